@@ -1,0 +1,35 @@
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <memory>
+
+namespace millrace::log {
+namespace {
+
+std::atomic<Level> current{Level::warn};
+
+spdlog::logger& logger() {
+  static spdlog::logger instance = [] {
+    spdlog::logger made("millrace", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    made.set_pattern("%^%l%$: %v");
+    made.set_level(spdlog::level::trace);
+    return made;
+  }();
+  return instance;
+}
+
+}  // namespace
+
+void set_level(Level level) { current = level; }
+Level level() { return current; }
+
+void write(Level level, std::string_view line) {
+  constexpr spdlog::level::level_enum map[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
+                                               spdlog::level::err, spdlog::level::off};
+  logger().log(map[static_cast<int>(level)], line);
+}
+
+}  // namespace millrace::log

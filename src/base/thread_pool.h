@@ -1,0 +1,68 @@
+// A pool of pinned threads with cheap barriers, for work cut into pieces of microseconds.
+//
+// The calling thread is thread 0 and takes part. run() returns when every thread has finished. Workers spin for a
+// short while before they sleep, so that back-to-back ops cost about a microsecond each, and an idle engine costs
+// nothing. Nothing allocates after construction. Not re-entrant: run() must not be called from inside run(), nor by two
+// threads at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace millrace {
+
+/// A reference to a callable, valid while the callable lives. Two words, no allocation.
+template <typename Signature>
+class FunctionRef;
+template <typename R, typename... Args>
+class FunctionRef<R(Args...)> {
+ public:
+  template <typename F>
+    requires(!std::is_same_v<std::decay_t<F>, FunctionRef>)
+  FunctionRef(F&& f)  // NOLINT: implicit by design
+      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
+        call_([](void* object, Args... args) -> R {
+          return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
+        }) {}
+  R operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
+
+ private:
+  void* object_;
+  R (*call_)(void*, Args...);
+};
+
+class ThreadPool {
+ public:
+  struct Options {
+    int threads = 0;   // 0: the processors this process may use (affinity mask and cgroup quota)
+    bool pin = true;   // bind worker i to the i-th allowed processor; the caller's thread is never bound
+  };
+  explicit ThreadPool(Options options);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const;
+
+  /// Calls work(thread) once on each thread, 0 <= thread < threads(). Blocks until all have returned.
+  void run(FunctionRef<void(int thread)> work);
+
+  /// Cuts [0, n) into pieces of `grain` that the threads take one after another (dynamic, so that a slow core takes
+  /// fewer). work(begin, end, thread). Results must not depend on which thread takes which piece.
+  void parallel_for(std::int64_t n, std::int64_t grain,
+                    FunctionRef<void(std::int64_t begin, std::int64_t end, int thread)> work);
+
+  /// All threads of the present run() wait here for each other. Callable only inside run().
+  void barrier();
+
+  /// Processors this process may use: affinity mask bounded by the cgroup quota, at least 1.
+  static int usable_processors();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace millrace

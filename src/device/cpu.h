@@ -1,0 +1,31 @@
+// What this processor and this process may use, read once from the hardware and the kernel.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace millrace::device {
+
+/// Instruction sets the CPU kernels are written for, weakest first. avx512 means F, BW, VL, DQ, VBMI and VNNI.
+enum class Isa { plain, avx2, avx512 };
+std::string_view isa_name(Isa isa);
+Expected<Isa> isa_from_name(std::string_view name);  // "plain", "avx2", "avx512"
+Isa best_isa();                                      // of this processor and operating system
+
+struct MemoryLimits {
+  std::uint64_t total_bytes;      // MemTotal
+  std::uint64_t available_bytes;  // MemAvailable
+  std::uint64_t cgroup_bytes;     // the tightest memory limit of this process's cgroups (v1 or v2); UINT64_MAX: none
+};
+MemoryLimits memory_limits();
+
+/// Resident set of this process now, and its peak (VmRSS, VmHWM), in bytes.
+std::uint64_t resident_bytes();
+std::uint64_t peak_resident_bytes();
+
+std::string cpu_model_name();
+
+}  // namespace millrace::device

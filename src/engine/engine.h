@@ -1,0 +1,121 @@
+// Requests in, tokens out: many sequences share a pass, so that weights are read once for all of them.
+//
+// The engine owns the model's whole run-time: file, storage, plan, weight store, executor, KV pool. submit() admits a
+// request; step() runs one pass for all live requests (prompt chunks and decode rows together) and delivers tokens
+// through their callbacks. Thread-safety: one thread calls submit and step; cancel() may come from any thread or a
+// signal handler's flag.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/sampler.h"
+#include "exec/ops.h"
+#include "kv/sequence.h"
+#include "model/model.h"
+#include "residency/plan.h"
+#include "residency/weight_store.h"
+#include "storage/fault_injection.h"
+#include "storage/storage.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace millrace::engine {
+
+struct EngineOptions {
+  std::string model_path;
+  std::uint64_t ram_bytes = 0;       // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
+  std::int64_t context_tokens = 0;   // 0: the model's, or what fits the budget
+  std::int64_t batch_tokens = 512;   // rows in a pass at most
+  std::int64_t max_sequences = 1;
+  int threads = 0;                   // 0: all usable processors
+  kernels::Isa isa = kernels::Isa::plain;
+  bool best_isa = true;              // overrides isa
+  storage::BackendKind storage = storage::BackendKind::automatic;
+  residency::CachePolicy policy = residency::CachePolicy::lru;
+  std::int64_t expert_slots = 0;     // 0: as many as fit
+  std::uint64_t tile_bytes = 0;      // 0: chosen from the budget
+  DType kv_dtype = DType::f16;
+  bool exact_budget = false;         // tests: do not subtract measured program overhead
+  residency::Rates rates;            // for the plan's prediction; zeros: unknown
+  std::vector<storage::Fault> faults;
+  std::uint64_t bare_resident_bytes = 0;  // RSS at program start; what the budget does not count
+};
+
+enum class Finish { stop, length, cancelled, error };
+
+/// A request's life: created by submit(), finished exactly once.
+struct Request {
+  std::vector<text::TokenId> prompt;
+  SamplerOptions sampler;
+  std::int64_t max_tokens = -1;             // -1: to the end of the context
+  std::vector<std::string> stop;            // stop strings, also across token borders
+  bool ignore_end_tokens = false;           // bench
+  /// A piece of text that holds no half character and no part of a stop string; token ids beside it.
+  std::function<void(std::string_view text, std::span<const text::TokenId> tokens)> on_text;
+  /// Prompt progress: tokens done of total.
+  std::function<void(std::int64_t done, std::int64_t total)> on_prompt;
+  /// Logits of each sampled row before sampling (bench's hash, tests).
+  std::function<void(std::int64_t position, std::span<const float> logits)> on_logits;
+  bool logits_of_prompt = false;            // on_logits for every prompt row too
+};
+
+struct Result {
+  Finish finish = Finish::error;
+  Status status;                            // why, when finish == error
+  std::string text;
+  std::vector<text::TokenId> tokens;        // generated
+  std::int64_t prompt_tokens = 0;
+  double prompt_seconds = 0, decode_seconds = 0;
+};
+
+/// What stays of a conversation: keep it and pass it to the next submit to go on without a new prefill of the past.
+class Session;
+
+class Engine {
+ public:
+  /// Opens file, storage, plan and executor. Errors name what to do (a budget too small names the smallest that works).
+  static Expected<std::unique_ptr<Engine>> create(const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  using Id = std::uint64_t;
+  /// Errors: invalid_argument (prompt empty, longer than the context), out_of_budget.
+  virtual Expected<Id> submit(Request request) = 0;
+  /// The same, in a session: the tokens it already holds are a prefix of request.prompt and are not computed again.
+  virtual Expected<Id> submit(Request request, Session& session) = 0;
+  /// One pass for all live requests. False when there was nothing to do. Failures end the requests they touch.
+  virtual bool step() = 0;
+  virtual void cancel(Id id) = 0;
+  virtual bool finished(Id id) const = 0;
+  virtual Result take(Id id) = 0;  // REQUIRES: finished(id). Forgets the request.
+  /// submit, step until finished, take. `stop_flag` (may be null) cancels when set, within one op.
+  Result run(Request request, Session* session = nullptr, const std::atomic<bool>* stop_flag = nullptr);
+  virtual std::unique_ptr<Session> new_session() = 0;
+  virtual void set_stop_flag(const std::atomic<bool>* flag) = 0;
+
+  virtual const text::Tokenizer& tokenizer() const = 0;
+  virtual const text::ChatTemplate* chat_template() const = 0;  // nullptr: the file has none we can render
+  virtual Status chat_template_status() const = 0;              // why not
+  virtual const model::Model& model() const = 0;
+  virtual const residency::Plan& plan() const = 0;
+  virtual const residency::PlanOptions& plan_options() const = 0;
+  virtual const residency::Budget& budget() const = 0;
+  virtual const residency::WeightStore& store() const = 0;
+  virtual const storage::Backend& storage() const = 0;
+  virtual const exec::Ops& ops() const = 0;
+  virtual std::int64_t context_tokens() const = 0;
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;
+  virtual const std::vector<text::TokenId>& tokens() const = 0;  // whose KV is held
+  virtual void clear() = 0;
+};
+
+}  // namespace millrace::engine

@@ -1,0 +1,125 @@
+// The contract of every op that computes, and the table of functions that implement it for one instruction set.
+//
+// ref/    plain float (double accumulation): what the mathematics says. Checked against by tolerance.
+// cpu/    one table per Isa: plain, avx2, avx512. All of them give the SAME BITS; tests compare for equality.
+//
+// NUMERICS (the summation order is part of the contract; a row of a result depends on that row's inputs alone, and
+// on the CPU there is a single class: 1 row or 1000 rows give the same bits).
+//  * A dot product over K is a sum of terms t_0..t_{n-1}. Lane l (0 <= l < 32) adds the terms n with n % 32 == l in
+//    ascending order, starting from +0, each by one fma. The 32 lanes are then added as a tree: lane l += lane l+16 for
+//    l < 16, then +8, +4, +2, +1.
+//  * Float weights (F32, F16, BF16): one term an element, acc = fma(w, x, acc), w widened exactly, x float32.
+//  * Quantized weights: x is first quantized to int8 in blocks of 32 (quantize_q8). One term a block b of 32 elements;
+//    I, J, M are exact integers, S16 the sums of x's int8 over 16 elements, S = S16[2b] + S16[2b+1]:
+//      Q4_0 Q5_0 Q8_0 IQ4_NL MXFP4:  acc = fma(d*dx, I, acc)
+//      Q4_1 Q5_1:                    acc = fma(d*dx, I, acc); acc = fma(m*dx, S, acc)
+//      Q4_K Q5_K:                    acc = fma((d*sc)*dx, I, acc); acc = fma(-((dmin*m)*dx), S, acc)
+//      IQ4_XS:                       acc = fma((d*ls)*dx, I, acc)
+//      Q6_K Q3_K:                    acc = fma(d*dx, J, acc),  J = sc0*I0 + sc1*I1 over the two halves of 16
+//      Q2_K:                         acc = fma(d*dx, J, acc); acc = fma(-(dmin*dx), M, acc),  M = m0*S16_0 + m1*S16_1
+//    (products in parentheses are rounded to float32 first; MXFP4's d is half its power-of-two scale and its codebook
+//    the doubled integers; I, J, M, S are converted to float32, exact or rounded to nearest even.)
+//  * exp is kernels::exp_f32 (one polynomial, the same bits everywhere), never the library's.
+//
+// Thread-safety: pure functions. Nothing allocates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu.h"
+#include "tensor/dtype.h"
+
+namespace millrace::kernels {
+
+using device::Isa;
+
+/// Activations quantized to int8. q: [rows, cols]; d: [rows, cols/32] scale = amax/127; sum16: [rows, cols/16] sums of q.
+/// Rows are dense (stride = cols). q and d are 64-byte aligned if cols is a multiple of 64 and the base is.
+struct Q8Rows {
+  std::int8_t* q = nullptr;
+  float* d = nullptr;
+  std::int32_t* sum16 = nullptr;
+};
+constexpr std::int64_t q8_bytes(std::int64_t rows, std::int64_t cols) {
+  return rows * (cols + cols / 32 * 4 + cols / 16 * 4) + 3 * 64;
+}
+/// Lays Q8Rows out in memory of q8_bytes(rows, cols) bytes.
+Q8Rows q8_rows_at(std::byte* memory, std::int64_t rows, std::int64_t cols);
+
+/// True if products with this dtype take quantized activations (all but F32, F16, BF16).
+bool uses_q8(DType dtype);
+
+/// y[r * y_stride + n] = dot(weight row n, x row r) for n in [0, weight_rows), r in [0, x_rows).
+struct MatmulArgs {
+  DType dtype = DType::f32;
+  const std::byte* weight = nullptr;  // [weight_rows] rows of row_bytes(dtype, cols), GGUF blocks, any alignment
+  std::int64_t weight_rows = 0;
+  std::int64_t cols = 0;              // multiple of the dtype's block (and of 32 for quantized dtypes)
+  const float* x = nullptr;           // [*, cols], stride x_stride floats: for float dtypes
+  std::int64_t x_stride = 0;
+  Q8Rows x_q8;                        // [*, cols]: for quantized dtypes
+  std::int64_t x_rows = 0;
+  const std::int32_t* x_index = nullptr;  // if set, row r of the product reads x row x_index[r]
+  float* y = nullptr;
+  std::int64_t y_stride = 0;          // floats
+  std::byte* workspace = nullptr;     // matmul_workspace_bytes() bytes, 64-byte aligned, owned by the calling thread
+};
+
+/// Attention of query rows of one sequence and one KV head over the keys in its blocks. Keys are grouped in blocks of
+/// kKvBlock tokens at absolute positions; inside a block K lies channel-major (lanes are keys), V token-major.
+/// Online softmax runs over the blocks in ascending order within a chunk of kAttentionChunk keys; chunk results are
+/// merged in ascending order (attention_merge). Dot order: ascending channel, one fma each. V order: ascending key.
+constexpr std::int64_t kKvBlock = 64;
+constexpr std::int64_t kAttentionChunk = 1024;  // absolute positions, a multiple of kKvBlock
+
+struct AttentionArgs {
+  const float* q = nullptr;           // [rows, group, head_dim] at q + r * q_row_stride + g * q_head_stride
+  std::int64_t q_row_stride = 0, q_head_stride = 0;
+  std::int64_t rows = 0, group = 0;   // group = heads / kv_heads
+  std::int64_t head_dim = 0;
+  const std::int32_t* positions = nullptr;      // [rows] absolute position; row r sees keys in
+                                                // [max(0, positions[r] - window + 1), positions[r]]
+  std::int64_t window = 0;                      // 0: unlimited
+  float scale = 1;
+  DType kv_dtype = DType::f16;                  // f16 or f32
+  const std::byte* const* k_blocks = nullptr;   // block i holds keys [64 i, 64 i + 64): [head_dim, 64]
+  const std::byte* const* v_blocks = nullptr;   // [64, head_dim]
+  std::int64_t chunk = 0;                       // computes keys [chunk * kAttentionChunk, ...) only
+  float* acc = nullptr;                         // out: [rows, group, head_dim] unnormalised, dense
+  float* max = nullptr;                         // out: [rows, group]
+  float* sum = nullptr;                         // out: [rows, group]; 0 where the chunk holds no visible key
+};
+
+struct Table {
+  Isa isa;
+  void (*quantize_q8)(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t cols, Q8Rows out);
+  void (*matmul)(const MatmulArgs& args);
+  std::int64_t (*matmul_workspace_bytes)(std::int64_t cols);
+  /// out[r] = x[r] / rms(x[r]) * weight; mean of squares by the dot order above. out may be x.
+  void (*rms_norm)(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out);
+  /// Rotates pairs in place. x: [head_dim]; cos_sin: [rotary/2, 2]. neox: pair (i, i + rotary/2); else (2i, 2i + 1).
+  void (*rope)(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
+  /// gate[i] = silu(gate[i]) * up[i]
+  void (*silu_mul)(float* gate, const float* up, std::int64_t n);
+  void (*add)(float* x, const float* y, std::int64_t n);               // x += y
+  void (*add_scaled)(float* x, const float* y, float w, std::int64_t n);  // x = fma(w, y, x)
+  void (*softmax)(float* x, std::int64_t n);                           // in place
+  void (*attention_chunk)(const AttentionArgs& args);
+  /// out[d] = sum over chunks in order of acc * exp(max - max_all), divided by the total. acc: [chunks, head_dim] with
+  /// stride floats between chunks; max, sum: [chunks] with their stride.
+  void (*attention_merge)(const float* acc, std::int64_t acc_stride, const float* max, const float* sum,
+                          std::int64_t stat_stride, std::int64_t chunks, std::int64_t head_dim, float* out);
+  void (*f32_to_f16_row)(const float* x, std::int64_t n, std::uint16_t* out);
+};
+
+/// The table for `isa`. REQUIRES: isa <= device::best_isa().
+const Table& table(Isa isa);
+
+/// Indices of the k largest of x (ties: the smaller index first), in descending order. k <= n. Same on every Isa.
+void top_k(const float* x, std::int64_t n, std::int64_t k, std::int32_t* indices);
+
+/// exp within 2 ulp, correct at 0, underflows to 0, overflows to +inf, NaN stays NaN.
+float exp_f32(float x);
+
+}  // namespace millrace::kernels

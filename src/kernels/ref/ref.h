@@ -1,0 +1,23 @@
+// Every op as the mathematics has it: float inputs, weights decoded by tensor/codec.h, double accumulation. Slow and
+// plain; the judge of every fast kernel.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace millrace::kernels::ref {
+
+/// y[x_rows, weight_rows] from float activations x [x_rows, cols] (no quantization of x, whatever the dtype).
+void matmul(DType dtype, const std::byte* weight, std::int64_t weight_rows, std::int64_t cols, const float* x,
+            std::int64_t x_rows, float* y);
+void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out);
+void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
+void silu_mul(float* gate, const float* up, std::int64_t n);
+void softmax(float* x, std::int64_t n);
+/// q [heads_of_group, head_dim], k and v [keys, head_dim] (all visible) -> out [heads_of_group, head_dim].
+void attention(const float* q, const float* k, const float* v, std::int64_t group, std::int64_t keys,
+               std::int64_t head_dim, float scale, float* out);
+
+}  // namespace millrace::kernels::ref

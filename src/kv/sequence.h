@@ -1,0 +1,95 @@
+// What one sequence remembers: its KV blocks, format, length; snapshot and restore.
+//
+// A block holds kBlockTokens tokens of ALL layers, so that a sequence grows by one allocation. Inside a block, for each
+// layer: K as [kv_heads, head_dim, kBlockTokens] (channel-major, so that SIMD lanes are keys), then V as
+// [kv_heads, kBlockTokens, head_dim]. Blocks come from a BlockPool, whose memory the Budget grants block by block.
+// Thread-safety: one thread writes a sequence; during a pass several may read it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "device/host_memory.h"
+#include "residency/budget.h"
+#include "tensor/dtype.h"
+
+namespace millrace::kv {
+
+constexpr std::int64_t kBlockTokens = 64;
+
+struct KvShape {
+  std::int64_t layers = 0, kv_heads = 0, head_dim = 0;
+  DType dtype = DType::f16;  // f16 or f32
+  std::int64_t bytes_per_token() const;  // K and V, all layers
+  std::int64_t block_bytes() const { return bytes_per_token() * kBlockTokens; }
+  friend bool operator==(const KvShape&, const KvShape&) = default;
+};
+
+/// Blocks of one size; free ones are kept for reuse and given back to the budget on trim().
+class BlockPool {
+ public:
+  /// `budget` outlives the pool. Reserves nothing yet.
+  BlockPool(KvShape shape, residency::Budget& budget);
+  ~BlockPool();
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+  const KvShape& shape() const;
+  Expected<std::byte*> allocate();  // zeroed. Errors: out_of_budget
+  void release(std::byte* block);
+  void trim();                      // gives free blocks' memory back
+  std::int64_t blocks_in_use() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class SequenceState {
+ public:
+  explicit SequenceState(std::shared_ptr<BlockPool> pool);
+  ~SequenceState();
+  SequenceState(SequenceState&&) noexcept;
+  SequenceState& operator=(SequenceState&&) noexcept;
+
+  const KvShape& shape() const;
+  std::int64_t length() const { return length_; }  // tokens whose K and V are complete
+
+  /// Makes room for positions [0, tokens). Errors: out_of_budget; nothing changes then.
+  Status reserve(std::int64_t tokens);
+  /// Declares the first `tokens` positions complete (after a pass). REQUIRES: reserved.
+  void set_length(std::int64_t tokens);
+  /// Forgets positions from `tokens` on; blocks no longer needed go back.
+  void truncate(std::int64_t tokens);
+
+  /// K and V of (layer, kv_head) in block i: K [head_dim, kBlockTokens], V [kBlockTokens, head_dim].
+  std::byte* k(std::int64_t block, std::int64_t layer, std::int64_t kv_head) const;
+  std::byte* v(std::int64_t block, std::int64_t layer, std::int64_t kv_head) const;
+  std::int64_t blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
+
+  /// The whole state as bytes with shape, length and a checksum; restore refuses (corrupt) what is not its own or
+  /// was damaged, and leaves the sequence as it was.
+  std::vector<std::byte> snapshot() const;
+  Status restore(const std::vector<std::byte>& bytes);
+
+ private:
+  std::shared_ptr<BlockPool> pool_;
+  std::vector<std::byte*> blocks_;
+  std::int64_t length_ = 0;
+};
+
+/// The tokens of one pass: of many sequences, each sequence's tokens together and in ascending position.
+struct BatchRow {
+  std::int32_t token = 0;
+  std::int32_t sequence = 0;  // index into Batch::sequences
+  std::int32_t position = 0;
+  bool wants_logits = false;
+};
+struct Batch {
+  std::vector<SequenceState*> sequences;
+  std::vector<BatchRow> rows;
+};
+
+}  // namespace millrace::kv

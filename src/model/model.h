@@ -1,0 +1,55 @@
+// An architecture: reads its hyperparameters, lists its units, runs its layers as named ops. One file each.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "exec/ops.h"
+#include "kv/sequence.h"
+#include "modelfile/gguf.h"
+#include "residency/unit.h"
+
+namespace millrace::model {
+
+/// Hyperparameters every architecture has, under the field's names.
+struct Hyperparameters {
+  std::string architecture, name;
+  std::int64_t layers = 0, model_dim = 0, ff_dim = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
+  std::int64_t context_length = 0;
+  std::int64_t experts = 0, top_k = 0, expert_ff = 0;  // 0 for dense models
+  double rms_eps = 1e-5, rope_theta = 10000;
+  std::int64_t rotary = 0;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  const Hyperparameters& hyperparameters() const { return hp_; }
+  const residency::UnitTable& units() const { return units_; }
+
+  /// Named buffers and extremes of a pass of at most `max_rows` tokens.
+  virtual exec::PassShape pass_shape(std::int64_t max_rows, std::int64_t max_logit_rows,
+                                     std::int64_t max_positions) const = 0;
+  /// All layers for every row between ops.begin_pass and ops.end_pass.
+  virtual void forward(exec::Ops& ops) const = 0;
+
+ protected:
+  Hyperparameters hp_;
+  residency::UnitTable units_;
+};
+
+struct LoadOptions {
+  std::uint64_t tile_bytes = 16u << 20;
+};
+
+/// Reads the file's general.architecture and makes the model. Errors: unsupported (the architecture, named, with those
+/// that work), corrupt (a tensor's shape disagrees with the hyperparameters, both named), not_found.
+Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOptions& options);
+
+/// Names that load() knows, for messages and docs.
+std::vector<std::string> architectures();
+
+}  // namespace millrace::model

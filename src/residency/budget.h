@@ -1,0 +1,72 @@
+// The hard cap on memory: every byte the process takes beyond its bare start is granted here, with a tag that says what
+// for. Budgets are elastic: when a reservation does not fit, the reclaimer (the weight store) is asked to give way, and
+// it takes bytes back when reservations end.
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace millrace::residency {
+
+class Budget;
+
+/// The right to hold `bytes()` bytes; gives them back when destroyed. Move-only. Must not outlive its Budget.
+class Reservation {
+ public:
+  Reservation() = default;
+  Reservation(Reservation&& other) noexcept;
+  Reservation& operator=(Reservation&& other) noexcept;
+  ~Reservation();
+  std::uint64_t bytes() const { return bytes_; }
+  /// Grows or shrinks. Growing may make the reclaimer give way. On error nothing changes.
+  Status resize(std::uint64_t bytes);
+
+ private:
+  friend class Budget;
+  Reservation(Budget* budget, std::string tag, std::uint64_t bytes)
+      : budget_(budget), tag_(std::move(tag)), bytes_(bytes) {}
+  Budget* budget_ = nullptr;
+  std::string tag_;
+  std::uint64_t bytes_ = 0;
+};
+
+class Budget {
+ public:
+  explicit Budget(std::uint64_t cap_bytes);
+
+  /// Errors: out_of_budget; the message lists who holds what and names the smallest cap that would do.
+  Expected<Reservation> reserve(std::string tag, std::uint64_t bytes);
+
+  std::uint64_t cap_bytes() const { return cap_; }
+  std::uint64_t reserved_bytes() const;
+  std::uint64_t available_bytes() const;
+
+  /// Who holds what, largest first.
+  struct Entry { std::string tag; std::uint64_t bytes; };
+  std::vector<Entry> entries() const;
+
+  /// give_way(bytes) tries to shrink its own reservation by at least `bytes` and returns what it gave. Called without
+  /// the budget's lock held. At most one reclaimer; nullptr removes it.
+  void set_reclaimer(std::function<std::uint64_t(std::uint64_t bytes)> give_way);
+
+ private:
+  friend class Reservation;
+  Status grow(const std::string& tag, std::uint64_t bytes);
+  void shrink(const std::string& tag, std::uint64_t bytes);
+
+  const std::uint64_t cap_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::uint64_t> by_tag_;  // GUARDED_BY mutex_
+  std::uint64_t reserved_ = 0;                   // GUARDED_BY mutex_
+  std::function<std::uint64_t(std::uint64_t)> reclaimer_;
+};
+
+}  // namespace millrace::residency

@@ -1,0 +1,76 @@
+// The planner: a pure function of (units, budget, rates). For each unit its home tier and its executor, made before the
+// first token, with the predicted time of a pass. `millrace plan` prints it as a database prints a query plan.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "residency/unit.h"
+
+namespace millrace::residency {
+
+/// Measured rates of this machine (`millrace calibrate`), in bytes per second. 0: not measured (or not there).
+struct Rates {
+  double disk = 0;          // O_DIRECT reads into huge pages
+  double ram = 0;           // all threads reading RAM
+  double cpu_decode = 0;    // weight bytes per second through the decode kernels (at most ram)
+  double host_to_device = 0;
+  double device_memory = 0;
+  double cpu_prefill_macs = 0;  // multiply-accumulates per second of a prompt
+  std::string machine;      // what was measured: CPU, cores, disk
+};
+Expected<Rates> parse_rates_json(const std::string& text);
+std::string rates_to_json(const Rates& rates);
+
+enum class Tier : std::uint8_t { vram, ram, disk };
+enum class Executor : std::uint8_t { cpu, gpu, split };
+std::string_view tier_name(Tier tier);
+std::string_view executor_name(Executor executor);
+
+struct PlanOptions {
+  std::uint64_t ram_bytes = UINT64_MAX;   // the cap on everything
+  std::uint64_t fixed_bytes = 0;          // activations, KV floor, tokenizer, program: not for weights
+  std::uint64_t kv_bytes_per_token = 0;
+  std::int64_t context_tokens = 0;        // KV planned for
+  int top_k = 0;                          // experts a token uses in a layer; 0 for dense models
+  std::uint64_t ring_bytes_wanted = 256u << 20;  // prefetch window for units on disk
+};
+
+/// How the weight store uses its bytes.
+struct Plan {
+  struct Home { Tier tier = Tier::disk; Executor executor = Executor::cpu; };
+  std::vector<Home> homes;            // by unit index. A disk home: streamed through the ring, or cached (experts)
+  bool embedding_rows_from_disk = false;  // the embedding's rows are read one by one, as tokens need them
+  std::uint64_t resident_bytes = 0;   // memory for units whose home is RAM
+  std::uint64_t ring_slot_bytes = 0;  // one slot of the ring for ordered tiles
+  int ring_slots = 0;
+  std::uint64_t expert_slot_bytes = 0;
+  int expert_slots = 0;               // 0: dense, or all experts at home in RAM
+  std::uint64_t fixed_bytes = 0;
+
+  std::uint64_t weight_memory_bytes() const {
+    return resident_bytes + ring_slot_bytes * ring_slots + expert_slot_bytes * expert_slots;
+  }
+
+  /// One row a tier and kind, as printed.
+  struct Row {
+    std::string tier, what, executor, bound;  // bound: "disk", "ram", "compute"
+    std::int64_t units = 0;
+    std::uint64_t bytes = 0;
+    double bytes_per_token = 0;   // read from that tier for one decoded token
+    double milliseconds = 0;
+  };
+  std::vector<Row> rows;
+  double predicted_decode_tokens_per_second = 0;  // 0 without rates
+  double predicted_hit_rate = 0;                  // experts
+};
+
+/// Errors: out_of_budget, naming the smallest --ram that works.
+Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates);
+
+/// The table people see.
+std::string render_plan(const Plan& plan, const PlanOptions& options, const Rates& rates);
+
+}  // namespace millrace::residency

@@ -1,0 +1,85 @@
+// What has one home, and how it is cut for moving. Built once from a model file; immutable afterwards.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "modelfile/gguf.h"
+#include "tensor/dtype.h"
+
+namespace millrace::residency {
+
+enum class UnitKind : std::uint8_t { embedding, trunk, expert, head };
+std::string_view unit_kind_name(UnitKind kind);
+
+/// A matrix (or a vector: rows == 1) that belongs to a unit: `rows` rows that lie side by side in the file.
+struct Part {
+  std::string name;      // the tensor's name; an expert's part is a range of its tensor's rows
+  DType dtype = DType::f32;
+  std::int64_t rows = 0, cols = 0;
+  int file = 0;
+  std::uint64_t offset = 0;  // absolute
+  std::uint64_t bytes() const { return static_cast<std::uint64_t>(rows * millrace::row_bytes(dtype, cols)); }
+};
+
+struct Unit {
+  UnitKind kind = UnitKind::trunk;
+  int layer = -1;   // -1 for embedding and head
+  int expert = -1;  // within the layer, for experts
+  std::vector<Part> parts;
+  std::uint64_t bytes() const;
+};
+
+/// A weight as models and ops name it: part `part` of unit `unit`. `none()` stands for an absent optional weight.
+struct WeightRef {
+  std::int32_t unit = -1;
+  std::int32_t part = -1;
+  bool none() const { return unit < 0; }
+  friend bool operator==(const WeightRef&, const WeightRef&) = default;
+};
+
+/// Rows [row_begin, row_end) of one part, inside a tile.
+struct Segment {
+  std::int32_t part = 0;
+  std::int64_t row_begin = 0, row_end = 0;
+  std::uint64_t file_offset = 0, bytes = 0;
+  std::uint64_t slot_offset = 0;  // where it lies in the tile's slot; congruent to file_offset modulo 4096
+};
+
+/// What moves at once: segments of one unit, `slot_bytes` of memory in all (blocks around the segments included).
+/// Segments that lie side by side in the file are read as one.
+struct Tile {
+  std::int32_t unit = 0;
+  std::vector<Segment> segments;
+  std::uint64_t bytes = 0;       // of weights
+  std::uint64_t slot_bytes = 0;  // of memory, a multiple of 4096
+};
+
+/// All units of a model in pass order (embedding, layer 0 trunk, layer 0 experts, layer 1 trunk, ..., head) and their
+/// tiles. A tied head is the embedding unit used once more: it has no unit of its own.
+class UnitTable {
+ public:
+  /// Adds a unit; returns its index. Parts must lie inside their files (the model file has checked that).
+  std::int32_t add(Unit unit);
+  /// Cuts every unit into tiles of at most `tile_bytes` (at least one row a tile). Call once, after the last add.
+  void cut(std::uint64_t tile_bytes);
+
+  const std::vector<Unit>& units() const { return units_; }
+  const std::vector<Tile>& tiles() const { return tiles_; }
+  /// Tiles of a unit: [first, last).
+  struct Range { std::int32_t first, last; };
+  Range tiles_of(std::int32_t unit) const { return unit_tiles_[unit]; }
+  const Part& part(WeightRef ref) const { return units_[ref.unit].parts[ref.part]; }
+  /// Tiles that hold rows of this part, in row order.
+  std::vector<std::int32_t> tiles_of(WeightRef ref) const;
+  std::uint64_t total_bytes() const;
+
+ private:
+  std::vector<Unit> units_;
+  std::vector<Tile> tiles_;
+  std::vector<Range> unit_tiles_;
+};
+
+}  // namespace millrace::residency

@@ -1,0 +1,109 @@
+// Where weights live and how they come: leases on tiles, under the plan's memory and never a byte more.
+//
+// Three kinds of memory inside the store's budget:
+//   resident   tiles of units at home in RAM: loaded once, at first use or before (prefetched in pass order), kept
+//   ring       tiles of ordered units at home on disk: fetched in pass order, as far ahead as slots allow; a tile
+//              behind the pass's cursor is the first to leave (its next use is the farthest)
+//   experts    slots of one size in a virtual range backed on demand; LRU or LFU decides who leaves
+// A leased tile never moves and is never evicted. No byte is read twice in a pass. After warm-up nothing allocates.
+//
+// Thread-safety: one executor thread calls begin_pass, lease, try_lease, end_pass and drops Leases; counters() and the
+// budget's give-way may come from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "residency/budget.h"
+#include "residency/plan.h"
+#include "residency/unit.h"
+#include "storage/storage.h"
+
+namespace millrace::residency {
+
+class WeightStore;
+
+/// The right to use a tile's bytes where they lie, maybe still on their way. Move-only; the destructor unpins.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(Lease&& other) noexcept;
+  Lease& operator=(Lease&& other) noexcept;
+  ~Lease();
+
+  bool valid() const { return store_ != nullptr; }
+  /// Blocks until the bytes are there; the read's error if they cannot come. Counts the time as a stall.
+  Status wait();
+  bool ready() const;
+  /// Bytes of rows [row_begin, row_end) of segment `i` of the tile. REQUIRES: wait() returned ok.
+  const std::byte* segment(std::size_t i) const;
+  std::int32_t tile() const { return tile_; }
+
+ private:
+  friend class WeightStore;
+  WeightStore* store_ = nullptr;
+  std::int32_t tile_ = -1;
+};
+
+enum class CachePolicy { lru, lfu };  // lfu: frequency with decay, recency breaks ties
+
+struct StoreCounters {
+  std::uint64_t hits = 0, misses = 0;            // experts: leases that found their tile present or already coming for
+                                                 // this very use count as they were met at lease time
+  std::uint64_t ordered_hits = 0, ordered_misses = 0;
+  std::uint64_t bytes_from_disk = 0;             // weights delivered by storage
+  std::uint64_t bytes_used = 0;                  // weights leased (the memory tier's traffic)
+  std::uint64_t stall_ns = 0;                    // executor waiting for bytes
+  std::uint64_t passes = 0;
+  std::uint64_t evictions = 0;
+  std::vector<std::uint32_t> layer_faults;       // experts read, by layer
+  std::vector<std::uint32_t> peak_working_set;   // distinct experts used in one pass, by layer, at most
+};
+
+struct StoreOptions {
+  CachePolicy policy = CachePolicy::lru;
+  bool poison_evicted = false;  // fills evicted memory with 0xa5 (tests, debug builds)
+};
+
+class WeightStore {
+ public:
+  /// Reserves the plan's weight memory under the tag "weights". `units` and `backend` outlive the store.
+  /// Errors: out_of_budget.
+  static Expected<std::unique_ptr<WeightStore>> create(const UnitTable& units, const Plan& plan,
+                                                       storage::Backend& backend, Budget& budget,
+                                                       const StoreOptions& options);
+  virtual ~WeightStore() = default;
+
+  /// A pass begins: the cursor goes back to the first unit and ordered prefetch starts.
+  virtual void begin_pass() = 0;
+  virtual void end_pass() = 0;
+
+  /// A lease on the tile; starts its read if it is not there. Waits for a slot if all are leased or loading.
+  /// Errors: internal if every slot is leased by the caller itself (it must drop one first).
+  virtual Expected<Lease> lease(std::int32_t tile) = 0;
+  /// The same without waiting for a slot: nullopt when none is free now. For running ahead on the router's choice.
+  virtual std::optional<Lease> try_lease(std::int32_t tile) = 0;
+  /// True if the tile's bytes are in memory now.
+  virtual bool present(std::int32_t tile) const = 0;
+
+  /// Reads single rows of a part straight from the file (embedding rows). out: [rows.size(), row_bytes] dense.
+  virtual Status read_rows(WeightRef part, std::span<const std::int64_t> rows, std::byte* out) = 0;
+
+  virtual int expert_slots() const = 0;  // now (elastic)
+  virtual StoreCounters counters() const = 0;
+  virtual const UnitTable& units() const = 0;
+
+ protected:
+  friend class Lease;
+  virtual Status wait(std::int32_t tile) = 0;
+  virtual bool ready(std::int32_t tile) const = 0;
+  virtual const std::byte* segment(std::int32_t tile, std::size_t i) const = 0;
+  virtual void unpin(std::int32_t tile) = 0;
+};
+
+}  // namespace millrace::residency

@@ -1,0 +1,24 @@
+// A backend that wraps another and fails on purpose: for tests, and for `--inject-fault` (a developer's flag).
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "storage/storage.h"
+
+namespace millrace::storage {
+
+struct Fault {
+  enum class Kind { eio, short_read, stall, truncated } kind = Kind::eio;
+  std::uint64_t after_reads = 0;  // lets this many reads through first
+  std::uint64_t count = 1;        // then fails this many
+  std::uint64_t stall_ms = 0;     // for stall
+};
+
+/// "eio@100", "short@5x3", "stall:5000@20": kind, after_reads, count. Errors: invalid_argument.
+Expected<Fault> parse_fault(std::string_view text);
+
+std::unique_ptr<Backend> inject_faults(std::unique_ptr<Backend> inner, std::vector<Fault> faults);
+
+}  // namespace millrace::storage

@@ -1,0 +1,69 @@
+// Text to token ids and back, from the vocabulary in a GGUF file. Byte-level BPE ("gpt2") and SentencePiece-style
+// ("llama") models; pre-tokenizers by the name in tokenizer.ggml.pre.
+// Thread-safety: immutable once made; encode() may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "modelfile/gguf.h"
+
+namespace millrace::text {
+
+using TokenId = std::int32_t;
+
+enum class Specials { as_text, parse };  // user text is encoded as_text: it can never inject a special token
+
+class Tokenizer {
+ public:
+  /// Errors: unsupported (model or pre-tokenizer, named), corrupt, not_found.
+  static Expected<std::shared_ptr<const Tokenizer>> from_model(const modelfile::Model& model);
+  virtual ~Tokenizer() = default;
+
+  /// Ids of `utf8` without BOS or EOS. Invalid UTF-8 is encoded byte by byte, never refused, never a crash.
+  virtual std::vector<TokenId> encode(std::string_view utf8, Specials specials) const = 0;
+
+  /// The bytes a token stands for, maybe part of a character. Control tokens give nothing unless `with_specials`.
+  /// An id outside the vocabulary gives nothing.
+  virtual std::string token_bytes(TokenId id, bool with_specials = false) const = 0;
+
+  /// Whole text of ids; SentencePiece's leading space removed where the vocabulary says so.
+  std::string decode(const std::vector<TokenId>& ids, bool with_specials = false) const;
+
+  std::int32_t vocab_size() const { return vocab_size_; }
+  std::optional<TokenId> bos() const { return bos_; }
+  std::optional<TokenId> eos() const { return eos_; }
+  bool adds_bos() const { return add_bos_; }
+  bool adds_eos() const { return add_eos_; }
+  /// True for EOS, end of turn and end of message: generation stops at it.
+  bool ends_generation(TokenId id) const;
+  /// The id of a special token by its exact text, e.g. "<|im_end|>".
+  virtual std::optional<TokenId> special(std::string_view text) const = 0;
+
+ protected:
+  std::int32_t vocab_size_ = 0;
+  std::optional<TokenId> bos_, eos_;
+  std::vector<TokenId> end_ids_;
+  bool add_bos_ = false, add_eos_ = false, strip_leading_space_ = false;
+};
+
+/// Turns a stream of tokens into text that never holds half a character: bytes wait until their character is whole.
+/// A byte sequence that can no longer become a character comes out as U+FFFD.
+class Detokenizer {
+ public:
+  explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer);
+  std::string push(TokenId id);
+  std::string flush();  // what still waits, at the end of an answer
+
+ private:
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::string pending_;
+  bool first_ = true;
+};
+
+}  // namespace millrace::text
