@@ -1,0 +1,43 @@
+# What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
+.PHONY: all demo test test-asan test-tsan fuzz bench lint format setup setup-dev clean help
+
+all: setup ## build the program
+	@scripts/build.sh release millrace synth-model
+
+demo: setup ## install what is needed, build, and let the bundled model answer under a budget of half its size
+	@scripts/build.sh release millrace
+	@scripts/demo.sh
+
+test: setup-dev ## run every test
+	@scripts/build.sh dev
+	@scripts/test.sh dev
+
+test-asan: setup-dev ## the same under AddressSanitizer and UBSan
+	@scripts/build.sh asan
+	@scripts/test.sh asan
+
+test-tsan: setup-dev ## the concurrent rooms under ThreadSanitizer
+	@scripts/build.sh tsan millrace_base_test millrace_storage_test millrace_residency_test millrace_exec_test
+	@cd build/tsan && ctest --output-on-failure -R '^(base|storage|residency|exec)$$'
+
+fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)
+	@scripts/build.sh fuzz
+	@scripts/fuzz.sh
+
+bench: setup-dev ## kernels, disk and the synthetic models; writes build/bench.json
+	@scripts/build.sh dev
+	@bench/run.sh
+
+lint: setup-dev ## clang-format, clang-tidy, include ranks
+	@scripts/lint.sh
+
+format: setup-dev ## rewrite sources the way lint wants them
+	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+
+setup: ; @scripts/setup.sh build
+setup-dev: ; @scripts/setup.sh build dev
+
+clean: ; rm -rf build
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs the Debian/Ubuntu packages that building (and, with "dev", testing and linting) needs, and says which.
+# Does nothing when all is there.  Usage: scripts/setup.sh build [dev]
+set -euo pipefail
+
+build=(g++ make cmake ninja-build pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
+       libutf8proc-dev liburing-dev libxxhash-dev libedit-dev)
+dev=(libgtest-dev libbenchmark-dev clang clang-tidy clang-format libclang-rt-14-dev python3 git tmux)
+
+wanted=()
+for group in "$@"; do
+  case "$group" in
+    build) wanted+=("${build[@]}") ;;
+    dev) wanted+=("${dev[@]}") ;;
+    *) echo "setup: unknown group '$group'; use build or dev" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "setup: this is not a Debian or Ubuntu system. Install the equivalents of these and go on: ${wanted[*]}" >&2
+  exit 0
+fi
+
+if [ -r /etc/os-release ] && ! grep -q 'VERSION_CODENAME=bookworm' /etc/os-release; then
+  # The sanitizer runtime's package carries clang's version in its name.
+  for i in "${!wanted[@]}"; do [ "${wanted[$i]}" = libclang-rt-14-dev ] && unset 'wanted[i]'; done
+fi
+
+missing=()
+for package in "${wanted[@]}"; do
+  # A tool that is there by another road counts too.
+  case "$package" in
+    g++|make|cmake|clang|clang-tidy|clang-format|python3|git|tmux) command -v "$package" >/dev/null && continue ;;
+    ninja-build) command -v ninja >/dev/null && continue ;;
+  esac
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+sudo=""
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup: these packages are missing: ${missing[*]}. Install them as root, then run this again." >&2
+    exit 1
+  fi
+  sudo=sudo
+fi
+echo "Installing ${#missing[@]} packages with apt: ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+  tail -n 15 "$log" >&2
+  echo "setup: apt could not install the packages above; see its last lines." >&2
+  exit 1
+fi
