@@ -1,0 +1,87 @@
+// Writes GGUF v3: metadata and tensor declarations first, then the tensors' bytes as a stream, so that a model larger
+// than memory is written with a few MiB. Files appear under their final names only when finish() succeeds; until then
+// they lie beside them as NAME.partial, and a writer that fails or is destroyed unfinished removes them.
+// Source: the GGUF specification; split files as llama.cpp's gguf-split names and keys them.
+// Thread-safety: one thread at a time, except write_at().
+//
+//   Writer writer("out.gguf");
+//   MR_RETURN_IF_ERROR(writer.add("general.architecture", Value(std::string("llama"))));
+//   MR_RETURN_IF_ERROR(writer.declare("token_embd.weight", DType::f16, {2048, 32000}));
+//   MR_RETURN_IF_ERROR(writer.begin());
+//   while (...) MR_RETURN_IF_ERROR(writer.write_tensor_data(piece));
+//   MR_RETURN_IF_ERROR(writer.finish());
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "modelfile/gguf.h"
+#include "tensor/dtype.h"
+
+namespace millrace::modelfile {
+
+/// A metadata array value from a vector of one of Array's element types.
+template <typename T>
+Value array_value(std::vector<T> elements) {
+  auto array = std::make_shared<Array>();
+  array->elements = std::move(elements);
+  return Value(std::shared_ptr<const Array>(std::move(array)));
+}
+
+struct WriteOptions {
+  std::uint32_t alignment = 32;      // of tensor data, a multiple of 8; written as general.alignment unless 32
+  std::uint64_t max_file_bytes = 0;  // 0: one file. Otherwise a new file is begun before a tensor that would pass this
+                                     // (a tensor is never cut, so a file may hold one larger tensor)
+};
+
+class Writer {
+ public:
+  /// `path`: the file to make. With splits, "x.gguf" becomes x-00001-of-0000N.gguf and so on. Touches no disk.
+  explicit Writer(std::string path, WriteOptions options = {});
+  ~Writer();
+  Writer(Writer&&) noexcept;
+  Writer& operator=(Writer&&) noexcept;
+
+  /// Adds a metadata key; keys are written in this order. `split.*` and `general.alignment` are the writer's own: given
+  /// ones are left out (so a model's metadata can be copied key by key). Errors: invalid_argument (duplicate or empty
+  /// key, after begin()).
+  Status add(std::string key, Value value);
+
+  /// Declares a tensor; data follows in this order. Shape in GGUF's order, 1 to 4 dimensions. Errors: invalid_argument
+  /// (duplicate name, bad shape, a row that is not whole blocks, after begin()).
+  Status declare(std::string name, DType dtype, std::vector<std::int64_t> shape);
+
+  /// Lays out the files and writes their headers. Errors: io_error (with what the system said and the path).
+  Status begin();
+
+  /// The next bytes of the tensors' data, in declared order. A piece may be of any size and may run from one tensor
+  /// into the next (padding is the writer's). Errors: io_error, invalid_argument (more bytes than were declared).
+  Status write_tensor_data(std::span<const std::byte> bytes);
+
+  /// Instead of the stream: bytes at a place of one tensor (index in declared order). Thread-safe among its own calls.
+  /// The caller covers every byte itself. Errors: io_error, invalid_argument (outside the tensor).
+  Status write_at(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
+
+  /// Completes the files and gives them their final names. Errors: io_error, invalid_argument (bytes missing, with the
+  /// tensor they belong to).
+  Status finish();
+
+  /// After begin(): each declared tensor with its file index and absolute offset; the files' final and present names;
+  /// the sizes they will have.
+  const std::vector<TensorInfo>& layout() const;
+  const std::vector<std::string>& paths() const;
+  const std::vector<std::string>& partial_paths() const;
+  const std::vector<std::uint64_t>& file_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace millrace::modelfile
