@@ -18,6 +18,9 @@ namespace millrace::residency {
 
 class Budget;
 
+/// `bytes` as people type it after --ram, rounded up so that it is never too little: "4.3M", "812M", "12.41G".
+std::string ram_argument(std::uint64_t bytes);
+
 /// The right to hold `bytes()` bytes; gives them back when destroyed. Move-only. Must not outlive its Budget.
 class Reservation {
  public:
@@ -28,6 +31,9 @@ class Reservation {
   std::uint64_t bytes() const { return bytes_; }
   /// Grows or shrinks. Growing may make the reclaimer give way. On error nothing changes.
   Status resize(std::uint64_t bytes);
+  /// Grows by `bytes` if they are free now; never makes the reclaimer give way (so the reclaimer itself may call it).
+  /// False: nothing changed.
+  bool try_grow(std::uint64_t bytes);
 
  private:
   friend class Budget;
@@ -50,23 +56,30 @@ class Budget {
   std::uint64_t available_bytes() const;
 
   /// Who holds what, largest first.
-  struct Entry { std::string tag; std::uint64_t bytes; };
+  struct Entry {
+    std::string tag;
+    std::uint64_t bytes;
+  };
   std::vector<Entry> entries() const;
 
   /// give_way(bytes) tries to shrink its own reservation by at least `bytes` and returns what it gave. Called without
   /// the budget's lock held. At most one reclaimer; nullptr removes it.
+  /// Returns once no call of the old one is running. A reclaimer must not reserve, only shrink.
   void set_reclaimer(std::function<std::uint64_t(std::uint64_t bytes)> give_way);
 
  private:
   friend class Reservation;
+  bool grow_if_free(const std::string& tag, std::uint64_t bytes);
   Status grow(const std::string& tag, std::uint64_t bytes);
+  Status refusal(const std::string& tag, std::uint64_t bytes) const;
   void shrink(const std::string& tag, std::uint64_t bytes);
 
   const std::uint64_t cap_;
   mutable std::mutex mutex_;
-  std::map<std::string, std::uint64_t> by_tag_;  // GUARDED_BY mutex_
-  std::uint64_t reserved_ = 0;                   // GUARDED_BY mutex_
-  std::function<std::uint64_t(std::uint64_t)> reclaimer_;
+  std::map<std::string, std::uint64_t> by_tag_;            // GUARDED_BY mutex_
+  std::uint64_t reserved_ = 0;                             // GUARDED_BY mutex_
+  std::mutex reclaim_mutex_;                               // held while the reclaimer runs; taken before mutex_
+  std::function<std::uint64_t(std::uint64_t)> reclaimer_;  // GUARDED_BY reclaim_mutex_
 };
 
 }  // namespace millrace::residency

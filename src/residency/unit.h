@@ -16,7 +16,7 @@ std::string_view unit_kind_name(UnitKind kind);
 
 /// A matrix (or a vector: rows == 1) that belongs to a unit: `rows` rows that lie side by side in the file.
 struct Part {
-  std::string name;      // the tensor's name; an expert's part is a range of its tensor's rows
+  std::string name;  // the tensor's name; an expert's part is a range of its tensor's rows
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0;
   int file = 0;
@@ -48,11 +48,21 @@ struct Segment {
   std::uint64_t slot_offset = 0;  // where it lies in the tile's slot; congruent to file_offset modulo 4096
 };
 
+/// One read of a tile: file bytes that lie as they lie in the file at slot_offset. It covers one or more segments;
+/// those less than a block apart are one read with the few bytes between them, so that no two reads share a block.
+struct Span {
+  int file = 0;
+  std::uint64_t file_offset = 0, bytes = 0;
+  std::uint64_t slot_offset = 0;  // congruent to file_offset modulo 4096
+};
+
 /// What moves at once: segments of one unit, `slot_bytes` of memory in all (blocks around the segments included).
 /// Segments that lie side by side in the file are read as one.
+/// Invariant: the 4096-byte blocks around one span touch no other span's blocks, in the slot as in the file.
 struct Tile {
   std::int32_t unit = 0;
-  std::vector<Segment> segments;
+  std::vector<Segment> segments;  // by part, then by row
+  std::vector<Span> spans;
   std::uint64_t bytes = 0;       // of weights
   std::uint64_t slot_bytes = 0;  // of memory, a multiple of 4096
 };
@@ -63,18 +73,24 @@ class UnitTable {
  public:
   /// Adds a unit; returns its index. Parts must lie inside their files (the model file has checked that).
   std::int32_t add(Unit unit);
-  /// Cuts every unit into tiles of at most `tile_bytes` (at least one row a tile). Call once, after the last add.
+  /// Cuts every unit into tiles of at most `tile_bytes` (at least one row a tile). Small parts share a tile with their
+  /// neighbours in part order; a part larger than a tile is cut evenly, at multiples of 16 rows where a tile holds so
+  /// many; a unit that fits is one tile. Call once, after the last add.
   void cut(std::uint64_t tile_bytes);
 
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<Tile>& tiles() const { return tiles_; }
   /// Tiles of a unit: [first, last).
-  struct Range { std::int32_t first, last; };
+  struct Range {
+    std::int32_t first, last;
+  };
   Range tiles_of(std::int32_t unit) const { return unit_tiles_[unit]; }
   const Part& part(WeightRef ref) const { return units_[ref.unit].parts[ref.part]; }
   /// Tiles that hold rows of this part, in row order.
   std::vector<std::int32_t> tiles_of(WeightRef ref) const;
   std::uint64_t total_bytes() const;
+  /// True if the head is the embedding unit used once more.
+  bool tied_head() const;
 
  private:
   std::vector<Unit> units_;
