@@ -1,0 +1,127 @@
+#include "model/unit_builder.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace millrace::model {
+
+using residency::Part;
+using residency::UnitKind;
+using residency::WeightRef;
+
+namespace {
+
+std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("{}", fmt::join(shape, " x ")); }
+
+/// Trailing dimensions of 1 say nothing: [256] and [256, 1] are the same vector.
+std::vector<std::int64_t> significant(std::vector<std::int64_t> shape) {
+  while (shape.size() > 1 && shape.back() == 1) shape.pop_back();
+  return shape;
+}
+
+}  // namespace
+
+std::string layer_tensor(int layer, std::string_view name) { return fmt::format("blk.{}.{}", layer, name); }
+
+void UnitBuilder::begin(UnitKind kind, int layer, int expert) {
+  unit_ = residency::Unit{};
+  unit_.kind = kind;
+  unit_.layer = layer;
+  unit_.expert = expert;
+}
+
+void UnitBuilder::end() {
+  if (status_.ok()) table_.add(std::move(unit_));
+  unit_ = residency::Unit{};
+}
+
+void UnitBuilder::fail(Status status) {
+  if (status_.ok()) status_ = std::move(status);
+}
+
+void UnitBuilder::refuse(const std::string& name) {
+  if (has(name)) fail(error(Code::unsupported, "the file has {}, which this version cannot compute with", name));
+}
+
+const modelfile::TensorInfo* UnitBuilder::checked(const std::string& name, std::initializer_list<std::int64_t> shape) {
+  if (!status_.ok()) return nullptr;
+  const Expected<const modelfile::TensorInfo*> tensor = file_.require(name);
+  if (!tensor.ok()) return fail(tensor.status()), nullptr;
+  const modelfile::TensorInfo& found = **tensor;
+  if (significant(found.shape) != significant(shape)) {
+    fail(error(Code::corrupt, "{} is {} but the hyperparameters ask for {}", name, shape_text(found.shape),
+               shape_text(shape)));
+    return nullptr;
+  }
+  if (!info(found.dtype).computable) {
+    fail(error(Code::unsupported, "{} is of dtype {}, which cannot be multiplied", name, info(found.dtype).name));
+    return nullptr;
+  }
+  return &found;
+}
+
+WeightRef UnitBuilder::add(Part part) {
+  unit_.parts.push_back(std::move(part));
+  return {static_cast<std::int32_t>(table_.units().size()), static_cast<std::int32_t>(unit_.parts.size() - 1)};
+}
+
+WeightRef UnitBuilder::matrix(const std::string& name, std::int64_t cols, std::int64_t rows) {
+  const modelfile::TensorInfo* tensor = checked(name, {cols, rows});
+  if (tensor == nullptr) return {};
+  return add({name, tensor->dtype, rows, cols, tensor->file, tensor->offset});
+}
+
+WeightRef UnitBuilder::vector(const std::string& name, std::int64_t size) {
+  const modelfile::TensorInfo* tensor = checked(name, {size});
+  if (tensor == nullptr) return {};
+  if (tensor->dtype != DType::f32) {
+    fail(error(Code::unsupported, "{} is {}; this version wants norms and biases in F32", name,
+               info(tensor->dtype).name));
+    return {};
+  }
+  return add({name, tensor->dtype, 1, size, tensor->file, tensor->offset});
+}
+
+WeightRef UnitBuilder::optional_vector(const std::string& name, std::int64_t size) {
+  return has(name) ? vector(name, size) : WeightRef{};
+}
+
+WeightRef UnitBuilder::slice(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count,
+                             std::int64_t index) {
+  const modelfile::TensorInfo* tensor = checked(name, {cols, rows, count});
+  if (tensor == nullptr) return {};
+  Part part{name, tensor->dtype, rows, cols, tensor->file, tensor->offset};
+  part.offset += static_cast<std::uint64_t>(index) * part.bytes();
+  return add(std::move(part));
+}
+
+WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab) {
+  begin(UnitKind::embedding);
+  const WeightRef table = matrix("token_embd.weight", model_dim, vocab);
+  end();
+  return table;
+}
+
+std::pair<WeightRef, WeightRef> UnitBuilder::output(std::int64_t model_dim, std::int64_t vocab, WeightRef embedding) {
+  const bool tied = !has("output.weight");
+  begin(tied ? UnitKind::trunk : UnitKind::head);
+  const WeightRef norm = vector("output_norm.weight", model_dim);
+  const WeightRef head = tied ? embedding : matrix("output.weight", model_dim, vocab);
+  end();
+  return {norm, head};
+}
+
+std::int32_t UnitBuilder::experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff) {
+  const auto first = static_cast<std::int32_t>(table_.units().size());
+  for (std::int64_t expert = 0; expert < count && status_.ok(); ++expert) {
+    begin(UnitKind::expert, layer, static_cast<int>(expert));
+    slice(layer_tensor(layer, "ffn_gate_exps.weight"), model_dim, expert_ff, count, expert);
+    slice(layer_tensor(layer, "ffn_up_exps.weight"), model_dim, expert_ff, count, expert);
+    slice(layer_tensor(layer, "ffn_down_exps.weight"), expert_ff, model_dim, count, expert);
+    end();
+  }
+  return first;
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,69 @@
+// Turns a file's tensors into units: names each weight once, checks its shape against the hyperparameters, and hands
+// back the WeightRef the forward pass uses. The first failure sticks, so that an architecture lists its weights without
+// an if a line; status() is asked once at the end.
+// Parts stand in the order in which a layer uses them, because tiles are cut and streamed in that order.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/status.h"
+#include "modelfile/gguf.h"
+#include "residency/unit.h"
+
+namespace millrace::model {
+
+class UnitBuilder {
+ public:
+  /// Both outlive the builder.
+  UnitBuilder(const modelfile::Model& file, residency::UnitTable& table) : file_(file), table_(table) {}
+
+  /// Starts a unit; end() adds it to the table. One unit is open at a time.
+  void begin(residency::UnitKind kind, int layer = -1, int expert = -1);
+  void end();
+
+  /// A weight of `rows` rows of `cols` elements, of any computable dtype. Errors: not_found, corrupt (both shapes
+  /// named), unsupported (a dtype that cannot be multiplied).
+  residency::WeightRef matrix(const std::string& name, std::int64_t cols, std::int64_t rows);
+  /// A float32 vector: a norm's weight or a bias.
+  residency::WeightRef vector(const std::string& name, std::int64_t size);
+  /// The same, or none() where the file has no such tensor.
+  residency::WeightRef optional_vector(const std::string& name, std::int64_t size);
+  /// Matrix number `index` of a stack of `count` that lie one after another: an expert's share of a 3-D tensor.
+  residency::WeightRef slice(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count,
+                             std::int64_t index);
+
+  /// Adds the experts of a layer, a unit each, parts gate, up, down; returns the first unit's index.
+  /// gate, up: [expert_ff rows of model_dim]; down: [model_dim rows of expert_ff].
+  std::int32_t experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff);
+
+  /// The embedding unit: token_embd.weight, `vocab` rows of `model_dim`.
+  residency::WeightRef embedding(std::int64_t model_dim, std::int64_t vocab);
+  /// output_norm.weight and the head. They make the head unit; a file without output.weight ties its head to
+  /// `embedding`, and the norm then is the last unit in pass order, because the head has no unit of its own.
+  std::pair<residency::WeightRef, residency::WeightRef> output(std::int64_t model_dim, std::int64_t vocab,
+                                                               residency::WeightRef embedding);
+
+  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  /// Refuses the file when it has a tensor that this architecture would have to compute with and cannot.
+  void refuse(const std::string& name);
+  void fail(Status status);
+  const Status& status() const { return status_; }
+
+ private:
+  residency::WeightRef add(residency::Part part);
+  const modelfile::TensorInfo* checked(const std::string& name, std::initializer_list<std::int64_t> shape);
+
+  const modelfile::Model& file_;
+  residency::UnitTable& table_;
+  residency::Unit unit_;
+  Status status_;
+};
+
+/// "blk.3.attn_k.weight"
+std::string layer_tensor(int layer, std::string_view name);
+
+}  // namespace millrace::model
