@@ -23,7 +23,8 @@ void decode_row(DType dtype, const std::byte* row, std::int64_t cols, float* out
 /// True for F32, F16, BF16, Q4_0, Q8_0, Q4_K, Q6_K.
 bool can_encode(DType dtype);
 
-/// Encodes `cols` elements into row_bytes(dtype, cols) bytes. REQUIRES: can_encode(dtype), cols a multiple of the block.
+/// Encodes `cols` elements into row_bytes(dtype, cols) bytes. REQUIRES: can_encode(dtype), cols a multiple of the
+/// block.
 void encode_row(DType dtype, const float* row, std::int64_t cols, std::byte* out);  // row: [cols]
 
 }  // namespace millrace

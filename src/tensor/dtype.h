@@ -12,17 +12,35 @@
 namespace millrace {
 
 enum class DType : std::uint32_t {  // value = GGUF's type id
-  f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8,
-  q2_k = 10, q3_k = 11, q4_k = 12, q5_k = 13, q6_k = 14,
-  iq4_nl = 20, iq4_xs = 23, i8 = 24, i16 = 25, i32 = 26, i64 = 27, f64 = 28, bf16 = 30, mxfp4 = 39,
+  f32 = 0,
+  f16 = 1,
+  q4_0 = 2,
+  q4_1 = 3,
+  q5_0 = 6,
+  q5_1 = 7,
+  q8_0 = 8,
+  q2_k = 10,
+  q3_k = 11,
+  q4_k = 12,
+  q5_k = 13,
+  q6_k = 14,
+  iq4_nl = 20,
+  iq4_xs = 23,
+  i8 = 24,
+  i16 = 25,
+  i32 = 26,
+  i64 = 27,
+  f64 = 28,
+  bf16 = 30,
+  mxfp4 = 39,
 };
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;          // "Q4_K" as GGUF tools print it
-  std::int64_t block_elements;    // elements in a block; a row's length is a multiple of it
+  std::string_view name;        // "Q4_K" as GGUF tools print it
+  std::int64_t block_elements;  // elements in a block; a row's length is a multiple of it
   std::int64_t block_bytes;
-  bool computable;                // can be decoded to float and multiplied (i8..f64 cannot)
+  bool computable;  // can be decoded to float and multiplied (i8..f64 cannot)
 };
 
 /// All dtypes above, in ascending id.
