@@ -1,7 +1,6 @@
 // GGUF v2 and v3, read and written. Every count, offset and length is checked against the file before it is used; a
-// file that lies yields an error that names what is wrong, never a crash and never an allocation larger than the file.
-// Source: the GGUF specification (little-endian).
-// Thread-safety: immutable once opened.
+// file that lies yields an error that names what is wrong, never a crash and never an allocation out of proportion to
+// the file. Source: the GGUF specification (little-endian). Thread-safety: immutable once opened.
 #pragma once
 
 #include <array>
@@ -62,10 +61,10 @@ class Model {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, Value, std::less<>>& metadata() const { return metadata_; }
   std::uint32_t version() const { return version_; }
-  std::uint64_t file_bytes() const { return file_bytes_; }   // all splits
+  std::uint64_t file_bytes() const { return file_bytes_; }  // all splits
   std::uint64_t tensor_bytes() const;
 
-  const TensorInfo* find(std::string_view name) const;       // nullptr if absent
+  const TensorInfo* find(std::string_view name) const;               // nullptr if absent
   Expected<const TensorInfo*> require(std::string_view name) const;  // not_found names the tensor
 
   /// Typed look-ups. Integers of any width convert if the value fits. Errors: not_found, corrupt (wrong type, named).

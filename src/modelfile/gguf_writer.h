@@ -2,7 +2,7 @@
 // than memory is written with a few MiB. Files appear under their final names only when finish() succeeds; until then
 // they lie beside them as NAME.partial, and a writer that fails or is destroyed unfinished removes them.
 // Source: the GGUF specification; split files as llama.cpp's gguf-split names and keys them.
-// Thread-safety: one thread at a time, except write_at().
+// Thread-safety: one thread at a time, except write_range().
 //
 //   Writer writer("out.gguf");
 //   MR_RETURN_IF_ERROR(writer.add("general.architecture", Value(std::string("llama"))));
@@ -38,11 +38,13 @@ struct WriteOptions {
   std::uint32_t alignment = 32;      // of tensor data, a multiple of 8; written as general.alignment unless 32
   std::uint64_t max_file_bytes = 0;  // 0: one file. Otherwise a new file is begun before a tensor that would pass this
                                      // (a tensor is never cut, so a file may hold one larger tensor)
+  bool direct = false;               // write_range() may use O_DIRECT
 };
 
 class Writer {
  public:
-  /// `path`: the file to make. With splits, "x.gguf" becomes x-00001-of-0000N.gguf and so on. Touches no disk.
+  /// `path`: the file to make. With splits (where more than one file is needed), "x.gguf" becomes
+  /// x-00001-of-0000N.gguf and so on. Touches no disk.
   explicit Writer(std::string path, WriteOptions options = {});
   ~Writer();
   Writer(Writer&&) noexcept;
@@ -64,19 +66,21 @@ class Writer {
   /// into the next (padding is the writer's). Errors: io_error, invalid_argument (more bytes than were declared).
   Status write_tensor_data(std::span<const std::byte> bytes);
 
-  /// Instead of the stream: bytes at a place of one tensor (index in declared order). Thread-safe among its own calls.
-  /// The caller covers every byte itself. Errors: io_error, invalid_argument (outside the tensor).
-  Status write_at(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Instead of the stream: bytes at an absolute place of one file's data section, for programs that write with many
+  /// threads. Thread-safe among its own calls; the caller covers every byte itself. With `direct`, a piece whose
+  /// address, offset and length are multiples of 4096 bypasses the page cache where the file system allows it.
+  /// Errors: io_error, invalid_argument (outside the data section).
+  Status write_range(int file, std::uint64_t offset, std::span<const std::byte> bytes);
 
   /// Completes the files and gives them their final names. Errors: io_error, invalid_argument (bytes missing, with the
   /// tensor they belong to).
   Status finish();
 
-  /// After begin(): each declared tensor with its file index and absolute offset; the files' final and present names;
-  /// the sizes they will have.
+  /// After begin(): each declared tensor with its file index and absolute offset; the files' final names, where each
+  /// file's data section begins, and the sizes they will have.
   const std::vector<TensorInfo>& layout() const;
   const std::vector<std::string>& paths() const;
-  const std::vector<std::string>& partial_paths() const;
+  const std::vector<std::uint64_t>& data_begin() const;
   const std::vector<std::uint64_t>& file_bytes() const;
 
  private:

@@ -1,0 +1,84 @@
+// Files of this room: a descriptor that closes itself, exact reads and whole writes, and a buffered cursor over a file
+// or over bytes in memory. Short reads and EINTR are handled here and nowhere else in modelfile/.
+// Thread-safety: File's methods may be called from any thread; a Cursor belongs to one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace millrace::modelfile {
+
+/// An open file. Move-only; closes itself.
+class File {
+ public:
+  File() = default;
+  ~File();
+  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+  File& operator=(File&& other) noexcept;
+
+  /// Opens a regular file for reading. Errors: not_found, invalid_argument (a directory or no regular file), io_error;
+  /// each names the path and what to do.
+  static Expected<File> open_read(const std::string& path);
+
+  /// Creates (or empties) a file for writing and locks it against a second writer. Errors: io_error.
+  static Expected<File> create(const std::string& path);
+
+  /// Opens an existing file for O_DIRECT writes. Errors: unsupported where the file system has none.
+  static Expected<File> open_direct_write(const std::string& path);
+
+  int fd() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  const std::string& path() const { return path_; }
+
+  Expected<std::uint64_t> size() const;
+  /// Sets the length and reserves the disk space where the file system can. Errors: io_error (a full disk, with how
+  /// much is free).
+  Status reserve(std::uint64_t bytes) const;
+  Status read_at(std::uint64_t offset, std::span<std::byte> out) const;
+  Status write_at(std::uint64_t offset, std::span<const std::byte> bytes) const;
+  Status sync() const;
+
+ private:
+  File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  int fd_ = -1;
+  std::string path_;
+};
+
+/// Reads forward through a file, or through bytes in memory, with a small buffer. Every read is checked against the
+/// end, so that a length taken from the file can be handed in as it is.
+class Cursor {
+ public:
+  explicit Cursor(std::span<const std::byte> bytes);  // bytes outlive the cursor
+  Cursor(const File& file, std::uint64_t size);       // file outlives the cursor
+
+  std::uint64_t position() const { return position_; }
+  std::uint64_t size() const { return size_; }
+  std::uint64_t remaining() const { return size_ - position_; }
+
+  /// Errors: corrupt (the file ends first; `what` says in words what was being read), io_error.
+  Status read(std::span<std::byte> out, std::string_view what);
+  Status skip(std::uint64_t bytes, std::string_view what);
+
+  template <typename T>
+  Status read_number(T& out, std::string_view what) {
+    return read(std::as_writable_bytes(std::span<T, 1>(&out, 1)), what);
+  }
+
+ private:
+  Status cut_off(std::uint64_t bytes, std::string_view what) const;
+
+  const File* file_ = nullptr;
+  std::span<const std::byte> window_;  // the bytes at hand: [window_begin_, window_begin_ + window_.size())
+  std::uint64_t window_begin_ = 0;
+  std::vector<std::byte> buffer_;
+  std::uint64_t position_ = 0, size_ = 0;
+};
+
+}  // namespace millrace::modelfile
