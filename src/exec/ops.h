@@ -134,6 +134,9 @@ struct CpuOptions {
   kernels::Isa isa = kernels::Isa::plain;
 };
 
+/// Bytes that prepare(shape) of the CPU executor reserves. Pure, so that a plan can be made before there is a store.
+std::uint64_t cpu_activation_bytes(const PassShape& shape, int threads, const CpuOptions& options);
+
 /// `store`, `pool` and `budget` outlive the executor.
 std::unique_ptr<Ops> make_cpu_ops(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget,
                                   const CpuOptions& options);
