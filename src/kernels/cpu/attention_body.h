@@ -1,0 +1,233 @@
+// Flash-style attention of one KV head over one chunk of keys, written once over a vector type.
+//
+// The queries of a tile ([rows, group], flattened) are worked in groups of M. For each block of 64 keys a group does
+// two small products with the same kernel, C[M, n] += A[M, k] B[k, n]: the scores (B = the K block, lanes are keys)
+// and the weighted values (B = the V block, lanes are channels), with the online softmax between them. A query's
+// arithmetic does not depend on M or on its neighbours: each sum runs in ascending order in a lane of its own, and keys
+// a query cannot see never enter its sums, not even multiplied by zero (they may hold anything).
+// Source: Dao et al., FlashAttention (2022); Milakov and Gimelshein, Online normalizer calculation for softmax (2018).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "kernels/cpu/ops_body.h"
+#include "kernels/kernels.h"
+
+namespace millrace::kernels {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr std::int64_t kMaxPackedDim = 512;  // queries are packed on the stack up to this head_dim
+
+/// Vectors a group of M queries works on at once: their accumulators, the vectors of B and one broadcast must fit.
+template <typename V, int M>
+constexpr int registers_per_row() {
+  return M * 4 + 4 + 1 <= V::kRegisters && 4 * V::kWidth <= kKvBlock ? 4 : M * 2 + 2 + 1 <= V::kRegisters ? 2 : 1;
+}
+/// The largest M: two vectors a query, everything in registers.
+template <typename V>
+constexpr int max_group() {
+  return V::kRegisters >= 32 ? 12 : V::kWidth > 1 ? 6 : 4;
+}
+
+template <typename V, bool kHalf>
+typename V::Float load_kv(const std::byte* base, std::int64_t index, int n) {
+  if constexpr (kHalf) {
+    const auto* p = reinterpret_cast<const std::uint16_t*>(base) + index;
+    return n == V::kWidth ? V::load_half(p) : V::load_half_first(p, n);
+  } else {
+    return load_n<V>(reinterpret_cast<const float*>(base) + index, n);
+  }
+}
+
+/// C[m][0 .. N * kWidth) += sum over k in [k_begin, k_end), ascending, of a[m * kRowStep + k * kColStep] * B[k][...].
+/// `last`: lanes used of the last vector.
+template <typename V, int M, int N, bool kHalf, int kRowStep, int kColStep>
+void product(const float* a, const std::byte* b, std::int64_t b_stride, std::int64_t b_offset, std::int64_t k_begin,
+             std::int64_t k_end, float* c, std::int64_t c_stride, int last) {
+  typename V::Float acc[M][N];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) acc[m][n] = load_n<V>(c + m * c_stride + n * V::kWidth, n == N - 1 ? last : V::kWidth);
+  }
+  for (std::int64_t k = k_begin; k < k_end; ++k) {
+    typename V::Float row[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+      row[n] = load_kv<V, kHalf>(b, k * b_stride + b_offset + n * V::kWidth, n == N - 1 ? last : V::kWidth);
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const auto scalar = V::set(a[m * kRowStep + k * kColStep]);
+#pragma GCC unroll 4
+      for (int n = 0; n < N; ++n) acc[m][n] = V::fma(scalar, row[n], acc[m][n]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) store_n<V>(c + m * c_stride + n * V::kWidth, acc[m][n], n == N - 1 ? last : V::kWidth);
+  }
+}
+
+/// The product over all `cols` columns of B.
+template <typename V, int M, bool kHalf, int kRowStep, int kColStep>
+void wide_product(const float* a, const std::byte* b, std::int64_t cols, std::int64_t k_begin, std::int64_t k_end,
+                  float* c, std::int64_t c_stride) {
+  if (k_begin >= k_end) return;
+  constexpr int kCount = registers_per_row<V, M>();
+  std::int64_t n = 0, left = cols;
+  for (; left >= kCount * V::kWidth; n += kCount * V::kWidth, left -= kCount * V::kWidth) {
+    product<V, M, kCount, kHalf, kRowStep, kColStep>(a, b, cols, n, k_begin, k_end, c + n, c_stride, V::kWidth);
+  }
+  for (; left > 0; n += V::kWidth, left -= V::kWidth) {
+    const int lanes = static_cast<int>(std::min<std::int64_t>(left, V::kWidth));
+    product<V, M, 1, kHalf, kRowStep, kColStep>(a, b, cols, n, k_begin, k_end, c + n, c_stride, lanes);
+  }
+}
+
+/// Keys [begin, end) that a query sees, as absolute positions within the chunk; empty if begin >= end.
+struct Visible {
+  std::int64_t begin = 0, end = 0;
+};
+
+inline Visible visible_keys(const AttentionArgs& args, std::int64_t row) {
+  const std::int64_t position = args.positions[row], first = args.chunk * kAttentionChunk;
+  const std::int64_t oldest = args.window > 0 ? position - args.window + 1 : 0;
+  return {std::max(first, oldest), std::min(position + 1, first + kAttentionChunk)};
+}
+
+/// Scores of one query in one block become weights: running maximum and sum move on, acc is rescaled to the new
+/// maximum. [begin, end): the keys of the block that the query sees, not empty.
+template <typename V>
+void soften(float* scores, std::int64_t begin, std::int64_t end, float scale, float& most, float& sum, float* acc,
+            std::int64_t head_dim) {
+  for (std::int64_t i = 0; i < begin; ++i) scores[i] = kMinusInfinity;
+  for (std::int64_t i = end; i < kKvBlock; ++i) scores[i] = kMinusInfinity;
+  for_each_vector<V>(kKvBlock,
+                     [&](std::int64_t i, int) { V::store(scores + i, V::mul(V::load(scores + i), V::set(scale))); });
+  const float before = most;
+  most = Lane::max(before, max_of<V>(scores, kKvBlock));
+  const float keep = exp_of<Lane>(before - most);
+  sum = Lane::fma(sum, keep, exp_and_sum<V>(scores, kKvBlock, most));
+  if (keep == 1.0f) return;
+  for_each_vector<V>(
+      head_dim, [&](std::int64_t i, int n) { store_n<V>(acc + i, V::mul(load_n<V>(acc + i, n), V::set(keep)), n); });
+}
+
+/// Weights times values for M queries that may see different keys of the block: what all of them see together is one
+/// product, the rest goes query by query, before and after it, so that every query adds its keys in ascending order.
+template <typename V, int M, bool kHalf>
+void add_values(const float* weights, const std::byte* v, const Visible* seen, float* acc, std::int64_t head_dim) {
+  std::int64_t begin = 0, end = kKvBlock;
+  for (int m = 0; m < M; ++m) {
+    begin = std::max(begin, seen[m].begin);
+    end = std::min(end, seen[m].end);
+  }
+  end = std::max(begin, end);
+  const auto alone = [&](int m, std::int64_t from, std::int64_t to) {
+    wide_product<V, 1, kHalf, kKvBlock, 1>(weights + m * kKvBlock, v, head_dim, from, to, acc + m * head_dim, head_dim);
+  };
+  for (int m = 0; m < M; ++m) alone(m, seen[m].begin, std::min(seen[m].end, begin));
+  wide_product<V, M, kHalf, kKvBlock, 1>(weights, v, head_dim, begin, end, acc, head_dim);
+  for (int m = 0; m < M; ++m) alone(m, std::max(seen[m].begin, end), seen[m].end);
+}
+
+/// Queries [first, first + M) of the flattened tile over the whole chunk.
+template <typename V, int M, bool kHalf>
+void attend_group(const AttentionArgs& args, std::int64_t first) {
+  alignas(64) float packed[M == 1 ? 1 : M * kMaxPackedDim];  // [head_dim, M]; a single query is used where it lies
+  alignas(64) float scores[M * kKvBlock];
+  const auto query = [&](int m) {
+    const std::int64_t index = first + m;
+    return args.q + index / args.group * args.q_row_stride + index % args.group * args.q_head_stride;
+  };
+  const float* q = query(0);
+  if constexpr (M > 1) {
+    for (int m = 0; m < M; ++m) {
+      const float* from = query(m);
+      for (std::int64_t d = 0; d < args.head_dim; ++d) packed[d * M + m] = from[d];
+    }
+    q = packed;
+  }
+  Visible whole[M];
+  std::int64_t begin = std::numeric_limits<std::int64_t>::max(), end = 0;
+  for (int m = 0; m < M; ++m) {
+    whole[m] = visible_keys(args, (first + m) / args.group);
+    if (whole[m].begin >= whole[m].end) continue;
+    begin = std::min(begin, whole[m].begin);
+    end = std::max(end, whole[m].end);
+  }
+  float* acc = args.acc + first * args.head_dim;
+  std::fill(acc, acc + M * args.head_dim, 0.0f);
+  std::fill(args.max + first, args.max + first + M, kMinusInfinity);
+  std::fill(args.sum + first, args.sum + first + M, 0.0f);
+  for (std::int64_t block = begin / kKvBlock; block * kKvBlock < end; ++block) {
+    std::fill(scores, scores + M * kKvBlock, 0.0f);
+    wide_product<V, M, kHalf, 1, M>(q, args.k_blocks[block], kKvBlock, 0, args.head_dim, scores, kKvBlock);
+    Visible seen[M];
+    for (int m = 0; m < M; ++m) {
+      const std::int64_t from = block * kKvBlock;
+      seen[m] = {std::clamp<std::int64_t>(whole[m].begin - from, 0, kKvBlock),
+                 std::clamp<std::int64_t>(whole[m].end - from, 0, kKvBlock)};
+      if (seen[m].begin >= seen[m].end) {
+        seen[m] = {};
+        continue;
+      }
+      soften<V>(scores + m * kKvBlock, seen[m].begin, seen[m].end, args.scale, args.max[first + m], args.sum[first + m],
+                acc + m * args.head_dim, args.head_dim);
+    }
+    add_values<V, M, kHalf>(scores, args.v_blocks[block], seen, acc, args.head_dim);
+  }
+}
+
+template <typename V, bool kHalf, int... kGroups>
+void attend_tile(const AttentionArgs& args, std::integer_sequence<int, kGroups...>) {
+  using Attend = void (*)(const AttentionArgs&, std::int64_t);
+  static constexpr std::array<Attend, sizeof...(kGroups)> kAttend = {attend_group<V, kGroups + 1, kHalf>...};
+  const std::int64_t most = args.head_dim > kMaxPackedDim ? 1 : max_group<V>();
+  const std::int64_t queries = args.rows * args.group;
+  const std::int64_t groups = (queries + most - 1) / most;
+  for (std::int64_t i = 0, first = 0; i < groups; ++i) {  // groups of even size
+    const std::int64_t size = (queries - first + groups - i - 1) / (groups - i);
+    kAttend[static_cast<std::size_t>(size - 1)](args, first);
+    first += size;
+  }
+}
+
+template <typename V>
+void attention_chunk(const AttentionArgs& args) {
+  constexpr auto kGroups = std::make_integer_sequence<int, max_group<V>()>();
+  if (args.kv_dtype == DType::f16) {
+    attend_tile<V, true>(args, kGroups);
+  } else {
+    attend_tile<V, false>(args, kGroups);
+  }
+}
+
+template <typename V>
+void attention_merge(const float* acc, std::int64_t acc_stride, const float* max, const float* sum,
+                     std::int64_t stat_stride, std::int64_t chunks, std::int64_t head_dim, float* out) {
+  float most = kMinusInfinity, total = 0;
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    if (sum[c * stat_stride] != 0) most = Lane::max(most, max[c * stat_stride]);
+  }
+  std::fill(out, out + head_dim, 0.0f);
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    if (sum[c * stat_stride] == 0) continue;
+    const float weight = exp_of<Lane>(max[c * stat_stride] - most);
+    total = Lane::fma(sum[c * stat_stride], weight, total);
+    add_scaled<V>(out, acc + c * acc_stride, weight, head_dim);
+  }
+  if (total == 0) return;
+  for_each_vector<V>(
+      head_dim, [&](std::int64_t i, int n) { store_n<V>(out + i, V::div(load_n<V>(out + i, n), V::set(total)), n); });
+}
+
+}  // namespace
+}  // namespace millrace::kernels

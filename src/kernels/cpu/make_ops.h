@@ -1,0 +1,28 @@
+// Fills the table's ops from a vector type.
+#pragma once
+
+#include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/ops_body.h"
+#include "kernels/kernels.h"
+
+namespace millrace::kernels {
+namespace {
+
+template <typename V>
+Table make_ops(Isa isa) {
+  Table table{};
+  table.isa = isa;
+  table.rms_norm = rms_norm<V>;
+  table.rope = rope<V>;
+  table.silu_mul = silu_mul<V>;
+  table.add = add<V>;
+  table.add_scaled = add_scaled<V>;
+  table.softmax = softmax<V>;
+  table.attention_chunk = attention_chunk<V>;
+  table.attention_merge = attention_merge<V>;
+  table.f32_to_f16_row = f32_to_f16_row<V>;
+  return table;
+}
+
+}  // namespace
+}  // namespace millrace::kernels

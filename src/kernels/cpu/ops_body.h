@@ -1,0 +1,170 @@
+// The elementwise and row ops, written once over a vector type (vec_plain.h says what that is). Every function keeps
+// the lanes of kernels.h's NUMERICS, so that all vector types give the same bits.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cpu/vec_plain.h"
+
+namespace millrace::kernels {
+namespace {
+
+constexpr int kLanes = 32;
+
+template <typename V>
+typename V::Float load_n(const float* p, int n) {
+  return n == V::kWidth ? V::load(p) : V::load_first(p, n);
+}
+template <typename V>
+void store_n(float* p, typename V::Float v, int n) {
+  if (n == V::kWidth) {
+    V::store(p, v);
+  } else {
+    V::store_first(p, v, n);
+  }
+}
+
+/// Calls body(i, n) for each vector of [0, count): n = kWidth but for the last.
+template <typename V, typename Body>
+void for_each_vector(std::int64_t count, Body body) {
+  std::int64_t i = 0;
+  for (; i + V::kWidth <= count; i += V::kWidth) body(i, V::kWidth);
+  if (i < count) body(i, static_cast<int>(count - i));
+}
+
+/// The sum over [0, count) in 32 lanes and a tree. step(i, n, acc) adds the terms i .. i + n - 1 to lanes 0 .. n - 1
+/// of acc and leaves its other lanes as they are.
+template <typename V, typename Step>
+float lane_sum(std::int64_t count, Step step) {
+  constexpr int kCount = kLanes / V::kWidth;
+  typename V::Float acc[kCount];
+  for (auto& a : acc) a = V::set(0);
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int r = 0; r < kCount; ++r) acc[r] = step(i + r * V::kWidth, V::kWidth, acc[r]);
+  }
+  for (int r = 0; r < kCount && i < count; ++r, i += V::kWidth) {
+    const std::int64_t left = count - i;
+    acc[r] = step(i, left < V::kWidth ? static_cast<int>(left) : V::kWidth, acc[r]);
+  }
+  for (int half = kCount / 2; half > 0; half /= 2) {
+    for (int r = 0; r < half; ++r) acc[r] = V::add(acc[r], acc[r + half]);
+  }
+  return V::sum(acc[0]);
+}
+
+/// e^x: x = n ln 2 + r with |r| <= ln 2 / 2, the polynomial 1 + r + r^2 q(r) with q through the five Chebyshev nodes
+/// of (e^r - 1 - r) / r^2 (relative error 1.1e-8), times 2^n in two steps so that subnormal results round once.
+template <typename V>
+typename V::Float exp_of(typename V::Float x) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  x = V::max(V::set(-104.0f), x);        // e^-104 rounds to 0, e^89 overflows; a NaN passes
+  x = V::min(V::set(89.0f), x);
+  const auto shifted = V::fma(x, V::set(0x1.715476p+0f), V::set(kRound));
+  const auto n = V::sub(shifted, V::set(kRound));
+  const auto power = V::int_sub(V::bits(shifted), V::bits(V::set(kRound)));
+  auto r = V::fma(n, V::set(-0x1.62e43p-1f), x);
+  r = V::fma(n, V::set(0x1.05c61p-29f), r);
+  auto q = V::fma(r, V::set(0x1.6d110ap-10f), V::set(0x1.120b6ep-7f));
+  q = V::fma(r, q, V::set(0x1.55551ap-5f));
+  q = V::fma(r, q, V::set(0x1.5554dcp-3f));
+  q = V::fma(r, q, V::set(0.5f));
+  const auto p = V::add(V::fma(V::mul(r, r), q, r), V::set(1.0f));
+  const auto first = V::half_of(power);
+  const auto second = V::int_sub(power, first);
+  const auto bias = V::set_int(127);
+  return V::mul(V::mul(p, V::from_bits(V::to_exponent(V::int_add(first, bias)))),
+                V::from_bits(V::to_exponent(V::int_add(second, bias))));
+}
+
+template <typename V>
+void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out) {
+  for (std::int64_t row = 0; row < rows; ++row, x += cols, out += cols) {
+    const float squares = lane_sum<V>(cols, [&](std::int64_t i, int n, typename V::Float acc) {
+      const auto v = load_n<V>(x + i, n);
+      return V::fma(v, v, acc);
+    });
+    const auto scale = V::set(1.0f / std::sqrt(squares / static_cast<float>(cols) + eps));
+    for_each_vector<V>(cols, [&](std::int64_t i, int n) {
+      store_n<V>(out + i, V::mul(V::mul(load_n<V>(x + i, n), scale), load_n<V>(weight + i, n)), n);
+    });
+  }
+}
+
+// Plain loops on purpose: the compiler turns the strided pairs into shuffles, and each element is two roundings
+// whatever it does.
+template <typename V>
+void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox) {
+  const std::int64_t half = rotary / 2, step = neox ? 1 : 2, distance = neox ? half : 1;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float c = cos_sin[2 * i], s = cos_sin[2 * i + 1];
+    const float a = x[step * i], b = x[step * i + distance];
+    x[step * i] = __builtin_fmaf(a, c, -(b * s));
+    x[step * i + distance] = __builtin_fmaf(a, s, b * c);
+  }
+}
+
+template <typename V>
+void silu_mul(float* gate, const float* up, std::int64_t count) {
+  for_each_vector<V>(count, [&](std::int64_t i, int n) {
+    const auto g = load_n<V>(gate + i, n);
+    const auto silu = V::div(g, V::add(V::set(1.0f), exp_of<V>(V::sub(V::set(0), g))));
+    store_n<V>(gate + i, V::mul(silu, load_n<V>(up + i, n)), n);
+  });
+}
+
+template <typename V>
+void add(float* x, const float* y, std::int64_t count) {
+  for_each_vector<V>(
+      count, [&](std::int64_t i, int n) { store_n<V>(x + i, V::add(load_n<V>(x + i, n), load_n<V>(y + i, n)), n); });
+}
+
+template <typename V>
+void add_scaled(float* x, const float* y, float w, std::int64_t count) {
+  for_each_vector<V>(count, [&](std::int64_t i, int n) {
+    store_n<V>(x + i, V::fma(V::set(w), load_n<V>(y + i, n), load_n<V>(x + i, n)), n);
+  });
+}
+
+template <typename V>
+float max_of(const float* x, std::int64_t count) {
+  auto most = V::set(-std::numeric_limits<float>::infinity());
+  for (; count >= V::kWidth; x += V::kWidth, count -= V::kWidth) most = V::max(most, V::load(x));
+  float result = V::max_lane(most);
+  for (; count > 0; ++x, --count) result = result > *x ? result : *x;
+  return result;
+}
+
+/// x[i] = e^(x[i] - most); returns their sum in 32 lanes.
+template <typename V>
+float exp_and_sum(float* x, std::int64_t count, float most) {
+  return lane_sum<V>(count, [&](std::int64_t i, int n, typename V::Float acc) {
+    auto e = exp_of<V>(V::sub(load_n<V>(x + i, n), V::set(most)));
+    if (n < V::kWidth) e = V::keep_first(e, n);
+    store_n<V>(x + i, e, n);
+    return V::add(acc, e);
+  });
+}
+
+template <typename V>
+void softmax(float* x, std::int64_t count) {
+  const float total = exp_and_sum<V>(x, count, max_of<V>(x, count));
+  for_each_vector<V>(count,
+                     [&](std::int64_t i, int n) { store_n<V>(x + i, V::div(load_n<V>(x + i, n), V::set(total)), n); });
+}
+
+template <typename V>
+void f32_to_f16_row(const float* x, std::int64_t count, std::uint16_t* out) {
+  for_each_vector<V>(count, [&](std::int64_t i, int n) {
+    if (n == V::kWidth) {
+      V::store_half(out + i, V::load(x + i));
+    } else {
+      V::store_half_first(out + i, V::load_first(x + i, n), n);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace millrace::kernels

@@ -1,0 +1,31 @@
+#include "kernels/cpu/make_ops.h"
+#include "kernels/cpu/ops.h"
+#include "tensor/half.h"
+
+namespace millrace::kernels {
+namespace {
+
+struct Plain : Lane {
+  static Float load_half(const std::uint16_t* p) { return half_to_float(*p); }
+  static Float load_half_first(const std::uint16_t* p, int) { return half_to_float(*p); }
+  static void store_half(std::uint16_t* p, Float v) { *p = float_to_half(v); }
+  static void store_half_first(std::uint16_t* p, Float v, int) { *p = float_to_half(v); }
+};
+
+}  // namespace
+
+Table plain_ops() { return make_ops<Plain>(Isa::plain); }
+
+float exp_f32(float x) { return exp_of<Lane>(x); }
+
+void top_k(const float* x, std::int64_t n, std::int64_t k, std::int32_t* indices) {
+  std::int64_t kept = 0;  // indices[0, kept) are the largest so far, in order
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (kept == k && !(x[i] > x[indices[k - 1]])) continue;
+    std::int64_t place = kept < k ? kept++ : k - 1;
+    for (; place > 0 && x[i] > x[indices[place - 1]]; --place) indices[place] = indices[place - 1];
+    indices[place] = static_cast<std::int32_t>(i);
+  }
+}
+
+}  // namespace millrace::kernels

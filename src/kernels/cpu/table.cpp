@@ -1,0 +1,49 @@
+#include "base/status.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/kernels.h"
+
+namespace millrace::kernels {
+namespace {
+
+Table plain_table() {
+  Table table = plain_ops();
+  table.quantize_q8 = plain::quantize_q8;
+  table.matmul = plain::matmul;
+  table.matmul_workspace_bytes = plain::matmul_workspace_bytes;
+  return table;
+}
+
+#if defined(__x86_64__)
+Table avx2_table() {
+  Table table = avx2_ops();
+  table.quantize_q8 = avx2::quantize_q8;
+  table.matmul = avx2::matmul;
+  table.matmul_workspace_bytes = avx2::matmul_workspace_bytes;
+  return table;
+}
+
+Table avx512_table() {
+  Table table = avx512_ops();
+  table.quantize_q8 = avx512::quantize_q8;
+  table.matmul = avx512::matmul;
+  table.matmul_workspace_bytes = avx512::matmul_workspace_bytes;
+  return table;
+}
+#endif
+
+}  // namespace
+
+const Table& table(Isa isa) {
+  MR_ASSERT(isa <= device::best_isa());
+  static const Table plain = plain_table();
+#if defined(__x86_64__)
+  static const Table avx2 = avx2_table();
+  static const Table avx512 = avx512_table();
+  if (isa == Isa::avx512) return avx512;
+  if (isa == Isa::avx2) return avx2;
+#endif
+  return plain;
+}
+
+}  // namespace millrace::kernels

@@ -1,0 +1,50 @@
+// The plain "vector": one lane, one float. It defines what every other vector type must compute, lane by lane.
+//
+// A vector type V has kWidth lanes (a power of two, at most 32), kRegisters of them fit the register file, and:
+//   load/load_first/store/store_first   unaligned; _first: n lanes (1 <= n < kWidth), the others load as zero
+//   load_half..., store_half...         the same from and to float16, rounding to nearest even
+//   max(a, b) = a > b ? a : b, min(a, b) = a < b ? a : b   (a NaN on either side gives b)
+//   sum: the lanes added as a tree: lane l += lane l + kWidth/2, and so on down to lane 0
+//
+// The anonymous namespace is on purpose: this header is compiled into files of different instruction sets, and code
+// with external linkage would be merged by the linker into whichever copy it meets first.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace millrace::kernels {
+namespace {
+
+struct Lane {
+  using Float = float;
+  using Int = std::uint32_t;
+  static constexpr int kWidth = 1;
+  static constexpr int kRegisters = 16;
+
+  static Float load(const float* p) { return *p; }
+  static Float load_first(const float* p, int) { return *p; }
+  static void store(float* p, Float v) { *p = v; }
+  static void store_first(float* p, Float v, int) { *p = v; }
+  static Float keep_first(Float v, int) { return v; }
+  static Float set(float v) { return v; }
+  static Float add(Float a, Float b) { return a + b; }
+  static Float sub(Float a, Float b) { return a - b; }
+  static Float mul(Float a, Float b) { return a * b; }
+  static Float div(Float a, Float b) { return a / b; }
+  static Float fma(Float a, Float b, Float c) { return __builtin_fmaf(a, b, c); }
+  static Float max(Float a, Float b) { return a > b ? a : b; }
+  static Float min(Float a, Float b) { return a < b ? a : b; }
+  static float sum(Float v) { return v; }
+  static float max_lane(Float v) { return v; }
+  static Int bits(Float v) { return std::bit_cast<Int>(v); }
+  static Float from_bits(Int v) { return std::bit_cast<Float>(v); }
+  static Int set_int(std::uint32_t v) { return v; }
+  static Int int_add(Int a, Int b) { return a + b; }
+  static Int int_sub(Int a, Int b) { return a - b; }
+  static Int half_of(Int a) { return static_cast<Int>(static_cast<std::int32_t>(a) >> 1); }  // rounds down
+  static Int to_exponent(Int a) { return a << 23; }
+};
+
+}  // namespace
+}  // namespace millrace::kernels

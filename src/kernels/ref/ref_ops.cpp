@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/ref/ref.h"
+
+namespace millrace::kernels::ref {
+
+void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out) {
+  for (std::int64_t r = 0; r < rows; ++r, x += cols, out += cols) {
+    double squares = 0;
+    for (std::int64_t i = 0; i < cols; ++i) squares += static_cast<double>(x[i]) * x[i];
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(cols) + eps);
+    for (std::int64_t i = 0; i < cols; ++i) out[i] = static_cast<float>(x[i] * scale * weight[i]);
+  }
+}
+
+void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox) {
+  const std::int64_t half = rotary / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    float& first = x[neox ? i : 2 * i];
+    float& second = x[neox ? i + half : 2 * i + 1];
+    const double a = first, b = second, c = cos_sin[2 * i], s = cos_sin[2 * i + 1];
+    first = static_cast<float>(a * c - b * s);
+    second = static_cast<float>(a * s + b * c);
+  }
+}
+
+void silu_mul(float* gate, const float* up, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double g = gate[i];
+    gate[i] = static_cast<float>(g / (1 + std::exp(-g)) * up[i]);
+  }
+}
+
+void softmax(float* x, std::int64_t n) {
+  const double most = *std::max_element(x, x + n);
+  double total = 0;
+  for (std::int64_t i = 0; i < n; ++i) total += std::exp(x[i] - most);
+  for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(std::exp(x[i] - most) / total);
+}
+
+void attention(const float* q, const float* k, const float* v, std::int64_t group, std::int64_t keys,
+               std::int64_t head_dim, float scale, float* out) {
+  std::vector<double> weights(static_cast<std::size_t>(keys));
+  for (std::int64_t g = 0; g < group; ++g, q += head_dim, out += head_dim) {
+    for (std::int64_t j = 0; j < keys; ++j) {
+      double dot = 0;
+      for (std::int64_t d = 0; d < head_dim; ++d) dot += static_cast<double>(q[d]) * k[j * head_dim + d];
+      weights[static_cast<std::size_t>(j)] = dot * scale;
+    }
+    const double most = *std::max_element(weights.begin(), weights.end());
+    double total = 0;
+    for (double& w : weights) total += w = std::exp(w - most);
+    for (std::int64_t d = 0; d < head_dim; ++d) {
+      double sum = 0;
+      for (std::int64_t j = 0; j < keys; ++j) {
+        sum += weights[static_cast<std::size_t>(j)] * static_cast<double>(v[j * head_dim + d]);
+      }
+      out[d] = static_cast<float>(sum / total);
+    }
+  }
+}
+
+}  // namespace millrace::kernels::ref

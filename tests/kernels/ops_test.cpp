@@ -1,0 +1,351 @@
+// Ops other than products: every instruction set gives the bits of the plain one, and the plain one agrees with ref/.
+#include "kernels/cpu/ops.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/ref/ref.h"
+#include "tensor/codec.h"
+
+namespace millrace::kernels {
+namespace {
+
+std::vector<Table> tables() {
+  std::vector<Table> all = {plain_ops()};
+  if (device::best_isa() >= Isa::avx2) all.push_back(avx2_ops());
+  if (device::best_isa() >= Isa::avx512) all.push_back(avx512_ops());
+  return all;
+}
+
+std::vector<float> random_floats(std::size_t n, std::uint32_t seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> x(n);
+  for (float& v : x) v = normal(random);
+  return x;
+}
+
+::testing::AssertionResult same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return ::testing::AssertionFailure() << "sizes differ";
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i])) {
+      return ::testing::AssertionFailure() << "element " << i << ": " << a[i] << " and " << b[i];
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    error += std::pow(static_cast<double>(got[i]) - want[i], 2);
+    norm += std::pow(static_cast<double>(want[i]), 2);
+  }
+  return std::sqrt(error / std::max(norm, 1e-300));
+}
+
+const std::int64_t kSizes[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 100, 127, 500, 1000, 2048};
+
+TEST(Exp, WithinTwoUlpOfTheLibrary) {
+  double worst = 0;
+  for (double x = -87; x <= 88.7; x += 0.00137) {
+    const float argument = static_cast<float>(x);
+    const double exact = std::exp(static_cast<double>(argument));
+    const float rounded = static_cast<float>(exact);
+    const double ulp = static_cast<double>(std::nextafter(rounded, std::numeric_limits<float>::infinity())) - rounded;
+    worst = std::max(worst, std::abs(exp_f32(argument) - exact) / ulp);
+  }
+  EXPECT_LT(worst, 2);
+}
+
+TEST(Exp, MeetsItsEdges) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(exp_f32(0.0f), 1.0f);
+  EXPECT_EQ(exp_f32(-0.0f), 1.0f);
+  EXPECT_EQ(exp_f32(-infinity), 0.0f);
+  EXPECT_EQ(exp_f32(-104.0f), 0.0f);
+  EXPECT_EQ(exp_f32(-1e30f), 0.0f);
+  EXPECT_EQ(exp_f32(infinity), infinity);
+  EXPECT_EQ(exp_f32(89.0f), infinity);
+  EXPECT_TRUE(std::isfinite(exp_f32(88.7f)));
+  EXPECT_TRUE(std::isnan(exp_f32(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_NEAR(exp_f32(-100.0f) / std::exp(-100.0), 1, 0.03);  // subnormal: few bits are left
+}
+
+TEST(Ops, RmsNorm) {
+  for (const std::int64_t cols : kSizes) {
+    const std::int64_t rows = 3;
+    const auto x = random_floats(static_cast<std::size_t>(rows * cols), 1, 3);
+    const auto weight = random_floats(static_cast<std::size_t>(cols), 2);
+    std::vector<float> want(x.size()), first;
+    ref::rms_norm(x.data(), weight.data(), rows, cols, 1e-5f, want.data());
+    for (const Table& table : tables()) {
+      std::vector<float> out = x;  // in place
+      table.rms_norm(out.data(), weight.data(), rows, cols, 1e-5f, out.data());
+      if (first.empty()) first = out;
+      EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " cols " << cols;
+      EXPECT_LT(relative_error(out, want), 1e-6);
+    }
+  }
+}
+
+TEST(Ops, Rope) {
+  for (const bool neox : {false, true}) {
+    for (const std::int64_t rotary : {2, 6, 32, 64, 80, 128}) {
+      const std::int64_t head_dim = rotary + 10;
+      const auto x = random_floats(static_cast<std::size_t>(head_dim), 3);
+      std::vector<float> cos_sin;
+      for (std::int64_t i = 0; i < rotary / 2; ++i) {
+        cos_sin.push_back(std::cos(static_cast<float>(i) * 0.7f));
+        cos_sin.push_back(std::sin(static_cast<float>(i) * 0.7f));
+      }
+      std::vector<float> want = x, first;
+      ref::rope(want.data(), cos_sin.data(), rotary, neox);
+      for (const Table& table : tables()) {
+        std::vector<float> out = x;
+        table.rope(out.data(), cos_sin.data(), rotary, neox);
+        if (first.empty()) first = out;
+        EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " rotary " << rotary;
+        EXPECT_LT(relative_error(out, want), 1e-6);
+        for (std::int64_t i = rotary; i < head_dim; ++i) EXPECT_EQ(out[i], x[i]);  // the rest is not rotated
+      }
+    }
+  }
+}
+
+TEST(Ops, ElementwiseAndSoftmax) {
+  for (const std::int64_t n : kSizes) {
+    const auto x = random_floats(static_cast<std::size_t>(n), 4, 4), y = random_floats(static_cast<std::size_t>(n), 5);
+    std::vector<float> silu = x, soft = x;
+    ref::silu_mul(silu.data(), y.data(), n);
+    ref::softmax(soft.data(), n);
+    std::vector<std::vector<float>> first;
+    for (const Table& table : tables()) {
+      std::vector<std::vector<float>> out(4, x);
+      table.silu_mul(out[0].data(), y.data(), n);
+      table.softmax(out[1].data(), n);
+      table.add(out[2].data(), y.data(), n);
+      table.add_scaled(out[3].data(), y.data(), 0.37f, n);
+      if (first.empty()) first = out;
+      for (std::size_t op = 0; op < out.size(); ++op) {
+        EXPECT_TRUE(same_bits(out[op], first[op])) << device::isa_name(table.isa) << " op " << op << " n " << n;
+      }
+      EXPECT_LT(relative_error(out[0], silu), 1e-6);
+      EXPECT_LT(relative_error(out[1], soft), 2e-6);
+      EXPECT_EQ(out[2][0], x[0] + y[0]);
+      EXPECT_EQ(out[3][0], std::fma(0.37f, y[0], x[0]));
+    }
+  }
+}
+
+TEST(Ops, HalfRowsRoundLikeTheCodec) {
+  std::vector<float> x;
+  for (std::uint32_t high = 0; high < 0x10000; ++high) {  // every sign and exponent, mantissas around the ties
+    for (const std::uint32_t low : {0u, 0x0fffu, 0x1000u, 0x1001u, 0x8000u}) {
+      const float value = std::bit_cast<float>(high << 16 | low);
+      if (!std::isnan(value)) x.push_back(value);
+    }
+  }
+  x.resize(x.size() / 16 * 16 + 5);
+  for (const Table& table : tables()) {
+    std::vector<std::uint16_t> out(x.size());
+    table.f32_to_f16_row(x.data(), static_cast<std::int64_t>(x.size()), out.data());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) wrong += out[i] != f32_to_f16(x[i]);
+    EXPECT_EQ(wrong, 0u) << device::isa_name(table.isa);
+  }
+}
+
+TEST(Ops, TopKOrdersAndBreaksTiesByIndex) {
+  const float x[] = {1, 5, 3, 5, -2, 3};
+  std::int32_t indices[6];
+  top_k(x, 6, 4, indices);
+  EXPECT_EQ(std::vector<std::int32_t>(indices, indices + 4), (std::vector<std::int32_t>{1, 3, 2, 5}));
+  top_k(x, 6, 6, indices);
+  EXPECT_EQ(std::vector<std::int32_t>(indices, indices + 6), (std::vector<std::int32_t>{1, 3, 2, 5, 0, 4}));
+  const auto many = random_floats(128, 6);
+  std::vector<std::int32_t> order(128), best(8);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return many[a] > many[b]; });
+  top_k(many.data(), 128, 8, best.data());
+  EXPECT_EQ(best, std::vector<std::int32_t>(order.begin(), order.begin() + 8));
+}
+
+// One KV head of a sequence: K and V in blocks as kv/sequence.h lays them out, and plainly for the reference.
+struct KvHead {
+  KvHead(std::int64_t keys, std::int64_t dim, DType type, std::uint32_t seed) : head_dim(dim), dtype(type) {
+    k = random_floats(static_cast<std::size_t>(keys * dim), seed);
+    v = random_floats(static_cast<std::size_t>(keys * dim), seed + 1);
+    const std::size_t element = type == DType::f16 ? 2 : 4;
+    const std::int64_t blocks = (keys + kKvBlock - 1) / kKvBlock;
+    // Keys that do not exist are NaN: nothing may touch them.
+    memory.assign(static_cast<std::size_t>(2 * blocks * kKvBlock * dim) * element, std::byte{0xff});
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      k_blocks.push_back(memory.data() + static_cast<std::size_t>(2 * b * kKvBlock * dim) * element);
+      v_blocks.push_back(memory.data() + static_cast<std::size_t>((2 * b + 1) * kKvBlock * dim) * element);
+    }
+    for (std::int64_t i = 0; i < keys; ++i) {
+      for (std::int64_t d = 0; d < dim; ++d) {
+        put(k_blocks[i / kKvBlock], d * kKvBlock + i % kKvBlock, k[i * dim + d]);
+        put(v_blocks[i / kKvBlock], i % kKvBlock * dim + d, v[i * dim + d]);
+      }
+    }
+  }
+  void put(const std::byte* block, std::int64_t index, float& value) {
+    auto* at = const_cast<std::byte*>(block);
+    if (dtype == DType::f16) {
+      const std::uint16_t half = f32_to_f16(value);
+      std::memcpy(at + 2 * index, &half, 2);
+      value = f16_to_f32(half);
+    } else {
+      std::memcpy(at + 4 * index, &value, 4);
+    }
+  }
+  std::int64_t head_dim;
+  DType dtype;
+  std::vector<float> k, v;
+  std::vector<std::byte> memory;
+  std::vector<const std::byte*> k_blocks, v_blocks;
+};
+
+struct Queries {
+  std::int64_t group = 1, window = 0;
+  std::vector<std::int32_t> positions;
+  std::vector<float> q;  // [rows, group, head_dim]
+};
+
+/// Rows [first, first + rows) as one tile, all chunks, merged: [rows, group, head_dim].
+std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& queries, std::int64_t first,
+                          std::int64_t rows) {
+  const std::int64_t dim = kv.head_dim, group = queries.group, heads = rows * group;
+  std::int32_t last = 0;
+  for (std::int64_t r = first; r < first + rows; ++r) last = std::max(last, queries.positions[r]);
+  const std::int64_t chunks = last / kAttentionChunk + 1;
+  std::vector<float> acc(chunks * heads * dim), max(chunks * heads), sum(chunks * heads), out(heads * dim);
+  AttentionArgs args;
+  args.q = queries.q.data() + first * group * dim;
+  args.q_row_stride = group * dim;
+  args.q_head_stride = dim;
+  args.rows = rows;
+  args.group = group;
+  args.head_dim = dim;
+  args.positions = queries.positions.data() + first;
+  args.window = queries.window;
+  args.scale = 1 / std::sqrt(static_cast<float>(dim));
+  args.kv_dtype = kv.dtype;
+  args.k_blocks = kv.k_blocks.data();
+  args.v_blocks = kv.v_blocks.data();
+  for (args.chunk = 0; args.chunk < chunks; ++args.chunk) {
+    args.acc = acc.data() + args.chunk * heads * dim;
+    args.max = max.data() + args.chunk * heads;
+    args.sum = sum.data() + args.chunk * heads;
+    table.attention_chunk(args);
+  }
+  for (std::int64_t h = 0; h < heads; ++h) {
+    table.attention_merge(acc.data() + h * dim, heads * dim, max.data() + h, sum.data() + h, heads, chunks, dim,
+                          out.data() + h * dim);
+  }
+  return out;
+}
+
+std::vector<float> reference(const KvHead& kv, const Queries& queries) {
+  const std::int64_t dim = kv.head_dim, rows = static_cast<std::int64_t>(queries.positions.size());
+  std::vector<float> out(queries.q.size());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t position = queries.positions[r];
+    const std::int64_t oldest = queries.window > 0 ? std::max<std::int64_t>(0, position - queries.window + 1) : 0;
+    ref::attention(queries.q.data() + r * queries.group * dim, kv.k.data() + oldest * dim, kv.v.data() + oldest * dim,
+                   queries.group, position + 1 - oldest, dim, 1 / std::sqrt(static_cast<float>(dim)),
+                   out.data() + r * queries.group * dim);
+  }
+  return out;
+}
+
+Queries make_queries(std::vector<std::int32_t> positions, std::int64_t group, std::int64_t dim, std::int64_t window) {
+  Queries queries{group, window, std::move(positions), {}};
+  queries.q = random_floats(queries.positions.size() * static_cast<std::size_t>(group * dim), 9, 2);
+  return queries;
+}
+
+struct AttentionCase {
+  std::int64_t head_dim, group, window;
+  DType dtype;
+  std::vector<std::int32_t> positions;
+};
+
+class AttentionTest : public ::testing::TestWithParam<AttentionCase> {};
+
+TEST_P(AttentionTest, SameBitsOnEveryIsaAndAloneOrInATile) {
+  const AttentionCase& c = GetParam();
+  const KvHead kv(*std::max_element(c.positions.begin(), c.positions.end()) + 1, c.head_dim, c.dtype, 7);
+  const Queries queries = make_queries(c.positions, c.group, c.head_dim, c.window);
+  const auto rows = static_cast<std::int64_t>(c.positions.size());
+  const auto want = reference(kv, queries);
+  std::vector<float> first;
+  for (const Table& table : tables()) {
+    const auto whole = attend(table, kv, queries, 0, rows);
+    if (first.empty()) first = whole;
+    EXPECT_TRUE(same_bits(whole, first)) << device::isa_name(table.isa);
+    EXPECT_LT(relative_error(whole, want), 3e-6);
+    std::vector<float> rowwise;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto one = attend(table, kv, queries, r, 1);
+      rowwise.insert(rowwise.end(), one.begin(), one.end());
+    }
+    EXPECT_TRUE(same_bits(rowwise, first)) << device::isa_name(table.isa) << ", row by row";
+  }
+}
+
+std::vector<std::int32_t> range(std::int32_t first, std::int32_t count) {
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(count));
+  std::iota(positions.begin(), positions.end(), first);
+  return positions;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AttentionTest,
+    ::testing::Values(AttentionCase{64, 8, 0, DType::f16, range(0, 9)},         // the first tokens
+                      AttentionCase{128, 4, 0, DType::f16, range(60, 11)},      // over a block's border
+                      AttentionCase{80, 1, 0, DType::f32, range(100, 33)},      // many heads of their own, odd vectors
+                      AttentionCase{96, 3, 0, DType::f16, range(1020, 7)},      // over a chunk's border
+                      AttentionCase{256, 16, 0, DType::f16, range(70, 2)},      //
+                      AttentionCase{8, 2, 0, DType::f32, range(0, 70)},         // narrower than a vector
+                      AttentionCase{72, 5, 0, DType::f16, range(130, 5)},       // a masked last vector
+                      AttentionCase{576, 2, 0, DType::f16, range(5, 3)},        // wider than the packed queries
+                      AttentionCase{64, 2, 50, DType::f16, range(40, 60)},      // a window inside a block
+                      AttentionCase{64, 7, 100, DType::f32, range(1000, 40)},   // a window over the chunk's border
+                      AttentionCase{128, 8, 0, DType::f16, {2500}},             // decode
+                      AttentionCase{64, 4, 64, DType::f16, {3, 2000, 2300}}));  // rows far apart
+
+TEST(Attention, KeysBeyondTheRowAreNeverTouched) {
+  KvHead kv(128, 64, DType::f32, 11);
+  const Queries queries = make_queries(range(90, 6), 2, 64, 0);
+  const auto clean = attend(plain_ops(), kv, queries, 0, 6);
+  for (std::int64_t i = 96; i < 128; ++i) {  // poison what lies behind the last row
+    for (std::int64_t d = 0; d < 64; ++d) {
+      float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+      kv.put(kv.k_blocks[i / kKvBlock], d * kKvBlock + i % kKvBlock, nan);
+      kv.put(kv.v_blocks[i / kKvBlock], i % kKvBlock * 64 + d, infinity);
+    }
+  }
+  for (const Table& table : tables()) EXPECT_TRUE(same_bits(attend(table, kv, queries, 0, 6), clean));
+}
+
+TEST(Attention, AChunkWithoutVisibleKeysCountsForNothing) {
+  const KvHead kv(1100, 64, DType::f16, 12);
+  const Queries queries = make_queries({1090}, 2, 64, 30);  // sees keys 1061..1090: chunk 0 holds none
+  const auto want = reference(kv, queries);
+  for (const Table& table : tables()) EXPECT_LT(relative_error(attend(table, kv, queries, 0, 1), want), 3e-6);
+}
+
+}  // namespace
+}  // namespace millrace::kernels
