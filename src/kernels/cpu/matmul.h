@@ -1,0 +1,33 @@
+// Products with weights on the CPU, one implementation an instruction set; cpu/table.cpp puts them into the tables.
+// The contract, bit for bit, is NUMERICS in kernels/kernels.h. Thread-safety: pure functions; nothing allocates; calls
+// on disjoint weight rows may run at once, each with its own workspace.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+// Declares what every instruction set has.
+//   quantize_q8             x [rows, cols] (x_stride floats between rows) -> out. In each block of 32: amax = the
+//   largest
+//                           |x|, d = amax / 127, q = x * (127 / amax) rounded to nearest even. A block with amax below
+//                           2^-120 is zero; one with an infinity or NaN has d = NaN and q = 0, so that it shows in
+//                           every product. REQUIRES: cols % 32 == 0.
+//   matmul                  see MatmulArgs. REQUIRES: a computable dtype.
+//   matmul_workspace_bytes  what MatmulArgs::workspace must hold for rows of `cols`, whatever the dtype and x_rows.
+#define MILLRACE_MATMUL_DECLARATIONS                                                                         \
+  void quantize_q8(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t cols, Q8Rows out); \
+  void matmul(const MatmulArgs& args);                                                                       \
+  std::int64_t matmul_workspace_bytes(std::int64_t cols);
+
+namespace millrace::kernels::plain {
+MILLRACE_MATMUL_DECLARATIONS
+}
+namespace millrace::kernels::avx2 {
+MILLRACE_MATMUL_DECLARATIONS
+}
+namespace millrace::kernels::avx512 {
+MILLRACE_MATMUL_DECLARATIONS
+}
+
+#undef MILLRACE_MATMUL_DECLARATIONS
