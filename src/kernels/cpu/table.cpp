@@ -34,15 +34,20 @@ Table avx512_table() {
 
 }  // namespace
 
+// Each table is made when it is first asked for: what fills a table is compiled for its instruction set, too.
 const Table& table(Isa isa) {
   MR_ASSERT(isa <= device::best_isa());
-  static const Table plain = plain_table();
 #if defined(__x86_64__)
-  static const Table avx2 = avx2_table();
-  static const Table avx512 = avx512_table();
-  if (isa == Isa::avx512) return avx512;
-  if (isa == Isa::avx2) return avx2;
+  if (isa == Isa::avx512) {
+    static const Table avx512 = avx512_table();
+    return avx512;
+  }
+  if (isa == Isa::avx2) {
+    static const Table avx2 = avx2_table();
+    return avx2;
+  }
 #endif
+  static const Table plain = plain_table();
   return plain;
 }
 
