@@ -1,4 +1,5 @@
-// Turns a conversation into a prompt. ChatML here; the whole of Jinja takes this place later, behind the same interface.
+// Turns a conversation into a prompt. ChatML here; the whole of Jinja takes this place later, behind the same
+// interface.
 #pragma once
 
 #include <memory>

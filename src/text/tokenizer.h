@@ -40,15 +40,20 @@ class Tokenizer {
   std::optional<TokenId> eos() const { return eos_; }
   bool adds_bos() const { return add_bos_; }
   bool adds_eos() const { return add_eos_; }
+  /// SentencePiece: text is encoded with a space before it, and the first token's space is no part of the text.
+  bool strips_leading_space() const { return strip_leading_space_; }
   /// True for EOS, end of turn and end of message: generation stops at it.
   bool ends_generation(TokenId id) const;
   /// The id of a special token by its exact text, e.g. "<|im_end|>".
   virtual std::optional<TokenId> special(std::string_view text) const = 0;
 
  protected:
+  /// add_bos_ and add_eos_ from the metadata; `add_bos` where it does not say. REQUIRES: bos_ and eos_ are set.
+  Status read_flags(const modelfile::Model& model, bool add_bos);
+
   std::int32_t vocab_size_ = 0;
   std::optional<TokenId> bos_, eos_;
-  std::vector<TokenId> end_ids_;
+  std::vector<TokenId> end_ids_;  // sorted
   bool add_bos_ = false, add_eos_ = false, strip_leading_space_ = false;
 };
 
@@ -56,14 +61,18 @@ class Tokenizer {
 /// A byte sequence that can no longer become a character comes out as U+FFFD.
 class Detokenizer {
  public:
-  explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer);
+  /// `continues_text`: the tokens go on where visible text ended, so that a first leading space belongs to them (a raw
+  /// completion); otherwise they begin a text of their own (an answer).
+  explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool continues_text = false);
   std::string push(TokenId id);
   std::string flush();  // what still waits, at the end of an answer
 
  private:
+  std::string take(bool all);
+
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::string pending_;
-  bool first_ = true;
+  std::string pending_;  // the beginning of a character
+  bool first_;           // a leading space is still to be removed
 };
 
 }  // namespace millrace::text

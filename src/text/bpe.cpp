@@ -1,0 +1,194 @@
+#include "text/bpe.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "text/byte_alphabet.h"
+#include "text/utf8.h"
+
+namespace millrace::text {
+
+Expected<MergeTable> MergeTable::load(const modelfile::Model& model, const Vocabulary& vocabulary) {
+  constexpr std::string_view kKey = "tokenizer.ggml.merges";
+  MR_ASSIGN_OR_RETURN(const std::vector<std::string>* merges, metadata_array<std::string>(model, kKey));
+  if (merges == nullptr) {
+    return error(Code::not_found, "the file has no BPE merges ({}); use a GGUF that was made with its tokenizer", kKey);
+  }
+  MergeTable table;
+  std::size_t capacity = 16;
+  while (capacity * 2 < merges->size() * 3) capacity *= 2;
+  table.slots_.assign(capacity, 0);
+  table.entries_.reserve(merges->size());
+  std::size_t impossible = 0;
+  std::string bytes;
+  for (const std::string& merge : *merges) {
+    bytes.clear();
+    // A first character of ' ' would be a token's own.
+    const std::size_t space = merge.find(' ', 1);
+    Entry entry{-1, -1, -1};
+    if (space != std::string::npos && append_alphabet_bytes(std::string_view(merge).substr(0, space), bytes)) {
+      const std::size_t middle = bytes.size();
+      if (append_alphabet_bytes(std::string_view(merge).substr(space + 1), bytes)) {
+        entry.left = vocabulary.find(std::string_view(bytes).substr(0, middle));
+        entry.right = vocabulary.find(std::string_view(bytes).substr(middle));
+        entry.result = vocabulary.find(bytes);
+      }
+    }
+    if (entry.left < 0 || entry.right < 0 || entry.result < 0) {
+      ++impossible;
+    } else {
+      table.insert(entry);
+    }
+  }
+  if (impossible > 0) {
+    log::warn("{} of {} BPE merges name tokens that the vocabulary lacks; they are left out", impossible,
+              merges->size());
+  }
+  return table;
+}
+
+std::size_t MergeTable::first_slot(TokenId left, TokenId right) const {
+  const std::uint64_t key =
+      (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
+  const std::uint64_t mixed = key * 0x9E3779B97F4A7C15u;
+  return static_cast<std::size_t>((mixed ^ (mixed >> 32)) & (slots_.size() - 1));
+}
+
+void MergeTable::insert(const Entry& entry) {
+  std::size_t slot = first_slot(entry.left, entry.right);
+  for (; slots_[slot] != 0; slot = (slot + 1) & (slots_.size() - 1)) {
+    const Entry& taken = entries_[slots_[slot] - 1];
+    if (taken.left == entry.left && taken.right == entry.right) return;  // the first, of lower rank, counts
+  }
+  entries_.push_back(entry);
+  slots_[slot] = static_cast<std::uint32_t>(entries_.size());
+}
+
+Merge MergeTable::find(TokenId left, TokenId right) const {
+  if (left < 0 || right < 0) return {kNoMerge, -1};
+  for (std::size_t slot = first_slot(left, right); slots_[slot] != 0; slot = (slot + 1) & (slots_.size() - 1)) {
+    const Entry& entry = entries_[slots_[slot] - 1];
+    if (entry.left == left && entry.right == right) return {slots_[slot] - 1, entry.result};
+  }
+  return {kNoMerge, -1};
+}
+
+struct BpeTokenizer::Scratch {
+  std::vector<std::uint32_t> ends;
+  std::vector<Symbol> symbols;
+  Merger merger;
+};
+
+Expected<std::shared_ptr<const Tokenizer>> BpeTokenizer::make(const modelfile::Model& model) {
+  constexpr std::string_view kKey = "tokenizer.ggml.pre";
+  std::string name = "default";
+  if (model.has(kKey)) {
+    MR_ASSIGN_OR_RETURN(name, model.get_string(kKey));
+  } else {
+    log::warn("the file names no pre-tokenizer ({}): the default one is used, and tokens may not be the model's own",
+              kKey);
+  }
+  const PreTokenizerFamily* family = find_pretokenizer(name);
+  if (family == nullptr) {
+    return error(Code::unsupported, "the pre-tokenizer '{}' ({}) is not known to this version; known are {}", name,
+                 kKey, known_pretokenizers());
+  }
+  MR_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::load(model, Spelling::byte_alphabet));
+  MR_ASSIGN_OR_RETURN(MergeTable merges, MergeTable::load(model, vocabulary));
+  MR_ASSIGN_OR_RETURN(const SpecialTokens specials, find_special_tokens(model, vocabulary));
+  MR_ASSIGN_OR_RETURN(PreTokenizer pretokenizer, PreTokenizer::make(*family));
+  std::shared_ptr<BpeTokenizer> made(
+      new BpeTokenizer(std::move(vocabulary), std::move(merges), std::move(pretokenizer), *family, specials));
+  MR_RETURN_IF_ERROR(made->read_flags(model, family->adds_bos));
+  return std::shared_ptr<const Tokenizer>(std::move(made));
+}
+
+BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenizer pretokenizer,
+                           const PreTokenizerFamily& family, const SpecialTokens& specials)
+    : vocabulary_(std::move(vocabulary)),
+      merges_(std::move(merges)),
+      pretokenizer_(std::move(pretokenizer)),
+      whole_words_first_(family.whole_words_first),
+      unknown_(specials.unknown) {
+  vocab_size_ = vocabulary_.size();
+  bos_ = specials.bos;
+  eos_ = specials.eos;
+  end_ids_ = specials.ends;
+  std::size_t missing = 0;
+  for (std::size_t byte = 0; byte < byte_ids_.size(); ++byte) {
+    const char character = static_cast<char>(byte);
+    byte_ids_[byte] = vocabulary_.find(std::string_view(&character, 1));
+    // No text in UTF-8 holds the bytes C0, C1 and F5 to FF: some vocabularies do without them.
+    if (byte_ids_[byte] < 0 && byte != 0xC0 && byte != 0xC1 && byte < 0xF5) ++missing;
+  }
+  if (missing > 0) log::warn("{} of 256 bytes have no token; text that holds them is changed", missing);
+}
+
+std::vector<TokenId> BpeTokenizer::encode(std::string_view utf8, Specials specials) const {
+  std::vector<TokenId> ids;
+  Scratch scratch;
+  for (const Fragment& fragment : vocabulary_.split(utf8, specials)) {
+    if (fragment.id >= 0) {
+      ids.push_back(fragment.id);
+    } else {
+      encode_text(fragment.text, scratch, ids);
+    }
+  }
+  return ids;
+}
+
+void BpeTokenizer::encode_text(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const {
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // offsets have 32 bits
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, kMostAtOnce);
+    text.remove_prefix(part.size());
+    pretokenizer_.split(part, scratch.ends);
+    std::uint32_t begin = 0;
+    for (const std::uint32_t end : scratch.ends) {
+      encode_word(part.substr(begin, end - begin), scratch, ids);
+      begin = end;
+    }
+  }
+}
+
+void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& ids) const {
+  if (whole_words_first_) {
+    if (const TokenId id = vocabulary_.find(word); id >= 0) {
+      ids.push_back(id);
+      return;
+    }
+  }
+  std::vector<Symbol>& symbols = scratch.symbols;
+  symbols.clear();
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    symbols.push_back({static_cast<std::uint32_t>(i), 1, byte_ids_[static_cast<unsigned char>(word[i])]});
+  }
+  scratch.merger.run(symbols, [&](const Symbol& left, const Symbol& right) { return merges_.find(left.id, right.id); });
+  for (const Symbol& symbol : symbols) {
+    if (symbol.id >= 0) {
+      ids.push_back(symbol.id);
+    } else {
+      push_missing_byte(ids);
+    }
+  }
+}
+
+void BpeTokenizer::push_missing_byte(std::vector<TokenId>& ids) const {
+  if (unknown_) {
+    ids.push_back(*unknown_);
+    return;
+  }
+  for (const char c : kReplacementCharacter) {
+    if (const TokenId id = byte_ids_[static_cast<unsigned char>(c)]; id >= 0) ids.push_back(id);
+  }
+}
+
+std::string BpeTokenizer::token_bytes(TokenId id, bool with_specials) const {
+  if (!vocabulary_.contains(id) || (vocabulary_.hidden(id) && !with_specials)) return {};
+  const std::string_view text = vocabulary_.text(id);
+  if (vocabulary_.type(id) == TokenType::byte) return std::string(1, static_cast<char>(*Vocabulary::byte_value(text)));
+  return std::string(text);
+}
+
+}  // namespace millrace::text

@@ -1,0 +1,68 @@
+// Byte-level BPE ("gpt2" in tokenizer.ggml.model). Source: Radford et al. 2019 (GPT-2) and its published encoder.
+// Thread-safety: immutable once made.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "modelfile/gguf.h"
+#include "text/merge.h"
+#include "text/pretokenizer.h"
+#include "text/special_tokens.h"
+#include "text/tokenizer.h"
+#include "text/vocabulary.h"
+
+namespace millrace::text {
+
+/// The merges, by the ids of the two tokens that meet: 12 bytes and one slot of 4 each.
+class MergeTable {
+ public:
+  /// Reads tokenizer.ggml.merges. A merge of tokens that the vocabulary lacks can never happen and is left out, with a
+  /// warning. Errors: not_found (no merges), corrupt (the key holds something else).
+  static Expected<MergeTable> load(const modelfile::Model& model, const Vocabulary& vocabulary);
+
+  /// What `left` and `right` become. Ids of -1 never merge.
+  Merge find(TokenId left, TokenId right) const;
+
+ private:
+  struct Entry {
+    TokenId left, right, result;
+  };
+  void insert(const Entry& entry);
+  std::size_t first_slot(TokenId left, TokenId right) const;
+
+  std::vector<Entry> entries_;        // by rank
+  std::vector<std::uint32_t> slots_;  // rank + 1, 0 is free; a power of two of slots, at most two thirds taken
+};
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  /// Errors: unsupported (an unknown pre-tokenizer, named), corrupt, not_found.
+  static Expected<std::shared_ptr<const Tokenizer>> make(const modelfile::Model& model);
+
+  std::vector<TokenId> encode(std::string_view utf8, Specials specials) const override;
+  std::string token_bytes(TokenId id, bool with_specials) const override;
+  std::optional<TokenId> special(std::string_view text) const override { return vocabulary_.special(text); }
+
+ private:
+  struct Scratch;
+  BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenizer pretokenizer, const PreTokenizerFamily& family,
+               const SpecialTokens& specials);
+  void encode_text(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const;
+  void encode_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& ids) const;
+  void push_missing_byte(std::vector<TokenId>& ids) const;
+
+  Vocabulary vocabulary_;
+  MergeTable merges_;
+  PreTokenizer pretokenizer_;
+  bool whole_words_first_;
+  std::optional<TokenId> unknown_;
+  std::array<TokenId, 256> byte_ids_{};  // -1: the vocabulary has no token for this byte
+};
+
+}  // namespace millrace::text

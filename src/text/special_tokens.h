@@ -1,0 +1,27 @@
+// Which tokens begin and end things: BOS, EOS, end of turn. From the metadata's ids, and by well-known texts where
+// files leave them out.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "modelfile/gguf.h"
+#include "text/vocabulary.h"
+
+namespace millrace::text {
+
+struct SpecialTokens {
+  std::optional<TokenId> bos, eos, unknown;
+  std::vector<TokenId> ends;  // sorted: EOS, end of turn, end of message, end of file; generation stops at each
+};
+
+/// True for a text that ends a turn in some family of models ("<|im_end|>"): such a token is always a control token,
+/// whatever type the file gives it.
+bool is_end_text(std::string_view text);
+
+/// Errors: corrupt (an id outside the vocabulary, named).
+Expected<SpecialTokens> find_special_tokens(const modelfile::Model& model, const Vocabulary& vocabulary);
+
+}  // namespace millrace::text

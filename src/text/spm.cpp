@@ -1,0 +1,195 @@
+#include "text/spm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "base/log.h"
+#include "text/utf8.h"
+
+namespace millrace::text {
+
+namespace {
+
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
+
+/// Ranks of the scores, best first: merging compares integers then. Errors: not_found, corrupt.
+Expected<std::vector<std::uint32_t>> read_ranks(const modelfile::Model& model, std::size_t count) {
+  constexpr std::string_view kKey = "tokenizer.ggml.scores";
+  MR_ASSIGN_OR_RETURN(const std::vector<float>* scores, metadata_array<float>(model, kKey));
+  if (scores == nullptr) {
+    return error(Code::not_found, "the file has no token scores ({}); use a GGUF that was made with its tokenizer",
+                 kKey);
+  }
+  if (scores->size() != count) {
+    return error(Code::corrupt, "{} has {} entries for {} tokens; the file is damaged, get it again", kKey,
+                 scores->size(), count);
+  }
+  std::vector<std::uint32_t> order(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (std::isnan((*scores)[i])) {
+      return error(Code::corrupt, "{}: the score of token {} is not a number; the file is damaged, get it again", kKey,
+                   i);
+    }
+    order[i] = i;
+  }
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return (*scores)[a] > (*scores)[b]; });
+  std::vector<std::uint32_t> ranks(count);
+  std::uint32_t rank = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i > 0 && (*scores)[order[i]] != (*scores)[order[i - 1]]) ++rank;
+    ranks[order[i]] = rank;
+  }
+  return ranks;
+}
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  std::string out;
+  std::size_t begin = 0;
+  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, begin)) {
+    out.append(text, begin, at - begin).append(to);
+    begin = at + from.size();
+  }
+  if (begin == 0) return;
+  text = std::move(out.append(text, begin));
+}
+
+}  // namespace
+
+struct SpmTokenizer::Scratch {
+  std::vector<Symbol> symbols;
+  Merger merger;
+};
+
+Expected<std::shared_ptr<const Tokenizer>> SpmTokenizer::make(const modelfile::Model& model) {
+  MR_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::load(model, Spelling::plain));
+  MR_ASSIGN_OR_RETURN(std::vector<std::uint32_t> ranks, read_ranks(model, static_cast<std::size_t>(vocabulary.size())));
+  MR_ASSIGN_OR_RETURN(const SpecialTokens specials, find_special_tokens(model, vocabulary));
+  std::shared_ptr<SpmTokenizer> made(new SpmTokenizer(std::move(vocabulary), std::move(ranks), specials));
+  MR_RETURN_IF_ERROR(made->read_flags(model, true));
+  MR_ASSIGN_OR_RETURN(made->strip_leading_space_, model.get_bool_or("tokenizer.ggml.add_space_prefix", true));
+  return std::shared_ptr<const Tokenizer>(std::move(made));
+}
+
+SpmTokenizer::SpmTokenizer(Vocabulary vocabulary, std::vector<std::uint32_t> ranks, const SpecialTokens& specials)
+    : vocabulary_(std::move(vocabulary)), ranks_(std::move(ranks)), unknown_(specials.unknown) {
+  vocab_size_ = vocabulary_.size();
+  bos_ = specials.bos;
+  eos_ = specials.eos;
+  end_ids_ = specials.ends;
+  find_byte_tokens();
+  cut_at_spaces_ = pieces_begin_at_spaces();
+}
+
+void SpmTokenizer::find_byte_tokens() {
+  byte_ids_.fill(-1);
+  for (TokenId id = 0; id < vocab_size_; ++id) {
+    if (vocabulary_.type(id) != TokenType::byte) continue;
+    TokenId& place = byte_ids_[*Vocabulary::byte_value(vocabulary_.text(id))];
+    if (place < 0) place = id;
+  }
+  std::size_t missing = 0;
+  for (std::size_t byte = 0; byte < byte_ids_.size(); ++byte) {
+    const char character = static_cast<char>(byte);
+    if (byte_ids_[byte] < 0) byte_ids_[byte] = vocabulary_.find(std::string_view(&character, 1));
+    if (byte_ids_[byte] < 0) ++missing;
+  }
+  if (missing > 0 && !unknown_) {
+    log::warn("{} of 256 bytes have no token and there is no unknown token; text that needs them is left out", missing);
+  }
+}
+
+bool SpmTokenizer::pieces_begin_at_spaces() const {
+  for (TokenId id = 0; id < vocab_size_; ++id) {
+    if (vocabulary_.hidden(id) || vocabulary_.type(id) == TokenType::byte) continue;
+    std::string_view piece = vocabulary_.text(id);
+    while (piece.substr(0, kSpace.size()) == kSpace) piece.remove_prefix(kSpace.size());
+    if (piece.find(kSpace) != std::string_view::npos) return false;
+  }
+  return true;
+}
+
+std::vector<TokenId> SpmTokenizer::encode(std::string_view utf8, Specials specials) const {
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 28;  // offsets have 32 bits, and a space becomes three bytes
+  std::vector<TokenId> ids;
+  Scratch scratch;
+  bool after_special = true;
+  for (const Fragment& fragment : vocabulary_.split(utf8, specials)) {
+    if (fragment.id >= 0) {
+      ids.push_back(fragment.id);
+      after_special = true;
+      continue;
+    }
+    for (std::string_view rest = fragment.text; !rest.empty();) {
+      std::string escaped = strip_leading_space_ && after_special ? " " : "";
+      escaped += rest.substr(0, kMostAtOnce);
+      rest.remove_prefix(std::min(rest.size(), kMostAtOnce));
+      replace_all(escaped, " ", kSpace);
+      encode_text(escaped, scratch, ids);
+      after_special = false;
+    }
+  }
+  return ids;
+}
+
+void SpmTokenizer::encode_text(std::string_view escaped, Scratch& scratch, std::vector<TokenId>& ids) const {
+  // Where no piece can reach over the border between a character and the space after it, the runs between such borders
+  // merge independently: the same pieces from much shorter runs.
+  std::size_t begin = 0;
+  for (std::size_t at = cut_at_spaces_ ? escaped.find(kSpace, 1) : std::string_view::npos; at != std::string_view::npos;
+       at = escaped.find(kSpace, at + 1)) {
+    const bool after_space = at >= begin + kSpace.size() && escaped.substr(at - kSpace.size(), kSpace.size()) == kSpace;
+    if (after_space) continue;
+    encode_run(escaped.substr(begin, at - begin), scratch, ids);
+    begin = at;
+  }
+  encode_run(escaped.substr(begin), scratch, ids);
+}
+
+void SpmTokenizer::encode_run(std::string_view run, Scratch& scratch, std::vector<TokenId>& ids) const {
+  std::vector<Symbol>& symbols = scratch.symbols;
+  symbols.clear();
+  for (std::size_t at = 0; at < run.size();) {
+    const Utf8Step step = next_utf8(run.substr(at));
+    const std::size_t bytes = step.kind == Utf8Kind::character ? step.bytes : 1;
+    symbols.push_back(
+        {static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(bytes), vocabulary_.find(run.substr(at, bytes))});
+    at += bytes;
+  }
+  scratch.merger.run(symbols, [&](const Symbol& left, const Symbol& right) -> Merge {
+    const TokenId id = vocabulary_.find(run.substr(left.begin, left.bytes + right.bytes));
+    if (id < 0) return {kNoMerge, -1};
+    return {ranks_[static_cast<std::size_t>(id)], id};
+  });
+  for (const Symbol& symbol : symbols) {
+    if (symbol.id >= 0) {
+      ids.push_back(symbol.id);
+    } else {
+      push_bytes(run.substr(symbol.begin, symbol.bytes), ids);
+    }
+  }
+}
+
+void SpmTokenizer::push_bytes(std::string_view bytes, std::vector<TokenId>& ids) const {
+  for (const char byte : bytes) {
+    const TokenId id = byte_ids_[static_cast<unsigned char>(byte)];
+    if (id >= 0) {
+      ids.push_back(id);
+    } else if (unknown_) {
+      ids.push_back(*unknown_);
+      return;  // one for the whole character
+    }
+  }
+}
+
+std::string SpmTokenizer::token_bytes(TokenId id, bool with_specials) const {
+  if (!vocabulary_.contains(id) || (vocabulary_.hidden(id) && !with_specials)) return {};
+  const std::string_view text = vocabulary_.text(id);
+  if (vocabulary_.type(id) == TokenType::byte) return std::string(1, static_cast<char>(*Vocabulary::byte_value(text)));
+  std::string bytes(text);
+  if (!vocabulary_.hidden(id)) replace_all(bytes, kSpace, " ");
+  return bytes;
+}
+
+}  // namespace millrace::text
