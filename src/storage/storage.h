@@ -42,7 +42,9 @@ struct Read {
   std::byte* destination = nullptr;  // congruent to offset modulo kMaxAlignment; see above
 };
 
-/// Counts down a batch of reads and keeps its first error. Must outlive the batch. Reusable once done.
+/// Counts down a batch of reads and keeps its first error. Must outlive the batch; may be destroyed as soon as done() or
+/// wait() says so, even while finish_one() is returning. Reusable once done: the first expect() after a wait() forgets
+/// the old error, and no error is forgotten before a wait() has told it. Several submits may share one Completion.
 class Completion {
  public:
   Completion() = default;
@@ -54,13 +56,14 @@ class Completion {
   Status wait();
 
   // For backends:
-  void expect(std::uint32_t reads) { pending_.fetch_add(reads, std::memory_order_relaxed); }
+  void expect(std::uint32_t reads);
   void finish_one(const Status& status);
 
  private:
   std::atomic<std::uint32_t> pending_{0};
   std::mutex mutex_;
-  Status status_;  // GUARDED_BY mutex_ while pending
+  Status status_;          // GUARDED_BY mutex_
+  bool reported_ = false;  // GUARDED_BY mutex_: a wait() has returned status_
 };
 
 struct BackendTraits {
@@ -90,6 +93,8 @@ class Backend {
 
   /// Tells the backend that reads will go into this range for as long as the backend lives (io_uring fixed buffers).
   /// A hint: failure is logged and costs speed only.
+  /// REQUIRES: the range stays mapped, and none of it is given back to the kernel (HostBuffer::release, munmap) while the
+  /// backend lives: the kernel pins these very pages, backs all of them now, and would go on reading into the old ones.
   virtual void register_memory(std::span<std::byte> range);
 
   /// Error when what was read can no longer be trusted: a file was truncated or changed since open, or a mapped page

@@ -1,0 +1,78 @@
+// Which backend reads the files: the whole decision, in the order it is made.
+#include <array>
+#include <functional>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "storage/backends.h"
+
+namespace millrace::storage {
+namespace {
+
+using Opened = Expected<std::unique_ptr<Backend>>;
+
+Opened open_kind(BackendKind kind, const std::vector<std::string>& paths, const OpenOptions& options) {
+  switch (kind) {
+    case BackendKind::io_uring:
+      return open_uring(paths, options);
+    case BackendKind::pread_direct:
+      return open_pread(paths, options, true);
+    case BackendKind::pread_buffered:
+      return open_pread(paths, options, false);
+    case BackendKind::mmap:
+      return open_mmap(paths, options);
+    case BackendKind::automatic:
+      break;
+  }
+  return error(Code::internal, "no backend of kind {}", static_cast<int>(kind));
+}
+
+void log_choice(const Backend& backend, const OpenOptions& options, std::string_view reason) {
+  const BackendTraits& traits = backend.traits();
+  log::info("storage: {} ({}); blocks of {} B, requests of up to {}, {} threads, depth {}", traits.name, reason,
+            traits.alignment, format_bytes(options.request_bytes), options.threads, options.queue_depth);
+}
+
+/// Best first. io_uring keeps the disk busy from one thread; O_DIRECT reads neither copy nor fill the page cache with
+/// bytes that our own budget already holds.
+Opened open_best(const std::vector<std::string>& paths, const OpenOptions& options) {
+  constexpr std::array order = {BackendKind::io_uring, BackendKind::pread_direct, BackendKind::pread_buffered};
+  std::string_view reason = "the fastest way on this machine and file system";
+  std::string last_refusal;
+  for (const BackendKind kind : order) {
+    Opened opened = open_kind(kind, paths, options);
+    if (opened.ok()) {
+      if (!last_refusal.empty())
+        log::warn("storage: {}; reading with {} instead", last_refusal, (*opened)->traits().name);
+      log_choice(**opened, options, last_refusal.empty() ? reason : "the next best");
+      return opened;
+    }
+    // Anything but "this way is closed" is about the files, and another way would meet it too.
+    if (opened.status().code() != Code::unsupported) return opened;
+    last_refusal = opened.status().message();
+  }
+  return error(Code::unsupported, "{}", last_refusal);
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Backend>> open_backend(const std::vector<std::string>& paths, const OpenOptions& options) {
+  if (options.kind != BackendKind::automatic) {
+    Opened opened = open_kind(options.kind, paths, options);
+    if (!opened.ok()) return opened.status().with_context(fmt::format("storage {}", backend_name(options.kind)));
+    log_choice(**opened, options, "as asked");
+    return opened;
+  }
+  if (options.everything_fits) {
+    Opened opened = open_mmap(paths, options);
+    if (opened.ok()) {
+      log_choice(**opened, options, "everything fits in memory: the page cache's bytes are used in place");
+      return opened;
+    }
+    if (opened.status().code() != Code::unsupported && opened.status().code() != Code::io_error) return opened;
+    log::warn("storage: {}; not mapping the files", opened.status().message());
+  }
+  return open_best(paths, options);
+}
+
+}  // namespace millrace::storage

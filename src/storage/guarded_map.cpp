@@ -1,0 +1,120 @@
+#include "storage/guarded_map.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "base/bytes.h"
+
+namespace millrace::storage {
+
+// Records form a list that only grows, so that the handler can walk it at any moment without a lock; a free record has
+// end == 0 and is used again.
+struct MapRecord {
+  std::atomic<std::uintptr_t> begin{0}, end{0};
+  std::atomic<bool> failed{false};
+  MapRecord* next = nullptr;  // never changes once in the list
+};
+
+namespace {
+
+std::atomic<MapRecord*> all_records{nullptr};
+std::mutex records_mutex;  // taken by those who add and free records, never by the handler
+struct sigaction previous_action {};
+std::uintptr_t system_page_bytes = 4096;
+
+static_assert(std::atomic<std::uintptr_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+MapRecord* record_of(std::uintptr_t address) {
+  for (MapRecord* record = all_records.load(std::memory_order_acquire); record != nullptr; record = record->next) {
+    if (address >= record->begin.load(std::memory_order_acquire) &&
+        address < record->end.load(std::memory_order_acquire)) {
+      return record;
+    }
+  }
+  return nullptr;
+}
+
+void pass_on(int signal, siginfo_t* info, void* context) {
+  if ((previous_action.sa_flags & SA_SIGINFO) != 0 && previous_action.sa_sigaction != nullptr) {
+    previous_action.sa_sigaction(signal, info, context);
+  } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
+    previous_action.sa_handler(signal);
+  } else {
+    // The default is to end the process: let it, by running the failed load (or raising the signal) again without us.
+    struct sigaction plain {};
+    plain.sa_handler = SIG_DFL;
+    sigaction(signal, &plain, nullptr);
+    if (info->si_code <= 0) raise(signal);  // sent by a process, not met by a load
+  }
+}
+
+void on_bus_error(int signal, siginfo_t* info, void* context) {
+  const int saved_errno = errno;
+  const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+  MapRecord* record = info->si_code > 0 ? record_of(address) : nullptr;
+  void* page = reinterpret_cast<void*>(address / system_page_bytes * system_page_bytes);
+  if (record != nullptr) {
+    record->failed.store(true, std::memory_order_release);
+    if (mmap(page, system_page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+      record = nullptr;
+    }
+  }
+  if (record == nullptr) pass_on(signal, info, context);
+  errno = saved_errno;
+}
+
+void install_handler() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    system_page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    struct sigaction action {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, &previous_action);
+  });
+}
+
+MapRecord* add_record(const void* data, std::uint64_t bytes) {
+  const std::lock_guard lock(records_mutex);
+  MapRecord* record = all_records.load(std::memory_order_relaxed);
+  while (record != nullptr && record->end.load(std::memory_order_relaxed) != 0) record = record->next;
+  const bool fresh = record == nullptr;
+  if (fresh) record = new MapRecord;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  record->failed.store(false, std::memory_order_relaxed);
+  record->begin.store(begin, std::memory_order_release);
+  record->end.store(begin + bytes, std::memory_order_release);
+  if (fresh) {
+    record->next = all_records.load(std::memory_order_relaxed);
+    all_records.store(record, std::memory_order_release);
+  }
+  return record;
+}
+
+}  // namespace
+
+Expected<GuardedMap> GuardedMap::map(int fd, std::uint64_t bytes, const std::string& path) {
+  if (bytes == 0) return GuardedMap(nullptr, 0, nullptr);
+  install_handler();
+  void* data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return error(Code::io_error, "cannot map {}: {}", path, std::strerror(errno));
+  return GuardedMap(static_cast<const std::byte*>(data), bytes, add_record(data, bytes));
+}
+
+GuardedMap::~GuardedMap() {
+  if (data_ == nullptr) return;
+  const std::lock_guard lock(records_mutex);
+  record_->end.store(0, std::memory_order_release);
+  munmap(const_cast<std::byte*>(data_), bytes_);
+}
+
+bool GuardedMap::failed() const { return record_ != nullptr && record_->failed.load(std::memory_order_acquire); }
+
+}  // namespace millrace::storage

@@ -1,0 +1,44 @@
+// A read-only map of a file whose unreadable pages (the file was truncated, the disk failed) read as zeros and are
+// remembered, instead of ending the process with SIGBUS.
+//
+// One handler serves the process: installed with the first map, it puts a page of zeros over the page that failed,
+// marks its map, and lets the load run again. Addresses that belong to no map go to the handler that was there before.
+// Thread-safety: bytes may be read from any thread; maps may come and go on any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+
+namespace millrace::storage {
+
+struct MapRecord;  // what the handler knows of a map
+
+class GuardedMap {
+ public:
+  /// Maps the first `bytes` of the file, shared and read-only. `path` is for messages. Errors: io_error.
+  static Expected<GuardedMap> map(int fd, std::uint64_t bytes, const std::string& path);
+  GuardedMap(GuardedMap&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        record_(std::exchange(other.record_, nullptr)) {}
+  GuardedMap& operator=(GuardedMap&&) = delete;
+  ~GuardedMap();
+
+  const std::byte* data() const { return data_; }
+  std::uint64_t bytes() const { return bytes_; }
+  /// True once any page could not be read.
+  bool failed() const;
+
+ private:
+  GuardedMap(const std::byte* data, std::uint64_t bytes, MapRecord* record)
+      : data_(data), bytes_(bytes), record_(record) {}
+  const std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  MapRecord* record_ = nullptr;
+};
+
+}  // namespace millrace::storage

@@ -1,0 +1,48 @@
+// A backend whose reads are done by a pool of threads from one shared queue, so that the pieces of one large read run
+// side by side. What a thread does with a request is the derived class's: pread, or a copy from a map.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#include "storage/request.h"
+#include "storage/small_thread.h"
+
+namespace millrace::storage {
+
+class PoolBackend : public Backend {
+ public:
+  const BackendTraits& traits() const override { return traits_; }
+  void submit(std::span<const Read> reads, Completion& completion) override;
+  Status health() const override { return files_.health(); }
+  Counters counters() const override { return meter_.counters(); }
+
+ protected:
+  PoolBackend(FileSet files, BackendTraits traits, std::uint64_t request_bytes)
+      : files_(std::move(files)), traits_(std::move(traits)), request_bytes_(request_bytes) {}
+
+  /// Derived constructors' callers start the pool once the object stands; derived destructors stop it.
+  Status start(int threads);
+  void stop();
+
+  /// One attempt at the rest of the request: bytes that arrived at request.next(), or -errno.
+  virtual std::int64_t attempt(const Request& request) = 0;
+
+  const FileSet files_;
+
+ private:
+  void work();
+  Status finish(Request& request);
+
+  const BackendTraits traits_;
+  const std::uint64_t request_bytes_;
+  Meter meter_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  Fifo<Request> queue_;    // GUARDED_BY mutex_
+  bool stopping_ = false;  // GUARDED_BY mutex_
+  std::vector<SmallThread> threads_;
+};
+
+}  // namespace millrace::storage

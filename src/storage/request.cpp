@@ -1,0 +1,102 @@
+#include "storage/request.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/bytes.h"
+
+namespace millrace::storage {
+namespace {
+
+constexpr int kMaxRetries = 1000;
+
+std::uint64_t nanoseconds(std::chrono::steady_clock::duration time) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+}
+
+/// Bytes of each piece of a read of `bytes`: pieces of about the same size, for a small last one would cost as much
+/// time as a large one.
+std::uint64_t piece_bytes(std::uint64_t bytes, std::uint64_t request_bytes) {
+  const std::uint64_t limit = std::max(round_down(request_bytes, kMaxAlignment), kMaxAlignment);
+  const std::uint64_t pieces = std::max<std::uint64_t>((bytes + limit - 1) / limit, 1);
+  return std::min(limit, round_up((bytes + pieces - 1) / pieces, kMaxAlignment));
+}
+
+}  // namespace
+
+void cut_reads(std::span<const Read> reads, const FileSet& files, std::uint64_t request_bytes, Completion& completion,
+               Fifo<Request>& out) {
+  for (const Read& read : reads) {
+    const Status status = files.check(read);
+    if (!status.ok() || read.bytes == 0) {
+      completion.expect(1);
+      completion.finish_one(status);
+      continue;
+    }
+    const Widened wide = widened(read.offset, read.bytes, files.alignment());
+    const std::uint64_t piece = piece_bytes(wide.bytes, request_bytes);
+    completion.expect(static_cast<std::uint32_t>((wide.bytes + piece - 1) / piece));
+    for (std::uint64_t at = 0; at < wide.bytes; at += piece) {
+      Request request;
+      request.file = read.file;
+      request.offset = wide.offset + at;
+      request.bytes = std::min(piece, wide.bytes - at);
+      request.destination = read.destination - wide.lead + at;
+      request.lead = at == 0 ? wide.lead : 0;
+      request.needed = std::min(request.bytes, wide.lead + read.bytes - at);
+      request.completion = &completion;
+      out.push(request);
+    }
+  }
+}
+
+Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& files) {
+  const std::string& path = files.path(request.file);
+  if (result < 0) {
+    // io_uring cancels what it has queued for a thread that ends; the read itself is as good as before.
+    const bool transient = result == -EINTR || result == -EAGAIN || result == -ECANCELED;
+    if (transient && request.retries++ < kMaxRetries) return Outcome::again;
+    return error(Code::io_error, "reading {} bytes at {} of {} failed: {}", request.bytes, request.offset, path,
+                 std::strerror(static_cast<int>(-result)));
+  }
+  const std::uint64_t end = request.next(files.alignment()) + static_cast<std::uint64_t>(result);
+  if (end >= request.needed) {
+    request.got = end;
+    return Outcome::done;
+  }
+  // A short read that brought nothing new has met the end of the file: O_DIRECT gives part of a block nowhere else.
+  if (end <= request.got) {
+    return ends_early(path, request.offset + end, request.offset + request.lead, request.needed - request.lead);
+  }
+  request.got = end;
+  request.retries = 0;
+  return Outcome::again;
+}
+
+void Meter::started(std::uint64_t requests) {
+  if (requests == 0) return;
+  const std::lock_guard lock(mutex_);
+  if (in_flight_ == 0) since_ = Clock::now();
+  in_flight_ += requests;
+}
+
+void Meter::attempted() {
+  const std::lock_guard lock(mutex_);
+  ++counters_.reads;
+}
+
+void Meter::finished(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  counters_.bytes += bytes;
+  if (--in_flight_ == 0) counters_.busy_ns += nanoseconds(Clock::now() - since_);
+}
+
+Counters Meter::counters() const {
+  const std::lock_guard lock(mutex_);
+  Counters now = counters_;
+  if (in_flight_ > 0) now.busy_ns += nanoseconds(Clock::now() - since_);
+  return now;
+}
+
+}  // namespace millrace::storage

@@ -1,0 +1,103 @@
+// What backends share: reads cut into requests, the rule of exact lengths, and the counters.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "storage/file_set.h"
+#include "storage/storage.h"
+
+namespace millrace::storage {
+
+/// One read as the kernel is asked for it: whole blocks of the backend's alignment.
+struct Request {
+  int file = 0;
+  std::uint64_t offset = 0;          // a multiple of the alignment
+  std::uint64_t bytes = 0;           // a multiple of the alignment
+  std::byte* destination = nullptr;  // of the byte at `offset`
+  std::uint64_t lead = 0;            // the caller asked for the bytes [lead, needed) of these
+  std::uint64_t needed = 0;
+  std::uint64_t got = 0;  // [0, got) have arrived
+  int retries = 0;        // without progress
+  Completion* completion = nullptr;
+
+  /// Where the next attempt starts: behind what has arrived, on a block's edge.
+  std::uint64_t next(std::uint64_t alignment) const { return got / alignment * alignment; }
+};
+
+/// A queue that stops allocating once it has reached its working size.
+template <typename T>
+class Fifo {
+ public:
+  bool empty() const { return count_ == 0; }
+  std::size_t size() const { return count_; }
+  void push(T item) {
+    if (count_ == items_.size()) grow();
+    items_[(first_ + count_++) % items_.size()] = std::move(item);
+  }
+  T pop() {
+    T item = std::move(items_[first_]);
+    first_ = (first_ + 1) % items_.size();
+    --count_;
+    return item;
+  }
+
+ private:
+  void grow() {
+    std::vector<T> larger(items_.empty() ? 64 : items_.size() * 2);
+    const std::size_t count = count_;
+    for (std::size_t i = 0; i < count; ++i) larger[i] = pop();
+    items_ = std::move(larger);
+    first_ = 0;
+    count_ = count;
+  }
+  std::vector<T> items_;
+  std::size_t first_ = 0, count_ = 0;
+};
+
+/// Widens the reads to the files' alignment, cuts them into requests of at most about `request_bytes`, and tells the
+/// Completion of each. Reads that cannot be right (FileSet::check) end at once with their error.
+void cut_reads(std::span<const Read> reads, const FileSet& files, std::uint64_t request_bytes, Completion& completion,
+               Fifo<Request>& out);
+
+/// Keeps a Completion from ending while a batch is still being handed in.
+class Hold {
+ public:
+  explicit Hold(Completion& completion) : completion_(completion) { completion_.expect(1); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() { completion_.finish_one(Status()); }
+
+ private:
+  Completion& completion_;
+};
+
+enum class Outcome { done, again };
+
+/// What follows from one attempt's result (bytes read, or -errno): the one place that handles short reads, EINTR,
+/// EAGAIN and the end of the file. `again`: another attempt at request.next() is due. Errors: io_error.
+Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& files);
+
+/// Counts requests and bytes, and the time during which anything is in flight. Thread-safe.
+class Meter {
+ public:
+  void started(std::uint64_t requests);
+  /// The kernel was asked once, for a started request.
+  void attempted();
+  /// One started request ended, having delivered `bytes` of what was asked.
+  void finished(std::uint64_t bytes);
+  Counters counters() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  mutable std::mutex mutex_;
+  Counters counters_;            // GUARDED_BY mutex_
+  std::uint64_t in_flight_ = 0;  // GUARDED_BY mutex_
+  Clock::time_point since_;      // GUARDED_BY mutex_: of the present busy time
+};
+
+}  // namespace millrace::storage

@@ -1,0 +1,66 @@
+#include "storage/storage.h"
+
+#include "base/bytes.h"
+
+namespace millrace::storage {
+
+Widened widened(std::uint64_t offset, std::uint64_t bytes, std::uint64_t alignment) {
+  const std::uint64_t begin = round_down(offset, alignment);
+  return {.offset = begin, .bytes = round_up(offset + bytes, alignment) - begin, .lead = offset - begin};
+}
+
+void Completion::expect(std::uint32_t reads) {
+  const std::lock_guard lock(mutex_);
+  if (reported_ && done()) {
+    status_ = Status();
+    reported_ = false;
+  }
+  pending_.fetch_add(reads, std::memory_order_relaxed);
+}
+
+void Completion::finish_one(const Status& status) {
+  if (!status.ok()) {
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = status;
+  }
+  // The count reaching zero is the last touch of this object: its owner may destroy it right then. notify_all() hands
+  // the kernel an address and reads nothing there.
+  if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_all();
+}
+
+Status Completion::wait() {
+  for (std::uint32_t left; (left = pending_.load(std::memory_order_acquire)) != 0;) pending_.wait(left);
+  const std::lock_guard lock(mutex_);
+  reported_ = true;
+  return status_;
+}
+
+const std::byte* Backend::in_place(int, std::uint64_t, std::uint64_t) const { return nullptr; }
+void Backend::register_memory(std::span<std::byte>) {}
+
+std::string_view backend_name(BackendKind kind) {
+  switch (kind) {
+    case BackendKind::automatic:
+      return "auto";
+    case BackendKind::io_uring:
+      return "io_uring";
+    case BackendKind::pread_direct:
+      return "pread-direct";
+    case BackendKind::pread_buffered:
+      return "pread";
+    case BackendKind::mmap:
+      return "mmap";
+  }
+  return "unknown";
+}
+
+Expected<BackendKind> backend_from_name(std::string_view name) {
+  for (const BackendKind kind : {BackendKind::automatic, BackendKind::io_uring, BackendKind::pread_direct,
+                                 BackendKind::pread_buffered, BackendKind::mmap}) {
+    if (name == backend_name(kind)) return kind;
+  }
+  return error(Code::invalid_argument, "'{}' is not a storage backend; use auto, io_uring, pread-direct, pread or mmap",
+               name);
+}
+
+}  // namespace millrace::storage

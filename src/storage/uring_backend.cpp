@@ -1,0 +1,291 @@
+// io_uring with O_DIRECT: many requests in flight without a thread each. Threads that submit put their requests into
+// the ring under a lock; one reaper takes what has ended and refills the ring from the queue of what did not fit.
+#include <liburing.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "storage/backends.h"
+#include "storage/request.h"
+#include "storage/small_thread.h"
+
+namespace millrace::storage {
+namespace {
+
+constexpr std::uint64_t kStop = UINT64_MAX;  // user data that ends the reaper; others are slot numbers
+constexpr unsigned kMaxRegions = 64;         // table of registered memory
+constexpr std::uint64_t kMaxRegionBytes = std::uint64_t{1} << 30;  // the kernel's limit for one registered buffer
+constexpr int kMaxDepth = 1024;
+
+/// An io_uring that frees itself.
+class Ring {
+ public:
+  Ring() = default;
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+  ~Ring() {
+    if (made_) io_uring_queue_exit(&ring_);
+  }
+  /// Errors: unsupported where the kernel, a container's filter or a limit has no ring for us.
+  Status make(unsigned entries) {
+    const int code = io_uring_queue_init(entries, &ring_, 0);
+    if (code < 0) {
+      const char* hint = code == -EPERM    ? ", a container's filter or kernel.io_uring_disabled forbids it"
+                         : code == -ENOMEM ? ", raise the limit on locked memory (ulimit -l)"
+                                           : "";
+      return error(Code::unsupported, "io_uring is not available here ({}{})", std::strerror(-code), hint);
+    }
+    made_ = true;
+    io_uring_probe* probe = io_uring_get_probe_ring(&ring_);
+    const bool reads = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) != 0;
+    io_uring_free_probe(probe);
+    if (!reads) return error(Code::unsupported, "this kernel's io_uring is too old to read (Linux 5.6 is needed)");
+    return {};
+  }
+  io_uring* get() { return &ring_; }
+  bool made() const { return made_; }
+
+ private:
+  io_uring ring_{};
+  bool made_ = false;
+};
+
+class UringBackend final : public Backend {
+ public:
+  UringBackend(FileSet files, std::uint64_t request_bytes, int depth)
+      : files_(std::move(files)),
+        traits_{.name = "io_uring+O_DIRECT", .alignment = files_.alignment(), .bypasses_page_cache = true},
+        request_bytes_(request_bytes),
+        slots_(static_cast<std::size_t>(depth)) {
+    for (std::size_t i = slots_.size(); i > 0; --i) free_slots_.push_back(static_cast<std::uint32_t>(i - 1));
+    regions_.reserve(kMaxRegions);
+  }
+  ~UringBackend() override;
+  Status start();
+
+  const BackendTraits& traits() const override { return traits_; }
+  void submit(std::span<const Read> reads, Completion& completion) override;
+  void register_memory(std::span<std::byte> range) override;
+  Status health() const override { return files_.health(); }
+  Counters counters() const override { return meter_.counters(); }
+
+ private:
+  struct Region {
+    std::uintptr_t begin, end;
+  };
+  struct Ended {
+    Completion* completion = nullptr;
+    Status status;
+  };
+  static constexpr unsigned kReapedAtOnce = 16;
+
+  void register_files();
+  /// The index of the registered region that holds the whole range, or -1.
+  int region_of(const std::byte* data, std::uint64_t bytes) const;
+  void put(std::uint32_t slot);
+  void fill();
+  void flush();
+  void reap();
+  /// Takes what one completed slot says; true if its request has ended, as told in `ended`.
+  bool take(std::uint32_t slot, int result, Ended& ended);
+
+  const FileSet files_;
+  const BackendTraits traits_;
+  const std::uint64_t request_bytes_;
+  Meter meter_;
+  Ring ring_;  // its completion side belongs to the reaper alone; its submission side is GUARDED_BY mutex_
+  bool fixed_files_ = false;
+  bool fixed_memory_ = false;
+
+  std::mutex mutex_;
+  std::vector<Request> slots_;  // in flight; a slot that is not free belongs to the kernel, then to the reaper
+  std::vector<std::uint32_t> free_slots_;  // GUARDED_BY mutex_
+  Fifo<Request> queue_;                    // GUARDED_BY mutex_: waits for a slot
+  std::vector<Region> regions_;            // GUARDED_BY mutex_: index = index in the kernel's table
+  bool stopping_ = false;                  // GUARDED_BY mutex_
+  SmallThread reaper_;
+};
+
+Status UringBackend::start() {
+  MR_RETURN_IF_ERROR(ring_.make(static_cast<unsigned>(std::max<std::size_t>(slots_.size(), 8))));
+  register_files();
+  fixed_memory_ = io_uring_register_buffers_sparse(ring_.get(), kMaxRegions) == 0;
+  MR_ASSIGN_OR_RETURN(reaper_, SmallThread::start("millrace-reap", [this] { reap(); }));
+  return {};
+}
+
+void UringBackend::register_files() {
+  std::vector<int> fds;
+  for (int i = 0; i < files_.count(); ++i) fds.push_back(files_.fd(i));
+  const int code = io_uring_register_files(ring_.get(), fds.data(), static_cast<unsigned>(fds.size()));
+  fixed_files_ = code == 0;
+  if (!fixed_files_)
+    log::info("storage: files not registered with io_uring ({}); a little slower", std::strerror(-code));
+}
+
+UringBackend::~UringBackend() {
+  if (!ring_.made()) return;
+  Fifo<Request> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    std::swap(cancelled, queue_);
+    if (io_uring_sqe* sqe = io_uring_get_sqe(ring_.get()); sqe != nullptr) {
+      io_uring_prep_nop(sqe);
+      io_uring_sqe_set_data64(sqe, kStop);
+      flush();
+    }
+  }
+  while (!cancelled.empty()) {
+    const Request request = cancelled.pop();
+    meter_.finished(0);
+    request.completion->finish_one(error(Code::cancelled, "the storage was closed"));
+  }
+  reaper_ = SmallThread();
+}
+
+void UringBackend::submit(std::span<const Read> reads, Completion& completion) {
+  const Hold hold(completion);
+  const std::lock_guard lock(mutex_);
+  const std::size_t before = queue_.size();
+  cut_reads(reads, files_, request_bytes_, completion, queue_);
+  meter_.started(queue_.size() - before);
+  fill();
+}
+
+void UringBackend::register_memory(std::span<std::byte> range) {
+  const std::lock_guard lock(mutex_);
+  int code = fixed_memory_ ? 0 : -EOPNOTSUPP;
+  for (std::uint64_t at = 0; at < range.size() && code >= 0; at += kMaxRegionBytes) {
+    iovec piece = {range.data() + at, std::min<std::size_t>(kMaxRegionBytes, range.size() - at)};
+    code = regions_.size() == kMaxRegions ? -ENOSPC : 0;
+    if (code == 0) {
+      code =
+          io_uring_register_buffers_update_tag(ring_.get(), static_cast<unsigned>(regions_.size()), &piece, nullptr, 1);
+    }
+    if (code < 0) break;
+    const auto begin = reinterpret_cast<std::uintptr_t>(piece.iov_base);
+    regions_.push_back({begin, begin + piece.iov_len});
+  }
+  if (code < 0) {
+    log::info("storage: {} of memory not registered with io_uring ({}{}); reads go there the plain way",
+              format_bytes(range.size()), std::strerror(-code),
+              code == -ENOMEM ? "; the limit on locked memory, ulimit -l, is too low" : "");
+  }
+}
+
+int UringBackend::region_of(const std::byte* data, std::uint64_t bytes) const {
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    if (begin >= regions_[i].begin && begin + bytes <= regions_[i].end) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+/// Writes the rest of the slot's request into the ring. There is room: entries >= slots, and flush() leaves none
+/// behind.
+void UringBackend::put(std::uint32_t slot) {
+  const Request& request = slots_[slot];
+  const std::uint64_t next = request.next(files_.alignment());
+  std::byte* destination = request.destination + next;
+  const auto bytes = static_cast<unsigned>(request.bytes - next);
+  io_uring_sqe* sqe = io_uring_get_sqe(ring_.get());
+  MR_ASSERT(sqe != nullptr);
+  const int file = fixed_files_ ? request.file : files_.fd(request.file);
+  const int region = region_of(destination, bytes);
+  if (region >= 0) {
+    io_uring_prep_read_fixed(sqe, file, destination, bytes, request.offset + next, region);
+  } else {
+    io_uring_prep_read(sqe, file, destination, bytes, request.offset + next);
+  }
+  if (fixed_files_) io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+  io_uring_sqe_set_data64(sqe, slot);
+  meter_.attempted();
+}
+
+/// Moves requests from the queue into free slots and tells the kernel.
+void UringBackend::fill() {
+  bool any = false;
+  while (!queue_.empty() && !free_slots_.empty()) {
+    const std::uint32_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    slots_[slot] = queue_.pop();
+    put(slot);
+    any = true;
+  }
+  if (any) flush();
+}
+
+/// Hands everything in the ring to the kernel. EAGAIN and EBUSY mean that it has no memory right now: it will.
+void UringBackend::flush() {
+  while (io_uring_sq_ready(ring_.get()) > 0) {
+    const int code = io_uring_submit(ring_.get());
+    if (code < 0 && code != -EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+bool UringBackend::take(std::uint32_t slot, int result, Ended& ended) {
+  Request& request = slots_[slot];
+  const Expected<Outcome> outcome = settle(request, result, files_);
+  if (outcome.ok() && *outcome == Outcome::again) return false;
+  ended.completion = request.completion;
+  ended.status = outcome.status();
+  meter_.finished(outcome.ok() ? request.needed - request.lead : 0);
+  return true;
+}
+
+void UringBackend::reap() {
+  struct Result {
+    std::uint64_t data;
+    int value;
+  };
+  std::array<Result, kReapedAtOnce> results;
+  std::array<io_uring_cqe*, kReapedAtOnce> cqes;
+  std::array<Ended, kReapedAtOnce> ended;
+  while (true) {
+    io_uring_cqe* first = nullptr;
+    if (io_uring_wait_cqe(ring_.get(), &first) < 0) continue;  // EINTR
+    const unsigned count = io_uring_peek_batch_cqe(ring_.get(), cqes.data(), kReapedAtOnce);
+    for (unsigned i = 0; i < count; ++i) results[i] = {io_uring_cqe_get_data64(cqes[i]), cqes[i]->res};
+    io_uring_cq_advance(ring_.get(), count);
+
+    unsigned ended_count = 0;
+    bool finished = false;
+    {
+      const std::lock_guard lock(mutex_);
+      for (unsigned i = 0; i < count; ++i) {
+        if (results[i].data == kStop) continue;
+        const auto slot = static_cast<std::uint32_t>(results[i].data);
+        if (take(slot, results[i].value, ended[ended_count])) {
+          ++ended_count;
+          free_slots_.push_back(slot);
+        } else {
+          put(slot);
+        }
+      }
+      fill();
+      flush();
+      finished = stopping_ && free_slots_.size() == slots_.size();
+    }
+    for (unsigned i = 0; i < ended_count; ++i) ended[i].completion->finish_one(ended[i].status);
+    if (finished) return;
+  }
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Backend>> open_uring(const std::vector<std::string>& paths, const OpenOptions& options) {
+  MR_ASSIGN_OR_RETURN(FileSet files, FileSet::open(paths, FileSet::Access::direct));
+  const int depth = std::clamp(options.queue_depth, 1, kMaxDepth);
+  auto backend = std::make_unique<UringBackend>(std::move(files), options.request_bytes, depth);
+  MR_RETURN_IF_ERROR(backend->start());
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+}  // namespace millrace::storage
