@@ -1,0 +1,64 @@
+"""What the end-to-end tests share: the program, the bundled models, and ways to run one against the other."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/src/app/cli/millrace"))
+SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/dev/tools/synth-model"))
+DEMO = str(ROOT / "models/demo-moe-q4_k_m.gguf")
+DRAFT = str(ROOT / "tests/data/demo-draft-f16.gguf")
+SANITIZED = bool(os.environ.get("MILLRACE_SANITIZED"))  # sanitizers multiply memory: budgets cannot be checked
+
+
+class Outcome:
+    def __init__(self, code, out, err, peak_rss_bytes=0):
+        self.code, self.out, self.err, self.peak_rss_bytes = code, out, err, peak_rss_bytes
+
+
+def run(*args, stdin=None, timeout=300, env=None):
+    """Runs millrace to its end; peak resident memory as the kernel saw it."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen([MILLRACE, *map(str, args)], stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                                   stdout=out, stderr=err, env={**os.environ, **(env or {})})
+        if stdin is not None:
+            try:
+                process.stdin.write(stdin if isinstance(stdin, bytes) else stdin.encode())
+                process.stdin.close()
+            except BrokenPipeError:
+                pass
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            raise
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        return Outcome(process.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"),
+                       usage.ru_maxrss * 1024)
+
+
+class Case(unittest.TestCase):
+    def ok(self, *args, **kwargs):
+        outcome = run(*args, **kwargs)
+        self.assertEqual(outcome.code, 0, f"{args}\n{outcome.out}\n{outcome.err}")
+        return outcome
+
+    def refused(self, *args, says, **kwargs):
+        """The command fails with one line that says what is wrong, and never by a signal."""
+        outcome = run(*args, **kwargs)
+        self.assertGreater(outcome.code, 0, f"{args} ended with {outcome.code}\n{outcome.out}\n{outcome.err}")
+        self.assertLess(outcome.code, 126, outcome.err)
+        errors = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+        self.assertEqual(len(errors), 1, f"{args}: {outcome.err!r}")
+        for word in [says] if isinstance(says, str) else says:
+            self.assertIn(word, errors[0], args)
+        return outcome
+
+    def bench(self, model, *args):
+        outcome = self.ok("bench", model, "--json", "-q", *args)
+        return json.loads(outcome.out)

@@ -1,0 +1,103 @@
+"""A person at a terminal: the chat, Ctrl-C, a reader that goes away."""
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import DEMO, MILLRACE, Case
+
+
+class Terminal:
+    """millrace in a pseudo-terminal."""
+
+    def __init__(self, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ["TERM"] = "xterm"
+            os.execv(MILLRACE, [MILLRACE, *args])
+        self.seen = ""
+
+    def wait_for(self, pattern, timeout=60):
+        end = time.time() + timeout
+        while time.time() < end:
+            if match := re.search(pattern, self.seen):
+                self.seen = self.seen[match.end():]
+                return True
+            ready, _, _ = select.select([self.fd], [], [], 0.2)
+            if ready:
+                try:
+                    self.seen += os.read(self.fd, 65536).decode(errors="replace")
+                except OSError:
+                    break
+        return re.search(pattern, self.seen) is not None
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def exit_code(self, timeout=20):
+        end = time.time() + timeout
+        while time.time() < end:
+            self.wait_for("$^", timeout=0.1)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        return None
+
+
+class Chat(Case):
+    def test_chat(self):
+        terminal = Terminal("run", DEMO, "--temp", "0")
+        self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
+        terminal.type("What is the capital of Spain?\n")
+        self.assertTrue(terminal.wait_for("The capital of Spain is Madrid"), terminal.seen)
+        terminal.type("/show\n")
+        self.assertTrue(terminal.wait_for("temp"), terminal.seen)
+        terminal.type("/set temp warm\n")
+        self.assertTrue(terminal.wait_for("takes a number"), terminal.seen)
+        terminal.type("/show plan\n")
+        self.assertTrue(terminal.wait_for("ram"), terminal.seen)
+        terminal.type("/nonsense\n")
+        self.assertTrue(terminal.wait_for("no command"), terminal.seen)
+        terminal.type("/clear\n")
+        self.assertTrue(terminal.wait_for("Forgotten"), terminal.seen)
+        terminal.type("/bye\n")
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_ctrl_c_stops_the_answer_and_the_chat_lives(self):
+        terminal = Terminal("run", DEMO, "--temp", "1", "--ctx", "2000", "--isa", "plain", "--threads", "1")
+        self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
+        terminal.type("Tell me a story about a fox and a lantern.\n")
+        self.assertTrue(terminal.wait_for("lantern\\.\r?\n.*[a-z]{3}"), terminal.seen)
+        terminal.type("\x03")
+        self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
+        terminal.type("What is the capital of Spain?\n")
+        self.assertTrue(terminal.wait_for("Madrid"), terminal.seen)
+        terminal.type("\x04")
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_ctrl_c_outside_a_chat_ends_with_130(self):
+        process = subprocess.Popen([MILLRACE, "bench", DEMO, "-p", "256", "-n", "1500", "-r", "50", "-q"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=20), 130)
+        process.stdout.close()
+        process.stderr.close()
+
+    def test_reader_that_goes_away(self):
+        process = subprocess.Popen([MILLRACE, "run", DEMO, "--temp", "0", "-p", "Tell me a story.", "-p", "Tell me a story about a cat."],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process.stdout.read(5)
+        process.stdout.close()
+        self.assertIn(process.wait(timeout=20), (0, 1, 130))
+        process.stderr.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
