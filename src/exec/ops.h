@@ -38,6 +38,7 @@ struct PassShape {
   std::vector<Buffer> buffers;
   std::int64_t max_rows = 0;         // tokens in a pass
   std::int64_t max_logit_rows = 0;
+  std::int64_t vocab = 0;            // rows of the head: the logits are [max_logit_rows, vocab]
   std::int64_t widest_input = 0;     // largest cols of any product's input
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t max_positions = 0;    // context
@@ -94,8 +95,9 @@ class Ops {
   /// Sizes every buffer. Errors: out_of_budget.
   virtual Status prepare(const PassShape& shape) = 0;
 
-  /// REQUIRES: prepared, rows <= max_rows, sequences reserved for their positions. `cancelled` (may be empty) is asked
-  /// between ops; true makes the pass end with Code::cancelled.
+  /// REQUIRES: prepared, rows <= max_rows, sequences reserved for their positions; `batch` lives until end_pass().
+  /// `cancelled` (may be empty) is asked between ops and between tiles; true makes the pass end with Code::cancelled.
+  /// The executor begins and ends the store's pass, too.
   virtual void begin_pass(const kv::Batch& batch, std::function<bool()> cancelled) = 0;
   /// Ok, or the first failure. A failed pass leaves no trace in any result.
   virtual Status end_pass() = 0;
@@ -132,6 +134,9 @@ class Ops {
 
 struct CpuOptions {
   kernels::Isa isa = kernels::Isa::plain;
+  /// embed() reads the rows it needs straight from the file. REQUIRED unless the embedding unit is at home in RAM: set
+  /// it to plan.embedding_rows_from_disk, and where a tied head streams the embedding through the ring.
+  bool embedding_rows_from_disk = false;
 };
 
 /// Bytes that prepare(shape) of the CPU executor reserves. Pure, so that a plan can be made before there is a store.
