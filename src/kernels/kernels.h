@@ -83,9 +83,9 @@ struct AttentionArgs {
   std::int64_t window = 0;                      // 0: unlimited
   float scale = 1;
   DType kv_dtype = DType::f16;                  // f16 or f32
-  const std::byte* const* k_blocks = nullptr;   // block i holds keys [64 i, 64 i + 64): [head_dim, 64]
-  const std::byte* const* v_blocks = nullptr;   // [64, head_dim]
-  std::int64_t chunk = 0;                       // computes keys [chunk * kAttentionChunk, ...) only
+  std::int64_t chunk = 0;                       // computes keys [chunk, chunk + 1) * kAttentionChunk only
+  const std::byte* const* k_blocks = nullptr;   // the chunk's blocks, its 64 i-th key first: [head_dim, 64]
+  const std::byte* const* v_blocks = nullptr;   // [64, head_dim]; blocks no row sees are not touched
   float* acc = nullptr;                         // out: [rows, group, head_dim] unnormalised, dense
   float* max = nullptr;                         // out: [rows, group]
   float* sum = nullptr;                         // out: [rows, group]; 0 where the chunk holds no visible key

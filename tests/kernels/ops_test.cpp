@@ -242,9 +242,9 @@ std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& q
   args.window = queries.window;
   args.scale = 1 / std::sqrt(static_cast<float>(dim));
   args.kv_dtype = kv.dtype;
-  args.k_blocks = kv.k_blocks.data();
-  args.v_blocks = kv.v_blocks.data();
   for (args.chunk = 0; args.chunk < chunks; ++args.chunk) {
+    args.k_blocks = kv.k_blocks.data() + args.chunk * (kAttentionChunk / kKvBlock);
+    args.v_blocks = kv.v_blocks.data() + args.chunk * (kAttentionChunk / kKvBlock);
     args.acc = acc.data() + args.chunk * heads * dim;
     args.max = max.data() + args.chunk * heads;
     args.sum = sum.data() + args.chunk * heads;

@@ -167,9 +167,11 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
   std::fill(acc, acc + M * args.head_dim, 0.0f);
   std::fill(args.max + first, args.max + first + M, kMinusInfinity);
   std::fill(args.sum + first, args.sum + first + M, 0.0f);
+  const std::int64_t first_block = args.chunk * (kAttentionChunk / kKvBlock);
   for (std::int64_t block = begin / kKvBlock; block * kKvBlock < end; ++block) {
     std::fill(scores, scores + M * kKvBlock, 0.0f);
-    wide_product<V, M, kHalf, 1, M>(q, args.k_blocks[block], kKvBlock, 0, args.head_dim, scores, kKvBlock);
+    wide_product<V, M, kHalf, 1, M>(q, args.k_blocks[block - first_block], kKvBlock, 0, args.head_dim, scores,
+                                    kKvBlock);
     Visible seen[M];
     for (int m = 0; m < M; ++m) {
       const std::int64_t from = block * kKvBlock;
@@ -182,7 +184,7 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
       soften<V>(scores + m * kKvBlock, seen[m].begin, seen[m].end, args.scale, args.max[first + m], args.sum[first + m],
                 acc + m * args.head_dim, args.head_dim);
     }
-    add_values<V, M, kHalf>(scores, args.v_blocks[block], seen, acc, args.head_dim);
+    add_values<V, M, kHalf>(scores, args.v_blocks[block - first_block], seen, acc, args.head_dim);
   }
 }
 
