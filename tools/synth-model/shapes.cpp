@@ -1,0 +1,222 @@
+#include "synth-model/shapes.h"
+
+#include <array>
+#include <utility>
+
+#include "modelfile/quantize.h"
+
+namespace millrace::synth {
+namespace {
+
+using modelfile::Value;
+
+// Shapes as their makers published them; moe-1.5gb is our own (1.47 GB in Q8_0, 64 experts of which 8 work).
+const std::array kPresets = {
+    Shape{"llama", "tinyllama-1.1b", 22, 2048, 5632, 32, 4, 64, 32000, 0, 0, 0, 2048, 1e4, 1e-5, false},
+    Shape{"llama", "llama2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 0, 0, 0, 4096, 1e4, 1e-5, false},
+    Shape{"llama", "llama3-8b", 32, 4096, 14336, 32, 8, 128, 128256, 0, 0, 0, 8192, 5e5, 1e-5, false},
+    Shape{"llama", "llama3-70b", 80, 8192, 28672, 64, 8, 128, 128256, 0, 0, 0, 8192, 5e5, 1e-5, false},
+    Shape{"qwen3moe", "qwen3-30b-a3b", 48, 2048, 6144, 32, 4, 128, 151936, 128, 8, 768, 40960, 1e6, 1e-6, false},
+    Shape{"gpt-oss", "gpt-oss-20b", 24, 2880, 2880, 64, 8, 64, 201088, 32, 4, 2880, 131072, 1.5e5, 1e-5, false},
+    Shape{"qwen3moe", "moe-1.5gb", 16, 1024, 3072, 16, 4, 64, 64000, 64, 8, 384, 4096, 1e6, 1e-6, false},
+};
+
+/// general.file_type of a whole file (llama.cpp's llama_ftype), by the type of its matrices.
+std::uint32_t file_type(const Types& types) {
+  if (types.mixture_q4_k_m) return 15;
+  constexpr std::pair<DType, std::uint32_t> numbers[] = {
+      {DType::f32, 0},     {DType::f16, 1},     {DType::q4_0, 2},  {DType::q4_1, 3},
+      {DType::q8_0, 7},    {DType::q5_0, 8},    {DType::q5_1, 9},  {DType::q2_k, 10},
+      {DType::q3_k, 12},   {DType::q4_k, 14},   {DType::q5_k, 16}, {DType::q6_k, 18},
+      {DType::iq4_nl, 25}, {DType::iq4_xs, 30}, {DType::bf16, 32}, {DType::mxfp4, 38}};
+  for (const auto& [dtype, number] : numbers) {
+    if (dtype == types.matrices) return number;
+  }
+  return 0;
+}
+
+/// Collects a model's tensors with their types.
+class Builder {
+ public:
+  Builder(const Shape& shape, const Types& types) : shape_(shape), types_(types) {}
+
+  void matrix(std::string name, std::int64_t cols, std::int64_t rows) {
+    add(std::move(name), {cols, rows}, types_.matrices, Fill::weights);
+  }
+  void experts(std::string name, std::int64_t cols, std::int64_t rows) {
+    const DType dtype = shape_.architecture == "gpt-oss" ? DType::mxfp4 : types_.matrices;
+    add(std::move(name), {cols, rows, shape_.experts}, dtype, Fill::weights);
+  }
+  void head(std::string name, std::int64_t cols, std::int64_t rows) {
+    add(std::move(name), {cols, rows}, six_bits_or_more(types_.matrices) ? types_.matrices : DType::q6_k,
+        Fill::weights);
+  }
+  void plain(std::string name, std::vector<std::int64_t> shape, Fill fill) {
+    list_.push_back({std::move(name), DType::f32, std::move(shape), fill});
+  }
+  std::vector<Tensor> take() { return std::move(list_); }
+
+ private:
+  static bool six_bits_or_more(DType dtype) { return info(dtype).block_bytes * 8 >= 6 * info(dtype).block_elements; }
+
+  void add(std::string name, std::vector<std::int64_t> shape, DType dtype, Fill fill) {
+    if (types_.mixture_q4_k_m && dtype != DType::mxfp4) {
+      const modelfile::TensorInfo tensor{name, DType::f16, shape, 0, 0, 0};
+      dtype = modelfile::choose_dtype(modelfile::QuantizeType::q4_k_m, tensor, {shape_.layers, shape_.tied});
+    } else if (shape[0] % info(dtype).block_elements != 0) {
+      dtype = shape[0] % info(DType::q8_0).block_elements == 0 ? DType::q8_0 : DType::f16;
+    }
+    list_.push_back({std::move(name), dtype, std::move(shape), fill});
+  }
+
+  const Shape& shape_;
+  const Types& types_;
+  std::vector<Tensor> list_;
+};
+
+void add_attention(Builder& out, const Shape& s, const std::string& layer) {
+  const std::int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  const bool biased = s.architecture == "gpt-oss";
+  const auto projection = [&](const char* name, std::int64_t cols, std::int64_t rows) {
+    out.matrix(layer + name + ".weight", cols, rows);
+    if (biased) out.plain(layer + name + ".bias", {rows}, Fill::bias);
+  };
+  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  projection("attn_q", s.dim, q);
+  projection("attn_k", s.dim, kv);
+  projection("attn_v", s.dim, kv);
+  projection("attn_output", q, s.dim);
+  if (s.architecture == "qwen3moe") {
+    out.plain(layer + "attn_q_norm.weight", {s.head_dim}, Fill::norm);
+    out.plain(layer + "attn_k_norm.weight", {s.head_dim}, Fill::norm);
+  }
+  if (s.architecture == "gpt-oss") out.plain(layer + "attn_sinks.weight", {s.heads}, Fill::bias);
+}
+
+void add_feed_forward(Builder& out, const Shape& s, const std::string& layer) {
+  const bool gpt_oss = s.architecture == "gpt-oss";
+  out.plain(layer + (gpt_oss ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim}, Fill::norm);
+  if (s.experts == 0) {
+    out.matrix(layer + "ffn_gate.weight", s.dim, s.ff);
+    out.matrix(layer + "ffn_up.weight", s.dim, s.ff);
+    out.matrix(layer + "ffn_down.weight", s.ff, s.dim);
+    return;
+  }
+  const auto biases = [&](const char* name, std::vector<std::int64_t> shape) {
+    if (gpt_oss) out.plain(layer + name + ".bias", std::move(shape), Fill::bias);
+  };
+  out.plain(layer + "ffn_gate_inp.weight", {s.dim, s.experts}, Fill::weights);
+  biases("ffn_gate_inp", {s.experts});
+  out.experts(layer + "ffn_gate_exps.weight", s.dim, s.expert_ff);
+  biases("ffn_gate_exps", {s.expert_ff, s.experts});
+  out.experts(layer + "ffn_up_exps.weight", s.dim, s.expert_ff);
+  biases("ffn_up_exps", {s.expert_ff, s.experts});
+  out.experts(layer + "ffn_down_exps.weight", s.expert_ff, s.dim);
+  biases("ffn_down_exps", {s.dim, s.experts});
+}
+
+}  // namespace
+
+std::span<const Shape> presets() { return kPresets; }
+
+Expected<Shape> preset(std::string_view name) {
+  std::string names;
+  for (const Shape& shape : kPresets) {
+    if (shape.name == name) return shape;
+    names += (names.empty() ? "" : ", ") + shape.name;
+  }
+  return error(Code::not_found, "no preset is called '{}'; there are {}", name, names);
+}
+
+Expected<Types> types_from_name(std::string_view name) {
+  if (name == "Q4_K_M" || name == "q4_k_m") return Types{DType::q4_k, true};
+  MR_ASSIGN_OR_RETURN(const DType dtype, dtype_from_name(name));
+  if (!info(dtype).computable) return error(Code::unsupported, "{} is no type for weights", info(dtype).name);
+  return Types{dtype, false};
+}
+
+Status check(const Shape& s) {
+  const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
+  if (s.architecture != "llama" && s.architecture != "qwen3moe" && s.architecture != "gpt-oss") {
+    return error(Code::invalid_argument, "--arch {} is not llama, qwen3moe or gpt-oss", s.architecture);
+  }
+  for (const auto& [flag, value] : {std::pair{"--layers", s.layers},
+                                    {"--dim", s.dim},
+                                    {"--ff", s.ff},
+                                    {"--heads", s.heads},
+                                    {"--kv-heads", s.kv_heads},
+                                    {"--head-dim", s.head_dim},
+                                    {"--ctx", s.context}}) {
+    if (value < 1 || value > 1 << 20) return error(Code::invalid_argument, "{} {} is out of range", flag, value);
+  }
+  if (s.heads % s.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
+  if (s.head_dim % 2 != 0) return bad("--head-dim must be even");
+  if (s.vocab < 300 || s.vocab > 1 << 21) return bad("--vocab must lie between 300 and 2097152");
+  if (s.architecture != "llama" && s.experts == 0)
+    return bad("this architecture needs --experts, --top-k, --expert-ff");
+  if (s.experts < 0 || s.experts > 4096) return bad("--experts must lie between 0 and 4096");
+  if (s.experts > 0 && (s.top_k < 1 || s.top_k > s.experts)) return bad("--top-k must lie between 1 and --experts");
+  if (s.experts > 0 && (s.expert_ff < 1 || s.expert_ff > 1 << 20)) return bad("--expert-ff is out of range");
+  if (s.architecture == "llama" && s.experts > 0 && s.expert_ff != s.ff) {
+    return bad("llama's experts are --ff wide; leave --expert-ff out");
+  }
+  return {};
+}
+
+std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
+  Builder out(shape, types);
+  if (shape.tied)
+    out.head("token_embd.weight", shape.dim, shape.vocab);
+  else
+    out.matrix("token_embd.weight", shape.dim, shape.vocab);
+  for (std::int64_t i = 0; i < shape.layers; ++i) {
+    const std::string layer = fmt::format("blk.{}.", i);
+    add_attention(out, shape, layer);
+    add_feed_forward(out, shape, layer);
+  }
+  out.plain("output_norm.weight", {shape.dim}, Fill::norm);
+  if (!shape.tied) out.head("output.weight", shape.dim, shape.vocab);
+  return out.take();
+}
+
+Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer& writer) {
+  const auto add_text = [&](const char* key, std::string text) { return writer.add(key, Value(std::move(text))); };
+  MR_RETURN_IF_ERROR(add_text("general.architecture", s.architecture));
+  MR_RETURN_IF_ERROR(add_text("general.type", "model"));
+  MR_RETURN_IF_ERROR(add_text("general.name", "synth " + s.name));
+  MR_RETURN_IF_ERROR(add_text("general.description", "random weights of a real shape, for benchmarks"));
+  MR_RETURN_IF_ERROR(writer.add("general.quantization_version", Value(std::uint32_t{2})));
+  MR_RETURN_IF_ERROR(writer.add("general.file_type", Value(file_type(types))));
+  const auto number = [&](std::string_view key, std::int64_t value) {
+    return writer.add(fmt::format("{}.{}", s.architecture, key), Value(static_cast<std::uint32_t>(value)));
+  };
+  const auto real = [&](std::string_view key, double value) {
+    return writer.add(fmt::format("{}.{}", s.architecture, key), Value(static_cast<float>(value)));
+  };
+  MR_RETURN_IF_ERROR(number("vocab_size", s.vocab));
+  MR_RETURN_IF_ERROR(number("context_length", s.context));
+  MR_RETURN_IF_ERROR(number("embedding_length", s.dim));
+  MR_RETURN_IF_ERROR(number("block_count", s.layers));
+  MR_RETURN_IF_ERROR(number("feed_forward_length", s.ff));
+  MR_RETURN_IF_ERROR(number("attention.head_count", s.heads));
+  MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
+  MR_RETURN_IF_ERROR(number("attention.key_length", s.head_dim));
+  MR_RETURN_IF_ERROR(number("attention.value_length", s.head_dim));
+  MR_RETURN_IF_ERROR(real("attention.layer_norm_rms_epsilon", s.rms_eps));
+  MR_RETURN_IF_ERROR(number("rope.dimension_count", s.head_dim));
+  MR_RETURN_IF_ERROR(real("rope.freq_base", s.rope_theta));
+  if (s.experts > 0) {
+    MR_RETURN_IF_ERROR(number("expert_count", s.experts));
+    MR_RETURN_IF_ERROR(number("expert_used_count", s.top_k));
+    MR_RETURN_IF_ERROR(number("expert_feed_forward_length", s.expert_ff));
+  }
+  if (s.architecture == "gpt-oss") {
+    MR_RETURN_IF_ERROR(number("attention.sliding_window", 128));
+    MR_RETURN_IF_ERROR(writer.add("gpt-oss.rope.scaling.type", Value(std::string("yarn"))));
+    MR_RETURN_IF_ERROR(real("rope.scaling.factor", 32));
+    MR_RETURN_IF_ERROR(number("rope.scaling.original_context_length", 4096));
+  }
+  return {};
+}
+
+}  // namespace millrace::synth

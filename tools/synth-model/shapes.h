@@ -1,0 +1,65 @@
+// Shapes of models: the presets, their tensors under llama.cpp's names, and the metadata that readers ask for.
+// Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "modelfile/gguf_writer.h"
+#include "tensor/dtype.h"
+
+namespace millrace::synth {
+
+/// Hyperparameters, under the field's names. Experts are 0 in a dense model.
+struct Shape {
+  std::string architecture = "llama";  // llama, qwen3moe or gpt-oss
+  std::string name = "custom";
+  std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
+  std::int64_t experts = 0, top_k = 0, expert_ff = 0;
+  std::int64_t context = 2048;
+  double rope_theta = 10000, rms_eps = 1e-5;
+  bool tied = false;  // the head is the embedding
+};
+
+/// What the random numbers of a tensor look like.
+enum class Fill : std::uint8_t {
+  weights,  // mean 0, standard deviation 1 / sqrt(row length)
+  norm,     // about 1
+  bias,     // about 0
+};
+
+struct Tensor {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+  Fill fill = Fill::weights;
+};
+
+/// The type of every matrix, with the exceptions that name themselves at tensors().
+struct Types {
+  DType matrices = DType::f16;
+  bool mixture_q4_k_m = false;  // instead: the Q4_K_M mixture of modelfile/quantize.h
+};
+
+std::span<const Shape> presets();
+/// Errors: not_found, listing the presets.
+Expected<Shape> preset(std::string_view name);
+
+/// "Q4_K_M" or a dtype's name. Errors: unsupported (integer types too).
+Expected<Types> types_from_name(std::string_view name);
+
+/// Errors: invalid_argument (hyperparameters that cannot be, named).
+Status check(const Shape& shape);
+
+/// All tensors in file order. Norms, biases and routers are F32; under a type of fewer than six bits the head is Q6_K;
+/// gpt-oss's experts are MXFP4; rows that are not whole blocks of the type get Q8_0 (or F16).
+std::vector<Tensor> tensors(const Shape& shape, const Types& types);
+
+/// Adds general.* and <architecture>.* keys. Errors: those of Writer::add.
+Status add_hyperparameters(const Shape& shape, const Types& types, modelfile::Writer& writer);
+
+}  // namespace millrace::synth
