@@ -47,6 +47,16 @@ struct EngineOptions {
   std::uint64_t bare_resident_bytes = 0;  // RSS at program start; what the budget does not count
 };
 
+/// What create() would do with these options, found without reading a weight: for `millrace plan`.
+struct Planned {
+  residency::Plan plan;
+  residency::PlanOptions options;
+  std::int64_t context_tokens = 0;  // of one sequence
+  std::int64_t batch_tokens = 0;
+};
+/// Errors: as Engine::create.
+Expected<Planned> plan_only(const EngineOptions& options);
+
 enum class Finish { stop, length, cancelled, error };
 
 /// A request's life: created by submit(), finished exactly once.
@@ -69,7 +79,7 @@ struct Result {
   Finish finish = Finish::error;
   Status status;                            // why, when finish == error
   std::string text;
-  std::vector<text::TokenId> tokens;        // generated
+  std::vector<text::TokenId> tokens;        // generated, without the end token
   std::int64_t prompt_tokens = 0;
   double prompt_seconds = 0, decode_seconds = 0;
 };
@@ -84,7 +94,9 @@ class Engine {
   virtual ~Engine() = default;
 
   using Id = std::uint64_t;
-  /// Errors: invalid_argument (prompt empty, longer than the context), out_of_budget.
+  /// Requests beyond max_sequences wait for their turn. A callback may call submit() and cancel(), not step().
+  /// Errors: invalid_argument (prompt empty, longer than the context, or with ids outside the vocabulary; a session
+  /// whose last request is not finished).
   virtual Expected<Id> submit(Request request) = 0;
   /// The same, in a session: the tokens it already holds are a prefix of request.prompt and are not computed again.
   virtual Expected<Id> submit(Request request, Session& session) = 0;
@@ -95,6 +107,7 @@ class Engine {
   virtual Result take(Id id) = 0;  // REQUIRES: finished(id). Forgets the request.
   /// submit, step until finished, take. `stop_flag` (may be null) cancels when set, within one op.
   Result run(Request request, Session* session = nullptr, const std::atomic<bool>* stop_flag = nullptr);
+  /// A session must not outlive its engine.
   virtual std::unique_ptr<Session> new_session() = 0;
   virtual void set_stop_flag(const std::atomic<bool>* flag) = 0;
 

@@ -26,12 +26,38 @@ class Sampler {
   explicit Sampler(const SamplerOptions& options);
   /// logits: [vocab], read only. `history`: tokens so far, newest last. Order: penalties, top-k, top-p, min-p,
   /// temperature, draw. Ties go to the smaller id.
+  /// Repeat penalty p: a positive logit is divided by p, another multiplied (CTRL, arXiv:1909.05858); presence and
+  /// frequency are subtracted, once and for each occurrence (OpenAI). Top-p keeps the smallest set of the likeliest
+  /// tokens that holds the probability (arXiv:1904.09751); min-p drops what has less than that share of the likeliest
+  /// one's probability (arXiv:2407.01082). A logit that is not a number is never picked. REQUIRES: logits not empty.
   text::TokenId pick(std::span<const float> logits, std::span<const text::TokenId> history);
 
  private:
+  struct Seen {
+    text::TokenId id;
+    int count;
+  };
+  struct Candidate {
+    float logit;
+    text::TokenId id;
+  };
+  static bool better(const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  }
+
+  void count_history(std::span<const text::TokenId> history);
+  float penalised(float logit, int count) const;
+  template <typename Visit>
+  void visit_logits(std::span<const float> logits, Visit visit) const;
+  text::TokenId greedy(std::span<const float> logits) const;
+  void keep_top_k(std::span<const float> logits);
+  void keep_probable();
+  text::TokenId draw();
+  double uniform();
+
   SamplerOptions options_;
   std::uint64_t state_;
-  struct Candidate { float logit; text::TokenId id; };
+  std::vector<Seen> seen_;  // tokens the penalties apply to, ascending id
   std::vector<Candidate> candidates_;
 };
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 #include <unordered_map>
 
@@ -13,8 +12,9 @@ std::int64_t KvShape::bytes_per_token() const {
 
 struct BlockPool::Impl {
   struct Block {
-    device::HostBuffer memory;
+    // In this order, so that the memory goes before its reservation: the budget never promises bytes still held.
     residency::Reservation reservation;
+    device::HostBuffer memory;
   };
 
   Impl(KvShape kv_shape, residency::Budget& kv_budget) : shape(kv_shape), budget(kv_budget) {}
@@ -58,11 +58,7 @@ void BlockPool::release(std::byte* block) {
   impl_->in_use.erase(found);
 }
 
-void BlockPool::trim() {
-  // Memory first, then its reservation, so that the budget never promises bytes that are still held.
-  for (Impl::Block& block : impl_->free) block.memory = device::HostBuffer();
-  impl_->free.clear();
-}
+void BlockPool::trim() { impl_->free.clear(); }
 
 std::int64_t BlockPool::blocks_in_use() const { return static_cast<std::int64_t>(impl_->in_use.size()); }
 

@@ -1,0 +1,91 @@
+#include "engine/engine.h"
+
+#include <utility>
+
+#include "engine/scheduler.h"
+#include "engine/setup.h"
+
+namespace millrace::engine {
+namespace {
+
+class SessionImpl final : public Session {
+ public:
+  explicit SessionImpl(std::shared_ptr<kv::BlockPool> pool)
+      : pool_(std::move(pool)), conversation_(std::make_shared<Conversation>(pool_)) {}
+
+  const std::vector<text::TokenId>& tokens() const override { return conversation_->tokens; }
+  /// A request that still runs keeps the old conversation to its end.
+  void clear() override { conversation_ = std::make_shared<Conversation>(pool_); }
+  const std::shared_ptr<Conversation>& conversation() const { return conversation_; }
+
+ private:
+  std::shared_ptr<kv::BlockPool> pool_;
+  std::shared_ptr<Conversation> conversation_;
+};
+
+class EngineImpl final : public Engine {
+ public:
+  explicit EngineImpl(Parts parts) : parts_(std::move(parts)), scheduler_(parts_) {}
+
+  Expected<Id> submit(Request request) override {
+    return scheduler_.submit(std::move(request), std::make_shared<Conversation>(parts_.kv_pool));
+  }
+  Expected<Id> submit(Request request, Session& session) override {
+    return scheduler_.submit(std::move(request), static_cast<SessionImpl&>(session).conversation());
+  }
+  bool step() override { return scheduler_.step(); }
+  void cancel(Id id) override { scheduler_.cancel(id); }
+  bool finished(Id id) const override { return scheduler_.finished(id); }
+  Result take(Id id) override {
+    Result result = scheduler_.take(id);
+    parts_.kv_pool->trim();  // what an ended conversation leaves goes back to the weights
+    return result;
+  }
+  std::unique_ptr<Session> new_session() override { return std::make_unique<SessionImpl>(parts_.kv_pool); }
+  void set_stop_flag(const std::atomic<bool>* flag) override { scheduler_.set_stop_flag(flag); }
+
+  const text::Tokenizer& tokenizer() const override { return *parts_.tokenizer; }
+  const text::ChatTemplate* chat_template() const override { return parts_.chat_template.get(); }
+  Status chat_template_status() const override { return parts_.chat_template_status; }
+  const model::Model& model() const override { return *parts_.model; }
+  const residency::Plan& plan() const override { return parts_.plan; }
+  const residency::PlanOptions& plan_options() const override { return parts_.plan_options; }
+  const residency::Budget& budget() const override { return *parts_.budget; }
+  const residency::WeightStore& store() const override { return *parts_.store; }
+  const storage::Backend& storage() const override { return *parts_.backend; }
+  const exec::Ops& ops() const override { return *parts_.ops; }
+  std::int64_t context_tokens() const override { return parts_.limits.context_tokens; }
+
+ private:
+  Parts parts_;
+  Scheduler scheduler_;
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+  Expected<Parts> parts = assemble(options);
+  if (!parts.ok()) return parts.status();
+  return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(*parts)));
+}
+
+Expected<Planned> plan_only(const EngineOptions& options) {
+  MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options));
+  return Planned{std::move(parts.plan), parts.plan_options, parts.limits.context_tokens, parts.limits.batch_tokens};
+}
+
+Result Engine::run(Request request, Session* session, const std::atomic<bool>* stop_flag) {
+  const Expected<Id> id = session != nullptr ? submit(std::move(request), *session) : submit(std::move(request));
+  if (!id.ok()) {
+    Result refused;
+    refused.status = id.status();
+    return refused;
+  }
+  set_stop_flag(stop_flag);
+  while (!finished(*id) && step()) {
+  }
+  set_stop_flag(nullptr);
+  return take(*id);
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,134 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/status.h"
+#include "kernels/kernels.h"
+
+namespace millrace::engine {
+
+using text::TokenId;
+
+Sampler::Sampler(const SamplerOptions& options) : options_(options), state_(options.seed) {}
+
+TokenId Sampler::pick(std::span<const float> logits, std::span<const TokenId> history) {
+  MR_ASSERT(!logits.empty());
+  count_history(history);
+  if (options_.temperature <= 0) return greedy(logits);
+  keep_top_k(logits);
+  keep_probable();
+  return draw();
+}
+
+void Sampler::count_history(std::span<const TokenId> history) {
+  seen_.clear();
+  const bool off = options_.repeat_penalty == 1 && options_.presence_penalty == 0 && options_.frequency_penalty == 0;
+  if (off || options_.repeat_last_n == 0) return;
+  if (options_.repeat_last_n > 0 && history.size() > static_cast<std::size_t>(options_.repeat_last_n))
+    history = history.last(static_cast<std::size_t>(options_.repeat_last_n));
+  for (const TokenId id : history) seen_.push_back({id, 1});
+  std::sort(seen_.begin(), seen_.end(), [](const Seen& a, const Seen& b) { return a.id < b.id; });
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < seen_.size(); ++i) {
+    if (kept > 0 && seen_[kept - 1].id == seen_[i].id) {
+      ++seen_[kept - 1].count;
+    } else {
+      seen_[kept++] = seen_[i];
+    }
+  }
+  seen_.resize(kept);
+}
+
+float Sampler::penalised(float logit, int count) const {
+  logit = logit > 0 ? logit / options_.repeat_penalty : logit * options_.repeat_penalty;
+  return logit - options_.presence_penalty - static_cast<float>(count) * options_.frequency_penalty;
+}
+
+/// visit(Candidate) for every token in ascending id, penalties applied.
+template <typename Visit>
+void Sampler::visit_logits(std::span<const float> logits, Visit visit) const {
+  auto seen = seen_.begin();
+  while (seen != seen_.end() && seen->id < 0) ++seen;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const auto id = static_cast<TokenId>(i);
+    float logit = logits[i];
+    if (seen != seen_.end() && seen->id == id) logit = penalised(logit, (seen++)->count);
+    if (std::isnan(logit)) logit = -std::numeric_limits<float>::infinity();
+    visit(Candidate{logit, id});
+  }
+}
+
+TokenId Sampler::greedy(std::span<const float> logits) const {
+  Candidate best{-std::numeric_limits<float>::infinity(), 0};
+  visit_logits(logits, [&](const Candidate& candidate) {
+    if (candidate.logit > best.logit) best = candidate;
+  });
+  return best.id;
+}
+
+/// Fills candidates_ with the top_k best, best first. A heap of k keeps a vocabulary of 150,000 from being copied.
+void Sampler::keep_top_k(std::span<const float> logits) {
+  const std::size_t k =
+      options_.top_k <= 0 ? logits.size() : std::min(static_cast<std::size_t>(options_.top_k), logits.size());
+  candidates_.clear();
+  visit_logits(logits, [&](const Candidate& candidate) {
+    if (candidates_.size() < k) {
+      candidates_.push_back(candidate);
+      if (candidates_.size() == k) std::make_heap(candidates_.begin(), candidates_.end(), better);
+    } else if (better(candidate, candidates_.front())) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), better);
+      candidates_.back() = candidate;
+      std::push_heap(candidates_.begin(), candidates_.end(), better);
+    }
+  });
+  std::sort(candidates_.begin(), candidates_.end(), better);
+}
+
+/// Top-p and min-p on probabilities at temperature 1.
+void Sampler::keep_probable() {
+  const float best = candidates_.front().logit;
+  const auto weight = [&](const Candidate& candidate) { return double{kernels::exp_f32(candidate.logit - best)}; };
+  if (options_.top_p < 1) {
+    double total = 0, held = 0;
+    for (const Candidate& candidate : candidates_) total += weight(candidate);
+    std::size_t kept = 0;
+    while (kept < candidates_.size() && (kept == 0 || held < double{options_.top_p} * total))
+      held += weight(candidates_[kept++]);
+    candidates_.resize(kept);
+  }
+  if (options_.min_p > 0) {
+    std::size_t kept = 1;
+    while (kept < candidates_.size() && weight(candidates_[kept]) >= double{options_.min_p}) ++kept;
+    candidates_.resize(kept);
+  }
+}
+
+TokenId Sampler::draw() {
+  const float best = candidates_.front().logit;
+  const auto weight = [&](const Candidate& candidate) {
+    return double{kernels::exp_f32((candidate.logit - best) / options_.temperature)};
+  };
+  double total = 0;
+  for (const Candidate& candidate : candidates_) total += weight(candidate);
+  const double target = uniform() * total;
+  double passed = 0;
+  for (const Candidate& candidate : candidates_) {
+    passed += weight(candidate);
+    if (target < passed) return candidate.id;
+  }
+  return candidates_.front().id;  // only where nothing is finite
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): uniform in [0, 1) with 53 bits.
+double Sampler::uniform() {
+  state_ += 0x9e3779b97f4a7c15u;
+  std::uint64_t z = state_;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  z ^= z >> 31;
+  return static_cast<double>(z >> 11) * 0x1.0p-53;
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,99 @@
+// Which rows go into the next pass, and what becomes of their logits. Decode rows of all live requests come first, then
+// prompt chunks as far as the pass has room, so that a long prompt never stops the others and weights are read once a
+// pass for all of them.
+// Thread-safety: as Engine.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/setup.h"
+#include "engine/text_stream.h"
+
+namespace millrace::engine {
+
+/// A conversation's KV and the tokens it stands for. Shared by the Session handle and a live request.
+struct Conversation {
+  explicit Conversation(std::shared_ptr<kv::BlockPool> pool) : state(std::move(pool)) {}
+  kv::SequenceState state;
+  std::vector<text::TokenId> tokens;  // tokens.size() == state.length() between requests
+  bool busy = false;                  // a request that is not finished uses it
+};
+
+/// A request on its way: queued, in its prompt, or decoding.
+struct Live {
+  using Clock = std::chrono::steady_clock;
+
+  Live(Request request, std::shared_ptr<Conversation> conversation, std::shared_ptr<const text::Tokenizer> tokenizer);
+
+  /// Tokens not yet computed; 1 while decoding.
+  std::int64_t waiting() const { return static_cast<std::int64_t>(tokens.size()) - conversation->state.length(); }
+  bool in_prompt() const { return conversation->state.length() < static_cast<std::int64_t>(request.prompt.size()); }
+
+  Request request;
+  std::shared_ptr<Conversation> conversation;
+  std::vector<text::TokenId> tokens;  // prompt, then generated
+  Sampler sampler;
+  TextStream stream;
+  Result result;
+  std::atomic<bool> cancelled{false};
+  Clock::time_point start;        // of the first pass
+  Clock::time_point prompt_done;  // when the first token was picked
+  bool started = false;
+};
+
+class Scheduler {
+ public:
+  /// `parts` outlives the scheduler.
+  explicit Scheduler(Parts& parts) : parts_(parts) {}
+
+  Expected<Engine::Id> submit(Request request, std::shared_ptr<Conversation> conversation);
+  bool step();
+  void cancel(Engine::Id id);
+  bool finished(Engine::Id id) const { return results_.contains(id); }
+  Result take(Engine::Id id);
+  void set_stop_flag(const std::atomic<bool>* flag) { stop_flag_ = flag; }
+
+ private:
+  struct Entry {
+    Engine::Id id = 0;
+    std::shared_ptr<Live> live;
+    std::int64_t rows = 0;        // in this pass
+    std::int64_t logit_rows = 0;  // among them
+  };
+
+  Status check(const Request& request) const;
+  void drop_cancelled();
+  void admit();
+  void build_batch();
+  std::int64_t prompt_rows(const Live& live) const;
+  void add_rows(Entry& entry, std::int64_t rows);
+  Status run_pass();
+  void deliver(Entry& entry, const float* logits);
+  void pick(Entry& entry, std::span<const float> logits);
+  void emit(Live& live, TextStream::Piece piece);
+  void finish(Entry& entry, Finish reason, Status status = {});
+  bool stop_asked() const {
+    const std::atomic<bool>* flag = stop_flag_;
+    return flag != nullptr && flag->load(std::memory_order_relaxed);
+  }
+
+  Parts& parts_;
+  Engine::Id next_id_ = 1;
+  std::deque<Entry> queue_;
+  std::vector<Entry> live_;
+  std::unordered_map<Engine::Id, Result> results_;
+  kv::Batch batch_;
+  std::int64_t batch_logit_rows_ = 0;
+  std::atomic<const std::atomic<bool>*> stop_flag_{nullptr};
+  std::mutex cancel_mutex_;
+  std::unordered_map<Engine::Id, std::shared_ptr<Live>> cancellable_;  // GUARDED_BY cancel_mutex_
+};
+
+}  // namespace millrace::engine

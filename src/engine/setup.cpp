@@ -1,0 +1,234 @@
+#include "engine/setup.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "device/cpu.h"
+
+namespace millrace::engine {
+namespace {
+
+constexpr std::int64_t kAutomaticContext = 4096;  // longer ones are asked for with --ctx
+constexpr std::int64_t kLeastContext = 256, kLeastBatch = 8;
+constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
+
+// What the process takes after it was measured: pages of code first used by a pass, thread stacks, requests.
+constexpr std::uint64_t kProgramMargin = 900 * kKiB;
+// Between one run and the next the measured part differs by less than this.
+constexpr std::uint64_t kMeasurementSpread = 256 * kKiB;
+
+std::uint64_t ram_of(const EngineOptions& options) {
+  if (options.ram_bytes > 0) return options.ram_bytes;
+  const device::MemoryLimits machine = device::memory_limits();
+  const std::uint64_t spare = std::min(machine.available_bytes, machine.cgroup_bytes) / 10 * 8;
+  log::info("budget: {} of RAM (80 % of what this machine can spare; --ram sets it)", format_bytes(spare));
+  return spare;
+}
+
+std::uint64_t automatic_tile(std::uint64_t ram) {
+  return std::clamp(round_down(ram / 32, device::kPageBytes), kLeastTile, kMostTile);
+}
+
+kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype) {
+  return {hp.layers, hp.kv_heads, hp.head_dim, dtype};
+}
+
+/// What `sequences` full contexts take, in whole pages a block, as BlockPool reserves them.
+std::uint64_t kv_bytes(const kv::KvShape& shape, std::int64_t context, std::int64_t sequences) {
+  const std::int64_t blocks = (context + kv::kBlockTokens - 1) / kv::kBlockTokens;
+  return static_cast<std::uint64_t>(blocks * sequences) *
+         round_up(static_cast<std::uint64_t>(shape.block_bytes()), device::kPageBytes);
+}
+
+/// Opens the file and makes what can be made without the weights. The file's metadata is gone when this returns.
+Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
+                  std::vector<std::string>& paths) {
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path));
+  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes}));
+  MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
+  if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
+    return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),
+                 parts.model->hyperparameters().vocab);
+  auto chat_template = text::ChatTemplate::from_model(file);
+  parts.chat_template_status = chat_template.status();
+  if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
+  paths = file.paths();
+  return {};
+}
+
+/// Cuts the units anew, at another size.
+Status recut(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts) {
+  modelfile::OpenOptions no_words;
+  no_words.skip_vocabulary = true;
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path, no_words));
+  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes}));
+  return {};
+}
+
+/// Chooses limits from the budget and plans; when the plan does not fit, makes the limits smaller until it does.
+class Planner {
+ public:
+  Planner(const EngineOptions& options, std::uint64_t ram, std::uint64_t program_bytes, Parts& parts)
+      : options_(options), ram_(ram), program_bytes_(program_bytes), parts_(parts) {}
+
+  Status plan() {
+    const model::Hyperparameters& hp = parts_.model->hyperparameters();
+    if (options_.context_tokens > hp.context_length)
+      log::warn("a context of {} tokens is more than the {} this model was trained for", options_.context_tokens,
+                hp.context_length);
+    parts_.limits = roomy_limits();
+    Status status = try_limits(0);
+    while (status.code() == Code::out_of_budget && shrink()) status = try_limits(0);
+    if (status.code() == Code::out_of_budget && options_.tile_bytes == 0 && parts_.limits.tile_bytes > kLeastTile) {
+      parts_.limits.tile_bytes = kLeastTile;
+      MR_RETURN_IF_ERROR(recut(options_, kLeastTile, parts_));
+      status = try_limits(0);
+    }
+    if (status.ok()) return plan_weights();
+    // The size that the message names must also work on the next run, whose program part may be measured a bit larger.
+    if (status.code() == Code::out_of_budget && !options_.exact_budget) return try_limits(kMeasurementSpread);
+    return status;
+  }
+
+ private:
+  Limits roomy_limits() const {
+    const model::Hyperparameters& hp = parts_.model->hyperparameters();
+    Limits limits = parts_.limits;
+    limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
+    limits.context_tokens = options_.context_tokens;
+    if (limits.context_tokens == 0) {
+      limits.context_tokens = std::min(hp.context_length, kAutomaticContext);
+      const kv::KvShape shape = kv_shape(hp, options_.kv_dtype);
+      while (limits.context_tokens > least_context() &&
+             kv_bytes(shape, limits.context_tokens, limits.sequences) > ram_ / 2)
+        limits.context_tokens = std::max(least_context(), limits.context_tokens - kv::kBlockTokens);
+    }
+    limits.batch_tokens = std::max(
+        {std::min(options_.batch_tokens, limits.context_tokens * limits.sequences), limits.sequences, std::int64_t{1}});
+    while (limits.batch_tokens > least_batch() && activation_bytes(limits, logit_rows(limits)) > ram_ / 4)
+      limits.batch_tokens = std::max(least_batch(), limits.batch_tokens - kLeastBatch);
+    limits.logit_rows = logit_rows(limits);
+    return limits;
+  }
+
+  /// Every live sequence may want a row; logits of a whole prompt (tests, perplexity) get some more where they are
+  /// small.
+  std::int64_t logit_rows(const Limits& limits) const {
+    const auto row_bytes = parts_.model->hyperparameters().vocab * static_cast<std::int64_t>(sizeof(float));
+    const auto affordable = static_cast<std::int64_t>(ram_ / 64) / row_bytes;
+    return std::max(limits.sequences, std::min(limits.batch_tokens, affordable));
+  }
+
+  std::int64_t least_context() const { return std::min(parts_.model->hyperparameters().context_length, kLeastContext); }
+  std::int64_t least_batch() const {
+    return std::max(std::min(kLeastBatch, std::max<std::int64_t>(1, options_.batch_tokens)),
+                    std::max<std::int64_t>(1, options_.max_sequences));
+  }
+
+  /// The next smaller limits; false when they are as small as they get.
+  bool shrink() {
+    Limits& limits = parts_.limits;
+    const Limits before = limits;
+    limits.batch_tokens = std::max(least_batch(), limits.batch_tokens / 2);
+    if (options_.context_tokens == 0) limits.context_tokens = std::max(least_context(), limits.context_tokens / 2);
+    limits.logit_rows = std::min(limits.logit_rows, std::max(limits.sequences, limits.logit_rows / 2));
+    return limits.batch_tokens != before.batch_tokens || limits.context_tokens != before.context_tokens ||
+           limits.logit_rows != before.logit_rows;
+  }
+
+  std::uint64_t activation_bytes(const Limits& limits, std::int64_t logit_rows) const {
+    const exec::PassShape shape = parts_.model->pass_shape(limits.batch_tokens, logit_rows, limits.context_tokens);
+    return exec::cpu_activation_bytes(shape, parts_.pool->threads(), {parts_.isa});
+  }
+
+  /// Do the limits fit when every context is full?
+  Status try_limits(std::uint64_t spread) { return make_plan(parts_.limits.context_tokens, program_bytes_ + spread); }
+
+  /// The plan to start with. KV grows block by block and the weight store gives way to it, so at first the weights get
+  /// all but a block a sequence; that the whole context fits has been seen to.
+  Status plan_weights() { return make_plan(std::min(parts_.limits.context_tokens, kv::kBlockTokens), program_bytes_); }
+
+  Status make_plan(std::int64_t kv_tokens, std::uint64_t program_bytes) {
+    const model::Hyperparameters& hp = parts_.model->hyperparameters();
+    const Limits& limits = parts_.limits;
+    const kv::KvShape shape = kv_shape(hp, options_.kv_dtype);
+    residency::PlanOptions& plan_options = parts_.plan_options;
+    plan_options.ram_bytes = ram_;
+    plan_options.fixed_bytes =
+        program_bytes + kv_bytes(shape, kv_tokens, limits.sequences) + activation_bytes(limits, limits.logit_rows);
+    plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(shape.bytes_per_token());
+    plan_options.context_tokens = limits.context_tokens * limits.sequences;
+    plan_options.top_k = static_cast<int>(hp.top_k);
+    MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), plan_options, options_.rates));
+    return {};
+  }
+
+  const EngineOptions& options_;
+  const std::uint64_t ram_, program_bytes_;
+  Parts& parts_;
+};
+
+/// Threads and storage: they take memory too, so they come before the program's part is measured.
+Status start_threads_and_storage(const EngineOptions& options, std::uint64_t ram, const std::vector<std::string>& paths,
+                                 Parts& parts) {
+  parts.isa = options.best_isa ? device::best_isa() : options.isa;
+  ThreadPool::Options threads;
+  threads.threads = options.threads;
+  parts.pool = std::make_unique<ThreadPool>(threads);
+
+  storage::OpenOptions open;
+  open.kind = options.storage;
+  // Mapped pages would slip past an injected fault.
+  open.everything_fits = parts.model->units().total_bytes() / 10 * 12 <= ram && options.faults.empty();
+  MR_ASSIGN_OR_RETURN(parts.backend, storage::open_backend(paths, open));
+  if (!options.faults.empty()) parts.backend = storage::inject_faults(std::move(parts.backend), options.faults);
+  return {};
+}
+
+std::uint64_t measured_program_bytes(const EngineOptions& options) {
+  if (options.exact_budget) return 0;
+  malloc_trim(0);  // what parsing the file's metadata left behind
+  const std::uint64_t now = device::resident_bytes();
+  return (now > options.bare_resident_bytes ? now - options.bare_resident_bytes : 0) + kProgramMargin;
+}
+
+}  // namespace
+
+Expected<Parts> assemble_plan(const EngineOptions& options) {
+  Parts parts;
+  const std::uint64_t ram = ram_of(options);
+  parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);
+  std::vector<std::string> paths;
+  MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, parts, paths));
+  MR_RETURN_IF_ERROR(start_threads_and_storage(options, ram, paths, parts));
+  const std::uint64_t program_bytes = measured_program_bytes(options);
+  MR_RETURN_IF_ERROR(Planner(options, ram, program_bytes, parts).plan());
+  parts.budget = std::make_unique<residency::Budget>(ram);
+  MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", program_bytes));
+  log::info("context {} tokens x {}, {} rows a pass, tiles of {}; the program itself takes {}",
+            parts.limits.context_tokens, parts.limits.sequences, parts.limits.batch_tokens,
+            format_bytes(parts.limits.tile_bytes), format_bytes(program_bytes));
+  return parts;
+}
+
+Expected<Parts> assemble(const EngineOptions& options) {
+  MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options));
+  residency::StoreOptions store_options;
+  store_options.policy = options.policy;
+  MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,
+                                                                  *parts.budget, store_options));
+  parts.ops = exec::make_cpu_ops(*parts.store, *parts.pool, *parts.budget, {parts.isa});
+  MR_RETURN_IF_ERROR(parts.ops->prepare(
+      parts.model->pass_shape(parts.limits.batch_tokens, parts.limits.logit_rows, parts.limits.context_tokens)));
+  parts.kv_pool =
+      std::make_shared<kv::BlockPool>(kv_shape(parts.model->hyperparameters(), options.kv_dtype), *parts.budget);
+  log::info("executor: {}; storage: {}", parts.ops->describe(), parts.backend->traits().name);
+  return parts;
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,49 @@
+// Everything that must stand before the first pass: the model, the limits that fit the budget, the plan, and the parts
+// made to it. Order matters for the budget: what the program itself takes is measured after tokenizer, threads and
+// storage exist and before the plan is made, so that the plan gives weights only what is truly left.
+// Thread-safety: one thread.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "engine/engine.h"
+
+namespace millrace::engine {
+
+/// What a run may hold at most.
+struct Limits {
+  std::int64_t context_tokens = 0;  // of one sequence
+  std::int64_t batch_tokens = 0;    // rows of a pass
+  std::int64_t logit_rows = 0;      // rows of a pass that may want logits
+  std::int64_t sequences = 0;
+  std::uint64_t tile_bytes = 0;
+};
+
+/// The engine's parts; each may use those above it.
+struct Parts {
+  std::unique_ptr<model::Model> model;
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::unique_ptr<text::ChatTemplate> chat_template;
+  Status chat_template_status;
+  Limits limits;
+  kernels::Isa isa = kernels::Isa::plain;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<storage::Backend> backend;
+  std::unique_ptr<residency::Budget> budget;
+  residency::Reservation program;  // code, tokenizer, threads, tables: measured
+  residency::PlanOptions plan_options;
+  residency::Plan plan;
+  std::unique_ptr<residency::WeightStore> store;
+  std::unique_ptr<exec::Ops> ops;
+  std::shared_ptr<kv::BlockPool> kv_pool;
+};
+
+/// All parts, ready for a pass. Errors: those of every part; out_of_budget names the smallest --ram that works.
+Expected<Parts> assemble(const EngineOptions& options);
+
+/// The same up to the plan: `store`, `ops` and `kv_pool` stay empty.
+Expected<Parts> assemble_plan(const EngineOptions& options);
+
+}  // namespace millrace::engine
