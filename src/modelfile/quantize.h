@@ -49,7 +49,7 @@ struct QuantizeOptions {
   QuantizeType type = QuantizeType::q4_k_m;
   int threads = 0;  // 0: the processors this process may use
   /// Called on the calling thread with bytes of input worked off and in all; last with done == total.
-  std::function<void(std::uint64_t done, std::uint64_t total)> progress;
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
   const std::atomic<bool>* cancel = nullptr;  // polled; the call then ends with `cancelled` and leaves no file
 };
 

@@ -1,0 +1,321 @@
+#include "modelfile/quantize.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "modelfile/gguf_writer.h"
+#include "tensor/codec.h"
+
+namespace millrace::modelfile {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kDraft = MILLRACE_TEST_DATA "/demo-draft-f16.gguf";
+const std::string kBundled = MILLRACE_SOURCE_DIR "/models/demo-moe-q4_k_m.gguf";
+
+std::string file_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<float> weights(const Model& model, std::string_view name) {
+  const TensorInfo* tensor = model.find(name);
+  if (tensor == nullptr) return {};
+  const std::string bytes = file_bytes(model.paths()[static_cast<std::size_t>(tensor->file)]);
+  std::vector<float> out(static_cast<std::size_t>(tensor->cols() * tensor->rows()));
+  decode_row(tensor->dtype, reinterpret_cast<const std::byte*>(bytes.data() + tensor->offset),
+             static_cast<std::int64_t>(out.size()), out.data());
+  return out;
+}
+
+double relative_error(const std::vector<float>& x, const std::vector<float>& y) {
+  if (x.size() != y.size()) return INFINITY;
+  double error = 0, squares = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    error += std::pow(static_cast<double>(x[i]) - y[i], 2);
+    squares += std::pow(static_cast<double>(x[i]), 2);
+  }
+  return std::sqrt(error / squares);
+}
+
+struct Given {
+  std::string name;
+  DType dtype;
+  std::vector<std::int64_t> shape;
+};
+
+// A folder of its own for each test, gone afterwards.
+class Quantize : public testing::Test {
+ protected:
+  Quantize() {
+    std::string pattern = (fs::temp_directory_path() / "millrace-quantize-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) != nullptr) folder_ = pattern;
+  }
+  ~Quantize() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) names.insert(entry.path().filename().string());
+    return names;
+  }
+
+  // A model of gaussian weights; `poison` replaces one weight of the last tensor.
+  std::string make(const std::string& name, const std::vector<Given>& tensors, float poison = 0,
+                   WriteOptions options = {}) const {
+    Writer writer(path(name), options);
+    EXPECT_TRUE(writer.add("general.architecture", Value(std::string("llama"))).ok());
+    EXPECT_TRUE(writer.add("general.file_type", Value(std::uint32_t{1})).ok());
+    EXPECT_TRUE(writer.add("tokenizer.ggml.tokens", array_value(std::vector<std::string>{"a", "", "\xff"})).ok());
+    for (const Given& tensor : tensors) EXPECT_TRUE(writer.declare(tensor.name, tensor.dtype, tensor.shape).ok());
+    EXPECT_TRUE(writer.begin().ok());
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal(0, 0.02f);
+    for (const Given& tensor : tensors) {
+      std::int64_t elements = 1;
+      for (const std::int64_t dim : tensor.shape) elements *= dim;
+      std::vector<float> x(static_cast<std::size_t>(elements));
+      for (float& value : x) value = normal(random);
+      if (poison != 0 && &tensor == &tensors.back()) x[x.size() / 2] = poison;
+      std::vector<std::byte> bytes(static_cast<std::size_t>(row_bytes(tensor.dtype, elements)), std::byte{7});
+      if (can_encode(tensor.dtype)) encode_row(tensor.dtype, x.data(), elements, bytes.data());
+      EXPECT_TRUE(writer.write_tensor_data(bytes).ok());
+    }
+    EXPECT_TRUE(writer.finish().ok());
+    return writer.paths().front();
+  }
+
+  fs::path folder_;
+};
+
+const std::vector<Given> kSmallMoe = {
+    {"token_embd.weight", DType::f16, {512, 700}},
+    {"blk.0.attn_norm.weight", DType::f16, {512}},
+    {"blk.0.attn_v.weight", DType::bf16, {512, 64}},
+    {"blk.0.attn_v.bias", DType::f32, {64}},
+    {"blk.0.ffn_gate_inp.weight", DType::f32, {512, 4}},
+    {"blk.0.ffn_gate_exps.weight", DType::f16, {512, 96, 4}},
+    {"blk.0.ffn_down_exps.weight", DType::f32, {96, 512, 4}},
+    {"blk.0.ffn_down_exps.bias", DType::f32, {512, 4}},
+    {"blk.1.attn_v.weight", DType::q8_0, {512, 64}},
+    {"blk.1.odd.weight", DType::f32, {50, 3}},
+    {"output.weight", DType::f16, {512, 700}},
+    {"table.weight", DType::i32, {512, 2}},
+};
+
+TEST(QuantizeMixture, BundledModelHasTheTypesWeWouldChoose) {
+  // llama.cpp's own quantizer made that file.
+  const Expected<Model> model = Model::open(kBundled);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const MixtureContext context{.layers = 6, .tied_head = true};
+  int super_blocks = 0;
+  for (const TensorInfo& tensor : model->tensors()) {
+    TensorInfo source = tensor;
+    source.dtype = DType::f16;
+    EXPECT_EQ(info(choose_dtype(QuantizeType::q4_k_m, source, context)).name, info(tensor.dtype).name) << tensor.name;
+    super_blocks += tensor.dtype == DType::q4_k || tensor.dtype == DType::q6_k;
+  }
+  EXPECT_GT(super_blocks, 30);
+}
+
+TEST(QuantizeMixture, FavouredLayers) {
+  const MixtureContext context{.layers = 32, .tied_head = false};
+  const std::set<int> favoured = {0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31};
+  for (int layer = 0; layer < 32; ++layer) {
+    for (const char* part : {"attn_v", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "ffn_up", "attn_output"}) {
+      const std::string name = "blk." + std::to_string(layer) + "." + part + ".weight";
+      const TensorInfo tensor{name, DType::f16, {4096, 1024}, 0, 0, 0};
+      const bool sensitive = name.find("attn_v") != name.npos || name.find("ffn_down") != name.npos;
+      const bool more = sensitive && favoured.count(layer) > 0;
+      EXPECT_EQ(choose_dtype(QuantizeType::q4_k_m, tensor, context), more ? DType::q6_k : DType::q4_k) << name;
+      EXPECT_EQ(choose_dtype(QuantizeType::q4_k, tensor, context), DType::q4_k) << name;
+      EXPECT_EQ(choose_dtype(QuantizeType::q8_0, tensor, context), DType::q8_0) << name;
+    }
+  }
+}
+
+TEST(QuantizeMixture, HeadIsTheOutputOrTheTiedEmbedding) {
+  const TensorInfo embedding{"token_embd.weight", DType::f16, {256, 1000}, 0, 0, 0};
+  const TensorInfo output{"output.weight", DType::f16, {256, 1000}, 0, 0, 0};
+  const MixtureContext tied{.layers = 4, .tied_head = true}, untied{.layers = 4, .tied_head = false};
+  EXPECT_EQ(choose_dtype(QuantizeType::q4_k_m, embedding, tied), DType::q6_k);
+  EXPECT_EQ(choose_dtype(QuantizeType::q4_k_m, embedding, untied), DType::q4_k);
+  EXPECT_EQ(choose_dtype(QuantizeType::q4_k_m, output, untied), DType::q6_k);
+  EXPECT_EQ(choose_dtype(QuantizeType::q4_0, output, untied), DType::q6_k);
+  EXPECT_EQ(choose_dtype(QuantizeType::f16, output, untied), DType::f16);
+}
+
+TEST(QuantizeMixture, TypeNames) {
+  for (const QuantizeTypeInfo& row : quantize_types()) EXPECT_EQ(*quantize_type_from_name(row.name), row.type);
+  EXPECT_EQ(*quantize_type_from_name("q4_k_m"), QuantizeType::q4_k_m);
+  EXPECT_EQ(*quantize_type_from_name("q4_k_s"), QuantizeType::q4_k);
+  const Status status = quantize_type_from_name("q5_k_m").status();
+  EXPECT_EQ(status.code(), Code::unsupported);
+  EXPECT_NE(status.message().find("q5_k_m"), std::string::npos);
+  EXPECT_NE(status.message().find("Q4_K_M"), std::string::npos);
+}
+
+TEST_F(Quantize, EveryTensorGetsItsTypeAndItsWeights) {
+  const std::string in = make("in.gguf", kSmallMoe), out = path("out.gguf");
+  ASSERT_TRUE(quantize(in, out).ok());
+  const Model before = Model::open(in).value(), after = Model::open(out).value();
+  const std::vector<std::pair<std::string, DType>> wanted = {{"token_embd.weight", DType::q4_k},
+                                                             {"blk.0.attn_norm.weight", DType::f32},
+                                                             {"blk.0.attn_v.weight", DType::q4_k},
+                                                             {"blk.0.attn_v.bias", DType::f32},
+                                                             {"blk.0.ffn_gate_inp.weight", DType::f32},
+                                                             {"blk.0.ffn_gate_exps.weight", DType::q4_k},
+                                                             {"blk.0.ffn_down_exps.weight", DType::q8_0},  // rows of 96
+                                                             {"blk.0.ffn_down_exps.bias", DType::f32},
+                                                             {"blk.1.attn_v.weight", DType::q6_k},
+                                                             {"blk.1.odd.weight", DType::f16},  // rows of 50
+                                                             {"output.weight", DType::q6_k},
+                                                             {"table.weight", DType::i32}};
+  ASSERT_EQ(after.tensors().size(), wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto& [name, dtype] = wanted[i];
+    const TensorInfo& tensor = after.tensors()[i];
+    EXPECT_EQ(tensor.name, name);
+    EXPECT_EQ(info(tensor.dtype).name, info(dtype).name) << name;
+    EXPECT_EQ(tensor.shape, before.find(name)->shape) << name;
+    if (!info(dtype).computable) continue;
+    const double bound = dtype == DType::f32 ? 0 : dtype == DType::q4_k ? 0.073 : dtype == DType::q6_k ? 0.019 : 0.006;
+    EXPECT_LE(relative_error(weights(before, name), weights(after, name)), bound) << name;
+  }
+  const TensorInfo* table = after.find("table.weight");
+  EXPECT_EQ(file_bytes(out).substr(table->offset, table->bytes), std::string(4096, 7));
+  EXPECT_EQ(*after.get_int("general.file_type"), 15);
+  EXPECT_EQ(*after.get_int("general.quantization_version"), 2);
+  EXPECT_EQ(*after.get_strings("tokenizer.ggml.tokens"), *before.get_strings("tokenizer.ggml.tokens"));
+  EXPECT_EQ(files(), (std::set<std::string>{"in.gguf", "out.gguf"}));
+}
+
+TEST_F(Quantize, RealModelInEveryType) {
+  const Model before = Model::open(kDraft).value();
+  struct Row {
+    const char* name;
+    int file_type;
+    double bound;
+  };
+  // Rows of 128 and 384 leave the super-block types no place: they become Q8_0. Trained weights have outliers.
+  for (const Row& row : {Row{"F16", 1, 0}, Row{"BF16", 32, 0.002}, Row{"Q8_0", 7, 0.009}, Row{"Q4_0", 2, 0.13},
+                         Row{"Q6_K", 18, 0.009}, Row{"Q4_K", 14, 0.009}, Row{"Q4_K_M", 15, 0.009}}) {
+    const QuantizeOptions options{.type = *quantize_type_from_name(row.name)};
+    const Status status = quantize(kDraft, path("draft.gguf"), options);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const Model after = Model::open(path("draft.gguf")).value();
+    EXPECT_EQ(*after.get_int("general.file_type"), row.file_type);
+    EXPECT_EQ(*after.get_strings("tokenizer.ggml.merges"), *before.get_strings("tokenizer.ggml.merges"));
+    for (const TensorInfo& tensor : before.tensors()) {
+      EXPECT_LE(relative_error(weights(before, tensor.name), weights(after, tensor.name)), row.bound) << tensor.name;
+    }
+  }
+}
+
+TEST_F(Quantize, QuantizedInputIsDecodedFirst) {
+  const std::string in = make("in.gguf", {{"blk.0.attn_q.weight", DType::q4_k, {256, 33}}});
+  ASSERT_TRUE(quantize(in, path("out.gguf"), {.type = QuantizeType::f16}).ok());
+  const std::vector<float> exact = weights(*Model::open(in), "blk.0.attn_q.weight");
+  EXPECT_LT(relative_error(exact, weights(*Model::open(path("out.gguf")), "blk.0.attn_q.weight")), 3e-4);
+  // Its own type again: the bytes are copied, not coded a second time.
+  ASSERT_TRUE(quantize(in, path("same.gguf"), {.type = QuantizeType::q4_k}).ok());
+  EXPECT_EQ(weights(*Model::open(path("same.gguf")), "blk.0.attn_q.weight"), exact);
+}
+
+TEST_F(Quantize, ThreadsAndPiecesDoNotChangeAByte) {
+  // 700 x 512 elements are more than one piece, and the last piece is a short one.
+  const std::string in = make("in.gguf", kSmallMoe);
+  ASSERT_TRUE(quantize(in, path("one.gguf"), {.threads = 1}).ok());
+  ASSERT_TRUE(quantize(in, path("many.gguf"), {.threads = 5}).ok());
+  EXPECT_EQ(file_bytes(path("one.gguf")), file_bytes(path("many.gguf")));
+}
+
+TEST_F(Quantize, SplitInputBecomesOneFile) {
+  const std::string in = make("in.gguf", kSmallMoe),
+                    split = make("parts.gguf", kSmallMoe, 0, {.max_file_bytes = 500000});
+  ASSERT_NE(split, path("parts.gguf"));
+  ASSERT_TRUE(quantize(in, path("a.gguf")).ok());
+  ASSERT_TRUE(quantize(split, path("b.gguf")).ok());
+  EXPECT_EQ(file_bytes(path("a.gguf")), file_bytes(path("b.gguf")));
+  // And no part of the input may be the output.
+  EXPECT_EQ(quantize(split, Model::open(split)->paths()[1]).code(), Code::invalid_argument);
+}
+
+TEST_F(Quantize, RefusesToOverwriteItsInput) {
+  const std::string in = make("in.gguf", kSmallMoe), before = file_bytes(in);
+  fs::create_symlink(in, path("soft.gguf"));
+  fs::create_hard_link(in, path("hard.gguf"));
+  fs::create_hard_link(in, path("next.gguf.partial"));  // what the writer would use for next.gguf
+  for (const std::string& out : {in, path("soft.gguf"), path("hard.gguf"), path("./in.gguf"), path("next.gguf")}) {
+    const Status status = quantize(in, out);
+    EXPECT_EQ(status.code(), Code::invalid_argument) << out;
+    EXPECT_NE(status.message().find("input"), std::string::npos) << status.message();
+  }
+  EXPECT_EQ(file_bytes(in), before);
+}
+
+TEST_F(Quantize, BadWeightsAreNamedAndLeaveNoFile) {
+  const std::vector<Given> tensors = {{"blk.0.attn_q.weight", DType::f32, {256, 4}},
+                                      {"blk.0.attn_k.weight", DType::f32, {256, 2000}}};
+  const std::string old = make("out.gguf", {tensors[0]}), old_bytes = file_bytes(old);
+  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    const std::string in = make("in.gguf", tensors, poison);
+    for (const QuantizeType type : {QuantizeType::q4_k_m, QuantizeType::f16}) {
+      const Status status = quantize(in, old, {.type = type, .threads = 3});
+      EXPECT_EQ(status.code(), Code::corrupt);
+      EXPECT_NE(status.message().find("blk.0.attn_k.weight"), std::string::npos) << status.message();
+    }
+  }
+  const std::string large = make("in.gguf", tensors, 70000.0f);
+  const Status status = quantize(large, old, {.type = QuantizeType::f16});
+  EXPECT_EQ(status.code(), Code::unsupported);
+  EXPECT_NE(status.message().find("BF16"), std::string::npos) << status.message();
+  EXPECT_EQ(file_bytes(old), old_bytes);  // an older file of that name is still whole
+  EXPECT_TRUE(quantize(large, old, {.type = QuantizeType::bf16}).ok());
+  EXPECT_EQ(files(), (std::set<std::string>{"in.gguf", "out.gguf"}));
+}
+
+TEST_F(Quantize, MissingInputAndFolder) {
+  EXPECT_EQ(quantize(path("none.gguf"), path("out.gguf")).code(), Code::not_found);
+  EXPECT_EQ(quantize(kDraft, path("no/such/folder.gguf")).code(), Code::io_error);
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(Quantize, ProgressRisesToTheTotal) {
+  std::uint64_t last = 0, total = 0;
+  bool rising = true;
+  QuantizeOptions options{.threads = 2};
+  options.progress = [&](std::uint64_t done, std::uint64_t all) {
+    rising &= done >= last && done <= all && (total == 0 || all == total);
+    last = done;
+    total = all;
+  };
+  ASSERT_TRUE(quantize(kDraft, path("out.gguf"), options).ok());
+  EXPECT_TRUE(rising);
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(total, Model::open(kDraft)->tensor_bytes());
+}
+
+TEST_F(Quantize, CancelLeavesNoFile) {
+  std::atomic<bool> cancel = false;
+  QuantizeOptions options{.threads = 2};
+  options.cancel = &cancel;
+  options.progress = [&](std::uint64_t, std::uint64_t) { cancel = true; };
+  EXPECT_EQ(quantize(kDraft, path("out.gguf"), options).code(), Code::cancelled);
+  EXPECT_TRUE(files().empty());
+}
+
+}  // namespace
+}  // namespace millrace::modelfile
