@@ -1,0 +1,156 @@
+// Writes small GGUF models for tests: every key and tensor can be changed or left out, to see what is said about it.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "modelfile/gguf_writer.h"
+#include "tensor/codec.h"
+
+namespace millrace::test {
+
+class TinyModel {
+ public:
+  struct Tensor {
+    std::string name;
+    DType dtype = DType::f32;
+    std::vector<std::int64_t> shape;
+    std::vector<float> values;  // random where empty
+  };
+
+  std::map<std::string, modelfile::Value> keys;
+  std::vector<Tensor> tensors;
+
+  /// 2 layers of width 64, 4 heads of 16 sharing 2 KV heads, 96 words.
+  static TinyModel llama(bool tied) {
+    TinyModel model = base("llama", tied);
+    model.set("feed_forward_length", 128u);
+    for (int layer = 0; layer < 2; ++layer) {
+      model.attention(layer);
+      model.add(layer, "ffn_gate.weight", {64, 128});
+      model.add(layer, "ffn_up.weight", {64, 128});
+      model.add(layer, "ffn_down.weight", {128, 64});
+    }
+    return model;
+  }
+
+  /// The same with 4 experts of width 32, 2 a token, and normalised heads.
+  static TinyModel qwen3moe() {
+    TinyModel model = base("qwen3moe", true);
+    model.set("expert_count", 4u);
+    model.set("expert_used_count", 2u);
+    model.set("expert_feed_forward_length", 32u);
+    for (int layer = 0; layer < 2; ++layer) {
+      // Experts before the trunk, as files may have it: the order in the file must not matter.
+      model.add(layer, "ffn_down_exps.weight", {32, 64, 4});
+      model.add(layer, "ffn_gate_exps.weight", {64, 32, 4});
+      model.add(layer, "ffn_up_exps.weight", {64, 32, 4});
+      model.attention(layer);
+      model.add(layer, "attn_q_norm.weight", {16});
+      model.add(layer, "attn_k_norm.weight", {16});
+      model.add(layer, "ffn_gate_inp.weight", {64, 4});
+    }
+    return model;
+  }
+
+  template <typename T>
+  void set(const std::string& key, T value) {
+    keys[architecture + "." + key] = modelfile::Value(value);
+  }
+  void add(const std::string& name, std::vector<std::int64_t> shape) {
+    tensors.push_back({name, DType::f32, std::move(shape), {}});
+  }
+  void add(int layer, const std::string& name, std::vector<std::int64_t> shape) {
+    add("blk." + std::to_string(layer) + "." + name, std::move(shape));
+  }
+  Tensor& tensor(const std::string& name) {
+    for (Tensor& tensor : tensors)
+      if (tensor.name == name) return tensor;
+    ADD_FAILURE() << "the tiny model has no " << name;
+    return tensors.front();
+  }
+  void remove(const std::string& name) {
+    std::erase_if(tensors, [&](const Tensor& tensor) { return tensor.name == name; });
+  }
+
+  /// Writes the model and opens it. `name` keeps tests of one program apart.
+  modelfile::Model open(const std::string& name) const {
+    const std::string path = write(name);
+    Expected<modelfile::Model> opened = modelfile::Model::open(path);
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    return opened.ok() ? *opened : modelfile::Model();
+  }
+
+  std::string write(const std::string& name) const {
+    const std::string path =
+        (std::filesystem::temp_directory_path() / (name + "-" + std::to_string(::getpid()) + ".gguf")).string();
+    files().paths.insert(path);
+    modelfile::Writer writer(path);
+    for (const auto& [key, value] : keys) expect_ok(writer.add(key, value));
+    for (const Tensor& tensor : tensors) expect_ok(writer.declare(tensor.name, tensor.dtype, tensor.shape));
+    expect_ok(writer.begin());
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal(0, 0.1f);
+    for (const Tensor& tensor : tensors) {
+      std::int64_t count = 1;
+      for (const std::int64_t dim : tensor.shape) count *= dim;
+      std::vector<float> values = tensor.values;
+      while (static_cast<std::int64_t>(values.size()) < count) values.push_back(normal(random));
+      std::vector<std::byte> bytes(static_cast<std::size_t>(row_bytes(tensor.dtype, count)));
+      if (can_encode(tensor.dtype)) encode_row(tensor.dtype, values.data(), count, bytes.data());
+      expect_ok(writer.write_tensor_data(bytes));
+    }
+    expect_ok(writer.finish());
+    return path;
+  }
+
+ private:
+  /// What was written goes away with the test program.
+  struct Files {
+    std::set<std::string> paths;
+    ~Files() {
+      for (const std::string& path : paths) std::filesystem::remove(path);
+    }
+  };
+  static Files& files() {
+    static Files instance;
+    return instance;
+  }
+
+  static TinyModel base(const std::string& architecture, bool tied) {
+    TinyModel model;
+    model.architecture = architecture;
+    model.keys["general.architecture"] = modelfile::Value(architecture);
+    model.keys["general.name"] = modelfile::Value(std::string("tiny"));
+    model.set("block_count", 2u);
+    model.set("context_length", 512u);
+    model.set("embedding_length", 64u);
+    model.set("attention.head_count", 4u);
+    model.set("attention.head_count_kv", 2u);
+    model.set("attention.layer_norm_rms_epsilon", 1e-5f);
+    if (!tied) model.add("output.weight", {64, 96});
+    model.add("output_norm.weight", {64});
+    model.add("token_embd.weight", {64, 96});
+    return model;
+  }
+  void attention(int layer) {
+    add(layer, "attn_k.weight", {64, 32});
+    add(layer, "attn_norm.weight", {64});
+    add(layer, "attn_output.weight", {64, 64});
+    add(layer, "attn_q.weight", {64, 64});
+    add(layer, "attn_v.weight", {64, 32});
+    add(layer, "ffn_norm.weight", {64});
+  }
+  static void expect_ok(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
+
+  std::string architecture;
+};
+
+}  // namespace millrace::test
