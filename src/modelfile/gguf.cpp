@@ -1,9 +1,8 @@
 #include "modelfile/gguf.h"
 
-#include <cstdio>
 #include <filesystem>
-#include <limits>
 #include <optional>
+#include <system_error>
 
 #include "modelfile/escape.h"
 #include "modelfile/gguf_parser.h"
@@ -47,6 +46,26 @@ Status check_split_keys(const Model& split, std::int64_t number, std::int64_t co
                  own_number + 1, own_count, number, count);
   }
   return {};
+}
+
+/// A file that is named as a split but holds no split keys: its siblings are missing, or its name is wrong.
+Status check_unkeyed_split(const std::string& path) {
+  const auto name = split_name(path);
+  if (!name || name->count == 1) return {};
+  for (std::int64_t i = 1; i <= name->count; ++i) {
+    const std::string sibling = fmt::format("{}-{:05}-of-{:05}.gguf", name->prefix, i, name->count);
+    std::error_code ignored;
+    if (std::filesystem::exists(sibling, ignored)) continue;
+    return error(
+        Code::not_found,
+        "{}: split {} of {} is missing; download it into the same folder (or rename {} if it is a whole model)",
+        escape(sibling), i, name->count, escape(path));
+  }
+  return error(
+      Code::corrupt,
+      "{}: is named as split {} of {} but has no split.count key; download the splits again (or rename it if it "
+      "is a whole model)",
+      escape(path), name->number, name->count);
 }
 
 /// Opens all splits of the model that `first`, already read from `path`, belongs to.
@@ -93,6 +112,7 @@ std::int64_t TensorInfo::rows() const {
 
 Expected<Model> Model::open(const std::string& path, const OpenOptions& options) {
   MR_ASSIGN_OR_RETURN(Model model, GgufParser::open_one(path, options));
+  if (!model.has(kSplitCountKey)) MR_RETURN_IF_ERROR(check_unkeyed_split(path));
   MR_ASSIGN_OR_RETURN(const std::int64_t count, model.get_int_or(kSplitCountKey, 1));
   if (count > 1) return open_splits(std::move(model), path, options);
   return model;

@@ -47,6 +47,36 @@ bool is_vocabulary(std::string_view key) {
          key == "tokenizer.ggml.merges";
 }
 
+/// Names of tensor types that GGUF has and Millrace does not, for messages: " (IQ2_XXS)", or nothing.
+std::string_view foreign_type_name(std::uint32_t id) {
+  switch (id) {
+    case 9:
+      return " (Q8_1)";
+    case 15:
+      return " (Q8_K)";
+    case 16:
+      return " (IQ2_XXS)";
+    case 17:
+      return " (IQ2_XS)";
+    case 18:
+      return " (IQ3_XXS)";
+    case 19:
+      return " (IQ1_S)";
+    case 21:
+      return " (IQ3_S)";
+    case 22:
+      return " (IQ2_S)";
+    case 29:
+      return " (IQ1_M)";
+    case 34:
+      return " (TQ1_0)";
+    case 35:
+      return " (TQ2_0)";
+    default:
+      return "";
+  }
+}
+
 /// What a file that is not a GGUF most likely is, from its first bytes.
 std::string_view guess_format(std::string_view head) {
   if (head.starts_with("version "))
@@ -346,7 +376,12 @@ Status GgufParser::parse_tensor(std::uint64_t index) {
   MR_RETURN_IF_ERROR(cursor_.read_number(type, what));
   MR_RETURN_IF_ERROR(cursor_.read_number(tensor.offset, what));
   const Expected<DType> dtype = dtype_from_id(type);
-  if (!dtype.ok()) return dtype.status().with_context(what);
+  if (!dtype.ok()) {
+    return error(Code::unsupported,
+                 "{} is of type {}{}, which Millrace does not read; use the model in another quantization, for example "
+                 "Q4_K_M",
+                 what, type, foreign_type_name(type));
+  }
   tensor.dtype = dtype.value();
   const DTypeInfo& layout = info(tensor.dtype);
   if (tensor.cols() % layout.block_elements != 0) {
