@@ -6,20 +6,26 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/status.h"
+#include "device/host_memory.h"
 #include "residency/unit.h"
 
 namespace millrace::residency {
 
+/// Weight memory from this size on lies in huge pages: they more than double O_DIRECT on some disks. Below it their
+/// rounding would show in the budget.
+constexpr std::uint64_t kHugeWeightBytes = 64u << 20;
+
 /// Measured rates of this machine (`millrace calibrate`), in bytes per second. 0: not measured (or not there).
 struct Rates {
-  double disk = 0;          // O_DIRECT reads into huge pages
-  double ram = 0;           // all threads reading RAM
-  double cpu_decode = 0;    // weight bytes per second through the decode kernels (at most ram)
+  double disk = 0;        // O_DIRECT reads into huge pages
+  double ram = 0;         // all threads reading RAM
+  double cpu_decode = 0;  // weight bytes per second through the decode kernels (at most ram)
   double host_to_device = 0;
   double device_memory = 0;
   double cpu_prefill_macs = 0;  // multiply-accumulates per second of a prompt
-  std::string machine;      // what was measured: CPU, cores, disk
+  std::string machine;          // what was measured: CPU, cores, disk
 };
 Expected<Rates> parse_rates_json(const std::string& text);
 std::string rates_to_json(const Rates& rates);
@@ -30,28 +36,38 @@ std::string_view tier_name(Tier tier);
 std::string_view executor_name(Executor executor);
 
 struct PlanOptions {
-  std::uint64_t ram_bytes = UINT64_MAX;   // the cap on everything
-  std::uint64_t fixed_bytes = 0;          // activations, KV floor, tokenizer, program: not for weights
+  std::uint64_t ram_bytes = UINT64_MAX;  // the cap on everything
+  std::uint64_t fixed_bytes = 0;         // activations, KV floor, tokenizer, program: not for weights
   std::uint64_t kv_bytes_per_token = 0;
-  std::int64_t context_tokens = 0;        // KV planned for
-  int top_k = 0;                          // experts a token uses in a layer; 0 for dense models
+  std::int64_t context_tokens = 0;               // KV planned for
+  int top_k = 0;                                 // experts a token uses in a layer; 0 for dense models
   std::uint64_t ring_bytes_wanted = 256u << 20;  // prefetch window for units on disk
 };
 
 /// How the weight store uses its bytes.
 struct Plan {
-  struct Home { Tier tier = Tier::disk; Executor executor = Executor::cpu; };
-  std::vector<Home> homes;            // by unit index. A disk home: streamed through the ring, or cached (experts)
+  struct Home {
+    Tier tier = Tier::disk;
+    Executor executor = Executor::cpu;
+  };
+  std::vector<Home> homes;           // by unit index. A disk home: streamed through the ring, or cached (experts)
+  std::vector<bool> resident_tiles;  // by tile index: kept in RAM. Ordered units may be at home in part: then their
+                                     // home is disk and the tiles marked here are not read again
   bool embedding_rows_from_disk = false;  // the embedding's rows are read one by one, as tokens need them
-  std::uint64_t resident_bytes = 0;   // memory for units whose home is RAM
-  std::uint64_t ring_slot_bytes = 0;  // one slot of the ring for ordered tiles
+  std::uint64_t row_scratch_bytes = 0;    // for reading them
+  std::uint64_t resident_bytes = 0;       // memory for resident tiles
+  std::uint64_t ring_slot_bytes = 0;      // one slot of the ring for ordered tiles
   int ring_slots = 0;
   std::uint64_t expert_slot_bytes = 0;
-  int expert_slots = 0;               // 0: dense, or all experts at home in RAM
+  int expert_slots = 0;  // 0: dense. One for each expert tile: all experts are at home in RAM
   std::uint64_t fixed_bytes = 0;
 
+  /// What the weight store takes: the sum of the above, in whole huge pages where it uses them.
   std::uint64_t weight_memory_bytes() const {
-    return resident_bytes + ring_slot_bytes * ring_slots + expert_slot_bytes * expert_slots;
+    const std::uint64_t sum = row_scratch_bytes + resident_bytes +
+                              ring_slot_bytes * static_cast<std::uint64_t>(ring_slots) +
+                              expert_slot_bytes * static_cast<std::uint64_t>(expert_slots);
+    return sum < kHugeWeightBytes ? sum : round_up(sum, device::kHugePageBytes);
   }
 
   /// One row a tier and kind, as printed.
@@ -59,7 +75,7 @@ struct Plan {
     std::string tier, what, executor, bound;  // bound: "disk", "ram", "compute"
     std::int64_t units = 0;
     std::uint64_t bytes = 0;
-    double bytes_per_token = 0;   // read from that tier for one decoded token
+    double bytes_per_token = 0;  // read from that tier for one decoded token
     double milliseconds = 0;
   };
   std::vector<Row> rows;

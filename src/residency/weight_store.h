@@ -53,16 +53,17 @@ class Lease {
 enum class CachePolicy { lru, lfu };  // lfu: frequency with decay, recency breaks ties
 
 struct StoreCounters {
-  std::uint64_t hits = 0, misses = 0;            // experts: leases that found their tile present or already coming for
-                                                 // this very use count as they were met at lease time
-  std::uint64_t ordered_hits = 0, ordered_misses = 0;
-  std::uint64_t bytes_from_disk = 0;             // weights delivered by storage
-  std::uint64_t bytes_used = 0;                  // weights leased (the memory tier's traffic)
-  std::uint64_t stall_ns = 0;                    // executor waiting for bytes
+  std::uint64_t hits = 0, misses = 0;  // experts: leases that started no read, and those that did. A miss is
+                                       // counted once, by the lease that met it, however often it is leased
+                                       // again while it comes
+  std::uint64_t ordered_hits = 0, ordered_misses = 0;  // ordered tiles: bytes were there at lease time, or not yet
+  std::uint64_t bytes_from_disk = 0;                   // weights delivered by storage
+  std::uint64_t bytes_used = 0;                        // weights leased (the memory tier's traffic)
+  std::uint64_t stall_ns = 0;                          // executor waiting for bytes
   std::uint64_t passes = 0;
   std::uint64_t evictions = 0;
-  std::vector<std::uint32_t> layer_faults;       // experts read, by layer
-  std::vector<std::uint32_t> peak_working_set;   // distinct experts used in one pass, by layer, at most
+  std::vector<std::uint32_t> layer_faults;      // expert tiles read, by layer
+  std::vector<std::uint32_t> peak_working_set;  // distinct experts used in one pass, by layer, at most
 };
 
 struct StoreOptions {
@@ -88,11 +89,18 @@ class WeightStore {
   virtual Expected<Lease> lease(std::int32_t tile) = 0;
   /// The same without waiting for a slot: nullopt when none is free now. For running ahead on the router's choice.
   virtual std::optional<Lease> try_lease(std::int32_t tile) = 0;
-  /// True if the tile's bytes are in memory now.
+  /// True if the tile's bytes are in memory, as of the executor's last call.
   virtual bool present(std::int32_t tile) const = 0;
 
   /// Reads single rows of a part straight from the file (embedding rows). out: [rows.size(), row_bytes] dense.
   virtual Status read_rows(WeightRef part, std::span<const std::int64_t> rows, std::byte* out) = 0;
+
+  /// Makes room for others: drops expert slots, then ring slots beyond two, then resident tiles (which then stream
+  /// through the ring), never a leased or loading one, and never below what a pass needs. Returns the bytes given back
+  /// to the budget. Any thread; the budget's reclaimer calls it.
+  virtual std::uint64_t give_way(std::uint64_t bytes) = 0;
+  /// Takes back what was given, as far as the budget has room with some to spare. begin_pass() calls it.
+  virtual void take_back() = 0;
 
   virtual int expert_slots() const = 0;  // now (elastic)
   virtual StoreCounters counters() const = 0;
@@ -104,6 +112,7 @@ class WeightStore {
   virtual bool ready(std::int32_t tile) const = 0;
   virtual const std::byte* segment(std::int32_t tile, std::size_t i) const = 0;
   virtual void unpin(std::int32_t tile) = 0;
+  Lease make_lease(std::int32_t tile);
 };
 
 }  // namespace millrace::residency

@@ -1,0 +1,307 @@
+#include "residency/store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/bytes.h"
+
+namespace millrace::residency {
+namespace {
+
+// How far reads for later run ahead of those needed now: as deep as the disk likes, but where experts are chosen late
+// their reads must not stand in a long queue.
+constexpr std::uint64_t kOrderedInFlight = 256 * kMiB;
+constexpr std::uint64_t kOrderedInFlightBesideExperts = 16 * kMiB;
+constexpr std::uint64_t kWarmUpInFlight = 32 * kMiB;
+constexpr std::size_t kLoadsForDemand = 64;  // kept free of prefetch
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
+}  // namespace
+
+void Store::begin_pass() {
+  take_back();
+  std::lock_guard lock(mutex_);
+  ++counters_.passes;
+  ring_->start_pass(++pass_);
+  std::fill(working_set_.begin(), working_set_.end(), 0);
+  advance();
+}
+
+void Store::end_pass() {
+  std::lock_guard lock(mutex_);
+  // From here on every tile's next use is in the pass to come.
+  ring_->start_pass(++pass_);
+  advance();
+}
+
+bool Store::available(const TileState& state) const {
+  return state.status == TileStatus::ready || state.status == TileStatus::loading;
+}
+
+/// An untied embedding on disk has no memory of its own.
+bool Store::by_rows_only(std::int32_t tile) const {
+  return tiles_[tile].place == Place::ring && tiles_[tile].position < 0;
+}
+
+Expected<Lease> Store::lease(std::int32_t tile) {
+  std::unique_lock lock(mutex_);
+  if (by_rows_only(tile)) return error(Code::internal, "{} is not at home; read its rows one by one", describe(tile));
+  finish_loads();
+  TileState& state = tiles_[tile];
+  const bool was_ready = state.status == TileStatus::ready;
+  bool started = false;
+  while (!available(state)) {
+    started = start(tile, true);
+    if (started) break;
+    const std::int32_t load = load_to_wait_for(state.place);
+    if (load < 0)
+      return error(Code::internal, "no memory for {}: every slot is leased; drop a lease before taking another",
+                   describe(tile));
+    block_on(lock, load);
+  }
+  grant(tile, was_ready, started);
+  return make_lease(tile);
+}
+
+std::optional<Lease> Store::try_lease(std::int32_t tile) {
+  std::lock_guard lock(mutex_);
+  if (by_rows_only(tile)) return std::nullopt;
+  finish_loads();
+  const bool was_ready = tiles_[tile].status == TileStatus::ready;
+  bool started = false;
+  if (!available(tiles_[tile])) {
+    started = start(tile, true);
+    if (!started) return std::nullopt;
+  }
+  grant(tile, was_ready, started);
+  return make_lease(tile);
+}
+
+void Store::grant(std::int32_t tile, bool was_ready, bool started) {
+  const Tile& what = units_.tiles()[tile];
+  const Unit& unit = units_.units()[what.unit];
+  TileState& state = tiles_[tile];
+  ++state.pins;
+  counters_.bytes_used += what.bytes;
+  if (unit.kind == UnitKind::expert) {
+    ++(started ? counters_.misses : counters_.hits);
+    if (state.place == Place::expert) experts_->touch(tile, static_cast<std::uint32_t>(counters_.passes));
+    if (unit_pass_[what.unit] != pass_) {
+      unit_pass_[what.unit] = pass_;
+      const std::uint32_t distinct = ++working_set_[unit.layer];
+      counters_.peak_working_set[unit.layer] = std::max(counters_.peak_working_set[unit.layer], distinct);
+    }
+  } else {
+    ++(was_ready ? counters_.ordered_hits : counters_.ordered_misses);
+    // A tied embedding stands at the end of the order; rows looked up at the start of a pass are not that use.
+    const bool early = unit.kind == UnitKind::embedding && !ring_->comes_now(tile);
+    if (!early) {
+      state.used_pass = pass_;
+      ring_->reach(tile);
+    }
+  }
+  if (!mapped_) advance();
+}
+
+bool Store::start(std::int32_t tile, bool demand) {
+  if (loader_->free_loads() == 0) return false;
+  TileState& state = tiles_[tile];
+  std::byte* memory = nullptr;
+  if (state.place == Place::resident) {
+    memory = memory_.data(homes_[tile]);
+  } else {
+    const std::int32_t slot = slot_for(tile, demand);
+    if (slot < 0) return false;
+    state.slot = slot;
+    if (state.place == Place::expert) {
+      experts_->put(slot, tile);
+      memory = memory_.data(expert_piece(slot));
+    } else {
+      ring_->put(slot, tile);
+      memory = memory_.data(ring_piece(slot));
+    }
+  }
+  if (state.status == TileStatus::failed) failures_.erase(tile);
+  const Unit& unit = units_.units()[units_.tiles()[tile].unit];
+  if (unit.kind == UnitKind::expert) ++counters_.layer_faults[unit.layer];
+  state.status = TileStatus::loading;
+  state.memory = memory;
+  state.load = loader_->start(tile, memory);
+  return true;
+}
+
+/// A slot for the tile, emptied if need be; -1 if none can be had now.
+std::int32_t Store::slot_for(std::int32_t tile, bool demand) {
+  if (tiles_[tile].place == Place::expert) {
+    const std::int32_t slot = experts_->free_slot();
+    if (slot >= 0 || !demand) return slot;
+    const std::int32_t victim = experts_->victim();
+    if (victim >= 0) evict(experts_->slots()[victim].tile);
+    return victim;
+  }
+  const std::int32_t slot = ring_->free_slot();
+  if (slot >= 0) return slot;
+  const std::int32_t victim = demand ? ring_->victim_for_demand() : ring_->victim_for_fetch();
+  if (victim >= 0) evict(ring_->slots()[victim].tile);
+  return victim;
+}
+
+void Store::evict(std::int32_t tile) {
+  TileState& state = tiles_[tile];
+  MR_ASSERT(state.pins == 0 && state.status == TileStatus::ready);
+  ++counters_.evictions;
+  leave_slot(tile, true);
+  state.status = TileStatus::absent;
+}
+
+void Store::leave_slot(std::int32_t tile, bool fetch_again) {
+  TileState& state = tiles_[tile];
+  if (state.slot >= 0) {
+    if (state.place == Place::expert) {
+      experts_->clear(state.slot);
+    } else {
+      ring_->clear(state.slot, fetch_again);
+    }
+  }
+  state.slot = -1;
+  state.memory = nullptr;
+}
+
+void Store::finish_loads() {
+  loader_->finish([this](std::int32_t tile, const Status& status) { finished(tile, status); });
+}
+
+void Store::finished(std::int32_t tile, const Status& status) {
+  TileState& state = tiles_[tile];
+  state.load = -1;
+  if (status.ok()) {
+    state.status = TileStatus::ready;
+    counters_.bytes_from_disk += units_.tiles()[tile].bytes;
+    return;
+  }
+  leave_slot(tile, false);
+  state.status = TileStatus::absent;
+  if (state.pins > 0) {
+    state.status = TileStatus::failed;
+    failures_[tile] = status.with_context(fmt::format("reading {}", describe(tile)));
+  }
+}
+
+/// Starts the reads that pass order asks for next, as far as slots and the disk's queue allow.
+void Store::advance() {
+  finish_loads();
+  const std::uint64_t limit = has_experts_ ? kOrderedInFlightBesideExperts : kOrderedInFlight;
+  while (loader_->bytes_in_flight() < limit && loader_->free_loads() > kLoadsForDemand) {
+    const std::int32_t tile = ring_->next_to_fetch();
+    if (tile < 0 || !start(tile, false)) break;
+    ring_->fetched();
+  }
+  warm_up();
+}
+
+/// Loads what will stay, once the ring has all it can hold: the disk does not idle in the first pass.
+void Store::warm_up() {
+  while (warm_next_ < warm_.size() && loader_->bytes_in_flight() < kWarmUpInFlight &&
+         loader_->free_loads() > kLoadsForDemand) {
+    const std::int32_t tile = warm_[warm_next_++];
+    if (tiles_[tile].status != TileStatus::absent || tiles_[tile].place == Place::ring) continue;
+    if (!start(tile, false)) break;
+  }
+}
+
+/// The load whose end may free what a tile of this place needs; -1: nothing will become free by itself.
+std::int32_t Store::load_to_wait_for(Place place) const {
+  if (loader_->active().empty()) return -1;
+  if (loader_->free_loads() == 0) return loader_->active().front();
+  for (const std::int32_t load : loader_->active()) {
+    const TileState& other = tiles_[loader_->tile_of(load)];
+    if (other.place == place && other.pins == 0) return load;
+  }
+  return -1;
+}
+
+void Store::block_on(std::unique_lock<std::mutex>& lock, std::int32_t load) {
+  if (!loader_->done(load)) {
+    lock.unlock();
+    const std::uint64_t begin = now_ns();
+    loader_->wait_for(load);
+    const std::uint64_t waited = now_ns() - begin;
+    lock.lock();
+    counters_.stall_ns += waited;
+  }
+  finish_loads();
+}
+
+Status Store::wait(std::int32_t tile) {
+  std::unique_lock lock(mutex_);
+  TileState& state = tiles_[tile];
+  if (state.status == TileStatus::loading) {
+    advance();
+    if (state.status == TileStatus::loading) block_on(lock, state.load);
+  }
+  if (state.status == TileStatus::ready) return {};
+  const auto failure = failures_.find(tile);
+  if (failure != failures_.end()) return failure->second;
+  return error(Code::internal, "{} was waited for without a lease", describe(tile));
+}
+
+bool Store::ready(std::int32_t tile) const {
+  std::lock_guard lock(mutex_);
+  const TileState& state = tiles_[tile];
+  return state.status != TileStatus::loading || loader_->done(state.load);
+}
+
+bool Store::present(std::int32_t tile) const {
+  std::lock_guard lock(mutex_);
+  return tiles_[tile].status == TileStatus::ready;
+}
+
+const std::byte* Store::segment(std::int32_t tile, std::size_t i) const {
+  const Tile& what = units_.tiles()[tile];
+  const Segment& segment = what.segments[i];
+  if (!mapped_) return tiles_[tile].memory + segment.slot_offset;
+  return backend_.in_place(units_.units()[what.unit].parts[segment.part].file, segment.file_offset, segment.bytes);
+}
+
+void Store::unpin(std::int32_t tile) {
+  std::lock_guard lock(mutex_);
+  TileState& state = tiles_[tile];
+  MR_ASSERT(state.pins > 0);
+  if (--state.pins > 0 || mapped_) return;
+  if (state.status == TileStatus::failed) {
+    state.status = TileStatus::absent;
+    failures_.erase(tile);
+  }
+  if (state.place == Place::ring) advance();
+}
+
+int Store::expert_slots() const {
+  std::lock_guard lock(mutex_);
+  return experts_->live_slots();
+}
+
+StoreCounters Store::counters() const {
+  std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+std::string Store::describe(std::int32_t tile) const {
+  const Tile& what = units_.tiles()[tile];
+  if (what.segments.empty()) return fmt::format("tile {}", tile);
+  const Segment& segment = what.segments.front();
+  const Unit& unit = units_.units()[what.unit];
+  std::string text = unit.parts[segment.part].name;
+  if (unit.expert >= 0) text += fmt::format(" of expert {}", unit.expert);
+  if (segment.row_end - segment.row_begin < unit.parts[segment.part].rows)
+    text += fmt::format(" rows {} to {}", segment.row_begin, segment.row_end - 1);
+  if (what.segments.size() > 1) text += fmt::format(" and {} more", what.segments.size() - 1);
+  return text;
+}
+
+}  // namespace millrace::residency

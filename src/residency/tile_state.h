@@ -1,0 +1,26 @@
+// What the weight store knows of each tile while it runs. Internal to the store.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace millrace::residency {
+
+enum class Place : std::uint8_t { mapped, resident, ring, expert };
+enum class TileStatus : std::uint8_t { absent, loading, ready, failed };
+
+/// Invariants: `memory` is set while loading or ready (mapped tiles have none). A tile with pins > 0 keeps its memory
+/// until its read fails. A failed tile holds no memory and becomes absent with its last pin. GUARDED_BY the store's
+/// mutex, except that the executor thread may read `memory` of a tile it has pinned.
+struct TileState {
+  Place place = Place::ring;
+  TileStatus status = TileStatus::absent;
+  std::int32_t pins = 0;
+  std::int32_t slot = -1;       // in the ring or the expert cache, while it holds one
+  std::int32_t load = -1;       // in the loader, while loading
+  std::int32_t position = -1;   // in pass order, for ordered tiles
+  std::uint32_t used_pass = 0;  // the last pass that leased it
+  std::byte* memory = nullptr;  // where its slot begins
+};
+
+}  // namespace millrace::residency

@@ -1,0 +1,210 @@
+#include "residency/weight_store.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "residency/store.h"
+
+namespace millrace::residency {
+namespace {
+
+constexpr std::size_t kLoads = 192;    // reads of tiles under way at most
+constexpr std::size_t kLeastRing = 2;  // one tile computed while the next comes
+
+}  // namespace
+
+Lease::Lease(Lease&& other) noexcept
+    : store_(std::exchange(other.store_, nullptr)), tile_(std::exchange(other.tile_, -1)) {}
+
+Lease& Lease::operator=(Lease&& other) noexcept {
+  if (this != &other) {
+    if (store_ != nullptr) store_->unpin(tile_);
+    store_ = std::exchange(other.store_, nullptr);
+    tile_ = std::exchange(other.tile_, -1);
+  }
+  return *this;
+}
+
+Lease::~Lease() {
+  if (store_ != nullptr) store_->unpin(tile_);
+}
+
+Status Lease::wait() {
+  if (store_ == nullptr) return error(Code::internal, "an empty lease cannot be waited for");
+  return store_->wait(tile_);
+}
+
+bool Lease::ready() const { return store_ != nullptr && store_->ready(tile_); }
+
+const std::byte* Lease::segment(std::size_t i) const { return store_->segment(tile_, i); }
+
+Lease WeightStore::make_lease(std::int32_t tile) {
+  Lease lease;
+  lease.store_ = this;
+  lease.tile_ = tile;
+  return lease;
+}
+
+Expected<std::unique_ptr<WeightStore>> WeightStore::create(const UnitTable& units, const Plan& plan,
+                                                           storage::Backend& backend, Budget& budget,
+                                                           const StoreOptions& options) {
+  auto store = std::make_unique<Store>(units, plan, backend, budget, options);
+  MR_RETURN_IF_ERROR(store->open());
+  budget.set_reclaimer([raw = store.get()](std::uint64_t bytes) { return raw->give_way(bytes); });
+  return std::unique_ptr<WeightStore>(std::move(store));
+}
+
+Store::Store(const UnitTable& units, const Plan& plan, storage::Backend& backend, Budget& budget, StoreOptions options)
+    : units_(units), plan_(plan), backend_(backend), budget_(budget), options_(options) {}
+
+Store::~Store() { budget_.set_reclaimer(nullptr); }
+
+Status Store::open() {
+  tiles_.resize(units_.tiles().size());
+  MR_RETURN_IF_ERROR(check_plan());
+  mapped_ = map_in_place();
+  place_tiles();
+  lay_out();
+  const bool huge = plan_.weight_memory_bytes() >= kHugeWeightBytes;
+  MR_ASSIGN_OR_RETURN(
+      memory_, WeightMemory::create(mapped_ ? 0 : address_bytes_, huge ? device::Pages::huge : device::Pages::normal));
+  if (!mapped_) {
+    memory_.use(row_scratch_);
+    for (const std::int32_t tile : home_order_) memory_.use(homes_[tile]);
+    homes_live_ = home_order_.size();
+    for (int i = 0; i < plan_.ring_slots; ++i) {
+      memory_.use(ring_piece(i));
+      ring_->set_live(i, true);
+    }
+    for (int i = 0; i < plan_.expert_slots; ++i) {
+      memory_.use(expert_piece(i));
+      experts_->set_live(i, true);
+    }
+    MR_RETURN_IF_ERROR(memory_.reserve(budget_));
+  }
+  set_up_counters();
+  loader_ = std::make_unique<TileLoader>(units_, backend_, mapped_ ? 1 : kLoads, options_.poison_evicted);
+  return {};
+}
+
+/// A plan made for another table, or with slots too small, is our own bug; it must not become a wild write.
+Status Store::check_plan() const {
+  const auto wrong = [](const char* what) {
+    return error(Code::internal, "the plan does not fit the model: {}", what);
+  };
+  const auto& tiles = units_.tiles();
+  if (plan_.resident_tiles.size() != tiles.size()) return wrong("it was made for other tiles");
+  const bool tied = units_.tied_head();
+  for (std::size_t t = 0; t < tiles.size(); ++t) {
+    if (plan_.resident_tiles[t]) continue;
+    const UnitKind kind = units_.units()[tiles[t].unit].kind;
+    if (kind == UnitKind::expert) {
+      if (plan_.expert_slots < 1 || plan_.expert_slot_bytes < tiles[t].slot_bytes) return wrong("no slot for experts");
+    } else if (kind != UnitKind::embedding || tied) {
+      if (plan_.ring_slots < static_cast<int>(kLeastRing) || plan_.ring_slot_bytes < tiles[t].slot_bytes)
+        return wrong("no ring for streamed tiles");
+    }
+  }
+  return {};
+}
+
+bool Store::map_in_place() {
+  if (units_.tiles().empty()) return false;
+  for (const Tile& tile : units_.tiles())
+    for (const Span& span : tile.spans)
+      if (backend_.in_place(span.file, span.file_offset, span.bytes) == nullptr) return false;
+  return true;
+}
+
+void Store::place_tiles() {
+  const auto& tiles = units_.tiles();
+  for (std::size_t t = 0; t < tiles.size(); ++t) {
+    const bool expert = units_.units()[tiles[t].unit].kind == UnitKind::expert;
+    has_experts_ = has_experts_ || expert;
+    TileState& state = tiles_[t];
+    state.place = mapped_                   ? Place::mapped
+                  : plan_.resident_tiles[t] ? Place::resident
+                  : expert                  ? Place::expert
+                                            : Place::ring;
+    if (mapped_) state.status = TileStatus::ready;
+  }
+}
+
+std::vector<std::int32_t> Store::ordered_sequence() const {
+  std::vector<std::int32_t> sequence;
+  const auto append = [&](bool embedding) {
+    for (std::size_t u = 0; u < units_.units().size(); ++u) {
+      const UnitKind kind = units_.units()[u].kind;
+      if (kind == UnitKind::expert || (kind == UnitKind::embedding) != embedding) continue;
+      const auto range = units_.tiles_of(static_cast<std::int32_t>(u));
+      for (std::int32_t t = range.first; t < range.last; ++t) sequence.push_back(t);
+    }
+  };
+  append(false);
+  // A tied head is the embedding's second use, at the end of the pass; an untied embedding has no place in the order:
+  // a pass needs a few of its rows.
+  if (units_.tied_head()) append(true);
+  return sequence;
+}
+
+/// Addresses: row scratch, homes, ring, experts. A plan without a ring still gets addresses for the least one, should
+/// resident tiles have to give way.
+void Store::lay_out() {
+  const auto& tiles = units_.tiles();
+  auto sequence = ordered_sequence();
+  std::uint64_t at = 0;
+  row_scratch_ = {0, round_up(plan_.row_scratch_bytes, storage::kMaxAlignment)};
+  at += row_scratch_.bytes;
+
+  homes_.resize(tiles.size());
+  const bool tied = units_.tied_head();
+  for (const bool fixed : {true, false}) {
+    for (std::size_t t = 0; t < tiles.size(); ++t) {
+      const UnitKind kind = units_.units()[tiles[t].unit].kind;
+      // Experts at home and an untied embedding cannot stream through the ring: they stay.
+      const bool stays = kind == UnitKind::expert || (kind == UnitKind::embedding && !tied);
+      if (tiles_[t].place != Place::resident || stays != fixed) continue;
+      homes_[t] = {at, tiles[t].slot_bytes};
+      at += tiles[t].slot_bytes;
+      home_order_.push_back(static_cast<std::int32_t>(t));
+      if (stays) ++homes_fixed_;
+    }
+  }
+
+  ring_slot_bytes_ = plan_.ring_slot_bytes;
+  for (const std::int32_t t : sequence) ring_slot_bytes_ = std::max(ring_slot_bytes_, tiles[t].slot_bytes);
+  const std::size_t ring_slots = sequence.empty() ? 0 : std::max<std::size_t>(plan_.ring_slots, kLeastRing);
+  const std::uint64_t ring_bytes = ring_slots * ring_slot_bytes_;
+  const std::uint64_t expert_bytes = plan_.expert_slot_bytes * static_cast<std::uint64_t>(plan_.expert_slots);
+  // What is used from the start lies side by side: that is what the plan has counted, to the granule.
+  ring_offset_ = plan_.ring_slots > 0 ? at : at + expert_bytes;
+  expert_offset_ = plan_.ring_slots > 0 ? at + ring_bytes : at;
+  address_bytes_ = at + ring_bytes + expert_bytes;
+  ring_ = std::make_unique<OrderedRing>(tiles_, std::move(sequence), ring_slots);
+  experts_ = std::make_unique<ExpertCache>(tiles_, plan_.expert_slots, options_.policy);
+
+  std::size_t expert_tiles = 0;
+  for (const TileState& state : tiles_) expert_tiles += state.place == Place::expert ? 1 : 0;
+  const bool experts_fit = expert_tiles <= experts_->slots().size();
+  for (const bool embedding : {false, true}) {
+    for (std::size_t t = 0; t < tiles.size(); ++t) {
+      if ((units_.units()[tiles[t].unit].kind == UnitKind::embedding) != embedding) continue;
+      const Place place = tiles_[t].place;
+      if (place == Place::resident || (place == Place::expert && experts_fit))
+        warm_.push_back(static_cast<std::int32_t>(t));
+    }
+  }
+}
+
+void Store::set_up_counters() {
+  int layers = 0;
+  for (const Unit& unit : units_.units())
+    if (unit.kind == UnitKind::expert) layers = std::max(layers, unit.layer + 1);
+  counters_.layer_faults.assign(layers, 0);
+  counters_.peak_working_set.assign(layers, 0);
+  working_set_.assign(layers, 0);
+  unit_pass_.assign(units_.units().size(), 0);
+  row_batch_.reserve(row_scratch_.bytes / storage::kMaxAlignment);
+}
+
+}  // namespace millrace::residency
