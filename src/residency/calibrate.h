@@ -1,0 +1,45 @@
+// Measures what this machine really does (disk, RAM, decode and prompt kernels) and keeps the figures per machine and
+// disk, so that plans are made from rates that were seen and never from a data sheet.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "kernels/kernels.h"
+#include "residency/plan.h"
+
+namespace millrace::residency {
+
+struct CalibrateOptions {
+  std::string path;  // a model file, or a directory on the disk to measure ("": the current one). A directory, or a file
+                     // too small to time, gets a scratch file beside it for as long as the measurement runs
+  int threads = 0;   // that read RAM and compute; 0: all that this process may use
+  const kernels::Table* kernels = nullptr;  // nullptr: cpu_decode and cpu_prefill_macs stay 0
+  double seconds_each = 1.0;                // of the four measurements
+  std::uint64_t memory_bytes = 1u << 30;    // at most this much is read; less where memory is tight
+  std::uint64_t scratch_bytes = 512u << 20;
+};
+
+/// What is being measured now, and how much of the whole is done, 0 to 1.
+using CalibrateProgress = std::function<void(std::string_view what, double done)>;
+
+/// About four times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0.
+/// Errors: not_found, io_error, out_of_budget.
+Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgress& progress = nullptr);
+
+/// "AMD EPYC 9B14, 2 processors; disk vda": what rates measured for `path` (a file or directory) hold for.
+/// Errors: not_found.
+Expected<std::string> machine_key(const std::string& path);
+
+/// $XDG_CACHE_HOME/millrace/rates.json, or the same under ~/.cache. Errors: not_found without a home.
+Expected<std::string> rates_file();
+
+/// The rates kept for this machine and the disk of `path`. Errors: not_found (never calibrated), corrupt.
+Expected<Rates> load_rates(const std::string& path);
+/// Keeps them beside those of other machines and disks. A file that cannot be understood is replaced. Errors: io_error.
+Status save_rates(const std::string& path, const Rates& rates);
+
+}  // namespace millrace::residency
