@@ -143,7 +143,7 @@ class Planner {
 
   std::uint64_t activation_bytes(const Limits& limits, std::int64_t logit_rows) const {
     const exec::PassShape shape = parts_.model->pass_shape(limits.batch_tokens, logit_rows, limits.context_tokens);
-    return exec::cpu_activation_bytes(shape, parts_.pool->threads(), {parts_.isa});
+    return exec::cpu_activation_bytes(shape, parts_.pool->threads(), {parts_.isa, true});
   }
 
   /// Do the limits fit when every context is full?
@@ -222,7 +222,9 @@ Expected<Parts> assemble(const EngineOptions& options) {
   store_options.policy = options.policy;
   MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,
                                                                   *parts.budget, store_options));
-  parts.ops = exec::make_cpu_ops(*parts.store, *parts.pool, *parts.budget, {parts.isa});
+  const bool embedding_streams = parts.plan.homes.front().tier == residency::Tier::disk;  // unit 0 in every model
+  parts.ops = exec::make_cpu_ops(*parts.store, *parts.pool, *parts.budget,
+                                 {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams});
   MR_RETURN_IF_ERROR(parts.ops->prepare(
       parts.model->pass_shape(parts.limits.batch_tokens, parts.limits.logit_rows, parts.limits.context_tokens)));
   parts.kv_pool =

@@ -102,6 +102,7 @@ exec::PassShape Qwen3Moe::pass_shape(std::int64_t max_rows, std::int64_t max_log
   shape.max_rows = max_rows;
   shape.max_logit_rows = max_logit_rows;
   shape.max_positions = max_positions;
+  shape.vocab = hp_.vocab;
   shape.widest_input = std::max({hp_.model_dim, q_dim, hp_.expert_ff});
   shape.heads = hp_.heads;
   shape.kv_heads = hp_.kv_heads;

@@ -281,6 +281,7 @@ TEST(PassShape, CoversEveryBufferAndTheWidestInput) {
   EXPECT_EQ(shape.max_rows, 32);
   EXPECT_EQ(shape.max_logit_rows, 4);
   EXPECT_EQ(shape.max_positions, 512);
+  EXPECT_EQ(shape.vocab, 96);
   EXPECT_TRUE(shape.buffers.back().logit_rows_only);
 }
 
