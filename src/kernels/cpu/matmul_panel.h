@@ -1,0 +1,817 @@
+// Products with quantized weights, written once for every vector width; matmul_avx2.cpp and matmul_avx512.cpp supply
+// the vector type `V` and include this. Everything here is a template over a V with internal linkage, so that no code
+// built for one instruction set can be linked into another.
+//
+// How it works. V::kRows weight rows at a time are packed into a *panel*: lanes are weight rows, so that no sum ever
+// runs across lanes. A panel is a list of blocks of 32 columns; a block is eight vectors of bytes (vector j, lane n:
+// columns 4j..4j+3 of row n) and then the scales of the block, one float a lane each. Activations are gathered into
+// *tiles* of R rows, in chunks of eight blocks, with what the kind of format needs of their sums. A tile meets a panel
+// block by block; each block's term goes into the lane of the numerics contract (block % 32) of R x V accumulators that
+// stay in the L1 cache. The 32 of them are added as the contract's tree.
+//   Few x rows: a chunk of the panel is packed, used at once and forgotten; weights are read once, straight from the
+//   file's blocks. Many x rows: whole panels are packed (as many as the workspace holds) and meet all tiles.
+//
+// What V offers: I (int32 lanes) and F (float lanes); kRows; kSigned (bytes of 8-bit weights are kept signed, not
+// offset by 128); kTile (the largest R); columns, dot, and the plain arithmetic used below.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/kernels.h"
+#include "tensor/blocks.h"
+
+namespace millrace::kernels::panel {
+
+constexpr int kChunk = 8;           // blocks
+constexpr int kLanes = 32;          // of the numerics contract
+constexpr int kMagic = 0x4b400000;  // 1.5 * 2^23 as bits: added to a small integer, it is that integer plus 1.5 * 2^23
+constexpr float kMagicFloat = 12582912.0F;
+
+/// What a block of 32 weights looks like to the contract, and so what lies in a panel and a tile beside the bytes:
+///   kind       scales of the panel         sums of the tile (u0, u1)
+///   scaled     d                           -offset * S, int
+///   with_min   d, m (signed)               S, float
+///   halves     d, sc0, sc1, -magic * sc0   magic - offset * S16_0, magic - offset * S16_1, int
+///   half_mins  d, -dmin, m0, m1            S16_0, S16_1, float
+enum class Kind { scaled, with_min, halves, half_mins };
+static constexpr int scale_count(Kind kind) { return kind == Kind::scaled ? 1 : kind == Kind::with_min ? 2 : 4; }
+
+/// Bytes of a chunk of a tile of `rows` rows: q [8][rows][32], then dx, u0, u1 [rows][8].
+static constexpr std::int64_t tile_chunk_bytes(std::int64_t rows) { return rows * kChunk * (32 + 4 + 4 + 4); }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Packing. A format has
+//   kKind, kOffset (subtracted from every byte of the panel), kMax16 (how many sums of two byte products with |x| <=
+//   127 fit into int16; 0: bytes are signed), and pack(rows, chunk, n, out): packs blocks [8 chunk, 8 chunk + n) of the
+//   rows.
+
+template <class V>
+struct Out {  // one block of a panel under construction
+  std::uint8_t* at;
+  void bytes(int j, typename V::I v) const { V::store(at + j * V::kBytes, v); }
+  void scale(int i, typename V::F v) const { V::store_float(at + (8 + i) * V::kBytes, v); }
+};
+
+template <class V>
+typename V::I and_bytes(typename V::I v, int mask) {
+  return V::and_(v, V::set1(mask * 0x01010101));
+}
+
+/// Byte `i` of every lane, as an int.
+template <class V, int i>
+typename V::I byte_of(typename V::I v) {
+  return V::and_(V::template srl<8 * i>(v), V::set1(255));
+}
+
+template <class V, int i>
+typename V::I signed_byte_of(typename V::I v) {
+  return V::template sra<24>(V::template sll<24 - 8 * i>(v));
+}
+
+/// Sixteen bytes of every row to 32 nibbles: low ones are columns 0..15, high ones 16..31 of a block.
+template <class V>
+void nibble_columns(const std::byte* const* rows, std::int64_t offset, typename V::I q[8]) {
+  typename V::I raw[4];
+  V::columns(rows, offset, raw);
+  for (int j = 0; j < 4; ++j) {
+    q[j] = and_bytes<V>(raw[j], 15);
+    q[j + 4] = and_bytes<V>(V::template srl<4>(raw[j]), 15);
+  }
+}
+
+/// The same field of `n` blocks of every row: [8][kRows].
+template <class V, typename T>
+struct Fields {
+  alignas(64) T at[kChunk][V::kRows];
+  Fields(const std::byte* const* rows, std::int64_t offset, std::int64_t stride, int n) {
+    for (int r = 0; r < V::kRows; ++r) {
+      const std::byte* field = rows[r] + offset;
+      for (int i = 0; i < n; ++i, field += stride) std::memcpy(&at[i][r], field, sizeof(T));
+    }
+  }
+};
+
+template <class V>
+struct Q4_0 {
+  static constexpr Kind kKind = Kind::scaled;
+  static constexpr int kOffset = 8, kMax16 = 8, kBlockBytes = 18;
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+    const std::int64_t start = chunk * kChunk * kBlockBytes;
+    const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n);
+    for (int i = 0; i < n; ++i) {
+      const Out<V> block{out + i * V::block_bytes(kKind)};
+      typename V::I q[8];
+      nibble_columns<V>(rows, start + i * kBlockBytes + 2, q);
+      for (int j = 0; j < 8; ++j) block.bytes(j, q[j]);
+      block.scale(0, V::halves(d.at[i]));
+    }
+  }
+};
+
+template <class V>
+struct Q4_1 {
+  static constexpr Kind kKind = Kind::with_min;
+  static constexpr int kOffset = 0, kMax16 = 8, kBlockBytes = 20;
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+    const std::int64_t start = chunk * kChunk * kBlockBytes;
+    const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n), m(rows, start + 2, kBlockBytes, n);
+    for (int i = 0; i < n; ++i) {
+      const Out<V> block{out + i * V::block_bytes(kKind)};
+      typename V::I q[8];
+      nibble_columns<V>(rows, start + i * kBlockBytes + 4, q);
+      for (int j = 0; j < 8; ++j) block.bytes(j, q[j]);
+      block.scale(0, V::halves(d.at[i]));
+      block.scale(1, V::halves(m.at[i]));
+    }
+  }
+};
+
+/// Bits 4j..4j+3 of every lane to bit 4 of the four bytes.
+template <class V>
+typename V::I fifth_bits(typename V::I qh, int j) {
+  const typename V::I four = V::and_(V::srl_by(qh, 4 * j), V::set1(15));
+  return V::template sll<4>(and_bytes<V>(V::mul32(four, V::set1(0x00204081)), 1));
+}
+
+template <class V, bool kHasMin>
+struct Q5 {
+  static constexpr Kind kKind = kHasMin ? Kind::with_min : Kind::scaled;
+  static constexpr int kOffset = kHasMin ? 0 : 16, kMax16 = 4, kBlockBytes = kHasMin ? 24 : 22;
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+    constexpr int kHigh = kHasMin ? 4 : 2;
+    const std::int64_t start = chunk * kChunk * kBlockBytes;
+    const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n), m(rows, start + 2, kBlockBytes, n);
+    const Fields<V, std::uint32_t> high(rows, start + kHigh, kBlockBytes, n);
+    for (int i = 0; i < n; ++i) {
+      const Out<V> block{out + i * V::block_bytes(kKind)};
+      typename V::I q[8];
+      nibble_columns<V>(rows, start + i * kBlockBytes + kHigh + 4, q);
+      const typename V::I qh = V::load(high.at[i]);
+      for (int j = 0; j < 8; ++j) block.bytes(j, V::or_(q[j], fifth_bits<V>(qh, j)));
+      block.scale(0, V::halves(d.at[i]));
+      if constexpr (kHasMin) block.scale(1, V::halves(m.at[i]));
+    }
+  }
+};
+
+template <class V>
+struct Q8_0 {
+  static constexpr Kind kKind = Kind::scaled;
+  static constexpr int kOffset = V::kSigned ? 0 : 128, kMax16 = V::kSigned ? 0 : 1, kBlockBytes = 34;
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+    const std::int64_t start = chunk * kChunk * kBlockBytes;
+    const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n);
+    const typename V::I flip = V::set1(V::kSigned ? 0 : static_cast<int>(0x80808080));
+    for (int i = 0; i < n; ++i) {
+      const Out<V> block{out + i * V::block_bytes(kKind)};
+      typename V::I q[8];
+      V::columns(rows, start + i * kBlockBytes + 2, q);
+      V::columns(rows, start + i * kBlockBytes + 18, q + 4);
+      for (int j = 0; j < 8; ++j) block.bytes(j, V::xor_(q[j], flip));
+      block.scale(0, V::halves(d.at[i]));
+    }
+  }
+};
+
+/// The IQ4 codebook as the panel wants it: offset by 128 unless signed.
+template <class V>
+typename V::I iq4_levels(typename V::I nibbles) {
+  return V::xor_(V::lookup(kIq4Codebook, nibbles), V::set1(V::kSigned ? 0 : static_cast<int>(0x80808080)));
+}
+
+template <class V>
+struct IQ4_NL {
+  static constexpr Kind kKind = Kind::scaled;
+  static constexpr int kOffset = V::kSigned ? 0 : 128, kMax16 = V::kSigned ? 0 : 1, kBlockBytes = 18;
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+    const std::int64_t start = chunk * kChunk * kBlockBytes;
+    const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n);
+    for (int i = 0; i < n; ++i) {
+      const Out<V> block{out + i * V::block_bytes(kKind)};
+      typename V::I q[8];
+      nibble_columns<V>(rows, start + i * kBlockBytes + 2, q);
+      for (int j = 0; j < 8; ++j) block.bytes(j, iq4_levels<V>(q[j]));
+      block.scale(0, V::halves(d.at[i]));
+    }
+  }
+};
+
+template <class V>
+struct MXFP4 {
+  static constexpr Kind kKind = Kind::scaled;
+  static constexpr int kOffset = 12, kMax16 = 4, kBlockBytes = 17;
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+    const std::int64_t start = chunk * kChunk * kBlockBytes;
+    const Fields<V, std::uint8_t> e(rows, start, kBlockBytes, n);
+    for (int i = 0; i < n; ++i) {
+      const Out<V> block{out + i * V::block_bytes(kKind)};
+      typename V::I q[8];
+      nibble_columns<V>(rows, start + i * kBlockBytes + 1, q);
+      for (int j = 0; j < 8; ++j) block.bytes(j, V::add_bytes(V::lookup(kMxfp4Codebook, q[j]), V::set1(0x0c0c0c0c)));
+      // Half the scale is 2^(e - 128): exponent field e - 1, or a subnormal for e < 2 (tensor/blocks.h).
+      alignas(64) std::uint32_t bits[V::kRows];
+      for (int r = 0; r < V::kRows; ++r) {
+        const std::uint32_t exponent = e.at[i][r];
+        bits[r] = exponent < 2 ? 0x00200000U << exponent : (exponent - 1) << 23;
+      }
+      block.scale(0, V::as_float(V::load(bits)));
+    }
+  }
+};
+
+/// An eighth of a super-block whose bytes are nibbles in pairs of 32 columns (Q4_K, Q5_K): columns of part `part`.
+template <class V>
+void paired_nibbles(const typename V::I raw[8], int part, typename V::I q[8]) {
+  for (int j = 0; j < 8; ++j) {
+    q[j] = and_bytes<V>(part % 2 == 0 ? raw[j] : V::template srl<4>(raw[j]), 15);
+  }
+}
+
+/// The sixteen bytes {d, dmin, scales[12]} of Q4_K and Q5_K, of every row: scales and mins of part `part`.
+template <class V>
+struct ScalesK4 {
+  typename V::F d, dmin;
+  typename V::I sc[2], m[2];  // four bytes each: parts 0..3 and 4..7
+  ScalesK4(const std::byte* const* rows, std::int64_t offset) {
+    typename V::I head[4];
+    V::columns(rows, offset, head);
+    d = V::half(head[0]);
+    dmin = V::half(V::template srl<16>(head[0]));
+    const auto top = [](typename V::I v) { return V::template sll<4>(and_bytes<V>(V::template srl<6>(v), 3)); };
+    sc[0] = and_bytes<V>(head[1], 63);
+    m[0] = and_bytes<V>(head[2], 63);
+    sc[1] = V::or_(and_bytes<V>(head[3], 15), top(head[1]));
+    m[1] = V::or_(and_bytes<V>(V::template srl<4>(head[3]), 15), top(head[2]));
+  }
+  void put(int part, const Out<V>& block) const {
+    const auto pick = [part](const typename V::I v[2]) {
+      return V::to_float(V::and_(V::srl_by(v[part / 4], 8 * (part % 4)), V::set1(255)));
+    };
+    block.scale(0, V::mul(d, pick(sc)));
+    block.scale(1, V::negate(V::mul(dmin, pick(m))));
+  }
+};
+
+template <class V, bool kFifth>
+struct K4 {  // Q4_K, and with fifth bits Q5_K
+  static constexpr Kind kKind = Kind::with_min;
+  static constexpr int kOffset = 0, kMax16 = kFifth ? 4 : 8, kBlockBytes = kFifth ? 176 : 144;
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+    const std::int64_t start = chunk * kBlockBytes, qs = start + (kFifth ? 48 : 16);
+    const ScalesK4<V> scales(rows, start);
+    typename V::I high[8] = {};
+    if constexpr (kFifth) {
+      V::columns(rows, start + 16, high);
+      V::columns(rows, start + 32, high + 4);
+    }
+    for (int pair = 0; pair < 4; ++pair) {
+      typename V::I raw[8];
+      V::columns(rows, qs + 32 * pair, raw);
+      V::columns(rows, qs + 32 * pair + 16, raw + 4);
+      for (int part = 2 * pair; part < 2 * pair + 2; ++part) {
+        const Out<V> block{out + part * V::block_bytes(kKind)};
+        typename V::I q[8];
+        paired_nibbles<V>(raw, part, q);
+        for (int j = 0; j < 8; ++j) {
+          if constexpr (kFifth) {
+            q[j] = V::or_(q[j], V::template sll<4>(and_bytes<V>(V::srl_by(high[j], part), 1)));
+          }
+          block.bytes(j, q[j]);
+        }
+        scales.put(part, block);
+      }
+    }
+  }
+};
+
+/// Scales of the two halves of a block, from four signed or unsigned bytes a lane that hold them for two blocks.
+template <class V, int part>
+void put_halves(const Out<V>& block, typename V::F d, typename V::I four_signed) {
+  const typename V::F sc0 = V::to_float(signed_byte_of<V, 2 * (part % 2)>(four_signed));
+  const typename V::F sc1 = V::to_float(signed_byte_of<V, 2 * (part % 2) + 1>(four_signed));
+  block.scale(0, d);
+  block.scale(1, sc0);
+  block.scale(2, sc1);
+  block.scale(3, V::mul(sc0, V::set1_float(-kMagicFloat)));  // exact: 1.5 * 2^23 * sc needs ten bits
+}
+
+template <class V>
+struct Q6_K {
+  static constexpr Kind kKind = Kind::halves;
+  static constexpr int kOffset = 32, kMax16 = 2, kBlockBytes = 210;
+
+  template <int part>
+  static void pack_part(const typename V::I low[8], const typename V::I high[8], typename V::F d, typename V::I scales,
+                        std::uint8_t* out) {
+    const Out<V> block{out + part * V::block_bytes(kKind)};
+    constexpr int kQuarter = part % 4;
+    for (int j = 0; j < 8; ++j) {
+      const typename V::I four = and_bytes<V>(kQuarter < 2 ? low[j] : V::template srl<4>(low[j]), 15);
+      const typename V::I top = and_bytes<V>(V::template srl<2 * kQuarter>(high[j]), 3);
+      block.bytes(j, V::or_(four, V::template sll<4>(top)));
+    }
+    put_halves<V, part>(block, d, scales);
+  }
+
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+    const std::int64_t start = chunk * kBlockBytes;
+    const Fields<V, std::uint16_t> d16(rows, start + 208, 0, 1);
+    const typename V::F d = V::halves(d16.at[0]);
+    typename V::I scales[4];
+    V::columns(rows, start + 192, scales);
+    pack_half<0>(rows, start, d, scales, out);
+    pack_half<1>(rows, start, d, scales, out);
+  }
+
+  template <int half>
+  static void pack_half(const std::byte* const* rows, std::int64_t start, typename V::F d,
+                        const typename V::I scales[4], std::uint8_t* out) {
+    typename V::I high[8], even[8], odd[8];
+    V::columns(rows, start + 128 + 32 * half, high);
+    V::columns(rows, start + 128 + 32 * half + 16, high + 4);
+    V::columns(rows, start + 64 * half, even);
+    V::columns(rows, start + 64 * half + 16, even + 4);
+    pack_part<4 * half>(even, high, d, scales[2 * half], out);
+    pack_part<4 * half + 2>(even, high, d, scales[2 * half + 1], out);
+    V::columns(rows, start + 64 * half + 32, odd);
+    V::columns(rows, start + 64 * half + 48, odd + 4);
+    pack_part<4 * half + 1>(odd, high, d, scales[2 * half], out);
+    pack_part<4 * half + 3>(odd, high, d, scales[2 * half + 1], out);
+  }
+};
+
+/// Scales of sub-blocks 4g..4g+3 of Q3_K, as signed bytes. packed: the twelve bytes of every row.
+template <class V, int g>
+typename V::I scales_q3_k(const typename V::I packed[3]) {
+  const typename V::I low = and_bytes<V>(V::template srl<4 * (g / 2)>(packed[g % 2]), 15);
+  const typename V::I high = and_bytes<V>(V::template srl<2 * g>(packed[2]), 3);
+  return V::add_bytes(V::or_(low, V::template sll<4>(high)), V::set1(static_cast<int>(0xe0e0e0e0)));
+}
+
+template <class V>
+struct Q3_K {
+  static constexpr Kind kKind = Kind::halves;
+  static constexpr int kOffset = 4, kMax16 = 8, kBlockBytes = 110;
+
+  template <int part>
+  static void pack_part(const typename V::I low[8], const typename V::I mask[8], typename V::F d,
+                        const typename V::I packed[3], std::uint8_t* out) {
+    const Out<V> block{out + part * V::block_bytes(kKind)};
+    for (int j = 0; j < 8; ++j) {
+      const typename V::I two = and_bytes<V>(V::template srl<2 * (part % 4)>(low[j]), 3);
+      const typename V::I third = and_bytes<V>(V::template srl<part>(mask[j]), 1);
+      block.bytes(j, V::or_(two, V::template sll<2>(third)));
+    }
+    put_halves<V, part>(block, d, scales_q3_k<V, part / 2>(packed));
+  }
+
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+    const std::int64_t start = chunk * kBlockBytes;
+    // Bytes 94..109: two that do not matter, the twelve of the scales, d. (Reading on from 96 would leave the row.)
+    typename V::I tail[4], packed[3], mask[8], low[8];
+    V::columns(rows, start + 94, tail);
+    for (int i = 0; i < 3; ++i) packed[i] = V::or_(V::template srl<16>(tail[i]), V::template sll<16>(tail[i + 1]));
+    const typename V::F d = V::half(V::template srl<16>(tail[3]));
+    V::columns(rows, start, mask);
+    V::columns(rows, start + 16, mask + 4);
+    V::columns(rows, start + 32, low);
+    V::columns(rows, start + 48, low + 4);
+    pack_part<0>(low, mask, d, packed, out);
+    pack_part<1>(low, mask, d, packed, out);
+    pack_part<2>(low, mask, d, packed, out);
+    pack_part<3>(low, mask, d, packed, out);
+    V::columns(rows, start + 64, low);
+    V::columns(rows, start + 80, low + 4);
+    pack_part<4>(low, mask, d, packed, out);
+    pack_part<5>(low, mask, d, packed, out);
+    pack_part<6>(low, mask, d, packed, out);
+    pack_part<7>(low, mask, d, packed, out);
+  }
+};
+
+/// Sub-scales (0..15) are multiplied into the weights (0..3): the byte is at most 45, and J is one plain sum.
+template <class V>
+struct Q2_K {
+  static constexpr Kind kKind = Kind::half_mins;
+  static constexpr int kOffset = 0, kMax16 = 2, kBlockBytes = 84;
+
+  template <int part>
+  static void pack_part(const typename V::I low[8], typename V::F d, typename V::F dmin, typename V::I four_scales,
+                        std::uint8_t* out) {
+    const Out<V> block{out + part * V::block_bytes(kKind)};
+    const typename V::I s0 = byte_of<V, 2 * (part % 2)>(four_scales), s1 = byte_of<V, 2 * (part % 2) + 1>(four_scales);
+    const auto twice = [](typename V::I s) {  // the scale in both 16-bit halves of a lane
+      const typename V::I sc = V::and_(s, V::set1(15));
+      return V::or_(sc, V::template sll<16>(sc));
+    };
+    const typename V::I sc0 = twice(s0), sc1 = twice(s1);
+    for (int j = 0; j < 8; ++j) {
+      block.bytes(j, V::mul16(and_bytes<V>(V::template srl<2 * (part % 4)>(low[j]), 3), j < 4 ? sc0 : sc1));
+    }
+    block.scale(0, d);
+    block.scale(1, V::negate(dmin));
+    block.scale(2, V::to_float(V::template srl<4>(s0)));
+    block.scale(3, V::to_float(V::template srl<4>(s1)));
+  }
+
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+    const std::int64_t start = chunk * kBlockBytes;
+    const Fields<V, std::uint32_t> both(rows, start + 80, 0, 1);
+    const typename V::I dd = V::load(both.at[0]);
+    const typename V::F d = V::half(dd), dmin = V::half(V::template srl<16>(dd));
+    typename V::I scales[4], low[8];
+    V::columns(rows, start, scales);
+    V::columns(rows, start + 16, low);
+    V::columns(rows, start + 32, low + 4);
+    pack_part<0>(low, d, dmin, scales[0], out);
+    pack_part<1>(low, d, dmin, scales[0], out);
+    pack_part<2>(low, d, dmin, scales[1], out);
+    pack_part<3>(low, d, dmin, scales[1], out);
+    V::columns(rows, start + 48, low);
+    V::columns(rows, start + 64, low + 4);
+    pack_part<4>(low, d, dmin, scales[2], out);
+    pack_part<5>(low, d, dmin, scales[2], out);
+    pack_part<6>(low, d, dmin, scales[3], out);
+    pack_part<7>(low, d, dmin, scales[3], out);
+  }
+};
+
+template <class V>
+struct IQ4_XS {
+  static constexpr Kind kKind = Kind::scaled;
+  static constexpr int kOffset = V::kSigned ? 0 : 128, kMax16 = V::kSigned ? 0 : 1, kBlockBytes = 136;
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+    const std::int64_t start = chunk * kBlockBytes;
+    typename V::I head[4];  // d | scales_h << 16, scales_l, and the first eight bytes of qs
+    V::columns(rows, start, head);
+    const typename V::F d = V::half(head[0]);
+    for (int part = 0; part < 8; ++part) {
+      const Out<V> block{out + part * V::block_bytes(kKind)};
+      typename V::I q[8];
+      nibble_columns<V>(rows, start + 8 + 16 * part, q);
+      for (int j = 0; j < 8; ++j) block.bytes(j, iq4_levels<V>(q[j]));
+      const typename V::I low = V::and_(V::srl_by(head[1], 4 * part), V::set1(15));
+      const typename V::I high = V::and_(V::srl_by(head[0], 16 + 2 * part), V::set1(3));
+      const typename V::I scale = V::add(V::or_(low, V::template sll<4>(high)), V::set1(-32));
+      block.scale(0, V::mul(d, V::to_float(scale)));
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tiles of activations.
+
+/// Row `r` of `n` blocks into a chunk of a tile of `rows` rows. sum16: two a block.
+template <class V, class Format>
+void tile_row(const std::int8_t* q, const float* d, const std::int32_t* sum16, int n, int rows, int r,
+              std::uint8_t* out) {
+  for (int i = 0; i < n; ++i) std::memcpy(out + (i * rows + r) * 32, q + 32 * i, 32);
+  float* dx = reinterpret_cast<float*>(out + rows * kChunk * 32) + r * kChunk;
+  std::int32_t* u0 = reinterpret_cast<std::int32_t*>(dx + rows * kChunk);
+  std::int32_t* u1 = u0 + rows * kChunk;
+  const auto bits = [](int value) {
+    std::int32_t result;
+    const float converted = static_cast<float>(value);
+    std::memcpy(&result, &converted, sizeof result);
+    return result;
+  };
+  for (int i = 0; i < n; ++i) {
+    const std::int32_t s0 = sum16[2 * i], s1 = sum16[2 * i + 1];
+    dx[i] = d[i];
+    if constexpr (Format::kKind == Kind::scaled) u0[i] = -Format::kOffset * (s0 + s1);
+    if constexpr (Format::kKind == Kind::with_min) u0[i] = bits(s0 + s1);
+    if constexpr (Format::kKind == Kind::halves) {
+      u0[i] = kMagic - Format::kOffset * s0;
+      u1[i] = kMagic - Format::kOffset * s1;
+    }
+    if constexpr (Format::kKind == Kind::half_mins) {
+      u0[i] = bits(s0);
+      u1[i] = bits(s1);
+    }
+  }
+}
+
+/// Rows [r0, r0 + rows) of the product's x, all chunks.
+template <class V, class Format>
+void make_tile(const MatmulArgs& args, std::int64_t r0, int rows, std::uint8_t* out) {
+  const std::int64_t blocks = args.cols / 32;
+  for (int r = 0; r < rows; ++r) {
+    const std::int64_t row = args.x_index ? args.x_index[r0 + r] : r0 + r;
+    const std::int8_t* q = args.x_q8.q + row * args.cols;
+    const float* d = args.x_q8.d + row * blocks;
+    const std::int32_t* sum16 = args.x_q8.sum16 + row * blocks * 2;
+    std::uint8_t* chunk = out;
+    for (std::int64_t b = 0; b < blocks; b += kChunk, chunk += tile_chunk_bytes(rows)) {
+      if (b + kChunk <= blocks) {
+        tile_row<V, Format>(q + 32 * b, d + b, sum16 + 2 * b, kChunk, rows, r, chunk);
+      } else {
+        tile_row<V, Format>(q + 32 * b, d + b, sum16 + 2 * b, static_cast<int>(blocks - b), rows, r, chunk);
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// A tile meets a panel.
+
+/// One block of a panel with one block of a tile of R rows: adds the term to sums[R] (which start at zero if `first`).
+template <class V, class Format, int R, bool first>
+inline __attribute__((always_inline)) void add_block(const std::uint8_t* w, const std::uint8_t* q, const float* dx,
+                                                     std::uint8_t* sums) {
+  using I = typename V::I;
+  using F = typename V::F;
+  constexpr Kind kKind = Format::kKind;
+  const std::int32_t* u0 = reinterpret_cast<const std::int32_t*>(dx) + R * kChunk;
+  const std::int32_t* u1 = u0 + R * kChunk;
+  const auto scale = [w](int i) { return V::load_float(w + (8 + i) * V::kBytes); };
+  I dot[R];
+  F value[R];
+  if constexpr (kKind == Kind::halves) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u0 + r * kChunk);
+    V::template dot<R, 0, 4, Format::kMax16>(dot, w, q);
+    // (magic + I0) * sc0 - magic * sc0 = sc0 * I0 exactly: every intermediate is an integer below 2^24, or inside the
+    // fma. So is J, the sum of the two.
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) value[r] = V::fma(V::as_float(dot[r]), scale(1), scale(3));
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u1 + r * kChunk);
+    V::template dot<R, 4, 8, Format::kMax16>(dot, w, q);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      value[r] = V::fma(V::sub(V::as_float(dot[r]), V::set1_float(kMagicFloat)), scale(2), value[r]);
+    }
+  } else {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) dot[r] = kKind == Kind::scaled ? V::broadcast(u0 + r * kChunk) : V::set1(0);
+    V::template dot<R, 0, 8, Format::kMax16>(dot, w, q);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) value[r] = V::to_float(dot[r]);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const F d = V::broadcast_float(dx + r * kChunk);
+    F sum = first ? V::set1_float(0) : V::load_float(sums + r * V::kBytes);
+    sum = V::fma(V::mul(scale(0), d), value[r], sum);
+    if constexpr (kKind == Kind::with_min) {
+      sum = V::fma(V::mul(scale(1), d), V::broadcast_float(u0 + r * kChunk), sum);
+    } else if constexpr (kKind == Kind::half_mins) {
+      // Small integers: exact in any order.
+      const F m1 = V::mul(scale(3), V::broadcast_float(u1 + r * kChunk));
+      sum = V::fma(V::mul(scale(1), d), V::fma(scale(2), V::broadcast_float(u0 + r * kChunk), m1), sum);
+    }
+    V::store_float(sums + r * V::kBytes, sum);
+  }
+}
+
+/// `n` blocks of chunk `chunk`. sums: [32][R] vectors.
+template <class V, class Format, int R>
+void add_chunk(const std::uint8_t* w, const std::uint8_t* tile, std::int64_t chunk, int n, std::uint8_t* sums) {
+  const float* dx = reinterpret_cast<const float*>(tile + R * kChunk * 32);
+  sums += chunk * kChunk % kLanes * R * V::kBytes;
+  if (chunk * kChunk < kLanes) {
+    for (int i = 0; i < n; ++i) {
+      add_block<V, Format, R, true>(w + i * V::block_bytes(Format::kKind), tile + i * R * 32, dx + i,
+                                    sums + i * R * V::kBytes);
+    }
+  } else {
+    for (int i = 0; i < n; ++i) {
+      add_block<V, Format, R, false>(w + i * V::block_bytes(Format::kKind), tile + i * R * 32, dx + i,
+                                     sums + i * R * V::kBytes);
+    }
+  }
+}
+
+/// The contract's tree over the 32 lanes of row `r` of R.
+template <class V>
+typename V::F add_lanes(const std::uint8_t* sums, int rows, int r) {
+  typename V::F v[16];
+  const auto lane = [=](int l) { return V::load_float(sums + (l * rows + r) * V::kBytes); };
+#pragma GCC unroll 16
+  for (int l = 0; l < 8; ++l)
+    v[l] = V::add_float(V::add_float(lane(l), lane(l + 16)), V::add_float(lane(l + 8), lane(l + 24)));
+#pragma GCC unroll 16
+  for (int l = 0; l < 4; ++l) v[l] = V::add_float(v[l], v[l + 4]);
+#pragma GCC unroll 16
+  for (int l = 0; l < 2; ++l) v[l] = V::add_float(v[l], v[l + 2]);
+  return V::add_float(v[0], v[1]);
+}
+
+/// Adds up and writes weight rows [n0, n0 + count) of x rows [r0, r0 + R).
+template <class V>
+void finish(const MatmulArgs& args, std::int64_t n0, int count, std::int64_t r0, int rows, std::uint8_t* sums) {
+  const std::int64_t blocks = args.cols / 32;
+  for (std::int64_t i = blocks * rows; i < kLanes * rows; ++i) V::store_float(sums + i * V::kBytes, V::set1_float(0));
+  for (int r = 0; r < rows; ++r) {
+    V::store_partial(args.y + (r0 + r) * args.y_stride + n0, add_lanes<V>(sums, rows, r), count);
+  }
+}
+
+/// Calls f.template operator()<R>() with R = rows, one of V's tile sizes.
+template <class V, class Call>
+void with_rows(int rows, Call&& call) {
+  if constexpr (V::kTile >= 12) {
+    if (rows == 12) return call.template operator()<12>();
+  }
+  if constexpr (V::kTile >= 8) {
+    if (rows == 8) return call.template operator()<8>();
+  }
+  if (rows == 4) return call.template operator()<4>();
+  if (rows == 2) return call.template operator()<2>();
+  call.template operator()<1>();
+}
+
+/// The largest tile size that is at most `rows`.
+template <class V>
+constexpr int tile_rows(std::int64_t rows) {
+  if (V::kTile >= 12 && rows >= 12) return 12;
+  if (V::kTile >= 8 && rows >= 8) return 8;
+  return rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+}
+
+/// V::kRows row pointers from row n0 on; rows past the end repeat the last one.
+template <class V>
+struct Rows {
+  const std::byte* at[V::kRows];
+  int count;
+  Rows(const MatmulArgs& args, std::int64_t stride, std::int64_t n0) {
+    count = args.weight_rows - n0 < V::kRows ? static_cast<int>(args.weight_rows - n0) : V::kRows;
+    for (int r = 0; r < V::kRows; ++r) at[r] = args.weight + (n0 + (r < count ? r : count - 1)) * stride;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Workspace: sums [kSmall rows][32] vectors, tiles of kSmall rows, panels.
+
+/// x rows up to which panels are packed chunk by chunk.
+template <class V>
+constexpr int kSmall = V::kTile;
+
+template <class V>
+constexpr std::int64_t sums_bytes() {
+  return std::int64_t{kSmall<V>} * kLanes * V::kBytes;
+}
+static constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+static constexpr std::int64_t chunks_of(std::int64_t cols) { return (cols / 32 + kChunk - 1) / kChunk; }
+template <class V>
+std::int64_t tiles_bytes(std::int64_t cols) {
+  return aligned(chunks_of(cols) * tile_chunk_bytes(kSmall<V>));
+}
+/// Room for panels: one of the largest kind, and a few more of short rows.
+template <class V>
+std::int64_t panels_bytes(std::int64_t cols) {
+  constexpr std::int64_t kEnough = 96 << 10;
+  const std::int64_t one = chunks_of(cols) * kChunk * V::block_bytes(Kind::halves);
+  const std::int64_t several = one * 4 < kEnough ? one * 4 : kEnough;
+  return one > several ? one : several;
+}
+template <class V>
+std::int64_t workspace_bytes(std::int64_t cols) {
+  return sums_bytes<V>() + tiles_bytes<V>(cols) + panels_bytes<V>(cols);
+}
+
+template <class V>
+struct Workspace {
+  std::uint8_t *sums, *tiles, *panels;
+  explicit Workspace(const MatmulArgs& args) {
+    sums = reinterpret_cast<std::uint8_t*>(args.workspace);
+    tiles = sums + sums_bytes<V>();
+    panels = tiles + tiles_bytes<V>(args.cols);
+  }
+};
+
+/// Asks for the part of the next panel's bytes that corresponds to `chunk` of this one.
+static inline __attribute__((always_inline)) void prefetch_share(const std::byte* next, std::int64_t bytes,
+                                                                 std::int64_t chunk, std::int64_t chunks) {
+  const std::byte* end = next + bytes * (chunk + 1) / chunks;
+  for (const std::byte* p = next + bytes * chunk / chunks; p < end; p += 64) __builtin_prefetch(p, 0, 2);
+}
+
+/// At most kSmall x rows.
+template <class V, class Format>
+void few_rows(const MatmulArgs& args, std::int64_t stride) {
+  const Workspace<V> work(args);
+  const std::int64_t blocks = args.cols / 32, chunks = chunks_of(args.cols);
+  const int x_rows = static_cast<int>(args.x_rows);
+  for (int r = 0, rows; r < x_rows; r += rows) {
+    rows = tile_rows<V>(x_rows - r);
+    make_tile<V, Format>(args, r, rows, work.tiles + r * chunks * tile_chunk_bytes(1));
+  }
+  for (std::int64_t n0 = 0; n0 < args.weight_rows; n0 += V::kRows) {
+    const Rows<V> weights(args, stride, n0);
+    const std::byte* next = args.weight + (n0 + V::kRows) * stride;
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      const int n = blocks - c * kChunk < kChunk ? static_cast<int>(blocks - c * kChunk) : kChunk;
+      prefetch_share(next, V::kRows * stride, c, chunks);
+      Format::pack(weights.at, c, n, work.panels);
+      for (int r = 0, rows; r < x_rows; r += rows) {
+        rows = tile_rows<V>(x_rows - r);
+        with_rows<V>(rows, [&]<int R>() {
+          const std::uint8_t* tile = work.tiles + r * chunks * tile_chunk_bytes(1) + c * tile_chunk_bytes(R);
+          add_chunk<V, Format, R>(work.panels, tile, c, n, work.sums + r * kLanes * V::kBytes);
+        });
+      }
+    }
+    for (int r = 0, rows; r < x_rows; r += rows) {
+      rows = tile_rows<V>(x_rows - r);
+      finish<V>(args, n0, weights.count, r, rows, work.sums + r * kLanes * V::kBytes);
+    }
+  }
+}
+
+/// x rows [r0, r1) with packed panels of weight rows [n0, n1).
+template <class V, class Format>
+void many_rows_with_panels(const MatmulArgs& args, const Workspace<V>& work, std::int64_t n0, std::int64_t n1,
+                           std::int64_t r0, std::int64_t r1) {
+  const std::int64_t blocks = args.cols / 32, chunks = chunks_of(args.cols);
+  constexpr std::int64_t kChunkBytes = kChunk * V::block_bytes(Format::kKind);
+  for (int rows; r0 < r1; r0 += rows) {
+    rows = tile_rows<V>(r1 - r0);
+    make_tile<V, Format>(args, r0, rows, work.tiles);
+    for (std::int64_t n = n0; n < n1; n += V::kRows) {
+      const std::uint8_t* w = work.panels + (n - n0) / V::kRows * chunks * kChunkBytes;
+      with_rows<V>(rows, [&]<int R>() {
+        for (std::int64_t c = 0; c < chunks; ++c) {
+          const int count = blocks - c * kChunk < kChunk ? static_cast<int>(blocks - c * kChunk) : kChunk;
+          add_chunk<V, Format, R>(w + c * kChunkBytes, work.tiles + c * tile_chunk_bytes(R), c, count, work.sums);
+        }
+      });
+      finish<V>(args, n, n1 - n < V::kRows ? static_cast<int>(n1 - n) : V::kRows, r0, rows, work.sums);
+    }
+  }
+}
+
+template <class V, class Format>
+void many_rows(const MatmulArgs& args, std::int64_t stride) {
+  // As many x rows as half an L2 cache holds, while panel after panel passes by.
+  constexpr std::int64_t kPassBytes = 1 << 20;
+  const Workspace<V> work(args);
+  const std::int64_t blocks = args.cols / 32, chunks = chunks_of(args.cols);
+  constexpr std::int64_t kChunkBytes = kChunk * V::block_bytes(Format::kKind);
+  const std::int64_t group = panels_bytes<V>(args.cols) / (chunks * kChunkBytes) * V::kRows;
+  const std::int64_t fit = kPassBytes / args.cols / V::kTile * V::kTile;
+  const std::int64_t pass = fit > 8 * V::kTile ? fit : 8 * V::kTile;
+  for (std::int64_t r0 = 0; r0 < args.x_rows; r0 += pass) {
+    const std::int64_t r1 = args.x_rows - r0 < pass ? args.x_rows : r0 + pass;
+    for (std::int64_t n0 = 0; n0 < args.weight_rows; n0 += group) {
+      const std::int64_t n1 = args.weight_rows - n0 < group ? args.weight_rows : n0 + group;
+      std::uint8_t* out = work.panels;
+      for (std::int64_t n = n0; n < n1; n += V::kRows) {
+        const Rows<V> weights(args, stride, n);
+        for (std::int64_t c = 0; c < chunks; ++c, out += kChunkBytes) {
+          const int count = blocks - c * kChunk < kChunk ? static_cast<int>(blocks - c * kChunk) : kChunk;
+          Format::pack(weights.at, c, count, out);
+        }
+      }
+      many_rows_with_panels<V, Format>(args, work, n0, n1, r0, r1);
+    }
+  }
+}
+
+template <class V, class Format>
+void product(const MatmulArgs& args) {
+  const std::int64_t stride = args.cols / 32 * Format::kBlockBytes / (Format::kBlockBytes > 64 ? kChunk : 1);
+  if (args.x_rows <= kSmall<V>) {
+    few_rows<V, Format>(args, stride);
+  } else {
+    many_rows<V, Format>(args, stride);
+  }
+}
+
+/// REQUIRES: a quantized dtype that is computable.
+template <class V>
+void quantized(const MatmulArgs& args) {
+  switch (args.dtype) {
+    case DType::q4_0:
+      return product<V, Q4_0<V>>(args);
+    case DType::q4_1:
+      return product<V, Q4_1<V>>(args);
+    case DType::q5_0:
+      return product<V, Q5<V, false>>(args);
+    case DType::q5_1:
+      return product<V, Q5<V, true>>(args);
+    case DType::q8_0:
+      return product<V, Q8_0<V>>(args);
+    case DType::q2_k:
+      return product<V, Q2_K<V>>(args);
+    case DType::q3_k:
+      return product<V, Q3_K<V>>(args);
+    case DType::q4_k:
+      return product<V, K4<V, false>>(args);
+    case DType::q5_k:
+      return product<V, K4<V, true>>(args);
+    case DType::q6_k:
+      return product<V, Q6_K<V>>(args);
+    case DType::iq4_nl:
+      return product<V, IQ4_NL<V>>(args);
+    case DType::iq4_xs:
+      return product<V, IQ4_XS<V>>(args);
+    case DType::mxfp4:
+      return product<V, MXFP4<V>>(args);
+    default:
+      return;
+  }
+}
+
+}  // namespace millrace::kernels::panel
