@@ -1,0 +1,245 @@
+// Rotary positions, the KV cache and attention of the CPU executor.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "exec/cpu_ops.h"
+
+namespace millrace::exec {
+namespace {
+
+constexpr std::int64_t kFewFloats = 8 * 1024;  // less than this is not worth waking threads for
+constexpr std::int64_t kChunkBlocks = kernels::kAttentionChunk / kernels::kKvBlock;
+static_assert(kernels::kKvBlock == kv::kBlockTokens);
+
+}  // namespace
+
+/// cos and sin of every row's angles, [rows, rotary / 2, 2]: made once a pass, in double so that far positions stay
+/// exact.
+const float* CpuOps::rope_table(const Rope& rope) {
+  for (int i = 0; i < CpuLayout::kRopeTables; ++i) {
+    if (rope_keys_[i].inv_freq == rope.inv_freq.data() && rope_keys_[i].magnitude == rope.magnitude) {
+      return at<float>(layout_.ropes[i]);
+    }
+  }
+  const int slot = next_rope_;
+  next_rope_ = (next_rope_ + 1) % CpuLayout::kRopeTables;
+  rope_keys_[slot] = {rope.inv_freq.data(), rope.magnitude};
+  auto* table = at<float>(layout_.ropes[slot]);
+  const auto* positions = at<std::int32_t>(layout_.positions);
+  const std::int64_t half = rope.rotary / 2;
+  constexpr std::int64_t kCostOfAngle = 16;  // a sine and a cosine, in floats moved
+  for_rows(rows_, rope.rotary * kCostOfAngle, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      for (std::int64_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(positions[r]) * rope.inv_freq[static_cast<std::size_t>(i)];
+        table[(r * half + i) * 2] = static_cast<float>(std::cos(angle) * rope.magnitude);
+        table[(r * half + i) * 2 + 1] = static_cast<float>(std::sin(angle) * rope.magnitude);
+      }
+    }
+  });
+  return table;
+}
+
+void CpuOps::rope(Act x, std::int64_t heads, std::int64_t head_dim, const Rope& rope) {
+  if (!ready()) return;
+  if (rope.rotary > shape_.head_dim || static_cast<std::int64_t>(rope.inv_freq.size()) < rope.rotary / 2) {
+    fail(error(Code::internal, "{} rotated dimensions where {} were prepared", rope.rotary, shape_.head_dim));
+    return;
+  }
+  const float* table = rope_table(rope);
+  const std::int64_t cols = cols_of(x);
+  float* rows = data(x);
+  for_rows(rows_, cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        table_.rope(rows + r * cols + h * head_dim, table + r * rope.rotary, rope.rotary, rope.neox);
+      }
+    }
+  });
+}
+
+// --- The KV cache ---
+
+namespace {
+
+/// One key into column `lane` of its block, [head_dim, 64].
+template <typename T>
+void scatter(const T* key, std::int64_t count, T* block, std::int64_t lane) {
+  for (std::int64_t d = 0; d < count; ++d) block[d * kernels::kKvBlock + lane] = key[d];
+}
+
+void store_row(const kernels::Table& table, DType dtype, const float* k, const float* v, std::int64_t head_dim,
+               std::int64_t lane, std::byte* k_block, std::byte* v_block) {
+  if (dtype == DType::f32) {
+    scatter(k, head_dim, reinterpret_cast<float*>(k_block), lane);
+    std::memcpy(v_block + lane * head_dim * 4, v, static_cast<std::size_t>(head_dim) * 4);
+    return;
+  }
+  table.f32_to_f16_row(v, head_dim, reinterpret_cast<std::uint16_t*>(v_block) + lane * head_dim);
+  constexpr std::int64_t kStep = 64;
+  std::uint16_t halves[kStep];
+  for (std::int64_t d = 0; d < head_dim; d += kStep) {
+    const std::int64_t count = std::min(kStep, head_dim - d);
+    table.f32_to_f16_row(k + d, count, halves);
+    scatter(halves, count, reinterpret_cast<std::uint16_t*>(k_block) + d * kernels::kKvBlock, lane);
+  }
+}
+
+}  // namespace
+
+void CpuOps::store_kv(std::int64_t layer, Act k, Act v) {
+  if (!ready() || rows_ == 0) return;
+  const kv::KvShape& kv = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->shape();
+  const std::int64_t cols = kv.kv_heads * kv.head_dim;
+  if (cols != cols_of(k) || cols != cols_of(v)) {
+    fail(error(Code::internal, "keys of {} floats for a KV cache of {}", cols_of(k), cols));
+    return;
+  }
+  const float *keys = data(k), *values = data(v);
+  // By head, so that no two threads write into one cache line of a block.
+  const auto store_head = [&](std::int64_t first, std::int64_t last, int) {
+    for (std::int64_t h = first; h < last; ++h) {
+      for (std::int64_t r = 0; r < rows_; ++r) {
+        const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+        const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
+        const std::int64_t block = row.position / kv::kBlockTokens, at = r * cols + h * kv.head_dim;
+        store_row(table_, kv.dtype, keys + at, values + at, kv.head_dim, row.position % kv::kBlockTokens,
+                  sequence.k(block, layer, h), sequence.v(block, layer, h));
+      }
+    }
+  };
+  if (rows_ * cols <= kFewFloats) {
+    store_head(0, kv.kv_heads, 0);
+  } else {
+    pool_.parallel_for(kv.kv_heads, 1, store_head);
+  }
+}
+
+// --- Attention ---
+
+/// Cuts the batch's rows into tiles of at most tile_rows of one sequence; returns how many.
+std::int64_t CpuOps::make_attention_tiles(std::int64_t tile_rows) {
+  auto* tiles = at<AttentionTile>(layout_.attention_tiles);
+  std::int64_t count = 0;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const std::int32_t sequence = batch_->rows[static_cast<std::size_t>(r)].sequence;
+    const bool joins = count > 0 && tiles[count - 1].sequence == sequence && tiles[count - 1].rows < tile_rows;
+    if (!joins) tiles[count++] = {static_cast<std::int32_t>(r), 0, sequence};
+    ++tiles[count - 1].rows;
+  }
+  return count;
+}
+
+struct CpuOps::AttentionCall {
+  Attention attention;
+  std::int64_t layer = 0, group = 0, slot_floats = 0;
+  const float* q = nullptr;  // [rows, heads, head_dim]
+  std::int64_t q_stride = 0;
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+};
+
+/// A tile of rows and one KV head, with the chunks of keys it sees and its partial results.
+struct CpuOps::AttentionPair {
+  AttentionTile tile;
+  std::int64_t head = 0;  // of K and V
+  std::int64_t first_chunk = 0, chunks = 0, queries = 0;
+  std::int64_t first_block = 0, last_block = 0;
+  float *acc = nullptr, *max = nullptr, *sum = nullptr;
+};
+
+CpuOps::AttentionPair CpuOps::attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const {
+  AttentionPair pair;
+  pair.tile = at<AttentionTile>(layout_.attention_tiles)[index / call.attention.kv_heads];
+  pair.head = index % call.attention.kv_heads;
+  const auto* positions = at<std::int32_t>(layout_.positions) + pair.tile.first_row;
+  const auto [oldest, newest] = std::minmax_element(positions, positions + pair.tile.rows);
+  const std::int64_t window = call.attention.window;
+  const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, *oldest - window + 1) : 0;
+  pair.first_chunk = first / kernels::kAttentionChunk;
+  pair.chunks = *newest / kernels::kAttentionChunk - pair.first_chunk + 1;
+  pair.first_block = first / kernels::kKvBlock;
+  pair.last_block = *newest / kernels::kKvBlock;
+  pair.queries = pair.tile.rows * call.group;
+  pair.acc = at<float>(layout_.partials) + slot * call.slot_floats;
+  pair.max = pair.acc + pair.chunks * pair.queries * call.attention.head_dim;
+  pair.sum = pair.max + pair.chunks * pair.queries;
+  return pair;
+}
+
+void CpuOps::attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk) const {
+  const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(pair.tile.sequence)];
+  const std::byte* k_blocks[kChunkBlocks] = {};
+  const std::byte* v_blocks[kChunkBlocks] = {};
+  const std::int64_t first = (pair.first_chunk + chunk) * kChunkBlocks;
+  for (std::int64_t b = std::max(first, pair.first_block); b <= std::min(first + kChunkBlocks - 1, pair.last_block);
+       ++b) {
+    k_blocks[b - first] = sequence.k(b, call.layer, pair.head);
+    v_blocks[b - first] = sequence.v(b, call.layer, pair.head);
+  }
+  kernels::AttentionArgs args;
+  args.head_dim = call.attention.head_dim;
+  args.group = call.group;
+  args.q = call.q + pair.tile.first_row * call.q_stride + pair.head * call.group * args.head_dim;
+  args.q_row_stride = call.q_stride;
+  args.q_head_stride = args.head_dim;
+  args.rows = pair.tile.rows;
+  args.positions = at<std::int32_t>(layout_.positions) + pair.tile.first_row;
+  args.window = call.attention.window;
+  args.scale = call.attention.scale;
+  args.kv_dtype = sequence.shape().dtype;
+  args.chunk = pair.first_chunk + chunk;
+  args.k_blocks = k_blocks;
+  args.v_blocks = v_blocks;
+  args.acc = pair.acc + chunk * pair.queries * args.head_dim;
+  args.max = pair.max + chunk * pair.queries;
+  args.sum = pair.sum + chunk * pair.queries;
+  table_.attention_chunk(args);
+}
+
+void CpuOps::merge_chunks(const AttentionCall& call, const AttentionPair& pair) const {
+  const std::int64_t head_dim = call.attention.head_dim;
+  for (std::int64_t i = 0; i < pair.queries; ++i) {
+    const std::int64_t row = pair.tile.first_row + i / call.group, head = pair.head * call.group + i % call.group;
+    table_.attention_merge(pair.acc + i * head_dim, pair.queries * head_dim, pair.max + i, pair.sum + i, pair.queries,
+                           pair.chunks, head_dim, call.out + row * call.out_stride + head * head_dim);
+  }
+}
+
+void CpuOps::attention(Act out, Act q, std::int64_t layer, const Attention& attention) {
+  if (!ready() || rows_ == 0) return;
+  AttentionCall call{attention, layer,       attention.heads / attention.kv_heads, 0, data(q), cols_of(q),
+                     data(out), cols_of(out)};
+  const std::int64_t slots = 2 * pool_.threads();
+  call.slot_floats = layout_.partial_floats / slots;
+  const std::int64_t pairs = make_attention_tiles(attention_tile_rows(call.group)) * attention.kv_heads;
+  for (std::int64_t i = 0; i < pairs; i += attention.kv_heads) {
+    const AttentionPair pair = attention_pair(call, i, 0);
+    if (pair.chunks * pair.queries * (attention.head_dim + 2) <= call.slot_floats) continue;
+    fail(error(Code::internal, "attention over {} chunks was not prepared", pair.chunks));
+    return;
+  }
+  if (pairs >= slots) {  // work enough: a thread takes a pair with all its chunks
+    pool_.parallel_for(pairs, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const AttentionPair pair = attention_pair(call, i, thread);
+        for (std::int64_t c = 0; c < pair.chunks; ++c) attend_chunk(call, pair, c);
+        merge_chunks(call, pair);
+      }
+    });
+    return;
+  }
+  // Few pairs: the threads share their chunks.
+  std::int64_t most_chunks = 0;
+  for (std::int64_t i = 0; i < pairs; ++i) most_chunks = std::max(most_chunks, attention_pair(call, i, i).chunks);
+  pool_.parallel_for(pairs * most_chunks, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const AttentionPair pair = attention_pair(call, task % pairs, task % pairs);
+      if (task / pairs < pair.chunks) attend_chunk(call, pair, task / pairs);
+    }
+  });
+  for (std::int64_t i = 0; i < pairs; ++i) merge_chunks(call, attention_pair(call, i, i));
+}
+
+}  // namespace millrace::exec

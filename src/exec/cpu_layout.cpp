@@ -1,0 +1,93 @@
+#include "exec/cpu_layout.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+
+namespace millrace::exec {
+namespace {
+
+/// Hands out offsets one after another.
+class Offsets {
+ public:
+  std::uint64_t take(std::int64_t count, std::size_t element_bytes) {
+    const std::uint64_t at = next_;
+    next_ += round_up(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 0)) * element_bytes, 64);
+    return at;
+  }
+  std::uint64_t end() const { return next_; }
+
+ private:
+  std::uint64_t next_ = 0;
+};
+
+constexpr std::int64_t kFewEntries = 64;  // decode's experts of a layer are computed together up to this many rows
+
+void lay_out_moe(const PassShape& shape, Offsets& offsets, CpuLayout& layout) {
+  const std::int64_t entries = shape.max_rows * shape.top_k;
+  layout.router = offsets.take(shape.max_rows * shape.experts, sizeof(float));
+  layout.chosen = offsets.take(entries, sizeof(std::int32_t));
+  layout.chosen_weight = offsets.take(entries, sizeof(float));
+  layout.entry_row = offsets.take(entries, sizeof(std::int32_t));
+  layout.entry_of = offsets.take(entries, sizeof(std::int32_t));
+  layout.expert_first = offsets.take(shape.experts + 1, sizeof(std::int32_t));
+  layout.expert_out = offsets.take(entries * shape.model_dim, sizeof(float));
+  layout.hidden_entries = std::max(shape.max_rows, std::min(entries, kFewEntries));
+  layout.hidden = offsets.take(layout.hidden_entries * shape.expert_ff, sizeof(float));
+  layout.hidden_q8 = offsets.take(kernels::q8_bytes(layout.hidden_entries, shape.expert_ff), 1);
+}
+
+/// Room for the partial results of two (tile, KV head) pairs a thread over all chunks.
+std::int64_t partial_floats(const PassShape& shape, int threads) {
+  if (shape.kv_heads == 0) return 0;
+  const std::int64_t group = std::max<std::int64_t>(1, shape.heads / shape.kv_heads);
+  const std::int64_t tile_rows = std::min(attention_tile_rows(group), std::max<std::int64_t>(1, shape.max_rows));
+  const std::int64_t chunks = (shape.max_positions + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
+  return 2 * threads * std::max<std::int64_t>(1, chunks) * tile_rows * group * (shape.head_dim + 2);
+}
+
+}  // namespace
+
+std::int64_t attention_tile_rows(std::int64_t group) {
+  return std::max<std::int64_t>(1, CpuLayout::kTileQueries / group);
+}
+
+CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa) {
+  CpuLayout layout;
+  Offsets offsets;
+  std::int64_t widest = shape.widest_input;
+  for (const PassShape::Buffer& buffer : shape.buffers) {
+    const std::int64_t rows = buffer.logit_rows_only ? shape.max_logit_rows : shape.max_rows;
+    layout.buffers.push_back(offsets.take(rows * buffer.cols, sizeof(float)));
+    widest = std::max(widest, buffer.cols);
+  }
+  layout.logits = offsets.take(shape.max_logit_rows * shape.vocab, sizeof(float));
+  const std::int64_t input_rows = std::max(shape.max_rows, shape.max_logit_rows);
+  layout.input_q8_bytes = static_cast<std::uint64_t>(kernels::q8_bytes(input_rows, shape.widest_input));
+  // At least one row of the embedding fits in, whatever its dtype.
+  layout.input_q8_bytes = std::max<std::uint64_t>(layout.input_q8_bytes, static_cast<std::uint64_t>(widest) * 4);
+  layout.input_q8 = offsets.take(static_cast<std::int64_t>(layout.input_q8_bytes), 1);
+  for (std::uint64_t& vector : layout.vectors) vector = offsets.take(widest, sizeof(float));
+  layout.positions = offsets.take(shape.max_rows, sizeof(std::int32_t));
+  layout.row_ids = offsets.take(shape.max_rows, sizeof(std::int64_t));
+  for (std::uint64_t& rope : layout.ropes) rope = offsets.take(shape.max_rows * shape.head_dim, sizeof(float));
+  layout.attention_tiles = offsets.take(shape.max_rows, sizeof(AttentionTile));
+  layout.partial_floats = partial_floats(shape, threads);
+  layout.partials = offsets.take(layout.partial_floats, sizeof(float));
+  if (shape.experts > 0) lay_out_moe(shape, offsets, layout);
+
+  const std::int64_t most_rows = std::max(input_rows, layout.hidden_entries);
+  layout.thread_up =
+      round_up(static_cast<std::uint64_t>(kernels::table(isa).matmul_workspace_bytes(shape.widest_input)), 64);
+  layout.thread_bytes =
+      round_up(layout.thread_up + static_cast<std::uint64_t>(most_rows * CpuLayout::kTaskRows) * sizeof(float), 64);
+  layout.threads = offsets.take(static_cast<std::int64_t>(layout.thread_bytes) * threads, 1);
+  layout.bytes = offsets.end();
+  return layout;
+}
+
+std::uint64_t cpu_activation_bytes(const PassShape& shape, int threads, const CpuOptions& options) {
+  return round_up(make_cpu_layout(shape, threads, options.isa).bytes, device::kPageBytes);
+}
+
+}  // namespace millrace::exec

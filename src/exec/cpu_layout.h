@@ -1,0 +1,61 @@
+// Where the CPU executor's activations and scratch lie in its one buffer. The sizes follow from the pass's shape alone,
+// so that a plan can count them before anything is allocated.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "exec/ops.h"
+
+namespace millrace::exec {
+
+/// Offsets into the buffer, each a multiple of 64; `bytes` in all.
+struct CpuLayout {
+  static constexpr std::int64_t kTaskRows = 64;     // weight rows a thread takes at once, at most
+  static constexpr std::int64_t kTileQueries = 64;  // queries (rows x group) of an attention task, if rows allow
+  static constexpr int kRopeTables = 2;
+
+  std::vector<std::uint64_t> buffers;  // float [rows, cols] each, by Act::buffer
+  std::uint64_t logits = 0;            // float [max_logit_rows, vocab]
+  std::uint64_t input_q8 = 0;          // Q8Rows [max_rows, widest_input]; also raw rows of the embedding
+  std::uint64_t input_q8_bytes = 0;
+  std::uint64_t vectors[2] = {};          // float [widest buffer]: norm weights and biases that are not float32
+  std::uint64_t positions = 0;            // int32 [max_rows]
+  std::uint64_t row_ids = 0;              // int64 [max_rows]
+  std::uint64_t ropes[kRopeTables] = {};  // float [max_rows, head_dim / 2, 2] (cos, sin)
+
+  // By thread, `thread_bytes` apart: the product's workspace, then float [most entries, kTaskRows] of up products.
+  std::uint64_t threads = 0, thread_bytes = 0, thread_up = 0;
+
+  // Attention: tiles of query rows, and partial results of two (tile, KV head) pairs a thread. A pair's are acc
+  // [chunks, queries, head_dim], max [chunks, queries], sum [chunks, queries].
+  std::uint64_t attention_tiles = 0;  // AttentionTile [max_rows]
+  std::uint64_t partials = 0;
+  std::int64_t partial_floats = 0;
+
+  // Mixture: entries are (row, chosen expert) pairs, max_rows * top_k of them.
+  std::uint64_t router = 0;         // float [max_rows, experts]
+  std::uint64_t chosen = 0;         // int32 [entries] experts in the router's order
+  std::uint64_t chosen_weight = 0;  // float [entries]
+  std::uint64_t entry_row = 0;      // int32 [entries], sorted by expert: the row each reads
+  std::uint64_t entry_of = 0;       // int32 [entries], by (row, place): where the entry was sorted to
+  std::uint64_t expert_first = 0;   // int32 [experts + 1] first entry of each expert
+  std::uint64_t expert_out = 0;     // float [entries, model_dim]
+  std::uint64_t hidden = 0;         // float [hidden_entries, expert_ff]
+  std::uint64_t hidden_q8 = 0;      // Q8Rows [hidden_entries, expert_ff]
+  std::int64_t hidden_entries = 0;
+
+  std::uint64_t bytes = 0;
+};
+
+/// A run of rows of one sequence that attention works on together.
+struct AttentionTile {
+  std::int32_t first_row = 0, rows = 0, sequence = 0;
+};
+
+/// Rows of such a tile at most, for `group` query heads a KV head.
+std::int64_t attention_tile_rows(std::int64_t group);
+
+CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa);
+
+}  // namespace millrace::exec

@@ -1,0 +1,216 @@
+// Products of the CPU executor: pieces of weights become jobs, jobs become tasks of a few rows that threads take.
+#include <algorithm>
+#include <array>
+
+#include "base/bytes.h"
+#include "exec/cpu_ops.h"
+
+namespace millrace::exec {
+namespace {
+
+constexpr std::int64_t kRowStep = 16;                 // tasks are whole groups of rows, as kernels like them
+constexpr std::int64_t kTasksPerThread = 4;           // so that a slow core takes fewer
+constexpr std::int64_t kDecodeTaskBytes = 64 * 1024;  // about three microseconds of reading
+constexpr std::int64_t kDecodeRows = 16;
+constexpr std::int64_t kFewFloats = 16 * 1024;  // less than this is not worth waking threads for
+
+/// Weight rows a task takes.
+std::int64_t task_rows(const kernels::MatmulArgs& args, int threads) {
+  std::int64_t rows = CpuLayout::kTaskRows;
+  if (args.x_rows <= kDecodeRows) rows = std::min(rows, kDecodeTaskBytes / row_bytes(args.dtype, args.cols));
+  rows = std::min(rows, args.weight_rows / (threads * kTasksPerThread));
+  return std::max(kRowStep, rows / kRowStep * kRowStep);
+}
+
+}  // namespace
+
+void CpuOps::quantize(const float* x, std::int64_t rows, std::int64_t cols, kernels::Q8Rows out) {
+  const auto work = [&](std::int64_t begin, std::int64_t end, int) {
+    table_.quantize_q8(x + begin * cols, cols, end - begin, cols,
+                       {out.q + begin * cols, out.d + begin * (cols / 32), out.sum16 + begin * (cols / 16)});
+  };
+  if (rows * cols <= kFewFloats) {
+    work(0, rows, 0);
+  } else {
+    pool_.parallel_for(rows, std::max<std::int64_t>(1, kFewFloats / cols), work);
+  }
+}
+
+CpuOps::Input CpuOps::prepare_input(Act x, bool quantized) {
+  Input input;
+  input.x = data(x);
+  input.cols = cols_of(x);
+  input.rows = rows_of(x);
+  if (quantized) {
+    input.q8 = kernels::q8_rows_at(at<std::byte>(layout_.input_q8), input.rows, input.cols);
+    quantize(input.x, input.rows, input.cols, input.q8);
+  }
+  return input;
+}
+
+void CpuOps::start_wave() {
+  jobs_.clear();
+  tasks_ = 0;
+}
+
+CpuOps::Job CpuOps::make_job(WeightRef ref, const std::byte* bytes, std::int64_t row_begin, std::int64_t row_end,
+                             const Target& target, const Input& input, Effect effect) const {
+  Job job;
+  job.effect = effect;
+  kernels::MatmulArgs& args = job.args;
+  args.dtype = part(ref).dtype;
+  args.weight = bytes;
+  args.weight_rows = row_end - row_begin;
+  args.cols = part(ref).cols;
+  args.x = input.x;
+  args.x_stride = input.cols;
+  args.x_q8 = input.q8;
+  args.x_rows = input.rows;
+  args.x_index = input.index;
+  args.y = target.y + row_begin;
+  args.y_stride = target.y_stride;
+  return job;
+}
+
+void CpuOps::push_job(const Job& job) {
+  jobs_.push_back(job);
+  jobs_.back().task_rows = task_rows(job.args, pool_.threads());
+  jobs_.back().first_task = tasks_;
+  tasks_ += (job.args.weight_rows + jobs_.back().task_rows - 1) / jobs_.back().task_rows;
+}
+
+/// Weight rows [begin, end) of the job.
+void CpuOps::run_task(const Job& job, std::int64_t begin, std::int64_t end, int thread) const {
+  kernels::MatmulArgs args = job.args;
+  args.workspace = thread_memory(thread);
+  args.weight_rows = end - begin;
+  args.weight += begin * row_bytes(args.dtype, args.cols);
+  args.y += begin;
+  if (job.effect != Effect::silu_gate) table_.matmul(args);
+  if (job.effect == Effect::store) return;
+
+  float* gate = args.y;
+  auto* up = reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up);  // [rows, end - begin]
+  if (job.effect == Effect::swiglu) {
+    args.dtype = job.up_dtype;
+    args.weight = job.up + begin * row_bytes(job.up_dtype, args.cols);
+  }
+  args.y = up;
+  args.y_stride = end - begin;
+  table_.matmul(args);
+  for (std::int64_t r = 0; r < args.x_rows; ++r) {
+    table_.silu_mul(gate + r * job.args.y_stride, up + r * args.y_stride, args.y_stride);
+  }
+}
+
+void CpuOps::run_jobs() {
+  pool_.parallel_for(tasks_, 1, [&](std::int64_t first, std::int64_t last, int thread) {
+    for (std::int64_t task = first; task < last; ++task) {
+      const auto after = std::upper_bound(jobs_.begin(), jobs_.end(), task,
+                                          [](std::int64_t t, const Job& job) { return t < job.first_task; });
+      const Job& job = *(after - 1);
+      const std::int64_t begin = (task - job.first_task) * job.task_rows;
+      run_task(job, begin, std::min(begin + job.task_rows, job.args.weight_rows), thread);
+    }
+  });
+  keep_last_lease();
+}
+
+/// All targets from one input, piece after piece in the order given, in waves.
+void CpuOps::run_products(std::span<const Target> targets, const Input& input, Effect effect) {
+  std::size_t target = 0, next = 0;
+  while (target < targets.size()) {
+    if (!ready()) return;
+    start_wave();
+    while (target < targets.size() && jobs_.size() < jobs_.capacity()) {
+      const std::span<const Piece> pieces = pieces_.pieces(targets[target].weight);
+      if (next == pieces.size()) {
+        ++target;
+        next = 0;
+        continue;
+      }
+      const Piece& piece = pieces[next];
+      const std::byte* bytes = jobs_.empty() ? lease_now(piece) : lease_if_ready(piece);
+      if (bytes == nullptr) break;
+      push_job(make_job(targets[target].weight, bytes, piece.row_begin, piece.row_end, targets[target], input, effect));
+      ++next;
+    }
+    if (failed()) return;
+    run_jobs();
+  }
+}
+
+void CpuOps::matmul(std::span<const Product> products, Act x) {
+  if (!ready() || rows_of(x) == 0) return;
+  bool quantized = false, biased = false;
+  for (const Product& product : products) {
+    quantized = quantized || kernels::uses_q8(part(product.weight).dtype);
+    biased = biased || !product.bias.none();
+  }
+  const Input input = prepare_input(x, quantized);
+  constexpr std::size_t kTogether = 8;
+  std::array<Target, kTogether> targets;
+  // A bias lies behind its matrix in the file, and tiles are used in file order: then one product after the other.
+  const std::size_t step = biased ? 1 : kTogether;
+  for (std::size_t first = 0; first < products.size(); first += step) {
+    const std::size_t count = std::min(step, products.size() - first);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Product& product = products[first + i];
+      targets[i] = {product.weight, data(product.out), cols_of(product.out)};
+    }
+    run_products(std::span(targets).first(count), input, Effect::store);
+    if (biased) add_bias(products[first], input.rows);
+  }
+}
+
+void CpuOps::add_bias(const Product& product, std::int64_t rows) {
+  if (failed() || product.bias.none()) return;
+  const std::int64_t cols = cols_of(product.out);
+  const float* bias = vector_of(product.bias, cols, 0);
+  if (bias == nullptr) return;
+  float* out = data(product.out);
+  for_rows(rows, cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) table_.add(out + r * cols, bias, cols);
+  });
+}
+
+void CpuOps::matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) {
+  if (!ready() || rows_of(x) == 0) return;
+  const bool quantized = kernels::uses_q8(part(gate).dtype) || kernels::uses_q8(part(up).dtype);
+  const Input input = prepare_input(x, quantized);
+  swiglu({gate, data(out), cols_of(out)}, up, input);
+}
+
+void CpuOps::swiglu(const Target& gate, WeightRef up, const Input& input) {
+  if (try_swiglu(gate, up, input)) return;
+  const Target second{up, gate.y, gate.y_stride};
+  run_products(std::span(&gate, 1), input, Effect::store);
+  run_products(std::span(&second, 1), input, Effect::silu_gate);
+}
+
+/// Gate and up together, each range of rows by one thread: if all their pieces are there now and fit a wave.
+bool CpuOps::try_swiglu(const Target& gate, WeightRef up, const Input& input) {
+  const std::span<const Piece> gates = pieces_.pieces(gate.weight), ups = pieces_.pieces(up);
+  if (gates.size() + ups.size() > jobs_.capacity()) return false;
+  if (lease_now(gates[0]) == nullptr) return true;  // failed: nothing is left to do
+  start_wave();
+  std::size_t g = 0, u = 0;
+  for (std::int64_t row = 0; g < gates.size() && u < ups.size();) {
+    const std::byte* gate_bytes = lease_if_ready(gates[g]);
+    const std::byte* up_bytes = gate_bytes == nullptr ? nullptr : lease_if_ready(ups[u]);
+    if (up_bytes == nullptr) return failed();
+    const std::int64_t end = std::min(gates[g].row_end, ups[u].row_end);
+    gate_bytes += (row - gates[g].row_begin) * row_bytes(part(gate.weight).dtype, input.cols);
+    Job job = make_job(gate.weight, gate_bytes, row, end, gate, input, Effect::swiglu);
+    job.up_dtype = part(up).dtype;
+    job.up = up_bytes + (row - ups[u].row_begin) * row_bytes(job.up_dtype, input.cols);
+    push_job(job);
+    row = end;
+    if (gates[g].row_end == end) ++g;
+    if (ups[u].row_end == end) ++u;
+  }
+  run_jobs();
+  return true;
+}
+
+}  // namespace millrace::exec

@@ -1,0 +1,240 @@
+// The mixture of experts of the CPU executor: route, sort rows by expert, compute each touched expert once, as its
+// bytes come, and sum what was stored in the router's order.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "exec/cpu_ops.h"
+
+namespace millrace::exec {
+
+struct CpuOps::MoeCall {
+  Experts experts;
+  Input input;  // of all rows
+  std::int64_t model_dim = 0, ff = 0;
+  bool quantize_hidden = false;
+
+  WeightRef gate(std::int32_t expert) const { return {experts.first_unit + expert, experts.gate_part}; }
+  WeightRef up(std::int32_t expert) const { return {experts.first_unit + expert, experts.up_part}; }
+  WeightRef down(std::int32_t expert) const { return {experts.first_unit + expert, experts.down_part}; }
+};
+
+void CpuOps::moe(Act out, Act x, WeightRef router, [[maybe_unused]] std::int64_t layer, const Experts& experts) {
+  if (!ready() || rows_ == 0) return;
+  MoeCall call;
+  call.experts = experts;
+  call.model_dim = cols_of(x);
+  call.ff = part(call.gate(0)).rows;
+  call.quantize_hidden = kernels::uses_q8(part(call.down(0)).dtype);
+  if (experts.count > shape_.experts || experts.top_k > shape_.top_k || call.ff > shape_.expert_ff ||
+      call.model_dim > shape_.model_dim) {
+    fail(error(Code::internal, "a mixture of {} experts of {} was not prepared", experts.count, call.ff));
+    return;
+  }
+  const bool quantized = kernels::uses_q8(part(router).dtype) || kernels::uses_q8(part(call.gate(0)).dtype) ||
+                         kernels::uses_q8(part(call.up(0)).dtype);
+  call.input = prepare_input(x, quantized);
+  const Target target{router, at<float>(layout_.router), experts.count};
+  run_products(std::span(&target, 1), call.input, Effect::store);
+  if (failed()) return;
+  drop_leases();  // the trunk's slot is the disk's while the experts are at work
+  route(experts, rows_);
+  sort_by_expert(experts, rows_);
+  run_experts(call);
+  if (!failed()) combine(data(out), rows_, cols_of(out), experts.top_k);
+}
+
+// --- Who goes where ---
+
+/// The experts of each row, in the router's order, and their weights.
+void CpuOps::route(const Experts& experts, std::int64_t rows) {
+  auto* scores = at<float>(layout_.router);
+  auto* chosen = at<std::int32_t>(layout_.chosen);
+  auto* weights = at<float>(layout_.chosen_weight);
+  constexpr std::int64_t kCostOfScore = 8;  // exponential and selection, in floats moved
+  for_rows(rows, experts.count * kCostOfScore, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      float* row = scores + r * experts.count;
+      std::int32_t* best = chosen + r * experts.top_k;
+      float* weight = weights + r * experts.top_k;
+      table_.softmax(row, experts.count);
+      kernels::top_k(row, experts.count, experts.top_k, best);
+      float total = 0;
+      for (std::int32_t k = 0; k < experts.top_k; ++k) total += weight[k] = row[best[k]];
+      for (std::int32_t k = 0; k < experts.top_k; ++k) {
+        weight[k] = (experts.normalize ? weight[k] / total : weight[k]) * experts.scale;
+      }
+    }
+  });
+}
+
+/// Counting sort of the (row, place) entries by expert; within an expert by row.
+void CpuOps::sort_by_expert(const Experts& experts, std::int64_t rows) {
+  const auto* chosen = at<std::int32_t>(layout_.chosen);
+  auto* entry_row = at<std::int32_t>(layout_.entry_row);
+  auto* entry_of = at<std::int32_t>(layout_.entry_of);
+  auto* first = at<std::int32_t>(layout_.expert_first);
+  const std::int64_t entries = rows * experts.top_k;
+  std::fill(first, first + experts.count + 1, 0);
+  for (std::int64_t i = 0; i < entries; ++i) ++first[chosen[i]];
+  for (std::int32_t e = 1; e <= experts.count; ++e) first[e] += first[e - 1];  // ends, for now
+  for (std::int64_t i = entries - 1; i >= 0; --i) {
+    entry_of[i] = --first[chosen[i]];
+    entry_row[entry_of[i]] = static_cast<std::int32_t>(i / experts.top_k);
+  }
+}
+
+/// out = the stored results of each row's experts, added in the router's order.
+void CpuOps::combine(float* out, std::int64_t rows, std::int64_t cols, std::int64_t top_k) {
+  const auto* entry_of = at<std::int32_t>(layout_.entry_of);
+  const auto* weights = at<float>(layout_.chosen_weight);
+  const auto* results = at<float>(layout_.expert_out);
+  for_rows(rows, cols * top_k, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      std::fill(out + r * cols, out + (r + 1) * cols, 0.0f);
+      for (std::int64_t i = r * top_k; i < (r + 1) * top_k; ++i) {
+        table_.add_scaled(out + r * cols, results + entry_of[i] * cols, weights[i], cols);
+      }
+    }
+  });
+}
+
+// --- The experts ---
+
+bool CpuOps::single_tile(std::int32_t unit) const {
+  const residency::UnitTable::Range range = store_.units().tiles_of(unit);
+  return range.last - range.first == 1;
+}
+
+void CpuOps::run_experts(const MoeCall& call) {
+  const auto* first = at<std::int32_t>(layout_.expert_first);
+  waiting_.clear();
+  leased_.clear();
+  for (std::int32_t e = 0; e < call.experts.count; ++e) {
+    if (first[e] != first[e + 1] && single_tile(call.experts.first_unit + e)) waiting_.push_back(e);
+  }
+  while (!waiting_.empty() || !leased_.empty()) {
+    if (ready()) lease_experts(call);
+    const std::size_t members = failed() ? 0 : gather_wave(call);
+    if (failed()) return leased_.clear();
+    run_wave(call, members);
+    leased_.erase(leased_.begin(), leased_.begin() + static_cast<std::ptrdiff_t>(members));
+  }
+  for (std::int32_t e = 0; e < call.experts.count && !failed(); ++e) {
+    if (first[e] != first[e + 1] && !single_tile(call.experts.first_unit + e)) run_large_expert(call, e);
+  }
+}
+
+/// Takes leases on the experts still waiting as far as slots allow: first those that are there, so that the reads of
+/// the others cannot drive them out; at least one expert is leased in the end.
+void CpuOps::lease_experts(const MoeCall& call) {
+  const auto tile_of = [&](std::int32_t expert) {
+    return store_.units().tiles_of(call.experts.first_unit + expert).first;
+  };
+  for (const bool present_only : {true, false}) {
+    bool full = false;
+    std::erase_if(waiting_, [&](std::int32_t expert) {
+      if (full || (present_only && !store_.present(tile_of(expert)))) return false;
+      std::optional<residency::Lease> lease = store_.try_lease(tile_of(expert));
+      full = !lease;
+      if (lease) leased_.push_back({expert, std::move(*lease), 0});
+      return !full;
+    });
+  }
+  if (!leased_.empty()) return;
+  Expected<residency::Lease> lease = store_.lease(tile_of(waiting_.front()));
+  if (!lease.ok()) return fail(lease.status());
+  leased_.push_back({waiting_.front(), std::move(lease).value(), 0});
+  waiting_.erase(waiting_.begin());
+}
+
+/// Brings the experts of the next wave to the front of leased_ and says how many they are: those whose bytes are there,
+/// as far as the hidden rows have room, and at least one, waited for if need be.
+std::size_t CpuOps::gather_wave(const MoeCall& call) {
+  const auto* first = at<std::int32_t>(layout_.expert_first);
+  std::size_t members = 0;
+  std::int64_t entries = 0;
+  for (const bool may_wait : {false, true}) {
+    for (std::size_t i = members; i < leased_.size() && members < jobs_.capacity(); ++i) {
+      const std::int64_t rows = first[leased_[i].expert + 1] - first[leased_[i].expert];
+      const bool fits = entries + rows <= layout_.hidden_entries && rows * call.ff > 0;
+      if (!fits || !(may_wait || leased_[i].lease.ready())) continue;
+      if (!wait_for(leased_[i].lease)) return 0;
+      leased_[i].hidden_first = entries;
+      entries += rows;
+      if (i != members) std::swap(leased_[i], leased_[members]);
+      ++members;
+      if (may_wait) break;
+    }
+    if (members > 0) break;
+  }
+  return members;
+}
+
+/// The first `members` of leased_: hidden = silu(x gate^T) * (x up^T), then the results into their entries.
+void CpuOps::run_wave(const MoeCall& call, std::size_t members) {
+  const auto* first = at<std::int32_t>(layout_.expert_first);
+  auto* hidden = at<float>(layout_.hidden);
+  const auto bytes_of = [&](const LeasedExpert& member, WeightRef ref) {
+    return member.lease.segment(static_cast<std::size_t>(pieces_.pieces(ref)[0].segment));
+  };
+  std::int64_t entries = 0;
+  start_wave();
+  for (std::size_t i = 0; i < members; ++i) {
+    const LeasedExpert& member = leased_[i];
+    Input input = call.input;
+    input.rows = first[member.expert + 1] - first[member.expert];
+    input.index = at<std::int32_t>(layout_.entry_row) + first[member.expert];
+    const WeightRef gate = call.gate(member.expert), up = call.up(member.expert);
+    Job job = make_job(gate, bytes_of(member, gate), 0, call.ff,
+                       {gate, hidden + member.hidden_first * call.ff, call.ff}, input, Effect::swiglu);
+    job.up = bytes_of(member, up);
+    job.up_dtype = part(up).dtype;
+    push_job(job);
+    entries += input.rows;
+  }
+  run_jobs();
+
+  Input down_input;
+  down_input.cols = call.ff;
+  const kernels::Q8Rows q8 = kernels::q8_rows_at(at<std::byte>(layout_.hidden_q8), entries, call.ff);
+  if (call.quantize_hidden) quantize(hidden, entries, call.ff, q8);
+  start_wave();
+  for (std::size_t i = 0; i < members; ++i) {
+    const LeasedExpert& member = leased_[i];
+    const std::int64_t at_row = member.hidden_first;
+    down_input.x = hidden + at_row * call.ff;
+    if (call.quantize_hidden) {
+      down_input.q8 = {q8.q + at_row * call.ff, q8.d + at_row * (call.ff / 32), q8.sum16 + at_row * (call.ff / 16)};
+    }
+    down_input.rows = first[member.expert + 1] - first[member.expert];
+    const WeightRef down = call.down(member.expert);
+    const Target target{down, at<float>(layout_.expert_out) + first[member.expert] * call.model_dim, call.model_dim};
+    push_job(make_job(down, bytes_of(member, down), 0, call.model_dim, target, down_input, Effect::store));
+  }
+  run_jobs();
+}
+
+/// An expert cut into several tiles: like a dense feed-forward over its rows, tile by tile.
+void CpuOps::run_large_expert(const MoeCall& call, std::int32_t expert) {
+  const auto* first = at<std::int32_t>(layout_.expert_first);
+  auto* hidden = at<float>(layout_.hidden);
+  Input input = call.input;
+  input.rows = first[expert + 1] - first[expert];
+  input.index = at<std::int32_t>(layout_.entry_row) + first[expert];
+  swiglu({call.gate(expert), hidden, call.ff}, call.up(expert), input);
+  if (failed()) return;
+  Input down_input;
+  down_input.x = hidden;
+  down_input.cols = call.ff;
+  down_input.rows = input.rows;
+  if (call.quantize_hidden) {
+    down_input.q8 = kernels::q8_rows_at(at<std::byte>(layout_.hidden_q8), input.rows, call.ff);
+    quantize(hidden, input.rows, call.ff, down_input.q8);
+  }
+  const Target target{call.down(expert), at<float>(layout_.expert_out) + first[expert] * call.model_dim,
+                      call.model_dim};
+  run_products(std::span(&target, 1), down_input, Effect::store);
+}
+
+}  // namespace millrace::exec

@@ -1,0 +1,273 @@
+// The CPU executor's pass and its plain ops; products, attention and the mixture have files of their own.
+#include "exec/cpu_ops.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "tensor/codec.h"
+
+namespace millrace::exec {
+namespace {
+
+constexpr std::size_t kWavePieces = 64;
+constexpr std::int64_t kFewFloats = 32 * 1024;  // less than this is not worth waking threads for
+constexpr std::uint64_t kHugePagesFrom = 8u << 20;
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
+}  // namespace
+
+CpuOps::CpuOps(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget, const CpuOptions& options)
+    : store_(store),
+      pool_(pool),
+      budget_(budget),
+      options_(options),
+      table_(kernels::table(options.isa)),
+      pieces_(store.units()) {
+  leases_.reserve(kWavePieces);
+  jobs_.reserve(kWavePieces);
+}
+
+std::unique_ptr<Ops> make_cpu_ops(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget,
+                                  const CpuOptions& options) {
+  return std::make_unique<CpuOps>(store, pool, budget, options);
+}
+
+std::string CpuOps::describe() const {
+  return fmt::format("cpu {}, {} thread{}", device::isa_name(options_.isa), pool_.threads(),
+                     pool_.threads() == 1 ? "" : "s");
+}
+
+std::uint64_t CpuOps::activation_bytes(const PassShape& shape) const {
+  return cpu_activation_bytes(shape, pool_.threads(), options_);
+}
+
+Status CpuOps::prepare(const PassShape& shape) {
+  memory_ = {};  // before the reservation ends, or a moment would hold bytes that nobody counts
+  reservation_ = {};
+  const CpuLayout layout = make_cpu_layout(shape, pool_.threads(), options_.isa);
+  const std::uint64_t bytes = activation_bytes(shape);
+  MR_ASSIGN_OR_RETURN(reservation_, budget_.reserve("activations", bytes));
+  const auto pages = bytes >= kHugePagesFrom ? device::Pages::huge : device::Pages::normal;
+  MR_ASSIGN_OR_RETURN(memory_, device::HostBuffer::reserve(bytes, pages));
+  shape_ = shape;
+  layout_ = layout;
+  waiting_.reserve(static_cast<std::size_t>(shape.experts));
+  leased_.reserve(static_cast<std::size_t>(shape.experts));
+  return {};
+}
+
+// --- The pass ---
+
+void CpuOps::begin_pass(const kv::Batch& batch, std::function<bool()> cancelled) {
+  batch_ = &batch;
+  cancelled_ = std::move(cancelled);
+  status_ = {};
+  for (RopeKey& key : rope_keys_) key = {};
+  rows_ = static_cast<std::int64_t>(batch.rows.size());
+  logit_rows_ = 0;
+  logits_vocab_ = 0;
+  pass_begin_ns_ = now_ns();
+  store_.begin_pass();
+  if (memory_.data() == nullptr || rows_ > shape_.max_rows) {
+    fail(error(Code::internal, "a pass of {} rows where {} were prepared", rows_, shape_.max_rows));
+    return;
+  }
+  auto* positions = at<std::int32_t>(layout_.positions);
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const kv::BatchRow& row = batch.rows[static_cast<std::size_t>(r)];
+    positions[r] = row.position;
+    logit_rows_ += row.wants_logits ? 1 : 0;
+    const bool known = row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < batch.sequences.size();
+    if (!known || row.position < 0 || row.position >= shape_.max_positions ||
+        row.position >= batch.sequences[static_cast<std::size_t>(row.sequence)]->blocks() * kv::kBlockTokens) {
+      fail(error(Code::internal, "row {} of the pass has no room at position {}", r, row.position));
+      return;
+    }
+  }
+  if (logit_rows_ > shape_.max_logit_rows) {
+    fail(error(Code::internal, "{} rows want logits where {} were prepared", logit_rows_, shape_.max_logit_rows));
+  }
+}
+
+Status CpuOps::end_pass() {
+  drop_leases();
+  leased_.clear();
+  store_.end_pass();
+  cancelled_ = {};
+  batch_ = nullptr;
+  ++counters_.passes;
+  counters_.rows += static_cast<std::uint64_t>(rows_);
+  counters_.pass_ns += now_ns() - pass_begin_ns_;
+  return status_;
+}
+
+bool CpuOps::ready() {
+  if (failed()) return false;
+  if (cancelled_ && cancelled_()) fail(error(Code::cancelled, "cancelled"));
+  return !failed();
+}
+
+void CpuOps::fail(Status status) {
+  if (status_.ok()) status_ = std::move(status);
+}
+
+std::int64_t CpuOps::rows_of(Act act) const {
+  return shape_.buffers[static_cast<std::size_t>(act.buffer)].logit_rows_only ? logit_rows_ : rows_;
+}
+
+void CpuOps::for_rows(std::int64_t rows, std::int64_t floats_a_row,
+                      FunctionRef<void(std::int64_t begin, std::int64_t end)> work) {
+  if (rows * floats_a_row <= kFewFloats) {
+    work(0, rows);
+    return;
+  }
+  pool_.parallel_for(rows, std::max<std::int64_t>(1, kFewFloats / 4 / floats_a_row),
+                     [&](std::int64_t begin, std::int64_t end, int) { work(begin, end); });
+}
+
+/// A norm's weight or a bias as float32, valid until the next lease; nullptr if the pass has failed.
+const float* CpuOps::vector_of(WeightRef ref, std::int64_t cols, int scratch) {
+  const residency::Part& vector = part(ref);
+  if (vector.rows != 1 || vector.cols != cols) {
+    fail(error(Code::internal, "{} is [{}, {}] where a vector of {} is needed", vector.name, vector.rows, vector.cols,
+               cols));
+    return nullptr;
+  }
+  const std::byte* bytes = lease_now(pieces_.pieces(ref)[0]);
+  if (bytes == nullptr) return nullptr;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(bytes) % alignof(float) == 0;
+  if (vector.dtype == DType::f32 && aligned) return reinterpret_cast<const float*>(bytes);
+  auto* decoded = at<float>(layout_.vectors[scratch]);
+  decode_row(vector.dtype, bytes, cols, decoded);
+  return decoded;
+}
+
+// --- Plain ops ---
+
+void CpuOps::embed(Act out, WeightRef table) {
+  if (!ready()) return;
+  const residency::Part& weight = part(table);
+  if (weight.cols != cols_of(out)) {
+    fail(error(Code::internal, "{} has rows of {} where {} are needed", weight.name, weight.cols, cols_of(out)));
+    return;
+  }
+  for (const kv::BatchRow& row : batch_->rows) {
+    if (row.token >= 0 && row.token < weight.rows) continue;
+    fail(error(Code::invalid_argument, "token {} is not in the vocabulary of {}", row.token, weight.rows));
+    return;
+  }
+  if (options_.embedding_rows_from_disk) {
+    embed_from_file(data(out), table, weight);
+  } else {
+    embed_from_memory(data(out), table, weight);
+  }
+}
+
+void CpuOps::embed_from_file(float* out, WeightRef table, const residency::Part& weight) {
+  const std::int64_t bytes = row_bytes(weight.dtype, weight.cols);
+  const std::int64_t together = static_cast<std::int64_t>(layout_.input_q8_bytes) / bytes;
+  auto* raw = at<std::byte>(layout_.input_q8);
+  auto* ids = at<std::int64_t>(layout_.row_ids);
+  for (std::int64_t first = 0; first < rows_; first += together) {
+    const std::int64_t count = std::min(together, rows_ - first);
+    for (std::int64_t i = 0; i < count; ++i) ids[i] = batch_->rows[static_cast<std::size_t>(first + i)].token;
+    Status status = store_.read_rows(table, std::span(ids, static_cast<std::size_t>(count)), raw);
+    if (!status.ok()) return fail(std::move(status));
+    for_rows(count, weight.cols, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        decode_row(weight.dtype, raw + i * bytes, weight.cols, out + (first + i) * weight.cols);
+      }
+    });
+  }
+}
+
+void CpuOps::embed_from_memory(float* out, WeightRef table, const residency::Part& weight) {
+  const std::int64_t bytes = row_bytes(weight.dtype, weight.cols);
+  for (const Piece& piece : pieces_.pieces(table)) {
+    const auto inside = [&](const kv::BatchRow& row) {
+      return row.token >= piece.row_begin && row.token < piece.row_end;
+    };
+    if (std::none_of(batch_->rows.begin(), batch_->rows.end(), inside)) continue;
+    const std::byte* base = lease_now(piece);
+    if (base == nullptr) return;
+    for_rows(rows_, weight.cols, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+        if (!inside(row)) continue;
+        decode_row(weight.dtype, base + (row.token - piece.row_begin) * bytes, weight.cols, out + r * weight.cols);
+      }
+    });
+  }
+}
+
+void CpuOps::rms_norm(Act out, Act x, WeightRef weight, float eps) {
+  if (!ready() || rows_of(x) == 0) return;
+  const std::int64_t cols = cols_of(x);
+  const float* scale = vector_of(weight, cols, 0);
+  if (scale == nullptr) return;
+  const float* from = data(x);
+  float* to = data(out);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    table_.rms_norm(from + begin * cols, scale, end - begin, cols, eps, to + begin * cols);
+  });
+}
+
+void CpuOps::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
+  if (!ready() || rows_of(x) == 0) return;
+  const std::int64_t cols = cols_of(x);
+  const float* scale = vector_of(weight, head_dim, 0);
+  if (scale == nullptr) return;
+  float* heads = data(x);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    float* first = heads + begin * cols;
+    table_.rms_norm(first, scale, (end - begin) * (cols / head_dim), head_dim, eps, first);
+  });
+}
+
+void CpuOps::add(Act x, Act y) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  float* to = data(x);
+  const float* from = data(y);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    table_.add(to + begin * cols, from + begin * cols, (end - begin) * cols);
+  });
+}
+
+void CpuOps::select_logit_rows(Act out, Act x) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  float* to = data(out);
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    if (!batch_->rows[static_cast<std::size_t>(r)].wants_logits) continue;
+    std::memcpy(to, data(x) + r * cols, static_cast<std::size_t>(cols) * sizeof(float));
+    to += cols;
+  }
+}
+
+void CpuOps::logits(WeightRef head, Act x) {
+  if (!ready() || logit_rows_ == 0) return;
+  const std::int64_t vocab = part(head).rows;
+  if (vocab > shape_.vocab) {
+    fail(
+        error(Code::internal, "{} has {} rows where logits of {} were prepared", part(head).name, vocab, shape_.vocab));
+    return;
+  }
+  const Target target{head, at<float>(layout_.logits), vocab};
+  run_products(std::span(&target, 1), prepare_input(x, kernels::uses_q8(part(head).dtype)), Effect::store);
+  if (!failed()) logits_vocab_ = vocab;
+}
+
+Logits CpuOps::last_logits() const {
+  if (failed() || logits_vocab_ == 0) return {};
+  return {at<float>(layout_.logits), logit_rows_, logits_vocab_};
+}
+
+}  // namespace millrace::exec

@@ -1,0 +1,189 @@
+// The CPU executor: Ops on the processor's kernels and the thread pool, weights leased tile by tile.
+//
+// Everything lies in one buffer (CpuLayout). A matrix is worked in waves: the first piece is waited for, and those
+// after it join as long as their bytes are there, so that small matrices cost one barrier together and large ones are
+// computed while the disk brings the next. No result depends on how the waves fall.
+// Thread-safety: one thread calls.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/host_memory.h"
+#include "exec/cpu_layout.h"
+#include "exec/ops.h"
+#include "exec/piece_index.h"
+
+namespace millrace::exec {
+
+class CpuOps final : public Ops {
+ public:
+  CpuOps(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget, const CpuOptions& options);
+
+  std::uint64_t activation_bytes(const PassShape& shape) const override;
+  Status prepare(const PassShape& shape) override;
+  void begin_pass(const kv::Batch& batch, std::function<bool()> cancelled) override;
+  Status end_pass() override;
+  bool failed() const override { return !status_.ok(); }
+
+  void embed(Act out, WeightRef table) override;
+  void rms_norm(Act out, Act x, WeightRef weight, float eps) override;
+  void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) override;
+  void add(Act x, Act y) override;
+  using Ops::matmul;
+  void matmul(std::span<const Product> products, Act x) override;
+  void matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) override;
+  void rope(Act x, std::int64_t heads, std::int64_t head_dim, const Rope& rope) override;
+  void store_kv(std::int64_t layer, Act k, Act v) override;
+  void attention(Act out, Act q, std::int64_t layer, const Attention& attention) override;
+  void moe(Act out, Act x, WeightRef router, std::int64_t layer, const Experts& experts) override;
+  void select_logit_rows(Act out, Act x) override;
+  void logits(WeightRef head, Act x) override;
+  Logits last_logits() const override;
+  ExecCounters counters() const override { return counters_; }
+  std::string describe() const override;
+
+ private:
+  /// What products read: rows of float activations and, if any of their dtypes asks for it, their int8 form.
+  struct Input {
+    const float* x = nullptr;  // [rows, cols]
+    std::int64_t cols = 0;
+    kernels::Q8Rows q8;
+    std::int64_t rows = 0;
+    const std::int32_t* index = nullptr;  // row r of a product reads row index[r]; `rows` counts the product's rows
+  };
+
+  /// What a product does to its output y [rows, weight rows].
+  enum class Effect {
+    store,      // y = x w^T
+    silu_gate,  // y = silu(y) * (x w^T): y holds the gate's products
+    swiglu,     // y = silu(x w^T) * (x up^T), both by the same thread
+  };
+
+  /// Where the output of a weight goes.
+  struct Target {
+    WeightRef weight;
+    float* y = nullptr;
+    std::int64_t y_stride = 0;
+  };
+
+  /// Rows of a weight that lie together, to be computed in tasks of task_rows.
+  struct Job {
+    Effect effect = Effect::store;
+    kernels::MatmulArgs args;
+    const std::byte* up = nullptr;  // swiglu: rows like args.weight
+    DType up_dtype = DType::f32;
+    std::int64_t task_rows = 0, first_task = 0;
+  };
+
+  // cpu_ops.cpp: the pass.
+  bool ready();  // false: a failure sticks, the op does nothing
+  void fail(Status status);
+  std::int64_t rows_of(Act act) const;
+  std::int64_t cols_of(Act act) const { return shape_.buffers[static_cast<std::size_t>(act.buffer)].cols; }
+  float* data(Act act) const { return at<float>(layout_.buffers[static_cast<std::size_t>(act.buffer)]); }
+  template <typename T>
+  T* at(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(memory_.data() + offset);
+  }
+  std::byte* thread_memory(int thread) const {
+    return memory_.data() + layout_.threads + static_cast<std::uint64_t>(thread) * layout_.thread_bytes;
+  }
+  const residency::Part& part(WeightRef ref) const { return store_.units().part(ref); }
+  void for_rows(std::int64_t rows, std::int64_t floats_a_row,
+                FunctionRef<void(std::int64_t begin, std::int64_t end)> work);
+  const float* vector_of(WeightRef ref, std::int64_t cols, int scratch);
+  void embed_from_file(float* out, WeightRef table, const residency::Part& weight);
+  void embed_from_memory(float* out, WeightRef table, const residency::Part& weight);
+
+  // cpu_lease.cpp: waves of leases.
+  const std::byte* lease_now(const Piece& piece);
+  const std::byte* lease_if_ready(const Piece& piece);
+  const std::byte* held_bytes(const Piece& piece) const;
+  bool wait_for(residency::Lease& lease);
+  void keep_last_lease();
+  void drop_leases() { leases_.clear(); }
+
+  // cpu_matmul.cpp.
+  Input prepare_input(Act x, bool quantize);
+  void quantize(const float* x, std::int64_t rows, std::int64_t cols, kernels::Q8Rows out);
+  void run_products(std::span<const Target> targets, const Input& input, Effect effect);
+  bool try_swiglu(const Target& gate, WeightRef up, const Input& input);
+  void swiglu(const Target& gate, WeightRef up, const Input& input);
+  void start_wave();
+  Job make_job(WeightRef ref, const std::byte* bytes, std::int64_t row_begin, std::int64_t row_end,
+               const Target& target, const Input& input, Effect effect) const;
+  void push_job(const Job& job);
+  void run_jobs();
+  void run_task(const Job& job, std::int64_t begin, std::int64_t end, int thread) const;
+  void add_bias(const Product& product, std::int64_t rows);
+
+  // cpu_attention.cpp.
+  struct AttentionCall;
+  struct AttentionPair;
+  const float* rope_table(const Rope& rope);
+  std::int64_t make_attention_tiles(std::int64_t tile_rows);
+  AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
+  void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk) const;
+  void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;
+
+  // cpu_moe.cpp.
+  struct MoeCall;
+  void route(const Experts& experts, std::int64_t rows);
+  void sort_by_expert(const Experts& experts, std::int64_t rows);
+  void combine(float* out, std::int64_t rows, std::int64_t cols, std::int64_t top_k);
+  bool single_tile(std::int32_t unit) const;
+  void run_experts(const MoeCall& call);
+  void lease_experts(const MoeCall& call);
+  std::size_t gather_wave(const MoeCall& call);
+  void run_wave(const MoeCall& call, std::size_t members);
+  void run_large_expert(const MoeCall& call, std::int32_t expert);
+
+  residency::WeightStore& store_;
+  ThreadPool& pool_;
+  residency::Budget& budget_;
+  const CpuOptions options_;
+  const kernels::Table& table_;
+  const PieceIndex pieces_;
+
+  PassShape shape_;
+  CpuLayout layout_;
+  residency::Reservation reservation_;
+  device::HostBuffer memory_;
+
+  // The pass.
+  const kv::Batch* batch_ = nullptr;
+  std::function<bool()> cancelled_;
+  Status status_;
+  std::int64_t rows_ = 0, logit_rows_ = 0, logits_vocab_ = 0;
+  struct RopeKey {
+    const float* inv_freq = nullptr;
+    float magnitude = 0;
+  };
+  RopeKey rope_keys_[CpuLayout::kRopeTables];
+  int next_rope_ = 0;
+  std::uint64_t pass_begin_ns_ = 0;
+  ExecCounters counters_;
+
+  // The wave. Leases stay after it until another tile is leased: the next op often uses the same one.
+  std::vector<residency::Lease> leases_;
+  std::uint64_t wave_bytes_ = 0;
+  std::vector<Job> jobs_;
+  std::int64_t tasks_ = 0;
+
+  // The mixture: experts still to be computed, those leased among them, those of the present wave.
+  struct LeasedExpert {
+    std::int32_t expert = 0;
+    residency::Lease lease;
+    std::int64_t hidden_first = 0;
+  };
+  std::vector<std::int32_t> waiting_;
+  std::vector<LeasedExpert> leased_;
+};
+
+}  // namespace millrace::exec
