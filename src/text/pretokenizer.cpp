@@ -3,7 +3,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "base/log.h"
@@ -42,6 +44,10 @@ std::string spell_out_spaces(std::string_view pattern) {
   return out;
 }
 
+struct FreeCode {
+  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+};
+using Regex = std::unique_ptr<pcre2_code, FreeCode>;
 struct FreeMatchData {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
@@ -61,47 +67,9 @@ std::string mask_invalid(std::string_view text) {
   return masked;
 }
 
-}  // namespace
-
-struct PreTokenizer::Pattern {
-  pcre2_code* code = nullptr;
-  Pattern() = default;
-  Pattern(const Pattern&) = delete;
-  Pattern& operator=(const Pattern&) = delete;
-  ~Pattern() { pcre2_code_free(code); }
-
-  void split(std::string_view text, const std::vector<std::uint32_t>& pieces, std::vector<std::uint32_t>& ends,
-             pcre2_match_data* data, pcre2_match_context* context) const;
-};
-
-PreTokenizer::PreTokenizer() = default;
-PreTokenizer::~PreTokenizer() = default;
-PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
-PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
-
-Expected<PreTokenizer> PreTokenizer::make(const PreTokenizerFamily& family) {
-  PreTokenizer made;
-  for (const std::string_view source : family.patterns) {
-    const std::string pattern = spell_out_spaces(source);
-    int code_error = 0;
-    PCRE2_SIZE offset = 0;
-    auto compiled = std::make_unique<Pattern>();
-    compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &code_error, &offset, nullptr);
-    if (compiled->code == nullptr) {
-      return error(Code::internal, "PCRE2 refuses a pre-tokenizer's pattern at {} (error {}); please report this",
-                   offset, code_error);
-    }
-    // Without a JIT in this build of PCRE2 or on this processor the interpreter gives the same matches, slower.
-    (void)pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);
-    made.patterns_.push_back(std::move(compiled));
-  }
-  return made;
-}
-
-void PreTokenizer::Pattern::split(std::string_view text, const std::vector<std::uint32_t>& pieces,
-                                  std::vector<std::uint32_t>& ends, pcre2_match_data* data,
-                                  pcre2_match_context* context) const {
+/// Cuts each of `pieces` (given by their ends) at the matches of `code`.
+void cut(const pcre2_code* code, std::string_view text, const std::vector<std::uint32_t>& pieces,
+         std::vector<std::uint32_t>& ends, pcre2_match_data* data, pcre2_match_context* context) {
   const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data);
   std::uint32_t begin = 0;
   for (const std::uint32_t end : pieces) {
@@ -128,6 +96,54 @@ void PreTokenizer::Pattern::split(std::string_view text, const std::vector<std::
   }
 }
 
+}  // namespace
+
+// One set of patterns interpreted and, from the first long text on, one compiled to machine code: that runs several
+// times as fast but costs a quarter of a megabyte, which short prompts under a small budget need not pay.
+struct PreTokenizer::Patterns {
+  static constexpr std::size_t kLongText = 32768;  // bytes
+
+  std::vector<Regex> interpreted;
+  std::once_flag once;
+  std::vector<Regex> compiled;
+
+  const std::vector<Regex>& for_text(std::size_t bytes) {
+    if (bytes < kLongText) return interpreted;
+    std::call_once(once, [&] {
+      for (const Regex& code : interpreted) {
+        compiled.emplace_back(pcre2_code_copy(code.get()));
+        // Without a JIT in this build of PCRE2 or on this processor the copy is interpreted too, with the same matches.
+        if (compiled.back()) (void)pcre2_jit_compile(compiled.back().get(), PCRE2_JIT_COMPLETE);
+      }
+    });
+    const bool complete =
+        std::all_of(compiled.begin(), compiled.end(), [](const Regex& code) { return code != nullptr; });
+    return complete ? compiled : interpreted;
+  }
+};
+
+PreTokenizer::PreTokenizer(std::unique_ptr<Patterns> patterns) : patterns_(std::move(patterns)) {}
+PreTokenizer::~PreTokenizer() = default;
+PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
+PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
+
+Expected<PreTokenizer> PreTokenizer::make(const PreTokenizerFamily& family) {
+  auto patterns = std::make_unique<Patterns>();
+  for (const std::string_view source : family.patterns) {
+    const std::string pattern = spell_out_spaces(source);
+    int code_error = 0;
+    PCRE2_SIZE offset = 0;
+    Regex code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                             PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &code_error, &offset, nullptr));
+    if (!code) {
+      return error(Code::internal, "PCRE2 refuses a pre-tokenizer's pattern at {} (error {}); please report this",
+                   offset, code_error);
+    }
+    patterns->interpreted.push_back(std::move(code));
+  }
+  return PreTokenizer(std::move(patterns));
+}
+
 void PreTokenizer::split(std::string_view text, std::vector<std::uint32_t>& ends) const {
   ends.clear();
   if (text.empty()) return;
@@ -143,10 +159,10 @@ void PreTokenizer::split(std::string_view text, std::vector<std::uint32_t>& ends
   // The patterns are ours and never try more than a few times a character; a long text is no reason to give up.
   pcre2_set_match_limit(context.get(), std::numeric_limits<std::uint32_t>::max());
   std::vector<std::uint32_t> pieces;
-  for (const auto& pattern : patterns_) {
+  for (const Regex& code : patterns_->for_text(text.size())) {
     pieces.swap(ends);
     ends.clear();
-    pattern->split(text, pieces, ends, data.get(), context.get());
+    cut(code.get(), text, pieces, ends, data.get(), context.get());
   }
 }
 

@@ -39,9 +39,9 @@ class PreTokenizer {
   void split(std::string_view text, std::vector<std::uint32_t>& ends) const;
 
  private:
-  struct Pattern;
-  PreTokenizer();
-  std::vector<std::unique_ptr<Pattern>> patterns_;
+  struct Patterns;
+  explicit PreTokenizer(std::unique_ptr<Patterns> patterns);
+  std::unique_ptr<Patterns> patterns_;
 };
 
 }  // namespace millrace::text

@@ -62,6 +62,7 @@ Expected<Vocabulary> Vocabulary::load(const modelfile::Model& model, Spelling sp
   }
   MR_ASSIGN_OR_RETURN(std::vector<TokenType> types, read_types(model, tokens->size()));
 
+  const bool typed = model.has("tokenizer.ggml.token_type");
   Vocabulary vocabulary;
   vocabulary.phi3_ = names_phi3(model);
   vocabulary.pool_.reserve(bytes);
@@ -74,7 +75,8 @@ Expected<Vocabulary> Vocabulary::load(const modelfile::Model& model, Spelling sp
     if (type == TokenType::byte && !byte_value(token)) {
       return error(Code::corrupt, "token {} is a byte token but names no byte; the file is damaged, get it again", i);
     }
-    if (type != TokenType::byte && is_end_text(token)) type = TokenType::control;
+    // A normal token of that text is one that merges make ("</s>" in vocabularies trained on web pages).
+    if ((type == TokenType::user_defined || !typed) && is_end_text(token)) type = TokenType::control;
     vocabulary.append(token, type, spelling);
   }
   vocabulary.pool_.shrink_to_fit();

@@ -3,39 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "modelfile/gguf.h"
+#include "text/fixtures.h"
 #include "text/tokenizer.h"
 
 namespace millrace::text {
 namespace {
 
-const std::string kData = std::string(MILLRACE_TEST_DATA) + "/tokenizers/";
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// Texts parted by a line; the newline before it is part of the separator.
-std::vector<std::string> read_texts() {
-  const std::string separator = "\n__ggml_vocab_test__\n";
-  const std::string all = read_file(kData + "texts.inp");
-  std::vector<std::string> texts;
-  std::size_t begin = 0;
-  for (auto at = all.find(separator); at != std::string::npos; at = all.find(separator, begin)) {
-    texts.push_back(all.substr(begin, at - begin));
-    begin = at + separator.size();
-  }
-  return texts;
-}
+using test::kData;
+using test::read_file;
 
 std::vector<std::vector<TokenId>> read_ids(const std::string& name) {
   std::istringstream lines(read_file(kData + name + ".out"));
@@ -53,26 +35,26 @@ class Vectors : public testing::TestWithParam<const char*> {};
 void check(const std::string& path, const std::string& name) {
   const auto model = modelfile::Model::open(path);
   ASSERT_TRUE(model.ok()) << model.status().message();
-  const auto tokenizer = Tokenizer::from_model(*model);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const std::shared_ptr<const Tokenizer> tokenizer = test::open_tokenizer(path);
+  ASSERT_NE(tokenizer, nullptr);
   std::vector<std::int64_t> original;
   if (model->has("millrace.test.original_ids")) {
     const auto ids = model->get_ints("millrace.test.original_ids");
     ASSERT_TRUE(ids.ok());
     original = *ids;
   }
-  const std::vector<std::string> texts = read_texts();
+  const std::vector<std::string> texts = test::read_texts("texts.inp");
   const std::vector<std::vector<TokenId>> expected = read_ids(name);
   ASSERT_EQ(texts.size(), 46u);
   ASSERT_EQ(expected.size(), texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    const std::vector<TokenId> ids = (*tokenizer)->encode(texts[i], Specials::as_text);
+    const std::vector<TokenId> ids = tokenizer->encode(texts[i], Specials::as_text);
     std::vector<TokenId> mapped = ids;
     for (TokenId& id : mapped) {
       if (!original.empty()) id = static_cast<TokenId>(original[static_cast<std::size_t>(id)]);
     }
     EXPECT_EQ(mapped, expected[i]) << name << ", text " << i << ": " << texts[i];
-    EXPECT_EQ((*tokenizer)->decode(ids), texts[i]) << name << ", text " << i;
+    EXPECT_EQ(tokenizer->decode(ids), texts[i]) << name << ", text " << i;
   }
 }
 

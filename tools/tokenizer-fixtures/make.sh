@@ -29,3 +29,4 @@ for name in gpt-2 deepseek-coder llama-spm llama-bpe qwen2; do
   install -m 644 "$vectors/$name.gguf.out" "$data/$name.out"
   node "$here/reduce.mjs" "full/$name.gguf" "$data/texts.inp" "$data/$name.gguf"
 done
+node "$here/pieces.mjs" "$data/texts.inp" "$data/pieces.inp" > "$data/pieces.out"

@@ -1,6 +1,8 @@
 // node vocabulary-from-json.mjs TOKENIZER.json PRE OUT.gguf
-// Writes a GGUF that holds nothing but the vocabulary and merges of a byte-level BPE tokenizer.json.
+// Writes a GGUF that holds nothing but the vocabulary and merges of a byte-level BPE tokenizer.json; BOS and EOS from the
+// tokenizer_config.json beside it.
 import { readFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { TYPE, writeMetadata } from "./gguf.mjs";
 
 const [json, pre, out] = process.argv.slice(2);
@@ -13,6 +15,11 @@ for (let id = 0; id < tokens.length; ++id) {
   if (tokens[id] === undefined) [tokens[id], types[id]] = [`[PAD${id}]`, 5];
 }
 const merges = model.merges.map((merge) => (Array.isArray(merge) ? merge.join(" ") : merge));
+const config = JSON.parse(readFileSync(join(dirname(json), "tokenizer_config.json"), "utf8"));
+const specialIds = ["bos", "eos"].flatMap((name) => {
+  const text = config[`${name}_token`]?.content ?? config[`${name}_token`];
+  return text ? [[`tokenizer.ggml.${name}_token_id`, { type: TYPE.u32, value: tokens.indexOf(text) }]] : [];
+});
 const array = (type, values) => ({ type: TYPE.array, value: { type, values } });
 writeMetadata(
   out,
@@ -23,6 +30,7 @@ writeMetadata(
     ["tokenizer.ggml.tokens", array(TYPE.string, tokens)],
     ["tokenizer.ggml.token_type", array(TYPE.i32, types)],
     ["tokenizer.ggml.merges", array(TYPE.string, merges)],
+    ...specialIds,
   ]),
 );
 console.log(`${out}: ${tokens.length} tokens, ${merges.length} merges`);
