@@ -41,7 +41,7 @@ struct PlanOptions {
   std::uint64_t kv_bytes_per_token = 0;
   std::int64_t context_tokens = 0;               // KV planned for
   int top_k = 0;                                 // experts a token uses in a layer; 0 for dense models
-  std::uint64_t ring_bytes_wanted = 256u << 20;  // prefetch window for units on disk
+  std::uint64_t ring_bytes_wanted = 256u << 20;  // prefetch window for units on disk, at most
 };
 
 /// How the weight store uses its bytes.
@@ -73,17 +73,23 @@ struct Plan {
   /// One row a tier and kind, as printed.
   struct Row {
     std::string tier, what, executor, bound;  // bound: "disk", "ram", "compute"
-    std::int64_t units = 0;
-    std::uint64_t bytes = 0;
+    std::int64_t units = 0;                   // with at least a tile here; slots for a cache
+    std::int64_t tiles = 0;
+    std::uint64_t bytes = 0;     // of weights; of memory for a cache
     double bytes_per_token = 0;  // read from that tier for one decoded token
     double milliseconds = 0;
   };
   std::vector<Row> rows;
   double predicted_decode_tokens_per_second = 0;  // 0 without rates
-  double predicted_hit_rate = 0;                  // experts
+  double predicted_hit_rate = 0;                  // experts; what uniform routing would give, so at least that
+  std::string bound;                              // of the whole: "disk", "ram", "compute"; empty without rates
 };
 
-/// Errors: out_of_budget, naming the smallest --ram that works.
+/// Of all ways to share the budget out, the one with the least predicted time of a decoded token. More memory never
+/// makes a plan slower. What every token reads (trunks, head) goes before experts, experts before an untied embedding,
+/// of which a token needs one row. Ordered tiles at home are spread evenly over the pass, so that the disk reads on
+/// while they are computed. Without rates it plans for a usual machine. Errors: out_of_budget, naming the smallest
+/// --ram that works.
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates);
 
 /// The table people see.

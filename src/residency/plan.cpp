@@ -1,0 +1,360 @@
+#include "residency/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "residency/budget.h"
+
+namespace millrace::residency {
+namespace {
+
+// A usual machine, for choosing when nothing was measured; such a plan predicts no speed.
+constexpr double kUsualDisk = 3e9, kUsualCpu = 20e9;
+// Reads reach half the disk's rate with about so many bytes in flight (measured with 1 MiB requests on NVMe: 55 % with
+// one, 89 % with two, all with four).
+constexpr double kHalfRateInFlight = 1 << 20;
+constexpr std::uint64_t kRowScratchBytes = 64 << 10;
+// Ring sizes tried. One fixed list: a larger budget has all choices of a smaller one, so it is never slower.
+constexpr int kRingSlots[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
+
+/// What the planner needs to know of a model.
+struct Census {
+  std::vector<std::int32_t> ordered;        // tiles in pass order; a tied head's last
+  std::vector<std::int32_t> by_preference;  // the same, the first to be at home first
+  std::uint64_t ordered_bytes = 0, ordered_slot_bytes = 0, largest_ordered = 0;
+  std::int64_t expert_tiles = 0;
+  std::uint64_t largest_expert = 0;
+  double active_expert_bytes = 0;       // a token's
+  std::vector<std::int32_t> embedding;  // tiles of an untied embedding
+  std::uint64_t embedding_slot_bytes = 0, embedding_row_bytes = 0, row_scratch = 0;
+};
+
+/// Small tiles first: in the ring each would take a whole slot. The rest by the fraction of i times the golden ratio,
+/// any prefix of which is spread evenly over the pass.
+void order_by_preference(const UnitTable& units, Census& census) {
+  struct Rank {
+    double place;
+    std::int32_t tile;
+  };
+  std::vector<Rank> ranks;
+  for (std::size_t i = 0; i < census.ordered.size(); ++i) {
+    const std::int32_t tile = census.ordered[i];
+    const double spread = static_cast<double>(i) * 0.6180339887498949;
+    const bool small = units.tiles()[tile].slot_bytes * 8 <= census.largest_ordered;
+    ranks.push_back({small ? -1.0 : spread - std::floor(spread), tile});
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [](const Rank& a, const Rank& b) { return a.place < b.place; });
+  for (const Rank& rank : ranks) census.by_preference.push_back(rank.tile);
+}
+
+Census take_census(const UnitTable& units, int top_k) {
+  Census census;
+  const bool tied = units.tied_head();
+  std::uint64_t expert_bytes = 0;
+  std::int64_t experts = 0;
+  std::vector<int> expert_layers;
+  std::vector<std::int32_t> tied_tiles;
+  for (std::size_t u = 0; u < units.units().size(); ++u) {
+    const Unit& unit = units.units()[u];
+    if (unit.kind == UnitKind::expert) {
+      ++experts;
+      expert_bytes += unit.bytes();
+      if (expert_layers.empty() || expert_layers.back() != unit.layer) expert_layers.push_back(unit.layer);
+    }
+    if (unit.kind == UnitKind::embedding && !unit.parts.empty()) {
+      const Part& table = unit.parts.front();
+      census.embedding_row_bytes = static_cast<std::uint64_t>(row_bytes(table.dtype, table.cols));
+      // A row may begin anywhere in a block.
+      const std::uint64_t one = round_up(census.embedding_row_bytes, device::kPageBytes) + device::kPageBytes;
+      census.row_scratch = std::max(one, kRowScratchBytes);
+    }
+    const auto range = units.tiles_of(static_cast<std::int32_t>(u));
+    for (std::int32_t t = range.first; t < range.last; ++t) {
+      const Tile& tile = units.tiles()[t];
+      if (unit.kind == UnitKind::expert) {
+        ++census.expert_tiles;
+        census.largest_expert = std::max(census.largest_expert, tile.slot_bytes);
+      } else if (unit.kind == UnitKind::embedding && !tied) {
+        census.embedding.push_back(t);
+        census.embedding_slot_bytes += tile.slot_bytes;
+      } else {
+        (unit.kind == UnitKind::embedding ? tied_tiles : census.ordered).push_back(t);
+        census.ordered_bytes += tile.bytes;
+        census.ordered_slot_bytes += tile.slot_bytes;
+        census.largest_ordered = std::max(census.largest_ordered, tile.slot_bytes);
+      }
+    }
+  }
+  census.ordered.insert(census.ordered.end(), tied_tiles.begin(), tied_tiles.end());
+  std::sort(expert_layers.begin(), expert_layers.end());
+  const auto layers = std::unique(expert_layers.begin(), expert_layers.end()) - expert_layers.begin();
+  if (experts > 0) {
+    const double mean = static_cast<double>(expert_bytes) / static_cast<double>(experts);
+    census.active_expert_bytes =
+        std::min(mean * std::max(1, top_k) * static_cast<double>(layers), static_cast<double>(expert_bytes));
+  }
+  order_by_preference(units, census);
+  return census;
+}
+
+/// One way to share the memory out.
+struct Choice {
+  int ring_slots = 0;
+  std::int64_t expert_slots = 0;
+  bool embedding_home = false;
+  std::uint64_t resident_weights = 0;  // bytes of ordered weights at home
+  double stream_seconds = 0, miss_seconds = 0, compute_seconds = 0;
+  double seconds() const { return miss_seconds + std::max(stream_seconds, compute_seconds); }
+};
+
+double positive_or(double value, double fallback) { return value > 0 ? value : fallback; }
+
+double cpu_rate(const Rates& rates) {
+  if (rates.cpu_decode > 0 && rates.ram > 0) return std::min(rates.cpu_decode, rates.ram);
+  return std::max(rates.cpu_decode, rates.ram);
+}
+
+double hit_rate(const Census& census, std::int64_t slots) {
+  return census.expert_tiles == 0 ? 0 : static_cast<double>(slots) / static_cast<double>(census.expert_tiles);
+}
+
+/// Ordered reads run beside the computing; an expert's read starts when the router has chosen it, so misses add to
+/// both.
+void predict(const Census& census, const PlanOptions& options, const Rates& rates, Choice& choice) {
+  const double disk = positive_or(rates.disk, kUsualDisk), cpu = positive_or(cpu_rate(rates), kUsualCpu);
+  const auto read_seconds = [&](double bytes, double in_flight) {
+    return bytes <= 0 ? 0 : bytes / disk * (1 + kHalfRateInFlight / in_flight);
+  };
+  const double streamed = static_cast<double>(census.ordered_bytes - choice.resident_weights);
+  choice.stream_seconds =
+      read_seconds(streamed, static_cast<double>(census.largest_ordered) * std::max(1, choice.ring_slots - 1));
+  const double missed = census.active_expert_bytes * (1 - hit_rate(census, choice.expert_slots));
+  const auto together = std::min<std::int64_t>(choice.expert_slots, std::max(1, options.top_k));
+  choice.miss_seconds =
+      read_seconds(missed, static_cast<double>(census.largest_expert) * static_cast<double>(together));
+  choice.compute_seconds = (static_cast<double>(census.ordered_bytes) + census.active_expert_bytes) / cpu;
+}
+
+/// Tiles at home in `bytes`: by preference, each that still fits. Never fewer bytes in all when `bytes` grows. Marks
+/// them in `marks` unless it is null; returns the weights' bytes (slot_bytes gets the memory's).
+std::uint64_t pack(const UnitTable& units, const Census& census, std::uint64_t bytes, std::vector<bool>* marks,
+                   std::uint64_t* slot_bytes = nullptr) {
+  std::uint64_t weights = 0, used = 0;
+  for (const std::int32_t t : census.by_preference) {
+    const Tile& tile = units.tiles()[t];
+    if (tile.slot_bytes > bytes - used) continue;
+    used += tile.slot_bytes;
+    weights += tile.bytes;
+    if (marks != nullptr) (*marks)[t] = true;
+  }
+  if (slot_bytes != nullptr) *slot_bytes = used;
+  return weights;
+}
+
+/// Everything ordered at home, the rest to experts, then to the embedding.
+std::optional<Choice> choose_without_ring(const Census& census, std::uint64_t memory) {
+  if (memory < census.ordered_slot_bytes) return std::nullopt;
+  memory -= census.ordered_slot_bytes;
+  Choice choice;
+  choice.resident_weights = census.ordered_bytes;
+  if (census.expert_tiles > 0) {
+    choice.expert_slots = std::min(census.expert_tiles, static_cast<std::int64_t>(std::min<std::uint64_t>(
+                                                            memory / census.largest_expert, std::uint64_t{1} << 30)));
+    if (choice.expert_slots == 0) return std::nullopt;
+    memory -= static_cast<std::uint64_t>(choice.expert_slots) * census.largest_expert;
+  }
+  choice.embedding_home = choice.expert_slots == census.expert_tiles && memory >= census.embedding_slot_bytes;
+  return choice;
+}
+
+/// `memory`: for homes, ring and expert slots.
+std::optional<Choice> choose(const UnitTable& units, const Census& census, const PlanOptions& options,
+                             const Rates& rates, std::uint64_t memory) {
+  std::optional<Choice> best = choose_without_ring(census, memory);
+  if (best) predict(census, options, rates, *best);
+  const std::int64_t most_experts = census.expert_tiles == 0 ? 0 : std::max(1, options.top_k);
+  for (const int ring : kRingSlots) {
+    const std::uint64_t ring_bytes = census.largest_ordered * static_cast<std::uint64_t>(ring);
+    if (census.ordered.empty() || ring_bytes > memory) break;
+    if (ring > 2 && ring_bytes > options.ring_bytes_wanted) break;
+    for (std::int64_t experts = census.expert_tiles == 0 ? 0 : 1; experts <= most_experts;
+         experts = std::max<std::int64_t>(1, experts * 2)) {
+      const std::uint64_t expert_bytes = census.largest_expert * static_cast<std::uint64_t>(experts);
+      if (expert_bytes <= memory - ring_bytes && experts <= census.expert_tiles) {
+        Choice choice;
+        choice.ring_slots = ring;
+        choice.expert_slots = experts;
+        choice.resident_weights = pack(units, census, memory - ring_bytes - expert_bytes, nullptr);
+        predict(census, options, rates, choice);
+        const bool streams = choice.resident_weights < census.ordered_bytes;
+        if (streams && (!best || choice.seconds() < best->seconds())) best = choice;
+      }
+      if (experts == most_experts) break;
+    }
+  }
+  return best;
+}
+
+std::uint64_t add_or_max(std::uint64_t a, std::uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+
+std::uint64_t other_bytes(const PlanOptions& options) {
+  const auto tokens = static_cast<std::uint64_t>(std::max<std::int64_t>(0, options.context_tokens));
+  const std::uint64_t kv =
+      tokens > 0 && options.kv_bytes_per_token > UINT64_MAX / tokens ? UINT64_MAX : options.kv_bytes_per_token * tokens;
+  return add_or_max(options.fixed_bytes, kv);
+}
+
+Status too_small(const Census& census, const PlanOptions& options) {
+  const std::uint64_t streaming = census.ordered.empty() ? UINT64_MAX : 2 * census.largest_ordered;
+  std::uint64_t weights = census.row_scratch + std::min(streaming, census.ordered_slot_bytes) + census.largest_expert;
+  if (weights >= kHugeWeightBytes) weights = round_up(weights, device::kHugePageBytes);
+  const std::uint64_t other = other_bytes(options);
+  const std::uint64_t needed = add_or_max(weights, other);
+  return error(Code::out_of_budget,
+               "a budget of {} is too small: the least is {} ({} to stream the weights through, {} for KV, activations "
+               "and the program); give at least --ram {}",
+               format_bytes(options.ram_bytes), format_bytes(needed), format_bytes(weights), format_bytes(other),
+               ram_argument(needed));
+}
+
+void fill_homes(const UnitTable& units, Plan& plan) {
+  plan.homes.resize(units.units().size());
+  const bool experts_home = plan.expert_slots > 0 && plan.predicted_hit_rate >= 1;
+  for (std::size_t u = 0; u < units.units().size(); ++u) {
+    const auto range = units.tiles_of(static_cast<std::int32_t>(u));
+    bool home = true;
+    for (std::int32_t t = range.first; t < range.last; ++t) home = home && plan.resident_tiles[t];
+    const UnitKind kind = units.units()[u].kind;
+    if (kind == UnitKind::expert) home = experts_home;
+    if (kind == UnitKind::embedding) plan.embedding_rows_from_disk = !home;
+    plan.homes[u] = {home ? Tier::ram : Tier::disk, Executor::cpu};
+  }
+}
+
+std::string row_name(UnitKind kind, bool tied, Tier tier, const Plan& plan) {
+  switch (kind) {
+    case UnitKind::embedding:
+      if (tied) return tier == Tier::disk ? "embedding as head, streamed" : "embedding as head";
+      return tier == Tier::disk ? "embedding, by rows" : "embedding";
+    case UnitKind::trunk:
+      return tier == Tier::disk ? "trunks, streamed" : "trunks";
+    case UnitKind::head:
+      return tier == Tier::disk ? "head, streamed" : "head";
+    case UnitKind::expert:
+      if (tier == Tier::disk) return "experts, misses";
+      return plan.predicted_hit_rate < 1 ? "experts, cache" : "experts";
+  }
+  return "";
+}
+
+/// Rows of the printed table: per tier and kind. Experts that do not all fit stand in both tiers: cache and misses.
+void fill_rows(const UnitTable& units, const Census& census, const Rates& rates, Plan& plan) {
+  const bool tied = units.tied_head();
+  const double cpu = cpu_rate(rates);
+  const bool computing = rates.cpu_decode > 0 && (rates.ram <= 0 || rates.cpu_decode < 0.95 * rates.ram);
+  for (const Tier tier : {Tier::ram, Tier::disk}) {
+    for (const UnitKind kind : {UnitKind::embedding, UnitKind::trunk, UnitKind::expert, UnitKind::head}) {
+      const bool expert = kind == UnitKind::expert;
+      Plan::Row row{std::string(tier_name(tier)), row_name(kind, tied, tier, plan),
+                    std::string(executor_name(Executor::cpu)),
+                    tier == Tier::disk ? "disk"
+                    : computing        ? "compute"
+                                       : "ram"};
+      for (std::size_t u = 0; u < units.units().size(); ++u) {
+        if (units.units()[u].kind != kind) continue;
+        const auto range = units.tiles_of(static_cast<std::int32_t>(u));
+        const std::int64_t before = row.tiles;
+        for (std::int32_t t = range.first; t < range.last; ++t) {
+          const bool at_home = expert ? plan.homes[u].tier == Tier::ram : plan.resident_tiles[t];
+          if (at_home != (tier == Tier::ram)) continue;
+          ++row.tiles;
+          row.bytes += units.tiles()[t].bytes;
+        }
+        if (row.tiles > before) ++row.units;
+      }
+      if (expert && tier == Tier::ram && plan.predicted_hit_rate < 1 && plan.expert_slots > 0) {
+        row.units = row.tiles = plan.expert_slots;
+        row.bytes = plan.expert_slot_bytes * static_cast<std::uint64_t>(plan.expert_slots);
+      }
+      if (row.tiles == 0) continue;
+      const double hits = plan.predicted_hit_rate;
+      row.bytes_per_token = expert ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits)
+                            : kind == UnitKind::embedding && !tied ? static_cast<double>(census.embedding_row_bytes)
+                                                                   : static_cast<double>(row.bytes);
+      const double rate = tier == Tier::disk ? rates.disk : cpu;
+      row.milliseconds = rate > 0 ? row.bytes_per_token / rate * 1e3 : 0;
+      plan.rows.push_back(std::move(row));
+    }
+  }
+}
+
+void fill_prediction(const Choice& choice, const Rates& rates, Plan& plan) {
+  const bool reads = choice.stream_seconds + choice.miss_seconds > 0;
+  if (cpu_rate(rates) <= 0 || (reads && rates.disk <= 0) || choice.seconds() <= 0) return;
+  plan.predicted_decode_tokens_per_second = 1 / choice.seconds();
+  const bool disk = choice.miss_seconds > choice.compute_seconds || choice.stream_seconds > choice.compute_seconds;
+  plan.bound = disk ? "disk" : rates.cpu_decode > 0 && rates.cpu_decode < 0.95 * rates.ram ? "compute" : "ram";
+}
+
+}  // namespace
+
+std::string_view tier_name(Tier tier) {
+  switch (tier) {
+    case Tier::vram:
+      return "vram";
+    case Tier::ram:
+      return "ram";
+    case Tier::disk:
+      return "disk";
+  }
+  return "unknown";
+}
+
+std::string_view executor_name(Executor executor) {
+  switch (executor) {
+    case Executor::cpu:
+      return "cpu";
+    case Executor::gpu:
+      return "gpu";
+    case Executor::split:
+      return "cpu+gpu";
+  }
+  return "unknown";
+}
+
+Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates) {
+  const Census census = take_census(units, options.top_k);
+  const std::uint64_t other = other_bytes(options);
+  if (other > options.ram_bytes) return too_small(census, options);
+  std::uint64_t memory = options.ram_bytes - other;
+  // Huge pages are whole: the last part of one is of no use.
+  if (memory >= kHugeWeightBytes) memory = round_down(memory, device::kHugePageBytes);
+  if (memory < census.row_scratch) return too_small(census, options);
+  memory -= census.row_scratch;
+  const auto choice = choose(units, census, options, rates, memory);
+  if (!choice) return too_small(census, options);
+
+  Plan plan;
+  plan.fixed_bytes = options.fixed_bytes;
+  plan.row_scratch_bytes = census.row_scratch;
+  plan.ring_slots = choice->ring_slots;
+  plan.ring_slot_bytes = choice->ring_slots > 0 ? census.largest_ordered : 0;
+  plan.expert_slots = static_cast<int>(choice->expert_slots);
+  plan.expert_slot_bytes = census.largest_expert;
+  plan.predicted_hit_rate = hit_rate(census, choice->expert_slots);
+  plan.resident_tiles.assign(units.tiles().size(), false);
+  const std::uint64_t slots = plan.ring_slot_bytes * static_cast<std::uint64_t>(plan.ring_slots) +
+                              plan.expert_slot_bytes * static_cast<std::uint64_t>(plan.expert_slots);
+  pack(units, census, memory - slots, &plan.resident_tiles, &plan.resident_bytes);
+  if (choice->embedding_home) {
+    for (const std::int32_t t : census.embedding) plan.resident_tiles[t] = true;
+    plan.resident_bytes += census.embedding_slot_bytes;
+  }
+  fill_homes(units, plan);
+  fill_rows(units, census, rates, plan);
+  fill_prediction(*choice, rates, plan);
+  return plan;
+}
+
+}  // namespace millrace::residency

@@ -1,0 +1,119 @@
+// How plans and rates are written down: the table people see, and the JSON that keeps a machine's rates.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "residency/plan.h"
+
+namespace millrace::residency {
+namespace {
+
+struct RateField {
+  const char* key;
+  double Rates::*field;
+};
+constexpr RateField kRateFields[] = {
+    {"disk", &Rates::disk},
+    {"ram", &Rates::ram},
+    {"cpu_decode", &Rates::cpu_decode},
+    {"host_to_device", &Rates::host_to_device},
+    {"device_memory", &Rates::device_memory},
+    {"cpu_prefill_macs", &Rates::cpu_prefill_macs},
+};
+
+std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint64_t>(std::llround(bytes))); }
+
+std::string rate_text(double bytes_per_second) { return bytes_text(bytes_per_second) + "/s"; }
+
+std::string milliseconds_text(double ms) {
+  if (ms <= 0) return "-";
+  return fmt::format("{:.{}f}", ms, ms < 10 ? 2 : ms < 100 ? 1 : 0);
+}
+
+std::string table_line(std::string_view tier, std::string_view what, std::string_view units, std::string_view tiles,
+                       std::string_view bytes, std::string_view read, std::string_view by, std::string_view bound,
+                       std::string_view ms) {
+  std::string line = fmt::format("{:<5} {:<27} {:>6} {:>6} {:>9} {:>11}  {:<8} {:<8} {:>8}", tier, what, units, tiles,
+                                 bytes, read, by, bound, ms);
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + "\n";
+}
+
+std::string table(const Plan& plan) {
+  std::string text = table_line("tier", "what", "units", "tiles", "bytes", "read/token", "executor", "bound", "ms");
+  double read = 0;
+  for (const Plan::Row& row : plan.rows) {
+    text += table_line(row.tier, row.what, fmt::format("{}", row.units), fmt::format("{}", row.tiles),
+                       format_bytes(row.bytes), bytes_text(row.bytes_per_token), row.executor, row.bound,
+                       milliseconds_text(row.milliseconds));
+    read += row.bytes_per_token;
+  }
+  const double rate = plan.predicted_decode_tokens_per_second;
+  return text + table_line("all", "", "", "", "", bytes_text(read), "", plan.bound,
+                           milliseconds_text(rate > 0 ? 1e3 / rate : 0));
+}
+
+std::string prediction(const Plan& plan, const Rates& rates) {
+  const double speed = plan.predicted_decode_tokens_per_second;
+  if (speed <= 0) return "rates not measured: run `millrace calibrate` for a predicted speed\n";
+  std::string text =
+      fmt::format("predicted decode: {:.{}f} tok/s, bound by {}", speed, speed < 10 ? 2 : 1,
+                  plan.bound == "disk"  ? "the disk at " + rate_text(rates.disk)
+                  : plan.bound == "ram" ? "RAM at " + rate_text(rates.ram > 0 ? rates.ram : rates.cpu_decode)
+                                        : "the CPU at " + rate_text(rates.cpu_decode));
+  return text + (rates.machine.empty() ? "\n" : fmt::format(" ({})\n", rates.machine));
+}
+
+std::string memory_line(const Plan& plan, const PlanOptions& options) {
+  std::string weights = fmt::format("{} at home", format_bytes(plan.resident_bytes));
+  if (plan.ring_slots > 0)
+    weights += fmt::format(", ring {} x {}", plan.ring_slots, format_bytes(plan.ring_slot_bytes));
+  if (plan.expert_slots > 0)
+    weights += fmt::format(", experts {} x {}", plan.expert_slots, format_bytes(plan.expert_slot_bytes));
+  const std::uint64_t kv =
+      options.kv_bytes_per_token * static_cast<std::uint64_t>(std::max<std::int64_t>(0, options.context_tokens));
+  std::string text = fmt::format("memory: weights {} ({})", format_bytes(plan.weight_memory_bytes()), weights);
+  if (kv > 0) text += fmt::format(", KV {} for {} tokens", format_bytes(kv), options.context_tokens);
+  text += fmt::format(", activations and program {}", format_bytes(plan.fixed_bytes));
+  if (options.ram_bytes == UINT64_MAX) return text + "; no cap\n";
+  const std::uint64_t used = plan.weight_memory_bytes() + kv + plan.fixed_bytes;
+  return text + fmt::format("; {} of {} free\n", format_bytes(options.ram_bytes - std::min(used, options.ram_bytes)),
+                            format_bytes(options.ram_bytes));
+}
+
+}  // namespace
+
+std::string render_plan(const Plan& plan, const PlanOptions& options, const Rates& rates) {
+  std::string text = table(plan) + prediction(plan, rates);
+  if (plan.expert_slots > 0 && plan.predicted_hit_rate < 1)
+    text += fmt::format("experts found in the cache: {:.0f} % if routing were uniform; real routing does better\n",
+                        100 * plan.predicted_hit_rate);
+  return text + memory_line(plan, options);
+}
+
+Expected<Rates> parse_rates_json(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded() || !json.is_object())
+    return error(Code::invalid_argument, "the rates are not a JSON object; write them anew with `millrace calibrate`");
+  Rates rates;
+  for (const auto& [key, field] : kRateFields) {
+    const auto it = json.find(key);
+    if (it == json.end()) continue;
+    const double value = it->is_number() ? it->get<double>() : -1;
+    if (!(value >= 0) || !std::isfinite(value))
+      return error(Code::invalid_argument, "rate '{}' is not a number of bytes per second; write it as 3.2e9", key);
+    rates.*field = value;
+  }
+  if (const auto it = json.find("machine"); it != json.end() && it->is_string()) rates.machine = it->get<std::string>();
+  return rates;
+}
+
+std::string rates_to_json(const Rates& rates) {
+  nlohmann::ordered_json json;
+  for (const auto& [key, field] : kRateFields) json[key] = rates.*field;
+  json["machine"] = rates.machine;
+  // A machine's name may hold any bytes.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace millrace::residency
