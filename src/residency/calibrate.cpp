@@ -1,0 +1,350 @@
+#include "residency/calibrate.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/thread_pool.h"
+#include "device/cpu.h"
+#include "device/host_memory.h"
+#include "storage/storage.h"
+
+namespace millrace::residency {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+/// Calls work() until `seconds` have passed, at least three times; the time it takes when the machine is let alone, in
+/// seconds: the one that a fifth of the calls stay under, for others' work only ever makes it slower.
+template <typename Work>
+double undisturbed_seconds(double seconds, Work work) {
+  std::vector<double> times;
+  for (const auto begin = Clock::now(); times.size() < 3 || seconds_since(begin) < seconds;) {
+    const auto start = Clock::now();
+    work();
+    times.push_back(seconds_since(start));
+  }
+  const std::size_t fifth = times.size() / 5;
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(fifth), times.end());
+  return times[fifth];
+}
+
+/// xorshift64: bytes that no disk compresses.
+std::uint64_t next_random(std::uint64_t& state) {
+  state ^= state << 13;
+  state ^= state >> 7;
+  return state ^= state << 17;
+}
+
+// ---- disk
+
+constexpr std::uint64_t kSlotBytes = 2 * kMiB;  // a huge page
+// Few slots on purpose: disks of virtual machines copy through the host's caches, and reads into 16 MiB that are used
+// again and again were measured up to 1.4 times as fast as reads into 64 MiB.
+constexpr std::uint64_t kSlots = 8;
+constexpr std::uint64_t kSmallestFile = 32 * kMiB;
+
+/// A file of random bytes that is gone when the measurement ends.
+class ScratchFile {
+ public:
+  static Expected<ScratchFile> make(const fs::path& directory, std::uint64_t bytes) {
+    ScratchFile file;
+    std::string path = (directory / "millrace-calibrate-XXXXXX").string();
+    const int fd = mkstemp(path.data());
+    if (fd < 0) {
+      return error(Code::io_error, "cannot write a scratch file in {} ({}): name a model file to measure instead",
+                   directory.string(), std::strerror(errno));
+    }
+    file.path_ = path;
+    const Status status = fill(fd, bytes, path);
+    close(fd);
+    if (!status.ok()) return status;
+    return file;
+  }
+  ScratchFile() = default;
+  ScratchFile(ScratchFile&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  ScratchFile& operator=(ScratchFile&& other) noexcept {
+    std::swap(path_, other.path_);
+    return *this;
+  }
+  ~ScratchFile() {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  static Status fill(int fd, std::uint64_t bytes, const std::string& path) {
+    std::vector<std::uint64_t> block(kSlotBytes / 8);
+    std::uint64_t state = 0x9e3779b97f4a7c15u;
+    for (std::uint64_t written = 0; written < bytes;) {
+      for (std::uint64_t& word : block) word = next_random(state);
+      const ssize_t result = write(fd, block.data(), kSlotBytes);
+      if (result < 0 && errno == EINTR) continue;
+      if (result <= 0) return error(Code::io_error, "writing {} failed: {}", path, std::strerror(errno));
+      written += static_cast<std::uint64_t>(result);
+    }
+    if (fsync(fd) != 0) return error(Code::io_error, "writing {} failed: {}", path, std::strerror(errno));
+    // Where O_DIRECT is refused, what the page cache holds of the file must not be measured.
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    return {};
+  }
+  std::string path_;
+};
+
+/// Reads a file in order, round and round, each measurement where the one before stopped.
+class DiskProbe {
+ public:
+  static Expected<DiskProbe> make(const std::string& path) {
+    DiskProbe probe;
+    probe.path_ = path;
+    std::error_code code;
+    probe.tiles_ = fs::file_size(path, code) / kSlotBytes;
+    if (code) return error(Code::not_found, "{}: {}", path, code.message());
+    MR_ASSIGN_OR_RETURN(probe.memory_, device::HostBuffer::reserve(kSlots * kSlotBytes, device::Pages::huge));
+    std::memset(probe.memory_.data(), 1, probe.memory_.bytes());
+    return probe;
+  }
+
+  /// Bytes per second with this backend at this depth. Errors: unsupported where the backend is not offered.
+  Expected<double> rate(storage::BackendKind kind, int depth, double seconds) {
+    storage::OpenOptions options;
+    options.kind = kind;
+    options.threads = options.queue_depth = depth;
+    MR_ASSIGN_OR_RETURN(const std::unique_ptr<storage::Backend> backend, storage::open_backend({path_}, options));
+    std::array<storage::Completion, kSlots> completions;
+    std::uint64_t started = 0;
+    Status status;
+    const auto begin = Clock::now();
+    for (; seconds_since(begin) < seconds && status.ok(); ++started) {
+      const std::uint64_t slot = started % kSlots;
+      if (started >= kSlots) status = completions[slot].wait();
+      const storage::Read read = {.file = 0,
+                                  .offset = next_tile_ * kSlotBytes,
+                                  .bytes = kSlotBytes,
+                                  .destination = memory_.data() + slot * kSlotBytes};
+      backend->submit({&read, 1}, completions[slot]);
+      next_tile_ = (next_tile_ + 1) % tiles_;
+    }
+    for (storage::Completion& completion : completions) {
+      if (const Status last = completion.wait(); status.ok()) status = last;
+    }
+    if (!status.ok()) return status;
+    return static_cast<double>(started * kSlotBytes) / seconds_since(begin);
+  }
+
+ private:
+  std::string path_;
+  device::HostBuffer memory_;
+  std::uint64_t tiles_ = 0, next_tile_ = 0;
+};
+
+/// The best rate over backends and depths, each deepened until it gains no more.
+Expected<double> disk_rate(const std::string& path, double seconds) {
+  MR_ASSIGN_OR_RETURN(DiskProbe probe, DiskProbe::make(path));
+  double best = 0;
+  constexpr std::array kinds = {storage::BackendKind::io_uring, storage::BackendKind::pread_direct};
+  for (const storage::BackendKind kind : kinds) {
+    double before = 0;
+    for (const int depth : {4, 8, 16, 32}) {
+      const Expected<double> rate = probe.rate(kind, depth, seconds / 5);
+      if (!rate.ok() && rate.status().code() == Code::unsupported) break;
+      if (!rate.ok()) return rate.status();
+      best = std::max(best, *rate);
+      if (*rate < before * 1.03) break;
+      before = *rate;
+    }
+  }
+  if (best > 0) return best;
+  log::warn("calibrate: no O_DIRECT on the disk of {}; what is measured may come from the page cache", path);
+  return probe.rate(storage::BackendKind::pread_buffered, 8, seconds);
+}
+
+/// The file to time for options.path: itself, or a scratch file beside it.
+Expected<double> measure_disk(const CalibrateOptions& options) {
+  const fs::path path = options.path.empty() ? "." : options.path;
+  std::error_code code;
+  const bool directory = fs::is_directory(path, code);
+  if (!directory && !fs::exists(path, code)) {
+    return error(Code::not_found,
+                 "{}: no such file or directory; name a model file or a directory on the disk to measure",
+                 path.string());
+  }
+  if (!directory && fs::file_size(path, code) >= kSmallestFile && !code) {
+    return disk_rate(path.string(), options.seconds_each);
+  }
+  const fs::path beside = directory ? path : fs::absolute(path).parent_path();
+  MR_ASSIGN_OR_RETURN(const ScratchFile scratch,
+                      ScratchFile::make(beside, std::max(options.scratch_bytes, kSmallestFile)));
+  return disk_rate(scratch.path(), options.seconds_each);
+}
+
+// ---- memory and kernels
+
+/// As much as may be read at once: far more than the caches hold, and no danger to anybody.
+std::uint64_t working_bytes(const CalibrateOptions& options) {
+  const device::MemoryLimits limits = device::memory_limits();
+  const std::uint64_t room = std::min(limits.available_bytes, limits.cgroup_bytes) / 4;
+  return std::max(round_down(std::min(options.memory_bytes, room), device::kHugePageBytes), device::kHugePageBytes);
+}
+
+double measure_ram(ThreadPool& pool, const device::HostBuffer& memory, double seconds) {
+  constexpr std::int64_t piece = static_cast<std::int64_t>(device::kHugePageBytes);
+  std::vector<std::uint64_t> sums(static_cast<std::size_t>(pool.threads()) * 8);  // a cache line a thread
+  const double time = undisturbed_seconds(seconds, [&] {
+    pool.parallel_for(
+        static_cast<std::int64_t>(memory.bytes()), piece, [&](std::int64_t begin, std::int64_t end, int t) {
+          const auto* words = reinterpret_cast<const std::uint64_t*>(memory.data());
+          std::array<std::uint64_t, 8> sum{};
+          for (std::int64_t i = begin / 8; i + 8 <= end / 8; i += 8) {
+            for (std::int64_t j = 0; j < 8; ++j) sum[static_cast<std::size_t>(j)] += words[i + j];
+          }
+          sums[static_cast<std::size_t>(t) * 8] += std::accumulate(sum.begin(), sum.end(), std::uint64_t{0});
+        });
+  });
+  // Stored where the compiler cannot see that nobody asks, or it would not read at all.
+  volatile std::uint64_t seen = std::accumulate(sums.begin(), sums.end(), std::uint64_t{0});
+  (void)seen;
+  return static_cast<double>(memory.bytes()) / time;
+}
+
+/// The products of a model, with Q4_K weights, over memory that all threads share.
+class KernelProbe {
+ public:
+  static constexpr std::int64_t kCols = 4096;
+  static constexpr std::int64_t kPromptRows = 256;
+  static constexpr std::int64_t kPanelRows = 1024;  // weight rows of the prompt's product
+  static constexpr std::int64_t kGrain = 32;        // weight rows a thread takes at once
+
+  KernelProbe(const kernels::Table& table, ThreadPool& pool, const device::HostBuffer& memory)
+      : table_(table),
+        pool_(pool),
+        memory_(memory),
+        row_bytes_(millrace::row_bytes(DType::q4_k, kCols)),
+        rows_(static_cast<std::int64_t>(memory.bytes()) / row_bytes_ / kGrain * kGrain),
+        workspace_bytes_(static_cast<std::int64_t>(
+            round_up(static_cast<std::uint64_t>(table.matmul_workspace_bytes(kCols)), device::kPageBytes))) {}
+
+  /// Fills the weights and quantizes the activations.
+  Status prepare() {
+    const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
+    MR_ASSIGN_OR_RETURN(x_, device::HostBuffer::reserve(bytes(kPromptRows * kCols * 4), device::Pages::normal));
+    MR_ASSIGN_OR_RETURN(q_, device::HostBuffer::reserve(bytes(kPromptRows * kCols), device::Pages::normal));
+    MR_ASSIGN_OR_RETURN(d_, device::HostBuffer::reserve(bytes(kPromptRows * kCols / 32 * 4), device::Pages::normal));
+    MR_ASSIGN_OR_RETURN(sums_, device::HostBuffer::reserve(bytes(kPromptRows * kCols / 16 * 4), device::Pages::normal));
+    MR_ASSIGN_OR_RETURN(
+        y_, device::HostBuffer::reserve(bytes(std::max(kPromptRows * kPanelRows, rows_) * 4), device::Pages::normal));
+    MR_ASSIGN_OR_RETURN(workspace_,
+                        device::HostBuffer::reserve(bytes(workspace_bytes_ * pool_.threads()), device::Pages::normal));
+    std::uint64_t state = 88172645463325252u;
+    auto* x = reinterpret_cast<float*>(x_.data());
+    for (std::int64_t i = 0; i < kPromptRows * kCols; ++i) {
+      x[i] = static_cast<float>(next_random(state) >> 40) / static_cast<float>(1 << 23) - 1;
+    }
+    x_q8_ = {reinterpret_cast<std::int8_t*>(q_.data()), reinterpret_cast<float*>(d_.data()),
+             reinterpret_cast<std::int32_t*>(sums_.data())};
+    table_.quantize_q8(x, kCols, kPromptRows, kCols, x_q8_);
+    fill_weights();
+    return {};
+  }
+
+  /// Weight bytes per second with one activation row: every weight is read once from memory.
+  double decode_rate(double seconds) {
+    return static_cast<double>(rows_ * row_bytes_) / undisturbed_seconds(seconds, [&] { product(rows_, 1); });
+  }
+  /// Multiply-accumulates per second with many activation rows.
+  double prompt_rate(double seconds) {
+    const std::int64_t rows = std::min(kPanelRows, rows_);
+    return static_cast<double>(rows * kCols * kPromptRows) /
+           undisturbed_seconds(seconds, [&] { product(rows, kPromptRows); });
+  }
+
+ private:
+  /// Random quants in blocks whose scales are ordinary numbers. A Q4_K block opens with two float16 scales.
+  void fill_weights() {
+    const std::int64_t block_bytes = info(DType::q4_k).block_bytes;
+    pool_.parallel_for(rows_, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
+      std::uint64_t state = 0x2545f4914f6cdd1du + static_cast<std::uint64_t>(begin);
+      std::byte* first = memory_.data() + begin * row_bytes_;
+      std::byte* last = memory_.data() + end * row_bytes_;
+      for (std::byte* at = first; at + 8 <= last; at += 8) {
+        const std::uint64_t word = next_random(state);
+        std::memcpy(at, &word, 8);
+      }
+      constexpr std::array<std::uint16_t, 2> scales = {0x1c00, 0x1800};  // 2^-8 and 2^-9
+      for (std::byte* at = first; at < last; at += block_bytes) std::memcpy(at, scales.data(), 4);
+    });
+  }
+
+  void product(std::int64_t rows, std::int64_t x_rows) {
+    pool_.parallel_for(rows, kGrain, [&](std::int64_t begin, std::int64_t end, int thread) {
+      kernels::MatmulArgs args;
+      args.dtype = DType::q4_k;
+      args.weight = memory_.data() + begin * row_bytes_;
+      args.weight_rows = end - begin;
+      args.cols = kCols;
+      args.x_q8 = x_q8_;
+      args.x_rows = x_rows;
+      args.y = reinterpret_cast<float*>(y_.data()) + begin;
+      args.y_stride = rows;
+      args.workspace = workspace_.data() + workspace_bytes_ * thread;
+      table_.matmul(args);
+    });
+  }
+
+  const kernels::Table& table_;
+  ThreadPool& pool_;
+  const device::HostBuffer& memory_;
+  const std::int64_t row_bytes_, rows_, workspace_bytes_;
+  device::HostBuffer x_, q_, d_, sums_, y_, workspace_;
+  kernels::Q8Rows x_q8_;
+};
+
+}  // namespace
+
+Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgress& progress) {
+  const auto tell = [&](std::string_view what, double done) {
+    if (progress) progress(what, done);
+  };
+  Rates rates;
+  MR_ASSIGN_OR_RETURN(rates.machine, machine_key(options.path));
+  tell("disk", 0);
+  MR_ASSIGN_OR_RETURN(rates.disk, measure_disk(options));
+
+  tell("memory", 0.4);
+  ThreadPool pool({.threads = options.threads, .pin = true});
+  MR_ASSIGN_OR_RETURN(const device::HostBuffer memory,
+                      device::HostBuffer::reserve(working_bytes(options), device::Pages::huge));
+  pool.parallel_for(static_cast<std::int64_t>(memory.bytes()), static_cast<std::int64_t>(device::kHugePageBytes),
+                    [&](std::int64_t begin, std::int64_t end, int) {
+                      std::memset(memory.data() + begin, 1, static_cast<std::size_t>(end - begin));
+                    });
+  rates.ram = measure_ram(pool, memory, options.seconds_each);
+
+  if (options.kernels != nullptr) {
+    tell("decode kernels", 0.6);
+    KernelProbe probe(*options.kernels, pool, memory);
+    MR_RETURN_IF_ERROR(probe.prepare());
+    // Both are reads of the same memory: a decode that seems faster than RAM met a faster moment of the machine.
+    rates.cpu_decode = probe.decode_rate(options.seconds_each);
+    rates.ram = std::max(rates.ram, rates.cpu_decode);
+    tell("prompt kernels", 0.8);
+    rates.cpu_prefill_macs = probe.prompt_rate(options.seconds_each);
+  }
+  tell("done", 1);
+  return rates;
+}
+
+}  // namespace millrace::residency

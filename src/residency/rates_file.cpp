@@ -1,0 +1,92 @@
+// Where measured rates are kept: one JSON file of the user's cache, a member a machine and disk.
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/thread_pool.h"
+#include "device/cpu.h"
+#include "residency/calibrate.h"
+
+namespace millrace::residency {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The disk's name as the kernel knows it ("vda1", "nvme0n1p2"); its number where it has none (overlay, network).
+std::string disk_name(dev_t device) {
+  const std::string number = fmt::format("{}:{}", major(device), minor(device));
+  std::error_code code;
+  const fs::path link = fs::read_symlink("/sys/dev/block/" + number, code);
+  return code ? "device " + number : link.filename().string();
+}
+
+/// The file's members; an empty object if there is no such file or it is not ours.
+nlohmann::json read_all(const std::string& path) {
+  std::ifstream file(path);
+  nlohmann::json all = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return all.is_object() ? all : nlohmann::json::object();
+}
+
+}  // namespace
+
+Expected<std::string> machine_key(const std::string& path) {
+  struct stat info {};
+  const std::string looked_at = path.empty() ? "." : path;
+  if (stat(looked_at.c_str(), &info) != 0) {
+    return error(Code::not_found, "{}: {}; check the path", looked_at, std::strerror(errno));
+  }
+  return fmt::format("{}, {} processors; disk {}", device::cpu_model_name(), ThreadPool::usable_processors(),
+                     disk_name(info.st_dev));
+}
+
+Expected<std::string> rates_file() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return (fs::path(cache) / "millrace" / "rates.json").string();
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || home[0] == '\0') {
+    return error(Code::not_found, "no home directory to keep rates in: set HOME or XDG_CACHE_HOME");
+  }
+  return (fs::path(home) / ".cache" / "millrace" / "rates.json").string();
+}
+
+Expected<Rates> load_rates(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const std::string key, machine_key(path));
+  MR_ASSIGN_OR_RETURN(const std::string file, rates_file());
+  const nlohmann::json all = read_all(file);
+  const auto found = all.find(key);
+  if (found == all.end()) {
+    return error(Code::not_found, "no rates are known for this machine and disk ({}): run 'millrace calibrate'", key);
+  }
+  auto rates = parse_rates_json(found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (!rates.ok()) return rates.status().with_context(file);
+  return rates;
+}
+
+Status save_rates(const std::string& path, const Rates& rates) {
+  MR_ASSIGN_OR_RETURN(const std::string key, machine_key(path));
+  MR_ASSIGN_OR_RETURN(const std::string file, rates_file());
+  nlohmann::json all = read_all(file);
+  all[key] = nlohmann::json::parse(rates_to_json(rates), nullptr, /*allow_exceptions=*/false);
+
+  std::error_code code;
+  fs::create_directories(fs::path(file).parent_path(), code);
+  // Written beside and renamed, so that another millrace never reads half a file.
+  const std::string fresh = fmt::format("{}.{}", file, getpid());
+  std::ofstream out(fresh);
+  out << all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  out.close();
+  if (out.fail()) return error(Code::io_error, "cannot keep the rates in {}: {}", file, std::strerror(errno));
+  fs::rename(fresh, file, code);
+  if (code) return error(Code::io_error, "cannot keep the rates in {}: {}", file, code.message());
+  return {};
+}
+
+}  // namespace millrace::residency

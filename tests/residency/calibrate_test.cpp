@@ -1,0 +1,116 @@
+#include "residency/calibrate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace millrace::residency {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A cache folder of the test's own, and the environment as it was afterwards.
+class CalibrateTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
+  }
+  void TearDown() override {
+    fs::remove_all(folder_);
+    unsetenv("XDG_CACHE_HOME");
+  }
+  const fs::path folder_ = fs::path(MILLRACE_BINARY_DIR) / "calibrate_test_cache";
+};
+
+TEST_F(CalibrateTest, MeasuresDiskAndMemoryAndLeavesNothingBehind) {
+  const fs::path disk = folder_ / "disk";
+  fs::create_directories(disk);
+  CalibrateOptions options;
+  options.path = disk.string();
+  options.seconds_each = 0.05;
+  options.memory_bytes = 32u << 20;
+  options.scratch_bytes = 32u << 20;
+  std::vector<double> told;
+  auto rates = calibrate(options, [&](std::string_view, double done) { told.push_back(done); });
+  ASSERT_TRUE(rates.ok()) << rates.status().message();
+  EXPECT_GT(rates->disk, 1e6);
+  EXPECT_LT(rates->disk, 1e12);
+  EXPECT_GT(rates->ram, 1e8);
+  EXPECT_LT(rates->ram, 1e13);
+  EXPECT_EQ(rates->cpu_decode, 0);
+  EXPECT_EQ(rates->cpu_prefill_macs, 0);
+  EXPECT_EQ(rates->machine, *machine_key(options.path));
+  EXPECT_TRUE(fs::is_empty(disk));
+  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.back(), 1);
+}
+
+TEST_F(CalibrateTest, SaysWhatIsWrongWithAPath) {
+  CalibrateOptions options;
+  options.path = "/nowhere/model.gguf";
+  const Status status = calibrate(options).status();
+  EXPECT_EQ(status.code(), Code::not_found);
+  EXPECT_NE(status.message().find("/nowhere/model.gguf"), std::string::npos);
+}
+
+TEST_F(CalibrateTest, RatesAreKeptBesideOthers) {
+  const std::string here = folder_.string();
+  EXPECT_EQ(load_rates(here).status().code(), Code::not_found);
+  EXPECT_NE(load_rates(here).status().message().find("millrace calibrate"), std::string::npos);
+
+  const std::string file = *rates_file();
+  EXPECT_EQ(file, (folder_ / "millrace" / "rates.json").string());
+  fs::create_directories(folder_ / "millrace");
+  std::ofstream(file) << R"({"another machine": {"disk": 1}})";
+  Rates rates;
+  rates.disk = 3.25e9;
+  rates.ram = 36e9;
+  rates.cpu_decode = 35e9;
+  rates.machine = *machine_key(here);
+  ASSERT_TRUE(save_rates(here, rates).ok());
+  rates.disk = 3.5e9;
+  ASSERT_TRUE(save_rates(here, rates).ok());
+  auto loaded = load_rates(here);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->disk, 3.5e9);
+  EXPECT_EQ(loaded->ram, 36e9);
+  EXPECT_EQ(loaded->cpu_decode, 35e9);
+  EXPECT_EQ(loaded->machine, rates.machine);
+  std::ifstream again(file);
+  const std::string text((std::istreambuf_iterator<char>(again)), std::istreambuf_iterator<char>());
+  EXPECT_NE(text.find("another machine"), std::string::npos);
+}
+
+TEST_F(CalibrateTest, AnUnreadableRatesFileIsNoReasonToFail) {
+  fs::create_directories(folder_ / "millrace");
+  for (const char* text : {"", "not json", "[1, 2]", "{\"a\": "}) {
+    std::ofstream(*rates_file()) << text;
+    EXPECT_EQ(load_rates(folder_.string()).status().code(), Code::not_found);
+  }
+  Rates rates;
+  rates.disk = 1e9;
+  EXPECT_TRUE(save_rates(folder_.string(), rates).ok());
+  EXPECT_TRUE(load_rates(folder_.string()).ok());
+}
+
+TEST_F(CalibrateTest, WithoutAHomeThereIsAWord) {
+  unsetenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::string kept = home == nullptr ? "" : home;
+  unsetenv("HOME");
+  EXPECT_EQ(rates_file().status().code(), Code::not_found);
+  setenv("HOME", "/somewhere", 1);
+  EXPECT_EQ(*rates_file(), "/somewhere/.cache/millrace/rates.json");
+  setenv("HOME", kept.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace millrace::residency
