@@ -11,7 +11,7 @@
 namespace millrace::synth {
 namespace {
 
-constexpr std::uint64_t kPoolBytes = 16u << 20, kStretchBytes = 1u << 20;
+constexpr std::uint64_t kStretchBytes = 1u << 20, kSmallestPool = 2 * kStretchBytes, kLargestPool = 16u << 20;
 
 class Random {
  public:
@@ -182,10 +182,10 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-Pool::Pool(DType dtype, Fill fill, double deviation, std::uint64_t seed) {
+Pool::Pool(DType dtype, Fill fill, double deviation, std::uint64_t bytes, std::uint64_t seed) {
   block_bytes_ = static_cast<std::uint64_t>(info(dtype).block_bytes);
   stretch_bytes_ = kStretchBytes / block_bytes_ * block_bytes_;
-  blocks_.resize(kPoolBytes / block_bytes_ * block_bytes_);
+  blocks_.resize(std::clamp(bytes, kSmallestPool, kLargestPool) / block_bytes_ * block_bytes_);
   Random random(mix(seed));
   if (is_float(dtype))
     make_floats(dtype, blocks_, fill == Fill::norm ? 1 : 0, deviation, random);
@@ -210,11 +210,16 @@ Pools::Key Pools::key(const Tensor& tensor) {
 }
 
 Pools::Pools(std::span<const Tensor> tensors, std::uint64_t seed) {
+  std::map<Key, std::uint64_t> needs;  // bytes of all tensors of a kind
   for (const Tensor& tensor : tensors) {
-    const Key wanted = key(tensor);
-    if (pools_.contains(wanted)) continue;
-    const double deviation = tensor.fill == Fill::weights ? 1 / std::sqrt(static_cast<double>(tensor.shape[0])) : 0.02;
-    pools_.emplace(wanted, Pool(tensor.dtype, tensor.fill, deviation, seed + pools_.size()));
+    std::int64_t rows = 1;
+    for (std::size_t i = 1; i < tensor.shape.size(); ++i) rows *= tensor.shape[i];
+    needs[key(tensor)] += static_cast<std::uint64_t>(rows * row_bytes(tensor.dtype, tensor.shape[0]));
+  }
+  for (const auto& [kind, bytes] : needs) {
+    const auto& [dtype, fill, cols] = kind;
+    const double deviation = fill == Fill::weights ? 1 / std::sqrt(static_cast<double>(cols)) : 0.02;
+    pools_.emplace(kind, Pool(dtype, fill, deviation, bytes, seed + pools_.size()));
   }
 }
 

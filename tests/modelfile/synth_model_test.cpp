@@ -1,0 +1,133 @@
+// tools/synth-model, run as a user runs it: its files open, its weights are tame, and the same seed gives the same
+// bytes.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "modelfile/gguf.h"
+#include "tensor/codec.h"
+
+namespace millrace::modelfile {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SynthModel : public ::testing::Test {
+ protected:
+  SynthModel() {
+    folder_ = fs::temp_directory_path() / fmt::format("millrace_synth_{}", ::getpid());
+    fs::create_directories(folder_);
+  }
+  ~SynthModel() override { fs::remove_all(folder_); }
+  void SetUp() override {
+    if (!fs::exists(kProgram)) GTEST_SKIP() << "build the target synth-model first";
+  }
+
+  std::string path(const std::string& name) const { return folder_ / name; }
+  int run(const std::string& arguments) const {
+    const std::string log = path("log");
+    return std::system((kProgram + " " + arguments + " >" + log + " 2>&1").c_str());
+  }
+  std::string log() const { return content(path("log")); }
+  static std::string content(const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  const std::string kProgram = MILLRACE_BINARY_DIR "/tools/synth-model";
+  const std::string kSmall = " --layers 2 --dim 256 --ff 512 --heads 4 --kv-heads 2 --head-dim 64 --vocab 1000";
+  fs::path folder_;
+};
+
+std::vector<float> decoded(const std::string& bytes, const TensorInfo& tensor) {
+  std::vector<float> out(static_cast<std::size_t>(tensor.cols() * tensor.rows()));
+  decode_row(tensor.dtype, reinterpret_cast<const std::byte*>(bytes.data() + tensor.offset),
+             static_cast<std::int64_t>(out.size()), out.data());
+  return out;
+}
+
+TEST_F(SynthModel, WritesTameWeightsInEveryType) {
+  std::set<DType> seen;
+  for (const char* dtype : {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K",
+                            "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "Q4_K_M"}) {
+    SCOPED_TRACE(dtype);
+    ASSERT_EQ(run(path("m.gguf") + " --dtype " + dtype + kSmall), 0) << log();
+    const auto model = Model::open(path("m.gguf"));
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const std::string bytes = content(path("m.gguf"));
+    for (const TensorInfo& tensor : model->tensors()) {
+      SCOPED_TRACE(tensor.name);
+      seen.insert(tensor.dtype);
+      double sum = 0, squares = 0;
+      const std::vector<float> weights = decoded(bytes, tensor);
+      for (const float w : weights) {
+        ASSERT_TRUE(std::isfinite(w));
+        sum += w;
+        squares += static_cast<double>(w) * w;
+      }
+      const auto count = static_cast<double>(weights.size());
+      const bool norm = tensor.name.find("norm") != std::string::npos;
+      const double wanted = norm ? 1 : 1 / std::sqrt(static_cast<double>(tensor.cols()));
+      EXPECT_NEAR(std::sqrt(squares / count) / wanted, 1, 0.05);
+      EXPECT_NEAR(sum / count / wanted, norm ? 1 : 0, 0.05);
+    }
+  }
+  EXPECT_EQ(seen.size(), 16u);
+}
+
+TEST_F(SynthModel, GivesTheSameBytesForASeedAndOthersForAnother) {
+  ASSERT_EQ(run(path("a.gguf") + kSmall + " -d Q4_K -t 1 --seed 5"), 0) << log();
+  ASSERT_EQ(run(path("b.gguf") + kSmall + " -d Q4_K -t 3 --seed 5"), 0) << log();
+  ASSERT_EQ(run(path("c.gguf") + kSmall + " -d Q4_K --seed 6"), 0) << log();
+  EXPECT_EQ(content(path("a.gguf")), content(path("b.gguf")));
+  EXPECT_NE(content(path("a.gguf")), content(path("c.gguf")));
+}
+
+TEST_F(SynthModel, WritesEveryArchitectureWithAWholeVocabulary) {
+  const std::string moe = " --experts 8 --top-k 2 --expert-ff 256";
+  for (const std::string& flags : {std::string("-p llama3-8b"), "-p qwen3-30b-a3b" + moe, "-p gpt-oss-20b" + moe,
+                                   std::string("-p llama2-7b --tie")}) {
+    SCOPED_TRACE(flags);
+    ASSERT_EQ(run(path("m.gguf") + " " + flags + kSmall + " -d Q8_0"), 0) << log();
+    const auto model = Model::open(path("m.gguf"));
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const auto tokens = model->get_strings("tokenizer.ggml.tokens");
+    ASSERT_TRUE(tokens.ok());
+    EXPECT_EQ(tokens->size(), 1000u);
+    EXPECT_EQ(std::set<std::string>(tokens->begin(), tokens->end()).size(), 1000u);
+    EXPECT_EQ(model->require("token_embd.weight").value()->rows(), 1000);
+    const std::string architecture = model->get_string("general.architecture").value();
+    EXPECT_EQ(model->get_int(architecture + ".vocab_size").value(), 1000);
+    EXPECT_EQ(model->find("output.weight") == nullptr, flags.ends_with("--tie"));
+    if (flags.find("experts") == std::string::npos) continue;
+    const TensorInfo* down = model->find("blk.1.ffn_down_exps.weight");
+    ASSERT_NE(down, nullptr);
+    EXPECT_EQ(down->shape, (std::vector<std::int64_t>{256, 256, 8}));
+    EXPECT_EQ(down->dtype, architecture == "gpt-oss" ? DType::mxfp4 : DType::q8_0);
+    EXPECT_EQ(model->require("blk.0.ffn_gate_inp.weight").value()->dtype, DType::f32);
+  }
+}
+
+TEST_F(SynthModel, SplitsAndRefuses) {
+  ASSERT_EQ(run(path("m.gguf") + kSmall + " --split 1M"), 0) << log();
+  const auto model = Model::open(path("m-00001-of-00004.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message() << log();
+  EXPECT_NE(run(path("x.gguf") + " --dtype Q9"), 0);
+  EXPECT_NE(log().find("Q9"), std::string::npos);
+  EXPECT_NE(run(path("x.gguf") + " --preset none"), 0);
+  EXPECT_NE(log().find("tinyllama-1.1b"), std::string::npos);
+  EXPECT_NE(run(path("x.gguf") + " --heads 6 --kv-heads 4"), 0);
+  EXPECT_NE(log().find("--kv-heads"), std::string::npos);
+  EXPECT_FALSE(fs::exists(path("x.gguf")));
+}
+
+}  // namespace
+}  // namespace millrace::modelfile
