@@ -16,11 +16,11 @@ namespace millrace::residency {
 struct CalibrateOptions {
   std::string path;  // a model file, or a directory on the disk to measure ("": the current one). A directory, or a
                      // file too small to time, gets a scratch file beside it for as long as the measurement runs
-  int threads = 0;                          // that read RAM and compute; 0: all that this process may use
+  int threads = 0;   // that read RAM and compute; 0: all that this process may use
   const kernels::Table* kernels = nullptr;  // nullptr: cpu_decode and cpu_prefill_macs stay 0
   double seconds_each = 1.0;                // of the four measurements
   bool disk_only = false;                   // the other rates stay 0
-  std::uint64_t memory_bytes = 1u << 30;    // at most this much is read; less where memory is tight
+  std::uint64_t memory_bytes = 512u << 20;  // at most this much is read; less where memory is tight
   std::uint64_t scratch_bytes = 512u << 20;
 };
 

@@ -1,0 +1,393 @@
+#include "app/cli/doctor.h"
+
+#include <dlfcn.h>
+#include <linux/io_uring.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/processors.h"
+#include "base/thread_pool.h"
+#include "device/cpu.h"
+#include "residency/calibrate.h"
+#include "storage/storage.h"
+
+namespace millrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Mark { ok, could_be_better, missing };
+
+struct Finding {
+  Mark mark = Mark::ok;
+  std::string what, found;
+  std::string change{};  // empty: nothing
+};
+using Findings = std::vector<Finding>;
+
+std::string_view mark_text(Mark mark) {
+  switch (mark) {
+    case Mark::ok:
+      return "ok";
+    case Mark::could_be_better:
+      return "!";
+    case Mark::missing:
+      return "-";
+  }
+  return "?";
+}
+
+/// The first line of a small file of /proc or /sys; empty when it cannot be read.
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string whole_text(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// ---- processor and memory
+
+Finding find_processor() {
+  const device::Isa isa = device::best_isa();
+  Finding finding = {.what = "processor",
+                     .found = fmt::format("{}; kernels: {}", device::cpu_model_name(), device::isa_name(isa))};
+  if (isa == device::Isa::plain) {
+    finding.mark = Mark::could_be_better;
+    finding.change =
+        "this processor (or its virtual machine) shows no AVX2: expose the host's CPU to the guest, or expect "
+        "a fraction of the speed";
+  }
+  return finding;
+}
+
+Finding find_cores() {
+  const long online = std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+  const std::size_t allowed = allowed_processors().size();
+  const double quota = cgroup_cpu_quota(whole_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+  Finding finding = {
+      .what = "cores",
+      .found = fmt::format("{} of {} usable; affinity allows {}; cgroup quota {}", ThreadPool::usable_processors(),
+                           online, allowed, quota > 0 ? fmt::format("{:.1f}", quota) : std::string("none"))};
+  if (ThreadPool::usable_processors() < online) {
+    finding.mark = Mark::could_be_better;
+    finding.change =
+        "give the process more: taskset and cpusets set the affinity, docker --cpus or CPUQuota= the quota";
+  }
+  return finding;
+}
+
+Findings find_memory() {
+  const device::MemoryLimits limits = device::memory_limits();
+  Findings findings;
+  findings.push_back({.what = "memory",
+                      .found = fmt::format("{} in all, {} available", format_bytes(limits.total_bytes),
+                                           format_bytes(limits.available_bytes))});
+  if (limits.available_bytes < limits.total_bytes / 2) {
+    findings.back().mark = Mark::could_be_better;
+    findings.back().change = "other programs hold more than half of it: what they free becomes room for weights";
+  }
+  const bool limited = limits.cgroup_bytes < limits.total_bytes;
+  findings.push_back(
+      {.what = "cgroup memory limit",
+       .found = limited ? format_bytes(limits.cgroup_bytes) : std::string("none below the machine's memory")});
+  if (limited) {
+    findings.back().mark = Mark::could_be_better;
+    findings.back().change =
+        "keep --ram below it, or raise it (docker --memory, MemoryMax=); the page cache counts too";
+  }
+  return findings;
+}
+
+Finding find_huge_pages() {
+  const std::string modes = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const std::size_t open = modes.find('['), close = modes.find(']');
+  if (open == std::string::npos || close == std::string::npos) {
+    return {.mark = Mark::missing, .what = "huge pages", .found = "this kernel offers none on demand"};
+  }
+  const std::string mode = modes.substr(open + 1, close - open - 1);
+  if (mode != "never")
+    return {.what = "huge pages", .found = fmt::format("{}: weights are read into 2 MiB pages", mode)};
+  return {.mark = Mark::could_be_better,
+          .what = "huge pages",
+          .found = "never: reads go into 4 KiB pages, on some disks at half the speed",
+          .change = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"};
+}
+
+Finding find_locked_memory() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+    return {.mark = Mark::missing, .what = "locked memory", .found = "not known"};
+  if (limit.rlim_cur == RLIM_INFINITY) return {.what = "locked memory", .found = "unlimited"};
+  return {.what = "locked memory",
+          .found = fmt::format("limit {}: enough for the CPU", format_bytes(limit.rlim_cur)),
+          .change = limit.rlim_cur < limit.rlim_max ? "ulimit -l unlimited, should registered buffers be refused" : ""};
+}
+
+// ---- disk
+
+/// The file to try things on: `path` itself, or a small one made in the directory `path`, gone afterwards.
+class TrialFile {
+ public:
+  explicit TrialFile(const fs::path& path) : path_(path.string()) {
+    std::error_code code;
+    if (!fs::is_directory(path, code)) return;
+    path_ = (path / "millrace-doctor-XXXXXX").string();
+    const int fd = mkstemp(path_.data());
+    made_ = fd >= 0;
+    if (!made_) return;
+    const std::vector<char> zeros(64 * kKiB);
+    (void)!write(fd, zeros.data(), zeros.size());
+    close(fd);
+  }
+  TrialFile(const TrialFile&) = delete;
+  TrialFile& operator=(const TrialFile&) = delete;
+  ~TrialFile() {
+    if (made_) unlink(path_.c_str());
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool made_ = false;
+};
+
+Finding find_direct_reads(const std::string& file) {
+  auto opened = storage::open_backend({file}, {.kind = storage::BackendKind::pread_direct, .threads = 1});
+  if (opened.ok()) {
+    return {.what = "O_DIRECT", .found = fmt::format("works here, in blocks of {} B", (*opened)->traits().alignment)};
+  }
+  if (opened.status().code() != Code::unsupported) {
+    return {.mark = Mark::missing,
+            .what = "O_DIRECT",
+            .found = "not tried: " + opened.status().message(),
+            .change = "name a model file, or a directory you may write to"};
+  }
+  return {.mark = Mark::could_be_better,
+          .what = "O_DIRECT",
+          .found = opened.status().message(),
+          .change = "put models on ext4 or xfs on a local disk: reads then bypass the page cache"};
+}
+
+Finding find_io_uring() {
+  io_uring_params parameters{};
+  const long fd = syscall(__NR_io_uring_setup, 1, &parameters);
+  const int refusal = errno;
+  const std::string disabled = first_line("/proc/sys/kernel/io_uring_disabled");
+  const std::string setting = disabled.empty() ? "" : fmt::format(" (kernel.io_uring_disabled = {})", disabled);
+  if (fd >= 0) {
+    close(static_cast<int>(fd));
+    return {.what = "io_uring", .found = "works" + setting};
+  }
+  Finding finding = {.mark = Mark::could_be_better,
+                     .what = "io_uring",
+                     .found = fmt::format("{}{}; threads read instead", std::strerror(refusal), setting)};
+  if (!disabled.empty() && disabled != "0") {
+    finding.change = "sudo sysctl kernel.io_uring_disabled=0";
+  } else if (refusal == EPERM) {
+    finding.change =
+        "the container's seccomp profile forbids it: allow io_uring_setup, io_uring_enter, io_uring_register";
+  } else {
+    finding.change = "a kernel of Linux 5.6 or later with io_uring built in";
+  }
+  return finding;
+}
+
+Finding find_read_ahead(const fs::path& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    return {.mark = Mark::missing,
+            .what = "disk",
+            .found = fmt::format("{}: {}", path.string(), std::strerror(errno)),
+            .change = "name a model file or a directory"};
+  }
+  const std::string number = fmt::format("{}:{}", major(info.st_dev), minor(info.st_dev));
+  const fs::path block = fs::path("/sys/dev/block") / number;
+  std::error_code code;
+  const fs::path link = fs::read_symlink(block, code);
+  if (code) {
+    return {.mark = Mark::missing,
+            .what = "disk",
+            .found = fmt::format("no block device behind {} (device {}): a memory, network or overlay file system",
+                                 path.string(), number)};
+  }
+  // A partition has no queue of its own: its disk is one folder up.
+  std::string kilobytes = first_line(block / "queue/read_ahead_kb");
+  if (kilobytes.empty()) kilobytes = first_line(block / "../queue/read_ahead_kb");
+  Finding finding = {
+      .what = "disk",
+      .found = fmt::format("{}; read-ahead {} KiB", link.filename().string(), kilobytes.empty() ? "?" : kilobytes)};
+  if (!kilobytes.empty() && std::atol(kilobytes.c_str()) < 128) {
+    finding.mark = Mark::could_be_better;
+    finding.change =
+        fmt::format("sudo blockdev --setra 8192 /dev/{} helps mapped and buffered reads", link.filename().string());
+  }
+  return finding;
+}
+
+Finding find_rates(const std::string& path) {
+  const auto rates = residency::load_rates(path);
+  if (!rates.ok()) {
+    return {.mark = Mark::could_be_better,
+            .what = "measured rates",
+            .found = "none for this machine and disk",
+            .change = "run 'millrace calibrate' once: plans and shares of the machine's speed come from it"};
+  }
+  const auto per_second = [](double rate) {
+    return rate > 0 ? format_bytes(static_cast<std::uint64_t>(rate)) + "/s" : std::string("not measured");
+  };
+  return {.what = "measured rates",
+          .found = fmt::format("disk {}, RAM {}, decode kernels {}", per_second(rates->disk), per_second(rates->ram),
+                               per_second(rates->cpu_decode))};
+}
+
+// ---- GPU
+
+struct CloseLibrary {
+  void operator()(void* library) const { dlclose(library); }
+};
+using Library = std::unique_ptr<void, CloseLibrary>;
+
+Library open_library(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (void* library = dlopen(name, RTLD_LAZY | RTLD_LOCAL); library != nullptr) return Library(library);
+  }
+  return nullptr;
+}
+
+/// The PCI devices that are display or 3D controllers made by NVIDIA.
+std::vector<fs::path> nvidia_devices() {
+  std::vector<fs::path> devices;
+  std::error_code code;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/sys/bus/pci/devices", code)) {
+    const bool display = first_line(entry.path() / "class").starts_with("0x03");
+    if (display && first_line(entry.path() / "vendor") == "0x10de") devices.push_back(entry.path());
+  }
+  std::sort(devices.begin(), devices.end());
+  return devices;
+}
+
+Finding find_link(const fs::path& device) {
+  const auto read = [&](const char* name) { return first_line(device / name); };
+  const std::string speed = read("current_link_speed"), width = read("current_link_width");
+  const std::string best_speed = read("max_link_speed"), best_width = read("max_link_width");
+  if (speed.empty() || width.empty()) {
+    return {
+        .mark = Mark::missing, .what = "PCIe link", .found = device.filename().string() + ": not told by the kernel"};
+  }
+  Finding finding = {
+      .what = "PCIe link",
+      .found = fmt::format("{}: {} x{} of {} x{}", device.filename().string(), speed, width, best_speed, best_width)};
+  if (width != best_width) {
+    finding.mark = Mark::could_be_better;
+    finding.change = "fewer lanes than the card has: try another slot, or the firmware's bifurcation setting";
+  } else if (speed != best_speed) {
+    finding.change = "an idle card lowers its speed; if it stays low under load, look at the slot and the firmware";
+  }
+  return finding;
+}
+
+Finding find_driver(bool has_gpu) {
+  const Library cuda = open_library({"libcuda.so.1"});
+  std::string version = first_line("/proc/driver/nvidia/version");
+  const std::string_view prefix = "NVRM version: ";
+  if (version.starts_with(prefix)) version.erase(0, prefix.size());
+  if (cuda == nullptr || version.empty()) {
+    Finding finding = {.mark = Mark::missing,
+                       .what = "NVIDIA driver",
+                       .found = fmt::format("kernel module {}, libcuda {}", version.empty() ? "absent" : version,
+                                            cuda == nullptr ? "absent" : "found")};
+    if (has_gpu) {
+      finding.mark = Mark::could_be_better;
+      finding.change = "install the NVIDIA driver; in a container, pass the GPU in (docker --gpus all)";
+    }
+    return finding;
+  }
+  int supported = 0;
+  const auto get = reinterpret_cast<int (*)(int*)>(dlsym(cuda.get(), "cuDriverGetVersion"));
+  if (get != nullptr) (void)get(&supported);
+  return {.what = "NVIDIA driver",
+          .found = fmt::format("{}; CUDA up to {}.{}", version, supported / 1000, supported % 1000 / 10)};
+}
+
+Finding find_cufile(bool has_gpu) {
+  const Library cufile = open_library({"libcufile.so.0", "libcufile.so"});
+  if (cufile == nullptr) {
+    return {.mark = Mark::missing,
+            .what = "cuFile",
+            .found = "libcufile absent",
+            .change = has_gpu ? "install it (package libcufile) for reads from disk straight to the GPU" : ""};
+  }
+  std::error_code code;
+  if (fs::exists("/proc/driver/nvidia-fs", code)) {
+    return {.what = "cuFile", .found = "libcufile with nvidia-fs: direct reads to the GPU"};
+  }
+  return {.mark = Mark::could_be_better,
+          .what = "cuFile",
+          .found = "libcufile in compatibility mode: reads go through host memory",
+          .change = "load nvidia-fs, or use a kernel and driver with PCI P2P DMA"};
+}
+
+Findings find_gpu() {
+  const std::vector<fs::path> devices = nvidia_devices();
+  Findings findings;
+  if (devices.empty()) {
+    findings.push_back(
+        {.mark = Mark::missing, .what = "GPU", .found = "no NVIDIA GPU on the PCI bus: the CPU computes"});
+  } else {
+    findings.push_back({.what = "GPU", .found = fmt::format("{} NVIDIA on the PCI bus", devices.size())});
+  }
+  for (const fs::path& device : devices) findings.push_back(find_link(device));
+  findings.push_back(find_driver(!devices.empty()));
+  findings.push_back(find_cufile(!devices.empty()));
+  return findings;
+}
+
+std::string render(const Findings& findings) {
+  std::size_t width = 0;
+  for (const Finding& finding : findings) width = std::max(width, finding.what.size());
+  std::string text;
+  for (const Finding& finding : findings) {
+    text += fmt::format("{:>3}  {:<{}}  {}\n", mark_text(finding.mark), finding.what, width, finding.found);
+    if (!finding.change.empty()) text += fmt::format("     {:<{}}    to change: {}\n", "", width, finding.change);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string render_doctor(const std::string& path) {
+  const fs::path looked_at = path.empty() ? "." : path;
+  Findings findings = {find_processor(), find_cores()};
+  const auto add = [&](const Findings& more) { findings.insert(findings.end(), more.begin(), more.end()); };
+  add(find_memory());
+  add({find_huge_pages(), find_locked_memory(), find_read_ahead(looked_at)});
+  {
+    const TrialFile trial(looked_at);
+    findings.push_back(find_direct_reads(trial.path()));
+  }
+  add({find_io_uring(), find_rates(looked_at.string())});
+  add(find_gpu());
+  return render(findings) + "\nok: fine   !: could be better   -: not there\n";
+}
+
+}  // namespace millrace::cli
