@@ -116,6 +116,7 @@ class Engine {
   virtual Status chat_template_status() const = 0;              // why not
   virtual const model::Model& model() const = 0;
   virtual const residency::Plan& plan() const = 0;
+  /// What the plan was made for. Its context_tokens are the KV a run starts with: weights give way as it grows.
   virtual const residency::PlanOptions& plan_options() const = 0;
   virtual const residency::Budget& budget() const = 0;
   virtual const residency::WeightStore& store() const = 0;

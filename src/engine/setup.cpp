@@ -38,11 +38,13 @@ kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype) {
   return {hp.layers, hp.kv_heads, hp.head_dim, dtype};
 }
 
-/// What `sequences` full contexts take, in whole pages a block, as BlockPool reserves them.
-std::uint64_t kv_bytes(const kv::KvShape& shape, std::int64_t context, std::int64_t sequences) {
-  const std::int64_t blocks = (context + kv::kBlockTokens - 1) / kv::kBlockTokens;
-  return static_cast<std::uint64_t>(blocks * sequences) *
-         round_up(static_cast<std::uint64_t>(shape.block_bytes()), device::kPageBytes);
+std::int64_t whole_blocks(std::int64_t tokens) {
+  return static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(tokens), kv::kBlockTokens));
+}
+
+/// What a token's KV takes of the budget: BlockPool reserves whole pages a block (a page divides into 64 tokens).
+std::uint64_t kv_bytes_per_token(const kv::KvShape& shape) {
+  return round_up(static_cast<std::uint64_t>(shape.block_bytes()), device::kPageBytes) / kv::kBlockTokens;
 }
 
 /// Opens the file and makes what can be made without the weights. The file's metadata is gone when this returns.
@@ -74,7 +76,11 @@ Status recut(const EngineOptions& options, std::uint64_t tile_bytes, Parts& part
 class Planner {
  public:
   Planner(const EngineOptions& options, std::uint64_t ram, std::uint64_t program_bytes, Parts& parts)
-      : options_(options), ram_(ram), program_bytes_(program_bytes), parts_(parts) {}
+      : options_(options),
+        ram_(ram),
+        program_bytes_(program_bytes),
+        parts_(parts),
+        shape_(kv_shape(parts.model->hyperparameters(), options.kv_dtype)) {}
 
   Status plan() {
     const model::Hyperparameters& hp = parts_.model->hyperparameters();
@@ -103,10 +109,9 @@ class Planner {
     limits.context_tokens = options_.context_tokens;
     if (limits.context_tokens == 0) {
       limits.context_tokens = std::min(hp.context_length, kAutomaticContext);
-      const kv::KvShape shape = kv_shape(hp, options_.kv_dtype);
-      while (limits.context_tokens > least_context() &&
-             kv_bytes(shape, limits.context_tokens, limits.sequences) > ram_ / 2)
-        limits.context_tokens = std::max(least_context(), limits.context_tokens - kv::kBlockTokens);
+      const auto affordable = static_cast<std::int64_t>(ram_ / 2 / kv_bytes_per_token(shape_)) / limits.sequences;
+      limits.context_tokens =
+          std::max(least_context(), std::min(limits.context_tokens, affordable / kv::kBlockTokens * kv::kBlockTokens));
     }
     limits.batch_tokens = std::max(
         {std::min(options_.batch_tokens, limits.context_tokens * limits.sequences), limits.sequences, std::int64_t{1}});
@@ -156,13 +161,11 @@ class Planner {
   Status make_plan(std::int64_t kv_tokens, std::uint64_t program_bytes) {
     const model::Hyperparameters& hp = parts_.model->hyperparameters();
     const Limits& limits = parts_.limits;
-    const kv::KvShape shape = kv_shape(hp, options_.kv_dtype);
     residency::PlanOptions& plan_options = parts_.plan_options;
     plan_options.ram_bytes = ram_;
-    plan_options.fixed_bytes =
-        program_bytes + kv_bytes(shape, kv_tokens, limits.sequences) + activation_bytes(limits, limits.logit_rows);
-    plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(shape.bytes_per_token());
-    plan_options.context_tokens = limits.context_tokens * limits.sequences;
+    plan_options.fixed_bytes = program_bytes + activation_bytes(limits, limits.logit_rows);
+    plan_options.kv_bytes_per_token = kv_bytes_per_token(shape_);
+    plan_options.context_tokens = whole_blocks(kv_tokens) * limits.sequences;
     plan_options.top_k = static_cast<int>(hp.top_k);
     MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), plan_options, options_.rates));
     return {};
@@ -171,6 +174,7 @@ class Planner {
   const EngineOptions& options_;
   const std::uint64_t ram_, program_bytes_;
   Parts& parts_;
+  const kv::KvShape shape_;
 };
 
 /// Threads and storage: they take memory too, so they come before the program's part is measured.

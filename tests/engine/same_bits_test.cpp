@@ -1,0 +1,180 @@
+// The numerics contract, from outside: where weights lie, how they come, who computes and who else is in the batch
+// never change a bit of the logits.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "engine/support.h"
+
+namespace millrace::engine {
+namespace {
+
+using namespace test;
+
+constexpr std::size_t kPrompt = 700, kDecoded = 32, kVocab = 2263;
+
+/// Logits of the first `prompt` tokens of the same text, then of what is decoded.
+std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt = kPrompt, bool of_prompt = true) {
+  const auto engine = make(options);
+  if (engine == nullptr) return {};
+  std::vector<float> logits;
+  Request request = greedy(real_text(*engine, prompt), kDecoded);
+  keep_logits(request, logits);
+  request.logits_of_prompt = of_prompt;
+  const Result result = engine->run(std::move(request));
+  EXPECT_EQ(result.finish, Finish::length) << result.status.message();
+  return logits;
+}
+
+/// Logits of 700 prompt and 31 decode rows, everything resident, best kernels.
+const std::vector<float>& baseline() {
+  static const std::vector<float> logits = logits_of(roomy(moe_path()));
+  return logits;
+}
+
+void expect_same_rows(const std::vector<float>& logits, std::size_t rows) {
+  const std::vector<float>& expected = baseline();
+  ASSERT_EQ(expected.size(), (kPrompt + kDecoded - 1) * kVocab);
+  ASSERT_GE(logits.size(), rows * kVocab);
+  for (std::size_t i = 0; i < rows * kVocab; ++i)
+    ASSERT_EQ(std::memcmp(&logits[i], &expected[i], sizeof(float)), 0)
+        << "row " << i / kVocab << ", token " << i % kVocab << ": " << logits[i] << " instead of " << expected[i];
+}
+
+void expect_same_bits(const EngineOptions& options) {
+  const std::vector<float> logits = logits_of(options);
+  ASSERT_EQ(logits.size(), baseline().size());
+  expect_same_rows(logits, kPrompt + kDecoded - 1);
+}
+
+/// For settings that read much a pass: rows of the prompt need no pass of their own, and those of what is decoded
+/// depend on all of them.
+void expect_same_bits_of_decoded(const EngineOptions& options) {
+  const std::vector<float> logits = logits_of(options, kPrompt, false);
+  ASSERT_EQ(logits.size(), kDecoded * kVocab);
+  ASSERT_EQ(std::memcmp(logits.data(), baseline().data() + (kPrompt - 1) * kVocab, logits.size() * sizeof(float)), 0);
+}
+
+/// The quick form for slow settings: a causal model's first rows do not know how long the text is.
+void expect_same_bits_of_prompt(const EngineOptions& options, std::size_t prompt) {
+  expect_same_rows(logits_of(options, prompt), prompt);
+}
+
+EngineOptions demo() { return roomy(moe_path()); }
+
+TEST(SameBits, LogitsAreFinite) {
+  for (const float logit : baseline()) ASSERT_TRUE(std::isfinite(logit));
+}
+
+TEST(SameBits, ForEveryBudget) {
+  EngineOptions options = demo();
+  options.context_tokens = 768;
+  options.batch_tokens = 32;
+  options.ram_bytes = 1;
+  const std::optional<std::uint64_t> smallest = named_ram(Engine::create(options).status().message());
+  ASSERT_TRUE(smallest.has_value());
+  for (const std::uint64_t ram : {*smallest, std::uint64_t{6'000'000}, std::uint64_t{9'000'000},
+                                  std::uint64_t{13'000'000}, std::uint64_t{20'000'000}}) {
+    SCOPED_TRACE(ram);
+    options.ram_bytes = ram;
+    expect_same_bits_of_decoded(options);
+  }
+}
+
+TEST(SameBits, ForEveryStorage) {
+  using storage::BackendKind;
+  for (const BackendKind kind :
+       {BackendKind::io_uring, BackendKind::pread_direct, BackendKind::pread_buffered, BackendKind::mmap}) {
+    SCOPED_TRACE(storage::backend_name(kind));
+    EngineOptions options = demo();
+    options.storage = kind;
+    options.ram_bytes = 9'000'000;
+    options.context_tokens = 768;
+    const Status status = Engine::create(options).status();
+    if (status.code() == Code::unsupported) continue;  // a container without io_uring, a file system without O_DIRECT
+    expect_same_bits(options);
+  }
+}
+
+TEST(SameBits, ForEveryThreadCount) {
+  for (const int threads : {1, 3}) {
+    SCOPED_TRACE(threads);
+    EngineOptions options = demo();
+    options.threads = threads;
+    expect_same_bits(options);
+  }
+}
+
+TEST(SameBits, ForEveryInstructionSet) {
+  for (const kernels::Isa isa : {kernels::Isa::plain, kernels::Isa::avx2}) {
+    if (isa > device::best_isa()) continue;
+    SCOPED_TRACE(device::isa_name(isa));
+    EngineOptions options = demo();
+    options.best_isa = false;
+    options.isa = isa;
+    if (isa == kernels::Isa::plain) {
+      expect_same_bits_of_prompt(options, 60);
+    } else {
+      expect_same_bits(options);
+    }
+  }
+}
+
+TEST(SameBits, HoweverThePromptIsCut) {
+  for (const std::int64_t batch : {1, 7, 100}) {
+    SCOPED_TRACE(batch);
+    EngineOptions options = demo();
+    options.batch_tokens = batch;
+    if (batch == 1) {
+      expect_same_bits_of_prompt(options, 120);
+    } else {
+      expect_same_bits(options);
+    }
+  }
+}
+
+TEST(SameBits, ForEveryTileSize) {
+  for (const std::uint64_t tile : {20'000u, 100'000u}) {
+    SCOPED_TRACE(tile);
+    EngineOptions options = demo();
+    options.tile_bytes = tile;
+    options.ram_bytes = 9'000'000;
+    options.context_tokens = 768;
+    expect_same_bits_of_prompt(options, 150);
+  }
+}
+
+TEST(SameBits, ForBothPolicies) {
+  EngineOptions options = demo();
+  options.policy = residency::CachePolicy::lfu;
+  options.ram_bytes = 6'000'000;
+  options.context_tokens = 768;
+  expect_same_bits(options);
+}
+
+TEST(SameBits, InABatchOfEight) {
+  EngineOptions options = demo();
+  options.max_sequences = 8;
+  options.context_tokens = 768;
+  options.batch_tokens = 96;
+  const auto engine = make(options);
+  std::vector<float> logits;
+  std::vector<Engine::Id> ids;
+  for (std::size_t i = 0; i < 8; ++i) {
+    // The one that is watched stands in the middle; the others have other texts and lengths.
+    Request request = i == 3 ? greedy(real_text(*engine, kPrompt), kDecoded)
+                             : greedy(real_text(*engine, 100 + 50 * i, 5000 * (i + 1)), 30);
+    if (i == 3) keep_logits(request, logits);
+    request.ignore_end_tokens = true;
+    ids.push_back(*engine->submit(std::move(request)));
+  }
+  drain(*engine);
+  for (const Engine::Id id : ids) EXPECT_EQ(engine->take(id).finish, Finish::length);
+  ASSERT_EQ(logits.size(), baseline().size());
+  expect_same_rows(logits, kPrompt + kDecoded - 1);
+}
+
+}  // namespace
+}  // namespace millrace::engine

@@ -1,0 +1,191 @@
+#include "engine/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <random>
+
+namespace millrace::engine {
+namespace {
+
+using text::TokenId;
+
+std::vector<float> random_logits(unsigned seed, std::size_t vocab) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(vocab);
+  for (float& logit : logits) logit = normal(random);
+  return logits;
+}
+
+/// The distribution the header describes, worked out the slow way: every step on a full sorted copy, in double.
+std::map<TokenId, double> expected_distribution(std::vector<float> logits, const std::vector<TokenId>& history,
+                                                const SamplerOptions& options) {
+  const std::size_t look_back = options.repeat_last_n < 0
+                                    ? history.size()
+                                    : std::min(history.size(), static_cast<std::size_t>(options.repeat_last_n));
+  std::map<TokenId, int> counts;
+  for (std::size_t i = history.size() - look_back; i < history.size(); ++i) ++counts[history[i]];
+  for (const auto& [id, count] : counts) {
+    float& logit = logits[static_cast<std::size_t>(id)];
+    logit = logit > 0 ? logit / options.repeat_penalty : logit * options.repeat_penalty;
+    logit -= options.presence_penalty + static_cast<float>(count) * options.frequency_penalty;
+  }
+  std::vector<std::pair<double, TokenId>> order;
+  for (std::size_t i = 0; i < logits.size(); ++i) order.emplace_back(-logits[i], static_cast<TokenId>(i));
+  std::sort(order.begin(), order.end());
+  if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(options.top_k)));
+  const auto probability = [&](std::size_t i, double temperature) {
+    double total = 0;
+    for (const auto& [negative, id] : order) total += std::exp((order[0].first - negative) / temperature);
+    return std::exp((order[0].first - order[i].first) / temperature) / total;
+  };
+  if (options.top_p < 1) {
+    double held = 0;
+    std::size_t kept = 0;
+    std::vector<double> p(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) p[i] = probability(i, 1);
+    while (kept < order.size() && held < options.top_p) held += p[kept++];
+    order.resize(std::max<std::size_t>(kept, 1));
+  }
+  if (options.min_p > 0) {
+    const double best = probability(0, 1);
+    std::size_t kept = 1;
+    while (kept < order.size() && probability(kept, 1) >= options.min_p * best) ++kept;
+    order.resize(kept);
+  }
+  std::map<TokenId, double> result;
+  for (std::size_t i = 0; i < order.size(); ++i) result[order[i].second] = probability(i, options.temperature);
+  return result;
+}
+
+struct Case {
+  const char* name;
+  SamplerOptions options;
+};
+
+class SamplerDistribution : public testing::TestWithParam<Case> {};
+
+TEST_P(SamplerDistribution, AgreesWithTheSlowWay) {
+  const SamplerOptions& options = GetParam().options;
+  const std::vector<float> logits = random_logits(3, 50);
+  const std::vector<TokenId> history = {4, 4, 4, 11, 30, 31, 4, 12, 49, 0};
+  const auto expected = expected_distribution(logits, history, options);
+  Sampler sampler(options);
+  constexpr int kDraws = 40000;
+  std::map<TokenId, int> drawn;
+  for (int i = 0; i < kDraws; ++i) ++drawn[sampler.pick(logits, history)];
+  for (const auto& [id, count] : drawn) EXPECT_TRUE(expected.contains(id)) << "token " << id << " was to be cut off";
+  for (const auto& [id, p] : expected) {
+    const double sigma = std::sqrt(p * (1 - p) / kDraws);
+    EXPECT_NEAR(static_cast<double>(drawn[id]) / kDraws, p, 5 * sigma + 1e-9) << "token " << id;
+  }
+}
+
+SamplerOptions plain() {
+  SamplerOptions options;
+  options.temperature = 1;
+  options.top_k = 0;
+  options.top_p = 1;
+  options.min_p = 0;
+  options.seed = 17;
+  return options;
+}
+template <typename Change>
+Case with(const char* name, Change change) {
+  Case made{name, plain()};
+  change(made.options);
+  return made;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, SamplerDistribution,
+    testing::Values(with("plain", [](SamplerOptions&) {}), with("hot", [](SamplerOptions& o) { o.temperature = 1.7f; }),
+                    with("cold", [](SamplerOptions& o) { o.temperature = 0.4f; }),
+                    with("top_k", [](SamplerOptions& o) { o.top_k = 5; }),
+                    with("top_p", [](SamplerOptions& o) { o.top_p = 0.7f; }),
+                    with("min_p", [](SamplerOptions& o) { o.min_p = 0.2f; }),
+                    with("top_p_before_temperature", [](SamplerOptions& o) { o.top_p = 0.6f, o.temperature = 3; }),
+                    with("min_p_before_temperature", [](SamplerOptions& o) { o.min_p = 0.3f, o.temperature = 3; }),
+                    with("repeat", [](SamplerOptions& o) { o.repeat_penalty = 1.5f; }),
+                    with("presence", [](SamplerOptions& o) { o.presence_penalty = 2; }),
+                    with("frequency", [](SamplerOptions& o) { o.frequency_penalty = 0.8f; }),
+                    with("look_back_4", [](SamplerOptions& o) { o.frequency_penalty = 1, o.repeat_last_n = 4; }),
+                    with("look_back_all", [](SamplerOptions& o) { o.frequency_penalty = 1, o.repeat_last_n = -1; }),
+                    with("look_back_none", [](SamplerOptions& o) { o.repeat_penalty = 9, o.repeat_last_n = 0; }),
+                    with("all",
+                         [](SamplerOptions& o) {
+                           o.top_k = 20, o.top_p = 0.9f, o.min_p = 0.05f, o.temperature = 0.8f;
+                           o.repeat_penalty = 1.2f, o.presence_penalty = 0.3f, o.frequency_penalty = 0.1f;
+                         })),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Sampler, GreedyTakesTheLargestAndOfEqualOnesTheFirst) {
+  SamplerOptions options;
+  options.temperature = 0;
+  Sampler sampler(options);
+  EXPECT_EQ(sampler.pick(std::vector<float>{1, 3, 2, 3}, {}), 1);
+  EXPECT_EQ(sampler.pick(std::vector<float>{-5, -3, -9}, {}), 1);
+  const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(sampler.pick(std::vector<float>{nan, -inf, -7}, {}), 2);
+}
+
+TEST(Sampler, GreedyHeedsPenalties) {
+  SamplerOptions options;
+  options.temperature = 0;
+  options.repeat_penalty = 2;
+  Sampler sampler(options);
+  const std::vector<TokenId> history = {1};
+  EXPECT_EQ(sampler.pick(std::vector<float>{1, 3, 2}, history), 2);
+  EXPECT_EQ(sampler.pick(std::vector<float>{-5, -3, -4}, history), 2) << "a negative logit is multiplied, not divided";
+}
+
+TEST(Sampler, TopKOfEqualLogitsKeepsTheSmallerIds) {
+  SamplerOptions options = plain();
+  options.top_k = 3;
+  Sampler sampler(options);
+  const std::vector<float> logits(10, 1.0f);
+  for (int i = 0; i < 200; ++i) EXPECT_LT(sampler.pick(logits, {}), 3);
+}
+
+TEST(Sampler, SameSeedSameTokens) {
+  const std::vector<float> logits = random_logits(5, 2000);
+  SamplerOptions options;
+  options.seed = 42;
+  Sampler first(options), second(options);
+  options.seed = 43;
+  Sampler other(options);
+  int different = 0;
+  for (int i = 0; i < 100; ++i) {
+    const TokenId token = first.pick(logits, {});
+    EXPECT_EQ(token, second.pick(logits, {}));
+    different += token != other.pick(logits, {});
+  }
+  EXPECT_GT(different, 20);
+}
+
+TEST(Sampler, DrawsAreTheSameOnEveryMachine) {
+  std::vector<float> logits(32);
+  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>((i * 7) % 32) * 0.25f;
+  SamplerOptions options = plain();
+  options.seed = 1;
+  Sampler sampler(options);
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 12; ++i) tokens.push_back(sampler.pick(logits, {}));
+  // Worked out by hand with another program.
+  EXPECT_EQ(tokens, (std::vector<TokenId>{4, 22, 7, 27, 27, 22, 17, 27, 18, 31, 27, 4}));
+}
+
+TEST(Sampler, HistoryOutsideTheVocabularyDoesNoHarm) {
+  SamplerOptions options = plain();
+  options.repeat_penalty = 2;
+  Sampler sampler(options);
+  const std::vector<TokenId> history = {-5, 3, 1 << 30};
+  EXPECT_LT(sampler.pick(std::vector<float>{1, 2, 3, 4}, history), 4);
+}
+
+}  // namespace
+}  // namespace millrace::engine
