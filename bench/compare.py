@@ -22,8 +22,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build/bench"
 MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/src/app/cli/millrace"))
 SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/dev/tools/synth-model"))
-MOE = ["--arch", "qwen3moe", "--layers", "16", "--dim", "1024", "--heads", "16", "--kv-heads", "4", "--head-dim", "64",
-       "--vocab", "32000", "--experts", "64", "--top-k", "8", "--expert-ff", "448"]
 
 
 def model(name, *flags):
@@ -31,7 +29,7 @@ def model(name, *flags):
     path = WORK / "models" / f"{name}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([SYNTH, *flags, "--out", str(path)], check=True)
+        subprocess.run([SYNTH, str(path), *flags], check=True)
     return str(path)
 
 
@@ -73,7 +71,7 @@ def compare_cpu(args):
     raw = {}
     print("| dtype | prompt 512: ours | llama.cpp | ratio | decode 64: ours | llama.cpp | ratio | RAM read, GB/s |\n|---|---|---|---|---|---|---|---|")
     for dtype in args.dtypes.split(","):
-        path = model(f"tinyllama-{dtype}", "--shape", "tinyllama-1.1b", "--dtype", dtype)
+        path = model(f"tinyllama-{dtype}", "--preset", "tinyllama-1.1b", "--dtype", dtype)
         pairs = []
         for _ in range(args.pairs):
             ours = run_ours(path, 512, 64, args.threads, "--isa", args.isa)
@@ -123,9 +121,9 @@ def drop_page_cache():
 
 def compare_memory(args):
     raw = {}
-    rows = [("1.1B F16, 1.2 GB", model("tinyllama-F16", "--shape", "tinyllama-1.1b", "--dtype", "F16"), 1_200_000_000, "1.1G"),
-            ("1.1B Q8_0, 0.6 GB", model("tinyllama-Q8_0", "--shape", "tinyllama-1.1b", "--dtype", "Q8_0"), 600_000_000, "540M"),
-            ("MoE Q8_0 of 64 experts, 0.7 GB", model("moe-1.5gb", *MOE, "--dtype", "Q8_0"), 700_000_000, "640M")]
+    rows = [("1.1B F16, 1.2 GB", model("tinyllama-F16", "--preset", "tinyllama-1.1b", "--dtype", "F16"), 1_200_000_000, "1.1G"),
+            ("1.1B Q8_0, 0.6 GB", model("tinyllama-Q8_0", "--preset", "tinyllama-1.1b", "--dtype", "Q8_0"), 600_000_000, "540M"),
+            ("MoE Q8_0 of 64 experts, 0.7 GB", model("moe-1.5gb", "--preset", "moe-1.5gb", "--dtype", "Q8_0"), 700_000_000, "640M")]
     print("| model and limit | ours, tok/s | llama.cpp, tok/s | ratio | read a token, ours |\n|---|---|---|---|---|")
     for label, path, limit, ram in rows:
         pairs = []
@@ -147,7 +145,7 @@ def compare_memory(args):
 
 
 def compare_disk(args):
-    path = model("tinyllama-F16", "--shape", "tinyllama-1.1b", "--dtype", "F16")
+    path = model("tinyllama-F16", "--preset", "tinyllama-1.1b", "--dtype", "F16")
     raw = []
     for _ in range(args.pairs):
         before = calibrated_disk(path)

@@ -1,0 +1,263 @@
+// `millrace bench`: tok/s of prompt and decode, bytes a second per tier beside the calibrated rate, a hash of the
+// logits.
+#include <fmt/core.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "app/cli/command.h"
+#include "app/cli/progress.h"
+#include "base/bytes.h"
+#include "device/cpu.h"
+
+namespace millrace::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct BenchFlags {
+  ModelFlags model;
+  int prompt_tokens = 512, decode_tokens = 64, repetitions = 3, sequences = 1;
+  bool json = false, hash_prompt = false, warm = true;
+};
+
+/// What one repetition measured.
+struct Sample {
+  double prompt_tok_s = 0, decode_tok_s = 0;
+  double disk_bytes_s = 0;         // while reading
+  double decode_disk_bytes = 0;    // a token
+  double decode_weight_bytes = 0;  // a token
+  double hit_rate = -1;
+  double stall_share = 0;
+};
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const auto n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/// Tokens that differ by repetition and sequence: repeating one prompt would flatter an expert cache.
+std::vector<text::TokenId> random_prompt(int tokens, std::int32_t vocab, std::uint64_t seed) {
+  std::vector<text::TokenId> ids(static_cast<std::size_t>(tokens));
+  std::uint64_t state = seed * 0x9e3779b97f4a7c15ull + 0x2545f4914f6cdd1dull;
+  for (auto& id : ids) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    id = static_cast<text::TokenId>(state % static_cast<std::uint64_t>(vocab));
+  }
+  return ids;
+}
+
+/// Hashes the logits of one sequence in the order they are made.
+struct Hasher {
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state{XXH3_createState(), XXH3_freeState};
+  bool finite = true;
+  Hasher() { XXH3_64bits_reset(state.get()); }
+  void add(std::span<const float> logits) {
+    XXH3_64bits_update(state.get(), logits.data(), logits.size_bytes());
+    for (const float value : logits) finite = finite && std::isfinite(value);
+  }
+  std::uint64_t digest() const { return XXH3_64bits_digest(state.get()); }
+};
+
+class Bench {
+ public:
+  Bench(engine::Engine& engine, const BenchFlags& flags, const Program& program)
+      : engine_(engine), flags_(flags), program_(program) {}
+
+  Status run() {
+    const int rounds = flags_.repetitions + (flags_.warm ? 1 : 0);
+    Progress progress("Measuring", Unit::items, program_.quiet);
+    for (int round = 0; round < rounds; ++round) {
+      progress.update(static_cast<std::uint64_t>(round), static_cast<std::uint64_t>(rounds));
+      Sample sample;
+      MR_RETURN_IF_ERROR(repetition(static_cast<std::uint64_t>(flags_.warm ? round : round + 1), sample));
+      if (!flags_.warm || round > 0) samples_.push_back(sample);
+    }
+    return {};
+  }
+
+  const std::vector<Sample>& samples() const { return samples_; }
+  std::uint64_t hash() const { return hash_; }
+  bool finite() const { return finite_; }
+
+ private:
+  Status repetition(std::uint64_t seed, Sample& sample) {
+    const auto store_before = engine_.store().counters();
+    const auto disk_before = engine_.storage().counters();
+    std::vector<Hasher> hashers(static_cast<std::size_t>(flags_.sequences));
+    std::vector<engine::Engine::Id> ids;
+    for (int s = 0; s < flags_.sequences; ++s) {
+      engine::Request request;
+      request.prompt = random_prompt(flags_.prompt_tokens, engine_.tokenizer().vocab_size(),
+                                     seed * 1000 + static_cast<std::uint64_t>(s));
+      request.sampler.temperature = 0;
+      request.max_tokens = std::max(1, flags_.decode_tokens);
+      request.ignore_end_tokens = true;
+      request.logits_of_prompt = flags_.hash_prompt;
+      auto* hasher = &hashers[static_cast<std::size_t>(s)];
+      request.on_logits = [hasher](std::int64_t, std::span<const float> logits) { hasher->add(logits); };
+      MR_ASSIGN_OR_RETURN(const auto id, engine_.submit(std::move(request)));
+      ids.push_back(id);
+    }
+    const auto start = Clock::now();
+    while (engine_.step()) {
+      if (interrupted()) return error(Code::cancelled, "stopped");
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    double prompt_seconds = 0, decode_seconds = 0;
+    std::int64_t decoded = 0;
+    for (const auto id : ids) {
+      auto result = engine_.take(id);
+      if (result.finish == engine::Finish::error) return result.status;
+      prompt_seconds = std::max(prompt_seconds, result.prompt_seconds);
+      decode_seconds = std::max(decode_seconds, result.decode_seconds);
+      decoded += static_cast<std::int64_t>(result.tokens.size()) - 1;
+    }
+    fill(sample, store_before, disk_before, seconds);
+    if (prompt_seconds > 0) sample.prompt_tok_s = flags_.prompt_tokens * flags_.sequences / prompt_seconds;
+    if (decode_seconds > 0 && decoded > 0) sample.decode_tok_s = static_cast<double>(decoded) / decode_seconds;
+    // The same seed gives the same logits: the first counted repetition's first sequence is the run's fingerprint.
+    if (samples_.empty()) hash_ = hashers[0].digest();
+    for (const auto& hasher : hashers) finite_ = finite_ && hasher.finite;
+    return {};
+  }
+
+  void fill(Sample& sample, const residency::StoreCounters& store_before, const storage::Counters& disk_before,
+            double seconds) const {
+    const auto store = engine_.store().counters();
+    const auto disk = engine_.storage().counters();
+    const double busy = static_cast<double>(disk.busy_ns - disk_before.busy_ns) * 1e-9;
+    const double read = static_cast<double>(disk.bytes - disk_before.bytes);
+    const double passes = static_cast<double>(store.passes - store_before.passes);
+    if (busy > 0) sample.disk_bytes_s = read / busy;
+    if (passes > 0) {
+      sample.decode_disk_bytes = read / passes;
+      sample.decode_weight_bytes = static_cast<double>(store.bytes_used - store_before.bytes_used) / passes;
+    }
+    const auto leases = store.hits + store.misses - store_before.hits - store_before.misses;
+    if (leases > 0) sample.hit_rate = static_cast<double>(store.hits - store_before.hits) / static_cast<double>(leases);
+    sample.stall_share = static_cast<double>(store.stall_ns - store_before.stall_ns) * 1e-9 / seconds;
+  }
+
+  engine::Engine& engine_;
+  const BenchFlags& flags_;
+  const Program& program_;
+  std::vector<Sample> samples_;
+  std::uint64_t hash_ = 0;
+  bool finite_ = true;
+};
+
+template <typename Field>
+double middle(const std::vector<Sample>& samples, Field field) {
+  std::vector<double> values;
+  for (const auto& sample : samples) values.push_back(sample.*field);
+  return median(std::move(values));
+}
+
+nlohmann::json report(const engine::Engine& engine, const Bench& bench, const BenchFlags& flags,
+                      const residency::Rates& rates) {
+  const auto& s = bench.samples();
+  const double decode = middle(s, &Sample::decode_tok_s);
+  nlohmann::json json;
+  json["model"] = engine.model().hyperparameters().name;
+  json["executor"] = engine.ops().describe();
+  json["storage"] = engine.storage().traits().name;
+  json["prompt_tokens"] = flags.prompt_tokens;
+  json["decode_tokens"] = flags.decode_tokens;
+  json["sequences"] = flags.sequences;
+  json["repetitions"] = s.size();
+  json["prompt_tok_s"] = middle(s, &Sample::prompt_tok_s);
+  json["decode_tok_s"] = decode;
+  json["weight_bytes_per_pass"] = middle(s, &Sample::decode_weight_bytes);
+  json["ram_bytes_s"] = middle(s, &Sample::decode_weight_bytes) * decode / flags.sequences;
+  json["ram_rate_calibrated"] = rates.ram;
+  json["disk_bytes_s"] = middle(s, &Sample::disk_bytes_s);
+  json["disk_rate_calibrated"] = rates.disk;
+  json["disk_bytes_per_pass"] = middle(s, &Sample::decode_disk_bytes);
+  json["hit_rate"] = middle(s, &Sample::hit_rate);
+  json["stall_share"] = middle(s, &Sample::stall_share);
+  json["logits_hash"] = fmt::format("{:016x}", bench.hash());
+  json["logits_finite"] = bench.finite();
+  json["peak_rss_bytes"] = device::peak_resident_bytes();
+  json["budget_bytes"] = engine.budget().cap_bytes();
+  return json;
+}
+
+void print(const nlohmann::json& json) {
+  const auto rate = [&](const char* key) {
+    return fmt::format("{}/s", format_bytes(static_cast<std::uint64_t>(json[key].get<double>())));
+  };
+  const auto beside = [&](const char* measured, const char* calibrated) {
+    const double known = json[calibrated].get<double>();
+    return known > 0 ? fmt::format("{} ({:.0f} % of the calibrated {})", rate(measured),
+                                   100 * json[measured].get<double>() / known, rate(calibrated))
+                     : rate(measured) + " (not calibrated: run millrace calibrate)";
+  };
+  fmt::print("{} | {} | {}\n", json["model"].get<std::string>(), json["executor"].get<std::string>(),
+             json["storage"].get<std::string>());
+  fmt::print("prompt {:>5} tokens  {:>10.1f} tok/s\n", json["prompt_tokens"].get<int>(),
+             json["prompt_tok_s"].get<double>());
+  fmt::print("decode {:>5} tokens  {:>10.2f} tok/s   ({} sequences, median of {})\n", json["decode_tokens"].get<int>(),
+             json["decode_tok_s"].get<double>(), json["sequences"].get<int>(), json["repetitions"].get<int>());
+  fmt::print("ram   {} of weights a pass, decode at {}\n",
+             format_bytes(static_cast<std::uint64_t>(json["weight_bytes_per_pass"].get<double>())),
+             beside("ram_bytes_s", "ram_rate_calibrated"));
+  fmt::print("disk  {} a pass, {} while reading; computing waited {:.0f} % of the time\n",
+             format_bytes(static_cast<std::uint64_t>(json["disk_bytes_per_pass"].get<double>())),
+             beside("disk_bytes_s", "disk_rate_calibrated"), 100 * json["stall_share"].get<double>());
+  if (json["hit_rate"].get<double>() >= 0)
+    fmt::print("experts found in memory: {:.1f} %\n", 100 * json["hit_rate"].get<double>());
+  fmt::print("logits {} {}\n", json["logits_hash"].get<std::string>(),
+             json["logits_finite"].get<bool>() ? "(all finite)" : "(NOT FINITE)");
+}
+
+int execute(BenchFlags flags, const Program& program) {
+  if (flags.model.context == 0) flags.model.context = flags.prompt_tokens + std::max(1, flags.decode_tokens) + 1;
+  auto options = engine_options(flags.model, program);
+  if (!options.ok()) return fail(options.status());
+  options->max_sequences = flags.sequences;
+  install_interrupt_handler();
+  auto created = engine::Engine::create(*options);
+  if (!created.ok()) return fail(created.status());
+  Bench bench(**created, flags, program);
+  if (const Status status = bench.run(); !status.ok()) return fail(status);
+  const auto json = report(**created, bench, flags, options->rates);
+  if (flags.json)
+    fmt::print("{}\n", json.dump(2));
+  else
+    print(json);
+  return bench.finite() ? 0 : kExitFailed;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, const Program& program, int& exit_code) {
+  auto flags = std::make_shared<BenchFlags>();
+  auto* command = app.add_subcommand("bench", "Measure prompt and decode speed, bytes moved, and a hash of the logits");
+  add_model_flags(*command, flags->model);
+  command->add_option("-p,--prompt-tokens", flags->prompt_tokens, "Tokens of random prompt")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("-n,--decode-tokens", flags->decode_tokens, "Tokens to decode")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("-r,--repetitions", flags->repetitions, "Counted repetitions; medians are printed")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("-s,--sequences", flags->sequences, "Sequences decoded side by side")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->add_flag("--hash-prompt", flags->hash_prompt, "Hash the logits of every prompt token too (slower)");
+  command->add_flag("!--no-warm-up", flags->warm, "Count the first repetition too");
+  command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
+}
+
+}  // namespace millrace::cli

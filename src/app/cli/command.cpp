@@ -1,0 +1,205 @@
+#include "app/cli/command.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "base/bytes.h"
+#include "residency/calibrate.h"
+
+namespace millrace::cli {
+namespace {
+
+std::atomic<bool> interrupt_flag{false};
+
+extern "C" void on_interrupt(int) {
+  if (interrupt_flag.exchange(true)) _exit(kExitInterrupted);
+}
+
+Expected<residency::Rates> read_rates(const std::string& path) {
+  std::ifstream file(path);
+  if (!file)
+    return error(Code::not_found, "{}: cannot read this rates file; make one with 'millrace calibrate --out FILE'",
+                 path);
+  std::stringstream text;
+  text << file.rdbuf();
+  auto rates = residency::parse_rates_json(text.str());
+  if (!rates.ok()) return rates.status().with_context(path);
+  return rates;
+}
+
+}  // namespace
+
+std::atomic<bool>& interrupted() { return interrupt_flag; }
+
+void install_interrupt_handler() {
+  struct sigaction action = {};
+  action.sa_handler = on_interrupt;
+  sigaction(SIGINT, &action, nullptr);
+}
+
+int fail(const Status& status) {
+  fmt::print(stderr, "error: {}\n", status.message());
+  return status.code() == Code::invalid_argument ? kExitUsage
+         : status.code() == Code::cancelled      ? kExitInterrupted
+                                                 : kExitFailed;
+}
+
+void add_model_flags(CLI::App& command, ModelFlags& flags) {
+  command.add_option("model,-m,--model", flags.model, "A GGUF file (any part of a split one)")->required();
+  command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
+  command.add_option("-c,--ctx", flags.context, "Context in tokens (default: the model's, or what fits)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("-b,--batch", flags.batch, "Tokens in a pass at most")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("-t,--threads", flags.threads, "Threads that compute (default: all processors)")
+      ->check(CLI::Range(0, 1024));
+  command.add_option("--kv", flags.kv, "Format of the KV cache: f16, f32")->capture_default_str();
+  command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
+  command.add_option("--storage", flags.storage, "Reads by: auto, io_uring, pread-direct, pread, mmap")
+      ->capture_default_str();
+  command.add_option("--policy", flags.policy, "Which expert leaves the cache: lru, lfu")->capture_default_str();
+  command.add_option("--expert-slots", flags.expert_slots, "Experts in memory at most (default: as many as fit)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");
+  command.add_option("--rates", flags.rates, "Rates to plan with (default: this machine's, see calibrate)");
+  command.add_option("--inject-fault", flags.faults, "For developers: eio@N, short@N, stall:MS@N")->group("");
+}
+
+Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program) {
+  engine::EngineOptions options;
+  options.model_path = flags.model;
+  options.bare_resident_bytes = program.bare_resident_bytes;
+  if (!flags.ram.empty()) {
+    auto bytes = parse_bytes(flags.ram);
+    if (!bytes.ok()) return bytes.status().with_context("--ram");
+    if (*bytes == 0)
+      return error(Code::invalid_argument, "--ram: 0 bytes hold no model; leave the flag out to use what is free");
+    options.ram_bytes = *bytes;
+  }
+  if (!flags.tile.empty()) {
+    auto bytes = parse_bytes(flags.tile);
+    if (!bytes.ok()) return bytes.status().with_context("--tile");
+    options.tile_bytes = *bytes;
+  }
+  options.context_tokens = flags.context;
+  options.batch_tokens = flags.batch;
+  options.threads = flags.threads;
+  options.expert_slots = flags.expert_slots;
+  if (flags.isa != "auto") {
+    auto isa = device::isa_from_name(flags.isa);
+    if (!isa.ok()) return isa.status().with_context("--isa");
+    if (*isa > device::best_isa()) {
+      return error(Code::unsupported, "--isa {}: this processor has {} at best", flags.isa,
+                   device::isa_name(device::best_isa()));
+    }
+    options.isa = *isa;
+    options.best_isa = false;
+  }
+  MR_ASSIGN_OR_RETURN(options.storage, storage::backend_from_name(flags.storage));
+  if (flags.policy == "lru")
+    options.policy = residency::CachePolicy::lru;
+  else if (flags.policy == "lfu")
+    options.policy = residency::CachePolicy::lfu;
+  else
+    return error(Code::invalid_argument, "--policy {}: use lru or lfu", flags.policy);
+  if (flags.kv == "f16")
+    options.kv_dtype = DType::f16;
+  else if (flags.kv == "f32")
+    options.kv_dtype = DType::f32;
+  else
+    return error(Code::invalid_argument, "--kv {}: use f16 or f32", flags.kv);
+  for (const auto& text : flags.faults) {
+    MR_ASSIGN_OR_RETURN(auto fault, storage::parse_fault(text));
+    options.faults.push_back(fault);
+  }
+  if (!flags.rates.empty()) {
+    MR_ASSIGN_OR_RETURN(options.rates, read_rates(flags.rates));
+  } else if (auto known = residency::load_rates(flags.model); known.ok()) {
+    options.rates = *known;
+  }
+  return options;
+}
+
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
+  command.add_option("--temp", flags.temperature, "Temperature; 0 always takes the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command.add_option("--top-k", flags.top_k, "Draw from the k likeliest tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--top-p", flags.top_p, "Draw from the likeliest tokens that hold this probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--min-p", flags.min_p, "Drop tokens below this share of the likeliest one's probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--repeat-penalty", flags.repeat_penalty, "Above 1 discourages repetition")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--presence-penalty", flags.presence_penalty, "Taken off tokens that have occurred")
+      ->capture_default_str();
+  command.add_option("--frequency-penalty", flags.frequency_penalty, "Taken off tokens for each occurrence")
+      ->capture_default_str();
+  command.add_option("--repeat-last-n", flags.repeat_last_n, "Tokens the penalties look back on; -1: all")
+      ->capture_default_str();
+  command.add_option("--seed", flags.seed, "Seed of the draw; 0: a new one each time")->capture_default_str();
+  command.add_option("-n,--max-tokens", flags.max_tokens, "Tokens in an answer at most; -1: to the end of the context")
+      ->capture_default_str();
+  command.add_option("--stop", flags.stop, "A text that ends the answer (may be repeated)");
+}
+
+engine::SamplerOptions sampler_options(const SamplingFlags& flags) {
+  engine::SamplerOptions options;
+  options.temperature = static_cast<float>(flags.temperature);
+  options.top_k = flags.top_k;
+  options.top_p = static_cast<float>(flags.top_p);
+  options.min_p = static_cast<float>(flags.min_p);
+  options.repeat_penalty = static_cast<float>(flags.repeat_penalty);
+  options.presence_penalty = static_cast<float>(flags.presence_penalty);
+  options.frequency_penalty = static_cast<float>(flags.frequency_penalty);
+  options.repeat_last_n = flags.repeat_last_n;
+  options.seed = flags.seed;
+  while (options.seed == 0) options.seed = std::random_device{}() & 0x7fffffff;
+  return options;
+}
+
+std::string render_stats(const engine::Engine& engine, double seconds, std::int64_t decoded_tokens,
+                         const residency::Rates& rates) {
+  const auto store = engine.store().counters();
+  const auto disk = engine.storage().counters();
+  const double busy = static_cast<double>(disk.busy_ns) * 1e-9;
+  const auto rate = [](double bytes, double time) {
+    return time > 0 ? fmt::format("{}/s", format_bytes(static_cast<std::uint64_t>(bytes / time))) : std::string("-");
+  };
+  const auto calibrated = [](double r) {
+    return r > 0 ? fmt::format("{}/s", format_bytes(static_cast<std::uint64_t>(r))) : std::string("not measured");
+  };
+  std::string out;
+  out += fmt::format("{:<6} {:>10} {:>14} {:>18}\n", "tier", "moved", "rate", "calibrated");
+  out += fmt::format("{:<6} {:>10} {:>14} {:>18}   {} reads by {}\n", "disk", format_bytes(disk.bytes),
+                     rate(static_cast<double>(disk.bytes), busy), calibrated(rates.disk), disk.reads,
+                     engine.storage().traits().name);
+  out +=
+      fmt::format("{:<6} {:>10} {:>14} {:>18}   {}\n", "ram", format_bytes(store.bytes_used),
+                  rate(static_cast<double>(store.bytes_used), seconds), calibrated(rates.ram), engine.ops().describe());
+  const auto leases = store.hits + store.misses;
+  if (leases > 0) {
+    out += fmt::format("experts: {} used, {:.1f} % found in memory, {} read from disk", leases,
+                       100.0 * static_cast<double>(store.hits) / static_cast<double>(leases), store.misses);
+    if (decoded_tokens > 0)
+      out += fmt::format(" ({:.1f} a token)", static_cast<double>(store.misses) / static_cast<double>(decoded_tokens));
+    out += "\n";
+  }
+  out += fmt::format("waited for the disk {:.0f} % of the time; memory: {} of {} granted\n",
+                     seconds > 0 ? 100.0 * static_cast<double>(store.stall_ns) * 1e-9 / seconds : 0.0,
+                     format_bytes(engine.budget().reserved_bytes()), format_bytes(engine.budget().cap_bytes()));
+  return out;
+}
+
+}  // namespace millrace::cli

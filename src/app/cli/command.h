@@ -1,0 +1,69 @@
+// What every verb of the command line shares: its flags, its exit codes, how an error reaches the user.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace millrace::cli {
+
+/// Exit codes: 0 done, 1 the work failed, 2 the command's words are off, 130 stopped by Ctrl-C.
+constexpr int kExitFailed = 1, kExitUsage = 2, kExitInterrupted = 130;
+
+/// What main() learned before anything else ran.
+struct Program {
+  std::uint64_t bare_resident_bytes = 0;
+  bool quiet = false;  // no progress bars
+};
+
+/// Set by SIGINT; cleared by whoever has acted on it. A second SIGINT while it is set ends the process.
+std::atomic<bool>& interrupted();
+void install_interrupt_handler();
+
+/// "error: ..." on stderr; the exit code for it.
+int fail(const Status& status);
+
+/// Flags that say which model runs, on what, within which budget.
+struct ModelFlags {
+  std::string model;
+  std::string ram, kv = "f16", isa = "auto", storage = "auto", policy = "lru", rates, tile;
+  std::int64_t context = 0, batch = 512, expert_slots = 0;
+  int threads = 0;
+  std::vector<std::string> faults;
+};
+void add_model_flags(CLI::App& command, ModelFlags& flags);
+/// Errors: invalid_argument naming the flag; not_found for the model or rates file.
+Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program);
+
+struct SamplingFlags {
+  double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  int top_k = 40, repeat_last_n = 64;
+  std::int64_t max_tokens = -1;
+  std::uint64_t seed = 0;
+  std::vector<std::string> stop;
+};
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
+/// Draws a seed where none was given.
+engine::SamplerOptions sampler_options(const SamplingFlags& flags);
+
+/// Each verb adds itself; its callback leaves the exit code in `exit_code`.
+void add_run(CLI::App& app, const Program& program, int& exit_code);
+void add_plan(CLI::App& app, const Program& program, int& exit_code);
+void add_calibrate(CLI::App& app, const Program& program, int& exit_code);
+void add_doctor(CLI::App& app, const Program& program, int& exit_code);
+void add_inspect(CLI::App& app, const Program& program, int& exit_code);
+void add_quantize(CLI::App& app, const Program& program, int& exit_code);
+void add_tokenize(CLI::App& app, const Program& program, int& exit_code);
+void add_eval(CLI::App& app, const Program& program, int& exit_code);
+void add_bench(CLI::App& app, const Program& program, int& exit_code);
+
+/// Bytes moved and rates of a run, beside the calibrated rates: what `--stats` prints.
+std::string render_stats(const engine::Engine& engine, double seconds, std::int64_t decoded_tokens,
+                         const residency::Rates& rates);
+
+}  // namespace millrace::cli

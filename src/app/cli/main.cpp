@@ -1,0 +1,76 @@
+// millrace: the program. Parses the command line and hands over to a verb.
+#include <fmt/core.h>
+#include <malloc.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "app/cli/command.h"
+#include "base/log.h"
+#include "device/cpu.h"
+
+namespace {
+
+/// A budget of a few megabytes leaves no room for per-thread heaps or for freed memory that is kept.
+void make_heap_small() {
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_TRIM_THRESHOLD, 64 << 10);
+  mallopt(M_MMAP_THRESHOLD, 64 << 10);
+}
+
+int run(int argc, char** argv) {
+  using namespace millrace;
+  cli::Program program;
+
+  CLI::App app{"Runs language models larger than memory by streaming their weights from disk.", "millrace"};
+  app.set_version_flag("--version", std::string("millrace ") + MILLRACE_VERSION);
+  app.require_subcommand(1);
+  int verbosity = 0;
+  app.add_flag("-v,--verbose", verbosity, "Log every choice and its reason (-vv: debug)");
+  app.add_flag("-q,--quiet", program.quiet, "No progress bars, no warnings");
+  app.fallthrough();
+  app.parse_complete_callback([&] {
+    // What `millrace --version` holds too: the bare program, before a verb does its work.
+    program.bare_resident_bytes = device::resident_bytes();
+    log::set_level(program.quiet    ? log::Level::error
+                   : verbosity >= 2 ? log::Level::debug
+                   : verbosity == 1 ? log::Level::info
+                                    : log::Level::warn);
+  });
+
+  int exit_code = 0;
+  cli::add_run(app, program, exit_code);
+  cli::add_plan(app, program, exit_code);
+  cli::add_calibrate(app, program, exit_code);
+  cli::add_doctor(app, program, exit_code);
+  cli::add_inspect(app, program, exit_code);
+  cli::add_quantize(app, program, exit_code);
+  cli::add_tokenize(app, program, exit_code);
+  cli::add_eval(app, program, exit_code);
+  cli::add_bench(app, program, exit_code);
+  app.footer("Start with: millrace run MODEL.gguf --ram 8G -p \"Hello\"     Each verb explains itself with --help.");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& parse_error) {
+    const int code = app.exit(parse_error);
+    return code == 0 ? 0 : cli::kExitUsage;
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  make_heap_small();
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away shows as a failed write, not as a death
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("error: out of memory; close other programs or use a smaller model or context\n", stderr);
+  } catch (const std::exception& unexpected) {
+    fmt::print(stderr, "error: {} (a bug of ours: please report it)\n", unexpected.what());
+  }
+  return millrace::cli::kExitFailed;
+}

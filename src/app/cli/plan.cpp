@@ -1,0 +1,105 @@
+// `millrace plan`, `calibrate`, `doctor`: where weights will live, how fast this machine is, what it lacks.
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include "app/cli/command.h"
+#include "app/cli/doctor.h"
+#include "app/cli/progress.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "kernels/kernels.h"
+#include "residency/calibrate.h"
+
+namespace millrace::cli {
+namespace {
+
+struct CalibrateFlags {
+  std::string path, out;
+  int threads = 0;
+  bool json = false, disk_only = false;
+};
+
+std::string rate(double bytes_per_second) {
+  return bytes_per_second > 0 ? format_bytes(static_cast<std::uint64_t>(bytes_per_second)) + "/s" : "not measured";
+}
+
+int execute_plan(const ModelFlags& flags, const Program& program) {
+  auto options = engine_options(flags, program);
+  if (!options.ok()) return fail(options.status());
+  auto planned = engine::plan_only(*options);
+  if (!planned.ok()) return fail(planned.status());
+  std::fputs(residency::render_plan(planned->plan, planned->options, options->rates).c_str(), stdout);
+  return 0;
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) return error(Code::io_error, "{}: cannot write the rates here", path);
+  return {};
+}
+
+int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
+  residency::CalibrateOptions options;
+  options.path = flags.path;
+  options.threads = flags.threads;
+  options.disk_only = flags.disk_only;
+  options.kernels = flags.disk_only ? nullptr : &kernels::table(device::best_isa());
+  Progress progress("Measuring", Unit::items, program.quiet);
+  auto rates = residency::calibrate(
+      options, [&](std::string_view, double done) { progress.update(static_cast<std::uint64_t>(done * 100), 100); });
+  progress.finish();
+  if (!rates.ok()) return fail(rates.status());
+  if (!flags.disk_only) {
+    if (const Status kept = residency::save_rates(flags.path, *rates); !kept.ok()) log::warn("{}", kept.message());
+  }
+  const std::string json = residency::rates_to_json(*rates);
+  if (!flags.out.empty()) {
+    if (const Status written = write_file(flags.out, json); !written.ok()) return fail(written);
+  }
+  if (flags.json) {
+    fmt::print("{}\n", json);
+    return 0;
+  }
+  fmt::print("{}\n", rates->machine);
+  fmt::print("  disk, O_DIRECT reads          {}\n", rate(rates->disk));
+  if (flags.disk_only) return 0;
+  fmt::print("  RAM, all threads reading      {}\n", rate(rates->ram));
+  fmt::print("  weights through decode        {}\n", rate(rates->cpu_decode));
+  fmt::print("  multiply-accumulates, prompt  {:.0f} G/s\n", rates->cpu_prefill_macs * 1e-9);
+  return 0;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, const Program& program, int& exit_code) {
+  auto flags = std::make_shared<ModelFlags>();
+  auto* command = app.add_subcommand("plan", "Show where every weight would live and how fast that would be");
+  add_model_flags(*command, *flags);
+  command->callback([flags, &program, &exit_code] { exit_code = execute_plan(*flags, program); });
+}
+
+void add_calibrate(CLI::App& app, const Program& program, int& exit_code) {
+  auto flags = std::make_shared<CalibrateFlags>();
+  auto* command =
+      app.add_subcommand("calibrate", "Measure this machine's rates (a few seconds) and keep them for plans");
+  command->add_option("path", flags->path, "A model or a directory on the disk to measure (default: this directory)");
+  command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
+  command->add_option("--out", flags->out, "Also write the rates to this file, for plan --rates");
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->add_flag("--disk-only", flags->disk_only, "Measure the disk alone and keep nothing");
+  command->callback([flags, &program, &exit_code] { exit_code = execute_calibrate(*flags, program); });
+}
+
+void add_doctor(CLI::App& app, const Program&, int&) {
+  auto path = std::make_shared<std::string>(".");
+  auto* command = app.add_subcommand("doctor", "Show what this machine offers, and what to change");
+  command->add_option("path", *path, "A file or directory on the disk that models lie on")->capture_default_str();
+  command->callback([path] { std::fputs(render_doctor(*path).c_str(), stdout); });
+}
+
+}  // namespace millrace::cli

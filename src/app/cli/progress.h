@@ -1,0 +1,33 @@
+// A progress bar on stderr for work of more than a second. On a terminal it redraws one line; elsewhere it stays silent
+// (so that logs and pipes hold no half lines). Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+namespace millrace::cli {
+
+enum class Unit { bytes, tokens, items };
+
+class Progress {
+ public:
+  Progress(std::string label, Unit unit, bool quiet);
+  ~Progress();  // clears the line
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void update(std::uint64_t done, std::uint64_t total);
+  void finish();
+
+ private:
+  const std::string label_;
+  const Unit unit_;
+  bool enabled_;
+  std::mutex mutex_;
+  bool drawn_ = false;  // GUARDED_BY mutex_
+  std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point last_;  // GUARDED_BY mutex_
+};
+
+}  // namespace millrace::cli

@@ -1,0 +1,184 @@
+#include "app/cli/repl.h"
+
+#include <editline/readline.h>
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <sstream>
+
+#include "base/bytes.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr const char* kHelp =
+    "  /set NAME VALUE   temp, top_k, top_p, min_p, repeat_penalty, seed, max_tokens, system, stop\n"
+    "  /show             the settings;  /show model, /show plan, /show budget, /show history\n"
+    "  /clear            forget the conversation\n"
+    "  /bye              leave (also Ctrl-D)\n"
+    "  \"\"\"               begins and ends a text of several lines\n"
+    "  Ctrl-C            stops the answer\n";
+
+/// A line without its end, or nothing at the end of input.
+std::optional<std::string> read_line(const char* prompt) {
+  char* line = readline(prompt);
+  if (line == nullptr) return std::nullopt;
+  std::string text(line);
+  std::free(line);
+  return text;
+}
+
+/// The user's next text; """ ... """ spans lines.
+std::optional<std::string> read_text() {
+  auto first = read_line(">>> ");
+  if (!first) return std::nullopt;
+  constexpr std::string_view quotes = "\"\"\"";
+  if (!first->starts_with(quotes)) return first;
+  std::string text = first->substr(quotes.size());
+  while (true) {
+    if (const auto end = text.rfind(quotes); end != std::string::npos) return text.substr(0, end);
+    auto more = read_line("... ");
+    if (!more) return text;
+    text += "\n" + *more;
+  }
+}
+
+bool parse_number(const std::string& text, double low, double high, double& out) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !(value >= low && value <= high)) return false;
+  out = value;
+  return true;
+}
+
+struct Setting {
+  const char* name;
+  double low, high;
+  std::function<void(SamplingFlags&, double)> set;
+  std::function<double(const SamplingFlags&)> get;
+};
+
+const std::vector<Setting>& settings() {
+  static const std::vector<Setting> all = {
+      {"temp", 0, 100, [](auto& f, double v) { f.temperature = v; }, [](const auto& f) { return f.temperature; }},
+      {"top_k", 0, 1e9, [](auto& f, double v) { f.top_k = static_cast<int>(v); },
+       [](const auto& f) { return static_cast<double>(f.top_k); }},
+      {"top_p", 0, 1, [](auto& f, double v) { f.top_p = v; }, [](const auto& f) { return f.top_p; }},
+      {"min_p", 0, 1, [](auto& f, double v) { f.min_p = v; }, [](const auto& f) { return f.min_p; }},
+      {"repeat_penalty", 0.01, 100, [](auto& f, double v) { f.repeat_penalty = v; },
+       [](const auto& f) { return f.repeat_penalty; }},
+      {"seed", 0, 9e15, [](auto& f, double v) { f.seed = static_cast<std::uint64_t>(v); },
+       [](const auto& f) { return static_cast<double>(f.seed); }},
+      {"max_tokens", -1, 1e9, [](auto& f, double v) { f.max_tokens = static_cast<std::int64_t>(v); },
+       [](const auto& f) { return static_cast<double>(f.max_tokens); }},
+  };
+  return all;
+}
+
+void set(Chat& chat, const std::string& name, const std::string& value) {
+  if (name == "system") {
+    chat.options().system = value;
+    chat.clear();
+    std::puts("System message set; the conversation starts anew.");
+    return;
+  }
+  if (name == "stop") {
+    chat.options().sampling.stop.assign(1, value);
+    if (value.empty()) chat.options().sampling.stop.clear();
+    return;
+  }
+  for (const auto& setting : settings()) {
+    if (name != setting.name) continue;
+    double number = 0;
+    if (parse_number(value, setting.low, setting.high, number))
+      setting.set(chat.options().sampling, number);
+    else
+      fmt::print("{} takes a number from {} to {}.\n", name, setting.low, setting.high);
+    return;
+  }
+  fmt::print("There is no setting '{}'. /? lists them.\n", name);
+}
+
+void show(const engine::Engine& engine, Chat& chat, const std::string& what) {
+  if (what == "plan") {
+    std::fputs(residency::render_plan(engine.plan(), engine.plan_options(), {}).c_str(), stdout);
+  } else if (what == "budget") {
+    for (const auto& entry : engine.budget().entries())
+      fmt::print("  {:<12} {:>10}\n", entry.tag, format_bytes(entry.bytes));
+    fmt::print("  {:<12} {:>10} of {}\n", "granted", format_bytes(engine.budget().reserved_bytes()),
+               format_bytes(engine.budget().cap_bytes()));
+  } else if (what == "history") {
+    for (const auto& message : chat.messages()) fmt::print("{}: {}\n", message.role, message.content);
+  } else if (what == "model") {
+    const auto& hp = engine.model().hyperparameters();
+    fmt::print("  {} ({}), {} layers, model_dim {}, {} heads, {} kv_heads, vocabulary {}, context {}\n", hp.name,
+               hp.architecture, hp.layers, hp.model_dim, hp.heads, hp.kv_heads, hp.vocab, engine.context_tokens());
+    if (hp.experts > 0) fmt::print("  {} experts a layer, {} used by a token\n", hp.experts, hp.top_k);
+  } else if (what.empty()) {
+    for (const auto& setting : settings())
+      fmt::print("  {:<15} {}\n", setting.name, setting.get(chat.options().sampling));
+    fmt::print("  {:<15} {}\n", "system", chat.options().system.empty() ? "(none)" : chat.options().system);
+  } else {
+    std::puts("/show alone, or /show model, plan, budget, history.");
+  }
+}
+
+enum class Next { go_on, leave };
+
+Next command(const engine::Engine& engine, Chat& chat, const std::string& line) {
+  std::istringstream words(line);
+  std::string verb, name;
+  words >> verb >> name;
+  std::string rest;
+  std::getline(words >> std::ws, rest);
+  if (verb == "/bye" || verb == "/exit" || verb == "/quit") return Next::leave;
+  if (verb == "/clear") {
+    chat.clear();
+    std::puts("Forgotten.");
+  } else if (verb == "/set" && !name.empty()) {
+    set(chat, name, rest);
+  } else if (verb == "/show") {
+    show(engine, chat, name);
+  } else if (verb == "/?" || verb == "/help" || verb == "/set") {
+    std::fputs(kHelp, stdout);
+  } else {
+    fmt::print("There is no command {}. /? lists them.\n", verb);
+  }
+  return Next::go_on;
+}
+
+}  // namespace
+
+int run_repl(engine::Engine& engine, Chat& chat) {
+  fmt::print("{} is ready. /? for help, Ctrl-D to leave.\n", engine.model().hyperparameters().name);
+  using_history();
+  while (true) {
+    auto text = read_text();
+    if (!text) {
+      if (interrupted().exchange(false)) {
+        std::puts("\n(Ctrl-D or /bye leaves)");
+        continue;
+      }
+      std::puts("");
+      return 0;
+    }
+    interrupted() = false;
+    if (text->find_first_not_of(" \t\n") == std::string::npos) continue;
+    add_history(text->c_str());
+    if (text->front() == '/') {
+      if (command(engine, chat, *text) == Next::leave) return 0;
+      continue;
+    }
+    const Status said = chat.say(*text);
+    if (said.code() == Code::cancelled)
+      std::puts("(stopped)");
+    else if (!said.ok())
+      (void)fail(said);
+    interrupted() = false;
+  }
+}
+
+}  // namespace millrace::cli
