@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul_few.h"
 #include "kernels/cpu/matmul_floats.h"
 #include "kernels/cpu/matmul_panel.h"
 
@@ -128,13 +129,17 @@ void matmul(const MatmulArgs& args) {
     case DType::bf16:
       return floats::product<V512, floats::BF16<V512>>(args);
     default:
+      if (args.x_rows <= kFewRows && matmul_few(args)) return;
       return panel::quantized<V512>(args);
   }
 }
 
 std::int64_t matmul_workspace_bytes(std::int64_t cols) {
-  const std::int64_t quantized = panel::workspace_bytes<V512>(cols), floating = floats::workspace_bytes<V512>(cols);
-  return quantized > floating ? quantized : floating;
+  std::int64_t bytes = panel::workspace_bytes<V512>(cols);
+  for (const std::int64_t other : {floats::workspace_bytes<V512>(cols), matmul_few_workspace_bytes(cols)}) {
+    bytes = bytes > other ? bytes : other;
+  }
+  return bytes;
 }
 
 }  // namespace millrace::kernels::avx512
