@@ -81,10 +81,7 @@ Expected<Model> open_splits(Model opened, const std::string& path, const OpenOpt
   MR_RETURN_IF_ERROR(check_split_keys(opened, name->number, count));
   std::vector<Model> splits;
   for (std::int64_t i = 1; i <= count; ++i) {
-    if (i == name->number) {
-      splits.push_back(std::move(opened));
-      continue;
-    }
+    if (i == name->number) continue;
     const std::string sibling = fmt::format("{}-{:05}-of-{:05}.gguf", name->prefix, i, count);
     auto split = GgufParser::open_one(sibling, options);
     if (!split.ok() && split.status().code() == Code::not_found) {
@@ -95,6 +92,7 @@ Expected<Model> open_splits(Model opened, const std::string& path, const OpenOpt
     MR_RETURN_IF_ERROR(check_split_keys(split.value(), i, count));
     splits.push_back(std::move(split).value());
   }
+  splits.insert(splits.begin() + (name->number - 1), std::move(opened));
   return GgufParser::join(std::move(splits));
 }
 

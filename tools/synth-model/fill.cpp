@@ -80,6 +80,7 @@ class Job {
   Status run(int threads) {
     running_ = threads;
     std::vector<std::thread> workers;
+    workers.reserve(static_cast<std::size_t>(threads));
     for (int i = 0; i < threads; ++i) workers.emplace_back([this] { work(); });
     show_progress();
     for (std::thread& worker : workers) worker.join();

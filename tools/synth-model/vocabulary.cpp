@@ -58,7 +58,7 @@ std::string word(std::uint64_t n) {
   std::string text;
   for (++n; n > 0; n = (n - 1) / syllables) {
     const std::uint64_t syllable = (n - 1) % syllables;
-    text = std::string{kConsonants[syllable / kVowels.size()], kVowels[syllable % kVowels.size()]} + text;
+    text.insert(0, std::string{kConsonants[syllable / kVowels.size()], kVowels[syllable % kVowels.size()]});
   }
   return text;
 }
