@@ -18,7 +18,7 @@ constexpr std::int64_t kLeastContext = 256, kLeastBatch = 8;
 constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
 
 // What the process takes after it was measured: pages of code first used by a pass, thread stacks, requests.
-constexpr std::uint64_t kProgramMargin = 900 * kKiB;
+constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
 // Between one run and the next the measured part differs by less than this.
 constexpr std::uint64_t kMeasurementSpread = 256 * kKiB;
 
@@ -72,6 +72,8 @@ Status recut(const EngineOptions& options, std::uint64_t tile_bytes, Parts& part
   return {};
 }
 
+bool is_mapped(const Parts& parts) { return parts.backend->in_place(0, 0, 1) != nullptr; }
+
 /// Chooses limits from the budget and plans; when the plan does not fit, makes the limits smaller until it does.
 class Planner {
  public:
@@ -81,6 +83,12 @@ class Planner {
         program_bytes_(program_bytes),
         parts_(parts),
         shape_(kv_shape(parts.model->hyperparameters(), options.kv_dtype)) {}
+
+  /// A mapped model counts whole. False: with limits as wide as this budget allows there is no room for that.
+  bool room_to_map() const {
+    const Limits limits = roomy_limits();
+    return fixed_bytes(limits, program_bytes_) + kv_bytes(limits) + parts_.model->units().total_bytes() <= ram_;
+  }
 
   Status plan() {
     const model::Hyperparameters& hp = parts_.model->hyperparameters();
@@ -115,7 +123,7 @@ class Planner {
     }
     limits.batch_tokens = std::max(
         {std::min(options_.batch_tokens, limits.context_tokens * limits.sequences), limits.sequences, std::int64_t{1}});
-    while (limits.batch_tokens > least_batch() && activation_bytes(limits, logit_rows(limits)) > ram_ / 4)
+    while (limits.batch_tokens > least_batch() && activation_bytes(limits, logit_rows(limits)) > ram_ / 8)
       limits.batch_tokens = std::max(least_batch(), limits.batch_tokens - kLeastBatch);
     limits.logit_rows = logit_rows(limits);
     return limits;
@@ -151,8 +159,27 @@ class Planner {
     return exec::cpu_activation_bytes(shape, parts_.pool->threads(), {parts_.isa, true});
   }
 
+  std::uint64_t fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const {
+    return program_bytes + activation_bytes(limits, limits.logit_rows);
+  }
+
+  /// Of every context when it is full.
+  std::uint64_t kv_bytes(const Limits& limits) const {
+    return kv_bytes_per_token(shape_) *
+           static_cast<std::uint64_t>(whole_blocks(limits.context_tokens) * limits.sequences);
+  }
+
   /// Do the limits fit when every context is full?
-  Status try_limits(std::uint64_t spread) { return make_plan(parts_.limits.context_tokens, program_bytes_ + spread); }
+  Status try_limits(std::uint64_t spread) {
+    const Limits& limits = parts_.limits;
+    const std::uint64_t mapped =
+        fixed_bytes(limits, program_bytes_ + spread) + kv_bytes(limits) + parts_.model->units().total_bytes();
+    if (is_mapped(parts_) && mapped > ram_)
+      return error(Code::out_of_budget,
+                   "storage mmap keeps the whole model in RAM, {} in all; give at least --ram {} or another --storage",
+                   format_bytes(mapped), residency::ram_argument(mapped));
+    return make_plan(limits.context_tokens, program_bytes_ + spread);
+  }
 
   /// The plan to start with. KV grows block by block and the weight store gives way to it, so at first the weights get
   /// all but a block a sequence; that the whole context fits has been seen to.
@@ -163,7 +190,7 @@ class Planner {
     const Limits& limits = parts_.limits;
     residency::PlanOptions& plan_options = parts_.plan_options;
     plan_options.ram_bytes = ram_;
-    plan_options.fixed_bytes = program_bytes + activation_bytes(limits, limits.logit_rows);
+    plan_options.fixed_bytes = fixed_bytes(limits, program_bytes);
     plan_options.kv_bytes_per_token = kv_bytes_per_token(shape_);
     plan_options.context_tokens = whole_blocks(kv_tokens) * limits.sequences;
     plan_options.top_k = static_cast<int>(hp.top_k);
@@ -177,18 +204,19 @@ class Planner {
   const kv::KvShape shape_;
 };
 
-/// Threads and storage: they take memory too, so they come before the program's part is measured.
-Status start_threads_and_storage(const EngineOptions& options, std::uint64_t ram, const std::vector<std::string>& paths,
-                                 Parts& parts) {
+Status start_threads(const EngineOptions& options, Parts& parts) {
   parts.isa = options.best_isa ? device::best_isa() : options.isa;
   ThreadPool::Options threads;
   threads.threads = options.threads;
   parts.pool = std::make_unique<ThreadPool>(threads);
+  return {};
+}
 
+Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
+                     Parts& parts) {
   storage::OpenOptions open;
   open.kind = options.storage;
-  // Mapped pages would slip past an injected fault.
-  open.everything_fits = parts.model->units().total_bytes() / 10 * 12 <= ram && options.faults.empty();
+  open.everything_fits = everything_fits && options.faults.empty();  // mapped pages would slip past an injected fault
   MR_ASSIGN_OR_RETURN(parts.backend, storage::open_backend(paths, open));
   if (!options.faults.empty()) parts.backend = storage::inject_faults(std::move(parts.backend), options.faults);
   return {};
@@ -209,11 +237,18 @@ Expected<Parts> assemble_plan(const EngineOptions& options) {
   parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, parts, paths));
-  MR_RETURN_IF_ERROR(start_threads_and_storage(options, ram, paths, parts));
+  MR_RETURN_IF_ERROR(start_threads(options, parts));
+  MR_RETURN_IF_ERROR(start_storage(options, paths, parts.model->units().total_bytes() / 10 * 12 <= ram, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options);
-  MR_RETURN_IF_ERROR(Planner(options, ram, program_bytes, parts).plan());
+  Planner planner(options, ram, program_bytes, parts);
+  if (options.storage == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
+    MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
+  MR_RETURN_IF_ERROR(planner.plan());
   parts.budget = std::make_unique<residency::Budget>(ram);
   MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", program_bytes));
+  if (is_mapped(parts)) {
+    MR_ASSIGN_OR_RETURN(parts.mapped, parts.budget->reserve("mapped weights", parts.model->units().total_bytes()));
+  }
   log::info("context {} tokens x {}, {} rows a pass, tiles of {}; the program itself takes {}",
             parts.limits.context_tokens, parts.limits.sequences, parts.limits.batch_tokens,
             format_bytes(parts.limits.tile_bytes), format_bytes(program_bytes));

@@ -33,6 +33,7 @@ struct Parts {
   std::unique_ptr<storage::Backend> backend;
   std::unique_ptr<residency::Budget> budget;
   residency::Reservation program;  // code, tokenizer, threads, tables: measured
+  residency::Reservation mapped;   // the model's pages, where storage maps the file
   residency::PlanOptions plan_options;
   residency::Plan plan;
   std::unique_ptr<residency::WeightStore> store;

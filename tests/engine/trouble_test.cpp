@@ -73,6 +73,7 @@ TEST(Trouble, AFileThatIsCutWhileItRunsEndsTheRequest) {
     EngineOptions options = tight();
     options.model_path = copy;
     options.storage = kind;
+    if (kind == storage::BackendKind::mmap) options.ram_bytes = 25'000'000;
     const auto engine = make(options);
     EXPECT_EQ(engine->run(greedy(chat(*engine, kQuestion), 32)).text, kAnswer);
     std::filesystem::resize_file(copy, 3'000'000);
@@ -157,6 +158,20 @@ TEST(Budget, AContextThatIsAskedForAndDoesNotFitIsRefused) {
   EXPECT_GT(*named, 6'300'000u);
   options.ram_bytes = *named;
   EXPECT_TRUE(Engine::create(options).ok());
+}
+
+TEST(Budget, AMappedModelCountsWhole) {
+  EngineOptions options = tight();
+  options.storage = storage::BackendKind::mmap;
+  const Status refused = Engine::create(options).status();
+  ASSERT_EQ(refused.code(), Code::out_of_budget) << refused.message();
+  const std::optional<std::uint64_t> named = named_ram(refused.message());
+  ASSERT_TRUE(named.has_value()) << refused.message();
+  EXPECT_GT(*named, 12'500'000u);
+  options.ram_bytes = *named;
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_GE(engine->budget().reserved_bytes(), 12'000'000u);
 }
 
 TEST(Budget, KvGrowsAtTheWeightsExpenseAndComesBack) {
