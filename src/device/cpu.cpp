@@ -80,7 +80,7 @@ std::uint64_t limit_in(const std::string& path) {
 std::uint64_t tightest(const std::string& mount, std::string group, const std::string& file) {
   std::uint64_t limit = UINT64_MAX;
   while (true) {
-    limit = std::min(limit, limit_in(mount + group + "/" + file));
+    limit = std::min(limit, limit_in(fmt::format("{}{}/{}", mount, group, file)));
     if (group.empty()) return limit;
     group.resize(std::min(group.rfind('/'), group.size()));
   }

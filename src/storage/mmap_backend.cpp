@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/log.h"
 #include "device/cpu.h"
 #include "storage/backends.h"
 #include "storage/guarded_map.h"
@@ -17,8 +16,7 @@ namespace {
 class MmapBackend final : public PoolBackend {
  public:
   MmapBackend(FileSet files, std::vector<GuardedMap> maps, std::uint64_t request_bytes)
-      : PoolBackend(std::move(files), {.name = "mmap", .alignment = 1, .bypasses_page_cache = false}, request_bytes),
-        maps_(std::move(maps)) {}
+      : PoolBackend(std::move(files), "mmap", false, request_bytes), maps_(std::move(maps)) {}
   ~MmapBackend() override { stop(); }
   using PoolBackend::start;
 

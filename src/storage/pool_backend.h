@@ -19,8 +19,10 @@ class PoolBackend : public Backend {
   Counters counters() const override { return meter_.counters(); }
 
  protected:
-  PoolBackend(FileSet files, BackendTraits traits, std::uint64_t request_bytes)
-      : files_(std::move(files)), traits_(std::move(traits)), request_bytes_(request_bytes) {}
+  PoolBackend(FileSet files, std::string name, bool bypasses_page_cache, std::uint64_t request_bytes)
+      : files_(std::move(files)),
+        traits_{std::move(name), files_.alignment(), bypasses_page_cache},
+        request_bytes_(request_bytes) {}
 
   /// Derived constructors' callers start the pool once the object stands; derived destructors stop it.
   Status start(int threads);

@@ -12,15 +12,11 @@ namespace {
 class PreadBackend final : public PoolBackend {
  public:
   PreadBackend(FileSet files, bool direct, std::uint64_t request_bytes)
-      : PoolBackend(std::move(files), traits_of(files, direct), request_bytes) {}
+      : PoolBackend(std::move(files), direct ? "pread+O_DIRECT" : "pread", direct, request_bytes) {}
   ~PreadBackend() override { stop(); }
   using PoolBackend::start;
 
  private:
-  static BackendTraits traits_of(const FileSet& files, bool direct) {
-    return {.name = direct ? "pread+O_DIRECT" : "pread", .alignment = files.alignment(), .bypasses_page_cache = direct};
-  }
-
   std::int64_t attempt(const Request& request) override {
     const std::uint64_t next = request.next(files_.alignment());
     const ssize_t result = pread(files_.fd(request.file), request.destination + next, request.bytes - next,

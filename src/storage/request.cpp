@@ -20,7 +20,7 @@ std::uint64_t nanoseconds(std::chrono::steady_clock::duration time) {
 std::uint64_t piece_bytes(std::uint64_t bytes, std::uint64_t request_bytes) {
   const std::uint64_t limit = std::max(round_down(request_bytes, kMaxAlignment), kMaxAlignment);
   const std::uint64_t pieces = std::max<std::uint64_t>((bytes + limit - 1) / limit, 1);
-  return std::min(limit, round_up((bytes + pieces - 1) / pieces, kMaxAlignment));
+  return std::clamp(round_up((bytes + pieces - 1) / pieces, kMaxAlignment), kMaxAlignment, limit);
 }
 
 }  // namespace
@@ -36,6 +36,7 @@ void cut_reads(std::span<const Read> reads, const FileSet& files, std::uint64_t 
     }
     const Widened wide = widened(read.offset, read.bytes, files.alignment());
     const std::uint64_t piece = piece_bytes(wide.bytes, request_bytes);
+    MR_ASSERT(piece > 0);
     completion.expect(static_cast<std::uint32_t>((wide.bytes + piece - 1) / piece));
     for (std::uint64_t at = 0; at < wide.bytes; at += piece) {
       Request request;

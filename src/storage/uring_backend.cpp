@@ -121,8 +121,8 @@ Status UringBackend::start() {
 }
 
 void UringBackend::register_files() {
-  std::vector<int> fds;
-  for (int i = 0; i < files_.count(); ++i) fds.push_back(files_.fd(i));
+  std::vector<int> fds(static_cast<std::size_t>(files_.count()));
+  for (int i = 0; i < files_.count(); ++i) fds[static_cast<std::size_t>(i)] = files_.fd(i);
   const int code = io_uring_register_files(ring_.get(), fds.data(), static_cast<unsigned>(fds.size()));
   fixed_files_ = code == 0;
   if (!fixed_files_)

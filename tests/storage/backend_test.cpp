@@ -138,6 +138,7 @@ TEST_P(EveryBackend, ServesThreadsThatComeAndGo) {
   std::atomic<int> wrong{0};
   for (int round = 0; round < 5; ++round) {
     std::vector<std::thread> threads;
+    threads.reserve(4);
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&, t, round] {
         std::mt19937_64 random(static_cast<std::uint64_t>(t * 10 + round));
