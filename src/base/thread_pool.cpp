@@ -58,9 +58,16 @@ void bind_to(pthread_t thread, int cpu) {
 
 }  // namespace
 
-// The words that threads hammer lie on lines of their own. Order: `work` and `next` are written before `generation` is
-// raised (release) and read after it was seen to change (acquire); `pending` carries the way back.
+// A generation is one run() or parallel_for(). `gate` holds its number, whether it is closed, and how many workers have
+// joined it, in one word, so that a worker that wakes up late joins either the present generation, once, or none.
+// run() waits for every worker to join and finish; parallel_for() closes the gate when its pieces are taken and waits
+// for those that joined: a worker that sleeps or has lost its processor to others holds nobody up.
+// The words that threads hammer lie on lines of their own. `work`, `next` and `done` are written before the gate is
+// opened (release) and read after joining (acquire).
 struct ThreadPool::State {
+  static constexpr std::uint64_t kClosed = 1ull << 31;
+  static constexpr std::uint64_t kJoined = kClosed - 1;
+
   struct Worker {
     State* state = nullptr;
     int index = 0;
@@ -73,34 +80,55 @@ struct ThreadPool::State {
   const FunctionRef<void(int)>* work = nullptr;
   bool stopping = false;
 
-  alignas(kLineBytes) std::atomic<std::uint32_t> generation{0};  // raised once a run
-  alignas(kLineBytes) std::atomic<std::uint32_t> pending{0};     // workers that have not finished the run
+  alignas(kLineBytes) std::atomic<std::uint64_t> gate{kClosed};  // generation << 32 | closed | joined
+  alignas(kLineBytes) std::atomic<std::uint32_t> generation{0};  // the same number, for waiting
+  alignas(kLineBytes) std::atomic<std::uint32_t> done{0};        // workers that joined and have finished
   alignas(kLineBytes) std::atomic<std::uint32_t> arrived{0};     // at the present barrier
   alignas(kLineBytes) std::atomic<std::uint32_t> phase{0};       // raised once a barrier
   alignas(kLineBytes) std::atomic<std::int64_t> next{0};         // first index of parallel_for not yet taken
 
   void start(const FunctionRef<void(int)>* what) {
     work = what;
-    pending.store(static_cast<std::uint32_t>(threads - 1), std::memory_order_relaxed);
-    generation.fetch_add(1);
+    done.store(0, std::memory_order_relaxed);
+    const std::uint32_t number = generation.load(std::memory_order_relaxed) + 1;
+    gate.store(static_cast<std::uint64_t>(number) << 32, std::memory_order_release);
+    generation.store(number);
     generation.notify_all();
   }
 
-  void finish() {
-    for (std::uint32_t left = pending.load(std::memory_order_acquire); left != 0;
-         left = pending.load(std::memory_order_acquire)) {
-      wait_while_equal(pending, left, spin);
+  /// Waits until `count` workers have finished the generation.
+  void finish(std::uint32_t count) {
+    for (std::uint32_t now = done.load(std::memory_order_acquire); now != count;
+         now = done.load(std::memory_order_acquire)) {
+      wait_while_equal(done, now, spin);
     }
   }
 
+  /// Workers that had joined before nobody could any more.
+  std::uint32_t close() {
+    return static_cast<std::uint32_t>(gate.fetch_or(kClosed, std::memory_order_acq_rel) & kJoined);
+  }
+
+  /// Joins the open generation unless it is `last`, which becomes it.
+  bool join(std::uint32_t& last) {
+    std::uint64_t now = gate.load(std::memory_order_acquire);
+    do {
+      if ((now & kClosed) != 0 || static_cast<std::uint32_t>(now >> 32) == last) return false;
+    } while (!gate.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel, std::memory_order_acquire));
+    last = static_cast<std::uint32_t>(now >> 32);
+    return true;
+  }
+
   void serve(int thread) {
-    std::uint32_t seen = 0;
+    std::uint32_t seen = 0, last = 0;
     while (true) {
       wait_while_equal(generation, seen, spin);
-      ++seen;  // a run ends only when every worker has, so no generation can be missed
+      seen = generation.load(std::memory_order_acquire);
+      if (!join(last)) continue;
       if (stopping) return;
       (*work)(thread);
-      if (pending.fetch_sub(1) == 1) pending.notify_one();
+      done.fetch_add(1);
+      done.notify_one();
     }
   }
 };
@@ -154,7 +182,7 @@ void ThreadPool::run(FunctionRef<void(int thread)> work) {
   }
   state_->start(&work);
   work(0);
-  state_->finish();
+  state_->finish(static_cast<std::uint32_t>(state_->threads - 1));
 }
 
 void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain,
@@ -166,13 +194,17 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain,
     return;
   }
   state_->next.store(0, std::memory_order_relaxed);
-  run([&](int thread) {
+  const auto take_pieces = [&](int thread) {
     while (true) {
       const std::int64_t begin = state_->next.fetch_add(grain, std::memory_order_relaxed);
       if (begin >= n) return;
       work(begin, std::min(begin + grain, n), thread);
     }
-  });
+  };
+  const FunctionRef<void(int)> pieces(take_pieces);
+  state_->start(&pieces);
+  take_pieces(0);
+  state_->finish(state_->close());
 }
 
 void ThreadPool::barrier() {

@@ -50,11 +50,12 @@ class ThreadPool {
   void run(FunctionRef<void(int thread)> work);
 
   /// Cuts [0, n) into pieces of `grain` that the threads take one after another (dynamic, so that a slow core takes
-  /// fewer). work(begin, end, thread). Results must not depend on which thread takes which piece.
+  /// fewer). work(begin, end, thread). Results must not depend on which thread takes which piece. Does not wait for a
+  /// thread that never came (asleep, or its processor taken by another process): the others do its pieces.
   void parallel_for(std::int64_t n, std::int64_t grain,
                     FunctionRef<void(std::int64_t begin, std::int64_t end, int thread)> work);
 
-  /// All threads of the present run() wait here for each other. Callable only inside run().
+  /// All threads of the present run() wait here for each other. Callable only inside run(), not in parallel_for().
   void barrier();
 
   /// Processors this process may use: affinity mask bounded by the cgroup quota, at least 1.
