@@ -25,8 +25,9 @@ class ChatTemplate {
   virtual ~ChatTemplate() = default;
   virtual std::string name() const = 0;  // "chatml"
 
-  /// Token ids of the conversation, ready for the assistant's answer. Message text is encoded as plain text: it cannot
-  /// inject special tokens. Errors: invalid_argument (a role the template does not know).
+  /// Token ids of the conversation, ready for the assistant's answer; BOS first where the tokenizer adds one. Message
+  /// text is encoded as plain text: it cannot inject special tokens. Errors: invalid_argument (a role the template does
+  /// not know).
   virtual Expected<std::vector<TokenId>> render(const Tokenizer& tokenizer, const std::vector<Message>& messages,
                                                 bool add_generation_prompt) const = 0;
 };

@@ -17,8 +17,8 @@ struct SpecialTokens {
   std::vector<TokenId> ends;  // sorted: EOS, end of turn, end of message, end of file; generation stops at each
 };
 
-/// True for a text that ends a turn in some family of models ("<|im_end|>"): a user-defined token of that text counts as
-/// a control token.
+/// True for a text that ends a turn in some family of models ("<|im_end|>"): a user-defined token of that text counts
+/// as a control token.
 bool is_end_text(std::string_view text);
 
 /// Errors: corrupt (an id outside the vocabulary, named).
