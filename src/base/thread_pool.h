@@ -20,8 +20,7 @@ template <typename R, typename... Args>
 class FunctionRef<R(Args...)> {
  public:
   template <typename F>
-    requires(!std::is_same_v<std::decay_t<F>, FunctionRef>)
-  FunctionRef(F&& f)  // NOLINT: implicit by design
+  requires(!std::is_same_v<std::decay_t<F>, FunctionRef>) FunctionRef(F&& f)  // NOLINT: implicit by design
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
@@ -36,8 +35,8 @@ class FunctionRef<R(Args...)> {
 class ThreadPool {
  public:
   struct Options {
-    int threads = 0;   // 0: the processors this process may use (affinity mask and cgroup quota)
-    bool pin = true;   // bind worker i to the i-th allowed processor; the caller's thread is never bound
+    int threads = 0;  // 0: the processors this process may use (affinity mask and cgroup quota)
+    bool pin = true;  // bind worker i to the i-th allowed processor; the caller's thread is never bound
   };
   explicit ThreadPool(Options options);
   ~ThreadPool();

@@ -34,14 +34,18 @@ struct Act {
 
 /// What passes of a model may need at most; the activation peak is computed from it, not guessed.
 struct PassShape {
-  struct Buffer { std::string name; std::int64_t cols; bool logit_rows_only = false; };
+  struct Buffer {
+    std::string name;
+    std::int64_t cols;
+    bool logit_rows_only = false;
+  };
   std::vector<Buffer> buffers;
-  std::int64_t max_rows = 0;         // tokens in a pass
+  std::int64_t max_rows = 0;  // tokens in a pass
   std::int64_t max_logit_rows = 0;
-  std::int64_t vocab = 0;            // rows of the head: the logits are [max_logit_rows, vocab]
-  std::int64_t widest_input = 0;     // largest cols of any product's input
+  std::int64_t vocab = 0;         // rows of the head: the logits are [max_logit_rows, vocab]
+  std::int64_t widest_input = 0;  // largest cols of any product's input
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t max_positions = 0;    // context
+  std::int64_t max_positions = 0;                                     // context
   std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models
 };
 
@@ -69,7 +73,7 @@ struct Experts {
   std::int32_t count = 0;
   std::int32_t top_k = 0;
   std::int32_t gate_part = 0, up_part = 1, down_part = 2;
-  bool normalize = true;        // weights of the chosen experts are divided by their sum
+  bool normalize = true;  // weights of the chosen experts are divided by their sum
   float scale = 1;
 };
 
@@ -82,7 +86,7 @@ struct Logits {
 /// Time and bytes of an executor since it was made, for `bench` and `--explain`.
 struct ExecCounters {
   std::uint64_t passes = 0, rows = 0;
-  std::uint64_t weight_wait_ns = 0;   // waiting for tiles
+  std::uint64_t weight_wait_ns = 0;  // waiting for tiles
   std::uint64_t pass_ns = 0;
 };
 
@@ -103,10 +107,10 @@ class Ops {
   virtual Status end_pass() = 0;
   virtual bool failed() const = 0;  // for models that want to leave their loop early
 
-  virtual void embed(Act out, WeightRef table) = 0;                            // rows of the batch's tokens, decoded
-  virtual void rms_norm(Act out, Act x, WeightRef weight, float eps) = 0;      // out may be x
+  virtual void embed(Act out, WeightRef table) = 0;                        // rows of the batch's tokens, decoded
+  virtual void rms_norm(Act out, Act x, WeightRef weight, float eps) = 0;  // out may be x
   virtual void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) = 0;  // each head, in place
-  virtual void add(Act x, Act y) = 0;                                          // x += y
+  virtual void add(Act x, Act y) = 0;                                                          // x += y
   /// Products of one input with several weights (Q, K, V), the input prepared once.
   virtual void matmul(std::span<const Product> products, Act x) = 0;
   void matmul(Act out, WeightRef weight, Act x) {
@@ -116,7 +120,7 @@ class Ops {
   /// out = silu(x * gate^T) * (x * up^T)
   virtual void matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) = 0;
   virtual void rope(Act x, std::int64_t heads, std::int64_t head_dim, const Rope& rope) = 0;
-  virtual void store_kv(std::int64_t layer, Act k, Act v) = 0;                 // at each row's position
+  virtual void store_kv(std::int64_t layer, Act k, Act v) = 0;  // at each row's position
   virtual void attention(Act out, Act q, std::int64_t layer, const Attention& attention) = 0;
   /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice: softmax over
   /// x * router^T, top_k (ties: the smaller index). Experts on their way are computed when they come; results are

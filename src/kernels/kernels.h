@@ -34,8 +34,8 @@ namespace millrace::kernels {
 
 using device::Isa;
 
-/// Activations quantized to int8. q: [rows, cols]; d: [rows, cols/32] scale = amax/127; sum16: [rows, cols/16] sums of q.
-/// Rows are dense (stride = cols). q and d are 64-byte aligned if cols is a multiple of 64 and the base is.
+/// Activations quantized to int8. q: [rows, cols]; d: [rows, cols/32] scale = amax/127; sum16: [rows, cols/16] sums of
+/// q. Rows are dense (stride = cols). q and d are 64-byte aligned if cols is a multiple of 64 and the base is.
 struct Q8Rows {
   std::int8_t* q = nullptr;
   float* d = nullptr;
@@ -55,15 +55,15 @@ struct MatmulArgs {
   DType dtype = DType::f32;
   const std::byte* weight = nullptr;  // [weight_rows] rows of row_bytes(dtype, cols), GGUF blocks, any alignment
   std::int64_t weight_rows = 0;
-  std::int64_t cols = 0;              // multiple of the dtype's block (and of 32 for quantized dtypes)
-  const float* x = nullptr;           // [*, cols], stride x_stride floats: for float dtypes
+  std::int64_t cols = 0;     // multiple of the dtype's block (and of 32 for quantized dtypes)
+  const float* x = nullptr;  // [*, cols], stride x_stride floats: for float dtypes
   std::int64_t x_stride = 0;
-  Q8Rows x_q8;                        // [*, cols]: for quantized dtypes
+  Q8Rows x_q8;  // [*, cols]: for quantized dtypes
   std::int64_t x_rows = 0;
   const std::int32_t* x_index = nullptr;  // if set, row r of the product reads x row x_index[r]
   float* y = nullptr;
-  std::int64_t y_stride = 0;          // floats
-  std::byte* workspace = nullptr;     // matmul_workspace_bytes() bytes, 64-byte aligned, owned by the calling thread
+  std::int64_t y_stride = 0;       // floats
+  std::byte* workspace = nullptr;  // matmul_workspace_bytes() bytes, 64-byte aligned, owned by the calling thread
 };
 
 /// Attention of query rows of one sequence and one KV head over the keys in its blocks. Keys are grouped in blocks of
@@ -74,21 +74,21 @@ constexpr std::int64_t kKvBlock = 64;
 constexpr std::int64_t kAttentionChunk = 1024;  // absolute positions, a multiple of kKvBlock
 
 struct AttentionArgs {
-  const float* q = nullptr;           // [rows, group, head_dim] at q + r * q_row_stride + g * q_head_stride
+  const float* q = nullptr;  // [rows, group, head_dim] at q + r * q_row_stride + g * q_head_stride
   std::int64_t q_row_stride = 0, q_head_stride = 0;
-  std::int64_t rows = 0, group = 0;   // group = heads / kv_heads
+  std::int64_t rows = 0, group = 0;  // group = heads / kv_heads
   std::int64_t head_dim = 0;
-  const std::int32_t* positions = nullptr;      // [rows] absolute position; row r sees keys in
-                                                // [max(0, positions[r] - window + 1), positions[r]]
-  std::int64_t window = 0;                      // 0: unlimited
+  const std::int32_t* positions = nullptr;  // [rows] absolute position; row r sees keys in
+                                            // [max(0, positions[r] - window + 1), positions[r]]
+  std::int64_t window = 0;                  // 0: unlimited
   float scale = 1;
-  DType kv_dtype = DType::f16;                  // f16 or f32
-  std::int64_t chunk = 0;                       // computes keys [chunk, chunk + 1) * kAttentionChunk only
-  const std::byte* const* k_blocks = nullptr;   // the chunk's blocks, its 64 i-th key first: [head_dim, 64]
-  const std::byte* const* v_blocks = nullptr;   // [64, head_dim]; blocks no row sees are not touched
-  float* acc = nullptr;                         // out: [rows, group, head_dim] unnormalised, dense
-  float* max = nullptr;                         // out: [rows, group]
-  float* sum = nullptr;                         // out: [rows, group]; 0 where the chunk holds no visible key
+  DType kv_dtype = DType::f16;                 // f16 or f32
+  std::int64_t chunk = 0;                      // computes keys [chunk, chunk + 1) * kAttentionChunk only
+  const std::byte* const* k_blocks = nullptr;  // the chunk's blocks, its 64 i-th key first: [head_dim, 64]
+  const std::byte* const* v_blocks = nullptr;  // [64, head_dim]; blocks no row sees are not touched
+  float* acc = nullptr;                        // out: [rows, group, head_dim] unnormalised, dense
+  float* max = nullptr;                        // out: [rows, group]
+  float* sum = nullptr;                        // out: [rows, group]; 0 where the chunk holds no visible key
 };
 
 struct Table {
@@ -102,9 +102,9 @@ struct Table {
   void (*rope)(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
   /// gate[i] = silu(gate[i]) * up[i]
   void (*silu_mul)(float* gate, const float* up, std::int64_t n);
-  void (*add)(float* x, const float* y, std::int64_t n);               // x += y
+  void (*add)(float* x, const float* y, std::int64_t n);                  // x += y
   void (*add_scaled)(float* x, const float* y, float w, std::int64_t n);  // x = fma(w, y, x)
-  void (*softmax)(float* x, std::int64_t n);                           // in place
+  void (*softmax)(float* x, std::int64_t n);                              // in place
   void (*attention_chunk)(const AttentionArgs& args);
   /// out[d] = sum over chunks in order of acc * exp(max - max_all), divided by the total. acc: [chunks, head_dim] with
   /// stride floats between chunks; max, sum: [chunks] with their stride.
