@@ -78,6 +78,7 @@ class Chat(Case):
         self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
         terminal.type("What is the capital of Spain?\n")
         self.assertTrue(terminal.wait_for("Madrid"), terminal.seen)
+        self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
         terminal.type("\x04")
         self.assertEqual(terminal.exit_code(), 0)
 
