@@ -323,6 +323,10 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
   tell("disk", 0);
   MR_ASSIGN_OR_RETURN(rates.disk, measure_disk(options));
 
+  if (options.disk_only) {
+    tell("done", 1);
+    return rates;
+  }
   tell("memory", 0.4);
   ThreadPool pool({.threads = options.threads, .pin = true});
   MR_ASSIGN_OR_RETURN(const device::HostBuffer memory,
