@@ -205,10 +205,18 @@ std::uint64_t other_bytes(const PlanOptions& options) {
   return add_or_max(options.fixed_bytes, kv);
 }
 
+/// Huge pages are whole: the last part of one is of no use, and where the store's memory has shrunk to its least, slots
+/// and homes may lie apart, on two pages more.
+constexpr std::uint64_t kHugeSlack = 2 * device::kHugePageBytes;
+std::uint64_t usable(std::uint64_t memory) {
+  const std::uint64_t whole = round_down(memory, device::kHugePageBytes);
+  return std::max(std::min(memory, kHugeWeightBytes - device::kPageBytes), whole - std::min(whole, kHugeSlack));
+}
+
 Status too_small(const Census& census, const PlanOptions& options) {
   const std::uint64_t streaming = census.ordered.empty() ? UINT64_MAX : 2 * census.largest_ordered;
   std::uint64_t weights = census.row_scratch + std::min(streaming, census.ordered_slot_bytes) + census.largest_expert;
-  if (weights >= kHugeWeightBytes) weights = round_up(weights, device::kHugePageBytes);
+  if (weights >= kHugeWeightBytes) weights = round_up(weights, device::kHugePageBytes) + kHugeSlack;
   const std::uint64_t other = other_bytes(options);
   const std::uint64_t needed = add_or_max(weights, other);
   return error(Code::out_of_budget,
@@ -227,7 +235,7 @@ void fill_homes(const UnitTable& units, Plan& plan) {
     for (std::int32_t t = range.first; t < range.last; ++t) home = home && plan.resident_tiles[t];
     const UnitKind kind = units.units()[u].kind;
     if (kind == UnitKind::expert) home = experts_home;
-    if (kind == UnitKind::embedding) plan.embedding_rows_from_disk = !home;
+    if (kind == UnitKind::embedding) plan.embedding_rows_from_disk = true;
     plan.homes[u] = {home ? Tier::ram : Tier::disk, Executor::cpu};
   }
 }
@@ -249,7 +257,7 @@ std::string row_name(UnitKind kind, bool tied, Tier tier, const Plan& plan) {
 }
 
 /// Rows of the printed table: per tier and kind. Experts that do not all fit stand in both tiers: cache and misses.
-void fill_rows(const UnitTable& units, const Census& census, const Rates& rates, Plan& plan) {
+void fill_rows(const UnitTable& units, const Census& census, const Choice& choice, const Rates& rates, Plan& plan) {
   const bool tied = units.tied_head();
   const double cpu = cpu_rate(rates);
   const bool computing = rates.cpu_decode > 0 && (rates.ram <= 0 || rates.cpu_decode < 0.95 * rates.ram);
@@ -284,6 +292,11 @@ void fill_rows(const UnitTable& units, const Census& census, const Rates& rates,
                                                                    : static_cast<double>(row.bytes);
       const double rate = tier == Tier::disk ? rates.disk : cpu;
       row.milliseconds = rate > 0 ? row.bytes_per_token / rate * 1e3 : 0;
+      // What streams shares the ring's pace; experts are read as few at a time as the router names.
+      const double streamed = static_cast<double>(census.ordered_bytes - choice.resident_weights);
+      if (tier == Tier::disk && rates.disk > 0 && expert) row.milliseconds = choice.miss_seconds * 1e3;
+      if (tier == Tier::disk && rates.disk > 0 && !expert && (kind != UnitKind::embedding || tied))
+        row.milliseconds = choice.stream_seconds * 1e3 * row.bytes_per_token / streamed;
       plan.rows.push_back(std::move(row));
     }
   }
@@ -328,8 +341,7 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
   const std::uint64_t other = other_bytes(options);
   if (other > options.ram_bytes) return too_small(census, options);
   std::uint64_t memory = options.ram_bytes - other;
-  // Huge pages are whole: the last part of one is of no use.
-  if (memory >= kHugeWeightBytes) memory = round_down(memory, device::kHugePageBytes);
+  memory = usable(memory);
   if (memory < census.row_scratch) return too_small(census, options);
   memory -= census.row_scratch;
   const auto choice = choose(units, census, options, rates, memory);
@@ -352,7 +364,7 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
     plan.resident_bytes += census.embedding_slot_bytes;
   }
   fill_homes(units, plan);
-  fill_rows(units, census, rates, plan);
+  fill_rows(units, census, *choice, rates, plan);
   fill_prediction(*choice, rates, plan);
   return plan;
 }

@@ -53,7 +53,9 @@ struct Plan {
   std::vector<Home> homes;           // by unit index. A disk home: streamed through the ring, or cached (experts)
   std::vector<bool> resident_tiles;  // by tile index: kept in RAM. Ordered units may be at home in part: then their
                                      // home is disk and the tiles marked here are not read again
-  bool embedding_rows_from_disk = false;  // the embedding's rows are read one by one, as tokens need them
+  bool embedding_rows_from_disk = false;  // rows of the embedding are asked for one by one (read_rows, which takes them
+                                          // from memory where they lie there). Always so when there is an embedding:
+                                          // its home may have to give way while the engine runs
   std::uint64_t row_scratch_bytes = 0;    // for reading them
   std::uint64_t resident_bytes = 0;       // memory for resident tiles
   std::uint64_t ring_slot_bytes = 0;      // one slot of the ring for ordered tiles

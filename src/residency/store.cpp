@@ -196,6 +196,7 @@ void Store::finished(std::int32_t tile, const Status& status) {
 /// Starts the reads that pass order asks for next, as far as slots and the disk's queue allow.
 void Store::advance() {
   finish_loads();
+  if (givers_ > 0) return;
   const std::uint64_t limit = has_experts_ ? kOrderedInFlightBesideExperts : kOrderedInFlight;
   while (loader_->bytes_in_flight() < limit && loader_->free_loads() > kLoadsForDemand) {
     const std::int32_t tile = ring_->next_to_fetch();

@@ -3,7 +3,8 @@
 //
 // Threads: the executor thread calls everything but counters(), give_way(), expert_slots(), which any thread may call;
 // storage threads touch nothing but Completions. One mutex guards all state; it is never held while waiting for a read.
-// Only the executor thread finishes loads, so the load it waits for without the mutex stays what it is.
+// Only the executor thread starts loads, so a load it waits for without the mutex is not used for another tile
+// meanwhile; a giver that waits may at worst wait for a later use of the same load.
 // Lock order: the budget's reclaim lock, this mutex, the budget's own lock.
 #pragma once
 
@@ -79,11 +80,14 @@ class Store final : public WeightStore {
   bool gave_enough(std::uint64_t bytes) const { return memory_.paid_bytes() >= memory_.used_bytes() + bytes; }
   void drop_expert_slots(std::uint64_t bytes);
   void drop_ring_slots(std::uint64_t bytes, int keep);
-  void drop_resident_tiles(std::uint64_t bytes);
+  void drop_homes(std::uint64_t bytes, std::size_t keep);
+  void drop_ordered_homes(std::uint64_t bytes);
+  std::int32_t unclaimed_load() const;
   void make_resident(std::size_t order);
   void make_streamed(std::size_t order);
   bool room_for(std::uint64_t bytes) const;
-  void take_back_resident();
+  void take_back_homes(std::size_t end);
+  void take_back_from_ring();
   void close_ring();
   void take_back_slots();
   Piece ring_piece(std::size_t slot) const { return {ring_offset_ + slot * ring_slot_bytes_, ring_slot_bytes_}; }
@@ -106,6 +110,7 @@ class Store final : public WeightStore {
   std::vector<Piece> homes_;              // by tile; empty for tiles that never are resident
   std::vector<std::int32_t> home_order_;  // resident tiles as they lie in memory; the last ones give way first
   std::size_t homes_fixed_ = 0;           // the first so many never give way
+  std::size_t homes_ordered_ = 0;         // those from here on are an untied embedding's
   std::size_t homes_live_ = 0;            // the first so many are resident now
   std::uint64_t ring_offset_ = 0, ring_slot_bytes_ = 0, expert_offset_ = 0, address_bytes_ = 0;
   Piece row_scratch_;
@@ -113,7 +118,8 @@ class Store final : public WeightStore {
   std::unique_ptr<ExpertCache> experts_;
   std::vector<std::int32_t> warm_;  // tiles to load once before they are asked for
   std::size_t warm_next_ = 0;
-  std::uint64_t headroom_ = 0;  // what take_back() leaves free, so that givers and takers do not swing
+  int givers_ = 0;              // threads in give_way(): nothing is prefetched meanwhile
+  std::uint64_t headroom_ = 0;  // what take_back() leaves free for a while: givers and takers must not swing
 
   std::uint32_t pass_ = 1;
   StoreCounters counters_;

@@ -1,5 +1,6 @@
-// How the store gives memory to others and takes it back. Order of giving: experts (fewer hits), the ring beyond its
-// least (less run-ahead), resident tiles (read again in every pass). Taking back goes the other way round.
+// How the store gives memory to others and takes it back. Order of giving, the least useful bytes first: an untied
+// embedding at home (a token needs one row of it), expert slots, the ring beyond its least, ordered tiles at home (then
+// read in every pass). Taking back goes the other way round.
 #include <algorithm>
 
 #include "residency/store.h"
@@ -8,20 +9,41 @@ namespace millrace::residency {
 namespace {
 
 constexpr int kLeastExperts = 1, kLeastRing = 2;
+// Room left free after others have asked for memory fades by this share of itself a pass.
+constexpr std::uint64_t kHeadroomPasses = 64;
 
 }  // namespace
 
 std::uint64_t Store::give_way(std::uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (mapped_) return 0;
   const std::uint64_t before = memory_.paid_bytes();
   bytes = std::min(bytes, before);
   headroom_ = std::max(headroom_, 2 * bytes);
-  drop_expert_slots(bytes);
-  drop_ring_slots(bytes, kLeastRing);
-  drop_resident_tiles(bytes);
+  ++givers_;
+  for (;;) {
+    finish_loads();
+    drop_homes(bytes, homes_ordered_);
+    drop_expert_slots(bytes);
+    drop_ring_slots(bytes, kLeastRing);
+    drop_ordered_homes(bytes);
+    if (gave_enough(bytes)) break;
+    // Reads ahead of the pass hold memory until they end; nobody needs them as much as the asker.
+    const std::int32_t load = unclaimed_load();
+    if (load < 0) break;
+    lock.unlock();
+    loader_->wait_for(load);
+    lock.lock();
+  }
+  --givers_;
   memory_.settle();
   return before - memory_.paid_bytes();
+}
+
+std::int32_t Store::unclaimed_load() const {
+  for (const std::int32_t load : loader_->active())
+    if (tiles_[loader_->tile_of(load)].pins == 0) return load;
+  return -1;
 }
 
 void Store::drop_expert_slots(std::uint64_t bytes) {
@@ -64,22 +86,27 @@ void Store::make_resident(std::size_t order) {
   homes_live_ = order + 1;
 }
 
-void Store::drop_resident_tiles(std::uint64_t bytes) {
-  if (gave_enough(bytes) || homes_live_ == homes_fixed_) return;
+/// Ends the homes of the last tiles, down to the first `keep`.
+void Store::drop_homes(std::uint64_t bytes, std::size_t keep) {
+  while (homes_live_ > keep && !gave_enough(bytes) && idle(home_order_[homes_live_ - 1]))
+    make_streamed(homes_live_ - 1);
+}
+
+void Store::drop_ordered_homes(std::uint64_t bytes) {
+  if (gave_enough(bytes) || homes_live_ > homes_ordered_ || homes_live_ == homes_fixed_) return;
   // Tiles without a home need the ring: where there is none, its least is paid from what the first tiles give.
+  const std::uint64_t used_before = memory_.used_bytes();
+  const std::size_t homes_before = homes_live_;
   const int ring_before = ring_->live_slots();
   for (int i = ring_before; i < kLeastRing; ++i) {
     ring_->set_live(i, true);
     memory_.use(ring_piece(i));
   }
-  const std::size_t homes_before = homes_live_;
-  while (homes_live_ > homes_fixed_ && !gave_enough(bytes) && idle(home_order_[homes_live_ - 1]))
-    make_streamed(homes_live_ - 1);
-  if (memory_.used_bytes() >= memory_.paid_bytes()) {  // nothing gained (leased tiles stand in the way): as it was
+  drop_homes(bytes, homes_fixed_);
+  if (memory_.used_bytes() >= used_before) {  // nothing gained (leased tiles stand in the way): as it was
     while (homes_live_ < homes_before) make_resident(homes_live_);
     if (ring_before == 0) close_ring();
   }
-  warm_next_ = 0;
   ring_->rescan();
 }
 
@@ -92,30 +119,37 @@ void Store::take_back() {
   std::lock_guard lock(mutex_);
   if (mapped_) return;
   finish_loads();
+  headroom_ -= (headroom_ + kHeadroomPasses - 1) / kHeadroomPasses;
   const bool whole = homes_live_ == home_order_.size() && ring_->live_slots() == plan_.ring_slots &&
                      experts_->live_slots() == plan_.expert_slots;
   if (whole) return;
-  take_back_resident();
+  take_back_homes(homes_ordered_);
+  if (plan_.ring_slots == 0) take_back_from_ring();
   take_back_slots();
+  const bool slots_back = ring_->live_slots() == plan_.ring_slots && experts_->live_slots() == plan_.expert_slots;
+  if (homes_live_ >= homes_ordered_ && slots_back) take_back_homes(home_order_.size());
   warm_next_ = 0;
   ring_->rescan();
 }
 
-void Store::take_back_resident() {
-  while (homes_live_ < home_order_.size()) {
+void Store::take_back_homes(std::size_t end) {
+  while (homes_live_ < end) {
     const std::int32_t tile = home_order_[homes_live_];
-    if (!idle(tile) || !room_for(homes_[tile].bytes)) break;
+    if (!idle(tile) || !room_for(homes_[tile].bytes)) return;
     make_resident(homes_live_);
     if (memory_.settle()) continue;
     make_streamed(homes_live_ - 1);
-    break;
+    return;
   }
-  if (plan_.ring_slots > 0) return;
+}
 
-  // The plan had no ring: once the rest fits in its place it goes, and everything is at home again.
+/// For a plan without a ring: once the rest of the ordered tiles fits in the ring's place, the ring goes and all are at
+/// home again.
+void Store::take_back_from_ring() {
+  if (ring_->live_slots() == 0) return;
   const std::size_t from = homes_live_;
   std::uint64_t rest = 0;
-  for (std::size_t i = from; i < home_order_.size(); ++i) {
+  for (std::size_t i = from; i < homes_ordered_; ++i) {
     if (!idle(home_order_[i])) return;
     rest += homes_[home_order_[i]].bytes;
   }
@@ -123,7 +157,7 @@ void Store::take_back_resident() {
   if (rest > ring_bytes && !room_for(rest - ring_bytes)) return;
   for (const OrderedRing::Slot& slot : ring_->slots())
     if (slot.tile >= 0 && !idle(slot.tile)) return;
-  for (std::size_t i = from; i < home_order_.size(); ++i) make_resident(i);
+  for (std::size_t i = from; i < homes_ordered_; ++i) make_resident(i);
   const int ring_before = ring_->live_slots();
   close_ring();
   if (memory_.settle()) return;

@@ -1,6 +1,5 @@
 // Reads tiles: a fixed pool of loads, each with its own Completion, so that nothing allocates while the engine runs.
-// Not thread-safe: the store's mutex guards it, except wait_for(), which the executor calls without the mutex; loads
-// are finished by the executor thread alone, so the load it waits for stays.
+// Not thread-safe: the store's mutex guards it, except wait_for() and done(), which need no lock.
 #pragma once
 
 #include <cstdint>

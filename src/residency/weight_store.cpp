@@ -158,17 +158,20 @@ void Store::lay_out() {
 
   homes_.resize(tiles.size());
   const bool tied = units_.tied_head();
-  for (const bool fixed : {true, false}) {
+  // Experts at home cannot stream through the ring: they stay. An untied embedding at home is the first to go.
+  const auto rank_of = [&](std::size_t t) {
+    const UnitKind kind = units_.units()[tiles[t].unit].kind;
+    return kind == UnitKind::expert ? 0 : kind == UnitKind::embedding && !tied ? 2 : 1;
+  };
+  for (int rank = 0; rank < 3; ++rank) {
     for (std::size_t t = 0; t < tiles.size(); ++t) {
-      const UnitKind kind = units_.units()[tiles[t].unit].kind;
-      // Experts at home and an untied embedding cannot stream through the ring: they stay.
-      const bool stays = kind == UnitKind::expert || (kind == UnitKind::embedding && !tied);
-      if (tiles_[t].place != Place::resident || stays != fixed) continue;
+      if (tiles_[t].place != Place::resident || rank_of(t) != rank) continue;
       homes_[t] = {at, tiles[t].slot_bytes};
       at += tiles[t].slot_bytes;
       home_order_.push_back(static_cast<std::int32_t>(t));
-      if (stays) ++homes_fixed_;
     }
+    if (rank == 0) homes_fixed_ = home_order_.size();
+    if (rank == 1) homes_ordered_ = home_order_.size();
   }
 
   ring_slot_bytes_ = plan_.ring_slot_bytes;

@@ -96,7 +96,6 @@ TEST(Plan, EveryBudgetFromLeastToAllIsKeptAndMoreIsNeverSlower) {
     const auto plan = make_plan(units, options, kRates);
     for (const Plan::Home& home : plan->homes) EXPECT_EQ(home.tier, Tier::ram);
     EXPECT_EQ(plan->ring_slots, 0);
-    EXPECT_FALSE(plan->embedding_rows_from_disk);
     EXPECT_EQ(plan->expert_slots, static_cast<int>(expert_tiles(units).size()));
   }
 }

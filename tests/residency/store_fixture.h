@@ -23,6 +23,12 @@
 
 namespace millrace::residency::test {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kMeasuresMemory = false;  // shadow memory counts too
+#else
+constexpr bool kMeasuresMemory = true;
+#endif
+
 /// A file whose byte at each offset is known, removed at the end.
 class WeightFile {
  public:

@@ -365,6 +365,7 @@ TEST(WeightStore, AFailedLeaseCanBeTakenAgain) {
 }
 
 TEST(WeightStore, TheBudgetIsWhatTheMemoryTakes) {
+  if (!test::kMeasuresMemory) GTEST_SKIP();
   ModelShape shape{.layers = 6, .dim = 1024, .trunk_rows = 1024, .vocab = 512, .tile_bytes = 1 << 20};
   Model model(shape);  // 80 MB
   for (const int every : {1, 3}) {
