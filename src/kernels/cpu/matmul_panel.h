@@ -5,11 +5,15 @@
 // How it works. V::kRows weight rows at a time are packed into a *panel*: lanes are weight rows, so that no sum ever
 // runs across lanes. A panel is a list of blocks of 32 columns; a block is eight vectors of bytes (vector j, lane n:
 // columns 4j..4j+3 of row n) and then the scales of the block, one float a lane each. Activations are gathered into
-// *tiles* of R rows, in chunks of eight blocks, with what the kind of format needs of their sums. A tile meets a panel
-// block by block; each block's term goes into the lane of the numerics contract (block % 32) of R x V accumulators that
-// stay in the L1 cache. The 32 of them are added as the contract's tree.
-//   Few x rows: a chunk of the panel is packed, used at once and forgotten; weights are read once, straight from the
-//   file's blocks. Many x rows: whole panels are packed (as many as the workspace holds) and meet all tiles.
+// *tiles* of R rows, block by block, with what the kind of format needs of their sums. Where a panel's block meets a
+// tile's, R vectors of terms arise, to be added to the contract's lane (block % 32).
+//   Few x rows: eight blocks of the panel are packed, used at once and forgotten; the 32 lanes lie in the L1 cache as
+// 32 x R vectors, and weights are read once, in order, straight from the file's blocks.
+//   Many x rows: whole panels are packed, and their blocks sorted by lane, the lanes in the order in which the
+//   contract's
+// tree wants them: a lane's sum then lives in registers, and a small stack of vectors is all that the tree needs. The
+// tree's upper levels split the lanes into up to eight *classes* (lane % classes) of independent sums, so that one
+// class of a panel stays in the L1 cache while tile after tile passes by.
 //
 // What V offers: I (int32 lanes) and F (float lanes); kRows; kSigned (bytes of 8-bit weights are kept signed, not
 // offset by 128); kTile (the largest R); columns, dot, and the plain arithmetic used below.
@@ -37,8 +41,8 @@ constexpr float kMagicFloat = 12582912.0F;
 enum class Kind { scaled, with_min, halves, half_mins };
 static constexpr int scale_count(Kind kind) { return kind == Kind::scaled ? 1 : kind == Kind::with_min ? 2 : 4; }
 
-/// Bytes of a chunk of a tile of `rows` rows: q [8][rows][32], then dx, u0, u1 [rows][8].
-static constexpr std::int64_t tile_chunk_bytes(std::int64_t rows) { return rows * kChunk * (32 + 4 + 4 + 4); }
+/// Bytes of a block of a tile of `rows` rows: q [rows][32], then dx, u0, u1 [rows].
+static constexpr std::int64_t tile_block_bytes(std::int64_t rows) { return rows * (32 + 4 + 4 + 4); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Packing. A format has
@@ -96,11 +100,11 @@ template <class V>
 struct Q4_0 {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = 8, kMax16 = 8, kBlockBytes = 18;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n);
     for (int i = 0; i < n; ++i) {
-      const Out<V> block{out + i * V::block_bytes(kKind)};
+      const Out<V> block{out[i]};
       typename V::I q[8];
       nibble_columns<V>(rows, start + i * kBlockBytes + 2, q);
       for (int j = 0; j < 8; ++j) block.bytes(j, q[j]);
@@ -113,11 +117,11 @@ template <class V>
 struct Q4_1 {
   static constexpr Kind kKind = Kind::with_min;
   static constexpr int kOffset = 0, kMax16 = 8, kBlockBytes = 20;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n), m(rows, start + 2, kBlockBytes, n);
     for (int i = 0; i < n; ++i) {
-      const Out<V> block{out + i * V::block_bytes(kKind)};
+      const Out<V> block{out[i]};
       typename V::I q[8];
       nibble_columns<V>(rows, start + i * kBlockBytes + 4, q);
       for (int j = 0; j < 8; ++j) block.bytes(j, q[j]);
@@ -138,13 +142,13 @@ template <class V, bool kHasMin>
 struct Q5 {
   static constexpr Kind kKind = kHasMin ? Kind::with_min : Kind::scaled;
   static constexpr int kOffset = kHasMin ? 0 : 16, kMax16 = 4, kBlockBytes = kHasMin ? 24 : 22;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     constexpr int kHigh = kHasMin ? 4 : 2;
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n), m(rows, start + 2, kBlockBytes, n);
     const Fields<V, std::uint32_t> high(rows, start + kHigh, kBlockBytes, n);
     for (int i = 0; i < n; ++i) {
-      const Out<V> block{out + i * V::block_bytes(kKind)};
+      const Out<V> block{out[i]};
       typename V::I q[8];
       nibble_columns<V>(rows, start + i * kBlockBytes + kHigh + 4, q);
       const typename V::I qh = V::load(high.at[i]);
@@ -159,12 +163,12 @@ template <class V>
 struct Q8_0 {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = V::kSigned ? 0 : 128, kMax16 = V::kSigned ? 0 : 1, kBlockBytes = 34;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n);
     const typename V::I flip = V::set1(V::kSigned ? 0 : static_cast<int>(0x80808080));
     for (int i = 0; i < n; ++i) {
-      const Out<V> block{out + i * V::block_bytes(kKind)};
+      const Out<V> block{out[i]};
       typename V::I q[8];
       V::columns(rows, start + i * kBlockBytes + 2, q);
       V::columns(rows, start + i * kBlockBytes + 18, q + 4);
@@ -184,11 +188,11 @@ template <class V>
 struct IQ4_NL {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = V::kSigned ? 0 : 128, kMax16 = V::kSigned ? 0 : 1, kBlockBytes = 18;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n);
     for (int i = 0; i < n; ++i) {
-      const Out<V> block{out + i * V::block_bytes(kKind)};
+      const Out<V> block{out[i]};
       typename V::I q[8];
       nibble_columns<V>(rows, start + i * kBlockBytes + 2, q);
       for (int j = 0; j < 8; ++j) block.bytes(j, iq4_levels<V>(q[j]));
@@ -201,11 +205,11 @@ template <class V>
 struct MXFP4 {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = 12, kMax16 = 4, kBlockBytes = 17;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint8_t> e(rows, start, kBlockBytes, n);
     for (int i = 0; i < n; ++i) {
-      const Out<V> block{out + i * V::block_bytes(kKind)};
+      const Out<V> block{out[i]};
       typename V::I q[8];
       nibble_columns<V>(rows, start + i * kBlockBytes + 1, q);
       for (int j = 0; j < 8; ++j) block.bytes(j, V::add_bytes(V::lookup(kMxfp4Codebook, q[j]), V::set1(0x0c0c0c0c)));
@@ -257,7 +261,7 @@ template <class V, bool kFifth>
 struct K4 {  // Q4_K, and with fifth bits Q5_K
   static constexpr Kind kKind = Kind::with_min;
   static constexpr int kOffset = 0, kMax16 = kFifth ? 4 : 8, kBlockBytes = kFifth ? 176 : 144;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes, qs = start + (kFifth ? 48 : 16);
     const ScalesK4<V> scales(rows, start);
     typename V::I high[8] = {};
@@ -270,7 +274,7 @@ struct K4 {  // Q4_K, and with fifth bits Q5_K
       V::columns(rows, qs + 32 * pair, raw);
       V::columns(rows, qs + 32 * pair + 16, raw + 4);
       for (int part = 2 * pair; part < 2 * pair + 2; ++part) {
-        const Out<V> block{out + part * V::block_bytes(kKind)};
+        const Out<V> block{out[part]};
         typename V::I q[8];
         paired_nibbles<V>(raw, part, q);
         for (int j = 0; j < 8; ++j) {
@@ -303,8 +307,8 @@ struct Q6_K {
 
   template <int part>
   static void pack_part(const typename V::I low[8], const typename V::I high[8], typename V::F d, typename V::I scales,
-                        std::uint8_t* out) {
-    const Out<V> block{out + part * V::block_bytes(kKind)};
+                        std::uint8_t* const* out) {
+    const Out<V> block{out[part]};
     constexpr int kQuarter = part % 4;
     for (int j = 0; j < 8; ++j) {
       const typename V::I four = and_bytes<V>(kQuarter < 2 ? low[j] : V::template srl<4>(low[j]), 15);
@@ -314,7 +318,7 @@ struct Q6_K {
     put_halves<V, part>(block, d, scales);
   }
 
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes;
     const Fields<V, std::uint16_t> d16(rows, start + 208, 0, 1);
     const typename V::F d = V::halves(d16.at[0]);
@@ -326,7 +330,7 @@ struct Q6_K {
 
   template <int half>
   static void pack_half(const std::byte* const* rows, std::int64_t start, typename V::F d,
-                        const typename V::I scales[4], std::uint8_t* out) {
+                        const typename V::I scales[4], std::uint8_t* const* out) {
     typename V::I high[8], even[8], odd[8];
     V::columns(rows, start + 128 + 32 * half, high);
     V::columns(rows, start + 128 + 32 * half + 16, high + 4);
@@ -356,8 +360,8 @@ struct Q3_K {
 
   template <int part>
   static void pack_part(const typename V::I low[8], const typename V::I mask[8], typename V::F d,
-                        const typename V::I packed[3], std::uint8_t* out) {
-    const Out<V> block{out + part * V::block_bytes(kKind)};
+                        const typename V::I packed[3], std::uint8_t* const* out) {
+    const Out<V> block{out[part]};
     for (int j = 0; j < 8; ++j) {
       const typename V::I two = and_bytes<V>(V::template srl<2 * (part % 4)>(low[j]), 3);
       const typename V::I third = and_bytes<V>(V::template srl<part>(mask[j]), 1);
@@ -366,7 +370,7 @@ struct Q3_K {
     put_halves<V, part>(block, d, scales_q3_k<V, part / 2>(packed));
   }
 
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes;
     // Bytes 94..109: two that do not matter, the twelve of the scales, d. (Reading on from 96 would leave the row.)
     typename V::I tail[4], packed[3], mask[8], low[8];
@@ -398,8 +402,8 @@ struct Q2_K {
 
   template <int part>
   static void pack_part(const typename V::I low[8], typename V::F d, typename V::F dmin, typename V::I four_scales,
-                        std::uint8_t* out) {
-    const Out<V> block{out + part * V::block_bytes(kKind)};
+                        std::uint8_t* const* out) {
+    const Out<V> block{out[part]};
     const typename V::I s0 = byte_of<V, 2 * (part % 2)>(four_scales), s1 = byte_of<V, 2 * (part % 2) + 1>(four_scales);
     const auto twice = [](typename V::I s) {  // the scale in both 16-bit halves of a lane
       const typename V::I sc = V::and_(s, V::set1(15));
@@ -415,7 +419,7 @@ struct Q2_K {
     block.scale(3, V::to_float(V::template srl<4>(s1)));
   }
 
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes;
     const Fields<V, std::uint32_t> both(rows, start + 80, 0, 1);
     const typename V::I dd = V::load(both.at[0]);
@@ -441,13 +445,13 @@ template <class V>
 struct IQ4_XS {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = V::kSigned ? 0 : 128, kMax16 = V::kSigned ? 0 : 1, kBlockBytes = 136;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* out) {
+  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes;
     typename V::I head[4];  // d | scales_h << 16, scales_l, and the first eight bytes of qs
     V::columns(rows, start, head);
     const typename V::F d = V::half(head[0]);
     for (int part = 0; part < 8; ++part) {
-      const Out<V> block{out + part * V::block_bytes(kKind)};
+      const Out<V> block{out[part]};
       typename V::I q[8];
       nibble_columns<V>(rows, start + 8 + 16 * part, q);
       for (int j = 0; j < 8; ++j) block.bytes(j, iq4_levels<V>(q[j]));
@@ -460,16 +464,48 @@ struct IQ4_XS {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
+// The order of blocks.
+
+/// Which block lies where in a panel and in a tile. Few rows: ascending. Many rows: class by class, in a class lane by
+/// lane in the order of the tree (bit-reversed), in a lane ascending.
+struct Order {
+  int classes = 1;    // a power of two, at most 8; lanes of a class: 32 / classes
+  int start[kLanes];  // many rows: position of the first block of a lane
+  std::int64_t blocks;
+
+  std::int64_t at(std::int64_t block) const { return start[block % kLanes] + block / kLanes; }
+  int lane(int of_class, int leaf) const {
+    int reversed = 0;
+    for (int bit = 1, value = kLanes / classes / 2; value > 0; bit *= 2, value /= 2) reversed += leaf & bit ? value : 0;
+    return of_class + classes * reversed;
+  }
+  int count(int lane) const { return static_cast<int>((blocks - lane + kLanes - 1) / kLanes); }
+};
+
+template <class V, class Format>
+Order tree_order(std::int64_t cols) {
+  constexpr std::int64_t kCached = 18 << 10;  // of a panel, to stay in the L1 cache beside the tiles
+  Order order;
+  order.blocks = cols / 32;
+  while (order.classes < 8 && order.blocks / order.classes * V::block_bytes(Format::kKind) > kCached)
+    order.classes *= 2;
+  int position = 0;
+  for (int c = 0; c < order.classes; ++c) {
+    for (int leaf = 0; leaf < kLanes / order.classes; ++leaf) {
+      const int lane = order.lane(c, leaf);
+      order.start[lane] = position;
+      position += order.count(lane);
+    }
+  }
+  return order;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Tiles of activations.
 
-/// Row `r` of `n` blocks into a chunk of a tile of `rows` rows. sum16: two a block.
+/// The tile's numbers u0 and u1 (see Kind) of `n` blocks, from two sums a block.
 template <class V, class Format>
-void tile_row(const std::int8_t* q, const float* d, const std::int32_t* sum16, int n, int rows, int r,
-              std::uint8_t* out) {
-  for (int i = 0; i < n; ++i) std::memcpy(out + (i * rows + r) * 32, q + 32 * i, 32);
-  float* dx = reinterpret_cast<float*>(out + rows * kChunk * 32) + r * kChunk;
-  std::int32_t* u0 = reinterpret_cast<std::int32_t*>(dx + rows * kChunk);
-  std::int32_t* u1 = u0 + rows * kChunk;
+void sums_for_kind(const std::int32_t* sum16, int n, std::int32_t* u0, std::int32_t* u1) {
   const auto bits = [](int value) {
     std::int32_t result;
     const float converted = static_cast<float>(value);
@@ -478,7 +514,6 @@ void tile_row(const std::int8_t* q, const float* d, const std::int32_t* sum16, i
   };
   for (int i = 0; i < n; ++i) {
     const std::int32_t s0 = sum16[2 * i], s1 = sum16[2 * i + 1];
-    dx[i] = d[i];
     if constexpr (Format::kKind == Kind::scaled) u0[i] = -Format::kOffset * (s0 + s1);
     if constexpr (Format::kKind == Kind::with_min) u0[i] = bits(s0 + s1);
     if constexpr (Format::kKind == Kind::halves) {
@@ -492,21 +527,31 @@ void tile_row(const std::int8_t* q, const float* d, const std::int32_t* sum16, i
   }
 }
 
-/// Rows [r0, r0 + rows) of the product's x, all chunks.
+/// Rows [r0, r0 + rows) of the product's x. order: null for ascending.
 template <class V, class Format>
-void make_tile(const MatmulArgs& args, std::int64_t r0, int rows, std::uint8_t* out) {
-  const std::int64_t blocks = args.cols / 32;
+void make_tile(const MatmulArgs& args, const Order* order, std::int64_t r0, int rows, std::uint8_t* out) {
+  constexpr bool kTwoSums = Format::kKind == Kind::halves || Format::kKind == Kind::half_mins;
+  const std::int64_t blocks = args.cols / 32, block_bytes = tile_block_bytes(rows);
   for (int r = 0; r < rows; ++r) {
     const std::int64_t row = args.x_index ? args.x_index[r0 + r] : r0 + r;
     const std::int8_t* q = args.x_q8.q + row * args.cols;
     const float* d = args.x_q8.d + row * blocks;
     const std::int32_t* sum16 = args.x_q8.sum16 + row * blocks * 2;
-    std::uint8_t* chunk = out;
-    for (std::int64_t b = 0; b < blocks; b += kChunk, chunk += tile_chunk_bytes(rows)) {
-      if (b + kChunk <= blocks) {
-        tile_row<V, Format>(q + 32 * b, d + b, sum16 + 2 * b, kChunk, rows, r, chunk);
+    std::uint8_t* const numbers = out + rows * 32 + r * 4;
+    for (std::int64_t b = 0; b < blocks; b += kChunk) {
+      std::int32_t u0[kChunk], u1[kChunk];
+      const int n = blocks - b < kChunk ? static_cast<int>(blocks - b) : kChunk;
+      if (n == kChunk) {
+        sums_for_kind<V, Format>(sum16 + 2 * b, kChunk, u0, u1);
       } else {
-        tile_row<V, Format>(q + 32 * b, d + b, sum16 + 2 * b, static_cast<int>(blocks - b), rows, r, chunk);
+        sums_for_kind<V, Format>(sum16 + 2 * b, n, u0, u1);
+      }
+      for (int i = 0; i < n; ++i) {
+        const std::int64_t at = (order ? order->at(b + i) : b + i) * block_bytes;
+        std::memcpy(out + at + r * 32, q + 32 * (b + i), 32);
+        std::memcpy(numbers + at, d + b + i, 4);
+        std::memcpy(numbers + at + rows * 4, u0 + i, 4);
+        if constexpr (kTwoSums) std::memcpy(numbers + at + rows * 8, u1 + i, 4);
       }
     }
   }
@@ -515,96 +560,109 @@ void make_tile(const MatmulArgs& args, std::int64_t r0, int rows, std::uint8_t* 
 // ---------------------------------------------------------------------------------------------------------------------
 // A tile meets a panel.
 
-/// One block of a panel with one block of a tile of R rows: adds the term to sums[R] (which start at zero if `first`).
-template <class V, class Format, int R, bool first>
-inline __attribute__((always_inline)) void add_block(const std::uint8_t* w, const std::uint8_t* q, const float* dx,
-                                                     std::uint8_t* sums) {
+/// One block of a panel with one block of a tile of R rows: adds the term to sum[R].
+template <class V, class Format, int R>
+inline __attribute__((always_inline)) void add_block(const std::uint8_t* w, const std::uint8_t* x,
+                                                     typename V::F sum[R]) {
   using I = typename V::I;
   using F = typename V::F;
   constexpr Kind kKind = Format::kKind;
-  const std::int32_t* u0 = reinterpret_cast<const std::int32_t*>(dx) + R * kChunk;
-  const std::int32_t* u1 = u0 + R * kChunk;
+  const std::uint8_t* dx = x + R * 32;
+  const std::uint8_t* u0 = dx + R * 4;
+  const std::uint8_t* u1 = u0 + R * 4;
   const auto scale = [w](int i) { return V::load_float(w + (8 + i) * V::kBytes); };
   I dot[R];
   F value[R];
   if constexpr (kKind == Kind::halves) {
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u0 + r * kChunk);
-    V::template dot<R, 0, 4, Format::kMax16>(dot, w, q);
+    for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u0 + 4 * r);
+    V::template dot<R, 0, 4, Format::kMax16>(dot, w, x);
     // (magic + I0) * sc0 - magic * sc0 = sc0 * I0 exactly: every intermediate is an integer below 2^24, or inside the
     // fma. So is J, the sum of the two.
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) value[r] = V::fma(V::as_float(dot[r]), scale(1), scale(3));
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u1 + r * kChunk);
-    V::template dot<R, 4, 8, Format::kMax16>(dot, w, q);
+    for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u1 + 4 * r);
+    V::template dot<R, 4, 8, Format::kMax16>(dot, w, x);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       value[r] = V::fma(V::sub(V::as_float(dot[r]), V::set1_float(kMagicFloat)), scale(2), value[r]);
     }
   } else {
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) dot[r] = kKind == Kind::scaled ? V::broadcast(u0 + r * kChunk) : V::set1(0);
-    V::template dot<R, 0, 8, Format::kMax16>(dot, w, q);
+    for (int r = 0; r < R; ++r) dot[r] = kKind == Kind::scaled ? V::broadcast(u0 + 4 * r) : V::set1(0);
+    V::template dot<R, 0, 8, Format::kMax16>(dot, w, x);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) value[r] = V::to_float(dot[r]);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    const F d = V::broadcast_float(dx + r * kChunk);
-    F sum = first ? V::set1_float(0) : V::load_float(sums + r * V::kBytes);
-    sum = V::fma(V::mul(scale(0), d), value[r], sum);
+    const F d = V::broadcast_float(dx + 4 * r);
+    sum[r] = V::fma(V::mul(scale(0), d), value[r], sum[r]);
     if constexpr (kKind == Kind::with_min) {
-      sum = V::fma(V::mul(scale(1), d), V::broadcast_float(u0 + r * kChunk), sum);
+      sum[r] = V::fma(V::mul(scale(1), d), V::broadcast_float(u0 + 4 * r), sum[r]);
     } else if constexpr (kKind == Kind::half_mins) {
       // Small integers: exact in any order.
-      const F m1 = V::mul(scale(3), V::broadcast_float(u1 + r * kChunk));
-      sum = V::fma(V::mul(scale(1), d), V::fma(scale(2), V::broadcast_float(u0 + r * kChunk), m1), sum);
+      const F m1 = V::mul(scale(3), V::broadcast_float(u1 + 4 * r));
+      sum[r] = V::fma(V::mul(scale(1), d), V::fma(scale(2), V::broadcast_float(u0 + 4 * r), m1), sum[r]);
     }
-    V::store_float(sums + r * V::kBytes, sum);
   }
 }
 
-/// `n` blocks of chunk `chunk`. sums: [32][R] vectors.
+/// Blocks [8 chunk, 8 chunk + n) of a panel and an ascending tile (w and x: those blocks). lanes: [32][R] vectors.
 template <class V, class Format, int R>
-void add_chunk(const std::uint8_t* w, const std::uint8_t* tile, std::int64_t chunk, int n, std::uint8_t* sums) {
-  const float* dx = reinterpret_cast<const float*>(tile + R * kChunk * 32);
-  sums += chunk * kChunk % kLanes * R * V::kBytes;
-  if (chunk * kChunk < kLanes) {
-    for (int i = 0; i < n; ++i) {
-      add_block<V, Format, R, true>(w + i * V::block_bytes(Format::kKind), tile + i * R * 32, dx + i,
-                                    sums + i * R * V::kBytes);
-    }
-  } else {
-    for (int i = 0; i < n; ++i) {
-      add_block<V, Format, R, false>(w + i * V::block_bytes(Format::kKind), tile + i * R * 32, dx + i,
-                                     sums + i * R * V::kBytes);
-    }
+void add_chunk(const std::uint8_t* w, const std::uint8_t* x, std::int64_t chunk, int n, std::uint8_t* lanes) {
+  lanes += chunk * kChunk % kLanes * R * V::kBytes;
+  const bool first = chunk * kChunk < kLanes;
+  for (int i = 0; i < n; ++i) {
+    typename V::F sum[R];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r] = first ? V::set1_float(0) : V::load_float(lanes + r * V::kBytes);
+    add_block<V, Format, R>(w, x, sum);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) V::store_float(lanes + r * V::kBytes, sum[r]);
+    w += V::block_bytes(Format::kKind);
+    x += tile_block_bytes(R);
+    lanes += R * V::kBytes;
   }
 }
 
-/// The contract's tree over the 32 lanes of row `r` of R.
+/// The contract's tree over n = 2^k vectors v, `stride` bytes apart.
 template <class V>
-typename V::F add_lanes(const std::uint8_t* sums, int rows, int r) {
-  typename V::F v[16];
-  const auto lane = [=](int l) { return V::load_float(sums + (l * rows + r) * V::kBytes); };
-#pragma GCC unroll 16
-  for (int l = 0; l < 8; ++l)
-    v[l] = V::add_float(V::add_float(lane(l), lane(l + 16)), V::add_float(lane(l + 8), lane(l + 24)));
-#pragma GCC unroll 16
-  for (int l = 0; l < 4; ++l) v[l] = V::add_float(v[l], v[l + 4]);
-#pragma GCC unroll 16
-  for (int l = 0; l < 2; ++l) v[l] = V::add_float(v[l], v[l + 2]);
-  return V::add_float(v[0], v[1]);
+typename V::F add_tree(const std::uint8_t* v, int n, std::int64_t stride) {
+  typename V::F sum[kLanes / 2];
+  if (n == 1) return V::load_float(v);
+  for (int i = 0; i < n / 2; ++i)
+    sum[i] = V::add_float(V::load_float(v + i * stride), V::load_float(v + (i + n / 2) * stride));
+  for (int width = n / 4; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) sum[i] = V::add_float(sum[i], sum[i + width]);
+  }
+  return sum[0];
 }
 
-/// Adds up and writes weight rows [n0, n0 + count) of x rows [r0, r0 + R).
-template <class V>
-void finish(const MatmulArgs& args, std::int64_t n0, int count, std::int64_t r0, int rows, std::uint8_t* sums) {
-  const std::int64_t blocks = args.cols / 32;
-  for (std::int64_t i = blocks * rows; i < kLanes * rows; ++i) V::store_float(sums + i * V::kBytes, V::set1_float(0));
-  for (int r = 0; r < rows; ++r) {
-    V::store_partial(args.y + (r0 + r) * args.y_stride + n0, add_lanes<V>(sums, rows, r), count);
+/// One class of a panel with that of a tile: its sums, R vectors, to out.
+template <class V, class Format, int R>
+void add_class(const std::uint8_t* w, const std::uint8_t* x, const int* counts, int leaves, std::uint8_t* out) {
+  using F = typename V::F;
+  alignas(64) std::uint8_t stack[6][R * V::kBytes];
+  int top = 0;
+  for (int leaf = 0; leaf < leaves; ++leaf) {
+    F sum[R];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r] = V::set1_float(0);
+    for (int i = 0; i < counts[leaf]; ++i) {
+      add_block<V, Format, R>(w, x, sum);
+      w += V::block_bytes(Format::kKind);
+      x += tile_block_bytes(R);
+    }
+    for (int pending = leaf; pending & 1; pending /= 2) {
+      --top;
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) sum[r] = V::add_float(V::load_float(stack[top] + r * V::kBytes), sum[r]);
+    }
+    std::uint8_t* to = leaf + 1 == leaves ? out : stack[top++];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) V::store_float(to + r * V::kBytes, sum[r]);
   }
 }
 
@@ -642,33 +700,37 @@ struct Rows {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Workspace: sums [kSmall rows][32] vectors, tiles of kSmall rows, panels.
+// Workspace: vectors of sums, tiles of up to kTileRows rows, panels.
 
-/// x rows up to which panels are packed chunk by chunk.
-template <class V>
-constexpr int kSmall = V::kTile;
-
-template <class V>
-constexpr std::int64_t sums_bytes() {
-  return std::int64_t{kSmall<V>} * kLanes * V::kBytes;
-}
+constexpr int kTileRows = 32;
 static constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
-static constexpr std::int64_t chunks_of(std::int64_t cols) { return (cols / 32 + kChunk - 1) / kChunk; }
+
+/// Rows of x that are tiles at the same time.
+template <class V>
+std::int64_t tile_group(std::int64_t cols) {
+  constexpr std::int64_t kBytes = 128 << 10;
+  const std::int64_t fit = kBytes / (cols / 32 * tile_block_bytes(1)) / V::kTile * V::kTile;
+  return fit < V::kTile ? V::kTile : fit < kTileRows ? fit : kTileRows;
+}
+/// Few rows: 32 lanes of V::kTile rows; many: 8 classes of kTileRows rows.
+template <class V>
+constexpr std::int64_t kSumsBytes = std::int64_t{8} * kTileRows* V::kBytes;
 template <class V>
 std::int64_t tiles_bytes(std::int64_t cols) {
-  return aligned(chunks_of(cols) * tile_chunk_bytes(kSmall<V>));
+  static_assert(8 * kTileRows >= kLanes * V::kTile);
+  return aligned(tile_group<V>(cols) * cols / 32 * tile_block_bytes(1));
 }
-/// Room for panels: one of the largest kind, and a few more of short rows.
+/// Room for panels: one of the largest kind, and up to eight of short rows. (One chunk at least.)
 template <class V>
 std::int64_t panels_bytes(std::int64_t cols) {
-  constexpr std::int64_t kEnough = 96 << 10;
-  const std::int64_t one = chunks_of(cols) * kChunk * V::block_bytes(Kind::halves);
-  const std::int64_t several = one * 4 < kEnough ? one * 4 : kEnough;
+  constexpr std::int64_t kEnough = 400 << 10;
+  const std::int64_t one = (cols / 32 + kChunk - 1) / kChunk * kChunk * V::block_bytes(Kind::halves);
+  const std::int64_t several = one * 8 < kEnough ? one * 8 : kEnough;
   return one > several ? one : several;
 }
 template <class V>
 std::int64_t workspace_bytes(std::int64_t cols) {
-  return sums_bytes<V>() + tiles_bytes<V>(cols) + panels_bytes<V>(cols);
+  return kSumsBytes<V> + tiles_bytes<V>(cols) + panels_bytes<V>(cols);
 }
 
 template <class V>
@@ -676,7 +738,7 @@ struct Workspace {
   std::uint8_t *sums, *tiles, *panels;
   explicit Workspace(const MatmulArgs& args) {
     sums = reinterpret_cast<std::uint8_t*>(args.workspace);
-    tiles = sums + sums_bytes<V>();
+    tiles = sums + kSumsBytes<V>;
     panels = tiles + tiles_bytes<V>(args.cols);
   }
 };
@@ -688,83 +750,107 @@ static inline __attribute__((always_inline)) void prefetch_share(const std::byte
   for (const std::byte* p = next + bytes * chunk / chunks; p < end; p += 64) __builtin_prefetch(p, 0, 2);
 }
 
-/// At most kSmall x rows.
+/// At most V::kTile x rows.
 template <class V, class Format>
 void few_rows(const MatmulArgs& args, std::int64_t stride) {
   const Workspace<V> work(args);
-  const std::int64_t blocks = args.cols / 32, chunks = chunks_of(args.cols);
+  const std::int64_t blocks = args.cols / 32, chunks = (blocks + kChunk - 1) / kChunk;
   const int x_rows = static_cast<int>(args.x_rows);
   for (int r = 0, rows; r < x_rows; r += rows) {
     rows = tile_rows<V>(x_rows - r);
-    make_tile<V, Format>(args, r, rows, work.tiles + r * chunks * tile_chunk_bytes(1));
+    make_tile<V, Format>(args, nullptr, r, rows, work.tiles + r * blocks * tile_block_bytes(1));
   }
+  std::uint8_t* out[kChunk];
+  for (int i = 0; i < kChunk; ++i) out[i] = work.panels + i * V::block_bytes(Format::kKind);
   for (std::int64_t n0 = 0; n0 < args.weight_rows; n0 += V::kRows) {
     const Rows<V> weights(args, stride, n0);
     const std::byte* next = args.weight + (n0 + V::kRows) * stride;
     for (std::int64_t c = 0; c < chunks; ++c) {
       const int n = blocks - c * kChunk < kChunk ? static_cast<int>(blocks - c * kChunk) : kChunk;
       prefetch_share(next, V::kRows * stride, c, chunks);
-      Format::pack(weights.at, c, n, work.panels);
+      Format::pack(weights.at, c, n, out);
       for (int r = 0, rows; r < x_rows; r += rows) {
         rows = tile_rows<V>(x_rows - r);
         with_rows<V>(rows, [&]<int R>() {
-          const std::uint8_t* tile = work.tiles + r * chunks * tile_chunk_bytes(1) + c * tile_chunk_bytes(R);
-          add_chunk<V, Format, R>(work.panels, tile, c, n, work.sums + r * kLanes * V::kBytes);
+          const std::uint8_t* x = work.tiles + r * blocks * tile_block_bytes(1) + c * kChunk * tile_block_bytes(R);
+          add_chunk<V, Format, R>(work.panels, x, c, n, work.sums + r * kLanes * V::kBytes);
         });
       }
     }
     for (int r = 0, rows; r < x_rows; r += rows) {
       rows = tile_rows<V>(x_rows - r);
-      finish<V>(args, n0, weights.count, r, rows, work.sums + r * kLanes * V::kBytes);
+      std::uint8_t* lanes = work.sums + r * kLanes * V::kBytes;
+      for (std::int64_t i = blocks * rows; i < kLanes * rows; ++i)
+        V::store_float(lanes + i * V::kBytes, V::set1_float(0));
+      for (int i = 0; i < rows; ++i) {
+        V::store_partial(args.y + (r + i) * args.y_stride + n0,
+                         add_tree<V>(lanes + i * V::kBytes, kLanes, rows * V::kBytes), weights.count);
+      }
     }
   }
 }
 
-/// x rows [r0, r1) with packed panels of weight rows [n0, n1).
+/// A packed panel (weight rows [n0, n0 + count)) with tiles of x rows [r0, r1), class by class.
 template <class V, class Format>
-void many_rows_with_panels(const MatmulArgs& args, const Workspace<V>& work, std::int64_t n0, std::int64_t n1,
-                           std::int64_t r0, std::int64_t r1) {
-  const std::int64_t blocks = args.cols / 32, chunks = chunks_of(args.cols);
-  constexpr std::int64_t kChunkBytes = kChunk * V::block_bytes(Format::kKind);
-  for (int rows; r0 < r1; r0 += rows) {
-    rows = tile_rows<V>(r1 - r0);
-    make_tile<V, Format>(args, r0, rows, work.tiles);
-    for (std::int64_t n = n0; n < n1; n += V::kRows) {
-      const std::uint8_t* w = work.panels + (n - n0) / V::kRows * chunks * kChunkBytes;
+void panel_with_tiles(const MatmulArgs& args, const Order& order, const std::uint8_t* panel, std::int64_t n0, int count,
+                      const Workspace<V>& work, std::int64_t r0, std::int64_t r1) {
+  const int leaves = kLanes / order.classes;
+  for (int c = 0; c < order.classes; ++c) {
+    int counts[kLanes];
+    for (int leaf = 0; leaf < leaves; ++leaf) counts[leaf] = order.count(order.lane(c, leaf));
+    const std::int64_t first = order.start[order.lane(c, 0)];
+    const std::uint8_t* w = panel + first * V::block_bytes(Format::kKind);
+    std::uint8_t* out = work.sums + c * kTileRows * V::kBytes;
+    for (std::int64_t r = r0; r < r1;) {
+      const int rows = tile_rows<V>(r1 - r);
       with_rows<V>(rows, [&]<int R>() {
-        for (std::int64_t c = 0; c < chunks; ++c) {
-          const int count = blocks - c * kChunk < kChunk ? static_cast<int>(blocks - c * kChunk) : kChunk;
-          add_chunk<V, Format, R>(w + c * kChunkBytes, work.tiles + c * tile_chunk_bytes(R), c, count, work.sums);
-        }
+        const std::uint8_t* x =
+            work.tiles + (r - r0) * order.blocks * tile_block_bytes(1) + first * tile_block_bytes(R);
+        add_class<V, Format, R>(w, x, counts, leaves, out);
       });
-      finish<V>(args, n, n1 - n < V::kRows ? static_cast<int>(n1 - n) : V::kRows, r0, rows, work.sums);
+      r += rows;
+      out += rows * V::kBytes;
     }
+  }
+  for (std::int64_t r = r0; r < r1; ++r) {
+    V::store_partial(args.y + r * args.y_stride + n0,
+                     add_tree<V>(work.sums + (r - r0) * V::kBytes, order.classes, kTileRows * V::kBytes), count);
+  }
+}
+
+template <class V, class Format>
+void pack_panel(const MatmulArgs& args, const Order& order, std::int64_t stride, std::int64_t n0, std::uint8_t* panel) {
+  const Rows<V> weights(args, stride, n0);
+  for (std::int64_t b = 0; b < order.blocks; b += kChunk) {
+    const int n = order.blocks - b < kChunk ? static_cast<int>(order.blocks - b) : kChunk;
+    std::uint8_t* out[kChunk];
+    for (int i = 0; i < n; ++i) out[i] = panel + order.at(b + i) * V::block_bytes(Format::kKind);
+    Format::pack(weights.at, b / kChunk, n, out);
   }
 }
 
 template <class V, class Format>
 void many_rows(const MatmulArgs& args, std::int64_t stride) {
-  // As many x rows as half an L2 cache holds, while panel after panel passes by.
-  constexpr std::int64_t kPassBytes = 1 << 20;
   const Workspace<V> work(args);
-  const std::int64_t blocks = args.cols / 32, chunks = chunks_of(args.cols);
-  constexpr std::int64_t kChunkBytes = kChunk * V::block_bytes(Format::kKind);
-  const std::int64_t group = panels_bytes<V>(args.cols) / (chunks * kChunkBytes) * V::kRows;
-  const std::int64_t fit = kPassBytes / args.cols / V::kTile * V::kTile;
-  const std::int64_t pass = fit > 8 * V::kTile ? fit : 8 * V::kTile;
-  for (std::int64_t r0 = 0; r0 < args.x_rows; r0 += pass) {
-    const std::int64_t r1 = args.x_rows - r0 < pass ? args.x_rows : r0 + pass;
-    for (std::int64_t n0 = 0; n0 < args.weight_rows; n0 += group) {
-      const std::int64_t n1 = args.weight_rows - n0 < group ? args.weight_rows : n0 + group;
-      std::uint8_t* out = work.panels;
-      for (std::int64_t n = n0; n < n1; n += V::kRows) {
-        const Rows<V> weights(args, stride, n);
-        for (std::int64_t c = 0; c < chunks; ++c, out += kChunkBytes) {
-          const int count = blocks - c * kChunk < kChunk ? static_cast<int>(blocks - c * kChunk) : kChunk;
-          Format::pack(weights.at, c, count, out);
-        }
+  const Order order = tree_order<V, Format>(args.cols);
+  const std::int64_t panel_bytes = order.blocks * V::block_bytes(Format::kKind);
+  const std::int64_t panels = panels_bytes<V>(args.cols) / panel_bytes * V::kRows, tiles = tile_group<V>(args.cols);
+  for (std::int64_t n0 = 0; n0 < args.weight_rows; n0 += panels) {
+    const std::int64_t n1 = args.weight_rows - n0 < panels ? args.weight_rows : n0 + panels;
+    for (std::int64_t n = n0; n < n1; n += V::kRows) {
+      pack_panel<V, Format>(args, order, stride, n, work.panels + (n - n0) / V::kRows * panel_bytes);
+    }
+    for (std::int64_t r0 = 0; r0 < args.x_rows; r0 += tiles) {
+      const std::int64_t r1 = args.x_rows - r0 < tiles ? args.x_rows : r0 + tiles;
+      for (std::int64_t r = r0; r < r1;) {
+        const int rows = tile_rows<V>(r1 - r);
+        make_tile<V, Format>(args, &order, r, rows, work.tiles + (r - r0) * order.blocks * tile_block_bytes(1));
+        r += rows;
       }
-      many_rows_with_panels<V, Format>(args, work, n0, n1, r0, r1);
+      for (std::int64_t n = n0; n < n1; n += V::kRows) {
+        panel_with_tiles<V, Format>(args, order, work.panels + (n - n0) / V::kRows * panel_bytes, n,
+                                    n1 - n < V::kRows ? static_cast<int>(n1 - n) : V::kRows, work, r0, r1);
+      }
     }
   }
 }
@@ -772,7 +858,7 @@ void many_rows(const MatmulArgs& args, std::int64_t stride) {
 template <class V, class Format>
 void product(const MatmulArgs& args) {
   const std::int64_t stride = args.cols / 32 * Format::kBlockBytes / (Format::kBlockBytes > 64 ? kChunk : 1);
-  if (args.x_rows <= kSmall<V>) {
+  if (args.x_rows <= V::kTile) {
     few_rows<V, Format>(args, stride);
   } else {
     many_rows<V, Format>(args, stride);
