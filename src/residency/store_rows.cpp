@@ -56,7 +56,8 @@ Status Store::read_rows(WeightRef ref, std::span<const std::int64_t> rows, std::
       return error(Code::internal, "the plan left no memory to read rows of {}", part.name);
     }
     backend_.submit(row_batch_, row_reads_);
-    MR_RETURN_IF_ERROR(row_reads_.wait().with_context(fmt::format("reading rows of {}", part.name)));
+    const Status status = row_reads_.wait();
+    if (!status.ok()) return status.with_context(fmt::format("reading rows of {}", part.name));
     for (std::size_t i = 0; i < row_batch_.size(); ++i)
       std::memcpy(out + static_cast<std::uint64_t>(missing_rows_[i]) * row_bytes, row_batch_[i].destination, row_bytes);
     std::lock_guard lock(mutex_);

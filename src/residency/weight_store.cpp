@@ -208,6 +208,7 @@ void Store::set_up_counters() {
   working_set_.assign(layers, 0);
   unit_pass_.assign(units_.units().size(), 0);
   row_batch_.reserve(row_scratch_.bytes / storage::kMaxAlignment);
+  missing_rows_.reserve(row_batch_.capacity());
 }
 
 }  // namespace millrace::residency
