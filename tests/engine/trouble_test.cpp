@@ -194,6 +194,33 @@ TEST(Budget, KvGrowsAtTheWeightsExpenseAndComesBack) {
   EXPECT_GT(engine->store().expert_slots(), slots_full);
 }
 
+TEST(Budget, ARequestWithoutRoomForItsKvEndsAloneAndRoomComesBack) {
+  EngineOptions options = tight();
+  options.max_sequences = 2;
+  options.context_tokens = 256;
+  const auto engine = make(options);
+  // Idle conversations hold KV beyond what the limits foresee, until there is none left.
+  std::vector<std::unique_ptr<Session>> sessions;
+  Result last;
+  do {
+    sessions.push_back(engine->new_session());
+    last = engine->run(greedy(real_text(*engine, 200, sessions.size() * 300), 2), sessions.back().get());
+  } while (sessions.size() < 20 && last.finish != Finish::error);
+  ASSERT_EQ(last.status.code(), Code::out_of_budget) << last.status.message();
+  ASSERT_GT(sessions.size(), 2u);
+
+  const auto small = engine->submit(greedy(chat(*engine, kQuestion), 32), *sessions[0]);
+  const auto large = engine->submit(greedy(real_text(*engine, 250), 4));
+  ASSERT_TRUE(small.ok() && large.ok());
+  drain(*engine);
+  EXPECT_EQ(engine->take(*small).text, kAnswer) << "one request's lack is not another's";
+  EXPECT_EQ(engine->take(*large).status.code(), Code::out_of_budget);
+
+  for (std::size_t i = 0; i < 2; ++i) sessions[i]->clear();
+  EXPECT_EQ(engine->run(greedy(real_text(*engine, 250), 4)).finish, Finish::length);
+  EXPECT_LE(engine->budget().reserved_bytes(), options.ram_bytes);
+}
+
 TEST(Budget, PlanOnlyTellsWhatCreateDoes) {
   EngineOptions options = tight();
   const Expected<Planned> planned = plan_only(options);
