@@ -45,7 +45,8 @@ struct TensorInfo {
 };
 
 struct OpenOptions {
-  bool skip_vocabulary = false;  // leaves tokenizer.ggml.* arrays out (a 6 MB budget counts every byte)
+  // Leaves the arrays tokenizer.ggml.{tokens,scores,token_type,merges} out (a 6 MB budget counts every byte).
+  bool skip_vocabulary = false;
 };
 
 /// A model's metadata and tensor table, over one file or all its splits.
