@@ -38,7 +38,7 @@ struct EngineOptions {
   bool best_isa = true;              // overrides isa
   storage::BackendKind storage = storage::BackendKind::automatic;
   residency::CachePolicy policy = residency::CachePolicy::lru;
-  std::int64_t expert_slots = 0;     // 0: as many as fit
+  std::int64_t expert_slots = 0;     // tiles of experts in memory at most; 0: as many as fit
   std::uint64_t tile_bytes = 0;      // 0: chosen from the budget
   DType kv_dtype = DType::f16;
   bool exact_budget = false;         // tests: do not subtract measured program overhead

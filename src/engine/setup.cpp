@@ -194,6 +194,7 @@ class Planner {
     plan_options.kv_bytes_per_token = kv_bytes_per_token(shape_);
     plan_options.context_tokens = whole_blocks(kv_tokens) * limits.sequences;
     plan_options.top_k = static_cast<int>(hp.top_k);
+    plan_options.most_expert_slots = options_.expert_slots;
     MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), plan_options, options_.rates));
     return {};
   }
@@ -216,7 +217,8 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
                      Parts& parts) {
   storage::OpenOptions open;
   open.kind = options.storage;
-  open.everything_fits = everything_fits && options.faults.empty();  // mapped pages would slip past an injected fault
+  // Mapped pages would slip past an injected fault, and past a limit on experts in memory.
+  open.everything_fits = everything_fits && options.faults.empty() && options.expert_slots == 0;
   MR_ASSIGN_OR_RETURN(parts.backend, storage::open_backend(paths, open));
   if (!options.faults.empty()) parts.backend = storage::inject_faults(std::move(parts.backend), options.faults);
   return {};
@@ -232,6 +234,8 @@ std::uint64_t measured_program_bytes(const EngineOptions& options) {
 }  // namespace
 
 Expected<Parts> assemble_plan(const EngineOptions& options) {
+  if (options.storage == storage::BackendKind::mmap && options.expert_slots > 0)
+    return error(Code::invalid_argument, "storage mmap has no expert slots; leave one of the two out");
   Parts parts;
   const std::uint64_t ram = ram_of(options);
   parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);

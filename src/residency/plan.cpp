@@ -153,14 +153,14 @@ std::uint64_t pack(const UnitTable& units, const Census& census, std::uint64_t b
 }
 
 /// Everything ordered at home, the rest to experts, then to the embedding.
-std::optional<Choice> choose_without_ring(const Census& census, std::uint64_t memory) {
+std::optional<Choice> choose_without_ring(const Census& census, std::int64_t most_experts, std::uint64_t memory) {
   if (memory < census.ordered_slot_bytes) return std::nullopt;
   memory -= census.ordered_slot_bytes;
   Choice choice;
   choice.resident_weights = census.ordered_bytes;
   if (census.expert_tiles > 0) {
-    choice.expert_slots = std::min(census.expert_tiles, static_cast<std::int64_t>(std::min<std::uint64_t>(
-                                                            memory / census.largest_expert, std::uint64_t{1} << 30)));
+    choice.expert_slots = std::min(most_experts, static_cast<std::int64_t>(std::min<std::uint64_t>(
+                                                     memory / census.largest_expert, std::uint64_t{1} << 30)));
     if (choice.expert_slots == 0) return std::nullopt;
     memory -= static_cast<std::uint64_t>(choice.expert_slots) * census.largest_expert;
   }
@@ -171,9 +171,11 @@ std::optional<Choice> choose_without_ring(const Census& census, std::uint64_t me
 /// `memory`: for homes, ring and expert slots.
 std::optional<Choice> choose(const UnitTable& units, const Census& census, const PlanOptions& options,
                              const Rates& rates, std::uint64_t memory) {
-  std::optional<Choice> best = choose_without_ring(census, memory);
+  const std::int64_t limit =
+      options.most_expert_slots > 0 ? std::min(options.most_expert_slots, census.expert_tiles) : census.expert_tiles;
+  std::optional<Choice> best = choose_without_ring(census, limit, memory);
   if (best) predict(census, options, rates, *best);
-  const std::int64_t most_experts = census.expert_tiles == 0 ? 0 : std::max(1, options.top_k);
+  const std::int64_t most_experts = std::min<std::int64_t>(limit, std::max(1, options.top_k));
   for (const int ring : kRingSlots) {
     const std::uint64_t ring_bytes = census.largest_ordered * static_cast<std::uint64_t>(ring);
     if (census.ordered.empty() || ring_bytes > memory) break;

@@ -41,6 +41,7 @@ struct PlanOptions {
   std::uint64_t kv_bytes_per_token = 0;
   std::int64_t context_tokens = 0;               // KV planned for
   int top_k = 0;                                 // experts a token uses in a layer; 0 for dense models
+  std::int64_t most_expert_slots = 0;            // expert tiles in memory at most; 0: as many as fit
   std::uint64_t ring_bytes_wanted = 256u << 20;  // prefetch window for units on disk, at most
 };
 

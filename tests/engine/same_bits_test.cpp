@@ -147,6 +147,14 @@ TEST(SameBits, ForEveryTileSize) {
   }
 }
 
+TEST(SameBits, WithOneExpertAtATime) {
+  EngineOptions options = demo();
+  options.expert_slots = 1;
+  const auto engine = make(options);
+  EXPECT_EQ(engine->store().expert_slots(), 1);
+  expect_same_bits_of_decoded(options);
+}
+
 TEST(SameBits, ForBothPolicies) {
   EngineOptions options = demo();
   options.policy = residency::CachePolicy::lfu;

@@ -223,6 +223,24 @@ TEST(Plan, PredictsFromTheRates) {
   EXPECT_NE(render_plan(*plan, options, {}).find("millrace calibrate"), std::string::npos);
 }
 
+TEST(Plan, ExpertSlotsCanBeLimited) {
+  std::uint64_t file_bytes = 0;
+  const UnitTable units = make_units({.layers = 4, .experts = 8, .tile_bytes = 64 << 10}, &file_bytes);
+  PlanOptions options{.ram_bytes = 1ull << 40};
+  options.top_k = 2;
+  const int all = make_plan(units, options, kRates)->expert_slots;
+  for (const int limit : {1, 3, all - 1, all + 5}) {
+    options.most_expert_slots = limit;
+    const auto plan = make_plan(units, options, kRates);
+    EXPECT_EQ(plan->expert_slots, std::min(limit, all));
+    EXPECT_EQ(plan->predicted_hit_rate < 1, limit < all);
+    for (std::size_t u = 0; u < units.units().size(); ++u) {
+      if (units.units()[u].kind != UnitKind::expert) continue;
+      EXPECT_EQ(plan->homes[u].tier, limit < all ? Tier::disk : Tier::ram);
+    }
+  }
+}
+
 TEST(Plan, ReadsLikeATable) {
   std::uint64_t file_bytes = 0;
   const UnitTable units = make_units({.layers = 4, .experts = 8, .tile_bytes = 64 << 10}, &file_bytes);
