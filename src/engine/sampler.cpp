@@ -73,6 +73,7 @@ void Sampler::keep_top_k(std::span<const float> logits) {
   const std::size_t k =
       options_.top_k <= 0 ? logits.size() : std::min(static_cast<std::size_t>(options_.top_k), logits.size());
   candidates_.clear();
+  candidates_.reserve(k);
   visit_logits(logits, [&](const Candidate& candidate) {
     if (candidates_.size() < k) {
       candidates_.push_back(candidate);

@@ -32,6 +32,9 @@ class Sampler {
   /// one's probability (arXiv:2407.01082). A logit that is not a number is never picked. REQUIRES: logits not empty.
   text::TokenId pick(std::span<const float> logits, std::span<const text::TokenId> history);
 
+  /// Memory a sampler may take for each token of the vocabulary (with top_k 0).
+  static constexpr std::uint64_t kBytesPerToken = 8;
+
  private:
   struct Seen {
     text::TokenId id;
@@ -41,6 +44,7 @@ class Sampler {
     float logit;
     text::TokenId id;
   };
+  static_assert(sizeof(Candidate) == kBytesPerToken);
   static bool better(const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   }

@@ -90,6 +90,12 @@ class Planner {
     return fixed_bytes(limits, program_bytes_) + kv_bytes(limits) + parts_.model->units().total_bytes() <= ram_;
   }
 
+  /// Candidates of every sequence's sampler, should it look at all tokens.
+  std::uint64_t sampler_bytes() const {
+    const std::int64_t sequences = std::max<std::int64_t>(1, options_.max_sequences);
+    return static_cast<std::uint64_t>(sequences * parts_.model->hyperparameters().vocab) * Sampler::kBytesPerToken;
+  }
+
   Status plan() {
     const model::Hyperparameters& hp = parts_.model->hyperparameters();
     if (options_.context_tokens > hp.context_length)
@@ -160,7 +166,7 @@ class Planner {
   }
 
   std::uint64_t fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const {
-    return program_bytes + activation_bytes(limits, limits.logit_rows);
+    return program_bytes + sampler_bytes() + activation_bytes(limits, limits.logit_rows);
   }
 
   /// Of every context when it is full.
@@ -205,12 +211,11 @@ class Planner {
   const kv::KvShape shape_;
 };
 
-Status start_threads(const EngineOptions& options, Parts& parts) {
+void start_threads(const EngineOptions& options, Parts& parts) {
   parts.isa = options.best_isa ? device::best_isa() : options.isa;
   ThreadPool::Options threads;
   threads.threads = options.threads;
   parts.pool = std::make_unique<ThreadPool>(threads);
-  return {};
 }
 
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
@@ -241,7 +246,7 @@ Expected<Parts> assemble_plan(const EngineOptions& options) {
   parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, parts, paths));
-  MR_RETURN_IF_ERROR(start_threads(options, parts));
+  start_threads(options, parts);
   MR_RETURN_IF_ERROR(start_storage(options, paths, parts.model->units().total_bytes() / 10 * 12 <= ram, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options);
   Planner planner(options, ram, program_bytes, parts);
@@ -249,7 +254,7 @@ Expected<Parts> assemble_plan(const EngineOptions& options) {
     MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   MR_RETURN_IF_ERROR(planner.plan());
   parts.budget = std::make_unique<residency::Budget>(ram);
-  MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", program_bytes));
+  MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", program_bytes + planner.sampler_bytes()));
   if (is_mapped(parts)) {
     MR_ASSIGN_OR_RETURN(parts.mapped, parts.budget->reserve("mapped weights", parts.model->units().total_bytes()));
   }
