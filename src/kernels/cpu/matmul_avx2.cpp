@@ -14,7 +14,7 @@ struct V256 {
   using I = __m256i;
   using F = __m256;
   static constexpr int kRows = 8, kBytes = 32, kRegisters = 16;
-  static constexpr int kTile = 4;
+  static constexpr int kTile = 4, kFew = 4;
   static constexpr int kFloatRows = 2;
   static constexpr bool kSigned = true;
   static constexpr int block_bytes(panel::Kind kind) { return (8 + panel::scale_count(kind)) * kBytes; }

@@ -16,7 +16,7 @@ struct V512 {
   using I = __m512i;
   using F = __m512;
   static constexpr int kRows = 16, kBytes = 64, kRegisters = 32;
-  static constexpr int kTile = 8;
+  static constexpr int kTile = 12, kFew = 8;
   static constexpr int kFloatRows = 4;
   static constexpr bool kSigned = false;
   static constexpr int block_bytes(panel::Kind kind) { return (8 + panel::scale_count(kind)) * kBytes; }

@@ -16,8 +16,11 @@
 // class of a panel stays in the L1 cache while tile after tile passes by.
 //
 // What V offers: I (int32 lanes) and F (float lanes); kRows; kSigned (bytes of 8-bit weights are kept signed, not
-// offset by 128); kTile (the largest R); columns, dot, and the plain arithmetic used below.
+// offset by 128); kTile (the largest R), kFew (x rows that go without whole panels); columns, dot, and the plain
+// arithmetic used below.
 #pragma once
+
+#include <immintrin.h>
 
 #include <cstdint>
 #include <cstring>
@@ -43,6 +46,37 @@ static constexpr int scale_count(Kind kind) { return kind == Kind::scaled ? 1 : 
 
 /// Bytes of a block of a tile of `rows` rows: q [rows][32], then dx, u0, u1 [rows].
 static constexpr std::int64_t tile_block_bytes(std::int64_t rows) { return rows * (32 + 4 + 4 + 4); }
+
+/// Lines about to be overwritten: stores retire in order, and so each that misses would hold up all others.
+static inline __attribute__((always_inline)) void prefetch_to_write(const std::uint8_t* p, std::int64_t bytes) {
+  for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 1, 3);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Weights.
+
+/// V::kRows weight rows from row n0 on; rows past the end repeat the last one.
+template <class V>
+struct Rows {
+  const std::byte* at[V::kRows];
+  std::int64_t ahead;  // from a row to its like in the next panel
+  int count;
+  Rows(const MatmulArgs& args, std::int64_t stride, std::int64_t n0) : ahead(V::kRows * stride) {
+    count = args.weight_rows - n0 < V::kRows ? static_cast<int>(args.weight_rows - n0) : V::kRows;
+    for (int r = 0; r < V::kRows; ++r) at[r] = args.weight + (n0 + (r < count ? r : count - 1)) * stride;
+  }
+};
+
+/// Four bytes a lane from sixteen bytes of every row. Asks for the next panel's, a few lines at a time: more at once
+/// than the core has fill buffers would stop it.
+template <class V>
+inline __attribute__((always_inline)) void columns(const Rows<V>& rows, std::int64_t offset, typename V::I out[4]) {
+  constexpr int kLines = V::kRows / 4;  // sixteen bytes are a quarter of a line
+  const std::byte* const* from = rows.at + (offset >> 4) % 4 * kLines;
+#pragma GCC unroll 4
+  for (int i = 0; i < kLines; ++i) __builtin_prefetch(from[i] + offset + rows.ahead, 0, 2);
+  V::columns(rows.at, offset, out);
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Packing. A format has
@@ -75,9 +109,9 @@ typename V::I signed_byte_of(typename V::I v) {
 
 /// Sixteen bytes of every row to 32 nibbles: low ones are columns 0..15, high ones 16..31 of a block.
 template <class V>
-void nibble_columns(const std::byte* const* rows, std::int64_t offset, typename V::I q[8]) {
+void nibble_columns(const Rows<V>& rows, std::int64_t offset, typename V::I q[8]) {
   typename V::I raw[4];
-  V::columns(rows, offset, raw);
+  columns<V>(rows, offset, raw);
   for (int j = 0; j < 4; ++j) {
     q[j] = and_bytes<V>(raw[j], 15);
     q[j + 4] = and_bytes<V>(V::template srl<4>(raw[j]), 15);
@@ -88,9 +122,9 @@ void nibble_columns(const std::byte* const* rows, std::int64_t offset, typename 
 template <class V, typename T>
 struct Fields {
   alignas(64) T at[kChunk][V::kRows];
-  Fields(const std::byte* const* rows, std::int64_t offset, std::int64_t stride, int n) {
+  Fields(const Rows<V>& rows, std::int64_t offset, std::int64_t stride, int n) {
     for (int r = 0; r < V::kRows; ++r) {
-      const std::byte* field = rows[r] + offset;
+      const std::byte* field = rows.at[r] + offset;
       for (int i = 0; i < n; ++i, field += stride) std::memcpy(&at[i][r], field, sizeof(T));
     }
   }
@@ -100,7 +134,7 @@ template <class V>
 struct Q4_0 {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = 8, kMax16 = 8, kBlockBytes = 18;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n);
     for (int i = 0; i < n; ++i) {
@@ -117,7 +151,7 @@ template <class V>
 struct Q4_1 {
   static constexpr Kind kKind = Kind::with_min;
   static constexpr int kOffset = 0, kMax16 = 8, kBlockBytes = 20;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n), m(rows, start + 2, kBlockBytes, n);
     for (int i = 0; i < n; ++i) {
@@ -142,7 +176,7 @@ template <class V, bool kHasMin>
 struct Q5 {
   static constexpr Kind kKind = kHasMin ? Kind::with_min : Kind::scaled;
   static constexpr int kOffset = kHasMin ? 0 : 16, kMax16 = 4, kBlockBytes = kHasMin ? 24 : 22;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     constexpr int kHigh = kHasMin ? 4 : 2;
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n), m(rows, start + 2, kBlockBytes, n);
@@ -163,15 +197,15 @@ template <class V>
 struct Q8_0 {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = V::kSigned ? 0 : 128, kMax16 = V::kSigned ? 0 : 1, kBlockBytes = 34;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n);
     const typename V::I flip = V::set1(V::kSigned ? 0 : static_cast<int>(0x80808080));
     for (int i = 0; i < n; ++i) {
       const Out<V> block{out[i]};
       typename V::I q[8];
-      V::columns(rows, start + i * kBlockBytes + 2, q);
-      V::columns(rows, start + i * kBlockBytes + 18, q + 4);
+      columns<V>(rows, start + i * kBlockBytes + 2, q);
+      columns<V>(rows, start + i * kBlockBytes + 18, q + 4);
       for (int j = 0; j < 8; ++j) block.bytes(j, V::xor_(q[j], flip));
       block.scale(0, V::halves(d.at[i]));
     }
@@ -188,7 +222,7 @@ template <class V>
 struct IQ4_NL {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = V::kSigned ? 0 : 128, kMax16 = V::kSigned ? 0 : 1, kBlockBytes = 18;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n);
     for (int i = 0; i < n; ++i) {
@@ -205,7 +239,7 @@ template <class V>
 struct MXFP4 {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = 12, kMax16 = 4, kBlockBytes = 17;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
     const Fields<V, std::uint8_t> e(rows, start, kBlockBytes, n);
     for (int i = 0; i < n; ++i) {
@@ -237,9 +271,9 @@ template <class V>
 struct ScalesK4 {
   typename V::F d, dmin;
   typename V::I sc[2], m[2];  // four bytes each: parts 0..3 and 4..7
-  ScalesK4(const std::byte* const* rows, std::int64_t offset) {
+  ScalesK4(const Rows<V>& rows, std::int64_t offset) {
     typename V::I head[4];
-    V::columns(rows, offset, head);
+    columns<V>(rows, offset, head);
     d = V::half(head[0]);
     dmin = V::half(V::template srl<16>(head[0]));
     const auto top = [](typename V::I v) { return V::template sll<4>(and_bytes<V>(V::template srl<6>(v), 3)); };
@@ -261,18 +295,18 @@ template <class V, bool kFifth>
 struct K4 {  // Q4_K, and with fifth bits Q5_K
   static constexpr Kind kKind = Kind::with_min;
   static constexpr int kOffset = 0, kMax16 = kFifth ? 4 : 8, kBlockBytes = kFifth ? 176 : 144;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes, qs = start + (kFifth ? 48 : 16);
     const ScalesK4<V> scales(rows, start);
     typename V::I high[8] = {};
     if constexpr (kFifth) {
-      V::columns(rows, start + 16, high);
-      V::columns(rows, start + 32, high + 4);
+      columns<V>(rows, start + 16, high);
+      columns<V>(rows, start + 32, high + 4);
     }
     for (int pair = 0; pair < 4; ++pair) {
       typename V::I raw[8];
-      V::columns(rows, qs + 32 * pair, raw);
-      V::columns(rows, qs + 32 * pair + 16, raw + 4);
+      columns<V>(rows, qs + 32 * pair, raw);
+      columns<V>(rows, qs + 32 * pair + 16, raw + 4);
       for (int part = 2 * pair; part < 2 * pair + 2; ++part) {
         const Out<V> block{out[part]};
         typename V::I q[8];
@@ -318,28 +352,28 @@ struct Q6_K {
     put_halves<V, part>(block, d, scales);
   }
 
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes;
     const Fields<V, std::uint16_t> d16(rows, start + 208, 0, 1);
     const typename V::F d = V::halves(d16.at[0]);
     typename V::I scales[4];
-    V::columns(rows, start + 192, scales);
+    columns<V>(rows, start + 192, scales);
     pack_half<0>(rows, start, d, scales, out);
     pack_half<1>(rows, start, d, scales, out);
   }
 
   template <int half>
-  static void pack_half(const std::byte* const* rows, std::int64_t start, typename V::F d,
-                        const typename V::I scales[4], std::uint8_t* const* out) {
+  static void pack_half(const Rows<V>& rows, std::int64_t start, typename V::F d, const typename V::I scales[4],
+                        std::uint8_t* const* out) {
     typename V::I high[8], even[8], odd[8];
-    V::columns(rows, start + 128 + 32 * half, high);
-    V::columns(rows, start + 128 + 32 * half + 16, high + 4);
-    V::columns(rows, start + 64 * half, even);
-    V::columns(rows, start + 64 * half + 16, even + 4);
+    columns<V>(rows, start + 128 + 32 * half, high);
+    columns<V>(rows, start + 128 + 32 * half + 16, high + 4);
+    columns<V>(rows, start + 64 * half, even);
+    columns<V>(rows, start + 64 * half + 16, even + 4);
     pack_part<4 * half>(even, high, d, scales[2 * half], out);
     pack_part<4 * half + 2>(even, high, d, scales[2 * half + 1], out);
-    V::columns(rows, start + 64 * half + 32, odd);
-    V::columns(rows, start + 64 * half + 48, odd + 4);
+    columns<V>(rows, start + 64 * half + 32, odd);
+    columns<V>(rows, start + 64 * half + 48, odd + 4);
     pack_part<4 * half + 1>(odd, high, d, scales[2 * half], out);
     pack_part<4 * half + 3>(odd, high, d, scales[2 * half + 1], out);
   }
@@ -370,23 +404,23 @@ struct Q3_K {
     put_halves<V, part>(block, d, scales_q3_k<V, part / 2>(packed));
   }
 
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes;
     // Bytes 94..109: two that do not matter, the twelve of the scales, d. (Reading on from 96 would leave the row.)
     typename V::I tail[4], packed[3], mask[8], low[8];
-    V::columns(rows, start + 94, tail);
+    columns<V>(rows, start + 94, tail);
     for (int i = 0; i < 3; ++i) packed[i] = V::or_(V::template srl<16>(tail[i]), V::template sll<16>(tail[i + 1]));
     const typename V::F d = V::half(V::template srl<16>(tail[3]));
-    V::columns(rows, start, mask);
-    V::columns(rows, start + 16, mask + 4);
-    V::columns(rows, start + 32, low);
-    V::columns(rows, start + 48, low + 4);
+    columns<V>(rows, start, mask);
+    columns<V>(rows, start + 16, mask + 4);
+    columns<V>(rows, start + 32, low);
+    columns<V>(rows, start + 48, low + 4);
     pack_part<0>(low, mask, d, packed, out);
     pack_part<1>(low, mask, d, packed, out);
     pack_part<2>(low, mask, d, packed, out);
     pack_part<3>(low, mask, d, packed, out);
-    V::columns(rows, start + 64, low);
-    V::columns(rows, start + 80, low + 4);
+    columns<V>(rows, start + 64, low);
+    columns<V>(rows, start + 80, low + 4);
     pack_part<4>(low, mask, d, packed, out);
     pack_part<5>(low, mask, d, packed, out);
     pack_part<6>(low, mask, d, packed, out);
@@ -419,21 +453,21 @@ struct Q2_K {
     block.scale(3, V::to_float(V::template srl<4>(s1)));
   }
 
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes;
     const Fields<V, std::uint32_t> both(rows, start + 80, 0, 1);
     const typename V::I dd = V::load(both.at[0]);
     const typename V::F d = V::half(dd), dmin = V::half(V::template srl<16>(dd));
     typename V::I scales[4], low[8];
-    V::columns(rows, start, scales);
-    V::columns(rows, start + 16, low);
-    V::columns(rows, start + 32, low + 4);
+    columns<V>(rows, start, scales);
+    columns<V>(rows, start + 16, low);
+    columns<V>(rows, start + 32, low + 4);
     pack_part<0>(low, d, dmin, scales[0], out);
     pack_part<1>(low, d, dmin, scales[0], out);
     pack_part<2>(low, d, dmin, scales[1], out);
     pack_part<3>(low, d, dmin, scales[1], out);
-    V::columns(rows, start + 48, low);
-    V::columns(rows, start + 64, low + 4);
+    columns<V>(rows, start + 48, low);
+    columns<V>(rows, start + 64, low + 4);
     pack_part<4>(low, d, dmin, scales[2], out);
     pack_part<5>(low, d, dmin, scales[2], out);
     pack_part<6>(low, d, dmin, scales[3], out);
@@ -445,10 +479,10 @@ template <class V>
 struct IQ4_XS {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = V::kSigned ? 0 : 128, kMax16 = V::kSigned ? 0 : 1, kBlockBytes = 136;
-  static void pack(const std::byte* const* rows, std::int64_t chunk, int, std::uint8_t* const* out) {
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kBlockBytes;
     typename V::I head[4];  // d | scales_h << 16, scales_l, and the first eight bytes of qs
-    V::columns(rows, start, head);
+    columns<V>(rows, start, head);
     const typename V::F d = V::half(head[0]);
     for (int part = 0; part < 8; ++part) {
       const Out<V> block{out[part]};
@@ -503,55 +537,75 @@ Order tree_order(std::int64_t cols) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Tiles of activations.
 
-/// The tile's numbers u0 and u1 (see Kind) of `n` blocks, from two sums a block.
+/// The tile's numbers u0 and u1 (see Kind) of eight blocks, from two sums a block.
 template <class V, class Format>
-void sums_for_kind(const std::int32_t* sum16, int n, std::int32_t* u0, std::int32_t* u1) {
-  const auto bits = [](int value) {
-    std::int32_t result;
-    const float converted = static_cast<float>(value);
-    std::memcpy(&result, &converted, sizeof result);
-    return result;
-  };
+inline __attribute__((always_inline)) void sums_for_kind(const std::int32_t* sum16, std::int32_t* u0,
+                                                         std::int32_t* u1) {
+  constexpr Kind kKind = Format::kKind;
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sum16));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sum16 + 8));
+  const auto put = [](std::int32_t* to, __m256i v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v); };
+  const auto put_float = [&](std::int32_t* to, __m256i v) { put(to, _mm256_castps_si256(_mm256_cvtepi32_ps(v))); };
+  const auto scaled = [](__m256i v) { return _mm256_mullo_epi32(v, _mm256_set1_epi32(-Format::kOffset)); };
+  if constexpr (kKind == Kind::scaled || kKind == Kind::with_min) {
+    const __m256i sums = _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xd8);
+    if constexpr (kKind == Kind::scaled) put(u0, scaled(sums));
+    if constexpr (kKind == Kind::with_min) put_float(u0, sums);
+  } else {
+    const __m256 af = _mm256_castsi256_ps(a), bf = _mm256_castsi256_ps(b);
+    const __m256i s0 = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(af, bf, 0x88)), 0xd8);
+    const __m256i s1 = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(af, bf, 0xdd)), 0xd8);
+    if constexpr (kKind == Kind::halves) {
+      put(u0, _mm256_add_epi32(_mm256_set1_epi32(kMagic), scaled(s0)));
+      put(u1, _mm256_add_epi32(_mm256_set1_epi32(kMagic), scaled(s1)));
+    } else {
+      put_float(u0, s0);
+      put_float(u1, s1);
+    }
+  }
+}
+
+/// Blocks 8 chunk + i, i < n, of one row of activations, to row r of a tile's blocks at[i].
+template <class V, class Format>
+inline __attribute__((always_inline)) void tile_chunk(const std::int8_t* q, const float* d, const std::int32_t* sum16,
+                                                      int n, int rows, int r, std::uint8_t* const* at) {
+  constexpr bool kTwoSums = Format::kKind == Kind::halves || Format::kKind == Kind::half_mins;
+  alignas(32) std::int32_t u0[kChunk], u1[kChunk], padded[2 * kChunk] = {};
+  if (n < kChunk) {
+    std::memcpy(padded, sum16, static_cast<std::size_t>(n) * 8);
+    sum16 = padded;
+  }
+  sums_for_kind<V, Format>(sum16, u0, u1);
   for (int i = 0; i < n; ++i) {
-    const std::int32_t s0 = sum16[2 * i], s1 = sum16[2 * i + 1];
-    if constexpr (Format::kKind == Kind::scaled) u0[i] = -Format::kOffset * (s0 + s1);
-    if constexpr (Format::kKind == Kind::with_min) u0[i] = bits(s0 + s1);
-    if constexpr (Format::kKind == Kind::halves) {
-      u0[i] = kMagic - Format::kOffset * s0;
-      u1[i] = kMagic - Format::kOffset * s1;
-    }
-    if constexpr (Format::kKind == Kind::half_mins) {
-      u0[i] = bits(s0);
-      u1[i] = bits(s1);
-    }
+    std::memcpy(at[i] + r * 32, q + 32 * i, 32);
+    std::uint8_t* const numbers = at[i] + rows * 32 + r * 4;
+    std::memcpy(numbers, d + i, 4);
+    std::memcpy(numbers + rows * 4, u0 + i, 4);
+    if constexpr (kTwoSums) std::memcpy(numbers + rows * 8, u1 + i, 4);
   }
 }
 
 /// Rows [r0, r0 + rows) of the product's x. order: null for ascending.
 template <class V, class Format>
 void make_tile(const MatmulArgs& args, const Order* order, std::int64_t r0, int rows, std::uint8_t* out) {
-  constexpr bool kTwoSums = Format::kKind == Kind::halves || Format::kKind == Kind::half_mins;
-  const std::int64_t blocks = args.cols / 32, block_bytes = tile_block_bytes(rows);
-  for (int r = 0; r < rows; ++r) {
-    const std::int64_t row = args.x_index ? args.x_index[r0 + r] : r0 + r;
-    const std::int8_t* q = args.x_q8.q + row * args.cols;
-    const float* d = args.x_q8.d + row * blocks;
-    const std::int32_t* sum16 = args.x_q8.sum16 + row * blocks * 2;
-    std::uint8_t* const numbers = out + rows * 32 + r * 4;
-    for (std::int64_t b = 0; b < blocks; b += kChunk) {
-      std::int32_t u0[kChunk], u1[kChunk];
-      const int n = blocks - b < kChunk ? static_cast<int>(blocks - b) : kChunk;
+  const std::int64_t blocks = args.cols / 32;
+  for (std::int64_t b = 0; b < blocks; b += kChunk) {
+    const int n = blocks - b < kChunk ? static_cast<int>(blocks - b) : kChunk;
+    std::uint8_t* at[kChunk];
+    for (int i = 0; i < n; ++i) {
+      const std::int64_t next = b + kChunk + i < blocks ? b + kChunk + i : b;
+      at[i] = out + (order ? order->at(b + i) : b + i) * tile_block_bytes(rows);
+      prefetch_to_write(out + (order ? order->at(next) : next) * tile_block_bytes(rows), tile_block_bytes(rows));
+    }
+    for (int r = 0; r < rows; ++r) {
+      const std::int64_t first = (args.x_index ? args.x_index[r0 + r] : r0 + r) * blocks + b;
+      const std::int8_t* q = args.x_q8.q + first * 32;
+      const float* d = args.x_q8.d + first;
+      const std::int32_t* sum16 = args.x_q8.sum16 + first * 2;
       if (n == kChunk) {
-        sums_for_kind<V, Format>(sum16 + 2 * b, kChunk, u0, u1);
+        tile_chunk<V, Format>(q, d, sum16, kChunk, rows, r, at);
       } else {
-        sums_for_kind<V, Format>(sum16 + 2 * b, n, u0, u1);
-      }
-      for (int i = 0; i < n; ++i) {
-        const std::int64_t at = (order ? order->at(b + i) : b + i) * block_bytes;
-        std::memcpy(out + at + r * 32, q + 32 * (b + i), 32);
-        std::memcpy(numbers + at, d + b + i, 4);
-        std::memcpy(numbers + at + rows * 4, u0 + i, 4);
-        if constexpr (kTwoSums) std::memcpy(numbers + at + rows * 8, u1 + i, 4);
+        tile_chunk<V, Format>(q, d, sum16, n, rows, r, at);
       }
     }
   }
@@ -666,13 +720,27 @@ void add_class(const std::uint8_t* w, const std::uint8_t* x, const int* counts, 
   }
 }
 
-/// Calls f.template operator()<R>() with R = rows, one of V's tile sizes.
-template <class V, class Call>
+/// The largest tile: a block's sums, and where a block has two scales its two dot products, must fit the registers.
+template <class V, class Format>
+constexpr int kTileLimit = V::kTile > 8 && (Format::kKind == Kind::halves || Format::kKind == Kind::half_mins)
+                               ? 8
+                               : V::kTile;
+
+/// The largest tile size that is at most `rows`.
+template <class V, class Format>
+constexpr int tile_rows(std::int64_t rows) {
+  if (kTileLimit<V, Format> >= 12 && rows >= 12) return 12;
+  if (kTileLimit<V, Format> >= 8 && rows >= 8) return 8;
+  return rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+}
+
+/// Calls call.template operator()<R>() with R = rows, a tile size.
+template <class V, class Format, class Call>
 void with_rows(int rows, Call&& call) {
-  if constexpr (V::kTile >= 12) {
+  if constexpr (kTileLimit<V, Format> >= 12) {
     if (rows == 12) return call.template operator()<12>();
   }
-  if constexpr (V::kTile >= 8) {
+  if constexpr (kTileLimit<V, Format> >= 8) {
     if (rows == 8) return call.template operator()<8>();
   }
   if (rows == 4) return call.template operator()<4>();
@@ -680,45 +748,25 @@ void with_rows(int rows, Call&& call) {
   call.template operator()<1>();
 }
 
-/// The largest tile size that is at most `rows`.
-template <class V>
-constexpr int tile_rows(std::int64_t rows) {
-  if (V::kTile >= 12 && rows >= 12) return 12;
-  if (V::kTile >= 8 && rows >= 8) return 8;
-  return rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
-}
-
-/// V::kRows row pointers from row n0 on; rows past the end repeat the last one.
-template <class V>
-struct Rows {
-  const std::byte* at[V::kRows];
-  int count;
-  Rows(const MatmulArgs& args, std::int64_t stride, std::int64_t n0) {
-    count = args.weight_rows - n0 < V::kRows ? static_cast<int>(args.weight_rows - n0) : V::kRows;
-    for (int r = 0; r < V::kRows; ++r) at[r] = args.weight + (n0 + (r < count ? r : count - 1)) * stride;
-  }
-};
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Workspace: vectors of sums, tiles of up to kTileRows rows, panels.
 
-constexpr int kTileRows = 32;
+constexpr int kTileRows = 48;
 static constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// Rows of x that are tiles at the same time.
-template <class V>
-std::int64_t tile_group(std::int64_t cols) {
-  constexpr std::int64_t kBytes = 128 << 10;
-  const std::int64_t fit = kBytes / (cols / 32 * tile_block_bytes(1)) / V::kTile * V::kTile;
-  return fit < V::kTile ? V::kTile : fit < kTileRows ? fit : kTileRows;
+/// Rows of x that are tiles at the same time: a multiple of all tile sizes where it can be.
+static std::int64_t tile_group(std::int64_t cols) {
+  constexpr std::int64_t kBytes = 144 << 10;
+  const std::int64_t fit = kBytes / (cols / 32 * tile_block_bytes(1));
+  return fit >= kTileRows ? kTileRows : fit >= 24 ? 24 : 12;
 }
-/// Few rows: 32 lanes of V::kTile rows; many: 8 classes of kTileRows rows.
+/// Few rows: 32 lanes of V::kFew rows; many: 8 classes of kTileRows rows.
 template <class V>
 constexpr std::int64_t kSumsBytes = std::int64_t{8} * kTileRows* V::kBytes;
 template <class V>
 std::int64_t tiles_bytes(std::int64_t cols) {
-  static_assert(8 * kTileRows >= kLanes * V::kTile);
-  return aligned(tile_group<V>(cols) * cols / 32 * tile_block_bytes(1));
+  static_assert(8 * kTileRows >= kLanes * V::kFew && V::kFew <= 12);
+  return aligned(tile_group(cols) * cols / 32 * tile_block_bytes(1));
 }
 /// Room for panels: one of the largest kind, and up to eight of short rows. (One chunk at least.)
 template <class V>
@@ -743,42 +791,33 @@ struct Workspace {
   }
 };
 
-/// Asks for the part of the next panel's bytes that corresponds to `chunk` of this one.
-static inline __attribute__((always_inline)) void prefetch_share(const std::byte* next, std::int64_t bytes,
-                                                                 std::int64_t chunk, std::int64_t chunks) {
-  const std::byte* end = next + bytes * (chunk + 1) / chunks;
-  for (const std::byte* p = next + bytes * chunk / chunks; p < end; p += 64) __builtin_prefetch(p, 0, 2);
-}
-
-/// At most V::kTile x rows.
+/// At most V::kFew x rows.
 template <class V, class Format>
 void few_rows(const MatmulArgs& args, std::int64_t stride) {
   const Workspace<V> work(args);
   const std::int64_t blocks = args.cols / 32, chunks = (blocks + kChunk - 1) / kChunk;
   const int x_rows = static_cast<int>(args.x_rows);
   for (int r = 0, rows; r < x_rows; r += rows) {
-    rows = tile_rows<V>(x_rows - r);
+    rows = tile_rows<V, Format>(x_rows - r);
     make_tile<V, Format>(args, nullptr, r, rows, work.tiles + r * blocks * tile_block_bytes(1));
   }
   std::uint8_t* out[kChunk];
   for (int i = 0; i < kChunk; ++i) out[i] = work.panels + i * V::block_bytes(Format::kKind);
   for (std::int64_t n0 = 0; n0 < args.weight_rows; n0 += V::kRows) {
     const Rows<V> weights(args, stride, n0);
-    const std::byte* next = args.weight + (n0 + V::kRows) * stride;
     for (std::int64_t c = 0; c < chunks; ++c) {
       const int n = blocks - c * kChunk < kChunk ? static_cast<int>(blocks - c * kChunk) : kChunk;
-      prefetch_share(next, V::kRows * stride, c, chunks);
-      Format::pack(weights.at, c, n, out);
+      Format::pack(weights, c, n, out);
       for (int r = 0, rows; r < x_rows; r += rows) {
-        rows = tile_rows<V>(x_rows - r);
-        with_rows<V>(rows, [&]<int R>() {
+        rows = tile_rows<V, Format>(x_rows - r);
+        with_rows<V, Format>(rows, [&]<int R>() {
           const std::uint8_t* x = work.tiles + r * blocks * tile_block_bytes(1) + c * kChunk * tile_block_bytes(R);
           add_chunk<V, Format, R>(work.panels, x, c, n, work.sums + r * kLanes * V::kBytes);
         });
       }
     }
     for (int r = 0, rows; r < x_rows; r += rows) {
-      rows = tile_rows<V>(x_rows - r);
+      rows = tile_rows<V, Format>(x_rows - r);
       std::uint8_t* lanes = work.sums + r * kLanes * V::kBytes;
       for (std::int64_t i = blocks * rows; i < kLanes * rows; ++i)
         V::store_float(lanes + i * V::kBytes, V::set1_float(0));
@@ -802,8 +841,8 @@ void panel_with_tiles(const MatmulArgs& args, const Order& order, const std::uin
     const std::uint8_t* w = panel + first * V::block_bytes(Format::kKind);
     std::uint8_t* out = work.sums + c * kTileRows * V::kBytes;
     for (std::int64_t r = r0; r < r1;) {
-      const int rows = tile_rows<V>(r1 - r);
-      with_rows<V>(rows, [&]<int R>() {
+      const int rows = tile_rows<V, Format>(r1 - r);
+      with_rows<V, Format>(rows, [&]<int R>() {
         const std::uint8_t* x =
             work.tiles + (r - r0) * order.blocks * tile_block_bytes(1) + first * tile_block_bytes(R);
         add_class<V, Format, R>(w, x, counts, leaves, out);
@@ -824,8 +863,12 @@ void pack_panel(const MatmulArgs& args, const Order& order, std::int64_t stride,
   for (std::int64_t b = 0; b < order.blocks; b += kChunk) {
     const int n = order.blocks - b < kChunk ? static_cast<int>(order.blocks - b) : kChunk;
     std::uint8_t* out[kChunk];
-    for (int i = 0; i < n; ++i) out[i] = panel + order.at(b + i) * V::block_bytes(Format::kKind);
-    Format::pack(weights.at, b / kChunk, n, out);
+    for (int i = 0; i < n; ++i) {
+      const std::int64_t next = b + kChunk + i < order.blocks ? b + kChunk + i : b;
+      out[i] = panel + order.at(b + i) * V::block_bytes(Format::kKind);
+      prefetch_to_write(panel + order.at(next) * V::block_bytes(Format::kKind), V::block_bytes(Format::kKind));
+    }
+    Format::pack(weights, b / kChunk, n, out);
   }
 }
 
@@ -834,7 +877,7 @@ void many_rows(const MatmulArgs& args, std::int64_t stride) {
   const Workspace<V> work(args);
   const Order order = tree_order<V, Format>(args.cols);
   const std::int64_t panel_bytes = order.blocks * V::block_bytes(Format::kKind);
-  const std::int64_t panels = panels_bytes<V>(args.cols) / panel_bytes * V::kRows, tiles = tile_group<V>(args.cols);
+  const std::int64_t panels = panels_bytes<V>(args.cols) / panel_bytes * V::kRows, tiles = tile_group(args.cols);
   for (std::int64_t n0 = 0; n0 < args.weight_rows; n0 += panels) {
     const std::int64_t n1 = args.weight_rows - n0 < panels ? args.weight_rows : n0 + panels;
     for (std::int64_t n = n0; n < n1; n += V::kRows) {
@@ -843,7 +886,7 @@ void many_rows(const MatmulArgs& args, std::int64_t stride) {
     for (std::int64_t r0 = 0; r0 < args.x_rows; r0 += tiles) {
       const std::int64_t r1 = args.x_rows - r0 < tiles ? args.x_rows : r0 + tiles;
       for (std::int64_t r = r0; r < r1;) {
-        const int rows = tile_rows<V>(r1 - r);
+        const int rows = tile_rows<V, Format>(r1 - r);
         make_tile<V, Format>(args, &order, r, rows, work.tiles + (r - r0) * order.blocks * tile_block_bytes(1));
         r += rows;
       }
@@ -858,7 +901,7 @@ void many_rows(const MatmulArgs& args, std::int64_t stride) {
 template <class V, class Format>
 void product(const MatmulArgs& args) {
   const std::int64_t stride = args.cols / 32 * Format::kBlockBytes / (Format::kBlockBytes > 64 ? kChunk : 1);
-  if (args.x_rows <= V::kTile) {
+  if (args.x_rows <= V::kFew) {
     few_rows<V, Format>(args, stride);
   } else {
     many_rows<V, Format>(args, stride);
