@@ -39,20 +39,41 @@ float element(const std::byte* row, std::int64_t k) {
   return lanes[0];
 }
 
+/// Where a register tile stands. Sums pass from one stretch of columns to the next through `sums`, kW x kX x 32 floats.
+struct Stretch {
+  std::int64_t from, to;  // columns; from is a multiple of 32
+  bool first, last;
+  float* sums;
+};
+
+/// The columns [whole, cols) past the last multiple of 32, added to a pair's lanes.
+template <class V, class Format>
+void add_rest(const std::byte* w, const float* x, std::int64_t whole, std::int64_t cols, typename V::F* lanes) {
+  constexpr int kVectors = 32 / V::kRows;
+  alignas(64) float all[32];
+  for (int v = 0; v < kVectors; ++v) V::store_float(all + v * V::kRows, lanes[v]);
+  for (std::int64_t k = whole; k < cols; ++k) all[k % 32] = __builtin_fmaf(element<V, Format>(w, k), x[k], all[k % 32]);
+  for (int v = 0; v < kVectors; ++v) lanes[v] = V::load_float(all + v * V::kRows);
+}
+
 /// y[x][w] for kW weight rows from `w` on and kX x rows.
 template <class V, class Format, int kW, int kX>
-void tile(const std::byte* w, std::int64_t w_stride, const float* const* x, std::int64_t cols, float* const* y) {
+void tile(const std::byte* w, std::int64_t w_stride, const float* const* x, const Stretch& stretch, float* const* y) {
   using F = typename V::F;
   constexpr int kVectors = 32 / V::kRows;
   constexpr int kTogether = kVectors * kW * kX <= V::kRegisters * 3 / 4 ? kVectors : kVectors / 2;
-  const std::int64_t whole = cols / 32 * 32;
-  F lanes[kW][kX][kVectors];
+  const std::int64_t whole = stretch.to / 32 * 32;
+  F lanes[kW * kX][kVectors];
   for (int pass = 0; pass < kVectors; pass += kTogether) {
-    F sum[kW][kX][kTogether];
-#pragma GCC unroll 16
-    for (int i = 0; i < kW * kX * kTogether; ++i)
-      sum[i / kTogether / kX][i / kTogether % kX][i % kTogether] = V::set1_float(0);
-    for (std::int64_t k = pass * V::kRows; k < whole; k += 32) {
+    const auto saved = [&](int i) {
+      return stretch.sums + ((i / kTogether) * kVectors + pass + i % kTogether) * V::kRows;
+    };
+    F sum[kW * kX * kTogether];
+#pragma GCC unroll 32
+    for (int i = 0; i < kW * kX * kTogether; ++i) {
+      sum[i] = stretch.first ? V::set1_float(0) : V::load_float(saved(i));
+    }
+    for (std::int64_t k = stretch.from + pass * V::kRows; k < whole; k += 32) {
       if (Format::kBytes == 2 && pass == 0) {
         // Straight from the file's rows (32 columns are a line): the next kW rows into the L2 cache, what comes soon
         // into the L1.
@@ -69,54 +90,59 @@ void tile(const std::byte* w, std::int64_t w_stride, const float* const* x, std:
         for (int i = 0; i < kX; ++i) xs[i] = V::load_float(x[i] + k + h * V::kRows);
 #pragma GCC unroll 16
         for (int n = 0; n < kW; ++n) {
-          const F weight = Format::load(w + n * w_stride + (k + h * V::kRows) * Format::kBytes);
+          F weight = Format::load(w + n * w_stride + (k + h * V::kRows) * Format::kBytes);
+          asm("" : "+v"(weight));  // one load, then a register: GCC would load it kX times, and loads are the limit
 #pragma GCC unroll 16
-          for (int i = 0; i < kX; ++i) sum[n][i][h] = V::fma(weight, xs[i], sum[n][i][h]);
+          for (int i = 0; i < kX; ++i) {
+            F& to = sum[(n * kX + i) * kTogether + h];
+            to = V::fma(weight, xs[i], to);
+          }
         }
       }
     }
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int i = 0; i < kW * kX * kTogether; ++i) {
-      lanes[i / kTogether / kX][i / kTogether % kX][pass + i % kTogether] =
-          sum[i / kTogether / kX][i / kTogether % kX][i % kTogether];
+      if (stretch.last) {
+        lanes[i / kTogether][pass + i % kTogether] = sum[i];
+      } else {
+        V::store_float(saved(i), sum[i]);
+      }
     }
   }
+  if (!stretch.last) return;
 #pragma GCC unroll 16
-  for (int n = 0; n < kW; ++n) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kX; ++i) {
-      if (whole < cols) {
-        alignas(64) float all[32];
-        for (int v = 0; v < kVectors; ++v) V::store_float(all + v * V::kRows, lanes[n][i][v]);
-        for (std::int64_t k = whole; k < cols; ++k) {
-          all[k % 32] = __builtin_fmaf(element<V, Format>(w + n * w_stride, k), x[i][k], all[k % 32]);
-        }
-        for (int v = 0; v < kVectors; ++v) lanes[n][i][v] = V::load_float(all + v * V::kRows);
-      }
-      y[i][n] = V::add_32_lanes(lanes[n][i]);
-    }
+  for (int pair = 0; pair < kW * kX; ++pair) {
+    const int n = pair / kX, i = pair % kX;
+    if (whole < stretch.to) add_rest<V, Format>(w + n * w_stride, x[i], whole, stretch.to, lanes[pair]);
+    y[i][n] = V::add_32_lanes(lanes[pair]);
   }
 }
 
 constexpr int kMaxX = 3;
+constexpr std::int64_t kStretch = 1024;  // columns
+constexpr std::int64_t kPass = 96;       // x rows that pass by at a time
 
-/// Weight rows [n0, n0 + kW), lying at `w`, with x rows [r0, r1).
+/// Weight rows [n0, n0 + kW), lying at `w`, with x rows [r0, r1). sums: (r1 - r0) x kW x 32 floats if there are more
+/// than kMaxX x rows: then a stretch of the weights stays in the L1 cache while all x rows pass by.
 template <class V, class Format, int kW>
 void weight_rows(const MatmulArgs& args, const std::byte* w, std::int64_t w_stride, std::int64_t n0, std::int64_t r0,
-                 std::int64_t r1) {
-  while (r0 < r1) {
-    const int count = r1 - r0 < kMaxX ? static_cast<int>(r1 - r0) : kMaxX;
-    const float* x[kMaxX];
-    float* y[kMaxX];
-    for (int i = 0; i < count; ++i) {
-      const std::int64_t row = args.x_index ? args.x_index[r0 + i] : r0 + i;
-      x[i] = args.x + row * args.x_stride;
-      y[i] = args.y + (r0 + i) * args.y_stride + n0;
+                 std::int64_t r1, float* sums) {
+  const std::int64_t step = r1 - r0 > kMaxX ? kStretch : args.cols;
+  for (std::int64_t k = 0; k < args.cols; k += step) {
+    Stretch stretch{k, args.cols - k < step ? args.cols : k + step, k == 0, args.cols - k <= step, nullptr};
+    for (std::int64_t r = r0, count; r < r1; r += count) {
+      count = r1 - r < kMaxX ? r1 - r : kMaxX;
+      const float* x[kMaxX];
+      float* y[kMaxX];
+      for (std::int64_t i = 0; i < count; ++i) {
+        x[i] = args.x + (args.x_index ? args.x_index[r + i] : r + i) * args.x_stride;
+        y[i] = args.y + (r + i) * args.y_stride + n0;
+      }
+      stretch.sums = sums + (r - r0) * kW * 32;
+      if (count == 3) tile<V, Format, kW, 3>(w, w_stride, x, stretch, y);
+      if (count == 2) tile<V, Format, kW, 2>(w, w_stride, x, stretch, y);
+      if (count == 1) tile<V, Format, kW, 1>(w, w_stride, x, stretch, y);
     }
-    if (count == 3) tile<V, Format, kW, 3>(w, w_stride, x, args.cols, y);
-    if (count == 2) tile<V, Format, kW, 2>(w, w_stride, x, args.cols, y);
-    if (count == 1) tile<V, Format, kW, 1>(w, w_stride, x, args.cols, y);
-    r0 += count;
   }
 }
 
@@ -133,12 +159,13 @@ void widen(const std::byte* w, std::int64_t w_stride, std::int64_t cols, float* 
 template <class V, class Format>
 void product(const MatmulArgs& args) {
   constexpr int kW = V::kFloatRows;
-  constexpr std::int64_t kPassBytes = 1 << 20;  // of x rows, while all weight rows pass by: half an L2 cache
+  constexpr std::int64_t kPassBytes = 1 << 20;  // of x, in half an L2 cache while all weight rows pass by
   const std::int64_t stride = args.cols * Format::kBytes;
   const bool widened = Format::kBytes != 4 && args.x_rows > kMaxX;
-  float* wide = reinterpret_cast<float*>(args.workspace);
+  float* sums = reinterpret_cast<float*>(args.workspace);
+  float* wide = sums + kPass * kW * 32;
   const std::int64_t fit = kPassBytes / 4 / args.cols / kMaxX * kMaxX;
-  const std::int64_t pass = fit > 16 * kMaxX ? fit : 16 * kMaxX;
+  const std::int64_t pass = fit < 8 * kMaxX ? 8 * kMaxX : fit < kPass ? fit : kPass;
   for (std::int64_t r0 = 0; r0 < args.x_rows; r0 += pass) {
     const std::int64_t r1 = args.x_rows - r0 < pass ? args.x_rows : r0 + pass;
     std::int64_t n = 0;
@@ -146,19 +173,20 @@ void product(const MatmulArgs& args) {
       const std::byte* w = args.weight + n * stride;
       if (widened) {
         widen<V, Format, kW>(w, stride, args.cols, wide);
-        weight_rows<V, F32<V>, kW>(args, args.workspace, args.cols * 4, n, r0, r1);
+        weight_rows<V, F32<V>, kW>(args, reinterpret_cast<const std::byte*>(wide), args.cols * 4, n, r0, r1, sums);
       } else {
-        weight_rows<V, Format, kW>(args, w, stride, n, r0, r1);
+        weight_rows<V, Format, kW>(args, w, stride, n, r0, r1, sums);
       }
     }
-    for (; n < args.weight_rows; ++n) weight_rows<V, Format, 1>(args, args.weight + n * stride, stride, n, r0, r1);
+    for (; n < args.weight_rows; ++n)
+      weight_rows<V, Format, 1>(args, args.weight + n * stride, stride, n, r0, r1, sums);
   }
 }
 
 /// Bytes of workspace.
 template <class V>
 std::int64_t workspace_bytes(std::int64_t cols) {
-  return V::kFloatRows * cols * 4;
+  return kPass * V::kFloatRows * 32 * 4 + V::kFloatRows * cols * 4;
 }
 
 }  // namespace millrace::kernels::floats
