@@ -17,14 +17,22 @@ Expected<std::uint64_t> parse_bytes(std::string_view text) {
   std::string unit(end);
   for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   double scale = 0;
-  if (unit.empty() || unit == "B") scale = 1;
-  else if (unit == "K" || unit == "KB") scale = 1e3;
-  else if (unit == "M" || unit == "MB") scale = 1e6;
-  else if (unit == "G" || unit == "GB") scale = 1e9;
-  else if (unit == "T" || unit == "TB") scale = 1e12;
-  else if (unit == "KI" || unit == "KIB") scale = 1024.0;
-  else if (unit == "MI" || unit == "MIB") scale = 1048576.0;
-  else if (unit == "GI" || unit == "GIB") scale = 1073741824.0;
+  if (unit.empty() || unit == "B")
+    scale = 1;
+  else if (unit == "K" || unit == "KB")
+    scale = 1e3;
+  else if (unit == "M" || unit == "MB")
+    scale = 1e6;
+  else if (unit == "G" || unit == "GB")
+    scale = 1e9;
+  else if (unit == "T" || unit == "TB")
+    scale = 1e12;
+  else if (unit == "KI" || unit == "KIB")
+    scale = 1024.0;
+  else if (unit == "MI" || unit == "MIB")
+    scale = 1048576.0;
+  else if (unit == "GI" || unit == "GIB")
+    scale = 1073741824.0;
   const double bytes = number * scale;
   if (scale == 0 || !std::isfinite(bytes) || bytes < 0 || bytes > 9e18) return bad();
   return static_cast<std::uint64_t>(bytes);

@@ -2,10 +2,10 @@
 // Thread-safe. The level is set once by the app (Options of the program, not of a room).
 #pragma once
 
+#include <fmt/core.h>
+
 #include <string>
 #include <string_view>
-
-#include <fmt/core.h>
 
 namespace millrace::log {
 

@@ -3,14 +3,14 @@
 // Thread-safety: values, no shared state.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
-
-#include <fmt/core.h>
 
 namespace millrace {
 
@@ -23,7 +23,7 @@ enum class Code : std::uint8_t {
   io_error,          // the disk or the kernel failed a read or write
   out_of_budget,     // does not fit; the message names the smallest budget that would
   cancelled,
-  internal,          // our own bug, met without crashing
+  internal,  // our own bug, met without crashing
 };
 
 /// "corrupt", "io_error" and so on.
@@ -60,8 +60,8 @@ Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
 template <typename T>
 class [[nodiscard]] Expected {
  public:
-  Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}          // NOLINT: implicit by design
-  Expected(Status status) : state_(std::in_place_index<1>, std::move(status)) {}   // NOLINT: implicit by design
+  Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT: implicit by design
+  Expected(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT: implicit by design
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -88,8 +88,8 @@ class [[nodiscard]] Expected {
 #define MR_CONCAT(a, b) MR_CONCAT_(a, b)
 
 /// Returns the Status of `expr` to the caller unless it is ok.
-#define MR_RETURN_IF_ERROR(expr)                      \
-  do {                                                \
+#define MR_RETURN_IF_ERROR(expr)                                                     \
+  do {                                                                               \
     if (::millrace::Status mr_status_ = (expr); !mr_status_.ok()) return mr_status_; \
   } while (0)
 

@@ -22,7 +22,7 @@ constexpr std::int64_t kBlockTokens = 64;
 
 struct KvShape {
   std::int64_t layers = 0, kv_heads = 0, head_dim = 0;
-  DType dtype = DType::f16;  // f16 or f32
+  DType dtype = DType::f16;              // f16 or f32
   std::int64_t bytes_per_token() const;  // K and V, all layers
   std::int64_t block_bytes() const { return bytes_per_token() * kBlockTokens; }
   friend bool operator==(const KvShape&, const KvShape&) = default;
@@ -39,7 +39,7 @@ class BlockPool {
   const KvShape& shape() const;
   Expected<std::byte*> allocate();  // zeroed. Errors: out_of_budget
   void release(std::byte* block);
-  void trim();                      // gives free blocks' memory back
+  void trim();  // gives free blocks' memory back
   std::int64_t blocks_in_use() const;
 
  private:

@@ -212,8 +212,8 @@ void log_fallbacks(const Model& model, QuantizeType type, const MixtureContext& 
   }
   for (const auto& [what, count] : counts) {
     const auto& [cols, wanted, got] = what;
-    log::warn("{} tensor{} with rows of {} become {}: such rows are not whole blocks of {}", count, count == 1 ? "" : "s",
-              cols, info(got).name, info(wanted).name);
+    log::warn("{} tensor{} with rows of {} become {}: such rows are not whole blocks of {}", count,
+              count == 1 ? "" : "s", cols, info(got).name, info(wanted).name);
   }
 }
 

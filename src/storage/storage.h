@@ -36,15 +36,16 @@ struct Widened {
 Widened widened(std::uint64_t offset, std::uint64_t bytes, std::uint64_t alignment);
 
 struct Read {
-  int file = 0;               // index into the backend's files
-  std::uint64_t offset = 0;   // in the file
+  int file = 0;              // index into the backend's files
+  std::uint64_t offset = 0;  // in the file
   std::uint64_t bytes = 0;
   std::byte* destination = nullptr;  // congruent to offset modulo kMaxAlignment; see above
 };
 
-/// Counts down a batch of reads and keeps its first error. Must outlive the batch; may be destroyed as soon as done() or
-/// wait() says so, even while finish_one() is returning. Reusable once done: the first expect() after a wait() forgets
-/// the old error, and no error is forgotten before a wait() has told it. Several submits may share one Completion.
+/// Counts down a batch of reads and keeps its first error. Must outlive the batch; may be destroyed as soon as done()
+/// or wait() says so, even while finish_one() is returning. Reusable once done: the first expect() after a wait()
+/// forgets the old error, and no error is forgotten before a wait() has told it. Several submits may share one
+/// Completion.
 class Completion {
  public:
   Completion() = default;
@@ -67,9 +68,9 @@ class Completion {
 };
 
 struct BackendTraits {
-  std::string name;           // "io_uring+O_DIRECT", "pread+O_DIRECT", "pread", "mmap"
-  std::uint64_t alignment;    // 1, or what O_DIRECT asks for on this file system
-  bool bypasses_page_cache;   // false: its bytes may also be held by the page cache
+  std::string name;          // "io_uring+O_DIRECT", "pread+O_DIRECT", "pread", "mmap"
+  std::uint64_t alignment;   // 1, or what O_DIRECT asks for on this file system
+  bool bypasses_page_cache;  // false: its bytes may also be held by the page cache
 };
 
 struct Counters {
@@ -93,8 +94,9 @@ class Backend {
 
   /// Tells the backend that reads will go into this range for as long as the backend lives (io_uring fixed buffers).
   /// A hint: failure is logged and costs speed only.
-  /// REQUIRES: the range stays mapped, and none of it is given back to the kernel (HostBuffer::release, munmap) while the
-  /// backend lives: the kernel pins these very pages, backs all of them now, and would go on reading into the old ones.
+  /// REQUIRES: the range stays mapped, and none of it is given back to the kernel (HostBuffer::release, munmap) while
+  /// the backend lives: the kernel pins these very pages, backs all of them now, and would go on reading into the old
+  /// ones.
   virtual void register_memory(std::span<std::byte> range);
 
   /// Error when what was read can no longer be trusted: a file was truncated or changed since open, or a mapped page
@@ -105,14 +107,14 @@ class Backend {
 };
 
 enum class BackendKind { automatic, io_uring, pread_direct, pread_buffered, mmap };
-std::string_view backend_name(BackendKind kind);                        // "auto", "io_uring", "pread-direct", "pread", "mmap"
+std::string_view backend_name(BackendKind kind);  // "auto", "io_uring", "pread-direct", "pread", "mmap"
 Expected<BackendKind> backend_from_name(std::string_view name);
 
 struct OpenOptions {
   BackendKind kind = BackendKind::automatic;
-  bool everything_fits = false;      // the whole model fits the budget with room to spare: mmap may be chosen
-  int threads = 8;                   // of the pread pool
-  int queue_depth = 32;              // requests in flight
+  bool everything_fits = false;            // the whole model fits the budget with room to spare: mmap may be chosen
+  int threads = 8;                         // of the pread pool
+  int queue_depth = 32;                    // requests in flight
   std::uint64_t request_bytes = 1u << 20;  // large reads are cut into requests of this size
 };
 
