@@ -20,7 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build/bench"
-MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/src/app/cli/millrace"))
+MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/millrace"))
 SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/dev/tools/synth-model"))
 
 

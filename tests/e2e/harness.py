@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/src/app/cli/millrace"))
+MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/millrace"))
 SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/dev/tools/synth-model"))
 DEMO = str(ROOT / "models/demo-moe-q4_k_m.gguf")
 DRAFT = str(ROOT / "tests/data/demo-draft-f16.gguf")
