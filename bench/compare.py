@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Measures Millrace beside llama.cpp (npm, CPU) on synthetic models, in alternating pairs, and prints the ratios.
+"""Measures Millrace beside llama.cpp on synthetic models, in alternating pairs, and prints the ratios.
 
     bench/compare.py cpu     [--pairs 5] [--threads 2] [--isa auto|avx2] [--dtypes Q4_0,Q8_0,Q4_K_M,Q6_K]
     bench/compare.py memory  [--pairs 3]      both under one memory limit (a cgroup; needs root)
     bench/compare.py disk    [--ram 800M]     bytes read per second beside what plain O_DIRECT reads reach in the same run
 
-Needs: a built tree (make bench), node and npm. Models and raw figures go to build/bench/.
+llama.cpp is the llama-bench program given with --llama-bench (built for this machine: the fair peer), else the CPU build
+of the npm package @fugood/llama.node (which is slow on some machines: look at its figures before quoting a ratio).
+Needs: a built tree (make bench); for the npm package node and npm. Models and raw figures go to build/bench/.
 """
 import argparse
 import contextlib
@@ -22,6 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build/bench"
 MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/millrace"))
 SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/dev/tools/synth-model"))
+
+LLAMA_BENCH = ""
 
 
 def model(name, *flags):
@@ -45,6 +49,8 @@ def peer():
 
 
 def run_peer(path, prompt, decode, threads, prefix=(), cold=False, timeout=600):
+    if LLAMA_BENCH:
+        return run_llama_bench(path, prompt, decode, threads, prefix, cold, timeout)
     env = {**os.environ, **({"PEER_COLD": "1"} if cold else {})}
     try:
         done = subprocess.run([*prefix, "node", str(peer() / "bench.mjs"), path, str(prompt), str(decode), str(threads)],
@@ -53,6 +59,19 @@ def run_peer(path, prompt, decode, threads, prefix=(), cold=False, timeout=600):
         return None
     match = re.search(r'\{"prompt_tok_s".*\}', done.stdout)
     return json.loads(match.group(0)) if match else None
+
+
+def run_llama_bench(path, prompt, decode, threads, prefix, cold, timeout):
+    command = [*prefix, LLAMA_BENCH, "-m", path, "-p", str(prompt), "-n", str(decode), "-t", str(threads), "-r", "1", "-ngl", "0", "-o", "json",
+               *(["--no-warmup"] if cold else [])]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode != 0:
+        return None
+    rates = {("decode_tok_s" if test["n_gen"] else "prompt_tok_s"): test["avg_ts"] for test in json.loads(done.stdout)}
+    return rates if len(rates) == 2 else None
 
 
 def run_ours(path, prompt, decode, threads, *flags, prefix=(), warm=True):
@@ -176,7 +195,10 @@ def main():
     parser.add_argument("--isa", default="auto")
     parser.add_argument("--ram", default="800M")
     parser.add_argument("--dtypes", default="Q4_0,Q8_0,Q4_K_M,Q6_K")
+    parser.add_argument("--llama-bench", default="")
     args = parser.parse_args()
+    global LLAMA_BENCH
+    LLAMA_BENCH = args.llama_bench
     {"cpu": compare_cpu, "memory": compare_memory, "disk": compare_disk}[args.what](args)
 
 

@@ -29,20 +29,20 @@ namespace millrace::engine {
 
 struct EngineOptions {
   std::string model_path;
-  std::uint64_t ram_bytes = 0;       // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
-  std::int64_t context_tokens = 0;   // 0: the model's, or what fits the budget
-  std::int64_t batch_tokens = 512;   // rows in a pass at most
+  std::uint64_t ram_bytes = 0;      // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
+  std::int64_t context_tokens = 0;  // 0: the model's, or what fits the budget
+  std::int64_t batch_tokens = 512;  // rows in a pass at most
   std::int64_t max_sequences = 1;
-  int threads = 0;                   // 0: all usable processors
+  int threads = 0;  // 0: all usable processors
   kernels::Isa isa = kernels::Isa::plain;
-  bool best_isa = true;              // overrides isa
+  bool best_isa = true;  // overrides isa
   storage::BackendKind storage = storage::BackendKind::automatic;
   residency::CachePolicy policy = residency::CachePolicy::lru;
-  std::int64_t expert_slots = 0;     // tiles of experts in memory at most; 0: as many as fit
-  std::uint64_t tile_bytes = 0;      // 0: chosen from the budget
+  std::int64_t expert_slots = 0;  // tiles of experts in memory at most; 0: as many as fit
+  std::uint64_t tile_bytes = 0;   // 0: chosen from the budget
   DType kv_dtype = DType::f16;
-  bool exact_budget = false;         // tests: do not subtract measured program overhead
-  residency::Rates rates;            // for the plan's prediction; zeros: unknown
+  bool exact_budget = false;  // tests: do not subtract measured program overhead
+  residency::Rates rates;     // for the plan's prediction; zeros: unknown
   std::vector<storage::Fault> faults;
   std::uint64_t bare_resident_bytes = 0;  // RSS at program start; what the budget does not count
 };
@@ -63,23 +63,23 @@ enum class Finish { stop, length, cancelled, error };
 struct Request {
   std::vector<text::TokenId> prompt;
   SamplerOptions sampler;
-  std::int64_t max_tokens = -1;             // -1: to the end of the context
-  std::vector<std::string> stop;            // stop strings, also across token borders
-  bool ignore_end_tokens = false;           // bench
+  std::int64_t max_tokens = -1;    // -1: to the end of the context
+  std::vector<std::string> stop;   // stop strings, also across token borders
+  bool ignore_end_tokens = false;  // bench
   /// A piece of text that holds no half character and no part of a stop string; token ids beside it.
   std::function<void(std::string_view text, std::span<const text::TokenId> tokens)> on_text;
   /// Prompt progress: tokens done of total.
   std::function<void(std::int64_t done, std::int64_t total)> on_prompt;
   /// Logits of each sampled row before sampling (bench's hash, tests).
   std::function<void(std::int64_t position, std::span<const float> logits)> on_logits;
-  bool logits_of_prompt = false;            // on_logits for every prompt row too
+  bool logits_of_prompt = false;  // on_logits for every prompt row too
 };
 
 struct Result {
   Finish finish = Finish::error;
-  Status status;                            // why, when finish == error
+  Status status;  // why, when finish == error
   std::string text;
-  std::vector<text::TokenId> tokens;        // generated, without the end token
+  std::vector<text::TokenId> tokens;  // generated, without the end token
   std::int64_t prompt_tokens = 0;
   double prompt_seconds = 0, decode_seconds = 0;
 };

@@ -11,14 +11,14 @@
 namespace millrace::engine {
 
 struct SamplerOptions {
-  float temperature = 0.8f;   // 0: greedy
-  int top_k = 40;             // 0: all
-  float top_p = 0.95f;        // 1: off
-  float min_p = 0.05f;        // 0: off
+  float temperature = 0.8f;     // 0: greedy
+  int top_k = 40;               // 0: all
+  float top_p = 0.95f;          // 1: off
+  float min_p = 0.05f;          // 0: off
   float repeat_penalty = 1.0f;  // 1: off
   float presence_penalty = 0, frequency_penalty = 0;
-  int repeat_last_n = 64;     // tokens the penalties look back on; -1: all
-  std::uint64_t seed = 0;     // 0: chosen at random by the app, and told
+  int repeat_last_n = 64;  // tokens the penalties look back on; -1: all
+  std::uint64_t seed = 0;  // 0: chosen at random by the app, and told
 };
 
 class Sampler {

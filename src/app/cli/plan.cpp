@@ -32,6 +32,8 @@ int execute_plan(const ModelFlags& flags, const Program& program) {
   auto planned = engine::plan_only(*options);
   if (!planned.ok()) return fail(planned.status());
   std::fputs(residency::render_plan(planned->plan, planned->options, options->rates).c_str(), stdout);
+  fmt::print("context: up to {} tokens, weights giving way as it fills; {} tokens a pass at most\n",
+             planned->context_tokens, planned->batch_tokens);
   return 0;
 }
 
