@@ -112,7 +112,8 @@ Expected<BackendKind> backend_from_name(std::string_view name);
 
 struct OpenOptions {
   BackendKind kind = BackendKind::automatic;
-  bool everything_fits = false;            // the whole model fits the budget with room to spare: mmap may be chosen
+  bool everything_fits = false;            // the whole model fits the budget with room to spare: mmap may be
+                                           // chosen where O_DIRECT is not to be had
   int threads = 8;                         // of the pread pool
   int queue_depth = 32;                    // requests in flight
   std::uint64_t request_bytes = 1u << 20;  // large reads are cut into requests of this size

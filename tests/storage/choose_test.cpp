@@ -33,7 +33,7 @@ TEST(Choice, TakesTheBestThatIsOffered) {
                            : direct_offered(file.path()) ? "pread+O_DIRECT"
                                                          : "pread";
   EXPECT_EQ(chosen(file.path()), best);
-  EXPECT_EQ(chosen(file.path(), {.everything_fits = true}), "mmap");
+  EXPECT_EQ(chosen(file.path(), {.everything_fits = true}), direct_offered(file.path()) ? best : "mmap");
 }
 
 TEST(Choice, TakesWhatIsForced) {
@@ -54,6 +54,7 @@ TEST(Choice, MemoryFileSystemsAreReadThePlainWay) {
   EXPECT_EQ((*backend)->traits().alignment, 1u);
   EXPECT_FALSE((*backend)->traits().bypasses_page_cache);
   EXPECT_NE(said.find("memory file system"), std::string::npos) << said;
+  EXPECT_EQ(chosen(file.path(), {.everything_fits = true}), "mmap");
   const Destination to(12345, 200000);
   ASSERT_TRUE(read_now(**backend, to.read()).ok());
   EXPECT_EQ(to.first_wrong(), 200000u);
