@@ -16,7 +16,9 @@ SequenceState::~SequenceState() {
 }
 
 SequenceState::SequenceState(SequenceState&& other) noexcept
-    : pool_(other.pool_), blocks_(std::move(other.blocks_)), length_(std::exchange(other.length_, 0)) {
+    : pool_(other.pool_),  // NOLINT(performance-move-constructor-init): what was moved from stays usable
+      blocks_(std::move(other.blocks_)),
+      length_(std::exchange(other.length_, 0)) {
   other.blocks_.clear();
 }
 

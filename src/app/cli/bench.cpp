@@ -157,6 +157,7 @@ class Bench {
 template <typename Field>
 double middle(const std::vector<Sample>& samples, Field field) {
   std::vector<double> values;
+  values.reserve(samples.size());
   for (const auto& sample : samples) values.push_back(sample.*field);
   return median(std::move(values));
 }
