@@ -21,7 +21,7 @@ test-tsan: setup-dev ## the concurrent rooms under ThreadSanitizer
 	@cd build/tsan && ctest --output-on-failure -R '^(base|storage|residency|exec)$$'
 
 fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)
-	@scripts/build.sh fuzz
+	@scripts/build.sh fuzz fuzz/all
 	@scripts/fuzz.sh
 
 bench: setup-dev ## kernels, disk and the synthetic models; writes build/bench.json

@@ -1,7 +1,9 @@
 // Products with AVX-512 (F, BW, VL, DQ, VNNI): sixteen weight rows a panel, four int8 products a lane and instruction.
 // GCC 12 calls the undefined operands inside its own AVX-512 headers uninitialized (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 #include "kernels/cpu/matmul.h"

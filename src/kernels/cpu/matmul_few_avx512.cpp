@@ -9,7 +9,9 @@
 // turns, which makes the 32 lanes. The final tree adds the elements that the contract pairs. GCC 12 calls the undefined
 // operands inside its own AVX-512 headers uninitialized (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 #include <cstring>

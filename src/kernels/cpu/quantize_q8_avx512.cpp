@@ -1,7 +1,9 @@
 // Activations to int8 with AVX-512; the same bits as quantize_q8.cpp.
 // GCC 12 calls the undefined operands inside its own AVX-512 headers uninitialized (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 #include "kernels/cpu/matmul.h"
