@@ -1,27 +1,30 @@
 # The one place that says how every target is compiled.
 
 add_library(millrace_flags INTERFACE)
+# The numerics contract: a*b+c is fused only where the source says fma, on the CPU and on the GPU.
 target_compile_options(millrace_flags INTERFACE
-  -Wall -Wextra
-  # The numerics contract: a*b+c is fused only where the source says fma.
-  -ffp-contract=off
-  -fno-math-errno
-  $<$<BOOL:${MILLRACE_WERROR}>:-Werror>)
-target_compile_options(millrace_flags INTERFACE $<$<CONFIG:Release>:-O3>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -ffp-contract=off -fno-math-errno $<$<BOOL:${MILLRACE_WERROR}>:-Werror>>
+  $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -Xcompiler=-Wall $<$<BOOL:${MILLRACE_WERROR}>:-Werror=all-warnings>>)
+target_compile_options(millrace_flags INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O3>)
 target_include_directories(millrace_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 if(MILLRACE_SANITIZE)
-  target_compile_options(millrace_flags INTERFACE -fsanitize=${MILLRACE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(millrace_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MILLRACE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(millrace_flags INTERFACE -fsanitize=${MILLRACE_SANITIZE})
 endif()
 if(MILLRACE_FUZZ)
-  target_compile_options(millrace_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_compile_options(millrace_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
 # millrace_room(NAME PUBLIC deps... PRIVATE deps...): the library millrace_NAME from src/NAME/**.cpp.
+# A file named cuda_*.cpp is left out where there is no CUDA.
 # A file named *_avx2.cpp, *_avx512.cpp or *_vnni.cpp is compiled for that instruction set; nothing else is.
 function(millrace_room name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+  if(NOT MILLRACE_HAS_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/cuda_[^/]*\\.cpp$")
+  endif()
   if(NOT sources)
     add_library(millrace_${name} INTERFACE)
     target_link_libraries(millrace_${name} INTERFACE millrace_flags ${ARG_PUBLIC})
@@ -29,6 +32,10 @@ function(millrace_room name)
   endif()
   add_library(millrace_${name} STATIC ${sources})
   target_link_libraries(millrace_${name} PUBLIC millrace_flags ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  if(MILLRACE_HAS_CUDA)
+    target_compile_definitions(millrace_${name} PUBLIC MILLRACE_HAS_CUDA)
+    target_link_libraries(millrace_${name} PUBLIC CUDA::cudart_static)
+  endif()
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     return()  # those files hold nothing elsewhere
   endif()
@@ -40,4 +47,16 @@ function(millrace_room name)
         "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mprefer-vector-width=512")
     endif()
   endforeach()
+endfunction()
+
+# millrace_cuda: src/kernels/cuda/*.cu, the GPU's half of the kernels' room.
+function(millrace_cuda_kernels)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
+  if(NOT sources)
+    add_library(millrace_cuda INTERFACE)
+    target_link_libraries(millrace_cuda INTERFACE millrace_flags millrace_kernels)
+    return()
+  endif()
+  add_library(millrace_cuda STATIC ${sources})
+  target_link_libraries(millrace_cuda PUBLIC millrace_flags millrace_kernels)
 endfunction()

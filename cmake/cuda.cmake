@@ -1,0 +1,21 @@
+# The GPU part: built where nvcc is found, left out in one piece where it is not (or with -DMILLRACE_CUDA=OFF).
+# CUDA's runtime is linked in statically, so that the same program starts where there is no driver.
+set(MILLRACE_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: AUTO (where nvcc is found), ON, OFF")
+set(MILLRACE_CUDA_ARCHITECTURES "80;86;89;90;120" CACHE STRING "Compute capabilities to build for; one for development")
+
+set(MILLRACE_HAS_CUDA FALSE)
+if(NOT MILLRACE_CUDA STREQUAL "OFF")
+  find_program(MILLRACE_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda/bin)
+  if(MILLRACE_NVCC)
+    set(CMAKE_CUDA_COMPILER ${MILLRACE_NVCC})
+    set(CMAKE_CUDA_ARCHITECTURES ${MILLRACE_CUDA_ARCHITECTURES})
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(MILLRACE_HAS_CUDA TRUE)
+  elseif(MILLRACE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "MILLRACE_CUDA is ON but nvcc was not found; put it on the PATH or set CUDA_PATH")
+  endif()
+endif()
+message(STATUS "GPU support: ${MILLRACE_HAS_CUDA} ${MILLRACE_NVCC}")

@@ -1,0 +1,243 @@
+// The contract of every op that computes on a CUDA device. Launchers only: they put work on a stream and return.
+//
+// NUMERICS. One class: a row of a result depends on that row's inputs and the weights alone, never on how many rows,
+// tiles or blocks share the launch, and matvec and matmul of the same row give the same bits.
+//  * Activations that meet quantized weights are int8 in blocks of 32: d = amax / 127, q = round to nearest even of
+//    x * (1 / d) (all zero where d is 0); exactly what the CPU's quantize_q8 gives. `s` are exact sums of q.
+//  * A dot product over K is cut into segments of 256 elements at absolute positions (the last may be shorter). In a
+//    segment one accumulator starts at +0 and takes terms in ascending order; segments' sums are then added in ascending
+//    order to a total that starts at +0.
+//  * Float weights (F32, F16, BF16): a term an element, acc = fma(w, x, acc), w widened exactly.
+//  * Quantized weights: a term a scale group g: 32 elements, or 16 for Q2_K, Q3_K, Q6_K. I is the exact integer dot
+//    product of the group's int8 weights (offsets such as Q4_0's -8 included) and x's int8:
+//      acc = fma(ws * dx, I, acc), and then, where the dtype has mins, acc = fma(-wm, dx * S, acc)
+//    ws is the group's float scale (d; d*sc; MXFP4: half its power of two), wm its min (-m for Q4_1 and Q5_1; dmin*m),
+//    S the sum of x's int8 over the group. Each product named here is rounded to float once.
+//  * exp is exp_f32 of kernels.h, operation for operation; silu(x) = x / (1 + exp(-x)). No fast-math anywhere:
+//    kernels are compiled with --fmad=false and say fma where they mean it.
+//  * Attention: keys in chunks of kAttentionChunk at absolute positions; see attention().
+//
+// Weights are found through a table in device memory: `address` points at the entry that holds where the matrix lies
+// now, so that a captured graph keeps working when weights move. Matrices are GGUF blocks as in the file, rows dense,
+// first byte 256-byte aligned, with at least 256 readable bytes after the last.
+// Activations are dense row-major float32, 256-byte aligned, unless a stride is named.
+// Thread-safety: pure but for the stream. Errors: a launcher returns the launch's error; bad arguments are our own bug.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace millrace::kernels::cuda {
+
+constexpr int kSegment = 256;
+constexpr int kMatvecRows = 4;        // rows of activations that matvec takes at most
+constexpr int kAttentionChunk = 128;  // keys
+constexpr int kCandidates = 64;       // that the sampler gets
+
+/// Of 32 activations.
+struct alignas(16) Q8Scale {
+  float d;              // scale
+  float ds;             // d * s, rounded once
+  std::int32_t s;       // sum of the 32 int8
+  std::int16_t s16[2];  // sums of the first and the last 16
+};
+
+/// Activations as int8. q: [rows, cols]; scale: [rows, cols / 32].
+struct Q8 {
+  std::int8_t* q = nullptr;
+  Q8Scale* scale = nullptr;
+};
+constexpr std::size_t q8_bytes(std::int64_t rows, std::int64_t cols) {
+  return static_cast<std::size_t>(rows * cols + rows * (cols / 32) * static_cast<std::int64_t>(sizeof(Q8Scale))) + 512;
+}
+inline Q8 q8_at(std::byte* memory, std::int64_t rows, std::int64_t cols) {
+  const std::size_t q_bytes = (static_cast<std::size_t>(rows * cols) + 255) / 256 * 256;
+  return {reinterpret_cast<std::int8_t*>(memory), reinterpret_cast<Q8Scale*>(memory + q_bytes)};
+}
+
+/// A matrix by its entry in the device's table of addresses.
+struct Matrix {
+  const std::byte* const* address = nullptr;
+  DType dtype = DType::f32;
+  std::int32_t rows = 0;
+};
+
+enum class Effect : std::uint8_t {
+  store,   // y = x w^T (+ bias)
+  add,     // y = y + (x w^T (+ bias)): the residual stream
+  swiglu,  // y = silu(x w0^T) * (x w1^T): exactly two products, the gate's and the up's, of equal shape
+};
+
+struct Product {
+  Matrix weight;
+  const std::byte* const* bias = nullptr;  // entry of a float32 [rows] vector, or none
+  float* y = nullptr;                      // [x_rows, weight rows], y_stride floats apart; swiglu: the first's counts
+  std::int64_t y_stride = 0;
+};
+
+/// Products of one input with up to three weights in one launch.
+struct MatmulCall {
+  Product products[3];
+  int count = 0;
+  Effect effect = Effect::store;
+  std::int32_t cols = 0;     // a multiple of the dtype's block, and of 32 for quantized dtypes
+  std::int32_t x_rows = 0;
+  const float* x = nullptr;  // [x_rows, cols], x_stride floats apart: for float dtypes
+  std::int64_t x_stride = 0;
+  Q8 x_q8;                   // [x_rows, cols]: for quantized dtypes
+  Q8 y_q8;                   // swiglu: if set, the result is also (y set) or only (y null) quantized here, [x_rows, rows]
+};
+
+/// A product of rows with the experts chosen for them, in one launch. An entry is a (row, place) pair; entry e is row
+/// e / top_k and place e % top_k. All experts have the same shape and, by matrix, the same dtype.
+struct ExpertCall {
+  const std::byte* const* weight = nullptr;  // entry of expert 0's matrix; expert i's is weight[i * address_stride]
+  const std::byte* const* up = nullptr;      // swiglu: the up matrices, with the same stride
+  std::int32_t address_stride = 0;
+  DType dtype = DType::f32, up_dtype = DType::f32;
+  Effect effect = Effect::store;             // store or swiglu
+  std::int32_t rows = 0, cols = 0;           // of a matrix
+  std::int32_t entries = 0, experts = 0;
+  const std::int32_t* chosen = nullptr;      // [entries] expert of each entry
+  std::int32_t entries_per_x = 1;            // entry e reads x row e / entries_per_x (top_k, or 1)
+  /// For matmul_experts: entries sorted by expert (sort_entries).
+  const std::int32_t* sorted = nullptr;        // [entries] entry numbers, by expert, ascending within one
+  const std::int32_t* expert_first = nullptr;  // [experts + 1] into sorted
+  const float* x = nullptr;                    // float dtypes: [*, cols], dense
+  Q8 x_q8;
+  float* y = nullptr;                          // [entries, rows], by entry; may be null if y_q8 is set
+  Q8 y_q8;
+};
+
+// --- Products (matvec.cu, matmul.cu). Every dtype that computes. ---
+
+/// x_rows <= kMatvecRows. Reads each weight once; bound by device memory.
+cudaError_t matvec(const MatmulCall& call, cudaStream_t stream);
+/// Any x_rows; tensor cores for quantized dtypes.
+cudaError_t matmul(const MatmulCall& call, cudaStream_t stream);
+/// For few entries (decode): each entry reads its expert's matrix.
+cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream);
+/// For many entries (prompts, batches): each touched expert is read once for all its entries, as far as tiles allow.
+cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream);
+
+// --- Row ops (rows.cu) ---
+
+/// out[r] = the table's row tokens[r], decoded. Any dtype. cols as in the table.
+cudaError_t embed(const Matrix& table, const std::int32_t* tokens, std::int32_t rows, std::int32_t cols, float* out,
+                  cudaStream_t stream);
+/// out[r] = x[r] / rms(x[r]) * weight, and its int8 form. out or q8.q may be null (then it is not written).
+/// x_index: if set, output row r reads x[x_index[r]]. weight: entry of a float32 vector.
+cudaError_t rms_norm(const float* x, const std::int32_t* x_index, const std::byte* const* weight, std::int32_t rows,
+                     std::int32_t cols, float eps, float* out, Q8 q8, cudaStream_t stream);
+cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std::int32_t cols, Q8 out,
+                        cudaStream_t stream);
+cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream);              // x += y
+cudaError_t silu_mul(float* gate, const float* up, std::int64_t n, cudaStream_t stream);     // gate = silu(gate) * up
+/// out[r] = x[index[r]]
+cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
+                        cudaStream_t stream);
+
+/// Where the keys and values of a layer lie: blocks of 64 tokens, K [head_dim, 64] and V [64, head_dim] a head.
+struct KvView {
+  const std::byte* const* blocks = nullptr;  // device: [sequences, max_blocks] addresses of blocks
+  std::int32_t max_blocks = 0;
+  std::int64_t k_offset = 0, v_offset = 0;   // bytes from a block's start to this layer's head 0
+  std::int64_t head_bytes = 0;               // between heads
+  DType dtype = DType::f16;                  // f16 or f32
+  std::int32_t kv_heads = 0, head_dim = 0;
+};
+
+/// Of every row of the pass, in device memory.
+struct RowView {
+  std::int32_t rows = 0;
+  const std::int32_t* token = nullptr;
+  const std::int32_t* sequence = nullptr;
+  const std::int32_t* position = nullptr;
+};
+
+/// Prepares queries and stores keys and values, in one launch: heads' RMS norm where a weight is given (Qwen3), RoPE
+/// by cos_sin ([rows, rotary / 2] pairs), then q [rows, heads * head_dim] in place and k, v [rows, kv_heads * head_dim]
+/// into the cache at each row's position.
+struct RopeStoreCall {
+  RowView rows;
+  KvView kv;
+  float* q = nullptr;
+  const float* k = nullptr;
+  const float* v = nullptr;
+  std::int32_t heads = 0;
+  const std::byte* const* q_norm = nullptr;  // entry of float32 [head_dim], or none
+  const std::byte* const* k_norm = nullptr;
+  float eps = 0;
+  const float* cos_sin = nullptr;
+  std::int32_t rotary = 0;
+  bool neox = false;
+};
+cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
+
+// --- Attention (attention.cu) ---
+
+/// out[r, h] = softmax(scale * q[r, h] K^T) V over the keys that row r sees: positions (p - window, p], p its position;
+/// window 0: all. Chunks of kAttentionChunk keys at absolute positions, each: scores by ascending channel, one fma each,
+/// then times scale; m = their maximum over visible keys; e_j = exp(s_j - m); l = sum of e_j, key j to lane j % 32 in
+/// ascending order, lanes by a tree (16, 8, 4, 2, 1); acc = sum over j ascending of fma(e_j, v_j, acc) from +0. Keys a
+/// row does not see enter nothing. Chunks are merged in ascending order into (M, L, A) that start at (-inf, 0, 0):
+///   M' = max(M, m); L = fma(L, exp(M - M'), l * exp(m - M')); A likewise; at the end A / L. (exp(-inf) is 0.)
+struct AttentionCall {
+  RowView rows;
+  KvView kv;
+  const float* q = nullptr;  // [rows, heads * head_dim]
+  std::int32_t heads = 0;
+  float scale = 1;
+  std::int32_t window = 0;
+  float* out = nullptr;  // [rows, heads * head_dim]; may be null if out_q8 is set
+  Q8 out_q8;             // its int8 form, if set
+  /// Host's bound on the positions of the pass: every position < max_position. A captured graph keeps it, so it is a
+  /// multiple of kAttentionChunk with room.
+  std::int32_t max_position = 0;
+  /// For many rows: tiles of rows of one sequence, made by the host (device memory). tile_rows says how many rows a tile
+  /// has at most; int4 {first row, rows, sequence, largest position}. None: rows are few and worked one by one.
+  const int4* tiles = nullptr;
+  std::int32_t tile_count = 0;
+  std::byte* workspace = nullptr;  // attention_workspace_bytes()
+};
+/// Rows of a tile at most, for `group` = heads / kv_heads.
+std::int32_t attention_tile_rows(std::int32_t group);
+std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
+                                      std::int32_t max_position);
+/// head_dim 64, 80, 96, 128, 256.
+cudaError_t attention(const AttentionCall& call, cudaStream_t stream);
+
+// --- Mixtures (moe.cu) ---
+
+/// probabilities = softmax(scores[r]); chosen: the top_k largest in descending order (ties: the smaller index); weights:
+/// their probabilities, divided by their sum if normalize, times scale. scores: [rows, experts], experts <= 1024,
+/// top_k <= 32.
+cudaError_t route(const float* scores, std::int32_t rows, std::int32_t experts, std::int32_t top_k, bool normalize,
+                  float scale, std::int32_t* chosen, float* weights, cudaStream_t stream);
+/// sorted: [entries] and expert_first: [experts + 1], as ExpertCall wants them. Deterministic.
+cudaError_t sort_entries(const std::int32_t* chosen, std::int32_t entries, std::int32_t experts, std::int32_t* sorted,
+                         std::int32_t* expert_first, cudaStream_t stream);
+/// y[r] (+)= sum over places k ascending of fma(weights[r, k], expert_out[r * top_k + k], acc) from +0. residual: the
+/// sum is added to y, else stored.
+cudaError_t combine_experts(const float* expert_out, const float* weights, std::int32_t rows, std::int32_t top_k,
+                            std::int32_t cols, bool residual, float* y, cudaStream_t stream);
+
+// --- Sampling (sample.cu) ---
+
+/// What the host needs to pick a token by temperature, top-k <= kCandidates, top-p and min-p, or greedily: the largest
+/// logits in descending order, ties: the smaller id.
+struct Candidates {
+  float logit[kCandidates];
+  std::int32_t id[kCandidates];
+  std::int32_t finite;  // 1: every logit of the row is finite
+  std::int32_t count;   // min(vocab, kCandidates)
+};
+std::size_t sample_workspace_bytes(std::int32_t rows, std::int32_t vocab);
+cudaError_t candidates(const float* logits, std::int32_t rows, std::int32_t vocab, Candidates* out, std::byte* workspace,
+                       cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda
