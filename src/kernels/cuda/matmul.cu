@@ -1,0 +1,207 @@
+// matmul() and matmul_experts(): which kernel with which tile does what, and the launches.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+#include "kernels/cuda/float_matmul.cuh"
+#include "kernels/cuda/matmul_launch.cuh"
+
+namespace millrace::kernels::cuda {
+
+int matmul_forced_shape = -1;
+
+namespace {
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
+
+cudaError_t launch_dtype(DType dtype, Shape shape, const TileArgs& args, int max_tiles, cudaStream_t stream) {
+  switch (dtype) {
+#define MILLRACE_CASE(name) \
+  case DType::name:         \
+    return launch_shape<DType::name>(shape, args, max_tiles, stream);
+    MILLRACE_CASE(q4_0)
+    MILLRACE_CASE(q4_1)
+    MILLRACE_CASE(q5_0)
+    MILLRACE_CASE(q5_1)
+    MILLRACE_CASE(q8_0)
+    MILLRACE_CASE(q2_k)
+    MILLRACE_CASE(q3_k)
+    MILLRACE_CASE(q4_k)
+    MILLRACE_CASE(q5_k)
+    MILLRACE_CASE(q6_k)
+    MILLRACE_CASE(iq4_nl)
+    MILLRACE_CASE(iq4_xs)
+    MILLRACE_CASE(mxfp4)
+#undef MILLRACE_CASE
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+int div_up(int a, int b) { return (a + b - 1) / b; }
+
+/// The shape for x_rows rows of x and weights of `weight_rows` rows in all. Bits do not depend on it.
+Shape choose_shape(int x_rows, int weight_rows) {
+  if (matmul_forced_shape >= 0) return static_cast<Shape>(matmul_forced_shape);
+  (void)weight_rows;
+  if (x_rows <= 16) return Shape::slim_32x16;
+  if (x_rows <= 64) return Shape::slim_32x32;
+  return Shape::tile_128x128;
+}
+
+/// Memory of the stream for the rare launches that need some: freed, in the stream's order, with the object.
+class StreamFloats {
+ public:
+  StreamFloats(std::int64_t count, cudaStream_t stream) : stream_(stream) {
+    error = cudaMallocAsync(reinterpret_cast<void**>(&data), static_cast<std::size_t>(count) * sizeof(float), stream);
+  }
+  ~StreamFloats() {
+    if (error == cudaSuccess) cudaFreeAsync(data, stream_);
+  }
+  StreamFloats(const StreamFloats&) = delete;
+  StreamFloats& operator=(const StreamFloats&) = delete;
+
+  float* data = nullptr;
+  cudaError_t error;
+
+ private:
+  cudaStream_t stream_;
+};
+
+/// Ends a swiglu whose halves were computed apart into dense gate and up.
+cudaError_t finish_swiglu(StreamFloats& gate, StreamFloats& up, std::int64_t rows, int cols, float* y,
+                          std::int64_t y_stride, Q8 y_q8, cudaStream_t stream) {
+  cudaError_t error = silu_mul(gate.data, up.data, rows * cols, stream);
+  if (error == cudaSuccess && y_q8.q != nullptr) {
+    error = quantize_q8(gate.data, cols, static_cast<std::int32_t>(rows), cols, y_q8, stream);
+  }
+  if (error == cudaSuccess && y != nullptr) {
+    const std::size_t width = static_cast<std::size_t>(cols) * sizeof(float);
+    error = cudaMemcpy2DAsync(y, static_cast<std::size_t>(y_stride) * sizeof(float), gate.data, width, width,
+                              static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, stream);
+  }
+  return error;
+}
+
+/// Gate and up of different dtypes: two products, then what joins them.
+cudaError_t mixed_swiglu(const MatmulCall& call, cudaStream_t stream) {
+  const std::int32_t rows = call.products[0].weight.rows;
+  StreamFloats halves[2] = {{std::int64_t{call.x_rows} * rows, stream}, {std::int64_t{call.x_rows} * rows, stream}};
+  for (int i = 0; i < 2; ++i) {
+    if (halves[i].error != cudaSuccess) return halves[i].error;
+    MatmulCall half = call;
+    half.products[0] = call.products[i];
+    half.products[0].y = halves[i].data;
+    half.products[0].y_stride = rows;
+    half.count = 1;
+    half.effect = Effect::store;
+    half.y_q8 = {};
+    if (const cudaError_t error = matmul(half, stream); error != cudaSuccess) return error;
+  }
+  return finish_swiglu(halves[0], halves[1], call.x_rows, rows, call.products[0].y, call.products[0].y_stride,
+                       call.y_q8, stream);
+}
+
+cudaError_t mixed_swiglu(const ExpertCall& call, cudaStream_t stream) {
+  const std::int64_t count = std::int64_t{call.entries} * call.rows;
+  StreamFloats halves[2] = {{count, stream}, {count, stream}};
+  for (int i = 0; i < 2; ++i) {
+    if (halves[i].error != cudaSuccess) return halves[i].error;
+    ExpertCall half = call;
+    if (i == 1) half.weight = call.up, half.dtype = call.up_dtype;
+    half.up = nullptr;
+    half.effect = Effect::store;
+    half.y = halves[i].data;
+    half.y_q8 = {};
+    if (const cudaError_t error = matmul_experts(half, stream); error != cudaSuccess) return error;
+  }
+  return finish_swiglu(halves[0], halves[1], call.entries, call.rows, call.y, call.rows, call.y_q8, stream);
+}
+
+/// Products of one quantized dtype.
+cudaError_t multiply(const MatmulCall& call, cudaStream_t stream) {
+  TileArgs args;
+  args.effect = call.effect;
+  args.cols = call.cols;
+  args.x_rows = call.x_rows;
+  args.x = call.x_q8;
+  args.y_q8 = call.y_q8;
+  int weight_rows = 0;
+  for (int i = 0; i < call.count; ++i) {
+    const Product& from = call.products[i];
+    weight_rows += from.weight.rows;
+    if (i == 1 && call.effect == Effect::swiglu) {
+      args.products[0].up = from.weight.address;
+      args.products[0].up_bias = from.bias;
+      continue;
+    }
+    TileProduct& to = args.products[i];
+    to.weight = from.weight.address;
+    to.bias = from.bias;
+    to.y = from.y;
+    to.y_stride = from.y_stride;
+    to.rows = from.weight.rows;
+  }
+  const Shape shape = choose_shape(call.x_rows, weight_rows);
+  const int tiles = div_up(call.x_rows, kShapeWidth[static_cast<int>(shape)]);
+  return launch_dtype(call.products[0].weight.dtype, shape, args, tiles, stream);
+}
+
+}  // namespace
+
+cudaError_t matmul(const MatmulCall& call, cudaStream_t stream) {
+  if (call.x_rows == 0) return cudaSuccess;
+  if (call.effect == Effect::swiglu) {
+    const DType gate = call.products[0].weight.dtype, up = call.products[1].weight.dtype;
+    if (is_float(gate) && is_float(up)) return matmul_float(call, stream);
+    if (gate != up) return mixed_swiglu(call, stream);
+    return multiply(call, stream);
+  }
+  bool done[3] = {};
+  for (int first = 0; first < call.count; ++first) {
+    if (done[first]) continue;
+    // One launch for all products of this one's dtype, or of any float dtype.
+    const DType dtype = call.products[first].weight.dtype;
+    MatmulCall part = call;
+    part.count = 0;
+    for (int i = first; i < call.count; ++i) {
+      const DType other = call.products[i].weight.dtype;
+      if (other != dtype && !(is_float(dtype) && is_float(other))) continue;
+      part.products[part.count++] = call.products[i];
+      done[i] = true;
+    }
+    const cudaError_t error = is_float(dtype) ? matmul_float(part, stream) : multiply(part, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream) {
+  if (call.entries == 0) return cudaSuccess;
+  const bool swiglu = call.effect == Effect::swiglu;
+  if (is_float(call.dtype) && (!swiglu || is_float(call.up_dtype))) return matmul_experts_float(call, stream);
+  if (swiglu && call.dtype != call.up_dtype) return mixed_swiglu(call, stream);
+  TileArgs args;
+  args.effect = call.effect;
+  args.cols = call.cols;
+  args.x = call.x_q8;
+  args.y_q8 = call.y_q8;
+  args.sorted = call.sorted;
+  args.expert_first = call.expert_first;
+  args.experts = call.experts;
+  args.address_stride = call.address_stride;
+  args.entries_per_x = call.entries_per_x;
+  TileProduct& product = args.products[0];
+  product.weight = call.weight;
+  product.up = swiglu ? call.up : nullptr;
+  product.y = call.y;
+  product.y_stride = call.rows;
+  product.rows = call.rows;
+  const Shape shape = matmul_forced_shape >= 0 ? static_cast<Shape>(matmul_forced_shape) : Shape::tile_128x32;
+  // An expert's last tile may be part empty, and experts without entries have none.
+  const int width = kShapeWidth[static_cast<int>(shape)];
+  const int tiles = std::min(call.entries / width + std::min(call.experts, call.entries), call.entries);
+  return launch_dtype(call.dtype, shape, args, tiles, stream);
+}
+
+}  // namespace millrace::kernels::cuda
