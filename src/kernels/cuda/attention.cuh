@@ -1,0 +1,34 @@
+// What the two paths of attention share: few rows (attention.cu) and tiles of rows (attention_tile.cu). Both compute
+// the same sums in the same order, so a row gets the same bits from either; the order stands at AttentionCall.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace millrace::kernels::cuda {
+
+constexpr int kKvBlock = 64;  // tokens of a block of the cache
+static_assert(kAttentionChunk == 2 * kKvBlock);
+
+__device__ __forceinline__ float widen(__half v) { return __half2float(v); }
+__device__ __forceinline__ float widen(float v) { return v; }
+
+/// The first key of the cache that a row at `position` sees.
+__device__ __forceinline__ int first_visible(int position, int window) {
+  return window > 0 ? max(position - window + 1, 0) : 0;
+}
+
+/// Where head `kv_head` of a 64-token block of `sequence` lies; `offset` is the view's k_offset or v_offset.
+__device__ __forceinline__ const std::byte* kv_block(const KvView& kv, int sequence, int block, std::int64_t offset,
+                                                     int kv_head) {
+  return kv.blocks[static_cast<std::int64_t>(sequence) * kv.max_blocks + block] + offset + kv_head * kv.head_bytes;
+}
+
+/// The tile path. f32_out: where the float32 result goes (call.out or workspace), or null; q8: call.out_q8 or none.
+cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,33 @@
+// exp_f32 and silu on the device: kernels.h's, operation for operation, so that GPU and CPU give the same bits.
+// Compiled with --fmad=false: an expression a * b + c rounds twice.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace millrace::kernels::cuda {
+
+/// 2^n for n in [-126, 127], given n's low bits.
+__device__ __forceinline__ float power_of_two(unsigned n) { return __uint_as_float((n << 23) + (127u << 23)); }
+
+/// e^x. See exp_of in kernels/cpu/ops_body.h for the mathematics.
+__device__ __forceinline__ float exp_f32(float x) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  x = -104.0f > x ? -104.0f : x;         // a NaN passes
+  x = 89.0f < x ? 89.0f : x;
+  const float shifted = __fmaf_rn(x, 0x1.715476p+0f, kRound);
+  const float n = shifted - kRound;
+  const unsigned power = __float_as_uint(shifted) - __float_as_uint(kRound);
+  float r = __fmaf_rn(n, -0x1.62e43p-1f, x);
+  r = __fmaf_rn(n, 0x1.05c61p-29f, r);
+  float q = __fmaf_rn(r, 0x1.6d110ap-10f, 0x1.120b6ep-7f);
+  q = __fmaf_rn(r, q, 0x1.55551ap-5f);
+  q = __fmaf_rn(r, q, 0x1.5554dcp-3f);
+  q = __fmaf_rn(r, q, 0.5f);
+  const float p = __fmaf_rn(r * r, q, r) + 1.0f;
+  const unsigned first = static_cast<unsigned>(static_cast<int>(power) >> 1);
+  return p * power_of_two(first) * power_of_two(power - first);
+}
+
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + exp_f32(0.0f - x)); }
+
+}  // namespace millrace::kernels::cuda

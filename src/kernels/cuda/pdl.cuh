@@ -1,0 +1,71 @@
+// Programmatic dependent launch: a kernel's blocks may be placed while its predecessor in the stream still runs, which
+// hides launch gaps. Rules for every kernel launched so: all threads call wait_for_predecessor() before they touch what
+// an earlier kernel wrote or still reads, and in every block (a kernel that ends has then waited for all before it);
+// allow_successor() may come at any time, best first of all. Before compute capability 9.0 both do nothing and launches
+// are plain. Thread-safety: pure but for the stream.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstddef>
+
+namespace millrace::kernels::cuda {
+
+__device__ __forceinline__ void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void allow_successor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// True if the current device overlaps dependent launches. Asked of the driver once a device.
+inline bool overlaps_launches() {
+  constexpr int kDevices = 64;
+  static std::atomic<signed char> known[kDevices];  // 0: not asked, 1: no, 2: yes
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= kDevices) return false;
+  signed char answer = known[device].load(std::memory_order_relaxed);
+  if (answer == 0) {
+    int major = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) return false;
+    answer = major >= 9 ? 2 : 1;
+    known[device].store(answer, std::memory_order_relaxed);
+  }
+  return answer == 2;
+}
+
+template <typename... Params, typename... Args>
+cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+                   const Args&... args) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlaps_launches() ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, Params(args)...);
+}
+
+/// As launch, for a kernel that takes more than 48 KiB of shared memory.
+template <typename... Params, typename... Args>
+cudaError_t launch_large(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                         cudaStream_t stream, const Args&... args) {
+  if (shared_bytes > 48 * 1024) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  return launch(kernel, grid, block, shared_bytes, stream, args...);
+}
+
+}  // namespace millrace::kernels::cuda

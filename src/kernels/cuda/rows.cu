@@ -1,0 +1,520 @@
+// Ops that work row by row: embedding, RMS norm with int8 quantization, sums, and what prepares queries, keys and
+// values for attention. Contracts in cuda_kernels.h.
+//
+// A row's result does not depend on how many rows share the launch: whatever is summed is summed inside one block (RMS
+// norm) or one warp (the norm of a head), in an order that follows from the row's length alone.
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/quantize.cuh"
+#include "tensor/blocks.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+__device__ __forceinline__ float half_bits(std::uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+
+__device__ __forceinline__ float sum_over_warp(float v) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
+  return v;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Embedding: one thread an element, each product rounded as decode_row of tensor/codec.h rounds it.
+
+// Eight entries of a codebook as one number, so that a thread looks them up by a shift.
+constexpr unsigned long long packed(const std::int8_t* codebook) {
+  unsigned long long all = 0;
+  for (int i = 0; i < 8; ++i) all |= static_cast<unsigned long long>(static_cast<std::uint8_t>(codebook[i])) << (8 * i);
+  return all;
+}
+constexpr unsigned long long kIq4Low = packed(kIq4Codebook), kIq4High = packed(kIq4Codebook + 8);
+constexpr unsigned long long kMxfp4Low = packed(kMxfp4Codebook), kMxfp4High = packed(kMxfp4Codebook + 8);
+
+__device__ float codebook(unsigned long long low, unsigned long long high, int q) {
+  return static_cast<float>(static_cast<signed char>((q < 8 ? low : high) >> (8 * (q & 7))));
+}
+
+// Byte j % 16 of a simple block of 4-bit values, and which nibble of it is element j.
+__device__ int nibble(const std::uint8_t* qs, int j) { return (qs[j % 16] >> (4 * (j / 16))) & 15; }
+
+template <typename Block>
+__device__ int five_bits(const Block& block, int j) {
+  return nibble(block.qs, j) | static_cast<int>((block.qh >> j) & 1) << 4;
+}
+
+__device__ float element(const BlockQ4_0& block, int j) {
+  return half_bits(block.d) * static_cast<float>(nibble(block.qs, j) - 8);
+}
+__device__ float element(const BlockQ4_1& block, int j) {
+  return half_bits(block.d) * static_cast<float>(nibble(block.qs, j)) + half_bits(block.m);
+}
+__device__ float element(const BlockQ5_0& block, int j) {
+  return half_bits(block.d) * static_cast<float>(five_bits(block, j) - 16);
+}
+__device__ float element(const BlockQ5_1& block, int j) {
+  return half_bits(block.d) * static_cast<float>(five_bits(block, j)) + half_bits(block.m);
+}
+__device__ float element(const BlockQ8_0& block, int j) { return half_bits(block.d) * static_cast<float>(block.qs[j]); }
+__device__ float element(const BlockIQ4_NL& block, int j) {
+  return half_bits(block.d) * codebook(kIq4Low, kIq4High, nibble(block.qs, j));
+}
+__device__ float element(const BlockMXFP4& block, int j) {
+  const unsigned e = block.e;
+  const float d = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+  return d * codebook(kMxfp4Low, kMxfp4High, nibble(block.qs, j));
+}
+
+__device__ int two_bits(const std::uint8_t* qs, int j) {
+  return (qs[32 * (j / 128) + j % 32] >> (2 * (j / 32 % 4))) & 3;
+}
+
+__device__ float element(const BlockQ2_K& block, int j) {
+  const int s = block.scales[j / 16];
+  const float scale = half_bits(block.d) * static_cast<float>(s & 15);
+  const float min = half_bits(block.dmin) * static_cast<float>(s >> 4);
+  return scale * static_cast<float>(two_bits(block.qs, j)) - min;
+}
+__device__ float element(const BlockQ3_K& block, int j) {
+  const int s = j / 16;
+  const int low = s < 8 ? block.scales[s] & 15 : block.scales[s - 8] >> 4;
+  const int high = (block.scales[8 + s % 4] >> (2 * (s / 4))) & 3;
+  const float scale = half_bits(block.d) * static_cast<float>((low | high << 4) - 32);
+  const int third = (block.hmask[j % 32] >> (j / 32)) & 1;
+  return scale * static_cast<float>((two_bits(block.qs, j) | third << 2) - 4);
+}
+
+// Scale and min of sub-block s of a Q4_K or Q5_K block.
+__device__ int2 scale_and_min(const std::uint8_t* packed_scales, int s) {
+  const std::uint8_t* p = packed_scales + s % 4;
+  if (s < 4) return make_int2(p[0] & 63, p[4] & 63);
+  return make_int2((p[8] & 15) | (p[0] >> 6) << 4, (p[8] >> 4) | (p[4] >> 6) << 4);
+}
+template <typename Block>
+__device__ float k_element(const Block& block, int s, int q) {
+  const int2 sm = scale_and_min(block.scales, s);
+  const float scale = half_bits(block.d) * static_cast<float>(sm.x);
+  const float min = half_bits(block.dmin) * static_cast<float>(sm.y);
+  return scale * static_cast<float>(q) - min;
+}
+__device__ float element(const BlockQ4_K& block, int j) {
+  const int s = j / 32;
+  return k_element(block, s, (block.qs[32 * (s / 2) + j % 32] >> (4 * (s % 2))) & 15);
+}
+__device__ float element(const BlockQ5_K& block, int j) {
+  const int s = j / 32;
+  const int low = (block.qs[32 * (s / 2) + j % 32] >> (4 * (s % 2))) & 15;
+  return k_element(block, s, low | ((block.qh[j % 32] >> s) & 1) << 4);
+}
+__device__ float element(const BlockQ6_K& block, int j) {
+  const int half = j / 128, part = j / 32 % 4, i = j % 32;
+  const float scale = half_bits(block.d) * static_cast<float>(block.scales[j / 16]);
+  const int low = (block.ql[64 * half + 32 * (part % 2) + i] >> (4 * (part / 2))) & 15;
+  const int high = (block.qh[32 * half + i] >> (2 * part)) & 3;
+  return scale * static_cast<float>((low | high << 4) - 32);
+}
+__device__ float element(const BlockIQ4_XS& block, int j) {
+  const int s = j / 32;
+  const int low = (block.scales_l[s / 2] >> (4 * (s % 2))) & 15;
+  const int high = (block.scales_h >> (2 * s)) & 3;
+  const float scale = half_bits(block.d) * static_cast<float>((low | high << 4) - 32);
+  return scale * codebook(kIq4Low, kIq4High, nibble(block.qs + 16 * s, j % 32));
+}
+
+template <typename Block, int kElements>
+__device__ float element_of(const std::byte* row, int i) {
+  static_assert(alignof(Block) == 1, "rows have any alignment");
+  return element(reinterpret_cast<const Block*>(row)[i / kElements], i % kElements);
+}
+
+__device__ float element(DType dtype, const std::byte* row, int i) {
+  switch (dtype) {
+    case DType::f32:
+      return reinterpret_cast<const float*>(row)[i];
+    case DType::f16:
+      return half_bits(reinterpret_cast<const std::uint16_t*>(row)[i]);
+    case DType::bf16:
+      return __uint_as_float(static_cast<unsigned>(reinterpret_cast<const std::uint16_t*>(row)[i]) << 16);
+    case DType::q4_0:
+      return element_of<BlockQ4_0, kBlock>(row, i);
+    case DType::q4_1:
+      return element_of<BlockQ4_1, kBlock>(row, i);
+    case DType::q5_0:
+      return element_of<BlockQ5_0, kBlock>(row, i);
+    case DType::q5_1:
+      return element_of<BlockQ5_1, kBlock>(row, i);
+    case DType::q8_0:
+      return element_of<BlockQ8_0, kBlock>(row, i);
+    case DType::iq4_nl:
+      return element_of<BlockIQ4_NL, kBlock>(row, i);
+    case DType::mxfp4:
+      return element_of<BlockMXFP4, kBlock>(row, i);
+    case DType::q2_k:
+      return element_of<BlockQ2_K, kSuperBlock>(row, i);
+    case DType::q3_k:
+      return element_of<BlockQ3_K, kSuperBlock>(row, i);
+    case DType::q4_k:
+      return element_of<BlockQ4_K, kSuperBlock>(row, i);
+    case DType::q5_k:
+      return element_of<BlockQ5_K, kSuperBlock>(row, i);
+    case DType::q6_k:
+      return element_of<BlockQ6_K, kSuperBlock>(row, i);
+    case DType::iq4_xs:
+      return element_of<BlockIQ4_XS, kSuperBlock>(row, i);
+    default:
+      return 0;  // not reached: such weights are never given
+  }
+}
+
+constexpr int kEmbedThreads = 256;
+
+__global__ void embed_kernel(const std::byte* const* address, DType dtype, std::int64_t row_bytes,
+                             const std::int32_t* tokens, int cols, float* out) {
+  allow_successor();
+  wait_for_predecessor();
+  const int i = static_cast<int>(blockIdx.y) * kEmbedThreads + static_cast<int>(threadIdx.x);
+  if (i >= cols) return;
+  const std::int64_t row = blockIdx.x;
+  out[row * cols + i] = element(dtype, *address + tokens[row] * row_bytes, i);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// RMS norm
+
+constexpr int kNormThreads = 512;
+
+// The sum over the block, the same bits in every thread.
+__device__ float sum_over_block(float v) {
+  __shared__ alignas(16) float warps[kNormThreads / kWarp];
+  v = sum_over_warp(v);
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = v;
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kNormThreads / kWarp; i += 4) {
+    const float4 w = *reinterpret_cast<const float4*>(warps + i);
+    sum += (w.x + w.y) + (w.z + w.w);
+  }
+  return sum;
+}
+
+__device__ __forceinline__ float norm_scale(float squares, int cols, float eps) {
+  return 1.0f / sqrtf(squares / static_cast<float>(cols) + eps);
+}
+
+// A block a row, held in registers: float4 number tid + kNormThreads * i in x[i]. cols is a multiple of 4, and of 32 if
+// there is an int8 result.
+template <int kVectors>
+__global__ void __launch_bounds__(kNormThreads)
+    rms_norm_kernel(const float* x, const std::int32_t* x_index, const std::byte* const* weight, int cols, float eps,
+                    float* out, Q8 q8) {
+  allow_successor();
+  const int count = cols / 4;
+  const auto* w_at = reinterpret_cast<const float4*>(*weight);
+  float4 w[kVectors], v[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {  // a weight, that no earlier kernel of the pass writes
+    const int at = static_cast<int>(threadIdx.x) + kNormThreads * i;
+    w[i] = at < count ? w_at[at] : make_float4(0, 0, 0, 0);
+  }
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.x;
+  const auto* x_at = reinterpret_cast<const float4*>(x + (x_index ? x_index[row] : row) * cols);
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + kNormThreads * i;
+    v[i] = at < count ? x_at[at] : make_float4(0, 0, 0, 0);
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    squares = __fmaf_rn(v[i].x, v[i].x, squares);
+    squares = __fmaf_rn(v[i].y, v[i].y, squares);
+    squares = __fmaf_rn(v[i].z, v[i].z, squares);
+    squares = __fmaf_rn(v[i].w, v[i].w, squares);
+  }
+  const float scale = norm_scale(sum_over_block(squares), cols, eps);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + kNormThreads * i;
+    if (at >= count) break;
+    const float y[4] = {v[i].x * scale * w[i].x, v[i].y * scale * w[i].y, v[i].z * scale * w[i].z,
+                        v[i].w * scale * w[i].w};
+    if (out) reinterpret_cast<float4*>(out + row * cols)[at] = make_float4(y[0], y[1], y[2], y[3]);
+    if (q8.q) {
+      const std::int64_t block = row * (cols / 32) + at / 8;
+      quantize_block(y, q8.q + 32 * block, q8.scale + block);
+    }
+  }
+}
+
+// The same for rows of any length, read twice.
+__global__ void __launch_bounds__(kNormThreads)
+    rms_norm_any_kernel(const float* x, const std::int32_t* x_index, const std::byte* const* weight, int cols,
+                        float eps, float* out, Q8 q8) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.x;
+  const float* from = x + (x_index ? x_index[row] : row) * cols;
+  const float* w = reinterpret_cast<const float*>(*weight);
+  float squares = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kNormThreads) {
+    squares = __fmaf_rn(from[i], from[i], squares);
+  }
+  const float scale = norm_scale(sum_over_block(squares), cols, eps);
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kNormThreads) {
+    const float y[1] = {from[i] * scale * w[i]};
+    if (out) out[row * cols + i] = y[0];
+    if (q8.q) {
+      const std::int64_t block = row * (cols / 32) + i / 32;
+      quantize_block(y, q8.q + 32 * block, q8.scale + block);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Elementwise ops
+
+constexpr int kThreads = 256;
+
+// Eight threads a block of 32. `aligned`: rows start at multiples of 16 bytes.
+__global__ void quantize_q8_kernel(const float* x, std::int64_t x_stride, std::int64_t blocks, int row_blocks,
+                                   bool aligned, Q8 out) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t block = thread / 8;
+  if (block >= blocks) return;
+  const float* from = x + block / row_blocks * x_stride + block % row_blocks * 32 + thread % 8 * 4;
+  float v[4];
+  if (aligned) {
+    const float4 all = *reinterpret_cast<const float4*>(from);
+    v[0] = all.x, v[1] = all.y, v[2] = all.z, v[3] = all.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = from[i];
+  }
+  quantize_block(v, out.q + 32 * block, out.scale + block);
+}
+
+struct Add {
+  static __device__ float of(float x, float y) { return x + y; }
+};
+struct SiluMul {
+  static __device__ float of(float gate, float up) { return silu(gate) * up; }
+};
+
+/// x = Op(x, y), four elements a thread.
+template <typename Op>
+__global__ void elementwise_kernel(float* x, const float* y, std::int64_t n) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t i = 4 * (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x);
+  if (i + 4 <= n) {
+    auto* at = reinterpret_cast<float4*>(x + i);
+    const float4 a = *at, b = *reinterpret_cast<const float4*>(y + i);
+    *at = make_float4(Op::of(a.x, b.x), Op::of(a.y, b.y), Op::of(a.z, b.z), Op::of(a.w, b.w));
+  } else {
+    for (std::int64_t j = i; j < n; ++j) x[j] = Op::of(x[j], y[j]);
+  }
+}
+
+unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+
+template <typename Op>
+cudaError_t elementwise(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
+  if (n <= 0) return cudaSuccess;
+  return launch(elementwise_kernel<Op>, dim3(blocks_for((n + 3) / 4)), dim3(kThreads), 0, stream, x, y, n);
+}
+
+__global__ void gather_rows_kernel(const float* x, const std::int32_t* index, int cols, float* out) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.x;
+  const float* from = x + static_cast<std::int64_t>(index[row]) * cols;
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kThreads) out[row * cols + i] = from[i];
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Queries, keys and values before attention
+
+constexpr int kKvBlock = 64;
+constexpr int kMostHeadDim = 256;
+
+// Blocks take `block_heads` x `block_rows` pairs of the pass's rows and of the heads of q, k and v, these in this
+// order; a warp works on a pair. For prompts a block takes many rows of one head: keys then lie next to each other in a
+// channel of the cache, and are stored together though the cache is channel-major.
+template <typename T>
+__global__ void rope_store_kernel(RopeStoreCall call, int block_heads, int block_rows) {
+  extern __shared__ float tiles[];  // [block_heads, block_rows, head_dim + 1]
+  __shared__ T* key_at[kWarp];      // where channel 0 of a pair's key goes; null: the pair has none
+  allow_successor();
+  const int head_dim = call.kv.head_dim, kv_heads = call.kv.kv_heads, heads = call.heads;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  const int first_row = static_cast<int>(blockIdx.x) * block_rows,
+            first_head = static_cast<int>(blockIdx.y) * block_heads;
+  const int pairs = block_heads * block_rows;
+
+  // All pairs of a warp are of one head (a block has one head or one row, and then no more pairs than warps).
+  constexpr int kEach = kMostHeadDim / kWarp;
+  const int head = first_head + (block_rows == 1 ? warp : 0);
+  const bool is_q = head < heads, is_k = !is_q && head < heads + kv_heads;
+  const std::byte* const* norm = is_q ? call.q_norm : is_k ? call.k_norm : nullptr;
+  float w[kEach];
+  if (norm) {  // a weight, that no earlier kernel of the pass writes
+    const float* weight = reinterpret_cast<const float*>(*norm);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) w[i] = lane + kWarp * i < head_dim ? weight[lane + kWarp * i] : 0.0f;
+  }
+  wait_for_predecessor();
+
+  for (int pair = warp; pair < pairs; pair += warps) {
+    if (lane == 0) key_at[pair] = nullptr;
+    const int row = first_row + pair % block_rows;
+    if (row >= call.rows.rows || head >= heads + 2 * kv_heads) continue;
+    const int kv_head = is_q ? 0 : (head - heads) % kv_heads;
+    float* from = is_q ? call.q + (static_cast<std::int64_t>(row) * heads + head) * head_dim
+                  : is_k
+                      ? const_cast<float*>(call.k) + (static_cast<std::int64_t>(row) * kv_heads + kv_head) * head_dim
+                      : const_cast<float*>(call.v) + (static_cast<std::int64_t>(row) * kv_heads + kv_head) * head_dim;
+    float v[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) v[i] = lane + kWarp * i < head_dim ? from[lane + kWarp * i] : 0.0f;
+    std::byte* block = nullptr;  // of this head, K or V
+    int slot = 0;
+    if (!is_q) {
+      const int position = call.rows.position[row];
+      const std::int64_t entry =
+          static_cast<std::int64_t>(call.rows.sequence[row]) * call.kv.max_blocks + position / kKvBlock;
+      block = const_cast<std::byte*>(call.kv.blocks[entry]) + (is_k ? call.kv.k_offset : call.kv.v_offset) +
+              kv_head * call.kv.head_bytes;
+      slot = position % kKvBlock;
+    }
+    if (!is_q && !is_k) {
+      T* to = reinterpret_cast<T*>(block) + slot * head_dim;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (lane + kWarp * i < head_dim) to[lane + kWarp * i] = static_cast<T>(v[i]);
+      }
+      continue;
+    }
+    if (norm) {
+      float squares = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) squares = __fmaf_rn(v[i], v[i], squares);
+      const float scale = norm_scale(sum_over_warp(squares), head_dim, call.eps);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) v[i] = v[i] * scale * w[i];
+    }
+    float* tile = tiles + pair * (head_dim + 1);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (lane + kWarp * i < head_dim) tile[lane + kWarp * i] = v[i];
+    }
+    __syncwarp();
+    const int half = call.rotary / 2, step = call.neox ? 1 : 2, distance = call.neox ? half : 1;
+    const float2* cos_sin = reinterpret_cast<const float2*>(call.cos_sin) + static_cast<std::int64_t>(row) * half;
+    for (int i = lane; i < half; i += kWarp) {
+      const float2 t = cos_sin[i];
+      const float a = tile[step * i], b = tile[step * i + distance];
+      tile[step * i] = __fmaf_rn(a, t.x, -(b * t.y));
+      tile[step * i + distance] = __fmaf_rn(a, t.y, b * t.x);
+    }
+    __syncwarp();
+    if (is_q) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (lane + kWarp * i < head_dim) from[lane + kWarp * i] = tile[lane + kWarp * i];
+      }
+    } else if (lane == 0) {
+      key_at[pair] = reinterpret_cast<T*>(block) + slot;
+    }
+  }
+  __syncthreads();
+  if (first_head + block_heads <= heads || first_head >= heads + kv_heads) return;
+  // Neighbouring threads store neighbouring rows; with one row a head, neighbouring channels.
+  const int shift = 31 - __clz(block_rows);  // block_rows is a power of two
+  for (int pair0 = 0; pair0 < pairs; pair0 += block_rows) {
+    for (int e = static_cast<int>(threadIdx.x); e < block_rows * head_dim; e += static_cast<int>(blockDim.x)) {
+      const int pair = pair0 + (e & (block_rows - 1)), channel = e >> shift;
+      T* at = key_at[pair];
+      if (at) at[channel * kKvBlock] = static_cast<T>(tiles[pair * (head_dim + 1) + channel]);
+    }
+  }
+}
+
+template <typename T>
+cudaError_t rope_store_as(const RopeStoreCall& call, cudaStream_t stream) {
+  const int heads = call.heads + 2 * call.kv.kv_heads;
+  const bool many = call.rows.rows >= 64;
+  const int block_heads = many ? 1 : 4, block_rows = many ? 32 : 1, threads = many ? 256 : 128;
+  const dim3 grid((call.rows.rows + block_rows - 1) / block_rows, (heads + block_heads - 1) / block_heads);
+  const std::size_t shared_bytes = sizeof(float) * block_heads * block_rows * (call.kv.head_dim + 1);
+  return launch(rope_store_kernel<T>, grid, dim3(threads), shared_bytes, stream, call, block_heads, block_rows);
+}
+
+}  // namespace
+
+cudaError_t embed(const Matrix& table, const std::int32_t* tokens, std::int32_t rows, std::int32_t cols, float* out,
+                  cudaStream_t stream) {
+  if (rows <= 0) return cudaSuccess;
+  const dim3 grid(rows, (cols + kEmbedThreads - 1) / kEmbedThreads);
+  return launch(embed_kernel, grid, dim3(kEmbedThreads), 0, stream, table.address, table.dtype,
+                row_bytes(table.dtype, cols), tokens, cols, out);
+}
+
+cudaError_t rms_norm(const float* x, const std::int32_t* x_index, const std::byte* const* weight, std::int32_t rows,
+                     std::int32_t cols, float eps, float* out, Q8 q8, cudaStream_t stream) {
+  if (rows <= 0) return cudaSuccess;
+  const auto run = [&](auto* kernel) {
+    return launch(kernel, dim3(rows), dim3(kNormThreads), 0, stream, x, x_index, weight, cols, eps, out, q8);
+  };
+  const int vectors = (cols / 4 + kNormThreads - 1) / kNormThreads;
+  if (cols % 4 != 0 || vectors > 8) return run(rms_norm_any_kernel);
+  if (vectors <= 1) return run(rms_norm_kernel<1>);
+  if (vectors == 2) return run(rms_norm_kernel<2>);
+  if (vectors <= 4) return run(rms_norm_kernel<4>);
+  return run(rms_norm_kernel<8>);
+}
+
+cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std::int32_t cols, Q8 out,
+                        cudaStream_t stream) {
+  const std::int64_t blocks = static_cast<std::int64_t>(rows) * (cols / 32);
+  if (blocks <= 0) return cudaSuccess;
+  const bool aligned = x_stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
+  return launch(quantize_q8_kernel, dim3(blocks_for(blocks * 8)), dim3(kThreads), 0, stream, x, x_stride, blocks,
+                cols / 32, aligned, out);
+}
+
+cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
+  return elementwise<Add>(x, y, n, stream);
+}
+
+cudaError_t silu_mul(float* gate, const float* up, std::int64_t n, cudaStream_t stream) {
+  return elementwise<SiluMul>(gate, up, n, stream);
+}
+
+cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
+                        cudaStream_t stream) {
+  if (rows <= 0) return cudaSuccess;
+  return launch(gather_rows_kernel, dim3(rows), dim3(kThreads), 0, stream, x, index, cols, out);
+}
+
+cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream) {
+  if (call.rows.rows <= 0) return cudaSuccess;
+  return call.kv.dtype == DType::f16 ? rope_store_as<__half>(call, stream) : rope_store_as<float>(call, stream);
+}
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,339 @@
+// Attention on the GPU: both paths against a plain host version of the contract in cuda_kernels.h, bit for bit, and
+// that against softmax in double precision.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "cuda/on_device.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/kernels.h"
+#include "tensor/codec.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+using test::Array;
+using test::normal_floats;
+using test::ok;
+using test::same;
+using test::same_bits;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Case {
+  int heads, kv_heads, head_dim;
+  DType dtype;
+  int window;
+  /// Rows in order: runs of consecutive positions of a sequence, {sequence, first position, rows}.
+  struct Run {
+    int sequence, first, rows;
+  };
+  std::vector<Run> runs;
+  int max_position;
+};
+
+std::string name(const Case& c) {
+  return ::testing::PrintToString(c.heads) + "/" + ::testing::PrintToString(c.kv_heads) + " heads of " +
+         ::testing::PrintToString(c.head_dim) + (c.dtype == DType::f16 ? " f16" : " f32") + ", window " +
+         ::testing::PrintToString(c.window) + ", first row at " + ::testing::PrintToString(c.runs[0].first);
+}
+
+/// A pass over a cache of random keys and values. What no row sees is NaN, blocks that no row sees have no address.
+class Pass {
+ public:
+  Pass(const Case& c, std::uint32_t seed) : c_(c), random_(seed) {
+    for (const auto& run : c.runs) {
+      for (int i = 0; i < run.rows; ++i) sequence_.push_back(run.sequence), position_.push_back(run.first + i);
+    }
+    rows_ = static_cast<int>(position_.size());
+    q_ = normal_floats(size(), random_);
+    fill_cache();
+    make_tiles();
+  }
+
+  /// What the contract says.
+  std::vector<float> want() const {
+    std::vector<float> out(size());
+    for (int r = 0; r < rows_; ++r) {
+      for (int h = 0; h < c_.heads; ++h) attend(r, h, &out[index(r, h)]);
+    }
+    return out;
+  }
+  /// The largest error of `out` against softmax in double precision, relative to the largest value.
+  double error(const std::vector<float>& out) const {
+    double worst = 0;
+    for (int r = 0; r < rows_; ++r) {
+      for (int h = 0; h < c_.heads; ++h) {
+        const auto exact = attend_in_double(r, h);
+        for (int d = 0; d < c_.head_dim; ++d) {
+          worst = std::max(
+              worst, std::abs(exact[static_cast<std::size_t>(d)] - out[index(r, h) + static_cast<std::size_t>(d)]));
+        }
+      }
+    }
+    return worst;
+  }
+
+  struct Result {
+    std::vector<float> out;
+    std::vector<std::int8_t> q;
+    std::vector<Q8Scale> scale;
+  };
+  /// By tiles or row by row; max_position as the case has it or larger. Runs twice and gives the second result.
+  Result run(bool tiled, int max_position, bool with_f32) const {
+    const Array<std::byte> memory(cache_);
+    std::vector<const std::byte*> blocks;
+    for (const std::int64_t place : places_)
+      blocks.push_back(place < 0 ? nullptr : memory.get() + place * block_bytes());
+    const Array<const std::byte*> blocks_at(blocks);
+    const Array<float> q(q_), out(size());
+    const Array<std::int32_t> sequence(sequence_), position(position_);
+    const Array<int4> tiles(tiles_);
+    const std::size_t bytes = attention_workspace_bytes(rows_, c_.heads, c_.head_dim, tiled ? 0 : max_position);
+    const Array<std::byte> workspace(bytes);
+    ok(cudaMemset(workspace.get(), 0, attention_tickets_bytes()));
+    const Array<std::int8_t> q8(size());
+    const Array<Q8Scale> scale(size() / 32);
+    AttentionCall call;
+    call.rows = {rows_, nullptr, sequence.get(), position.get()};
+    call.kv = {blocks_at.get(), max_blocks(), k_offset(), v_offset(), head_bytes(), c_.dtype, c_.kv_heads, c_.head_dim};
+    call.q = q.get();
+    call.heads = c_.heads;
+    call.scale = scale_();
+    call.window = c_.window;
+    call.out = with_f32 ? out.get() : nullptr;
+    if (quantized()) call.out_q8 = {q8.get(), scale.get()};
+    call.max_position = max_position;
+    if (tiled) call.tiles = tiles.get(), call.tile_count = static_cast<std::int32_t>(tiles_.size());
+    call.workspace = workspace.get();
+    ok(attention(call, nullptr));
+    ok(attention(call, nullptr));
+    return {out.host(), q8.host(), scale.host()};
+  }
+  ::testing::AssertionResult quantizes(const Result& result, const std::vector<float>& x) const {
+    if (!quantized()) return ::testing::AssertionSuccess();
+    const std::int64_t cols = c_.heads * c_.head_dim;
+    std::vector<std::byte> memory(static_cast<std::size_t>(kernels::q8_bytes(rows_, cols)));
+    const Q8Rows want = kernels::q8_rows_at(memory.data(), rows_, cols);
+    kernels::table(device::Isa::plain).quantize_q8(x.data(), cols, rows_, cols, want);
+    for (std::size_t i = 0; i < result.q.size(); ++i) {
+      if (result.q[i] != want.q[i]) return ::testing::AssertionFailure() << "int8 " << i << " differs";
+    }
+    for (std::size_t b = 0; b < result.scale.size(); ++b) {
+      const Q8Scale& s = result.scale[b];
+      if (!same(s.d, want.d[b]) || s.s16[0] != want.sum16[2 * b] || s.s16[1] != want.sum16[2 * b + 1]) {
+        return ::testing::AssertionFailure() << "scale " << b << " differs";
+      }
+    }
+    return ::testing::AssertionSuccess();
+  }
+
+ private:
+  bool quantized() const { return c_.heads * c_.head_dim % 32 == 0; }
+  std::size_t size() const {
+    return static_cast<std::size_t>(rows_) * static_cast<std::size_t>(c_.heads * c_.head_dim);
+  }
+  std::size_t index(int row, int head) const { return static_cast<std::size_t>((row * c_.heads + head) * c_.head_dim); }
+  int group() const { return c_.heads / c_.kv_heads; }
+  float scale_() const { return 1 / std::sqrt(static_cast<float>(c_.head_dim)); }
+  int max_blocks() const { return (c_.max_position + 63) / 64; }
+  int element() const { return c_.dtype == DType::f16 ? 2 : 4; }
+  std::int64_t head_bytes() const { return 64 * c_.head_dim * element(); }
+  std::int64_t k_offset() const { return 256; }
+  std::int64_t v_offset() const { return k_offset() + head_bytes() * c_.kv_heads; }
+  std::int64_t block_bytes() const { return v_offset() + head_bytes() * c_.kv_heads; }
+  int first_key(int row) const {
+    return c_.window > 0 ? std::max(position_[static_cast<std::size_t>(row)] - c_.window + 1, 0) : 0;
+  }
+
+  void fill_cache() {
+    const int sequences = 1 + *std::max_element(sequence_.begin(), sequence_.end());
+    const std::size_t entries = static_cast<std::size_t>(sequences * max_blocks());
+    std::vector<std::vector<bool>> seen(static_cast<std::size_t>(sequences));
+    for (auto& s : seen) s.resize(static_cast<std::size_t>(max_blocks()) * 64);
+    places_.assign(entries, -1);
+    for (int r = 0; r < rows_; ++r) {
+      const auto s = static_cast<std::size_t>(sequence_[static_cast<std::size_t>(r)]);
+      for (int key = first_key(r); key <= position_[static_cast<std::size_t>(r)]; ++key) {
+        seen[s][static_cast<std::size_t>(key)] = true;
+        places_[s * static_cast<std::size_t>(max_blocks()) + static_cast<std::size_t>(key / 64)] = 0;
+      }
+    }
+    std::vector<std::int64_t> order;
+    for (const std::int64_t p : places_) {
+      if (p == 0) order.push_back(static_cast<std::int64_t>(order.size()));
+    }
+    std::shuffle(order.begin(), order.end(), random_);
+    cache_.assign(order.size() * static_cast<std::size_t>(block_bytes()), std::byte{0xff});  // all NaN
+    keys_.resize(entries * 64 * static_cast<std::size_t>(c_.kv_heads * c_.head_dim));
+    values_.resize(keys_.size());
+    std::size_t next = 0;
+    for (std::size_t entry = 0; entry < entries; ++entry) {
+      if (places_[entry] < 0) continue;
+      places_[entry] = order[next++];
+      const auto s = entry / static_cast<std::size_t>(max_blocks());
+      const int first = static_cast<int>(entry % static_cast<std::size_t>(max_blocks())) * 64;
+      std::normal_distribution<float> normal;
+      for (int slot = 0; slot < 64; ++slot) {
+        if (!seen[s][static_cast<std::size_t>(first + slot)]) continue;
+        std::size_t at =
+            (entry * 64 + static_cast<std::size_t>(slot)) * static_cast<std::size_t>(c_.kv_heads * c_.head_dim);
+        for (int h = 0; h < c_.kv_heads; ++h) {
+          for (int d = 0; d < c_.head_dim; ++d) {
+            keys_[at] = put(places_[entry], k_offset(), h, d * 64 + slot, 2 * normal(random_));
+            values_[at++] = put(places_[entry], v_offset(), h, slot * c_.head_dim + d, normal(random_));
+          }
+        }
+      }
+    }
+  }
+  // Stores a value in the cache; gives it as it can be read there.
+  float put(std::int64_t place, std::int64_t offset, int head, int i, float value) {
+    std::byte* to = cache_.data() + place * block_bytes() + offset + head * head_bytes() + i * element();
+    const std::uint16_t half = f32_to_f16(value);
+    if (element() == 4) {
+      std::memcpy(to, &value, 4);
+      return value;
+    }
+    std::memcpy(to, &half, 2);
+    return f16_to_f32(half);
+  }
+  // Head `head` of a key or value of row r's sequence, widened: [head_dim].
+  const float* key_at(int r, int key, int head) const { return wide(keys_, r, key, head); }
+  const float* value_at(int r, int key, int head) const { return wide(values_, r, key, head); }
+  const float* wide(const std::vector<float>& all, int r, int key, int head) const {
+    const auto token = static_cast<std::size_t>(sequence_[static_cast<std::size_t>(r)] * max_blocks() * 64 + key);
+    return &all[(token * static_cast<std::size_t>(c_.kv_heads) + static_cast<std::size_t>(head)) *
+                static_cast<std::size_t>(c_.head_dim)];
+  }
+
+  void make_tiles() {
+    int row = 0;
+    for (const auto& run : c_.runs) {
+      for (int i = 0; i < run.rows; i += attention_tile_rows(group())) {
+        const int rows = std::min(run.rows - i, attention_tile_rows(group()));
+        tiles_.push_back({row + i, rows, run.sequence, run.first + i + rows - 1});
+      }
+      row += run.rows;
+    }
+  }
+
+  void attend(int r, int h, float* out) const {
+    const int position = position_[static_cast<std::size_t>(r)], oldest = first_key(r), kv = h / group();
+    const float* q = &q_[index(r, h)];
+    float most = -kInfinity, total = 0;
+    std::vector<float> sum(static_cast<std::size_t>(c_.head_dim)), acc(sum.size());
+    for (int chunk = oldest / kAttentionChunk; chunk <= position / kAttentionChunk; ++chunk) {
+      const int begin = std::max(oldest, chunk * kAttentionChunk);
+      const int end = std::min(position + 1, (chunk + 1) * kAttentionChunk);
+      float e[kAttentionChunk], m = -kInfinity, lanes[32] = {};
+      for (int key = begin; key < end; ++key) {
+        float s = 0;
+        for (int d = 0; d < c_.head_dim; ++d) s = std::fma(q[d], key_at(r, key, kv)[d], s);
+        e[key % kAttentionChunk] = s * scale_();
+        m = std::max(m, s * scale_());
+      }
+      std::fill(acc.begin(), acc.end(), 0.0f);
+      for (int key = begin; key < end; ++key) {
+        float& weight = e[key % kAttentionChunk];
+        weight = exp_f32(weight - m);
+        lanes[key % 32] += weight;
+        for (int d = 0; d < c_.head_dim; ++d) {
+          acc[static_cast<std::size_t>(d)] =
+              std::fma(weight, value_at(r, key, kv)[d], acc[static_cast<std::size_t>(d)]);
+        }
+      }
+      for (int half = 16; half > 0; half /= 2) {
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+      }
+      const float now = std::max(most, m), before = exp_f32(most - now), joins = exp_f32(m - now);
+      total = std::fma(total, before, lanes[0] * joins);
+      for (std::size_t d = 0; d < sum.size(); ++d) sum[d] = std::fma(sum[d], before, acc[d] * joins);
+      most = now;
+    }
+    for (std::size_t d = 0; d < sum.size(); ++d) out[d] = sum[d] / total;
+  }
+
+  std::vector<double> attend_in_double(int r, int h) const {
+    const int position = position_[static_cast<std::size_t>(r)], kv = h / group();
+    const float* q = &q_[index(r, h)];
+    std::vector<double> scores, sum(static_cast<std::size_t>(c_.head_dim));
+    double most = -1e300, total = 0;
+    for (int key = first_key(r); key <= position; ++key) {
+      double s = 0;
+      for (int d = 0; d < c_.head_dim; ++d) s += static_cast<double>(q[d]) * key_at(r, key, kv)[d];
+      scores.push_back(s * scale_());
+      most = std::max(most, scores.back());
+    }
+    for (int key = first_key(r); key <= position; ++key) {
+      const double e = std::exp(scores[static_cast<std::size_t>(key - first_key(r))] - most);
+      total += e;
+      for (int d = 0; d < c_.head_dim; ++d) sum[static_cast<std::size_t>(d)] += e * value_at(r, key, kv)[d];
+    }
+    for (double& v : sum) v /= total;
+    return sum;
+  }
+
+  Case c_;
+  std::mt19937 random_;
+  int rows_ = 0;
+  std::vector<std::int32_t> sequence_, position_;
+  std::vector<float> q_;
+  std::vector<std::byte> cache_;
+  std::vector<float> keys_, values_;  // [sequences, max_blocks * 64, kv_heads, head_dim]
+  std::vector<std::int64_t> places_;  // [sequences, max_blocks], -1: none
+  std::vector<int4> tiles_;
+};
+
+class CudaAttention : public test::OnDevice {
+ protected:
+  void check(const Case& c) {
+    SCOPED_TRACE(name(c));
+    const Pass pass(c, static_cast<std::uint32_t>(c.head_dim * 1000 + c.heads));
+    const auto want = pass.want();
+    EXPECT_LT(pass.error(want), 2e-5);
+    const auto few = pass.run(false, c.max_position, true);
+    EXPECT_TRUE(same_bits(few.out, want)) << "row by row";
+    EXPECT_TRUE(pass.quantizes(few, want)) << "row by row";
+    const auto roomy = pass.run(false, c.max_position + 6000, false);  // merged by the other kernel, int8 alone
+    EXPECT_TRUE(pass.quantizes(roomy, want)) << "row by row, many chunks";
+    const auto tiled = pass.run(true, c.max_position, true);
+    EXPECT_TRUE(same_bits(tiled.out, want)) << "by tiles";
+    EXPECT_TRUE(pass.quantizes(tiled, want)) << "by tiles";
+    EXPECT_TRUE(pass.quantizes(pass.run(true, c.max_position, false), want)) << "by tiles, int8 alone";
+  }
+};
+
+TEST_F(CudaAttention, EveryHeadDim) {
+  for (const int head_dim : {64, 80, 96, 128, 256}) {
+    for (const DType dtype : {DType::f16, DType::f32}) {
+      check({8, 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 130, 3}}, 256});
+    }
+  }
+}
+
+TEST_F(CudaAttention, EveryGroup) {
+  const int shapes[][2] = {{4, 4}, {4, 2}, {6, 2}, {10, 2}, {7, 1}, {16, 2}, {16, 1}, {71, 1}, {128, 1}};
+  for (const auto& [heads, kv_heads] : shapes) {
+    check({heads, kv_heads, 64, DType::f16, 0, {{0, 120, 17}, {1, 5, 1}, {2, 300, 2}}, 384});
+  }
+}
+
+TEST_F(CudaAttention, Windows) {
+  for (const int window : {1, 17, 64, 128, 200, 1000}) {
+    check({4, 2, 64, DType::f16, window, {{0, 0, 3}, {1, 250, 40}, {2, 511, 2}, {3, 700, 33}}, 768});
+  }
+}
+
+TEST_F(CudaAttention, ManyChunks) {
+  check({8, 2, 128, DType::f16, 0, {{0, 2047, 2}, {1, 4095, 1}, {2, 3000, 9}}, 4096});
+  check({2, 1, 128, DType::f16, 0, {{0, 9000, 3}}, 16384});
+}
+
+TEST_F(CudaAttention, APromptFromItsStart) { check({8, 2, 128, DType::f16, 0, {{0, 0, 300}}, 384}); }
+
+}  // namespace
+}  // namespace millrace::kernels::cuda
