@@ -1,0 +1,280 @@
+// matvec() and matvec_experts(): the plan of a launch (kernel, units, ring, grid) and the launch.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/float_matmul.cuh"
+#include "kernels/cuda/matvec_kernel.cuh"
+
+namespace millrace::kernels::cuda {
+
+#ifdef MATVEC_TUNING
+MatvecTuning matvec_tuning;
+#endif
+
+namespace {
+
+constexpr int kMaxDevices = 64;
+constexpr int kSumItems = 96;  // segments, about, that are summed at once
+
+struct DeviceLimits {
+  int sms = 0, block_shared = 0, sm_shared = 0;
+};
+
+/// Of every device, asked once.
+const std::vector<DeviceLimits>& device_limits() {
+  static const std::vector<DeviceLimits> all = [] {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+    std::vector<DeviceLimits> devices(static_cast<std::size_t>(std::min(count, kMaxDevices)));
+    for (int i = 0; i < static_cast<int>(devices.size()); ++i) {
+      DeviceLimits& d = devices[static_cast<std::size_t>(i)];
+      cudaDeviceGetAttribute(&d.sms, cudaDevAttrMultiProcessorCount, i);
+      cudaDeviceGetAttribute(&d.block_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, i);
+      cudaDeviceGetAttribute(&d.sm_shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, i);
+    }
+    return devices;
+  }();
+  return all;
+}
+
+constexpr int div_up(int a, int b) { return (a + b - 1) / b; }
+
+MatvecKernel kernel_for(DType dtype, int x_rows, std::int64_t row_bytes, int cols) {
+  switch (dtype) {
+    case DType::q4_0:
+    case DType::q4_1:
+    case DType::iq4_nl:
+    case DType::mxfp4:
+      return matvec_kernel_nibbles(dtype, x_rows, cols % kSegment != 0);
+    case DType::q5_0:
+    case DType::q5_1:
+    case DType::q8_0:
+      return matvec_kernel_bytes(dtype, x_rows, cols % kSegment != 0);
+    case DType::f16:
+    case DType::bf16:
+    case DType::f32:
+      return matvec_kernel_float(dtype, x_rows, row_bytes % 16 != 0);
+    default:
+      return matvec_kernel_super(dtype, x_rows);
+  }
+}
+
+struct Launch {
+  int grid = 0, warps = 0;
+  std::size_t shared_bytes = 0;
+};
+
+/// Lays shared memory out for a.stages.
+void lay_out(MatvecArgs& a, const MatvecKernel& kernel, int granules, Launch& launch) {
+  a.block_granules = granules / launch.grid;
+  a.blocks_with_one_more = granules % launch.grid;
+  const int block_rows = div_up(granules, launch.grid) * a.granule_rows;
+  int x_rows = kernel.rows;
+  if (a.chosen != nullptr) {
+    // That a range of n things covers at most.
+    const auto groups = [](int n, const Divisor& of) {
+      const int size = static_cast<int>(of.value);
+      return (n - 2 + 2 * size) / size;
+    };
+    x_rows = groups(groups(block_rows, a.matrix_rows), a.entries_per_x);
+  }
+  std::size_t at = 0;
+  const auto take = [&](std::int64_t bytes) {
+    const std::size_t start = at;
+    at += static_cast<std::size_t>((bytes + 15) / 16 * 16);
+    return static_cast<std::int32_t>(start);
+  };
+  const std::int64_t warps = launch.warps;
+  take(warps * a.stages * a.stage_bytes);
+  a.x_at = take(static_cast<std::int64_t>(x_rows) * a.segments * kernel.x_stride);
+  a.partial_at = take(warps * a.partial_items * kernel.rows * 4);
+  a.result_at = take(a.effect == MatvecArgs::kSwiglu || a.y_q8.q != nullptr ? 4 * block_rows * kernel.rows : 0);
+  a.barrier_at = take(warps * a.stages * 8);
+  launch.shared_bytes = at;
+}
+
+/// Picks warps, stages and grid; false if the device's shared memory does not suffice.
+bool choose(MatvecArgs& a, const MatvecKernel& kernel, int granules, const DeviceLimits& device, Launch& launch) {
+  const auto fits = [&](int warps, int stages, std::size_t budget, int waves) {
+    launch.grid = std::min(granules, waves * device.sms);
+    launch.warps = warps;
+    a.stages = stages;
+    lay_out(a, kernel, granules, launch);
+    return launch.shared_bytes <= budget;
+  };
+  const std::size_t all = static_cast<std::size_t>(device.block_shared);
+#ifdef MATVEC_TUNING
+  if (matvec_tuning.warps != 0) {
+    return fits(matvec_tuning.warps, matvec_tuning.stages, all, std::max(matvec_tuning.waves, 1));
+  }
+#endif
+  // About two thirds of an SM's memory in flight reach the device's full rate.
+  const std::size_t most = static_cast<std::size_t>(device.sm_shared) * 2 / 3;
+  for (int stages = 3; stages >= 2; --stages) {
+    if (fits(8, stages, most, 1)) return true;
+  }
+  for (int warps = 8; warps >= 1; warps /= 2) {
+    for (int stages = 3; stages >= 1; --stages) {
+      if (fits(warps, stages, all, 1)) return true;
+    }
+  }
+  return fits(1, 1, all, 16) || fits(1, 1, all, 256);
+}
+
+/// Plans and launches. cudaErrorInvalidConfiguration: the activations do not fit in shared memory.
+cudaError_t launch_matvec(MatvecArgs& a, DType dtype, int x_rows, int entries, cudaStream_t stream) {
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  if (device >= static_cast<int>(device_limits().size())) return cudaErrorInvalidDevice;
+  const DeviceLimits& limits = device_limits()[static_cast<std::size_t>(device)];
+  const MatvecKernel kernel = kernel_for(dtype, x_rows, a.row_bytes, a.cols);
+  if (kernel.function == nullptr) return cudaErrorInvalidValue;
+
+  a.segments = div_up(a.cols, kSegment);
+  a.tile_items = kernel.weight_stride <= 304 ? 32 : kernel.weight_stride <= 640 ? 16 : 8;
+#ifdef MATVEC_TUNING
+  if (matvec_tuning.tile_items != 0) a.tile_items = matvec_tuning.tile_items;
+#endif
+  a.tile_rows = a.tile_items / a.segments;
+  a.tile_segments = a.tile_items % a.segments;
+  a.by_segments = Divisor(a.segments);
+  a.sum_rows = std::clamp(kSumItems / a.segments, 1, 32 / kernel.rows);
+#ifdef MATVEC_TUNING
+  if (matvec_tuning.sum_rows != 0) a.sum_rows = matvec_tuning.sum_rows;
+#endif
+#ifdef MATVEC_TUNING
+  a.stamps = matvec_tuning.stamps;
+  if (matvec_tuning.stamps != nullptr) matvec_tuning.stamps += 8 * 1024;
+#endif
+  a.by_sum_rows = Divisor(a.sum_rows);
+  a.partial_items = div_up(a.sum_rows * a.segments + a.tile_items, a.segments) * a.segments;
+  a.stage_bytes = (a.tile_items * kernel.weight_stride + 32 + 15) / 16 * 16;
+  a.granule_rows = a.y_q8.q != nullptr ? 32 : 1;
+  int rows = a.first_row[a.products];
+  if (rows == 0) return cudaSuccess;
+  a.matrix_rows = Divisor(rows);
+  rows *= entries;
+  const int granules = div_up(rows, a.granule_rows);
+  Launch plan;
+  if (!choose(a, kernel, granules, limits, plan)) return cudaErrorInvalidConfiguration;
+
+  const std::uint64_t bit = std::uint64_t{1} << device;
+  if ((kernel.prepared->load(std::memory_order_acquire) & bit) == 0) {
+    const void* function = reinterpret_cast<const void*>(kernel.function);
+    // All of it to shared memory, for this kernel and those beside it: an SM changes the split only when it is idle.
+    for (const auto& [attribute, value] : {std::pair{cudaFuncAttributeMaxDynamicSharedMemorySize, limits.block_shared},
+                                           std::pair{cudaFuncAttributePreferredSharedMemoryCarveout, 100}}) {
+      if (const cudaError_t error = cudaFuncSetAttribute(function, attribute, value); error != cudaSuccess)
+        return error;
+    }
+    kernel.prepared->fetch_or(bit, std::memory_order_release);
+  }
+
+  return launch(kernel.function, plan.grid, 32 * plan.warps, plan.shared_bytes, stream, a);
+}
+
+/// x rows [first, first + count) of the products picked from the call, all of one dtype.
+cudaError_t matvec_rows(const MatmulCall& call, const int* picked, int products, MatvecArgs::Effect effect, int first,
+                        int count, cudaStream_t stream) {
+  MatvecArgs a{};
+  const DType dtype = call.products[picked[0]].weight.dtype;
+  a.products = products;
+  for (int i = 0; i < products; ++i) {
+    const Product& p = call.products[picked[i]];
+    const Product& target = effect == MatvecArgs::kGated ? call.products[0] : p;
+    a.weight[i] = p.weight.address;
+    a.bias[i] = p.bias;
+    a.y_stride[i] = target.y_stride;
+    a.y[i] = target.y == nullptr ? nullptr : target.y + first * target.y_stride;
+    a.first_row[i + 1] = a.first_row[i] + p.weight.rows;
+  }
+  if (effect == MatvecArgs::kSwiglu) {
+    a.up = call.products[1].weight.address;
+    a.bias[1] = call.products[1].bias;
+  }
+  a.effect = effect;
+  a.cols = call.cols;
+  a.x_rows = count;
+  a.row_bytes = row_bytes(dtype, call.cols);
+  if (call.x != nullptr) a.x = call.x + first * call.x_stride;
+  a.x_stride = call.x_stride;
+  const std::int64_t blocks = call.cols / 32, y_blocks = a.first_row[1] / 32;
+  if (call.x_q8.q != nullptr) a.x_q8 = {call.x_q8.q + first * call.cols, call.x_q8.scale + first * blocks};
+  if (call.y_q8.q != nullptr && effect >= MatvecArgs::kSwiglu) {
+    a.y_q8 = {call.y_q8.q + std::int64_t{first} * a.first_row[1], call.y_q8.scale + first * y_blocks};
+  }
+  const cudaError_t error = launch_matvec(a, dtype, count, 1, stream);
+  if (error != cudaErrorInvalidConfiguration) return error;
+
+  // Very long rows: fewer at a time, at last as the product of many rows, which holds none of them whole.
+  if (count > 1) {
+    const int half = count / 2;
+    const cudaError_t done = matvec_rows(call, picked, products, effect, first, half, stream);
+    return done != cudaSuccess ? done : matvec_rows(call, picked, products, effect, first + half, count - half, stream);
+  }
+  return error;
+}
+
+}  // namespace
+
+cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
+  if (call.x_rows == 0 || call.count == 0) return cudaSuccess;
+  if (call.effect == Effect::swiglu) {
+    const int gate = 0, up = 1;
+    if (call.products[0].weight.dtype == call.products[1].weight.dtype) {
+      return matvec_rows(call, &gate, 1, MatvecArgs::kSwiglu, 0, call.x_rows, stream);
+    }
+    if (call.products[0].y == nullptr) return cudaErrorInvalidValue;
+    const cudaError_t error = matvec_rows(call, &gate, 1, MatvecArgs::kStore, 0, call.x_rows, stream);
+    return error != cudaSuccess ? error : matvec_rows(call, &up, 1, MatvecArgs::kGated, 0, call.x_rows, stream);
+  }
+  // One launch a dtype.
+  bool done[3] = {};
+  for (int p = 0; p < call.count; ++p) {
+    int picked[3], products = 0;
+    for (int other = p; other < call.count; ++other) {
+      if (!done[other] && call.products[other].weight.dtype == call.products[p].weight.dtype) {
+        picked[products++] = other;
+        done[other] = true;
+      }
+    }
+    if (products == 0) continue;
+    const auto effect = call.effect == Effect::add ? MatvecArgs::kAdd : MatvecArgs::kStore;
+    const cudaError_t error = matvec_rows(call, picked, products, effect, 0, call.x_rows, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
+  if (call.entries == 0) return cudaSuccess;
+  const auto launch = [&](const std::byte* const* weight, DType dtype, MatvecArgs::Effect effect) {
+    MatvecArgs a{};
+    a.products = 1;
+    a.weight[0] = weight;
+    a.up = call.up;
+    a.first_row[1] = call.rows;
+    a.y[0] = call.y;
+    a.y_stride[0] = call.rows;
+    if (effect != MatvecArgs::kStore || call.effect == Effect::store) a.y_q8 = call.y_q8;
+    a.effect = effect;
+    a.chosen = call.chosen;
+    a.address_stride = call.address_stride;
+    a.entries_per_x = Divisor(call.entries_per_x);
+    a.x = call.x;
+    a.x_stride = call.cols;
+    a.x_q8 = call.x_q8;
+    a.x_rows = 1;
+    a.cols = call.cols;
+    a.row_bytes = row_bytes(dtype, call.cols);
+    return launch_matvec(a, dtype, 1, call.entries, stream);
+  };
+  if (call.effect != Effect::swiglu) return launch(call.weight, call.dtype, MatvecArgs::kStore);
+  if (call.dtype == call.up_dtype) return launch(call.weight, call.dtype, MatvecArgs::kSwiglu);
+  if (call.y == nullptr) return cudaErrorInvalidValue;
+  const cudaError_t error = launch(call.weight, call.dtype, MatvecArgs::kStore);
+  return error != cudaSuccess ? error : launch(call.up, call.up_dtype, MatvecArgs::kGated);
+}
+
+}  // namespace millrace::kernels::cuda
