@@ -52,6 +52,14 @@ class EngineImpl final : public Engine {
   const residency::PlanOptions& plan_options() const override { return parts_.plan_options; }
   const residency::Budget& budget() const override { return *parts_.budget; }
   const residency::WeightStore& store() const override { return *parts_.store; }
+  residency::StoreCounters store_counters() const override {
+    if (parts_.store != nullptr) return parts_.store->counters();
+    residency::StoreCounters counters;
+    counters.passes = parts_.ops->counters().passes;
+    counters.bytes_used = parts_.ops->counters().weight_bytes;
+    return counters;
+  }
+  const residency::Budget* vram_budget() const override { return parts_.vram.get(); }
   const storage::Backend& storage() const override { return *parts_.backend; }
   const exec::Ops& ops() const override { return *parts_.ops; }
   std::int64_t context_tokens() const override { return parts_.limits.context_tokens; }

@@ -27,11 +27,19 @@
 
 namespace millrace::engine {
 
+/// Who computes. automatic: the GPU where there is one and the model fits it, else the CPU; the log says why.
+enum class DeviceChoice { automatic, cpu, cuda };
+
 struct EngineOptions {
   std::string model_path;
+  DeviceChoice device = DeviceChoice::automatic;
+  int cuda_index = 0;
+  std::uint64_t vram_bytes = 0;  // cap on all device memory the process takes, its context included; 0: what is free
+  bool cuda_graphs = true, cuda_fuse = true;                             // off: tests that compare
+  std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;  // bytes of weights; false cancels
   std::uint64_t ram_bytes = 0;      // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
   std::int64_t context_tokens = 0;  // 0: the model's, or what fits the budget
-  std::int64_t batch_tokens = 512;  // rows in a pass at most
+  std::int64_t batch_tokens = 0;    // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU
   std::int64_t max_sequences = 1;
   int threads = 0;  // 0: all usable processors
   kernels::Isa isa = kernels::Isa::plain;
@@ -66,6 +74,8 @@ struct Request {
   std::int64_t max_tokens = -1;    // -1: to the end of the context
   std::vector<std::string> stop;   // stop strings, also across token borders
   bool ignore_end_tokens = false;  // bench
+  /// The first tokens of the answer, taken instead of what the sampler would pick (bench: text that does not repeat).
+  std::vector<text::TokenId> forced_tokens;
   /// A piece of text that holds no half character and no part of a stop string; token ids beside it.
   std::function<void(std::string_view text, std::span<const text::TokenId> tokens)> on_text;
   /// Prompt progress: tokens done of total.
@@ -119,7 +129,11 @@ class Engine {
   /// What the plan was made for. Its context_tokens are the KV a run starts with: weights give way as it grows.
   virtual const residency::PlanOptions& plan_options() const = 0;
   virtual const residency::Budget& budget() const = 0;
+  /// REQUIRES: the weights are the CPU executor's (vram_budget() is null).
   virtual const residency::WeightStore& store() const = 0;
+  /// Of whoever holds the weights.
+  virtual residency::StoreCounters store_counters() const = 0;
+  virtual const residency::Budget* vram_budget() const = 0;  // null: no GPU takes part
   virtual const storage::Backend& storage() const = 0;
   virtual const exec::Ops& ops() const = 0;
   virtual std::int64_t context_tokens() const = 0;

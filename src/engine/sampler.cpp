@@ -22,6 +22,24 @@ TokenId Sampler::pick(std::span<const float> logits, std::span<const TokenId> hi
   return draw();
 }
 
+std::int64_t Sampler::logits_needed() const {
+  const bool penalties =
+      options_.repeat_penalty != 1 || options_.presence_penalty != 0 || options_.frequency_penalty != 0;
+  if (penalties && options_.repeat_last_n != 0) return -1;
+  if (options_.temperature <= 0) return 1;
+  return options_.top_k > 0 ? options_.top_k : -1;
+}
+
+TokenId Sampler::pick_from_largest(std::span<const float> logits, std::span<const TokenId> ids) {
+  MR_ASSERT(!logits.empty());
+  if (options_.temperature <= 0) return ids.front();
+  const std::size_t k = std::min(logits.size(), static_cast<std::size_t>(options_.top_k));
+  candidates_.clear();
+  for (std::size_t i = 0; i < k; ++i) candidates_.push_back({logits[i], ids[i]});
+  keep_probable();
+  return draw();
+}
+
 void Sampler::count_history(std::span<const TokenId> history) {
   seen_.clear();
   const bool off = options_.repeat_penalty == 1 && options_.presence_penalty == 0 && options_.frequency_penalty == 0;

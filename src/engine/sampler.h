@@ -32,6 +32,12 @@ class Sampler {
   /// one's probability (arXiv:2407.01082). A logit that is not a number is never picked. REQUIRES: logits not empty.
   text::TokenId pick(std::span<const float> logits, std::span<const text::TokenId> history);
 
+  /// How many of a row's largest logits are enough to pick from; -1: all of them.
+  std::int64_t logits_needed() const;
+  /// The same token as pick() would take, from a row's largest logits in descending order (ties: the smaller id).
+  /// REQUIRES: as many as logits_needed() says, or the whole vocabulary.
+  text::TokenId pick_from_largest(std::span<const float> logits, std::span<const text::TokenId> ids);
+
   /// Memory a sampler may take for each token of the vocabulary (with top_k 0).
   static constexpr std::uint64_t kBytesPerToken = 8;
 

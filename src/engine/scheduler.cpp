@@ -97,16 +97,15 @@ bool Scheduler::step() {
   build_batch();
   if (!batch_.rows.empty()) {
     const Status status = run_pass();
-    const float* logits = parts_.ops->last_logits().data;
-    const std::int64_t vocab = parts_.model->hyperparameters().vocab;
+    std::int64_t logit_row = 0;
     for (Entry& entry : live_) {
       if (entry.rows == 0) continue;
       if (!status.ok()) {
         finish(entry, status.code() == Code::cancelled ? Finish::cancelled : Finish::error, status);
         continue;
       }
-      deliver(entry, logits);
-      logits += entry.logit_rows * vocab;
+      deliver(entry, logit_row);
+      logit_row += entry.logit_rows;
     }
   }
   std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });
@@ -177,8 +176,36 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   batch_logit_rows_ += entry.logit_rows;
 }
 
+/// Whether every request of the pass can pick from the few logits that the executor finds by itself.
+bool Scheduler::top_logits_suffice() const {
+  const std::int64_t limit = parts_.ops->top_logits_limit();
+  if (limit == 0) return false;
+  return std::all_of(live_.begin(), live_.end(), [&](const Entry& entry) {
+    if (entry.live == nullptr || entry.logit_rows == 0) return true;
+    const std::int64_t needed = entry.live->sampler.logits_needed();
+    return needed >= 0 && needed <= limit && !entry.live->request.on_logits;
+  });
+}
+
+Status Scheduler::check_logits() const {
+  bool finite = true;
+  if (top_logits_only_) {
+    for (std::int64_t row = 0; row < batch_logit_rows_; ++row)
+      finite = finite && parts_.ops->last_top_logits(row).finite;
+  } else {
+    const exec::Logits logits = parts_.ops->last_logits();
+    if (logits.rows != batch_logit_rows_)
+      return error(Code::internal, "a pass gave {} rows of logits instead of {}", logits.rows, batch_logit_rows_);
+    finite = all_finite({logits.data, static_cast<std::size_t>(logits.rows * logits.vocab)});
+  }
+  if (finite) return {};
+  return error(Code::corrupt, "the model's results are not finite; its weights are damaged: fetch the file again");
+}
+
 /// One pass. Lengths advance only when its results can be believed.
 Status Scheduler::run_pass() {
+  top_logits_only_ = top_logits_suffice();
+  parts_.ops->bring_top_logits_only(top_logits_only_);
   parts_.ops->begin_pass(batch_, [this] {
     if (stop_asked()) return true;
     return std::all_of(live_.begin(), live_.end(), [](const Entry& entry) {
@@ -188,41 +215,50 @@ Status Scheduler::run_pass() {
   parts_.model->forward(*parts_.ops);
   MR_RETURN_IF_ERROR(parts_.ops->end_pass());
   MR_RETURN_IF_ERROR(parts_.backend->health());
-  const exec::Logits logits = parts_.ops->last_logits();
-  if (logits.rows != batch_logit_rows_)
-    return error(Code::internal, "a pass gave {} rows of logits instead of {}", logits.rows, batch_logit_rows_);
-  if (!all_finite({logits.data, static_cast<std::size_t>(logits.rows * logits.vocab)}))
-    return error(Code::corrupt, "the model's results are not finite; its weights are damaged: fetch the file again");
-  return {};
+  return check_logits();
 }
 
-/// What a pass did for one request. `logits`: its rows.
-void Scheduler::deliver(Entry& entry, const float* logits) {
+/// What a pass did for one request, whose logits begin at this row of the pass's.
+void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   const std::shared_ptr<Live> live = entry.live;
   kv::SequenceState& state = live->conversation->state;
-  const auto vocab = static_cast<std::size_t>(parts_.model->hyperparameters().vocab);
   const auto prompt = static_cast<std::int64_t>(live->request.prompt.size());
   const std::int64_t first = state.length();
   state.set_length(first + entry.rows);
   for (std::int64_t position = first; position < first + entry.rows; ++position)
     live->conversation->tokens.push_back(live->tokens[static_cast<std::size_t>(position)]);
   if (first < prompt && live->request.on_prompt) live->request.on_prompt(state.length(), prompt);
-  if (live->request.on_logits)
+  if (live->request.on_logits) {
+    const exec::Logits logits = parts_.ops->last_logits();
     for (std::int64_t row = 0; row < entry.logit_rows; ++row)
-      live->request.on_logits(state.length() - entry.logit_rows + row,
-                              {logits + static_cast<std::size_t>(row) * vocab, vocab});
+      live->request.on_logits(
+          state.length() - entry.logit_rows + row,
+          {logits.data + (first_logit_row + row) * logits.vocab, static_cast<std::size_t>(logits.vocab)});
+  }
   if (live->waiting() > 0) return;
   if (live->result.tokens.empty()) live->prompt_done = Live::Clock::now();
-  pick(entry, {logits + static_cast<std::size_t>(entry.logit_rows - 1) * vocab, vocab});
+  pick(entry, first_logit_row + entry.logit_rows - 1);
+}
+
+TokenId Scheduler::sample(Live& live, std::int64_t logit_row) {
+  const std::size_t generated = live.result.tokens.size();
+  if (generated < live.request.forced_tokens.size()) return live.request.forced_tokens[generated];
+  if (top_logits_only_) {
+    const exec::TopLogits top = parts_.ops->last_top_logits(logit_row);
+    return live.sampler.pick_from_largest(top.logits, top.ids);
+  }
+  const exec::Logits logits = parts_.ops->last_logits();
+  return live.sampler.pick({logits.data + logit_row * logits.vocab, static_cast<std::size_t>(logits.vocab)},
+                           live.tokens);
 }
 
 /// Samples the next token and applies the stop rules.
-void Scheduler::pick(Entry& entry, std::span<const float> logits) {
+void Scheduler::pick(Entry& entry, std::int64_t logit_row) {
   Live& live = *entry.live;
   const auto generated = [&] { return static_cast<std::int64_t>(live.result.tokens.size()); };
   if (live.request.max_tokens == 0) return finish(entry, Finish::length);
 
-  const TokenId id = live.sampler.pick(logits, live.tokens);
+  const TokenId id = sample(live, logit_row);
   if (!live.request.ignore_end_tokens && parts_.tokenizer->ends_generation(id)) return finish(entry, Finish::stop);
   live.tokens.push_back(id);
   live.result.tokens.push_back(id);

@@ -75,8 +75,11 @@ class Scheduler {
   std::int64_t prompt_rows(const Live& live) const;
   void add_rows(Entry& entry, std::int64_t rows);
   Status run_pass();
-  void deliver(Entry& entry, const float* logits);
-  void pick(Entry& entry, std::span<const float> logits);
+  void deliver(Entry& entry, std::int64_t first_logit_row);
+  bool top_logits_suffice() const;
+  Status check_logits() const;
+  text::TokenId sample(Live& live, std::int64_t logit_row);
+  void pick(Entry& entry, std::int64_t logit_row);
   void emit(Live& live, TextStream::Piece piece);
   void finish(Entry& entry, Finish reason, Status status = {});
   bool stop_asked() const {
@@ -91,6 +94,7 @@ class Scheduler {
   std::unordered_map<Engine::Id, Result> results_;
   kv::Batch batch_;
   std::int64_t batch_logit_rows_ = 0;
+  bool top_logits_only_ = false;  // what this pass brings
   std::atomic<const std::atomic<bool>*> stop_flag_{nullptr};
   std::mutex cancel_mutex_;
   std::unordered_map<Engine::Id, std::shared_ptr<Live>> cancellable_;  // GUARDED_BY cancel_mutex_

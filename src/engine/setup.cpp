@@ -3,17 +3,20 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/log.h"
 #include "device/cpu.h"
+#include "device/gpu.h"
 
 namespace millrace::engine {
 namespace {
 
 constexpr std::int64_t kAutomaticContext = 4096;  // longer ones are asked for with --ctx
+constexpr std::int64_t kAutomaticBatch = 512;
 constexpr std::int64_t kLeastContext = 256, kLeastBatch = 8;
 constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
 
@@ -22,20 +25,8 @@ constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
 // Between one run and the next the measured part differs by less than this.
 constexpr std::uint64_t kMeasurementSpread = 256 * kKiB;
 
-std::uint64_t ram_of(const EngineOptions& options) {
-  if (options.ram_bytes > 0) return options.ram_bytes;
-  const device::MemoryLimits machine = device::memory_limits();
-  const std::uint64_t spare = std::min(machine.available_bytes, machine.cgroup_bytes) / 10 * 8;
-  log::info("budget: {} of RAM (80 % of what this machine can spare; --ram sets it)", format_bytes(spare));
-  return spare;
-}
-
 std::uint64_t automatic_tile(std::uint64_t ram) {
   return std::clamp(round_down(ram / 32, device::kPageBytes), kLeastTile, kMostTile);
-}
-
-kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype) {
-  return {hp.layers, hp.kv_heads, hp.head_dim, dtype};
 }
 
 std::int64_t whole_blocks(std::int64_t tokens) {
@@ -45,22 +36,6 @@ std::int64_t whole_blocks(std::int64_t tokens) {
 /// What a token's KV takes of the budget: BlockPool reserves whole pages a block (a page divides into 64 tokens).
 std::uint64_t kv_bytes_per_token(const kv::KvShape& shape) {
   return round_up(static_cast<std::uint64_t>(shape.block_bytes()), device::kPageBytes) / kv::kBlockTokens;
-}
-
-/// Opens the file and makes what can be made without the weights. The file's metadata is gone when this returns.
-Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
-                  std::vector<std::string>& paths) {
-  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path));
-  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes}));
-  MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
-  if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
-    return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),
-                 parts.model->hyperparameters().vocab);
-  auto chat_template = text::ChatTemplate::from_model(file);
-  parts.chat_template_status = chat_template.status();
-  if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
-  paths = file.paths();
-  return {};
 }
 
 /// Cuts the units anew, at another size.
@@ -116,6 +91,8 @@ class Planner {
   }
 
  private:
+  std::int64_t batch_wanted() const { return options_.batch_tokens > 0 ? options_.batch_tokens : kAutomaticBatch; }
+
   Limits roomy_limits() const {
     const model::Hyperparameters& hp = parts_.model->hyperparameters();
     Limits limits = parts_.limits;
@@ -128,7 +105,7 @@ class Planner {
           std::max(least_context(), std::min(limits.context_tokens, affordable / kv::kBlockTokens * kv::kBlockTokens));
     }
     limits.batch_tokens = std::max(
-        {std::min(options_.batch_tokens, limits.context_tokens * limits.sequences), limits.sequences, std::int64_t{1}});
+        {std::min(batch_wanted(), limits.context_tokens * limits.sequences), limits.sequences, std::int64_t{1}});
     while (limits.batch_tokens > least_batch() && activation_bytes(limits, logit_rows(limits)) > ram_ / 8)
       limits.batch_tokens = std::max(least_batch(), limits.batch_tokens - kLeastBatch);
     limits.logit_rows = logit_rows(limits);
@@ -145,7 +122,7 @@ class Planner {
 
   std::int64_t least_context() const { return std::min(parts_.model->hyperparameters().context_length, kLeastContext); }
   std::int64_t least_batch() const {
-    return std::max(std::min(kLeastBatch, std::max<std::int64_t>(1, options_.batch_tokens)),
+    return std::max(std::min(kLeastBatch, std::max<std::int64_t>(1, batch_wanted())),
                     std::max<std::int64_t>(1, options_.max_sequences));
   }
 
@@ -218,6 +195,35 @@ void start_threads(const EngineOptions& options, Parts& parts) {
   parts.pool = std::make_unique<ThreadPool>(threads);
 }
 
+}  // namespace
+
+std::uint64_t ram_of(const EngineOptions& options) {
+  if (options.ram_bytes > 0) return options.ram_bytes;
+  const device::MemoryLimits machine = device::memory_limits();
+  const std::uint64_t spare = std::min(machine.available_bytes, machine.cgroup_bytes) / 10 * 8;
+  log::info("budget: {} of RAM (80 % of what this machine can spare; --ram sets it)", format_bytes(spare));
+  return spare;
+}
+
+kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype) {
+  return {hp.layers, hp.kv_heads, hp.head_dim, dtype};
+}
+
+Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
+                  std::vector<std::string>& paths) {
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path));
+  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes}));
+  MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
+  if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
+    return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),
+                 parts.model->hyperparameters().vocab);
+  auto chat_template = text::ChatTemplate::from_model(file);
+  parts.chat_template_status = chat_template.status();
+  if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
+  paths = file.paths();
+  return {};
+}
+
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
                      Parts& parts) {
   storage::OpenOptions open;
@@ -236,9 +242,40 @@ std::uint64_t measured_program_bytes(const EngineOptions& options) {
   return (now > options.bare_resident_bytes ? now - options.bare_resident_bytes : 0) + kProgramMargin;
 }
 
+#ifndef MILLRACE_HAS_CUDA
+Expected<Parts> assemble_cuda(const EngineOptions& /*options*/, bool /*load*/) {
+  return device::gpus().status().with_context("--device cuda");
+}
+#endif
+
+namespace {
+
+/// The GPU's parts where the options ask for a GPU, or leave it open and one can take the model; else nothing, with the
+/// reason in the log.
+Expected<std::optional<Parts>> try_cuda(const EngineOptions& options, bool load) {
+  if (options.device == DeviceChoice::cpu) return std::optional<Parts>();
+  const bool open = options.device == DeviceChoice::automatic;
+  // These belong to the CPU executor: who sets them wants it.
+  const bool for_cpu =
+      options.ram_bytes > 0 || !options.best_isa || !options.faults.empty() || options.expert_slots > 0;
+  if (open && for_cpu) return std::optional<Parts>();
+  if (open) {
+    if (const auto found = device::gpus(); !found.ok()) {
+      log::info("computing on the CPU: {}", found.status().message());
+      return std::optional<Parts>();
+    }
+  }
+  Expected<Parts> parts = assemble_cuda(options, load);
+  if (parts.ok()) return std::optional<Parts>(std::move(*parts));
+  const Code code = parts.status().code();
+  if (!open || (code != Code::out_of_budget && code != Code::unsupported)) return parts.status();
+  log::warn("computing on the CPU, not on the GPU: {}", parts.status().message());
+  return std::optional<Parts>();
+}
+
 }  // namespace
 
-Expected<Parts> assemble_plan(const EngineOptions& options) {
+static Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   if (options.storage == storage::BackendKind::mmap && options.expert_slots > 0)
     return error(Code::invalid_argument, "storage mmap has no expert slots; leave one of the two out");
   Parts parts;
@@ -264,8 +301,16 @@ Expected<Parts> assemble_plan(const EngineOptions& options) {
   return parts;
 }
 
+Expected<Parts> assemble_plan(const EngineOptions& options) {
+  MR_ASSIGN_OR_RETURN(std::optional<Parts> gpu, try_cuda(options, false));
+  if (gpu) return std::move(*gpu);
+  return assemble_cpu_plan(options);
+}
+
 Expected<Parts> assemble(const EngineOptions& options) {
-  MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options));
+  MR_ASSIGN_OR_RETURN(std::optional<Parts> gpu, try_cuda(options, true));
+  if (gpu) return std::move(*gpu);
+  MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options));
   residency::StoreOptions store_options;
   store_options.policy = options.policy;
   MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,

@@ -21,6 +21,11 @@ struct Limits {
   std::uint64_t tile_bytes = 0;
 };
 
+/// What only a GPU run has (engine/cuda_setup.cpp).
+struct GpuParts {
+  virtual ~GpuParts() = default;
+};
+
 /// The engine's parts; each may use those above it.
 struct Parts {
   std::unique_ptr<model::Model> model;
@@ -36,7 +41,10 @@ struct Parts {
   residency::Reservation mapped;   // the model's pages, where storage maps the file
   residency::PlanOptions plan_options;
   residency::Plan plan;
-  std::unique_ptr<residency::WeightStore> store;
+  std::unique_ptr<residency::WeightStore> store;  // null where the weights are on a GPU
+  std::unique_ptr<residency::Budget> vram;        // null where no GPU takes part
+  residency::Reservation gpu_context;             // of vram
+  std::unique_ptr<GpuParts> gpu;
   std::unique_ptr<exec::Ops> ops;
   std::shared_ptr<kv::BlockPool> kv_pool;
 };
@@ -46,5 +54,21 @@ Expected<Parts> assemble(const EngineOptions& options);
 
 /// The same up to the plan: `store`, `ops` and `kv_pool` stay empty.
 Expected<Parts> assemble_plan(const EngineOptions& options);
+
+/// The model with the whole of it on a GPU, up to the plan (load = false) or ready for a pass. Errors: unsupported (no
+/// GPU, or built without CUDA: says which), out_of_budget (does not fit; says what would), and those of every part.
+Expected<Parts> assemble_cuda(const EngineOptions& options, bool load);
+
+// What both ways share (setup.cpp).
+
+/// Opens the file and makes model, tokenizer and chat template; the file's metadata is gone when this returns.
+Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
+                  std::vector<std::string>& paths);
+Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
+                     Parts& parts);
+/// Resident bytes since the program's start, and a margin.
+std::uint64_t measured_program_bytes(const EngineOptions& options);
+std::uint64_t ram_of(const EngineOptions& options);
+kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype);
 
 }  // namespace millrace::engine

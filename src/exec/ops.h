@@ -41,6 +41,7 @@ struct PassShape {
   };
   std::vector<Buffer> buffers;
   std::int64_t max_rows = 0;  // tokens in a pass
+  std::int64_t max_sequences = 1;
   std::int64_t max_logit_rows = 0;
   std::int64_t vocab = 0;         // rows of the head: the logits are [max_logit_rows, vocab]
   std::int64_t widest_input = 0;  // largest cols of any product's input
@@ -83,11 +84,19 @@ struct Logits {
   std::int64_t rows = 0, vocab = 0;
 };
 
+/// The largest logits of a row, in descending order (ties: the smaller id), in host memory until the next begin_pass.
+struct TopLogits {
+  std::span<const float> logits;
+  std::span<const std::int32_t> ids;
+  bool finite = true;  // every logit of the row is
+};
+
 /// Time and bytes of an executor since it was made, for `bench` and `--explain`.
 struct ExecCounters {
   std::uint64_t passes = 0, rows = 0;
   std::uint64_t weight_wait_ns = 0;  // waiting for tiles
   std::uint64_t pass_ns = 0;
+  std::uint64_t weight_bytes = 0;  // read by kernels, where the weight store does not count them
 };
 
 class Ops {
@@ -131,6 +140,14 @@ class Ops {
   /// Head product into the logits of the pass; x is a logit_rows_only buffer.
   virtual void logits(WeightRef head, Act x) = 0;
   virtual Logits last_logits() const = 0;
+
+  /// How many of a row's largest logits the executor finds by itself; 0: none, it always brings all of them.
+  virtual std::int64_t top_logits_limit() const { return 0; }
+  /// For the passes to come: bring the largest logits of each row only, and last_logits() has no data.
+  /// REQUIRES: top_logits_limit() > 0.
+  virtual void bring_top_logits_only(bool /*only*/) {}
+  /// REQUIRES: the last pass brought them.
+  virtual TopLogits last_top_logits(std::int64_t /*row*/) const { return {}; }
 
   virtual ExecCounters counters() const = 0;
   virtual std::string describe() const = 0;  // "cpu avx512, 2 threads"

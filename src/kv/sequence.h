@@ -28,11 +28,23 @@ struct KvShape {
   friend bool operator==(const KvShape&, const KvShape&) = default;
 };
 
+/// Memory of blocks that do not lie in host memory: a device's. Addresses are only ever given to its executor.
+class BlockMemory {
+ public:
+  virtual ~BlockMemory() = default;
+  virtual Expected<std::byte*> allocate() = 0;  // one block. Errors: out_of_budget
+  virtual void release(std::byte* block) = 0;
+  virtual Status read(const std::byte* block, std::byte* out, std::size_t bytes) = 0;
+  virtual Status write(std::byte* block, const std::byte* in, std::size_t bytes) = 0;
+};
+
 /// Blocks of one size; free ones are kept for reuse and given back to the budget on trim().
 class BlockPool {
  public:
-  /// `budget` outlives the pool. Reserves nothing yet.
+  /// Blocks in host memory. `budget` outlives the pool. Reserves nothing yet.
   BlockPool(KvShape shape, residency::Budget& budget);
+  /// Blocks in `memory`, which grants them itself. Not zeroed there.
+  BlockPool(KvShape shape, std::unique_ptr<BlockMemory> memory);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
@@ -41,6 +53,9 @@ class BlockPool {
   void release(std::byte* block);
   void trim();  // gives free blocks' memory back
   std::int64_t blocks_in_use() const;
+  /// A block's bytes, wherever it lies. Errors: io_error.
+  Status read(const std::byte* block, std::byte* out) const;
+  Status write(std::byte* block, const std::byte* in);
 
  private:
   struct Impl;
@@ -68,10 +83,12 @@ class SequenceState {
   std::byte* k(std::int64_t block, std::int64_t layer, std::int64_t kv_head) const;
   std::byte* v(std::int64_t block, std::int64_t layer, std::int64_t kv_head) const;
   std::int64_t blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
+  /// Where block i lies, for executors that keep tables of blocks.
+  const std::byte* block(std::int64_t i) const { return blocks_[static_cast<std::size_t>(i)]; }
 
   /// The whole state as bytes with shape, length and a checksum; restore refuses (corrupt) what is not its own or
   /// was damaged, and leaves the sequence as it was.
-  std::vector<std::byte> snapshot() const;
+  Expected<std::vector<std::byte>> snapshot() const;
   Status restore(const std::vector<std::byte>& bytes);
 
  private:

@@ -69,7 +69,7 @@ Expected<Header> checked_header(const std::vector<std::byte>& bytes, const KvSha
 
 }  // namespace
 
-std::vector<std::byte> SequenceState::snapshot() const {
+Expected<std::vector<std::byte>> SequenceState::snapshot() const {
   const std::size_t block_bytes = static_cast<std::size_t>(shape().block_bytes());
   const std::size_t used_blocks = static_cast<std::size_t>(blocks_for(length_));
   const std::size_t body = sizeof(Header) + used_blocks * block_bytes;
@@ -77,7 +77,7 @@ std::vector<std::byte> SequenceState::snapshot() const {
   const Header header = header_of(shape(), length_);
   std::memcpy(bytes.data(), &header, sizeof(header));
   for (std::size_t i = 0; i < used_blocks; ++i)
-    std::memcpy(bytes.data() + sizeof(header) + i * block_bytes, blocks_[i], block_bytes);
+    MR_RETURN_IF_ERROR(pool_->read(blocks_[i], bytes.data() + sizeof(header) + i * block_bytes));
   const Checksum checksum = XXH3_64bits(bytes.data(), body);
   std::memcpy(bytes.data() + body, &checksum, sizeof(checksum));
   return bytes;
@@ -88,7 +88,7 @@ Status SequenceState::restore(const std::vector<std::byte>& bytes) {
   MR_RETURN_IF_ERROR(reserve(header.length));
   const std::size_t block_bytes = static_cast<std::size_t>(shape().block_bytes());
   for (std::size_t i = 0; i < static_cast<std::size_t>(blocks_for(header.length)); ++i)
-    std::memcpy(blocks_[i], bytes.data() + sizeof(Header) + i * block_bytes, block_bytes);
+    MR_RETURN_IF_ERROR(pool_->write(blocks_[i], bytes.data() + sizeof(Header) + i * block_bytes));
   length_ = header.length;
   truncate(length_);
   return {};

@@ -23,7 +23,7 @@ struct Rates {
   double ram = 0;         // all threads reading RAM
   double cpu_decode = 0;  // weight bytes per second through the decode kernels (at most ram)
   double host_to_device = 0;
-  double device_memory = 0;
+  double device_memory = 0;     // a GPU copying within its memory: bytes read and written
   double cpu_prefill_macs = 0;  // multiply-accumulates per second of a prompt
   std::string machine;          // what was measured: CPU, cores, disk
 };
@@ -40,6 +40,7 @@ struct PlanOptions {
   std::uint64_t fixed_bytes = 0;         // activations, KV floor, tokenizer, program: not for weights
   std::uint64_t kv_bytes_per_token = 0;
   std::int64_t context_tokens = 0;     // KV planned for
+  std::uint64_t vram_bytes = 0;        // the cap on device memory; 0: no GPU takes part
   int top_k = 0;                       // experts a token uses in a layer; 0 for dense models
   std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
@@ -66,6 +67,7 @@ struct Plan {
   std::uint64_t expert_slot_bytes = 0;
   int expert_slots = 0;  // 0: dense. One for each expert tile: all experts are at home in RAM
   std::uint64_t fixed_bytes = 0;
+  std::uint64_t vram_weight_bytes = 0, vram_fixed_bytes = 0;  // on a GPU: weights; activations and context
 
   /// What the weight store takes: the sum of the above, in whole huge pages where it uses them.
   std::uint64_t weight_memory_bytes() const {
@@ -96,6 +98,10 @@ struct Plan {
 /// while they are computed. Without rates it plans for a usual machine. Errors: out_of_budget, naming the smallest
 /// --ram that works.
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates);
+
+/// The plan of a model that a GPU's memory takes as a whole. Its predicted speed is what that memory allows at most.
+/// Pure.
+Plan make_vram_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates);
 
 /// The table people see.
 std::string render_plan(const Plan& plan, const PlanOptions& options, const Rates& rates);

@@ -58,13 +58,25 @@ std::string prediction(const Plan& plan, const Rates& rates) {
   if (speed <= 0) return "rates not measured: run `millrace calibrate` for a predicted speed\n";
   std::string text =
       fmt::format("predicted decode: {:.{}f} tok/s, bound by {}", speed, speed < 10 ? 2 : 1,
-                  plan.bound == "disk"  ? "the disk at " + rate_text(rates.disk)
-                  : plan.bound == "ram" ? "RAM at " + rate_text(rates.ram > 0 ? rates.ram : rates.cpu_decode)
-                                        : "the CPU at " + rate_text(rates.cpu_decode));
+                  plan.bound == "vram"   ? "VRAM at " + rate_text(rates.device_memory) + ", at most"
+                  : plan.bound == "disk" ? "the disk at " + rate_text(rates.disk)
+                  : plan.bound == "ram"  ? "RAM at " + rate_text(rates.ram > 0 ? rates.ram : rates.cpu_decode)
+                                         : "the CPU at " + rate_text(rates.cpu_decode));
   return text + (rates.machine.empty() ? "\n" : fmt::format(" ({})\n", rates.machine));
 }
 
+std::string vram_line(const Plan& plan, const PlanOptions& options) {
+  const std::uint64_t kv = options.kv_bytes_per_token * static_cast<std::uint64_t>(options.context_tokens);
+  const std::uint64_t used = plan.vram_weight_bytes + kv + plan.vram_fixed_bytes;
+  return fmt::format("VRAM: weights {}, KV {} for {} tokens, activations and context {}; {} of {} free\n",
+                     format_bytes(plan.vram_weight_bytes), format_bytes(kv), options.context_tokens,
+                     format_bytes(plan.vram_fixed_bytes),
+                     format_bytes(options.vram_bytes - std::min(used, options.vram_bytes)),
+                     format_bytes(options.vram_bytes));
+}
+
 std::string memory_line(const Plan& plan, const PlanOptions& options) {
+  if (options.vram_bytes > 0) return vram_line(plan, options);
   std::string weights = fmt::format("{} at home", format_bytes(plan.resident_bytes));
   if (plan.ring_slots > 0)
     weights += fmt::format(", ring {} x {}", plan.ring_slots, format_bytes(plan.ring_slot_bytes));

@@ -60,5 +60,5 @@ class Case(unittest.TestCase):
         return outcome
 
     def bench(self, model, *args):
-        outcome = self.ok("bench", model, "--json", "-q", *args)
+        outcome = self.ok("bench", model, "--json", "-q", "--hash", *args)
         return json.loads(outcome.out)

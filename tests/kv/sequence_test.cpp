@@ -120,7 +120,7 @@ TEST(Snapshot, RestoresWhatWasThere) {
   ASSERT_TRUE(state.reserve(150).ok());
   state.set_length(150);
   fill(state, 1);
-  const std::vector<std::byte> bytes = state.snapshot();
+  const std::vector<std::byte> bytes = state.snapshot().value();
 
   SequenceState other(pool);
   ASSERT_TRUE(other.reserve(400).ok());
@@ -132,13 +132,13 @@ TEST(Snapshot, RestoresWhatWasThere) {
   for (std::int64_t block = 0; block < 3; ++block)
     EXPECT_EQ(std::memcmp(state.k(block, 0, 0), other.k(block, 0, 0), static_cast<std::size_t>(kSmall.block_bytes())),
               0);
-  EXPECT_EQ(other.snapshot(), bytes);
+  EXPECT_EQ(other.snapshot().value(), bytes);
 }
 
 TEST(Snapshot, OfAnEmptySequenceRestores) {
   residency::Budget budget(1 << 20);
   auto pool = std::make_shared<BlockPool>(kSmall, budget);
-  const std::vector<std::byte> bytes = SequenceState(pool).snapshot();
+  const std::vector<std::byte> bytes = SequenceState(pool).snapshot().value();
   SequenceState other(pool);
   EXPECT_TRUE(other.restore(bytes).ok());
   EXPECT_EQ(other.length(), 0);
@@ -151,12 +151,12 @@ TEST(Snapshot, DamageAnywhereIsFoundAndChangesNothing) {
   ASSERT_TRUE(state.reserve(70).ok());
   state.set_length(70);
   fill(state, 3);
-  const std::vector<std::byte> good = state.snapshot();
+  const std::vector<std::byte> good = state.snapshot().value();
   SequenceState other(pool);
   ASSERT_TRUE(other.reserve(10).ok());
   other.set_length(10);
   fill(other, 4);
-  const std::vector<std::byte> before = other.snapshot();
+  const std::vector<std::byte> before = other.snapshot().value();
 
   for (std::size_t at = 0; at < good.size(); at += at < 64 ? 1 : 509) {
     std::vector<std::byte> bad = good;
@@ -166,7 +166,7 @@ TEST(Snapshot, DamageAnywhereIsFoundAndChangesNothing) {
   }
   for (std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{63}, good.size() - 1, good.size() / 2})
     ASSERT_EQ(other.restore({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)}).code(), Code::corrupt);
-  EXPECT_EQ(other.snapshot(), before);
+  EXPECT_EQ(other.snapshot().value(), before);
 }
 
 TEST(Snapshot, OfAnotherShapeIsRefused) {
@@ -175,7 +175,7 @@ TEST(Snapshot, OfAnotherShapeIsRefused) {
   KvShape wider = kSmall;
   wider.dtype = DType::f32;
   SequenceState other(std::make_shared<BlockPool>(wider, budget));
-  EXPECT_EQ(other.restore(state.snapshot()).code(), Code::corrupt);
+  EXPECT_EQ(other.restore(state.snapshot().value()).code(), Code::corrupt);
 }
 
 TEST(Snapshot, ThatDoesNotFitTheBudgetLeavesTheSequenceAsItWas) {
@@ -186,7 +186,7 @@ TEST(Snapshot, ThatDoesNotFitTheBudgetLeavesTheSequenceAsItWas) {
   SequenceState other(std::make_shared<BlockPool>(kSmall, small));
   ASSERT_TRUE(other.reserve(5).ok());
   other.set_length(5);
-  EXPECT_EQ(other.restore(state.snapshot()).code(), Code::out_of_budget);
+  EXPECT_EQ(other.restore(state.snapshot().value()).code(), Code::out_of_budget);
   EXPECT_EQ(other.length(), 5);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <csignal>
 #include <fstream>
 #include <random>
@@ -32,6 +33,30 @@ Expected<residency::Rates> read_rates(const std::string& path) {
   return rates;
 }
 
+Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
+  const std::string& device = flags.device;
+  if (device == "cpu") {
+    options.device = engine::DeviceChoice::cpu;
+  } else if (device.starts_with("cuda")) {
+    options.device = engine::DeviceChoice::cuda;
+    const std::string_view number = std::string_view(device).substr(4);
+    const char* const end = device.data() + device.size();
+    const bool known = number.empty() || (number[0] == ':' && number.size() > 1 &&
+                                          std::from_chars(number.data() + 1, end, options.cuda_index).ptr == end);
+    if (!known) return error(Code::invalid_argument, "--device {}: use auto, cpu, cuda or cuda:N", device);
+  } else if (device != "auto") {
+    return error(Code::invalid_argument, "--device {}: use auto, cpu, cuda or cuda:N", device);
+  }
+  if (flags.vram.empty()) return {};
+  if (options.device == engine::DeviceChoice::cpu)
+    return error(Code::invalid_argument, "--vram is for a GPU; leave it out with --device cpu");
+  auto bytes = parse_bytes(flags.vram);
+  if (!bytes.ok()) return bytes.status().with_context("--vram");
+  if (*bytes == 0) return error(Code::invalid_argument, "--vram: 0 bytes hold no model; use --device cpu");
+  options.vram_bytes = *bytes;
+  return {};
+}
+
 }  // namespace
 
 std::atomic<bool>& interrupted() { return interrupt_flag; }
@@ -51,12 +76,13 @@ int fail(const Status& status) {
 
 void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("model,-m,--model", flags.model, "A GGUF file (any part of a split one)")->required();
+  command.add_option("--device", flags.device, "Who computes: auto, cpu, cuda or cuda:N")->capture_default_str();
+  command.add_option("--vram", flags.vram, "Cap on all GPU memory, for example 8G (default: what is free)");
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
   command.add_option("-c,--ctx", flags.context, "Context in tokens (default: the model's, or what fits)")
       ->check(CLI::NonNegativeNumber);
-  command.add_option("-b,--batch", flags.batch, "Tokens in a pass at most")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  command.add_option("-b,--batch", flags.batch, "Tokens in a pass at most (default: 512, on a GPU 2048)")
+      ->check(CLI::Range(1, 1 << 20));
   command.add_option("-t,--threads", flags.threads, "Threads that compute (default: all processors)")
       ->check(CLI::Range(0, 1024));
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, f32")->capture_default_str();
@@ -68,6 +94,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->check(CLI::NonNegativeNumber);
   command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");
   command.add_option("--rates", flags.rates, "Rates to plan with (default: this machine's, see calibrate)");
+  command.add_flag("--no-graphs", flags.no_graphs, "For developers: launch every kernel by itself")->group("");
+  command.add_flag("--no-fuse", flags.no_fuse, "For developers: a launch for every step of a pass")->group("");
   command.add_option("--inject-fault", flags.faults, "For developers: eio@N, short@N, stall:MS@N")->group("");
 }
 
@@ -82,12 +110,15 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
       return error(Code::invalid_argument, "--ram: 0 bytes hold no model; leave the flag out to use what is free");
     options.ram_bytes = *bytes;
   }
+  MR_RETURN_IF_ERROR(read_device(flags, options));
   if (!flags.tile.empty()) {
     auto bytes = parse_bytes(flags.tile);
     if (!bytes.ok()) return bytes.status().with_context("--tile");
     options.tile_bytes = *bytes;
   }
   options.context_tokens = flags.context;
+  options.cuda_graphs = !flags.no_graphs;
+  options.cuda_fuse = !flags.no_fuse;
   options.batch_tokens = flags.batch;
   options.threads = flags.threads;
   options.expert_slots = flags.expert_slots;
@@ -171,7 +202,7 @@ engine::SamplerOptions sampler_options(const SamplingFlags& flags) {
 
 std::string render_stats(const engine::Engine& engine, double seconds, std::int64_t decoded_tokens,
                          const residency::Rates& rates) {
-  const auto store = engine.store().counters();
+  const auto store = engine.store_counters();
   const auto disk = engine.storage().counters();
   const double busy = static_cast<double>(disk.busy_ns) * 1e-9;
   const auto rate = [](double bytes, double time) {

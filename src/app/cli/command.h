@@ -31,10 +31,11 @@ int fail(const Status& status);
 /// Flags that say which model runs, on what, within which budget.
 struct ModelFlags {
   std::string model;
-  std::string ram, kv = "f16", isa = "auto", storage = "auto", policy = "lru", rates, tile;
-  std::int64_t context = 0, batch = 512, expert_slots = 0;
+  std::string device = "auto", vram, ram, kv = "f16", isa = "auto", storage = "auto", policy = "lru", rates, tile;
+  std::int64_t context = 0, batch = 0, expert_slots = 0;
   int threads = 0;
   std::vector<std::string> faults;
+  bool no_graphs = false, no_fuse = false;
 };
 void add_model_flags(CLI::App& command, ModelFlags& flags);
 /// Errors: invalid_argument naming the flag; not_found for the model or rates file.

@@ -1,0 +1,162 @@
+#include "device/cuda_runtime.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/log.h"
+
+namespace millrace::device {
+namespace {
+
+std::atomic<std::uint64_t> graph_launches{0}, kernel_launches{0}, host_copies{0}, synchronisations{0}, allocations{0};
+
+}  // namespace
+
+Status cuda_status(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return {};
+  cudaGetLastError();  // a launch error would otherwise be told twice
+  std::string_view name(call);
+  name = name.substr(0, name.find('('));
+  if (code == cudaErrorMemoryAllocation)
+    return error(Code::out_of_budget, "{}: the GPU is out of memory; close what else uses it or give less --vram",
+                 name);
+  return error(Code::io_error, "{}: {} ({})", name, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+CudaCounters cuda_counters() {
+  return {graph_launches.load(), kernel_launches.load(), host_copies.load(), synchronisations.load(),
+          allocations.load()};
+}
+
+void count_kernels(std::uint64_t kernels) { kernel_launches += kernels; }
+
+Status use_gpu(int index) {
+  MR_CUDA(cudaSetDevice(index));
+  MR_CUDA(cudaFree(nullptr));  // makes the context now, not at the first launch
+  return {};
+}
+
+Expected<VramState> vram_state() {
+  std::size_t free = 0, total = 0;
+  MR_CUDA(cudaMemGetInfo(&free, &total));
+  return VramState{free, total};
+}
+
+Expected<VramState> vram_state_without_context(int index) {
+  // The management library's interface is stable; only these three calls of it are needed.
+  struct Memory {
+    unsigned long long total, free, used;
+  };
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  if (library == nullptr) return error(Code::unsupported, "libnvidia-ml.so.1 is not on this machine");
+  const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
+  const auto by_bus =
+      reinterpret_cast<int (*)(const char*, void**)>(dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
+  const auto memory_info = reinterpret_cast<int (*)(void*, Memory*)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
+  char bus[32] = {};
+  void* handle = nullptr;
+  Memory memory{};
+  const bool known = init != nullptr && by_bus != nullptr && memory_info != nullptr && init() == 0 &&
+                     cudaDeviceGetPCIBusId(bus, sizeof(bus), index) == cudaSuccess && by_bus(bus, &handle) == 0 &&
+                     memory_info(handle, &memory) == 0;
+  dlclose(library);
+  if (!known) return error(Code::unsupported, "the driver does not tell the memory of GPU {}", index);
+  return VramState{memory.free, memory.total};
+}
+
+Expected<DeviceBuffer> DeviceBuffer::allocate(std::size_t bytes) {
+  DeviceBuffer buffer;
+  void* data = nullptr;
+  if (const cudaError_t code = cudaMalloc(&data, bytes); code != cudaSuccess)
+    return cuda_status(code, "cudaMalloc").with_context(fmt::format("{} of VRAM", format_bytes(bytes)));
+  ++allocations;
+  buffer.data_ = static_cast<std::byte*>(data);
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr) cudaFree(data_);
+}
+
+Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes) {
+  PinnedBuffer buffer;
+  MR_ASSIGN_OR_RETURN(buffer.memory_,
+                      HostBuffer::reserve(bytes, bytes >= kHugePageBytes ? Pages::huge : Pages::normal));
+  std::memset(buffer.memory_.data(), 0, buffer.memory_.bytes());
+  MR_CUDA(cudaHostRegister(buffer.memory_.data(), buffer.memory_.bytes(), cudaHostRegisterDefault));
+  buffer.registered_ = true;
+  return buffer;
+}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(registered_, other.registered_);
+  return *this;
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (registered_) cudaHostUnregister(memory_.data());
+}
+
+Expected<Stream> Stream::create() {
+  Stream stream;
+  MR_CUDA(cudaStreamCreateWithFlags(&stream.stream_, cudaStreamNonBlocking));
+  return stream;
+}
+
+Stream::~Stream() {
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+Status Stream::synchronise() const {
+  ++synchronisations;
+  MR_CUDA(cudaStreamSynchronize(stream_));
+  return {};
+}
+
+Expected<Event> Event::create(bool timed) {
+  Event event;
+  MR_CUDA(cudaEventCreateWithFlags(&event.event_, timed ? cudaEventDefault : cudaEventDisableTiming));
+  return event;
+}
+
+Event::~Event() {
+  if (event_ != nullptr) cudaEventDestroy(event_);
+}
+
+Expected<Graph> Graph::end_capture(const Stream& stream) {
+  cudaGraph_t captured = nullptr;
+  MR_CUDA(cudaStreamEndCapture(stream.get(), &captured));
+  Graph graph;
+  const cudaError_t code = cudaGraphInstantiate(&graph.exec_, captured, 0);
+  cudaGraphDestroy(captured);
+  MR_CUDA(code);
+  return graph;
+}
+
+Graph::~Graph() {
+  if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
+}
+
+Status Graph::launch(const Stream& stream) const {
+  ++graph_launches;
+  MR_CUDA(cudaGraphLaunch(exec_, stream.get()));
+  return {};
+}
+
+Status copy_to_host(void* host, const std::byte* device, std::size_t bytes, const Stream& stream) {
+  ++host_copies;
+  MR_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream.get()));
+  return {};
+}
+
+Status copy_to_device(std::byte* device, const void* host, std::size_t bytes, const Stream& stream) {
+  MR_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream.get()));
+  return {};
+}
+
+}  // namespace millrace::device

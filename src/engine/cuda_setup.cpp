@@ -1,0 +1,174 @@
+// The parts of a run whose whole model is at home in one GPU's memory. What does not fit is said before anything is
+// loaded: context, weights, KV and activations are all computed first.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "device/cpu.h"
+#include "device/cuda_runtime.h"
+#include "device/gpu.h"
+#include "engine/setup.h"
+#include "exec/cuda_ops.h"
+#include "residency/cuda_weights.h"
+
+namespace millrace::engine {
+namespace {
+
+constexpr std::int64_t kAutomaticContext = 4096;
+constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64;
+constexpr std::uint64_t kTileBytes = 16 * kMiB;
+// What the driver takes after its context was measured: kernels loaded when first launched, graphs, fragmentation.
+constexpr std::uint64_t kDriverMargin = 160 * kMiB;
+constexpr std::uint64_t kUsualContextBytes = 600 * kMiB;  // where the driver does not tell
+
+struct LoadedWeights final : GpuParts {
+  std::unique_ptr<residency::DeviceWeights> weights;
+};
+
+/// Device memory that is there, and what this process's context has taken of it.
+struct Vram {
+  std::uint64_t free_bytes = 0, context_bytes = 0;
+};
+
+Expected<Vram> open_gpu(int index) {
+  MR_ASSIGN_OR_RETURN(const std::vector<device::Gpu> found, device::gpus());
+  if (index < 0 || index >= static_cast<int>(found.size()))
+    return error(Code::unsupported, "--device cuda:{}: there are {} GPUs here, counted from 0", index, found.size());
+  const auto before = device::vram_state_without_context(index);
+  MR_RETURN_IF_ERROR(device::use_gpu(index));
+  MR_ASSIGN_OR_RETURN(const device::VramState after, device::vram_state());
+  Vram vram;
+  vram.free_bytes = after.free_bytes;
+  vram.context_bytes =
+      before.ok() && before->free_bytes > after.free_bytes ? before->free_bytes - after.free_bytes : kUsualContextBytes;
+  vram.context_bytes += kDriverMargin;
+  return vram;
+}
+
+class CudaPlanner {
+ public:
+  CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& parts)
+      : options_(options), vram_(vram), parts_(parts), hp_(parts.model->hyperparameters()) {}
+
+  Status plan() {
+    const std::uint64_t most = vram_.free_bytes + vram_.context_bytes - kDriverMargin;
+    if (options_.vram_bytes > most)
+      log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.vram_bytes), format_bytes(most));
+    cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
+    choose_limits();
+    while (needed() > cap_ && shrink()) {
+    }
+    if (needed() > cap_) return refusal();
+    residency::PlanOptions& plan_options = parts_.plan_options;
+    plan_options.vram_bytes = cap_;
+    plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(shape().bytes_per_token());
+    plan_options.context_tokens = parts_.limits.context_tokens * parts_.limits.sequences;
+    plan_options.top_k = static_cast<int>(hp_.top_k);
+    parts_.plan = residency::make_vram_plan(parts_.model->units(), plan_options, options_.rates);
+    parts_.plan.vram_weight_bytes = weight_bytes();
+    parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
+    return {};
+  }
+
+  std::uint64_t cap_bytes() const { return cap_; }
+  kv::KvShape shape() const { return kv_shape(hp_, options_.kv_dtype); }
+  std::int64_t blocks_a_sequence() const {
+    return (parts_.limits.context_tokens + kv::kBlockTokens - 1) / kv::kBlockTokens;
+  }
+  exec::PassShape pass_shape() const {
+    const Limits& limits = parts_.limits;
+    exec::PassShape shape = parts_.model->pass_shape(limits.batch_tokens, limits.logit_rows, limits.context_tokens);
+    shape.max_sequences = limits.sequences;
+    return shape;
+  }
+
+ private:
+  void choose_limits() {
+    Limits& limits = parts_.limits;
+    limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
+    limits.context_tokens =
+        options_.context_tokens > 0 ? options_.context_tokens : std::min(hp_.context_length, kAutomaticContext);
+    const std::int64_t wanted = options_.batch_tokens > 0 ? options_.batch_tokens : kAutomaticBatch;
+    limits.batch_tokens = std::max(std::min(wanted, limits.context_tokens * limits.sequences), limits.sequences);
+    limits.logit_rows = std::max(limits.sequences, std::min<std::int64_t>(limits.batch_tokens, 64));
+    limits.tile_bytes = kTileBytes;
+  }
+
+  bool shrink() {
+    Limits& limits = parts_.limits;
+    const Limits before = limits;
+    limits.batch_tokens = std::max({kLeastBatch, limits.sequences, limits.batch_tokens / 2});
+    if (options_.context_tokens == 0) limits.context_tokens = std::max<std::int64_t>(512, limits.context_tokens / 2);
+    limits.batch_tokens = std::min(limits.batch_tokens, before.batch_tokens);
+    limits.context_tokens = std::min(limits.context_tokens, before.context_tokens);
+    limits.logit_rows = std::min(limits.logit_rows, std::max(limits.sequences, limits.batch_tokens));
+    return limits.batch_tokens != before.batch_tokens || limits.context_tokens != before.context_tokens;
+  }
+
+  std::uint64_t weight_bytes() const { return residency::DeviceWeights::device_bytes(parts_.model->units()); }
+  std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
+  std::uint64_t kv_bytes() const {
+    return static_cast<std::uint64_t>(blocks_a_sequence() * parts_.limits.sequences * shape().block_bytes());
+  }
+  std::uint64_t needed() const { return vram_.context_bytes + weight_bytes() + activation_bytes() + kv_bytes(); }
+
+  Status refusal() const {
+    return error(
+        Code::out_of_budget,
+        "the model needs {} of VRAM with {} tokens of context (weights {}, KV {}, activations {}, CUDA {}), and "
+        "{}: use --device cpu, which streams it from the disk, or a smaller quantization",
+        format_bytes(needed()), parts_.limits.context_tokens, format_bytes(weight_bytes()), format_bytes(kv_bytes()),
+        format_bytes(activation_bytes()), format_bytes(vram_.context_bytes),
+        options_.vram_bytes > 0 && cap_ == options_.vram_bytes
+            ? fmt::format("--vram gives {}", format_bytes(cap_))
+            : fmt::format("this GPU has {} free", format_bytes(cap_)));
+  }
+
+  const EngineOptions& options_;
+  const Vram vram_;
+  Parts& parts_;
+  const model::Hyperparameters& hp_;
+  std::uint64_t cap_ = 0;
+};
+
+}  // namespace
+
+Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
+  Parts parts;
+  std::vector<std::string> paths;
+  MR_RETURN_IF_ERROR(open_model(options, kTileBytes, parts, paths));
+  if (options.kv_dtype != DType::f16 && options.kv_dtype != DType::f32)
+    return error(Code::unsupported, "the GPU keeps KV as f16 or f32");
+  MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
+  CudaPlanner planner(options, vram, parts);
+  MR_RETURN_IF_ERROR(planner.plan());
+  MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
+  log::info("GPU {}: context {} tokens x {}, {} rows a pass, {} of VRAM at most", options.cuda_index,
+            parts.limits.context_tokens, parts.limits.sequences, parts.limits.batch_tokens,
+            format_bytes(planner.cap_bytes()));
+  parts.budget =
+      std::make_unique<residency::Budget>(std::max(ram_of(options), residency::DeviceWeights::staging_bytes()));
+  parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes());
+  MR_ASSIGN_OR_RETURN(parts.gpu_context, parts.vram->reserve("CUDA context", vram.context_bytes));
+  if (!load) return parts;
+
+  auto loaded = std::make_unique<LoadedWeights>();
+  {
+    MR_ASSIGN_OR_RETURN(const residency::Reservation staging,
+                        parts.budget->reserve("staging", residency::DeviceWeights::staging_bytes()));
+    MR_ASSIGN_OR_RETURN(loaded->weights, residency::DeviceWeights::load(parts.model->units(), *parts.backend,
+                                                                        *parts.vram, options.on_load));
+  }
+  MR_ASSIGN_OR_RETURN(parts.ops, exec::make_cuda_ops(parts.model->units(), *loaded->weights, *parts.vram,
+                                                     {options.cuda_index, options.cuda_graphs, options.cuda_fuse}));
+  parts.gpu = std::move(loaded);
+  MR_RETURN_IF_ERROR(parts.ops->prepare(planner.pass_shape()));
+  MR_ASSIGN_OR_RETURN(auto blocks,
+                      exec::make_device_blocks(planner.blocks_a_sequence() * parts.limits.sequences,
+                                               static_cast<std::uint64_t>(planner.shape().block_bytes()), *parts.vram));
+  parts.kv_pool = std::make_shared<kv::BlockPool>(planner.shape(), std::move(blocks));
+  log::info("executor: {}; storage: {}", parts.ops->describe(), parts.backend->traits().name);
+  return parts;
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,73 @@
+#include "exec/cuda_layout.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace millrace::exec {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+std::int64_t padded_positions(const PassShape& shape) {
+  return static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(shape.max_positions), 512));
+}
+
+}  // namespace
+
+std::int64_t max_blocks(const PassShape& shape) { return padded_positions(shape) / kv::kBlockTokens; }
+
+PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t logit_rows, std::int64_t sequences,
+                        bool tiles) {
+  PassRows layout;
+  const auto take = [&](std::uint64_t& offset, std::int64_t count, std::size_t size) {
+    offset = layout.bytes;
+    layout.bytes = round_up(layout.bytes + static_cast<std::uint64_t>(count) * size, 16);
+  };
+  take(layout.token, rows, 4);
+  take(layout.sequence, rows, 4);
+  take(layout.position, rows, 4);
+  take(layout.logit_row, logit_rows, 4);
+  take(layout.cos_sin, rows * shape.head_dim, 4);
+  take(layout.blocks, sequences * max_blocks(shape), 8);
+  if (tiles) take(layout.tiles, rows, sizeof(int4));
+  return layout;
+}
+
+CudaLayout make_cuda_layout(const PassShape& shape) {
+  CudaLayout layout;
+  const auto take = [&](std::uint64_t bytes) {
+    const std::uint64_t offset = layout.bytes;
+    layout.bytes = round_up(layout.bytes + bytes, 256);
+    return offset;
+  };
+  const auto floats = [](std::int64_t count) { return static_cast<std::uint64_t>(count) * sizeof(float); };
+  for (const PassShape::Buffer& buffer : shape.buffers)
+    layout.buffers.push_back(
+        take(floats((buffer.logit_rows_only ? shape.max_logit_rows : shape.max_rows) * buffer.cols)));
+  const std::int64_t widest = static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(shape.widest_input), 256));
+  for (std::uint64_t& q8 : layout.q8) q8 = take(cuda::q8_bytes(std::max(shape.max_rows, shape.max_logit_rows), widest));
+  layout.logits = take(floats(shape.max_logit_rows * shape.vocab));
+  const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);
+  layout.candidates = take(static_cast<std::uint64_t>(logit_rows) * sizeof(cuda::Candidates));
+  layout.sample_workspace = take(cuda::sample_workspace_bytes(logit_rows, static_cast<std::int32_t>(shape.vocab)));
+  layout.attention_workspace = take(cuda::attention_workspace_bytes(
+      static_cast<std::int32_t>(std::min(shape.max_rows, kFewRows)), static_cast<std::int32_t>(shape.heads),
+      static_cast<std::int32_t>(shape.head_dim), static_cast<std::int32_t>(padded_positions(shape))));
+  if (shape.experts > 0) {
+    const std::int64_t entries = shape.max_rows * shape.top_k;
+    layout.scores = take(floats(shape.max_rows * shape.experts));
+    layout.chosen = take(floats(entries));
+    layout.weights = take(floats(entries));
+    layout.sorted = take(floats(entries));
+    layout.expert_first = take(floats(shape.experts + 1));
+    layout.hidden = take(std::max(floats(entries * shape.expert_ff),
+                                  static_cast<std::uint64_t>(cuda::q8_bytes(entries, shape.expert_ff))));
+    layout.expert_out = take(floats(entries * shape.model_dim));
+  }
+  layout.rows = take(make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true).bytes);
+  return layout;
+}
+
+}  // namespace millrace::exec

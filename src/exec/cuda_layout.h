@@ -1,0 +1,52 @@
+// Where the CUDA executor's activations and scratch lie in its one device buffer, and the rows of a pass in the buffer
+// that is uploaded. Sizes follow from the pass's shape alone, so that a plan can count them before anything is
+// allocated.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "exec/ops.h"
+
+namespace millrace::exec {
+
+/// Passes of at most so many rows attend row by row and may be replayed as graphs; larger ones attend in tiles.
+constexpr std::int64_t kFewRows = 64;
+
+/// Offsets into the buffer, each a multiple of 256; `bytes` in all.
+struct CudaLayout {
+  std::vector<std::uint64_t> buffers;  // float [rows, cols] each, by Act::buffer
+  std::uint64_t q8[2] = {};            // Q8 [max_rows, widest_input]: of norms, and of attention and hidden layers
+  std::uint64_t logits = 0;            // float [max_logit_rows, vocab]
+  std::uint64_t candidates = 0, sample_workspace = 0;
+  std::uint64_t attention_workspace = 0;
+
+  // Mixtures: entries are (row, place) pairs, max_rows * top_k of them.
+  std::uint64_t scores = 0;        // float [max_rows, experts]
+  std::uint64_t chosen = 0;        // int32 [entries]
+  std::uint64_t weights = 0;       // float [entries]
+  std::uint64_t sorted = 0;        // int32 [entries]
+  std::uint64_t expert_first = 0;  // int32 [experts + 1]
+  std::uint64_t hidden = 0;        // float or Q8 [entries, expert_ff]
+  std::uint64_t expert_out = 0;    // float [entries, model_dim]
+
+  std::uint64_t rows = 0;  // what is uploaded a pass, PassRows::bytes at most
+  std::uint64_t bytes = 0;
+};
+
+/// The uploaded rows of a pass: offsets from its start, each a multiple of 16.
+struct PassRows {
+  std::uint64_t token = 0, sequence = 0, position = 0;  // int32 [rows]
+  std::uint64_t logit_row = 0;                          // int32 [logit rows]: which rows want logits
+  std::uint64_t cos_sin = 0;                            // float [rows, head_dim / 2, 2] at most
+  std::uint64_t blocks = 0;                             // addresses [sequences, max_blocks]
+  std::uint64_t tiles = 0;                              // int4 [rows] at most
+  std::uint64_t bytes = 0;
+};
+
+std::int64_t max_blocks(const PassShape& shape);
+PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t logit_rows, std::int64_t sequences,
+                        bool tiles);
+CudaLayout make_cuda_layout(const PassShape& shape);
+
+}  // namespace millrace::exec

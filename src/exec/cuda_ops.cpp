@@ -1,0 +1,389 @@
+// The pass of the CUDA executor: recording, upload, graph, read-back.
+#include "exec/cuda_ops.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "exec/cuda_ops_impl.h"
+
+namespace millrace::exec {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+constexpr std::int64_t kPositionStep = 512;  // graphs are captured for a bound on positions that grows by this
+constexpr std::size_t kMostGraphs = 64;
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
+/// Blocks of a pool in one piece of device memory.
+class DeviceBlocks final : public kv::BlockMemory {
+ public:
+  DeviceBlocks(residency::Reservation reservation, device::DeviceBuffer memory, std::int64_t blocks,
+               std::uint64_t bytes)
+      : reservation_(std::move(reservation)), memory_(std::move(memory)) {
+    for (std::int64_t i = blocks; i-- > 0;) free_.push_back(memory_.data() + static_cast<std::uint64_t>(i) * bytes);
+  }
+  Expected<std::byte*> allocate() override {
+    if (free_.empty())
+      return error(Code::out_of_budget, "the KV cache on the GPU is full; give more --vram or a smaller --ctx");
+    std::byte* block = free_.back();
+    free_.pop_back();
+    return block;
+  }
+  void release(std::byte* block) override { free_.push_back(block); }
+  Status read(const std::byte* block, std::byte* out, std::size_t bytes) override {
+    MR_CUDA(cudaMemcpy(out, block, bytes, cudaMemcpyDeviceToHost));
+    return {};
+  }
+  Status write(std::byte* block, const std::byte* in, std::size_t bytes) override {
+    MR_CUDA(cudaMemcpy(block, in, bytes, cudaMemcpyHostToDevice));
+    return {};
+  }
+
+ private:
+  residency::Reservation reservation_;
+  device::DeviceBuffer memory_;
+  std::vector<std::byte*> free_;
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<kv::BlockMemory>> make_device_blocks(std::int64_t blocks, std::uint64_t block_bytes,
+                                                              residency::Budget& vram) {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * block_bytes;
+  MR_ASSIGN_OR_RETURN(residency::Reservation reservation, vram.reserve("kv", bytes));
+  MR_ASSIGN_OR_RETURN(device::DeviceBuffer memory, device::DeviceBuffer::allocate(bytes));
+  return std::unique_ptr<kv::BlockMemory>(
+      std::make_unique<DeviceBlocks>(std::move(reservation), std::move(memory), blocks, block_bytes));
+}
+
+std::uint64_t cuda_activation_bytes(const PassShape& shape) { return make_cuda_layout(shape).bytes; }
+
+Expected<std::unique_ptr<Ops>> make_cuda_ops(const residency::UnitTable& units, residency::DeviceWeights& weights,
+                                             residency::Budget& vram, const CudaOptions& options) {
+  MR_ASSIGN_OR_RETURN(device::Stream stream, device::Stream::create());
+  cudaDeviceProp properties{};
+  MR_CUDA(cudaGetDeviceProperties(&properties, options.device));
+  return std::unique_ptr<Ops>(
+      std::make_unique<CudaOps>(units, weights, vram, options, std::move(stream), properties.name));
+}
+
+CudaOps::CudaOps(const residency::UnitTable& units, residency::DeviceWeights& weights, residency::Budget& vram,
+                 const CudaOptions& options, device::Stream stream, std::string name)
+    : units_(units),
+      weights_(weights),
+      vram_(vram),
+      options_(options),
+      stream_(std::move(stream)),
+      name_(std::move(name)) {}
+
+CudaOps::~CudaOps() {
+  (void)stream_.synchronise();  // nothing may still use the memory
+}
+
+std::string CudaOps::describe() const { return fmt::format("cuda:{} {}", options_.device, name_); }
+
+Status CudaOps::prepare(const PassShape& shape) {
+  shape_ = shape;
+  layout_ = make_cuda_layout(shape);
+  MR_ASSIGN_OR_RETURN(reservation_, vram_.reserve("activations", layout_.bytes));
+  MR_ASSIGN_OR_RETURN(memory_, device::DeviceBuffer::allocate(layout_.bytes));
+  MR_CUDA(cudaMemset(memory_.data(), 0, layout_.bytes));
+  const PassRows rows = make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true);
+  MR_ASSIGN_OR_RETURN(rows_host_, device::PinnedBuffer::allocate(rows.bytes));
+  results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *
+                   std::max<std::uint64_t>(sizeof(cuda::Candidates), static_cast<std::uint64_t>(shape.vocab) * 4);
+  MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
+  return {};
+}
+
+// --- The rows of a pass ---
+
+void CudaOps::begin_pass(const kv::Batch& batch, std::function<bool()> cancelled) {
+  pass_begin_ns_ = now_ns();
+  batch_ = &batch;
+  cancelled_ = std::move(cancelled);
+  status_ = {};
+  step_count_ = 0;
+  rows_ = static_cast<std::int64_t>(batch.rows.size());
+  logit_rows_ =
+      std::count_if(batch.rows.begin(), batch.rows.end(), [](const kv::BatchRow& r) { return r.wants_logits; });
+  brought_top_only_ = top_only_;
+  const auto sequences = static_cast<std::int64_t>(batch.sequences.size());
+  if (rows_ > shape_.max_rows || logit_rows_ > shape_.max_logit_rows || sequences > shape_.max_sequences)
+    fail(error(Code::internal, "a pass of {} rows of {} sequences was not prepared", rows_, sequences));
+}
+
+void CudaOps::fail(Status status) {
+  if (status_.ok()) status_ = std::move(status);
+}
+
+/// Angles of every row's position, in double so that far positions stay exact; the same bits as the CPU executor's.
+void CudaOps::fill_rope(const Rope& rope) {
+  const std::int64_t half = rope.rotary / 2;
+  if (rope_key_ != rope.inv_freq.data()) cos_sin_.clear();
+  rope_key_ = rope.inv_freq.data();
+  rotary_ = rope.rotary;
+  std::int64_t furthest = 0;
+  for (const kv::BatchRow& row : batch_->rows) furthest = std::max<std::int64_t>(furthest, row.position);
+  auto made = static_cast<std::int64_t>(cos_sin_.size()) / rope.rotary;
+  if (furthest >= made) cos_sin_.resize(static_cast<std::size_t>((furthest + 1) * rope.rotary));
+  for (; made <= furthest; ++made) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(made) * rope.inv_freq[static_cast<std::size_t>(i)];
+      float* pair = cos_sin_.data() + made * rope.rotary + i * 2;
+      pair[0] = static_cast<float>(std::cos(angle) * rope.magnitude);
+      pair[1] = static_cast<float>(std::sin(angle) * rope.magnitude);
+    }
+  }
+  auto* out = reinterpret_cast<float*>(rows_host_.data() + pass_rows_.cos_sin);
+  for (std::int64_t r = 0; r < rows_; ++r)
+    std::memcpy(out + r * rope.rotary,
+                cos_sin_.data() + batch_->rows[static_cast<std::size_t>(r)].position * rope.rotary,
+                static_cast<std::size_t>(rope.rotary) * sizeof(float));
+}
+
+/// Cuts the rows into tiles of one sequence for attention; returns how many.
+std::int64_t CudaOps::make_tiles() {
+  auto* tiles = reinterpret_cast<int4*>(rows_host_.data() + pass_rows_.tiles);
+  const auto group = static_cast<std::int32_t>(shape_.heads / shape_.kv_heads);
+  const std::int32_t most = cuda::attention_tile_rows(group);
+  std::int64_t count = 0;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+    if (count == 0 || tiles[count - 1].z != row.sequence || tiles[count - 1].y >= most)
+      tiles[count++] = {static_cast<int>(r), 0, row.sequence, 0};
+    ++tiles[count - 1].y;
+    tiles[count - 1].w = std::max(tiles[count - 1].w, row.position);
+  }
+  return count;
+}
+
+/// Gate and up of different dtypes are two launches with a buffer between them, made by the first pass that needs it.
+Status CudaOps::make_room_for_mixed_swiglu() {
+  std::int64_t widest = 0;
+  for (std::size_t i = 0; i < step_count_; ++i) {
+    const Step& step = steps_[i];
+    if (step.kind == Step::Kind::swiglu && (part(step.weight).dtype != part(step.weight2).dtype || !options_.fuse))
+      widest = std::max(widest, part(step.weight).rows);
+  }
+  const std::uint64_t bytes = static_cast<std::uint64_t>(shape_.max_rows * widest) * sizeof(float);
+  if (bytes <= up_scratch_.bytes()) return {};
+  MR_ASSIGN_OR_RETURN(extra_reservation_, vram_.reserve("activations", bytes));
+  MR_ASSIGN_OR_RETURN(up_scratch_, device::DeviceBuffer::allocate(bytes));
+  return {};
+}
+
+Status CudaOps::upload_rows() {
+  const auto sequences = static_cast<std::int64_t>(batch_->sequences.size());
+  pass_rows_ = make_pass_rows(shape_, rows_, logit_rows_, sequences, !few_rows());
+  std::byte* const host = rows_host_.data();
+  auto* token = reinterpret_cast<std::int32_t*>(host + pass_rows_.token);
+  auto* sequence = reinterpret_cast<std::int32_t*>(host + pass_rows_.sequence);
+  auto* position = reinterpret_cast<std::int32_t*>(host + pass_rows_.position);
+  auto* logit_row = reinterpret_cast<std::int32_t*>(host + pass_rows_.logit_row);
+  auto* blocks = reinterpret_cast<const std::byte**>(host + pass_rows_.blocks);
+  std::int64_t furthest = 0;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+    token[r] = row.token;
+    sequence[r] = row.sequence;
+    position[r] = row.position;
+    if (row.wants_logits) *logit_row++ = static_cast<std::int32_t>(r);
+    furthest = std::max<std::int64_t>(furthest, row.position);
+  }
+  position_bound_ = static_cast<std::int64_t>(
+      round_up(static_cast<std::uint64_t>(furthest + 1), static_cast<std::uint64_t>(kPositionStep)));
+  const std::int64_t width = max_blocks(shape_);
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const kv::SequenceState& state = *batch_->sequences[static_cast<std::size_t>(s)];
+    for (std::int64_t i = 0; i < width; ++i) blocks[s * width + i] = i < state.blocks() ? state.block(i) : nullptr;
+  }
+  for (std::size_t i = 0; i < step_count_; ++i)
+    if (steps_[i].kind == Step::Kind::rope) {
+      fill_rope(steps_[i].rope);
+      break;
+    }
+  tiles_ = few_rows() ? 0 : make_tiles();
+  return {};
+}
+
+// --- Launch ---
+
+Status CudaOps::end_pass() {
+  if (status_.ok() && cancelled_ && cancelled_()) fail(error(Code::cancelled, "stopped"));
+  if (status_.ok() && rows_ > 0) {
+    status_ = make_room_for_mixed_swiglu();
+    if (status_.ok()) status_ = upload_rows();
+    if (status_.ok()) status_ = launch_pass();
+    // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
+    Status ended = stream_.synchronise();
+    if (status_.ok()) status_ = std::move(ended);
+  }
+  batch_ = nullptr;
+  ++counters_.passes;
+  counters_.rows += static_cast<std::uint64_t>(rows_);
+  counters_.weight_bytes += pass_weight_bytes_;
+  counters_.pass_ns += now_ns() - pass_begin_ns_;
+  return status_;
+}
+
+Status CudaOps::launch_pass() {
+  const bool graph = options_.graphs && few_rows();
+  if (!graph) {
+    MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));
+    MR_RETURN_IF_ERROR(emit());
+    return bring_results();
+  }
+  const GraphKey key{rows_, logit_rows_, batch_->sequences.size(), position_bound_, top_only_};
+  auto found = graphs_.find(key);
+  if (found == graphs_.end()) {
+    if (graphs_.size() >= kMostGraphs) graphs_.clear();
+    MR_CUDA(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
+    Status status = device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_);
+    if (status.ok()) status = emit();
+    if (status.ok()) status = bring_results();
+    Expected<device::Graph> captured = device::Graph::end_capture(stream_);
+    MR_RETURN_IF_ERROR(status);
+    if (!captured.ok()) return captured.status();
+    found = graphs_.emplace(key, Captured{std::move(*captured), pass_weight_bytes_}).first;
+  }
+  pass_weight_bytes_ = found->second.weight_bytes;
+  return found->second.graph.launch(stream_);
+}
+
+Status CudaOps::bring_results() {
+  if (logit_rows_ == 0) return {};
+  const auto rows = static_cast<std::uint64_t>(logit_rows_);
+  if (!top_only_)
+    return device::copy_to_host(results_host_.data(), at(layout_.logits),
+                                rows * static_cast<std::uint64_t>(shape_.vocab) * sizeof(float), stream_);
+  return device::copy_to_host(results_host_.data(), at(layout_.candidates), rows * sizeof(cuda::Candidates), stream_);
+}
+
+Logits CudaOps::last_logits() const {
+  const auto* data = brought_top_only_ ? nullptr : reinterpret_cast<const float*>(results_host_.data());
+  return {data, logit_rows_, shape_.vocab};
+}
+
+TopLogits CudaOps::last_top_logits(std::int64_t row) const {
+  const auto& found = reinterpret_cast<const cuda::Candidates*>(results_host_.data())[row];
+  const auto count = static_cast<std::size_t>(found.count);
+  return {{found.logit, count}, {found.id, count}, found.finite != 0};
+}
+
+// --- Recording ---
+
+bool Step::writes(Act act) const {
+  if (act.buffer < 0) return false;
+  for (int i = 0; i < product_count; ++i)
+    if (products[static_cast<std::size_t>(i)].out.buffer == act.buffer) return true;
+  return out.buffer == act.buffer;
+}
+
+Step& CudaOps::record(Step::Kind kind) {
+  if (step_count_ == steps_.size()) steps_.emplace_back();
+  Step& step = steps_[step_count_++];
+  step = {};
+  step.kind = kind;
+  return step;
+}
+
+void CudaOps::embed(Act out, WeightRef table) {
+  Step& step = record(Step::Kind::embed);
+  step.out = out;
+  step.weight = table;
+}
+
+void CudaOps::rms_norm(Act out, Act x, WeightRef weight, float eps) {
+  Step& step = record(Step::Kind::rms_norm);
+  step.out = out;
+  step.a = x;
+  step.weight = weight;
+  step.eps = eps;
+}
+
+void CudaOps::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
+  Step& step = record(Step::Kind::rms_norm_heads);
+  step.out = step.a = x;
+  step.weight = weight;
+  step.head_dim = head_dim;
+  step.eps = eps;
+}
+
+void CudaOps::add(Act x, Act y) {
+  Step& step = record(Step::Kind::add);
+  step.out = step.a = x;
+  step.b = y;
+}
+
+void CudaOps::matmul(std::span<const Product> products, Act x) {
+  Step& step = record(Step::Kind::matmul);
+  step.a = x;
+  if (products.size() > step.products.size())
+    return fail(error(Code::internal, "{} products at once", products.size()));
+  step.product_count = static_cast<int>(products.size());
+  std::copy(products.begin(), products.end(), step.products.begin());
+}
+
+void CudaOps::matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) {
+  Step& step = record(Step::Kind::swiglu);
+  step.out = out;
+  step.a = x;
+  step.weight = gate;
+  step.weight2 = up;
+}
+
+void CudaOps::rope(Act x, std::int64_t heads, std::int64_t head_dim, const Rope& rope) {
+  Step& step = record(Step::Kind::rope);
+  step.out = step.a = x;
+  step.heads = heads;
+  step.head_dim = head_dim;
+  step.rope = rope;
+}
+
+void CudaOps::store_kv(std::int64_t layer, Act k, Act v) {
+  Step& step = record(Step::Kind::store_kv);
+  step.a = k;
+  step.b = v;
+  step.layer = layer;
+}
+
+void CudaOps::attention(Act out, Act q, std::int64_t layer, const Attention& attention) {
+  Step& step = record(Step::Kind::attention);
+  step.out = out;
+  step.a = q;
+  step.layer = layer;
+  step.attention = attention;
+}
+
+void CudaOps::moe(Act out, Act x, WeightRef router, std::int64_t layer, const Experts& experts) {
+  Step& step = record(Step::Kind::moe);
+  step.out = out;
+  step.a = x;
+  step.weight = router;
+  step.layer = layer;
+  step.experts = experts;
+}
+
+void CudaOps::select_logit_rows(Act out, Act x) {
+  Step& step = record(Step::Kind::select_rows);
+  step.out = out;
+  step.a = x;
+}
+
+void CudaOps::logits(WeightRef head, Act x) {
+  Step& step = record(Step::Kind::logits);
+  step.a = x;
+  step.weight = head;
+}
+
+}  // namespace millrace::exec

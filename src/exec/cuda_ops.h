@@ -1,0 +1,35 @@
+// The CUDA executor: Ops on one GPU, every weight at home in its memory.
+//
+// Ops do not run when they are called: a pass is recorded as a list of steps, fused where neighbours allow (norm and
+// quantization, product and residual, heads' norm and RoPE and KV, gate and up, experts and residual), and launched by
+// end_pass(). A decode step is captured once per shape as a CUDA graph and replayed: one upload of the pass's rows, one
+// launch, one read-back.
+// Thread-safety: one thread calls, the one that made it.
+#pragma once
+
+#include <memory>
+
+#include "exec/ops.h"
+#include "residency/cuda_weights.h"
+
+namespace millrace::exec {
+
+struct CudaOptions {
+  int device = 0;
+  bool graphs = true;
+  bool fuse = true;  // off: a step a launch, for tests that compare
+};
+
+/// Bytes of device memory that prepare(shape) reserves. Pure.
+std::uint64_t cuda_activation_bytes(const PassShape& shape);
+
+/// `units`, `weights` and `vram` outlive the executor. Sequences of its batches have their blocks on the device.
+/// Errors: io_error.
+Expected<std::unique_ptr<Ops>> make_cuda_ops(const residency::UnitTable& units, residency::DeviceWeights& weights,
+                                             residency::Budget& vram, const CudaOptions& options);
+
+/// KV blocks in device memory, all of them taken at once: `blocks` of `block_bytes`.
+Expected<std::unique_ptr<kv::BlockMemory>> make_device_blocks(std::int64_t blocks, std::uint64_t block_bytes,
+                                                              residency::Budget& vram);
+
+}  // namespace millrace::exec

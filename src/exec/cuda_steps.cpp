@@ -1,0 +1,483 @@
+// Steps become launches. Neighbours are fused where the launch that does both gives the same bits as one after the
+// other: which results a later step reads, and in which form, is looked up in the recorded list, never guessed.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "exec/cuda_ops_impl.h"
+
+namespace millrace::exec {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
+
+constexpr std::int64_t kMatvecEntries = 64;  // experts of so many entries are read one by one
+
+}  // namespace
+
+/// Walks the recorded steps once and puts their launches on the stream.
+struct CudaOps::Emitter {
+  using Kind = Step::Kind;
+
+  CudaOps& ops;
+  cudaStream_t stream;
+  std::size_t next = 0;  // the step being emitted
+  Status status = {};
+  std::uint64_t launches = 0, weight_bytes = 0;
+  Act q8_of[2] = {};                 // whose int8 form lies in layout.q8[i]
+  std::int64_t q8_rows[2] = {0, 0};  // for how many rows it is laid out
+
+  const Step& step(std::size_t i) const { return ops.steps_[i]; }
+  std::size_t count() const { return ops.step_count_; }
+
+  void check(cudaError_t code, const char* what) {
+    ++launches;
+    if (code != cudaSuccess && status.ok()) status = device::cuda_status(code, what);
+  }
+  void broken(const char* what) {
+    if (status.ok()) status = error(Code::internal, "the CUDA executor cannot do this step: {}", what);
+  }
+
+  // --- Where things lie ---
+
+  std::int64_t cols(Act act) const { return ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].cols; }
+  std::int32_t rows(Act act) const {
+    const bool few = ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].logit_rows_only;
+    return static_cast<std::int32_t>(few ? ops.logit_rows_ : ops.rows_);
+  }
+  float* data(Act act) const { return ops.at<float>(ops.layout_.buffers[static_cast<std::size_t>(act.buffer)]); }
+  template <typename T>
+  const T* row_data(std::uint64_t offset) const {
+    return ops.at<T>(ops.layout_.rows + offset);
+  }
+  cuda::RowView row_view() const {
+    return {static_cast<std::int32_t>(ops.rows_), row_data<std::int32_t>(ops.pass_rows_.token),
+            row_data<std::int32_t>(ops.pass_rows_.sequence), row_data<std::int32_t>(ops.pass_rows_.position)};
+  }
+  cuda::Matrix matrix(WeightRef ref) {
+    const residency::Part& part = ops.part(ref);
+    weight_bytes += part.bytes();
+    return {ops.weights_.entry(ref), part.dtype, static_cast<std::int32_t>(part.rows)};
+  }
+  const std::byte* const* vector(WeightRef ref) const { return ref.none() ? nullptr : ops.weights_.entry(ref); }
+  cuda::KvView kv_view(std::int64_t layer) const {
+    const kv::KvShape& shape = ops.batch_->sequences.front()->shape();
+    const std::int64_t head_bytes = shape.block_bytes() / (2 * shape.layers * shape.kv_heads);
+    const std::int64_t first = 2 * layer * shape.kv_heads * head_bytes;
+    return {reinterpret_cast<const std::byte* const*>(ops.at(ops.layout_.rows + ops.pass_rows_.blocks)),
+            static_cast<std::int32_t>(max_blocks(ops.shape_)),
+            first,
+            first + shape.kv_heads * head_bytes,
+            head_bytes,
+            shape.dtype,
+            static_cast<std::int32_t>(shape.kv_heads),
+            static_cast<std::int32_t>(shape.head_dim)};
+  }
+
+  // --- The int8 form of activations ---
+
+  cuda::Q8 q8_memory(int slot, std::int64_t rows, std::int64_t cols) const {
+    return cuda::q8_at(ops.at(ops.layout_.q8[slot]), rows, cols);
+  }
+  /// Memory for the int8 form of `act`, which a launch is about to fill.
+  cuda::Q8 make_q8(int slot, Act act) {
+    q8_of[slot] = act;
+    q8_rows[slot] = rows(act);
+    return q8_memory(slot, rows(act), cols(act));
+  }
+  void overwritten(Act act) {
+    for (Act& owner : q8_of)
+      if (owner.buffer == act.buffer) owner = {};
+  }
+  /// The int8 form of `act`, made now if no launch has left it behind.
+  cuda::Q8 q8(Act act) {
+    for (int slot = 0; slot < 2; ++slot)
+      if (q8_of[slot].buffer == act.buffer) return q8_memory(slot, q8_rows[slot], cols(act));
+    const cuda::Q8 made = make_q8(1, act);
+    check(cuda::quantize_q8(data(act), cols(act), rows(act), static_cast<std::int32_t>(cols(act)), made, stream),
+          "quantize_q8");
+    return made;
+  }
+
+  // --- What later steps want ---
+
+  struct Wanted {
+    bool floats = false, q8 = false;
+  };
+  void want(Wanted& wanted, WeightRef weight) const {
+    (is_float(ops.part(weight).dtype) ? wanted.floats : wanted.q8) = true;
+  }
+
+  /// In which forms the steps behind `from` read `act`, until it is written again.
+  Wanted wanted(Act act, std::size_t from) const {
+    Wanted wanted;
+    for (std::size_t i = from + 1; i < count(); ++i) {
+      const Step& s = step(i);
+      if (s.reads(act)) {
+        switch (s.kind) {
+          case Kind::matmul:
+            for (int p = 0; p < s.product_count; ++p) want(wanted, s.products[static_cast<std::size_t>(p)].weight);
+            break;
+          case Kind::swiglu:
+            want(wanted, s.weight);
+            want(wanted, s.weight2);
+            break;
+          case Kind::logits:
+            want(wanted, s.weight);
+            break;
+          case Kind::moe:
+            want(wanted, s.weight);
+            want(wanted, {s.experts.first_unit, s.experts.gate_part});
+            want(wanted, {s.experts.first_unit, s.experts.up_part});
+            break;
+          default:
+            wanted.floats = true;
+        }
+      }
+      if (s.writes(act)) return wanted;
+    }
+    return wanted;
+  }
+  bool read_later(Act act, std::size_t from) const {
+    const Wanted later = wanted(act, from);
+    return later.floats || later.q8;
+  }
+
+  /// True if the step behind `next` adds `out` to the residual stream and nothing else ever reads `out`.
+  bool residual_follows(Act out) const {
+    if (!ops.options_.fuse || next + 1 >= count()) return false;
+    const Step& add = step(next + 1);
+    return add.kind == Kind::add && add.b.buffer == out.buffer && add.a.buffer != out.buffer &&
+           !read_later(out, next + 1);
+  }
+
+  // --- Products ---
+
+  void launch(cuda::MatmulCall& call) {
+    const bool few = call.x_rows <= cuda::kMatvecRows;
+    check(few ? cuda::matvec(call, stream) : cuda::matmul(call, stream), few ? "matvec" : "matmul");
+  }
+
+  cuda::MatmulCall call_for(Act x, bool floats) {
+    cuda::MatmulCall call;
+    call.cols = static_cast<std::int32_t>(cols(x));
+    call.x_rows = rows(x);
+    if (floats) {
+      call.x = data(x);
+      call.x_stride = cols(x);
+    } else {
+      call.x_q8 = q8(x);
+    }
+    return call;
+  }
+
+  void emit_matmul(const Step& s) {
+    Act target = s.products[0].out;
+    cuda::Effect effect = cuda::Effect::store;
+    const bool residual = s.product_count == 1 && residual_follows(target);
+    if (residual) {
+      effect = cuda::Effect::add;
+      target = step(next + 1).a;
+    }
+    // Products of one dtype share a launch.
+    bool done[3] = {};
+    for (int first = 0; first < s.product_count; ++first) {
+      if (done[first]) continue;
+      const DType dtype = ops.part(s.products[static_cast<std::size_t>(first)].weight).dtype;
+      cuda::MatmulCall call = call_for(s.a, is_float(dtype));
+      call.effect = effect;
+      for (int i = first; i < s.product_count; ++i) {
+        const Product& product = s.products[static_cast<std::size_t>(i)];
+        if (done[i] || ops.part(product.weight).dtype != dtype) continue;
+        done[i] = true;
+        const Act out = residual ? target : product.out;
+        call.products[call.count++] = {matrix(product.weight), vector(product.bias), data(out), cols(out)};
+        overwritten(out);
+      }
+      launch(call);
+    }
+    if (residual) ++next;
+  }
+
+  void emit_swiglu(const Step& s) {
+    const DType gate = ops.part(s.weight).dtype, up = ops.part(s.weight2).dtype;
+    const Wanted later = wanted(s.out, next);
+    const auto out_cols = cols(s.out);
+    overwritten(s.out);
+    if (gate == up && ops.options_.fuse) {
+      cuda::MatmulCall call = call_for(s.a, is_float(gate));
+      call.effect = cuda::Effect::swiglu;
+      call.count = 2;
+      call.products[0] = {matrix(s.weight), nullptr, later.floats ? data(s.out) : nullptr, out_cols};
+      call.products[1] = {matrix(s.weight2), nullptr, nullptr, out_cols};
+      // The input's int8 form lies in slot 0 or 1; the result goes into the other.
+      if (later.q8) call.y_q8 = make_q8(q8_of[0].buffer == s.a.buffer ? 1 : 0, s.out);
+      launch(call);
+      return;
+    }
+    const std::uint64_t up_bytes = static_cast<std::uint64_t>(ops.shape_.max_rows * out_cols) * sizeof(float);
+    if (ops.up_scratch_.bytes() < up_bytes) {
+      broken("gate and up of different dtypes were not prepared for");
+      return;
+    }
+    auto* const up_out = reinterpret_cast<float*>(ops.up_scratch_.data());
+    for (const bool second : {false, true}) {
+      cuda::MatmulCall call = call_for(s.a, is_float(second ? up : gate));
+      call.count = 1;
+      call.products[0] = {matrix(second ? s.weight2 : s.weight), nullptr, second ? up_out : data(s.out), out_cols};
+      launch(call);
+    }
+    check(cuda::silu_mul(data(s.out), up_out, ops.rows_ * out_cols, stream), "silu_mul");
+  }
+
+  // --- Rows ---
+
+  void emit_norm(const Step& s, Act x, const std::int32_t* x_index) {
+    const Wanted later = wanted(s.out, next);
+    overwritten(s.out);
+    const bool both = !ops.options_.fuse;
+    cuda::Q8 q8_out;
+    if (later.q8 && !both) q8_out = make_q8(0, s.out);
+    const bool floats = later.floats || both || !later.q8;
+    check(cuda::rms_norm(data(x), x_index, vector(s.weight), rows(s.out), static_cast<std::int32_t>(cols(s.out)), s.eps,
+                         floats ? data(s.out) : nullptr, q8_out, stream),
+          "rms_norm");
+  }
+
+  void emit_select(const Step& s) {
+    const auto* index = row_data<std::int32_t>(ops.pass_rows_.logit_row);
+    const bool norm_follows = ops.options_.fuse && next + 1 < count() && step(next + 1).kind == Kind::rms_norm &&
+                              step(next + 1).a.buffer == s.out.buffer && step(next + 1).out.buffer == s.out.buffer;
+    if (ops.logit_rows_ == 0) return;
+    if (norm_follows) {
+      ++next;
+      emit_norm(step(next), s.a, index);
+      return;
+    }
+    overwritten(s.out);
+    check(cuda::gather_rows(data(s.a), index, rows(s.out), static_cast<std::int32_t>(cols(s.out)), data(s.out), stream),
+          "gather_rows");
+  }
+
+  /// Heads' norms and RoPE up to the KV store, whatever their order: queries and keys go through them in one launch.
+  void emit_rope_store() {
+    cuda::RopeStoreCall call;
+    Act q, k;
+    WeightRef norm_of_q, norm_of_k;
+    std::size_t i = next;
+    for (; i < count() && step(i).kind != Kind::store_kv; ++i) {
+      const Step& s = step(i);
+      if (s.kind != Kind::rope && s.kind != Kind::rms_norm_heads)
+        return broken("something between RoPE and the KV store");
+    }
+    if (i == count()) return broken("RoPE without a KV store");
+    const Step& store = step(i);
+    k = store.a;
+    for (std::size_t j = next; j < i; ++j) {
+      const Step& s = step(j);
+      const bool of_k = s.out.buffer == k.buffer;
+      if (s.kind == Kind::rms_norm_heads) {
+        (of_k ? norm_of_k : norm_of_q) = s.weight;
+        call.eps = s.eps;
+        continue;
+      }
+      if (!of_k) {
+        q = s.out;
+        call.heads = static_cast<std::int32_t>(s.heads);
+      }
+      call.rotary = static_cast<std::int32_t>(s.rope.rotary);
+      call.neox = s.rope.neox;
+    }
+    if (q.buffer < 0) return broken("keys without queries");
+    call.rows = row_view();
+    call.kv = kv_view(store.layer);
+    call.q = data(q);
+    call.k = data(k);
+    call.v = data(store.b);
+    call.q_norm = vector(norm_of_q);
+    call.k_norm = vector(norm_of_k);
+    call.cos_sin = row_data<float>(ops.pass_rows_.cos_sin);
+    check(cuda::rope_store(call, stream), "rope_store");
+    next = i;
+  }
+
+  void emit_attention(const Step& s) {
+    const Wanted later = wanted(s.out, next);
+    overwritten(s.out);
+    cuda::AttentionCall call;
+    call.rows = row_view();
+    call.kv = kv_view(s.layer);
+    call.q = data(s.a);
+    call.heads = static_cast<std::int32_t>(s.attention.heads);
+    call.scale = s.attention.scale;
+    call.window = static_cast<std::int32_t>(s.attention.window);
+    call.out = later.floats || !later.q8 ? data(s.out) : nullptr;
+    if (later.q8) call.out_q8 = make_q8(1, s.out);
+    call.max_position = static_cast<std::int32_t>(ops.position_bound_);
+    if (!ops.few_rows()) {
+      call.tiles = row_data<int4>(ops.pass_rows_.tiles);
+      call.tile_count = static_cast<std::int32_t>(ops.tiles_);
+    }
+    call.workspace = ops.at(ops.layout_.attention_workspace);
+    check(cuda::attention(call, stream), "attention");
+  }
+
+  // --- Mixtures ---
+
+  cuda::ExpertCall expert_call(const Experts& experts, int part_index) {
+    const WeightRef ref{experts.first_unit, part_index};
+    const residency::Part& part = ops.part(ref);
+    const auto& parts = ops.units_.units()[static_cast<std::size_t>(experts.first_unit)].parts;
+    cuda::ExpertCall call;
+    call.weight = ops.weights_.entry(ref);
+    call.address_stride = static_cast<std::int32_t>(parts.size());
+    call.dtype = part.dtype;
+    call.rows = static_cast<std::int32_t>(part.rows);
+    call.cols = static_cast<std::int32_t>(part.cols);
+    call.entries = static_cast<std::int32_t>(ops.rows_ * experts.top_k);
+    call.experts = experts.count;
+    call.chosen = ops.at<std::int32_t>(ops.layout_.chosen);
+    call.sorted = ops.at<std::int32_t>(ops.layout_.sorted);
+    call.expert_first = ops.at<std::int32_t>(ops.layout_.expert_first);
+    weight_bytes += part.bytes() * static_cast<std::uint64_t>(std::min<std::int64_t>(call.entries, experts.count));
+    return call;
+  }
+
+  void launch(const cuda::ExpertCall& call) {
+    const bool few = call.entries <= kMatvecEntries;
+    check(few ? cuda::matvec_experts(call, stream) : cuda::matmul_experts(call, stream),
+          few ? "matvec_experts" : "matmul_experts");
+  }
+
+  void emit_moe(const Step& s) {
+    const Experts& experts = s.experts;
+    const auto rows = static_cast<std::int32_t>(ops.rows_);
+    auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
+    auto* weights = ops.at<float>(ops.layout_.weights);
+    auto* scores = ops.at<float>(ops.layout_.scores);
+    const std::int64_t entries = ops.rows_ * experts.top_k;
+
+    cuda::MatmulCall router = call_for(s.a, is_float(ops.part(s.weight).dtype));
+    router.count = 1;
+    router.products[0] = {matrix(s.weight), nullptr, scores, experts.count};
+    launch(router);
+    check(cuda::route(scores, rows, experts.count, experts.top_k, experts.normalize, experts.scale, chosen, weights,
+                      stream),
+          "route");
+    if (entries > kMatvecEntries) {
+      check(cuda::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
+                               ops.at<std::int32_t>(ops.layout_.sorted), ops.at<std::int32_t>(ops.layout_.expert_first),
+                               stream),
+            "sort_entries");
+    }
+
+    cuda::ExpertCall hidden = expert_call(experts, experts.gate_part);
+    const residency::Part& up = ops.part({experts.first_unit, experts.up_part});
+    const residency::Part& down_part = ops.part({experts.first_unit, experts.down_part});
+    hidden.effect = cuda::Effect::swiglu;
+    hidden.up = ops.weights_.entry({experts.first_unit, experts.up_part});
+    hidden.up_dtype = up.dtype;
+    weight_bytes += up.bytes() * static_cast<std::uint64_t>(std::min<std::int64_t>(entries, experts.count));
+    hidden.entries_per_x = experts.top_k;
+    if (is_float(hidden.dtype) != is_float(up.dtype)) return broken("experts whose gate and up differ in kind");
+    if (is_float(hidden.dtype)) {
+      hidden.x = data(s.a);
+    } else {
+      hidden.x_q8 = q8(s.a);
+    }
+    cuda::ExpertCall down = expert_call(experts, experts.down_part);
+    if (is_float(down_part.dtype)) {
+      hidden.y = ops.at<float>(ops.layout_.hidden);
+      down.x = hidden.y;
+    } else {
+      hidden.y_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), entries, hidden.rows);
+      down.x_q8 = hidden.y_q8;
+    }
+    launch(hidden);
+    down.y = ops.at<float>(ops.layout_.expert_out);
+    launch(down);
+
+    const bool residual = residual_follows(s.out);
+    const Act target = residual ? step(next + 1).a : s.out;
+    overwritten(target);
+    check(cuda::combine_experts(down.y, weights, rows, experts.top_k, static_cast<std::int32_t>(cols(target)), residual,
+                                data(target), stream),
+          "combine_experts");
+    if (residual) ++next;
+  }
+
+  // --- The head ---
+
+  void emit_logits(const Step& s) {
+    if (ops.logit_rows_ == 0) return;
+    auto* out = ops.at<float>(ops.layout_.logits);
+    cuda::MatmulCall call = call_for(s.a, is_float(ops.part(s.weight).dtype));
+    call.count = 1;
+    call.products[0] = {matrix(s.weight), nullptr, out, ops.shape_.vocab};
+    launch(call);
+    if (!ops.top_only_) return;
+    check(cuda::candidates(out, static_cast<std::int32_t>(ops.logit_rows_), static_cast<std::int32_t>(ops.shape_.vocab),
+                           ops.at<cuda::Candidates>(ops.layout_.candidates), ops.at(ops.layout_.sample_workspace),
+                           stream),
+          "candidates");
+  }
+
+  void emit_step() {
+    const Step& s = step(next);
+    switch (s.kind) {
+      case Kind::embed:
+        overwritten(s.out);
+        check(cuda::embed(matrix(s.weight), row_data<std::int32_t>(ops.pass_rows_.token), rows(s.out),
+                          static_cast<std::int32_t>(cols(s.out)), data(s.out), stream),
+              "embed");
+        weight_bytes = 0;  // rows of a table, not the table
+        break;
+      case Kind::rms_norm:
+        if (rows(s.out) > 0) emit_norm(s, s.a, nullptr);
+        break;
+      case Kind::rms_norm_heads:
+      case Kind::rope:
+        emit_rope_store();
+        break;
+      case Kind::store_kv:
+        broken("keys that were not rotated");
+        break;
+      case Kind::add:
+        overwritten(s.out);
+        check(cuda::add(data(s.a), data(s.b), rows(s.a) * cols(s.a), stream), "add");
+        break;
+      case Kind::matmul:
+        emit_matmul(s);
+        break;
+      case Kind::swiglu:
+        emit_swiglu(s);
+        break;
+      case Kind::attention:
+        emit_attention(s);
+        break;
+      case Kind::moe:
+        emit_moe(s);
+        break;
+      case Kind::select_rows:
+        emit_select(s);
+        break;
+      case Kind::logits:
+        emit_logits(s);
+        break;
+    }
+  }
+};
+
+Status CudaOps::emit() {
+  Emitter emitter{*this, stream_.get()};
+  for (; emitter.next < emitter.count() && emitter.status.ok(); ++emitter.next) {
+    if (cancelled_ && !few_rows() && cancelled_()) return error(Code::cancelled, "stopped");
+    emitter.emit_step();
+  }
+  if (!few_rows() || !options_.graphs) device::count_kernels(emitter.launches);
+  pass_weight_bytes_ = emitter.weight_bytes;
+  return emitter.status;
+}
+
+}  // namespace millrace::exec
