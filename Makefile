@@ -1,16 +1,20 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo test test-asan test-tsan fuzz bench lint format setup setup-dev clean help
+.PHONY: all demo test test-gpu test-asan test-tsan fuzz bench lint format setup setup-dev clean help
 
 all: setup ## build the program
 	@scripts/build.sh release millrace synth-model
 
 demo: setup ## install what is needed, build, and let the bundled model answer under a budget of half its size
-	@scripts/build.sh release millrace
+	@CUDA=$$([ -e /proc/driver/nvidia/version ] && echo AUTO || echo OFF) scripts/build.sh release millrace
 	@scripts/demo.sh
 
 test: setup-dev ## run every test
 	@scripts/build.sh dev
 	@scripts/test.sh dev
+
+test-gpu: setup-dev ## the GPU's tests alone; each says so and is skipped where there is no GPU
+	@scripts/build.sh dev
+	@cd build/dev && ctest --output-on-failure -R '^cuda'
 
 test-asan: setup-dev ## the same under AddressSanitizer and UBSan
 	@scripts/build.sh asan
@@ -32,7 +36,7 @@ lint: setup-dev ## clang-format, clang-tidy, include ranks
 	@scripts/lint.sh
 
 format: setup-dev ## rewrite sources the way lint wants them
-	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
 setup: ; @scripts/setup.sh build
 setup-dev: ; @scripts/setup.sh build dev

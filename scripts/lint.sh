@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
 echo "Checking format"
-git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run --Werror || { echo "lint: run 'make format'" >&2; failed=1; }
+git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror || { echo "lint: run 'make format'" >&2; failed=1; }
 echo "Checking include ranks"
 python3 scripts/check_ranks.py || failed=1
 echo "Running clang-tidy"

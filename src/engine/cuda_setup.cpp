@@ -159,8 +159,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
     MR_ASSIGN_OR_RETURN(loaded->weights, residency::DeviceWeights::load(parts.model->units(), *parts.backend,
                                                                         *parts.vram, options.on_load));
   }
-  MR_ASSIGN_OR_RETURN(parts.ops, exec::make_cuda_ops(parts.model->units(), *loaded->weights, *parts.vram,
-                                                     {options.cuda_index, options.cuda_graphs, options.cuda_fuse}));
+  MR_ASSIGN_OR_RETURN(parts.ops,
+                      exec::make_cuda_ops(parts.model->units(), *loaded->weights, *parts.vram,
+                                          {options.cuda_index, options.cuda_graphs, options.cuda_fuse, options.trace}));
   parts.gpu = std::move(loaded);
   MR_RETURN_IF_ERROR(parts.ops->prepare(planner.pass_shape()));
   MR_ASSIGN_OR_RETURN(auto blocks,

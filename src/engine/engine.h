@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/trace.h"
 #include "engine/sampler.h"
 #include "exec/ops.h"
 #include "kv/sequence.h"
@@ -35,7 +36,8 @@ struct EngineOptions {
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;
   std::uint64_t vram_bytes = 0;  // cap on all device memory the process takes, its context included; 0: what is free
-  bool cuda_graphs = true, cuda_fuse = true;                             // off: tests that compare
+  bool cuda_graphs = true, cuda_fuse = true;  // off: tests that compare
+  Trace* trace = nullptr;                     // if set, passes are timed into it; outlives the engine
   std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;  // bytes of weights; false cancels
   std::uint64_t ram_bytes = 0;      // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
   std::int64_t context_tokens = 0;  // 0: the model's, or what fits the budget

@@ -204,6 +204,7 @@ Status Scheduler::check_logits() const {
 
 /// One pass. Lengths advance only when its results can be believed.
 Status Scheduler::run_pass() {
+  const TraceZone zone(parts_.trace, "pass");
   top_logits_only_ = top_logits_suffice();
   parts_.ops->bring_top_logits_only(top_logits_only_);
   parts_.ops->begin_pass(batch_, [this] {
@@ -241,6 +242,7 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
 }
 
 TokenId Scheduler::sample(Live& live, std::int64_t logit_row) {
+  const TraceZone zone(parts_.trace, "sample");
   const std::size_t generated = live.result.tokens.size();
   if (generated < live.request.forced_tokens.size()) return live.request.forced_tokens[generated];
   if (top_logits_only_) {

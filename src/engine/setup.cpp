@@ -309,8 +309,12 @@ Expected<Parts> assemble_plan(const EngineOptions& options) {
 
 Expected<Parts> assemble(const EngineOptions& options) {
   MR_ASSIGN_OR_RETURN(std::optional<Parts> gpu, try_cuda(options, true));
-  if (gpu) return std::move(*gpu);
+  if (gpu) {
+    gpu->trace = options.trace;
+    return std::move(*gpu);
+  }
   MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options));
+  parts.trace = options.trace;
   residency::StoreOptions store_options;
   store_options.policy = options.policy;
   MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,

@@ -32,6 +32,7 @@ struct Parts {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatTemplate> chat_template;
   Status chat_template_status;
+  Trace* trace = nullptr;
   Limits limits;
   kernels::Isa isa = kernels::Isa::plain;
   std::unique_ptr<ThreadPool> pool;

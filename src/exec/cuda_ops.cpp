@@ -227,6 +227,7 @@ Status CudaOps::end_pass() {
     // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
     Status ended = stream_.synchronise();
     if (status_.ok()) status_ = std::move(ended);
+    if (status_.ok()) status_ = tell_trace();
   }
   batch_ = nullptr;
   ++counters_.passes;
@@ -236,12 +237,49 @@ Status CudaOps::end_pass() {
   return status_;
 }
 
+Status CudaOps::mark(const char* row, const char* name) {
+  if (options_.trace == nullptr) return {};
+  if (mark_count_ == marks_.size()) {
+    MR_ASSIGN_OR_RETURN(device::Event event, device::Event::create(true));
+    marks_.push_back({std::move(event)});
+  }
+  Mark& mark = marks_[mark_count_++];
+  mark.row = row;
+  mark.name = name;
+  MR_CUDA(cudaEventRecord(mark.end.get(), stream_.get()));
+  return {};
+}
+
+/// The marks' times, on the host's clock: the last one ended when the pass did.
+Status CudaOps::tell_trace() {
+  if (options_.trace == nullptr || mark_count_ == 0) return {};
+  const std::uint64_t end = Trace::now_ns();
+  const auto before_end = [&](const Mark& mark, float& ms) {
+    return cudaEventElapsedTime(&ms, mark.end.get(), marks_[mark_count_ - 1].end.get());
+  };
+  float previous = 0;
+  MR_CUDA(before_end(marks_[0], previous));
+  for (std::size_t i = 1; i < mark_count_; ++i) {
+    float ms = 0;
+    MR_CUDA(before_end(marks_[i], ms));
+    options_.trace->add(marks_[i].row, marks_[i].name,
+                        end - static_cast<std::uint64_t>(static_cast<double>(previous) * 1e6),
+                        end - static_cast<std::uint64_t>(static_cast<double>(ms) * 1e6));
+    previous = ms;
+  }
+  mark_count_ = 0;
+  return {};
+}
+
 Status CudaOps::launch_pass() {
-  const bool graph = options_.graphs && few_rows();
+  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr;
   if (!graph) {
+    MR_RETURN_IF_ERROR(mark("copy", "begin"));
     MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));
+    MR_RETURN_IF_ERROR(mark("copy", "rows to the GPU"));
     MR_RETURN_IF_ERROR(emit());
-    return bring_results();
+    MR_RETURN_IF_ERROR(bring_results());
+    return mark("copy", "results to the host");
   }
   const GraphKey key{rows_, logit_rows_, batch_->sequences.size(), position_bound_, top_only_};
   auto found = graphs_.find(key);

@@ -9,6 +9,7 @@
 
 #include <memory>
 
+#include "base/trace.h"
 #include "exec/ops.h"
 #include "residency/cuda_weights.h"
 
@@ -17,7 +18,8 @@ namespace millrace::exec {
 struct CudaOptions {
   int device = 0;
   bool graphs = true;
-  bool fuse = true;  // off: a step a launch, for tests that compare
+  bool fuse = true;        // off: a step a launch, for tests that compare
+  Trace* trace = nullptr;  // if set, passes are not replayed as graphs, and every launch and copy is timed into it
 };
 
 /// Bytes of device memory that prepare(shape) reserves. Pure.

@@ -86,6 +86,9 @@ class CudaOps final : public Ops {
   std::int64_t make_tiles();
   Status launch_pass();
   Status bring_results();
+  /// Marks the end of a launch or copy on the stream, when traced.
+  Status mark(const char* row, const char* name);
+  Status tell_trace();
   bool few_rows() const { return rows_ <= kFewRows; }
 
   // cuda_steps.cpp: steps become launches.
@@ -137,6 +140,13 @@ class CudaOps final : public Ops {
   };
   std::map<GraphKey, Captured> graphs_;
   ExecCounters counters_;
+
+  struct Mark {
+    device::Event end;
+    const char *row = nullptr, *name = nullptr;
+  };
+  std::vector<Mark> marks_;
+  std::size_t mark_count_ = 0;  // marks_ keeps its events
 };
 
 }  // namespace millrace::exec

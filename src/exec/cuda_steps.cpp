@@ -34,6 +34,7 @@ struct CudaOps::Emitter {
   void check(cudaError_t code, const char* what) {
     ++launches;
     if (code != cudaSuccess && status.ok()) status = device::cuda_status(code, what);
+    if (status.ok()) status = ops.mark("kernel", what);
   }
   void broken(const char* what) {
     if (status.ok()) status = error(Code::internal, "the CUDA executor cannot do this step: {}", what);

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "device/cpu.h"
+#include "device/gpu.h"
 #include "device/host_memory.h"
 #include "storage/storage.h"
 
@@ -347,8 +348,16 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
     tell("prompt kernels", 0.8);
     rates.cpu_prefill_macs = probe.prompt_rate(options.seconds_each);
   }
+  if (device::gpus().ok()) {
+    tell("GPU", 0.95);
+    MR_RETURN_IF_ERROR(measure_gpu(rates));
+  }
   tell("done", 1);
   return rates;
 }
+
+#ifndef MILLRACE_HAS_CUDA
+Status measure_gpu(Rates& /*rates*/) { return device::gpus().status(); }
+#endif
 
 }  // namespace millrace::residency

@@ -27,7 +27,12 @@ struct CalibrateOptions {
 /// What is being measured now, and how much of the whole is done, 0 to 1.
 using CalibrateProgress = std::function<void(std::string_view what, double done)>;
 
-/// About four times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0.
+/// Fills rates.device_memory (a copy within the present GPU: bytes read and written) and rates.host_to_device (from
+/// page-locked memory in large pieces). Takes up to 1 GiB of its memory, less where that is tight, and under a second.
+/// Errors: unsupported (no GPU, or built without CUDA), out_of_budget, io_error.
+Status measure_gpu(Rates& rates);
+
+/// About four times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where there is none.
 /// Errors: not_found, io_error, out_of_budget.
 Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgress& progress = nullptr);
 

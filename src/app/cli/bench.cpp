@@ -13,7 +13,9 @@
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
 #include "base/bytes.h"
+#include "base/log.h"
 #include "device/cpu.h"
+#include "residency/calibrate.h"
 
 namespace millrace::cli {
 namespace {
@@ -23,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 struct BenchFlags {
   ModelFlags model;
   int prompt_tokens = 512, decode_tokens = 64, repetitions = 3, sequences = 1;
+  std::string trace;
   bool json = false, hash = false, hash_prompt = false, warm = true;
 };
 
@@ -181,7 +184,15 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["prompt_tok_s"] = middle(s, &Sample::prompt_tok_s);
   json["decode_tok_s"] = decode;
   json["weight_bytes_per_pass"] = middle(s, &Sample::decode_weight_bytes);
-  json["ram_bytes_s"] = middle(s, &Sample::decode_weight_bytes) * decode / flags.sequences;
+  const bool gpu = engine.vram_budget() != nullptr;
+  json["device"] = gpu ? "cuda" : "cpu";
+  if (gpu) {
+    json["vram_bytes_s"] = middle(s, &Sample::decode_weight_bytes) * decode / flags.sequences;
+    json["vram_rate_measured"] = rates.device_memory;  // now, in this run
+    json["vram_granted_bytes"] = engine.vram_budget()->reserved_bytes();
+    json["vram_cap_bytes"] = engine.vram_budget()->cap_bytes();
+  }
+  json["ram_bytes_s"] = gpu ? 0 : middle(s, &Sample::decode_weight_bytes) * decode / flags.sequences;
   json["ram_rate_calibrated"] = rates.ram;
   json["disk_bytes_s"] = middle(s, &Sample::disk_bytes_s);
   json["disk_rate_calibrated"] = rates.disk;
@@ -193,6 +204,12 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["peak_rss_bytes"] = device::peak_resident_bytes();
   json["budget_bytes"] = engine.budget().cap_bytes();
   return json;
+}
+
+void print_disk(const nlohmann::json& json, const std::string& rate) {
+  fmt::print("disk  {} a pass, {} while reading; computing waited {:.0f} % of the time\n",
+             format_bytes(static_cast<std::uint64_t>(json["disk_bytes_per_pass"].get<double>())), rate,
+             100 * json["stall_share"].get<double>());
 }
 
 void print(const nlohmann::json& json) {
@@ -211,12 +228,17 @@ void print(const nlohmann::json& json) {
              json["prompt_tok_s"].get<double>());
   fmt::print("decode {:>5} tokens  {:>10.2f} tok/s   ({} sequences, median of {})\n", json["decode_tokens"].get<int>(),
              json["decode_tok_s"].get<double>(), json["sequences"].get<int>(), json["repetitions"].get<int>());
-  fmt::print("ram   {} of weights a pass, decode at {}\n",
-             format_bytes(static_cast<std::uint64_t>(json["weight_bytes_per_pass"].get<double>())),
-             beside("ram_bytes_s", "ram_rate_calibrated"));
-  fmt::print("disk  {} a pass, {} while reading; computing waited {:.0f} % of the time\n",
-             format_bytes(static_cast<std::uint64_t>(json["disk_bytes_per_pass"].get<double>())),
-             beside("disk_bytes_s", "disk_rate_calibrated"), 100 * json["stall_share"].get<double>());
+  const std::string weights = format_bytes(static_cast<std::uint64_t>(json["weight_bytes_per_pass"].get<double>()));
+  if (json.contains("vram_bytes_s")) {
+    fmt::print("vram  {} of weights a pass, decode at {} ({:.0f} % of a copy's {}, measured now); {} of {} granted\n",
+               weights, rate("vram_bytes_s"),
+               100 * json["vram_bytes_s"].get<double>() / json["vram_rate_measured"].get<double>(),
+               rate("vram_rate_measured"), format_bytes(json["vram_granted_bytes"].get<std::uint64_t>()),
+               format_bytes(json["vram_cap_bytes"].get<std::uint64_t>()));
+  } else {
+    fmt::print("ram   {} of weights a pass, decode at {}\n", weights, beside("ram_bytes_s", "ram_rate_calibrated"));
+    print_disk(json, beside("disk_bytes_s", "disk_rate_calibrated"));
+  }
   if (json["hit_rate"].get<double>() >= 0)
     fmt::print("experts found in memory: {:.1f} %\n", 100 * json["hit_rate"].get<double>());
   if (json.contains("logits_hash"))
@@ -229,12 +251,21 @@ int execute(BenchFlags flags, const Program& program) {
   auto options = engine_options(flags.model, program);
   if (!options.ok()) return fail(options.status());
   options->max_sequences = flags.sequences;
+  Trace trace;
+  if (!flags.trace.empty()) options->trace = &trace;
   install_interrupt_handler();
-  auto created = engine::Engine::create(*options);
+  auto created = create_engine(*options, program);
   if (!created.ok()) return fail(created.status());
   Bench bench(**created, flags, program);
   if (const Status status = bench.run(); !status.ok()) return fail(status);
+  if ((*created)->vram_budget() != nullptr) {
+    if (const Status measured = residency::measure_gpu(options->rates); !measured.ok())
+      log::warn("{}", measured.message());
+  }
   const auto json = report(**created, bench, flags, options->rates);
+  if (!flags.trace.empty()) {
+    if (const Status written = trace.write(flags.trace); !written.ok()) return fail(written);
+  }
   if (flags.json)
     fmt::print("{}\n", json.dump(2));
   else
@@ -260,6 +291,7 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("-s,--sequences", flags->sequences, "Sequences decoded side by side")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  command->add_option("--trace", flags->trace, "Write what happened when to this file (Chrome trace JSON; slower)");
   command->add_flag("--json", flags->json, "Print JSON");
   command->add_flag("--hash", flags->hash, "Hash the logits of every decoded token (on a GPU slower)");
   command->add_flag("--hash-prompt", flags->hash_prompt, "Hash the logits of every prompt token too (slower)");

@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 
+#include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "residency/calibrate.h"
 
@@ -157,6 +158,15 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   return options;
 }
 
+Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const Program& program) {
+  Progress progress("Loading", Unit::bytes, program.quiet);
+  options.on_load = [&](std::uint64_t done, std::uint64_t total) {
+    progress.update(done, total);
+    return !interrupted();
+  };
+  return engine::Engine::create(options);
+}
+
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   command.add_option("--temp", flags.temperature, "Temperature; 0 always takes the likeliest token")
       ->check(CLI::Range(0.0, 100.0))
@@ -216,9 +226,10 @@ std::string render_stats(const engine::Engine& engine, double seconds, std::int6
   out += fmt::format("{:<6} {:>10} {:>14} {:>18}   {} reads by {}\n", "disk", format_bytes(disk.bytes),
                      rate(static_cast<double>(disk.bytes), busy), calibrated(rates.disk), disk.reads,
                      engine.storage().traits().name);
-  out +=
-      fmt::format("{:<6} {:>10} {:>14} {:>18}   {}\n", "ram", format_bytes(store.bytes_used),
-                  rate(static_cast<double>(store.bytes_used), seconds), calibrated(rates.ram), engine.ops().describe());
+  const residency::Budget* vram = engine.vram_budget();
+  out += fmt::format("{:<6} {:>10} {:>14} {:>18}   {}\n", vram != nullptr ? "vram" : "ram",
+                     format_bytes(store.bytes_used), rate(static_cast<double>(store.bytes_used), seconds),
+                     calibrated(vram != nullptr ? rates.device_memory : rates.ram), engine.ops().describe());
   const auto leases = store.hits + store.misses;
   if (leases > 0) {
     out += fmt::format("experts: {} used, {:.1f} % found in memory, {} read from disk", leases,
@@ -227,6 +238,9 @@ std::string render_stats(const engine::Engine& engine, double seconds, std::int6
       out += fmt::format(" ({:.1f} a token)", static_cast<double>(store.misses) / static_cast<double>(decoded_tokens));
     out += "\n";
   }
+  if (vram != nullptr)
+    return out + fmt::format("VRAM: {} of {} granted\n", format_bytes(vram->reserved_bytes()),
+                             format_bytes(vram->cap_bytes()));
   out += fmt::format("waited for the disk {:.0f} % of the time; memory: {} of {} granted\n",
                      seconds > 0 ? 100.0 * static_cast<double>(store.stall_ns) * 1e-9 / seconds : 0.0,
                      format_bytes(engine.budget().reserved_bytes()), format_bytes(engine.budget().cap_bytes()));

@@ -41,6 +41,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags);
 /// Errors: invalid_argument naming the flag; not_found for the model or rates file.
 Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program);
 
+/// Engine::create with a bar while weights load, which Ctrl-C stops.
+Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const Program& program);
+
 struct SamplingFlags {
   double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   int top_k = 40, repeat_last_n = 64;

@@ -72,6 +72,10 @@ int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
   if (flags.disk_only) return 0;
   fmt::print("  RAM, all threads reading      {}\n", rate(rates->ram));
   fmt::print("  weights through decode        {}\n", rate(rates->cpu_decode));
+  if (rates->device_memory > 0) {
+    fmt::print("  VRAM, copies within           {}\n", rate(rates->device_memory));
+    fmt::print("  host to GPU, page-locked      {}\n", rate(rates->host_to_device));
+  }
   fmt::print("  multiply-accumulates, prompt  {:.0f} G/s\n", rates->cpu_prefill_macs * 1e-9);
   return 0;
 }

@@ -58,7 +58,7 @@ int execute(const RunFlags& flags, const Program& program) {
     prompts.push_back(std::move(text));
   }
   install_interrupt_handler();
-  auto created = engine::Engine::create(*options);
+  auto created = create_engine(*options, program);
   if (!created.ok()) return fail(created.status());
   engine::Engine& engine = **created;
   if (flags.show_plan) {

@@ -1,0 +1,56 @@
+#include "base/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <memory>
+
+namespace millrace {
+
+std::uint64_t Trace::now_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
+void Trace::add(std::string row, std::string name, std::uint64_t begin_ns, std::uint64_t end_ns) {
+  std::lock_guard lock(mutex_);
+  spans_.push_back({std::move(row), std::move(name), begin_ns, end_ns});
+}
+
+Status Trace::write(const std::string& path) const {
+  std::lock_guard lock(mutex_);
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "w"), &std::fclose);
+  if (file == nullptr) return error(Code::io_error, "{}: the trace cannot be written here", path);
+  std::uint64_t origin = UINT64_MAX;
+  for (const Span& span : spans_) origin = std::min(origin, span.begin_ns);
+  const auto microseconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-3; };
+  // Names are our own literals: nothing in them needs escaping.
+  fmt::print(file.get(), "{{\"displayTimeUnit\": \"ns\", \"traceEvents\": [");
+  std::map<std::string, int> rows;
+  const char* separator = "\n";
+  for (const Span& span : spans_) {
+    const auto [row, fresh] = rows.emplace(span.row, static_cast<int>(rows.size()) + 1);
+    if (fresh) {
+      fmt::print(
+          file.get(),
+          "{}{{\"ph\": \"M\", \"pid\": 1, \"tid\": {}, \"name\": \"thread_name\", \"args\": {{\"name\": \"{}\"}}}}",
+          separator, row->second, span.row);
+      separator = ",\n";
+    }
+    fmt::print(file.get(),
+               "{}{{\"ph\": \"X\", \"pid\": 1, \"tid\": {}, \"name\": \"{}\", \"ts\": {:.3f}, \"dur\": {:.3f}}}",
+               separator, row->second, span.name, microseconds(span.begin_ns - origin),
+               microseconds(span.end_ns - span.begin_ns));
+    separator = ",\n";
+  }
+  fmt::print(file.get(), "\n]}}\n");
+  if (std::ferror(file.get()) != 0 || std::fclose(file.release()) != 0)
+    return error(Code::io_error, "{}: the trace could not be written to its end", path);
+  return {};
+}
+
+}  // namespace millrace

@@ -1,0 +1,203 @@
+// The engine on a GPU, from outside: right logits, the same bits however a pass is cut, launched and shared, one launch
+// and one read-back a token, and a cap on device memory that the driver's own count confirms.
+
+#include "device/gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "device/cuda_runtime.h"
+#include "engine/reference.h"
+
+namespace millrace::engine {
+namespace {
+
+using namespace test;
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto gpus = device::gpus(); !gpus.ok()) GTEST_SKIP() << gpus.status().message();
+  }
+};
+
+EngineOptions on_gpu(const std::string& path) {
+  EngineOptions options;
+  options.model_path = path;
+  options.device = DeviceChoice::cuda;
+  return options;
+}
+
+/// Logits of `prompt` tokens of text and of what is decoded after them.
+std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt, std::int64_t decoded) {
+  const auto engine = make(options);
+  if (engine == nullptr) return {};
+  std::vector<float> logits;
+  Request request = greedy(real_text(*engine, prompt), decoded);
+  keep_logits(request, logits);
+  const Result result = engine->run(std::move(request));
+  EXPECT_NE(result.finish, Finish::error) << result.status.message();
+  return logits;
+}
+
+void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+}
+
+double relative_l2(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    difference += std::pow(double{a[i]} - double{b[i]}, 2);
+    norm += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+TEST_F(Gpu, LogitsAgreeWithTheReference) {
+  const Agreement draft = agreement(on_gpu(draft_path()), MILLRACE_TEST_DATA "/reference/demo-draft.bin");
+  EXPECT_LE(draft.relative_l2, 2e-3);
+  EXPECT_EQ(draft.same_argmax, 1);
+  const Agreement mixture = agreement(on_gpu(moe_path()), MILLRACE_TEST_DATA "/reference/demo-moe.bin");
+  EXPECT_LE(mixture.relative_l2, 0.15);  // Q4_K_M against float32
+}
+
+TEST_F(Gpu, LogitsAgreeWithTheCpus) {
+  for (const std::string& path : {moe_path(), draft_path()}) {
+    const std::vector<float> gpu = logits_of(on_gpu(path), 200, 1), cpu = logits_of(roomy(path), 200, 1);
+    ASSERT_EQ(gpu.size(), cpu.size());
+    // One activation that rounds to another int8 after a sum in another order is worth about 1e-3.
+    EXPECT_LE(relative_l2(gpu, cpu), 2e-2) << path;
+  }
+}
+
+TEST_F(Gpu, SameBitsHoweverThePassIsCut) {
+  const std::vector<float> whole = logits_of(on_gpu(moe_path()), 700, 8);
+  for (const std::int64_t batch : {3, 64, 65, 256, 512}) {
+    SCOPED_TRACE(batch);
+    EngineOptions options = on_gpu(moe_path());
+    options.batch_tokens = batch;
+    expect_same_bits(logits_of(options, 700, 8), whole);
+  }
+}
+
+TEST_F(Gpu, SameBitsHoweverItIsLaunched) {
+  for (const std::string& path : {moe_path(), draft_path()}) {
+    const std::vector<float> usual = logits_of(on_gpu(path), 100, 8);
+    EngineOptions options = on_gpu(path);
+    options.cuda_graphs = false;
+    expect_same_bits(logits_of(options, 100, 8), usual);
+    options.cuda_fuse = false;
+    expect_same_bits(logits_of(options, 100, 8), usual);
+  }
+}
+
+TEST_F(Gpu, SameBitsInABatchOfEight) {
+  const std::vector<float> alone = logits_of(on_gpu(moe_path()), 90, 8);
+  EngineOptions options = on_gpu(moe_path());
+  options.max_sequences = 8;
+  const auto engine = make(options);
+  std::vector<float> shared;
+  std::vector<Engine::Id> ids;
+  for (std::size_t i = 0; i < 8; ++i) {
+    Request request = greedy(real_text(*engine, i == 3 ? 90 : 40 + 7 * i, i == 3 ? 0 : 50 * i + 9), 8);
+    if (i == 3) keep_logits(request, shared);
+    request.ignore_end_tokens = true;
+    const auto id = engine->submit(std::move(request));
+    ASSERT_TRUE(id.ok());
+    ids.push_back(*id);
+  }
+  drain(*engine);
+  expect_same_bits(shared, alone);
+}
+
+TEST_F(Gpu, TheGpuPicksTheTokensThatTheHostWould) {
+  const auto engine = make(on_gpu(moe_path()));
+  for (const int top_k : {0, 1, 40, 64}) {
+    for (const float temperature : {0.0f, 0.9f}) {
+      Request request = greedy(chat(*engine, "Tell a story about a fox."), 40);
+      request.sampler.temperature = temperature;
+      request.sampler.top_k = top_k;
+      request.sampler.seed = 7;
+      Request with_all_logits = request;
+      with_all_logits.on_logits = [](std::int64_t, std::span<const float>) {};
+      EXPECT_EQ(engine->run(std::move(request)).tokens, engine->run(std::move(with_all_logits)).tokens);
+    }
+  }
+}
+
+TEST_F(Gpu, ADecodedTokenIsOneLaunchAndOneReadBack) {
+  const auto engine = make(on_gpu(moe_path()));
+  Request request = greedy(chat(*engine, "Tell a story about a fox."), 100);
+  request.ignore_end_tokens = true;
+  std::vector<device::CudaCounters> seen;
+  request.on_text = [&](std::string_view, std::span<const TokenId>) { seen.push_back(device::cuda_counters()); };
+  engine->run(request);  // captures its graphs
+  seen.clear();
+  const device::CudaCounters before = device::cuda_counters();
+  const Result result = engine->run(request);
+  const device::CudaCounters after = device::cuda_counters();
+  const auto passes = static_cast<std::uint64_t>(result.tokens.size());  // the prompt is few rows, too
+  EXPECT_EQ(after.graph_launches - before.graph_launches, passes);
+  EXPECT_EQ(after.synchronisations - before.synchronisations, passes);
+  EXPECT_EQ(after.kernel_launches, before.kernel_launches);
+  EXPECT_EQ(after.copies_to_host, before.copies_to_host);  // the one read-back is inside the graph
+  EXPECT_EQ(after.allocations, before.allocations);
+}
+
+TEST_F(Gpu, TheCapOnDeviceMemoryHolds) {
+  EngineOptions options = on_gpu(moe_path());
+  options.vram_bytes = 300'000'000;  // less than a CUDA context takes
+  const Status refused = Engine::create(options).status();
+  EXPECT_EQ(refused.code(), Code::out_of_budget);
+  EXPECT_NE(refused.message().find("needs"), std::string::npos) << refused.message();
+
+  options.vram_bytes = 1'500'000'000;
+  const auto before = device::vram_state();
+  ASSERT_TRUE(before.ok());
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  Request request = greedy(real_text(*engine, 700), 64);
+  request.ignore_end_tokens = true;
+  engine->run(std::move(request));
+  const auto after = device::vram_state();
+  ASSERT_TRUE(after.ok());
+  const std::uint64_t taken = before->free_bytes - std::min(before->free_bytes, after->free_bytes);
+  std::uint64_t granted = 0;
+  for (const auto& entry : engine->vram_budget()->entries())
+    if (entry.tag != "CUDA context") granted += entry.bytes;
+  EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+  EXPECT_LE(taken, granted + (std::uint64_t{200} << 20)) << "more than was granted, by more than the driver's margin";
+}
+
+TEST_F(Gpu, AutomaticTakesTheGpuUnlessTheModelDoesNotFit) {
+  EngineOptions options;
+  options.model_path = moe_path();
+  EXPECT_NE(make(options)->vram_budget(), nullptr);
+  options.vram_bytes = 300'000'000;
+  EXPECT_EQ(make(options)->vram_budget(), nullptr);
+}
+
+TEST_F(Gpu, AGpuThatIsNotThereIsSaid) {
+  EngineOptions options = on_gpu(moe_path());
+  options.cuda_index = 99;
+  const Status status = Engine::create(options).status();
+  EXPECT_EQ(status.code(), Code::unsupported);
+  EXPECT_NE(status.message().find("cuda:99"), std::string::npos) << status.message();
+}
+
+TEST_F(Gpu, ASessionKeepsWhatItHolds) {
+  const auto engine = make(on_gpu(moe_path()));
+  const auto session = engine->new_session();
+  Request first = greedy(chat(*engine, "What is the capital of France?"), 20);
+  const Result answer = engine->run(first, session.get());
+  ASSERT_EQ(answer.finish, Finish::stop) << answer.status.message();
+  EXPECT_NE(answer.text.find("Paris"), std::string::npos);
+  // The same prompt again, all of it but its last token already held.
+  EXPECT_EQ(engine->run(first, session.get()).text, answer.text);
+}
+
+}  // namespace
+}  // namespace millrace::engine
