@@ -94,7 +94,6 @@ class Pass {
     const Array<int4> tiles(tiles_);
     const std::size_t bytes = attention_workspace_bytes(rows_, c_.heads, c_.head_dim, tiled ? 0 : max_position);
     const Array<std::byte> workspace(bytes);
-    ok(cudaMemset(workspace.get(), 0, attention_tickets_bytes()));
     const Array<std::int8_t> q8(size());
     const Array<Q8Scale> scale(size() / 32);
     AttentionCall call;

@@ -96,23 +96,18 @@ TEST_F(CudaOps, EmbedDecodesEveryDtype) {
   }
 }
 
-// What rms_norm's block of 512 threads sums, in its order.
+// What rms_norm's block of threads sums, in its order.
 float sum_of_squares(const float* x, int cols) {
-  std::vector<float> threads(512);
-  if (cols % 4 == 0 && cols <= 16384) {
-    for (int i = 0; i < cols; ++i) {
-      float& sum = threads[static_cast<std::size_t>(i / 4 % 512)];
-      sum = std::fma(x[i], x[i], sum);
-    }
-  } else {
-    for (int i = 0; i < cols; ++i) {
-      float& sum = threads[static_cast<std::size_t>(i % 512)];
-      sum = std::fma(x[i], x[i], sum);
-    }
+  const bool vectors = cols % 4 == 0 && cols <= 16384;
+  const int threads = 512;
+  std::vector<float> sums(static_cast<std::size_t>(threads)), warps;
+  for (int i = 0; i < cols; ++i) {
+    float& sum = sums[static_cast<std::size_t>((vectors ? i / 4 : i) % threads)];
+    sum = std::fma(x[i], x[i], sum);
   }
-  float warps[16], total = 0;
-  for (int w = 0; w < 16; ++w) warps[w] = tree({threads.begin() + 32 * w, threads.begin() + 32 * (w + 1)});
-  for (int w = 0; w < 16; w += 4) total += (warps[w] + warps[w + 1]) + (warps[w + 2] + warps[w + 3]);
+  for (auto warp = sums.begin(); warp != sums.end(); warp += 32) warps.push_back(tree({warp, warp + 32}));
+  float total = 0;
+  for (std::size_t w = 0; w < warps.size(); w += 4) total += (warps[w] + warps[w + 1]) + (warps[w + 2] + warps[w + 3]);
   return total;
 }
 
@@ -256,7 +251,7 @@ TEST_F(CudaOps, RopeStore) {
         if (c.norms) {
           std::vector<float> lanes(32);
           for (int d = 0; d < c.head_dim; ++d) {
-            float& sum = lanes[static_cast<std::size_t>(d % 32)];
+            float& sum = lanes[static_cast<std::size_t>(d / 4 % 32)];
             sum = std::fma(head[d], head[d], sum);
           }
           const float scale = 1.0f / std::sqrt(tree(lanes) / static_cast<float>(c.head_dim) + 1e-6f);

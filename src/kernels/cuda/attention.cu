@@ -1,12 +1,12 @@
-// Attention of few rows: a block takes a row, a KV head and a chunk of keys; chunks meet in device memory and are
-// merged in order, by the last block of a row and head to finish, or by a kernel of its own where chunks are many.
-// Source: Dao et al., FlashAttention (2022), and its split over the keys. Contract and order of sums: cuda_kernels.h.
-#include <cuda_pipeline.h>
-
+// Attention of few rows: a block takes a row, a KV head (or one of its heads, where blocks are few) and a chunk of
+// keys. Blocks of a short context form a cluster and merge their chunks there; the chunks of longer ones meet in device
+// memory and are merged by a kernel of their own. Contract and order of sums: cuda_kernels.h. Source: Dao et al.,
+// FlashAttention (2022), and its split over the keys.
 #include <algorithm>
 #include <cstddef>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
@@ -19,17 +19,9 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kThreads = 128;  // one a key of the chunk
 static_assert(kThreads == kAttentionChunk);
 constexpr int kWarps = kThreads / kWarp;
-constexpr std::size_t kMostShared = 99 * 1024;  // that every device since 8.0 gives a block
 constexpr int kTileRowHeads = 64;               // pairs of a row and a head of the group in a tile
-
-// The last block to finish merges up to this many chunks; more are spread better by merge_kernel.
-constexpr int kTicketChunks = 32;
-// Tickets, one a (row, KV head), at the start of the workspace.
-constexpr int kTickets = 16384;
-constexpr std::size_t kTicketBytes = kTickets * sizeof(unsigned);
-// merge_kernel holds this many chunks in shared memory, and loads as many more meanwhile.
-constexpr int kMergeChunks = 32;
-constexpr int kMergeThreads = 256;
+constexpr std::size_t kMostShared = 99 * 1024;  // that every device since 8.0 gives a block
+constexpr int kMostCluster = 8;                 // blocks, that every device with clusters takes
 
 /// A chunk's maximum and sum for one head.
 struct alignas(8) ChunkSum {
@@ -39,10 +31,6 @@ struct alignas(8) ChunkSum {
 struct alignas(8) Factors {
   float before, chunk;
 };
-/// M and L of a merge.
-struct Merged {
-  float m = -INFINITY, l = 0;
-};
 
 struct DecodeArgs {
   RowView rows;
@@ -51,133 +39,96 @@ struct DecodeArgs {
   int heads, group;
   float scale;
   int window;
-  int max_chunks;
-  unsigned* tickets;  // null: merge_kernel merges
-  float* part;        // [rows, heads, max_chunks, head_dim]
-  ChunkSum* sums;     // [rows, heads, max_chunks]
-  float* out;         // may be null
-  Q8 q8;              // may be none
-  bool both;          // K and V are in shared memory together, else one after the other in one place
+  int block_heads;  // heads that a block works on: the group's, or one
+  int max_chunks;   // that a row sees
+  bool cluster;     // the chunks of a row and head are a cluster
+  bool both;        // K and V are in shared memory together, else one after the other in one place
+  float* part;      // [rows, heads, max_chunks, head_dim]
+  ChunkSum* sums;   // [rows, heads, max_chunks]
+  float* out;       // may be null
+  Q8 q8;            // may be none
 };
 
-/// One warp's step of a merge: chunks [0, count), count <= 32, of one head. Writes their factors and moves `merged` on,
-/// which all lanes hold.
-__device__ __forceinline__ void merge_factors(const ChunkSum* sums, int count, Factors* factors, Merged& merged) {
+/// Chunks that a row sees.
+struct Chunks {
+  int first, count;
+};
+__device__ __forceinline__ Chunks chunks_of_row(int position, int window) {
+  const int first = first_visible(position, window) / kAttentionChunk;
+  return {first, position / kAttentionChunk - first + 1};
+}
+
+/// Lane l < 32 gets the factors of the chunk whose maximum it has (-inf: none), `most` (M, the same in all lanes) moves
+/// on. Chunks in ascending order.
+__device__ __forceinline__ Factors merge_factors(float m, float& most) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  float2 mine = make_float2(-INFINITY, 0);
-  if (lane < count) mine = __ldcg(reinterpret_cast<const float2*>(sums) + lane);
-  float most = mine.x;  // of chunks up to this lane's
+  float now = m;  // the maximum up to this lane's chunk
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
-    const float other = __shfl_up_sync(kAllLanes, most, step);
-    if (lane >= step) most = fmaxf(most, other);
+    const float other = __shfl_up_sync(kAllLanes, now, step);
+    if (lane >= step) now = fmaxf(now, other);
   }
-  most = fmaxf(most, merged.m);
-  float before = __shfl_up_sync(kAllLanes, most, 1);
-  if (lane == 0) before = merged.m;
-  const Factors f = {exp_f32(before - most), exp_f32(mine.x - most)};
-  const float l = mine.y * f.chunk;
-  for (int i = 0; i < count; ++i) {
-    merged.l = __fmaf_rn(merged.l, __shfl_sync(kAllLanes, f.before, i), __shfl_sync(kAllLanes, l, i));
-  }
-  merged.m = __shfl_sync(kAllLanes, most, count - 1);
-  if (lane < count) factors[lane] = f;
+  now = fmaxf(now, most);
+  float before = __shfl_up_sync(kAllLanes, now, 1);
+  if (lane == 0) before = most;
+  most = __shfl_sync(kAllLanes, now, kWarp - 1);
+  return {exp_to_one(before - now), exp_to_one(m - now)};
 }
 
-// The last block of a row and KV head merges its chunks [first, first + count), count <= kTicketChunks. shared:
-// scratch.
-__device__ void merge_by_ticket(const DecodeArgs& args, int row, int kv_head, int first, int count, std::byte* shared) {
-  static_assert(kTicketChunks <= kWarp);
-  auto* factors = reinterpret_cast<Factors*>(shared);                             // [group, kTicketChunks]
-  auto* totals = reinterpret_cast<float*>(factors + args.group * kTicketChunks);  // [group]
-  const std::int64_t row_head = static_cast<std::int64_t>(row) * args.heads + kv_head * args.group;
-  for (int h = static_cast<int>(threadIdx.x) / kWarp; h < args.group; h += kWarps) {
-    Merged merged;
-    merge_factors(args.sums + (row_head + h) * args.max_chunks + first, count, factors + h * kTicketChunks, merged);
-    if (threadIdx.x % kWarp == 0) totals[h] = merged.l;
-  }
-  __syncthreads();
-  const int quads = args.kv.head_dim / 4;
-  for (int i = static_cast<int>(threadIdx.x); i < args.group * quads; i += kThreads) {
-    const int h = i / quads, quad = i % quads;
-    const auto* part =
-        reinterpret_cast<const float4*>(args.part) + ((row_head + h) * args.max_chunks + first) * quads + quad;
-    float a[4] = {0, 0, 0, 0};
-#pragma unroll 8
-    for (int c = 0; c < count; ++c) {
-      const float4 v = __ldcg(part + static_cast<std::int64_t>(c) * quads);
-      const Factors f = factors[h * kTicketChunks + c];
-      a[0] = __fmaf_rn(a[0], f.before, v.x * f.chunk);
-      a[1] = __fmaf_rn(a[1], f.before, v.y * f.chunk);
-      a[2] = __fmaf_rn(a[2], f.before, v.z * f.chunk);
-      a[3] = __fmaf_rn(a[3], f.before, v.w * f.chunk);
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) a[j] = a[j] / totals[h];
-    const std::int64_t at = (row_head + h) * args.kv.head_dim + 4 * quad;
-    if (args.out) *reinterpret_cast<float4*>(args.out + at) = make_float4(a[0], a[1], a[2], a[3]);
-    if (args.q8.q) quantize_block(a, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
-  }
-}
+// ---------------------------------------------------------------------------------------------------------------------
+// The steps of a chunk. Threads share the work of kHeads heads: each has kPair neighbouring keys (then channels) of
+// kEach heads.
 
-// 16 bytes from device memory to shared memory, on their way until the pipeline's wait.
-__device__ __forceinline__ void copy16(std::byte* to, const std::byte* from) { __pipeline_memcpy_async(to, from, 16); }
-
-// Starts copying what keys [begin, end) of the chunk need. K to [head_dim, 128], V to [128, head_dim].
-template <typename T>
-__device__ __forceinline__ void copy_keys(const KvView& kv, const std::byte* const (&block)[2], int begin, int end,
-                                          std::byte* to) {
-  constexpr int kPiece = 16 / sizeof(T), kPieces = kKvBlock / kPiece;  // keys a piece, pieces a channel of a block
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (!block[half]) continue;
-    for (int i = static_cast<int>(threadIdx.x); i < kv.head_dim * kPieces; i += kThreads) {
-      const int channel = i / kPieces, piece = i % kPieces, key = half * kKvBlock + piece * kPiece;
-      if (key + kPiece <= begin || key >= end) continue;
-      copy16(to + (channel * kAttentionChunk + key) * sizeof(T), block[half] + i * 16);
-    }
-  }
-}
-template <typename T>
-__device__ __forceinline__ void copy_values(const KvView& kv, const std::byte* const (&block)[2], int begin, int end,
-                                            std::byte* to) {
-  const int row_bytes = kv.head_dim * static_cast<int>(sizeof(T));
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (!block[half]) continue;
-    const int from = max(begin - half * kKvBlock, 0) * row_bytes,
-              until = min(end - half * kKvBlock, kKvBlock) * row_bytes;
-    for (int i = from + 16 * static_cast<int>(threadIdx.x); i < until; i += 16 * kThreads) {
-      copy16(to + half * kKvBlock * row_bytes + i, block[half] + i);
-    }
-  }
-}
-
-// Scores of one key for kHeads heads. q: [head_dim, kHeads]; k: this key's channel 0 in [head_dim, 128].
-template <typename T, int kHeads>
-__device__ __forceinline__ void score_key(const float* q, const T* k, int head_dim, float (&s)[kHeads]) {
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) s[h] = 0;
-#pragma unroll 4
-  for (int d = 0; d < head_dim; d += 4) {
-    float q4[4 * kHeads];
-#pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
-      reinterpret_cast<float4*>(q4)[i] = reinterpret_cast<const float4*>(q + d * kHeads)[i];
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float key = widen(k[(d + i) * kAttentionChunk]);
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) s[h] = __fmaf_rn(q4[i * kHeads + h], key, s[h]);
-    }
-  }
-}
-
-// A warp turns one head's scores into weights. Key j belongs to lane j % 32. Keys outside [begin, end) get no weight.
-// weights: this head's of key 0; kHeads apart.
 template <int kHeads>
-__device__ __forceinline__ ChunkSum soften(const float* scores, int begin, int end, float* weights) {
+struct Share {
+  static constexpr int kPair = kHeads == 1 ? 1 : 2;
+  static constexpr int kEach = kHeads / kPair;
+};
+
+template <typename T, int kPair>
+struct alignas(kPair * sizeof(T)) Elements {
+  T e[kPair];
+};
+
+// Scores of kPair keys for kEach heads. q: [.., head_dim] from the first of the heads; k: channel 0 of the first key in
+// [head_dim, 64]; scores: [.., 128] from the first head and key.
+template <typename T, int kPair, int kEach>
+__device__ __forceinline__ void score_keys(const float* q, const T* k, int head_dim, float scale, float* scores) {
+  constexpr int kStep = 16;  // channels; every head_dim is a multiple
+  float s[kEach][kPair] = {};
+#pragma unroll 2
+  for (int d = 0; d < head_dim; d += kStep) {
+    float4 q4[kEach][kStep / 4];
+    Elements<T, kPair> keys[kStep];
+#pragma unroll
+    for (int h = 0; h < kEach; ++h) {
+#pragma unroll
+      for (int i = 0; i < kStep / 4; ++i) q4[h][i] = reinterpret_cast<const float4*>(q + h * head_dim + d)[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) keys[i] = *reinterpret_cast<const Elements<T, kPair>*>(k + (d + i) * kKvBlock);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) {
+#pragma unroll
+      for (int p = 0; p < kPair; ++p) {
+        const float key = widen(keys[i].e[p]);
+#pragma unroll
+        for (int h = 0; h < kEach; ++h) {
+          const float4& four = q4[h][i / 4];
+          s[h][p] = __fmaf_rn(i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w, key, s[h][p]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < kEach; ++h) {
+#pragma unroll
+    for (int p = 0; p < kPair; ++p) scores[h * kAttentionChunk + p] = s[h][p] * scale;
+  }
+}
+
+// A warp turns one head's scores into weights. Key j belongs to lane j % 32. Keys outside [begin, end) are left.
+__device__ __forceinline__ ChunkSum soften(float* scores, int begin, int end) {
   constexpr int kEach = kAttentionChunk / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float s[kEach], m = -INFINITY, l = 0;
@@ -192,10 +143,10 @@ __device__ __forceinline__ ChunkSum soften(const float* scores, int begin, int e
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int key = lane + kWarp * k;
-    const float e = exp_f32(s[k] - m);
+    const float e = exp_to_one(s[k] - m);
     if (key >= begin && key < end) {
       l += e;
-      weights[key * kHeads] = e;
+      scores[key] = e;
     }
   }
 #pragma unroll
@@ -203,177 +154,330 @@ __device__ __forceinline__ ChunkSum soften(const float* scores, int begin, int e
   return {m, l};
 }
 
-// One channel's weighted sum over keys [begin, end) for kHeads heads. weights: [128, kHeads]; v: this channel of key 0.
-template <typename T, int kHeads>
-__device__ __forceinline__ void add_values(const float* weights, const T* v, int head_dim, int begin, int end,
-                                           float (&acc)[kHeads]) {
-  constexpr int kVector = kHeads < 4 ? kHeads : 4;
-  struct alignas(kVector * sizeof(float)) Vector {
-    float f[kVector];
-  };
+// The weighted sums of kPair channels over keys [begin, end) for kEach heads. weights: [.., 128] from the first of the
+// heads; v: the first of the channels of key 0 in [128, stride].
+template <typename T, int kPair, int kEach>
+__device__ __forceinline__ void add_values(const float* weights, const T* v, int stride, int begin, int end,
+                                           float (&acc)[kEach][kPair]) {
+  // kKeys keys, of which the first is a multiple of 4.
+  const auto add = [&]<int kKeys>(std::integral_constant<int, kKeys>, int key) {
+    float4 w[kEach][kKeys / 4];
+    Elements<T, kPair> values[kKeys];
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) acc[h] = 0;
-#pragma unroll 8
-  for (int key = begin; key < end; ++key) {
-    const float value = widen(v[key * head_dim]);
+    for (int h = 0; h < kEach; ++h) {
 #pragma unroll
-    for (int i = 0; i < kHeads / kVector; ++i) {
-      const Vector w = reinterpret_cast<const Vector*>(weights + key * kHeads)[i];
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) acc[i * kVector + j] = __fmaf_rn(w.f[j], value, acc[i * kVector + j]);
+      for (int i = 0; i < kKeys / 4; ++i) {
+        w[h][i] = reinterpret_cast<const float4*>(weights + h * kAttentionChunk + key)[i];
+      }
     }
-  }
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) values[i] = *reinterpret_cast<const Elements<T, kPair>*>(v + (key + i) * stride);
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+#pragma unroll
+      for (int p = 0; p < kPair; ++p) {
+        const float value = widen(values[i].e[p]);
+#pragma unroll
+        for (int h = 0; h < kEach; ++h) {
+          const float4& four = w[h][i / 4];
+          acc[h][p] = __fmaf_rn(i % 4 == 0   ? four.x
+                                : i % 4 == 1 ? four.y
+                                : i % 4 == 2 ? four.z
+                                             : four.w,
+                                value, acc[h][p]);
+        }
+      }
+    }
+  };
+  const auto add_one = [&](int key) {
+    const auto values = *reinterpret_cast<const Elements<T, kPair>*>(v + key * stride);
+#pragma unroll
+    for (int p = 0; p < kPair; ++p) {
+#pragma unroll
+      for (int h = 0; h < kEach; ++h) {
+        acc[h][p] = __fmaf_rn(weights[h * kAttentionChunk + key], widen(values.e[p]), acc[h][p]);
+      }
+    }
+  };
+  int key = begin;
+  for (; key < end && key % 4 != 0; ++key) add_one(key);
+#pragma unroll 2
+  for (; key + 16 <= end; key += 16) add(std::integral_constant<int, 16>(), key);
+#pragma unroll 1
+  for (; key + 4 <= end; key += 4) add(std::integral_constant<int, 4>(), key);
+#pragma unroll 1
+  for (; key < end; ++key) add_one(key);
 }
 
-/// kHeads: heads of the group worked at once (more take more rounds over the same keys).
-template <typename T, int kHeads>
-__global__ void __launch_bounds__(kThreads, 3) decode_kernel(const DecodeArgs args) {
-  extern __shared__ __align__(16) std::byte shared[];
-  __shared__ ChunkSum sums[kHeads];
-  __shared__ bool last;
-  allow_successor();
-  wait_for_predecessor();
-  const int thread = static_cast<int>(threadIdx.x);
-  const int row = static_cast<int>(blockIdx.x) / args.kv.kv_heads;
-  const int kv_head = static_cast<int>(blockIdx.x) % args.kv.kv_heads, chunk = static_cast<int>(blockIdx.y);
-  const int position = args.rows.position[row], sequence = args.rows.sequence[row];
-  const int oldest = first_visible(position, args.window);
-  const int first_chunk = oldest / kAttentionChunk, chunks = position / kAttentionChunk - first_chunk + 1;
-  if (chunk < first_chunk || chunk >= first_chunk + chunks) return;
-  const int begin = max(oldest - chunk * kAttentionChunk, 0),
-            end = min(position + 1 - chunk * kAttentionChunk, kAttentionChunk);
-  const int head_dim = args.kv.head_dim;
+// ---------------------------------------------------------------------------------------------------------------------
+// The kernel
 
-  auto* k = reinterpret_cast<T*>(shared);
-  auto* v = args.both ? k + kAttentionChunk * head_dim : k;
-  auto* q = reinterpret_cast<float*>(v + kAttentionChunk * head_dim);  // [head_dim, kHeads]
-  float* weights = q;                                                  // [128, kHeads]: q is not needed any more then
-  float* scores = q + kHeads * max(head_dim, kAttentionChunk);         // [kHeads, 128]
-  const std::byte *k_block[2] = {}, *v_block[2] = {};
+__device__ __forceinline__ unsigned in_cluster(const void* shared, int rank) {
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+#endif
+  return address;
+}
+__device__ __forceinline__ float load_in_cluster(unsigned address) {
+  float value = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+#endif
+  return value;
+}
+/// All threads of the cluster's blocks that have not ended.
+__device__ __forceinline__ void sync_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+#endif
+}
+
+// The blocks of a row and head have their sums and results ([head_dim]) in shared memory; each merges some channels.
+__device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::int64_t row_head, const ChunkSum* sum,
+                                                 const float* result, int chunks) {
+  sync_cluster();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int rank = static_cast<int>(blockIdx.y), head_dim = args.kv.head_dim;
+  for (int c = (rank + warp * chunks) * kWarp + lane; c - lane < head_dim; c += chunks * kWarps * kWarp) {
+    float part[kMostCluster], m = -INFINITY, l = 0;
+    if (lane < chunks) {
+      m = load_in_cluster(in_cluster(&sum->m, lane));
+      l = load_in_cluster(in_cluster(&sum->l, lane));
+    }
+#pragma unroll
+    for (int i = 0; i < kMostCluster; ++i) {
+      if (i < chunks && c < head_dim) part[i] = load_in_cluster(in_cluster(result + c, i));
+    }
+    float most = -INFINITY, total = 0, a = 0;
+    const Factors factors = merge_factors(m, most);
+    l *= factors.chunk;
+#pragma unroll
+    for (int i = 0; i < kMostCluster; ++i) {
+      if (i >= chunks) break;
+      const float before = __shfl_sync(kAllLanes, factors.before, i);
+      total = __fmaf_rn(total, before, __shfl_sync(kAllLanes, l, i));
+      a = __fmaf_rn(a, before, part[i] * __shfl_sync(kAllLanes, factors.chunk, i));
+    }
+    if (c >= head_dim) continue;
+    const float y[1] = {a / total};
+    const std::int64_t at = row_head * head_dim + c;
+    if (args.out) args.out[at] = y[0];
+    if (args.q8.q) quantize_block(y, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
+  }
+  sync_cluster();  // the others read this block's shared memory until here
+}
+
+// The smallest position among the pass's rows of a sequence: keys before it were stored by earlier passes.
+__device__ __forceinline__ int first_of_pass(const RowView& rows, int sequence, int position) {
+  if (rows.rows == 1) return position;
+  int first = position;
+  for (int r = static_cast<int>(threadIdx.x) % kWarp; r < rows.rows; r += kWarp) {
+    if (rows.sequence[r] == sequence) first = min(first, rows.position[r]);
+  }
+  return __reduce_min_sync(kAllLanes, first);
+}
+
+/// kHeads: heads worked at once (a block with more takes more rounds over the same keys). kHeadDim 0: any.
+template <typename T, int kHeads, int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_constant__ DecodeArgs args) {
+  using S = Share<kHeads>;
+  extern __shared__ __align__(128) std::byte shared[];
+  __shared__ ChunkSum sums[kHeads];
+  __shared__ Arrival keys_and_queries, values;
+  allow_successor();
+  // What says where keys lie is written between passes, by copies; so it may be read while earlier kernels run, and so
+  // may keys of earlier passes. A block without work is gone before the kernel's turn comes.
+  const int thread = static_cast<int>(threadIdx.x), head_dim = kHeadDim > 0 ? kHeadDim : args.kv.head_dim;
+  const int group_blocks = args.group / args.block_heads;
+  const int row = static_cast<int>(blockIdx.x) / (args.kv.kv_heads * group_blocks);
+  const int part = static_cast<int>(blockIdx.x) % (args.kv.kv_heads * group_blocks), kv_head = part / group_blocks;
+  const int position = args.rows.position[row], sequence = args.rows.sequence[row];
+  const Chunks chunks = chunks_of_row(position, args.window);
+  const int slot = static_cast<int>(blockIdx.y), base = (chunks.first + slot) * kAttentionChunk;
+  if (slot >= chunks.count) return;
+  const std::int64_t row_head = static_cast<std::int64_t>(row) * args.heads + part * args.block_heads;
+  const int begin = max(first_visible(position, args.window) - base, 0);
+  const int end = min(position + 1 - base, kAttentionChunk);
+  const int old = max(first_of_pass(args.rows, sequence, position) - base, 0);  // keys before it are there already
+
+  auto* k = reinterpret_cast<T*>(shared);                              // [2, head_dim, 64]
+  auto* v = args.both ? k + kAttentionChunk * head_dim : k;            // [128, head_dim]
+  auto* q = reinterpret_cast<float*>(v + kAttentionChunk * head_dim);  // [kHeads, head_dim]
+  float* scores = q + kHeads * head_dim;                               // [kHeads, 128], then weights
+  const int row_bytes = head_dim * static_cast<int>(sizeof(T)), half_bytes = kKvBlock * row_bytes;
+  const std::byte* block[2] = {};  // of this head; null: none of its keys
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (end <= half * kKvBlock || begin >= (half + 1) * kKvBlock) continue;
-    k_block[half] = kv_block(args.kv, sequence, 2 * chunk + half, args.kv.k_offset, kv_head);
-    v_block[half] = k_block[half] + (args.kv.v_offset - args.kv.k_offset);
+    block[half] = kv_block(args.kv, sequence, base / kKvBlock + half, 0, kv_head);
   }
-  copy_keys<T>(args.kv, k_block, begin, end, reinterpret_cast<std::byte*>(k));
-  __pipeline_commit();
-  if (args.both) copy_values<T>(args.kv, v_block, begin, end, reinterpret_cast<std::byte*>(v));
-  __pipeline_commit();
+  // K of blocks whose keys are all old, or the others; V of keys [from, until).
+  const auto copy_keys = [&](bool olds, bool news) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!block[half] || !(min(end, (half + 1) * kKvBlock) <= old ? olds : news)) continue;
+      keys_and_queries.copy(k + half * kKvBlock * head_dim, block[half] + args.kv.k_offset, half_bytes);
+    }
+  };
+  const auto copy_values = [&](int from, int until) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int first = max(from, half * kKvBlock), last = min(until, (half + 1) * kKvBlock);
+      if (first >= last) continue;
+      values.copy(v + first * head_dim, block[half] + args.kv.v_offset + (first - half * kKvBlock) * row_bytes,
+                  (last - first) * row_bytes);
+    }
+  };
+  if (thread == 0) {
+    keys_and_queries.open();
+    values.open();
+  }
+  const int first_heads = min(args.block_heads, kHeads), query_bytes = head_dim * static_cast<int>(sizeof(float));
+  const int key_bytes = ((block[0] ? 1 : 0) + (block[1] ? 1 : 0)) * half_bytes, value_bytes = (end - begin) * row_bytes;
+  keys_and_queries.expect(first_heads * query_bytes + key_bytes);
+  copy_keys(true, false);
+  if (args.both) {
+    values.expect(value_bytes);
+    copy_values(begin, min(old, end));
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {  // what cannot be copied yet comes nearer
+    if (!block[half] || min(end, (half + 1) * kKvBlock) <= old) continue;
+    prefetch_bytes(block[half] + args.kv.k_offset, half_bytes);
+  }
+  __syncthreads();  // the arrivals are open
+  wait_for_predecessor();
+  keys_and_queries.copy(q, reinterpret_cast<const std::byte*>(args.q + row_head * head_dim), first_heads * query_bytes);
+  copy_keys(false, true);
+  if (args.both) copy_values(max(old, begin), end);
 
-  const std::int64_t row_head = static_cast<std::int64_t>(row) * args.heads + kv_head * args.group;
-  for (int h0 = 0; h0 < args.group; h0 += kHeads) {
-    const int heads = min(args.group - h0, kHeads);
-    const float* from = args.q + (row_head + h0) * head_dim;
+  int key_turn = 0, value_turn = 0;
+  for (int h0 = 0; h0 < args.block_heads; h0 += kHeads) {
+    const int heads = min(args.block_heads - h0, kHeads);
     if (h0 > 0) {
       __syncthreads();
       if (!args.both) {
-        copy_keys<T>(args.kv, k_block, begin, end, reinterpret_cast<std::byte*>(k));
-        __pipeline_commit();
+        keys_and_queries.expect(key_bytes);
+        copy_keys(true, true);
       }
+      const float* from = args.q + (row_head + h0) * head_dim;
+      for (int i = thread; i < heads * head_dim; i += kThreads) q[i] = from[i];
+      __syncthreads();
     }
-    for (int i = thread; i < kHeads * head_dim; i += kThreads) {
-      const int h = i / head_dim, d = i % head_dim;
-      q[d * kHeads + h] = h < heads ? from[i] : 0.0f;
-    }
-    if (args.both) {
-      __pipeline_wait_prior(1);
-    } else {
-      __pipeline_wait_prior(0);
-    }
-    __syncthreads();
-    if (thread >= begin && thread < end) {
-      float s[kHeads];
-      score_key<T, kHeads>(q, k + thread, head_dim, s);
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) scores[h * kAttentionChunk + thread] = s[h] * args.scale;
+    if (h0 == 0 || !args.both) keys_and_queries.await(key_turn++);
+    {
+      const int key = thread % (kThreads / S::kPair) * S::kPair, h = thread / (kThreads / S::kPair) * S::kEach;
+      if (key < end && key + S::kPair > begin) {
+        score_keys<T, S::kPair, S::kEach>(q + h * head_dim, k + key / kKvBlock * kKvBlock * head_dim + key % kKvBlock,
+                                          head_dim, args.scale, scores + h * kAttentionChunk + key);
+      }
     }
     __syncthreads();
     if (!args.both) {
-      copy_values<T>(args.kv, v_block, begin, end, reinterpret_cast<std::byte*>(v));
-      __pipeline_commit();
+      values.expect(value_bytes);
+      copy_values(begin, end);
     }
-    for (int h = thread / kWarp; h < kHeads; h += kWarps) {
-      const ChunkSum sum = soften<kHeads>(scores + h * kAttentionChunk, begin, end, weights + h);
-      if (thread % kWarp != 0 || h >= heads) continue;
+    for (int h = thread / kWarp; h < heads; h += kWarps) {
+      const ChunkSum sum = soften(scores + h * kAttentionChunk, begin, end);
+      if (thread % kWarp != 0) continue;
       sums[h] = sum;
-      if (chunks > 1) args.sums[(row_head + h0 + h) * args.max_chunks + chunk] = sum;
+      if (chunks.count > 1 && !args.cluster) args.sums[(row_head + h0 + h) * args.max_chunks + slot] = sum;
     }
-    __pipeline_wait_prior(0);
+    if (h0 == 0 || !args.both) values.await(value_turn++);
     __syncthreads();
-    for (int c = thread; c < head_dim; c += kThreads) {
-      float acc[kHeads];
-      add_values<T, kHeads>(weights, v + c, head_dim, begin, end, acc);
+    for (int item = thread; item < head_dim; item += kThreads) {
+      const int pairs = head_dim / S::kPair, c = item % pairs * S::kPair, first = item / pairs * S::kEach;
+      float acc[S::kEach][S::kPair] = {};
+      add_values<T>(scores + first * kAttentionChunk, v + c, head_dim, begin, end, acc);
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        if (h >= heads) break;
-        if (chunks > 1) {
-          args.part[((row_head + h0 + h) * args.max_chunks + chunk) * head_dim + c] = acc[h];
+      for (int i = 0; i < S::kEach; ++i) {
+        if (first + i >= heads) break;
+        using Pair = Elements<float, S::kPair>;
+        Pair result;
+#pragma unroll
+        for (int p = 0; p < S::kPair; ++p) result.e[p] = acc[i][p];
+        if (kHeads == 1 && args.cluster && chunks.count > 1) {
+          *reinterpret_cast<Pair*>(q + c) = result;  // nobody needs q any more
           continue;
         }
-        const float result[1] = {acc[h] / sums[h].l};
-        const std::int64_t at = (row_head + h0 + h) * head_dim + c;
-        if (args.out) args.out[at] = result[0];
-        if (args.q8.q) quantize_block(result, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
+        const std::int64_t head = row_head + h0 + first + i;
+        if (chunks.count > 1) {
+          *reinterpret_cast<Pair*>(args.part + (head * args.max_chunks + slot) * head_dim + c) = result;
+          continue;
+        }
+#pragma unroll
+        for (int p = 0; p < S::kPair; ++p) result.e[p] = result.e[p] / sums[first + i].l;
+        const std::int64_t at = head * head_dim + c;
+        if (args.out) *reinterpret_cast<Pair*>(args.out + at) = result;
+        if (args.q8.q) quantize_block(result.e, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
       }
     }
   }
-  if (chunks == 1 || !args.tickets) return;
-  __threadfence();
-  __syncthreads();
-  if (thread == 0) {
-    unsigned* ticket = args.tickets + blockIdx.x;
-    last = atomicAdd(ticket, 1u) + 1 == static_cast<unsigned>(chunks);
-    if (last) *ticket = 0;  // as the next launch expects it
-  }
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  merge_by_ticket(args, row, kv_head, first_chunk, chunks, shared);
+  if (kHeads == 1 && args.cluster && chunks.count > 1) merge_in_cluster(args, row_head, sums, q, chunks.count);
 }
 
-// A block merges the chunks of a row and head; a thread has a channel. Rows of a single chunk are finished already.
-__global__ void __launch_bounds__(kMergeThreads) merge_kernel(const DecodeArgs args) {
-  extern __shared__ __align__(16) std::byte shared[];
-  __shared__ Factors factors[2][kMergeChunks];
+// ---------------------------------------------------------------------------------------------------------------------
+// The merge of chunks that met in device memory: a block a row and head, a thread a channel, and one more thread for
+// the sum of weights, which follows the same recurrence.
+
+constexpr int kMergeThreads = 288;
+constexpr int kMergeBytes = 32 * 1024;  // of chunk results in shared memory, and as many on their way
+
+struct MergeStep {
+  float before, chunk, l;
+};
+
+__global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ DecodeArgs args) {
+  extern __shared__ __align__(128) std::byte shared[];  // [2, kMergeBytes]
+  constexpr int kMostChunks = 128;                      // of a stage: kMergeBytes at head_dim 64
+  __shared__ MergeStep steps[2][kMostChunks];
   __shared__ float total;
   allow_successor();
-  wait_for_predecessor();
-  const int thread = static_cast<int>(threadIdx.x), head_dim = args.kv.head_dim;
-  const int row = static_cast<int>(blockIdx.x) / args.heads;
-  const int position = args.rows.position[row];
-  const int first = first_visible(position, args.window) / kAttentionChunk;
-  const int chunks = position / kAttentionChunk - first + 1;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, head_dim = args.kv.head_dim;
+  const int row = static_cast<int>(blockIdx.x) / args.heads, chunk_bytes = head_dim * static_cast<int>(sizeof(float));
+  const int stage_chunks = min(kMergeBytes / chunk_bytes, kMostChunks);
+  const int chunks = chunks_of_row(args.rows.position[row], args.window).count;
+  wait_for_predecessor();  // in every block, as all may have nothing to do
   if (chunks == 1) return;
   const std::int64_t row_head = blockIdx.x;
-  const auto* part = reinterpret_cast<const std::byte*>(args.part + (row_head * args.max_chunks + first) * head_dim);
-  const int chunk_bytes = head_dim * static_cast<int>(sizeof(float)), stage_bytes = kMergeChunks * chunk_bytes;
-  const auto fetch = [&](int base, int stage) {
-    const int bytes = min(chunks - base, kMergeChunks) * chunk_bytes;
-    const std::byte* from = part + static_cast<std::int64_t>(base) * chunk_bytes;
-    for (int i = 16 * thread; i < bytes; i += 16 * kMergeThreads) copy16(shared + stage * stage_bytes + i, from + i);
+  const auto* part = reinterpret_cast<const std::byte*>(args.part + row_head * args.max_chunks * head_dim);
+  const auto fetch = [&](int first, int stage) {
+    const int bytes = min(chunks - first, stage_chunks) * chunk_bytes;
+    for (int i = 16 * thread; i < bytes; i += 16 * kMergeThreads) {
+      __pipeline_memcpy_async(shared + stage * kMergeBytes + i,
+                              part + static_cast<std::int64_t>(first) * chunk_bytes + i, 16);
+    }
     __pipeline_commit();
   };
-  Merged merged;  // in warp 0
+  float most = -INFINITY;  // in the last warp
   float a = 0;
   fetch(0, 0);
-  int stage = 0;
-  for (int base = 0; base < chunks; base += kMergeChunks, stage ^= 1) {
-    const int count = min(chunks - base, kMergeChunks);
-    if (base + kMergeChunks < chunks) fetch(base + kMergeChunks, stage ^ 1);
-    if (thread < kWarp) {
-      merge_factors(args.sums + row_head * args.max_chunks + first + base, count, factors[stage], merged);
-      if (thread == 0) total = merged.l;
+  for (int first = 0, stage = 0; first < chunks; first += stage_chunks, stage ^= 1) {
+    const int count = min(chunks - first, stage_chunks);
+    const bool more = first + stage_chunks < chunks;
+    if (more) fetch(first + stage_chunks, stage ^ 1);
+    if (thread >= kMergeThreads - kWarp) {
+      for (int c = lane; c - lane < count; c += kWarp) {
+        float2 sum = make_float2(-INFINITY, 0);
+        if (c < count) sum = *reinterpret_cast<const float2*>(args.sums + row_head * args.max_chunks + first + c);
+        const Factors f = merge_factors(sum.x, most);
+        if (c < count) steps[stage][c] = {f.before, f.chunk, sum.y * f.chunk};
+      }
     }
-    __pipeline_wait_prior(base + kMergeChunks < chunks ? 1 : 0);
+    __pipeline_wait_prior(more ? 1 : 0);
     __syncthreads();
     if (thread < head_dim) {
-      const float* from = reinterpret_cast<const float*>(shared + stage * stage_bytes) + thread;
+      const float* from = reinterpret_cast<const float*>(shared + stage * kMergeBytes) + thread;
 #pragma unroll 8
       for (int c = 0; c < count; ++c) {
-        const Factors f = factors[stage][c];
-        a = __fmaf_rn(a, f.before, from[c * head_dim] * f.chunk);
+        const MergeStep step = steps[stage][c];
+        a = __fmaf_rn(a, step.before, from[c * head_dim] * step.chunk);
       }
+    } else if (thread == kMergeThreads - 1) {
+#pragma unroll 8
+      for (int c = 0; c < count; ++c) a = __fmaf_rn(a, steps[stage][c].before, steps[stage][c].l);
+      total = a;
     }
     __syncthreads();  // the next fetch overwrites this stage
   }
@@ -384,45 +488,58 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const DecodeArgs a
   if (args.q8.q) quantize_block(result, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
 }
 
-template <typename T>
+// ---------------------------------------------------------------------------------------------------------------------
+// Launchers
+
+template <typename T, int kHeads>
 cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
-  const dim3 grid(args.rows.rows * args.kv.kv_heads, args.max_chunks);
-  const auto run = [&](auto* kernel, int heads) {
-    const std::size_t head_dim = static_cast<std::size_t>(args.kv.head_dim);
-    const std::size_t keys = sizeof(T) * kAttentionChunk * head_dim;
-    const std::size_t rest =
-        sizeof(float) * heads * (std::max<std::size_t>(head_dim, kAttentionChunk) + kAttentionChunk);
-    args.both = 2 * keys + rest <= kMostShared;
-    std::size_t bytes = (args.both ? 2 : 1) * keys + rest;
-    // The merge needs factors and totals there.
-    bytes = std::max(bytes, args.group * (kTicketChunks * sizeof(Factors) + sizeof(float)));
-    return launch_large(kernel, grid, dim3(kThreads), bytes, stream, args);
-  };
-  if (args.group == 1) return run(decode_kernel<T, 1>, 1);
-  if (args.group == 2) return run(decode_kernel<T, 2>, 2);
-  if (args.group <= 4) return run(decode_kernel<T, 4>, 4);
-  return run(decode_kernel<T, 8>, 8);
+  const std::size_t head_dim = static_cast<std::size_t>(args.kv.head_dim);
+  const std::size_t keys = sizeof(T) * kAttentionChunk * head_dim;
+  const std::size_t rest = sizeof(float) * kHeads * (head_dim + kAttentionChunk);
+  args.both = 2 * keys + rest <= kMostShared;
+  const std::size_t bytes = (args.both ? 2 : 1) * keys + rest;
+  const dim3 grid(args.rows.rows * args.heads / args.block_heads, args.max_chunks);
+  const int cluster = args.cluster ? args.max_chunks : 1;
+  if constexpr (sizeof(T) == 2) {
+    if (head_dim == 64)
+      return launch_large(decode_kernel<T, kHeads, 64>, grid, dim3(kThreads), bytes, stream, cluster, args);
+    if (head_dim == 128)
+      return launch_large(decode_kernel<T, kHeads, 128>, grid, dim3(kThreads), bytes, stream, cluster, args);
+  }
+  return launch_large(decode_kernel<T, kHeads, 0>, grid, dim3(kThreads), bytes, stream, cluster, args);
 }
 
-int chunks_of(int max_position) { return (max_position + kAttentionChunk - 1) / kAttentionChunk; }
+template <typename T>
+cudaError_t decode_heads(const DecodeArgs& args, cudaStream_t stream) {
+  if (args.block_heads == 1) return decode<T, 1>(args, stream);
+  if (args.block_heads == 2) return decode<T, 2>(args, stream);
+  if (args.block_heads <= 4) return decode<T, 4>(args, stream);
+  return decode<T, 8>(args, stream);
+}
 
-/// The workspace: tickets, sums and results of chunks, the float32 result where it is wanted as int8 only and a block
-/// of 32 spans heads.
+/// Chunks that a row sees at most.
+int most_chunks(int max_position, int window) {
+  const int chunks = (max_position + kAttentionChunk - 1) / kAttentionChunk;
+  return window > 0 ? std::min(chunks, (window + kAttentionChunk - 2) / kAttentionChunk + 1) : chunks;
+}
+
+/// The workspace: sums and results of chunks, and the float32 result where it is wanted as int8 only and a block of 32
+/// spans heads.
 struct Workspace {
-  std::size_t sums = 0, part = 0, result = 0, bytes = 0;
+  std::size_t part = 0, result = 0, bytes = 0;
 };
-Workspace workspace_of(std::int64_t rows, std::int64_t heads, std::int64_t head_dim, int max_position) {
+Workspace workspace_of(std::int64_t rows, std::int64_t heads, std::int64_t head_dim, int chunks) {
   const auto up = [](std::int64_t n) { return (static_cast<std::size_t>(n) + 255) / 256 * 256; };
-  const std::int64_t chunks = rows * heads * chunks_of(max_position);
+  const std::int64_t parts = rows * heads * chunks;
   Workspace w;
-  w.sums = kTicketBytes;
-  w.part = w.sums + up(chunks * static_cast<std::int64_t>(sizeof(ChunkSum)));
-  w.result = w.part + up(chunks * head_dim * static_cast<std::int64_t>(sizeof(float)));
+  w.part = up(parts * static_cast<std::int64_t>(sizeof(ChunkSum)));
+  w.result = w.part + up(parts * head_dim * static_cast<std::int64_t>(sizeof(float)));
   w.bytes = w.result + up(head_dim % 32 == 0 ? 0 : rows * heads * head_dim * static_cast<std::int64_t>(sizeof(float)));
   return w;
 }
 
-cudaError_t attention_few(const AttentionCall& call, const Workspace& w, float* out, Q8 q8, cudaStream_t stream) {
+cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chunks, float* out, Q8 q8,
+                          cudaStream_t stream) {
   DecodeArgs args = {};
   args.rows = call.rows;
   args.kv = call.kv;
@@ -431,40 +548,42 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, float* 
   args.group = call.heads / call.kv.kv_heads;
   args.scale = call.scale;
   args.window = call.window;
-  args.max_chunks = chunks_of(call.max_position);
-  const bool by_ticket = args.max_chunks <= kTicketChunks && call.rows.rows * call.kv.kv_heads <= kTickets;
-  args.tickets = by_ticket ? reinterpret_cast<unsigned*>(call.workspace) : nullptr;
-  args.sums = reinterpret_cast<ChunkSum*>(call.workspace + w.sums);
+  args.max_chunks = chunks;
+  // Blocks of one head where that does not make too many: they are done sooner, and read the keys together anyway.
+  const bool split = static_cast<std::int64_t>(call.rows.rows) * call.heads * chunks <= 3 * multiprocessors();
+  args.block_heads = split ? 1 : args.group;
+  args.cluster = args.block_heads == 1 && chunks > 1 && chunks <= kMostCluster && overlaps_launches();
+  args.sums = reinterpret_cast<ChunkSum*>(call.workspace);
   args.part = reinterpret_cast<float*>(call.workspace + w.part);
   args.out = out;
   args.q8 = q8;
-  const cudaError_t error = call.kv.dtype == DType::f16 ? decode<__half>(args, stream) : decode<float>(args, stream);
-  if (error != cudaSuccess || by_ticket) return error;
-  const std::size_t bytes = 2 * kMergeChunks * sizeof(float) * static_cast<std::size_t>(call.kv.head_dim);
-  return launch_large(merge_kernel, dim3(call.rows.rows * call.heads), dim3(kMergeThreads), bytes, stream, args);
+  const cudaError_t error =
+      call.kv.dtype == DType::f16 ? decode_heads<__half>(args, stream) : decode_heads<float>(args, stream);
+  if (error != cudaSuccess || args.cluster || chunks == 1) return error;
+  return launch_large(merge_kernel, dim3(call.rows.rows * call.heads), dim3(kMergeThreads), 2 * kMergeBytes, stream, 1,
+                      args);
 }
 
 }  // namespace
 
 std::int32_t attention_tile_rows(std::int32_t group) { return std::max(kTileRowHeads / group, 1); }
 
-std::size_t attention_tickets_bytes() { return kTicketBytes; }
-
 std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
                                       std::int32_t max_position) {
-  return workspace_of(rows, heads, head_dim, max_position).bytes;
+  return workspace_of(rows, heads, head_dim, most_chunks(max_position, 0)).bytes;
 }
 
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   if (call.rows.rows <= 0) return cudaSuccess;
   const int head_dim = call.kv.head_dim, rows = call.rows.rows;
-  const Workspace w = workspace_of(rows, call.heads, head_dim, call.tiles ? 0 : call.max_position);
+  const int chunks = call.tiles ? 0 : most_chunks(call.max_position, call.window);
+  const Workspace w = workspace_of(rows, call.heads, head_dim, chunks);
   // Where a block of 32 spans heads, which different blocks of threads compute, quantization comes after.
   const bool later = call.out_q8.q && head_dim % 32 != 0;
   float* out = later && !call.out ? reinterpret_cast<float*>(call.workspace + w.result) : call.out;
   const Q8 q8 = later ? Q8{} : call.out_q8;
   const cudaError_t error =
-      call.tiles ? attention_tiles(call, out, q8, stream) : attention_few(call, w, out, q8, stream);
+      call.tiles ? attention_tiles(call, out, q8, stream) : attention_few(call, w, chunks, out, q8, stream);
   if (error != cudaSuccess || !later) return error;
   const int cols = call.heads * head_dim;
   return quantize_q8(out, cols, rows, cols, call.out_q8, stream);

@@ -28,6 +28,14 @@ __device__ __forceinline__ const std::byte* kv_block(const KvView& kv, int seque
   return kv.blocks[static_cast<std::int64_t>(sequence) * kv.max_blocks + block] + offset + kv_head * kv.head_bytes;
 }
 
+/// Of the current device.
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 1;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
+  return count;
+}
+
 /// The tile path. f32_out: where the float32 result goes (call.out or workspace), or null; q8: call.out_q8 or none.
 cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);
 

@@ -18,9 +18,20 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr int kThreads = 128;
-constexpr int kAcross = 16;                       // threads that share a row
-constexpr int kSlab = 16;                         // channels of K or keys of V in shared memory at a time
+#ifndef TILE_THREADS
+#define TILE_THREADS 128
+#define TILE_ROWS 8
+#define TILE_SLAB 16
+#define TILE_UNROLL 8
+#define TILE_MIX 1
+#define TILE_BLOCKS 2
+#endif
+constexpr int kThreads = TILE_THREADS;
+constexpr int kWarps = kThreads / 32;
+constexpr int kAcross = 16;  // threads that share a row
+constexpr int kDown = kThreads / kAcross;
+constexpr int kSlab = TILE_SLAB;                  // channels of K or keys of V in shared memory at a time
+constexpr int kMix = TILE_MIX ? 2 : 1;            // lanes between neighbours across
 constexpr int kKeys = kAttentionChunk / kAcross;  // of a thread: 4 tx .. 4 tx + 3, and 64 more
 
 struct TileArgs {
@@ -47,16 +58,24 @@ __device__ __forceinline__ int tile_of(int index, int tiles, bool snake) {
 
 template <int kHeadDim>
 struct Shape {
-  static constexpr int kM = kHeadDim <= 128 ? 64 : 32;     // pairs of a block
-  static constexpr int kRows = kM / (kThreads / kAcross);  // of a thread
-  static constexpr int kRowGroups = kRows / 4;             // 4 ty .. 4 ty + 3, and 32 more
-  static constexpr int kQuads = kHeadDim / 64;             // channels 64 j + 4 tx .. + 3 of a thread
-  static constexpr int kRest = kHeadDim % 64 / kAcross;    // and 64 kQuads + kRest tx .. (0, 1 or 2)
+  static constexpr int kRows = kHeadDim <= 128 ? TILE_ROWS : 4;  // of a thread
+  static constexpr int kM = kRows * kDown;                       // pairs of a block
+  static constexpr int kRowGroups = kRows / 4;                   // 4 ty .. 4 ty + 3, and kRowStep more
+  static constexpr int kRowStep = 4 * kDown;
+  static constexpr int kQuads = kHeadDim / 64;           // channels 64 j + 4 tx .. + 3 of a thread
+  static constexpr int kRest = kHeadDim % 64 / kAcross;  // and 64 kQuads + kRest tx .. (0, 1 or 2)
   static constexpr int kChannels = kHeadDim / kAcross;
   static constexpr int kWeightStride = kM + 4;  // floats between keys: fewer bank conflicts
   static constexpr int kBuffer = kSlab * (kHeadDim > kAttentionChunk ? kHeadDim : kAttentionChunk);
-  static constexpr int kSharedFloats = kHeadDim * kM + kAttentionChunk * kWeightStride + 2 * kBuffer + kM;
+  static constexpr int kSharedFloats = kHeadDim * kM + kAttentionChunk * kWeightStride + 2 * kBuffer + 4 * kM + kM;
   static_assert(4 * kQuads + kRest == kChannels && kRest <= 2);
+  /// Which of the block's pairs is row r of a thread.
+  static __device__ __forceinline__ int pair(int ty, int r) { return 4 * ty + kRowStep * (r / 4) + r % 4; }
+};
+
+/// Of a row's merge: M, L, and the factors of A and of the chunk's result.
+struct alignas(16) RowSums {
+  float most, total, before, joins;
 };
 
 // Four neighbouring elements of the cache on their way through registers.
@@ -79,15 +98,17 @@ struct Four<float> {
   __device__ float4 wide() const { return value; }
 };
 
+constexpr int kUnroll = TILE_UNROLL;
+
 // s[r][c] = fma(q, k, s[r][c]) over a slab's channels. kHalves: of the chunk's keys, halves that anyone sees.
 template <typename S, int kHalves>
 __device__ __forceinline__ void score_slab(const float* q, const float* k, float (&s)[S::kRows][kKeys]) {
-#pragma unroll 8
+#pragma unroll kUnroll
   for (int d = 0; d < kSlab; ++d) {
     float a[S::kRows], b[4 * kHalves];
 #pragma unroll
     for (int g = 0; g < S::kRowGroups; ++g) {
-      *reinterpret_cast<float4*>(a + 4 * g) = *reinterpret_cast<const float4*>(q + d * S::kM + 32 * g);
+      *reinterpret_cast<float4*>(a + 4 * g) = *reinterpret_cast<const float4*>(q + d * S::kM + S::kRowStep * g);
     }
 #pragma unroll
     for (int g = 0; g < kHalves; ++g) {
@@ -106,12 +127,13 @@ __device__ __forceinline__ void score_slab(const float* q, const float* k, float
 template <typename S, int kHeadDim, bool kMasked>
 __device__ __forceinline__ void value_slab(const float* weights, const float* v, int tx,
                                            float (&acc)[S::kRows][S::kChannels]) {
-#pragma unroll 8
+#pragma unroll kUnroll
   for (int j = 0; j < kSlab; ++j) {
     float a[S::kRows], b[S::kChannels];
 #pragma unroll
     for (int g = 0; g < S::kRowGroups; ++g) {
-      *reinterpret_cast<float4*>(a + 4 * g) = *reinterpret_cast<const float4*>(weights + j * S::kWeightStride + 32 * g);
+      *reinterpret_cast<float4*>(a + 4 * g) =
+          *reinterpret_cast<const float4*>(weights + j * S::kWeightStride + S::kRowStep * g);
     }
 #pragma unroll
     for (int g = 0; g < S::kQuads; ++g) {
@@ -131,7 +153,7 @@ __device__ __forceinline__ void value_slab(const float* weights, const float* v,
 // The largest of what the sixteen threads of a row hold.
 __device__ __forceinline__ float max_across(float v) {
 #pragma unroll
-  for (int step = kAcross / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(kAllLanes, v, step));
+  for (int step = kAcross / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(kAllLanes, v, kMix * step));
   return v;
 }
 
@@ -143,47 +165,49 @@ __device__ __forceinline__ float sum_across(const float (&e)[kKeys], bool upper)
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float early = upper ? e[2 + i] : e[i], late = upper ? e[6 + i] : e[4 + i];
-    const float other_early = __shfl_xor_sync(kAllLanes, upper ? e[i] : e[2 + i], kAcross / 2);
-    const float other_late = __shfl_xor_sync(kAllLanes, upper ? e[4 + i] : e[6 + i], kAcross / 2);
+    const float other_early = __shfl_xor_sync(kAllLanes, upper ? e[i] : e[2 + i], kMix * kAcross / 2);
+    const float other_late = __shfl_xor_sync(kAllLanes, upper ? e[4 + i] : e[6 + i], kMix * kAcross / 2);
     lanes[i] = (early + other_early) + (upper ? other_late : late) + (upper ? late : other_late);
   }
 #pragma unroll
   for (const int step : {4, 2, 1, kAcross / 2}) {  // lanes 16, 8, 4 and 2 apart
 #pragma unroll
-    for (int i = 0; i < 2; ++i) lanes[i] += __shfl_xor_sync(kAllLanes, lanes[i], step);
+    for (int i = 0; i < 2; ++i) lanes[i] += __shfl_xor_sync(kAllLanes, lanes[i], kMix * step);
   }
   return lanes[0] + lanes[1];
 }
 
 template <typename T, int kHeadDim>
-__global__ void __launch_bounds__(kThreads, 2) tile_kernel(const TileArgs args) {
+__global__ void __launch_bounds__(kThreads, TILE_BLOCKS) tile_kernel(const TileArgs args) {
   using S = Shape<kHeadDim>;
   extern __shared__ __align__(16) float shared[];
   float* const queries = shared;                                            // [head_dim, kM]
   float* const weights = queries + kHeadDim * S::kM;                        // [128, kWeightStride]
   float* const buffers = weights + kAttentionChunk * S::kWeightStride;      // [2, kBuffer]
-  int* const positions = reinterpret_cast<int*>(buffers + 2 * S::kBuffer);  // [kM]; -1: no such pair
+  auto* const sums = reinterpret_cast<RowSums*>(buffers + 2 * S::kBuffer);  // [kM]
+  int* const positions = reinterpret_cast<int*>(sums + S::kM);              // [kM]; -1: no such pair
   allow_successor();
-  wait_for_predecessor();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int tx = thread % kAcross, ty = thread / kAcross;
+  const int tx = kMix == 2 ? lane / 2 : lane % 16, ty = 2 * warp + (kMix == 2 ? lane % 2 : lane / 16);
   const int4 tile = args.tiles[tile_of(static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y), args.snake != 0)];
   const int kv_head = static_cast<int>(blockIdx.x) / args.slices;
   const int first_pair = static_cast<int>(blockIdx.x) % args.slices * S::kM;
   const int pairs = min(tile.y * args.group - first_pair, S::kM);
-  if (pairs <= 0) return;
   const auto row_of = [&](int pair) { return tile.x + (first_pair + pair) / args.group; };
   const auto head_of = [&](int pair) { return kv_head * args.group + (first_pair + pair) % args.group; };
+  if (thread < S::kM) {
+    positions[thread] = thread < pairs ? args.rows.position[row_of(thread)] : -1;
+    sums[thread] = {-INFINITY, 0, 1, 0};
+  }
+  wait_for_predecessor();
+  if (pairs <= 0) return;
 
-  // Queries, channel-major. A thread has one pair, so that its stores are next to its neighbours'.
-  {
+  {  // Queries, channel-major. A thread has one pair, so that its stores are next to its neighbours'.
     const int pair = thread % S::kM;
-    const float* from = pair < pairs
-                            ? args.q + (static_cast<std::int64_t>(row_of(pair)) * args.heads + head_of(pair)) * kHeadDim
-                            : nullptr;
-    if (thread < S::kM) positions[pair] = from ? args.rows.position[row_of(pair)] : -1;
+    const std::int64_t row_head = static_cast<std::int64_t>(row_of(pair)) * args.heads + head_of(pair);
     for (int d = thread / S::kM * 4; d < kHeadDim; d += kThreads / S::kM * 4) {
-      const float4 v = from ? *reinterpret_cast<const float4*>(from + d) : make_float4(0, 0, 0, 0);
+      float4 v = make_float4(0, 0, 0, 0);
+      if (pair < pairs) v = *reinterpret_cast<const float4*>(args.q + row_head * kHeadDim + d);
       queries[d * S::kM + pair] = v.x;
       queries[(d + 1) * S::kM + pair] = v.y;
       queries[(d + 2) * S::kM + pair] = v.z;
@@ -218,18 +242,18 @@ __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const TileArgs args) 
     low_values = low + args.kv.v_offset;
     high_values = high + args.kv.v_offset;
   };
-  // A slab of K: warp w has channels w, w + 4, ...; lane l keys 4 l .. 4 l + 3.
+  // A slab of K: warp w has channels w, w + kWarps, ...; lane l keys 4 l .. 4 l + 3.
   const auto fetch_keys = [&](int slab) {
 #pragma unroll
     for (int i = 0; i < kKeyLoads; ++i) {
       loaded[i] = {};
-      if (key_from) loaded[i].load(key_from + (slab * kSlab + 4 * i) * kKvBlock * static_cast<int>(sizeof(T)));
+      if (key_from) loaded[i].load(key_from + (slab * kSlab + kWarps * i) * kKvBlock * static_cast<int>(sizeof(T)));
     }
   };
   const auto put_keys = [&](float* buffer) {
 #pragma unroll
     for (int i = 0; i < kKeyLoads; ++i) {
-      *reinterpret_cast<float4*>(buffer + (warp + 4 * i) * kAttentionChunk + 4 * lane) = loaded[i].wide();
+      *reinterpret_cast<float4*>(buffer + (warp + kWarps * i) * kAttentionChunk + 4 * lane) = loaded[i].wide();
     }
   };
   // A slab of V lies in the cache as it will in shared memory.
@@ -252,9 +276,6 @@ __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const TileArgs args) 
   };
 
   float merged[S::kRows][S::kChannels] = {};  // A
-  float most[S::kRows], total[S::kRows];      // M, L
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r) most[r] = -INFINITY, total[r] = 0;
   int stage = 0;
   enter_chunk(first_chunk);
   fetch_keys(0);
@@ -266,7 +287,6 @@ __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const TileArgs args) 
     const bool masked =
         base + kAttentionChunk - 1 > oldest_row || base < first_visible(newest, args.window) || pairs < S::kM;
     const int first_slab = max(oldest - base, 0) / kSlab, last_slab = min(newest - base, kAttentionChunk - 1) / kSlab;
-    float before[S::kRows], joins[S::kRows];  // factors of A and of this chunk's result
     {
       float s[S::kRows][kKeys] = {};
       constexpr int kKeySlabs = kHeadDim / kSlab;
@@ -296,7 +316,7 @@ __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const TileArgs args) 
       for (int r = 0; r < S::kRows; ++r) {
         int begin = 0, end = kAttentionChunk;
         if (masked) {
-          const int position = positions[4 * ty + 32 * (r / 4) + r % 4];
+          const int position = positions[S::pair(ty, r)];
           begin = first_visible(position, args.window) - base;
           end = position + 1 - base;
         }
@@ -311,7 +331,7 @@ __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const TileArgs args) 
         m = max_across(m);
 #pragma unroll
         for (int c = 0; c < kKeys; ++c) {
-          s[r][c] = exp_f32(s[r][c] - m);
+          s[r][c] = exp_to_one(s[r][c] - m);
           if (masked && (key(c) < begin || key(c) >= end)) s[r][c] = 0;
         }
         const float l = sum_across(s[r], tx >= kAcross / 2);
@@ -321,22 +341,23 @@ __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const TileArgs args) 
             if (key(c) < begin || key(c) >= end) s[r][c] = -1;
           }
         }
-        before[r] = 1;
-        joins[r] = 0;
+        RowSums& row = sums[S::pair(ty, r)];
+        RowSums now = {row.most, row.total, 1, 0};
         if (max(begin, 0) < min(end, kAttentionChunk)) {
-          const float now = fmaxf(most[r], m);
-          before[r] = exp_f32(most[r] - now);
-          joins[r] = exp_f32(m - now);
-          most[r] = now;
-          total[r] = __fmaf_rn(total[r], before[r], l * joins[r]);
+          now.most = fmaxf(row.most, m);
+          now.before = exp_to_one(row.most - now.most);
+          now.joins = exp_to_one(m - now.most);
+          now.total = __fmaf_rn(row.total, now.before, l * now.joins);
         }
+        __syncwarp();
+        if (tx == 0) row = now;
       }
 #pragma unroll
       for (int c = 0; c < kKeys; ++c) {
         float* to = weights + (4 * tx + kKvBlock * (c / 4) + c % 4) * S::kWeightStride + 4 * ty;
 #pragma unroll
         for (int g = 0; g < S::kRowGroups; ++g) {
-          *reinterpret_cast<float4*>(to + 32 * g) =
+          *reinterpret_cast<float4*>(to + S::kRowStep * g) =
               make_float4(s[4 * g][c], s[4 * g + 1][c], s[4 * g + 2][c], s[4 * g + 3][c]);
         }
       }
@@ -368,47 +389,44 @@ __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const TileArgs args) 
     }
 #pragma unroll
     for (int r = 0; r < S::kRows; ++r) {
+      const RowSums row = sums[S::pair(ty, r)];
 #pragma unroll
-      for (int c = 0; c < S::kChannels; ++c) merged[r][c] = __fmaf_rn(merged[r][c], before[r], acc[r][c] * joins[r]);
+      for (int c = 0; c < S::kChannels; ++c) {
+        merged[r][c] = __fmaf_rn(merged[r][c], row.before, acc[r][c] * row.joins);
+      }
     }
   }
 
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r) {
-    const int pair = 4 * ty + 32 * (r / 4) + r % 4;
+    const int pair = S::pair(ty, r);
     if (pair >= pairs) continue;
+    const float total = sums[pair].total;
     const std::int64_t first = (static_cast<std::int64_t>(row_of(pair)) * args.heads + head_of(pair)) * kHeadDim;
 #pragma unroll
     for (int g = 0; g < S::kQuads; ++g) {
       const std::int64_t at = first + 64 * g + 4 * tx;
       float y[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) y[i] = merged[r][4 * g + i] / total[r];
+      for (int i = 0; i < 4; ++i) y[i] = merged[r][4 * g + i] / total;
       if (args.out) *reinterpret_cast<float4*>(args.out + at) = make_float4(y[0], y[1], y[2], y[3]);
-      if (args.q8.q) quantize_block(y, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
+      if (args.q8.q) quantize_block<4, kMix>(y, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
     }
     if constexpr (S::kRest > 0) {
       const std::int64_t at = first + 64 * S::kQuads + S::kRest * tx;
       float y[S::kRest];
 #pragma unroll
-      for (int i = 0; i < S::kRest; ++i) y[i] = merged[r][4 * S::kQuads + i] / total[r];
+      for (int i = 0; i < S::kRest; ++i) y[i] = merged[r][4 * S::kQuads + i] / total;
       if (args.out) {
 #pragma unroll
         for (int i = 0; i < S::kRest; ++i) args.out[at + i] = y[i];
       }
       // A head_dim of 80 never comes here with q8: its last block of 32 goes on in the next head.
       if constexpr (S::kRest == 2) {
-        if (args.q8.q) quantize_block(y, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
+        if (args.q8.q) quantize_block<2, kMix>(y, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
       }
     }
   }
-}
-
-int multiprocessors() {
-  int device = 0, count = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 1;
-  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
-  return count;
 }
 
 template <typename T, int kHeadDim>
@@ -418,7 +436,8 @@ cudaError_t tiles_of(TileArgs args, int tiles, cudaStream_t stream) {
   args.slices = (tile_pairs + S::kM - 1) / S::kM;
   const dim3 grid(args.kv.kv_heads * args.slices, tiles);
   args.snake = static_cast<std::int64_t>(grid.x) * tiles <= 2 * multiprocessors() ? 1 : 0;
-  return launch_large(tile_kernel<T, kHeadDim>, grid, dim3(kThreads), S::kSharedFloats * sizeof(float), stream, args);
+  return launch_large(tile_kernel<T, kHeadDim>, grid, dim3(kThreads), S::kSharedFloats * sizeof(float), stream, 1,
+                      args);
 }
 
 template <typename T>

@@ -151,7 +151,9 @@ struct KvView {
   std::int32_t kv_heads = 0, head_dim = 0;
 };
 
-/// Of every row of the pass, in device memory.
+/// Of every row of the pass, in device memory. Kernels read this, tables of addresses and of blocks, weights, angles and
+/// keys of earlier passes while earlier kernels of the stream may still run: they are written by copies, never by
+/// kernels of the same pass.
 struct RowView {
   std::int32_t rows = 0;
   const std::int32_t* token = nullptr;
@@ -202,16 +204,13 @@ struct AttentionCall {
   /// has at most; int4 {first row, rows, sequence, largest position}. None: rows are few and worked one by one.
   const int4* tiles = nullptr;
   std::int32_t tile_count = 0;
-  /// attention_workspace_bytes(), this op's alone. Zeros in its first attention_tickets_bytes() before the first call;
-  /// calls leave them so, and may differ in shape.
-  std::byte* workspace = nullptr;
+  std::byte* workspace = nullptr;  // attention_workspace_bytes()
 };
 /// Rows of a tile at most, for `group` = heads / kv_heads.
 std::int32_t attention_tile_rows(std::int32_t group);
 /// For `rows` rows worked one by one; max_position 0: for rows in tiles, which take little.
 std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
                                       std::int32_t max_position);
-std::size_t attention_tickets_bytes();
 /// head_dim 64, 80, 96, 128, 256.
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream);
 

@@ -6,14 +6,26 @@
 
 namespace millrace::kernels::cuda {
 
+/// max and min that a NaN passes.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+__device__ __forceinline__ float min_or_nan(float a, float b) {
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+
 /// 2^n for n in [-126, 127], given n's low bits.
 __device__ __forceinline__ float power_of_two(unsigned n) { return __uint_as_float((n << 23) + (127u << 23)); }
 
-/// e^x. See exp_of in kernels/cpu/ops_body.h for the mathematics.
-__device__ __forceinline__ float exp_f32(float x) {
+/// exp_f32 for x that is not positive: the same bits in fewer steps. See exp_of in kernels/cpu/ops_body.h for the
+/// mathematics.
+__device__ __forceinline__ float exp_to_one(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  x = -104.0f > x ? -104.0f : x;         // a NaN passes
-  x = 89.0f < x ? 89.0f : x;
+  x = max_or_nan(x, -104.0f);
   const float shifted = __fmaf_rn(x, 0x1.715476p+0f, kRound);
   const float n = shifted - kRound;
   const unsigned power = __float_as_uint(shifted) - __float_as_uint(kRound);
@@ -27,6 +39,8 @@ __device__ __forceinline__ float exp_f32(float x) {
   const unsigned first = static_cast<unsigned>(static_cast<int>(power) >> 1);
   return p * power_of_two(first) * power_of_two(power - first);
 }
+
+__device__ __forceinline__ float exp_f32(float x) { return exp_to_one(min_or_nan(x, 89.0f)); }
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + exp_f32(0.0f - x)); }
 

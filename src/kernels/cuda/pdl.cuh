@@ -39,33 +39,44 @@ inline bool overlaps_launches() {
   return answer == 2;
 }
 
+/// `cluster`: blocks of a cluster, along y; more than 1 only where overlaps_launches().
 template <typename... Params, typename... Args>
-cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
-                   const Args&... args) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+cudaError_t launch_clusters(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                            cudaStream_t stream, int cluster, const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = 1;
+  attributes[1].val.clusterDim.y = static_cast<unsigned>(cluster);
+  attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlaps_launches() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = overlaps_launches() ? (cluster > 1 ? 2 : 1) : 0;
   return cudaLaunchKernelEx(&config, kernel, Params(args)...);
 }
 
-/// As launch, for a kernel that takes more than 48 KiB of shared memory.
+template <typename... Params, typename... Args>
+cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+                   const Args&... args) {
+  return launch_clusters(kernel, grid, block, shared_bytes, stream, 1, args...);
+}
+
+/// As launch_clusters, for a kernel that takes more than 48 KiB of shared memory.
 template <typename... Params, typename... Args>
 cudaError_t launch_large(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
-                         cudaStream_t stream, const Args&... args) {
+                         cudaStream_t stream, int cluster, const Args&... args) {
   if (shared_bytes > 48 * 1024) {
     const cudaError_t error =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return error;
   }
-  return launch(kernel, grid, block, shared_bytes, stream, args...);
+  return launch_clusters(kernel, grid, block, shared_bytes, stream, cluster, args...);
 }
 
 }  // namespace millrace::kernels::cuda

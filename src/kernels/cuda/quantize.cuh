@@ -10,20 +10,23 @@
 
 namespace millrace::kernels::cuda {
 
-/// Lane i of an aligned group of 32 / N lanes holds elements N i .. N i + N - 1 of the block in v. q: the block's first
-/// byte, scale: its Q8Scale. All lanes of the group call together.
-template <int N>
+/// The i-th lane of an aligned group of 32 / N lanes holds elements N i .. N i + N - 1 of the block in v. q: the
+/// block's first byte, scale: its Q8Scale. All lanes of the group call together. kStep 2: a group is every other lane.
+template <int N, int kStep = 1>
 __device__ __forceinline__ void quantize_block(const float (&v)[N], std::int8_t* q, Q8Scale* scale) {
-  static_assert(N == 1 || N == 2 || N == 4);
+  static_assert((N == 1 && kStep == 1) || N == 2 || N == 4);
+  static_assert(kStep == 1 || kStep == 2);
   constexpr int kGroup = 32 / N;
-  const unsigned lane = threadIdx.x % 32, place = lane % kGroup;
-  const unsigned mask = kGroup == 32 ? 0xffffffffu : ((1u << (kGroup % 32)) - 1) << (lane - place);
+  constexpr unsigned kSpan = kGroup * kStep == 32 ? 0xffffffffu : (1u << (kGroup * kStep % 32)) - 1;
+  const unsigned lane = threadIdx.x % 32, place = lane / kStep % kGroup;
+  const unsigned mask = (kStep == 1 ? kSpan : kSpan & 0x55555555u) << (lane - place * kStep);
   // Magnitudes compare as integers do, and so NaN is the largest of all.
   unsigned amax_bits = 0;
 #pragma unroll
   for (int i = 0; i < N; ++i) amax_bits = max(amax_bits, __float_as_uint(v[i]) & 0x7fffffffu);
 #pragma unroll
-  for (int step = kGroup / 2; step > 0; step /= 2) amax_bits = max(amax_bits, __shfl_xor_sync(mask, amax_bits, step));
+  for (int step = kGroup / 2; step > 0; step /= 2)
+    amax_bits = max(amax_bits, __shfl_xor_sync(mask, amax_bits, kStep * step));
   const float amax = __uint_as_float(amax_bits);
   const bool finite = amax_bits < 0x7f800000u;
   const float inverse = finite && amax >= 0x1p-120f ? 127.0f / amax : 0.0f;
@@ -36,8 +39,8 @@ __device__ __forceinline__ void quantize_block(const float (&v)[N], std::int8_t*
     sum += value[i];
   }
 #pragma unroll
-  for (int step = kGroup / 4; step > 0; step /= 2) sum += __shfl_xor_sync(mask, sum, step);
-  const int other = __shfl_xor_sync(mask, sum, kGroup / 2);  // of the other half of 16
+  for (int step = kGroup / 4; step > 0; step /= 2) sum += __shfl_xor_sync(mask, sum, kStep * step);
+  const int other = __shfl_xor_sync(mask, sum, kStep * kGroup / 2);  // of the other half of 16
   if constexpr (N == 4) {
     reinterpret_cast<char4*>(q)[place] = make_char4(value[0], value[1], value[2], value[3]);
   } else if constexpr (N == 2) {

@@ -195,7 +195,7 @@ __global__ void embed_kernel(const std::byte* const* address, DType dtype, std::
 constexpr int kNormThreads = 512;
 
 // The sum over the block, the same bits in every thread.
-__device__ float sum_over_block(float v) {
+__device__ __forceinline__ float sum_over_block(float v) {
   __shared__ alignas(16) float warps[kNormThreads / kWarp];
   v = sum_over_warp(v);
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = v;
@@ -209,11 +209,17 @@ __device__ float sum_over_block(float v) {
   return sum;
 }
 
+__device__ __forceinline__ float add_squares(const float4& v, float sum) {
+  sum = __fmaf_rn(v.x, v.x, sum);
+  sum = __fmaf_rn(v.y, v.y, sum);
+  sum = __fmaf_rn(v.z, v.z, sum);
+  return __fmaf_rn(v.w, v.w, sum);
+}
 __device__ __forceinline__ float norm_scale(float squares, int cols, float eps) {
   return 1.0f / sqrtf(squares / static_cast<float>(cols) + eps);
 }
 
-// A block a row, held in registers: float4 number tid + kNormThreads * i in x[i]. cols is a multiple of 4, and of 32 if
+// A block a row, held in registers: float4 number tid + kNormThreads * i in v[i]. cols is a multiple of 4, and of 32 if
 // there is an int8 result.
 template <int kVectors>
 __global__ void __launch_bounds__(kNormThreads)
@@ -238,17 +244,12 @@ __global__ void __launch_bounds__(kNormThreads)
     v[i] = at < count ? x_at[at] : make_float4(0, 0, 0, 0);
   }
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    squares = __fmaf_rn(v[i].x, v[i].x, squares);
-    squares = __fmaf_rn(v[i].y, v[i].y, squares);
-    squares = __fmaf_rn(v[i].z, v[i].z, squares);
-    squares = __fmaf_rn(v[i].w, v[i].w, squares);
-  }
+  for (int i = 0; i < kVectors; ++i) squares = add_squares(v[i], squares);
   const float scale = norm_scale(sum_over_block(squares), cols, eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = static_cast<int>(threadIdx.x) + kNormThreads * i;
-    if (at >= count) break;
+    if (at >= count) continue;
     const float y[4] = {v[i].x * scale * w[i].x, v[i].y * scale * w[i].y, v[i].z * scale * w[i].z,
                         v[i].w * scale * w[i].w};
     if (out) reinterpret_cast<float4*>(out + row * cols)[at] = make_float4(y[0], y[1], y[2], y[3]);
@@ -350,107 +351,142 @@ __global__ void gather_rows_kernel(const float* x, const std::int32_t* index, in
 // Queries, keys and values before attention
 
 constexpr int kKvBlock = 64;
-constexpr int kMostHeadDim = 256;
+constexpr int kRopeThreads = 256;
+
+__device__ __forceinline__ void store_four(float* to, const float4& v) { *reinterpret_cast<float4*>(to) = v; }
+__device__ __forceinline__ void store_four(__half* to, const float4& v) {
+  uint2 bits;
+  *reinterpret_cast<__half2*>(&bits.x) = __floats2half2_rn(v.x, v.y);
+  *reinterpret_cast<__half2*>(&bits.y) = __floats2half2_rn(v.z, v.w);
+  *reinterpret_cast<uint2*>(to) = bits;
+}
 
 // Blocks take `block_heads` x `block_rows` pairs of the pass's rows and of the heads of q, k and v, these in this
-// order; a warp works on a pair. For prompts a block takes many rows of one head: keys then lie next to each other in a
-// channel of the cache, and are stored together though the cache is channel-major.
-template <typename T>
-__global__ void rope_store_kernel(RopeStoreCall call, int block_heads, int block_rows) {
-  extern __shared__ float tiles[];  // [block_heads, block_rows, head_dim + 1]
-  __shared__ T* key_at[kWarp];      // where channel 0 of a pair's key goes; null: the pair has none
+// order; a warp works on a pair, four neighbouring channels a lane, kVectors times. For prompts a block takes many rows
+// of one head: keys then lie next to each other in a channel of the cache, and are stored together though the cache is
+// channel-major.
+template <typename T, int kVectors>
+__global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall call, int block_heads, int block_rows) {
+  extern __shared__ __align__(16) float tiles[];  // [block_heads * block_rows, head_dim + 4]
+  __shared__ T* key_at[kWarp];                    // where channel 0 of a pair's key goes; null: the pair has none
   allow_successor();
-  const int head_dim = call.kv.head_dim, kv_heads = call.kv.kv_heads, heads = call.heads;
+  const int head_dim = call.kv.head_dim, kv_heads = call.kv.kv_heads, heads = call.heads, stride = head_dim + 4;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const int first_row = static_cast<int>(blockIdx.x) * block_rows,
-            first_head = static_cast<int>(blockIdx.y) * block_heads;
+  const int first_row = static_cast<int>(blockIdx.x) * block_rows;
+  const int first_head = static_cast<int>(blockIdx.y) * block_heads;
   const int pairs = block_heads * block_rows;
+  const auto channel = [&](int i) { return 4 * lane + 4 * kWarp * i; };
 
-  // All pairs of a warp are of one head (a block has one head or one row, and then no more pairs than warps).
-  constexpr int kEach = kMostHeadDim / kWarp;
+  // All pairs of a warp are of one head: a block has one head, or one row and no more pairs than warps.
   const int head = first_head + (block_rows == 1 ? warp : 0);
   const bool is_q = head < heads, is_k = !is_q && head < heads + kv_heads;
+  const int kv_head = is_q ? 0 : (head - heads) % kv_heads;
   const std::byte* const* norm = is_q ? call.q_norm : is_k ? call.k_norm : nullptr;
-  float w[kEach];
-  if (norm) {  // a weight, that no earlier kernel of the pass writes
+  float4 w[kVectors];
+  if (norm) {  // no kernel of the pass writes it, nor what place_of reads
     const float* weight = reinterpret_cast<const float*>(*norm);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) w[i] = lane + kWarp * i < head_dim ? weight[lane + kWarp * i] : 0.0f;
+    for (int i = 0; i < kVectors; ++i) {
+      w[i] = channel(i) < head_dim ? *reinterpret_cast<const float4*>(weight + channel(i)) : make_float4(0, 0, 0, 0);
+    }
   }
+  // Where a row's key or value goes: its channel 0.
+  const auto place_of = [&](int pair) -> T* {
+    const int row = first_row + pair % block_rows;
+    if (is_q || pair >= pairs || row >= call.rows.rows || head >= heads + 2 * kv_heads) return nullptr;
+    const int position = call.rows.position[row], slot = position % kKvBlock;
+    const std::int64_t entry =
+        static_cast<std::int64_t>(call.rows.sequence[row]) * call.kv.max_blocks + position / kKvBlock;
+    auto* block = reinterpret_cast<T*>(const_cast<std::byte*>(call.kv.blocks[entry]) +
+                                       (is_k ? call.kv.k_offset : call.kv.v_offset) + kv_head * call.kv.head_bytes);
+    return is_k ? block + slot : block + slot * head_dim;
+  };
+  float2 turn[2 * kVectors];  // of rotations lane, lane + 32, ...
+  const auto angles_of = [&](int pair) {
+    const int row = first_row + pair % block_rows, half = call.rotary / 2;
+    if (head >= heads + kv_heads || pair >= pairs || row >= call.rows.rows) return;
+    const auto* cos_sin = reinterpret_cast<const float2*>(call.cos_sin) + static_cast<std::int64_t>(row) * half;
+#pragma unroll
+    for (int i = 0; i < 2 * kVectors; ++i) {
+      if (lane + kWarp * i < half) turn[i] = cos_sin[lane + kWarp * i];
+    }
+  };
+  T* place = place_of(warp);
+  angles_of(warp);
   wait_for_predecessor();
 
-  for (int pair = warp; pair < pairs; pair += warps) {
-    if (lane == 0) key_at[pair] = nullptr;
+  for (int pair = warp; pair < pairs; pair += static_cast<int>(blockDim.x) / kWarp) {
+    if (pair != warp) {
+      place = place_of(pair);
+      angles_of(pair);
+    }
+    if (lane == 0) key_at[pair] = is_k ? place : nullptr;
     const int row = first_row + pair % block_rows;
     if (row >= call.rows.rows || head >= heads + 2 * kv_heads) continue;
-    const int kv_head = is_q ? 0 : (head - heads) % kv_heads;
-    float* from = is_q ? call.q + (static_cast<std::int64_t>(row) * heads + head) * head_dim
-                  : is_k
-                      ? const_cast<float*>(call.k) + (static_cast<std::int64_t>(row) * kv_heads + kv_head) * head_dim
-                      : const_cast<float*>(call.v) + (static_cast<std::int64_t>(row) * kv_heads + kv_head) * head_dim;
-    float v[kEach];
+    const std::int64_t kv_at = (static_cast<std::int64_t>(row) * kv_heads + kv_head) * head_dim;
+    float* const q = call.q + (static_cast<std::int64_t>(row) * heads + head) * head_dim;
+    const float* from = is_q ? q : is_k ? call.k + kv_at : call.v + kv_at;
+    float4 v[kVectors];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) v[i] = lane + kWarp * i < head_dim ? from[lane + kWarp * i] : 0.0f;
-    std::byte* block = nullptr;  // of this head, K or V
-    int slot = 0;
-    if (!is_q) {
-      const int position = call.rows.position[row];
-      const std::int64_t entry =
-          static_cast<std::int64_t>(call.rows.sequence[row]) * call.kv.max_blocks + position / kKvBlock;
-      block = const_cast<std::byte*>(call.kv.blocks[entry]) + (is_k ? call.kv.k_offset : call.kv.v_offset) +
-              kv_head * call.kv.head_bytes;
-      slot = position % kKvBlock;
+    for (int i = 0; i < kVectors; ++i) {
+      v[i] = channel(i) < head_dim ? *reinterpret_cast<const float4*>(from + channel(i)) : make_float4(0, 0, 0, 0);
     }
     if (!is_q && !is_k) {
-      T* to = reinterpret_cast<T*>(block) + slot * head_dim;
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        if (lane + kWarp * i < head_dim) to[lane + kWarp * i] = static_cast<T>(v[i]);
+      for (int i = 0; i < kVectors; ++i) {
+        if (channel(i) < head_dim) store_four(place + channel(i), v[i]);
       }
       continue;
     }
+    const int half = call.rotary / 2, step = call.neox ? 1 : 2, distance = call.neox ? half : 1;
     if (norm) {
       float squares = 0;
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) squares = __fmaf_rn(v[i], v[i], squares);
+      for (int i = 0; i < kVectors; ++i) squares = add_squares(v[i], squares);
       const float scale = norm_scale(sum_over_warp(squares), head_dim, call.eps);
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) v[i] = v[i] * scale * w[i];
-    }
-    float* tile = tiles + pair * (head_dim + 1);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (lane + kWarp * i < head_dim) tile[lane + kWarp * i] = v[i];
-    }
-    __syncwarp();
-    const int half = call.rotary / 2, step = call.neox ? 1 : 2, distance = call.neox ? half : 1;
-    const float2* cos_sin = reinterpret_cast<const float2*>(call.cos_sin) + static_cast<std::int64_t>(row) * half;
-    for (int i = lane; i < half; i += kWarp) {
-      const float2 t = cos_sin[i];
-      const float a = tile[step * i], b = tile[step * i + distance];
-      tile[step * i] = __fmaf_rn(a, t.x, -(b * t.y));
-      tile[step * i + distance] = __fmaf_rn(a, t.y, b * t.x);
-    }
-    __syncwarp();
-    if (is_q) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        if (lane + kWarp * i < head_dim) from[lane + kWarp * i] = tile[lane + kWarp * i];
+      for (int i = 0; i < kVectors; ++i) {
+        v[i] = make_float4(v[i].x * scale * w[i].x, v[i].y * scale * w[i].y, v[i].z * scale * w[i].z,
+                           v[i].w * scale * w[i].w);
       }
-    } else if (lane == 0) {
-      key_at[pair] = reinterpret_cast<T*>(block) + slot;
+    }
+    float* tile = tiles + pair * stride;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (channel(i) < head_dim) *reinterpret_cast<float4*>(tile + channel(i)) = v[i];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 2 * kVectors; ++i) {
+      const int at = step * (lane + kWarp * i);
+      if (lane + kWarp * i >= half) break;
+      const float a = tile[at], b = tile[at + distance];
+      tile[at] = __fmaf_rn(a, turn[i].x, -(b * turn[i].y));
+      tile[at + distance] = __fmaf_rn(a, turn[i].y, b * turn[i].x);
+    }
+    __syncwarp();
+    if (!is_q) continue;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (channel(i) < head_dim) {
+        *reinterpret_cast<float4*>(q + channel(i)) = *reinterpret_cast<const float4*>(tile + channel(i));
+      }
     }
   }
+  if (first_head + block_heads <= heads || first_head >= heads + kv_heads) return;  // no keys here
   __syncthreads();
-  if (first_head + block_heads <= heads || first_head >= heads + kv_heads) return;
-  // Neighbouring threads store neighbouring rows; with one row a head, neighbouring channels.
+  // Neighbouring threads store neighbouring rows of four channels; with one row a head, neighbouring channels.
   const int shift = 31 - __clz(block_rows);  // block_rows is a power of two
-  for (int pair0 = 0; pair0 < pairs; pair0 += block_rows) {
-    for (int e = static_cast<int>(threadIdx.x); e < block_rows * head_dim; e += static_cast<int>(blockDim.x)) {
-      const int pair = pair0 + (e & (block_rows - 1)), channel = e >> shift;
-      T* at = key_at[pair];
-      if (at) at[channel * kKvBlock] = static_cast<T>(tiles[pair * (head_dim + 1) + channel]);
+  for (int first = 0; first < pairs; first += block_rows) {
+    for (int e = static_cast<int>(threadIdx.x); e < block_rows * (head_dim / 4); e += static_cast<int>(blockDim.x)) {
+      const int pair = first + (e & (block_rows - 1)), c = (e >> shift) * 4;
+      T* to = key_at[pair];
+      if (!to) continue;
+      const float4 four = *reinterpret_cast<const float4*>(tiles + pair * stride + c);
+      to[c * kKvBlock] = static_cast<T>(four.x);
+      to[(c + 1) * kKvBlock] = static_cast<T>(four.y);
+      to[(c + 2) * kKvBlock] = static_cast<T>(four.z);
+      to[(c + 3) * kKvBlock] = static_cast<T>(four.w);
     }
   }
 }
@@ -459,10 +495,11 @@ template <typename T>
 cudaError_t rope_store_as(const RopeStoreCall& call, cudaStream_t stream) {
   const int heads = call.heads + 2 * call.kv.kv_heads;
   const bool many = call.rows.rows >= 64;
-  const int block_heads = many ? 1 : 4, block_rows = many ? 32 : 1, threads = many ? 256 : 128;
+  const int block_heads = many ? 1 : 4, block_rows = many ? 32 : 1, threads = many ? kRopeThreads : 4 * kWarp;
   const dim3 grid((call.rows.rows + block_rows - 1) / block_rows, (heads + block_heads - 1) / block_heads);
-  const std::size_t shared_bytes = sizeof(float) * block_heads * block_rows * (call.kv.head_dim + 1);
-  return launch(rope_store_kernel<T>, grid, dim3(threads), shared_bytes, stream, call, block_heads, block_rows);
+  const std::size_t shared_bytes = sizeof(float) * block_heads * block_rows * (call.kv.head_dim + 4);
+  auto* kernel = call.kv.head_dim <= 4 * kWarp ? rope_store_kernel<T, 1> : rope_store_kernel<T, 2>;
+  return launch(kernel, grid, dim3(threads), shared_bytes, stream, call, block_heads, block_rows);
 }
 
 }  // namespace
@@ -481,11 +518,10 @@ cudaError_t rms_norm(const float* x, const std::int32_t* x_index, const std::byt
   const auto run = [&](auto* kernel) {
     return launch(kernel, dim3(rows), dim3(kNormThreads), 0, stream, x, x_index, weight, cols, eps, out, q8);
   };
-  const int vectors = (cols / 4 + kNormThreads - 1) / kNormThreads;
-  if (cols % 4 != 0 || vectors > 8) return run(rms_norm_any_kernel);
-  if (vectors <= 1) return run(rms_norm_kernel<1>);
-  if (vectors == 2) return run(rms_norm_kernel<2>);
-  if (vectors <= 4) return run(rms_norm_kernel<4>);
+  if (cols % 4 != 0 || cols > 16384) return run(rms_norm_any_kernel);
+  if (cols <= 2048) return run(rms_norm_kernel<1>);
+  if (cols <= 4096) return run(rms_norm_kernel<2>);
+  if (cols <= 8192) return run(rms_norm_kernel<4>);
   return run(rms_norm_kernel<8>);
 }
 
