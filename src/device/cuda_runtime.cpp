@@ -1,6 +1,7 @@
 #include "device/cuda_runtime.h"
 
 #include <dlfcn.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <atomic>
 #include <cstring>
@@ -147,6 +148,9 @@ Status Graph::launch(const Stream& stream) const {
   MR_CUDA(cudaGraphLaunch(exec_, stream.get()));
   return {};
 }
+
+ProfilerRange::ProfilerRange(const char* name) { nvtxRangePushA(name); }
+ProfilerRange::~ProfilerRange() { nvtxRangePop(); }
 
 Status copy_to_host(void* host, const std::byte* device, std::size_t bytes, const Stream& stream) {
   ++host_copies;

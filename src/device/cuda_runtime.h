@@ -140,6 +140,15 @@ class Graph {
   cudaGraphExec_t exec_ = nullptr;
 };
 
+/// A named range in NVIDIA's profilers for the scope's length; costs next to nothing without one.
+class ProfilerRange {
+ public:
+  explicit ProfilerRange(const char* name);
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+  ~ProfilerRange();
+};
+
 /// Device to host; counted.
 Status copy_to_host(void* host, const std::byte* device, std::size_t bytes, const Stream& stream);
 Status copy_to_device(std::byte* device, const void* host, std::size_t bytes, const Stream& stream);

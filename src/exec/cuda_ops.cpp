@@ -219,6 +219,7 @@ Status CudaOps::upload_rows() {
 // --- Launch ---
 
 Status CudaOps::end_pass() {
+  const device::ProfilerRange range(few_rows() ? "decode pass" : "prompt pass");
   if (status_.ok() && cancelled_ && cancelled_()) fail(error(Code::cancelled, "stopped"));
   if (status_.ok() && rows_ > 0) {
     status_ = make_room_for_mixed_swiglu();

@@ -424,8 +424,15 @@ struct CudaOps::Emitter {
           "candidates");
   }
 
+  static const char* name(Kind kind) {
+    static constexpr const char* names[] = {"embed",    "norm",     "heads' norm", "add", "matmul", "swiglu",
+                                            "rope, kv", "store kv", "attention",   "moe", "rows",   "logits"};
+    return names[static_cast<std::size_t>(kind)];
+  }
+
   void emit_step() {
     const Step& s = step(next);
+    const device::ProfilerRange range(name(s.kind));
     switch (s.kind) {
       case Kind::embed:
         overwritten(s.out);

@@ -68,8 +68,9 @@ TEST_F(Gpu, LogitsAgreeWithTheCpus) {
   for (const std::string& path : {moe_path(), draft_path()}) {
     const std::vector<float> gpu = logits_of(on_gpu(path), 200, 1), cpu = logits_of(roomy(path), 200, 1);
     ASSERT_EQ(gpu.size(), cpu.size());
-    // One activation that rounds to another int8 after a sum in another order is worth about 1e-3.
-    EXPECT_LE(relative_l2(gpu, cpu), 2e-2) << path;
+    // Sums run in another order. In the quantized mixture an activation may then round to another int8, and a router
+    // that is nearly undecided may choose another expert; in the dense float model there is neither.
+    EXPECT_LE(relative_l2(gpu, cpu), path == moe_path() ? 0.1 : 1e-3) << path;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -57,6 +58,41 @@ std::vector<text::TokenId> random_prompt(int tokens, std::int32_t vocab, std::ui
   return ids;
 }
 
+/// Finds the passes in which every sequence decodes: prompts may end in different passes, and the first sequence to end
+/// leaves a smaller batch behind.
+class DecodeWindow {
+ public:
+  DecodeWindow(int sequences, int decode_tokens) : sequences_(sequences), decode_tokens_(decode_tokens) {}
+
+  /// A sequence's prompt ended in the pass now running, which gives its first token.
+  void prompt_ended() {
+    first_ended_ = std::min(first_ended_, pass_);
+    ++ended_;
+  }
+  void pass_ended() {
+    if (begin_pass_ < 0 && ended_ == sequences_) {
+      begin_pass_ = pass_;
+      begin_ = Clock::now();
+    }
+    if (begin_pass_ >= 0 && pass_ <= first_ended_ + decode_tokens_ - 1) {
+      end_pass_ = pass_;
+      end_ = Clock::now();
+    }
+    ++pass_;
+  }
+  /// Tokens a second of all sequences together; 0 if they never decoded side by side.
+  double tokens_per_second() const {
+    const double seconds = std::chrono::duration<double>(end_ - begin_).count();
+    if (begin_pass_ < 0 || end_pass_ <= begin_pass_ || seconds <= 0) return 0;
+    return static_cast<double>((end_pass_ - begin_pass_) * sequences_) / seconds;
+  }
+
+ private:
+  const int sequences_, decode_tokens_;
+  int pass_ = 0, ended_ = 0, first_ended_ = INT_MAX / 2, begin_pass_ = -1, end_pass_ = -1;
+  Clock::time_point begin_, end_;
+};
+
 /// Hashes the logits of one sequence in the order they are made.
 struct Hasher {
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state{XXH3_createState(), XXH3_freeState};
@@ -96,6 +132,7 @@ class Bench {
     const auto disk_before = engine_.storage().counters();
     std::vector<Hasher> hashers(static_cast<std::size_t>(flags_.sequences));
     std::vector<engine::Engine::Id> ids;
+    DecodeWindow window(flags_.sequences, std::max(1, flags_.decode_tokens));
     for (int s = 0; s < flags_.sequences; ++s) {
       engine::Request request;
       request.prompt = random_prompt(flags_.prompt_tokens, engine_.tokenizer().vocab_size(),
@@ -110,11 +147,15 @@ class Bench {
       auto* hasher = &hashers[static_cast<std::size_t>(s)];
       if (flags_.hash || flags_.hash_prompt)
         request.on_logits = [hasher](std::int64_t, std::span<const float> logits) { hasher->add(logits); };
+      request.on_prompt = [&window](std::int64_t done, std::int64_t total) {
+        if (done == total) window.prompt_ended();
+      };
       MR_ASSIGN_OR_RETURN(const auto id, engine_.submit(std::move(request)));
       ids.push_back(id);
     }
     const auto start = Clock::now();
     while (engine_.step()) {
+      window.pass_ended();
       if (interrupted()) return error(Code::cancelled, "stopped");
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -130,6 +171,7 @@ class Bench {
     fill(sample, store_before, disk_before, seconds);
     if (prompt_seconds > 0) sample.prompt_tok_s = flags_.prompt_tokens * flags_.sequences / prompt_seconds;
     if (decode_seconds > 0 && decoded > 0) sample.decode_tok_s = static_cast<double>(decoded) / decode_seconds;
+    if (flags_.sequences > 1 && window.tokens_per_second() > 0) sample.decode_tok_s = window.tokens_per_second();
     // The same seed gives the same logits: the first counted repetition's first sequence is the run's fingerprint.
     if (samples_.empty()) hash_ = hashers[0].digest();
     for (const auto& hasher : hashers) finite_ = finite_ && hasher.finite;

@@ -23,6 +23,7 @@
 #include "base/processors.h"
 #include "base/thread_pool.h"
 #include "device/cpu.h"
+#include "device/gpu.h"
 #include "residency/calibrate.h"
 #include "storage/storage.h"
 
@@ -347,6 +348,26 @@ Finding find_cufile(bool has_gpu) {
           .change = "load nvidia-fs, or use a kernel and driver with PCI P2P DMA"};
 }
 
+/// What this program itself can do with the GPUs.
+Findings find_cuda(bool has_gpu) {
+  const auto gpus = device::gpus();
+  if (!gpus.ok()) {
+    const bool built = !device::built_cuda_version().empty();
+    return {{.mark = has_gpu ? Mark::could_be_better : Mark::missing,
+             .what = "CUDA",
+             .found = gpus.status().message(),
+             .change = has_gpu && !built ? "install the CUDA toolkit, then build again" : ""}};
+  }
+  Findings findings;
+  for (const device::Gpu& gpu : *gpus)
+    findings.push_back(
+        {.what = "CUDA",
+         .found = fmt::format("cuda:{} {}, {} of memory, compute {}.{}; the driver speaks {}, built with {}", gpu.index,
+                              gpu.name, format_bytes(gpu.total_bytes), gpu.major, gpu.minor,
+                              device::driver_cuda_version(), device::built_cuda_version())});
+  return findings;
+}
+
 Findings find_gpu() {
   const std::vector<fs::path> devices = nvidia_devices();
   Findings findings;
@@ -358,6 +379,7 @@ Findings find_gpu() {
   }
   for (const fs::path& device : devices) findings.push_back(find_link(device));
   findings.push_back(find_driver(!devices.empty()));
+  for (Finding& finding : find_cuda(!devices.empty())) findings.push_back(std::move(finding));
   findings.push_back(find_cufile(!devices.empty()));
   return findings;
 }
