@@ -32,8 +32,8 @@ using CalibrateProgress = std::function<void(std::string_view what, double done)
 /// Errors: unsupported (no GPU, or built without CUDA), out_of_budget, io_error.
 Status measure_gpu(Rates& rates);
 
-/// About four times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where there is none.
-/// Errors: not_found, io_error, out_of_budget.
+/// About four times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where
+/// there is none. Errors: not_found, io_error, out_of_budget.
 Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgress& progress = nullptr);
 
 /// "AMD EPYC 9B14, 2 processors; disk vda": what rates measured for `path` (a file or directory) hold for.

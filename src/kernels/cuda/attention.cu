@@ -127,7 +127,7 @@ __device__ __forceinline__ void score_keys(const float* q, const T* k, int head_
   }
 }
 
-// A warp turns one head's scores into weights. Key j belongs to lane j % 32. Keys outside [begin, end) are left.
+// A warp turns one head's scores into weights. Key j belongs to lane j % 32. Keys outside [begin, end) get 0.
 __device__ __forceinline__ ChunkSum soften(float* scores, int begin, int end) {
   constexpr int kEach = kAttentionChunk / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -141,13 +141,11 @@ __device__ __forceinline__ ChunkSum soften(float* scores, int begin, int end) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, step));
 #pragma unroll
+  for (int k = 0; k < kEach; ++k) s[k] = exp_to_one(s[k] - m);
+#pragma unroll
   for (int k = 0; k < kEach; ++k) {
-    const int key = lane + kWarp * k;
-    const float e = exp_to_one(s[k] - m);
-    if (key >= begin && key < end) {
-      l += e;
-      scores[key] = e;
-    }
+    l += s[k];
+    scores[lane + kWarp * k] = s[k];
   }
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) l += __shfl_xor_sync(kAllLanes, l, step);
@@ -272,16 +270,27 @@ __device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::in
 __device__ __forceinline__ int first_of_pass(const RowView& rows, int sequence, int position) {
   if (rows.rows == 1) return position;
   int first = position;
+#pragma unroll 1
   for (int r = static_cast<int>(threadIdx.x) % kWarp; r < rows.rows; r += kWarp) {
     if (rows.sequence[r] == sequence) first = min(first, rows.position[r]);
   }
   return __reduce_min_sync(kAllLanes, first);
 }
 
-/// kHeads: heads worked at once (a block with more takes more rounds over the same keys). kHeadDim 0: any.
+/// A chunk of a row's keys in a block's hands.
+struct ChunkView {
+  const std::byte* block[2];  // of the cache, this head's part; null: none of its keys
+  int begin, end;             // keys of the chunk
+};
+
+/// kHeads: heads worked at once (a block with more takes more rounds over the same keys). kHeadDim 0: any. A block
+/// takes every gridDim.y-th chunk of its row; the next chunk's keys are on their way while it works on a chunk's
+/// values.
 template <typename T, int kHeads, int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_constant__ DecodeArgs args) {
   using S = Share<kHeads>;
+  constexpr bool kRounds = kHeads == 8;                   // more heads than kHeads may be there
+  constexpr bool kFits = sizeof(T) == 2 && kHeadDim > 0;  // K and V together
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ ChunkSum sums[kHeads];
   __shared__ Arrival keys_and_queries, values;
@@ -289,130 +298,175 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_consta
   // What says where keys lie is written between passes, by copies; so it may be read while earlier kernels run, and so
   // may keys of earlier passes. A block without work is gone before the kernel's turn comes.
   const int thread = static_cast<int>(threadIdx.x), head_dim = kHeadDim > 0 ? kHeadDim : args.kv.head_dim;
-  const int group_blocks = args.group / args.block_heads;
-  const int row = static_cast<int>(blockIdx.x) / (args.kv.kv_heads * group_blocks);
-  const int part = static_cast<int>(blockIdx.x) % (args.kv.kv_heads * group_blocks), kv_head = part / group_blocks;
+  const int row_blocks = args.heads / args.block_heads;
+  const int row = static_cast<int>(blockIdx.x) / row_blocks,
+            first_head = static_cast<int>(blockIdx.x) % row_blocks * args.block_heads;
+  const int kv_head = first_head / args.group;
+  const std::int64_t row_head = static_cast<std::int64_t>(row) * args.heads + first_head;
   const int position = args.rows.position[row], sequence = args.rows.sequence[row];
   const Chunks chunks = chunks_of_row(position, args.window);
-  const int slot = static_cast<int>(blockIdx.y), base = (chunks.first + slot) * kAttentionChunk;
+  int slot = static_cast<int>(blockIdx.y);  // chunk, from the first that the row sees
   if (slot >= chunks.count) return;
-  const std::int64_t row_head = static_cast<std::int64_t>(row) * args.heads + part * args.block_heads;
-  const int begin = max(first_visible(position, args.window) - base, 0);
-  const int end = min(position + 1 - base, kAttentionChunk);
-  const int old = max(first_of_pass(args.rows, sequence, position) - base, 0);  // keys before it are there already
-
+  const bool both = kFits || args.both;
   auto* k = reinterpret_cast<T*>(shared);                              // [2, head_dim, 64]
-  auto* v = args.both ? k + kAttentionChunk * head_dim : k;            // [128, head_dim]
+  auto* v = both ? k + kAttentionChunk * head_dim : k;                 // [128, head_dim]
   auto* q = reinterpret_cast<float*>(v + kAttentionChunk * head_dim);  // [kHeads, head_dim]
   float* scores = q + kHeads * head_dim;                               // [kHeads, 128], then weights
   const int row_bytes = head_dim * static_cast<int>(sizeof(T)), half_bytes = kKvBlock * row_bytes;
-  const std::byte* block[2] = {};  // of this head; null: none of its keys
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (end <= half * kKvBlock || begin >= (half + 1) * kKvBlock) continue;
-    block[half] = kv_block(args.kv, sequence, base / kKvBlock + half, 0, kv_head);
-  }
-  // K of blocks whose keys are all old, or the others; V of keys [from, until).
-  const auto copy_keys = [&](bool olds, bool news) {
+  const int query_bytes = min(args.block_heads, kHeads) * head_dim * static_cast<int>(sizeof(float));
+
+  const auto view_of = [&](int at) {
+    const int base = (chunks.first + at) * kAttentionChunk;
+    ChunkView view;
+    view.begin = max(first_visible(position, args.window) - base, 0);
+    view.end = min(position + 1 - base, kAttentionChunk);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (!block[half] || !(min(end, (half + 1) * kKvBlock) <= old ? olds : news)) continue;
-      keys_and_queries.copy(k + half * kKvBlock * head_dim, block[half] + args.kv.k_offset, half_bytes);
+      const bool seen = view.end > half * kKvBlock && view.begin < (half + 1) * kKvBlock;
+      view.block[half] = seen ? kv_block(args.kv, sequence, base / kKvBlock + half, 0, kv_head) : nullptr;
+    }
+    return view;
+  };
+  const auto key_bytes = [&](const ChunkView& view) {
+    return ((view.block[0] ? 1 : 0) + (view.block[1] ? 1 : 0)) * half_bytes;
+  };
+  // K of the blocks with only keys before `old`, or of the others.
+  const auto copy_keys = [&](const ChunkView& view, int old, bool olds) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!view.block[half] || (min(view.end, (half + 1) * kKvBlock) <= old) != olds) continue;
+      keys_and_queries.copy(k + half * kKvBlock * head_dim, view.block[half] + args.kv.k_offset, half_bytes);
     }
   };
-  const auto copy_values = [&](int from, int until) {
+  // V of keys [from, until).
+  const auto copy_values = [&](const ChunkView& view, int from, int until) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int first = max(from, half * kKvBlock), last = min(until, (half + 1) * kKvBlock);
       if (first >= last) continue;
-      values.copy(v + first * head_dim, block[half] + args.kv.v_offset + (first - half * kKvBlock) * row_bytes,
+      values.copy(v + first * head_dim, view.block[half] + args.kv.v_offset + (first - half * kKvBlock) * row_bytes,
                   (last - first) * row_bytes);
     }
   };
-  if (thread == 0) {
-    keys_and_queries.open();
-    values.open();
-  }
-  const int first_heads = min(args.block_heads, kHeads), query_bytes = head_dim * static_cast<int>(sizeof(float));
-  const int key_bytes = ((block[0] ? 1 : 0) + (block[1] ? 1 : 0)) * half_bytes, value_bytes = (end - begin) * row_bytes;
-  keys_and_queries.expect(first_heads * query_bytes + key_bytes);
-  copy_keys(true, false);
-  if (args.both) {
-    values.expect(value_bytes);
-    copy_values(begin, min(old, end));
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {  // what cannot be copied yet comes nearer
-    if (!block[half] || min(end, (half + 1) * kKvBlock) <= old) continue;
-    prefetch_bytes(block[half] + args.kv.k_offset, half_bytes);
-  }
-  __syncthreads();  // the arrivals are open
-  wait_for_predecessor();
-  keys_and_queries.copy(q, reinterpret_cast<const std::byte*>(args.q + row_head * head_dim), first_heads * query_bytes);
-  copy_keys(false, true);
-  if (args.both) copy_values(max(old, begin), end);
 
-  int key_turn = 0, value_turn = 0;
-  for (int h0 = 0; h0 < args.block_heads; h0 += kHeads) {
-    const int heads = min(args.block_heads - h0, kHeads);
-    if (h0 > 0) {
-      __syncthreads();
-      if (!args.both) {
-        keys_and_queries.expect(key_bytes);
-        copy_keys(true, true);
-      }
-      const float* from = args.q + (row_head + h0) * head_dim;
-      for (int i = thread; i < heads * head_dim; i += kThreads) q[i] = from[i];
-      __syncthreads();
-    }
-    if (h0 == 0 || !args.both) keys_and_queries.await(key_turn++);
-    {
-      const int key = thread % (kThreads / S::kPair) * S::kPair, h = thread / (kThreads / S::kPair) * S::kEach;
-      if (key < end && key + S::kPair > begin) {
-        score_keys<T, S::kPair, S::kEach>(q + h * head_dim, k + key / kKvBlock * kKvBlock * head_dim + key % kKvBlock,
-                                          head_dim, args.scale, scores + h * kAttentionChunk + key);
+  ChunkView view = view_of(slot);
+  {
+    // Keys before `old` of the chunk are there already; the others, which cannot be copied yet, come nearer.
+    const int old = first_of_pass(args.rows, sequence, position) - (chunks.first + slot) * kAttentionChunk;
+    if (thread == 0) {
+      keys_and_queries.open();
+      values.open();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (!view.block[half] || min(view.end, (half + 1) * kKvBlock) <= old) continue;
+        prefetch_bytes(view.block[half] + args.kv.k_offset, half_bytes);
       }
     }
-    __syncthreads();
-    if (!args.both) {
-      values.expect(value_bytes);
-      copy_values(begin, end);
+    if (Arrival::copies()) {
+      keys_and_queries.expect(query_bytes + key_bytes(view));
+      copy_keys(view, old, true);
+      if (both) {
+        values.expect((view.end - view.begin) * row_bytes);
+        copy_values(view, view.begin, min(old, view.end));
+      }
     }
-    for (int h = thread / kWarp; h < heads; h += kWarps) {
-      const ChunkSum sum = soften(scores + h * kAttentionChunk, begin, end);
-      if (thread % kWarp != 0) continue;
-      sums[h] = sum;
-      if (chunks.count > 1 && !args.cluster) args.sums[(row_head + h0 + h) * args.max_chunks + slot] = sum;
+    __syncthreads();  // the arrivals are open
+    wait_for_predecessor();
+    if (Arrival::copies()) {
+      keys_and_queries.copy(q, reinterpret_cast<const std::byte*>(args.q + row_head * head_dim), query_bytes);
+      copy_keys(view, old, false);
+      if (both) copy_values(view, max(old, view.begin), view.end);
     }
-    if (h0 == 0 || !args.both) values.await(value_turn++);
-    __syncthreads();
-    for (int item = thread; item < head_dim; item += kThreads) {
-      const int pairs = head_dim / S::kPair, c = item % pairs * S::kPair, first = item / pairs * S::kEach;
-      float acc[S::kEach][S::kPair] = {};
-      add_values<T>(scores + first * kAttentionChunk, v + c, head_dim, begin, end, acc);
-#pragma unroll
-      for (int i = 0; i < S::kEach; ++i) {
-        if (first + i >= heads) break;
-        using Pair = Elements<float, S::kPair>;
-        Pair result;
-#pragma unroll
-        for (int p = 0; p < S::kPair; ++p) result.e[p] = acc[i][p];
-        if (kHeads == 1 && args.cluster && chunks.count > 1) {
-          *reinterpret_cast<Pair*>(q + c) = result;  // nobody needs q any more
-          continue;
+  }
+
+  for (int turn = 0;; ++turn) {
+    const int next_slot = slot + static_cast<int>(gridDim.y);
+    const bool more = next_slot < chunks.count;
+    ChunkView next = {};
+    if (more) next = view_of(next_slot);
+    for (int h0 = 0; h0 < args.block_heads; h0 += kHeads) {
+      const int heads = min(args.block_heads - h0, kHeads);
+      const bool last_round = !kRounds || h0 + kHeads >= args.block_heads;
+      if (kRounds && args.block_heads > kHeads && (turn > 0 || h0 > 0)) {  // other heads were in the queries' place
+        __syncthreads();
+        if (h0 > 0 && !both && Arrival::copies()) {
+          keys_and_queries.expect(key_bytes(view));
+          copy_keys(view, kAttentionChunk, true);
         }
-        const std::int64_t head = row_head + h0 + first + i;
-        if (chunks.count > 1) {
-          *reinterpret_cast<Pair*>(args.part + (head * args.max_chunks + slot) * head_dim + c) = result;
-          continue;
+        const float* from = args.q + (row_head + h0) * head_dim;
+        for (int i = thread; i < heads * head_dim; i += kThreads) q[i] = from[i];
+        __syncthreads();
+      }
+      const int rounds = both ? 1 : (args.block_heads + kHeads - 1) / kHeads;  // in which keys come again
+      const int arrival = turn * rounds + (both ? 0 : h0 / kHeads);
+      if (h0 == 0 || !both) keys_and_queries.await(arrival);
+      {
+        const int key = thread % (kThreads / S::kPair) * S::kPair, h = thread / (kThreads / S::kPair) * S::kEach;
+        if (key < view.end && key + S::kPair > view.begin) {
+          score_keys<T, S::kPair, S::kEach>(q + h * head_dim, k + key / kKvBlock * kKvBlock * head_dim + key % kKvBlock,
+                                            head_dim, args.scale, scores + h * kAttentionChunk + key);
         }
+      }
+      __syncthreads();
+      if (Arrival::copies()) {
+        if (!both) {
+          values.expect((view.end - view.begin) * row_bytes);
+          copy_values(view, view.begin, view.end);
+        } else if (more && last_round) {
+          keys_and_queries.expect(key_bytes(next));
+          copy_keys(next, kAttentionChunk, true);
+        }
+      }
+      for (int h = thread / kWarp; h < heads; h += kWarps) {
+        const ChunkSum sum = soften(scores + h * kAttentionChunk, view.begin, view.end);
+        if (thread % kWarp != 0) continue;
+        sums[h] = sum;
+        if (chunks.count > 1 && !args.cluster) args.sums[(row_head + h0 + h) * args.max_chunks + slot] = sum;
+      }
+      if (h0 == 0 || !both) values.await(arrival);
+      __syncthreads();
+      for (int item = thread; item < head_dim; item += kThreads) {
+        const int pairs = head_dim / S::kPair, c = item % pairs * S::kPair, first = item / pairs * S::kEach;
+        float acc[S::kEach][S::kPair] = {};
+        add_values<T>(scores + first * kAttentionChunk, v + c, head_dim, view.begin, view.end, acc);
 #pragma unroll
-        for (int p = 0; p < S::kPair; ++p) result.e[p] = result.e[p] / sums[first + i].l;
-        const std::int64_t at = head * head_dim + c;
-        if (args.out) *reinterpret_cast<Pair*>(args.out + at) = result;
-        if (args.q8.q) quantize_block(result.e, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
+        for (int i = 0; i < S::kEach; ++i) {
+          if (first + i >= heads) break;
+          using Pair = Elements<float, S::kPair>;
+          Pair result;
+#pragma unroll
+          for (int p = 0; p < S::kPair; ++p) result.e[p] = acc[i][p];
+          if (kHeads == 1 && args.cluster && chunks.count > 1) {
+            *reinterpret_cast<Pair*>(q + c) = result;  // nobody needs q any more
+            continue;
+          }
+          const std::int64_t head = row_head + h0 + first + i;
+          if (chunks.count > 1) {
+            *reinterpret_cast<Pair*>(args.part + (head * args.max_chunks + slot) * head_dim + c) = result;
+            continue;
+          }
+#pragma unroll
+          for (int p = 0; p < S::kPair; ++p) result.e[p] = result.e[p] / sums[first + i].l;
+          const std::int64_t at = head * head_dim + c;
+          if (args.out) *reinterpret_cast<Pair*>(args.out + at) = result;
+          if (args.q8.q) quantize_block(result.e, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
+        }
+      }
+      if (!kRounds) break;
+    }
+    if (!more) break;
+    __syncthreads();  // V, scores and sums are free
+    if (Arrival::copies()) {
+      if (both) {
+        values.expect((next.end - next.begin) * row_bytes);
+        copy_values(next, next.begin, next.end);
+      } else {
+        keys_and_queries.expect(key_bytes(next));
+        copy_keys(next, kAttentionChunk, true);
       }
     }
+    slot = next_slot;
+    view = next;
   }
   if (kHeads == 1 && args.cluster && chunks.count > 1) merge_in_cluster(args, row_head, sums, q, chunks.count);
 }
@@ -498,8 +552,11 @@ cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
   const std::size_t rest = sizeof(float) * kHeads * (head_dim + kAttentionChunk);
   args.both = 2 * keys + rest <= kMostShared;
   const std::size_t bytes = (args.both ? 2 : 1) * keys + rest;
-  const dim3 grid(args.rows.rows * args.heads / args.block_heads, args.max_chunks);
+  // As many blocks as the device holds, with about as many chunks each; a cluster has all chunks at once.
+  const int blocks = args.rows.rows * args.heads / args.block_heads;
+  const int most = std::max(3 * multiprocessors() / blocks, 1), each = (args.max_chunks + most - 1) / most;
   const int cluster = args.cluster ? args.max_chunks : 1;
+  const dim3 grid(blocks, args.cluster ? args.max_chunks : (args.max_chunks + each - 1) / each);
   if constexpr (sizeof(T) == 2) {
     if (head_dim == 64)
       return launch_large(decode_kernel<T, kHeads, 64>, grid, dim3(kThreads), bytes, stream, cluster, args);

@@ -29,22 +29,19 @@ class Arrival {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
+  static __device__ bool copies() { return !kCopyEngine || threadIdx.x == 0; }
   __device__ void expect(int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) {
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
-    }
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
 #endif
   }
   __device__ void copy(void* to, const std::byte* from, int bytes) {
     const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) {
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-          "l"(from), "r"(bytes), "r"(address())
-          : "memory");
-    }
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+        "l"(from), "r"(bytes), "r"(address())
+        : "memory");
 #else
     for (int i = 16 * static_cast<int>(threadIdx.x); i < bytes; i += 16 * static_cast<int>(blockDim.x)) {
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared + i), "l"(from + i) : "memory");
@@ -74,10 +71,10 @@ class Arrival {
   unsigned long long barrier_;
 };
 
-/// Asks for bytes to come to the L2 cache. Where there is no engine for it, does nothing.
+/// Asks for bytes to come to the L2 cache; for one thread. Where there is no engine for it, does nothing.
 __device__ __forceinline__ void prefetch_bytes(const std::byte* from, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (threadIdx.x == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
 }
 

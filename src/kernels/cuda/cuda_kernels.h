@@ -5,8 +5,8 @@
 //  * Activations that meet quantized weights are int8 in blocks of 32: d = amax / 127, q = round to nearest even of
 //    x * (1 / d) (all zero where d is 0); exactly what the CPU's quantize_q8 gives. `s` are exact sums of q.
 //  * A dot product over K is cut into segments of 256 elements at absolute positions (the last may be shorter). In a
-//    segment one accumulator starts at +0 and takes terms in ascending order; segments' sums are then added in ascending
-//    order to a total that starts at +0.
+//    segment one accumulator starts at +0 and takes terms in ascending order; segments' sums are then added in
+//    ascending order to a total that starts at +0.
 //  * Float weights (F32, F16, BF16): a term an element, acc = fma(w, x, acc), w widened exactly.
 //  * Quantized weights: a term a scale group g: 32 elements, or 16 for Q2_K, Q3_K, Q6_K. I is the exact integer dot
 //    product of the group's int8 weights (offsets such as Q4_0's -8 included) and x's int8:
@@ -84,12 +84,12 @@ struct MatmulCall {
   Product products[3];
   int count = 0;
   Effect effect = Effect::store;
-  std::int32_t cols = 0;     // a multiple of the dtype's block, and of 32 for quantized dtypes
+  std::int32_t cols = 0;  // a multiple of the dtype's block, and of 32 for quantized dtypes
   std::int32_t x_rows = 0;
   const float* x = nullptr;  // [x_rows, cols], x_stride floats apart: for float dtypes
   std::int64_t x_stride = 0;
-  Q8 x_q8;                   // [x_rows, cols]: for quantized dtypes
-  Q8 y_q8;                   // swiglu: if set, the result is also (y set) or only (y null) quantized here, [x_rows, rows]
+  Q8 x_q8;  // [x_rows, cols]: for quantized dtypes
+  Q8 y_q8;  // swiglu: if set, the result is also (y set) or only (y null) quantized here, [x_rows, rows]
 };
 
 /// A product of rows with the experts chosen for them, in one launch. An entry is a (row, place) pair; entry e is row
@@ -99,17 +99,17 @@ struct ExpertCall {
   const std::byte* const* up = nullptr;      // swiglu: the up matrices, with the same stride
   std::int32_t address_stride = 0;
   DType dtype = DType::f32, up_dtype = DType::f32;
-  Effect effect = Effect::store;             // store or swiglu
-  std::int32_t rows = 0, cols = 0;           // of a matrix
+  Effect effect = Effect::store;    // store or swiglu
+  std::int32_t rows = 0, cols = 0;  // of a matrix
   std::int32_t entries = 0, experts = 0;
-  const std::int32_t* chosen = nullptr;      // [entries] expert of each entry
-  std::int32_t entries_per_x = 1;            // entry e reads x row e / entries_per_x (top_k, or 1)
+  const std::int32_t* chosen = nullptr;  // [entries] expert of each entry
+  std::int32_t entries_per_x = 1;        // entry e reads x row e / entries_per_x (top_k, or 1)
   /// For matmul_experts: entries sorted by expert (sort_entries).
   const std::int32_t* sorted = nullptr;        // [entries] entry numbers, by expert, ascending within one
   const std::int32_t* expert_first = nullptr;  // [experts + 1] into sorted
   const float* x = nullptr;                    // float dtypes: [*, cols], dense
   Q8 x_q8;
-  float* y = nullptr;                          // [entries, rows], by entry; may be null if y_q8 is set
+  float* y = nullptr;  // [entries, rows], by entry; may be null if y_q8 is set
   Q8 y_q8;
 };
 
@@ -135,8 +135,8 @@ cudaError_t rms_norm(const float* x, const std::int32_t* x_index, const std::byt
                      std::int32_t cols, float eps, float* out, Q8 q8, cudaStream_t stream);
 cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std::int32_t cols, Q8 out,
                         cudaStream_t stream);
-cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream);              // x += y
-cudaError_t silu_mul(float* gate, const float* up, std::int64_t n, cudaStream_t stream);     // gate = silu(gate) * up
+cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream);           // x += y
+cudaError_t silu_mul(float* gate, const float* up, std::int64_t n, cudaStream_t stream);  // gate = silu(gate) * up
 /// out[r] = x[index[r]]
 cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
                         cudaStream_t stream);
@@ -145,14 +145,14 @@ cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t 
 struct KvView {
   const std::byte* const* blocks = nullptr;  // device: [sequences, max_blocks] addresses of blocks
   std::int32_t max_blocks = 0;
-  std::int64_t k_offset = 0, v_offset = 0;   // bytes from a block's start to this layer's head 0
-  std::int64_t head_bytes = 0;               // between heads
-  DType dtype = DType::f16;                  // f16 or f32
+  std::int64_t k_offset = 0, v_offset = 0;  // bytes from a block's start to this layer's head 0
+  std::int64_t head_bytes = 0;              // between heads
+  DType dtype = DType::f16;                 // f16 or f32
   std::int32_t kv_heads = 0, head_dim = 0;
 };
 
-/// Of every row of the pass, in device memory. Kernels read this, tables of addresses and of blocks, weights, angles and
-/// keys of earlier passes while earlier kernels of the stream may still run: they are written by copies, never by
+/// Of every row of the pass, in device memory. Kernels read this, tables of addresses and of blocks, weights, angles
+/// and keys of earlier passes while earlier kernels of the stream may still run: they are written by copies, never by
 /// kernels of the same pass.
 struct RowView {
   std::int32_t rows = 0;
@@ -183,10 +183,11 @@ cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
 // --- Attention (attention.cu) ---
 
 /// out[r, h] = softmax(scale * q[r, h] K^T) V over the keys that row r sees: positions (p - window, p], p its position;
-/// window 0: all. Chunks of kAttentionChunk keys at absolute positions, each: scores by ascending channel, one fma each,
-/// then times scale; m = their maximum over visible keys; e_j = exp(s_j - m); l = sum of e_j, key j to lane j % 32 in
-/// ascending order, lanes by a tree (16, 8, 4, 2, 1); acc = sum over j ascending of fma(e_j, v_j, acc) from +0. Keys a
-/// row does not see enter nothing. Chunks are merged in ascending order into (M, L, A) that start at (-inf, 0, 0):
+/// window 0: all. Chunks of kAttentionChunk keys at absolute positions, each: scores by ascending channel, one fma
+/// each, then times scale; m = their maximum over visible keys; e_j = exp(s_j - m); l = sum of e_j, key j to lane j %
+/// 32 in ascending order, lanes by a tree (16, 8, 4, 2, 1); acc = sum over j ascending of fma(e_j, v_j, acc) from +0.
+/// Keys a row does not see enter nothing. Chunks are merged in ascending order into (M, L, A) that start at (-inf, 0,
+/// 0):
 ///   M' = max(M, m); L = fma(L, exp(M - M'), l * exp(m - M')); A likewise; at the end A / L. (exp(-inf) is 0.)
 struct AttentionCall {
   RowView rows;
@@ -200,8 +201,8 @@ struct AttentionCall {
   /// Host's bound on the positions of the pass: every position < max_position. A captured graph keeps it, so it is a
   /// multiple of kAttentionChunk with room.
   std::int32_t max_position = 0;
-  /// For many rows: tiles of rows of one sequence, made by the host (device memory). tile_rows says how many rows a tile
-  /// has at most; int4 {first row, rows, sequence, largest position}. None: rows are few and worked one by one.
+  /// For many rows: tiles of rows of one sequence, made by the host (device memory). tile_rows says how many rows a
+  /// tile has at most; int4 {first row, rows, sequence, largest position}. None: rows are few and worked one by one.
   const int4* tiles = nullptr;
   std::int32_t tile_count = 0;
   std::byte* workspace = nullptr;  // attention_workspace_bytes()
@@ -216,9 +217,9 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream);
 
 // --- Mixtures (moe.cu) ---
 
-/// probabilities = softmax(scores[r]); chosen: the top_k largest in descending order (ties: the smaller index); weights:
-/// their probabilities, divided by their sum if normalize, times scale. scores: [rows, experts], experts <= 1024,
-/// top_k <= 32.
+/// probabilities = softmax(scores[r]); chosen: the top_k largest in descending order (ties: the smaller index);
+/// weights: their probabilities, divided by their sum if normalize, times scale. scores: [rows, experts], experts <=
+/// 1024, top_k <= 32.
 cudaError_t route(const float* scores, std::int32_t rows, std::int32_t experts, std::int32_t top_k, bool normalize,
                   float scale, std::int32_t* chosen, float* weights, cudaStream_t stream);
 /// sorted: [entries] and expert_first: [experts + 1], as ExpertCall wants them. Deterministic.
@@ -240,7 +241,7 @@ struct Candidates {
   std::int32_t count;   // min(vocab, kCandidates)
 };
 std::size_t sample_workspace_bytes(std::int32_t rows, std::int32_t vocab);
-cudaError_t candidates(const float* logits, std::int32_t rows, std::int32_t vocab, Candidates* out, std::byte* workspace,
-                       cudaStream_t stream);
+cudaError_t candidates(const float* logits, std::int32_t rows, std::int32_t vocab, Candidates* out,
+                       std::byte* workspace, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

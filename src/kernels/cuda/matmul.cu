@@ -1,5 +1,6 @@
 // matmul() and matmul_experts(): which kernel with which tile does what, and the launches.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 
@@ -9,6 +10,38 @@
 namespace millrace::kernels::cuda {
 
 int matmul_forced_shape = -1;
+
+namespace {
+
+struct DeviceFacts {
+  std::atomic<int> multiprocessors{0};  // 0: not asked
+  std::atomic<int> group_tiles{0};      // 0: not asked, 1: no, 2: yes
+};
+
+/// Of the current device, or none.
+DeviceFacts* device_facts() {
+  constexpr int kDevices = 64;
+  static DeviceFacts facts[kDevices];
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess && device >= 0 && device < kDevices ? &facts[device] : nullptr;
+}
+
+}  // namespace
+
+int multiprocessor_count() {
+  DeviceFacts* facts = device_facts();
+  if (facts == nullptr) return 1;
+  int count = facts->multiprocessors.load(std::memory_order_relaxed);
+  if (count == 0) {
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+      return 1;
+    }
+    facts->multiprocessors.store(count, std::memory_order_relaxed);
+  }
+  return count;
+}
 
 namespace {
 
@@ -40,13 +73,28 @@ cudaError_t launch_dtype(DType dtype, Shape shape, const TileArgs& args, int max
 
 int div_up(int a, int b) { return (a + b - 1) / b; }
 
+/// Whether the current device runs Shape::group_128x128.
+bool has_group_tiles() {
+  DeviceFacts* facts = device_facts();
+  if (facts == nullptr) return false;
+  int answer = facts->group_tiles.load(std::memory_order_relaxed);
+  if (answer == 0) {
+    answer = group_registers<DType::q4_k>() > 100 ? 2 : 1;
+    facts->group_tiles.store(answer, std::memory_order_relaxed);
+  }
+  return answer == 2;
+}
+
 /// The shape for x_rows rows of x and weights of `weight_rows` rows in all. Bits do not depend on it.
-Shape choose_shape(int x_rows, int weight_rows) {
-  if (matmul_forced_shape >= 0) return static_cast<Shape>(matmul_forced_shape);
+bool has_halves(DType dtype) { return dtype == DType::q2_k || dtype == DType::q3_k || dtype == DType::q6_k; }
+
+Shape choose_shape(DType dtype, int x_rows, int weight_rows) {
+  if (matmul_forced_shape >= 0 && !(matmul_forced_shape == 4 && has_halves(dtype)))
+    return static_cast<Shape>(matmul_forced_shape);
   (void)weight_rows;
   if (x_rows <= 16) return Shape::slim_32x16;
   if (x_rows <= 64) return Shape::slim_32x32;
-  return Shape::tile_128x128;
+  return has_halves(dtype) || !has_group_tiles() ? Shape::tile_128x128 : Shape::group_128x128;
 }
 
 /// Memory of the stream for the rare launches that need some: freed, in the stream's order, with the object.
@@ -142,7 +190,7 @@ cudaError_t multiply(const MatmulCall& call, cudaStream_t stream) {
     to.y_stride = from.y_stride;
     to.rows = from.weight.rows;
   }
-  const Shape shape = choose_shape(call.x_rows, weight_rows);
+  const Shape shape = choose_shape(call.products[0].weight.dtype, call.x_rows, weight_rows);
   const int tiles = div_up(call.x_rows, kShapeWidth[static_cast<int>(shape)]);
   return launch_dtype(call.products[0].weight.dtype, shape, args, tiles, stream);
 }

@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/pdl.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -72,43 +73,40 @@ __device__ inline void load_matrices(std::uint32_t (&m)[4], const void* p) {
                : "r"(shared_address(p)));
 }
 
-// Integer sums start at the bits of 1.5 * 2^23, so that the result's bits are the float 1.5 * 2^23 + I (|I| < 2^22).
-constexpr int kRoundBits = 0x4B400000;
-constexpr float kRound = 12582912.0f;
-
+/// Sums over 32 elements, and over 16. (Hopper's mma.sync does not overlap with float work: it costs about 9 issue
+/// slots.)
 __device__ inline void multiply_32(int (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%10, %10, %10, %10};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(kRoundBits));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
 }
 __device__ inline void multiply_16(int (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0) {
   asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b0), "r"(kRoundBits));
+      : "r"(a0), "r"(a1), "r"(b0), "r"(0));
 }
 
 /// One term of four sums: rows h, columns b at 2h + b. `first`: of the segment (starts the accumulators).
-template <int kTimes, bool kMins, bool first>
-__device__ inline void add_term(float (&acc)[4], const int (&d)[4], const float* ws, const float* minus_wm,
-                                const float* dx, const float* ds) {
+template <bool kMins, bool first>
+__device__ inline void add_term(float (&acc)[4], const int* d, const float* ws, const float* minus_wm, const float* dx,
+                                const float* ds) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int h = i / 2, b = i % 2;
-    const float shifted = __int_as_float(d[i]);
-    const float integer =
-        kTimes == 1 ? shifted - kRound : __fmaf_rn(shifted, 1.0f / kTimes, -kRound / kTimes);  // exact
+    const float integer = static_cast<float>(d[i]);  // exact: below 2^22
     const float scale = ws[h] * dx[b];
     acc[i] = first ? scale * integer : __fmaf_rn(scale, integer, acc[i]);
     if (kMins) acc[i] = __fmaf_rn(minus_wm[h], ds[b], acc[i]);
   }
 }
 
-template <int n>
-__device__ inline void load_floats(float* to, const float* from) {  // n: a multiple of 4
+/// n floats, n a multiple of 4; each four kStep floats after the four before.
+template <int n, int kStep = 4>
+__device__ inline void load_floats(float* to, const float* from) {
 #pragma unroll
   for (int i = 0; i < n; i += 4) {
-    const float4 v = *reinterpret_cast<const float4*>(from + i);
+    const float4 v = *reinterpret_cast<const float4*>(from + i / 4 * kStep);
     to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
   }
 }
@@ -123,8 +121,11 @@ struct Inputs {
   __device__ void load(const std::uint8_t* from, int pitch, const float* dx_from, const float* ds_from) {
 #pragma unroll
     for (int n = 0; n < kCols / 2; ++n) load_matrices(x[n], from + n * 16 * pitch);
-    load_floats<2 * kCols>(dx, dx_from);
-    if constexpr (Q::kMins) load_floats<2 * kCols>(ds[0], ds_from);
+    load_scales(dx_from, ds_from);
+  }
+  __device__ void load_scales(const float* dx_from, const float* ds_from) {
+    load_floats<2 * kCols, 16>(dx, dx_from);
+    if constexpr (Q::kMins) load_floats<2 * kCols, 16>(ds[0], ds_from);
     if constexpr (Q::kMins && Q::kHalves) {  // what came are two int16 sums
 #pragma unroll
       for (int i = 0; i < 2 * kCols; ++i) {
@@ -162,15 +163,15 @@ __device__ inline void add_block(float (&acc)[kCols][4], const std::uint32_t (&w
     int d[4];
     if constexpr (Q::kHalves) {
       multiply_16(d, w[0], w[1], x0);
-      add_term<Q::kTimes, Q::kMins, first>(acc[n], d, &rows.ws[0][2 * m], &rows.minus_wm[0][2 * m], &in.dx[2 * n],
-                                           &in.ds[0][2 * n]);
+      add_term<Q::kMins, first>(acc[n], d, &rows.ws[0][2 * m], &rows.minus_wm[0][2 * m], &in.dx[2 * n],
+                                &in.ds[0][2 * n]);
       multiply_16(d, w[2], w[3], x1);
-      add_term<Q::kTimes, Q::kMins, false>(acc[n], d, &rows.ws[1][2 * m], &rows.minus_wm[1][2 * m], &in.dx[2 * n],
-                                           &in.ds[1][2 * n]);
+      add_term<Q::kMins, false>(acc[n], d, &rows.ws[1][2 * m], &rows.minus_wm[1][2 * m], &in.dx[2 * n],
+                                &in.ds[1][2 * n]);
     } else {
       multiply_32(d, w, x0, x1);
-      add_term<Q::kTimes, Q::kMins, first>(acc[n], d, &rows.ws[0][2 * m], &rows.minus_wm[0][2 * m], &in.dx[2 * n],
-                                           &in.ds[0][2 * n]);
+      add_term<Q::kMins, first>(acc[n], d, &rows.ws[0][2 * m], &rows.minus_wm[0][2 * m], &in.dx[2 * n],
+                                &in.ds[0][2 * n]);
     }
   }
 }
@@ -191,8 +192,8 @@ __device__ inline void quantize_32(const float (&v)[4], Q8 out, std::int64_t blo
   int sum = 0;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    const float shifted = (inverse == 0 ? 0.0f : v[c] * inverse) + kRound;
-    const int q = __float_as_int(shifted) - kRoundBits;
+    const float shifted = (inverse == 0 ? 0.0f : v[c] * inverse) + 12582912.0f;  // rounds to nearest even
+    const int q = __float_as_int(shifted) - 0x4B400000;
     packed |= (static_cast<std::uint32_t>(q) & 255) << (8 * c);
     sum += q;
   }
@@ -230,7 +231,24 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
     if (bias_from != nullptr && row + c < rows) bias[c] = bias_from[row + c];
     if (up_bias_from != nullptr && row + c < rows) up_bias[c] = up_bias_from[row + c];
   }
-  const bool wide = row + 4 <= rows && product.y_stride % 4 == 0;
+  const bool wide = row + 4 <= rows && product.y_stride % 4 == 0, adds = args.effect == Effect::add;
+  float4 old[2 * kCols] = {};  // what is added to: asked for all at once
+  if (adds) {
+#pragma unroll
+    for (int i = 0; i < 2 * kCols; ++i) {
+      const int target = columns[t * lane_columns + i].target;
+      if (target < 0) continue;
+      const float* y = product.y + target * product.y_stride + row;
+      if (wide) {
+        old[i] = *reinterpret_cast<const float4*>(y);
+      } else {
+        if (row < rows) old[i].x = y[0];
+        if (row + 1 < rows) old[i].y = y[1];
+        if (row + 2 < rows) old[i].z = y[2];
+        if (row + 3 < rows) old[i].w = y[3];
+      }
+    }
+  }
 #pragma unroll
   for (int i = 0; i < 2 * kCols; ++i) {
     const int target = columns[t * lane_columns + i].target;
@@ -240,7 +258,6 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
       v[c] = sums[c / 2][i / 2][2 * (c % 2) + i % 2];
       if (bias_from != nullptr) v[c] += bias[c];
     }
-    float* y = product.y == nullptr || target < 0 ? nullptr : product.y + target * product.y_stride + row;
     if (up != nullptr) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -252,18 +269,15 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
         quantize_32(v, args.y_q8, std::int64_t{target} * (rows / 32) + first_row / 32, target >= 0);
       }
     }
-    if (y == nullptr) continue;
+    if (product.y == nullptr || target < 0) continue;
+    float* y = product.y + target * product.y_stride + row;
+    if (adds) v[0] = old[i].x + v[0], v[1] = old[i].y + v[1], v[2] = old[i].z + v[2], v[3] = old[i].w + v[3];
     if (wide) {
-      float4 all = make_float4(v[0], v[1], v[2], v[3]);
-      if (args.effect == Effect::add) {
-        const float4 old = *reinterpret_cast<const float4*>(y);
-        all = make_float4(old.x + v[0], old.y + v[1], old.z + v[2], old.w + v[3]);
-      }
-      *reinterpret_cast<float4*>(y) = all;
+      *reinterpret_cast<float4*>(y) = make_float4(v[0], v[1], v[2], v[3]);
     } else {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        if (row + c < rows) y[c] = args.effect == Effect::add ? y[c] + v[c] : v[c];
+        if (row + c < rows) y[c] = v[c];
       }
     }
   }
@@ -306,6 +320,17 @@ __device__ inline int3 expert_tile(const TileArgs& args, int slot) {
     before = __shfl_sync(~0u, end, 31);
   }
   return make_int3(0, 0, 0);
+}
+
+/// A launch with more shared memory than a kernel gets unasked.
+template <typename Kernel>
+cudaError_t launch_tiled(Kernel* kernel, dim3 grid, int threads, int shared_bytes, cudaStream_t stream,
+                         const TileArgs& args) {
+  const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  return launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes), stream,
+                args);
 }
 
 }  // namespace millrace::kernels::cuda

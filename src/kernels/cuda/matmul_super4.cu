@@ -7,4 +7,6 @@ template cudaError_t launch_shape<DType::q4_k>(Shape, const TileArgs&, int, cuda
 template cudaError_t launch_shape<DType::q5_k>(Shape, const TileArgs&, int, cudaStream_t);
 template cudaError_t launch_shape<DType::iq4_xs>(Shape, const TileArgs&, int, cudaStream_t);
 
+template int group_registers<DType::q4_k>();
+
 }  // namespace millrace::kernels::cuda

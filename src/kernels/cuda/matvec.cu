@@ -15,7 +15,7 @@ MatvecTuning matvec_tuning;
 namespace {
 
 constexpr int kMaxDevices = 64;
-constexpr int kSumItems = 96;  // segments, about, that are summed at once
+constexpr int kSumItems = 64;  // segments, about, that are summed at once
 
 struct DeviceLimits {
   int sms = 0, block_shared = 0, sm_shared = 0;
@@ -70,6 +70,7 @@ void lay_out(MatvecArgs& a, const MatvecKernel& kernel, int granules, Launch& la
   a.block_granules = granules / launch.grid;
   a.blocks_with_one_more = granules % launch.grid;
   const int block_rows = div_up(granules, launch.grid) * a.granule_rows;
+  a.warp_rows = div_up(block_rows, launch.warps);
   int x_rows = kernel.rows;
   if (a.chosen != nullptr) {
     // That a range of n things covers at most.
@@ -86,10 +87,10 @@ void lay_out(MatvecArgs& a, const MatvecKernel& kernel, int granules, Launch& la
     return static_cast<std::int32_t>(start);
   };
   const std::int64_t warps = launch.warps;
-  take(warps * a.stages * a.stage_bytes);
+  take(warps * a.stages * 2 * a.half_bytes);
   a.x_at = take(static_cast<std::int64_t>(x_rows) * a.segments * kernel.x_stride);
-  a.partial_at = take(warps * a.partial_items * kernel.rows * 4);
-  a.result_at = take(a.effect == MatvecArgs::kSwiglu || a.y_q8.q != nullptr ? 4 * block_rows * kernel.rows : 0);
+  a.partial_at = take(warps * a.partial_items * 2 * kernel.rows * 4);
+  a.result_at = take(a.y_q8.q != nullptr ? 4 * block_rows * kernel.rows : 0);
   a.barrier_at = take(warps * a.stages * 8);
   launch.shared_bytes = at;
 }
@@ -139,17 +140,19 @@ cudaError_t launch_matvec(MatvecArgs& a, DType dtype, int x_rows, int entries, c
   a.tile_rows = a.tile_items / a.segments;
   a.tile_segments = a.tile_items % a.segments;
   a.by_segments = Divisor(a.segments);
-  a.sum_rows = std::clamp(kSumItems / a.segments, 1, 32 / kernel.rows);
+  a.by_row_blocks = Divisor(std::max(a.cols / 32, 1));
+  a.sum_rows = std::clamp(kSumItems / a.segments, 1, 16 / kernel.rows);
 #ifdef MATVEC_TUNING
   if (matvec_tuning.sum_rows != 0) a.sum_rows = matvec_tuning.sum_rows;
 #endif
 #ifdef MATVEC_TUNING
   a.stamps = matvec_tuning.stamps;
+  a.early = matvec_tuning.early;
   if (matvec_tuning.stamps != nullptr) matvec_tuning.stamps += 8 * 1024;
 #endif
   a.by_sum_rows = Divisor(a.sum_rows);
   a.partial_items = div_up(a.sum_rows * a.segments + a.tile_items, a.segments) * a.segments;
-  a.stage_bytes = (a.tile_items * kernel.weight_stride + 32 + 15) / 16 * 16;
+  a.half_bytes = (a.tile_items * kernel.weight_stride + 32 + 15) / 16 * 16;
   a.granule_rows = a.y_q8.q != nullptr ? 32 : 1;
   int rows = a.first_row[a.products];
   if (rows == 0) return cudaSuccess;

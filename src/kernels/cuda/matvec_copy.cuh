@@ -47,54 +47,75 @@ __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32
   } while (done == 0);
 }
 
-/// Called by the whole warp: bytes (a multiple of 16) from source to target, both 16-byte aligned, for the barrier's
-/// next phase.
-__device__ __forceinline__ void warp_copy(std::byte* target, const std::byte* source, std::uint32_t bytes,
-                                          std::uint64_t* barrier, int lane) {
-#if __CUDA_ARCH__ >= 900
-  if (lane == 0) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-                 : "memory");
-    if (bytes != 0) {
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                       shared_address(target)),
-                   "l"(source), "r"(bytes), "r"(shared_address(barrier))
-                   : "memory");
-    }
-  }
-#else
-  for (std::uint32_t i = 16 * lane; i < bytes; i += 16 * 32) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(target + i)), "l"(source + i)
-                 : "memory");
-  }
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-#endif
-}
-
-/// The same for a copy of each lane's own; bytes may be 0.
-__device__ __forceinline__ void lane_copy(std::byte* target, const std::byte* source, std::uint32_t bytes,
-                                          std::uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-  if (bytes != 0) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(target)),
-                 "l"(source), "r"(bytes), "r"(shared_address(barrier))
-                 : "memory");
-  }
-#else
-  for (std::uint32_t i = 0; i < bytes; i += 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(target + i)), "l"(source + i)
-                 : "memory");
-  }
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-#endif
-}
-
 __device__ __forceinline__ void copy_16(std::byte* target, const void* source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(target)), "l"(source) : "memory");
 }
+
+/// How long the L2 cache should keep what is copied.
+enum class Keep { little, normal };
+
+__device__ __forceinline__ std::uint64_t cache_policy(Keep keep) {
+  std::uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 900
+  if (keep == Keep::little) {
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  }
+#endif
+  return policy;
+}
+
+/// Bytes (a multiple of 16, or 0) from source to target, both 16-byte aligned.
+struct Copy {
+  std::byte* target;
+  const std::byte* source;
+  std::uint32_t bytes;
+};
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void bulk_copies(const Copy& a, const Copy& b, std::uint64_t* barrier,
+                                            std::uint64_t policy) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(a.bytes + b.bytes)
+               : "memory");
+  for (const Copy* copy : {&a, &b}) {
+    if (copy->bytes == 0) continue;
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(shared_address(copy->target)),
+        "l"(copy->source), "r"(copy->bytes), "r"(shared_address(barrier)), "l"(policy)
+        : "memory");
+  }
+}
+#endif
+
+/// Called by the whole warp with the same copies, for the barrier's next phase.
+__device__ __forceinline__ void warp_copies(const Copy& a, const Copy& b, std::uint64_t* barrier, int lane,
+                                            std::uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  if (lane == 0) bulk_copies(a, b, barrier, policy);
+#else
+  for (const Copy* copy : {&a, &b}) {
+    for (std::uint32_t i = 16 * lane; i < copy->bytes; i += 16 * 32) copy_16(copy->target + i, copy->source + i);
+  }
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+
+/// The same for copies of each lane's own.
+__device__ __forceinline__ void lane_copies(const Copy& a, const Copy& b, std::uint64_t* barrier,
+                                            std::uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  bulk_copies(a, b, barrier, policy);
+#else
+  for (const Copy* copy : {&a, &b}) {
+    for (std::uint32_t i = 0; i < copy->bytes; i += 16) copy_16(copy->target + i, copy->source + i);
+  }
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+
 __device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 }  // namespace millrace::kernels::cuda

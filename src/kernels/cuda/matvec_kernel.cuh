@@ -1,13 +1,14 @@
 // The matrix-vector kernel: one for each dtype, number of rows of x, and whether rows of the matrix lie ragged.
 //
 // A matrix is a list of segments of 256 weights, row after row. A block takes a range of rows, each of its warps a part
-// of it, and a warp works its rows in tiles of up to 32 consecutive segments, one a lane. It has its own ring of tiles
-// in shared memory and refills a stage as soon as its lanes have read it, so that nothing but the start synchronizes
-// the block. A lane's sum goes to shared memory, and when a few rows are complete, one lane a row (and row of x) adds
-// the row's segments in ascending order: the order of the contract.
+// of it, and a warp works two lists of rows side by side (the two halves of its rows, or gate and up), so that what is
+// read of x serves both. A tile is up to 32 consecutive segments of each list, a pair a lane. A warp has its own ring
+// of tiles in shared memory and refills a stage as soon as its lanes have read it, so that nothing but the start
+// synchronizes the block. A lane's sums go to shared memory, and when a few rows are complete, one lane a row (and row
+// of x) adds the row's segments in ascending order: the order of the contract.
 //
 // Weights do not depend on the kernels before: the ring fills before their end is waited for. The next kernel is let go
-// when a block has ordered its last tile, and fills its own ring while this one finishes.
+// when a block has ordered its last tile and has its activations, and fills its own ring while this one finishes.
 #pragma once
 
 #include <atomic>
@@ -22,8 +23,8 @@
 
 namespace millrace::kernels::cuda {
 
-/// At most, in a block. With one row of x, two blocks of so many fit an SM: this kernel's and the next one's.
-constexpr int kMatvecThreads = 384;
+/// At most, in a block that works `rows` rows of x.
+__host__ __device__ constexpr int matvec_threads(int rows) { return rows == 1 ? 512 : 256; }
 
 /// Division of n < 2^31 by a constant of the launch.
 struct Divisor {
@@ -66,16 +67,18 @@ struct MatvecArgs {
 
   // The plan. A granule is what one block must have whole: a row, or 32 if the result is quantized.
   std::int32_t granule_rows, block_granules, blocks_with_one_more;  // the first blocks have one granule more
-  std::int32_t segments;                                            // of a row
-  Divisor by_segments, by_sum_rows;
-  std::int32_t tile_items;                // at most 32
-  std::int32_t tile_rows, tile_segments;  // a tile's items as whole rows of segments and the rest
-  std::int32_t sum_rows;                  // rows whose segments are added at once; times rows of x at most 32
-  std::int32_t partial_items;             // places for sums of segments, a multiple of `segments`
-  std::int32_t stages, stage_bytes;
+  std::int32_t warp_rows;
+  std::int32_t segments;                            // of a row
+  Divisor by_segments, by_sum_rows, by_row_blocks;  // the last: blocks of 32 in a row of x
+  std::int32_t tile_items;                          // at most 32
+  std::int32_t tile_rows, tile_segments;            // a tile's items as whole rows of segments and the rest
+  std::int32_t sum_rows;            // rows of a list whose segments are added at once; times rows of x at most 16
+  std::int32_t partial_items;       // places for sums of segments, a multiple of `segments`
+  std::int32_t stages, half_bytes;  // half of a stage is one list's
   std::int32_t x_at, partial_at, result_at, barrier_at;  // in shared memory; the ring comes first
 #ifdef MATVEC_TUNING
   unsigned long long* stamps;
+  int early;
 #endif
 };
 
@@ -125,13 +128,15 @@ struct WLayout {
 // ---------------------------------------------------------------------------------------------------------------------
 // A segment
 
-/// acc[m] = the sum of the segment's `count` terms with row m of x. REQUIRES: acc zero.
+/// acc[l][m] = the sum of the `count` terms of list l's segment with row m of x. REQUIRES: acc zero.
 template <DType kType, int kM, bool kRagged>
-__device__ __forceinline__ void quantized_segment(std::uint32_t weights, const std::byte* x, int x_row_bytes, int count,
-                                                  float (&acc)[kM]) {
+__device__ __forceinline__ void quantized_segments(std::uint32_t weights, int half_bytes, const int (&heads)[2],
+                                                   const std::byte* x, int x_row_bytes, int count,
+                                                   float (&acc)[2][kM]) {
   using D = Decoder<kType>;
   using X = XLayout<kType>;
-  Words<WLayout<kType, kRagged>::alignment(), D::kBytes> word(weights);
+  using Reader = Words<WLayout<kType, kRagged>::alignment(), D::kBytes>;
+  Reader words[2] = {Reader(weights + heads[0]), Reader(weights + half_bytes + heads[1])};
   const auto dot = [](std::uint32_t w, std::uint32_t q, int sum) {
     if constexpr (D::kSigned) return __dp4a(static_cast<int>(w), static_cast<int>(q), sum);
     return dp4a_unsigned(w, q, sum);
@@ -139,8 +144,9 @@ __device__ __forceinline__ void quantized_segment(std::uint32_t weights, const s
 #pragma unroll
   for (int b = 0; b < 8; ++b) {
     if (kRagged && 32 * b >= count) break;
-    std::uint32_t w[8];
-    D::words(word, b, w);
+    std::uint32_t w[2][8];
+    D::words(words[0], b, w[0]);
+    D::words(words[1], b, w[1]);
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       const std::byte* row = x + m * x_row_bytes;
@@ -149,220 +155,269 @@ __device__ __forceinline__ void quantized_segment(std::uint32_t weights, const s
       const float dx = reinterpret_cast<const float*>(row + X::kScaleAt)[b];
       const int* offset = reinterpret_cast<const int*>(row + X::kAuxAt);
       const float* sum = reinterpret_cast<const float*>(row + X::kAuxAt);
-      if constexpr (D::kGroup == 32) {
-        const int start = D::kOffset != 0 ? offset[b] : 0;
-        int dot_all;
-        if constexpr (D::shift(0, 0) == D::shift(0, 1)) {  // both halves weigh the same
-          int i = dot(w[0], low.x, D::shift(b, 0) == 0 ? start : 0);
-          int j = dot(w[4], high.x, 0);
-          i = dot(w[1], low.y, i), j = dot(w[5], high.y, j);
-          i = dot(w[2], low.z, i), j = dot(w[6], high.z, j);
-          i = dot(w[3], low.w, i), j = dot(w[7], high.w, j);
-          dot_all = (i + j) >> D::shift(b, 0);
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        float& total = acc[l][m];
+        // One scale for both halves of the block: their integers are added. Two: they stay apart.
+        constexpr bool kOne = D::kGroup == 32;
+        constexpr bool kSameShift = D::shift(0, 0) == D::shift(0, 1);
+        int i = D::kOffset == 0 ? 0 : kOne ? offset[b] : offset[2 * b];
+        int j = D::kOffset == 0 || kOne ? 0 : offset[2 * b + 1];
+        i = dot(w[l][0], low.x, i), j = dot(w[l][4], high.x, j);
+        i = dot(w[l][1], low.y, i), j = dot(w[l][5], high.y, j);
+        i = dot(w[l][2], low.z, i), j = dot(w[l][6], high.z, j);
+        i = dot(w[l][3], low.w, i), j = dot(w[l][7], high.w, j);
+        if constexpr (kOne) {
+          const int all = kSameShift ? (i + j) >> D::shift(b, 0) : i + (j >> D::shift(b, 1));
+          total = fmaf(D::scale(words[l], b) * dx, static_cast<float>(all), total);
+          if constexpr (D::kMin) total = fmaf(-D::min(words[l], b), sum[b], total);
         } else {
-          int i = dot(w[0], low.x, start);
-          int j = dot(w[4], high.x, 0);
-          i = dot(w[1], low.y, i), j = dot(w[5], high.y, j);
-          i = dot(w[2], low.z, i), j = dot(w[6], high.z, j);
-          i = dot(w[3], low.w, i), j = dot(w[7], high.w, j);
-          dot_all = i + (j >> D::shift(b, 1));
+          total = fmaf(D::scale(words[l], 2 * b) * dx, static_cast<float>(i >> D::shift(b, 0)), total);
+          if constexpr (D::kMin) total = fmaf(-D::min(words[l], 2 * b), sum[2 * b], total);
+          total = fmaf(D::scale(words[l], 2 * b + 1) * dx, static_cast<float>(j >> D::shift(b, 1)), total);
+          if constexpr (D::kMin) total = fmaf(-D::min(words[l], 2 * b + 1), sum[2 * b + 1], total);
         }
-        acc[m] = fmaf(D::scale(word, b) * dx, static_cast<float>(dot_all), acc[m]);
-        if constexpr (D::kMin) acc[m] = fmaf(-D::min(word, b), sum[b], acc[m]);
-      } else {
-        int i = dot(w[0], low.x, D::kOffset != 0 ? offset[2 * b] : 0);
-        int j = dot(w[4], high.x, D::kOffset != 0 ? offset[2 * b + 1] : 0);
-        i = dot(w[1], low.y, i), j = dot(w[5], high.y, j);
-        i = dot(w[2], low.z, i), j = dot(w[6], high.z, j);
-        i = dot(w[3], low.w, i), j = dot(w[7], high.w, j);
-        acc[m] = fmaf(D::scale(word, 2 * b) * dx, static_cast<float>(i >> D::shift(b, 0)), acc[m]);
-        if constexpr (D::kMin) acc[m] = fmaf(-D::min(word, 2 * b), sum[2 * b], acc[m]);
-        acc[m] = fmaf(D::scale(word, 2 * b + 1) * dx, static_cast<float>(j >> D::shift(b, 1)), acc[m]);
-        if constexpr (D::kMin) acc[m] = fmaf(-D::min(word, 2 * b + 1), sum[2 * b + 1], acc[m]);
       }
     }
   }
 }
 
 template <DType kType, int kM, bool kRagged>
-__device__ __forceinline__ void float_segment(std::uint32_t address, const std::byte* x, int x_row_bytes, int count,
-                                              float (&acc)[kM]) {
+__device__ __forceinline__ void float_segments(std::uint32_t address, int half_bytes, const int (&heads)[2],
+                                               const std::byte* x, int x_row_bytes, int count, float (&acc)[2][kM]) {
   using D = Decoder<kType>;
   const std::byte* weights = static_cast<const std::byte*>(__cvta_shared_to_generic(address));
+  const std::byte* lists[2] = {weights + heads[0], weights + half_bytes + heads[1]};
   int k = 0;
   if constexpr (!kRagged) {
-#pragma unroll 4
+#pragma unroll 2
     for (; k + 8 <= count; k += 8) {
-      float w[8];
-      D::eight(weights + k * D::kElementBytes, w);
+      float w[2][8];
+#pragma unroll
+      for (int l = 0; l < 2; ++l) D::eight(lists[l] + k * D::kElementBytes, w[l]);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         const float4* row = reinterpret_cast<const float4*>(x + m * x_row_bytes + 4 * k);
         const float4 a = row[0], b = row[1];
-        acc[m] = fmaf(w[0], a.x, acc[m]);
-        acc[m] = fmaf(w[1], a.y, acc[m]);
-        acc[m] = fmaf(w[2], a.z, acc[m]);
-        acc[m] = fmaf(w[3], a.w, acc[m]);
-        acc[m] = fmaf(w[4], b.x, acc[m]);
-        acc[m] = fmaf(w[5], b.y, acc[m]);
-        acc[m] = fmaf(w[6], b.z, acc[m]);
-        acc[m] = fmaf(w[7], b.w, acc[m]);
+        const float xs[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+#pragma unroll
+          for (int l = 0; l < 2; ++l) acc[l][m] = fmaf(w[l][i], xs[i], acc[l][m]);
+        }
       }
     }
   }
   for (; k < count; ++k) {
-    const float w = D::one(weights + k * D::kElementBytes);
+    const float w[2] = {D::one(lists[0] + k * D::kElementBytes), D::one(lists[1] + k * D::kElementBytes)};
 #pragma unroll
-    for (int m = 0; m < kM; ++m) acc[m] = fmaf(w, reinterpret_cast<const float*>(x + m * x_row_bytes)[k], acc[m]);
+    for (int m = 0; m < kM; ++m) {
+      const float xk = reinterpret_cast<const float*>(x + m * x_row_bytes)[k];
+#pragma unroll
+      for (int l = 0; l < 2; ++l) acc[l][m] = fmaf(w[l], xk, acc[l][m]);
+    }
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The block
 
-/// Brings one row of x into shared memory, by the whole block; the caller waits for the copies and the block.
+/// Brings consecutive rows of x into shared memory, by the whole block; in two steps, so that what the first asks for
+/// need not have arrived before other work is done. The caller then waits for copies and block.
 template <DType kType>
-__device__ __forceinline__ void stage_x(const MatvecArgs& a, std::int64_t row, std::byte* target) {
+class XStaging {
+ public:
   using X = XLayout<kType>;
-  if constexpr (is_float(kType)) {
-    const float* source = a.x + row * a.x_stride;
-    if (a.cols % 4 == 0 && a.x_stride % 4 == 0) {
-      for (int i = threadIdx.x; i < a.cols / 4; i += blockDim.x) {
-        copy_16(target + i / 64 * X::kStride + i % 64 * 16, source + 4 * i);
+
+  /// REQUIRES: the kernels before have ended.
+  __device__ XStaging(const MatvecArgs& a, std::int64_t first, int rows, std::byte* target) : a_(a), target_(target) {
+    if constexpr (is_float(kType)) {
+      for (int r = 0; r < rows; ++r, target += a.segments * X::kStride) {
+        const float* source = a.x + (first + r) * a.x_stride;
+        if (a.cols % 4 == 0 && a.x_stride % 4 == 0) {
+          for (int i = threadIdx.x; i < a.cols / 4; i += blockDim.x) {
+            copy_16(target + i / 64 * X::kStride + i % 64 * 16, source + 4 * i);
+          }
+        } else {
+          for (int i = threadIdx.x; i < a.cols; i += blockDim.x) {
+            reinterpret_cast<float*>(target + i / kSegment * X::kStride)[i % kSegment] = source[i];
+          }
+        }
       }
     } else {
-      for (int i = threadIdx.x; i < a.cols; i += blockDim.x) {
-        reinterpret_cast<float*>(target + i / kSegment * X::kStride)[i % kSegment] = source[i];
+      const int row_blocks = a.cols / 32;
+      blocks_ = rows * row_blocks;
+      const std::int8_t* q = a.x_q8.q + first * a.cols;
+      for (int i = threadIdx.x; i < 2 * blocks_; i += blockDim.x) {
+        int in_segment;
+        std::byte* segment = segment_of(i / 2, in_segment);
+        copy_16(segment + 32 * in_segment + i % 2 * 16, q + 16 * i);
       }
+      scales_ = reinterpret_cast<const int4*>(a.x_q8.scale + first * row_blocks);
+      load(threadIdx.x);
     }
-  } else {
-    using D = Decoder<kType>;
-    const std::int8_t* q = a.x_q8.q + row * a.cols;
-    for (int i = threadIdx.x; i < a.cols / 16; i += blockDim.x) {
-      copy_16(target + i / 16 * X::kStride + i % 16 * 16, q + 16 * i);
-    }
-    const int4* scales = reinterpret_cast<const int4*>(a.x_q8.scale + row * (a.cols / 32));
-    constexpr int kAtOnce = 4;
-    for (int first = threadIdx.x; first < a.cols / 32; first += kAtOnce * blockDim.x) {
-      int4 v[kAtOnce];
+  }
+  __device__ void finish() {
+    if constexpr (!is_float(kType)) {
+      for (int first = threadIdx.x; first < blocks_; first += kAtOnce * blockDim.x) {
+        if (first >= kAtOnce * blockDim.x) load(first);
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int i = first + j * blockDim.x;
-        if (i < a.cols / 32) v[j] = scales[i];
-      }
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int i = first + j * blockDim.x;
-        if (i >= a.cols / 32) break;
-        std::byte* segment = target + i / 8 * X::kStride;
-        const float d = __int_as_float(v[j].x);
-        reinterpret_cast<float*>(segment + X::kScaleAt)[i % 8] = d;
-        std::int32_t* offset = reinterpret_cast<std::int32_t*>(segment + X::kAuxAt);
-        float* sum = reinterpret_cast<float*>(segment + X::kAuxAt);
-        const int s16[2] = {static_cast<std::int16_t>(v[j].w), v[j].w >> 16};
-        if constexpr (D::kOffset != 0 && D::kGroup == 32) offset[i % 8] = -D::kOffset * v[j].z;
-        if constexpr (D::kMin && D::kGroup == 32) sum[i % 8] = __int_as_float(v[j].y);
-        if constexpr (D::kGroup == 16) {
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            if constexpr (D::kOffset != 0) offset[i % 8 * 2 + h] = -D::kOffset * s16[h];
-            if constexpr (D::kMin) sum[i % 8 * 2 + h] = d * static_cast<float>(s16[h]);
-          }
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int i = first + j * blockDim.x;
+          if (i < blocks_) store(i, loaded_[j]);
         }
       }
     }
   }
-}
 
-/// Consecutive rows of one matrix, or of a pair of them.
+ private:
+  static constexpr int kAtOnce = 4;
+
+  /// Where the segment of block i of the rows goes, and the block's number in it.
+  __device__ std::byte* segment_of(int i, int& in_segment) const {
+    const int row = a_.by_row_blocks.quotient(i);
+    const int in_row = i - row * static_cast<int>(a_.by_row_blocks.value);
+    in_segment = in_row % 8;
+    return target_ + (row * a_.segments + in_row / 8) * X::kStride;
+  }
+  __device__ void load(int first) {
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * blockDim.x;
+      if (i < blocks_) loaded_[j] = scales_[i];
+    }
+  }
+  __device__ void store(int i, const int4& loaded) const {
+    using D = Decoder<kType>;
+    int b;
+    std::byte* segment = segment_of(i, b);
+    const float d = __int_as_float(loaded.x);
+    reinterpret_cast<float*>(segment + X::kScaleAt)[b] = d;
+    std::int32_t* offset = reinterpret_cast<std::int32_t*>(segment + X::kAuxAt);
+    float* sum = reinterpret_cast<float*>(segment + X::kAuxAt);
+    if constexpr (D::kGroup == 32) {
+      if constexpr (D::kOffset != 0) offset[b] = -D::kOffset * loaded.z;
+      if constexpr (D::kMin) sum[b] = __int_as_float(loaded.y);
+    } else {
+      const int s16[2] = {static_cast<std::int16_t>(loaded.w), loaded.w >> 16};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if constexpr (D::kOffset != 0) offset[2 * b + h] = -D::kOffset * s16[h];
+        if constexpr (D::kMin) sum[2 * b + h] = d * static_cast<float>(s16[h]);
+      }
+    }
+  }
+
+  const MatvecArgs& a_;
+  std::byte* target_;
+  int blocks_ = 0;
+  const int4* scales_ = nullptr;
+  int4 loaded_[kAtOnce];
+};
+
+/// Consecutive rows of one matrix, or of a pair of them, and how many of them each list has.
 struct Run {
   int product, entry;
   int row, rows;
+  int list_rows[2];
 };
 
 /// The run that begins at a row and ends before `end`.
 __device__ __forceinline__ Run run_at(const MatvecArgs& a, int row, int end) {
   Run run;
+  run.product = run.entry = 0;
+  int first = 0, last = a.first_row[1];
   if (a.chosen != nullptr) {
-    run.product = 0;
     run.entry = a.matrix_rows.quotient(row);
-    run.row = row - run.entry * a.first_row[1];
-    run.rows = min(end - row, a.first_row[1] - run.row);
-    return run;
+    first = run.entry * last;
+    last += first;
+  } else {
+    if (a.products > 1 && row >= last) run.product = 1, first = last, last = a.first_row[2];
+    if (a.products > 2 && row >= last) run.product = 2, first = last, last = a.first_row[3];
   }
-  run.entry = 0;
-  run.product = (a.products > 1 && row >= a.first_row[1]) + (a.products > 2 && row >= a.first_row[2]);
-  const int first = run.product == 0 ? 0 : run.product == 1 ? a.first_row[1] : a.first_row[2];
-  const int last = run.product == 0 ? a.first_row[1] : run.product == 1 ? a.first_row[2] : a.first_row[3];
   run.row = row - first;
   run.rows = min(end, last) - row;
+  const bool pair = a.effect == MatvecArgs::kSwiglu;
+  run.list_rows[0] = pair ? run.rows : (run.rows + 1) / 2;
+  run.list_rows[1] = pair ? run.rows : run.rows - run.list_rows[0];
   return run;
 }
 
-/// A warp's list of tiles as its ring is filled: run by run, a pair's gate rows before its up rows.
+/// A warp's tiles in order, as its ring is filled.
 template <DType kType, bool kRagged>
 class Orders {
  public:
   using W = WLayout<kType, kRagged>;
 
-  __device__ Orders(const MatvecArgs& a, int first, int end, int sides, std::byte* ring, std::uint64_t* barriers,
-                    int lane)
-      : a_(a), row_(first), end_(end), sides_(sides), lane_(lane), ring_(ring), barriers_(barriers) {
+  __device__ Orders(const MatvecArgs& a, int first, int end, std::byte* ring, std::uint64_t* barriers, int lane)
+      : a_(a), row_(first), end_(end), lane_(lane), ring_(ring), barriers_(barriers) {
+    policy_ = cache_policy(a.chosen != nullptr ? Keep::normal : Keep::little);
     if (!done()) start();
   }
   __device__ bool done() const { return row_ >= end_; }
 
   /// Orders the next tile into the next stage. REQUIRES: not done, the stage is free.
   __device__ void order() {
-    const int items = min(a_.tile_items, left_);
-    std::byte* target = ring_ + stage_ * a_.stage_bytes;
+    std::byte* target = ring_ + stage_ * 2 * a_.half_bytes;
+    Copy copies[2];
     if constexpr (W::kOneCopy) {
-      const std::uint32_t head = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(source_)) & 15;
-      warp_copy(target, source_ - head, (head + items * W::kBytes + 15) & ~15u, barriers_ + stage_, lane_);
-      source_ += a_.tile_items * W::kBytes;
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        const int items = min(a_.tile_items, left_[l]);
+        const std::uint32_t head = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(source_[l])) & 15;
+        copies[l] = {target + l * a_.half_bytes, source_[l] - head,
+                     items > 0 ? (head + items * W::kBytes + 15) & ~15u : 0};
+        source_[l] += a_.tile_items * W::kBytes;
+      }
+      warp_copies(copies[0], copies[1], barriers_ + stage_, lane_, policy_);
     } else {
       const std::int64_t in_row = static_cast<std::int64_t>(item_segment_) * W::kBytes;
-      const std::byte* source = source_ + item_row_ * a_.row_bytes + in_row;
-      const std::uint32_t head = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(source)) & 15;
       const int length = static_cast<int>(min(static_cast<std::int64_t>(W::kBytes), a_.row_bytes - in_row));
-      lane_copy(target + lane_ * W::kStride, source - head, lane_ < items ? (head + length + 15) & ~15u : 0,
-                barriers_ + stage_);
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        const std::byte* source = source_[l] + item_row_ * a_.row_bytes + in_row;
+        const std::uint32_t head = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(source)) & 15;
+        copies[l] = {target + l * a_.half_bytes + lane_ * W::kStride, source - head,
+                     lane_ < min(a_.tile_items, left_[l]) ? (head + length + 15) & ~15u : 0};
+      }
+      lane_copies(copies[0], copies[1], barriers_ + stage_, policy_);
       item_row_ += a_.tile_rows;
       item_segment_ += a_.tile_segments;
       if (item_segment_ >= a_.segments) item_segment_ -= a_.segments, ++item_row_;
     }
     if (++stage_ == a_.stages) stage_ = 0;
-    left_ -= items;
-    if (left_ > 0) return;
-    if (++side_ == sides_) {
-      side_ = 0;
-      row_ += run_.rows;
-    }
+    left_[0] -= a_.tile_items;
+    left_[1] -= a_.tile_items;
+    if (left_[0] > 0) return;
+    row_ += run_rows_;
     if (!done()) start();
   }
 
  private:
   __device__ void start() {
-    run_ = run_at(a_, row_, end_);
-    const std::byte* const* entry = side_ == 1          ? a_.up
-                                    : run_.product == 0 ? a_.weight[0]
-                                    : run_.product == 1 ? a_.weight[1]
-                                                        : a_.weight[2];
-    if (a_.chosen != nullptr) entry += static_cast<std::int64_t>(a_.chosen[run_.entry]) * a_.address_stride;
-    source_ = *entry + run_.row * a_.row_bytes;
-    left_ = run_.rows * a_.segments;
+    const Run run = run_at(a_, row_, end_);
+    run_rows_ = run.rows;
+    const std::byte* const* entry = run.product == 0 ? a_.weight[0] : run.product == 1 ? a_.weight[1] : a_.weight[2];
+    std::int64_t skip = 0;
+    if (a_.chosen != nullptr) skip = static_cast<std::int64_t>(a_.chosen[run.entry]) * a_.address_stride;
+    source_[0] = entry[skip] + run.row * a_.row_bytes;
+    source_[1] = a_.effect == MatvecArgs::kSwiglu ? a_.up[skip] + run.row * a_.row_bytes
+                                                  : source_[0] + run.list_rows[0] * a_.row_bytes;
+    left_[0] = run.list_rows[0] * a_.segments;
+    left_[1] = run.list_rows[1] * a_.segments;
     item_row_ = a_.by_segments.quotient(lane_);
     item_segment_ = lane_ - item_row_ * a_.segments;
   }
 
   const MatvecArgs& a_;
-  int row_, end_, sides_, lane_;
+  int row_, end_, lane_;
   std::byte* ring_;
   std::uint64_t* barriers_;
-  Run run_{};
-  int side_ = 0, stage_ = 0, left_ = 0;
+  std::uint64_t policy_;
+  int stage_ = 0, run_rows_ = 0;
+  int left_[2] = {};                     // segments not yet ordered
   int item_row_ = 0, item_segment_ = 0;  // of this lane's item
-  const std::byte* source_ = nullptr;
+  const std::byte* source_[2] = {};
 };
 
 #ifdef MATVEC_TUNING
@@ -374,31 +429,30 @@ __device__ __forceinline__ void stamp(unsigned long long* at, int i) {
   }
 }
 #define STAMP(i) stamp(a.stamps, i)
+#define ORDER_EARLY (a.early)
 #else
 #define STAMP(i)
+#define ORDER_EARLY false
 #endif
 
-/// One row of x (or kM) is worked by two blocks of kMatvecThreads an SM, this kernel's and the next one's.
 template <DType kType, int kM, bool kRagged>
-__global__ void __launch_bounds__(kMatvecThreads, kM == 1 && !kRagged ? 2 : 1)
-    matvec_kernel(const __grid_constant__ MatvecArgs a) {
+__global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __grid_constant__ MatvecArgs a) {
   using W = WLayout<kType, kRagged>;
   using X = XLayout<kType>;
   extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const int sides = a.effect == MatvecArgs::kSwiglu ? 2 : 1;
-  const bool experts = a.chosen != nullptr;
+  const bool pair = a.effect == MatvecArgs::kSwiglu, experts = a.chosen != nullptr;
   const auto row_of_block = [&](int block) {
     return (block * a.block_granules + min(block, a.blocks_with_one_more)) * a.granule_rows;
   };
   const int block_first = row_of_block(blockIdx.x), block_rows = row_of_block(blockIdx.x + 1) - block_first;
-  const int warp_rows = block_rows / warps, more = block_rows - warp_rows * warps;
-  const int first = block_first + warp * warp_rows + min(warp, more);
-  const int end = first + warp_rows + (warp < more ? 1 : 0);
+  // A block that has less to do has fewer warps at work: it asks for less at a time, so that blocks end together.
+  const int first = block_first + min(warp * a.warp_rows, block_rows);
+  const int end = min(first + a.warp_rows, block_first + block_rows);
 
-  std::byte* ring = shared + warp * a.stages * a.stage_bytes;
-  float* partial = reinterpret_cast<float*>(shared + a.partial_at) + warp * a.partial_items * kM;
-  float* result = reinterpret_cast<float*>(shared + a.result_at);  // [block's rows, kM]
+  std::byte* ring = shared + warp * a.stages * 2 * a.half_bytes;
+  float* partial = reinterpret_cast<float*>(shared + a.partial_at) + warp * a.partial_items * 2 * kM;  // [kM, 2, items]
+  float* result = reinterpret_cast<float*>(shared + a.result_at);                                      // [rows, kM]
   std::uint64_t* barriers = reinterpret_cast<std::uint64_t*>(shared + a.barrier_at) + warp * a.stages;
   STAMP(0);
   if (lane == 0) {
@@ -406,29 +460,40 @@ __global__ void __launch_bounds__(kMatvecThreads, kM == 1 && !kRagged ? 2 : 1)
     barrier_init_done();
   }
   __syncwarp();
-  if (experts) wait_for_predecessor();  // it chooses
-  Orders<kType, kRagged> orders(a, first, end, sides, ring, barriers, lane);
-  for (int s = 0; s < a.stages && !orders.done(); ++s) orders.order();
-  if (orders.done()) allow_successor();
-
-  STAMP(1);
-  if (!experts) wait_for_predecessor();
-  STAMP(2);
-  int first_x = 0, x_rows = kM;
+  // Experts are chosen by a kernel before, so that nothing can be ordered until it ends.
+  if (experts) wait_for_predecessor();
+  Orders<kType, kRagged> orders(a, first, end, ring, barriers, lane);
+  const auto fill_ring = [&] {
+    for (int s = 0; s < a.stages && !orders.done(); ++s) orders.order();
+  };
+  int first_x = 0, x_rows = a.x_rows;
   if (experts) {
     first_x = a.entries_per_x.quotient(a.matrix_rows.quotient(block_first));
     x_rows = a.entries_per_x.quotient(a.matrix_rows.quotient(block_first + block_rows - 1)) - first_x + 1;
+  } else {
+    fill_ring();
+    if (ORDER_EARLY && orders.done()) allow_successor();
+    STAMP(1);
+    wait_for_predecessor();
   }
+  STAMP(2);
   const int x_row_bytes = a.segments * X::kStride;
-  for (int r = 0; r < x_rows; ++r) {
-    stage_x<kType>(a, experts ? first_x + r : min(r, a.x_rows - 1), shared + a.x_at + r * x_row_bytes);
+  XStaging<kType> staging(a, first_x, x_rows, shared + a.x_at);
+  if (experts) {
+    fill_ring();
+    STAMP(1);
   }
+  staging.finish();
   copies_done();
   __syncthreads();
   STAMP(3);
+  if (orders.done()) allow_successor();
 
-  // Of the lane that adds up a row: its row of those added at once, and of x.
-  const int my_m = a.by_sum_rows.quotient(lane), my_row = lane - my_m * a.sum_rows;
+  // Of the lane that adds up a row: its row of those added at once, its list, its row of x.
+  const int my_column = a.by_sum_rows.quotient(lane), my_row = lane - my_column * a.sum_rows;
+  const int my_list = my_column % 2, my_m = my_column / 2;
+  const bool adds = my_m < kM && my_m < a.x_rows;
+  const bool reads_y = a.effect == MatvecArgs::kAdd || a.effect == MatvecArgs::kGated;
   const int lane_row = a.by_segments.quotient(lane), lane_segment = lane - lane_row * a.segments;
   int stage = 0;
   std::uint32_t parity = 0;
@@ -436,93 +501,98 @@ __global__ void __launch_bounds__(kMatvecThreads, kM == 1 && !kRagged ? 2 : 1)
     const Run run = run_at(a, row, end);
     const std::byte* x = shared + a.x_at;
     if (experts) x += (a.entries_per_x.quotient(run.entry) - first_x) * x_row_bytes;
+    const int my_first = run.row + my_row + (pair || my_list == 0 ? 0 : run.list_rows[0]);
     float* y = run.product == 0 ? a.y[0] : run.product == 1 ? a.y[1] : a.y[2];
     if (y != nullptr) {
       const std::int64_t stride = run.product == 0 ? a.y_stride[0] : run.product == 1 ? a.y_stride[1] : a.y_stride[2];
-      y += (run.entry + my_m) * stride + run.row + my_row;
+      y += (run.entry + my_m) * stride + my_first;
     }
-    for (int side = 0; side < sides; ++side) {
-      const std::byte* const* bias_entry = side + run.product == 0   ? a.bias[0]
-                                           : side + run.product == 1 ? a.bias[1]
-                                                                     : a.bias[2];
-      const float* bias =
-          bias_entry == nullptr ? nullptr : reinterpret_cast<const float*>(*bias_entry) + run.row + my_row;
-      const bool reads_y = a.effect == MatvecArgs::kAdd || a.effect == MatvecArgs::kGated;
-      int left = run.rows * a.segments;      // segments not yet worked
-      int fresh = 0;                         // segments worked and not yet added
-      int added = 0;                         // rows
-      int place = lane;                      // of this lane's sum
-      int sums_place = my_row * a.segments;  // of the row that this lane adds up
-      int segment = lane_segment, item_row = lane_row;
-      std::uint32_t head = static_cast<std::uint32_t>(run.row * a.row_bytes);
-      float before = 0;
-      if (reads_y && my_m < a.x_rows && my_m < kM && my_row < run.rows) before = *y;
+    const int bias_of = pair ? my_list : run.product;
+    const std::byte* const* bias_entry = bias_of == 0 ? a.bias[0] : bias_of == 1 ? a.bias[1] : a.bias[2];
+    const float* bias = bias_entry == nullptr ? nullptr : reinterpret_cast<const float*>(*bias_entry) + my_first;
+    const int my_rows = adds ? run.list_rows[my_list] - my_row : 0;  // that this lane may add up, by steps of sum_rows
+    float before = 0;
+    if (reads_y && my_rows > 0) before = *y;
 
-      while (left > 0) {
-        const int items = min(a.tile_items, left);
-        barrier_wait(barriers + stage, parity);
-        if (lane < items) {
-          std::uint32_t weights = shared_address(ring) + stage * a.stage_bytes + lane * W::kStride;
-          if constexpr (W::kOneCopy) {
-            if constexpr (W::alignment() < 16) weights += head & 15;
-          } else if constexpr (kRagged) {
-            weights += static_cast<std::uint32_t>((run.row + item_row) * a.row_bytes + segment * W::kBytes) & 15;
-          }
-          const std::byte* x_segment = x + segment * X::kStride;
-          const int count = min(kSegment, a.cols - segment * kSegment);
-          float acc[kM] = {};
-          if constexpr (is_float(kType)) {
-            float_segment<kType, kM, kRagged>(weights, x_segment, x_row_bytes, count, acc);
-          } else {
-            quantized_segment<kType, kM, kRagged>(weights, x_segment, x_row_bytes, count, acc);
-          }
+    int left = run.list_rows[0] * a.segments;  // segments of the longer list, not yet worked
+    int fresh = 0;                             // worked and not yet added
+    int added = 0;                             // rows
+    int place = lane;                          // of this lane's sums
+    int sums_place = my_row * a.segments;      // of the row that this lane adds up
+    int segment = lane_segment, item_row = lane_row;
+    std::uint32_t tile_heads[2] = {static_cast<std::uint32_t>(run.row * a.row_bytes),
+                                   static_cast<std::uint32_t>((run.row + (pair ? 0 : run.list_rows[0])) * a.row_bytes)};
+    while (left > 0) {
+      const int items = min(a.tile_items, left);
+      barrier_wait(barriers + stage, parity);
+      if (lane < items) {
+        // Where the second list has ended, its sums are of what lay there and nobody adds them.
+        const std::uint32_t weights = shared_address(ring) + stage * 2 * a.half_bytes + lane * W::kStride;
+        int heads[2] = {};
 #pragma unroll
-          for (int m = 0; m < kM; ++m) partial[m * a.partial_items + place] = acc[m];
-        }
-        __syncwarp();
-        if (!orders.done()) {
-          orders.order();
-          if (orders.done()) allow_successor();
-        }
-        if (++stage == a.stages) stage = 0, parity ^= 1;
-        left -= items;
-        fresh += items;
-        place += items;
-        if (place >= a.partial_items) place -= a.partial_items;
-        segment += a.tile_segments;
-        if (kRagged) item_row += a.tile_rows;
-        if (segment >= a.segments) {
-          segment -= a.segments;
-          if (kRagged) ++item_row;
-        }
-        head += a.tile_items * W::kBytes;
-
-        while (fresh >= a.sum_rows * a.segments || (left <= 0 && fresh > 0)) {
-          const bool mine = my_m < a.x_rows && my_m < kM && added + my_row < run.rows;
-          if (mine) {
-            const float* sums = partial + my_m * a.partial_items + sums_place;
-            float total = 0;
-#pragma unroll 8
-            for (int s = 0; s < a.segments; ++s) total += sums[s];
-            if (bias != nullptr) total += bias[added];
-            float* out = result + (row - block_first + added + my_row) * kM + my_m;
-            if (side + 1 < sides) {
-              *out = total;
-            } else {
-              if (a.effect == MatvecArgs::kAdd) total = before + total;
-              if (a.effect == MatvecArgs::kGated) total = silu(before) * total;
-              if (a.effect == MatvecArgs::kSwiglu) total = silu(*out) * total;
-              if (y != nullptr) y[added] = total;
-              if (a.y_q8.q != nullptr) *out = total;
-            }
+        for (int l = 0; l < 2; ++l) {
+          if constexpr (W::kOneCopy && W::alignment() < 16) heads[l] = static_cast<int>(tile_heads[l] & 15);
+          if constexpr (kRagged) {
+            heads[l] = static_cast<int>(
+                (tile_heads[l] + static_cast<std::uint32_t>(item_row * a.row_bytes + segment * W::kBytes)) & 15);
           }
-          added += a.sum_rows;
-          fresh -= a.sum_rows * a.segments;
-          sums_place += a.sum_rows * a.segments;
-          if (sums_place >= a.partial_items) sums_place -= a.partial_items;
-          if (reads_y && my_m < a.x_rows && my_m < kM && added + my_row < run.rows) before = y[added];
-          __syncwarp();
         }
+        const std::byte* x_segment = x + segment * X::kStride;
+        const int count = min(kSegment, a.cols - segment * kSegment);
+        float acc[2][kM] = {};
+        if constexpr (is_float(kType)) {
+          float_segments<kType, kM, kRagged>(weights, a.half_bytes, heads, x_segment, x_row_bytes, count, acc);
+        } else {
+          quantized_segments<kType, kM, kRagged>(weights, a.half_bytes, heads, x_segment, x_row_bytes, count, acc);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * kM; ++i) partial[i * a.partial_items + place] = acc[i % 2][i / 2];
+      }
+      __syncwarp();
+      if (!orders.done()) {
+        orders.order();
+        if (orders.done()) allow_successor();
+      }
+      if (++stage == a.stages) stage = 0, parity ^= 1;
+      left -= items;
+      fresh += items;
+      place += items;
+      if (place >= a.partial_items) place -= a.partial_items;
+      segment += a.tile_segments;
+      if (kRagged) item_row += a.tile_rows;
+      if (segment >= a.segments) {
+        segment -= a.segments;
+        if (kRagged) ++item_row;
+      }
+      if (W::kOneCopy) tile_heads[0] += a.tile_items * W::kBytes, tile_heads[1] += a.tile_items * W::kBytes;
+
+      while (fresh >= a.sum_rows * a.segments || (left <= 0 && fresh > 0)) {
+        float total = 0;
+        if (added < my_rows) {
+          const float* sums = partial + my_column * a.partial_items + sums_place;
+#pragma unroll 8
+          for (int s = 0; s < a.segments; ++s) total += sums[s];
+          if (bias != nullptr) total += bias[added];
+        }
+        if (pair) {
+          const float gate = __shfl_sync(0xffffffffu, total, lane - a.sum_rows);
+          total = silu(gate) * total;
+        }
+        if (added < my_rows && (!pair || my_list == 1)) {
+          if (a.effect == MatvecArgs::kAdd) total = before + total;
+          if (a.effect == MatvecArgs::kGated) total = silu(before) * total;
+          if (y != nullptr) y[added] = total;
+          if (a.y_q8.q != nullptr) {
+            const int in_block = row - block_first + my_first - run.row + added;
+            result[in_block * kM + my_m] = total;
+          }
+        }
+        added += a.sum_rows;
+        fresh -= a.sum_rows * a.segments;
+        sums_place += a.sum_rows * a.segments;
+        if (sums_place >= a.partial_items) sums_place -= a.partial_items;
+        if (reads_y && added < my_rows) before = y[added];
+        __syncwarp();
       }
     }
     row += run.rows;
@@ -545,6 +615,7 @@ __global__ void __launch_bounds__(kMatvecThreads, kM == 1 && !kRagged ? 2 : 1)
 struct MatvecTuning {
   int warps = 0, stages = 0, waves = 0, tile_items = 0, sum_rows = 0;
   unsigned long long* stamps = nullptr;
+  int early = 0;
 };
 extern MatvecTuning matvec_tuning;
 #endif

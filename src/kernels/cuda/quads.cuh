@@ -4,12 +4,10 @@
 // A segment is kSegment = 256 elements of a row as they lie in the file: eight blocks of 32 (or one super-block). It
 // may lie in shared or global memory, at any address that is aligned to kAlign bytes; up to 3 bytes before and 4 after
 // what is needed are read, in aligned words.
-//   pair(segment, b, t)   of block b (< 8) the weights 4t .. 4t+3 and 16+4t .. 16+4t+3 (t < 4), times kTimes, as two
+//   pair(segment, b, t)   of block b (< 8) the weights 4t .. 4t+3 and 16+4t .. 16+4t+3 (t < 4) as two
 //                         words of four int8: what a lane holds of a row in an m16n8k32 fragment
 //   scale(segment, s)     ws of scale group s: 8 groups of 32 elements, or 16 of 16
 //   minus_min(segment, s) -wm of the group, where kMins
-// kTimes is a power of two: the weights are left where shifting them cost an instruction, and I is divided by it
-// (exactly) when it becomes a float. |kTimes * w| <= 128, so a group's integer stays below 2^22.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -32,10 +30,16 @@ __device__ inline std::uint32_t load_word(const std::uint8_t* p, int index) {
   if constexpr (kAlign % 4 == 0) {
     return reinterpret_cast<const std::uint32_t*>(p)[index];
   } else {  // calls with the same p share the aligned words
-    const auto address = reinterpret_cast<std::uintptr_t>(p);
-    const auto* words = reinterpret_cast<const std::uint32_t*>(address & ~std::uintptr_t{3}) + index;
-    return __funnelshift_r(words[0], words[1], 8 * (static_cast<unsigned>(address) & 3));
+    const unsigned skew = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(p)) & 3;
+    const auto* words = reinterpret_cast<const std::uint32_t*>(p - skew) + index;
+    return __funnelshift_r(words[0], words[1], 8 * skew);
   }
+}
+
+/// Takes kOffset (at most 64) from each of four bytes below 128: no byte borrows from the next.
+template <int kOffset>
+__device__ inline std::uint32_t less(std::uint32_t bytes) {
+  return (bytes + 0x01010101u * (128 - kOffset)) ^ 0x80808080u;
 }
 
 /// The low four bits of x, bit i to bit kBit of byte i.
@@ -67,7 +71,6 @@ __device__ inline void look_up(std::uint32_t nibbles, std::uint32_t& w0, std::ui
 struct QuadsBase {
   static constexpr bool kMins = false;    // has wm
   static constexpr bool kHalves = false;  // scale groups of 16 elements, not 32
-  static constexpr int kTimes = 1;
 };
 
 /// Simple blocks of 32: Block at segment + b * sizeof(Block), with a float16 scale `d`.
@@ -101,11 +104,10 @@ struct Quads;
 
 template <>
 struct Quads<DType::q4_0> : SimpleQuads<BlockQ4_0> {
-  static constexpr int kTimes = 16;
   __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
     const std::uint32_t q = nibbles(segment, b, t);
-    w0 = (q << 4 & 0xF0F0F0F0u) ^ 0x80808080u;  // 16 q - 128 is q's four bits on top, the uppermost flipped
-    w1 = (q & 0xF0F0F0F0u) ^ 0x80808080u;
+    w0 = less<8>(q & 0x0F0F0F0Fu);
+    w1 = less<8>(q >> 4 & 0x0F0F0F0Fu);
   }
 };
 
@@ -124,11 +126,10 @@ struct Quads<DType::q4_1> : SimpleQuads<BlockQ4_1> {
 
 template <>
 struct Quads<DType::q5_0> : SimpleQuads<BlockQ5_0> {
-  static constexpr int kTimes = 8;
   __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
     const std::uint32_t q = nibbles(segment, b, t), fifth = fifth_bits(segment, b) >> (4 * t);
-    w0 = ((q << 3 & 0x78787878u) | spread_bits<7>(fifth)) ^ 0x80808080u;
-    w1 = ((q >> 1 & 0x78787878u) | spread_bits<7>(fifth >> 16)) ^ 0x80808080u;
+    w0 = less<16>((q & 0x0F0F0F0Fu) | spread_bits<4>(fifth));
+    w1 = less<16>((q >> 4 & 0x0F0F0F0Fu) | spread_bits<4>(fifth >> 16));
   }
 };
 
@@ -202,12 +203,11 @@ struct Quads<DType::q2_k> : SuperQuads<BlockQ2_K, 4> {
 template <>
 struct Quads<DType::q3_k> : SuperQuads<BlockQ3_K, 2> {
   static constexpr bool kHalves = true;
-  static constexpr int kTimes = 32;
   __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
     const std::uint8_t* qs = segment + offsetof(BlockQ3_K, qs) + 32 * (b / 4);
     const std::uint8_t* third = segment + offsetof(BlockQ3_K, hmask);
     const auto join = [&](std::uint32_t low, std::uint32_t high) {
-      return ((low >> (2 * (b % 4)) & 0x03030303u) << 5 | (high >> b & 0x01010101u) << 7) ^ 0x80808080u;
+      return less<4>((low >> (2 * (b % 4)) & 0x03030303u) | (high >> b & 0x01010101u) << 2);
     };
     w0 = join(load_word<2>(qs, t), load_word<2>(third, t));
     w1 = join(load_word<2>(qs, t + 4), load_word<2>(third, t + 4));
@@ -264,13 +264,12 @@ struct Quads<DType::q5_k> : SixBitQuads<BlockQ5_K> {
 template <>
 struct Quads<DType::q6_k> : SuperQuads<BlockQ6_K, 2> {
   static constexpr bool kHalves = true;
-  static constexpr int kTimes = 4;
   __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
     const int half = b / 4, part = b % 4;
     const std::uint8_t* ql = segment + offsetof(BlockQ6_K, ql) + 64 * half + 32 * (part & 1);
     const std::uint8_t* qh = segment + offsetof(BlockQ6_K, qh) + 32 * half;
     const auto join = [&](std::uint32_t low, std::uint32_t high) {
-      return ((low >> (4 * (part >> 1)) & 0x0F0F0F0Fu) << 2 | (high >> (2 * part) & 0x03030303u) << 6) ^ 0x80808080u;
+      return less<32>((low >> (4 * (part >> 1)) & 0x0F0F0F0Fu) | (high >> (2 * part) & 0x03030303u) << 4);
     };
     w0 = join(load_word<2>(ql, t), load_word<2>(qh, t));
     w1 = join(load_word<2>(ql, t + 4), load_word<2>(qh, t + 4));
