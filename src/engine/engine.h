@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "storage/fault_injection.h"
 #include "storage/storage.h"
 #include "text/chat_template.h"
+#include "text/constraint/constraint.h"
 #include "text/tokenizer.h"
 
 namespace millrace::engine {
@@ -67,6 +69,18 @@ struct Planned {
 /// Errors: as Engine::create.
 Expected<Planned> plan_only(const EngineOptions& options);
 
+/// A token that became part of an answer, and how likely it was: natural logarithms, at temperature 1, of the model's
+/// own distribution (before bias, constraint and penalties).
+struct TokenChoice {
+  struct Candidate {
+    text::TokenId id = 0;
+    float log_probability = 0;
+  };
+  text::TokenId id = 0;
+  float log_probability = 0;
+  std::span<const Candidate> likeliest;  // best first; valid during the call
+};
+
 enum class Finish { stop, length, cancelled, error };
 
 /// A request's life: created by submit(), finished exactly once.
@@ -85,6 +99,12 @@ struct Request {
   /// Logits of each sampled row before sampling (bench's hash, tests).
   std::function<void(std::int64_t position, std::span<const float> logits)> on_logits;
   bool logits_of_prompt = false;  // on_logits for every prompt row too
+  /// The form the answer keeps; it belongs to this request alone. May be null. The answer ends when it is done().
+  std::shared_ptr<text::Constraint> constraint;
+  std::map<text::TokenId, float> logit_bias;  // added to the logits of these tokens
+  /// Each token of the answer as it is picked, before the on_text that holds it; with the `top_logprobs` likeliest.
+  std::function<void(const TokenChoice& choice)> on_token;
+  int top_logprobs = 0;
 };
 
 struct Result {

@@ -13,11 +13,11 @@ using text::TokenId;
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options), state_(options.seed) {}
 
-TokenId Sampler::pick(std::span<const float> logits, std::span<const TokenId> history) {
+TokenId Sampler::pick(std::span<const float> logits, std::span<const TokenId> history, const Shaping& shaping) {
   MR_ASSERT(!logits.empty());
   count_history(history);
-  if (options_.temperature <= 0) return greedy(logits);
-  keep_top_k(logits);
+  if (options_.temperature <= 0) return greedy(logits, shaping);
+  keep_top_k(logits, shaping);
   keep_probable();
   return draw();
 }
@@ -64,35 +64,38 @@ float Sampler::penalised(float logit, int count) const {
   return logit - options_.presence_penalty - static_cast<float>(count) * options_.frequency_penalty;
 }
 
-/// visit(Candidate) for every token in ascending id, penalties applied.
+/// visit(Candidate) for every token that may be picked in ascending id, bias and penalties applied.
 template <typename Visit>
-void Sampler::visit_logits(std::span<const float> logits, Visit visit) const {
+void Sampler::visit_logits(std::span<const float> logits, const Shaping& shaping, Visit visit) const {
   auto seen = seen_.begin();
   while (seen != seen_.end() && seen->id < 0) ++seen;
+  auto bias = shaping.bias.begin();
+  while (bias != shaping.bias.end() && bias->id < 0) ++bias;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
     float logit = logits[i];
+    if (bias != shaping.bias.end() && bias->id == id) logit += (bias++)->bias;
     if (seen != seen_.end() && seen->id == id) logit = penalised(logit, (seen++)->count);
     if (std::isnan(logit)) logit = -std::numeric_limits<float>::infinity();
-    visit(Candidate{logit, id});
+    if (shaping.allowed.empty() || ((shaping.allowed[i / 32] >> (i % 32)) & 1u) != 0) visit(Candidate{logit, id});
   }
 }
 
-TokenId Sampler::greedy(std::span<const float> logits) const {
-  Candidate best{-std::numeric_limits<float>::infinity(), 0};
-  visit_logits(logits, [&](const Candidate& candidate) {
-    if (candidate.logit > best.logit) best = candidate;
+TokenId Sampler::greedy(std::span<const float> logits, const Shaping& shaping) const {
+  Candidate best{-std::numeric_limits<float>::infinity(), -1};
+  visit_logits(logits, shaping, [&](const Candidate& candidate) {
+    if (best.id < 0 || candidate.logit > best.logit) best = candidate;
   });
   return best.id;
 }
 
 /// Fills candidates_ with the top_k best, best first. A heap of k keeps a vocabulary of 150,000 from being copied.
-void Sampler::keep_top_k(std::span<const float> logits) {
+void Sampler::keep_top_k(std::span<const float> logits, const Shaping& shaping) {
   const std::size_t k =
       options_.top_k <= 0 ? logits.size() : std::min(static_cast<std::size_t>(options_.top_k), logits.size());
   candidates_.clear();
   candidates_.reserve(k);
-  visit_logits(logits, [&](const Candidate& candidate) {
+  visit_logits(logits, shaping, [&](const Candidate& candidate) {
     if (candidates_.size() < k) {
       candidates_.push_back(candidate);
       if (candidates_.size() == k) std::make_heap(candidates_.begin(), candidates_.end(), better);

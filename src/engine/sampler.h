@@ -21,6 +21,17 @@ struct SamplerOptions {
   std::uint64_t seed = 0;  // 0: chosen at random by the app, and told
 };
 
+struct LogitBias {
+  text::TokenId id = 0;
+  float bias = 0;
+};
+
+/// What one choice is bound to beyond the options. Applied first.
+struct Shaping {
+  std::span<const std::uint32_t> allowed;  // bit i % 32 of [i / 32]: token i may be picked; empty: every token
+  std::span<const LogitBias> bias;         // added to the logits; ascending id
+};
+
 class Sampler {
  public:
   explicit Sampler(const SamplerOptions& options);
@@ -29,8 +40,10 @@ class Sampler {
   /// Repeat penalty p: a positive logit is divided by p, another multiplied (CTRL, arXiv:1909.05858); presence and
   /// frequency are subtracted, once and for each occurrence (OpenAI). Top-p keeps the smallest set of the likeliest
   /// tokens that holds the probability (arXiv:1904.09751); min-p drops what has less than that share of the likeliest
-  /// one's probability (arXiv:2407.01082). A logit that is not a number is never picked. REQUIRES: logits not empty.
-  text::TokenId pick(std::span<const float> logits, std::span<const text::TokenId> history);
+  /// one's probability (arXiv:2407.01082). A logit that is not a number is never picked. REQUIRES: logits not empty,
+  /// shaping allows at least one token.
+  text::TokenId pick(std::span<const float> logits, std::span<const text::TokenId> history,
+                     const Shaping& shaping = {});
 
   /// How many of a row's largest logits are enough to pick from; -1: all of them.
   std::int64_t logits_needed() const;
@@ -58,9 +71,9 @@ class Sampler {
   void count_history(std::span<const text::TokenId> history);
   float penalised(float logit, int count) const;
   template <typename Visit>
-  void visit_logits(std::span<const float> logits, Visit visit) const;
-  text::TokenId greedy(std::span<const float> logits) const;
-  void keep_top_k(std::span<const float> logits);
+  void visit_logits(std::span<const float> logits, const Shaping& shaping, Visit visit) const;
+  text::TokenId greedy(std::span<const float> logits, const Shaping& shaping) const;
+  void keep_top_k(std::span<const float> logits, const Shaping& shaping);
   void keep_probable();
   text::TokenId draw();
   double uniform();

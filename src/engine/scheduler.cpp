@@ -29,7 +29,7 @@ Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<
     : request(std::move(asked)),
       conversation(std::move(shared)),
       tokens(request.prompt),
-      sampler(request.sampler),
+      chooser(request),
       stream(std::move(tokenizer), request.stop) {
   result.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
 }
@@ -45,6 +45,8 @@ Status Scheduler::check(const Request& request) const {
   for (const TokenId id : request.prompt)
     if (id < 0 || id >= vocab)
       return error(Code::invalid_argument, "token id {} is outside the vocabulary of {}", id, vocab);
+  if (request.constraint != nullptr && !request.forced_tokens.empty())
+    return error(Code::internal, "a request cannot both force tokens and constrain them");
   return {};
 }
 
@@ -182,7 +184,7 @@ bool Scheduler::top_logits_suffice() const {
   if (limit == 0) return false;
   return std::all_of(live_.begin(), live_.end(), [&](const Entry& entry) {
     if (entry.live == nullptr || entry.logit_rows == 0) return true;
-    const std::int64_t needed = entry.live->sampler.logits_needed();
+    const std::int64_t needed = entry.live->chooser.logits_needed();
     return needed >= 0 && needed <= limit && !entry.live->request.on_logits;
   });
 }
@@ -241,17 +243,22 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   pick(entry, first_logit_row + entry.logit_rows - 1);
 }
 
-TokenId Scheduler::sample(Live& live, std::int64_t logit_row) {
+/// [vocab], or empty where the pass brought only the largest.
+std::span<const float> Scheduler::logits_of(std::int64_t logit_row) const {
+  if (top_logits_only_) return {};
+  const exec::Logits logits = parts_.ops->last_logits();
+  return {logits.data + logit_row * logits.vocab, static_cast<std::size_t>(logits.vocab)};
+}
+
+Expected<TokenId> Scheduler::sample(Live& live, std::int64_t logit_row) {
   const TraceZone zone(parts_.trace, "sample");
   const std::size_t generated = live.result.tokens.size();
   if (generated < live.request.forced_tokens.size()) return live.request.forced_tokens[generated];
   if (top_logits_only_) {
     const exec::TopLogits top = parts_.ops->last_top_logits(logit_row);
-    return live.sampler.pick_from_largest(top.logits, top.ids);
+    return live.chooser.pick_from_largest(top.logits, top.ids);
   }
-  const exec::Logits logits = parts_.ops->last_logits();
-  return live.sampler.pick({logits.data + logit_row * logits.vocab, static_cast<std::size_t>(logits.vocab)},
-                           live.tokens);
+  return live.chooser.pick(live.request, logits_of(logit_row), live.tokens);
 }
 
 /// Samples the next token and applies the stop rules.
@@ -260,12 +267,16 @@ void Scheduler::pick(Entry& entry, std::int64_t logit_row) {
   const auto generated = [&] { return static_cast<std::int64_t>(live.result.tokens.size()); };
   if (live.request.max_tokens == 0) return finish(entry, Finish::length);
 
-  const TokenId id = sample(live, logit_row);
+  const Expected<TokenId> picked = sample(live, logit_row);
+  if (!picked.ok()) return finish(entry, Finish::error, picked.status());
+  const TokenId id = *picked;
   if (!live.request.ignore_end_tokens && parts_.tokenizer->ends_generation(id)) return finish(entry, Finish::stop);
   live.tokens.push_back(id);
   live.result.tokens.push_back(id);
+  live.chooser.tell(live.request, logits_of(logit_row), id);
   emit(live, live.stream.push(id));
-  if (live.stream.stopped()) return finish(entry, Finish::stop);
+  const bool whole = live.request.constraint != nullptr && live.request.constraint->done();
+  if (whole || live.stream.stopped()) return finish(entry, Finish::stop);
   const bool full = static_cast<std::int64_t>(live.tokens.size()) >= parts_.limits.context_tokens;
   if (full || generated() == live.request.max_tokens) finish(entry, Finish::length);
 }

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/choice.h"
 #include "engine/engine.h"
 #include "engine/setup.h"
 #include "engine/text_stream.h"
@@ -39,7 +40,7 @@ struct Live {
   Request request;
   std::shared_ptr<Conversation> conversation;
   std::vector<text::TokenId> tokens;  // prompt, then generated
-  Sampler sampler;
+  Chooser chooser;
   TextStream stream;
   Result result;
   std::atomic<bool> cancelled{false};
@@ -78,7 +79,8 @@ class Scheduler {
   void deliver(Entry& entry, std::int64_t first_logit_row);
   bool top_logits_suffice() const;
   Status check_logits() const;
-  text::TokenId sample(Live& live, std::int64_t logit_row);
+  std::span<const float> logits_of(std::int64_t logit_row) const;
+  Expected<text::TokenId> sample(Live& live, std::int64_t logit_row);
   void pick(Entry& entry, std::int64_t logit_row);
   void emit(Live& live, TextStream::Piece piece);
   void finish(Entry& entry, Finish reason, Status status = {});

@@ -1,0 +1,43 @@
+// The choice of one token: from a row of logits, by the sampler, under what the request demands beyond it (a form to
+// keep, logits moved by hand), and told with its log probability where the request asks for it.
+// Thread-safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+
+namespace millrace::engine {
+
+class Chooser {
+ public:
+  explicit Chooser(const Request& request);
+
+  /// As Sampler::logits_needed; -1 also where the constraint, the bias or log probabilities look at all of them.
+  std::int64_t logits_needed() const { return needs_all_ ? -1 : sampler_.logits_needed(); }
+
+  /// logits: [vocab]; `history`: prompt and answer so far. The constraint follows along.
+  /// Errors: invalid_argument (nothing in the vocabulary keeps the form).
+  Expected<text::TokenId> pick(const Request& request, std::span<const float> logits,
+                               std::span<const text::TokenId> history);
+  /// REQUIRES: logits_needed() is not -1; see Sampler.
+  text::TokenId pick_from_largest(std::span<const float> logits, std::span<const text::TokenId> ids) {
+    return sampler_.pick_from_largest(logits, ids);
+  }
+  /// Calls request.on_token for a token that becomes part of the answer. `logits`: those it was picked from, or empty.
+  void tell(const Request& request, std::span<const float> logits, text::TokenId id);
+
+ private:
+  Sampler sampler_;
+  bool needs_all_;
+  std::vector<LogitBias> bias_;         // ascending id
+  std::vector<std::uint32_t> allowed_;  // [ceil(vocab / 32)]
+  std::vector<TokenChoice::Candidate> likeliest_;
+};
+
+}  // namespace millrace::engine
