@@ -23,6 +23,8 @@ std::string_view code_name(Code code) {
       return "out_of_budget";
     case Code::cancelled:
       return "cancelled";
+    case Code::unavailable:
+      return "unavailable";
     case Code::internal:
       return "internal";
   }

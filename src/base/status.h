@@ -23,7 +23,8 @@ enum class Code : std::uint8_t {
   io_error,          // the disk or the kernel failed a read or write
   out_of_budget,     // does not fit; the message names the smallest budget that would
   cancelled,
-  internal,  // our own bug, met without crashing
+  unavailable,  // busy now; the same may work later
+  internal,     // our own bug, met without crashing
 };
 
 /// "corrupt", "io_error" and so on.

@@ -15,7 +15,7 @@ namespace millrace::engine {
 namespace {
 
 constexpr std::int64_t kAutomaticContext = 4096;
-constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64;
+constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64, kAutomaticChunk = 512;
 constexpr std::uint64_t kTileBytes = 16 * kMiB;
 // What the driver takes after its context was measured: kernels loaded when first launched, graphs, fragmentation.
 constexpr std::uint64_t kDriverMargin = 160 * kMiB;
@@ -62,7 +62,7 @@ class CudaPlanner {
     residency::PlanOptions& plan_options = parts_.plan_options;
     plan_options.vram_bytes = cap_;
     plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(shape().bytes_per_token());
-    plan_options.context_tokens = parts_.limits.context_tokens * parts_.limits.sequences;
+    plan_options.context_tokens = parts_.limits.kv_tokens;
     plan_options.top_k = static_cast<int>(hp_.top_k);
     parts_.plan = residency::make_vram_plan(parts_.model->units(), plan_options, options_.rates);
     parts_.plan.vram_weight_bytes = weight_bytes();
@@ -72,9 +72,7 @@ class CudaPlanner {
 
   std::uint64_t cap_bytes() const { return cap_; }
   kv::KvShape shape() const { return kv_shape(hp_, options_.kv_dtype); }
-  std::int64_t blocks_a_sequence() const {
-    return (parts_.limits.context_tokens + kv::kBlockTokens - 1) / kv::kBlockTokens;
-  }
+  std::int64_t blocks() const { return parts_.limits.kv_tokens / kv::kBlockTokens; }
   exec::PassShape pass_shape() const {
     const Limits& limits = parts_.limits;
     exec::PassShape shape = parts_.model->pass_shape(limits.batch_tokens, limits.logit_rows, limits.context_tokens);
@@ -92,6 +90,7 @@ class CudaPlanner {
     limits.batch_tokens = std::max(std::min(wanted, limits.context_tokens * limits.sequences), limits.sequences);
     limits.logit_rows = std::max(limits.sequences, std::min<std::int64_t>(limits.batch_tokens, 64));
     limits.tile_bytes = kTileBytes;
+    set_shared_limits(options_, kAutomaticChunk, limits);
   }
 
   bool shrink() {
@@ -102,14 +101,13 @@ class CudaPlanner {
     limits.batch_tokens = std::min(limits.batch_tokens, before.batch_tokens);
     limits.context_tokens = std::min(limits.context_tokens, before.context_tokens);
     limits.logit_rows = std::min(limits.logit_rows, std::max(limits.sequences, limits.batch_tokens));
+    set_shared_limits(options_, kAutomaticChunk, limits);
     return limits.batch_tokens != before.batch_tokens || limits.context_tokens != before.context_tokens;
   }
 
   std::uint64_t weight_bytes() const { return residency::DeviceWeights::device_bytes(parts_.model->units()); }
   std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
-  std::uint64_t kv_bytes() const {
-    return static_cast<std::uint64_t>(blocks_a_sequence() * parts_.limits.sequences * shape().block_bytes());
-  }
+  std::uint64_t kv_bytes() const { return static_cast<std::uint64_t>(blocks() * shape().block_bytes()); }
   std::uint64_t needed() const { return vram_.context_bytes + weight_bytes() + activation_bytes() + kv_bytes(); }
 
   Status refusal() const {
@@ -164,10 +162,11 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
                                           {options.cuda_index, options.cuda_graphs, options.cuda_fuse, options.trace}));
   parts.gpu = std::move(loaded);
   MR_RETURN_IF_ERROR(parts.ops->prepare(planner.pass_shape()));
-  MR_ASSIGN_OR_RETURN(auto blocks,
-                      exec::make_device_blocks(planner.blocks_a_sequence() * parts.limits.sequences,
-                                               static_cast<std::uint64_t>(planner.shape().block_bytes()), *parts.vram));
+  MR_ASSIGN_OR_RETURN(
+      auto blocks, exec::make_device_blocks(planner.blocks(), static_cast<std::uint64_t>(planner.shape().block_bytes()),
+                                            *parts.vram));
   parts.kv_pool = std::make_shared<kv::BlockPool>(planner.shape(), std::move(blocks));
+  finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.ops->describe(), parts.backend->traits().name);
   return parts;
 }

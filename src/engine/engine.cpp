@@ -62,6 +62,11 @@ class EngineImpl final : public Engine {
   const residency::Budget* vram_budget() const override { return parts_.vram.get(); }
   const storage::Backend& storage() const override { return *parts_.backend; }
   const exec::Ops& ops() const override { return *parts_.ops; }
+  LoadCounters load() const override { return scheduler_.load(); }
+  void drop_shared() override {
+    if (parts_.prefixes != nullptr) parts_.prefixes->clear();
+    parts_.kv_pool->trim();
+  }
   std::int64_t context_tokens() const override { return parts_.limits.context_tokens; }
 
  private:

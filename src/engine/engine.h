@@ -45,7 +45,12 @@ struct EngineOptions {
   std::int64_t context_tokens = 0;  // 0: the model's, or what fits the budget
   std::int64_t batch_tokens = 0;    // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU
   std::int64_t max_sequences = 1;
-  int threads = 0;  // 0: all usable processors
+  std::int64_t max_queue = 0;  // requests that wait for their turn at most; 0: any number
+  std::int64_t kv_tokens = 0;  // KV of all sequences together; 0: every sequence may fill its context
+  std::int64_t chunk_tokens =
+      0;  // prompt rows in a pass beside decode rows, so that no stream stalls; 0: 128, on a GPU 512
+  bool share_prefixes = false;  // keep the KV of what requests began with, for others that begin the same
+  int threads = 0;              // 0: all usable processors
   kernels::Isa isa = kernels::Isa::plain;
   bool best_isa = true;  // overrides isa
   storage::BackendKind storage = storage::BackendKind::automatic;
@@ -86,6 +91,8 @@ enum class Finish { stop, length, cancelled, error };
 /// A request's life: created by submit(), finished exactly once.
 struct Request {
   std::vector<text::TokenId> prompt;
+  int priority = 0;    // higher goes first
+  std::string client;  // among equals, the client with the fewest live requests goes first
   SamplerOptions sampler;
   std::int64_t max_tokens = -1;    // -1: to the end of the context
   std::vector<std::string> stop;   // stop strings, also across token borders
@@ -116,6 +123,18 @@ struct Result {
   double prompt_seconds = 0, decode_seconds = 0;
 };
 
+/// What passed since the start, and what is there now.
+struct LoadCounters {
+  std::uint64_t passes = 0, rows = 0, decode_rows = 0;  // rows: of prompts and decode together
+  std::uint64_t finished = 0, failed = 0, cancelled = 0;
+  std::uint64_t preempted = 0;      // times a request gave its KV up and began again
+  std::uint64_t shared_tokens = 0;  // prompt tokens taken from the KV of an earlier request
+  std::int64_t queued = 0, live = 0, max_sequences = 0;
+  std::int64_t kv_blocks = 0, kv_blocks_cached = 0, kv_blocks_bound = 0;  // in use, of those kept for later; the most
+  std::int64_t last_rows = 0;                                             // of the last pass
+  double last_pass_seconds = 0;
+};
+
 /// What stays of a conversation: keep it and pass it to the next submit to go on without a new prefill of the past.
 class Session;
 
@@ -126,9 +145,10 @@ class Engine {
   virtual ~Engine() = default;
 
   using Id = std::uint64_t;
-  /// Requests beyond max_sequences wait for their turn. A callback may call submit() and cancel(), not step().
-  /// Errors: invalid_argument (prompt empty, longer than the context, or with ids outside the vocabulary; a session
-  /// whose last request is not finished).
+  /// Requests beyond max_sequences wait for their turn: the highest priority first, then the client with the fewest
+  /// live requests, then the first come. A callback may call submit() and cancel(), not step().
+  /// Errors: unavailable (max_queue requests wait already); invalid_argument (prompt empty, longer than the context, or
+  /// with ids outside the vocabulary; a session whose last request is not finished).
   virtual Expected<Id> submit(Request request) = 0;
   /// The same, in a session: the tokens it already holds are a prefix of request.prompt and are not computed again.
   virtual Expected<Id> submit(Request request, Session& session) = 0;
@@ -159,6 +179,9 @@ class Engine {
   virtual const storage::Backend& storage() const = 0;
   virtual const exec::Ops& ops() const = 0;
   virtual std::int64_t context_tokens() const = 0;
+  virtual LoadCounters load() const = 0;
+  /// Lets go of KV that is only kept for later.
+  virtual void drop_shared() = 0;
 };
 
 class Session {

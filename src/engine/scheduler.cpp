@@ -52,6 +52,9 @@ Status Scheduler::check(const Request& request) const {
 
 Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversation> conversation) {
   MR_RETURN_IF_ERROR(check(request));
+  const Limits& limits = parts_.limits;
+  if (limits.queue > 0 && static_cast<std::int64_t>(queue_.size() + live_.size()) >= limits.sequences + limits.queue)
+    return error(Code::unavailable, "{} requests wait already; try again later", queue_.size());
   if (conversation->busy)
     return error(Code::invalid_argument, "this session still works on its last request; wait for it or cancel it");
   // What the conversation holds is kept as far as the prompt agrees; the last token is computed anew for its logits.
@@ -66,6 +69,7 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
   Entry entry;
   entry.id = next_id_++;
   entry.live = std::make_shared<Live>(std::move(request), std::move(conversation), parts_.tokenizer);
+  entry.live->id = entry.id;
   {
     std::lock_guard lock(cancel_mutex_);
     cancellable_.emplace(entry.id, entry.live);
@@ -98,7 +102,12 @@ bool Scheduler::step() {
   if (live_.empty()) return false;
   build_batch();
   if (!batch_.rows.empty()) {
+    const Live::Clock::time_point begin = Live::Clock::now();
     const Status status = run_pass();
+    counters_.last_pass_seconds = seconds_between(begin, Live::Clock::now());
+    counters_.last_rows = static_cast<std::int64_t>(batch_.rows.size());
+    counters_.rows += batch_.rows.size();
+    ++counters_.passes;
     std::int64_t logit_row = 0;
     for (Entry& entry : live_) {
       if (entry.rows == 0) continue;
@@ -124,12 +133,46 @@ void Scheduler::drop_cancelled() {
   std::erase_if(queue_, [](const Entry& entry) { return entry.live == nullptr; });
 }
 
+/// The place in the queue of the request whose turn it is.
+std::size_t Scheduler::next_in_queue() const {
+  const auto live_of_client = [&](const Entry& entry) {
+    return std::count_if(live_.begin(), live_.end(),
+                         [&](const Entry& other) { return other.live->request.client == entry.live->request.client; });
+  };
+  std::size_t best = 0;
+  std::ptrdiff_t best_live = live_of_client(queue_[0]);
+  for (std::size_t i = 1; i < queue_.size(); ++i) {
+    const Live &one = *queue_[i].live, &other = *queue_[best].live;
+    if (one.request.priority < other.request.priority) continue;
+    const std::ptrdiff_t live = live_of_client(queue_[i]);
+    const bool same_priority = one.request.priority == other.request.priority;
+    if (same_priority && (live > best_live || (live == best_live && other.id < one.id))) continue;
+    best = i;
+    best_live = live;
+  }
+  return best;
+}
+
+/// Whether the KV of what is live leaves room for this one's tokens so far and a block to go on. What is shared is
+/// counted for each of its users, so that nobody is thrown out who was just let in.
+bool Scheduler::has_kv_for(const Live& live) const {
+  const auto blocks = [](const Live& one) {
+    return static_cast<std::int64_t>(one.tokens.size()) / kv::kBlockTokens + 1;
+  };
+  std::int64_t taken = 0;
+  for (const Entry& entry : live_) taken += blocks(*entry.live);
+  const std::int64_t bound = parts_.kv_pool->bound();
+  return live_.empty() || bound == 0 || taken + blocks(live) <= bound;
+}
+
 void Scheduler::admit() {
   while (!queue_.empty() && static_cast<std::int64_t>(live_.size()) < parts_.limits.sequences) {
-    live_.push_back(std::move(queue_.front()));
-    queue_.pop_front();
+    const auto next = queue_.begin() + static_cast<std::ptrdiff_t>(next_in_queue());
+    if (!has_kv_for(*next->live)) return;
+    live_.push_back(std::move(*next));
+    queue_.erase(next);
     Live& live = *live_.back().live;
-    live.start = Live::Clock::now();
+    if (!live.started) live.start = Live::Clock::now();
     live.started = true;
   }
 }
@@ -138,21 +181,108 @@ void Scheduler::build_batch() {
   batch_.sequences.clear();
   batch_.rows.clear();
   batch_logit_rows_ = 0;
-  for (Entry& entry : live_) entry.rows = entry.logit_rows = 0;
-  // Every decode row goes along (limits.batch_tokens >= limits.sequences), then prompts in the order they came.
+  for (Entry& entry : live_) entry.rows = entry.logit_rows = entry.place = 0;
+  std::stable_sort(live_.begin(), live_.end(),
+                   [](const Entry& one, const Entry& other) { return one.live->before(*other.live); });
+  share_prefixes();
+  // Every decode row goes along (limits.batch_tokens >= limits.sequences).
   for (Entry& entry : live_)
-    if (!entry.live->in_prompt()) add_rows(entry, 1);
+    if (entry.live != nullptr && !entry.live->in_prompt()) add_rows(entry, 1);
+  counters_.decode_rows += batch_.rows.size();
+  add_prompts();
+  // A pass's logits come in the order of its rows, and deliver() walks live_.
+  std::stable_sort(live_.begin(), live_.end(),
+                   [](const Entry& one, const Entry& other) { return one.place < other.place; });
+}
+
+/// Lets prompts go on from what earlier requests began with.
+void Scheduler::share_prefixes() {
+  if (parts_.prefixes == nullptr) return;
+  for (Entry& entry : live_) {
+    Live& live = *entry.live;
+    if (!live.in_prompt() || live.request.logits_of_prompt) continue;
+    kv::SequenceState& state = live.conversation->state;
+    const std::int64_t first = state.length();
+    const auto gained = parts_.prefixes->extend(state, live.tokens, static_cast<std::int64_t>(live.tokens.size()) - 1);
+    live.conversation->tokens.insert(live.conversation->tokens.end(), live.tokens.begin() + first,
+                                     live.tokens.begin() + first + gained);
+    counters_.shared_tokens += static_cast<std::uint64_t>(gained);
+  }
+}
+
+/// True if this pass computes, for another request, the whole block that this one needs next: it can share it then.
+bool Scheduler::others_compute_its_next_block(const Entry& entry) const {
+  const Live& live = *entry.live;
+  const std::int64_t end = live.conversation->state.length() + kv::kBlockTokens;
+  if (parts_.prefixes == nullptr || live.request.logits_of_prompt || end % kv::kBlockTokens != 0 ||
+      end >= static_cast<std::int64_t>(live.tokens.size()))
+    return false;
+  return std::any_of(live_.begin(), live_.end(), [&](const Entry& other) {
+    if (other.live == nullptr || other.rows == 0 || other.live == entry.live) return false;
+    const std::int64_t first = other.live->conversation->state.length();
+    return first < end && end <= first + other.rows &&
+           std::equal(live.tokens.begin(), live.tokens.begin() + end, other.live->tokens.begin());
+  });
+}
+
+void Scheduler::add_prompts() {
+  std::vector<Entry*> prompts;
   for (Entry& entry : live_)
-    if (entry.live != nullptr && entry.live->in_prompt()) add_rows(entry, prompt_rows(*entry.live));
+    if (entry.live != nullptr && entry.live->in_prompt()) prompts.push_back(&entry);
+  if (prompts.empty()) return;
+  const auto decode_rows = static_cast<std::int64_t>(batch_.rows.size());
+  const Limits& limits = parts_.limits;
+  std::int64_t room = limits.batch_tokens - decode_rows;
+  if (decode_rows > 0) room = std::min(room, limits.chunk_tokens);
+  // The first has a quarter for sure; the rest goes to those that need least, so that a new short one is answered soon.
+  Entry* const first = prompts.front();
+  const std::int64_t for_first = std::min(first->live->waiting(), (room + 3) / 4);
+  std::stable_sort(prompts.begin(), prompts.end(),
+                   [](const Entry* one, const Entry* other) { return one->live->waiting() < other->live->waiting(); });
+  for (Entry* entry : prompts) {
+    if (entry->live == nullptr || others_compute_its_next_block(*entry)) continue;
+    const std::int64_t used = static_cast<std::int64_t>(batch_.rows.size()) - decode_rows;
+    const std::int64_t kept = first->live != nullptr && entry != first && first->rows == 0 ? for_first : 0;
+    add_rows(*entry, prompt_rows(*entry->live, room - used - kept));
+  }
 }
 
 /// As much of a prompt as the pass has room for, in rows and in rows of logits.
-std::int64_t Scheduler::prompt_rows(const Live& live) const {
-  const std::int64_t room = parts_.limits.batch_tokens - static_cast<std::int64_t>(batch_.rows.size());
+std::int64_t Scheduler::prompt_rows(const Live& live, std::int64_t most) const {
   const std::int64_t logit_room = parts_.limits.logit_rows - batch_logit_rows_;
-  const std::int64_t rows = std::min(live.waiting(), room);
+  const std::int64_t rows = std::min(live.waiting(), most);
   if (live.request.logits_of_prompt) return std::min(rows, logit_room);
   return rows == live.waiting() && logit_room == 0 ? rows - 1 : rows;
+}
+
+/// Takes a request's KV and puts it back into the queue, to begin again.
+void Scheduler::preempt(Entry& entry) {
+  ++counters_.preempted;
+  entry.live->conversation->state.truncate(0);
+  entry.live->conversation->tokens.clear();
+  queue_.push_back(std::move(entry));
+  entry.live = nullptr;
+}
+
+/// Room for a request's positions; while there is none, those that come after it and have no rows in this pass yet give
+/// theirs up, last of all the request itself, if others remain that will end.
+Status Scheduler::reserve(Entry& entry, std::int64_t tokens) {
+  const std::shared_ptr<Live> live = entry.live;
+  for (;;) {
+    const Status status = live->conversation->state.reserve(tokens);
+    if (status.code() != Code::out_of_budget) return status;
+    Entry* last = nullptr;
+    std::size_t others = 0;
+    for (Entry& other : live_) {
+      if (other.live == nullptr || other.live == live) continue;
+      ++others;
+      const bool gives = other.rows == 0 && other.live->conversation->state.blocks() > 0 && live->before(*other.live);
+      if (gives && (last == nullptr || last->live->before(*other.live))) last = &other;
+    }
+    if (last == nullptr && others == 0) return status;
+    preempt(last != nullptr ? *last : entry);
+    if (last == nullptr) return {};
+  }
 }
 
 /// The next `rows` uncomputed tokens of a request. A request that the budget has no KV for ends here; the others live.
@@ -161,10 +291,11 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   Live& live = *entry.live;
   kv::SequenceState& state = live.conversation->state;
   const std::int64_t first = state.length();
-  if (Status status = state.reserve(first + rows); !status.ok()) {
+  if (Status status = reserve(entry, first + rows); !status.ok()) {
     finish(entry, Finish::error, std::move(status));
     return;
   }
+  if (entry.live == nullptr) return;  // back in the queue
   const auto sequence = static_cast<std::int32_t>(batch_.sequences.size());
   batch_.sequences.push_back(&state);
   const auto last = static_cast<std::int64_t>(live.tokens.size()) - 1;
@@ -175,6 +306,7 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
     entry.logit_rows += wants_logits ? 1 : 0;
   }
   entry.rows = rows;
+  entry.place = sequence;
   batch_logit_rows_ += entry.logit_rows;
 }
 
@@ -230,6 +362,8 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   state.set_length(first + entry.rows);
   for (std::int64_t position = first; position < first + entry.rows; ++position)
     live->conversation->tokens.push_back(live->tokens[static_cast<std::size_t>(position)]);
+  if (parts_.prefixes != nullptr && first / kv::kBlockTokens < state.length() / kv::kBlockTokens)
+    parts_.prefixes->enter(state, live->tokens);
   if (first < prompt && live->request.on_prompt) live->request.on_prompt(state.length(), prompt);
   if (live->request.on_logits) {
     const exec::Logits logits = parts_.ops->last_logits();
@@ -304,7 +438,21 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
     std::lock_guard lock(cancel_mutex_);
     cancellable_.erase(entry.id);
   }
+  ++(reason == Finish::error       ? counters_.failed
+     : reason == Finish::cancelled ? counters_.cancelled
+                                   : counters_.finished);
   results_.emplace(entry.id, std::move(live->result));
+}
+
+LoadCounters Scheduler::load() const {
+  LoadCounters load = counters_;
+  load.queued = static_cast<std::int64_t>(queue_.size());
+  load.live = static_cast<std::int64_t>(live_.size());
+  load.max_sequences = parts_.limits.sequences;
+  load.kv_blocks = parts_.kv_pool->blocks_in_use();
+  load.kv_blocks_bound = parts_.kv_pool->bound();
+  if (parts_.prefixes != nullptr) load.kv_blocks_cached = parts_.prefixes->blocks();
+  return load;
 }
 
 }  // namespace millrace::engine

@@ -1,7 +1,8 @@
 // Which rows go into the next pass, and what becomes of their logits. Decode rows of all live requests come first, then
-// prompt chunks as far as the pass has room, so that a long prompt never stops the others and weights are read once a
-// pass for all of them.
-// Thread-safety: as Engine.
+// prompt chunks: as far as the pass has room, or, beside decode rows, a chunk at most, so that a long prompt never
+// stops the others and weights are read once a pass for all of them. Short prompts go before long ones, but the one
+// that has waited longest always moves on. When the KV of all is taken, the request that came last gives its own up and
+// begins again later; the numerics contract gives it the same tokens then. Thread-safety: as Engine.
 #pragma once
 
 #include <atomic>
@@ -35,7 +36,12 @@ struct Live {
 
   /// Tokens not yet computed; 1 while decoding.
   std::int64_t waiting() const { return static_cast<std::int64_t>(tokens.size()) - conversation->state.length(); }
-  bool in_prompt() const { return conversation->state.length() < static_cast<std::int64_t>(request.prompt.size()); }
+  /// More than the row that gives the next token is missing.
+  bool in_prompt() const { return waiting() > 1 || result.tokens.empty(); }
+  /// Whether this one goes before the other.
+  bool before(const Live& other) const {
+    return request.priority != other.request.priority ? request.priority > other.request.priority : id < other.id;
+  }
 
   Request request;
   std::shared_ptr<Conversation> conversation;
@@ -47,6 +53,7 @@ struct Live {
   Clock::time_point start;        // of the first pass
   Clock::time_point prompt_done;  // when the first token was picked
   bool started = false;
+  Engine::Id id = 0;  // ascending: who came first
 };
 
 class Scheduler {
@@ -60,6 +67,7 @@ class Scheduler {
   bool finished(Engine::Id id) const { return results_.contains(id); }
   Result take(Engine::Id id);
   void set_stop_flag(const std::atomic<bool>* flag) { stop_flag_ = flag; }
+  LoadCounters load() const;
 
  private:
   struct Entry {
@@ -67,14 +75,22 @@ class Scheduler {
     std::shared_ptr<Live> live;
     std::int64_t rows = 0;        // in this pass
     std::int64_t logit_rows = 0;  // among them
+    std::int64_t place = 0;       // of its sequence in the batch
   };
 
   Status check(const Request& request) const;
   void drop_cancelled();
   void admit();
+  std::size_t next_in_queue() const;
+  bool has_kv_for(const Live& live) const;
   void build_batch();
-  std::int64_t prompt_rows(const Live& live) const;
+  void share_prefixes();
+  bool others_compute_its_next_block(const Entry& entry) const;
+  void add_prompts();
+  std::int64_t prompt_rows(const Live& live, std::int64_t most) const;
   void add_rows(Entry& entry, std::int64_t rows);
+  Status reserve(Entry& entry, std::int64_t tokens);
+  void preempt(Entry& entry);
   Status run_pass();
   void deliver(Entry& entry, std::int64_t first_logit_row);
   bool top_logits_suffice() const;
@@ -97,6 +113,7 @@ class Scheduler {
   kv::Batch batch_;
   std::int64_t batch_logit_rows_ = 0;
   bool top_logits_only_ = false;  // what this pass brings
+  LoadCounters counters_;
   std::atomic<const std::atomic<bool>*> stop_flag_{nullptr};
   std::mutex cancel_mutex_;
   std::unordered_map<Engine::Id, std::shared_ptr<Live>> cancellable_;  // GUARDED_BY cancel_mutex_

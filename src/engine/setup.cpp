@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t kAutomaticContext = 4096;  // longer ones are asked for with --ctx
 constexpr std::int64_t kAutomaticBatch = 512;
+constexpr std::int64_t kAutomaticChunk = 128;
 constexpr std::int64_t kLeastContext = 256, kLeastBatch = 8;
 constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
 
@@ -100,7 +101,8 @@ class Planner {
     limits.context_tokens = options_.context_tokens;
     if (limits.context_tokens == 0) {
       limits.context_tokens = std::min(hp.context_length, kAutomaticContext);
-      const auto affordable = static_cast<std::int64_t>(ram_ / 2 / kv_bytes_per_token(shape_)) / limits.sequences;
+      const std::int64_t sharers = options_.kv_tokens > 0 ? 1 : limits.sequences;
+      const auto affordable = static_cast<std::int64_t>(ram_ / 2 / kv_bytes_per_token(shape_)) / sharers;
       limits.context_tokens =
           std::max(least_context(), std::min(limits.context_tokens, affordable / kv::kBlockTokens * kv::kBlockTokens));
     }
@@ -109,6 +111,7 @@ class Planner {
     while (limits.batch_tokens > least_batch() && activation_bytes(limits, logit_rows(limits)) > ram_ / 8)
       limits.batch_tokens = std::max(least_batch(), limits.batch_tokens - kLeastBatch);
     limits.logit_rows = logit_rows(limits);
+    set_shared_limits(options_, kAutomaticChunk, limits);
     return limits;
   }
 
@@ -133,6 +136,7 @@ class Planner {
     limits.batch_tokens = std::max(least_batch(), limits.batch_tokens / 2);
     if (options_.context_tokens == 0) limits.context_tokens = std::max(least_context(), limits.context_tokens / 2);
     limits.logit_rows = std::min(limits.logit_rows, std::max(limits.sequences, limits.logit_rows / 2));
+    set_shared_limits(options_, kAutomaticChunk, limits);
     return limits.batch_tokens != before.batch_tokens || limits.context_tokens != before.context_tokens ||
            limits.logit_rows != before.logit_rows;
   }
@@ -148,8 +152,7 @@ class Planner {
 
   /// Of every context when it is full.
   std::uint64_t kv_bytes(const Limits& limits) const {
-    return kv_bytes_per_token(shape_) *
-           static_cast<std::uint64_t>(whole_blocks(limits.context_tokens) * limits.sequences);
+    return kv_bytes_per_token(shape_) * static_cast<std::uint64_t>(limits.kv_tokens);
   }
 
   /// Do the limits fit when every context is full?
@@ -161,12 +164,15 @@ class Planner {
       return error(Code::out_of_budget,
                    "storage mmap keeps the whole model in RAM, {} in all; give at least --ram {} or another --storage",
                    format_bytes(mapped), residency::ram_argument(mapped));
-    return make_plan(limits.context_tokens, program_bytes_ + spread);
+    return make_plan(limits.kv_tokens, program_bytes_ + spread);
   }
 
   /// The plan to start with. KV grows block by block and the weight store gives way to it, so at first the weights get
   /// all but a block a sequence; that the whole context fits has been seen to.
-  Status plan_weights() { return make_plan(std::min(parts_.limits.context_tokens, kv::kBlockTokens), program_bytes_); }
+  Status plan_weights() {
+    const Limits& limits = parts_.limits;
+    return make_plan(std::min(limits.kv_tokens, kv::kBlockTokens * limits.sequences), program_bytes_);
+  }
 
   Status make_plan(std::int64_t kv_tokens, std::uint64_t program_bytes) {
     const model::Hyperparameters& hp = parts_.model->hyperparameters();
@@ -175,7 +181,7 @@ class Planner {
     plan_options.ram_bytes = ram_;
     plan_options.fixed_bytes = fixed_bytes(limits, program_bytes);
     plan_options.kv_bytes_per_token = kv_bytes_per_token(shape_);
-    plan_options.context_tokens = whole_blocks(kv_tokens) * limits.sequences;
+    plan_options.context_tokens = whole_blocks(kv_tokens);
     plan_options.top_k = static_cast<int>(hp.top_k);
     plan_options.most_expert_slots = options_.expert_slots;
     MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), plan_options, options_.rates));
@@ -207,6 +213,21 @@ std::uint64_t ram_of(const EngineOptions& options) {
 
 kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype) {
   return {hp.layers, hp.kv_heads, hp.head_dim, dtype};
+}
+
+void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits) {
+  const std::int64_t all = whole_blocks(limits.context_tokens) * limits.sequences;
+  // Less than a context for all of them would leave one alone without room.
+  limits.kv_tokens = options.kv_tokens == 0
+                         ? all
+                         : std::clamp(whole_blocks(options.kv_tokens), whole_blocks(limits.context_tokens), all);
+  limits.chunk_tokens = std::min(options.chunk_tokens > 0 ? options.chunk_tokens : chunk_tokens, limits.batch_tokens);
+  limits.queue = options.max_queue;
+}
+
+void finish_kv(const EngineOptions& options, Parts& parts) {
+  parts.kv_pool->set_bound(parts.limits.kv_tokens / kv::kBlockTokens);
+  if (options.share_prefixes) parts.prefixes = std::make_unique<kv::PrefixCache>(parts.kv_pool);
 }
 
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
@@ -326,6 +347,7 @@ Expected<Parts> assemble(const EngineOptions& options) {
       parts.model->pass_shape(parts.limits.batch_tokens, parts.limits.logit_rows, parts.limits.context_tokens)));
   parts.kv_pool =
       std::make_shared<kv::BlockPool>(kv_shape(parts.model->hyperparameters(), options.kv_dtype), *parts.budget);
+  finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.ops->describe(), parts.backend->traits().name);
   return parts;
 }

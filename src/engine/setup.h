@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
+#include "kv/prefix_cache.h"
 
 namespace millrace::engine {
 
@@ -18,6 +19,9 @@ struct Limits {
   std::int64_t batch_tokens = 0;    // rows of a pass
   std::int64_t logit_rows = 0;      // rows of a pass that may want logits
   std::int64_t sequences = 0;
+  std::int64_t kv_tokens = 0;     // KV of all sequences together, whole blocks
+  std::int64_t chunk_tokens = 0;  // prompt rows of a pass that has decode rows
+  std::int64_t queue = 0;         // requests that wait at most; 0: any number
   std::uint64_t tile_bytes = 0;
 };
 
@@ -48,6 +52,7 @@ struct Parts {
   std::unique_ptr<GpuParts> gpu;
   std::unique_ptr<exec::Ops> ops;
   std::shared_ptr<kv::BlockPool> kv_pool;
+  std::unique_ptr<kv::PrefixCache> prefixes;  // null: nothing is shared
 };
 
 /// All parts, ready for a pass. Errors: those of every part; out_of_budget names the smallest --ram that works.
@@ -70,6 +75,10 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
 /// Resident bytes since the program's start, and a margin.
 std::uint64_t measured_program_bytes(const EngineOptions& options);
 std::uint64_t ram_of(const EngineOptions& options);
+/// The limits that requests share, once context and batch are chosen.
+void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits);
+/// Bounds the pool and, where asked, keeps what requests begin with.
+void finish_kv(const EngineOptions& options, Parts& parts);
 kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype);
 
 }  // namespace millrace::engine

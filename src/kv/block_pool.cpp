@@ -12,6 +12,7 @@ std::int64_t KvShape::bytes_per_token() const {
 
 struct BlockPool::Impl {
   struct Block {
+    std::int64_t users = 1;
     // In this order, so that the memory goes before its reservation: the budget never promises bytes still held.
     residency::Reservation reservation;
     device::HostBuffer memory;
@@ -28,10 +29,40 @@ struct BlockPool::Impl {
   KvShape shape;
   residency::Budget* budget = nullptr;  // of host blocks
   std::unique_ptr<BlockMemory> elsewhere;
-  std::int64_t elsewhere_in_use = 0;
-  std::unordered_map<std::byte*, Block> in_use;
+  std::int64_t bound = 0;
+  std::function<bool()> reclaimer;
+  std::unordered_map<const std::byte*, Block> in_use;  // elsewhere: without memory of their own
   std::vector<Block> free;
+
+  Expected<std::byte*> allocate();
+  Expected<std::byte*> allocate_here();
 };
+
+Expected<std::byte*> BlockPool::Impl::allocate_here() {
+  Block block;
+  if (!free.empty()) {
+    block = std::move(free.back());
+    free.pop_back();
+    std::memset(block.memory.data(), 0, static_cast<std::size_t>(shape.block_bytes()));
+  } else {
+    MR_ASSIGN_OR_RETURN(block.reservation, budget->reserve("kv", memory_bytes()));
+    MR_ASSIGN_OR_RETURN(block.memory, device::HostBuffer::reserve(memory_bytes(), device::Pages::normal));
+  }
+  block.users = 1;
+  std::byte* const data = block.memory.data();
+  in_use.emplace(data, std::move(block));
+  return data;
+}
+
+Expected<std::byte*> BlockPool::Impl::allocate() {
+  if (bound > 0 && static_cast<std::int64_t>(in_use.size()) >= bound)
+    return error(Code::out_of_budget, "all {} blocks of the KV cache are taken; raise --ctx or ask for less at once",
+                 bound);
+  if (elsewhere == nullptr) return allocate_here();
+  MR_ASSIGN_OR_RETURN(std::byte* const block, elsewhere->allocate());
+  in_use.emplace(block, Block());
+  return block;
+}
 
 BlockPool::BlockPool(KvShape shape, residency::Budget& budget) : impl_(std::make_unique<Impl>(shape, budget)) {}
 
@@ -43,42 +74,41 @@ BlockPool::~BlockPool() = default;
 const KvShape& BlockPool::shape() const { return impl_->shape; }
 
 Expected<std::byte*> BlockPool::allocate() {
-  if (impl_->elsewhere != nullptr) {
-    Expected<std::byte*> block = impl_->elsewhere->allocate();
-    impl_->elsewhere_in_use += block.ok() ? 1 : 0;
-    return block;
-  }
-  Impl::Block block;
-  if (!impl_->free.empty()) {
-    block = std::move(impl_->free.back());
-    impl_->free.pop_back();
-    std::memset(block.memory.data(), 0, static_cast<std::size_t>(impl_->shape.block_bytes()));
-  } else {
-    MR_ASSIGN_OR_RETURN(block.reservation, impl_->budget->reserve("kv", impl_->memory_bytes()));
-    MR_ASSIGN_OR_RETURN(block.memory, device::HostBuffer::reserve(impl_->memory_bytes(), device::Pages::normal));
-  }
-  std::byte* const data = block.memory.data();
-  impl_->in_use.emplace(data, std::move(block));
-  return data;
+  Expected<std::byte*> block = impl_->allocate();
+  while (!block.ok() && block.status().code() == Code::out_of_budget && impl_->reclaimer && impl_->reclaimer())
+    block = impl_->allocate();
+  return block;
+}
+
+void BlockPool::retain(std::byte* block) {
+  const auto found = impl_->in_use.find(block);
+  MR_ASSERT(found != impl_->in_use.end());
+  ++found->second.users;
 }
 
 void BlockPool::release(std::byte* block) {
-  if (impl_->elsewhere != nullptr) {
-    impl_->elsewhere->release(block);
-    --impl_->elsewhere_in_use;
-    return;
-  }
   const auto found = impl_->in_use.find(block);
   MR_ASSERT(found != impl_->in_use.end());
-  impl_->free.push_back(std::move(found->second));
+  if (--found->second.users > 0) return;
+  if (impl_->elsewhere != nullptr)
+    impl_->elsewhere->release(block);
+  else
+    impl_->free.push_back(std::move(found->second));
   impl_->in_use.erase(found);
 }
 
+std::int64_t BlockPool::users(const std::byte* block) const {
+  const auto found = impl_->in_use.find(block);
+  return found == impl_->in_use.end() ? 0 : found->second.users;
+}
+
+void BlockPool::set_bound(std::int64_t blocks) { impl_->bound = blocks; }
+std::int64_t BlockPool::bound() const { return impl_->bound; }
+void BlockPool::set_reclaimer(std::function<bool()> let_go) { impl_->reclaimer = std::move(let_go); }
+
 void BlockPool::trim() { impl_->free.clear(); }
 
-std::int64_t BlockPool::blocks_in_use() const {
-  return static_cast<std::int64_t>(impl_->in_use.size()) + impl_->elsewhere_in_use;
-}
+std::int64_t BlockPool::blocks_in_use() const { return static_cast<std::int64_t>(impl_->in_use.size()); }
 
 Status BlockPool::read(const std::byte* block, std::byte* out) const {
   const auto bytes = static_cast<std::size_t>(impl_->shape.block_bytes());

@@ -31,7 +31,47 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
 
 const KvShape& SequenceState::shape() const { return pool_->shape(); }
 
+void SequenceState::share(std::byte* block) {
+  MR_ASSERT(length_ == blocks() * kBlockTokens);
+  pool_->retain(block);
+  blocks_.push_back(block);
+  length_ += kBlockTokens;
+}
+
+Status SequenceState::copy(const std::byte* block, std::int64_t tokens) {
+  MR_ASSERT(length_ == blocks() * kBlockTokens && tokens <= kBlockTokens);
+  MR_ASSIGN_OR_RETURN(std::byte* const own, pool_->allocate());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(shape().block_bytes()));
+  Status status = pool_->read(block, bytes.data());
+  if (status.ok()) status = pool_->write(own, bytes.data());
+  if (!status.ok()) {
+    pool_->release(own);
+    return status;
+  }
+  blocks_.push_back(own);
+  length_ += tokens;
+  return {};
+}
+
+/// A copy in place of the block that length() lies in, where others use it too.
+Status SequenceState::own_last_block() {
+  const std::int64_t within = length_ % kBlockTokens;
+  if (within == 0 || pool_->users(blocks_[static_cast<std::size_t>(length_ / kBlockTokens)]) == 1) return {};
+  MR_ASSERT(blocks() == blocks_for(length_));
+  std::byte* const shared = blocks_.back();
+  blocks_.pop_back();
+  length_ -= within;
+  if (Status status = copy(shared, within); !status.ok()) {
+    blocks_.push_back(shared);
+    length_ += within;
+    return status;
+  }
+  pool_->release(shared);
+  return {};
+}
+
 Status SequenceState::reserve(std::int64_t tokens) {
+  if (tokens > length_) MR_RETURN_IF_ERROR(own_last_block());
   const std::size_t before = blocks_.size();
   while (blocks() < blocks_for(tokens)) {
     Expected<std::byte*> block = pool_->allocate();

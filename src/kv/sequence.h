@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,7 +39,9 @@ class BlockMemory {
   virtual Status write(std::byte* block, const std::byte* in, std::size_t bytes) = 0;
 };
 
-/// Blocks of one size; free ones are kept for reuse and given back to the budget on trim().
+/// Blocks of one size; free ones are kept for reuse and given back to the budget on trim(). A block may have several
+/// users (sequences with a common beginning, the cache of beginnings): it goes back when the last one lets go of it.
+/// INVARIANT: a block with more than one user is never written.
 class BlockPool {
  public:
   /// Blocks in host memory. `budget` outlives the pool. Reserves nothing yet.
@@ -49,10 +52,17 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
   const KvShape& shape() const;
-  Expected<std::byte*> allocate();  // zeroed. Errors: out_of_budget
-  void release(std::byte* block);
+  Expected<std::byte*> allocate();  // zeroed, one user. Errors: out_of_budget
+  void retain(std::byte* block);    // one user more
+  void release(std::byte* block);   // one user less
+  std::int64_t users(const std::byte* block) const;
   void trim();  // gives free blocks' memory back
   std::int64_t blocks_in_use() const;
+  /// At most so many blocks at a time; 0: as many as the budget grants.
+  void set_bound(std::int64_t blocks);
+  std::int64_t bound() const;
+  /// Asked when there is no room: lets go of one block that nobody computes with, or returns false. Empty removes it.
+  void set_reclaimer(std::function<bool()> let_go);
   /// A block's bytes, wherever it lies. Errors: io_error.
   Status read(const std::byte* block, std::byte* out) const;
   Status write(std::byte* block, const std::byte* in);
@@ -72,8 +82,15 @@ class SequenceState {
   const KvShape& shape() const;
   std::int64_t length() const { return length_; }  // tokens whose K and V are complete
 
-  /// Makes room for positions [0, tokens). Errors: out_of_budget; nothing changes then.
+  /// Makes room for positions [0, tokens), and a copy of a shared block where positions from length() on lie in it.
+  /// Errors: out_of_budget, io_error; nothing changes then.
   Status reserve(std::int64_t tokens);
+  /// Goes on with a whole block of another sequence that began with the same tokens; it is shared, not copied.
+  /// REQUIRES: length() is a multiple of kBlockTokens and nothing is reserved beyond it.
+  void share(std::byte* block);
+  /// Goes on with the first `tokens` positions of such a block, copied. REQUIRES: as share().
+  /// Errors: out_of_budget, io_error; nothing changes then.
+  Status copy(const std::byte* block, std::int64_t tokens);
   /// Declares the first `tokens` positions complete (after a pass). REQUIRES: reserved.
   void set_length(std::int64_t tokens);
   /// Forgets positions from `tokens` on; blocks no longer needed go back.
@@ -84,7 +101,7 @@ class SequenceState {
   std::byte* v(std::int64_t block, std::int64_t layer, std::int64_t kv_head) const;
   std::int64_t blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
   /// Where block i lies, for executors that keep tables of blocks.
-  const std::byte* block(std::int64_t i) const { return blocks_[static_cast<std::size_t>(i)]; }
+  std::byte* block(std::int64_t i) const { return blocks_[static_cast<std::size_t>(i)]; }
 
   /// The whole state as bytes with shape, length and a checksum; restore refuses (corrupt) what is not its own or
   /// was damaged, and leaves the sequence as it was.
@@ -92,6 +109,8 @@ class SequenceState {
   Status restore(const std::vector<std::byte>& bytes);
 
  private:
+  Status own_last_block();
+
   std::shared_ptr<BlockPool> pool_;
   std::vector<std::byte*> blocks_;
   std::int64_t length_ = 0;

@@ -85,12 +85,13 @@ Expected<std::vector<std::byte>> SequenceState::snapshot() const {
 
 Status SequenceState::restore(const std::vector<std::byte>& bytes) {
   MR_ASSIGN_OR_RETURN(const Header header, checked_header(bytes, shape()));
-  MR_RETURN_IF_ERROR(reserve(header.length));
+  SequenceState restored(pool_);  // blocks of its own: the present ones may be shared
+  MR_RETURN_IF_ERROR(restored.reserve(header.length));
   const std::size_t block_bytes = static_cast<std::size_t>(shape().block_bytes());
   for (std::size_t i = 0; i < static_cast<std::size_t>(blocks_for(header.length)); ++i)
-    MR_RETURN_IF_ERROR(pool_->write(blocks_[i], bytes.data() + sizeof(Header) + i * block_bytes));
-  length_ = header.length;
-  truncate(length_);
+    MR_RETURN_IF_ERROR(pool_->write(restored.blocks_[i], bytes.data() + sizeof(Header) + i * block_bytes));
+  restored.length_ = header.length;
+  *this = std::move(restored);
   return {};
 }
 

@@ -1,0 +1,65 @@
+// Beginnings that sequences have in common, computed once: a tree of whole KV blocks by the tokens they stand for. A
+// new sequence goes on from the longest beginning the tree holds: whole blocks are shared, a block that agrees in part
+// is copied. The tree lets go of the leaf used longest ago when the pool has no room.
+// The KV of a position depends on the tokens up to it alone (the numerics contract), so shared blocks give the same
+// bits as computed ones.
+// Thread-safety: one thread, the one that runs the passes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <unordered_map>
+
+#include "kv/sequence.h"
+
+namespace millrace::kv {
+
+using Token = std::int32_t;
+
+class PrefixCache {
+ public:
+  /// Becomes the pool's reclaimer.
+  explicit PrefixCache(std::shared_ptr<BlockPool> pool);
+  ~PrefixCache();
+  PrefixCache(const PrefixCache&) = delete;
+  PrefixCache& operator=(const PrefixCache&) = delete;
+
+  /// Lets `state`, which holds the first tokens of `tokens`, go on as far as the tree agrees with them, at most to
+  /// `limit` positions. Returns how many positions it gained.
+  std::int64_t extend(SequenceState& state, std::span<const Token> tokens, std::int64_t limit);
+
+  /// Enters the whole blocks of `state`, which stands for `tokens` (at least length() of them).
+  void enter(const SequenceState& state, std::span<const Token> tokens);
+
+  /// Lets go of one block that only the tree uses, the one used longest ago whose successors are gone; false: none.
+  bool let_go();
+  void clear();  // of all blocks that only the tree uses
+
+  std::int64_t blocks() const { return blocks_; }         // held by the tree
+  std::int64_t shared_tokens() const { return shared_; }  // positions that extend() gave, ever
+
+ private:
+  struct Node {
+    Node* parent = nullptr;
+    std::array<Token, kBlockTokens> tokens{};
+    std::byte* block = nullptr;
+    std::uint64_t tick = 0;                                                  // of the last use
+    std::unordered_multimap<std::uint64_t, std::unique_ptr<Node>> children;  // by hash of their tokens
+  };
+  using Tokens = std::span<const Token>;
+
+  Node* child(Node& node, Tokens block);
+  Node* find(Tokens whole_blocks);
+  void oldest_leaf(Node& node, Node*& oldest) const;
+  void remove(Node& node);
+
+  std::shared_ptr<BlockPool> pool_;
+  Node root_;
+  std::uint64_t tick_ = 0;
+  std::int64_t blocks_ = 0, shared_ = 0;
+};
+
+}  // namespace millrace::kv
