@@ -76,7 +76,8 @@ int fail(const Status& status) {
 }
 
 void add_model_flags(CLI::App& command, ModelFlags& flags) {
-  command.add_option("model,-m,--model", flags.model, "A GGUF file (any part of a split one)")->required();
+  command.add_option("model,-m,--model", flags.model, "A model by name, or a GGUF file (any part of a split one)")
+      ->required();
   command.add_option("--device", flags.device, "Who computes: auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--vram", flags.vram, "Cap on all GPU memory, for example 8G (default: what is free)");
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
@@ -100,9 +101,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--inject-fault", flags.faults, "For developers: eio@N, short@N, stall:MS@N")->group("");
 }
 
-Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program) {
+Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,
+                                               store::Manifest* defaults) {
   engine::EngineOptions options;
-  options.model_path = flags.model;
+  MR_ASSIGN_OR_RETURN(store::Resolved resolved, store::Store().resolve(flags.model));
+  options.model_path = resolved.path;
   options.bare_resident_bytes = program.bare_resident_bytes;
   if (!flags.ram.empty()) {
     auto bytes = parse_bytes(flags.ram);
@@ -118,6 +121,10 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
     options.tile_bytes = *bytes;
   }
   options.context_tokens = flags.context;
+  const auto& known = resolved.manifest.parameters;
+  if (flags.context == 0 && known.contains("num_ctx") && known["num_ctx"].is_number_integer())
+    options.context_tokens = std::max<std::int64_t>(0, known["num_ctx"].get<std::int64_t>());
+  if (defaults != nullptr) *defaults = std::move(resolved.manifest);
   options.cuda_graphs = !flags.no_graphs;
   options.cuda_fuse = !flags.no_fuse;
   options.batch_tokens = flags.batch;
@@ -152,7 +159,7 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   }
   if (!flags.rates.empty()) {
     MR_ASSIGN_OR_RETURN(options.rates, read_rates(flags.rates));
-  } else if (auto known = residency::load_rates(flags.model); known.ok()) {
+  } else if (auto known = residency::load_rates(options.model_path); known.ok()) {
     options.rates = *known;
   }
   return options;
@@ -193,6 +200,29 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   command.add_option("-n,--max-tokens", flags.max_tokens, "Tokens in an answer at most; -1: to the end of the context")
       ->capture_default_str();
   command.add_option("--stop", flags.stop, "A text that ends the answer (may be repeated)");
+}
+
+void apply_defaults(const CLI::App& command, const store::Manifest& defaults, SamplingFlags& flags) {
+  const auto set = [&](const char* flag, const char* name, auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    const auto found = defaults.parameters.find(name);
+    if (found != defaults.parameters.end() && found->is_number() && command.count(flag) == 0)
+      value = found->get<Value>();
+  };
+  set("--temp", "temperature", flags.temperature);
+  set("--top-k", "top_k", flags.top_k);
+  set("--top-p", "top_p", flags.top_p);
+  set("--min-p", "min_p", flags.min_p);
+  set("--repeat-penalty", "repeat_penalty", flags.repeat_penalty);
+  set("--presence-penalty", "presence_penalty", flags.presence_penalty);
+  set("--frequency-penalty", "frequency_penalty", flags.frequency_penalty);
+  set("--repeat-last-n", "repeat_last_n", flags.repeat_last_n);
+  set("--seed", "seed", flags.seed);
+  set("--max-tokens", "num_predict", flags.max_tokens);
+  const auto stop = defaults.parameters.find("stop");
+  if (stop == defaults.parameters.end() || !stop->is_array() || command.count("--stop") > 0) return;
+  for (const auto& text : *stop)
+    if (text.is_string()) flags.stop.push_back(text.get<std::string>());
 }
 
 engine::SamplerOptions sampler_options(const SamplingFlags& flags) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "app/store/store.h"
 #include "base/status.h"
 #include "engine/engine.h"
 
@@ -38,8 +39,10 @@ struct ModelFlags {
   bool no_graphs = false, no_fuse = false;
 };
 void add_model_flags(CLI::App& command, ModelFlags& flags);
+/// `defaults` (may be null) gets what the store knows of a model given by name, else an empty manifest.
 /// Errors: invalid_argument naming the flag; not_found for the model or rates file.
-Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program);
+Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,
+                                               store::Manifest* defaults = nullptr);
 
 /// Engine::create with a bar while weights load, which Ctrl-C stops.
 Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const Program& program);
@@ -52,11 +55,14 @@ struct SamplingFlags {
   std::vector<std::string> stop;
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
+/// What a model's manifest sets, where the command line did not: REQUIRES add_sampling_flags(command, flags).
+void apply_defaults(const CLI::App& command, const store::Manifest& defaults, SamplingFlags& flags);
 /// Draws a seed where none was given.
 engine::SamplerOptions sampler_options(const SamplingFlags& flags);
 
 /// Each verb adds itself; its callback leaves the exit code in `exit_code`.
 void add_run(CLI::App& app, const Program& program, int& exit_code);
+void add_models(CLI::App& app, const Program& program, int& exit_code);  // pull, list, show, rm, cp, create
 void add_plan(CLI::App& app, const Program& program, int& exit_code);
 void add_calibrate(CLI::App& app, const Program& program, int& exit_code);
 void add_doctor(CLI::App& app, const Program& program, int& exit_code);

@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
 
   int exit_code = 0;
   cli::add_run(app, program, exit_code);
+  cli::add_models(app, program, exit_code);
   cli::add_plan(app, program, exit_code);
   cli::add_calibrate(app, program, exit_code);
   cli::add_doctor(app, program, exit_code);
@@ -64,6 +65,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   make_heap_small();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow shows as a failed write, too
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away shows as a failed write, not as a death
   try {
     return run(argc, argv);

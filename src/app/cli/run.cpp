@@ -44,9 +44,12 @@ int answer_all(engine::Engine& engine, const RunFlags& flags, Chat& chat, const 
   return code;
 }
 
-int execute(const RunFlags& flags, const Program& program) {
-  auto options = engine_options(flags.model, program);
+int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
+  store::Manifest defaults;
+  auto options = engine_options(flags.model, program, &defaults);
   if (!options.ok()) return fail(options.status());
+  apply_defaults(command, defaults, flags.sampling);
+  if (flags.system.empty()) flags.system = defaults.system;
   std::vector<std::string> prompts = flags.prompts;
   if (!flags.positional.empty()) prompts.insert(prompts.begin(), flags.positional);
   const bool piped = prompts.empty() && isatty(STDIN_FILENO) == 0;
@@ -89,7 +92,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights will live before the first token");
   command->add_flag("--stats", flags->stats, "Print speed and bytes moved per tier afterwards");
   add_sampling_flags(*command, flags->sampling);
-  command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
+  command->callback([command, flags, &program, &exit_code] { exit_code = execute(*command, *flags, program); });
 }
 
 }  // namespace millrace::cli

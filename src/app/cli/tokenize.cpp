@@ -49,7 +49,8 @@ Status convert(const text::Tokenizer& tokenizer, const TokenizeFlags& flags, con
 }
 
 Status execute(const TokenizeFlags& flags) {
-  MR_ASSIGN_OR_RETURN(auto model, modelfile::Model::open(flags.model));
+  MR_ASSIGN_OR_RETURN(const store::Resolved resolved, store::Store().resolve(flags.model));
+  MR_ASSIGN_OR_RETURN(auto model, modelfile::Model::open(resolved.path));
   MR_ASSIGN_OR_RETURN(auto tokenizer, text::Tokenizer::from_model(model));
   for (const auto& text : flags.texts) MR_RETURN_IF_ERROR(convert(*tokenizer, flags, text));
   if (!flags.texts.empty()) return {};
@@ -64,7 +65,7 @@ Status execute(const TokenizeFlags& flags) {
 void add_tokenize(CLI::App& app, const Program&, int& exit_code) {
   auto flags = std::make_shared<TokenizeFlags>();
   auto* command = app.add_subcommand("tokenize", "Text to token ids, one line a text; --ids turns them back");
-  command->add_option("model,-m,--model", flags->model, "A GGUF file")->required();
+  command->add_option("model,-m,--model", flags->model, "A model by name, or a GGUF file")->required();
   command->add_option("text", flags->texts, "Texts (default: the lines of standard input)");
   command->add_flag("--ids", flags->ids, "The input is token ids; print their text");
   command->add_flag("--special", flags->specials, "Read and print special tokens such as <|im_end|>");

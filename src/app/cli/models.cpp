@@ -1,0 +1,208 @@
+// `millrace pull`, `list`, `show`, `rm`, `cp`, `create`: the models of this machine by name.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "app/cli/command.h"
+#include "app/cli/progress.h"
+#include "app/store/files.h"
+#include "app/store/pull.h"
+#include "base/bytes.h"
+#include "modelfile/inspect.h"
+
+namespace millrace::cli {
+namespace {
+
+struct PullFlags {
+  std::string name, ram, vram;
+  bool no_fit = false;
+  int connections = 4, attempts = 6, retry_ms = 500, stall_seconds = 30;
+};
+
+struct ShowFlags {
+  std::string name;
+  bool recipe = false, parameters = false, system = false, chat_template = false, license = false;
+};
+
+/// Prints each stage once; a bar while bytes come.
+class PullPrinter {
+ public:
+  explicit PullPrinter(bool quiet) : quiet_(quiet) {}
+
+  void operator()(const store::PullEvent& event) {
+    if (event.status != last_) {
+      bar_.reset();
+      if (!quiet_) fmt::print(stderr, "{}\n", event.status);
+      last_ = event.status;
+      if (event.total > 0) bar_ = std::make_unique<Progress>(event.digest.substr(7, 12), Unit::bytes, quiet_);
+    }
+    if (bar_) bar_->update(event.completed, event.total);
+  }
+
+ private:
+  const bool quiet_;
+  std::string last_;
+  std::unique_ptr<Progress> bar_;
+};
+
+int execute_pull(const PullFlags& flags, const Program& program) {
+  store::PullOptions options = store::pull_options_from_environment();
+  options.download.connections = flags.connections;
+  options.download.attempts = flags.attempts;
+  options.download.retry_ms = flags.retry_ms;
+  options.download.http.stall_seconds = flags.stall_seconds;
+  options.download.http.cancel = &interrupted();
+  PullPrinter printer(program.quiet);
+  options.on_event = [&](const store::PullEvent& event) { printer(event); };
+  if (!flags.no_fit) {
+    options.fit = [&](const std::string& path) -> Expected<std::string> {
+      ModelFlags model;
+      model.model = path;
+      model.ram = flags.ram;
+      model.vram = flags.vram;
+      MR_ASSIGN_OR_RETURN(engine::EngineOptions run, engine_options(model, program));
+      return store::describe_fit(run);
+    };
+  }
+  install_interrupt_handler();
+  store::Store store;
+  const auto pulled = store::pull(store, flags.name, options);
+  if (!pulled.ok()) return fail(pulled.status());
+  if (!program.quiet) fmt::print("{}\n", pulled->name.text());
+  return 0;
+}
+
+int execute_list(bool json) {
+  const auto models = store::Store().list();
+  if (!models.ok()) return fail(models.status());
+  if (json) {
+    nlohmann::json all = nlohmann::json::array();
+    for (const store::Manifest& model : *models)
+      all.push_back({{"name", model.name.text()},
+                     {"digest", model.digest()},
+                     {"bytes", model.bytes()},
+                     {"modified", model.modified}});
+    fmt::print("{}\n", all.dump(2));
+    return 0;
+  }
+  std::size_t width = 4;
+  for (const store::Manifest& model : *models) width = std::max(width, model.name.text().size());
+  fmt::print("{:<{}}  {:<12}  {:>8}  {}\n", "NAME", width, "ID", "SIZE", "MODIFIED");
+  for (const store::Manifest& model : *models)
+    fmt::print("{:<{}}  {:<12}  {:>8}  {}\n", model.name.text(), width, model.digest().substr(0, 12),
+               format_bytes(model.bytes()), model.modified);
+  return 0;
+}
+
+store::Recipe recipe_of(const store::Manifest& manifest, const std::string& path) {
+  return {path, manifest.parameters, manifest.system, manifest.chat_template, manifest.license, manifest.messages};
+}
+
+int execute_show(const ShowFlags& flags) {
+  const auto resolved = store::Store().resolve(flags.name);
+  if (!resolved.ok()) return fail(resolved.status());
+  const store::Manifest& manifest = resolved->manifest;
+  const bool part = flags.recipe || flags.parameters || flags.system || flags.chat_template || flags.license;
+  if (flags.recipe) std::fputs(to_text(recipe_of(manifest, resolved->path)).c_str(), stdout);
+  if (flags.parameters) {
+    for (const auto& [name, value] : manifest.parameters.items()) fmt::print("{:<20} {}\n", name, value.dump());
+  }
+  if (flags.system) fmt::print("{}\n", manifest.system);
+  if (flags.license) fmt::print("{}\n", manifest.license);
+  if (part && !flags.chat_template) return 0;
+  const auto model = modelfile::Model::open(resolved->path);
+  if (!model.ok()) return fail(model.status());
+  if (flags.chat_template) {
+    const auto own = model->get_string("tokenizer.chat_template");
+    fmt::print("{}\n", !manifest.chat_template.empty() ? manifest.chat_template : own.ok() ? *own : std::string());
+    return 0;
+  }
+  if (resolved->named) {
+    fmt::print("name      {}\nfrom      {}\ndigest    {}\nmodified  {}\nfile      {}\n", manifest.name.text(),
+               manifest.from, manifest.digest(), manifest.modified, resolved->path);
+    for (const auto& [name, value] : manifest.parameters.items()) fmt::print("parameter {} {}\n", name, value.dump());
+    if (!manifest.system.empty()) fmt::print("system    {}\n", manifest.system);
+    std::puts("");
+  }
+  std::fputs(modelfile::render_inspect(*model, {}).c_str(), stdout);
+  return 0;
+}
+
+int execute_create(const std::string& name, const std::string& path) {
+  const auto text = store::read_whole(path);
+  if (!text.ok()) return fail(text.status());
+  const auto recipe = store::parse_recipe(*text);
+  if (!recipe.ok()) return fail(recipe.status().with_context(path));
+  const std::string folder = std::filesystem::absolute(path).parent_path();
+  const auto made = store::Store().create(name, *recipe, folder);
+  if (!made.ok()) return fail(made.status());
+  fmt::print("{}\n", made->name.text());
+  return 0;
+}
+
+int done(const Status& status) { return status.ok() ? 0 : fail(status); }
+
+void add_pull(CLI::App& app, const Program& program, int& exit_code) {
+  auto flags = std::make_shared<PullFlags>();
+  auto* command = app.add_subcommand("pull", "Fetch a model: hf.co/user/repo:QUANT (HF_ENDPOINT, HF_TOKEN)");
+  command->add_option("name", flags->name, "user/repo or user/repo:QUANT")->required();
+  command->add_flag("--no-fit", flags->no_fit, "Fetch it even if this machine cannot run it");
+  command->add_option("--ram", flags->ram, "The cap on memory that it has to fit");
+  command->add_option("--vram", flags->vram, "The cap on GPU memory that it has to fit");
+  command->add_option("--connections", flags->connections, "Ranges fetched at once")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str();
+  command->add_option("--attempts", flags->attempts, "For developers: without progress")->group("");
+  command->add_option("--retry-ms", flags->retry_ms, "For developers: before the second attempt")->group("");
+  command->add_option("--stall", flags->stall_seconds, "For developers: seconds without a byte")->group("");
+  command->callback([flags, &program, &exit_code] { exit_code = execute_pull(*flags, program); });
+}
+
+void add_show(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<ShowFlags>();
+  auto* command = app.add_subcommand("show", "Show what a model is and how it runs by default");
+  command->add_option("model", flags->name, "A model by name, or a GGUF file")->required();
+  command->add_flag("--modelfile", flags->recipe, "The Modelfile that makes it");
+  command->add_flag("--parameters", flags->parameters, "Its parameters");
+  command->add_flag("--system", flags->system, "Its system message");
+  command->add_flag("--template", flags->chat_template, "Its chat template");
+  command->add_flag("--license", flags->license, "Its licence");
+  command->callback([flags, &exit_code] { exit_code = execute_show(*flags); });
+}
+
+void add_rm_cp(CLI::App& app, int& exit_code) {
+  auto names = std::make_shared<std::vector<std::string>>();
+  auto* remove = app.add_subcommand("rm", "Remove models; bytes that others use stay");
+  remove->add_option("model", *names, "Names")->required();
+  remove->callback([names, &exit_code] {
+    for (const std::string& name : *names)
+      if (exit_code == 0) exit_code = done(store::Store().remove(name));
+  });
+  auto pair = std::make_shared<std::pair<std::string, std::string>>();
+  auto* copy = app.add_subcommand("cp", "Give a model another name; its bytes are shared");
+  copy->add_option("from", pair->first, "A name")->required();
+  copy->add_option("to", pair->second, "The new name")->required();
+  copy->callback([pair, &exit_code] { exit_code = done(store::Store().copy(pair->first, pair->second)); });
+}
+
+}  // namespace
+
+void add_models(CLI::App& app, const Program& program, int& exit_code) {
+  add_pull(app, program, exit_code);
+  auto json = std::make_shared<bool>(false);
+  auto* list = app.add_subcommand("list", "Show the models that are here")->alias("ls");
+  list->add_flag("--json", *json, "Print JSON");
+  list->callback([json, &exit_code] { exit_code = execute_list(*json); });
+  add_show(app, exit_code);
+  add_rm_cp(app, exit_code);
+  auto words = std::make_shared<std::pair<std::string, std::string>>("", "Modelfile");
+  auto* create = app.add_subcommand("create", "Make a model of another one, by a Modelfile");
+  create->add_option("name", words->first, "Its name")->required();
+  create->add_option("-f,--file", words->second, "The Modelfile")->capture_default_str();
+  create->callback([words, &exit_code] { exit_code = execute_create(words->first, words->second); });
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,238 @@
+#include "app/store/download.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+
+namespace millrace::store {
+namespace {
+
+constexpr int kLongestPauseMs = 16'000;
+
+bool is_set(const std::atomic<bool>* flag) { return flag != nullptr && flag->load(std::memory_order_relaxed); }
+
+/// Whether an attempt brought enough that its failure does not count: so few bytes each time would go on for ever.
+bool helped(std::uint64_t got, std::uint64_t asked) { return got > 0 && got >= std::min(asked / 8, 64 * kKiB); }
+
+/// Counts attempts and pauses between them.
+class Patience {
+ public:
+  Patience(const DownloadOptions& options, const std::atomic<bool>* stop) : options_(options), stop_(stop) {}
+
+  /// After a failure; false: there is no point in trying again (too often, or stopped).
+  bool wait(const Reply& reply, bool helped) {
+    failures_ = helped ? 1 : failures_ + 1;
+    if (failures_ >= options_.attempts) return false;
+    const int doubled = options_.retry_ms << std::min(failures_ - 1, 10);
+    const int pause = std::max(std::min(doubled, kLongestPauseMs), reply.retry_after_seconds * 1000);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(pause);
+    while (std::chrono::steady_clock::now() < until) {
+      if (is_set(stop_)) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(std::min(pause, 20)));
+    }
+    return !is_set(stop_);
+  }
+
+ private:
+  const DownloadOptions& options_;
+  const std::atomic<bool>* stop_;
+  int failures_ = 0;
+};
+
+class Download {
+ public:
+  Download(const std::string& url, PartFile& part, const DownloadOptions& options)
+      : url_(url), part_(part), options_(options) {
+    http_ = options.http;
+    http_.cancel = &stop_;
+  }
+
+  Status run(std::size_t chunks, const std::function<void(std::uint64_t)>& on_bytes) {
+    for (std::size_t chunk = 0; chunk < std::min(chunks, part_.chunks()); ++chunk)
+      if (!part_.done(chunk)) queue_.push_back(chunk);
+    if (queue_.empty()) return {};
+    const std::size_t workers = std::min<std::size_t>(queue_.size(), std::max(1, options_.connections));
+    in_flight_ = std::vector<std::atomic<std::uint64_t>>(workers);
+    running_ = workers;
+    std::vector<std::thread> threads;
+    for (std::size_t worker = 0; worker < workers; ++worker) threads.emplace_back([this, worker] { work(worker); });
+    watch(on_bytes);
+    for (std::thread& thread : threads) thread.join();
+    if (is_set(options_.http.cancel)) return error(Code::cancelled, "stopped; pull again to go on where it stopped");
+    return failure_;
+  }
+
+ private:
+  /// Reports, and passes the caller's wish to stop on, until all workers have ended.
+  void watch(const std::function<void(std::uint64_t)>& on_bytes) {
+    std::unique_lock lock(mutex_);
+    while (running_ > 0) {
+      ended_.wait_for(lock, std::chrono::milliseconds(100));
+      if (is_set(options_.http.cancel)) stop_ = true;
+      std::uint64_t bytes = part_.done_bytes();
+      for (const auto& more : in_flight_) bytes += more.load(std::memory_order_relaxed);
+      lock.unlock();
+      if (on_bytes) on_bytes(std::min(bytes, part_.bytes()));
+      lock.lock();
+    }
+  }
+
+  void work(std::size_t worker) {
+    Connection connection(http_);
+    Status status;
+    while (status.ok() && !stop_) {
+      std::size_t chunk = 0;
+      {
+        const std::lock_guard lock(mutex_);
+        if (queue_.empty() || no_ranges_) break;
+        chunk = queue_.front();
+        queue_.pop_front();
+      }
+      status = fetch_chunk(connection, chunk, in_flight_[worker]);
+    }
+    // One of them, the first to learn of it, does the whole job where the server knows no ranges.
+    if (status.code() == Code::unsupported)
+      status = become_single() ? fetch_whole(connection, in_flight_[worker]) : Status();
+    const std::lock_guard lock(mutex_);
+    if (!status.ok() && status.code() != Code::cancelled && failure_.ok()) {
+      failure_ = status;
+      stop_ = true;
+    }
+    --running_;
+    ended_.notify_all();
+  }
+
+  bool become_single() {
+    const std::lock_guard lock(mutex_);
+    if (no_ranges_) return false;
+    no_ranges_ = true;
+    log::info("{}: the server ignores ranges; reading the file in one piece", url_);
+    return true;
+  }
+
+  /// The length the server has for the file must be the one its list told.
+  Status check_length(std::uint64_t bytes) const {
+    if (bytes == part_.bytes()) return {};
+    return error(Code::corrupt, "{}: the server sends a file of {} bytes, its list says {}; try again later", url_,
+                 bytes, part_.bytes());
+  }
+
+  Status fetch_chunk(Connection& connection, std::size_t chunk, std::atomic<std::uint64_t>& in_flight) {
+    const std::uint64_t begin = part_.chunk_begin(chunk), end = part_.chunk_end(chunk);
+    std::uint64_t position = begin;
+    Patience patience(options_, &stop_);
+    Connection::Sink sink;
+    sink.begin = [&](const Reply& head) -> Status {
+      const bool whole_file = head.code == 200 && position == 0 && end == part_.bytes();
+      if (whole_file) return head.length ? check_length(*head.length) : Status();
+      if (head.code != 206 || !head.range) return error(Code::unsupported, "no ranges");
+      MR_RETURN_IF_ERROR(check_length(head.range->total));
+      if (head.range->first == position) return {};
+      return error(Code::corrupt, "{}: the server sends another range than the one asked for; try again later", url_);
+    };
+    sink.add = [&](std::span<const std::byte> bytes) -> Status {
+      if (bytes.size() > end - position)
+        return error(Code::corrupt, "{}: the server sends more than was asked for; try again later", url_);
+      MR_RETURN_IF_ERROR(part_.write(position, bytes));
+      position += bytes.size();
+      in_flight = position - begin;
+      return {};
+    };
+    while (position < end) {
+      const std::uint64_t before = position;
+      const Reply reply = connection.get_range(url_, before, end - before, sink);
+      if (position == end) break;
+      if (!reply.ok() && !reply.retriable) return reply.status(url_);
+      if (patience.wait(reply, helped(position - before, end - before))) continue;
+      return reply.ok() ? error(Code::io_error, "{}: the server sends too little; try again later", url_)
+                        : reply.status(url_);
+    }
+    Status status = part_.mark_done(chunk);
+    in_flight = 0;
+    return status;
+  }
+
+  /// The whole file from its beginning, as often as it takes; chunks that are there are read past.
+  Status fetch_whole(Connection& connection, std::atomic<std::uint64_t>& in_flight) {
+    Patience patience(options_, &stop_);
+    std::uint64_t position = 0;
+    Connection::Sink sink;
+    sink.begin = [&](const Reply& head) { return head.length ? check_length(*head.length) : Status(); };
+    sink.add = [&](std::span<const std::byte> bytes) { return add_in_order(bytes, position, in_flight); };
+    while (!part_.complete()) {
+      const std::uint64_t before = part_.done_bytes();
+      position = 0;
+      const Reply reply = connection.get_range(url_, 0, part_.bytes(), sink);
+      if (part_.complete()) break;
+      if (!reply.ok() && !reply.retriable) return reply.status(url_);
+      if (patience.wait(reply, part_.done_bytes() > before)) continue;
+      return reply.ok() ? error(Code::io_error, "{}: the server sends too little; try again later", url_)
+                        : reply.status(url_);
+    }
+    return {};
+  }
+
+  Status add_in_order(std::span<const std::byte> bytes, std::uint64_t& position,
+                      std::atomic<std::uint64_t>& in_flight) {
+    if (bytes.size() > part_.bytes() - position)
+      return error(Code::corrupt, "{}: the server sends more than its list says; try again later", url_);
+    while (!bytes.empty()) {
+      const std::size_t chunk = part_.chunk_of(position);
+      const std::uint64_t end = part_.chunk_end(chunk);
+      const auto piece = bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), end - position)));
+      if (!part_.done(chunk)) {
+        MR_RETURN_IF_ERROR(part_.write(position, piece));
+        in_flight = position + piece.size() - part_.chunk_begin(chunk);
+      }
+      position += piece.size();
+      bytes = bytes.subspan(piece.size());
+      if (position == end && !part_.done(chunk)) {
+        MR_RETURN_IF_ERROR(part_.mark_done(chunk));
+        in_flight = 0;
+      }
+    }
+    return {};
+  }
+
+  const std::string& url_;
+  PartFile& part_;
+  const DownloadOptions& options_;
+  HttpOptions http_;
+  std::atomic<bool> stop_{false};
+  std::vector<std::atomic<std::uint64_t>> in_flight_;  // by worker: bytes of its chunk so far
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::deque<std::size_t> queue_;  // GUARDED_BY mutex_, as are those below
+  std::size_t running_ = 0;
+  bool no_ranges_ = false;
+  Status failure_;
+};
+
+}  // namespace
+
+Status download(const std::string& url, PartFile& part, std::size_t chunks, const DownloadOptions& options,
+                const std::function<void(std::uint64_t)>& on_bytes) {
+  return Download(url, part, options).run(chunks, on_bytes);
+}
+
+Expected<Reply> get_patiently(const std::string& url, std::uint64_t max_bytes, const DownloadOptions& options) {
+  Connection connection(options.http);
+  Patience patience(options, options.http.cancel);
+  while (true) {
+    Reply reply = connection.get(url, max_bytes);
+    if (reply.ok()) return reply;
+    if (!reply.retriable || !patience.wait(reply, false)) {
+      if (is_set(options.http.cancel)) return error(Code::cancelled, "stopped");
+      return reply.status(url);
+    }
+  }
+}
+
+}  // namespace millrace::store

@@ -1,0 +1,47 @@
+// What the store asks of a file system: folders, whole writes that survive a crash, a lock between processes.
+// Thread-safety: pure functions; a FolderLock belongs to one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "storage/file_set.h"
+
+namespace millrace::store {
+
+/// Creates a folder and those above it. Errors: io_error.
+Status make_folders(const std::string& path);
+
+/// Replaces a file in one step: other processes see the old text or the new one, also after a crash. Errors: io_error.
+Status write_whole(const std::string& path, std::string_view text);
+
+/// Errors: not_found, io_error.
+Expected<std::string> read_whole(const std::string& path);
+
+/// Makes the names in a folder last. Errors: io_error.
+Status sync_folder(const std::string& path);
+
+/// Renames a file that is already synced, and makes the new name last. Errors: io_error.
+Status move_file(const std::string& from, const std::string& to);
+
+/// Bytes that a write below `path` may still take. Errors: io_error.
+Expected<std::uint64_t> free_bytes(const std::string& path);
+
+/// Held until destroyed, or until the process ends.
+class FolderLock {
+ public:
+  /// Locks FOLDER/.lock, waiting for it if `wait`. Errors: io_error, also when someone else holds it and `wait` is
+  /// false.
+  static Expected<FolderLock> take(const std::string& folder, bool wait);
+
+ private:
+  explicit FolderLock(storage::ScopedFd fd) : fd_(std::move(fd)) {}
+  storage::ScopedFd fd_;
+};
+
+/// The last error of the system in words, with the path and what to do. "full disk" is told as such.
+Status system_error(const std::string& path, std::string_view doing);
+
+}  // namespace millrace::store

@@ -1,0 +1,44 @@
+// What a Hugging Face-compatible hub offers: the GGUF files of a repository, grouped into variants.
+// Source: the hub's HTTP API (GET /api/models/REPO/tree/REVISION). Thread-safety: pure functions, but for list_files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/store/download.h"
+#include "app/store/name.h"
+#include "base/status.h"
+
+namespace millrace::store {
+
+struct HubFile {
+  std::string path;  // in the repository
+  std::uint64_t bytes = 0;
+  std::string sha256;  // empty: the hub tells none
+};
+
+/// One model of a repository: a file, or all the splits of one, in order.
+struct Variant {
+  std::string quant;  // "Q4_K_M" as the file's name says it; empty: it says none
+  std::vector<HubFile> files;
+  std::string stem;  // the file's name without .gguf and split
+  std::uint64_t bytes() const;
+};
+
+/// The files of one page of the list. Errors: corrupt.
+Expected<std::vector<HubFile>> parse_tree(std::string_view json);
+
+/// GGUF models among the files; projectors and importance matrices are none. Splits with a hole are left out.
+std::vector<Variant> variants_of(const std::vector<HubFile>& files);
+
+/// The variant that the tag names (a quantization, or a file's name), or the usual choice where it names none.
+/// Errors: not_found, invalid_argument (several); both list what there is.
+Expected<Variant> choose_variant(const std::vector<Variant>& variants, const Name& name);
+
+/// All pages. Errors: those of get_patiently; corrupt.
+Expected<std::vector<HubFile>> list_files(const std::string& endpoint, const std::string& repository,
+                                          const std::string& revision, const DownloadOptions& options);
+
+}  // namespace millrace::store

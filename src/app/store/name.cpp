@@ -1,0 +1,52 @@
+#include "app/store/name.h"
+
+#include <algorithm>
+
+namespace millrace::store {
+namespace {
+
+bool is_letter_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+}  // namespace
+
+bool is_safe_part(std::string_view part) {
+  if (part.empty() || part.size() > 128 || part.front() == '.' || part.front() == '-') return false;
+  return std::all_of(part.begin(), part.end(),
+                     [](char c) { return is_letter_or_digit(c) || c == '.' || c == '_' || c == '-'; });
+}
+
+bool same_word(std::string_view a, std::string_view b) {
+  return a.size() == b.size() &&
+         std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
+}
+
+std::string Name::text() const { return (user.empty() ? repo : repository()) + ":" + tag; }
+
+Expected<Name> parse_name(std::string_view text) {
+  const std::string_view whole = text;
+  for (const std::string_view scheme : {"https://", "http://"})
+    if (text.starts_with(scheme)) text.remove_prefix(scheme.size());
+  for (const std::string_view hub : {"hf.co/", "huggingface.co/"})
+    if (text.starts_with(hub)) text.remove_prefix(hub.size());
+  Name name;
+  if (const auto colon = text.rfind(':'); colon != std::string_view::npos) {
+    name.tag = text.substr(colon + 1);
+    name.tag_given = true;
+    text = text.substr(0, colon);
+  }
+  if (const auto slash = text.find('/'); slash != std::string_view::npos) {
+    name.user = text.substr(0, slash);
+    text = text.substr(slash + 1);
+  }
+  name.repo = text;
+  const bool user_ok = name.user.empty() ? whole.find('/') == std::string_view::npos || text.data() == whole.data()
+                                         : is_safe_part(name.user);
+  if (!user_ok || !is_safe_part(name.repo) || !is_safe_part(name.tag))
+    return error(Code::invalid_argument, "'{}' is no model name; write user/repo:QUANT or name:tag",
+                 whole.substr(0, 200));
+  return name;
+}
+
+}  // namespace millrace::store

@@ -1,0 +1,228 @@
+#include "app/store/pull.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "app/store/digest.h"
+#include "app/store/files.h"
+#include "app/store/hub.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "modelfile/escape.h"
+#include "modelfile/gguf.h"
+
+namespace millrace::store {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint64_t kDiskReserve = 64 * kMiB;       // left free
+constexpr std::uint64_t kMostHeaderBytes = 256 * kMiB;  // of a GGUF file: metadata and tensor table
+
+std::string file_name_of(const HubFile& file) { return file.path.substr(file.path.rfind('/') + 1); }
+
+/// One model on its way.
+class Pull {
+ public:
+  Pull(Store& store, Name name, const PullOptions& options)
+      : store_(store), name_(std::move(name)), options_(options) {}
+
+  Expected<Manifest> run() {
+    say("pulling manifest");
+    MR_ASSIGN_OR_RETURN(const std::vector<HubFile> listed,
+                        list_files(options_.endpoint, name_.repository(), options_.revision, options_.download));
+    MR_ASSIGN_OR_RETURN(variant_, choose_variant(variants_of(listed), name_));
+    MR_RETURN_IF_ERROR(name_model());
+    folder_ = store_.partial_path(name_);
+    MR_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_, false));
+    MR_RETURN_IF_ERROR(open_parts());
+    MR_RETURN_IF_ERROR(check_disk());
+    MR_RETURN_IF_ERROR(fetch_headers());
+    MR_RETURN_IF_ERROR(check_fit());
+    for (File& file : files_) MR_RETURN_IF_ERROR(fetch(file));
+    for (File& file : files_) MR_RETURN_IF_ERROR(verify(file));
+    say("writing manifest");
+    MR_ASSIGN_OR_RETURN(Manifest manifest, publish());
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+    say("success");
+    return manifest;
+  }
+
+ private:
+  struct File {
+    HubFile hub;
+    std::string name;  // "model-00001-of-00002.gguf"
+    std::string url;
+    std::unique_ptr<PartFile> part;  // nullptr: the blob is there
+  };
+
+  void say(const std::string& status) const {
+    if (options_.on_event) options_.on_event({status, "", 0, 0});
+  }
+  void say(const std::string& status, const File& file, std::uint64_t completed) const {
+    if (options_.on_event) options_.on_event({status, "sha256:" + file.hub.sha256, file.hub.bytes, completed});
+  }
+
+  /// The tag is the variant's, whatever was asked for.
+  Status name_model() {
+    const bool asked_by_file =
+        name_.tag_given && !same_word(name_.tag, "latest") && !same_word(name_.tag, variant_.quant);
+    const std::string tag = asked_by_file ? variant_.stem : variant_.quant;
+    name_.tag = is_safe_part(tag) ? tag : "latest";
+    for (const HubFile& hub : variant_.files) {
+      const std::string name = file_name_of(hub);
+      if (!is_safe_file_name(name))
+        return error(Code::unsupported, "{}: the store keeps no file of such a name", modelfile::escape(name));
+    }
+    return {};
+  }
+
+  Status open_parts() {
+    MR_RETURN_IF_ERROR(make_folders(store_.root() + "/blobs"));
+    for (const HubFile& hub : variant_.files) {
+      File file;
+      file.hub = hub;
+      file.name = file_name_of(hub);
+      file.url = fmt::format("{}/{}/resolve/{}/{}", options_.endpoint, escape_path(name_.repository()),
+                             escape_path(options_.revision), escape_path(hub.path));
+      const std::string path = folder_ + "/" + file.name, blob = store_.blob_path(hub.sha256);
+      std::error_code failure;
+      const bool have = !hub.sha256.empty() && fs::file_size(blob, failure) == hub.bytes && !failure;
+      if (have || fs::is_symlink(path, failure)) fs::remove(path, failure);
+      if (have) {
+        fs::create_symlink(blob, path, failure);  // for the plan, which wants all splits side by side
+      } else {
+        MR_ASSIGN_OR_RETURN(file.part, PartFile::open(path, hub.bytes, hub.sha256.empty() ? "-" : hub.sha256));
+      }
+      files_.push_back(std::move(file));
+    }
+    return {};
+  }
+
+  Status check_disk() const {
+    std::uint64_t needed = 0;
+    for (const File& file : files_)
+      if (file.part) needed += file.hub.bytes - file.part->done_bytes();
+    MR_ASSIGN_OR_RETURN(const std::uint64_t free, free_bytes(store_.root()));
+    if (needed == 0 || needed + kDiskReserve <= free) return {};
+    return error(Code::out_of_budget,
+                 "{} needs {} more on the disk, {} are free in {}; make room, or set MILLRACE_MODELS to another disk",
+                 name_.text(), format_bytes(needed), format_bytes(free), store_.root());
+  }
+
+  Status fetch_chunks(File& file, std::size_t chunks) const {
+    const std::string status = "pulling " + (file.hub.sha256.empty() ? file.name : file.hub.sha256.substr(0, 12));
+    say(status, file, file.part->done_bytes());
+    MR_RETURN_IF_ERROR(download(file.url, *file.part, chunks, options_.download,
+                                [&](std::uint64_t completed) { say(status, file, completed); }));
+    say(status, file, file.part->done_bytes());
+    return {};
+  }
+
+  /// Every file's first chunk, and of the first file as many as its header takes.
+  Status fetch_headers() {
+    for (File& file : files_)
+      if (file.part) MR_RETURN_IF_ERROR(fetch_chunks(file, 1));
+    modelfile::OpenOptions no_words;
+    no_words.skip_vocabulary = true;
+    const std::string path = folder_ + "/" + files_.front().name;
+    for (std::size_t chunks = 2;; chunks *= 2) {
+      const auto model = modelfile::Model::open(path, no_words);
+      if (model.ok()) return {};
+      PartFile* const part = files_.front().part.get();
+      if (part == nullptr || part->complete() || part->chunk_begin(chunks / 2) >= kMostHeaderBytes) {
+        if (part != nullptr && model.status().code() == Code::corrupt) part->discard();
+        return model.status();
+      }
+      MR_RETURN_IF_ERROR(fetch_chunks(files_.front(), chunks));
+    }
+  }
+
+  Status check_fit() const {
+    if (!options_.fit) return {};
+    auto fits = options_.fit(folder_ + "/" + files_.front().name);
+    if (!fits.ok()) {
+      std::error_code ignored;
+      if (fits.status().code() != Code::cancelled) fs::remove_all(folder_, ignored);
+      return fits.status().with_context(
+          fmt::format("{} ({}) would not run here", name_.text(), format_bytes(variant_.bytes())));
+    }
+    say(*fits);
+    return {};
+  }
+
+  Status fetch(File& file) const { return file.part ? fetch_chunks(file, SIZE_MAX) : Status(); }
+
+  Status verify(File& file) {
+    if (!file.part) return {};
+    say("verifying sha256 digest");
+    MR_ASSIGN_OR_RETURN(const std::string found, sha256_of_file(file.part->path(), {}, options_.download.http.cancel));
+    if (file.hub.sha256.empty()) {
+      log::warn("{}: the hub tells no hash of this file; its bytes could not be checked", file.name);
+      file.hub.sha256 = found;
+    }
+    if (found != file.hub.sha256) {
+      file.part->discard();
+      return error(Code::corrupt,
+                   "{}: its SHA-256 is {}..., the hub promised {}...; the download was removed, pull again", file.name,
+                   found.substr(0, 12), file.hub.sha256.substr(0, 12));
+    }
+    return file.part->move_to(store_.blob_path(found));
+  }
+
+  Expected<Manifest> publish() {
+    Manifest manifest;
+    manifest.name = name_;
+    manifest.from = "hf.co/" + name_.text();
+    manifest.modified = now_rfc3339();
+    for (const File& file : files_) manifest.files.push_back({file.name, file.hub.bytes, file.hub.sha256, ""});
+    MR_RETURN_IF_ERROR(store_.publish(manifest));
+    return manifest;
+  }
+
+  Store& store_;
+  Name name_;
+  const PullOptions& options_;
+  Variant variant_;
+  std::string folder_;
+  std::vector<File> files_;
+};
+
+std::string without_slash(std::string url) {
+  while (!url.empty() && url.back() == '/') url.pop_back();
+  return url;
+}
+
+}  // namespace
+
+PullOptions pull_options_from_environment() {
+  PullOptions options;
+  if (const char* endpoint = std::getenv("HF_ENDPOINT"); endpoint != nullptr && *endpoint != '\0')
+    options.endpoint = without_slash(endpoint);
+  if (const char* token = std::getenv("HF_TOKEN"); token != nullptr) options.download.http.token = token;
+  return options;
+}
+
+Expected<std::string> describe_fit(const engine::EngineOptions& options) {
+  MR_ASSIGN_OR_RETURN(const engine::Planned planned, engine::plan_only(options));
+  std::string places;
+  for (const auto& row : planned.plan.rows)
+    places += fmt::format("{}{} {} in {}", places.empty() ? "" : ", ", format_bytes(row.bytes), row.what, row.tier);
+  const double speed = planned.plan.predicted_decode_tokens_per_second;
+  return fmt::format("fits: {}{}", places,
+                     speed > 0 ? fmt::format("; about {:.1f} tok/s", speed)
+                               : std::string("; 'millrace calibrate' lets it predict the speed"));
+}
+
+Expected<Manifest> pull(Store& store, const std::string& text, const PullOptions& options) {
+  MR_ASSIGN_OR_RETURN(Name name, parse_name(text));
+  if (name.user.empty()) return error(Code::not_found, "'{}' names no repository; write hf.co/user/repo:QUANT", text);
+  return Pull(store, std::move(name), options).run();
+}
+
+}  // namespace millrace::store

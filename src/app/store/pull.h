@@ -1,0 +1,46 @@
+// Brings a model from a Hugging Face-compatible hub into the store: the list, the fit, the bytes, their hashes, and at
+// last the manifest. A pull that ends in any way goes on where it was when it is asked for again.
+// Thread-safety: pull() may run in several threads and processes; two pulls of one model do not work at once.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "app/store/download.h"
+#include "app/store/store.h"
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace millrace::store {
+
+/// In Ollama's words: "pulling manifest", "pulling 0123456789ab" (with digest, total, completed), "verifying sha256
+/// digest", "writing manifest", "success"; beside them "fits: ..." with what the plan says of this machine.
+struct PullEvent {
+  std::string status;
+  std::string digest;                      // "sha256:..."; empty: none
+  std::uint64_t total = 0, completed = 0;  // bytes of that file; 0: none
+};
+
+struct PullOptions {
+  std::string endpoint = "https://huggingface.co";
+  std::string revision = "main";
+  DownloadOptions download;
+  std::function<void(const PullEvent&)> on_event;  // called in the pulling thread
+  /// Asked with a file whose header alone is there, before the rest is fetched: one line that says how the model fits,
+  /// or the error that says why it does not. Empty: not asked.
+  std::function<Expected<std::string>(const std::string& gguf_path)> fit;
+};
+
+/// HF_ENDPOINT and HF_TOKEN.
+PullOptions pull_options_from_environment();
+
+/// How a model would run with these options, by engine::plan_only: "fits: ...". Errors: those of Engine::create.
+Expected<std::string> describe_fit(const engine::EngineOptions& options);
+
+/// `name`: user/repo or user/repo:QUANT, hf.co/ before it or not. Errors: invalid_argument, not_found, cancelled,
+/// io_error, corrupt (wrong hash or length, no GGUF file), out_of_budget (the disk or this machine is too small).
+Expected<Manifest> pull(Store& store, const std::string& name, const PullOptions& options);
+
+}  // namespace millrace::store

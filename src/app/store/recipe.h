@@ -1,0 +1,34 @@
+// A Modelfile: FROM, PARAMETER, SYSTEM, TEMPLATE, LICENSE, MESSAGE, one instruction a line; a value may stand in quotes
+// or over many lines in triple quotes; '#' begins a comment line. Source: Ollama's documentation of the format.
+// Thread-safety: values.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace millrace::store {
+
+struct Recipe {
+  std::string from;
+  nlohmann::json parameters = nlohmann::json::object();
+  std::string system, chat_template, license;
+  nlohmann::json messages = nlohmann::json::array();
+};
+
+/// Errors: invalid_argument with the line's number; unsupported (ADAPTER, a template in Go's language).
+Expected<Recipe> parse_recipe(std::string_view text);
+
+/// A parameter's text as its JSON value, by the parameter's kind ("temperature" is a number, "stop" a string).
+/// Errors: invalid_argument (unknown name, or a value of another kind).
+Expected<nlohmann::json> parameter_value(std::string_view name, std::string_view text);
+
+/// Refuses a chat template that is not Jinja. Errors: unsupported.
+Status check_template(std::string_view chat_template);
+
+/// The Modelfile that would make the same model again.
+std::string to_text(const Recipe& recipe);
+
+}  // namespace millrace::store

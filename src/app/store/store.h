@@ -1,0 +1,76 @@
+// The models of this machine by name. Below the root:
+//
+//   manifests/USER/REPO/TAG.json   what a model is; USER is "-" for a name without one
+//   models/USER/REPO/TAG/NAME.gguf links to the blobs, under the names the files have at home
+//   blobs/sha256-HEX               the bytes, once however many models share them
+//   partial/USER--REPO--TAG/       a download on its way (pull.h)
+//
+// INVARIANT: a model exists exactly when its manifest does, and a manifest is written only when its blobs are whole and
+// on the disk. Whatever is killed at whatever time leaves the old state or the new one.
+// Thread- and process-safety: every method may be called from anywhere; changes take the lock of the root.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/store/manifest.h"
+#include "app/store/name.h"
+#include "app/store/recipe.h"
+#include "base/status.h"
+
+namespace millrace::store {
+
+/// What a name or a path leads to.
+struct Resolved {
+  std::string path;    // of the GGUF file to open
+  bool named = false;  // false: a path; the manifest then has its files alone
+  Manifest manifest;
+};
+
+class Store {
+ public:
+  /// MILLRACE_MODELS, else $XDG_DATA_HOME/millrace/models, else ~/.local/share/millrace/models.
+  static std::string default_root();
+  /// Touches no disk.
+  explicit Store(std::string root = default_root()) : root_(std::move(root)) {}
+  const std::string& root() const { return root_; }
+
+  /// A path to a file that exists wins over a name, as does what looks like a path ("./x", "/x", "x.gguf").
+  /// Errors: not_found (with what to do), corrupt (a manifest or a file of it is damaged or gone), invalid_argument.
+  Expected<Resolved> resolve(const std::string& name_or_path) const;
+
+  /// By name, the newest first. Damaged manifests are logged and left out.
+  Expected<std::vector<Manifest>> list() const;
+  /// A name without a tag finds "latest", or the only tag there is; the case of letters does not matter.
+  /// Errors: not_found, corrupt, invalid_argument.
+  Expected<Manifest> find(const std::string& name) const;
+
+  /// Blobs that no other model uses go too. Errors: not_found, io_error.
+  Status remove(const std::string& name);
+  /// Errors: not_found, invalid_argument, io_error.
+  Status copy(const std::string& from, const std::string& to);
+  /// Makes (or replaces) a model from a recipe; FROM is a name or a path, relative to `folder`. A GGUF file stays where
+  /// it is. Errors: not_found, invalid_argument, corrupt (FROM is no GGUF file), io_error.
+  Expected<Manifest> create(const std::string& name, const Recipe& recipe, const std::string& folder);
+
+  /// Writes links and manifest of a model whose blobs are in place. Errors: io_error.
+  Status publish(const Manifest& manifest);
+
+  std::string blob_path(const std::string& sha256) const { return root_ + "/blobs/sha256-" + sha256; }
+  std::string partial_path(const Name& name) const;
+  /// Of a model's file: the link in the store, or where it lies.
+  std::string file_path(const Manifest& manifest, const ModelFile& file) const;
+
+ private:
+  std::string manifest_path(const Name& name) const { return root_ + "/manifests/" + name.folder() + ".json"; }
+  Expected<Manifest> read(const Name& name) const;
+  Expected<std::vector<Name>> names() const;
+  Expected<Manifest> find(const Name& name) const;
+  Status check_files(const Manifest& manifest) const;
+  Status write_model(const Manifest& manifest);
+  void collect_garbage(const std::vector<std::string>& candidates);
+
+  std::string root_;
+};
+
+}  // namespace millrace::store

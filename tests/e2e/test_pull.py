@@ -1,0 +1,274 @@
+"""`millrace pull` against a hub on this machine that cuts, stalls, lies and refuses; then what the store does by name."""
+import hashlib
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from harness import DRAFT, MILLRACE, SYNTH, Case
+from hub import Hub
+
+NAME = "someone/tiny-GGUF"
+
+
+class StoreCase(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = pathlib.Path(DRAFT).read_bytes()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.store = pathlib.Path(folder.name) / "models"
+        self.hub = Hub({"tiny-Q4_K_M.gguf": self.model, "tiny-Q8_0.gguf": self.model + b"\0" * 64})
+        self.addCleanup(self.hub.close)
+        self.env = {"MILLRACE_MODELS": str(self.store), "HF_ENDPOINT": self.hub.url, "HF_TOKEN": "", "http_proxy": "",
+                    "HTTP_PROXY": ""}
+        self.quick = ("--retry-ms", "10", "--no-fit")
+
+    def pull(self, name=f"hf.co/{NAME}:Q4_K_M", *args):
+        return self.ok("pull", name, *self.quick, *args, env=self.env)
+
+    def pull_refused(self, says, *args, name=f"hf.co/{NAME}:Q4_K_M"):
+        outcome = self.refused("pull", name, *self.quick, *args, says=says, env=self.env)
+        self.assertEqual(self.listed(), [], "half a model is listed")
+        return outcome
+
+    def listed(self):
+        return [model["name"] for model in json.loads(self.ok("list", "--json", env=self.env).out)]
+
+    def blobs(self):
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (self.store / "blobs").iterdir()}
+
+    def check_whole(self, count=1):
+        blobs = self.blobs()
+        self.assertEqual(len(blobs), count)
+        for name, digest in blobs.items():
+            self.assertEqual(name, f"sha256-{digest}")
+        self.assertFalse(list((self.store / "partial").iterdir()), "a part was left behind")
+
+
+class PullTest(StoreCase):
+    def test_pull_list_run_and_remove(self):
+        outcome = self.ok("pull", f"hf.co/{NAME}:q4_k_m", env=self.env)
+        for words in ("pulling manifest", "pulling " + hashlib.sha256(self.model).hexdigest()[:12], "fits: ",
+                      "verifying sha256 digest", "writing manifest", "success"):
+            self.assertIn(words, outcome.err)
+        self.assertEqual(self.listed(), [f"{NAME}:Q4_K_M"])
+        self.check_whole()
+        answers = {self.ok("run", model, "-p", "Hello", "-n", "8", "--temp", "0", env=self.env).out
+                   for model in (f"{NAME}:Q4_K_M", f"hf.co/{NAME}", f"{NAME}:q4_k_m", DRAFT)}
+        self.assertEqual(len(answers), 1)
+        self.assertIn("embedding", self.ok("plan", NAME, env=self.env).out)
+        self.ok("rm", NAME, env=self.env)
+        self.assertEqual((self.listed(), self.blobs()), ([], {}))
+        self.refused("run", NAME, "-p", "x", says="millrace pull", env=self.env)
+
+    def test_splits(self):
+        folder = self.store.parent / "made"
+        folder.mkdir()
+        subprocess.run([SYNTH, str(folder / "big.gguf"), "--split", "400k", "--layers", "4", "--dim", "64", "--ff", "128", "--heads",
+                        "2", "--kv-heads", "2", "--head-dim", "32", "--vocab", "600", "--ctx", "256"],
+                       check=True, stdout=subprocess.DEVNULL)
+        parts = sorted(folder.iterdir())
+        self.assertGreater(len(parts), 1)
+        self.hub.files = {f"Q8_0/{part.name}": part.read_bytes() for part in parts}
+        self.ok("pull", NAME, "--retry-ms", "10", env=self.env)
+        self.assertEqual(self.listed(), [f"{NAME}:latest"])
+        self.check_whole(len(parts))
+        self.ok("run", NAME, "--raw", "-p", "Hello", "-n", "2", env=self.env)
+        del self.hub.files[f"Q8_0/{parts[-1].name}"]  # a hole: no model
+        self.refused("pull", NAME, *self.quick, says="GGUF", env=self.env)
+
+    def test_the_usual_variant_and_one_that_is_not_there(self):
+        self.pull(NAME)
+        self.assertEqual(self.listed(), [f"{NAME}:Q4_K_M"])
+        self.refused("pull", f"{NAME}:Q5_0", *self.quick, says=["Q5_0", "Q8_0"], env=self.env)
+
+    def test_cut_connections_and_busy_servers(self):
+        self.hub.cuts_left, self.hub.errors_left = 12, 2
+        self.pull()
+        self.check_whole()
+
+    def test_a_server_that_ignores_ranges(self):
+        self.hub.behaviour = {"no ranges"}
+        self.hub.cuts_left = 3
+        self.pull()
+        self.check_whole()
+
+    def test_redirects_and_pages(self):
+        self.hub.behaviour = {"redirect", "pages"}
+        self.pull()
+        self.check_whole()
+
+    def test_a_wrong_hash_leaves_nothing(self):
+        self.hub.behaviour = {"wrong hash"}
+        self.pull_refused("SHA-256")
+        self.assertEqual(self.blobs(), {})
+        self.hub.behaviour = set()
+        self.pull()
+        self.check_whole()
+
+    def test_a_wrong_length(self):
+        self.hub.behaviour = {"wrong length"}
+        self.pull_refused("bytes")
+        self.hub.behaviour = {"wrong length", "no ranges"}
+        self.pull_refused("bytes")
+
+    def test_a_server_that_stalls(self):
+        self.hub.behaviour = {"stall"}
+        start = time.monotonic()
+        self.pull_refused(self.hub.url, "--stall", "1", "--attempts", "2")
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_refusals(self):
+        self.pull_refused("no such thing", name="someone/else:Q4_0")
+        self.pull_refused("hf.co/user/repo", name="mistral")
+        self.pull_refused("no model name", name="../../etc/passwd")
+        self.hub.files = {"only.safetensors": b"x" * 100}
+        self.pull_refused("GGUF")
+        self.hub.files = {"broken-Q4_0.gguf": b"no model at all" * 9000}
+        self.pull_refused("GGUF", name=f"{NAME}:Q4_0")
+        self.hub.close()
+        self.pull_refused(self.hub.url, "--attempts", "2")
+
+    def test_a_token_where_one_is_asked_for(self):
+        self.hub.token = "open sesame"
+        self.pull_refused("HF_TOKEN")
+        self.env["HF_TOKEN"] = "open sesame"
+        self.pull()
+        self.check_whole()
+
+    def test_a_proxy(self):
+        self.env.update(HF_ENDPOINT="http://hub.invalid", HTTP_PROXY=self.hub.url, NO_PROXY="", no_proxy="")
+        del self.env["http_proxy"]
+        os.environ.pop("http_proxy", None)
+        self.pull()
+        self.check_whole()
+
+    def test_killed_in_the_middle_it_goes_on(self):
+        self.hub.bytes_per_second = 400_000
+        environment = {**os.environ, **self.env}
+        process = subprocess.Popen([MILLRACE, "pull", NAME, *self.quick, "--connections", "2"], env=environment,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while self.hub.bytes_sent < len(self.model) * 0.6 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        self.assertEqual(process.wait(), -signal.SIGKILL)
+        self.assertEqual(self.listed(), [])
+        self.refused("run", NAME, "-p", "x", says="not found", env=self.env)
+        journal = next((self.store / "partial").glob("*/*.journal"))
+        with journal.open("ab") as file:
+            file.write(b"1")  # a torn line: it must not count as chunk 1
+        time.sleep(0.2)
+        self.hub.bytes_per_second, self.hub.bytes_sent = None, 0
+        self.pull()
+        self.check_whole()
+        self.assertLess(self.hub.bytes_sent, len(self.model) * 0.8, "what was there was fetched again")
+
+    def test_interrupted_it_says_so(self):
+        self.hub.bytes_per_second = 200_000
+        process = subprocess.Popen([MILLRACE, "pull", NAME, *self.quick], env={**os.environ, **self.env},
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while self.hub.bytes_sent < 100_000 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+        self.assertEqual(process.returncode, 130)
+        self.assertIn(b"pull again", err)
+
+    def test_a_full_disk(self):
+        limit = len(self.model) // 2
+        process = subprocess.run([MILLRACE, "pull", NAME, *self.quick], env={**os.environ, **self.env}, capture_output=True,
+                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        self.assertEqual(process.returncode, 1, process.stderr)
+        self.assertIn(b"disk is full", process.stderr)
+        self.assertEqual(self.listed(), [])
+        self.pull()
+        self.check_whole()
+
+    def test_a_model_that_does_not_fit_is_refused_before_its_bytes_come(self):
+        outcome = self.refused("pull", NAME, "--ram", "1M", says=["would not run here", "--ram"], env=self.env)
+        self.assertNotIn("verifying", outcome.err)
+        self.assertEqual(self.listed(), [])
+        self.pull()
+
+    def test_two_pulls_at_once_share_no_part(self):
+        self.hub.bytes_per_second = 400_000
+        first = subprocess.Popen([MILLRACE, "pull", NAME, *self.quick], env={**os.environ, **self.env},
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while self.hub.bytes_sent < 50_000:
+            time.sleep(0.01)
+        self.refused("pull", NAME, *self.quick, says="another process", env=self.env)
+        self.assertEqual(first.wait(), 0)
+        self.check_whole()
+
+
+class NamesTest(StoreCase):
+    def test_create_copy_show_and_shared_bytes(self):
+        recipe = self.store.parent / "Modelfile"
+        recipe.write_text(f'# mine\nFROM {NAME}\nPARAMETER temperature 0\nPARAMETER num_predict 3\nPARAMETER stop "###"\n'
+                          'SYSTEM """\nYou are brief.\n"""\n')
+        self.pull()
+        self.ok("create", "brief", "-f", recipe, env=self.env)
+        self.ok("cp", "brief", "brief:two", env=self.env)
+        self.assertEqual(sorted(self.listed()), ["brief:latest", "brief:two", f"{NAME}:Q4_K_M"])
+        self.check_whole()
+        shown = self.ok("show", "brief:two", env=self.env).out
+        for words in ("brief:two", "temperature", "You are brief."):
+            self.assertIn(words, shown)
+        made = self.ok("show", "brief", "--modelfile", env=self.env).out
+        recipe.write_text(made)
+        self.ok("create", "again", "-f", recipe, env=self.env)
+        self.assertEqual(self.ok("show", "again", "--modelfile", env=self.env).out.splitlines()[1:], made.splitlines()[1:])
+        short = self.ok("run", "brief", "-p", "Tell me a story.", env=self.env).out
+        longer = self.ok("run", "brief", "-p", "Tell me a story.", "-n", "40", env=self.env).out
+        self.assertLess(len(short), len(longer))  # num_predict holds until -n says otherwise
+        self.ok("rm", NAME, "brief", env=self.env)
+        self.ok("run", "brief:two", "-p", "Hello", env=self.env)
+        self.ok("rm", "brief:two", "again", env=self.env)
+        self.assertEqual(self.blobs(), {})
+
+    def test_create_from_a_file_leaves_it_where_it_is(self):
+        recipe = self.store.parent / "Modelfile"
+        recipe.write_text(f"FROM {DRAFT}\n")
+        self.ok("create", "mine:v1", "-f", recipe, env=self.env)
+        self.assertFalse((self.store / "blobs").exists())
+        self.ok("run", "mine", "-p", "Hello", "-n", "3", env=self.env)
+        self.ok("rm", "mine:v1", env=self.env)
+        self.assertTrue(os.path.exists(DRAFT))
+
+    def test_recipes_that_are_refused(self):
+        recipe = self.store.parent / "Modelfile"
+        for text, says in ((f"FROM {DRAFT}\nADAPTER lora.gguf\n", "ADAPTER"), ("SYSTEM hi\n", "FROM"),
+                           (f"FROM {DRAFT}\nPARAMETER heat 3\n", "heat"), (f"FROM {DRAFT}\nFRMO x\n", "line 2"),
+                           (f"FROM {DRAFT}\nPARAMETER top_k many\n", "top_k"), ("FROM nowhere\n", "nowhere"),
+                           (f"FROM {DRAFT}\nTEMPLATE {{{{ .Prompt }}}}\n", "Go"), (f'FROM {DRAFT}\nSYSTEM """x\n', "no end")):
+            recipe.write_text(text)
+            self.refused("create", "bad", "-f", recipe, says=says, env=self.env)
+        self.refused("rm", "nobody", says="nobody", env=self.env)
+        self.refused("cp", "nobody", "somebody", says="nobody", env=self.env)
+        recipe.write_text(f"FROM {DRAFT}\n")
+        self.refused("create", "../up", "-f", recipe, says="no model name", env=self.env)
+
+    def test_a_damaged_store_is_an_error_not_a_crash(self):
+        self.pull()
+        blob = next((self.store / "blobs").iterdir())
+        blob.write_bytes(b"short")
+        self.refused("run", NAME, "-p", "x", says="instead of", env=self.env)
+        blob.unlink()
+        self.refused("run", NAME, "-p", "x", says="gone", env=self.env)
+        manifest = next((self.store / "manifests").rglob("*.json"))
+        for text in ("", "[]", '{"format": 3}', '{"format": "gguf", "files": [{"name": "../../x", "bytes": 1}]}'):
+            manifest.write_text(text)
+            self.refused("run", NAME, "-p", "x", says="pull", env=self.env)
+            self.assertEqual(self.listed(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

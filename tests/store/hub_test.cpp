@@ -1,0 +1,65 @@
+#include "app/store/hub.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace millrace::store {
+namespace {
+
+HubFile file(const std::string& path, std::uint64_t bytes = 100) { return {path, bytes, std::string(64, 'a')}; }
+
+Name name(const std::string& text) {
+  const auto parsed = parse_name(text);
+  EXPECT_TRUE(parsed.ok()) << text;
+  return parsed.ok() ? *parsed : Name();
+}
+
+TEST(Name, IsReadAndWritten) {
+  EXPECT_EQ(name("hf.co/a/b:Q4_0").text(), "a/b:Q4_0");
+  EXPECT_EQ(name("https://huggingface.co/a/b").text(), "a/b:latest");
+  EXPECT_EQ(name("mine").text(), "mine:latest");
+  EXPECT_EQ(name("mine:7b").folder(), "-/mine/7b");
+  for (const char* bad : {"", "/", "a/", "/a", "a/b/c", "..", "../a", "a/..", "a:..", "a b", "-a", "a:", ":x",
+                          "a/b:c/d", "hf.co/", "a\nb"})
+    EXPECT_FALSE(parse_name(bad).ok()) << bad;
+  EXPECT_FALSE(parse_name(std::string(200, 'x')).ok());
+}
+
+TEST(Variants, GroupSplitsAndReadQuantizations) {
+  const auto variants = variants_of({file("Model-7B-Q4_K_M.gguf"), file("model.Q8_0.gguf"), file("model-f16.gguf"),
+                                     file("UD/model-UD-Q2_K_XL.gguf"), file("Q6_K/m-Q6_K-00002-of-00002.gguf"),
+                                     file("Q6_K/m-Q6_K-00001-of-00002.gguf"), file("hole-IQ4_XS-00001-of-00002.gguf"),
+                                     file("mmproj-F16.gguf"), file("model.imatrix.gguf"), file("README.md"),
+                                     file("empty-Q5_0.gguf", 0), file("gpt-oss-MXFP4.gguf")});
+  std::vector<std::string> quants;
+  for (const Variant& variant : variants) quants.push_back(variant.quant);
+  std::sort(quants.begin(), quants.end());
+  EXPECT_EQ(quants, (std::vector<std::string>{"F16", "MXFP4", "Q4_K_M", "Q6_K", "Q8_0", "UD-Q2_K_XL"}));
+  const auto split = choose_variant(variants, name("a/b:q6_k"));
+  ASSERT_TRUE(split.ok());
+  ASSERT_EQ(split->files.size(), 2u);
+  EXPECT_TRUE(split->files[0].path.ends_with("00001-of-00002.gguf"));
+  EXPECT_EQ(choose_variant(variants, name("a/b"))->quant, "Q4_K_M");
+  EXPECT_EQ(choose_variant(variants, name("a/b:model.Q8_0.gguf"))->quant, "Q8_0");
+  EXPECT_FALSE(choose_variant(variants, name("a/b:Q3_K_S")).ok());
+  EXPECT_FALSE(choose_variant({}, name("a/b")).ok());
+}
+
+TEST(Variants, AreAskedForByFileWhereAQuantizationIsAmbiguous) {
+  const auto variants = variants_of({file("small-Q4_0.gguf"), file("large-Q4_0.gguf")});
+  const auto both = choose_variant(variants, name("a/b:Q4_0"));
+  ASSERT_FALSE(both.ok());
+  EXPECT_NE(both.status().message().find("small-Q4_0"), std::string::npos);
+  EXPECT_EQ(choose_variant(variants, name("a/b:large-Q4_0"))->stem, "large-Q4_0");
+}
+
+TEST(Tree, RefusesWhatIsNone) {
+  for (const char* bad : {"", "{}", "[1]", R"([{"type":"file"}])", R"([{"type":"file","path":"x","size":-1}])",
+                          R"([{"type":"file","path":"x","size":1,"lfs":{"oid":"short"}}])"})
+    EXPECT_FALSE(parse_tree(bad).ok()) << bad;
+  EXPECT_TRUE(parse_tree("[]").ok());
+}
+
+}  // namespace
+}  // namespace millrace::store
