@@ -1,0 +1,243 @@
+#include "engine/model_manager.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "device/cpu.h"
+#include "engine/setup.h"
+#include "modelfile/gguf.h"
+
+namespace millrace::engine {
+namespace {
+
+using Clock = ModelManager::Clock;
+
+constexpr std::uint64_t kRoomForContext = 512 * kMiB;
+constexpr std::uint64_t kHostSideOfGpu = 256 * kMiB;
+
+/// All parts of a split file. 0 where nothing can be read: opening it will say why.
+std::uint64_t file_bytes_of(const std::string& path) {
+  modelfile::OpenOptions no_words;
+  no_words.skip_vocabulary = true;
+  const auto file = modelfile::Model::open(path, no_words);
+  std::uint64_t bytes = 0;
+  if (!file.ok()) return 0;
+  for (const std::string& part : file->paths()) {
+    std::error_code ignored;
+    const auto size = std::filesystem::file_size(part, ignored);
+    bytes += ignored ? 0 : size;
+  }
+  return bytes;
+}
+
+Clock::time_point expiry(Clock::time_point from, ModelManager::Duration keep_alive) {
+  const auto room = Clock::time_point::max() - from;
+  return keep_alive >= room ? Clock::time_point::max() : from + std::chrono::duration_cast<Clock::duration>(keep_alive);
+}
+
+}  // namespace
+
+ModelManager::ModelManager(Options options) : options_(std::move(options)), total_ram_(ram_of(options_.engine)) {
+  reaper_ = std::thread([this] { reap(); });
+}
+
+ModelManager::~ModelManager() { shutdown(std::chrono::milliseconds(0)); }
+
+ModelManager::Entry* ModelManager::find(const std::string& path) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& entry) { return entry.loaded->path == path && !entry.leaving; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+ModelManager::Use ModelManager::use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive) {
+  ++entry.users;
+  entry.last_use = Clock::now();
+  if (keep_alive) entry.keep_alive = *keep_alive;
+  Use use;
+  use.loaded_ = entry.loaded;
+  use.loaded_now_ = loaded_now;
+  use.token_ = std::shared_ptr<void>(nullptr, [this, loaded = entry.loaded.get()](void*) { end_use(loaded); });
+  return use;
+}
+
+void ModelManager::end_use(const Loaded* loaded) {
+  std::lock_guard lock(mutex_);
+  for (Entry& entry : entries_) {
+    if (entry.loaded.get() != loaded) continue;
+    --entry.users;
+    entry.last_use = Clock::now();
+  }
+  changed_.notify_all();
+}
+
+Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std::string& path,
+                                              std::optional<Duration> keep_alive) {
+  Lock lock(mutex_);
+  for (;;) {
+    if (stopping_) return error(Code::unavailable, "the server is shutting down");
+    if (Entry* const entry = find(path); entry != nullptr) return use_of(*entry, false, keep_alive);
+    if (loading_.empty()) break;
+    changed_.wait(lock);  // one load at a time: two would measure each other's memory
+  }
+  loading_ = path;
+  Expected<std::shared_ptr<Loaded>> loaded = load(lock, name, path);
+  loading_.clear();
+  changed_.notify_all();
+  if (!loaded.ok()) return loaded.status();
+  entries_.push_back({std::move(*loaded), options_.keep_alive, Clock::now()});
+  return use_of(entries_.back(), true, keep_alive);
+}
+
+/// Lets idle models go, the least recently used first, until `wanted` bytes are free or none is left; `granted` is what
+/// there is then, at most `wanted` unless nothing else is loaded.
+Status ModelManager::make_room(Lock& lock, std::uint64_t wanted, std::uint64_t& granted) {
+  const auto free_bytes = [this] {
+    std::uint64_t taken = 0;
+    for (const Entry& entry : entries_) taken += entry.loaded->ram_bytes;
+    return total_ram_ - std::min(total_ram_, taken);
+  };
+  while (free_bytes() < wanted) {
+    auto oldest = entries_.end();
+    for (auto it = entries_.begin(); it != entries_.end(); ++it)
+      if (it->users == 0 && (oldest == entries_.end() || it->last_use < oldest->last_use)) oldest = it;
+    if (oldest == entries_.end()) break;
+    log::info("{} leaves, to make room", oldest->loaded->name);
+    std::shared_ptr<const Loaded> leaving = remove(oldest);
+    lock.unlock();
+    leaving->service->shutdown(std::chrono::milliseconds(0));
+    leaving.reset();
+    lock.lock();
+  }
+  granted = entries_.empty() ? total_ram_ : std::min(wanted, free_bytes());
+  if (granted == 0) return error(Code::out_of_budget, "all memory is taken by models that are busy");
+  return {};
+}
+
+Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(Lock& lock, const std::string& name,
+                                                                   const std::string& path) {
+  const auto deadline = std::chrono::steady_clock::now() + options_.patience;
+  for (;;) {
+    auto loaded = std::make_shared<Loaded>();
+    lock.unlock();
+    loaded->file_bytes = file_bytes_of(path);
+    lock.lock();
+    const std::uint64_t wanted =
+        loaded->file_bytes / 10 * 12 + std::max(loaded->file_bytes / 2, std::uint64_t{kRoomForContext});
+    EngineOptions options = options_.engine;
+    std::uint64_t granted = 0;
+    Status status = make_room(lock, wanted, granted);
+    const bool alone = entries_.empty();
+    if (status.ok()) {
+      options.model_path = path;
+      options.on_load = [this](std::uint64_t, std::uint64_t) { return !stopping_; };
+      if (options_.engine.ram_bytes > 0 || !alone) options.ram_bytes = granted;
+      lock.unlock();
+      if (!alone) options.bare_resident_bytes = device::resident_bytes();
+      const Clock::time_point begin = Clock::now();
+      Expected<std::shared_ptr<Service>> service = Service::start(options);
+      lock.lock();
+      status = service.status();
+      if (status.ok()) {
+        loaded->name = name;
+        loaded->path = path;
+        loaded->service = std::move(*service);
+        loaded->loaded_at = Clock::now();
+        loaded->load_time = loaded->loaded_at - begin;
+        const bool on_gpu = loaded->service->engine().vram_budget() != nullptr;
+        loaded->ram_bytes = on_gpu ? kHostSideOfGpu : std::min(granted, wanted);
+        return loaded;
+      }
+    }
+    if (status.code() != Code::out_of_budget || alone) return status;
+    // Busy models hold the memory: wait for one to become idle.
+    const auto idle = [this] {
+      return stopping_ || std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.users == 0; });
+    };
+    if (!changed_.wait_until(lock, deadline, idle) || stopping_)
+      return error(Code::unavailable, "no memory for {} while other models are busy; try again later ({})", name,
+                   status.message());
+  }
+}
+
+std::shared_ptr<const ModelManager::Loaded> ModelManager::remove(std::list<Entry>::iterator entry) {
+  std::shared_ptr<const Loaded> loaded = std::move(entry->loaded);
+  entries_.erase(entry);
+  changed_.notify_all();
+  return loaded;
+}
+
+bool ModelManager::unload(const std::string& path) {
+  std::lock_guard lock(mutex_);
+  Entry* const entry = find(path);
+  if (entry == nullptr) return false;
+  entry->leaving = true;
+  changed_.notify_all();
+  return true;
+}
+
+std::vector<ModelManager::Running> ModelManager::running() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Running> running;
+  for (const Entry& entry : entries_) {
+    Running one{entry.loaded, {}, entry.users};
+    const Clock::time_point expires = expiry(entry.users > 0 ? Clock::now() : entry.last_use, entry.keep_alive);
+    if (expires != Clock::time_point::max()) one.expires_at = expires;
+    running.push_back(std::move(one));
+  }
+  return running;
+}
+
+bool ModelManager::loading() const {
+  std::lock_guard lock(mutex_);
+  return !loading_.empty();
+}
+
+/// Unloads what has expired or was asked to leave.
+void ModelManager::reap() {
+  Lock lock(mutex_);
+  while (!stopping_) {
+    Clock::time_point next = Clock::now() + std::chrono::hours(1);
+    std::shared_ptr<const Loaded> leaving;
+    for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+      if (it->users > 0) continue;
+      const Clock::time_point expires = it->leaving ? Clock::time_point() : expiry(it->last_use, it->keep_alive);
+      if (expires <= Clock::now()) {
+        leaving = remove(it);
+        break;
+      }
+      next = std::min(next, expires);
+    }
+    if (leaving == nullptr) {
+      changed_.wait_until(lock, next);
+      continue;
+    }
+    lock.unlock();
+    log::info("unloading {}", leaving->name);
+    leaving->service->shutdown(std::chrono::milliseconds(0));
+    leaving.reset();
+    lock.lock();
+  }
+}
+
+void ModelManager::shutdown(std::chrono::milliseconds grace) {
+  std::list<Entry> entries;
+  {
+    Lock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return loading_.empty(); });
+    for (const Entry& entry : entries_) entries.push_back(entry);  // users of an entry still find it
+  }
+  const auto deadline = std::chrono::steady_clock::now() + grace;
+  for (const Entry& entry : entries) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    entry.loaded->service->shutdown(std::max(left, std::chrono::milliseconds(0)));
+  }
+  if (reaper_.joinable()) reaper_.join();
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,110 @@
+// Which models are loaded: each on demand, several under one budget of RAM, where the least recently used leaves for
+// the next; unloaded when nobody has used it for its keep_alive.
+// Thread-safe. Loading one model does not stop the others.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/service.h"
+
+namespace millrace::engine {
+
+class ModelManager {
+ public:
+  using Clock = std::chrono::system_clock;
+  using Duration = std::chrono::nanoseconds;
+  static constexpr Duration kForever = Duration::max();
+
+  struct Options {
+    EngineOptions engine;  // for every model, but its path; ram_bytes is what all of them share (0: what is free)
+    Duration keep_alive = std::chrono::minutes(5);
+    std::chrono::milliseconds patience{30'000};  // a model that needs the memory of busy ones waits so long
+  };
+
+  /// What is loaded, for as long as somebody holds it.
+  struct Loaded {
+    std::string name, path;
+    std::shared_ptr<Service> service;
+    std::uint64_t ram_bytes = 0;  // its cap
+    std::uint64_t file_bytes = 0;
+    Clock::time_point loaded_at;
+    Duration load_time{0};
+  };
+  /// Keeps a model loaded. When the last one goes, keep_alive begins to run.
+  class Use {
+   public:
+    Use() = default;
+    Use(Use&&) noexcept = default;
+    Use& operator=(Use&&) noexcept = default;
+    const Loaded& operator*() const { return *loaded_; }
+    const Loaded* operator->() const { return loaded_.get(); }
+    explicit operator bool() const { return loaded_ != nullptr; }
+    bool loaded_now() const { return loaded_now_; }  // by this very call
+
+   private:
+    friend class ModelManager;
+    std::shared_ptr<const Loaded> loaded_;
+    std::shared_ptr<void> token_;  // its deleter tells the manager
+    bool loaded_now_ = false;
+  };
+  struct Running {
+    std::shared_ptr<const Loaded> loaded;
+    std::optional<Clock::time_point> expires_at;  // none: never
+    int users = 0;
+  };
+
+  explicit ModelManager(Options options);
+  /// As shutdown(0).
+  ~ModelManager();
+
+  /// The model at `path`, loaded if need be. `keep_alive`, where given, holds from this use on.
+  /// Errors: those of Engine::create; unavailable (no memory while others are busy, or shut down); cancelled.
+  Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive = {});
+  /// Unloads once nobody uses it any more; false: not loaded.
+  bool unload(const std::string& path);
+  std::vector<Running> running() const;
+  bool loading() const;
+  /// Requests get `grace` to end.
+  void shutdown(std::chrono::milliseconds grace);
+  const Options& options() const { return options_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const Loaded> loaded;
+    Duration keep_alive;
+    Clock::time_point last_use;
+    int users = 0;
+    bool leaving = false;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  Entry* find(const std::string& path);
+  Use use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive);
+  void end_use(const Loaded* loaded);
+  Status make_room(Lock& lock, std::uint64_t wanted, std::uint64_t& granted);
+  Expected<std::shared_ptr<Loaded>> load(Lock& lock, const std::string& name, const std::string& path);
+  std::shared_ptr<const Loaded> remove(std::list<Entry>::iterator entry);
+  void reap();
+
+  const Options options_;
+  std::uint64_t total_ram_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::list<Entry> entries_;  // GUARDED_BY mutex_
+  std::string loading_;       // GUARDED_BY mutex_: the path that is being loaded
+  std::atomic<bool> stopping_{false};
+  std::thread reaper_;
+};
+
+}  // namespace millrace::engine

@@ -1,0 +1,175 @@
+#include "engine/service.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+
+namespace millrace::engine {
+
+Expected<std::shared_ptr<Service>> Service::start(const EngineOptions& options) {
+  MR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(options));
+  std::shared_ptr<Service> service(new Service(std::move(engine)));
+  if (options.max_queue > 0) service->most_active_ = service->load_.max_sequences + options.max_queue;
+  return service;
+}
+
+Service::Service(std::unique_ptr<Engine> engine) : engine_(std::move(engine)), load_(engine_->load()) {
+  thread_ = std::thread([this] { work(); });
+}
+
+Service::~Service() { shutdown(std::chrono::milliseconds(0)); }
+
+Expected<Service::Id> Service::submit(Request request, Done on_done) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return error(Code::unavailable, "the model is being unloaded; try again");
+  if (most_active_ > 0 && open_ >= most_active_)
+    return error(Code::unavailable, "{} requests wait already; try again later", open_ - load_.max_sequences);
+  const Id id = next_id_++;
+  ++open_;
+  inbox_.push_back({id, std::move(request), std::move(on_done), false});
+  wake_.notify_one();
+  return id;
+}
+
+void Service::cancel(Id id) {
+  std::lock_guard lock(mutex_);
+  for (Submitted& one : inbox_)
+    if (one.id == id) one.cancelled = true;
+  if (const auto found = active_.find(id); found != active_.end()) engine_->cancel(found->second.engine_id);
+}
+
+bool Service::run(const Task& task) {
+  std::unique_lock lock(mutex_);
+  if (ended_) return false;
+  Waiting waiting{&task, false};
+  tasks_.push_back(&waiting);
+  wake_.notify_one();
+  task_done_.wait(lock, [&] { return waiting.done || ended_; });
+  return waiting.done;
+}
+
+void Service::shutdown(std::chrono::milliseconds grace) {
+  {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    idle_.wait_for(lock, grace, [this] { return open_ == 0; });
+    if (open_ > 0) stop_now_ = true;
+    wake_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+LoadCounters Service::load() const {
+  std::lock_guard lock(mutex_);
+  return load_;
+}
+
+std::int64_t Service::active() const {
+  std::lock_guard lock(mutex_);
+  return open_;
+}
+
+/// False when the thread should end: closed, and nothing is left to do.
+bool Service::wait_for_work() {
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [this] { return closed_ || !inbox_.empty() || !tasks_.empty() || !active_.empty(); });
+  return !(closed_ && open_ == 0 && tasks_.empty());
+}
+
+void Service::take_inbox() {
+  std::vector<Submitted> inbox;
+  {
+    std::lock_guard lock(mutex_);
+    inbox.swap(inbox_);
+  }
+  for (Submitted& one : inbox) {
+    Expected<Engine::Id> id = error(Code::cancelled, "cancelled");
+    if (!one.cancelled && !stop_now_) id = engine_->submit(std::move(one.request));
+    if (id.ok()) {
+      std::lock_guard lock(mutex_);
+      active_.emplace(one.id, Active{*id, std::move(one.on_done)});
+      continue;
+    }
+    Result refused;
+    refused.status = id.status();
+    if (refused.status.code() == Code::cancelled) refused.finish = Finish::cancelled;
+    tell(one.on_done, std::move(refused));
+  }
+}
+
+void Service::run_tasks() {
+  std::vector<Waiting*> tasks;
+  {
+    std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+  }
+  for (Waiting* waiting : tasks) {
+    (*waiting->task)(*engine_);
+    std::lock_guard lock(mutex_);
+    waiting->done = true;
+    task_done_.notify_all();
+  }
+}
+
+void Service::tell(const Done& on_done, Result result) {
+  if (on_done) on_done(std::move(result));
+  std::lock_guard lock(mutex_);
+  if (--open_ == 0) idle_.notify_all();
+}
+
+void Service::report_finished() {
+  std::vector<std::pair<Done, Result>> finished;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto it = active_.begin(); it != active_.end();) {
+      if (!engine_->finished(it->second.engine_id)) {
+        ++it;
+        continue;
+      }
+      finished.emplace_back(std::move(it->second.on_done), engine_->take(it->second.engine_id));
+      it = active_.erase(it);
+    }
+    load_ = engine_->load();
+  }
+  for (auto& [on_done, result] : finished) tell(on_done, std::move(result));
+}
+
+/// After an exception: nothing is known about what runs.
+void Service::fail_all(const Status& status) {
+  log::error("{}", status.message());
+  std::vector<Done> failed;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [id, active] : active_) {
+      engine_->cancel(active.engine_id);
+      failed.push_back(std::move(active.on_done));
+    }
+    active_.clear();
+  }
+  for (const Done& on_done : failed) {
+    Result result;
+    result.status = status;
+    tell(on_done, std::move(result));
+  }
+}
+
+void Service::work() {
+  engine_->set_stop_flag(&stop_now_);
+  while (wait_for_work()) {
+    try {
+      take_inbox();
+      run_tasks();
+      engine_->step();
+      report_finished();
+    } catch (const std::exception& unexpected) {
+      fail_all(error(Code::internal, "a request failed unexpectedly: {}", unexpected.what()));
+    }
+  }
+  std::lock_guard lock(mutex_);
+  ended_ = true;
+  task_done_.notify_all();
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,93 @@
+// An engine for servers: a thread of its own runs the passes, requests come from any thread.
+//
+// Callbacks of a request (on_text, on_prompt, on_token, ...) and its `on_done` run on that thread, between passes: they
+// must be quick and must not wait for it. A submitted request's on_done is called exactly once.
+// Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace millrace::engine {
+
+class Service {
+ public:
+  using Id = std::uint64_t;
+  using Done = std::function<void(Result result)>;
+  using Task = std::function<void(Engine& engine)>;
+
+  /// Opens the model here (which may take long) and starts the thread. Errors: as Engine::create.
+  static Expected<std::shared_ptr<Service>> start(const EngineOptions& options);
+  /// As shutdown(0).
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  /// What the engine refuses comes as a Result with finish == error. Errors: unavailable (too many wait, or shut down).
+  Expected<Id> submit(Request request, Done on_done);
+  /// Ends the request within one pass, if it still lives.
+  void cancel(Id id);
+  /// Runs `task` on the engine's thread between two passes and waits for it. False: shut down, it did not run.
+  /// REQUIRES: not called from that thread.
+  bool run(const Task& task);
+  /// Takes no more requests, gives those there are `grace` to end, then cancels them. Waits for the thread.
+  void shutdown(std::chrono::milliseconds grace);
+
+  /// As of the last pass.
+  LoadCounters load() const;
+  std::int64_t active() const;  // submitted and not done
+
+  /// What never changes while the engine lives may be used from any thread: tokenizer, chat template, model, plan,
+  /// limits.
+  const Engine& engine() const { return *engine_; }
+
+ private:
+  struct Submitted {
+    Id id = 0;
+    Request request;
+    Done on_done;
+    bool cancelled = false;
+  };
+  struct Active {
+    Engine::Id engine_id = 0;
+    Done on_done;
+  };
+  struct Waiting {
+    const Task* task = nullptr;
+    bool done = false;
+  };
+
+  explicit Service(std::unique_ptr<Engine> engine);
+  void work();
+  bool wait_for_work();
+  void take_inbox();
+  void run_tasks();
+  void report_finished();
+  void fail_all(const Status& status);
+  void tell(const Done& on_done, Result result);
+
+  std::unique_ptr<Engine> engine_;
+  std::int64_t most_active_ = 0;
+  std::atomic<bool> stop_now_{false};  // cancels what runs, within one op
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, task_done_, idle_;
+  std::vector<Submitted> inbox_;           // GUARDED_BY mutex_
+  std::vector<Waiting*> tasks_;            // GUARDED_BY mutex_
+  std::unordered_map<Id, Active> active_;  // changed by the thread under mutex_
+  Id next_id_ = 1;                         // GUARDED_BY mutex_
+  std::int64_t open_ = 0;                  // GUARDED_BY mutex_: submitted and not done
+  bool closed_ = false, ended_ = false;    // GUARDED_BY mutex_
+  LoadCounters load_;                      // GUARDED_BY mutex_
+  std::thread thread_;
+};
+
+}  // namespace millrace::engine
