@@ -63,6 +63,9 @@ engine::SamplerOptions sampler_options(const SamplingFlags& flags);
 /// Each verb adds itself; its callback leaves the exit code in `exit_code`.
 void add_run(CLI::App& app, const Program& program, int& exit_code);
 void add_models(CLI::App& app, const Program& program, int& exit_code);  // pull, list, show, rm, cp, create
+void add_serve(CLI::App& app, const Program& program, int& exit_code);
+void add_ps(CLI::App& app, int& exit_code);
+void add_stop(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, const Program& program, int& exit_code);
 void add_calibrate(CLI::App& app, const Program& program, int& exit_code);
 void add_doctor(CLI::App& app, const Program& program, int& exit_code);

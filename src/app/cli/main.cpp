@@ -42,6 +42,9 @@ int run(int argc, char** argv) {
   int exit_code = 0;
   cli::add_run(app, program, exit_code);
   cli::add_models(app, program, exit_code);
+  cli::add_serve(app, program, exit_code);
+  cli::add_ps(app, exit_code);
+  cli::add_stop(app, exit_code);
   cli::add_plan(app, program, exit_code);
   cli::add_calibrate(app, program, exit_code);
   cli::add_doctor(app, program, exit_code);

@@ -1,0 +1,270 @@
+// `millrace serve`: the APIs on a port, in front or as a daemon; `stop` and `ps` ask a running one.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <httplib.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "app/cli/command.h"
+#include "app/server/ollama_request.h"
+#include "app/server/server.h"
+#include "base/bytes.h"
+#include "base/log.h"
+
+namespace millrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+struct ServeFlags {
+  ModelFlags model;
+  std::string host, keep_alive, pid_file, log_file;
+  int port = -1;
+  std::vector<std::string> api_keys, hosts, origins, models;
+  std::int64_t sequences = 16, queue = 256, kv_tokens = 0;
+  bool daemon = false;
+};
+
+const char* environment(const char* ours, const char* theirs) {
+  if (const char* value = std::getenv(ours); value != nullptr && *value != 0) return value;
+  const char* value = std::getenv(theirs);
+  return value != nullptr && *value != 0 ? value : nullptr;
+}
+
+/// "host", "host:port", ":port" or "http://host:port".
+void split_address(std::string text, std::string& host, int& port) {
+  if (const auto scheme = text.find("://"); scheme != std::string::npos) text = text.substr(scheme + 3);
+  if (const auto slash = text.find('/'); slash != std::string::npos) text.resize(slash);
+  const auto colon = text.rfind(':');
+  if (colon != std::string::npos && text.find(':') == colon) {
+    std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
+    text.resize(colon);
+  }
+  if (!text.empty()) host = text;
+}
+
+void default_address(std::string& host, int& port) {
+  std::string wanted_host = "127.0.0.1";
+  int wanted_port = server::kDefaultPort;
+  if (const char* address = environment("MILLRACE_HOST", "OLLAMA_HOST"))
+    split_address(address, wanted_host, wanted_port);
+  if (host.empty()) host = wanted_host;
+  if (port < 0) port = wanted_port;
+}
+
+fs::path runtime_folder() {
+  if (const char* folder = std::getenv("XDG_RUNTIME_DIR"); folder != nullptr && fs::is_directory(folder)) return folder;
+  return fs::temp_directory_path();
+}
+
+std::string pid_path(const ServeFlags& flags) {
+  if (!flags.pid_file.empty()) return flags.pid_file;
+  return (runtime_folder() / fmt::format("millrace-{}-{}.pid", getuid(), flags.port)).string();
+}
+
+Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Program& program) {
+  server::ServerOptions options;
+  MR_ASSIGN_OR_RETURN(options.models.engine, engine_options(flags.model, program));
+  engine::EngineOptions& engine = options.models.engine;
+  engine.max_sequences = flags.sequences;
+  engine.max_queue = flags.queue;
+  engine.share_prefixes = true;
+  engine.kv_tokens = flags.kv_tokens > 0 ? flags.kv_tokens : 4 * std::max<std::int64_t>(engine.context_tokens, 4096);
+  options.host = flags.host;
+  options.port = flags.port;
+  options.api_keys = flags.api_keys;
+  if (const char* keys = std::getenv("MILLRACE_API_KEY"); keys != nullptr && *keys != 0)
+    options.api_keys.emplace_back(keys);
+  options.allowed_hosts = flags.hosts;
+  options.origins = flags.origins;
+  options.model_paths = flags.models;
+  if (!flags.model.model.empty()) {
+    if (!fs::exists(flags.model.model)) return error(Code::not_found, "{}: there is no such file", flags.model.model);
+    options.model_paths.push_back(flags.model.model);
+    options.preload = flags.model.model;
+  }
+  std::string keep_alive = flags.keep_alive;
+  if (const char* set = environment("MILLRACE_KEEP_ALIVE", "OLLAMA_KEEP_ALIVE"); keep_alive.empty() && set != nullptr)
+    keep_alive = set;
+  if (!keep_alive.empty()) {
+    const auto parsed = server::parse_keep_alive({{"keep_alive", keep_alive}});
+    if (!parsed.ok())
+      return error(Code::invalid_argument, "--keep-alive {}: give seconds or a duration such as 5m", keep_alive);
+    options.models.keep_alive = **parsed;
+  }
+  return options;
+}
+
+int wake_fd = -1;
+
+extern "C" void on_stop_signal(int) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_fd, &one, sizeof(one));
+}
+
+void wait_for_signal() {
+  wake_fd = ::eventfd(0, EFD_CLOEXEC);
+  struct sigaction action = {};
+  action.sa_handler = on_stop_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::uint64_t count = 0;
+  while (::read(wake_fd, &count, sizeof(count)) < 0 && errno == EINTR) {
+  }
+  // A second signal ends the process at once.
+  signal(SIGINT, SIG_DFL);
+  signal(SIGTERM, SIG_DFL);
+}
+
+/// Goes on in a process of its own, away from the terminal; the first one ends here once that one has begun.
+Status become_daemon(const ServeFlags& flags) {
+  const pid_t child = fork();
+  if (child < 0) return error(Code::io_error, "cannot start a daemon: {}", std::strerror(errno));
+  if (child > 0) _exit(0);
+  setsid();
+  const std::string log = flags.log_file.empty() ? "/dev/null" : flags.log_file;
+  const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const int in = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (out < 0 || in < 0) return error(Code::io_error, "{}: cannot write the log there", log);
+  dup2(in, 0);
+  dup2(out, 1);
+  dup2(out, 2);
+  return {};
+}
+
+int serve(ServeFlags flags, const Program& program) {
+  default_address(flags.host, flags.port);
+  auto options = server_options(flags, program);
+  if (!options.ok()) return fail(options.status());
+  if (flags.daemon) {
+    if (const Status status = become_daemon(flags); !status.ok()) return fail(status);
+  }
+  auto started = server::Server::start(std::move(*options));
+  if (!started.ok()) return fail(started.status());
+  flags.port = (*started)->port();
+  const std::string pid_file = pid_path(flags);
+  if (flags.daemon || !flags.pid_file.empty()) {
+    std::ofstream file(pid_file, std::ios::trunc);
+    file << getpid() << "\n";
+    if (!file.flush()) return fail(error(Code::io_error, "{}: cannot write the PID file", pid_file));
+  }
+  fmt::print("Listening on http://{}:{}\n", flags.host, flags.port);
+  std::fflush(stdout);
+  std::thread watcher([&] {
+    if (const Status status = (*started)->preloaded(); !status.ok()) {
+      fmt::print(stderr, "error: {}\n", status.message());
+      kill(getpid(), SIGTERM);
+    }
+  });
+  wait_for_signal();
+  (*started)->stop();
+  watcher.join();
+  std::error_code ignored;
+  if (flags.daemon || !flags.pid_file.empty()) fs::remove(pid_file, ignored);
+  return 0;
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, const Program& program, int& exit_code) {
+  auto flags = std::make_shared<ServeFlags>();
+  auto* command = app.add_subcommand("serve", "Serve models to Ollama's, OpenAI's and Anthropic's clients");
+  add_model_flags(*command, flags->model);
+  command->get_option("model")->required(false)->description("A GGUF file to load at once and to keep");
+  command->add_option("--host", flags->host, "Address to listen on (default: MILLRACE_HOST, or 127.0.0.1)");
+  command->add_option("--port", flags->port, "Port; 0: any that is free (default: 11434)")->check(CLI::Range(0, 65535));
+  command->add_option("--api-key", flags->api_keys, "A key that clients must send; may be repeated");
+  command->add_option("--models", flags->models, "GGUF files, or folders of them, to load when they are asked for");
+  command->add_option("--parallel", flags->sequences, "Requests in a pass at most")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--queue", flags->queue, "Requests that wait at most; more are refused")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--kv-tokens", flags->kv_tokens, "KV of all requests together, in tokens (default: 4 contexts)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--keep-alive", flags->keep_alive, "How long an idle model stays, for example 5m; -1: for ever");
+  command->add_option("--allow-host", flags->hosts, "A further name in the Host header; *: any");
+  command->add_option("--allow-origin", flags->origins, "A web origin that may call; *: any");
+  command->add_flag("--daemon", flags->daemon, "Serve in the background");
+  command->add_option("--pid-file", flags->pid_file, "Where the process id is written (default with --daemon: see ps)");
+  command->add_option("--log-file", flags->log_file, "Where a daemon's messages go");
+  command->callback([flags, &program, &exit_code] { exit_code = serve(*flags, program); });
+}
+
+namespace {
+
+struct RemoteFlags {
+  std::string host, model;
+  int port = -1;
+};
+
+Expected<nlohmann::ordered_json> ask(const RemoteFlags& flags, const std::string& path, const std::string& body) {
+  std::string host = flags.host;
+  int port = flags.port;
+  default_address(host, port);
+  if (host == "0.0.0.0") host = "127.0.0.1";
+  httplib::Client client(host, port);
+  if (const char* key = std::getenv("MILLRACE_API_KEY")) client.set_bearer_token_auth(key);
+  const auto result = body.empty() ? client.Get(path) : client.Post(path, body, "application/json");
+  if (!result)
+    return error(Code::unavailable, "no server answers on {}:{}; start one with 'millrace serve'", host, port);
+  auto json = nlohmann::ordered_json::parse(result->body, nullptr, false);
+  if (json.is_discarded() || !json.is_object())
+    return error(Code::corrupt, "{}:{} answers, but not as a server of ours does", host, port);
+  if (result->status >= 400) {
+    const auto& said = json.contains("error") ? json["error"] : json;
+    return error(Code::invalid_argument, "{}", said.is_string() ? said.get<std::string>() : said.dump());
+  }
+  return json;
+}
+
+int list_running(const RemoteFlags& flags) {
+  const auto answer = ask(flags, "/api/ps", "");
+  if (!answer.ok()) return fail(answer.status());
+  fmt::print("{:<36} {:>10} {:>10} {:>9}  {}\n", "NAME", "SIZE", "VRAM", "CONTEXT", "UNTIL");
+  for (const auto& model : answer->value("models", nlohmann::ordered_json::array())) {
+    fmt::print("{:<36} {:>10} {:>10} {:>9}  {}\n", model.value("name", ""),
+               format_bytes(model.value("size", std::uint64_t{0})),
+               format_bytes(model.value("size_vram", std::uint64_t{0})), model.value("context_length", 0),
+               model.value("expires_at", "").substr(0, 19));
+  }
+  return 0;
+}
+
+int unload(const RemoteFlags& flags) {
+  const nlohmann::ordered_json body = {{"model", flags.model}, {"keep_alive", 0}, {"stream", false}};
+  const auto answer = ask(flags, "/api/generate", body.dump());
+  return answer.ok() ? 0 : fail(answer.status());
+}
+
+}  // namespace
+
+void add_ps(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<RemoteFlags>();
+  auto* command = app.add_subcommand("ps", "List the models that a running server has loaded");
+  command->add_option("--host", flags->host, "Of the server");
+  command->add_option("--port", flags->port, "Of the server");
+  command->callback([flags, &exit_code] { exit_code = list_running(*flags); });
+}
+
+void add_stop(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<RemoteFlags>();
+  auto* command = app.add_subcommand("stop", "Let a running server unload a model");
+  command->add_option("model", flags->model, "Its name, as ps shows it")->required();
+  command->add_option("--host", flags->host, "Of the server");
+  command->add_option("--port", flags->port, "Of the server");
+  command->callback([flags, &exit_code] { exit_code = unload(*flags); });
+}
+
+}  // namespace millrace::cli

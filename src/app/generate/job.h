@@ -1,0 +1,64 @@
+// What a client asks for, whichever API it speaks: the one form that the APIs parse into and that a Run works off.
+// Plain values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/sampler.h"
+
+namespace millrace::generate {
+
+using Json = nlohmann::ordered_json;
+
+enum class Format { text, json, schema };
+enum class ToolChoice { automatic, none, required, named };
+
+struct Job {
+  std::string model;
+
+  /// A conversation: each message has "role" and "content" (a string), an assistant's maybe "tool_calls"
+  /// [{"id", "type": "function", "function": {"name", "arguments": object}}] and "reasoning_content", a tool's "name"
+  /// or "tool_call_id".
+  bool chat = true;
+  Json messages = Json::array();
+  Json tools = Json::array();  // [{"type": "function", "function": {"name", "description", "parameters"}}]
+  ToolChoice tool_choice = ToolChoice::automatic;
+  std::string tool_name;      // when named
+  std::optional<bool> think;  // none: as the template has it
+  std::string chat_template;  // instead of the file's; empty: the file's
+  /// Or a text to go on with.
+  std::string prompt;
+  std::vector<text::TokenId> prompt_tokens;  // instead of `prompt`
+  bool raw = true;                           // special tokens in `prompt` are parsed, BOS goes first where there is one
+
+  engine::SamplerOptions sampler;
+  std::int64_t max_tokens = -1;  // -1: to the end of the context
+  std::int64_t context = 0;      // tokens of prompt and answer together; 0: what the model was loaded with
+  bool truncate = false;         // the oldest messages are left out where all do not fit
+  std::vector<std::string> stop;
+  int n = 1;
+  Format format = Format::text;
+  Json schema;
+  bool logprobs = false;
+  int top_logprobs = 0;
+  std::map<text::TokenId, float> logit_bias;
+  bool echo = false;
+  bool ignore_end = false;  // the model's own end of the answer does not end it
+  bool progress = false;  // prompt progress is wanted
+  bool stream = false, include_usage = false;
+  int priority = 0;
+};
+
+/// Nesting deeper than this is refused: it would only serve to exhaust the stack.
+constexpr int kMostNesting = 100;
+
+/// A JSON object from a request's body. Errors: invalid_argument (not JSON, not an object, nested too deep).
+Expected<Json> parse_object(std::string_view body);
+
+}  // namespace millrace::generate

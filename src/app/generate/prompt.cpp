@@ -1,0 +1,120 @@
+#include "app/generate/prompt.h"
+
+#include <algorithm>
+
+namespace millrace::generate {
+namespace {
+
+/// The Hermes convention, for templates that know nothing of tools.
+std::string tool_words(const Json& tools) {
+  std::string words = "You may call functions. Their signatures stand between <tools></tools>:\n<tools>\n";
+  for (const Json& tool : tools) words += tool.dump() + "\n";
+  return words +
+         "</tools>\nTo call one, answer with a JSON object of its name and arguments between <tool_call></tool_call>:\n"
+         "<tool_call>\n{\"name\": \"...\", \"arguments\": {...}}\n</tool_call>";
+}
+
+std::string content_of(const Json& message) {
+  const auto found = message.find("content");
+  return found != message.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::vector<text::Message> plain_messages(const Job& job) {
+  std::vector<text::Message> plain;
+  const bool tools = !job.tools.empty() && job.tool_choice != ToolChoice::none;
+  if (tools) plain.push_back({"system", tool_words(job.tools)});
+  for (const Json& message : job.messages) {
+    std::string role = message.value("role", std::string("user"));
+    std::string content = content_of(message);
+    if (role == "developer") role = "system";
+    if (role == "tool" || role == "function") {
+      role = "user";
+      content = "<tool_response>\n" + content + "\n</tool_response>";
+    }
+    if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array()) {
+      for (const Json& call : *calls) {
+        if (!content.empty()) content += "\n";
+        content += "<tool_call>\n" + call.value("function", Json::object()).dump() + "\n</tool_call>";
+      }
+    }
+    if (tools && role == "system") {
+      plain.front().content = content + "\n\n" + plain.front().content;
+      continue;
+    }
+    plain.push_back({std::move(role), std::move(content)});
+  }
+  return plain;
+}
+
+Expected<std::vector<text::TokenId>> render(const engine::Engine& engine, const Job& job) {
+  if (engine.chat_template() == nullptr) return engine.chat_template_status();
+  return engine.chat_template()->render(engine.tokenizer(), plain_messages(job), true);
+}
+
+/// Leaves out the oldest message that is not the system's and not the last; false: none is left to leave out.
+bool drop_oldest(Json& messages) {
+  for (std::size_t i = 0; i + 1 < messages.size(); ++i) {
+    const std::string role = messages[i].value("role", std::string());
+    if (role == "system" || role == "developer") continue;
+    messages.erase(i);
+    return true;
+  }
+  return false;
+}
+
+std::vector<text::TokenId> raw_prompt(const engine::Engine& engine, const Job& job) {
+  const text::Tokenizer& tokenizer = engine.tokenizer();
+  if (!job.prompt_tokens.empty()) return job.prompt_tokens;
+  std::vector<text::TokenId> ids;
+  if (tokenizer.adds_bos() && tokenizer.bos()) ids.push_back(*tokenizer.bos());
+  const auto body = tokenizer.encode(job.prompt, text::Specials::parse);
+  ids.insert(ids.end(), body.begin(), body.end());
+  if (ids.empty() && tokenizer.bos()) ids.push_back(*tokenizer.bos());
+  if (ids.empty() && tokenizer.eos()) ids.push_back(*tokenizer.eos());
+  return ids;
+}
+
+}  // namespace
+
+Expected<std::vector<text::TokenId>> make_prompt(const engine::Engine& engine, const Job& job) {
+  std::int64_t context = engine.context_tokens();
+  if (job.context > 0) context = std::min(context, job.context);
+  const auto too_long = [&](const std::vector<text::TokenId>& ids) { return std::ssize(ids) >= context; };
+  std::vector<text::TokenId> ids;
+  if (job.chat) {
+    MR_ASSIGN_OR_RETURN(ids, render(engine, job));
+    if (job.truncate && too_long(ids)) {
+      Job shorter = job;
+      while (too_long(ids) && drop_oldest(shorter.messages)) {
+        MR_ASSIGN_OR_RETURN(ids, render(engine, shorter));
+      }
+    }
+  } else {
+    ids = raw_prompt(engine, job);
+    if (job.truncate && too_long(ids))
+      ids.erase(ids.begin() + 1, ids.begin() + 1 + (std::ssize(ids) - context + context / 4));
+  }
+  if (ids.empty()) return error(Code::invalid_argument, "prompt: it is empty; write something");
+  if (too_long(ids))
+    return error(Code::invalid_argument,
+                 "this model's maximum context length is {} tokens, but the prompt has {}; shorten it, or serve with a "
+                 "larger --ctx",
+                 context, ids.size());
+  const std::int64_t vocab = engine.model().hyperparameters().vocab;
+  for (const text::TokenId id : ids)
+    if (id < 0 || id >= vocab)
+      return error(Code::invalid_argument, "prompt: token id {} is outside the vocabulary of {}", id, vocab);
+  return ids;
+}
+
+bool must_call_tool(const Job& job) {
+  return !job.tools.empty() && (job.tool_choice == ToolChoice::required || job.tool_choice == ToolChoice::named);
+}
+
+Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job) {
+  (void)engine;
+  if (job.format == Format::text && !must_call_tool(job)) return std::shared_ptr<text::Constraint>();
+  return error(Code::unsupported, "answers of a given form are not built into this version");
+}
+
+}  // namespace millrace::generate

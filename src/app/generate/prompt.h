@@ -1,0 +1,23 @@
+// From a Job to the tokens a model goes on with, and to the form its answer must keep.
+// Thread-safety: functions of immutable parts of the engine; any thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "app/generate/job.h"
+#include "engine/engine.h"
+
+namespace millrace::generate {
+
+/// Token ids that begin the answer. Errors: invalid_argument (does not fit the context, or the template refuses it),
+/// unsupported (the model has no chat template we can render).
+Expected<std::vector<text::TokenId>> make_prompt(const engine::Engine& engine, const Job& job);
+
+/// Null where the job asks for no form. Errors: invalid_argument, unsupported (the schema).
+Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job);
+
+/// True where the answer is a tool call and nothing else (tool_choice required or named).
+bool must_call_tool(const Job& job);
+
+}  // namespace millrace::generate

@@ -1,0 +1,100 @@
+// A Job at work: its requests in a Service, and what comes of them as events that another thread takes.
+// Thread-safety: one thread calls; the engine's thread feeds. Destroying a Run cancels what is left of it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "app/generate/job.h"
+#include "engine/model_manager.h"
+
+namespace millrace::generate {
+
+struct TokenLogprob {
+  struct Candidate {
+    std::string bytes;
+    text::TokenId id = 0;
+    float log_probability = 0;
+  };
+  Candidate chosen;
+  std::vector<Candidate> likeliest;
+};
+
+struct ToolCall {
+  std::string id, name;
+  Json arguments = Json::object();
+};
+
+/// Prompt tokens done of total.
+struct Progress {
+  std::int64_t done = 0, total = 0;
+};
+/// More of an answer.
+struct Delta {
+  int choice = 0;
+  std::string content, reasoning;
+  std::vector<ToolCall> tool_calls;  // whole ones
+  std::vector<TokenLogprob> logprobs;
+  bool empty() const { return content.empty() && reasoning.empty() && tool_calls.empty() && logprobs.empty(); }
+};
+/// The end of an answer. reason: "stop", "length", "tool_calls", "cancelled", or "error" with its status.
+struct Finished {
+  int choice = 0;
+  std::string reason;
+  Status status;
+};
+using Event = std::variant<Progress, Delta, Finished>;
+
+/// Tokens and seconds of all choices together, complete when done().
+struct Totals {
+  std::int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  double prompt_seconds = 0, decode_seconds = 0;
+};
+
+class Run {
+ public:
+  /// `client`: for fairness among clients. Errors: invalid_argument (the prompt does not fit, or cannot be made),
+  /// unsupported, unavailable.
+  static Expected<std::unique_ptr<Run>> start(engine::ModelManager::Use model, const Job& job,
+                                              const std::string& client);
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  /// The next event; none where none came in time. REQUIRES: not done().
+  std::optional<Event> next(std::chrono::milliseconds time);
+  /// Every choice has finished and every event was taken.
+  bool done() const { return open_ == 0; }
+  const Totals& totals() const { return totals_; }
+  const std::vector<text::TokenId>& prompt() const { return prompt_; }
+  const engine::ModelManager::Loaded& model() const { return *model_; }
+  bool loaded_now() const { return model_.loaded_now(); }
+
+ private:
+  struct Queue;
+  struct Choice;
+  explicit Run(engine::ModelManager::Use model) : model_(std::move(model)) {}
+  Status submit(const Job& job, int choice, const std::string& client);
+
+  engine::ModelManager::Use model_;
+  std::vector<text::TokenId> prompt_;
+  std::shared_ptr<Queue> queue_;
+  std::vector<engine::Service::Id> ids_;
+  Totals totals_;
+  int open_ = 0;
+};
+
+/// All of an answer.
+struct Answer {
+  std::string content, reasoning, reason;
+  std::vector<ToolCall> tool_calls;
+  std::vector<TokenLogprob> logprobs;
+};
+/// Takes events to the end. `gone` is asked now and then: true gives up. Errors: those of the run; cancelled.
+Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone);
+
+}  // namespace millrace::generate

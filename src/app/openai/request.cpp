@@ -1,0 +1,300 @@
+#include "app/openai/request.h"
+
+#include <charconv>
+#include <random>
+
+#include "app/generate/fields.h"
+
+namespace millrace::openai {
+namespace {
+
+using generate::Fields;
+using generate::Format;
+using generate::ToolChoice;
+
+constexpr int kMostChoices = 16, kMostTopLogprobs = 20;
+constexpr std::size_t kMostStops = 16, kMostPrompts = 256;
+constexpr double kMostTokens = 1e9;
+
+std::uint64_t drawn_seed() {
+  std::random_device random;
+  return (static_cast<std::uint64_t>(random()) & 0x7fffffff) + 1;
+}
+
+/// A text field of an object; empty where there is none.
+std::string word(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// What chat completions and completions have in common, with OpenAI's defaults.
+void parse_sampling(Fields& fields, Job& job) {
+  engine::SamplerOptions& sampler = job.sampler;
+  sampler = {};
+  sampler.temperature = 1;
+  sampler.top_k = 0;
+  sampler.top_p = 1;
+  sampler.min_p = 0;
+  sampler.repeat_last_n = -1;
+  fields.number("temperature", sampler.temperature, 0, 2);
+  fields.number("top_p", sampler.top_p, 0, 1);
+  fields.number("min_p", sampler.min_p, 0, 1);
+  fields.integer("top_k", sampler.top_k, 0, 1e6);
+  fields.number("presence_penalty", sampler.presence_penalty, -2, 2);
+  fields.number("frequency_penalty", sampler.frequency_penalty, -2, 2);
+  fields.number("repeat_penalty", sampler.repeat_penalty, 0.01, 100);
+  sampler.seed = 0;
+  fields.integer("seed", sampler.seed, -9e15, 9e15);
+  if (sampler.seed == 0) sampler.seed = drawn_seed();
+  fields.texts("stop", job.stop);
+  if (job.stop.size() > kMostStops) fields.fail("stop", "has too many entries");
+  fields.integer("n", job.n, 1, kMostChoices);
+  fields.flag("stream", job.stream);
+  fields.flag("ignore_eos", job.ignore_end);
+  fields.flag("return_progress", job.progress);
+  fields.flag("prompt_progress", job.progress);
+  fields.integer("priority", job.priority, -100, 100);
+  if (const Json* options = fields.find("stream_options"); options != nullptr && options->is_object())
+    job.include_usage = options->value("include_usage", false);
+  fields.text("model", job.model);
+  if (job.model.empty()) fields.fail("model", "is missing; GET /v1/models lists those there are");
+}
+
+void parse_logit_bias(Fields& fields, Job& job) {
+  const Json* bias = fields.find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object()) return fields.fail("logit_bias", "must be an object of token ids and numbers");
+  for (const auto& [key, value] : bias->items()) {
+    text::TokenId id = -1;
+    const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const double amount = value.is_number() ? value.get<double>() : 1e9;
+    if (problem != std::errc() || end != key.data() + key.size() || id < 0 || !(amount >= -100 && amount <= 100))
+      return fields.fail("logit_bias", "maps token ids to numbers from -100 to 100");
+    job.logit_bias[id] = static_cast<float>(amount);
+  }
+}
+
+/// The arguments of a past call: OpenAI sends them as text.
+Json arguments_of(const Json& function) {
+  const auto found = function.find("arguments");
+  if (found == function.end()) return Json::object();
+  if (!found->is_string()) return *found;
+  Json parsed = Json::parse(found->get<std::string>(), nullptr, false);
+  return parsed.is_discarded() ? Json(found->get<std::string>()) : parsed;
+}
+
+Status parse_calls(const Json& calls, Json& out) {
+  if (!calls.is_array()) return error(Code::invalid_argument, "messages: tool_calls must be a list");
+  Json list = Json::array();
+  for (const Json& call : calls) {
+    const auto function = call.is_object() ? call.find("function") : call.end();
+    if (!call.is_object() || function == call.end() || !function->is_object() ||
+        !function->value("name", Json()).is_string())
+      return error(Code::invalid_argument, "messages: a tool call needs a function with a name");
+    Json one = {{"type", "function"},
+                {"function", {{"name", function->value("name", Json())}, {"arguments", arguments_of(*function)}}}};
+    if (call.contains("id") && call["id"].is_string()) one["id"] = call["id"];
+    list.push_back(std::move(one));
+  }
+  out = std::move(list);
+  return {};
+}
+
+Expected<Json> parse_message(const Json& message) {
+  if (!message.is_object() || !message.contains("role") || !message["role"].is_string())
+    return error(Code::invalid_argument, "messages: each must be an object with a role");
+  Json out = {{"role", message["role"]}};
+  const auto content = message.find("content");
+  MR_ASSIGN_OR_RETURN(out["content"], content_text(content == message.end() ? Json() : *content, "messages"));
+  if (const auto calls = message.find("tool_calls"); calls != message.end() && !calls->is_null())
+    MR_RETURN_IF_ERROR(parse_calls(*calls, out["tool_calls"]));
+  for (const char* name : {"name", "tool_call_id", "reasoning_content"})
+    if (message.contains(name) && message[name].is_string()) out[name] = message[name];
+  return out;
+}
+
+}  // namespace
+
+Expected<std::string> content_text(const Json& content, const char* where) {
+  if (content.is_null()) return std::string();
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) return error(Code::invalid_argument, "{}: content must be a text or a list of parts", where);
+  std::string text;
+  for (const Json& part : content) {
+    const bool good = part.is_object() && part.contains("text") && part["text"].is_string();
+    if (!good) {
+      const std::string type = word(part, "type");
+      return error(Code::invalid_argument, "{}: a content part of type {} is not supported; send text", where, type);
+    }
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+Status parse_messages(const Json& messages, Job& job) {
+  if (!messages.is_array() || messages.empty())
+    return error(Code::invalid_argument, "messages: must be a list with at least one message");
+  job.messages = Json::array();
+  for (const Json& message : messages) {
+    MR_ASSIGN_OR_RETURN(Json out, parse_message(message));
+    job.messages.push_back(std::move(out));
+  }
+  return {};
+}
+
+Status parse_tools(const Json& body, Job& job) {
+  const Fields fields(body);
+  if (const Json* tools = fields.find("tools"); tools != nullptr) {
+    if (!tools->is_array()) return error(Code::invalid_argument, "tools: must be a list");
+    for (const Json& tool : *tools) {
+      const auto function = tool.is_object() ? tool.find("function") : tool.end();
+      if (!tool.is_object() || function == tool.end() || !function->is_object() ||
+          !function->value("name", Json()).is_string())
+        return error(Code::invalid_argument,
+                     "tools: each must be {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}");
+      job.tools.push_back(tool);
+    }
+  }
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr) return {};
+  if (choice->is_string() && *choice == "auto") return {};
+  if (choice->is_string() && *choice == "none") {
+    job.tool_choice = ToolChoice::none;
+    return {};
+  }
+  if (job.tools.empty()) return error(Code::invalid_argument, "tool_choice: there are no tools to choose from");
+  if (choice->is_string() && (*choice == "required" || *choice == "any")) {
+    job.tool_choice = ToolChoice::required;
+    return {};
+  }
+  const Json* function = nullptr;
+  if (choice->is_object()) function = choice->contains("function") ? &(*choice)["function"] : choice;
+  if (function == nullptr || !function->is_object() || !function->value("name", Json()).is_string())
+    return error(Code::invalid_argument, "tool_choice: must be auto, none, required or a function");
+  job.tool_choice = ToolChoice::named;
+  job.tool_name = (*function)["name"];
+  for (const Json& tool : job.tools)
+    if (tool["function"]["name"] == job.tool_name) return {};
+  return error(Code::invalid_argument, "tool_choice: no tool is called {}", job.tool_name);
+}
+
+Status parse_response_format(const Json& format, Job& job) {
+  const std::string type = word(format, "type");
+  if (type == "text") return {};
+  if (type == "json_object") {
+    job.format = Format::json;
+    return {};
+  }
+  if (type != "json_schema")
+    return error(Code::invalid_argument, "response_format: type must be text, json_object or json_schema");
+  // Chat completions put the schema below json_schema, responses beside the type.
+  const Json& holder = format.contains("json_schema") ? format["json_schema"] : format;
+  if (!holder.is_object() || !holder.contains("schema"))
+    return error(Code::invalid_argument, "response_format: json_schema needs a schema");
+  job.format = Format::schema;
+  job.schema = holder["schema"];
+  return {};
+}
+
+Expected<Job> parse_chat(const Json& body) {
+  Job job;
+  Fields fields(body);
+  parse_sampling(fields, job);
+  parse_logit_bias(fields, job);
+  fields.flag("logprobs", job.logprobs);
+  fields.integer("top_logprobs", job.top_logprobs, 0, kMostTopLogprobs);
+  fields.integer("max_tokens", job.max_tokens, -1, kMostTokens);
+  fields.integer("max_completion_tokens", job.max_tokens, 0, kMostTokens);
+  MR_RETURN_IF_ERROR(fields.status());
+  MR_RETURN_IF_ERROR(parse_messages(body.value("messages", Json()), job));
+  MR_RETURN_IF_ERROR(parse_tools(body, job));
+  if (const Json* format = fields.find("response_format")) MR_RETURN_IF_ERROR(parse_response_format(*format, job));
+  if (const Json* effort = fields.find("reasoning_effort"); effort != nullptr && effort->is_string())
+    job.think = *effort != "none" && *effort != "minimal";
+  if (const Json* options = fields.find("chat_template_kwargs"); options != nullptr && options->is_object())
+    if (options->contains("enable_thinking") && (*options)["enable_thinking"].is_boolean())
+      job.think = (*options)["enable_thinking"].get<bool>();
+  return job;
+}
+
+Expected<std::vector<Job>> parse_completion(const Json& body) {
+  Job common;
+  common.chat = false;
+  common.max_tokens = 16;  // OpenAI's default here
+  Fields fields(body);
+  parse_sampling(fields, common);
+  parse_logit_bias(fields, common);
+  fields.integer("max_tokens", common.max_tokens, -1, kMostTokens);
+  fields.flag("echo", common.echo);
+  if (const Json* logprobs = fields.find("logprobs"); logprobs != nullptr && !logprobs->is_boolean()) {
+    fields.integer("logprobs", common.top_logprobs, 0, kMostTopLogprobs);
+    common.logprobs = true;
+  }
+  if (fields.has("suffix")) fields.fail("suffix", "filling in the middle is not supported");
+  if (const Json* format = fields.find("response_format"))
+    if (Status status = parse_response_format(*format, common); !status.ok()) fields.fail(std::move(status));
+  MR_RETURN_IF_ERROR(fields.status());
+
+  const Json prompt = body.value("prompt", Json(""));
+  const auto is_tokens = [](const Json& list) {
+    return list.is_array() && !list.empty() && list.front().is_number_integer();
+  };
+  const Json prompts = prompt.is_array() && !is_tokens(prompt) ? prompt : Json::array({prompt});
+  if (prompts.empty() || prompts.size() > kMostPrompts)
+    return error(Code::invalid_argument, "prompt: from 1 to {} at once", kMostPrompts);
+  std::vector<Job> jobs;
+  for (const Json& one : prompts) {
+    Job job = common;
+    if (one.is_string()) {
+      job.prompt = one.get<std::string>();
+    } else if (is_tokens(one)) {
+      for (const Json& id : one) {
+        if (!id.is_number_integer()) return error(Code::invalid_argument, "prompt: token ids must be whole numbers");
+        job.prompt_tokens.push_back(id.get<text::TokenId>());
+      }
+    } else {
+      return error(Code::invalid_argument, "prompt: must be a text, token ids, or a list of them");
+    }
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+Expected<EmbeddingJob> parse_embeddings(const Json& body) {
+  EmbeddingJob job;
+  Fields fields(body);
+  std::string format = "float";
+  fields.text("model", job.model);
+  fields.text("encoding_format", format);
+  fields.integer("dimensions", job.dimensions, 1, 1e6);
+  if (job.model.empty()) fields.fail("model", "is missing; GET /v1/models lists those there are");
+  if (format != "float" && format != "base64") fields.fail("encoding_format", "must be float or base64");
+  MR_RETURN_IF_ERROR(fields.status());
+  job.base64 = format == "base64";
+  const Json input = body.value("input", Json());
+  const auto bad = error(Code::invalid_argument, "input: must be a text, token ids, or a list of them");
+  const auto tokens_of = [](const Json& list, std::vector<text::TokenId>& out) {
+    for (const Json& id : list) {
+      if (!id.is_number_integer()) return false;
+      out.push_back(id.get<text::TokenId>());
+    }
+    return true;
+  };
+  const bool one_text = input.is_string();
+  const bool one_tokens = input.is_array() && !input.empty() && input.front().is_number();
+  const Json list = one_text || one_tokens ? Json::array({input}) : input;
+  if (!list.is_array() || list.empty()) return bad;
+  if (list.size() > 2048) return error(Code::invalid_argument, "input: at most 2048 texts at once");
+  for (const Json& one : list) {
+    if (one.is_string() && job.tokens.empty()) {
+      job.texts.push_back(one.get<std::string>());
+    } else if (one.is_array() && !one.empty() && job.texts.empty()) {
+      if (!tokens_of(one, job.tokens.emplace_back())) return bad;
+    } else {
+      return bad;
+    }
+  }
+  return job;
+}
+
+}  // namespace millrace::openai

@@ -1,0 +1,41 @@
+// OpenAI's request bodies, read into Jobs: chat completions, completions, embeddings. Shared by the server and batches.
+// Pure functions; errors are invalid_argument and begin with the field's name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/generate/job.h"
+
+namespace millrace::openai {
+
+using generate::Job;
+using generate::Json;
+
+/// POST /v1/chat/completions.
+Expected<Job> parse_chat(const Json& body);
+
+/// POST /v1/completions: a job a prompt (`prompt` may be a list).
+Expected<std::vector<Job>> parse_completion(const Json& body);
+
+/// POST /v1/embeddings: texts or token ids.
+struct EmbeddingJob {
+  std::string model;
+  std::vector<std::string> texts;
+  std::vector<std::vector<text::TokenId>> tokens;  // instead of texts
+  bool base64 = false;
+  std::int64_t dimensions = 0;
+};
+Expected<EmbeddingJob> parse_embeddings(const Json& body);
+
+/// A message's content as one text: a string, or text parts joined. Errors: unsupported (pictures, sound).
+Expected<std::string> content_text(const Json& content, const char* where);
+
+/// response_format into the job's form: {"type": "text" | "json_object" | "json_schema", ...}.
+Status parse_response_format(const Json& format, Job& job);
+
+/// Messages, tools and tool_choice in OpenAI's form.
+Status parse_messages(const Json& messages, Job& job);
+Status parse_tools(const Json& body, Job& job);
+
+}  // namespace millrace::openai

@@ -1,0 +1,230 @@
+#include "app/openai/response.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+namespace millrace::openai {
+namespace {
+
+using generate::Answer;
+using generate::Delta;
+using generate::Finished;
+using generate::TokenLogprob;
+using generate::Totals;
+
+/// Bytes that may be part of a character, as JSON can hold them.
+std::string as_text(const std::string& bytes) {
+  return Json::parse(Json(bytes).dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+Json candidate(const TokenLogprob::Candidate& one) {
+  Json bytes = Json::array();
+  for (const char byte : one.bytes) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", as_text(one.bytes)}, {"logprob", one.log_probability}, {"bytes", std::move(bytes)}};
+}
+
+Json call_json(const generate::ToolCall& call) {
+  return {{"id", call.id.empty() ? random_id("call_") : call.id},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments.dump()}}}};
+}
+
+Json chunk(const Envelope& envelope, const char* object, Json choices) {
+  return {{"id", envelope.id},
+          {"object", object},
+          {"created", envelope.created},
+          {"model", envelope.model},
+          {"system_fingerprint", "millrace"},
+          {"choices", std::move(choices)}};
+}
+
+Json chat_choice(int index, Json delta, Json reason, Json logprobs = nullptr) {
+  return Json::array({{{"index", index},
+                       {"delta", std::move(delta)},
+                       {"logprobs", std::move(logprobs)},
+                       {"finish_reason", std::move(reason)}}});
+}
+
+double rate(std::int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+
+}  // namespace
+
+Json chat_logprobs(const std::vector<TokenLogprob>& logprobs) {
+  Json content = Json::array();
+  for (const TokenLogprob& one : logprobs) {
+    Json entry = candidate(one.chosen);
+    entry["top_logprobs"] = Json::array();
+    for (const auto& other : one.likeliest) entry["top_logprobs"].push_back(candidate(other));
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+std::string random_id(const std::string& prefix) {
+  static constexpr std::string_view letters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  std::string id = prefix;
+  for (int i = 0; i < 24; ++i) id += letters[random() % letters.size()];
+  return id;
+}
+
+Envelope make_envelope(const char* prefix, const std::string& model) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {random_id(prefix), std::chrono::duration_cast<std::chrono::seconds>(now).count(), model};
+}
+
+Json usage(const Totals& totals) {
+  return {{"prompt_tokens", totals.prompt_tokens},
+          {"completion_tokens", totals.completion_tokens},
+          {"total_tokens", totals.prompt_tokens + totals.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", totals.cached_tokens}}}};
+}
+
+Json timings(const Totals& totals) {
+  return {{"prompt_n", totals.prompt_tokens},
+          {"prompt_ms", totals.prompt_seconds * 1e3},
+          {"prompt_per_second", rate(totals.prompt_tokens, totals.prompt_seconds)},
+          {"predicted_n", totals.completion_tokens},
+          {"predicted_ms", totals.decode_seconds * 1e3},
+          {"predicted_per_second", rate(totals.completion_tokens, totals.decode_seconds)}};
+}
+
+Json chat_body(const Envelope& envelope, const Job& job, const std::vector<Answer>& answers, const Totals& totals) {
+  Json choices = Json::array();
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const Answer& answer = answers[i];
+    Json message = {{"role", "assistant"}, {"content", answer.content}, {"refusal", nullptr}};
+    if (answer.content.empty() && !answer.tool_calls.empty()) message["content"] = nullptr;
+    if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
+    for (const auto& call : answer.tool_calls) message["tool_calls"].push_back(call_json(call));
+    choices.push_back({{"index", i},
+                       {"message", std::move(message)},
+                       {"logprobs", job.logprobs ? chat_logprobs(answer.logprobs) : Json()},
+                       {"finish_reason", answer.reason}});
+  }
+  Json body = chunk(envelope, "chat.completion", std::move(choices));
+  body["usage"] = usage(totals);
+  body["timings"] = timings(totals);
+  return body;
+}
+
+Json chat_first_chunk(const Envelope& envelope, int choice) {
+  return chunk(envelope, "chat.completion.chunk",
+               chat_choice(choice, {{"role", "assistant"}, {"content", ""}}, nullptr));
+}
+
+Json chat_chunk(const Envelope& envelope, const Job& job, const Delta& delta, int& calls_so_far) {
+  Json out = Json::object();
+  if (!delta.content.empty()) out["content"] = delta.content;
+  if (!delta.reasoning.empty()) out["reasoning_content"] = delta.reasoning;
+  for (const auto& call : delta.tool_calls) {
+    Json entry = {{"index", calls_so_far++}};
+    entry.update(call_json(call));
+    out["tool_calls"].push_back(std::move(entry));
+  }
+  const bool logprobs = job.logprobs && !delta.logprobs.empty();
+  return chunk(envelope, "chat.completion.chunk",
+               chat_choice(delta.choice, std::move(out), nullptr, logprobs ? chat_logprobs(delta.logprobs) : Json()));
+}
+
+Json chat_last_chunk(const Envelope& envelope, const Finished& finished) {
+  return chunk(envelope, "chat.completion.chunk", chat_choice(finished.choice, Json::object(), finished.reason));
+}
+
+Json chat_empty_chunk(const Envelope& envelope) { return chunk(envelope, "chat.completion.chunk", Json::array()); }
+
+Json completion_logprobs(const std::vector<TokenLogprob>& logprobs) {
+  Json out = {{"tokens", Json::array()},
+              {"token_logprobs", Json::array()},
+              {"top_logprobs", Json::array()},
+              {"text_offset", Json::array()}};
+  std::size_t offset = 0;
+  for (const TokenLogprob& one : logprobs) {
+    out["tokens"].push_back(as_text(one.chosen.bytes));
+    out["token_logprobs"].push_back(one.chosen.log_probability);
+    Json top = Json::object();
+    for (const auto& other : one.likeliest) top[as_text(other.bytes)] = other.log_probability;
+    out["top_logprobs"].push_back(std::move(top));
+    out["text_offset"].push_back(offset);
+    offset += one.chosen.bytes.size();
+  }
+  return out;
+}
+
+Json completion_choice(const Job& job, const Answer& answer, int index) {
+  return {{"text", (job.echo ? job.prompt : std::string()) + answer.content},
+          {"index", index},
+          {"logprobs", job.logprobs ? completion_logprobs(answer.logprobs) : Json()},
+          {"finish_reason", answer.reason}};
+}
+
+Json completion_chunk(const Envelope& envelope, int index, const std::string& text, const Json& logprobs,
+                      const Json& finish_reason) {
+  return chunk(
+      envelope, "text_completion",
+      Json::array({{{"text", text}, {"index", index}, {"logprobs", logprobs}, {"finish_reason", finish_reason}}}));
+}
+
+Json completion_body(const Envelope& envelope, Json choices, const Totals& totals) {
+  Json body = chunk(envelope, "text_completion", std::move(choices));
+  body["usage"] = usage(totals);
+  body["timings"] = timings(totals);
+  return body;
+}
+
+int http_status(const Status& status) {
+  switch (status.code()) {
+    case Code::invalid_argument:
+    case Code::unsupported:
+      return 400;
+    case Code::not_found:
+      return 404;
+    case Code::unavailable:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+Json error_body(int http, const Status& status) {
+  const std::string& message = status.message();
+  Json param;
+  const std::size_t colon = message.find(": ");
+  const auto is_name = [](char c) { return (c >= 'a' && c <= 'z') || c == '_' || c == '.'; };
+  if (http == 400 && colon != std::string::npos &&
+      std::all_of(message.begin(), message.begin() + static_cast<std::ptrdiff_t>(colon), is_name))
+    param = message.substr(0, colon);
+  Json code;
+  if (http == 401) code = "invalid_api_key";
+  if (http == 404) code = "model_not_found";
+  if (http == 413) code = "request_too_large";
+  if (http == 503) code = "overloaded";
+  if (message.find("maximum context length") != std::string::npos) code = "context_length_exceeded";
+  const char* type = http == 401   ? "authentication_error"
+                     : http == 403 ? "permission_error"
+                     : http == 503 ? "overloaded_error"
+                     : http >= 500 ? "server_error"
+                                   : "invalid_request_error";
+  return {{"error", {{"message", message}, {"type", type}, {"param", std::move(param)}, {"code", std::move(code)}}}};
+}
+
+std::string base64(const void* data, std::size_t bytes) {
+  static constexpr char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const auto* in = static_cast<const unsigned char*>(data);
+  std::string out;
+  out.reserve((bytes + 2) / 3 * 4);
+  for (std::size_t i = 0; i < bytes; i += 3) {
+    const std::size_t left = bytes - i;
+    const unsigned group = static_cast<unsigned>(in[i]) << 16 |
+                           (left > 1 ? static_cast<unsigned>(in[i + 1]) << 8 : 0u) |
+                           (left > 2 ? static_cast<unsigned>(in[i + 2]) : 0u);
+    out += letters[group >> 18];
+    out += letters[(group >> 12) & 63];
+    out += left > 1 ? letters[(group >> 6) & 63] : '=';
+    out += left > 2 ? letters[group & 63] : '=';
+  }
+  return out;
+}
+
+}  // namespace millrace::openai

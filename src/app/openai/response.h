@@ -1,0 +1,55 @@
+// OpenAI's response bodies from what a Run gives. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/generate/job.h"
+#include "app/generate/run.h"
+
+namespace millrace::openai {
+
+using generate::Job;
+using generate::Json;
+
+/// What every body of one answer repeats.
+struct Envelope {
+  std::string id;  // "chatcmpl-..."
+  std::int64_t created = 0;
+  std::string model;
+};
+Envelope make_envelope(const char* prefix, const std::string& model);
+/// `prefix` and 24 random letters and digits.
+std::string random_id(const std::string& prefix);
+
+/// {"content": [...], "refusal": null}
+Json chat_logprobs(const std::vector<generate::TokenLogprob>& logprobs);
+Json usage(const generate::Totals& totals);
+Json timings(const generate::Totals& totals);
+
+Json chat_body(const Envelope& envelope, const Job& job, const std::vector<generate::Answer>& answers,
+               const generate::Totals& totals);
+/// The first chunk of a choice, which names the role; one for a delta; the last, with the finish reason.
+Json chat_first_chunk(const Envelope& envelope, int choice);
+Json chat_chunk(const Envelope& envelope, const Job& job, const generate::Delta& delta, int& calls_so_far);
+Json chat_last_chunk(const Envelope& envelope, const generate::Finished& finished);
+/// choices [] with usage or progress.
+Json chat_empty_chunk(const Envelope& envelope);
+
+/// `first_index`: of the first answer among those of all prompts.
+Json completion_choice(const Job& job, const generate::Answer& answer, int index);
+Json completion_chunk(const Envelope& envelope, int index, const std::string& text, const Json& logprobs,
+                      const Json& finish_reason);
+Json completion_body(const Envelope& envelope, Json choices, const generate::Totals& totals);
+Json completion_logprobs(const std::vector<generate::TokenLogprob>& logprobs);
+
+/// {"error": {message, type, param, code}}; param is taken from "param: ..." in the message.
+Json error_body(int http_status, const Status& status);
+/// The HTTP status that says a Status.
+int http_status(const Status& status);
+
+/// RFC 4648, with padding.
+std::string base64(const void* data, std::size_t bytes);
+
+}  // namespace millrace::openai

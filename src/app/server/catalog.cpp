@@ -1,0 +1,140 @@
+#include "app/server/catalog.h"
+
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "modelfile/gguf.h"
+#include "tensor/dtype.h"
+
+namespace millrace::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string short_count(double count) {
+  if (count >= 1e9) return fmt::format("{:.1f}B", count / 1e9);
+  if (count >= 1e6) return fmt::format("{:.1f}M", count / 1e6);
+  return fmt::format("{:.1f}K", count / 1e3);
+}
+
+/// The type that holds most of the weights; a K type's mixture is what published files call it.
+std::string quantization_of(const modelfile::Model& file) {
+  std::map<std::string, std::uint64_t> bytes;
+  for (const auto& tensor : file.tensors()) bytes[std::string(info(tensor.dtype).name)] += tensor.bytes;
+  const auto most = std::max_element(bytes.begin(), bytes.end(),
+                                     [](const auto& one, const auto& other) { return one.second < other.second; });
+  if (most == bytes.end()) return "unknown";
+  std::string name = most->first;
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  if (name == "Q4_K" || name == "Q5_K") name += "_M";
+  return name;
+}
+
+Json json_of(const modelfile::Value& value) {
+  return std::visit(
+      [](const auto& held) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::shared_ptr<const modelfile::Array>>)
+          return nullptr;
+        else
+          return held;
+      },
+      value);
+}
+
+/// Names the file as it lies there; reading it all for a real checksum would take minutes.
+std::string identity(const std::string& path, std::uint64_t bytes, std::int64_t modified_ns) {
+  const std::string text = fmt::format("{}\n{}\n{}", path, bytes, modified_ns);
+  const XXH128_hash_t one = XXH3_128bits_withSeed(text.data(), text.size(), 1);
+  const XXH128_hash_t other = XXH3_128bits_withSeed(text.data(), text.size(), 2);
+  return fmt::format("{:016x}{:016x}{:016x}{:016x}", one.high64, one.low64, other.high64, other.low64);
+}
+
+std::string name_of(const std::string& path) {
+  std::string name = fs::path(path).stem().string();
+  if (const auto part = name.find("-00001-of-"); part != std::string::npos) name.resize(part);
+  return name;
+}
+
+}  // namespace
+
+std::vector<std::string> Catalog::files() const {
+  std::vector<std::string> files;
+  for (const std::string& path : paths_) {
+    std::error_code ignored;
+    if (!fs::is_directory(path, ignored)) {
+      files.push_back(path);
+      continue;
+    }
+    for (const auto& entry : fs::directory_iterator(path, ignored)) {
+      const std::string name = entry.path().filename().string();
+      const bool later_part = name.find("-of-") != std::string::npos && name.find("-00001-of-") == std::string::npos;
+      if (entry.path().extension() == ".gguf" && !later_part) files.push_back(entry.path().string());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  return files;
+}
+
+/// REQUIRES: mutex_ is held. Null where the file cannot be read.
+const ModelInfo* Catalog::describe(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return nullptr;
+  const auto since_epoch =
+      std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec);
+  const std::string digest = identity(path, static_cast<std::uint64_t>(status.st_size), since_epoch.count());
+  if (const auto found = known_.find(path); found != known_.end() && found->second.digest == digest)
+    return &found->second;
+  modelfile::OpenOptions no_words;
+  no_words.skip_vocabulary = true;
+  const auto file = modelfile::Model::open(path, no_words);
+  if (!file.ok()) return nullptr;
+  ModelInfo info;
+  info.name = name_of(path) + ":latest";
+  info.path = path;
+  info.digest = digest;
+  info.bytes = file->file_bytes();
+  info.modified = std::chrono::system_clock::time_point(
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(since_epoch));
+  const auto architecture = file->get_string("general.architecture");
+  if (architecture.ok()) info.architecture = *architecture;
+  double parameters = 0;
+  for (const auto& tensor : file->tensors()) parameters += static_cast<double>(tensor.rows() * tensor.cols());
+  info.parameter_size = short_count(parameters);
+  info.quantization = quantization_of(*file);
+  if (const auto length = file->get_int(info.architecture + ".context_length"); length.ok())
+    info.context_length = *length;
+  if (const auto text = file->get_string("tokenizer.chat_template"); text.ok()) info.chat_template = *text;
+  info.metadata = Json::object();
+  for (const auto& [key, value] : file->metadata())
+    if (key != "tokenizer.chat_template") info.metadata[key] = json_of(value);
+  info.metadata["general.parameter_count"] = static_cast<std::uint64_t>(parameters);
+  return &(known_[path] = std::move(info));
+}
+
+std::vector<ModelInfo> Catalog::list() {
+  std::lock_guard lock(mutex_);
+  std::vector<ModelInfo> all;
+  for (const std::string& path : files())
+    if (const ModelInfo* info = describe(path); info != nullptr) all.push_back(*info);
+  return all;
+}
+
+Expected<ModelInfo> Catalog::find(const std::string& name) {
+  const std::string full = name.find(':') == std::string::npos ? name + ":latest" : name;
+  std::lock_guard lock(mutex_);
+  for (const std::string& path : files()) {
+    const std::string found = name_of(path);
+    if (found + ":latest" != full && found + ".gguf" != name && path != name) continue;
+    if (const ModelInfo* info = describe(path); info != nullptr) return *info;
+  }
+  return error(Code::not_found, "model '{}' not found", name);
+}
+
+}  // namespace millrace::server

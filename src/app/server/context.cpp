@@ -1,0 +1,90 @@
+#include "app/server/context.h"
+
+#include <utility>
+
+namespace millrace::server {
+
+using std::chrono::milliseconds;
+
+Context::Context(ServerOptions asked)
+    : options(std::move(asked)),
+      guard(options),
+      catalog(options.model_paths),
+      models(options.models),
+      http(options.http) {}
+
+Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive) {
+  MR_ASSIGN_OR_RETURN(const ModelInfo info, context.catalog.find(name));
+  return context.models.use(info.name, info.path, keep_alive);
+}
+
+Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
+                                                   const httplib::Request& request) {
+  return generate::Run::start(std::move(model), job, request.remote_addr + request.get_header_value("Authorization"));
+}
+
+Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const generate::Job& job,
+                                                   const httplib::Request& request, KeepAlive keep_alive) {
+  MR_ASSIGN_OR_RETURN(auto model, use_model(context, job.model, keep_alive));
+  return start_run(job, std::move(model), request);
+}
+
+bool client_gone() { return Connection::current().client_gone(); }
+
+std::string dump(const Json& body) { return body.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+void reply(httplib::Response& response, const Json& body, int status) {
+  response.status = status;
+  response.set_content(dump(body), "application/json");
+}
+
+namespace {
+
+/// A stream on its way to its client.
+struct Streaming {
+  std::shared_ptr<generate::Run> run;
+  StreamForm form;
+  milliseconds keep_line;
+  Metrics* metrics = nullptr;
+  bool begun = false;
+
+  /// Writes what there is; false: the client is gone.
+  bool pump(httplib::DataSink& sink) {
+    std::string out;
+    if (!begun && form.begin) out = form.begin();
+    begun = true;
+    const auto silent_until = std::chrono::steady_clock::now() + keep_line;
+    while (out.empty() && !run->done()) {
+      std::optional<generate::Event> event = run->next(milliseconds(100));
+      if (event) {
+        out = form.event(*event);
+        while (!run->done() && (event = run->next(milliseconds(0)))) out += form.event(*event);
+      } else if (client_gone()) {
+        return false;
+      } else if (!form.keep_line.empty() && std::chrono::steady_clock::now() > silent_until) {
+        out = form.keep_line;
+      }
+    }
+    const bool ends = run->done();
+    if (ends) {
+      if (form.end) out += form.end();
+      metrics->count_run(run->totals());
+    }
+    if (!out.empty() && !sink.write(out.data(), out.size())) return false;
+    if (ends) sink.done();
+    return true;
+  }
+};
+
+}  // namespace
+
+void stream(Context& context, httplib::Response& response, std::shared_ptr<generate::Run> run, StreamForm form) {
+  const auto state = std::make_shared<Streaming>(
+      Streaming{std::move(run), std::move(form), context.options.keep_line, &context.metrics});
+  response.set_header("Cache-Control", "no-cache");
+  response.set_header("X-Accel-Buffering", "no");
+  response.set_chunked_content_provider(state->form.content_type,
+                                        [state](std::size_t, httplib::DataSink& sink) { return state->pump(sink); });
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,70 @@
+// What the routes share, and the few things that all of them do.
+// Thread-safety: the parts lock for themselves.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "app/generate/run.h"
+#include "app/server/catalog.h"
+#include "app/server/guard.h"
+#include "app/server/http.h"
+#include "app/server/metrics.h"
+#include "app/server/options.h"
+#include "engine/model_manager.h"
+
+namespace millrace::server {
+
+using generate::Json;
+
+struct Context {
+  explicit Context(ServerOptions asked);
+
+  const ServerOptions options;
+  Guard guard;
+  Catalog catalog;
+  engine::ModelManager models;
+  Metrics metrics;
+  HttpServer http;
+  std::atomic<bool> stopping{false};
+};
+
+using KeepAlive = std::optional<engine::ModelManager::Duration>;
+
+/// Looks the name up and has the model loaded. Errors: not_found, and those of ModelManager::use.
+Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive = {});
+
+/// Starts a job on its model, for the client of this connection.
+Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const generate::Job& job,
+                                                   const httplib::Request& request, KeepAlive keep_alive = {});
+Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
+                                                   const httplib::Request& request);
+
+/// Asked by whoever waits on this connection's behalf.
+bool client_gone();
+
+void reply(httplib::Response& response, const Json& body, int status = 200);
+std::string dump(const Json& body);  // what is not UTF-8 is replaced
+
+/// How a stream of events is written. Each function returns the bytes to send, or nothing.
+struct StreamForm {
+  std::string content_type;
+  std::string keep_line;  // sent after a long silence; empty: nothing is
+  std::function<std::string()> begin;
+  std::function<std::string(const generate::Event& event)> event;
+  std::function<std::string()> end;  // after the last event
+};
+/// Answers with a stream; the run ends with the connection.
+void stream(Context& context, httplib::Response& response, std::shared_ptr<generate::Run> run, StreamForm form);
+
+// Routes, by API. Each adds its own to context.http.
+void add_ollama_routes(Context& context);        // generate, chat, embed
+void add_ollama_model_routes(Context& context);  // version, tags, show, ps, pull, ...
+void add_openai_routes(Context& context);        // models, chat, completions, embeddings
+void add_responses_routes(Context& context);     // OpenAI's responses
+void add_anthropic_routes(Context& context);     // messages
+void add_native_routes(Context& context);        // health, metrics, props, slots, tokenize, ...
+
+}  // namespace millrace::server

@@ -1,0 +1,83 @@
+#include "app/server/guard.h"
+
+#include <algorithm>
+
+namespace millrace::server {
+namespace {
+
+/// "Name:123" to "name"; "[::1]:123" to "::1".
+std::string bare_host(std::string_view host) {
+  if (host.starts_with('[')) {
+    host = host.substr(1, host.find(']') - 1);
+  } else if (const auto colon = host.rfind(':'); colon != std::string_view::npos && host.find(':') == colon) {
+    host = host.substr(0, colon);
+  }
+  std::string name(host);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+  while (name.ends_with('.')) name.pop_back();
+  return name;
+}
+
+bool is_address(std::string_view name) {
+  const bool v6 = name.find(':') != std::string_view::npos;
+  return v6 || (!name.empty() && name.find_first_not_of("0123456789.") == std::string_view::npos);
+}
+
+bool is_local_name(std::string_view name) {
+  return name == "localhost" || name.ends_with(".localhost") || name.ends_with(".local") || name.ends_with(".internal");
+}
+
+}  // namespace
+
+bool equal_in_constant_time(std::string_view one, std::string_view other) {
+  unsigned difference = one.size() == other.size() ? 0 : 1;
+  for (std::size_t i = 0; i < one.size(); ++i)
+    difference |= static_cast<unsigned>(static_cast<unsigned char>(one[i]) ^
+                                        static_cast<unsigned char>(other.empty() ? 0 : other[i % other.size()]));
+  return difference == 0;
+}
+
+Guard::Guard(const ServerOptions& options) : keys_(options.api_keys) {
+  for (const std::string& host : options.allowed_hosts) {
+    any_host_ = any_host_ || host == "*";
+    hosts_.push_back(bare_host(host));
+  }
+  hosts_.push_back(bare_host(options.host));
+  for (const std::string& origin : options.origins) {
+    any_origin_ = any_origin_ || origin == "*";
+    origins_.push_back(origin);
+  }
+}
+
+bool Guard::host_allowed(std::string_view host) const {
+  if (any_host_ || host.empty()) return true;
+  const std::string name = bare_host(host);
+  // An address cannot be rebound: only names can.
+  return is_address(name) || is_local_name(name) || std::find(hosts_.begin(), hosts_.end(), name) != hosts_.end();
+}
+
+bool Guard::origin_allowed(std::string_view origin) const {
+  if (any_origin_ || std::find(origins_.begin(), origins_.end(), origin) != origins_.end()) return true;
+  for (const std::string_view scheme : {"app://", "file://", "tauri://", "vscode-webview://", "vscode-file://"})
+    if (origin.starts_with(scheme)) return true;
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!origin.starts_with(scheme)) continue;
+    const std::string name = bare_host(origin.substr(scheme.size()));
+    return name == "localhost" || name == "127.0.0.1" || name == "::1" || name == "0.0.0.0" ||
+           name.ends_with(".localhost");
+  }
+  return false;
+}
+
+bool Guard::key_accepted(std::string_view authorization, std::string_view api_key) const {
+  if (keys_.empty()) return true;
+  constexpr std::string_view bearer = "Bearer ";
+  const bool has_bearer = authorization.size() > bearer.size() && authorization.substr(0, bearer.size()) == bearer;
+  const std::string_view given = has_bearer ? authorization.substr(bearer.size()) : api_key;
+  bool accepted = false;  // every key is compared, so that the time does not tell which one is near
+  for (const std::string& key : keys_) accepted = equal_in_constant_time(given, key) || accepted;
+  return accepted;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,235 @@
+#include "app/server/http.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace millrace::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+thread_local Connection* current_connection = nullptr;
+
+/// Events that came within the time; 0: none, POLLERR on failure.
+int poll_for(int socket, int events, milliseconds time) {
+  pollfd entry{socket, static_cast<short>(events), 0};
+  for (;;) {
+    const int ready = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, time.count())));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready < 0) return POLLERR;
+    return ready == 0 ? 0 : entry.revents;
+  }
+}
+
+void name_of(const sockaddr_storage& address, std::string& ip, int& port) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.ss_family == AF_INET) {
+    const auto& in = reinterpret_cast<const sockaddr_in&>(address);
+    ::inet_ntop(AF_INET, &in.sin_addr, text, sizeof(text));
+    port = ntohs(in.sin_port);
+  } else if (address.ss_family == AF_INET6) {
+    const auto& in = reinterpret_cast<const sockaddr_in6&>(address);
+    ::inet_ntop(AF_INET6, &in.sin6_addr, text, sizeof(text));
+    port = ntohs(in.sin6_port);
+  }
+  ip = text;
+}
+
+/// Threads that come with the work and leave when there has been none for a while.
+class ElasticThreads final : public httplib::TaskQueue {
+ public:
+  explicit ElasticThreads(std::size_t most) : most_(most) {}
+
+  void enqueue(std::function<void()> task) override {
+    std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    if (idle_ >= tasks_.size() || threads_ >= most_) {
+      wake_.notify_one();
+      return;
+    }
+    ++threads_;
+    std::thread([this] { work(); }).detach();
+  }
+
+  void shutdown() override {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    wake_.notify_all();
+    gone_.wait(lock, [this] { return threads_ == 0; });
+  }
+
+ private:
+  static constexpr std::chrono::seconds kIdle{10};
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      if (tasks_.empty()) {
+        ++idle_;
+        wake_.wait_for(lock, kIdle, [this] { return stopping_ || !tasks_.empty(); });
+        --idle_;
+        if (tasks_.empty()) break;
+      }
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+    --threads_;
+    std::notify_all_at_thread_exit(gone_, std::move(lock));
+  }
+
+  const std::size_t most_;
+  std::mutex mutex_;
+  std::condition_variable wake_, gone_;
+  std::deque<std::function<void()>> tasks_;  // GUARDED_BY mutex_
+  std::size_t threads_ = 0, idle_ = 0;       // GUARDED_BY mutex_
+  bool stopping_ = false;                    // GUARDED_BY mutex_
+};
+
+}  // namespace
+
+// --- A connection ---
+
+Connection::Connection(int socket, const HttpLimits& limits) : socket_(socket), limits_(limits) {
+  const int on = 1;
+  ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  const int flags = ::fcntl(socket_, F_GETFL, 0);
+  ::fcntl(socket_, F_SETFL, flags | O_NONBLOCK);
+  current_connection = this;
+}
+
+Connection::~Connection() {
+  current_connection = nullptr;
+  ::shutdown(socket_, SHUT_RDWR);
+  ::close(socket_);
+}
+
+Connection& Connection::current() { return *current_connection; }
+
+bool Connection::client_gone() const {
+  const int events = poll_for(socket_, POLLRDHUP, milliseconds(0));
+  return (events & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+void Connection::begin_body() {
+  in_body_ = true;
+  const std::size_t buffered = end_ - begin_;
+  bytes_left_ =
+      limits_.body_bytes - std::min(limits_.body_bytes, buffered) + limits_.header_bytes;  // chunks' own bytes
+  deadline_ = Clock::now() + limits_.body_time;
+}
+
+bool Connection::wait_for_request(const std::atomic<bool>& stopping) {
+  in_body_ = false;
+  bytes_left_ = limits_.header_bytes;
+  const auto idle_until = Clock::now() + limits_.idle_time;
+  while (begin_ == end_ && !stopping) {
+    const int events = poll_for(socket_, POLLIN, milliseconds(100));
+    if (events != 0) break;
+    if (Clock::now() > idle_until) return false;
+  }
+  deadline_ = Clock::now() + limits_.header_time;
+  return !stopping && (begin_ < end_ || fill());
+}
+
+bool Connection::fill() {
+  for (;;) {
+    if (bytes_left_ == 0) return false;
+    const ssize_t count = ::recv(socket_, buffer_, std::min(sizeof(buffer_), bytes_left_), 0);
+    if (count > 0) {
+      begin_ = 0;
+      end_ = static_cast<std::size_t>(count);
+      bytes_left_ -= end_;
+      return true;
+    }
+    if (count == 0) return false;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now());
+    if (left.count() <= 0 || poll_for(socket_, POLLIN, left) == 0) return false;
+  }
+}
+
+bool Connection::is_readable() const { return begin_ < end_ || poll_for(socket_, POLLIN, milliseconds(0)) != 0; }
+
+bool Connection::is_writable() const { return !client_gone(); }
+
+ssize_t Connection::read(char* data, std::size_t size) {
+  if (begin_ == end_ && !fill()) return -1;
+  const std::size_t count = std::min(size, end_ - begin_);
+  std::memcpy(data, buffer_ + begin_, count);
+  begin_ += count;
+  return static_cast<ssize_t>(count);
+}
+
+ssize_t Connection::write(const char* data, std::size_t size) {
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t count = ::send(socket_, data + done, size - done, MSG_NOSIGNAL);
+    if (count > 0) {
+      done += static_cast<std::size_t>(count);
+      continue;
+    }
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return -1;
+    const int events = poll_for(socket_, POLLOUT, limits_.write_time);
+    if ((events & POLLOUT) == 0) return -1;
+  }
+  return static_cast<ssize_t>(size);
+}
+
+void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (::getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &length) == 0) name_of(address, ip, port);
+}
+
+void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length) == 0) name_of(address, ip, port);
+}
+
+// --- The server ---
+
+HttpServer::HttpServer(HttpLimits limits) : limits_(limits) {
+  new_task_queue = [this] { return new ElasticThreads(limits_.max_connections); };
+  set_payload_max_length(limits_.body_bytes);
+  // Connections keep their own time; these numbers are what clients are told.
+  set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(limits_.idle_time).count());
+  set_keep_alive_max_count(100'000);
+  // A second server on the same port would take half of the first one's clients.
+  set_socket_options([](socket_t sock) {
+    const int on = 1;
+    ::setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  });
+}
+
+void HttpServer::widen_backlog() { ::listen(svr_sock_, 1024); }
+
+bool HttpServer::process_and_close_socket(socket_t sock) {
+  Connection connection(sock, limits_);
+  while (connection.wait_for_request(stopping_)) {
+    bool closed = false;
+    if (!process_request(connection, false, closed, nullptr) || closed || connection.closing()) break;
+  }
+  return true;
+}
+
+}  // namespace millrace::server

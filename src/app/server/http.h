@@ -1,0 +1,84 @@
+// The HTTP server below the APIs: cpp-httplib's routing and parsing on connections of our own, which have deadlines for
+// a request's header and body, bounds on their bytes, and notice when the client goes away without writing to it.
+//
+// Each connection has a thread, made when needed and kept a while for the next; past `max_connections` new ones wait.
+// Thread-safety: handlers run on the connections' threads, several at once. stop() may come from any thread.
+#pragma once
+
+#include <httplib.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+namespace millrace::server {
+
+struct HttpLimits {
+  std::size_t body_bytes = 64u << 20;
+  std::size_t header_bytes = 64u << 10;
+  std::chrono::milliseconds header_time{10'000};  // from its first byte
+  std::chrono::milliseconds body_time{120'000};
+  std::chrono::milliseconds idle_time{30'000};   // between requests
+  std::chrono::milliseconds write_time{30'000};  // without the client taking a byte
+  std::size_t max_connections = 512;
+};
+
+/// One client's connection. The thread that handles its request may ask about it.
+class Connection final : public httplib::Stream {
+ public:
+  Connection(int socket, const HttpLimits& limits);
+  ~Connection() override;
+
+  /// Of the request that this thread handles. REQUIRES: on a handler's thread.
+  static Connection& current();
+  /// True once the client has closed its side, or the connection broke.
+  bool client_gone() const;
+  /// No further request on this connection: its body was not read.
+  void close_after_response() { close_ = true; }
+  bool closing() const { return close_; }
+  /// The header is read; from here on the body's limits hold.
+  void begin_body();
+
+  /// Waits for the first byte of a request; false: none came, or `stopping` was set.
+  bool wait_for_request(const std::atomic<bool>& stopping);
+
+  bool is_readable() const override;
+  bool is_writable() const override;
+  ssize_t read(char* data, std::size_t size) override;
+  ssize_t write(const char* data, std::size_t size) override;
+  using httplib::Stream::write;
+  void get_remote_ip_and_port(std::string& ip, int& port) const override;
+  void get_local_ip_and_port(std::string& ip, int& port) const override;
+  int socket() const override { return socket_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool fill();
+
+  const int socket_;
+  const HttpLimits& limits_;
+  bool close_ = false, in_body_ = false;
+  std::size_t bytes_left_ = 0;  // of the part that is read now
+  Clock::time_point deadline_;
+  std::size_t begin_ = 0, end_ = 0;
+  char buffer_[16384];
+};
+
+class HttpServer final : public httplib::Server {
+ public:
+  explicit HttpServer(HttpLimits limits);
+  /// New requests are refused by closing their connections once they are idle; then stop() ends the listening.
+  void stop_serving() { stopping_ = true; }
+  /// After binding: httplib's five waiting connections are too few for a burst.
+  void widen_backlog();
+  const HttpLimits& limits() const { return limits_; }
+
+ private:
+  bool process_and_close_socket(socket_t sock) override;
+
+  const HttpLimits limits_;
+  std::atomic<bool> stopping_{false};
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,123 @@
+#include "app/server/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <utility>
+#include <vector>
+
+namespace millrace::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+/// Families in the order of their first sample.
+class Families {
+ public:
+  void counter(const char* name, const char* help, double value, Labels labels = {}) {
+    ClientMetric metric;
+    metric.counter.value = value;
+    add(name, help, MetricType::Counter, std::move(metric), std::move(labels));
+  }
+  void gauge(const char* name, const char* help, double value, Labels labels = {}) {
+    ClientMetric metric;
+    metric.gauge.value = value;
+    add(name, help, MetricType::Gauge, std::move(metric), std::move(labels));
+  }
+  std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
+
+ private:
+  void add(const char* name, const char* help, MetricType type, ClientMetric metric, Labels labels) {
+    metric.label = std::move(labels);
+    for (MetricFamily& family : families_) {
+      if (family.name != name) continue;
+      family.metric.push_back(std::move(metric));
+      return;
+    }
+    families_.push_back({name, help, type, {std::move(metric)}});
+  }
+  std::vector<MetricFamily> families_;
+};
+
+void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
+  const Labels labels = {{"model", loaded.name}};
+  const auto with = [&](const char* name, const char* value) {
+    Labels more = labels;
+    more.push_back({name, value});
+    return more;
+  };
+  const engine::LoadCounters load = loaded.service->load();
+  const engine::Engine& engine = loaded.service->engine();
+  const residency::StoreCounters store = engine.store_counters();
+  const storage::Counters disk = engine.storage().counters();
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  out.gauge("millrace_queue_length", "Requests that wait for their turn", number(load.queued), labels);
+  out.gauge("millrace_batch_sequences", "Requests in the present passes", number(load.live), labels);
+  out.gauge("millrace_batch_rows", "Tokens in the last pass", number(load.last_rows), labels);
+  out.gauge("millrace_pass_seconds", "Duration of the last pass", load.last_pass_seconds, labels);
+  out.counter("millrace_passes_total", "Passes over the weights", number(load.passes), labels);
+  out.counter("millrace_rows_total", "Tokens computed, of prompts and answers", number(load.rows), labels);
+  out.counter("millrace_decode_rows_total", "Tokens computed for answers", number(load.decode_rows), labels);
+  out.counter("millrace_shared_prompt_tokens_total", "Prompt tokens taken from the KV of earlier requests",
+              number(load.shared_tokens), labels);
+  out.counter("millrace_requests_cancelled_total", "Requests whose client left", number(load.cancelled), labels);
+  out.counter("millrace_preemptions_total", "Times a request gave its KV up and began again", number(load.preempted),
+              labels);
+  out.gauge("millrace_kv_blocks", "KV blocks in use", number(load.kv_blocks), labels);
+  out.gauge("millrace_kv_blocks_cached", "Of those, kept for later requests", number(load.kv_blocks_cached), labels);
+  out.gauge("millrace_kv_blocks_bound", "KV blocks there may be", number(load.kv_blocks_bound), labels);
+  out.counter("millrace_tier_bytes_total", "Bytes of weights moved", number(disk.bytes), with("tier", "disk"));
+  out.counter("millrace_tier_bytes_total", "Bytes of weights moved", number(store.bytes_used),
+              with("tier", engine.vram_budget() != nullptr ? "vram" : "ram"));
+  const double busy = number(disk.busy_ns) * 1e-9;
+  out.gauge("millrace_tier_gigabytes_per_second", "Rate while bytes were moving",
+            busy > 0 ? number(disk.bytes) / busy / 1e9 : 0, with("tier", "disk"));
+  out.counter("millrace_expert_hits_total", "Experts found in memory", number(store.hits), labels);
+  out.counter("millrace_expert_misses_total", "Experts read from disk", number(store.misses), labels);
+  out.counter("millrace_stall_seconds_total", "Time spent waiting for weights", number(store.stall_ns) * 1e-9, labels);
+  out.gauge("millrace_memory_bytes", "Memory granted by the budget", number(engine.budget().reserved_bytes()), labels);
+}
+
+}  // namespace
+
+void Metrics::count_request(int status) {
+  ++(status < 400 ? requests_ok_ : status < 500 ? requests_refused_ : requests_failed_);
+}
+
+void Metrics::count_run(const generate::Totals& totals) {
+  std::lock_guard lock(mutex_);
+  ++runs_;
+  prompt_tokens_ += static_cast<std::uint64_t>(totals.prompt_tokens);
+  completion_tokens_ += static_cast<std::uint64_t>(totals.completion_tokens);
+  prompt_seconds_ += totals.prompt_seconds;
+  decode_seconds_ += totals.decode_seconds;
+}
+
+std::string Metrics::render(const engine::ModelManager& models) const {
+  Families out;
+  const auto running = models.running();
+  out.counter("millrace_http_requests_total", "Requests answered", static_cast<double>(requests_ok_),
+              {{"outcome", "ok"}});
+  out.counter("millrace_http_requests_total", "Requests answered", static_cast<double>(requests_refused_),
+              {{"outcome", "refused"}});
+  out.counter("millrace_http_requests_total", "Requests answered", static_cast<double>(requests_failed_),
+              {{"outcome", "failed"}});
+  {
+    std::lock_guard lock(mutex_);
+    out.counter("millrace_runs_total", "Answers finished", static_cast<double>(runs_));
+    out.counter("millrace_prompt_tokens_total", "Prompt tokens of finished answers",
+                static_cast<double>(prompt_tokens_));
+    out.counter("millrace_completion_tokens_total", "Tokens of finished answers",
+                static_cast<double>(completion_tokens_));
+    out.counter("millrace_prompt_seconds_total", "Seconds spent on prompts", prompt_seconds_);
+    out.counter("millrace_decode_seconds_total", "Seconds spent on answers", decode_seconds_);
+  }
+  out.gauge("millrace_models_loaded", "Models in memory", static_cast<double>(running.size()));
+  for (const auto& one : running) add_model(out, *one.loaded);
+  return out.text();
+}
+
+}  // namespace millrace::server

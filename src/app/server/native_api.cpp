@@ -1,0 +1,137 @@
+// What belongs to neither API: health, metrics, and llama-server's small helpers.
+#include "app/generate/fields.h"
+#include "app/generate/prompt.h"
+#include "app/openai/request.h"
+#include "app/server/context.h"
+#include "app/server/errors.h"
+
+namespace millrace::server {
+namespace {
+
+using httplib::Request;
+using httplib::Response;
+
+void health(Context& context, const Request&, Response& response) {
+  if (context.models.loading()) return reply(response, {{"status", "loading model"}}, 503);
+  if (context.stopping) return reply(response, {{"status", "shutting down"}}, 503);
+  reply(response, {{"status", "ok"}});
+}
+
+void metrics(Context& context, const Request&, Response& response) {
+  response.set_content(context.metrics.render(context.models), "text/plain; version=0.0.4; charset=utf-8");
+}
+
+/// The model a helper is asked about: the one named, or the only one, loaded.
+Expected<engine::ModelManager::Use> model_for(Context& context, const std::string& name) {
+  if (!name.empty()) return use_model(context, name);
+  const auto running = context.models.running();
+  if (!running.empty()) return context.models.use(running[0].loaded->name, running[0].loaded->path);
+  const auto all = context.catalog.list();
+  if (all.size() != 1) return error(Code::invalid_argument, "model: is missing; GET /v1/models lists those there are");
+  return use_model(context, all[0].name);
+}
+
+void tokenize(Context& context, const Request& request, Response& response) {
+  const auto body = generate::parse_object(request.body);
+  if (!body.ok()) return fail(Api::openai, response, body.status());
+  std::string model, content;
+  bool add_special = false, parse_special = true, with_pieces = false;
+  generate::Fields fields(*body);
+  fields.text("model", model);
+  fields.text("content", content);
+  fields.flag("add_special", add_special);
+  fields.flag("parse_special", parse_special);
+  fields.flag("with_pieces", with_pieces);
+  if (!fields.status().ok()) return fail(Api::openai, response, fields.status());
+  const auto use = model_for(context, model);
+  if (!use.ok()) return fail(Api::openai, response, use.status());
+  const text::Tokenizer& tokenizer = (*use)->service->engine().tokenizer();
+  auto ids = tokenizer.encode(content, parse_special ? text::Specials::parse : text::Specials::as_text);
+  if (add_special && tokenizer.adds_bos() && tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
+  Json tokens = Json::array();
+  for (const text::TokenId id : ids)
+    tokens.push_back(with_pieces ? Json{{"id", id}, {"piece", tokenizer.token_bytes(id, true)}} : Json(id));
+  reply(response, {{"tokens", std::move(tokens)}});
+}
+
+void detokenize(Context& context, const Request& request, Response& response) {
+  const auto body = generate::parse_object(request.body);
+  if (!body.ok()) return fail(Api::openai, response, body.status());
+  std::string model;
+  generate::Fields fields(*body);
+  fields.text("model", model);
+  if (!fields.status().ok()) return fail(Api::openai, response, fields.status());
+  const Json* tokens = fields.find("tokens");
+  std::vector<text::TokenId> ids;
+  bool good = tokens != nullptr && tokens->is_array();
+  for (std::size_t i = 0; good && i < tokens->size(); ++i) {
+    good = (*tokens)[i].is_number_integer();
+    if (good) ids.push_back((*tokens)[i].get<text::TokenId>());
+  }
+  if (!good) return fail(Api::openai, response, error(Code::invalid_argument, "tokens: must be a list of token ids"));
+  const auto use = model_for(context, model);
+  if (!use.ok()) return fail(Api::openai, response, use.status());
+  reply(response, {{"content", (*use)->service->engine().tokenizer().decode(ids, true)}});
+}
+
+void apply_template(Context& context, const Request& request, Response& response) {
+  const auto body = generate::parse_object(request.body);
+  if (!body.ok()) return fail(Api::openai, response, body.status());
+  generate::Job job;
+  generate::Fields fields(*body);
+  fields.text("model", job.model);
+  Status status = fields.status();
+  if (status.ok()) status = openai::parse_messages(body->value("messages", Json()), job);
+  if (status.ok()) status = openai::parse_tools(*body, job);
+  if (!status.ok()) return fail(Api::openai, response, status);
+  const auto use = model_for(context, job.model);
+  if (!use.ok()) return fail(Api::openai, response, use.status());
+  const engine::Engine& engine = (*use)->service->engine();
+  const auto ids = generate::make_prompt(engine, job);
+  if (!ids.ok()) return fail(Api::openai, response, ids.status());
+  std::string prompt;
+  for (const text::TokenId id : *ids) prompt += engine.tokenizer().token_bytes(id, true);
+  reply(response, {{"prompt", prompt}});
+}
+
+void props(Context& context, const Request& request, Response& response) {
+  const auto use = model_for(context, request.get_param_value("model"));
+  if (!use.ok()) return fail(Api::openai, response, use.status());
+  const engine::Engine& engine = (*use)->service->engine();
+  const auto info = context.catalog.find((*use)->name);
+  reply(response, {{"model_alias", (*use)->name},
+                   {"model_path", (*use)->path},
+                   {"total_slots", (*use)->service->load().max_sequences},
+                   {"chat_template", info.ok() ? info->chat_template : std::string()},
+                   {"default_generation_settings", {{"n_ctx", engine.context_tokens()}}},
+                   {"build_info", std::string("millrace ") + MILLRACE_VERSION}});
+}
+
+/// Each place in the passes, as far as it is taken.
+void slots(Context& context, const Request& request, Response& response) {
+  const auto use = model_for(context, request.get_param_value("model"));
+  if (!use.ok()) return fail(Api::openai, response, use.status());
+  const engine::LoadCounters load = (*use)->service->load();
+  Json all = Json::array();
+  for (std::int64_t i = 0; i < load.max_sequences; ++i)
+    all.push_back({{"id", i}, {"n_ctx", (*use)->service->engine().context_tokens()}, {"is_processing", i < load.live}});
+  reply(response, all);
+}
+
+}  // namespace
+
+void add_native_routes(Context& context) {
+  const auto on = [&context](auto handler) {
+    return [&context, handler](const Request& request, Response& response) { handler(context, request, response); };
+  };
+  context.http.Get("/health", on(health));
+  context.http.Get("/v1/health", on(health));
+  context.http.Get("/metrics", on(metrics));
+  context.http.Post("/tokenize", on(tokenize));
+  context.http.Post("/detokenize", on(detokenize));
+  context.http.Post("/apply-template", on(apply_template));
+  context.http.Get("/props", on(props));
+  context.http.Get("/slots", on(slots));
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,154 @@
+// Ollama's generate and chat.
+#include "app/openai/response.h"
+#include "app/server/context.h"
+#include "app/server/errors.h"
+#include "app/server/ollama_request.h"
+
+namespace millrace::server {
+namespace {
+
+using generate::Delta;
+using generate::Finished;
+using generate::Job;
+using httplib::Request;
+using httplib::Response;
+using Clock = std::chrono::steady_clock;
+
+std::int64_t ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
+
+std::string line(const Json& json) { return dump(json) + "\n"; }
+
+/// Puts one answer, or a piece of it, into Ollama's words.
+class Shape {
+ public:
+  Shape(bool chat, const Job& job, Clock::time_point begin, double load_seconds)
+      : chat_(chat), job_(job), begin_(begin), load_seconds_(load_seconds) {}
+
+  Json piece(const std::string& content, const std::string& thinking, const std::vector<generate::ToolCall>& calls,
+             const std::vector<generate::TokenLogprob>& logprobs) const {
+    Json json = {{"model", job_.model}, {"created_at", rfc3339(std::chrono::system_clock::now())}};
+    if (chat_) {
+      Json message = {{"role", "assistant"}, {"content", content}};
+      if (!thinking.empty()) message["thinking"] = thinking;
+      for (const auto& call : calls)
+        message["tool_calls"].push_back({{"id", call.id.empty() ? openai::random_id("call_") : call.id},
+                                         {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+      json["message"] = std::move(message);
+    } else {
+      json["response"] = content;
+      if (!thinking.empty()) json["thinking"] = thinking;
+    }
+    if (job_.logprobs && !logprobs.empty()) json["logprobs"] = logprobs_json(logprobs);
+    json["done"] = false;
+    return json;
+  }
+
+  /// Adds what the last piece tells.
+  void finish(Json& json, const std::string& reason, const generate::Totals& totals) const {
+    json["done"] = true;
+    json["done_reason"] = reason == "length" ? "length" : "stop";
+    json["total_duration"] = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_).count();
+    json["load_duration"] = ns(load_seconds_);
+    json["prompt_eval_count"] = totals.prompt_tokens;
+    json["prompt_eval_duration"] = ns(totals.prompt_seconds);
+    json["eval_count"] = totals.completion_tokens;
+    json["eval_duration"] = ns(totals.decode_seconds);
+  }
+
+ private:
+  static Json logprobs_json(const std::vector<generate::TokenLogprob>& logprobs) {
+    const Json tokens = openai::chat_logprobs(logprobs)["content"];
+    return tokens;
+  }
+
+  bool chat_;
+  Job job_;
+  Clock::time_point begin_;
+  double load_seconds_;
+};
+
+StreamForm ndjson(const std::shared_ptr<generate::Run>& run, const std::shared_ptr<Shape>& shape) {
+  StreamForm form{"application/x-ndjson", "", {}, {}, {}};
+  const auto reason = std::make_shared<std::string>();
+  const auto failed = std::make_shared<bool>(false);
+  form.event = [shape, reason, failed](const generate::Event& event) -> std::string {
+    if (const auto* delta = std::get_if<Delta>(&event))
+      return line(shape->piece(delta->content, delta->reasoning, delta->tool_calls, delta->logprobs));
+    if (const auto* finished = std::get_if<Finished>(&event)) {
+      *reason = finished->reason;
+      *failed = !finished->status.ok();
+      if (*failed) return line({{"error", finished->status.message()}});
+    }
+    return "";
+  };
+  form.end = [shape, reason, failed, weak = std::weak_ptr(run)] {
+    const auto ended = weak.lock();
+    if (*failed || ended == nullptr) return std::string();
+    Json last = shape->piece("", "", {}, {});
+    shape->finish(last, *reason, ended->totals());
+    return line(last);
+  };
+  return form;
+}
+
+/// Loads or unloads: what an empty prompt asks for.
+void load_or_unload(Context& context, const OllamaRequest& asked, const ModelInfo& info, bool chat,
+                    Response& response) {
+  const bool unload = asked.keep_alive && *asked.keep_alive == engine::ModelManager::Duration::zero();
+  if (unload) {
+    context.models.unload(info.path);
+  } else if (const auto use = context.models.use(info.name, info.path, asked.keep_alive); !use.ok()) {
+    return fail(Api::ollama, response, use.status());
+  }
+  Json body = {{"model", info.name}, {"created_at", rfc3339(std::chrono::system_clock::now())}};
+  if (chat)
+    body["message"] = {{"role", "assistant"}, {"content", ""}};
+  else
+    body["response"] = "";
+  body["done"] = true;
+  body["done_reason"] = unload ? "unload" : "load";
+  if (!asked.job.stream) return reply(response, body);
+  response.set_content(line(body), "application/x-ndjson");
+}
+
+void answer(Context& context, const Request& request, Response& response, bool chat) {
+  const Clock::time_point begin = Clock::now();
+  const auto body = generate::parse_object(request.body);
+  if (!body.ok()) return fail(Api::ollama, response, body.status());
+  const auto name = ollama_model(*body);
+  if (!name.ok()) return fail(Api::ollama, response, name.status());
+  const auto info = context.catalog.find(*name);
+  if (!info.ok()) return fail(Api::ollama, response, info.status());
+  auto asked = chat ? parse_ollama_chat(*body, *info) : parse_ollama_generate(*body, *info);
+  if (!asked.ok()) return fail(Api::ollama, response, asked.status());
+  if (asked->empty) return load_or_unload(context, *asked, *info, chat, response);
+  asked->job.model = *name;
+  auto model = context.models.use(info->name, info->path, asked->keep_alive);
+  if (!model.ok()) return fail(Api::ollama, response, model.status());
+  const double load_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  auto started = start_run(asked->job, std::move(*model), request);
+  if (!started.ok()) return fail(Api::ollama, response, started.status());
+  const std::shared_ptr<generate::Run> run = std::move(*started);
+  const auto shape = std::make_shared<Shape>(chat, asked->job, begin, load_seconds);
+  if (asked->job.stream) return stream(context, response, run, ndjson(run, shape));
+  const auto answers = generate::collect(*run, 1, client_gone);
+  if (!answers.ok()) return fail(Api::ollama, response, answers.status());
+  context.metrics.count_run(run->totals());
+  const generate::Answer& one = answers->front();
+  Json whole = shape->piece(one.content, one.reasoning, one.tool_calls, one.logprobs);
+  shape->finish(whole, one.reason, run->totals());
+  reply(response, whole);
+}
+
+}  // namespace
+
+void add_ollama_routes(Context& context) {
+  context.http.Post("/api/generate", [&context](const Request& request, Response& response) {
+    answer(context, request, response, false);
+  });
+  context.http.Post("/api/chat", [&context](const Request& request, Response& response) {
+    answer(context, request, response, true);
+  });
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,116 @@
+// Ollama's model management: version, tags, show, ps.
+#include "app/generate/fields.h"
+#include "app/server/context.h"
+#include "app/server/errors.h"
+#include "app/server/ollama_request.h"
+
+namespace millrace::server {
+namespace {
+
+using httplib::Request;
+using httplib::Response;
+
+Json details(const ModelInfo& info) {
+  return {{"parent_model", ""},
+          {"format", "gguf"},
+          {"family", info.architecture},
+          {"families", Json::array({info.architecture})},
+          {"parameter_size", info.parameter_size},
+          {"quantization_level", info.quantization}};
+}
+
+void version(Context&, const Request&, Response& response) {
+  reply(response, {{"version", kOllamaVersion}, {"millrace", MILLRACE_VERSION}});
+}
+
+void tags(Context& context, const Request&, Response& response) {
+  Json models = Json::array();
+  for (const ModelInfo& info : context.catalog.list()) {
+    models.push_back({{"name", info.name},
+                      {"model", info.name},
+                      {"modified_at", rfc3339(info.modified)},
+                      {"size", info.bytes},
+                      {"digest", info.digest},
+                      {"details", details(info)}});
+  }
+  reply(response, {{"models", std::move(models)}});
+}
+
+void ps(Context& context, const Request&, Response& response) {
+  Json models = Json::array();
+  for (const auto& running : context.models.running()) {
+    const engine::ModelManager::Loaded& loaded = *running.loaded;
+    const engine::Engine& engine = loaded.service->engine();
+    const auto info = context.catalog.find(loaded.name);
+    const residency::Budget* vram = engine.vram_budget();
+    const std::uint64_t in_vram = vram != nullptr ? vram->reserved_bytes() : 0;
+    Json one = {{"name", loaded.name},
+                {"model", loaded.name},
+                {"size", vram != nullptr ? in_vram : engine.budget().reserved_bytes()},
+                {"digest", info.ok() ? info->digest : std::string()},
+                {"details", info.ok() ? details(*info) : Json::object()},
+                {"expires_at", rfc3339(running.expires_at.value_or(std::chrono::system_clock::now() +
+                                                                   std::chrono::hours(24 * 365 * 100)))},
+                {"size_vram", in_vram},
+                {"context_length", engine.context_tokens()}};
+    Json residency = Json::array();
+    for (const auto& row : engine.plan().rows)
+      residency.push_back({{"tier", row.tier},
+                           {"what", row.what},
+                           {"executor", row.executor},
+                           {"units", row.units},
+                           {"bytes", row.bytes}});
+    one["residency"] = std::move(residency);
+    models.push_back(std::move(one));
+  }
+  reply(response, {{"models", std::move(models)}});
+}
+
+std::string parameter_lines(const Json& parameters) {
+  std::string out;
+  for (const auto& [key, value] : parameters.items()) {
+    const Json list = value.is_array() ? value : Json::array({value});
+    for (const Json& one : list) out += fmt::format("{:<30} {}\n", key, one.dump());
+  }
+  if (!out.empty()) out.pop_back();
+  return out;
+}
+
+void show(Context& context, const Request& request, Response& response) {
+  const auto body = generate::parse_object(request.body);
+  if (!body.ok()) return fail(Api::ollama, response, body.status());
+  const auto name = ollama_model(*body);
+  if (!name.ok()) return fail(Api::ollama, response, name.status());
+  const auto info = context.catalog.find(*name);
+  if (!info.ok()) return fail(Api::ollama, response, info.status());
+  Json capabilities = Json::array({"completion"});
+  if (info->chat_template.find("tools") != std::string::npos) capabilities.push_back("tools");
+  if (info->chat_template.find("think") != std::string::npos) capabilities.push_back("thinking");
+  Json out = {{"license", info->metadata.value("general.license", Json("")).dump()},
+              {"modelfile", fmt::format("FROM {}\n", info->path)},
+              {"parameters", parameter_lines(info->parameters)},
+              {"template", info->chat_template},
+              {"details", details(*info)},
+              {"model_info", info->metadata},
+              {"capabilities", std::move(capabilities)},
+              {"modified_at", rfc3339(info->modified)}};
+  if (!info->system.empty()) out["system"] = info->system;
+  reply(response, out);
+}
+
+void front(Context&, const Request&, Response& response) { response.set_content("Ollama is running", "text/plain"); }
+
+}  // namespace
+
+void add_ollama_model_routes(Context& context) {
+  const auto on = [&context](auto handler) {
+    return [&context, handler](const Request& request, Response& response) { handler(context, request, response); };
+  };
+  context.http.Get("/", on(front));
+  context.http.Get("/api/version", on(version));
+  context.http.Get("/api/tags", on(tags));
+  context.http.Get("/api/ps", on(ps));
+  context.http.Post("/api/show", on(show));
+}
+
+}  // namespace millrace::server

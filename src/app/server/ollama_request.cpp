@@ -1,0 +1,209 @@
+#include "app/server/ollama_request.h"
+
+#include <charconv>
+#include <cmath>
+#include <ctime>
+#include <random>
+
+#include "app/generate/fields.h"
+#include "app/openai/request.h"
+
+namespace millrace::server {
+namespace {
+
+using generate::Fields;
+using generate::Format;
+using generate::Job;
+
+constexpr double kAny = 1e9;
+
+engine::ModelManager::Duration seconds(double count) {
+  if (count < 0 || count > 1e9) return engine::ModelManager::kForever;
+  return std::chrono::duration_cast<engine::ModelManager::Duration>(std::chrono::duration<double>(count));
+}
+
+/// "1h30m", "-1s", "300ms"; a number alone is of seconds. NaN where it is none.
+double go_seconds(std::string_view text) {
+  const bool negative = text.starts_with('-');
+  if (negative) text.remove_prefix(1);
+  double total = 0;
+  if (text.empty()) return std::nan("");
+  while (!text.empty()) {
+    double number = 0;
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (problem != std::errc()) return std::nan("");
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    const std::size_t length = std::min(text.find_first_of("0123456789."), text.size());
+    const std::string_view unit = text.substr(0, length);
+    text.remove_prefix(length);
+    const double factor = unit == "h"                           ? 3600
+                          : unit == "m"                         ? 60
+                          : unit == "s" || unit.empty()         ? 1
+                          : unit == "ms"                        ? 1e-3
+                          : unit == "us" || unit == "\xc2\xb5s" ? 1e-6
+                          : unit == "ns"                        ? 1e-9
+                                                                : std::nan("");
+    total += number * factor;
+  }
+  return negative ? -total : total;
+}
+
+void parse_options(const Json& options, Job& job, Fields& errors) {
+  Fields fields(options);
+  engine::SamplerOptions& sampler = job.sampler;
+  fields.number("temperature", sampler.temperature, 0, 100);
+  fields.integer("top_k", sampler.top_k, 0, kAny);
+  fields.number("top_p", sampler.top_p, 0, 1);
+  fields.number("min_p", sampler.min_p, 0, 1);
+  fields.integer("repeat_last_n", sampler.repeat_last_n, -1, kAny);
+  fields.number("repeat_penalty", sampler.repeat_penalty, 0.01, 100);
+  fields.number("presence_penalty", sampler.presence_penalty, -100, 100);
+  fields.number("frequency_penalty", sampler.frequency_penalty, -100, 100);
+  std::int64_t seed = 0;
+  fields.integer("seed", seed, -9e15, 9e15);
+  if (seed != 0) sampler.seed = static_cast<std::uint64_t>(seed);
+  fields.integer("num_predict", job.max_tokens, -2, kAny);
+  if (job.max_tokens < 0) job.max_tokens = -1;
+  fields.integer("num_ctx", job.context, 0, kAny);
+  fields.texts("stop", job.stop);
+  if (!fields.status().ok()) errors.fail(fields.status());
+}
+
+void parse_format(const Json& body, Job& job, Fields& fields) {
+  const Json* format = fields.find("format");
+  if (format == nullptr || (format->is_string() && format->get<std::string>().empty())) return;
+  if (format->is_string() && *format == "json") {
+    job.format = Format::json;
+  } else if (format->is_object()) {
+    job.format = Format::schema;
+    job.schema = *format;
+  } else {
+    fields.fail("format", "must be \"json\" or a JSON schema");
+  }
+  (void)body;
+}
+
+/// What generate and chat have in common.
+Status parse_common(const Json& body, const ModelInfo& info, OllamaRequest& out) {
+  Job& job = out.job;
+  job.model = info.name;
+  job.stream = true;
+  job.truncate = true;
+  job.sampler = {};
+  job.sampler.top_p = 0.9f;
+  job.sampler.min_p = 0;
+  Fields fields(body);
+  parse_options(info.parameters, job, fields);
+  if (const Json* options = fields.find("options"); options != nullptr) {
+    if (options->is_object())
+      parse_options(*options, job, fields);
+    else
+      fields.fail("options", "must be an object");
+  }
+  if (job.sampler.seed == 0) job.sampler.seed = (static_cast<std::uint64_t>(std::random_device{}()) & 0x7fffffff) + 1;
+  fields.flag("stream", job.stream);
+  fields.flag("truncate", job.truncate);
+  fields.flag("logprobs", job.logprobs);
+  fields.integer("top_logprobs", job.top_logprobs, 0, 20);
+  fields.text("template", job.chat_template);
+  parse_format(body, job, fields);
+  if (const Json* think = fields.find("think"); think != nullptr) {
+    if (think->is_boolean())
+      job.think = think->get<bool>();
+    else if (think->is_string())
+      job.think = true;
+    else
+      fields.fail("think", "must be true, false or a level");
+  }
+  MR_RETURN_IF_ERROR(fields.status());
+  MR_ASSIGN_OR_RETURN(out.keep_alive, parse_keep_alive(body));
+  return {};
+}
+
+Status refuse_pictures(const Json& holder) {
+  const auto images = holder.find("images");
+  if (images == holder.end() || !images->is_array() || images->empty()) return {};
+  return error(Code::invalid_argument, "images: this model reads text only");
+}
+
+}  // namespace
+
+Expected<std::string> ollama_model(const Json& body) {
+  std::string name;
+  Fields fields(body);
+  fields.text("name", name);
+  fields.text("model", name);
+  MR_RETURN_IF_ERROR(fields.status());
+  if (name.empty()) return error(Code::invalid_argument, "model is required");
+  return name;
+}
+
+Expected<KeepAlive> parse_keep_alive(const Json& body) {
+  const Fields fields(body);
+  const Json* value = fields.find("keep_alive");
+  if (value == nullptr) return KeepAlive();
+  if (value->is_number()) return KeepAlive(seconds(value->get<double>()));
+  const double count = value->is_string() ? go_seconds(value->get<std::string>()) : std::nan("");
+  if (std::isnan(count))
+    return error(Code::invalid_argument, "keep_alive: must be a number of seconds or a duration such as \"5m\"");
+  return KeepAlive(seconds(count));
+}
+
+Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo& info) {
+  OllamaRequest out;
+  MR_RETURN_IF_ERROR(parse_common(body, info, out));
+  Job& job = out.job;
+  std::string system = info.system, suffix;
+  bool raw = false;
+  Fields fields(body);
+  fields.text("prompt", job.prompt);
+  fields.text("system", system);
+  fields.text("suffix", suffix);
+  fields.flag("raw", raw);
+  if (!suffix.empty()) fields.fail("suffix", "this model does not support insertion");
+  MR_RETURN_IF_ERROR(fields.status());
+  MR_RETURN_IF_ERROR(refuse_pictures(body));
+  out.empty = job.prompt.empty();
+  job.chat = !raw;
+  if (raw) return out;
+  if (!system.empty()) job.messages.push_back({{"role", "system"}, {"content", system}});
+  job.messages.push_back({{"role", "user"}, {"content", job.prompt}});
+  return out;
+}
+
+Expected<OllamaRequest> parse_ollama_chat(const Json& body, const ModelInfo& info) {
+  OllamaRequest out;
+  MR_RETURN_IF_ERROR(parse_common(body, info, out));
+  const Fields fields(body);
+  const Json* messages = fields.find("messages");
+  out.empty = messages == nullptr || (messages->is_array() && messages->empty());
+  MR_RETURN_IF_ERROR(openai::parse_tools(body, out.job));
+  if (out.empty) return out;
+  if (messages->is_array())
+    for (const Json& message : *messages)
+      if (message.is_object()) MR_RETURN_IF_ERROR(refuse_pictures(message));
+  MR_RETURN_IF_ERROR(openai::parse_messages(*messages, out.job));
+  // Ollama's clients send a tool's name as tool_name, and past thoughts as thinking.
+  for (std::size_t i = 0; i < messages->size(); ++i) {
+    const Json& message = (*messages)[i];
+    if (message.contains("tool_name") && message["tool_name"].is_string())
+      out.job.messages[i]["name"] = message["tool_name"];
+    if (message.contains("thinking") && message["thinking"].is_string())
+      out.job.messages[i]["reasoning_content"] = message["thinking"];
+  }
+  const bool has_system = out.job.messages.front()["role"] == "system";
+  if (!has_system && !info.system.empty())
+    out.job.messages.insert(out.job.messages.begin(), Json{{"role", "system"}, {"content", info.system}});
+  return out;
+}
+
+std::string rfc3339(std::chrono::system_clock::time_point time) {
+  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  const std::time_t whole = static_cast<std::time_t>(ns / 1'000'000'000);
+  std::tm parts{};
+  gmtime_r(&whole, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:09}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, ns % 1'000'000'000);
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,31 @@
+// Ollama's request bodies, read into Jobs. Pure functions; errors are invalid_argument.
+#pragma once
+
+#include <string>
+
+#include "app/generate/job.h"
+#include "app/server/catalog.h"
+#include "app/server/context.h"
+
+namespace millrace::server {
+
+struct OllamaRequest {
+  generate::Job job;
+  KeepAlive keep_alive;
+  bool empty = false;  // no prompt, no messages: the model is loaded (or unloaded), nothing else
+};
+
+/// The name alone, `model` or `name`: what is looked up before the rest is read.
+Expected<std::string> ollama_model(const Json& body);
+
+/// POST /api/generate and /api/chat; `info` brings the model's own defaults.
+Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo& info);
+Expected<OllamaRequest> parse_ollama_chat(const Json& body, const ModelInfo& info);
+
+/// Seconds, or a Go duration ("5m", "1h30m", "-1"); negative: for ever. Errors: invalid_argument.
+Expected<KeepAlive> parse_keep_alive(const Json& body);
+
+/// RFC 3339 in UTC, with nanoseconds.
+std::string rfc3339(std::chrono::system_clock::time_point time);
+
+}  // namespace millrace::server

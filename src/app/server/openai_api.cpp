@@ -1,0 +1,169 @@
+// OpenAI's chat completions, completions, embeddings and models.
+#include <algorithm>
+
+#include "app/openai/request.h"
+#include "app/openai/response.h"
+#include "app/server/context.h"
+#include "app/server/errors.h"
+
+namespace millrace::server {
+namespace {
+
+using generate::Delta;
+using generate::Finished;
+using generate::Job;
+using generate::Progress;
+using httplib::Request;
+using httplib::Response;
+
+constexpr const char* kDone = "data: [DONE]\n\n";
+constexpr const char* kComment = ": still working\n\n";
+
+std::string sse(const Json& json) { return "data: " + dump(json) + "\n\n"; }
+
+Json model_json(const ModelInfo& info) {
+  return {{"id", info.name},
+          {"object", "model"},
+          {"created", std::chrono::duration_cast<std::chrono::seconds>(info.modified.time_since_epoch()).count()},
+          {"owned_by", "library"}};
+}
+
+void list_models(Context& context, const Request&, Response& response) {
+  Json data = Json::array();
+  for (const ModelInfo& info : context.catalog.list()) data.push_back(model_json(info));
+  reply(response, {{"object", "list"}, {"data", std::move(data)}});
+}
+
+void get_model(Context& context, const Request& request, Response& response) {
+  const auto info = context.catalog.find(request.matches[1]);
+  if (!info.ok()) return fail(Api::openai, response, info.status());
+  reply(response, model_json(*info));
+}
+
+StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job) {
+  struct State {
+    openai::Envelope envelope;
+    std::vector<int> calls;
+  };
+  const auto state = std::make_shared<State>();
+  state->envelope = openai::make_envelope("chatcmpl-", job.model);
+  state->calls.resize(static_cast<std::size_t>(job.n));
+  StreamForm form{"text/event-stream", kComment, {}, {}, {}};
+  form.begin = [state, n = job.n] {
+    std::string out;
+    for (int i = 0; i < n; ++i) out += sse(openai::chat_first_chunk(state->envelope, i));
+    return out;
+  };
+  form.event = [state, job](const generate::Event& event) -> std::string {
+    if (const auto* delta = std::get_if<Delta>(&event))
+      return sse(
+          openai::chat_chunk(state->envelope, job, *delta, state->calls[static_cast<std::size_t>(delta->choice)]));
+    if (const auto* progress = std::get_if<Progress>(&event)) {
+      Json chunk = openai::chat_empty_chunk(state->envelope);
+      chunk["prompt_progress"] = {{"total", progress->total}, {"processed", progress->done}};
+      return sse(chunk);
+    }
+    const auto& finished = std::get<Finished>(event);
+    if (!finished.status.ok()) return sse(openai::error_body(openai::http_status(finished.status), finished.status));
+    return sse(openai::chat_last_chunk(state->envelope, finished));
+  };
+  form.end = [state, job, weak = std::weak_ptr(run)] {
+    const auto ended = weak.lock();
+    if (!job.include_usage || ended == nullptr) return std::string(kDone);
+    Json chunk = openai::chat_empty_chunk(state->envelope);
+    chunk["usage"] = openai::usage(ended->totals());
+    chunk["timings"] = openai::timings(ended->totals());
+    return sse(chunk) + kDone;
+  };
+  return form;
+}
+
+void chat(Context& context, const Request& request, Response& response) {
+  const auto body = generate::parse_object(request.body);
+  if (!body.ok()) return fail(Api::openai, response, body.status());
+  auto job = openai::parse_chat(*body);
+  if (!job.ok()) return fail(Api::openai, response, job.status());
+  auto started = start_run(context, *job, request);
+  if (!started.ok()) return fail(Api::openai, response, started.status());
+  const std::shared_ptr<generate::Run> run = std::move(*started);
+  if (job->stream) return stream(context, response, run, chat_stream(run, *job));
+  const auto answers = generate::collect(*run, job->n, client_gone);
+  if (!answers.ok()) return fail(Api::openai, response, answers.status());
+  context.metrics.count_run(run->totals());
+  reply(response, openai::chat_body(openai::make_envelope("chatcmpl-", job->model), *job, *answers, run->totals()));
+}
+
+StreamForm completion_stream(const std::shared_ptr<generate::Run>& run, const Job& job) {
+  const auto envelope = std::make_shared<openai::Envelope>(openai::make_envelope("cmpl-", job.model));
+  StreamForm form{"text/event-stream", kComment, {}, {}, {}};
+  form.begin = [envelope, job] {
+    return job.echo ? sse(openai::completion_chunk(*envelope, 0, job.prompt, nullptr, nullptr)) : std::string();
+  };
+  form.event = [envelope, job](const generate::Event& event) -> std::string {
+    if (const auto* delta = std::get_if<Delta>(&event)) {
+      const Json logprobs = job.logprobs ? openai::completion_logprobs(delta->logprobs) : Json();
+      return sse(openai::completion_chunk(*envelope, delta->choice, delta->content, logprobs, nullptr));
+    }
+    if (const auto* progress = std::get_if<Progress>(&event)) {
+      Json chunk = openai::completion_chunk(*envelope, 0, "", nullptr, nullptr);
+      chunk["choices"] = Json::array();
+      chunk["prompt_progress"] = {{"total", progress->total}, {"processed", progress->done}};
+      return sse(chunk);
+    }
+    const auto& finished = std::get<Finished>(event);
+    if (!finished.status.ok()) return sse(openai::error_body(openai::http_status(finished.status), finished.status));
+    return sse(openai::completion_chunk(*envelope, finished.choice, "", nullptr, finished.reason));
+  };
+  form.end = [envelope, job, weak = std::weak_ptr(run)] {
+    const auto ended = weak.lock();
+    if (!job.include_usage || ended == nullptr) return std::string(kDone);
+    return sse(openai::completion_body(*envelope, Json::array(), ended->totals())) + kDone;
+  };
+  return form;
+}
+
+void complete(Context& context, const Request& request, Response& response) {
+  const auto body = generate::parse_object(request.body);
+  if (!body.ok()) return fail(Api::openai, response, body.status());
+  const auto jobs = openai::parse_completion(*body);
+  if (!jobs.ok()) return fail(Api::openai, response, jobs.status());
+  if (jobs->front().stream && jobs->size() > 1)
+    return fail(Api::openai, response, error(Code::unsupported, "prompt: several at once are not streamed; send one"));
+  std::vector<std::shared_ptr<generate::Run>> runs;
+  for (const Job& job : *jobs) {
+    auto started = start_run(context, job, request);
+    if (!started.ok()) return fail(Api::openai, response, started.status());
+    runs.push_back(std::move(*started));
+  }
+  const Job& first = jobs->front();
+  if (first.stream) return stream(context, response, runs[0], completion_stream(runs[0], first));
+  Json choices = Json::array();
+  generate::Totals totals;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto answers = generate::collect(*runs[i], first.n, client_gone);
+    if (!answers.ok()) return fail(Api::openai, response, answers.status());
+    for (const auto& answer : *answers)
+      choices.push_back(openai::completion_choice((*jobs)[i], answer, static_cast<int>(choices.size())));
+    const generate::Totals& own = runs[i]->totals();
+    context.metrics.count_run(own);
+    totals.prompt_tokens += own.prompt_tokens;
+    totals.completion_tokens += own.completion_tokens;
+    totals.prompt_seconds = std::max(totals.prompt_seconds, own.prompt_seconds);
+    totals.decode_seconds = std::max(totals.decode_seconds, own.decode_seconds);
+  }
+  reply(response, openai::completion_body(openai::make_envelope("cmpl-", first.model), std::move(choices), totals));
+}
+
+}  // namespace
+
+void add_openai_routes(Context& context) {
+  const auto on = [&context](auto handler) {
+    return [&context, handler](const Request& request, Response& response) { handler(context, request, response); };
+  };
+  context.http.Get("/v1/models", on(list_models));
+  context.http.Get(R"(/v1/models/(.+))", on(get_model));
+  context.http.Post("/v1/chat/completions", on(chat));
+  context.http.Post("/v1/completions", on(complete));
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,32 @@
+// How a server is set up. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/server/http.h"
+#include "engine/model_manager.h"
+
+namespace millrace::server {
+
+constexpr int kDefaultPort = 11434;
+/// What clients that look for Ollama's version are told: three numbers, new enough for those that ask for streaming
+/// tools.
+constexpr const char* kOllamaVersion = "0.12.6";
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  int port = kDefaultPort;                 // 0: any that is free
+  std::vector<std::string> api_keys;       // empty: none is asked for
+  std::vector<std::string> allowed_hosts;  // names in Host beyond those of this machine; "*": any
+  std::vector<std::string> origins;        // of web pages that may call, beyond those of this machine; "*": any
+  std::vector<std::string> model_paths;    // GGUF files or folders of them
+  std::string preload;                     // a model to load at once, and to keep; empty: none
+  engine::ModelManager::Options models;
+  HttpLimits http;
+  std::chrono::milliseconds grace{4000};        // for open streams at the end
+  std::chrono::milliseconds keep_line{15'000};  // silence in a stream after which a comment is sent
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,167 @@
+#include "app/server/server.h"
+
+#include <fmt/core.h>
+
+#include <exception>
+
+#include "app/server/context.h"
+#include "app/server/errors.h"
+#include "base/log.h"
+
+namespace millrace::server {
+namespace {
+
+using httplib::Request;
+using httplib::Response;
+using Handled = httplib::Server::HandlerResponse;
+
+bool is_open_path(const std::string& path) { return path == "/health" || path == "/v1/health" || path == "/"; }
+
+/// Refuses without reading the body.
+Handled refuse(const Request& request, Response& response, int http_status, const Status& status) {
+  Connection::current().close_after_response();
+  response.set_header("Connection", "close");
+  fail(api_of(request.path), response, http_status, status);
+  return Handled::Handled;
+}
+
+void add_cors(const Request& request, Response& response) {
+  response.set_header("Access-Control-Allow-Origin", request.get_header_value("Origin"));
+  response.set_header("Vary", "Origin");
+  if (request.method != "OPTIONS") return;
+  response.set_header("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS");
+  // x-stainless-*: a wildcard does not cover Authorization, so what is asked for is named.
+  std::string headers =
+      "Authorization, Content-Type, User-Agent, Accept, X-Requested-With, X-Api-Key, OpenAI-Beta, "
+      "anthropic-version, anthropic-beta";
+  if (request.has_header("Access-Control-Request-Headers"))
+    headers = request.get_header_value("Access-Control-Request-Headers");
+  response.set_header("Access-Control-Allow-Headers", headers);
+  response.set_header("Access-Control-Max-Age", "43200");
+}
+
+/// What holds for every request before its body is read.
+Handled before_routing(Context& context, const Request& request, Response& response) {
+  Connection::current().begin_body();
+  if (!context.guard.host_allowed(request.get_header_value("Host")))
+    return refuse(request, response, 403,
+                  error(Code::invalid_argument, "this host name is not allowed; --allow-host NAME lets it through"));
+  if (request.has_header("Origin")) {
+    // The page that the server itself gives is of its own origin.
+    const std::string origin = request.get_header_value("Origin"), host = request.get_header_value("Host");
+    const bool own = origin == "http://" + host || origin == "https://" + host;
+    if (!own && !context.guard.origin_allowed(origin))
+      return refuse(request, response, 403,
+                    error(Code::invalid_argument, "pages of {} may not call; --allow-origin lets them", origin));
+    add_cors(request, response);
+  }
+  if (request.method == "OPTIONS") {
+    response.status = 204;
+    return Handled::Handled;
+  }
+  if (!is_open_path(request.path) &&
+      !context.guard.key_accepted(request.get_header_value("Authorization"), request.get_header_value("X-Api-Key")))
+    return refuse(request, response, 401, error(Code::invalid_argument, "the API key is missing or wrong"));
+  if (context.stopping && !is_open_path(request.path))
+    return refuse(request, response, 503, error(Code::unavailable, "the server is shutting down"));
+  if (request.has_header("Content-Encoding") && request.get_header_value("Content-Encoding") != "identity")
+    return refuse(request, response, 415, error(Code::unsupported, "bodies must not be compressed"));
+  return Handled::Unhandled;
+}
+
+/// Answers that no route gave: a wrong path, a body too large, a request that is no HTTP.
+Handled on_error(const Request& request, Response& response) {
+  if (!response.body.empty() || response.has_header("Content-Type")) return Handled::Unhandled;
+  const Api api = api_of(request.path);
+  if (response.status == 404)
+    fail(api, response, 404, error(Code::not_found, "{} {}: there is no such path", request.method, request.path));
+  else if (response.status == 413)
+    fail(api, response, 413, error(Code::invalid_argument, "the body is too large"));
+  else
+    fail(api, response, response.status > 0 ? response.status : 400,
+         error(Code::invalid_argument, "the request is not valid"));
+  Connection::current().close_after_response();
+  return Handled::Handled;
+}
+
+void on_exception(const Request& request, Response& response, const std::exception_ptr& thrown) {
+  std::string what = "unknown";
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Json::exception& bad) {  // a field of a kind nobody expected
+    return fail(api_of(request.path), response, 400,
+                error(Code::invalid_argument, "the request's JSON is not as expected ({})", bad.what()));
+  } catch (const std::bad_alloc&) {
+    return fail(api_of(request.path), response, 503, error(Code::unavailable, "out of memory; try again later"));
+  } catch (const std::exception& unexpected) {
+    what = unexpected.what();
+  }
+  log::error("{} {}: {}", request.method, request.path, what);
+  fail(api_of(request.path), response, 500, error(Code::internal, "{} (a bug of ours: please report it)", what));
+}
+
+void add_middleware(Context& context) {
+  httplib::Server& http = context.http;
+  http.set_pre_routing_handler(
+      [&context](const Request& request, Response& response) { return before_routing(context, request, response); });
+  http.set_error_handler(httplib::Server::HandlerWithResponse(on_error));
+  http.set_exception_handler(on_exception);
+  http.set_logger([&context](const Request& request, const Response& response) {
+    context.metrics.count_request(response.status);
+    log::info("{} {} {}: {}", request.remote_addr, request.method, request.path, response.status);
+  });
+}
+
+}  // namespace
+
+Server::Server() = default;
+
+Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
+  std::unique_ptr<Server> server(new Server());
+  server->context_ = std::make_unique<Context>(std::move(options));
+  Context& context = *server->context_;
+  add_middleware(context);
+  add_native_routes(context);
+  add_openai_routes(context);
+  add_ollama_routes(context);
+  add_ollama_model_routes(context);
+  const ServerOptions& set = context.options;
+  server->port_ = set.port;
+  if (set.port == 0)
+    server->port_ = context.http.bind_to_any_port(set.host);
+  else if (!context.http.bind_to_port(set.host, set.port))
+    server->port_ = -1;
+  if (server->port_ <= 0)
+    return error(Code::io_error, "{}:{}: cannot listen there; another server may run already, or choose another --port",
+                 set.host, set.port);
+  context.http.widen_backlog();
+  server->listener_ = std::thread([&context] { context.http.listen_after_bind(); });
+  if (!set.preload.empty())
+    server->loader_ = std::thread([&context, self = server.get()] {
+      const auto use = use_model(context, context.options.preload, engine::ModelManager::kForever);
+      self->preload_status_ = use.status();
+    });
+  return server;
+}
+
+Status Server::preloaded() {
+  if (loader_.joinable()) loader_.join();
+  return preload_status_;
+}
+
+void Server::stop() {
+  if (context_ == nullptr) return;
+  context_->stopping = true;
+  context_->http.stop_serving();
+  context_->models.shutdown(context_->options.grace);
+  if (loader_.joinable()) loader_.join();
+  // Streams have heard of their end; their threads are about to have written it.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  context_->http.stop();
+  if (listener_.joinable()) listener_.join();
+  context_.reset();
+}
+
+Server::~Server() { stop(); }
+
+}  // namespace millrace::server

@@ -1,0 +1,37 @@
+// The server: the APIs' routes on one port.
+// Thread-safety: stop() may come from any thread; the rest from one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "app/server/options.h"
+#include "base/status.h"
+
+namespace millrace::server {
+
+struct Context;
+
+class Server {
+ public:
+  /// Binds the port and begins to answer; a model to preload is loaded beside that. Errors: invalid_argument (the host
+  /// or port), io_error (the port is taken).
+  static Expected<std::unique_ptr<Server>> start(ServerOptions options);
+  ~Server();
+
+  int port() const { return port_; }
+  /// Of the model to preload; ok where there is none. Waits for it.
+  Status preloaded();
+  /// Refuses new requests, gives open streams options.grace to end, fails the rest cleanly, and is gone.
+  void stop();
+
+ private:
+  Server();
+  std::unique_ptr<Context> context_;
+  std::thread listener_, loader_;
+  Status preload_status_;
+  int port_ = 0;
+};
+
+}  // namespace millrace::server
