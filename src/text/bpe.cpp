@@ -126,9 +126,17 @@ BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenize
 }
 
 std::vector<TokenId> BpeTokenizer::encode(std::string_view utf8, Specials specials) const {
+  return encode_fragments(vocabulary_.split(utf8, specials));
+}
+
+std::vector<TokenId> BpeTokenizer::encode(const MarkedText& text) const {
+  return encode_fragments(vocabulary_.split(text));
+}
+
+std::vector<TokenId> BpeTokenizer::encode_fragments(const std::vector<Fragment>& fragments) const {
   std::vector<TokenId> ids;
   Scratch scratch;
-  for (const Fragment& fragment : vocabulary_.split(utf8, specials)) {
+  for (const Fragment& fragment : fragments) {
     if (fragment.id >= 0) {
       ids.push_back(fragment.id);
     } else {

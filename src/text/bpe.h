@@ -46,6 +46,7 @@ class BpeTokenizer final : public Tokenizer {
   static Expected<std::shared_ptr<const Tokenizer>> make(const modelfile::Model& model);
 
   std::vector<TokenId> encode(std::string_view utf8, Specials specials) const override;
+  std::vector<TokenId> encode(const MarkedText& text) const override;
   std::string token_bytes(TokenId id, bool with_specials) const override;
   std::optional<TokenId> special(std::string_view text) const override { return vocabulary_.special(text); }
 
@@ -53,6 +54,7 @@ class BpeTokenizer final : public Tokenizer {
   struct Scratch;
   BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenizer pretokenizer, const PreTokenizerFamily& family,
                const SpecialTokens& specials);
+  std::vector<TokenId> encode_fragments(const std::vector<Fragment>& fragments) const;
   void encode_text(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const;
   void encode_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& ids) const;
   void push_missing_byte(std::vector<TokenId>& ids) const;

@@ -1,20 +1,155 @@
 #include "text/chat_template.h"
 
-#include <utility>
+#include <optional>
 
-#include "text/chatml.h"
+#include "text/chat_dialect.h"
+#include "text/conversation.h"
+#include "text/jinja/template.h"
 
 namespace millrace::text {
 
-// The one place that decides what renders a template: a full Jinja engine is tried here once there is one.
-Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_model(const modelfile::Model& model) {
-  constexpr std::string_view kKey = "tokenizer.chat_template";
-  if (!model.has(kKey)) {
-    return error(Code::not_found, "the file has no chat template ({}): use --raw to give the prompt as it is", kKey);
+namespace {
+
+using Json = Conversation::Json;
+
+/// One template with what it expects.
+struct Form {
+  std::string source;
+  jinja::Template jinja;
+  ChatDialect dialect;
+};
+
+Expected<Form> read_form(std::string source) {
+  auto made = jinja::Template::parse(source);
+  if (!made.ok()) return Status(made.status().code(), made.status().message() + "; use --raw to do without it");
+  const ChatDialect dialect = find_dialect(*made, source);
+  return Form{std::move(source), std::move(*made), dialect};
+}
+
+bool is_text(const Json& content) {
+  if (content.is_string() || content.is_null()) return true;
+  if (!content.is_array()) return false;
+  for (const Json& part : content) {
+    if (!part.is_object() || part.value("type", Json()) != "text" || !part.value("text", Json()).is_string())
+      return false;
   }
-  MR_ASSIGN_OR_RETURN(const std::string jinja, model.get_string(kKey));
-  MR_ASSIGN_OR_RETURN(ChatMlForm form, read_chatml(jinja));
-  return std::unique_ptr<ChatTemplate>(std::make_unique<ChatMl>(std::move(form)));
+  return true;
+}
+
+/// Whether an answer that follows this prompt begins inside of a thought.
+bool ends_in_thought(std::string_view text) {
+  const std::size_t end = text.find_last_not_of(" \t\r\n");
+  return end != std::string_view::npos && text.substr(0, end + 1).ends_with("<think>");
+}
+
+}  // namespace
+
+struct ChatTemplate::Parts {
+  Form plain;
+  std::optional<Form> with_tools;
+  ChatFeatures features;
+
+  Expected<MarkedText> render(const Tokenizer& tokenizer, const Conversation& conversation) const {
+    MR_RETURN_IF_ERROR(check_messages(conversation.messages));
+    const bool tools = conversation.tools.is_array() && !conversation.tools.empty();
+    if (tools && !features.tools) {
+      return error(Code::unsupported, "the model's chat template knows of no tools; ask without them");
+    }
+    const Form& form = tools && with_tools ? *with_tools : plain;
+    Json values = conversation.options.is_object() ? conversation.options : Json::object();
+    values["messages"] = adapt_messages(form.dialect, conversation.messages);
+    values["tools"] = tools ? conversation.tools : Json();
+    values["documents"] = values.value("documents", Json());
+    values["add_generation_prompt"] = conversation.add_generation_prompt;
+    jinja::Inputs inputs;
+    inputs.values = &values;
+    if (tokenizer.bos()) inputs.trusted.emplace_back("bos_token", tokenizer.token_bytes(*tokenizer.bos(), true));
+    if (tokenizer.eos()) inputs.trusted.emplace_back("eos_token", tokenizer.token_bytes(*tokenizer.eos(), true));
+    return form.jinja.render(inputs);
+  }
+};
+
+ChatTemplate::ChatTemplate(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+ChatTemplate::~ChatTemplate() = default;
+
+const std::string& ChatTemplate::source() const { return parts_->plain.source; }
+const ChatFeatures& ChatTemplate::features() const { return parts_->features; }
+
+Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_model(const modelfile::Model& model) {
+  const std::string key = "tokenizer.chat_template";
+  std::string name = key;
+  if (!model.has(name)) name = key + ".default";
+  if (!model.has(name)) {
+    return error(Code::not_found, "the file has no chat template ({}): use --raw to give the prompt as it is", key);
+  }
+  MR_ASSIGN_OR_RETURN(std::string jinja, model.get_string(name));
+  std::string tool_use;
+  if (model.has(key + ".tool_use")) {
+    MR_ASSIGN_OR_RETURN(tool_use, model.get_string(key + ".tool_use"));
+  }
+  return from_text(std::move(jinja), std::move(tool_use));
+}
+
+Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_text(std::string jinja, std::string tool_use) {
+  MR_ASSIGN_OR_RETURN(Form plain, read_form(std::move(jinja)));
+  std::optional<Form> with_tools;
+  if (!tool_use.empty()) {
+    MR_ASSIGN_OR_RETURN(with_tools, read_form(std::move(tool_use)));
+  }
+  ChatFeatures features;
+  features.tools = (with_tools ? with_tools->jinja : plain.jinja).mentions("tools");
+  features.thinking = plain.jinja.mentions("enable_thinking");
+  return std::unique_ptr<ChatTemplate>(
+      new ChatTemplate(std::make_unique<const Parts>(Parts{std::move(plain), std::move(with_tools), features})));
+}
+
+Expected<Prompt> ChatTemplate::prompt(const Tokenizer& tokenizer, const Conversation& conversation) const {
+  MR_ASSIGN_OR_RETURN(const MarkedText text, parts_->render(tokenizer, conversation));
+  Prompt made;
+  made.ids = tokenizer.encode(text);
+  made.in_thought = conversation.add_generation_prompt && ends_in_thought(text.bytes());
+  if (tokenizer.adds_bos() && tokenizer.bos() && (made.ids.empty() || made.ids[0] != *tokenizer.bos())) {
+    made.ids.insert(made.ids.begin(), *tokenizer.bos());
+  }
+  return made;
+}
+
+Expected<std::string> ChatTemplate::text(const Tokenizer& tokenizer, const Conversation& conversation) const {
+  MR_ASSIGN_OR_RETURN(const MarkedText text, parts_->render(tokenizer, conversation));
+  return text.bytes();
+}
+
+Expected<std::vector<TokenId>> ChatTemplate::render(const Tokenizer& tokenizer, const std::vector<Message>& messages,
+                                                    bool add_generation_prompt) const {
+  Conversation conversation;
+  conversation.messages = to_json(messages);
+  conversation.add_generation_prompt = add_generation_prompt;
+  MR_ASSIGN_OR_RETURN(Prompt made, prompt(tokenizer, conversation));
+  return std::move(made.ids);
+}
+
+Status check_messages(const Json& messages) {
+  if (!messages.is_array()) return error(Code::invalid_argument, "messages: an array of messages is needed");
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    if (!message.is_object() || !message.value("role", Json()).is_string()) {
+      return error(Code::invalid_argument, "messages[{}]: an object with a role is needed", i);
+    }
+    if (message.contains("content") && !is_text(message["content"])) {
+      return error(Code::invalid_argument, "messages[{}].content: only text is understood", i);
+    }
+  }
+  return {};
+}
+
+Json to_json(const std::vector<Message>& messages) {
+  Json all = Json::array();
+  for (const Message& message : messages) {
+    Json one = {{"role", message.role}, {"content", message.content}};
+    if (!message.reasoning.empty()) one["reasoning_content"] = message.reasoning;
+    all.push_back(std::move(one));
+  }
+  return all;
 }
 
 }  // namespace millrace::text

@@ -1,9 +1,15 @@
-// Turns a conversation into a prompt. ChatML here; the whole of Jinja takes this place later, behind the same
-// interface.
+// Turns a conversation into a prompt, by the Jinja template in the model's file (text/jinja).
+//
+// What the template itself wrote may hold special tokens; what came from messages, tools and options never becomes one.
+// Templates differ in what they expect (a system role or none, arguments of tool calls as an object or as text, null or
+// empty content beside tool calls): a ChatTemplate finds out when it is made, and gives each template what it takes.
+// Thread-safety: immutable once made.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -13,23 +19,49 @@
 namespace millrace::text {
 
 struct Message {
-  std::string role;  // "system", "user", "assistant"
-  std::string content;
+  std::string role{};  // "system", "user", "assistant", "tool"
+  std::string content{};
+  std::string reasoning{};  // what an assistant thought before it said that; empty: nothing
+};
+
+struct Conversation;  // messages with tool calls, tools, options: text/conversation.h
+
+/// What a template can do, for those who choose by it.
+struct ChatFeatures {
+  bool tools = false;     // it tells the model of `tools`
+  bool thinking = false;  // it listens to `enable_thinking`
+};
+
+/// A prompt ready for the assistant's answer.
+struct Prompt {
+  std::vector<TokenId> ids;
+  bool in_thought = false;  // the template has opened the answer with <think>
 };
 
 class ChatTemplate {
  public:
-  /// Recognises what the file's tokenizer.chat_template does. Errors: unsupported (a template this version cannot
-  /// render; the message says to use `--raw`), not_found where the file has none.
+  /// From tokenizer.chat_template, and tokenizer.chat_template.tool_use where there is one. Errors: not_found (the file
+  /// has none: the message says to use --raw), unsupported (it cannot be read).
   static Expected<std::unique_ptr<ChatTemplate>> from_model(const modelfile::Model& model);
-  virtual ~ChatTemplate() = default;
-  virtual std::string name() const = 0;  // "chatml"
+  /// From Jinja text. `tool_use` takes its place in conversations with tools; empty: there is none.
+  static Expected<std::unique_ptr<ChatTemplate>> from_text(std::string jinja, std::string tool_use = {});
+  ~ChatTemplate();
 
-  /// Token ids of the conversation, ready for the assistant's answer; BOS first where the tokenizer adds one. Message
-  /// text is encoded as plain text: it cannot inject special tokens. Errors: invalid_argument (a role the template does
-  /// not know).
-  virtual Expected<std::vector<TokenId>> render(const Tokenizer& tokenizer, const std::vector<Message>& messages,
-                                                bool add_generation_prompt) const = 0;
+  /// Token ids of the conversation; BOS first where the tokenizer adds one, and never twice. Errors: invalid_argument
+  /// (the template refuses the conversation), unsupported (tools, for a template that knows of none).
+  Expected<std::vector<TokenId>> render(const Tokenizer& tokenizer, const std::vector<Message>& messages,
+                                        bool add_generation_prompt) const;
+  Expected<Prompt> prompt(const Tokenizer& tokenizer, const Conversation& conversation) const;
+  /// The same as text, special tokens spelled out.
+  Expected<std::string> text(const Tokenizer& tokenizer, const Conversation& conversation) const;
+
+  const std::string& source() const;  // the Jinja text
+  const ChatFeatures& features() const;
+
+ private:
+  struct Parts;
+  explicit ChatTemplate(std::unique_ptr<const Parts> parts);
+  std::unique_ptr<const Parts> parts_;
 };
 
 }  // namespace millrace::text

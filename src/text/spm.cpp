@@ -111,11 +111,19 @@ bool SpmTokenizer::pieces_begin_at_spaces() const {
 }
 
 std::vector<TokenId> SpmTokenizer::encode(std::string_view utf8, Specials specials) const {
+  return encode_fragments(vocabulary_.split(utf8, specials));
+}
+
+std::vector<TokenId> SpmTokenizer::encode(const MarkedText& text) const {
+  return encode_fragments(vocabulary_.split(text));
+}
+
+std::vector<TokenId> SpmTokenizer::encode_fragments(const std::vector<Fragment>& fragments) const {
   constexpr std::size_t kMostAtOnce = std::size_t{1} << 28;  // offsets have 32 bits, and a space becomes three bytes
   std::vector<TokenId> ids;
   Scratch scratch;
   bool after_special = true;
-  for (const Fragment& fragment : vocabulary_.split(utf8, specials)) {
+  for (const Fragment& fragment : fragments) {
     if (fragment.id >= 0) {
       ids.push_back(fragment.id);
       after_special = true;

@@ -26,12 +26,14 @@ class SpmTokenizer final : public Tokenizer {
   static Expected<std::shared_ptr<const Tokenizer>> make(const modelfile::Model& model);
 
   std::vector<TokenId> encode(std::string_view utf8, Specials specials) const override;
+  std::vector<TokenId> encode(const MarkedText& text) const override;
   std::string token_bytes(TokenId id, bool with_specials) const override;
   std::optional<TokenId> special(std::string_view text) const override { return vocabulary_.special(text); }
 
  private:
   struct Scratch;
   SpmTokenizer(Vocabulary vocabulary, std::vector<std::uint32_t> ranks, const SpecialTokens& specials);
+  std::vector<TokenId> encode_fragments(const std::vector<Fragment>& fragments) const;
   void encode_text(std::string_view escaped, Scratch& scratch, std::vector<TokenId>& ids) const;
   void encode_run(std::string_view run, Scratch& scratch, std::vector<TokenId>& ids) const;
   void push_bytes(std::string_view bytes, std::vector<TokenId>& ids) const;

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "modelfile/gguf.h"
+#include "text/marked_text.h"
 
 namespace millrace::text {
 
@@ -27,6 +28,8 @@ class Tokenizer {
 
   /// Ids of `utf8` without BOS or EOS. Invalid UTF-8 is encoded byte by byte, never refused, never a crash.
   virtual std::vector<TokenId> encode(std::string_view utf8, Specials specials) const = 0;
+  /// The same, with special tokens parsed in the trusted stretches alone.
+  virtual std::vector<TokenId> encode(const MarkedText& text) const = 0;
 
   /// The bytes a token stands for, maybe part of a character. Control tokens give nothing unless `with_specials`.
   /// An id outside the vocabulary gives nothing.

@@ -177,13 +177,14 @@ bool Vocabulary::strips_right(TokenId id) const {
   return phi3_ && word != "<unk>" && word != "<s>" && word != "<|endoftext|>";
 }
 
-std::vector<Fragment> Vocabulary::split(std::string_view whole, Specials specials) const {
+/// `counts(id, begin, end)`: whether the token found at [begin, end) is one.
+template <typename Counts>
+std::vector<Fragment> Vocabulary::split_where(std::string_view whole, const Counts& counts) const {
   std::vector<Fragment> fragments;
   if (whole.empty()) return fragments;
   fragments.push_back({-1, whole});
   std::vector<Fragment> next;
   for (const TokenId id : specials_) {
-    if (specials == Specials::as_text && hidden(id)) continue;
     const std::string_view word = text(id);
     if (whole.find(word) == std::string_view::npos) continue;
     next.clear();
@@ -193,19 +194,36 @@ std::vector<Fragment> Vocabulary::split(std::string_view whole, Specials special
         next.push_back(fragment);
         continue;
       }
-      for (auto at = rest.find(word); at != std::string_view::npos; at = rest.find(word)) {
+      for (auto at = rest.find(word); at != std::string_view::npos;) {
+        const auto begin = static_cast<std::size_t>(rest.data() - whole.data()) + at;
+        if (!counts(id, begin, begin + word.size())) {
+          at = rest.find(word, at + 1);
+          continue;
+        }
         if (at > 0) next.push_back({-1, rest.substr(0, at)});
         next.push_back({id, word});
         rest.remove_prefix(at + word.size());
         while (strips_right(id) && !rest.empty() && std::isspace(static_cast<unsigned char>(rest[0]))) {
           rest.remove_prefix(1);
         }
+        at = rest.find(word);
       }
       if (!rest.empty()) next.push_back({-1, rest});
     }
     fragments.swap(next);
   }
   return fragments;
+}
+
+std::vector<Fragment> Vocabulary::split(std::string_view whole, Specials specials) const {
+  return split_where(whole,
+                     [&](TokenId id, std::size_t, std::size_t) { return specials == Specials::parse || !hidden(id); });
+}
+
+std::vector<Fragment> Vocabulary::split(const MarkedText& text) const {
+  return split_where(text.bytes(), [&](TokenId id, std::size_t begin, std::size_t end) {
+    return !hidden(id) || text.trusted(begin, end);
+  });
 }
 
 std::optional<unsigned char> Vocabulary::byte_value(std::string_view text) {

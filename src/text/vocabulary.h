@@ -63,11 +63,15 @@ class Vocabulary {
   /// Cuts text at its special tokens, the longest ones first. User-defined tokens always count, control and unknown
   /// ones only with Specials::parse. The fragments point into `text`.
   std::vector<Fragment> split(std::string_view text, Specials specials) const;
+  /// The same; control and unknown tokens count where all of their text is trusted.
+  std::vector<Fragment> split(const MarkedText& text) const;
 
   /// The byte that a token of type byte, "<0x0A>", stands for; nullopt if `text` is not of that form.
   static std::optional<unsigned char> byte_value(std::string_view text);
 
  private:
+  template <typename Counts>
+  std::vector<Fragment> split_where(std::string_view whole, const Counts& counts) const;
   void append(std::string_view text, TokenType type, Spelling spelling);
   void index(Spelling spelling);
   bool strips_right(TokenId id) const;

@@ -1,0 +1,31 @@
+// A conversation in the form that OpenAI's API gave its name to, for chat templates.
+// Thread-safety: a value.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "text/chat_template.h"
+
+namespace millrace::text {
+
+struct Conversation {
+  using Json = nlohmann::ordered_json;
+
+  /// Objects with "role" and "content" (a string, null, or parts [{"type": "text", "text"}]); an assistant's maybe with
+  /// "reasoning_content" (or "thinking") and "tool_calls" [{"id", "type", "function": {"name", "arguments"}}],
+  /// arguments as an object or as its JSON text; a tool's with "tool_call_id" or "name".
+  Json messages = Json::array();
+  Json tools = Json::array();     // [{"type": "function", "function": {"name", "description", "parameters"}}]
+  Json options = Json::object();  // further variables of the template: {"enable_thinking": false}
+  bool add_generation_prompt = true;
+};
+
+/// Errors: invalid_argument (no array of messages, a message without a role, content that is not text: named).
+Status check_messages(const Conversation::Json& messages);
+
+Conversation::Json to_json(const std::vector<Message>& messages);
+
+}  // namespace millrace::text

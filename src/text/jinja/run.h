@@ -1,0 +1,99 @@
+// One rendering of a template: its variables, its output, its limits.
+// Thread-safety: one thread.
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/nodes.h"
+
+namespace millrace::text::jinja {
+
+/// Variables of a block; those of the blocks around it are seen through `parent`.
+struct Scope {
+  std::vector<std::pair<Name, Value>> variables;
+  std::shared_ptr<Scope> parent;
+};
+
+class Namespace final : public Object {
+ public:
+  std::vector<std::pair<std::string, Value>> attributes;
+  std::string describe() const override { return "namespace"; }
+  std::optional<Value> attribute(Run& run, std::string_view name) override;
+  void set(std::string_view name, Value value);
+};
+
+class Run {
+ public:
+  /// All outlive the run.
+  Run(Meter& meter, const std::vector<std::string>& names, std::vector<Value> inputs, std::time_t now);
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  Meter& meter() { return meter_; }
+  std::time_t now() const { return now_; }
+  Builder& out() { return *out_; }
+  const std::string& name(Name name) const { return names_[static_cast<std::size_t>(name)]; }
+
+  Value lookup(Name name) const;
+  void assign(Name name, Value value);
+  void assign(const Target& target, const Value& value);
+
+  /// Fresh variables for as long as it lives.
+  class Inner {
+   public:
+    explicit Inner(Run& run) : Inner(run, run.scope_) {}
+    Inner(Run& run, std::shared_ptr<Scope> parent);
+    ~Inner() { run_.scope_ = std::move(before_); }
+    Inner(const Inner&) = delete;
+    Inner& operator=(const Inner&) = delete;
+
+   private:
+    Run& run_;
+    std::shared_ptr<Scope> before_;
+  };
+
+  /// Output goes into a string of its own for as long as it lives.
+  class Capturing {
+   public:
+    explicit Capturing(Run& run) : run_(run), before_(run.out_), own_(run.meter_) { run.out_ = &own_; }
+    ~Capturing() { run_.out_ = before_; }
+    Capturing(const Capturing&) = delete;
+    Capturing& operator=(const Capturing&) = delete;
+    Value finish() { return own_.finish(); }
+
+   private:
+    Run& run_;
+    Builder* before_;
+    Builder own_;
+  };
+
+  /// The scope as it is now, for a macro to come back to.
+  const std::shared_ptr<Scope>& close_over();
+  std::shared_ptr<Namespace> make_namespace();
+  Value make_string(MarkedText text) { return Value::string(&meter_, std::move(text)); }
+  Value make_string(std::string bytes) { return Value::string(&meter_, std::move(bytes)); }
+  Value make_list(std::vector<Value> items) { return Value::list(&meter_, std::move(items)); }
+
+  int line = 0;  // of the statement at work
+  MarkedText take_output() { return output_.take(); }
+
+ private:
+  Meter& meter_;
+  const std::vector<std::string>& names_;
+  std::vector<Value> inputs_;  // [names]
+  std::time_t now_;
+  Builder output_;
+  Builder* out_ = &output_;
+  std::shared_ptr<Scope> scope_;
+  // What may refer to itself in a ring, and is taken apart at the end; also so that no long chain of namespaces is ever
+  // freed by recursion.
+  std::vector<std::shared_ptr<Namespace>> namespaces_;
+  std::vector<std::shared_ptr<Scope>> closed_over_;
+};
+
+}  // namespace millrace::text::jinja

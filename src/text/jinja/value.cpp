@@ -1,0 +1,317 @@
+#include "text/jinja/value.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "text/jinja/strings.h"
+
+namespace millrace::text::jinja {
+
+namespace {
+
+constexpr int kMaxNesting = 200;  // deeper values could exhaust the stack where they are walked or freed
+
+int nesting_over(int inner) {
+  if (inner >= kMaxNesting) fail("a value nests deeper than {} levels", kMaxNesting);
+  return inner + 1;
+}
+
+int sign(double difference) { return difference < 0 ? -1 : difference > 0 ? 1 : 0; }
+
+int compare_numbers(const Value& a, const Value& b) {
+  if (a.is_integral() && b.is_integral()) {
+    return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
+  }
+  return sign(a.real() - b.real());
+}
+
+}  // namespace
+
+std::optional<Value> Object::attribute(Run&, std::string_view) { return std::nullopt; }
+Value Object::call(Run&, const Arguments&) { fail("{} is not callable", describe()); }
+
+Value Value::undefined(std::string why) {
+  return Value(Data(Undefined{std::make_shared<const std::string>(std::move(why))}));
+}
+
+Value Value::string(Meter* meter, MarkedText text) {
+  Held held(meter, sizeof(StringBody) + text.memory_bytes());
+  return Value(Data(std::make_shared<const StringBody>(StringBody{std::move(held), std::move(text)})));
+}
+
+Value Value::list(Meter* meter, std::vector<Value> items, bool tuple) {
+  int inner = 0;
+  for (const Value& item : items) inner = std::max(inner, item.nesting());
+  Held held(meter, sizeof(List) + items.capacity() * sizeof(Value));
+  return Value(Data(std::make_shared<const List>(List{std::move(held), std::move(items), tuple, nesting_over(inner)})));
+}
+
+Value Value::dict(Meter* meter, std::vector<std::pair<Value, Value>> entries) {
+  int inner = 0;
+  for (const auto& [key, value] : entries) inner = std::max({inner, key.nesting(), value.nesting()});
+  Held held(meter, sizeof(Dict) + entries.capacity() * sizeof(entries[0]));
+  return Value(Data(std::make_shared<const Dict>(Dict{std::move(held), std::move(entries), nesting_over(inner)})));
+}
+
+Value Value::from_json(Meter& meter, const nlohmann::ordered_json& json, int depth) {
+  if (depth > kMaxNesting) fail("the input nests deeper than {} levels", kMaxNesting);
+  meter.step();
+  switch (json.type()) {
+    case nlohmann::ordered_json::value_t::boolean:
+      return boolean(json.get<bool>());
+    case nlohmann::ordered_json::value_t::number_integer:
+      return integer(json.get<std::int64_t>());
+    case nlohmann::ordered_json::value_t::number_unsigned: {
+      const auto number = json.get<std::uint64_t>();
+      if (number > static_cast<std::uint64_t>(INT64_MAX)) return real(static_cast<double>(number));
+      return integer(static_cast<std::int64_t>(number));
+    }
+    case nlohmann::ordered_json::value_t::number_float:
+      return real(json.get<double>());
+    case nlohmann::ordered_json::value_t::string:
+      return string(&meter, json.get_ref<const std::string&>());
+    case nlohmann::ordered_json::value_t::array: {
+      std::vector<Value> items;
+      items.reserve(json.size());
+      for (const auto& item : json) items.push_back(from_json(meter, item, depth + 1));
+      return list(&meter, std::move(items));
+    }
+    case nlohmann::ordered_json::value_t::object: {
+      std::vector<std::pair<Value, Value>> entries;
+      entries.reserve(json.size());
+      for (const auto& [key, item] : json.items()) {
+        entries.emplace_back(string(&meter, key), from_json(meter, item, depth + 1));
+      }
+      return dict(&meter, std::move(entries));
+    }
+    default:
+      return none();
+  }
+}
+
+bool Value::truth() const {
+  switch (kind()) {
+    case Kind::undefined:
+    case Kind::none:
+      return false;
+    case Kind::boolean:
+      return std::get<bool>(data_);
+    case Kind::integer:
+      return std::get<std::int64_t>(data_) != 0;
+    case Kind::real:
+      return std::get<double>(data_) != 0;
+    case Kind::string:
+      return !text().empty();
+    case Kind::list:
+      return !list().items.empty();
+    case Kind::dict:
+      return !dict().entries.empty();
+    case Kind::object:
+      return true;
+  }
+  return false;
+}
+
+std::int64_t Value::integer() const {
+  return kind() == Kind::boolean ? (std::get<bool>(data_) ? 1 : 0) : std::get<std::int64_t>(data_);
+}
+
+double Value::real() const { return kind() == Kind::real ? std::get<double>(data_) : static_cast<double>(integer()); }
+
+std::string Value::why_undefined() const {
+  const auto& why = std::get<Undefined>(data_).why;
+  return why ? *why : "a value is undefined";
+}
+
+bool Value::is_tuple() const { return kind() == Kind::list && list().tuple; }
+
+bool Value::same_as(const Value& other) const {
+  if (kind() != other.kind()) return false;
+  switch (kind()) {
+    case Kind::boolean:
+    case Kind::integer:
+      return integer() == other.integer();
+    case Kind::real:
+      return real() == other.real();
+    case Kind::string:
+      return bytes() == other.bytes();
+    case Kind::list:
+      return &list() == &other.list();
+    case Kind::dict:
+      return &dict() == &other.dict();
+    case Kind::object:
+      return &object() == &other.object();
+    default:
+      return true;
+  }
+}
+
+std::string Value::type_name() const {
+  switch (kind()) {
+    case Kind::undefined:
+      return "Undefined";
+    case Kind::none:
+      return "NoneType";
+    case Kind::boolean:
+      return "bool";
+    case Kind::integer:
+      return "int";
+    case Kind::real:
+      return "float";
+    case Kind::string:
+      return "str";
+    case Kind::list:
+      return list().tuple ? "tuple" : "list";
+    case Kind::dict:
+      return "dict";
+    case Kind::object:
+      return object().describe();
+  }
+  return {};
+}
+
+int Value::nesting() const { return kind() == Kind::list ? list().nesting : kind() == Kind::dict ? dict().nesting : 0; }
+
+const Value* Dict::find(Meter& meter, const Value& key) const {
+  if (key.is_string()) {
+    meter.step(entries.size() / 16);
+    return find(key.bytes());
+  }
+  for (const auto& [own, value] : entries) {
+    if (equal(meter, own, key)) return &value;
+  }
+  return nullptr;
+}
+
+const Value* Dict::find(std::string_view key) const {
+  for (const auto& [own, value] : entries) {
+    if (own.is_string() && own.bytes() == key) return &value;
+  }
+  return nullptr;
+}
+
+Value Builder::finish() { return Value::string(&meter_, take()); }
+
+MarkedText Builder::take() {
+  meter_.shrink(std::exchange(charged_, 0));
+  return std::exchange(text_, {});
+}
+
+bool equal(Meter& meter, const Value& a, const Value& b) {
+  meter.step();
+  if (a.is_integral() && b.is_integral()) return a.integer() == b.integer();
+  if (a.is_number() && b.is_number()) return a.real() == b.real();
+  if (a.kind() != b.kind()) return false;
+  switch (a.kind()) {
+    case Kind::string:
+      return a.bytes() == b.bytes();
+    case Kind::list: {
+      const auto &x = a.list().items, &y = b.list().items;
+      if (a.is_tuple() != b.is_tuple() || x.size() != y.size()) return false;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        if (!equal(meter, x[i], y[i])) return false;
+      }
+      return true;
+    }
+    case Kind::dict: {
+      if (a.dict().entries.size() != b.dict().entries.size()) return false;
+      for (const auto& [key, value] : a.dict().entries) {
+        const Value* other = b.dict().find(meter, key);
+        if (other == nullptr || !equal(meter, value, *other)) return false;
+      }
+      return true;
+    }
+    default:
+      return a.same_as(b);
+  }
+}
+
+int compare(Meter& meter, const Value& a, const Value& b) {
+  meter.step();
+  require_defined(a);
+  require_defined(b);
+  if (a.is_number() && b.is_number()) return compare_numbers(a, b);
+  if (a.is_string() && b.is_string()) return a.bytes().compare(b.bytes());  // UTF-8 sorts as its code points do
+  if (a.kind() == Kind::list && b.kind() == Kind::list && a.is_tuple() == b.is_tuple()) {
+    const auto &x = a.list().items, &y = b.list().items;
+    for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
+      if (!equal(meter, x[i], y[i])) return compare(meter, x[i], y[i]);
+    }
+    return x.size() < y.size() ? -1 : x.size() > y.size() ? 1 : 0;
+  }
+  fail("'{}' and '{}' have no order", a.type_name(), b.type_name());
+}
+
+bool contains(Meter& meter, const Value& container, const Value& item) {
+  switch (container.kind()) {
+    case Kind::undefined:
+      return false;
+    case Kind::string:
+      require_defined(item);
+      if (!item.is_string()) fail("'in' with a string needs a string on its left, not {}", item.type_name());
+      meter.touch(container.text().size());
+      return find_text(container.bytes(), item.bytes(), 0) != std::string::npos;
+    case Kind::list:
+      return std::any_of(container.list().items.begin(), container.list().items.end(),
+                         [&](const Value& own) { return equal(meter, own, item); });
+    case Kind::dict:
+      if (!hashable(item)) fail("a {} cannot be a key", item.type_name());
+      return container.dict().find(meter, item) != nullptr;
+    default:
+      fail("a {} holds nothing to look for", container.type_name());
+  }
+}
+
+bool hashable(const Value& value) {
+  if (value.kind() == Kind::dict) return false;
+  if (value.kind() != Kind::list) return true;
+  return value.is_tuple() && std::all_of(value.list().items.begin(), value.list().items.end(), hashable);
+}
+
+Value elements(Meter& meter, const Value& value) {
+  std::vector<Value> items;
+  switch (value.kind()) {
+    case Kind::undefined:
+      break;
+    case Kind::list:
+      return value;
+    case Kind::dict:
+      for (const auto& [key, item] : value.dict().entries) items.push_back(key);
+      break;
+    case Kind::string: {
+      const MarkedText& text = value.text();
+      for (std::size_t at = 0; at < text.size();) {
+        const std::size_t next = next_character(text.bytes(), at);
+        items.push_back(Value::string(&meter, text.cut(at, next)));
+        at = next;
+      }
+      break;
+    }
+    default:
+      fail("a {} cannot be iterated over", value.type_name());
+  }
+  return Value::list(&meter, std::move(items));
+}
+
+std::int64_t length(Meter& meter, const Value& value) {
+  switch (value.kind()) {
+    case Kind::undefined:
+      return 0;
+    case Kind::string:
+      meter.touch(value.text().size());
+      return static_cast<std::int64_t>(count_characters(value.bytes()));
+    case Kind::list:
+      return static_cast<std::int64_t>(value.list().items.size());
+    case Kind::dict:
+      return static_cast<std::int64_t>(value.dict().entries.size());
+    default:
+      fail("a {} has no length", value.type_name());
+  }
+}
+
+void require_defined(const Value& value) {
+  if (value.is_undefined()) fail("{}", value.why_undefined());
+}
+
+}  // namespace millrace::text::jinja

@@ -1,0 +1,177 @@
+// What a template computes with: Python's values, as far as templates meet them. Strings, lists and dicts never change
+// once made and are shared; a namespace is the one thing that does.
+// Thread-safety: one thread for the values of one rendering; constants of a parsed template are shared and never
+// change.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "text/jinja/meter.h"
+#include "text/marked_text.h"
+
+namespace millrace::text::jinja {
+
+class Run;  // one rendering, see run.h
+class Value;
+
+/// The arguments of a call, in the order written.
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+enum class Kind : std::uint8_t { undefined, none, boolean, integer, real, string, list, dict, object };
+
+struct StringBody {
+  Held held;
+  MarkedText text;
+};
+struct List;
+struct Dict;
+
+/// A value with behaviour of its own: namespace, loop, macro, function, bound method.
+class Object {
+ public:
+  Object() = default;
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+  virtual ~Object() = default;
+  virtual std::string describe() const = 0;  // what printing it shows
+  virtual std::optional<Value> attribute(Run& run, std::string_view name);
+  virtual bool callable() const { return false; }
+  virtual Value call(Run& run, const Arguments& arguments);
+};
+
+class Value {
+ public:
+  Value() = default;  // undefined
+  static Value undefined(std::string why);
+  static Value none() { return Value(Data(None{})); }
+  static Value boolean(bool value) { return Value(Data(value)); }
+  static Value integer(std::int64_t value) { return Value(Data(value)); }
+  static Value real(double value) { return Value(Data(value)); }
+  /// A null meter makes a constant that outlives renderings.
+  static Value string(Meter* meter, MarkedText text);
+  static Value string(Meter* meter, std::string bytes, bool trusted = false) {
+    return string(meter, MarkedText(std::move(bytes), trusted));
+  }
+  static Value list(Meter* meter, std::vector<Value> items, bool tuple = false);
+  static Value dict(Meter* meter, std::vector<std::pair<Value, Value>> entries);  // keys differ
+  static Value object(std::shared_ptr<Object> object) { return Value(Data(std::move(object))); }
+  /// All strings in it are untrusted.
+  static Value from_json(Meter& meter, const nlohmann::ordered_json& json, int depth = 0);
+
+  Kind kind() const { return static_cast<Kind>(data_.index()); }
+  bool is_undefined() const { return kind() == Kind::undefined; }
+  bool is_none() const { return kind() == Kind::none; }
+  bool is_string() const { return kind() == Kind::string; }
+  bool is_number() const { return kind() == Kind::boolean || kind() == Kind::integer || kind() == Kind::real; }
+  bool is_integral() const { return kind() == Kind::boolean || kind() == Kind::integer; }
+  bool truth() const;
+
+  // REQUIRES: the kind named.
+  const MarkedText& text() const { return std::get<StringPtr>(data_)->text; }
+  const std::string& bytes() const { return text().bytes(); }
+  const List& list() const { return *std::get<ListPtr>(data_); }
+  const Dict& dict() const { return *std::get<DictPtr>(data_); }
+  Object& object() const { return *std::get<std::shared_ptr<Object>>(data_); }
+  std::int64_t integer() const;  // of an integer or boolean
+  double real() const;           // of any number
+  /// Why it is undefined, for the error that using it brings.
+  std::string why_undefined() const;
+
+  bool is_tuple() const;
+  bool same_as(const Value& other) const;  // Python's `is`
+  /// "str", "int", "NoneType" ..., as Python names it.
+  std::string type_name() const;
+  int nesting() const;  // containers within containers
+
+ private:
+  struct Undefined {
+    std::shared_ptr<const std::string> why;
+  };
+  struct None {};
+  using StringPtr = std::shared_ptr<const StringBody>;
+  using ListPtr = std::shared_ptr<const List>;
+  using DictPtr = std::shared_ptr<const Dict>;
+  // In the order of Kind.
+  using Data =
+      std::variant<Undefined, None, bool, std::int64_t, double, StringPtr, ListPtr, DictPtr, std::shared_ptr<Object>>;
+  explicit Value(Data data) : data_(std::move(data)) {}
+
+  Data data_;
+};
+
+struct List {
+  Held held;
+  std::vector<Value> items;
+  bool tuple = false;
+  int nesting = 0;
+};
+
+struct Dict {
+  Held held;
+  std::vector<std::pair<Value, Value>> entries;
+  int nesting = 0;
+  const Value* find(Meter& meter, const Value& key) const;  // nullptr if absent
+  const Value* find(std::string_view key) const;
+};
+
+/// Grows a string under the meter's eye.
+class Builder {
+ public:
+  explicit Builder(Meter& meter) : meter_(meter) {}
+  ~Builder() { meter_.shrink(charged_); }
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  void append(std::string_view bytes, bool trusted = false) {
+    charge(bytes.size());
+    text_.append(bytes, trusted);
+  }
+  void append(const MarkedText& text, std::size_t begin, std::size_t end) {
+    charge(end - begin);
+    text_.append(text, begin, end);
+  }
+  void append(const MarkedText& text) { append(text, 0, text.size()); }
+  const MarkedText& text() const { return text_; }
+  Meter& meter() { return meter_; }
+  /// The string; the builder is empty again.
+  Value finish();
+  MarkedText take();
+
+ private:
+  void charge(std::size_t bytes) {
+    meter_.grow(bytes);
+    charged_ += bytes;
+  }
+
+  Meter& meter_;
+  MarkedText text_;
+  std::size_t charged_ = 0;
+};
+
+// Python's ==, < and `in`. compare: negative, 0 or positive; fails where Python has no order.
+bool equal(Meter& meter, const Value& a, const Value& b);
+int compare(Meter& meter, const Value& a, const Value& b);
+bool contains(Meter& meter, const Value& container, const Value& item);
+bool hashable(const Value& value);
+
+/// What iterating gives, as a list: items, keys, characters; nothing for undefined. Fails for what Python cannot
+/// iterate.
+Value elements(Meter& meter, const Value& value);
+/// len(); fails for what has none.
+std::int64_t length(Meter& meter, const Value& value);
+
+/// Fails with why, if undefined: what Python's jinja2 does when an undefined value is used.
+void require_defined(const Value& value);
+
+}  // namespace millrace::text::jinja

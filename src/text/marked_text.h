@@ -1,0 +1,49 @@
+// Text of which each byte is marked: trusted (a template's author wrote it) or not (it came from a user, a tool, a
+// request). Special tokens are looked for in trusted stretches alone, so that no message can inject one, while plain
+// text is encoded across the borders, so that marks never change how words are cut.
+// Thread-safety: a value.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace millrace::text {
+
+class MarkedText {
+ public:
+  MarkedText() = default;
+  MarkedText(std::string bytes, bool trusted) : bytes_(std::move(bytes)), first_(trusted) {}
+
+  const std::string& bytes() const { return bytes_; }
+  std::size_t size() const { return bytes_.size(); }
+  bool empty() const { return bytes_.empty(); }
+
+  /// REQUIRES: at < size().
+  bool trusted_at(std::size_t at) const;
+  /// Whether all of [begin, end) is trusted. REQUIRES: begin < end <= size().
+  bool trusted(std::size_t begin, std::size_t end) const;
+
+  void append(std::string_view bytes, bool trusted);
+  /// REQUIRES: begin <= end <= other.size(); `other` is another object.
+  void append(const MarkedText& other, std::size_t begin, std::size_t end);
+  void append(const MarkedText& other) { append(other, 0, other.size()); }
+  MarkedText cut(std::size_t begin, std::size_t end) const;
+
+  /// What the text takes in memory, about.
+  std::size_t memory_bytes() const { return bytes_.capacity() + flips_.capacity() * sizeof(std::size_t); }
+
+ private:
+  bool last() const { return first_ != (flips_.size() % 2 == 1); }
+  /// Flips at or before `at`.
+  std::size_t flips_until(std::size_t at) const;
+
+  std::string bytes_;
+  // Where the mark changes: ascending, each in (0, size()). Most texts are of one mark and need none.
+  std::vector<std::size_t> flips_;
+  bool first_ = false;  // the mark of byte 0
+};
+
+}  // namespace millrace::text
