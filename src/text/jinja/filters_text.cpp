@@ -84,7 +84,7 @@ Value indent(Run& run, const Value& value, const Arguments& arguments) {
 
 Value truncate(Run& run, const Value& value, const Arguments& arguments) {
   const Parameters given("truncate", arguments, {"length", "killwords", "end", "leeway"});
-  const Value text = to_str(run.meter(), value);
+  Value text = to_str(run.meter(), value);
   const std::int64_t most = given.integer(0, 255), leeway = given.integer(3, 5);
   const std::string end(given.string(2).value_or("..."));
   if (most < 0 || leeway < 0 || most > INT32_MAX || leeway > INT32_MAX) fail("truncate needs lengths of 0 or more");
