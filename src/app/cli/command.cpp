@@ -104,7 +104,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
 Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,
                                                store::Manifest* defaults) {
   engine::EngineOptions options;
-  MR_ASSIGN_OR_RETURN(store::Resolved resolved, store::Store().resolve(flags.model));
+  store::Resolved resolved;  // serve needs no model yet
+  if (!flags.model.empty()) {
+    MR_ASSIGN_OR_RETURN(resolved, store::Store().resolve(flags.model));
+  }
   options.model_path = resolved.path;
   options.bare_resident_bytes = program.bare_resident_bytes;
   if (!flags.ram.empty()) {

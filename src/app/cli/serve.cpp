@@ -88,11 +88,9 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   options.allowed_hosts = flags.hosts;
   options.origins = flags.origins;
   options.model_paths = flags.models;
-  if (!flags.model.model.empty()) {
-    if (!fs::exists(flags.model.model)) return error(Code::not_found, "{}: there is no such file", flags.model.model);
-    options.model_paths.push_back(flags.model.model);
-    options.preload = flags.model.model;
-  }
+  options.preload = flags.model.model;
+  std::error_code ignored;
+  if (fs::exists(flags.model.model, ignored)) options.model_paths.push_back(flags.model.model);
   std::string keep_alive = flags.keep_alive;
   if (const char* set = environment("MILLRACE_KEEP_ALIVE", "OLLAMA_KEEP_ALIVE"); keep_alive.empty() && set != nullptr)
     keep_alive = set;

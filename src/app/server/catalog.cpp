@@ -118,9 +118,29 @@ const ModelInfo* Catalog::describe(const std::string& path) {
   return &(known_[path] = std::move(info));
 }
 
+/// REQUIRES: mutex_ is held.
+Expected<ModelInfo> Catalog::describe_stored(const store::Manifest& manifest) {
+  const ModelInfo* const file = describe(store_.file_path(manifest, manifest.files.front()));
+  if (file == nullptr) return error(Code::corrupt, "model '{}' cannot be read; pull it again", manifest.name.text());
+  ModelInfo info = *file;
+  info.name = manifest.name.text();
+  info.digest = manifest.digest();
+  info.parameters = Json::parse(manifest.parameters.dump());
+  info.messages = Json::parse(manifest.messages.dump());
+  info.system = manifest.system;
+  info.license = manifest.license;
+  info.stored = true;
+  info.own_template = !manifest.chat_template.empty();
+  if (info.own_template) info.chat_template = manifest.chat_template;
+  return info;
+}
+
 std::vector<ModelInfo> Catalog::list() {
   std::lock_guard lock(mutex_);
   std::vector<ModelInfo> all;
+  if (const auto stored = store_.list(); stored.ok())
+    for (const store::Manifest& manifest : *stored)
+      if (auto info = describe_stored(manifest); info.ok()) all.push_back(std::move(*info));
   for (const std::string& path : files())
     if (const ModelInfo* info = describe(path); info != nullptr) all.push_back(*info);
   return all;
@@ -134,6 +154,9 @@ Expected<ModelInfo> Catalog::find(const std::string& name) {
     if (found + ":latest" != full && found + ".gguf" != name && path != name) continue;
     if (const ModelInfo* info = describe(path); info != nullptr) return *info;
   }
+  const auto manifest = store_.find(name);
+  if (manifest.ok()) return describe_stored(*manifest);
+  if (manifest.status().code() == Code::corrupt) return manifest.status();
   return error(Code::not_found, "model '{}' not found", name);
 }
 

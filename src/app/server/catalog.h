@@ -1,4 +1,5 @@
-// Which models a server knows: by name, with what clients are told about them.
+// Which models a server knows: those of the store and those given by path, by name, with what clients are told about
+// them.
 // Thread-safe.
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "app/store/store.h"
 #include "base/status.h"
 
 namespace millrace::server {
@@ -24,23 +26,30 @@ struct ModelInfo {
   std::int64_t context_length = 0;
   nlohmann::ordered_json metadata;                                       // of the file, without its arrays
   nlohmann::ordered_json parameters = nlohmann::ordered_json::object();  // defaults of a Modelfile
-  std::string system;                                                    // a Modelfile's
+  std::string system, license;                                           // a Modelfile's
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();     // a Modelfile's: a chat begins with them
+  bool own_template = false;  // chat_template is a Modelfile's, not the file's
+  bool stored = false;        // of the store: may be removed
 };
 
 class Catalog {
  public:
   /// `paths`: GGUF files, or folders that hold some.
-  explicit Catalog(std::vector<std::string> paths) : paths_(std::move(paths)) {}
+  Catalog(std::vector<std::string> paths, std::string store_root)
+      : paths_(std::move(paths)), store_(std::move(store_root)) {}
 
   std::vector<ModelInfo> list();
-  /// `name` with or without ":latest". Errors: not_found.
+  /// `name` with or without ":latest", or one of the paths. Errors: not_found.
   Expected<ModelInfo> find(const std::string& name);
+  store::Store& store() { return store_; }
 
  private:
+  Expected<ModelInfo> describe_stored(const store::Manifest& manifest);
   std::vector<std::string> files() const;
   const ModelInfo* describe(const std::string& path);
 
   const std::vector<std::string> paths_;
+  store::Store store_;
   std::mutex mutex_;
   std::map<std::string, ModelInfo> known_;  // GUARDED_BY mutex_: by path, as of its size and time
 };

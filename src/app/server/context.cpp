@@ -9,7 +9,7 @@ using std::chrono::milliseconds;
 Context::Context(ServerOptions asked)
     : options(std::move(asked)),
       guard(options),
-      catalog(options.model_paths),
+      catalog(options.model_paths, options.store_root),
       models(options.models),
       http(options.http) {}
 

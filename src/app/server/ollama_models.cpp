@@ -66,6 +66,12 @@ void ps(Context& context, const Request&, Response& response) {
   reply(response, {{"models", std::move(models)}});
 }
 
+std::string license_of(const ModelInfo& info) {
+  if (!info.license.empty()) return info.license;
+  const auto found = info.metadata.find("general.license");
+  return found != info.metadata.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
 std::string parameter_lines(const Json& parameters) {
   std::string out;
   for (const auto& [key, value] : parameters.items()) {
@@ -86,7 +92,7 @@ void show(Context& context, const Request& request, Response& response) {
   Json capabilities = Json::array({"completion"});
   if (info->chat_template.find("tools") != std::string::npos) capabilities.push_back("tools");
   if (info->chat_template.find("think") != std::string::npos) capabilities.push_back("thinking");
-  Json out = {{"license", info->metadata.value("general.license", Json("")).dump()},
+  Json out = {{"license", license_of(*info)},
               {"modelfile", fmt::format("FROM {}\n", info->path)},
               {"parameters", parameter_lines(info->parameters)},
               {"template", info->chat_template},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/server/http.h"
+#include "app/store/store.h"
 #include "engine/model_manager.h"
 
 namespace millrace::server {
@@ -21,8 +22,9 @@ struct ServerOptions {
   std::vector<std::string> api_keys;       // empty: none is asked for
   std::vector<std::string> allowed_hosts;  // names in Host beyond those of this machine; "*": any
   std::vector<std::string> origins;        // of web pages that may call, beyond those of this machine; "*": any
-  std::vector<std::string> model_paths;    // GGUF files or folders of them
-  std::string preload;                     // a model to load at once, and to keep; empty: none
+  std::vector<std::string> model_paths;    // GGUF files or folders of them, beside the models of the store
+  std::string store_root = store::Store::default_root();
+  std::string preload;  // a model to load at once, and to keep; empty: none
   engine::ModelManager::Options models;
   HttpLimits http;
   std::chrono::milliseconds grace{4000};        // for open streams at the end

@@ -125,6 +125,9 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   add_openai_routes(context);
   add_ollama_routes(context);
   add_ollama_model_routes(context);
+  add_ollama_store_routes(context);
+  add_anthropic_routes(context);
+  add_responses_routes(context);
   const ServerOptions& set = context.options;
   server->port_ = set.port;
   if (set.port == 0)

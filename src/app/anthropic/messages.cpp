@@ -1,0 +1,231 @@
+#include "app/anthropic/messages.h"
+
+#include <random>
+
+#include "app/generate/fields.h"
+#include "app/openai/request.h"
+#include "app/openai/response.h"
+
+namespace millrace::anthropic {
+namespace {
+
+using generate::Delta;
+using generate::Fields;
+using generate::Finished;
+using generate::ToolChoice;
+
+std::string kind_of(const Json& block) {
+  const auto found = block.is_object() ? block.find("type") : block.end();
+  return found != block.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::string text_of(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// A message's blocks into the messages that say the same: results of tools become messages of their own.
+Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
+  Json message = {{"role", role}, {"content", ""}};
+  std::string text, thoughts;
+  for (const Json& block : blocks) {
+    const std::string kind = kind_of(block);
+    if (kind == "text") {
+      text += text_of(block, "text");
+    } else if (kind == "thinking") {
+      thoughts += text_of(block, "thinking");
+    } else if (kind == "tool_use") {
+      message["tool_calls"].push_back(
+          {{"id", text_of(block, "id")},
+           {"type", "function"},
+           {"function", {{"name", text_of(block, "name")}, {"arguments", block.value("input", Json::object())}}}});
+    } else if (kind == "tool_result") {
+      MR_ASSIGN_OR_RETURN(std::string content, openai::content_text(block.value("content", Json()), "messages"));
+      messages.push_back(
+          {{"role", "tool"}, {"content", std::move(content)}, {"tool_call_id", text_of(block, "tool_use_id")}});
+    } else if (kind != "redacted_thinking") {
+      return error(Code::invalid_argument, "messages: a content block of type '{}' is not supported; send text", kind);
+    }
+  }
+  message["content"] = text;
+  if (!thoughts.empty()) message["reasoning_content"] = thoughts;
+  if (!text.empty() || message.contains("tool_calls")) messages.push_back(std::move(message));
+  return {};
+}
+
+Status parse_messages(const Json& body, Job& job) {
+  const Json system = body.value("system", Json());
+  if (!system.is_null()) {
+    MR_ASSIGN_OR_RETURN(std::string text, openai::content_text(system, "system"));
+    job.messages.push_back({{"role", "system"}, {"content", std::move(text)}});
+  }
+  const Json messages = body.value("messages", Json());
+  if (!messages.is_array() || messages.empty())
+    return error(Code::invalid_argument, "messages: must be a list with at least one message");
+  for (const Json& message : messages) {
+    const std::string role = message.is_object() ? text_of(message, "role") : std::string();
+    if (role != "user" && role != "assistant" && role != "system")
+      return error(Code::invalid_argument, "messages: each needs the role user or assistant");
+    const Json content = message.value("content", Json());
+    if (content.is_string())
+      job.messages.push_back({{"role", role}, {"content", content}});
+    else if (content.is_array())
+      MR_RETURN_IF_ERROR(add_blocks(role, content, job.messages));
+    else
+      return error(Code::invalid_argument, "messages: content must be a text or a list of blocks");
+  }
+  return {};
+}
+
+Status parse_tools(const Json& body, Job& job) {
+  const Fields fields(body);
+  if (const Json* tools = fields.find("tools"); tools != nullptr) {
+    if (!tools->is_array()) return error(Code::invalid_argument, "tools: must be a list");
+    for (const Json& tool : *tools) {
+      if (!tool.is_object() || text_of(tool, "name").empty())
+        return error(Code::invalid_argument, "tools: each needs a name and an input_schema");
+      job.tools.push_back({{"type", "function"},
+                           {"function",
+                            {{"name", text_of(tool, "name")},
+                             {"description", text_of(tool, "description")},
+                             {"parameters", tool.value("input_schema", Json::object())}}}});
+    }
+  }
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr || job.tools.empty()) return {};
+  const std::string kind = kind_of(*choice);
+  if (kind == "none") job.tool_choice = ToolChoice::none;
+  if (kind == "any") job.tool_choice = ToolChoice::required;
+  if (kind == "tool") {
+    job.tool_choice = ToolChoice::named;
+    job.tool_name = text_of(*choice, "name");
+  }
+  return {};
+}
+
+const char* stop_reason(const std::string& reason) {
+  if (reason == "length") return "max_tokens";
+  return reason == "tool_calls" ? "tool_use" : "end_turn";
+}
+
+std::string sse(const char* event, const Json& data) {
+  return fmt::format("event: {}\ndata: {}\n\n", event, data.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+Json empty_message(const std::string& model, std::int64_t prompt_tokens) {
+  return {{"id", openai::random_id("msg_")},
+          {"type", "message"},
+          {"role", "assistant"},
+          {"model", model},
+          {"content", Json::array()},
+          {"stop_reason", nullptr},
+          {"stop_sequence", nullptr},
+          {"usage", {{"input_tokens", prompt_tokens}, {"output_tokens", 0}}}};
+}
+
+std::string id_of(const generate::ToolCall& call) { return call.id.empty() ? openai::random_id("toolu_") : call.id; }
+
+}  // namespace
+
+Expected<Job> parse(const Json& body, bool needs_max_tokens) {
+  Job job;
+  engine::SamplerOptions& sampler = job.sampler;
+  sampler = {};
+  sampler.temperature = 1;
+  sampler.top_k = 0;
+  sampler.top_p = 1;
+  sampler.min_p = 0;
+  sampler.seed = (static_cast<std::uint64_t>(std::random_device{}()) & 0x7fffffff) + 1;
+  Fields fields(body);
+  fields.text("model", job.model);
+  if (job.model.empty()) fields.fail("model", "is missing");
+  fields.integer("max_tokens", job.max_tokens, 1, 1e9);
+  if (needs_max_tokens && !fields.has("max_tokens")) fields.fail("max_tokens", "is missing");
+  fields.number("temperature", sampler.temperature, 0, 2);
+  fields.number("top_p", sampler.top_p, 0, 1);
+  fields.integer("top_k", sampler.top_k, 0, 1e6);
+  fields.texts("stop_sequences", job.stop);
+  fields.flag("stream", job.stream);
+  if (const Json* thinking = fields.find("thinking")) job.think = kind_of(*thinking) != "disabled";
+  MR_RETURN_IF_ERROR(fields.status());
+  MR_RETURN_IF_ERROR(parse_messages(body, job));
+  MR_RETURN_IF_ERROR(parse_tools(body, job));
+  return job;
+}
+
+Json body(const Job& job, const generate::Answer& answer, const generate::Totals& totals) {
+  Json message = empty_message(job.model, totals.prompt_tokens);
+  Json& content = message["content"];
+  if (!answer.reasoning.empty())
+    content.push_back({{"type", "thinking"}, {"thinking", answer.reasoning}, {"signature", ""}});
+  if (!answer.content.empty() || answer.tool_calls.empty())
+    content.push_back({{"type", "text"}, {"text", answer.content}});
+  for (const auto& call : answer.tool_calls)
+    content.push_back({{"type", "tool_use"}, {"id", id_of(call)}, {"name", call.name}, {"input", call.arguments}});
+  message["stop_reason"] = stop_reason(answer.reason);
+  message["usage"]["output_tokens"] = totals.completion_tokens;
+  return message;
+}
+
+Stream::Stream(std::string model, std::int64_t prompt_tokens)
+    : model_(std::move(model)), prompt_tokens_(prompt_tokens) {}
+
+std::string Stream::begin() {
+  return sse("message_start", {{"type", "message_start"}, {"message", empty_message(model_, prompt_tokens_)}});
+}
+
+std::string Stream::close_block() {
+  if (open_.empty()) return "";
+  open_.clear();
+  return sse("content_block_stop", {{"type", "content_block_stop"}, {"index", index_}});
+}
+
+std::string Stream::open_block(const char* type, Json block) {
+  if (open_ == type && open_ != "tool_use") return "";
+  std::string out = close_block();
+  open_ = type;
+  return out + sse("content_block_start",
+                   {{"type", "content_block_start"}, {"index", ++index_}, {"content_block", std::move(block)}});
+}
+
+std::string Stream::delta(Json delta) const {
+  return sse("content_block_delta", {{"type", "content_block_delta"}, {"index", index_}, {"delta", std::move(delta)}});
+}
+
+std::string Stream::event(const generate::Event& event) {
+  if (const auto* finished = std::get_if<Finished>(&event)) {
+    reason_ = finished->reason;
+    failed_ = !finished->status.ok();
+    if (!failed_) return "";
+    return sse("error",
+               {{"type", "error"}, {"error", {{"type", "api_error"}, {"message", finished->status.message()}}}});
+  }
+  const auto* piece = std::get_if<Delta>(&event);
+  if (piece == nullptr) return sse("ping", {{"type", "ping"}});
+  std::string out;
+  if (!piece->reasoning.empty()) {
+    out += open_block("thinking", {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+    out += delta({{"type", "thinking_delta"}, {"thinking", piece->reasoning}});
+  }
+  if (!piece->content.empty()) {
+    out += open_block("text", {{"type", "text"}, {"text", ""}});
+    out += delta({{"type", "text_delta"}, {"text", piece->content}});
+  }
+  for (const auto& call : piece->tool_calls) {
+    out += open_block("tool_use",
+                      {{"type", "tool_use"}, {"id", id_of(call)}, {"name", call.name}, {"input", Json::object()}});
+    out += delta({{"type", "input_json_delta"}, {"partial_json", call.arguments.dump()}});
+  }
+  return out;
+}
+
+std::string Stream::end(const generate::Totals& totals) {
+  if (failed_) return "";
+  std::string out = close_block();
+  out += sse("message_delta", {{"type", "message_delta"},
+                               {"delta", {{"stop_reason", stop_reason(reason_)}, {"stop_sequence", nullptr}}},
+                               {"usage", {{"output_tokens", totals.completion_tokens}}}});
+  return out + sse("message_stop", {{"type", "message_stop"}});
+}
+
+}  // namespace millrace::anthropic

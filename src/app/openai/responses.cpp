@@ -1,0 +1,235 @@
+#include "app/openai/responses.h"
+
+#include "app/generate/fields.h"
+#include "app/openai/request.h"
+
+namespace millrace::openai {
+namespace {
+
+using generate::Answer;
+using generate::Delta;
+using generate::Fields;
+using generate::Finished;
+using generate::Totals;
+
+std::string word(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// An input item as a chat message.
+Expected<Json> message_of(const Json& item) {
+  const std::string type = word(item, "type");
+  if (type == "function_call_output")
+    return Json{{"role", "tool"}, {"tool_call_id", word(item, "call_id")}, {"content", item.value("output", Json(""))}};
+  if (type == "function_call") {
+    const Json call = {{"id", word(item, "call_id")},
+                       {"function", {{"name", word(item, "name")}, {"arguments", word(item, "arguments")}}}};
+    return Json{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}};
+  }
+  if (type == "reasoning") return Json();
+  if (!type.empty() && type != "message")
+    return error(Code::invalid_argument, "input: an item of type {} is not supported", type);
+  return Json{{"role", word(item, "role")}, {"content", item.value("content", Json())}};
+}
+
+Expected<Json> messages_of(const Json& body) {
+  Json messages = Json::array();
+  if (const std::string instructions = word(body, "instructions"); !instructions.empty())
+    messages.push_back({{"role", "system"}, {"content", instructions}});
+  const Json input = body.value("input", Json());
+  if (input.is_string()) {
+    messages.push_back({{"role", "user"}, {"content", input}});
+  } else if (input.is_array()) {
+    for (const Json& item : input) {
+      MR_ASSIGN_OR_RETURN(Json message, message_of(item));
+      if (!message.is_null()) messages.push_back(std::move(message));
+    }
+  } else {
+    return error(Code::invalid_argument, "input: must be a text or a list of items");
+  }
+  return messages;
+}
+
+Json usage_of(const Totals& totals) {
+  return {{"input_tokens", totals.prompt_tokens},
+          {"input_tokens_details", {{"cached_tokens", totals.cached_tokens}}},
+          {"output_tokens", totals.completion_tokens},
+          {"output_tokens_details", {{"reasoning_tokens", 0}}},
+          {"total_tokens", totals.prompt_tokens + totals.completion_tokens}};
+}
+
+Json text_part(const std::string& text) {
+  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+}
+
+Json text_item(const std::string& id, const char* status, Json content) {
+  return {{"id", id}, {"type", "message"}, {"status", status}, {"role", "assistant"}, {"content", std::move(content)}};
+}
+
+Json call_item(const generate::ToolCall& call) {
+  return {{"id", random_id("fc_")}, {"type", "function_call"},
+          {"status", "completed"},  {"call_id", call.id.empty() ? random_id("call_") : call.id},
+          {"name", call.name},      {"arguments", call.arguments.dump()}};
+}
+
+Json reasoning_item(const std::string& text) {
+  return {{"id", random_id("rs_")},
+          {"type", "reasoning"},
+          {"summary", Json::array()},
+          {"content", Json::array({{{"type", "reasoning_text"}, {"text", text}}})}};
+}
+
+Json shell(const Envelope& envelope, const Job& job, const char* status) {
+  return {{"id", envelope.id},
+          {"object", "response"},
+          {"created_at", envelope.created},
+          {"status", status},
+          {"error", nullptr},
+          {"incomplete_details", nullptr},
+          {"instructions", nullptr},
+          {"max_output_tokens", job.max_tokens < 0 ? Json() : Json(job.max_tokens)},
+          {"model", envelope.model},
+          {"output", Json::array()},
+          {"parallel_tool_calls", true},
+          {"previous_response_id", nullptr},
+          {"store", false},
+          {"temperature", job.sampler.temperature},
+          {"text", {{"format", {{"type", "text"}}}}},
+          {"tool_choice", "auto"},
+          {"tools", Json::array()},
+          {"top_p", job.sampler.top_p},
+          {"truncation", "disabled"},
+          {"usage", nullptr},
+          {"metadata", Json::object()}};
+}
+
+void complete(Json& body, const std::string& reason, Json output, const Totals& totals) {
+  body["output"] = std::move(output);
+  body["usage"] = usage_of(totals);
+  if (reason != "length") return;
+  body["status"] = "incomplete";
+  body["incomplete_details"] = {{"reason", "max_output_tokens"}};
+}
+
+}  // namespace
+
+Expected<Job> parse_response(const Json& body) {
+  if (!word(body, "previous_response_id").empty())
+    return error(Code::unsupported, "previous_response_id: responses are not kept here; send the whole conversation");
+  // What chat completions call otherwise; the rest has the same names.
+  Json chat = body;
+  MR_ASSIGN_OR_RETURN(chat["messages"], messages_of(body));
+  if (const auto most = body.find("max_output_tokens"); most != body.end()) chat["max_completion_tokens"] = *most;
+  if (const auto tools = body.find("tools"); tools != body.end() && tools->is_array()) {
+    chat["tools"] = Json::array();
+    for (const Json& tool : *tools) {
+      if (word(tool, "type") != "function")
+        return error(Code::invalid_argument, "tools: only functions are supported, not {}", word(tool, "type"));
+      chat["tools"].push_back({{"type", "function"}, {"function", tool}});
+    }
+  }
+  if (const auto text = body.find("text"); text != body.end() && text->is_object() && text->contains("format"))
+    chat["response_format"] = (*text)["format"];
+  if (const auto reasoning = body.find("reasoning"); reasoning != body.end() && reasoning->is_object())
+    chat["reasoning_effort"] = reasoning->value("effort", Json());
+  return parse_chat(chat);
+}
+
+Json response_body(const Envelope& envelope, const Job& job, const Answer& answer, const Totals& totals) {
+  Json output = Json::array();
+  if (!answer.reasoning.empty()) output.push_back(reasoning_item(answer.reasoning));
+  if (!answer.content.empty() || answer.tool_calls.empty())
+    output.push_back(text_item(random_id("msg_"), "completed", Json::array({text_part(answer.content)})));
+  for (const auto& call : answer.tool_calls) output.push_back(call_item(call));
+  Json body = shell(envelope, job, "completed");
+  complete(body, answer.reason, std::move(output), totals);
+  return body;
+}
+
+// --- The stream ---
+
+ResponseStream::ResponseStream(Job job) : job_(std::move(job)), envelope_(make_envelope("resp_", job_.model)) {}
+
+std::string ResponseStream::sse(const char* type, Json data) {
+  Json event = {{"type", type}, {"sequence_number", sequence_++}};
+  event.update(data);
+  return fmt::format("event: {}\ndata: {}\n\n", type, event.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string ResponseStream::begin() {
+  const Json response = shell(envelope_, job_, "in_progress");
+  return sse("response.created", {{"response", response}}) + sse("response.in_progress", {{"response", response}});
+}
+
+std::string ResponseStream::open_text() {
+  if (text_open_) return "";
+  text_open_ = true;
+  text_id_ = random_id("msg_");
+  return sse("response.output_item.added",
+             {{"output_index", output_index_}, {"item", text_item(text_id_, "in_progress", Json::array())}}) +
+         sse("response.content_part.added",
+             {{"item_id", text_id_}, {"output_index", output_index_}, {"content_index", 0}, {"part", text_part("")}});
+}
+
+std::string ResponseStream::close_text() {
+  if (!text_open_) return "";
+  text_open_ = false;
+  const Json place = {{"item_id", text_id_}, {"output_index", output_index_}, {"content_index", 0}};
+  Json done = place, part = place;
+  done["text"] = answer_.content;
+  done["logprobs"] = Json::array();
+  part["part"] = text_part(answer_.content);
+  output_.push_back(text_item(text_id_, "completed", Json::array({text_part(answer_.content)})));
+  return sse("response.output_text.done", done) + sse("response.content_part.done", part) +
+         sse("response.output_item.done", {{"output_index", output_index_++}, {"item", output_.back()}});
+}
+
+std::string ResponseStream::event(const generate::Event& event) {
+  if (const auto* finished = std::get_if<Finished>(&event)) {
+    answer_.reason = finished->reason;
+    failed_ = !finished->status.ok();
+    if (!failed_) return "";
+    Json response = shell(envelope_, job_, "failed");
+    response["error"] = {{"code", "server_error"}, {"message", finished->status.message()}};
+    return sse("response.failed", {{"response", std::move(response)}});
+  }
+  const auto* delta = std::get_if<Delta>(&event);
+  if (delta == nullptr) return "";
+  std::string out;
+  if (!delta->content.empty()) {
+    out += open_text();
+    answer_.content += delta->content;
+    out += sse("response.output_text.delta", {{"item_id", text_id_},
+                                              {"output_index", output_index_},
+                                              {"content_index", 0},
+                                              {"delta", delta->content},
+                                              {"logprobs", Json::array()}});
+  }
+  for (const auto& call : delta->tool_calls) {
+    out += close_text();
+    const Json item = call_item(call);
+    Json begun = item;
+    begun["status"] = "in_progress";
+    begun["arguments"] = "";
+    out += sse("response.output_item.added", {{"output_index", output_index_}, {"item", begun}});
+    out += sse("response.function_call_arguments.delta",
+               {{"item_id", item["id"]}, {"output_index", output_index_}, {"delta", item["arguments"]}});
+    out += sse("response.function_call_arguments.done",
+               {{"item_id", item["id"]}, {"output_index", output_index_}, {"arguments", item["arguments"]}});
+    out += sse("response.output_item.done", {{"output_index", output_index_++}, {"item", item}});
+    output_.push_back(item);
+  }
+  return out;
+}
+
+std::string ResponseStream::end(const Totals& totals) {
+  if (failed_) return "";
+  std::string out = close_text();
+  Json response = shell(envelope_, job_, "completed");
+  complete(response, answer_.reason, output_, totals);
+  const bool cut = answer_.reason == "length";
+  return out + sse(cut ? "response.incomplete" : "response.completed", {{"response", std::move(response)}});
+}
+
+}  // namespace millrace::openai

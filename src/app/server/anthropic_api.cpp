@@ -1,0 +1,60 @@
+// Anthropic's messages.
+#include "app/anthropic/messages.h"
+#include "app/generate/prompt.h"
+#include "app/server/context.h"
+#include "app/server/errors.h"
+
+namespace millrace::server {
+namespace {
+
+using httplib::Request;
+using httplib::Response;
+
+void messages(Context& context, const Request& request, Response& response) {
+  const auto body = generate::parse_object(request.body);
+  if (!body.ok()) return fail(Api::anthropic, response, body.status());
+  const auto job = anthropic::parse(*body, true);
+  if (!job.ok()) return fail(Api::anthropic, response, job.status());
+  auto started = start_run(context, *job, request);
+  if (!started.ok()) return fail(Api::anthropic, response, started.status());
+  const std::shared_ptr<generate::Run> run = std::move(*started);
+  if (!job->stream) {
+    const auto answers = generate::collect(*run, 1, client_gone);
+    if (!answers.ok()) return fail(Api::anthropic, response, answers.status());
+    context.metrics.count_run(run->totals());
+    return reply(response, anthropic::body(*job, answers->front(), run->totals()));
+  }
+  const auto told = std::make_shared<anthropic::Stream>(job->model, std::ssize(run->prompt()));
+  StreamForm form{"text/event-stream", "event: ping\ndata: {\"type\": \"ping\"}\n\n", {}, {}, {}};
+  form.begin = [told] { return told->begin(); };
+  form.event = [told](const generate::Event& event) { return told->event(event); };
+  form.end = [told, weak = std::weak_ptr(run)] {
+    const auto ended = weak.lock();
+    return told->end(ended == nullptr ? generate::Totals() : ended->totals());
+  };
+  stream(context, response, run, std::move(form));
+}
+
+void count_tokens(Context& context, const Request& request, Response& response) {
+  const auto body = generate::parse_object(request.body);
+  if (!body.ok()) return fail(Api::anthropic, response, body.status());
+  const auto job = anthropic::parse(*body, false);
+  if (!job.ok()) return fail(Api::anthropic, response, job.status());
+  const auto model = use_model(context, job->model);
+  if (!model.ok()) return fail(Api::anthropic, response, model.status());
+  const auto ids = generate::make_prompt((*model)->service->engine(), *job);
+  if (!ids.ok()) return fail(Api::anthropic, response, ids.status());
+  reply(response, {{"input_tokens", ids->size()}});
+}
+
+}  // namespace
+
+void add_anthropic_routes(Context& context) {
+  context.http.Post("/v1/messages",
+                    [&context](const Request& request, Response& response) { messages(context, request, response); });
+  context.http.Post("/v1/messages/count_tokens", [&context](const Request& request, Response& response) {
+    count_tokens(context, request, response);
+  });
+}
+
+}  // namespace millrace::server

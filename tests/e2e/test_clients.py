@@ -1,0 +1,42 @@
+"""The published clients of Ollama's, OpenAI's and Anthropic's APIs work unmodified. They come by npm, as the lock file says."""
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from harness import DEMO, ROOT, Case
+from serving import Server
+
+FOLDER = ROOT / "tests/e2e/clients"
+FEATURES = ""
+
+
+def why_not():
+    """What is missing, or nothing."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        return "node and npm are not installed"
+    version = int(subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip("v\n").split(".")[0])
+    return f"these clients need Node 20, here is {version}" if version < 20 else ""
+
+
+@unittest.skipIf(why_not(), why_not())
+class Clients(Case):
+    @classmethod
+    def setUpClass(cls):
+        installed = FOLDER / "node_modules/.package-lock.json"
+        if not installed.exists() or installed.stat().st_mtime < (FOLDER / "package-lock.json").stat().st_mtime:
+            done = subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=FOLDER, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise unittest.SkipTest("npm could not fetch the clients: " + done.stderr.strip().splitlines()[-1])
+
+    def test_all(self):
+        with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store}) as server:
+            done = subprocess.run(["node", "clients.mjs", server.url, pathlib.Path(DEMO).stem, FEATURES], cwd=FOLDER,
+                                  capture_output=True, text=True, timeout=300, env={**os.environ, "NODE_NO_WARNINGS": "1"})
+            self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}\n{server.messages()}")
+
+
+if __name__ == "__main__":
+    unittest.main()
