@@ -158,9 +158,11 @@ int serve(ServeFlags flags, const Program& program) {
   }
   fmt::print("Listening on http://{}:{}\n", flags.host, flags.port);
   std::fflush(stdout);
+  std::atomic<bool> failed{false};
   std::thread watcher([&] {
     if (const Status status = (*started)->preloaded(); !status.ok()) {
       fmt::print(stderr, "error: {}\n", status.message());
+      failed = true;
       kill(getpid(), SIGTERM);
     }
   });
@@ -169,7 +171,7 @@ int serve(ServeFlags flags, const Program& program) {
   watcher.join();
   std::error_code ignored;
   if (flags.daemon || !flags.pid_file.empty()) fs::remove(pid_file, ignored);
-  return 0;
+  return failed ? kExitFailed : 0;
 }
 
 }  // namespace

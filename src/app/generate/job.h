@@ -50,7 +50,7 @@ struct Job {
   std::map<text::TokenId, float> logit_bias;
   bool echo = false;
   bool ignore_end = false;  // the model's own end of the answer does not end it
-  bool progress = false;  // prompt progress is wanted
+  bool progress = false;    // prompt progress is wanted
   bool stream = false, include_usage = false;
   int priority = 0;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "text/conversation.h"
+
 namespace millrace::generate {
 namespace {
 
@@ -14,41 +16,45 @@ std::string tool_words(const Json& tools) {
          "<tool_call>\n{\"name\": \"...\", \"arguments\": {...}}\n</tool_call>";
 }
 
-std::string content_of(const Json& message) {
-  const auto found = message.find("content");
-  return found != message.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-std::vector<text::Message> plain_messages(const Job& job) {
-  std::vector<text::Message> plain;
-  const bool tools = !job.tools.empty() && job.tool_choice != ToolChoice::none;
-  if (tools) plain.push_back({"system", tool_words(job.tools)});
+/// The messages with the tools told in the system's, and calls and results in words: for templates without tools.
+Json messages_with_tools(const Job& job) {
+  Json out = Json::array();
+  std::string system;
   for (const Json& message : job.messages) {
-    std::string role = message.value("role", std::string("user"));
-    std::string content = content_of(message);
-    if (role == "developer") role = "system";
-    if (role == "tool" || role == "function") {
-      role = "user";
-      content = "<tool_response>\n" + content + "\n</tool_response>";
-    }
-    if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array()) {
-      for (const Json& call : *calls) {
-        if (!content.empty()) content += "\n";
-        content += "<tool_call>\n" + call.value("function", Json::object()).dump() + "\n</tool_call>";
-      }
-    }
-    if (tools && role == "system") {
-      plain.front().content = content + "\n\n" + plain.front().content;
+    const std::string role = message.value("role", std::string("user"));
+    const auto found = message.find("content");
+    std::string content = found != message.end() && found->is_string() ? found->get<std::string>() : std::string();
+    if (role == "system" || role == "developer") {
+      system += content + "\n\n";
       continue;
     }
-    plain.push_back({std::move(role), std::move(content)});
+    if (role == "tool" || role == "function") {
+      out.push_back({{"role", "user"}, {"content", "<tool_response>\n" + content + "\n</tool_response>"}});
+      continue;
+    }
+    if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array())
+      for (const Json& call : *calls)
+        content += "\n<tool_call>\n" + call.value("function", Json::object()).dump() + "\n</tool_call>";
+    out.push_back({{"role", role}, {"content", content}});
   }
-  return plain;
+  out.insert(out.begin(), Json{{"role", "system"}, {"content", system + tool_words(job.tools)}});
+  return out;
 }
 
-Expected<std::vector<text::TokenId>> render(const engine::Engine& engine, const Job& job) {
-  if (engine.chat_template() == nullptr) return engine.chat_template_status();
-  return engine.chat_template()->render(engine.tokenizer(), plain_messages(job), true);
+Expected<text::Prompt> render(const engine::Engine& engine, const Job& job) {
+  std::unique_ptr<text::ChatTemplate> own;
+  const text::ChatTemplate* chat_template = engine.chat_template();
+  if (!job.chat_template.empty()) {
+    MR_ASSIGN_OR_RETURN(own, text::ChatTemplate::from_text(job.chat_template));
+    chat_template = own.get();
+  }
+  if (chat_template == nullptr) return engine.chat_template_status();
+  text::Conversation conversation;
+  const bool tools = !job.tools.empty() && job.tool_choice != ToolChoice::none;
+  if (tools && chat_template->features().tools) conversation.tools = job.tools;
+  conversation.messages = tools && !chat_template->features().tools ? messages_with_tools(job) : job.messages;
+  if (job.think) conversation.options["enable_thinking"] = *job.think;
+  return chat_template->prompt(engine.tokenizer(), conversation);
 }
 
 /// Leaves out the oldest message that is not the system's and not the last; false: none is left to leave out.
@@ -76,17 +82,18 @@ std::vector<text::TokenId> raw_prompt(const engine::Engine& engine, const Job& j
 
 }  // namespace
 
-Expected<std::vector<text::TokenId>> make_prompt(const engine::Engine& engine, const Job& job) {
+Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job) {
   std::int64_t context = engine.context_tokens();
   if (job.context > 0) context = std::min(context, job.context);
   const auto too_long = [&](const std::vector<text::TokenId>& ids) { return std::ssize(ids) >= context; };
-  std::vector<text::TokenId> ids;
+  text::Prompt prompt;
+  std::vector<text::TokenId>& ids = prompt.ids;
   if (job.chat) {
-    MR_ASSIGN_OR_RETURN(ids, render(engine, job));
+    MR_ASSIGN_OR_RETURN(prompt, render(engine, job));
     if (job.truncate && too_long(ids)) {
       Job shorter = job;
       while (too_long(ids) && drop_oldest(shorter.messages)) {
-        MR_ASSIGN_OR_RETURN(ids, render(engine, shorter));
+        MR_ASSIGN_OR_RETURN(prompt, render(engine, shorter));
       }
     }
   } else {
@@ -104,7 +111,7 @@ Expected<std::vector<text::TokenId>> make_prompt(const engine::Engine& engine, c
   for (const text::TokenId id : ids)
     if (id < 0 || id >= vocab)
       return error(Code::invalid_argument, "prompt: token id {} is outside the vocabulary of {}", id, vocab);
-  return ids;
+  return prompt;
 }
 
 bool must_call_tool(const Job& job) {

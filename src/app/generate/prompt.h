@@ -10,9 +10,9 @@
 
 namespace millrace::generate {
 
-/// Token ids that begin the answer. Errors: invalid_argument (does not fit the context, or the template refuses it),
+/// What the answer goes on from. Errors: invalid_argument (does not fit the context, or the template refuses it),
 /// unsupported (the model has no chat template we can render).
-Expected<std::vector<text::TokenId>> make_prompt(const engine::Engine& engine, const Job& job);
+Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job);
 
 /// Null where the job asks for no form. Errors: invalid_argument, unsupported (the schema).
 Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job);

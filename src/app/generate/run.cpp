@@ -108,7 +108,8 @@ struct Run::Choice {
 
 Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const Job& job, const std::string& client) {
   std::unique_ptr<Run> run(new Run(std::move(model)));
-  MR_ASSIGN_OR_RETURN(run->prompt_, make_prompt(run->model_->service->engine(), job));
+  MR_ASSIGN_OR_RETURN(text::Prompt prompt, make_prompt(run->model_->service->engine(), job));
+  run->prompt_ = std::move(prompt.ids);
   run->queue_ = std::make_shared<Queue>();
   for (int choice = 0; choice < job.n; ++choice) MR_RETURN_IF_ERROR(run->submit(job, choice, client));
   return run;

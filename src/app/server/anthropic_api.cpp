@@ -42,9 +42,9 @@ void count_tokens(Context& context, const Request& request, Response& response) 
   if (!job.ok()) return fail(Api::anthropic, response, job.status());
   const auto model = use_model(context, job->model);
   if (!model.ok()) return fail(Api::anthropic, response, model.status());
-  const auto ids = generate::make_prompt((*model)->service->engine(), *job);
-  if (!ids.ok()) return fail(Api::anthropic, response, ids.status());
-  reply(response, {{"input_tokens", ids->size()}});
+  const auto prompt = generate::make_prompt((*model)->service->engine(), *job);
+  if (!prompt.ok()) return fail(Api::anthropic, response, prompt.status());
+  reply(response, {{"input_tokens", prompt->ids.size()}});
 }
 
 }  // namespace

@@ -87,11 +87,11 @@ void apply_template(Context& context, const Request& request, Response& response
   const auto use = model_for(context, job.model);
   if (!use.ok()) return fail(Api::openai, response, use.status());
   const engine::Engine& engine = (*use)->service->engine();
-  const auto ids = generate::make_prompt(engine, job);
-  if (!ids.ok()) return fail(Api::openai, response, ids.status());
-  std::string prompt;
-  for (const text::TokenId id : *ids) prompt += engine.tokenizer().token_bytes(id, true);
-  reply(response, {{"prompt", prompt}});
+  const auto prompt = generate::make_prompt(engine, job);
+  if (!prompt.ok()) return fail(Api::openai, response, prompt.status());
+  std::string text;
+  for (const text::TokenId id : prompt->ids) text += engine.tokenizer().token_bytes(id, true);
+  reply(response, {{"prompt", text}});
 }
 
 void props(Context& context, const Request& request, Response& response) {
