@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct ChatOptions {
   bool raw = false;  // the text goes to the model as it is, without a chat template
   bool quiet = false;
   SamplingFlags sampling;
+  std::optional<bool> think;  // what the template's enable_thinking says; nullopt: nothing
 };
 
 class Chat {
@@ -22,7 +24,8 @@ class Chat {
   /// `engine` outlives the chat.
   Chat(engine::Engine& engine, ChatOptions options);
 
-  /// Sends `text` as the user's turn and streams the answer to stdout. Errors end the turn, not the chat: the turn is
+  /// Sends `text` as the user's turn and streams the answer to stdout; thoughts are dim on a terminal, and in a pipe
+  /// stay as the model wrote them. Errors end the turn, not the chat: the turn is
   /// forgotten then. Code::cancelled when Ctrl-C stopped the answer (what was said so far is kept).
   Status say(const std::string& text);
   void clear();
@@ -34,7 +37,7 @@ class Chat {
   std::int64_t total_decoded() const { return total_decoded_; }
 
  private:
-  Expected<std::vector<text::TokenId>> prompt_for(const std::string& text) const;
+  Expected<text::Prompt> prompt_for(const std::string& text) const;
 
   engine::Engine& engine_;
   ChatOptions options_;

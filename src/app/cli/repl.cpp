@@ -15,7 +15,8 @@ namespace millrace::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "  /set NAME VALUE   temp, top_k, top_p, min_p, repeat_penalty, seed, max_tokens, system, stop\n"
+    "  /set NAME VALUE   temp, top_k, top_p, min_p, repeat_penalty, seed, max_tokens, system, stop,\n"
+    "                    think (on, off)\n"
     "  /show             the settings;  /show model, /show plan, /show budget, /show history\n"
     "  /clear            forget the conversation\n"
     "  /bye              leave (also Ctrl-D)\n"
@@ -88,6 +89,13 @@ void set(Chat& chat, const std::string& name, const std::string& value) {
   if (name == "stop") {
     chat.options().sampling.stop.assign(1, value);
     if (value.empty()) chat.options().sampling.stop.clear();
+    return;
+  }
+  if (name == "think") {
+    if (value != "on" && value != "off")
+      std::puts("think is on or off.");
+    else
+      chat.options().think = value == "on";
     return;
   }
   for (const auto& setting : settings()) {

@@ -18,7 +18,7 @@ struct RunFlags {
   SamplingFlags sampling;
   std::vector<std::string> prompts;
   std::string positional, system;
-  bool raw = false, show_plan = false, stats = false;
+  bool raw = false, show_plan = false, stats = false, think = true;
 };
 
 int answer_all(engine::Engine& engine, const RunFlags& flags, Chat& chat, const std::vector<std::string>& prompts) {
@@ -69,7 +69,9 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
     std::puts("");
     std::fflush(stdout);
   }
-  Chat chat(engine, {flags.system, flags.raw, program.quiet, flags.sampling});
+  ChatOptions chat_options{flags.system, flags.raw, program.quiet, flags.sampling, {}};
+  if (command.count("--think") > 0) chat_options.think = flags.think;
+  Chat chat(engine, std::move(chat_options));
   if (!flags.raw && engine.chat_template() == nullptr) return fail(engine.chat_template_status());
   const int code = prompts.empty() ? run_repl(engine, chat) : answer_all(engine, flags, chat, prompts);
   if (flags.stats)
@@ -89,6 +91,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--system", flags->system, "The system message");
   command->add_flag("--raw", flags->raw, "Send the text as it is, without a chat template");
+  command->add_flag("--think,!--no-think", flags->think, "Let models that can choose think before they answer, or not");
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights will live before the first token");
   command->add_flag("--stats", flags->stats, "Print speed and bytes moved per tier afterwards");
   add_sampling_flags(*command, flags->sampling);
