@@ -85,16 +85,32 @@ bool has_group_tiles() {
   return answer == 2;
 }
 
-/// The shape for x_rows rows of x and weights of `weight_rows` rows in all. Bits do not depend on it.
 bool has_halves(DType dtype) { return dtype == DType::q2_k || dtype == DType::q3_k || dtype == DType::q6_k; }
 
+/// The shape that does the work of `shape` for this dtype on this device.
+Shape runnable(Shape shape, DType dtype) {
+  return shape == Shape::group_128x128 && (has_halves(dtype) || !has_group_tiles()) ? Shape::tile_128x128 : shape;
+}
+
+/// The shape for x_rows rows of x and weights of `weight_rows` rows in all, as measured on an H200 (bits do not depend
+/// on it). Tall tiles want a block for each multiprocessor; slim ones share K between warps where rows are few.
 Shape choose_shape(DType dtype, int x_rows, int weight_rows) {
-  if (matmul_forced_shape >= 0 && !(matmul_forced_shape == 4 && has_halves(dtype)))
-    return static_cast<Shape>(matmul_forced_shape);
-  (void)weight_rows;
+  if (matmul_forced_shape >= 0) return runnable(static_cast<Shape>(matmul_forced_shape), dtype);
   if (x_rows <= 16) return Shape::slim_32x16;
-  if (x_rows <= 64) return Shape::slim_32x32;
-  return has_halves(dtype) || !has_group_tiles() ? Shape::tile_128x128 : Shape::group_128x128;
+  const int row_tiles = div_up(weight_rows, 128), multiprocessors = multiprocessor_count();
+  if (x_rows <= 128 && row_tiles < multiprocessors) return Shape::slim_32x32;
+  if (x_rows <= 32) return Shape::tile_128x32;
+  if (x_rows <= 64) return Shape::tile_128x64;
+  const bool few = 2 * row_tiles * div_up(x_rows, 128) <= multiprocessors;
+  return few ? Shape::tile_128x32 : runnable(Shape::group_128x128, dtype);
+}
+
+/// The same for experts that have `entries` in all.
+Shape choose_expert_shape(DType dtype, int entries, int experts, bool swiglu) {
+  if (matmul_forced_shape >= 0) return runnable(static_cast<Shape>(matmul_forced_shape), dtype);
+  const int each = div_up(entries, experts);
+  if (each <= 16) return swiglu ? Shape::tile_128x32 : Shape::slim_32x16;
+  return each <= 96 ? Shape::tile_128x64 : runnable(Shape::group_128x128, dtype);
 }
 
 /// Memory of the stream for the rare launches that need some: freed, in the stream's order, with the object.
@@ -245,7 +261,7 @@ cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream) {
   product.y = call.y;
   product.y_stride = call.rows;
   product.rows = call.rows;
-  const Shape shape = matmul_forced_shape >= 0 ? static_cast<Shape>(matmul_forced_shape) : Shape::tile_128x32;
+  const Shape shape = choose_expert_shape(call.dtype, call.entries, call.experts, swiglu);
   // An expert's last tile may be part empty, and experts without entries have none.
   const int width = kShapeWidth[static_cast<int>(shape)];
   const int tiles = std::min(call.entries / width + std::min(call.experts, call.entries), call.entries);

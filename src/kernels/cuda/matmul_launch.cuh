@@ -7,8 +7,8 @@
 namespace millrace::kernels::cuda {
 
 /// Which kernel, with which tile (weight rows by rows of x).
-enum class Shape : std::uint8_t { tile_128x128, tile_128x32, slim_32x32, slim_32x16, group_128x128 };
-constexpr int kShapeWidth[] = {128, 32, 32, 16, 128};  // rows of x of a tile
+enum class Shape : std::uint8_t { tile_128x128, tile_128x64, tile_128x32, slim_32x32, slim_32x16, group_128x128 };
+constexpr int kShapeWidth[] = {128, 64, 32, 32, 16, 128};  // rows of x of a tile
 
 /// Of the current device. Asked of the driver once a device.
 int multiprocessor_count();

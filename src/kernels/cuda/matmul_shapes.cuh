@@ -30,6 +30,8 @@ cudaError_t launch_shape(Shape shape, const TileArgs& args, int max_tiles, cudaS
     case Shape::group_128x128:
       if constexpr (!Quads<kDType>::kHalves) return launch_groups<kDType>(args, max_tiles, stream);
       break;
+    case Shape::tile_128x64:
+      return launch_tiles<WarpTile<kDType, 128, 64, 2, 4>, 2>(args, max_tiles, stream);
   }
   return cudaErrorInvalidValue;
 }

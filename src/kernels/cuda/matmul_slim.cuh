@@ -77,7 +77,7 @@ struct SlimWarp {
     const int last = args.products[product].rows - 1;
 #pragma unroll
     for (int round = 0; round < S::kRows / 8; ++round) {
-      const int row = lane / 4 + 8 * round;
+      const int row = round / 4 * 32 + lane / 4 * 4 + round % 4;  // those of a round lie side by side
       const auto base = reinterpret_cast<std::uintptr_t>(addresses[round < 4 ? product : 3]);
       const auto from = base + std::uint64_t{row_at(first, last, row)} * static_cast<unsigned>(row_bytes) +
                         static_cast<unsigned>(turn.segment) * Q::kBytes;
@@ -165,23 +165,39 @@ struct SlimWarp {
     const auto* ds_from = reinterpret_cast<const float*>(memory + S::kDs) + column;
     const auto* ws_from = reinterpret_cast<const float*>(memory + S::kWs) + half * 4 * S::kParts * S::kRows + 4 * g;
     const auto* min_from = reinterpret_cast<const float*>(memory + S::kMin) + half * 4 * S::kParts * S::kRows + 4 * g;
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
+    // What block b takes is fetched while the block before is multiplied.
+    struct Fetched {
       Inputs<Q, S::kCols> in;
-      in.load(b_from + 32 * b, S::kPitch, dx_from + b * S::kColumnPitch, ds_from + b * S::kColumnPitch);
+      RowScales<Q> rows[S::kSubs];
+      std::uint32_t w[S::kSubs][2][4];
+    };
+    const auto fetch = [&](int b, Fetched& to) {
+      to.in.load(b_from + 32 * b, S::kPitch, dx_from + b * S::kColumnPitch, ds_from + b * S::kColumnPitch);
 #pragma unroll
       for (int u = 0; u < S::kSubs; ++u) {
-        RowScales<Q> rows;
-        rows.load(ws_from + b * S::kParts * S::kRows + 32 * u, min_from + b * S::kParts * S::kRows + 32 * u, S::kRows);
+        to.rows[u].load(ws_from + b * S::kParts * S::kRows + 32 * u, min_from + b * S::kParts * S::kRows + 32 * u,
+                        S::kRows);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          std::uint32_t w[4];
-          Q::pair(segments[u][2 * m], 4 * half + b, t, w[0], w[2]);
-          Q::pair(segments[u][2 * m + 1], 4 * half + b, t, w[1], w[3]);
+          Q::pair(segments[u][2 * m], 4 * half + b, t, to.w[u][m][0], to.w[u][m][2]);
+          Q::pair(segments[u][2 * m + 1], 4 * half + b, t, to.w[u][m][1], to.w[u][m][3]);
+        }
+      }
+    };
+    Fetched fetched[2];
+    fetch(0, fetched[0]);
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      if (b < 3) fetch(b + 1, fetched[(b + 1) % 2]);
+      const Fetched& now = fetched[b % 2];
+#pragma unroll
+      for (int u = 0; u < S::kSubs; ++u) {
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
           if (first && b == 0) {
-            add_block<Q, S::kCols, true>(acc[u][m], w, m, rows, in);
+            add_block<Q, S::kCols, true>(acc[u][m], now.w[u][m], m, now.rows[u], now.in);
           } else {
-            add_block<Q, S::kCols, false>(acc[u][m], w, m, rows, in);
+            add_block<Q, S::kCols, false>(acc[u][m], now.w[u][m], m, now.rows[u], now.in);
           }
         }
       }
