@@ -46,6 +46,8 @@ for (const name of readdirSync(scope).filter((entry) => entry.startsWith('tokeni
       try {
         one.expected = new Template(template).render(inputs);
       } catch (problem) {
+        // Its filters refuse values of which Python's take the text.
+        if (/filter/.test(problem.message)) continue;
         one.fails = String(problem.message);
       }
       cases.push(one);
