@@ -39,7 +39,7 @@ Expected<TokenId> Chooser::pick(const Request& request, std::span<const float> l
   shaping.bias = bias_;
   if (request.constraint != nullptr) {
     allowed_.resize((logits.size() + 31) / 32);
-    request.constraint->mask(allowed_);
+    MR_RETURN_IF_ERROR(request.constraint->mask(allowed_));
     if (std::all_of(allowed_.begin(), allowed_.end(), [](std::uint32_t word) { return word == 0; }))
       return error(Code::invalid_argument,
                    "no token of this model's vocabulary keeps the asked-for form here; loosen the schema");

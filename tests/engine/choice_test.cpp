@@ -13,9 +13,10 @@ using test::TokenId;
 class OnlyThese final : public text::Constraint {
  public:
   OnlyThese(std::vector<TokenId> ids, int count) : ids_(std::move(ids)), left_(count) {}
-  void mask(std::span<std::uint32_t> bits) override {
+  Status mask(std::span<std::uint32_t> bits) override {
     for (std::uint32_t& word : bits) word = 0;
     for (const TokenId id : ids_) bits[static_cast<std::size_t>(id / 32)] |= 1u << (id % 32);
+    return {};
   }
   Status accept(TokenId) override {
     --left_;

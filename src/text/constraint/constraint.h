@@ -16,7 +16,8 @@ class Constraint {
   virtual ~Constraint() = default;
   /// Sets every bit: bit i % 32 of bits[i / 32] is 1 where token i may come next. End tokens may come where the text is
   /// whole. REQUIRES: bits.size() >= ceil(vocabulary / 32); bits past the vocabulary are set to 0.
-  virtual void mask(std::span<std::uint32_t> bits) = 0;
+  /// Errors: invalid_argument (the form cannot be followed with bounded work).
+  virtual Status mask(std::span<std::uint32_t> bits) = 0;
   /// The token that was picked. An end token changes nothing. Errors: invalid_argument (it does not keep the form).
   virtual Status accept(TokenId id) = 0;
   /// The text is whole and nothing but its end may follow.

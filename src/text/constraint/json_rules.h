@@ -1,0 +1,55 @@
+// The parts of JSON that every schema shares, as rules of a grammar. Source: RFC 8259. What a model may write is a part
+// of what JSON allows: at most a line break and its indentation between tokens, numbers of bounded length, no lone
+// surrogates. Thread-safety: as GrammarBuilder.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "text/constraint/grammar.h"
+
+namespace millrace::text {
+
+class JsonRules {
+ public:
+  explicit JsonRules(GrammarBuilder& builder);
+
+  /// White space: nothing, a space, or a line break with up to 40 spaces or tabs.
+  Fragment space();
+  Fragment optional_blank();
+  /// A string of `least` to `most` characters (UINT32_MAX: any number), with its quotes.
+  Fragment string(std::uint32_t least, std::uint32_t most);
+  /// A string that is none of these, with its quotes.
+  Fragment string_except(const std::vector<std::string>& words);
+  /// One character of these code points as JSON writes it inside a string. REQUIRES: no surrogates.
+  Fragment characters(char32_t low, char32_t high);
+  /// What `text` is as a JSON string, with its quotes.
+  static std::string quoted(std::string_view text);
+
+  RuleId any_value() const { return any_value_; }
+  RuleId any_object() const { return any_object_; }
+
+ private:
+  Fragment code_points(char32_t low, char32_t high);
+  Fragment escaped(char32_t code_point);
+  Fragment plain_string();
+  void define_characters();
+  void define_values();
+  void add_plain_bytes(StateId from, StateId to, const std::vector<std::uint8_t>& except);
+
+  GrammarBuilder& builder_;
+  RuleId space_, multibyte_, escape_, string_, any_value_, any_object_;
+};
+
+/// -?(0|[1-9][0-9]*), and for numbers a fraction and an exponent.
+Fragment json_number(GrammarBuilder& builder, bool integer);
+
+/// Bounds on a number, at most 6 digits behind the point. NaN: none.
+struct NumberBounds {
+  double low, high;
+  bool low_open = false, high_open = false;
+};
+/// Errors: unsupported (more digits), invalid_argument (nothing lies between).
+Expected<Fragment> bounded_number(GrammarBuilder& builder, const NumberBounds& bounds, bool integer);
+
+}  // namespace millrace::text

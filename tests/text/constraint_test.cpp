@@ -1,0 +1,309 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+
+#include "text/constraint/grammar_constraint.h"
+#include "text/constraint/matcher.h"
+#include "text/constraint/schema.h"
+#include "text/fixtures.h"
+#include "text/schema_checker.h"
+
+namespace millrace::text {
+namespace {
+
+using nlohmann::json;
+
+/// One schema a line of what is understood, alone and together.
+const std::vector<std::string>& schemas() {
+  static const std::vector<std::string> all = {
+      R"({"type":"object"})",
+      R"({})",
+      R"({"type":"boolean"})",
+      R"({"type":["string","null"],"maxLength":5})",
+      R"({"type":"string","nullable":true,"minLength":2,"maxLength":2})",
+      R"({"type":"string","minLength":3})",
+      R"({"type":"string","minLength":100,"maxLength":2000})",
+      R"({"type":"integer"})",
+      R"({"type":"number"})",
+      R"({"type":"integer","minimum":-12,"maximum":107})",
+      R"({"type":"integer","minimum":0})",
+      R"({"type":"integer","exclusiveMinimum":-5,"exclusiveMaximum":-3})",
+      R"({"type":"integer","maximum":-1000})",
+      R"({"type":"number","minimum":0,"maximum":1})",
+      R"({"type":"number","exclusiveMinimum":0})",
+      R"({"type":"number","minimum":-2.5,"exclusiveMaximum":3.75})",
+      R"({"type":"number","exclusiveMinimum":-1,"maximum":0})",
+      R"({"type":"number","minimum":99.9,"maximum":100.1})",
+      R"({"enum":["red","green \"x\"",3,null,{"a":[1,2]},"é"]})",
+      R"({"type":"string","enum":["a","b",7]})",
+      R"({"const":{"deep":[true,null,"\n"]}})",
+      R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"},"tags":{"type":"array",
+          "items":{"type":"string"},"maxItems":3}},"required":["name","age"]})",
+      R"({"type":"object","properties":{"a":{"type":"null"},"b":{"type":"boolean"},"c":{"const":1}}})",
+      R"({"type":"object","properties":{"ab":{"type":"integer"},"a\"c":{"type":"integer"},"é":{"type":"integer"}},
+          "required":["ab"],"additionalProperties":{"type":"string"}})",
+      R"({"type":"object","additionalProperties":{"type":"integer"}})",
+      R"({"type":"object","required":["x"]})",
+      R"({"type":"object","properties":{},"additionalProperties":false})",
+      R"({"type":"array","items":{"type":"integer","minimum":1,"maximum":6},"minItems":2,"maxItems":4})",
+      R"({"type":"array","items":{"type":"boolean"},"minItems":3})",
+      R"({"type":"array","prefixItems":[{"type":"integer"},{"type":"string"}],"items":{"type":"null"}})",
+      R"({"type":"array","prefixItems":[{"type":"integer"},{"type":"string"}],"minItems":2,"items":false})",
+      R"({"type":"array","maxItems":0})",
+      R"({"anyOf":[{"type":"integer"},{"type":"array","items":{"$ref":"#"}}]})",
+      R"({"oneOf":[{"type":"object","properties":{"kind":{"const":"cat"},"lives":{"type":"integer"}},"required":["kind","lives"]},
+          {"type":"object","properties":{"kind":{"const":"dog"},"name":{"type":"string"}},"required":["kind"]}]})",
+      R"({"allOf":[{"type":"object","properties":{"a":{"type":"number"}},"required":["a"]},
+          {"properties":{"a":{"minimum":3},"b":{"type":"string","maxLength":3}},"required":["b"]}]})",
+      R"({"type":"object","properties":{"x":{"type":"integer"}},"required":["x"],
+          "anyOf":[{"properties":{"y":{"type":"null"}},"required":["y"]},{"properties":{"z":{"type":"boolean"}},"required":["z"]}]})",
+      R"({"$ref":"#/$defs/tree","$defs":{"tree":{"type":"object","properties":{"value":{"type":"integer"},
+          "children":{"type":"array","items":{"$ref":"#/$defs/tree"}}},"required":["value"]}}})",
+      R"({"$defs":{"s":{"type":"string"}},"type":"object","properties":{"p":{"$ref":"#/$defs/s","maxLength":2,"title":"P"}},"required":["p"]})",
+      R"_({"type":"string","pattern":"^[a-c]+(-[0-9]{2,3})?$"})_",
+      R"_({"type":"string","pattern":"^(foo|ba[rz]|\\d\\.\\w ?)$"})_",
+      R"_({"type":"string","pattern":"[a-z]"})_",
+      R"_({"type":"string","pattern":"^[^a-z\"]{1,4}$"})_",
+      R"({"type":"object","properties":{"d":{"type":"string","format":"date-time"},"u":{"type":"string","format":"uuid"},
+          "e":{"type":"string","format":"email"},"i":{"type":"string","format":"ipv4"},"t":{"type":"string","format":"time"},
+          "w":{"type":"string","format":"uri"},"h":{"type":"string","format":"hostname"}},
+          "required":["d","u","e","i","t","w","h"]})",
+  };
+  return all;
+}
+
+std::shared_ptr<const TokenTrie> demo_trie() {
+  static const auto trie = TokenTrie::make(*test::demo_tokenizer());
+  return trie;
+}
+
+/// A text the masks allow, picked at random; after `patience` tokens, tokens that close things are preferred.
+class Walker {
+ public:
+  explicit Walker(std::shared_ptr<const TokenTrie> trie) : trie_(std::move(trie)) {}
+
+  std::string walk(Constraint& constraint, unsigned seed, int patience) const {
+    std::mt19937 random(seed);
+    std::vector<std::uint32_t> bits((static_cast<std::size_t>(trie_->vocab_size()) + 31) / 32);
+    std::string text;
+    for (int step = 0; step < 3000 && !constraint.done(); ++step) {
+      const Status masked = constraint.mask(bits);
+      EXPECT_TRUE(masked.ok()) << masked.message();
+      std::vector<TokenId> allowed, closing;
+      for (TokenId id = 0; id < trie_->vocab_size(); ++id) {
+        if (((bits[static_cast<std::size_t>(id) / 32] >> (id % 32)) & 1u) == 0) continue;
+        allowed.push_back(id);
+        const std::string_view bytes = trie_->bytes_of(id);
+        const bool closes = trie_->ends_text(id) || bytes == "\"" || bytes == "}" || bytes == "]" || bytes == "a";
+        if (closes) closing.push_back(id);
+      }
+      EXPECT_FALSE(allowed.empty()) << "a dead end after " << text;
+      if (allowed.empty()) break;
+      const auto& from = step >= patience && !closing.empty() ? closing : allowed;
+      const TokenId id = from[random() % from.size()];
+      if (trie_->ends_text(id)) return text;
+      EXPECT_TRUE(constraint.accept(id).ok()) << text << " + " << trie_->bytes_of(id);
+      text += trie_->bytes_of(id);
+    }
+    return constraint.done() ? text : "unfinished: " + text;
+  }
+
+ private:
+  std::shared_ptr<const TokenTrie> trie_;
+};
+
+std::shared_ptr<const Grammar> grammar_of(const std::string& schema) {
+  const auto grammar = schema_grammar(schema);
+  EXPECT_TRUE(grammar.ok()) << schema << ": " << grammar.status().message();
+  return grammar.ok() ? *grammar : nullptr;
+}
+
+TEST(SchemaGrammar, WhatItAllowsIsValid) {
+  const Walker walker(demo_trie());
+  for (const std::string& schema : schemas()) {
+    const auto grammar = grammar_of(schema);
+    ASSERT_NE(grammar, nullptr);
+    const json parsed = json::parse(schema);
+    for (unsigned seed = 0; seed < 12; ++seed) {
+      const auto constraint = make_constraint(grammar, demo_trie());
+      const std::string text = walker.walk(*constraint, seed, static_cast<int>(seed % 4) * 10);
+      const json value = json::parse(text, nullptr, false);
+      ASSERT_FALSE(value.is_discarded()) << schema << "\n" << text;
+      EXPECT_TRUE(test::is_valid(value, parsed, parsed)) << schema << "\n" << text;
+    }
+  }
+}
+
+/// The same texts before ajv, which many people's programs check with. Needs node and ajv (with ajv-formats).
+TEST(SchemaGrammar, WhatItAllowsIsValidForAjv) {
+  if (std::system("node -e \"require('ajv/dist/2020');require('ajv-formats')\" >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "node finds no ajv: npm install ajv ajv-formats, and set NODE_PATH";
+  const Walker walker(demo_trie());
+  const std::string path = std::filesystem::temp_directory_path() / "millrace_ajv.jsonl";
+  std::ofstream file(path);
+  for (const std::string& schema : schemas())
+    for (unsigned seed = 100; seed < 120; ++seed) {
+      const auto constraint = make_constraint(grammar_of(schema), demo_trie());
+      const std::string text = walker.walk(*constraint, seed, 20);
+      file << json{{"schema", json::parse(schema)}, {"text", text}}.dump() << "\n";
+    }
+  file.close();
+  EXPECT_EQ(std::system(("node " MILLRACE_SOURCE_DIR "/tests/text/ajv.js " + path).c_str()), 0);
+  std::filesystem::remove(path);
+}
+
+bool accepts(const std::string& schema, const std::string& text) {
+  Matcher matcher(grammar_of(schema), demo_trie());
+  return matcher.take(text).ok() && matcher.may_end();
+}
+
+TEST(SchemaGrammar, TakesAndRefuses) {
+  const std::string person = schemas()[21];
+  EXPECT_TRUE(accepts(person, R"({"name":"Ada","age":36})"));
+  EXPECT_TRUE(accepts(person, "{\n  \"name\": \"Ada\",\n  \"age\": 36,\n  \"tags\": [\n    \"x\"\n  ]\n}"));
+  EXPECT_FALSE(accepts(person, R"({"age":36,"name":"Ada"})"));
+  EXPECT_FALSE(accepts(person, R"({"name":"Ada"})"));
+  EXPECT_FALSE(accepts(person, R"({"name":"Ada","age":3.5})"));
+  EXPECT_FALSE(accepts(person, R"({"name":"Ada","age":3,"more":1})"));
+  EXPECT_TRUE(accepts("{}", R"([{"a":"\u00e9\ud83d\ude00 é😀\\"},-1.5e+3,[],{}])"));
+  for (const char* bad :
+       {"\"\xff\"", "\"\xed\xa0\x80\"", R"("\ud83d")", R"("\x")", "01", "1.", "\"a\nb\"", "[1,]", "nul", "+1"})
+    EXPECT_FALSE(accepts("{}", bad)) << bad;
+  EXPECT_FALSE(accepts(schemas()[23], R"({"ab":1,"ab":"x"})"));
+  EXPECT_FALSE(accepts(schemas()[23], R"({"ab":1,"\u0061b":"x"})"));
+  EXPECT_TRUE(accepts(schemas()[23], R"({"ab":1,"abc":"x","a":"y","x😀":"z"})"));
+}
+
+TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
+  const std::vector<std::string> numbers = {"-1000",  "-13",  "-12", "-11",   "-3",   "-2.51",    "-2.5", "-1",
+                                            "-0.5",   "0",    "0.0", "0.001", "0.5",  "1",        "1.0",  "3",
+                                            "3.74",   "3.75", "9",   "10",    "99",   "99.89",    "99.9", "100.1",
+                                            "100.11", "106",  "107", "108",   "1000", "123456789"};
+  for (const std::string& schema : schemas()) {
+    const json parsed = json::parse(schema);
+    const bool bounded = parsed.is_object() && (schema.find("inimum") < 40 || schema.find("aximum") < 40);
+    if (!bounded) continue;
+    // The grammar asks for as many digits behind the point as the bounds have: numbers are written so here, too.
+    for (const std::string& number : numbers) {
+      const json value = json::parse(number);
+      const bool valid = test::is_valid(value, parsed, parsed);
+      bool taken = accepts(schema, number);
+      for (const char* tail : {".0", ".00", "0", "00"})
+        taken = taken || (parsed["type"] == "number" && json::parse(number + tail, nullptr, false) == value &&
+                          accepts(schema, number + tail));
+      const bool spelled_as_integer = parsed["type"] == "number" || number.find('.') == std::string::npos;
+      EXPECT_EQ(taken, valid && spelled_as_integer) << schema << " " << number;
+    }
+  }
+}
+
+TEST(SchemaGrammar, RefusesWhatItDoesNotUnderstand) {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"", "no JSON"},
+      {"[]", "object or a boolean"},
+      {"false", "no finite text"},
+      {R"({"not":{"type":"string"}})", "'not'"},
+      {R"({"if":{}})", "'if'"},
+      {R"({"type":"array","uniqueItems":true})", "'uniqueItems'"},
+      {R"({"type":"object","patternProperties":{}})", "'patternProperties'"},
+      {R"({"type":"strin"})", "strin"},
+      {R"({"type":"number","multipleOf":3})", "'multipleOf'"},
+      {R"({"$ref":"#/$defs/none"})", "points to nothing"},
+      {R"({"$ref":"http://example.org/s"})", "out of the schema"},
+      {R"({"$ref":"#"})", "no finite text"},
+      {R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "itself"},
+      {R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})", "no finite text"},
+      {R"({"type":"integer","minimum":3,"maximum":2})", "minimum"},
+      {R"({"type":"string","minLength":3,"maxLength":2})", "no finite text"},
+      {R"({"type":"string","maxLength":1000000})", "maxLength"},
+      {R"_({"type":"string","pattern":"(?=x)"})_", "(?"},
+      {R"_({"type":"string","pattern":"a(b"})_", "')'"},
+      {R"_({"type":"string","pattern":"(a)\\1"})_", "\\1"},
+      {R"_({"type":"string","pattern":"^((((a{1,100}){1,100}){1,100}){1,100}){1,100}$"})_", "too large"},
+      {R"_({"type":"string","pattern":"a","maxLength":3})_", "one"},
+      {R"({"type":"string","format":"klingon"})", "klingon"},
+      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "oneOf"},
+      {R"({"allOf":[{"const":1},{"const":2}]})", "const"},
+      {R"({"properties":[]})", "object"},
+      {R"({"required":[1]})", "names"},
+      {R"({"enum":3})", "enum"},
+      {R"({"type":"array","minItems":-1})", "minItems"},
+  };
+  for (const auto& [schema, says] : cases) {
+    const auto grammar = schema_grammar(schema);
+    ASSERT_FALSE(grammar.ok()) << schema;
+    EXPECT_NE(grammar.status().message().find(says), std::string::npos) << schema << ": " << grammar.status().message();
+    EXPECT_EQ(grammar.status().message().find('\n'), std::string::npos);
+  }
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += R"({"items":)";
+  EXPECT_FALSE(schema_grammar(deep).ok());
+}
+
+TEST(Matcher, MaskIsExactlyWhatItTakes) {
+  const auto trie = demo_trie();
+  std::mt19937 random(5);
+  for (const std::string& schema : schemas()) {
+    Matcher matcher(grammar_of(schema), trie);
+    std::vector<std::uint32_t> bits((static_cast<std::size_t>(trie->vocab_size()) + 31) / 32);
+    for (int step = 0; step < 12 && matcher.may_go_on(); ++step) {
+      std::fill(bits.begin(), bits.end(), 0u);
+      ASSERT_TRUE(matcher.add_mask(bits).ok());
+      std::vector<TokenId> allowed;
+      for (TokenId id = 0; id < trie->vocab_size(); ++id) {
+        if (trie->bytes_of(id).empty()) continue;
+        const bool set = ((bits[static_cast<std::size_t>(id) / 32] >> (id % 32)) & 1u) != 0;
+        Matcher copy = matcher.copy();
+        ASSERT_EQ(copy.take(trie->bytes_of(id)).ok(), set) << schema << " token '" << trie->bytes_of(id) << "'";
+        if (set) allowed.push_back(id);
+      }
+      ASSERT_FALSE(allowed.empty());
+      ASSERT_TRUE(matcher.take(trie->bytes_of(allowed[random() % allowed.size()])).ok());
+    }
+  }
+}
+
+TEST(Matcher, HostileFormsEndInAnErrorAndSoon) {
+  const auto start = std::chrono::steady_clock::now();
+  for (const char* pattern : {"^(a|a|a|a)*(a|b)*[ab]{0,400}a[ab]{400}$", "^((a?){200}){20}$", "^(a*)*(b*)*((ab)*)*$"}) {
+    const auto grammar = schema_grammar(json{{"type", "string"}, {"pattern", pattern}}.dump());
+    if (!grammar.ok()) continue;
+    Matcher matcher(*grammar, demo_trie());
+    std::vector<std::uint32_t> bits((static_cast<std::size_t>(demo_trie()->vocab_size()) + 31) / 32);
+    Status status = matcher.take("\"");
+    for (int i = 0; i < 60 && status.ok(); ++i) {
+      status = matcher.add_mask(bits);
+      if (status.ok()) status = matcher.take("a");
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+TEST(Matcher, DeepNestingEnds) {
+  Matcher matcher(grammar_of("{}"), demo_trie());
+  std::string text(150, '[');
+  EXPECT_TRUE(matcher.take(text).ok());
+  EXPECT_FALSE(matcher.take(std::string(5000, '[')).ok());
+  EXPECT_TRUE(matcher.take(std::string(150, ']')).ok());
+  EXPECT_TRUE(matcher.may_end());
+}
+
+TEST(ConstraintAfter, FreesTheTextUpToItsMarker) {
+  const auto tokenizer = test::demo_tokenizer();
+  const auto constraint =
+      make_constraint_after("</x>", make_constraint(grammar_of(R"({"const":7})"), demo_trie()), tokenizer);
+  for (const TokenId id : tokenizer->encode("anything at all </x>", Specials::as_text)) {
+    EXPECT_FALSE(constraint->done());
+    ASSERT_TRUE(constraint->accept(id).ok());
+  }
+  EXPECT_FALSE(constraint->accept(tokenizer->encode("8", Specials::as_text)[0]).ok());
+  EXPECT_TRUE(constraint->accept(tokenizer->encode("7", Specials::as_text)[0]).ok());
+  EXPECT_TRUE(constraint->done());
+}
+
+}  // namespace
+}  // namespace millrace::text
