@@ -1,0 +1,193 @@
+/* Millrace's C API: language models larger than memory, and the loader that feeds them, by itself.
+ *
+ * Conventions
+ *   Handles are opaque. What *_open made, *_close frees; closing NULL does nothing.
+ *   A function that can fail returns a millrace_status; MILLRACE_OK is 0. What went wrong, and what to do, is one line
+ *   from millrace_last_error(), on the same thread, until that thread's next call that fails. Out parameters are
+ *   written on success alone.
+ *   Text is UTF-8, ends with a zero byte, and is copied where it is kept. Memory given out through a pointer to a
+ *   pointer is the caller's and goes back through millrace_free().
+ *   Structs begin with struct_size and are set up by their *_init function; a member left alone has its default. A
+ * newer library takes the structs of an older header. No call ends the process, throws, or writes to standard output;
+ * warnings go to standard error.
+ *
+ * Threads
+ *   Every function may be called from any thread. An engine may be used by many threads at once: their requests share
+ *   each pass over the weights. Callbacks come on the thread that called. An engine or a loader must not be closed
+ * while another thread is in a call that uses it.
+ */
+#ifndef MILLRACE_H_
+#define MILLRACE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MILLRACE_API __attribute__((visibility("default")))
+
+typedef enum millrace_status {
+  MILLRACE_OK = 0,
+  MILLRACE_INVALID_ARGUMENT = 1, /* the caller's words are off */
+  MILLRACE_NOT_FOUND = 2,        /* a file or a key is missing */
+  MILLRACE_CORRUPT = 3,          /* bytes that cannot be what they claim to be */
+  MILLRACE_UNSUPPORTED = 4,      /* this version cannot do it */
+  MILLRACE_IO_ERROR = 5,         /* the disk failed */
+  MILLRACE_OUT_OF_BUDGET = 6,    /* does not fit; the message names what would */
+  MILLRACE_CANCELLED = 7,
+  MILLRACE_UNAVAILABLE = 8, /* not now: too much waits already, or it is shutting down */
+  MILLRACE_INTERNAL = 9     /* a bug of ours, met without crashing */
+} millrace_status;
+
+MILLRACE_API const char* millrace_version(void);
+/* Of this thread; "" before the first failure. Valid until the thread's next call that fails. */
+MILLRACE_API const char* millrace_last_error(void);
+MILLRACE_API void millrace_free(void* memory);
+
+/* ---- Engine ---------------------------------------------------------------------------------------------------- */
+
+typedef struct millrace_engine millrace_engine;
+
+typedef struct millrace_options {
+  size_t struct_size;
+  const char* model_path; /* a GGUF file; the first of its splits */
+  const char* device;     /* "auto" (default), "cpu", "cuda" */
+  uint64_t ram_bytes;     /* cap on memory beyond what the process holds now; 0: what the machine can spare */
+  uint64_t vram_bytes;    /* cap on device memory; 0: what is free */
+  int64_t context_tokens; /* of one sequence; 0: the model's, or what fits */
+  int64_t max_sequences;  /* requests computed side by side; 0: 1 */
+  int threads;            /* 0: all processors */
+} millrace_options;
+
+MILLRACE_API void millrace_options_init(millrace_options* options);
+MILLRACE_API millrace_status millrace_open(const millrace_options* options, millrace_engine** engine);
+/* Ends what still runs. */
+MILLRACE_API void millrace_close(millrace_engine* engine);
+
+/* Where the weights will live and how fast that will be, without reading any. */
+typedef enum millrace_form { MILLRACE_TEXT = 0, MILLRACE_JSON = 1 } millrace_form;
+MILLRACE_API millrace_status millrace_plan(const millrace_options* options, millrace_form form, char** plan);
+/* The same for an engine that is open. */
+MILLRACE_API millrace_status millrace_engine_plan(millrace_engine* engine, millrace_form form, char** plan);
+
+/* Ids of `length` bytes of text. parse_special: "<|im_end|>" and the like become the tokens they name; leave it 0 for
+ * text that came from users. */
+MILLRACE_API millrace_status millrace_tokenize(millrace_engine* engine, const char* text, size_t length,
+                                               int parse_special, int32_t** ids, size_t* count);
+/* Bytes of `count` ids, `length` of them, and a zero byte. with_special: control tokens are spelled out. */
+MILLRACE_API millrace_status millrace_detokenize(millrace_engine* engine, const int32_t* ids, size_t count,
+                                                 int with_special, char** text, size_t* length);
+/* A conversation in OpenAI's form (a JSON array of messages; tools: a JSON array or NULL; variables: a JSON object for
+ * the chat template, such as {"enable_thinking": false}, or NULL), as the prompt that the model's chat template makes
+ * of it. Text of messages never becomes a special token. */
+MILLRACE_API millrace_status millrace_chat_tokens(millrace_engine* engine, const char* messages_json,
+                                                  const char* tools_json, const char* variables_json, int32_t** ids,
+                                                  size_t* count);
+
+typedef struct millrace_request {
+  size_t struct_size;
+  /* One of these three. */
+  const char* messages_json;    /* a conversation, as for millrace_chat_tokens */
+  const char* prompt;           /* text to go on with, special tokens parsed */
+  const int32_t* prompt_tokens; /* [prompt_token_count] */
+  size_t prompt_token_count;
+
+  int64_t max_tokens;    /* -1 (default): to the end of the context */
+  double temperature;    /* 0.8; 0: always the likeliest token */
+  int top_k;             /* 40; 0: all */
+  double top_p;          /* 0.95 */
+  double min_p;          /* 0.05 */
+  double repeat_penalty; /* 1: none */
+  uint64_t seed;
+  const char* const* stop; /* [stop_count] strings that end the answer */
+  size_t stop_count;
+} millrace_request;
+
+typedef enum millrace_finish {
+  MILLRACE_FINISH_STOP = 0,     /* the model's end, or a stop string */
+  MILLRACE_FINISH_LENGTH = 1,   /* max_tokens, or the context is full */
+  MILLRACE_FINISH_CANCELLED = 2 /* the callback said so, or millrace_cancel */
+} millrace_finish;
+
+typedef struct millrace_result {
+  size_t struct_size;
+  millrace_finish finish;
+  int64_t prompt_tokens, answer_tokens;
+  double prompt_seconds, answer_seconds;
+} millrace_result;
+
+/* A piece of the answer: whole characters, `length` bytes, no zero byte after them. Anything but 0 ends the answer. */
+typedef int (*millrace_text_callback)(void* user, const char* text, size_t length);
+
+MILLRACE_API void millrace_request_init(millrace_request* request);
+MILLRACE_API void millrace_result_init(millrace_result* result);
+/* Blocks until the answer has ended. callback and result may be NULL. */
+MILLRACE_API millrace_status millrace_generate(millrace_engine* engine, const millrace_request* request,
+                                               millrace_text_callback callback, void* user, millrace_result* result);
+/* Ends every answer that is being written, within one pass. */
+MILLRACE_API void millrace_cancel(millrace_engine* engine);
+
+typedef struct millrace_counters {
+  size_t struct_size;
+  uint64_t passes;
+  uint64_t bytes_from_disk; /* of weights */
+  uint64_t bytes_used;      /* of weights, by the kernels */
+  uint64_t expert_hits, expert_misses;
+  uint64_t stall_ns; /* waited for the disk */
+  uint64_t ram_granted_bytes, ram_cap_bytes;
+  uint64_t vram_granted_bytes, vram_cap_bytes; /* 0 without a GPU */
+  int64_t context_tokens;
+} millrace_counters;
+
+MILLRACE_API void millrace_counters_init(millrace_counters* counters);
+MILLRACE_API millrace_status millrace_read_counters(millrace_engine* engine, millrace_counters* counters);
+
+/* ---- Loader: files to memory at the disk's speed --------------------------------------------------------------- */
+
+typedef struct millrace_loader millrace_loader;
+
+typedef struct millrace_loader_options {
+  size_t struct_size;
+  const char* backend;    /* "auto" (default), "io_uring", "pread-direct", "pread", "mmap" */
+  int queue_depth;        /* requests in flight; 0: 32 */
+  uint64_t request_bytes; /* large reads are cut into requests of this size; 0: 1 MiB */
+} millrace_loader_options;
+
+MILLRACE_API void millrace_loader_options_init(millrace_loader_options* options);
+/* options may be NULL. */
+MILLRACE_API millrace_status millrace_loader_open(const char* path, const millrace_loader_options* options,
+                                                  millrace_loader** loader);
+/* Waits for reads that are under way. */
+MILLRACE_API void millrace_loader_close(millrace_loader* loader);
+
+/* What was chosen, such as "io_uring+O_DIRECT"; valid while the loader is open. */
+MILLRACE_API const char* millrace_loader_backend(const millrace_loader* loader);
+MILLRACE_API uint64_t millrace_loader_file_bytes(const millrace_loader* loader);
+
+/* Plans a read of [offset, offset + bytes) into host memory at `destination`; millrace_loader_submit starts it. Any
+ * destination will do; where destination and offset agree modulo 4096 and the memory reaches to whole blocks of 4096
+ * around the read (whole_blocks is not 0: they may be overwritten), bytes go there without a copy. `read` names it. */
+MILLRACE_API millrace_status millrace_loader_enqueue(millrace_loader* loader, uint64_t offset, uint64_t bytes,
+                                                     void* destination, int whole_blocks, uint64_t* read);
+/* The same into device memory (of the CUDA device current on the calling thread), through page-locked memory of the
+ * loader. MILLRACE_UNSUPPORTED where there is no CUDA. */
+MILLRACE_API millrace_status millrace_loader_enqueue_device(millrace_loader* loader, uint64_t offset, uint64_t bytes,
+                                                            void* device_destination, uint64_t* read);
+/* Starts all that was planned. */
+MILLRACE_API millrace_status millrace_loader_submit(millrace_loader* loader);
+/* *done is 1 when the read has ended, well or not; millrace_loader_wait tells which. */
+MILLRACE_API millrace_status millrace_loader_poll(millrace_loader* loader, uint64_t read, int* done);
+/* Blocks until the read has ended (it must be submitted) and forgets it. The bytes are there, all of them, or the error
+ * is returned. */
+MILLRACE_API millrace_status millrace_loader_wait(millrace_loader* loader, uint64_t read);
+/* Aligned memory for reads without copies: `bytes` and the blocks around them, for a read at `offset`. *begin is where
+ * the read's bytes go; give *block to millrace_free. */
+MILLRACE_API millrace_status millrace_loader_allocate(uint64_t offset, uint64_t bytes, void** block, void** begin);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MILLRACE_H_ */

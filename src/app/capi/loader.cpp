@@ -1,0 +1,268 @@
+// The loader's half of the C API: one file behind a storage backend, reads by number.
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "app/capi/common.h"
+#include "storage/storage.h"
+#ifdef MILLRACE_HAS_CUDA
+#include "device/cuda_runtime.h"
+#endif
+
+using namespace millrace;  // NOLINT: the whole file is the border to C
+
+namespace {
+
+struct Freed {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Block = std::unique_ptr<std::byte, Freed>;
+
+/// Memory for the whole blocks around a read. Throws std::bad_alloc.
+Block allocate_around(const storage::Widened& wide) {
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(storage::kMaxAlignment, wide.bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  return Block(memory);
+}
+
+/// A read that was planned, and maybe started.
+struct Planned {
+  storage::Read read;
+  void* destination = nullptr;  // where the bytes go once they are in `around`; null: they went there at once
+  bool to_device = false;
+  Block around;
+#ifdef MILLRACE_HAS_CUDA
+  device::PinnedBuffer pinned;
+#endif
+  bool submitted = false;
+  storage::Completion completion;
+};
+
+Status copy_to_device(void* destination, const std::byte* from, std::size_t bytes) {
+#ifdef MILLRACE_HAS_CUDA
+  MR_CUDA(cudaMemcpy(destination, from, bytes, cudaMemcpyHostToDevice));
+  return {};
+#else
+  (void)destination, (void)from, (void)bytes;
+  return error(Code::unsupported, "this library was built without CUDA: it cannot read into device memory");
+#endif
+}
+
+}  // namespace
+
+struct millrace_loader {
+  std::unique_ptr<storage::Backend> backend;
+  std::uint64_t file_bytes = 0;
+  std::mutex mutex;
+  std::map<std::uint64_t, std::shared_ptr<Planned>> reads;  // GUARDED_BY mutex
+  std::uint64_t next = 1;                                   // GUARDED_BY mutex
+
+  ~millrace_loader() {
+    for (const auto& [number, planned] : reads) {
+      if (planned->submitted) (void)planned->completion.wait();
+    }
+  }
+};
+
+namespace {
+
+Status refuse_null(const char* name) { return error(Code::invalid_argument, "{}: must not be NULL", name); }
+
+millrace_loader_options default_options() {
+  millrace_loader_options options{};
+  options.struct_size = sizeof(options);
+  return options;
+}
+
+Status check_range(const millrace_loader& loader, std::uint64_t offset, std::uint64_t bytes) {
+  if (bytes == 0) return error(Code::invalid_argument, "a read of no bytes");
+  if (offset > loader.file_bytes || bytes > loader.file_bytes - offset) {
+    return error(Code::invalid_argument, "a read of {} bytes at {} passes the file's end at {}", bytes, offset,
+                 loader.file_bytes);
+  }
+  return {};
+}
+
+void keep(millrace_loader& loader, std::shared_ptr<Planned> planned, std::uint64_t* read) {
+  const std::lock_guard lock(loader.mutex);
+  *read = loader.next++;
+  loader.reads.emplace(*read, std::move(planned));
+}
+
+Expected<std::shared_ptr<Planned>> find(millrace_loader& loader, std::uint64_t read) {
+  const std::lock_guard lock(loader.mutex);
+  const auto found = loader.reads.find(read);
+  if (found == loader.reads.end()) return error(Code::not_found, "there is no read {}", read);
+  if (!found->second->submitted) {
+    return error(Code::invalid_argument, "read {} is not submitted yet: call millrace_loader_submit", read);
+  }
+  return found->second;
+}
+
+Status open_loader(const char* path, const millrace_loader_options* given, millrace_loader** out) {
+  millrace_loader_options options = default_options();
+  if (given != nullptr) {
+    MR_ASSIGN_OR_RETURN(options, capi::read_struct(given, default_options(), "options"));
+  }
+  storage::OpenOptions made;
+  if (options.backend != nullptr) {
+    MR_ASSIGN_OR_RETURN(made.kind, storage::backend_from_name(options.backend));
+  }
+  if (options.queue_depth < 0 || options.queue_depth > 4096) {
+    return error(Code::invalid_argument, "options.queue_depth: from 1 to 4096, or 0");
+  }
+  if (options.queue_depth > 0) made.queue_depth = options.queue_depth;
+  if (options.request_bytes > 0) made.request_bytes = std::max<std::uint64_t>(4096, options.request_bytes);
+  auto loader = std::make_unique<millrace_loader>();
+  MR_ASSIGN_OR_RETURN(loader->backend, storage::open_backend({path}, made));
+  struct stat info {};
+  if (stat(path, &info) != 0) return error(Code::io_error, "{}: cannot be examined", path);
+  loader->file_bytes = static_cast<std::uint64_t>(info.st_size);
+  *out = loader.release();
+  return {};
+}
+
+Status plan_host_read(millrace_loader& loader, std::uint64_t offset, std::uint64_t bytes, void* destination,
+                      bool whole_blocks, std::uint64_t* read) {
+  MR_RETURN_IF_ERROR(check_range(loader, offset, bytes));
+  auto planned = std::make_shared<Planned>();
+  planned->read = {0, offset, bytes, static_cast<std::byte*>(destination)};
+  const auto place = reinterpret_cast<std::uintptr_t>(destination);
+  const bool congruent = place % storage::kMaxAlignment == offset % storage::kMaxAlignment;
+  const bool direct = congruent && (whole_blocks || loader.backend->traits().alignment <= 1);
+  if (!direct) {
+    const storage::Widened wide = storage::widened(offset, bytes, storage::kMaxAlignment);
+    planned->around = allocate_around(wide);
+    planned->read.destination = planned->around.get() + wide.lead;
+    planned->destination = destination;
+  }
+  keep(loader, std::move(planned), read);
+  return {};
+}
+
+Status plan_device_read(millrace_loader& loader, std::uint64_t offset, std::uint64_t bytes, void* destination,
+                        std::uint64_t* read) {
+  MR_RETURN_IF_ERROR(check_range(loader, offset, bytes));
+#ifdef MILLRACE_HAS_CUDA
+  const storage::Widened wide = storage::widened(offset, bytes, storage::kMaxAlignment);
+  auto planned = std::make_shared<Planned>();
+  MR_ASSIGN_OR_RETURN(planned->pinned, device::PinnedBuffer::allocate(wide.bytes));
+  planned->read = {0, offset, bytes, planned->pinned.data() + wide.lead};
+  planned->destination = destination;
+  planned->to_device = true;
+  keep(loader, std::move(planned), read);
+  return {};
+#else
+  (void)read;
+  return copy_to_device(destination, nullptr, 0);
+#endif
+}
+
+Status wait_for(millrace_loader& loader, std::uint64_t read) {
+  MR_ASSIGN_OR_RETURN(const std::shared_ptr<Planned> planned, find(loader, read));
+  Status status = planned->completion.wait();
+  if (status.ok()) status = loader.backend->health();
+  {
+    const std::lock_guard lock(loader.mutex);
+    loader.reads.erase(read);
+  }
+  if (!status.ok() || planned->destination == nullptr) return status;
+  if (planned->to_device) {
+    return copy_to_device(planned->destination, planned->read.destination, planned->read.bytes);
+  }
+  std::memcpy(planned->destination, planned->read.destination, planned->read.bytes);
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+void millrace_loader_options_init(millrace_loader_options* options) {
+  if (options != nullptr) *options = default_options();
+}
+
+millrace_status millrace_loader_open(const char* path, const millrace_loader_options* options,
+                                     millrace_loader** loader) {
+  return capi::guarded([&]() -> Status {
+    if (path == nullptr || loader == nullptr) return refuse_null("path and loader");
+    return open_loader(path, options, loader);
+  });
+}
+
+void millrace_loader_close(millrace_loader* loader) { delete loader; }
+
+const char* millrace_loader_backend(const millrace_loader* loader) {
+  return loader != nullptr ? loader->backend->traits().name.c_str() : "";
+}
+
+uint64_t millrace_loader_file_bytes(const millrace_loader* loader) {
+  return loader != nullptr ? loader->file_bytes : 0;
+}
+
+millrace_status millrace_loader_enqueue(millrace_loader* loader, uint64_t offset, uint64_t bytes, void* destination,
+                                        int whole_blocks, uint64_t* read) {
+  return capi::guarded([&]() -> Status {
+    if (loader == nullptr || destination == nullptr || read == nullptr) return refuse_null("loader, destination, read");
+    return plan_host_read(*loader, offset, bytes, destination, whole_blocks != 0, read);
+  });
+}
+
+millrace_status millrace_loader_enqueue_device(millrace_loader* loader, uint64_t offset, uint64_t bytes,
+                                               void* device_destination, uint64_t* read) {
+  return capi::guarded([&]() -> Status {
+    if (loader == nullptr || device_destination == nullptr || read == nullptr) {
+      return refuse_null("loader, device_destination, read");
+    }
+    return plan_device_read(*loader, offset, bytes, device_destination, read);
+  });
+}
+
+millrace_status millrace_loader_submit(millrace_loader* loader) {
+  return capi::guarded([&]() -> Status {
+    if (loader == nullptr) return refuse_null("loader");
+    const std::lock_guard lock(loader->mutex);
+    for (const auto& [number, planned] : loader->reads) {
+      if (planned->submitted) continue;
+      planned->submitted = true;
+      loader->backend->submit(std::span(&planned->read, 1), planned->completion);
+    }
+    return {};
+  });
+}
+
+millrace_status millrace_loader_poll(millrace_loader* loader, uint64_t read, int* done) {
+  return capi::guarded([&]() -> Status {
+    if (loader == nullptr || done == nullptr) return refuse_null("loader and done");
+    MR_ASSIGN_OR_RETURN(const std::shared_ptr<Planned> planned, find(*loader, read));
+    *done = planned->completion.done() ? 1 : 0;
+    return {};
+  });
+}
+
+millrace_status millrace_loader_wait(millrace_loader* loader, uint64_t read) {
+  return capi::guarded([&]() -> Status {
+    if (loader == nullptr) return refuse_null("loader");
+    return wait_for(*loader, read);
+  });
+}
+
+millrace_status millrace_loader_allocate(uint64_t offset, uint64_t bytes, void** block, void** begin) {
+  return capi::guarded([&]() -> Status {
+    if (block == nullptr || begin == nullptr) return refuse_null("block and begin");
+    if (bytes == 0 || bytes > UINT64_MAX / 4 || offset > UINT64_MAX / 4) {
+      return error(Code::invalid_argument, "no block for {} bytes at {}", bytes, offset);
+    }
+    const storage::Widened wide = storage::widened(offset, bytes, storage::kMaxAlignment);
+    Block made = allocate_around(wide);
+    *begin = made.get() + wide.lead;
+    *block = made.release();
+    return {};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,274 @@
+/* The C API from C11: arguments are the demo model's path. Prints what failed; exits with 1 if anything did. */
+#include <millrace.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int failures = 0;
+
+#define CHECK(held)                                                                                      \
+  do {                                                                                                   \
+    if (!(held)) {                                                                                       \
+      ++failures;                                                                                        \
+      fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #held, millrace_last_error());             \
+    }                                                                                                    \
+  } while (0)
+#define REFUSED(call, code) CHECK((call) == (code) && strlen(millrace_last_error()) > 0)
+
+static const char kQuestion[] = "[{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]";
+
+typedef struct answer {
+  char text[4096];
+  size_t length, stop_after;
+} answer;
+
+static int append(void* user, const char* text, size_t length) {
+  answer* all = user;
+  if (all->length + length < sizeof all->text) {
+    memcpy(all->text + all->length, text, length);
+    all->length += length;
+  }
+  return all->stop_after > 0 && all->length >= all->stop_after;
+}
+
+static millrace_options options_for(const char* model) {
+  millrace_options options;
+  millrace_options_init(&options);
+  options.model_path = model;
+  options.device = "cpu";
+  options.ram_bytes = 200000000;
+  options.max_sequences = 4;
+  options.threads = 2;
+  return options;
+}
+
+static millrace_request greedy(void) {
+  millrace_request request;
+  millrace_request_init(&request);
+  request.temperature = 0;
+  request.max_tokens = 40;
+  return request;
+}
+
+static void test_errors(const char* model) {
+  millrace_engine* engine = NULL;
+  millrace_options options = options_for("/no/such/model.gguf");
+  REFUSED(millrace_open(&options, &engine), MILLRACE_NOT_FOUND);
+  CHECK(strstr(millrace_last_error(), "/no/such/model.gguf") != NULL && strchr(millrace_last_error(), '\n') == NULL);
+  options.model_path = NULL;
+  REFUSED(millrace_open(&options, &engine), MILLRACE_INVALID_ARGUMENT);
+  options = options_for(model);
+  options.device = "abacus";
+  REFUSED(millrace_open(&options, &engine), MILLRACE_INVALID_ARGUMENT);
+  options = options_for(model);
+  options.ram_bytes = 1000;
+  REFUSED(millrace_open(&options, &engine), MILLRACE_OUT_OF_BUDGET);
+  options.struct_size = 0;
+  REFUSED(millrace_open(&options, &engine), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_open(NULL, &engine), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_open(&options, NULL), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_generate(NULL, NULL, NULL, NULL, NULL), MILLRACE_INVALID_ARGUMENT);
+  CHECK(engine == NULL);
+  millrace_close(NULL);
+  millrace_cancel(NULL);
+  millrace_free(NULL);
+}
+
+static void test_plan(const char* model) {
+  const millrace_options options = options_for(model);
+  char *text = NULL, *json = NULL;
+  CHECK(millrace_plan(&options, MILLRACE_TEXT, &text) == MILLRACE_OK && strstr(text, "ram") != NULL);
+  CHECK(millrace_plan(&options, MILLRACE_JSON, &json) == MILLRACE_OK && strncmp(json, "{\"rows\":[{", 10) == 0);
+  millrace_free(text);
+  millrace_free(json);
+}
+
+static void test_tokens(millrace_engine* engine) {
+  int32_t* ids = NULL;
+  size_t count = 0, length = 0;
+  char* text = NULL;
+  CHECK(millrace_tokenize(engine, "Hello <|im_end|>", 16, 0, &ids, &count) == MILLRACE_OK && count > 2);
+  CHECK(millrace_detokenize(engine, ids, count, 0, &text, &length) == MILLRACE_OK);
+  CHECK(length == 16 && strcmp(text, "Hello <|im_end|>") == 0);
+  millrace_free(ids);
+  millrace_free(text);
+  CHECK(millrace_tokenize(engine, "<|im_end|>", 10, 1, &ids, &count) == MILLRACE_OK && count == 1);
+  CHECK(millrace_detokenize(engine, ids, count, 0, &text, &length) == MILLRACE_OK && length == 0 && *text == '\0');
+  millrace_free(ids);
+  millrace_free(text);
+  CHECK(millrace_tokenize(engine, NULL, 0, 0, &ids, &count) == MILLRACE_OK && count == 0);
+  millrace_free(ids);
+  CHECK(millrace_chat_tokens(engine, kQuestion, NULL, NULL, &ids, &count) == MILLRACE_OK && count > 8);
+  millrace_free(ids);
+  REFUSED(millrace_chat_tokens(engine, "[", NULL, NULL, &ids, &count), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_chat_tokens(engine, "[{}]", NULL, NULL, &ids, &count), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_tokenize(engine, NULL, 5, 0, &ids, &count), MILLRACE_INVALID_ARGUMENT);
+}
+
+static void test_generate(millrace_engine* engine) {
+  answer all = {{0}, 0, 0};
+  millrace_request request = greedy();
+  millrace_result result;
+  millrace_result_init(&result);
+  request.messages_json = kQuestion;
+  CHECK(millrace_generate(engine, &request, append, &all, &result) == MILLRACE_OK);
+  CHECK(strstr(all.text, "Paris") != NULL);
+  CHECK(result.finish == MILLRACE_FINISH_STOP && result.prompt_tokens > 8 && result.answer_tokens > 2);
+  CHECK(millrace_generate(engine, &request, NULL, NULL, NULL) == MILLRACE_OK);
+
+  memset(&all, 0, sizeof all);
+  const char* stop[] = {"Paris"};
+  request.stop = stop;
+  request.stop_count = 1;
+  CHECK(millrace_generate(engine, &request, append, &all, &result) == MILLRACE_OK && strstr(all.text, "Paris") == NULL);
+
+  memset(&all, 0, sizeof all);
+  all.stop_after = 1;
+  request = greedy();
+  request.prompt = "Once";
+  request.max_tokens = -1;
+  CHECK(millrace_generate(engine, &request, append, &all, &result) == MILLRACE_OK);
+  CHECK(result.finish == MILLRACE_FINISH_CANCELLED || result.finish == MILLRACE_FINISH_STOP);
+
+  const int32_t tokens[] = {300, 301};
+  request = greedy();
+  request.prompt_tokens = tokens;
+  request.prompt_token_count = 2;
+  request.max_tokens = 3;
+  CHECK(millrace_generate(engine, &request, NULL, NULL, &result) == MILLRACE_OK && result.prompt_tokens == 2);
+
+  request = greedy();
+  REFUSED(millrace_generate(engine, &request, NULL, NULL, NULL), MILLRACE_INVALID_ARGUMENT);
+  request.prompt = "x";
+  request.temperature = -1;
+  REFUSED(millrace_generate(engine, &request, NULL, NULL, NULL), MILLRACE_INVALID_ARGUMENT);
+  const int32_t wrong[] = {1 << 30};
+  request = greedy();
+  request.prompt_tokens = wrong;
+  request.prompt_token_count = 1;
+  REFUSED(millrace_generate(engine, &request, NULL, NULL, NULL), MILLRACE_INVALID_ARGUMENT);
+}
+
+typedef struct asker {
+  millrace_engine* engine;
+  answer all;
+  millrace_status status;
+} asker;
+
+static void* ask(void* user) {
+  asker* self = user;
+  millrace_request request = greedy();
+  request.messages_json = kQuestion;
+  self->status = millrace_generate(self->engine, &request, append, &self->all, NULL);
+  return NULL;
+}
+
+static void test_threads(millrace_engine* engine) {
+  asker askers[4];
+  pthread_t threads[4];
+  memset(askers, 0, sizeof askers);
+  for (int i = 0; i < 4; ++i) {
+    askers[i].engine = engine;
+    pthread_create(&threads[i], NULL, ask, &askers[i]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    pthread_join(threads[i], NULL);
+    CHECK(askers[i].status == MILLRACE_OK && strcmp(askers[i].all.text, askers[0].all.text) == 0);
+  }
+  millrace_counters counters;
+  millrace_counters_init(&counters);
+  CHECK(millrace_read_counters(engine, &counters) == MILLRACE_OK);
+  CHECK(counters.passes > 0 && counters.bytes_used > 0 && counters.ram_granted_bytes <= counters.ram_cap_bytes);
+  char* plan = NULL;
+  CHECK(millrace_engine_plan(engine, MILLRACE_TEXT, &plan) == MILLRACE_OK && strlen(plan) > 0);
+  millrace_free(plan);
+}
+
+static void test_older_struct(millrace_engine* engine) {
+  /* A caller whose header ended after `finish`. */
+  millrace_result result;
+  memset(&result, 0x5a, sizeof result);
+  result.struct_size = offsetof(millrace_result, prompt_tokens);
+  millrace_request request = greedy();
+  request.messages_json = kQuestion;
+  CHECK(millrace_generate(engine, &request, NULL, NULL, &result) == MILLRACE_OK);
+  CHECK(result.finish == MILLRACE_FINISH_STOP && result.prompt_tokens == 0x5a5a5a5a5a5a5a5a);
+}
+
+static void test_loader(const char* path, const char* backend) {
+  FILE* file = fopen(path, "rb");
+  unsigned char* expected = malloc(1 << 20);
+  if (file == NULL || expected == NULL || fread(expected, 1, 1 << 20, file) != 1 << 20) {
+    CHECK(!"the file can be read");
+    return;
+  }
+  fclose(file);
+  millrace_loader_options options;
+  millrace_loader_options_init(&options);
+  options.backend = backend;
+  options.queue_depth = 4;
+  millrace_loader* loader = NULL;
+  const millrace_status opened = millrace_loader_open(path, &options, &loader);
+  if (opened == MILLRACE_UNSUPPORTED) { /* not on this file system */
+    free(expected);
+    return;
+  }
+  CHECK(opened == MILLRACE_OK && strlen(millrace_loader_backend(loader)) > 0);
+  const uint64_t size = millrace_loader_file_bytes(loader), offsets[] = {0, 1, 4095, 4096, 70001}, bytes = 100003;
+  unsigned char* out[5];
+  void *block = NULL, *begin = NULL;
+  uint64_t reads[5], direct = 0;
+  CHECK(size > 1 << 20);
+  for (int i = 0; i < 5; ++i) {
+    out[i] = malloc(bytes);
+    CHECK(millrace_loader_enqueue(loader, offsets[i], bytes, out[i], 0, &reads[i]) == MILLRACE_OK);
+  }
+  int done = 0;
+  REFUSED(millrace_loader_wait(loader, reads[0]), MILLRACE_INVALID_ARGUMENT);
+  CHECK(millrace_loader_allocate(70001, bytes, &block, &begin) == MILLRACE_OK);
+  CHECK(millrace_loader_enqueue(loader, 70001, bytes, begin, 1, &direct) == MILLRACE_OK);
+  CHECK(millrace_loader_submit(loader) == MILLRACE_OK);
+  while (!done && millrace_loader_poll(loader, reads[4], &done) == MILLRACE_OK) {
+  }
+  for (int i = 0; i < 5; ++i) {
+    CHECK(millrace_loader_wait(loader, reads[i]) == MILLRACE_OK);
+    CHECK(memcmp(out[i], expected + offsets[i], bytes) == 0);
+    free(out[i]);
+  }
+  CHECK(millrace_loader_wait(loader, direct) == MILLRACE_OK && memcmp(begin, expected + 70001, bytes) == 0);
+  REFUSED(millrace_loader_wait(loader, direct), MILLRACE_NOT_FOUND);
+  REFUSED(millrace_loader_enqueue(loader, size - 1, 2, begin, 0, &direct), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_loader_enqueue(loader, UINT64_MAX, 2, begin, 0, &direct), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_loader_enqueue(loader, 0, 0, begin, 0, &direct), MILLRACE_INVALID_ARGUMENT);
+  /* A loader may be closed with reads that nobody waited for, and with some never submitted. */
+  CHECK(millrace_loader_enqueue(loader, 70001, bytes, begin, 1, &direct) == MILLRACE_OK);
+  CHECK(millrace_loader_submit(loader) == MILLRACE_OK);
+  CHECK(millrace_loader_enqueue(loader, 70001, bytes, begin, 1, &direct) == MILLRACE_OK);
+  millrace_loader_close(loader);
+  millrace_free(block);
+  free(expected);
+}
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  CHECK(strlen(millrace_version()) > 0 && strcmp(millrace_last_error(), "") == 0);
+  test_errors(argv[1]);
+  test_plan(argv[1]);
+  const millrace_options options = options_for(argv[1]);
+  millrace_engine* engine = NULL;
+  CHECK(millrace_open(&options, &engine) == MILLRACE_OK);
+  if (engine != NULL) {
+    test_tokens(engine);
+    test_generate(engine);
+    test_threads(engine);
+    test_older_struct(engine);
+  }
+  millrace_close(engine);
+  const char* backends[] = {"auto", "io_uring", "pread-direct", "pread", "mmap"};
+  for (int i = 0; i < 5; ++i) test_loader(argv[1], backends[i]);
+  millrace_loader* loader = NULL;
+  REFUSED(millrace_loader_open("/no/such/file", NULL, &loader), MILLRACE_NOT_FOUND);
+  if (failures > 0) fprintf(stderr, "%d checks failed\n", failures);
+  return failures > 0 ? 1 : 0;
+}
