@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -83,11 +86,25 @@ DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) cudaFree(data_);
 }
 
+/// Backs every page before the driver asks for them one by one; of much memory, by several threads.
+static void touch(const HostBuffer& memory) {
+  constexpr std::size_t kEach = 1u << 30;
+  const std::size_t shares = std::clamp<std::size_t>(memory.bytes() / kEach, 1,
+                                                     std::min(16u, std::max(1u, std::thread::hardware_concurrency())));
+  const std::size_t share = round_up(memory.bytes() / shares, kHugePageBytes);
+  std::vector<std::thread> threads;
+  for (std::size_t at = share; at < memory.bytes(); at += share)
+    threads.emplace_back(
+        [&memory, at, share] { std::memset(memory.data() + at, 0, std::min(share, memory.bytes() - at)); });
+  std::memset(memory.data(), 0, std::min(share, memory.bytes()));
+  for (std::thread& thread : threads) thread.join();
+}
+
 Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes) {
   PinnedBuffer buffer;
   MR_ASSIGN_OR_RETURN(buffer.memory_,
                       HostBuffer::reserve(bytes, bytes >= kHugePageBytes ? Pages::huge : Pages::normal));
-  std::memset(buffer.memory_.data(), 0, buffer.memory_.bytes());
+  touch(buffer.memory_);
   MR_CUDA(cudaHostRegister(buffer.memory_.data(), buffer.memory_.bytes(), cudaHostRegisterDefault));
   buffer.registered_ = true;
   return buffer;

@@ -1,5 +1,6 @@
-// The parts of a run whose whole model is at home in one GPU's memory. What does not fit is said before anything is
-// loaded: context, weights, KV and activations are all computed first.
+// The parts of a run on one GPU. A model that fits is at home in the GPU's memory as a whole; of a larger dense one as
+// many layers as fit, and the others stream from RAM and, where that is too small, from the disk. What does not fit is
+// said before anything is loaded: context, weights, KV and activations are all computed first.
 #include <algorithm>
 
 #include "base/bytes.h"
@@ -19,10 +20,15 @@ constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64, kAutomaticChunk
 constexpr std::uint64_t kTileBytes = 16 * kMiB;
 // What the driver takes after its context was measured: kernels loaded when first launched, graphs, fragmentation.
 constexpr std::uint64_t kDriverMargin = 160 * kMiB;
+constexpr int kMostSlots = 3, kLeastSlots = 2;  // of the ring: one is computed while others come
+// Of --ram: what the engine takes beside page-locked weights.
+constexpr std::uint64_t kHostMargin = 64 * kMiB;
 constexpr std::uint64_t kUsualContextBytes = 600 * kMiB;  // where the driver does not tell
 
 struct LoadedWeights final : GpuParts {
   std::unique_ptr<residency::DeviceWeights> weights;
+  std::uint64_t copied_bytes() const override { return weights->moved().copied_bytes; }
+  std::uint64_t disk_bytes() const override { return weights->moved().disk_bytes; }
 };
 
 /// Device memory that is there, and what this process's context has taken of it.
@@ -56,21 +62,27 @@ class CudaPlanner {
       log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.vram_bytes), format_bytes(most));
     cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
     choose_limits();
-    while (needed() > cap_ && shrink()) {
+    placement_.homes.assign(parts_.model->units().units().size(), residency::Tier::vram);
+    if (!options_.pins.empty()) {
+      MR_RETURN_IF_ERROR(plan_streaming());
+    } else {
+      while (needed() > cap_ && shrink()) {
+      }
+      if (needed() > cap_) MR_RETURN_IF_ERROR(plan_streaming());
     }
-    if (needed() > cap_) return refusal();
     residency::PlanOptions& plan_options = parts_.plan_options;
     plan_options.vram_bytes = cap_;
     plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(shape().bytes_per_token());
     plan_options.context_tokens = parts_.limits.kv_tokens;
     plan_options.top_k = static_cast<int>(hp_.top_k);
-    parts_.plan = residency::make_vram_plan(parts_.model->units(), plan_options, options_.rates);
+    parts_.plan = residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates);
     parts_.plan.vram_weight_bytes = weight_bytes();
     parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
     return {};
   }
 
   std::uint64_t cap_bytes() const { return cap_; }
+  const residency::DevicePlacement& placement() const { return placement_; }
   kv::KvShape shape() const { return kv_shape(hp_, options_.kv_dtype); }
   std::int64_t blocks() const { return parts_.limits.kv_tokens / kv::kBlockTokens; }
   exec::PassShape pass_shape() const {
@@ -105,7 +117,82 @@ class CudaPlanner {
     return limits.batch_tokens != before.batch_tokens || limits.context_tokens != before.context_tokens;
   }
 
-  std::uint64_t weight_bytes() const { return residency::DeviceWeights::device_bytes(parts_.model->units()); }
+  /// As many layers as fit at home in VRAM, the others in RAM while there is room, the rest on the disk.
+  Status plan_streaming() {
+    const auto& units = parts_.model->units().units();
+    if (std::any_of(units.begin(), units.end(),
+                    [](const residency::Unit& unit) { return unit.kind == residency::UnitKind::expert; })) {
+      if (options_.pins.empty()) return refusal();
+      return error(Code::unsupported, "--pin: mixtures of experts do not stream to the GPU yet; leave it out");
+    }
+    const auto trunks = std::count_if(units.begin(), units.end(), is_trunk);
+    choose_limits();
+    std::uint64_t least = UINT64_MAX;
+    do {
+      for (slots_ = kMostSlots; slots_ >= kLeastSlots; --slots_) {
+        for (std::int64_t moving = options_.pins.empty() ? 1 : 0; moving <= trunks; ++moving) {
+          if (!place(moving, trunks)) return ram_refusal();
+          least = std::min(least, needed());
+          if (needed() > cap_) continue;
+          log::info("{} of {} layers stream to the GPU in every pass, {} of them from the disk", movers_, trunks,
+                    on_disk_);
+          return {};
+        }
+      }
+    } while (shrink());
+    return error(Code::out_of_budget,
+                 "{} of VRAM are too few even with every layer streamed ({} tokens of context): --vram {} is the least "
+                 "that works",
+                 format_bytes(cap_), parts_.limits.context_tokens, residency::ram_argument(least));
+  }
+
+  static bool is_trunk(const residency::Unit& unit) { return unit.kind == residency::UnitKind::trunk; }
+
+  /// Homes for `moving` of the layers outside VRAM, spread evenly, so that copies run on while the others are computed;
+  /// what the user pinned stays where it is pinned. False: RAM is too small even for the ring in front of the disk.
+  bool place(std::int64_t moving, std::int64_t trunks) {
+    const residency::UnitTable& table = parts_.model->units();
+    const std::uint64_t ram = ram_of(options_), taken = residency::DeviceWeights::staging_bytes() + kHostMargin;
+    for (std::int64_t to_disk = 0; to_disk <= moving; ++to_disk) {
+      std::int64_t trunk = 0, mover = 0;
+      movers_ = on_disk_ = 0;
+      for (std::size_t u = 0; u < table.units().size(); ++u) {
+        const residency::Unit& unit = table.units()[u];
+        residency::Tier& home = placement_.homes[u];
+        home = residency::Tier::vram;
+        if (unit.kind == residency::UnitKind::embedding && !table.tied_head()) home = residency::Tier::ram;
+        if (!is_trunk(unit)) continue;
+        const bool moves = (trunk + 1) * moving / trunks > trunk * moving / trunks;
+        ++trunk;
+        if (moves) {
+          const bool disk = (mover + 1) * to_disk / moving > mover * to_disk / moving;
+          home = disk ? residency::Tier::disk : residency::Tier::ram;
+          ++mover;
+        }
+        for (const Pin& pin : options_.pins)
+          if (unit.layer >= pin.first_layer && unit.layer <= pin.last_layer) home = pin.tier;
+        if (home != residency::Tier::vram) ++movers_;
+        if (home == residency::Tier::disk) ++on_disk_;
+      }
+      placement_.slots = static_cast<int>(std::min<std::int64_t>(movers_, slots_));
+      if (residency::DeviceWeights::host_bytes(table, placement_) + taken <= ram) return true;
+    }
+    return false;
+  }
+
+  Status ram_refusal() const {
+    return error(
+        Code::out_of_budget,
+        "--ram {} is too little to stream to the GPU: reading ahead of it takes {}; give more, or use --device "
+        "cpu, which needs less",
+        residency::ram_argument(ram_of(options_)),
+        format_bytes(residency::DeviceWeights::host_bytes(parts_.model->units(), placement_) +
+                     residency::DeviceWeights::staging_bytes() + kHostMargin));
+  }
+
+  std::uint64_t weight_bytes() const {
+    return residency::DeviceWeights::device_bytes(parts_.model->units(), placement_);
+  }
   std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
   std::uint64_t kv_bytes() const { return static_cast<std::uint64_t>(blocks() * shape().block_bytes()); }
   std::uint64_t needed() const { return vram_.context_bytes + weight_bytes() + activation_bytes() + kv_bytes(); }
@@ -127,6 +214,8 @@ class CudaPlanner {
   Parts& parts_;
   const model::Hyperparameters& hp_;
   std::uint64_t cap_ = 0;
+  residency::DevicePlacement placement_;
+  std::int64_t slots_ = kMostSlots, movers_ = 0, on_disk_ = 0;
 };
 
 }  // namespace
@@ -151,12 +240,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
   if (!load) return parts;
 
   auto loaded = std::make_unique<LoadedWeights>();
-  {
-    MR_ASSIGN_OR_RETURN(const residency::Reservation staging,
-                        parts.budget->reserve("staging", residency::DeviceWeights::staging_bytes()));
-    MR_ASSIGN_OR_RETURN(loaded->weights, residency::DeviceWeights::load(parts.model->units(), *parts.backend,
-                                                                        *parts.vram, options.on_load));
-  }
+  MR_ASSIGN_OR_RETURN(loaded->weights,
+                      residency::DeviceWeights::load(parts.model->units(), planner.placement(), *parts.backend,
+                                                     *parts.vram, *parts.budget, options.on_load));
   MR_ASSIGN_OR_RETURN(parts.ops,
                       exec::make_cuda_ops(parts.model->units(), *loaded->weights, *parts.vram,
                                           {options.cuda_index, options.cuda_graphs, options.cuda_fuse, options.trace}));

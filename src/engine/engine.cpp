@@ -57,6 +57,8 @@ class EngineImpl final : public Engine {
     residency::StoreCounters counters;
     counters.passes = parts_.ops->counters().passes;
     counters.bytes_used = parts_.ops->counters().weight_bytes;
+    counters.bytes_to_device = parts_.gpu->copied_bytes();
+    counters.bytes_from_disk = parts_.gpu->disk_bytes();
     return counters;
   }
   const residency::Budget* vram_budget() const override { return parts_.vram.get(); }

@@ -33,11 +33,20 @@ namespace millrace::engine {
 /// Who computes. automatic: the GPU where there is one and the model fits it, else the CPU; the log says why.
 enum class DeviceChoice { automatic, cpu, cuda };
 
+/// Layers that stay where the user wants them, against the planner's choice. GPU plans of dense models.
+struct Pin {
+  int first_layer = 0, last_layer = 0;  // both included
+  residency::Tier tier = residency::Tier::vram;
+};
+/// "0-9=vram,10-29=ram,30-=disk", "5=disk". Errors: invalid_argument.
+Expected<std::vector<Pin>> parse_pins(std::string_view text);
+
 struct EngineOptions {
   std::string model_path;
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;
   std::uint64_t vram_bytes = 0;  // cap on all device memory the process takes, its context included; 0: what is free
+  std::vector<Pin> pins;
   bool cuda_graphs = true, cuda_fuse = true;  // off: tests that compare
   Trace* trace = nullptr;                     // if set, passes are timed into it; outlives the engine
   std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;  // bytes of weights; false cancels

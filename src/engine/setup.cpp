@@ -277,8 +277,8 @@ Expected<std::optional<Parts>> try_cuda(const EngineOptions& options, bool load)
   if (options.device == DeviceChoice::cpu) return std::optional<Parts>();
   const bool open = options.device == DeviceChoice::automatic;
   // These belong to the CPU executor: who sets them wants it.
-  const bool for_cpu =
-      options.ram_bytes > 0 || !options.best_isa || !options.faults.empty() || options.expert_slots > 0;
+  const bool for_cpu = (options.ram_bytes > 0 && options.vram_bytes == 0) || !options.best_isa ||
+                       !options.faults.empty() || options.expert_slots > 0;
   if (open && for_cpu) return std::optional<Parts>();
   if (open) {
     if (const auto found = device::gpus(); !found.ok()) {

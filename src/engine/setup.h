@@ -28,6 +28,9 @@ struct Limits {
 /// What only a GPU run has (engine/cuda_setup.cpp).
 struct GpuParts {
   virtual ~GpuParts() = default;
+  /// Bytes of weights that crossed to the device, and that were read from the disk, since they were loaded.
+  virtual std::uint64_t copied_bytes() const = 0;
+  virtual std::uint64_t disk_bytes() const = 0;
 };
 
 /// The engine's parts; each may use those above it.

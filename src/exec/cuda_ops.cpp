@@ -273,7 +273,7 @@ Status CudaOps::tell_trace() {
 }
 
 Status CudaOps::launch_pass() {
-  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr;
+  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr && !weights_.streams();
   if (!graph) {
     MR_RETURN_IF_ERROR(mark("copy", "begin"));
     MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));

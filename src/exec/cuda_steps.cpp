@@ -56,12 +56,21 @@ struct CudaOps::Emitter {
     return {static_cast<std::int32_t>(ops.rows_), row_data<std::int32_t>(ops.pass_rows_.token),
             row_data<std::int32_t>(ops.pass_rows_.sequence), row_data<std::int32_t>(ops.pass_rows_.position)};
   }
+  /// Before a launch that reads a weight: its unit may have to come first.
+  void need(WeightRef ref) {
+    if (Status come = ops.weights_.acquire(ref.unit, stream); status.ok()) status = std::move(come);
+  }
   cuda::Matrix matrix(WeightRef ref) {
+    need(ref);
     const residency::Part& part = ops.part(ref);
     weight_bytes += part.bytes();
     return {ops.weights_.entry(ref), part.dtype, static_cast<std::int32_t>(part.rows)};
   }
-  const std::byte* const* vector(WeightRef ref) const { return ref.none() ? nullptr : ops.weights_.entry(ref); }
+  const std::byte* const* vector(WeightRef ref) {
+    if (ref.none()) return nullptr;
+    need(ref);
+    return ops.weights_.entry(ref);
+  }
   cuda::KvView kv_view(std::int64_t layer) const {
     const kv::KvShape& shape = ops.batch_->sequences.front()->shape();
     const std::int64_t head_bytes = shape.block_bytes() / (2 * shape.layers * shape.kv_heads);
@@ -483,6 +492,7 @@ Status CudaOps::emit() {
     if (cancelled_ && !few_rows() && cancelled_()) return error(Code::cancelled, "stopped");
     emitter.emit_step();
   }
+  if (emitter.status.ok()) emitter.status = weights_.end_pass(stream_.get());
   if (!few_rows() || !options_.graphs) device::count_kernels(emitter.launches);
   pass_weight_bytes_ = emitter.weight_bytes;
   return emitter.status;

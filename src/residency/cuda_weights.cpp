@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/bytes.h"
+#include "residency/cuda_stream.h"
 
 namespace millrace::residency {
 namespace {
@@ -16,6 +17,22 @@ constexpr std::size_t kSlots = 12;
 constexpr std::size_t kReadsAhead = 8;  // the other slots are being copied
 
 std::uint64_t part_room(const Part& part) { return round_up(part.bytes() + kBehindPart, kPartAlignment); }
+/// In page-locked memory parts lie as in the file modulo the block size, in blocks of their own: so they are read
+/// without a copy.
+std::uint64_t part_host_lead(const Part& part) { return part.offset % storage::kMaxAlignment; }
+std::uint64_t part_host_room(const Part& part) {
+  return round_up(part_host_lead(part) + part.bytes(), storage::kMaxAlignment);
+}
+
+bool moves(const UnitTable& units, const DevicePlacement& placement, std::size_t unit) {
+  return placement.homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk;
+}
+std::uint64_t slot_bytes(const UnitTable& units, const DevicePlacement& placement) {
+  std::uint64_t most = 0;
+  for (std::size_t u = 0; u < units.units().size(); ++u)
+    if (moves(units, placement, u)) most = std::max(most, DeviceWeights::unit_device_bytes(units.units()[u]));
+  return most;
+}
 
 std::size_t count_parts(const UnitTable& units) {
   std::size_t parts = 0;
@@ -26,8 +43,44 @@ std::size_t count_parts(const UnitTable& units) {
 struct Chunk {
   int file;
   std::uint64_t offset, bytes;
-  std::byte* destination;  // on the device
+  std::byte* destination;
 };
+
+/// Tells what has been read of all there is to read; false cancels.
+class Progress {
+ public:
+  Progress(std::uint64_t total, const std::function<bool(std::uint64_t, std::uint64_t)>& tell)
+      : total_(total), tell_(tell) {}
+  Status add(std::uint64_t bytes) {
+    done_ += bytes;
+    if (tell_ && !tell_(done_, total_)) return error(Code::cancelled, "stopped while the weights were loading");
+    return {};
+  }
+
+ private:
+  const std::uint64_t total_;
+  const std::function<bool(std::uint64_t, std::uint64_t)>& tell_;
+  std::uint64_t done_ = 0;
+};
+
+/// Reads into host memory, kReadsAhead chunks at a time.
+Status read_to_host(storage::Backend& backend, const std::vector<Chunk>& chunks, Progress& progress) {
+  std::array<storage::Completion, kReadsAhead> completions;
+  Status status;
+  std::size_t started = 0;
+  for (std::size_t landed = 0; landed < chunks.size(); ++landed) {
+    for (; started < chunks.size() && started < landed + kReadsAhead && status.ok(); ++started) {
+      const Chunk& chunk = chunks[started];
+      const storage::Read read{chunk.file, chunk.offset, chunk.bytes, chunk.destination};
+      backend.submit({&read, 1}, completions[started % kReadsAhead]);
+    }
+    if (landed == started) break;
+    Status read = completions[landed % kReadsAhead].wait();
+    if (status.ok()) status = std::move(read);
+    if (status.ok()) status = progress.add(chunks[landed].bytes);
+  }
+  return status;
+}
 
 /// The ring: reads run kReadsAhead chunks ahead of the copies.
 class Loader {
@@ -38,18 +91,17 @@ class Loader {
     for (std::size_t i = landed_; i < started_; ++i) (void)completions_[i % kSlots].wait();
   }
 
-  Status run(std::uint64_t total, const std::function<bool(std::uint64_t, std::uint64_t)>& progress) {
+  Status run(Progress& progress) {
     MR_ASSIGN_OR_RETURN(ring_, device::PinnedBuffer::allocate(kSlots * kSlotBytes));
     MR_ASSIGN_OR_RETURN(stream_, device::Stream::create());
     for (device::Event& event : copied_) {
       MR_ASSIGN_OR_RETURN(event, device::Event::create());
     }
-    std::uint64_t done = 0;
     while (landed_ < chunks_.size()) {
       while (started_ < chunks_.size() && started_ < landed_ + kReadsAhead) MR_RETURN_IF_ERROR(start());
-      done += chunks_[landed_].bytes;
+      const std::uint64_t bytes = chunks_[landed_].bytes;
       MR_RETURN_IF_ERROR(land());
-      if (progress && !progress(done, total)) return error(Code::cancelled, "stopped while the weights were loading");
+      MR_RETURN_IF_ERROR(progress.add(bytes));
     }
     return stream_.synchronise();
   }
@@ -89,41 +141,156 @@ class Loader {
 
 }  // namespace
 
-std::uint64_t DeviceWeights::device_bytes(const UnitTable& units) {
-  std::uint64_t bytes = round_up(count_parts(units) * sizeof(std::byte*), kPartAlignment);
-  for (const Unit& unit : units.units())
-    for (const Part& part : unit.parts) bytes += part_room(part);
+std::uint64_t DeviceWeights::unit_device_bytes(const Unit& unit) {
+  std::uint64_t bytes = 0;
+  for (const Part& part : unit.parts) bytes += part_room(part);
   return bytes;
+}
+
+std::uint64_t DeviceWeights::unit_host_bytes(const Unit& unit) {
+  std::uint64_t bytes = 0;
+  for (const Part& part : unit.parts) bytes += part_host_room(part);
+  return bytes;
+}
+
+std::uint64_t DeviceWeights::device_bytes(const UnitTable& units, const DevicePlacement& placement) {
+  std::uint64_t bytes = round_up(count_parts(units) * sizeof(std::byte*), kPartAlignment);
+  for (std::size_t u = 0; u < units.units().size(); ++u)
+    if (placement.homes[u] == Tier::vram) bytes += unit_device_bytes(units.units()[u]);
+  return bytes + static_cast<std::uint64_t>(placement.slots) * slot_bytes(units, placement);
+}
+
+std::uint64_t DeviceWeights::host_bytes(const UnitTable& units, const DevicePlacement& placement) {
+  std::uint64_t bytes = 0;
+  bool disk = false;
+  for (std::size_t u = 0; u < units.units().size(); ++u) {
+    if (placement.homes[u] == Tier::ram) bytes += unit_host_bytes(units.units()[u]);
+    disk = disk || placement.homes[u] == Tier::disk;
+  }
+  if (disk) bytes += DeviceStream::kDiskRingBytes;
+  return bytes == 0 ? 0 : bytes + storage::kMaxAlignment;  // the last part, too, has readable bytes behind it
 }
 
 std::uint64_t DeviceWeights::staging_bytes() { return kSlots * kSlotBytes; }
 
+DeviceWeights::~DeviceWeights() = default;
+
+Status DeviceWeights::acquire(std::int32_t unit, cudaStream_t compute) {
+  if (stream_ == nullptr || !moves_[static_cast<std::size_t>(unit)]) return {};
+  return stream_->acquire(unit, compute);
+}
+
+Status DeviceWeights::end_pass(cudaStream_t compute) {
+  return stream_ == nullptr ? Status() : stream_->end_pass(compute);
+}
+
+DeviceWeights::Moved DeviceWeights::moved() const {
+  return stream_ == nullptr ? Moved{} : Moved{stream_->copied_bytes(), stream_->disk_bytes()};
+}
+
+namespace {
+
+/// Gives every part its place, in page-locked memory and in the arena, and lists what is to be read.
+class Layout {
+ public:
+  Layout(const UnitTable& units, const DevicePlacement& placement, std::byte* arena, std::byte* host)
+      : units_(units), placement_(placement), device_(arena), host_(host) {}
+
+  /// Errors: io_error (page-locked memory that the device does not see).
+  Status place_all() {
+    for (std::size_t u = 0; u < units_.units().size(); ++u) {
+      first_part.push_back(addresses.size());
+      if (moves(units_, placement_, u))
+        moving.push_back({static_cast<std::int32_t>(u), placement_.homes[u] == Tier::disk, addresses.size(), {}});
+      std::uint64_t in_slot = 0;
+      for (const Part& part : units_.units()[u].parts) {
+        MR_RETURN_IF_ERROR(place(part, placement_.homes[u], moves(units_, placement_, u), in_slot));
+        in_slot += part_room(part);
+      }
+    }
+    return {};
+  }
+
+  std::vector<std::size_t> first_part;
+  std::vector<const std::byte*> addresses;
+  std::vector<Chunk> to_device, to_host;
+  std::vector<DeviceStream::Moving> moving;
+  std::uint64_t bytes_to_read = 0;
+  std::byte* next_host() const { return host_; }
+  std::byte* next_device() const { return device_; }
+
+ private:
+  Status place(const Part& part, Tier home, bool moving_part, std::uint64_t in_slot) {
+    std::byte* host = nullptr;
+    if (home != Tier::disk) bytes_to_read += part.bytes();
+    if (home == Tier::vram) {
+      addresses.push_back(device_);
+      for (std::uint64_t at = 0; at < part.bytes(); at += kChunk)
+        to_device.push_back({part.file, part.offset + at, std::min(kChunk, part.bytes() - at), device_ + at});
+      device_ += part_room(part);
+      return {};
+    }
+    if (home == Tier::ram) {
+      host = host_ + part_host_lead(part);
+      const std::uint64_t end = part.offset + part.bytes();
+      for (std::uint64_t at = part.offset; at < end;) {  // whole blocks: neighbours share none
+        const std::uint64_t next = std::min(round_down(at, kChunk) + kChunk, end);
+        to_host.push_back({part.file, at, next - at, host + (at - part.offset)});
+        at = next;
+      }
+      host_ += part_host_room(part);
+    }
+    if (moving_part) {
+      addresses.push_back(nullptr);  // written by each copy
+      moving.back().pieces.push_back({host, part.file, part.offset, part.bytes(), in_slot});
+      return {};
+    }
+    void* seen = nullptr;
+    MR_CUDA(cudaHostGetDevicePointer(&seen, host, 0));
+    addresses.push_back(static_cast<const std::byte*>(seen));
+    return {};
+  }
+
+  const UnitTable& units_;
+  const DevicePlacement& placement_;
+  std::byte *device_, *host_;
+};
+
+}  // namespace
+
 Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(
-    const UnitTable& units, storage::Backend& backend, Budget& vram,
+    const UnitTable& units, const DevicePlacement& placement, storage::Backend& backend, Budget& vram, Budget& ram,
     const std::function<bool(std::uint64_t, std::uint64_t)>& progress) {
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights);
-  const std::uint64_t bytes = device_bytes(units);
+  const std::uint64_t bytes = device_bytes(units, placement), host = host_bytes(units, placement);
   MR_ASSIGN_OR_RETURN(weights->reservation_, vram.reserve("weights", bytes));
+  MR_ASSIGN_OR_RETURN(weights->host_reservation_, ram.reserve("page-locked weights", host));
   MR_ASSIGN_OR_RETURN(weights->arena_, device::DeviceBuffer::allocate(bytes));
-
-  std::byte* next = weights->arena_.data();
-  weights->table_ = reinterpret_cast<const std::byte* const*>(next);
-  next += round_up(count_parts(units) * sizeof(std::byte*), kPartAlignment);
-  std::vector<const std::byte*> addresses;
-  std::vector<Chunk> chunks;
-  for (const Unit& unit : units.units()) {
-    weights->first_part_.push_back(addresses.size());
-    for (const Part& part : unit.parts) {
-      addresses.push_back(next);
-      for (std::uint64_t at = 0; at < part.bytes(); at += kChunk)
-        chunks.push_back({part.file, part.offset + at, std::min(kChunk, part.bytes() - at), next + at});
-      next += part_room(part);
-    }
+  if (host > 0) {
+    MR_ASSIGN_OR_RETURN(weights->host_, device::PinnedBuffer::allocate(host));
   }
-  MR_CUDA(cudaMemcpy(weights->arena_.data(), addresses.data(), addresses.size() * sizeof(std::byte*),
-                     cudaMemcpyHostToDevice));
-  MR_RETURN_IF_ERROR(Loader(backend, std::move(chunks)).run(units.total_bytes(), progress));
+  auto** table = reinterpret_cast<const std::byte**>(weights->arena_.data());
+  weights->table_ = table;
+  Layout layout(units, placement,
+                weights->arena_.data() + round_up(count_parts(units) * sizeof(std::byte*), kPartAlignment),
+                weights->host_.data());
+  MR_RETURN_IF_ERROR(layout.place_all());
+  weights->first_part_ = std::move(layout.first_part);
+  MR_CUDA(
+      cudaMemcpy(table, layout.addresses.data(), layout.addresses.size() * sizeof(std::byte*), cudaMemcpyHostToDevice));
+  Progress told(layout.bytes_to_read, progress);
+  {
+    MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", staging_bytes()));
+    MR_RETURN_IF_ERROR(Loader(backend, std::move(layout.to_device)).run(told));
+  }
+  MR_RETURN_IF_ERROR(read_to_host(backend, layout.to_host, told));
   MR_RETURN_IF_ERROR(backend.health());
+  if (layout.moving.empty()) return weights;
+  weights->moves_.assign(units.units().size(), false);
+  for (const DeviceStream::Moving& unit : layout.moving) weights->moves_[static_cast<std::size_t>(unit.unit)] = true;
+  MR_ASSIGN_OR_RETURN(weights->stream_,
+                      DeviceStream::create(std::move(layout.moving), layout.next_device(), placement.slots,
+                                           slot_bytes(units, placement), table, layout.next_host(), backend));
   return weights;
 }
 

@@ -1,6 +1,8 @@
-// A model's weights at home in device memory: one arena, a table of addresses on the device, filled from the disk
-// through a page-locked ring while the copy engine empties it.
-// Thread-safety: one thread loads; entries may be asked from any thread afterwards.
+// A model's weights for one GPU. Units at home in device memory lie in one arena and never move. The others live in
+// page-locked memory or in the file and cross to the device in pass order, each pass anew, through a ring of slots that
+// is filled ahead of the launches. Kernels find every weight through a table of addresses in device memory, which the
+// copies keep true.
+// Thread-safety: one thread loads and runs passes; entries may be asked from any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,36 +13,69 @@
 #include "base/status.h"
 #include "device/cuda_runtime.h"
 #include "residency/budget.h"
+#include "residency/plan.h"
 #include "residency/unit.h"
 #include "storage/storage.h"
 
 namespace millrace::residency {
 
+class DeviceStream;
+
+/// Where each unit is at home. Experts and a head are at home in device memory. An embedding at home in RAM is read by
+/// the GPU where it lies, row by row.
+struct DevicePlacement {
+  std::vector<Tier> homes;  // by unit
+  int slots = 0;            // of the ring; 0 where nothing streams
+};
+
 class DeviceWeights {
  public:
-  /// Bytes of device memory that a model takes: every part on a 256-byte edge with 256 readable bytes behind it, and
-  /// the table. Pure.
-  static std::uint64_t device_bytes(const UnitTable& units);
+  /// Every part on a 256-byte edge with 256 readable bytes behind it, the ring's slots, and the table. Pure.
+  static std::uint64_t device_bytes(const UnitTable& units, const DevicePlacement& placement);
+  /// Page-locked bytes that stay: units at home in RAM, and the ring in front of units at home on the disk. Pure.
+  static std::uint64_t host_bytes(const UnitTable& units, const DevicePlacement& placement);
+  /// Device memory (in the ring or the arena) and page-locked memory that a unit takes. Pure.
+  static std::uint64_t unit_device_bytes(const Unit& unit);
+  static std::uint64_t unit_host_bytes(const Unit& unit);
   /// Page-locked bytes that loading takes for as long as it lasts.
   static std::uint64_t staging_bytes();
 
-  /// Reads everything. `progress` (may be empty) is told the bytes done of all; false from it cancels. `units` outlives
-  /// the object; `vram` too. Errors: out_of_budget, io_error, corrupt, cancelled.
+  /// Reads everything that has its home in memory. `progress` (may be empty) is told the bytes done of all; false from
+  /// it cancels. `units`, `backend`, `vram` and `ram` outlive the object. Errors: out_of_budget, io_error, corrupt,
+  /// cancelled.
   static Expected<std::unique_ptr<DeviceWeights>> load(
-      const UnitTable& units, storage::Backend& backend, Budget& vram,
+      const UnitTable& units, const DevicePlacement& placement, storage::Backend& backend, Budget& vram, Budget& ram,
       const std::function<bool(std::uint64_t, std::uint64_t)>& progress);
+  ~DeviceWeights();
 
   /// The entry in device memory that holds where a weight lies. REQUIRES: not none().
   const std::byte* const* entry(WeightRef ref) const {
     return table_ + first_part_[static_cast<std::size_t>(ref.unit)] + static_cast<std::size_t>(ref.part);
   }
 
+  /// Whether some units move; then passes call acquire() and end_pass().
+  bool streams() const { return stream_ != nullptr; }
+  /// Puts a wait on `compute`, so that what is launched on it next finds the unit, and starts the copies that the ring
+  /// has room for. Does nothing for a unit that does not move. Launches that use a unit that moves must all come before
+  /// the next one is acquired. Blocks while the disk is read. Errors: io_error, corrupt.
+  Status acquire(std::int32_t unit, cudaStream_t compute);
+  /// After a pass's last launch: the ring fills for the next pass.
+  Status end_pass(cudaStream_t compute);
+  /// Bytes that crossed to the device and that were read from the disk since the start.
+  struct Moved {
+    std::uint64_t copied_bytes = 0, disk_bytes = 0;
+  };
+  Moved moved() const;
+
  private:
   DeviceWeights() = default;
   std::vector<std::size_t> first_part_;  // by unit: index of its part 0 in the table
-  Reservation reservation_;
+  Reservation reservation_, host_reservation_;
   device::DeviceBuffer arena_;
+  device::PinnedBuffer host_;
   const std::byte* const* table_ = nullptr;  // on the device
+  std::vector<bool> moves_;                  // by unit; empty where nothing does
+  std::unique_ptr<DeviceStream> stream_;     // null: nothing moves
 };
 
 }  // namespace millrace::residency

@@ -99,9 +99,10 @@ struct Plan {
 /// --ram that works.
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates);
 
-/// The plan of a model that a GPU's memory takes as a whole. Its predicted speed is what that memory allows at most.
-/// Pure.
-Plan make_vram_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates);
+/// The plan of a model that a GPU computes, its units at home where `homes` says (by unit). Those that are not in VRAM
+/// cross to it in every pass, beside the computing. The predicted speed is what the slowest of these ways allows. Pure.
+Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, const PlanOptions& options,
+                    const Rates& rates);
 
 /// The table people see.
 std::string render_plan(const Plan& plan, const PlanOptions& options, const Rates& rates);

@@ -59,6 +59,7 @@ std::string prediction(const Plan& plan, const Rates& rates) {
   std::string text =
       fmt::format("predicted decode: {:.{}f} tok/s, bound by {}", speed, speed < 10 ? 2 : 1,
                   plan.bound == "vram"   ? "VRAM at " + rate_text(rates.device_memory) + ", at most"
+                  : plan.bound == "pcie" ? "PCIe at " + rate_text(rates.host_to_device)
                   : plan.bound == "disk" ? "the disk at " + rate_text(rates.disk)
                   : plan.bound == "ram"  ? "RAM at " + rate_text(rates.ram > 0 ? rates.ram : rates.cpu_decode)
                                          : "the CPU at " + rate_text(rates.cpu_decode));

@@ -59,6 +59,7 @@ struct StoreCounters {
   std::uint64_t ordered_hits = 0, ordered_misses = 0;  // ordered tiles: bytes were there at lease time, or not yet
   std::uint64_t bytes_from_disk = 0;                   // weights delivered by storage
   std::uint64_t bytes_used = 0;                        // weights leased (the memory tier's traffic)
+  std::uint64_t bytes_to_device = 0;                   // weights that crossed to a GPU
   std::uint64_t stall_ns = 0;                          // executor waiting for bytes
   std::uint64_t passes = 0;
   std::uint64_t evictions = 0;

@@ -95,6 +95,74 @@ TEST_F(Gpu, SameBitsHoweverItIsLaunched) {
   }
 }
 
+/// Where the layers of a dense model are at home.
+struct Homes {
+  const char* pins;
+  const char* storage;
+};
+
+TEST_F(Gpu, SameBitsWhereverTheLayersAreAtHome) {
+  const std::vector<float> resident = logits_of(on_gpu(draft_path()), 200, 12);
+  for (const char* pins :
+       {"0=ram", "0-1=ram", "0-=ram", "1-=disk", "0-=disk", "0=ram,1=disk,2-=ram", "0=disk,1=vram,2-=ram"}) {
+    for (const auto storage :
+         {storage::BackendKind::io_uring, storage::BackendKind::pread_direct, storage::BackendKind::pread_buffered}) {
+      SCOPED_TRACE(pins);
+      EngineOptions options = on_gpu(draft_path());
+      options.pins = *parse_pins(pins);
+      options.storage = storage;
+      expect_same_bits(logits_of(options, 200, 12), resident);
+    }
+  }
+}
+
+TEST_F(Gpu, ALayerThatDoesNotFitStreamsAndTheCapHolds) {
+  EngineOptions options = on_gpu(draft_path());
+  options.batch_tokens = 64;
+  options.context_tokens = 512;
+  std::uint64_t all = 0;
+  const std::vector<float> resident = logits_of(options, 60, 8);
+  {
+    const auto engine = make(options);
+    all = engine->vram_budget()->reserved_bytes();
+  }
+  options.vram_bytes = all - 1;
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+  std::vector<float> logits;
+  Request request = greedy(real_text(*engine, 60), 8);
+  keep_logits(request, logits);
+  EXPECT_NE(engine->run(std::move(request)).finish, Finish::error);
+  expect_same_bits(logits, resident);
+  EXPECT_GT(engine->store_counters().bytes_to_device, 0u);
+}
+
+TEST_F(Gpu, AReadErrorFailsTheRequestAndTheNextOneIsRight) {
+  const std::vector<float> resident = logits_of(on_gpu(draft_path()), 100, 8);
+  EngineOptions options = on_gpu(draft_path());
+  options.pins = *parse_pins("0-=disk");
+  options.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = 60});
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  int failed = 0, right = 0;
+  for (int i = 0; i < 6; ++i) {
+    std::vector<float> logits;
+    Request request = greedy(real_text(*engine, 100), 8);
+    keep_logits(request, logits);
+    const Result result = engine->run(std::move(request));
+    if (result.finish == Finish::error) {
+      ++failed;
+      EXPECT_EQ(result.status.code(), Code::io_error);
+    } else {
+      ++right;
+      expect_same_bits(logits, resident);
+    }
+  }
+  EXPECT_EQ(failed, 1);
+  EXPECT_EQ(right, 5);
+}
+
 TEST_F(Gpu, SameBitsInABatchOfEight) {
   const std::vector<float> alone = logits_of(on_gpu(moe_path()), 90, 8);
   EngineOptions options = on_gpu(moe_path());

@@ -36,6 +36,7 @@ struct Sample {
   double disk_bytes_s = 0;         // while reading
   double decode_disk_bytes = 0;    // a token
   double decode_weight_bytes = 0;  // a token
+  double copied_bytes = 0;         // to a GPU, a token
   double hit_rate = -1;
   double stall_share = 0;
 };
@@ -190,6 +191,8 @@ class Bench {
       sample.decode_disk_bytes = read / passes;
       sample.decode_weight_bytes = static_cast<double>(store.bytes_used - store_before.bytes_used) / passes;
     }
+    if (passes > 0)
+      sample.copied_bytes = static_cast<double>(store.bytes_to_device - store_before.bytes_to_device) / passes;
     const auto leases = store.hits + store.misses - store_before.hits - store_before.misses;
     if (leases > 0) sample.hit_rate = static_cast<double>(store.hits - store_before.hits) / static_cast<double>(leases);
     sample.stall_share = static_cast<double>(store.stall_ns - store_before.stall_ns) * 1e-9 / seconds;
@@ -230,6 +233,9 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["device"] = gpu ? "cuda" : "cpu";
   if (gpu) {
     json["vram_bytes_s"] = middle(s, &Sample::decode_weight_bytes) * decode / flags.sequences;
+    json["pcie_bytes_per_pass"] = middle(s, &Sample::copied_bytes);
+    json["pcie_bytes_s"] = middle(s, &Sample::copied_bytes) * decode / flags.sequences;
+    json["pcie_rate_measured"] = rates.host_to_device;
     json["vram_rate_measured"] = rates.device_memory;  // now, in this run
     json["vram_granted_bytes"] = engine.vram_budget()->reserved_bytes();
     json["vram_cap_bytes"] = engine.vram_budget()->cap_bytes();
@@ -277,6 +283,13 @@ void print(const nlohmann::json& json) {
                100 * json["vram_bytes_s"].get<double>() / json["vram_rate_measured"].get<double>(),
                rate("vram_rate_measured"), format_bytes(json["vram_granted_bytes"].get<std::uint64_t>()),
                format_bytes(json["vram_cap_bytes"].get<std::uint64_t>()));
+    if (json["pcie_bytes_per_pass"].get<double>() > 0)
+      fmt::print("pcie  {} a pass, decode at {} ({:.1f} % of a page-locked copy's {}, measured now)\n",
+                 format_bytes(static_cast<std::uint64_t>(json["pcie_bytes_per_pass"].get<double>())),
+                 rate("pcie_bytes_s"),
+                 100 * json["pcie_bytes_s"].get<double>() / json["pcie_rate_measured"].get<double>(),
+                 rate("pcie_rate_measured"));
+    if (json["disk_bytes_per_pass"].get<double>() > 0) print_disk(json, beside("disk_bytes_s", "disk_rate_calibrated"));
   } else {
     fmt::print("ram   {} of weights a pass, decode at {}\n", weights, beside("ram_bytes_s", "ram_rate_calibrated"));
     print_disk(json, beside("disk_bytes_s", "disk_rate_calibrated"));

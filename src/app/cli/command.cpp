@@ -48,6 +48,13 @@ Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
   } else if (device != "auto") {
     return error(Code::invalid_argument, "--device {}: use auto, cpu, cuda or cuda:N", device);
   }
+  if (!flags.pin.empty()) {
+    auto pins = engine::parse_pins(flags.pin);
+    if (!pins.ok()) return pins.status();
+    if (options.device == engine::DeviceChoice::cpu)
+      return error(Code::invalid_argument, "--pin is for a GPU; leave it out with --device cpu");
+    options.pins = std::move(*pins);
+  }
   if (flags.vram.empty()) return {};
   if (options.device == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--vram is for a GPU; leave it out with --device cpu");
@@ -80,6 +87,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->required();
   command.add_option("--device", flags.device, "Who computes: auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--vram", flags.vram, "Cap on all GPU memory, for example 8G (default: what is free)");
+  command.add_option("--pin", flags.pin, "Layers that stay where you say, for example 0-9=vram,10-29=ram,30-=disk");
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
   command.add_option("-c,--ctx", flags.context, "Context in tokens (default: the model's, or what fits)")
       ->check(CLI::NonNegativeNumber);

@@ -32,7 +32,7 @@ int fail(const Status& status);
 /// Flags that say which model runs, on what, within which budget.
 struct ModelFlags {
   std::string model;
-  std::string device = "auto", vram, ram, kv = "f16", isa = "auto", storage = "auto", policy = "lru", rates, tile;
+  std::string device = "auto", vram, pin, ram, kv = "f16", isa = "auto", storage = "auto", policy = "lru", rates, tile;
   std::int64_t context = 0, batch = 0, expert_slots = 0;
   int threads = 0;
   std::vector<std::string> faults;

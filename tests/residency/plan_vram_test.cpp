@@ -1,0 +1,70 @@
+#include <gtest/gtest.h>
+
+#include "residency/plan.h"
+#include "residency/store_fixture.h"
+
+namespace millrace::residency {
+namespace {
+
+using test::make_units;
+
+const Rates kRates{.disk = 3e9, .host_to_device = 50e9, .device_memory = 4e12, .machine = "a test"};
+
+/// A dense model of six layers whose layers are at home by turns in `tiers`.
+struct Planned {
+  UnitTable units;
+  std::vector<Tier> homes;
+  std::uint64_t bytes[3] = {};  // of layers, by tier
+};
+Planned layers_in(const std::vector<Tier>& tiers) {
+  std::uint64_t file_bytes = 0;
+  Planned planned{make_units({.layers = 6, .tile_bytes = 32 << 10}, &file_bytes), {}, {}};
+  std::size_t layer = 0;
+  for (const Unit& unit : planned.units.units()) {
+    planned.homes.push_back(unit.kind == UnitKind::trunk ? tiers[layer++ % tiers.size()] : Tier::vram);
+    if (unit.kind == UnitKind::trunk) planned.bytes[static_cast<int>(planned.homes.back())] += unit.bytes();
+  }
+  return planned;
+}
+
+TEST(VramPlan, IsBoundByTheSlowestWay) {
+  const Planned all = layers_in({Tier::vram});
+  const Plan resident = make_vram_plan(all.units, all.homes, {}, kRates);
+  EXPECT_EQ(resident.bound, "vram");
+
+  const Planned ram = layers_in({Tier::vram, Tier::ram});
+  const Plan over_pcie = make_vram_plan(ram.units, ram.homes, {}, kRates);
+  EXPECT_EQ(over_pcie.bound, "pcie");
+  EXPECT_NEAR(over_pcie.predicted_decode_tokens_per_second, 50e9 / static_cast<double>(ram.bytes[1]), 1e-3);
+
+  const Planned disk = layers_in({Tier::vram, Tier::ram, Tier::disk});
+  const Plan from_disk = make_vram_plan(disk.units, disk.homes, {}, kRates);
+  EXPECT_EQ(from_disk.bound, "disk");
+  EXPECT_NEAR(from_disk.predicted_decode_tokens_per_second, 3e9 / static_cast<double>(disk.bytes[2]), 1e-3);
+  EXPECT_LT(from_disk.predicted_decode_tokens_per_second, over_pcie.predicted_decode_tokens_per_second);
+}
+
+TEST(VramPlan, PredictsNothingWithoutTheRatesItNeeds) {
+  const Planned disk = layers_in({Tier::disk});
+  const Rates no_disk{.host_to_device = 50e9, .device_memory = 4e12, .machine = "a test"};
+  const Plan plan = make_vram_plan(disk.units, disk.homes, {}, no_disk);
+  EXPECT_EQ(plan.predicted_decode_tokens_per_second, 0);
+  EXPECT_EQ(plan.bound, "");
+}
+
+TEST(VramPlan, HasARowForEachTierAndKind) {
+  const Planned mixed = layers_in({Tier::vram, Tier::ram, Tier::disk});
+  const Plan plan = make_vram_plan(mixed.units, mixed.homes, {}, kRates);
+  std::uint64_t bytes = 0;
+  std::int64_t units = 0;
+  for (const Plan::Row& row : plan.rows) {
+    bytes += row.bytes;
+    units += row.units;
+  }
+  EXPECT_EQ(bytes, mixed.units.total_bytes());
+  EXPECT_EQ(units, static_cast<std::int64_t>(mixed.units.units().size()));
+  EXPECT_EQ(plan.homes.size(), mixed.homes.size());
+}
+
+}  // namespace
+}  // namespace millrace::residency
