@@ -116,8 +116,21 @@ Connection::Connection(int socket, const HttpLimits& limits) : socket_(socket), 
 
 Connection::~Connection() {
   current_connection = nullptr;
+  if (close_) linger();
   ::shutdown(socket_, SHUT_RDWR);
   ::close(socket_);
+}
+
+/// What the client is still sending is thrown away for a moment: closed on it at once, it would lose our answer.
+void Connection::linger() {
+  ::shutdown(socket_, SHUT_WR);
+  const auto until = Clock::now() + milliseconds(500);
+  std::size_t most = 4u << 20;
+  while (most > 0 && Clock::now() < until && poll_for(socket_, POLLIN, milliseconds(100)) != 0) {
+    const ssize_t count = ::recv(socket_, buffer_, std::min(sizeof(buffer_), most), 0);
+    if (count <= 0) return;
+    most -= static_cast<std::size_t>(count);
+  }
 }
 
 Connection& Connection::current() { return *current_connection; }

@@ -55,6 +55,7 @@ class Connection final : public httplib::Stream {
  private:
   using Clock = std::chrono::steady_clock;
   bool fill();
+  void linger();
 
   const int socket_;
   const HttpLimits& limits_;

@@ -2,10 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <cstdlib>
 #include <exception>
 
 #include "app/server/context.h"
 #include "app/server/errors.h"
+#include "base/bytes.h"
 #include "base/log.h"
 
 namespace millrace::server {
@@ -64,6 +66,11 @@ Handled before_routing(Context& context, const Request& request, Response& respo
     return refuse(request, response, 401, error(Code::invalid_argument, "the API key is missing or wrong"));
   if (context.stopping && !is_open_path(request.path))
     return refuse(request, response, 503, error(Code::unavailable, "the server is shutting down"));
+  if (request.has_header("Content-Length") &&
+      std::strtoull(request.get_header_value("Content-Length").c_str(), nullptr, 10) > context.options.http.body_bytes)
+    return refuse(
+        request, response, 413,
+        error(Code::invalid_argument, "the body is larger than {}", format_bytes(context.options.http.body_bytes)));
   if (request.has_header("Content-Encoding") && request.get_header_value("Content-Encoding") != "identity")
     return refuse(request, response, 415, error(Code::unsupported, "bodies must not be compressed"));
   return Handled::Unhandled;
