@@ -21,17 +21,20 @@ def why_not():
     return f"these clients need Node 20, here is {version}" if version < 20 else ""
 
 
+def install():
+    """The clients as the lock file names them, once."""
+    installed = FOLDER / "node_modules/.package-lock.json"
+    if installed.exists() and installed.stat().st_mtime >= (FOLDER / "package-lock.json").stat().st_mtime:
+        return
+    done = subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=FOLDER, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise unittest.SkipTest("npm could not fetch the clients: " + done.stderr.strip().splitlines()[-1])
+
+
 @unittest.skipIf(why_not(), why_not())
 class Clients(Case):
-    @classmethod
-    def setUpClass(cls):
-        installed = FOLDER / "node_modules/.package-lock.json"
-        if not installed.exists() or installed.stat().st_mtime < (FOLDER / "package-lock.json").stat().st_mtime:
-            done = subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=FOLDER, capture_output=True, text=True)
-            if done.returncode != 0:
-                raise unittest.SkipTest("npm could not fetch the clients: " + done.stderr.strip().splitlines()[-1])
-
     def test_all(self):
+        install()
         with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store}) as server:
             done = subprocess.run(["node", "clients.mjs", server.url, pathlib.Path(DEMO).stem, FEATURES], cwd=FOLDER,
                                   capture_output=True, text=True, timeout=300, env={**os.environ, "NODE_NO_WARNINGS": "1"})

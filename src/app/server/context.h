@@ -63,6 +63,7 @@ void stream(Context& context, httplib::Response& response, std::shared_ptr<gener
 void add_ollama_routes(Context& context);        // generate, chat, embed
 void add_ollama_model_routes(Context& context);  // version, tags, show, ps, pull, ...
 void add_ollama_store_routes(Context& context);  // pull, delete, copy, create
+void add_web_routes(Context& context);           // the page
 void add_openai_routes(Context& context);        // models, chat, completions, embeddings
 void add_responses_routes(Context& context);     // OpenAI's responses
 void add_anthropic_routes(Context& context);     // messages

@@ -104,15 +104,12 @@ void show(Context& context, const Request& request, Response& response) {
   reply(response, out);
 }
 
-void front(Context&, const Request&, Response& response) { response.set_content("Ollama is running", "text/plain"); }
-
 }  // namespace
 
 void add_ollama_model_routes(Context& context) {
   const auto on = [&context](auto handler) {
     return [&context, handler](const Request& request, Response& response) { handler(context, request, response); };
   };
-  context.http.Get("/", on(front));
   context.http.Get("/api/version", on(version));
   context.http.Get("/api/tags", on(tags));
   context.http.Get("/api/ps", on(ps));

@@ -17,7 +17,10 @@ using httplib::Request;
 using httplib::Response;
 using Handled = httplib::Server::HandlerResponse;
 
-bool is_open_path(const std::string& path) { return path == "/health" || path == "/v1/health" || path == "/"; }
+/// What needs no key.
+bool is_open_path(const std::string& path) {
+  return path == "/health" || path == "/v1/health" || path == "/" || path == "/app.js" || path == "/style.css";
+}
 
 /// Refuses without reading the body.
 Handled refuse(const Request& request, Response& response, int http_status, const Status& status) {
@@ -129,6 +132,7 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   Context& context = *server->context_;
   add_middleware(context);
   add_native_routes(context);
+  add_web_routes(context);
   add_openai_routes(context);
   add_ollama_routes(context);
   add_ollama_model_routes(context);
