@@ -45,6 +45,7 @@ class EngineImpl final : public Engine {
   void set_stop_flag(const std::atomic<bool>* flag) override { scheduler_.set_stop_flag(flag); }
 
   const text::Tokenizer& tokenizer() const override { return *parts_.tokenizer; }
+  std::shared_ptr<const text::Tokenizer> shared_tokenizer() const override { return parts_.tokenizer; }
   const text::ChatTemplate* chat_template() const override { return parts_.chat_template.get(); }
   Status chat_template_status() const override { return parts_.chat_template_status; }
   const model::Model& model() const override { return *parts_.model; }

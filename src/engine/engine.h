@@ -173,6 +173,7 @@ class Engine {
   virtual void set_stop_flag(const std::atomic<bool>* flag) = 0;
 
   virtual const text::Tokenizer& tokenizer() const = 0;
+  virtual std::shared_ptr<const text::Tokenizer> shared_tokenizer() const = 0;
   virtual const text::ChatTemplate* chat_template() const = 0;  // nullptr: the file has none we can render
   virtual Status chat_template_status() const = 0;              // why not
   virtual const model::Model& model() const = 0;

@@ -1,7 +1,5 @@
 #include "engine/service.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -9,11 +7,6 @@
 #include "base/log.h"
 
 namespace millrace::engine {
-namespace {
-
-constexpr std::size_t kTrimAfter = 256;  // requests
-
-}  // namespace
 
 Expected<std::shared_ptr<Service>> Service::start(const EngineOptions& options) {
   MR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(options));
@@ -139,11 +132,6 @@ void Service::report_finished() {
       it = active_.erase(it);
     }
     load_ = engine_->load();
-  }
-  since_trim_ += finished.size();
-  if (since_trim_ >= kTrimAfter) {
-    since_trim_ = 0;
-    malloc_trim(0);  // requests come and go among what stays, and leave holes that are pages
   }
   for (auto& [on_done, result] : finished) tell(on_done, std::move(result));
 }

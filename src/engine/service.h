@@ -76,7 +76,6 @@ class Service {
 
   std::unique_ptr<Engine> engine_;
   std::int64_t most_active_ = 0;
-  std::size_t since_trim_ = 0;         // requests that ended since
   std::atomic<bool> stop_now_{false};  // cancels what runs, within one op
 
   mutable std::mutex mutex_;

@@ -1,7 +1,10 @@
 #include "app/generate/prompt.h"
 
 #include <algorithm>
+#include <mutex>
 
+#include "text/constraint/grammar_constraint.h"
+#include "text/constraint/schema.h"
 #include "text/conversation.h"
 
 namespace millrace::generate {
@@ -118,10 +121,71 @@ bool must_call_tool(const Job& job) {
   return !job.tools.empty() && (job.tool_choice == ToolChoice::required || job.tool_choice == ToolChoice::named);
 }
 
-Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job) {
-  (void)engine;
-  if (job.format == Format::text && !must_call_tool(job)) return std::shared_ptr<text::Constraint>();
-  return error(Code::unsupported, "answers of a given form are not built into this version");
+namespace {
+
+/// One of the tools' calls, {"name", "arguments"}.
+Json call_schema(const Job& job) {
+  Json branches = Json::array();
+  for (const Json& tool : job.tools) {
+    const Json& function = tool["function"];
+    if (job.tool_choice == ToolChoice::named && function["name"] != job.tool_name) continue;
+    const auto parameters = function.find("parameters");
+    const bool some = parameters != function.end() && parameters->is_object() && !parameters->empty();
+    branches.push_back(
+        {{"type", "object"},
+         {"properties",
+          {{"name", {{"const", function["name"]}}},
+           {"arguments", some ? *parameters : Json{{"type", "object"}, {"properties", Json::object()}}}}},
+         {"required", {"name", "arguments"}},
+         {"additionalProperties", false}});
+  }
+  return branches.size() == 1 ? branches[0] : Json{{"anyOf", std::move(branches)}};
+}
+
+/// What all requests of a model share; it goes some time after its tokenizer.
+std::shared_ptr<const text::TokenTrie> trie_of(const std::shared_ptr<const text::Tokenizer>& tokenizer) {
+  struct Known {
+    std::weak_ptr<const text::Tokenizer> tokenizer;
+    std::shared_ptr<const text::TokenTrie> trie;
+  };
+  static std::mutex mutex;
+  static std::vector<Known> all;  // GUARDED_BY mutex
+  std::lock_guard lock(mutex);
+  std::erase_if(all, [](const Known& known) { return known.tokenizer.expired(); });
+  for (const Known& known : all)
+    if (known.tokenizer.lock() == tokenizer) return known.trie;
+  all.push_back({tokenizer, text::TokenTrie::make(*tokenizer)});
+  return all.back().trie;
+}
+
+}  // namespace
+
+Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
+                                                            bool in_thought) {
+  const bool call = must_call_tool(job);
+  if (job.format == Format::text && !call) return std::shared_ptr<text::Constraint>();
+  std::shared_ptr<const text::Grammar> grammar = text::json_object_grammar();
+  if (call || job.format == Format::schema) {
+    auto made = text::schema_grammar(call ? call_schema(job).dump() : job.schema.dump());
+    if (!made.ok()) return made.status().with_context(call ? "tools" : "schema");
+    grammar = std::move(*made);
+  }
+  const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
+  auto constraint = text::make_constraint(std::move(grammar), trie_of(tokenizer));
+  if (in_thought) constraint = text::make_constraint_after("</think>", std::move(constraint), tokenizer);
+  return constraint;
+}
+
+text::AnswerForm answer_form(const engine::Engine& engine, const Job& job, bool in_thought) {
+  text::AnswerForm form;
+  form.in_thought = in_thought;
+  form.thoughts = job.chat;
+  if (!job.chat || job.tools.empty() || job.tool_choice == ToolChoice::none || must_call_tool(job)) return form;
+  const text::ChatTemplate* const chat_template = engine.chat_template();
+  form.calls = chat_template == nullptr ? text::CallStyle::none : text::find_call_style(chat_template->source());
+  // Models whose template tells nothing of tools were told of them in the system's words.
+  if (form.calls == text::CallStyle::none) form.calls = text::CallStyle::tagged;
+  return form;
 }
 
 }  // namespace millrace::generate

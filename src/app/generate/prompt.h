@@ -7,6 +7,7 @@
 
 #include "app/generate/job.h"
 #include "engine/engine.h"
+#include "text/answer_parser.h"
 
 namespace millrace::generate {
 
@@ -14,8 +15,13 @@ namespace millrace::generate {
 /// unsupported (the model has no chat template we can render).
 Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job);
 
-/// Null where the job asks for no form. Errors: invalid_argument, unsupported (the schema).
-Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job);
+/// Null where the job asks for no form. Each answer needs its own. `in_thought`: the prompt has opened a thought, which
+/// is free. Errors: invalid_argument, unsupported (the schema).
+Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
+                                                            bool in_thought);
+
+/// How the answer is taken apart.
+text::AnswerForm answer_form(const engine::Engine& engine, const Job& job, bool in_thought);
 
 /// True where the answer is a tool call and nothing else (tool_choice required or named).
 bool must_call_tool(const Job& job);

@@ -56,16 +56,28 @@ std::string reason_of(const engine::Result& result, bool called_tool) {
 
 /// One answer on its way. The engine's thread alone touches it.
 struct Run::Choice {
-  Choice(std::shared_ptr<Queue> to, const Job& job, int number)
-      : queue(std::move(to)), index(number), whole_is_call(must_call_tool(job)) {}
+  Choice(std::shared_ptr<Queue> to, const Job& job, int number, text::AnswerForm form)
+      : queue(std::move(to)), index(number), whole_is_call(must_call_tool(job)), parser(form) {}
 
-  void on_text(std::string_view text) {
+  void on_text(std::string_view text) { take(parser.push(text)); }
+
+  /// What the parser made of more text.
+  void take(const std::vector<text::AnswerEvent>& events) {
+    using Kind = text::AnswerEvent::Kind;
     Delta delta;
     delta.choice = index;
-    if (whole_is_call)
-      call_text += text;
-    else
-      delta.content = text;
+    for (const text::AnswerEvent& event : events) {
+      if (event.kind == Kind::content) (whole_is_call ? call_text : delta.content) += event.text;
+      if (event.kind == Kind::reasoning) delta.reasoning += event.text;
+      if (event.kind == Kind::call_begin) call = {"", event.text, {}};
+      if (event.kind == Kind::call_arguments) call_text += event.text;
+      if (event.kind != Kind::call_end) continue;
+      call.arguments = Json::parse(call_text, nullptr, false);
+      if (call.arguments.is_discarded()) call.arguments = Json::object();
+      call_text.clear();
+      delta.tool_calls.push_back(std::move(call));
+      called = true;
+    }
     delta.logprobs = std::move(pending);
     pending.clear();
     if (!delta.empty()) queue->push(std::move(delta));
@@ -73,17 +85,18 @@ struct Run::Choice {
 
   /// The tool call that the whole answer is.
   bool take_call() {
-    const Json call = Json::parse(call_text, nullptr, false);
-    if (!call.is_object() || !call.contains("name")) return false;
+    const Json whole = Json::parse(call_text, nullptr, false);
+    if (!whole.is_object() || !whole.contains("name")) return false;
     Delta delta;
     delta.choice = index;
-    delta.tool_calls.push_back({"", call.value("name", std::string()), call.value("arguments", Json::object())});
+    delta.tool_calls.push_back({"", whole.value("name", std::string()), whole.value("arguments", Json::object())});
     queue->push(std::move(delta));
     return true;
   }
 
   void on_done(engine::Result result) {
-    const bool called = whole_is_call && take_call();
+    take(parser.finish());
+    called = (whole_is_call && take_call()) || called;
     Queue::Ended ended;
     ended.finished = {index, reason_of(result, called), result.status};
     if (result.finish == Finish::cancelled)
@@ -102,7 +115,10 @@ struct Run::Choice {
   std::shared_ptr<Queue> queue;
   int index;
   bool whole_is_call;
-  std::string call_text;
+  text::AnswerParser parser;
+  ToolCall call;          // on its way
+  std::string call_text;  // its arguments, or the whole call
+  bool called = false;
   std::vector<TokenLogprob> pending;
 };
 
@@ -110,6 +126,7 @@ Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const
   std::unique_ptr<Run> run(new Run(std::move(model)));
   MR_ASSIGN_OR_RETURN(text::Prompt prompt, make_prompt(run->model_->service->engine(), job));
   run->prompt_ = std::move(prompt.ids);
+  run->in_thought_ = prompt.in_thought;
   run->queue_ = std::make_shared<Queue>();
   for (int choice = 0; choice < job.n; ++choice) MR_RETURN_IF_ERROR(run->submit(job, choice, client));
   return run;
@@ -117,7 +134,7 @@ Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const
 
 Status Run::submit(const Job& job, int choice, const std::string& client) {
   const std::shared_ptr<engine::Service>& service = model_->service;
-  const auto state = std::make_shared<Choice>(queue_, job, choice);
+  const auto state = std::make_shared<Choice>(queue_, job, choice, answer_form(service->engine(), job, in_thought_));
   const text::Tokenizer* const tokenizer = &service->engine().tokenizer();  // the service outlives its requests
   engine::Request request;
   request.prompt = prompt_;
@@ -133,7 +150,7 @@ Status Run::submit(const Job& job, int choice, const std::string& client) {
   request.stop = job.stop;
   request.ignore_end_tokens = job.ignore_end;
   request.logit_bias = job.logit_bias;
-  MR_ASSIGN_OR_RETURN(request.constraint, make_constraint(service->engine(), job));
+  MR_ASSIGN_OR_RETURN(request.constraint, make_constraint(service->engine(), job, in_thought_));
   request.on_text = [state](std::string_view text, std::span<const TokenId>) { state->on_text(text); };
   if (job.progress && choice == 0) {
     request.on_prompt = [queue = queue_](std::int64_t done, std::int64_t total) { queue->push(Progress{done, total}); };

@@ -82,6 +82,7 @@ class Run {
 
   engine::ModelManager::Use model_;
   std::vector<text::TokenId> prompt_;
+  bool in_thought_ = false;
   std::shared_ptr<Queue> queue_;
   std::vector<engine::Service::Id> ids_;
   Totals totals_;

@@ -150,18 +150,18 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
                  set.host, set.port);
   context.http.widen_backlog();
   server->listener_ = std::thread([&context] { context.http.listen_after_bind(); });
-  if (!set.preload.empty())
-    server->loader_ = std::thread([&context, self = server.get()] {
-      const auto use = use_model(context, context.options.preload, engine::ModelManager::kForever);
-      self->preload_status_ = use.status();
+  std::promise<Status> loaded;
+  server->preload_status_ = loaded.get_future().share();
+  if (set.preload.empty())
+    loaded.set_value({});
+  else
+    server->loader_ = std::thread([&context, loaded = std::move(loaded)]() mutable {
+      loaded.set_value(use_model(context, context.options.preload, engine::ModelManager::kForever).status());
     });
   return server;
 }
 
-Status Server::preloaded() {
-  if (loader_.joinable()) loader_.join();
-  return preload_status_;
-}
+Status Server::preloaded() const { return preload_status_.get(); }
 
 void Server::stop() {
   if (context_ == nullptr) return;

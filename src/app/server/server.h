@@ -1,7 +1,8 @@
 // The server: the APIs' routes on one port.
-// Thread-safety: stop() may come from any thread; the rest from one.
+// Thread-safety: preloaded() may wait on any thread; the rest from one.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,7 +23,7 @@ class Server {
 
   int port() const { return port_; }
   /// Of the model to preload; ok where there is none. Waits for it.
-  Status preloaded();
+  Status preloaded() const;
   /// Refuses new requests, gives open streams options.grace to end, fails the rest cleanly, and is gone.
   void stop();
 
@@ -30,7 +31,7 @@ class Server {
   Server();
   std::unique_ptr<Context> context_;
   std::thread listener_, loader_;
-  Status preload_status_;
+  std::shared_future<Status> preload_status_;
   int port_ = 0;
 };
 
