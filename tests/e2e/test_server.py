@@ -305,7 +305,7 @@ class Guarded(Case):
     def test_refuses_to_start(self):
         with Server(DRAFT) as server:
             self.refused("serve", DRAFT, "--port", server.port, says="cannot listen")
-        self.refused("serve", "nowhere.gguf", says="nowhere.gguf")
+        self.refused("serve", "nowhere.gguf", "--port", 0, says="nowhere.gguf")
         self.refused("serve", DRAFT, "--keep-alive", "soon", says="keep-alive")
 
     def test_limits(self):

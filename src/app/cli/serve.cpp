@@ -110,12 +110,15 @@ extern "C" void on_stop_signal(int) {
   [[maybe_unused]] const auto written = ::write(wake_fd, &one, sizeof(one));
 }
 
-void wait_for_signal() {
+void catch_signals() {
   wake_fd = ::eventfd(0, EFD_CLOEXEC);
   struct sigaction action = {};
   action.sa_handler = on_stop_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+}
+
+void wait_for_signal() {
   std::uint64_t count = 0;
   while (::read(wake_fd, &count, sizeof(count)) < 0 && errno == EINTR) {
   }
@@ -147,6 +150,7 @@ int serve(ServeFlags flags, const Program& program) {
   if (flags.daemon) {
     if (const Status status = become_daemon(flags); !status.ok()) return fail(status);
   }
+  catch_signals();
   auto started = server::Server::start(std::move(*options));
   if (!started.ok()) return fail(started.status());
   flags.port = (*started)->port();
