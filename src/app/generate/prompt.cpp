@@ -123,23 +123,35 @@ bool must_call_tool(const Job& job) {
 
 namespace {
 
+/// References of a schema that moves to another place of a larger one.
+void move_references(Json& schema, const std::string& place) {
+  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string()) {
+    const std::string target = schema["$ref"].get<std::string>();
+    if (target.starts_with('#')) schema["$ref"] = "#" + place + target.substr(1);
+  }
+  if (!schema.is_structured()) return;
+  for (Json& part : schema) move_references(part, place);
+}
+
 /// One of the tools' calls, {"name", "arguments"}.
 Json call_schema(const Job& job) {
-  Json branches = Json::array();
+  Json branches = Json::array(), definitions = Json::object();
   for (const Json& tool : job.tools) {
     const Json& function = tool["function"];
     if (job.tool_choice == ToolChoice::named && function["name"] != job.tool_name) continue;
     const auto parameters = function.find("parameters");
     const bool some = parameters != function.end() && parameters->is_object() && !parameters->empty();
+    const std::string key = fmt::format("tool{}", branches.size());
+    Json arguments = some ? *parameters : Json{{"type", "object"}, {"properties", Json::object()}};
+    move_references(arguments, "/$defs/" + key);
+    definitions[key] = std::move(arguments);
     branches.push_back(
         {{"type", "object"},
-         {"properties",
-          {{"name", {{"const", function["name"]}}},
-           {"arguments", some ? *parameters : Json{{"type", "object"}, {"properties", Json::object()}}}}},
+         {"properties", {{"name", {{"const", function["name"]}}}, {"arguments", {{"$ref", "#/$defs/" + key}}}}},
          {"required", {"name", "arguments"}},
          {"additionalProperties", false}});
   }
-  return branches.size() == 1 ? branches[0] : Json{{"anyOf", std::move(branches)}};
+  return Json{{"anyOf", std::move(branches)}, {"$defs", std::move(definitions)}};
 }
 
 /// What all requests of a model share; it goes some time after its tokenizer.
