@@ -16,7 +16,8 @@ std::string told(const std::vector<AnswerEvent>& events) {
     const bool thought = event.kind == AnswerEvent::Kind::reasoning;
     if (last == AnswerEvent::Kind::reasoning && !thought) all += ")";
     if (thought && last != AnswerEvent::Kind::reasoning) all += "(";
-    if (event.kind == AnswerEvent::Kind::call_begin) all.append("[").append(std::to_string(event.call)).append(event.text).append(" ");
+    if (event.kind == AnswerEvent::Kind::call_begin)
+      all.append("[").append(std::to_string(event.call)).append(event.text).append(" ");
     if (event.kind == AnswerEvent::Kind::call_end) all += "]";
     if (event.kind != AnswerEvent::Kind::call_begin && event.kind != AnswerEvent::Kind::call_end) all += event.text;
     last = event.kind;
