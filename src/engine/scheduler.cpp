@@ -260,8 +260,7 @@ void Scheduler::preempt(Entry& entry) {
   ++counters_.preempted;
   entry.live->conversation->state.truncate(0);
   entry.live->conversation->tokens.clear();
-  queue_.push_back(std::move(entry));
-  entry.live = nullptr;
+  queue_.push_back(std::exchange(entry, {}));
 }
 
 /// Room for a request's positions; while there is none, those that come after it and have no rows in this pass yet give
@@ -269,7 +268,7 @@ void Scheduler::preempt(Entry& entry) {
 Status Scheduler::reserve(Entry& entry, std::int64_t tokens) {
   const std::shared_ptr<Live> live = entry.live;
   for (;;) {
-    const Status status = live->conversation->state.reserve(tokens);
+    Status status = live->conversation->state.reserve(tokens);
     if (status.code() != Code::out_of_budget) return status;
     Entry* last = nullptr;
     std::size_t others = 0;

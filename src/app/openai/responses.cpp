@@ -8,7 +8,6 @@ namespace {
 
 using generate::Answer;
 using generate::Delta;
-using generate::Fields;
 using generate::Finished;
 using generate::Totals;
 
@@ -151,7 +150,7 @@ Json response_body(const Envelope& envelope, const Job& job, const Answer& answe
 
 ResponseStream::ResponseStream(Job job) : job_(std::move(job)), envelope_(make_envelope("resp_", job_.model)) {}
 
-std::string ResponseStream::sse(const char* type, Json data) {
+std::string ResponseStream::sse(const char* type, const Json& data) {
   Json event = {{"type", type}, {"sequence_number", sequence_++}};
   event.update(data);
   return fmt::format("event: {}\ndata: {}\n\n", type, event.dump(-1, ' ', false, Json::error_handler_t::replace));

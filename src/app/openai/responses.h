@@ -25,7 +25,7 @@ class ResponseStream {
   std::string end(const generate::Totals& totals);
 
  private:
-  std::string sse(const char* type, Json data);
+  std::string sse(const char* type, const Json& data);
   std::string open_text();
   std::string close_text();
 

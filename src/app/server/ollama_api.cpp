@@ -57,8 +57,7 @@ class Shape {
 
  private:
   static Json logprobs_json(const std::vector<generate::TokenLogprob>& logprobs) {
-    const Json tokens = openai::chat_logprobs(logprobs)["content"];
-    return tokens;
+    return openai::chat_logprobs(logprobs)["content"];
   }
 
   bool chat_;

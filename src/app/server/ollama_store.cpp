@@ -212,7 +212,7 @@ void create(Context& context, const Request& request, Response& response) {
   tell(response, streams(asked->first),
        [&context, recipe = *recipe, name = asked->second](const Telling::Say& say, const std::atomic<bool>&) {
          say({{"status", "writing manifest"}});
-         const Status status = context.catalog.store().create(name, recipe, "/").status();
+         Status status = context.catalog.store().create(name, recipe, "/").status();
          if (status.ok()) say({{"status", "success"}});
          return status;
        });

@@ -42,7 +42,7 @@ class Matcher {
     StateId state = 0;
     StackId stack = 0;
     bool operator==(const Place&) const = default;
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const Place&) const = default;  // NOLINT(modernize-use-nullptr): its own literal 0
   };
   struct StackNode {
     StateId waits = 0;

@@ -215,7 +215,7 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
   }
   if (schema.contains("allOf")) {
     if (!schema["allOf"].is_array()) return error(Code::invalid_argument, "allOf has to be a list of schemas");
-    const SchemaJson parts = schema["allOf"];
+    const SchemaJson& parts = schema["allOf"];
     SchemaJson whole = schema;
     whole.erase("allOf");
     for (const SchemaJson& part : parts) {

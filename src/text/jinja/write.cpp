@@ -165,7 +165,7 @@ std::string float_text(double value) {
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
   char buffer[64];
   const auto made = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific);
-  const std::string scientific(buffer, made.ptr);
+  std::string scientific(buffer, made.ptr);
   const std::size_t e = scientific.find('e');
   const int exponent = std::atoi(scientific.c_str() + e + 1);
   if (exponent < -4 || exponent >= 16) return scientific;
