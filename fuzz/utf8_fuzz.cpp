@@ -41,6 +41,7 @@ class Pieces final : public Tokenizer {
  public:
   Pieces(std::string_view bytes, std::uint64_t seed) : bytes_(bytes), seed_(seed) {}
   std::vector<TokenId> encode(std::string_view, Specials) const override { return {}; }
+  std::vector<TokenId> encode(const MarkedText&) const override { return {}; }
   std::optional<TokenId> special(std::string_view) const override { return std::nullopt; }
   std::string token_bytes(TokenId id, bool) const override {
     return std::string(bytes_.substr(static_cast<std::size_t>(id), size_at(id)));
