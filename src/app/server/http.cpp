@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -15,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace millrace::server {
@@ -49,45 +51,43 @@ void name_of(const sockaddr_storage& address, std::string& ip, int& port) {
   ip = text;
 }
 
-/// Threads that come with the work and leave when there has been none for a while.
-class ElasticThreads final : public httplib::TaskQueue {
+/// A thread for each connection, which leaves with it: what a waiting thread's malloc keeps to itself would add up over
+/// all threads there ever were at once, and starting one costs less than the first token's thousandth part.
+class ConnectionThreads final : public httplib::TaskQueue {
  public:
-  explicit ElasticThreads(std::size_t most) : most_(most) {}
+  explicit ConnectionThreads(std::size_t most) : most_(most) {}
 
   void enqueue(std::function<void()> task) override {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     tasks_.push_back(std::move(task));
-    if (idle_ >= tasks_.size() || threads_ >= most_) {
-      wake_.notify_one();
-      return;
+    if (threads_ >= most_) return;
+    try {
+      std::thread([this] { work(); }).detach();
+      ++threads_;
+    } catch (const std::system_error&) {  // no more threads now: those there are come to it, or this one does it
+      if (threads_ > 0) return;
+      const std::function<void()> first = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      first();
     }
-    ++threads_;
-    std::thread([this] { work(); }).detach();
   }
 
   void shutdown() override {
     std::unique_lock lock(mutex_);
-    stopping_ = true;
-    wake_.notify_all();
     gone_.wait(lock, [this] { return threads_ == 0; });
   }
 
  private:
-  static constexpr std::chrono::seconds kIdle{10};
-
   void work() {
     std::unique_lock lock(mutex_);
-    for (;;) {
-      if (tasks_.empty()) {
-        ++idle_;
-        wake_.wait_for(lock, kIdle, [this] { return stopping_ || !tasks_.empty(); });
-        --idle_;
-        if (tasks_.empty()) break;
+    while (!tasks_.empty()) {
+      {
+        const std::function<void()> task = std::move(tasks_.front());
+        tasks_.pop_front();
+        lock.unlock();
+        task();
       }
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
       lock.lock();
     }
     --threads_;
@@ -96,10 +96,9 @@ class ElasticThreads final : public httplib::TaskQueue {
 
   const std::size_t most_;
   std::mutex mutex_;
-  std::condition_variable wake_, gone_;
+  std::condition_variable gone_;
   std::deque<std::function<void()>> tasks_;  // GUARDED_BY mutex_
-  std::size_t threads_ = 0, idle_ = 0;       // GUARDED_BY mutex_
-  bool stopping_ = false;                    // GUARDED_BY mutex_
+  std::size_t threads_ = 0;                  // GUARDED_BY mutex_
 };
 
 }  // namespace
@@ -222,7 +221,7 @@ void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
 // --- The server ---
 
 HttpServer::HttpServer(HttpLimits limits) : limits_(limits) {
-  new_task_queue = [this] { return new ElasticThreads(limits_.max_connections); };
+  new_task_queue = [this] { return new ConnectionThreads(limits_.max_connections); };
   set_payload_max_length(limits_.body_bytes);
   // Connections keep their own time; these numbers are what clients are told.
   set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(limits_.idle_time).count());
@@ -236,11 +235,20 @@ HttpServer::HttpServer(HttpLimits limits) : limits_(limits) {
 
 void HttpServer::widen_backlog() { ::listen(svr_sock_, 1024); }
 
+/// Requests of every size and length of life leave holes in the heap, which would grow by some hundred bytes for each
+/// of them; the pages that are wholly free go back.
+void HttpServer::count_request() {
+  constexpr std::uint64_t kRequestsBetween = 256;
+  if (++requests_ % kRequestsBetween == 0) ::malloc_trim(0);
+}
+
 bool HttpServer::process_and_close_socket(socket_t sock) {
   Connection connection(sock, limits_);
   while (connection.wait_for_request(stopping_)) {
     bool closed = false;
-    if (!process_request(connection, false, closed, nullptr) || closed || connection.closing()) break;
+    const bool goes_on = process_request(connection, false, closed, nullptr);
+    count_request();
+    if (!goes_on || closed || connection.closing()) break;
   }
   return true;
 }

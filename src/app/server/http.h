@@ -1,7 +1,7 @@
 // The HTTP server below the APIs: cpp-httplib's routing and parsing on connections of our own, which have deadlines for
 // a request's header and body, bounds on their bytes, and notice when the client goes away without writing to it.
 //
-// Each connection has a thread, made when needed and kept a while for the next; past `max_connections` new ones wait.
+// Each connection has a thread, which comes and goes with it; past `max_connections` new ones wait.
 // Thread-safety: handlers run on the connections' threads, several at once. stop() may come from any thread.
 #pragma once
 
@@ -77,8 +77,10 @@ class HttpServer final : public httplib::Server {
 
  private:
   bool process_and_close_socket(socket_t sock) override;
+  void count_request();
 
   const HttpLimits limits_;
+  std::atomic<std::uint64_t> requests_{0};
   std::atomic<bool> stopping_{false};
 };
 
