@@ -394,6 +394,20 @@ Expected<TokenId> Scheduler::sample(Live& live, std::int64_t logit_row) {
   return live.chooser.pick(live.request, logits_of(logit_row), live.tokens);
 }
 
+/// What a constraint has learned is granted as it grows; weights give way to it.
+Status Scheduler::hold_form(Live& live) {
+  const text::Constraint* form = live.request.constraint.get();
+  if (form == nullptr) return {};
+  const auto hold = [&](residency::Reservation& held, const char* tag, std::uint64_t bytes) -> Status {
+    if (bytes == held.bytes()) return {};
+    if (held.bytes() > 0) return held.resize(bytes);
+    MR_ASSIGN_OR_RETURN(held, parts_.budget->reserve(tag, bytes));
+    return {};
+  };
+  MR_RETURN_IF_ERROR(hold(form_tokens_, "tokens of forms", form->shared_bytes()));
+  return hold(live.form_memory, "forms", form->bytes());
+}
+
 /// Samples the next token and applies the stop rules.
 void Scheduler::pick(Entry& entry, std::int64_t logit_row) {
   Live& live = *entry.live;
@@ -402,6 +416,7 @@ void Scheduler::pick(Entry& entry, std::int64_t logit_row) {
 
   const Expected<TokenId> picked = sample(live, logit_row);
   if (!picked.ok()) return finish(entry, Finish::error, picked.status());
+  if (Status held = hold_form(live); !held.ok()) return finish(entry, Finish::error, std::move(held));
   const TokenId id = *picked;
   if (!live.request.ignore_end_tokens && parts_.tokenizer->ends_generation(id)) return finish(entry, Finish::stop);
   live.tokens.push_back(id);
@@ -432,6 +447,7 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->result.status = std::move(status);
   // Room that was reserved for a pass that failed goes back.
   live->conversation->state.truncate(live->conversation->state.length());
+  live->form_memory = {};
   live->conversation->busy = false;
   {
     std::lock_guard lock(cancel_mutex_);

@@ -47,6 +47,7 @@ struct Live {
   std::shared_ptr<Conversation> conversation;
   std::vector<text::TokenId> tokens;  // prompt, then generated
   Chooser chooser;
+  residency::Reservation form_memory;  // of the request's constraint
   TextStream stream;
   Result result;
   std::atomic<bool> cancelled{false};
@@ -96,6 +97,7 @@ class Scheduler {
   bool top_logits_suffice() const;
   Status check_logits() const;
   std::span<const float> logits_of(std::int64_t logit_row) const;
+  Status hold_form(Live& live);
   Expected<text::TokenId> sample(Live& live, std::int64_t logit_row);
   void pick(Entry& entry, std::int64_t logit_row);
   void emit(Live& live, TextStream::Piece piece);
@@ -114,6 +116,7 @@ class Scheduler {
   std::int64_t batch_logit_rows_ = 0;
   bool top_logits_only_ = false;  // what this pass brings
   LoadCounters counters_;
+  residency::Reservation form_tokens_;  // what constraints share
   std::atomic<const std::atomic<bool>*> stop_flag_{nullptr};
   std::mutex cancel_mutex_;
   std::unordered_map<Engine::Id, std::shared_ptr<Live>> cancellable_;  // GUARDED_BY cancel_mutex_

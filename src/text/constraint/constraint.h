@@ -22,6 +22,10 @@ class Constraint {
   virtual Status accept(TokenId id) = 0;
   /// The text is whole and nothing but its end may follow.
   virtual bool done() const = 0;
+  /// Memory that it holds now, which grows and shrinks with mask() and accept(); what it shares with the others of its
+  /// model comes beside that.
+  virtual std::uint64_t bytes() const { return 0; }
+  virtual std::uint64_t shared_bytes() const { return 0; }
 };
 
 }  // namespace millrace::text

@@ -30,6 +30,8 @@ class GrammarConstraint final : public Constraint {
   }
 
   bool done() const override { return matcher_.may_end() && !matcher_.may_go_on(); }
+  std::uint64_t bytes() const override { return matcher_.bytes(); }
+  std::uint64_t shared_bytes() const override { return trie_->bytes(); }
 
  private:
   std::shared_ptr<const TokenTrie> trie_;
@@ -58,6 +60,8 @@ class ConstraintAfter final : public Constraint {
   }
 
   bool done() const override { return begun_ && inner_->done(); }
+  std::uint64_t bytes() const override { return inner_->bytes(); }
+  std::uint64_t shared_bytes() const override { return inner_->shared_bytes(); }
 
  private:
   const std::string marker_;

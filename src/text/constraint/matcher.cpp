@@ -110,6 +110,14 @@ Status Matcher::take(std::string_view bytes) {
   return {};
 }
 
+std::uint64_t Matcher::bytes() const {
+  constexpr std::uint64_t kMapEntry = 64;  // a node of a hash map with its place in the table, about
+  const std::uint64_t entries = stack_ids_.size() + 2 * local_ids_.size() + local_starts_.size() +
+                                known_.size();  // local_ids_ hold a vector each
+  return learned_bytes_ + stacks_.capacity() * sizeof(StackNode) + places_.capacity() * sizeof(Place) +
+         locals_.capacity() * sizeof(Local) + entries * kMapEntry;
+}
+
 /// Keeps the stacks that the places stand on; everything that was learned goes.
 void Matcher::forget() {
   const std::vector<StackNode> old = std::move(stacks_);
@@ -119,6 +127,7 @@ void Matcher::forget() {
   local_ids_.clear();
   local_starts_.clear();
   known_.clear();
+  learned_bytes_ = 0;
   for (Place& place : places_) {
     std::vector<StateId> waiting;
     for (StackId at = place.stack; at != 0; at = old[at].below) waiting.push_back(old[at].waits);
@@ -145,6 +154,7 @@ std::int32_t Matcher::local_of(std::vector<Place> places) {
   local.ends = ends;
   local.next = std::make_unique<std::int32_t[]>(256);
   std::fill_n(local.next.get(), 256, kUnknown);
+  learned_bytes_ += local.places.capacity() * sizeof(Place) + 256 * sizeof(std::int32_t);
   locals_.push_back(std::move(local));
   spend(kMemoryWork);
   return id;
@@ -210,6 +220,7 @@ const Matcher::Known* Matcher::known(StateId state) {
         0, start, [&](const TokenTrie::Node& node) { set_tokens(node, fresh.bits); },
         [&](std::uint32_t node) { fresh.end_nodes.push_back(node); });
   }
+  learned_bytes_ += (fresh.bits.capacity() + fresh.end_nodes.capacity()) * sizeof(std::uint32_t);
   return &known_.emplace(state, std::move(fresh)).first->second;
 }
 

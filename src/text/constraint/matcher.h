@@ -35,6 +35,8 @@ class Matcher {
   /// What was taken is a whole text of the grammar.
   bool may_end() const { return may_end_; }
   bool may_go_on() const { return !places_.empty(); }
+  /// Memory of what it has learned, about.
+  std::uint64_t bytes() const;
 
  private:
   using StackId = std::uint32_t;  // 0: nothing waits
@@ -86,6 +88,7 @@ class Matcher {
   std::unordered_map<std::uint64_t, std::vector<std::int32_t>> local_ids_;  // by hash of places
   std::unordered_map<StateId, std::int32_t> local_starts_;
   std::unordered_map<StateId, Known> known_;
+  std::uint64_t learned_bytes_ = 0;  // what locals_ and known_ hold outside themselves
   std::uint64_t work_left_ = 0;
 };
 
