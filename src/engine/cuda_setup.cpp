@@ -63,7 +63,9 @@ class CudaPlanner {
     cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
     choose_limits();
     placement_.homes.assign(parts_.model->units().units().size(), residency::Tier::vram);
-    if (!options_.pins.empty()) {
+    if (options_.follow != nullptr) {
+      MR_RETURN_IF_ERROR(follow());
+    } else if (!options_.pins.empty()) {
       MR_RETURN_IF_ERROR(plan_streaming());
     } else {
       while (needed() > cap_ && shrink()) {
@@ -76,6 +78,7 @@ class CudaPlanner {
     plan_options.context_tokens = parts_.limits.kv_tokens;
     plan_options.top_k = static_cast<int>(hp_.top_k);
     parts_.plan = residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates);
+    parts_.plan.ring_slots = placement_.slots;
     parts_.plan.vram_weight_bytes = weight_bytes();
     parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
     return {};
@@ -144,6 +147,37 @@ class CudaPlanner {
                  "{} of VRAM are too few even with every layer streamed ({} tokens of context): --vram {} is the least "
                  "that works",
                  format_bytes(cap_), parts_.limits.context_tokens, residency::ram_argument(least));
+  }
+
+  /// The homes of a saved plan, if they fit today.
+  Status follow() {
+    placement_.homes = options_.follow->homes;
+    if (placement_.homes.size() != parts_.model->units().units().size())
+      return error(Code::invalid_argument, "the plan is for the CPU; add --device cpu, or make one anew");
+    const residency::UnitTable& table = parts_.model->units();
+    for (std::size_t u = 0; u < placement_.homes.size(); ++u) {
+      const residency::UnitKind kind = table.units()[u].kind;
+      const bool by_rows = kind == residency::UnitKind::embedding && !table.tied_head();
+      if (placement_.homes[u] == residency::Tier::vram || is_trunk(table.units()[u])) continue;
+      if (!by_rows || placement_.homes[u] == residency::Tier::disk)
+        return error(Code::unsupported, "the plan has unit {}, {}, at home in {}; this one has to be in vram", u,
+                     residency::unit_kind_name(kind), residency::tier_name(placement_.homes[u]));
+    }
+    movers_ = 0;
+    for (std::size_t u = 0; u < placement_.homes.size(); ++u)
+      if (is_trunk(table.units()[u]) && placement_.homes[u] != residency::Tier::vram) ++movers_;
+    placement_.slots = std::min<int>(static_cast<int>(movers_),
+                                     std::clamp(options_.follow->decisions.ring_slots, kLeastSlots, kMostSlots));
+    if (needed() > cap_)
+      return error(Code::out_of_budget,
+                   "the plan takes {} of VRAM and there are {}: --vram {} is the least for it, or make one anew",
+                   format_bytes(needed()), format_bytes(cap_), residency::ram_argument(needed()));
+    const std::uint64_t host = residency::DeviceWeights::host_bytes(table, placement_) +
+                               residency::DeviceWeights::staging_bytes() + kHostMargin;
+    if (host > ram_of(options_))
+      return error(Code::out_of_budget, "the plan takes {} of RAM: --ram {} is the least for it, or make one anew",
+                   format_bytes(host), residency::ram_argument(host));
+    return {};
   }
 
   static bool is_trunk(const residency::Unit& unit) { return unit.kind == residency::UnitKind::trunk; }

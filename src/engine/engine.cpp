@@ -51,6 +51,7 @@ class EngineImpl final : public Engine {
   const model::Model& model() const override { return *parts_.model; }
   const residency::Plan& plan() const override { return parts_.plan; }
   const residency::PlanOptions& plan_options() const override { return parts_.plan_options; }
+  residency::SavedPlan saved_plan() const override { return engine::saved_plan(parts_); }
   const residency::Budget& budget() const override { return *parts_.budget; }
   const residency::WeightStore& store() const override { return *parts_.store; }
   residency::StoreCounters store_counters() const override {
@@ -87,7 +88,9 @@ Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
 
 Expected<Planned> plan_only(const EngineOptions& options) {
   MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options));
-  return Planned{std::move(parts.plan), parts.plan_options, parts.limits.context_tokens, parts.limits.batch_tokens};
+  residency::SavedPlan saved = saved_plan(parts);
+  return Planned{std::move(parts.plan), parts.plan_options, parts.limits.context_tokens, parts.limits.batch_tokens,
+                 std::move(saved)};
 }
 
 Result Engine::run(Request request, Session* session, const std::atomic<bool>* stop_flag) {

@@ -21,6 +21,7 @@
 #include "kv/sequence.h"
 #include "model/model.h"
 #include "residency/plan.h"
+#include "residency/plan_file.h"
 #include "residency/weight_store.h"
 #include "storage/fault_injection.h"
 #include "storage/storage.h"
@@ -69,6 +70,9 @@ struct EngineOptions {
   DType kv_dtype = DType::f16;
   bool exact_budget = false;  // tests: do not subtract measured program overhead
   residency::Rates rates;     // for the plan's prediction; zeros: unknown
+  /// Decides as this plan did; the options that it was made for (device, caps, context, batch, tiles) are the caller's
+  /// to set. May be null.
+  std::shared_ptr<const residency::SavedPlan> follow;
   std::vector<storage::Fault> faults;
   std::uint64_t bare_resident_bytes = 0;  // RSS at program start; what the budget does not count
 };
@@ -79,6 +83,7 @@ struct Planned {
   residency::PlanOptions options;
   std::int64_t context_tokens = 0;  // of one sequence
   std::int64_t batch_tokens = 0;
+  residency::SavedPlan saved;
 };
 /// Errors: as Engine::create.
 Expected<Planned> plan_only(const EngineOptions& options);
@@ -180,6 +185,7 @@ class Engine {
   virtual const residency::Plan& plan() const = 0;
   /// What the plan was made for. Its context_tokens are the KV a run starts with: weights give way as it grows.
   virtual const residency::PlanOptions& plan_options() const = 0;
+  virtual residency::SavedPlan saved_plan() const = 0;
   virtual const residency::Budget& budget() const = 0;
   /// REQUIRES: the weights are the CPU executor's (vram_budget() is null).
   virtual const residency::WeightStore& store() const = 0;

@@ -131,6 +131,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(Lock& lock, c
     Status status = make_room(lock, wanted, granted);
     const bool alone = entries_.empty();
     if (status.ok()) {
+      if (path != options.model_path) options.follow = nullptr;  // another model's plan
       options.model_path = path;
       options.on_load = [this](std::uint64_t, std::uint64_t) { return !stopping_; };
       if (options_.engine.ram_bytes > 0 || !alone) options.ram_bytes = granted;

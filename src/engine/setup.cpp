@@ -171,10 +171,26 @@ class Planner {
   /// all but a block a sequence; that the whole context fits has been seen to.
   Status plan_weights() {
     const Limits& limits = parts_.limits;
-    return make_plan(std::min(limits.kv_tokens, kv::kBlockTokens * limits.sequences), program_bytes_);
+    const std::int64_t kv_tokens = std::min(limits.kv_tokens, kv::kBlockTokens * limits.sequences);
+    if (options_.follow == nullptr) return make_plan(kv_tokens, program_bytes_);
+    set_plan_options(kv_tokens, program_bytes_);
+    MR_ASSIGN_OR_RETURN(
+        residency::FollowedPlan followed,
+        residency::follow_plan(parts_.model->units(), options_.follow->decisions, parts_.plan_options, options_.rates));
+    if (followed.gave_way_bytes > 0)
+      log::warn("the plan kept {} more in RAM than the budget has room for now; they stream",
+                format_bytes(followed.gave_way_bytes));
+    parts_.plan = std::move(followed.plan);
+    return {};
   }
 
   Status make_plan(std::int64_t kv_tokens, std::uint64_t program_bytes) {
+    set_plan_options(kv_tokens, program_bytes);
+    MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), parts_.plan_options, options_.rates));
+    return {};
+  }
+
+  void set_plan_options(std::int64_t kv_tokens, std::uint64_t program_bytes) {
     const model::Hyperparameters& hp = parts_.model->hyperparameters();
     const Limits& limits = parts_.limits;
     residency::PlanOptions& plan_options = parts_.plan_options;
@@ -184,8 +200,6 @@ class Planner {
     plan_options.context_tokens = whole_blocks(kv_tokens);
     plan_options.top_k = static_cast<int>(hp.top_k);
     plan_options.most_expert_slots = options_.expert_slots;
-    MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), plan_options, options_.rates));
-    return {};
   }
 
   const EngineOptions& options_;
@@ -242,7 +256,34 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts&
   parts.chat_template_status = chat_template.status();
   if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
   paths = file.paths();
-  return {};
+  parts.rates = options.rates;
+  parts.kv_dtype = options.kv_dtype;
+  return options.follow != nullptr ? residency::check_model(*options.follow, parts.model->units()) : Status();
+}
+
+residency::SavedPlan saved_plan(const Parts& parts) {
+  const model::Hyperparameters& hp = parts.model->hyperparameters();
+  const residency::UnitTable& units = parts.model->units();
+  residency::SavedPlan saved;
+  saved.architecture = hp.architecture;
+  saved.name = hp.name;
+  saved.units = static_cast<std::int64_t>(units.units().size());
+  saved.tiles = static_cast<std::int64_t>(units.tiles().size());
+  saved.weight_bytes = units.total_bytes();
+  saved.gpu = parts.plan_options.vram_bytes > 0;
+  saved.ram_bytes = parts.budget->cap_bytes();
+  saved.vram_bytes = parts.plan_options.vram_bytes;
+  saved.tile_bytes = parts.limits.tile_bytes;
+  saved.context_tokens = parts.limits.context_tokens;
+  saved.batch_tokens = parts.limits.batch_tokens;
+  saved.sequences = parts.limits.sequences;
+  saved.kv = parts.kv_dtype == DType::f32 ? "f32" : parts.kv_dtype == DType::q8_0 ? "q8_0" : "f16";
+  saved.rates = parts.rates;
+  saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles};
+  for (const residency::Plan::Home& home : parts.plan.homes) saved.homes.push_back(home.tier);
+  saved.predicted_decode_tokens_per_second = parts.plan.predicted_decode_tokens_per_second;
+  saved.bound = parts.plan.bound;
+  return saved;
 }
 
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
@@ -296,6 +337,16 @@ Expected<std::optional<Parts>> try_cuda(const EngineOptions& options, bool load)
 
 }  // namespace
 
+/// Can the CPU keep this model's KV in that format?
+static Status check_kv(const model::Hyperparameters& hp, DType dtype) {
+  if (dtype == DType::f16 || dtype == DType::f32) return {};
+  if (dtype == DType::q8_0 && hp.head_dim % info(dtype).block_elements == 0 &&
+      hp.head_dim <= kernels::kMostQuantizedKvDim)
+    return {};
+  return error(Code::unsupported, "KV cannot be kept as {} with heads of {} channels; use --kv f16", info(dtype).name,
+               hp.head_dim);
+}
+
 static Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   if (options.storage == storage::BackendKind::mmap && options.expert_slots > 0)
     return error(Code::invalid_argument, "storage mmap has no expert slots; leave one of the two out");
@@ -304,6 +355,7 @@ static Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, parts, paths));
+  MR_RETURN_IF_ERROR(check_kv(parts.model->hyperparameters(), options.kv_dtype));
   start_threads(options, parts);
   MR_RETURN_IF_ERROR(start_storage(options, paths, parts.model->units().total_bytes() / 10 * 12 <= ram, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options);

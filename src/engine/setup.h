@@ -47,6 +47,8 @@ struct Parts {
   std::unique_ptr<residency::Budget> budget;
   residency::Reservation program;  // code, tokenizer, threads, tables: measured
   residency::Reservation mapped;   // the model's pages, where storage maps the file
+  DType kv_dtype = DType::f16;
+  residency::Rates rates;
   residency::PlanOptions plan_options;
   residency::Plan plan;
   std::unique_ptr<residency::WeightStore> store;  // null where the weights are on a GPU
@@ -63,6 +65,9 @@ Expected<Parts> assemble(const EngineOptions& options);
 
 /// The same up to the plan: `store`, `ops` and `kv_pool` stay empty.
 Expected<Parts> assemble_plan(const EngineOptions& options);
+
+/// The plan and the limits it was made for, on paper. REQUIRES: parts from one of the two above.
+residency::SavedPlan saved_plan(const Parts& parts);
 
 /// The model with the whole of it on a GPU, up to the plan (load = false) or ready for a pass. Errors: unsupported (no
 /// GPU, or built without CUDA: says which), out_of_budget (does not fit; says what would), and those of every part.

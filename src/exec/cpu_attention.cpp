@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "exec/cpu_ops.h"
+#include "tensor/blocks.h"
+#include "tensor/codec.h"
 
 namespace millrace::exec {
 namespace {
@@ -69,11 +71,32 @@ void scatter(const T* key, std::int64_t count, T* block, std::int64_t lane) {
   for (std::int64_t d = 0; d < count; ++d) block[d * kernels::kKvBlock + lane] = key[d];
 }
 
+void store_q8_row(const float* k, const float* v, std::int64_t head_dim, std::int64_t lane, std::byte* k_block,
+                  std::byte* v_block) {
+  constexpr std::int64_t kGroup = sizeof(BlockQ8_0::qs);
+  const std::int64_t groups = head_dim / kGroup, values = head_dim * kernels::kKvBlock;
+  auto* k_scales = reinterpret_cast<std::uint16_t*>(k_block + values);
+  auto* v_scales = reinterpret_cast<std::uint16_t*>(v_block + values);
+  BlockQ8_0 block;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    encode_row(DType::q8_0, k + g * kGroup, kGroup, reinterpret_cast<std::byte*>(&block));
+    scatter(block.qs, kGroup, reinterpret_cast<std::int8_t*>(k_block) + g * kGroup * kernels::kKvBlock, lane);
+    k_scales[g * kernels::kKvBlock + lane] = block.d;
+    encode_row(DType::q8_0, v + g * kGroup, kGroup, reinterpret_cast<std::byte*>(&block));
+    std::memcpy(v_block + lane * head_dim + g * kGroup, block.qs, kGroup);
+    v_scales[lane * groups + g] = block.d;
+  }
+}
+
 void store_row(const kernels::Table& table, DType dtype, const float* k, const float* v, std::int64_t head_dim,
                std::int64_t lane, std::byte* k_block, std::byte* v_block) {
   if (dtype == DType::f32) {
     scatter(k, head_dim, reinterpret_cast<float*>(k_block), lane);
     std::memcpy(v_block + lane * head_dim * 4, v, static_cast<std::size_t>(head_dim) * 4);
+    return;
+  }
+  if (dtype == DType::q8_0) {
+    store_q8_row(k, v, head_dim, lane, k_block, v_block);
     return;
   }
   table.f32_to_f16_row(v, head_dim, reinterpret_cast<std::uint16_t*>(v_block) + lane * head_dim);

@@ -71,6 +71,7 @@ struct MatmulArgs {
 /// Online softmax runs over the blocks in ascending order within a chunk of kAttentionChunk keys; chunk results are
 /// merged in ascending order (attention_merge). Dot order: ascending channel, one fma each. V order: ascending key.
 constexpr std::int64_t kKvBlock = 64;
+constexpr std::int64_t kMostQuantizedKvDim = 512;
 constexpr std::int64_t kAttentionChunk = 1024;  // absolute positions, a multiple of kKvBlock
 
 struct AttentionArgs {
@@ -82,9 +83,10 @@ struct AttentionArgs {
                                             // [max(0, positions[r] - window + 1), positions[r]]
   std::int64_t window = 0;                  // 0: unlimited
   float scale = 1;
-  DType kv_dtype = DType::f16;                 // f16 or f32
-  std::int64_t chunk = 0;                      // computes keys [chunk, chunk + 1) * kAttentionChunk only
-  const std::byte* const* k_blocks = nullptr;  // the chunk's blocks, its 64 i-th key first: [head_dim, 64]
+  DType kv_dtype = DType::f16;  // f16, f32 or q8_0 (head_dim a multiple of 32, at most kMostQuantizedKvDim)
+  std::int64_t chunk = 0;       // computes keys [chunk, chunk + 1) * kAttentionChunk only
+  const std::byte* const* k_blocks = nullptr;  // the chunk's blocks, its 64 i-th key first: [head_dim, 64]; as
+                                               // kv/sequence.h lays it
   const std::byte* const* v_blocks = nullptr;  // [64, head_dim]; blocks no row sees are not touched
   float* acc = nullptr;                        // out: [rows, group, head_dim] unnormalised, dense
   float* max = nullptr;                        // out: [rows, group]

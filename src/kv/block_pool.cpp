@@ -6,9 +6,7 @@
 
 namespace millrace::kv {
 
-std::int64_t KvShape::bytes_per_token() const {
-  return 2 * layers * kv_heads * head_dim * (info(dtype).block_bytes / info(dtype).block_elements);
-}
+std::int64_t KvShape::bytes_per_token() const { return 2 * layers * kv_heads * row_bytes(dtype, head_dim); }
 
 struct BlockPool::Impl {
   struct Block {

@@ -2,8 +2,10 @@
 //
 // A block holds kBlockTokens tokens of ALL layers, so that a sequence grows by one allocation. Inside a block, for each
 // layer: K as [kv_heads, head_dim, kBlockTokens] (channel-major, so that SIMD lanes are keys), then V as
-// [kv_heads, kBlockTokens, head_dim]. Blocks come from a BlockPool, whose memory the Budget grants block by block.
-// Thread-safety: one thread writes a sequence; during a pass several may read it.
+// [kv_heads, kBlockTokens, head_dim]. In q8_0 a head's part is its int8 values in that order, then their float16
+// scales, one for 32 channels of a token: [head_dim / 32, kBlockTokens] of K, [kBlockTokens, head_dim / 32] of V.
+// Blocks come from a BlockPool, whose memory the Budget grants block by block. Thread-safety: one thread writes a
+// sequence; during a pass several may read it.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +25,7 @@ constexpr std::int64_t kBlockTokens = 64;
 
 struct KvShape {
   std::int64_t layers = 0, kv_heads = 0, head_dim = 0;
-  DType dtype = DType::f16;              // f16 or f32
+  DType dtype = DType::f16;              // f16, f32 or, where head_dim is a multiple of 32, q8_0
   std::int64_t bytes_per_token() const;  // K and V, all layers
   std::int64_t block_bytes() const { return bytes_per_token() * kBlockTokens; }
   friend bool operator==(const KvShape&, const KvShape&) = default;

@@ -312,6 +312,60 @@ void fill_prediction(const Choice& choice, const Rates& rates, Plan& plan) {
   plan.bound = disk ? "disk" : rates.cpu_decode > 0 && rates.cpu_decode < 0.95 * rates.ram ? "compute" : "ram";
 }
 
+/// Memory for homes, ring and expert slots; nothing: there is none.
+std::optional<std::uint64_t> memory_for_tiles(const Census& census, const PlanOptions& options) {
+  const std::uint64_t other = other_bytes(options);
+  if (other > options.ram_bytes) return std::nullopt;
+  const std::uint64_t memory = usable(options.ram_bytes - other);
+  if (memory < census.row_scratch) return std::nullopt;
+  return memory - census.row_scratch;
+}
+
+/// The plan but for what is at home.
+Plan with_slots(const UnitTable& units, const Census& census, const Choice& choice, const PlanOptions& options) {
+  Plan plan;
+  plan.fixed_bytes = options.fixed_bytes;
+  plan.row_scratch_bytes = census.row_scratch;
+  plan.ring_slots = choice.ring_slots;
+  plan.ring_slot_bytes = choice.ring_slots > 0 ? census.largest_ordered : 0;
+  plan.expert_slots = static_cast<int>(choice.expert_slots);
+  plan.expert_slot_bytes = census.largest_expert;
+  plan.predicted_hit_rate = hit_rate(census, choice.expert_slots);
+  plan.resident_tiles.assign(units.tiles().size(), false);
+  return plan;
+}
+
+std::uint64_t slot_bytes(const Plan& plan) {
+  return plan.ring_slot_bytes * static_cast<std::uint64_t>(plan.ring_slots) +
+         plan.expert_slot_bytes * static_cast<std::uint64_t>(plan.expert_slots);
+}
+
+/// What follows once all tiles have their homes.
+void complete(const UnitTable& units, const Census& census, const Choice& choice, const Rates& rates, Plan& plan) {
+  fill_homes(units, plan);
+  fill_rows(units, census, choice, rates, plan);
+  fill_prediction(choice, rates, plan);
+}
+
+Status check_decisions(const UnitTable& units, const Census& census, const Decisions& decisions) {
+  constexpr int kMostRingSlots = 4096;
+  if (decisions.resident_tiles.size() != units.tiles().size())
+    return error(Code::invalid_argument, "the plan is for {} tiles but the model has {}",
+                 decisions.resident_tiles.size(), units.tiles().size());
+  bool streams = false;
+  for (const std::int32_t t : census.ordered) streams = streams || !decisions.resident_tiles[t];
+  if (decisions.ring_slots < (streams ? 2 : 0) || decisions.ring_slots > kMostRingSlots)
+    return error(Code::invalid_argument, "the plan has a ring of {} slots; {} to {} work", decisions.ring_slots,
+                 streams ? 2 : 0, kMostRingSlots);
+  if (decisions.expert_slots < (census.expert_tiles > 0 ? 1 : 0) || decisions.expert_slots > census.expert_tiles)
+    return error(Code::invalid_argument, "the plan has {} expert slots but the model {} experts' tiles",
+                 decisions.expert_slots, census.expert_tiles);
+  for (std::size_t t = 0; t < units.tiles().size(); ++t)
+    if (decisions.resident_tiles[t] && units.units()[units.tiles()[t].unit].kind == UnitKind::expert)
+      return error(Code::invalid_argument, "the plan has tile {} at home, an expert's; experts have slots", t);
+  return {};
+}
+
 }  // namespace
 
 std::string_view tier_name(Tier tier) {
@@ -340,35 +394,66 @@ std::string_view executor_name(Executor executor) {
 
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates) {
   const Census census = take_census(units, options.top_k);
-  const std::uint64_t other = other_bytes(options);
-  if (other > options.ram_bytes) return too_small(census, options);
-  std::uint64_t memory = options.ram_bytes - other;
-  memory = usable(memory);
-  if (memory < census.row_scratch) return too_small(census, options);
-  memory -= census.row_scratch;
-  const auto choice = choose(units, census, options, rates, memory);
+  const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
+  if (!memory) return too_small(census, options);
+  const auto choice = choose(units, census, options, rates, *memory);
   if (!choice) return too_small(census, options);
 
-  Plan plan;
-  plan.fixed_bytes = options.fixed_bytes;
-  plan.row_scratch_bytes = census.row_scratch;
-  plan.ring_slots = choice->ring_slots;
-  plan.ring_slot_bytes = choice->ring_slots > 0 ? census.largest_ordered : 0;
-  plan.expert_slots = static_cast<int>(choice->expert_slots);
-  plan.expert_slot_bytes = census.largest_expert;
-  plan.predicted_hit_rate = hit_rate(census, choice->expert_slots);
-  plan.resident_tiles.assign(units.tiles().size(), false);
-  const std::uint64_t slots = plan.ring_slot_bytes * static_cast<std::uint64_t>(plan.ring_slots) +
-                              plan.expert_slot_bytes * static_cast<std::uint64_t>(plan.expert_slots);
-  pack(units, census, memory - slots, &plan.resident_tiles, &plan.resident_bytes);
+  Plan plan = with_slots(units, census, *choice, options);
+  pack(units, census, *memory - slot_bytes(plan), &plan.resident_tiles, &plan.resident_bytes);
   if (choice->embedding_home) {
     for (const std::int32_t t : census.embedding) plan.resident_tiles[t] = true;
     plan.resident_bytes += census.embedding_slot_bytes;
   }
-  fill_homes(units, plan);
-  fill_rows(units, census, *choice, rates, plan);
-  fill_prediction(*choice, rates, plan);
+  complete(units, census, *choice, rates, plan);
   return plan;
+}
+
+Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& decisions, const PlanOptions& options,
+                                   const Rates& rates) {
+  const Census census = take_census(units, options.top_k);
+  MR_RETURN_IF_ERROR(check_decisions(units, census, decisions));
+  const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
+  if (!memory) return too_small(census, options);
+
+  std::vector<bool> at_home = decisions.resident_tiles;
+  std::uint64_t home_bytes = 0, ordered_at_home = 0;
+  const auto take = [&](std::int32_t t) { home_bytes += at_home[t] ? units.tiles()[t].slot_bytes : 0; };
+  std::for_each(census.embedding.begin(), census.embedding.end(), take);
+  std::for_each(census.ordered.begin(), census.ordered.end(), take);
+
+  Choice choice;
+  choice.ring_slots = decisions.ring_slots;
+  choice.expert_slots = decisions.expert_slots;
+  const auto used = [&] {
+    return home_bytes + census.largest_ordered * static_cast<std::uint64_t>(choice.ring_slots) +
+           census.largest_expert * static_cast<std::uint64_t>(choice.expert_slots);
+  };
+  std::uint64_t gave_way = 0;
+  const auto give_way = [&](std::int32_t t) {
+    if (used() <= *memory || !at_home[t]) return;
+    at_home[t] = false;
+    home_bytes -= units.tiles()[t].slot_bytes;
+    gave_way += units.tiles()[t].bytes;
+    const bool ordered = units.units()[units.tiles()[t].unit].kind != UnitKind::embedding || units.tied_head();
+    if (ordered) choice.ring_slots = std::max(choice.ring_slots, 2);
+  };
+  std::for_each(census.embedding.begin(), census.embedding.end(), give_way);
+  std::for_each(census.by_preference.rbegin(), census.by_preference.rend(), give_way);
+  while (used() > *memory && choice.expert_slots > 1) {
+    --choice.expert_slots;
+    gave_way += census.largest_expert;
+  }
+  if (used() > *memory) return too_small(census, options);
+
+  for (const std::int32_t t : census.ordered) ordered_at_home += at_home[t] ? units.tiles()[t].bytes : 0;
+  choice.resident_weights = ordered_at_home;
+  predict(census, options, rates, choice);
+  FollowedPlan followed{with_slots(units, census, choice, options), gave_way};
+  followed.plan.resident_tiles = std::move(at_home);
+  followed.plan.resident_bytes = home_bytes;
+  complete(units, census, choice, rates, followed.plan);
+  return followed;
 }
 
 }  // namespace millrace::residency

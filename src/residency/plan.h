@@ -99,6 +99,21 @@ struct Plan {
 /// --ram that works.
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates);
 
+/// What somebody decided before (a saved plan): all else of a plan follows from it, the units and the caps.
+struct Decisions {
+  int ring_slots = 0, expert_slots = 0;
+  std::vector<bool> resident_tiles;  // by tile index
+};
+struct FollowedPlan {
+  Plan plan;
+  std::uint64_t gave_way_bytes = 0;  // of weights that were decided to be at home and no longer fit
+};
+/// The plan that was decided, under today's caps: where less is free than then, the tiles at home that the planner
+/// prefers least stream instead, then the expert cache shrinks. Errors: invalid_argument (decisions that no model of
+/// these units can follow), out_of_budget as make_plan.
+Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& decisions, const PlanOptions& options,
+                                   const Rates& rates);
+
 /// The plan of a model that a GPU computes, its units at home where `homes` says (by unit). Those that are not in VRAM
 /// cross to it in every pass, beside the computing. The predicted speed is what the slowest of these ways allows. Pure.
 Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, const PlanOptions& options,
@@ -106,5 +121,17 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
 
 /// The table people see.
 std::string render_plan(const Plan& plan, const PlanOptions& options, const Rates& rates);
+
+/// What decoding cost, all passes together.
+struct DecodeCost {
+  std::int64_t passes = 0, tokens = 0;
+  double seconds = 0, stall_seconds = 0;             // of them the executor waited for weights
+  double weight_bytes = 0;                           // computed with
+  double device_bytes = 0;                           // that crossed to a GPU
+  double disk_bytes = 0, disk_busy_seconds = 0;      // busy: with a read in flight
+  std::uint64_t expert_hits = 0, expert_misses = 0;  // leases of experts
+};
+/// The plan's prediction beside what came of it, tier by tier, and the time lost to waiting.
+std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCost& cost);
 
 }  // namespace millrace::residency

@@ -94,6 +94,28 @@ std::string memory_line(const Plan& plan, const PlanOptions& options) {
                             format_bytes(options.ram_bytes));
 }
 
+struct Predicted {
+  double bytes = 0, milliseconds = 0;
+  void add(const Predicted& other) {
+    bytes += other.bytes;
+    milliseconds += other.milliseconds;
+  }
+};
+
+Predicted predicted_for(const Plan& plan, std::string_view tier) {
+  Predicted sum;
+  for (const Plan::Row& row : plan.rows)
+    if (row.tier == tier) sum.add({row.bytes_per_token, row.milliseconds});
+  return sum;
+}
+
+std::string explain_line(std::string_view tier, std::string_view predicted, std::string_view measured,
+                         std::string_view predicted_ms, std::string_view ms, std::string_view rate,
+                         std::string_view ceiling) {
+  return fmt::format("{:<5} {:>10} {:>10}  {:>10} {:>10}  {:>12} {:>12}\n", tier, predicted, measured, predicted_ms, ms,
+                     rate, ceiling);
+}
+
 }  // namespace
 
 std::string render_plan(const Plan& plan, const PlanOptions& options, const Rates& rates) {
@@ -102,6 +124,51 @@ std::string render_plan(const Plan& plan, const PlanOptions& options, const Rate
     text += fmt::format("experts found in the cache: {:.0f} % if routing were uniform; real routing does better\n",
                         100 * plan.predicted_hit_rate);
   return text + memory_line(plan, options);
+}
+
+std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCost& cost) {
+  if (cost.passes <= 0 || cost.tokens <= 0 || cost.seconds <= 0) return "explain: nothing was decoded\n";
+  const bool gpu = plan.vram_weight_bytes > 0;
+  const auto passes = static_cast<double>(cost.passes);
+  std::string text =
+      fmt::format("explain: {} tokens decoded in {} passes, {:.2f} s\n", cost.tokens, cost.passes, cost.seconds);
+  text += fmt::format("{:<5} {:^21}  {:^21}\n", "", "bytes a pass", "ms a pass");
+  text += explain_line("tier", "predicted", "measured", "predicted", "measured", "rate", "ceiling");
+  const auto line = [&](std::string_view tier, Predicted predicted, double bytes, double seconds, double ceiling) {
+    if (predicted.bytes <= 0 && bytes <= 0) return;
+    text += explain_line(tier, bytes_text(predicted.bytes), bytes_text(bytes / passes),
+                         milliseconds_text(predicted.milliseconds), milliseconds_text(seconds / passes * 1e3),
+                         seconds > 0 ? rate_text(bytes / seconds) : "-", ceiling > 0 ? rate_text(ceiling) : "-");
+  };
+  const double computing = std::max(0.0, cost.seconds - cost.stall_seconds);
+  Predicted all;
+  for (const char* tier : {"vram", "ram", "disk"}) all.add(predicted_for(plan, tier));
+  if (gpu) {
+    // What is at home further out passes through the nearer tiers too.
+    Predicted crossing = predicted_for(plan, "ram");
+    crossing.add(predicted_for(plan, "disk"));
+    line("vram", {all.bytes, rates.device_memory > 0 ? all.bytes / rates.device_memory * 1e3 : 0}, cost.weight_bytes,
+         computing, rates.device_memory);
+    line("pcie", {crossing.bytes, rates.host_to_device > 0 ? crossing.bytes / rates.host_to_device * 1e3 : 0},
+         cost.device_bytes, cost.seconds, rates.host_to_device);
+  } else {
+    const double cpu = rates.cpu_decode > 0 ? rates.cpu_decode : rates.ram;
+    line("ram", {all.bytes, cpu > 0 ? all.bytes / cpu * 1e3 : 0}, cost.weight_bytes, computing, cpu);
+  }
+  line("disk", predicted_for(plan, "disk"), cost.disk_bytes, cost.disk_busy_seconds, rates.disk);
+  const double measured = static_cast<double>(cost.tokens) / cost.seconds;
+  const double predicted = plan.predicted_decode_tokens_per_second * static_cast<double>(cost.tokens) / passes;
+  text += fmt::format("decode: {:.2f} tok/s", measured);
+  if (predicted > 0)
+    text += fmt::format(", predicted {:.2f} ({:+.0f} %), bound by {}", predicted, 100 * (predicted / measured - 1),
+                        plan.bound);
+  text += fmt::format("\nwaited for weights: {:.0f} ms a pass, {:.0f} % of the time\n",
+                      cost.stall_seconds / passes * 1e3, 100 * cost.stall_seconds / cost.seconds);
+  if (const auto leases = cost.expert_hits + cost.expert_misses; leases > 0)
+    text += fmt::format("experts found in memory: {:.1f} %, predicted {:.1f} %\n",
+                        100 * static_cast<double>(cost.expert_hits) / static_cast<double>(leases),
+                        100 * plan.predicted_hit_rate);
+  return text;
 }
 
 Expected<Rates> parse_rates_json(const std::string& text) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -161,6 +162,31 @@ TEST(SameBits, ForBothPolicies) {
   options.ram_bytes = 6'000'000;
   options.context_tokens = 768;
   expect_same_bits_of_decoded(options);
+}
+
+/// Eight bits a channel change the logits a little, and then the same little everywhere.
+TEST(SameBits, WithQuantizedKvOfItsOwn) {
+  constexpr std::size_t kRows = 200;
+  EngineOptions options = demo();
+  options.kv_dtype = DType::q8_0;
+  const std::vector<float> first = logits_of(options, kRows);
+  ASSERT_GE(first.size(), kRows * kVocab);
+  double error = 0, norm = 0;
+  std::size_t same_choice = 0;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    const float *a = first.data() + row * kVocab, *b = baseline().data() + row * kVocab;
+    for (std::size_t i = 0; i < kVocab; ++i) error += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
+    same_choice += std::max_element(a, a + kVocab) - a == std::max_element(b, b + kVocab) - b ? 1 : 0;
+  }
+  EXPECT_GT(error, 0.0);
+  EXPECT_LT(std::sqrt(error / norm), 5e-2);  // a router that chooses otherwise counts in full
+  EXPECT_GE(same_choice, kRows * 97 / 100);
+  options.threads = 1;
+  options.batch_tokens = 33;
+  EXPECT_EQ(logits_of(options, kRows), first);
+  options.best_isa = false;
+  options.isa = kernels::Isa::plain;
+  EXPECT_EQ(logits_of(options, kRows), first);
 }
 
 TEST(SameBits, InABatchOfEight) {

@@ -6,6 +6,8 @@
 #include <fstream>
 
 #include "engine/support.h"
+#include "text/constraint/grammar_constraint.h"
+#include "text/constraint/schema.h"
 
 namespace millrace::engine {
 namespace {
@@ -222,6 +224,49 @@ TEST(Budget, ARequestWithoutRoomForItsKvEndsAloneAndRoomComesBack) {
   for (std::size_t i = 0; i < 2; ++i) sessions[i]->clear();
   EXPECT_EQ(engine->run(greedy(real_text(*engine, 250), 4)).finish, Finish::length);
   EXPECT_LE(engine->budget().reserved_bytes(), options.ram_bytes);
+}
+
+TEST(Budget, WhatAFormTakesIsGrantedAndComesBack) {
+  EngineOptions options = roomy(moe_path());
+  const auto engine = make(options);
+  const auto held = [&](const std::string& tag) {
+    for (const auto& entry : engine->budget().entries())
+      if (entry.tag == tag) return entry.bytes;
+    return std::uint64_t{0};
+  };
+  Request request = greedy(chat(*engine, kQuestion), 24);
+  const auto trie = text::TokenTrie::make(engine->tokenizer());
+  request.constraint = text::make_constraint(text::json_object_grammar(), trie);
+  std::uint64_t most = 0;
+  request.on_text = [&](std::string_view, std::span<const TokenId>) { most = std::max(most, held("forms")); };
+  const Result result = engine->run(std::move(request));
+  EXPECT_NE(result.finish, Finish::error) << result.status.message();
+  EXPECT_GT(most, std::uint64_t{1000});
+  EXPECT_EQ(held("forms"), 0u);
+  EXPECT_EQ(held("tokens of forms"), trie->bytes());
+}
+
+TEST(Budget, APlanOnPaperIsFollowedWithTheSameBits) {
+  EngineOptions options = tight();
+  const auto engine = make(options);
+  const residency::SavedPlan saved = engine->saved_plan();
+  EXPECT_GT(saved.decisions.expert_slots, 0);
+  const Result before = engine->run(greedy(chat(*engine, kQuestion), 32));
+  EngineOptions again = options;
+  again.tile_bytes = saved.tile_bytes;
+  again.context_tokens = saved.context_tokens;
+  again.batch_tokens = saved.batch_tokens;
+  residency::SavedPlan fewer = saved;
+  fewer.decisions.expert_slots = 2;
+  again.follow = std::make_shared<const residency::SavedPlan>(fewer);
+  const auto follower = make(again);
+  ASSERT_NE(follower, nullptr);
+  EXPECT_EQ(follower->plan().expert_slots, 2);
+  EXPECT_EQ(follower->plan().resident_tiles, engine->plan().resident_tiles);
+  EXPECT_EQ(follower->run(greedy(chat(*follower, kQuestion), 32)).text, before.text);
+
+  again.model_path = draft_path();
+  EXPECT_NE(Engine::create(again).status().message().find("another model"), std::string::npos);
 }
 
 TEST(Budget, PlanOnlyTellsWhatCreateDoes) {

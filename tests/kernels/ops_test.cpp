@@ -185,19 +185,43 @@ struct KvHead {
   KvHead(std::int64_t keys, std::int64_t dim, DType type, std::uint32_t seed) : head_dim(dim), dtype(type) {
     k = random_floats(static_cast<std::size_t>(keys * dim), seed);
     v = random_floats(static_cast<std::size_t>(keys * dim), seed + 1);
-    const std::size_t element = type == DType::f16 ? 2 : 4;
+    const auto block_bytes = static_cast<std::size_t>(kKvBlock * row_bytes(type, dim));
     const std::int64_t blocks = (keys + kKvBlock - 1) / kKvBlock;
     // Keys that do not exist are NaN: nothing may touch them.
-    memory.assign(static_cast<std::size_t>(2 * blocks * kKvBlock * dim) * element, std::byte{0xff});
+    memory.assign(static_cast<std::size_t>(2 * blocks) * block_bytes, std::byte{0xff});
     for (std::int64_t b = 0; b < blocks; ++b) {
-      k_blocks.push_back(memory.data() + static_cast<std::size_t>(2 * b * kKvBlock * dim) * element);
-      v_blocks.push_back(memory.data() + static_cast<std::size_t>((2 * b + 1) * kKvBlock * dim) * element);
+      k_blocks.push_back(memory.data() + static_cast<std::size_t>(2 * b) * block_bytes);
+      v_blocks.push_back(memory.data() + static_cast<std::size_t>(2 * b + 1) * block_bytes);
     }
     for (std::int64_t i = 0; i < keys; ++i) {
+      if (type == DType::q8_0) {
+        put_q8(i);
+        continue;
+      }
       for (std::int64_t d = 0; d < dim; ++d) {
         put(k_blocks[i / kKvBlock], d * kKvBlock + i % kKvBlock, k[i * dim + d]);
         put(v_blocks[i / kKvBlock], i % kKvBlock * dim + d, v[i * dim + d]);
       }
+    }
+  }
+  /// Key and value of a token in groups of 32 channels; the reference gets what they become.
+  void put_q8(std::int64_t token) {
+    constexpr std::int64_t kGroup = 32;
+    const std::int64_t lane = token % kKvBlock, groups = head_dim / kGroup, scales = kKvBlock * head_dim;
+    auto* keys = const_cast<std::byte*>(k_blocks[token / kKvBlock]);
+    auto* values = const_cast<std::byte*>(v_blocks[token / kKvBlock]);
+    std::byte block[2 + kGroup];
+    for (std::int64_t g = 0; g < groups; ++g) {
+      float* part = k.data() + token * head_dim + g * kGroup;
+      encode_row(DType::q8_0, part, kGroup, block);
+      decode_row(DType::q8_0, block, kGroup, part);
+      for (std::int64_t d = 0; d < kGroup; ++d) keys[(g * kGroup + d) * kKvBlock + lane] = block[2 + d];
+      std::memcpy(keys + scales + 2 * (g * kKvBlock + lane), block, 2);
+      part = v.data() + token * head_dim + g * kGroup;
+      encode_row(DType::q8_0, part, kGroup, block);
+      decode_row(DType::q8_0, block, kGroup, part);
+      std::memcpy(values + lane * head_dim + g * kGroup, block + 2, kGroup);
+      std::memcpy(values + scales + 2 * (lane * groups + g), block, 2);
     }
   }
   void put(const std::byte* block, std::int64_t index, float& value) {
@@ -313,18 +337,23 @@ std::vector<std::int32_t> range(std::int32_t first, std::int32_t count) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AttentionTest,
-    ::testing::Values(AttentionCase{64, 8, 0, DType::f16, range(0, 9)},         // the first tokens
-                      AttentionCase{128, 4, 0, DType::f16, range(60, 11)},      // over a block's border
-                      AttentionCase{80, 1, 0, DType::f32, range(100, 33)},      // many heads of their own, odd vectors
-                      AttentionCase{96, 3, 0, DType::f16, range(1020, 7)},      // over a chunk's border
-                      AttentionCase{256, 16, 0, DType::f16, range(70, 2)},      //
-                      AttentionCase{8, 2, 0, DType::f32, range(0, 70)},         // narrower than a vector
-                      AttentionCase{72, 5, 0, DType::f16, range(130, 5)},       // a masked last vector
-                      AttentionCase{576, 2, 0, DType::f16, range(5, 3)},        // wider than the packed queries
-                      AttentionCase{64, 2, 50, DType::f16, range(40, 60)},      // a window inside a block
-                      AttentionCase{64, 7, 100, DType::f32, range(1000, 40)},   // a window over the chunk's border
-                      AttentionCase{128, 8, 0, DType::f16, {2500}},             // decode
-                      AttentionCase{64, 4, 64, DType::f16, {3, 2000, 2300}}));  // rows far apart
+    ::testing::Values(AttentionCase{64, 8, 0, DType::f16, range(0, 9)},        // the first tokens
+                      AttentionCase{128, 4, 0, DType::f16, range(60, 11)},     // over a block's border
+                      AttentionCase{80, 1, 0, DType::f32, range(100, 33)},     // many heads of their own, odd vectors
+                      AttentionCase{96, 3, 0, DType::f16, range(1020, 7)},     // over a chunk's border
+                      AttentionCase{256, 16, 0, DType::f16, range(70, 2)},     //
+                      AttentionCase{8, 2, 0, DType::f32, range(0, 70)},        // narrower than a vector
+                      AttentionCase{72, 5, 0, DType::f16, range(130, 5)},      // a masked last vector
+                      AttentionCase{576, 2, 0, DType::f16, range(5, 3)},       // wider than the packed queries
+                      AttentionCase{64, 2, 50, DType::f16, range(40, 60)},     // a window inside a block
+                      AttentionCase{64, 7, 100, DType::f32, range(1000, 40)},  // a window over the chunk's border
+                      AttentionCase{128, 8, 0, DType::f16, {2500}},            // decode
+                      AttentionCase{64, 4, 64, DType::f16, {3, 2000, 2300}},   // rows far apart
+                      AttentionCase{128, 4, 0, DType::q8_0, range(60, 11)},    //
+                      AttentionCase{96, 3, 0, DType::q8_0, range(1020, 7)},    //
+                      AttentionCase{64, 2, 50, DType::q8_0, range(40, 60)},    //
+                      AttentionCase{512, 1, 0, DType::q8_0, range(5, 3)},      // as wide as it goes
+                      AttentionCase{32, 8, 0, DType::q8_0, {2500}}));
 
 TEST(Attention, KeysBeyondTheRowAreNeverTouched) {
   KvHead kv(128, 64, DType::f32, 11);

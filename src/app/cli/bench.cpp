@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "device/cpu.h"
+#include "engine/decode_meter.h"
 #include "residency/calibrate.h"
 
 namespace millrace::cli {
@@ -27,7 +28,7 @@ struct BenchFlags {
   ModelFlags model;
   int prompt_tokens = 512, decode_tokens = 64, repetitions = 3, sequences = 1;
   std::string trace;
-  bool json = false, hash = false, hash_prompt = false, warm = true;
+  bool json = false, hash = false, hash_prompt = false, warm = true, explain = false;
 };
 
 /// What one repetition measured.
@@ -70,14 +71,16 @@ class DecodeWindow {
     first_ended_ = std::min(first_ended_, pass_);
     ++ended_;
   }
-  void pass_ended() {
+  void pass_ended(engine::DecodeMeter& meter) {
     if (begin_pass_ < 0 && ended_ == sequences_) {
       begin_pass_ = pass_;
       begin_ = Clock::now();
+      meter.begin();
     }
-    if (begin_pass_ >= 0 && pass_ <= first_ended_ + decode_tokens_ - 1) {
+    if (begin_pass_ >= 0 && pass_ > begin_pass_ && pass_ <= first_ended_ + decode_tokens_ - 1) {
       end_pass_ = pass_;
       end_ = Clock::now();
+      meter.reached(static_cast<std::int64_t>(end_pass_ - begin_pass_) * sequences_);
     }
     ++pass_;
   }
@@ -109,7 +112,7 @@ struct Hasher {
 class Bench {
  public:
   Bench(engine::Engine& engine, const BenchFlags& flags, const Program& program)
-      : engine_(engine), flags_(flags), program_(program) {}
+      : engine_(engine), flags_(flags), program_(program), meter_(engine) {}
 
   Status run() {
     const int rounds = flags_.repetitions + (flags_.warm ? 1 : 0);
@@ -118,12 +121,15 @@ class Bench {
       progress.update(static_cast<std::uint64_t>(round), static_cast<std::uint64_t>(rounds));
       Sample sample;
       MR_RETURN_IF_ERROR(repetition(static_cast<std::uint64_t>(flags_.warm ? round : round + 1), sample));
-      if (!flags_.warm || round > 0) samples_.push_back(sample);
+      if (flags_.warm && round == 0) continue;
+      samples_.push_back(sample);
+      meter_.end();
     }
     return {};
   }
 
   const std::vector<Sample>& samples() const { return samples_; }
+  const residency::DecodeCost& cost() const { return meter_.cost(); }
   std::uint64_t hash() const { return hash_; }
   bool finite() const { return finite_; }
 
@@ -156,7 +162,7 @@ class Bench {
     }
     const auto start = Clock::now();
     while (engine_.step()) {
-      window.pass_ended();
+      window.pass_ended(meter_);
       if (interrupted()) return error(Code::cancelled, "stopped");
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -201,6 +207,7 @@ class Bench {
   engine::Engine& engine_;
   const BenchFlags& flags_;
   const Program& program_;
+  engine::DecodeMeter meter_;
   std::vector<Sample> samples_;
   std::uint64_t hash_ = 0;
   bool finite_ = true;
@@ -251,6 +258,7 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["logits_finite"] = bench.finite();
   json["peak_rss_bytes"] = device::peak_resident_bytes();
   json["budget_bytes"] = engine.budget().cap_bytes();
+  json["predicted_decode_tok_s"] = engine.plan().predicted_decode_tokens_per_second;
   return json;
 }
 
@@ -309,7 +317,7 @@ int execute(BenchFlags flags, const Program& program) {
   Trace trace;
   if (!flags.trace.empty()) options->trace = &trace;
   install_interrupt_handler();
-  auto created = create_engine(*options, program);
+  auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
   Bench bench(**created, flags, program);
   if (const Status status = bench.run(); !status.ok()) return fail(status);
@@ -325,6 +333,9 @@ int execute(BenchFlags flags, const Program& program) {
     fmt::print("{}\n", json.dump(2));
   else
     print(json);
+  if (flags.explain)
+    std::fputs(("\n" + residency::render_explain((*created)->plan(), options->rates, bench.cost())).c_str(),
+               flags.json ? stderr : stdout);
   return bench.finite() ? 0 : kExitFailed;
 }
 
@@ -348,6 +359,7 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
       ->capture_default_str();
   command->add_option("--trace", flags->trace, "Write what happened when to this file (Chrome trace JSON; slower)");
   command->add_flag("--json", flags->json, "Print JSON");
+  command->add_flag("--explain", flags->explain, "Print the plan's prediction beside what was measured, tier by tier");
   command->add_flag("--hash", flags->hash, "Hash the logits of every decoded token (on a GPU slower)");
   command->add_flag("--hash-prompt", flags->hash_prompt, "Hash the logits of every prompt token too (slower)");
   command->add_flag("!--no-warm-up", flags->warm, "Count the first repetition too");

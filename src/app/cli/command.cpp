@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -32,6 +33,13 @@ Expected<residency::Rates> read_rates(const std::string& path) {
   auto rates = residency::parse_rates_json(text.str());
   if (!rates.ok()) return rates.status().with_context(path);
   return rates;
+}
+
+Expected<DType> kv_format(const std::string& name) {
+  if (name == "f16") return DType::f16;
+  if (name == "f32") return DType::f32;
+  if (name == "q8_0") return DType::q8_0;
+  return error(Code::invalid_argument, "--kv {}: use f16, q8_0 or f32", name);
 }
 
 Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
@@ -65,6 +73,28 @@ Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
   return {};
 }
 
+/// What the plan was made for, where the command line does not say otherwise.
+Status follow_plan_file(const ModelFlags& flags, engine::EngineOptions& options) {
+  if (flags.plan.empty()) return {};
+  if (std::error_code code; !std::filesystem::exists(flags.plan, code)) return {};
+  MR_ASSIGN_OR_RETURN(residency::SavedPlan saved, residency::read_plan_file(flags.plan));
+  if (!flags.pin.empty() || flags.expert_slots > 0)
+    return error(Code::invalid_argument, "{}: a plan to follow leaves no choice; leave --pin and --expert-slots out",
+                 flags.plan);
+  if (flags.device == "auto") options.device = saved.gpu ? engine::DeviceChoice::cuda : engine::DeviceChoice::cpu;
+  if (flags.ram.empty()) options.ram_bytes = saved.ram_bytes;
+  if (flags.vram.empty()) options.vram_bytes = saved.vram_bytes;
+  if (flags.context == 0) options.context_tokens = saved.context_tokens;
+  if (flags.batch == 0) options.batch_tokens = saved.batch_tokens;
+  if (flags.rates.empty()) options.rates = saved.rates;
+  if (flags.kv.empty()) {
+    MR_ASSIGN_OR_RETURN(options.kv_dtype, kv_format(saved.kv));
+  }
+  options.tile_bytes = saved.tile_bytes;
+  options.follow = std::make_shared<const residency::SavedPlan>(std::move(saved));
+  return {};
+}
+
 }  // namespace
 
 std::atomic<bool>& interrupted() { return interrupt_flag; }
@@ -95,7 +125,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->check(CLI::Range(1, 1 << 20));
   command.add_option("-t,--threads", flags.threads, "Threads that compute (default: all processors)")
       ->check(CLI::Range(0, 1024));
-  command.add_option("--kv", flags.kv, "Format of the KV cache: f16, f32")->capture_default_str();
+  command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command.add_option("--storage", flags.storage, "Reads by: auto, io_uring, pread-direct, pread, mmap")
       ->capture_default_str();
@@ -103,6 +133,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--expert-slots", flags.expert_slots, "Experts in memory at most (default: as many as fit)")
       ->check(CLI::NonNegativeNumber);
   command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");
+  command.add_option("--plan", flags.plan,
+                     "Follow the plan in this file; where there is none yet, keep this one in it");
   command.add_option("--rates", flags.rates, "Rates to plan with (default: this machine's, see calibrate)");
   command.add_flag("--no-graphs", flags.no_graphs, "For developers: launch every kernel by itself")->group("");
   command.add_flag("--no-fuse", flags.no_fuse, "For developers: a launch for every step of a pass")->group("");
@@ -158,12 +190,9 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
     options.policy = residency::CachePolicy::lfu;
   else
     return error(Code::invalid_argument, "--policy {}: use lru or lfu", flags.policy);
-  if (flags.kv == "f16")
-    options.kv_dtype = DType::f16;
-  else if (flags.kv == "f32")
-    options.kv_dtype = DType::f32;
-  else
-    return error(Code::invalid_argument, "--kv {}: use f16 or f32", flags.kv);
+  if (!flags.kv.empty()) {
+    MR_ASSIGN_OR_RETURN(options.kv_dtype, kv_format(flags.kv));
+  }
   for (const auto& text : flags.faults) {
     MR_ASSIGN_OR_RETURN(auto fault, storage::parse_fault(text));
     options.faults.push_back(fault);
@@ -173,16 +202,22 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   } else if (auto known = residency::load_rates(options.model_path); known.ok()) {
     options.rates = *known;
   }
+  MR_RETURN_IF_ERROR(follow_plan_file(flags, options));
   return options;
 }
 
-Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const Program& program) {
+Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const ModelFlags& flags,
+                                                        const Program& program) {
+  const bool keep = !flags.plan.empty() && options.follow == nullptr;
   Progress progress("Loading", Unit::bytes, program.quiet);
   options.on_load = [&](std::uint64_t done, std::uint64_t total) {
     progress.update(done, total);
     return !interrupted();
   };
-  return engine::Engine::create(options);
+  auto created = engine::Engine::create(options);
+  progress.finish();
+  if (created.ok() && keep) MR_RETURN_IF_ERROR(residency::write_plan_file(flags.plan, (*created)->saved_plan()));
+  return created;
 }
 
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {

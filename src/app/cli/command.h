@@ -32,7 +32,7 @@ int fail(const Status& status);
 /// Flags that say which model runs, on what, within which budget.
 struct ModelFlags {
   std::string model;
-  std::string device = "auto", vram, pin, ram, kv = "f16", isa = "auto", storage = "auto", policy = "lru", rates, tile;
+  std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "lru", rates, tile, plan;
   std::int64_t context = 0, batch = 0, expert_slots = 0;
   int threads = 0;
   std::vector<std::string> faults;
@@ -44,8 +44,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags);
 Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,
                                                store::Manifest* defaults = nullptr);
 
-/// Engine::create with a bar while weights load, which Ctrl-C stops.
-Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const Program& program);
+/// Engine::create with a bar while weights load, which Ctrl-C stops. Keeps the plan where --plan names no file yet.
+Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const ModelFlags& flags,
+                                                        const Program& program);
 
 struct SamplingFlags {
   double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;

@@ -85,7 +85,7 @@ int execute(const EvalFlags& flags, const Program& program) {
   if (!options.ok()) return fail(options.status());
   options->max_sequences = flags.sequences;
   install_interrupt_handler();
-  auto created = create_engine(*options, program);
+  auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
   auto exact = count_exact(**created, *questions, flags, program.quiet);
   if (!exact.ok()) return fail(exact.status());

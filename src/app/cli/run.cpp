@@ -61,7 +61,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
     prompts.push_back(std::move(text));
   }
   install_interrupt_handler();
-  auto created = create_engine(*options, program);
+  auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
   engine::Engine& engine = **created;
   if (flags.show_plan) {

@@ -16,12 +16,16 @@
 
 #include "kernels/cpu/ops_body.h"
 #include "kernels/kernels.h"
+#include "tensor/half.h"
 
 namespace millrace::kernels {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kMaxPackedDim = 512;  // queries are packed on the stack up to this head_dim
+
+enum class KvForm { half, single, q8 };
+constexpr std::int64_t kQ8Group = 32;  // channels with one scale
 
 /// Vectors a group of M queries works on at once: their accumulators, the vectors of B and one broadcast must fit.
 template <typename V, int M>
@@ -138,11 +142,53 @@ void add_values(const float* weights, const std::byte* v, const Visible* seen, f
   for (int m = 0; m < M; ++m) alone(m, std::max(seen[m].begin, end), seen[m].end);
 }
 
+/// A block of q8_0 keys as floats, [head_dim, 64].
+template <typename V>
+void decode_keys(const std::byte* block, std::int64_t head_dim, float* out) {
+  const auto* values = reinterpret_cast<const std::int8_t*>(block);
+  const auto* scales = reinterpret_cast<const std::uint16_t*>(block + head_dim * kKvBlock);
+  alignas(64) float scale[kKvBlock];
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    if (d % kQ8Group == 0)
+      for_each_vector<V>(kKvBlock, [&](std::int64_t i, int) {
+        V::store(scale + i, V::load_half(scales + d / kQ8Group * kKvBlock + i));
+      });
+    for (std::int64_t i = 0; i < kKvBlock; ++i)
+      out[d * kKvBlock + i] = static_cast<float>(values[d * kKvBlock + i]) * scale[i];
+  }
+}
+
+/// A block of q8_0 values as floats, [64, head_dim].
+inline void decode_values(const std::byte* block, std::int64_t head_dim, float* out) {
+  const auto* values = reinterpret_cast<const std::int8_t*>(block);
+  const auto* scales = reinterpret_cast<const std::uint16_t*>(block + head_dim * kKvBlock);
+  for (std::int64_t group = 0; group < kKvBlock * head_dim / kQ8Group; ++group) {
+    const float scale = half_to_float(scales[group]);
+    for (std::int64_t i = group * kQ8Group; i < (group + 1) * kQ8Group; ++i)
+      out[i] = static_cast<float>(values[i]) * scale;
+  }
+}
+
+/// A block of K or V as the products take it: float or half where it lies, q8_0 decoded into `scratch`.
+template <typename V, KvForm kForm, bool kKeys>
+const std::byte* plain_block(const std::byte* block, std::int64_t head_dim, float* scratch) {
+  if constexpr (kForm == KvForm::q8) {
+    if constexpr (kKeys)
+      decode_keys<V>(block, head_dim, scratch);
+    else
+      decode_values(block, head_dim, scratch);
+    return reinterpret_cast<const std::byte*>(scratch);
+  }
+  return block;
+}
+
 /// Queries [first, first + M) of the flattened tile over the whole chunk.
-template <typename V, int M, bool kHalf>
+template <typename V, int M, KvForm kForm>
 void attend_group(const AttentionArgs& args, std::int64_t first) {
   alignas(64) float packed[M == 1 ? 1 : M * kMaxPackedDim];  // [head_dim, M]; a single query is used where it lies
   alignas(64) float scores[M * kKvBlock];
+  alignas(64) float decoded[kForm == KvForm::q8 ? kKvBlock * kMostQuantizedKvDim : 1];
+  constexpr bool kHalf = kForm == KvForm::half;
   const auto query = [&](int m) {
     const std::int64_t index = first + m;
     return args.q + index / args.group * args.q_row_stride + index % args.group * args.q_head_stride;
@@ -170,8 +216,8 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
   const std::int64_t first_block = args.chunk * (kAttentionChunk / kKvBlock);
   for (std::int64_t block = begin / kKvBlock; block * kKvBlock < end; ++block) {
     std::fill(scores, scores + M * kKvBlock, 0.0f);
-    wide_product<V, M, kHalf, 1, M>(q, args.k_blocks[block - first_block], kKvBlock, 0, args.head_dim, scores,
-                                    kKvBlock);
+    const std::byte* keys = plain_block<V, kForm, true>(args.k_blocks[block - first_block], args.head_dim, decoded);
+    wide_product<V, M, kHalf, 1, M>(q, keys, kKvBlock, 0, args.head_dim, scores, kKvBlock);
     Visible seen[M];
     for (int m = 0; m < M; ++m) {
       const std::int64_t from = block * kKvBlock;
@@ -184,14 +230,15 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
       soften<V>(scores + m * kKvBlock, seen[m].begin, seen[m].end, args.scale, args.max[first + m], args.sum[first + m],
                 acc + m * args.head_dim, args.head_dim);
     }
-    add_values<V, M, kHalf>(scores, args.v_blocks[block - first_block], seen, acc, args.head_dim);
+    const std::byte* values = plain_block<V, kForm, false>(args.v_blocks[block - first_block], args.head_dim, decoded);
+    add_values<V, M, kHalf>(scores, values, seen, acc, args.head_dim);
   }
 }
 
-template <typename V, bool kHalf, int... kGroups>
+template <typename V, KvForm kForm, int... kGroups>
 void attend_tile(const AttentionArgs& args, std::integer_sequence<int, kGroups...>) {
   using Attend = void (*)(const AttentionArgs&, std::int64_t);
-  static constexpr std::array<Attend, sizeof...(kGroups)> kAttend = {attend_group<V, kGroups + 1, kHalf>...};
+  static constexpr std::array<Attend, sizeof...(kGroups)> kAttend = {attend_group<V, kGroups + 1, kForm>...};
   const std::int64_t most = args.head_dim > kMaxPackedDim ? 1 : max_group<V>();
   const std::int64_t queries = args.rows * args.group;
   const std::int64_t groups = (queries + most - 1) / most;
@@ -206,9 +253,11 @@ template <typename V>
 void attention_chunk(const AttentionArgs& args) {
   constexpr auto kGroups = std::make_integer_sequence<int, max_group<V>()>();
   if (args.kv_dtype == DType::f16) {
-    attend_tile<V, true>(args, kGroups);
+    attend_tile<V, KvForm::half>(args, kGroups);
+  } else if (args.kv_dtype == DType::q8_0) {
+    attend_tile<V, KvForm::q8>(args, kGroups);
   } else {
-    attend_tile<V, false>(args, kGroups);
+    attend_tile<V, KvForm::single>(args, kGroups);
   }
 }
 
