@@ -126,6 +126,9 @@ struct Request {
   /// Each token of the answer as it is picked, before the on_text that holds it; with the `top_logprobs` likeliest.
   std::function<void(const TokenChoice& choice)> on_token;
   int top_logprobs = 0;
+  /// Other than none: the result is the prompt's embedding, and no token is generated. Nothing is taken from KV that
+  /// other requests or the session left, and nothing left for them.
+  model::Pooling pooling = model::Pooling::none;
 };
 
 struct Result {
@@ -135,6 +138,7 @@ struct Result {
   std::vector<text::TokenId> tokens;  // generated, without the end token
   std::int64_t prompt_tokens = 0;
   double prompt_seconds = 0, decode_seconds = 0;
+  std::vector<float> embedding;  // [model_dim], of length 1, where the request asked for it
 };
 
 /// What passed since the start, and what is there now.

@@ -30,7 +30,8 @@ Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<
       conversation(std::move(shared)),
       tokens(request.prompt),
       chooser(request),
-      stream(std::move(tokenizer), request.stop) {
+      stream(std::move(tokenizer), request.stop),
+      pooler(request.pooling) {
   result.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
 }
 
@@ -45,6 +46,8 @@ Status Scheduler::check(const Request& request) const {
   for (const TokenId id : request.prompt)
     if (id < 0 || id >= vocab)
       return error(Code::invalid_argument, "token id {} is outside the vocabulary of {}", id, vocab);
+  if (request.pooling == model::Pooling::other)
+    return error(Code::unsupported, "this model's file asks for a pooling that is none of mean, first, last");
   if (request.constraint != nullptr && !request.forced_tokens.empty())
     return error(Code::internal, "a request cannot both force tokens and constrain them");
   return {};
@@ -59,7 +62,8 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
     return error(Code::invalid_argument, "this session still works on its last request; wait for it or cancel it");
   // What the conversation holds is kept as far as the prompt agrees; the last token is computed anew for its logits.
   const auto& held = conversation->tokens;
-  const auto limit = std::min(held.size(), request.prompt.size() - 1);
+  const bool embeds = request.pooling != model::Pooling::none;
+  const auto limit = embeds ? 0 : std::min(held.size(), request.prompt.size() - 1);
   const auto agreed =
       std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(limit), request.prompt.begin());
   conversation->tokens.erase(agreed.first, conversation->tokens.end());
@@ -180,8 +184,9 @@ void Scheduler::admit() {
 void Scheduler::build_batch() {
   batch_.sequences.clear();
   batch_.rows.clear();
+  batch_.wants_hidden = false;
   batch_logit_rows_ = 0;
-  for (Entry& entry : live_) entry.rows = entry.logit_rows = entry.place = 0;
+  for (Entry& entry : live_) entry.rows = entry.first_row = entry.logit_rows = entry.place = 0;
   std::stable_sort(live_.begin(), live_.end(),
                    [](const Entry& one, const Entry& other) { return one.live->before(*other.live); });
   share_prefixes();
@@ -200,7 +205,7 @@ void Scheduler::share_prefixes() {
   if (parts_.prefixes == nullptr) return;
   for (Entry& entry : live_) {
     Live& live = *entry.live;
-    if (!live.in_prompt() || live.request.logits_of_prompt) continue;
+    if (!live.in_prompt() || !live.shares_prefix()) continue;
     kv::SequenceState& state = live.conversation->state;
     const std::int64_t first = state.length();
     const auto gained = parts_.prefixes->extend(state, live.tokens, static_cast<std::int64_t>(live.tokens.size()) - 1);
@@ -214,11 +219,11 @@ void Scheduler::share_prefixes() {
 bool Scheduler::others_compute_its_next_block(const Entry& entry) const {
   const Live& live = *entry.live;
   const std::int64_t end = live.conversation->state.length() + kv::kBlockTokens;
-  if (parts_.prefixes == nullptr || live.request.logits_of_prompt || end % kv::kBlockTokens != 0 ||
+  if (parts_.prefixes == nullptr || !live.shares_prefix() || end % kv::kBlockTokens != 0 ||
       end >= static_cast<std::int64_t>(live.tokens.size()))
     return false;
   return std::any_of(live_.begin(), live_.end(), [&](const Entry& other) {
-    if (other.live == nullptr || other.rows == 0 || other.live == entry.live) return false;
+    if (other.live == nullptr || other.rows == 0 || other.live == entry.live || other.live->embeds()) return false;
     const std::int64_t first = other.live->conversation->state.length();
     return first < end && end <= first + other.rows &&
            std::equal(live.tokens.begin(), live.tokens.begin() + end, other.live->tokens.begin());
@@ -251,6 +256,7 @@ void Scheduler::add_prompts() {
 std::int64_t Scheduler::prompt_rows(const Live& live, std::int64_t most) const {
   const std::int64_t logit_room = parts_.limits.logit_rows - batch_logit_rows_;
   const std::int64_t rows = std::min(live.waiting(), most);
+  if (live.embeds()) return rows;
   if (live.request.logits_of_prompt) return std::min(rows, logit_room);
   return rows == live.waiting() && logit_room == 0 ? rows - 1 : rows;
 }
@@ -260,6 +266,7 @@ void Scheduler::preempt(Entry& entry) {
   ++counters_.preempted;
   entry.live->conversation->state.truncate(0);
   entry.live->conversation->tokens.clear();
+  entry.live->pooler.restart();
   queue_.push_back(std::exchange(entry, {}));
 }
 
@@ -297,9 +304,11 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   if (entry.live == nullptr) return;  // back in the queue
   const auto sequence = static_cast<std::int32_t>(batch_.sequences.size());
   batch_.sequences.push_back(&state);
+  entry.first_row = static_cast<std::int64_t>(batch_.rows.size());
   const auto last = static_cast<std::int64_t>(live.tokens.size()) - 1;
+  batch_.wants_hidden = batch_.wants_hidden || live.pooler.wants(first, first + rows, last + 1);
   for (std::int64_t position = first; position < first + rows; ++position) {
-    const bool wants_logits = position == last || live.request.logits_of_prompt;
+    const bool wants_logits = !live.embeds() && (position == last || live.request.logits_of_prompt);
     batch_.rows.push_back(
         {live.tokens[static_cast<std::size_t>(position)], sequence, static_cast<std::int32_t>(position), wants_logits});
     entry.logit_rows += wants_logits ? 1 : 0;
@@ -361,9 +370,10 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   state.set_length(first + entry.rows);
   for (std::int64_t position = first; position < first + entry.rows; ++position)
     live->conversation->tokens.push_back(live->tokens[static_cast<std::size_t>(position)]);
-  if (parts_.prefixes != nullptr && first / kv::kBlockTokens < state.length() / kv::kBlockTokens)
+  if (parts_.prefixes != nullptr && !live->embeds() && first / kv::kBlockTokens < state.length() / kv::kBlockTokens)
     parts_.prefixes->enter(state, live->tokens);
   if (first < prompt && live->request.on_prompt) live->request.on_prompt(state.length(), prompt);
+  if (live->embeds()) return pool(entry, first);
   if (live->request.on_logits) {
     const exec::Logits logits = parts_.ops->last_logits();
     for (std::int64_t row = 0; row < entry.logit_rows; ++row)
@@ -374,6 +384,19 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   if (live->waiting() > 0) return;
   if (live->result.tokens.empty()) live->prompt_done = Live::Clock::now();
   pick(entry, first_logit_row + entry.logit_rows - 1);
+}
+
+/// Adds the states that the pass computed from this position on to the request's embedding.
+void Scheduler::pool(Entry& entry, std::int64_t position) {
+  Live& live = *entry.live;
+  const auto prompt = static_cast<std::int64_t>(live.tokens.size());
+  const std::int64_t dim = parts_.model->hyperparameters().model_dim;
+  Status status = live.pooler.add(*parts_.ops, entry.first_row, dim, position, position + entry.rows, prompt);
+  if (status.ok() && live.waiting() > 0) return;
+  live.prompt_done = Live::Clock::now();
+  if (status.ok()) status = live.pooler.finish(live.result.embedding);
+  const Finish reason = status.ok() ? Finish::stop : Finish::error;
+  finish(entry, reason, std::move(status));
 }
 
 /// [vocab], or empty where the pass brought only the largest.

@@ -15,6 +15,7 @@
 
 #include "engine/choice.h"
 #include "engine/engine.h"
+#include "engine/pooler.h"
 #include "engine/setup.h"
 #include "engine/text_stream.h"
 
@@ -38,6 +39,9 @@ struct Live {
   std::int64_t waiting() const { return static_cast<std::int64_t>(tokens.size()) - conversation->state.length(); }
   /// More than the row that gives the next token is missing.
   bool in_prompt() const { return waiting() > 1 || result.tokens.empty(); }
+  bool embeds() const { return request.pooling != model::Pooling::none; }
+  /// Whether its prompt may go on from other requests' KV: all of its rows would be computed otherwise.
+  bool shares_prefix() const { return !request.logits_of_prompt && !embeds(); }
   /// Whether this one goes before the other.
   bool before(const Live& other) const {
     return request.priority != other.request.priority ? request.priority > other.request.priority : id < other.id;
@@ -49,6 +53,7 @@ struct Live {
   Chooser chooser;
   residency::Reservation form_memory;  // of the request's constraint
   TextStream stream;
+  Pooler pooler;
   Result result;
   std::atomic<bool> cancelled{false};
   Clock::time_point start;        // of the first pass
@@ -75,6 +80,7 @@ class Scheduler {
     Engine::Id id = 0;
     std::shared_ptr<Live> live;
     std::int64_t rows = 0;        // in this pass
+    std::int64_t first_row = 0;   // of them in the batch
     std::int64_t logit_rows = 0;  // among them
     std::int64_t place = 0;       // of its sequence in the batch
   };
@@ -94,6 +100,7 @@ class Scheduler {
   void preempt(Entry& entry);
   Status run_pass();
   void deliver(Entry& entry, std::int64_t first_logit_row);
+  void pool(Entry& entry, std::int64_t position);
   bool top_logits_suffice() const;
   Status check_logits() const;
   std::span<const float> logits_of(std::int64_t logit_row) const;

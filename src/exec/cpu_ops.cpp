@@ -73,6 +73,7 @@ void CpuOps::begin_pass(const kv::Batch& batch, std::function<bool()> cancelled)
   rows_ = static_cast<std::int64_t>(batch.rows.size());
   logit_rows_ = 0;
   logits_vocab_ = 0;
+  hidden_ = {};
   pass_begin_ns_ = now_ns();
   store_.begin_pass();
   if (memory_.data() == nullptr || rows_ > shape_.max_rows) {
@@ -268,6 +269,14 @@ void CpuOps::logits(WeightRef head, Act x) {
 Logits CpuOps::last_logits() const {
   if (failed() || logits_vocab_ == 0) return {};
   return {at<float>(layout_.logits), logit_rows_, logits_vocab_};
+}
+
+Status CpuOps::read_hidden(std::int64_t first, std::int64_t rows, float* out) const {
+  if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_)
+    return error(Code::internal, "rows {} to {} of a pass of {} have no states", first, first + rows, rows_);
+  const std::int64_t cols = cols_of(hidden_);
+  std::memcpy(out, data(hidden_) + first * cols, static_cast<std::size_t>(rows * cols) * sizeof(float));
+  return {};
 }
 
 }  // namespace millrace::exec

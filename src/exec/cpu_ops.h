@@ -45,6 +45,9 @@ class CpuOps final : public Ops {
   void select_logit_rows(Act out, Act x) override;
   void logits(WeightRef head, Act x) override;
   Logits last_logits() const override;
+  bool wants_hidden() const override { return batch_ != nullptr && batch_->wants_hidden; }
+  void hidden(Act x) override { hidden_ = x; }
+  Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
 
@@ -161,6 +164,7 @@ class CpuOps final : public Ops {
   std::function<bool()> cancelled_;
   Status status_;
   std::int64_t rows_ = 0, logit_rows_ = 0, logits_vocab_ = 0;
+  Act hidden_;  // of the last pass
   struct RopeKey {
     const float* inv_freq = nullptr;
     float magnitude = 0;

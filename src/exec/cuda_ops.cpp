@@ -113,6 +113,7 @@ void CudaOps::begin_pass(const kv::Batch& batch, std::function<bool()> cancelled
   cancelled_ = std::move(cancelled);
   status_ = {};
   step_count_ = 0;
+  hidden_ = {};
   rows_ = static_cast<std::int64_t>(batch.rows.size());
   logit_rows_ =
       std::count_if(batch.rows.begin(), batch.rows.end(), [](const kv::BatchRow& r) { return r.wants_logits; });
@@ -282,7 +283,7 @@ Status CudaOps::launch_pass() {
     MR_RETURN_IF_ERROR(bring_results());
     return mark("copy", "results to the host");
   }
-  const GraphKey key{rows_, logit_rows_, batch_->sequences.size(), position_bound_, top_only_};
+  const GraphKey key{rows_, logit_rows_, batch_->sequences.size(), position_bound_, top_only_, batch_->wants_hidden};
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     if (graphs_.size() >= kMostGraphs) graphs_.clear();
@@ -317,6 +318,17 @@ TopLogits CudaOps::last_top_logits(std::int64_t row) const {
   const auto& found = reinterpret_cast<const cuda::Candidates*>(results_host_.data())[row];
   const auto count = static_cast<std::size_t>(found.count);
   return {{found.logit, count}, {found.id, count}, found.finite != 0};
+}
+
+/// Once the pass has ended: the stream was waited for, and nothing writes the buffer before the next pass.
+Status CudaOps::read_hidden(std::int64_t first, std::int64_t rows, float* out) const {
+  if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_)
+    return error(Code::internal, "rows {} to {} of a pass of {} have no states", first, first + rows, rows_);
+  const auto buffer = static_cast<std::size_t>(hidden_.buffer);
+  const std::int64_t cols = shape_.buffers[buffer].cols;
+  MR_CUDA(cudaMemcpy(out, at<float>(layout_.buffers[buffer]) + first * cols,
+                     static_cast<std::size_t>(rows * cols) * sizeof(float), cudaMemcpyDeviceToHost));
+  return {};
 }
 
 // --- Recording ---
@@ -423,6 +435,12 @@ void CudaOps::logits(WeightRef head, Act x) {
   Step& step = record(Step::Kind::logits);
   step.a = x;
   step.weight = head;
+}
+
+/// The step does nothing by itself: that it reads x in floats makes the step that writes x leave them there.
+void CudaOps::hidden(Act x) {
+  hidden_ = x;
+  record(Step::Kind::hidden).a = x;
 }
 
 }  // namespace millrace::exec

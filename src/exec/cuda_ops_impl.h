@@ -28,6 +28,7 @@ struct Step {
     moe,
     select_rows,
     logits,
+    hidden,
   };
   Kind kind;
   Act out, a, b;  // what it writes; what it reads. store_kv: a is k, b is v
@@ -70,6 +71,9 @@ class CudaOps final : public Ops {
   void select_logit_rows(Act out, Act x) override;
   void logits(WeightRef head, Act x) override;
   Logits last_logits() const override;
+  bool wants_hidden() const override { return batch_ != nullptr && batch_->wants_hidden; }
+  void hidden(Act x) override;
+  Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   std::int64_t top_logits_limit() const override { return kernels::cuda::kCandidates; }
   void bring_top_logits_only(bool only) override { top_only_ = only; }
   TopLogits last_top_logits(std::int64_t row) const override;
@@ -125,6 +129,7 @@ class CudaOps final : public Ops {
   PassRows pass_rows_;
   std::int64_t rows_ = 0, logit_rows_ = 0, tiles_ = 0, position_bound_ = 0;
   bool top_only_ = false, brought_top_only_ = false;
+  Act hidden_;  // of the last pass
   std::uint64_t pass_begin_ns_ = 0, pass_weight_bytes_ = 0;
 
   // RoPE's angles by position, made as far as they were needed.
@@ -132,8 +137,8 @@ class CudaOps final : public Ops {
   const float* rope_key_ = nullptr;
   std::int64_t rotary_ = 0;
 
-  // rows, logit rows, sequences, bound on positions, only the top logits
-  using GraphKey = std::tuple<std::int64_t, std::int64_t, std::size_t, std::int64_t, bool>;
+  // rows, logit rows, sequences, bound on positions, only the top logits, final states of all rows
+  using GraphKey = std::tuple<std::int64_t, std::int64_t, std::size_t, std::int64_t, bool, bool>;
   struct Captured {
     device::Graph graph;
     std::uint64_t weight_bytes = 0;

@@ -434,8 +434,9 @@ struct CudaOps::Emitter {
   }
 
   static const char* name(Kind kind) {
-    static constexpr const char* names[] = {"embed",    "norm",     "heads' norm", "add", "matmul", "swiglu",
-                                            "rope, kv", "store kv", "attention",   "moe", "rows",   "logits"};
+    static constexpr const char* names[] = {"embed",  "norm",     "heads' norm", "add",       "matmul",
+                                            "swiglu", "rope, kv", "store kv",    "attention", "moe",
+                                            "rows",   "logits",   "states"};
     return names[static_cast<std::size_t>(kind)];
   }
 
@@ -481,6 +482,8 @@ struct CudaOps::Emitter {
         break;
       case Kind::logits:
         emit_logits(s);
+        break;
+      case Kind::hidden:
         break;
     }
   }

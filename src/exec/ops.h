@@ -141,6 +141,15 @@ class Ops {
   virtual void logits(WeightRef head, Act x) = 0;
   virtual Logits last_logits() const = 0;
 
+  /// Between begin_pass and end_pass: whether this pass must call hidden().
+  virtual bool wants_hidden() const = 0;
+  /// x holds the final states of all rows, behind the last norm; no later op of the pass writes it. They can be read
+  /// until the next begin_pass.
+  virtual void hidden(Act x) = 0;
+  /// Rows [first, first + rows) of them into out [rows, cols of x]. Errors: internal (the last pass failed, or had no
+  /// such rows), io_error.
+  virtual Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const = 0;
+
   /// How many of a row's largest logits the executor finds by itself; 0: none, it always brings all of them.
   virtual std::int64_t top_logits_limit() const { return 0; }
   /// For the passes to come: bring the largest logits of each row only, and last_logits() has no data.

@@ -128,6 +128,7 @@ struct BatchRow {
 struct Batch {
   std::vector<SequenceState*> sequences;
   std::vector<BatchRow> rows;
+  bool wants_hidden = false;  // the model's final states of the rows are read after the pass
 };
 
 }  // namespace millrace::kv

@@ -1,5 +1,6 @@
 #include "model/hyperparameters.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace millrace::model {
@@ -94,10 +95,16 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file) {
   hp.expert_ff = hp.experts == 0 ? 0 : keys.optional("expert_feed_forward_length", hp.ff_dim, 1, kMostDim);
   hp.head_dim = keys.optional("attention.key_length", hp.model_dim / hp.heads, 1, kMostHeadDim);
   hp.rotary = keys.optional("rope.dimension_count", hp.head_dim, 2, kMostHeadDim);
+  hp.pooling = static_cast<Pooling>(std::min<std::int64_t>(keys.optional("pooling_type", 0, 0, 255), 4));
   const std::int64_t value_dim = keys.optional("attention.value_length", hp.head_dim, 1, kMostHeadDim);
   if (value_dim != hp.head_dim)
     keys.fail(error(Code::unsupported, "keys of {} and values of {} channels (this version wants them equal)",
                     hp.head_dim, value_dim));
+
+  const Expected<bool> causal = file.get_bool_or(arch_key(file, "attention.causal"), true);
+  if (!causal.ok()) keys.fail(causal.status());
+  if (causal.ok() && !*causal)
+    keys.fail(error(Code::unsupported, "tokens that attend to those after them (this version has causal models only)"));
 
   const modelfile::TensorInfo* table = file.find("token_embd.weight");
   hp.vocab = keys.optional("vocab_size", table == nullptr ? 1 : table->rows(), 1, kMostVocab);

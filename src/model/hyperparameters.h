@@ -17,7 +17,7 @@ std::string arch_key(const modelfile::Model& file, std::string_view key);
 
 /// Reads layers, dimensions, heads, experts, eps and RoPE base; `vocab` from the key or from token_embd's rows.
 /// Errors: not_found (a key, named), corrupt (a value that cannot be, named with its key), unsupported (K and V of
-/// different head size).
+/// different head size, attention that is not causal).
 Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file);
 
 /// What the chosen experts' weights are multiplied by after normalisation; 1 where the file does not say.

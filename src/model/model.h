@@ -14,6 +14,10 @@
 
 namespace millrace::model {
 
+/// How a text's states become its embedding; numbered as the GGUF key pooling_type is. `first` is what BERT calls CLS;
+/// `other` is a ranking head's score, or what this version does not know.
+enum class Pooling : std::uint8_t { none = 0, mean = 1, first = 2, last = 3, other = 4 };
+
 /// Hyperparameters every architecture has, under the field's names.
 struct Hyperparameters {
   std::string architecture, name;
@@ -22,6 +26,7 @@ struct Hyperparameters {
   std::int64_t experts = 0, top_k = 0, expert_ff = 0;  // 0 for dense models
   double rms_eps = 1e-5, rope_theta = 10000;
   std::int64_t rotary = 0;
+  Pooling pooling = Pooling::none;  // where the file does not say
 };
 
 class Model {

@@ -54,6 +54,10 @@ void Qwen3Moe::forward(exec::Ops& ops) const {
     attend(ops, index);
     mix_experts(ops, index);
   }
+  if (ops.wants_hidden()) {
+    ops.rms_norm(kH, kX, output_norm_, eps_);
+    ops.hidden(kH);
+  }
   ops.select_logit_rows(kLast, kX);
   ops.rms_norm(kLast, kLast, output_norm_, eps_);
   ops.logits(head_, kLast);

@@ -182,6 +182,46 @@ TEST_F(Gpu, SameBitsInABatchOfEight) {
   expect_same_bits(shared, alone);
 }
 
+/// The embedding of 90 tokens of text, alone or the fourth of eight.
+std::vector<float> embedding_of(EngineOptions options, model::Pooling pooling, bool in_batch) {
+  options.max_sequences = in_batch ? 8 : 1;
+  const auto engine = make(options);
+  if (engine == nullptr) return {};
+  std::vector<Engine::Id> ids;
+  for (std::size_t i = 0; i < (in_batch ? 8 : 1); ++i) {
+    const bool it = !in_batch || i == 3;
+    Request request = greedy(real_text(*engine, it ? 90 : 40 + 7 * i, it ? 0 : 50 * i + 9), 8);
+    if (it || i % 2 == 0) request.pooling = pooling;
+    const auto id = engine->submit(std::move(request));
+    EXPECT_TRUE(id.ok()) << id.status().message();
+    ids.push_back(id.ok() ? *id : 0);
+  }
+  drain(*engine);
+  const Result result = engine->take(ids[in_batch ? 3 : 0]);
+  EXPECT_EQ(result.finish, Finish::stop) << result.status.message();
+  return result.embedding;
+}
+
+TEST_F(Gpu, EmbeddingsAgreeWithTheCpusAndAreTheSameInABatch) {
+  for (const std::string& path : {moe_path(), draft_path()}) {
+    for (const model::Pooling pooling : {model::Pooling::mean, model::Pooling::last}) {
+      const std::vector<float> gpu = embedding_of(on_gpu(path), pooling, false);
+      const std::vector<float> cpu = embedding_of(roomy(path), pooling, false);
+      ASSERT_EQ(gpu.size(), cpu.size());
+      ASSERT_FALSE(gpu.empty());
+      // Both have length 1. As for logits: in the mixture a router may choose another expert.
+      EXPECT_LE(relative_l2(gpu, cpu), path == moe_path() ? 0.1 : 1e-3) << path;
+      expect_same_bits(embedding_of(on_gpu(path), pooling, true), gpu);
+      EngineOptions plain = on_gpu(path);
+      plain.cuda_fuse = plain.cuda_graphs = false;
+      expect_same_bits(embedding_of(plain, pooling, false), gpu);
+      EngineOptions cut = on_gpu(path);
+      cut.batch_tokens = 16;  // passes that are replayed as graphs
+      expect_same_bits(embedding_of(cut, pooling, false), gpu);
+    }
+  }
+}
+
 TEST_F(Gpu, TheGpuPicksTheTokensThatTheHostWould) {
   const auto engine = make(on_gpu(moe_path()));
   for (const int top_k : {0, 1, 40, 64}) {

@@ -411,6 +411,31 @@ TEST(CpuOps, AFailedReadFailsThePassAndTheNextOneIsRight) {
   }
 }
 
+TEST(CpuOps, StatesAreReadWhereTheyWereAskedForAndChangeNothing) {
+  const SmallModel model(mixture_shape(DType::f16));
+  const auto tokens = some_tokens(12, model.shape().vocab);
+  Runner runner(model, {.ring_slots = 2});
+  kv::SequenceState sequence = runner.new_sequence();
+  ASSERT_TRUE(sequence.reserve(12).ok());
+  kv::Batch batch;
+  batch.sequences = {&sequence};
+  for (std::int32_t i = 0; i < 12; ++i) batch.rows.push_back({tokens[static_cast<std::size_t>(i)], 0, i, i > 9});
+  const auto dim = static_cast<std::size_t>(model.shape().dim);
+  std::vector<float> plain, logits, states(12 * dim), piece(5 * dim);
+  ASSERT_TRUE(runner.pass(batch, plain).ok());
+  EXPECT_EQ(runner.ops().read_hidden(0, 1, states.data()).code(), Code::internal) << "nobody asked";
+  batch.wants_hidden = true;
+  ASSERT_TRUE(runner.pass(batch, logits).ok());
+  EXPECT_TRUE(same_bits(logits, plain));
+  ASSERT_TRUE(runner.ops().read_hidden(0, 12, states.data()).ok());
+  ASSERT_TRUE(runner.ops().read_hidden(7, 5, piece.data()).ok());
+  EXPECT_TRUE(same_bits(piece, std::vector<float>(states.end() - static_cast<std::ptrdiff_t>(5 * dim), states.end())));
+  for (const auto& [first, rows] : {std::pair(-1, 1), std::pair(0, 13), std::pair(12, 1)})
+    EXPECT_EQ(runner.ops().read_hidden(first, rows, states.data()).code(), Code::internal);
+  EXPECT_EQ(runner.pass(batch, logits, [] { return true; }).code(), Code::cancelled);
+  EXPECT_EQ(runner.ops().read_hidden(0, 1, states.data()).code(), Code::internal) << "of a pass that failed";
+}
+
 TEST(CpuOps, CancelsBetweenOps) {
   const SmallModel model(mixture_shape(DType::f16));
   Runner runner(model, {.expert_slots = 1});

@@ -121,6 +121,10 @@ class SmallModel {
         ops.add(x, h);
       }
     }
+    if (ops.wants_hidden()) {
+      ops.rms_norm(h, x, output_norm_, kEps);
+      ops.hidden(h);
+    }
     ops.select_logit_rows(last, x);
     ops.rms_norm(last, last, output_norm_, kEps);
     ops.logits(head_, last);

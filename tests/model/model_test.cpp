@@ -31,6 +31,7 @@ class RecordingOps final : public exec::Ops {
   std::vector<WeightRef> used;
   std::vector<std::string> names;
   exec::Rope rope_seen;
+  bool want_hidden = false;
 
   std::uint64_t activation_bytes(const exec::PassShape&) const override { return 0; }
   Status prepare(const exec::PassShape&) override { return {}; }
@@ -63,6 +64,9 @@ class RecordingOps final : public exec::Ops {
   void select_logit_rows(exec::Act, exec::Act) override { note("select", {}); }
   void logits(WeightRef head, exec::Act) override { note("logits", {head}); }
   exec::Logits last_logits() const override { return {}; }
+  bool wants_hidden() const override { return want_hidden; }
+  void hidden(exec::Act) override { note("hidden", {}); }
+  Status read_hidden(std::int64_t, std::int64_t, float*) const override { return {}; }
   exec::ExecCounters counters() const override { return {}; }
   std::string describe() const override { return "recording"; }
 
@@ -253,6 +257,25 @@ TEST(Load, HyperparametersThatDisagreeAreErrors) {
   EXPECT_FALSE(load_status(tiny).ok());
 }
 
+TEST(Load, ThePoolingIsTheFilesAndUnknownOnesStopNobody) {
+  const std::pair<std::uint32_t, Pooling> known[] = {{0, Pooling::none}, {1, Pooling::mean},  {2, Pooling::first},
+                                                     {3, Pooling::last}, {4, Pooling::other}, {9, Pooling::other}};
+  EXPECT_EQ(load_tiny(TinyModel::llama(true))->hyperparameters().pooling, Pooling::none);
+  for (const auto& [value, pooling] : known) {
+    TinyModel tiny = TinyModel::llama(true);
+    tiny.set("pooling_type", value);
+    EXPECT_EQ(load_tiny(tiny)->hyperparameters().pooling, pooling) << value;
+  }
+}
+
+TEST(Load, AttentionThatIsNotCausalIsRefused) {
+  TinyModel tiny = TinyModel::llama(true);
+  tiny.set("attention.causal", true);
+  EXPECT_TRUE(load_status(tiny).ok());
+  tiny.set("attention.causal", false);
+  EXPECT_EQ(load_status(tiny).code(), Code::unsupported);
+}
+
 TEST(Forward, LlamaLayerReadsLikeThePaper) {
   const auto model = load_tiny(TinyModel::llama(true));
   RecordingOps ops;
@@ -264,6 +287,20 @@ TEST(Forward, LlamaLayerReadsLikeThePaper) {
   for (const char* last : {"select", "norm", "logits"}) expected.push_back(last);
   EXPECT_EQ(ops.names, expected);
   EXPECT_FALSE(ops.rope_seen.neox);
+}
+
+TEST(Forward, StatesAreHandedOverBehindTheLastNormWhereTheyAreWanted) {
+  for (const TinyModel& tiny : {TinyModel::llama(true), TinyModel::qwen3moe()}) {
+    const auto model = load_tiny(tiny);
+    RecordingOps plain, ops;
+    ops.want_hidden = true;
+    model->forward(plain);
+    model->forward(ops);
+    EXPECT_EQ(std::count(plain.names.begin(), plain.names.end(), "hidden"), 0);
+    ASSERT_EQ(ops.names.size(), plain.names.size() + 2);
+    EXPECT_EQ(std::vector<std::string>(ops.names.end() - 5, ops.names.end()),
+              (std::vector<std::string>{"norm", "hidden", "select", "norm", "logits"}));
+  }
 }
 
 TEST(Forward, QwenNormalisesHeadsAndRotatesHalves) {

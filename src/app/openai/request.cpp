@@ -1,6 +1,7 @@
 #include "app/openai/request.h"
 
 #include <charconv>
+#include <limits>
 #include <random>
 
 #include "app/generate/fields.h"
@@ -25,6 +26,17 @@ std::uint64_t drawn_seed() {
 std::string word(const Json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// Token ids out of a JSON list; false: one is no number that an id can be.
+bool read_tokens(const Json& list, std::vector<text::TokenId>& out) {
+  for (const Json& id : list) {
+    if (!id.is_number_integer()) return false;
+    const double value = id.get<double>();
+    if (value < 0 || value > std::numeric_limits<text::TokenId>::max()) return false;
+    out.push_back(id.get<text::TokenId>());
+  }
+  return true;
 }
 
 /// What chat completions and completions have in common, with OpenAI's defaults.
@@ -248,10 +260,8 @@ Expected<std::vector<Job>> parse_completion(const Json& body) {
     if (one.is_string()) {
       job.prompt = one.get<std::string>();
     } else if (is_tokens(one)) {
-      for (const Json& id : one) {
-        if (!id.is_number_integer()) return error(Code::invalid_argument, "prompt: token ids must be whole numbers");
-        job.prompt_tokens.push_back(id.get<text::TokenId>());
-      }
+      if (!read_tokens(one, job.prompt_tokens))
+        return error(Code::invalid_argument, "prompt: token ids must be whole numbers that a vocabulary can have");
     } else {
       return error(Code::invalid_argument, "prompt: must be a text, token ids, or a list of them");
     }
@@ -273,23 +283,17 @@ Expected<EmbeddingJob> parse_embeddings(const Json& body) {
   job.base64 = format == "base64";
   const Json input = body.value("input", Json());
   const auto bad = error(Code::invalid_argument, "input: must be a text, token ids, or a list of them");
-  const auto tokens_of = [](const Json& list, std::vector<text::TokenId>& out) {
-    for (const Json& id : list) {
-      if (!id.is_number_integer()) return false;
-      out.push_back(id.get<text::TokenId>());
-    }
-    return true;
-  };
   const bool one_text = input.is_string();
   const bool one_tokens = input.is_array() && !input.empty() && input.front().is_number();
   const Json list = one_text || one_tokens ? Json::array({input}) : input;
   if (!list.is_array() || list.empty()) return bad;
-  if (list.size() > 2048) return error(Code::invalid_argument, "input: at most 2048 texts at once");
+  if (list.size() > kMostEmbeddings)
+    return error(Code::invalid_argument, "input: at most {} texts at once", kMostEmbeddings);
   for (const Json& one : list) {
     if (one.is_string() && job.tokens.empty()) {
       job.texts.push_back(one.get<std::string>());
     } else if (one.is_array() && !one.empty() && job.texts.empty()) {
-      if (!tokens_of(one, job.tokens.emplace_back())) return bad;
+      if (!read_tokens(one, job.tokens.emplace_back())) return bad;
     } else {
       return bad;
     }

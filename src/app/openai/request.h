@@ -18,6 +18,9 @@ Expected<Job> parse_chat(const Json& body);
 /// POST /v1/completions: a job a prompt (`prompt` may be a list).
 Expected<std::vector<Job>> parse_completion(const Json& body);
 
+/// Texts of one request for embeddings at most, so that its answer stays bounded.
+constexpr std::size_t kMostEmbeddings = 2048;
+
 /// POST /v1/embeddings: texts or token ids.
 struct EmbeddingJob {
   std::string model;

@@ -20,13 +20,17 @@ Expected<engine::ModelManager::Use> use_model(Context& context, const std::strin
 
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request) {
-  return generate::Run::start(std::move(model), job, request.remote_addr + request.get_header_value("Authorization"));
+  return generate::Run::start(std::move(model), job, client_of(request));
 }
 
 Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const generate::Job& job,
                                                    const httplib::Request& request, KeepAlive keep_alive) {
   MR_ASSIGN_OR_RETURN(auto model, use_model(context, job.model, keep_alive));
   return start_run(job, std::move(model), request);
+}
+
+std::string client_of(const httplib::Request& request) {
+  return request.remote_addr + request.get_header_value("Authorization");
 }
 
 bool client_gone() { return Connection::current().client_gone(); }

@@ -42,6 +42,9 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const gener
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request);
 
+/// Whom a request counts for, where clients take turns.
+std::string client_of(const httplib::Request& request);
+
 /// Asked by whoever waits on this connection's behalf.
 bool client_gone();
 
@@ -60,11 +63,12 @@ struct StreamForm {
 void stream(Context& context, httplib::Response& response, std::shared_ptr<generate::Run> run, StreamForm form);
 
 // Routes, by API. Each adds its own to context.http.
-void add_ollama_routes(Context& context);        // generate, chat, embed
+void add_ollama_routes(Context& context);        // generate, chat
 void add_ollama_model_routes(Context& context);  // version, tags, show, ps, pull, ...
 void add_ollama_store_routes(Context& context);  // pull, delete, copy, create
 void add_web_routes(Context& context);           // the page
-void add_openai_routes(Context& context);        // models, chat, completions, embeddings
+void add_openai_routes(Context& context);        // models, chat, completions
+void add_embedding_routes(Context& context);     // OpenAI's and Ollama's
 void add_responses_routes(Context& context);     // OpenAI's responses
 void add_anthropic_routes(Context& context);     // messages
 void add_native_routes(Context& context);        // health, metrics, props, slots, tokenize, ...

@@ -198,6 +198,24 @@ Expected<OllamaRequest> parse_ollama_chat(const Json& body, const ModelInfo& inf
   return out;
 }
 
+Expected<OllamaEmbedRequest> parse_ollama_embed(const Json& body, const char* field) {
+  OllamaEmbedRequest out;
+  Fields fields(body);
+  fields.texts(field, out.texts);
+  fields.flag("truncate", out.truncate);
+  fields.integer("dimensions", out.dimensions, 0, kAny);
+  if (out.texts.size() > openai::kMostEmbeddings)
+    fields.fail(field, fmt::format("at most {} texts at once", openai::kMostEmbeddings));
+  if (const Json* options = fields.find("options"); options != nullptr && options->is_object()) {
+    Fields inner(*options);
+    inner.integer("num_ctx", out.context, 0, kAny);
+    if (!inner.status().ok()) fields.fail(inner.status());
+  }
+  MR_RETURN_IF_ERROR(fields.status());
+  MR_ASSIGN_OR_RETURN(out.keep_alive, parse_keep_alive(body));
+  return out;
+}
+
 std::string rfc3339(std::chrono::system_clock::time_point time) {
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
   const std::time_t whole = static_cast<std::time_t>(ns / 1'000'000'000);

@@ -22,6 +22,16 @@ Expected<std::string> ollama_model(const Json& body);
 Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo& info);
 Expected<OllamaRequest> parse_ollama_chat(const Json& body, const ModelInfo& info);
 
+/// POST /api/embed (`input`) and /api/embeddings (`prompt`).
+struct OllamaEmbedRequest {
+  std::vector<std::string> texts;
+  bool truncate = true;         // too long a text loses its end
+  std::int64_t context = 0;     // tokens of a text at most; 0: what the model was loaded with
+  std::int64_t dimensions = 0;  // 0: all
+  KeepAlive keep_alive;
+};
+Expected<OllamaEmbedRequest> parse_ollama_embed(const Json& body, const char* field);
+
 /// Seconds, or a Go duration ("5m", "1h30m", "-1"); negative: for ever. Errors: invalid_argument.
 Expected<KeepAlive> parse_keep_alive(const Json& body);
 

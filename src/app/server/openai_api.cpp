@@ -1,4 +1,4 @@
-// OpenAI's chat completions, completions, embeddings and models.
+// OpenAI's chat completions, completions and models.
 #include <algorithm>
 
 #include "app/openai/request.h"

@@ -1,0 +1,118 @@
+"""Embeddings by HTTP: OpenAI's form and Ollama's two give the same vectors, and refusals name what is wrong."""
+import base64
+import json
+import math
+import struct
+import unittest
+
+from harness import DEMO, DRAFT, Case
+from serving import Server
+
+MODEL = "demo-moe-q4_k_m"
+TEXTS = ["A fox found a lantern.", "A fox found a lamp.", "What is the capital of France?"]
+
+
+def norm(vector):
+    return math.sqrt(sum(x * x for x in vector))
+
+
+class Embeddings(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(DEMO, "--models", DRAFT, "--threads", "2", "--parallel", "4", "--queue", "2", "--ctx", "128")
+        cls.addClassCleanup(cls.server.__exit__)
+
+    def ask(self, path, **fields):
+        return self.server.json("POST", path, {"model": MODEL, **fields})
+
+    def vectors(self, input, **fields):
+        status, body = self.ask("/v1/embeddings", input=input, **fields)
+        self.assertEqual(status, 200, body)
+        self.assertEqual([one["index"] for one in body["data"]], list(range(len(body["data"]))))
+        return [one["embedding"] for one in body["data"]]
+
+    def test_openai(self):
+        status, body = self.ask("/v1/embeddings", input=TEXTS)
+        self.assertEqual((status, body["object"], body["model"]), (200, "list", MODEL))
+        self.assertEqual(body["data"][0]["object"], "embedding")
+        vectors = [one["embedding"] for one in body["data"]]
+        for vector in vectors:
+            self.assertAlmostEqual(norm(vector), 1, places=5)
+        like = [sum(a * b for a, b in zip(vectors[0], other)) for other in vectors]
+        self.assertGreater(like[1], like[2], "two foxes are closer than a fox and France")
+        self.assertEqual(self.vectors(TEXTS[1]), [vectors[1]], "alone as among others, to the bit")
+        tokens = [self.server.json("POST", "/tokenize", {"content": text, "add_special": True})[1]["tokens"] for text in TEXTS]
+        self.assertEqual(self.vectors(tokens), vectors)
+        self.assertEqual(self.vectors(tokens[2]), [vectors[2]])
+        count = sum(map(len, tokens))
+        self.assertEqual(body["usage"], {"prompt_tokens": count, "total_tokens": count})
+
+    def test_base64_and_dimensions(self):
+        whole = self.vectors(TEXTS)
+        for vector, coded in zip(whole, self.vectors(TEXTS, encoding_format="base64")):
+            raw = base64.b64decode(coded, validate=True)
+            singles = [struct.unpack("<f", struct.pack("<f", x))[0] for x in vector]
+            self.assertEqual(list(struct.unpack(f"<{len(vector)}f", raw)), singles)
+        for vector, short in zip(whole, self.vectors(TEXTS, dimensions=8)):
+            self.assertEqual(len(short), 8)
+            for a, b in zip(short, vector):
+                self.assertAlmostEqual(a, b / norm(vector[:8]), places=5)
+
+    def test_ollama(self):
+        status, body = self.ask("/api/embed", input=TEXTS)
+        self.assertEqual((status, body["model"]), (200, MODEL))
+        self.assertEqual(body["embeddings"], self.vectors(TEXTS))
+        for field in ("total_duration", "load_duration", "prompt_eval_count"):
+            self.assertIsInstance(body[field], int, field)
+        self.assertGreater(body["prompt_eval_count"], 10)
+        self.assertEqual(self.ask("/api/embed", input=TEXTS[0], dimensions=8)[1]["embeddings"], self.vectors(TEXTS[0], dimensions=8))
+        self.assertEqual(self.ask("/api/embeddings", prompt=TEXTS[0])[1], {"embedding": body["embeddings"][0]})
+        self.assertEqual(self.ask("/api/embed")[1]["embeddings"], [])
+        self.assertEqual(self.ask("/api/embed", input="")[1]["embeddings"], [])
+        self.assertEqual(self.ask("/api/embeddings", prompt="")[1], {"embedding": []})
+
+    def test_too_long(self):
+        long = "Tell me a story about a fox and a lantern. " * 30
+        status, body = self.ask("/v1/embeddings", input=["x", long])
+        self.assertEqual((status, body["error"]["param"], body["error"]["code"]), (400, "input", "context_length_exceeded"))
+        status, body = self.ask("/api/embed", input=long, truncate=False)
+        self.assertEqual(status, 400)
+        self.assertIn("context length", body["error"])
+        status, body = self.ask("/api/embed", input=long)
+        self.assertEqual((status, body["prompt_eval_count"]), (200, 128))
+        status, body = self.ask("/api/embed", input=long, options={"num_ctx": 16})
+        self.assertEqual((status, body["prompt_eval_count"]), (200, 16))
+
+    def test_more_texts_than_the_queue_holds(self):
+        before = self.server.metric("millrace_prompt_tokens_total")
+        texts = [f"{i} foxes and {i * i} lanterns" for i in range(40)]
+        status, body = self.ask("/api/embed", input=texts)
+        self.assertEqual((status, len(body["embeddings"])), (200, 40))
+        self.assertEqual(body["embeddings"][23], self.vectors(texts[23])[0])
+        self.assertGreaterEqual(self.server.metric("millrace_prompt_tokens_total") - before, body["prompt_eval_count"])
+
+    def test_refusals(self):
+        for fields, word in (({}, "input"), ({"input": []}, "input"), ({"input": ""}, "input"), ({"input": ["a", 3]}, "input"),
+                             ({"input": {"a": 1}}, "input"), ({"input": ["a"] * 2049}, "2048"), ({"input": [[1], "a"]}, "input"),
+                             ({"input": [-1]}, "input"), ({"input": [4294967301]}, "input"), ({"input": [1 << 30]}, "vocabulary"),
+                             ({"input": [1] * 129}, "context length"), ({"input": "a", "dimensions": 0}, "dimensions"),
+                             ({"input": "a", "dimensions": 100000}, "dimensions"), ({"input": "a", "encoding_format": "xml"}, "encoding_format")):
+            status, body = self.ask("/v1/embeddings", **fields)
+            self.assertEqual((status, word in body["error"]["message"]), (400, True), (fields, body))
+        self.assertEqual(self.server.json("POST", "/v1/embeddings", {"model": "nothing", "input": "a"})[0], 404)
+        for path, fields in (("/api/embed", {"input": 3}), ("/api/embed", {"input": ["a", None]}), ("/api/embed", {"input": ["a"] * 2049}),
+                             ("/api/embed", {"input": "a", "truncate": 1}), ("/api/embed", {"input": ["a", ""]}),
+                             ("/api/embeddings", {"prompt": 3}), ("/api/embed", {"input": "a", "keep_alive": "soon"})):
+            status, body = self.ask(path, **fields)
+            self.assertEqual((status, isinstance(body["error"], str)), (400, True), (fields, body))
+        self.assertEqual(self.server.json("POST", "/api/embed", {"model": "nothing", "input": "a"})[0], 404)
+        self.assertEqual(self.server.json("POST", "/api/embed", {"input": "a"})[0], 400)
+
+    def test_keep_alive(self):
+        name = "demo-draft-f16"
+        status, body = self.server.json("POST", "/api/embed", {"model": name, "input": "a fox", "keep_alive": 0})
+        self.assertEqual((status, len(body["embeddings"])), (200, 1))
+
+
+if __name__ == "__main__":
+    unittest.main()
