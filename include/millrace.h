@@ -126,7 +126,22 @@ MILLRACE_API void millrace_result_init(millrace_result* result);
 /* Blocks until the answer has ended. callback and result may be NULL. */
 MILLRACE_API millrace_status millrace_generate(millrace_engine* engine, const millrace_request* request,
                                                millrace_text_callback callback, void* user, millrace_result* result);
-/* Ends every answer that is being written, within one pass. */
+
+/* How the states of a text's tokens become one vector. */
+typedef enum millrace_pooling {
+  MILLRACE_POOLING_MODEL = 0, /* as the file says; the last token's where it says nothing */
+  MILLRACE_POOLING_MEAN = 1,
+  MILLRACE_POOLING_FIRST = 2,
+  MILLRACE_POOLING_LAST = 3
+} millrace_pooling;
+
+/* The embeddings of `count` texts, computed side by side: *vectors is [count, *dimensions] and goes back through
+ * millrace_free(); each has length 1. Blocks until all are there; millrace_cancel ends it with MILLRACE_CANCELLED. A
+ * text that is empty or longer than the context is MILLRACE_INVALID_ARGUMENT. */
+MILLRACE_API millrace_status millrace_embed(millrace_engine* engine, const char* const* texts, size_t count,
+                                            millrace_pooling pooling, float** vectors, size_t* dimensions);
+
+/* Ends every answer that is being written, and every millrace_embed, within one pass. */
 MILLRACE_API void millrace_cancel(millrace_engine* engine);
 
 typedef struct millrace_counters {

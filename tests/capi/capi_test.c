@@ -1,9 +1,11 @@
 /* The C API from C11: arguments are the demo model's path. Prints what failed; exits with 1 if anything did. */
 #include <millrace.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int failures = 0;
 
@@ -185,6 +187,61 @@ static void test_threads(millrace_engine* engine) {
   millrace_free(plan);
 }
 
+static double dot(const float* a, const float* b, size_t count) {
+  double sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += (double)a[i] * b[i];
+  return sum;
+}
+
+static atomic_int embedding;
+
+static void* cancel_again_and_again(void* user) {
+  const struct timespec soon = {0, 20000000};
+  while (atomic_load(&embedding)) {
+    nanosleep(&soon, NULL);
+    millrace_cancel(user);
+  }
+  return NULL;
+}
+
+static void test_embed(millrace_engine* engine) {
+  const char* texts[] = {"A fox found a lantern.", "A fox found a lamp.", "What is the capital of France?", NULL};
+  float *vectors = NULL, *one = NULL;
+  size_t dimensions = 0, same = 0;
+  CHECK(millrace_embed(engine, texts, 3, MILLRACE_POOLING_MODEL, &vectors, &dimensions) == MILLRACE_OK);
+  CHECK(vectors != NULL && dimensions > 8);
+  if (vectors == NULL) return;
+  for (size_t i = 0; i < 3; ++i) {
+    const float* own = vectors + i * dimensions;
+    CHECK(dot(own, own, dimensions) > 0.9999 && dot(own, own, dimensions) < 1.0001);
+    CHECK(millrace_embed(engine, &texts[i], 1, MILLRACE_POOLING_LAST, &one, &same) == MILLRACE_OK);
+    CHECK(same == dimensions && memcmp(one, own, dimensions * sizeof(float)) == 0);
+    millrace_free(one);
+  }
+  CHECK(dot(vectors, vectors + dimensions, dimensions) > dot(vectors, vectors + 2 * dimensions, dimensions));
+  CHECK(millrace_embed(engine, texts, 1, MILLRACE_POOLING_MEAN, &one, &same) == MILLRACE_OK);
+  CHECK(memcmp(one, vectors, dimensions * sizeof(float)) != 0);
+  millrace_free(one);
+  CHECK(millrace_embed(engine, NULL, 0, MILLRACE_POOLING_MODEL, &one, &same) == MILLRACE_OK && same == dimensions);
+  millrace_free(one);
+  millrace_free(vectors);
+
+  REFUSED(millrace_embed(NULL, texts, 1, MILLRACE_POOLING_MODEL, &one, &same), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_embed(engine, NULL, 1, MILLRACE_POOLING_MODEL, &one, &same), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_embed(engine, texts, 4, MILLRACE_POOLING_MODEL, &one, &same), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_embed(engine, texts, 1, (millrace_pooling)9, &one, &same), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_embed(engine, texts, 1, MILLRACE_POOLING_MODEL, NULL, &same), MILLRACE_INVALID_ARGUMENT);
+
+  static const char* many[20000]; /* far more than can be done until it is cancelled */
+  for (int i = 0; i < 20000; ++i) many[i] = texts[i % 3];
+  pthread_t thread;
+  atomic_store(&embedding, 1);
+  pthread_create(&thread, NULL, cancel_again_and_again, engine);
+  REFUSED(millrace_embed(engine, many, 20000, MILLRACE_POOLING_MODEL, &one, &same), MILLRACE_CANCELLED);
+  atomic_store(&embedding, 0);
+  pthread_join(thread, NULL);
+}
+
 static void test_older_struct(millrace_engine* engine) {
   /* A caller whose header ended after `finish`. */
   millrace_result result;
@@ -262,6 +319,7 @@ int main(int argc, char** argv) {
     test_tokens(engine);
     test_generate(engine);
     test_threads(engine);
+    test_embed(engine);
     test_older_struct(engine);
   }
   millrace_close(engine);

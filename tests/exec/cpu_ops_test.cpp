@@ -104,7 +104,7 @@ class Runner {
   Status pass(const kv::Batch& batch, std::vector<float>& logits, std::function<bool()> cancelled = {}) {
     ops_->begin_pass(batch, std::move(cancelled));
     model_.forward(*ops_);
-    const Status status = ops_->end_pass();
+    Status status = ops_->end_pass();
     const Logits last = ops_->last_logits();
     if (last.data != nullptr) logits.insert(logits.end(), last.data, last.data + last.rows * last.vocab);
     return status;

@@ -65,6 +65,13 @@ void give(const std::vector<std::int32_t>& ids, std::int32_t** out, std::size_t*
   *count = ids.size();
 }
 
+float* give(const std::vector<std::vector<float>>& vectors, std::size_t dimensions) {
+  auto* copy = static_cast<float*>(allocate(std::max<std::size_t>(1, vectors.size() * dimensions) * sizeof(float)));
+  float* end = copy;
+  for (const auto& vector : vectors) end = std::copy_n(vector.begin(), dimensions, end);
+  return copy;
+}
+
 }  // namespace millrace::capi
 
 extern "C" {

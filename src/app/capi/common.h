@@ -53,5 +53,7 @@ void write_struct(Struct* out, Struct value) {
 /// A copy that millrace_free takes. Throws std::bad_alloc.
 char* give(std::string_view text);
 void give(const std::vector<std::int32_t>& ids, std::int32_t** out, std::size_t* count);
+/// Vectors of `dimensions` values each, one behind the other.
+float* give(const std::vector<std::vector<float>>& vectors, std::size_t dimensions);
 
 }  // namespace millrace::capi

@@ -1,4 +1,5 @@
 // The engine's half of the C API: opaque handles around engine::Service.
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "app/capi/common.h"
 #include "device/cpu.h"
+#include "engine/embed.h"
 #include "engine/service.h"
 #include "text/conversation.h"
 
@@ -18,6 +20,7 @@ struct millrace_engine {
   std::shared_ptr<engine::Service> service;
   std::mutex mutex;
   std::set<engine::Service::Id> answering;  // GUARDED_BY mutex
+  std::atomic<std::uint64_t> cancels{0};    // calls of millrace_cancel
 };
 
 namespace {
@@ -214,6 +217,41 @@ Status generate(millrace_engine& handle, const millrace_request& given, millrace
   return {};
 }
 
+Status embed(millrace_engine& handle, const char* const* texts, std::size_t count, millrace_pooling pooling,
+             float** vectors, std::size_t* dimensions) {
+  const engine::Engine& engine = handle.service->engine();
+  const std::uint64_t cancels = handle.cancels;
+  engine::EmbedOptions options;
+  switch (pooling) {
+    case MILLRACE_POOLING_MODEL:
+      break;
+    case MILLRACE_POOLING_MEAN:
+      options.pooling = model::Pooling::mean;
+      break;
+    case MILLRACE_POOLING_FIRST:
+      options.pooling = model::Pooling::first;
+      break;
+    case MILLRACE_POOLING_LAST:
+      options.pooling = model::Pooling::last;
+      break;
+    default:
+      return error(Code::invalid_argument, "pooling: {} is none that there is", static_cast<int>(pooling));
+  }
+  std::vector<std::vector<text::TokenId>> inputs;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (texts[i] == nullptr) return refuse_null("texts[i]");
+    Expected<std::vector<text::TokenId>> ids = engine::embedding_tokens(engine, texts[i], false);
+    if (!ids.ok()) return error(ids.status().code(), "text {}: {}", i, ids.status().message());
+    inputs.push_back(std::move(*ids));
+  }
+  MR_ASSIGN_OR_RETURN(const engine::Embeddings made,
+                      engine::embed(*handle.service, inputs, options, [&] { return handle.cancels != cancels; }));
+  const auto width = static_cast<std::size_t>(engine.model().hyperparameters().model_dim);
+  *vectors = capi::give(made.vectors, width);
+  *dimensions = width;
+  return {};
+}
+
 Status read_counters(engine::Service& service, millrace_counters* out) {
   millrace_counters told{};
   const bool ran = service.run([&](engine::Engine& engine) {
@@ -339,8 +377,19 @@ millrace_status millrace_generate(millrace_engine* engine, const millrace_reques
   });
 }
 
+millrace_status millrace_embed(millrace_engine* engine, const char* const* texts, size_t count,
+                               millrace_pooling pooling, float** vectors, size_t* dimensions) {
+  return capi::guarded([&]() -> Status {
+    if (engine == nullptr || vectors == nullptr || dimensions == nullptr)
+      return refuse_null("engine, vectors and dimensions");
+    if (texts == nullptr && count > 0) return refuse_null("texts");
+    return embed(*engine, texts, count, pooling, vectors, dimensions);
+  });
+}
+
 void millrace_cancel(millrace_engine* engine) {
   if (engine == nullptr) return;
+  ++engine->cancels;
   const std::lock_guard lock(engine->mutex);
   for (const engine::Service::Id id : engine->answering) engine->service->cancel(id);
 }
