@@ -10,9 +10,13 @@ namespace millrace::engine {
 
 Expected<std::shared_ptr<Service>> Service::start(const EngineOptions& options) {
   MR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(options));
-  std::shared_ptr<Service> service(new Service(std::move(engine)));
+  std::shared_ptr<Service> service = start(std::move(engine));
   if (options.max_queue > 0) service->most_active_ = service->load_.max_sequences + options.max_queue;
   return service;
+}
+
+std::shared_ptr<Service> Service::start(std::unique_ptr<Engine> engine) {
+  return std::shared_ptr<Service>(new Service(std::move(engine)));
 }
 
 Service::Service(std::unique_ptr<Engine> engine) : engine_(std::move(engine)), load_(engine_->load()) {

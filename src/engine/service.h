@@ -26,6 +26,8 @@ class Service {
 
   /// Opens the model here (which may take long) and starts the thread. Errors: as Engine::create.
   static Expected<std::shared_ptr<Service>> start(const EngineOptions& options);
+  /// The same on an engine that is open.
+  static std::shared_ptr<Service> start(std::unique_ptr<Engine> engine);
   /// As shutdown(0).
   ~Service();
   Service(const Service&) = delete;

@@ -108,6 +108,18 @@ class Embeddings(Case):
         self.assertEqual(self.server.json("POST", "/api/embed", {"model": "nothing", "input": "a"})[0], 404)
         self.assertEqual(self.server.json("POST", "/api/embed", {"input": "a"})[0], 400)
 
+    def test_command(self):
+        lines = self.ok("embed", DEMO, stdin="\n".join(TEXTS) + "\n").out.splitlines()
+        self.assertEqual([json.loads(line) for line in lines], self.vectors(TEXTS))
+        mean = json.loads(self.ok("embed", DEMO, TEXTS[0], "--pooling", "mean").out)
+        self.assertNotEqual(mean, json.loads(lines[0]))
+        self.assertAlmostEqual(norm(mean), 1, places=5)
+        self.assertEqual(json.loads(self.ok("embed", DEMO, TEXTS[0], "--dimensions", "8").out), self.vectors(TEXTS[0], dimensions=8)[0])
+        self.refused("embed", DEMO, "--ctx", "16", "a fox " * 30, says=("text 1", "context"))
+        self.ok("embed", DEMO, "--ctx", "16", "--truncate", "a fox " * 30)
+        self.refused("embed", DEMO, stdin="a\n\n", says="text 2")
+        self.assertEqual(self.ok("embed", DEMO, stdin="").out, "")
+
     def test_keep_alive(self):
         name = "demo-draft-f16"
         status, body = self.server.json("POST", "/api/embed", {"model": name, "input": "a fox", "keep_alive": 0})

@@ -73,6 +73,7 @@ void add_doctor(CLI::App& app, const Program& program, int& exit_code);
 void add_inspect(CLI::App& app, const Program& program, int& exit_code);
 void add_quantize(CLI::App& app, const Program& program, int& exit_code);
 void add_tokenize(CLI::App& app, const Program& program, int& exit_code);
+void add_embed(CLI::App& app, const Program& program, int& exit_code);
 void add_eval(CLI::App& app, const Program& program, int& exit_code);
 void add_bench(CLI::App& app, const Program& program, int& exit_code);
 

@@ -51,6 +51,7 @@ int run(int argc, char** argv) {
   cli::add_inspect(app, program, exit_code);
   cli::add_quantize(app, program, exit_code);
   cli::add_tokenize(app, program, exit_code);
+  cli::add_embed(app, program, exit_code);
   cli::add_eval(app, program, exit_code);
   cli::add_bench(app, program, exit_code);
   app.footer("Start with: millrace run MODEL.gguf --ram 8G -p \"Hello\"     Each verb explains itself with --help.");

@@ -89,7 +89,8 @@ void show(Context& context, const Request& request, Response& response) {
   if (!name.ok()) return fail(Api::ollama, response, name.status());
   const auto info = context.catalog.find(*name);
   if (!info.ok()) return fail(Api::ollama, response, info.status());
-  Json capabilities = Json::array({"completion"});
+  const bool embeds = info->metadata.contains(info->architecture + ".pooling_type");
+  Json capabilities = Json::array({embeds ? "embedding" : "completion"});
   if (info->chat_template.find("tools") != std::string::npos) capabilities.push_back("tools");
   if (info->chat_template.find("think") != std::string::npos) capabilities.push_back("thinking");
   Json out = {{"license", license_of(*info)},
