@@ -1,8 +1,10 @@
 """Embeddings by HTTP: OpenAI's form and Ollama's two give the same vectors, and refusals name what is wrong."""
 import base64
+import http.client
 import json
 import math
 import struct
+import time
 import unittest
 
 from harness import DEMO, DRAFT, Case
@@ -90,6 +92,32 @@ class Embeddings(Case):
         self.assertEqual((status, len(body["embeddings"])), (200, 40))
         self.assertEqual(body["embeddings"][23], self.vectors(texts[23])[0])
         self.assertGreaterEqual(self.server.metric("millrace_prompt_tokens_total") - before, body["prompt_eval_count"])
+
+    def passes_until(self, done):
+        """Passes so far, once done(passes); those of the last look where that never comes."""
+        for _ in range(200):
+            passes = self.server.metric("millrace_passes_total")
+            if done(passes):
+                break
+            time.sleep(0.05)
+        return passes
+
+    def test_a_client_that_leaves_stops_its_texts(self):
+        self.vectors(TEXTS)
+        before = self.server.metric("millrace_passes_total")
+        cancelled = self.server.metric("millrace_requests_cancelled_total")
+        texts = [f"{i}: " + "Tell me a story about a fox and a lantern. " * 8 for i in range(2048)]
+        connection = http.client.HTTPConnection(self.server.host, self.server.port)
+        connection.request("POST", "/v1/embeddings", json.dumps({"model": MODEL, "input": texts}), {"Content-Type": "application/json"})
+        self.assertGreater(self.passes_until(lambda passes: passes > before + 2), before + 2)
+        connection.close()
+        self.passes_until(lambda _: self.server.metric("millrace_requests_cancelled_total") > cancelled)
+        self.assertGreater(self.server.metric("millrace_requests_cancelled_total"), cancelled)
+        time.sleep(0.2)
+        stopped = self.server.metric("millrace_passes_total")
+        time.sleep(0.5)
+        self.assertEqual(self.server.metric("millrace_passes_total"), stopped)
+        self.assertLess(stopped - before, 2048 / 8, "all of it was done")
 
     def test_refusals(self):
         for fields, word in (({}, "input"), ({"input": []}, "input"), ({"input": ""}, "input"), ({"input": ["a", 3]}, "input"),
