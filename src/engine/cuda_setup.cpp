@@ -9,6 +9,7 @@
 #include "device/cuda_runtime.h"
 #include "device/gpu.h"
 #include "engine/setup.h"
+#include "engine/sharing.h"
 #include "exec/cuda_ops.h"
 #include "residency/cuda_weights.h"
 
@@ -61,17 +62,15 @@ class CudaPlanner {
     if (options_.vram_bytes > most)
       log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.vram_bytes), format_bytes(most));
     cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
-    choose_limits();
-    placement_.homes.assign(parts_.model->units().units().size(), residency::Tier::vram);
-    if (options_.follow != nullptr) {
-      MR_RETURN_IF_ERROR(follow());
-    } else if (!options_.pins.empty()) {
-      MR_RETURN_IF_ERROR(plan_streaming());
-    } else {
-      while (needed() > cap_ && shrink()) {
-      }
-      if (needed() > cap_) MR_RETURN_IF_ERROR(plan_streaming());
+    const bool shares_out = options_.max_sequences == 0;
+    if (shares_out) share_out();
+    Status status = place_all();
+    while (status.code() == Code::out_of_budget && shares_out && options_.max_sequences > 1) {
+      options_.max_sequences /= 2;
+      if (options_.kv_tokens > 0) options_.kv_tokens = std::max<std::int64_t>(1, options_.kv_tokens / 2);
+      status = place_all();
     }
+    MR_RETURN_IF_ERROR(status);
     residency::PlanOptions& plan_options = parts_.plan_options;
     plan_options.vram_bytes = cap_;
     plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(shape().bytes_per_token());
@@ -96,6 +95,35 @@ class CudaPlanner {
   }
 
  private:
+  void share_out() {
+    choose_limits();
+    stay_in_vram();
+    SharingInput input;
+    input.cap_bytes = cap_;
+    input.taken_bytes = vram_.context_bytes + weight_bytes() + activation_bytes();
+    const auto& units = parts_.model->units().units();
+    input.weights_give_way = std::none_of(units.begin(), units.end(), is_expert);
+    input.kv_bytes_per_token = static_cast<std::uint64_t>(shape().bytes_per_token());
+    input.vocab = hp_.vocab;
+    input.context_tokens = parts_.limits.context_tokens;
+    const Sharing sharing = choose_sharing(input);
+    options_.max_sequences = sharing.sequences;
+    if (options_.kv_tokens == 0) options_.kv_tokens = sharing.kv_tokens;
+  }
+
+  void stay_in_vram() { placement_.homes.assign(parts_.model->units().units().size(), residency::Tier::vram); }
+
+  /// The model in VRAM as a whole, or as much of it as fits.
+  Status place_all() {
+    choose_limits();
+    stay_in_vram();
+    if (options_.follow != nullptr) return follow();
+    if (!options_.pins.empty()) return plan_streaming();
+    while (needed() > cap_ && shrink()) {
+    }
+    return needed() > cap_ ? plan_streaming() : Status();
+  }
+
   void choose_limits() {
     Limits& limits = parts_.limits;
     limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
@@ -123,8 +151,7 @@ class CudaPlanner {
   /// As many layers as fit at home in VRAM, the others in RAM while there is room, the rest on the disk.
   Status plan_streaming() {
     const auto& units = parts_.model->units().units();
-    if (std::any_of(units.begin(), units.end(),
-                    [](const residency::Unit& unit) { return unit.kind == residency::UnitKind::expert; })) {
+    if (std::any_of(units.begin(), units.end(), is_expert)) {
       if (options_.pins.empty()) return refusal();
       return error(Code::unsupported, "--pin: mixtures of experts do not stream to the GPU yet; leave it out");
     }
@@ -180,6 +207,7 @@ class CudaPlanner {
     return {};
   }
 
+  static bool is_expert(const residency::Unit& unit) { return unit.kind == residency::UnitKind::expert; }
   static bool is_trunk(const residency::Unit& unit) { return unit.kind == residency::UnitKind::trunk; }
 
   /// Homes for `moving` of the layers outside VRAM, spread evenly, so that copies run on while the others are computed;
@@ -243,7 +271,7 @@ class CudaPlanner {
             : fmt::format("this GPU has {} free", format_bytes(cap_)));
   }
 
-  const EngineOptions& options_;
+  EngineOptions options_;  // ours: sharing fills in what the user left open
   const Vram vram_;
   Parts& parts_;
   const model::Hyperparameters& hp_;

@@ -54,9 +54,9 @@ struct EngineOptions {
   std::uint64_t ram_bytes = 0;      // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
   std::int64_t context_tokens = 0;  // 0: the model's, or what fits the budget
   std::int64_t batch_tokens = 0;    // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU
-  std::int64_t max_sequences = 1;
-  std::int64_t max_queue = 0;  // requests that wait for their turn at most; 0: any number
-  std::int64_t kv_tokens = 0;  // KV of all sequences together; 0: every sequence may fill its context
+  std::int64_t max_sequences = 1;   // requests that share a pass; 0: as many as KV allows
+  std::int64_t max_queue = 0;       // requests that wait for their turn at most; 0: any number
+  std::int64_t kv_tokens = 0;       // KV of all sequences together; 0: every sequence may fill its context
   std::int64_t chunk_tokens =
       0;  // prompt rows in a pass beside decode rows, so that no stream stalls; 0: 128, on a GPU 512
   bool share_prefixes = false;  // keep the KV of what requests began with, for others that begin the same

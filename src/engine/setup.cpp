@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "device/cpu.h"
 #include "device/gpu.h"
+#include "engine/sharing.h"
 
 namespace millrace::engine {
 namespace {
@@ -58,7 +59,10 @@ class Planner {
         ram_(ram),
         program_bytes_(program_bytes),
         parts_(parts),
-        shape_(kv_shape(parts.model->hyperparameters(), options.kv_dtype)) {}
+        shape_(kv_shape(parts.model->hyperparameters(), options.kv_dtype)),
+        shares_out_(options.max_sequences == 0) {
+    if (shares_out_) share_out();
+  }
 
   /// A mapped model counts whole. False: with limits as wide as this budget allows there is no room for that.
   bool room_to_map() const {
@@ -77,6 +81,20 @@ class Planner {
     if (options_.context_tokens > hp.context_length)
       log::warn("a context of {} tokens is more than the {} this model was trained for", options_.context_tokens,
                 hp.context_length);
+    const std::uint64_t tile_bytes = parts_.limits.tile_bytes;
+    Status status = plan_shared();
+    while (status.code() == Code::out_of_budget && shares_out_ && options_.max_sequences > 1) {
+      options_.max_sequences /= 2;
+      if (options_.kv_tokens > 0) options_.kv_tokens = std::max<std::int64_t>(1, options_.kv_tokens / 2);
+      if (parts_.limits.tile_bytes != tile_bytes) MR_RETURN_IF_ERROR(recut(options_, tile_bytes, parts_));
+      parts_.limits.tile_bytes = tile_bytes;
+      status = plan_shared();
+    }
+    return status;
+  }
+
+ private:
+  Status plan_shared() {
     parts_.limits = roomy_limits();
     Status status = try_limits(0);
     while (status.code() == Code::out_of_budget && shrink()) status = try_limits(0);
@@ -91,7 +109,21 @@ class Planner {
     return status;
   }
 
- private:
+  void share_out() {
+    const model::Hyperparameters& hp = parts_.model->hyperparameters();
+    SharingInput input;
+    input.cap_bytes = ram_;
+    input.taken_bytes = parts_.model->units().total_bytes() + program_bytes_ + ram_ / 8;  // activations take no more
+    input.weights_give_way = true;
+    input.kv_bytes_per_token = kv_bytes_per_token(shape_);
+    input.vocab = hp.vocab;
+    input.context_tokens =
+        options_.context_tokens > 0 ? options_.context_tokens : std::min(hp.context_length, kAutomaticContext);
+    const Sharing sharing = choose_sharing(input);
+    options_.max_sequences = sharing.sequences;
+    if (options_.kv_tokens == 0) options_.kv_tokens = sharing.kv_tokens;
+  }
+
   std::int64_t batch_wanted() const { return options_.batch_tokens > 0 ? options_.batch_tokens : kAutomaticBatch; }
 
   Limits roomy_limits() const {
@@ -202,10 +234,11 @@ class Planner {
     plan_options.most_expert_slots = options_.expert_slots;
   }
 
-  const EngineOptions& options_;
+  EngineOptions options_;  // ours: sharing fills in what the user left open
   const std::uint64_t ram_, program_bytes_;
   Parts& parts_;
   const kv::KvShape shape_;
+  const bool shares_out_;
 };
 
 void start_threads(const EngineOptions& options, Parts& parts) {

@@ -99,10 +99,11 @@ Status follow_plan_file(const ModelFlags& flags, engine::EngineOptions& options)
 
 std::atomic<bool>& interrupted() { return interrupt_flag; }
 
-void install_interrupt_handler() {
+void install_interrupt_handler(bool on_term) {
   struct sigaction action = {};
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
+  if (on_term) sigaction(SIGTERM, &action, nullptr);
 }
 
 int fail(const Status& status) {

@@ -24,7 +24,8 @@ struct Program {
 
 /// Set by SIGINT; cleared by whoever has acted on it. A second SIGINT while it is set ends the process.
 std::atomic<bool>& interrupted();
-void install_interrupt_handler();
+/// `on_term`: SIGTERM too.
+void install_interrupt_handler(bool on_term = false);
 
 /// "error: ..." on stderr; the exit code for it.
 int fail(const Status& status);
@@ -67,6 +68,7 @@ void add_models(CLI::App& app, const Program& program, int& exit_code);  // pull
 void add_serve(CLI::App& app, const Program& program, int& exit_code);
 void add_ps(CLI::App& app, int& exit_code);
 void add_stop(CLI::App& app, int& exit_code);
+void add_batch(CLI::App& app, const Program& program, int& exit_code);
 void add_plan(CLI::App& app, const Program& program, int& exit_code);
 void add_calibrate(CLI::App& app, const Program& program, int& exit_code);
 void add_doctor(CLI::App& app, const Program& program, int& exit_code);

@@ -45,6 +45,7 @@ int run(int argc, char** argv) {
   cli::add_serve(app, program, exit_code);
   cli::add_ps(app, exit_code);
   cli::add_stop(app, exit_code);
+  cli::add_batch(app, program, exit_code);
   cli::add_plan(app, program, exit_code);
   cli::add_calibrate(app, program, exit_code);
   cli::add_doctor(app, program, exit_code);

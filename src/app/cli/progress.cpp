@@ -34,7 +34,7 @@ Progress::Progress(std::string label, Unit unit, bool quiet)
 
 Progress::~Progress() { finish(); }
 
-void Progress::update(std::uint64_t done, std::uint64_t total) {
+void Progress::update(std::uint64_t done, std::uint64_t total, const std::string& note) {
   if (!enabled_) return;
   const auto now = Clock::now();
   const std::scoped_lock lock(mutex_);
@@ -46,10 +46,12 @@ void Progress::update(std::uint64_t done, std::uint64_t total) {
   constexpr int width = 28;
   std::string bar;
   for (int i = 0; i < width; ++i) bar += i < static_cast<int>(share * width) ? "█" : "░";
-  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  const double rate = seconds > 0 ? static_cast<double>(done - std::min(done, before_)) / seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total - std::min(done, total)) / rate : 0;
-  fmt::print(stderr, "\r\033[K{} {} {:3.0f} %  {} of {}  {}/s  {:.0f} s left", label_, bar, share * 100,
-             amount(done, unit_), amount(total, unit_), amount(static_cast<std::uint64_t>(rate), unit_), left);
+  const std::string speed = note.empty() ? amount(static_cast<std::uint64_t>(rate), unit_) + "/s" : note;
+  fmt::print(stderr, "\r\033[K{} {} {:3.0f} %  {} of {}  {}", label_, bar, share * 100, amount(done, unit_),
+             amount(total, unit_), speed);
+  if (rate > 0) fmt::print(stderr, "  {:.0f} s left", left);
   std::fflush(stderr);
 }
 

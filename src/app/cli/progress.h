@@ -17,13 +17,17 @@ class Progress {
   ~Progress();  // clears the line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void update(std::uint64_t done, std::uint64_t total);
+  /// `note`: written behind, in the place of the rate.
+  void update(std::uint64_t done, std::uint64_t total, const std::string& note = "");
+  /// What was done before this run began: it counts for no rate.
+  void begin_at(std::uint64_t done) { before_ = done; }
   void finish();
 
  private:
   const std::string label_;
   const Unit unit_;
   bool enabled_;
+  std::uint64_t before_ = 0;
   std::mutex mutex_;
   bool drawn_ = false;  // GUARDED_BY mutex_
   std::chrono::steady_clock::time_point start_;

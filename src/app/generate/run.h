@@ -76,13 +76,11 @@ class Run {
 
  private:
   struct Queue;
-  struct Choice;
   explicit Run(engine::ModelManager::Use model) : model_(std::move(model)) {}
-  Status submit(const Job& job, int choice, const std::string& client);
+  Status submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client);
 
   engine::ModelManager::Use model_;
   std::vector<text::TokenId> prompt_;
-  bool in_thought_ = false;
   std::shared_ptr<Queue> queue_;
   std::vector<engine::Service::Id> ids_;
   Totals totals_;
@@ -94,6 +92,8 @@ struct Answer {
   std::string content, reasoning, reason;
   std::vector<ToolCall> tool_calls;
   std::vector<TokenLogprob> logprobs;
+
+  void add(Delta delta);
 };
 /// Takes events to the end. `gone` is asked now and then: true gives up. Errors: those of the run; cancelled.
 Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone);

@@ -1,0 +1,60 @@
+// OpenAI's batch files, a JSON object a line. A request:
+//   {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
+// and its answer:
+//   {"id": "batch_req_...", "custom_id": "a", "error": null,
+//    "response": {"status_code": 200, "request_id": "req_...", "body": {...}}}
+// A body that the API refuses has a status_code of its own and OpenAI's error as the body; a line that is no request
+// has no response but {"error": {"code", "message", "line"}}. Source: OpenAI's documentation of the batch API.
+// Thread-safety: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/generate/run.h"
+
+namespace millrace::batch {
+
+using generate::Json;
+
+enum class Endpoint { chat, completions, responses };
+
+struct Request {
+  std::string custom_id;
+  Endpoint endpoint = Endpoint::chat;
+  std::string model;                // what the body asks for; empty: nothing
+  std::vector<generate::Job> jobs;  // one a prompt; all with the same n
+};
+
+/// Why a line is not worked on.
+struct Refusal {
+  std::string custom_id;  // empty: it has none
+  std::string code;       // of a line that is no request; empty: the body is at fault, and `status` says why
+  Status status;
+};
+
+/// A line's custom_id; empty where it is no JSON object or has none that is a text.
+std::string custom_id_of(std::string_view line);
+
+/// Reads a line; true: into `request`, false: into `refusal`. The body may ask for any model, or for none.
+bool parse_request(std::string_view line, Request& request, Refusal& refusal);
+
+/// Answers: those of the jobs in order, each job's n side by side.
+std::string answer_line(const Request& request, const std::vector<generate::Answer>& answers,
+                        const generate::Totals& totals, const std::string& model);
+/// A body that failed, before or while it was worked on.
+std::string failure_line(const std::string& custom_id, const Status& status);
+/// A line that is no request. `custom_id` may be empty.
+std::string refusal_line(const std::string& custom_id, std::string_view code, const Status& status,
+                         std::int64_t line_number);
+
+/// What a line of an output file says it answers.
+struct Answered {
+  std::string custom_id;         // empty: a line without one, whose number is
+  std::int64_t line_number = 0;  // this
+};
+/// Errors: corrupt (no line of a batch's output).
+Expected<Answered> parse_answered(std::string_view line);
+
+}  // namespace millrace::batch

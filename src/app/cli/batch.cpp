@@ -1,0 +1,117 @@
+// `millrace batch`: a file of requests in OpenAI's batch format into a file of answers.
+#include "app/batch/batch.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "app/cli/command.h"
+#include "app/cli/progress.h"
+#include "base/bytes.h"
+#include "base/log.h"
+
+namespace millrace::cli {
+namespace {
+
+using std::chrono::steady_clock;
+
+struct BatchFlags {
+  ModelFlags model;
+  std::string input, output;
+  std::int64_t sequences = 0, kv_tokens = 0;
+};
+
+Expected<std::shared_ptr<engine::Service>> start_engine(const BatchFlags& flags, engine::EngineOptions options,
+                                                        const Program& program) {
+  options.share_prefixes = true;
+  options.chunk_tokens = 1 << 20;  // nobody watches: a pass takes as much of a prompt as it has room for
+  options.max_sequences = flags.sequences;
+  options.kv_tokens = flags.kv_tokens;
+  Progress progress("Loading", Unit::bytes, program.quiet);
+  options.on_load = [&](std::uint64_t done, std::uint64_t total) {
+    progress.update(done, total);
+    return !interrupted();
+  };
+  return engine::Service::start(options);
+}
+
+/// What the answers call the model.
+std::string name_of(const ModelFlags& flags, const store::Manifest& manifest) {
+  if (!manifest.name.repo.empty()) return manifest.name.text();
+  return std::filesystem::path(flags.model).stem().string();
+}
+
+std::string summary(const batch::Counts& counts, const engine::LoadCounters& load, double seconds) {
+  std::string text = fmt::format("{} requests in {:.1f} s", counts.answered, seconds);
+  if (counts.failed > 0) text += fmt::format(", {} of them failed (their lines say why)", counts.failed);
+  text += fmt::format(": {} prompt tokens", counts.prompt_tokens);
+  if (load.shared_tokens > 0) text += fmt::format(" ({} shared)", load.shared_tokens);
+  return text + fmt::format(", {} answer tokens, {:.1f} tok/s", counts.answer_tokens,
+                            seconds > 0 ? static_cast<double>(counts.answer_tokens) / seconds : 0.0);
+}
+
+int execute(const BatchFlags& flags, const Program& program) {
+  auto index = batch::Index::of(flags.input);
+  if (!index.ok()) return fail(index.status());
+  auto input = batch::LineReader::open(flags.input);
+  if (!input.ok()) return fail(input.status());
+  store::Manifest manifest;
+  auto options = engine_options(flags.model, program, &manifest);
+  if (!options.ok()) return fail(options.status());
+  auto output = batch::Output::open(flags.output, flags.input, *index);
+  if (!output.ok()) return fail(output.status());
+  index->freeze();
+  const std::int64_t before = index->answered(), all = index->requests();
+  if (before > 0 && !program.quiet)
+    fmt::print(stderr, "{} of {} requests are answered already; going on\n", before, all);
+  if (before == all) return 0;
+
+  install_interrupt_handler(true);
+  auto service = start_engine(flags, std::move(*options), program);
+  if (!service.ok()) return fail(service.status());
+
+  const steady_clock::time_point begin = steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(steady_clock::now() - begin).count(); };
+  Progress progress("Answering", Unit::items, program.quiet);
+  progress.begin_at(static_cast<std::uint64_t>(before));
+  batch::Options work;
+  work.model = name_of(flags.model, manifest);
+  const std::int64_t sequences = (*service)->load().max_sequences;
+  work.in_flight = sequences + std::max<std::int64_t>(2, sequences / 4);  // the next ones wait ready
+  work.line_bytes = std::clamp<std::uint64_t>((*service)->engine().budget().cap_bytes() / 64, 64 * kKiB, 64 * kMiB);
+  work.on_progress = [&](const batch::Counts& counts) {
+    const engine::LoadCounters load = (*service)->load();
+    progress.update(static_cast<std::uint64_t>(before + counts.answered), static_cast<std::uint64_t>(all),
+                    fmt::format("{:.0f} tok/s", static_cast<double>(load.decode_rows) / seconds()));
+  };
+  batch::Counts counts;
+  const Status status = batch::work_off(**service, std::move(*input), *index, *output, work, interrupted(), counts);
+  progress.finish();
+  if (!program.quiet) fmt::print(stderr, "{}\n", summary(counts, (*service)->load(), seconds()));
+  if (status.ok()) return 0;
+  return fail(Status(status.code(), fmt::format("{}; {} of {} requests are answered, and the same command goes on from "
+                                                "there",
+                                                status.message(), before + counts.answered, all)));
+}
+
+}  // namespace
+
+void add_batch(CLI::App& app, const Program& program, int& exit_code) {
+  auto flags = std::make_shared<BatchFlags>();
+  auto* command = app.add_subcommand("batch", "Answer a file of requests in OpenAI's batch format; goes on if stopped");
+  command->add_option("input", flags->input, "Requests, a JSON object a line")->required();
+  command->add_option("output", flags->output, "Where answers go, in the order they are done; kept and gone on with")
+      ->required();
+  add_model_flags(*command, flags->model);
+  command->add_option("-s,--sequences", flags->sequences, "Requests in a pass at most (default: as many as KV allows)")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--kv-tokens", flags->kv_tokens, "KV of all requests together, in tokens (default: what is left)")
+      ->check(CLI::NonNegativeNumber);
+  command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
+}
+
+}  // namespace millrace::cli

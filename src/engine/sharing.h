@@ -1,0 +1,25 @@
+// How many requests share a pass where nobody said (EngineOptions::max_sequences 0). Pure.
+#pragma once
+
+#include <cstdint>
+
+namespace millrace::engine {
+
+struct SharingInput {
+  std::uint64_t cap_bytes = 0;           // of the memory that KV lies in
+  std::uint64_t taken_bytes = 0;         // of it by weights, activations and the program
+  bool weights_give_way = false;         // what does not fit streams
+  std::uint64_t kv_bytes_per_token = 0;  // > 0
+  std::int64_t vocab = 0;
+  std::int64_t context_tokens = 0;  // of one request at most
+};
+struct Sharing {
+  std::int64_t sequences = 1;
+  std::int64_t kv_tokens = 0;  // of all of them together
+};
+
+/// KV takes what the weights leave; where they leave less than a quarter and can stream, a quarter: a pass reads them
+/// once however many requests share it, so that further rows cost little.
+Sharing choose_sharing(const SharingInput& input);
+
+}  // namespace millrace::engine
