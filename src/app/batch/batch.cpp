@@ -123,6 +123,7 @@ class Worker {
     std::vector<generate::Job>& jobs = item->request.jobs;
     item->answers.resize(jobs.size() * static_cast<std::size_t>(jobs.front().n));
     for (generate::Job& job : jobs) {
+      generate::lay_under(options_.defaults, job);
       MR_ASSIGN_OR_RETURN(const text::Prompt prompt, generate::make_prompt(service_.engine(), job));
       for (int choice = 0; choice < job.n; ++choice) {
         const std::size_t answer = prepared.size();

@@ -11,6 +11,7 @@
 #include "app/batch/index.h"
 #include "app/batch/lines.h"
 #include "app/batch/output.h"
+#include "app/generate/job.h"
 #include "engine/service.h"
 
 namespace millrace::batch {
@@ -23,6 +24,7 @@ struct Counts {
 
 struct Options {
   std::string model;                   // its name in the answers
+  generate::Defaults defaults;         // of its Modelfile
   std::int64_t in_flight = 8;          // answers asked of the engine at once; a request of many counts for all of them
   std::uint64_t line_bytes = 1 << 20;  // of their lines, where more than one is in flight
   std::function<void(const Counts&)> on_progress;  // some times a second

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
+#include "app/server/catalog.h"
 #include "base/bytes.h"
 #include "base/log.h"
 
@@ -42,7 +42,7 @@ Expected<std::shared_ptr<engine::Service>> start_engine(const BatchFlags& flags,
 /// What the answers call the model.
 std::string name_of(const ModelFlags& flags, const store::Manifest& manifest) {
   if (!manifest.name.repo.empty()) return manifest.name.text();
-  return std::filesystem::path(flags.model).stem().string();
+  return server::name_of_file(flags.model);
 }
 
 std::string summary(const batch::Counts& counts, const engine::LoadCounters& load, double seconds) {
@@ -80,6 +80,7 @@ int execute(const BatchFlags& flags, const Program& program) {
   progress.begin_at(static_cast<std::uint64_t>(before));
   batch::Options work;
   work.model = name_of(flags.model, manifest);
+  work.defaults = {manifest.system, manifest.chat_template, generate::Json::parse(manifest.messages.dump())};
   const std::int64_t sequences = (*service)->load().max_sequences;
   work.in_flight = sequences + std::max<std::int64_t>(2, sequences / 4);  // the next ones wait ready
   work.line_bytes = std::clamp<std::uint64_t>((*service)->engine().budget().cap_bytes() / 64, 64 * kKiB, 64 * kMiB);

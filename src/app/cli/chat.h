@@ -1,4 +1,4 @@
-// A conversation on a terminal or in a pipe: renders messages, streams the answer, keeps the history and its KV.
+// A conversation on a terminal or in a pipe: asks a source for answers, shows them while they come, keeps the history.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
+#include "app/cli/source.h"
 
 namespace millrace::cli {
 
@@ -21,8 +22,8 @@ struct ChatOptions {
 
 class Chat {
  public:
-  /// `engine` outlives the chat.
-  Chat(engine::Engine& engine, ChatOptions options);
+  /// `source` outlives the chat.
+  Chat(Source& source, ChatOptions options) : source_(source), options_(std::move(options)) {}
 
   /// Sends `text` as the user's turn and streams the answer to stdout; thoughts are dim on a terminal, and in a pipe
   /// stay as the model wrote them. Errors end the turn, not the chat: the turn is
@@ -30,21 +31,19 @@ class Chat {
   Status say(const std::string& text);
   void clear();
 
+  Source& source() { return source_; }
   ChatOptions& options() { return options_; }
   const std::vector<text::Message>& messages() const { return messages_; }
-  const engine::Result& last() const { return last_; }
+  const Said& last() const { return last_; }
   double total_seconds() const { return total_seconds_; }
   std::int64_t total_decoded() const { return total_decoded_; }
 
  private:
-  Expected<text::Prompt> prompt_for(const std::string& text) const;
-
-  engine::Engine& engine_;
+  Source& source_;
   ChatOptions options_;
-  std::unique_ptr<engine::Session> session_;
   std::vector<text::Message> messages_;
   std::string raw_history_;
-  engine::Result last_;
+  Said last_;
   double total_seconds_ = 0;
   std::int64_t total_decoded_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <filesystem>
@@ -113,7 +114,12 @@ int fail(const Status& status) {
                                                  : kExitFailed;
 }
 
+bool ModelFlags::any_given() const {
+  return std::any_of(options.begin(), options.end(), [](const CLI::Option* option) { return option->count() > 0; });
+}
+
 void add_model_flags(CLI::App& command, ModelFlags& flags) {
+  const auto before = command.get_options().size();
   command.add_option("model,-m,--model", flags.model, "A model by name, or a GGUF file (any part of a split one)")
       ->required();
   command.add_option("--device", flags.device, "Who computes: auto, cpu, cuda or cuda:N")->capture_default_str();
@@ -140,6 +146,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_flag("--no-graphs", flags.no_graphs, "For developers: launch every kernel by itself")->group("");
   command.add_flag("--no-fuse", flags.no_fuse, "For developers: a launch for every step of a pass")->group("");
   command.add_option("--inject-fault", flags.faults, "For developers: eio@N, short@N, stall:MS@N")->group("");
+  for (CLI::Option* option : command.get_options({})) flags.options.push_back(option);
+  flags.options.erase(flags.options.begin(), flags.options.begin() + static_cast<std::ptrdiff_t>(before) + 1);
 }
 
 Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,

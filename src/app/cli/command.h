@@ -38,6 +38,10 @@ struct ModelFlags {
   int threads = 0;
   std::vector<std::string> faults;
   bool no_graphs = false, no_fuse = false;
+  std::vector<const CLI::Option*> options;  // all but the model
+
+  /// The command line says something of the engine.
+  bool any_given() const;
 };
 void add_model_flags(CLI::App& command, ModelFlags& flags);
 /// `defaults` (may be null) gets what the store knows of a model given by name, else an empty manifest.

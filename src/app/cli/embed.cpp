@@ -69,7 +69,7 @@ int execute(const EmbedFlags& flags, const Program& program) {
   if (!options.ok()) return fail(options.status());
   options->max_sequences = flags.sequences;
   install_interrupt_handler();
-  auto created = create_engine(*options, program);
+  auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
   const auto service = engine::Service::start(std::move(*created));
   Progress progress("Embedding", Unit::items, program.quiet || flags.texts.empty());

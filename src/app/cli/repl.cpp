@@ -9,8 +9,6 @@
 #include <optional>
 #include <sstream>
 
-#include "base/bytes.h"
-
 namespace millrace::cli {
 namespace {
 
@@ -110,21 +108,11 @@ void set(Chat& chat, const std::string& name, const std::string& value) {
   fmt::print("There is no setting '{}'. /? lists them.\n", name);
 }
 
-void show(const engine::Engine& engine, Chat& chat, const std::string& what) {
-  if (what == "plan") {
-    std::fputs(residency::render_plan(engine.plan(), engine.plan_options(), {}).c_str(), stdout);
-  } else if (what == "budget") {
-    for (const auto& entry : engine.budget().entries())
-      fmt::print("  {:<12} {:>10}\n", entry.tag, format_bytes(entry.bytes));
-    fmt::print("  {:<12} {:>10} of {}\n", "granted", format_bytes(engine.budget().reserved_bytes()),
-               format_bytes(engine.budget().cap_bytes()));
+void show(Chat& chat, const std::string& what) {
+  if (what == "plan" || what == "budget" || what == "model") {
+    std::fputs(chat.source().describe(what).c_str(), stdout);
   } else if (what == "history") {
     for (const auto& message : chat.messages()) fmt::print("{}: {}\n", message.role, message.content);
-  } else if (what == "model") {
-    const auto& hp = engine.model().hyperparameters();
-    fmt::print("  {} ({}), {} layers, model_dim {}, {} heads, {} kv_heads, vocabulary {}, context {}\n", hp.name,
-               hp.architecture, hp.layers, hp.model_dim, hp.heads, hp.kv_heads, hp.vocab, engine.context_tokens());
-    if (hp.experts > 0) fmt::print("  {} experts a layer, {} used by a token\n", hp.experts, hp.top_k);
   } else if (what.empty()) {
     for (const auto& setting : settings())
       fmt::print("  {:<15} {}\n", setting.name, setting.get(chat.options().sampling));
@@ -136,7 +124,7 @@ void show(const engine::Engine& engine, Chat& chat, const std::string& what) {
 
 enum class Next { go_on, leave };
 
-Next command(const engine::Engine& engine, Chat& chat, const std::string& line) {
+Next command(Chat& chat, const std::string& line) {
   std::istringstream words(line);
   std::string verb, name;
   words >> verb >> name;
@@ -149,7 +137,7 @@ Next command(const engine::Engine& engine, Chat& chat, const std::string& line) 
   } else if (verb == "/set" && !name.empty()) {
     set(chat, name, rest);
   } else if (verb == "/show") {
-    show(engine, chat, name);
+    show(chat, name);
   } else if (verb == "/?" || verb == "/help" || verb == "/set") {
     std::fputs(kHelp, stdout);
   } else {
@@ -160,8 +148,8 @@ Next command(const engine::Engine& engine, Chat& chat, const std::string& line) 
 
 }  // namespace
 
-int run_repl(engine::Engine& engine, Chat& chat) {
-  fmt::print("{} is ready. /? for help, Ctrl-D to leave.\n", engine.model().hyperparameters().name);
+int run_repl(Chat& chat) {
+  fmt::print("{} is ready. /? for help, Ctrl-D to leave.\n", chat.source().name());
   using_history();
   while (true) {
     auto text = read_text();
@@ -177,7 +165,7 @@ int run_repl(engine::Engine& engine, Chat& chat) {
     if (text->find_first_not_of(" \t\n") == std::string::npos) continue;
     add_history(text->c_str());
     if (text->front() == '/') {
-      if (command(engine, chat, *text) == Next::leave) return 0;
+      if (command(chat, *text) == Next::leave) return 0;
       continue;
     }
     const Status said = chat.say(*text);

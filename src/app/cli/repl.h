@@ -6,6 +6,6 @@
 namespace millrace::cli {
 
 /// Runs until /bye or Ctrl-D. Ctrl-C stops an answer, or clears the line. Returns the exit code.
-int run_repl(engine::Engine& engine, Chat& chat);
+int run_repl(Chat& chat);
 
 }  // namespace millrace::cli

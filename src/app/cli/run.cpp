@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 
+#include "app/cli/address.h"
 #include "app/cli/chat.h"
 #include "app/cli/repl.h"
 
@@ -18,10 +19,10 @@ struct RunFlags {
   SamplingFlags sampling;
   std::vector<std::string> prompts;
   std::string positional, system;
-  bool raw = false, show_plan = false, stats = false, think = true;
+  bool raw = false, show_plan = false, stats = false, think = true, local = false;
 };
 
-int answer_all(engine::Engine& engine, const RunFlags& flags, Chat& chat, const std::vector<std::string>& prompts) {
+int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>& prompts) {
   int code = 0;
   for (const auto& prompt : prompts) {
     if (prompts.size() > 1) fmt::print("> {}\n", prompt);
@@ -34,33 +35,66 @@ int answer_all(engine::Engine& engine, const RunFlags& flags, Chat& chat, const 
   }
   if (flags.stats) {
     const auto& last = chat.last();
-    if (last.decode_seconds > 0 && last.tokens.size() > 1) {
+    if (last.decode_seconds > 0 && last.answer_tokens > 1) {
       fmt::print(stderr, "{} prompt tokens at {:.0f} tok/s, {} answer tokens at {:.1f} tok/s\n", last.prompt_tokens,
-                 static_cast<double>(last.prompt_tokens) / last.prompt_seconds, last.tokens.size(),
-                 static_cast<double>(last.tokens.size() - 1) / last.decode_seconds);
+                 static_cast<double>(last.prompt_tokens) / last.prompt_seconds, last.answer_tokens,
+                 static_cast<double>(last.answer_tokens - 1) / last.decode_seconds);
     }
   }
-  (void)engine;
+  return code;
+}
+
+/// The prompts given, or what the pipe says; none: a chat.
+Expected<std::vector<std::string>> read_prompts(const RunFlags& flags) {
+  std::vector<std::string> prompts = flags.prompts;
+  if (!flags.positional.empty()) prompts.insert(prompts.begin(), flags.positional);
+  if (!prompts.empty() || isatty(STDIN_FILENO) != 0) return prompts;
+  std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  if (text.empty()) return error(Code::invalid_argument, "no prompt: give one with -p, or write one into the pipe");
+  prompts.push_back(std::move(text));
+  return prompts;
+}
+
+/// A server that may answer: none where a flag asks for something that only an engine of our own does.
+std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved& model, bool quiet) {
+  const bool own = flags.local || flags.show_plan || flags.stats || flags.model.any_given();
+  std::unique_ptr<Source> server = own ? nullptr : find_server(model);
+  if (server != nullptr && !quiet) {
+    const bool dims = isatty(STDERR_FILENO) != 0;
+    fmt::print(stderr, "{}{} answers from the server at {} (--local: from an engine of its own){}\n",
+               dims ? "\x1b[2m" : "", server->name(), call_address().text(), dims ? "\x1b[0m" : "");
+  }
+  return server;
+}
+
+int answer(const CLI::App& command, const RunFlags& flags, const Program& program, Source& source,
+           const std::vector<std::string>& prompts, double* seconds, std::int64_t* decoded) {
+  ChatOptions options{flags.system, flags.raw, program.quiet, flags.sampling, {}};
+  if (command.count("--think") > 0) options.think = flags.think;
+  Chat chat(source, std::move(options));
+  const int code = prompts.empty() ? run_repl(chat) : answer_all(flags, chat, prompts);
+  if (seconds != nullptr) *seconds = chat.total_seconds();
+  if (decoded != nullptr) *decoded = chat.total_decoded();
   return code;
 }
 
 int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
-  store::Manifest defaults;
-  auto options = engine_options(flags.model, program, &defaults);
+  store::Resolved model;
+  auto options = engine_options(flags.model, program, &model.manifest);
   if (!options.ok()) return fail(options.status());
-  apply_defaults(command, defaults, flags.sampling);
-  if (flags.system.empty()) flags.system = defaults.system;
-  std::vector<std::string> prompts = flags.prompts;
-  if (!flags.positional.empty()) prompts.insert(prompts.begin(), flags.positional);
-  const bool piped = prompts.empty() && isatty(STDIN_FILENO) == 0;
-  if (piped) {
-    std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-    while (!text.empty() && text.back() == '\n') text.pop_back();
-    if (text.empty())
-      return fail(error(Code::invalid_argument, "no prompt: give one with -p, or write one into the pipe"));
-    prompts.push_back(std::move(text));
-  }
+  model.path = options->model_path;
+  model.named = !model.manifest.name.repo.empty();
+  apply_defaults(command, model.manifest, flags.sampling);
+  if (flags.system.empty()) flags.system = model.manifest.system;
+  const auto defaults = chat_defaults(model.manifest);
+  if (!defaults.ok()) return fail(defaults.status());
+  const auto prompts = read_prompts(flags);
+  if (!prompts.ok()) return fail(prompts.status());
   install_interrupt_handler();
+  if (const auto server = server_for(flags, model, program.quiet); server != nullptr)
+    return answer(command, flags, program, *server, *prompts, nullptr, nullptr);
+
   auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
   engine::Engine& engine = **created;
@@ -69,13 +103,12 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
     std::puts("");
     std::fflush(stdout);
   }
-  ChatOptions chat_options{flags.system, flags.raw, program.quiet, flags.sampling, {}};
-  if (command.count("--think") > 0) chat_options.think = flags.think;
-  Chat chat(engine, std::move(chat_options));
-  if (!flags.raw && engine.chat_template() == nullptr) return fail(engine.chat_template_status());
-  const int code = prompts.empty() ? run_repl(engine, chat) : answer_all(engine, flags, chat, prompts);
-  if (flags.stats)
-    std::fputs(render_stats(engine, chat.total_seconds(), chat.total_decoded(), options->rates).c_str(), stderr);
+  const auto source = local_source(engine, *defaults, flags.raw);
+  if (!source.ok()) return fail(source.status());
+  double seconds = 0;
+  std::int64_t decoded = 0;
+  const int code = answer(command, flags, program, **source, *prompts, &seconds, &decoded);
+  if (flags.stats) std::fputs(render_stats(engine, seconds, decoded, options->rates).c_str(), stderr);
   return code;
 }
 
@@ -83,7 +116,8 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
 
 void add_run(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<RunFlags>();
-  auto* command = app.add_subcommand("run", "Answer a prompt, a pipe, or chat");
+  auto* command =
+      app.add_subcommand("run", "Answer a prompt, a pipe, or chat; by a running server where one has the model");
   add_model_flags(*command, flags->model);
   command->add_option("prompt", flags->positional, "What to answer (default: a chat, or what the pipe says)");
   command->add_option("-p,--prompt", flags->prompts, "A prompt; may be repeated, each is answered on its own")
@@ -92,6 +126,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--system", flags->system, "The system message");
   command->add_flag("--raw", flags->raw, "Send the text as it is, without a chat template");
   command->add_flag("--think,!--no-think", flags->think, "Let models that can choose think before they answer, or not");
+  command->add_flag("--local", flags->local, "Load the model here, even where a running server has it");
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights will live before the first token");
   command->add_flag("--stats", flags->stats, "Print speed and bytes moved per tier afterwards");
   add_sampling_flags(*command, flags->sampling);

@@ -7,13 +7,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 
+#include "app/cli/address.h"
 #include "app/cli/command.h"
 #include "app/server/ollama_request.h"
 #include "app/server/server.h"
@@ -34,33 +34,6 @@ struct ServeFlags {
   std::int64_t sequences = 16, queue = 256, kv_tokens = 0;
   bool daemon = false;
 };
-
-const char* environment(const char* ours, const char* theirs) {
-  if (const char* value = std::getenv(ours); value != nullptr && *value != 0) return value;
-  const char* value = std::getenv(theirs);
-  return value != nullptr && *value != 0 ? value : nullptr;
-}
-
-/// "host", "host:port", ":port" or "http://host:port".
-void split_address(std::string text, std::string& host, int& port) {
-  if (const auto scheme = text.find("://"); scheme != std::string::npos) text = text.substr(scheme + 3);
-  if (const auto slash = text.find('/'); slash != std::string::npos) text.resize(slash);
-  const auto colon = text.rfind(':');
-  if (colon != std::string::npos && text.find(':') == colon) {
-    std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
-    text.resize(colon);
-  }
-  if (!text.empty()) host = text;
-}
-
-void default_address(std::string& host, int& port) {
-  std::string wanted_host = "127.0.0.1";
-  int wanted_port = server::kDefaultPort;
-  if (const char* address = environment("MILLRACE_HOST", "OLLAMA_HOST"))
-    split_address(address, wanted_host, wanted_port);
-  if (host.empty()) host = wanted_host;
-  if (port < 0) port = wanted_port;
-}
 
 fs::path runtime_folder() {
   if (const char* folder = std::getenv("XDG_RUNTIME_DIR"); folder != nullptr && fs::is_directory(folder)) return folder;
@@ -144,7 +117,9 @@ Status become_daemon(const ServeFlags& flags) {
 }
 
 int serve(ServeFlags flags, const Program& program) {
-  default_address(flags.host, flags.port);
+  const Address address = listen_address(flags.host, flags.port);
+  flags.host = address.host;
+  flags.port = address.port;
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
   if (flags.daemon) {
@@ -214,18 +189,15 @@ struct RemoteFlags {
 };
 
 Expected<nlohmann::ordered_json> ask(const RemoteFlags& flags, const std::string& path, const std::string& body) {
-  std::string host = flags.host;
-  int port = flags.port;
-  default_address(host, port);
-  if (host == "0.0.0.0") host = "127.0.0.1";
-  httplib::Client client(host, port);
+  const Address address = call_address(flags.host, flags.port);
+  httplib::Client client(address.host, address.port);
   if (const char* key = std::getenv("MILLRACE_API_KEY")) client.set_bearer_token_auth(key);
   const auto result = body.empty() ? client.Get(path) : client.Post(path, body, "application/json");
   if (!result)
-    return error(Code::unavailable, "no server answers on {}:{}; start one with 'millrace serve'", host, port);
+    return error(Code::unavailable, "no server answers on {}; start one with 'millrace serve'", address.text());
   auto json = nlohmann::ordered_json::parse(result->body, nullptr, false);
   if (json.is_discarded() || !json.is_object())
-    return error(Code::corrupt, "{}:{} answers, but not as a server of ours does", host, port);
+    return error(Code::corrupt, "{} answers, but not as a server of ours does", address.text());
   if (result->status >= 400) {
     const auto& said = json.contains("error") ? json["error"] : json;
     return error(Code::invalid_argument, "{}", said.is_string() ? said.get<std::string>() : said.dump());

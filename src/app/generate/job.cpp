@@ -4,6 +4,20 @@
 
 namespace millrace::generate {
 
+void lay_under(const Defaults& defaults, Job& job) {
+  if (!job.chat) return;
+  if (job.chat_template.empty()) job.chat_template = defaults.chat_template;
+  const auto is_system = [](const Json& message) {
+    const std::string role = message.value("role", std::string());
+    return role == "system" || role == "developer";
+  };
+  if (!defaults.system.empty() && (job.messages.empty() || !is_system(job.messages.front())))
+    job.messages.insert(job.messages.begin(), Json{{"role", "system"}, {"content", defaults.system}});
+  const bool begins_with_system = !job.messages.empty() && is_system(job.messages.front());
+  job.messages.insert(job.messages.begin() + (begins_with_system ? 1 : 0), defaults.messages.begin(),
+                      defaults.messages.end());
+}
+
 Expected<Json> parse_object(std::string_view body) {
   if (body.empty()) return error(Code::invalid_argument, "the request has no body; send a JSON object");
   // The depth is counted before anything is built: brackets inside texts only make it stricter.

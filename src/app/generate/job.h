@@ -55,6 +55,14 @@ struct Job {
   int priority = 0;
 };
 
+/// What a Modelfile gives every conversation of its model.
+struct Defaults {
+  std::string system, chat_template;  // empty: none
+  Json messages = Json::array();      // turns that go before the first one
+};
+/// Lays them under a conversation: a system message and a template of its own stay. Completions stay as they are.
+void lay_under(const Defaults& defaults, Job& job);
+
 /// Nesting deeper than this is refused: it would only serve to exhaust the stack.
 constexpr int kMostNesting = 100;
 

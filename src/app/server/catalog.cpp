@@ -55,13 +55,13 @@ std::string identity(const std::string& path, std::uint64_t bytes, std::int64_t 
   return fmt::format("{:016x}{:016x}{:016x}{:016x}", one.high64, one.low64, other.high64, other.low64);
 }
 
-std::string name_of(const std::string& path) {
+}  // namespace
+
+std::string name_of_file(const std::string& path) {
   std::string name = fs::path(path).stem().string();
   if (const auto part = name.find("-00001-of-"); part != std::string::npos) name.resize(part);
   return name;
 }
-
-}  // namespace
 
 std::vector<std::string> Catalog::files() const {
   std::vector<std::string> files;
@@ -96,7 +96,7 @@ const ModelInfo* Catalog::describe(const std::string& path) {
   const auto file = modelfile::Model::open(path, no_words);
   if (!file.ok()) return nullptr;
   ModelInfo info;
-  info.name = name_of(path) + ":latest";
+  info.name = name_of_file(path) + ":latest";
   info.path = path;
   info.digest = digest;
   info.bytes = file->file_bytes();
@@ -150,7 +150,7 @@ Expected<ModelInfo> Catalog::find(const std::string& name) {
   const std::string full = name.find(':') == std::string::npos ? name + ":latest" : name;
   std::lock_guard lock(mutex_);
   for (const std::string& path : files()) {
-    const std::string found = name_of(path);
+    const std::string found = name_of_file(path);
     if (found + ":latest" != full && found + ".gguf" != name && path != name) continue;
     if (const ModelInfo* info = describe(path); info != nullptr) return *info;
   }

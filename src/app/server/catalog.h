@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "app/generate/job.h"
 #include "app/store/store.h"
 #include "base/status.h"
 
@@ -30,7 +31,13 @@ struct ModelInfo {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();     // a Modelfile's: a chat begins with them
   bool own_template = false;  // chat_template is a Modelfile's, not the file's
   bool stored = false;        // of the store: may be removed
+
+  /// What the Modelfile gives every conversation.
+  generate::Defaults defaults() const { return {system, own_template ? chat_template : std::string(), messages}; }
 };
+
+/// What a GGUF file is called: its name without ".gguf" and the number of a part.
+std::string name_of_file(const std::string& path);
 
 class Catalog {
  public:

@@ -25,8 +25,11 @@ Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, eng
 
 Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const generate::Job& job,
                                                    const httplib::Request& request, KeepAlive keep_alive) {
-  MR_ASSIGN_OR_RETURN(auto model, use_model(context, job.model, keep_alive));
-  return start_run(job, std::move(model), request);
+  MR_ASSIGN_OR_RETURN(const ModelInfo info, context.catalog.find(job.model));
+  MR_ASSIGN_OR_RETURN(auto model, context.models.use(info.name, info.path, keep_alive));
+  generate::Job whole = job;
+  generate::lay_under(info.defaults(), whole);
+  return start_run(whole, std::move(model), request);
 }
 
 std::string client_of(const httplib::Request& request) {

@@ -1,4 +1,6 @@
 // Ollama's model management: version, tags, show, ps.
+#include <filesystem>
+
 #include "app/generate/fields.h"
 #include "app/server/context.h"
 #include "app/server/errors.h"
@@ -94,13 +96,14 @@ void show(Context& context, const Request& request, Response& response) {
   if (info->chat_template.find("tools") != std::string::npos) capabilities.push_back("tools");
   if (info->chat_template.find("think") != std::string::npos) capabilities.push_back("thinking");
   Json out = {{"license", license_of(*info)},
-              {"modelfile", fmt::format("FROM {}\n", info->path)},
+              {"modelfile", fmt::format("FROM {}\n", std::filesystem::absolute(info->path).string())},
               {"parameters", parameter_lines(info->parameters)},
               {"template", info->chat_template},
               {"details", details(*info)},
               {"model_info", info->metadata},
               {"capabilities", std::move(capabilities)},
               {"modified_at", rfc3339(info->modified)}};
+  out["digest"] = info->digest;
   if (!info->system.empty()) out["system"] = info->system;
   reply(response, out);
 }

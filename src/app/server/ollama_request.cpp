@@ -105,7 +105,6 @@ Status parse_common(const Json& body, const ModelInfo& info, OllamaRequest& out)
   fields.flag("truncate", job.truncate);
   fields.flag("logprobs", job.logprobs);
   fields.integer("top_logprobs", job.top_logprobs, 0, 20);
-  if (info.own_template) job.chat_template = info.chat_template;
   fields.text("template", job.chat_template);
   parse_format(body, job, fields);
   if (const Json* think = fields.find("think"); think != nullptr) {
@@ -154,7 +153,7 @@ Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo&
   OllamaRequest out;
   MR_RETURN_IF_ERROR(parse_common(body, info, out));
   Job& job = out.job;
-  std::string system = info.system, suffix;
+  std::string system, suffix;
   bool raw = false;
   Fields fields(body);
   fields.text("prompt", job.prompt);
@@ -169,6 +168,7 @@ Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo&
   if (raw) return out;
   if (!system.empty()) job.messages.push_back({{"role", "system"}, {"content", system}});
   job.messages.push_back({{"role", "user"}, {"content", job.prompt}});
+  generate::lay_under(info.defaults(), job);
   return out;
 }
 
@@ -192,9 +192,7 @@ Expected<OllamaRequest> parse_ollama_chat(const Json& body, const ModelInfo& inf
     if (message.contains("thinking") && message["thinking"].is_string())
       out.job.messages[i]["reasoning_content"] = message["thinking"];
   }
-  const bool has_system = out.job.messages.front()["role"] == "system";
-  if (!has_system && !info.system.empty())
-    out.job.messages.insert(out.job.messages.begin(), Json{{"role", "system"}, {"content", info.system}});
+  generate::lay_under(info.defaults(), out.job);
   return out;
 }
 

@@ -1,0 +1,128 @@
+// Answers of an engine in this process.
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "app/cli/source.h"
+#include "base/bytes.h"
+#include "text/conversation.h"
+
+namespace millrace::cli {
+namespace {
+
+void keep(text::Message& message, const std::vector<text::AnswerEvent>& events) {
+  for (const text::AnswerEvent& event : events)
+    (event.kind == text::AnswerEvent::Kind::reasoning ? message.reasoning : message.content) += event.text;
+}
+
+class LocalSource final : public Source {
+ public:
+  LocalSource(engine::Engine& engine, ChatDefaults defaults, std::unique_ptr<text::ChatTemplate> own)
+      : engine_(engine), defaults_(std::move(defaults)), own_(std::move(own)), session_(engine.new_session()) {}
+
+  Expected<Said> answer(const Ask& ask, const Listener& listener) override {
+    MR_ASSIGN_OR_RETURN(text::Prompt prompt, prompt_for(ask));
+    text::AnswerParser parser({text::CallStyle::none, !ask.is_raw && prompt.in_thought, !ask.is_raw});
+    Said said;
+    engine::Request request;
+    request.prompt = std::move(prompt.ids);
+    request.sampler = sampler_options(ask.sampling);
+    request.max_tokens = ask.sampling.max_tokens;
+    request.stop = ask.sampling.stop;
+    request.on_prompt = listener.on_prompt;
+    request.on_text = [&](std::string_view text, std::span<const text::TokenId>) {
+      Piece piece{text, parser.push(text)};
+      keep(said.message, piece.events);
+      // A reader that went away stops the answer as Ctrl-C does.
+      if (!listener.on_piece(piece)) interrupted() = true;
+    };
+    engine::Result result = engine_.run(std::move(request), session_.get(), &interrupted());
+    Piece last{"", parser.finish()};
+    keep(said.message, last.events);
+    if (!last.events.empty()) listener.on_piece(last);
+    if (result.finish == engine::Finish::error) {
+      session_->clear();
+      return result.status;
+    }
+    said.text = std::move(result.text);
+    said.finish = result.finish;
+    said.prompt_tokens = result.prompt_tokens;
+    said.answer_tokens = std::ssize(result.tokens);
+    said.prompt_seconds = result.prompt_seconds;
+    said.decode_seconds = result.decode_seconds;
+    return said;
+  }
+
+  void forget() override { session_->clear(); }
+  std::string name() const override { return engine_.model().hyperparameters().name; }
+  std::int64_t context_tokens() const override { return engine_.context_tokens(); }
+
+  std::string describe(std::string_view what) const override {
+    if (what == "plan") return residency::render_plan(engine_.plan(), engine_.plan_options(), {});
+    std::string out;
+    if (what == "budget") {
+      for (const auto& entry : engine_.budget().entries())
+        out += fmt::format("  {:<12} {:>10}\n", entry.tag, format_bytes(entry.bytes));
+      return out + fmt::format("  {:<12} {:>10} of {}\n", "granted", format_bytes(engine_.budget().reserved_bytes()),
+                               format_bytes(engine_.budget().cap_bytes()));
+    }
+    const auto& hp = engine_.model().hyperparameters();
+    out = fmt::format("  {} ({}), {} layers, model_dim {}, {} heads, {} kv_heads, vocabulary {}, context {}\n", hp.name,
+                      hp.architecture, hp.layers, hp.model_dim, hp.heads, hp.kv_heads, hp.vocab,
+                      engine_.context_tokens());
+    if (hp.experts > 0) out += fmt::format("  {} experts a layer, {} used by a token\n", hp.experts, hp.top_k);
+    return out;
+  }
+
+ private:
+  Expected<text::Prompt> prompt_for(const Ask& ask) const {
+    const text::Tokenizer& tokenizer = engine_.tokenizer();
+    std::vector<text::TokenId> ids;
+    if (ask.is_raw) {
+      if (tokenizer.adds_bos() && tokenizer.bos()) ids.push_back(*tokenizer.bos());
+      const auto body = tokenizer.encode(ask.raw, text::Specials::parse);
+      ids.insert(ids.end(), body.begin(), body.end());
+      if (ids.empty()) return error(Code::invalid_argument, "the prompt is empty; write something");
+      return text::Prompt{std::move(ids)};
+    }
+    std::vector<text::Message> messages;
+    if (!ask.system.empty()) messages.push_back({"system", ask.system});
+    messages.insert(messages.end(), defaults_.messages.begin(), defaults_.messages.end());
+    messages.insert(messages.end(), ask.messages.begin(), ask.messages.end());
+    text::Conversation conversation;
+    conversation.messages = text::to_json(messages);
+    if (ask.think) conversation.options["enable_thinking"] = *ask.think;
+    return (own_ != nullptr ? own_.get() : engine_.chat_template())->prompt(tokenizer, conversation);
+  }
+
+  engine::Engine& engine_;
+  const ChatDefaults defaults_;
+  const std::unique_ptr<text::ChatTemplate> own_;
+  const std::unique_ptr<engine::Session> session_;
+};
+
+}  // namespace
+
+Expected<ChatDefaults> chat_defaults(const store::Manifest& manifest) {
+  ChatDefaults defaults;
+  defaults.chat_template = manifest.chat_template;
+  for (const auto& message : manifest.messages) {
+    const bool good = message.is_object() && message.contains("role") && message["role"].is_string() &&
+                      message.contains("content") && message["content"].is_string();
+    if (!good)
+      return error(Code::corrupt, "model '{}': its MESSAGEs are damaged; create it again", manifest.name.text());
+    defaults.messages.push_back({message["role"], message["content"]});
+  }
+  return defaults;
+}
+
+Expected<std::unique_ptr<Source>> local_source(engine::Engine& engine, const ChatDefaults& defaults, bool raw) {
+  std::unique_ptr<text::ChatTemplate> own;
+  if (!raw && !defaults.chat_template.empty()) {
+    MR_ASSIGN_OR_RETURN(own, text::ChatTemplate::from_text(defaults.chat_template));
+  }
+  if (!raw && own == nullptr && engine.chat_template() == nullptr) return engine.chat_template_status();
+  return std::unique_ptr<Source>(std::make_unique<LocalSource>(engine, defaults, std::move(own)));
+}
+
+}  // namespace millrace::cli

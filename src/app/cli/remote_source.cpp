@@ -1,0 +1,283 @@
+// Answers of a running server, over Ollama's API.
+#include <fmt/core.h>
+#include <httplib.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "app/cli/address.h"
+#include "app/cli/source.h"
+#include "app/server/catalog.h"
+#include "base/log.h"
+
+namespace millrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kConnectTime{300}, kLookTime{3000};
+constexpr milliseconds kAnswerTime{24 * 3600 * 1000};  // the first token of a long prompt may take its time
+
+void prepare(httplib::Client& client, milliseconds read_time) {
+  client.set_connection_timeout(kConnectTime);
+  client.set_read_timeout(read_time);
+  if (const char* key = std::getenv("MILLRACE_API_KEY"); key != nullptr && *key != 0) client.set_bearer_token_auth(key);
+}
+
+Json parse(const std::string& text) {
+  Json json = Json::parse(text, nullptr, false);
+  return json.is_object() ? json : Json::object();
+}
+
+std::string word(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// A POST whose answer comes line by line, on a thread of its own, so that Ctrl-C need not wait for the next line.
+class Exchange {
+ public:
+  Exchange(const Address& address, std::string path, std::string body) : client_(address.host, address.port) {
+    prepare(client_, kAnswerTime);
+    request_.method = "POST";
+    request_.path = std::move(path);
+    request_.body = std::move(body);
+    request_.set_header("Content-Type", "application/json");
+    request_.content_receiver = [this](const char* data, std::size_t size, std::uint64_t, std::uint64_t) {
+      return take({data, size});
+    };
+    thread_ = std::thread([this] { work(); });
+  }
+  /// Closes the connection, which ends the answer over there.
+  ~Exchange() {
+    {
+      std::unique_lock lock(mutex_);
+      stopped_ = true;
+      // stop() does nothing to a connection that is only being made.
+      while (!ended_) {
+        lock.unlock();
+        client_.stop();
+        lock.lock();
+        came_.wait_for(lock, milliseconds(20), [this] { return ended_; });
+      }
+    }
+    thread_.join();
+  }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  /// A line of the answer; none where none came in a while, or no more will.
+  std::optional<std::string> next() {
+    std::unique_lock lock(mutex_);
+    came_.wait_for(lock, milliseconds(50), [this] { return ended_ || !lines_.empty(); });
+    if (lines_.empty()) return std::nullopt;
+    std::string line = std::move(lines_.front());
+    lines_.pop_front();
+    return line;
+  }
+  bool ended() {
+    std::lock_guard lock(mutex_);
+    return ended_ && lines_.empty();
+  }
+  int http_status() {
+    std::lock_guard lock(mutex_);
+    return http_status_;
+  }
+
+ private:
+  bool take(std::string_view data) {
+    std::lock_guard lock(mutex_);
+    for (const char c : data) {
+      if (c != '\n') {
+        rest_ += c;
+      } else {
+        lines_.push_back(std::exchange(rest_, {}));
+      }
+    }
+    came_.notify_one();
+    return !stopped_;
+  }
+
+  void work() {
+    const httplib::Result result = client_.send(request_);
+    std::lock_guard lock(mutex_);
+    if (result) http_status_ = result->status;
+    if (!rest_.empty()) lines_.push_back(std::move(rest_));
+    ended_ = true;
+    came_.notify_one();
+  }
+
+  httplib::Client client_;
+  httplib::Request request_;
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::deque<std::string> lines_;         // GUARDED_BY mutex_
+  std::string rest_;                      // GUARDED_BY mutex_: a line that has not ended
+  bool ended_ = false, stopped_ = false;  // GUARDED_BY mutex_
+  int http_status_ = 0;                   // GUARDED_BY mutex_
+  std::thread thread_;
+};
+
+Json options_of(const SamplingFlags& flags) {
+  const engine::SamplerOptions sampler = sampler_options(flags);
+  return {{"temperature", flags.temperature},
+          {"top_k", flags.top_k},
+          {"top_p", flags.top_p},
+          {"min_p", flags.min_p},
+          {"repeat_penalty", flags.repeat_penalty},
+          {"presence_penalty", flags.presence_penalty},
+          {"frequency_penalty", flags.frequency_penalty},
+          {"repeat_last_n", flags.repeat_last_n},
+          {"seed", sampler.seed},
+          {"num_predict", flags.max_tokens},
+          {"stop", flags.stop}};
+}
+
+class RemoteSource final : public Source {
+ public:
+  RemoteSource(Address address, std::string name, std::int64_t context_tokens)
+      : address_(std::move(address)), name_(std::move(name)), context_tokens_(context_tokens) {}
+
+  Expected<Said> answer(const Ask& ask, const Listener& listener) override {
+    Exchange exchange(address_, ask.is_raw ? "/api/generate" : "/api/chat",
+                      body_of(ask).dump(-1, ' ', false, Json::error_handler_t::replace));
+    Said said;
+    bool thinks = false;
+    while (!interrupted()) {
+      const auto line = exchange.next();
+      if (!line && exchange.ended()) return gone();
+      if (!line) continue;
+      const Json json = parse(*line);
+      if (json.contains("error")) return refusal(exchange.http_status(), json["error"]);
+      Piece piece;
+      const std::string text = take(json, piece, thinks);
+      piece.text = text;
+      add(piece, said);
+      if (!text.empty() && !listener.on_piece(piece)) interrupted() = true;
+      if (json.value("done", Json()) != true) continue;
+      finish(json, said);
+      return said;
+    }
+    said.finish = engine::Finish::cancelled;
+    return said;
+  }
+
+  void forget() override {}
+  std::string name() const override { return name_; }
+  std::int64_t context_tokens() const override { return context_tokens_; }
+  std::string describe(std::string_view what) const override {
+    if (what == "model") return fmt::format("  {}, on the server at {}\n", name_, address_.text());
+    return fmt::format("  the {} is that of the server at {}; 'millrace ps' and its web page show it\n", what,
+                       address_.text());
+  }
+
+ private:
+  Json body_of(const Ask& ask) const {
+    Json body = {{"model", name_}, {"stream", true}, {"truncate", false}, {"options", options_of(ask.sampling)}};
+    if (ask.is_raw) {
+      body["raw"] = true;
+      body["prompt"] = ask.raw;
+      return body;
+    }
+    if (ask.think) body["think"] = *ask.think;
+    body["messages"] = Json::array();
+    if (!ask.system.empty()) body["messages"].push_back({{"role", "system"}, {"content", ask.system}});
+    for (const text::Message& message : ask.messages) {
+      Json one = {{"role", message.role}, {"content", message.content}};
+      if (!message.reasoning.empty()) one["thinking"] = message.reasoning;
+      body["messages"].push_back(std::move(one));
+    }
+    return body;
+  }
+
+  /// A line's text, as the model would have written it.
+  static std::string take(const Json& json, Piece& piece, bool& thinks) {
+    using Kind = text::AnswerEvent::Kind;
+    const Json& holder = json.contains("message") && json["message"].is_object() ? json["message"] : json;
+    const std::string thought = word(holder, "thinking");
+    const std::string content = word(holder, holder.contains("response") ? "response" : "content");
+    std::string text;
+    if (!thought.empty()) {
+      text += (thinks ? "" : "<think>\n") + thought;
+      thinks = true;
+      piece.events.push_back({Kind::reasoning, thought});
+    }
+    if (!content.empty()) {
+      text += (thinks ? "\n</think>\n\n" : "") + content;
+      thinks = false;
+      piece.events.push_back({Kind::content, content});
+    }
+    return text;
+  }
+
+  static void add(const Piece& piece, Said& said) {
+    said.text += piece.text;
+    for (const text::AnswerEvent& event : piece.events)
+      (event.kind == text::AnswerEvent::Kind::reasoning ? said.message.reasoning : said.message.content) += event.text;
+  }
+
+  static void finish(const Json& json, Said& said) {
+    said.finish = word(json, "done_reason") == "length" ? engine::Finish::length : engine::Finish::stop;
+    said.prompt_tokens = json.value("prompt_eval_count", std::int64_t{0});
+    said.answer_tokens = json.value("eval_count", std::int64_t{0});
+    said.prompt_seconds = json.value("prompt_eval_duration", 0.0) * 1e-9;
+    said.decode_seconds = json.value("eval_duration", 0.0) * 1e-9;
+  }
+
+  Status gone() const {
+    return error(Code::unavailable,
+                 "the server at {} went away before the answer was whole; ask again, or use --local for an engine of "
+                 "your own",
+                 address_.text());
+  }
+
+  static Status refusal(int http_status, const Json& said) {
+    const Code code = http_status == 400 ? Code::invalid_argument : Code::unavailable;
+    return error(code, "{}", said.is_string() ? said.get<std::string>() : said.dump());
+  }
+
+  const Address address_;
+  const std::string name_;
+  const std::int64_t context_tokens_;
+};
+
+/// The file that a Modelfile is made from.
+std::string from_of(const std::string& modelfile) {
+  constexpr std::string_view word = "FROM ";
+  if (!modelfile.starts_with(word)) return "";
+  return modelfile.substr(word.size(), modelfile.find('\n') - word.size());
+}
+
+/// Whether what a server shows is this model: the same manifest, or the same file.
+bool is_same(const Json& shown, const store::Resolved& model) {
+  if (model.named) return word(shown, "digest") == model.manifest.digest();
+  std::error_code failed;
+  return fs::equivalent(from_of(word(shown, "modelfile")), model.path, failed) && !failed;
+}
+
+}  // namespace
+
+std::unique_ptr<Source> find_server(const store::Resolved& model) {
+  Address address = call_address();
+  httplib::Client client(address.host, address.port);
+  prepare(client, kLookTime);
+  const auto version = client.Get("/api/version");
+  if (!version || version->status != 200 || word(parse(version->body), "millrace").empty()) return nullptr;
+  const std::string name = model.named ? model.manifest.name.text() : server::name_of_file(model.path);
+  const auto shown = client.Post("/api/show", Json{{"model", name}}.dump(), "application/json");
+  if (!shown || shown->status != 200 || !is_same(parse(shown->body), model)) {
+    log::info("the server at {} does not have this model", address.text());
+    return nullptr;
+  }
+  return std::make_unique<RemoteSource>(std::move(address), name, 0);
+}
+
+}  // namespace millrace::cli
