@@ -105,7 +105,7 @@ async function answer() {
   running = new AbortController();
   busy(true);
   const began = performance.now();
-  let first = 0;
+  let first = 0, pieces = 0;
   $('status').textContent = 'Reading the prompt …';
   const options = {};
   for (const name of ['temperature', 'top_p', 'top_k', 'seed', 'num_predict'])
@@ -119,6 +119,8 @@ async function answer() {
     for await (const part of lines(response)) {
       if (part.error) throw new Error(part.error);
       if (!first) first = performance.now();
+      const seconds = (performance.now() - first) / 1000;
+      $('status').textContent = ++pieces > 1 && seconds > .2 ? `Answering, about ${(pieces / seconds).toFixed(0)} tok/s` : 'Answering …';
       reply.content += part.message?.content ?? '';
       if (part.message?.thinking) reply.thinking = (reply.thinking ?? '') + part.message.thinking;
       const atEnd = $('log').scrollTop + $('log').clientHeight > $('log').scrollHeight - 40;
@@ -286,12 +288,12 @@ function drawHeat() {
   const columns = Math.max(...heat.layers.map(row => row.present.length)), rows = heat.layers.length;
   canvas.width = columns;
   canvas.height = rows;
-  canvas.style.height = Math.min(420, Math.max(rows * 6, Math.round(rows * canvas.clientWidth / columns))) + 'px';
+  canvas.style.height = Math.min(420, Math.max(rows * 6, Math.min(rows * 16, Math.round(rows * canvas.clientWidth / columns)))) + 'px';
   const style = getComputedStyle(document.documentElement), context = canvas.getContext('2d');
   const color = name => style.getPropertyValue(name).trim();
   heat.layers.forEach((row, y) => [...row.present].forEach((here, x) => {
     const came = here === '1' && heat.before && heat.before[y]?.present[x] === '0';
-    context.fillStyle = came ? color('--warm') : here === '1' ? color('--water') : color('--paper');
+    context.fillStyle = came ? color('--warm') : here === '1' ? color('--water') : color('--line');
     context.fillRect(x, y, 1, 1);
   }));
 }
@@ -328,9 +330,9 @@ function showLive(now) {
       (experts ? ` (${(100 * now.hits / experts).toFixed(1)} % found)` : '') + '; those that just came are marked.'
     : 'This model has no experts.';
   const numbers = {
-    'Requests': `${now.live} of ${now.max_sequences}`, 'Waiting': now.queued, 'Tokens in the last pass': now.last_rows,
+    'Requests': `${now.live} of ${now.max_sequences}`, 'Waiting': now.queued, 'Tokens last pass': now.last_rows,
     'KV blocks': `${now.kv_blocks} of ${now.kv_blocks_bound}`, 'Kept for later': now.kv_blocks_cached,
-    'Shared prompt tokens': now.shared_tokens, 'Memory': bytes(now.memory),
+    'Shared tokens': now.shared_tokens, 'Memory': bytes(now.memory),
   };
   $('numbers').replaceChildren(...Object.entries(numbers).map(([name, value]) => {
     const box = make('div');

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Takes the pictures of the web page that README.md shows, anew: scripts/take_pictures.py [FOLDER, default docs/pictures]
+
+The bundled model answers under a budget of 10 MB, in a real Chromium. Needs node, npm and chromium (apt), and a built program
+(MILLRACE, or build/dev/millrace); makes the files small with pngquant where that is installed.
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+
+from harness import DEMO  # noqa: E402
+from serving import Server  # noqa: E402
+from test_clients import FOLDER, install  # noqa: E402
+from test_page import CHROMIUM  # noqa: E402
+
+
+def main() -> int:
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "docs/pictures").resolve()
+    if CHROMIUM is None:
+        print("take_pictures: chromium is not installed", file=sys.stderr)
+        return 1
+    install()
+    folder.mkdir(parents=True, exist_ok=True)
+    for theme in ("light", "dark"):
+        with tempfile.TemporaryDirectory() as store, Server(DEMO, "--ram", "10M", "--parallel", "1", env={"MILLRACE_MODELS": store}) as server:
+            subprocess.run(["node", "pictures.mjs", server.url, CHROMIUM, str(folder), theme], cwd=FOLDER, check=True, timeout=300)
+    for picture in folder.glob("*.png"):
+        if shutil.which("pngquant"):
+            subprocess.run(["pngquant", "--force", "--ext", ".png", "--speed", "1", "96", str(picture)], check=True)
+        print(f"{picture.name}: {picture.stat().st_size} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+// Pictures of the page while a model streams: node pictures.mjs BASE_URL CHROMIUM FOLDER light|dark
+import {chromium} from 'playwright-core';
+
+const [, , base, executablePath, folder, colorScheme] = process.argv;
+const browser = await chromium.launch({executablePath, args: ['--no-sandbox']});
+const asks = ['What is the capital of France?', 'Tell me a story about a fox and a lantern.'];
+const settled = page => page.waitForFunction(() => !document.querySelector('#send').hidden, null, {timeout: 60000});
+
+try {
+  const page = await (await browser.newContext({viewport: {width: 860, height: 560}, deviceScaleFactor: 2, colorScheme})).newPage();
+  await page.goto(base);
+  await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
+  await page.click('summary');
+  await page.fill('#temperature', '0');
+  await page.click('summary');
+  for (const [i, ask] of asks.entries()) {
+    await page.fill('#prompt', ask);
+    await page.press('#prompt', 'Enter');
+    if (i + 1 < asks.length) await settled(page);
+  }
+  await page.waitForFunction(() => document.querySelectorAll('.turn.assistant')[1]?.textContent.length > 250);
+  await page.screenshot({path: `${folder}/chat-${colorScheme}.png`});
+  await settled(page);
+
+  // The machine while it answers somebody else.
+  let busy = true;
+  const answering = (async () => {
+    while (busy) {
+      const response = await fetch(base + '/api/chat', {method: 'POST', body: JSON.stringify({
+        model: await page.inputValue('#model'), messages: [{role: 'user', content: asks[1]}], stream: false})});
+      await response.text();
+    }
+  })();
+  await page.setViewportSize({width: 860, height: 715});
+  await page.click('#tab-machine');
+  await page.waitForSelector('#live:not([hidden])');
+  await page.waitForTimeout(2500);
+  await page.screenshot({path: `${folder}/machine-${colorScheme}.png`});
+  busy = false;
+  await answering;
+} finally {
+  await browser.close();
+}
