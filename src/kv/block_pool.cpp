@@ -108,6 +108,8 @@ void BlockPool::trim() { impl_->free.clear(); }
 
 std::int64_t BlockPool::blocks_in_use() const { return static_cast<std::int64_t>(impl_->in_use.size()); }
 
+bool BlockPool::on_host() const { return impl_->elsewhere == nullptr; }
+
 Status BlockPool::read(const std::byte* block, std::byte* out) const {
   const auto bytes = static_cast<std::size_t>(impl_->shape.block_bytes());
   if (impl_->elsewhere != nullptr) return impl_->elsewhere->read(block, out, bytes);

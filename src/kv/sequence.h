@@ -65,6 +65,7 @@ class BlockPool {
   std::int64_t bound() const;
   /// Asked when there is no room: lets go of one block that nobody computes with, or returns false. Empty removes it.
   void set_reclaimer(std::function<bool()> let_go);
+  bool on_host() const;  // a block's address is its bytes
   /// A block's bytes, wherever it lies. Errors: io_error.
   Status read(const std::byte* block, std::byte* out) const;
   Status write(std::byte* block, const std::byte* in);

@@ -1,0 +1,107 @@
+// The tier behind the tree of beginnings (prefix_cache.h): whole KV blocks of prompts on the disk, so that a slow
+// prompt is computed once, also across runs of the program. Loading a block is a read of its bytes, far less than a
+// streamed prefill moves; only prompts that took long are written, so what is found is always loaded.
+//
+// One thread runs the passes and calls; a thread of this class's own writes. Blocks that wait to be written are
+// retained, so that nobody changes them: from host memory they are written where they lie, from a device one at a time
+// is copied to a buffer that the Budget grants. Whoever needs the room calls let_go().
+// Nothing here fails a request: without the cache the prompt is computed.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "kv/prefix_cache.h"
+#include "kv/prompt_store.h"
+#include "residency/budget.h"
+#include "storage/small_thread.h"
+
+namespace millrace::kv {
+
+class PromptCache {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Tokens = std::span<const Token>;
+  struct Options {
+    PromptStore::Options store;
+    double least_seconds = 1;  // prompts that are computed faster are not written
+  };
+  struct Counters {
+    PromptStore::Counters store;
+    std::uint64_t tokens = 0;  // that extend() gave, ever
+  };
+
+  /// `identity`: all that decides the bits of KV (root_key). `budget` outlives the cache and is asked for staging
+  /// memory in front of a device. Errors: io_error; invalid_argument (the folder is not to be trusted).
+  static Expected<std::unique_ptr<PromptCache>> open(const Options& options, std::string_view identity,
+                                                     std::shared_ptr<BlockPool> pool, residency::Budget& budget);
+  /// Writes what waits, for a few seconds at most.
+  ~PromptCache();
+  PromptCache(const PromptCache&) = delete;
+  PromptCache& operator=(const PromptCache&) = delete;
+
+  /// Lets `state`, which holds the first tokens of `tokens`, go on with the blocks the folder has, one at least and
+  /// then until `until`, at most to `limit` positions. A block that `state` holds in part is loaded whole; where that
+  /// fails the part is gone. True: there may be more.
+  bool extend(SequenceState& state, Tokens tokens, std::int64_t limit, Clock::time_point until);
+
+  /// Has the whole blocks of `state` written that the folder lacks, if computing them again would take long where every
+  /// `at_once` tokens or part of them take `seconds`: a pass over weights that stream costs the same for few.
+  void keep(const SequenceState& state, Tokens tokens, double seconds, std::int64_t at_once);
+
+  /// Lets go of blocks that are written, and hands the writer the next one of a device. To be called between passes.
+  void pump();
+  bool busy() const;  // blocks wait to be written or to be let go of
+  /// Gives up what waits to be written. False: no block was held.
+  bool let_go();
+
+  Counters counters() const;
+
+ private:
+  struct Item {
+    std::shared_ptr<const std::vector<Token>> tokens;  // of the whole prompt
+    std::int64_t index = 0;                            // of the block
+    PromptKey key;
+    std::byte* block = nullptr;
+    PromptStore::Time used;
+    std::uint64_t prompt_bytes = 0;  // on the first block of a prompt: of all of them that are to be written
+    PromptStore::Time spared;
+  };
+  struct Staging {
+    residency::Reservation reservation;
+    device::HostBuffer memory;
+  };
+
+  PromptCache(const Options& options, PromptKey root, std::shared_ptr<BlockPool> pool, residency::Budget& budget);
+  PromptBlock file_of(Tokens tokens, std::int64_t index, PromptKey key) const;
+  bool load(SequenceState& state, Tokens tokens, std::int64_t index, PromptKey key, Staging& staging);
+  Expected<Staging> stage() const;
+  void work();
+  Status write(const Item& item, const std::byte* payload);
+  void release(const std::vector<std::byte*>& blocks);
+  void give_up(const Status& why);  // REQUIRES: mutex_ held
+
+  const double least_seconds_;
+  const PromptKey root_;
+  const std::shared_ptr<BlockPool> pool_;
+  residency::Budget& budget_;
+  std::unique_ptr<PromptStore> store_;
+  std::uint64_t tokens_ = 0;
+  std::uint64_t room_ = 0;  // the writer's: bytes that the present prompt may still take
+
+  mutable std::mutex mutex_;
+  std::condition_variable came_, went_;
+  std::deque<Item> waiting_;         // GUARDED_BY mutex_; the first one may be on its way
+  std::vector<std::byte*> written_;  // GUARDED_BY mutex_: to be let go of
+  bool writing_ = false;             // GUARDED_BY mutex_: the first of waiting_ is being written
+  bool stop_ = false, off_ = false;  // GUARDED_BY mutex_
+  Staging staging_;                  // of a device's block
+  bool staged_ = false;              // GUARDED_BY mutex_: staging_ holds the first of waiting_
+  storage::SmallThread thread_;
+};
+
+}  // namespace millrace::kv

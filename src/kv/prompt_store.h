@@ -1,0 +1,66 @@
+// A folder of KV blocks, a file each (prompt_file.h), under a cap on their bytes. The time a file was changed is the
+// time it was last used; the least recently used go first. A prompt's later blocks are of no use without its earlier
+// ones, so callers give the earlier ones the later time of use.
+//
+// Users' prompts are in there: the folder is made for its owner alone, files too, and a folder where others may write
+// is refused. A file appears under its name whole (written aside, then renamed), so any number of processes may share a
+// folder. Only files with names of ours are ever counted or removed. What is damaged or another's is removed with a
+// line in the log. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/status.h"
+#include "kv/prompt_file.h"
+#include "storage/file_set.h"
+
+namespace millrace::kv {
+
+class PromptStore {
+ public:
+  using Time = std::chrono::system_clock::time_point;
+  struct Options {
+    std::string folder;
+    std::uint64_t most_bytes = 4'000'000'000;
+    std::uint64_t least_free_bytes = 256'000'000;  // of the disk, left to others
+  };
+  struct Counters {
+    std::uint64_t files = 0, bytes = 0;  // in the folder, as last seen
+    std::uint64_t read_bytes = 0, written_bytes = 0, removed_files = 0, damaged_files = 0;
+  };
+
+  /// Makes the folder where it is missing. Errors: io_error; invalid_argument (others may write there).
+  static Expected<std::unique_ptr<PromptStore>> open(Options options);
+
+  /// Sets the time of use; false: there is no such block.
+  bool refresh(const PromptKey& key, Time used);
+  /// Errors: not_found (says nothing more); corrupt (the file was removed); io_error. `payload` is undefined then.
+  Status load(const PromptBlock& block, std::byte* payload);
+  /// Errors: out_of_budget (the disk is full), io_error.
+  Status save(const PromptBlock& block, const std::byte* payload, Time used);
+  /// Looks through the folder, removes what was used longest ago, and before `spared`, until `bytes` more fit, and says
+  /// how many of them do. Errors: io_error.
+  Expected<std::uint64_t> make_room(std::uint64_t bytes, Time spared);
+
+  Counters counters() const;
+  const std::string& folder() const { return options_.folder; }
+
+ private:
+  struct Scan;
+  PromptStore(Options options, storage::ScopedFd folder) : options_(std::move(options)), folder_(std::move(folder)) {}
+  Expected<Scan> scan();
+  Status read_file(const PromptBlock& block, int fd, std::byte* payload);
+  Status remove_damaged(const std::string& name, const Status& why);
+
+  const Options options_;
+  const storage::ScopedFd folder_;
+  mutable std::mutex mutex_;
+  Counters counters_;         // GUARDED_BY mutex_
+  std::uint64_t writes_ = 0;  // GUARDED_BY mutex_: so that no two are written under one name
+};
+
+}  // namespace millrace::kv
