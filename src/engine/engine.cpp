@@ -38,6 +38,7 @@ class EngineImpl final : public Engine {
   bool finished(Id id) const override { return scheduler_.finished(id); }
   Result take(Id id) override {
     Result result = scheduler_.take(id);
+    if (parts_.prompts != nullptr) parts_.prompts->pump();
     parts_.kv_pool->trim();  // what an ended conversation leaves goes back to the weights
     return result;
   }
@@ -67,7 +68,9 @@ class EngineImpl final : public Engine {
   const storage::Backend& storage() const override { return *parts_.backend; }
   const exec::Ops& ops() const override { return *parts_.ops; }
   LoadCounters load() const override { return scheduler_.load(); }
+  bool saving() const override { return parts_.prompts != nullptr && parts_.prompts->busy(); }
   void drop_shared() override {
+    if (parts_.prompts != nullptr) parts_.prompts->let_go();
     if (parts_.prefixes != nullptr) parts_.prefixes->clear();
     parts_.kv_pool->trim();
   }

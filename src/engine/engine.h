@@ -18,6 +18,7 @@
 #include "base/trace.h"
 #include "engine/sampler.h"
 #include "exec/ops.h"
+#include "kv/prompt_cache.h"
 #include "kv/sequence.h"
 #include "model/model.h"
 #include "residency/plan.h"
@@ -60,7 +61,11 @@ struct EngineOptions {
   std::int64_t chunk_tokens =
       0;  // prompt rows in a pass beside decode rows, so that no stream stalls; 0: 128, on a GPU 512
   bool share_prefixes = false;  // keep the KV of what requests began with, for others that begin the same
-  int threads = 0;              // 0: all usable processors
+  /// Where the KV of slow prompts is kept on the disk (kv/prompt_cache.h); empty: nowhere.
+  std::string prompt_cache;
+  std::uint64_t prompt_cache_bytes = 4'000'000'000;  // there at most
+  double prompt_cache_seconds = 1;                   // what is computed faster is not kept there
+  int threads = 0;                                   // 0: all usable processors
   kernels::Isa isa = kernels::Isa::plain;
   bool best_isa = true;  // overrides isa
   storage::BackendKind storage = storage::BackendKind::automatic;
@@ -137,6 +142,7 @@ struct Result {
   std::string text;
   std::vector<text::TokenId> tokens;  // generated, without the end token
   std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;  // of the prompt, that were not computed: an earlier request's KV, or the disk's
   double prompt_seconds = 0, decode_seconds = 0;
   std::vector<float> embedding;  // [model_dim], of length 1, where the request asked for it
 };
@@ -147,6 +153,7 @@ struct LoadCounters {
   std::uint64_t finished = 0, failed = 0, cancelled = 0;
   std::uint64_t preempted = 0;      // times a request gave its KV up and began again
   std::uint64_t shared_tokens = 0;  // prompt tokens taken from the KV of an earlier request
+  kv::PromptCache::Counters disk;   // of the prompt cache, where there is one
   std::int64_t queued = 0, live = 0, max_sequences = 0;
   std::int64_t kv_blocks = 0, kv_blocks_cached = 0, kv_blocks_bound = 0;  // in use, of those kept for later; the most
   std::int64_t last_rows = 0;                                             // of the last pass
@@ -200,8 +207,10 @@ class Engine {
   virtual const exec::Ops& ops() const = 0;
   virtual std::int64_t context_tokens() const = 0;
   virtual LoadCounters load() const = 0;
-  /// Lets go of KV that is only kept for later.
+  /// Lets go of KV that is only kept for later. What waits to be written to the disk is given up.
   virtual void drop_shared() = 0;
+  /// KV is on its way to the disk: step() takes it there, with or without requests.
+  virtual bool saving() const = 0;
 };
 
 class Session {

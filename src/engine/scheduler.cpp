@@ -10,6 +10,9 @@ using text::TokenId;
 
 namespace {
 
+// How long a turn of loads from the disk may take, but for the block it is at.
+constexpr std::chrono::milliseconds kLoadBesideStreams{10}, kLoadAlone{100};
+
 /// False if any value is NaN or infinite: an exponent of all ones.
 bool all_finite(std::span<const float> values) {
   constexpr std::uint32_t exponent = 0x7f800000u;
@@ -74,6 +77,7 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
   entry.id = next_id_++;
   entry.live = std::make_shared<Live>(std::move(request), std::move(conversation), parts_.tokenizer);
   entry.live->id = entry.id;
+  entry.live->result.cached_tokens = entry.live->conversation->state.length();
   {
     std::lock_guard lock(cancel_mutex_);
     cancellable_.emplace(entry.id, entry.live);
@@ -101,6 +105,7 @@ Result Scheduler::take(Engine::Id id) {
 }
 
 bool Scheduler::step() {
+  if (parts_.prompts != nullptr) parts_.prompts->pump();
   drop_cancelled();
   admit();
   if (live_.empty()) return false;
@@ -200,19 +205,44 @@ void Scheduler::build_batch() {
                    [](const Entry& one, const Entry& other) { return one.place < other.place; });
 }
 
-/// Lets prompts go on from what earlier requests began with.
+/// Lets prompts go on from what earlier requests began with: what the tree holds, then what the disk does. The disk
+/// takes turns with the passes, so that nobody's stream stops for a long prompt's KV.
 void Scheduler::share_prefixes() {
-  if (parts_.prefixes == nullptr) return;
+  const bool streams =
+      std::any_of(live_.begin(), live_.end(), [](const Entry& entry) { return !entry.live->in_prompt(); });
+  const auto until = Live::Clock::now() + (streams ? kLoadBesideStreams : kLoadAlone);
+  bool in_time = true;
   for (Entry& entry : live_) {
     Live& live = *entry.live;
     if (!live.in_prompt() || !live.shares_prefix()) continue;
     kv::SequenceState& state = live.conversation->state;
-    const std::int64_t first = state.length();
-    const auto gained = parts_.prefixes->extend(state, live.tokens, static_cast<std::int64_t>(live.tokens.size()) - 1);
-    live.conversation->tokens.insert(live.conversation->tokens.end(), live.tokens.begin() + first,
-                                     live.tokens.begin() + first + gained);
-    counters_.shared_tokens += static_cast<std::uint64_t>(gained);
+    const std::int64_t before = state.length();
+    const auto limit = static_cast<std::int64_t>(live.tokens.size()) - 1;
+    if (parts_.prefixes != nullptr)
+      counters_.shared_tokens += static_cast<std::uint64_t>(parts_.prefixes->extend(state, live.tokens, limit));
+    if (waits_for_disk(live) && in_time) {
+      const std::int64_t in_memory = state.length();
+      live.disk_asked = !parts_.prompts->extend(state, live.tokens, limit, until);
+      if (parts_.prefixes != nullptr && state.length() > in_memory) parts_.prefixes->enter(state, live.tokens);
+      in_time = Live::Clock::now() < until;
+    }
+    if (state.length() == before) continue;
+    live.conversation->tokens.assign(live.tokens.begin(), live.tokens.begin() + state.length());
+    live.result.cached_tokens += state.length() - before;
   }
+}
+
+/// Whether KV of this prompt may lie on the disk that was not looked for yet.
+bool Scheduler::waits_for_disk(const Live& live) const {
+  return parts_.prompts != nullptr && !live.disk_asked && live.in_prompt() && live.shares_prefix();
+}
+
+/// Writes a prompt that was just computed to the disk, if that took long.
+void Scheduler::keep_prompt(Live& live) const {
+  if (parts_.prompts == nullptr) return;
+  const std::int64_t computed = live.result.prompt_tokens - live.result.cached_tokens;
+  parts_.prompts->keep(live.conversation->state, live.request.prompt, seconds_between(live.start, live.prompt_done),
+                       std::max(computed, parts_.limits.batch_tokens));
 }
 
 /// True if this pass computes, for another request, the whole block that this one needs next: it can share it then.
@@ -233,7 +263,7 @@ bool Scheduler::others_compute_its_next_block(const Entry& entry) const {
 void Scheduler::add_prompts() {
   std::vector<Entry*> prompts;
   for (Entry& entry : live_)
-    if (entry.live != nullptr && entry.live->in_prompt()) prompts.push_back(&entry);
+    if (entry.live != nullptr && entry.live->in_prompt() && !waits_for_disk(*entry.live)) prompts.push_back(&entry);
   if (prompts.empty()) return;
   const auto decode_rows = static_cast<std::int64_t>(batch_.rows.size());
   const Limits& limits = parts_.limits;
@@ -267,6 +297,8 @@ void Scheduler::preempt(Entry& entry) {
   entry.live->conversation->state.truncate(0);
   entry.live->conversation->tokens.clear();
   entry.live->pooler.restart();
+  entry.live->disk_asked = false;
+  entry.live->result.cached_tokens = 0;
   queue_.push_back(std::exchange(entry, {}));
 }
 
@@ -382,7 +414,10 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
           {logits.data + (first_logit_row + row) * logits.vocab, static_cast<std::size_t>(logits.vocab)});
   }
   if (live->waiting() > 0) return;
-  if (live->result.tokens.empty()) live->prompt_done = Live::Clock::now();
+  if (live->result.tokens.empty()) {
+    live->prompt_done = Live::Clock::now();
+    keep_prompt(*live);
+  }
   pick(entry, first_logit_row + entry.logit_rows - 1);
 }
 
@@ -467,6 +502,7 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   if (live->started) live->result.prompt_seconds = seconds_between(live->start, picked ? live->prompt_done : now);
   if (picked) live->result.decode_seconds = seconds_between(live->prompt_done, now);
   live->result.finish = reason;
+  live->result.cached_tokens = std::clamp<std::int64_t>(live->result.cached_tokens, 0, live->result.prompt_tokens);
   live->result.status = std::move(status);
   // Room that was reserved for a pass that failed goes back.
   live->conversation->state.truncate(live->conversation->state.length());
@@ -490,6 +526,7 @@ LoadCounters Scheduler::load() const {
   load.kv_blocks = parts_.kv_pool->blocks_in_use();
   load.kv_blocks_bound = parts_.kv_pool->bound();
   if (parts_.prefixes != nullptr) load.kv_blocks_cached = parts_.prefixes->blocks();
+  if (parts_.prompts != nullptr) load.disk = parts_.prompts->counters();
   return load;
 }
 

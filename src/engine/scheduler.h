@@ -59,7 +59,8 @@ struct Live {
   Clock::time_point start;        // of the first pass
   Clock::time_point prompt_done;  // when the first token was picked
   bool started = false;
-  Engine::Id id = 0;  // ascending: who came first
+  bool disk_asked = false;  // for all of the KV it may have
+  Engine::Id id = 0;        // ascending: who came first
 };
 
 class Scheduler {
@@ -92,6 +93,8 @@ class Scheduler {
   bool has_kv_for(const Live& live) const;
   void build_batch();
   void share_prefixes();
+  bool waits_for_disk(const Live& live) const;
+  void keep_prompt(Live& live) const;
   bool others_compute_its_next_block(const Entry& entry) const;
   void add_prompts();
   std::int64_t prompt_rows(const Live& live, std::int64_t most) const;

@@ -8,6 +8,12 @@
 
 namespace millrace::engine {
 
+namespace {
+
+constexpr std::chrono::milliseconds kSavingPause{5};  // between an idle engine's looks at what is being written
+
+}  // namespace
+
 Expected<std::shared_ptr<Service>> Service::start(const EngineOptions& options) {
   MR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(options));
   std::shared_ptr<Service> service = start(std::move(engine));
@@ -78,7 +84,11 @@ std::int64_t Service::active() const {
 /// False when the thread should end: closed, and nothing is left to do.
 bool Service::wait_for_work() {
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [this] { return closed_ || !inbox_.empty() || !tasks_.empty() || !active_.empty(); });
+  const auto ready = [this] { return closed_ || !inbox_.empty() || !tasks_.empty() || !active_.empty(); };
+  if (engine_->saving())
+    wake_.wait_for(lock, kSavingPause, ready);
+  else
+    wake_.wait(lock, ready);
   return !(closed_ && open_ == 0 && tasks_.empty());
 }
 

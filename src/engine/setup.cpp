@@ -12,6 +12,7 @@
 #include "device/cpu.h"
 #include "device/gpu.h"
 #include "engine/sharing.h"
+#include "kv/model_identity.h"
 
 namespace millrace::engine {
 namespace {
@@ -272,9 +273,27 @@ void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, 
   limits.queue = options.max_queue;
 }
 
+/// The disk's tier of KV, and whom the pool asks for room. Without it prompts are computed: no reason to fail.
+static void open_prompt_cache(const EngineOptions& options, Parts& parts) {
+  kv::PromptCache::Options cache;
+  cache.store.folder = options.prompt_cache;
+  cache.store.most_bytes = options.prompt_cache_bytes;
+  cache.least_seconds = options.prompt_cache_seconds;
+  auto opened = kv::PromptCache::open(cache, fmt::format("{} {}", parts.identity, parts.ops->numerics()), parts.kv_pool,
+                                      *parts.budget);
+  if (!opened.ok()) return log::warn("prompt cache off: {}", opened.status().message());
+  parts.prompts = std::move(*opened);
+  parts.kv_pool->set_reclaimer([tree = parts.prefixes.get(), disk = parts.prompts.get()] {
+    return (tree != nullptr && tree->let_go()) || disk->let_go();
+  });
+  log::info("prompt cache: {}, {} at most, prompts of {} s and more", options.prompt_cache,
+            format_bytes(options.prompt_cache_bytes), options.prompt_cache_seconds);
+}
+
 void finish_kv(const EngineOptions& options, Parts& parts) {
   parts.kv_pool->set_bound(parts.limits.kv_tokens / kv::kBlockTokens);
   if (options.share_prefixes) parts.prefixes = std::make_unique<kv::PrefixCache>(parts.kv_pool);
+  if (!parts.identity.empty()) open_prompt_cache(options, parts);
 }
 
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
@@ -289,6 +308,11 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts&
   parts.chat_template_status = chat_template.status();
   if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
   paths = file.paths();
+  if (!options.prompt_cache.empty()) {
+    auto identity = kv::model_identity(file);
+    if (!identity.ok()) log::warn("prompt cache off: {}", identity.status().message());
+    if (identity.ok()) parts.identity = std::move(*identity);
+  }
   parts.rates = options.rates;
   parts.kv_dtype = options.kv_dtype;
   return options.follow != nullptr ? residency::check_model(*options.follow, parts.model->units()) : Status();

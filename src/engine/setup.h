@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "engine/engine.h"
 #include "kv/prefix_cache.h"
+#include "kv/prompt_cache.h"
 
 namespace millrace::engine {
 
@@ -57,7 +58,9 @@ struct Parts {
   std::unique_ptr<GpuParts> gpu;
   std::unique_ptr<exec::Ops> ops;
   std::shared_ptr<kv::BlockPool> kv_pool;
+  std::string identity;                       // of the model, where there is to be a prompt cache
   std::unique_ptr<kv::PrefixCache> prefixes;  // null: nothing is shared
+  std::unique_ptr<kv::PromptCache> prompts;   // null: none
 };
 
 /// All parts, ready for a pass. Errors: those of every part; out_of_budget names the smallest --ram that works.
@@ -85,7 +88,7 @@ std::uint64_t measured_program_bytes(const EngineOptions& options);
 std::uint64_t ram_of(const EngineOptions& options);
 /// The limits that requests share, once context and batch are chosen.
 void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits);
-/// Bounds the pool and, where asked, keeps what requests begin with.
+/// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.
 void finish_kv(const EngineOptions& options, Parts& parts);
 kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype);
 

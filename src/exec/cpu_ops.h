@@ -50,6 +50,7 @@ class CpuOps final : public Ops {
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
+  std::string_view numerics() const override { return "cpu 1"; }
 
  private:
   /// What products read: rows of float activations and, if any of their dtypes asks for it, their int8 form.

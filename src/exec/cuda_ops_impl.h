@@ -79,6 +79,7 @@ class CudaOps final : public Ops {
   TopLogits last_top_logits(std::int64_t row) const override;
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
+  std::string_view numerics() const override { return "cuda 1"; }
 
  private:
   // cuda_ops.cpp: the pass.

@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -160,6 +161,8 @@ class Ops {
 
   virtual ExecCounters counters() const = 0;
   virtual std::string describe() const = 0;  // "cpu avx512, 2 threads"
+  /// Executors of one name give the same bits, whenever they were built: it changes when an order of sums does.
+  virtual std::string_view numerics() const = 0;
 };
 
 struct CpuOptions {

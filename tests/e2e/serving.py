@@ -19,7 +19,7 @@ class Server:
         self.log = tempfile.TemporaryFile()
         self.began = time.monotonic()
         self.process = subprocess.Popen([MILLRACE, "serve", "--port", "0", *map(str, args)], stdout=subprocess.PIPE,
-                                        stderr=self.log, env={**os.environ, **(env or {})})
+                                        stderr=self.log, env={**os.environ, "MILLRACE_PROMPT_CACHE": "off", **(env or {})})
         ready, _, _ = select.select([self.process.stdout], [], [], 60)
         line = self.process.stdout.readline().decode() if ready else ""
         found = re.search(r"http://([^:]+):(\d+)", line)

@@ -69,6 +69,7 @@ class RecordingOps final : public exec::Ops {
   Status read_hidden(std::int64_t, std::int64_t, float*) const override { return {}; }
   exec::ExecCounters counters() const override { return {}; }
   std::string describe() const override { return "recording"; }
+  std::string_view numerics() const override { return "none"; }
 
  private:
   void note(const char* name, std::initializer_list<WeightRef> refs) {

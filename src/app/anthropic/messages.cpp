@@ -112,7 +112,15 @@ std::string sse(const char* event, const Json& data) {
   return fmt::format("event: {}\ndata: {}\n\n", event, data.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-Json empty_message(const std::string& model, std::int64_t prompt_tokens) {
+/// What was read from a cache counts apart from the other tokens of the prompt.
+Json usage_of(const generate::Totals& totals) {
+  return {{"input_tokens", totals.prompt_tokens - totals.cached_tokens},
+          {"cache_creation_input_tokens", 0},
+          {"cache_read_input_tokens", totals.cached_tokens},
+          {"output_tokens", totals.completion_tokens}};
+}
+
+Json empty_message(const std::string& model, const generate::Totals& totals) {
   return {{"id", openai::random_id("msg_")},
           {"type", "message"},
           {"role", "assistant"},
@@ -120,7 +128,7 @@ Json empty_message(const std::string& model, std::int64_t prompt_tokens) {
           {"content", Json::array()},
           {"stop_reason", nullptr},
           {"stop_sequence", nullptr},
-          {"usage", {{"input_tokens", prompt_tokens}, {"output_tokens", 0}}}};
+          {"usage", usage_of(totals)}};
 }
 
 std::string id_of(const generate::ToolCall& call) { return call.id.empty() ? openai::random_id("toolu_") : call.id; }
@@ -154,7 +162,7 @@ Expected<Job> parse(const Json& body, bool needs_max_tokens) {
 }
 
 Json body(const Job& job, const generate::Answer& answer, const generate::Totals& totals) {
-  Json message = empty_message(job.model, totals.prompt_tokens);
+  Json message = empty_message(job.model, totals);
   Json& content = message["content"];
   if (!answer.reasoning.empty())
     content.push_back({{"type", "thinking"}, {"thinking", answer.reasoning}, {"signature", ""}});
@@ -163,7 +171,6 @@ Json body(const Job& job, const generate::Answer& answer, const generate::Totals
   for (const auto& call : answer.tool_calls)
     content.push_back({{"type", "tool_use"}, {"id", id_of(call)}, {"name", call.name}, {"input", call.arguments}});
   message["stop_reason"] = stop_reason(answer.reason);
-  message["usage"]["output_tokens"] = totals.completion_tokens;
   return message;
 }
 
@@ -171,7 +178,9 @@ Stream::Stream(std::string model, std::int64_t prompt_tokens)
     : model_(std::move(model)), prompt_tokens_(prompt_tokens) {}
 
 std::string Stream::begin() {
-  return sse("message_start", {{"type", "message_start"}, {"message", empty_message(model_, prompt_tokens_)}});
+  generate::Totals known;  // what a cache gives is known at the end
+  known.prompt_tokens = prompt_tokens_;
+  return sse("message_start", {{"type", "message_start"}, {"message", empty_message(model_, known)}});
 }
 
 std::string Stream::close_block() {
@@ -224,7 +233,7 @@ std::string Stream::end(const generate::Totals& totals) {
   std::string out = close_block();
   out += sse("message_delta", {{"type", "message_delta"},
                                {"delta", {{"stop_reason", stop_reason(reason_)}, {"stop_sequence", nullptr}}},
-                               {"usage", {{"output_tokens", totals.completion_tokens}}}});
+                               {"usage", usage_of(totals)}});
   return out + sse("message_stop", {{"type", "message_stop"}});
 }
 

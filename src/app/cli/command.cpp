@@ -229,6 +229,31 @@ Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions op
   return created;
 }
 
+void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const char* by_default) {
+  flags.folder = by_default;
+  command.add_option("--prompt-cache", flags.folder, "Keep the KV of slow prompts on the disk: on, off or a folder")
+      ->envname("MILLRACE_PROMPT_CACHE")
+      ->capture_default_str();
+  command.add_option("--prompt-cache-size", flags.size, "Bytes there at most")->capture_default_str();
+  command.add_option("--prompt-cache-after", flags.seconds, "Seconds; prompts that are computed faster are not kept")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+}
+
+Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& options) {
+  auto bytes = parse_bytes(flags.size);
+  if (!bytes.ok()) return bytes.status().with_context("--prompt-cache-size");
+  options.prompt_cache_bytes = *bytes;
+  options.prompt_cache_seconds = flags.seconds;
+  options.prompt_cache.clear();
+  if (flags.folder == "off" || flags.folder.empty()) return {};
+  options.prompt_cache = flags.folder;
+  if (flags.folder != "on") return {};
+  MR_ASSIGN_OR_RETURN(const std::string rates, residency::rates_file());  // the program's corner of the user's cache
+  options.prompt_cache = (std::filesystem::path(rates).parent_path() / "prompts").string();
+  return {};
+}
+
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   command.add_option("--temp", flags.temperature, "Temperature; 0 always takes the likeliest token")
       ->check(CLI::Range(0.0, 100.0))

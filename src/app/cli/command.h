@@ -53,6 +53,15 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
 Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const ModelFlags& flags,
                                                         const Program& program);
 
+/// Where slow prompts' KV is kept on the disk.
+struct PromptCacheFlags {
+  std::string folder, size = "4G";  // "on", "off" or a folder
+  double seconds = 1;
+};
+void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const char* by_default);
+/// Errors: invalid_argument naming the flag; not_found ("on" without a home directory).
+Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& options);
+
 struct SamplingFlags {
   double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   int top_k = 40, repeat_last_n = 64;

@@ -17,6 +17,7 @@ namespace {
 struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
+  PromptCacheFlags prompt_cache;
   std::vector<std::string> prompts;
   std::string positional, system;
   bool raw = false, show_plan = false, stats = false, think = true, local = false;
@@ -58,7 +59,8 @@ Expected<std::vector<std::string>> read_prompts(const RunFlags& flags) {
 
 /// A server that may answer: none where a flag asks for something that only an engine of our own does.
 std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved& model, bool quiet) {
-  const bool own = flags.local || flags.show_plan || flags.stats || flags.model.any_given();
+  const bool own =
+      flags.local || flags.show_plan || flags.stats || flags.prompt_cache.folder != "off" || flags.model.any_given();
   std::unique_ptr<Source> server = own ? nullptr : find_server(model);
   if (server != nullptr && !quiet) {
     const bool dims = isatty(STDERR_FILENO) != 0;
@@ -83,6 +85,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   store::Resolved model;
   auto options = engine_options(flags.model, program, &model.manifest);
   if (!options.ok()) return fail(options.status());
+  if (const Status status = apply_prompt_cache(flags.prompt_cache, *options); !status.ok()) return fail(status);
   model.path = options->model_path;
   model.named = !model.manifest.name.repo.empty();
   apply_defaults(command, model.manifest, flags.sampling);
@@ -129,6 +132,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--local", flags->local, "Load the model here, even where a running server has it");
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights will live before the first token");
   command->add_flag("--stats", flags->stats, "Print speed and bytes moved per tier afterwards");
+  add_prompt_cache_flags(*command, flags->prompt_cache, "off");
   add_sampling_flags(*command, flags->sampling);
   command->callback([command, flags, &program, &exit_code] { exit_code = execute(*command, *flags, program); });
 }

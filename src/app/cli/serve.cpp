@@ -28,6 +28,7 @@ using std::chrono::milliseconds;
 
 struct ServeFlags {
   ModelFlags model;
+  PromptCacheFlags prompt_cache;
   std::string host, keep_alive, pid_file, log_file;
   int port = -1;
   std::vector<std::string> api_keys, hosts, origins, models;
@@ -52,6 +53,10 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   engine.max_sequences = flags.sequences;
   engine.max_queue = flags.queue;
   engine.share_prefixes = true;
+  if (const Status status = apply_prompt_cache(flags.prompt_cache, engine); status.code() == Code::not_found)
+    log::warn("prompt cache off: {}", status.message());  // a service without a home
+  else
+    MR_RETURN_IF_ERROR(status);
   engine.kv_tokens = flags.kv_tokens > 0 ? flags.kv_tokens : 4 * std::max<std::int64_t>(engine.context_tokens, 4096);
   options.host = flags.host;
   options.port = flags.port;
@@ -159,6 +164,7 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   auto* command = app.add_subcommand("serve", "Serve models to Ollama's, OpenAI's and Anthropic's clients");
   add_model_flags(*command, flags->model);
+  add_prompt_cache_flags(*command, flags->prompt_cache, "on");
   command->get_option("model")->required(false)->description("A GGUF file to load at once and to keep");
   command->add_option("--host", flags->host, "Address to listen on (default: MILLRACE_HOST, or 127.0.0.1)");
   command->add_option("--port", flags->port, "Port; 0: any that is free (default: 11434)")->check(CLI::Range(0, 65535));

@@ -65,6 +65,10 @@ std::optional<Event> Run::next(std::chrono::milliseconds time) {
     const Ended ended = std::move(queue_->ended.front());
     queue_->ended.pop_front();
     totals_.prompt_tokens = ended.result.prompt_tokens;
+    // Choices share their prompt: what none of them computed was there before.
+    const bool first = open_ == static_cast<int>(ids_.size());
+    totals_.cached_tokens =
+        first ? ended.result.cached_tokens : std::min(totals_.cached_tokens, ended.result.cached_tokens);
     totals_.completion_tokens += ended.completion_tokens;
     totals_.prompt_seconds = std::max(totals_.prompt_seconds, ended.result.prompt_seconds);
     totals_.decode_seconds = std::max(totals_.decode_seconds, ended.result.decode_seconds);

@@ -82,9 +82,11 @@ Json usage(const Totals& totals) {
 }
 
 Json timings(const Totals& totals) {
-  return {{"prompt_n", totals.prompt_tokens},
+  const std::int64_t computed = totals.prompt_tokens - totals.cached_tokens;
+  return {{"cache_n", totals.cached_tokens},
+          {"prompt_n", computed},
           {"prompt_ms", totals.prompt_seconds * 1e3},
-          {"prompt_per_second", rate(totals.prompt_tokens, totals.prompt_seconds)},
+          {"prompt_per_second", rate(computed, totals.prompt_seconds)},
           {"predicted_n", totals.completion_tokens},
           {"predicted_ms", totals.decode_seconds * 1e3},
           {"predicted_per_second", rate(totals.completion_tokens, totals.decode_seconds)}};

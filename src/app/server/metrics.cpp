@@ -63,6 +63,15 @@ void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
   out.counter("millrace_decode_rows_total", "Tokens computed for answers", number(load.decode_rows), labels);
   out.counter("millrace_shared_prompt_tokens_total", "Prompt tokens taken from the KV of earlier requests",
               number(load.shared_tokens), labels);
+  out.counter("millrace_prompt_cache_tokens_total", "Prompt tokens taken from the KV on the disk",
+              number(load.disk.tokens), labels);
+  out.counter("millrace_prompt_cache_bytes_total", "KV moved between memory and the disk",
+              number(load.disk.store.read_bytes), with("direction", "read"));
+  out.counter("millrace_prompt_cache_bytes_total", "KV moved between memory and the disk",
+              number(load.disk.store.written_bytes), with("direction", "written"));
+  out.gauge("millrace_prompt_cache_files", "KV blocks on the disk, of all models", number(load.disk.store.files),
+            labels);
+  out.gauge("millrace_prompt_cache_bytes", "Their bytes", number(load.disk.store.bytes), labels);
   out.counter("millrace_requests_cancelled_total", "Requests whose client left", number(load.cancelled), labels);
   out.counter("millrace_preemptions_total", "Times a request gave its KV up and began again", number(load.preempted),
               labels);

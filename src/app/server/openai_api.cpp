@@ -147,6 +147,7 @@ void complete(Context& context, const Request& request, Response& response) {
     const generate::Totals& own = runs[i]->totals();
     context.metrics.count_run(own);
     totals.prompt_tokens += own.prompt_tokens;
+    totals.cached_tokens += own.cached_tokens;
     totals.completion_tokens += own.completion_tokens;
     totals.prompt_seconds = std::max(totals.prompt_seconds, own.prompt_seconds);
     totals.decode_seconds = std::max(totals.decode_seconds, own.decode_seconds);

@@ -108,7 +108,8 @@ const tests = {
     const streamed = await anthropic.messages.stream({model, max_tokens: 3, temperature: 0, messages: question}).finalMessage();
     assert.equal(streamed.content[0].text, 'The capital of');
     assert.equal(streamed.stop_reason, 'max_tokens');
-    assert.equal((await anthropic.messages.countTokens({model, messages: question})).input_tokens, whole.usage.input_tokens);
+    assert.equal((await anthropic.messages.countTokens({model, messages: question})).input_tokens,
+      whole.usage.input_tokens + whole.usage.cache_read_input_tokens);
     await assert.rejects(anthropic.messages.create({model: 'nothing', max_tokens: 5, messages: question}), Anthropic.NotFoundError);
   },
   async 'langchain: chat and stream'() {
