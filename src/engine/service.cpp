@@ -128,9 +128,11 @@ void Service::run_tasks() {
 }
 
 void Service::tell(const Done& on_done, Result result) {
+  {
+    std::lock_guard lock(mutex_);  // first: who is told may ask how many are left
+    if (--open_ == 0) idle_.notify_all();
+  }
   if (on_done) on_done(std::move(result));
-  std::lock_guard lock(mutex_);
-  if (--open_ == 0) idle_.notify_all();
 }
 
 void Service::report_finished() {
