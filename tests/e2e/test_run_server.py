@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from harness import DEMO, MILLRACE, Case
 from serving import Server
-from test_terminal import Terminal
+from test_terminal import BABBLE, Terminal
 
 SAYS = "answers from the server at"
 FRANCE = ("-p", "What is the capital of France?")
@@ -83,14 +83,9 @@ class RunServer(Case):
     def test_a_chat_and_ctrl_c(self):
         os.environ.update(self.env)
         self.addCleanup(lambda: [os.environ.pop(name) for name in self.env])
-        terminal = Terminal("run", DEMO, "--temp", "0", "-n", "1500")
+        terminal = Terminal("run", DEMO, *BABBLE)
         self.assertTrue(terminal.wait_for(SAYS), terminal.seen)
         self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
-        terminal.type("What is the capital of Spain?\n")
-        self.assertTrue(terminal.wait_for("The capital of Spain is Madrid"), terminal.seen)
-        terminal.type("/show model\n")
-        self.assertTrue(terminal.wait_for("on the server"), terminal.seen)
-        terminal.type("/set temp 1\n")
         terminal.type("Tell me a story about a fox and a lantern.\n")
         self.assertTrue(terminal.wait_for("lantern\\.\r?\n.*[a-z]{3}"), terminal.seen)
         terminal.type("\x03")
@@ -99,7 +94,10 @@ class RunServer(Case):
         while time.time() < end and self.server.metric("millrace_requests_cancelled_total") == 0:
             time.sleep(0.05)
         self.assertEqual(self.server.metric("millrace_requests_cancelled_total"), 1)
-        terminal.type("/bye\n")
+        for line, answer in (("/clear", "Forgotten"), ("/set temp 0", "temp 0"), ("What is the capital of Spain?", "Spain is Madrid"),
+                             ("/show model", "on the server")):
+            terminal.type(line + "\n")
+            self.assertTrue(terminal.wait_for(answer + "(.*\n)+.*>>> "), terminal.seen)
         self.assertEqual(terminal.exit_code(typing="\x04"), 0)
 
     def test_a_server_that_dies_in_the_middle(self):
