@@ -54,7 +54,7 @@ class Terminal:
 
 
 # Words at random, which hardly ever end: an answer that is over before Ctrl-C takes its prompt along with it.
-BABBLE = ("--temp", "5", "--top-k", "0", "--top-p", "1", "--min-p", "0")
+BABBLE = ("--temp", "100", "--top-k", "0", "--top-p", "1", "--min-p", "0")
 
 
 class Chat(Case):

@@ -36,7 +36,11 @@ Expected<std::shared_ptr<engine::Service>> start_engine(const BatchFlags& flags,
     progress.update(done, total);
     return !interrupted();
   };
-  return engine::Service::start(options);
+  auto service = engine::Service::start(options);
+  progress.finish();
+  if (service.ok() && !flags.model.plan.empty() && options.follow == nullptr)
+    MR_RETURN_IF_ERROR(residency::write_plan_file(flags.model.plan, (*service)->engine().saved_plan()));
+  return service;
 }
 
 /// What the answers call the model.
