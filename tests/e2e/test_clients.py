@@ -10,7 +10,7 @@ from harness import DEMO, ROOT, Case
 from serving import Server
 
 FOLDER = ROOT / "tests/e2e/clients"
-FEATURES = "schema,embeddings"
+FEATURES = "tools,schema,embeddings"
 
 
 def why_not():
