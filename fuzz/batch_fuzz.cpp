@@ -23,7 +23,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   batch::Request request;
   batch::Refusal refusal;
   if (batch::parse_request(line, request, refusal)) {
-    if (request.custom_id != batch::custom_id_of(line) || request.jobs.empty()) std::abort();
+    const bool embeds = request.endpoint == batch::Endpoint::embeddings;
+    if (request.custom_id != batch::custom_id_of(line) || request.jobs.empty() != embeds) std::abort();
+    if (embeds) {
+      must_answer(batch::embeddings_line(request, {{1, -2.5f}, {}}, 3, "model"), request.custom_id, 0);
+      return 0;
+    }
     const std::vector<generate::Answer> answers(request.jobs.size() * static_cast<std::size_t>(request.jobs[0].n));
     must_answer(batch::answer_line(request, answers, {}, "model"), request.custom_id, 0);
   } else if (refusal.code.empty()) {

@@ -23,8 +23,7 @@ struct Finished {
 /// Requests on their way; those that are left when it goes are cancelled.
 class Window {
  public:
-  Window(Service& service, const EmbedOptions& options, model::Pooling pooling)
-      : service_(service), options_(options), pooling_(pooling) {}
+  Window(Service& service, const EmbedOptions& options) : service_(service), options_(options) {}
   ~Window() {
     for (const auto& [input, id] : open_) service_.cancel(id);
   }
@@ -34,10 +33,7 @@ class Window {
   std::size_t open() const { return open_.size(); }
 
   Status submit(std::size_t input, const std::vector<TokenId>& tokens) {
-    Request request;
-    request.prompt = tokens;
-    request.client = options_.client;
-    request.pooling = pooling_;
+    Request request = embedding_request(service_.engine(), tokens, options_);
     MR_ASSIGN_OR_RETURN(const Service::Id id,
                         service_.submit(std::move(request), [finished = finished_, input](Result r) {
                           const std::lock_guard lock(finished->mutex);
@@ -62,7 +58,6 @@ class Window {
  private:
   Service& service_;
   const EmbedOptions& options_;
-  const model::Pooling pooling_;
   const std::shared_ptr<Finished> finished_ = std::make_shared<Finished>();
   std::unordered_map<std::size_t, Service::Id> open_;
 };
@@ -97,17 +92,30 @@ Expected<std::vector<TokenId>> embedding_tokens(const Engine& engine, std::strin
   return ids;
 }
 
+Request embedding_request(const Engine& engine, std::vector<TokenId> tokens, const EmbedOptions& options) {
+  Request request;
+  request.prompt = std::move(tokens);
+  request.client = options.client;
+  request.pooling = options.pooling;
+  if (request.pooling == model::Pooling::none) request.pooling = engine.model().hyperparameters().pooling;
+  if (request.pooling == model::Pooling::none) request.pooling = model::Pooling::last;
+  return request;
+}
+
+void shorten(std::vector<float>& vector, const EmbedOptions& options) {
+  if (options.dimensions <= 0 || options.dimensions >= std::ssize(vector)) return;
+  vector.resize(static_cast<std::size_t>(options.dimensions));
+  normalise(vector);
+}
+
 Expected<Embeddings> embed(Service& service, const std::vector<std::vector<TokenId>>& inputs,
                            const EmbedOptions& options, const std::function<bool()>& gone) {
   const Clock::time_point begin = Clock::now();
-  model::Pooling pooling = options.pooling;
-  if (pooling == model::Pooling::none) pooling = service.engine().model().hyperparameters().pooling;
-  if (pooling == model::Pooling::none) pooling = model::Pooling::last;
   Embeddings out;
   out.vectors.resize(inputs.size());
   // As many as share a pass, and as many again that wait, so that the next pass is full, too.
   const auto most_open = static_cast<std::size_t>(2 * std::max<std::int64_t>(1, service.load().max_sequences));
-  Window window(service, options, pooling);
+  Window window(service, options);
   for (std::size_t submitted = 0, done = 0; done < inputs.size();) {
     while (submitted < inputs.size() && window.open() < most_open) {
       const Status status = window.submit(submitted, inputs[submitted]);
@@ -120,10 +128,7 @@ Expected<Embeddings> embed(Service& service, const std::vector<std::vector<Token
     if (!window.next(ended)) continue;
     MR_RETURN_IF_ERROR(status_of(ended.second));
     std::vector<float>& vector = ended.second.embedding;
-    if (options.dimensions > 0 && options.dimensions < std::ssize(vector)) {
-      vector.resize(static_cast<std::size_t>(options.dimensions));
-      normalise(vector);
-    }
+    shorten(vector, options);
     out.prompt_tokens += ended.second.prompt_tokens;
     out.vectors[ended.first] = std::move(vector);
     ++done;

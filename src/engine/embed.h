@@ -24,6 +24,12 @@ struct EmbedOptions {
   std::string client = {};      // as Request::client
 };
 
+/// What submit() takes for one vector.
+Request embedding_request(const Engine& engine, std::vector<text::TokenId> tokens, const EmbedOptions& options);
+
+/// A finished request's vector as the options want it.
+void shorten(std::vector<float>& vector, const EmbedOptions& options);
+
 struct Embeddings {
   std::vector<std::vector<float>> vectors;  // in the order of the inputs
   std::int64_t prompt_tokens = 0;

@@ -1,9 +1,11 @@
 """A file of requests: the answers are those of single runs, a killed run goes on, bad lines stop nothing."""
+import base64
 import json
 import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -58,6 +60,30 @@ class Batch(Case):
             self.assertRegex(outcome.err, r"9 requests in [\d.]+ s: \d+ prompt tokens.*, \d+ answer tokens, [\d.]+ tok/s")
         usage = answers["q0"]["response"]["body"]["usage"]
         self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + usage["completion_tokens"])
+
+    def test_embeddings_are_those_the_command_gives(self):
+        texts = ["A fox with a red lantern", "The capital of France", "x"]
+        def embed(custom_id, **body):
+            return {"custom_id": custom_id, "method": "POST", "url": "/v1/embeddings", "body": {"model": "demo", **body}}
+        self.ask([embed("all", input=texts), embed("one", input=texts[1]), embed("short", input=texts[0], dimensions=4),
+                  embed("base64", input=texts[2], encoding_format="base64"), embed("none", input=""),
+                  embed("wide", input="x", dimensions=100_000), embed("long", input="fox " * 9000),
+                  chat("words", "What is the capital of France?", max_tokens=20)])
+        self.batch("-c", "512")
+        answers = self.answers()
+        vectors = lambda name: [one["embedding"] for one in answers[name]["response"]["body"]["data"]]
+        outcome = self.ok("embed", DEMO, *texts)
+        self.assertEqual(vectors("all"), [json.loads(line) for line in outcome.out.splitlines()])
+        self.assertEqual(vectors("one"), vectors("all")[1:2])
+        self.assertEqual(len(vectors("short")[0]), 4)
+        self.assertAlmostEqual(sum(x * x for x in vectors("short")[0]), 1, places=5)
+        self.assertEqual(list(struct.unpack(f"<{len(vectors('all')[2])}f", base64.b64decode(vectors("base64")[0]))),
+                         [struct.unpack("f", struct.pack("f", x))[0] for x in vectors("all")[2]])
+        self.assertGreater(answers["all"]["response"]["body"]["usage"]["prompt_tokens"], 6)
+        for name, field in (("none", "input"), ("wide", "dimensions"), ("long", "input")):
+            self.assertEqual(answers[name]["response"]["status_code"], 400, answers[name])
+            self.assertIn(field, answers[name]["response"]["body"]["error"]["message"])
+        self.assertIn("Paris", self.content(answers["words"]))
 
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_stays_under_its_budget(self):

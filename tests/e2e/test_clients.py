@@ -6,7 +6,8 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import DEMO, ROOT, Case
+from harness import DEMO, DRAFT, ROOT, Case
+from hub import Hub
 from serving import Server
 
 FOLDER = ROOT / "tests/e2e/clients"
@@ -35,7 +36,10 @@ def install():
 class Clients(Case):
     def test_all(self):
         install()
-        with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store}) as server:
+        hub = Hub({"tiny-q8_0.gguf": pathlib.Path(DRAFT).read_bytes()})
+        self.addCleanup(hub.close)
+        with tempfile.TemporaryDirectory() as store, \
+                Server(DEMO, env={"MILLRACE_MODELS": store, "HF_ENDPOINT": hub.url}) as server:
             done = subprocess.run(["node", "clients.mjs", server.url, pathlib.Path(DEMO).stem, FEATURES], cwd=FOLDER,
                                   capture_output=True, text=True, timeout=300, env={**os.environ, "NODE_NO_WARNINGS": "1"})
             self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}\n{server.messages()}")

@@ -12,6 +12,7 @@
 #include "app/generate/choice.h"
 #include "app/generate/prompt.h"
 #include "base/log.h"
+#include "engine/embed.h"
 
 namespace millrace::batch {
 namespace {
@@ -28,7 +29,9 @@ struct Item {
   Request request;
   std::uint64_t line_bytes = 0;
   std::vector<Answer> answers;
+  std::vector<std::vector<float>> vectors;  // of embeddings, instead
   std::size_t open = 0;
+  bool cancelled = false;  // it gets no line
   Totals totals;
   Status failure;
 };
@@ -112,7 +115,8 @@ class Worker {
     }
     note_model(item->request.model);
     item->line_bytes = line.text.size();
-    Status submitted = submit(item);
+    const bool embeds = item->request.endpoint == Endpoint::embeddings;
+    Status submitted = embeds ? submit_embeddings(item) : submit(item);
     if (submitted.ok() || item->open > 0) return submitted;
     return fail(failure_line(item->request.custom_id, submitted));
   }
@@ -150,20 +154,56 @@ class Worker {
     return {};
   }
 
+  Status submit_embeddings(const std::shared_ptr<Item>& item) {
+    const engine::Engine& engine = service_.engine();
+    openai::EmbeddingJob& job = item->request.embeddings;
+    const std::int64_t most = engine.model().hyperparameters().model_dim;
+    if (job.dimensions > most)
+      return error(Code::invalid_argument, "dimensions: this model's embeddings have {}", most);
+    std::vector<std::vector<text::TokenId>> inputs = std::exchange(job.tokens, {});
+    for (const std::string& text : std::exchange(job.texts, {})) {
+      auto ids = engine::embedding_tokens(engine, text, false);
+      if (!ids.ok()) return error(ids.status().code(), "input: {}", ids.status().message());
+      inputs.push_back(std::move(*ids));
+    }
+    for (const auto& input : inputs)
+      if (std::ssize(input) > engine.context_tokens())
+        return error(Code::invalid_argument, "input: {} tokens, but this model's maximum context length is {}",
+                     input.size(), engine.context_tokens());
+    item->vectors.resize(inputs.size());
+    open_bytes_ += item->line_bytes;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      item->totals.prompt_tokens += std::ssize(inputs[i]);
+      const auto on_done = [item, i, finished = finished_](engine::Result result) {
+        Ended ended{{0, {}, result.status}, {}, 0};
+        ended.result = std::move(result);
+        finished->push({item, i, std::move(ended)});
+      };
+      ++item->open;
+      ++open_;
+      const auto id = service_.submit(engine::embedding_request(engine, std::move(inputs[i]), {}), on_done);
+      if (!id.ok()) return id.status();
+    }
+    return {};
+  }
+
   /// Writes what has finished.
   Status take() {
     for (Finished::One& one : finished_->take()) {
       Item& item = *one.item;
       --open_;
       --item.open;
-      const Ended& ended = one.ended;
+      Ended& ended = one.ended;
       counts_.answer_tokens += ended.completion_tokens;
       item.totals.completion_tokens += ended.completion_tokens;
       item.totals.prompt_seconds = std::max(item.totals.prompt_seconds, ended.result.prompt_seconds);
       item.totals.decode_seconds = std::max(item.totals.decode_seconds, ended.result.decode_seconds);
-      item.answers[one.answer].reason = ended.finished.reason;
+      if (item.request.endpoint == Endpoint::embeddings)
+        item.vectors[one.answer] = std::move(ended.result.embedding);
+      else
+        item.answers[one.answer].reason = ended.finished.reason;
       if (!ended.finished.status.ok()) item.failure = ended.finished.status;
-      if (ended.result.finish == engine::Finish::cancelled) item.request.jobs.clear();  // it gets no line
+      if (ended.result.finish == engine::Finish::cancelled) item.cancelled = true;
       if (item.open == 0) MR_RETURN_IF_ERROR(finish(item));
     }
     return {};
@@ -171,7 +211,7 @@ class Worker {
 
   Status finish(Item& item) {
     open_bytes_ -= item.line_bytes;
-    if (item.request.jobs.empty()) return {};
+    if (item.cancelled) return {};
     counts_.prompt_tokens += item.totals.prompt_tokens;
     if (!item.failure.ok()) {
       MR_RETURN_IF_ERROR(fail(failure_line(item.request.custom_id, item.failure)));
@@ -181,6 +221,10 @@ class Worker {
     }
     failures_in_a_row_ = 0;
     ++counts_.answered;
+    if (item.request.endpoint == Endpoint::embeddings) {
+      for (auto& vector : item.vectors) engine::shorten(vector, {.dimensions = item.request.embeddings.dimensions});
+      return output_.write(embeddings_line(item.request, item.vectors, item.totals.prompt_tokens, options_.model));
+    }
     return output_.write(answer_line(item.request, item.answers, item.totals, options_.model));
   }
 

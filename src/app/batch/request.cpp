@@ -1,5 +1,6 @@
 #include "app/batch/request.h"
 
+#include "app/openai/embeddings.h"
 #include "app/openai/request.h"
 #include "app/openai/response.h"
 #include "app/openai/responses.h"
@@ -38,15 +39,22 @@ Status find_endpoint(const std::string& url, Endpoint& endpoint) {
     endpoint = Endpoint::completions;
   else if (url == "/v1/responses")
     endpoint = Endpoint::responses;
+  else if (url == "/v1/embeddings")
+    endpoint = Endpoint::embeddings;
   else
     return error(Code::invalid_argument,
-                 "url: '{}' is not one of /v1/chat/completions, /v1/completions and /v1/responses", url);
+                 "url: '{}' is not one of /v1/chat/completions, /v1/completions, /v1/responses and /v1/embeddings",
+                 url);
   return {};
 }
 
 Status parse_body(const Json& body, Request& request) {
   if (request.endpoint == Endpoint::completions) {
     MR_ASSIGN_OR_RETURN(request.jobs, openai::parse_completion(body));
+    return {};
+  }
+  if (request.endpoint == Endpoint::embeddings) {
+    MR_ASSIGN_OR_RETURN(request.embeddings, openai::parse_embeddings(body));
     return {};
   }
   MR_ASSIGN_OR_RETURN(Job job,
@@ -104,6 +112,15 @@ std::string answer_line(const Request& request, const std::vector<Answer>& answe
     return openai::completion_body(openai::make_envelope("cmpl-", model), std::move(choices), totals);
   };
   return response_line(request.custom_id, 200, body());
+}
+
+std::string embeddings_line(const Request& request, const std::vector<std::vector<float>>& vectors,
+                            std::int64_t prompt_tokens, const std::string& model) {
+  // Millions of numbers are put in as text: the line is made around a body that is not there yet.
+  std::string line = response_line(request.custom_id, 200, nullptr);
+  const std::string absent = R"("body":null)";
+  const std::string body = openai::embeddings_body(model, vectors, request.embeddings.base64, prompt_tokens);
+  return line.replace(line.rfind(absent), absent.size(), R"("body":)" + body);
 }
 
 std::string failure_line(const std::string& custom_id, const Status& status) {

@@ -13,18 +13,20 @@
 #include <vector>
 
 #include "app/generate/run.h"
+#include "app/openai/request.h"
 
 namespace millrace::batch {
 
 using generate::Json;
 
-enum class Endpoint { chat, completions, responses };
+enum class Endpoint { chat, completions, responses, embeddings };
 
 struct Request {
   std::string custom_id;
   Endpoint endpoint = Endpoint::chat;
   std::string model;                // what the body asks for; empty: nothing
-  std::vector<generate::Job> jobs;  // one a prompt; all with the same n
+  std::vector<generate::Job> jobs;  // one a prompt; all with the same n. None of embeddings
+  openai::EmbeddingJob embeddings;
 };
 
 /// Why a line is not worked on.
@@ -43,6 +45,9 @@ bool parse_request(std::string_view line, Request& request, Refusal& refusal);
 /// Answers: those of the jobs in order, each job's n side by side.
 std::string answer_line(const Request& request, const std::vector<generate::Answer>& answers,
                         const generate::Totals& totals, const std::string& model);
+/// Vectors in the order of the inputs.
+std::string embeddings_line(const Request& request, const std::vector<std::vector<float>>& vectors,
+                            std::int64_t prompt_tokens, const std::string& model);
 /// A body that failed, before or while it was worked on.
 std::string failure_line(const std::string& custom_id, const Status& status);
 /// A line that is no request. `custom_id` may be empty.

@@ -55,6 +55,20 @@ const tests = {
     await ollama.delete({model: 'a-copy'});
     assert.ok(!(await ollama.list()).models.some(m => m.name === 'made:latest'));
   },
+  async 'ollama: pull with progress'() {
+    const name = 'hf.co/someone/tiny-GGUF:Q8_0';
+    const told = [];
+    for await (const part of await ollama.pull({model: name, stream: true})) told.push(part);
+    assert.equal(told.at(-1).status, 'success');
+    const bytes = told.filter(part => part.total > 0);
+    assert.ok(bytes.length > 0 && bytes.every(part => part.digest && (part.completed ?? 0) <= part.total), JSON.stringify(told));
+    assert.equal(bytes.at(-1).completed, bytes.at(-1).total);
+    const answer = await ollama.generate({model: name, prompt: 'What is', raw: true, options: {num_predict: 3, temperature: 0}});
+    assert.ok(answer.eval_count > 0);
+    assert.equal((await ollama.pull({model: name})).status, 'success');
+    await assert.rejects(ollama.pull({model: 'hf.co/someone/tiny-GGUF:Q2_K'}), /Q2_K/);
+    await ollama.delete({model: name});
+  },
   async 'ollama: errors and abort'() {
     await assert.rejects(ollama.chat({model: 'nothing', messages: question}), error => error.status_code === 404 && /not found/.test(error.message));
     await assert.rejects(ollama.delete({model: 'nothing'}), /not found/);
