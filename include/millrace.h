@@ -201,6 +201,44 @@ MILLRACE_API millrace_status millrace_loader_wait(millrace_loader* loader, uint6
  * the read's bytes go; give *block to millrace_free. */
 MILLRACE_API millrace_status millrace_loader_allocate(uint64_t offset, uint64_t bytes, void** block, void** begin);
 
+/* ---- Pool: more pieces of a file (experts) than memory holds, those in use in memory ----------------------------- */
+
+/* One thread at a time uses a pool. */
+typedef struct millrace_pool millrace_pool;
+
+typedef struct millrace_piece {
+  uint64_t offset, bytes;
+} millrace_piece;
+
+typedef struct millrace_pool_options {
+  size_t struct_size;
+  uint64_t memory_bytes; /* all that the pieces in memory may take; required */
+  const char* policy;    /* which piece leaves for another: "lru" (default) or "lfu" */
+} millrace_pool_options;
+
+typedef struct millrace_pool_counters {
+  size_t struct_size;
+  uint64_t hits, misses, evictions; /* pieces acquired or prefetched that were there, that were not, that left */
+  uint64_t bytes_from_disk;
+  uint64_t stall_ns; /* millrace_pool_acquire waited */
+  uint64_t slots;    /* pieces that memory holds; each takes as much as the largest */
+} millrace_pool_counters;
+
+MILLRACE_API void millrace_pool_options_init(millrace_pool_options* options);
+MILLRACE_API void millrace_pool_counters_init(millrace_pool_counters* counters);
+/* Pieces of the loader's file, named from 0 on. The loader stays open longer than the pool and is not one of mmap. */
+MILLRACE_API millrace_status millrace_pool_open(millrace_loader* loader, const millrace_piece* pieces, size_t count,
+                                                const millrace_pool_options* options, millrace_pool** pool);
+MILLRACE_API void millrace_pool_close(millrace_pool* pool);
+/* Starts to read the pieces that are not there, as far as slots are free, and keeps them for their acquire until the
+ * next prefetch: for a router's choice, while something else is computed. */
+MILLRACE_API millrace_status millrace_pool_prefetch(millrace_pool* pool, const uint32_t* pieces, size_t count);
+/* Waits for the piece's bytes. *data is valid until it was released as often as it was acquired.
+ * MILLRACE_UNAVAILABLE: every slot is acquired. */
+MILLRACE_API millrace_status millrace_pool_acquire(millrace_pool* pool, uint32_t piece, const void** data);
+MILLRACE_API millrace_status millrace_pool_release(millrace_pool* pool, uint32_t piece);
+MILLRACE_API millrace_status millrace_pool_read_counters(millrace_pool* pool, millrace_pool_counters* counters);
+
 #ifdef __cplusplus
 }
 #endif

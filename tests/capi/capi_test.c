@@ -253,6 +253,73 @@ static void test_older_struct(millrace_engine* engine) {
   CHECK(result.finish == MILLRACE_FINISH_STOP && result.prompt_tokens == 0x5a5a5a5a5a5a5a5a);
 }
 
+/* Pieces of a file, most of them out of memory; each is what the file says, and the counters tell the truth. */
+static void test_pool(const char* path) {
+  enum { kPieces = 40, kBytes = 30011 };
+  FILE* file = fopen(path, "rb");
+  static char expected[kPieces * kBytes + 77];
+  CHECK(file != NULL && fread(expected, 1, sizeof expected, file) == sizeof expected);
+  if (file != NULL) fclose(file);
+  millrace_loader_options loader_options;
+  millrace_loader_options_init(&loader_options);
+  loader_options.backend = "pread";
+  millrace_loader* loader = NULL;
+  CHECK(millrace_loader_open(path, &loader_options, &loader) == MILLRACE_OK);
+  millrace_piece pieces[kPieces];
+  for (int i = 0; i < kPieces; ++i) pieces[i] = (millrace_piece){77 + (uint64_t)i * kBytes, kBytes - i};
+  millrace_pool_options options;
+  millrace_pool_options_init(&options);
+  millrace_pool* pool = NULL;
+  options.memory_bytes = 100;
+  REFUSED(millrace_pool_open(loader, pieces, kPieces, &options, &pool), MILLRACE_OUT_OF_BUDGET);
+  options.memory_bytes = 300000;
+  options.policy = "fifo";
+  REFUSED(millrace_pool_open(loader, pieces, kPieces, &options, &pool), MILLRACE_INVALID_ARGUMENT);
+  options.policy = "lru";
+  millrace_piece outside = {millrace_loader_file_bytes(loader) - 5, 6};
+  REFUSED(millrace_pool_open(loader, &outside, 1, &options, &pool), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_pool_open(loader, pieces, 0, &options, &pool), MILLRACE_INVALID_ARGUMENT);
+  CHECK(millrace_pool_open(loader, pieces, kPieces, &options, &pool) == MILLRACE_OK);
+  millrace_pool_counters counters;
+  millrace_pool_counters_init(&counters);
+  CHECK(millrace_pool_read_counters(pool, &counters) == MILLRACE_OK && counters.slots >= 4 && counters.slots <= 10);
+  const int slots = (int)counters.slots;
+
+  const void* data = NULL;
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t i = 0; i < kPieces; i += 2) {
+      const uint32_t next[2] = {(i * 7) % kPieces, (i * 7 + 1) % kPieces};
+      CHECK(millrace_pool_prefetch(pool, next, 2) == MILLRACE_OK);
+      for (int k = 0; k < 2; ++k) {
+        CHECK(millrace_pool_acquire(pool, next[k], &data) == MILLRACE_OK);
+        CHECK(memcmp(data, expected + pieces[next[k]].offset, pieces[next[k]].bytes) == 0);
+      }
+      CHECK(millrace_pool_release(pool, next[0]) == MILLRACE_OK && millrace_pool_release(pool, next[1]) == MILLRACE_OK);
+    }
+  }
+  CHECK(millrace_pool_read_counters(pool, &counters) == MILLRACE_OK);
+  CHECK(counters.misses > 3 * kPieces / 2 && counters.evictions > 0 && counters.bytes_from_disk > 2u * kPieces * kBytes);
+  for (int i = 0; i < slots; ++i) CHECK(millrace_pool_acquire(pool, (uint32_t)i, &data) == MILLRACE_OK);
+  REFUSED(millrace_pool_acquire(pool, kPieces - 1, &data), MILLRACE_UNAVAILABLE);
+  const uint64_t misses = counters.misses + (uint64_t)slots;
+  CHECK(millrace_pool_acquire(pool, 1, &data) == MILLRACE_OK); /* once more: it is there */
+  CHECK(millrace_pool_release(pool, 1) == MILLRACE_OK);
+  CHECK(memcmp(data, expected + pieces[1].offset, pieces[1].bytes) == 0);
+  CHECK(millrace_pool_read_counters(pool, &counters) == MILLRACE_OK && counters.misses <= misses);
+  CHECK(millrace_pool_release(pool, 0) == MILLRACE_OK);
+  REFUSED(millrace_pool_release(pool, 0), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_pool_acquire(pool, kPieces, &data), MILLRACE_INVALID_ARGUMENT);
+  const uint32_t bad = kPieces;
+  REFUSED(millrace_pool_prefetch(pool, &bad, 1), MILLRACE_INVALID_ARGUMENT);
+  millrace_pool_close(pool); /* with pieces that are still acquired */
+  millrace_loader_close(loader);
+
+  loader_options.backend = "mmap";
+  CHECK(millrace_loader_open(path, &loader_options, &loader) == MILLRACE_OK);
+  REFUSED(millrace_pool_open(loader, pieces, kPieces, &options, &pool), MILLRACE_UNSUPPORTED);
+  millrace_loader_close(loader);
+}
+
 static void test_loader(const char* path, const char* backend) {
   FILE* file = fopen(path, "rb");
   unsigned char* expected = malloc(1 << 20);
@@ -325,6 +392,7 @@ int main(int argc, char** argv) {
   millrace_close(engine);
   const char* backends[] = {"auto", "io_uring", "pread-direct", "pread", "mmap"};
   for (int i = 0; i < 5; ++i) test_loader(argv[1], backends[i]);
+  test_pool(argv[1]);
   millrace_loader* loader = NULL;
   REFUSED(millrace_loader_open("/no/such/file", NULL, &loader), MILLRACE_NOT_FOUND);
   if (failures > 0) fprintf(stderr, "%d checks failed\n", failures);

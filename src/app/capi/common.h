@@ -20,6 +20,8 @@ namespace millrace::capi {
 /// Keeps the message for millrace_last_error(); the code for the caller.
 millrace_status report(const Status& status);
 
+inline Status refuse_null(const char* name) { return error(Code::invalid_argument, "{}: must not be NULL", name); }
+
 /// Runs `work` (returning Status) and lets no exception out.
 template <typename Work>
 millrace_status guarded(const Work& work) noexcept {

@@ -1,46 +1,24 @@
 // The loader's half of the C API: one file behind a storage backend, reads by number.
+#include "app/capi/loader.h"
+
 #include <sys/stat.h>
 
 #include <cstdint>
 #include <cstdlib>
-#include <map>
 #include <memory>
-#include <mutex>
 
 #include "app/capi/common.h"
-#include "storage/storage.h"
-#ifdef MILLRACE_HAS_CUDA
-#include "device/cuda_runtime.h"
-#endif
 
 using namespace millrace;  // NOLINT: the whole file is the border to C
 
 namespace {
 
-struct Freed {
-  void operator()(void* memory) const { std::free(memory); }
-};
-using Block = std::unique_ptr<std::byte, Freed>;
-
 /// Memory for the whole blocks around a read. Throws std::bad_alloc.
-Block allocate_around(const storage::Widened& wide) {
+capi::Block allocate_around(const storage::Widened& wide) {
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(storage::kMaxAlignment, wide.bytes));
   if (memory == nullptr) throw std::bad_alloc();
-  return Block(memory);
+  return capi::Block(memory);
 }
-
-/// A read that was planned, and maybe started.
-struct Planned {
-  storage::Read read;
-  void* destination = nullptr;  // where the bytes go once they are in `around`; null: they went there at once
-  bool to_device = false;
-  Block around;
-#ifdef MILLRACE_HAS_CUDA
-  device::PinnedBuffer pinned;
-#endif
-  bool submitted = false;
-  storage::Completion completion;
-};
 
 Status copy_to_device(void* destination, const std::byte* from, std::size_t bytes) {
 #ifdef MILLRACE_HAS_CUDA
@@ -51,26 +29,6 @@ Status copy_to_device(void* destination, const std::byte* from, std::size_t byte
   return error(Code::unsupported, "this library was built without CUDA: it cannot read into device memory");
 #endif
 }
-
-}  // namespace
-
-struct millrace_loader {
-  std::unique_ptr<storage::Backend> backend;
-  std::uint64_t file_bytes = 0;
-  std::mutex mutex;
-  std::map<std::uint64_t, std::shared_ptr<Planned>> reads;  // GUARDED_BY mutex
-  std::uint64_t next = 1;                                   // GUARDED_BY mutex
-
-  ~millrace_loader() {
-    for (const auto& [number, planned] : reads) {
-      if (planned->submitted) (void)planned->completion.wait();
-    }
-  }
-};
-
-namespace {
-
-Status refuse_null(const char* name) { return error(Code::invalid_argument, "{}: must not be NULL", name); }
 
 millrace_loader_options default_options() {
   millrace_loader_options options{};
@@ -87,13 +45,13 @@ Status check_range(const millrace_loader& loader, std::uint64_t offset, std::uin
   return {};
 }
 
-void keep(millrace_loader& loader, std::shared_ptr<Planned> planned, std::uint64_t* read) {
+void keep(millrace_loader& loader, std::shared_ptr<capi::Planned> planned, std::uint64_t* read) {
   const std::lock_guard lock(loader.mutex);
   *read = loader.next++;
   loader.reads.emplace(*read, std::move(planned));
 }
 
-Expected<std::shared_ptr<Planned>> find(millrace_loader& loader, std::uint64_t read) {
+Expected<std::shared_ptr<capi::Planned>> find(millrace_loader& loader, std::uint64_t read) {
   const std::lock_guard lock(loader.mutex);
   const auto found = loader.reads.find(read);
   if (found == loader.reads.end()) return error(Code::not_found, "there is no read {}", read);
@@ -129,7 +87,7 @@ Status open_loader(const char* path, const millrace_loader_options* given, millr
 Status plan_host_read(millrace_loader& loader, std::uint64_t offset, std::uint64_t bytes, void* destination,
                       bool whole_blocks, std::uint64_t* read) {
   MR_RETURN_IF_ERROR(check_range(loader, offset, bytes));
-  auto planned = std::make_shared<Planned>();
+  auto planned = std::make_shared<capi::Planned>();
   planned->read = {0, offset, bytes, static_cast<std::byte*>(destination)};
   const auto place = reinterpret_cast<std::uintptr_t>(destination);
   const bool congruent = place % storage::kMaxAlignment == offset % storage::kMaxAlignment;
@@ -149,7 +107,7 @@ Status plan_device_read(millrace_loader& loader, std::uint64_t offset, std::uint
   MR_RETURN_IF_ERROR(check_range(loader, offset, bytes));
 #ifdef MILLRACE_HAS_CUDA
   const storage::Widened wide = storage::widened(offset, bytes, storage::kMaxAlignment);
-  auto planned = std::make_shared<Planned>();
+  auto planned = std::make_shared<capi::Planned>();
   MR_ASSIGN_OR_RETURN(planned->pinned, device::PinnedBuffer::allocate(wide.bytes));
   planned->read = {0, offset, bytes, planned->pinned.data() + wide.lead};
   planned->destination = destination;
@@ -163,7 +121,7 @@ Status plan_device_read(millrace_loader& loader, std::uint64_t offset, std::uint
 }
 
 Status wait_for(millrace_loader& loader, std::uint64_t read) {
-  MR_ASSIGN_OR_RETURN(const std::shared_ptr<Planned> planned, find(loader, read));
+  MR_ASSIGN_OR_RETURN(const std::shared_ptr<capi::Planned> planned, find(loader, read));
   Status status = planned->completion.wait();
   if (status.ok()) status = loader.backend->health();
   {
@@ -189,7 +147,7 @@ void millrace_loader_options_init(millrace_loader_options* options) {
 millrace_status millrace_loader_open(const char* path, const millrace_loader_options* options,
                                      millrace_loader** loader) {
   return capi::guarded([&]() -> Status {
-    if (path == nullptr || loader == nullptr) return refuse_null("path and loader");
+    if (path == nullptr || loader == nullptr) return capi::refuse_null("path and loader");
     return open_loader(path, options, loader);
   });
 }
@@ -207,7 +165,8 @@ uint64_t millrace_loader_file_bytes(const millrace_loader* loader) {
 millrace_status millrace_loader_enqueue(millrace_loader* loader, uint64_t offset, uint64_t bytes, void* destination,
                                         int whole_blocks, uint64_t* read) {
   return capi::guarded([&]() -> Status {
-    if (loader == nullptr || destination == nullptr || read == nullptr) return refuse_null("loader, destination, read");
+    if (loader == nullptr || destination == nullptr || read == nullptr)
+      return capi::refuse_null("loader, destination, read");
     return plan_host_read(*loader, offset, bytes, destination, whole_blocks != 0, read);
   });
 }
@@ -216,7 +175,7 @@ millrace_status millrace_loader_enqueue_device(millrace_loader* loader, uint64_t
                                                void* device_destination, uint64_t* read) {
   return capi::guarded([&]() -> Status {
     if (loader == nullptr || device_destination == nullptr || read == nullptr) {
-      return refuse_null("loader, device_destination, read");
+      return capi::refuse_null("loader, device_destination, read");
     }
     return plan_device_read(*loader, offset, bytes, device_destination, read);
   });
@@ -224,7 +183,7 @@ millrace_status millrace_loader_enqueue_device(millrace_loader* loader, uint64_t
 
 millrace_status millrace_loader_submit(millrace_loader* loader) {
   return capi::guarded([&]() -> Status {
-    if (loader == nullptr) return refuse_null("loader");
+    if (loader == nullptr) return capi::refuse_null("loader");
     const std::lock_guard lock(loader->mutex);
     for (const auto& [number, planned] : loader->reads) {
       if (planned->submitted) continue;
@@ -237,8 +196,8 @@ millrace_status millrace_loader_submit(millrace_loader* loader) {
 
 millrace_status millrace_loader_poll(millrace_loader* loader, uint64_t read, int* done) {
   return capi::guarded([&]() -> Status {
-    if (loader == nullptr || done == nullptr) return refuse_null("loader and done");
-    MR_ASSIGN_OR_RETURN(const std::shared_ptr<Planned> planned, find(*loader, read));
+    if (loader == nullptr || done == nullptr) return capi::refuse_null("loader and done");
+    MR_ASSIGN_OR_RETURN(const std::shared_ptr<capi::Planned> planned, find(*loader, read));
     *done = planned->completion.done() ? 1 : 0;
     return {};
   });
@@ -246,19 +205,19 @@ millrace_status millrace_loader_poll(millrace_loader* loader, uint64_t read, int
 
 millrace_status millrace_loader_wait(millrace_loader* loader, uint64_t read) {
   return capi::guarded([&]() -> Status {
-    if (loader == nullptr) return refuse_null("loader");
+    if (loader == nullptr) return capi::refuse_null("loader");
     return wait_for(*loader, read);
   });
 }
 
 millrace_status millrace_loader_allocate(uint64_t offset, uint64_t bytes, void** block, void** begin) {
   return capi::guarded([&]() -> Status {
-    if (block == nullptr || begin == nullptr) return refuse_null("block and begin");
+    if (block == nullptr || begin == nullptr) return capi::refuse_null("block and begin");
     if (bytes == 0 || bytes > UINT64_MAX / 4 || offset > UINT64_MAX / 4) {
       return error(Code::invalid_argument, "no block for {} bytes at {}", bytes, offset);
     }
     const storage::Widened wide = storage::widened(offset, bytes, storage::kMaxAlignment);
-    Block made = allocate_around(wide);
+    capi::Block made = allocate_around(wide);
     *begin = made.get() + wide.lead;
     *block = made.release();
     return {};
