@@ -58,7 +58,7 @@ bool has_type(const SchemaJson& value, const std::string& type) {
 
 class Compiler {
  public:
-  explicit Compiler(const SchemaJson& root) : root_(root), flattener_(root), rules_(builder_) {}
+  explicit Compiler(const SchemaJson& root) : flattener_(root), rules_(builder_) {}
 
   Expected<std::shared_ptr<const Grammar>> compile() {
     MR_ASSIGN_OR_RETURN(const RuleId value, reference("#"));
@@ -347,7 +347,6 @@ class Compiler {
     return {};
   }
 
-  const SchemaJson& root_;
   Flattener flattener_;
   GrammarBuilder builder_;
   JsonRules rules_;
