@@ -53,8 +53,8 @@ class Terminal:
         return None
 
 
-# Words at random, which hardly ever end: an answer that is over before Ctrl-C takes its prompt along with it.
-BABBLE = ("--temp", "100", "--top-k", "0", "--top-p", "1", "--min-p", "0")
+# Words at random, by a seed whose answer lasts for 1,882 tokens: one that is over before Ctrl-C takes its prompt along.
+BABBLE = ("--temp", "100", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", "2")
 
 
 class Chat(Case):
