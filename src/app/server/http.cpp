@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -235,20 +234,11 @@ HttpServer::HttpServer(HttpLimits limits) : limits_(limits) {
 
 void HttpServer::widen_backlog() { ::listen(svr_sock_, 1024); }
 
-/// Requests of every size and length of life leave holes in the heap, which would grow by some hundred bytes for each
-/// of them; the pages that are wholly free go back.
-void HttpServer::count_request() {
-  constexpr std::uint64_t kRequestsBetween = 256;
-  if (++requests_ % kRequestsBetween == 0) ::malloc_trim(0);
-}
-
 bool HttpServer::process_and_close_socket(socket_t sock) {
   Connection connection(sock, limits_);
   while (connection.wait_for_request(stopping_)) {
     bool closed = false;
-    const bool goes_on = process_request(connection, false, closed, nullptr);
-    count_request();
-    if (!goes_on || closed || connection.closing()) break;
+    if (!process_request(connection, false, closed, nullptr) || closed || connection.closing()) break;
   }
   return true;
 }

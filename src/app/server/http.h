@@ -77,10 +77,8 @@ class HttpServer final : public httplib::Server {
 
  private:
   bool process_and_close_socket(socket_t sock) override;
-  void count_request();
 
   const HttpLimits limits_;
-  std::atomic<std::uint64_t> requests_{0};
   std::atomic<bool> stopping_{false};
 };
 
