@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -136,7 +137,12 @@ Status FileSet::health() const {
   return {};
 }
 
-Status FileSet::check(const Read& read) const {
+std::string FileSet::device(int file) const {
+  const auto& of = files_[file];
+  return fmt::format("{}:{}", major(of.device), minor(of.device));
+}
+
+Status FileSet::check_range(const Read& read) const {
   if (read.file < 0 || read.file >= count()) {
     return error(Code::internal, "a read names file {} of {}", read.file, count());
   }
@@ -144,6 +150,11 @@ Status FileSet::check(const Read& read) const {
   if (read.offset > size || read.bytes > size - read.offset) {
     return ends_early(path(read.file), size, read.offset, read.bytes);
   }
+  return {};
+}
+
+Status FileSet::check(const Read& read) const {
+  MR_RETURN_IF_ERROR(check_range(read));
   if ((reinterpret_cast<std::uintptr_t>(read.destination) - read.offset) % kMaxAlignment != 0) {
     return error(Code::internal, "a read's destination is not congruent to its file offset modulo {}", kMaxAlignment);
   }

@@ -53,6 +53,10 @@ class FileSet {
   Status health() const;
   /// Error unless the read lies inside its file and its destination is congruent to its offset.
   Status check(const Read& read) const;
+  /// Error unless the read lies inside its file.
+  Status check_range(const Read& read) const;
+  /// "252:1": the block device the file lies on; "0:..." for a file system that has none of its own (a network's).
+  std::string device(int file) const;
 
  private:
   struct File {

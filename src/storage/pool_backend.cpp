@@ -4,9 +4,10 @@
 
 namespace millrace::storage {
 
-Status PoolBackend::start(int threads) {
+Status PoolBackend::start(int threads, std::size_t stack_bytes) {
   for (int i = 0; i < std::max(threads, 1); ++i) {
-    MR_ASSIGN_OR_RETURN(SmallThread thread, SmallThread::start("millrace-read", [this] { work(); }));
+    MR_ASSIGN_OR_RETURN(SmallThread thread, SmallThread::start(
+                                                "millrace-read", [this] { work(); }, stack_bytes));
     threads_.push_back(std::move(thread));
   }
   return {};
@@ -27,7 +28,7 @@ void PoolBackend::submit(std::span<const Read> reads, Completion& completion) {
   {
     const std::lock_guard lock(mutex_);
     const std::size_t before = queue_.size();
-    cut_reads(reads, files_, request_bytes_, completion, queue_);
+    cut(reads, completion, queue_);
     added = queue_.size() - before;
     meter_.started(added);
   }
@@ -37,13 +38,14 @@ void PoolBackend::submit(std::span<const Read> reads, Completion& completion) {
 Status PoolBackend::finish(Request& request) {
   while (true) {
     meter_.attempted();
-    Expected<Outcome> outcome = settle(request, attempt(request), files_);
+    Expected<Outcome> outcome = settle(request, attempt(request), files_, cause());
     if (!outcome.ok()) return outcome.status();
     if (*outcome == Outcome::done) return {};
   }
 }
 
 void PoolBackend::work() {
+  const Status ready = enter_thread();
   while (true) {
     Request request;
     bool cancelled = false;
@@ -54,7 +56,9 @@ void PoolBackend::work() {
       request = queue_.pop();
       cancelled = stopping_;
     }
-    const Status status = cancelled ? error(Code::cancelled, "the storage was closed") : finish(request);
+    const Status status = cancelled     ? error(Code::cancelled, "the storage was closed")
+                          : !ready.ok() ? ready
+                                        : finish(request);
     meter_.finished(status.ok() ? request.needed - request.lead : 0);
     request.completion->finish_one(status);
   }

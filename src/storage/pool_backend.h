@@ -23,13 +23,27 @@ class PoolBackend : public Backend {
       : files_(std::move(files)),
         traits_{std::move(name), files_.alignment(), bypasses_page_cache},
         request_bytes_(request_bytes) {}
+  PoolBackend(FileSet files, BackendTraits traits, std::uint64_t request_bytes)
+      : files_(std::move(files)), traits_(std::move(traits)), request_bytes_(request_bytes) {}
 
   /// Derived constructors' callers start the pool once the object stands; derived destructors stop it.
-  Status start(int threads);
+  Status start(int threads, std::size_t stack_bytes = SmallThread::kStackBytes);
   void stop();
 
   /// One attempt at the rest of the request: bytes that arrived at request.next(), or -errno.
   virtual std::int64_t attempt(const Request& request) = 0;
+
+  // What a backend may do its own way.
+  /// Once on each of the pool's threads, before its first request; an error fails every request that this thread takes.
+  virtual Status enter_thread() { return {}; }
+  /// Adds the requests that make up the reads. Called with the queue locked.
+  virtual void cut(std::span<const Read> reads, Completion& completion, Fifo<Request>& out) {
+    cut_reads(reads, files_, request_bytes_, completion, out);
+  }
+  /// Says what attempt()'s errors mean; see settle().
+  virtual std::string (*cause() const)(int) { return system_cause; }
+
+  std::uint64_t request_bytes() const { return request_bytes_; }
 
   const FileSet files_;
 

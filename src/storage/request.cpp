@@ -10,6 +10,7 @@ namespace millrace::storage {
 namespace {
 
 constexpr int kMaxRetries = 1000;
+constexpr std::uint64_t kSmallRead = 64u << 10;  // costs less in one request than in two or three
 
 std::uint64_t nanoseconds(std::chrono::steady_clock::duration time) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
@@ -52,14 +53,47 @@ void cut_reads(std::span<const Read> reads, const FileSet& files, std::uint64_t 
   }
 }
 
-Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& files) {
+void cut_reads_exactly(std::span<const Read> reads, const FileSet& files, std::uint64_t request_bytes,
+                       Completion& completion, Fifo<Request>& out) {
+  for (const Read& read : reads) {
+    const Status status = files.check_range(read);
+    if (!status.ok() || read.bytes == 0) {
+      completion.expect(1);
+      completion.finish_one(status);
+      continue;
+    }
+    const std::uint64_t into_block = read.offset % kMaxAlignment;
+    const bool small = read.bytes <= kSmallRead;
+    const std::uint64_t head = small || into_block == 0 ? 0 : kMaxAlignment - into_block;
+    const std::uint64_t middle = small ? 0 : round_down(read.bytes - head, kMaxAlignment);
+    const std::uint64_t piece = piece_bytes(middle, request_bytes);
+    const auto push = [&](std::uint64_t at, std::uint64_t bytes) {
+      Request request;
+      request.file = read.file;
+      request.offset = read.offset + at;
+      request.bytes = request.needed = bytes;
+      request.destination = read.destination + at;
+      request.completion = &completion;
+      completion.expect(1);
+      out.push(request);
+    };
+    // The middle first: it takes longest.
+    for (std::uint64_t at = 0; at < middle; at += piece) push(head + at, std::min(piece, middle - at));
+    if (head > 0) push(0, head);
+    if (head + middle < read.bytes) push(head + middle, read.bytes - head - middle);
+  }
+}
+
+std::string system_cause(int code) { return std::strerror(code); }
+
+Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& files, std::string (*cause)(int)) {
   const std::string& path = files.path(request.file);
   if (result < 0) {
     // io_uring cancels what it has queued for a thread that ends; the read itself is as good as before.
     const bool transient = result == -EINTR || result == -EAGAIN || result == -ECANCELED;
     if (transient && request.retries++ < kMaxRetries) return Outcome::again;
     return error(Code::io_error, "reading {} bytes at {} of {} failed: {}", request.bytes, request.offset, path,
-                 std::strerror(static_cast<int>(-result)));
+                 cause(static_cast<int>(-result)));
   }
   const std::uint64_t end = request.next(files.alignment()) + static_cast<std::uint64_t>(result);
   if (end >= request.needed) {

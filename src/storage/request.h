@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,12 @@ class Fifo {
 void cut_reads(std::span<const Read> reads, const FileSet& files, std::uint64_t request_bytes, Completion& completion,
                Fifo<Request>& out);
 
+/// For a backend whose destinations need no alignment and which writes nothing around them: cuts the reads so that all
+/// but their first and last bytes are whole, aligned blocks of kMaxAlignment in the file, in requests of at most about
+/// `request_bytes`. A small read (64 KiB) stays whole.
+void cut_reads_exactly(std::span<const Read> reads, const FileSet& files, std::uint64_t request_bytes,
+                       Completion& completion, Fifo<Request>& out);
+
 /// Keeps a Completion from ending while a batch is still being handed in.
 class Hold {
  public:
@@ -78,9 +85,14 @@ class Hold {
 
 enum class Outcome { done, again };
 
+/// strerror.
+std::string system_cause(int code);
+
 /// What follows from one attempt's result (bytes read, or -errno): the one place that handles short reads, EINTR,
-/// EAGAIN and the end of the file. `again`: another attempt at request.next() is due. Errors: io_error.
-Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& files);
+/// EAGAIN and the end of the file. `again`: another attempt at request.next() is due. `cause` says what an error's
+/// number means where it is not the system's. Errors: io_error.
+Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& files,
+                         std::string (*cause)(int) = system_cause);
 
 /// Counts requests and bytes, and the time during which anything is in flight. Thread-safe.
 class Meter {

@@ -2,12 +2,8 @@
 
 #include <cstring>
 
-#include "base/bytes.h"
-
 namespace millrace::storage {
 namespace {
-
-constexpr std::size_t kStackBytes = 256 * kKiB;
 
 void* run(void* argument) {
   const std::unique_ptr<std::function<void()>> body(static_cast<std::function<void()>*>(argument));
@@ -17,11 +13,11 @@ void* run(void* argument) {
 
 }  // namespace
 
-Expected<SmallThread> SmallThread::start(const char* name, std::function<void()> body) {
+Expected<SmallThread> SmallThread::start(const char* name, std::function<void()> body, std::size_t stack_bytes) {
   auto owned = std::make_unique<std::function<void()>>(std::move(body));
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setstacksize(&attributes, stack_bytes);
   SmallThread thread;
   const int code = pthread_create(&thread.handle_, &attributes, run, owned.get());
   pthread_attr_destroy(&attributes);

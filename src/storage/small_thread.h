@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -17,7 +18,9 @@ class SmallThread {
  public:
   SmallThread() = default;
   /// `name`: at most 15 characters, for people who look at a debugger. Errors: io_error when the kernel has no thread.
-  static Expected<SmallThread> start(const char* name, std::function<void()> body);
+  static Expected<SmallThread> start(const char* name, std::function<void()> body,
+                                     std::size_t stack_bytes = kStackBytes);
+  static constexpr std::size_t kStackBytes = 256u << 10;
   SmallThread(SmallThread&& other) noexcept : handle_(other.handle_), running_(std::exchange(other.running_, false)) {}
   SmallThread& operator=(SmallThread&& other) noexcept {
     std::swap(handle_, other.handle_);
