@@ -1,4 +1,4 @@
-// Moves file bytes to host memory. Knows no tensors.
+// Moves file bytes to host memory, or (cufile.h) to device memory. Knows no tensors.
 //
 // A read is {file, offset, bytes, destination} and delivers exactly those bytes or an error, never fewer in silence.
 // Reads are submitted in batches that share one Completion; submit() returns at once and the bytes arrive behind it.
@@ -39,7 +39,8 @@ struct Read {
   int file = 0;              // index into the backend's files
   std::uint64_t offset = 0;  // in the file
   std::uint64_t bytes = 0;
-  std::byte* destination = nullptr;  // congruent to offset modulo kMaxAlignment; see above
+  std::byte* destination = nullptr;  // in the memory that traits().memory names; congruent to offset modulo
+                                     // kMaxAlignment (see above) unless that is device memory
 };
 
 /// Counts down a batch of reads and keeps its first error. Must outlive the batch; may be destroyed as soon as done()
@@ -67,10 +68,15 @@ class Completion {
   bool reported_ = false;  // GUARDED_BY mutex_: a wait() has returned status_
 };
 
+/// What kind of memory a backend's destinations are: it reads into this kind and no other.
+enum class Memory { host, device };
+
 struct BackendTraits {
-  std::string name;          // "io_uring+O_DIRECT", "pread+O_DIRECT", "pread", "mmap"
+  std::string name;          // "io_uring+O_DIRECT", "pread+O_DIRECT", "pread", "mmap", "cuFile"
   std::uint64_t alignment;   // 1, or what O_DIRECT asks for on this file system
   bool bypasses_page_cache;  // false: its bytes may also be held by the page cache
+  Memory memory = Memory::host;
+  std::string reason{};  // which way it goes and why, where it has several, and what would change that
 };
 
 struct Counters {
