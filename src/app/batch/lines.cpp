@@ -12,22 +12,13 @@ namespace millrace::batch {
 
 constexpr std::size_t kBufferBytes = 64 << 10;
 
-File::~File() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-File& File::operator=(File&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
 Expected<LineReader> LineReader::open(const std::string& path) {
-  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.fd() < 0) return error(Code::not_found, "{}: cannot open this file: {}", path, std::strerror(errno));
+  storage::ScopedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.open()) return error(Code::not_found, "{}: cannot open this file: {}", path, std::strerror(errno));
   struct stat known {};
-  if (::fstat(file.fd(), &known) != 0 || !S_ISREG(known.st_mode))
+  if (::fstat(file.get(), &known) != 0 || !S_ISREG(known.st_mode))
     return error(Code::invalid_argument, "{}: is not a regular file; write the requests into one", path);
-  LineReader reader(file.fd(), path);
+  LineReader reader(file.get(), path);
   reader.own_ = std::move(file);
   return reader;
 }

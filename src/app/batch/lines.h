@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "storage/file_set.h"
 
 namespace millrace::batch {
 
@@ -22,20 +23,6 @@ struct Line {
   bool ended = false;        // by a line feed; false for a last line without one
   bool too_long = false;
   bool blank() const { return !too_long && text.find_first_not_of(" \t\r") == std::string_view::npos; }
-};
-
-/// A file descriptor that closes itself.
-class File {
- public:
-  File() = default;
-  explicit File(int fd) : fd_(fd) {}
-  ~File();
-  File(File&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  File& operator=(File&& other) noexcept;
-  int fd() const { return fd_; }
-
- private:
-  int fd_ = -1;
 };
 
 class LineReader {
@@ -53,7 +40,7 @@ class LineReader {
  private:
   Expected<bool> fill();  // false at the end of the file
 
-  File own_;
+  storage::ScopedFd own_;
   int fd_;
   std::string path_;
   std::vector<char> buffer_;

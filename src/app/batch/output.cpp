@@ -29,15 +29,15 @@ bool begins_like_ours(std::string_view text) {
 }  // namespace
 
 Expected<Output> Output::open(const std::string& path, const std::string& input, Index& index) {
-  File file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (file.fd() < 0) return failed(path, "cannot write this file");
+  storage::ScopedFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.open()) return failed(path, "cannot write this file");
   struct stat ours {
   }, asked{};
-  if (::fstat(file.fd(), &ours) != 0 || !S_ISREG(ours.st_mode))
+  if (::fstat(file.get(), &ours) != 0 || !S_ISREG(ours.st_mode))
     return error(Code::invalid_argument, "{}: is not a regular file; a batch that is stopped could not go on", path);
   if (::stat(input.c_str(), &asked) == 0 && ours.st_dev == asked.st_dev && ours.st_ino == asked.st_ino)
     return error(Code::invalid_argument, "{}: holds the requests; give another file to write to", path);
-  if (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0)
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
     return error(Code::unavailable, "{}: another process writes to this file; wait for it, or give another", path);
   Output output(std::move(file), path);
   MR_RETURN_IF_ERROR(output.take_up(index));
@@ -45,7 +45,7 @@ Expected<Output> Output::open(const std::string& path, const std::string& input,
 }
 
 Status Output::take_up(Index& index) {
-  LineReader reader(file_.fd(), path_);
+  LineReader reader(file_.get(), path_);
   for (;;) {
     MR_ASSIGN_OR_RETURN(const auto line, reader.next());
     if (!line) return {};
@@ -56,7 +56,7 @@ Status Output::take_up(Index& index) {
     if (line->ended || !begins_like_ours(line->text))
       return marked.with_context(fmt::format("{}:{}", path_, line->number));
     log::info("{}: cutting off half a line at its end", path_);
-    if (::ftruncate(file_.fd(), static_cast<off_t>(line->offset)) != 0) return failed(path_, "cannot cut this file");
+    if (::ftruncate(file_.get(), static_cast<off_t>(line->offset)) != 0) return failed(path_, "cannot cut this file");
     return {};
   }
 }
@@ -64,7 +64,7 @@ Status Output::take_up(Index& index) {
 Status Output::write(std::string line) {
   line += '\n';
   for (std::size_t done = 0; done < line.size();) {
-    const ssize_t wrote = ::write(file_.fd(), line.data() + done, line.size() - done);
+    const ssize_t wrote = ::write(file_.get(), line.data() + done, line.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) return failed(path_, "cannot write on");
     done += static_cast<std::size_t>(wrote);
@@ -74,7 +74,7 @@ Status Output::write(std::string line) {
 
 Status Output::sync() {
   synced_ = std::chrono::steady_clock::now();
-  return ::fdatasync(file_.fd()) == 0 ? Status() : failed(path_, "cannot write on");
+  return ::fdatasync(file_.get()) == 0 ? Status() : failed(path_, "cannot write on");
 }
 
 }  // namespace millrace::batch

@@ -24,10 +24,10 @@ class Output {
   Status sync();
 
  private:
-  Output(File file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  Output(storage::ScopedFd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
   Status take_up(Index& index);
 
-  File file_;
+  storage::ScopedFd file_;
   std::string path_;
   std::chrono::steady_clock::time_point synced_ = std::chrono::steady_clock::now();
 };

@@ -46,11 +46,9 @@ millrace_request default_request() {
   return request;
 }
 
-Status refuse_null(const char* name) { return error(Code::invalid_argument, "{}: must not be NULL", name); }
-
 Expected<engine::EngineOptions> engine_options(const millrace_options* given) {
   MR_ASSIGN_OR_RETURN(const millrace_options options, capi::read_struct(given, default_options(), "options"));
-  if (options.model_path == nullptr) return refuse_null("options.model_path");
+  if (options.model_path == nullptr) return capi::refuse_null("options.model_path");
   if (options.context_tokens < 0 || options.max_sequences < 0 || options.threads < 0) {
     return error(Code::invalid_argument, "options: sizes must not be negative");
   }
@@ -107,7 +105,7 @@ Expected<Json> read_json(const char* text, Json otherwise, const char* name) {
 
 Expected<std::vector<text::TokenId>> chat_tokens(const engine::Engine& engine, const char* messages, const char* tools,
                                                  const char* variables) {
-  if (messages == nullptr) return refuse_null("messages_json");
+  if (messages == nullptr) return capi::refuse_null("messages_json");
   const text::ChatTemplate* chat = engine.chat_template();
   if (chat == nullptr) return engine.chat_template_status();
   text::Conversation conversation;
@@ -123,7 +121,7 @@ Expected<std::vector<text::TokenId>> prompt_of(const engine::Engine& engine, con
   if (request.prompt_tokens != nullptr) {
     return std::vector<text::TokenId>(request.prompt_tokens, request.prompt_tokens + request.prompt_token_count);
   }
-  if (request.prompt == nullptr) return refuse_null("messages_json, prompt or prompt_tokens");
+  if (request.prompt == nullptr) return capi::refuse_null("messages_json, prompt or prompt_tokens");
   const text::Tokenizer& tokenizer = engine.tokenizer();
   std::vector<text::TokenId> ids = tokenizer.encode(request.prompt, text::Specials::parse);
   if (tokenizer.adds_bos() && tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
@@ -146,7 +144,7 @@ Expected<engine::Request> engine_request(const engine::Engine& engine, const mil
       given.top_k < 0 || given.max_tokens < -1) {
     return error(Code::invalid_argument, "request: a sampling parameter is out of its range");
   }
-  if (given.stop_count > 0 && given.stop == nullptr) return refuse_null("request.stop");
+  if (given.stop_count > 0 && given.stop == nullptr) return capi::refuse_null("request.stop");
   made.max_tokens = given.max_tokens;
   made.sampler.temperature = static_cast<float>(given.temperature);
   made.sampler.top_k = given.top_k;
@@ -155,7 +153,7 @@ Expected<engine::Request> engine_request(const engine::Engine& engine, const mil
   made.sampler.repeat_penalty = static_cast<float>(given.repeat_penalty);
   made.sampler.seed = given.seed;
   for (std::size_t i = 0; i < given.stop_count; ++i) {
-    if (given.stop[i] == nullptr) return refuse_null("request.stop");
+    if (given.stop[i] == nullptr) return capi::refuse_null("request.stop");
     made.stop.emplace_back(given.stop[i]);
   }
   made.on_text = [stream](std::string_view text, std::span<const text::TokenId>) {
@@ -239,7 +237,7 @@ Status embed(millrace_engine& handle, const char* const* texts, std::size_t coun
   }
   std::vector<std::vector<text::TokenId>> inputs;
   for (std::size_t i = 0; i < count; ++i) {
-    if (texts[i] == nullptr) return refuse_null("texts[i]");
+    if (texts[i] == nullptr) return capi::refuse_null("texts[i]");
     Expected<std::vector<text::TokenId>> ids = engine::embedding_tokens(engine, texts[i], false);
     if (!ids.ok()) return error(ids.status().code(), "text {}: {}", i, ids.status().message());
     inputs.push_back(std::move(*ids));
@@ -299,7 +297,7 @@ void millrace_counters_init(millrace_counters* counters) {
 
 millrace_status millrace_open(const millrace_options* options, millrace_engine** engine) {
   return capi::guarded([&]() -> Status {
-    if (engine == nullptr) return refuse_null("engine");
+    if (engine == nullptr) return capi::refuse_null("engine");
     MR_ASSIGN_OR_RETURN(const engine::EngineOptions made, engine_options(options));
     auto handle = std::make_unique<millrace_engine>();
     MR_ASSIGN_OR_RETURN(handle->service, engine::Service::start(made));
@@ -312,7 +310,7 @@ void millrace_close(millrace_engine* engine) { delete engine; }
 
 millrace_status millrace_plan(const millrace_options* options, millrace_form form, char** plan) {
   return capi::guarded([&]() -> Status {
-    if (plan == nullptr) return refuse_null("plan");
+    if (plan == nullptr) return capi::refuse_null("plan");
     MR_ASSIGN_OR_RETURN(const engine::EngineOptions made, engine_options(options));
     MR_ASSIGN_OR_RETURN(const engine::Planned planned, engine::plan_only(made));
     *plan = capi::give(written(planned.plan, planned.options, form));
@@ -322,7 +320,7 @@ millrace_status millrace_plan(const millrace_options* options, millrace_form for
 
 millrace_status millrace_engine_plan(millrace_engine* engine, millrace_form form, char** plan) {
   return capi::guarded([&]() -> Status {
-    if (engine == nullptr || plan == nullptr) return refuse_null("engine and plan");
+    if (engine == nullptr || plan == nullptr) return capi::refuse_null("engine and plan");
     const engine::Engine& opened = engine->service->engine();
     *plan = capi::give(written(opened.plan(), opened.plan_options(), form));
     return {};
@@ -332,8 +330,8 @@ millrace_status millrace_engine_plan(millrace_engine* engine, millrace_form form
 millrace_status millrace_tokenize(millrace_engine* engine, const char* text, size_t length, int parse_special,
                                   int32_t** ids, size_t* count) {
   return capi::guarded([&]() -> Status {
-    if (engine == nullptr || ids == nullptr || count == nullptr) return refuse_null("engine, ids and count");
-    if (text == nullptr && length > 0) return refuse_null("text");
+    if (engine == nullptr || ids == nullptr || count == nullptr) return capi::refuse_null("engine, ids and count");
+    if (text == nullptr && length > 0) return capi::refuse_null("text");
     const auto specials = parse_special != 0 ? text::Specials::parse : text::Specials::as_text;
     const std::string_view whole = length > 0 ? std::string_view(text, length) : std::string_view();
     capi::give(engine->service->engine().tokenizer().encode(whole, specials), ids, count);
@@ -344,8 +342,8 @@ millrace_status millrace_tokenize(millrace_engine* engine, const char* text, siz
 millrace_status millrace_detokenize(millrace_engine* engine, const int32_t* ids, size_t count, int with_special,
                                     char** text, size_t* length) {
   return capi::guarded([&]() -> Status {
-    if (engine == nullptr || text == nullptr || length == nullptr) return refuse_null("engine, text and length");
-    if (ids == nullptr && count > 0) return refuse_null("ids");
+    if (engine == nullptr || text == nullptr || length == nullptr) return capi::refuse_null("engine, text and length");
+    if (ids == nullptr && count > 0) return capi::refuse_null("ids");
     const std::vector<text::TokenId> all(ids, ids + count);
     const std::string decoded = engine->service->engine().tokenizer().decode(all, with_special != 0);
     *text = capi::give(decoded);
@@ -357,7 +355,7 @@ millrace_status millrace_detokenize(millrace_engine* engine, const int32_t* ids,
 millrace_status millrace_chat_tokens(millrace_engine* engine, const char* messages_json, const char* tools_json,
                                      const char* variables_json, int32_t** ids, size_t* count) {
   return capi::guarded([&]() -> Status {
-    if (engine == nullptr || ids == nullptr || count == nullptr) return refuse_null("engine, ids and count");
+    if (engine == nullptr || ids == nullptr || count == nullptr) return capi::refuse_null("engine, ids and count");
     MR_ASSIGN_OR_RETURN(const std::vector<text::TokenId> made,
                         chat_tokens(engine->service->engine(), messages_json, tools_json, variables_json));
     capi::give(made, ids, count);
@@ -368,7 +366,7 @@ millrace_status millrace_chat_tokens(millrace_engine* engine, const char* messag
 millrace_status millrace_generate(millrace_engine* engine, const millrace_request* request,
                                   millrace_text_callback callback, void* user, millrace_result* result) {
   return capi::guarded([&]() -> Status {
-    if (engine == nullptr) return refuse_null("engine");
+    if (engine == nullptr) return capi::refuse_null("engine");
     if (result != nullptr) {
       MR_RETURN_IF_ERROR(capi::read_struct(result, millrace_result{}, "result").status());
     }
@@ -381,8 +379,8 @@ millrace_status millrace_embed(millrace_engine* engine, const char* const* texts
                                millrace_pooling pooling, float** vectors, size_t* dimensions) {
   return capi::guarded([&]() -> Status {
     if (engine == nullptr || vectors == nullptr || dimensions == nullptr)
-      return refuse_null("engine, vectors and dimensions");
-    if (texts == nullptr && count > 0) return refuse_null("texts");
+      return capi::refuse_null("engine, vectors and dimensions");
+    if (texts == nullptr && count > 0) return capi::refuse_null("texts");
     return embed(*engine, texts, count, pooling, vectors, dimensions);
   });
 }
@@ -396,7 +394,7 @@ void millrace_cancel(millrace_engine* engine) {
 
 millrace_status millrace_read_counters(millrace_engine* engine, millrace_counters* counters) {
   return capi::guarded([&]() -> Status {
-    if (engine == nullptr) return refuse_null("engine");
+    if (engine == nullptr) return capi::refuse_null("engine");
     MR_RETURN_IF_ERROR(capi::read_struct(counters, millrace_counters{}, "counters").status());
     return read_counters(*engine->service, counters);
   });

@@ -10,11 +10,6 @@
 namespace millrace::cli {
 namespace {
 
-void keep(text::Message& message, const std::vector<text::AnswerEvent>& events) {
-  for (const text::AnswerEvent& event : events)
-    (event.kind == text::AnswerEvent::Kind::reasoning ? message.reasoning : message.content) += event.text;
-}
-
 class LocalSource final : public Source {
  public:
   LocalSource(engine::Engine& engine, ChatDefaults defaults, std::unique_ptr<text::ChatTemplate> own)
@@ -32,13 +27,13 @@ class LocalSource final : public Source {
     request.on_prompt = listener.on_prompt;
     request.on_text = [&](std::string_view text, std::span<const text::TokenId>) {
       Piece piece{text, parser.push(text)};
-      keep(said.message, piece.events);
+      said.keep(piece.events);
       // A reader that went away stops the answer as Ctrl-C does.
       if (!listener.on_piece(piece)) interrupted() = true;
     };
     engine::Result result = engine_.run(std::move(request), session_.get(), &interrupted());
     Piece last{"", parser.finish()};
-    keep(said.message, last.events);
+    said.keep(last.events);
     if (!last.events.empty()) listener.on_piece(last);
     if (result.finish == engine::Finish::error) {
       session_->clear();

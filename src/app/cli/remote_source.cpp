@@ -160,7 +160,8 @@ class RemoteSource final : public Source {
       Piece piece;
       const std::string text = take(json, piece, thinks);
       piece.text = text;
-      add(piece, said);
+      said.text += text;
+      said.keep(piece.events);
       if (!text.empty() && !listener.on_piece(piece)) interrupted() = true;
       if (json.value("done", Json()) != true) continue;
       finish(json, said);
@@ -216,12 +217,6 @@ class RemoteSource final : public Source {
       piece.events.push_back({Kind::content, content});
     }
     return text;
-  }
-
-  static void add(const Piece& piece, Said& said) {
-    said.text += piece.text;
-    for (const text::AnswerEvent& event : piece.events)
-      (event.kind == text::AnswerEvent::Kind::reasoning ? said.message.reasoning : said.message.content) += event.text;
   }
 
   static void finish(const Json& json, Said& said) {

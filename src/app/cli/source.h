@@ -43,6 +43,12 @@ struct Said {
   engine::Finish finish = engine::Finish::error;
   std::int64_t prompt_tokens = 0, answer_tokens = 0;
   double prompt_seconds = 0, decode_seconds = 0;
+
+  /// Adds what came to the message, thoughts and words apart.
+  void keep(const std::vector<text::AnswerEvent>& events) {
+    for (const text::AnswerEvent& event : events)
+      (event.kind == text::AnswerEvent::Kind::reasoning ? message.reasoning : message.content) += event.text;
+  }
 };
 
 class Source {
