@@ -2,8 +2,9 @@
 // swiglu: 32 of the gate and 32 of up) by kWidth columns, one after the other. Its warps share K, a segment each at a
 // time, so that many bytes are in flight however few the rows are: a warp copies its segment's raw weights and
 // activations into memory of its own, decodes weights straight into fragments, and adds its accumulators to the tile's
-// totals when its segment's turn has come; who adds a tile's last segment writes the tile. Warps meet only there: a
-// turn counter in shared memory keeps the order that the contract names, over all segments of all the block's tiles.
+// totals when its segment's turn has come; who adds a tile's last segment writes the tile. Warps meet only there: each
+// is handed its turn by the warp before it, which keeps the order that the contract names, over all segments of all the
+// block's tiles.
 #pragma once
 
 #include "kernels/cuda/matmul_args.cuh"
@@ -33,8 +34,8 @@ struct Slim {
   static constexpr int kWarpBytes = kMin + (Q::kMins ? 8 * kParts * kRows * 4 : 0);
   // The block's, after the warps'.
   static constexpr int kTotalBytes = kRows * kWidth * 4;  // float4 [subs][2][cols][32 lanes]
-  // Then Column [columns], const std::byte* [4], int [columns], turn.
-  static constexpr int kBlockBytes = kTotalBytes + kWidth * 8 + 4 * 8 + kWidth * 4 + 16;
+  // Then Column [columns], const std::byte* [4], SlimHandover [warps], int [columns].
+  static constexpr int kBlockBytes = kTotalBytes + kWidth * 8 + 4 * 8 + 8 * 8 + kWidth * 4;
   static constexpr int kMaxBytes = 227 * 1024;
   static constexpr int kFit = (kMaxBytes - kBlockBytes) / kWarpBytes;
   static constexpr int kWarps = kFit < 8 ? kFit : 8;
@@ -45,6 +46,37 @@ struct Slim {
 /// A segment of a row tile that a warp works on, in the order of its turns.
 struct SlimTurn {
   int row_tile, segment;
+};
+
+/// In shared memory: the turn that the warp before hands to its owner, again and again.
+class SlimHandover {
+ public:
+  __device__ void open() { asm volatile("mbarrier.init.shared::cta.b64 [%0], 32;" ::"r"(address()) : "memory"); }
+  /// All lanes of the warp before: what they wrote is seen behind the owner's await().
+  __device__ void give() {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(address()) : "memory");
+  }
+  /// All lanes of the owner. `count`: how often it has waited here before.
+  __device__ void await(int count) {
+    unsigned there = 0;
+    while (there == 0) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(there)
+                   : "r"(address()), "r"(count & 1)
+                   : "memory");
+#else
+      asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(there)
+                   : "r"(address()), "r"(count & 1)
+                   : "memory");
+#endif
+    }
+  }
+
+ private:
+  __device__ unsigned address() const { return static_cast<unsigned>(__cvta_generic_to_shared(&barrier_)); }
+  unsigned long long barrier_;
 };
 
 template <typename S>
@@ -212,8 +244,8 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
   auto* totals = reinterpret_cast<float4*>(shared + S::kWarps * S::kWarpBytes);
   auto* columns = reinterpret_cast<Column*>(shared + S::kWarps * S::kWarpBytes + S::kTotalBytes);
   auto* addresses = reinterpret_cast<const std::byte**>(columns + S::kWidth);
-  auto* sources = reinterpret_cast<int*>(addresses + 4);
-  auto* turn = sources + S::kWidth;
+  auto* handovers = reinterpret_cast<SlimHandover*>(addresses + 4);  // by warp, at most 8
+  auto* sources = reinterpret_cast<int*>(handovers + 8);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4;
   const bool experts = args.sorted != nullptr;
   wait_for_predecessor();
@@ -235,7 +267,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
     const std::byte* const* entry = tid == 3 ? args.products[0].up : args.products[tid].weight;
     addresses[tid] = entry == nullptr ? nullptr : entry[tile.x * args.address_stride];
   }
-  if (tid == 0) *turn = 0;
+  if (tid < S::kWarps) handovers[tid].open();
   __syncthreads();
 
   // The warp's turns are warp, warp + kWarps, ... of the segments of the block's row tiles: blockIdx, + the grid, ...
@@ -264,7 +296,9 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
   copy_raw(next, 1);
   copy_half(at, 1);
   int slot = 0;
-  for (int v = warp; at.row_tile < row_tiles; v += S::kWarps, slot ^= 1) {
+  bool first = warp == 0;  // whose first turn nobody hands over
+  int handed = 0;
+  for (; at.row_tile < row_tiles; slot ^= 1) {
     const SlimTurn after = later(next);
     const int product = work.product_of(at.row_tile), first_row = work.first_row(at.row_tile, product);
     const int last_row = args.products[product].rows - 1, j = at.segment;
@@ -289,9 +323,8 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
     copy_raw(after, slot);
     copy_half(next, 1);
 
-    while (*static_cast<volatile int*>(turn) != v) {
-    }
-    __threadfence_block();
+    if (!first) handovers[warp].await(handed++);
+    first = false;
 #pragma unroll
     for (int i = 0; i < S::kSubs * 2 * S::kCols; ++i) {
       float(&sum)[4] = acc[i / (2 * S::kCols)][i / S::kCols % 2][i % S::kCols];
@@ -299,10 +332,9 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
       sum[0] = old.x + sum[0], sum[1] = old.y + sum[1], sum[2] = old.z + sum[2], sum[3] = old.w + sum[3];
       if (j + 1 < segments) totals[i * 32 + lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
-    __threadfence_block();
-    __syncwarp();
-    if (lane == 0) *static_cast<volatile int*>(turn) = v + 1;
-    if (j + 1 == segments) {
+    const bool tile_done = j + 1 == segments, block_done = tile_done && at.row_tile + stride >= row_tiles;
+    if (!block_done) handovers[(warp + 1) % S::kWarps].give();
+    if (tile_done) {
       finish_rows<S::kCols>(args, args.products[product], first_row, columns, 2 * S::kCols, acc[0],
                             S::kSubs == 2 ? acc[S::kSubs - 1] : nullptr);
     }
