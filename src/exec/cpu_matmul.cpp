@@ -43,6 +43,7 @@ CpuOps::Input CpuOps::prepare_input(Act x, bool quantized) {
   input.rows = rows_of(x);
   if (quantized) {
     input.q8 = kernels::q8_rows_at(at<std::byte>(layout_.input_q8), input.rows, input.cols);
+    input.name = ++inputs_;
     quantize(input.x, input.rows, input.cols, input.q8);
   }
   return input;
@@ -65,6 +66,7 @@ CpuOps::Job CpuOps::make_job(WeightRef ref, const std::byte* bytes, std::int64_t
   args.x = input.x;
   args.x_stride = input.cols;
   args.x_q8 = input.q8;
+  args.x_name = input.name;
   args.x_rows = input.rows;
   args.x_index = input.index;
   args.y = target.y + row_begin;

@@ -58,6 +58,7 @@ class CpuOps final : public Ops {
     const float* x = nullptr;  // [rows, cols]
     std::int64_t cols = 0;
     kernels::Q8Rows q8;
+    std::uint64_t name = 0;  // of what q8 holds
     std::int64_t rows = 0;
     const std::int32_t* index = nullptr;  // row r of a product reads row index[r]; `rows` counts the product's rows
   };
@@ -178,6 +179,7 @@ class CpuOps final : public Ops {
   // The wave. Leases stay after it until another tile is leased: the next op often uses the same one.
   std::vector<residency::Lease> leases_;
   std::uint64_t wave_bytes_ = 0;
+  std::uint64_t inputs_ = 0;  // prepared so far: their names
   std::vector<Job> jobs_;
   std::int64_t tasks_ = 0;
 

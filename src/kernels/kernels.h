@@ -61,9 +61,13 @@ struct MatmulArgs {
   Q8Rows x_q8;  // [*, cols]: for quantized dtypes
   std::int64_t x_rows = 0;
   const std::int32_t* x_index = nullptr;  // if set, row r of the product reads x row x_index[r]
+  // Names what x_q8 holds: calls with the same name and the same workspace may share what they make of it, so that x is
+  // arranged once for many tasks. 0: nameless. A name never stands for two things in the life of a workspace.
+  std::uint64_t x_name = 0;
   float* y = nullptr;
   std::int64_t y_stride = 0;       // floats
-  std::byte* workspace = nullptr;  // matmul_workspace_bytes() bytes, 64-byte aligned, owned by the calling thread
+  std::byte* workspace = nullptr;  // matmul_workspace_bytes() bytes, 64-byte aligned, owned by the calling thread, zero
+                                   // before its first use; only products may write it
 };
 
 /// Attention of query rows of one sequence and one KV head over the keys in its blocks. Keys are grouped in blocks of

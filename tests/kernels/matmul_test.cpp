@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <random>
 #include <string>
@@ -241,6 +242,39 @@ TEST_P(MatmulTest, EveryIsaGivesThePlainBitsOnManyRowsAndLongColumns) {
     const Problem problem(GetParam(), n, cols, x_rows, false, Fill::random, rng_);
     const std::vector<float> expected = run(kernels(Isa::plain), problem.args());
     for (Isa isa : vector_isas()) expect_same_bits(expected, run(kernels(isa), problem.args()), problem, isa);
+  }
+}
+
+/// Tasks of products that share a thread's workspace, as executors run them: whatever was arranged there before, a
+/// named input gives the bits of a nameless one.
+TEST_P(MatmulTest, NamedInputsGiveTheSameBitsInAWorkspaceThatIsUsedAgain) {
+  for (Isa isa : vector_isas()) {
+    const std::size_t bytes = static_cast<std::size_t>(kernels(isa).workspace_bytes(1024) + 63) / 64 * 64;
+    Fenced workspace(bytes);
+    std::memset(workspace.data(), 0, bytes);
+    // Two inputs by turns in products of this dtype and of others, of few rows and of many, cut into tasks.
+    std::deque<Problem> problems;  // they do not move
+    for (const DType dtype : {GetParam(), DType::q4_k, DType::f16, DType::q6_k, DType::q3_k}) {
+      for (const std::int64_t x_rows : {1, 2, 3, 9})
+        problems.emplace_back(dtype, 12, x_rows == 2 ? 512 : 1024, x_rows, false, Fill::random, rng_);
+    }
+    for (int call = 0; call < 120; ++call) {
+      const std::size_t which = rng_() % problems.size();
+      const Problem& problem = problems[which];
+      const std::vector<float> expected = run(kernels(isa), problem.args());
+      std::vector<float> y(expected.size());
+      for (std::int64_t begin = 0; begin < problem.weight_rows; begin += 4) {
+        MatmulArgs args = problem.args();
+        args.weight += begin * row_bytes(args.dtype, args.cols);
+        args.weight_rows = 4;
+        args.x_name = which + 1;
+        args.y = y.data() + begin;
+        args.y_stride = problem.weight_rows;
+        args.workspace = workspace.data();
+        kernels(isa).matmul(args);
+      }
+      expect_same_bits(expected, y, problem, isa);
+    }
   }
 }
 

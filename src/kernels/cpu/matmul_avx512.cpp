@@ -122,7 +122,11 @@ struct V512 {
 
 }  // namespace
 
-void matmul(const MatmulArgs& args) {
+void matmul(const MatmulArgs& few_args) {
+  if (few_args.x_rows <= kFewRows && matmul_few(few_args)) return;
+  *reinterpret_cast<Arranged*>(few_args.workspace) = {};  // what lies behind it is about to be written over
+  MatmulArgs args = few_args;
+  args.workspace += kArrangedBytes;
   switch (args.dtype) {
     case DType::f32:
       return floats::product<V512, floats::F32<V512>>(args);
@@ -131,14 +135,14 @@ void matmul(const MatmulArgs& args) {
     case DType::bf16:
       return floats::product<V512, floats::BF16<V512>>(args);
     default:
-      if (args.x_rows <= kFewRows && matmul_few(args)) return;
       return panel::quantized<V512>(args);
   }
 }
 
 std::int64_t matmul_workspace_bytes(std::int64_t cols) {
-  std::int64_t bytes = panel::workspace_bytes<V512>(cols);
-  for (const std::int64_t other : {floats::workspace_bytes<V512>(cols), matmul_few_workspace_bytes(cols)}) {
+  std::int64_t bytes = panel::workspace_bytes<V512>(cols) + kArrangedBytes;
+  for (const std::int64_t other :
+       {floats::workspace_bytes<V512>(cols) + kArrangedBytes, matmul_few_workspace_bytes(cols)}) {
     bytes = bytes > other ? bytes : other;
   }
   return bytes;

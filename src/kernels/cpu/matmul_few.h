@@ -10,7 +10,18 @@ namespace millrace::kernels::avx512 {
 /// x rows that matmul_few takes.
 constexpr std::int64_t kFewRows = 3;
 
-/// matmul() for args.x_rows <= kFewRows. False if it has no kernel for the dtype (and has done nothing).
+/// What x is arranged in a workspace, at its start.
+struct Arranged {
+  std::uint64_t name = 0;  // MatmulArgs::x_name; 0: none that may be used again
+  DType dtype = DType::f32;
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t first = 0;  // row of x; more rows are the first ones, in order
+  friend bool operator==(const Arranged&, const Arranged&) = default;
+};
+constexpr std::int64_t kArrangedBytes = 64;
+
+/// matmul() for args.x_rows <= kFewRows, its own workspace behind the first kArrangedBytes. False if it has no kernel
+/// for the dtype (and has done nothing).
 bool matmul_few(const MatmulArgs& args);
 
 std::int64_t matmul_few_workspace_bytes(std::int64_t cols);

@@ -351,9 +351,16 @@ std::int64_t groups_of(std::int64_t cols) { return (cols / 32 + kGroup - 1) / kG
 template <class Format>
 void product(const MatmulArgs& args) {
   const std::int64_t groups = groups_of(args.cols);
-  XGroup* x = reinterpret_cast<XGroup*>(args.workspace);
-  for (std::int64_t r = 0; r < args.x_rows; ++r) {
-    prepare<Format>(args, args.x_index ? args.x_index[r] : r, groups, x + r * groups);
+  XGroup* x = reinterpret_cast<XGroup*>(args.workspace + kArrangedBytes);
+  auto& there = *reinterpret_cast<Arranged*>(args.workspace);
+  const bool named = args.x_index == nullptr || args.x_rows == 1;  // others pick rows as they like
+  const Arranged wanted{named ? args.x_name : 0, args.dtype, args.x_rows, args.cols,
+                        args.x_index == nullptr ? 0 : args.x_index[0]};
+  if (wanted.name == 0 || there != wanted) {
+    for (std::int64_t r = 0; r < args.x_rows; ++r) {
+      prepare<Format>(args, args.x_index ? args.x_index[r] : r, groups, x + r * groups);
+    }
+    there = wanted;
   }
   if (args.x_rows == 1) weight_rows<Format, 1>(args, x, groups);
   if (args.x_rows == 2) weight_rows<Format, 2>(args, x, groups);
@@ -382,7 +389,7 @@ bool matmul_few(const MatmulArgs& args) {
 }
 
 std::int64_t matmul_few_workspace_bytes(std::int64_t cols) {
-  return kFewRows * groups_of(cols) * static_cast<std::int64_t>(sizeof(XGroup));
+  return kArrangedBytes + kFewRows * groups_of(cols) * static_cast<std::int64_t>(sizeof(XGroup));
 }
 
 }  // namespace millrace::kernels::avx512
