@@ -21,7 +21,6 @@ namespace {
 
 constexpr std::size_t kLineBytes = 64;
 constexpr std::size_t kStackBytes = 256 * 1024;  // workers run kernels, which keep their scratch elsewhere
-constexpr std::chrono::microseconds kSpinTime{50};
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -138,7 +137,7 @@ ThreadPool::ThreadPool(Options options) : state_(std::make_unique<State>()) {
   const int processors = usable_processors();
   state_->threads = std::max(1, options.threads > 0 ? options.threads : processors);
   // With more threads than processors a spinning thread holds back the one it waits for.
-  if (state_->threads <= processors) state_->spin = kSpinTime;
+  if (state_->threads <= processors) state_->spin = options.spin;
   const bool pin = options.pin && state_->threads <= static_cast<int>(allowed.size());
 
   pthread_attr_t attributes;

@@ -1,11 +1,12 @@
 // A pool of pinned threads with cheap barriers, for work cut into pieces of microseconds.
 //
 // The calling thread is thread 0 and takes part. run() returns when every thread has finished. Workers spin for a
-// short while before they sleep, so that back-to-back ops cost about a microsecond each, and an idle engine costs
-// nothing. Nothing allocates after construction. Not re-entrant: run() must not be called from inside run(), nor by two
-// threads at once.
+// short while (Options::spin) before they sleep, so that back-to-back ops cost about a microsecond each, and an idle
+// engine costs nothing. Nothing allocates after construction. Not re-entrant: run() must not be called from inside
+// run(), nor by two threads at once.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -35,7 +36,8 @@ class FunctionRef<R(Args...)> {
 class ThreadPool {
  public:
   struct Options {
-    int threads = 0;  // 0: the processors this process may use (affinity mask and cgroup quota)
+    int threads = 0;                     // 0: the processors this process may use (affinity mask and cgroup quota)
+    std::chrono::microseconds spin{50};  // how long an idle worker waits for more before it sleeps
     bool pin = true;  // bind worker i to the i-th allowed processor; the caller's thread is never bound
   };
   explicit ThreadPool(Options options);

@@ -12,6 +12,7 @@
 #include "engine/sharing.h"
 #include "exec/cuda_ops.h"
 #include "residency/cuda_weights.h"
+#include "storage/cufile.h"
 
 namespace millrace::engine {
 namespace {
@@ -61,6 +62,7 @@ class CudaPlanner {
     const std::uint64_t most = vram_.free_bytes + vram_.context_bytes - kDriverMargin;
     if (options_.vram_bytes > most)
       log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.vram_bytes), format_bytes(most));
+    placement_.straight = options_.cufile;
     cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
     const bool shares_out = options_.max_sequences == 0;
     if (shares_out) share_out();
@@ -76,7 +78,11 @@ class CudaPlanner {
     plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(shape().bytes_per_token());
     plan_options.context_tokens = parts_.limits.kv_tokens;
     plan_options.top_k = static_cast<int>(hp_.top_k);
+    plan_options.host_permille = options_.follow != nullptr        ? options_.follow->decisions.host_permille
+                                 : options_.cpu_share_percent >= 0 ? options_.cpu_share_percent * 10
+                                                                   : -1;
     parts_.plan = residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates);
+    placement_.host_permille = parts_.plan.host_permille;
     parts_.plan.ring_slots = placement_.slots;
     parts_.plan.vram_weight_bytes = weight_bytes();
     parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
@@ -292,6 +298,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
   CudaPlanner planner(options, vram, parts);
   MR_RETURN_IF_ERROR(planner.plan());
   MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
+  if (options.cufile) {
+    MR_ASSIGN_OR_RETURN(parts.straight, storage::open_cufile(paths, {.device = options.cuda_index}));
+  }
   log::info("GPU {}: context {} tokens x {}, {} rows a pass, {} of VRAM at most", options.cuda_index,
             parts.limits.context_tokens, parts.limits.sequences, parts.limits.batch_tokens,
             format_bytes(planner.cap_bytes()));
@@ -299,15 +308,28 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
       std::make_unique<residency::Budget>(std::max(ram_of(options), residency::DeviceWeights::staging_bytes()));
   parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes());
   MR_ASSIGN_OR_RETURN(parts.gpu_context, parts.vram->reserve("CUDA context", vram.context_bytes));
+  const int host_permille = planner.placement().host_permille;
+  if (host_permille > 0)
+    log::info("the CPU computes {:.1f} % of the rows of layers streamed from RAM, the GPU the others",
+              host_permille / 10.0);
   if (!load) return parts;
 
+  exec::CudaOptions ops;
+  ops.device = options.cuda_index;
+  ops.graphs = options.cuda_graphs;
+  ops.fuse = options.cuda_fuse;
+  ops.trace = options.trace;
+  if (host_permille > 0) {
+    start_threads(options, std::chrono::milliseconds(1), parts);  // longer than the GPU takes for its own layers
+    ops.pool = parts.pool.get();
+    ops.kernels = &kernels::table(parts.isa);
+    ops.ram = parts.budget.get();
+  }
   auto loaded = std::make_unique<LoadedWeights>();
-  MR_ASSIGN_OR_RETURN(loaded->weights,
-                      residency::DeviceWeights::load(parts.model->units(), planner.placement(), *parts.backend,
-                                                     *parts.vram, *parts.budget, options.on_load));
-  MR_ASSIGN_OR_RETURN(parts.ops,
-                      exec::make_cuda_ops(parts.model->units(), *loaded->weights, *parts.vram,
-                                          {options.cuda_index, options.cuda_graphs, options.cuda_fuse, options.trace}));
+  MR_ASSIGN_OR_RETURN(loaded->weights, residency::DeviceWeights::load(parts.model->units(), planner.placement(),
+                                                                      *parts.backend, parts.straight.get(), *parts.vram,
+                                                                      *parts.budget, options.on_load));
+  MR_ASSIGN_OR_RETURN(parts.ops, exec::make_cuda_ops(parts.model->units(), *loaded->weights, *parts.vram, ops));
   parts.gpu = std::move(loaded);
   MR_RETURN_IF_ERROR(parts.ops->prepare(planner.pass_shape()));
   MR_ASSIGN_OR_RETURN(
@@ -315,7 +337,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
                                             *parts.vram));
   parts.kv_pool = std::make_shared<kv::BlockPool>(planner.shape(), std::move(blocks));
   finish_kv(options, parts);
-  log::info("executor: {}; storage: {}", parts.ops->describe(), parts.backend->traits().name);
+  log::info("executor: {}; storage: {}", parts.ops->describe(),
+            parts.straight != nullptr ? parts.straight->traits().name : parts.backend->traits().name);
   return parts;
 }
 

@@ -22,6 +22,8 @@ void DecodeMeter::end() {
   cost_.stall_seconds += gained(a.store.stall_ns, b.store.stall_ns) * kNano;
   cost_.weight_bytes += gained(a.store.bytes_used, b.store.bytes_used);
   cost_.device_bytes += gained(a.store.bytes_to_device, b.store.bytes_to_device);
+  cost_.host_bytes += gained(a.store.host_bytes, b.store.host_bytes);
+  cost_.host_seconds += gained(a.store.host_ns, b.store.host_ns) * kNano;
   cost_.disk_bytes += gained(a.disk.bytes, b.disk.bytes);
   cost_.disk_busy_seconds += gained(a.disk.busy_ns, b.disk.busy_ns) * kNano;
   cost_.expert_hits += b.store.hits - a.store.hits;

@@ -62,10 +62,14 @@ class EngineImpl final : public Engine {
     counters.bytes_used = parts_.ops->counters().weight_bytes;
     counters.bytes_to_device = parts_.gpu->copied_bytes();
     counters.bytes_from_disk = parts_.gpu->disk_bytes();
+    counters.host_bytes = parts_.ops->counters().host_bytes;
+    counters.host_ns = parts_.ops->counters().host_ns;
     return counters;
   }
   const residency::Budget* vram_budget() const override { return parts_.vram.get(); }
-  const storage::Backend& storage() const override { return *parts_.backend; }
+  const storage::Backend& storage() const override {
+    return parts_.straight != nullptr ? *parts_.straight : *parts_.backend;
+  }
   const exec::Ops& ops() const override { return *parts_.ops; }
   LoadCounters load() const override { return scheduler_.load(); }
   bool saving() const override { return parts_.prompts != nullptr && parts_.prompts->busy(); }

@@ -49,6 +49,7 @@ struct EngineOptions {
   int cuda_index = 0;
   std::uint64_t vram_bytes = 0;  // cap on all device memory the process takes, its context included; 0: what is free
   std::vector<Pin> pins;
+  int cpu_share_percent = -1;  // of layers streamed from RAM: rows that the CPU computes; -1: chosen from the rates
   bool cuda_graphs = true, cuda_fuse = true;  // off: tests that compare
   Trace* trace = nullptr;                     // if set, passes are timed into it; outlives the engine
   std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;  // bytes of weights; false cancels
@@ -69,6 +70,7 @@ struct EngineOptions {
   kernels::Isa isa = kernels::Isa::plain;
   bool best_isa = true;  // overrides isa
   storage::BackendKind storage = storage::BackendKind::automatic;
+  bool cufile = false;  // read straight into the GPU's memory, by cuFile
   residency::CachePolicy policy = residency::CachePolicy::lru;
   std::int64_t expert_slots = 0;  // tiles of experts in memory at most; 0: as many as fit
   std::uint64_t tile_bytes = 0;   // 0: chosen from the budget

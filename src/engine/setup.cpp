@@ -242,14 +242,15 @@ class Planner {
   const bool shares_out_;
 };
 
-void start_threads(const EngineOptions& options, Parts& parts) {
+}  // namespace
+
+void start_threads(const EngineOptions& options, std::chrono::microseconds spin, Parts& parts) {
   parts.isa = options.best_isa ? device::best_isa() : options.isa;
   ThreadPool::Options threads;
   threads.threads = options.threads;
+  threads.spin = spin;
   parts.pool = std::make_unique<ThreadPool>(threads);
 }
-
-}  // namespace
 
 std::uint64_t ram_of(const EngineOptions& options) {
   if (options.ram_bytes > 0) return options.ram_bytes;
@@ -336,7 +337,8 @@ residency::SavedPlan saved_plan(const Parts& parts) {
   saved.sequences = parts.limits.sequences;
   saved.kv = parts.kv_dtype == DType::f32 ? "f32" : parts.kv_dtype == DType::q8_0 ? "q8_0" : "f16";
   saved.rates = parts.rates;
-  saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles};
+  saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles,
+                     parts.plan.host_permille};
   for (const residency::Plan::Home& home : parts.plan.homes) saved.homes.push_back(home.tier);
   saved.predicted_decode_tokens_per_second = parts.plan.predicted_decode_tokens_per_second;
   saved.bound = parts.plan.bound;
@@ -407,13 +409,15 @@ static Status check_kv(const model::Hyperparameters& hp, DType dtype) {
 static Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   if (options.storage == storage::BackendKind::mmap && options.expert_slots > 0)
     return error(Code::invalid_argument, "storage mmap has no expert slots; leave one of the two out");
+  if (options.cufile)
+    return error(Code::unsupported, "storage cufile reads to a GPU's memory, and none computes; leave it out");
   Parts parts;
   const std::uint64_t ram = ram_of(options);
   parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, parts, paths));
   MR_RETURN_IF_ERROR(check_kv(parts.model->hyperparameters(), options.kv_dtype));
-  start_threads(options, parts);
+  start_threads(options, ThreadPool::Options().spin, parts);
   MR_RETURN_IF_ERROR(start_storage(options, paths, parts.model->units().total_bytes() / 10 * 12 <= ram, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options);
   Planner planner(options, ram, program_bytes, parts);

@@ -4,6 +4,7 @@
 // Thread-safety: one thread.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "base/status.h"
@@ -45,6 +46,7 @@ struct Parts {
   kernels::Isa isa = kernels::Isa::plain;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<storage::Backend> backend;
+  std::unique_ptr<storage::Backend> straight;  // reads to the GPU's memory; null: none does
   std::unique_ptr<residency::Budget> budget;
   residency::Reservation program;  // code, tokenizer, threads, tables: measured
   residency::Reservation mapped;   // the model's pages, where storage maps the file
@@ -81,6 +83,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load);
 /// Opens the file and makes model, tokenizer and chat template; the file's metadata is gone when this returns.
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
                   std::vector<std::string>& paths);
+/// The threads that compute, and with which kernels.
+void start_threads(const EngineOptions& options, std::chrono::microseconds spin, Parts& parts);
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
                      Parts& parts);
 /// Resident bytes since the program's start, and a margin.

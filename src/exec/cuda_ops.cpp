@@ -102,6 +102,23 @@ Status CudaOps::prepare(const PassShape& shape) {
   results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *
                    std::max<std::uint64_t>(sizeof(cuda::Candidates), static_cast<std::uint64_t>(shape.vocab) * 4);
   MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
+  return prepare_share();
+}
+
+Status CudaOps::prepare_share() {
+  if (!weights_.splits() || options_.pool == nullptr) return {};
+  std::int64_t most_rows = 0;
+  for (std::size_t u = 0; u < units_.units().size(); ++u) {
+    const auto& parts = units_.units()[u].parts;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const WeightRef ref{static_cast<std::int32_t>(u), static_cast<std::int32_t>(p)};
+      most_rows = std::max(most_rows, parts[p].rows - weights_.device_rows(ref));
+    }
+  }
+  const auto products = static_cast<std::int64_t>(Step().products.size());
+  const HostShare::Sizes sizes{std::min(kSplitRows, shape_.max_rows), shape_.widest_input, products * most_rows};
+  MR_ASSIGN_OR_RETURN(share_,
+                      HostShare::create(sizes, *options_.pool, *options_.kernels, *options_.ram, options_.trace));
   return {};
 }
 
@@ -225,7 +242,9 @@ Status CudaOps::end_pass() {
   if (status_.ok() && rows_ > 0) {
     status_ = make_room_for_mixed_swiglu();
     if (status_.ok()) status_ = upload_rows();
+    weights_.begin_pass(split());
     if (status_.ok()) status_ = launch_pass();
+    if (share_ != nullptr && !status_.ok()) share_->abandon();  // or the stream would wait for ever
     // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
     Status ended = stream_.synchronise();
     if (status_.ok()) status_ = std::move(ended);
@@ -236,6 +255,10 @@ Status CudaOps::end_pass() {
   counters_.rows += static_cast<std::uint64_t>(rows_);
   counters_.weight_bytes += pass_weight_bytes_;
   counters_.pass_ns += now_ns() - pass_begin_ns_;
+  if (share_ != nullptr) {
+    counters_.host_bytes = share_->weight_bytes();
+    counters_.host_ns = share_->compute_ns();
+  }
   return status_;
 }
 

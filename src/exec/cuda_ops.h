@@ -1,4 +1,5 @@
-// The CUDA executor: Ops on one GPU, every weight at home in its memory.
+// The CUDA executor: Ops on one GPU, weights at home in its memory or streamed to it, with the processor's help where
+// the weights are placed so (cuda_split.h).
 //
 // Ops do not run when they are called: a pass is recorded as a list of steps, fused where neighbours allow (norm and
 // quantization, product and residual, heads' norm and RoPE and KV, gate and up, experts and residual), and launched by
@@ -9,6 +10,7 @@
 
 #include <memory>
 
+#include "base/thread_pool.h"
 #include "base/trace.h"
 #include "exec/ops.h"
 #include "residency/cuda_weights.h"
@@ -18,7 +20,11 @@ namespace millrace::exec {
 struct CudaOptions {
   int device = 0;
   bool graphs = true;
-  bool fuse = true;        // off: a step a launch, for tests that compare
+  bool fuse = true;  // off: a step a launch, for tests that compare
+  // The processor's share of layers at home in RAM, where the weights have one. All or none; they outlive the executor.
+  ThreadPool* pool = nullptr;
+  const kernels::Table* kernels = nullptr;
+  residency::Budget* ram = nullptr;
   Trace* trace = nullptr;  // if set, passes are not replayed as graphs, and every launch and copy is timed into it
 };
 

@@ -9,6 +9,7 @@
 #include "device/cuda_runtime.h"
 #include "exec/cuda_layout.h"
 #include "exec/cuda_ops.h"
+#include "exec/cuda_split.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace millrace::exec {
@@ -86,6 +87,7 @@ class CudaOps final : public Ops {
   Step& record(Step::Kind kind);
   void fail(Status status);
   Status make_room_for_mixed_swiglu();
+  Status prepare_share();
   Status upload_rows();
   void fill_rope(const Rope& rope);
   std::int64_t make_tiles();
@@ -95,6 +97,8 @@ class CudaOps final : public Ops {
   Status mark(const char* row, const char* name);
   Status tell_trace();
   bool few_rows() const { return rows_ <= kFewRows; }
+  /// Whether the processor does its share of the present pass.
+  bool split() const { return share_ != nullptr && rows_ <= kSplitRows; }
 
   // cuda_steps.cpp: steps become launches.
   struct Emitter;
@@ -120,6 +124,7 @@ class CudaOps final : public Ops {
   device::DeviceBuffer memory_, up_scratch_;
   device::PinnedBuffer rows_host_, results_host_;
   std::uint64_t results_bytes_ = 0;
+  std::unique_ptr<HostShare> share_;  // null: the GPU computes alone
 
   // The pass.
   const kv::Batch* batch_ = nullptr;

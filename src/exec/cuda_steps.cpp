@@ -64,7 +64,12 @@ struct CudaOps::Emitter {
     need(ref);
     const residency::Part& part = ops.part(ref);
     weight_bytes += part.bytes();
-    return {ops.weights_.entry(ref), part.dtype, static_cast<std::int32_t>(part.rows)};
+    const std::int64_t rows = ops.split() ? ops.weights_.device_rows(ref) : part.rows;
+    return {ops.weights_.entry(ref), part.dtype, static_cast<std::int32_t>(rows)};
+  }
+  /// Rows of the matrix that the processor computes in this pass.
+  std::int64_t host_rows(WeightRef ref) const {
+    return ops.split() ? ops.part(ref).rows - ops.weights_.device_rows(ref) : 0;
   }
   const std::byte* const* vector(WeightRef ref) {
     if (ref.none()) return nullptr;
@@ -117,6 +122,7 @@ struct CudaOps::Emitter {
   };
   void want(Wanted& wanted, WeightRef weight) const {
     (is_float(ops.part(weight).dtype) ? wanted.floats : wanted.q8) = true;
+    if (host_rows(weight) > 0) wanted.floats = true;  // to be handed out
   }
 
   /// In which forms the steps behind `from` read `act`, until it is written again.
@@ -182,6 +188,57 @@ struct CudaOps::Emitter {
     return call;
   }
 
+  /// What the processor computes of a step, in the making.
+  struct Shared {
+    HostShare::Job job;
+    cuda::TakeInCall call;
+    std::int64_t outputs = 0;
+  };
+
+  /// The processor's rows of a product into `to`. swiglu: `up` is the up matrix.
+  void share_rows(Shared& shared, WeightRef weight, WeightRef up, WeightRef bias, Act to) {
+    const std::int64_t rows = host_rows(weight), first = ops.part(weight).rows - rows;
+    if (rows == 0) return;
+    const auto from_row = [&](WeightRef ref) {
+      const residency::Part& part = ops.part(ref);
+      return ops.weights_.in_ram(ref) + first * row_bytes(part.dtype, part.cols);
+    };
+    HostShare::Matrix& matrix = shared.job.matrices[static_cast<std::size_t>(shared.job.count++)];
+    matrix.weight = from_row(weight);
+    matrix.dtype = ops.part(weight).dtype;
+    if (!up.none()) {
+      matrix.up = from_row(up);
+      matrix.up_dtype = ops.part(up).dtype;
+    }
+    if (!bias.none()) matrix.bias = reinterpret_cast<const float*>(ops.weights_.in_ram(bias)) + first;
+    matrix.rows = rows;
+    matrix.first_output = shared.outputs;
+    shared.call.parts[shared.call.count++] = {ops.share_->device_output() + shared.outputs, data(to) + first, cols(to),
+                                              static_cast<std::int32_t>(rows)};
+    shared.outputs += ops.rows_ * rows;
+  }
+
+  /// Before the GPU's launches of the step: the input goes to the processor.
+  void hand_out(Shared& shared, Act x) {
+    if (shared.job.count == 0) return;
+    shared.job.number = ops.share_->next_number();
+    shared.job.rows = rows(x);
+    shared.job.cols = cols(x);
+    check(cuda::hand_out(data(x), ops.rows_ * cols(x), ops.share_->device_input(), ops.share_->device_input_flag(),
+                         shared.job.number, ops.share_->arrived(), stream),
+          "hand out");
+  }
+  /// Behind them.
+  void take_in(Shared& shared, bool add) {
+    if (shared.job.count == 0 || !status.ok()) return;
+    shared.call.rows = static_cast<std::int32_t>(ops.rows_);
+    shared.call.add = add;
+    shared.call.flag = ops.share_->device_output_flag();
+    shared.call.number = shared.job.number;
+    check(cuda::take_in(shared.call, stream), "take in");
+    if (status.ok()) ops.share_->add(shared.job, stream);
+  }
+
   void emit_matmul(const Step& s) {
     Act target = s.products[0].out;
     cuda::Effect effect = cuda::Effect::store;
@@ -190,6 +247,12 @@ struct CudaOps::Emitter {
       effect = cuda::Effect::add;
       target = step(next + 1).a;
     }
+    Shared shared;
+    for (int i = 0; i < s.product_count; ++i) {
+      const Product& product = s.products[static_cast<std::size_t>(i)];
+      share_rows(shared, product.weight, {}, product.bias, residual ? target : product.out);
+    }
+    hand_out(shared, s.a);
     // Products of one dtype share a launch.
     bool done[3] = {};
     for (int first = 0; first < s.product_count; ++first) {
@@ -207,10 +270,20 @@ struct CudaOps::Emitter {
       }
       launch(call);
     }
+    take_in(shared, residual);
     if (residual) ++next;
   }
 
   void emit_swiglu(const Step& s) {
+    Shared shared;
+    share_rows(shared, s.weight, s.weight2, {}, s.out);
+    hand_out(shared, s.a);
+    launch_swiglu(s, shared.job.count > 0);
+    take_in(shared, false);
+  }
+
+  /// shared: some columns come from the processor, so that nothing can be made of the whole rows yet.
+  void launch_swiglu(const Step& s, bool shared) {
     const DType gate = ops.part(s.weight).dtype, up = ops.part(s.weight2).dtype;
     const Wanted later = wanted(s.out, next);
     const auto out_cols = cols(s.out);
@@ -219,10 +292,10 @@ struct CudaOps::Emitter {
       cuda::MatmulCall call = call_for(s.a, is_float(gate));
       call.effect = cuda::Effect::swiglu;
       call.count = 2;
-      call.products[0] = {matrix(s.weight), nullptr, later.floats ? data(s.out) : nullptr, out_cols};
+      call.products[0] = {matrix(s.weight), nullptr, later.floats || shared ? data(s.out) : nullptr, out_cols};
       call.products[1] = {matrix(s.weight2), nullptr, nullptr, out_cols};
       // The input's int8 form lies in slot 0 or 1; the result goes into the other.
-      if (later.q8) call.y_q8 = make_q8(q8_of[0].buffer == s.a.buffer ? 1 : 0, s.out);
+      if (later.q8 && !shared) call.y_q8 = make_q8(q8_of[0].buffer == s.a.buffer ? 1 : 0, s.out);
       launch(call);
       return;
     }
@@ -495,6 +568,7 @@ Status CudaOps::emit() {
     if (cancelled_ && !few_rows() && cancelled_()) return error(Code::cancelled, "stopped");
     emitter.emit_step();
   }
+  if (emitter.status.ok() && split()) emitter.status = share_->finish();
   if (emitter.status.ok()) emitter.status = weights_.end_pass(stream_.get());
   if (!few_rows() || !options_.graphs) device::count_kernels(emitter.launches);
   pass_weight_bytes_ = emitter.weight_bytes;

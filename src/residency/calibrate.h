@@ -20,7 +20,8 @@ struct CalibrateOptions {
   const kernels::Table* kernels = nullptr;  // nullptr: cpu_decode and cpu_prefill_macs stay 0
   double seconds_each = 1.0;                // of the four measurements
   bool disk_only = false;                   // the other rates stay 0
-  std::uint64_t memory_bytes = 512u << 20;  // at most this much is read; less where memory is tight
+  // At most this much is read, less where memory is tight: far more than any processor's cache holds.
+  std::uint64_t memory_bytes = 2048u << 20;
   std::uint64_t scratch_bytes = 512u << 20;
 };
 

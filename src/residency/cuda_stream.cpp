@@ -1,7 +1,5 @@
 #include "residency/cuda_stream.h"
 
-#include <algorithm>
-
 namespace millrace::residency {
 
 Expected<std::unique_ptr<DeviceStream>> DeviceStream::create(std::vector<Moving> moving, std::byte* slots, int count,
@@ -19,6 +17,7 @@ Expected<std::unique_ptr<DeviceStream>> DeviceStream::create(std::vector<Moving>
     slot.data = slots + s * slot_bytes;
     MR_ASSIGN_OR_RETURN(slot.filled, device::Event::create());
     MR_ASSIGN_OR_RETURN(slot.used, device::Event::create());
+    slot.read = std::make_unique<storage::Completion>();
   }
   for (device::Event& event : stream->emptied_) {
     MR_ASSIGN_OR_RETURN(event, device::Event::create());
@@ -35,12 +34,13 @@ Expected<std::unique_ptr<DeviceStream>> DeviceStream::create(std::vector<Moving>
     for (const Slot& slot : stream->slots_)
       for (const Piece& piece : stream->moving_[m].pieces) *address++ = slot.data + piece.slot_offset;
     stream->first_chunk_.push_back(stream->chunks_.size());
-    if (!stream->moving_[m].on_disk) continue;
+    if (!stream->moving_[m].on_disk || stream->straight()) continue;
     for (const Piece& piece : stream->moving_[m].pieces)
-      for (std::uint64_t at = 0; at < piece.bytes; at += kChunk)
-        stream->chunks_.push_back({m, piece.file, piece.file_offset + at, std::min(kChunk, piece.bytes - at),
-                                   piece.slot_offset + at,
-                                   at + kChunk >= piece.bytes && &piece == &stream->moving_[m].pieces.back()});
+      for (std::uint64_t at = piece.file_offset, end = at + piece.bytes, next = 0; at < end; at = next) {
+        next = chunk_end(at, end);
+        stream->chunks_.push_back({m, piece.file, at, next - at, piece.slot_offset + (at - piece.file_offset),
+                                   next == end && &piece == &stream->moving_[m].pieces.back()});
+      }
   }
   while (stream->disk_copy_ < stream->moving_.size() && !stream->unit_of(stream->disk_copy_).on_disk)
     ++stream->disk_copy_;
@@ -54,9 +54,13 @@ DeviceStream::~DeviceStream() {
   (void)from_disk_.synchronise();
 }
 
-/// Waits for the reads under way: they write into the ring.
+/// Waits for the reads under way: they write into the ring or the slots.
 void DeviceStream::drain() {
   for (; land_next_ < read_next_; ++land_next_) (void)read_[land_next_ % kChunks].wait();
+  for (Slot& slot : slots_) {
+    if (slot.reading != 0) (void)slot.read->wait();
+    slot.reading = 0;
+  }
 }
 
 std::byte* DeviceStream::ring_slot(std::uint64_t chunk) const {
@@ -108,9 +112,24 @@ Status DeviceStream::finish_copy(std::uint64_t n, const device::Stream& stream) 
 Status DeviceStream::copy_from_ram(std::uint64_t n) {
   MR_RETURN_IF_ERROR(begin_copy(n, from_ram_));
   for (const Piece& piece : unit_of(n).pieces) {
-    MR_RETURN_IF_ERROR(device::copy_to_device(slot_of(n).data + piece.slot_offset, piece.host, piece.bytes, from_ram_));
-    copied_bytes_ += piece.bytes;
+    const std::uint64_t bytes = whole_ ? piece.bytes : piece.device_bytes;
+    MR_RETURN_IF_ERROR(device::copy_to_device(slot_of(n).data + piece.slot_offset, piece.host, bytes, from_ram_));
+    copied_bytes_ += bytes;
   }
+  slot_of(n).whole = whole_;
+  return finish_copy(n, from_ram_);
+}
+
+/// Copies the rows of unit n that a pass of the other kind had left out. REQUIRES: it was copied from RAM.
+Status DeviceStream::complete(std::uint64_t n) {
+  for (const Piece& piece : unit_of(n).pieces) {
+    const std::uint64_t done = piece.device_bytes, rest = piece.bytes - done;
+    if (rest == 0) continue;
+    MR_RETURN_IF_ERROR(
+        device::copy_to_device(slot_of(n).data + piece.slot_offset + done, piece.host + done, rest, from_ram_));
+    copied_bytes_ += rest;
+  }
+  slot_of(n).whole = true;
   return finish_copy(n, from_ram_);
 }
 
@@ -132,12 +151,43 @@ Status DeviceStream::copy_from_disk(std::uint64_t n, bool wait) {
     copied_bytes_ += chunk.bytes;
     disk_bytes_ += chunk.bytes;
     if (!chunk.last) continue;
+    slot_of(n).whole = true;
     MR_RETURN_IF_ERROR(finish_copy(n, from_disk_));
     disk_copy_begun_ = false;
     do ++disk_copy_;
     while (!unit_of(disk_copy_).on_disk);
     return read_ahead();
   }
+}
+
+/// Sends the reads of unit n straight into its slot, once nothing on the device uses what lies there; without `wait`
+/// only if that is so now.
+Status DeviceStream::start_read(std::uint64_t n, bool wait) {
+  Slot& slot = slot_of(n);
+  if (slot.ever_used) {
+    const cudaError_t code = wait ? cudaEventSynchronize(slot.used.get()) : cudaEventQuery(slot.used.get());
+    if (code == cudaErrorNotReady) return {};
+    MR_CUDA(code);
+  }
+  reads_.clear();
+  for (const Piece& piece : unit_of(n).pieces)
+    reads_.push_back({piece.file, piece.file_offset, piece.bytes, slot.data + piece.slot_offset});
+  slot.reading = n + 1;
+  backend_.submit(reads_, *slot.read);
+  return {};
+}
+
+/// As copy_from_disk, by a backend that reads to device memory; in any order.
+Status DeviceStream::read_into_slot(std::uint64_t n, bool wait) {
+  Slot& slot = slot_of(n);
+  if (slot.reading != n + 1) MR_RETURN_IF_ERROR(start_read(n, wait));
+  if (slot.reading != n + 1 || (!wait && !slot.read->done())) return {};
+  slot.reading = 0;
+  MR_RETURN_IF_ERROR(slot.read->wait());
+  MR_RETURN_IF_ERROR(begin_copy(n, from_disk_));  // the addresses
+  for (const Piece& piece : unit_of(n).pieces) disk_bytes_ += piece.bytes;
+  slot.whole = true;
+  return finish_copy(n, from_disk_);
 }
 
 /// Starts what the ring has room for, without waiting: copy n may start once copy n - slots has been released.
@@ -147,6 +197,8 @@ Status DeviceStream::copy_ahead() {
     if (issued(n)) continue;
     if (!unit_of(n).on_disk) {
       MR_RETURN_IF_ERROR(copy_from_ram(n));
+    } else if (straight()) {
+      MR_RETURN_IF_ERROR(read_into_slot(n, false));
     } else if (n == disk_copy_) {
       MR_RETURN_IF_ERROR(copy_from_disk(n, false));
     }
@@ -190,7 +242,8 @@ Status DeviceStream::acquire(std::int32_t unit, cudaStream_t compute) {
   const std::uint64_t n = next_;
   broken_ = true;  // unless all goes well
   MR_RETURN_IF_ERROR(copy_ahead());
-  if (!issued(n)) MR_RETURN_IF_ERROR(copy_from_disk(n, true));
+  if (!issued(n)) MR_RETURN_IF_ERROR(straight() ? read_into_slot(n, true) : copy_from_disk(n, true));
+  if (whole_ && !slot_of(n).whole) MR_RETURN_IF_ERROR(complete(n));
   MR_CUDA(cudaStreamWaitEvent(compute, slot_of(n).filled.get(), 0));
   next_ = n + 1;
   holding_ = true;

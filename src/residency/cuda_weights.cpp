@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "residency/cuda_stream.h"
 
 namespace millrace::residency {
@@ -11,10 +12,11 @@ namespace {
 
 constexpr std::uint64_t kPartAlignment = 256;
 constexpr std::uint64_t kBehindPart = 256;  // readable bytes, for kernels' wide loads
-constexpr std::uint64_t kChunk = 8u << 20;
-constexpr std::uint64_t kSlotBytes = kChunk + 2 * storage::kMaxAlignment;
-constexpr std::size_t kSlots = 12;
-constexpr std::size_t kReadsAhead = 8;  // the other slots are being copied
+constexpr std::uint64_t kSlotBytes = DeviceStream::kChunkRoom;
+constexpr std::size_t kSlots = DeviceStream::kChunks + 4;
+constexpr std::size_t kReadsAhead = DeviceStream::kChunks;  // the other slots are being copied
+constexpr std::uint64_t kStraightChunk = 32u << 20;         // cuFile cuts by itself
+constexpr std::int64_t kRowStep = 32;                       // rows a kernel's block likes
 
 std::uint64_t part_room(const Part& part) { return round_up(part.bytes() + kBehindPart, kPartAlignment); }
 /// In page-locked memory parts lie as in the file modulo the block size, in blocks of their own: so they are read
@@ -63,8 +65,8 @@ class Progress {
   std::uint64_t done_ = 0;
 };
 
-/// Reads into host memory, kReadsAhead chunks at a time.
-Status read_to_host(storage::Backend& backend, const std::vector<Chunk>& chunks, Progress& progress) {
+/// Reads to where the backend reads, kReadsAhead chunks at a time.
+Status read_straight(storage::Backend& backend, const std::vector<Chunk>& chunks, Progress& progress) {
   std::array<storage::Completion, kReadsAhead> completions;
   Status status;
   std::size_t started = 0;
@@ -141,6 +143,12 @@ class Loader {
 
 }  // namespace
 
+std::int64_t device_rows(std::int64_t rows, int host_permille) {
+  if (host_permille == 0 || rows < 2 * kRowStep) return rows;
+  const std::int64_t wanted = rows * (1000 - host_permille) / 1000 / kRowStep * kRowStep;
+  return std::clamp(wanted, kRowStep, rows);
+}
+
 std::uint64_t DeviceWeights::unit_device_bytes(const Unit& unit) {
   std::uint64_t bytes = 0;
   for (const Part& part : unit.parts) bytes += part_room(part);
@@ -167,13 +175,17 @@ std::uint64_t DeviceWeights::host_bytes(const UnitTable& units, const DevicePlac
     if (placement.homes[u] == Tier::ram) bytes += unit_host_bytes(units.units()[u]);
     disk = disk || placement.homes[u] == Tier::disk;
   }
-  if (disk) bytes += DeviceStream::kDiskRingBytes;
+  if (disk && !placement.straight) bytes += DeviceStream::kDiskRingBytes;
   return bytes == 0 ? 0 : bytes + storage::kMaxAlignment;  // the last part, too, has readable bytes behind it
 }
 
 std::uint64_t DeviceWeights::staging_bytes() { return kSlots * kSlotBytes; }
 
 DeviceWeights::~DeviceWeights() = default;
+
+void DeviceWeights::begin_pass(bool split) {
+  if (stream_ != nullptr) stream_->begin_pass(!split);
+}
 
 Status DeviceWeights::acquire(std::int32_t unit, cudaStream_t compute) {
   if (stream_ == nullptr || !moves_[static_cast<std::size_t>(unit)]) return {};
@@ -213,6 +225,8 @@ class Layout {
 
   std::vector<std::size_t> first_part;
   std::vector<const std::byte*> addresses;
+  std::vector<std::int64_t> own_rows;  // of the device, by part
+  std::vector<const std::byte*> in_ram;
   std::vector<Chunk> to_device, to_host;
   std::vector<DeviceStream::Moving> moving;
   std::uint64_t bytes_to_read = 0;
@@ -222,33 +236,48 @@ class Layout {
  private:
   Status place(const Part& part, Tier home, bool moving_part, std::uint64_t in_slot) {
     std::byte* host = nullptr;
+    const bool shared = moving_part && home == Tier::ram;
+    own_rows.push_back(shared ? device_rows(part.rows, placement_.host_permille) : part.rows);
+    in_ram.push_back(nullptr);
     if (home != Tier::disk) bytes_to_read += part.bytes();
     if (home == Tier::vram) {
       addresses.push_back(device_);
-      for (std::uint64_t at = 0; at < part.bytes(); at += kChunk)
-        to_device.push_back({part.file, part.offset + at, std::min(kChunk, part.bytes() - at), device_ + at});
+      const std::uint64_t chunk = placement_.straight ? kStraightChunk : DeviceStream::kChunk;
+      for_chunks(part, chunk, [&](std::uint64_t at, std::uint64_t bytes) {
+        to_device.push_back({part.file, at, bytes, device_ + (at - part.offset)});
+      });
       device_ += part_room(part);
       return {};
     }
     if (home == Tier::ram) {
       host = host_ + part_host_lead(part);
-      const std::uint64_t end = part.offset + part.bytes();
-      for (std::uint64_t at = part.offset; at < end;) {  // whole blocks: neighbours share none
-        const std::uint64_t next = std::min(round_down(at, kChunk) + kChunk, end);
-        to_host.push_back({part.file, at, next - at, host + (at - part.offset)});
-        at = next;
-      }
+      for_chunks(part, DeviceStream::kChunk,
+                 [&](std::uint64_t at, std::uint64_t bytes) {  // whole blocks: neighbours share none
+                   to_host.push_back({part.file, at, bytes, host + (at - part.offset)});
+                 });
       host_ += part_host_room(part);
+      in_ram.back() = host;
     }
     if (moving_part) {
       addresses.push_back(nullptr);  // written by each copy
-      moving.back().pieces.push_back({host, part.file, part.offset, part.bytes(), in_slot});
+      const auto device_bytes =
+          static_cast<std::uint64_t>(own_rows.back() * millrace::row_bytes(part.dtype, part.cols));
+      moving.back().pieces.push_back({host, part.file, part.offset, part.bytes(), device_bytes, in_slot});
       return {};
     }
     void* seen = nullptr;
     MR_CUDA(cudaHostGetDevicePointer(&seen, host, 0));
     addresses.push_back(static_cast<const std::byte*>(seen));
     return {};
+  }
+
+  template <typename Take>
+  static void for_chunks(const Part& part, std::uint64_t chunk, const Take& take) {
+    const std::uint64_t end = part.offset + part.bytes();
+    for (std::uint64_t at = part.offset, next = 0; at < end; at = next) {
+      next = DeviceStream::chunk_end(at, end, chunk);
+      take(at, next - at);
+    }
   }
 
   const UnitTable& units_;
@@ -259,8 +288,8 @@ class Layout {
 }  // namespace
 
 Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(
-    const UnitTable& units, const DevicePlacement& placement, storage::Backend& backend, Budget& vram, Budget& ram,
-    const std::function<bool(std::uint64_t, std::uint64_t)>& progress) {
+    const UnitTable& units, const DevicePlacement& placement, storage::Backend& backend, storage::Backend* straight,
+    Budget& vram, Budget& ram, const std::function<bool(std::uint64_t, std::uint64_t)>& progress) {
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights);
   const std::uint64_t bytes = device_bytes(units, placement), host = host_bytes(units, placement);
   MR_ASSIGN_OR_RETURN(weights->reservation_, vram.reserve("weights", bytes));
@@ -276,21 +305,37 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(
                 weights->host_.data());
   MR_RETURN_IF_ERROR(layout.place_all());
   weights->first_part_ = std::move(layout.first_part);
+  weights->device_rows_ = std::move(layout.own_rows);
+  weights->in_ram_ = std::move(layout.in_ram);
   MR_CUDA(
       cudaMemcpy(table, layout.addresses.data(), layout.addresses.size() * sizeof(std::byte*), cudaMemcpyHostToDevice));
   Progress told(layout.bytes_to_read, progress);
   {
     MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", staging_bytes()));
-    MR_RETURN_IF_ERROR(Loader(backend, std::move(layout.to_device)).run(told));
+    MR_RETURN_IF_ERROR(placement.straight ? read_straight(*straight, layout.to_device, told)
+                                          : Loader(backend, std::move(layout.to_device)).run(told));
   }
-  MR_RETURN_IF_ERROR(read_to_host(backend, layout.to_host, told));
+  MR_RETURN_IF_ERROR(read_straight(backend, layout.to_host, told));
   MR_RETURN_IF_ERROR(backend.health());
   if (layout.moving.empty()) return weights;
   weights->moves_.assign(units.units().size(), false);
-  for (const DeviceStream::Moving& unit : layout.moving) weights->moves_[static_cast<std::size_t>(unit.unit)] = true;
+  for (const DeviceStream::Moving& unit : layout.moving) {
+    weights->moves_[static_cast<std::size_t>(unit.unit)] = true;
+    for (const DeviceStream::Piece& piece : unit.pieces)
+      weights->splits_ = weights->splits_ || piece.device_bytes < piece.bytes;
+  }
+  const std::uint64_t each = slot_bytes(units, placement);
+  if (placement.straight) {
+    auto registered = storage::CuFileBuffer::make(
+        {layout.next_device(), static_cast<std::size_t>(placement.slots) * static_cast<std::size_t>(each)});
+    if (registered.ok())
+      weights->registered_ = std::move(*registered);
+    else
+      log::info("storage: {}; reads may go through a buffer of cuFile's", registered.status().message());
+  }
   MR_ASSIGN_OR_RETURN(weights->stream_,
-                      DeviceStream::create(std::move(layout.moving), layout.next_device(), placement.slots,
-                                           slot_bytes(units, placement), table, layout.next_host(), backend));
+                      DeviceStream::create(std::move(layout.moving), layout.next_device(), placement.slots, each, table,
+                                           layout.next_host(), placement.straight ? *straight : backend));
   return weights;
 }
 

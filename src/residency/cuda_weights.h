@@ -15,6 +15,7 @@
 #include "residency/budget.h"
 #include "residency/plan.h"
 #include "residency/unit.h"
+#include "storage/cufile.h"
 #include "storage/storage.h"
 
 namespace millrace::residency {
@@ -26,7 +27,13 @@ class DeviceStream;
 struct DevicePlacement {
   std::vector<Tier> homes;  // by unit
   int slots = 0;            // of the ring; 0 where nothing streams
+  bool straight = false;    // the disk is read straight into device memory: no ring of page-locked memory for it
+  int host_permille = 0;    // of the rows of matrices of layers at home in RAM: what the processor computes in decode
 };
+
+/// Rows of a matrix that stay the device's where the processor takes `host_permille` of them: the first ones, a
+/// multiple of 32. All of a small matrix.
+std::int64_t device_rows(std::int64_t rows, int host_permille);
 
 class DeviceWeights {
  public:
@@ -40,21 +47,28 @@ class DeviceWeights {
   /// Page-locked bytes that loading takes for as long as it lasts.
   static std::uint64_t staging_bytes();
 
-  /// Reads everything that has its home in memory. `progress` (may be empty) is told the bytes done of all; false from
-  /// it cancels. `units`, `backend`, `vram` and `ram` outlive the object. Errors: out_of_budget, io_error, corrupt,
-  /// cancelled.
+  /// Reads everything that has its home in memory. `straight`: a backend over the same files that reads to device
+  /// memory (cuFile), REQUIRED where the placement says so, else null. `progress` (may be empty) is told the bytes done
+  /// of all; false from it cancels. `units`, the backends, `vram` and `ram` outlive the object. Errors: out_of_budget,
+  /// io_error, corrupt, cancelled.
   static Expected<std::unique_ptr<DeviceWeights>> load(
-      const UnitTable& units, const DevicePlacement& placement, storage::Backend& backend, Budget& vram, Budget& ram,
-      const std::function<bool(std::uint64_t, std::uint64_t)>& progress);
+      const UnitTable& units, const DevicePlacement& placement, storage::Backend& backend, storage::Backend* straight,
+      Budget& vram, Budget& ram, const std::function<bool(std::uint64_t, std::uint64_t)>& progress);
   ~DeviceWeights();
 
   /// The entry in device memory that holds where a weight lies. REQUIRES: not none().
-  const std::byte* const* entry(WeightRef ref) const {
-    return table_ + first_part_[static_cast<std::size_t>(ref.unit)] + static_cast<std::size_t>(ref.part);
-  }
+  const std::byte* const* entry(WeightRef ref) const { return table_ + index(ref); }
 
-  /// Whether some units move; then passes call acquire() and end_pass().
+  /// Whether some units move; then passes call begin_pass(), acquire() and end_pass().
   bool streams() const { return stream_ != nullptr; }
+  /// Whether the processor has a share of some units' rows.
+  bool splits() const { return splits_; }
+  /// The first rows of the matrix are the device's in a split pass, as many as this; the processor computes the others.
+  std::int64_t device_rows(WeightRef ref) const { return device_rows_[index(ref)]; }
+  /// Where the matrix lies in page-locked memory; null where it does not.
+  const std::byte* in_ram(WeightRef ref) const { return in_ram_[index(ref)]; }
+  /// split: the processor does its share in this pass, else every row is needed on the device.
+  void begin_pass(bool split);
   /// Puts a wait on `compute`, so that what is launched on it next finds the unit, and starts the copies that the ring
   /// has room for. Does nothing for a unit that does not move. Launches that use a unit that moves must all come before
   /// the next one is acquired. Blocks while the disk is read. Errors: io_error, corrupt.
@@ -69,13 +83,20 @@ class DeviceWeights {
 
  private:
   DeviceWeights() = default;
+  std::size_t index(WeightRef ref) const {
+    return first_part_[static_cast<std::size_t>(ref.unit)] + static_cast<std::size_t>(ref.part);
+  }
   std::vector<std::size_t> first_part_;  // by unit: index of its part 0 in the table
   Reservation reservation_, host_reservation_;
   device::DeviceBuffer arena_;
   device::PinnedBuffer host_;
+  storage::CuFileBuffer registered_;         // the ring's slots, where reads go straight into them
   const std::byte* const* table_ = nullptr;  // on the device
-  std::vector<bool> moves_;                  // by unit; empty where nothing does
-  std::unique_ptr<DeviceStream> stream_;     // null: nothing moves
+  std::vector<std::int64_t> device_rows_;    // by part, as the table
+  std::vector<const std::byte*> in_ram_;     // likewise
+  bool splits_ = false;
+  std::vector<bool> moves_;               // by unit; empty where nothing moves
+  std::unique_ptr<DeviceStream> stream_;  // null: nothing moves
 };
 
 }  // namespace millrace::residency

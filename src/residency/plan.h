@@ -39,9 +39,11 @@ struct PlanOptions {
   std::uint64_t ram_bytes = UINT64_MAX;  // the cap on everything
   std::uint64_t fixed_bytes = 0;         // activations, KV floor, tokenizer, program: not for weights
   std::uint64_t kv_bytes_per_token = 0;
-  std::int64_t context_tokens = 0;     // KV planned for
-  std::uint64_t vram_bytes = 0;        // the cap on device memory; 0: no GPU takes part
-  int top_k = 0;                       // experts a token uses in a layer; 0 for dense models
+  std::int64_t context_tokens = 0;  // KV planned for
+  std::uint64_t vram_bytes = 0;     // the cap on device memory; 0: no GPU takes part
+  int host_permille = -1;  // beside a GPU: of the rows of layers at home in RAM, what the processor computes in decode;
+                           // -1: chosen from the rates
+  int top_k = 0;           // experts a token uses in a layer; 0 for dense models
   std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
@@ -65,7 +67,8 @@ struct Plan {
   std::uint64_t ring_slot_bytes = 0;      // one slot of the ring for ordered tiles
   int ring_slots = 0;
   std::uint64_t expert_slot_bytes = 0;
-  int expert_slots = 0;  // 0: dense. One for each expert tile: all experts are at home in RAM
+  int host_permille = 0;  // as in PlanOptions, decided
+  int expert_slots = 0;   // 0: dense. One for each expert tile: all experts are at home in RAM
   std::uint64_t fixed_bytes = 0;
   std::uint64_t vram_weight_bytes = 0, vram_fixed_bytes = 0;  // on a GPU: weights; activations and context
 
@@ -103,6 +106,7 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
 struct Decisions {
   int ring_slots = 0, expert_slots = 0;
   std::vector<bool> resident_tiles;  // by tile index
+  int host_permille = 0;
 };
 struct FollowedPlan {
   Plan plan;
@@ -115,7 +119,9 @@ Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& deci
                                    const Rates& rates);
 
 /// The plan of a model that a GPU computes, its units at home where `homes` says (by unit). Those that are not in VRAM
-/// cross to it in every pass, beside the computing. The predicted speed is what the slowest of these ways allows. Pure.
+/// cross to it in every pass, beside the computing; of layers at home in RAM the processor computes a share of the rows
+/// where they lie, as much as lets both ways end together. The predicted speed is what the slowest of these ways
+/// allows. Pure.
 Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, const PlanOptions& options,
                     const Rates& rates);
 
@@ -128,6 +134,7 @@ struct DecodeCost {
   double seconds = 0, stall_seconds = 0;             // of them the executor waited for weights
   double weight_bytes = 0;                           // computed with
   double device_bytes = 0;                           // that crossed to a GPU
+  double host_bytes = 0, host_seconds = 0;           // that the processor computed with beside a GPU
   double disk_bytes = 0, disk_busy_seconds = 0;      // busy: with a read in flight
   std::uint64_t expert_hits = 0, expert_misses = 0;  // leases of experts
 };

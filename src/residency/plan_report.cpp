@@ -147,8 +147,15 @@ std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCos
     // What is at home further out passes through the nearer tiers too.
     Predicted crossing = predicted_for(plan, "ram");
     crossing.add(predicted_for(plan, "disk"));
-    line("vram", {all.bytes, rates.device_memory > 0 ? all.bytes / rates.device_memory * 1e3 : 0}, cost.weight_bytes,
-         computing, rates.device_memory);
+    double shared = 0;
+    for (const Plan::Row& row : plan.rows)
+      if (row.executor == executor_name(Executor::split)) shared += row.bytes_per_token * plan.host_permille / 1000.0;
+    all.bytes -= shared;
+    crossing.bytes -= shared;
+    line("vram", {all.bytes, rates.device_memory > 0 ? all.bytes / rates.device_memory * 1e3 : 0},
+         cost.weight_bytes - cost.host_bytes, computing, rates.device_memory);
+    line("ram", {shared, rates.cpu_decode > 0 ? shared / rates.cpu_decode * 1e3 : 0}, cost.host_bytes,
+         cost.host_seconds, rates.cpu_decode);
     line("pcie", {crossing.bytes, rates.host_to_device > 0 ? crossing.bytes / rates.host_to_device * 1e3 : 0},
          cost.device_bytes, cost.seconds, rates.host_to_device);
   } else {

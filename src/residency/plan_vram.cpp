@@ -29,25 +29,59 @@ const char* row_name(UnitKind kind, bool tied) {
   return "";
 }
 
+constexpr int kMostHostPermille = 950;  // the GPU keeps a few rows of every matrix
+
+/// What a decoded token moves, in bytes.
+struct Moved {
+  double home = 0;      // computed from device memory, where it always lies
+  double shared = 0;    // at home in RAM, and computed by both
+  double crossing = 0;  // other bytes that cross to the device
+  double read = 0;      // from the disk
+};
+
+/// The processor's share that lets the link and the processor end together. Layers are computed one after the other:
+/// the processor rests while layers at home in VRAM are, the link does not.
+int share_for(const Moved& moved, const Rates& rates) {
+  if (moved.shared == 0 || rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return 0;
+  const double link = (moved.shared + moved.crossing) / rates.host_to_device, home = moved.home / rates.device_memory;
+  if (rates.disk > 0 && moved.read / rates.disk >= link) return 0;  // the disk is waited for in any case
+  const double share = (link - home) / (moved.shared / rates.cpu_decode + moved.shared / rates.host_to_device);
+  return std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
+}
+
 }  // namespace
 
 Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, const PlanOptions& options,
                     const Rates& rates) {
   Plan plan;
   plan.resident_tiles.assign(units.tiles().size(), true);
-  for (const Tier home : homes) plan.homes.push_back({home, Executor::gpu});
   std::int64_t experts = 0;
   for (const Unit& unit : units.units()) experts = std::max(experts, static_cast<std::int64_t>(unit.expert) + 1);
-  // What a token moves: through the device's memory, over PCIe, from the disk. The three run side by side.
-  double computed = 0, crossed = 0, read = 0;
+  Moved moved;
+  const auto is_shared = [&](std::size_t u) {
+    return homes[u] == Tier::ram && units.units()[u].kind == UnitKind::trunk;
+  };
+  for (std::size_t u = 0; u < homes.size(); ++u) {
+    const double bytes = bytes_per_token(units, units.units()[u], options.top_k, experts);
+    (homes[u] == Tier::vram ? moved.home : is_shared(u) ? moved.shared : moved.crossing) += bytes;
+    if (homes[u] == Tier::disk) moved.read += bytes;
+  }
+  plan.host_permille =
+      options.host_permille >= 0 ? std::min(options.host_permille, kMostHostPermille) : share_for(moved, rates);
+  if (moved.shared == 0) plan.host_permille = 0;
+  const double host_share = plan.host_permille / 1000.0;
+  for (std::size_t u = 0; u < homes.size(); ++u)
+    plan.homes.push_back({homes[u], is_shared(u) && plan.host_permille > 0 ? Executor::split : Executor::gpu});
   for (const Tier tier : {Tier::vram, Tier::ram, Tier::disk}) {
     const double rate = tier == Tier::vram  ? rates.device_memory
                         : tier == Tier::ram ? rates.host_to_device
                                             : rates.disk;
     for (const UnitKind kind : {UnitKind::embedding, UnitKind::trunk, UnitKind::expert, UnitKind::head}) {
+      const bool shared = tier == Tier::ram && kind == UnitKind::trunk && plan.host_permille > 0;
       Plan::Row row{std::string(tier_name(tier)), row_name(kind, units.tied_head()),
-                    std::string(executor_name(Executor::gpu)),
+                    std::string(executor_name(shared ? Executor::split : Executor::gpu)),
                     tier == Tier::vram  ? "vram"
+                    : shared            ? "pcie, ram"
                     : tier == Tier::ram ? "pcie"
                                         : "disk"};
       for (std::size_t u = 0; u < units.units().size(); ++u) {
@@ -61,21 +95,25 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
       }
       if (row.units == 0) continue;
       if (rate > 0) row.milliseconds = row.bytes_per_token / rate * 1e3;
-      computed += row.bytes_per_token;
-      if (tier != Tier::vram) crossed += row.bytes_per_token;
-      if (tier == Tier::disk) read += row.bytes_per_token;
+      if (shared && rate > 0 && rates.cpu_decode > 0)
+        row.milliseconds =
+            std::max(row.milliseconds * (1 - host_share), row.bytes_per_token * host_share / rates.cpu_decode * 1e3);
       plan.rows.push_back(std::move(row));
     }
   }
+  // The device's memory, the link, the processor and the disk work side by side.
   double seconds = 0;
-  const auto at_least = [&](double bytes, double rate, const char* bound) {
+  const auto at_least = [&](double bytes, double rate, double before, const char* bound) {
     if (bytes == 0) return true;
     if (rate <= 0) return false;
-    if (bytes / rate > seconds) seconds = bytes / rate, plan.bound = bound;
+    if (before + bytes / rate > seconds) seconds = before + bytes / rate, plan.bound = bound;
     return true;
   };
-  if (at_least(computed, rates.device_memory, "vram") && at_least(crossed, rates.host_to_device, "pcie") &&
-      at_least(read, rates.disk, "disk") && seconds > 0) {
+  const double on_host = moved.shared * host_share, crossed = moved.shared - on_host + moved.crossing;
+  if (at_least(moved.home + crossed, rates.device_memory, 0, "vram") &&
+      at_least(crossed, rates.host_to_device, 0, "pcie") && at_least(moved.read, rates.disk, 0, "disk") &&
+      at_least(on_host, rates.cpu_decode, rates.device_memory > 0 ? moved.home / rates.device_memory : 0, "ram") &&
+      seconds > 0) {
     plan.predicted_decode_tokens_per_second = 1 / seconds;
   } else {
     plan.bound.clear();

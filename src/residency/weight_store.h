@@ -60,6 +60,7 @@ struct StoreCounters {
   std::uint64_t bytes_from_disk = 0;                   // weights delivered by storage
   std::uint64_t bytes_used = 0;                        // weights leased (the memory tier's traffic)
   std::uint64_t bytes_to_device = 0;                   // weights that crossed to a GPU
+  std::uint64_t host_bytes = 0, host_ns = 0;           // beside a GPU: what the processor computed with, and how long
   std::uint64_t stall_ns = 0;                          // executor waiting for bytes
   std::uint64_t passes = 0;
   std::uint64_t evictions = 0;

@@ -116,6 +116,53 @@ TEST_F(Gpu, SameBitsWhereverTheLayersAreAtHome) {
   }
 }
 
+TEST_F(Gpu, SameBitsStraightFromTheDiskToTheGpu) {
+  const std::vector<float> resident = logits_of(on_gpu(draft_path()), 200, 12);
+  for (const char* pins : {"", "0-=disk", "0=ram,1=disk,2-=disk"}) {
+    SCOPED_TRACE(pins);
+    EngineOptions options = on_gpu(draft_path());
+    options.cufile = true;
+    if (pins[0] != '\0') options.pins = *parse_pins(pins);
+    if (auto made = Engine::create(options); !made.ok()) {
+      ASSERT_EQ(made.status().code(), Code::unsupported) << made.status().message();
+      GTEST_SKIP() << made.status().message();
+    }
+    expect_same_bits(logits_of(options, 200, 12), resident);
+  }
+}
+
+TEST_F(Gpu, TheCpuComputesItsShareOfStreamedRows) {
+  const std::vector<float> alone = logits_of(on_gpu(draft_path()), 200, 12);
+  for (const char* pins : {"0=ram", "0-=ram", "0=ram,1=disk,2-=ram"}) {
+    for (const int share : {10, 50, 95}) {
+      SCOPED_TRACE(fmt::format("{} share {}", pins, share));
+      EngineOptions options = on_gpu(draft_path());
+      options.pins = *parse_pins(pins);
+      options.cpu_share_percent = share;
+      const std::vector<float> shared = logits_of(options, 200, 12);
+      ASSERT_EQ(shared.size(), alone.size());
+      // The CPU adds in another order than the GPU.
+      EXPECT_LE(relative_l2(shared, alone), 1e-3);
+      EXPECT_NE(std::memcmp(shared.data(), alone.data(), alone.size() * sizeof(float)), 0) << "nothing was shared";
+      expect_same_bits(logits_of(options, 200, 12), shared);
+    }
+  }
+}
+
+TEST_F(Gpu, WhatTheCpuComputesDoesNotCrossToTheGpu) {
+  std::uint64_t crossed[2] = {};
+  for (const bool shared : {false, true}) {
+    EngineOptions options = on_gpu(draft_path());
+    options.pins = *parse_pins("0-=ram");
+    options.cpu_share_percent = shared ? 75 : 0;
+    const auto engine = make(options);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_NE(engine->run(greedy(real_text(*engine, 3), 40)).finish, Finish::error);
+    crossed[shared ? 1 : 0] = engine->store_counters().bytes_to_device;
+  }
+  EXPECT_LT(static_cast<double>(crossed[1]), 0.4 * static_cast<double>(crossed[0]));
+}
+
 TEST_F(Gpu, ALayerThatDoesNotFitStreamsAndTheCapHolds) {
   EngineOptions options = on_gpu(draft_path());
   options.batch_tokens = 64;

@@ -44,6 +44,34 @@ TEST(VramPlan, IsBoundByTheSlowestWay) {
   EXPECT_LT(from_disk.predicted_decode_tokens_per_second, over_pcie.predicted_decode_tokens_per_second);
 }
 
+TEST(VramPlan, SharesRowsSoThatLinkAndProcessorEndTogether) {
+  const Planned ram = layers_in({Tier::vram, Tier::ram});
+  Rates rates = kRates;
+  rates.cpu_decode = 100e9;
+  const Plan alone = make_vram_plan(ram.units, ram.homes, {.host_permille = 0}, rates);
+  EXPECT_EQ(alone.bound, "pcie");
+  EXPECT_EQ(alone.host_permille, 0);
+  const Plan shared = make_vram_plan(ram.units, ram.homes, {}, rates);
+  // 100 to 50, less what the processor rests while the GPU computes its own layers.
+  EXPECT_NEAR(shared.host_permille, 667, 20);
+  EXPECT_NEAR(shared.predicted_decode_tokens_per_second, 150e9 / static_cast<double>(ram.bytes[1]),
+              0.05 * shared.predicted_decode_tokens_per_second);
+  EXPECT_NEAR(shared.predicted_decode_tokens_per_second / alone.predicted_decode_tokens_per_second, 3, 0.1);
+  // Both ways are as long: one permille more for either is slower.
+  for (const int other : {shared.host_permille - 20, shared.host_permille + 20})
+    EXPECT_LT(make_vram_plan(ram.units, ram.homes, {.host_permille = other}, rates).predicted_decode_tokens_per_second,
+              shared.predicted_decode_tokens_per_second);
+}
+
+TEST(VramPlan, SharesNothingWhereTheDiskIsWaitedForOrNothingIsInRam) {
+  Rates rates = kRates;
+  rates.cpu_decode = 100e9;
+  const Planned disk = layers_in({Tier::vram, Tier::ram, Tier::disk});
+  EXPECT_EQ(make_vram_plan(disk.units, disk.homes, {}, rates).host_permille, 0);
+  const Planned all = layers_in({Tier::vram});
+  EXPECT_EQ(make_vram_plan(all.units, all.homes, {.host_permille = 500}, rates).host_permille, 0);
+}
+
 TEST(VramPlan, PredictsNothingWithoutTheRatesItNeeds) {
   const Planned disk = layers_in({Tier::disk});
   const Rates no_disk{.host_to_device = 50e9, .device_memory = 4e12, .machine = "a test"};

@@ -125,6 +125,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--device", flags.device, "Who computes: auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--vram", flags.vram, "Cap on all GPU memory, for example 8G (default: what is free)");
   command.add_option("--pin", flags.pin, "Layers that stay where you say, for example 0-9=vram,10-29=ram,30-=disk");
+  command
+      .add_option("--cpu-share", flags.cpu_share,
+                  "Of layers streamed from RAM to the GPU, the percentage of rows that the CPU computes (default: "
+                  "what lets both end together)")
+      ->check(CLI::Range(0, 95));
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
   command.add_option("-c,--ctx", flags.context, "Context in tokens (default: the model's, or what fits)")
       ->check(CLI::NonNegativeNumber);
@@ -134,7 +139,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->check(CLI::Range(0, 1024));
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
-  command.add_option("--storage", flags.storage, "Reads by: auto, io_uring, pread-direct, pread, mmap")
+  command
+      .add_option("--storage", flags.storage,
+                  "Reads by: auto, io_uring, pread-direct, pread, mmap; cufile (straight to the GPU)")
       ->capture_default_str();
   command.add_option("--policy", flags.policy, "Which expert leaves the cache: lru, lfu")->capture_default_str();
   command.add_option("--expert-slots", flags.expert_slots, "Experts in memory at most (default: as many as fit)")
@@ -177,6 +184,7 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   if (flags.context == 0 && known.contains("num_ctx") && known["num_ctx"].is_number_integer())
     options.context_tokens = std::max<std::int64_t>(0, known["num_ctx"].get<std::int64_t>());
   if (defaults != nullptr) *defaults = std::move(resolved.manifest);
+  options.cpu_share_percent = flags.cpu_share;
   options.cuda_graphs = !flags.no_graphs;
   options.cuda_fuse = !flags.no_fuse;
   options.batch_tokens = flags.batch;
@@ -192,7 +200,12 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
     options.isa = *isa;
     options.best_isa = false;
   }
-  MR_ASSIGN_OR_RETURN(options.storage, storage::backend_from_name(flags.storage));
+  options.cufile = flags.storage == "cufile";
+  if (options.cufile && options.device == engine::DeviceChoice::cpu)
+    return error(Code::invalid_argument, "--storage cufile reads to a GPU's memory; leave it out with --device cpu");
+  if (!options.cufile) {
+    MR_ASSIGN_OR_RETURN(options.storage, storage::backend_from_name(flags.storage));
+  }
   if (flags.policy == "lru")
     options.policy = residency::CachePolicy::lru;
   else if (flags.policy == "lfu")

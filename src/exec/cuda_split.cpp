@@ -1,0 +1,227 @@
+#include "exec/cuda_split.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/bytes.h"
+
+namespace millrace::exec {
+namespace {
+
+constexpr std::size_t kMostQueued = 16, kFewQueued = 6;  // jobs: launches are made so far ahead
+constexpr std::int64_t kTaskBytes = 64 * 1024;           // of weights: some microseconds of reading
+constexpr std::int64_t kRowStep = 4, kMostTaskRows = 256;
+constexpr std::int64_t kFewFloats = 16 * 1024;      // less than this is not worth waking threads for
+constexpr std::chrono::milliseconds kAskAfter{20};  // of waiting: whether the device still lives
+
+std::uint64_t output_start(const HostShare::Sizes& sizes, std::uint64_t input_at) {
+  return round_up(input_at + static_cast<std::uint64_t>(sizes.rows * sizes.widest_input) * sizeof(float), 256);
+}
+
+/// Weight rows of a task.
+std::int64_t task_rows(DType dtype, std::int64_t cols) {
+  const std::int64_t rows = kTaskBytes / row_bytes(dtype, cols);
+  return std::clamp(rows / kRowStep * kRowStep, kRowStep, kMostTaskRows);
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+std::uint64_t HostShare::bytes(const Sizes& sizes) {
+  return output_start(sizes, 2 * kFlagBytes) +
+         static_cast<std::uint64_t>(sizes.rows * sizes.widest_output) * sizeof(float);
+}
+
+Expected<std::unique_ptr<HostShare>> HostShare::create(const Sizes& sizes, ThreadPool& pool,
+                                                       const kernels::Table& table, residency::Budget& ram,
+                                                       Trace* trace) {
+  std::unique_ptr<HostShare> share(new HostShare(sizes, pool, table, trace));
+  share->input_at_ = 2 * kFlagBytes;
+  share->output_at_ = output_start(sizes, share->input_at_);
+  share->q8_bytes_ =
+      round_up(static_cast<std::uint64_t>(kernels::q8_bytes(sizes.rows, sizes.widest_input)), device::kPageBytes);
+  share->workspace_bytes_ = round_up(static_cast<std::uint64_t>(table.matmul_workspace_bytes(sizes.widest_input)), 64);
+  share->thread_bytes_ =
+      round_up(share->workspace_bytes_ + static_cast<std::uint64_t>(sizes.rows * kMostTaskRows) * sizeof(float), 64);
+  const std::uint64_t shared = bytes(sizes);
+  const std::uint64_t work = share->q8_bytes_ + static_cast<std::uint64_t>(pool.threads()) * share->thread_bytes_;
+  MR_ASSIGN_OR_RETURN(share->reservation_, ram.reserve("shared products", shared + work));
+  MR_ASSIGN_OR_RETURN(share->shared_, device::PinnedBuffer::allocate(shared));
+  void* seen = nullptr;
+  MR_CUDA(cudaHostGetDevicePointer(&seen, share->shared_.data(), 0));
+  share->device_shared_ = static_cast<std::byte*>(seen);
+  MR_ASSIGN_OR_RETURN(share->arrived_, device::DeviceBuffer::allocate(256));
+  MR_CUDA(cudaMemset(share->arrived_.data(), 0, share->arrived_.bytes()));
+  MR_ASSIGN_OR_RETURN(share->work_, device::HostBuffer::reserve(work, device::Pages::normal));
+  int device = 0;
+  MR_CUDA(cudaGetDevice(&device));
+  share->thread_ = std::thread([made = share.get(), device] {
+    (void)cudaSetDevice(device);  // for the questions about the stream
+    made->run_jobs();
+  });
+  return share;
+}
+
+HostShare::~HostShare() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void HostShare::add(const Job& job, cudaStream_t stream) {
+  {
+    std::unique_lock lock(mutex_);
+    if (queue_.size() >= kMostQueued) changed_.wait(lock, [&] { return queue_.size() <= kFewQueued || !status_.ok(); });
+    queue_.push_back({job, stream});
+  }
+  changed_.notify_all();
+}
+
+Status HostShare::finish() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty() || !status_.ok(); });
+  return std::exchange(status_, Status());
+}
+
+void HostShare::abandon() {
+  abandoned_ = true;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return queue_.empty(); });
+    status_ = {};
+  }
+  done(last_number_);
+  abandoned_ = false;
+}
+
+void HostShare::run_jobs() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return ending_ || !queue_.empty(); });
+    if (ending_) return;
+    const Queued& next = queue_.front();  // stays there: only this thread takes from the front
+    const bool failed = !status_.ok();
+    lock.unlock();
+    if (!failed && await_input(next.job.number, next.stream)) {
+      compute(next.job);
+      done(next.job.number);
+    }
+    lock.lock();
+    queue_.pop_front();
+    if (queue_.empty() || queue_.size() == kFewQueued) changed_.notify_all();
+  }
+}
+
+void HostShare::done(std::uint32_t number) {
+  std::atomic_ref<std::uint32_t>(*host_at<std::uint32_t>(kFlagBytes)).store(number, std::memory_order_release);
+}
+
+/// False: the job is not to be computed, because the pass is abandoned or the device is lost.
+bool HostShare::await_input(std::uint32_t number, cudaStream_t stream) {
+  const std::atomic_ref<std::uint32_t> flag(*host_at<std::uint32_t>(0));
+  const auto there = [&] { return static_cast<std::int32_t>(flag.load(std::memory_order_acquire) - number) >= 0; };
+  auto ask = std::chrono::steady_clock::now() + kAskAfter;
+  for (int spins = 1; !there(); ++spins) {
+    relax();
+    if (abandoned_.load(std::memory_order_relaxed)) return false;
+    if (spins % 4096 != 0 || std::chrono::steady_clock::now() < ask) continue;
+    const cudaError_t code = cudaStreamQuery(stream);
+    if (code != cudaErrorNotReady && !there()) {
+      const std::lock_guard lock(mutex_);
+      if (status_.ok())
+        status_ = code == cudaSuccess ? error(Code::internal, "the GPU has ended without handing out input {}", number)
+                                      : device::cuda_status(code, "cudaStreamQuery");
+      changed_.notify_all();
+      return false;
+    }
+    ask = std::chrono::steady_clock::now() + kAskAfter;
+  }
+  return !abandoned_.load(std::memory_order_relaxed);
+}
+
+void HostShare::compute(const Job& job) {
+  ++computed_;
+  const std::uint64_t begin_ns = Trace::now_ns();
+  const auto* x = host_at<float>(input_at_);
+  const kernels::Q8Rows q8 = kernels::q8_rows_at(work_.data(), job.rows, job.cols);
+  bool quantized = false;
+  std::array<std::int64_t, 3> rows_of_task{}, first_task{};
+  std::int64_t tasks = 0;
+  for (int m = 0; m < job.count; ++m) {
+    const auto i = static_cast<std::size_t>(m);
+    const Matrix& matrix = job.matrices[i];
+    const bool swiglu = matrix.up != nullptr;
+    quantized = quantized || kernels::uses_q8(matrix.dtype) || (swiglu && kernels::uses_q8(matrix.up_dtype));
+    rows_of_task[i] = task_rows(matrix.dtype, job.cols);
+    first_task[i] = tasks;
+    tasks += (matrix.rows + rows_of_task[i] - 1) / rows_of_task[i];
+    weight_bytes_ += static_cast<std::uint64_t>(
+        matrix.rows * (row_bytes(matrix.dtype, job.cols) + (swiglu ? row_bytes(matrix.up_dtype, job.cols) : 0)));
+  }
+  if (quantized) {
+    // Blocks of a row are independent: a long row is cut for the threads, too.
+    constexpr std::int64_t kPiece = 4096;
+    const std::int64_t pieces = (job.cols + kPiece - 1) / kPiece;
+    const auto quantize = [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t p = begin; p < end; ++p) {
+        const std::int64_t at = p / pieces * job.cols + p % pieces * kPiece;
+        const std::int64_t cols = std::min(kPiece, job.cols - p % pieces * kPiece);
+        table_.quantize_q8(x + at, cols, 1, cols, {q8.q + at, q8.d + at / 32, q8.sum16 + at / 16});
+      }
+    };
+    if (job.rows * job.cols <= kFewFloats)
+      quantize(0, job.rows * pieces, 0);
+    else
+      pool_.parallel_for(job.rows * pieces, 1, quantize);
+  }
+  pool_.parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      std::size_t m = static_cast<std::size_t>(job.count) - 1;
+      while (task < first_task[m]) --m;
+      const std::int64_t first = (task - first_task[m]) * rows_of_task[m];
+      compute_rows(job, job.matrices[m], first, std::min(first + rows_of_task[m], job.matrices[m].rows), thread);
+    }
+  });
+  const std::uint64_t end_ns = Trace::now_ns();
+  compute_ns_ += end_ns - begin_ns;
+  if (trace_ != nullptr) trace_->add("CPU", "shared product", begin_ns, end_ns);
+}
+
+/// Rows [begin, end) of the processor's rows of a matrix.
+void HostShare::compute_rows(const Job& job, const Matrix& matrix, std::int64_t begin, std::int64_t end, int thread) {
+  kernels::MatmulArgs args;
+  args.dtype = matrix.dtype;
+  args.weight = matrix.weight + begin * row_bytes(matrix.dtype, job.cols);
+  args.weight_rows = end - begin;
+  args.cols = job.cols;
+  args.x = host_at<float>(input_at_);
+  args.x_stride = job.cols;
+  args.x_q8 = kernels::q8_rows_at(work_.data(), job.rows, job.cols);
+  args.x_rows = job.rows;
+  args.x_name = computed_;
+  args.workspace = thread_memory(thread);
+  float* const y = host_at<float>(output_at_) + matrix.first_output + begin;
+  args.y = y;
+  args.y_stride = matrix.rows;
+  table_.matmul(args);
+  if (matrix.bias != nullptr)
+    for (std::int64_t r = 0; r < job.rows; ++r) table_.add(y + r * matrix.rows, matrix.bias + begin, end - begin);
+  if (matrix.up == nullptr) return;
+  auto* const up = reinterpret_cast<float*>(thread_memory(thread) + workspace_bytes_);
+  args.dtype = matrix.up_dtype;
+  args.weight = matrix.up + begin * row_bytes(matrix.up_dtype, job.cols);
+  args.y = up;
+  args.y_stride = end - begin;
+  table_.matmul(args);
+  for (std::int64_t r = 0; r < job.rows; ++r) table_.silu_mul(y + r * matrix.rows, up + r * args.y_stride, end - begin);
+}
+
+}  // namespace millrace::exec

@@ -1,0 +1,136 @@
+// The processor's half of products that GPU and processor share: the last rows of a matrix, computed where they lie in
+// page-locked memory, while the first rows cross to the GPU and are computed there.
+//
+// For each product the GPU hands out its input (kernels/cuda/exchange.h), goes on with its own rows, and takes in the
+// processor's when their flag says so. Jobs are queued as the launches are made; a thread of its own runs them with the
+// pool, so that launches are made far ahead and nobody waits for one. Every queued job is run or abandoned: the stream
+// waits for its flag.
+// Numerics: the processor's rows are the CPU executor's (kernels.h), so a row's bits depend on who computes it, and
+// that follows from the plan alone. Thread-safety: one thread calls; between the first add() and the end of finish() or
+// abandon() nobody else uses the pool.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/thread_pool.h"
+#include "base/trace.h"
+#include "device/cuda_runtime.h"
+#include "kernels/cuda/exchange.h"
+#include "kernels/kernels.h"
+#include "residency/budget.h"
+#include "tensor/dtype.h"
+
+namespace millrace::exec {
+
+/// Passes of at most so many rows are shared; of more, the processor would be the slower way.
+constexpr std::int64_t kSplitRows = 8;
+
+class HostShare {
+ public:
+  struct Sizes {
+    std::int64_t rows = 0;           // of a pass, at most
+    std::int64_t widest_input = 0;   // floats
+    std::int64_t widest_output = 0;  // floats of the processor's rows of all products of one job, at most
+  };
+  /// Page-locked and other memory that create() takes. Pure.
+  static std::uint64_t bytes(const Sizes& sizes);
+  /// `pool`, `ram` and `trace` (may be null) outlive the object. Errors: out_of_budget, io_error.
+  static Expected<std::unique_ptr<HostShare>> create(const Sizes& sizes, ThreadPool& pool, const kernels::Table& table,
+                                                     residency::Budget& ram, Trace* trace);
+  ~HostShare();
+
+  /// Rows of a matrix.
+  struct Matrix {
+    const std::byte* weight = nullptr;  // the processor's first row
+    const std::byte* up = nullptr;      // swiglu: likewise, of the up matrix
+    const float* bias = nullptr;        // may be null; of the processor's first row
+    DType dtype = DType::f32, up_dtype = DType::f32;
+    std::int64_t rows = 0;
+    std::int64_t first_output = 0;  // in the outputs, floats
+  };
+  struct Job {
+    std::uint32_t number = 0;
+    std::int64_t rows = 0, cols = 0;  // of the input
+    std::array<Matrix, 3> matrices;
+    int count = 0;
+  };
+
+  /// For the launches: number of the next job, and where the device sees inputs, outputs and flags.
+  std::uint32_t next_number() { return ++last_number_; }
+  float* device_input() const { return device_at<float>(input_at_); }
+  const float* device_output() const { return device_at<float>(output_at_); }
+  std::uint32_t* device_input_flag() const { return device_at<std::uint32_t>(0); }
+  const std::uint32_t* device_output_flag() const { return device_at<std::uint32_t>(kFlagBytes); }
+  std::uint32_t* arrived() const { return reinterpret_cast<std::uint32_t*>(arrived_.data()); }
+  std::int64_t output_floats() const { return sizes_.rows * sizes_.widest_output; }
+
+  /// Queues a job whose hand_out and take_in are on `stream`. Waits while many are queued: a thread that waits for the
+  /// device's queue of launches would do so on a processor that is needed.
+  void add(const Job& job, cudaStream_t stream);
+  /// Waits until all that were queued are done. Errors: io_error (the device is lost); then abandon() is due.
+  Status finish();
+  /// Sets the flags of all jobs that have numbers without computing more: the pass has failed.
+  void abandon();
+
+  /// Weight bytes that the processor has read, and the time that took. REQUIRES: nothing is queued.
+  std::uint64_t weight_bytes() const { return weight_bytes_; }
+  std::uint64_t compute_ns() const { return compute_ns_; }
+
+ private:
+  HostShare(const Sizes& sizes, ThreadPool& pool, const kernels::Table& table, Trace* trace)
+      : sizes_(sizes), pool_(pool), table_(table), trace_(trace) {}
+
+  static constexpr std::uint64_t kFlagBytes = 256;  // each flag on lines of its own
+  template <typename T>
+  T* host_at(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(shared_.data() + offset);
+  }
+  template <typename T>
+  T* device_at(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(device_shared_ + offset);
+  }
+  void run_jobs();
+  bool await_input(std::uint32_t number, cudaStream_t stream);
+  void compute(const Job& job);
+  void compute_rows(const Job& job, const Matrix& matrix, std::int64_t begin, std::int64_t end, int thread);
+  void done(std::uint32_t number);
+  std::byte* thread_memory(int thread) const {
+    return work_.data() + q8_bytes_ + static_cast<std::uint64_t>(thread) * thread_bytes_;
+  }
+
+  const Sizes sizes_;
+  ThreadPool& pool_;
+  const kernels::Table& table_;
+  Trace* const trace_;
+  residency::Reservation reservation_;
+  device::PinnedBuffer shared_;  // flags, input, outputs
+  std::byte* device_shared_ = nullptr;
+  std::uint64_t input_at_ = 0, output_at_ = 0;
+  device::DeviceBuffer arrived_;
+  device::HostBuffer work_;  // the input as int8, then each thread's workspace and its rows of up
+  std::uint64_t q8_bytes_ = 0, thread_bytes_ = 0, workspace_bytes_ = 0;
+  std::uint32_t last_number_ = 0;
+  std::uint64_t weight_bytes_ = 0, compute_ns_ = 0;
+  std::uint64_t computed_ = 0;  // jobs; names the input of the present one
+
+  struct Queued {
+    Job job;
+    cudaStream_t stream;
+  };
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Queued> queue_;  // GUARDED_BY mutex_; the first is being computed
+  Status status_;             // GUARDED_BY mutex_: the first failure since the last finish() or abandon()
+  bool ending_ = false;       // GUARDED_BY mutex_
+  std::atomic<bool> abandoned_{false};
+  std::thread thread_;
+};
+
+}  // namespace millrace::exec
