@@ -1,7 +1,10 @@
 // The parts of a run on one GPU. A model that fits is at home in the GPU's memory as a whole; of a larger dense one as
 // many layers as fit, and the others stream from RAM and, where that is too small, from the disk. What does not fit is
 // said before anything is loaded: context, weights, KV and activations are all computed first.
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -51,6 +54,15 @@ Expected<Vram> open_gpu(int index) {
       before.ok() && before->free_bytes > after.free_bytes ? before->free_bytes - after.free_bytes : kUsualContextBytes;
   vram.context_bytes += kDriverMargin;
   return vram;
+}
+
+/// Has the GPU attention for such heads?
+Status check_heads(std::int64_t head_dim) {
+  constexpr std::array<std::int64_t, 5> kHeadDims = {64, 80, 96, 128, 256};
+  if (std::find(kHeadDims.begin(), kHeadDims.end(), head_dim) != kHeadDims.end()) return {};
+  return error(Code::unsupported,
+               "the GPU's attention takes heads of {} channels, and this model's have {}; use --device cpu",
+               fmt::join(kHeadDims, ", "), head_dim);
 }
 
 class CudaPlanner {
@@ -292,8 +304,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kTileBytes, parts, paths));
-  if (options.kv_dtype != DType::f16 && options.kv_dtype != DType::f32)
-    return error(Code::unsupported, "the GPU keeps KV as f16 or f32");
+  MR_RETURN_IF_ERROR(check_heads(parts.model->hyperparameters().head_dim));
+  MR_RETURN_IF_ERROR(check_kv(parts.model->hyperparameters(), options.kv_dtype));
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
   CudaPlanner planner(options, vram, parts);
   MR_RETURN_IF_ERROR(planner.plan());

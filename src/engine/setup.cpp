@@ -264,6 +264,18 @@ kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype) {
   return {hp.layers, hp.kv_heads, hp.head_dim, dtype};
 }
 
+Status check_kv(const model::Hyperparameters& hp, DType dtype) {
+  if (dtype == DType::f16 || dtype == DType::f32) return {};
+  const std::int64_t block = info(dtype).block_elements;
+  if (dtype != DType::q8_0)
+    return error(Code::unsupported, "KV is kept as f16, f32 or q8_0, not as {}; use --kv f16", info(dtype).name);
+  if (hp.head_dim % block == 0 && hp.head_dim <= kernels::kMostQuantizedKvDim) return {};
+  return error(Code::unsupported,
+               "--kv q8_0 takes heads of a multiple of {} channels and {} at most, and this model's have {}; use --kv "
+               "f16",
+               block, kernels::kMostQuantizedKvDim, hp.head_dim);
+}
+
 void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits) {
   const std::int64_t all = whole_blocks(limits.context_tokens) * limits.sequences;
   // Less than a context for all of them would leave one alone without room.
@@ -395,16 +407,6 @@ Expected<std::optional<Parts>> try_cuda(const EngineOptions& options, bool load)
 }
 
 }  // namespace
-
-/// Can the CPU keep this model's KV in that format?
-static Status check_kv(const model::Hyperparameters& hp, DType dtype) {
-  if (dtype == DType::f16 || dtype == DType::f32) return {};
-  if (dtype == DType::q8_0 && hp.head_dim % info(dtype).block_elements == 0 &&
-      hp.head_dim <= kernels::kMostQuantizedKvDim)
-    return {};
-  return error(Code::unsupported, "KV cannot be kept as {} with heads of {} channels; use --kv f16", info(dtype).name,
-               hp.head_dim);
-}
 
 static Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   if (options.storage == storage::BackendKind::mmap && options.expert_slots > 0)

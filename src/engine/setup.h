@@ -95,5 +95,7 @@ void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, 
 /// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.
 void finish_kv(const EngineOptions& options, Parts& parts);
 kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype);
+/// Can this model's KV be kept in that format? Errors: unsupported.
+Status check_kv(const model::Hyperparameters& hp, DType dtype);
 
 }  // namespace millrace::engine

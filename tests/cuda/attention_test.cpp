@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -10,6 +11,7 @@
 #include "cuda/on_device.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/kernels.h"
+#include "tensor/blocks.h"
 #include "tensor/codec.h"
 
 namespace millrace::kernels::cuda {
@@ -37,7 +39,7 @@ struct Case {
 
 std::string name(const Case& c) {
   return ::testing::PrintToString(c.heads) + "/" + ::testing::PrintToString(c.kv_heads) + " heads of " +
-         ::testing::PrintToString(c.head_dim) + (c.dtype == DType::f16 ? " f16" : " f32") + ", window " +
+         ::testing::PrintToString(c.head_dim) + " " + std::string(info(c.dtype).name) + ", window " +
          ::testing::PrintToString(c.window) + ", first row at " + ::testing::PrintToString(c.runs[0].first);
 }
 
@@ -139,8 +141,7 @@ class Pass {
   int group() const { return c_.heads / c_.kv_heads; }
   float scale_() const { return 1 / std::sqrt(static_cast<float>(c_.head_dim)); }
   int max_blocks() const { return (c_.max_position + 63) / 64; }
-  int element() const { return c_.dtype == DType::f16 ? 2 : 4; }
-  std::int64_t head_bytes() const { return 64 * c_.head_dim * element(); }
+  std::int64_t head_bytes() const { return 64 * row_bytes(c_.dtype, c_.head_dim); }
   std::int64_t k_offset() const { return 256; }
   std::int64_t v_offset() const { return k_offset() + head_bytes() * c_.kv_heads; }
   std::int64_t block_bytes() const { return v_offset() + head_bytes() * c_.kv_heads; }
@@ -178,27 +179,45 @@ class Pass {
       std::normal_distribution<float> normal;
       for (int slot = 0; slot < 64; ++slot) {
         if (!seen[s][static_cast<std::size_t>(first + slot)]) continue;
-        std::size_t at =
-            (entry * 64 + static_cast<std::size_t>(slot)) * static_cast<std::size_t>(c_.kv_heads * c_.head_dim);
-        for (int h = 0; h < c_.kv_heads; ++h) {
-          for (int d = 0; d < c_.head_dim; ++d) {
-            keys_[at] = put(places_[entry], k_offset(), h, d * 64 + slot, 2 * normal(random_));
-            values_[at++] = put(places_[entry], v_offset(), h, slot * c_.head_dim + d, normal(random_));
-          }
+        const auto dim = static_cast<std::size_t>(c_.head_dim);
+        std::size_t at = (entry * 64 + static_cast<std::size_t>(slot)) * static_cast<std::size_t>(c_.kv_heads) * dim;
+        std::vector<float> key(dim), value(dim);
+        // In q8_0 some values so small that their scale is subnormal, or 0.
+        const float size = c_.dtype == DType::q8_0 && slot % 5 == 3 ? std::ldexp(1.0f, -slot % 29) : 1;
+        for (int h = 0; h < c_.kv_heads; ++h, at += dim) {
+          for (std::size_t d = 0; d < dim; ++d) key[d] = 2 * normal(random_), value[d] = size * normal(random_);
+          put(places_[entry], h, slot, true, key, &keys_[at]);
+          put(places_[entry], h, slot, false, value, &values_[at]);
         }
       }
     }
   }
-  // Stores a value in the cache; gives it as it can be read there.
-  float put(std::int64_t place, std::int64_t offset, int head, int i, float value) {
-    std::byte* to = cache_.data() + place * block_bytes() + offset + head * head_bytes() + i * element();
-    const std::uint16_t half = f32_to_f16(value);
-    if (element() == 4) {
-      std::memcpy(to, &value, 4);
-      return value;
+  // Stores a head of a token's key or value in the cache, as kv/sequence.h lays it, and in `read` as it reads there.
+  void put(std::int64_t place, int head, int slot, bool is_key, const std::vector<float>& x, float* read) {
+    std::byte* const part =
+        cache_.data() + place * block_bytes() + (is_key ? k_offset() : v_offset()) + head * head_bytes();
+    const int dim = c_.head_dim, groups = dim / 32;
+    BlockQ8_0 block = {};
+    for (int d = 0; d < dim; ++d) {
+      const int i = is_key ? d * 64 + slot : slot * dim + d;
+      const float value = x[static_cast<std::size_t>(d)];
+      const std::uint16_t half = f32_to_f16(value);
+      if (c_.dtype == DType::f32) {
+        std::memcpy(part + i * 4, &value, 4);
+        read[d] = value;
+      } else if (c_.dtype == DType::f16) {
+        std::memcpy(part + i * 2, &half, 2);
+        read[d] = f16_to_f32(half);
+      } else {
+        const int g = d / 32, scale = is_key ? g * 64 + slot : slot * groups + g;
+        if (d % 32 == 0) {
+          encode_row(DType::q8_0, x.data() + d, 32, reinterpret_cast<std::byte*>(&block));
+          std::memcpy(part + 64 * dim + 2 * scale, &block.d, 2);
+        }
+        std::memcpy(part + i, &block.qs[d % 32], 1);
+        read[d] = f16_to_f32(block.d) * static_cast<float>(block.qs[d % 32]);
+      }
     }
-    std::memcpy(to, &half, 2);
-    return f16_to_f32(half);
   }
   // Head `head` of a key or value of row r's sequence, widened: [head_dim].
   const float* key_at(int r, int key, int head) const { return wide(keys_, r, key, head); }
@@ -308,7 +327,8 @@ class CudaAttention : public test::OnDevice {
 
 TEST_F(CudaAttention, EveryHeadDim) {
   for (const int head_dim : {64, 80, 96, 128, 256}) {
-    for (const DType dtype : {DType::f16, DType::f32}) {
+    for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
+      if (head_dim % info(dtype).block_elements != 0) continue;
       check({8, 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 130, 3}}, 256});
     }
   }
@@ -317,22 +337,69 @@ TEST_F(CudaAttention, EveryHeadDim) {
 TEST_F(CudaAttention, EveryGroup) {
   const int shapes[][2] = {{4, 4}, {4, 2}, {6, 2}, {10, 2}, {7, 1}, {16, 2}, {16, 1}, {71, 1}, {128, 1}};
   for (const auto& [heads, kv_heads] : shapes) {
-    check({heads, kv_heads, 64, DType::f16, 0, {{0, 120, 17}, {1, 5, 1}, {2, 300, 2}}, 384});
+    for (const DType dtype : {DType::f16, DType::q8_0}) {
+      check({heads, kv_heads, 64, dtype, 0, {{0, 120, 17}, {1, 5, 1}, {2, 300, 2}}, 384});
+    }
+  }
+}
+
+TEST_F(CudaAttention, QuantizedGroupsOfEveryHeadDim) {  // with groups of 1, 2, 4 and 8 heads the kernels differ
+  for (const int head_dim : {64, 96, 128, 256}) {
+    for (const int group : {1, 2, 3, 4, 8}) {
+      check({2 * group, 2, head_dim, DType::q8_0, 0, {{0, 391, 1}, {1, 127, 3}, {2, 64, 9}}, 512});
+    }
   }
 }
 
 TEST_F(CudaAttention, Windows) {
   for (const int window : {1, 17, 64, 128, 200, 1000}) {
-    check({4, 2, 64, DType::f16, window, {{0, 0, 3}, {1, 250, 40}, {2, 511, 2}, {3, 700, 33}}, 768});
+    for (const DType dtype : {DType::f16, DType::q8_0}) {
+      check({4, 2, 64, dtype, window, {{0, 0, 3}, {1, 250, 40}, {2, 511, 2}, {3, 700, 33}}, 768});
+    }
+    check({8, 1, 128, DType::q8_0, window, {{0, 0, 3}, {1, 251, 9}, {2, 701, 3}}, 768});
   }
 }
 
-TEST_F(CudaAttention, ManyChunks) {
-  check({8, 2, 128, DType::f16, 0, {{0, 2047, 2}, {1, 4095, 1}, {2, 3000, 9}}, 4096});
-  check({2, 1, 128, DType::f16, 0, {{0, 9000, 3}}, 16384});
+TEST_F(CudaAttention, RandomShapesOfQuantizedKeys) {
+  std::mt19937 random(7);
+  const auto draw = [&](int first, int last) { return std::uniform_int_distribution<int>(first, last)(random); };
+  for (int i = 0; i < 24; ++i) {
+    Case c;
+    c.kv_heads = draw(1, 4);
+    c.heads = c.kv_heads * draw(1, 9);
+    c.head_dim = std::array{64, 96, 128, 256}[static_cast<std::size_t>(draw(0, 3))];
+    c.dtype = DType::q8_0;
+    c.window = draw(0, 2) == 0 ? draw(1, 400) : 0;
+    int most = 0;
+    for (int s = draw(1, 4); s > 0; --s) {
+      c.runs.push_back({s - 1, draw(0, 600), draw(1, 20)});
+      most = std::max(most, c.runs.back().first + c.runs.back().rows);
+    }
+    c.max_position = (most + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
+    check(c);
+  }
 }
 
-TEST_F(CudaAttention, APromptFromItsStart) { check({8, 2, 128, DType::f16, 0, {{0, 0, 300}}, 384}); }
+TEST_F(CudaAttention, QuantizedHeadsThatAreNoMultipleOf32AreRefused) {
+  AttentionCall call;
+  call.rows.rows = 1;
+  call.kv.dtype = DType::q8_0;
+  call.kv.head_dim = 80;
+  call.kv.kv_heads = call.heads = 1;
+  EXPECT_EQ(attention(call, nullptr), cudaErrorInvalidValue);
+}
+
+TEST_F(CudaAttention, ManyChunks) {
+  for (const DType dtype : {DType::f16, DType::q8_0}) {
+    check({8, 2, 128, dtype, 0, {{0, 2047, 2}, {1, 4095, 1}, {2, 3000, 9}}, 4096});
+    check({2, 1, 128, dtype, 0, {{0, 9000, 3}}, 16384});
+  }
+  check({16, 2, 128, DType::q8_0, 0, {{0, 9001, 2}, {1, 4000, 1}}, 16384});
+}
+
+TEST_F(CudaAttention, APromptFromItsStart) {
+  for (const DType dtype : {DType::f16, DType::q8_0}) check({8, 2, 128, dtype, 0, {{0, 0, 300}}, 384});
+}
 
 }  // namespace
 }  // namespace millrace::kernels::cuda

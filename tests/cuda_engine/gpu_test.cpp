@@ -23,10 +23,11 @@ class Gpu : public ::testing::Test {
   }
 };
 
-EngineOptions on_gpu(const std::string& path) {
+EngineOptions on_gpu(const std::string& path, DType kv_dtype = DType::f16) {
   EngineOptions options;
   options.model_path = path;
   options.device = DeviceChoice::cuda;
+  options.kv_dtype = kv_dtype;
   return options;
 }
 
@@ -74,24 +75,65 @@ TEST_F(Gpu, LogitsAgreeWithTheCpus) {
   }
 }
 
+TEST_F(Gpu, QuantizedKvIsNearToHalvesAndToTheCpus) {
+  for (const std::string& path : {moe_path(), draft_path()}) {
+    const std::vector<float> quantized = logits_of(on_gpu(path, DType::q8_0), 200, 1);
+    const std::vector<float> half = logits_of(on_gpu(path), 200, 1);
+    EngineOptions on_cpu = roomy(path);
+    on_cpu.kv_dtype = DType::q8_0;
+    const std::vector<float> cpu = logits_of(on_cpu, 200, 1);
+    ASSERT_EQ(quantized.size(), half.size());
+    ASSERT_EQ(quantized.size(), cpu.size());
+    const double to_half = relative_l2(quantized, half), to_cpu = relative_l2(quantized, cpu);
+    std::printf("q8_0 KV of %s: relative L2 to f16 %.2e, to the CPU's q8_0 %.2e\n", path.c_str(), to_half, to_cpu);
+    EXPECT_GT(to_half, 0) << "are these the bits of f16?";
+    // In the mixture a router that is nearly undecided may choose another expert.
+    EXPECT_LE(to_half, path == moe_path() ? 0.1 : 2e-2) << path;
+    EXPECT_LE(to_cpu, path == moe_path() ? 0.1 : 1e-2) << path;
+  }
+}
+
+TEST_F(Gpu, QuantizedKvTakes34BytesWhereHalvesTake64) {
+  const auto kv_bytes = [](DType dtype) {
+    EngineOptions options = on_gpu(draft_path(), dtype);
+    options.context_tokens = 512;
+    options.max_sequences = 2;
+    options.kv_tokens = 1024;
+    std::uint64_t bytes = 0;
+    const auto engine = make(options);
+    if (engine == nullptr) return bytes;
+    for (const auto& entry : engine->vram_budget()->entries())
+      if (entry.tag == "kv") bytes += entry.bytes;
+    return bytes;
+  };
+  const std::uint64_t half = kv_bytes(DType::f16);
+  EXPECT_GT(half, 0u);
+  EXPECT_EQ(kv_bytes(DType::q8_0) * 64, half * 34);
+}
+
 TEST_F(Gpu, SameBitsHoweverThePassIsCut) {
-  const std::vector<float> whole = logits_of(on_gpu(moe_path()), 700, 8);
-  for (const std::int64_t batch : {3, 64, 65, 256, 512}) {
-    SCOPED_TRACE(batch);
-    EngineOptions options = on_gpu(moe_path());
-    options.batch_tokens = batch;
-    expect_same_bits(logits_of(options, 700, 8), whole);
+  for (const DType kv : {DType::f16, DType::q8_0}) {
+    const std::vector<float> whole = logits_of(on_gpu(moe_path(), kv), 700, 8);
+    for (const std::int64_t batch : {3, 64, 65, 256, 512}) {
+      SCOPED_TRACE(::testing::Message() << batch << " rows a pass, KV " << info(kv).name);
+      EngineOptions options = on_gpu(moe_path(), kv);
+      options.batch_tokens = batch;
+      expect_same_bits(logits_of(options, 700, 8), whole);
+    }
   }
 }
 
 TEST_F(Gpu, SameBitsHoweverItIsLaunched) {
   for (const std::string& path : {moe_path(), draft_path()}) {
-    const std::vector<float> usual = logits_of(on_gpu(path), 100, 8);
-    EngineOptions options = on_gpu(path);
-    options.cuda_graphs = false;
-    expect_same_bits(logits_of(options, 100, 8), usual);
-    options.cuda_fuse = false;
-    expect_same_bits(logits_of(options, 100, 8), usual);
+    for (const DType kv : {DType::f16, DType::q8_0}) {
+      SCOPED_TRACE(::testing::Message() << path << ", KV " << info(kv).name);
+      const std::vector<float> usual = logits_of(on_gpu(path, kv), 100, 8);
+      EngineOptions options = on_gpu(path, kv);
+      options.cuda_graphs = false;
+      expect_same_bits(logits_of(options, 100, 8), usual);
+      options.cuda_fuse = false;
+      expect_same_bits(logits_of(options, 100, 8), usual);
+    }
   }
 }
 
@@ -210,11 +252,12 @@ TEST_F(Gpu, AReadErrorFailsTheRequestAndTheNextOneIsRight) {
   EXPECT_EQ(right, 5);
 }
 
-TEST_F(Gpu, SameBitsInABatchOfEight) {
-  const std::vector<float> alone = logits_of(on_gpu(moe_path()), 90, 8);
-  EngineOptions options = on_gpu(moe_path());
+void expect_same_bits_in_a_batch_of_eight(DType kv) {
+  const std::vector<float> alone = logits_of(on_gpu(moe_path(), kv), 90, 8);
+  EngineOptions options = on_gpu(moe_path(), kv);
   options.max_sequences = 8;
   const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
   std::vector<float> shared;
   std::vector<Engine::Id> ids;
   for (std::size_t i = 0; i < 8; ++i) {
@@ -227,6 +270,11 @@ TEST_F(Gpu, SameBitsInABatchOfEight) {
   }
   drain(*engine);
   expect_same_bits(shared, alone);
+}
+
+TEST_F(Gpu, SameBitsInABatchOfEight) {
+  expect_same_bits_in_a_batch_of_eight(DType::f16);
+  expect_same_bits_in_a_batch_of_eight(DType::q8_0);
 }
 
 /// The embedding of 90 tokens of text, alone or the fourth of eight.

@@ -4,8 +4,10 @@
 // FlashAttention (2022), and its split over the keys.
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_q8.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -16,9 +18,6 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr int kThreads = 128;  // one a key of the chunk
-static_assert(kThreads == kAttentionChunk);
-constexpr int kWarps = kThreads / kWarp;
 constexpr int kTileRowHeads = 64;               // pairs of a row and a head of the group in a tile
 constexpr std::size_t kMostShared = 99 * 1024;  // that every device since 8.0 gives a block
 constexpr int kMostCluster = 8;                 // blocks, that every device with clusters takes
@@ -77,12 +76,19 @@ __device__ __forceinline__ Factors merge_factors(float m, float& most) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The steps of a chunk. Threads share the work of kHeads heads: each has kPair neighbouring keys (then channels) of
-// kEach heads.
+// kEach heads. Widening q8_0 costs more than reading float16 does, so there a thread has all heads, and a block half as
+// many threads.
 
-template <int kHeads>
+template <typename T>
+constexpr bool kQuantized = std::is_same_v<T, std::int8_t>;
+
+template <typename T, int kHeads>
 struct Share {
   static constexpr int kPair = kHeads == 1 ? 1 : 2;
-  static constexpr int kEach = kHeads / kPair;
+  static constexpr int kEach = kQuantized<T> ? kHeads : kHeads / kPair;
+  static constexpr int kThreads = kAttentionChunk / kPair * (kHeads / kEach);
+  static constexpr int kWarps = kThreads / kWarp;
+  static constexpr int kResident = kQuantized<T> ? 5 : 3;  // blocks that a multiprocessor should hold
 };
 
 template <typename T, int kPair>
@@ -237,6 +243,7 @@ __device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::in
   sync_cluster();
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int rank = static_cast<int>(blockIdx.y), head_dim = args.kv.head_dim;
+  constexpr int kWarps = kAttentionChunk / kWarp;  // of a block that works on one head
   for (int c = (rank + warp * chunks) * kWarp + lane; c - lane < head_dim; c += chunks * kWarps * kWarp) {
     float part[kMostCluster], m = -INFINITY, l = 0;
     if (lane < chunks) {
@@ -287,10 +294,12 @@ struct ChunkView {
 /// takes every gridDim.y-th chunk of its row; the next chunk's keys are on their way while it works on a chunk's
 /// values.
 template <typename T, int kHeads, int kHeadDim>
-__global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_constant__ DecodeArgs args) {
-  using S = Share<kHeads>;
-  constexpr bool kRounds = kHeads == 8;                   // more heads than kHeads may be there
-  constexpr bool kFits = sizeof(T) == 2 && kHeadDim > 0;  // K and V together
+__global__ void __launch_bounds__(Share<T, kHeads>::kThreads, Share<T, kHeads>::kResident)
+    decode_kernel(const __grid_constant__ DecodeArgs args) {
+  using S = Share<T, kHeads>;
+  constexpr bool kQ8 = kQuantized<T>;
+  constexpr bool kRounds = kHeads == 8;                            // more heads than kHeads may be there
+  constexpr bool kFits = kQ8 || (sizeof(T) == 2 && kHeadDim > 0);  // K and V together
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ ChunkSum sums[kHeads];
   __shared__ Arrival keys_and_queries, values;
@@ -308,11 +317,16 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_consta
   int slot = static_cast<int>(blockIdx.y);  // chunk, from the first that the row sees
   if (slot >= chunks.count) return;
   const bool both = kFits || args.both;
-  auto* k = reinterpret_cast<T*>(shared);                              // [2, head_dim, 64]
-  auto* v = both ? k + kAttentionChunk * head_dim : k;                 // [128, head_dim]
-  auto* q = reinterpret_cast<float*>(v + kAttentionChunk * head_dim);  // [kHeads, head_dim]
+  // Of a block of the cache: a token's elements, and all of them; in q8_0 scales follow them.
+  const int row_bytes = head_dim * static_cast<int>(sizeof(T)), elements_bytes = kKvBlock * row_bytes;
+  const int scale_bytes = kQ8 ? kKvBlock * head_dim / 32 * static_cast<int>(sizeof(__half)) : 0;
+  const int half_bytes = elements_bytes + scale_bytes;
+  std::byte* const k = shared;  // [2] blocks: [head_dim, 64], scales
+  std::byte* const v_bytes = both ? shared + 2 * half_bytes : shared;
+  auto* const v = reinterpret_cast<T*>(v_bytes);                       // [128, head_dim]
+  std::byte* const v_scales = v_bytes + 2 * elements_bytes;            // [128, head_dim / 32]
+  auto* const q = reinterpret_cast<float*>(v_bytes + 2 * half_bytes);  // [kHeads, head_dim]
   float* scores = q + kHeads * head_dim;                               // [kHeads, 128], then weights
-  const int row_bytes = head_dim * static_cast<int>(sizeof(T)), half_bytes = kKvBlock * row_bytes;
   const int query_bytes = min(args.block_heads, kHeads) * head_dim * static_cast<int>(sizeof(float));
 
   const auto view_of = [&](int at) {
@@ -335,10 +349,24 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_consta
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (!view.block[half] || (min(view.end, (half + 1) * kKvBlock) <= old) != olds) continue;
-      keys_and_queries.copy(k + half * kKvBlock * head_dim, view.block[half] + args.kv.k_offset, half_bytes);
+      keys_and_queries.copy(k + half * half_bytes, view.block[half] + args.kv.k_offset, half_bytes);
     }
   };
-  // V of keys [from, until).
+  const auto value_bytes = [&](const ChunkView& view) {
+    return (view.end - view.begin) * row_bytes +
+           (kQ8 ? ((view.block[0] ? 1 : 0) + (view.block[1] ? 1 : 0)) * scale_bytes : 0);
+  };
+  // V's scales, block by block as K: a copy's size and place are multiples of 16 bytes, a token's are not.
+  const auto copy_scales = [&](const ChunkView& view, int old, bool olds) {
+    if constexpr (kQ8) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (!view.block[half] || (min(view.end, (half + 1) * kKvBlock) <= old) != olds) continue;
+        values.copy(v_scales + half * scale_bytes, view.block[half] + args.kv.v_offset + elements_bytes, scale_bytes);
+      }
+    }
+  };
+  // V of keys [from, until), without scales.
   const auto copy_values = [&](const ChunkView& view, int from, int until) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -366,8 +394,9 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_consta
       keys_and_queries.expect(query_bytes + key_bytes(view));
       copy_keys(view, old, true);
       if (both) {
-        values.expect((view.end - view.begin) * row_bytes);
+        values.expect(value_bytes(view));
         copy_values(view, view.begin, min(old, view.end));
+        copy_scales(view, old, true);
       }
     }
     __syncthreads();  // the arrivals are open
@@ -375,7 +404,10 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_consta
     if (Arrival::copies()) {
       keys_and_queries.copy(q, reinterpret_cast<const std::byte*>(args.q + row_head * head_dim), query_bytes);
       copy_keys(view, old, false);
-      if (both) copy_values(view, max(old, view.begin), view.end);
+      if (both) {
+        copy_values(view, max(old, view.begin), view.end);
+        copy_scales(view, old, false);
+      }
     }
   }
 
@@ -394,30 +426,39 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_consta
           copy_keys(view, kAttentionChunk, true);
         }
         const float* from = args.q + (row_head + h0) * head_dim;
-        for (int i = thread; i < heads * head_dim; i += kThreads) q[i] = from[i];
+        for (int i = thread; i < heads * head_dim; i += S::kThreads) q[i] = from[i];
         __syncthreads();
       }
       const int rounds = both ? 1 : (args.block_heads + kHeads - 1) / kHeads;  // in which keys come again
       const int arrival = turn * rounds + (both ? 0 : h0 / kHeads);
       if (h0 == 0 || !both) keys_and_queries.await(arrival);
       {
-        const int key = thread % (kThreads / S::kPair) * S::kPair, h = thread / (kThreads / S::kPair) * S::kEach;
+        constexpr int kPairs = kAttentionChunk / S::kPair;
+        const int key = thread % kPairs * S::kPair, h = thread / kPairs * S::kEach;
         if (key < view.end && key + S::kPair > view.begin) {
-          score_keys<T, S::kPair, S::kEach>(q + h * head_dim, k + key / kKvBlock * kKvBlock * head_dim + key % kKvBlock,
-                                            head_dim, args.scale, scores + h * kAttentionChunk + key);
+          const std::byte* block = k + key / kKvBlock * half_bytes;
+          const T* keys = reinterpret_cast<const T*>(block) + key % kKvBlock;
+          float* to = scores + h * kAttentionChunk + key;
+          if constexpr (kQ8) {
+            const auto* scales = reinterpret_cast<const __half*>(block + elements_bytes) + key % kKvBlock;
+            score_q8_keys<S::kPair, S::kEach>(q + h * head_dim, keys, scales, head_dim, args.scale, to);
+          } else {
+            score_keys<T, S::kPair, S::kEach>(q + h * head_dim, keys, head_dim, args.scale, to);
+          }
         }
       }
       __syncthreads();
       if (Arrival::copies()) {
         if (!both) {
-          values.expect((view.end - view.begin) * row_bytes);
+          values.expect(value_bytes(view));
           copy_values(view, view.begin, view.end);
+          copy_scales(view, kAttentionChunk, true);
         } else if (more && last_round) {
           keys_and_queries.expect(key_bytes(next));
           copy_keys(next, kAttentionChunk, true);
         }
       }
-      for (int h = thread / kWarp; h < heads; h += kWarps) {
+      for (int h = thread / kWarp; h < heads; h += S::kWarps) {
         const ChunkSum sum = soften(scores + h * kAttentionChunk, view.begin, view.end);
         if (thread % kWarp != 0) continue;
         sums[h] = sum;
@@ -425,10 +466,15 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_consta
       }
       if (h0 == 0 || !both) values.await(arrival);
       __syncthreads();
-      for (int item = thread; item < head_dim; item += kThreads) {
+      for (int item = thread; item < head_dim / S::kPair * (kHeads / S::kEach); item += S::kThreads) {
         const int pairs = head_dim / S::kPair, c = item % pairs * S::kPair, first = item / pairs * S::kEach;
         float acc[S::kEach][S::kPair] = {};
-        add_values<T>(scores + first * kAttentionChunk, v + c, head_dim, view.begin, view.end, acc);
+        if constexpr (kQ8) {
+          const auto* scales = reinterpret_cast<const __half*>(v_scales) + c / 32;
+          add_q8_values(scores + first * kAttentionChunk, v + c, scales, head_dim, view.begin, view.end, acc);
+        } else {
+          add_values<T>(scores + first * kAttentionChunk, v + c, head_dim, view.begin, view.end, acc);
+        }
 #pragma unroll
         for (int i = 0; i < S::kEach; ++i) {
           if (first + i >= heads) break;
@@ -458,8 +504,9 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(const __grid_consta
     __syncthreads();  // V, scores and sums are free
     if (Arrival::copies()) {
       if (both) {
-        values.expect((next.end - next.begin) * row_bytes);
+        values.expect(value_bytes(next));
         copy_values(next, next.begin, next.end);
+        copy_scales(next, kAttentionChunk, true);
       } else {
         keys_and_queries.expect(key_bytes(next));
         copy_keys(next, kAttentionChunk, true);
@@ -547,23 +594,25 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
 
 template <typename T, int kHeads>
 cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
+  using S = Share<T, kHeads>;
   const std::size_t head_dim = static_cast<std::size_t>(args.kv.head_dim);
-  const std::size_t keys = sizeof(T) * kAttentionChunk * head_dim;
+  const std::size_t scales = kQuantized<T> ? head_dim / 32 * sizeof(__half) : 0;
+  const std::size_t keys = kAttentionChunk * (sizeof(T) * head_dim + scales);
   const std::size_t rest = sizeof(float) * kHeads * (head_dim + kAttentionChunk);
   args.both = 2 * keys + rest <= kMostShared;
   const std::size_t bytes = (args.both ? 2 : 1) * keys + rest;
   // As many blocks as the device holds, with about as many chunks each; a cluster has all chunks at once.
   const int blocks = args.rows.rows * args.heads / args.block_heads;
-  const int most = std::max(3 * multiprocessors() / blocks, 1), each = (args.max_chunks + most - 1) / most;
+  const int most = std::max(S::kResident * multiprocessors() / blocks, 1), each = (args.max_chunks + most - 1) / most;
   const int cluster = args.cluster ? args.max_chunks : 1;
   const dim3 grid(blocks, args.cluster ? args.max_chunks : (args.max_chunks + each - 1) / each);
-  if constexpr (sizeof(T) == 2) {
-    if (head_dim == 64)
-      return launch_large(decode_kernel<T, kHeads, 64>, grid, dim3(kThreads), bytes, stream, cluster, args);
+  const dim3 threads(S::kThreads);
+  if constexpr (sizeof(T) <= 2) {
+    if (head_dim == 64) return launch_large(decode_kernel<T, kHeads, 64>, grid, threads, bytes, stream, cluster, args);
     if (head_dim == 128)
-      return launch_large(decode_kernel<T, kHeads, 128>, grid, dim3(kThreads), bytes, stream, cluster, args);
+      return launch_large(decode_kernel<T, kHeads, 128>, grid, threads, bytes, stream, cluster, args);
   }
-  return launch_large(decode_kernel<T, kHeads, 0>, grid, dim3(kThreads), bytes, stream, cluster, args);
+  return launch_large(decode_kernel<T, kHeads, 0>, grid, threads, bytes, stream, cluster, args);
 }
 
 template <typename T>
@@ -614,8 +663,9 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   args.part = reinterpret_cast<float*>(call.workspace + w.part);
   args.out = out;
   args.q8 = q8;
-  const cudaError_t error =
-      call.kv.dtype == DType::f16 ? decode_heads<__half>(args, stream) : decode_heads<float>(args, stream);
+  const cudaError_t error = call.kv.dtype == DType::f16    ? decode_heads<__half>(args, stream)
+                            : call.kv.dtype == DType::q8_0 ? decode_heads<std::int8_t>(args, stream)
+                                                           : decode_heads<float>(args, stream);
   if (error != cudaSuccess || args.cluster || chunks == 1) return error;
   return launch_large(merge_kernel, dim3(call.rows.rows * call.heads), dim3(kMergeThreads), 2 * kMergeBytes, stream, 1,
                       args);
@@ -633,6 +683,7 @@ std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   if (call.rows.rows <= 0) return cudaSuccess;
   const int head_dim = call.kv.head_dim, rows = call.rows.rows;
+  if (call.kv.dtype == DType::q8_0 && head_dim % 32 != 0) return cudaErrorInvalidValue;
   const int chunks = call.tiles ? 0 : most_chunks(call.max_position, call.window);
   const Workspace w = workspace_of(rows, call.heads, head_dim, chunks);
   // Where a block of 32 spans heads, which different blocks of threads compute, quantization comes after.

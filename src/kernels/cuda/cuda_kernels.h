@@ -141,13 +141,15 @@ cudaError_t silu_mul(float* gate, const float* up, std::int64_t n, cudaStream_t 
 cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
                         cudaStream_t stream);
 
-/// Where the keys and values of a layer lie: blocks of 64 tokens, K [head_dim, 64] and V [64, head_dim] a head.
+/// Where the keys and values of a layer lie: blocks of 64 tokens, K [head_dim, 64] and V [64, head_dim] a head. In
+/// q8_0 those are int8 and their float16 scales follow, K's as [head_dim / 32, 64] and V's as [64, head_dim / 32]: see
+/// kv/sequence.h. Blocks and offsets are multiples of 16 bytes.
 struct KvView {
   const std::byte* const* blocks = nullptr;  // device: [sequences, max_blocks] addresses of blocks
   std::int32_t max_blocks = 0;
   std::int64_t k_offset = 0, v_offset = 0;  // bytes from a block's start to this layer's head 0
   std::int64_t head_bytes = 0;              // between heads
-  DType dtype = DType::f16;                 // f16 or f32
+  DType dtype = DType::f16;                 // f16, f32 or, where head_dim is a multiple of 32, q8_0
   std::int32_t kv_heads = 0, head_dim = 0;
 };
 
@@ -163,7 +165,7 @@ struct RowView {
 
 /// Prepares queries and stores keys and values, in one launch: heads' RMS norm where a weight is given (Qwen3), RoPE
 /// by cos_sin ([rows, rotary / 2] pairs), then q [rows, heads * head_dim] in place and k, v [rows, kv_heads * head_dim]
-/// into the cache at each row's position.
+/// into the cache at each row's position; as q8_0 with the bits of encode_row (tensor/codec.h).
 struct RopeStoreCall {
   RowView rows;
   KvView kv;
@@ -186,8 +188,8 @@ cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
 /// window 0: all. Chunks of kAttentionChunk keys at absolute positions, each: scores by ascending channel, one fma
 /// each, then times scale; m = their maximum over visible keys; e_j = exp(s_j - m); l = sum of e_j, key j to lane j %
 /// 32 in ascending order, lanes by a tree (16, 8, 4, 2, 1); acc = sum over j ascending of fma(e_j, v_j, acc) from +0.
-/// Keys a row does not see enter nothing. Chunks are merged in ascending order into (M, L, A) that start at (-inf, 0,
-/// 0):
+/// Keys a row does not see enter nothing. Elements in q8_0 are int8 times scale, exact in float32. Chunks are merged in
+/// ascending order into (M, L, A) that start at (-inf, 0, 0):
 ///   M' = max(M, m); L = fma(L, exp(M - M'), l * exp(m - M')); A likewise; at the end A / L. (exp(-inf) is 0.)
 struct AttentionCall {
   RowView rows;
@@ -212,7 +214,7 @@ std::int32_t attention_tile_rows(std::int32_t group);
 /// For `rows` rows worked one by one; max_position 0: for rows in tiles, which take little.
 std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
                                       std::int32_t max_position);
-/// head_dim 64, 80, 96, 128, 256.
+/// head_dim 64, 80 (but not in q8_0), 96, 128, 256.
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream);
 
 // --- Mixtures (moe.cu) ---

@@ -9,12 +9,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 #include "tensor/blocks.h"
+#include "tensor/encode_k.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -361,6 +363,40 @@ __device__ __forceinline__ void store_four(__half* to, const float4& v) {
   *reinterpret_cast<uint2*>(to) = bits;
 }
 
+/// Four channels of a block of 32 as q8_0, by the bits of encode_row (tensor/codec.h). Eight neighbouring lanes of a
+/// warp, aligned, hold the block; all lanes of the warp call together. quants: the four int8, the first lowest.
+struct Q8Four {
+  unsigned quants;
+  __half scale;
+};
+__device__ __forceinline__ Q8Four encode_q8_four(const float4& four) {
+  float x[4] = {four.x, four.y, four.z, four.w}, amax = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[i] = x[i] == x[i] ? fminf(fmaxf(x[i], -kLargestEncodable), kLargestEncodable) : 0.0f;
+    amax = fmaxf(amax, fabsf(x[i]));
+  }
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2) amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, step));
+  Q8Four result;
+  result.scale = __float2half_rn(fminf(amax / 127.0f, 65504.0f));
+  const float stored = __half2float(result.scale), inverse = stored != 0 ? 1.0f / stored : 0.0f;
+  result.quants = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int q = __float2int_rn(fminf(fmaxf(x[i] * inverse, -127.0f), 127.0f));
+    result.quants |= (static_cast<unsigned>(q) & 255u) << (8 * i);
+  }
+  return result;
+}
+
+/// Where a key or value goes: its channel 0, and in q8_0 the scale of its first 32 channels.
+template <typename T>
+struct KvPlace {
+  T* to;  // null: nowhere
+  __half* scale;
+};
+
 // Blocks take `block_heads` x `block_rows` pairs of the pass's rows and of the heads of q, k and v, these in this
 // order; a warp works on a pair, four neighbouring channels a lane, kVectors times. For prompts a block takes many rows
 // of one head: keys then lie next to each other in a channel of the cache, and are stored together though the cache is
@@ -368,7 +404,8 @@ __device__ __forceinline__ void store_four(__half* to, const float4& v) {
 template <typename T, int kVectors>
 __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall call, int block_heads, int block_rows) {
   extern __shared__ __align__(16) float tiles[];  // [block_heads * block_rows, head_dim + 4]
-  __shared__ T* key_at[kWarp];                    // where channel 0 of a pair's key goes; null: the pair has none
+  __shared__ KvPlace<T> key_at[kWarp];            // where a pair's key goes, if it has one
+  constexpr bool kQ8 = std::is_same_v<T, std::int8_t>;
   allow_successor();
   const int head_dim = call.kv.head_dim, kv_heads = call.kv.kv_heads, heads = call.heads, stride = head_dim + 4;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -390,16 +427,19 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
       w[i] = channel(i) < head_dim ? *reinterpret_cast<const float4*>(weight + channel(i)) : make_float4(0, 0, 0, 0);
     }
   }
-  // Where a row's key or value goes: its channel 0.
-  const auto place_of = [&](int pair) -> T* {
+  const auto place_of = [&](int pair) -> KvPlace<T> {
     const int row = first_row + pair % block_rows;
-    if (is_q || pair >= pairs || row >= call.rows.rows || head >= heads + 2 * kv_heads) return nullptr;
+    if (is_q || pair >= pairs || row >= call.rows.rows || head >= heads + 2 * kv_heads) return {nullptr, nullptr};
     const int position = call.rows.position[row], slot = position % kKvBlock;
     const std::int64_t entry =
         static_cast<std::int64_t>(call.rows.sequence[row]) * call.kv.max_blocks + position / kKvBlock;
     auto* block = reinterpret_cast<T*>(const_cast<std::byte*>(call.kv.blocks[entry]) +
                                        (is_k ? call.kv.k_offset : call.kv.v_offset) + kv_head * call.kv.head_bytes);
-    return is_k ? block + slot : block + slot * head_dim;
+    __half* scale = nullptr;
+    if constexpr (kQ8) {
+      scale = reinterpret_cast<__half*>(block + kKvBlock * head_dim) + (is_k ? slot : slot * (head_dim / 32));
+    }
+    return {is_k ? block + slot : block + slot * head_dim, scale};
   };
   float2 turn[2 * kVectors];  // of rotations lane, lane + 32, ...
   const auto angles_of = [&](int pair) {
@@ -411,7 +451,7 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
       if (lane + kWarp * i < half) turn[i] = cos_sin[lane + kWarp * i];
     }
   };
-  T* place = place_of(warp);
+  KvPlace<T> place = place_of(warp);
   angles_of(warp);
   wait_for_predecessor();
 
@@ -420,7 +460,7 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
       place = place_of(pair);
       angles_of(pair);
     }
-    if (lane == 0) key_at[pair] = is_k ? place : nullptr;
+    if (lane == 0) key_at[pair] = is_k ? place : KvPlace<T>{nullptr, nullptr};
     const int row = first_row + pair % block_rows;
     if (row >= call.rows.rows || head >= heads + 2 * kv_heads) continue;
     const std::int64_t kv_at = (static_cast<std::int64_t>(row) * kv_heads + kv_head) * head_dim;
@@ -434,7 +474,14 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
     if (!is_q && !is_k) {
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
-        if (channel(i) < head_dim) store_four(place + channel(i), v[i]);
+        if constexpr (kQ8) {
+          const Q8Four four = encode_q8_four(v[i]);
+          if (channel(i) >= head_dim) continue;
+          *reinterpret_cast<unsigned*>(place.to + channel(i)) = four.quants;
+          if (lane % 8 == 0) place.scale[channel(i) / 32] = four.scale;
+        } else {
+          if (channel(i) < head_dim) store_four(place.to + channel(i), v[i]);
+        }
       }
       continue;
     }
@@ -465,6 +512,16 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
       tile[at + distance] = __fmaf_rn(a, turn[i].y, b * turn[i].x);
     }
     __syncwarp();
+    if (kQ8 && is_k) {  // what is stored below, in place of the first two of the four
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        auto* at = reinterpret_cast<float4*>(tile + channel(i));
+        const Q8Four four = encode_q8_four(channel(i) < head_dim ? *at : make_float4(0, 0, 0, 0));
+        if (channel(i) < head_dim) {
+          *reinterpret_cast<uint2*>(at) = make_uint2(four.quants, __half_as_ushort(four.scale));
+        }
+      }
+    }
     if (!is_q) continue;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -480,13 +537,22 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
   for (int first = 0; first < pairs; first += block_rows) {
     for (int e = static_cast<int>(threadIdx.x); e < block_rows * (head_dim / 4); e += static_cast<int>(blockDim.x)) {
       const int pair = first + (e & (block_rows - 1)), c = (e >> shift) * 4;
-      T* to = key_at[pair];
+      T* const to = key_at[pair].to;
       if (!to) continue;
-      const float4 four = *reinterpret_cast<const float4*>(tiles + pair * stride + c);
-      to[c * kKvBlock] = static_cast<T>(four.x);
-      to[(c + 1) * kKvBlock] = static_cast<T>(four.y);
-      to[(c + 2) * kKvBlock] = static_cast<T>(four.z);
-      to[(c + 3) * kKvBlock] = static_cast<T>(four.w);
+      if constexpr (kQ8) {
+        const uint2 four = *reinterpret_cast<const uint2*>(tiles + pair * stride + c);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[(c + i) * kKvBlock] = static_cast<std::int8_t>(four.x >> (8 * i));
+        if (c % 32 == 0) {
+          key_at[pair].scale[c / 32 * kKvBlock] = __ushort_as_half(static_cast<unsigned short>(four.y));
+        }
+      } else {
+        const float4 four = *reinterpret_cast<const float4*>(tiles + pair * stride + c);
+        to[c * kKvBlock] = static_cast<T>(four.x);
+        to[(c + 1) * kKvBlock] = static_cast<T>(four.y);
+        to[(c + 2) * kKvBlock] = static_cast<T>(four.z);
+        to[(c + 3) * kKvBlock] = static_cast<T>(four.w);
+      }
     }
   }
 }
@@ -550,7 +616,10 @@ cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t 
 
 cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream) {
   if (call.rows.rows <= 0) return cudaSuccess;
-  return call.kv.dtype == DType::f16 ? rope_store_as<__half>(call, stream) : rope_store_as<float>(call, stream);
+  if (call.kv.dtype == DType::q8_0 && call.kv.head_dim % 32 != 0) return cudaErrorInvalidValue;
+  return call.kv.dtype == DType::f16    ? rope_store_as<__half>(call, stream)
+         : call.kv.dtype == DType::q8_0 ? rope_store_as<std::int8_t>(call, stream)
+                                        : rope_store_as<float>(call, stream);
 }
 
 }  // namespace millrace::kernels::cuda
