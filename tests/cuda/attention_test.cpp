@@ -52,8 +52,17 @@ class Pass {
     }
     rows_ = static_cast<int>(position_.size());
     q_ = normal_floats(size(), random_);
+    for (std::size_t i = 0; i < q_.size() && c.dtype == DType::q8_0;
+         ++i) {  // also groups of nothing, and of very little
+      if (i / 32 % 7 == 3) q_[i] = 0;
+      if (i / 32 % 11 == 5) q_[i] *= i / 32 % 2 == 0 ? 1e-34f : 1e-12f;
+    }
     fill_cache();
     make_tiles();
+  }
+
+  void set_query(int row, int head, int channel, float value) {
+    q_[index(row, head) + static_cast<std::size_t>(channel)] = value;
   }
 
   /// What the contract says.
@@ -239,7 +248,81 @@ class Pass {
     }
   }
 
+  /// A head of a key or value of row r's sequence as q8_0 keeps it.
+  struct Quantized {
+    const std::int8_t* values;
+    const std::uint16_t* scales;
+    int value_step, scale_step;
+    std::int64_t value(int d) const { return values[d * value_step]; }
+    float scale(int g) const { return f16_to_f32(scales[g * scale_step]); }
+  };
+  Quantized quantized_at(int r, int key, int head, bool is_key) const {
+    const auto entry = static_cast<std::size_t>(sequence_[static_cast<std::size_t>(r)] * max_blocks() + key / 64);
+    const std::byte* part =
+        cache_.data() + places_[entry] * block_bytes() + (is_key ? k_offset() : v_offset()) + head * head_bytes();
+    const auto* values = reinterpret_cast<const std::int8_t*>(part);
+    const auto* scales = reinterpret_cast<const std::uint16_t*>(part + 64 * c_.head_dim);
+    const int slot = key % 64;
+    if (is_key) return {values + slot, scales + slot, 64, 64};
+    return {values + slot * c_.head_dim, scales + slot * (c_.head_dim / 32), 1, 1};
+  }
+  /// Factors of int8 in two digits: integers, and what one of them counts.
+  struct Digits {
+    std::vector<std::int64_t> integers;
+    float unit = 0;
+  };
+  static Digits digits_of(const std::vector<float>& x) {
+    Digits digits;
+    digits.integers.resize(x.size());
+    float most = 0;
+    for (const float v : x) {
+      if (!std::isfinite(v)) digits.unit = std::numeric_limits<float>::quiet_NaN();
+      most = std::max(most, std::abs(v));
+    }
+    if (std::isnan(digits.unit) || most < 0x1p-100f) return digits;
+    digits.unit = most / 32512;
+    const float inverse = 32512 / most;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      digits.integers[i] = std::lrint(double{x[i]} * double{inverse});  // the product is exact
+    return digits;
+  }
+  // The scores of keys [begin, end), times scale, in `scores`.
+  void score_quantized(int r, int h, int begin, int end, float* scores) const {
+    const float* q = &q_[index(r, h)];
+    std::vector<Digits> groups;
+    for (int d = 0; d < c_.head_dim; d += 32) groups.push_back(digits_of({q + d, q + d + 32}));
+    for (int key = begin; key < end; ++key) {
+      const Quantized k = quantized_at(r, key, h / group(), true);
+      float s = 0;
+      for (int g = 0; g < c_.head_dim / 32; ++g) {
+        const Digits& digits = groups[static_cast<std::size_t>(g)];
+        std::int64_t sum = 0;
+        for (int i = 0; i < 32; ++i) sum += digits.integers[static_cast<std::size_t>(i)] * k.value(32 * g + i);
+        s = std::fma(static_cast<float>(sum), digits.unit * k.scale(g), s);
+      }
+      scores[key % kAttentionChunk] = s * scale_();
+    }
+  }
+  // The weighted values of keys [begin, end).
+  void add_quantized(int r, int h, int begin, int end, const float* weights, std::vector<float>& acc) const {
+    for (int g = 0; g < c_.head_dim / 32; ++g) {
+      std::vector<float> scaled;
+      for (int key = begin; key < end; ++key)
+        scaled.push_back(
+            std::fmax(weights[key % kAttentionChunk] * quantized_at(r, key, h / group(), false).scale(g), 0.0f));
+      const Digits digits = digits_of(scaled);
+      for (int d = 32 * g; d < 32 * g + 32; ++d) {
+        std::int64_t sum = 0;
+        for (int key = begin; key < end; ++key)
+          sum += digits.integers[static_cast<std::size_t>(key - begin)] *
+                 quantized_at(r, key, h / group(), false).value(d);
+        acc[static_cast<std::size_t>(d)] = static_cast<float>(sum) * digits.unit;
+      }
+    }
+  }
+
   void attend(int r, int h, float* out) const {
+    const bool quantized = c_.dtype == DType::q8_0;
     const int position = position_[static_cast<std::size_t>(r)], oldest = first_key(r), kv = h / group();
     const float* q = &q_[index(r, h)];
     float most = -kInfinity, total = 0;
@@ -248,22 +331,24 @@ class Pass {
       const int begin = std::max(oldest, chunk * kAttentionChunk);
       const int end = std::min(position + 1, (chunk + 1) * kAttentionChunk);
       float e[kAttentionChunk], m = -kInfinity, lanes[32] = {};
+      if (quantized) score_quantized(r, h, begin, end, e);
       for (int key = begin; key < end; ++key) {
         float s = 0;
-        for (int d = 0; d < c_.head_dim; ++d) s = std::fma(q[d], key_at(r, key, kv)[d], s);
-        e[key % kAttentionChunk] = s * scale_();
-        m = std::max(m, s * scale_());
+        for (int d = 0; d < c_.head_dim && !quantized; ++d) s = std::fma(q[d], key_at(r, key, kv)[d], s);
+        if (!quantized) e[key % kAttentionChunk] = s * scale_();
+        m = std::max(m, e[key % kAttentionChunk]);
       }
       std::fill(acc.begin(), acc.end(), 0.0f);
       for (int key = begin; key < end; ++key) {
         float& weight = e[key % kAttentionChunk];
         weight = exp_f32(weight - m);
         lanes[key % 32] += weight;
-        for (int d = 0; d < c_.head_dim; ++d) {
+        for (int d = 0; d < c_.head_dim && !quantized; ++d) {
           acc[static_cast<std::size_t>(d)] =
               std::fma(weight, value_at(r, key, kv)[d], acc[static_cast<std::size_t>(d)]);
         }
       }
+      if (quantized) add_quantized(r, h, begin, end, e, acc);
       for (int half = 16; half > 0; half /= 2) {
         for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
       }
@@ -312,7 +397,8 @@ class CudaAttention : public test::OnDevice {
     SCOPED_TRACE(name(c));
     const Pass pass(c, static_cast<std::uint32_t>(c.head_dim * 1000 + c.heads));
     const auto want = pass.want();
-    EXPECT_LT(pass.error(want), 2e-5);
+    // In q8_0 the other factor of a product has 16 bits.
+    EXPECT_LT(pass.error(want), c.dtype == DType::q8_0 ? 5e-4 : 2e-5);
     const auto few = pass.run(false, c.max_position, true);
     EXPECT_TRUE(same_bits(few.out, want)) << "row by row";
     EXPECT_TRUE(pass.quantizes(few, want)) << "row by row";
@@ -378,6 +464,20 @@ TEST_F(CudaAttention, RandomShapesOfQuantizedKeys) {
     c.max_position = (most + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
     check(c);
   }
+}
+
+TEST_F(CudaAttention, AQueryThatIsNotFiniteSpoilsItsHeadAlone) {
+  const Case c = {8, 2, 64, DType::q8_0, 0, {{0, 200, 3}}, 256};
+  Pass pass(c, 3);
+  pass.set_query(1, 2, 40, std::numeric_limits<float>::quiet_NaN());
+  pass.set_query(2, 7, 3, -kInfinity);
+  const auto want = pass.want();
+  for (int i = 0; i < 3 * 8 * 64; ++i) {
+    const bool spoilt = i / 64 == 8 + 2 || i / 64 == 16 + 7;
+    ASSERT_EQ(std::isnan(want[static_cast<std::size_t>(i)]), spoilt) << "row and head " << i / 64;
+  }
+  EXPECT_TRUE(same_bits(pass.run(false, c.max_position, true).out, want)) << "row by row";
+  EXPECT_TRUE(same_bits(pass.run(true, c.max_position, true).out, want)) << "by tiles";
 }
 
 TEST_F(CudaAttention, QuantizedHeadsThatAreNoMultipleOf32AreRefused) {

@@ -76,20 +76,27 @@ __device__ __forceinline__ Factors merge_factors(float m, float& most) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The steps of a chunk. Threads share the work of kHeads heads: each has kPair neighbouring keys (then channels) of
-// kEach heads. Widening q8_0 costs more than reading float16 does, so there a thread has all heads, and a block half as
-// many threads.
+// kEach heads. Keys in q8_0 go to the tensor cores instead, a warp at a time: attention_q8.cuh.
 
 template <typename T>
 constexpr bool kQuantized = std::is_same_v<T, std::int8_t>;
+constexpr int kThreads = 128;  // one a key of the chunk
+static_assert(kThreads == kAttentionChunk);
+constexpr int kWarps = kThreads / kWarp;
 
-template <typename T, int kHeads>
+template <int kHeads>
 struct Share {
   static constexpr int kPair = kHeads == 1 ? 1 : 2;
-  static constexpr int kEach = kQuantized<T> ? kHeads : kHeads / kPair;
-  static constexpr int kThreads = kAttentionChunk / kPair * (kHeads / kEach);
-  static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int kResident = kQuantized<T> ? 5 : 3;  // blocks that a multiprocessor should hold
+  static constexpr int kEach = kHeads / kPair;
 };
+/// Blocks that a multiprocessor should hold.
+template <typename T, int kHeadDim>
+constexpr int kResident = !kQuantized<T>   ? 3
+                          : kHeadDim > 128 ? 2
+                                           : 4;
+/// Floats between heads of the scores: in q8_0 so that the lanes of a warp read other banks.
+template <typename T>
+constexpr int kScoreStride = kQuantized<T> ? kAttentionChunk + 16 : kAttentionChunk;
 
 template <typename T, int kPair>
 struct alignas(kPair * sizeof(T)) Elements {
@@ -243,7 +250,6 @@ __device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::in
   sync_cluster();
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int rank = static_cast<int>(blockIdx.y), head_dim = args.kv.head_dim;
-  constexpr int kWarps = kAttentionChunk / kWarp;  // of a block that works on one head
   for (int c = (rank + warp * chunks) * kWarp + lane; c - lane < head_dim; c += chunks * kWarps * kWarp) {
     float part[kMostCluster], m = -INFINITY, l = 0;
     if (lane < chunks) {
@@ -294,9 +300,9 @@ struct ChunkView {
 /// takes every gridDim.y-th chunk of its row; the next chunk's keys are on their way while it works on a chunk's
 /// values.
 template <typename T, int kHeads, int kHeadDim>
-__global__ void __launch_bounds__(Share<T, kHeads>::kThreads, Share<T, kHeads>::kResident)
+__global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
-  using S = Share<T, kHeads>;
+  using S = Share<kHeads>;
   constexpr bool kQ8 = kQuantized<T>;
   constexpr bool kRounds = kHeads == 8;                            // more heads than kHeads may be there
   constexpr bool kFits = kQ8 || (sizeof(T) == 2 && kHeadDim > 0);  // K and V together
@@ -411,6 +417,29 @@ __global__ void __launch_bounds__(Share<T, kHeads>::kThreads, Share<T, kHeads>::
     }
   }
 
+  // A chunk's result of neighbouring channels from c on of one of the block's heads.
+  const auto give = [&]<int kCount>(int h, int c, const ChunkSum& sum, const float(&acc)[kCount]) {
+    Elements<float, kCount> result;
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) result.e[p] = acc[p];
+    if (kHeads == 1 && args.cluster && chunks.count > 1) {
+      *reinterpret_cast<Elements<float, kCount>*>(q + c) = result;  // nobody needs q any more
+      return;
+    }
+    const std::int64_t head = row_head + h;
+    if (chunks.count > 1) {
+      *reinterpret_cast<Elements<float, kCount>*>(args.part + (head * args.max_chunks + slot) * head_dim + c) = result;
+      return;
+    }
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) result.e[p] = result.e[p] / sum.l;
+    const std::int64_t at = head * head_dim + c;
+    if (args.out) *reinterpret_cast<Elements<float, kCount>*>(args.out + at) = result;
+    if (args.q8.q) quantize_block(result.e, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
+  };
+  [[maybe_unused]] const int lane = thread % kWarp, warp = thread / kWarp, pair = lane / 4;
+  [[maybe_unused]] std::conditional_t<kQ8, Q8Queries<kHeadDim>, char> queries;
+
   for (int turn = 0;; ++turn) {
     const int next_slot = slot + static_cast<int>(gridDim.y);
     const bool more = next_slot < chunks.count;
@@ -426,25 +455,32 @@ __global__ void __launch_bounds__(Share<T, kHeads>::kThreads, Share<T, kHeads>::
           copy_keys(view, kAttentionChunk, true);
         }
         const float* from = args.q + (row_head + h0) * head_dim;
-        for (int i = thread; i < heads * head_dim; i += S::kThreads) q[i] = from[i];
+        for (int i = thread; i < heads * head_dim; i += kThreads) q[i] = from[i];
         __syncthreads();
       }
       const int rounds = both ? 1 : (args.block_heads + kHeads - 1) / kHeads;  // in which keys come again
       const int arrival = turn * rounds + (both ? 0 : h0 / kHeads);
       if (h0 == 0 || !both) keys_and_queries.await(arrival);
-      {
-        constexpr int kPairs = kAttentionChunk / S::kPair;
-        const int key = thread % kPairs * S::kPair, h = thread / kPairs * S::kEach;
-        if (key < view.end && key + S::kPair > view.begin) {
-          const std::byte* block = k + key / kKvBlock * half_bytes;
-          const T* keys = reinterpret_cast<const T*>(block) + key % kKvBlock;
-          float* to = scores + h * kAttentionChunk + key;
-          if constexpr (kQ8) {
-            const auto* scales = reinterpret_cast<const __half*>(block + elements_bytes) + key % kKvBlock;
-            score_q8_keys<S::kPair, S::kEach>(q + h * head_dim, keys, scales, head_dim, args.scale, to);
-          } else {
-            score_keys<T, S::kPair, S::kEach>(q + h * head_dim, keys, head_dim, args.scale, to);
+      if constexpr (kQ8) {
+        if (turn == 0 || args.block_heads > kHeads) queries.load(pair < heads ? q + pair * head_dim : nullptr);
+        const int first = kWarp * warp;
+        if (first < view.end && first + kWarp > view.begin) {
+          alignas(16) float s[8];
+          queries.score(k + first / kKvBlock * half_bytes, first % kKvBlock, s);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) s[i] *= args.scale;
+          if (pair < kHeads) {
+            auto* to = reinterpret_cast<float4*>(scores + pair * kScoreStride<T> + first + 8 * (lane % 4));
+            to[0] = *reinterpret_cast<const float4*>(s);
+            to[1] = *reinterpret_cast<const float4*>(s + 4);
           }
+        }
+      } else {
+        const int key = thread % (kThreads / S::kPair) * S::kPair, h = thread / (kThreads / S::kPair) * S::kEach;
+        if (key < view.end && key + S::kPair > view.begin) {
+          score_keys<T, S::kPair, S::kEach>(
+              q + h * head_dim, reinterpret_cast<const T*>(k + key / kKvBlock * half_bytes) + key % kKvBlock, head_dim,
+              args.scale, scores + h * kAttentionChunk + key);
         }
       }
       __syncthreads();
@@ -458,44 +494,37 @@ __global__ void __launch_bounds__(Share<T, kHeads>::kThreads, Share<T, kHeads>::
           copy_keys(next, kAttentionChunk, true);
         }
       }
-      for (int h = thread / kWarp; h < heads; h += S::kWarps) {
-        const ChunkSum sum = soften(scores + h * kAttentionChunk, view.begin, view.end);
+      for (int h = thread / kWarp; h < heads; h += kWarps) {
+        const ChunkSum sum = soften(scores + h * kScoreStride<T>, view.begin, view.end);
         if (thread % kWarp != 0) continue;
         sums[h] = sum;
         if (chunks.count > 1 && !args.cluster) args.sums[(row_head + h0 + h) * args.max_chunks + slot] = sum;
       }
       if (h0 == 0 || !both) values.await(arrival);
       __syncthreads();
-      for (int item = thread; item < head_dim / S::kPair * (kHeads / S::kEach); item += S::kThreads) {
-        const int pairs = head_dim / S::kPair, c = item % pairs * S::kPair, first = item / pairs * S::kEach;
-        float acc[S::kEach][S::kPair] = {};
-        if constexpr (kQ8) {
-          const auto* scales = reinterpret_cast<const __half*>(v_scales) + c / 32;
-          add_q8_values(scores + first * kAttentionChunk, v + c, scales, head_dim, view.begin, view.end, acc);
-        } else {
-          add_values<T>(scores + first * kAttentionChunk, v + c, head_dim, view.begin, view.end, acc);
+      if constexpr (kQ8) {
+        float weights[4][8];  // of the lane's pair and keys 32 t + 8 (lane % 4) + i
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+          const float* from = scores + pair * kScoreStride<T> + 32 * t + 8 * (lane % 4);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) weights[t][i] = pair < heads ? from[i] : 0.0f;
         }
+        for (int g = warp; g < head_dim / 32; g += kWarps) {
+          float acc[8];
+          add_q8_values<kHeadDim>(weights, v, reinterpret_cast<const __half*>(v_scales), g, acc);
+          if (pair < heads) give(h0 + pair, 32 * g + 8 * (lane % 4), sums[pair], acc);
+        }
+      } else {
+        for (int item = thread; item < head_dim; item += kThreads) {
+          const int pairs = head_dim / S::kPair, c = item % pairs * S::kPair, first = item / pairs * S::kEach;
+          float acc[S::kEach][S::kPair] = {};
+          add_values<T>(scores + first * kAttentionChunk, v + c, head_dim, view.begin, view.end, acc);
 #pragma unroll
-        for (int i = 0; i < S::kEach; ++i) {
-          if (first + i >= heads) break;
-          using Pair = Elements<float, S::kPair>;
-          Pair result;
-#pragma unroll
-          for (int p = 0; p < S::kPair; ++p) result.e[p] = acc[i][p];
-          if (kHeads == 1 && args.cluster && chunks.count > 1) {
-            *reinterpret_cast<Pair*>(q + c) = result;  // nobody needs q any more
-            continue;
+          for (int i = 0; i < S::kEach; ++i) {
+            if (first + i >= heads) break;
+            give(h0 + first + i, c, sums[first + i], acc[i]);
           }
-          const std::int64_t head = row_head + h0 + first + i;
-          if (chunks.count > 1) {
-            *reinterpret_cast<Pair*>(args.part + (head * args.max_chunks + slot) * head_dim + c) = result;
-            continue;
-          }
-#pragma unroll
-          for (int p = 0; p < S::kPair; ++p) result.e[p] = result.e[p] / sums[first + i].l;
-          const std::int64_t at = head * head_dim + c;
-          if (args.out) *reinterpret_cast<Pair*>(args.out + at) = result;
-          if (args.q8.q) quantize_block(result.e, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
         }
       }
       if (!kRounds) break;
@@ -592,35 +621,46 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
 // ---------------------------------------------------------------------------------------------------------------------
 // Launchers
 
-template <typename T, int kHeads>
+template <typename T, int kHeads, int kHeadDim>
 cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
-  using S = Share<T, kHeads>;
   const std::size_t head_dim = static_cast<std::size_t>(args.kv.head_dim);
   const std::size_t scales = kQuantized<T> ? head_dim / 32 * sizeof(__half) : 0;
   const std::size_t keys = kAttentionChunk * (sizeof(T) * head_dim + scales);
-  const std::size_t rest = sizeof(float) * kHeads * (head_dim + kAttentionChunk);
+  const std::size_t rest = sizeof(float) * kHeads * (head_dim + kScoreStride<T>);
   args.both = 2 * keys + rest <= kMostShared;
   const std::size_t bytes = (args.both ? 2 : 1) * keys + rest;
   // As many blocks as the device holds, with about as many chunks each; a cluster has all chunks at once.
   const int blocks = args.rows.rows * args.heads / args.block_heads;
-  const int most = std::max(S::kResident * multiprocessors() / blocks, 1), each = (args.max_chunks + most - 1) / most;
+  const int most = std::max(kResident<T, kHeadDim> * multiprocessors() / blocks, 1),
+            each = (args.max_chunks + most - 1) / most;
   const int cluster = args.cluster ? args.max_chunks : 1;
   const dim3 grid(blocks, args.cluster ? args.max_chunks : (args.max_chunks + each - 1) / each);
-  const dim3 threads(S::kThreads);
-  if constexpr (sizeof(T) <= 2) {
-    if (head_dim == 64) return launch_large(decode_kernel<T, kHeads, 64>, grid, threads, bytes, stream, cluster, args);
-    if (head_dim == 128)
-      return launch_large(decode_kernel<T, kHeads, 128>, grid, threads, bytes, stream, cluster, args);
-  }
-  return launch_large(decode_kernel<T, kHeads, 0>, grid, threads, bytes, stream, cluster, args);
+  return launch_large(decode_kernel<T, kHeads, kHeadDim>, grid, dim3(kThreads), bytes, stream, cluster, args);
 }
 
-template <typename T>
+template <typename T, int kHeadDim>
 cudaError_t decode_heads(const DecodeArgs& args, cudaStream_t stream) {
-  if (args.block_heads == 1) return decode<T, 1>(args, stream);
-  if (args.block_heads == 2) return decode<T, 2>(args, stream);
-  if (args.block_heads <= 4) return decode<T, 4>(args, stream);
-  return decode<T, 8>(args, stream);
+  if (args.block_heads == 1) return decode<T, 1, kHeadDim>(args, stream);
+  if constexpr (!kQuantized<T>) {  // a tile of the tensor cores has eight heads, needed or not
+    if (args.block_heads == 2) return decode<T, 2, kHeadDim>(args, stream);
+    if (args.block_heads <= 4) return decode<T, 4, kHeadDim>(args, stream);
+  }
+  return decode<T, 8, kHeadDim>(args, stream);
+}
+
+cudaError_t decode_any(const DecodeArgs& args, cudaStream_t stream) {
+  const int head_dim = args.kv.head_dim;
+  if (args.kv.dtype == DType::q8_0) {
+    if (head_dim == 64) return decode_heads<std::int8_t, 64>(args, stream);
+    if (head_dim == 96) return decode_heads<std::int8_t, 96>(args, stream);
+    if (head_dim == 128) return decode_heads<std::int8_t, 128>(args, stream);
+    if (head_dim == 256) return decode_heads<std::int8_t, 256>(args, stream);
+    return cudaErrorInvalidValue;
+  }
+  if (args.kv.dtype == DType::f32) return decode_heads<float, 0>(args, stream);
+  if (head_dim == 64) return decode_heads<__half, 64>(args, stream);
+  if (head_dim == 128) return decode_heads<__half, 128>(args, stream);
+  return decode_heads<__half, 0>(args, stream);
 }
 
 /// Chunks that a row sees at most.
@@ -663,9 +703,7 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   args.part = reinterpret_cast<float*>(call.workspace + w.part);
   args.out = out;
   args.q8 = q8;
-  const cudaError_t error = call.kv.dtype == DType::f16    ? decode_heads<__half>(args, stream)
-                            : call.kv.dtype == DType::q8_0 ? decode_heads<std::int8_t>(args, stream)
-                                                           : decode_heads<float>(args, stream);
+  const cudaError_t error = decode_any(args, stream);
   if (error != cudaSuccess || args.cluster || chunks == 1) return error;
   return launch_large(merge_kernel, dim3(call.rows.rows * call.heads), dim3(kMergeThreads), 2 * kMergeBytes, stream, 1,
                       args);
@@ -690,8 +728,10 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   const bool later = call.out_q8.q && head_dim % 32 != 0;
   float* out = later && !call.out ? reinterpret_cast<float*>(call.workspace + w.result) : call.out;
   const Q8 q8 = later ? Q8{} : call.out_q8;
-  const cudaError_t error =
-      call.tiles ? attention_tiles(call, out, q8, stream) : attention_few(call, w, chunks, out, q8, stream);
+  const bool quantized = call.kv.dtype == DType::q8_0;
+  const cudaError_t error = !call.tiles ? attention_few(call, w, chunks, out, q8, stream)
+                            : quantized ? attention_q8_tiles(call, out, q8, stream)
+                                        : attention_tiles(call, out, q8, stream);
   if (error != cudaSuccess || !later) return error;
   const int cols = call.heads * head_dim;
   return quantize_q8(out, cols, rows, cols, call.out_q8, stream);

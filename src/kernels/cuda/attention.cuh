@@ -36,7 +36,9 @@ inline int multiprocessors() {
   return count;
 }
 
-/// The tile path. f32_out: where the float32 result goes (call.out or workspace), or null; q8: call.out_q8 or none.
+/// The tile path, for caches in float and in q8_0. f32_out: where the float32 result goes (call.out or workspace), or
+/// null; q8: call.out_q8 or none.
 cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);
+cudaError_t attention_q8_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

@@ -1,7 +1,15 @@
-// Keys and values of the cache as q8_0: int8 with a float16 scale for 32 channels of a token. An element is its int8
-// times its scale, which float32 holds exactly, so sums over them are those of the contract at AttentionCall with such
-// elements. Here are the steps of a chunk for few rows; a thread has neighbouring keys (then channels) of all heads, so
-// that an element is widened once.
+// Attention over keys and values kept as q8_0, by a warp on the int8 tensor cores: the products of a chunk for up to
+// eight pairs of a row and a head. Contract and order of sums: AttentionCall in cuda_kernels.h.
+//
+// The other factor of both products, queries and weights, is rounded to 16 bits beside its largest element: an integer
+// of two digits, 256 high + low, both int8. A tensor core's tile has sixteen rows: the high digits of the eight pairs,
+// and the low ones; their sums with the cache's int8 are exact integers, in whatever order they are added. So nothing
+// of a cache's element is computed but where its four bytes stand.
+//
+// A lane's place in all of this: pair = lane / 4 and quarter = lane % 4. Of 32 keys or channels that a product is
+// computed for a lane has eight neighbours, 8 quarter .. + 7. Of those that it sums over, every lane multiplies eight:
+// of keys the same neighbours, so that weights stay where scores became them; of channels every fourth, so that the
+// quarters read other banks.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -10,153 +18,147 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/q8_mma.cuh"
 
 namespace millrace::kernels::cuda {
 
-/// A scale as elements of its group are widened by: an int8 q becomes the float 32896 + q by moving bits alone, and
-/// fma(32896 + q, scale, minus) is q * scale. Nothing rounds: `minus`, -32896 * scale, has 20 bits.
-struct Q8Widener {
-  float scale, minus;
-  __device__ __forceinline__ explicit Q8Widener(__half bits) : scale(__half2float(bits)), minus(scale * -32896.0f) {}
-  __device__ __forceinline__ float of(float biased) const { return __fmaf_rn(biased, scale, minus); }
+constexpr unsigned kWholeWarp = 0xffffffffu;
+constexpr float kDigits = 32512;            // 127 * 256: the largest integer of two digits that is made
+constexpr float kLeastRounded = 0x1p-100f;  // factors with no element that large are taken for zero
+
+/// Eight floats as two-digit integers. {high 0-3, low 0-3, high 4-7, low 4-7}, a tile's row fragment.
+__device__ __forceinline__ void to_digits(const float (&x)[8], float inverse, unsigned (&digits)[4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    unsigned low[4], high[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits.
+      low[i] = __float_as_uint(__fmaf_rn(x[4 * half + i], inverse, 12582912.0f));
+      high[i] = low[i] + 128;  // its second byte: the low digit is signed
+    }
+    digits[2 * half] =
+        __byte_perm(__byte_perm(high[0], high[1], 0x0051), __byte_perm(high[2], high[3], 0x0051), 0x5410);
+    digits[2 * half + 1] =
+        __byte_perm(__byte_perm(low[0], low[1], 0x0040), __byte_perm(low[2], low[3], 0x0040), 0x5410);
+  }
+}
+
+/// Four words of four bytes, transposed.
+__device__ __forceinline__ void transpose_bytes(unsigned (&w)[4]) {
+  const unsigned a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
+  const unsigned c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
+  w[0] = __byte_perm(a, b, 0x5410);
+  w[1] = __byte_perm(a, b, 0x7632);
+  w[2] = __byte_perm(c, d, 0x5410);
+  w[3] = __byte_perm(c, d, 0x7632);
+}
+
+/// sums += digits * bytes for 32 columns. from: the lane's word in the first of its eight rows of bytes: four
+/// columns, 4 (lane / 4) .. + 3. sums[j]: of columns 4 n + j, n = 2 quarter and 2 quarter + 1, by high and low digits.
+__device__ __forceinline__ void multiply_bytes(const unsigned (&digits)[4], const std::int8_t* from, int stride,
+                                               int (&sums)[4][4]) {
+  unsigned near[4], far[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    near[i] = *reinterpret_cast<const unsigned*>(from + i * stride);
+    far[i] = *reinterpret_cast<const unsigned*>(from + (4 + i) * stride);
+  }
+  transpose_bytes(near);
+  transpose_bytes(far);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) q8_multiply(sums[j], digits, near[j], far[j]);
+}
+/// The i-th of the lane's eight neighbouring columns, as a float.
+__device__ __forceinline__ float q8_sum(const int (&sums)[4][4], int i) {
+  const int(&s)[4] = sums[i % 4];
+  return static_cast<float>(s[i / 4] * 256 + s[2 + i / 4]);
+}
+
+/// Queries of a warp's pairs as digits: 32 channels a group, with what their integers count.
+template <int kHeadDim>
+struct Q8Queries {
+  static constexpr int kGroups = kHeadDim / 32;
+  unsigned digits[kGroups][4];
+  float unit[kGroups];
+
+  /// from: the lane's pair's [head_dim], or null: there is no such pair. For the whole warp.
+  __device__ __forceinline__ void load(const float* from) {
+    const int quarter = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      float x[8] = {};
+      if (from) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = from[32 * g + 4 * i + quarter];
+      }
+      // Magnitudes compare as integers do, and so NaN is the largest of all.
+      unsigned bits = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) bits = max(bits, __float_as_uint(x[i]) & 0x7fffffffu);
+      bits = max(bits, __shfl_xor_sync(kWholeWarp, bits, 1));
+      bits = max(bits, __shfl_xor_sync(kWholeWarp, bits, 2));
+      const float most = __uint_as_float(bits);
+      const bool finite = bits < 0x7f800000u, some = finite && most >= kLeastRounded;
+      const float inverse = some ? kDigits / most : 0.0f;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = some ? x[i] : 0.0f;
+      to_digits(x, inverse, digits[g]);
+      unit[g] = some ? most / kDigits : finite ? 0.0f : __uint_as_float(0x7fc00000);
+    }
+  }
+
+  /// The sums over channels for 32 keys, the lane's eight in s; not yet times the attention's scale. block: a head's
+  /// keys, [head_dim, 64] and their scales; first: of the keys, 0 or 32.
+  __device__ __forceinline__ void score(const std::byte* block, int first, float (&s)[8]) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) s[i] = 0;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      int sums[4][4] = {};
+      const auto* from = reinterpret_cast<const std::int8_t*>(block) + (32 * g + quarter) * kKvBlock;
+      multiply_bytes(digits[g], from + first + lane / 4 * 4, 4 * kKvBlock, sums);
+      alignas(16) __half scales[8];
+      *reinterpret_cast<uint4*>(scales) = *reinterpret_cast<const uint4*>(
+          reinterpret_cast<const __half*>(block + kHeadDim * kKvBlock) + g * kKvBlock + first + 8 * quarter);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) s[i] = __fmaf_rn(q8_sum(sums, i), unit[g] * __half2float(scales[i]), s[i]);
+    }
+  }
 };
 
-/// 32896 + q. An int8 plus 128 is the second byte of the mantissa of 32768.
-__device__ __forceinline__ float q8_biased(std::int8_t q) {
-  return __int_as_float(0x47008000 + static_cast<int>(q) * 256);
-}
-/// The same of byte i of a word whose int8 had 128 added: flipped = word ^ 0x80808080.
-template <int i>
-__device__ __forceinline__ float q8_biased_byte(unsigned flipped) {
-  static_assert(i >= 0 && i < 4);
-  return __uint_as_float(__byte_perm(flipped, 0x4700u, 0x5404u | static_cast<unsigned>(i) << 4));
-}
-
-/// kPair neighbouring elements as they lie, and as 32896 + q.
-template <int kPair>
-struct Q8Raw;
-template <>
-struct Q8Raw<1> {
-  std::int8_t q;
-  __device__ __forceinline__ void load(const std::int8_t* from) { q = *from; }
-  __device__ __forceinline__ void biased(float (&out)[1]) const { out[0] = q8_biased(q); }
-};
-template <>
-struct Q8Raw<2> {
-  std::uint16_t both;
-  __device__ __forceinline__ void load(const std::int8_t* from) {
-    both = *reinterpret_cast<const std::uint16_t*>(from);
-  }
-  __device__ __forceinline__ void biased(float (&out)[2]) const {
-    const unsigned flipped = both ^ 0x8080u;
-    out[0] = q8_biased_byte<0>(flipped);
-    out[1] = q8_biased_byte<1>(flipped);
-  }
-};
-
-__device__ __forceinline__ float q8_lane(const float4& four, int i) {
-  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
-}
-
-/// Scores of kPair keys for kEach heads. q: [.., head_dim] from the first of the heads; k: channel 0 of the first key
-/// in [head_dim, 64]; scales: its first in [head_dim / 32, 64]; scores: [.., 128] from the first head and key.
-template <int kPair, int kEach>
-__device__ __forceinline__ void score_q8_keys(const float* q, const std::int8_t* k, const __half* scales, int head_dim,
-                                              float scale, float* scores) {
-  constexpr int kStep = kEach > 4 ? 4 : 8;  // channels whose queries are in registers
-  float s[kEach][kPair] = {};
-#pragma unroll 1
-  for (int d = 0; d < head_dim; d += 32) {
-    Q8Raw<kPair> keys[32];
+/// Weighted values of a chunk, of the eight neighbouring channels 32 g + 8 quarter of the lane's pair. weights: of keys
+/// 32 t + 8 quarter + i in weights[t][i], 0 where the pair does not see the key. values: [128, head_dim] int8, scales:
+/// [128, head_dim / 32]. For the whole warp.
+template <int kHeadDim>
+__device__ __forceinline__ void add_q8_values(const float (&weights)[4][8], const std::int8_t* values,
+                                              const __half* scales, int g, float (&acc)[8]) {
+  constexpr int kGroups = kHeadDim / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane % 4;
+  float p[4][8], most = 0;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) keys[i].load(k + (d + i) * kKvBlock);
-    const Q8Widener first(scales[d / 32 * kKvBlock]), last(scales[d / 32 * kKvBlock + kPair - 1]);
+  for (int t = 0; t < 4; ++t) {
 #pragma unroll
-    for (int i0 = 0; i0 < 32; i0 += kStep) {
-      float4 q4[kEach][kStep / 4];
-#pragma unroll
-      for (int h = 0; h < kEach; ++h) {
-#pragma unroll
-        for (int i = 0; i < kStep / 4; ++i) q4[h][i] = reinterpret_cast<const float4*>(q + h * head_dim + d + i0)[i];
-      }
-#pragma unroll
-      for (int i = 0; i < kStep; ++i) {
-        float key[kPair];
-        keys[i0 + i].biased(key);
-#pragma unroll
-        for (int p = 0; p < kPair; ++p) {
-          key[p] = p == 0 ? first.of(key[p]) : last.of(key[p]);
-#pragma unroll
-          for (int h = 0; h < kEach; ++h) s[h][p] = __fmaf_rn(q8_lane(q4[h][i / 4], i % 4), key[p], s[h][p]);
-        }
-      }
+    for (int i = 0; i < 8; ++i) {
+      // The scale of a key that nobody sees may be anything; the maximum takes 0 rather than a NaN.
+      p[t][i] = fmaxf(weights[t][i] * __half2float(scales[(32 * t + 8 * quarter + i) * kGroups + g]), 0.0f);
+      most = fmaxf(most, p[t][i]);
     }
   }
+  most = fmaxf(most, __shfl_xor_sync(kWholeWarp, most, 1));
+  most = fmaxf(most, __shfl_xor_sync(kWholeWarp, most, 2));
+  const float inverse = most >= kLeastRounded ? kDigits / most : 0.0f;
+  const float unit = most >= kLeastRounded ? most / kDigits : 0.0f;
+  int sums[4][4] = {};
 #pragma unroll
-  for (int h = 0; h < kEach; ++h) {
-#pragma unroll
-    for (int p = 0; p < kPair; ++p) scores[h * kAttentionChunk + p] = s[h][p] * scale;
+  for (int t = 0; t < 4; ++t) {
+    unsigned digits[4];
+    to_digits(p[t], inverse, digits);
+    multiply_bytes(digits, values + (32 * t + 8 * quarter) * kHeadDim + 32 * g + lane / 4 * 4, kHeadDim, sums);
   }
-}
-
-/// The weighted sums of kPair channels over keys [begin, end) for kEach heads. weights: [.., 128] from the first of the
-/// heads; v: the first of the channels of key 0 in [128, head_dim]; scales: theirs in [128, head_dim / 32].
-template <int kPair, int kEach>
-__device__ __forceinline__ void add_q8_values(const float* weights, const std::int8_t* v, const __half* scales,
-                                              int head_dim, int begin, int end, float (&acc)[kEach][kPair]) {
-  constexpr int kMany = 8;
-  const int groups = head_dim / 32;
-  // kKeys keys, of which the first is a multiple of 4.
-  const auto add = [&]<int kKeys>(std::integral_constant<int, kKeys>, int key) {
-    float4 w[kEach][kKeys / 4];
-    Q8Raw<kPair> raw[kKeys];
-    __half bits[kKeys];
 #pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      raw[i].load(v + (key + i) * head_dim);
-      bits[i] = scales[(key + i) * groups];
-    }
-#pragma unroll
-    for (int h = 0; h < kEach; ++h) {
-#pragma unroll
-      for (int i = 0; i < kKeys / 4; ++i) {
-        w[h][i] = reinterpret_cast<const float4*>(weights + h * kAttentionChunk + key)[i];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      const Q8Widener widener(bits[i]);
-      float value[kPair];
-      raw[i].biased(value);
-#pragma unroll
-      for (int p = 0; p < kPair; ++p) {
-        value[p] = widener.of(value[p]);
-#pragma unroll
-        for (int h = 0; h < kEach; ++h) acc[h][p] = __fmaf_rn(q8_lane(w[h][i / 4], i % 4), value[p], acc[h][p]);
-      }
-    }
-  };
-  const auto add_one = [&](int key) {
-    const Q8Widener widener(scales[key * groups]);
-    Q8Raw<kPair> raw;
-    raw.load(v + key * head_dim);
-    float value[kPair];
-    raw.biased(value);
-#pragma unroll
-    for (int p = 0; p < kPair; ++p) {
-      value[p] = widener.of(value[p]);
-#pragma unroll
-      for (int h = 0; h < kEach; ++h) acc[h][p] = __fmaf_rn(weights[h * kAttentionChunk + key], value[p], acc[h][p]);
-    }
-  };
-  int key = begin;
-  for (; key < end && key % 4 != 0; ++key) add_one(key);
-#pragma unroll 2
-  for (; key + kMany <= end; key += kMany) add(std::integral_constant<int, kMany>(), key);
-#pragma unroll 1
-  for (; key + 4 <= end; key += 4) add(std::integral_constant<int, 4>(), key);
-#pragma unroll 1
-  for (; key < end; ++key) add_one(key);
+  for (int i = 0; i < 8; ++i) acc[i] = q8_sum(sums, i) * unit;
 }
 
 }  // namespace millrace::kernels::cuda

@@ -10,7 +10,6 @@
 #include <cstddef>
 
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/attention_q8.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
@@ -86,48 +85,6 @@ struct Four<float> {
   float4 value = {};
   __device__ void load(const std::byte* from) { value = *reinterpret_cast<const float4*>(from); }
   __device__ float4 wide() const { return value; }
-};
-
-// kCount such fours: of keys, four neighbouring ones of a channel each and all in a group of 32 channels, or of values,
-// four neighbouring channels of a key each.
-template <typename T, int kCount>
-struct Fours {
-  Four<T> fours[kCount];
-  __device__ void load(int i, const std::byte* from) { fours[i].load(from); }
-  __device__ void load_no_key(int i) { fours[i] = {}; }
-  __device__ void load_key_scales(const std::byte*) {}
-  __device__ void load_value_scale(int, const std::byte*) {}
-  __device__ float4 key(int i) const { return fours[i].wide(); }
-  __device__ float4 value(int i) const { return fours[i].wide(); }
-};
-template <int kCount>
-struct Fours<std::int8_t, kCount> {
-  unsigned bits[kCount];
-  uint2 key_scales = {};  // float16, of four keys
-  __half value_scales[kCount];
-  __device__ void load(int i, const std::byte* from) { bits[i] = *reinterpret_cast<const unsigned*>(from); }
-  __device__ void load_no_key(int i) { bits[i] = 0; }
-  __device__ void load_key_scales(const std::byte* from) { key_scales = *reinterpret_cast<const uint2*>(from); }
-  __device__ void load_value_scale(int i, const std::byte* from) {
-    value_scales[i] = *reinterpret_cast<const __half*>(from);
-  }
-  __device__ float4 key(int i) const {
-    const __half2 low = *reinterpret_cast<const __half2*>(&key_scales.x);
-    const __half2 high = *reinterpret_cast<const __half2*>(&key_scales.y);
-    return wide(i, Q8Widener(__low2half(low)), Q8Widener(__high2half(low)), Q8Widener(__low2half(high)),
-                Q8Widener(__high2half(high)));
-  }
-  __device__ float4 value(int i) const {
-    const Q8Widener widener(value_scales[i]);
-    return wide(i, widener, widener, widener, widener);
-  }
-
- private:
-  __device__ float4 wide(int i, Q8Widener x, Q8Widener y, Q8Widener z, Q8Widener w) const {
-    const unsigned flipped = bits[i] ^ 0x80808080u;
-    return make_float4(x.of(q8_biased_byte<0>(flipped)), y.of(q8_biased_byte<1>(flipped)),
-                       z.of(q8_biased_byte<2>(flipped)), w.of(q8_biased_byte<3>(flipped)));
-  }
 };
 
 // Which key of the chunk is a thread's c-th.
@@ -258,9 +215,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
 
     constexpr int kKeyLoads = S::kSlab * kAttentionChunk / (4 * S::kThreads);
     constexpr int kValueLoads = (S::kSlab * kHeadDim + 4 * S::kThreads - 1) / (4 * S::kThreads);
-    constexpr int kElement = static_cast<int>(sizeof(T));
-    constexpr int kScales = kKvBlock * kHeadDim * kElement;  // from a block's elements to their scales, in q8_0
-    Fours<T, (kKeyLoads > kValueLoads ? kKeyLoads : kValueLoads)> loaded;
+    Four<T> loaded[kKeyLoads > kValueLoads ? kKeyLoads : kValueLoads];
     const std::byte *key_from, *low_values, *high_values;  // of this thread; key_from null: nobody sees the keys
     const auto enter_chunk = [&](int chunk) {
       const int base = chunk * kAttentionChunk;
@@ -271,28 +226,25 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
       };
       const std::byte *low = block(0), *high = block(1);
       key_from = lane < 16 ? low : high;
-      if (key_from) key_from += args.kv.k_offset + (warp * kKvBlock + 4 * (lane % 16)) * kElement;
+      if (key_from) key_from += args.kv.k_offset + (warp * kKvBlock + 4 * (lane % 16)) * static_cast<int>(sizeof(T));
       low_values = low + args.kv.v_offset;
       high_values = high + args.kv.v_offset;
     };
     // A slab of K: warp w has channels w, w + kWarps, ...; lane l keys 4 l .. 4 l + 3. In shared memory the keys of a
     // channel lie as threads take them: tx's first four, and its last four 64 floats on.
     const auto fetch_keys = [&](int slab) {
-      static_assert(32 % S::kSlab == 0, "a slab's channels share their scales");
 #pragma unroll
       for (int i = 0; i < kKeyLoads; ++i) {
-        loaded.load_no_key(i);
-        if (key_from) loaded.load(i, key_from + (slab * S::kSlab + S::kWarps * i) * kKvBlock * kElement);
+        loaded[i] = {};
+        if (!key_from) continue;
+        loaded[i].load(key_from + (slab * S::kSlab + S::kWarps * i) * kKvBlock * static_cast<int>(sizeof(T)));
       }
-      // From the thread's place among the block's elements to its keys' scales.
-      const int to_scales = kScales - warp * kKvBlock + 4 * (lane % 16);
-      if (key_from) loaded.load_key_scales(key_from + to_scales + slab * S::kSlab / 32 * kKvBlock * 2);
     };
     const auto put_keys = [&](float* buffer) {
       float* to = buffer + warp * kAttentionChunk + lane / 16 * 64 + lane % 8 * 8 + lane / 8 % 2 * 2;
 #pragma unroll
       for (int i = 0; i < kKeyLoads; ++i) {
-        const float4 v = loaded.key(i);
+        const float4 v = loaded[i].wide();
         *reinterpret_cast<float2*>(to + S::kWarps * i * kAttentionChunk) = make_float2(v.x, v.y);
         *reinterpret_cast<float2*>(to + S::kWarps * i * kAttentionChunk + 4) = make_float2(v.z, v.w);
       }
@@ -300,14 +252,12 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
     // A slab of V lies in the cache as it will in shared memory.
     const auto fetch_values = [&](int slab) {
       constexpr int kSlabs = kKvBlock / S::kSlab;  // of a block of the cache
-      const std::byte* from = slab < kSlabs ? low_values : high_values;
-      const int first = slab % kSlabs * S::kSlab * kHeadDim + 4 * thread;  // element of the block
+      const std::byte* from = (slab < kSlabs ? low_values : high_values) +
+                              (slab % kSlabs * S::kSlab * kHeadDim + 4 * thread) * static_cast<int>(sizeof(T));
 #pragma unroll
       for (int i = 0; i < kValueLoads; ++i) {
         if (4 * (thread + S::kThreads * i) < S::kSlab * kHeadDim) {
-          const int at = first + 4 * S::kThreads * i;
-          loaded.load(i, from + at * kElement);
-          loaded.load_value_scale(i, from + kScales + at / 32 * static_cast<int>(sizeof(__half)));
+          loaded[i].load(from + 4 * S::kThreads * i * static_cast<int>(sizeof(T)));
         }
       }
     };
@@ -315,7 +265,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
 #pragma unroll
       for (int i = 0; i < kValueLoads; ++i) {
         const int at = 4 * (thread + S::kThreads * i);
-        if (at < S::kSlab * kHeadDim) *reinterpret_cast<float4*>(buffer + at) = loaded.value(i);
+        if (at < S::kSlab * kHeadDim) *reinterpret_cast<float4*>(buffer + at) = loaded[i].wide();
       }
     };
 
@@ -511,8 +461,7 @@ cudaError_t tiles_as(const TileArgs& args, cudaStream_t stream) {
     case 64:
       return tiles_of<T, 64>(args, stream);
     case 80:
-      if constexpr (sizeof(T) > 1) return tiles_of<T, 80>(args, stream);
-      return cudaErrorInvalidValue;  // q8_0 takes multiples of 32
+      return tiles_of<T, 80>(args, stream);
     case 96:
       return tiles_of<T, 96>(args, stream);
     case 128:
@@ -540,9 +489,7 @@ cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cu
   args.tile_count = call.tile_count;
   args.out = f32_out;
   args.q8 = q8;
-  return call.kv.dtype == DType::f16    ? tiles_as<__half>(args, stream)
-         : call.kv.dtype == DType::q8_0 ? tiles_as<std::int8_t>(args, stream)
-                                        : tiles_as<float>(args, stream);
+  return call.kv.dtype == DType::f16 ? tiles_as<__half>(args, stream) : tiles_as<float>(args, stream);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -188,9 +188,14 @@ cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
 /// window 0: all. Chunks of kAttentionChunk keys at absolute positions, each: scores by ascending channel, one fma
 /// each, then times scale; m = their maximum over visible keys; e_j = exp(s_j - m); l = sum of e_j, key j to lane j %
 /// 32 in ascending order, lanes by a tree (16, 8, 4, 2, 1); acc = sum over j ascending of fma(e_j, v_j, acc) from +0.
-/// Keys a row does not see enter nothing. Elements in q8_0 are int8 times scale, exact in float32. Chunks are merged in
-/// ascending order into (M, L, A) that start at (-inf, 0, 0):
+/// Keys a row does not see enter nothing. Chunks are merged in ascending order into (M, L, A) that start at (-inf, 0,
+/// 0):
 ///   M' = max(M, m); L = fma(L, exp(M - M'), l * exp(m - M')); A likewise; at the end A / L. (exp(-inf) is 0.)
+/// Over q8_0 the products are of integers, exact sums I that are rounded to float32 once: the int8 of the cache, and
+/// the other factors f of a set as f * (32512 / a) to nearest even, a being their largest magnitude; such an integer
+/// counts u = a / 32512 (where a < 2^-100 they are zero; queries that are not finite make NaN). Scores: a set is 32
+/// channels of q; s = fma(I, u * d, s) by ascending sets from +0, d being the key's scale; then times scale. Values: a
+/// set is e_j d_j over the chunk's keys for 32 channels, d_j being their scales; acc = I * u.
 struct AttentionCall {
   RowView rows;
   KvView kv;

@@ -14,7 +14,7 @@ namespace millrace::kernels::cuda {
 /// block's first byte, scale: its Q8Scale. All lanes of the group call together. kStep 2: a group is every other lane.
 template <int N, int kStep = 1>
 __device__ __forceinline__ void quantize_block(const float (&v)[N], std::int8_t* q, Q8Scale* scale) {
-  static_assert((N == 1 && kStep == 1) || N == 2 || N == 4);
+  static_assert((N == 1 && kStep == 1) || N == 2 || N == 4 || (N == 8 && kStep == 1));
   static_assert(kStep == 1 || kStep == 2);
   constexpr int kGroup = 32 / N;
   constexpr unsigned kSpan = kGroup * kStep == 32 ? 0xffffffffu : (1u << (kGroup * kStep % 32)) - 1;
@@ -41,7 +41,11 @@ __device__ __forceinline__ void quantize_block(const float (&v)[N], std::int8_t*
 #pragma unroll
   for (int step = kGroup / 4; step > 0; step /= 2) sum += __shfl_xor_sync(mask, sum, kStep * step);
   const int other = __shfl_xor_sync(mask, sum, kStep * kGroup / 2);  // of the other half of 16
-  if constexpr (N == 4) {
+  if constexpr (N == 8) {
+    char4* const to = reinterpret_cast<char4*>(q) + 2 * place;
+    to[0] = make_char4(value[0], value[1], value[2], value[3]);
+    to[1] = make_char4(value[4], value[5], value[6], value[7]);
+  } else if constexpr (N == 4) {
     reinterpret_cast<char4*>(q)[place] = make_char4(value[0], value[1], value[2], value[3]);
   } else if constexpr (N == 2) {
     reinterpret_cast<char2*>(q)[place] = make_char2(value[0], value[1]);
