@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "engine/setup.h"
 #include "engine/support.h"
 
 namespace millrace::engine {
@@ -89,6 +90,21 @@ TEST(Engine, RequestsThatCannotBeAreRefusedWithAWord) {
   EXPECT_EQ(engine->run(greedy({1, -4}, 5)).status.code(), Code::invalid_argument);
   EXPECT_EQ(engine->run(greedy({1, 2263}, 5)).status.code(), Code::invalid_argument);
   EXPECT_EQ(engine->run(greedy(chat(*engine, kQuestion), 32)).text, kAnswer) << "and the engine goes on";
+}
+
+TEST(Engine, HeadsThatQuantizedKvCannotHoldAreSaid) {
+  model::Hyperparameters hp;
+  for (const std::int64_t head_dim : {64, 96, 128, 256}) {
+    hp.head_dim = head_dim;
+    EXPECT_TRUE(check_kv(hp, DType::q8_0).ok()) << head_dim;
+  }
+  hp.head_dim = 80;
+  EXPECT_TRUE(check_kv(hp, DType::f16).ok());
+  const Status refused = check_kv(hp, DType::q8_0);
+  EXPECT_EQ(refused.code(), Code::unsupported);
+  EXPECT_NE(refused.message().find("multiple of 32"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find("use --kv f16"), std::string::npos) << refused.message();
+  EXPECT_EQ(check_kv(hp, DType::q4_0).code(), Code::unsupported);
 }
 
 TEST(Engine, WeightsAreReadOnceAPassHoweverLongThePrompt) {
