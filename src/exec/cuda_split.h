@@ -68,7 +68,8 @@ class HostShare {
   const float* device_output() const { return device_at<float>(output_at_); }
   std::uint32_t* device_input_flag() const { return device_at<std::uint32_t>(0); }
   const std::uint32_t* device_output_flag() const { return device_at<std::uint32_t>(kFlagBytes); }
-  std::uint32_t* arrived() const { return reinterpret_cast<std::uint32_t*>(arrived_.data()); }
+  std::uint32_t* arrived() const { return reinterpret_cast<std::uint32_t*>(words_.data()); }
+  std::uint32_t* seen() const { return reinterpret_cast<std::uint32_t*>(words_.data() + kFlagBytes); }
   std::int64_t output_floats() const { return sizes_.rows * sizes_.widest_output; }
 
   /// Queues a job whose hand_out and take_in are on `stream`. Waits while many are queued: a thread that waits for the
@@ -113,7 +114,7 @@ class HostShare {
   device::PinnedBuffer shared_;  // flags, input, outputs
   std::byte* device_shared_ = nullptr;
   std::uint64_t input_at_ = 0, output_at_ = 0;
-  device::DeviceBuffer arrived_;
+  device::DeviceBuffer words_;
   device::HostBuffer work_;  // the input as int8, then each thread's workspace and its rows of up
   std::uint64_t q8_bytes_ = 0, thread_bytes_ = 0, workspace_bytes_ = 0;
   std::uint32_t last_number_ = 0;

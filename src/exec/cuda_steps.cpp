@@ -235,6 +235,7 @@ struct CudaOps::Emitter {
     shared.call.add = add;
     shared.call.flag = ops.share_->device_output_flag();
     shared.call.number = shared.job.number;
+    shared.call.seen = ops.share_->seen();
     check(cuda::take_in(shared.call, stream), "take in");
     if (status.ok()) ops.share_->add(shared.job, stream);
   }

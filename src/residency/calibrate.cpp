@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "base/bytes.h"
@@ -201,24 +203,25 @@ std::uint64_t working_bytes(const CalibrateOptions& options) {
   return std::max(round_down(std::min(options.memory_bytes, room), device::kHugePageBytes), device::kHugePageBytes);
 }
 
-double measure_ram(ThreadPool& pool, const device::HostBuffer& memory, double seconds) {
+/// Reads all of it once, by all threads.
+void read_all(ThreadPool& pool, const device::HostBuffer& memory) {
   constexpr std::int64_t piece = static_cast<std::int64_t>(device::kHugePageBytes);
-  std::vector<std::uint64_t> sums(static_cast<std::size_t>(pool.threads()) * 8);  // a cache line a thread
-  const double time = undisturbed_seconds(seconds, [&] {
-    pool.parallel_for(
-        static_cast<std::int64_t>(memory.bytes()), piece, [&](std::int64_t begin, std::int64_t end, int t) {
-          const auto* words = reinterpret_cast<const std::uint64_t*>(memory.data());
-          std::array<std::uint64_t, 8> sum{};
-          for (std::int64_t i = begin / 8; i + 8 <= end / 8; i += 8) {
-            for (std::int64_t j = 0; j < 8; ++j) sum[static_cast<std::size_t>(j)] += words[i + j];
-          }
-          sums[static_cast<std::size_t>(t) * 8] += std::accumulate(sum.begin(), sum.end(), std::uint64_t{0});
-        });
+  std::atomic<std::uint64_t> sum{0};
+  pool.parallel_for(static_cast<std::int64_t>(memory.bytes()), piece, [&](std::int64_t begin, std::int64_t end, int) {
+    const auto* words = reinterpret_cast<const std::uint64_t*>(memory.data());
+    std::array<std::uint64_t, 8> lanes{};
+    for (std::int64_t i = begin / 8; i + 8 <= end / 8; i += 8) {
+      for (std::int64_t j = 0; j < 8; ++j) lanes[static_cast<std::size_t>(j)] += words[i + j];
+    }
+    sum += std::accumulate(lanes.begin(), lanes.end(), std::uint64_t{0});
   });
   // Stored where the compiler cannot see that nobody asks, or it would not read at all.
-  volatile std::uint64_t seen = std::accumulate(sums.begin(), sums.end(), std::uint64_t{0});
+  volatile std::uint64_t seen = sum;
   (void)seen;
-  return static_cast<double>(memory.bytes()) / time;
+}
+
+double measure_ram(ThreadPool& pool, const device::HostBuffer& memory, double seconds) {
+  return static_cast<double>(memory.bytes()) / undisturbed_seconds(seconds, [&] { read_all(pool, memory); });
 }
 
 /// The products of a model, with Q4_K weights, over memory that all threads share.
@@ -261,6 +264,11 @@ class KernelProbe {
     return {};
   }
 
+  /// One activation row, once: the weight bytes read.
+  std::uint64_t decode() {
+    product(rows_, 1);
+    return static_cast<std::uint64_t>(rows_ * row_bytes_);
+  }
   /// Weight bytes per second with one activation row: every weight is read once from memory.
   double decode_rate(double seconds) {
     return static_cast<double>(rows_ * row_bytes_) / undisturbed_seconds(seconds, [&] { product(rows_, 1); });
@@ -298,6 +306,7 @@ class KernelProbe {
       args.cols = kCols;
       args.x_q8 = x_q8_;
       args.x_rows = x_rows;
+      args.x_name = 1;  // it never changes
       args.y = reinterpret_cast<float*>(y_.data()) + begin;
       args.y_stride = rows;
       args.workspace = workspace_.data() + workspace_bytes_ * thread;
@@ -338,26 +347,29 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
                     });
   rates.ram = measure_ram(pool, memory, options.seconds_each);
 
+  std::optional<KernelProbe> probe;
   if (options.kernels != nullptr) {
     tell("decode kernels", 0.6);
-    KernelProbe probe(*options.kernels, pool, memory);
-    MR_RETURN_IF_ERROR(probe.prepare());
+    probe.emplace(*options.kernels, pool, memory);
+    MR_RETURN_IF_ERROR(probe->prepare());
     // Both are reads of the same memory: a decode that seems faster than RAM met a faster moment of the machine.
-    rates.cpu_decode = probe.decode_rate(options.seconds_each);
+    rates.cpu_decode = probe->decode_rate(options.seconds_each);
     rates.ram = std::max(rates.ram, rates.cpu_decode);
     tell("prompt kernels", 0.8);
-    rates.cpu_prefill_macs = probe.prompt_rate(options.seconds_each);
+    rates.cpu_prefill_macs = probe->prompt_rate(options.seconds_each);
   }
   if (device::gpus().ok()) {
     tell("GPU", 0.95);
-    MR_RETURN_IF_ERROR(measure_gpu(rates));
+    MR_RETURN_IF_ERROR(measure_gpu(rates, probe ? [&] { return probe->decode(); } : std::function<std::uint64_t()>()));
   }
   tell("done", 1);
   return rates;
 }
 
 #ifndef MILLRACE_HAS_CUDA
-Status measure_gpu(Rates& /*rates*/) { return device::gpus().status(); }
+Status measure_gpu(Rates& /*rates*/, const std::function<std::uint64_t()>& /*decode*/) {
+  return device::gpus().status();
+}
 #endif
 
 }  // namespace millrace::residency

@@ -29,9 +29,11 @@ struct CalibrateOptions {
 using CalibrateProgress = std::function<void(std::string_view what, double done)>;
 
 /// Fills rates.device_memory (a copy within the present GPU: bytes read and written) and rates.host_to_device (from
-/// page-locked memory in large pieces). Takes up to 1 GiB of its memory, less where that is tight, and under a second.
-/// Errors: unsupported (no GPU, or built without CUDA), out_of_budget, io_error.
-Status measure_gpu(Rates& rates);
+/// page-locked memory in large pieces). Where `decode` is given, which decodes once with weights in RAM and returns how
+/// many bytes they had, a thread calls it again and again, and rates.host_to_device_busy and rates.cpu_decode_busy are
+/// what both do meanwhile. Takes up to 1 GiB of its memory, less where that is tight, and about a second. Errors:
+/// unsupported (no GPU, or built without CUDA), out_of_budget, io_error.
+Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode = nullptr);
 
 /// About four times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where
 /// there is none. Errors: not_found, io_error, out_of_budget.

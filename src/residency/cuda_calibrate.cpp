@@ -1,5 +1,8 @@
 // What a GPU's memory and its link to the host really move.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "device/cuda_runtime.h"
 #include "residency/calibrate.h"
@@ -8,8 +11,8 @@ namespace millrace::residency {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{512} << 20;
-constexpr std::size_t kHostBytes = std::size_t{64} << 20;
-constexpr int kCopies = 16;
+constexpr std::size_t kHostBytes = std::size_t{256} << 20;  // more than the processor's cache keeps
+constexpr int kCopies = 8;
 
 /// Bytes a second of the copies that `copy` puts on the stream, the best of three rounds.
 template <typename Copy>
@@ -30,9 +33,40 @@ Expected<double> rate(const device::Stream& stream, std::size_t bytes, Copy copy
   return best;
 }
 
+/// The copies of a second or so, with decode() going on all the time.
+Status measure_both(const device::Stream& stream, const device::PinnedBuffer& host, std::byte* to, std::size_t bytes,
+                    const std::function<std::uint64_t()>& decode, Rates& rates) {
+  constexpr int kBusyCopies = 48;
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
+  std::atomic<bool> ended{false};
+  double decoded = 0, decoding = 0;
+  std::thread decoder([&] {
+    decode();  // its threads wake
+    const auto begin = Clock::now();
+    while (!ended) decoded += static_cast<double>(decode());
+    decoding = seconds(begin);
+  });
+  Status copied;
+  const auto begin = Clock::now();
+  for (int i = 0; i < kBusyCopies && copied.ok(); ++i)
+    copied = device::cuda_status(cudaMemcpyAsync(to, host.data(), bytes, cudaMemcpyHostToDevice, stream.get()),
+                                 "cudaMemcpyAsync");
+  if (copied.ok()) copied = stream.synchronise();
+  const double copying = seconds(begin);
+  ended = true;
+  decoder.join();
+  MR_RETURN_IF_ERROR(copied);
+  rates.host_to_device_busy = static_cast<double>(bytes) * kBusyCopies / copying;
+  rates.cpu_decode_busy = decoded / decoding;
+  return {};
+}
+
 }  // namespace
 
-Status measure_gpu(Rates& rates) {
+Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode) {
   MR_ASSIGN_OR_RETURN(const device::VramState state, device::vram_state());
   const std::size_t bytes = std::min<std::size_t>(kMostBytes, state.free_bytes / 4);
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer from, device::DeviceBuffer::allocate(bytes));
@@ -47,7 +81,7 @@ Status measure_gpu(Rates& rates) {
                         return cudaMemcpyAsync(to.data(), host.data(), host_bytes, cudaMemcpyHostToDevice,
                                                stream.get());
                       }));
-  return {};
+  return decode ? measure_both(stream, host, to.data(), host_bytes, decode, rates) : Status();
 }
 
 }  // namespace millrace::residency

@@ -17,6 +17,8 @@ constexpr RateField kRateFields[] = {
     {"ram", &Rates::ram},
     {"cpu_decode", &Rates::cpu_decode},
     {"host_to_device", &Rates::host_to_device},
+    {"host_to_device_busy", &Rates::host_to_device_busy},
+    {"cpu_decode_busy", &Rates::cpu_decode_busy},
     {"device_memory", &Rates::device_memory},
     {"cpu_prefill_macs", &Rates::cpu_prefill_macs},
 };
@@ -154,8 +156,8 @@ std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCos
     crossing.bytes -= shared;
     line("vram", {all.bytes, rates.device_memory > 0 ? all.bytes / rates.device_memory * 1e3 : 0},
          cost.weight_bytes - cost.host_bytes, computing, rates.device_memory);
-    line("ram", {shared, rates.cpu_decode > 0 ? shared / rates.cpu_decode * 1e3 : 0}, cost.host_bytes,
-         cost.host_seconds, rates.cpu_decode);
+    const double cpu = rates.cpu_decode_busy > 0 ? rates.cpu_decode_busy : rates.cpu_decode;
+    line("ram", {shared, cpu > 0 ? shared / cpu * 1e3 : 0}, cost.host_bytes, cost.host_seconds, cpu);
     line("pcie", {crossing.bytes, rates.host_to_device > 0 ? crossing.bytes / rates.host_to_device * 1e3 : 0},
          cost.device_bytes, cost.seconds, rates.host_to_device);
   } else {

@@ -30,6 +30,10 @@ const char* row_name(UnitKind kind, bool tied) {
 }
 
 constexpr int kMostHostPermille = 950;  // the GPU keeps a few rows of every matrix
+// Of what a copy within device memory moves, products of decoding read this much (56 to 80 %; large layers most).
+constexpr double kProductsOfCopy = 0.75;
+// A layer that is shared hands over four times (Q K V, output, gate and up, down): so long nobody computes.
+constexpr double kHandOverSeconds = 4 * 60e-6;
 
 /// What a decoded token moves, in bytes.
 struct Moved {
@@ -37,15 +41,31 @@ struct Moved {
   double shared = 0;    // at home in RAM, and computed by both
   double crossing = 0;  // other bytes that cross to the device
   double read = 0;      // from the disk
+  std::int64_t shared_layers = 0;
+
+  /// What the processor waits for in a pass, however many rows it takes.
+  double rest_seconds(const Rates& rates) const {
+    return home / (rates.device_memory * kProductsOfCopy) + static_cast<double>(shared_layers) * kHandOverSeconds;
+  }
 };
+
+/// The link's and the processor's rates while both go on.
+double shared_link(const Rates& rates) {
+  return rates.host_to_device_busy > 0 ? rates.host_to_device_busy : rates.host_to_device;
+}
+double shared_decode(const Rates& rates) {
+  return rates.cpu_decode_busy > 0 ? rates.cpu_decode_busy : rates.cpu_decode;
+}
 
 /// The processor's share that lets the link and the processor end together. Layers are computed one after the other:
 /// the processor rests while layers at home in VRAM are, the link does not.
 int share_for(const Moved& moved, const Rates& rates) {
   if (moved.shared == 0 || rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return 0;
-  const double link = (moved.shared + moved.crossing) / rates.host_to_device, home = moved.home / rates.device_memory;
-  if (rates.disk > 0 && moved.read / rates.disk >= link) return 0;  // the disk is waited for in any case
-  const double share = (link - home) / (moved.shared / rates.cpu_decode + moved.shared / rates.host_to_device);
+  const double alone = (moved.shared + moved.crossing) / rates.host_to_device;
+  if (rates.disk > 0 && moved.read / rates.disk >= alone) return 0;  // the disk is waited for in any case
+  const double link = (moved.shared + moved.crossing) / shared_link(rates);
+  const double share =
+      (link - moved.rest_seconds(rates)) / (moved.shared / shared_decode(rates) + moved.shared / shared_link(rates));
   return std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
 }
 
@@ -65,6 +85,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
     const double bytes = bytes_per_token(units, units.units()[u], options.top_k, experts);
     (homes[u] == Tier::vram ? moved.home : is_shared(u) ? moved.shared : moved.crossing) += bytes;
     if (homes[u] == Tier::disk) moved.read += bytes;
+    if (is_shared(u)) ++moved.shared_layers;
   }
   plan.host_permille =
       options.host_permille >= 0 ? std::min(options.host_permille, kMostHostPermille) : share_for(moved, rates);
@@ -96,8 +117,8 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
       if (row.units == 0) continue;
       if (rate > 0) row.milliseconds = row.bytes_per_token / rate * 1e3;
       if (shared && rate > 0 && rates.cpu_decode > 0)
-        row.milliseconds =
-            std::max(row.milliseconds * (1 - host_share), row.bytes_per_token * host_share / rates.cpu_decode * 1e3);
+        row.milliseconds = std::max(row.milliseconds * (1 - host_share),
+                                    row.bytes_per_token * host_share / shared_decode(rates) * 1e3);
       plan.rows.push_back(std::move(row));
     }
   }
@@ -110,9 +131,10 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
     return true;
   };
   const double on_host = moved.shared * host_share, crossed = moved.shared - on_host + moved.crossing;
-  if (at_least(moved.home + crossed, rates.device_memory, 0, "vram") &&
-      at_least(crossed, rates.host_to_device, 0, "pcie") && at_least(moved.read, rates.disk, 0, "disk") &&
-      at_least(on_host, rates.cpu_decode, rates.device_memory > 0 ? moved.home / rates.device_memory : 0, "ram") &&
+  const double link = plan.host_permille > 0 ? shared_link(rates) : rates.host_to_device;
+  if (at_least(moved.home + crossed, rates.device_memory * kProductsOfCopy, 0, "vram") &&
+      at_least(crossed, link, 0, "pcie") && at_least(moved.read, rates.disk, 0, "disk") &&
+      at_least(on_host, shared_decode(rates), rates.device_memory > 0 ? moved.rest_seconds(rates) : 0, "ram") &&
       seconds > 0) {
     plan.predicted_decode_tokens_per_second = 1 / seconds;
   } else {

@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "device/cuda_runtime.h"
 #include "engine/reference.h"
@@ -270,6 +272,59 @@ void expect_same_bits_in_a_batch_of_eight(DType kv) {
   }
   drain(*engine);
   expect_same_bits(shared, alone);
+}
+
+TEST_F(Gpu, ADiskThatStallsMakesARequestSlowAndNotWrong) {
+  const std::vector<float> resident = logits_of(on_gpu(draft_path()), 50, 4);
+  EngineOptions options = on_gpu(draft_path());
+  options.pins = *parse_pins("0-=disk");
+  options.faults.push_back({.kind = storage::Fault::Kind::stall, .after_reads = 80, .stall_ms = 1500});
+  const auto begin = std::chrono::steady_clock::now();
+  expect_same_bits(logits_of(options, 50, 4), resident);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1400)) << "nothing stalled";
+}
+
+TEST_F(Gpu, AFileThatIsCutWhileItStreamsEndsTheRequestAndNotTheProcess) {
+  const std::string copy = (std::filesystem::temp_directory_path() / "millrace-cut-gpu.gguf").string();
+  std::filesystem::copy_file(draft_path(), copy, std::filesystem::copy_options::overwrite_existing);
+  EngineOptions options = on_gpu(copy);
+  options.pins = *parse_pins("0-=disk");
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_NE(engine->run(greedy(real_text(*engine, 50), 4)).finish, Finish::error);
+  std::filesystem::resize_file(copy, std::filesystem::file_size(copy) / 2);
+  for (int i = 0; i < 2; ++i) {
+    const Result result = engine->run(greedy(real_text(*engine, 50), 4));
+    EXPECT_EQ(result.finish, Finish::error);
+    EXPECT_EQ(result.text, "") << "no token of a pass over a cut file may be believed";
+    EXPECT_FALSE(result.status.message().empty());
+  }
+  std::filesystem::remove(copy);
+}
+
+TEST_F(Gpu, VramThatAnotherTakesAfterPlanningIsSaidAndNoCrash) {
+  EngineOptions options = on_gpu(draft_path());
+  std::vector<void*> taken;
+  options.on_load = [&](std::uint64_t, std::uint64_t) {
+    // All that is left, in ever smaller pieces.
+    for (std::size_t bytes = std::size_t{16} << 30; taken.size() < 1000 && bytes >= 1u << 20;) {
+      void* memory = nullptr;
+      if (cudaMalloc(&memory, bytes) == cudaSuccess) {
+        taken.push_back(memory);
+      } else {
+        cudaGetLastError();
+        bytes /= 2;
+      }
+    }
+    return true;
+  };
+  const auto made = Engine::create(options);
+  for (void* memory : taken) cudaFree(memory);
+  ASSERT_FALSE(taken.empty());
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().code(), Code::out_of_budget) << made.status().message();
+  EXPECT_NE(made.status().message().find("out of memory"), std::string::npos) << made.status().message();
+  EXPECT_EQ(logits_of(on_gpu(draft_path()), 10, 2).empty(), false);
 }
 
 TEST_F(Gpu, SameBitsInABatchOfEight) {

@@ -145,6 +145,7 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
       call.add = c.add;
       call.flag = share_->device_output_flag();
       call.number = job.number;
+      call.seen = share_->seen();
       ASSERT_LE(outputs, share_->output_floats());
       ASSERT_EQ(kernels::cuda::hand_out(reinterpret_cast<const float*>(device_x.data()), c.rows * c.cols,
                                         share_->device_input(), share_->device_input_flag(), job.number,
@@ -184,6 +185,7 @@ TEST_F(Split, AFailedPassLetsTheStreamGo) {
   call.parts[0] = {share_->device_output(), reinterpret_cast<float*>(out.data()), 64, 64};
   call.count = call.rows = 1;
   call.flag = share_->device_output_flag();
+  call.seen = share_->seen();
   for (int job = 0; job < 3; ++job) {  // launches whose jobs never come
     call.number = share_->next_number();
     ASSERT_EQ(kernels::cuda::take_in(call, stream_.get()), cudaSuccess);

@@ -78,6 +78,9 @@ int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
   if (rates->device_memory > 0) {
     fmt::print("  VRAM, copies within           {}\n", rate(rates->device_memory));
     fmt::print("  host to GPU, page-locked      {}\n", rate(rates->host_to_device));
+    if (rates->host_to_device_busy > 0)
+      fmt::print("  both at once                  {} of weights decoded, {} to the GPU\n", rate(rates->cpu_decode_busy),
+                 rate(rates->host_to_device_busy));
   }
   fmt::print("  multiply-accumulates, prompt  {:.0f} G/s\n", rates->cpu_prefill_macs * 1e-9);
   return 0;

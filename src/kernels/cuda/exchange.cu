@@ -39,12 +39,18 @@ __global__ void __launch_bounds__(kThreads) take_in_kernel(const __grid_constant
   wait_for_predecessor();
   allow_successor();
   if (threadIdx.x == 0) {
-    std::uint32_t seen = 0;
+    // One block asks across the link, which is busy with weights; the others ask that block.
+    const bool asks = blockIdx.x == 0;
+    std::uint32_t found = 0;
     while (true) {
-      asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(call.flag) : "memory");
-      if (static_cast<std::int32_t>(seen - call.number) >= 0) break;
-      __nanosleep(100);  // the link is busy with weights
+      if (asks)
+        asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(found) : "l"(call.flag) : "memory");
+      else
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(call.seen) : "memory");
+      if (static_cast<std::int32_t>(found - call.number) >= 0) break;
+      __nanosleep(50);
     }
+    if (asks) asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(call.seen), "r"(call.number) : "memory");
     __threadfence_system();
   }
   __syncthreads();

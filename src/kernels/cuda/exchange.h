@@ -31,6 +31,7 @@ struct TakeInCall {
   bool add = false;                     // to the residual stream
   const std::uint32_t* flag = nullptr;  // in page-locked memory, as the device sees it
   std::uint32_t number = 0;
+  std::uint32_t* seen = nullptr;  // in device memory: the last number that was found in *flag; of one stream
 };
 /// Waits on the device until *flag has reached `number`, then copies. The processor MUST set the flag, come what may:
 /// whatever follows on the stream waits with it.
