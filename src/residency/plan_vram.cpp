@@ -30,10 +30,12 @@ const char* row_name(UnitKind kind, bool tied) {
 }
 
 constexpr int kMostHostPermille = 950;  // the GPU keeps a few rows of every matrix
-// Of what a copy within device memory moves, products of decoding read this much (56 to 80 %; large layers most).
-constexpr double kProductsOfCopy = 0.75;
+// Measured on an H200 (docs/benchmarks.md). Products of decoding read this much of what a copy within device memory
+// moves, and each layer has launches that begin and end.
+constexpr double kProductsOfCopy = 0.8;
+constexpr double kLaunchSeconds = 13e-6;
 // A layer that is shared hands over four times (Q K V, output, gate and up, down): so long nobody computes.
-constexpr double kHandOverSeconds = 4 * 60e-6;
+constexpr double kHandOverSeconds = 4 * 95e-6;
 
 /// What a decoded token moves, in bytes.
 struct Moved {
@@ -41,12 +43,14 @@ struct Moved {
   double shared = 0;    // at home in RAM, and computed by both
   double crossing = 0;  // other bytes that cross to the device
   double read = 0;      // from the disk
-  std::int64_t shared_layers = 0;
+  std::int64_t layers = 0, shared_layers = 0;
 
   /// What the processor waits for in a pass, however many rows it takes.
   double rest_seconds(const Rates& rates) const {
-    return home / (rates.device_memory * kProductsOfCopy) + static_cast<double>(shared_layers) * kHandOverSeconds;
+    return home / (rates.device_memory * kProductsOfCopy) + launch_seconds() +
+           static_cast<double>(shared_layers) * kHandOverSeconds;
   }
+  double launch_seconds() const { return static_cast<double>(layers) * kLaunchSeconds; }
 };
 
 /// The link's and the processor's rates while both go on.
@@ -85,6 +89,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
     const double bytes = bytes_per_token(units, units.units()[u], options.top_k, experts);
     (homes[u] == Tier::vram ? moved.home : is_shared(u) ? moved.shared : moved.crossing) += bytes;
     if (homes[u] == Tier::disk) moved.read += bytes;
+    if (units.units()[u].kind == UnitKind::trunk) ++moved.layers;
     if (is_shared(u)) ++moved.shared_layers;
   }
   plan.host_permille =
@@ -132,7 +137,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
   };
   const double on_host = moved.shared * host_share, crossed = moved.shared - on_host + moved.crossing;
   const double link = plan.host_permille > 0 ? shared_link(rates) : rates.host_to_device;
-  if (at_least(moved.home + crossed, rates.device_memory * kProductsOfCopy, 0, "vram") &&
+  if (at_least(moved.home + crossed, rates.device_memory * kProductsOfCopy, moved.launch_seconds(), "vram") &&
       at_least(crossed, link, 0, "pcie") && at_least(moved.read, rates.disk, 0, "disk") &&
       at_least(on_host, shared_decode(rates), rates.device_memory > 0 ? moved.rest_seconds(rates) : 0, "ram") &&
       seconds > 0) {

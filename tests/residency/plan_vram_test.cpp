@@ -8,7 +8,8 @@ namespace {
 
 using test::make_units;
 
-const Rates kRates{.disk = 3e9, .host_to_device = 50e9, .device_memory = 4e12, .machine = "a test"};
+// So slow that launches take next to nothing beside the layers' bytes.
+const Rates kRates{.disk = 3e5, .host_to_device = 5e6, .device_memory = 4e8, .machine = "a test"};
 
 /// A dense model of six layers whose layers are at home by turns in `tiers`.
 struct Planned {
@@ -35,16 +36,16 @@ TEST(VramPlan, IsBoundByTheSlowestWay) {
   const Planned ram = layers_in({Tier::vram, Tier::ram});
   const Plan over_pcie = make_vram_plan(ram.units, ram.homes, {}, kRates);
   EXPECT_EQ(over_pcie.bound, "pcie");
-  EXPECT_NEAR(over_pcie.predicted_decode_tokens_per_second, 50e9 / static_cast<double>(ram.bytes[1]), 1e-3);
+  EXPECT_NEAR(over_pcie.predicted_decode_tokens_per_second, 5e6 / static_cast<double>(ram.bytes[1]), 1e-3);
 
   const Planned disk = layers_in({Tier::vram, Tier::ram, Tier::disk});
   const Plan from_disk = make_vram_plan(disk.units, disk.homes, {}, kRates);
   EXPECT_EQ(from_disk.bound, "disk");
-  EXPECT_NEAR(from_disk.predicted_decode_tokens_per_second, 3e9 / static_cast<double>(disk.bytes[2]), 1e-3);
+  EXPECT_NEAR(from_disk.predicted_decode_tokens_per_second, 3e5 / static_cast<double>(disk.bytes[2]), 1e-3);
   EXPECT_LT(from_disk.predicted_decode_tokens_per_second, over_pcie.predicted_decode_tokens_per_second);
 }
 
-// So slow that handing over takes next to nothing beside the layers' bytes.
+// The same with a processor that takes part.
 const Rates kSlow{.disk = 3e5,
                   .cpu_decode = 12e6,
                   .host_to_device = 6e6,
@@ -63,7 +64,7 @@ TEST(VramPlan, SharesRowsSoThatLinkAndProcessorEndTogether) {
   const Plan shared = make_vram_plan(ram.units, ram.homes, {}, kSlow);
   // 10 to 5, less what the processor rests while the GPU computes its own layers.
   EXPECT_NEAR(shared.host_permille, 667, 20);
-  EXPECT_NEAR(shared.predicted_decode_tokens_per_second, 15e6 / bytes, 0.05 * 15e6 / bytes);
+  EXPECT_NEAR(shared.predicted_decode_tokens_per_second, 15e6 / bytes, 0.06 * 15e6 / bytes);
   // Both ways are as long: a little more for either is slower.
   for (const int other : {shared.host_permille - 20, shared.host_permille + 20})
     EXPECT_LT(make_vram_plan(ram.units, ram.homes, {.host_permille = other}, kSlow).predicted_decode_tokens_per_second,
@@ -76,8 +77,8 @@ TEST(VramPlan, SharesNothingWhereThatDoesNotPay) {
   const Planned all = layers_in({Tier::vram});
   EXPECT_EQ(make_vram_plan(all.units, all.homes, {.host_permille = 500}, kSlow).host_permille, 0) << "nothing in RAM";
   const Planned ram = layers_in({Tier::vram, Tier::ram});
-  Rates fast = kRates;
-  fast.cpu_decode = 100e9;
+  const Rates fast{
+      .disk = 3e9, .cpu_decode = 100e9, .host_to_device = 50e9, .device_memory = 4e12, .machine = "a test"};
   EXPECT_EQ(make_vram_plan(ram.units, ram.homes, {}, fast).host_permille, 0) << "handing over takes longer";
 }
 
