@@ -28,6 +28,7 @@ constexpr std::uint64_t kDriverMargin = 160 * kMiB;
 constexpr int kMostSlots = 3, kLeastSlots = 2;  // of the ring: one is computed while others come
 // Of --ram: what the engine takes beside page-locked weights.
 constexpr std::uint64_t kHostMargin = 64 * kMiB;
+constexpr std::uint64_t kThreadBytes = kMiB;              // of each that computes the CPU's share
 constexpr std::uint64_t kUsualContextBytes = 600 * kMiB;  // where the driver does not tell
 
 struct LoadedWeights final : GpuParts {
@@ -102,6 +103,7 @@ class CudaPlanner {
   }
 
   std::uint64_t cap_bytes() const { return cap_; }
+  bool streams_from_ram() const { return movers_ > on_disk_; }
   const residency::DevicePlacement& placement() const { return placement_; }
   kv::KvShape shape() const { return kv_shape(hp_, options_.kv_dtype); }
   std::int64_t blocks() const { return parts_.limits.kv_tokens / kv::kBlockTokens; }
@@ -217,8 +219,7 @@ class CudaPlanner {
       return error(Code::out_of_budget,
                    "the plan takes {} of VRAM and there are {}: --vram {} is the least for it, or make one anew",
                    format_bytes(needed()), format_bytes(cap_), residency::ram_argument(needed()));
-    const std::uint64_t host = residency::DeviceWeights::host_bytes(table, placement_) +
-                               residency::DeviceWeights::staging_bytes() + kHostMargin;
+    const std::uint64_t host = host_needed();
     if (host > ram_of(options_))
       return error(Code::out_of_budget, "the plan takes {} of RAM: --ram {} is the least for it, or make one anew",
                    format_bytes(host), residency::ram_argument(host));
@@ -232,7 +233,7 @@ class CudaPlanner {
   /// what the user pinned stays where it is pinned. False: RAM is too small even for the ring in front of the disk.
   bool place(std::int64_t moving, std::int64_t trunks) {
     const residency::UnitTable& table = parts_.model->units();
-    const std::uint64_t ram = ram_of(options_), taken = residency::DeviceWeights::staging_bytes() + kHostMargin;
+    const std::uint64_t ram = ram_of(options_);
     for (std::int64_t to_disk = 0; to_disk <= moving; ++to_disk) {
       std::int64_t trunk = 0, mover = 0;
       movers_ = on_disk_ = 0;
@@ -255,7 +256,7 @@ class CudaPlanner {
         if (home == residency::Tier::disk) ++on_disk_;
       }
       placement_.slots = static_cast<int>(std::min<std::int64_t>(movers_, slots_));
-      if (residency::DeviceWeights::host_bytes(table, placement_) + taken <= ram) return true;
+      if (host_needed() <= ram) return true;
     }
     return false;
   }
@@ -265,11 +266,15 @@ class CudaPlanner {
         Code::out_of_budget,
         "--ram {} is too little to stream to the GPU: reading ahead of it takes {}; give more, or use --device "
         "cpu, which needs less",
-        residency::ram_argument(ram_of(options_)),
-        format_bytes(residency::DeviceWeights::host_bytes(parts_.model->units(), placement_) +
-                     residency::DeviceWeights::staging_bytes() + kHostMargin));
+        residency::ram_argument(ram_of(options_)), format_bytes(host_needed()));
   }
 
+  /// Page-locked memory of the placement, and what the engine takes beside it.
+  std::uint64_t host_needed() const {
+    const int threads = options_.threads > 0 ? options_.threads : ThreadPool::usable_processors();
+    return residency::DeviceWeights::host_bytes(parts_.model->units(), placement_) +
+           residency::DeviceWeights::staging_bytes() + kHostMargin + static_cast<std::uint64_t>(threads) * kThreadBytes;
+  }
   std::uint64_t weight_bytes() const {
     return residency::DeviceWeights::device_bytes(parts_.model->units(), placement_);
   }
@@ -324,6 +329,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
   if (host_permille > 0)
     log::info("the CPU computes {:.1f} % of the rows of layers streamed from RAM, the GPU the others",
               host_permille / 10.0);
+  else if (options.cpu_share_percent < 0 && options.rates.cpu_decode <= 0 && planner.streams_from_ram())
+    log::info("the GPU computes layers streamed from RAM alone: run `millrace calibrate`, and the CPU takes its share");
   if (!load) return parts;
 
   exec::CudaOptions ops;

@@ -83,7 +83,9 @@ CudaOps::CudaOps(const residency::UnitTable& units, residency::DeviceWeights& we
       vram_(vram),
       options_(options),
       stream_(std::move(stream)),
-      name_(std::move(name)) {}
+      name_(std::move(name)),
+      // Who computes a row decides its bits.
+      numerics_(weights.splits() ? fmt::format("cuda 1, cpu {}", weights.host_permille()) : "cuda 1") {}
 
 CudaOps::~CudaOps() {
   (void)stream_.synchronise();  // nothing may still use the memory

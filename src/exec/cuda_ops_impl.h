@@ -80,7 +80,7 @@ class CudaOps final : public Ops {
   TopLogits last_top_logits(std::int64_t row) const override;
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
-  std::string_view numerics() const override { return "cuda 1"; }
+  std::string_view numerics() const override { return numerics_; }
 
  private:
   // cuda_ops.cpp: the pass.
@@ -116,7 +116,7 @@ class CudaOps final : public Ops {
   residency::Budget& vram_;
   const CudaOptions options_;
   device::Stream stream_;
-  const std::string name_;
+  const std::string name_, numerics_;
 
   PassShape shape_;
   CudaLayout layout_;

@@ -8,8 +8,7 @@
 namespace millrace::exec {
 namespace {
 
-constexpr std::size_t kMostQueued = 16, kFewQueued = 6;  // jobs: launches are made so far ahead
-constexpr std::int64_t kTaskBytes = 64 * 1024;           // of weights: some microseconds of reading
+constexpr std::int64_t kTaskBytes = 64 * 1024;  // of weights: some microseconds of reading
 constexpr std::int64_t kRowStep = 4, kMostTaskRows = 256;
 constexpr std::int64_t kFewFloats = 16 * 1024;      // less than this is not worth waking threads for
 constexpr std::chrono::milliseconds kAskAfter{20};  // of waiting: whether the device still lives
@@ -79,15 +78,16 @@ HostShare::~HostShare() {
 void HostShare::add(const Job& job, cudaStream_t stream) {
   {
     std::unique_lock lock(mutex_);
-    if (queue_.size() >= kMostQueued) changed_.wait(lock, [&] { return queue_.size() <= kFewQueued || !status_.ok(); });
-    queue_.push_back({job, stream});
+    if (queued_ == kMostQueued) changed_.wait(lock, [&] { return queued_ <= kFewQueued || !status_.ok(); });
+    if (queued_ == kMostQueued) return;  // failed: finish() says so, and abandon() sets this job's flag too
+    queue_[(first_ + queued_++) % kMostQueued] = {job, stream};
   }
   changed_.notify_all();
 }
 
 Status HostShare::finish() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return queue_.empty() || !status_.ok(); });
+  changed_.wait(lock, [&] { return queued_ == 0 || !status_.ok(); });
   return std::exchange(status_, Status());
 }
 
@@ -95,7 +95,7 @@ void HostShare::abandon() {
   abandoned_ = true;
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return queue_.empty(); });
+    changed_.wait(lock, [&] { return queued_ == 0; });
     status_ = {};
   }
   done(last_number_);
@@ -105,9 +105,9 @@ void HostShare::abandon() {
 void HostShare::run_jobs() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return ending_ || !queue_.empty(); });
+    changed_.wait(lock, [&] { return ending_ || queued_ > 0; });
     if (ending_) return;
-    const Queued& next = queue_.front();  // stays there: only this thread takes from the front
+    const Queued& next = queue_[first_];  // stays there: only this thread takes from the front
     const bool failed = !status_.ok();
     lock.unlock();
     if (!failed && await_input(next.job.number, next.stream)) {
@@ -115,8 +115,9 @@ void HostShare::run_jobs() {
       done(next.job.number);
     }
     lock.lock();
-    queue_.pop_front();
-    if (queue_.empty() || queue_.size() == kFewQueued) changed_.notify_all();
+    first_ = (first_ + 1) % kMostQueued;
+    --queued_;
+    if (queued_ == 0 || queued_ == kFewQueued) changed_.notify_all();
   }
 }
 

@@ -14,7 +14,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -123,13 +122,15 @@ class HostShare {
 
   struct Queued {
     Job job;
-    cudaStream_t stream;
+    cudaStream_t stream = nullptr;
   };
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Queued> queue_;  // GUARDED_BY mutex_; the first is being computed
-  Status status_;             // GUARDED_BY mutex_: the first failure since the last finish() or abandon()
-  bool ending_ = false;       // GUARDED_BY mutex_
+  static constexpr std::size_t kMostQueued = 16, kFewQueued = 6;  // launches are made so far ahead
+  std::array<Queued, kMostQueued> queue_;                         // GUARDED_BY mutex_: a ring of `queued_`
+  std::size_t first_ = 0, queued_ = 0;                            // likewise; the first is being computed
+  Status status_;        // GUARDED_BY mutex_: the first failure since the last finish() or abandon()
+  bool ending_ = false;  // GUARDED_BY mutex_
   std::atomic<bool> abandoned_{false};
   std::thread thread_;
 };

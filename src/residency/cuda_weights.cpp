@@ -304,6 +304,7 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(
                 weights->arena_.data() + round_up(count_parts(units) * sizeof(std::byte*), kPartAlignment),
                 weights->host_.data());
   MR_RETURN_IF_ERROR(layout.place_all());
+  weights->host_permille_ = placement.host_permille;
   weights->first_part_ = std::move(layout.first_part);
   weights->device_rows_ = std::move(layout.own_rows);
   weights->in_ram_ = std::move(layout.in_ram);

@@ -61,8 +61,9 @@ class DeviceWeights {
 
   /// Whether some units move; then passes call begin_pass(), acquire() and end_pass().
   bool streams() const { return stream_ != nullptr; }
-  /// Whether the processor has a share of some units' rows.
+  /// Whether the processor has a share of some units' rows, and which.
   bool splits() const { return splits_; }
+  int host_permille() const { return host_permille_; }
   /// The first rows of the matrix are the device's in a split pass, as many as this; the processor computes the others.
   std::int64_t device_rows(WeightRef ref) const { return device_rows_[index(ref)]; }
   /// Where the matrix lies in page-locked memory; null where it does not.
@@ -95,6 +96,7 @@ class DeviceWeights {
   std::vector<std::int64_t> device_rows_;    // by part, as the table
   std::vector<const std::byte*> in_ram_;     // likewise
   bool splits_ = false;
+  int host_permille_ = 0;
   std::vector<bool> moves_;               // by unit; empty where nothing moves
   std::unique_ptr<DeviceStream> stream_;  // null: nothing moves
 };
