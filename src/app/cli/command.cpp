@@ -64,6 +64,9 @@ Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
       return error(Code::invalid_argument, "--pin is for a GPU; leave it out with --device cpu");
     options.pins = std::move(*pins);
   }
+  options.cpu_share_percent = flags.cpu_share;
+  if (flags.cpu_share >= 0 && options.device == engine::DeviceChoice::cpu)
+    return error(Code::invalid_argument, "--cpu-share is for a GPU; leave it out with --device cpu");
   if (flags.vram.empty()) return {};
   if (options.device == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--vram is for a GPU; leave it out with --device cpu");
@@ -184,7 +187,6 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   if (flags.context == 0 && known.contains("num_ctx") && known["num_ctx"].is_number_integer())
     options.context_tokens = std::max<std::int64_t>(0, known["num_ctx"].get<std::int64_t>());
   if (defaults != nullptr) *defaults = std::move(resolved.manifest);
-  options.cpu_share_percent = flags.cpu_share;
   options.cuda_graphs = !flags.no_graphs;
   options.cuda_fuse = !flags.no_fuse;
   options.batch_tokens = flags.batch;
