@@ -97,7 +97,7 @@ struct ExecCounters {
   std::uint64_t passes = 0, rows = 0;
   std::uint64_t weight_wait_ns = 0;  // waiting for tiles
   std::uint64_t pass_ns = 0;
-  std::uint64_t weight_bytes = 0;  // read by kernels, where the weight store does not count them
+  std::uint64_t weight_bytes = 0;             // read by kernels, where the weight store does not count them
   std::uint64_t host_bytes = 0, host_ns = 0;  // of a GPU's pass: weights that the processor computed with, and how long
 };
 
