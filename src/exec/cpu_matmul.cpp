@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "exec/cpu_ops.h"
+#include "exec/host_rows.h"
 
 namespace millrace::exec {
 namespace {
@@ -12,7 +13,6 @@ constexpr std::int64_t kRowStep = 16;                 // tasks are whole groups 
 constexpr std::int64_t kTasksPerThread = 4;           // so that a slow core takes fewer
 constexpr std::int64_t kDecodeTaskBytes = 64 * 1024;  // about three microseconds of reading
 constexpr std::int64_t kDecodeRows = 16;
-constexpr std::int64_t kFewFloats = 16 * 1024;  // less than this is not worth waking threads for
 
 /// Weight rows a task takes.
 std::int64_t task_rows(const kernels::MatmulArgs& args, int threads) {
@@ -24,18 +24,6 @@ std::int64_t task_rows(const kernels::MatmulArgs& args, int threads) {
 
 }  // namespace
 
-void CpuOps::quantize(const float* x, std::int64_t rows, std::int64_t cols, kernels::Q8Rows out) {
-  const auto work = [&](std::int64_t begin, std::int64_t end, int) {
-    table_.quantize_q8(x + begin * cols, cols, end - begin, cols,
-                       {out.q + begin * cols, out.d + begin * (cols / 32), out.sum16 + begin * (cols / 16)});
-  };
-  if (rows * cols <= kFewFloats) {
-    work(0, rows, 0);
-  } else {
-    pool_.parallel_for(rows, std::max<std::int64_t>(1, kFewFloats / cols), work);
-  }
-}
-
 CpuOps::Input CpuOps::prepare_input(Act x, bool quantized) {
   Input input;
   input.x = data(x);
@@ -44,7 +32,7 @@ CpuOps::Input CpuOps::prepare_input(Act x, bool quantized) {
   if (quantized) {
     input.q8 = kernels::q8_rows_at(at<std::byte>(layout_.input_q8), input.rows, input.cols);
     input.name = ++inputs_;
-    quantize(input.x, input.rows, input.cols, input.q8);
+    quantize_rows(table_, pool_, input.x, input.rows, input.cols, input.q8);
   }
   return input;
 }
@@ -91,18 +79,11 @@ void CpuOps::run_task(const Job& job, std::int64_t begin, std::int64_t end, int 
   if (job.effect != Effect::silu_gate) table_.matmul(args);
   if (job.effect == Effect::store) return;
 
-  float* gate = args.y;
-  auto* up = reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up);  // [rows, end - begin]
   if (job.effect == Effect::swiglu) {
     args.dtype = job.up_dtype;
     args.weight = job.up + begin * row_bytes(job.up_dtype, args.cols);
   }
-  args.y = up;
-  args.y_stride = end - begin;
-  table_.matmul(args);
-  for (std::int64_t r = 0; r < args.x_rows; ++r) {
-    table_.silu_mul(gate + r * job.args.y_stride, up + r * args.y_stride, args.y_stride);
-  }
+  gate_rows(table_, args, reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up));
 }
 
 void CpuOps::run_jobs() {

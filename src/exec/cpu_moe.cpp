@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "exec/cpu_ops.h"
+#include "exec/host_rows.h"
 
 namespace millrace::exec {
 
@@ -198,7 +199,7 @@ void CpuOps::run_wave(const MoeCall& call, std::size_t members) {
   Input down_input;
   down_input.cols = call.ff;
   const kernels::Q8Rows q8 = kernels::q8_rows_at(at<std::byte>(layout_.hidden_q8), entries, call.ff);
-  if (call.quantize_hidden) quantize(hidden, entries, call.ff, q8);
+  if (call.quantize_hidden) quantize_rows(table_, pool_, hidden, entries, call.ff, q8);
   start_wave();
   for (std::size_t i = 0; i < members; ++i) {
     const LeasedExpert& member = leased_[i];
@@ -230,7 +231,7 @@ void CpuOps::run_large_expert(const MoeCall& call, std::int32_t expert) {
   down_input.rows = input.rows;
   if (call.quantize_hidden) {
     down_input.q8 = kernels::q8_rows_at(at<std::byte>(layout_.hidden_q8), input.rows, call.ff);
-    quantize(hidden, input.rows, call.ff, down_input.q8);
+    quantize_rows(table_, pool_, hidden, input.rows, call.ff, down_input.q8);
   }
   const Target target{call.down(expert), at<float>(layout_.expert_out) + first[expert] * call.model_dim,
                       call.model_dim};

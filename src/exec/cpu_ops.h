@@ -116,7 +116,6 @@ class CpuOps final : public Ops {
 
   // cpu_matmul.cpp.
   Input prepare_input(Act x, bool quantize);
-  void quantize(const float* x, std::int64_t rows, std::int64_t cols, kernels::Q8Rows out);
   void run_products(std::span<const Target> targets, const Input& input, Effect effect);
   bool try_swiglu(const Target& gate, WeightRef up, const Input& input);
   void swiglu(const Target& gate, WeightRef up, const Input& input);

@@ -4,18 +4,14 @@
 #include <chrono>
 
 #include "base/bytes.h"
+#include "exec/host_rows.h"
 
 namespace millrace::exec {
 namespace {
 
 constexpr std::int64_t kTaskBytes = 64 * 1024;  // of weights: some microseconds of reading
 constexpr std::int64_t kRowStep = 4, kMostTaskRows = 256;
-constexpr std::int64_t kFewFloats = 16 * 1024;      // less than this is not worth waking threads for
 constexpr std::chrono::milliseconds kAskAfter{20};  // of waiting: whether the device still lives
-
-std::uint64_t output_start(const HostShare::Sizes& sizes, std::uint64_t input_at) {
-  return round_up(input_at + static_cast<std::uint64_t>(sizes.rows * sizes.widest_input) * sizeof(float), 256);
-}
 
 /// Weight rows of a task.
 std::int64_t task_rows(DType dtype, std::int64_t cols) {
@@ -31,23 +27,19 @@ void relax() {
 
 }  // namespace
 
-std::uint64_t HostShare::bytes(const Sizes& sizes) {
-  return output_start(sizes, 2 * kFlagBytes) +
-         static_cast<std::uint64_t>(sizes.rows * sizes.widest_output) * sizeof(float);
-}
-
 Expected<std::unique_ptr<HostShare>> HostShare::create(const Sizes& sizes, ThreadPool& pool,
                                                        const kernels::Table& table, residency::Budget& ram,
                                                        Trace* trace) {
   std::unique_ptr<HostShare> share(new HostShare(sizes, pool, table, trace));
   share->input_at_ = 2 * kFlagBytes;
-  share->output_at_ = output_start(sizes, share->input_at_);
+  share->output_at_ =
+      round_up(share->input_at_ + static_cast<std::uint64_t>(sizes.rows * sizes.widest_input) * sizeof(float), 256);
   share->q8_bytes_ =
       round_up(static_cast<std::uint64_t>(kernels::q8_bytes(sizes.rows, sizes.widest_input)), device::kPageBytes);
   share->workspace_bytes_ = round_up(static_cast<std::uint64_t>(table.matmul_workspace_bytes(sizes.widest_input)), 64);
   share->thread_bytes_ =
       round_up(share->workspace_bytes_ + static_cast<std::uint64_t>(sizes.rows * kMostTaskRows) * sizeof(float), 64);
-  const std::uint64_t shared = bytes(sizes);
+  const std::uint64_t shared = share->output_at_ + static_cast<std::uint64_t>(share->output_floats()) * sizeof(float);
   const std::uint64_t work = share->q8_bytes_ + static_cast<std::uint64_t>(pool.threads()) * share->thread_bytes_;
   MR_ASSIGN_OR_RETURN(share->reservation_, ram.reserve("shared products", shared + work));
   MR_ASSIGN_OR_RETURN(share->shared_, device::PinnedBuffer::allocate(shared));
@@ -151,7 +143,6 @@ bool HostShare::await_input(std::uint32_t number, cudaStream_t stream) {
 void HostShare::compute(const Job& job) {
   ++computed_;
   const std::uint64_t begin_ns = Trace::now_ns();
-  const auto* x = host_at<float>(input_at_);
   const kernels::Q8Rows q8 = kernels::q8_rows_at(work_.data(), job.rows, job.cols);
   bool quantized = false;
   std::array<std::int64_t, 3> rows_of_task{}, first_task{};
@@ -167,22 +158,7 @@ void HostShare::compute(const Job& job) {
     weight_bytes_ += static_cast<std::uint64_t>(
         matrix.rows * (row_bytes(matrix.dtype, job.cols) + (swiglu ? row_bytes(matrix.up_dtype, job.cols) : 0)));
   }
-  if (quantized) {
-    // Blocks of a row are independent: a long row is cut for the threads, too.
-    constexpr std::int64_t kPiece = 4096;
-    const std::int64_t pieces = (job.cols + kPiece - 1) / kPiece;
-    const auto quantize = [&](std::int64_t begin, std::int64_t end, int) {
-      for (std::int64_t p = begin; p < end; ++p) {
-        const std::int64_t at = p / pieces * job.cols + p % pieces * kPiece;
-        const std::int64_t cols = std::min(kPiece, job.cols - p % pieces * kPiece);
-        table_.quantize_q8(x + at, cols, 1, cols, {q8.q + at, q8.d + at / 32, q8.sum16 + at / 16});
-      }
-    };
-    if (job.rows * job.cols <= kFewFloats)
-      quantize(0, job.rows * pieces, 0);
-    else
-      pool_.parallel_for(job.rows * pieces, 1, quantize);
-  }
+  if (quantized) quantize_rows(table_, pool_, host_at<float>(input_at_), job.rows, job.cols, q8);
   pool_.parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
     for (std::int64_t task = begin; task < end; ++task) {
       std::size_t m = static_cast<std::size_t>(job.count) - 1;
@@ -216,13 +192,9 @@ void HostShare::compute_rows(const Job& job, const Matrix& matrix, std::int64_t 
   if (matrix.bias != nullptr)
     for (std::int64_t r = 0; r < job.rows; ++r) table_.add(y + r * matrix.rows, matrix.bias + begin, end - begin);
   if (matrix.up == nullptr) return;
-  auto* const up = reinterpret_cast<float*>(thread_memory(thread) + workspace_bytes_);
   args.dtype = matrix.up_dtype;
   args.weight = matrix.up + begin * row_bytes(matrix.up_dtype, job.cols);
-  args.y = up;
-  args.y_stride = end - begin;
-  table_.matmul(args);
-  for (std::int64_t r = 0; r < job.rows; ++r) table_.silu_mul(y + r * matrix.rows, up + r * args.y_stride, end - begin);
+  gate_rows(table_, args, reinterpret_cast<float*>(thread_memory(thread) + workspace_bytes_));
 }
 
 }  // namespace millrace::exec

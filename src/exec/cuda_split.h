@@ -38,8 +38,6 @@ class HostShare {
     std::int64_t widest_input = 0;   // floats
     std::int64_t widest_output = 0;  // floats of the processor's rows of all products of one job, at most
   };
-  /// Page-locked and other memory that create() takes. Pure.
-  static std::uint64_t bytes(const Sizes& sizes);
   /// `pool`, `ram` and `trace` (may be null) outlive the object. Errors: out_of_budget, io_error.
   static Expected<std::unique_ptr<HostShare>> create(const Sizes& sizes, ThreadPool& pool, const kernels::Table& table,
                                                      residency::Budget& ram, Trace* trace);

@@ -1,0 +1,34 @@
+#include "exec/host_rows.h"
+
+#include <algorithm>
+
+namespace millrace::exec {
+
+void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x, std::int64_t rows, std::int64_t cols,
+                   kernels::Q8Rows out) {
+  constexpr std::int64_t kFewFloats = 16 * 1024;
+  constexpr std::int64_t kPiece = 4096;  // floats of a row, whole blocks
+  const std::int64_t pieces = (cols + kPiece - 1) / kPiece;
+  const auto work = [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      const std::int64_t first = p % pieces * kPiece, at = p / pieces * cols + first;
+      const std::int64_t count = std::min(kPiece, cols - first);
+      table.quantize_q8(x + at, count, 1, count, {out.q + at, out.d + at / 32, out.sum16 + at / 16});
+    }
+  };
+  if (rows * cols <= kFewFloats)
+    work(0, rows * pieces, 0);
+  else
+    pool.parallel_for(rows * pieces, std::max<std::int64_t>(1, kPiece / cols), work);
+}
+
+void gate_rows(const kernels::Table& table, const kernels::MatmulArgs& up, float* scratch) {
+  kernels::MatmulArgs args = up;
+  args.y = scratch;
+  args.y_stride = up.weight_rows;
+  table.matmul(args);
+  for (std::int64_t r = 0; r < up.x_rows; ++r)
+    table.silu_mul(up.y + r * up.y_stride, scratch + r * up.weight_rows, up.weight_rows);
+}
+
+}  // namespace millrace::exec
