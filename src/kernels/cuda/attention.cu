@@ -31,21 +31,13 @@ struct alignas(8) Factors {
   float before, chunk;
 };
 
-struct DecodeArgs {
-  RowView rows;
-  KvView kv;
-  const float* q;
-  int heads, group;
-  float scale;
-  int window;
+struct DecodeArgs : HeadArgs {
   int block_heads;  // heads that a block works on: the group's, or one
   int max_chunks;   // that a row sees
   bool cluster;     // the chunks of a row and head are a cluster
   bool both;        // K and V are in shared memory together, else one after the other in one place
   float* part;      // [rows, heads, max_chunks, head_dim]
   ChunkSum* sums;   // [rows, heads, max_chunks]
-  float* out;       // may be null
-  Q8 q8;            // may be none
 };
 
 /// Chunks that a row sees.
@@ -686,14 +678,7 @@ Workspace workspace_of(std::int64_t rows, std::int64_t heads, std::int64_t head_
 
 cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chunks, float* out, Q8 q8,
                           cudaStream_t stream) {
-  DecodeArgs args = {};
-  args.rows = call.rows;
-  args.kv = call.kv;
-  args.q = call.q;
-  args.heads = call.heads;
-  args.group = call.heads / call.kv.kv_heads;
-  args.scale = call.scale;
-  args.window = call.window;
+  DecodeArgs args = {head_args(call, out, q8)};
   args.max_chunks = chunks;
   // Blocks of one head where that does not make too many: they are done sooner, and read the keys together anyway.
   const bool split = static_cast<std::int64_t>(call.rows.rows) * call.heads * chunks <= 3 * multiprocessors();
@@ -701,8 +686,6 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   args.cluster = args.block_heads == 1 && chunks > 1 && chunks <= kMostCluster && overlaps_launches();
   args.sums = reinterpret_cast<ChunkSum*>(call.workspace);
   args.part = reinterpret_cast<float*>(call.workspace + w.part);
-  args.out = out;
-  args.q8 = q8;
   const cudaError_t error = decode_any(args, stream);
   if (error != cudaSuccess || args.cluster || chunks == 1) return error;
   return launch_large(merge_kernel, dim3(call.rows.rows * call.heads), dim3(kMergeThreads), 2 * kMergeBytes, stream, 1,

@@ -36,6 +36,21 @@ inline int multiprocessors() {
   return count;
 }
 
+/// What every path's kernel takes.
+struct HeadArgs {
+  RowView rows;
+  KvView kv;
+  const float* q;
+  int heads, group;
+  float scale;
+  int window;
+  float* out;  // may be null
+  Q8 q8;       // may be none
+};
+inline HeadArgs head_args(const AttentionCall& call, float* out, Q8 q8) {
+  return {call.rows, call.kv, call.q, call.heads, call.heads / call.kv.kv_heads, call.scale, call.window, out, q8};
+}
+
 /// The tile path, for caches in float and in q8_0. f32_out: where the float32 result goes (call.out or workspace), or
 /// null; q8: call.out_q8 or none.
 cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);

@@ -18,18 +18,10 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kPairs = kThreads / 32 * 8;  // of a block
 
-struct Q8TileArgs {
-  RowView rows;
-  KvView kv;
-  const float* q;
-  int heads, group;
-  float scale;
-  int window;
+struct Q8TileArgs : HeadArgs {
   const int4* tiles;
   int tile_count;
   int slices;  // blocks that share a tile and KV head
-  float* out;  // may be null
-  Q8 q8;       // may be none
 };
 
 /// A row's merge so far.
@@ -207,19 +199,10 @@ cudaError_t tiles_of(const Q8TileArgs& args, cudaStream_t stream) {
 
 cudaError_t attention_q8_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream) {
   if (call.tile_count <= 0) return cudaSuccess;
-  Q8TileArgs args = {};
-  args.rows = call.rows;
-  args.kv = call.kv;
-  args.q = call.q;
-  args.heads = call.heads;
-  args.group = call.heads / call.kv.kv_heads;
-  args.scale = call.scale;
-  args.window = call.window;
+  Q8TileArgs args = {head_args(call, f32_out, q8)};
   args.tiles = call.tiles;
   args.tile_count = call.tile_count;
   args.slices = (attention_tile_rows(args.group) * args.group + kPairs - 1) / kPairs;
-  args.out = f32_out;
-  args.q8 = q8;
   switch (call.kv.head_dim) {
     case 64:
       return tiles_of<64>(args, stream);

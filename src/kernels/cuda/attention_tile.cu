@@ -24,19 +24,11 @@ constexpr int kRows = 4;                          // of a thread: pairs 4 ty .. 
 constexpr int kKeys = kAttentionChunk / kAcross;  // of a thread: 2 tx, 2 tx + 1 of every 32
 constexpr int kUnroll = 8;                        // steps of a product
 
-struct TileArgs {
-  RowView rows;
-  KvView kv;
-  const float* q;
-  int heads, group;
-  float scale;
-  int window;
+struct TileArgs : HeadArgs {
   const int4* tiles;
   int tile_count;
   int slices;  // blocks that share a tile and KV head
   int turns;   // tiles a block takes, 1 or 2; see tile_of
-  float* out;  // may be null
-  Q8 q8;       // may be none
 };
 
 /// Which tile a block takes in a turn; -1: none. A sequence's tiles come in ascending order, so later ones take longer.
@@ -477,18 +469,9 @@ cudaError_t tiles_as(const TileArgs& args, cudaStream_t stream) {
 
 cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream) {
   if (call.tile_count <= 0) return cudaSuccess;
-  TileArgs args = {};
-  args.rows = call.rows;
-  args.kv = call.kv;
-  args.q = call.q;
-  args.heads = call.heads;
-  args.group = call.heads / call.kv.kv_heads;
-  args.scale = call.scale;
-  args.window = call.window;
+  TileArgs args = {head_args(call, f32_out, q8)};
   args.tiles = call.tiles;
   args.tile_count = call.tile_count;
-  args.out = f32_out;
-  args.q8 = q8;
   return call.kv.dtype == DType::f16 ? tiles_as<__half>(args, stream) : tiles_as<float>(args, stream);
 }
 
