@@ -25,6 +25,8 @@ struct Rates {
   double host_to_device = 0;
   // While both go on: they read the same RAM, which may be too slow for the sum of what either does alone.
   double host_to_device_busy = 0, cpu_decode_busy = 0;
+  double shared_link() const { return host_to_device_busy > 0 ? host_to_device_busy : host_to_device; }
+  double shared_decode() const { return cpu_decode_busy > 0 ? cpu_decode_busy : cpu_decode; }
   double device_memory = 0;     // a GPU copying within its memory: bytes read and written
   double cpu_prefill_macs = 0;  // multiply-accumulates per second of a prompt
   std::string machine;          // what was measured: CPU, cores, disk

@@ -156,7 +156,7 @@ std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCos
     crossing.bytes -= shared;
     line("vram", {all.bytes, rates.device_memory > 0 ? all.bytes / rates.device_memory * 1e3 : 0},
          cost.weight_bytes - cost.host_bytes, computing, rates.device_memory);
-    const double cpu = rates.cpu_decode_busy > 0 ? rates.cpu_decode_busy : rates.cpu_decode;
+    const double cpu = rates.shared_decode();
     line("ram", {shared, cpu > 0 ? shared / cpu * 1e3 : 0}, cost.host_bytes, cost.host_seconds, cpu);
     line("pcie", {crossing.bytes, rates.host_to_device > 0 ? crossing.bytes / rates.host_to_device * 1e3 : 0},
          cost.device_bytes, cost.seconds, rates.host_to_device);

@@ -53,23 +53,15 @@ struct Moved {
   double launch_seconds() const { return static_cast<double>(layers) * kLaunchSeconds; }
 };
 
-/// The link's and the processor's rates while both go on.
-double shared_link(const Rates& rates) {
-  return rates.host_to_device_busy > 0 ? rates.host_to_device_busy : rates.host_to_device;
-}
-double shared_decode(const Rates& rates) {
-  return rates.cpu_decode_busy > 0 ? rates.cpu_decode_busy : rates.cpu_decode;
-}
-
 /// The processor's share that lets the link and the processor end together. Layers are computed one after the other:
 /// the processor rests while layers at home in VRAM are, the link does not.
 int share_for(const Moved& moved, const Rates& rates) {
   if (moved.shared == 0 || rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return 0;
   const double alone = (moved.shared + moved.crossing) / rates.host_to_device;
   if (rates.disk > 0 && moved.read / rates.disk >= alone) return 0;  // the disk is waited for in any case
-  const double link = (moved.shared + moved.crossing) / shared_link(rates);
+  const double link = (moved.shared + moved.crossing) / rates.shared_link();
   const double share =
-      (link - moved.rest_seconds(rates)) / (moved.shared / shared_decode(rates) + moved.shared / shared_link(rates));
+      (link - moved.rest_seconds(rates)) / (moved.shared / rates.shared_decode() + moved.shared / rates.shared_link());
   return std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
 }
 
@@ -123,7 +115,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
       if (rate > 0) row.milliseconds = row.bytes_per_token / rate * 1e3;
       if (shared && rate > 0 && rates.cpu_decode > 0)
         row.milliseconds = std::max(row.milliseconds * (1 - host_share),
-                                    row.bytes_per_token * host_share / shared_decode(rates) * 1e3);
+                                    row.bytes_per_token * host_share / rates.shared_decode() * 1e3);
       plan.rows.push_back(std::move(row));
     }
   }
@@ -136,10 +128,10 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
     return true;
   };
   const double on_host = moved.shared * host_share, crossed = moved.shared - on_host + moved.crossing;
-  const double link = plan.host_permille > 0 ? shared_link(rates) : rates.host_to_device;
+  const double link = plan.host_permille > 0 ? rates.shared_link() : rates.host_to_device;
   if (at_least(moved.home + crossed, rates.device_memory * kProductsOfCopy, moved.launch_seconds(), "vram") &&
       at_least(crossed, link, 0, "pcie") && at_least(moved.read, rates.disk, 0, "disk") &&
-      at_least(on_host, shared_decode(rates), rates.device_memory > 0 ? moved.rest_seconds(rates) : 0, "ram") &&
+      at_least(on_host, rates.shared_decode(), rates.device_memory > 0 ? moved.rest_seconds(rates) : 0, "ram") &&
       seconds > 0) {
     plan.predicted_decode_tokens_per_second = 1 / seconds;
   } else {
