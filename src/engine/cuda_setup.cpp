@@ -69,7 +69,10 @@ Status check_heads(std::int64_t head_dim) {
 class CudaPlanner {
  public:
   CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& parts)
-      : options_(options), vram_(vram), parts_(parts), hp_(parts.model->hyperparameters()) {}
+      : options_(options), vram_(vram), parts_(parts), hp_(parts.model->hyperparameters()), ram_(ram_of(options)) {
+    const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();
+    threads_bytes_ = static_cast<std::uint64_t>(threads) * kThreadBytes;
+  }
 
   Status plan() {
     const std::uint64_t most = vram_.free_bytes + vram_.context_bytes - kDriverMargin;
@@ -103,6 +106,7 @@ class CudaPlanner {
   }
 
   std::uint64_t cap_bytes() const { return cap_; }
+  std::uint64_t ram_bytes() const { return ram_; }
   bool streams_from_ram() const { return movers_ > on_disk_; }
   const residency::DevicePlacement& placement() const { return placement_; }
   kv::KvShape shape() const { return kv_shape(hp_, options_.kv_dtype); }
@@ -220,7 +224,7 @@ class CudaPlanner {
                    "the plan takes {} of VRAM and there are {}: --vram {} is the least for it, or make one anew",
                    format_bytes(needed()), format_bytes(cap_), residency::ram_argument(needed()));
     const std::uint64_t host = host_needed();
-    if (host > ram_of(options_))
+    if (host > ram_)
       return error(Code::out_of_budget, "the plan takes {} of RAM: --ram {} is the least for it, or make one anew",
                    format_bytes(host), residency::ram_argument(host));
     return {};
@@ -233,7 +237,6 @@ class CudaPlanner {
   /// what the user pinned stays where it is pinned. False: RAM is too small even for the ring in front of the disk.
   bool place(std::int64_t moving, std::int64_t trunks) {
     const residency::UnitTable& table = parts_.model->units();
-    const std::uint64_t ram = ram_of(options_);
     for (std::int64_t to_disk = 0; to_disk <= moving; ++to_disk) {
       std::int64_t trunk = 0, mover = 0;
       movers_ = on_disk_ = 0;
@@ -256,7 +259,7 @@ class CudaPlanner {
         if (home == residency::Tier::disk) ++on_disk_;
       }
       placement_.slots = static_cast<int>(std::min<std::int64_t>(movers_, slots_));
-      if (host_needed() <= ram) return true;
+      if (host_needed() <= ram_) return true;
     }
     return false;
   }
@@ -266,14 +269,13 @@ class CudaPlanner {
         Code::out_of_budget,
         "--ram {} is too little to stream to the GPU: reading ahead of it takes {}; give more, or use --device "
         "cpu, which needs less",
-        residency::ram_argument(ram_of(options_)), format_bytes(host_needed()));
+        residency::ram_argument(ram_), format_bytes(host_needed()));
   }
 
   /// Page-locked memory of the placement, and what the engine takes beside it.
   std::uint64_t host_needed() const {
-    const int threads = options_.threads > 0 ? options_.threads : ThreadPool::usable_processors();
     return residency::DeviceWeights::host_bytes(parts_.model->units(), placement_) +
-           residency::DeviceWeights::staging_bytes() + kHostMargin + static_cast<std::uint64_t>(threads) * kThreadBytes;
+           residency::DeviceWeights::staging_bytes() + kHostMargin + threads_bytes_;
   }
   std::uint64_t weight_bytes() const {
     return residency::DeviceWeights::device_bytes(parts_.model->units(), placement_);
@@ -298,6 +300,8 @@ class CudaPlanner {
   const Vram vram_;
   Parts& parts_;
   const model::Hyperparameters& hp_;
+  const std::uint64_t ram_;          // the cap: the machine is asked once
+  std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
   std::uint64_t cap_ = 0;
   residency::DevicePlacement placement_;
   std::int64_t slots_ = kMostSlots, movers_ = 0, on_disk_ = 0;
@@ -322,7 +326,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
             parts.limits.context_tokens, parts.limits.sequences, parts.limits.batch_tokens,
             format_bytes(planner.cap_bytes()));
   parts.budget =
-      std::make_unique<residency::Budget>(std::max(ram_of(options), residency::DeviceWeights::staging_bytes()));
+      std::make_unique<residency::Budget>(std::max(planner.ram_bytes(), residency::DeviceWeights::staging_bytes()));
   parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes());
   MR_ASSIGN_OR_RETURN(parts.gpu_context, parts.vram->reserve("CUDA context", vram.context_bytes));
   const int host_permille = planner.placement().host_permille;
