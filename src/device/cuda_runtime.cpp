@@ -100,6 +100,11 @@ static void touch(const HostBuffer& memory) {
   for (std::thread& thread : threads) thread.join();
 }
 
+std::uint64_t allocation_bytes(std::uint64_t bytes) {
+  // Small ones share a page of the device, others have pages of their own.
+  return bytes < kMiB ? round_up(bytes, 512) : round_up(bytes, 2 * kMiB);
+}
+
 Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes) {
   PinnedBuffer buffer;
   MR_ASSIGN_OR_RETURN(buffer.memory_,

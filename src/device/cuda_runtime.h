@@ -70,6 +70,9 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
+/// What the driver takes of device memory for an allocation of so many bytes.
+std::uint64_t allocation_bytes(std::uint64_t bytes);
+
 /// Page-locked host memory: first touched in huge pages, then registered, which is many times as fast as
 /// cudaMallocHost.
 class PinnedBuffer {

@@ -22,10 +22,13 @@ namespace {
 
 constexpr std::int64_t kAutomaticContext = 4096;
 constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64, kAutomaticChunk = 512;
+// Where layers stream, a pass takes a whole prompt, so that each comes once for it, and works it in parts, which leaves
+// more room for weights.
+constexpr std::int64_t kStreamingBatch = 16384, kStreamingWork = 512;
 constexpr std::uint64_t kTileBytes = 16 * kMiB;
 // What the driver takes after its context was measured: kernels loaded when first launched, graphs, fragmentation.
 constexpr std::uint64_t kDriverMargin = 160 * kMiB;
-constexpr int kMostSlots = 3, kLeastSlots = 2;  // of the ring: one is computed while others come
+constexpr int kMostRingUnits = 2, kLeastRingUnits = 1;
 // Of --ram: what the engine takes beside page-locked weights.
 constexpr std::uint64_t kHostMargin = 64 * kMiB;
 constexpr std::uint64_t kThreadBytes = kMiB;              // of each that computes the CPU's share
@@ -99,7 +102,9 @@ class CudaPlanner {
                                                                    : -1;
     parts_.plan = residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates);
     placement_.host_permille = parts_.plan.host_permille;
-    parts_.plan.ring_slots = placement_.slots;
+    placement_.use_spare = uses_spare();
+    placement_.spare_margin = 2 * blocks_shape().chunk_bytes();
+    parts_.plan.ring_slots = placement_.ring_units;
     parts_.plan.vram_weight_bytes = weight_bytes();
     parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
     return {};
@@ -111,17 +116,23 @@ class CudaPlanner {
   const residency::DevicePlacement& placement() const { return placement_; }
   kv::KvShape shape() const { return kv_shape(hp_, options_.kv_dtype); }
   std::int64_t blocks() const { return parts_.limits.kv_tokens / kv::kBlockTokens; }
+  /// Where layers stream, they use the memory of blocks that no sequence needs yet.
+  exec::DeviceBlocksShape blocks_shape() const {
+    const std::int64_t first = uses_spare() ? std::max<std::int64_t>(1, blocks() / 4) : blocks();
+    return {first, blocks(), static_cast<std::uint64_t>(shape().block_bytes())};
+  }
   exec::PassShape pass_shape() const {
     const Limits& limits = parts_.limits;
     exec::PassShape shape = parts_.model->pass_shape(limits.batch_tokens, limits.logit_rows, limits.context_tokens);
     shape.max_sequences = limits.sequences;
+    shape.work_rows = limits.work_tokens;
     return shape;
   }
 
  private:
   void share_out() {
-    choose_limits();
     stay_in_vram();
+    choose_limits();
     SharingInput input;
     input.cap_bytes = cap_;
     input.taken_bytes = vram_.context_bytes + weight_bytes() + activation_bytes();
@@ -135,12 +146,15 @@ class CudaPlanner {
     if (options_.kv_tokens == 0) options_.kv_tokens = sharing.kv_tokens;
   }
 
-  void stay_in_vram() { placement_.homes.assign(parts_.model->units().units().size(), residency::Tier::vram); }
+  void stay_in_vram() {
+    placement_.homes.assign(parts_.model->units().units().size(), residency::Tier::vram);
+    streams_ = false;
+  }
 
   /// The model in VRAM as a whole, or as much of it as fits.
   Status place_all() {
-    choose_limits();
     stay_in_vram();
+    choose_limits();
     if (options_.follow != nullptr) return follow();
     if (!options_.pins.empty()) return plan_streaming();
     while (needed() > cap_ && shrink()) {
@@ -153,8 +167,11 @@ class CudaPlanner {
     limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
     limits.context_tokens =
         options_.context_tokens > 0 ? options_.context_tokens : std::min(hp_.context_length, kAutomaticContext);
-    const std::int64_t wanted = options_.batch_tokens > 0 ? options_.batch_tokens : kAutomaticBatch;
+    const std::int64_t automatic =
+        streams_ ? std::max(kAutomaticBatch, std::min(limits.context_tokens, kStreamingBatch)) : kAutomaticBatch;
+    const std::int64_t wanted = options_.batch_tokens > 0 ? options_.batch_tokens : automatic;
     limits.batch_tokens = std::max(std::min(wanted, limits.context_tokens * limits.sequences), limits.sequences);
+    limits.work_tokens = streams_ ? std::min(limits.batch_tokens, kStreamingWork) : 0;
     limits.logit_rows = std::max(limits.sequences, std::min<std::int64_t>(limits.batch_tokens, 64));
     limits.tile_bytes = kTileBytes;
     set_shared_limits(options_, kAutomaticChunk, limits);
@@ -166,6 +183,7 @@ class CudaPlanner {
     limits.batch_tokens = std::max({kLeastBatch, limits.sequences, limits.batch_tokens / 2});
     if (options_.context_tokens == 0) limits.context_tokens = std::max<std::int64_t>(512, limits.context_tokens / 2);
     limits.batch_tokens = std::min(limits.batch_tokens, before.batch_tokens);
+    limits.work_tokens = std::min(limits.work_tokens, limits.batch_tokens);
     limits.context_tokens = std::min(limits.context_tokens, before.context_tokens);
     limits.logit_rows = std::min(limits.logit_rows, std::max(limits.sequences, limits.batch_tokens));
     set_shared_limits(options_, kAutomaticChunk, limits);
@@ -180,10 +198,11 @@ class CudaPlanner {
       return error(Code::unsupported, "--pin: mixtures of experts do not stream to the GPU yet; leave it out");
     }
     const auto trunks = std::count_if(units.begin(), units.end(), is_trunk);
+    streams_ = true;
     choose_limits();
     std::uint64_t least = UINT64_MAX;
     do {
-      for (slots_ = kMostSlots; slots_ >= kLeastSlots; --slots_) {
+      for (ring_units_ = kMostRingUnits; ring_units_ >= kLeastRingUnits; --ring_units_) {
         for (std::int64_t moving = options_.pins.empty() ? 1 : 0; moving <= trunks; ++moving) {
           if (!place(moving, trunks)) return ram_refusal();
           least = std::min(least, needed());
@@ -217,8 +236,10 @@ class CudaPlanner {
     movers_ = 0;
     for (std::size_t u = 0; u < placement_.homes.size(); ++u)
       if (is_trunk(table.units()[u]) && placement_.homes[u] != residency::Tier::vram) ++movers_;
-    placement_.slots = std::min<int>(static_cast<int>(movers_),
-                                     std::clamp(options_.follow->decisions.ring_slots, kLeastSlots, kMostSlots));
+    placement_.ring_units =
+        movers_ > 0 ? std::clamp(options_.follow->decisions.ring_slots, kLeastRingUnits, kMostRingUnits) : 0;
+    streams_ = movers_ > 0;
+    choose_limits();
     if (needed() > cap_)
       return error(Code::out_of_budget,
                    "the plan takes {} of VRAM and there are {}: --vram {} is the least for it, or make one anew",
@@ -229,6 +250,9 @@ class CudaPlanner {
                    format_bytes(host), residency::ram_argument(host));
     return {};
   }
+
+  /// What is pinned stays where it is.
+  bool uses_spare() const { return streams_ && options_.pins.empty(); }
 
   static bool is_expert(const residency::Unit& unit) { return unit.kind == residency::UnitKind::expert; }
   static bool is_trunk(const residency::Unit& unit) { return unit.kind == residency::UnitKind::trunk; }
@@ -258,7 +282,7 @@ class CudaPlanner {
         if (home != residency::Tier::vram) ++movers_;
         if (home == residency::Tier::disk) ++on_disk_;
       }
-      placement_.slots = static_cast<int>(std::min<std::int64_t>(movers_, slots_));
+      placement_.ring_units = movers_ == 0 ? 0 : wants_large_ring() ? ring_units_ : kLeastRingUnits;
       if (host_needed() <= ram_) return true;
     }
     return false;
@@ -272,6 +296,10 @@ class CudaPlanner {
         residency::ram_argument(ram_), format_bytes(host_needed()));
   }
 
+  /// While a prompt of several parts is worked, one unit stays: the disk reads on only where the ring has room for
+  /// more.
+  bool wants_large_ring() const { return on_disk_ > 0 && parts_.limits.batch_tokens > parts_.limits.work_tokens; }
+
   /// Page-locked memory of the placement, and what the engine takes beside it.
   std::uint64_t host_needed() const {
     return residency::DeviceWeights::host_bytes(parts_.model->units(), placement_) +
@@ -281,7 +309,7 @@ class CudaPlanner {
     return residency::DeviceWeights::device_bytes(parts_.model->units(), placement_);
   }
   std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
-  std::uint64_t kv_bytes() const { return static_cast<std::uint64_t>(blocks() * shape().block_bytes()); }
+  std::uint64_t kv_bytes() const { return blocks_shape().most_bytes(); }
   std::uint64_t needed() const { return vram_.context_bytes + weight_bytes() + activation_bytes() + kv_bytes(); }
 
   Status refusal() const {
@@ -304,7 +332,9 @@ class CudaPlanner {
   std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
   std::uint64_t cap_ = 0;
   residency::DevicePlacement placement_;
-  std::int64_t slots_ = kMostSlots, movers_ = 0, on_disk_ = 0;
+  bool streams_ = false;  // some layers may
+  int ring_units_ = kMostRingUnits;
+  std::int64_t movers_ = 0, on_disk_ = 0;
 };
 
 }  // namespace
@@ -355,9 +385,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
   MR_ASSIGN_OR_RETURN(parts.ops, exec::make_cuda_ops(parts.model->units(), *loaded->weights, *parts.vram, ops));
   parts.gpu = std::move(loaded);
   MR_RETURN_IF_ERROR(parts.ops->prepare(planner.pass_shape()));
-  MR_ASSIGN_OR_RETURN(
-      auto blocks, exec::make_device_blocks(planner.blocks(), static_cast<std::uint64_t>(planner.shape().block_bytes()),
-                                            *parts.vram));
+  MR_ASSIGN_OR_RETURN(auto blocks, exec::make_device_blocks(planner.blocks_shape(), *parts.vram));
   parts.kv_pool = std::make_shared<kv::BlockPool>(planner.shape(), std::move(blocks));
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.ops->describe(),

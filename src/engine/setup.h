@@ -19,6 +19,7 @@ namespace millrace::engine {
 struct Limits {
   std::int64_t context_tokens = 0;  // of one sequence
   std::int64_t batch_tokens = 0;    // rows of a pass
+  std::int64_t work_tokens = 0;     // of them that a GPU works at once; 0: all
   std::int64_t logit_rows = 0;      // rows of a pass that may want logits
   std::int64_t sequences = 0;
   std::int64_t kv_tokens = 0;     // KV of all sequences together, whole blocks

@@ -18,6 +18,10 @@ std::int64_t padded_positions(const PassShape& shape) {
 
 std::int64_t max_blocks(const PassShape& shape) { return padded_positions(shape) / kv::kBlockTokens; }
 
+std::int64_t work_rows(const PassShape& shape) {
+  return shape.work_rows > 0 ? std::min(std::max(shape.work_rows, kFewRows), shape.max_rows) : shape.max_rows;
+}
+
 PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t logit_rows, std::int64_t sequences,
                         bool tiles) {
   PassRows layout;
@@ -43,11 +47,15 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
     return offset;
   };
   const auto floats = [](std::int64_t count) { return static_cast<std::uint64_t>(count) * sizeof(float); };
-  for (const PassShape::Buffer& buffer : shape.buffers)
-    layout.buffers.push_back(
-        take(floats((buffer.logit_rows_only ? shape.max_logit_rows : shape.max_rows) * buffer.cols)));
+  const std::int64_t worked = work_rows(shape);
+  for (const PassShape::Buffer& buffer : shape.buffers) {
+    const std::int64_t rows = buffer.logit_rows_only ? shape.max_logit_rows
+                              : buffer.whole_pass    ? shape.max_rows
+                                                     : worked;
+    layout.buffers.push_back(take(floats(rows * buffer.cols)));
+  }
   const std::int64_t widest = static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(shape.widest_input), 256));
-  for (std::uint64_t& q8 : layout.q8) q8 = take(cuda::q8_bytes(std::max(shape.max_rows, shape.max_logit_rows), widest));
+  for (std::uint64_t& q8 : layout.q8) q8 = take(cuda::q8_bytes(std::max(worked, shape.max_logit_rows), widest));
   layout.logits = take(floats(shape.max_logit_rows * shape.vocab));
   const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);
   layout.candidates = take(static_cast<std::uint64_t>(logit_rows) * sizeof(cuda::Candidates));
@@ -56,8 +64,8 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
       static_cast<std::int32_t>(std::min(shape.max_rows, kFewRows)), static_cast<std::int32_t>(shape.heads),
       static_cast<std::int32_t>(shape.head_dim), static_cast<std::int32_t>(padded_positions(shape))));
   if (shape.experts > 0) {
-    const std::int64_t entries = shape.max_rows * shape.top_k;
-    layout.scores = take(floats(shape.max_rows * shape.experts));
+    const std::int64_t entries = worked * shape.top_k;
+    layout.scores = take(floats(worked * shape.experts));
     layout.chosen = take(floats(entries));
     layout.weights = take(floats(entries));
     layout.sorted = take(floats(entries));

@@ -16,13 +16,13 @@ constexpr std::int64_t kFewRows = 64;
 /// Offsets into the buffer, each a multiple of 256; `bytes` in all.
 struct CudaLayout {
   std::vector<std::uint64_t> buffers;  // float [rows, cols] each, by Act::buffer
-  std::uint64_t q8[2] = {};            // Q8 [max_rows, widest_input]: of norms, and of attention and hidden layers
+  std::uint64_t q8[2] = {};            // Q8 [work_rows, widest_input]: of norms, and of attention and hidden layers
   std::uint64_t logits = 0;            // float [max_logit_rows, vocab]
   std::uint64_t candidates = 0, sample_workspace = 0;
   std::uint64_t attention_workspace = 0;
 
-  // Mixtures: entries are (row, place) pairs, max_rows * top_k of them.
-  std::uint64_t scores = 0;        // float [max_rows, experts]
+  // Mixtures: entries are (row, place) pairs, work_rows * top_k of them.
+  std::uint64_t scores = 0;        // float [work_rows, experts]
   std::uint64_t chosen = 0;        // int32 [entries]
   std::uint64_t weights = 0;       // float [entries]
   std::uint64_t sorted = 0;        // int32 [entries]
@@ -45,6 +45,8 @@ struct PassRows {
 };
 
 std::int64_t max_blocks(const PassShape& shape);
+/// Rows that are worked at once, at most.
+std::int64_t work_rows(const PassShape& shape);
 PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t logit_rows, std::int64_t sequences,
                         bool tiles);
 CudaLayout make_cuda_layout(const PassShape& shape);

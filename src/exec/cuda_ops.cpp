@@ -23,47 +23,7 @@ std::uint64_t now_ns() {
           .count());
 }
 
-/// Blocks of a pool in one piece of device memory.
-class DeviceBlocks final : public kv::BlockMemory {
- public:
-  DeviceBlocks(residency::Reservation reservation, device::DeviceBuffer memory, std::int64_t blocks,
-               std::uint64_t bytes)
-      : reservation_(std::move(reservation)), memory_(std::move(memory)) {
-    for (std::int64_t i = blocks; i-- > 0;) free_.push_back(memory_.data() + static_cast<std::uint64_t>(i) * bytes);
-  }
-  Expected<std::byte*> allocate() override {
-    if (free_.empty())
-      return error(Code::out_of_budget, "the KV cache on the GPU is full; give more --vram or a smaller --ctx");
-    std::byte* block = free_.back();
-    free_.pop_back();
-    return block;
-  }
-  void release(std::byte* block) override { free_.push_back(block); }
-  Status read(const std::byte* block, std::byte* out, std::size_t bytes) override {
-    MR_CUDA(cudaMemcpy(out, block, bytes, cudaMemcpyDeviceToHost));
-    return {};
-  }
-  Status write(std::byte* block, const std::byte* in, std::size_t bytes) override {
-    MR_CUDA(cudaMemcpy(block, in, bytes, cudaMemcpyHostToDevice));
-    return {};
-  }
-
- private:
-  residency::Reservation reservation_;
-  device::DeviceBuffer memory_;
-  std::vector<std::byte*> free_;
-};
-
 }  // namespace
-
-Expected<std::unique_ptr<kv::BlockMemory>> make_device_blocks(std::int64_t blocks, std::uint64_t block_bytes,
-                                                              residency::Budget& vram) {
-  const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * block_bytes;
-  MR_ASSIGN_OR_RETURN(residency::Reservation reservation, vram.reserve("kv", bytes));
-  MR_ASSIGN_OR_RETURN(device::DeviceBuffer memory, device::DeviceBuffer::allocate(bytes));
-  return std::unique_ptr<kv::BlockMemory>(
-      std::make_unique<DeviceBlocks>(std::move(reservation), std::move(memory), blocks, block_bytes));
-}
 
 std::uint64_t cuda_activation_bytes(const PassShape& shape) { return make_cuda_layout(shape).bytes; }
 
@@ -171,20 +131,29 @@ void CudaOps::fill_rope(const Rope& rope) {
                 static_cast<std::size_t>(rope.rotary) * sizeof(float));
 }
 
-/// Cuts the rows into tiles of one sequence for attention; returns how many.
-std::int64_t CudaOps::make_tiles() {
-  auto* tiles = reinterpret_cast<int4*>(rows_host_.data() + pass_rows_.tiles);
+/// Cuts the pass into windows of about the same size.
+void CudaOps::make_windows() {
+  constexpr std::int64_t kStep = 128;  // rows of a product's tile
+  const std::int64_t most = work_rows(shape_), count = std::max<std::int64_t>(1, (rows_ + most - 1) / most);
+  const std::int64_t even = (rows_ + count - 1) / count;
+  const std::int64_t each = count == 1 ? rows_ : std::min(most, (even + kStep - 1) / kStep * kStep);
+  windows_.clear();
+  for (std::int64_t first = 0; first < rows_; first += each) windows_.push_back({first, std::min(each, rows_ - first)});
+}
+
+/// Cuts a window's rows into tiles of one sequence for attention, behind those of the windows before it.
+void CudaOps::make_tiles(Window& window) {
+  auto* tiles = reinterpret_cast<int4*>(rows_host_.data() + pass_rows_.tiles) + window.first_tile;
   const auto group = static_cast<std::int32_t>(shape_.heads / shape_.kv_heads);
   const std::int32_t most = cuda::attention_tile_rows(group);
-  std::int64_t count = 0;
-  for (std::int64_t r = 0; r < rows_; ++r) {
-    const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+  std::int64_t& count = window.tiles;
+  for (std::int64_t r = 0; r < window.rows; ++r) {
+    const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(window.first + r)];
     if (count == 0 || tiles[count - 1].z != row.sequence || tiles[count - 1].y >= most)
       tiles[count++] = {static_cast<int>(r), 0, row.sequence, 0};
     ++tiles[count - 1].y;
     tiles[count - 1].w = std::max(tiles[count - 1].w, row.position);
   }
-  return count;
 }
 
 /// Gate and up of different dtypes are two launches with a buffer between them, made by the first pass that needs it.
@@ -195,7 +164,7 @@ Status CudaOps::make_room_for_mixed_swiglu() {
     if (step.kind == Step::Kind::swiglu && (part(step.weight).dtype != part(step.weight2).dtype || !options_.fuse))
       widest = std::max(widest, part(step.weight).rows);
   }
-  const std::uint64_t bytes = static_cast<std::uint64_t>(shape_.max_rows * widest) * sizeof(float);
+  const std::uint64_t bytes = static_cast<std::uint64_t>(work_rows(shape_) * widest) * sizeof(float);
   if (bytes <= up_scratch_.bytes()) return {};
   MR_ASSIGN_OR_RETURN(extra_reservation_, vram_.reserve("activations", bytes));
   MR_ASSIGN_OR_RETURN(up_scratch_, device::DeviceBuffer::allocate(bytes));
@@ -232,7 +201,11 @@ Status CudaOps::upload_rows() {
       fill_rope(steps_[i].rope);
       break;
     }
-  tiles_ = few_rows() ? 0 : make_tiles();
+  make_windows();
+  for (std::size_t w = 0; w < windows_.size() && !few_rows(); ++w) {
+    if (w > 0) windows_[w].first_tile = windows_[w - 1].first_tile + windows_[w - 1].tiles;
+    make_tiles(windows_[w]);
+  }
   return {};
 }
 
@@ -244,7 +217,7 @@ Status CudaOps::end_pass() {
   if (status_.ok() && rows_ > 0) {
     status_ = make_room_for_mixed_swiglu();
     if (status_.ok()) status_ = upload_rows();
-    weights_.begin_pass(split());
+    if (status_.ok()) status_ = weights_.begin_pass(split());
     if (status_.ok()) status_ = launch_pass();
     if (share_ != nullptr && !status_.ok()) share_->abandon();  // or the stream would wait for ever
     // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.

@@ -36,8 +36,16 @@ std::uint64_t cuda_activation_bytes(const PassShape& shape);
 Expected<std::unique_ptr<Ops>> make_cuda_ops(const residency::UnitTable& units, residency::DeviceWeights& weights,
                                              residency::Budget& vram, const CudaOptions& options);
 
-/// KV blocks in device memory, all of them taken at once: `blocks` of `block_bytes`.
-Expected<std::unique_ptr<kv::BlockMemory>> make_device_blocks(std::int64_t blocks, std::uint64_t block_bytes,
-                                                              residency::Budget& vram);
+/// KV blocks in device memory, `most` of them: `first` are taken at once and kept, the others a chunk at a time while
+/// they are needed.
+struct DeviceBlocksShape {
+  std::int64_t first = 0, most = 0;
+  std::uint64_t block_bytes = 0;
+
+  std::uint64_t chunk_bytes() const;
+  std::uint64_t most_bytes() const;  // of device memory
+};
+/// `vram` outlives them. Errors: out_of_budget.
+Expected<std::unique_ptr<kv::BlockMemory>> make_device_blocks(const DeviceBlocksShape& shape, residency::Budget& vram);
 
 }  // namespace millrace::exec

@@ -46,6 +46,12 @@ struct Step {
   bool writes(Act act) const;
 };
 
+/// Rows of a pass that are worked at once.
+struct Window {
+  std::int64_t first = 0, rows = 0;
+  std::int64_t first_tile = 0, tiles = 0;  // of attention
+};
+
 class CudaOps final : public Ops {
  public:
   CudaOps(const residency::UnitTable& units, residency::DeviceWeights& weights, residency::Budget& vram,
@@ -90,7 +96,8 @@ class CudaOps final : public Ops {
   Status prepare_share();
   Status upload_rows();
   void fill_rope(const Rope& rope);
-  std::int64_t make_tiles();
+  void make_windows();
+  void make_tiles(Window& window);
   Status launch_pass();
   Status bring_results();
   /// Marks the end of a launch or copy on the stream, when traced.
@@ -133,7 +140,8 @@ class CudaOps final : public Ops {
   std::vector<Step> steps_;
   std::size_t step_count_ = 0;  // steps_ keeps its memory
   PassRows pass_rows_;
-  std::int64_t rows_ = 0, logit_rows_ = 0, tiles_ = 0, position_bound_ = 0;
+  std::int64_t rows_ = 0, logit_rows_ = 0, position_bound_ = 0;
+  std::vector<Window> windows_;  // all rows, in order
   bool top_only_ = false, brought_top_only_ = false;
   Act hidden_;  // of the last pass
   std::uint64_t pass_begin_ns_ = 0, pass_weight_bytes_ = 0;

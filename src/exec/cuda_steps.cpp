@@ -22,6 +22,8 @@ struct CudaOps::Emitter {
 
   CudaOps& ops;
   cudaStream_t stream;
+  Window window = {};    // the rows that are worked
+  bool last = true;      // no window comes behind it in this unit
   std::size_t next = 0;  // the step being emitted
   Status status = {};
   std::uint64_t launches = 0, weight_bytes = 0;
@@ -45,25 +47,30 @@ struct CudaOps::Emitter {
   std::int64_t cols(Act act) const { return ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].cols; }
   std::int32_t rows(Act act) const {
     const bool few = ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].logit_rows_only;
-    return static_cast<std::int32_t>(few ? ops.logit_rows_ : ops.rows_);
+    return static_cast<std::int32_t>(few ? ops.logit_rows_ : window.rows);
   }
-  float* data(Act act) const { return ops.at<float>(ops.layout_.buffers[static_cast<std::size_t>(act.buffer)]); }
+  float* data(Act act) const {
+    const auto buffer = static_cast<std::size_t>(act.buffer);
+    float* const first = ops.at<float>(ops.layout_.buffers[buffer]);
+    return ops.shape_.buffers[buffer].whole_pass ? first + window.first * ops.shape_.buffers[buffer].cols : first;
+  }
   template <typename T>
   const T* row_data(std::uint64_t offset) const {
     return ops.at<T>(ops.layout_.rows + offset);
   }
   cuda::RowView row_view() const {
-    return {static_cast<std::int32_t>(ops.rows_), row_data<std::int32_t>(ops.pass_rows_.token),
-            row_data<std::int32_t>(ops.pass_rows_.sequence), row_data<std::int32_t>(ops.pass_rows_.position)};
+    return {static_cast<std::int32_t>(window.rows), row_data<std::int32_t>(ops.pass_rows_.token) + window.first,
+            row_data<std::int32_t>(ops.pass_rows_.sequence) + window.first,
+            row_data<std::int32_t>(ops.pass_rows_.position) + window.first};
   }
-  /// Before a launch that reads a weight: its unit may have to come first.
+  /// Before a launch that reads a weight: it may have to come first.
   void need(WeightRef ref) {
-    if (Status come = ops.weights_.acquire(ref.unit, stream); status.ok()) status = std::move(come);
+    if (Status come = ops.weights_.acquire(ref, stream); status.ok()) status = std::move(come);
   }
   cuda::Matrix matrix(WeightRef ref) {
     need(ref);
     const residency::Part& part = ops.part(ref);
-    weight_bytes += part.bytes();
+    if (last) weight_bytes += part.bytes();
     const std::int64_t rows = ops.split() ? ops.weights_.device_rows(ref) : part.rows;
     return {ops.weights_.entry(ref), part.dtype, static_cast<std::int32_t>(rows)};
   }
@@ -215,7 +222,7 @@ struct CudaOps::Emitter {
     matrix.first_output = shared.outputs;
     shared.call.parts[shared.call.count++] = {ops.share_->device_output() + shared.outputs, data(to) + first, cols(to),
                                               static_cast<std::int32_t>(rows)};
-    shared.outputs += ops.rows_ * rows;
+    shared.outputs += window.rows * rows;
   }
 
   /// Before the GPU's launches of the step: the input goes to the processor.
@@ -224,14 +231,14 @@ struct CudaOps::Emitter {
     shared.job.number = ops.share_->next_number();
     shared.job.rows = rows(x);
     shared.job.cols = cols(x);
-    check(cuda::hand_out(data(x), ops.rows_ * cols(x), ops.share_->device_input(), ops.share_->device_input_flag(),
+    check(cuda::hand_out(data(x), window.rows * cols(x), ops.share_->device_input(), ops.share_->device_input_flag(),
                          shared.job.number, ops.share_->arrived(), stream),
           "hand out");
   }
   /// Behind them.
   void take_in(Shared& shared, bool add) {
     if (shared.job.count == 0 || !status.ok()) return;
-    shared.call.rows = static_cast<std::int32_t>(ops.rows_);
+    shared.call.rows = static_cast<std::int32_t>(window.rows);
     shared.call.add = add;
     shared.call.flag = ops.share_->device_output_flag();
     shared.call.number = shared.job.number;
@@ -300,7 +307,7 @@ struct CudaOps::Emitter {
       launch(call);
       return;
     }
-    const std::uint64_t up_bytes = static_cast<std::uint64_t>(ops.shape_.max_rows * out_cols) * sizeof(float);
+    const std::uint64_t up_bytes = static_cast<std::uint64_t>(work_rows(ops.shape_) * out_cols) * sizeof(float);
     if (ops.up_scratch_.bytes() < up_bytes) {
       broken("gate and up of different dtypes were not prepared for");
       return;
@@ -312,7 +319,7 @@ struct CudaOps::Emitter {
       call.products[0] = {matrix(second ? s.weight2 : s.weight), nullptr, second ? up_out : data(s.out), out_cols};
       launch(call);
     }
-    check(cuda::silu_mul(data(s.out), up_out, ops.rows_ * out_cols, stream), "silu_mul");
+    check(cuda::silu_mul(data(s.out), up_out, window.rows * out_cols, stream), "silu_mul");
   }
 
   // --- Rows ---
@@ -381,7 +388,7 @@ struct CudaOps::Emitter {
     call.v = data(store.b);
     call.q_norm = vector(norm_of_q);
     call.k_norm = vector(norm_of_k);
-    call.cos_sin = row_data<float>(ops.pass_rows_.cos_sin);
+    call.cos_sin = row_data<float>(ops.pass_rows_.cos_sin) + window.first * call.rotary;
     check(cuda::rope_store(call, stream), "rope_store");
     next = i;
   }
@@ -400,8 +407,8 @@ struct CudaOps::Emitter {
     if (later.q8) call.out_q8 = make_q8(1, s.out);
     call.max_position = static_cast<std::int32_t>(ops.position_bound_);
     if (!ops.few_rows()) {
-      call.tiles = row_data<int4>(ops.pass_rows_.tiles);
-      call.tile_count = static_cast<std::int32_t>(ops.tiles_);
+      call.tiles = row_data<int4>(ops.pass_rows_.tiles) + window.first_tile;
+      call.tile_count = static_cast<std::int32_t>(window.tiles);
     }
     call.workspace = ops.at(ops.layout_.attention_workspace);
     check(cuda::attention(call, stream), "attention");
@@ -419,7 +426,7 @@ struct CudaOps::Emitter {
     call.dtype = part.dtype;
     call.rows = static_cast<std::int32_t>(part.rows);
     call.cols = static_cast<std::int32_t>(part.cols);
-    call.entries = static_cast<std::int32_t>(ops.rows_ * experts.top_k);
+    call.entries = static_cast<std::int32_t>(window.rows * experts.top_k);
     call.experts = experts.count;
     call.chosen = ops.at<std::int32_t>(ops.layout_.chosen);
     call.sorted = ops.at<std::int32_t>(ops.layout_.sorted);
@@ -436,11 +443,11 @@ struct CudaOps::Emitter {
 
   void emit_moe(const Step& s) {
     const Experts& experts = s.experts;
-    const auto rows = static_cast<std::int32_t>(ops.rows_);
+    const auto rows = static_cast<std::int32_t>(window.rows);
     auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
     auto* weights = ops.at<float>(ops.layout_.weights);
     auto* scores = ops.at<float>(ops.layout_.scores);
-    const std::int64_t entries = ops.rows_ * experts.top_k;
+    const std::int64_t entries = window.rows * experts.top_k;
 
     cuda::MatmulCall router = call_for(s.a, is_float(ops.part(s.weight).dtype));
     router.count = 1;
@@ -514,14 +521,70 @@ struct CudaOps::Emitter {
     return names[static_cast<std::size_t>(kind)];
   }
 
+  /// The unit whose weights a step uses first; -1: none.
+  static std::int32_t unit_of(const Step& s) {
+    return s.kind == Kind::matmul ? s.products[0].weight.unit : s.weight.unit;
+  }
+
+  /// Where the next unit's steps begin, behind those of `from`'s unit. From the selection of rows on all steps are of
+  /// few rows or of the whole pass, and belong together.
+  std::size_t unit_end(std::size_t from) const {
+    std::int32_t unit = -1;
+    for (std::size_t i = from; i < count(); ++i) {
+      if (step(from).kind == Kind::select_rows) return count();
+      if (step(i).kind == Kind::select_rows) return i;
+      const std::int32_t of = unit_of(step(i));
+      if (unit < 0) unit = of;
+      if (of >= 0 && of != unit) return i;
+    }
+    return count();
+  }
+
+  /// All steps, the pass as one window.
+  void emit_whole() {
+    window = {0, ops.rows_, 0, ops.windows_.empty() ? 0 : ops.windows_.front().tiles};
+    emit_until(count());
+  }
+
+  /// Unit by unit, and the windows one after the other for each: its weights come once, and the activations of one
+  /// window are all that is kept beside the residual stream.
+  void emit_in_windows() {
+    while (next < count() && status.ok()) {
+      const std::size_t first = next, end = unit_end(first);
+      if (step(first).kind == Kind::select_rows) {
+        window = {0, ops.rows_, 0, 0};
+        emit_until(end);
+        return;
+      }
+      for (const Window& part : ops.windows_) {
+        next = first;
+        window = part;
+        last = &part == &ops.windows_.back();
+        q8_of[0] = q8_of[1] = {};
+        emit_until(end);
+      }
+    }
+  }
+
+  void emit_until(std::size_t end) {
+    for (; next < end && status.ok(); ++next) {
+      if (ops.cancelled_ && !ops.few_rows() && ops.cancelled_()) {
+        status = error(Code::cancelled, "stopped");
+        return;
+      }
+      emit_step();
+      if (last && status.ok()) status = ops.weights_.let_go(stream);
+    }
+  }
+
   void emit_step() {
     const Step& s = step(next);
     const device::ProfilerRange range(name(s.kind));
     switch (s.kind) {
       case Kind::embed:
         overwritten(s.out);
-        check(cuda::embed(matrix(s.weight), row_data<std::int32_t>(ops.pass_rows_.token), rows(s.out),
-                          static_cast<std::int32_t>(cols(s.out)), data(s.out), stream),
+        check(cuda::embed(matrix(s.weight), row_view().token, rows(s.out), static_cast<std::int32_t>(cols(s.out)),
+                          data(s.out), stream),
               "embed");
         weight_bytes = 0;  // rows of a table, not the table
         break;
@@ -565,10 +628,10 @@ struct CudaOps::Emitter {
 
 Status CudaOps::emit() {
   Emitter emitter{*this, stream_.get()};
-  for (; emitter.next < emitter.count() && emitter.status.ok(); ++emitter.next) {
-    if (cancelled_ && !few_rows() && cancelled_()) return error(Code::cancelled, "stopped");
-    emitter.emit_step();
-  }
+  if (windows_.size() > 1)
+    emitter.emit_in_windows();
+  else
+    emitter.emit_whole();
   if (emitter.status.ok() && split()) emitter.status = share_->finish();
   if (emitter.status.ok()) emitter.status = weights_.end_pass(stream_.get());
   if (!few_rows() || !options_.graphs) device::count_kernels(emitter.launches);

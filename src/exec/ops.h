@@ -39,9 +39,12 @@ struct PassShape {
     std::string name;
     std::int64_t cols;
     bool logit_rows_only = false;
+    bool whole_pass = false;  // what one unit's ops hand on to the next one's: the residual stream
   };
   std::vector<Buffer> buffers;
-  std::int64_t max_rows = 0;  // tokens in a pass
+  std::int64_t max_rows = 0;   // tokens in a pass
+  std::int64_t work_rows = 0;  // rows that a unit's ops work at once, the others after them, before the next unit
+                               // comes: so large a buffer is that is not of the whole pass. 0: all. The CUDA executor's
   std::int64_t max_sequences = 1;
   std::int64_t max_logit_rows = 0;
   std::int64_t vocab = 0;         // rows of the head: the logits are [max_logit_rows, vocab]
@@ -145,8 +148,8 @@ class Ops {
 
   /// Between begin_pass and end_pass: whether this pass must call hidden().
   virtual bool wants_hidden() const = 0;
-  /// x holds the final states of all rows, behind the last norm; no later op of the pass writes it. They can be read
-  /// until the next begin_pass.
+  /// x, a buffer of the whole pass, holds the final states of all rows, behind the last norm; no later op of the pass
+  /// writes it. They can be read until the next begin_pass.
   virtual void hidden(Act x) = 0;
   /// Rows [first, first + rows) of them into out [rows, cols of x]. Errors: internal (the last pass failed, or had no
   /// such rows), io_error.

@@ -32,18 +32,20 @@ struct BlockPool::Impl {
   std::unordered_map<const std::byte*, Block> in_use;  // elsewhere: without memory of their own
   std::vector<Block> free;
 
-  Expected<std::byte*> allocate();
-  Expected<std::byte*> allocate_here();
+  Expected<std::byte*> allocate(bool press);
+  Expected<std::byte*> allocate_here(bool press);
 };
 
-Expected<std::byte*> BlockPool::Impl::allocate_here() {
+Expected<std::byte*> BlockPool::Impl::allocate_here(bool press) {
   Block block;
   if (!free.empty()) {
     block = std::move(free.back());
     free.pop_back();
     std::memset(block.memory.data(), 0, static_cast<std::size_t>(shape.block_bytes()));
   } else {
-    MR_ASSIGN_OR_RETURN(block.reservation, budget->reserve("kv", memory_bytes()));
+    MR_ASSIGN_OR_RETURN(block.reservation, budget->reserve("kv", press ? memory_bytes() : 0));
+    if (!press && !block.reservation.try_grow(memory_bytes()))
+      return error(Code::out_of_budget, "no memory is free for another block of the KV cache");
     MR_ASSIGN_OR_RETURN(block.memory, device::HostBuffer::reserve(memory_bytes(), device::Pages::normal));
   }
   block.users = 1;
@@ -52,12 +54,12 @@ Expected<std::byte*> BlockPool::Impl::allocate_here() {
   return data;
 }
 
-Expected<std::byte*> BlockPool::Impl::allocate() {
+Expected<std::byte*> BlockPool::Impl::allocate(bool press) {
   if (bound > 0 && static_cast<std::int64_t>(in_use.size()) >= bound)
     return error(Code::out_of_budget, "all {} blocks of the KV cache are taken; raise --ctx or ask for less at once",
                  bound);
-  if (elsewhere == nullptr) return allocate_here();
-  MR_ASSIGN_OR_RETURN(std::byte* const block, elsewhere->allocate());
+  if (elsewhere == nullptr) return allocate_here(press);
+  MR_ASSIGN_OR_RETURN(std::byte* const block, elsewhere->allocate(press));
   in_use.emplace(block, Block());
   return block;
 }
@@ -72,10 +74,13 @@ BlockPool::~BlockPool() = default;
 const KvShape& BlockPool::shape() const { return impl_->shape; }
 
 Expected<std::byte*> BlockPool::allocate() {
-  Expected<std::byte*> block = impl_->allocate();
-  while (!block.ok() && block.status().code() == Code::out_of_budget && impl_->reclaimer && impl_->reclaimer())
-    block = impl_->allocate();
-  return block;
+  const auto full = [](const Expected<std::byte*>& block) {
+    return !block.ok() && block.status().code() == Code::out_of_budget;
+  };
+  Expected<std::byte*> block = impl_->allocate(false);
+  while (full(block) && impl_->reclaimer && impl_->reclaimer()) block = impl_->allocate(false);
+  // What was kept of ended conversations went first; now weights give way.
+  return full(block) ? impl_->allocate(true) : std::move(block);
 }
 
 void BlockPool::retain(std::byte* block) {
@@ -104,7 +109,10 @@ void BlockPool::set_bound(std::int64_t blocks) { impl_->bound = blocks; }
 std::int64_t BlockPool::bound() const { return impl_->bound; }
 void BlockPool::set_reclaimer(std::function<bool()> let_go) { impl_->reclaimer = std::move(let_go); }
 
-void BlockPool::trim() { impl_->free.clear(); }
+void BlockPool::trim() {
+  impl_->free.clear();
+  if (impl_->elsewhere != nullptr) impl_->elsewhere->trim();
+}
 
 std::int64_t BlockPool::blocks_in_use() const { return static_cast<std::int64_t>(impl_->in_use.size()); }
 

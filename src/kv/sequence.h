@@ -35,8 +35,10 @@ struct KvShape {
 class BlockMemory {
  public:
   virtual ~BlockMemory() = default;
-  virtual Expected<std::byte*> allocate() = 0;  // one block. Errors: out_of_budget
+  /// One block. press: others may have to give way for it. Errors: out_of_budget.
+  virtual Expected<std::byte*> allocate(bool press) = 0;
   virtual void release(std::byte* block) = 0;
+  virtual void trim() {}  // gives memory without blocks in use back
   virtual Status read(const std::byte* block, std::byte* out, std::size_t bytes) = 0;
   virtual Status write(std::byte* block, const std::byte* in, std::size_t bytes) = 0;
 };
@@ -63,7 +65,8 @@ class BlockPool {
   /// At most so many blocks at a time; 0: as many as the budget grants.
   void set_bound(std::int64_t blocks);
   std::int64_t bound() const;
-  /// Asked when there is no room: lets go of one block that nobody computes with, or returns false. Empty removes it.
+  /// Asked when there is no room, before the budget makes anybody else give way: lets go of one block that nobody
+  /// computes with, or returns false. Empty removes it.
   void set_reclaimer(std::function<bool()> let_go);
   bool on_host() const;  // a block's address is its bytes
   /// A block's bytes, wherever it lies. Errors: io_error.

@@ -57,11 +57,11 @@ void Llama::forward(exec::Ops& ops) const {
     attend(ops, index);
     feed_forward(ops, index);
   }
-  if (ops.wants_hidden()) {
-    ops.rms_norm(kH, kX, output_norm_, eps_);
-    ops.hidden(kH);
-  }
   ops.select_logit_rows(kLast, kX);
+  if (ops.wants_hidden()) {
+    ops.rms_norm(kX, kX, output_norm_, eps_);
+    ops.hidden(kX);
+  }
   ops.rms_norm(kLast, kLast, output_norm_, eps_);
   ops.logits(head_, kLast);
 }
@@ -103,7 +103,7 @@ exec::PassShape Llama::pass_shape(std::int64_t max_rows, std::int64_t max_logit_
                                   std::int64_t max_positions) const {
   const std::int64_t q_dim = hp_.heads * hp_.head_dim, kv_dim = hp_.kv_heads * hp_.head_dim;
   exec::PassShape shape;
-  shape.buffers = {{"x", hp_.model_dim},
+  shape.buffers = {{.name = "x", .cols = hp_.model_dim, .whole_pass = true},
                    {"h", hp_.model_dim},
                    {"q", q_dim},
                    {"k", kv_dim},

@@ -1,51 +1,57 @@
 #include "residency/cuda_stream.h"
 
+#include "base/log.h"
+
 namespace millrace::residency {
 
-Expected<std::unique_ptr<DeviceStream>> DeviceStream::create(std::vector<Moving> moving, std::byte* slots, int count,
-                                                             std::uint64_t slot_bytes, const std::byte** table,
-                                                             std::byte* disk_ring, storage::Backend& backend) {
+Expected<std::unique_ptr<DeviceStream>> DeviceStream::create(std::vector<Group> groups, std::byte* ring,
+                                                             std::uint64_t ring_bytes, const std::byte** table,
+                                                             std::byte* disk_ring, storage::Backend& backend,
+                                                             std::unique_ptr<SpareUnits> spare) {
   std::unique_ptr<DeviceStream> stream(new DeviceStream(backend));
-  stream->moving_ = std::move(moving);
+  stream->groups_ = std::move(groups);
+  stream->ring_ = ring;
+  stream->ring_bytes_ = ring_bytes;
   stream->table_ = table;
   stream->disk_ring_ = disk_ring;
-  stream->slots_.resize(static_cast<std::size_t>(count));
+  stream->spare_ = std::move(spare);
   MR_ASSIGN_OR_RETURN(stream->from_ram_, device::Stream::create());
   MR_ASSIGN_OR_RETURN(stream->from_disk_, device::Stream::create());
-  for (std::size_t s = 0; s < stream->slots_.size(); ++s) {
-    Slot& slot = stream->slots_[s];
-    slot.data = slots + s * slot_bytes;
-    MR_ASSIGN_OR_RETURN(slot.filled, device::Event::create());
-    MR_ASSIGN_OR_RETURN(slot.used, device::Event::create());
-    slot.read = std::make_unique<storage::Completion>();
+  for (Flight& flight : stream->flights_) {
+    MR_ASSIGN_OR_RETURN(flight.filled, device::Event::create());
+    MR_ASSIGN_OR_RETURN(flight.used, device::Event::create());
+    flight.read = std::make_unique<storage::Completion>();
   }
   for (device::Event& event : stream->emptied_) {
     MR_ASSIGN_OR_RETURN(event, device::Event::create());
   }
 
   std::size_t addresses = 0;
-  for (const Moving& unit : stream->moving_) {
+  for (const Group& group : stream->groups_) {
     stream->first_address_.push_back(addresses);
-    addresses += unit.pieces.size() * stream->slots_.size();
+    addresses += group.pieces.size() * kGenerations;
   }
   MR_ASSIGN_OR_RETURN(stream->addresses_, device::PinnedBuffer::allocate(addresses * sizeof(std::byte*)));
-  auto* address = reinterpret_cast<const std::byte**>(stream->addresses_.data());
-  for (std::size_t m = 0; m < stream->moving_.size(); ++m) {
-    for (const Slot& slot : stream->slots_)
-      for (const Piece& piece : stream->moving_[m].pieces) *address++ = slot.data + piece.slot_offset;
-    stream->first_chunk_.push_back(stream->chunks_.size());
-    if (!stream->moving_[m].on_disk || stream->straight()) continue;
-    for (const Piece& piece : stream->moving_[m].pieces)
-      for (std::uint64_t at = piece.file_offset, end = at + piece.bytes, next = 0; at < end; at = next) {
-        next = chunk_end(at, end);
-        stream->chunks_.push_back({m, piece.file, at, next - at, piece.slot_offset + (at - piece.file_offset),
-                                   next == end && &piece == &stream->moving_[m].pieces.back()});
-      }
-  }
-  while (stream->disk_copy_ < stream->moving_.size() && !stream->unit_of(stream->disk_copy_).on_disk)
-    ++stream->disk_copy_;
+  stream->list_chunks();
+  while (stream->disk_copy_ < stream->groups_.size() && !stream->from_disk(stream->disk_copy_)) ++stream->disk_copy_;
   MR_RETURN_IF_ERROR(stream->read_ahead());
   return stream;
+}
+
+void DeviceStream::list_chunks() {
+  chunks_.clear();
+  first_chunk_.clear();
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    first_chunk_.push_back(chunks_.size());
+    if (!from_disk(g) || straight()) continue;
+    for (const Piece& piece : group.pieces)
+      for (std::uint64_t at = piece.file_offset, end = at + piece.bytes, next = 0; at < end; at = next) {
+        next = chunk_end(at, end);
+        chunks_.push_back({g, piece.file, at, next - at, piece.group_offset + (at - piece.file_offset),
+                           next == end && &piece == &group.pieces.back()});
+      }
+  }
 }
 
 DeviceStream::~DeviceStream() {
@@ -54,16 +60,16 @@ DeviceStream::~DeviceStream() {
   (void)from_disk_.synchronise();
 }
 
-/// Waits for the reads under way: they write into the ring or the slots.
+/// Waits for the reads under way: they write into one of the rings.
 void DeviceStream::drain() {
   for (; land_next_ < read_next_; ++land_next_) (void)read_[land_next_ % kChunks].wait();
-  for (Slot& slot : slots_) {
-    if (slot.reading != 0) (void)slot.read->wait();
-    slot.reading = 0;
+  for (Flight& flight : flights_) {
+    if (flight.reading != 0) (void)flight.read->wait();
+    flight.reading = 0;
   }
 }
 
-std::byte* DeviceStream::ring_slot(std::uint64_t chunk) const {
+std::byte* DeviceStream::disk_slot(std::uint64_t chunk) const {
   const Chunk& of = chunks_[(chunk_base_ + chunk) % chunks_.size()];
   return disk_ring_ + chunk % kChunks * kChunkRoom + of.offset % storage::kMaxAlignment;
 }
@@ -84,56 +90,103 @@ Status DeviceStream::read_ahead() {
       }
     }
     const Chunk& chunk = chunks_[(chunk_base_ + read_next_) % chunks_.size()];
-    const storage::Read read{chunk.file, chunk.offset, chunk.bytes, ring_slot(read_next_)};
+    const storage::Read read{chunk.file, chunk.offset, chunk.bytes, disk_slot(read_next_)};
     backend_.submit({&read, 1}, read_[at]);
   }
   return {};
 }
 
-/// The slot is this copy's from here on: what is put on `stream` waits until the launches before are over.
+/// Finds room for copy n, behind the one before it or at the ring's beginning. False: launches to come still use it.
+bool DeviceStream::place(std::uint64_t n) {
+  const std::uint64_t bytes = kept(n) != nullptr ? 0 : group_of(n).bytes;
+  if (n >= oldest_ + kFlights) {
+    if (oldest_ >= held_) return false;
+    ++oldest_;
+  }
+  std::uint64_t offset = ring_end_;
+  while (bytes > 0) {
+    std::uint64_t taken = oldest_;  // the first that takes room
+    while (taken < placed_ && flight_of(taken).bytes == 0) ++taken;
+    if (taken == placed_) {
+      offset = 0;
+      break;
+    }
+    const std::uint64_t begin = flight_of(taken).offset;  // of what is taken; it ends at ring_end_
+    if (begin < ring_end_) {
+      if (ring_end_ + bytes <= ring_bytes_) {
+        offset = ring_end_;
+        break;
+      }
+      if (bytes <= begin) {
+        offset = 0;
+        break;
+      }
+    } else if (ring_end_ + bytes <= begin) {
+      offset = ring_end_;
+      break;
+    }
+    if (oldest_ >= held_) return false;
+    ++oldest_;
+  }
+  Flight& flight = flight_of(n);
+  flight.offset = offset;
+  flight.bytes = bytes;
+  flight.behind = oldest_ == 0 ? kNone : oldest_ - 1;
+  ring_end_ = offset + bytes;
+  placed_ = n + 1;
+
+  const std::size_t g = n % groups_.size();
+  const std::size_t parts = groups_[g].pieces.size();
+  auto* address = reinterpret_cast<const std::byte**>(addresses_.data()) + first_address_[g] +
+                  n / groups_.size() % kGenerations * parts;
+  for (const Piece& piece : groups_[g].pieces) *address++ = place_of(n) + piece.group_offset;
+  return true;
+}
+
+/// The place is this copy's from here on: what is put on `stream` waits until the launches before are over.
 Status DeviceStream::begin_copy(std::uint64_t n, const device::Stream& stream) {
-  Slot& slot = slot_of(n);
-  if (slot.ever_used) MR_CUDA(cudaStreamWaitEvent(stream.get(), slot.used.get(), 0));
-  const std::size_t m = n % moving_.size();
-  const std::uint64_t parts = moving_[m].pieces.size();
-  const auto* addresses =
-      reinterpret_cast<const std::byte* const*>(addresses_.data()) + first_address_[m] + n % slots_.size() * parts;
-  return device::copy_to_device(reinterpret_cast<std::byte*>(table_ + moving_[m].first_entry), addresses,
+  const std::uint64_t behind = flight_of(n).behind;
+  if (behind != kNone) MR_CUDA(cudaStreamWaitEvent(stream.get(), flight_of(behind).used.get(), 0));
+  const std::size_t g = n % groups_.size();
+  const std::size_t parts = groups_[g].pieces.size();
+  const auto* addresses = reinterpret_cast<const std::byte* const*>(addresses_.data()) + first_address_[g] +
+                          n / groups_.size() % kGenerations * parts;
+  return device::copy_to_device(reinterpret_cast<std::byte*>(table_ + groups_[g].first_entry), addresses,
                                 parts * sizeof(std::byte*), stream);
 }
 
 Status DeviceStream::finish_copy(std::uint64_t n, const device::Stream& stream) {
-  Slot& slot = slot_of(n);
-  MR_CUDA(cudaEventRecord(slot.filled.get(), stream.get()));
-  slot.issued = n + 1;
+  Flight& flight = flight_of(n);
+  MR_CUDA(cudaEventRecord(flight.filled.get(), stream.get()));
+  flight.issued = n + 1;
   return {};
 }
 
 Status DeviceStream::copy_from_ram(std::uint64_t n) {
   MR_RETURN_IF_ERROR(begin_copy(n, from_ram_));
-  for (const Piece& piece : unit_of(n).pieces) {
+  for (const Piece& piece : group_of(n).pieces) {
     const std::uint64_t bytes = whole_ ? piece.bytes : piece.device_bytes;
-    MR_RETURN_IF_ERROR(device::copy_to_device(slot_of(n).data + piece.slot_offset, piece.host, bytes, from_ram_));
+    MR_RETURN_IF_ERROR(device::copy_to_device(place_of(n) + piece.group_offset, piece.host, bytes, from_ram_));
     copied_bytes_ += bytes;
   }
-  slot_of(n).whole = whole_;
+  flight_of(n).whole = whole_;
   return finish_copy(n, from_ram_);
 }
 
-/// Copies the rows of unit n that a pass of the other kind had left out. REQUIRES: it was copied from RAM.
+/// Copies the rows of group n that a pass of the other kind had left out. REQUIRES: it was copied from RAM.
 Status DeviceStream::complete(std::uint64_t n) {
-  for (const Piece& piece : unit_of(n).pieces) {
+  for (const Piece& piece : group_of(n).pieces) {
     const std::uint64_t done = piece.device_bytes, rest = piece.bytes - done;
     if (rest == 0) continue;
     MR_RETURN_IF_ERROR(
-        device::copy_to_device(slot_of(n).data + piece.slot_offset + done, piece.host + done, rest, from_ram_));
+        device::copy_to_device(place_of(n) + piece.group_offset + done, piece.host + done, rest, from_ram_));
     copied_bytes_ += rest;
   }
-  slot_of(n).whole = true;
+  flight_of(n).whole = true;
   return finish_copy(n, from_ram_);
 }
 
-/// Copies what has been read of unit n, and all of it if `wait`. REQUIRES: units on the disk before it are copied.
+/// Copies what has been read of group n, and all of it if `wait`. REQUIRES: groups on the disk before it are copied.
 Status DeviceStream::copy_from_disk(std::uint64_t n, bool wait) {
   if (!disk_copy_begun_) MR_RETURN_IF_ERROR(begin_copy(n, from_disk_));
   disk_copy_begun_ = true;
@@ -142,63 +195,66 @@ Status DeviceStream::copy_from_disk(std::uint64_t n, bool wait) {
     const std::size_t at = land_next_ % kChunks;
     if (!wait && !read_[at].done()) return {};
     const Chunk& chunk = chunks_[(chunk_base_ + land_next_) % chunks_.size()];
-    const std::byte* from = ring_slot(land_next_);
+    const std::byte* from = disk_slot(land_next_);
     ++land_next_;
     MR_RETURN_IF_ERROR(read_[at].wait());
-    MR_RETURN_IF_ERROR(device::copy_to_device(slot_of(n).data + chunk.slot_offset, from, chunk.bytes, from_disk_));
+    MR_RETURN_IF_ERROR(device::copy_to_device(place_of(n) + chunk.group_offset, from, chunk.bytes, from_disk_));
     MR_CUDA(cudaEventRecord(emptied_[at].get(), from_disk_.get()));
     ever_emptied_[at] = true;
     copied_bytes_ += chunk.bytes;
     disk_bytes_ += chunk.bytes;
     if (!chunk.last) continue;
-    slot_of(n).whole = true;
+    flight_of(n).whole = true;
     MR_RETURN_IF_ERROR(finish_copy(n, from_disk_));
     disk_copy_begun_ = false;
     do ++disk_copy_;
-    while (!unit_of(disk_copy_).on_disk);
+    while (!from_disk(disk_copy_));
     return read_ahead();
   }
 }
 
-/// Sends the reads of unit n straight into its slot, once nothing on the device uses what lies there; without `wait`
+/// Sends the reads of group n straight into its place, once nothing on the device uses what lies there; without `wait`
 /// only if that is so now.
 Status DeviceStream::start_read(std::uint64_t n, bool wait) {
-  Slot& slot = slot_of(n);
-  if (slot.ever_used) {
-    const cudaError_t code = wait ? cudaEventSynchronize(slot.used.get()) : cudaEventQuery(slot.used.get());
+  Flight& flight = flight_of(n);
+  if (flight.behind != kNone) {
+    device::Event& used = flight_of(flight.behind).used;
+    const cudaError_t code = wait ? cudaEventSynchronize(used.get()) : cudaEventQuery(used.get());
     if (code == cudaErrorNotReady) return {};
     MR_CUDA(code);
   }
   reads_.clear();
-  for (const Piece& piece : unit_of(n).pieces)
-    reads_.push_back({piece.file, piece.file_offset, piece.bytes, slot.data + piece.slot_offset});
-  slot.reading = n + 1;
-  backend_.submit(reads_, *slot.read);
+  for (const Piece& piece : group_of(n).pieces)
+    reads_.push_back({piece.file, piece.file_offset, piece.bytes, place_of(n) + piece.group_offset});
+  flight.reading = n + 1;
+  backend_.submit(reads_, *flight.read);
   return {};
 }
 
 /// As copy_from_disk, by a backend that reads to device memory; in any order.
-Status DeviceStream::read_into_slot(std::uint64_t n, bool wait) {
-  Slot& slot = slot_of(n);
-  if (slot.reading != n + 1) MR_RETURN_IF_ERROR(start_read(n, wait));
-  if (slot.reading != n + 1 || (!wait && !slot.read->done())) return {};
-  slot.reading = 0;
-  MR_RETURN_IF_ERROR(slot.read->wait());
+Status DeviceStream::read_into_place(std::uint64_t n, bool wait) {
+  Flight& flight = flight_of(n);
+  if (flight.reading != n + 1) MR_RETURN_IF_ERROR(start_read(n, wait));
+  if (flight.reading != n + 1 || (!wait && !flight.read->done())) return {};
+  flight.reading = 0;
+  MR_RETURN_IF_ERROR(flight.read->wait());
   MR_RETURN_IF_ERROR(begin_copy(n, from_disk_));  // the addresses
-  for (const Piece& piece : unit_of(n).pieces) disk_bytes_ += piece.bytes;
-  slot.whole = true;
+  for (const Piece& piece : group_of(n).pieces) disk_bytes_ += piece.bytes;
+  flight.whole = true;
   return finish_copy(n, from_disk_);
 }
 
-/// Starts what the ring has room for, without waiting: copy n may start once copy n - slots has been released.
+/// Starts what the ring has room for, without waiting.
 Status DeviceStream::copy_ahead() {
-  const std::uint64_t end = next_ + slots_.size();
-  for (std::uint64_t n = next_; n < end; ++n) {
+  for (std::uint64_t n = next_; n < placed_ || place(n); ++n) {
     if (issued(n)) continue;
-    if (!unit_of(n).on_disk) {
+    if (kept(n) != nullptr) {
+      flight_of(n).issued = n + 1;
+      flight_of(n).whole = true;
+    } else if (!from_disk(n)) {
       MR_RETURN_IF_ERROR(copy_from_ram(n));
     } else if (straight()) {
-      MR_RETURN_IF_ERROR(read_into_slot(n, false));
+      MR_RETURN_IF_ERROR(read_into_place(n, false));
     } else if (n == disk_copy_) {
       MR_RETURN_IF_ERROR(copy_from_disk(n, false));
     }
@@ -206,53 +262,93 @@ Status DeviceStream::copy_ahead() {
   return {};
 }
 
-/// The unit acquired last is not used by any later launch.
-Status DeviceStream::release(cudaStream_t compute) {
-  if (!holding_) return {};
-  holding_ = false;
-  Slot& slot = slot_of(next_ - 1);
-  slot.ever_used = true;
-  MR_CUDA(cudaEventRecord(slot.used.get(), compute));
+/// Copies before n are not used by any later launch.
+Status DeviceStream::release_before(std::uint64_t n, cudaStream_t compute) {
+  for (; held_ < n; ++held_) MR_CUDA(cudaEventRecord(flight_of(held_).used.get(), compute));
   return {};
 }
 
-/// After a pass that ended early: the ring begins anew at `unit`.
-Status DeviceStream::restart(std::int32_t unit) {
+/// What is kept has changed: kernels find it from here on, and the ring begins anew without it.
+Status DeviceStream::rebuild() {
   drain();
   MR_RETURN_IF_ERROR(from_ram_.synchronise());
   MR_RETURN_IF_ERROR(from_disk_.synchronise());
-  const auto found = std::find_if(moving_.begin(), moving_.end(), [&](const Moving& m) { return m.unit == unit; });
-  if (found == moving_.end()) return error(Code::internal, "unit {} does not move", unit);
-  const auto index = static_cast<std::uint64_t>(found - moving_.begin());
-  // Numbers only grow, so that no slot is taken for filled that is not.
-  next_ = (next_ / moving_.size() + 2) * moving_.size() + index;
-  holding_ = false;
+  list_chunks();
+  std::vector<const std::byte*> entries;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const std::byte* const unit = kept(g);
+    if (unit == nullptr) continue;
+    entries.clear();
+    for (const Piece& piece : groups_[g].pieces) entries.push_back(unit + groups_[g].unit_offset + piece.group_offset);
+    MR_CUDA(cudaMemcpy(table_ + groups_[g].first_entry, entries.data(), entries.size() * sizeof(std::byte*),
+                       cudaMemcpyHostToDevice));
+  }
+  log::info("{} of {} layers that stream lie in VRAM that is free for now", spare_->kept_units(), spare_->candidates());
+  broken_ = true;
+  return {};
+}
+
+Status DeviceStream::begin_pass(bool whole) {
+  whole_ = whole;
+  if (spare_ != nullptr && spare_->begin_pass()) MR_RETURN_IF_ERROR(rebuild());
+  const std::uint64_t count = groups_.size();
+  if (next_ % count != 0) broken_ = true;  // the pass before ended early
+  pass_ = (next_ + count - 1) / count * count;
+  return {};
+}
+
+/// After a pass that ended early: the ring begins anew at the present pass.
+Status DeviceStream::restart() {
+  drain();
+  MR_RETURN_IF_ERROR(from_ram_.synchronise());
+  MR_RETURN_IF_ERROR(from_disk_.synchronise());
+  // Numbers only grow, so that nothing is taken for copied that is not; by more than there are flights, so that no
+  // event of a copy before is waited for.
+  pass_ += (kFlights / groups_.size() + 2) * groups_.size();
+  oldest_ = held_ = next_ = placed_ = pass_;
+  ring_end_ = 0;
   disk_copy_begun_ = false;
+  broken_ = false;
   if (chunks_.empty()) return {};
-  for (disk_copy_ = next_; !unit_of(disk_copy_).on_disk;) ++disk_copy_;
-  chunk_base_ = first_chunk_[disk_copy_ % moving_.size()];
+  for (disk_copy_ = pass_; !from_disk(disk_copy_);) ++disk_copy_;
+  chunk_base_ = first_chunk_[disk_copy_ % groups_.size()];
   read_next_ = land_next_ = 0;
   return read_ahead();
 }
 
-Status DeviceStream::acquire(std::int32_t unit, cudaStream_t compute) {
-  if (holding_ && unit_of(next_ - 1).unit == unit) return {};
-  MR_RETURN_IF_ERROR(release(compute));
-  if (broken_ || unit_of(next_).unit != unit) MR_RETURN_IF_ERROR(restart(unit));
+Status DeviceStream::acquire_next(cudaStream_t compute) {
   const std::uint64_t n = next_;
   broken_ = true;  // unless all goes well
   MR_RETURN_IF_ERROR(copy_ahead());
-  if (!issued(n)) MR_RETURN_IF_ERROR(straight() ? read_into_slot(n, true) : copy_from_disk(n, true));
-  if (whole_ && !slot_of(n).whole) MR_RETURN_IF_ERROR(complete(n));
-  MR_CUDA(cudaStreamWaitEvent(compute, slot_of(n).filled.get(), 0));
+  if (n >= placed_) return error(Code::internal, "the ring has no room for a group of {} bytes", group_of(n).bytes);
+  if (!issued(n)) MR_RETURN_IF_ERROR(straight() ? read_into_place(n, true) : copy_from_disk(n, true));
+  if (whole_ && !flight_of(n).whole) MR_RETURN_IF_ERROR(complete(n));
+  if (kept(n) == nullptr) {
+    MR_CUDA(cudaStreamWaitEvent(compute, flight_of(n).filled.get(), 0));
+    if (spare_ != nullptr)
+      MR_RETURN_IF_ERROR(
+          spare_->pass_by(n % groups_.size(), group_of(n).unit_offset, place_of(n), group_of(n).bytes, compute));
+  }
   next_ = n + 1;
-  holding_ = true;
   broken_ = false;
   return {};
 }
 
+Status DeviceStream::acquire(std::size_t group, cudaStream_t compute) {
+  if (broken_) MR_RETURN_IF_ERROR(restart());
+  const std::uint64_t n = pass_ + group;
+  if (n < held_) return error(Code::internal, "group {} is used again behind a later one", group);
+  if (next_ <= n && next_ > held_ && group_of(next_ - 1).unit != groups_[group].unit)
+    MR_RETURN_IF_ERROR(release_before(next_, compute));
+  while (next_ <= n) MR_RETURN_IF_ERROR(acquire_next(compute));
+  wanted_ = n;
+  return {};
+}
+
+Status DeviceStream::let_go(cudaStream_t compute) { return release_before(std::min(wanted_, next_), compute); }
+
 Status DeviceStream::end_pass(cudaStream_t compute) {
-  MR_RETURN_IF_ERROR(release(compute));
+  MR_RETURN_IF_ERROR(release_before(next_, compute));
   broken_ = true;
   MR_RETURN_IF_ERROR(copy_ahead());
   broken_ = false;

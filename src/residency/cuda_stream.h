@@ -1,14 +1,17 @@
-// The moving part of DeviceWeights: units that cross to the device in pass order, each pass anew.
+// The moving part of DeviceWeights: what crosses to the device in pass order, each pass anew, through a ring in its
+// memory.
 //
-// Copies are numbered through all passes: number n is unit n modulo the count of units, and lies in slot n modulo the
-// count of slots. Copy n may start once the launches that use copy n - slots are over, which an event of the compute
-// stream tells; launches wait for an event of the copy. Units in page-locked memory are copied straight from there.
-// Units on the disk come in chunks through a page-locked ring of their own: reads run ahead of the copies by the whole
-// ring, across units and passes. Or, by a backend that reads to device memory (cuFile), straight into their slot: this
-// thread then waits until the launches that used the slot are over, because such reads follow no stream.
+// A unit moves in groups of parts that lie side by side in its list, so that the ring is small and a copy starts as
+// soon as a group's room is free. Copies are numbered through all passes: number n is group n modulo the count of
+// groups. Each takes the next room in the ring (from its beginning where the end is too near) once the launches that
+// used what lay there are over, which an event of the compute stream tells; launches wait for an event of the copy.
+// Groups in page-locked memory are copied straight from there. Groups on the disk come in chunks through a page-locked
+// ring of their own: reads run ahead of the copies by that whole ring, across groups and passes. Or, by a backend that
+// reads to device memory (cuFile), straight into their room: this thread then waits until the launches that used it are
+// over, because such reads follow no stream.
 //
 // Where the processor computes a share of a unit's rows, a pass needs only the others on the device. Which of the two a
-// pass wants is said when it begins; a unit that was copied ahead for a pass of the other kind is completed.
+// pass wants is said when it begins; a group that was copied ahead for a pass of the other kind is completed.
 // Thread-safety: one thread.
 #pragma once
 
@@ -21,6 +24,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "device/cuda_runtime.h"
+#include "residency/cuda_spare.h"
 #include "residency/unit.h"
 #include "storage/storage.h"
 
@@ -34,12 +38,15 @@ class DeviceStream {
     int file = 0;
     std::uint64_t file_offset = 0, bytes = 0;
     std::uint64_t device_bytes = 0;  // from the first on: what a pass needs whose other rows the processor computes
-    std::uint64_t slot_offset = 0;
+    std::uint64_t group_offset = 0;
   };
-  struct Moving {
+  /// What is copied at once: parts of one unit, in the order in which passes use them.
+  struct Group {
     std::int32_t unit = 0;
     bool on_disk = false;
-    std::size_t first_entry = 0;  // in the table of addresses
+    std::size_t first_entry = 0;    // in the table of addresses
+    std::uint64_t bytes = 0;        // of room in the ring
+    std::uint64_t unit_offset = 0;  // of that room in its unit's
     std::vector<Piece> pieces;
   };
 
@@ -54,75 +61,104 @@ class DeviceStream {
     return std::min(round_down(offset, chunk) + chunk, end);
   }
 
-  /// moving: in pass order. slots: device memory, `count` of `slot_bytes`. table: on the device. disk_ring:
-  /// page-locked, kDiskRingBytes, or null where no unit is on the disk or `backend` reads to device memory. All outlive
-  /// the object.
-  static Expected<std::unique_ptr<DeviceStream>> create(std::vector<Moving> moving, std::byte* slots, int count,
-                                                        std::uint64_t slot_bytes, const std::byte** table,
-                                                        std::byte* disk_ring, storage::Backend& backend);
+  /// groups: in pass order. ring: device memory, room for all groups of a unit and one more at least, or for all
+  /// groups. table: on the device. disk_ring: page-locked, kDiskRingBytes, or null where no group is on the disk or
+  /// `backend` reads to device memory. All outlive the object. spare: candidates by index into groups; may be null.
+  static Expected<std::unique_ptr<DeviceStream>> create(std::vector<Group> groups, std::byte* ring,
+                                                        std::uint64_t ring_bytes, const std::byte** table,
+                                                        std::byte* disk_ring, storage::Backend& backend,
+                                                        std::unique_ptr<SpareUnits> spare);
   ~DeviceStream();
 
-  /// whole: with all rows of every unit.
-  void begin_pass(bool whole) { whole_ = whole; }
-  Status acquire(std::int32_t unit, cudaStream_t compute);
+  /// whole: with all rows of every group. REQUIRES: no launch of a pass before is under way.
+  Status begin_pass(bool whole);
+  /// What is launched on `compute` from here on finds the group (by index), and those before it of its unit that have
+  /// not been let go. Launches that use another unit are all on `compute`. Asking again for a group is free.
+  Status acquire(std::size_t group, cudaStream_t compute);
+  /// Launches that use groups before the one asked for last are all on `compute`.
+  Status let_go(cudaStream_t compute);
   Status end_pass(cudaStream_t compute);
+  /// Null: no unit is kept in spare memory.
+  SpareUnits* spare() const { return spare_.get(); }
   std::uint64_t copied_bytes() const { return copied_bytes_; }
   std::uint64_t disk_bytes() const { return disk_bytes_; }
 
  private:
   explicit DeviceStream(storage::Backend& backend) : backend_(backend) {}
 
-  struct Slot {
-    std::byte* data = nullptr;
+  static constexpr std::uint64_t kFlights = 1024;     // copies that have a place in the ring, or need none, at most
+  static constexpr std::uint64_t kGenerations = 3;    // of addresses: passes whose copies may be under way, and one
+  static constexpr std::uint64_t kNone = UINT64_MAX;  // no copy
+
+  /// A copy that has its place in the ring.
+  struct Flight {
+    std::uint64_t offset = 0, bytes = 0;  // in the ring; no bytes: the group is kept elsewhere
+    std::uint64_t behind = kNone;         // the copy whose launches must be over first; then those before it are, too
     device::Event filled, used;
-    std::uint64_t issued = 0;  // 1 + the number of the copy that was started into it last
-    bool ever_used = false;
+    std::uint64_t issued = 0;                   // 1 + the number of the copy that was started last
     bool whole = false;                         // of the copy: all rows
-    std::uint64_t reading = 0;                  // 1 + the number of the copy that is being read straight into it
+    std::uint64_t reading = 0;                  // 1 + the number of the copy that is being read straight into its place
     std::unique_ptr<storage::Completion> read;  // its end
   };
-  /// A chunk of a piece of a unit on the disk.
+  /// A chunk of a piece of a group on the disk.
   struct Chunk {
-    std::size_t moving = 0;
+    std::size_t group = 0;
     int file = 0;
-    std::uint64_t offset = 0, bytes = 0, slot_offset = 0;
-    bool last = false;  // of its unit
+    std::uint64_t offset = 0, bytes = 0, group_offset = 0;
+    bool last = false;  // of its group
   };
 
-  const Moving& unit_of(std::uint64_t n) const { return moving_[n % moving_.size()]; }
-  Slot& slot_of(std::uint64_t n) { return slots_[n % slots_.size()]; }
+  const Group& group_of(std::uint64_t n) const { return groups_[n % groups_.size()]; }
+  Flight& flight_of(std::uint64_t n) { return flights_[n % kFlights]; }
+  std::byte* place_of(std::uint64_t n) { return ring_ + flight_of(n).offset; }
   bool straight() const { return backend_.traits().memory == storage::Memory::device; }
-  bool issued(std::uint64_t n) { return slot_of(n).issued == n + 1; }
+  const std::byte* kept(std::uint64_t n) const {
+    return spare_ == nullptr ? nullptr : spare_->kept(n % groups_.size());
+  }
+  bool from_disk(std::uint64_t n) const { return group_of(n).on_disk && kept(n) == nullptr; }
+  bool issued(std::uint64_t n) { return flight_of(n).issued == n + 1; }
+  bool place(std::uint64_t n);
   Status begin_copy(std::uint64_t n, const device::Stream& stream);
   Status finish_copy(std::uint64_t n, const device::Stream& stream);
   Status copy_from_ram(std::uint64_t n);
   Status complete(std::uint64_t n);
   Status copy_from_disk(std::uint64_t n, bool wait);
-  Status read_into_slot(std::uint64_t n, bool wait);
+  Status read_into_place(std::uint64_t n, bool wait);
   Status start_read(std::uint64_t n, bool wait);
   Status copy_ahead();
-  Status release(cudaStream_t compute);
-  Status restart(std::int32_t unit);
+  Status acquire_next(cudaStream_t compute);
+  Status release_before(std::uint64_t n, cudaStream_t compute);
+  Status restart();
+  Status rebuild();
+  void list_chunks();
   Status read_ahead();
   void drain();
-  std::byte* ring_slot(std::uint64_t chunk) const;
+  std::byte* disk_slot(std::uint64_t chunk) const;
 
   storage::Backend& backend_;
-  std::vector<Moving> moving_;
-  std::vector<Slot> slots_;
+  std::unique_ptr<SpareUnits> spare_;
+  std::vector<Group> groups_;
+  std::byte* ring_ = nullptr;
+  std::uint64_t ring_bytes_ = 0;
   const std::byte** table_ = nullptr;
-  device::PinnedBuffer addresses_;  // [moving][slot][part]: what a copy writes into the table
+  device::PinnedBuffer addresses_;  // [group][generation][part]: what a copy writes into the table
   std::vector<std::size_t> first_address_;
   device::Stream from_ram_, from_disk_;
-  std::uint64_t next_ = 0;  // the copy that the next acquire() is for
-  bool whole_ = true;       // what the present pass wants
-  bool holding_ = false;    // copy next_ - 1 is in use and its end is not recorded yet
-  bool broken_ = false;     // a copy failed half-way: nothing in the ring is to be trusted
+  bool whole_ = true;    // what the present pass wants
+  bool broken_ = false;  // a copy failed half-way: nothing in the ring is to be trusted
+
+  // Copies by number: oldest_ <= held_ <= next_ <= placed_. Those from oldest_ on have room in the ring; those before
+  // held_ are used by no later launch; those before next_ have been acquired; those before placed_ have a place.
+  std::uint64_t oldest_ = 0, held_ = 0, next_ = 0, placed_ = 0;
+  std::uint64_t pass_ = 0;      // number of the present pass's first copy
+  std::uint64_t wanted_ = 0;    // the one asked for last
+  std::uint64_t ring_end_ = 0;  // where the last one placed ends
+  std::array<Flight, kFlights> flights_;
 
   // The disk's ring. Chunks are numbered through all passes, too.
   std::byte* disk_ring_ = nullptr;
   std::vector<Chunk> chunks_;             // of one pass
-  std::vector<std::size_t> first_chunk_;  // by moving
+  std::vector<std::size_t> first_chunk_;  // by group
   std::array<storage::Completion, kChunks> read_;
   std::array<device::Event, kChunks> emptied_;
   std::array<bool, kChunks> ever_emptied_{};
@@ -131,7 +167,7 @@ class DeviceStream {
   std::uint64_t disk_copy_ = 0;                  // the copy whose chunks land next
   bool disk_copy_begun_ = false;
 
-  std::vector<storage::Read> reads_;  // of one unit; keeps its memory
+  std::vector<storage::Read> reads_;  // of one group; keeps its memory
 
   std::uint64_t copied_bytes_ = 0, disk_bytes_ = 0;
 };

@@ -29,11 +29,22 @@ std::uint64_t part_host_room(const Part& part) {
 bool moves(const UnitTable& units, const DevicePlacement& placement, std::size_t unit) {
   return placement.homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk;
 }
-std::uint64_t slot_bytes(const UnitTable& units, const DevicePlacement& placement) {
-  std::uint64_t most = 0;
-  for (std::size_t u = 0; u < units.units().size(); ++u)
-    if (moves(units, placement, u)) most = std::max(most, DeviceWeights::unit_device_bytes(units.units()[u]));
-  return most;
+
+/// Where a unit's parts are cut into the groups that move at once: each group's first part. A quarter of the unit, or
+/// one large part: an attention block, and the three matrices of a feed-forward one by one.
+std::vector<std::size_t> group_starts(const Unit& unit) {
+  const std::uint64_t most = DeviceWeights::unit_device_bytes(unit) / 4;
+  std::vector<std::size_t> starts;
+  std::uint64_t bytes = 0;
+  for (std::size_t p = 0; p < unit.parts.size(); ++p) {
+    const std::uint64_t room = part_room(unit.parts[p]);
+    if (p == 0 || bytes + room > most) {
+      starts.push_back(p);
+      bytes = 0;
+    }
+    bytes += room;
+  }
+  return starts;
 }
 
 std::size_t count_parts(const UnitTable& units) {
@@ -161,11 +172,29 @@ std::uint64_t DeviceWeights::unit_host_bytes(const Unit& unit) {
   return bytes;
 }
 
+std::uint64_t DeviceWeights::ring_bytes(const UnitTable& units, const DevicePlacement& placement) {
+  std::uint64_t all = 0, largest_unit = 0, largest_group = 0;
+  for (std::size_t u = 0; u < units.units().size(); ++u) {
+    if (!moves(units, placement, u)) continue;
+    const Unit& unit = units.units()[u];
+    all += unit_device_bytes(unit);
+    largest_unit = std::max(largest_unit, unit_device_bytes(unit));
+    const std::vector<std::size_t> starts = group_starts(unit);
+    for (std::size_t g = 0; g < starts.size(); ++g) {
+      const std::size_t end = g + 1 < starts.size() ? starts[g + 1] : unit.parts.size();
+      std::uint64_t bytes = 0;
+      for (std::size_t p = starts[g]; p < end; ++p) bytes += part_room(unit.parts[p]);
+      largest_group = std::max(largest_group, bytes);
+    }
+  }
+  return std::min(all, static_cast<std::uint64_t>(placement.ring_units) * largest_unit + largest_group);
+}
+
 std::uint64_t DeviceWeights::device_bytes(const UnitTable& units, const DevicePlacement& placement) {
   std::uint64_t bytes = round_up(count_parts(units) * sizeof(std::byte*), kPartAlignment);
   for (std::size_t u = 0; u < units.units().size(); ++u)
     if (placement.homes[u] == Tier::vram) bytes += unit_device_bytes(units.units()[u]);
-  return bytes + static_cast<std::uint64_t>(placement.slots) * slot_bytes(units, placement);
+  return bytes + ring_bytes(units, placement);
 }
 
 std::uint64_t DeviceWeights::host_bytes(const UnitTable& units, const DevicePlacement& placement) {
@@ -181,16 +210,22 @@ std::uint64_t DeviceWeights::host_bytes(const UnitTable& units, const DevicePlac
 
 std::uint64_t DeviceWeights::staging_bytes() { return kSlots * kSlotBytes; }
 
-DeviceWeights::~DeviceWeights() = default;
-
-void DeviceWeights::begin_pass(bool split) {
-  if (stream_ != nullptr) stream_->begin_pass(!split);
+DeviceWeights::~DeviceWeights() {
+  if (asks_ != nullptr) asks_->set_reclaimer(nullptr);
 }
 
-Status DeviceWeights::acquire(std::int32_t unit, cudaStream_t compute) {
-  if (stream_ == nullptr || !moves_[static_cast<std::size_t>(unit)]) return {};
-  return stream_->acquire(unit, compute);
+Status DeviceWeights::begin_pass(bool split) { return stream_ == nullptr ? Status() : stream_->begin_pass(!split); }
+
+std::uint64_t DeviceWeights::give_way(std::uint64_t bytes) {
+  return stream_ == nullptr || stream_->spare() == nullptr ? 0 : stream_->spare()->give_way(bytes);
 }
+
+Status DeviceWeights::acquire(WeightRef ref, cudaStream_t compute) {
+  if (stream_ == nullptr || group_of_[index(ref)] < 0) return {};
+  return stream_->acquire(static_cast<std::size_t>(group_of_[index(ref)]), compute);
+}
+
+Status DeviceWeights::let_go(cudaStream_t compute) { return stream_ == nullptr ? Status() : stream_->let_go(compute); }
 
 Status DeviceWeights::end_pass(cudaStream_t compute) {
   return stream_ == nullptr ? Status() : stream_->end_pass(compute);
@@ -212,12 +247,20 @@ class Layout {
   Status place_all() {
     for (std::size_t u = 0; u < units_.units().size(); ++u) {
       first_part.push_back(addresses.size());
-      if (moves(units_, placement_, u))
-        moving.push_back({static_cast<std::int32_t>(u), placement_.homes[u] == Tier::disk, addresses.size(), {}});
-      std::uint64_t in_slot = 0;
-      for (const Part& part : units_.units()[u].parts) {
-        MR_RETURN_IF_ERROR(place(part, placement_.homes[u], moves(units_, placement_, u), in_slot));
-        in_slot += part_room(part);
+      const Unit& unit = units_.units()[u];
+      const bool moving = moves(units_, placement_, u);
+      const std::vector<std::size_t> starts = moving ? group_starts(unit) : std::vector<std::size_t>();
+      auto start = starts.begin();
+      std::uint64_t in_unit = 0;
+      for (std::size_t p = 0; p < unit.parts.size(); ++p) {
+        if (start != starts.end() && *start == p) {
+          groups.push_back(
+              {static_cast<std::int32_t>(u), placement_.homes[u] == Tier::disk, addresses.size(), 0, in_unit, {}});
+          ++start;
+        }
+        in_unit += part_room(unit.parts[p]);
+        group_of.push_back(moving ? static_cast<std::int32_t>(groups.size()) - 1 : -1);
+        MR_RETURN_IF_ERROR(place(unit.parts[p], placement_.homes[u], moving));
       }
     }
     return {};
@@ -228,15 +271,16 @@ class Layout {
   std::vector<std::int64_t> own_rows;  // of the device, by part
   std::vector<const std::byte*> in_ram;
   std::vector<Chunk> to_device, to_host;
-  std::vector<DeviceStream::Moving> moving;
+  std::vector<DeviceStream::Group> groups;
+  std::vector<std::int32_t> group_of;  // by part
   std::uint64_t bytes_to_read = 0;
   std::byte* next_host() const { return host_; }
   std::byte* next_device() const { return device_; }
 
  private:
-  Status place(const Part& part, Tier home, bool moving_part, std::uint64_t in_slot) {
+  Status place(const Part& part, Tier home, bool moving) {
     std::byte* host = nullptr;
-    const bool shared = moving_part && home == Tier::ram;
+    const bool shared = moving && home == Tier::ram;
     own_rows.push_back(shared ? device_rows(part.rows, placement_.host_permille) : part.rows);
     in_ram.push_back(nullptr);
     if (home != Tier::disk) bytes_to_read += part.bytes();
@@ -258,11 +302,13 @@ class Layout {
       host_ += part_host_room(part);
       in_ram.back() = host;
     }
-    if (moving_part) {
+    if (moving) {
       addresses.push_back(nullptr);  // written by each copy
       const auto device_bytes =
           static_cast<std::uint64_t>(own_rows.back() * millrace::row_bytes(part.dtype, part.cols));
-      moving.back().pieces.push_back({host, part.file, part.offset, part.bytes(), device_bytes, in_slot});
+      DeviceStream::Group& group = groups.back();
+      group.pieces.push_back({host, part.file, part.offset, part.bytes(), device_bytes, group.bytes});
+      group.bytes += part_room(part);
       return {};
     }
     void* seen = nullptr;
@@ -284,6 +330,20 @@ class Layout {
   const DevicePlacement& placement_;
   std::byte *device_, *host_;
 };
+
+/// Units at home in RAM whose rows the processor shares are none: it would go on computing its rows all the same.
+std::unique_ptr<SpareUnits> spare_units(const std::vector<DeviceStream::Group>& groups, bool splits,
+                                        const DevicePlacement& placement, Budget& vram) {
+  std::vector<SpareUnits::Candidate> candidates;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (!groups[g].on_disk && splits) continue;
+    if (groups[g].unit_offset == 0) candidates.push_back({g, 0, 0, groups[g].on_disk});
+    ++candidates.back().groups;
+    candidates.back().bytes += groups[g].bytes;
+  }
+  if (!placement.use_spare || candidates.empty()) return nullptr;
+  return std::make_unique<SpareUnits>(std::move(candidates), vram, placement.spare_margin);
+}
 
 }  // namespace
 
@@ -318,25 +378,28 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(
   }
   MR_RETURN_IF_ERROR(read_straight(backend, layout.to_host, told));
   MR_RETURN_IF_ERROR(backend.health());
-  if (layout.moving.empty()) return weights;
-  weights->moves_.assign(units.units().size(), false);
-  for (const DeviceStream::Moving& unit : layout.moving) {
-    weights->moves_[static_cast<std::size_t>(unit.unit)] = true;
-    for (const DeviceStream::Piece& piece : unit.pieces)
+  if (layout.groups.empty()) return weights;
+  weights->group_of_ = std::move(layout.group_of);
+  for (const DeviceStream::Group& group : layout.groups)
+    for (const DeviceStream::Piece& piece : group.pieces)
       weights->splits_ = weights->splits_ || piece.device_bytes < piece.bytes;
-  }
-  const std::uint64_t each = slot_bytes(units, placement);
+  const std::uint64_t ring = ring_bytes(units, placement);
   if (placement.straight) {
-    auto registered = storage::CuFileBuffer::make(
-        {layout.next_device(), static_cast<std::size_t>(placement.slots) * static_cast<std::size_t>(each)});
+    auto registered = storage::CuFileBuffer::make({layout.next_device(), static_cast<std::size_t>(ring)});
     if (registered.ok())
       weights->registered_ = std::move(*registered);
     else
       log::info("storage: {}; reads may go through a buffer of cuFile's", registered.status().message());
   }
-  MR_ASSIGN_OR_RETURN(weights->stream_,
-                      DeviceStream::create(std::move(layout.moving), layout.next_device(), placement.slots, each, table,
-                                           layout.next_host(), placement.straight ? *straight : backend));
+  std::unique_ptr<SpareUnits> spare = spare_units(layout.groups, weights->splits_, placement, vram);
+  MR_ASSIGN_OR_RETURN(
+      weights->stream_,
+      DeviceStream::create(std::move(layout.groups), layout.next_device(), ring, table, layout.next_host(),
+                           placement.straight ? *straight : backend, std::move(spare)));
+  if (weights->stream_->spare() != nullptr) {
+    weights->asks_ = &vram;
+    vram.set_reclaimer([loaded = weights.get()](std::uint64_t wanted) { return loaded->give_way(wanted); });
+  }
   return weights;
 }
 

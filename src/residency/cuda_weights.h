@@ -1,8 +1,7 @@
 // A model's weights for one GPU. Units at home in device memory lie in one arena and never move. The others live in
-// page-locked memory or in the file and cross to the device in pass order, each pass anew, through a ring of slots that
-// is filled ahead of the launches. Kernels find every weight through a table of addresses in device memory, which the
-// copies keep true.
-// Thread-safety: one thread loads and runs passes; entries may be asked from any thread.
+// page-locked memory or in the file and cross to the device in pass order, each pass anew, through a ring that is
+// filled ahead of the launches. Kernels find every weight through a table of addresses in device memory, which the
+// copies keep true. Thread-safety: one thread loads and runs passes; entries may be asked from any thread.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +25,12 @@ class DeviceStream;
 /// the GPU where it lies, row by row.
 struct DevicePlacement {
   std::vector<Tier> homes;  // by unit
-  int slots = 0;            // of the ring; 0 where nothing streams
+  int ring_units = 0;       // so many whole units and one group more fit into the ring; 0 where nothing streams
   bool straight = false;    // the disk is read straight into device memory: no ring of page-locked memory for it
-  int host_permille = 0;    // of the rows of matrices of layers at home in RAM: what the processor computes in decode
+  // Units that move are kept in VRAM while so many bytes more than that are free; false: never.
+  bool use_spare = false;
+  std::uint64_t spare_margin = 0;
+  int host_permille = 0;  // of the rows of matrices of layers at home in RAM: what the processor computes in decode
 };
 
 /// Rows of a matrix that stay the device's where the processor takes `host_permille` of them: the first ones, a
@@ -37,10 +39,12 @@ std::int64_t device_rows(std::int64_t rows, int host_permille);
 
 class DeviceWeights {
  public:
-  /// Every part on a 256-byte edge with 256 readable bytes behind it, the ring's slots, and the table. Pure.
+  /// Every part on a 256-byte edge with 256 readable bytes behind it, the ring, and the table. Pure.
   static std::uint64_t device_bytes(const UnitTable& units, const DevicePlacement& placement);
   /// Page-locked bytes that stay: units at home in RAM, and the ring in front of units at home on the disk. Pure.
   static std::uint64_t host_bytes(const UnitTable& units, const DevicePlacement& placement);
+  /// The ring's part of them. Pure.
+  static std::uint64_t ring_bytes(const UnitTable& units, const DevicePlacement& placement);
   /// Device memory (in the ring or the arena) and page-locked memory that a unit takes. Pure.
   static std::uint64_t unit_device_bytes(const Unit& unit);
   static std::uint64_t unit_host_bytes(const Unit& unit);
@@ -59,7 +63,7 @@ class DeviceWeights {
   /// The entry in device memory that holds where a weight lies. REQUIRES: not none().
   const std::byte* const* entry(WeightRef ref) const { return table_ + index(ref); }
 
-  /// Whether some units move; then passes call begin_pass(), acquire() and end_pass().
+  /// Whether some units move; then passes call begin_pass(), acquire(), let_go() and end_pass().
   bool streams() const { return stream_ != nullptr; }
   /// Whether the processor has a share of some units' rows, and which.
   bool splits() const { return splits_; }
@@ -69,13 +73,20 @@ class DeviceWeights {
   /// Where the matrix lies in page-locked memory; null where it does not.
   const std::byte* in_ram(WeightRef ref) const { return in_ram_[index(ref)]; }
   /// split: the processor does its share in this pass, else every row is needed on the device.
-  void begin_pass(bool split);
-  /// Puts a wait on `compute`, so that what is launched on it next finds the unit, and starts the copies that the ring
-  /// has room for. Does nothing for a unit that does not move. Launches that use a unit that moves must all come before
-  /// the next one is acquired. Blocks while the disk is read. Errors: io_error, corrupt.
-  Status acquire(std::int32_t unit, cudaStream_t compute);
+  /// REQUIRES: the pass before has ended on the device. Errors: io_error.
+  Status begin_pass(bool split);
+  /// Puts a wait on `compute`, so that what is launched on it next finds the weight, and starts the copies that the
+  /// ring has room for. Does nothing for a weight that does not move. Units come in their order, the parts of one in
+  /// any: a part comes with those before it. Launches that use a unit must all come before the next one is acquired.
+  /// Blocks while the disk is read. Errors: io_error, corrupt, internal (out of order).
+  Status acquire(WeightRef ref, cudaStream_t compute);
+  /// All launches that use parts before the one asked for last are on `compute`: the ring takes their room back before
+  /// the unit ends.
+  Status let_go(cudaStream_t compute);
   /// After a pass's last launch: the ring fills for the next pass.
   Status end_pass(cudaStream_t compute);
+  /// Units kept in spare VRAM go until `bytes` of it are free; returns what was freed. Between passes only.
+  std::uint64_t give_way(std::uint64_t bytes);
   /// Bytes that crossed to the device and that were read from the disk since the start.
   struct Moved {
     std::uint64_t copied_bytes = 0, disk_bytes = 0;
@@ -88,16 +99,17 @@ class DeviceWeights {
     return first_part_[static_cast<std::size_t>(ref.unit)] + static_cast<std::size_t>(ref.part);
   }
   std::vector<std::size_t> first_part_;  // by unit: index of its part 0 in the table
+  Budget* asks_ = nullptr;               // whose reclaimer this is
   Reservation reservation_, host_reservation_;
   device::DeviceBuffer arena_;
   device::PinnedBuffer host_;
-  storage::CuFileBuffer registered_;         // the ring's slots, where reads go straight into them
+  storage::CuFileBuffer registered_;         // the ring, where reads go straight into it
   const std::byte* const* table_ = nullptr;  // on the device
   std::vector<std::int64_t> device_rows_;    // by part, as the table
   std::vector<const std::byte*> in_ram_;     // likewise
   bool splits_ = false;
   int host_permille_ = 0;
-  std::vector<bool> moves_;               // by unit; empty where nothing moves
+  std::vector<std::int32_t> group_of_;    // by part, as the table: of those that move; -1: it does not
   std::unique_ptr<DeviceStream> stream_;  // null: nothing moves
 };
 

@@ -160,6 +160,38 @@ TEST_F(Gpu, SameBitsWhereverTheLayersAreAtHome) {
   }
 }
 
+/// Logits of what is decoded after a prompt, and how often the layers crossed for both.
+std::vector<float> logits_behind(const EngineOptions& options, std::size_t prompt, std::uint64_t& crossed_bytes) {
+  const auto engine = make(options);
+  if (engine == nullptr) return {};
+  std::vector<float> logits;
+  Request request = greedy(real_text(*engine, prompt), 4);
+  keep_logits(request, logits);
+  request.logits_of_prompt = false;
+  const Result result = engine->run(std::move(request));
+  EXPECT_NE(result.finish, Finish::error) << result.status.message();
+  crossed_bytes = engine->store_counters().bytes_to_device;
+  return logits;
+}
+
+TEST_F(Gpu, ALongPromptBringsEveryLayerOnce) {
+  constexpr std::size_t kPrompt = 1500;  // three windows of 512 at most
+  std::uint64_t none = 0, short_prompt = 0, long_prompt = 0;
+  for (const DType kv : {DType::f16, DType::q8_0}) {
+    EngineOptions options = on_gpu(draft_path(), kv);
+    options.context_tokens = 2048;
+    const std::vector<float> resident = logits_behind(options, kPrompt, none);
+    EXPECT_EQ(none, 0u);
+    for (const char* pins : {"0-=ram", "0-=disk", "0=ram,1=disk,2-=ram"}) {
+      SCOPED_TRACE(pins);
+      options.pins = *parse_pins(pins);
+      expect_same_bits(logits_behind(options, kPrompt, long_prompt), resident);
+      logits_behind(options, 100, short_prompt);
+      EXPECT_LE(long_prompt, short_prompt + short_prompt / 8);
+    }
+  }
+}
+
 TEST_F(Gpu, SameBitsStraightFromTheDiskToTheGpu) {
   const std::vector<float> resident = logits_of(on_gpu(draft_path()), 200, 12);
   for (const char* pins : {"", "0-=disk", "0=ram,1=disk,2-=disk"}) {
@@ -227,6 +259,41 @@ TEST_F(Gpu, ALayerThatDoesNotFitStreamsAndTheCapHolds) {
   EXPECT_NE(engine->run(std::move(request)).finish, Finish::error);
   expect_same_bits(logits, resident);
   EXPECT_GT(engine->store_counters().bytes_to_device, 0u);
+}
+
+TEST_F(Gpu, LayersLieInTheMemoryOfKvUntilThatIsNeeded) {
+  EngineOptions options = on_gpu(draft_path());
+  options.batch_tokens = 64;
+  options.context_tokens = 2048;
+  options.max_sequences = 1;
+  options.cpu_share_percent = 0;
+  const auto resident = make(options);
+  ASSERT_NE(resident, nullptr);
+  options.vram_bytes = resident->vram_budget()->reserved_bytes() - 1;
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  // Runs both; returns what crossed in the one that streams.
+  const auto crossed = [&](std::size_t prompt, std::int64_t tokens) {
+    std::vector<float> logits[2];
+    const std::uint64_t before = engine->store_counters().bytes_to_device;
+    for (const bool streams : {false, true}) {
+      Engine& which = streams ? *engine : *resident;
+      Request request = greedy(real_text(which, prompt), tokens);
+      keep_logits(request, logits[streams ? 1 : 0]);
+      request.logits_of_prompt = false;
+      EXPECT_NE(which.run(std::move(request)).finish, Finish::error);
+    }
+    expect_same_bits(logits[1], logits[0]);
+    EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+    return engine->store_counters().bytes_to_device - before;
+  };
+  crossed(60, 2);  // they pass by for the first time
+  const std::uint64_t few = crossed(60, 12) - crossed(60, 2);
+  const std::uint64_t many = crossed(1900, 12) - crossed(1900, 2);
+  EXPECT_GT(many, 0u) << "nothing streamed";
+  EXPECT_LT(few, many) << "no layer lay in spare memory, or none gave way";
+  crossed(60, 2);  // they come back
+  EXPECT_EQ(crossed(60, 12) - crossed(60, 2), few);
 }
 
 TEST_F(Gpu, AReadErrorFailsTheRequestAndTheNextOneIsRight) {
@@ -332,15 +399,15 @@ TEST_F(Gpu, SameBitsInABatchOfEight) {
   expect_same_bits_in_a_batch_of_eight(DType::q8_0);
 }
 
-/// The embedding of 90 tokens of text, alone or the fourth of eight.
-std::vector<float> embedding_of(EngineOptions options, model::Pooling pooling, bool in_batch) {
+/// The embedding of some tokens of text, alone or the fourth of eight.
+std::vector<float> embedding_of(EngineOptions options, model::Pooling pooling, bool in_batch, std::size_t tokens = 90) {
   options.max_sequences = in_batch ? 8 : 1;
   const auto engine = make(options);
   if (engine == nullptr) return {};
   std::vector<Engine::Id> ids;
   for (std::size_t i = 0; i < (in_batch ? 8 : 1); ++i) {
     const bool it = !in_batch || i == 3;
-    Request request = greedy(real_text(*engine, it ? 90 : 40 + 7 * i, it ? 0 : 50 * i + 9), 8);
+    Request request = greedy(real_text(*engine, it ? tokens : 40 + 7 * i, it ? 0 : 50 * i + 9), 8);
     if (it || i % 2 == 0) request.pooling = pooling;
     const auto id = engine->submit(std::move(request));
     EXPECT_TRUE(id.ok()) << id.status().message();
@@ -368,6 +435,11 @@ TEST_F(Gpu, EmbeddingsAgreeWithTheCpusAndAreTheSameInABatch) {
       EngineOptions cut = on_gpu(path);
       cut.batch_tokens = 16;  // passes that are replayed as graphs
       expect_same_bits(embedding_of(cut, pooling, false), gpu);
+      if (path == moe_path()) continue;
+      EngineOptions streaming = on_gpu(path);
+      streaming.pins = *parse_pins("0-=ram");
+      expect_same_bits(embedding_of(streaming, pooling, false), gpu);
+      expect_same_bits(embedding_of(streaming, pooling, false, 1500), embedding_of(on_gpu(path), pooling, false, 1500));
     }
   }
 }

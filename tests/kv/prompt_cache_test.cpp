@@ -24,7 +24,7 @@ const auto kBlockBytes = static_cast<std::size_t>(kSmall.block_bytes());
 class Elsewhere final : public BlockMemory {
  public:
   ~Elsewhere() override { EXPECT_TRUE(blocks_.empty()); }
-  Expected<std::byte*> allocate() override {
+  Expected<std::byte*> allocate(bool /*press*/) override {
     auto* const block = new std::byte[kBlockBytes]();
     blocks_.insert(block);
     return block + kOffset;
