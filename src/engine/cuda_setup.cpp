@@ -339,7 +339,8 @@ class CudaPlanner {
 
 }  // namespace
 
-Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
+Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
+                              const std::function<Status(const Parts&)>& accept) {
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kTileBytes, parts, paths));
@@ -348,6 +349,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load) {
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
   CudaPlanner planner(options, vram, parts);
   MR_RETURN_IF_ERROR(planner.plan());
+  MR_RETURN_IF_ERROR(accept(parts));
   MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   if (options.cufile) {
     MR_ASSIGN_OR_RETURN(parts.straight, storage::open_cufile(paths, {.device = options.cuda_index}));

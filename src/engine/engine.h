@@ -32,7 +32,8 @@
 
 namespace millrace::engine {
 
-/// Who computes. automatic: the GPU where there is one and the model fits it, else the CPU; the log says why.
+/// Who computes. automatic: the GPU where there is one and it can run the model, else the CPU; of a model larger than
+/// VRAM, the one whose plan predicts more decoded tokens a second, where both predict. The log says why.
 enum class DeviceChoice { automatic, cpu, cuda };
 
 /// Layers that stay where the user wants them, against the planner's choice. GPU plans of dense models.

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "device/cpu.h"
 #include "device/gpu.h"
+#include "engine/device_choice.h"
 #include "engine/sharing.h"
 #include "kv/model_identity.h"
 
@@ -376,39 +377,16 @@ std::uint64_t measured_program_bytes(const EngineOptions& options) {
 }
 
 #ifndef MILLRACE_HAS_CUDA
-Expected<Parts> assemble_cuda(const EngineOptions& /*options*/, bool /*load*/) {
+Expected<Parts> assemble_cuda(const EngineOptions& /*options*/, bool /*load*/,
+                              const std::function<Status(const Parts&)>& /*accept*/) {
   return device::gpus().status().with_context("--device cuda");
 }
 #endif
 
 namespace {
 
-/// The GPU's parts where the options ask for a GPU, or leave it open and one can take the model; else nothing, with the
-/// reason in the log.
-Expected<std::optional<Parts>> try_cuda(const EngineOptions& options, bool load) {
-  if (options.device == DeviceChoice::cpu) return std::optional<Parts>();
-  const bool open = options.device == DeviceChoice::automatic;
-  // These belong to the CPU executor: who sets them wants it.
-  const bool for_cpu = (options.ram_bytes > 0 && options.vram_bytes == 0) || !options.best_isa ||
-                       !options.faults.empty() || options.expert_slots > 0;
-  if (open && for_cpu) return std::optional<Parts>();
-  if (open) {
-    if (const auto found = device::gpus(); !found.ok()) {
-      log::info("computing on the CPU: {}", found.status().message());
-      return std::optional<Parts>();
-    }
-  }
-  Expected<Parts> parts = assemble_cuda(options, load);
-  if (parts.ok()) return std::optional<Parts>(std::move(*parts));
-  const Code code = parts.status().code();
-  if (!open || (code != Code::out_of_budget && code != Code::unsupported)) return parts.status();
-  log::warn("computing on the CPU, not on the GPU: {}", parts.status().message());
-  return std::optional<Parts>();
-}
-
-}  // namespace
-
-static Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
+/// The CPU's parts up to the plan.
+Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   if (options.storage == storage::BackendKind::mmap && options.expert_slots > 0)
     return error(Code::invalid_argument, "storage mmap has no expert slots; leave one of the two out");
   if (options.cufile)
@@ -437,20 +415,79 @@ static Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   return parts;
 }
 
+/// The parts of whoever computes: a GPU's, ready where `load` says so, or the CPU's up to the plan.
+struct Taken {
+  Parts parts;
+  bool gpu = false;
+};
+
+/// The CPU's parts, where it is predicted to decode a model faster that would stream to the GPU; else nothing.
+std::optional<Parts> better_on_cpu(const EngineOptions& options, const Parts& gpu) {
+  const double on_gpu = gpu.plan.predicted_decode_tokens_per_second;
+  if (on_gpu <= 0 || !streams_to_gpu(gpu.model->units(), gpu.plan)) return std::nullopt;
+  Expected<Parts> cpu = assemble_cpu_plan(options);
+  if (!cpu.ok()) {
+    log::debug("no plan for the CPU to hold the GPU's against: {}", cpu.status().message());
+    return std::nullopt;
+  }
+  const double on_cpu = cpu->plan.predicted_decode_tokens_per_second;
+  if (on_cpu <= 0) return std::nullopt;
+  const bool faster = cpu_decodes_faster(gpu.plan, cpu->plan);
+  log::info(
+      "computing on the {}: the model does not fit into {} of VRAM, and decode is predicted at {:.3g} tok/s on the "
+      "GPU (bound by {}), {:.3g} on the CPU alone (bound by {}); --device decides otherwise",
+      faster ? "CPU" : "GPU", format_bytes(gpu.plan_options.vram_bytes), on_gpu, gpu.plan.bound, on_cpu,
+      cpu->plan.bound);
+  if (!faster) return std::nullopt;
+  return std::move(*cpu);
+}
+
+/// A GPU where the options ask for one, or leave it open, and one can take the model and is not predicted to be slower
+/// than the CPU; else the CPU, with the reason in the log.
+Expected<Taken> choose_device(const EngineOptions& options, bool load) {
+  const auto on_cpu = [&]() -> Expected<Taken> {
+    MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options));
+    return Taken{std::move(parts)};
+  };
+  if (options.device == DeviceChoice::cpu) return on_cpu();
+  const bool open = options.device == DeviceChoice::automatic;
+  // These belong to the CPU executor: who sets them wants it.
+  const bool for_cpu = (options.ram_bytes > 0 && options.vram_bytes == 0) || !options.best_isa ||
+                       !options.faults.empty() || options.expert_slots > 0;
+  if (open && for_cpu) return on_cpu();
+  if (open) {
+    if (const auto found = device::gpus(); !found.ok()) {
+      log::info("computing on the CPU: {}", found.status().message());
+      return on_cpu();
+    }
+  }
+  // And these to the GPU.
+  const bool for_gpu = !options.pins.empty() || options.cpu_share_percent >= 0 || options.follow != nullptr;
+  std::optional<Parts> better;
+  Expected<Parts> parts = assemble_cuda(options, load, [&](const Parts& gpu) -> Status {
+    if (open && !for_gpu) better = better_on_cpu(options, gpu);
+    return better ? error(Code::cancelled, "the CPU is faster") : Status();
+  });
+  if (better) return Taken{std::move(*better)};
+  if (parts.ok()) return Taken{std::move(*parts), true};
+  const Code code = parts.status().code();
+  if (!open || (code != Code::out_of_budget && code != Code::unsupported)) return parts.status();
+  log::warn("computing on the CPU, not on the GPU: {}", parts.status().message());
+  return on_cpu();
+}
+
+}  // namespace
+
 Expected<Parts> assemble_plan(const EngineOptions& options) {
-  MR_ASSIGN_OR_RETURN(std::optional<Parts> gpu, try_cuda(options, false));
-  if (gpu) return std::move(*gpu);
-  return assemble_cpu_plan(options);
+  MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, false));
+  return std::move(taken.parts);
 }
 
 Expected<Parts> assemble(const EngineOptions& options) {
-  MR_ASSIGN_OR_RETURN(std::optional<Parts> gpu, try_cuda(options, true));
-  if (gpu) {
-    gpu->trace = options.trace;
-    return std::move(*gpu);
-  }
-  MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options));
+  MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, true));
+  Parts& parts = taken.parts;
   parts.trace = options.trace;
+  if (taken.gpu) return std::move(parts);
   residency::StoreOptions store_options;
   store_options.policy = options.policy;
   MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,
@@ -464,7 +501,7 @@ Expected<Parts> assemble(const EngineOptions& options) {
       std::make_shared<kv::BlockPool>(kv_shape(parts.model->hyperparameters(), options.kv_dtype), *parts.budget);
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.ops->describe(), parts.backend->traits().name);
-  return parts;
+  return std::move(parts);
 }
 
 }  // namespace millrace::engine

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "base/status.h"
@@ -75,9 +76,11 @@ Expected<Parts> assemble_plan(const EngineOptions& options);
 /// The plan and the limits it was made for, on paper. REQUIRES: parts from one of the two above.
 residency::SavedPlan saved_plan(const Parts& parts);
 
-/// The model with the whole of it on a GPU, up to the plan (load = false) or ready for a pass. Errors: unsupported (no
-/// GPU, or built without CUDA: says which), out_of_budget (does not fit; says what would), and those of every part.
-Expected<Parts> assemble_cuda(const EngineOptions& options, bool load);
+/// The model on a GPU, up to the plan (load = false) or ready for a pass. `accept` sees the parts once there is a plan,
+/// before a weight is read; what it returns other than ok is the error. Errors: unsupported (no GPU, or built without
+/// CUDA: says which), out_of_budget (does not fit; says what would), and those of every part.
+Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
+                              const std::function<Status(const Parts&)>& accept);
 
 // What both ways share (setup.cpp).
 

@@ -511,6 +511,45 @@ TEST_F(Gpu, AutomaticTakesTheGpuUnlessTheModelDoesNotFit) {
   EXPECT_EQ(make(options)->vram_budget(), nullptr);
 }
 
+TEST_F(Gpu, AutomaticTakesWhoeverIsPredictedToDecodeFaster) {
+  EngineOptions options = on_gpu(draft_path());
+  options.batch_tokens = 64;
+  options.context_tokens = 512;
+  const std::uint64_t all = make(options)->vram_budget()->reserved_bytes();
+  options.device = DeviceChoice::automatic;
+  options.vram_bytes = all - 1;  // a layer streams
+  options.ram_bytes = 1'000'000'000;
+  options.exact_budget = true;
+  const residency::Rates slow_link{
+      .disk = 3e9, .ram = 1e9, .cpu_decode = 1e9, .host_to_device = 1e6, .device_memory = 1e12, .machine = "a test"};
+  options.rates = slow_link;
+  const auto gpu_takes = [&] {
+    const auto planned = plan_only(options);
+    EXPECT_TRUE(planned.ok()) << planned.status().message();
+    const auto engine = make(options);
+    if (engine == nullptr || !planned.ok()) return false;
+    const bool gpu = engine->vram_budget() != nullptr;
+    EXPECT_EQ(planned->saved.gpu, gpu) << "plan and run choose alike";
+    std::printf("the %s, predicted at %.3g tok/s\n", gpu ? "GPU" : "CPU",
+                engine->plan().predicted_decode_tokens_per_second);
+    EXPECT_NE(engine->run(greedy(real_text(*engine, 20), 4)).finish, Finish::error);
+    return gpu;
+  };
+  EXPECT_FALSE(gpu_takes()) << "a megabyte a second across the link";
+  options.rates.host_to_device = 5e10;
+  options.rates.cpu_decode = options.rates.ram = 1e7;
+  EXPECT_TRUE(gpu_takes()) << "ten megabytes a second on the CPU";
+  options.rates = {};
+  EXPECT_TRUE(gpu_takes()) << "nothing is known";
+  options.rates = slow_link;
+  options.vram_bytes = 0;
+  options.ram_bytes = 0;
+  EXPECT_TRUE(gpu_takes()) << "a model that fits";
+  options.device = DeviceChoice::cuda;
+  options.vram_bytes = all - 1;
+  EXPECT_TRUE(gpu_takes()) << "who asks for the GPU gets it";
+}
+
 TEST_F(Gpu, AGpuThatIsNotThereIsSaid) {
   EngineOptions options = on_gpu(moe_path());
   options.cuda_index = 99;
