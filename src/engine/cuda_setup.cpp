@@ -29,8 +29,9 @@ constexpr std::uint64_t kTileBytes = 16 * kMiB;
 // What the driver takes after its context was measured: kernels loaded when first launched, graphs, fragmentation.
 constexpr std::uint64_t kDriverMargin = 160 * kMiB;
 constexpr int kMostRingUnits = 2, kLeastRingUnits = 1;
-// Of --ram: what the engine takes beside page-locked weights.
-constexpr std::uint64_t kHostMargin = 64 * kMiB;
+// Of --ram: what the engine takes beside page-locked weights, after the program (the driver's part of it, too) was
+// measured; and by how much the next run's measurement may differ, so that a plan can be followed.
+constexpr std::uint64_t kHostMargin = 64 * kMiB, kMeasurementSpread = 32 * kMiB;
 constexpr std::uint64_t kThreadBytes = kMiB;              // of each that computes the CPU's share
 constexpr std::uint64_t kUsualContextBytes = 600 * kMiB;  // where the driver does not tell
 
@@ -72,7 +73,12 @@ Status check_heads(std::int64_t head_dim) {
 class CudaPlanner {
  public:
   CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& parts)
-      : options_(options), vram_(vram), parts_(parts), hp_(parts.model->hyperparameters()), ram_(ram_of(options)) {
+      : options_(options),
+        vram_(vram),
+        parts_(parts),
+        hp_(parts.model->hyperparameters()),
+        ram_(ram_of(options)),
+        program_bytes_(measured_program_bytes(options)) {
     const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();
     threads_bytes_ = static_cast<std::uint64_t>(threads) * kThreadBytes;
   }
@@ -112,6 +118,7 @@ class CudaPlanner {
 
   std::uint64_t cap_bytes() const { return cap_; }
   std::uint64_t ram_bytes() const { return ram_; }
+  std::uint64_t program_bytes() const { return program_bytes_; }
   bool streams_from_ram() const { return movers_ > on_disk_; }
   const residency::DevicePlacement& placement() const { return placement_; }
   kv::KvShape shape() const { return kv_shape(hp_, options_.kv_dtype); }
@@ -283,7 +290,7 @@ class CudaPlanner {
         if (home == residency::Tier::disk) ++on_disk_;
       }
       placement_.ring_units = movers_ == 0 ? 0 : wants_large_ring() ? ring_units_ : kLeastRingUnits;
-      if (host_needed() <= ram_) return true;
+      if (host_needed() + kMeasurementSpread <= ram_) return true;
     }
     return false;
   }
@@ -293,16 +300,16 @@ class CudaPlanner {
         Code::out_of_budget,
         "--ram {} is too little to stream to the GPU: reading ahead of it takes {}; give more, or use --device "
         "cpu, which needs less",
-        residency::ram_argument(ram_), format_bytes(host_needed()));
+        residency::ram_argument(ram_), format_bytes(host_needed() + kMeasurementSpread));
   }
 
   /// While a prompt of several parts is worked, one unit stays: the disk reads on only where the ring has room for
   /// more.
   bool wants_large_ring() const { return on_disk_ > 0 && parts_.limits.batch_tokens > parts_.limits.work_tokens; }
 
-  /// Page-locked memory of the placement, and what the engine takes beside it.
+  /// Page-locked memory of the placement, the program, and what the engine takes beside it.
   std::uint64_t host_needed() const {
-    return residency::DeviceWeights::host_bytes(parts_.model->units(), placement_) +
+    return program_bytes_ + residency::DeviceWeights::host_bytes(parts_.model->units(), placement_) +
            residency::DeviceWeights::staging_bytes() + kHostMargin + threads_bytes_;
   }
   std::uint64_t weight_bytes() const {
@@ -328,7 +335,8 @@ class CudaPlanner {
   const Vram vram_;
   Parts& parts_;
   const model::Hyperparameters& hp_;
-  const std::uint64_t ram_;          // the cap: the machine is asked once
+  const std::uint64_t ram_;  // the cap: the machine is asked once
+  const std::uint64_t program_bytes_;
   std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
   std::uint64_t cap_ = 0;
   residency::DevicePlacement placement_;
@@ -357,8 +365,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   log::info("GPU {}: context {} tokens x {}, {} rows a pass, {} of VRAM at most", options.cuda_index,
             parts.limits.context_tokens, parts.limits.sequences, parts.limits.batch_tokens,
             format_bytes(planner.cap_bytes()));
-  parts.budget =
-      std::make_unique<residency::Budget>(std::max(planner.ram_bytes(), residency::DeviceWeights::staging_bytes()));
+  parts.budget = std::make_unique<residency::Budget>(
+      std::max(planner.ram_bytes(), planner.program_bytes() + residency::DeviceWeights::staging_bytes()));
+  MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", planner.program_bytes()));
   parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes());
   MR_ASSIGN_OR_RETURN(parts.gpu_context, parts.vram->reserve("CUDA context", vram.context_bytes));
   const int host_permille = planner.placement().host_permille;
