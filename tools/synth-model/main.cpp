@@ -1,19 +1,13 @@
 // synth-model: writes a GGUF model of a real shape with random weights, for benchmarks of speed and memory. Its text
 // means nothing; its numbers are tame (a forward pass neither explodes nor dies).
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "base/bytes.h"
-#include "modelfile/gguf_writer.h"
-#include "synth-model/fill.h"
-#include "synth-model/pool.h"
 #include "synth-model/shapes.h"
-#include "synth-model/vocabulary.h"
+#include "synth-model/write.h"
 
 namespace millrace::synth {
 namespace {
@@ -79,36 +73,20 @@ Expected<Shape> merged(const CLI::App& app, const Arguments& arguments) {
 
 Status write_model(const Shape& shape, const Arguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
-  MR_ASSIGN_OR_RETURN(const Types types, types_from_name(arguments.dtype));
-  modelfile::WriteOptions options;
+  WriteOptions options;
+  MR_ASSIGN_OR_RETURN(options.types, types_from_name(arguments.dtype));
   options.alignment = arguments.alignment;
-  options.direct = true;
+  options.seed = arguments.seed;
+  options.threads = arguments.threads;
   if (!arguments.split.empty()) {
     MR_ASSIGN_OR_RETURN(options.max_file_bytes, parse_bytes(arguments.split));
   }
-  modelfile::Writer writer(arguments.out, options);
-  MR_RETURN_IF_ERROR(add_hyperparameters(shape, types, writer));
-  MR_RETURN_IF_ERROR(add_vocabulary(shape, writer));
-  const std::vector<Tensor> list = tensors(shape, types);
-  std::uint64_t parameters = 0;
-  for (const Tensor& tensor : list) {
-    MR_RETURN_IF_ERROR(writer.declare(tensor.name, tensor.dtype, tensor.shape));
-    std::uint64_t elements = 1;
-    for (const std::int64_t dim : tensor.shape) elements *= static_cast<std::uint64_t>(dim);
-    parameters += elements;
-  }
-  MR_RETURN_IF_ERROR(writer.begin());
-  const Pools pools(list, arguments.seed);
-  const int threads = arguments.threads > 0 ? arguments.threads
-                                            : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 16);
-  MR_RETURN_IF_ERROR(fill_tensors(writer, list, pools, arguments.seed, threads));
-  MR_RETURN_IF_ERROR(writer.finish());
-  std::uint64_t bytes = 0;
-  for (const std::uint64_t file : writer.file_bytes()) bytes += file;
+  MR_ASSIGN_OR_RETURN(const Written written, write(arguments.out, shape, options));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  fmt::print("{}: {} {}, {} tensors, {:.2f}B parameters, {} in {:.1f} s ({}/s)\n", writer.paths()[0], shape.name,
-             arguments.dtype, list.size(), static_cast<double>(parameters) * 1e-9, format_bytes(bytes), seconds,
-             format_bytes(static_cast<std::uint64_t>(static_cast<double>(bytes) / seconds)));
+  fmt::print("{}: {} {}, {} tensors, {:.2f}B parameters, {} in {:.1f} s ({}/s)\n", written.paths[0], shape.name,
+             arguments.dtype, written.tensors, static_cast<double>(written.parameters) * 1e-9,
+             format_bytes(written.bytes), seconds,
+             format_bytes(static_cast<std::uint64_t>(static_cast<double>(written.bytes) / seconds)));
   return {};
 }
 
