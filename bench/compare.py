@@ -4,6 +4,7 @@
     bench/compare.py cpu     [--pairs 5] [--threads 2] [--isa auto|avx2] [--dtypes Q4_0,Q8_0,Q4_K_M,Q6_K]
     bench/compare.py memory  [--pairs 3]      both under one memory limit (a cgroup; needs root)
     bench/compare.py disk    [--ram 800M]     bytes read per second beside what plain O_DIRECT reads reach in the same run
+    bench/compare.py gpu     --help           on a GPU at equal budgets of VRAM and RAM
 
 llama.cpp is the llama-bench program given with --llama-bench (built for this machine: the fair peer), else the CPU build
 of the npm package @fugood/llama.node (which is slow on some machines: look at its figures before quoting a ratio).
@@ -11,6 +12,7 @@ Needs: a built tree (make bench); for the npm package node and npm. Models and r
 """
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -26,6 +28,7 @@ MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/millrace"))
 SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/dev/tools/synth-model"))
 
 LLAMA_BENCH = ""
+GROUPS = itertools.count()  # each cgroup has a name of its own: one may not be gone yet when the next is made
 
 
 def model(name, *flags):
@@ -108,20 +111,19 @@ def compare_cpu(args):
 @contextlib.contextmanager
 def memory_limit(limit_bytes):
     """Command prefix that runs a program in a cgroup with this memory limit (page cache included)."""
-    name = f"millrace-bench-{os.getpid()}"
+    name = f"millrace-bench-{os.getpid()}-{next(GROUPS)}"
     v1 = pathlib.Path("/sys/fs/cgroup/memory")
-    if v1.is_dir():
-        group = v1 / name
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(limit_bytes))
-    else:
-        root = pathlib.Path("/sys/fs/cgroup")
-        (root / "cgroup.subtree_control").write_text("+memory")
-        group = root / name
-        group.mkdir()
-        (group / "memory.max").write_text(str(limit_bytes))
-        (group / "memory.swap.max").write_text("0")
+    group = v1 / name if v1.is_dir() else pathlib.Path("/sys/fs/cgroup") / name
+    if not v1.is_dir():
+        (group.parent / "cgroup.subtree_control").write_text("+memory")
+    group.mkdir()
     try:
+        if v1.is_dir():
+            (group / "memory.limit_in_bytes").write_text(str(limit_bytes))
+        else:
+            (group / "memory.max").write_text(str(limit_bytes))
+            with contextlib.suppress(OSError):  # there where the kernel has swap
+                (group / "memory.swap.max").write_text("0")
         yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
     finally:
         for _ in range(50):
@@ -188,6 +190,9 @@ def save(name, raw):
 
 
 def main():
+    if sys.argv[1:2] == ["gpu"]:
+        import compare_gpu  # which uses this file's functions
+        return compare_gpu.main(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["cpu", "memory", "disk"])
     parser.add_argument("--pairs", type=int, default=5)
