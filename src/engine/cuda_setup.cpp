@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -14,6 +15,7 @@
 #include "engine/setup.h"
 #include "engine/sharing.h"
 #include "exec/cuda_ops.h"
+#include "residency/calibrate.h"
 #include "residency/cuda_weights.h"
 #include "storage/cufile.h"
 
@@ -106,6 +108,7 @@ class CudaPlanner {
     plan_options.host_permille = options_.follow != nullptr        ? options_.follow->decisions.host_permille
                                  : options_.cpu_share_percent >= 0 ? options_.cpu_share_percent * 10
                                                                    : -1;
+    if (plan_options.host_permille < 0 && streams_from_ram()) measure_rates();
     parts_.plan = residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates);
     placement_.host_permille = parts_.plan.host_permille;
     placement_.use_spare = uses_spare();
@@ -120,6 +123,7 @@ class CudaPlanner {
   std::uint64_t ram_bytes() const { return ram_; }
   std::uint64_t program_bytes() const { return program_bytes_; }
   bool streams_from_ram() const { return movers_ > on_disk_; }
+  bool knows_rates() const { return options_.rates.cpu_decode > 0; }
   const residency::DevicePlacement& placement() const { return placement_; }
   kv::KvShape shape() const { return kv_shape(hp_, options_.kv_dtype); }
   std::int64_t blocks() const { return parts_.limits.kv_tokens / kv::kBlockTokens; }
@@ -151,6 +155,29 @@ class CudaPlanner {
     const Sharing sharing = choose_sharing(input);
     options_.max_sequences = sharing.sequences;
     if (options_.kv_tokens == 0) options_.kv_tokens = sharing.kv_tokens;
+  }
+
+  /// The rates of a machine that was never calibrated, for this run alone. They differ a little from run to run: the
+  /// share is chosen in large steps, so that most runs have the same one, and with it the same bits.
+  void measure_rates() {
+    if (!options_.measure_rates || knows_rates()) return;
+    constexpr int kStep = 50;
+    const kernels::Table& kernels = kernels::table(options_.best_isa ? device::best_isa() : options_.isa);
+    const auto begin = std::chrono::steady_clock::now();
+    auto rates = residency::measure_sharing(kernels, options_.threads, ram_ - std::min(ram_, program_bytes_),
+                                            cap_ - std::min(cap_, vram_.context_bytes));
+    if (!rates.ok()) return log::warn("rates not measured: {}", rates.status().message());
+    log::info(
+        "this machine was never calibrated: measured in {:.1f} s, for this run, {}/s to the GPU and {}/s of "
+        "weights decoded by the CPU at once; run `millrace calibrate` to keep better figures",
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+        format_bytes(static_cast<std::uint64_t>(rates->shared_link())),
+        format_bytes(static_cast<std::uint64_t>(rates->shared_decode())));
+    options_.rates = parts_.rates = *rates;
+    residency::PlanOptions& plan_options = parts_.plan_options;
+    const int exact =
+        residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates).host_permille;
+    plan_options.host_permille = (exact + kStep / 2) / kStep * kStep;
   }
 
   void stay_in_vram() {
@@ -374,7 +401,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   if (host_permille > 0)
     log::info("the CPU computes {:.1f} % of the rows of layers streamed from RAM, the GPU the others",
               host_permille / 10.0);
-  else if (options.cpu_share_percent < 0 && options.rates.cpu_decode <= 0 && planner.streams_from_ram())
+  else if (options.cpu_share_percent < 0 && !planner.knows_rates() && planner.streams_from_ram())
     log::info("the GPU computes layers streamed from RAM alone: run `millrace calibrate`, and the CPU takes its share");
   if (!load) return parts;
 

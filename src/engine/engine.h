@@ -78,6 +78,9 @@ struct EngineOptions {
   DType kv_dtype = DType::f16;
   bool exact_budget = false;  // tests: do not subtract measured program overhead
   residency::Rates rates;     // for the plan's prediction; zeros: unknown
+  /// Where rates are unknown and layers stream from RAM to a GPU: measure, in about a second, how the CPU may share
+  /// them.
+  bool measure_rates = false;
   /// Decides as this plan did; the options that it was made for (device, caps, context, batch, tiles) are the caller's
   /// to set. May be null.
   std::shared_ptr<const residency::SavedPlan> follow;

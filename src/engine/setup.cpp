@@ -424,7 +424,8 @@ struct Taken {
 /// The CPU's parts, where it is predicted to decode a model faster that would stream to the GPU; else nothing.
 std::optional<Parts> better_on_cpu(const EngineOptions& options, const Parts& gpu) {
   const double on_gpu = gpu.plan.predicted_decode_tokens_per_second;
-  if (on_gpu <= 0 || !streams_to_gpu(gpu.model->units(), gpu.plan)) return std::nullopt;
+  if (on_gpu <= 0 || options.rates.cpu_decode <= 0 || !streams_to_gpu(gpu.model->units(), gpu.plan))
+    return std::nullopt;
   Expected<Parts> cpu = assemble_cpu_plan(options);
   if (!cpu.ok()) {
     log::debug("no plan for the CPU to hold the GPU's against: {}", cpu.status().message());

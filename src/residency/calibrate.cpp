@@ -366,8 +366,36 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
   return rates;
 }
 
+Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std::uint64_t host_bytes,
+                                std::uint64_t device_bytes) {
+  constexpr std::uint64_t kLeastBytes = 64 * kMiB, kMostWeights = 512 * kMiB;
+  constexpr double kSeconds = 0.1;
+  GpuEffort effort;
+  effort.device_bytes = std::min(effort.device_bytes, device_bytes);
+  effort.host_bytes = round_down(std::min(effort.host_bytes, host_bytes / 4), device::kHugePageBytes);
+  effort.copies = 4;
+  effort.rounds = 2;
+  effort.busy_seconds = kSeconds;
+  // A quarter stays for activations and threads.
+  const std::uint64_t weights = round_down(std::min(kMostWeights, host_bytes / 2), device::kHugePageBytes);
+  if (std::min({effort.device_bytes / 2, effort.host_bytes, weights}) < kLeastBytes)
+    return error(Code::out_of_budget, "{} of RAM and {} of VRAM are too little to measure rates with",
+                 format_bytes(host_bytes), format_bytes(device_bytes));
+  if (const auto found = device::gpus(); !found.ok()) return found.status();
+  Rates rates;
+  rates.machine = "measured in a moment";
+  ThreadPool pool({.threads = threads, .pin = true});
+  MR_ASSIGN_OR_RETURN(const device::HostBuffer memory, device::HostBuffer::reserve(weights, device::Pages::huge));
+  KernelProbe probe(kernels, pool, memory);
+  MR_RETURN_IF_ERROR(probe.prepare());  // touches all of it
+  rates.cpu_decode = rates.ram = probe.decode_rate(kSeconds);
+  MR_RETURN_IF_ERROR(measure_gpu(
+      rates, [&] { return probe.decode(); }, effort));
+  return rates;
+}
+
 #ifndef MILLRACE_HAS_CUDA
-Status measure_gpu(Rates& /*rates*/, const std::function<std::uint64_t()>& /*decode*/) {
+Status measure_gpu(Rates& /*rates*/, const std::function<std::uint64_t()>& /*decode*/, const GpuEffort& /*effort*/) {
   return device::gpus().status();
 }
 #endif

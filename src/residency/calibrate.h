@@ -28,12 +28,27 @@ struct CalibrateOptions {
 /// What is being measured now, and how much of the whole is done, 0 to 1.
 using CalibrateProgress = std::function<void(std::string_view what, double done)>;
 
+/// What measure_gpu takes and how long.
+struct GpuEffort {
+  std::uint64_t device_bytes = 1024u << 20;  // of its memory at most; less where that is tight
+  std::uint64_t host_bytes = 256u << 20;     // page-locked; more than the processor's cache keeps
+  int copies = 8, rounds = 4;                // of each rate; the first round warms up
+  double busy_seconds = 0.5;                 // while both go on
+};
+
 /// Fills rates.device_memory (a copy within the present GPU: bytes read and written) and rates.host_to_device (from
 /// page-locked memory in large pieces). Where `decode` is given, which decodes once with weights in RAM and returns how
 /// many bytes they had, a thread calls it again and again, and rates.host_to_device_busy and rates.cpu_decode_busy are
-/// what both do meanwhile. Takes up to 1 GiB of its memory, less where that is tight, and about a second. Errors:
-/// unsupported (no GPU, or built without CUDA), out_of_budget, io_error.
-Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode = nullptr);
+/// what both do meanwhile. Takes about a second. Errors: unsupported (no GPU, or built without CUDA), out_of_budget,
+/// io_error.
+Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode = nullptr, const GpuEffort& effort = {});
+
+/// For a machine that was never calibrated: only what the processor's share of streamed layers depends on (the GPU's
+/// rates and cpu_decode; `ram` is set alike), in less than a second where the link is PCIe 3.0 x16 or faster, with no
+/// more than host_bytes of RAM and device_bytes of the present GPU's memory. Errors: those of measure_gpu;
+/// out_of_budget also where that is too little memory to measure with.
+Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std::uint64_t host_bytes,
+                                std::uint64_t device_bytes);
 
 /// About four times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where
 /// there is none. Errors: not_found, io_error, out_of_budget.

@@ -10,33 +10,29 @@
 namespace millrace::residency {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{512} << 20;
-constexpr std::size_t kHostBytes = std::size_t{256} << 20;  // more than the processor's cache keeps
-constexpr int kCopies = 8;
-
-/// Bytes a second of the copies that `copy` puts on the stream, the best of three rounds.
+/// Bytes a second of the copies that `copy` puts on the stream, in the best round.
 template <typename Copy>
-Expected<double> rate(const device::Stream& stream, std::size_t bytes, Copy copy) {
+Expected<double> rate(const device::Stream& stream, std::size_t bytes, const GpuEffort& effort, Copy copy) {
   MR_ASSIGN_OR_RETURN(const device::Event begin, device::Event::create(true));
   MR_ASSIGN_OR_RETURN(const device::Event end, device::Event::create(true));
   double best = 0;
-  for (int round = 0; round < 4; ++round) {  // the first one warms up
+  for (int round = 0; round < effort.rounds; ++round) {  // the first one warms up
     MR_CUDA(cudaEventRecord(begin.get(), stream.get()));
-    for (int i = 0; i < kCopies; ++i) MR_CUDA(copy());
+    for (int i = 0; i < effort.copies; ++i) MR_CUDA(copy());
     MR_CUDA(cudaEventRecord(end.get(), stream.get()));
     MR_CUDA(cudaEventSynchronize(end.get()));
     float milliseconds = 0;
     MR_CUDA(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
     if (round > 0 && milliseconds > 0)
-      best = std::max(best, static_cast<double>(bytes) * kCopies / (static_cast<double>(milliseconds) * 1e-3));
+      best = std::max(best, static_cast<double>(bytes) * effort.copies / (static_cast<double>(milliseconds) * 1e-3));
   }
   return best;
 }
 
-/// The copies of a second or so, with decode() going on all the time.
+/// Copies with decode() going on all the time.
 Status measure_both(const device::Stream& stream, const device::PinnedBuffer& host, std::byte* to, std::size_t bytes,
-                    const std::function<std::uint64_t()>& decode, Rates& rates) {
-  constexpr int kBusyCopies = 48;
+                    const std::function<std::uint64_t()>& decode, double busy_seconds, Rates& rates) {
+  constexpr int kAtOnce = 4;  // so that the link rests for next to nothing between them
   using Clock = std::chrono::steady_clock;
   const auto seconds = [](Clock::time_point from) {
     return std::chrono::duration<double>(Clock::now() - from).count();
@@ -50,38 +46,41 @@ Status measure_both(const device::Stream& stream, const device::PinnedBuffer& ho
     decoding = seconds(begin);
   });
   Status copied;
+  double copies = 0;
   const auto begin = Clock::now();
-  for (int i = 0; i < kBusyCopies && copied.ok(); ++i)
-    copied = device::cuda_status(cudaMemcpyAsync(to, host.data(), bytes, cudaMemcpyHostToDevice, stream.get()),
-                                 "cudaMemcpyAsync");
-  if (copied.ok()) copied = stream.synchronise();
+  while (copied.ok() && seconds(begin) < busy_seconds) {
+    for (int i = 0; i < kAtOnce && copied.ok(); ++i, ++copies)
+      copied = device::cuda_status(cudaMemcpyAsync(to, host.data(), bytes, cudaMemcpyHostToDevice, stream.get()),
+                                   "cudaMemcpyAsync");
+    if (copied.ok()) copied = stream.synchronise();
+  }
   const double copying = seconds(begin);
   ended = true;
   decoder.join();
   MR_RETURN_IF_ERROR(copied);
-  rates.host_to_device_busy = static_cast<double>(bytes) * kBusyCopies / copying;
+  rates.host_to_device_busy = static_cast<double>(bytes) * copies / copying;
   rates.cpu_decode_busy = decoded / decoding;
   return {};
 }
 
 }  // namespace
 
-Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode) {
+Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode, const GpuEffort& effort) {
   MR_ASSIGN_OR_RETURN(const device::VramState state, device::vram_state());
-  const std::size_t bytes = std::min<std::size_t>(kMostBytes, state.free_bytes / 4);
+  const std::size_t bytes = std::min<std::size_t>(effort.device_bytes / 2, state.free_bytes / 4);
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer from, device::DeviceBuffer::allocate(bytes));
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer to, device::DeviceBuffer::allocate(bytes));
   MR_ASSIGN_OR_RETURN(const device::Stream stream, device::Stream::create());
-  MR_ASSIGN_OR_RETURN(rates.device_memory, rate(stream, 2 * bytes, [&] {
+  MR_ASSIGN_OR_RETURN(rates.device_memory, rate(stream, 2 * bytes, effort, [&] {
                         return cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream.get());
                       }));
-  const std::size_t host_bytes = std::min(kHostBytes, bytes);
+  const std::size_t host_bytes = std::min<std::size_t>(effort.host_bytes, bytes);
   MR_ASSIGN_OR_RETURN(const device::PinnedBuffer host, device::PinnedBuffer::allocate(host_bytes));
-  MR_ASSIGN_OR_RETURN(rates.host_to_device, rate(stream, host_bytes, [&] {
+  MR_ASSIGN_OR_RETURN(rates.host_to_device, rate(stream, host_bytes, effort, [&] {
                         return cudaMemcpyAsync(to.data(), host.data(), host_bytes, cudaMemcpyHostToDevice,
                                                stream.get());
                       }));
-  return decode ? measure_both(stream, host, to.data(), host_bytes, decode, rates) : Status();
+  return decode ? measure_both(stream, host, to.data(), host_bytes, decode, effort.busy_seconds, rates) : Status();
 }
 
 }  // namespace millrace::residency

@@ -110,6 +110,7 @@ int run_capped(const std::string& path, std::uint64_t vram_bytes, std::uint64_t 
   options.batch_tokens = 256;
   options.threads = std::min(8, ThreadPool::usable_processors());
   options.cpu_share_percent = share;
+  options.measure_rates = share < 0;       // which takes memory, too
   options.pins = *parse_pins("21-=disk");  // three layers, whatever there is room for
   options.on_load = [&](std::uint64_t, std::uint64_t) {
     free.start();
@@ -131,7 +132,8 @@ int run_capped(const std::string& path, std::uint64_t vram_bytes, std::uint64_t 
   const residency::StoreCounters moved = engine.store_counters();
   expect(moved.bytes_to_device > 0, "nothing crossed to the GPU");
   expect(moved.bytes_from_disk > 0, "nothing came from the disk");
-  expect((moved.host_bytes > 0) == (share > 0), fmt::format("the CPU computed with {} bytes", moved.host_bytes));
+  expect(share < 0 || (moved.host_bytes > 0) == (share > 0),
+         fmt::format("the CPU computed with {} bytes", moved.host_bytes));
 
   std::uint64_t locked = 0;
   for (const auto& entry : engine.budget().entries())
@@ -199,7 +201,7 @@ TEST_F(StreamingCaps, HoldForDecodeAndPromptWithAndWithoutTheCpu) {
   // Margins, staging, the ring and the embedding take 170 MB: there is room for some of the layers that stream.
   const std::uint64_t ram = std::strtoull(std::getenv(kDriverVariable), nullptr, 10) + 350'000'000;
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (const int share : {0, 50}) {
+  for (const int share : {0, 50, -1}) {
     EXPECT_EXIT(
         {
           const int wrong = run_capped(path, vram, ram, share);
@@ -209,6 +211,42 @@ TEST_F(StreamingCaps, HoldForDecodeAndPromptWithAndWithoutTheCpu) {
         ::testing::ExitedWithCode(0), "")
         << "share " << share;
   }
+}
+
+TEST_F(StreamingCaps, AMachineThatWasNeverCalibratedIsMeasuredAtTheStart) {
+  EngineOptions options = on_gpu(std::getenv(kModelVariable));
+  options.context_tokens = 512;
+  options.batch_tokens = 64;
+  options.pins = *parse_pins("0-=ram");
+  options.measure_rates = true;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto planned = plan_only(options);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  const residency::Rates& rates = planned->saved.rates;
+  std::printf("%.2f s: link %.3g B/s (busy %.3g), CPU %.3g (busy %.3g), VRAM %.3g, share %d permille\n", seconds,
+              rates.host_to_device, rates.host_to_device_busy, rates.cpu_decode, rates.cpu_decode_busy,
+              rates.device_memory, planned->plan.host_permille);
+  EXPECT_LT(seconds, 4) << "a second was promised, besides reading the file's head";
+  EXPECT_GT(rates.host_to_device, 1e8);
+  EXPECT_GT(rates.host_to_device_busy, 1e8);
+  EXPECT_GT(rates.cpu_decode, 1e8);
+  EXPECT_GT(rates.cpu_decode_busy, 1e8);
+  EXPECT_GT(rates.device_memory, rates.host_to_device);
+  EXPECT_EQ(planned->plan.host_permille % 50, 0);
+  EXPECT_GT(planned->plan.predicted_decode_tokens_per_second, 0);
+
+  options.rates = rates;  // what is known is not measured again, and decides exactly
+  const auto known = plan_only(options);
+  ASSERT_TRUE(known.ok());
+  EXPECT_EQ(known->saved.rates.host_to_device, rates.host_to_device);
+  EXPECT_NEAR(known->plan.host_permille, planned->plan.host_permille, 25);
+  options.rates = {};
+  options.measure_rates = false;
+  const auto unknown = plan_only(options);
+  ASSERT_TRUE(unknown.ok());
+  EXPECT_EQ(unknown->saved.rates.host_to_device, 0);
+  EXPECT_EQ(unknown->plan.host_permille, 0);
 }
 
 // ---- plans on paper

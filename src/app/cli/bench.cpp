@@ -319,6 +319,7 @@ int execute(BenchFlags flags, const Program& program) {
   install_interrupt_handler();
   auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
+  options->rates = (*created)->saved_plan().rates;  // measured just now, where they were unknown
   Bench bench(**created, flags, program);
   if (const Status status = bench.run(); !status.ok()) return fail(status);
   if ((*created)->vram_budget() != nullptr) {

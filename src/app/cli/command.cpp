@@ -225,6 +225,8 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
     MR_ASSIGN_OR_RETURN(options.rates, read_rates(flags.rates));
   } else if (auto known = residency::load_rates(options.model_path); known.ok()) {
     options.rates = *known;
+  } else {
+    options.measure_rates = true;
   }
   MR_RETURN_IF_ERROR(follow_plan_file(flags, options));
   return options;

@@ -34,7 +34,7 @@ int execute_plan(const ModelFlags& flags, const Program& program) {
   if (!flags.plan.empty() && options->follow == nullptr) {
     if (const Status kept = residency::write_plan_file(flags.plan, planned->saved); !kept.ok()) return fail(kept);
   }
-  std::fputs(residency::render_plan(planned->plan, planned->options, options->rates).c_str(), stdout);
+  std::fputs(residency::render_plan(planned->plan, planned->options, planned->saved.rates).c_str(), stdout);
   fmt::print("context: up to {} tokens, weights giving way as it fills; {} tokens a pass at most\n",
              planned->context_tokens, planned->batch_tokens);
   return 0;

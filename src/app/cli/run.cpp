@@ -102,7 +102,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (!created.ok()) return fail(created.status());
   engine::Engine& engine = **created;
   if (flags.show_plan) {
-    std::fputs(residency::render_plan(engine.plan(), engine.plan_options(), options->rates).c_str(), stdout);
+    std::fputs(residency::render_plan(engine.plan(), engine.plan_options(), engine.saved_plan().rates).c_str(), stdout);
     std::puts("");
     std::fflush(stdout);
   }
