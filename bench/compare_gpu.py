@@ -160,12 +160,16 @@ class Runner:
     def limited(self, ram_bytes):
         """A command prefix; empty where no cgroup can be made."""
         with contextlib.ExitStack() as stack:
-            prefix = []
+            prefix, refused = [], None
             try:
                 prefix = stack.enter_context(compare.memory_limit(ram_bytes + PROGRAM_BYTES))
-            except OSError as refused:
-                if not self.told:
-                    say(f"no cgroup can be made here ({refused.strerror}: {refused.filename}): llama.cpp runs without a limit on RAM")
+                entered = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
+                if entered.returncode != 0:
+                    prefix, refused = [], entered.stderr.strip()
+            except OSError as error:
+                refused = f"{error.strerror}: {error.filename}"
+            if refused and not self.told:
+                say(f"no cgroup can be made here ({refused}): llama.cpp runs without a limit on RAM")
                 self.told = True
             compare.drop_page_cache()
             yield prefix

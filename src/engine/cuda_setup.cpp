@@ -394,6 +394,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
             format_bytes(planner.cap_bytes()));
   parts.budget = std::make_unique<residency::Budget>(
       std::max(planner.ram_bytes(), planner.program_bytes() + residency::DeviceWeights::staging_bytes()));
+  if (planner.program_bytes() > planner.ram_bytes())
+    log::warn("--ram {}: the program and CUDA's driver alone take {} of RAM", format_bytes(planner.ram_bytes()),
+              format_bytes(planner.program_bytes()));
   MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", planner.program_bytes()));
   parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes());
   MR_ASSIGN_OR_RETURN(parts.gpu_context, parts.vram->reserve("CUDA context", vram.context_bytes));
