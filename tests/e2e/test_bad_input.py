@@ -59,7 +59,7 @@ class Files(Case):
         path = os.path.join(self.folder.name, "shrinks.gguf")
         for storage in ("auto", "pread", "mmap"):
             shutil.copy(DEMO, path)
-            flags = [] if storage == "mmap" else ["--ram", "8M"]
+            flags = [] if storage == "mmap" else ["--ram", "9M"]
             timer = threading.Timer(0.35, lambda: os.truncate(path, 2_000_000))
             timer.start()
             outcome = run("bench", path, "--storage", storage, "-p", "64", "-n", "3000", "--ctx", "4000", "-r", "1", *flags) if storage == "mmap" \
