@@ -45,7 +45,7 @@ CudaOps::CudaOps(const residency::UnitTable& units, residency::DeviceWeights& we
       stream_(std::move(stream)),
       name_(std::move(name)),
       // Who computes a row decides its bits.
-      numerics_(weights.splits() ? fmt::format("cuda 1, cpu {}", weights.host_permille()) : "cuda 1") {}
+      numerics_(weights.splits() ? fmt::format("cuda 2, cpu {}", weights.host_permille()) : "cuda 2") {}
 
 CudaOps::~CudaOps() {
   (void)stream_.synchronise();  // nothing may still use the memory

@@ -1,5 +1,6 @@
 // Attention on the GPU: both paths against a plain host version of the contract in cuda_kernels.h, bit for bit, and
-// that against softmax in double precision.
+// that against softmax in double precision. Over f16 the contract leaves sums of sixteen to the tensor cores: there the
+// paths must agree with one another bit for bit, and with the host's version closely.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,6 +62,10 @@ class Pass {
     make_tiles();
   }
 
+  /// Multiplies the queries of a row and head.
+  void scale_query(int row, int head, float factor) {
+    for (int d = 0; d < c_.head_dim; ++d) q_[index(row, head) + static_cast<std::size_t>(d)] *= factor;
+  }
   void set_query(int row, int head, int channel, float value) {
     q_[index(row, head) + static_cast<std::size_t>(channel)] = value;
   }
@@ -342,6 +347,7 @@ class Pass {
       for (int key = begin; key < end; ++key) {
         float& weight = e[key % kAttentionChunk];
         weight = exp_f32(weight - m);
+        if (c_.dtype == DType::f16) weight = f16_to_f32(f32_to_f16(weight));
         lanes[key % 32] += weight;
         for (int d = 0; d < c_.head_dim && !quantized; ++d) {
           acc[static_cast<std::size_t>(d)] =
@@ -395,11 +401,20 @@ class CudaAttention : public test::OnDevice {
  protected:
   void check(const Case& c) {
     SCOPED_TRACE(name(c));
-    const Pass pass(c, static_cast<std::uint32_t>(c.head_dim * 1000 + c.heads));
-    const auto want = pass.want();
-    // In q8_0 the other factor of a product has 16 bits.
-    EXPECT_LT(pass.error(want), c.dtype == DType::q8_0 ? 5e-4 : 2e-5);
+    check(c, Pass(c, static_cast<std::uint32_t>(c.head_dim * 1000 + c.heads)));
+  }
+  static void check(const Case& c, const Pass& pass) {
+    auto want = pass.want();
+    // In q8_0 the other factor of a product has 16 bits; in f16 weights have 11, an error of 2^-11 at most of each
+    // one's part in values of up to about 4.
+    EXPECT_LT(pass.error(want), c.dtype == DType::q8_0 ? 5e-4 : c.dtype == DType::f16 ? 1e-3 : 2e-5);
     const auto few = pass.run(false, c.max_position, true);
+    if (c.dtype == DType::f16) {
+      EXPECT_LT(pass.error(few.out), 1e-3) << "row by row";
+      // Scores that differ in their last bits round a weight in a few hundred to another f16.
+      EXPECT_LT(root_mean_square(few.out, want), 5e-5) << "row by row, from the host's sums";
+      want = few.out;
+    }
     EXPECT_TRUE(same_bits(few.out, want)) << "row by row";
     EXPECT_TRUE(pass.quantizes(few, want)) << "row by row";
     const auto roomy = pass.run(false, c.max_position + 6000, false);  // merged by the other kernel, int8 alone
@@ -408,6 +423,12 @@ class CudaAttention : public test::OnDevice {
     EXPECT_TRUE(same_bits(tiled.out, want)) << "by tiles";
     EXPECT_TRUE(pass.quantizes(tiled, want)) << "by tiles";
     EXPECT_TRUE(pass.quantizes(pass.run(true, c.max_position, false), want)) << "by tiles, int8 alone";
+  }
+  /// Of the differences.
+  static double root_mean_square(const std::vector<float>& a, const std::vector<float>& b) {
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) sum += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    return std::sqrt(sum / static_cast<double>(a.size()));
   }
 };
 
@@ -429,10 +450,13 @@ TEST_F(CudaAttention, EveryGroup) {
   }
 }
 
-TEST_F(CudaAttention, QuantizedGroupsOfEveryHeadDim) {  // with groups of 1, 2, 4 and 8 heads the kernels differ
-  for (const int head_dim : {64, 96, 128, 256}) {
-    for (const int group : {1, 2, 3, 4, 8}) {
-      check({2 * group, 2, head_dim, DType::q8_0, 0, {{0, 391, 1}, {1, 127, 3}, {2, 64, 9}}, 512});
+TEST_F(CudaAttention, GroupsOfEveryHeadDim) {  // with groups of 1, 2, 4 and 8 heads the kernels differ
+  for (const int head_dim : {64, 80, 96, 128, 256}) {
+    for (const int group : {1, 2, 3, 4, 8, 17}) {
+      for (const DType dtype : {DType::f16, DType::q8_0}) {
+        if (head_dim % info(dtype).block_elements != 0) continue;
+        check({2 * group, 2, head_dim, dtype, 0, {{0, 391, 1}, {1, 127, 3}, {2, 64, 9}}, 512});
+      }
     }
   }
 }
@@ -442,19 +466,21 @@ TEST_F(CudaAttention, Windows) {
     for (const DType dtype : {DType::f16, DType::q8_0}) {
       check({4, 2, 64, dtype, window, {{0, 0, 3}, {1, 250, 40}, {2, 511, 2}, {3, 700, 33}}, 768});
     }
-    check({8, 1, 128, DType::q8_0, window, {{0, 0, 3}, {1, 251, 9}, {2, 701, 3}}, 768});
+    for (const DType dtype : {DType::f16, DType::q8_0}) {
+      check({8, 1, 128, dtype, window, {{0, 0, 3}, {1, 251, 9}, {2, 701, 3}}, 768});
+    }
   }
 }
 
-TEST_F(CudaAttention, RandomShapesOfQuantizedKeys) {
+TEST_F(CudaAttention, RandomShapes) {
   std::mt19937 random(7);
   const auto draw = [&](int first, int last) { return std::uniform_int_distribution<int>(first, last)(random); };
-  for (int i = 0; i < 24; ++i) {
+  for (int i = 0; i < 48; ++i) {
     Case c;
+    c.dtype = i % 2 == 0 ? DType::q8_0 : DType::f16;
     c.kv_heads = draw(1, 4);
     c.heads = c.kv_heads * draw(1, 9);
-    c.head_dim = std::array{64, 96, 128, 256}[static_cast<std::size_t>(draw(0, 3))];
-    c.dtype = DType::q8_0;
+    c.head_dim = std::array{64, 96, 128, 256, 80}[static_cast<std::size_t>(draw(0, c.dtype == DType::f16 ? 4 : 3))];
     c.window = draw(0, 2) == 0 ? draw(1, 400) : 0;
     int most = 0;
     for (int s = draw(1, 4); s > 0; --s) {
@@ -466,18 +492,41 @@ TEST_F(CudaAttention, RandomShapesOfQuantizedKeys) {
   }
 }
 
-TEST_F(CudaAttention, AQueryThatIsNotFiniteSpoilsItsHeadAlone) {
-  const Case c = {8, 2, 64, DType::q8_0, 0, {{0, 200, 3}}, 256};
-  Pass pass(c, 3);
-  pass.set_query(1, 2, 40, std::numeric_limits<float>::quiet_NaN());
-  pass.set_query(2, 7, 3, -kInfinity);
-  const auto want = pass.want();
-  for (int i = 0; i < 3 * 8 * 64; ++i) {
-    const bool spoilt = i / 64 == 8 + 2 || i / 64 == 16 + 7;
-    ASSERT_EQ(std::isnan(want[static_cast<std::size_t>(i)]), spoilt) << "row and head " << i / 64;
+TEST_F(CudaAttention, SeveralChunksABlock) {  // where chunks are many: one after the other, with room for 8,000 keys
+  for (const int head_dim : {64, 80, 128, 256}) {
+    for (const int window : {0, 1501}) {
+      check({6, 2, head_dim, DType::f16, window, {{0, 2030, 8}, {1, 1991, 8}}, 2048});
+    }
   }
-  EXPECT_TRUE(same_bits(pass.run(false, c.max_position, true).out, want)) << "row by row";
-  EXPECT_TRUE(same_bits(pass.run(true, c.max_position, true).out, want)) << "by tiles";
+}
+
+TEST_F(CudaAttention, QueriesOfAnySize) {
+  const Case c = {8, 2, 128, DType::f16, 0, {{0, 200, 3}, {1, 60, 1}}, 256};
+  Pass pass(c, 5);
+  pass.scale_query(0, 1, 0x1p-40f);
+  pass.scale_query(1, 2, 0x1p-140f);
+  pass.scale_query(1, 3, 0);
+  pass.scale_query(2, 7, 3000);  // beyond f16
+  pass.scale_query(3, 0, 0x1p90f);
+  check(c, pass);
+}
+
+TEST_F(CudaAttention, AQueryThatIsNotFiniteSpoilsItsHeadAlone) {
+  for (const DType dtype : {DType::f16, DType::q8_0}) {
+    const Case c = {8, 2, 64, dtype, 0, {{0, 200, 3}}, 256};
+    Pass pass(c, 3);
+    pass.set_query(1, 2, 40, std::numeric_limits<float>::quiet_NaN());
+    pass.set_query(2, 7, 3, -kInfinity);
+    const auto few = pass.run(false, c.max_position, true).out;
+    for (int i = 0; i < 3 * 8 * 64; ++i) {
+      const bool spoilt = i / 64 == 8 + 2 || i / 64 == 16 + 7;
+      ASSERT_EQ(std::isnan(few[static_cast<std::size_t>(i)]), spoilt) << "row and head " << i / 64;
+    }
+    if (dtype == DType::q8_0) {
+      EXPECT_TRUE(same_bits(few, pass.want())) << "row by row";
+    }
+    EXPECT_TRUE(same_bits(pass.run(true, c.max_position, true).out, few)) << "by tiles";
+  }
 }
 
 TEST_F(CudaAttention, QuantizedHeadsThatAreNoMultipleOf32AreRefused) {

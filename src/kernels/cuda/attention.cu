@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_half.cuh"
 #include "kernels/cuda/attention_q8.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exp.cuh"
@@ -18,9 +19,8 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr int kTileRowHeads = 64;               // pairs of a row and a head of the group in a tile
-constexpr std::size_t kMostShared = 99 * 1024;  // that every device since 8.0 gives a block
-constexpr int kMostCluster = 8;                 // blocks, that every device with clusters takes
+constexpr int kTileRowHeads = 64;  // pairs of a row and a head of the group in a tile
+constexpr int kMostCluster = 8;    // blocks, that every device with clusters takes
 
 /// A chunk's maximum and sum for one head.
 struct alignas(8) ChunkSum {
@@ -67,11 +67,14 @@ __device__ __forceinline__ Factors merge_factors(float m, float& most) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The steps of a chunk. Threads share the work of kHeads heads: each has kPair neighbouring keys (then channels) of
-// kEach heads. Keys in q8_0 go to the tensor cores instead, a warp at a time: attention_q8.cuh.
+// The steps of a chunk. Over f32, threads share the work of kHeads heads: each has kPair neighbouring keys (then
+// channels) of kEach heads. Keys in f16 and q8_0 go to the tensor cores instead, a warp at a time: attention_half.cuh,
+// attention_q8.cuh.
 
 template <typename T>
 constexpr bool kQuantized = std::is_same_v<T, std::int8_t>;
+template <typename T>
+constexpr bool kIsHalf = std::is_same_v<T, __half>;
 constexpr int kThreads = 128;  // one a key of the chunk
 static_assert(kThreads == kAttentionChunk);
 constexpr int kWarps = kThreads / kWarp;
@@ -83,40 +86,43 @@ struct Share {
 };
 /// Blocks that a multiprocessor should hold.
 template <typename T, int kHeadDim>
-constexpr int kResident = !kQuantized<T>   ? 3
-                          : kHeadDim > 128 ? 2
-                                           : 4;
-/// Floats between heads of the scores: in q8_0 so that the lanes of a warp read other banks.
+constexpr int kResident = !kQuantized<T> && !kIsHalf<T> ? 3
+                          : kHeadDim > 128              ? 2
+                          : kIsHalf<T>                  ? 3
+                                                        : 4;
+/// Floats between heads of the scores: for tensor cores so that the lanes of a warp meet other banks.
 template <typename T>
-constexpr int kScoreStride = kQuantized<T> ? kAttentionChunk + 16 : kAttentionChunk;
+constexpr int kScoreStride = kQuantized<T> ? kAttentionChunk + 16
+                             : kIsHalf<T>  ? kAttentionChunk + 8
+                                           : kAttentionChunk;
 
-template <typename T, int kPair>
-struct alignas(kPair * sizeof(T)) Elements {
-  T e[kPair];
+template <int kPair>
+struct alignas(kPair * sizeof(float)) Elements {
+  float e[kPair];
 };
 
 // Scores of kPair keys for kEach heads. q: [.., head_dim] from the first of the heads; k: channel 0 of the first key in
 // [head_dim, 64]; scores: [.., 128] from the first head and key.
-template <typename T, int kPair, int kEach>
-__device__ __forceinline__ void score_keys(const float* q, const T* k, int head_dim, float scale, float* scores) {
+template <int kPair, int kEach>
+__device__ __forceinline__ void score_keys(const float* q, const float* k, int head_dim, float scale, float* scores) {
   constexpr int kStep = 16;  // channels; every head_dim is a multiple
   float s[kEach][kPair] = {};
 #pragma unroll 2
   for (int d = 0; d < head_dim; d += kStep) {
     float4 q4[kEach][kStep / 4];
-    Elements<T, kPair> keys[kStep];
+    Elements<kPair> keys[kStep];
 #pragma unroll
     for (int h = 0; h < kEach; ++h) {
 #pragma unroll
       for (int i = 0; i < kStep / 4; ++i) q4[h][i] = reinterpret_cast<const float4*>(q + h * head_dim + d)[i];
     }
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) keys[i] = *reinterpret_cast<const Elements<T, kPair>*>(k + (d + i) * kKvBlock);
+    for (int i = 0; i < kStep; ++i) keys[i] = *reinterpret_cast<const Elements<kPair>*>(k + (d + i) * kKvBlock);
 #pragma unroll
     for (int i = 0; i < kStep; ++i) {
 #pragma unroll
       for (int p = 0; p < kPair; ++p) {
-        const float key = widen(keys[i].e[p]);
+        const float key = keys[i].e[p];
 #pragma unroll
         for (int h = 0; h < kEach; ++h) {
           const float4& four = q4[h][i / 4];
@@ -157,15 +163,97 @@ __device__ __forceinline__ ChunkSum soften(float* scores, int begin, int end) {
   return {m, l};
 }
 
+// The same over f16: weights are rounded to f16 before they are summed, and take the scores' place as factors of the
+// products with values: {near, far} of step t and quarter q in the words 8 t + 2 q and + 1.
+__device__ __forceinline__ ChunkSum soften_half(float* scores, int begin, int end) {
+  constexpr int kEach = kAttentionChunk / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float s[kEach], m = -INFINITY, l = 0;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int key = lane + kWarp * k;
+    s[k] = key >= begin && key < end ? scores[key] : -INFINITY;
+    m = fmaxf(m, s[k]);
+  }
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, step));
+  __syncwarp();  // all scores have been read
+  // Of sixteen keys, near ones are the even of the first eight and the odd of the last, each quarter's two together.
+  const bool odd = lane % 2 == 1, first = lane % 16 < 8;
+  auto* const to = reinterpret_cast<__half*>(scores) + lane / 16 * 16 + lane % 8 / 2 * 4 + (odd == first ? 2 : 0) + odd;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const __half weight = __float2half_rn(exp_for_half(s[k] - m));
+    to[kWarp * k] = weight;
+    l += __half2float(weight);
+  }
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) l += __shfl_xor_sync(kAllLanes, l, step);
+  return {m, l};
+}
+
+// Scores over f16 of 32 keys for eight pairs, from `from` on (key_address): of 8 n + 2 quarter and + 1 in s[n][0] and
+// s[n][1]. For the whole warp.
+template <int kHeadDim>
+__device__ __forceinline__ void score_half(const HalfQuery<kHeadDim>& query, unsigned from, float (&s)[4][4]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+  for (int t = 0; t < kHeadDim / 16; ++t) {
+    unsigned keys[2][4];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) load_columns(keys[j], from + t * (2 * kKvBlock) + j * 32);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const auto& two = part == 0 ? query.high[t] : query.low[t];
+      const unsigned factors[4] = {two[0], 0, two[1], 0};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
+        half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
+      }
+    }
+  }
+}
+
+// Weighted values over f16 of kTiles times eight channels for eight pairs, from `from` on (value_address): of channels
+// 8 n + 2 quarter and + 1 in acc[2 n] and acc[2 n + 1]. weights: the lane's pair's, as soften_half leaves them, or
+// null: there is no such pair. low, high: which half of the chunk has keys that are seen. For the whole warp.
+template <int kHeadDim, int kTiles>
+__device__ __forceinline__ void add_half_values(const float* weights, unsigned from, bool low, bool high,
+                                                float (&acc)[2 * kTiles]) {
+  float sums[kTiles][4] = {};
+  const int quarter = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int step = 0; step < kAttentionChunk / 16; ++step) {
+    if (!(step < kKvBlock / 16 ? low : high)) continue;
+    uint2 two = {};
+    if (weights) two = *reinterpret_cast<const uint2*>(weights + 8 * step + 2 * quarter);
+    const unsigned factors[4] = {two.x, 0, two.y, 0};
+#pragma unroll
+    for (int j = 0; j < kTiles / 2; ++j) {
+      unsigned values[4];
+      load_columns(values, from + step * (8 * HalfLayout<kHeadDim>::kValuePitch) + j * 32);
+      half_multiply(sums[2 * j], factors, values[0], values[1]);
+      half_multiply(sums[2 * j + 1], factors, values[2], values[3]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) acc[2 * n + i] = sums[n][i];
+  }
+}
+
 // The weighted sums of kPair channels over keys [begin, end) for kEach heads. weights: [.., 128] from the first of the
 // heads; v: the first of the channels of key 0 in [128, stride].
-template <typename T, int kPair, int kEach>
-__device__ __forceinline__ void add_values(const float* weights, const T* v, int stride, int begin, int end,
+template <int kPair, int kEach>
+__device__ __forceinline__ void add_values(const float* weights, const float* v, int stride, int begin, int end,
                                            float (&acc)[kEach][kPair]) {
   // kKeys keys, of which the first is a multiple of 4.
   const auto add = [&]<int kKeys>(std::integral_constant<int, kKeys>, int key) {
     float4 w[kEach][kKeys / 4];
-    Elements<T, kPair> values[kKeys];
+    Elements<kPair> values[kKeys];
 #pragma unroll
     for (int h = 0; h < kEach; ++h) {
 #pragma unroll
@@ -174,12 +262,12 @@ __device__ __forceinline__ void add_values(const float* weights, const T* v, int
       }
     }
 #pragma unroll
-    for (int i = 0; i < kKeys; ++i) values[i] = *reinterpret_cast<const Elements<T, kPair>*>(v + (key + i) * stride);
+    for (int i = 0; i < kKeys; ++i) values[i] = *reinterpret_cast<const Elements<kPair>*>(v + (key + i) * stride);
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
 #pragma unroll
       for (int p = 0; p < kPair; ++p) {
-        const float value = widen(values[i].e[p]);
+        const float value = values[i].e[p];
 #pragma unroll
         for (int h = 0; h < kEach; ++h) {
           const float4& four = w[h][i / 4];
@@ -193,12 +281,12 @@ __device__ __forceinline__ void add_values(const float* weights, const T* v, int
     }
   };
   const auto add_one = [&](int key) {
-    const auto values = *reinterpret_cast<const Elements<T, kPair>*>(v + key * stride);
+    const auto values = *reinterpret_cast<const Elements<kPair>*>(v + key * stride);
 #pragma unroll
     for (int p = 0; p < kPair; ++p) {
 #pragma unroll
       for (int h = 0; h < kEach; ++h) {
-        acc[h][p] = __fmaf_rn(weights[h * kAttentionChunk + key], widen(values.e[p]), acc[h][p]);
+        acc[h][p] = __fmaf_rn(weights[h * kAttentionChunk + key], values.e[p], acc[h][p]);
       }
     }
   };
@@ -288,6 +376,26 @@ struct ChunkView {
   int begin, end;             // keys of the chunk
 };
 
+/// What a thread keeps of the queries that its warp multiplies on tensor cores.
+template <typename T, int kHeadDim>
+struct Queries {};
+template <int kHeadDim>
+struct Queries<std::int8_t, kHeadDim> : Q8Queries<kHeadDim> {};
+template <int kHeadDim>
+struct Queries<__half, kHeadDim> : HalfQuery<kHeadDim> {};
+
+/// Bytes of shared memory that a chunk's K and its V take.
+template <typename T, int kHeadDim>
+__host__ __device__ constexpr int chunk_key_bytes(int head_dim) {
+  if constexpr (kIsHalf<T>) return 2 * HalfLayout<kHeadDim>::kKeys;
+  return kAttentionChunk * (head_dim * static_cast<int>(sizeof(T)) + (kQuantized<T> ? head_dim / 32 * 2 : 0));
+}
+template <typename T, int kHeadDim>
+__host__ __device__ constexpr int chunk_value_bytes(int head_dim) {
+  if constexpr (kIsHalf<T>) return 2 * HalfLayout<kHeadDim>::kValues;  // no less than K's
+  return chunk_key_bytes<T, kHeadDim>(head_dim);
+}
+
 /// kHeads: heads worked at once (a block with more takes more rounds over the same keys). kHeadDim 0: any. A block
 /// takes every gridDim.y-th chunk of its row; the next chunk's keys are on their way while it works on a chunk's
 /// values.
@@ -295,9 +403,9 @@ template <typename T, int kHeads, int kHeadDim>
 __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
   using S = Share<kHeads>;
-  constexpr bool kQ8 = kQuantized<T>;
-  constexpr bool kRounds = kHeads == 8;                            // more heads than kHeads may be there
-  constexpr bool kFits = kQ8 || (sizeof(T) == 2 && kHeadDim > 0);  // K and V together
+  constexpr bool kQ8 = kQuantized<T>, kHalf = kIsHalf<T>;
+  constexpr bool kRounds = kHeads == 8;                      // more heads than kHeads may be there
+  constexpr bool kFits = kQ8 || (kHalf && kHeadDim <= 128);  // K and V together
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ ChunkSum sums[kHeads];
   __shared__ Arrival keys_and_queries, values;
@@ -319,12 +427,13 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   const int row_bytes = head_dim * static_cast<int>(sizeof(T)), elements_bytes = kKvBlock * row_bytes;
   const int scale_bytes = kQ8 ? kKvBlock * head_dim / 32 * static_cast<int>(sizeof(__half)) : 0;
   const int half_bytes = elements_bytes + scale_bytes;
-  std::byte* const k = shared;  // [2] blocks: [head_dim, 64], scales
-  std::byte* const v_bytes = both ? shared + 2 * half_bytes : shared;
-  auto* const v = reinterpret_cast<T*>(v_bytes);                       // [128, head_dim]
-  std::byte* const v_scales = v_bytes + 2 * elements_bytes;            // [128, head_dim / 32]
-  auto* const q = reinterpret_cast<float*>(v_bytes + 2 * half_bytes);  // [kHeads, head_dim]
-  float* scores = q + kHeads * head_dim;                               // [kHeads, 128], then weights
+  const int key_bytes_each = chunk_key_bytes<T, kHeadDim>(head_dim) / 2;
+  std::byte* const k = shared;  // [2] blocks: [head_dim, 64], scales; f16 as HalfLayout says
+  std::byte* const v_bytes = both ? shared + 2 * key_bytes_each : shared;
+  auto* const v = reinterpret_cast<T*>(v_bytes);             // [128, head_dim]; f16 as HalfLayout says
+  std::byte* const v_scales = v_bytes + 2 * elements_bytes;  // [128, head_dim / 32]
+  auto* const q = reinterpret_cast<float*>(v_bytes + chunk_value_bytes<T, kHeadDim>(head_dim));  // [kHeads, head_dim]
+  float* scores = q + kHeads * head_dim;  // [kHeads, 128], then weights
   const int query_bytes = min(args.block_heads, kHeads) * head_dim * static_cast<int>(sizeof(float));
 
   const auto view_of = [&](int at) {
@@ -347,16 +456,24 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (!view.block[half] || (min(view.end, (half + 1) * kKvBlock) <= old) != olds) continue;
-      keys_and_queries.copy(k + half * half_bytes, view.block[half] + args.kv.k_offset, half_bytes);
+      const std::byte* from = view.block[half] + args.kv.k_offset;
+      if constexpr (kHalf) {
+        using L = HalfLayout<kHeadDim>;
+        keys_and_queries.copy_pieces<L::kKeyPiece, kWarps>(k + half * L::kKeys, L::kKeyPitch, from, 16);
+      } else if (Arrival::copies()) {
+        keys_and_queries.copy(k + half * half_bytes, from, half_bytes);
+      }
     }
   };
   const auto value_bytes = [&](const ChunkView& view) {
+    if constexpr (kHalf) return ((view.end + 1) / 2 - view.begin / 2) * HalfLayout<kHeadDim>::kValuePiece;
     return (view.end - view.begin) * row_bytes +
            (kQ8 ? ((view.block[0] ? 1 : 0) + (view.block[1] ? 1 : 0)) * scale_bytes : 0);
   };
   // V's scales, block by block as K: a copy's size and place are multiples of 16 bytes, a token's are not.
   const auto copy_scales = [&](const ChunkView& view, int old, bool olds) {
     if constexpr (kQ8) {
+      if (!Arrival::copies()) return;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (!view.block[half] || (min(view.end, (half + 1) * kKvBlock) <= old) != olds) continue;
@@ -364,8 +481,23 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       }
     }
   };
-  // V of keys [from, until), without scales.
+  // V of keys [from, until), without scales. In f16 by twos: where keys end or begin between two, the later copy has
+  // both, and what follows the last one comes along.
   const auto copy_values = [&](const ChunkView& view, int from, int until) {
+    if constexpr (kHalf) {
+      using L = HalfLayout<kHeadDim>;
+      from >>= 1, until = (until < view.end ? until : until + 1) >> 1;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int first = max(from - half * kKvBlock / 2, 0), last = min(until - half * kKvBlock / 2, kKvBlock / 2);
+        if (first >= last) continue;
+        values.copy_pieces<L::kValuePiece, kWarps>(v_bytes + half * L::kValues + first * L::kValuePitch, L::kValuePitch,
+                                                   view.block[half] + args.kv.v_offset + first * L::kValuePiece,
+                                                   last - first);
+      }
+      return;
+    }
+    if (!Arrival::copies()) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int first = max(from, half * kKvBlock), last = min(until, (half + 1) * kKvBlock);
@@ -388,49 +520,50 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
         prefetch_bytes(view.block[half] + args.kv.k_offset, half_bytes);
       }
     }
+    if (kHalf) __syncthreads();  // the arrivals are open, for all warps' copies
     if (Arrival::copies()) {
       keys_and_queries.expect(query_bytes + key_bytes(view));
-      copy_keys(view, old, true);
-      if (both) {
-        values.expect(value_bytes(view));
-        copy_values(view, view.begin, min(old, view.end));
-        copy_scales(view, old, true);
-      }
+      if (both) values.expect(value_bytes(view));
     }
-    __syncthreads();  // the arrivals are open
+    copy_keys(view, old, true);
+    if (both) {
+      copy_values(view, view.begin, min(old, view.end));
+      copy_scales(view, old, true);
+    }
+    if (!kHalf) __syncthreads();  // the arrivals are open
     wait_for_predecessor();
     if (Arrival::copies()) {
       keys_and_queries.copy(q, reinterpret_cast<const std::byte*>(args.q + row_head * head_dim), query_bytes);
-      copy_keys(view, old, false);
-      if (both) {
-        copy_values(view, max(old, view.begin), view.end);
-        copy_scales(view, old, false);
-      }
+    }
+    copy_keys(view, old, false);
+    if (both) {
+      copy_values(view, max(old, view.begin), view.end);
+      copy_scales(view, old, false);
     }
   }
 
   // A chunk's result of neighbouring channels from c on of one of the block's heads.
   const auto give = [&]<int kCount>(int h, int c, const ChunkSum& sum, const float(&acc)[kCount]) {
-    Elements<float, kCount> result;
+    Elements<kCount> result;
 #pragma unroll
     for (int p = 0; p < kCount; ++p) result.e[p] = acc[p];
     if (kHeads == 1 && args.cluster && chunks.count > 1) {
-      *reinterpret_cast<Elements<float, kCount>*>(q + c) = result;  // nobody needs q any more
+      *reinterpret_cast<Elements<kCount>*>(q + c) = result;  // nobody needs q any more
       return;
     }
     const std::int64_t head = row_head + h;
     if (chunks.count > 1) {
-      *reinterpret_cast<Elements<float, kCount>*>(args.part + (head * args.max_chunks + slot) * head_dim + c) = result;
+      *reinterpret_cast<Elements<kCount>*>(args.part + (head * args.max_chunks + slot) * head_dim + c) = result;
       return;
     }
 #pragma unroll
     for (int p = 0; p < kCount; ++p) result.e[p] = result.e[p] / sum.l;
     const std::int64_t at = head * head_dim + c;
-    if (args.out) *reinterpret_cast<Elements<float, kCount>*>(args.out + at) = result;
+    if (args.out) *reinterpret_cast<Elements<kCount>*>(args.out + at) = result;
     if (args.q8.q) quantize_block(result.e, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
   };
   [[maybe_unused]] const int lane = thread % kWarp, warp = thread / kWarp, pair = lane / 4;
-  [[maybe_unused]] std::conditional_t<kQ8, Q8Queries<kHeadDim>, char> queries;
+  [[maybe_unused]] Queries<T, kHeadDim> queries;
 
   for (int turn = 0;; ++turn) {
     const int next_slot = slot + static_cast<int>(gridDim.y);
@@ -442,8 +575,8 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       const bool last_round = !kRounds || h0 + kHeads >= args.block_heads;
       if (kRounds && args.block_heads > kHeads && (turn > 0 || h0 > 0)) {  // other heads were in the queries' place
         __syncthreads();
-        if (h0 > 0 && !both && Arrival::copies()) {
-          keys_and_queries.expect(key_bytes(view));
+        if (h0 > 0 && !both) {
+          if (Arrival::copies()) keys_and_queries.expect(key_bytes(view));
           copy_keys(view, kAttentionChunk, true);
         }
         const float* from = args.q + (row_head + h0) * head_dim;
@@ -453,7 +586,24 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       const int rounds = both ? 1 : (args.block_heads + kHeads - 1) / kHeads;  // in which keys come again
       const int arrival = turn * rounds + (both ? 0 : h0 / kHeads);
       if (h0 == 0 || !both) keys_and_queries.await(arrival);
-      if constexpr (kQ8) {
+      if constexpr (kHalf) {
+        if (turn == 0 || args.block_heads > kHeads) {
+          queries.load(pair < heads ? q + pair * head_dim : nullptr, args.scale);
+        }
+        const int first = kWarp * warp;
+        if (first < view.end && first + kWarp > view.begin) {
+          float s[4][4];
+          score_half<kHeadDim>(queries,
+                               key_address<kHeadDim>(k + first / kKvBlock * key_bytes_each) + first % kKvBlock * 2, s);
+          if (pair < kHeads) {
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+              *reinterpret_cast<float2*>(scores + pair * kScoreStride<T> + first + 8 * n + 2 * (lane % 4)) =
+                  make_float2(s[n][0] * queries.unit, s[n][1] * queries.unit);
+            }
+          }
+        }
+      } else if constexpr (kQ8) {
         if (turn == 0 || args.block_heads > kHeads) queries.load(pair < heads ? q + pair * head_dim : nullptr);
         const int first = kWarp * warp;
         if (first < view.end && first + kWarp > view.begin) {
@@ -470,31 +620,58 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       } else {
         const int key = thread % (kThreads / S::kPair) * S::kPair, h = thread / (kThreads / S::kPair) * S::kEach;
         if (key < view.end && key + S::kPair > view.begin) {
-          score_keys<T, S::kPair, S::kEach>(
-              q + h * head_dim, reinterpret_cast<const T*>(k + key / kKvBlock * half_bytes) + key % kKvBlock, head_dim,
-              args.scale, scores + h * kAttentionChunk + key);
+          score_keys<S::kPair, S::kEach>(
+              q + h * head_dim, reinterpret_cast<const float*>(k + key / kKvBlock * half_bytes) + key % kKvBlock,
+              head_dim, args.scale, scores + h * kAttentionChunk + key);
         }
       }
       __syncthreads();
-      if (Arrival::copies()) {
-        if (!both) {
-          values.expect(value_bytes(view));
-          copy_values(view, view.begin, view.end);
-          copy_scales(view, kAttentionChunk, true);
-        } else if (more && last_round) {
-          keys_and_queries.expect(key_bytes(next));
-          copy_keys(next, kAttentionChunk, true);
-        }
+      if (!both) {
+        if (Arrival::copies()) values.expect(value_bytes(view));
+        copy_values(view, view.begin, view.end);
+        copy_scales(view, kAttentionChunk, true);
+      } else if (more && last_round) {
+        if (Arrival::copies()) keys_and_queries.expect(key_bytes(next));
+        copy_keys(next, kAttentionChunk, true);
       }
       for (int h = thread / kWarp; h < heads; h += kWarps) {
-        const ChunkSum sum = soften(scores + h * kScoreStride<T>, view.begin, view.end);
+        float* const mine = scores + h * kScoreStride<T>;
+        const ChunkSum sum = kHalf ? soften_half(mine, view.begin, view.end) : soften(mine, view.begin, view.end);
         if (thread % kWarp != 0) continue;
         sums[h] = sum;
         if (chunks.count > 1 && !args.cluster) args.sums[(row_head + h0 + h) * args.max_chunks + slot] = sum;
       }
-      if (h0 == 0 || !both) values.await(arrival);
+      if (h0 == 0 || !both) {
+        values.await(arrival);
+        if constexpr (kHalf) {
+          clear_values<kHeadDim>(v_bytes, view.begin / kKvBlock * kKvBlock, view.begin, thread, kThreads);
+          clear_values<kHeadDim>(v_bytes, view.end, (view.end + kKvBlock - 1) / kKvBlock * kKvBlock, thread, kThreads);
+        }
+      }
       __syncthreads();
-      if constexpr (kQ8) {
+      if constexpr (kHalf) {
+        const float* weights = pair < heads ? scores + pair * kScoreStride<T> : nullptr;
+        const bool low = view.block[0] != nullptr, high = view.block[1] != nullptr;
+        const unsigned from = value_address<kHeadDim>(v_bytes);
+        for (int g = warp; g < kHeadDim / 32; g += kWarps) {
+          float acc[8];
+          add_half_values<kHeadDim, 4>(weights, from + g * 64, low, high, acc);
+          gather_columns(acc);
+          if (pair < heads) give(h0 + pair, 32 * g + 8 * (lane % 4), sums[pair], acc);
+        }
+        if constexpr (kHeadDim % 32 != 0) {
+          constexpr int kLast = kHeadDim / 32;
+          if (warp == kLast % kWarps) {
+            float acc[4];
+            add_half_values<kHeadDim, 2>(weights, from + kLast * 64, low, high, acc);
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+              const float two[2] = {acc[2 * n], acc[2 * n + 1]};
+              if (pair < heads) give(h0 + pair, 32 * kLast + 8 * n + 2 * (lane % 4), sums[pair], two);
+            }
+          }
+        }
+      } else if constexpr (kQ8) {
         float weights[4][8];  // of the lane's pair and keys 32 t + 8 (lane % 4) + i
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
@@ -511,7 +688,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
         for (int item = thread; item < head_dim; item += kThreads) {
           const int pairs = head_dim / S::kPair, c = item % pairs * S::kPair, first = item / pairs * S::kEach;
           float acc[S::kEach][S::kPair] = {};
-          add_values<T>(scores + first * kAttentionChunk, v + c, head_dim, view.begin, view.end, acc);
+          add_values(scores + first * kAttentionChunk, v + c, head_dim, view.begin, view.end, acc);
 #pragma unroll
           for (int i = 0; i < S::kEach; ++i) {
             if (first + i >= heads) break;
@@ -523,15 +700,13 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     }
     if (!more) break;
     __syncthreads();  // V, scores and sums are free
-    if (Arrival::copies()) {
-      if (both) {
-        values.expect(value_bytes(next));
-        copy_values(next, next.begin, next.end);
-        copy_scales(next, kAttentionChunk, true);
-      } else {
-        keys_and_queries.expect(key_bytes(next));
-        copy_keys(next, kAttentionChunk, true);
-      }
+    if (both) {
+      if (Arrival::copies()) values.expect(value_bytes(next));
+      copy_values(next, next.begin, next.end);
+      copy_scales(next, kAttentionChunk, true);
+    } else {
+      if (Arrival::copies()) keys_and_queries.expect(key_bytes(next));
+      copy_keys(next, kAttentionChunk, true);
     }
     slot = next_slot;
     view = next;
@@ -615,12 +790,12 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
 
 template <typename T, int kHeads, int kHeadDim>
 cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
-  const std::size_t head_dim = static_cast<std::size_t>(args.kv.head_dim);
-  const std::size_t scales = kQuantized<T> ? head_dim / 32 * sizeof(__half) : 0;
-  const std::size_t keys = kAttentionChunk * (sizeof(T) * head_dim + scales);
-  const std::size_t rest = sizeof(float) * kHeads * (head_dim + kScoreStride<T>);
-  args.both = 2 * keys + rest <= kMostShared;
-  const std::size_t bytes = (args.both ? 2 : 1) * keys + rest;
+  const int head_dim = args.kv.head_dim;
+  const auto keys = static_cast<std::size_t>(chunk_key_bytes<T, kHeadDim>(head_dim));
+  const auto values = static_cast<std::size_t>(chunk_value_bytes<T, kHeadDim>(head_dim));
+  const std::size_t rest = sizeof(float) * kHeads * static_cast<std::size_t>(head_dim + kScoreStride<T>);
+  args.both = keys + values + rest <= kMostShared;
+  const std::size_t bytes = (args.both ? keys : 0) + values + rest;
   // As many blocks as the device holds, with about as many chunks each; a cluster has all chunks at once.
   const int blocks = args.rows.rows * args.heads / args.block_heads;
   const int most = std::max(kResident<T, kHeadDim> * multiprocessors() / blocks, 1),
@@ -633,7 +808,7 @@ cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
 template <typename T, int kHeadDim>
 cudaError_t decode_heads(const DecodeArgs& args, cudaStream_t stream) {
   if (args.block_heads == 1) return decode<T, 1, kHeadDim>(args, stream);
-  if constexpr (!kQuantized<T>) {  // a tile of the tensor cores has eight heads, needed or not
+  if constexpr (!kQuantized<T> && !kIsHalf<T>) {  // tensor cores take eight heads, needed or not
     if (args.block_heads == 2) return decode<T, 2, kHeadDim>(args, stream);
     if (args.block_heads <= 4) return decode<T, 4, kHeadDim>(args, stream);
   }
@@ -651,8 +826,11 @@ cudaError_t decode_any(const DecodeArgs& args, cudaStream_t stream) {
   }
   if (args.kv.dtype == DType::f32) return decode_heads<float, 0>(args, stream);
   if (head_dim == 64) return decode_heads<__half, 64>(args, stream);
+  if (head_dim == 80) return decode_heads<__half, 80>(args, stream);
+  if (head_dim == 96) return decode_heads<__half, 96>(args, stream);
   if (head_dim == 128) return decode_heads<__half, 128>(args, stream);
-  return decode_heads<__half, 0>(args, stream);
+  if (head_dim == 256) return decode_heads<__half, 256>(args, stream);
+  return cudaErrorInvalidValue;
 }
 
 /// Chunks that a row sees at most.
@@ -712,9 +890,10 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   float* out = later && !call.out ? reinterpret_cast<float*>(call.workspace + w.result) : call.out;
   const Q8 q8 = later ? Q8{} : call.out_q8;
   const bool quantized = call.kv.dtype == DType::q8_0;
-  const cudaError_t error = !call.tiles ? attention_few(call, w, chunks, out, q8, stream)
-                            : quantized ? attention_q8_tiles(call, out, q8, stream)
-                                        : attention_tiles(call, out, q8, stream);
+  const cudaError_t error = !call.tiles                   ? attention_few(call, w, chunks, out, q8, stream)
+                            : quantized                   ? attention_q8_tiles(call, out, q8, stream)
+                            : call.kv.dtype == DType::f16 ? attention_half_tiles(call, out, q8, stream)
+                                                          : attention_tiles(call, out, q8, stream);
   if (error != cudaSuccess || !later) return error;
   const int cols = call.heads * head_dim;
   return quantize_q8(out, cols, rows, cols, call.out_q8, stream);

@@ -2,9 +2,9 @@
 // the same sums in the same order, so a row gets the same bits from either; the order stands at AttentionCall.
 #pragma once
 
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -13,9 +13,7 @@ namespace millrace::kernels::cuda {
 
 constexpr int kKvBlock = 64;  // tokens of a block of the cache
 static_assert(kAttentionChunk == 2 * kKvBlock);
-
-__device__ __forceinline__ float widen(__half v) { return __half2float(v); }
-__device__ __forceinline__ float widen(float v) { return v; }
+constexpr std::size_t kMostShared = 99 * 1024;  // bytes that every device since 8.0 gives a block
 
 /// The first key of the cache that a row at `position` sees.
 __device__ __forceinline__ int first_visible(int position, int window) {
@@ -51,9 +49,10 @@ inline HeadArgs head_args(const AttentionCall& call, float* out, Q8 q8) {
   return {call.rows, call.kv, call.q, call.heads, call.heads / call.kv.kv_heads, call.scale, call.window, out, q8};
 }
 
-/// The tile path, for caches in float and in q8_0. f32_out: where the float32 result goes (call.out or workspace), or
+/// The tile path, for caches in f32, f16 and q8_0. f32_out: where the float32 result goes (call.out or workspace), or
 /// null; q8: call.out_q8 or none.
 cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);
+cudaError_t attention_half_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);
 cudaError_t attention_q8_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

@@ -1,5 +1,5 @@
-// Attention of many rows: a block takes up to 64 (row, head) pairs of a tile that share a KV head, and walks the chunks
-// of keys that any of its rows sees. Contract and order of sums: cuda_kernels.h.
+// Attention of many rows over f32 keys and values: a block takes up to 64 (row, head) pairs of a tile that share a KV
+// head, and walks the chunks of keys that any of its rows sees. Contract and order of sums: cuda_kernels.h.
 //
 // Two products a chunk on the FP32 units, each as a register-tiled loop over slabs that pass through shared memory in
 // two buffers: scores = q K (channels x 128 keys), and chunk result = weights V (keys x head_dim). The loads of a slab
@@ -57,26 +57,6 @@ struct Shape {
 /// Of a row's merge: M, L, and the factors of A and of the chunk's result.
 struct alignas(16) RowSums {
   float most, total, before, joins;
-};
-
-// Four neighbouring elements of the cache on their way through registers.
-template <typename T>
-struct Four;
-template <>
-struct Four<__half> {
-  uint2 bits = {};
-  __device__ void load(const std::byte* from) { bits = *reinterpret_cast<const uint2*>(from); }
-  __device__ float4 wide() const {
-    const float2 a = __half22float2(*reinterpret_cast<const __half2*>(&bits.x));
-    const float2 b = __half22float2(*reinterpret_cast<const __half2*>(&bits.y));
-    return make_float4(a.x, a.y, b.x, b.y);
-  }
-};
-template <>
-struct Four<float> {
-  float4 value = {};
-  __device__ void load(const std::byte* from) { value = *reinterpret_cast<const float4*>(from); }
-  __device__ float4 wide() const { return value; }
 };
 
 // Which key of the chunk is a thread's c-th.
@@ -146,7 +126,7 @@ __device__ __forceinline__ float join_across(const float (&v)[kRows], int tx, Jo
   return join(one, __shfl_xor_sync(kAllLanes, one, kMix));
 }
 
-template <typename T, int kHeadDim>
+template <int kHeadDim>
 __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(const __grid_constant__ TileArgs args) {
   using S = Shape<kHeadDim>;
   extern __shared__ __align__(16) float shared[];
@@ -207,7 +187,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
 
     constexpr int kKeyLoads = S::kSlab * kAttentionChunk / (4 * S::kThreads);
     constexpr int kValueLoads = (S::kSlab * kHeadDim + 4 * S::kThreads - 1) / (4 * S::kThreads);
-    Four<T> loaded[kKeyLoads > kValueLoads ? kKeyLoads : kValueLoads];
+    float4 loaded[kKeyLoads > kValueLoads ? kKeyLoads : kValueLoads];
     const std::byte *key_from, *low_values, *high_values;  // of this thread; key_from null: nobody sees the keys
     const auto enter_chunk = [&](int chunk) {
       const int base = chunk * kAttentionChunk;
@@ -218,7 +198,8 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
       };
       const std::byte *low = block(0), *high = block(1);
       key_from = lane < 16 ? low : high;
-      if (key_from) key_from += args.kv.k_offset + (warp * kKvBlock + 4 * (lane % 16)) * static_cast<int>(sizeof(T));
+      if (key_from)
+        key_from += args.kv.k_offset + (warp * kKvBlock + 4 * (lane % 16)) * static_cast<int>(sizeof(float));
       low_values = low + args.kv.v_offset;
       high_values = high + args.kv.v_offset;
     };
@@ -229,14 +210,15 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
       for (int i = 0; i < kKeyLoads; ++i) {
         loaded[i] = {};
         if (!key_from) continue;
-        loaded[i].load(key_from + (slab * S::kSlab + S::kWarps * i) * kKvBlock * static_cast<int>(sizeof(T)));
+        loaded[i] = *reinterpret_cast<const float4*>(key_from + (slab * S::kSlab + S::kWarps * i) * kKvBlock *
+                                                                    static_cast<int>(sizeof(float)));
       }
     };
     const auto put_keys = [&](float* buffer) {
       float* to = buffer + warp * kAttentionChunk + lane / 16 * 64 + lane % 8 * 8 + lane / 8 % 2 * 2;
 #pragma unroll
       for (int i = 0; i < kKeyLoads; ++i) {
-        const float4 v = loaded[i].wide();
+        const float4 v = loaded[i];
         *reinterpret_cast<float2*>(to + S::kWarps * i * kAttentionChunk) = make_float2(v.x, v.y);
         *reinterpret_cast<float2*>(to + S::kWarps * i * kAttentionChunk + 4) = make_float2(v.z, v.w);
       }
@@ -245,11 +227,11 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
     const auto fetch_values = [&](int slab) {
       constexpr int kSlabs = kKvBlock / S::kSlab;  // of a block of the cache
       const std::byte* from = (slab < kSlabs ? low_values : high_values) +
-                              (slab % kSlabs * S::kSlab * kHeadDim + 4 * thread) * static_cast<int>(sizeof(T));
+                              (slab % kSlabs * S::kSlab * kHeadDim + 4 * thread) * static_cast<int>(sizeof(float));
 #pragma unroll
       for (int i = 0; i < kValueLoads; ++i) {
         if (4 * (thread + S::kThreads * i) < S::kSlab * kHeadDim) {
-          loaded[i].load(from + 4 * S::kThreads * i * static_cast<int>(sizeof(T)));
+          loaded[i] = *reinterpret_cast<const float4*>(from + 4 * S::kThreads * i * static_cast<int>(sizeof(float)));
         }
       }
     };
@@ -257,7 +239,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
 #pragma unroll
       for (int i = 0; i < kValueLoads; ++i) {
         const int at = 4 * (thread + S::kThreads * i);
-        if (at < S::kSlab * kHeadDim) *reinterpret_cast<float4*>(buffer + at) = loaded[i].wide();
+        if (at < S::kSlab * kHeadDim) *reinterpret_cast<float4*>(buffer + at) = loaded[i];
       }
     };
 
@@ -434,7 +416,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
   }
 }
 
-template <typename T, int kHeadDim>
+template <int kHeadDim>
 cudaError_t tiles_of(TileArgs args, cudaStream_t stream) {
   using S = Shape<kHeadDim>;
   const int tile_pairs = attention_tile_rows(args.group) * args.group;
@@ -443,26 +425,8 @@ cudaError_t tiles_of(TileArgs args, cudaStream_t stream) {
   const std::int64_t all = static_cast<std::int64_t>(blocks) * args.tile_count;
   args.turns = all > multiprocessors() && all <= 2 * multiprocessors() ? 2 : 1;
   const dim3 grid(blocks, (args.tile_count + args.turns - 1) / args.turns);
-  return launch_large(tile_kernel<T, kHeadDim>, grid, dim3(S::kThreads), S::kSharedFloats * sizeof(float), stream, 1,
+  return launch_large(tile_kernel<kHeadDim>, grid, dim3(S::kThreads), S::kSharedFloats * sizeof(float), stream, 1,
                       args);
-}
-
-template <typename T>
-cudaError_t tiles_as(const TileArgs& args, cudaStream_t stream) {
-  switch (args.kv.head_dim) {
-    case 64:
-      return tiles_of<T, 64>(args, stream);
-    case 80:
-      return tiles_of<T, 80>(args, stream);
-    case 96:
-      return tiles_of<T, 96>(args, stream);
-    case 128:
-      return tiles_of<T, 128>(args, stream);
-    case 256:
-      return tiles_of<T, 256>(args, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
 }
 
 }  // namespace
@@ -472,7 +436,20 @@ cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cu
   TileArgs args = {head_args(call, f32_out, q8)};
   args.tiles = call.tiles;
   args.tile_count = call.tile_count;
-  return call.kv.dtype == DType::f16 ? tiles_as<__half>(args, stream) : tiles_as<float>(args, stream);
+  switch (call.kv.head_dim) {
+    case 64:
+      return tiles_of<64>(args, stream);
+    case 80:
+      return tiles_of<80>(args, stream);
+    case 96:
+      return tiles_of<96>(args, stream);
+    case 128:
+      return tiles_of<128>(args, stream);
+    case 256:
+      return tiles_of<256>(args, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace millrace::kernels::cuda

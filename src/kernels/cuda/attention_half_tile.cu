@@ -1,0 +1,421 @@
+// Attention of many rows over keys and values kept as f16: a warp takes sixteen (row, head) pairs of a tile that share
+// a KV head, and walks the chunks of keys that any of its block's rows sees, while the copy engine brings the next
+// ones. Contract and order of sums: cuda_kernels.h; what a lane holds: attention_half.cuh. Scores, weights and results
+// of a pair stay in the registers of its four lanes. Warps wait for what they read and for the slowest reader before it
+// is overwritten, not for each other's steps, so that one's products run beside another's exponentials. Source: Dao et
+// al., FlashAttention (2022).
+#include <algorithm>
+#include <cstddef>
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_half.cuh"
+#include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/quantize.cuh"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+constexpr int kKeyTiles = kAttentionChunk / 8;   // of eight keys
+constexpr int kKeySteps = kAttentionChunk / 16;  // of sixteen
+constexpr int kBlockSteps = kKvBlock / 16;
+
+struct HalfTileArgs : HeadArgs {
+  const int4* tiles;
+  int tile_count;
+  int slices;  // blocks that share a tile and KV head
+};
+
+template <int kHeadDim>
+struct Shape {
+  using L = HalfLayout<kHeadDim>;
+  static constexpr bool kLarge = kHeadDim > 128;  // K and V take turns in one place, queries are in shared memory
+  static constexpr int kWarps = kLarge ? 2 : 4, kThreads = 32 * kWarps, kPairs = 16 * kWarps;
+  static constexpr int kKeyBytes = 2 * L::kKeys, kValueBytes = 2 * L::kValues;
+  static constexpr int kCacheBytes = kLarge ? std::max(kKeyBytes, kValueBytes) : kKeyBytes + kValueBytes;
+};
+
+/// The queries of a warp's sixteen pairs as factors: the high parts in registers unless heads are large, the others in
+/// the warp's own part of shared memory.
+template <int kHeadDim>
+class Queries {
+ public:
+  static constexpr int kInRegisters = Shape<kHeadDim>::kLarge ? 0 : 1;               // parts
+  static constexpr int kWarpBytes = (2 - kInRegisters) * (kHeadDim / 16) * 32 * 16;  // of shared memory
+  __device__ __forceinline__ explicit Queries(std::byte* place) {
+    const int thread = static_cast<int>(threadIdx.x);
+    mine_ = reinterpret_cast<unsigned*>(place + thread / 32 * kWarpBytes) + thread % 32 * 4;
+  }
+  /// upper: of row lane / 4, or that + 8.
+  __device__ __forceinline__ void put(bool upper, const HalfQuery<kHeadDim>& query) {
+#pragma unroll
+    for (int t = 0; t < kHeadDim / 16; ++t) {
+#pragma unroll
+      for (int far = 0; far < 2; ++far) {
+        const unsigned parts[2] = {query.high[t][far], query.low[t][far]};
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          if (part < kInRegisters) {
+            high_[t][2 * far + upper] = parts[part];
+          } else {
+            mine_[place_of(t, part) + 2 * far + upper] = parts[part];
+          }
+        }
+      }
+    }
+  }
+  /// part 0: high, 1: low.
+  __device__ __forceinline__ void get(int t, int part, unsigned (&a)[4]) const {
+    if (part < kInRegisters) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = high_[t][i];
+    } else {
+      const uint4 four = *reinterpret_cast<const uint4*>(mine_ + place_of(t, part));
+      a[0] = four.x, a[1] = four.y, a[2] = four.z, a[3] = four.w;
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int place_of(int t, int part) {
+    return ((2 - kInRegisters) * t + part - kInRegisters) * 128;
+  }
+  unsigned high_[kInRegisters > 0 ? kHeadDim / 16 : 1][4];
+  unsigned* mine_;  // [steps][parts][lane][4]
+};
+
+// Scores of 64 keys, from `from` on (key_address), for a warp's pairs.
+template <int kHeadDim>
+__device__ __forceinline__ void score_block(const Queries<kHeadDim>& queries, unsigned from, float (*s)[4]) {
+#pragma unroll
+  for (int n = 0; n < kKvBlock / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[n][i] = 0;
+  }
+#pragma unroll
+  for (int t = 0; t < kHeadDim / 16; ++t) {
+    unsigned keys[kBlockSteps][4];
+#pragma unroll
+    for (int j = 0; j < kBlockSteps; ++j) load_columns(keys[j], from + t * (2 * kKvBlock) + j * 32);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      unsigned factors[4];
+      queries.get(t, part, factors);
+#pragma unroll
+      for (int j = 0; j < kBlockSteps; ++j) {
+        half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
+        half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
+      }
+    }
+  }
+}
+
+/// A pair's merge so far.
+struct Merged {
+  float most, total;
+};
+/// Keys of a chunk that a pair sees.
+struct Seen {
+  int begin, end;
+};
+
+// Scores of a lane's two pairs become weights, as factors of the products with values; 0 for keys that a pair does not
+// see. Returns in `factors` what the merged and the chunk's results are multiplied by. Key 8 n + 2 quarter + i of row +
+// 8 h is s[n][2 h + i]. For the whole warp.
+__device__ __forceinline__ void soften(float (&s)[kKeyTiles][4], const Seen (&seen)[2], const float (&unit)[2],
+                                       Merged (&merged)[2], unsigned (&weights)[kKeySteps][4], float2 (&factors)[2]) {
+  const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[n][i] *= unit[i / 2];
+  }
+  bool all = true;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) all = all && seen[h].begin == 0 && seen[h].end == kAttentionChunk;
+  if (!__all_sync(kFullWarp, all)) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = 8 * n + first + i % 2;
+        if (key < seen[i / 2].begin || key >= seen[i / 2].end) s[n][i] = -INFINITY;
+      }
+    }
+  }
+  float m[2], from[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    m[h] = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) m[h] = fmaxf(m[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+    m[h] = fmaxf(m[h], __shfl_xor_sync(kFullWarp, m[h], 1));
+    m[h] = fmaxf(m[h], __shfl_xor_sync(kFullWarp, m[h], 2));
+    from[h] = seen[h].begin < seen[h].end ? m[h] : 0.0f;  // else all weights are exp(-infinity)
+  }
+  // The contract's lane j % 32 is 8 (n % 4) + 2 quarter + i: of its tree, steps of 4 and 2 cross quarters.
+  float l[4][4];
+#pragma unroll
+  for (int step = 0; step < kKeySteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // Keys of an even place from the step's first eight and of an odd one from its last, then the others.
+      const int near = 2 * (i % 2), even = 2 * step + i / 2, odd = 2 * step + 1 - i / 2;
+      const __half2 two =
+          __floats2half2_rn(exp_for_half(s[even][near] - from[i % 2]), exp_for_half(s[odd][near + 1] - from[i % 2]));
+      weights[step][i] = pack(two);
+      const float2 wide = __half22float2(two);
+      float& even_sum = l[even % 4][near];
+      float& odd_sum = l[odd % 4][near + 1];
+      even_sum = step < 2 ? wide.x : even_sum + wide.x;
+      odd_sum = step < 2 ? wide.y : odd_sum + wide.y;
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float lane[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      lane[i] = (l[0][2 * h + i] + l[2][2 * h + i]) + (l[1][2 * h + i] + l[3][2 * h + i]);
+      lane[i] += __shfl_xor_sync(kFullWarp, lane[i], 2);
+      lane[i] += __shfl_xor_sync(kFullWarp, lane[i], 1);
+    }
+    if (seen[h].begin >= seen[h].end) {
+      factors[h] = make_float2(1, 0);
+      continue;
+    }
+    const float now = fmaxf(merged[h].most, m[h]);
+    const float before = exp_to_one(merged[h].most - now), joins = exp_to_one(m[h] - now);
+    merged[h] = {now, __fmaf_rn(merged[h].total, before, (lane[0] + lane[1]) * joins)};
+    factors[h] = make_float2(before, joins);
+  }
+}
+
+// A += the chunk's weighted values of kTiles times eight channels, from `from` on (value_address).
+template <int kHeadDim, int kTiles>
+__device__ __forceinline__ void add_values(const unsigned (&weights)[kKeySteps][4], unsigned from, bool low, bool high,
+                                           const float2 (&factors)[2], float (*merged)[4]) {
+  float acc[kTiles][4] = {};
+#pragma unroll
+  for (int step = 0; step < kKeySteps; ++step) {
+    if (!(step < kBlockSteps ? low : high)) continue;
+#pragma unroll
+    for (int j = 0; j < kTiles / 2; ++j) {
+      unsigned values[4];
+      load_columns(values, from + step * (8 * HalfLayout<kHeadDim>::kValuePitch) + j * 32);
+      half_multiply(acc[2 * j], weights[step], values[0], values[1]);
+      half_multiply(acc[2 * j + 1], weights[step], values[2], values[3]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) merged[n][i] = __fmaf_rn(merged[n][i], factors[i / 2].x, acc[n][i] * factors[i / 2].y);
+  }
+}
+
+template <int kHeadDim>
+__global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
+    half_tile_kernel(const __grid_constant__ HalfTileArgs args) {
+  using S = Shape<kHeadDim>;
+  using L = HalfLayout<kHeadDim>;
+  extern __shared__ __align__(128) std::byte shared[];
+  std::byte* const keys = shared;                                        // two blocks
+  std::byte* const values = S::kLarge ? shared : shared + S::kKeyBytes;  // two blocks
+  __shared__ Arrival keys_there, values_there;
+  __shared__ Departure keys_read, values_read;
+  allow_successor();
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, quarter = lane % 4;
+  const int kv_head = static_cast<int>(blockIdx.x) / args.slices;
+  const int first_pair = static_cast<int>(blockIdx.x) % args.slices * S::kPairs;
+  // A sequence's tiles come in ascending order, so later ones take longer, and go first.
+  const int4 tile = args.tiles[args.tile_count - 1 - static_cast<int>(blockIdx.y)];
+  const int pairs = min(tile.y * args.group - first_pair, S::kPairs);
+  wait_for_predecessor();  // in every block, as all may have nothing to do
+  if (pairs <= 0) return;
+  if (threadIdx.x == 0) {
+    keys_there.open();
+    values_there.open();
+    keys_read.open(S::kWarps);
+    values_read.open(S::kWarps);
+  }
+  const auto row_of = [&](int pair) { return tile.x + (first_pair + pair) / args.group; };
+  int newest = 0, oldest_row = 0x7fffffff;  // positions of the block's rows
+  for (int m = lane; m < pairs; m += 32) {
+    const int position = args.rows.position[row_of(m)];
+    newest = max(newest, position);
+    oldest_row = min(oldest_row, position);
+  }
+  newest = __reduce_max_sync(kFullWarp, newest);
+  oldest_row = __reduce_min_sync(kFullWarp, oldest_row);
+  const int oldest = first_visible(oldest_row, args.window);  // key
+  const int first_chunk = oldest / kAttentionChunk, last_chunk = newest / kAttentionChunk;
+
+  const auto is_seen = [&](int block) { return block * kKvBlock <= newest && (block + 1) * kKvBlock > oldest; };
+  const auto fetch_keys = [&](int chunk) {
+    const bool seen[2] = {is_seen(2 * chunk), is_seen(2 * chunk + 1)};
+    if (Arrival::copies()) keys_there.expect((seen[0] + seen[1]) * 16 * L::kKeyPiece);
+    for (int half = 0; half < 2; ++half) {
+      if (!seen[half]) continue;
+      keys_there.copy_pieces<L::kKeyPiece, S::kWarps>(
+          keys + half * L::kKeys, L::kKeyPitch, kv_block(args.kv, tile.z, 2 * chunk + half, args.kv.k_offset, kv_head),
+          16);
+    }
+  };
+  const auto fetch_values = [&](int chunk) {
+    const bool seen[2] = {is_seen(2 * chunk), is_seen(2 * chunk + 1)};
+    if (Arrival::copies()) values_there.expect((seen[0] + seen[1]) * kKvBlock / 2 * L::kValuePiece);
+    for (int half = 0; half < 2; ++half) {
+      if (!seen[half]) continue;
+      values_there.copy_pieces<L::kValuePiece, S::kWarps>(
+          values + half * L::kValues, L::kValuePitch,
+          kv_block(args.kv, tile.z, 2 * chunk + half, args.kv.v_offset, kv_head), kKvBlock / 2);
+    }
+  };
+  __syncthreads();  // arrivals and departures are open
+  fetch_keys(first_chunk);
+  if (!S::kLarge) fetch_values(first_chunk);
+
+  const bool busy = 16 * warp < pairs;  // the warp has pairs
+  int position[2];                      // -1: no such pair, which sees nothing
+  std::int64_t first_channel[2];        // of a pair, in q and in the result
+  float unit[2];
+  Queries<kHeadDim> queries(shared + S::kCacheBytes);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int pair = 16 * warp + 8 * h + lane / 4;
+    const bool mine = pair < pairs;
+    position[h] = mine ? args.rows.position[row_of(pair)] : -1;
+    const int head = kv_head * args.group + (first_pair + pair) % args.group;
+    first_channel[h] = mine ? (static_cast<std::int64_t>(row_of(pair)) * args.heads + head) * kHeadDim : 0;
+    HalfQuery<kHeadDim> query;
+    query.load(mine ? args.q + first_channel[h] : nullptr, args.scale);
+    queries.put(h == 1, query);
+    unit[h] = query.unit;
+  }
+
+  const unsigned keys_from = key_address<kHeadDim>(keys), values_from = value_address<kHeadDim>(values);
+  float result[kHeadDim / 8][4] = {};  // A, of channels 8 n + 2 quarter + i
+  Merged merged[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+  for (int chunk = first_chunk, turn = 0; chunk <= last_chunk; ++chunk, ++turn) {
+    const int base = chunk * kAttentionChunk;
+    const bool more = chunk < last_chunk, low = is_seen(2 * chunk), high = is_seen(2 * chunk + 1);
+    unsigned weights[kKeySteps][4];
+    float2 factors[2];
+    {
+      float s[kKeyTiles][4];
+      keys_there.await(turn);
+      if (busy) {
+        // Keys that nobody sees have been brought in part; they are masked.
+        if (low) score_block(queries, keys_from, s);
+        if (high) score_block(queries, keys_from + L::kKeys, s + kKeyTiles / 2);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          if (n < kKeyTiles / 2 ? low : high) continue;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) s[n][i] = 0;
+        }
+      }
+      keys_read.leave();
+      if (S::kLarge) {
+        keys_read.await(turn);
+        fetch_values(chunk);
+      } else if (turn > 0) {
+        values_read.await(turn - 1);
+        fetch_values(chunk);
+      }
+      if (busy) {
+        Seen seen[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          seen[h] = {max(first_visible(position[h], args.window) - base, 0),
+                     min(position[h] + 1 - base, kAttentionChunk)};
+        }
+        soften(s, seen, unit, merged, weights, factors);
+      }
+    }
+    if (!S::kLarge && more) {
+      keys_read.await(turn);
+      fetch_keys(chunk + 1);
+    }
+    values_there.await(turn);
+    if (busy) {
+      const int first = max(oldest - base, 0), end = min(newest + 1 - base, kAttentionChunk);
+      clear_values<kHeadDim>(values, first / kKvBlock * kKvBlock, first, lane, 32);
+      clear_values<kHeadDim>(values, end, (end + kKvBlock - 1) / kKvBlock * kKvBlock, lane, 32);
+      __syncwarp();
+#pragma unroll
+      for (int g = 0; g < kHeadDim / 32; ++g) {
+        add_values<kHeadDim, 4>(weights, values_from + g * 64, low, high, factors, result + 4 * g);
+      }
+      if constexpr (kHeadDim % 32 != 0) {
+        add_values<kHeadDim, 2>(weights, values_from + kHeadDim / 32 * 64, low, high, factors,
+                                result + kHeadDim / 32 * 4);
+      }
+    }
+    values_read.leave();
+    if (S::kLarge && more) {
+      values_read.await(turn);
+      fetch_keys(chunk + 1);
+    }
+  }
+
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const bool mine = position[h] >= 0;
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) result[n][2 * h + i] = result[n][2 * h + i] / merged[h].total;
+      if (!args.out || !mine) continue;
+      *reinterpret_cast<float2*>(args.out + first_channel[h] + 8 * n + 2 * quarter) =
+          make_float2(result[n][2 * h], result[n][2 * h + 1]);
+    }
+    // A head_dim of 80 never comes here with q8: its last block of 32 goes on in the next head.
+    if (!args.q8.q) continue;
+#pragma unroll
+    for (int g = 0; g < kHeadDim / 32; ++g) {
+      float y[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) y[i] = result[4 * g + i / 2][2 * h + i % 2];
+      gather_columns(y);
+      const std::int64_t at = first_channel[h] + 32 * g;
+      if (mine) quantize_block(y, args.q8.q + at, args.q8.scale + at / 32);
+    }
+  }
+}
+
+template <int kHeadDim>
+cudaError_t tiles_of(HalfTileArgs args, cudaStream_t stream) {
+  using S = Shape<kHeadDim>;
+  args.slices = (attention_tile_rows(args.group) * args.group + S::kPairs - 1) / S::kPairs;
+  const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
+  constexpr std::size_t kBytes = S::kCacheBytes + S::kWarps * Queries<kHeadDim>::kWarpBytes;
+  static_assert(kBytes <= kMostShared);
+  return launch_large(half_tile_kernel<kHeadDim>, grid, dim3(S::kThreads), kBytes, stream, 1, args);
+}
+
+}  // namespace
+
+cudaError_t attention_half_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream) {
+  if (call.tile_count <= 0) return cudaSuccess;
+  HalfTileArgs args = {head_args(call, f32_out, q8)};
+  args.tiles = call.tiles;
+  args.tile_count = call.tile_count;
+  switch (call.kv.head_dim) {
+    case 64:
+      return tiles_of<64>(args, stream);
+    case 80:
+      return tiles_of<80>(args, stream);
+    case 96:
+      return tiles_of<96>(args, stream);
+    case 128:
+      return tiles_of<128>(args, stream);
+    case 256:
+      return tiles_of<256>(args, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace millrace::kernels::cuda
