@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention_q8.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 
@@ -376,6 +377,14 @@ struct ChunkView {
   int begin, end;             // keys of the chunk
 };
 
+/// A Landing with what of an Arrival's ways it does not need: its bytes are not counted, it knows when all have
+/// started.
+class HalfArrival : public Landing {
+ public:
+  __device__ void open() { Landing::open(kThreads); }
+  __device__ void expect(int) {}
+};
+
 /// What a thread keeps of the queries that its warp multiplies on tensor cores.
 template <typename T, int kHeadDim>
 struct Queries {};
@@ -408,7 +417,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   constexpr bool kFits = kQ8 || (kHalf && kHeadDim <= 128);  // K and V together
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ ChunkSum sums[kHeads];
-  __shared__ Arrival keys_and_queries, values;
+  __shared__ std::conditional_t<kHalf, HalfArrival, Arrival> keys_and_queries, values;
   allow_successor();
   // What says where keys lie is written between passes, by copies; so it may be read while earlier kernels run, and so
   // may keys of earlier passes. A block without work is gone before the kernel's turn comes.
@@ -458,15 +467,13 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       if (!view.block[half] || (min(view.end, (half + 1) * kKvBlock) <= old) != olds) continue;
       const std::byte* from = view.block[half] + args.kv.k_offset;
       if constexpr (kHalf) {
-        using L = HalfLayout<kHeadDim>;
-        keys_and_queries.copy_pieces<L::kKeyPiece, kWarps>(k + half * L::kKeys, L::kKeyPitch, from, 16);
+        copy_half_keys<kHeadDim, kThreads>(k + half * HalfLayout<kHeadDim>::kKeys, from);
       } else if (Arrival::copies()) {
         keys_and_queries.copy(k + half * half_bytes, from, half_bytes);
       }
     }
   };
   const auto value_bytes = [&](const ChunkView& view) {
-    if constexpr (kHalf) return ((view.end + 1) / 2 - view.begin / 2) * HalfLayout<kHeadDim>::kValuePiece;
     return (view.end - view.begin) * row_bytes +
            (kQ8 ? ((view.block[0] ? 1 : 0) + (view.block[1] ? 1 : 0)) * scale_bytes : 0);
   };
@@ -485,26 +492,27 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   // both, and what follows the last one comes along.
   const auto copy_values = [&](const ChunkView& view, int from, int until) {
     if constexpr (kHalf) {
-      using L = HalfLayout<kHeadDim>;
       from >>= 1, until = (until < view.end ? until : until + 1) >> 1;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int first = max(from - half * kKvBlock / 2, 0), last = min(until - half * kKvBlock / 2, kKvBlock / 2);
         if (first >= last) continue;
-        values.copy_pieces<L::kValuePiece, kWarps>(v_bytes + half * L::kValues + first * L::kValuePitch, L::kValuePitch,
-                                                   view.block[half] + args.kv.v_offset + first * L::kValuePiece,
-                                                   last - first);
+        copy_half_values<kHeadDim, kThreads>(v_bytes + half * HalfLayout<kHeadDim>::kValues,
+                                             view.block[half] + args.kv.v_offset, first, last);
       }
-      return;
-    }
-    if (!Arrival::copies()) return;
+    } else if (Arrival::copies()) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int first = max(from, half * kKvBlock), last = min(until, (half + 1) * kKvBlock);
-      if (first >= last) continue;
-      values.copy(v + first * head_dim, view.block[half] + args.kv.v_offset + (first - half * kKvBlock) * row_bytes,
-                  (last - first) * row_bytes);
+      for (int half = 0; half < 2; ++half) {
+        const int first = max(from, half * kKvBlock), last = min(until, (half + 1) * kKvBlock);
+        if (first >= last) continue;
+        values.copy(v + first * head_dim, view.block[half] + args.kv.v_offset + (first - half * kKvBlock) * row_bytes,
+                    (last - first) * row_bytes);
+      }
     }
+  };
+
+  const auto all_started = [](auto& set) {  // after a set's last copy
+    if constexpr (kHalf) set.started();
   };
 
   ChunkView view = view_of(slot);
@@ -520,7 +528,6 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
         prefetch_bytes(view.block[half] + args.kv.k_offset, half_bytes);
       }
     }
-    if (kHalf) __syncthreads();  // the arrivals are open, for all warps' copies
     if (Arrival::copies()) {
       keys_and_queries.expect(query_bytes + key_bytes(view));
       if (both) values.expect(value_bytes(view));
@@ -530,15 +537,21 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       copy_values(view, view.begin, min(old, view.end));
       copy_scales(view, old, true);
     }
-    if (!kHalf) __syncthreads();  // the arrivals are open
+    __syncthreads();  // the arrivals are open
     wait_for_predecessor();
-    if (Arrival::copies()) {
-      keys_and_queries.copy(q, reinterpret_cast<const std::byte*>(args.q + row_head * head_dim), query_bytes);
+    const auto* queries_from = reinterpret_cast<const std::byte*>(args.q + row_head * head_dim);
+    if constexpr (kHalf) {
+      const auto to = static_cast<unsigned>(__cvta_generic_to_shared(q));
+      for (int i = 16 * thread; i < query_bytes; i += 16 * kThreads) copy_unit(to + i, queries_from + i);
+    } else if (Arrival::copies()) {
+      keys_and_queries.copy(q, queries_from, query_bytes);
     }
     copy_keys(view, old, false);
+    all_started(keys_and_queries);
     if (both) {
       copy_values(view, max(old, view.begin), view.end);
       copy_scales(view, old, false);
+      all_started(values);
     }
   }
 
@@ -578,6 +591,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
         if (h0 > 0 && !both) {
           if (Arrival::copies()) keys_and_queries.expect(key_bytes(view));
           copy_keys(view, kAttentionChunk, true);
+          all_started(keys_and_queries);
         }
         const float* from = args.q + (row_head + h0) * head_dim;
         for (int i = thread; i < heads * head_dim; i += kThreads) q[i] = from[i];
@@ -630,9 +644,11 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
         if (Arrival::copies()) values.expect(value_bytes(view));
         copy_values(view, view.begin, view.end);
         copy_scales(view, kAttentionChunk, true);
+        all_started(values);
       } else if (more && last_round) {
         if (Arrival::copies()) keys_and_queries.expect(key_bytes(next));
         copy_keys(next, kAttentionChunk, true);
+        all_started(keys_and_queries);
       }
       for (int h = thread / kWarp; h < heads; h += kWarps) {
         float* const mine = scores + h * kScoreStride<T>;
@@ -704,9 +720,11 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       if (Arrival::copies()) values.expect(value_bytes(next));
       copy_values(next, next.begin, next.end);
       copy_scales(next, kAttentionChunk, true);
+      all_started(values);
     } else {
       if (Arrival::copies()) keys_and_queries.expect(key_bytes(next));
       copy_keys(next, kAttentionChunk, true);
+      all_started(keys_and_queries);
     }
     slot = next_slot;
     view = next;

@@ -5,10 +5,10 @@
 // A lane's place in all of this: row = lane / 4 and quarter = lane % 4. Of the sixteen rows of factors it holds row and
 // row + 8, of eight columns of sums 2 quarter and 2 quarter + 1. Which channel or key stands at which of the sixteen
 // places of a step is free, as long as every path has it the same; it is chosen so that weights are factors where
-// scores became them, and so that eight 16-byte reads at once (ldmatrix) meet all banks of shared memory although the
-// copy engine brings only contiguous pieces:
+// scores became them, and so that eight 16-byte reads at once (ldmatrix) meet all banks of shared memory where only
+// pieces of the cache, not its rows, lie 16 bytes off one another's banks:
 //  * a channel of K is a row of 64 keys. Place p of step t has channel group_of(p) * head_dim / 16 + t; a sixteenth of
-//    the block is a piece, and pieces lie 16 bytes off one another's banks.
+//    the channels is a piece.
 //  * a key of V is a row of head_dim channels. Places 0 to 7 of step t have keys 16 t + 0, 9, 2, 11, 4, 13, 6, 15,
 //    places 8 to 15 the others, 8, 1, 10, 3, 12, 5, 14, 7; two keys are a piece.
 #pragma once
@@ -19,8 +19,8 @@
 #include <cstddef>
 
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/landing.cuh"
 
 namespace millrace::kernels::cuda {
 
@@ -34,6 +34,19 @@ struct HalfLayout {
   static constexpr int kValueRow = 2 * kHeadDim, kValuePiece = 2 * kValueRow, kValuePitch = kValuePiece + 16;
   static constexpr int kValues = kKvBlock / 2 * kValuePitch;  // of a block; the chunk's second follows
 };
+
+/// A block's keys, or of its values the pieces [first, last), to shared memory; for all kThreads threads.
+template <int kHeadDim, int kThreads>
+__device__ __forceinline__ void copy_half_keys(std::byte* to, const std::byte* from) {
+  using L = HalfLayout<kHeadDim>;
+  copy_pieces<L::kKeyPiece, L::kKeyPitch, 16, kThreads>(to, from, 0, 16);
+}
+template <int kHeadDim, int kThreads>
+__device__ __forceinline__ void copy_half_values(std::byte* to, const std::byte* from, int first = 0,
+                                                 int last = kKvBlock / 2) {
+  using L = HalfLayout<kHeadDim>;
+  copy_pieces<L::kValuePiece, L::kValuePitch, kKvBlock / 2, kThreads>(to, from, first, last);
+}
 
 /// d += a b: sixteen rows, sixteen places, eight columns; for the whole warp. a: {row, places 2 quarter and + 1; row +
 /// 8, the same; row, places 8 + 2 quarter and + 1; row + 8, the same}; b: the same places of column lane / 4; d: {row,
@@ -149,7 +162,7 @@ __device__ __forceinline__ float exp_for_half(float x) {
 }
 
 /// Values of keys [first, last) of a chunk become zero: they may be anything, and have weights of zero where a product
-/// reads them. Threads `from`, `from` + `step` and so on share the work; the copy engine may write there afterwards.
+/// reads them. Threads `from`, `from` + `step` and so on share the work.
 template <int kHeadDim>
 __device__ __forceinline__ void clear_values(std::byte* values, int first, int last, int from, int step) {
   using L = HalfLayout<kHeadDim>;
@@ -159,7 +172,6 @@ __device__ __forceinline__ void clear_values(std::byte* values, int first, int l
     const int key = i / kUnits;
     *reinterpret_cast<uint4*>(values + key / 2 * L::kValuePitch + key % 2 * L::kValueRow + i % kUnits * 16) = {};
   }
-  fence_copies();
 }
 
 /// What four lanes of a quad hold of 32 neighbouring columns, 8 j + 2 quarter and + 1 in x[2 j] and x[2 j + 1], becomes

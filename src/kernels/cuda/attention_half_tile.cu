@@ -9,8 +9,8 @@
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_half.cuh"
-#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
   extern __shared__ __align__(128) std::byte shared[];
   std::byte* const keys = shared;                                        // two blocks
   std::byte* const values = S::kLarge ? shared : shared + S::kKeyBytes;  // two blocks
-  __shared__ Arrival keys_there, values_there;
+  __shared__ Landing keys_there, values_there;
   __shared__ Departure keys_read, values_read;
   allow_successor();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, quarter = lane % 4;
@@ -234,8 +234,8 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
   wait_for_predecessor();  // in every block, as all may have nothing to do
   if (pairs <= 0) return;
   if (threadIdx.x == 0) {
-    keys_there.open();
-    values_there.open();
+    keys_there.open(S::kThreads);
+    values_there.open(S::kThreads);
     keys_read.open(S::kWarps);
     values_read.open(S::kWarps);
   }
@@ -253,26 +253,22 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
 
   const auto is_seen = [&](int block) { return block * kKvBlock <= newest && (block + 1) * kKvBlock > oldest; };
   const auto fetch_keys = [&](int chunk) {
-    const bool seen[2] = {is_seen(2 * chunk), is_seen(2 * chunk + 1)};
-    if (Arrival::copies()) keys_there.expect((seen[0] + seen[1]) * 16 * L::kKeyPiece);
     for (int half = 0; half < 2; ++half) {
-      if (!seen[half]) continue;
-      keys_there.copy_pieces<L::kKeyPiece, S::kWarps>(
-          keys + half * L::kKeys, L::kKeyPitch, kv_block(args.kv, tile.z, 2 * chunk + half, args.kv.k_offset, kv_head),
-          16);
+      if (!is_seen(2 * chunk + half)) continue;
+      copy_half_keys<kHeadDim, S::kThreads>(keys + half * L::kKeys,
+                                            kv_block(args.kv, tile.z, 2 * chunk + half, args.kv.k_offset, kv_head));
     }
+    keys_there.started();
   };
   const auto fetch_values = [&](int chunk) {
-    const bool seen[2] = {is_seen(2 * chunk), is_seen(2 * chunk + 1)};
-    if (Arrival::copies()) values_there.expect((seen[0] + seen[1]) * kKvBlock / 2 * L::kValuePiece);
     for (int half = 0; half < 2; ++half) {
-      if (!seen[half]) continue;
-      values_there.copy_pieces<L::kValuePiece, S::kWarps>(
-          values + half * L::kValues, L::kValuePitch,
-          kv_block(args.kv, tile.z, 2 * chunk + half, args.kv.v_offset, kv_head), kKvBlock / 2);
+      if (!is_seen(2 * chunk + half)) continue;
+      copy_half_values<kHeadDim, S::kThreads>(values + half * L::kValues,
+                                              kv_block(args.kv, tile.z, 2 * chunk + half, args.kv.v_offset, kv_head));
     }
+    values_there.started();
   };
-  __syncthreads();  // arrivals and departures are open
+  __syncthreads();  // the barriers are open
   fetch_keys(first_chunk);
   if (!S::kLarge) fetch_values(first_chunk);
 
