@@ -183,8 +183,11 @@ __device__ __forceinline__ ChunkSum soften_half(float* scores, int begin, int en
   const bool odd = lane % 2 == 1, first = lane % 16 < 8;
   auto* const to = reinterpret_cast<__half*>(scores) + lane / 16 * 16 + lane % 8 / 2 * 4 + (odd == first ? 2 : 0) + odd;
 #pragma unroll
+  for (int k = 0; k < kEach; ++k) s[k] -= m;
+  exp_for_half(s);
+#pragma unroll
   for (int k = 0; k < kEach; ++k) {
-    const __half weight = __float2half_rn(exp_for_half(s[k] - m));
+    const __half weight = __float2half_rn(s[k]);
     to[kWarp * k] = weight;
     l += __half2float(weight);
   }
@@ -325,13 +328,17 @@ __device__ __forceinline__ void sync_cluster() {
 #endif
 }
 
-// The blocks of a row and head have their sums and results ([head_dim]) in shared memory; each merges some channels.
-__device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::int64_t row_head, const ChunkSum* sum,
-                                                 const float* result, int chunks) {
+// The blocks of a row and its `heads` heads from row_head on have their sums ([heads]) and results ([heads, head_dim])
+// in shared memory; each merges some channels, 32 a warp at a time.
+__device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::int64_t row_head, int heads,
+                                                 const ChunkSum* sums, const float* results, int chunks) {
   sync_cluster();
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int rank = static_cast<int>(blockIdx.y), head_dim = args.kv.head_dim;
-  for (int c = (rank + warp * chunks) * kWarp + lane; c - lane < head_dim; c += chunks * kWarps * kWarp) {
+  const int rank = static_cast<int>(blockIdx.y), head_dim = args.kv.head_dim, each = (head_dim + kWarp - 1) / kWarp;
+  for (int item = rank + warp * chunks; item < heads * each; item += chunks * kWarps) {
+    const int h = item / each, c = item % each * kWarp + lane;
+    const ChunkSum* sum = sums + h;
+    const float* result = results + h * head_dim;
     float part[kMostCluster], m = -INFINITY, l = 0;
     if (lane < chunks) {
       m = load_in_cluster(in_cluster(&sum->m, lane));
@@ -353,7 +360,7 @@ __device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::in
     }
     if (c >= head_dim) continue;
     const float y[1] = {a / total};
-    const std::int64_t at = row_head * head_dim + c;
+    const std::int64_t at = (row_head + h) * head_dim + c;
     if (args.out) args.out[at] = y[0];
     if (args.q8.q) quantize_block(y, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
   }
@@ -373,8 +380,14 @@ __device__ __forceinline__ int first_of_pass(const RowView& rows, int sequence, 
 
 /// A chunk of a row's keys in a block's hands.
 struct ChunkView {
-  const std::byte* block[2];  // of the cache, this head's part; null: none of its keys
+  const std::byte* block[2];  // of the cache; where the row sees none of its keys, another that it sees
   int begin, end;             // keys of the chunk
+  __device__ __forceinline__ bool sees(int half) const {
+    return end > half * kKvBlock && begin < (half + 1) * kKvBlock;
+  }
+  __device__ __forceinline__ int blocks() const { return (sees(0) ? 1 : 0) + (sees(1) ? 1 : 0); }
+  /// The later keys of a half are not before `old`.
+  __device__ __forceinline__ bool has_new(int half, int old) const { return min(end, (half + 1) * kKvBlock) > old; }
 };
 
 /// A Landing with what of an Arrival's ways it does not need: its bytes are not counted, it knows when all have
@@ -414,6 +427,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   using S = Share<kHeads>;
   constexpr bool kQ8 = kQuantized<T>, kHalf = kIsHalf<T>;
   constexpr bool kRounds = kHeads == 8;                      // more heads than kHeads may be there
+  constexpr bool kClusters = kHeads == 1 || kHalf;           // of no more heads than kHeads
   constexpr bool kFits = kQ8 || (kHalf && kHeadDim <= 128);  // K and V together
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ ChunkSum sums[kHeads];
@@ -451,66 +465,53 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     view.begin = max(first_visible(position, args.window) - base, 0);
     view.end = min(position + 1 - base, kAttentionChunk);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const bool seen = view.end > half * kKvBlock && view.begin < (half + 1) * kKvBlock;
-      view.block[half] = seen ? kv_block(args.kv, sequence, base / kKvBlock + half, 0, kv_head) : nullptr;
+    for (int half = 0; half < 2; ++half) {  // nothing is done with the addresses here, which are on their way for long
+      const int block =
+          min(max(base / kKvBlock + half, (base + view.begin) / kKvBlock), (base + view.end - 1) / kKvBlock);
+      view.block[half] = args.kv.blocks[static_cast<std::int64_t>(sequence) * args.kv.max_blocks + block];
     }
     return view;
   };
-  const auto key_bytes = [&](const ChunkView& view) {
-    return ((view.block[0] ? 1 : 0) + (view.block[1] ? 1 : 0)) * half_bytes;
-  };
+  const std::int64_t keys_at = args.kv.k_offset + kv_head * args.kv.head_bytes;
+  const std::int64_t values_at = args.kv.v_offset + kv_head * args.kv.head_bytes;
+  const auto key_bytes = [&](const ChunkView& view) { return view.blocks() * half_bytes; };
   // K of the blocks with only keys before `old`, or of the others.
   const auto copy_keys = [&](const ChunkView& view, int old, bool olds) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (!view.block[half] || (min(view.end, (half + 1) * kKvBlock) <= old) != olds) continue;
-      const std::byte* from = view.block[half] + args.kv.k_offset;
+      if (!view.sees(half) || view.has_new(half, old) == olds) continue;
       if constexpr (kHalf) {
-        copy_half_keys<kHeadDim, kThreads>(k + half * HalfLayout<kHeadDim>::kKeys, from);
+        copy_half_keys<kHeadDim, kThreads>(k + half * HalfLayout<kHeadDim>::kKeys, view.block[half] + keys_at);
       } else if (Arrival::copies()) {
-        keys_and_queries.copy(k + half * half_bytes, from, half_bytes);
+        keys_and_queries.copy(k + half * half_bytes, view.block[half] + keys_at, half_bytes);
       }
     }
   };
   const auto value_bytes = [&](const ChunkView& view) {
-    return (view.end - view.begin) * row_bytes +
-           (kQ8 ? ((view.block[0] ? 1 : 0) + (view.block[1] ? 1 : 0)) * scale_bytes : 0);
+    return (view.end - view.begin) * row_bytes + (kQ8 ? view.blocks() * scale_bytes : 0);
   };
-  // V's scales, block by block as K: a copy's size and place are multiples of 16 bytes, a token's are not.
-  const auto copy_scales = [&](const ChunkView& view, int old, bool olds) {
-    if constexpr (kQ8) {
-      if (!Arrival::copies()) return;
+  // V of keys before `old`, or of the others. In f16 block by block as K; in q8_0 its scales so: a copy's size and
+  // place are multiples of 16 bytes, a token's scales are not.
+  const auto copy_values = [&](const ChunkView& view, int old, bool olds) {
+    const int from = olds ? view.begin : max(old, view.begin), until = olds ? min(old, view.end) : view.end;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (!view.block[half] || (min(view.end, (half + 1) * kKvBlock) <= old) != olds) continue;
-        values.copy(v_scales + half * scale_bytes, view.block[half] + args.kv.v_offset + elements_bytes, scale_bytes);
-      }
-    }
-  };
-  // V of keys [from, until), without scales. In f16 by twos: where keys end or begin between two, the later copy has
-  // both, and what follows the last one comes along.
-  const auto copy_values = [&](const ChunkView& view, int from, int until) {
-    if constexpr (kHalf) {
-      from >>= 1, until = (until < view.end ? until : until + 1) >> 1;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int first = max(from - half * kKvBlock / 2, 0), last = min(until - half * kKvBlock / 2, kKvBlock / 2);
-        if (first >= last) continue;
-        copy_half_values<kHeadDim, kThreads>(v_bytes + half * HalfLayout<kHeadDim>::kValues,
-                                             view.block[half] + args.kv.v_offset, first, last);
-      }
-    } else if (Arrival::copies()) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < 2; ++half) {
+      const bool whole = view.sees(half) && view.has_new(half, old) != olds;
+      if constexpr (kHalf) {
+        if (whole) {
+          copy_half_values<kHeadDim, kThreads>(v_bytes + half * HalfLayout<kHeadDim>::kValues,
+                                               view.block[half] + values_at);
+        }
+      } else if (Arrival::copies()) {
         const int first = max(from, half * kKvBlock), last = min(until, (half + 1) * kKvBlock);
-        if (first >= last) continue;
-        values.copy(v + first * head_dim, view.block[half] + args.kv.v_offset + (first - half * kKvBlock) * row_bytes,
-                    (last - first) * row_bytes);
+        const std::byte* block = view.block[half] + values_at;
+        if (first < last) {
+          values.copy(v + first * head_dim, block + (first - half * kKvBlock) * row_bytes, (last - first) * row_bytes);
+        }
+        if (kQ8 && whole) values.copy(v_scales + half * scale_bytes, block + elements_bytes, scale_bytes);
       }
     }
   };
-
   const auto all_started = [](auto& set) {  // after a set's last copy
     if constexpr (kHalf) set.started();
   };
@@ -524,8 +525,9 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       values.open();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if (!view.block[half] || min(view.end, (half + 1) * kKvBlock) <= old) continue;
-        prefetch_bytes(view.block[half] + args.kv.k_offset, half_bytes);
+        if (!view.sees(half) || !view.has_new(half, old)) continue;
+        prefetch_bytes(view.block[half] + keys_at, half_bytes);
+        if (kHalf && both) prefetch_bytes(view.block[half] + values_at, half_bytes);
       }
     }
     if (Arrival::copies()) {
@@ -533,10 +535,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       if (both) values.expect(value_bytes(view));
     }
     copy_keys(view, old, true);
-    if (both) {
-      copy_values(view, view.begin, min(old, view.end));
-      copy_scales(view, old, true);
-    }
+    if (both) copy_values(view, old, true);
     __syncthreads();  // the arrivals are open
     wait_for_predecessor();
     const auto* queries_from = reinterpret_cast<const std::byte*>(args.q + row_head * head_dim);
@@ -549,8 +548,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     copy_keys(view, old, false);
     all_started(keys_and_queries);
     if (both) {
-      copy_values(view, max(old, view.begin), view.end);
-      copy_scales(view, old, false);
+      copy_values(view, old, false);
       all_started(values);
     }
   }
@@ -560,8 +558,8 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     Elements<kCount> result;
 #pragma unroll
     for (int p = 0; p < kCount; ++p) result.e[p] = acc[p];
-    if (kHeads == 1 && args.cluster && chunks.count > 1) {
-      *reinterpret_cast<Elements<kCount>*>(q + c) = result;  // nobody needs q any more
+    if (kClusters && args.cluster && chunks.count > 1) {
+      *reinterpret_cast<Elements<kCount>*>(q + h * head_dim + c) = result;  // nobody needs q any more
       return;
     }
     const std::int64_t head = row_head + h;
@@ -642,8 +640,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       __syncthreads();
       if (!both) {
         if (Arrival::copies()) values.expect(value_bytes(view));
-        copy_values(view, view.begin, view.end);
-        copy_scales(view, kAttentionChunk, true);
+        copy_values(view, kAttentionChunk, true);
         all_started(values);
       } else if (more && last_round) {
         if (Arrival::copies()) keys_and_queries.expect(key_bytes(next));
@@ -667,11 +664,10 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       __syncthreads();
       if constexpr (kHalf) {
         const float* weights = pair < heads ? scores + pair * kScoreStride<T> : nullptr;
-        const bool low = view.block[0] != nullptr, high = view.block[1] != nullptr;
         const unsigned from = value_address<kHeadDim>(v_bytes);
         for (int g = warp; g < kHeadDim / 32; g += kWarps) {
           float acc[8];
-          add_half_values<kHeadDim, 4>(weights, from + g * 64, low, high, acc);
+          add_half_values<kHeadDim, 4>(weights, from + g * 64, view.sees(0), view.sees(1), acc);
           gather_columns(acc);
           if (pair < heads) give(h0 + pair, 32 * g + 8 * (lane % 4), sums[pair], acc);
         }
@@ -679,7 +675,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
           constexpr int kLast = kHeadDim / 32;
           if (warp == kLast % kWarps) {
             float acc[4];
-            add_half_values<kHeadDim, 2>(weights, from + kLast * 64, low, high, acc);
+            add_half_values<kHeadDim, 2>(weights, from + kLast * 64, view.sees(0), view.sees(1), acc);
 #pragma unroll
             for (int n = 0; n < 2; ++n) {
               const float two[2] = {acc[2 * n], acc[2 * n + 1]};
@@ -718,8 +714,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     __syncthreads();  // V, scores and sums are free
     if (both) {
       if (Arrival::copies()) values.expect(value_bytes(next));
-      copy_values(next, next.begin, next.end);
-      copy_scales(next, kAttentionChunk, true);
+      copy_values(next, kAttentionChunk, true);
       all_started(values);
     } else {
       if (Arrival::copies()) keys_and_queries.expect(key_bytes(next));
@@ -729,7 +724,9 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     slot = next_slot;
     view = next;
   }
-  if (kHeads == 1 && args.cluster && chunks.count > 1) merge_in_cluster(args, row_head, sums, q, chunks.count);
+  if (kClusters && args.cluster && chunks.count > 1) {
+    merge_in_cluster(args, row_head, args.block_heads, sums, q, chunks.count);
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -876,10 +873,12 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
                           cudaStream_t stream) {
   DecodeArgs args = {head_args(call, out, q8)};
   args.max_chunks = chunks;
-  // Blocks of one head where that does not make too many: they are done sooner, and read the keys together anyway.
-  const bool split = static_cast<std::int64_t>(call.rows.rows) * call.heads * chunks <= 3 * multiprocessors();
-  args.block_heads = split ? 1 : args.group;
-  args.cluster = args.block_heads == 1 && chunks > 1 && chunks <= kMostCluster && overlaps_launches();
+  // Blocks of one head where that does not make too many: they are done sooner, and read the keys together anyway. But
+  // in f16 the tensor cores do up to eight heads as soon as one.
+  const int few_heads = call.kv.dtype == DType::f16 && args.group <= 8 ? args.group : 1;
+  const bool few = static_cast<std::int64_t>(call.rows.rows) * call.heads / few_heads * chunks <= 3 * multiprocessors();
+  args.block_heads = few ? few_heads : args.group;
+  args.cluster = few && chunks > 1 && chunks <= kMostCluster && overlaps_launches();
   args.sums = reinterpret_cast<ChunkSum*>(call.workspace);
   args.part = reinterpret_cast<float*>(call.workspace + w.part);
   const cudaError_t error = decode_any(args, stream);

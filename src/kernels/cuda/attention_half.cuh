@@ -35,17 +35,16 @@ struct HalfLayout {
   static constexpr int kValues = kKvBlock / 2 * kValuePitch;  // of a block; the chunk's second follows
 };
 
-/// A block's keys, or of its values the pieces [first, last), to shared memory; for all kThreads threads.
+/// A block's keys, or its values, to shared memory; for all kThreads threads.
 template <int kHeadDim, int kThreads>
 __device__ __forceinline__ void copy_half_keys(std::byte* to, const std::byte* from) {
   using L = HalfLayout<kHeadDim>;
-  copy_pieces<L::kKeyPiece, L::kKeyPitch, 16, kThreads>(to, from, 0, 16);
+  copy_pieces<L::kKeyPiece, L::kKeyPitch, 16, kThreads>(to, from);
 }
 template <int kHeadDim, int kThreads>
-__device__ __forceinline__ void copy_half_values(std::byte* to, const std::byte* from, int first = 0,
-                                                 int last = kKvBlock / 2) {
+__device__ __forceinline__ void copy_half_values(std::byte* to, const std::byte* from) {
   using L = HalfLayout<kHeadDim>;
-  copy_pieces<L::kValuePiece, L::kValuePitch, kKvBlock / 2, kThreads>(to, from, first, last);
+  copy_pieces<L::kValuePiece, L::kValuePitch, kKvBlock / 2, kThreads>(to, from);
 }
 
 /// d += a b: sixteen rows, sixteen places, eight columns; for the whole warp. a: {row, places 2 quarter and + 1; row +
@@ -144,21 +143,34 @@ struct HalfQuery {
   }
 };
 
-/// f16(exp(x)) for x that is not positive, of the bits of exp_to_one: what is below 2^-25 is zero in f16, and above it
-/// nothing is subnormal, so that fewer steps do.
-__device__ __forceinline__ float exp_for_half(float x) {
+/// exp(x) for x that are not positive, each step for all of them; bits that round to the same f16 as those of
+/// exp_to_one: what is below 2^-25 is zero in f16, and above it nothing is subnormal, so that fewer steps do.
+template <int kCount>
+__device__ __forceinline__ void exp_for_half(float (&x)[kCount]) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  x = max_or_nan(x, -28.0f);
-  const float shifted = __fmaf_rn(x, 0x1.715476p+0f, kRound);
-  const float n = shifted - kRound;
-  float r = __fmaf_rn(n, -0x1.62e43p-1f, x);
-  r = __fmaf_rn(n, 0x1.05c61p-29f, r);
-  float q = __fmaf_rn(r, 0x1.6d110ap-10f, 0x1.120b6ep-7f);
-  q = __fmaf_rn(r, q, 0x1.55551ap-5f);
-  q = __fmaf_rn(r, q, 0x1.5554dcp-3f);
-  q = __fmaf_rn(r, q, 0.5f);
-  const float p = __fmaf_rn(r * r, q, r) + 1.0f;
-  return p * power_of_two(__float_as_uint(shifted) - __float_as_uint(kRound));
+  float shifted[kCount], r[kCount], q[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) x[i] = max_or_nan(x[i], -28.0f);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) shifted[i] = __fmaf_rn(x[i], 0x1.715476p+0f, kRound);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float n = shifted[i] - kRound;
+    r[i] = __fmaf_rn(n, 0x1.05c61p-29f, __fmaf_rn(n, -0x1.62e43p-1f, x[i]));
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) q[i] = __fmaf_rn(r[i], 0x1.6d110ap-10f, 0x1.120b6ep-7f);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) q[i] = __fmaf_rn(r[i], q[i], 0x1.55551ap-5f);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) q[i] = __fmaf_rn(r[i], q[i], 0x1.5554dcp-3f);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) q[i] = __fmaf_rn(r[i], q[i], 0.5f);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float p = __fmaf_rn(r[i] * r[i], q[i], r[i]) + 1.0f;
+    x[i] = p * power_of_two(__float_as_uint(shifted[i]) - __float_as_uint(kRound));
+  }
 }
 
 /// Values of keys [first, last) of a chunk become zero: they may be anything, and have weights of zero where a product

@@ -30,19 +30,17 @@ struct HalfTileArgs : HeadArgs {
 template <int kHeadDim>
 struct Shape {
   using L = HalfLayout<kHeadDim>;
-  static constexpr bool kLarge = kHeadDim > 128;  // K and V take turns in one place, queries are in shared memory
+  static constexpr bool kLarge = kHeadDim > 128;  // K and V take turns in one place
   static constexpr int kWarps = kLarge ? 2 : 4, kThreads = 32 * kWarps, kPairs = 16 * kWarps;
   static constexpr int kKeyBytes = 2 * L::kKeys, kValueBytes = 2 * L::kValues;
   static constexpr int kCacheBytes = kLarge ? std::max(kKeyBytes, kValueBytes) : kKeyBytes + kValueBytes;
 };
 
-/// The queries of a warp's sixteen pairs as factors: the high parts in registers unless heads are large, the others in
-/// the warp's own part of shared memory.
+/// The queries of a warp's sixteen pairs as factors, in the warp's own part of shared memory.
 template <int kHeadDim>
 class Queries {
  public:
-  static constexpr int kInRegisters = Shape<kHeadDim>::kLarge ? 0 : 1;               // parts
-  static constexpr int kWarpBytes = (2 - kInRegisters) * (kHeadDim / 16) * 32 * 16;  // of shared memory
+  static constexpr int kWarpBytes = 2 * (kHeadDim / 16) * 32 * 16;
   __device__ __forceinline__ explicit Queries(std::byte* place) {
     const int thread = static_cast<int>(threadIdx.x);
     mine_ = reinterpret_cast<unsigned*>(place + thread / 32 * kWarpBytes) + thread % 32 * 4;
@@ -53,45 +51,33 @@ class Queries {
     for (int t = 0; t < kHeadDim / 16; ++t) {
 #pragma unroll
       for (int far = 0; far < 2; ++far) {
-        const unsigned parts[2] = {query.high[t][far], query.low[t][far]};
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          if (part < kInRegisters) {
-            high_[t][2 * far + upper] = parts[part];
-          } else {
-            mine_[place_of(t, part) + 2 * far + upper] = parts[part];
-          }
-        }
+        mine_[2 * t * 128 + 2 * far + upper] = query.high[t][far];
+        mine_[(2 * t + 1) * 128 + 2 * far + upper] = query.low[t][far];
       }
     }
   }
   /// part 0: high, 1: low.
   __device__ __forceinline__ void get(int t, int part, unsigned (&a)[4]) const {
-    if (part < kInRegisters) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = high_[t][i];
-    } else {
-      const uint4 four = *reinterpret_cast<const uint4*>(mine_ + place_of(t, part));
-      a[0] = four.x, a[1] = four.y, a[2] = four.z, a[3] = four.w;
-    }
+    const uint4 four = *reinterpret_cast<const uint4*>(mine_ + (2 * t + part) * 128);
+    a[0] = four.x, a[1] = four.y, a[2] = four.z, a[3] = four.w;
   }
 
  private:
-  static __device__ __forceinline__ int place_of(int t, int part) {
-    return ((2 - kInRegisters) * t + part - kInRegisters) * 128;
-  }
-  unsigned high_[kInRegisters > 0 ? kHeadDim / 16 : 1][4];
-  unsigned* mine_;  // [steps][parts][lane][4]
+  unsigned* mine_;  // [steps][high, low][lane][4]
 };
 
-// Scores of 64 keys, from `from` on (key_address), for a warp's pairs.
-template <int kHeadDim>
-__device__ __forceinline__ void score_block(const Queries<kHeadDim>& queries, unsigned from, float (*s)[4]) {
+__device__ __forceinline__ void no_scores(float (*s)[4]) {  // of 64 keys
 #pragma unroll
   for (int n = 0; n < kKvBlock / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[n][i] = 0;
   }
+}
+
+// Scores of 64 keys, from `from` on (key_address), for a warp's pairs.
+template <int kHeadDim>
+__device__ __forceinline__ void score_block(const Queries<kHeadDim>& queries, unsigned from, float (*s)[4]) {
+  no_scores(s);
 #pragma unroll
   for (int t = 0; t < kHeadDim / 16; ++t) {
     unsigned keys[kBlockSteps][4];
@@ -157,16 +143,21 @@ __device__ __forceinline__ void soften(float (&s)[kKeyTiles][4], const Seen (&se
   float l[4][4];
 #pragma unroll
   for (int step = 0; step < kKeySteps; ++step) {
+    // Of factor i: keys of an even place from the step's first eight and of an odd one from its last, then the others.
+    float x[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // Keys of an even place from the step's first eight and of an odd one from its last, then the others.
-      const int near = 2 * (i % 2), even = 2 * step + i / 2, odd = 2 * step + 1 - i / 2;
-      const __half2 two =
-          __floats2half2_rn(exp_for_half(s[even][near] - from[i % 2]), exp_for_half(s[odd][near + 1] - from[i % 2]));
+      x[2 * i] = s[2 * step + i / 2][2 * (i % 2)] - from[i % 2];
+      x[2 * i + 1] = s[2 * step + 1 - i / 2][2 * (i % 2) + 1] - from[i % 2];
+    }
+    exp_for_half(x);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __half2 two = __floats2half2_rn(x[2 * i], x[2 * i + 1]);
       weights[step][i] = pack(two);
       const float2 wide = __half22float2(two);
-      float& even_sum = l[even % 4][near];
-      float& odd_sum = l[odd % 4][near + 1];
+      float& even_sum = l[(2 * step + i / 2) % 4][2 * (i % 2)];
+      float& odd_sum = l[(2 * step + 1 - i / 2) % 4][2 * (i % 2) + 1];
       even_sum = step < 2 ? wide.x : even_sum + wide.x;
       odd_sum = step < 2 ? wide.y : odd_sum + wide.y;
     }
@@ -193,12 +184,11 @@ __device__ __forceinline__ void soften(float (&s)[kKeyTiles][4], const Seen (&se
 
 // A += the chunk's weighted values of kTiles times eight channels, from `from` on (value_address).
 template <int kHeadDim, int kTiles>
-__device__ __forceinline__ void add_values(const unsigned (&weights)[kKeySteps][4], unsigned from, bool low, bool high,
+__device__ __forceinline__ void add_values(const unsigned (&weights)[kKeySteps][4], unsigned from,
                                            const float2 (&factors)[2], float (*merged)[4]) {
   float acc[kTiles][4] = {};
 #pragma unroll
   for (int step = 0; step < kKeySteps; ++step) {
-    if (!(step < kBlockSteps ? low : high)) continue;
 #pragma unroll
     for (int j = 0; j < kTiles / 2; ++j) {
       unsigned values[4];
@@ -252,25 +242,41 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
   const int first_chunk = oldest / kAttentionChunk, last_chunk = newest / kAttentionChunk;
 
   const auto is_seen = [&](int block) { return block * kKvBlock <= newest && (block + 1) * kKvBlock > oldest; };
+  // The blocks of the chunk that is fetched next; where nobody sees one, another. Asked for long before they are
+  // needed.
+  const std::byte* blocks[2];
+  const auto locate = [&](int chunk) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int block = min(max(2 * chunk + half, oldest / kKvBlock), newest / kKvBlock);
+      blocks[half] = args.kv.blocks[static_cast<std::int64_t>(tile.z) * args.kv.max_blocks + block];
+    }
+  };
   const auto fetch_keys = [&](int chunk) {
+#pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (!is_seen(2 * chunk + half)) continue;
       copy_half_keys<kHeadDim, S::kThreads>(keys + half * L::kKeys,
-                                            kv_block(args.kv, tile.z, 2 * chunk + half, args.kv.k_offset, kv_head));
+                                            blocks[half] + args.kv.k_offset + kv_head * args.kv.head_bytes);
     }
     keys_there.started();
   };
   const auto fetch_values = [&](int chunk) {
+#pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (!is_seen(2 * chunk + half)) continue;
       copy_half_values<kHeadDim, S::kThreads>(values + half * L::kValues,
-                                              kv_block(args.kv, tile.z, 2 * chunk + half, args.kv.v_offset, kv_head));
+                                              blocks[half] + args.kv.v_offset + kv_head * args.kv.head_bytes);
     }
     values_there.started();
   };
+  locate(first_chunk);
   __syncthreads();  // the barriers are open
   fetch_keys(first_chunk);
-  if (!S::kLarge) fetch_values(first_chunk);
+  if (!S::kLarge) {
+    fetch_values(first_chunk);
+    if (first_chunk < last_chunk) locate(first_chunk + 1);
+  }
 
   const bool busy = 16 * warp < pairs;  // the warp has pairs
   int position[2];                      // -1: no such pair, which sees nothing
@@ -302,23 +308,27 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
       float s[kKeyTiles][4];
       keys_there.await(turn);
       if (busy) {
-        // Keys that nobody sees have been brought in part; they are masked.
-        if (low) score_block(queries, keys_from, s);
-        if (high) score_block(queries, keys_from + L::kKeys, s + kKeyTiles / 2);
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) {
-          if (n < kKeyTiles / 2 ? low : high) continue;
-#pragma unroll
-          for (int i = 0; i < 4; ++i) s[n][i] = 0;
+        // Of a block that is seen all keys have been brought. Those that a pair does not see are masked.
+        if (low) {
+          score_block(queries, keys_from, s);
+        } else {
+          no_scores(s);
+        }
+        if (high) {
+          score_block(queries, keys_from + L::kKeys, s + kKeyTiles / 2);
+        } else {
+          no_scores(s + kKeyTiles / 2);
         }
       }
       keys_read.leave();
-      if (S::kLarge) {
-        keys_read.await(turn);
+      if (S::kLarge || turn > 0) {
+        if (S::kLarge) {
+          keys_read.await(turn);
+        } else {
+          values_read.await(turn - 1);
+        }
         fetch_values(chunk);
-      } else if (turn > 0) {
-        values_read.await(turn - 1);
-        fetch_values(chunk);
+        if (more) locate(chunk + 1);
       }
       if (busy) {
         Seen seen[2];
@@ -335,18 +345,19 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
       fetch_keys(chunk + 1);
     }
     values_there.await(turn);
+    const int first = max(oldest - base, 0), end = min(newest + 1 - base, kAttentionChunk);
+    if (first > 0 || end < kAttentionChunk) {
+      clear_values<kHeadDim>(values, 0, first, static_cast<int>(threadIdx.x), S::kThreads);
+      clear_values<kHeadDim>(values, end, kAttentionChunk, static_cast<int>(threadIdx.x), S::kThreads);
+      __syncthreads();
+    }
     if (busy) {
-      const int first = max(oldest - base, 0), end = min(newest + 1 - base, kAttentionChunk);
-      clear_values<kHeadDim>(values, first / kKvBlock * kKvBlock, first, lane, 32);
-      clear_values<kHeadDim>(values, end, (end + kKvBlock - 1) / kKvBlock * kKvBlock, lane, 32);
-      __syncwarp();
 #pragma unroll
       for (int g = 0; g < kHeadDim / 32; ++g) {
-        add_values<kHeadDim, 4>(weights, values_from + g * 64, low, high, factors, result + 4 * g);
+        add_values<kHeadDim, 4>(weights, values_from + g * 64, factors, result + 4 * g);
       }
       if constexpr (kHeadDim % 32 != 0) {
-        add_values<kHeadDim, 2>(weights, values_from + kHeadDim / 32 * 64, low, high, factors,
-                                result + kHeadDim / 32 * 4);
+        add_values<kHeadDim, 2>(weights, values_from + kHeadDim / 32 * 64, factors, result + kHeadDim / 32 * 4);
       }
     }
     values_read.leave();

@@ -73,33 +73,25 @@ class Departure : public CountedBarrier {
   }
 };
 
-/// Pieces [first, last) of the `kCount` neighbouring ones of kBytes from `from` on, to places kPitch bytes apart in
-/// shared memory (`to`: the first one's). For all kThreads threads of a block.
+/// `kCount` neighbouring pieces of kBytes from `from` on, to places kPitch bytes apart in shared memory. For all
+/// kThreads threads of a block.
 template <int kBytes, int kPitch, int kCount, int kThreads>
-__device__ __forceinline__ void copy_pieces(std::byte* to, const std::byte* from, int first, int last) {
+__device__ __forceinline__ void copy_pieces(std::byte* to, const std::byte* from) {
   constexpr int kUnits = kBytes / 16, kTurns = kCount * kUnits / kThreads, kUnroll = kTurns < 8 ? kTurns : 8;
   static_assert(kBytes % 16 == 0 && kPitch % 16 == 0 && kCount * kUnits % kThreads == 0);
   const int thread = static_cast<int>(threadIdx.x);
   const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  const bool whole = first == 0 && last == kCount;
   from += thread * 16;
   if constexpr (kThreads % kUnits == 0) {  // every turn as many pieces on
-    constexpr int kPieces = kThreads / kUnits;
-    const int mine = thread / kUnits;
-    const unsigned place = shared + static_cast<unsigned>(mine * kPitch + thread % kUnits * 16);
+    const unsigned place = shared + static_cast<unsigned>(thread / kUnits * kPitch + thread % kUnits * 16);
 #pragma unroll kUnroll
-    for (int i = 0; i < kTurns; ++i) {
-      const int piece = mine + i * kPieces;
-      if (whole || (piece >= first && piece < last))
-        copy_unit(place + i * (kPieces * kPitch), from + i * (kThreads * 16));
-    }
+    for (int i = 0; i < kTurns; ++i) copy_unit(place + i * (kThreads / kUnits * kPitch), from + i * (kThreads * 16));
   } else {
 #pragma unroll kUnroll
     for (int i = 0; i < kTurns; ++i) {
-      const int unit = thread + i * kThreads, piece = unit / kUnits;
-      if (whole || (piece >= first && piece < last)) {
-        copy_unit(shared + static_cast<unsigned>(piece * kPitch + unit % kUnits * 16), from + i * (kThreads * 16));
-      }
+      const int unit = thread + i * kThreads;
+      copy_unit(shared + static_cast<unsigned>(unit / kUnits * kPitch + unit % kUnits * 16),
+                from + i * (kThreads * 16));
     }
   }
 }
