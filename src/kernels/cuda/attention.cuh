@@ -1,5 +1,6 @@
-// What the two paths of attention share: few rows (attention.cu) and tiles of rows (attention_tile.cu). Both compute
-// the same sums in the same order, so a row gets the same bits from either; the order stands at AttentionCall.
+// What the two paths of attention share: few rows (attention.cu) and tiles of rows (attention_tile.cu for caches in
+// f32, attention_half_tile.cu, attention_q8_tile.cu). Both compute the same sums in the same order, so a row gets the
+// same bits from either; the order stands at AttentionCall.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -191,6 +191,13 @@ cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
 /// Keys a row does not see enter nothing. Chunks are merged in ascending order into (M, L, A) that start at (-inf, 0,
 /// 0):
 ///   M' = max(M, m); L = fma(L, exp(M - M'), l * exp(m - M')); A likewise; at the end A / L. (exp(-inf) is 0.)
+/// Over f16 the two products are mma.m16n8k16 with float32 sums, sixteen terms a step from +0, and how the device adds
+/// those is its own affair; which term has which of the sixteen places says attention_half.cuh. Scores: q 2^n, n such
+/// that its largest magnitude is in [1024, 2048) (0 where that is below 2^-100), is split into f16 high + low = (q 2^n
+/// - high); step t has every (head_dim / 16)-th channel from t on, high and then low parts; then times (scale 2^-n).
+/// Queries that are not finite make NaN. e_j is rounded to f16 before it is summed and multiplied. Values: step t has
+/// keys 16 t to 16 t + 15; keys a row does not see count as zero times zero, and so do values that only other rows of
+/// its tile see, unless those are not finite.
 /// Over q8_0 the products are of integers, exact sums I that are rounded to float32 once: the int8 of the cache, and
 /// the other factors f of a set as f * (32512 / a) to nearest even, a being their largest magnitude; such an integer
 /// counts u = a / 32512 (where a < 2^-100 they are zero; queries that are not finite make NaN). Scores: a set is 32
