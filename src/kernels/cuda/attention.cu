@@ -196,69 +196,25 @@ __device__ __forceinline__ ChunkSum soften_half(float* scores, int begin, int en
   return {m, l};
 }
 
-// Queries of `heads` heads, from `from` on in device memory, as factors: {high near, high far, low near, low far} of
-// step t, head h and quarter q in the four words from 4 ((t kHeads + h) 4 + q) on, and what their scores count in
-// `units`. A warp has a head, in code that is short: between the kernels of a layer it comes from far.
-template <int kHeadDim, int kHeads>
-__device__ __forceinline__ void put_half_queries(const float* from, int heads, float scale, float* factors,
-                                                 float* units) {
-  constexpr int kSteps = kHeadDim / 16, kTurns = (kHeadDim + 4 * kWarp - 1) / (4 * kWarp);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int h = static_cast<int>(threadIdx.x) / kWarp; h < heads; h += kWarps) {
-    float4 x[kTurns];
-    unsigned most = 0;
-#pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const int c = 4 * (lane + turn * kWarp);
-      x[turn] = c < kHeadDim ? *reinterpret_cast<const float4*>(from + h * kHeadDim + c) : make_float4(0, 0, 0, 0);
-      for (const float v : {x[turn].x, x[turn].y, x[turn].z, x[turn].w}) {
-        most = max(most, __float_as_uint(v) & 0x7fffffffu);
-      }
-    }
-    const HalfScale by = half_scale(__reduce_max_sync(kAllLanes, most), scale);
-    if (lane == 0) units[h] = by.unit;
-#pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const int c = 4 * (lane + turn * kWarp);
-      if (c >= kHeadDim) continue;
-      const float four[4] = {x[turn].x, x[turn].y, x[turn].z, x[turn].w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        // Group g of the channels is at place group_of's inverse: of quarter g % 4, far from 8 on, odd in the second
-        // four.
-        const int group = (c + i) / kSteps, t = (c + i) % kSteps;
-        auto* const to =
-            reinterpret_cast<__half*>(factors) + ((t * kHeads + h) * 4 + group % 4) * 8 + group / 8 * 2 + group / 4 % 2;
-        const float v = four[i] * by.power;
-        const __half high = __float2half_rn(v);
-        to[0] = high;
-        to[4] = __float2half_rn(v - __half2float(high));
-      }
-    }
-  }
-}
-
-// Scores over f16 of 32 keys for up to eight pairs, from `from` on (key_address): of 8 n + 2 quarter and + 1 in s[n][0]
-// and s[n][1]. For the whole warp.
-template <int kHeadDim, int kHeads>
-__device__ __forceinline__ void score_half(const float* factors, unsigned from, float (&s)[4][4]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+// Scores over f16 of 32 keys for eight pairs, from `from` on (key_address): of 8 n + 2 quarter and + 1 in s[n][0] and
+// s[n][1]. For the whole warp.
+template <int kHeadDim>
+__device__ __forceinline__ void score_half(const HalfQuery<kHeadDim>& query, unsigned from, float (&s)[4][4]) {
 #pragma unroll
   for (int n = 0; n < 4; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-#pragma unroll 2
+#pragma unroll
   for (int t = 0; t < kHeadDim / 16; ++t) {
-    uint4 four = {};
-    if (lane < 4 * kHeads) four = *reinterpret_cast<const uint4*>(factors + 4 * (t * 4 * kHeads + lane));
     unsigned keys[2][4];
 #pragma unroll
     for (int j = 0; j < 2; ++j) load_columns(keys[j], from + t * (2 * kKvBlock) + j * 32);
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
-      const unsigned row[4] = {part == 0 ? four.x : four.z, 0, part == 0 ? four.y : four.w, 0};
+      const auto& two = part == 0 ? query.high[t] : query.low[t];
+      const unsigned factors[4] = {two[0], 0, two[1], 0};
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        half_multiply(s[2 * j], row, keys[j][0], keys[j][1]);
-        half_multiply(s[2 * j + 1], row, keys[j][2], keys[j][3]);
+        half_multiply(s[2 * j], factors, keys[j][0], keys[j][1]);
+        half_multiply(s[2 * j + 1], factors, keys[j][2], keys[j][3]);
       }
     }
   }
@@ -272,7 +228,7 @@ __device__ __forceinline__ void add_half_values(const float* weights, unsigned f
                                                 float (&acc)[2 * kTiles]) {
   float sums[kTiles][4] = {};
   const int quarter = static_cast<int>(threadIdx.x) % 4;
-#pragma unroll 2
+#pragma unroll
   for (int step = 0; step < kAttentionChunk / 16; ++step) {
     if (!(step < kKvBlock / 16 ? low : high)) continue;
     uint2 two = {};
@@ -442,6 +398,14 @@ class HalfArrival : public Landing {
   __device__ void expect(int) {}
 };
 
+/// What a thread keeps of the queries that its warp multiplies on tensor cores.
+template <typename T, int kHeadDim>
+struct Queries {};
+template <int kHeadDim>
+struct Queries<std::int8_t, kHeadDim> : Q8Queries<kHeadDim> {};
+template <int kHeadDim>
+struct Queries<__half, kHeadDim> : HalfQuery<kHeadDim> {};
+
 /// Bytes of shared memory that a chunk's K and its V take.
 template <typename T, int kHeadDim>
 __host__ __device__ constexpr int chunk_key_bytes(int head_dim) {
@@ -467,7 +431,6 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   constexpr bool kFits = kQ8 || (kHalf && kHeadDim <= 128);  // K and V together
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ ChunkSum sums[kHeads];
-  [[maybe_unused]] __shared__ float units[kHeads];  // what scores count
   __shared__ std::conditional_t<kHalf, HalfArrival, Arrival> keys_and_queries, values;
   allow_successor();
   // What says where keys lie is written between passes, by copies; so it may be read while earlier kernels run, and so
@@ -575,21 +538,18 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     if (both) copy_values(view, old, true);
     __syncthreads();  // the arrivals are open
     wait_for_predecessor();
-    if constexpr (!kHalf) {
-      if (Arrival::copies()) {
-        keys_and_queries.copy(q, reinterpret_cast<const std::byte*>(args.q + row_head * head_dim), query_bytes);
-      }
+    const auto* queries_from = reinterpret_cast<const std::byte*>(args.q + row_head * head_dim);
+    if constexpr (kHalf) {
+      const auto to = static_cast<unsigned>(__cvta_generic_to_shared(q));
+      for (int i = 16 * thread; i < query_bytes; i += 16 * kThreads) copy_unit(to + i, queries_from + i);
+    } else if (Arrival::copies()) {
+      keys_and_queries.copy(q, queries_from, query_bytes);
     }
     copy_keys(view, old, false);
     all_started(keys_and_queries);
     if (both) {
       copy_values(view, old, false);
       all_started(values);
-    }
-    if constexpr (kHalf) {
-      put_half_queries<kHeadDim, kHeads>(args.q + row_head * head_dim, min(args.block_heads, kHeads), args.scale, q,
-                                         units);
-      __syncthreads();
     }
   }
 
@@ -614,7 +574,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     if (args.q8.q) quantize_block(result.e, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
   };
   [[maybe_unused]] const int lane = thread % kWarp, warp = thread / kWarp, pair = lane / 4;
-  [[maybe_unused]] std::conditional_t<kQ8, Q8Queries<kHeadDim>, char> queries;
+  [[maybe_unused]] Queries<T, kHeadDim> queries;
 
   for (int turn = 0;; ++turn) {
     const int next_slot = slot + static_cast<int>(gridDim.y);
@@ -632,27 +592,26 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
           all_started(keys_and_queries);
         }
         const float* from = args.q + (row_head + h0) * head_dim;
-        if constexpr (kHalf) {
-          put_half_queries<kHeadDim, kHeads>(from, heads, args.scale, q, units);
-        } else {
-          for (int i = thread; i < heads * head_dim; i += kThreads) q[i] = from[i];
-        }
+        for (int i = thread; i < heads * head_dim; i += kThreads) q[i] = from[i];
         __syncthreads();
       }
       const int rounds = both ? 1 : (args.block_heads + kHeads - 1) / kHeads;  // in which keys come again
       const int arrival = turn * rounds + (both ? 0 : h0 / kHeads);
       if (h0 == 0 || !both) keys_and_queries.await(arrival);
       if constexpr (kHalf) {
+        if (turn == 0 || args.block_heads > kHeads) {
+          queries.load(pair < heads ? q + pair * head_dim : nullptr, args.scale);
+        }
         const int first = kWarp * warp;
         if (first < view.end && first + kWarp > view.begin) {
           float s[4][4];
-          score_half<kHeadDim, kHeads>(
-              q, key_address<kHeadDim>(k + first / kKvBlock * key_bytes_each) + first % kKvBlock * 2, s);
+          score_half<kHeadDim>(queries,
+                               key_address<kHeadDim>(k + first / kKvBlock * key_bytes_each) + first % kKvBlock * 2, s);
           if (pair < kHeads) {
 #pragma unroll
             for (int n = 0; n < 4; ++n) {
               *reinterpret_cast<float2*>(scores + pair * kScoreStride<T> + first + 8 * n + 2 * (lane % 4)) =
-                  make_float2(s[n][0] * units[pair], s[n][1] * units[pair]);
+                  make_float2(s[n][0] * queries.unit, s[n][1] * queries.unit);
             }
           }
         }

@@ -87,20 +87,8 @@ __device__ __forceinline__ unsigned value_address(const std::byte* values) {
 
 __device__ __forceinline__ unsigned pack(__half2 two) { return *reinterpret_cast<const unsigned*>(&two); }
 
-/// What a query is multiplied by, the power of two that brings its largest magnitude into [1024, 2048), and what a
-/// score then counts, times `scale`. most: that magnitude's bits, which compare as integers do, so that NaN is the
-/// largest of all. Queries that are not finite stay so, and become NaN: infinity - infinity. Those below 2^-100 become
-/// zero.
-struct HalfScale {
-  float power, unit;
-};
-__device__ __forceinline__ HalfScale half_scale(unsigned most, float scale) {
-  const int exponent = static_cast<int>(most >> 23) - 127;
-  const int up = exponent >= -100 && exponent < 128 ? 10 - exponent : 0;
-  return {power_of_two(static_cast<unsigned>(up)), power_of_two(static_cast<unsigned>(-up)) * scale};
-}
-
-/// A quarter's part of a pair's query as factors: two f16, high + low.
+/// A quarter's part of a pair's query as factors: two f16, high + low, that stand for the query times the power of two
+/// which brings its largest magnitude into [1024, 2048).
 template <int kHeadDim>
 struct HalfQuery {
   static constexpr int kSteps = kHeadDim / 16;
@@ -128,6 +116,7 @@ struct HalfQuery {
         }
       }
     }
+    // Magnitudes compare as integers do, and so NaN is the largest of all.
     unsigned bits = 0;
 #pragma unroll
     for (int place = 0; place < 4; ++place) {
@@ -136,13 +125,16 @@ struct HalfQuery {
     }
     bits = max(bits, __shfl_xor_sync(kFullWarp, bits, 1));
     bits = max(bits, __shfl_xor_sync(kFullWarp, bits, 2));
-    const HalfScale by = half_scale(bits, scale);
-    unit = by.unit;
+    // Queries that are not finite stay so, and become NaN: infinity - infinity. Those below 2^-100 become zero.
+    const int exponent = static_cast<int>(bits >> 23) - 127;
+    const int up = exponent >= -100 && exponent < 128 ? 10 - exponent : 0;
+    const float power = power_of_two(static_cast<unsigned>(up));
+    unit = power_of_two(static_cast<unsigned>(-up)) * scale;
 #pragma unroll
     for (int t = 0; t < kSteps; ++t) {
 #pragma unroll
       for (int far = 0; far < 2; ++far) {
-        const float a = x[2 * far][t] * by.power, b = x[2 * far + 1][t] * by.power;
+        const float a = x[2 * far][t] * power, b = x[2 * far + 1][t] * power;
         const __half2 top = __floats2half2_rn(a, b);
         high[t][far] = pack(top);
         low[t][far] = pack(__floats2half2_rn(a - __low2float(top), b - __high2float(top)));
