@@ -23,7 +23,7 @@ struct CudaOps::Emitter {
   CudaOps& ops;
   cudaStream_t stream;
   Window window = {};    // the rows that are worked
-  bool last = true;      // no window comes behind it in this unit
+  bool last = true;      // no window comes behind it in this block
   std::size_t next = 0;  // the step being emitted
   Status status = {};
   std::uint64_t launches = 0, weight_bytes = 0;
@@ -521,21 +521,31 @@ struct CudaOps::Emitter {
     return names[static_cast<std::size_t>(kind)];
   }
 
-  /// The unit whose weights a step uses first; -1: none.
-  static std::int32_t unit_of(const Step& s) {
-    return s.kind == Kind::matmul ? s.products[0].weight.unit : s.weight.unit;
+  bool whole(Act act) const {
+    return act.buffer >= 0 && ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].whole_pass;
   }
 
-  /// Where the next unit's steps begin, behind those of `from`'s unit. From the selection of rows on all steps are of
-  /// few rows or of the whole pass, and belong together.
-  std::size_t unit_end(std::size_t from) const {
-    std::int32_t unit = -1;
-    for (std::size_t i = from; i < count(); ++i) {
-      if (step(from).kind == Kind::select_rows) return count();
+  /// Whether the steps from `from` on need nothing of those before but the residual stream.
+  bool begins_anew(std::size_t from) const {
+    for (std::size_t b = 0; b < ops.shape_.buffers.size(); ++b) {
+      const Act act{static_cast<std::int32_t>(b)};
+      if (whole(act) || ops.shape_.buffers[b].logit_rows_only) continue;
+      for (std::size_t i = from; i < count(); ++i) {
+        if (step(i).reads(act)) return false;
+        if (step(i).writes(act)) break;
+      }
+    }
+    return true;
+  }
+
+  /// Where the steps end that a window goes through before the next one comes: the attention block of a layer, its
+  /// feed-forward, so that the ring fills with the one while all windows go through the other. From the selection of
+  /// rows on all steps are of few rows or of the whole pass, and belong together.
+  std::size_t block_end(std::size_t from) const {
+    if (step(from).kind == Kind::select_rows) return count();
+    for (std::size_t i = from + 1; i < count(); ++i) {
       if (step(i).kind == Kind::select_rows) return i;
-      const std::int32_t of = unit_of(step(i));
-      if (unit < 0) unit = of;
-      if (of >= 0 && of != unit) return i;
+      if (step(i).kind == Kind::rms_norm && whole(step(i).a) && begins_anew(i)) return i;
     }
     return count();
   }
@@ -546,11 +556,11 @@ struct CudaOps::Emitter {
     emit_until(count());
   }
 
-  /// Unit by unit, and the windows one after the other for each: its weights come once, and the activations of one
+  /// Block by block, and the windows one after the other for each: its weights come once, and the activations of one
   /// window are all that is kept beside the residual stream.
   void emit_in_windows() {
     while (next < count() && status.ok()) {
-      const std::size_t first = next, end = unit_end(first);
+      const std::size_t first = next, end = block_end(first);
       if (step(first).kind == Kind::select_rows) {
         window = {0, ops.rows_, 0, 0};
         emit_until(end);

@@ -39,12 +39,12 @@ struct PassShape {
     std::string name;
     std::int64_t cols;
     bool logit_rows_only = false;
-    bool whole_pass = false;  // what one unit's ops hand on to the next one's: the residual stream
+    bool whole_pass = false;  // what a layer's blocks hand on: the residual stream
   };
   std::vector<Buffer> buffers;
   std::int64_t max_rows = 0;   // tokens in a pass
-  std::int64_t work_rows = 0;  // rows that a unit's ops work at once, the others after them, before the next unit
-                               // comes: so large a buffer is that is not of the whole pass. 0: all. The CUDA executor's
+  std::int64_t work_rows = 0;  // rows that go through a block at once, the others after them, before the next block
+                               // comes: so large is a buffer that is not of the whole pass. 0: all. The CUDA executor's
   std::int64_t max_sequences = 1;
   std::int64_t max_logit_rows = 0;
   std::int64_t vocab = 0;         // rows of the head: the logits are [max_logit_rows, vocab]

@@ -269,7 +269,8 @@ TEST_F(Gpu, LayersLieInTheMemoryOfKvUntilThatIsNeeded) {
   options.cpu_share_percent = 0;
   const auto resident = make(options);
   ASSERT_NE(resident, nullptr);
-  options.vram_bytes = resident->vram_budget()->reserved_bytes() - 1;
+  // KV is 1.6 MB, a layer 0.4 MB: all of them stream, and two fit into what KV leaves at first.
+  options.vram_bytes = resident->vram_budget()->reserved_bytes() - 1'000'000;
   const auto engine = make(options);
   ASSERT_NE(engine, nullptr);
   // Runs both; returns what crossed in the one that streams.
@@ -287,13 +288,15 @@ TEST_F(Gpu, LayersLieInTheMemoryOfKvUntilThatIsNeeded) {
     EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
     return engine->store_counters().bytes_to_device - before;
   };
-  crossed(60, 2);  // they pass by for the first time
-  const std::uint64_t few = crossed(60, 12) - crossed(60, 2);
-  const std::uint64_t many = crossed(1900, 12) - crossed(1900, 2);
+  const auto by_ten_tokens = [&](std::size_t prompt) {
+    crossed(prompt, 2);
+    const std::uint64_t two = crossed(prompt, 2);
+    return crossed(prompt, 12) - two;
+  };
+  const std::uint64_t few = by_ten_tokens(60), many = by_ten_tokens(1900);
   EXPECT_GT(many, 0u) << "nothing streamed";
   EXPECT_LT(few, many) << "no layer lay in spare memory, or none gave way";
-  crossed(60, 2);  // they come back
-  EXPECT_EQ(crossed(60, 12) - crossed(60, 2), few);
+  EXPECT_EQ(by_ten_tokens(60), few) << "they did not come back";
 }
 
 TEST_F(Gpu, AReadErrorFailsTheRequestAndTheNextOneIsRight) {
