@@ -242,8 +242,6 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
     json["vram_bytes_s"] = middle(s, &Sample::decode_weight_bytes) * decode / flags.sequences;
     json["pcie_bytes_per_pass"] = middle(s, &Sample::copied_bytes);
     json["pcie_bytes_s"] = middle(s, &Sample::copied_bytes) * decode / flags.sequences;
-    json["pcie_rate_measured"] = rates.host_to_device;
-    json["vram_rate_measured"] = rates.device_memory;  // now, in this run
     json["vram_granted_bytes"] = engine.vram_budget()->reserved_bytes();
     json["vram_cap_bytes"] = engine.vram_budget()->cap_bytes();
   }
@@ -322,11 +320,15 @@ int execute(BenchFlags flags, const Program& program) {
   options->rates = (*created)->saved_plan().rates;  // measured just now, where they were unknown
   Bench bench(**created, flags, program);
   if (const Status status = bench.run(); !status.ok()) return fail(status);
-  if ((*created)->vram_budget() != nullptr) {
+  auto json = report(**created, bench, flags, options->rates);
+  const residency::Plan plan = (*created)->plan();
+  if (json["device"] == "cuda") {
+    created->reset();  // measuring takes memory that the caps do not grant beside the engine's
     if (const Status measured = residency::measure_gpu(options->rates); !measured.ok())
       log::warn("{}", measured.message());
+    json["pcie_rate_measured"] = options->rates.host_to_device;
+    json["vram_rate_measured"] = options->rates.device_memory;  // now, in this run
   }
-  const auto json = report(**created, bench, flags, options->rates);
   if (!flags.trace.empty()) {
     if (const Status written = trace.write(flags.trace); !written.ok()) return fail(written);
   }
@@ -335,7 +337,7 @@ int execute(BenchFlags flags, const Program& program) {
   else
     print(json);
   if (flags.explain)
-    std::fputs(("\n" + residency::render_explain((*created)->plan(), options->rates, bench.cost())).c_str(),
+    std::fputs(("\n" + residency::render_explain(plan, options->rates, bench.cost())).c_str(),
                flags.json ? stderr : stdout);
   return bench.finite() ? 0 : kExitFailed;
 }
