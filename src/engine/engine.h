@@ -56,7 +56,8 @@ struct EngineOptions {
   std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;  // bytes of weights; false cancels
   std::uint64_t ram_bytes = 0;      // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
   std::int64_t context_tokens = 0;  // 0: the model's, or what fits the budget
-  std::int64_t batch_tokens = 0;    // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU
+  std::int64_t batch_tokens = 0;    // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU,
+                                    // and there a whole prompt, up to 16,384, where layers stream
   std::int64_t max_sequences = 1;   // requests that share a pass; 0: as many as KV allows
   std::int64_t max_queue = 0;       // requests that wait for their turn at most; 0: any number
   std::int64_t kv_tokens = 0;       // KV of all sequences together; 0: every sequence may fill its context

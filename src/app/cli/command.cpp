@@ -136,7 +136,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
   command.add_option("-c,--ctx", flags.context, "Context in tokens (default: the model's, or what fits)")
       ->check(CLI::NonNegativeNumber);
-  command.add_option("-b,--batch", flags.batch, "Tokens in a pass at most (default: 512, on a GPU 2048)")
+  command
+      .add_option("-b,--batch", flags.batch,
+                  "Tokens in a pass at most (default: 512; on a GPU 2048, or a whole prompt where layers stream)")
       ->check(CLI::Range(1, 1 << 20));
   command.add_option("-t,--threads", flags.threads, "Threads that compute (default: all processors)")
       ->check(CLI::Range(0, 1024));
