@@ -299,8 +299,9 @@ TEST(Forward, StatesAreHandedOverBehindTheLastNormWhereTheyAreWanted) {
     model->forward(ops);
     EXPECT_EQ(std::count(plain.names.begin(), plain.names.end(), "hidden"), 0);
     ASSERT_EQ(ops.names.size(), plain.names.size() + 2);
+    // The norm of all rows is in place: those that want logits are taken first.
     EXPECT_EQ(std::vector<std::string>(ops.names.end() - 5, ops.names.end()),
-              (std::vector<std::string>{"norm", "hidden", "select", "norm", "logits"}));
+              (std::vector<std::string>{"select", "norm", "hidden", "norm", "logits"}));
   }
 }
 
