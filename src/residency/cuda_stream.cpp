@@ -96,6 +96,12 @@ Status DeviceStream::read_ahead() {
   return {};
 }
 
+/// Where the addresses of copy n's parts lie until they are copied into the table.
+const std::byte** DeviceStream::addresses_of(std::uint64_t n) const {
+  return reinterpret_cast<const std::byte**>(addresses_.data()) + first_address_[n % groups_.size()] +
+         n / groups_.size() % kGenerations * group_of(n).pieces.size();
+}
+
 /// Finds room for copy n, behind the one before it or at the ring's beginning. False: launches to come still use it.
 bool DeviceStream::place(std::uint64_t n) {
   const std::uint64_t bytes = kept(n) != nullptr ? 0 : group_of(n).bytes;
@@ -135,11 +141,8 @@ bool DeviceStream::place(std::uint64_t n) {
   ring_end_ = offset + bytes;
   placed_ = n + 1;
 
-  const std::size_t g = n % groups_.size();
-  const std::size_t parts = groups_[g].pieces.size();
-  auto* address = reinterpret_cast<const std::byte**>(addresses_.data()) + first_address_[g] +
-                  n / groups_.size() % kGenerations * parts;
-  for (const Piece& piece : groups_[g].pieces) *address++ = place_of(n) + piece.group_offset;
+  const std::byte** address = addresses_of(n);
+  for (const Piece& piece : group_of(n).pieces) *address++ = place_of(n) + piece.group_offset;
   return true;
 }
 
@@ -147,12 +150,9 @@ bool DeviceStream::place(std::uint64_t n) {
 Status DeviceStream::begin_copy(std::uint64_t n, const device::Stream& stream) {
   const std::uint64_t behind = flight_of(n).behind;
   if (behind != kNone) MR_CUDA(cudaStreamWaitEvent(stream.get(), flight_of(behind).used.get(), 0));
-  const std::size_t g = n % groups_.size();
-  const std::size_t parts = groups_[g].pieces.size();
-  const auto* addresses = reinterpret_cast<const std::byte* const*>(addresses_.data()) + first_address_[g] +
-                          n / groups_.size() % kGenerations * parts;
-  return device::copy_to_device(reinterpret_cast<std::byte*>(table_ + groups_[g].first_entry), addresses,
-                                parts * sizeof(std::byte*), stream);
+  const Group& group = group_of(n);
+  return device::copy_to_device(reinterpret_cast<std::byte*>(table_ + group.first_entry), addresses_of(n),
+                                group.pieces.size() * sizeof(std::byte*), stream);
 }
 
 Status DeviceStream::finish_copy(std::uint64_t n, const device::Stream& stream) {

@@ -117,6 +117,7 @@ class DeviceStream {
   }
   bool from_disk(std::uint64_t n) const { return group_of(n).on_disk && kept(n) == nullptr; }
   bool issued(std::uint64_t n) { return flight_of(n).issued == n + 1; }
+  const std::byte** addresses_of(std::uint64_t n) const;
   bool place(std::uint64_t n);
   Status begin_copy(std::uint64_t n, const device::Stream& stream);
   Status finish_copy(std::uint64_t n, const device::Stream& stream);

@@ -30,21 +30,21 @@ bool moves(const UnitTable& units, const DevicePlacement& placement, std::size_t
   return placement.homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk;
 }
 
-/// Where a unit's parts are cut into the groups that move at once: each group's first part. A quarter of the unit, or
-/// one large part: an attention block, and the three matrices of a feed-forward one by one.
-std::vector<std::size_t> group_starts(const Unit& unit) {
+/// Parts of a unit that move at once, up to the next cut's first.
+struct Cut {
+  std::size_t first_part = 0;
+  std::uint64_t bytes = 0;  // of room
+};
+/// A quarter of the unit, or one large part: an attention block, and the three matrices of a feed-forward one by one.
+std::vector<Cut> cut_for_moving(const Unit& unit) {
   const std::uint64_t most = DeviceWeights::unit_device_bytes(unit) / 4;
-  std::vector<std::size_t> starts;
-  std::uint64_t bytes = 0;
+  std::vector<Cut> cuts;
   for (std::size_t p = 0; p < unit.parts.size(); ++p) {
     const std::uint64_t room = part_room(unit.parts[p]);
-    if (p == 0 || bytes + room > most) {
-      starts.push_back(p);
-      bytes = 0;
-    }
-    bytes += room;
+    if (cuts.empty() || cuts.back().bytes + room > most) cuts.push_back({p, 0});
+    cuts.back().bytes += room;
   }
-  return starts;
+  return cuts;
 }
 
 std::size_t count_parts(const UnitTable& units) {
@@ -179,13 +179,7 @@ std::uint64_t DeviceWeights::ring_bytes(const UnitTable& units, const DevicePlac
     const Unit& unit = units.units()[u];
     all += unit_device_bytes(unit);
     largest_unit = std::max(largest_unit, unit_device_bytes(unit));
-    const std::vector<std::size_t> starts = group_starts(unit);
-    for (std::size_t g = 0; g < starts.size(); ++g) {
-      const std::size_t end = g + 1 < starts.size() ? starts[g + 1] : unit.parts.size();
-      std::uint64_t bytes = 0;
-      for (std::size_t p = starts[g]; p < end; ++p) bytes += part_room(unit.parts[p]);
-      largest_group = std::max(largest_group, bytes);
-    }
+    for (const Cut& cut : cut_for_moving(unit)) largest_group = std::max(largest_group, cut.bytes);
   }
   return std::min(all, static_cast<std::uint64_t>(placement.ring_units) * largest_unit + largest_group);
 }
@@ -249,14 +243,14 @@ class Layout {
       first_part.push_back(addresses.size());
       const Unit& unit = units_.units()[u];
       const bool moving = moves(units_, placement_, u);
-      const std::vector<std::size_t> starts = moving ? group_starts(unit) : std::vector<std::size_t>();
-      auto start = starts.begin();
+      const std::vector<Cut> cuts = moving ? cut_for_moving(unit) : std::vector<Cut>();
+      auto cut = cuts.begin();
       std::uint64_t in_unit = 0;
       for (std::size_t p = 0; p < unit.parts.size(); ++p) {
-        if (start != starts.end() && *start == p) {
+        if (cut != cuts.end() && cut->first_part == p) {
           groups.push_back(
               {static_cast<std::int32_t>(u), placement_.homes[u] == Tier::disk, addresses.size(), 0, in_unit, {}});
-          ++start;
+          ++cut;
         }
         in_unit += part_room(unit.parts[p]);
         group_of.push_back(moving ? static_cast<std::int32_t>(groups.size()) - 1 : -1);
