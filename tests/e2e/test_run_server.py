@@ -88,7 +88,7 @@ class RunServer(Case):
         self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
         terminal.type("Tell me a story about a fox and a lantern.\n")
         self.assertTrue(terminal.wait_for("lantern\\.\r?\n.*[a-z]{3}"), terminal.seen)
-        terminal.type("\x03")
+        terminal.press("\x03")
         self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
         end = time.time() + 10
         while time.time() < end and self.server.metric("millrace_requests_cancelled_total") == 0:

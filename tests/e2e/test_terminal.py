@@ -5,6 +5,7 @@ import re
 import select
 import signal
 import subprocess
+import termios
 import time
 import unittest
 
@@ -14,10 +15,10 @@ from harness import DEMO, MILLRACE, Case
 class Terminal:
     """millrace in a pseudo-terminal."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, env=None):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ["TERM"] = "xterm"
+            os.environ.update({"TERM": "xterm", **(env or {})})
             os.execv(MILLRACE, [MILLRACE, *args])
         self.seen = ""
 
@@ -35,8 +36,15 @@ class Terminal:
                     break
         return re.search(pattern, self.seen) is not None
 
-    def type(self, text):
-        os.write(self.fd, text.encode())
+    def type(self, line):
+        """A line for the prompt, once the line editor takes keys: what comes sooner is echoed twice."""
+        end = time.time() + 20
+        while time.time() < end and termios.tcgetattr(self.fd)[3] & termios.ICANON:
+            time.sleep(0.002)
+        self.press(line)
+
+    def press(self, keys):
+        os.write(self.fd, keys.encode())
 
     def exit_code(self, timeout=20, typing=""):
         """Waits for the end; types `typing` again and again (a key typed while the line editor starts is lost)."""
@@ -44,7 +52,7 @@ class Terminal:
         while time.time() < end:
             self.wait_for("(?!)", timeout=0.3)  # matches nothing: reads, so that the other side never waits for us
             if typing and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                self.type(typing)
+                self.press(typing)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 return os.waitstatus_to_exitcode(status)
@@ -81,7 +89,7 @@ class Chat(Case):
         self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
         terminal.type("Tell me a story about a fox and a lantern.\n")
         self.assertTrue(terminal.wait_for("lantern\\.\r?\n.*[a-z]{3}"), terminal.seen)
-        terminal.type("\x03")
+        terminal.press("\x03")
         self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
         terminal.type("/clear\n")
         self.assertTrue(terminal.wait_for("Forgotten.*\n.*>>> "), terminal.seen)
@@ -91,6 +99,31 @@ class Chat(Case):
         self.assertTrue(terminal.wait_for("Madrid"), terminal.seen)
         self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
         self.assertEqual(terminal.exit_code(typing="\x04"), 0)
+
+    def test_ctrl_c_while_a_line_is_drawn(self):
+        terminal = Terminal("run", DEMO, "--temp", "0")
+        self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
+        for i in range(60):
+            terminal.type("What is the capital of Spain")
+            end = time.perf_counter() + i * 2e-5
+            while time.perf_counter() < end:
+                pass
+            terminal.press("\x03")
+            self.assertTrue(terminal.wait_for("leaves.*\n.*>>> ", timeout=5), (i, terminal.seen))
+        terminal.type("What is the capital of Spain?\n")
+        self.assertTrue(terminal.wait_for("Madrid"), terminal.seen)
+        self.assertEqual(terminal.exit_code(typing="\x04"), 0)
+
+    def test_letters_of_every_language(self):
+        typed = "Où est l’été à Köln, 日本 и 🦊?"
+        for locale in ("C", "C.UTF-8"):
+            terminal = Terminal("run", DEMO, "--temp", "0", "-n", "1", env={"LC_ALL": locale})
+            self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
+            terminal.type(typed + "\n")
+            self.assertTrue(terminal.wait_for("\n.*>>> "), terminal.seen)
+            terminal.type("/show history\n")
+            self.assertTrue(terminal.wait_for("user: " + re.escape(typed)), terminal.seen)
+            self.assertEqual(terminal.exit_code(typing="\x04"), 0)
 
     def test_ctrl_c_outside_a_chat_ends_with_130(self):
         process = subprocess.Popen([MILLRACE, "bench", DEMO, "-p", "256", "-n", "1500", "-r", "50", "-q"], stdout=subprocess.PIPE,

@@ -1,6 +1,5 @@
 #include "app/cli/repl.h"
 
-#include <editline/readline.h>
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -8,6 +7,8 @@
 #include <functional>
 #include <optional>
 #include <sstream>
+
+#include "app/cli/read_line.h"
 
 namespace millrace::cli {
 namespace {
@@ -20,15 +21,6 @@ constexpr const char* kHelp =
     "  /bye              leave (also Ctrl-D)\n"
     "  \"\"\"               begins and ends a text of several lines\n"
     "  Ctrl-C            stops the answer\n";
-
-/// A line without its end, or nothing at the end of input.
-std::optional<std::string> read_line(const char* prompt) {
-  char* line = readline(prompt);
-  if (line == nullptr) return std::nullopt;
-  std::string text(line);
-  std::free(line);
-  return text;
-}
 
 /// The user's next text; """ ... """ spans lines.
 std::optional<std::string> read_text() {
@@ -150,7 +142,7 @@ Next command(Chat& chat, const std::string& line) {
 
 int run_repl(Chat& chat) {
   fmt::print("{} is ready. /? for help, Ctrl-D to leave.\n", chat.source().name());
-  using_history();
+  prepare_lines();
   while (true) {
     auto text = read_text();
     if (!text) {
@@ -163,7 +155,7 @@ int run_repl(Chat& chat) {
     }
     interrupted() = false;
     if (text->find_first_not_of(" \t\n") == std::string::npos) continue;
-    add_history(text->c_str());
+    remember_line(*text);
     if (text->front() == '/') {
       if (command(chat, *text) == Next::leave) return 0;
       continue;

@@ -1,0 +1,63 @@
+#include "app/cli/read_line.h"
+
+#include <editline/readline.h>
+#include <langinfo.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <cwchar>
+#include <string_view>
+
+#include "app/cli/command.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr int kLookMs = 50;  // for interrupted(), which another thread's signal may have set
+
+/// The next character for libedit, -1 at the end. Its own way waits in read() alone, where a Ctrl-C that came while the
+/// line was being drawn would go unnoticed until the next key.
+int next_character(FILE* in) {
+  std::mbstate_t state = {};
+  while (true) {
+    pollfd input = {fileno(in), POLLIN, 0};
+    const int ready = poll(&input, 1, kLookMs);
+    if (interrupted()) return -1;
+    if (ready < 0 && errno != EINTR) return -1;
+    if (ready <= 0) continue;
+    char byte = 0;
+    const ssize_t got = read(input.fd, &byte, 1);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got <= 0) return -1;
+    wchar_t character = 0;
+    const std::size_t size = std::mbrtowc(&character, &byte, 1, &state);
+    if (size == static_cast<std::size_t>(-1)) state = {};  // no character: dropped
+    if (size <= 1) return static_cast<int>(character);
+  }
+}
+
+}  // namespace
+
+void prepare_lines() {
+  // In the C locale libedit would drop every letter beyond ASCII, and models take nothing but UTF-8.
+  if (std::setlocale(LC_CTYPE, "") == nullptr || std::string_view(nl_langinfo(CODESET)) != "UTF-8")
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+  rl_getc_function = next_character;
+  using_history();
+}
+
+std::optional<std::string> read_line(const char* prompt) {
+  char* line = readline(prompt);
+  if (line == nullptr) return std::nullopt;
+  std::string text(line);
+  std::free(line);
+  return text;
+}
+
+void remember_line(const std::string& line) { add_history(line.c_str()); }
+
+}  // namespace millrace::cli
