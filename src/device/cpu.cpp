@@ -141,7 +141,11 @@ MemoryLimits memory_limits() {
           .cgroup_bytes = cgroup_memory_limit("")};
 }
 
-std::uint64_t resident_bytes() { return kilobytes_of("/proc/self/status", "VmRSS"); }
+std::uint64_t resident_bytes() {
+  // VmRSS is summed from counters that each processor keeps for a while: some 100 kB off for each, since Linux 6.2.
+  const std::uint64_t exact = kilobytes_of("/proc/self/smaps_rollup", "Rss");
+  return exact > 0 ? exact : kilobytes_of("/proc/self/status", "VmRSS");
+}
 std::uint64_t peak_resident_bytes() { return kilobytes_of("/proc/self/status", "VmHWM"); }
 
 std::string cpu_model_name() {

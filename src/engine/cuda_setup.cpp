@@ -105,6 +105,8 @@ class CudaPlanner {
     plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(shape().bytes_per_token());
     plan_options.context_tokens = parts_.limits.kv_tokens;
     plan_options.top_k = static_cast<int>(hp_.top_k);
+    plan_options.pass_tokens = parts_.limits.batch_tokens;
+    plan_options.attention_macs = attention_macs(hp_);
     plan_options.host_permille = options_.follow != nullptr        ? options_.follow->decisions.host_permille
                                  : options_.cpu_share_percent >= 0 ? options_.cpu_share_percent * 10
                                                                    : -1;
@@ -420,9 +422,12 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
     ops.ram = parts.budget.get();
   }
   auto loaded = std::make_unique<LoadedWeights>();
-  MR_ASSIGN_OR_RETURN(loaded->weights, residency::DeviceWeights::load(parts.model->units(), planner.placement(),
-                                                                      *parts.backend, parts.straight.get(), *parts.vram,
-                                                                      *parts.budget, options.on_load));
+  auto weights =
+      residency::DeviceWeights::load(parts.model->units(), planner.placement(), *parts.backend, parts.straight.get(),
+                                     *parts.vram, *parts.budget, {options.on_load, options.on_load_end});
+  if (options.on_load_end) options.on_load_end();
+  if (!weights.ok()) return weights.status();
+  loaded->weights = std::move(*weights);
   MR_ASSIGN_OR_RETURN(parts.ops, exec::make_cuda_ops(parts.model->units(), *loaded->weights, *parts.vram, ops));
   parts.gpu = std::move(loaded);
   MR_RETURN_IF_ERROR(parts.ops->prepare(planner.pass_shape()));

@@ -53,7 +53,13 @@ struct EngineOptions {
   int cpu_share_percent = -1;  // of layers streamed from RAM: rows that the CPU computes; -1: chosen from the rates
   bool cuda_graphs = true, cuda_fuse = true;  // off: tests that compare
   Trace* trace = nullptr;                     // if set, passes are timed into it; outlives the engine
-  std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;  // bytes of weights; false cancels
+  /// How far weights are, on a GPU: bytes in memory, of all that belong there; false cancels. Called in create() from
+  /// its thread, until what is at home in VRAM is there; the rest comes to RAM behind the first pass, and while that
+  /// waits for it, this is called from step()'s thread some times a second (false then ends the pass's requests, not
+  /// the loading), and once when all is there. What it refers to outlives the engine.
+  std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;
+  /// What was told to on_load is over for now, well or not: create()'s part, or a pass's wait. From the same threads.
+  std::function<void()> on_load_end;
   std::uint64_t ram_bytes = 0;      // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
   std::int64_t context_tokens = 0;  // 0: the model's, or what fits the budget
   std::int64_t batch_tokens = 0;    // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU,

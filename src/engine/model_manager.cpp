@@ -133,12 +133,15 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(Lock& lock, c
     if (status.ok()) {
       if (path != options.model_path) options.follow = nullptr;  // another model's plan
       options.model_path = path;
-      options.on_load = [this](std::uint64_t, std::uint64_t) { return !stopping_; };
+      // Shutting down stops a load at once; a request that waits for the rest of it has the grace that others have.
+      const auto loading = std::make_shared<std::atomic<bool>>(true);
+      options.on_load = [this, loading](std::uint64_t, std::uint64_t) { return !*loading || !stopping_; };
       if (options_.engine.ram_bytes > 0 || !alone) options.ram_bytes = granted;
       lock.unlock();
       if (!alone) options.bare_resident_bytes = device::resident_bytes();
       const Clock::time_point begin = Clock::now();
       Expected<std::shared_ptr<Service>> service = Service::start(options);
+      *loading = false;
       lock.lock();
       status = service.status();
       if (status.ok()) {

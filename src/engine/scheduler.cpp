@@ -341,8 +341,10 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   batch_.wants_hidden = batch_.wants_hidden || live.pooler.wants(first, first + rows, last + 1);
   for (std::int64_t position = first; position < first + rows; ++position) {
     const bool wants_logits = !live.embeds() && (position == last || live.request.logits_of_prompt);
-    batch_.rows.push_back(
-        {live.tokens[static_cast<std::size_t>(position)], sequence, static_cast<std::int32_t>(position), wants_logits});
+    // What a row is follows from the request alone, also where generated tokens are computed anew.
+    const bool prompt = position < static_cast<std::int64_t>(live.request.prompt.size());
+    batch_.rows.push_back({live.tokens[static_cast<std::size_t>(position)], sequence,
+                           static_cast<std::int32_t>(position), wants_logits, prompt});
     entry.logit_rows += wants_logits ? 1 : 0;
   }
   entry.rows = rows;

@@ -26,8 +26,9 @@ constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
 
 // What the process takes after it was measured: pages of code first used by a pass, thread stacks, requests.
 constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
-// Between one run and the next the measured part differs by less than this.
-constexpr std::uint64_t kMeasurementSpread = 256 * kKiB;
+// Between one run and the next the measured part differs by less than this: what of the program is mapped at once
+// depends on where it lies, which is drawn anew (350 kB over 40 runs).
+constexpr std::uint64_t kMeasurementSpread = 448 * kKiB;
 
 std::uint64_t automatic_tile(std::uint64_t ram) {
   return std::clamp(round_down(ram / 32, device::kPageBytes), kLeastTile, kMostTile);
@@ -233,6 +234,8 @@ class Planner {
     plan_options.kv_bytes_per_token = kv_bytes_per_token(shape_);
     plan_options.context_tokens = whole_blocks(kv_tokens);
     plan_options.top_k = static_cast<int>(hp.top_k);
+    plan_options.pass_tokens = limits.batch_tokens;
+    plan_options.attention_macs = attention_macs(hp);
     plan_options.most_expert_slots = options_.expert_slots;
   }
 
@@ -275,6 +278,10 @@ Status check_kv(const model::Hyperparameters& hp, DType dtype) {
                "--kv q8_0 takes heads of a multiple of {} channels and {} at most, and this model's have {}; use --kv "
                "f16",
                block, kernels::kMostQuantizedKvDim, hp.head_dim);
+}
+
+double attention_macs(const model::Hyperparameters& hp) {
+  return 2.0 * static_cast<double>(hp.layers * hp.heads * hp.head_dim);
 }
 
 void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits) {

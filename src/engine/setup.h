@@ -32,7 +32,8 @@ struct Limits {
 /// What only a GPU run has (engine/cuda_setup.cpp).
 struct GpuParts {
   virtual ~GpuParts() = default;
-  /// Bytes of weights that crossed to the device, and that were read from the disk, since they were loaded.
+  /// Bytes of weights that crossed to the device, and that passes read from the disk. What comes to memory to stay is
+  /// loading, and not among them.
   virtual std::uint64_t copied_bytes() const = 0;
   virtual std::uint64_t disk_bytes() const = 0;
 };
@@ -94,6 +95,8 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
 /// Resident bytes since the program's start, and a margin.
 std::uint64_t measured_program_bytes(const EngineOptions& options);
 std::uint64_t ram_of(const EngineOptions& options);
+/// Multiply-accumulates of attention, for a token and a key.
+double attention_macs(const model::Hyperparameters& hp);
 /// The limits that requests share, once context and batch are chosen.
 void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits);
 /// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.

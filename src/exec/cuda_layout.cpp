@@ -55,7 +55,9 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
     layout.buffers.push_back(take(floats(rows * buffer.cols)));
   }
   const std::int64_t widest = static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(shape.widest_input), 256));
-  for (std::uint64_t& q8 : layout.q8) q8 = take(cuda::q8_bytes(std::max(worked, shape.max_logit_rows), widest));
+  const std::int64_t input_rows = std::max(worked, shape.max_logit_rows);
+  for (std::uint64_t& inputs : layout.inputs)
+    inputs = take(std::max(cuda::q8_bytes(input_rows, widest), cuda::bf16_bytes(input_rows, widest)));
   layout.logits = take(floats(shape.max_logit_rows * shape.vocab));
   const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);
   layout.candidates = take(static_cast<std::uint64_t>(logit_rows) * sizeof(cuda::Candidates));

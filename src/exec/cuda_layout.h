@@ -16,8 +16,9 @@ constexpr std::int64_t kFewRows = 64;
 /// Offsets into the buffer, each a multiple of 256; `bytes` in all.
 struct CudaLayout {
   std::vector<std::uint64_t> buffers;  // float [rows, cols] each, by Act::buffer
-  std::uint64_t q8[2] = {};            // Q8 [work_rows, widest_input]: of norms, and of attention and hidden layers
-  std::uint64_t logits = 0;            // float [max_logit_rows, vocab]
+  // Q8 or bfloat16 [work_rows, widest_input]: of norms, and of attention and hidden layers.
+  std::uint64_t inputs[2] = {};
+  std::uint64_t logits = 0;  // float [max_logit_rows, vocab]
   std::uint64_t candidates = 0, sample_workspace = 0;
   std::uint64_t attention_workspace = 0;
 

@@ -44,8 +44,10 @@ CudaOps::CudaOps(const residency::UnitTable& units, residency::DeviceWeights& we
       options_(options),
       stream_(std::move(stream)),
       name_(std::move(name)),
-      // Who computes a row decides its bits.
-      numerics_(weights.splits() ? fmt::format("cuda 2, cpu {}", weights.host_permille()) : "cuda 2") {}
+      prompt_products_(options.prompt_products && cuda::has_prompt_products()),
+      // Who computes a row, and how, decides its bits.
+      numerics_(fmt::format("cuda 3{}{}", prompt_products_ ? ", prompts bf16" : "",
+                            weights.splits() ? fmt::format(", cpu {}", weights.host_permille()) : "")) {}
 
 CudaOps::~CudaOps() {
   (void)stream_.synchronise();  // nothing may still use the memory
@@ -131,14 +133,24 @@ void CudaOps::fill_rope(const Rope& rope) {
                 static_cast<std::size_t>(rope.rotary) * sizeof(float));
 }
 
-/// Cuts the pass into windows of about the same size.
+/// Whether a row goes through the products of prompts. Where the processor computes a share, none does.
+bool CudaOps::is_prompt(std::int64_t row) const {
+  return prompt_products_ && !split() && batch_->rows[static_cast<std::size_t>(row)].prompt;
+}
+
+/// Cuts the pass into windows, of rows of prompts or of others, of about the same size.
 void CudaOps::make_windows() {
   constexpr std::int64_t kStep = 128;  // rows of a product's tile
-  const std::int64_t most = work_rows(shape_), count = std::max<std::int64_t>(1, (rows_ + most - 1) / most);
-  const std::int64_t even = (rows_ + count - 1) / count;
-  const std::int64_t each = count == 1 ? rows_ : std::min(most, (even + kStep - 1) / kStep * kStep);
+  const std::int64_t most = work_rows(shape_);
   windows_.clear();
-  for (std::int64_t first = 0; first < rows_; first += each) windows_.push_back({first, std::min(each, rows_ - first)});
+  for (std::int64_t first = 0, end = 0; first < rows_; first = end) {
+    const bool prompt = is_prompt(first);
+    for (end = first + 1; end < rows_ && is_prompt(end) == prompt;) ++end;
+    const std::int64_t rows = end - first, count = (rows + most - 1) / most, even = (rows + count - 1) / count;
+    const std::int64_t each = count == 1 ? rows : std::min(most, (even + kStep - 1) / kStep * kStep);
+    for (std::int64_t at = first; at < end; at += each)
+      windows_.push_back({at, std::min(each, end - at), 0, 0, prompt});
+  }
 }
 
 /// Cuts a window's rows into tiles of one sequence for attention, behind those of the windows before it.
@@ -217,8 +229,9 @@ Status CudaOps::end_pass() {
   if (status_.ok() && rows_ > 0) {
     status_ = make_room_for_mixed_swiglu();
     if (status_.ok()) status_ = upload_rows();
-    if (status_.ok()) status_ = weights_.begin_pass(split());
+    if (status_.ok()) status_ = weights_.begin_pass(split(), cancelled_);
     if (status_.ok()) status_ = launch_pass();
+    weights_.pass_launched();
     if (share_ != nullptr && !status_.ok()) share_->abandon();  // or the stream would wait for ever
     // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
     Status ended = stream_.synchronise();
@@ -272,7 +285,9 @@ Status CudaOps::tell_trace() {
 }
 
 Status CudaOps::launch_pass() {
-  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr && !weights_.streams();
+  // Generated rows come first; where they do not, the pass is none that comes again.
+  const bool in_order = windows_.size() == 1 || (windows_.size() == 2 && windows_.back().prompt);
+  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr && !weights_.streams() && in_order;
   if (!graph) {
     MR_RETURN_IF_ERROR(mark("copy", "begin"));
     MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));
@@ -281,7 +296,9 @@ Status CudaOps::launch_pass() {
     MR_RETURN_IF_ERROR(bring_results());
     return mark("copy", "results to the host");
   }
-  const GraphKey key{rows_, logit_rows_, batch_->sequences.size(), position_bound_, top_only_, batch_->wants_hidden};
+  const std::int64_t generated = windows_.front().prompt ? 0 : windows_.front().rows;
+  const GraphKey key{rows_,           generated, logit_rows_,         batch_->sequences.size(),
+                     position_bound_, top_only_, batch_->wants_hidden};
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     if (graphs_.size() >= kMostGraphs) graphs_.clear();

@@ -21,6 +21,9 @@ struct CudaOptions {
   int device = 0;
   bool graphs = true;
   bool fuse = true;  // off: a step a launch, for tests that compare
+  // Rows of prompts go through products of their own where the device has them (kernels::cuda::matmul_prompt), several
+  // times as fast, and of another rounding than those of generated tokens.
+  bool prompt_products = true;
   // The processor's share of layers at home in RAM, where the weights have one. All or none; they outlive the executor.
   ThreadPool* pool = nullptr;
   const kernels::Table* kernels = nullptr;

@@ -50,6 +50,7 @@ struct Step {
 struct Window {
   std::int64_t first = 0, rows = 0;
   std::int64_t first_tile = 0, tiles = 0;  // of attention
+  bool prompt = false;                     // rows of prompts, for matmul_prompt(); else none is one
 };
 
 class CudaOps final : public Ops {
@@ -96,6 +97,7 @@ class CudaOps final : public Ops {
   Status prepare_share();
   Status upload_rows();
   void fill_rope(const Rope& rope);
+  bool is_prompt(std::int64_t row) const;
   void make_windows();
   void make_tiles(Window& window);
   Status launch_pass();
@@ -123,7 +125,9 @@ class CudaOps final : public Ops {
   residency::Budget& vram_;
   const CudaOptions options_;
   device::Stream stream_;
-  const std::string name_, numerics_;
+  const std::string name_;
+  const bool prompt_products_;
+  const std::string numerics_;
 
   PassShape shape_;
   CudaLayout layout_;
@@ -151,8 +155,9 @@ class CudaOps final : public Ops {
   const float* rope_key_ = nullptr;
   std::int64_t rotary_ = 0;
 
-  // rows, logit rows, sequences, bound on positions, only the top logits, final states of all rows
-  using GraphKey = std::tuple<std::int64_t, std::int64_t, std::size_t, std::int64_t, bool, bool>;
+  // rows, those before the first of a prompt, logit rows, sequences, bound on positions, only the top logits, final
+  // states of all rows
+  using GraphKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::size_t, std::int64_t, bool, bool>;
   struct Captured {
     device::Graph graph;
     std::uint64_t weight_bytes = 0;

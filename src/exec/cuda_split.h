@@ -24,12 +24,13 @@
 #include "kernels/cuda/exchange.h"
 #include "kernels/kernels.h"
 #include "residency/budget.h"
+#include "residency/plan.h"
 #include "tensor/dtype.h"
 
 namespace millrace::exec {
 
 /// Passes of at most so many rows are shared; of more, the processor would be the slower way.
-constexpr std::int64_t kSplitRows = 8;
+using residency::kSplitRows;
 
 class HostShare {
  public:
@@ -70,7 +71,7 @@ class HostShare {
   std::int64_t output_floats() const { return sizes_.rows * sizes_.widest_output; }
 
   /// Queues a job whose hand_out and take_in are on `stream`. Waits while many are queued: a thread that waits for the
-  /// device's queue of launches would do so on a processor that is needed.
+  /// device's queue of launches would do so on a processor that is needed. REQUIRES: the job's weights lie in RAM.
   void add(const Job& job, cudaStream_t stream);
   /// Waits until all that were queued are done. Errors: io_error (the device is lost); then abandon() is due.
   Status finish();

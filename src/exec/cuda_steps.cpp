@@ -27,8 +27,13 @@ struct CudaOps::Emitter {
   std::size_t next = 0;  // the step being emitted
   Status status = {};
   std::uint64_t launches = 0, weight_bytes = 0;
-  Act q8_of[2] = {};                 // whose int8 form lies in layout.q8[i]
-  std::int64_t q8_rows[2] = {0, 0};  // for how many rows it is laid out
+  /// What lies in layout.inputs[i]: the int8 or bfloat16 form of a buffer's rows.
+  struct Form {
+    Act of;
+    bool bf16 = false;
+    std::int64_t rows = 0;  // for how many it is laid out
+  };
+  Form forms[2] = {};
 
   const Step& step(std::size_t i) const { return ops.steps_[i]; }
   std::size_t count() const { return ops.step_count_; }
@@ -63,9 +68,10 @@ struct CudaOps::Emitter {
             row_data<std::int32_t>(ops.pass_rows_.sequence) + window.first,
             row_data<std::int32_t>(ops.pass_rows_.position) + window.first};
   }
-  /// Before a launch that reads a weight: it may have to come first.
+  /// Before a launch that reads a weight: it may have to come first. Where it does not come, nothing that reads it is
+  /// launched: its entry may hold no address yet.
   void need(WeightRef ref) {
-    if (Status come = ops.weights_.acquire(ref, stream); status.ok()) status = std::move(come);
+    if (status.ok()) status = ops.weights_.acquire(ref, stream);
   }
   cuda::Matrix matrix(WeightRef ref) {
     need(ref);
@@ -97,38 +103,62 @@ struct CudaOps::Emitter {
             static_cast<std::int32_t>(shape.head_dim)};
   }
 
-  // --- The int8 form of activations ---
+  // --- The forms of activations that products with quantized weights take ---
+
+  /// Whether products with `x` are those of prompts. Rows that want logits are few, and never are.
+  bool in_prompt(Act x) const {
+    return window.prompt && !ops.shape_.buffers[static_cast<std::size_t>(x.buffer)].logit_rows_only;
+  }
 
   cuda::Q8 q8_memory(int slot, std::int64_t rows, std::int64_t cols) const {
-    return cuda::q8_at(ops.at(ops.layout_.q8[slot]), rows, cols);
+    return cuda::q8_at(ops.at(ops.layout_.inputs[slot]), rows, cols);
   }
   /// Memory for the int8 form of `act`, which a launch is about to fill.
   cuda::Q8 make_q8(int slot, Act act) {
-    q8_of[slot] = act;
-    q8_rows[slot] = rows(act);
+    forms[slot] = {act, false, rows(act)};
     return q8_memory(slot, rows(act), cols(act));
   }
-  void overwritten(Act act) {
-    for (Act& owner : q8_of)
-      if (owner.buffer == act.buffer) owner = {};
+  cuda::Bf16* make_bf16(int slot, Act act) {
+    forms[slot] = {act, true, rows(act)};
+    return ops.at<cuda::Bf16>(ops.layout_.inputs[slot]);
   }
+  void overwritten(Act act) {
+    for (Form& form : forms)
+      if (form.of.buffer == act.buffer) form = {};
+  }
+  /// The slot that holds this form of `act`; -1: none does.
+  int slot_of(Act act, bool bf16) const {
+    for (int slot = 0; slot < 2; ++slot)
+      if (forms[slot].of.buffer == act.buffer && forms[slot].bf16 == bf16) return slot;
+    return -1;
+  }
+  /// One that does not hold the form of `x` that a product reads.
+  int slot_beside(Act x, bool bf16) const { return slot_of(x, bf16) == 0 ? 1 : 0; }
   /// The int8 form of `act`, made now if no launch has left it behind.
   cuda::Q8 q8(Act act) {
-    for (int slot = 0; slot < 2; ++slot)
-      if (q8_of[slot].buffer == act.buffer) return q8_memory(slot, q8_rows[slot], cols(act));
+    if (const int slot = slot_of(act, false); slot >= 0) return q8_memory(slot, forms[slot].rows, cols(act));
     const cuda::Q8 made = make_q8(1, act);
     check(cuda::quantize_q8(data(act), cols(act), rows(act), static_cast<std::int32_t>(cols(act)), made, stream),
           "quantize_q8");
     return made;
   }
 
+  /// Its bfloat16 form, likewise.
+  const cuda::Bf16* bf16(Act act) {
+    if (const int slot = slot_of(act, true); slot >= 0) return ops.at<cuda::Bf16>(ops.layout_.inputs[slot]);
+    cuda::Bf16* const made = make_bf16(1, act);
+    check(cuda::to_bf16(data(act), rows(act) * cols(act), made, stream), "to_bf16");
+    return made;
+  }
+
   // --- What later steps want ---
 
+  /// bf16: made from floats where the launch that writes them cannot.
   struct Wanted {
-    bool floats = false, q8 = false;
+    bool floats = false, q8 = false, bf16 = false;
   };
-  void want(Wanted& wanted, WeightRef weight) const {
-    (is_float(ops.part(weight).dtype) ? wanted.floats : wanted.q8) = true;
+  void want(Wanted& wanted, WeightRef weight, bool prompt) const {
+    (is_float(ops.part(weight).dtype) ? wanted.floats : prompt ? wanted.bf16 : wanted.q8) = true;
     if (host_rows(weight) > 0) wanted.floats = true;  // to be handed out
   }
 
@@ -140,19 +170,20 @@ struct CudaOps::Emitter {
       if (s.reads(act)) {
         switch (s.kind) {
           case Kind::matmul:
-            for (int p = 0; p < s.product_count; ++p) want(wanted, s.products[static_cast<std::size_t>(p)].weight);
+            for (int p = 0; p < s.product_count; ++p)
+              want(wanted, s.products[static_cast<std::size_t>(p)].weight, in_prompt(act));
             break;
           case Kind::swiglu:
-            want(wanted, s.weight);
-            want(wanted, s.weight2);
+            want(wanted, s.weight, in_prompt(act));
+            want(wanted, s.weight2, in_prompt(act));
             break;
           case Kind::logits:
-            want(wanted, s.weight);
+            want(wanted, s.weight, false);
             break;
           case Kind::moe:
-            want(wanted, s.weight);
-            want(wanted, {s.experts.first_unit, s.experts.gate_part});
-            want(wanted, {s.experts.first_unit, s.experts.up_part});
+            want(wanted, s.weight, false);
+            want(wanted, {s.experts.first_unit, s.experts.gate_part}, false);
+            want(wanted, {s.experts.first_unit, s.experts.up_part}, false);
             break;
           default:
             wanted.floats = true;
@@ -164,7 +195,7 @@ struct CudaOps::Emitter {
   }
   bool read_later(Act act, std::size_t from) const {
     const Wanted later = wanted(act, from);
-    return later.floats || later.q8;
+    return later.floats || later.q8 || later.bf16;
   }
 
   /// True if the step behind `next` adds `out` to the residual stream and nothing else ever reads `out`.
@@ -178,17 +209,21 @@ struct CudaOps::Emitter {
   // --- Products ---
 
   void launch(cuda::MatmulCall& call) {
+    if (!status.ok()) return;
+    if (call.x_bf16 != nullptr) return check(cuda::matmul_prompt(call, stream), "matmul, prompt");
     const bool few = call.x_rows <= cuda::kMatvecRows;
     check(few ? cuda::matvec(call, stream) : cuda::matmul(call, stream), few ? "matvec" : "matmul");
   }
 
-  cuda::MatmulCall call_for(Act x, bool floats) {
+  cuda::MatmulCall call_for(Act x, bool floats, bool prompt) {
     cuda::MatmulCall call;
     call.cols = static_cast<std::int32_t>(cols(x));
     call.x_rows = rows(x);
     if (floats) {
       call.x = data(x);
       call.x_stride = cols(x);
+    } else if (prompt) {
+      call.x_bf16 = bf16(x);
     } else {
       call.x_q8 = q8(x);
     }
@@ -225,7 +260,7 @@ struct CudaOps::Emitter {
     shared.outputs += window.rows * rows;
   }
 
-  /// Before the GPU's launches of the step: the input goes to the processor.
+  /// Before the GPU's launches of the step, also before its weights have come: the input goes to the processor.
   void hand_out(Shared& shared, Act x) {
     if (shared.job.count == 0) return;
     shared.job.number = ops.share_->next_number();
@@ -235,7 +270,8 @@ struct CudaOps::Emitter {
                          shared.job.number, ops.share_->arrived(), stream),
           "hand out");
   }
-  /// Behind them.
+  /// Behind them. The processor begins here at the earliest: all weights of the step have been acquired, so they lie in
+  /// RAM.
   void take_in(Shared& shared, bool add) {
     if (shared.job.count == 0 || !status.ok()) return;
     shared.call.rows = static_cast<std::int32_t>(window.rows);
@@ -266,7 +302,7 @@ struct CudaOps::Emitter {
     for (int first = 0; first < s.product_count; ++first) {
       if (done[first]) continue;
       const DType dtype = ops.part(s.products[static_cast<std::size_t>(first)].weight).dtype;
-      cuda::MatmulCall call = call_for(s.a, is_float(dtype));
+      cuda::MatmulCall call = call_for(s.a, is_float(dtype), in_prompt(s.a));
       call.effect = effect;
       for (int i = first; i < s.product_count; ++i) {
         const Product& product = s.products[static_cast<std::size_t>(i)];
@@ -297,13 +333,19 @@ struct CudaOps::Emitter {
     const auto out_cols = cols(s.out);
     overwritten(s.out);
     if (gate == up && ops.options_.fuse) {
-      cuda::MatmulCall call = call_for(s.a, is_float(gate));
+      cuda::MatmulCall call = call_for(s.a, is_float(gate), in_prompt(s.a));
       call.effect = cuda::Effect::swiglu;
       call.count = 2;
-      call.products[0] = {matrix(s.weight), nullptr, later.floats || shared ? data(s.out) : nullptr, out_cols};
+      const bool writes_bf16 = later.bf16 && call.x_bf16 != nullptr;
+      const bool floats =
+          later.floats || shared || (later.bf16 && !writes_bf16) || (later.q8 && call.x_bf16 != nullptr);
+      call.products[0] = {matrix(s.weight), nullptr, floats ? data(s.out) : nullptr, out_cols};
       call.products[1] = {matrix(s.weight2), nullptr, nullptr, out_cols};
-      // The input's int8 form lies in slot 0 or 1; the result goes into the other.
-      if (later.q8 && !shared) call.y_q8 = make_q8(q8_of[0].buffer == s.a.buffer ? 1 : 0, s.out);
+      // The input's form lies in slot 0 or 1; the result's goes into the other.
+      if (writes_bf16)
+        call.y_bf16 = make_bf16(slot_beside(s.a, true), s.out);
+      else if (later.q8 && !shared && call.x_bf16 == nullptr)
+        call.y_q8 = make_q8(slot_beside(s.a, false), s.out);
       launch(call);
       return;
     }
@@ -314,7 +356,7 @@ struct CudaOps::Emitter {
     }
     auto* const up_out = reinterpret_cast<float*>(ops.up_scratch_.data());
     for (const bool second : {false, true}) {
-      cuda::MatmulCall call = call_for(s.a, is_float(second ? up : gate));
+      cuda::MatmulCall call = call_for(s.a, is_float(second ? up : gate), in_prompt(s.a));
       call.count = 1;
       call.products[0] = {matrix(second ? s.weight2 : s.weight), nullptr, second ? up_out : data(s.out), out_cols};
       launch(call);
@@ -330,8 +372,10 @@ struct CudaOps::Emitter {
     const bool both = !ops.options_.fuse;
     cuda::Q8 q8_out;
     if (later.q8 && !both) q8_out = make_q8(0, s.out);
-    const bool floats = later.floats || both || !later.q8;
-    check(cuda::rms_norm(data(x), x_index, vector(s.weight), rows(s.out), static_cast<std::int32_t>(cols(s.out)), s.eps,
+    const bool floats = later.floats || later.bf16 || both || !later.q8;
+    const std::byte* const* weight = vector(s.weight);
+    if (!status.ok()) return;
+    check(cuda::rms_norm(data(x), x_index, weight, rows(s.out), static_cast<std::int32_t>(cols(s.out)), s.eps,
                          floats ? data(s.out) : nullptr, q8_out, stream),
           "rms_norm");
   }
@@ -389,6 +433,7 @@ struct CudaOps::Emitter {
     call.q_norm = vector(norm_of_q);
     call.k_norm = vector(norm_of_k);
     call.cos_sin = row_data<float>(ops.pass_rows_.cos_sin) + window.first * call.rotary;
+    if (!status.ok()) return;
     check(cuda::rope_store(call, stream), "rope_store");
     next = i;
   }
@@ -403,7 +448,7 @@ struct CudaOps::Emitter {
     call.heads = static_cast<std::int32_t>(s.attention.heads);
     call.scale = s.attention.scale;
     call.window = static_cast<std::int32_t>(s.attention.window);
-    call.out = later.floats || !later.q8 ? data(s.out) : nullptr;
+    call.out = later.floats || later.bf16 || !later.q8 ? data(s.out) : nullptr;
     if (later.q8) call.out_q8 = make_q8(1, s.out);
     call.max_position = static_cast<std::int32_t>(ops.position_bound_);
     if (!ops.few_rows()) {
@@ -436,6 +481,7 @@ struct CudaOps::Emitter {
   }
 
   void launch(const cuda::ExpertCall& call) {
+    if (!status.ok()) return;
     const bool few = call.entries <= kMatvecEntries;
     check(few ? cuda::matvec_experts(call, stream) : cuda::matmul_experts(call, stream),
           few ? "matvec_experts" : "matmul_experts");
@@ -449,7 +495,7 @@ struct CudaOps::Emitter {
     auto* scores = ops.at<float>(ops.layout_.scores);
     const std::int64_t entries = window.rows * experts.top_k;
 
-    cuda::MatmulCall router = call_for(s.a, is_float(ops.part(s.weight).dtype));
+    cuda::MatmulCall router = call_for(s.a, is_float(ops.part(s.weight).dtype), false);
     router.count = 1;
     router.products[0] = {matrix(s.weight), nullptr, scores, experts.count};
     launch(router);
@@ -503,7 +549,7 @@ struct CudaOps::Emitter {
   void emit_logits(const Step& s) {
     if (ops.logit_rows_ == 0) return;
     auto* out = ops.at<float>(ops.layout_.logits);
-    cuda::MatmulCall call = call_for(s.a, is_float(ops.part(s.weight).dtype));
+    cuda::MatmulCall call = call_for(s.a, is_float(ops.part(s.weight).dtype), false);
     call.count = 1;
     call.products[0] = {matrix(s.weight), nullptr, out, ops.shape_.vocab};
     launch(call);
@@ -552,7 +598,7 @@ struct CudaOps::Emitter {
 
   /// All steps, the pass as one window.
   void emit_whole() {
-    window = {0, ops.rows_, 0, ops.windows_.empty() ? 0 : ops.windows_.front().tiles};
+    if (!ops.windows_.empty()) window = ops.windows_.front();
     emit_until(count());
   }
 
@@ -570,7 +616,7 @@ struct CudaOps::Emitter {
         next = first;
         window = part;
         last = &part == &ops.windows_.back();
-        q8_of[0] = q8_of[1] = {};
+        forms[0] = forms[1] = {};
         emit_until(end);
       }
     }

@@ -128,6 +128,7 @@ struct BatchRow {
   std::int32_t sequence = 0;  // index into Batch::sequences
   std::int32_t position = 0;
   bool wants_logits = false;
+  bool prompt = false;  // not generated: an executor may have products of their own for such rows
 };
 struct Batch {
   std::vector<SequenceState*> sequences;

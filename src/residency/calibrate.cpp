@@ -162,7 +162,8 @@ Expected<double> disk_rate(const std::string& path, double seconds) {
   for (const storage::BackendKind kind : kinds) {
     double before = 0;
     for (const int depth : {4, 8, 16, 32}) {
-      const Expected<double> rate = probe.rate(kind, depth, seconds / 5);
+      // Disks of virtual machines change their rate from one moment to the next.
+      const Expected<double> rate = probe.rate(kind, depth, seconds * 0.4);
       if (!rate.ok() && rate.status().code() == Code::unsupported) break;
       if (!rate.ok()) return rate.status();
       best = std::max(best, *rate);
@@ -361,6 +362,8 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
   if (device::gpus().ok()) {
     tell("GPU", 0.95);
     MR_RETURN_IF_ERROR(measure_gpu(rates, probe ? [&] { return probe->decode(); } : std::function<std::uint64_t()>()));
+    if (const Status measured = measure_gpu_products(rates); !measured.ok())
+      log::warn("calibrate: {}; the speed of prompts on the GPU is not predicted", measured.message());
   }
   tell("done", 1);
   return rates;
@@ -398,6 +401,7 @@ Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std:
 Status measure_gpu(Rates& /*rates*/, const std::function<std::uint64_t()>& /*decode*/, const GpuEffort& /*effort*/) {
   return device::gpus().status();
 }
+Status measure_gpu_products(Rates& /*rates*/) { return device::gpus().status(); }
 #endif
 
 }  // namespace millrace::residency

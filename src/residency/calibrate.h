@@ -18,7 +18,7 @@ struct CalibrateOptions {
                      // file too small to time, gets a scratch file beside it for as long as the measurement runs
   int threads = 0;   // that read RAM and compute; 0: all that this process may use
   const kernels::Table* kernels = nullptr;  // nullptr: cpu_decode and cpu_prefill_macs stay 0
-  double seconds_each = 1.0;                // of the four measurements
+  double seconds_each = 1.0;                // of the four measurements; of the disk's up to three times as long
   bool disk_only = false;                   // the other rates stay 0
   // At most this much is read, less where memory is tight: far more than any processor's cache holds.
   std::uint64_t memory_bytes = 2048u << 20;
@@ -43,6 +43,10 @@ struct GpuEffort {
 /// io_error.
 Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode = nullptr, const GpuEffort& effort = {});
 
+/// Fills rates.device_prefill_macs: one product of 2,048 rows with Q4_K weights, as prompts have them on this GPU.
+/// A fraction of a second and 120 MB of its memory. Errors: as measure_gpu.
+Status measure_gpu_products(Rates& rates);
+
 /// For a machine that was never calibrated: only what the processor's share of streamed layers depends on (the GPU's
 /// rates and cpu_decode; `ram` is set alike), in less than a second where the link is PCIe 3.0 x16 or faster, with no
 /// more than host_bytes of RAM and device_bytes of the present GPU's memory. Errors: those of measure_gpu;
@@ -50,7 +54,7 @@ Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode = 
 Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std::uint64_t host_bytes,
                                 std::uint64_t device_bytes);
 
-/// About four times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where
+/// About six times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where
 /// there is none. Errors: not_found, io_error, out_of_budget.
 Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgress& progress = nullptr);
 

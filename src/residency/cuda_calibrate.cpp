@@ -5,7 +5,9 @@
 #include <thread>
 
 #include "device/cuda_runtime.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "residency/calibrate.h"
+#include "tensor/dtype.h"
 
 namespace millrace::residency {
 namespace {
@@ -64,6 +66,44 @@ Status measure_both(const device::Stream& stream, const device::PinnedBuffer& ho
 }
 
 }  // namespace
+
+Status measure_gpu_products(Rates& rates) {
+  namespace cuda = kernels::cuda;
+  constexpr std::int32_t kCols = 4096, kWeightRows = 8192, kRows = 2048;
+  // Finite numbers in every format that looks at them, and bits that switch.
+  constexpr int kPattern = 0x33;
+  const auto weight_bytes = static_cast<std::size_t>(kWeightRows * row_bytes(DType::q4_k, kCols)) + 256;
+  MR_ASSIGN_OR_RETURN(const device::DeviceBuffer weights, device::DeviceBuffer::allocate(weight_bytes));
+  MR_ASSIGN_OR_RETURN(const device::DeviceBuffer x, device::DeviceBuffer::allocate(std::max(
+                                                        cuda::bf16_bytes(kRows, kCols), cuda::q8_bytes(kRows, kCols))));
+  MR_ASSIGN_OR_RETURN(const device::DeviceBuffer y,
+                      device::DeviceBuffer::allocate(sizeof(float) * kRows * std::size_t{kWeightRows}));
+  MR_ASSIGN_OR_RETURN(const device::DeviceBuffer entry, device::DeviceBuffer::allocate(sizeof(std::byte*)));
+  MR_ASSIGN_OR_RETURN(const device::Stream stream, device::Stream::create());
+  const std::byte* const address = weights.data();
+  MR_CUDA(cudaMemcpy(entry.data(), &address, sizeof address, cudaMemcpyHostToDevice));
+  MR_CUDA(cudaMemsetAsync(weights.data(), kPattern, weight_bytes, stream.get()));
+  MR_CUDA(cudaMemsetAsync(x.data(), kPattern, x.bytes(), stream.get()));
+  cuda::MatmulCall call;
+  call.products[0].weight = {reinterpret_cast<const std::byte* const*>(entry.data()), DType::q4_k, kWeightRows};
+  call.products[0].y = reinterpret_cast<float*>(y.data());
+  call.products[0].y_stride = kWeightRows;
+  call.count = 1;
+  call.cols = kCols;
+  call.x_rows = kRows;
+  const bool prompt_products = cuda::has_prompt_products();
+  if (prompt_products)
+    call.x_bf16 = reinterpret_cast<const cuda::Bf16*>(x.data());
+  else
+    call.x_q8 = cuda::q8_at(x.data(), kRows, kCols);
+  const auto multiply = [&] {
+    return prompt_products ? cuda::matmul_prompt(call, stream.get()) : cuda::matmul(call, stream.get());
+  };
+  constexpr double kMacs = double{kRows} * kCols * kWeightRows;
+  GpuEffort effort;
+  MR_ASSIGN_OR_RETURN(rates.device_prefill_macs, rate(stream, static_cast<std::size_t>(kMacs), effort, multiply));
+  return {};
+}
 
 Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode, const GpuEffort& effort) {
   MR_ASSIGN_OR_RETURN(const device::VramState state, device::vram_state());

@@ -7,13 +7,14 @@ namespace millrace::residency {
 Expected<std::unique_ptr<DeviceStream>> DeviceStream::create(std::vector<Group> groups, std::byte* ring,
                                                              std::uint64_t ring_bytes, const std::byte** table,
                                                              std::byte* disk_ring, storage::Backend& backend,
-                                                             std::unique_ptr<SpareUnits> spare) {
+                                                             const RamFill* fill, std::unique_ptr<SpareUnits> spare) {
   std::unique_ptr<DeviceStream> stream(new DeviceStream(backend));
   stream->groups_ = std::move(groups);
   stream->ring_ = ring;
   stream->ring_bytes_ = ring_bytes;
   stream->table_ = table;
   stream->disk_ring_ = disk_ring;
+  stream->fill_ = fill;
   stream->spare_ = std::move(spare);
   MR_ASSIGN_OR_RETURN(stream->from_ram_, device::Stream::create());
   MR_ASSIGN_OR_RETURN(stream->from_disk_, device::Stream::create());
@@ -252,7 +253,7 @@ Status DeviceStream::copy_ahead() {
       flight_of(n).issued = n + 1;
       flight_of(n).whole = true;
     } else if (!from_disk(n)) {
-      MR_RETURN_IF_ERROR(copy_from_ram(n));
+      if (in_ram(n)) MR_RETURN_IF_ERROR(copy_from_ram(n));
     } else if (straight()) {
       MR_RETURN_IF_ERROR(read_into_place(n, false));
     } else if (n == disk_copy_) {
@@ -321,6 +322,7 @@ Status DeviceStream::acquire_next(cudaStream_t compute) {
   broken_ = true;  // unless all goes well
   MR_RETURN_IF_ERROR(copy_ahead());
   if (n >= placed_) return error(Code::internal, "the ring has no room for a group of {} bytes", group_of(n).bytes);
+  if (!issued(n) && !from_disk(n)) return error(Code::internal, "group {} is used before it is in RAM", n);
   if (!issued(n)) MR_RETURN_IF_ERROR(straight() ? read_into_place(n, true) : copy_from_disk(n, true));
   if (whole_ && !flight_of(n).whole) MR_RETURN_IF_ERROR(complete(n));
   if (kept(n) == nullptr) {

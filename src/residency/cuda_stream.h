@@ -5,10 +5,10 @@
 // soon as a group's room is free. Copies are numbered through all passes: number n is group n modulo the count of
 // groups. Each takes the next room in the ring (from its beginning where the end is too near) once the launches that
 // used what lay there are over, which an event of the compute stream tells; launches wait for an event of the copy.
-// Groups in page-locked memory are copied straight from there. Groups on the disk come in chunks through a page-locked
-// ring of their own: reads run ahead of the copies by that whole ring, across groups and passes. Or, by a backend that
-// reads to device memory (cuFile), straight into their room: this thread then waits until the launches that used it are
-// over, because such reads follow no stream.
+// Groups in page-locked memory are copied straight from there, once they are there. Groups on the disk come in chunks
+// through a page-locked ring of their own: reads run ahead of the copies by that whole ring, across groups and passes.
+// Or, by a backend that reads to device memory (cuFile), straight into their room: this thread then waits until the
+// launches that used it are over, because such reads follow no stream.
 //
 // Where the processor computes a share of a unit's rows, a pass needs only the others on the device. Which of the two a
 // pass wants is said when it begins; a group that was copied ahead for a pass of the other kind is completed.
@@ -25,6 +25,7 @@
 #include "base/status.h"
 #include "device/cuda_runtime.h"
 #include "residency/cuda_spare.h"
+#include "residency/ram_fill.h"
 #include "residency/unit.h"
 #include "storage/storage.h"
 
@@ -63,17 +64,19 @@ class DeviceStream {
 
   /// groups: in pass order. ring: device memory, room for all groups of a unit and one more at least, or for all
   /// groups. table: on the device. disk_ring: page-locked, kDiskRingBytes, or null where no group is on the disk or
-  /// `backend` reads to device memory. All outlive the object. spare: candidates by index into groups; may be null.
+  /// `backend` reads to device memory. fill: by index into groups, which of those at home in RAM are there; null: all.
+  /// All outlive the object. spare: candidates by index into groups; may be null.
   static Expected<std::unique_ptr<DeviceStream>> create(std::vector<Group> groups, std::byte* ring,
                                                         std::uint64_t ring_bytes, const std::byte** table,
                                                         std::byte* disk_ring, storage::Backend& backend,
-                                                        std::unique_ptr<SpareUnits> spare);
+                                                        const RamFill* fill, std::unique_ptr<SpareUnits> spare);
   ~DeviceStream();
 
   /// whole: with all rows of every group. REQUIRES: no launch of a pass before is under way.
   Status begin_pass(bool whole);
   /// What is launched on `compute` from here on finds the group (by index), and those before it of its unit that have
   /// not been let go. Launches that use another unit are all on `compute`. Asking again for a group is free.
+  /// REQUIRES: the group, and those before it that are at home in RAM, are there.
   Status acquire(std::size_t group, cudaStream_t compute);
   /// Launches that use groups before the one asked for last are all on `compute`.
   Status let_go(cudaStream_t compute);
@@ -116,6 +119,7 @@ class DeviceStream {
     return spare_ == nullptr ? nullptr : spare_->kept(n % groups_.size());
   }
   bool from_disk(std::uint64_t n) const { return group_of(n).on_disk && kept(n) == nullptr; }
+  bool in_ram(std::uint64_t n) const { return fill_ == nullptr || fill_->has(n % groups_.size()); }
   bool issued(std::uint64_t n) { return flight_of(n).issued == n + 1; }
   const std::byte** addresses_of(std::uint64_t n) const;
   bool place(std::uint64_t n);
@@ -137,6 +141,7 @@ class DeviceStream {
   std::byte* disk_slot(std::uint64_t chunk) const;
 
   storage::Backend& backend_;
+  const RamFill* fill_ = nullptr;
   std::unique_ptr<SpareUnits> spare_;
   std::vector<Group> groups_;
   std::byte* ring_ = nullptr;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -17,10 +18,11 @@ constexpr std::size_t kSlots = DeviceStream::kChunks + 4;
 constexpr std::size_t kReadsAhead = DeviceStream::kChunks;  // the other slots are being copied
 constexpr std::uint64_t kStraightChunk = 32u << 20;         // cuFile cuts by itself
 constexpr std::int64_t kRowStep = 32;                       // rows a kernel's block likes
+constexpr std::chrono::milliseconds kTellAfter{100};        // how often a pass that waits says how far RAM is
 
 std::uint64_t part_room(const Part& part) { return round_up(part.bytes() + kBehindPart, kPartAlignment); }
-/// In page-locked memory parts lie as in the file modulo the block size, in blocks of their own: so they are read
-/// without a copy.
+/// In page-locked memory parts lie as in the file modulo the block size, in blocks of their own: so those that are
+/// there when loading ends are read without a copy.
 std::uint64_t part_host_lead(const Part& part) { return part.offset % storage::kMaxAlignment; }
 std::uint64_t part_host_room(const Part& part) {
   return round_up(part_host_lead(part) + part.bytes(), storage::kMaxAlignment);
@@ -53,12 +55,6 @@ std::size_t count_parts(const UnitTable& units) {
   return parts;
 }
 
-struct Chunk {
-  int file;
-  std::uint64_t offset, bytes;
-  std::byte* destination;
-};
-
 /// Tells what has been read of all there is to read; false cancels.
 class Progress {
  public:
@@ -76,29 +72,16 @@ class Progress {
   std::uint64_t done_ = 0;
 };
 
-/// Reads to where the backend reads, kReadsAhead chunks at a time.
-Status read_straight(storage::Backend& backend, const std::vector<Chunk>& chunks, Progress& progress) {
-  std::array<storage::Completion, kReadsAhead> completions;
-  Status status;
-  std::size_t started = 0;
-  for (std::size_t landed = 0; landed < chunks.size(); ++landed) {
-    for (; started < chunks.size() && started < landed + kReadsAhead && status.ok(); ++started) {
-      const Chunk& chunk = chunks[started];
-      const storage::Read read{chunk.file, chunk.offset, chunk.bytes, chunk.destination};
-      backend.submit({&read, 1}, completions[started % kReadsAhead]);
-    }
-    if (landed == started) break;
-    Status read = completions[landed % kReadsAhead].wait();
-    if (status.ok()) status = std::move(read);
-    if (status.ok()) status = progress.add(chunks[landed].bytes);
-  }
-  return status;
+/// Reads to where the backend reads.
+Status read_straight(storage::Backend& backend, const std::vector<storage::Read>& reads, Progress& progress) {
+  return read_in_order(backend, reads, [&](std::size_t index) { return progress.add(reads[index].bytes); });
 }
 
 /// The ring: reads run kReadsAhead chunks ahead of the copies.
 class Loader {
  public:
-  Loader(storage::Backend& backend, std::vector<Chunk> chunks) : backend_(backend), chunks_(std::move(chunks)) {}
+  Loader(storage::Backend& backend, std::vector<storage::Read> chunks)
+      : backend_(backend), chunks_(std::move(chunks)) {}
   ~Loader() {
     // Reads under way still write into the ring.
     for (std::size_t i = landed_; i < started_; ++i) (void)completions_[i % kSlots].wait();
@@ -121,14 +104,14 @@ class Loader {
 
  private:
   std::byte* slot(std::size_t index) const {
-    const Chunk& chunk = chunks_[index];
+    const storage::Read& chunk = chunks_[index];
     return ring_.data() + (index % kSlots) * kSlotBytes + chunk.offset % storage::kMaxAlignment;
   }
 
   Status start() {
     const std::size_t at = started_ % kSlots;
     if (started_ >= kSlots) MR_CUDA(cudaEventSynchronize(copied_[at].get()));
-    const Chunk& chunk = chunks_[started_];
+    const storage::Read& chunk = chunks_[started_];
     const storage::Read read{chunk.file, chunk.offset, chunk.bytes, slot(started_)};
     ++started_;
     backend_.submit({&read, 1}, completions_[at]);
@@ -144,13 +127,16 @@ class Loader {
   }
 
   storage::Backend& backend_;
-  const std::vector<Chunk> chunks_;
+  const std::vector<storage::Read> chunks_;
   device::PinnedBuffer ring_;
   device::Stream stream_;
   std::array<device::Event, kSlots> copied_;
   std::array<storage::Completion, kSlots> completions_;
   std::size_t started_ = 0, landed_ = 0;
 };
+
+// The thread that fills RAM takes no more than loading has just given back.
+static_assert(RamFill::kRingBytes <= kSlots * kSlotBytes && RamFill::kMostReadBytes >= DeviceStream::kChunk);
 
 }  // namespace
 
@@ -208,7 +194,31 @@ DeviceWeights::~DeviceWeights() {
   if (asks_ != nullptr) asks_->set_reclaimer(nullptr);
 }
 
-Status DeviceWeights::begin_pass(bool split) { return stream_ == nullptr ? Status() : stream_->begin_pass(!split); }
+Status DeviceWeights::begin_pass(bool split, std::function<bool()> cancelled) {
+  cancelled_ = std::move(cancelled);
+  return stream_ == nullptr ? Status() : stream_->begin_pass(!split);
+}
+
+void DeviceWeights::pass_launched() {
+  cancelled_ = nullptr;
+  if (fill_ == nullptr || told_all_) return;
+  if (fill_->complete()) {
+    told_all_ = tells_ = true;
+    if (on_load_.progress) (void)on_load_.progress(total_bytes_, total_bytes_);
+  }
+  if (std::exchange(tells_, false) && on_load_.end) on_load_.end();
+}
+
+/// While a pass waits for a group on its way to RAM.
+Status DeviceWeights::wait_a_moment() {
+  if (cancelled_ && cancelled_()) return error(Code::cancelled, "stopped");
+  const auto now = std::chrono::steady_clock::now();
+  if (!on_load_.progress || now - told_at_ < kTellAfter) return {};
+  told_at_ = now;
+  tells_ = true;
+  if (on_load_.progress(total_bytes_ - fill_->total_bytes() + fill_->read_bytes(), total_bytes_)) return {};
+  return error(Code::cancelled, "stopped while the weights were loading");
+}
 
 std::uint64_t DeviceWeights::give_way(std::uint64_t bytes) {
   return stream_ == nullptr || stream_->spare() == nullptr ? 0 : stream_->spare()->give_way(bytes);
@@ -216,7 +226,10 @@ std::uint64_t DeviceWeights::give_way(std::uint64_t bytes) {
 
 Status DeviceWeights::acquire(WeightRef ref, cudaStream_t compute) {
   if (stream_ == nullptr || group_of_[index(ref)] < 0) return {};
-  return stream_->acquire(static_cast<std::size_t>(group_of_[index(ref)]), compute);
+  const auto group = static_cast<std::size_t>(group_of_[index(ref)]);
+  if (fill_ != nullptr && !fill_->has(group))
+    MR_RETURN_IF_ERROR(fill_->wait(group, [this] { return wait_a_moment(); }));
+  return stream_->acquire(group, compute);
 }
 
 Status DeviceWeights::let_go(cudaStream_t compute) { return stream_ == nullptr ? Status() : stream_->let_go(compute); }
@@ -250,11 +263,13 @@ class Layout {
         if (cut != cuts.end() && cut->first_part == p) {
           groups.push_back(
               {static_cast<std::int32_t>(u), placement_.homes[u] == Tier::disk, addresses.size(), 0, in_unit, {}});
+          fill_ends.push_back(to_fill.size());
           ++cut;
         }
         in_unit += part_room(unit.parts[p]);
         group_of.push_back(moving ? static_cast<std::int32_t>(groups.size()) - 1 : -1);
         MR_RETURN_IF_ERROR(place(unit.parts[p], placement_.homes[u], moving));
+        if (moving) fill_ends.back() = to_fill.size();
       }
     }
     return {};
@@ -264,7 +279,9 @@ class Layout {
   std::vector<const std::byte*> addresses;
   std::vector<std::int64_t> own_rows;  // of the device, by part
   std::vector<const std::byte*> in_ram;
-  std::vector<Chunk> to_device, to_host;
+  std::vector<storage::Read> to_device, to_host;  // what passes read where it lies
+  std::vector<storage::Read> to_fill;             // what moves, from RAM
+  std::vector<std::size_t> fill_ends;             // by group: of to_fill
   std::vector<DeviceStream::Group> groups;
   std::vector<std::int32_t> group_of;  // by part
   std::uint64_t bytes_to_read = 0;
@@ -291,7 +308,7 @@ class Layout {
       host = host_ + part_host_lead(part);
       for_chunks(part, DeviceStream::kChunk,
                  [&](std::uint64_t at, std::uint64_t bytes) {  // whole blocks: neighbours share none
-                   to_host.push_back({part.file, at, bytes, host + (at - part.offset)});
+                   (moving ? to_fill : to_host).push_back({part.file, at, bytes, host + (at - part.offset)});
                  });
       host_ += part_host_room(part);
       in_ram.back() = host;
@@ -341,9 +358,9 @@ std::unique_ptr<SpareUnits> spare_units(const std::vector<DeviceStream::Group>& 
 
 }  // namespace
 
-Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(
-    const UnitTable& units, const DevicePlacement& placement, storage::Backend& backend, storage::Backend* straight,
-    Budget& vram, Budget& ram, const std::function<bool(std::uint64_t, std::uint64_t)>& progress) {
+Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& units, const DevicePlacement& placement,
+                                                             storage::Backend& backend, storage::Backend* straight,
+                                                             Budget& vram, Budget& ram, const OnLoad& on_load) {
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights);
   const std::uint64_t bytes = device_bytes(units, placement), host = host_bytes(units, placement);
   MR_ASSIGN_OR_RETURN(weights->reservation_, vram.reserve("weights", bytes));
@@ -364,7 +381,7 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(
   weights->in_ram_ = std::move(layout.in_ram);
   MR_CUDA(
       cudaMemcpy(table, layout.addresses.data(), layout.addresses.size() * sizeof(std::byte*), cudaMemcpyHostToDevice));
-  Progress told(layout.bytes_to_read, progress);
+  Progress told(layout.bytes_to_read, on_load.progress);
   {
     MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", staging_bytes()));
     MR_RETURN_IF_ERROR(placement.straight ? read_straight(*straight, layout.to_device, told)
@@ -373,6 +390,12 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(
   MR_RETURN_IF_ERROR(read_straight(backend, layout.to_host, told));
   MR_RETURN_IF_ERROR(backend.health());
   if (layout.groups.empty()) return weights;
+  if (!layout.to_fill.empty()) {
+    weights->total_bytes_ = layout.bytes_to_read;
+    weights->on_load_ = on_load;
+    MR_ASSIGN_OR_RETURN(weights->fill_,
+                        RamFill::start(std::move(layout.to_fill), std::move(layout.fill_ends), backend, ram));
+  }
   weights->group_of_ = std::move(layout.group_of);
   for (const DeviceStream::Group& group : layout.groups)
     for (const DeviceStream::Piece& piece : group.pieces)
@@ -389,7 +412,7 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(
   MR_ASSIGN_OR_RETURN(
       weights->stream_,
       DeviceStream::create(std::move(layout.groups), layout.next_device(), ring, table, layout.next_host(),
-                           placement.straight ? *straight : backend, std::move(spare)));
+                           placement.straight ? *straight : backend, weights->fill_.get(), std::move(spare)));
   if (weights->stream_->spare() != nullptr) {
     weights->asks_ = &vram;
     vram.set_reclaimer([loaded = weights.get()](std::uint64_t wanted) { return loaded->give_way(wanted); });

@@ -1,9 +1,12 @@
 // A model's weights for one GPU. Units at home in device memory lie in one arena and never move. The others live in
 // page-locked memory or in the file and cross to the device in pass order, each pass anew, through a ring that is
 // filled ahead of the launches. Kernels find every weight through a table of addresses in device memory, which the
-// copies keep true. Thread-safety: one thread loads and runs passes; entries may be asked from any thread.
+// copies keep true. What moves and is at home in RAM comes there behind the first passes (ram_fill.h), which wait for
+// what they need of it; the rest is there when load() returns. Thread-safety: one thread loads and runs passes; entries
+// may be asked from any thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +16,7 @@
 #include "device/cuda_runtime.h"
 #include "residency/budget.h"
 #include "residency/plan.h"
+#include "residency/ram_fill.h"
 #include "residency/unit.h"
 #include "storage/cufile.h"
 #include "storage/storage.h"
@@ -33,6 +37,14 @@ struct DevicePlacement {
   int host_permille = 0;  // of the rows of matrices of layers at home in RAM: what the processor computes in decode
 };
 
+/// Who is told how far the weights are. Either may be empty.
+struct OnLoad {
+  /// Bytes in memory, of all that belong there; false cancels.
+  std::function<bool(std::uint64_t done, std::uint64_t total)> progress;
+  /// A pass that told of its wait goes on, or has failed.
+  std::function<void()> end;
+};
+
 /// Rows of a matrix that stay the device's where the processor takes `host_permille` of them: the first ones, a
 /// multiple of 32. All of a small matrix.
 std::int64_t device_rows(std::int64_t rows, int host_permille);
@@ -48,22 +60,24 @@ class DeviceWeights {
   /// Device memory (in the ring or the arena) and page-locked memory that a unit takes. Pure.
   static std::uint64_t unit_device_bytes(const Unit& unit);
   static std::uint64_t unit_host_bytes(const Unit& unit);
-  /// Page-locked bytes that loading takes for as long as it lasts.
+  /// Page-locked bytes that loading takes for as long as it lasts. What comes to RAM behind it takes no more (RamFill).
   static std::uint64_t staging_bytes();
 
-  /// Reads everything that has its home in memory. `straight`: a backend over the same files that reads to device
-  /// memory (cuFile), REQUIRED where the placement says so, else null. `progress` (may be empty) is told the bytes done
-  /// of all; false from it cancels. `units`, the backends, `vram` and `ram` outlive the object. Errors: out_of_budget,
-  /// io_error, corrupt, cancelled.
-  static Expected<std::unique_ptr<DeviceWeights>> load(
-      const UnitTable& units, const DevicePlacement& placement, storage::Backend& backend, storage::Backend* straight,
-      Budget& vram, Budget& ram, const std::function<bool(std::uint64_t, std::uint64_t)>& progress);
+  /// Reads everything that has its home in memory, but what moves and is at home in RAM: a thread reads that from here
+  /// on. `straight`: a backend over the same files that reads to device memory (cuFile), REQUIRED where the placement
+  /// says so, else null. `on_load` is told the bytes done of all, from this thread; later from that of the passes,
+  /// while one waits for RAM (then false ends that pass alone), and once when all is there. `units`, the backends,
+  /// `vram`, `ram` and what `on_load` refers to outlive the object. Errors: out_of_budget, io_error, corrupt,
+  /// cancelled.
+  static Expected<std::unique_ptr<DeviceWeights>> load(const UnitTable& units, const DevicePlacement& placement,
+                                                       storage::Backend& backend, storage::Backend* straight,
+                                                       Budget& vram, Budget& ram, const OnLoad& on_load);
   ~DeviceWeights();
 
   /// The entry in device memory that holds where a weight lies. REQUIRES: not none().
   const std::byte* const* entry(WeightRef ref) const { return table_ + index(ref); }
 
-  /// Whether some units move; then passes call begin_pass(), acquire(), let_go() and end_pass().
+  /// Whether some units move; then passes call begin_pass(), acquire(), let_go(), end_pass() and pass_launched().
   bool streams() const { return stream_ != nullptr; }
   /// Whether the processor has a share of some units' rows, and which.
   bool splits() const { return splits_; }
@@ -73,21 +87,27 @@ class DeviceWeights {
   /// Where the matrix lies in page-locked memory; null where it does not.
   const std::byte* in_ram(WeightRef ref) const { return in_ram_[index(ref)]; }
   /// split: the processor does its share in this pass, else every row is needed on the device.
+  /// `cancelled` (may be empty) is asked while the pass waits for RAM; true ends the wait.
   /// REQUIRES: the pass before has ended on the device. Errors: io_error.
-  Status begin_pass(bool split);
+  Status begin_pass(bool split, std::function<bool()> cancelled);
   /// Puts a wait on `compute`, so that what is launched on it next finds the weight, and starts the copies that the
   /// ring has room for. Does nothing for a weight that does not move. Units come in their order, the parts of one in
   /// any: a part comes with those before it. Launches that use a unit must all come before the next one is acquired.
-  /// Blocks while the disk is read. Errors: io_error, corrupt, internal (out of order).
+  /// Blocks while the disk is read. When it returns ok, the part lies whole in RAM where it is at home there.
+  /// Errors: io_error, corrupt, internal (out of order), cancelled; then nothing that reads the weight may be launched,
+  /// and the pass is over.
   Status acquire(WeightRef ref, cudaStream_t compute);
   /// All launches that use parts before the one asked for last are on `compute`: the ring takes their room back before
   /// the unit ends.
   Status let_go(cudaStream_t compute);
   /// After a pass's last launch: the ring fills for the next pass.
   Status end_pass(cudaStream_t compute);
+  /// All launches of the pass are made, or it has failed.
+  void pass_launched();
   /// Units kept in spare VRAM go until `bytes` of it are free; returns what was freed. Between passes only.
   std::uint64_t give_way(std::uint64_t bytes);
-  /// Bytes that crossed to the device and that were read from the disk since the start.
+  /// Bytes that crossed to the device and that passes read from the disk since the start. What comes to RAM to stay is
+  /// not among them.
   struct Moved {
     std::uint64_t copied_bytes = 0, disk_bytes = 0;
   };
@@ -98,6 +118,7 @@ class DeviceWeights {
   std::size_t index(WeightRef ref) const {
     return first_part_[static_cast<std::size_t>(ref.unit)] + static_cast<std::size_t>(ref.part);
   }
+  Status wait_a_moment();
   std::vector<std::size_t> first_part_;  // by unit: index of its part 0 in the table
   Budget* asks_ = nullptr;               // whose reclaimer this is
   Reservation reservation_, host_reservation_;
@@ -109,7 +130,13 @@ class DeviceWeights {
   std::vector<const std::byte*> in_ram_;     // likewise
   bool splits_ = false;
   int host_permille_ = 0;
-  std::vector<std::int32_t> group_of_;    // by part, as the table: of those that move; -1: it does not
+  std::vector<std::int32_t> group_of_;     // by part, as the table: of those that move; -1: it does not
+  OnLoad on_load_;                         // of the fill
+  std::uint64_t total_bytes_ = 0;          // that belong into memory
+  std::function<bool()> cancelled_;        // of the present pass
+  bool tells_ = false, told_all_ = false;  // on_load_: in this pass; that all is there
+  std::chrono::steady_clock::time_point told_at_;
+  std::unique_ptr<RamFill> fill_;         // null: nothing that moves is at home in RAM
   std::unique_ptr<DeviceStream> stream_;  // null: nothing moves
 };
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "residency/budget.h"
+#include "residency/predict.h"
 
 namespace millrace::residency {
 namespace {
@@ -341,10 +342,12 @@ std::uint64_t slot_bytes(const Plan& plan) {
 }
 
 /// What follows once all tiles have their homes.
-void complete(const UnitTable& units, const Census& census, const Choice& choice, const Rates& rates, Plan& plan) {
+void complete(const UnitTable& units, const Census& census, const Choice& choice, const PlanOptions& options,
+              const Rates& rates, Plan& plan) {
   fill_homes(units, plan);
   fill_rows(units, census, choice, rates, plan);
   fill_prediction(choice, rates, plan);
+  plan.cost = pass_cost(units, plan, options, false);
 }
 
 Status check_decisions(const UnitTable& units, const Census& census, const Decisions& decisions) {
@@ -405,7 +408,7 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
     for (const std::int32_t t : census.embedding) plan.resident_tiles[t] = true;
     plan.resident_bytes += census.embedding_slot_bytes;
   }
-  complete(units, census, *choice, rates, plan);
+  complete(units, census, *choice, options, rates, plan);
   return plan;
 }
 
@@ -452,7 +455,7 @@ Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& deci
   FollowedPlan followed{with_slots(units, census, choice, options), gave_way};
   followed.plan.resident_tiles = std::move(at_home);
   followed.plan.resident_bytes = home_bytes;
-  complete(units, census, choice, rates, followed.plan);
+  complete(units, census, choice, options, rates, followed.plan);
   return followed;
 }
 

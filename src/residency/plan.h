@@ -27,12 +27,16 @@ struct Rates {
   double host_to_device_busy = 0, cpu_decode_busy = 0;
   double shared_link() const { return host_to_device_busy > 0 ? host_to_device_busy : host_to_device; }
   double shared_decode() const { return cpu_decode_busy > 0 ? cpu_decode_busy : cpu_decode; }
-  double device_memory = 0;     // a GPU copying within its memory: bytes read and written
-  double cpu_prefill_macs = 0;  // multiply-accumulates per second of a prompt
-  std::string machine;          // what was measured: CPU, cores, disk
+  double device_memory = 0;        // a GPU copying within its memory: bytes read and written
+  double cpu_prefill_macs = 0;     // multiply-accumulates per second of a prompt's products
+  double device_prefill_macs = 0;  // the same of a GPU, one large product
+  std::string machine;             // what was measured: CPU, cores, disk
 };
 Expected<Rates> parse_rates_json(const std::string& text);
 std::string rates_to_json(const Rates& rates);
+
+/// Beside a GPU the processor has its share in passes of so many rows at most.
+constexpr std::int64_t kSplitRows = 8;
 
 enum class Tier : std::uint8_t { vram, ram, disk };
 enum class Executor : std::uint8_t { cpu, gpu, split };
@@ -48,10 +52,27 @@ struct PlanOptions {
   int host_permille = -1;  // beside a GPU: of the rows of layers at home in RAM, what the processor computes in decode;
                            // -1: chosen from the rates
   int top_k = 0;           // experts a token uses in a layer; 0 for dense models
+  std::int64_t pass_tokens = 0;        // of a prompt, in a pass at most; 0: all
+  double attention_macs = 0;           // multiply-accumulates of attention, a token and key before it
   std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
   std::uint64_t ring_bytes_wanted = 32u << 20;
+};
+
+/// What a pass moves, in bytes of weights, and computes, in multiply-accumulates: what predictions are made of.
+struct PassCost {
+  bool gpu = false;
+  double home = 0;      // trunks and head, computed from where they always lie: VRAM, or RAM where there is no GPU
+  double shared = 0;    // beside a GPU: at home in RAM
+  double crossing = 0;  // beside a GPU: what else crosses to it
+  double read = 0;      // from the disk
+  std::int64_t layers = 0, shared_layers = 0;
+  double expert_bytes = 0, expert_share = 1;  // all experts; of those of a layer, the part that a token uses
+  double macs = 0, expert_macs = 0;           // of a token: of trunks; with all experts
+  double head_macs = 0;                       // of a row of logits
+  double attention_macs = 0, kv_bytes = 0;    // of a token and a key before it; of a token
+  std::int64_t pass_tokens = 0;               // as in PlanOptions
 };
 
 /// How the weight store uses its bytes.
@@ -97,6 +118,7 @@ struct Plan {
   double predicted_decode_tokens_per_second = 0;  // 0 without rates
   double predicted_hit_rate = 0;                  // experts; what uniform routing would give, so at least that
   std::string bound;                              // of the whole: "disk", "ram", "compute"; empty without rates
+  PassCost cost;                                  // for predict.h
 };
 
 /// Of all ways to share the budget out, the one with the least predicted time of a decoded token. More memory never
@@ -141,6 +163,9 @@ struct DecodeCost {
   double host_bytes = 0, host_seconds = 0;           // that the processor computed with beside a GPU
   double disk_bytes = 0, disk_busy_seconds = 0;      // busy: with a read in flight
   std::uint64_t expert_hits = 0, expert_misses = 0;  // leases of experts
+  std::int64_t context = 0;                          // keys before a token, on average
+  std::int64_t prompt_tokens = 0, sequences = 1;     // of each of so many prompts, and how fast they were read
+  double prompt_tokens_per_second = 0;
 };
 /// The plan's prediction beside what came of it, tier by tier, and the time lost to waiting.
 std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCost& cost);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "residency/plan.h"
+#include "residency/predict.h"
 
 namespace millrace::residency {
 namespace {
@@ -21,6 +22,7 @@ constexpr RateField kRateFields[] = {
     {"cpu_decode_busy", &Rates::cpu_decode_busy},
     {"device_memory", &Rates::device_memory},
     {"cpu_prefill_macs", &Rates::cpu_prefill_macs},
+    {"device_prefill_macs", &Rates::device_prefill_macs},
 };
 
 std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint64_t>(std::llround(bytes))); }
@@ -66,6 +68,25 @@ std::string prediction(const Plan& plan, const Rates& rates) {
                   : plan.bound == "ram"  ? "RAM at " + rate_text(rates.ram > 0 ? rates.ram : rates.cpu_decode)
                                          : "the CPU at " + rate_text(rates.cpu_decode));
   return text + (rates.machine.empty() ? "\n" : fmt::format(" ({})\n", rates.machine));
+}
+
+std::string speed_text(double speed) { return fmt::format("{:.{}f}", speed, speed < 10 ? 2 : speed < 100 ? 1 : 0); }
+
+/// Prompts and sequences side by side; nothing where a rate for them is missing.
+std::string predictions_beside(const Plan& plan, const Rates& rates) {
+  std::string text;
+  for (const std::int64_t tokens : {512, 2048}) {
+    const double speed = predict_tokens_per_second(plan, rates, {.prompt_tokens = tokens});
+    if (speed > 0) text += fmt::format("{}{} for {} tokens", text.empty() ? "" : ", ", speed_text(speed), tokens);
+  }
+  if (!text.empty()) text = "predicted prompt, tok/s: " + text + "\n";
+  std::string several;
+  for (const std::int64_t sequences : {4, 16, 64}) {
+    const double speed = predict_tokens_per_second(plan, rates, {.sequences = sequences});
+    if (speed > 0) several += fmt::format("{}{} from {}", several.empty() ? "" : ", ", speed_text(speed), sequences);
+  }
+  if (!several.empty()) text += "predicted decode of sequences side by side, tok/s together: " + several + "\n";
+  return text;
 }
 
 std::string vram_line(const Plan& plan, const PlanOptions& options) {
@@ -121,7 +142,7 @@ std::string explain_line(std::string_view tier, std::string_view predicted, std:
 }  // namespace
 
 std::string render_plan(const Plan& plan, const PlanOptions& options, const Rates& rates) {
-  std::string text = table(plan) + prediction(plan, rates);
+  std::string text = table(plan) + prediction(plan, rates) + predictions_beside(plan, rates);
   if (plan.expert_slots > 0 && plan.predicted_hit_rate < 1)
     text += fmt::format("experts found in the cache: {:.0f} % if routing were uniform; real routing does better\n",
                         100 * plan.predicted_hit_rate);
@@ -166,11 +187,17 @@ std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCos
   }
   line("disk", predicted_for(plan, "disk"), cost.disk_bytes, cost.disk_busy_seconds, rates.disk);
   const double measured = static_cast<double>(cost.tokens) / cost.seconds;
-  const double predicted = plan.predicted_decode_tokens_per_second * static_cast<double>(cost.tokens) / passes;
+  const Work decoding{.sequences = std::llround(static_cast<double>(cost.tokens) / passes), .context = cost.context};
+  const double predicted = predict_tokens_per_second(plan, rates, decoding);
   text += fmt::format("decode: {:.2f} tok/s", measured);
   if (predicted > 0)
     text += fmt::format(", predicted {:.2f} ({:+.0f} %), bound by {}", predicted, 100 * (predicted / measured - 1),
                         plan.bound);
+  const Work reading{.prompt_tokens = cost.prompt_tokens, .sequences = cost.sequences};
+  const double prompt = cost.prompt_tokens > 0 ? predict_tokens_per_second(plan, rates, reading) : 0;
+  if (prompt > 0 && cost.prompt_tokens_per_second > 0)
+    text += fmt::format("\nprompt: {} tok/s, predicted {} ({:+.0f} %)", speed_text(cost.prompt_tokens_per_second),
+                        speed_text(prompt), 100 * (prompt / cost.prompt_tokens_per_second - 1));
   text += fmt::format("\nwaited for weights: {:.0f} ms a pass, {:.0f} % of the time\n",
                       cost.stall_seconds / passes * 1e3, 100 * cost.stall_seconds / cost.seconds);
   if (const auto leases = cost.expert_hits + cost.expert_misses; leases > 0)

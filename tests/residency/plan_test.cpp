@@ -259,7 +259,7 @@ TEST(Plan, ReadsLikeATable) {
 }
 
 TEST(Rates, SurviveTheirJson) {
-  const Rates rates{3.25e9, 41e9, 24.5e9, 55e9, 44e9, 20e9, 4.1e12, 1.5e11, "a CPU \"quoted\" \xff"};
+  const Rates rates{3.25e9, 41e9, 24.5e9, 55e9, 44e9, 20e9, 4.1e12, 1.5e11, 2.5e14, "a CPU \"quoted\" \xff"};
   const auto parsed = parse_rates_json(rates_to_json(rates));
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->disk, rates.disk);

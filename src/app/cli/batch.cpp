@@ -31,13 +31,8 @@ Expected<std::shared_ptr<engine::Service>> start_engine(const BatchFlags& flags,
   options.chunk_tokens = 1 << 20;  // nobody watches: a pass takes as much of a prompt as it has room for
   options.max_sequences = flags.sequences;
   options.kv_tokens = flags.kv_tokens;
-  Progress progress("Loading", Unit::bytes, program.quiet);
-  options.on_load = [&](std::uint64_t done, std::uint64_t total) {
-    progress.update(done, total);
-    return !interrupted();
-  };
+  show_loading(options, program);
   auto service = engine::Service::start(options);
-  progress.finish();
   if (service.ok() && !flags.model.plan.empty() && options.follow == nullptr)
     MR_RETURN_IF_ERROR(residency::write_plan_file(flags.model.plan, (*service)->engine().saved_plan()));
   return service;

@@ -18,6 +18,7 @@
 #include "device/cpu.h"
 #include "engine/decode_meter.h"
 #include "residency/calibrate.h"
+#include "residency/predict.h"
 
 namespace millrace::cli {
 namespace {
@@ -194,7 +195,10 @@ class Bench {
     const double passes = static_cast<double>(store.passes - store_before.passes);
     if (busy > 0) sample.disk_bytes_s = read / busy;
     if (passes > 0) {
-      sample.decode_disk_bytes = read / passes;
+      // On a GPU, of what passes read: what comes to RAM to stay beside the first one is loading.
+      const bool gpu = engine_.vram_budget() != nullptr;
+      const auto streamed = static_cast<double>(store.bytes_from_disk - store_before.bytes_from_disk);
+      sample.decode_disk_bytes = (gpu ? streamed : read) / passes;
       sample.decode_weight_bytes = static_cast<double>(store.bytes_used - store_before.bytes_used) / passes;
     }
     if (passes > 0)
@@ -220,6 +224,9 @@ double middle(const std::vector<Sample>& samples, Field field) {
   for (const auto& sample : samples) values.push_back(sample.*field);
   return median(std::move(values));
 }
+
+/// Keys before a decoded token, on average.
+std::int64_t decode_context(const BenchFlags& flags) { return flags.prompt_tokens + flags.decode_tokens / 2; }
 
 nlohmann::json report(const engine::Engine& engine, const Bench& bench, const BenchFlags& flags,
                       const residency::Rates& rates) {
@@ -256,7 +263,10 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["logits_finite"] = bench.finite();
   json["peak_rss_bytes"] = device::peak_resident_bytes();
   json["budget_bytes"] = engine.budget().cap_bytes();
-  json["predicted_decode_tok_s"] = engine.plan().predicted_decode_tokens_per_second;
+  const residency::Work decoding{.sequences = flags.sequences, .context = decode_context(flags)};
+  const residency::Work reading{.prompt_tokens = flags.prompt_tokens, .sequences = flags.sequences};
+  json["predicted_decode_tok_s"] = residency::predict_tokens_per_second(engine.plan(), rates, decoding);
+  json["predicted_prompt_tok_s"] = residency::predict_tokens_per_second(engine.plan(), rates, reading);
   return json;
 }
 
@@ -336,9 +346,13 @@ int execute(BenchFlags flags, const Program& program) {
     fmt::print("{}\n", json.dump(2));
   else
     print(json);
+  residency::DecodeCost cost = bench.cost();
+  cost.context = decode_context(flags);
+  cost.prompt_tokens = flags.prompt_tokens;
+  cost.sequences = flags.sequences;
+  cost.prompt_tokens_per_second = json["prompt_tok_s"].get<double>();
   if (flags.explain)
-    std::fputs(("\n" + residency::render_explain(plan, options->rates, bench.cost())).c_str(),
-               flags.json ? stderr : stdout);
+    std::fputs(("\n" + residency::render_explain(plan, options->rates, cost)).c_str(), flags.json ? stderr : stdout);
   return bench.finite() ? 0 : kExitFailed;
 }
 

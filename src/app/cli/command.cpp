@@ -8,6 +8,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <random>
 #include <sstream>
 
@@ -234,16 +236,21 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   return options;
 }
 
+void show_loading(engine::EngineOptions& options, const Program& program) {
+  const auto bar = std::make_shared<std::optional<Progress>>();  // gone when its line is: no answer meets it
+  options.on_load = [bar, quiet = program.quiet](std::uint64_t done, std::uint64_t total) {
+    if (!*bar) bar->emplace("Loading", Unit::bytes, quiet).begin_at(done);
+    (*bar)->update(done, total);
+    return !interrupted();
+  };
+  options.on_load_end = [bar] { bar->reset(); };
+}
+
 Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const ModelFlags& flags,
                                                         const Program& program) {
   const bool keep = !flags.plan.empty() && options.follow == nullptr;
-  Progress progress("Loading", Unit::bytes, program.quiet);
-  options.on_load = [&](std::uint64_t done, std::uint64_t total) {
-    progress.update(done, total);
-    return !interrupted();
-  };
+  show_loading(options, program);
   auto created = engine::Engine::create(options);
-  progress.finish();
   if (created.ok() && keep) MR_RETURN_IF_ERROR(residency::write_plan_file(flags.plan, (*created)->saved_plan()));
   return created;
 }

@@ -50,7 +50,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags);
 Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,
                                                store::Manifest* defaults = nullptr);
 
-/// Engine::create with a bar while weights load, which Ctrl-C stops. Keeps the plan where --plan names no file yet.
+/// A bar while weights load, and while a pass waits for the rest of them; Ctrl-C stops either.
+void show_loading(engine::EngineOptions& options, const Program& program);
+
+/// Engine::create with such a bar. Keeps the plan where --plan names no file yet.
 Expected<std::unique_ptr<engine::Engine>> create_engine(engine::EngineOptions options, const ModelFlags& flags,
                                                         const Program& program);
 

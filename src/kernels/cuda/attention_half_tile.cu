@@ -226,8 +226,8 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
   if (threadIdx.x == 0) {
     keys_there.open(S::kThreads);
     values_there.open(S::kThreads);
-    keys_read.open(S::kWarps);
-    values_read.open(S::kWarps);
+    keys_read.open(S::kThreads);
+    values_read.open(S::kThreads);
   }
   const auto row_of = [&](int pair) { return tile.x + (first_pair + pair) / args.group; };
   int newest = 0, oldest_row = 0x7fffffff;  // positions of the block's rows

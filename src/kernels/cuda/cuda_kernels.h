@@ -1,7 +1,8 @@
 // The contract of every op that computes on a CUDA device. Launchers only: they put work on a stream and return.
 //
-// NUMERICS. One class: a row of a result depends on that row's inputs and the weights alone, never on how many rows,
-// tiles or blocks share the launch, and matvec and matmul of the same row give the same bits.
+// NUMERICS. A row of a result depends on that row's inputs and the weights alone, never on how many rows, tiles or
+// blocks share the launch. Everything is of one class (matvec and matmul of the same row give the same bits), but for
+// matmul_prompt(), which is one of its own.
 //  * Activations that meet quantized weights are int8 in blocks of 32: d = amax / 127, q = round to nearest even of
 //    x * (1 / d) (all zero where d is 0); exactly what the CPU's quantize_q8 gives. `s` are exact sums of q.
 //  * A dot product over K is cut into segments of 256 elements at absolute positions (the last may be shorter). In a
@@ -13,6 +14,9 @@
 //      acc = fma(ws * dx, I, acc), and then, where the dtype has mins, acc = fma(-wm, dx * S, acc)
 //    ws is the group's float scale (d; d*sc; MXFP4: half its power of two), wm its min (-m for Q4_1 and Q5_1; dmin*m),
 //    S the sum of x's int8 over the group. Each product named here is rounded to float once.
+//  * matmul_prompt(): x and the weights (fma(ws, q, -wm), or ws * q where there are no mins, in float) are rounded to
+//    bfloat16, and a dot product is a chain of steps of 16 elements in ascending order, from +0, in float sums of the
+//    tensor core: how the device adds the sixteen is its own affair.
 //  * exp is exp_f32 of kernels.h, operation for operation; silu(x) = x / (1 + exp(-x)). No fast-math anywhere:
 //    kernels are compiled with --fmad=false and say fma where they mean it.
 //  * Attention: keys in chunks of kAttentionChunk at absolute positions; see attention().
@@ -59,6 +63,12 @@ inline Q8 q8_at(std::byte* memory, std::int64_t rows, std::int64_t cols) {
   return {reinterpret_cast<std::int8_t*>(memory), reinterpret_cast<Q8Scale*>(memory + q_bytes)};
 }
 
+/// A bfloat16's bits.
+using Bf16 = std::uint16_t;
+constexpr std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) {
+  return static_cast<std::size_t>(rows * cols) * sizeof(Bf16);
+}
+
 /// A matrix by its entry in the device's table of addresses.
 struct Matrix {
   const std::byte* const* address = nullptr;
@@ -90,6 +100,9 @@ struct MatmulCall {
   std::int64_t x_stride = 0;
   Q8 x_q8;  // [x_rows, cols]: for quantized dtypes
   Q8 y_q8;  // swiglu: if set, the result is also (y set) or only (y null) quantized here, [x_rows, rows]
+  // For matmul_prompt: bfloat16 instead of int8, dense.
+  const Bf16* x_bf16 = nullptr;
+  Bf16* y_bf16 = nullptr;
 };
 
 /// A product of rows with the experts chosen for them, in one launch. An entry is a (row, place) pair; entry e is row
@@ -119,6 +132,11 @@ struct ExpertCall {
 cudaError_t matvec(const MatmulCall& call, cudaStream_t stream);
 /// Any x_rows; tensor cores for quantized dtypes.
 cudaError_t matmul(const MatmulCall& call, cudaStream_t stream);
+/// Any x_rows, x in bfloat16; all products of one quantized dtype. Bound by the tensor cores. REQUIRES:
+/// has_prompt_products().
+cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream);
+/// Whether the current device has them: compute capability 9.0, and the program was built for it (sm_90a).
+bool has_prompt_products();
 /// For few entries (decode): each entry reads its expert's matrix.
 cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream);
 /// For many entries (prompts, batches): each touched expert is read once for all its entries, as far as tiles allow.
@@ -135,6 +153,8 @@ cudaError_t rms_norm(const float* x, const std::int32_t* x_index, const std::byt
                      std::int32_t cols, float eps, float* out, Q8 q8, cudaStream_t stream);
 cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std::int32_t cols, Q8 out,
                         cudaStream_t stream);
+/// To nearest even. n: a multiple of 8.
+cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream);
 cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream);           // x += y
 cudaError_t silu_mul(float* gate, const float* up, std::int64_t n, cudaStream_t stream);  // gate = silu(gate) * up
 /// out[r] = x[index[r]]

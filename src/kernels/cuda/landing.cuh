@@ -63,12 +63,11 @@ class Landing : public CountedBarrier {
   }
 };
 
-/// open(warps); every warp calls leave() once a turn, and whoever overwrites what was read awaits the turn first.
+/// open(threads); every thread calls leave() once a turn, and whoever overwrites what was read awaits the turn first.
+/// (One arrival a warp would do, but racecheck does not follow a warp's other lanes through it.)
 class Departure : public CountedBarrier {
  public:
   __device__ void leave() {
-    __syncwarp();
-    if (threadIdx.x % 32 != 0) return;
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}\n" ::"r"(address()) : "memory");
   }
 };

@@ -43,35 +43,33 @@ int multiprocessor_count() {
   return count;
 }
 
+int fill_products(const MatmulCall& call, TileProduct (&products)[3]) {
+  int weight_rows = 0;
+  for (int i = 0; i < call.count; ++i) {
+    const Product& from = call.products[i];
+    weight_rows += from.weight.rows;
+    if (i == 1 && call.effect == Effect::swiglu) {
+      products[0].up = from.weight.address;
+      products[0].up_bias = from.bias;
+      continue;
+    }
+    TileProduct& to = products[i];
+    to.weight = from.weight.address;
+    to.bias = from.bias;
+    to.y = from.y;
+    to.y_stride = from.y_stride;
+    to.rows = from.weight.rows;
+  }
+  return weight_rows;
+}
+
 namespace {
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
 
 cudaError_t launch_dtype(DType dtype, Shape shape, const TileArgs& args, int max_tiles, cudaStream_t stream) {
-  switch (dtype) {
-#define MILLRACE_CASE(name) \
-  case DType::name:         \
-    return launch_shape<DType::name>(shape, args, max_tiles, stream);
-    MILLRACE_CASE(q4_0)
-    MILLRACE_CASE(q4_1)
-    MILLRACE_CASE(q5_0)
-    MILLRACE_CASE(q5_1)
-    MILLRACE_CASE(q8_0)
-    MILLRACE_CASE(q2_k)
-    MILLRACE_CASE(q3_k)
-    MILLRACE_CASE(q4_k)
-    MILLRACE_CASE(q5_k)
-    MILLRACE_CASE(q6_k)
-    MILLRACE_CASE(iq4_nl)
-    MILLRACE_CASE(iq4_xs)
-    MILLRACE_CASE(mxfp4)
-#undef MILLRACE_CASE
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return launch_for(dtype, [&](auto of) { return launch_shape<decltype(of)::value>(shape, args, max_tiles, stream); });
 }
-
-int div_up(int a, int b) { return (a + b - 1) / b; }
 
 /// Whether the current device runs Shape::group_128x128.
 bool has_group_tiles() {
@@ -190,22 +188,7 @@ cudaError_t multiply(const MatmulCall& call, cudaStream_t stream) {
   args.x_rows = call.x_rows;
   args.x = call.x_q8;
   args.y_q8 = call.y_q8;
-  int weight_rows = 0;
-  for (int i = 0; i < call.count; ++i) {
-    const Product& from = call.products[i];
-    weight_rows += from.weight.rows;
-    if (i == 1 && call.effect == Effect::swiglu) {
-      args.products[0].up = from.weight.address;
-      args.products[0].up_bias = from.bias;
-      continue;
-    }
-    TileProduct& to = args.products[i];
-    to.weight = from.weight.address;
-    to.bias = from.bias;
-    to.y = from.y;
-    to.y_stride = from.y_stride;
-    to.rows = from.weight.rows;
-  }
+  const int weight_rows = fill_products(call, args.products);
   const Shape shape = choose_shape(call.products[0].weight.dtype, call.x_rows, weight_rows);
   const int tiles = div_up(call.x_rows, kShapeWidth[static_cast<int>(shape)]);
   return launch_dtype(call.products[0].weight.dtype, shape, args, tiles, stream);

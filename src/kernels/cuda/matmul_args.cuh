@@ -30,6 +30,17 @@ struct TileProduct {
   std::int32_t tiles_end = 0;  // row tiles of this product and those before it
 };
 
+/// Row tiles of all products, and their bounds. pair_rows: of the gate (and as many of up) in swiglu's tiles.
+inline int count_row_tiles(TileProduct (&products)[3], int tile_rows, int pair_rows) {
+  int row_tiles = 0;
+  for (TileProduct& product : products) {
+    const int rows = product.up != nullptr ? pair_rows : tile_rows;
+    row_tiles += (product.rows + rows - 1) / rows;
+    product.tiles_end = row_tiles;
+  }
+  return row_tiles;
+}
+
 struct TileArgs {
   TileProduct products[3];
   Effect effect = Effect::store;
@@ -49,6 +60,13 @@ struct Column {
 
 __device__ inline std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// What a warpgroup's product (wgmma) is told of an operand in shared memory: rows of 128 bytes with the 128-byte
+/// swizzle; p: a row that is a multiple of 8, and the first byte of K.
+__device__ inline std::uint64_t operand_at(const std::uint8_t* p) {
+  constexpr std::uint64_t kEightRows = 8 * 128 / 16, kSwizzle128 = 1;
+  return (shared_address(p) & 0x3FFFF) >> 4 | std::uint64_t{1} << 16 | kEightRows << 32 | kSwizzle128 << 62;
 }
 
 /// Copies 16 (4) bytes to shared memory, or zeros there if not `valid`.

@@ -213,18 +213,6 @@ __device__ inline bool find_place(const TileArgs& args, std::uint8_t* shared, Ti
   return true;
 }
 
-/// Row tiles of all products, and their bounds.
-template <typename T>
-int count_row_tiles(TileArgs& args) {
-  int row_tiles = 0;
-  for (TileProduct& product : args.products) {
-    const int tile_rows = product.up != nullptr ? T::kRows / 2 : T::kRows;
-    row_tiles += (product.rows + tile_rows - 1) / tile_rows;
-    product.tiles_end = row_tiles;
-  }
-  return row_tiles;
-}
-
 /// Blocks that share weights start together: their raw bytes come from device memory once.
 inline dim3 tile_grid(const TileArgs& args, int row_tiles, int max_tiles) {
   const auto tiles = static_cast<unsigned>(max_tiles), rows = static_cast<unsigned>(row_tiles);

@@ -2,6 +2,8 @@
 // kernels, a few dtypes a file, so that files compile side by side.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/matmul_args.cuh"
 
 namespace millrace::kernels::cuda {
@@ -10,11 +12,42 @@ namespace millrace::kernels::cuda {
 enum class Shape : std::uint8_t { tile_128x128, tile_128x64, tile_128x32, slim_32x32, slim_32x16, group_128x128 };
 constexpr int kShapeWidth[] = {128, 64, 32, 32, 16, 128};  // rows of x of a tile
 
+constexpr int div_up(int a, int b) { return (a + b - 1) / b; }
+
 /// Of the current device. Asked of the driver once a device.
 int multiprocessor_count();
 /// Registers of Shape::group_128x128's kernel for kDType: few where it was not built for this device and is empty.
 template <DType kDType>
 int group_registers();
+
+/// A call's products as kernels with tiles take them; swiglu's two are one. Returns the rows of all weights.
+int fill_products(const MatmulCall& call, TileProduct (&products)[3]);
+
+/// launch(std::integral_constant<DType, dtype>()), whatever quantized dtype that is.
+template <typename Launch>
+cudaError_t launch_for(DType dtype, const Launch& launch) {
+  switch (dtype) {
+#define MILLRACE_CASE(name) \
+  case DType::name:         \
+    return launch(std::integral_constant<DType, DType::name>());
+    MILLRACE_CASE(q4_0)
+    MILLRACE_CASE(q4_1)
+    MILLRACE_CASE(q5_0)
+    MILLRACE_CASE(q5_1)
+    MILLRACE_CASE(q8_0)
+    MILLRACE_CASE(q2_k)
+    MILLRACE_CASE(q3_k)
+    MILLRACE_CASE(q4_k)
+    MILLRACE_CASE(q5_k)
+    MILLRACE_CASE(q6_k)
+    MILLRACE_CASE(iq4_nl)
+    MILLRACE_CASE(iq4_xs)
+    MILLRACE_CASE(mxfp4)
+#undef MILLRACE_CASE
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
 
 /// max_tiles: tiles of rows of x, of the shape's width (experts: an upper bound).
 template <DType kDType>

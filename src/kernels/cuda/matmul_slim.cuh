@@ -347,11 +347,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
 /// max_tiles: of columns. Blocks are as many as run at once, a multiprocessor each.
 template <typename S>
 cudaError_t launch_slim(TileArgs args, int max_tiles, int multiprocessors, cudaStream_t stream) {
-  int row_tiles = 0;
-  for (TileProduct& product : args.products) {
-    row_tiles += (product.rows + 31) / 32;
-    product.tiles_end = row_tiles;
-  }
+  const int row_tiles = count_row_tiles(args.products, 32, 32);
   const int share = (multiprocessors + max_tiles - 1) / max_tiles;
   const auto tiles = static_cast<unsigned>(max_tiles),
              rows = static_cast<unsigned>(share < row_tiles ? share : row_tiles);

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(T::kThreads, kBlocks) tile_kernel(const __grid
 /// kBlocks: how many of them a multiprocessor holds. max_tiles: of columns.
 template <typename T, int kBlocks>
 cudaError_t launch_tiles(TileArgs args, int max_tiles, cudaStream_t stream) {
-  const int row_tiles = count_row_tiles<T>(args);
+  const int row_tiles = count_row_tiles(args.products, T::kRows, T::kRows / 2);
   return launch_tiled(tile_kernel<T, kBlocks>, tile_grid(args, row_tiles, max_tiles), T::kThreads, T::kBytes, stream,
                       args);
 }

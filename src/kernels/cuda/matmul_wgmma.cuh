@@ -18,12 +18,6 @@ using GroupTile = Tile<kDType, 128, 128, 256, 16, true>;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Of rows of 128 bytes with the 128-byte swizzle; p: a row that is a multiple of 8, and the first byte of K.
-__device__ inline std::uint64_t operand_at(const std::uint8_t* p) {
-  constexpr std::uint64_t kEightRows = 8 * 128 / 16, kSwizzle128 = 1;
-  return (shared_address(p) & 0x3FFFF) >> 4 | std::uint64_t{1} << 16 | kEightRows << 32 | kSwizzle128 << 62;
-}
-
 #define MILLRACE_D(n) "+r"(d[n][0]), "+r"(d[n][1]), "+r"(d[n][2]), "+r"(d[n][3])
 #define MILLRACE_ALL_D \
   MILLRACE_D(0), MILLRACE_D(1), MILLRACE_D(2), MILLRACE_D(3), MILLRACE_D(4), MILLRACE_D(5), MILLRACE_D(6), MILLRACE_D(7)
@@ -213,7 +207,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) group_kernel(const __grid_cons
 template <DType kDType>
 cudaError_t launch_groups(TileArgs args, int max_tiles, cudaStream_t stream) {
   using T = GroupTile<kDType>;
-  const int row_tiles = count_row_tiles<T>(args);
+  const int row_tiles = count_row_tiles(args.products, T::kRows, T::kRows / 2);
   return launch_tiled(group_kernel<T>, tile_grid(args, row_tiles, max_tiles), T::kThreads, T::kBytes, stream, args);
 }
 

@@ -3,6 +3,7 @@
 //
 // A row's result does not depend on how many rows share the launch: whatever is summed is summed inside one block (RMS
 // norm) or one warp (the norm of a head), in an order that follows from the row's length alone.
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -341,6 +342,17 @@ cudaError_t elementwise(float* x, const float* y, std::int64_t n, cudaStream_t s
   return launch(elementwise_kernel<Op>, dim3(blocks_for((n + 3) / 4)), dim3(kThreads), 0, stream, x, y, n);
 }
 
+__global__ void to_bf16_kernel(const float* x, std::int64_t n, Bf16* out) {
+  wait_for_predecessor();
+  allow_successor();
+  const std::int64_t at = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8;
+  if (at >= n) return;
+  const float4 a = reinterpret_cast<const float4*>(x + at)[0], b = reinterpret_cast<const float4*>(x + at)[1];
+  alignas(16) const __nv_bfloat162 two[4] = {__floats2bfloat162_rn(a.x, a.y), __floats2bfloat162_rn(a.z, a.w),
+                                             __floats2bfloat162_rn(b.x, b.y), __floats2bfloat162_rn(b.z, b.w)};
+  *reinterpret_cast<uint4*>(out + at) = *reinterpret_cast<const uint4*>(two);
+}
+
 __global__ void gather_rows_kernel(const float* x, const std::int32_t* index, int cols, float* out) {
   allow_successor();
   wait_for_predecessor();
@@ -606,6 +618,13 @@ cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
 
 cudaError_t silu_mul(float* gate, const float* up, std::int64_t n, cudaStream_t stream) {
   return elementwise<SiluMul>(gate, up, n, stream);
+}
+
+cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream) {
+  if (n <= 0) return cudaSuccess;
+  constexpr std::int64_t kEach = 8 * kThreads;
+  return launch(to_bf16_kernel, dim3(static_cast<unsigned>((n + kEach - 1) / kEach)), dim3(kThreads), 0, stream, x, n,
+                out);
 }
 
 cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,

@@ -1,0 +1,10 @@
+// Products of prompts' rows with weights of a few dtypes: see matmul_prompt.cuh.
+#include "kernels/cuda/matmul_prompt.cuh"
+
+namespace millrace::kernels::cuda {
+
+template cudaError_t launch_prompt<DType::q5_0>(int, const PromptArgs&, cudaStream_t);
+template cudaError_t launch_prompt<DType::q5_1>(int, const PromptArgs&, cudaStream_t);
+template cudaError_t launch_prompt<DType::q8_0>(int, const PromptArgs&, cudaStream_t);
+
+}  // namespace millrace::kernels::cuda

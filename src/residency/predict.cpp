@@ -1,0 +1,162 @@
+#include "residency/predict.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace millrace::residency {
+namespace {
+
+// Measured on an H200 (docs/benchmarks.md). Products of decoding read this much of what a copy within device memory
+// moves, and each layer has launches that begin and end.
+constexpr double kProductsOfCopy = 0.8;
+constexpr double kLaunchSeconds = 13e-6;
+// A layer that is shared hands over four times (Q K V, output, gate and up, down): so long nobody computes.
+constexpr double kHandOverSeconds = 4 * 95e-6;
+// Of the rate of one large product of a prompt: all products of a model, attention, and products of a few dozen rows.
+constexpr double kPromptOfProduct = 0.89, kAttentionOfProduct = 0.3, kFewRowsOfProduct = 0.17;
+// Of the processor's rate of products of prompts (measured on two cores with AVX-512).
+constexpr double kCpuAttentionOfProduct = 0.25, kCpuFewRowsOfProduct = 0.37;
+
+double launch_seconds(const PassCost& cost) { return static_cast<double>(cost.layers) * kLaunchSeconds; }
+
+/// Of a layer's experts, the part that so many rows touch, if routing is uniform.
+double touched(const PassCost& cost, double rows) {
+  return cost.expert_share >= 1 ? 1 : 1 - std::pow(1 - cost.expert_share, rows);
+}
+
+/// The slowest of several ways that work side by side.
+class Slowest {
+ public:
+  /// `bytes` (or products) at `rate`, behind `before` seconds in which the way rests.
+  void add(double bytes, double rate, double before, const char* bound) {
+    if (bytes <= 0) return;
+    if (rate <= 0) {
+      missing_ = true;
+      return;
+    }
+    const double seconds = before + bytes / rate;
+    if (seconds > time_.seconds) time_ = {seconds, bound};
+  }
+  PassTime time() const { return missing_ ? PassTime() : time_; }
+
+ private:
+  PassTime time_;
+  bool missing_ = false;
+};
+
+/// Multiply-accumulates of attention in a pass.
+double attention_macs(const PassCost& cost, const Work& work, double rows) {
+  return rows * (static_cast<double>(work.context) + static_cast<double>(work.prompt_tokens) / 2) * cost.attention_macs;
+}
+/// Of products, without the head's.
+double product_macs(const PassCost& cost, double rows) {
+  return rows * (cost.macs + cost.expert_macs * cost.expert_share);
+}
+
+PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
+  const PassCost& cost = plan.cost;
+  const bool prompt = work.prompt_tokens > 0;
+  const double share = rows <= static_cast<double>(kSplitRows) ? plan.host_permille / 1000.0 : 0;
+  const double on_host = cost.shared * share, crossed = cost.shared - on_host + cost.crossing;
+  const double home = cost.home + cost.expert_bytes * touched(cost, rows);
+  const double memory = rates.device_memory * kProductsOfCopy;
+  // What comes after one another on the GPU beside reading weights.
+  double rest = launch_seconds(cost);
+  if (!prompt && memory > 0) rest += rows * static_cast<double>(work.context) * cost.kv_bytes / memory;
+  if (prompt && rates.device_prefill_macs > 0)
+    rest += attention_macs(cost, work, rows) / (rates.device_prefill_macs * kAttentionOfProduct);
+  Slowest slowest;
+  slowest.add(home + crossed, memory, rest, "vram");
+  if (prompt || rows > static_cast<double>(kSplitRows))
+    slowest.add(product_macs(cost, rows) + (prompt ? 1 : rows) * cost.head_macs,
+                rates.device_prefill_macs * (prompt ? kPromptOfProduct : kFewRowsOfProduct), rest, "compute");
+  slowest.add(crossed, share > 0 ? rates.shared_link() : rates.host_to_device, 0, "pcie");
+  slowest.add(cost.read, rates.disk, 0, "disk");
+  slowest.add(on_host, rates.shared_decode(), rates.device_memory > 0 ? host_rest_seconds(cost, rates) : 0, "ram");
+  return slowest.time();
+}
+
+PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
+  const PassCost& cost = plan.cost;
+  const double experts = cost.expert_bytes * touched(cost, rows);
+  const double decode = rates.cpu_decode > 0 ? rates.cpu_decode : rates.ram;
+  double attention = 0;
+  if (rates.cpu_prefill_macs > 0)
+    attention = attention_macs(cost, work, rows) / (rates.cpu_prefill_macs * kCpuAttentionOfProduct);
+  Slowest slowest;
+  slowest.add(cost.home + cost.read + experts, decode, attention, "ram");
+  const bool prompt = work.prompt_tokens > 0;
+  if (rows > 1)
+    slowest.add(product_macs(cost, rows) + (prompt ? 1 : rows) * cost.head_macs,
+                rates.cpu_prefill_macs * (prompt ? 1 : kCpuFewRowsOfProduct), attention, "compute");
+  slowest.add(cost.read + experts * (1 - plan.predicted_hit_rate), rates.disk, 0, "disk");
+  return slowest.time();
+}
+
+}  // namespace
+
+PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& options, bool gpu) {
+  PassCost cost;
+  cost.gpu = gpu;
+  cost.attention_macs = options.attention_macs;
+  cost.kv_bytes = static_cast<double>(options.kv_bytes_per_token);
+  cost.pass_tokens = options.pass_tokens;
+  std::int64_t experts = 0;
+  const bool tied = units.tied_head();
+  for (std::size_t u = 0; u < units.units().size(); ++u) {
+    const Unit& unit = units.units()[u];
+    double macs = 0;
+    for (const Part& part : unit.parts) macs += static_cast<double>(part.rows) * static_cast<double>(part.cols);
+    if (unit.kind == UnitKind::expert) {
+      experts = std::max<std::int64_t>(experts, unit.expert + 1);
+      cost.expert_macs += macs;
+      cost.expert_bytes += static_cast<double>(unit.bytes());
+      continue;
+    }
+    if (unit.kind == UnitKind::embedding && !tied) continue;  // a row a token
+    const bool layer = unit.kind == UnitKind::trunk;
+    (layer ? cost.macs : cost.head_macs) += macs;
+    if (layer) ++cost.layers;
+    if (!gpu) {
+      const auto range = units.tiles_of(static_cast<std::int32_t>(u));
+      for (std::int32_t t = range.first; t < range.last; ++t)
+        (plan.resident_tiles[static_cast<std::size_t>(t)] ? cost.home : cost.read) +=
+            static_cast<double>(units.tiles()[static_cast<std::size_t>(t)].bytes);
+      continue;
+    }
+    const Tier home = plan.homes[u].tier;
+    const bool shared = layer && home == Tier::ram;
+    (home == Tier::vram ? cost.home : shared ? cost.shared : cost.crossing) += static_cast<double>(unit.bytes());
+    if (home == Tier::disk) cost.read += static_cast<double>(unit.bytes());
+    if (shared) ++cost.shared_layers;
+  }
+  if (experts > 0 && options.top_k > 0)
+    cost.expert_share = std::min(1.0, static_cast<double>(options.top_k) / static_cast<double>(experts));
+  return cost;
+}
+
+double host_rest_seconds(const PassCost& cost, const Rates& rates) {
+  return cost.home / (rates.device_memory * kProductsOfCopy) + launch_seconds(cost) +
+         static_cast<double>(cost.shared_layers) * kHandOverSeconds;
+}
+
+PassTime predict_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
+  return plan.cost.gpu ? gpu_pass(plan, rates, work, rows) : cpu_pass(plan, rates, work, rows);
+}
+
+double predict_tokens_per_second(const Plan& plan, const Rates& rates, const Work& work) {
+  const auto sequences = static_cast<double>(std::max<std::int64_t>(1, work.sequences));
+  if (work.prompt_tokens <= 0) {
+    // The planner's own figure knows the ring's pace and the experts' single reads.
+    if (work.sequences <= 1 && !plan.cost.gpu) return plan.predicted_decode_tokens_per_second;
+    const double seconds = predict_pass(plan, rates, work, sequences).seconds;
+    return seconds > 0 ? sequences / seconds : 0;
+  }
+  const double tokens = static_cast<double>(work.prompt_tokens) * sequences;
+  const double most = plan.cost.pass_tokens > 0 ? static_cast<double>(plan.cost.pass_tokens) : tokens;
+  const double passes = std::ceil(tokens / most), rows = tokens / passes;
+  const double seconds = predict_pass(plan, rates, work, rows).seconds * passes;
+  return seconds > 0 ? tokens / seconds : 0;
+}
+
+}  // namespace millrace::residency

@@ -1,0 +1,33 @@
+// How fast a plan will be, from what its passes move and compute and the machine's rates. Pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "residency/plan.h"
+
+namespace millrace::residency {
+
+/// What passes of a plan cost, by its homes.
+PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& options, bool gpu);
+/// Of a pass beside a GPU, however many rows the processor takes: how long it waits for the GPU's own work.
+double host_rest_seconds(const PassCost& cost, const Rates& rates);
+
+/// What is asked of the model.
+struct Work {
+  std::int64_t prompt_tokens = 0;  // of each prompt that is read; 0: decoding
+  std::int64_t sequences = 1;      // side by side
+  std::int64_t context = 0;        // keys that every token has before it (a prompt's own not among them)
+};
+
+/// A pass, and what it waits for longest: "vram", "pcie", "disk", "ram", "compute"; empty where a rate is missing.
+struct PassTime {
+  double seconds = 0;
+  const char* bound = "";
+};
+/// rows: tokens of the pass, of prompts where the work is one.
+PassTime predict_pass(const Plan& plan, const Rates& rates, const Work& work, double rows);
+
+/// Tokens a second, all sequences together; 0 where a rate is missing.
+double predict_tokens_per_second(const Plan& plan, const Rates& rates, const Work& work);
+
+}  // namespace millrace::residency

@@ -1,0 +1,148 @@
+#include "residency/ram_fill.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/log.h"
+
+namespace millrace::residency {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kAskAfter{50};
+
+/// read_in_order() of `count` reads; read_of(index) tells each when it is submitted.
+template <typename ReadOf, typename Landed>
+Status read_ahead(storage::Backend& backend, std::size_t count, const ReadOf& read_of, const Landed& landed) {
+  std::array<storage::Completion, kReadsUnderWay> completions;
+  Status status;
+  std::size_t started = 0;
+  for (std::size_t next = 0; next < count; ++next) {
+    for (; started < count && started < next + kReadsUnderWay && status.ok(); ++started) {
+      const storage::Read read = read_of(started);
+      backend.submit({&read, 1}, completions[started % kReadsUnderWay]);
+    }
+    if (next == started) break;
+    Status read = completions[next % kReadsUnderWay].wait();
+    if (status.ok()) status = std::move(read);
+    if (status.ok()) status = landed(next);
+  }
+  return status;
+}
+
+}  // namespace
+
+Status read_in_order(storage::Backend& backend, std::span<const storage::Read> reads,
+                     const std::function<Status(std::size_t)>& landed) {
+  return read_ahead(
+      backend, reads.size(), [&](std::size_t index) { return reads[index]; }, landed);
+}
+
+RamFill::RamFill(std::vector<storage::Read> reads, std::vector<std::size_t> ends, storage::Backend& backend)
+    : backend_(backend), reads_(std::move(reads)), ends_(std::move(ends)) {
+  for (const storage::Read& read : reads_) total_bytes_ += read.bytes;
+  groups_ = complete_groups();
+}
+
+/// As many groups as the reads that have come complete.
+std::size_t RamFill::complete_groups() const {
+  std::size_t groups = groups_.load(std::memory_order_relaxed);
+  while (groups < ends_.size() && ends_[groups] <= landed_) ++groups;
+  return groups;
+}
+
+Expected<std::unique_ptr<RamFill>> RamFill::start(std::vector<storage::Read> reads, std::vector<std::size_t> ends,
+                                                  storage::Backend& backend, Budget& ram) {
+  MR_ASSERT(!ends.empty() && ends.back() == reads.size() && std::is_sorted(ends.begin(), ends.end()));
+  MR_ASSERT(std::all_of(reads.begin(), reads.end(), [](const auto& read) { return read.bytes <= kMostReadBytes; }));
+  std::unique_ptr<RamFill> fill(new RamFill(std::move(reads), std::move(ends), backend));
+  if (!fill->reads_.empty()) {
+    MR_ASSIGN_OR_RETURN(fill->staging_, ram.reserve("staging", kRingBytes));
+    MR_ASSIGN_OR_RETURN(fill->ring_, device::HostBuffer::reserve(kRingBytes, device::Pages::huge));
+  }
+  MR_ASSIGN_OR_RETURN(fill->thread_,
+                      storage::SmallThread::start("millrace-fill", [made = fill.get()] { made->work(); }));
+  return fill;
+}
+
+RamFill::~RamFill() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_ = storage::SmallThread();
+}
+
+std::byte* RamFill::slot(std::size_t read) const {
+  return ring_.data() + read % kReadsUnderWay * kSlotBytes + reads_[read].offset % storage::kMaxAlignment;
+}
+
+/// The next read has come: it goes where it belongs, and what it completes is told. An error where the thread is to
+/// stop.
+Status RamFill::land(std::size_t read) {
+  std::memcpy(reads_[read].destination, slot(read), reads_[read].bytes);
+  landed_ = read + 1;
+  if (landed_ == reads_.size()) {
+    ring_ = device::HostBuffer();
+    staging_ = Reservation();
+  }
+  read_bytes_.fetch_add(reads_[read].bytes, std::memory_order_relaxed);
+  const std::size_t groups = complete_groups();
+  const std::lock_guard lock(mutex_);
+  if (groups_.exchange(groups, std::memory_order_release) != groups) changed_.notify_all();
+  return stopping_ ? error(Code::cancelled, "the model is being unloaded") : Status();
+}
+
+void RamFill::work() {
+  double seconds = 0;
+  std::unique_lock lock(mutex_);
+  while (!stopping_ && landed_ < reads_.size()) {
+    lock.unlock();
+    const std::size_t first = landed_;
+    const Clock::time_point begin = Clock::now();
+    const auto into_ring = [&](std::size_t index) {
+      storage::Read read = reads_[first + index];
+      read.destination = slot(first + index);
+      return read;
+    };
+    Status status =
+        read_ahead(backend_, reads_.size() - first, into_ring, [&](std::size_t index) { return land(first + index); });
+    seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+    lock.lock();
+    if (status.ok() || stopping_) continue;
+    log::info("RAM: {} of {} read, then: {}; the request that needs the rest is told, and the next one reads on",
+              format_bytes(read_bytes()), format_bytes(total_bytes_), status.message());
+    failure_ = std::move(status);
+    told_ = false;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return stopping_ || failure_.ok(); });
+  }
+  if (landed_ < reads_.size()) return;
+  lock.unlock();
+  reads_ = std::vector<storage::Read>();
+  log::info("RAM filled: {} in {:.1f} s, {}/s", format_bytes(total_bytes_), seconds,
+            format_bytes(static_cast<std::uint64_t>(static_cast<double>(total_bytes_) / std::max(seconds, 1e-6))));
+}
+
+Status RamFill::wait(std::size_t group, const std::function<Status()>& meanwhile) {
+  while (!has(group)) {
+    MR_RETURN_IF_ERROR(meanwhile());
+    std::unique_lock lock(mutex_);
+    if (!failure_.ok()) {
+      if (!told_) {
+        told_ = true;
+        return failure_;
+      }
+      failure_ = {};
+      changed_.notify_all();
+    }
+    changed_.wait_for(lock, kAskAfter, [&] { return has(group) || !failure_.ok(); });
+  }
+  return {};
+}
+
+}  // namespace millrace::residency
