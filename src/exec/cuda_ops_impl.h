@@ -109,7 +109,7 @@ class CudaOps final : public Ops {
   /// Whether the processor does its share of the present pass.
   bool split() const { return share_ != nullptr && rows_ <= kSplitRows; }
 
-  // cuda_steps.cpp: steps become launches.
+  // cuda_emitter.h: steps become launches.
   struct Emitter;
   Status emit();
 

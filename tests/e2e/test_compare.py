@@ -1,6 +1,8 @@
 """bench/compare.py gpu, without a GPU: the search for llama.cpp's placement, its flags, the table and the chart, and a whole run on the
-CPU beside a stand-in for llama-bench."""
+CPU beside a stand-in for llama-bench. bench/tiers.py, likewise."""
+import contextlib
 import importlib
+import io
 import json
 import os
 import pathlib
@@ -9,6 +11,7 @@ import stat
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 
 from harness import DEMO, MILLRACE, ROOT
@@ -17,6 +20,7 @@ os.environ["MILLRACE"] = MILLRACE
 sys.path.insert(0, str(ROOT / "bench"))
 sys.dont_write_bytecode = True
 gpu = importlib.import_module("compare_gpu")
+tiers = importlib.import_module("tiers")
 
 NEW = "-ncmoe, --n-cpu-moe <n>\n-fa, --flash-attn <on|off|auto>\n-lm, --load-mode <none|mmap>"
 OLD = "-fa, --flash-attn <0|1>\n-mmp, --mmap <0|1>\n-ot --override-tensor <tensor name pattern>=<buffer type>;..."
@@ -200,6 +204,28 @@ class WholeRun(unittest.TestCase):
         # Seven on the GPU fail in the stand-in, so experts alone are no way out and layers are searched for.
         mixture = gpu.place(llama, Runner(Vram(), 60), args, {"layers": 6, "experts": 16}, DEMO, gpu.parse_budgets("3M/1G", 4)[0], [16], 0, 512)
         self.assertEqual(mixture[0], {"ngl": 3, "cpu_experts": 6})
+
+
+class Tiers(unittest.TestCase):
+    def test_rows_of_the_demo(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder}), \
+                unittest.mock.patch.object(tiers.compare, "WORK", pathlib.Path(folder)):
+            rows = pathlib.Path(folder, "rows")
+            rows.write_text("# the model takes 7 MB\n0/1G -p 16 -n 8\n0/6M -p 256 -n 1\n0/6M first\n0/1G -n 4 --kv f64\n0/6M -p 16 -n 8\n")
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                tiers.main([DEMO, "--rows", str(rows), "--only", "1,2,3,4"])
+            _, _, all_in_ram, prompt, first, refused = out.getvalue().strip().splitlines()
+            self.assertRegex(all_in_ram, r"0/1G \| -p 16 -n 8 \| [\d.]+ \(predicted [\d.]+, [+-]\d+ %\) \|  \|  \|  \|")
+            self.assertRegex(prompt, r"\|  \| \d+ \(predicted \d+, [+-]\d+ %\) \|  \| .*GB/s, \d+ % and \d+ % of the sweeps before and after")
+            self.assertRegex(first, r"first token in \d+\.\d s")
+            self.assertIn("error: ", refused)
+            raw = json.loads(pathlib.Path(folder, "tiers.json").read_text())
+            self.assertEqual(len(raw["rows"]), 4)
+            self.assertTrue(pathlib.Path(folder, "tiers/row-2.plan.json").exists())
+            for wrong in ("0/1G\n", "1G -n 4\n"):
+                rows.write_text(wrong)
+                with self.assertRaises(SystemExit):
+                    tiers.main([DEMO, "--rows", str(rows)])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,195 @@
+// How a recorded pass becomes launches: the walk over its steps. cuda_steps.cpp holds the walk, rows and attention,
+// cuda_products.cpp the products and mixtures.
+#pragma once
+
+#include "base/bytes.h"
+#include "exec/cuda_ops_impl.h"
+
+namespace millrace::exec {
+
+namespace cuda = kernels::cuda;
+
+/// Walks the recorded steps once and puts their launches on the stream. Neighbours are fused where the launch that does
+/// both gives the same bits as one after the other: which results a later step reads, and in which form, is looked up
+/// in the list, never guessed.
+struct CudaOps::Emitter {
+  using Kind = Step::Kind;
+
+  CudaOps& ops;
+  cudaStream_t stream;
+  Window window = {};    // the rows that are worked
+  bool last = true;      // no window comes behind it in this block
+  std::size_t next = 0;  // the step being emitted
+  Status status = {};
+  std::uint64_t launches = 0, weight_bytes = 0;
+  /// What lies in layout.inputs[i]: the int8 or bfloat16 form of a buffer's rows.
+  struct Form {
+    Act of;
+    bool bf16 = false;
+    std::int64_t rows = 0;  // for how many it is laid out
+  };
+  Form forms[2] = {};
+
+  const Step& step(std::size_t i) const { return ops.steps_[i]; }
+  std::size_t count() const { return ops.step_count_; }
+
+  void check(cudaError_t code, const char* what) {
+    ++launches;
+    if (code != cudaSuccess && status.ok()) status = device::cuda_status(code, what);
+    if (status.ok()) status = ops.mark("kernel", what);
+  }
+  void broken(const char* what) {
+    if (status.ok()) status = error(Code::internal, "the CUDA executor cannot do this step: {}", what);
+  }
+
+  // --- Where things lie ---
+
+  std::int64_t cols(Act act) const { return ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].cols; }
+  std::int32_t rows(Act act) const {
+    const bool few = ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].logit_rows_only;
+    return static_cast<std::int32_t>(few ? ops.logit_rows_ : window.rows);
+  }
+  float* data(Act act) const {
+    const auto buffer = static_cast<std::size_t>(act.buffer);
+    float* const first = ops.at<float>(ops.layout_.buffers[buffer]);
+    return ops.shape_.buffers[buffer].whole_pass ? first + window.first * ops.shape_.buffers[buffer].cols : first;
+  }
+  template <typename T>
+  const T* row_data(std::uint64_t offset) const {
+    return ops.at<T>(ops.layout_.rows + offset);
+  }
+  cuda::RowView row_view() const {
+    return {static_cast<std::int32_t>(window.rows), row_data<std::int32_t>(ops.pass_rows_.token) + window.first,
+            row_data<std::int32_t>(ops.pass_rows_.sequence) + window.first,
+            row_data<std::int32_t>(ops.pass_rows_.position) + window.first};
+  }
+  /// Before a launch that reads a weight: it may have to come first. Where it does not come, nothing that reads it is
+  /// launched: its entry may hold no address yet.
+  void need(WeightRef ref) {
+    if (status.ok()) status = ops.weights_.acquire(ref, stream);
+  }
+  cuda::Matrix matrix(WeightRef ref) {
+    need(ref);
+    const residency::Part& part = ops.part(ref);
+    if (last) weight_bytes += part.bytes();
+    const std::int64_t rows = ops.split() ? ops.weights_.device_rows(ref) : part.rows;
+    return {ops.weights_.entry(ref), part.dtype, static_cast<std::int32_t>(rows)};
+  }
+  /// Rows of the matrix that the processor computes in this pass.
+  std::int64_t host_rows(WeightRef ref) const {
+    return ops.split() ? ops.part(ref).rows - ops.weights_.device_rows(ref) : 0;
+  }
+  const std::byte* const* vector(WeightRef ref) {
+    if (ref.none()) return nullptr;
+    need(ref);
+    return ops.weights_.entry(ref);
+  }
+  cuda::KvView kv_view(std::int64_t layer) const;
+
+  // --- The forms of activations that products with quantized weights take ---
+
+  /// Whether products with `x` are those of prompts. Rows that want logits are few, and never are.
+  bool in_prompt(Act x) const {
+    return window.prompt && !ops.shape_.buffers[static_cast<std::size_t>(x.buffer)].logit_rows_only;
+  }
+
+  cuda::Q8 q8_memory(int slot, std::int64_t rows, std::int64_t cols) const {
+    return cuda::q8_at(ops.at(ops.layout_.inputs[slot]), rows, cols);
+  }
+  /// Memory for the int8 form of `act`, which a launch is about to fill.
+  cuda::Q8 make_q8(int slot, Act act) {
+    forms[slot] = {act, false, rows(act)};
+    return q8_memory(slot, rows(act), cols(act));
+  }
+  cuda::Bf16* make_bf16(int slot, Act act) {
+    forms[slot] = {act, true, rows(act)};
+    return ops.at<cuda::Bf16>(ops.layout_.inputs[slot]);
+  }
+  void overwritten(Act act) {
+    for (Form& form : forms)
+      if (form.of.buffer == act.buffer) form = {};
+  }
+  /// The slot that holds this form of `act`; -1: none does.
+  int slot_of(Act act, bool bf16) const {
+    for (int slot = 0; slot < 2; ++slot)
+      if (forms[slot].of.buffer == act.buffer && forms[slot].bf16 == bf16) return slot;
+    return -1;
+  }
+  /// One that does not hold the form of `x` that a product reads.
+  int slot_beside(Act x, bool bf16) const { return slot_of(x, bf16) == 0 ? 1 : 0; }
+  /// The int8 form of `act`, made now if no launch has left it behind.
+  cuda::Q8 q8(Act act);
+  /// Its bfloat16 form, likewise.
+  const cuda::Bf16* bf16(Act act);
+
+  // --- What later steps want ---
+
+  /// bf16: made from floats where the launch that writes them cannot.
+  struct Wanted {
+    bool floats = false, q8 = false, bf16 = false;
+  };
+  void want(Wanted& wanted, WeightRef weight, bool prompt) const;
+  /// In which forms the steps behind `from` read `act`, until it is written again.
+  Wanted wanted(Act act, std::size_t from) const;
+  bool read_later(Act act, std::size_t from) const;
+  /// True if the step behind `next` adds `out` to the residual stream and nothing else ever reads `out`.
+  bool residual_follows(Act out) const;
+
+  // --- Products (cuda_products.cpp) ---
+
+  void launch(cuda::MatmulCall& call);
+  /// With the form of `x` that such a product reads: floats, bfloat16 (a prompt's), or int8.
+  cuda::MatmulCall call_for(Act x, bool floats, bool prompt);
+
+  /// What the processor computes of a step, in the making.
+  struct Shared {
+    HostShare::Job job;
+    cuda::TakeInCall call;
+    std::int64_t outputs = 0;
+  };
+  /// The processor's rows of a product into `to`. swiglu: `up` is the up matrix.
+  void share_rows(Shared& shared, WeightRef weight, WeightRef up, WeightRef bias, Act to);
+  /// Before the GPU's launches of the step, also before its weights have come: the input goes to the processor.
+  void hand_out(Shared& shared, Act x);
+  /// Behind them. The processor begins here at the earliest: all weights of the step have been acquired, so they lie in
+  /// RAM.
+  void take_in(Shared& shared, bool add);
+
+  void emit_matmul(const Step& s);
+  void emit_swiglu(const Step& s);
+  /// shared: some columns come from the processor, so that nothing can be made of the whole rows yet.
+  void launch_swiglu(const Step& s, bool shared);
+
+  void emit_logits(const Step& s);
+
+  cuda::ExpertCall expert_call(const Experts& experts, int part_index);
+  void launch(const cuda::ExpertCall& call);
+  void emit_moe(const Step& s);
+
+  // --- Rows and attention ---
+
+  void emit_norm(const Step& s, Act x, const std::int32_t* x_index);
+  void emit_select(const Step& s);
+  /// Heads' norms and RoPE up to the KV store, whatever their order: queries and keys go through them in one launch.
+  void emit_rope_store();
+  void emit_attention(const Step& s);
+
+  // --- The walk ---
+
+  bool whole(Act act) const;
+  /// Whether the steps from `from` on need nothing of those before but the residual stream.
+  bool begins_anew(std::size_t from) const;
+  /// Where the steps end that a window goes through before the next one comes: the attention block of a layer, its
+  /// feed-forward, so that the ring fills with the one while all windows go through the other. From the selection of
+  /// rows on all steps are of few rows or of the whole pass, and belong together.
+  std::size_t block_end(std::size_t from) const;
+  /// All steps, the pass as one window.
+  void emit_whole();
+  /// Block by block, and the windows one after the other for each: its weights come once, and the activations of one
+  /// window are all that is kept beside the residual stream.
+  void emit_in_windows();
+  void emit_until(std::size_t end);
+  void emit_step();
+};
+
+}  // namespace millrace::exec

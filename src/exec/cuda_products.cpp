@@ -1,0 +1,316 @@
+// Products and mixtures: in which form their inputs lie, what the processor does of them, and their launches.
+#include <algorithm>
+
+#include "exec/cuda_emitter.h"
+
+namespace millrace::exec {
+namespace {
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
+
+constexpr std::int64_t kMatvecEntries = 64;  // experts of so many entries are read one by one
+
+}  // namespace
+
+cuda::Q8 CudaOps::Emitter::q8(Act act) {
+  if (const int slot = slot_of(act, false); slot >= 0) return q8_memory(slot, forms[slot].rows, cols(act));
+  const cuda::Q8 made = make_q8(1, act);
+  check(cuda::quantize_q8(data(act), cols(act), rows(act), static_cast<std::int32_t>(cols(act)), made, stream),
+        "quantize_q8");
+  return made;
+}
+
+const cuda::Bf16* CudaOps::Emitter::bf16(Act act) {
+  if (const int slot = slot_of(act, true); slot >= 0) return ops.at<cuda::Bf16>(ops.layout_.inputs[slot]);
+  cuda::Bf16* const made = make_bf16(1, act);
+  check(cuda::to_bf16(data(act), rows(act) * cols(act), made, stream), "to_bf16");
+  return made;
+}
+
+void CudaOps::Emitter::want(Wanted& wanted, WeightRef weight, bool prompt) const {
+  (is_float(ops.part(weight).dtype) ? wanted.floats : prompt ? wanted.bf16 : wanted.q8) = true;
+  if (host_rows(weight) > 0) wanted.floats = true;  // to be handed out
+}
+
+CudaOps::Emitter::Wanted CudaOps::Emitter::wanted(Act act, std::size_t from) const {
+  Wanted wanted;
+  for (std::size_t i = from + 1; i < count(); ++i) {
+    const Step& s = step(i);
+    if (s.reads(act)) {
+      switch (s.kind) {
+        case Kind::matmul:
+          for (int p = 0; p < s.product_count; ++p)
+            want(wanted, s.products[static_cast<std::size_t>(p)].weight, in_prompt(act));
+          break;
+        case Kind::swiglu:
+          want(wanted, s.weight, in_prompt(act));
+          want(wanted, s.weight2, in_prompt(act));
+          break;
+        case Kind::logits:
+          want(wanted, s.weight, false);
+          break;
+        case Kind::moe:
+          want(wanted, s.weight, false);
+          want(wanted, {s.experts.first_unit, s.experts.gate_part}, false);
+          want(wanted, {s.experts.first_unit, s.experts.up_part}, false);
+          break;
+        default:
+          wanted.floats = true;
+      }
+    }
+    if (s.writes(act)) return wanted;
+  }
+  return wanted;
+}
+
+bool CudaOps::Emitter::read_later(Act act, std::size_t from) const {
+  const Wanted later = wanted(act, from);
+  return later.floats || later.q8 || later.bf16;
+}
+
+bool CudaOps::Emitter::residual_follows(Act out) const {
+  if (!ops.options_.fuse || next + 1 >= count()) return false;
+  const Step& add = step(next + 1);
+  return add.kind == Kind::add && add.b.buffer == out.buffer && add.a.buffer != out.buffer &&
+         !read_later(out, next + 1);
+}
+
+void CudaOps::Emitter::launch(cuda::MatmulCall& call) {
+  if (!status.ok()) return;
+  if (call.x_bf16 != nullptr) return check(cuda::matmul_prompt(call, stream), "matmul, prompt");
+  const bool few = call.x_rows <= cuda::kMatvecRows;
+  check(few ? cuda::matvec(call, stream) : cuda::matmul(call, stream), few ? "matvec" : "matmul");
+}
+
+cuda::MatmulCall CudaOps::Emitter::call_for(Act x, bool floats, bool prompt) {
+  cuda::MatmulCall call;
+  call.cols = static_cast<std::int32_t>(cols(x));
+  call.x_rows = rows(x);
+  if (floats) {
+    call.x = data(x);
+    call.x_stride = cols(x);
+  } else if (prompt) {
+    call.x_bf16 = bf16(x);
+  } else {
+    call.x_q8 = q8(x);
+  }
+  return call;
+}
+
+void CudaOps::Emitter::share_rows(Shared& shared, WeightRef weight, WeightRef up, WeightRef bias, Act to) {
+  const std::int64_t rows = host_rows(weight), first = ops.part(weight).rows - rows;
+  if (rows == 0) return;
+  const auto from_row = [&](WeightRef ref) {
+    const residency::Part& part = ops.part(ref);
+    return ops.weights_.in_ram(ref) + first * row_bytes(part.dtype, part.cols);
+  };
+  HostShare::Matrix& matrix = shared.job.matrices[static_cast<std::size_t>(shared.job.count++)];
+  matrix.weight = from_row(weight);
+  matrix.dtype = ops.part(weight).dtype;
+  if (!up.none()) {
+    matrix.up = from_row(up);
+    matrix.up_dtype = ops.part(up).dtype;
+  }
+  if (!bias.none()) matrix.bias = reinterpret_cast<const float*>(ops.weights_.in_ram(bias)) + first;
+  matrix.rows = rows;
+  matrix.first_output = shared.outputs;
+  shared.call.parts[shared.call.count++] = {ops.share_->device_output() + shared.outputs, data(to) + first, cols(to),
+                                            static_cast<std::int32_t>(rows)};
+  shared.outputs += window.rows * rows;
+}
+
+void CudaOps::Emitter::hand_out(Shared& shared, Act x) {
+  if (shared.job.count == 0) return;
+  shared.job.number = ops.share_->next_number();
+  shared.job.rows = rows(x);
+  shared.job.cols = cols(x);
+  check(cuda::hand_out(data(x), window.rows * cols(x), ops.share_->device_input(), ops.share_->device_input_flag(),
+                       shared.job.number, ops.share_->arrived(), stream),
+        "hand out");
+}
+
+void CudaOps::Emitter::take_in(Shared& shared, bool add) {
+  if (shared.job.count == 0 || !status.ok()) return;
+  shared.call.rows = static_cast<std::int32_t>(window.rows);
+  shared.call.add = add;
+  shared.call.flag = ops.share_->device_output_flag();
+  shared.call.number = shared.job.number;
+  shared.call.seen = ops.share_->seen();
+  check(cuda::take_in(shared.call, stream), "take in");
+  if (status.ok()) ops.share_->add(shared.job, stream);
+}
+
+void CudaOps::Emitter::emit_matmul(const Step& s) {
+  Act target = s.products[0].out;
+  cuda::Effect effect = cuda::Effect::store;
+  const bool residual = s.product_count == 1 && residual_follows(target);
+  if (residual) {
+    effect = cuda::Effect::add;
+    target = step(next + 1).a;
+  }
+  Shared shared;
+  for (int i = 0; i < s.product_count; ++i) {
+    const Product& product = s.products[static_cast<std::size_t>(i)];
+    share_rows(shared, product.weight, {}, product.bias, residual ? target : product.out);
+  }
+  hand_out(shared, s.a);
+  // Products of one dtype share a launch.
+  bool done[3] = {};
+  for (int first = 0; first < s.product_count; ++first) {
+    if (done[first]) continue;
+    const DType dtype = ops.part(s.products[static_cast<std::size_t>(first)].weight).dtype;
+    cuda::MatmulCall call = call_for(s.a, is_float(dtype), in_prompt(s.a));
+    call.effect = effect;
+    for (int i = first; i < s.product_count; ++i) {
+      const Product& product = s.products[static_cast<std::size_t>(i)];
+      if (done[i] || ops.part(product.weight).dtype != dtype) continue;
+      done[i] = true;
+      const Act out = residual ? target : product.out;
+      call.products[call.count++] = {matrix(product.weight), vector(product.bias), data(out), cols(out)};
+      overwritten(out);
+    }
+    launch(call);
+  }
+  take_in(shared, residual);
+  if (residual) ++next;
+}
+
+void CudaOps::Emitter::emit_swiglu(const Step& s) {
+  Shared shared;
+  share_rows(shared, s.weight, s.weight2, {}, s.out);
+  hand_out(shared, s.a);
+  launch_swiglu(s, shared.job.count > 0);
+  take_in(shared, false);
+}
+
+void CudaOps::Emitter::launch_swiglu(const Step& s, bool shared) {
+  const DType gate = ops.part(s.weight).dtype, up = ops.part(s.weight2).dtype;
+  const Wanted later = wanted(s.out, next);
+  const auto out_cols = cols(s.out);
+  overwritten(s.out);
+  if (gate == up && ops.options_.fuse) {
+    cuda::MatmulCall call = call_for(s.a, is_float(gate), in_prompt(s.a));
+    call.effect = cuda::Effect::swiglu;
+    call.count = 2;
+    const bool writes_bf16 = later.bf16 && call.x_bf16 != nullptr;
+    const bool floats = later.floats || shared || (later.bf16 && !writes_bf16) || (later.q8 && call.x_bf16 != nullptr);
+    call.products[0] = {matrix(s.weight), nullptr, floats ? data(s.out) : nullptr, out_cols};
+    call.products[1] = {matrix(s.weight2), nullptr, nullptr, out_cols};
+    // The input's form lies in slot 0 or 1; the result's goes into the other.
+    if (writes_bf16)
+      call.y_bf16 = make_bf16(slot_beside(s.a, true), s.out);
+    else if (later.q8 && !shared && call.x_bf16 == nullptr)
+      call.y_q8 = make_q8(slot_beside(s.a, false), s.out);
+    launch(call);
+    return;
+  }
+  const std::uint64_t up_bytes = static_cast<std::uint64_t>(work_rows(ops.shape_) * out_cols) * sizeof(float);
+  if (ops.up_scratch_.bytes() < up_bytes) {
+    broken("gate and up of different dtypes were not prepared for");
+    return;
+  }
+  auto* const up_out = reinterpret_cast<float*>(ops.up_scratch_.data());
+  for (const bool second : {false, true}) {
+    cuda::MatmulCall call = call_for(s.a, is_float(second ? up : gate), in_prompt(s.a));
+    call.count = 1;
+    call.products[0] = {matrix(second ? s.weight2 : s.weight), nullptr, second ? up_out : data(s.out), out_cols};
+    launch(call);
+  }
+  check(cuda::silu_mul(data(s.out), up_out, window.rows * out_cols, stream), "silu_mul");
+}
+
+cuda::ExpertCall CudaOps::Emitter::expert_call(const Experts& experts, int part_index) {
+  const WeightRef ref{experts.first_unit, part_index};
+  const residency::Part& part = ops.part(ref);
+  const auto& parts = ops.units_.units()[static_cast<std::size_t>(experts.first_unit)].parts;
+  cuda::ExpertCall call;
+  call.weight = ops.weights_.entry(ref);
+  call.address_stride = static_cast<std::int32_t>(parts.size());
+  call.dtype = part.dtype;
+  call.rows = static_cast<std::int32_t>(part.rows);
+  call.cols = static_cast<std::int32_t>(part.cols);
+  call.entries = static_cast<std::int32_t>(window.rows * experts.top_k);
+  call.experts = experts.count;
+  call.chosen = ops.at<std::int32_t>(ops.layout_.chosen);
+  call.sorted = ops.at<std::int32_t>(ops.layout_.sorted);
+  call.expert_first = ops.at<std::int32_t>(ops.layout_.expert_first);
+  weight_bytes += part.bytes() * static_cast<std::uint64_t>(std::min<std::int64_t>(call.entries, experts.count));
+  return call;
+}
+
+void CudaOps::Emitter::launch(const cuda::ExpertCall& call) {
+  if (!status.ok()) return;
+  const bool few = call.entries <= kMatvecEntries;
+  check(few ? cuda::matvec_experts(call, stream) : cuda::matmul_experts(call, stream),
+        few ? "matvec_experts" : "matmul_experts");
+}
+
+void CudaOps::Emitter::emit_moe(const Step& s) {
+  const Experts& experts = s.experts;
+  const auto rows = static_cast<std::int32_t>(window.rows);
+  auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
+  auto* weights = ops.at<float>(ops.layout_.weights);
+  auto* scores = ops.at<float>(ops.layout_.scores);
+  const std::int64_t entries = window.rows * experts.top_k;
+  cuda::MatmulCall router = call_for(s.a, is_float(ops.part(s.weight).dtype), false);
+  router.count = 1;
+  router.products[0] = {matrix(s.weight), nullptr, scores, experts.count};
+  launch(router);
+  check(cuda::route(scores, rows, experts.count, experts.top_k, experts.normalize, experts.scale, chosen, weights,
+                    stream),
+        "route");
+  if (entries > kMatvecEntries) {
+    check(cuda::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
+                             ops.at<std::int32_t>(ops.layout_.sorted), ops.at<std::int32_t>(ops.layout_.expert_first),
+                             stream),
+          "sort_entries");
+  }
+  cuda::ExpertCall hidden = expert_call(experts, experts.gate_part);
+  const residency::Part& up = ops.part({experts.first_unit, experts.up_part});
+  const residency::Part& down_part = ops.part({experts.first_unit, experts.down_part});
+  hidden.effect = cuda::Effect::swiglu;
+  hidden.up = ops.weights_.entry({experts.first_unit, experts.up_part});
+  hidden.up_dtype = up.dtype;
+  weight_bytes += up.bytes() * static_cast<std::uint64_t>(std::min<std::int64_t>(entries, experts.count));
+  hidden.entries_per_x = experts.top_k;
+  if (is_float(hidden.dtype) != is_float(up.dtype)) return broken("experts whose gate and up differ in kind");
+  if (is_float(hidden.dtype)) {
+    hidden.x = data(s.a);
+  } else {
+    hidden.x_q8 = q8(s.a);
+  }
+  cuda::ExpertCall down = expert_call(experts, experts.down_part);
+  if (is_float(down_part.dtype)) {
+    hidden.y = ops.at<float>(ops.layout_.hidden);
+    down.x = hidden.y;
+  } else {
+    hidden.y_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), entries, hidden.rows);
+    down.x_q8 = hidden.y_q8;
+  }
+  launch(hidden);
+  down.y = ops.at<float>(ops.layout_.expert_out);
+  launch(down);
+  const bool residual = residual_follows(s.out);
+  const Act target = residual ? step(next + 1).a : s.out;
+  overwritten(target);
+  check(cuda::combine_experts(down.y, weights, rows, experts.top_k, static_cast<std::int32_t>(cols(target)), residual,
+                              data(target), stream),
+        "combine_experts");
+  if (residual) ++next;
+}
+
+void CudaOps::Emitter::emit_logits(const Step& s) {
+  if (ops.logit_rows_ == 0) return;
+  auto* out = ops.at<float>(ops.layout_.logits);
+  cuda::MatmulCall call = call_for(s.a, is_float(ops.part(s.weight).dtype), false);
+  call.count = 1;
+  call.products[0] = {matrix(s.weight), nullptr, out, ops.shape_.vocab};
+  launch(call);
+  if (!ops.top_only_) return;
+  check(
+      cuda::candidates(out, static_cast<std::int32_t>(ops.logit_rows_), static_cast<std::int32_t>(ops.shape_.vocab),
+                       ops.at<cuda::Candidates>(ops.layout_.candidates), ops.at(ops.layout_.sample_workspace), stream),
+      "candidates");
+}
+
+}  // namespace millrace::exec
