@@ -23,6 +23,9 @@ constexpr std::int64_t kAutomaticBatch = 512;
 constexpr std::int64_t kAutomaticChunk = 128;
 constexpr std::int64_t kLeastContext = 256, kLeastBatch = 8;
 constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
+// Less than two of the largest tiles: both would come in one moment, and while the first is computed with nothing would
+// be read. Far more than a disk's rate times its latency.
+constexpr std::uint64_t kBytesInFlight = 12 * kMiB;
 
 // What the process takes after it was measured: pages of code first used by a pass, thread stacks, requests.
 constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
@@ -369,6 +372,7 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
                      Parts& parts) {
   storage::OpenOptions open;
   open.kind = options.storage;
+  open.bytes_in_flight = kBytesInFlight;
   // Mapped pages would slip past an injected fault, and past a limit on experts in memory.
   open.everything_fits = everything_fits && options.faults.empty() && options.expert_slots == 0;
   MR_ASSIGN_OR_RETURN(parts.backend, storage::open_backend(paths, open));

@@ -123,6 +123,9 @@ struct OpenOptions {
   int threads = 8;                         // of the pread pool
   int queue_depth = 32;                    // requests in flight
   std::uint64_t request_bytes = 1u << 20;  // large reads are cut into requests of this size
+  // io_uring: the kernel has at most so much at once, or one request; what was asked for later waits. A disk serves
+  // what it has side by side, so without a bound the first of several reads ends hardly before the last.
+  std::uint64_t bytes_in_flight = UINT64_MAX;
 };
 
 /// Opens the files (a model's splits, in order) with the backend asked for, or with the best one this machine, kernel

@@ -58,11 +58,12 @@ class Ring {
 
 class UringBackend final : public Backend {
  public:
-  UringBackend(FileSet files, std::uint64_t request_bytes, int depth)
+  UringBackend(FileSet files, const OpenOptions& options)
       : files_(std::move(files)),
         traits_{.name = "io_uring+O_DIRECT", .alignment = files_.alignment(), .bypasses_page_cache = true},
-        request_bytes_(request_bytes),
-        slots_(static_cast<std::size_t>(depth)) {
+        request_bytes_(options.request_bytes),
+        most_in_flight_(options.bytes_in_flight),
+        slots_(static_cast<std::size_t>(std::clamp(options.queue_depth, 1, kMaxDepth))) {
     for (std::size_t i = slots_.size(); i > 0; --i) free_slots_.push_back(static_cast<std::uint32_t>(i - 1));
     regions_.reserve(kMaxRegions);
   }
@@ -97,7 +98,7 @@ class UringBackend final : public Backend {
 
   const FileSet files_;
   const BackendTraits traits_;
-  const std::uint64_t request_bytes_;
+  const std::uint64_t request_bytes_, most_in_flight_;
   Meter meter_;
   Ring ring_;  // its completion side belongs to the reaper alone; its submission side is GUARDED_BY mutex_
   bool fixed_files_ = false;
@@ -106,6 +107,7 @@ class UringBackend final : public Backend {
   std::mutex mutex_;
   std::vector<Request> slots_;  // in flight; a slot that is not free belongs to the kernel, then to the reaper
   std::vector<std::uint32_t> free_slots_;  // GUARDED_BY mutex_
+  std::uint64_t bytes_in_flight_ = 0;      // GUARDED_BY mutex_
   Fifo<Request> queue_;                    // GUARDED_BY mutex_: waits for a slot
   std::vector<Region> regions_;            // GUARDED_BY mutex_: index = index in the kernel's table
   bool stopping_ = false;                  // GUARDED_BY mutex_
@@ -209,13 +211,14 @@ void UringBackend::put(std::uint32_t slot) {
   meter_.attempted();
 }
 
-/// Moves requests from the queue into free slots and tells the kernel.
+/// Moves requests from the queue into free slots, as far as the bound on their bytes allows, and tells the kernel.
 void UringBackend::fill() {
   bool any = false;
-  while (!queue_.empty() && !free_slots_.empty()) {
+  while (!queue_.empty() && !free_slots_.empty() && bytes_in_flight_ < most_in_flight_) {
     const std::uint32_t slot = free_slots_.back();
     free_slots_.pop_back();
     slots_[slot] = queue_.pop();
+    bytes_in_flight_ += slots_[slot].bytes;
     put(slot);
     any = true;
   }
@@ -265,6 +268,7 @@ void UringBackend::reap() {
         if (take(slot, results[i].value, ended[ended_count])) {
           ++ended_count;
           free_slots_.push_back(slot);
+          bytes_in_flight_ -= slots_[slot].bytes;
         } else {
           put(slot);
         }
@@ -282,8 +286,7 @@ void UringBackend::reap() {
 
 Expected<std::unique_ptr<Backend>> open_uring(const std::vector<std::string>& paths, const OpenOptions& options) {
   MR_ASSIGN_OR_RETURN(FileSet files, FileSet::open(paths, FileSet::Access::direct));
-  const int depth = std::clamp(options.queue_depth, 1, kMaxDepth);
-  auto backend = std::make_unique<UringBackend>(std::move(files), options.request_bytes, depth);
+  auto backend = std::make_unique<UringBackend>(std::move(files), options);
   MR_RETURN_IF_ERROR(backend->start());
   return std::unique_ptr<Backend>(std::move(backend));
 }

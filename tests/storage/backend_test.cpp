@@ -185,6 +185,25 @@ TEST_P(EveryBackend, CompletionMayDieAsSoonAsItIsDone) {
   }
 }
 
+// A bound below a request lets one at a time go.
+TEST_P(EveryBackend, ReadsUnderABoundOnBytesInFlight) {
+  for (const std::uint64_t bound : {std::uint64_t{1}, 24 * kKiB, 200 * kKiB}) {
+    OPEN_OR_SKIP(OpenOptions{.threads = 2, .request_bytes = 16 * kKiB, .bytes_in_flight = bound});
+    std::vector<Destination> destinations;
+    std::vector<Read> reads;
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      destinations.emplace_back(i * 100'001, 100'000 - i);
+      reads.push_back(destinations.back().read());
+    }
+    Completion first, second;
+    backend_->submit(std::span(reads).first(8), first);
+    backend_->submit(std::span(reads).subspan(8), second);
+    EXPECT_TRUE(first.wait().ok());
+    EXPECT_TRUE(second.wait().ok());
+    for (std::uint64_t i = 0; i < 20; ++i) EXPECT_EQ(destinations[i].first_wrong(), 100'000 - i);
+  }
+}
+
 TEST_P(EveryBackend, ClosesWithReadsInFlight) {
   OPEN_OR_SKIP(OpenOptions{.threads = 1, .queue_depth = 2, .request_bytes = 4 * kKiB});
   const Destination to(0, 3 * kMiB);
