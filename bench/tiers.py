@@ -135,6 +135,8 @@ def main(argv=None):
     only = [int(number) for number in args.only.split(",")] if args.only else range(1, len(rows) + 1)
     if not all(1 <= number <= len(rows) for number in only):
         sys.exit(f"--only {args.only}: there are rows 1 to {len(rows)}")
+    if not pathlib.Path(compare.MILLRACE).exists():
+        sys.exit(f"{compare.MILLRACE}: not there; build it with make bench, or name another in MILLRACE")
     say("millrace calibrate")
     calibrated = subprocess.run([compare.MILLRACE, "calibrate", args.model, "-q", "--json"], capture_output=True, text=True, check=False)
     if calibrated.returncode != 0:
@@ -154,4 +156,7 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped; what was measured is in build/bench/tiers.md")

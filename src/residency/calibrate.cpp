@@ -60,7 +60,7 @@ constexpr std::uint64_t kSlotBytes = 2 * kMiB;  // a huge page
 constexpr std::uint64_t kSlots = 8;
 constexpr std::uint64_t kSmallestFile = 32 * kMiB;
 
-/// A file of random bytes that is gone when the measurement ends.
+/// A file of random bytes without a name, so that nothing is left however the program ends.
 class ScratchFile {
  public:
   static Expected<ScratchFile> make(const fs::path& directory, std::uint64_t bytes) {
@@ -71,22 +71,22 @@ class ScratchFile {
       return error(Code::io_error, "cannot write a scratch file in {} ({}): name a model file to measure instead",
                    directory.string(), std::strerror(errno));
     }
-    file.path_ = path;
-    const Status status = fill(fd, bytes, path);
-    close(fd);
-    if (!status.ok()) return status;
+    file.fd_ = fd;
+    unlink(path.c_str());
+    MR_RETURN_IF_ERROR(fill(fd, bytes, path));
     return file;
   }
   ScratchFile() = default;
-  ScratchFile(ScratchFile&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  ScratchFile(ScratchFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   ScratchFile& operator=(ScratchFile&& other) noexcept {
-    std::swap(path_, other.path_);
+    std::swap(fd_, other.fd_);
     return *this;
   }
   ~ScratchFile() {
-    if (!path_.empty()) unlink(path_.c_str());
+    if (fd_ >= 0) close(fd_);
   }
-  const std::string& path() const { return path_; }
+  /// Opens it again, while this object lives.
+  std::string path() const { return fmt::format("/proc/self/fd/{}", fd_); }
 
  private:
   static Status fill(int fd, std::uint64_t bytes, const std::string& path) {
@@ -104,7 +104,7 @@ class ScratchFile {
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     return {};
   }
-  std::string path_;
+  int fd_ = -1;
 };
 
 /// Reads a file in order, round and round, each measurement where the one before stopped.

@@ -5,6 +5,7 @@ import re
 import select
 import signal
 import subprocess
+import tempfile
 import termios
 import time
 import unittest
@@ -133,6 +134,15 @@ class Chat(Case):
         self.assertEqual(process.wait(timeout=20), 130)
         process.stdout.close()
         process.stderr.close()
+
+    def test_calibrate_leaves_nothing_behind_when_killed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen([MILLRACE, "calibrate", "--disk-only", "-q"], cwd=folder, stdout=subprocess.DEVNULL)
+            time.sleep(0.7)
+            self.assertIsNone(process.poll(), "it was to be killed while it measures")
+            process.kill()
+            process.wait()
+            self.assertEqual(os.listdir(folder), [])
 
     def test_reader_that_goes_away(self):
         process = subprocess.Popen([MILLRACE, "run", DEMO, "--temp", "0", "-p", "Tell me a story.", "-p", "Tell me a story about a cat."],
