@@ -30,8 +30,8 @@ constexpr std::uint64_t kBytesInFlight = 12 * kMiB;
 // What the process takes after it was measured: pages of code first used by a pass, thread stacks, requests.
 constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
 // Between one run and the next the measured part differs by less than this: what of the program is mapped at once
-// depends on where it lies, which is drawn anew (350 kB over 40 runs).
-constexpr std::uint64_t kMeasurementSpread = 448 * kKiB;
+// depends on where it lies, which is drawn anew (900 kB over 300 runs, evenly spread).
+constexpr std::uint64_t kMeasurementSpread = 1 * kMiB;
 
 std::uint64_t automatic_tile(std::uint64_t ram) {
   return std::clamp(round_down(ram / 32, device::kPageBytes), kLeastTile, kMostTile);
@@ -454,6 +454,14 @@ std::optional<Parts> better_on_cpu(const EngineOptions& options, const Parts& gp
   return std::move(*cpu);
 }
 
+/// Why the CPU computes where the options leave it open: aloud where they speak of a GPU all the same.
+void say_cpu(const EngineOptions& options, std::string_view why) {
+  if (options.vram_bytes > 0 || !options.pins.empty() || options.cpu_share_percent >= 0)
+    log::warn("computing on the CPU, where --vram, --pin and --cpu-share change nothing: {}", why);
+  else
+    log::info("computing on the CPU: {}", why);
+}
+
 /// A GPU where the options ask for one, or leave it open, and one can take the model and is not predicted to be slower
 /// than the CPU; else the CPU, with the reason in the log.
 Expected<Taken> choose_device(const EngineOptions& options, bool load) {
@@ -466,10 +474,13 @@ Expected<Taken> choose_device(const EngineOptions& options, bool load) {
   // These belong to the CPU executor: who sets them wants it.
   const bool for_cpu = (options.ram_bytes > 0 && options.vram_bytes == 0) || !options.best_isa ||
                        !options.faults.empty() || options.expert_slots > 0;
-  if (open && for_cpu) return on_cpu();
+  if (open && for_cpu) {
+    say_cpu(options, "other options are the CPU's; --device cuda insists on the GPU");
+    return on_cpu();
+  }
   if (open) {
     if (const auto found = device::gpus(); !found.ok()) {
-      log::info("computing on the CPU: {}", found.status().message());
+      say_cpu(options, found.status().message());
       return on_cpu();
     }
   }

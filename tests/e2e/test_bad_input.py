@@ -82,6 +82,12 @@ class Budgets(Case):
         again = self.ok("run", DEMO, "--ram", smallest, "--temp", "0", "-p", "What is the capital of France?")
         self.assertIn("Paris", again.out)
 
+    def test_flags_for_a_gpu_that_is_not_there_are_told(self):
+        for flags in (["--vram", "4G"], ["--cpu-share", "50"], ["--pin", "0-1=ram"], ["--vram", "4G", "--isa", "plain"]):
+            outcome = self.ok("run", DEMO, *flags, "--temp", "0", "-n", "2", "-p", "hi", env={"CUDA_VISIBLE_DEVICES": ""})
+            self.assertIn("warning: computing on the CPU", outcome.err, flags)
+        self.assertNotIn("warning", self.ok("run", DEMO, "--temp", "0", "-n", "2", "-p", "hi", env={"CUDA_VISIBLE_DEVICES": ""}).err)
+
     def test_words_that_are_off(self):
         self.refused("run", DEMO, "--ram", "lots", "-p", "x", says="lots")
         self.refused("run", DEMO, "--ram", "0", "-p", "x", says="--ram")
