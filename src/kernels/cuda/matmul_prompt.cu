@@ -2,14 +2,11 @@
 #include <cstdint>
 
 #include "kernels/cuda/matmul_launch.cuh"
-#include "kernels/cuda/matmul_prompt.cuh"
+#include "kernels/cuda/matmul_prompt_launch.cuh"
 
 namespace millrace::kernels::cuda {
 
 int prompt_forced_width = 0;
-
-template <DType kDType>
-cudaError_t launch_prompt(int width, const PromptArgs& args, cudaStream_t stream);
 
 namespace {
 

@@ -11,22 +11,10 @@
 // neighbouring rows (g = lane / 4); in swiglu, row g of the gate (h = 0) or of up (h = 1) of its 8.
 #pragma once
 
-#include <cuda_bf16.h>
-
-#include "kernels/cuda/matmul_args.cuh"
+#include "kernels/cuda/matmul_prompt_launch.cuh"
 #include "kernels/cuda/quads.cuh"
 
 namespace millrace::kernels::cuda {
-
-struct PromptArgs {
-  TileProduct products[3];
-  Effect effect = Effect::store;
-  std::int32_t cols = 0, x_rows = 0;
-  const __nv_bfloat16* x = nullptr;
-  __nv_bfloat16* y_bf16 = nullptr;  // swiglu: written if set
-};
-
-constexpr int kPromptRows = 128;  // of weights, in a tile
 
 template <DType kDType, int kColumnCount>
 struct PromptTile {
@@ -357,9 +345,6 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) prompt_kernel(const _
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 }
 
-/// Which width of tiles.
-constexpr int kPromptWidths[] = {256, 128, 32};
-
 template <DType kDType, int kWidth>
 cudaError_t launch_prompt_width(const PromptArgs& args, cudaStream_t stream) {
   using T = PromptTile<kDType, kWidth>;
@@ -368,7 +353,6 @@ cudaError_t launch_prompt_width(const PromptArgs& args, cudaStream_t stream) {
   return launch_large(prompt_kernel<T>, grid, dim3(T::kThreads), static_cast<std::size_t>(T::kBytes), stream, 1, args);
 }
 
-/// width: one of kPromptWidths. The products' tiles have been counted.
 template <DType kDType>
 cudaError_t launch_prompt(int width, const PromptArgs& args, cudaStream_t stream) {
   switch (width) {
@@ -380,7 +364,7 @@ cudaError_t launch_prompt(int width, const PromptArgs& args, cudaStream_t stream
       return launch_prompt_width<kDType, 32>(args, stream);
   }
 }
-/// Registers of the widest kernel for kDType: few where it was not built for this device and is empty.
+
 template <DType kDType>
 int prompt_registers() {
   cudaFuncAttributes attributes = {};

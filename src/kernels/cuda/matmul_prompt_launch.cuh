@@ -1,0 +1,29 @@
+// The launches of matmul_prompt.cu, one function a quantized dtype; matmul_prompt_*.cu define them with
+// matmul_prompt.cuh's kernel, a few dtypes a file, so that files compile side by side.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/matmul_args.cuh"
+
+namespace millrace::kernels::cuda {
+
+struct PromptArgs {
+  TileProduct products[3];
+  Effect effect = Effect::store;
+  std::int32_t cols = 0, x_rows = 0;
+  const __nv_bfloat16* x = nullptr;
+  __nv_bfloat16* y_bf16 = nullptr;  // swiglu: written if set
+};
+
+constexpr int kPromptRows = 128;                 // of weights, in a tile
+constexpr int kPromptWidths[] = {256, 128, 32};  // rows of x, likewise
+
+/// width: one of kPromptWidths. The products' tiles have been counted.
+template <DType kDType>
+cudaError_t launch_prompt(int width, const PromptArgs& args, cudaStream_t stream);
+/// Registers of the widest kernel for kDType: few where it was not built for this device and is empty.
+template <DType kDType>
+int prompt_registers();
+
+}  // namespace millrace::kernels::cuda
