@@ -185,4 +185,16 @@ Status copy_to_device(std::byte* device, const void* host, std::size_t bytes, co
   return {};
 }
 
+Status write_device(void* device, const void* host, std::size_t bytes) {
+  MR_CUDA(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice));
+  MR_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+  return {};
+}
+
+Status clear_device(const DeviceBuffer& memory) {
+  MR_CUDA(cudaMemset(memory.data(), 0, memory.bytes()));
+  MR_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+  return {};
+}
+
 }  // namespace millrace::device

@@ -66,8 +66,7 @@ class DeviceBlocks final : public kv::BlockMemory {
     return {};
   }
   Status write(std::byte* block, const std::byte* in, std::size_t bytes) override {
-    MR_CUDA(cudaMemcpy(block, in, bytes, cudaMemcpyHostToDevice));
-    return {};
+    return device::write_device(block, in, bytes);
   }
 
  private:

@@ -60,7 +60,7 @@ Status CudaOps::prepare(const PassShape& shape) {
   layout_ = make_cuda_layout(shape);
   MR_ASSIGN_OR_RETURN(reservation_, vram_.reserve("activations", layout_.bytes));
   MR_ASSIGN_OR_RETURN(memory_, device::DeviceBuffer::allocate(layout_.bytes));
-  MR_CUDA(cudaMemset(memory_.data(), 0, layout_.bytes));
+  MR_RETURN_IF_ERROR(device::clear_device(memory_));
   const PassRows rows = make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true);
   MR_ASSIGN_OR_RETURN(rows_host_, device::PinnedBuffer::allocate(rows.bytes));
   results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *

@@ -47,7 +47,7 @@ Expected<std::unique_ptr<HostShare>> HostShare::create(const Sizes& sizes, Threa
   MR_CUDA(cudaHostGetDevicePointer(&seen, share->shared_.data(), 0));
   share->device_shared_ = static_cast<std::byte*>(seen);
   MR_ASSIGN_OR_RETURN(share->words_, device::DeviceBuffer::allocate(2 * kFlagBytes));
-  MR_CUDA(cudaMemset(share->words_.data(), 0, share->words_.bytes()));
+  MR_RETURN_IF_ERROR(device::clear_device(share->words_));
   MR_ASSIGN_OR_RETURN(share->work_, device::HostBuffer::reserve(work, device::Pages::normal));
   int device = 0;
   MR_CUDA(cudaGetDevice(&device));

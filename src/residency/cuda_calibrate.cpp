@@ -81,7 +81,7 @@ Status measure_gpu_products(Rates& rates) {
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer entry, device::DeviceBuffer::allocate(sizeof(std::byte*)));
   MR_ASSIGN_OR_RETURN(const device::Stream stream, device::Stream::create());
   const std::byte* const address = weights.data();
-  MR_CUDA(cudaMemcpy(entry.data(), &address, sizeof address, cudaMemcpyHostToDevice));
+  MR_RETURN_IF_ERROR(device::write_device(entry.data(), &address, sizeof address));
   MR_CUDA(cudaMemsetAsync(weights.data(), kPattern, weight_bytes, stream.get()));
   MR_CUDA(cudaMemsetAsync(x.data(), kPattern, x.bytes(), stream.get()));
   cuda::MatmulCall call;

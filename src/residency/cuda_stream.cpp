@@ -106,10 +106,11 @@ const std::byte** DeviceStream::addresses_of(std::uint64_t n) const {
 /// Finds room for copy n, behind the one before it or at the ring's beginning. False: launches to come still use it.
 bool DeviceStream::place(std::uint64_t n) {
   const std::uint64_t bytes = kept(n) != nullptr ? 0 : group_of(n).bytes;
-  if (n >= oldest_ + kFlights) {
+  // A part has one entry in the table: launches still to come must not need the one of the pass before, although the
+  // ring has room for both copies where some units lie in spare memory.
+  const std::uint64_t most = std::min<std::uint64_t>(groups_.size(), kFlights);
+  for (; oldest_ + most <= n; ++oldest_)
     if (oldest_ >= held_) return false;
-    ++oldest_;
-  }
   std::uint64_t offset = ring_end_;
   while (bytes > 0) {
     std::uint64_t taken = oldest_;  // the first that takes room
@@ -281,8 +282,8 @@ Status DeviceStream::rebuild() {
     if (unit == nullptr) continue;
     entries.clear();
     for (const Piece& piece : groups_[g].pieces) entries.push_back(unit + groups_[g].unit_offset + piece.group_offset);
-    MR_CUDA(cudaMemcpy(table_ + groups_[g].first_entry, entries.data(), entries.size() * sizeof(std::byte*),
-                       cudaMemcpyHostToDevice));
+    MR_RETURN_IF_ERROR(
+        device::write_device(table_ + groups_[g].first_entry, entries.data(), entries.size() * sizeof(std::byte*)));
   }
   log::info("{} of {} layers that stream lie in VRAM that is free for now", spare_->kept_units(), spare_->candidates());
   broken_ = true;

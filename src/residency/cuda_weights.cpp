@@ -379,8 +379,8 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   weights->first_part_ = std::move(layout.first_part);
   weights->device_rows_ = std::move(layout.own_rows);
   weights->in_ram_ = std::move(layout.in_ram);
-  MR_CUDA(
-      cudaMemcpy(table, layout.addresses.data(), layout.addresses.size() * sizeof(std::byte*), cudaMemcpyHostToDevice));
+  MR_RETURN_IF_ERROR(
+      device::write_device(table, layout.addresses.data(), layout.addresses.size() * sizeof(std::byte*)));
   Progress told(layout.bytes_to_read, on_load.progress);
   {
     MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", staging_bytes()));

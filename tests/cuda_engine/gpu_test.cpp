@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "cuda_engine/on_gpu.h"
 #include "device/cuda_runtime.h"
 #include "engine/reference.h"
 
@@ -18,12 +19,7 @@ namespace {
 
 using namespace test;
 
-class Gpu : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (const auto gpus = device::gpus(); !gpus.ok()) GTEST_SKIP() << gpus.status().message();
-  }
-};
+class Gpu : public OnGpu {};
 
 EngineOptions on_gpu(const std::string& path, DType kv_dtype = DType::f16) {
   EngineOptions options;
@@ -43,11 +39,6 @@ std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt, s
   const Result result = engine->run(std::move(request));
   EXPECT_NE(result.finish, Finish::error) << result.status.message();
   return logits;
-}
-
-void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
 }
 
 double relative_l2(const std::vector<float>& a, const std::vector<float>& b) {

@@ -10,7 +10,7 @@
 #include <future>
 #include <thread>
 
-#include "device/gpu.h"
+#include "cuda_engine/on_gpu.h"
 #include "engine/service.h"
 #include "engine/support.h"
 #include "synth-model/write.h"
@@ -33,7 +33,7 @@ storage::Fault stall(std::uint64_t ms, std::uint64_t after = kReadsOfLoad, std::
   return {.kind = storage::Fault::Kind::stall, .after_reads = after, .count = count, .stall_ms = ms};
 }
 
-class GpuRamFill : public ::testing::Test {
+class GpuRamFill : public OnGpu {
  protected:
   static void SetUpTestSuite() {
     if (!device::gpus().ok()) return;
@@ -46,9 +46,6 @@ class GpuRamFill : public ::testing::Test {
   }
   static void TearDownTestSuite() {
     if (!path_.empty()) fs::remove(path_);
-  }
-  void SetUp() override {
-    if (const auto gpus = device::gpus(); !gpus.ok()) GTEST_SKIP() << gpus.status().message();
   }
 
   static EngineOptions streaming(const char* pins = "0-=ram", int share = 0) {
@@ -88,11 +85,6 @@ class GpuRamFill : public ::testing::Test {
     Answer answer = ask(*engine);
     EXPECT_EQ(answer.result.finish, Finish::length) << answer.result.status.message();
     return std::move(answer.logits);
-  }
-  static void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-    ASSERT_FALSE(a.empty());
-    ASSERT_EQ(a.size(), b.size());
-    ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
   }
   static std::string path_;
 };

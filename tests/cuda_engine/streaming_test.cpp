@@ -14,6 +14,7 @@
 #include <regex>
 #include <thread>
 
+#include "cuda_engine/on_gpu.h"
 #include "device/cpu.h"
 #include "device/cuda_runtime.h"
 #include "device/gpu.h"
@@ -34,13 +35,6 @@ EngineOptions on_gpu(const std::string& path) {
   options.device = DeviceChoice::cuda;
   return options;
 }
-
-class OnGpu : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (const auto gpus = device::gpus(); !gpus.ok()) GTEST_SKIP() << gpus.status().message();
-  }
-};
 
 // ---- caps
 

@@ -22,8 +22,7 @@ capi::Block allocate_around(const storage::Widened& wide) {
 
 Status copy_to_device(void* destination, const std::byte* from, std::size_t bytes) {
 #ifdef MILLRACE_HAS_CUDA
-  MR_CUDA(cudaMemcpy(destination, from, bytes, cudaMemcpyHostToDevice));
-  return {};
+  return device::write_device(destination, from, bytes);
 #else
   (void)destination, (void)from, (void)bytes;
   return error(Code::unsupported, "this library was built without CUDA: it cannot read into device memory");
