@@ -22,7 +22,7 @@ from compare_gpu import file_bytes, machine, parse_size, say
 
 ROWS = """
 16G/40G  -p 16 -n 24 --cpu-share 0
-16G/40G  -p 16 -n 48
+16G/40G  -p 16 -n 32
 16G/40G  -p 512 -n 1
 16G/40G  -p 2048 -n 1
 6G/44G   -p 16000 -n 24 --kv q8_0
@@ -48,10 +48,10 @@ class Row:
         asked = lambda name, default: int(self.flags[self.flags.index(name) + 1]) if name in self.flags else default
         self.prompt, self.decode = asked("-p", 512) >= 256, asked("-n", 64) > 1  # which rates the row is about
 
-    def command(self, path, device, plan):
-        """Decode is measured behind its own prompt, by which RAM has filled; a prompt behind one that is not counted."""
+    def command(self, path, device, plan, reads):
+        """Behind a repetition that is not counted, but for decode from the disk: its own short prompt is a pass over all there is to read."""
         on = ["--device", "cpu"] if self.vram_bytes == 0 or device == "cpu" else ["--device", device, "--vram", str(self.vram_bytes)]
-        return [compare.MILLRACE, "bench", path, *on, "--ram", str(self.ram_bytes), *self.flags, "-r", "1", *([] if self.prompt else ["--no-warm-up"]),
+        return [compare.MILLRACE, "bench", path, *on, "--ram", str(self.ram_bytes), *self.flags, "-r", "1", *(["--no-warm-up"] if self.first_token or (reads and not self.prompt) else []),
                 "--json", "-q", "--plan", str(plan)]
 
 
@@ -77,7 +77,7 @@ def measure(row, number, path, args, before):
     sweeps = [before or compare.calibrated_disk(path)] if reads else []
     if row.first_token:
         compare.drop_page_cache()
-    figures, seconds, failed = run(row.command(path, args.device, plan), args.timeout)
+    figures, seconds, failed = run(row.command(path, args.device, plan, reads), args.timeout)
     if reads:
         sweeps.append(compare.calibrated_disk(path))
     return {"caps": row.label, "flags": row.flags, "first_token": row.first_token, "prompt": row.prompt, "decode": row.decode, "seconds": seconds, "failed": failed, "sweeps": sweeps,

@@ -107,12 +107,19 @@ class CudaPlanner {
     plan_options.top_k = static_cast<int>(hp_.top_k);
     plan_options.pass_tokens = parts_.limits.batch_tokens;
     plan_options.attention_macs = attention_macs(hp_);
-    plan_options.host_permille = options_.follow != nullptr        ? options_.follow->decisions.host_permille
-                                 : options_.cpu_share_percent >= 0 ? options_.cpu_share_percent * 10
-                                                                   : -1;
-    if (plan_options.host_permille < 0 && streams_from_ram()) measure_rates();
+    plan_options.crowded = residency::threads_beside_gpu(options_.threads) >= ThreadPool::usable_processors();
+    plan_options.quantized_kv = info(options_.kv_dtype).block_elements > 1;
+    plan_options.cpu.reset();
+    if (options_.follow != nullptr)
+      plan_options.cpu = options_.follow->decisions.cpu;
+    else if (options_.cpu_share_percent >= 0 || options_.cpu_feed_forwards >= 0)
+      plan_options.cpu = {std::max(0, options_.cpu_share_percent) * 10, std::max(0, options_.cpu_feed_forwards)};
+    else if (streams_from_ram())
+      measure_rates();
     parts_.plan = residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates);
-    placement_.host_permille = parts_.plan.host_permille;
+    placement_.host_permille = parts_.plan.cpu.permille;
+    for (const residency::Plan::Home& home : parts_.plan.homes)
+      placement_.host_feed_forwards.push_back(home.executor == residency::Executor::feed_forward);
     placement_.use_spare = uses_spare();
     placement_.spare_margin = 2 * blocks_shape().chunk_bytes();
     parts_.plan.ring_slots = placement_.ring_units;
@@ -160,10 +167,10 @@ class CudaPlanner {
   }
 
   /// The rates of a machine that was never calibrated, for this run alone. They differ a little from run to run: the
-  /// share is chosen in large steps, so that most runs have the same one, and with it the same bits.
+  /// part is chosen in large steps, so that most runs have the same one, and with it the same bits.
   void measure_rates() {
     if (!options_.measure_rates || knows_rates()) return;
-    constexpr int kStep = 50;
+    constexpr int kShareStep = 50;
     const kernels::Table& kernels = kernels::table(options_.best_isa ? device::best_isa() : options_.isa);
     const auto begin = std::chrono::steady_clock::now();
     auto rates = residency::measure_sharing(kernels, options_.threads, ram_ - std::min(ram_, program_bytes_),
@@ -177,9 +184,12 @@ class CudaPlanner {
         format_bytes(static_cast<std::uint64_t>(rates->shared_decode())));
     options_.rates = parts_.rates = *rates;
     residency::PlanOptions& plan_options = parts_.plan_options;
-    const int exact =
-        residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates).host_permille;
-    plan_options.host_permille = (exact + kStep / 2) / kStep * kStep;
+    const auto rounded = [](int exact, int step) { return (exact + step / 2) / step * step; };
+    const residency::CpuPart exact =
+        residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates).cpu;
+    const int layers = static_cast<int>(movers_ - on_disk_);
+    plan_options.cpu = {rounded(exact.permille, kShareStep),
+                        std::min(layers, rounded(exact.feed_forwards, std::max(1, layers / 10)))};
   }
 
   void stay_in_vram() {
@@ -402,11 +412,14 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", planner.program_bytes()));
   parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes());
   MR_ASSIGN_OR_RETURN(parts.gpu_context, parts.vram->reserve("CUDA context", vram.context_bytes));
-  const int host_permille = planner.placement().host_permille;
-  if (host_permille > 0)
-    log::info("the CPU computes {:.1f} % of the rows of layers streamed from RAM, the GPU the others",
-              host_permille / 10.0);
-  else if (options.cpu_share_percent < 0 && !planner.knows_rates() && planner.streams_from_ram())
+  const residency::CpuPart& cpu = parts.plan.cpu;
+  if (cpu.feed_forwards > 0)
+    log::info("the CPU computes the feed-forward of {} of {} layers streamed from RAM", cpu.feed_forwards,
+              parts.plan.cost.shared_layers);
+  if (cpu.permille > 0)
+    log::info("the CPU computes {:.1f} % of the rows of {} layers streamed from RAM, the GPU the others",
+              cpu.permille / 10.0, parts.plan.cost.shared_layers - parts.plan.cost.feed_forward_layers);
+  if (!cpu.any() && !parts.plan_options.cpu && !planner.knows_rates() && planner.streams_from_ram())
     log::info("the GPU computes layers streamed from RAM alone: run `millrace calibrate`, and the CPU takes its share");
   if (!load) return parts;
 
@@ -415,8 +428,10 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   ops.graphs = options.cuda_graphs;
   ops.fuse = options.cuda_fuse;
   ops.trace = options.trace;
-  if (host_permille > 0) {
-    start_threads(options, std::chrono::milliseconds(1), parts);  // longer than the GPU takes for its own layers
+  if (cpu.any()) {
+    EngineOptions beside = options;
+    beside.threads = residency::threads_beside_gpu(options.threads);
+    start_threads(beside, std::chrono::milliseconds(1), parts);  // longer than the GPU takes for its own layers
     ops.pool = parts.pool.get();
     ops.kernels = &kernels::table(parts.isa);
     ops.ram = parts.budget.get();

@@ -50,7 +50,9 @@ struct EngineOptions {
   int cuda_index = 0;
   std::uint64_t vram_bytes = 0;  // cap on all device memory the process takes, its context included; 0: what is free
   std::vector<Pin> pins;
-  int cpu_share_percent = -1;  // of layers streamed from RAM: rows that the CPU computes; -1: chosen from the rates
+  // Of layers streamed from RAM, what the CPU computes: the whole feed-forward of so many, and this share of the
+  // others' rows. -1 for both: chosen from the rates; for one: none.
+  int cpu_feed_forwards = -1, cpu_share_percent = -1;
   bool cuda_graphs = true, cuda_fuse = true;  // off: tests that compare
   Trace* trace = nullptr;                     // if set, passes are timed into it; outlives the engine
   /// How far weights are, on a GPU: bytes in memory, of all that belong there; false cancels. Called in create() from

@@ -360,8 +360,7 @@ residency::SavedPlan saved_plan(const Parts& parts) {
   saved.sequences = parts.limits.sequences;
   saved.kv = parts.kv_dtype == DType::f32 ? "f32" : parts.kv_dtype == DType::q8_0 ? "q8_0" : "f16";
   saved.rates = parts.rates;
-  saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles,
-                     parts.plan.host_permille};
+  saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles, parts.plan.cpu};
   for (const residency::Plan::Home& home : parts.plan.homes) saved.homes.push_back(home.tier);
   saved.predicted_decode_tokens_per_second = parts.plan.predicted_decode_tokens_per_second;
   saved.bound = parts.plan.bound;
@@ -454,10 +453,15 @@ std::optional<Parts> better_on_cpu(const EngineOptions& options, const Parts& gp
   return std::move(*cpu);
 }
 
+/// How a GPU's layers are placed and computed: who says so wants one.
+bool speaks_of_layers(const EngineOptions& options) {
+  return !options.pins.empty() || options.cpu_share_percent >= 0 || options.cpu_feed_forwards >= 0;
+}
+
 /// Why the CPU computes where the options leave it open: aloud where they speak of a GPU all the same.
 void say_cpu(const EngineOptions& options, std::string_view why) {
-  if (options.vram_bytes > 0 || !options.pins.empty() || options.cpu_share_percent >= 0)
-    log::warn("computing on the CPU, where --vram, --pin and --cpu-share change nothing: {}", why);
+  if (options.vram_bytes > 0 || speaks_of_layers(options))
+    log::warn("computing on the CPU, where --vram, --pin, --cpu-share and --cpu-ffn change nothing: {}", why);
   else
     log::info("computing on the CPU: {}", why);
 }
@@ -485,7 +489,7 @@ Expected<Taken> choose_device(const EngineOptions& options, bool load) {
     }
   }
   // And these to the GPU.
-  const bool for_gpu = !options.pins.empty() || options.cpu_share_percent >= 0 || options.follow != nullptr;
+  const bool for_gpu = speaks_of_layers(options) || options.follow != nullptr;
   std::optional<Parts> better;
   Expected<Parts> parts = assemble_cuda(options, load, [&](const Parts& gpu) -> Status {
     if (open && !for_gpu) better = better_on_cpu(options, gpu);

@@ -147,7 +147,9 @@ struct CudaOps::Emitter {
     cuda::TakeInCall call;
     std::int64_t outputs = 0;
   };
-  /// The processor's rows of a product into `to`. swiglu: `up` is the up matrix.
+  /// Those rows of a matrix where they lie. swiglu: `up` is the up matrix.
+  HostShare::Matrix host_matrix(WeightRef weight, WeightRef up, WeightRef bias) const;
+  /// The processor's rows of a product into `to`.
   void share_rows(Shared& shared, WeightRef weight, WeightRef up, WeightRef bias, Act to);
   /// Before the GPU's launches of the step, also before its weights have come: the input goes to the processor.
   void hand_out(Shared& shared, Act x);
@@ -157,6 +159,9 @@ struct CudaOps::Emitter {
 
   void emit_matmul(const Step& s);
   void emit_swiglu(const Step& s);
+  /// Gate, up and down are the processor's: the launches of two steps, or three with the residual's, become a
+  /// hand-over.
+  void emit_feed_forward(const Step& s);
   /// shared: some columns come from the processor, so that nothing can be made of the whole rows yet.
   void launch_swiglu(const Step& s, bool shared);
 

@@ -46,8 +46,8 @@ CudaOps::CudaOps(const residency::UnitTable& units, residency::DeviceWeights& we
       name_(std::move(name)),
       prompt_products_(options.prompt_products && cuda::has_prompt_products()),
       // Who computes a row, and how, decides its bits.
-      numerics_(fmt::format("cuda 3{}{}", prompt_products_ ? ", prompts bf16" : "",
-                            weights.splits() ? fmt::format(", cpu {}", weights.host_permille()) : "")) {}
+      numerics_(fmt::format("cuda 3{}{}{}", prompt_products_ ? ", prompts bf16" : "", weights.splits() ? ", " : "",
+                            weights.split_name())) {}
 
 CudaOps::~CudaOps() {
   (void)stream_.synchronise();  // nothing may still use the memory
@@ -71,16 +71,18 @@ Status CudaOps::prepare(const PassShape& shape) {
 
 Status CudaOps::prepare_share() {
   if (!weights_.splits() || options_.pool == nullptr) return {};
-  std::int64_t most_rows = 0;
+  std::int64_t most_rows = 0, widest_hidden = 0;
   for (std::size_t u = 0; u < units_.units().size(); ++u) {
     const auto& parts = units_.units()[u].parts;
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const WeightRef ref{static_cast<std::int32_t>(u), static_cast<std::int32_t>(p)};
       most_rows = std::max(most_rows, parts[p].rows - weights_.device_rows(ref));
+      if (weights_.device_rows(ref) == 0) widest_hidden = std::max(widest_hidden, parts[p].rows);
     }
   }
   const auto products = static_cast<std::int64_t>(Step().products.size());
-  const HostShare::Sizes sizes{std::min(kSplitRows, shape_.max_rows), shape_.widest_input, products * most_rows};
+  const HostShare::Sizes sizes{std::min(kSplitRows, shape_.max_rows), shape_.widest_input, products * most_rows,
+                               widest_hidden};
   MR_ASSIGN_OR_RETURN(share_,
                       HostShare::create(sizes, *options_.pool, *options_.kernels, *options_.ram, options_.trace));
   return {};

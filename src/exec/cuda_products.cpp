@@ -28,8 +28,10 @@ const cuda::Bf16* CudaOps::Emitter::bf16(Act act) {
 }
 
 void CudaOps::Emitter::want(Wanted& wanted, WeightRef weight, bool prompt) const {
+  const std::int64_t on_host = host_rows(weight);
+  if (on_host > 0) wanted.floats = true;  // to be handed out
+  if (on_host == ops.part(weight).rows) return;
   (is_float(ops.part(weight).dtype) ? wanted.floats : prompt ? wanted.bf16 : wanted.q8) = true;
-  if (host_rows(weight) > 0) wanted.floats = true;  // to be handed out
 }
 
 CudaOps::Emitter::Wanted CudaOps::Emitter::wanted(Act act, std::size_t from) const {
@@ -97,14 +99,14 @@ cuda::MatmulCall CudaOps::Emitter::call_for(Act x, bool floats, bool prompt) {
   return call;
 }
 
-void CudaOps::Emitter::share_rows(Shared& shared, WeightRef weight, WeightRef up, WeightRef bias, Act to) {
-  const std::int64_t rows = host_rows(weight), first = ops.part(weight).rows - rows;
-  if (rows == 0) return;
+HostShare::Matrix CudaOps::Emitter::host_matrix(WeightRef weight, WeightRef up, WeightRef bias) const {
+  HostShare::Matrix matrix;
+  matrix.rows = host_rows(weight);
+  const std::int64_t first = ops.part(weight).rows - matrix.rows;
   const auto from_row = [&](WeightRef ref) {
     const residency::Part& part = ops.part(ref);
     return ops.weights_.in_ram(ref) + first * row_bytes(part.dtype, part.cols);
   };
-  HostShare::Matrix& matrix = shared.job.matrices[static_cast<std::size_t>(shared.job.count++)];
   matrix.weight = from_row(weight);
   matrix.dtype = ops.part(weight).dtype;
   if (!up.none()) {
@@ -112,9 +114,17 @@ void CudaOps::Emitter::share_rows(Shared& shared, WeightRef weight, WeightRef up
     matrix.up_dtype = ops.part(up).dtype;
   }
   if (!bias.none()) matrix.bias = reinterpret_cast<const float*>(ops.weights_.in_ram(bias)) + first;
-  matrix.rows = rows;
+  return matrix;
+}
+
+void CudaOps::Emitter::share_rows(Shared& shared, WeightRef weight, WeightRef up, WeightRef bias, Act to) {
+  const std::int64_t rows = host_rows(weight);
+  if (rows == 0) return;
+  HostShare::Matrix& matrix = shared.job.matrices[static_cast<std::size_t>(shared.job.count++)];
+  matrix = host_matrix(weight, up, bias);
   matrix.first_output = shared.outputs;
-  shared.call.parts[shared.call.count++] = {ops.share_->device_output() + shared.outputs, data(to) + first, cols(to),
+  shared.call.parts[shared.call.count++] = {ops.share_->device_output() + shared.outputs,
+                                            data(to) + (ops.part(weight).rows - rows), cols(to),
                                             static_cast<std::int32_t>(rows)};
   shared.outputs += window.rows * rows;
 }
@@ -175,7 +185,34 @@ void CudaOps::Emitter::emit_matmul(const Step& s) {
   if (residual) ++next;
 }
 
+void CudaOps::Emitter::emit_feed_forward(const Step& s) {
+  const bool follows = next + 1 < count() && step(next + 1).kind == Kind::matmul;
+  if (!follows || step(next + 1).product_count != 1 || step(next + 1).a.buffer != s.out.buffer ||
+      host_rows(step(next + 1).products[0].weight) != ops.part(step(next + 1).products[0].weight).rows)
+    return broken("a feed-forward that is more than gate, up and down");
+  const Product& down = step(++next).products[0];
+  if (read_later(s.out, next)) return broken("the inside of a feed-forward that the processor computes");
+  const bool residual = residual_follows(down.out);
+  const Act target = residual ? step(next + 1).a : down.out;
+  Shared shared;
+  shared.job.matrices[0] = host_matrix(s.weight, s.weight2, {});
+  shared.job.count = 1;
+  shared.job.down = host_matrix(down.weight, {}, down.bias);
+  shared.call.parts[0] = {ops.share_->device_output(), data(target), cols(target),
+                          static_cast<std::int32_t>(shared.job.down.rows)};
+  shared.call.count = 1;
+  hand_out(shared, s.a);
+  overwritten(target);
+  for (const WeightRef weight : {s.weight, s.weight2, down.weight}) {
+    need(weight);  // in RAM: nothing of it crosses
+    weight_bytes += ops.part(weight).bytes();
+  }
+  take_in(shared, residual);
+  if (residual) ++next;
+}
+
 void CudaOps::Emitter::emit_swiglu(const Step& s) {
+  if (host_rows(s.weight) == ops.part(s.weight).rows) return emit_feed_forward(s);
   Shared shared;
   share_rows(shared, s.weight, s.weight2, {}, s.out);
   hand_out(shared, s.a);

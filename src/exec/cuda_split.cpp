@@ -36,11 +36,14 @@ Expected<std::unique_ptr<HostShare>> HostShare::create(const Sizes& sizes, Threa
       round_up(share->input_at_ + static_cast<std::uint64_t>(sizes.rows * sizes.widest_input) * sizeof(float), 256);
   share->q8_bytes_ =
       round_up(static_cast<std::uint64_t>(kernels::q8_bytes(sizes.rows, sizes.widest_input)), device::kPageBytes);
+  share->hidden_bytes_ =
+      round_up(static_cast<std::uint64_t>(sizes.rows * sizes.widest_hidden) * sizeof(float), device::kPageBytes);
   share->workspace_bytes_ = round_up(static_cast<std::uint64_t>(table.matmul_workspace_bytes(sizes.widest_input)), 64);
   share->thread_bytes_ =
       round_up(share->workspace_bytes_ + static_cast<std::uint64_t>(sizes.rows * kMostTaskRows) * sizeof(float), 64);
   const std::uint64_t shared = share->output_at_ + static_cast<std::uint64_t>(share->output_floats()) * sizeof(float);
-  const std::uint64_t work = share->q8_bytes_ + static_cast<std::uint64_t>(pool.threads()) * share->thread_bytes_;
+  const std::uint64_t work =
+      share->q8_bytes_ + share->hidden_bytes_ + static_cast<std::uint64_t>(pool.threads()) * share->thread_bytes_;
   MR_ASSIGN_OR_RETURN(share->reservation_, ram.reserve("shared products", shared + work));
   MR_ASSIGN_OR_RETURN(share->shared_, device::PinnedBuffer::allocate(shared));
   void* seen = nullptr;
@@ -141,59 +144,68 @@ bool HostShare::await_input(std::uint32_t number, cudaStream_t stream) {
 }
 
 void HostShare::compute(const Job& job) {
-  ++computed_;
   const std::uint64_t begin_ns = Trace::now_ns();
-  const kernels::Q8Rows q8 = kernels::q8_rows_at(work_.data(), job.rows, job.cols);
+  const bool feed_forward = job.down.weight != nullptr;
+  float* const out = host_at<float>(output_at_);
+  multiply({job.matrices.data(), static_cast<std::size_t>(job.count)}, {host_at<float>(input_at_), job.rows, job.cols},
+           feed_forward ? hidden() : out);
+  if (feed_forward) multiply({&job.down, 1}, {hidden(), job.rows, job.matrices[0].rows}, out);
+  const std::uint64_t end_ns = Trace::now_ns();
+  compute_ns_ += end_ns - begin_ns;
+  if (trace_ != nullptr) trace_->add("CPU", feed_forward ? "feed-forward" : "shared product", begin_ns, end_ns);
+}
+
+void HostShare::multiply(std::span<const Matrix> matrices, const Input& input, float* out) {
+  ++inputs_;
   bool quantized = false;
   std::array<std::int64_t, 3> rows_of_task{}, first_task{};
   std::int64_t tasks = 0;
-  for (int m = 0; m < job.count; ++m) {
-    const auto i = static_cast<std::size_t>(m);
-    const Matrix& matrix = job.matrices[i];
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const Matrix& matrix = matrices[i];
     const bool swiglu = matrix.up != nullptr;
     quantized = quantized || kernels::uses_q8(matrix.dtype) || (swiglu && kernels::uses_q8(matrix.up_dtype));
-    rows_of_task[i] = task_rows(matrix.dtype, job.cols);
+    rows_of_task[i] = task_rows(matrix.dtype, input.cols);
     first_task[i] = tasks;
     tasks += (matrix.rows + rows_of_task[i] - 1) / rows_of_task[i];
     weight_bytes_ += static_cast<std::uint64_t>(
-        matrix.rows * (row_bytes(matrix.dtype, job.cols) + (swiglu ? row_bytes(matrix.up_dtype, job.cols) : 0)));
+        matrix.rows * (row_bytes(matrix.dtype, input.cols) + (swiglu ? row_bytes(matrix.up_dtype, input.cols) : 0)));
   }
-  if (quantized) quantize_rows(table_, pool_, host_at<float>(input_at_), job.rows, job.cols, q8);
+  if (quantized)
+    quantize_rows(table_, pool_, input.x, input.rows, input.cols,
+                  kernels::q8_rows_at(work_.data(), input.rows, input.cols));
   pool_.parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
     for (std::int64_t task = begin; task < end; ++task) {
-      std::size_t m = static_cast<std::size_t>(job.count) - 1;
+      std::size_t m = matrices.size() - 1;
       while (task < first_task[m]) --m;
       const std::int64_t first = (task - first_task[m]) * rows_of_task[m];
-      compute_rows(job, job.matrices[m], first, std::min(first + rows_of_task[m], job.matrices[m].rows), thread);
+      multiply_rows(matrices[m], input, out, first, std::min(first + rows_of_task[m], matrices[m].rows), thread);
     }
   });
-  const std::uint64_t end_ns = Trace::now_ns();
-  compute_ns_ += end_ns - begin_ns;
-  if (trace_ != nullptr) trace_->add("CPU", "shared product", begin_ns, end_ns);
 }
 
 /// Rows [begin, end) of the processor's rows of a matrix.
-void HostShare::compute_rows(const Job& job, const Matrix& matrix, std::int64_t begin, std::int64_t end, int thread) {
+void HostShare::multiply_rows(const Matrix& matrix, const Input& input, float* out, std::int64_t begin,
+                              std::int64_t end, int thread) {
   kernels::MatmulArgs args;
   args.dtype = matrix.dtype;
-  args.weight = matrix.weight + begin * row_bytes(matrix.dtype, job.cols);
+  args.weight = matrix.weight + begin * row_bytes(matrix.dtype, input.cols);
   args.weight_rows = end - begin;
-  args.cols = job.cols;
-  args.x = host_at<float>(input_at_);
-  args.x_stride = job.cols;
-  args.x_q8 = kernels::q8_rows_at(work_.data(), job.rows, job.cols);
-  args.x_rows = job.rows;
-  args.x_name = computed_;
+  args.cols = input.cols;
+  args.x = input.x;
+  args.x_stride = input.cols;
+  args.x_q8 = kernels::q8_rows_at(work_.data(), input.rows, input.cols);
+  args.x_rows = input.rows;
+  args.x_name = inputs_;
   args.workspace = thread_memory(thread);
-  float* const y = host_at<float>(output_at_) + matrix.first_output + begin;
+  float* const y = out + matrix.first_output + begin;
   args.y = y;
   args.y_stride = matrix.rows;
   table_.matmul(args);
   if (matrix.bias != nullptr)
-    for (std::int64_t r = 0; r < job.rows; ++r) table_.add(y + r * matrix.rows, matrix.bias + begin, end - begin);
+    for (std::int64_t r = 0; r < input.rows; ++r) table_.add(y + r * matrix.rows, matrix.bias + begin, end - begin);
   if (matrix.up == nullptr) return;
   args.dtype = matrix.up_dtype;
-  args.weight = matrix.up + begin * row_bytes(matrix.up_dtype, job.cols);
+  args.weight = matrix.up + begin * row_bytes(matrix.up_dtype, input.cols);
   gate_rows(table_, args, reinterpret_cast<float*>(thread_memory(thread) + workspace_bytes_));
 }
 

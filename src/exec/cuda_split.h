@@ -1,7 +1,8 @@
 // The processor's half of products that GPU and processor share: the last rows of a matrix, computed where they lie in
-// page-locked memory, while the first rows cross to the GPU and are computed there.
+// page-locked memory, while the first rows cross to the GPU and are computed there; or a whole feed-forward, while the
+// layers behind it cross.
 //
-// For each product the GPU hands out its input (kernels/cuda/exchange.h), goes on with its own rows, and takes in the
+// For each job the GPU hands out its input (kernels/cuda/exchange.h), goes on with its own rows, and takes in the
 // processor's when their flag says so. Jobs are queued as the launches are made; a thread of its own runs them with the
 // pool, so that launches are made far ahead and nobody waits for one. Every queued job is run or abandoned: the stream
 // waits for its flag.
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "base/thread_pool.h"
@@ -38,6 +40,7 @@ class HostShare {
     std::int64_t rows = 0;           // of a pass, at most
     std::int64_t widest_input = 0;   // floats
     std::int64_t widest_output = 0;  // floats of the processor's rows of all products of one job, at most
+    std::int64_t widest_hidden = 0;  // of a feed-forward: rows of its gate, at most; 0 where there is none
   };
   /// `pool`, `ram` and `trace` (may be null) outlive the object. Errors: out_of_budget, io_error.
   static Expected<std::unique_ptr<HostShare>> create(const Sizes& sizes, ThreadPool& pool, const kernels::Table& table,
@@ -58,6 +61,8 @@ class HostShare {
     std::int64_t rows = 0, cols = 0;  // of the input
     std::array<Matrix, 3> matrices;
     int count = 0;
+    // A feed-forward: the one matrix above is its gate and up, whose rows stay here and are this one's input.
+    Matrix down;
   };
 
   /// For the launches: number of the next job, and where the device sees inputs, outputs and flags.
@@ -97,11 +102,20 @@ class HostShare {
   }
   void run_jobs();
   bool await_input(std::uint32_t number, cudaStream_t stream);
+  /// Rows of activations in host memory, dense.
+  struct Input {
+    const float* x = nullptr;
+    std::int64_t rows = 0, cols = 0;
+  };
   void compute(const Job& job);
-  void compute_rows(const Job& job, const Matrix& matrix, std::int64_t begin, std::int64_t end, int thread);
+  /// Each matrix's products go to `out`, from its first_output on.
+  void multiply(std::span<const Matrix> matrices, const Input& input, float* out);
+  void multiply_rows(const Matrix& matrix, const Input& input, float* out, std::int64_t begin, std::int64_t end,
+                     int thread);
   void done(std::uint32_t number);
+  float* hidden() const { return reinterpret_cast<float*>(work_.data() + q8_bytes_); }
   std::byte* thread_memory(int thread) const {
-    return work_.data() + q8_bytes_ + static_cast<std::uint64_t>(thread) * thread_bytes_;
+    return work_.data() + q8_bytes_ + hidden_bytes_ + static_cast<std::uint64_t>(thread) * thread_bytes_;
   }
 
   const Sizes sizes_;
@@ -113,11 +127,11 @@ class HostShare {
   std::byte* device_shared_ = nullptr;
   std::uint64_t input_at_ = 0, output_at_ = 0;
   device::DeviceBuffer words_;
-  device::HostBuffer work_;  // the input as int8, then each thread's workspace and its rows of up
-  std::uint64_t q8_bytes_ = 0, thread_bytes_ = 0, workspace_bytes_ = 0;
+  device::HostBuffer work_;  // an input as int8, hidden rows, then each thread's workspace and its rows of up
+  std::uint64_t q8_bytes_ = 0, hidden_bytes_ = 0, thread_bytes_ = 0, workspace_bytes_ = 0;
   std::uint32_t last_number_ = 0;
   std::uint64_t weight_bytes_ = 0, compute_ns_ = 0;
-  std::uint64_t computed_ = 0;  // jobs; names the input of the present one
+  std::uint64_t inputs_ = 0;  // names the present one
 
   struct Queued {
     Job job;

@@ -145,6 +145,7 @@ void Llama::list_layer(UnitBuilder& units, int index, double expert_scale) {
     layer.gate = units.matrix(name("ffn_gate.weight"), hp_.model_dim, hp_.ff_dim);
     layer.up = units.matrix(name("ffn_up.weight"), hp_.model_dim, hp_.ff_dim);
     layer.down = units.matrix(name("ffn_down.weight"), hp_.ff_dim, hp_.model_dim);
+    units.feed_forward({layer.gate, layer.up, layer.down});
     for (const char* bias : {"ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"}) units.refuse(name(bias));
     units.end();
   } else {

@@ -361,12 +361,24 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
   }
   if (device::gpus().ok()) {
     tell("GPU", 0.95);
+    std::optional<ThreadPool> beside;
+    if (const int threads = threads_beside_gpu(options.threads); probe && threads != pool.threads()) {
+      beside.emplace(ThreadPool::Options{.threads = threads, .pin = true});
+      probe.emplace(*options.kernels, *beside, memory);
+      MR_RETURN_IF_ERROR(probe->prepare());
+    }
     MR_RETURN_IF_ERROR(measure_gpu(rates, probe ? [&] { return probe->decode(); } : std::function<std::uint64_t()>()));
     if (const Status measured = measure_gpu_products(rates); !measured.ok())
       log::warn("calibrate: {}; the speed of prompts on the GPU is not predicted", measured.message());
   }
   tell("done", 1);
   return rates;
+}
+
+int threads_beside_gpu(int asked) {
+  constexpr int kMany = 8;
+  const int processors = ThreadPool::usable_processors();
+  return asked > 0 ? asked : processors >= kMany ? processors - 1 : processors;
 }
 
 Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std::uint64_t host_bytes,
@@ -387,7 +399,7 @@ Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std:
   if (const auto found = device::gpus(); !found.ok()) return found.status();
   Rates rates;
   rates.machine = "measured in a moment";
-  ThreadPool pool({.threads = threads, .pin = true});
+  ThreadPool pool({.threads = threads_beside_gpu(threads), .pin = true});
   MR_ASSIGN_OR_RETURN(const device::HostBuffer memory, device::HostBuffer::reserve(weights, device::Pages::huge));
   KernelProbe probe(kernels, pool, memory);
   MR_RETURN_IF_ERROR(probe.prepare());  // touches all of it

@@ -47,6 +47,10 @@ Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode = 
 /// A fraction of a second and 120 MB of its memory. Errors: as measure_gpu.
 Status measure_gpu_products(Rates& rates);
 
+/// Threads that compute the processor's part of a pass beside a GPU; `asked`: 0 for as many as are good. Where there
+/// are many processors, one is left to the thread that makes the launches: it would interrupt one of the others in the
+/// middle of its rows, and all wait for those.
+int threads_beside_gpu(int asked);
 /// For a machine that was never calibrated: only what the processor's share of streamed layers depends on (the GPU's
 /// rates and cpu_decode; `ram` is set alike), in less than a second where the link is PCIe 3.0 x16 or faster, with no
 /// more than host_bytes of RAM and device_bytes of the present GPU's memory. Errors: those of measure_gpu;

@@ -10,6 +10,7 @@ Expected<std::unique_ptr<DeviceStream>> DeviceStream::create(std::vector<Group> 
                                                              const RamFill* fill, std::unique_ptr<SpareUnits> spare) {
   std::unique_ptr<DeviceStream> stream(new DeviceStream(backend));
   stream->groups_ = std::move(groups);
+  for (const Group& group : stream->groups_) stream->splits_ = stream->splits_ || group.split_bytes < group.bytes;
   stream->ring_ = ring;
   stream->ring_bytes_ = ring_bytes;
   stream->table_ = table;
@@ -105,7 +106,7 @@ const std::byte** DeviceStream::addresses_of(std::uint64_t n) const {
 
 /// Finds room for copy n, behind the one before it or at the ring's beginning. False: launches to come still use it.
 bool DeviceStream::place(std::uint64_t n) {
-  const std::uint64_t bytes = kept(n) != nullptr ? 0 : group_of(n).bytes;
+  const std::uint64_t bytes = room_of(n);
   // A part has one entry in the table: launches still to come must not need the one of the pass before, although the
   // ring has room for both copies where some units lie in spare memory.
   const std::uint64_t most = std::min<std::uint64_t>(groups_.size(), kFlights);
@@ -168,23 +169,10 @@ Status DeviceStream::copy_from_ram(std::uint64_t n) {
   MR_RETURN_IF_ERROR(begin_copy(n, from_ram_));
   for (const Piece& piece : group_of(n).pieces) {
     const std::uint64_t bytes = whole_ ? piece.bytes : piece.device_bytes;
+    if (bytes == 0) continue;
     MR_RETURN_IF_ERROR(device::copy_to_device(place_of(n) + piece.group_offset, piece.host, bytes, from_ram_));
     copied_bytes_ += bytes;
   }
-  flight_of(n).whole = whole_;
-  return finish_copy(n, from_ram_);
-}
-
-/// Copies the rows of group n that a pass of the other kind had left out. REQUIRES: it was copied from RAM.
-Status DeviceStream::complete(std::uint64_t n) {
-  for (const Piece& piece : group_of(n).pieces) {
-    const std::uint64_t done = piece.device_bytes, rest = piece.bytes - done;
-    if (rest == 0) continue;
-    MR_RETURN_IF_ERROR(
-        device::copy_to_device(place_of(n) + piece.group_offset + done, piece.host + done, rest, from_ram_));
-    copied_bytes_ += rest;
-  }
-  flight_of(n).whole = true;
   return finish_copy(n, from_ram_);
 }
 
@@ -206,7 +194,6 @@ Status DeviceStream::copy_from_disk(std::uint64_t n, bool wait) {
     copied_bytes_ += chunk.bytes;
     disk_bytes_ += chunk.bytes;
     if (!chunk.last) continue;
-    flight_of(n).whole = true;
     MR_RETURN_IF_ERROR(finish_copy(n, from_disk_));
     disk_copy_begun_ = false;
     do ++disk_copy_;
@@ -242,7 +229,6 @@ Status DeviceStream::read_into_place(std::uint64_t n, bool wait) {
   MR_RETURN_IF_ERROR(flight.read->wait());
   MR_RETURN_IF_ERROR(begin_copy(n, from_disk_));  // the addresses
   for (const Piece& piece : group_of(n).pieces) disk_bytes_ += piece.bytes;
-  flight.whole = true;
   return finish_copy(n, from_disk_);
 }
 
@@ -250,9 +236,8 @@ Status DeviceStream::read_into_place(std::uint64_t n, bool wait) {
 Status DeviceStream::copy_ahead() {
   for (std::uint64_t n = next_; n < placed_ || place(n); ++n) {
     if (issued(n)) continue;
-    if (kept(n) != nullptr) {
+    if (flight_of(n).bytes == 0) {
       flight_of(n).issued = n + 1;
-      flight_of(n).whole = true;
     } else if (!from_disk(n)) {
       if (in_ram(n)) MR_RETURN_IF_ERROR(copy_from_ram(n));
     } else if (straight()) {
@@ -291,6 +276,7 @@ Status DeviceStream::rebuild() {
 }
 
 Status DeviceStream::begin_pass(bool whole) {
+  if (splits_ && whole != whole_) broken_ = true;  // what was copied ahead is for passes of the other kind
   whole_ = whole;
   if (spare_ != nullptr && spare_->begin_pass()) MR_RETURN_IF_ERROR(rebuild());
   const std::uint64_t count = groups_.size();
@@ -325,8 +311,7 @@ Status DeviceStream::acquire_next(cudaStream_t compute) {
   if (n >= placed_) return error(Code::internal, "the ring has no room for a group of {} bytes", group_of(n).bytes);
   if (!issued(n) && !from_disk(n)) return error(Code::internal, "group {} is used before it is in RAM", n);
   if (!issued(n)) MR_RETURN_IF_ERROR(straight() ? read_into_place(n, true) : copy_from_disk(n, true));
-  if (whole_ && !flight_of(n).whole) MR_RETURN_IF_ERROR(complete(n));
-  if (kept(n) == nullptr) {
+  if (flight_of(n).bytes > 0) {
     MR_CUDA(cudaStreamWaitEvent(compute, flight_of(n).filled.get(), 0));
     if (spare_ != nullptr)
       MR_RETURN_IF_ERROR(

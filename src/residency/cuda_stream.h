@@ -10,9 +10,8 @@
 // Or, by a backend that reads to device memory (cuFile), straight into their room: this thread then waits until the
 // launches that used it are over, because such reads follow no stream.
 //
-// Where the processor computes a share of a unit's rows, a pass needs only the others on the device. Which of the two a
-// pass wants is said when it begins; a group that was copied ahead for a pass of the other kind is completed.
-// Thread-safety: one thread.
+// Where the processor computes a part of a unit, a pass needs only the rest on the device. Which of the two a pass
+// wants is said when it begins; where that changes, the ring begins anew. Thread-safety: one thread.
 #pragma once
 
 #include <algorithm>
@@ -47,6 +46,7 @@ class DeviceStream {
     bool on_disk = false;
     std::size_t first_entry = 0;    // in the table of addresses
     std::uint64_t bytes = 0;        // of room in the ring
+    std::uint64_t split_bytes = 0;  // of it, what a pass needs in which the processor does its part; 0: nothing of it
     std::uint64_t unit_offset = 0;  // of that room in its unit's
     std::vector<Piece> pieces;
   };
@@ -95,11 +95,10 @@ class DeviceStream {
 
   /// A copy that has its place in the ring.
   struct Flight {
-    std::uint64_t offset = 0, bytes = 0;  // in the ring; no bytes: the group is kept elsewhere
+    std::uint64_t offset = 0, bytes = 0;  // in the ring; no bytes: nothing of it is needed here
     std::uint64_t behind = kNone;         // the copy whose launches must be over first; then those before it are, too
     device::Event filled, used;
     std::uint64_t issued = 0;                   // 1 + the number of the copy that was started last
-    bool whole = false;                         // of the copy: all rows
     std::uint64_t reading = 0;                  // 1 + the number of the copy that is being read straight into its place
     std::unique_ptr<storage::Completion> read;  // its end
   };
@@ -118,6 +117,9 @@ class DeviceStream {
   const std::byte* kept(std::uint64_t n) const {
     return spare_ == nullptr ? nullptr : spare_->kept(n % groups_.size());
   }
+  std::uint64_t room_of(std::uint64_t n) const {
+    return kept(n) != nullptr ? 0 : whole_ ? group_of(n).bytes : group_of(n).split_bytes;
+  }
   bool from_disk(std::uint64_t n) const { return group_of(n).on_disk && kept(n) == nullptr; }
   bool in_ram(std::uint64_t n) const { return fill_ == nullptr || fill_->has(n % groups_.size()); }
   bool issued(std::uint64_t n) { return flight_of(n).issued == n + 1; }
@@ -126,7 +128,6 @@ class DeviceStream {
   Status begin_copy(std::uint64_t n, const device::Stream& stream);
   Status finish_copy(std::uint64_t n, const device::Stream& stream);
   Status copy_from_ram(std::uint64_t n);
-  Status complete(std::uint64_t n);
   Status copy_from_disk(std::uint64_t n, bool wait);
   Status read_into_place(std::uint64_t n, bool wait);
   Status start_read(std::uint64_t n, bool wait);
@@ -150,6 +151,7 @@ class DeviceStream {
   device::PinnedBuffer addresses_;  // [group][generation][part]: what a copy writes into the table
   std::vector<std::size_t> first_address_;
   device::Stream from_ram_, from_disk_;
+  bool splits_ = false;  // some groups are needed in part only, by passes that are not whole
   bool whole_ = true;    // what the present pass wants
   bool broken_ = false;  // a copy failed half-way: nothing in the ring is to be trusted
 

@@ -262,13 +262,13 @@ class Layout {
       for (std::size_t p = 0; p < unit.parts.size(); ++p) {
         if (cut != cuts.end() && cut->first_part == p) {
           groups.push_back(
-              {static_cast<std::int32_t>(u), placement_.homes[u] == Tier::disk, addresses.size(), 0, in_unit, {}});
+              {static_cast<std::int32_t>(u), placement_.homes[u] == Tier::disk, addresses.size(), 0, 0, in_unit, {}});
           fill_ends.push_back(to_fill.size());
           ++cut;
         }
         in_unit += part_room(unit.parts[p]);
         group_of.push_back(moving ? static_cast<std::int32_t>(groups.size()) - 1 : -1);
-        MR_RETURN_IF_ERROR(place(unit.parts[p], placement_.homes[u], moving));
+        MR_RETURN_IF_ERROR(place(u, unit.parts[p], placement_.homes[u], moving));
         if (moving) fill_ends.back() = to_fill.size();
       }
     }
@@ -289,10 +289,17 @@ class Layout {
   std::byte* next_device() const { return device_; }
 
  private:
-  Status place(const Part& part, Tier home, bool moving) {
+  /// Of a matrix at home in RAM: how many of its first rows are the device's in a split pass.
+  std::int64_t own_rows_of(std::size_t unit, const Part& part) const {
+    const bool feed_forward = unit < placement_.host_feed_forwards.size() && placement_.host_feed_forwards[unit];
+    if (!feed_forward) return device_rows(part.rows, placement_.host_permille);
+    return part.feed_forward ? 0 : part.rows;
+  }
+
+  Status place(std::size_t unit, const Part& part, Tier home, bool moving) {
     std::byte* host = nullptr;
     const bool shared = moving && home == Tier::ram;
-    own_rows.push_back(shared ? device_rows(part.rows, placement_.host_permille) : part.rows);
+    own_rows.push_back(shared ? own_rows_of(unit, part) : part.rows);
     in_ram.push_back(nullptr);
     if (home != Tier::disk) bytes_to_read += part.bytes();
     if (home == Tier::vram) {
@@ -319,6 +326,7 @@ class Layout {
           static_cast<std::uint64_t>(own_rows.back() * millrace::row_bytes(part.dtype, part.cols));
       DeviceStream::Group& group = groups.back();
       group.pieces.push_back({host, part.file, part.offset, part.bytes(), device_bytes, group.bytes});
+      if (device_bytes > 0) group.split_bytes = group.bytes + round_up(device_bytes + kBehindPart, kPartAlignment);
       group.bytes += part_room(part);
       return {};
     }
@@ -375,7 +383,6 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
                 weights->arena_.data() + round_up(count_parts(units) * sizeof(std::byte*), kPartAlignment),
                 weights->host_.data());
   MR_RETURN_IF_ERROR(layout.place_all());
-  weights->host_permille_ = placement.host_permille;
   weights->first_part_ = std::move(layout.first_part);
   weights->device_rows_ = std::move(layout.own_rows);
   weights->in_ram_ = std::move(layout.in_ram);
@@ -400,6 +407,11 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   for (const DeviceStream::Group& group : layout.groups)
     for (const DeviceStream::Piece& piece : group.pieces)
       weights->splits_ = weights->splits_ || piece.device_bytes < piece.bytes;
+  if (weights->splits_) {
+    weights->split_name_ = fmt::format("cpu {}", placement.host_permille);
+    for (std::size_t u = 0; u < placement.host_feed_forwards.size(); ++u)
+      if (placement.host_feed_forwards[u]) weights->split_name_ += fmt::format(" ffn {}", units.units()[u].layer);
+  }
   const std::uint64_t ring = ring_bytes(units, placement);
   if (placement.straight) {
     auto registered = storage::CuFileBuffer::make({layout.next_device(), static_cast<std::size_t>(ring)});

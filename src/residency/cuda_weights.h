@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -34,7 +35,8 @@ struct DevicePlacement {
   // Units that move are kept in VRAM while so many bytes more than that are free; false: never.
   bool use_spare = false;
   std::uint64_t spare_margin = 0;
-  int host_permille = 0;  // of the rows of matrices of layers at home in RAM: what the processor computes in decode
+  int host_permille = 0;                 // CpuPart
+  std::vector<bool> host_feed_forwards;  // by unit; empty: none
 };
 
 /// Who is told how far the weights are. Either may be empty.
@@ -81,7 +83,8 @@ class DeviceWeights {
   bool streams() const { return stream_ != nullptr; }
   /// Whether the processor has a share of some units' rows, and which.
   bool splits() const { return splits_; }
-  int host_permille() const { return host_permille_; }
+  /// Names the split; the empty string where there is none. Rows that the processor computes have its bits.
+  const std::string& split_name() const { return split_name_; }
   /// The first rows of the matrix are the device's in a split pass, as many as this; the processor computes the others.
   std::int64_t device_rows(WeightRef ref) const { return device_rows_[index(ref)]; }
   /// Where the matrix lies in page-locked memory; null where it does not.
@@ -129,7 +132,7 @@ class DeviceWeights {
   std::vector<std::int64_t> device_rows_;    // by part, as the table
   std::vector<const std::byte*> in_ram_;     // likewise
   bool splits_ = false;
-  int host_permille_ = 0;
+  std::string split_name_;
   std::vector<std::int32_t> group_of_;     // by part, as the table: of those that move; -1: it does not
   OnLoad on_load_;                         // of the fill
   std::uint64_t total_bytes_ = 0;          // that belong into memory

@@ -390,6 +390,7 @@ std::string_view executor_name(Executor executor) {
     case Executor::gpu:
       return "gpu";
     case Executor::split:
+    case Executor::feed_forward:
       return "cpu+gpu";
   }
   return "unknown";

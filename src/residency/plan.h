@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,22 +40,34 @@ std::string rates_to_json(const Rates& rates);
 constexpr std::int64_t kSplitRows = 8;
 
 enum class Tier : std::uint8_t { vram, ram, disk };
-enum class Executor : std::uint8_t { cpu, gpu, split };
+/// split: a share of every matrix's rows is the processor's; feed_forward: that of the layer is. The rest is the GPU's.
+enum class Executor : std::uint8_t { cpu, gpu, split, feed_forward };
 std::string_view tier_name(Tier tier);
 std::string_view executor_name(Executor executor);
+
+/// Beside a GPU: what the processor computes of layers at home in RAM in passes of up to kSplitRows rows, where they
+/// lie. A share of the rows of every matrix can be as large as wanted, and link and processor work on the same layer at
+/// one hand-over a product. The whole feed-forward of a layer costs one hand-over, and the link has to run ahead.
+struct CpuPart {
+  int permille = 0;       // of the rows of every matrix, in the layers that are not among the others
+  int feed_forwards = 0;  // layers, spread evenly
+  bool any() const { return permille > 0 || feed_forwards > 0; }
+  friend bool operator==(const CpuPart&, const CpuPart&) = default;
+};
 
 struct PlanOptions {
   std::uint64_t ram_bytes = UINT64_MAX;  // the cap on everything
   std::uint64_t fixed_bytes = 0;         // activations, KV floor, tokenizer, program: not for weights
   std::uint64_t kv_bytes_per_token = 0;
-  std::int64_t context_tokens = 0;  // KV planned for
-  std::uint64_t vram_bytes = 0;     // the cap on device memory; 0: no GPU takes part
-  int host_permille = -1;  // beside a GPU: of the rows of layers at home in RAM, what the processor computes in decode;
-                           // -1: chosen from the rates
-  int top_k = 0;           // experts a token uses in a layer; 0 for dense models
-  std::int64_t pass_tokens = 0;        // of a prompt, in a pass at most; 0: all
-  double attention_macs = 0;           // multiply-accumulates of attention, a token and key before it
-  std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
+  std::int64_t context_tokens = 0;            // KV planned for
+  std::uint64_t vram_bytes = 0;               // the cap on device memory; 0: no GPU takes part
+  std::optional<CpuPart> cpu = std::nullopt;  // none: chosen from the rates
+  int top_k = 0;                              // experts a token uses in a layer; 0 for dense models
+  std::int64_t pass_tokens = 0;               // of a prompt, in a pass at most; 0: all
+  bool quantized_kv = false;                  // its attention multiplies integers
+  bool crowded = false;                       // no processor is left to the thread that makes a GPU's launches
+  double attention_macs = 0;                  // multiply-accumulates of attention, a token and key before it
+  std::int64_t most_expert_slots = 0;         // expert tiles in memory at most; 0: as many as fit
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
   std::uint64_t ring_bytes_wanted = 32u << 20;
@@ -68,11 +81,15 @@ struct PassCost {
   double crossing = 0;  // beside a GPU: what else crosses to it
   double read = 0;      // from the disk
   std::int64_t layers = 0, shared_layers = 0;
-  double expert_bytes = 0, expert_share = 1;  // all experts; of those of a layer, the part that a token uses
-  double macs = 0, expert_macs = 0;           // of a token: of trunks; with all experts
-  double head_macs = 0;                       // of a row of logits
-  double attention_macs = 0, kv_bytes = 0;    // of a token and a key before it; of a token
-  std::int64_t pass_tokens = 0;               // as in PlanOptions
+  // Of `shared`, in layers whose feed-forward the processor computes: that, and the rest, which is the GPU's.
+  double feed_forward = 0, beside_feed_forward = 0;
+  std::int64_t feed_forward_layers = 0;
+  double expert_bytes = 0, expert_share = 1;   // all experts; of those of a layer, the part that a token uses
+  double macs = 0, expert_macs = 0;            // of a token: of trunks; with all experts
+  double head_macs = 0;                        // of a row of logits
+  double attention_macs = 0, kv_bytes = 0;     // of a token and a key before it; of a token
+  bool quantized_kv = false, crowded = false;  // as in PlanOptions
+  std::int64_t pass_tokens = 0;                // as in PlanOptions
 };
 
 /// How the weight store uses its bytes.
@@ -92,8 +109,8 @@ struct Plan {
   std::uint64_t ring_slot_bytes = 0;      // one slot of the ring for ordered tiles
   int ring_slots = 0;
   std::uint64_t expert_slot_bytes = 0;
-  int host_permille = 0;  // as in PlanOptions, decided
-  int expert_slots = 0;   // 0: dense. One for each expert tile: all experts are at home in RAM
+  CpuPart cpu;           // decided
+  int expert_slots = 0;  // 0: dense. One for each expert tile: all experts are at home in RAM
   std::uint64_t fixed_bytes = 0;
   std::uint64_t vram_weight_bytes = 0, vram_fixed_bytes = 0;  // on a GPU: weights; activations and context
 
@@ -132,7 +149,7 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
 struct Decisions {
   int ring_slots = 0, expert_slots = 0;
   std::vector<bool> resident_tiles;  // by tile index
-  int host_permille = 0;
+  CpuPart cpu = {};
 };
 struct FollowedPlan {
   Plan plan;
@@ -145,8 +162,8 @@ Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& deci
                                    const Rates& rates);
 
 /// The plan of a model that a GPU computes, its units at home where `homes` says (by unit). Those that are not in VRAM
-/// cross to it in every pass, beside the computing; of layers at home in RAM the processor computes a share of the rows
-/// where they lie, as much as lets both ways end together. The predicted speed is what the slowest of these ways
+/// cross to it in every pass, beside the computing; of layers at home in RAM the processor computes a part where they
+/// lie (CpuPart), as much as lets both ways end together. The predicted speed is what the slowest of these ways
 /// allows. Pure.
 Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, const PlanOptions& options,
                     const Rates& rates);

@@ -142,7 +142,8 @@ std::string plan_to_json(const SavedPlan& saved) {
   json["ring_slots"] = saved.decisions.ring_slots;
   if (saved.gpu) {
     json["homes"] = homes_json(saved.homes);
-    json["host_permille"] = saved.decisions.host_permille;
+    json["host_permille"] = saved.decisions.cpu.permille;
+    json["host_feed_forwards"] = saved.decisions.cpu.feed_forwards;
   } else {
     json["expert_slots"] = saved.decisions.expert_slots;
     json["tiles_in_ram"] = ranges_text(saved.decisions.resident_tiles);
@@ -185,7 +186,9 @@ Expected<SavedPlan> parse_plan_json(const std::string& text) {
 
   if (saved.gpu) {
     top.integer("vram_bytes", 1, kMost, saved.vram_bytes);
-    if (json.contains("host_permille")) top.integer("host_permille", 0, 1000, saved.decisions.host_permille);
+    CpuPart& cpu = saved.decisions.cpu;
+    if (json.contains("host_permille")) top.integer("host_permille", 0, 1000, cpu.permille);
+    if (json.contains("host_feed_forwards")) top.integer("host_feed_forwards", 0, kMostIndices, cpu.feed_forwards);
     if (!json.contains("homes") || !json["homes"].is_object()) top.fail("homes", "an object");
     if (!top.ok()) return top.status();
     MR_ASSIGN_OR_RETURN(saved.homes, read_homes(json["homes"], saved.units));

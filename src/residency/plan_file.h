@@ -25,7 +25,7 @@ struct SavedPlan {
   std::string kv = "f16";
   Rates rates;
   // What was decided.
-  Decisions decisions;      // of the CPU; of the GPU only ring_slots and host_permille
+  Decisions decisions;      // of the CPU; of the GPU only ring_slots and the CPU's part
   std::vector<Tier> homes;  // by unit, where a GPU computes
   // What came of it.
   double predicted_decode_tokens_per_second = 0;

@@ -170,9 +170,7 @@ std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCos
     // What is at home further out passes through the nearer tiers too.
     Predicted crossing = predicted_for(plan, "ram");
     crossing.add(predicted_for(plan, "disk"));
-    double shared = 0;
-    for (const Plan::Row& row : plan.rows)
-      if (row.executor == executor_name(Executor::split)) shared += row.bytes_per_token * plan.host_permille / 1000.0;
+    const double shared = host_bytes(plan);
     all.bytes -= shared;
     crossing.bytes -= shared;
     line("vram", {all.bytes, rates.device_memory > 0 ? all.bytes / rates.device_memory * 1e3 : 0},

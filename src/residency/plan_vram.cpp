@@ -32,16 +32,78 @@ const char* row_name(UnitKind kind, bool tied) {
 
 constexpr int kMostHostPermille = 950;  // the GPU keeps a few rows of every matrix
 
-/// The processor's share that lets the link and the processor end together. Layers are computed one after the other:
-/// the processor rests while layers at home in VRAM are, the link does not.
-int share_for(const PassCost& cost, const Rates& rates) {
-  if (cost.shared == 0 || rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return 0;
-  const double alone = (cost.shared + cost.crossing) / rates.host_to_device;
-  if (rates.disk > 0 && cost.read / rates.disk >= alone) return 0;  // the disk is waited for in any case
-  const double link = (cost.shared + cost.crossing) / rates.shared_link();
-  const double share = (link - host_rest_seconds(cost, rates)) /
-                       (cost.shared / rates.shared_decode() + cost.shared / rates.shared_link());
-  return std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
+/// Beside the feed-forwards in `plan`, the share of other layers' rows that lets link and processor end together.
+/// Layers are computed one after the other: the processor rests while the GPU computes, the link does not.
+int share_beside(const Plan& plan, const Rates& rates) {
+  const PassCost& cost = plan.cost;
+  const double shared = cost.shared - cost.feed_forward - cost.beside_feed_forward;
+  const double link = (cost.shared - cost.feed_forward + cost.crossing) / rates.shared_link();
+  const double cpu = host_rest_seconds(plan, rates, true) + cost.feed_forward / rates.shared_decode();
+  const double share = (link - cpu) / (shared / rates.shared_decode() + shared / rates.shared_link());
+  return shared <= 0 ? 0 : std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
+}
+
+/// A layer at home in RAM with a feed-forward that the processor can compute.
+bool has_feed_forward(const UnitTable& units, const Plan& plan, std::size_t unit) {
+  return plan.homes[unit].tier == Tier::ram && units.units()[unit].kind == UnitKind::trunk &&
+         units.units()[unit].feed_forward_bytes() > 0;
+}
+std::int64_t count_feed_forwards(const UnitTable& units, const Plan& plan) {
+  std::int64_t count = 0;
+  for (std::size_t u = 0; u < plan.homes.size(); ++u) count += has_feed_forward(units, plan, u) ? 1 : 0;
+  return count;
+}
+
+/// Which layers these are, spread evenly, and what that changes of a pass. REQUIRES: there are so many.
+void take_feed_forwards(const UnitTable& units, std::int64_t count, Plan& plan) {
+  const std::int64_t most = count_feed_forwards(units, plan);
+  std::int64_t seen = 0;
+  PassCost& cost = plan.cost;
+  cost.feed_forward = cost.beside_feed_forward = 0;
+  cost.feed_forward_layers = 0;
+  for (std::size_t u = 0; u < plan.homes.size(); ++u) {
+    const Unit& unit = units.units()[u];
+    if (plan.homes[u].tier != Tier::ram || unit.kind != UnitKind::trunk) continue;
+    const bool may = has_feed_forward(units, plan, u);
+    const bool takes = may && (seen + 1) * count / most > seen * count / most;
+    seen += may ? 1 : 0;
+    plan.homes[u].executor = takes ? Executor::feed_forward : plan.cpu.permille > 0 ? Executor::split : Executor::gpu;
+    if (!takes) continue;
+    cost.feed_forward += static_cast<double>(unit.feed_forward_bytes());
+    cost.beside_feed_forward += static_cast<double>(unit.bytes() - unit.feed_forward_bytes());
+    ++cost.feed_forward_layers;
+  }
+  plan.cpu.feed_forwards = static_cast<int>(cost.feed_forward_layers);
+}
+
+/// The fastest part. Feed-forwards have to be faster by a twentieth: that the ring in VRAM is too small to let the link
+/// run ahead of several large layers is not in the prediction.
+CpuPart choose_part(const UnitTable& units, Plan plan, const Rates& rates) {
+  if (rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return {};
+  const double alone = (plan.cost.shared + plan.cost.crossing) / rates.host_to_device;
+  if (rates.disk > 0 && plan.cost.read / rates.disk >= alone) return {};  // the disk is waited for in any case
+  constexpr double kWorth = 1.05;
+  CpuPart best;
+  double least = predict_pass(plan, rates, {}, 1).seconds;
+  const auto consider = [&](int permille) {
+    plan.cpu.permille = permille;
+    const double seconds = predict_pass(plan, rates, {}, 1).seconds;
+    if (seconds >= least) return;
+    least = seconds;
+    best = plan.cpu;
+  };
+  consider(share_beside(plan, rates));
+  const CpuPart share = best;
+  const double with_share = least;
+  const std::int64_t most = count_feed_forwards(units, plan);
+  for (std::int64_t count = 1; count <= most; ++count) {
+    plan.cpu.permille = 0;
+    take_feed_forwards(units, count, plan);
+    const int beside = share_beside(plan, rates);
+    consider(0);
+    consider(beside);
+  }
+  return least * kWorth < with_share ? best : share;
 }
 
 }  // namespace
@@ -52,23 +114,20 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
   plan.resident_tiles.assign(units.tiles().size(), true);
   std::int64_t experts = 0;
   for (const Unit& unit : units.units()) experts = std::max(experts, static_cast<std::int64_t>(unit.expert) + 1);
-  const auto is_shared = [&](std::size_t u) {
-    return homes[u] == Tier::ram && units.units()[u].kind == UnitKind::trunk;
-  };
   for (const Tier home : homes) plan.homes.push_back({home, Executor::gpu});
   plan.cost = pass_cost(units, plan, options, true);
-  plan.host_permille =
-      options.host_permille >= 0 ? std::min(options.host_permille, kMostHostPermille) : share_for(plan.cost, rates);
-  if (plan.cost.shared == 0) plan.host_permille = 0;
-  const double host_share = plan.host_permille / 1000.0;
-  for (std::size_t u = 0; u < homes.size(); ++u)
-    if (is_shared(u) && plan.host_permille > 0) plan.homes[u].executor = Executor::split;
+  if (plan.cost.shared_layers > 0) {
+    plan.cpu = options.cpu ? *options.cpu : choose_part(units, plan, rates);
+    plan.cpu.permille = std::min(plan.cpu.permille, kMostHostPermille);
+    take_feed_forwards(units, std::min<std::int64_t>(plan.cpu.feed_forwards, count_feed_forwards(units, plan)), plan);
+  }
+  const double on_host = host_bytes(plan);
   for (const Tier tier : {Tier::vram, Tier::ram, Tier::disk}) {
     const double rate = tier == Tier::vram  ? rates.device_memory
                         : tier == Tier::ram ? rates.host_to_device
                                             : rates.disk;
     for (const UnitKind kind : {UnitKind::embedding, UnitKind::trunk, UnitKind::expert, UnitKind::head}) {
-      const bool shared = tier == Tier::ram && kind == UnitKind::trunk && plan.host_permille > 0;
+      const bool shared = tier == Tier::ram && kind == UnitKind::trunk && plan.cpu.any();
       Plan::Row row{std::string(tier_name(tier)), row_name(kind, units.tied_head()),
                     std::string(executor_name(shared ? Executor::split : Executor::gpu)),
                     tier == Tier::vram  ? "vram"
@@ -87,8 +146,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
       if (row.units == 0) continue;
       if (rate > 0) row.milliseconds = row.bytes_per_token / rate * 1e3;
       if (shared && rate > 0 && rates.cpu_decode > 0)
-        row.milliseconds = std::max(row.milliseconds * (1 - host_share),
-                                    row.bytes_per_token * host_share / rates.shared_decode() * 1e3);
+        row.milliseconds = std::max((row.bytes_per_token - on_host) / rate, on_host / rates.shared_decode()) * 1e3;
       plan.rows.push_back(std::move(row));
     }
   }

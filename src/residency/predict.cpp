@@ -10,10 +10,15 @@ namespace {
 // moves, and each layer has launches that begin and end.
 constexpr double kProductsOfCopy = 0.8;
 constexpr double kLaunchSeconds = 13e-6;
-// A layer that is shared hands over four times (Q K V, output, gate and up, down): so long nobody computes.
-constexpr double kHandOverSeconds = 4 * 95e-6;
-// Of the rate of one large product of a prompt: all products of a model, attention, and products of a few dozen rows.
-constexpr double kPromptOfProduct = 0.89, kAttentionOfProduct = 0.3, kFewRowsOfProduct = 0.17;
+// A layer whose rows are shared hands over four times (Q K V, output, gate and up, down), one whose feed-forward is the
+// processor's once, and the GPU computes its attention meanwhile: so long the processor rests. Where the launches have
+// no processor of their own, they interrupt one of its threads, and the others wait.
+constexpr double kHandOverSeconds = 50e-6, kCrowdedHandOverSeconds = 95e-6, kHandOvers = 4,
+                 kFeedForwardSeconds = 185e-6;
+// Of the rate of one large product of a prompt: all products of a model, the same in windows where layers stream,
+// attention, and products of a few dozen rows.
+constexpr double kPromptOfProduct = 0.89, kWindowsOfProduct = 0.8, kFewRowsOfProduct = 0.17;
+constexpr double kAttentionOfProduct = 0.3, kQuantizedAttentionOfProduct = 0.13;
 // Of the processor's rate of products of prompts (measured on two cores with AVX-512).
 constexpr double kCpuAttentionOfProduct = 0.25, kCpuFewRowsOfProduct = 0.37;
 
@@ -56,23 +61,28 @@ double product_macs(const PassCost& cost, double rows) {
 PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
   const PassCost& cost = plan.cost;
   const bool prompt = work.prompt_tokens > 0;
-  const double share = rows <= static_cast<double>(kSplitRows) ? plan.host_permille / 1000.0 : 0;
-  const double on_host = cost.shared * share, crossed = cost.shared - on_host + cost.crossing;
+  const double on_host = rows <= static_cast<double>(kSplitRows) ? host_bytes(plan) : 0;
+  const double crossed = cost.shared - on_host + cost.crossing;
   const double home = cost.home + cost.expert_bytes * touched(cost, rows);
   const double memory = rates.device_memory * kProductsOfCopy;
   // What comes after one another on the GPU beside reading weights.
   double rest = launch_seconds(cost);
   if (!prompt && memory > 0) rest += rows * static_cast<double>(work.context) * cost.kv_bytes / memory;
   if (prompt && rates.device_prefill_macs > 0)
-    rest += attention_macs(cost, work, rows) / (rates.device_prefill_macs * kAttentionOfProduct);
+    rest += attention_macs(cost, work, rows) /
+            (rates.device_prefill_macs * (cost.quantized_kv ? kQuantizedAttentionOfProduct : kAttentionOfProduct));
   Slowest slowest;
   slowest.add(home + crossed, memory, rest, "vram");
   if (prompt || rows > static_cast<double>(kSplitRows))
     slowest.add(product_macs(cost, rows) + (prompt ? 1 : rows) * cost.head_macs,
-                rates.device_prefill_macs * (prompt ? kPromptOfProduct : kFewRowsOfProduct), rest, "compute");
-  slowest.add(crossed, share > 0 ? rates.shared_link() : rates.host_to_device, 0, "pcie");
+                rates.device_prefill_macs * (!prompt       ? kFewRowsOfProduct
+                                             : crossed > 0 ? kWindowsOfProduct
+                                                           : kPromptOfProduct),
+                rest, "compute");
+  slowest.add(crossed, on_host > 0 ? rates.shared_link() : rates.host_to_device, 0, "pcie");
   slowest.add(cost.read, rates.disk, 0, "disk");
-  slowest.add(on_host, rates.shared_decode(), rates.device_memory > 0 ? host_rest_seconds(cost, rates) : 0, "ram");
+  slowest.add(on_host, rates.shared_decode(),
+              rates.device_memory > 0 ? host_rest_seconds(plan, rates, plan.cpu.permille > 0) : 0, "ram");
   return slowest.time();
 }
 
@@ -99,6 +109,8 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
   PassCost cost;
   cost.gpu = gpu;
   cost.attention_macs = options.attention_macs;
+  cost.quantized_kv = options.quantized_kv;
+  cost.crowded = options.crowded;
   cost.kv_bytes = static_cast<double>(options.kv_bytes_per_token);
   cost.pass_tokens = options.pass_tokens;
   std::int64_t experts = 0;
@@ -135,9 +147,19 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
   return cost;
 }
 
-double host_rest_seconds(const PassCost& cost, const Rates& rates) {
-  return cost.home / (rates.device_memory * kProductsOfCopy) + launch_seconds(cost) +
-         static_cast<double>(cost.shared_layers) * kHandOverSeconds;
+double host_bytes(const Plan& plan) {
+  const PassCost& cost = plan.cost;
+  return cost.feed_forward + (cost.shared - cost.feed_forward - cost.beside_feed_forward) * plan.cpu.permille / 1000.0;
+}
+
+double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares) {
+  const PassCost& cost = plan.cost;
+  double seconds = cost.home / (rates.device_memory * kProductsOfCopy) + launch_seconds(cost) +
+                   static_cast<double>(cost.feed_forward_layers) * kFeedForwardSeconds;
+  if (shares)
+    seconds += static_cast<double>(cost.shared_layers - cost.feed_forward_layers) * kHandOvers *
+               (cost.crowded ? kCrowdedHandOverSeconds : kHandOverSeconds);
+  return seconds;
 }
 
 PassTime predict_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {

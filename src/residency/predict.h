@@ -9,8 +9,10 @@ namespace millrace::residency {
 
 /// What passes of a plan cost, by its homes.
 PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& options, bool gpu);
-/// Of a pass beside a GPU, however many rows the processor takes: how long it waits for the GPU's own work.
-double host_rest_seconds(const PassCost& cost, const Rates& rates);
+/// Of a pass of few rows beside a GPU: weight bytes that the processor computes with where they lie.
+double host_bytes(const Plan& plan);
+/// And how long it waits for the GPU's own work. shares: it has some rows of every matrix that is not all its own.
+double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares);
 
 /// What is asked of the model.
 struct Work {

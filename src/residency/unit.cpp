@@ -118,6 +118,13 @@ std::uint64_t Unit::bytes() const {
   return total;
 }
 
+std::uint64_t Unit::feed_forward_bytes() const {
+  std::uint64_t sum = 0;
+  for (const Part& part : parts)
+    if (part.feed_forward) sum += part.bytes();
+  return sum;
+}
+
 std::int32_t UnitTable::add(Unit unit) {
   units_.push_back(std::move(unit));
   return static_cast<std::int32_t>(units_.size()) - 1;

@@ -21,6 +21,8 @@ struct Part {
   std::int64_t rows = 0, cols = 0;
   int file = 0;
   std::uint64_t offset = 0;  // absolute
+  // Gate, up or down of a dense layer: one after the other, with nothing between that another weight is needed for.
+  bool feed_forward = false;
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(rows * millrace::row_bytes(dtype, cols)); }
 };
 
@@ -30,6 +32,7 @@ struct Unit {
   int expert = -1;  // within the layer, for experts
   std::vector<Part> parts;
   std::uint64_t bytes() const;
+  std::uint64_t feed_forward_bytes() const;
 };
 
 /// A weight as models and ops name it: part `part` of unit `unit`. `none()` stands for an absent optional weight.

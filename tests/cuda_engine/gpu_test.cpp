@@ -216,18 +216,44 @@ TEST_F(Gpu, TheCpuComputesItsShareOfStreamedRows) {
   }
 }
 
+TEST_F(Gpu, TheCpuComputesFeedForwardsOfStreamedLayers) {
+  const std::vector<float> alone = logits_of(on_gpu(draft_path()), 200, 12);
+  std::vector<float> all;
+  for (const char* pins : {"0-=ram", "0=ram", "0=ram,1=disk,2-=ram"}) {
+    for (const int layers : {1, 2, 99}) {
+      for (const int share : {0, 50}) {
+        SCOPED_TRACE(fmt::format("{} feed-forwards of {}, share {}", pins, layers, share));
+        EngineOptions options = on_gpu(draft_path());
+        options.pins = *parse_pins(pins);
+        options.cpu_feed_forwards = layers;
+        options.cpu_share_percent = share;
+        const std::vector<float> shared = logits_of(options, 200, 12);
+        ASSERT_EQ(shared.size(), alone.size());
+        EXPECT_LE(relative_l2(shared, alone), 1e-3);
+        EXPECT_NE(std::memcmp(shared.data(), alone.data(), alone.size() * sizeof(float)), 0) << "nothing was shared";
+        expect_same_bits(logits_of(options, 200, 12), shared);
+        // Launched one by one, the residual's sum is a step of its own.
+        options.cuda_fuse = false;
+        expect_same_bits(logits_of(options, 200, 12), shared);
+      }
+    }
+  }
+}
+
 TEST_F(Gpu, WhatTheCpuComputesDoesNotCrossToTheGpu) {
-  std::uint64_t crossed[2] = {};
-  for (const bool shared : {false, true}) {
+  std::uint64_t crossed[3] = {};
+  for (const std::size_t kind : {0, 1, 2}) {
     EngineOptions options = on_gpu(draft_path());
     options.pins = *parse_pins("0-=ram");
-    options.cpu_share_percent = shared ? 75 : 0;
+    options.cpu_share_percent = kind == 1 ? 75 : 0;
+    options.cpu_feed_forwards = kind == 2 ? 99 : 0;
     const auto engine = make(options);
     ASSERT_NE(engine, nullptr);
     EXPECT_NE(engine->run(greedy(real_text(*engine, 3), 40)).finish, Finish::error);
-    crossed[shared ? 1 : 0] = engine->store_counters().bytes_to_device;
+    crossed[kind] = engine->store_counters().bytes_to_device;
   }
   EXPECT_LT(static_cast<double>(crossed[1]), 0.4 * static_cast<double>(crossed[0]));
+  EXPECT_LT(static_cast<double>(crossed[2]), 0.6 * static_cast<double>(crossed[0]));
 }
 
 TEST_F(Gpu, ALayerThatDoesNotFitStreamsAndTheCapHolds) {

@@ -27,7 +27,7 @@ class Split : public ::testing::Test {
     share_ = std::move(*share);
   }
 
-  static constexpr HostShare::Sizes kSizes{16, 1024, 4096};
+  static constexpr HostShare::Sizes kSizes{16, 1024, 4096, 1024};
 
   std::vector<float> random_floats(std::int64_t count) {
     std::normal_distribution<float> normal;
@@ -77,8 +77,7 @@ class Split : public ::testing::Test {
   device::DeviceBuffer on_device(const std::vector<float>& values) {
     auto buffer = device::DeviceBuffer::allocate(values.size() * sizeof(float));
     EXPECT_TRUE(buffer.ok());
-    EXPECT_EQ(cudaMemcpy(buffer->data(), values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice),
-              cudaSuccess);
+    EXPECT_TRUE(device::write_device(buffer->data(), values.data(), values.size() * sizeof(float)).ok());
     return std::move(*buffer);
   }
   std::vector<float> to_host(const device::DeviceBuffer& buffer) {
@@ -175,6 +174,59 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
             ASSERT_EQ(got[at], value) << "product " << p << " row " << r << " column " << i;
           }
       }
+    }
+  }
+}
+
+TEST_F(Split, AFeedForwardIsTheProcessorsAsAWhole) {
+  struct Case {
+    DType dtype, down;
+    std::int64_t rows, dim, ff;
+    bool add;
+  };
+  const Case cases[] = {{DType::q4_k, DType::q4_k, 1, 256, 1024, true},
+                        {DType::q8_0, DType::q4_k, 8, 96, 768, false},
+                        {DType::q4_k, DType::f32, 3, 512, 37, true},
+                        {DType::f32, DType::q8_0, 16, 61, 32, false}};
+  const kernels::Table& table = kernels::table(kernels::Isa::plain);
+  for (int round = 0; round < 3; ++round) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(fmt::format("{} x {} x {} round {}", c.rows, c.dim, c.ff, round));
+      const std::vector<float> x = random_floats(c.rows * c.dim), before = random_floats(c.rows * c.dim);
+      const device::DeviceBuffer device_x = on_device(x), out = on_device(before);
+      const std::vector<std::byte> gate = random_matrix(c.dtype, c.ff, c.dim), up = random_matrix(c.dtype, c.ff, c.dim),
+                                   down = random_matrix(c.down, c.dim, c.ff);
+      HostShare::Job job;
+      job.number = share_->next_number();
+      job.rows = c.rows;
+      job.cols = c.dim;
+      job.matrices[0] = {gate.data(), up.data(), nullptr, c.dtype, c.dtype, c.ff, 0};
+      job.count = 1;
+      job.down = {down.data(), nullptr, nullptr, c.down, DType::f32, c.dim, 0};
+      kernels::cuda::TakeInCall call;
+      call.parts[0] = {share_->device_output(), reinterpret_cast<float*>(out.data()), c.dim,
+                       static_cast<std::int32_t>(c.dim)};
+      call.count = 1;
+      call.rows = static_cast<std::int32_t>(c.rows);
+      call.add = c.add;
+      call.flag = share_->device_output_flag();
+      call.number = job.number;
+      call.seen = share_->seen();
+      ASSERT_EQ(kernels::cuda::hand_out(reinterpret_cast<const float*>(device_x.data()), c.rows * c.dim,
+                                        share_->device_input(), share_->device_input_flag(), job.number,
+                                        share_->arrived(), stream_.get()),
+                cudaSuccess);
+      ASSERT_EQ(kernels::cuda::take_in(call, stream_.get()), cudaSuccess);
+      share_->add(job, stream_.get());
+      ASSERT_TRUE(share_->finish().ok());
+      ASSERT_TRUE(stream_.synchronise().ok());
+      std::vector<float> hidden = reference(c.dtype, gate.data(), c.ff, c.dim, x, c.rows);
+      const std::vector<float> gated = reference(c.dtype, up.data(), c.ff, c.dim, x, c.rows);
+      table.silu_mul(hidden.data(), gated.data(), c.rows * c.ff);
+      std::vector<float> wanted = reference(c.down, down.data(), c.dim, c.ff, hidden, c.rows);
+      for (std::size_t i = 0; i < wanted.size(); ++i)
+        if (c.add) wanted[i] = before[i] + wanted[i];
+      EXPECT_EQ(to_host(out), wanted);
     }
   }
 }

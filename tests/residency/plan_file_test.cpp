@@ -151,7 +151,7 @@ TEST(PlanFile, HomesOfAGpuPlanComeBack) {
   saved.gpu = true;
   saved.ram_bytes = 5;
   saved.vram_bytes = 7;
-  saved.decisions.host_permille = 661;
+  saved.decisions.cpu = {661, 7};
   saved.tile_bytes = saved.context_tokens = saved.batch_tokens = 1;
   saved.homes = {Tier::ram, Tier::vram, Tier::vram, Tier::disk, Tier::vram, Tier::ram};
   const std::string json = plan_to_json(saved);
@@ -159,7 +159,7 @@ TEST(PlanFile, HomesOfAGpuPlanComeBack) {
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(read->homes, saved.homes);
   EXPECT_EQ(read->vram_bytes, 7u);
-  EXPECT_EQ(read->decisions.host_permille, 661);
+  EXPECT_EQ(read->decisions.cpu, (CpuPart{661, 7}));
   std::string twice = json;
   const std::string from = "\"disk\": \"3\"";
   const auto at = twice.find(from);

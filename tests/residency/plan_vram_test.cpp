@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "residency/plan.h"
 #include "residency/store_fixture.h"
 
@@ -57,29 +60,75 @@ const Rates kSlow{.disk = 3e5,
 TEST(VramPlan, SharesRowsSoThatLinkAndProcessorEndTogether) {
   const Planned ram = layers_in({Tier::vram, Tier::ram});
   const auto bytes = static_cast<double>(ram.bytes[1]);
-  const Plan alone = make_vram_plan(ram.units, ram.homes, {.host_permille = 0}, kSlow);
+  const Plan alone = make_vram_plan(ram.units, ram.homes, {.cpu = CpuPart{.permille = 0}}, kSlow);
   EXPECT_EQ(alone.bound, "pcie");
-  EXPECT_EQ(alone.host_permille, 0);
+  EXPECT_EQ(alone.cpu.permille, 0);
   EXPECT_NEAR(alone.predicted_decode_tokens_per_second, 6e6 / bytes, 1e-3);
   const Plan shared = make_vram_plan(ram.units, ram.homes, {}, kSlow);
   // 10 to 5, less what the processor rests while the GPU computes its own layers.
-  EXPECT_NEAR(shared.host_permille, 667, 20);
+  EXPECT_NEAR(shared.cpu.permille, 667, 20);
   EXPECT_NEAR(shared.predicted_decode_tokens_per_second, 15e6 / bytes, 0.06 * 15e6 / bytes);
   // Both ways are as long: a little more for either is slower.
-  for (const int other : {shared.host_permille - 20, shared.host_permille + 20})
-    EXPECT_LT(make_vram_plan(ram.units, ram.homes, {.host_permille = other}, kSlow).predicted_decode_tokens_per_second,
+  for (const int other : {shared.cpu.permille - 20, shared.cpu.permille + 20})
+    EXPECT_LT(make_vram_plan(ram.units, ram.homes, {.cpu = CpuPart{.permille = other}}, kSlow)
+                  .predicted_decode_tokens_per_second,
               shared.predicted_decode_tokens_per_second);
+}
+
+/// The same, its layers' two other matrices a feed-forward.
+Planned with_feed_forwards(const Planned& plain) {
+  Planned marked{{}, plain.homes, {}};
+  std::copy(std::begin(plain.bytes), std::end(plain.bytes), std::begin(marked.bytes));
+  for (Unit unit : plain.units.units()) {
+    for (Part& part : unit.parts)
+      part.feed_forward = part.name.ends_with("ffn_gate.weight") || part.name.ends_with("ffn_up.weight");
+    marked.units.add(std::move(unit));
+  }
+  marked.units.cut(32 << 10);
+  return marked;
+}
+
+TEST(VramPlan, GivesTheProcessorWholeFeedForwardsWhereHandingOverCosts) {
+  const Planned ram = with_feed_forwards(layers_in({Tier::ram}));
+  const auto bytes = static_cast<double>(ram.bytes[1]);
+  Rates rates = kSlow;
+  // A pass takes some milliseconds, four hand-overs of each of six layers 2.3 ms.
+  for (double* rate : {&rates.cpu_decode, &rates.host_to_device, &rates.host_to_device_busy, &rates.cpu_decode_busy})
+    *rate *= bytes / (15e6 * 5e-3);
+  rates.device_memory = 1e12;
+  const PlanOptions crowded{.crowded = true};
+  const Plan chosen = make_vram_plan(ram.units, ram.homes, crowded, rates);
+  EXPECT_GT(chosen.cpu.feed_forwards, 0);
+  EXPECT_EQ(std::count_if(chosen.homes.begin(), chosen.homes.end(),
+                          [](const Plan::Home& home) { return home.executor == Executor::feed_forward; }),
+            chosen.cpu.feed_forwards);
+  for (const CpuPart other : {CpuPart{}, CpuPart{667, 0}, CpuPart{0, 6}, CpuPart{0, chosen.cpu.feed_forwards - 1}}) {
+    if (other == chosen.cpu) continue;
+    EXPECT_LT(
+        make_vram_plan(ram.units, ram.homes, {.cpu = other, .crowded = true}, rates).predicted_decode_tokens_per_second,
+        chosen.predicted_decode_tokens_per_second)
+        << other.permille << " " << other.feed_forwards;
+  }
+  EXPECT_EQ(make_vram_plan(ram.units, ram.homes, {}, rates).cpu.feed_forwards, 0) << "handing over costs half as much";
+  // What is asked for is what is there at most, and only of layers at home in RAM.
+  EXPECT_EQ(make_vram_plan(ram.units, ram.homes, {.cpu = CpuPart{0, 100}}, rates).cpu.feed_forwards, 6);
+  const Planned half = with_feed_forwards(layers_in({Tier::vram, Tier::ram}));
+  const Plan forced = make_vram_plan(half.units, half.homes, {.cpu = CpuPart{0, 100}}, rates);
+  EXPECT_EQ(forced.cpu.feed_forwards, 3);
+  for (std::size_t u = 0; u < forced.homes.size(); ++u)
+    EXPECT_EQ(forced.homes[u].executor == Executor::feed_forward, forced.homes[u].tier == Tier::ram);
 }
 
 TEST(VramPlan, SharesNothingWhereThatDoesNotPay) {
   const Planned disk = layers_in({Tier::vram, Tier::ram, Tier::disk});
-  EXPECT_EQ(make_vram_plan(disk.units, disk.homes, {}, kSlow).host_permille, 0) << "the disk is waited for";
+  EXPECT_EQ(make_vram_plan(disk.units, disk.homes, {}, kSlow).cpu.permille, 0) << "the disk is waited for";
   const Planned all = layers_in({Tier::vram});
-  EXPECT_EQ(make_vram_plan(all.units, all.homes, {.host_permille = 500}, kSlow).host_permille, 0) << "nothing in RAM";
+  EXPECT_EQ(make_vram_plan(all.units, all.homes, {.cpu = CpuPart{.permille = 500}}, kSlow).cpu.permille, 0)
+      << "nothing in RAM";
   const Planned ram = layers_in({Tier::vram, Tier::ram});
   const Rates fast{
       .disk = 3e9, .cpu_decode = 100e9, .host_to_device = 50e9, .device_memory = 4e12, .machine = "a test"};
-  EXPECT_EQ(make_vram_plan(ram.units, ram.homes, {}, fast).host_permille, 0) << "handing over takes longer";
+  EXPECT_EQ(make_vram_plan(ram.units, ram.homes, {}, fast).cpu.permille, 0) << "handing over takes longer";
 }
 
 TEST(VramPlan, PredictsNothingWithoutTheRatesItNeeds) {

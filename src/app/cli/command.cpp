@@ -67,8 +67,10 @@ Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
     options.pins = std::move(*pins);
   }
   options.cpu_share_percent = flags.cpu_share;
-  if (flags.cpu_share >= 0 && options.device == engine::DeviceChoice::cpu)
-    return error(Code::invalid_argument, "--cpu-share is for a GPU; leave it out with --device cpu");
+  options.cpu_feed_forwards = flags.cpu_ffn;
+  if ((flags.cpu_share >= 0 || flags.cpu_ffn >= 0) && options.device == engine::DeviceChoice::cpu)
+    return error(Code::invalid_argument, "{} is for a GPU; leave it out with --device cpu",
+                 flags.cpu_share >= 0 ? "--cpu-share" : "--cpu-ffn");
   if (flags.vram.empty()) return {};
   if (options.device == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--vram is for a GPU; leave it out with --device cpu");
@@ -135,6 +137,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "Of layers streamed from RAM to the GPU, the percentage of rows that the CPU computes (default: "
                   "what lets both end together)")
       ->check(CLI::Range(0, 95));
+  command
+      .add_option("--cpu-ffn", flags.cpu_ffn,
+                  "Of layers streamed from RAM to the GPU, how many have their whole feed-forward computed by the CPU "
+                  "(default: as --cpu-share)")
+      ->check(CLI::NonNegativeNumber);
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
   command.add_option("-c,--ctx", flags.context, "Context in tokens (default: the model's, or what fits)")
       ->check(CLI::NonNegativeNumber);
