@@ -110,7 +110,7 @@ void add_batch(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("-s,--sequences", flags->sequences, "Requests in a pass at most (default: as many as KV allows)")
       ->check(CLI::Range(1, 1024));
   command->add_option("--kv-tokens", flags->kv_tokens, "KV of all requests together, in tokens (default: what is left)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
 }
 

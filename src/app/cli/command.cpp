@@ -141,10 +141,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--cpu-ffn", flags.cpu_ffn,
                   "Of layers streamed from RAM to the GPU, how many have their whole feed-forward computed by the CPU "
                   "(default: as --cpu-share)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
   command.add_option("-c,--ctx", flags.context, "Context in tokens (default: the model's, or what fits)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command
       .add_option("-b,--batch", flags.batch,
                   "Tokens in a pass at most (default: 512; on a GPU 2048, or a whole prompt where layers stream)")
@@ -159,7 +159,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->capture_default_str();
   command.add_option("--policy", flags.policy, "Which expert leaves the cache: lru, lfu")->capture_default_str();
   command.add_option("--expert-slots", flags.expert_slots, "Experts in memory at most (default: as many as fit)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");
   command.add_option("--plan", flags.plan,
                      "Follow the plan in this file; where there is none yet, keep this one in it");
@@ -292,7 +292,7 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command.add_option("--top-k", flags.top_k, "Draw from the k likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command.add_option("--top-p", flags.top_p, "Draw from the likeliest tokens that hold this probability")
       ->check(CLI::Range(0.0, 1.0))
@@ -301,7 +301,7 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--repeat-penalty", flags.repeat_penalty, "Above 1 discourages repetition")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.001, 1000.0))
       ->capture_default_str();
   command.add_option("--presence-penalty", flags.presence_penalty, "Taken off tokens that have occurred")
       ->capture_default_str();

@@ -44,6 +44,10 @@ struct ModelFlags {
   /// The command line says something of the engine.
   bool any_given() const;
 };
+
+/// A whole number; CLI11's own checks name the largest double in their messages.
+inline CLI::Range at_least(std::int64_t least) { return {least, std::int64_t{1} << 40}; }
+
 void add_model_flags(CLI::App& command, ModelFlags& flags);
 /// `defaults` (may be null) gets what the store knows of a model given by name, else an empty manifest.
 /// Errors: invalid_argument naming the flag; not_found for the model or rates file.

@@ -94,7 +94,7 @@ void add_embed(CLI::App& app, const Program& program, int& exit_code) {
       ->check(CLI::IsMember({"model", "mean", "first", "last"}))
       ->capture_default_str();
   command->add_option("--dimensions", flags->dimensions, "The first so many numbers, brought to length 1 again")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("-s,--sequences", flags->sequences, "Texts computed side by side")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

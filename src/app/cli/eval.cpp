@@ -105,7 +105,7 @@ void add_eval(CLI::App& app, const Program& program, int& exit_code) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_option("-n,--max-tokens", flags->max_tokens, "Tokens in an answer at most")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_flag("--show-wrong", flags->show_wrong, "Print the questions that were missed");
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });

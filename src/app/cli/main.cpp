@@ -30,6 +30,9 @@ int run(int argc, char** argv) {
   app.add_flag("-v,--verbose", verbosity, "Log every choice and its reason (-vv: debug)");
   app.add_flag("-q,--quiet", program.quiet, "No progress bars, no warnings");
   app.fallthrough();
+  app.failure_message([](const CLI::App* /*app*/, const CLI::Error& wrong) {
+    return fmt::format("error: {} (--help tells what there is)\n", wrong.what());
+  });
   app.parse_complete_callback([&] {
     // What `millrace --version` holds too: the bare program, before a verb does its work.
     program.bare_resident_bytes = device::resident_bytes();

@@ -177,7 +177,7 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--kv-tokens", flags->kv_tokens, "KV of all requests together, in tokens (default: 4 contexts)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->add_option("--keep-alive", flags->keep_alive, "How long an idle model stays, for example 5m; -1: for ever");
   command->add_option("--allow-host", flags->hosts, "A further name in the Host header; *: any");
   command->add_option("--allow-origin", flags->origins, "A web origin that may call; *: any");
