@@ -140,8 +140,8 @@ TEST_F(Gpu, SameBitsWhereverTheLayersAreAtHome) {
   const std::vector<float> resident = logits_of(on_gpu(draft_path()), 200, 12);
   for (const char* pins :
        {"0=ram", "0-1=ram", "0-=ram", "1-=disk", "0-=disk", "0=ram,1=disk,2-=ram", "0=disk,1=vram,2-=ram"}) {
-    for (const auto storage :
-         {storage::BackendKind::io_uring, storage::BackendKind::pread_direct, storage::BackendKind::pread_buffered}) {
+    for (const auto storage : {storage::BackendKind::io_uring, storage::BackendKind::pread_direct,
+                               storage::BackendKind::pread_buffered, storage::BackendKind::mmap}) {
       SCOPED_TRACE(pins);
       EngineOptions options = on_gpu(draft_path());
       options.pins = *parse_pins(pins);
