@@ -45,8 +45,9 @@ Expected<Service::Id> Service::submit(Request request, Done on_done) {
 
 void Service::cancel(Id id) {
   std::lock_guard lock(mutex_);
-  for (Submitted& one : inbox_)
-    if (one.id == id) one.cancelled = true;
+  for (std::vector<Submitted>* const waiting : {&inbox_, &taken_})
+    for (Submitted& one : *waiting)
+      if (one.id == id) one.cancelled = true;
   if (const auto found = active_.find(id); found != active_.end()) engine_->cancel(found->second.engine_id);
 }
 
@@ -93,24 +94,29 @@ bool Service::wait_for_work() {
 }
 
 void Service::take_inbox() {
-  std::vector<Submitted> inbox;
   {
     std::lock_guard lock(mutex_);
-    inbox.swap(inbox_);
+    taken_.swap(inbox_);
   }
-  for (Submitted& one : inbox) {
+  for (Submitted& one : taken_) {
     Expected<Engine::Id> id = error(Code::cancelled, "cancelled");
-    if (!one.cancelled && !stop_now_) id = engine_->submit(std::move(one.request));
-    if (id.ok()) {
+    if (!stop_now_) id = engine_->submit(std::move(one.request));
+    {
       std::lock_guard lock(mutex_);
-      active_.emplace(one.id, Active{*id, std::move(one.on_done)});
-      continue;
+      const Id ours = std::exchange(one.id, 0);
+      if (id.ok()) {
+        if (one.cancelled) engine_->cancel(*id);  // which counts it, as any other
+        active_.emplace(ours, Active{*id, std::move(one.on_done)});
+        continue;
+      }
     }
     Result refused;
     refused.status = id.status();
     if (refused.status.code() == Code::cancelled) refused.finish = Finish::cancelled;
     tell(one.on_done, std::move(refused));
   }
+  std::lock_guard lock(mutex_);
+  taken_.clear();
 }
 
 void Service::run_tasks() {
@@ -163,6 +169,9 @@ void Service::fail_all(const Status& status) {
       failed.push_back(std::move(active.on_done));
     }
     active_.clear();
+    for (Submitted& one : taken_)
+      if (one.id != 0) failed.push_back(std::move(one.on_done));
+    taken_.clear();
   }
   for (const Done& on_done : failed) {
     Result result;

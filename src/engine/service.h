@@ -83,6 +83,7 @@ class Service {
   mutable std::mutex mutex_;
   std::condition_variable wake_, task_done_, idle_;
   std::vector<Submitted> inbox_;           // GUARDED_BY mutex_
+  std::vector<Submitted> taken_;           // on their way to the engine; `id` 0: there. GUARDED_BY mutex_ but requests
   std::vector<Waiting*> tasks_;            // GUARDED_BY mutex_
   std::unordered_map<Id, Active> active_;  // changed by the thread under mutex_
   Id next_id_ = 1;                         // GUARDED_BY mutex_

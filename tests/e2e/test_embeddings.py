@@ -105,17 +105,18 @@ class Embeddings(Case):
     def test_a_client_that_leaves_stops_its_texts(self):
         self.vectors(TEXTS)
         before = self.server.metric("millrace_passes_total")
+        cancelled = self.server.metric("millrace_requests_cancelled_total")
         texts = [f"{i}: " + "Tell me a story about a fox and a lantern. " * 8 for i in range(2048)]
         connection = http.client.HTTPConnection(self.server.host, self.server.port)
         connection.request("POST", "/v1/embeddings", json.dumps({"model": MODEL, "input": texts}), {"Content-Type": "application/json"})
         self.assertGreater(self.passes_until(lambda passes: passes > before + 2), before + 2)
         connection.close()
-        # Whether a request is cancelled or had just ended is chance; that no pass comes any more is not.
-        stopped, seen = self.server.metric("millrace_passes_total"), None
-        while stopped != seen:
-            seen = stopped
-            time.sleep(0.7)
-            stopped = self.server.metric("millrace_passes_total")
+        self.passes_until(lambda _: self.server.metric("millrace_requests_cancelled_total") > cancelled)
+        self.assertGreater(self.server.metric("millrace_requests_cancelled_total"), cancelled)
+        time.sleep(0.2)
+        stopped = self.server.metric("millrace_passes_total")
+        time.sleep(0.5)
+        self.assertEqual(self.server.metric("millrace_passes_total"), stopped)
         self.assertLess(stopped - before, 2048 / 8, "all of it was done")
 
     def test_refusals(self):

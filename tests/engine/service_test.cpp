@@ -71,6 +71,25 @@ TEST(Service, CancelsAndRefusesAndReportsOnce) {
   service->run([](Engine& engine) { EXPECT_EQ(engine.load().kv_blocks, 0); });
 }
 
+TEST(Service, ACancelIsNeverLostOnTheWayToTheEngine) {
+  constexpr int kRequests = 300;
+  const auto service = *Service::start(serving(draft_path(), 2));
+  Request endless = greedy(chat(service->engine(), "Tell me a short story."), -1);
+  endless.ignore_end_tokens = true;
+  for (int i = 0; i < kRequests; ++i) {
+    std::promise<Result> done;
+    const auto id = service->submit(endless, [&](Result result) { done.set_value(std::move(result)); });
+    ASSERT_TRUE(id.ok());
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(i % 100);
+    while (std::chrono::steady_clock::now() < until) {
+    }
+    service->cancel(*id);
+    ASSERT_EQ(done.get_future().get().finish, Finish::cancelled) << "request " << i;
+  }
+  service->run([](Engine&) {});
+  EXPECT_EQ(service->load().cancelled, static_cast<std::uint64_t>(kRequests));
+}
+
 TEST(Service, ShutdownFailsWhatDoesNotEndInTime) {
   const auto service = *Service::start(serving(draft_path(), 2));
   Request endless = greedy(chat(service->engine(), "Tell me a short story."), -1);
