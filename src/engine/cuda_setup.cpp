@@ -429,9 +429,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   ops.fuse = options.cuda_fuse;
   ops.trace = options.trace;
   if (cpu.any()) {
-    EngineOptions beside = options;
-    beside.threads = residency::threads_beside_gpu(options.threads);
-    start_threads(beside, std::chrono::milliseconds(1), parts);  // longer than the GPU takes for its own layers
+    constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPU takes for its own layers
+    start_threads(options, residency::threads_beside_gpu(options.threads), kSpin, parts);
     ops.pool = parts.pool.get();
     ops.kernels = &kernels::table(parts.isa);
     ops.ram = parts.budget.get();

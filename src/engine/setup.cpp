@@ -251,12 +251,9 @@ class Planner {
 
 }  // namespace
 
-void start_threads(const EngineOptions& options, std::chrono::microseconds spin, Parts& parts) {
+void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts) {
   parts.isa = options.best_isa ? device::best_isa() : options.isa;
-  ThreadPool::Options threads;
-  threads.threads = options.threads;
-  threads.spin = spin;
-  parts.pool = std::make_unique<ThreadPool>(threads);
+  parts.pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = threads, .spin = spin});
 }
 
 std::uint64_t ram_of(const EngineOptions& options) {
@@ -407,7 +404,7 @@ Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, parts, paths));
   MR_RETURN_IF_ERROR(check_kv(parts.model->hyperparameters(), options.kv_dtype));
-  start_threads(options, ThreadPool::Options().spin, parts);
+  start_threads(options, options.threads, ThreadPool::Options().spin, parts);
   MR_RETURN_IF_ERROR(start_storage(options, paths, parts.model->units().total_bytes() / 10 * 12 <= ram, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options);
   Planner planner(options, ram, program_bytes, parts);

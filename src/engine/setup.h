@@ -88,8 +88,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
 /// Opens the file and makes model, tokenizer and chat template; the file's metadata is gone when this returns.
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
                   std::vector<std::string>& paths);
-/// The threads that compute, and with which kernels.
-void start_threads(const EngineOptions& options, std::chrono::microseconds spin, Parts& parts);
+/// The threads that compute (0: as many as this process may use), and with which kernels.
+void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts);
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
                      Parts& parts);
 /// Resident bytes since the program's start, and a margin.

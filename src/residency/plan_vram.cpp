@@ -54,9 +54,10 @@ std::int64_t count_feed_forwards(const UnitTable& units, const Plan& plan) {
   return count;
 }
 
-/// Which layers these are, spread evenly, and what that changes of a pass. REQUIRES: there are so many.
+/// Which layers these are, spread evenly, as many as there are at most, and what that changes of a pass.
 void take_feed_forwards(const UnitTable& units, std::int64_t count, Plan& plan) {
   const std::int64_t most = count_feed_forwards(units, plan);
+  count = std::min(count, most);
   std::int64_t seen = 0;
   PassCost& cost = plan.cost;
   cost.feed_forward = cost.beside_feed_forward = 0;
@@ -119,7 +120,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
   if (plan.cost.shared_layers > 0) {
     plan.cpu = options.cpu ? *options.cpu : choose_part(units, plan, rates);
     plan.cpu.permille = std::min(plan.cpu.permille, kMostHostPermille);
-    take_feed_forwards(units, std::min<std::int64_t>(plan.cpu.feed_forwards, count_feed_forwards(units, plan)), plan);
+    take_feed_forwards(units, plan.cpu.feed_forwards, plan);
   }
   const double on_host = host_bytes(plan);
   for (const Tier tier : {Tier::vram, Tier::ram, Tier::disk}) {
