@@ -1,15 +1,16 @@
-// The architectures registry.cpp chooses from. To add one: write its file, declare its maker here, name it there.
+// The architectures registry.cpp chooses from: each reads what its layers are from a file's metadata.
+// To add one: write its file, declare its function here, name it there.
 #pragma once
 
-#include <memory>
-
 #include "base/status.h"
+#include "model/layer_spec.h"
 #include "model/model.h"
 #include "modelfile/gguf.h"
 
 namespace millrace::model {
 
-Expected<std::unique_ptr<Model>> make_llama(const modelfile::Model& file, const LoadOptions& options);
-Expected<std::unique_ptr<Model>> make_qwen3moe(const modelfile::Model& file, const LoadOptions& options);
+// Errors of each: not_found, corrupt, unsupported; a key or a tensor, named.
+Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 
 }  // namespace millrace::model

@@ -68,12 +68,34 @@ std::string arch_key(const modelfile::Model& file, std::string_view key) {
   return fmt::format("{}.{}", architecture.ok() ? *architecture : "?", key);
 }
 
-Expected<double> expert_weights_scale(const modelfile::Model& file) {
+AttentionSpec plain_attention(const Hyperparameters& hp) {
+  AttentionSpec attention;
+  attention.heads = hp.heads;
+  attention.kv_heads = hp.kv_heads;
+  attention.head_dim = hp.head_dim;
+  attention.scale = 1.0f / std::sqrt(static_cast<float>(hp.head_dim));
+  return attention;
+}
+
+Expected<std::int64_t> read_ff_dim(const modelfile::Model& file, const Hyperparameters& hp) {
+  if (hp.ff_dim == 0) return error(Code::corrupt, "{} is missing or 0", arch_key(file, "feed_forward_length"));
+  return hp.ff_dim;
+}
+
+Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperparameters& hp) {
+  if (hp.experts == 0 || hp.expert_ff == 0)
+    return error(Code::corrupt, "{} or {} is missing or 0", arch_key(file, "expert_count"),
+                 arch_key(file, "expert_feed_forward_length"));
   KeyReader keys(file);
   // Some converters write 0 for "not scaled".
   const double scale = keys.optional_float("expert_weights_scale", 1, -1e-30, 1e6);
   MR_RETURN_IF_ERROR(keys.status());
-  return scale == 0 ? 1.0 : scale;
+  MixtureSpec mixture;
+  mixture.experts = hp.experts;
+  mixture.top_k = hp.top_k;
+  mixture.ff_dim = hp.expert_ff;
+  mixture.scale = scale == 0 ? 1.0f : static_cast<float>(scale);
+  return mixture;
 }
 
 Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "model/layer_spec.h"
 #include "model/model.h"
 #include "modelfile/gguf.h"
 
@@ -20,8 +21,14 @@ std::string arch_key(const modelfile::Model& file, std::string_view key);
 /// different head size, attention that is not causal).
 Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file);
 
-/// What the chosen experts' weights are multiplied by after normalisation; 1 where the file does not say.
-/// Errors: corrupt.
-Expected<double> expert_weights_scale(const modelfile::Model& file);
+/// Attention over all keys, with the file's heads and scores scaled by 1 / sqrt(head_dim).
+AttentionSpec plain_attention(const Hyperparameters& hp);
+
+/// A dense feed-forward's inner dimension. Errors: corrupt (the key, named: it is missing or 0).
+Expected<std::int64_t> read_ff_dim(const modelfile::Model& file, const Hyperparameters& hp);
+
+/// Experts, their size and number a token, and what the chosen ones' weights are multiplied by after normalisation.
+/// Errors: corrupt (a key, named).
+Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperparameters& hp);
 
 }  // namespace millrace::model

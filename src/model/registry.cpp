@@ -3,6 +3,8 @@
 #include <array>
 
 #include "model/architectures.h"
+#include "model/decoder.h"
+#include "model/hyperparameters.h"
 #include "model/model.h"
 
 namespace millrace::model {
@@ -10,17 +12,21 @@ namespace {
 
 struct Entry {
   std::string_view name;
-  Expected<std::unique_ptr<Model>> (*make)(const modelfile::Model& file, const LoadOptions& options);
+  Expected<DecoderSpec> (*spec)(const modelfile::Model& file, const Hyperparameters& hp);
 };
 
-constexpr std::array kArchitectures{Entry{"llama", make_llama}, Entry{"qwen3moe", make_qwen3moe}};
+constexpr std::array kArchitectures{Entry{"llama", llama_spec}, Entry{"qwen3moe", qwen3moe_spec}};
 
 }  // namespace
 
 Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOptions& options) {
   MR_ASSIGN_OR_RETURN(const std::string name, file.get_string("general.architecture"));
-  for (const Entry& entry : kArchitectures)
-    if (entry.name == name) return entry.make(file, options);
+  for (const Entry& entry : kArchitectures) {
+    if (entry.name != name) continue;
+    MR_ASSIGN_OR_RETURN(Hyperparameters hp, read_hyperparameters(file));
+    MR_ASSIGN_OR_RETURN(DecoderSpec spec, entry.spec(file, hp));
+    return make_decoder(file, options, std::move(hp), std::move(spec));
+  }
   return error(Code::unsupported, "models of architecture '{}' are not supported; this version runs {}", name,
                fmt::join(architectures(), " and "));
 }

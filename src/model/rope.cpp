@@ -68,4 +68,11 @@ Expected<std::vector<float>> rope_inverse_frequencies(const modelfile::Model& fi
   return inverse;
 }
 
+Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp) {
+  RopeSpec rope;
+  rope.rotary = hp.rotary;
+  MR_ASSIGN_OR_RETURN(rope.inv_freq, rope_inverse_frequencies(file, hp));
+  return rope;
+}
+
 }  // namespace millrace::model

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/layer_spec.h"
 #include "model/model.h"
 #include "modelfile/gguf.h"
 
@@ -13,5 +14,8 @@ namespace millrace::model {
 /// [rotary / 2]: theta^(-2 i / rotary), divided by the linear factor and by the file's per-frequency factors.
 /// Errors: unsupported (another scaling, named), corrupt (factors that cannot be), io_error.
 Expected<std::vector<float>> rope_inverse_frequencies(const modelfile::Model& file, const Hyperparameters& hp);
+
+/// The same with the channels that are rotated, in interleaved pairs.
+Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp);
 
 }  // namespace millrace::model

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <vector>
 
 namespace millrace::model {
@@ -18,6 +19,16 @@ std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::for
 std::vector<std::int64_t> significant(std::vector<std::int64_t> shape) {
   while (shape.size() > 1 && shape.back() == 1) shape.pop_back();
   return shape;
+}
+
+/// 3 for "blk.3.attn_k.weight"; -1 for a tensor of no layer.
+int layer_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "blk.";
+  if (!name.starts_with(kPrefix)) return -1;
+  int layer = -1;
+  const char* const end = name.data() + name.size();
+  const auto [rest, code] = std::from_chars(name.data() + kPrefix.size(), end, layer);
+  return code == std::errc() && rest != end && *rest == '.' ? layer : -1;
 }
 
 }  // namespace
@@ -40,8 +51,15 @@ void UnitBuilder::fail(Status status) {
   if (status_.ok()) status_ = std::move(status);
 }
 
-void UnitBuilder::refuse(const std::string& name) {
-  if (has(name)) fail(error(Code::unsupported, "the file has {}, which this version cannot compute with", name));
+void UnitBuilder::refuse_unused(int layer) {
+  if (of_layer_.empty())
+    for (const modelfile::TensorInfo& tensor : file_.tensors())
+      if (const int of = layer_of(tensor.name); of >= 0) of_layer_[of].push_back(tensor.name);
+  for (const std::string_view name : of_layer_[layer]) {
+    if (used_.contains(name) || name == layer_tensor(layer, "attn_rot_embd.weight")) continue;  // angles: we make ours
+    fail(error(Code::unsupported, "the file has {}, which this version cannot compute with", name));
+  }
+  used_.clear();
 }
 
 const modelfile::TensorInfo* UnitBuilder::checked(const std::string& name, std::initializer_list<std::int64_t> shape) {
@@ -49,6 +67,7 @@ const modelfile::TensorInfo* UnitBuilder::checked(const std::string& name, std::
   const Expected<const modelfile::TensorInfo*> tensor = file_.require(name);
   if (!tensor.ok()) return fail(tensor.status()), nullptr;
   const modelfile::TensorInfo& found = **tensor;
+  used_.insert(name);
   if (significant(found.shape) != significant(shape)) {
     fail(error(Code::corrupt, "{} is {} but the hyperparameters ask for {}", name, shape_text(found.shape),
                shape_text(shape)));

@@ -6,9 +6,12 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "modelfile/gguf.h"
@@ -51,8 +54,9 @@ class UnitBuilder {
                                                                residency::WeightRef embedding);
 
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
-  /// Refuses the file when it has a tensor that this architecture would have to compute with and cannot.
-  void refuse(const std::string& name);
+  /// Refuses the file when it has a tensor of this layer that nobody asked for: what it was trained with would be left
+  /// out of the sums, and the tokens be wrong. Call behind the layer's last weight.
+  void refuse_unused(int layer);
   void fail(Status status);
   const Status& status() const { return status_; }
 
@@ -62,6 +66,8 @@ class UnitBuilder {
 
   const modelfile::Model& file_;
   residency::UnitTable& table_;
+  std::map<int, std::vector<std::string_view>> of_layer_;  // the file's tensors by layer; made when first asked for
+  std::set<std::string, std::less<>> used_;                // of the present layer
   residency::Unit unit_;
   Status status_;
 };

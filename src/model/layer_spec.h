@@ -1,0 +1,53 @@
+// What each layer of a decoder is, as data: an architecture's file reads a model file's metadata into it, the decoder
+// (model/decoder.h) lists the weights and writes the layer. Dimensions are elements; a switch that is off costs
+// nothing. Sources: the papers named in each architecture's file; tensor names as in the GGUF specification.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace millrace::model {
+
+/// Rotary position embedding. Source: RoFormer (arXiv:2104.09864).
+struct RopeSpec {
+  std::vector<float> inv_freq;  // [rotary / 2], scaling applied
+  std::int64_t rotary = 0;      // channels of a head that are rotated, its first
+  bool neox = false;            // pairs (i, i + rotary / 2) instead of (2i, 2i + 1)
+  float magnitude = 1;          // multiplies cos and sin
+};
+
+/// Grouped-query attention: heads / kv_heads queries share a key and a value.
+struct AttentionSpec {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 0;               // of the scores
+  std::int64_t window = 0;       // the nearest keys that a token sees; 0: all
+  int rope = 0;                  // index into DecoderSpec::ropes
+  bool norm_heads = false;       // queries and keys are normalised head by head, before RoPE
+  bool may_have_biases = false;  // of Q, K, V and the output, where the file has them
+
+  std::int64_t q_dim() const { return heads * head_dim; }
+  std::int64_t kv_dim() const { return kv_heads * head_dim; }
+};
+
+/// Experts of which each token uses those its router chooses.
+struct MixtureSpec {
+  std::int64_t experts = 0, top_k = 0;
+  std::int64_t ff_dim = 0;  // of one expert
+  bool normalize = true;    // the chosen ones' weights are divided by their sum
+  float scale = 1;          // and multiplied by this
+};
+
+struct LayerSpec {
+  AttentionSpec attention;
+  std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture
+  MixtureSpec mixture;
+
+  bool dense() const { return ff_dim > 0; }
+};
+
+struct DecoderSpec {
+  std::vector<LayerSpec> layers;
+  std::vector<RopeSpec> ropes;  // several where layers turn differently
+};
+
+}  // namespace millrace::model
