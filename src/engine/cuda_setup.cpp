@@ -141,13 +141,6 @@ class CudaPlanner {
     const std::int64_t first = uses_spare() ? std::max<std::int64_t>(1, blocks() / 4) : blocks();
     return {first, blocks(), static_cast<std::uint64_t>(shape().block_bytes())};
   }
-  exec::PassShape pass_shape() const {
-    const Limits& limits = parts_.limits;
-    exec::PassShape shape = parts_.model->pass_shape(limits.batch_tokens, limits.logit_rows, limits.context_tokens);
-    shape.max_sequences = limits.sequences;
-    shape.work_rows = limits.work_tokens;
-    return shape;
-  }
 
  private:
   void share_out() {
@@ -354,7 +347,10 @@ class CudaPlanner {
   std::uint64_t weight_bytes() const {
     return residency::DeviceWeights::device_bytes(parts_.model->units(), placement_);
   }
-  std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
+  std::uint64_t activation_bytes() const {
+    return exec::cuda_activation_bytes(
+        exec::pass_shape(parts_.model->program(), parts_.model->units(), pass_limits(parts_.limits)));
+  }
   std::uint64_t kv_bytes() const { return blocks_shape().most_bytes(); }
   std::uint64_t needed() const { return vram_.context_bytes + weight_bytes() + activation_bytes() + kv_bytes(); }
 
@@ -442,13 +438,14 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   if (options.on_load_end) options.on_load_end();
   if (!weights.ok()) return weights.status();
   loaded->weights = std::move(*weights);
-  MR_ASSIGN_OR_RETURN(parts.ops, exec::make_cuda_ops(parts.model->units(), *loaded->weights, *parts.vram, ops));
+  MR_ASSIGN_OR_RETURN(parts.executor,
+                      exec::make_cuda_executor(parts.model->units(), *loaded->weights, *parts.vram, ops));
   parts.gpu = std::move(loaded);
-  MR_RETURN_IF_ERROR(parts.ops->prepare(planner.pass_shape()));
+  MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   MR_ASSIGN_OR_RETURN(auto blocks, exec::make_device_blocks(planner.blocks_shape(), *parts.vram));
   parts.kv_pool = std::make_shared<kv::BlockPool>(planner.shape(), std::move(blocks));
   finish_kv(options, parts);
-  log::info("executor: {}; storage: {}", parts.ops->describe(),
+  log::info("executor: {}; storage: {}", parts.executor->describe(),
             parts.straight != nullptr ? parts.straight->traits().name : parts.backend->traits().name);
   return parts;
 }

@@ -58,19 +58,19 @@ class EngineImpl final : public Engine {
   residency::StoreCounters store_counters() const override {
     if (parts_.store != nullptr) return parts_.store->counters();
     residency::StoreCounters counters;
-    counters.passes = parts_.ops->counters().passes;
-    counters.bytes_used = parts_.ops->counters().weight_bytes;
+    counters.passes = parts_.executor->counters().passes;
+    counters.bytes_used = parts_.executor->counters().weight_bytes;
     counters.bytes_to_device = parts_.gpu->copied_bytes();
     counters.bytes_from_disk = parts_.gpu->disk_bytes();
-    counters.host_bytes = parts_.ops->counters().host_bytes;
-    counters.host_ns = parts_.ops->counters().host_ns;
+    counters.host_bytes = parts_.executor->counters().host_bytes;
+    counters.host_ns = parts_.executor->counters().host_ns;
     return counters;
   }
   const residency::Budget* vram_budget() const override { return parts_.vram.get(); }
   const storage::Backend& storage() const override {
     return parts_.straight != nullptr ? *parts_.straight : *parts_.backend;
   }
-  const exec::Ops& ops() const override { return *parts_.ops; }
+  const exec::Executor& executor() const override { return *parts_.executor; }
   LoadCounters load() const override { return scheduler_.load(); }
   bool saving() const override { return parts_.prompts != nullptr && parts_.prompts->busy(); }
   void drop_shared() override {

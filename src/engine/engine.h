@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "engine/sampler.h"
-#include "exec/ops.h"
+#include "exec/executor.h"
 #include "kv/prompt_cache.h"
 #include "kv/sequence.h"
 #include "model/model.h"
@@ -219,7 +219,7 @@ class Engine {
   virtual residency::StoreCounters store_counters() const = 0;
   virtual const residency::Budget* vram_budget() const = 0;  // null: no GPU takes part
   virtual const storage::Backend& storage() const = 0;
-  virtual const exec::Ops& ops() const = 0;
+  virtual const exec::Executor& executor() const = 0;
   virtual std::int64_t context_tokens() const = 0;
   virtual LoadCounters load() const = 0;
   /// Lets go of KV that is only kept for later. What waits to be written to the disk is given up.

@@ -23,8 +23,8 @@ bool Pooler::wants(std::int64_t first, std::int64_t end, std::int64_t prompt) co
   }
 }
 
-Status Pooler::add(const exec::Ops& ops, std::int64_t batch_row, std::int64_t dim, std::int64_t first, std::int64_t end,
-                   std::int64_t prompt) {
+Status Pooler::add(const exec::Executor& executor, std::int64_t batch_row, std::int64_t dim, std::int64_t first,
+                   std::int64_t end, std::int64_t prompt) {
   if (!wants(first, end, prompt)) return {};
   std::int64_t from = first, to = end;
   if (pooling_ == model::Pooling::first) to = 1;
@@ -34,7 +34,7 @@ Status Pooler::add(const exec::Ops& ops, std::int64_t batch_row, std::int64_t di
   std::vector<float> piece(width * static_cast<std::size_t>(std::min(kPieceRows, to - from)));
   for (; from < to; from += kPieceRows) {
     const std::int64_t rows = std::min(kPieceRows, to - from);
-    MR_RETURN_IF_ERROR(ops.read_hidden(batch_row + from - first, rows, piece.data()));
+    MR_RETURN_IF_ERROR(executor.read_hidden(batch_row + from - first, rows, piece.data()));
     for (std::int64_t row = 0; row < rows; ++row)
       for (std::size_t i = 0; i < width; ++i)
         sum_[i] += static_cast<double>(piece[static_cast<std::size_t>(row) * width + i]);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "exec/ops.h"
+#include "exec/executor.h"
 #include "model/model.h"
 
 namespace millrace::engine {
@@ -21,8 +21,8 @@ class Pooler {
   bool wants(std::int64_t first, std::int64_t end, std::int64_t prompt) const;
   /// Reads what it needs of positions [first, end), which are the last pass's rows from `batch_row` on; `dim` values
   /// each. Errors: as Ops::read_hidden.
-  Status add(const exec::Ops& ops, std::int64_t batch_row, std::int64_t dim, std::int64_t first, std::int64_t end,
-             std::int64_t prompt);
+  Status add(const exec::Executor& executor, std::int64_t batch_row, std::int64_t dim, std::int64_t first,
+             std::int64_t end, std::int64_t prompt);
   /// Forgets what was added: the prompt begins again.
   void restart() { sum_.clear(); }
   /// The embedding, [dim]. Errors: corrupt (it is not finite).

@@ -354,7 +354,7 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
 
 /// Whether every request of the pass can pick from the few logits that the executor finds by itself.
 bool Scheduler::top_logits_suffice() const {
-  const std::int64_t limit = parts_.ops->top_logits_limit();
+  const std::int64_t limit = parts_.executor->top_logits_limit();
   if (limit == 0) return false;
   return std::all_of(live_.begin(), live_.end(), [&](const Entry& entry) {
     if (entry.live == nullptr || entry.logit_rows == 0) return true;
@@ -367,9 +367,9 @@ Status Scheduler::check_logits() const {
   bool finite = true;
   if (top_logits_only_) {
     for (std::int64_t row = 0; row < batch_logit_rows_; ++row)
-      finite = finite && parts_.ops->last_top_logits(row).finite;
+      finite = finite && parts_.executor->last_top_logits(row).finite;
   } else {
-    const exec::Logits logits = parts_.ops->last_logits();
+    const exec::Logits logits = parts_.executor->last_logits();
     if (logits.rows != batch_logit_rows_)
       return error(Code::internal, "a pass gave {} rows of logits instead of {}", logits.rows, batch_logit_rows_);
     finite = all_finite({logits.data, static_cast<std::size_t>(logits.rows * logits.vocab)});
@@ -382,15 +382,13 @@ Status Scheduler::check_logits() const {
 Status Scheduler::run_pass() {
   const TraceZone zone(parts_.trace, "pass");
   top_logits_only_ = top_logits_suffice();
-  parts_.ops->bring_top_logits_only(top_logits_only_);
-  parts_.ops->begin_pass(batch_, [this] {
+  parts_.executor->bring_top_logits_only(top_logits_only_);
+  MR_RETURN_IF_ERROR(parts_.executor->run(batch_, [this] {
     if (stop_asked()) return true;
     return std::all_of(live_.begin(), live_.end(), [](const Entry& entry) {
       return entry.live == nullptr || entry.rows == 0 || entry.live->cancelled;
     });
-  });
-  parts_.model->forward(*parts_.ops);
-  MR_RETURN_IF_ERROR(parts_.ops->end_pass());
+  }));
   MR_RETURN_IF_ERROR(parts_.backend->health());
   return check_logits();
 }
@@ -409,7 +407,7 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   if (first < prompt && live->request.on_prompt) live->request.on_prompt(state.length(), prompt);
   if (live->embeds()) return pool(entry, first);
   if (live->request.on_logits) {
-    const exec::Logits logits = parts_.ops->last_logits();
+    const exec::Logits logits = parts_.executor->last_logits();
     for (std::int64_t row = 0; row < entry.logit_rows; ++row)
       live->request.on_logits(
           state.length() - entry.logit_rows + row,
@@ -428,7 +426,7 @@ void Scheduler::pool(Entry& entry, std::int64_t position) {
   Live& live = *entry.live;
   const auto prompt = static_cast<std::int64_t>(live.tokens.size());
   const std::int64_t dim = parts_.model->hyperparameters().model_dim;
-  Status status = live.pooler.add(*parts_.ops, entry.first_row, dim, position, position + entry.rows, prompt);
+  Status status = live.pooler.add(*parts_.executor, entry.first_row, dim, position, position + entry.rows, prompt);
   if (status.ok() && live.waiting() > 0) return;
   live.prompt_done = Live::Clock::now();
   if (status.ok()) status = live.pooler.finish(live.result.embedding);
@@ -439,7 +437,7 @@ void Scheduler::pool(Entry& entry, std::int64_t position) {
 /// [vocab], or empty where the pass brought only the largest.
 std::span<const float> Scheduler::logits_of(std::int64_t logit_row) const {
   if (top_logits_only_) return {};
-  const exec::Logits logits = parts_.ops->last_logits();
+  const exec::Logits logits = parts_.executor->last_logits();
   return {logits.data + logit_row * logits.vocab, static_cast<std::size_t>(logits.vocab)};
 }
 
@@ -448,7 +446,7 @@ Expected<TokenId> Scheduler::sample(Live& live, std::int64_t logit_row) {
   const std::size_t generated = live.result.tokens.size();
   if (generated < live.request.forced_tokens.size()) return live.request.forced_tokens[generated];
   if (top_logits_only_) {
-    const exec::TopLogits top = parts_.ops->last_top_logits(logit_row);
+    const exec::TopLogits top = parts_.executor->last_top_logits(logit_row);
     return live.chooser.pick_from_largest(top.logits, top.ids);
   }
   return live.chooser.pick(live.request, logits_of(logit_row), live.tokens);

@@ -180,8 +180,10 @@ class Planner {
   }
 
   std::uint64_t activation_bytes(const Limits& limits, std::int64_t logit_rows) const {
-    const exec::PassShape shape = parts_.model->pass_shape(limits.batch_tokens, logit_rows, limits.context_tokens);
-    return exec::cpu_activation_bytes(shape, parts_.pool->threads(), {parts_.isa, true});
+    exec::PassLimits pass = pass_limits(limits);
+    pass.max_logit_rows = logit_rows;
+    return exec::cpu_activation_bytes(exec::pass_shape(parts_.model->program(), parts_.model->units(), pass),
+                                      parts_.pool->threads(), {parts_.isa, true});
   }
 
   std::uint64_t fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const {
@@ -251,6 +253,16 @@ class Planner {
 
 }  // namespace
 
+exec::PassLimits pass_limits(const Limits& limits) {
+  exec::PassLimits pass;
+  pass.max_rows = limits.batch_tokens;
+  pass.work_rows = limits.work_tokens;
+  pass.max_sequences = limits.sequences;
+  pass.max_logit_rows = limits.logit_rows;
+  pass.max_positions = limits.context_tokens;
+  return pass;
+}
+
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts) {
   parts.isa = options.best_isa ? device::best_isa() : options.isa;
   parts.pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = threads, .spin = spin});
@@ -300,8 +312,8 @@ static void open_prompt_cache(const EngineOptions& options, Parts& parts) {
   cache.store.folder = options.prompt_cache;
   cache.store.most_bytes = options.prompt_cache_bytes;
   cache.least_seconds = options.prompt_cache_seconds;
-  auto opened = kv::PromptCache::open(cache, fmt::format("{} {}", parts.identity, parts.ops->numerics()), parts.kv_pool,
-                                      *parts.budget);
+  auto opened = kv::PromptCache::open(cache, fmt::format("{} {}", parts.identity, parts.executor->numerics()),
+                                      parts.kv_pool, *parts.budget);
   if (!opened.ok()) return log::warn("prompt cache off: {}", opened.status().message());
   parts.prompts = std::move(*opened);
   parts.kv_pool->set_reclaimer([tree = parts.prefixes.get(), disk = parts.prompts.get()] {
@@ -517,14 +529,13 @@ Expected<Parts> assemble(const EngineOptions& options) {
   MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,
                                                                   *parts.budget, store_options));
   const bool embedding_streams = parts.plan.homes.front().tier == residency::Tier::disk;  // unit 0 in every model
-  parts.ops = exec::make_cpu_ops(*parts.store, *parts.pool, *parts.budget,
-                                 {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams});
-  MR_RETURN_IF_ERROR(parts.ops->prepare(
-      parts.model->pass_shape(parts.limits.batch_tokens, parts.limits.logit_rows, parts.limits.context_tokens)));
+  parts.executor = exec::make_cpu_executor(*parts.store, *parts.pool, *parts.budget,
+                                           {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams});
+  MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   parts.kv_pool =
       std::make_shared<kv::BlockPool>(kv_shape(parts.model->hyperparameters(), options.kv_dtype), *parts.budget);
   finish_kv(options, parts);
-  log::info("executor: {}; storage: {}", parts.ops->describe(), parts.backend->traits().name);
+  log::info("executor: {}; storage: {}", parts.executor->describe(), parts.backend->traits().name);
   return std::move(parts);
 }
 

@@ -61,7 +61,7 @@ struct Parts {
   std::unique_ptr<residency::Budget> vram;        // null where no GPU takes part
   residency::Reservation gpu_context;             // of vram
   std::unique_ptr<GpuParts> gpu;
-  std::unique_ptr<exec::Ops> ops;
+  std::unique_ptr<exec::Executor> executor;
   std::shared_ptr<kv::BlockPool> kv_pool;
   std::string identity;                       // of the model, where there is to be a prompt cache
   std::unique_ptr<kv::PrefixCache> prefixes;  // null: nothing is shared
@@ -71,7 +71,7 @@ struct Parts {
 /// All parts, ready for a pass. Errors: those of every part; out_of_budget names the smallest --ram that works.
 Expected<Parts> assemble(const EngineOptions& options);
 
-/// The same up to the plan: `store`, `ops` and `kv_pool` stay empty.
+/// The same up to the plan: `store`, `executor` and `kv_pool` stay empty.
 Expected<Parts> assemble_plan(const EngineOptions& options);
 
 /// The plan and the limits it was made for, on paper. REQUIRES: parts from one of the two above.
@@ -88,6 +88,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
 /// Opens the file and makes model, tokenizer and chat template; the file's metadata is gone when this returns.
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
                   std::vector<std::string>& paths);
+/// How large passes may be under these limits.
+exec::PassLimits pass_limits(const Limits& limits);
 /// The threads that compute (0: as many as this process may use), and with which kernels.
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts);
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,

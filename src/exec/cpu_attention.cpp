@@ -18,16 +18,12 @@ static_assert(kernels::kKvBlock == kv::kBlockTokens);
 
 /// cos and sin of every row's angles, [rows, rotary / 2, 2]: made once a pass, in double so that far positions stay
 /// exact.
-const float* CpuOps::rope_table(const Rope& rope) {
-  for (int i = 0; i < CpuLayout::kRopeTables; ++i) {
-    if (rope_keys_[i].inv_freq == rope.inv_freq.data() && rope_keys_[i].magnitude == rope.magnitude) {
-      return at<float>(layout_.ropes[i]);
-    }
-  }
-  const int slot = next_rope_;
-  next_rope_ = (next_rope_ + 1) % CpuLayout::kRopeTables;
-  rope_keys_[slot] = {rope.inv_freq.data(), rope.magnitude};
+const float* CpuExecutor::rope_table(int index) {
+  const auto slot = static_cast<std::size_t>(index);
+  const Rope& rope = program_.ropes[slot];
   auto* table = at<float>(layout_.ropes[slot]);
+  if (rope_made_[slot]) return table;
+  rope_made_[slot] = true;
   const auto* positions = at<std::int32_t>(layout_.positions);
   const std::int64_t half = rope.rotary / 2;
   constexpr std::int64_t kCostOfAngle = 16;  // a sine and a cosine, in floats moved
@@ -43,13 +39,10 @@ const float* CpuOps::rope_table(const Rope& rope) {
   return table;
 }
 
-void CpuOps::rope(Act x, std::int64_t heads, std::int64_t head_dim, const Rope& rope) {
+void CpuExecutor::rope(Act x, std::int64_t heads, std::int64_t head_dim, int index) {
   if (!ready()) return;
-  if (rope.rotary > shape_.head_dim || static_cast<std::int64_t>(rope.inv_freq.size()) < rope.rotary / 2) {
-    fail(error(Code::internal, "{} rotated dimensions where {} were prepared", rope.rotary, shape_.head_dim));
-    return;
-  }
-  const float* table = rope_table(rope);
+  const Rope& rope = program_.ropes[static_cast<std::size_t>(index)];
+  const float* table = rope_table(index);
   const std::int64_t cols = cols_of(x);
   float* rows = data(x);
   for_rows(rows_, cols, [&](std::int64_t begin, std::int64_t end) {
@@ -111,7 +104,7 @@ void store_row(const kernels::Table& table, DType dtype, const float* k, const f
 
 }  // namespace
 
-void CpuOps::store_kv(std::int64_t layer, Act k, Act v) {
+void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
   if (!ready() || rows_ == 0) return;
   const kv::KvShape& kv = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->shape();
   const std::int64_t cols = kv.kv_heads * kv.head_dim;
@@ -142,7 +135,7 @@ void CpuOps::store_kv(std::int64_t layer, Act k, Act v) {
 // --- Attention ---
 
 /// Cuts the batch's rows into tiles of at most tile_rows of one sequence; returns how many.
-std::int64_t CpuOps::make_attention_tiles(std::int64_t tile_rows) {
+std::int64_t CpuExecutor::make_attention_tiles(std::int64_t tile_rows) {
   auto* tiles = at<AttentionTile>(layout_.attention_tiles);
   std::int64_t count = 0;
   for (std::int64_t r = 0; r < rows_; ++r) {
@@ -154,7 +147,7 @@ std::int64_t CpuOps::make_attention_tiles(std::int64_t tile_rows) {
   return count;
 }
 
-struct CpuOps::AttentionCall {
+struct CpuExecutor::AttentionCall {
   Attention attention;
   std::int64_t layer = 0, group = 0, slot_floats = 0;
   const float* q = nullptr;  // [rows, heads, head_dim]
@@ -164,7 +157,7 @@ struct CpuOps::AttentionCall {
 };
 
 /// A tile of rows and one KV head, with the chunks of keys it sees and its partial results.
-struct CpuOps::AttentionPair {
+struct CpuExecutor::AttentionPair {
   AttentionTile tile;
   std::int64_t head = 0;  // of K and V
   std::int64_t first_chunk = 0, chunks = 0, queries = 0;
@@ -172,7 +165,8 @@ struct CpuOps::AttentionPair {
   float *acc = nullptr, *max = nullptr, *sum = nullptr;
 };
 
-CpuOps::AttentionPair CpuOps::attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const {
+CpuExecutor::AttentionPair CpuExecutor::attention_pair(const AttentionCall& call, std::int64_t index,
+                                                       std::int64_t slot) const {
   AttentionPair pair;
   pair.tile = at<AttentionTile>(layout_.attention_tiles)[index / call.attention.kv_heads];
   pair.head = index % call.attention.kv_heads;
@@ -191,7 +185,7 @@ CpuOps::AttentionPair CpuOps::attention_pair(const AttentionCall& call, std::int
   return pair;
 }
 
-void CpuOps::attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk) const {
+void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk) const {
   const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(pair.tile.sequence)];
   const std::byte* k_blocks[kChunkBlocks] = {};
   const std::byte* v_blocks[kChunkBlocks] = {};
@@ -221,7 +215,7 @@ void CpuOps::attend_chunk(const AttentionCall& call, const AttentionPair& pair, 
   table_.attention_chunk(args);
 }
 
-void CpuOps::merge_chunks(const AttentionCall& call, const AttentionPair& pair) const {
+void CpuExecutor::merge_chunks(const AttentionCall& call, const AttentionPair& pair) const {
   const std::int64_t head_dim = call.attention.head_dim;
   for (std::int64_t i = 0; i < pair.queries; ++i) {
     const std::int64_t row = pair.tile.first_row + i / call.group, head = pair.head * call.group + i % call.group;
@@ -230,7 +224,7 @@ void CpuOps::merge_chunks(const AttentionCall& call, const AttentionPair& pair) 
   }
 }
 
-void CpuOps::attention(Act out, Act q, std::int64_t layer, const Attention& attention) {
+void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention& attention) {
   if (!ready() || rows_ == 0) return;
   AttentionCall call{attention, layer,       attention.heads / attention.kv_heads, 0, data(q), cols_of(q),
                      data(out), cols_of(out)};

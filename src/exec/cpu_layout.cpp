@@ -56,8 +56,8 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   CpuLayout layout;
   Offsets offsets;
   std::int64_t widest = shape.widest_input;
-  for (const PassShape::Buffer& buffer : shape.buffers) {
-    const std::int64_t rows = buffer.logit_rows_only ? shape.max_logit_rows : shape.max_rows;
+  for (const Buffer& buffer : shape.buffers) {
+    const std::int64_t rows = buffer.rows == Rows::logits ? shape.max_logit_rows : shape.max_rows;
     layout.buffers.push_back(offsets.take(rows * buffer.cols, sizeof(float)));
     widest = std::max(widest, buffer.cols);
   }
@@ -70,7 +70,8 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   for (std::uint64_t& vector : layout.vectors) vector = offsets.take(widest, sizeof(float));
   layout.positions = offsets.take(shape.max_rows, sizeof(std::int32_t));
   layout.row_ids = offsets.take(shape.max_rows, sizeof(std::int64_t));
-  for (std::uint64_t& rope : layout.ropes) rope = offsets.take(shape.max_rows * shape.head_dim, sizeof(float));
+  for (const std::int64_t rotary : shape.rotary)
+    layout.ropes.push_back(offsets.take(shape.max_rows * rotary, sizeof(float)));
   layout.attention_tiles = offsets.take(shape.max_rows, sizeof(AttentionTile));
   layout.partial_floats = partial_floats(shape, threads);
   layout.partials = offsets.take(layout.partial_floats, sizeof(float));

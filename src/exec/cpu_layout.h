@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "exec/ops.h"
+#include "exec/executor.h"
 
 namespace millrace::exec {
 
@@ -13,16 +13,15 @@ namespace millrace::exec {
 struct CpuLayout {
   static constexpr std::int64_t kTaskRows = 64;     // weight rows a thread takes at once, at most
   static constexpr std::int64_t kTileQueries = 64;  // queries (rows x group) of an attention task, if rows allow
-  static constexpr int kRopeTables = 2;
 
   std::vector<std::uint64_t> buffers;  // float [rows, cols] each, by Act::buffer
   std::uint64_t logits = 0;            // float [max_logit_rows, vocab]
   std::uint64_t input_q8 = 0;          // Q8Rows [max_rows, widest_input]; also raw rows of the embedding
   std::uint64_t input_q8_bytes = 0;
-  std::uint64_t vectors[2] = {};          // float [widest buffer]: norm weights and biases that are not float32
-  std::uint64_t positions = 0;            // int32 [max_rows]
-  std::uint64_t row_ids = 0;              // int64 [max_rows]
-  std::uint64_t ropes[kRopeTables] = {};  // float [max_rows, head_dim / 2, 2] (cos, sin)
+  std::uint64_t vectors[2] = {};     // float [widest buffer]: norm weights and biases that are not float32
+  std::uint64_t positions = 0;       // int32 [max_rows]
+  std::uint64_t row_ids = 0;         // int64 [max_rows]
+  std::vector<std::uint64_t> ropes;  // float [max_rows, rotary / 2, 2] (cos, sin) of each
 
   // By thread, `thread_bytes` apart: the product's workspace, then float [most entries, kTaskRows] of up products.
   std::uint64_t threads = 0, thread_bytes = 0, thread_up = 0;

@@ -18,14 +18,14 @@ std::uint64_t now_ns() {
 }  // namespace
 
 /// The piece's bytes if a lease of this wave covers them.
-const std::byte* CpuOps::held_bytes(const Piece& piece) const {
+const std::byte* CpuExecutor::held_bytes(const Piece& piece) const {
   for (const residency::Lease& lease : leases_) {
     if (lease.tile() == piece.tile) return lease.segment(static_cast<std::size_t>(piece.segment));
   }
   return nullptr;
 }
 
-bool CpuOps::wait_for(residency::Lease& lease) {
+bool CpuExecutor::wait_for(residency::Lease& lease) {
   const bool there = lease.ready();
   const std::uint64_t begin = there ? 0 : now_ns();
   Status status = lease.wait();
@@ -36,7 +36,7 @@ bool CpuOps::wait_for(residency::Lease& lease) {
 }
 
 /// After a wave: the next op often goes on in the tile where this one ended, the other slots are the disk's again.
-void CpuOps::keep_last_lease() {
+void CpuExecutor::keep_last_lease() {
   if (leases_.size() <= 1) return;
   leases_.front() = std::move(leases_.back());
   leases_.resize(1);
@@ -45,7 +45,7 @@ void CpuOps::keep_last_lease() {
 
 /// The piece's bytes, waited for; nullptr if they cannot come (the pass has failed then). Drops the leases of the last
 /// wave unless one of them covers the piece.
-const std::byte* CpuOps::lease_now(const Piece& piece) {
+const std::byte* CpuExecutor::lease_now(const Piece& piece) {
   if (const std::byte* bytes = held_bytes(piece)) return bytes;
   drop_leases();  // first: the ring may have a single slot
   wave_bytes_ = store_.units().tiles()[static_cast<std::size_t>(piece.tile)].bytes;
@@ -63,7 +63,7 @@ const std::byte* CpuOps::lease_now(const Piece& piece) {
 }
 
 /// The piece's bytes if they are there now and the wave has room for them, else nullptr.
-const std::byte* CpuOps::lease_if_ready(const Piece& piece) {
+const std::byte* CpuExecutor::lease_if_ready(const Piece& piece) {
   if (const std::byte* bytes = held_bytes(piece)) return bytes;
   const std::uint64_t tile_bytes = store_.units().tiles()[static_cast<std::size_t>(piece.tile)].bytes;
   if (wave_bytes_ + tile_bytes > kWaveBytes || leases_.size() == leases_.capacity() || !store_.present(piece.tile)) {

@@ -24,7 +24,7 @@ std::int64_t task_rows(const kernels::MatmulArgs& args, int threads) {
 
 }  // namespace
 
-CpuOps::Input CpuOps::prepare_input(Act x, bool quantized) {
+CpuExecutor::Input CpuExecutor::prepare_input(Act x, bool quantized) {
   Input input;
   input.x = data(x);
   input.cols = cols_of(x);
@@ -37,13 +37,14 @@ CpuOps::Input CpuOps::prepare_input(Act x, bool quantized) {
   return input;
 }
 
-void CpuOps::start_wave() {
+void CpuExecutor::start_wave() {
   jobs_.clear();
   tasks_ = 0;
 }
 
-CpuOps::Job CpuOps::make_job(WeightRef ref, const std::byte* bytes, std::int64_t row_begin, std::int64_t row_end,
-                             const Target& target, const Input& input, Effect effect) const {
+CpuExecutor::Job CpuExecutor::make_job(WeightRef ref, const std::byte* bytes, std::int64_t row_begin,
+                                       std::int64_t row_end, const Target& target, const Input& input,
+                                       Effect effect) const {
   Job job;
   job.effect = effect;
   kernels::MatmulArgs& args = job.args;
@@ -62,7 +63,7 @@ CpuOps::Job CpuOps::make_job(WeightRef ref, const std::byte* bytes, std::int64_t
   return job;
 }
 
-void CpuOps::push_job(const Job& job) {
+void CpuExecutor::push_job(const Job& job) {
   jobs_.push_back(job);
   jobs_.back().task_rows = task_rows(job.args, pool_.threads());
   jobs_.back().first_task = tasks_;
@@ -70,7 +71,7 @@ void CpuOps::push_job(const Job& job) {
 }
 
 /// Weight rows [begin, end) of the job.
-void CpuOps::run_task(const Job& job, std::int64_t begin, std::int64_t end, int thread) const {
+void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end, int thread) const {
   kernels::MatmulArgs args = job.args;
   args.workspace = thread_memory(thread);
   args.weight_rows = end - begin;
@@ -86,7 +87,7 @@ void CpuOps::run_task(const Job& job, std::int64_t begin, std::int64_t end, int 
   gate_rows(table_, args, reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up));
 }
 
-void CpuOps::run_jobs() {
+void CpuExecutor::run_jobs() {
   pool_.parallel_for(tasks_, 1, [&](std::int64_t first, std::int64_t last, int thread) {
     for (std::int64_t task = first; task < last; ++task) {
       const auto after = std::upper_bound(jobs_.begin(), jobs_.end(), task,
@@ -100,7 +101,7 @@ void CpuOps::run_jobs() {
 }
 
 /// All targets from one input, piece after piece in the order given, in waves.
-void CpuOps::run_products(std::span<const Target> targets, const Input& input, Effect effect) {
+void CpuExecutor::run_products(std::span<const Target> targets, const Input& input, Effect effect) {
   std::size_t target = 0, next = 0;
   while (target < targets.size()) {
     if (!ready()) return;
@@ -123,7 +124,7 @@ void CpuOps::run_products(std::span<const Target> targets, const Input& input, E
   }
 }
 
-void CpuOps::matmul(std::span<const Product> products, Act x) {
+void CpuExecutor::matmul(std::span<const Product> products, Act x) {
   if (!ready() || rows_of(x) == 0) return;
   bool quantized = false, biased = false;
   for (const Product& product : products) {
@@ -146,7 +147,7 @@ void CpuOps::matmul(std::span<const Product> products, Act x) {
   }
 }
 
-void CpuOps::add_bias(const Product& product, std::int64_t rows) {
+void CpuExecutor::add_bias(const Product& product, std::int64_t rows) {
   if (failed() || product.bias.none()) return;
   const std::int64_t cols = cols_of(product.out);
   const float* bias = vector_of(product.bias, cols, 0);
@@ -157,14 +158,14 @@ void CpuOps::add_bias(const Product& product, std::int64_t rows) {
   });
 }
 
-void CpuOps::matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) {
+void CpuExecutor::matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) {
   if (!ready() || rows_of(x) == 0) return;
   const bool quantized = kernels::uses_q8(part(gate).dtype) || kernels::uses_q8(part(up).dtype);
   const Input input = prepare_input(x, quantized);
   swiglu({gate, data(out), cols_of(out)}, up, input);
 }
 
-void CpuOps::swiglu(const Target& gate, WeightRef up, const Input& input) {
+void CpuExecutor::swiglu(const Target& gate, WeightRef up, const Input& input) {
   if (try_swiglu(gate, up, input)) return;
   const Target second{up, gate.y, gate.y_stride};
   run_products(std::span(&gate, 1), input, Effect::store);
@@ -172,7 +173,7 @@ void CpuOps::swiglu(const Target& gate, WeightRef up, const Input& input) {
 }
 
 /// Gate and up together, each range of rows by one thread: if all their pieces are there now and fit a wave.
-bool CpuOps::try_swiglu(const Target& gate, WeightRef up, const Input& input) {
+bool CpuExecutor::try_swiglu(const Target& gate, WeightRef up, const Input& input) {
   const std::span<const Piece> gates = pieces_.pieces(gate.weight), ups = pieces_.pieces(up);
   if (gates.size() + ups.size() > jobs_.capacity()) return false;
   if (lease_now(gates[0]) == nullptr) return true;  // failed: nothing is left to do

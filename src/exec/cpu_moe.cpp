@@ -9,7 +9,7 @@
 
 namespace millrace::exec {
 
-struct CpuOps::MoeCall {
+struct CpuExecutor::MoeCall {
   Experts experts;
   Input input;  // of all rows
   std::int64_t model_dim = 0, ff = 0;
@@ -20,7 +20,7 @@ struct CpuOps::MoeCall {
   WeightRef down(std::int32_t expert) const { return {experts.first_unit + expert, experts.down_part}; }
 };
 
-void CpuOps::moe(Act out, Act x, WeightRef router, [[maybe_unused]] std::int64_t layer, const Experts& experts) {
+void CpuExecutor::moe(Act out, Act x, WeightRef router, const Experts& experts) {
   if (!ready() || rows_ == 0) return;
   MoeCall call;
   call.experts = experts;
@@ -48,7 +48,7 @@ void CpuOps::moe(Act out, Act x, WeightRef router, [[maybe_unused]] std::int64_t
 // --- Who goes where ---
 
 /// The experts of each row, in the router's order, and their weights.
-void CpuOps::route(const Experts& experts, std::int64_t rows) {
+void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
   auto* scores = at<float>(layout_.router);
   auto* chosen = at<std::int32_t>(layout_.chosen);
   auto* weights = at<float>(layout_.chosen_weight);
@@ -70,7 +70,7 @@ void CpuOps::route(const Experts& experts, std::int64_t rows) {
 }
 
 /// Counting sort of the (row, place) entries by expert; within an expert by row.
-void CpuOps::sort_by_expert(const Experts& experts, std::int64_t rows) {
+void CpuExecutor::sort_by_expert(const Experts& experts, std::int64_t rows) {
   const auto* chosen = at<std::int32_t>(layout_.chosen);
   auto* entry_row = at<std::int32_t>(layout_.entry_row);
   auto* entry_of = at<std::int32_t>(layout_.entry_of);
@@ -86,7 +86,7 @@ void CpuOps::sort_by_expert(const Experts& experts, std::int64_t rows) {
 }
 
 /// out = the stored results of each row's experts, added in the router's order.
-void CpuOps::combine(float* out, std::int64_t rows, std::int64_t cols, std::int64_t top_k) {
+void CpuExecutor::combine(float* out, std::int64_t rows, std::int64_t cols, std::int64_t top_k) {
   const auto* entry_of = at<std::int32_t>(layout_.entry_of);
   const auto* weights = at<float>(layout_.chosen_weight);
   const auto* results = at<float>(layout_.expert_out);
@@ -102,12 +102,12 @@ void CpuOps::combine(float* out, std::int64_t rows, std::int64_t cols, std::int6
 
 // --- The experts ---
 
-bool CpuOps::single_tile(std::int32_t unit) const {
+bool CpuExecutor::single_tile(std::int32_t unit) const {
   const residency::UnitTable::Range range = store_.units().tiles_of(unit);
   return range.last - range.first == 1;
 }
 
-void CpuOps::run_experts(const MoeCall& call) {
+void CpuExecutor::run_experts(const MoeCall& call) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   waiting_.clear();
   leased_.clear();
@@ -128,7 +128,7 @@ void CpuOps::run_experts(const MoeCall& call) {
 
 /// Takes leases on the experts still waiting as far as slots allow: first those that are there, so that the reads of
 /// the others cannot drive them out; at least one expert is leased in the end.
-void CpuOps::lease_experts(const MoeCall& call) {
+void CpuExecutor::lease_experts(const MoeCall& call) {
   const auto tile_of = [&](std::int32_t expert) {
     return store_.units().tiles_of(call.experts.first_unit + expert).first;
   };
@@ -151,7 +151,7 @@ void CpuOps::lease_experts(const MoeCall& call) {
 
 /// Brings the experts of the next wave to the front of leased_ and says how many they are: those whose bytes are there,
 /// as far as the hidden rows have room, and at least one, waited for if need be.
-std::size_t CpuOps::gather_wave(const MoeCall& call) {
+std::size_t CpuExecutor::gather_wave(const MoeCall& call) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   std::size_t members = 0;
   std::int64_t entries = 0;
@@ -173,7 +173,7 @@ std::size_t CpuOps::gather_wave(const MoeCall& call) {
 }
 
 /// The first `members` of leased_: hidden = silu(x gate^T) * (x up^T), then the results into their entries.
-void CpuOps::run_wave(const MoeCall& call, std::size_t members) {
+void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   auto* hidden = at<float>(layout_.hidden);
   const auto bytes_of = [&](const LeasedExpert& member, WeightRef ref) {
@@ -217,7 +217,7 @@ void CpuOps::run_wave(const MoeCall& call, std::size_t members) {
 }
 
 /// An expert cut into several tiles: like a dense feed-forward over its rows, tile by tile.
-void CpuOps::run_large_expert(const MoeCall& call, std::int32_t expert) {
+void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   auto* hidden = at<float>(layout_.hidden);
   Input input = call.input;

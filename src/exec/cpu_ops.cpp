@@ -23,7 +23,8 @@ std::uint64_t now_ns() {
 
 }  // namespace
 
-CpuOps::CpuOps(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget, const CpuOptions& options)
+CpuExecutor::CpuExecutor(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget,
+                         const CpuOptions& options)
     : store_(store),
       pool_(pool),
       budget_(budget),
@@ -34,28 +35,26 @@ CpuOps::CpuOps(residency::WeightStore& store, ThreadPool& pool, residency::Budge
   jobs_.reserve(kWavePieces);
 }
 
-std::unique_ptr<Ops> make_cpu_ops(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget,
-                                  const CpuOptions& options) {
-  return std::make_unique<CpuOps>(store, pool, budget, options);
+std::unique_ptr<Executor> make_cpu_executor(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget,
+                                            const CpuOptions& options) {
+  return std::make_unique<CpuExecutor>(store, pool, budget, options);
 }
 
-std::string CpuOps::describe() const {
+std::string CpuExecutor::describe() const {
   return fmt::format("cpu {}, {} thread{}", device::isa_name(options_.isa), pool_.threads(),
                      pool_.threads() == 1 ? "" : "s");
 }
 
-std::uint64_t CpuOps::activation_bytes(const PassShape& shape) const {
-  return cpu_activation_bytes(shape, pool_.threads(), options_);
-}
-
-Status CpuOps::prepare(const PassShape& shape) {
+Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
+  const PassShape shape = pass_shape(program, store_.units(), limits);
   memory_ = {};  // before the reservation ends, or a moment would hold bytes that nobody counts
   reservation_ = {};
   const CpuLayout layout = make_cpu_layout(shape, pool_.threads(), options_.isa);
-  const std::uint64_t bytes = activation_bytes(shape);
+  const std::uint64_t bytes = cpu_activation_bytes(shape, pool_.threads(), options_);
   MR_ASSIGN_OR_RETURN(reservation_, budget_.reserve("activations", bytes));
   const auto pages = bytes >= kHugePagesFrom ? device::Pages::huge : device::Pages::normal;
   MR_ASSIGN_OR_RETURN(memory_, device::HostBuffer::reserve(bytes, pages));
+  program_ = program;
   shape_ = shape;
   layout_ = layout;
   waiting_.reserve(static_cast<std::size_t>(shape.experts));
@@ -65,11 +64,54 @@ Status CpuOps::prepare(const PassShape& shape) {
 
 // --- The pass ---
 
-void CpuOps::begin_pass(const kv::Batch& batch, std::function<bool()> cancelled) {
+Status CpuExecutor::run(const kv::Batch& batch, const std::function<bool()>& cancelled) {
+  cancelled_ = cancelled ? &cancelled : nullptr;
+  begin_pass(batch);
+  for (const Step& step : program_.steps) {
+    if (failed()) break;
+    if (batch.wants_hidden || !step.for_hidden) do_step(step);
+  }
+  end_pass();
+  return status_;
+}
+
+void CpuExecutor::do_step(const Step& step) {
+  using Kind = Step::Kind;
+  switch (step.kind) {
+    case Kind::embed:
+      return embed(step.out, step.weight);
+    case Kind::rms_norm:
+      return rms_norm(step.out, step.a, step.weight, step.eps);
+    case Kind::rms_norm_heads:
+      return rms_norm_heads(step.out, step.weight, step.head_dim, step.eps);
+    case Kind::add:
+      return add(step.out, step.b);
+    case Kind::matmul:
+      return matmul(step.all_products(), step.a);
+    case Kind::swiglu:
+      return matmul_swiglu(step.out, step.weight, step.weight2, step.a);
+    case Kind::rope:
+      return rope(step.out, step.heads, step.head_dim, step.rope);
+    case Kind::store_kv:
+      return store_kv(step.layer, step.a, step.b);
+    case Kind::attention:
+      return attention(step.out, step.a, step.layer, step.attention);
+    case Kind::moe:
+      return moe(step.out, step.a, step.weight, step.experts);
+    case Kind::select_rows:
+      return select_logit_rows(step.out, step.a);
+    case Kind::logits:
+      return logits(step.weight, step.a);
+    case Kind::hidden:
+      hidden_ = step.a;
+      return;
+  }
+}
+
+void CpuExecutor::begin_pass(const kv::Batch& batch) {
   batch_ = &batch;
-  cancelled_ = std::move(cancelled);
   status_ = {};
-  for (RopeKey& key : rope_keys_) key = {};
+  rope_made_.assign(program_.ropes.size(), false);
   rows_ = static_cast<std::int64_t>(batch.rows.size());
   logit_rows_ = 0;
   logits_vocab_ = 0;
@@ -97,34 +139,33 @@ void CpuOps::begin_pass(const kv::Batch& batch, std::function<bool()> cancelled)
   }
 }
 
-Status CpuOps::end_pass() {
+void CpuExecutor::end_pass() {
   drop_leases();
   leased_.clear();
   store_.end_pass();
-  cancelled_ = {};
+  cancelled_ = nullptr;
   batch_ = nullptr;
   ++counters_.passes;
   counters_.rows += static_cast<std::uint64_t>(rows_);
   counters_.pass_ns += now_ns() - pass_begin_ns_;
-  return status_;
 }
 
-bool CpuOps::ready() {
+bool CpuExecutor::ready() {
   if (failed()) return false;
-  if (cancelled_ && cancelled_()) fail(error(Code::cancelled, "cancelled"));
+  if (cancelled_ != nullptr && (*cancelled_)()) fail(error(Code::cancelled, "cancelled"));
   return !failed();
 }
 
-void CpuOps::fail(Status status) {
+void CpuExecutor::fail(Status status) {
   if (status_.ok()) status_ = std::move(status);
 }
 
-std::int64_t CpuOps::rows_of(Act act) const {
-  return shape_.buffers[static_cast<std::size_t>(act.buffer)].logit_rows_only ? logit_rows_ : rows_;
+std::int64_t CpuExecutor::rows_of(Act act) const {
+  return program_.buffer(act).rows == Rows::logits ? logit_rows_ : rows_;
 }
 
-void CpuOps::for_rows(std::int64_t rows, std::int64_t floats_a_row,
-                      FunctionRef<void(std::int64_t begin, std::int64_t end)> work) {
+void CpuExecutor::for_rows(std::int64_t rows, std::int64_t floats_a_row,
+                           FunctionRef<void(std::int64_t begin, std::int64_t end)> work) {
   if (rows * floats_a_row <= kFewFloats) {
     work(0, rows);
     return;
@@ -134,7 +175,7 @@ void CpuOps::for_rows(std::int64_t rows, std::int64_t floats_a_row,
 }
 
 /// A norm's weight or a bias as float32, valid until the next lease; nullptr if the pass has failed.
-const float* CpuOps::vector_of(WeightRef ref, std::int64_t cols, int scratch) {
+const float* CpuExecutor::vector_of(WeightRef ref, std::int64_t cols, int scratch) {
   const residency::Part& vector = part(ref);
   if (vector.rows != 1 || vector.cols != cols) {
     fail(error(Code::internal, "{} is [{}, {}] where a vector of {} is needed", vector.name, vector.rows, vector.cols,
@@ -152,7 +193,7 @@ const float* CpuOps::vector_of(WeightRef ref, std::int64_t cols, int scratch) {
 
 // --- Plain ops ---
 
-void CpuOps::embed(Act out, WeightRef table) {
+void CpuExecutor::embed(Act out, WeightRef table) {
   if (!ready()) return;
   const residency::Part& weight = part(table);
   if (weight.cols != cols_of(out)) {
@@ -171,7 +212,7 @@ void CpuOps::embed(Act out, WeightRef table) {
   }
 }
 
-void CpuOps::embed_from_file(float* out, WeightRef table, const residency::Part& weight) {
+void CpuExecutor::embed_from_file(float* out, WeightRef table, const residency::Part& weight) {
   const std::int64_t bytes = row_bytes(weight.dtype, weight.cols);
   const std::int64_t together = static_cast<std::int64_t>(layout_.input_q8_bytes) / bytes;
   auto* raw = at<std::byte>(layout_.input_q8);
@@ -189,7 +230,7 @@ void CpuOps::embed_from_file(float* out, WeightRef table, const residency::Part&
   }
 }
 
-void CpuOps::embed_from_memory(float* out, WeightRef table, const residency::Part& weight) {
+void CpuExecutor::embed_from_memory(float* out, WeightRef table, const residency::Part& weight) {
   const std::int64_t bytes = row_bytes(weight.dtype, weight.cols);
   for (const Piece& piece : pieces_.pieces(table)) {
     const auto inside = [&](const kv::BatchRow& row) {
@@ -208,7 +249,7 @@ void CpuOps::embed_from_memory(float* out, WeightRef table, const residency::Par
   }
 }
 
-void CpuOps::rms_norm(Act out, Act x, WeightRef weight, float eps) {
+void CpuExecutor::rms_norm(Act out, Act x, WeightRef weight, float eps) {
   if (!ready() || rows_of(x) == 0) return;
   const std::int64_t cols = cols_of(x);
   const float* scale = vector_of(weight, cols, 0);
@@ -220,7 +261,7 @@ void CpuOps::rms_norm(Act out, Act x, WeightRef weight, float eps) {
   });
 }
 
-void CpuOps::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
+void CpuExecutor::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
   if (!ready() || rows_of(x) == 0) return;
   const std::int64_t cols = cols_of(x);
   const float* scale = vector_of(weight, head_dim, 0);
@@ -232,7 +273,7 @@ void CpuOps::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, floa
   });
 }
 
-void CpuOps::add(Act x, Act y) {
+void CpuExecutor::add(Act x, Act y) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x);
   float* to = data(x);
@@ -242,7 +283,7 @@ void CpuOps::add(Act x, Act y) {
   });
 }
 
-void CpuOps::select_logit_rows(Act out, Act x) {
+void CpuExecutor::select_logit_rows(Act out, Act x) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x);
   float* to = data(out);
@@ -253,7 +294,7 @@ void CpuOps::select_logit_rows(Act out, Act x) {
   }
 }
 
-void CpuOps::logits(WeightRef head, Act x) {
+void CpuExecutor::logits(WeightRef head, Act x) {
   if (!ready() || logit_rows_ == 0) return;
   const std::int64_t vocab = part(head).rows;
   if (vocab > shape_.vocab) {
@@ -266,12 +307,12 @@ void CpuOps::logits(WeightRef head, Act x) {
   if (!failed()) logits_vocab_ = vocab;
 }
 
-Logits CpuOps::last_logits() const {
+Logits CpuExecutor::last_logits() const {
   if (failed() || logits_vocab_ == 0) return {};
   return {at<float>(layout_.logits), logit_rows_, logits_vocab_};
 }
 
-Status CpuOps::read_hidden(std::int64_t first, std::int64_t rows, float* out) const {
+Status CpuExecutor::read_hidden(std::int64_t first, std::int64_t rows, float* out) const {
   if (failed() || hidden_.buffer < 0 || first < 0 || rows < 0 || first + rows > rows_)
     return error(Code::internal, "rows {} to {} of a pass of {} have no states", first, first + rows, rows_);
   const std::int64_t cols = cols_of(hidden_);

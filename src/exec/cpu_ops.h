@@ -1,4 +1,4 @@
-// The CPU executor: Ops on the processor's kernels and the thread pool, weights leased tile by tile.
+// The CPU executor: steps on the processor's kernels and the thread pool, weights leased tile by tile.
 //
 // Everything lies in one buffer (CpuLayout). A matrix is worked in waves: the first piece is waited for, and those
 // after it join as long as their bytes are there, so that small matrices cost one barrier together and large ones are
@@ -16,37 +16,18 @@
 
 #include "device/host_memory.h"
 #include "exec/cpu_layout.h"
-#include "exec/ops.h"
+#include "exec/executor.h"
 #include "exec/piece_index.h"
 
 namespace millrace::exec {
 
-class CpuOps final : public Ops {
+class CpuExecutor final : public Executor {
  public:
-  CpuOps(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget, const CpuOptions& options);
+  CpuExecutor(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget, const CpuOptions& options);
 
-  std::uint64_t activation_bytes(const PassShape& shape) const override;
-  Status prepare(const PassShape& shape) override;
-  void begin_pass(const kv::Batch& batch, std::function<bool()> cancelled) override;
-  Status end_pass() override;
-  bool failed() const override { return !status_.ok(); }
-
-  void embed(Act out, WeightRef table) override;
-  void rms_norm(Act out, Act x, WeightRef weight, float eps) override;
-  void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) override;
-  void add(Act x, Act y) override;
-  using Ops::matmul;
-  void matmul(std::span<const Product> products, Act x) override;
-  void matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) override;
-  void rope(Act x, std::int64_t heads, std::int64_t head_dim, const Rope& rope) override;
-  void store_kv(std::int64_t layer, Act k, Act v) override;
-  void attention(Act out, Act q, std::int64_t layer, const Attention& attention) override;
-  void moe(Act out, Act x, WeightRef router, std::int64_t layer, const Experts& experts) override;
-  void select_logit_rows(Act out, Act x) override;
-  void logits(WeightRef head, Act x) override;
+  Status prepare(const Program& program, const PassLimits& limits) override;
+  Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
   Logits last_logits() const override;
-  bool wants_hidden() const override { return batch_ != nullptr && batch_->wants_hidden; }
-  void hidden(Act x) override { hidden_ = x; }
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
@@ -87,10 +68,14 @@ class CpuOps final : public Ops {
   };
 
   // cpu_ops.cpp: the pass.
+  void begin_pass(const kv::Batch& batch);
+  void end_pass();
+  void do_step(const Step& step);
+  bool failed() const { return !status_.ok(); }
   bool ready();  // false: a failure sticks, the op does nothing
   void fail(Status status);
   std::int64_t rows_of(Act act) const;
-  std::int64_t cols_of(Act act) const { return shape_.buffers[static_cast<std::size_t>(act.buffer)].cols; }
+  std::int64_t cols_of(Act act) const { return program_.buffer(act).cols; }
   float* data(Act act) const { return at<float>(layout_.buffers[static_cast<std::size_t>(act.buffer)]); }
   template <typename T>
   T* at(std::uint64_t offset) const {
@@ -102,6 +87,12 @@ class CpuOps final : public Ops {
   const residency::Part& part(WeightRef ref) const { return store_.units().part(ref); }
   void for_rows(std::int64_t rows, std::int64_t floats_a_row,
                 FunctionRef<void(std::int64_t begin, std::int64_t end)> work);
+  void embed(Act out, WeightRef table);
+  void rms_norm(Act out, Act x, WeightRef weight, float eps);
+  void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
+  void add(Act x, Act y);
+  void select_logit_rows(Act out, Act x);
+  void logits(WeightRef head, Act x);
   const float* vector_of(WeightRef ref, std::int64_t cols, int scratch);
   void embed_from_file(float* out, WeightRef table, const residency::Part& weight);
   void embed_from_memory(float* out, WeightRef table, const residency::Part& weight);
@@ -115,6 +106,8 @@ class CpuOps final : public Ops {
   void drop_leases() { leases_.clear(); }
 
   // cpu_matmul.cpp.
+  void matmul(std::span<const Product> products, Act x);
+  void matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x);
   Input prepare_input(Act x, bool quantize);
   void run_products(std::span<const Target> targets, const Input& input, Effect effect);
   bool try_swiglu(const Target& gate, WeightRef up, const Input& input);
@@ -130,7 +123,10 @@ class CpuOps final : public Ops {
   // cpu_attention.cpp.
   struct AttentionCall;
   struct AttentionPair;
-  const float* rope_table(const Rope& rope);
+  void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
+  void store_kv(std::int64_t layer, Act k, Act v);
+  void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
+  const float* rope_table(int rope);
   std::int64_t make_attention_tiles(std::int64_t tile_rows);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk) const;
@@ -138,6 +134,7 @@ class CpuOps final : public Ops {
 
   // cpu_moe.cpp.
   struct MoeCall;
+  void moe(Act out, Act x, WeightRef router, const Experts& experts);
   void route(const Experts& experts, std::int64_t rows);
   void sort_by_expert(const Experts& experts, std::int64_t rows);
   void combine(float* out, std::int64_t rows, std::int64_t cols, std::int64_t top_k);
@@ -155,6 +152,7 @@ class CpuOps final : public Ops {
   const kernels::Table& table_;
   const PieceIndex pieces_;
 
+  Program program_;
   PassShape shape_;
   CpuLayout layout_;
   residency::Reservation reservation_;
@@ -162,16 +160,11 @@ class CpuOps final : public Ops {
 
   // The pass.
   const kv::Batch* batch_ = nullptr;
-  std::function<bool()> cancelled_;
+  const std::function<bool()>* cancelled_ = nullptr;  // null: never
   Status status_;
   std::int64_t rows_ = 0, logit_rows_ = 0, logits_vocab_ = 0;
-  Act hidden_;  // of the last pass
-  struct RopeKey {
-    const float* inv_freq = nullptr;
-    float magnitude = 0;
-  };
-  RopeKey rope_keys_[CpuLayout::kRopeTables];
-  int next_rope_ = 0;
+  Act hidden_;                   // of the last pass
+  std::vector<bool> rope_made_;  // of each rope, in this pass
   std::uint64_t pass_begin_ns_ = 0;
   ExecCounters counters_;
 

@@ -12,10 +12,10 @@ namespace cuda = kernels::cuda;
 /// Walks the recorded steps once and puts their launches on the stream. Neighbours are fused where the launch that does
 /// both gives the same bits as one after the other: which results a later step reads, and in which form, is looked up
 /// in the list, never guessed.
-struct CudaOps::Emitter {
+struct CudaExecutor::Emitter {
   using Kind = Step::Kind;
 
-  CudaOps& ops;
+  CudaExecutor& ops;
   cudaStream_t stream;
   Window window = {};    // the rows that are worked
   bool last = true;      // no window comes behind it in this block
@@ -30,8 +30,8 @@ struct CudaOps::Emitter {
   };
   Form forms[2] = {};
 
-  const Step& step(std::size_t i) const { return ops.steps_[i]; }
-  std::size_t count() const { return ops.step_count_; }
+  const Step& step(std::size_t i) const { return ops.program_->steps[i]; }
+  std::size_t count() const { return ops.program_->steps.size(); }
 
   void check(cudaError_t code, const char* what) {
     ++launches;
@@ -44,15 +44,14 @@ struct CudaOps::Emitter {
 
   // --- Where things lie ---
 
-  std::int64_t cols(Act act) const { return ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].cols; }
+  const Buffer& buffer(Act act) const { return ops.program_->buffer(act); }
+  std::int64_t cols(Act act) const { return buffer(act).cols; }
   std::int32_t rows(Act act) const {
-    const bool few = ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].logit_rows_only;
-    return static_cast<std::int32_t>(few ? ops.logit_rows_ : window.rows);
+    return static_cast<std::int32_t>(buffer(act).rows == Rows::logits ? ops.logit_rows_ : window.rows);
   }
   float* data(Act act) const {
-    const auto buffer = static_cast<std::size_t>(act.buffer);
-    float* const first = ops.at<float>(ops.layout_.buffers[buffer]);
-    return ops.shape_.buffers[buffer].whole_pass ? first + window.first * ops.shape_.buffers[buffer].cols : first;
+    float* const first = ops.at<float>(ops.layout_.buffers[static_cast<std::size_t>(act.buffer)]);
+    return buffer(act).rows == Rows::whole ? first + window.first * cols(act) : first;
   }
   template <typename T>
   const T* row_data(std::uint64_t offset) const {
@@ -89,9 +88,7 @@ struct CudaOps::Emitter {
   // --- The forms of activations that products with quantized weights take ---
 
   /// Whether products with `x` are those of prompts. Rows that want logits are few, and never are.
-  bool in_prompt(Act x) const {
-    return window.prompt && !ops.shape_.buffers[static_cast<std::size_t>(x.buffer)].logit_rows_only;
-  }
+  bool in_prompt(Act x) const { return window.prompt && buffer(x).rows != Rows::logits; }
 
   cuda::Q8 q8_memory(int slot, std::int64_t rows, std::int64_t cols) const {
     return cuda::q8_at(ops.at(ops.layout_.inputs[slot]), rows, cols);
@@ -181,13 +178,6 @@ struct CudaOps::Emitter {
 
   // --- The walk ---
 
-  bool whole(Act act) const;
-  /// Whether the steps from `from` on need nothing of those before but the residual stream.
-  bool begins_anew(std::size_t from) const;
-  /// Where the steps end that a window goes through before the next one comes: the attention block of a layer, its
-  /// feed-forward, so that the ring fills with the one while all windows go through the other. From the selection of
-  /// rows on all steps are of few rows or of the whole pass, and belong together.
-  std::size_t block_end(std::size_t from) const;
   /// All steps, the pass as one window.
   void emit_whole();
   /// Block by block, and the windows one after the other for each: its weights come once, and the activations of one

@@ -33,7 +33,7 @@ PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t 
   take(layout.sequence, rows, 4);
   take(layout.position, rows, 4);
   take(layout.logit_row, logit_rows, 4);
-  take(layout.cos_sin, rows * shape.head_dim, 4);
+  for (const std::int64_t rotary : shape.rotary) take(layout.cos_sin.emplace_back(), rows * rotary, 4);
   take(layout.blocks, sequences * max_blocks(shape), 8);
   if (tiles) take(layout.tiles, rows, sizeof(int4));
   return layout;
@@ -48,10 +48,10 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
   };
   const auto floats = [](std::int64_t count) { return static_cast<std::uint64_t>(count) * sizeof(float); };
   const std::int64_t worked = work_rows(shape);
-  for (const PassShape::Buffer& buffer : shape.buffers) {
-    const std::int64_t rows = buffer.logit_rows_only ? shape.max_logit_rows
-                              : buffer.whole_pass    ? shape.max_rows
-                                                     : worked;
+  for (const Buffer& buffer : shape.buffers) {
+    const std::int64_t rows = buffer.rows == Rows::logits  ? shape.max_logit_rows
+                              : buffer.rows == Rows::whole ? shape.max_rows
+                                                           : worked;
     layout.buffers.push_back(take(floats(rows * buffer.cols)));
   }
   const std::int64_t widest = static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(shape.widest_input), 256));

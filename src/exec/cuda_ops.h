@@ -1,18 +1,17 @@
-// The CUDA executor: Ops on one GPU, weights at home in its memory or streamed to it, with the processor's help where
-// the weights are placed so (cuda_split.h).
+// The CUDA executor: a program on one GPU, weights at home in its memory or streamed to it, with the processor's help
+// where the weights are placed so (cuda_split.h).
 //
-// Ops do not run when they are called: a pass is recorded as a list of steps, fused where neighbours allow (norm and
-// quantization, product and residual, heads' norm and RoPE and KV, gate and up, experts and residual), and launched by
-// end_pass(). A decode step is captured once per shape as a CUDA graph and replayed: one upload of the pass's rows, one
-// launch, one read-back.
-// Thread-safety: one thread calls, the one that made it.
+// The steps of a pass are fused where neighbours allow (norm and quantization, product and residual, heads' norm and
+// RoPE and KV, gate and up, experts and residual), and put on one stream. A decode step is captured once per shape as a
+// CUDA graph and replayed: one upload of the pass's rows, one launch, one read-back. Thread-safety: one thread calls,
+// the one that made it.
 #pragma once
 
 #include <memory>
 
 #include "base/thread_pool.h"
 #include "base/trace.h"
-#include "exec/ops.h"
+#include "exec/executor.h"
 #include "residency/cuda_weights.h"
 
 namespace millrace::exec {
@@ -31,13 +30,14 @@ struct CudaOptions {
   Trace* trace = nullptr;  // if set, passes are not replayed as graphs, and every launch and copy is timed into it
 };
 
-/// Bytes of device memory that prepare(shape) reserves. Pure.
+/// Bytes of device memory that prepare() reserves. Pure.
 std::uint64_t cuda_activation_bytes(const PassShape& shape);
 
 /// `units`, `weights` and `vram` outlive the executor. Sequences of its batches have their blocks on the device.
 /// Errors: io_error.
-Expected<std::unique_ptr<Ops>> make_cuda_ops(const residency::UnitTable& units, residency::DeviceWeights& weights,
-                                             residency::Budget& vram, const CudaOptions& options);
+Expected<std::unique_ptr<Executor>> make_cuda_executor(const residency::UnitTable& units,
+                                                       residency::DeviceWeights& weights, residency::Budget& vram,
+                                                       const CudaOptions& options);
 
 /// KV blocks in device memory, `most` of them: `first` are taken at once and kept, the others a chunk at a time while
 /// they are needed.

@@ -12,7 +12,7 @@ constexpr std::int64_t kMatvecEntries = 64;  // experts of so many entries are r
 
 }  // namespace
 
-cuda::Q8 CudaOps::Emitter::q8(Act act) {
+cuda::Q8 CudaExecutor::Emitter::q8(Act act) {
   if (const int slot = slot_of(act, false); slot >= 0) return q8_memory(slot, forms[slot].rows, cols(act));
   const cuda::Q8 made = make_q8(1, act);
   check(cuda::quantize_q8(data(act), cols(act), rows(act), static_cast<std::int32_t>(cols(act)), made, stream),
@@ -20,21 +20,21 @@ cuda::Q8 CudaOps::Emitter::q8(Act act) {
   return made;
 }
 
-const cuda::Bf16* CudaOps::Emitter::bf16(Act act) {
+const cuda::Bf16* CudaExecutor::Emitter::bf16(Act act) {
   if (const int slot = slot_of(act, true); slot >= 0) return ops.at<cuda::Bf16>(ops.layout_.inputs[slot]);
   cuda::Bf16* const made = make_bf16(1, act);
   check(cuda::to_bf16(data(act), rows(act) * cols(act), made, stream), "to_bf16");
   return made;
 }
 
-void CudaOps::Emitter::want(Wanted& wanted, WeightRef weight, bool prompt) const {
+void CudaExecutor::Emitter::want(Wanted& wanted, WeightRef weight, bool prompt) const {
   const std::int64_t on_host = host_rows(weight);
   if (on_host > 0) wanted.floats = true;  // to be handed out
   if (on_host == ops.part(weight).rows) return;
   (is_float(ops.part(weight).dtype) ? wanted.floats : prompt ? wanted.bf16 : wanted.q8) = true;
 }
 
-CudaOps::Emitter::Wanted CudaOps::Emitter::wanted(Act act, std::size_t from) const {
+CudaExecutor::Emitter::Wanted CudaExecutor::Emitter::wanted(Act act, std::size_t from) const {
   Wanted wanted;
   for (std::size_t i = from + 1; i < count(); ++i) {
     const Step& s = step(i);
@@ -65,26 +65,26 @@ CudaOps::Emitter::Wanted CudaOps::Emitter::wanted(Act act, std::size_t from) con
   return wanted;
 }
 
-bool CudaOps::Emitter::read_later(Act act, std::size_t from) const {
+bool CudaExecutor::Emitter::read_later(Act act, std::size_t from) const {
   const Wanted later = wanted(act, from);
   return later.floats || later.q8 || later.bf16;
 }
 
-bool CudaOps::Emitter::residual_follows(Act out) const {
+bool CudaExecutor::Emitter::residual_follows(Act out) const {
   if (!ops.options_.fuse || next + 1 >= count()) return false;
   const Step& add = step(next + 1);
   return add.kind == Kind::add && add.b.buffer == out.buffer && add.a.buffer != out.buffer &&
          !read_later(out, next + 1);
 }
 
-void CudaOps::Emitter::launch(cuda::MatmulCall& call) {
+void CudaExecutor::Emitter::launch(cuda::MatmulCall& call) {
   if (!status.ok()) return;
   if (call.x_bf16 != nullptr) return check(cuda::matmul_prompt(call, stream), "matmul, prompt");
   const bool few = call.x_rows <= cuda::kMatvecRows;
   check(few ? cuda::matvec(call, stream) : cuda::matmul(call, stream), few ? "matvec" : "matmul");
 }
 
-cuda::MatmulCall CudaOps::Emitter::call_for(Act x, bool floats, bool prompt) {
+cuda::MatmulCall CudaExecutor::Emitter::call_for(Act x, bool floats, bool prompt) {
   cuda::MatmulCall call;
   call.cols = static_cast<std::int32_t>(cols(x));
   call.x_rows = rows(x);
@@ -99,7 +99,7 @@ cuda::MatmulCall CudaOps::Emitter::call_for(Act x, bool floats, bool prompt) {
   return call;
 }
 
-HostShare::Matrix CudaOps::Emitter::host_matrix(WeightRef weight, WeightRef up, WeightRef bias) const {
+HostShare::Matrix CudaExecutor::Emitter::host_matrix(WeightRef weight, WeightRef up, WeightRef bias) const {
   HostShare::Matrix matrix;
   matrix.rows = host_rows(weight);
   const std::int64_t first = ops.part(weight).rows - matrix.rows;
@@ -117,7 +117,7 @@ HostShare::Matrix CudaOps::Emitter::host_matrix(WeightRef weight, WeightRef up, 
   return matrix;
 }
 
-void CudaOps::Emitter::share_rows(Shared& shared, WeightRef weight, WeightRef up, WeightRef bias, Act to) {
+void CudaExecutor::Emitter::share_rows(Shared& shared, WeightRef weight, WeightRef up, WeightRef bias, Act to) {
   const std::int64_t rows = host_rows(weight);
   if (rows == 0) return;
   HostShare::Matrix& matrix = shared.job.matrices[static_cast<std::size_t>(shared.job.count++)];
@@ -129,7 +129,7 @@ void CudaOps::Emitter::share_rows(Shared& shared, WeightRef weight, WeightRef up
   shared.outputs += window.rows * rows;
 }
 
-void CudaOps::Emitter::hand_out(Shared& shared, Act x) {
+void CudaExecutor::Emitter::hand_out(Shared& shared, Act x) {
   if (shared.job.count == 0) return;
   shared.job.number = ops.share_->next_number();
   shared.job.rows = rows(x);
@@ -139,7 +139,7 @@ void CudaOps::Emitter::hand_out(Shared& shared, Act x) {
         "hand out");
 }
 
-void CudaOps::Emitter::take_in(Shared& shared, bool add) {
+void CudaExecutor::Emitter::take_in(Shared& shared, bool add) {
   if (shared.job.count == 0 || !status.ok()) return;
   shared.call.rows = static_cast<std::int32_t>(window.rows);
   shared.call.add = add;
@@ -150,7 +150,7 @@ void CudaOps::Emitter::take_in(Shared& shared, bool add) {
   if (status.ok()) ops.share_->add(shared.job, stream);
 }
 
-void CudaOps::Emitter::emit_matmul(const Step& s) {
+void CudaExecutor::Emitter::emit_matmul(const Step& s) {
   Act target = s.products[0].out;
   cuda::Effect effect = cuda::Effect::store;
   const bool residual = s.product_count == 1 && residual_follows(target);
@@ -185,7 +185,7 @@ void CudaOps::Emitter::emit_matmul(const Step& s) {
   if (residual) ++next;
 }
 
-void CudaOps::Emitter::emit_feed_forward(const Step& s) {
+void CudaExecutor::Emitter::emit_feed_forward(const Step& s) {
   const bool follows = next + 1 < count() && step(next + 1).kind == Kind::matmul;
   if (!follows || step(next + 1).product_count != 1 || step(next + 1).a.buffer != s.out.buffer ||
       host_rows(step(next + 1).products[0].weight) != ops.part(step(next + 1).products[0].weight).rows)
@@ -211,7 +211,7 @@ void CudaOps::Emitter::emit_feed_forward(const Step& s) {
   if (residual) ++next;
 }
 
-void CudaOps::Emitter::emit_swiglu(const Step& s) {
+void CudaExecutor::Emitter::emit_swiglu(const Step& s) {
   if (host_rows(s.weight) == ops.part(s.weight).rows) return emit_feed_forward(s);
   Shared shared;
   share_rows(shared, s.weight, s.weight2, {}, s.out);
@@ -220,7 +220,7 @@ void CudaOps::Emitter::emit_swiglu(const Step& s) {
   take_in(shared, false);
 }
 
-void CudaOps::Emitter::launch_swiglu(const Step& s, bool shared) {
+void CudaExecutor::Emitter::launch_swiglu(const Step& s, bool shared) {
   const DType gate = ops.part(s.weight).dtype, up = ops.part(s.weight2).dtype;
   const Wanted later = wanted(s.out, next);
   const auto out_cols = cols(s.out);
@@ -256,7 +256,7 @@ void CudaOps::Emitter::launch_swiglu(const Step& s, bool shared) {
   check(cuda::silu_mul(data(s.out), up_out, window.rows * out_cols, stream), "silu_mul");
 }
 
-cuda::ExpertCall CudaOps::Emitter::expert_call(const Experts& experts, int part_index) {
+cuda::ExpertCall CudaExecutor::Emitter::expert_call(const Experts& experts, int part_index) {
   const WeightRef ref{experts.first_unit, part_index};
   const residency::Part& part = ops.part(ref);
   const auto& parts = ops.units_.units()[static_cast<std::size_t>(experts.first_unit)].parts;
@@ -275,14 +275,14 @@ cuda::ExpertCall CudaOps::Emitter::expert_call(const Experts& experts, int part_
   return call;
 }
 
-void CudaOps::Emitter::launch(const cuda::ExpertCall& call) {
+void CudaExecutor::Emitter::launch(const cuda::ExpertCall& call) {
   if (!status.ok()) return;
   const bool few = call.entries <= kMatvecEntries;
   check(few ? cuda::matvec_experts(call, stream) : cuda::matmul_experts(call, stream),
         few ? "matvec_experts" : "matmul_experts");
 }
 
-void CudaOps::Emitter::emit_moe(const Step& s) {
+void CudaExecutor::Emitter::emit_moe(const Step& s) {
   const Experts& experts = s.experts;
   const auto rows = static_cast<std::int32_t>(window.rows);
   auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
@@ -336,7 +336,7 @@ void CudaOps::Emitter::emit_moe(const Step& s) {
   if (residual) ++next;
 }
 
-void CudaOps::Emitter::emit_logits(const Step& s) {
+void CudaExecutor::Emitter::emit_logits(const Step& s) {
   if (ops.logit_rows_ == 0) return;
   auto* out = ops.at<float>(ops.layout_.logits);
   cuda::MatmulCall call = call_for(s.a, is_float(ops.part(s.weight).dtype), false);

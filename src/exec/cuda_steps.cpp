@@ -2,19 +2,8 @@
 #include "exec/cuda_emitter.h"
 
 namespace millrace::exec {
-namespace {
 
-/// A step's name in a profiler.
-const char* name(Step::Kind kind) {
-  static constexpr const char* names[] = {"embed",  "norm",     "heads' norm", "add",       "matmul",
-                                          "swiglu", "rope, kv", "store kv",    "attention", "moe",
-                                          "rows",   "logits",   "states"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
-}  // namespace
-
-cuda::KvView CudaOps::Emitter::kv_view(std::int64_t layer) const {
+cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
   const kv::KvShape& shape = ops.batch_->sequences.front()->shape();
   const std::int64_t head_bytes = shape.block_bytes() / (2 * shape.layers * shape.kv_heads);
   const std::int64_t first = 2 * layer * shape.kv_heads * head_bytes;
@@ -28,7 +17,7 @@ cuda::KvView CudaOps::Emitter::kv_view(std::int64_t layer) const {
           static_cast<std::int32_t>(shape.head_dim)};
 }
 
-void CudaOps::Emitter::emit_norm(const Step& s, Act x, const std::int32_t* x_index) {
+void CudaExecutor::Emitter::emit_norm(const Step& s, Act x, const std::int32_t* x_index) {
   const Wanted later = wanted(s.out, next);
   overwritten(s.out);
   const bool both = !ops.options_.fuse;
@@ -42,7 +31,7 @@ void CudaOps::Emitter::emit_norm(const Step& s, Act x, const std::int32_t* x_ind
         "rms_norm");
 }
 
-void CudaOps::Emitter::emit_select(const Step& s) {
+void CudaExecutor::Emitter::emit_select(const Step& s) {
   const auto* index = row_data<std::int32_t>(ops.pass_rows_.logit_row);
   const bool norm_follows = ops.options_.fuse && next + 1 < count() && step(next + 1).kind == Kind::rms_norm &&
                             step(next + 1).a.buffer == s.out.buffer && step(next + 1).out.buffer == s.out.buffer;
@@ -57,7 +46,7 @@ void CudaOps::Emitter::emit_select(const Step& s) {
         "gather_rows");
 }
 
-void CudaOps::Emitter::emit_rope_store() {
+void CudaExecutor::Emitter::emit_rope_store() {
   cuda::RopeStoreCall call;
   Act q, k;
   WeightRef norm_of_q, norm_of_k;
@@ -82,8 +71,11 @@ void CudaOps::Emitter::emit_rope_store() {
       q = s.out;
       call.heads = static_cast<std::int32_t>(s.heads);
     }
-    call.rotary = static_cast<std::int32_t>(s.rope.rotary);
-    call.neox = s.rope.neox;
+    const Rope& rope = ops.program_->ropes[static_cast<std::size_t>(s.rope)];
+    call.rotary = static_cast<std::int32_t>(rope.rotary);
+    call.neox = rope.neox;
+    call.cos_sin =
+        row_data<float>(ops.pass_rows_.cos_sin[static_cast<std::size_t>(s.rope)]) + window.first * rope.rotary;
   }
   if (q.buffer < 0) return broken("keys without queries");
   call.rows = row_view();
@@ -93,13 +85,12 @@ void CudaOps::Emitter::emit_rope_store() {
   call.v = data(store.b);
   call.q_norm = vector(norm_of_q);
   call.k_norm = vector(norm_of_k);
-  call.cos_sin = row_data<float>(ops.pass_rows_.cos_sin) + window.first * call.rotary;
   if (!status.ok()) return;
   check(cuda::rope_store(call, stream), "rope_store");
   next = i;
 }
 
-void CudaOps::Emitter::emit_attention(const Step& s) {
+void CudaExecutor::Emitter::emit_attention(const Step& s) {
   const Wanted later = wanted(s.out, next);
   overwritten(s.out);
   cuda::AttentionCall call;
@@ -120,40 +111,15 @@ void CudaOps::Emitter::emit_attention(const Step& s) {
   check(cuda::attention(call, stream), "attention");
 }
 
-bool CudaOps::Emitter::whole(Act act) const {
-  return act.buffer >= 0 && ops.shape_.buffers[static_cast<std::size_t>(act.buffer)].whole_pass;
-}
-
-bool CudaOps::Emitter::begins_anew(std::size_t from) const {
-  for (std::size_t b = 0; b < ops.shape_.buffers.size(); ++b) {
-    const Act act{static_cast<std::int32_t>(b)};
-    if (whole(act) || ops.shape_.buffers[b].logit_rows_only) continue;
-    for (std::size_t i = from; i < count(); ++i) {
-      if (step(i).reads(act)) return false;
-      if (step(i).writes(act)) break;
-    }
-  }
-  return true;
-}
-
-std::size_t CudaOps::Emitter::block_end(std::size_t from) const {
-  if (step(from).kind == Kind::select_rows) return count();
-  for (std::size_t i = from + 1; i < count(); ++i) {
-    if (step(i).kind == Kind::select_rows) return i;
-    if (step(i).kind == Kind::rms_norm && whole(step(i).a) && begins_anew(i)) return i;
-  }
-  return count();
-}
-
-void CudaOps::Emitter::emit_whole() {
+void CudaExecutor::Emitter::emit_whole() {
   if (!ops.windows_.empty()) window = ops.windows_.front();
   emit_until(count());
 }
 
-void CudaOps::Emitter::emit_in_windows() {
+void CudaExecutor::Emitter::emit_in_windows() {
   while (next < count() && status.ok()) {
-    const std::size_t first = next, end = block_end(first);
-    if (step(first).kind == Kind::select_rows) {
+    const std::size_t first = next, end = ops.program_->block_end(first);
+    if (end == count()) {  // rows that want logits are few, and lie in all windows
       window = {0, ops.rows_, 0, 0};
       emit_until(end);
       return;
@@ -168,7 +134,7 @@ void CudaOps::Emitter::emit_in_windows() {
   }
 }
 
-void CudaOps::Emitter::emit_until(std::size_t end) {
+void CudaExecutor::Emitter::emit_until(std::size_t end) {
   for (; next < end && status.ok(); ++next) {
     if (ops.cancelled_ && !ops.few_rows() && ops.cancelled_()) {
       status = error(Code::cancelled, "stopped");
@@ -179,9 +145,9 @@ void CudaOps::Emitter::emit_until(std::size_t end) {
   }
 }
 
-void CudaOps::Emitter::emit_step() {
+void CudaExecutor::Emitter::emit_step() {
   const Step& s = step(next);
-  const device::ProfilerRange range(name(s.kind));
+  const device::ProfilerRange range(name(s.kind).data());
   switch (s.kind) {
     case Kind::embed:
       overwritten(s.out);
@@ -227,7 +193,7 @@ void CudaOps::Emitter::emit_step() {
   }
 }
 
-Status CudaOps::emit() {
+Status CudaExecutor::emit() {
   Emitter emitter{*this, stream_.get()};
   if (windows_.size() > 1)
     emitter.emit_in_windows();

@@ -1,21 +1,18 @@
 #include "model/decoder.h"
 
-#include <algorithm>
 #include <tuple>
 #include <utility>
 
+#include "exec/ops.h"
 #include "model/unit_builder.h"
 
 namespace millrace::model {
 namespace {
 
 using exec::Act;
+using exec::Rows;
 using exec::WeightRef;
 using residency::UnitKind;
-
-// Buffers of a pass, by index into PassShape::buffers. kHidden holds the inside of a dense feed-forward, kMixed what a
-// mixture adds to the residual stream.
-constexpr Act kX{0}, kH{1}, kQ{2}, kK{3}, kV{4}, kAttended{5}, kHidden{6}, kMixed{7}, kLast{8};
 
 /// A layer's weights; none() where the spec or the file has none.
 struct LayerWeights {
@@ -25,116 +22,91 @@ struct LayerWeights {
   exec::Experts experts;
 };
 
-class Decoder final : public Model {
+class Decoder {
  public:
-  Decoder(Hyperparameters hp, DecoderSpec spec) : spec_(std::move(spec)) { hp_ = std::move(hp); }
-  Status list_units(const modelfile::Model& file, const LoadOptions& options);
-
-  exec::PassShape pass_shape(std::int64_t max_rows, std::int64_t max_logit_rows,
-                             std::int64_t max_positions) const override;
-  void forward(exec::Ops& ops) const override;
+  Decoder(const Hyperparameters& hp, const DecoderSpec& spec, exec::Ops& ops) : hp_(hp), spec_(spec), ops_(ops) {}
+  Status list_units(const modelfile::Model& file, residency::UnitTable& table);
+  void record();
 
  private:
-  void attend(exec::Ops& ops, std::int64_t index) const;
-  void feed_forward(exec::Ops& ops, std::int64_t index) const;
+  void attend(std::int64_t index);
+  void feed_forward(std::int64_t index);
   void list_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const;
   float eps() const { return static_cast<float>(hp_.rms_eps); }
 
-  DecoderSpec spec_;
+  const Hyperparameters& hp_;
+  const DecoderSpec& spec_;
+  exec::Ops& ops_;
   std::vector<LayerWeights> layers_;
-  std::vector<exec::Rope> ropes_;
   WeightRef embedding_, output_norm_, head_;
+  Act x_, h_;  // the residual stream; what a block reads of it, and what it adds to it
 };
 
 // --- The layer ---
 
-void Decoder::forward(exec::Ops& ops) const {
-  ops.embed(kX, embedding_);
-  for (std::int64_t index = 0; index < hp_.layers && !ops.failed(); ++index) {
-    attend(ops, index);
-    feed_forward(ops, index);
+void Decoder::record() {
+  x_ = ops_.buffer("x", hp_.model_dim, Rows::whole);
+  h_ = ops_.buffer("h", hp_.model_dim);
+  const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
+  for (const RopeSpec& rope : spec_.ropes) ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude});
+
+  ops_.embed(x_, embedding_);
+  for (std::int64_t index = 0; index < hp_.layers; ++index) {
+    attend(index);
+    feed_forward(index);
   }
-  ops.select_logit_rows(kLast, kX);
-  if (ops.wants_hidden()) {
-    ops.rms_norm(kX, kX, output_norm_, eps());
-    ops.hidden(kX);
-  }
-  ops.rms_norm(kLast, kLast, output_norm_, eps());
-  ops.logits(head_, kLast);
+  ops_.begin_block();
+  ops_.select_logit_rows(last, x_);
+  ops_.begin_hidden();
+  ops_.rms_norm(x_, x_, output_norm_, eps());
+  ops_.hidden(x_);
+  ops_.end_hidden();
+  ops_.rms_norm(last, last, output_norm_, eps());
+  ops_.logits(head_, last);
 }
 
 /// x += W_out attention(rope(norm(W_q h)), rope(norm(W_k h)), W_v h), where h = norm(x).
-void Decoder::attend(exec::Ops& ops, std::int64_t index) const {
+void Decoder::attend(std::int64_t index) {
   const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
-  const exec::Rope& rope = ropes_[static_cast<std::size_t>(spec.rope)];
-  const exec::Product qkv[] = {{kQ, layer.q, layer.q_bias}, {kK, layer.k, layer.k_bias}, {kV, layer.v, layer.v_bias}};
-  const exec::Product out[] = {{kH, layer.attn_out, layer.attn_out_bias}};
+  const Act q = ops_.buffer("q", spec.q_dim()), k = ops_.buffer("k", spec.kv_dim()),
+            v = ops_.buffer("v", spec.kv_dim());
+  const Act attended = ops_.buffer("attended", spec.q_dim());
+  const exec::Product qkv[] = {{q, layer.q, layer.q_bias}, {k, layer.k, layer.k_bias}, {v, layer.v, layer.v_bias}};
+  const exec::Product out[] = {{h_, layer.attn_out, layer.attn_out_bias}};
 
-  ops.rms_norm(kH, kX, layer.attn_norm, eps());
-  ops.matmul(qkv, kH);
+  ops_.begin_block();
+  ops_.rms_norm(h_, x_, layer.attn_norm, eps());
+  ops_.matmul(qkv, h_);
   if (spec.norm_heads) {
-    ops.rms_norm_heads(kQ, layer.q_norm, spec.head_dim, eps());
-    ops.rms_norm_heads(kK, layer.k_norm, spec.head_dim, eps());
+    ops_.rms_norm_heads(q, layer.q_norm, spec.head_dim, eps());
+    ops_.rms_norm_heads(k, layer.k_norm, spec.head_dim, eps());
   }
-  ops.rope(kQ, spec.heads, spec.head_dim, rope);
-  ops.rope(kK, spec.kv_heads, spec.head_dim, rope);
-  ops.store_kv(index, kK, kV);
-  ops.attention(kAttended, kQ, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window});
-  ops.matmul(out, kAttended);
-  ops.add(kX, kH);
+  ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
+  ops_.rope(k, spec.kv_heads, spec.head_dim, spec.rope);
+  ops_.store_kv(index, k, v);
+  ops_.attention(attended, q, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window});
+  ops_.matmul(out, attended);
+  ops_.add(x_, h_);
 }
 
 /// x += W_down (silu(W_gate h) * W_up h), where h = norm(x); or the router's mixture of such networks.
-void Decoder::feed_forward(exec::Ops& ops, std::int64_t index) const {
+void Decoder::feed_forward(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
-  ops.rms_norm(kH, kX, layer.ffn_norm, eps());
+  ops_.begin_block();
+  ops_.rms_norm(h_, x_, layer.ffn_norm, eps());
   if (spec.dense()) {
-    ops.matmul_swiglu(kHidden, layer.gate, layer.up, kH);
-    ops.matmul(kH, layer.down, kHidden);
-    ops.add(kX, kH);
+    const Act hidden = ops_.buffer("hidden", spec.ff_dim);
+    ops_.matmul_swiglu(hidden, layer.gate, layer.up, h_);
+    ops_.matmul(h_, layer.down, hidden);
+    ops_.add(x_, h_);
   } else {
-    ops.moe(kMixed, kH, layer.router, index, layer.experts);
-    ops.add(kX, kMixed);
+    const Act mixed = ops_.buffer("mixed", hp_.model_dim);
+    ops_.moe(mixed, h_, layer.router, index, layer.experts);
+    ops_.add(x_, mixed);
   }
-}
-
-// --- Its shapes ---
-
-exec::PassShape Decoder::pass_shape(std::int64_t max_rows, std::int64_t max_logit_rows,
-                                    std::int64_t max_positions) const {
-  exec::PassShape shape;
-  shape.max_rows = max_rows;
-  shape.max_logit_rows = max_logit_rows;
-  shape.max_positions = max_positions;
-  shape.vocab = hp_.vocab;
-  shape.model_dim = hp_.model_dim;
-  std::int64_t q_dim = 0, kv_dim = 0, ff_dim = 0;
-  for (const LayerSpec& layer : spec_.layers) {
-    q_dim = std::max(q_dim, layer.attention.q_dim());
-    kv_dim = std::max(kv_dim, layer.attention.kv_dim());
-    ff_dim = std::max(ff_dim, layer.ff_dim);
-    shape.heads = std::max(shape.heads, layer.attention.heads);
-    shape.kv_heads = std::max(shape.kv_heads, layer.attention.kv_heads);
-    shape.head_dim = std::max(shape.head_dim, layer.attention.head_dim);
-    if (layer.dense()) continue;
-    shape.experts = std::max(shape.experts, layer.mixture.experts);
-    shape.top_k = std::max(shape.top_k, layer.mixture.top_k);
-    shape.expert_ff = std::max(shape.expert_ff, layer.mixture.ff_dim);
-  }
-  shape.widest_input = std::max({hp_.model_dim, q_dim, ff_dim, shape.expert_ff});
-  shape.buffers = {{.name = "x", .cols = hp_.model_dim, .whole_pass = true},
-                   {"h", hp_.model_dim},
-                   {"q", q_dim},
-                   {"k", kv_dim},
-                   {"v", kv_dim},
-                   {"attended", q_dim},
-                   {"hidden", ff_dim},
-                   {"mixed", shape.experts > 0 ? hp_.model_dim : 0},
-                   {"last", hp_.model_dim, true}};
-  return shape;
 }
 
 // --- Its weights, in the order in which a pass uses them ---
@@ -185,9 +157,8 @@ void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& wei
   weights.experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim);
 }
 
-Status Decoder::list_units(const modelfile::Model& file, const LoadOptions& options) {
-  for (const RopeSpec& rope : spec_.ropes) ropes_.push_back({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude});
-  UnitBuilder units(file, units_);
+Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& table) {
+  UnitBuilder units(file, table);
   embedding_ = units.embedding(hp_.model_dim, hp_.vocab);
   for (int index = 0; index < hp_.layers && units.status().ok(); ++index) {
     LayerWeights& weights = layers_.emplace_back();
@@ -197,18 +168,21 @@ Status Decoder::list_units(const modelfile::Model& file, const LoadOptions& opti
     units.refuse_unused(index);
   }
   std::tie(output_norm_, head_) = units.output(hp_.model_dim, hp_.vocab, embedding_);
-  MR_RETURN_IF_ERROR(units.status());
-  units_.cut(options.tile_bytes);
-  return {};
+  return units.status();
 }
 
 }  // namespace
 
 Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, const LoadOptions& options,
-                                              Hyperparameters hp, DecoderSpec spec) {
-  auto model = std::make_unique<Decoder>(std::move(hp), std::move(spec));
-  MR_RETURN_IF_ERROR(model->list_units(file, options));
-  return std::unique_ptr<Model>(std::move(model));
+                                              Hyperparameters hp, const DecoderSpec& spec) {
+  exec::Ops ops;
+  residency::UnitTable units;
+  Decoder decoder(hp, spec, ops);
+  MR_RETURN_IF_ERROR(decoder.list_units(file, units));
+  decoder.record();
+  MR_ASSIGN_OR_RETURN(exec::Program program, ops.finish());
+  units.cut(options.tile_bytes);
+  return std::make_unique<Model>(std::move(hp), std::move(units), std::move(program));
 }
 
 }  // namespace millrace::model

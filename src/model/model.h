@@ -1,14 +1,14 @@
-// An architecture: reads its hyperparameters, lists its units, runs its layers as named ops. One file each.
+// A model as an executor takes it: hyperparameters, units, and the program of a pass. One file an architecture.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
-#include "exec/ops.h"
-#include "kv/sequence.h"
+#include "exec/program.h"
 #include "modelfile/gguf.h"
 #include "residency/unit.h"
 
@@ -29,21 +29,21 @@ struct Hyperparameters {
   Pooling pooling = Pooling::none;  // where the file does not say
 };
 
+/// What a file holds, ready for an executor. Immutable.
 class Model {
  public:
-  virtual ~Model() = default;
+  Model(Hyperparameters hp, residency::UnitTable units, exec::Program program)
+      : hp_(std::move(hp)), units_(std::move(units)), program_(std::move(program)) {}
+
   const Hyperparameters& hyperparameters() const { return hp_; }
   const residency::UnitTable& units() const { return units_; }
+  /// All layers, for every row of a pass.
+  const exec::Program& program() const { return program_; }
 
-  /// Named buffers and extremes of a pass of at most `max_rows` tokens.
-  virtual exec::PassShape pass_shape(std::int64_t max_rows, std::int64_t max_logit_rows,
-                                     std::int64_t max_positions) const = 0;
-  /// All layers for every row between ops.begin_pass and ops.end_pass.
-  virtual void forward(exec::Ops& ops) const = 0;
-
- protected:
+ private:
   Hyperparameters hp_;
   residency::UnitTable units_;
+  exec::Program program_;
 };
 
 struct LoadOptions {

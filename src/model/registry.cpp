@@ -24,8 +24,8 @@ Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOp
   for (const Entry& entry : kArchitectures) {
     if (entry.name != name) continue;
     MR_ASSIGN_OR_RETURN(Hyperparameters hp, read_hyperparameters(file));
-    MR_ASSIGN_OR_RETURN(DecoderSpec spec, entry.spec(file, hp));
-    return make_decoder(file, options, std::move(hp), std::move(spec));
+    MR_ASSIGN_OR_RETURN(const DecoderSpec spec, entry.spec(file, hp));
+    return make_decoder(file, options, std::move(hp), spec);
   }
   return error(Code::unsupported, "models of architecture '{}' are not supported; this version runs {}", name,
                fmt::join(architectures(), " and "));

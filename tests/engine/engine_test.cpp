@@ -111,7 +111,7 @@ TEST(Engine, WeightsAreReadOnceAPassHoweverLongThePrompt) {
   EngineOptions options = roomy(moe_path());
   options.batch_tokens = 128;
   const auto engine = make(options);
-  const std::uint64_t before = engine->ops().counters().passes;
+  const std::uint64_t before = engine->executor().counters().passes;
   std::vector<std::int64_t> progress;
   Request request = greedy(real_text(*engine, 300), 4);
   request.ignore_end_tokens = true;
@@ -121,14 +121,14 @@ TEST(Engine, WeightsAreReadOnceAPassHoweverLongThePrompt) {
   };
   engine->run(std::move(request));
   EXPECT_EQ(progress, (std::vector<std::int64_t>{128, 256, 300}));
-  EXPECT_EQ(engine->ops().counters().passes - before, 3u + 3u) << "three for the prompt, three for tokens 2 to 4";
+  EXPECT_EQ(engine->executor().counters().passes - before, 3u + 3u) << "three for the prompt, three for tokens 2 to 4";
 }
 
 TEST(Engine, SequencesShareTheirPasses) {
   EngineOptions options = roomy(moe_path());
   options.max_sequences = 4;
   const auto engine = make(options);
-  const std::uint64_t before = engine->ops().counters().passes;
+  const std::uint64_t before = engine->executor().counters().passes;
   std::vector<Engine::Id> ids;
   for (int i = 0; i < 4; ++i) {
     Request request = greedy(real_text(*engine, 20, static_cast<std::size_t>(i) * 100), 5);
@@ -136,7 +136,7 @@ TEST(Engine, SequencesShareTheirPasses) {
     ids.push_back(*engine->submit(std::move(request)));
   }
   drain(*engine);
-  EXPECT_EQ(engine->ops().counters().passes - before, 5u);
+  EXPECT_EQ(engine->executor().counters().passes - before, 5u);
   for (const Engine::Id id : ids) EXPECT_EQ(engine->take(id).tokens.size(), 5u);
 }
 
@@ -255,14 +255,14 @@ TEST(Session, GoesOnWithoutComputingThePastAgain) {
   const std::vector<TokenId> more = real_text(*engine, 30, 3000);
   prompt.insert(prompt.end(), more.begin(), more.end());
   std::vector<float> continued, anew;
-  const std::uint64_t before = engine->ops().counters().rows;
+  const std::uint64_t before = engine->executor().counters().rows;
   Request second = greedy(prompt, 1);
   second.on_logits = [&](std::int64_t position, std::span<const float> row) {
     EXPECT_EQ(position, 239);
     continued.assign(row.begin(), row.end());
   };
   engine->run(std::move(second), session.get());
-  EXPECT_EQ(engine->ops().counters().rows - before, 31u);
+  EXPECT_EQ(engine->executor().counters().rows - before, 31u);
 
   Request whole = greedy(prompt, 1);
   whole.on_logits = [&](std::int64_t, std::span<const float> row) { anew.assign(row.begin(), row.end()); };

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "exec/executor.h"
 #include "exec/small_model.h"
 #include "kv/sequence.h"
 #include "residency/weight_store.h"
@@ -91,9 +92,9 @@ class Runner {
                                                 {.poison_evicted = true});
     EXPECT_TRUE(store.ok()) << store.status().message();
     store_ = std::move(store).value();
-    ops_ = make_cpu_ops(*store_, pool_, budget_, {options.isa, options.embedding_from_file});
-    shape_ = model.pass_shape(options.max_rows, options.max_positions);
-    const Status prepared = ops_->prepare(shape_);
+    executor_ = make_cpu_executor(*store_, pool_, budget_, {options.isa, options.embedding_from_file});
+    limits_ = SmallModel::pass_limits(options.max_rows, options.max_positions);
+    const Status prepared = executor_->prepare(model.program(), limits_);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
     const SmallShape& s = model.shape();
     kv_ = std::make_shared<kv::BlockPool>(kv::KvShape{s.layers, s.kv_heads, s.head_dim, options.kv_dtype}, budget_);
@@ -101,11 +102,9 @@ class Runner {
 
   kv::SequenceState new_sequence() { return kv::SequenceState(kv_); }
 
-  Status pass(const kv::Batch& batch, std::vector<float>& logits, std::function<bool()> cancelled = {}) {
-    ops_->begin_pass(batch, std::move(cancelled));
-    model_.forward(*ops_);
-    Status status = ops_->end_pass();
-    const Logits last = ops_->last_logits();
+  Status pass(const kv::Batch& batch, std::vector<float>& logits, const std::function<bool()>& cancelled = {}) {
+    Status status = executor_->run(batch, cancelled);
+    const Logits last = executor_->last_logits();
     if (last.data != nullptr) logits.insert(logits.end(), last.data, last.data + last.rows * last.vocab);
     return status;
   }
@@ -128,11 +127,11 @@ class Runner {
     return logits;
   }
 
-  Ops& ops() { return *ops_; }
+  Executor& executor() { return *executor_; }
   Budget& budget() { return budget_; }
   residency::WeightStore& store() { return *store_; }
   FailingBackend& backend() { return *backend_; }
-  const PassShape& shape() const { return shape_; }
+  PassShape shape() const { return pass_shape(model_.program(), model_.units(), limits_); }
 
  private:
   const SmallModel& model_;
@@ -140,8 +139,8 @@ class Runner {
   Budget budget_{1ull << 40};
   std::unique_ptr<FailingBackend> backend_;
   std::unique_ptr<residency::WeightStore> store_;
-  std::unique_ptr<Ops> ops_;
-  PassShape shape_;
+  std::unique_ptr<Executor> executor_;
+  PassLimits limits_;
   std::shared_ptr<kv::BlockPool> kv_;
 };
 
@@ -360,12 +359,12 @@ TEST(CpuOps, ReservesWhatItSaid) {
   Runner runner(model, {.threads = 3});
   const CpuOptions options{device::best_isa(), true};
   const std::uint64_t said = cpu_activation_bytes(runner.shape(), 3, options);
-  EXPECT_EQ(runner.ops().activation_bytes(runner.shape()), said);
   std::uint64_t held = 0;
   for (const auto& entry : runner.budget().entries()) held += entry.tag == "activations" ? entry.bytes : 0;
   EXPECT_EQ(held, said);
   EXPECT_LT(said, 1u << 20);
-  ASSERT_TRUE(runner.ops().prepare(model.pass_shape(8, 128)).ok());  // smaller: the rest goes back
+  ASSERT_TRUE(
+      runner.executor().prepare(model.program(), SmallModel::pass_limits(8, 128)).ok());  // smaller: the rest goes back
   held = 0;
   for (const auto& entry : runner.budget().entries()) held += entry.tag == "activations" ? entry.bytes : 0;
   EXPECT_LT(held, said);
@@ -376,8 +375,8 @@ TEST(CpuOps, PreparingTooMuchIsAnErrorThatNamesTheBudget) {
   Runner runner(model, {});
   Budget small(64 << 10);
   ThreadPool pool({.threads = 1});
-  const auto ops = make_cpu_ops(runner.store(), pool, small, {});
-  EXPECT_EQ(ops->prepare(model.pass_shape(512, 4096)).code(), Code::out_of_budget);
+  const auto executor = make_cpu_executor(runner.store(), pool, small, {});
+  EXPECT_EQ(executor->prepare(model.program(), SmallModel::pass_limits(512, 4096)).code(), Code::out_of_budget);
 }
 
 // --- What goes wrong ---
@@ -423,17 +422,17 @@ TEST(CpuOps, StatesAreReadWhereTheyWereAskedForAndChangeNothing) {
   const auto dim = static_cast<std::size_t>(model.shape().dim);
   std::vector<float> plain, logits, states(12 * dim), piece(5 * dim);
   ASSERT_TRUE(runner.pass(batch, plain).ok());
-  EXPECT_EQ(runner.ops().read_hidden(0, 1, states.data()).code(), Code::internal) << "nobody asked";
+  EXPECT_EQ(runner.executor().read_hidden(0, 1, states.data()).code(), Code::internal) << "nobody asked";
   batch.wants_hidden = true;
   ASSERT_TRUE(runner.pass(batch, logits).ok());
   EXPECT_TRUE(same_bits(logits, plain));
-  ASSERT_TRUE(runner.ops().read_hidden(0, 12, states.data()).ok());
-  ASSERT_TRUE(runner.ops().read_hidden(7, 5, piece.data()).ok());
+  ASSERT_TRUE(runner.executor().read_hidden(0, 12, states.data()).ok());
+  ASSERT_TRUE(runner.executor().read_hidden(7, 5, piece.data()).ok());
   EXPECT_TRUE(same_bits(piece, std::vector<float>(states.end() - static_cast<std::ptrdiff_t>(5 * dim), states.end())));
   for (const auto& [first, rows] : {std::pair(-1, 1), std::pair(0, 13), std::pair(12, 1)})
-    EXPECT_EQ(runner.ops().read_hidden(first, rows, states.data()).code(), Code::internal);
+    EXPECT_EQ(runner.executor().read_hidden(first, rows, states.data()).code(), Code::internal);
   EXPECT_EQ(runner.pass(batch, logits, [] { return true; }).code(), Code::cancelled);
-  EXPECT_EQ(runner.ops().read_hidden(0, 1, states.data()).code(), Code::internal) << "of a pass that failed";
+  EXPECT_EQ(runner.executor().read_hidden(0, 1, states.data()).code(), Code::internal) << "of a pass that failed";
 }
 
 TEST(CpuOps, CancelsBetweenOps) {
@@ -480,8 +479,8 @@ TEST(CpuOps, RefusesTokensAndRowsItCannotTake) {
   batch.rows = {{1, 0, 0, false}};  // nobody wants logits: fine
   EXPECT_TRUE(runner.pass(batch, logits).ok());
   EXPECT_TRUE(logits.empty());
-  EXPECT_EQ(runner.ops().describe(), fmt::format("cpu {}, 2 threads", device::isa_name(device::best_isa())));
-  EXPECT_EQ(runner.ops().counters().passes, 7u);
+  EXPECT_EQ(runner.executor().describe(), fmt::format("cpu {}, 2 threads", device::isa_name(device::best_isa())));
+  EXPECT_EQ(runner.executor().counters().passes, 7u);
 }
 
 }  // namespace

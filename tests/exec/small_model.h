@@ -66,42 +66,34 @@ class SmallModel {
   const residency::UnitTable& units() const { return units_; }
   std::string path() const { return path_.string(); }
 
-  PassShape pass_shape(std::int64_t rows, std::int64_t positions) const {
-    const SmallShape& s = shape_;
-    PassShape pass;
-    pass.buffers = {{"x", s.dim},
-                    {"h", s.dim},
-                    {"q", s.q_dim()},
-                    {"k", s.kv_dim()},
-                    {"v", s.kv_dim()},
-                    {"a", s.q_dim()},
-                    {"ff", std::max(s.ff, s.dim)},
-                    {"last", s.dim, true}};
-    pass.buffers[6].cols = s.experts > 0 ? s.dim : s.ff;
-    pass.max_rows = pass.max_logit_rows = rows;
-    pass.vocab = s.vocab;
-    pass.widest_input = std::max({s.dim, s.q_dim(), s.ff, s.expert_ff});
-    pass.heads = s.heads;
-    pass.kv_heads = s.kv_heads;
-    pass.head_dim = s.head_dim;
-    pass.max_positions = positions;
-    pass.experts = s.experts;
-    pass.top_k = s.experts > 0 ? s.top_k : 0;
-    pass.expert_ff = s.experts > 0 ? s.expert_ff : 0;
-    pass.model_dim = s.dim;
-    return pass;
+  static PassLimits pass_limits(std::int64_t rows, std::int64_t positions) {
+    PassLimits limits;
+    limits.max_rows = limits.max_logit_rows = rows;
+    limits.max_positions = positions;
+    return limits;
   }
 
-  void forward(Ops& ops) const {
+  Program program() const {
+    Ops ops;
+    record(ops);
+    const Expected<Program> program = ops.finish();
+    EXPECT_TRUE(program.ok()) << program.status().message();
+    return *program;
+  }
+
+  void record(Ops& ops) const {
     const SmallShape& s = shape_;
-    constexpr Act x{0}, h{1}, q{2}, k{3}, v{4}, a{5}, ff{6}, last{7};
+    const Act x = ops.buffer("x", s.dim, Rows::whole), h = ops.buffer("h", s.dim), q = ops.buffer("q", s.q_dim());
+    const Act k = ops.buffer("k", s.kv_dim()), v = ops.buffer("v", s.kv_dim()), a = ops.buffer("a", s.q_dim());
+    const Act ff = ops.buffer("ff", s.experts > 0 ? s.dim : s.ff), last = ops.buffer("last", s.dim, Rows::logits);
     const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
-    const Rope rope{inv_freq_, s.head_dim, s.neox, 1.0f};
+    const int rope = ops.add_rope({inv_freq_, s.head_dim, s.neox, 1.0f});
     ops.embed(x, {embedding_, 0});
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const Layer& w = layers_[l];
       const auto layer = static_cast<std::int64_t>(l);
       const Product qkv[] = {{q, w.q, w.q_bias}, {k, w.k, {}}, {v, w.v, {}}};
+      ops.begin_block();
       ops.rms_norm(h, x, w.attn_norm, kEps);
       ops.matmul(qkv, h);
       if (s.head_norms) ops.rms_norm_heads(q, w.q_norm, s.head_dim, kEps);
@@ -111,6 +103,7 @@ class SmallModel {
       ops.attention(a, q, layer, {s.heads, s.kv_heads, s.head_dim, scale, s.window});
       ops.matmul(h, w.o, a);
       ops.add(x, h);
+      ops.begin_block();
       ops.rms_norm(h, x, w.ffn_norm, kEps);
       if (s.experts > 0) {
         ops.moe(ff, h, w.router, layer, w.experts);
@@ -121,10 +114,11 @@ class SmallModel {
         ops.add(x, h);
       }
     }
-    if (ops.wants_hidden()) {
-      ops.rms_norm(h, x, output_norm_, kEps);
-      ops.hidden(h);
-    }
+    ops.begin_block();
+    ops.begin_hidden();
+    ops.rms_norm(h, x, output_norm_, kEps);
+    ops.hidden(h);
+    ops.end_hidden();
     ops.select_logit_rows(last, x);
     ops.rms_norm(last, last, output_norm_, kEps);
     ops.logits(head_, last);

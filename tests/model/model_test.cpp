@@ -25,69 +25,22 @@ std::unique_ptr<Model> load_tiny(const TinyModel& tiny) {
   return model.ok() ? std::move(*model) : nullptr;
 }
 
-/// Notes which weights a pass uses, in order.
-class RecordingOps final : public exec::Ops {
- public:
-  std::vector<WeightRef> used;
-  std::vector<std::string> names;
-  exec::Rope rope_seen;
-  bool want_hidden = false;
-
-  std::uint64_t activation_bytes(const exec::PassShape&) const override { return 0; }
-  Status prepare(const exec::PassShape&) override { return {}; }
-  void begin_pass(const kv::Batch&, std::function<bool()>) override {}
-  Status end_pass() override { return {}; }
-  bool failed() const override { return false; }
-  void embed(exec::Act, WeightRef table) override { note("embed", {table}); }
-  void rms_norm(exec::Act, exec::Act, WeightRef weight, float) override { note("norm", {weight}); }
-  void rms_norm_heads(exec::Act, WeightRef weight, std::int64_t, float) override { note("norm_heads", {weight}); }
-  void add(exec::Act, exec::Act) override { note("add", {}); }
-  void matmul(std::span<const exec::Product> products, exec::Act) override {
-    names.push_back("matmul");
-    for (const exec::Product& product : products)
-      for (const WeightRef ref : {product.weight, product.bias})
-        if (!ref.none()) used.push_back(ref);
-  }
-  void matmul_swiglu(exec::Act, WeightRef gate, WeightRef up, exec::Act) override { note("swiglu", {gate, up}); }
-  void rope(exec::Act, std::int64_t, std::int64_t, const exec::Rope& rope) override {
-    rope_seen = rope;
-    note("rope", {});
-  }
-  void store_kv(std::int64_t, exec::Act, exec::Act) override { note("store_kv", {}); }
-  void attention(exec::Act, exec::Act, std::int64_t, const exec::Attention&) override { note("attention", {}); }
-  void moe(exec::Act, exec::Act, WeightRef router, std::int64_t, const exec::Experts& experts) override {
-    note("moe", {router});
-    for (std::int32_t expert = 0; expert < experts.count; ++expert)
-      for (std::int32_t part : {experts.gate_part, experts.up_part, experts.down_part})
-        used.push_back({experts.first_unit + expert, part});
-  }
-  void select_logit_rows(exec::Act, exec::Act) override { note("select", {}); }
-  void logits(WeightRef head, exec::Act) override { note("logits", {head}); }
-  exec::Logits last_logits() const override { return {}; }
-  bool wants_hidden() const override { return want_hidden; }
-  void hidden(exec::Act) override { note("hidden", {}); }
-  Status read_hidden(std::int64_t, std::int64_t, float*) const override { return {}; }
-  exec::ExecCounters counters() const override { return {}; }
-  std::string describe() const override { return "recording"; }
-  std::string_view numerics() const override { return "none"; }
-
- private:
-  void note(const char* name, std::initializer_list<WeightRef> refs) {
-    names.push_back(name);
-    used.insert(used.end(), refs);
-  }
-};
-
 /// Streaming reads units and parts in table order: the pass must use them in that order, each once, all of them.
 void expect_used_in_pass_order(const Model& model, bool tied) {
-  RecordingOps ops;
-  model.forward(ops);
   std::vector<WeightRef> expected;
   for (std::size_t unit = 0; unit < model.units().units().size(); ++unit)
     for (std::size_t part = 0; part < model.units().units()[unit].parts.size(); ++part)
       expected.push_back({static_cast<std::int32_t>(unit), static_cast<std::int32_t>(part)});
   if (tied) expected.push_back({0, 0});
-  EXPECT_EQ(ops.used, expected);
+  EXPECT_EQ(model.program().of_passes(false).weights(), expected);
+}
+
+/// Names of the steps of a pass.
+std::vector<std::string> steps_of(const Model& model, bool wants_hidden = false) {
+  std::vector<std::string> names;
+  const exec::Program program = model.program().of_passes(wants_hidden);
+  for (const exec::Step& step : program.steps) names.emplace_back(exec::name(step.kind));
+  return names;
 }
 
 TEST(Load, NamesAnArchitectureItDoesNotKnowAndThoseItDoes) {
@@ -279,49 +232,57 @@ TEST(Load, AttentionThatIsNotCausalIsRefused) {
 
 TEST(Forward, LlamaLayerReadsLikeThePaper) {
   const auto model = load_tiny(TinyModel::llama(true));
-  RecordingOps ops;
-  model->forward(ops);
-  const std::vector<std::string> layer = {"norm",   "matmul", "rope", "rope",   "store_kv", "attention",
+  const std::vector<std::string> layer = {"norm",   "matmul", "rope", "rope",   "store kv", "attention",
                                           "matmul", "add",    "norm", "swiglu", "matmul",   "add"};
   std::vector<std::string> expected = {"embed"};
   for (int i = 0; i < 2; ++i) expected.insert(expected.end(), layer.begin(), layer.end());
-  for (const char* last : {"select", "norm", "logits"}) expected.push_back(last);
-  EXPECT_EQ(ops.names, expected);
-  EXPECT_FALSE(ops.rope_seen.neox);
+  for (const char* last : {"rows", "norm", "logits"}) expected.push_back(last);
+  EXPECT_EQ(steps_of(*model), expected);
+  ASSERT_EQ(model->program().ropes.size(), 1u);
+  EXPECT_FALSE(model->program().ropes[0].neox);
+}
+
+TEST(Forward, BlocksBeginWhereOnlyTheResidualStreamIsNeeded) {
+  const auto model = load_tiny(TinyModel::llama(true));
+  // The embedding; attention and feed-forward of two layers, six steps each; the rows that want logits.
+  for (const bool wants_hidden : {false, true})
+    EXPECT_EQ(model->program().of_passes(wants_hidden).blocks, (std::vector<std::size_t>{0, 1, 9, 13, 21, 25}));
 }
 
 TEST(Forward, StatesAreHandedOverBehindTheLastNormWhereTheyAreWanted) {
   for (const TinyModel& tiny : {TinyModel::llama(true), TinyModel::qwen3moe()}) {
     const auto model = load_tiny(tiny);
-    RecordingOps plain, ops;
-    ops.want_hidden = true;
-    model->forward(plain);
-    model->forward(ops);
-    EXPECT_EQ(std::count(plain.names.begin(), plain.names.end(), "hidden"), 0);
-    ASSERT_EQ(ops.names.size(), plain.names.size() + 2);
+    const std::vector<std::string> plain = steps_of(*model), hidden = steps_of(*model, true);
+    EXPECT_EQ(std::count(plain.begin(), plain.end(), "states"), 0);
+    ASSERT_EQ(hidden.size(), plain.size() + 2);
     // The norm of all rows is in place: those that want logits are taken first.
-    EXPECT_EQ(std::vector<std::string>(ops.names.end() - 5, ops.names.end()),
-              (std::vector<std::string>{"select", "norm", "hidden", "norm", "logits"}));
+    EXPECT_EQ(std::vector<std::string>(hidden.end() - 5, hidden.end()),
+              (std::vector<std::string>{"rows", "norm", "states", "norm", "logits"}));
   }
 }
 
 TEST(Forward, QwenNormalisesHeadsAndRotatesHalves) {
   const auto model = load_tiny(TinyModel::qwen3moe());
-  RecordingOps ops;
-  model->forward(ops);
-  EXPECT_TRUE(ops.rope_seen.neox);
-  EXPECT_EQ(std::count(ops.names.begin(), ops.names.end(), "norm_heads"), 4);
+  EXPECT_TRUE(model->program().ropes.at(0).neox);
+  const std::vector<std::string> steps = steps_of(*model);
+  EXPECT_EQ(std::count(steps.begin(), steps.end(), "heads' norm"), 4);
 }
 
 TEST(PassShape, CoversEveryBufferAndTheWidestInput) {
   const auto model = load_tiny(TinyModel::llama(true));
-  const exec::PassShape shape = model->pass_shape(32, 4, 512);
+  exec::PassLimits limits;
+  limits.max_rows = 32;
+  limits.max_logit_rows = 4;
+  limits.max_positions = 512;
+  const exec::PassShape shape = exec::pass_shape(model->program(), model->units(), limits);
   EXPECT_EQ(shape.widest_input, 128);
   EXPECT_EQ(shape.max_rows, 32);
   EXPECT_EQ(shape.max_logit_rows, 4);
   EXPECT_EQ(shape.max_positions, 512);
   EXPECT_EQ(shape.vocab, 96);
-  EXPECT_TRUE(shape.buffers.back().logit_rows_only);
+  EXPECT_EQ(std::count_if(shape.buffers.begin(), shape.buffers.end(),
+                          [](const exec::Buffer& buffer) { return buffer.rows == exec::Rows::logits; }),
+            1);
 }
 
 // --- RoPE ---

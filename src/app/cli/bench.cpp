@@ -234,7 +234,7 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   const double decode = middle(s, &Sample::decode_tok_s);
   nlohmann::json json;
   json["model"] = engine.model().hyperparameters().name;
-  json["executor"] = engine.ops().describe();
+  json["executor"] = engine.executor().describe();
   json["storage"] = engine.storage().traits().name;
   json["prompt_tokens"] = flags.prompt_tokens;
   json["decode_tokens"] = flags.decode_tokens;

@@ -372,7 +372,7 @@ std::string render_stats(const engine::Engine& engine, double seconds, std::int6
   const residency::Budget* vram = engine.vram_budget();
   out += fmt::format("{:<6} {:>10} {:>14} {:>18}   {}\n", vram != nullptr ? "vram" : "ram",
                      format_bytes(store.bytes_used), rate(static_cast<double>(store.bytes_used), seconds),
-                     calibrated(vram != nullptr ? rates.device_memory : rates.ram), engine.ops().describe());
+                     calibrated(vram != nullptr ? rates.device_memory : rates.ram), engine.executor().describe());
   const auto leases = store.hits + store.misses;
   if (leases > 0) {
     out += fmt::format("experts: {} used, {:.1f} % found in memory, {} read from disk", leases,

@@ -62,10 +62,10 @@ Json tiers(const engine::Engine& engine, const residency::Rates& rates) {
 Json live_of(engine::Engine& engine, const std::string& name, const residency::Rates& rates) {
   const engine::LoadCounters load = engine.load();
   const residency::StoreCounters store = engine.store_counters();
-  const exec::ExecCounters exec = engine.ops().counters();
+  const exec::ExecCounters exec = engine.executor().counters();
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return {{"model", name},
-          {"executor", engine.ops().describe()},
+          {"executor", engine.executor().describe()},
           {"time_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()},
           {"tiers", tiers(engine, rates)},
           {"experts", expert_rows(engine)},

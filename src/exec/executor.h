@@ -1,0 +1,94 @@
+// Who walks a model's Program: the CPU or a GPU (with the processor's help), behind one interface. Where weights and
+// activations lie is the executor's affair.
+//
+// Activations are float32, in memory sized once by prepare(). Matrices are fetched as they are used and never twice in
+// a pass, however many rows the batch has. The first failure (a read error, a cancelled pass) ends the pass.
+// Thread-safety: one thread calls.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "exec/program.h"
+#include "kernels/kernels.h"
+#include "kv/sequence.h"
+#include "residency/weight_store.h"
+
+namespace millrace::exec {
+
+/// Logits of the rows that asked for them, in batch order, in host memory until the next pass.
+struct Logits {
+  const float* data = nullptr;  // [rows, vocab]
+  std::int64_t rows = 0, vocab = 0;
+};
+
+/// The largest logits of a row, in descending order (ties: the smaller id), in host memory until the next pass.
+struct TopLogits {
+  std::span<const float> logits;
+  std::span<const std::int32_t> ids;
+  bool finite = true;  // every logit of the row is
+};
+
+/// Time and bytes of an executor since it was made, for `bench` and `--explain`.
+struct ExecCounters {
+  std::uint64_t passes = 0, rows = 0;
+  std::uint64_t weight_wait_ns = 0;  // waiting for tiles
+  std::uint64_t pass_ns = 0;
+  std::uint64_t weight_bytes = 0;             // read by kernels, where the weight store does not count them
+  std::uint64_t host_bytes = 0, host_ns = 0;  // of a GPU's pass: weights that the processor computed with, and how long
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  /// Takes memory for passes of this program. Errors: out_of_budget, unsupported (a step that this executor cannot do,
+  /// named).
+  virtual Status prepare(const Program& program, const PassLimits& limits) = 0;
+
+  /// One pass. REQUIRES: prepared, the batch within the limits, sequences reserved for their positions.
+  /// `cancelled` (may be empty) is asked between steps and between tiles; true makes the pass end with Code::cancelled.
+  /// A failed pass leaves no trace in any result.
+  virtual Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) = 0;
+
+  /// Of the last pass.
+  virtual Logits last_logits() const = 0;
+  /// Rows [first, first + rows) of its final states into out [rows, cols]. Errors: internal (it failed, or had no such
+  /// rows), io_error.
+  virtual Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const = 0;
+
+  /// How many of a row's largest logits the executor finds by itself; 0: none, it always brings all of them.
+  virtual std::int64_t top_logits_limit() const { return 0; }
+  /// For the passes to come: bring the largest logits of each row only, and last_logits() has no data.
+  /// REQUIRES: top_logits_limit() > 0.
+  virtual void bring_top_logits_only(bool /*only*/) {}
+  /// REQUIRES: the last pass brought them.
+  virtual TopLogits last_top_logits(std::int64_t /*row*/) const { return {}; }
+
+  virtual ExecCounters counters() const = 0;
+  virtual std::string describe() const = 0;  // "cpu avx512, 2 threads"
+  /// Executors of one name give the same bits, whenever they were built: it changes when an order of sums does.
+  virtual std::string_view numerics() const = 0;
+};
+
+struct CpuOptions {
+  kernels::Isa isa = kernels::Isa::plain;
+  /// Embeddings are read row by row straight from the file. REQUIRED unless the embedding unit is at home in RAM: set
+  /// it to plan.embedding_rows_from_disk, and where a tied head streams the embedding through the ring.
+  bool embedding_rows_from_disk = false;
+};
+
+/// Bytes that prepare() of the CPU executor reserves. Pure, so that a plan can be made before there is a store.
+std::uint64_t cpu_activation_bytes(const PassShape& shape, int threads, const CpuOptions& options);
+
+/// `store`, `pool` and `budget` outlive the executor.
+std::unique_ptr<Executor> make_cpu_executor(residency::WeightStore& store, ThreadPool& pool, residency::Budget& budget,
+                                            const CpuOptions& options);
+
+}  // namespace millrace::exec

@@ -1,0 +1,135 @@
+#include "exec/ops.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace millrace::exec {
+
+using Kind = Step::Kind;
+
+Act Ops::buffer(const std::string& name, std::int64_t cols, Rows rows) {
+  for (std::size_t b = 0; b < program_.buffers.size(); ++b) {
+    const Buffer& known = program_.buffers[b];
+    if (known.name != name || known.cols != cols) continue;
+    MR_ASSERT(known.rows == rows);
+    return {static_cast<std::int32_t>(b)};
+  }
+  program_.buffers.push_back({name, cols, rows});
+  return {static_cast<std::int32_t>(program_.buffers.size() - 1)};
+}
+
+int Ops::add_rope(Rope rope) {
+  program_.ropes.push_back(std::move(rope));
+  return static_cast<int>(program_.ropes.size() - 1);
+}
+
+void Ops::begin_block() {
+  if (program_.blocks.empty() || program_.blocks.back() != program_.steps.size())
+    program_.blocks.push_back(program_.steps.size());
+}
+
+Step& Ops::record(Kind kind) {
+  if (program_.steps.empty()) begin_block();
+  Step& step = program_.steps.emplace_back();
+  step.kind = kind;
+  step.for_hidden = for_hidden_;
+  return step;
+}
+
+void Ops::embed(Act out, WeightRef table) {
+  Step& step = record(Kind::embed);
+  step.out = out;
+  step.weight = table;
+}
+
+void Ops::rms_norm(Act out, Act x, WeightRef weight, float eps) {
+  Step& step = record(Kind::rms_norm);
+  step.out = out;
+  step.a = x;
+  step.weight = weight;
+  step.eps = eps;
+}
+
+void Ops::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
+  Step& step = record(Kind::rms_norm_heads);
+  step.out = step.a = x;
+  step.weight = weight;
+  step.head_dim = head_dim;
+  step.eps = eps;
+}
+
+void Ops::add(Act x, Act y) {
+  Step& step = record(Kind::add);
+  step.out = step.a = x;
+  step.b = y;
+}
+
+void Ops::matmul(std::span<const Product> products, Act x) {
+  Step& step = record(Kind::matmul);
+  step.a = x;
+  MR_ASSERT(products.size() <= step.products.size());
+  step.product_count = static_cast<int>(products.size());
+  std::copy(products.begin(), products.end(), step.products.begin());
+}
+
+void Ops::matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) {
+  Step& step = record(Kind::swiglu);
+  step.out = out;
+  step.a = x;
+  step.weight = gate;
+  step.weight2 = up;
+}
+
+void Ops::rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope) {
+  Step& step = record(Kind::rope);
+  step.out = step.a = x;
+  step.heads = heads;
+  step.head_dim = head_dim;
+  step.rope = rope;
+}
+
+void Ops::store_kv(std::int64_t layer, Act k, Act v) {
+  Step& step = record(Kind::store_kv);
+  step.a = k;
+  step.b = v;
+  step.layer = layer;
+}
+
+void Ops::attention(Act out, Act q, std::int64_t layer, const Attention& attention) {
+  Step& step = record(Kind::attention);
+  step.out = out;
+  step.a = q;
+  step.layer = layer;
+  step.attention = attention;
+}
+
+void Ops::moe(Act out, Act x, WeightRef router, std::int64_t layer, const Experts& experts) {
+  Step& step = record(Kind::moe);
+  step.out = out;
+  step.a = x;
+  step.weight = router;
+  step.layer = layer;
+  step.experts = experts;
+}
+
+void Ops::select_logit_rows(Act out, Act x) {
+  Step& step = record(Kind::select_rows);
+  step.out = out;
+  step.a = x;
+}
+
+void Ops::logits(WeightRef head, Act x) {
+  Step& step = record(Kind::logits);
+  step.a = x;
+  step.weight = head;
+}
+
+/// The step does nothing by itself: that it reads x in floats makes the step that writes x leave them there.
+void Ops::hidden(Act x) { record(Kind::hidden).a = x; }
+
+Expected<Program> Ops::finish() const {
+  MR_RETURN_IF_ERROR(program_.check());
+  return program_;
+}
+
+}  // namespace millrace::exec

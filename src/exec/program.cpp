@@ -1,0 +1,145 @@
+#include "exec/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace millrace::exec {
+namespace {
+
+using Kind = Step::Kind;
+
+/// Buffers of worked rows that hold what the present block has written.
+class Written {
+ public:
+  explicit Written(const Program& program) : program_(program), written_(program.buffers.size(), false) {}
+
+  void begin_block() {
+    for (std::size_t b = 0; b < written_.size(); ++b)
+      if (program_.buffers[b].rows == Rows::worked) written_[b] = false;
+  }
+  bool known(Act act) const {
+    return act.buffer >= 0 && static_cast<std::size_t>(act.buffer) < program_.buffers.size();
+  }
+  bool holds(Act act) const { return known(act) && written_[static_cast<std::size_t>(act.buffer)]; }
+  void write(Act act) {
+    if (known(act)) written_[static_cast<std::size_t>(act.buffer)] = true;
+  }
+
+ private:
+  const Program& program_;
+  std::vector<bool> written_;
+};
+
+}  // namespace
+
+std::string_view name(Step::Kind kind) {
+  static constexpr std::string_view names[] = {"embed",  "norm",   "heads' norm", "add",       "matmul",
+                                               "swiglu", "rope",   "store kv",    "attention", "moe",
+                                               "rows",   "logits", "states"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+bool Step::writes(Act act) const {
+  if (act.buffer < 0) return false;
+  for (const Product& product : all_products())
+    if (product.out == act) return true;
+  return out == act;
+}
+
+std::size_t Program::block_end(std::size_t from) const {
+  const auto next = std::upper_bound(blocks.begin(), blocks.end(), from);
+  return next == blocks.end() ? steps.size() : *next;
+}
+
+Program Program::of_passes(bool wants_hidden) const {
+  if (wants_hidden) return *this;
+  Program program;
+  program.buffers = buffers;
+  program.ropes = ropes;
+  std::size_t block = 0;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (block < blocks.size() && blocks[block] == i) {
+      program.blocks.push_back(program.steps.size());
+      ++block;
+    }
+    if (!steps[i].for_hidden) program.steps.push_back(steps[i]);
+  }
+  return program;
+}
+
+std::vector<WeightRef> Program::weights() const {
+  std::vector<WeightRef> used;
+  const auto use = [&](WeightRef ref) {
+    if (!ref.none()) used.push_back(ref);
+  };
+  for (const Step& step : steps) {
+    use(step.weight);
+    use(step.weight2);
+    for (const Product& product : step.all_products()) {
+      use(product.weight);
+      use(product.bias);
+    }
+    if (step.kind != Kind::moe) continue;
+    const Experts& experts = step.experts;
+    for (std::int32_t expert = 0; expert < experts.count; ++expert)
+      for (const std::int32_t part : {experts.gate_part, experts.up_part, experts.down_part})
+        use({experts.first_unit + expert, part});
+  }
+  return used;
+}
+
+Status Program::check() const {
+  Written written(*this);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    const auto wrong = [&](std::string_view what) {
+      return error(Code::internal, "step {} of the program ({}): {}", i, name(step.kind), what);
+    };
+    if (std::binary_search(blocks.begin(), blocks.end(), i)) written.begin_block();
+    for (const Act act : {step.a, step.b}) {
+      if (act.buffer < 0) continue;
+      if (!written.known(act)) return wrong("it reads a buffer that is none");
+      if (!written.holds(act))
+        return wrong(fmt::format("it reads {}, which its block has not written", buffer(act).name));
+    }
+    for (const Product& product : step.all_products())
+      if (!written.known(product.out)) return wrong("it writes a buffer that is none");
+    if (step.rope < 0 || (step.kind == Kind::rope && static_cast<std::size_t>(step.rope) >= ropes.size()))
+      return wrong("it turns by angles that are none");
+    written.write(step.out);
+    for (const Product& product : step.all_products()) written.write(product.out);
+  }
+  return {};
+}
+
+PassShape pass_shape(const Program& program, const residency::UnitTable& units, const PassLimits& limits) {
+  PassShape shape;
+  static_cast<PassLimits&>(shape) = limits;
+  shape.buffers = program.buffers;
+  for (const Rope& rope : program.ropes) shape.rotary.push_back(rope.rotary);
+  const auto input = [&](WeightRef ref) {
+    if (!ref.none()) shape.widest_input = std::max(shape.widest_input, units.part(ref).cols);
+  };
+  for (const Step& step : program.steps) {
+    for (const Product& product : step.all_products()) input(product.weight);
+    if (step.kind == Kind::swiglu || step.kind == Kind::logits || step.kind == Kind::moe) input(step.weight);
+    if (step.kind == Kind::embed) shape.model_dim = std::max(shape.model_dim, program.buffer(step.out).cols);
+    if (step.kind == Kind::logits) shape.vocab = std::max(shape.vocab, units.part(step.weight).rows);
+    if (step.kind == Kind::attention) {
+      shape.heads = std::max(shape.heads, step.attention.heads);
+      shape.kv_heads = std::max(shape.kv_heads, step.attention.kv_heads);
+      shape.head_dim = std::max(shape.head_dim, step.attention.head_dim);
+    }
+    if (step.kind != Kind::moe) continue;
+    const Experts& experts = step.experts;
+    const std::int64_t ff = units.part({experts.first_unit, experts.down_part}).cols;
+    shape.experts = std::max<std::int64_t>(shape.experts, experts.count);
+    shape.top_k = std::max<std::int64_t>(shape.top_k, experts.top_k);
+    shape.expert_ff = std::max(shape.expert_ff, ff);
+    shape.widest_input = std::max(shape.widest_input, ff);
+  }
+  return shape;
+}
+
+}  // namespace millrace::exec

@@ -1,0 +1,146 @@
+// What a pass of a model does, as a value: steps in order over named buffers, with the borders of the blocks that a
+// window of rows goes through at once. A model's layers are recorded into it once, when the model is loaded
+// (exec/ops.h); an executor (exec/executor.h) walks it for every pass, and refuses at load what it cannot do.
+// Thread-safety: immutable once recorded.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "residency/unit.h"
+
+namespace millrace::exec {
+
+using residency::WeightRef;
+
+/// A named buffer of activations. Only the executor knows where it lies.
+struct Act {
+  std::int32_t buffer = -1;  // index into Program::buffers
+  friend bool operator==(const Act&, const Act&) = default;
+};
+
+/// Which rows of a pass a buffer has.
+enum class Rows : std::uint8_t {
+  worked,  // those that go through a block at once: what is in it ends with the block
+  whole,   // all: what blocks hand on, the residual stream
+  logits,  // those that want logits
+};
+
+struct Buffer {
+  std::string name;
+  std::int64_t cols = 0;
+  Rows rows = Rows::worked;
+};
+
+/// Rotary position embedding: angles of position p are p * inv_freq.
+struct Rope {
+  std::vector<float> inv_freq;  // [rotary / 2], scaling already applied
+  std::int64_t rotary = 0;      // channels of a head that are rotated, its first
+  bool neox = false;            // pairs (i, i + rotary / 2) instead of (2i, 2i + 1)
+  float magnitude = 1;          // multiplies cos and sin (YaRN's attention factor)
+};
+
+struct Attention {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 0;
+  std::int64_t window = 0;  // 0: all keys
+};
+
+struct Product {
+  Act out;
+  WeightRef weight;
+  WeightRef bias;  // none() if there is none; float32 [weight rows]
+};
+
+struct Experts {
+  std::int32_t first_unit = 0;  // experts of the layer are units [first_unit, first_unit + count)
+  std::int32_t count = 0;
+  std::int32_t top_k = 0;
+  std::int32_t gate_part = 0, up_part = 1, down_part = 2;
+  bool normalize = true;  // weights of the chosen experts are divided by their sum
+  float scale = 1;
+};
+
+/// An op of Ops, as it was called.
+struct Step {
+  enum class Kind : std::uint8_t {
+    embed,
+    rms_norm,
+    rms_norm_heads,
+    add,
+    matmul,
+    swiglu,
+    rope,
+    store_kv,
+    attention,
+    moe,
+    select_rows,
+    logits,
+    hidden,
+  };
+  Kind kind = Kind::embed;
+  bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
+  Act out, a, b;            // what it writes; what it reads. store_kv: a is k, b is v
+  std::array<Product, 3> products{};
+  int product_count = 0;
+  WeightRef weight, weight2;  // norms, tables; swiglu: gate and up; moe: the router; logits: the head
+  float eps = 0;
+  std::int64_t heads = 0, head_dim = 0, layer = 0;
+  int rope = 0;  // index into Program::ropes
+  Attention attention;
+  Experts experts;
+
+  bool reads(Act act) const { return (a == act || b == act) && act.buffer >= 0; }
+  bool writes(Act act) const;
+  std::span<const Product> all_products() const { return {products.data(), static_cast<std::size_t>(product_count)}; }
+};
+/// "attention": for messages, traces and profilers.
+std::string_view name(Step::Kind kind);
+
+struct Program {
+  std::vector<Buffer> buffers;
+  std::vector<Rope> ropes;
+  std::vector<Step> steps;
+  /// Where blocks begin, ascending, the first at 0: windows of rows go through one after the other, all through a
+  /// block before the next begins, so that its weights come once. INVARIANT: a block reads of what blocks before it
+  /// wrote only buffers of the whole pass (check()); the last block is of rows that want logits.
+  std::vector<std::size_t> blocks;
+
+  const Buffer& buffer(Act act) const { return buffers[static_cast<std::size_t>(act.buffer)]; }
+  /// The block that step `from` begins ends here.
+  std::size_t block_end(std::size_t from) const;
+  /// The steps of passes whose final states are wanted, or of the others.
+  Program of_passes(bool wants_hidden) const;
+  /// In the order of their use; a mixture's experts by number, gate, up, down.
+  std::vector<WeightRef> weights() const;
+  /// Errors: internal (what is wrong, with the step's number): a mistake of the one who recorded it.
+  Status check() const;
+};
+
+/// How large passes may be.
+struct PassLimits {
+  std::int64_t max_rows = 0;   // tokens in a pass
+  std::int64_t work_rows = 0;  // that go through a block at once, the others after them, before the next block comes:
+                               // so large is a buffer of worked rows. 0: all. The CUDA executor's
+  std::int64_t max_sequences = 1;
+  std::int64_t max_logit_rows = 0;
+  std::int64_t max_positions = 0;  // context
+};
+
+/// What passes of a program need at most: an executor's memory follows from it, and is not guessed.
+struct PassShape : PassLimits {
+  std::vector<Buffer> buffers;
+  std::vector<std::int64_t> rotary;                    // of each rope
+  std::int64_t vocab = 0;                              // rows of the head: the logits are [max_logit_rows, vocab]
+  std::int64_t widest_input = 0;                       // largest cols of any product's input
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;  // the most of any layer
+  std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models
+};
+PassShape pass_shape(const Program& program, const residency::UnitTable& units, const PassLimits& limits);
+
+}  // namespace millrace::exec

@@ -1,0 +1,89 @@
+// What is recorded, and what a recorded program says of itself: no processor needed.
+#include "exec/program.h"
+
+#include <gtest/gtest.h>
+
+#include "exec/ops.h"
+#include "exec/small_model.h"
+
+namespace millrace::exec::test {
+namespace {
+
+TEST(Program, BlocksEndWhereTheNextBegins) {
+  Ops ops;
+  const Act x = ops.buffer("x", 8, Rows::whole), h = ops.buffer("h", 8);
+  ops.embed(x, {0, 0});
+  ops.begin_block();
+  ops.begin_block();  // twice is once
+  ops.rms_norm(h, x, {1, 0}, 1e-5f);
+  ops.add(x, h);
+  ops.begin_block();
+  ops.rms_norm(h, x, {1, 1}, 1e-5f);
+  ops.add(x, h);
+  const Expected<Program> program = ops.finish();
+  ASSERT_TRUE(program.ok()) << program.status().message();
+  EXPECT_EQ(program->blocks, (std::vector<std::size_t>{0, 1, 3}));
+  EXPECT_EQ(program->block_end(0), 1u);
+  EXPECT_EQ(program->block_end(1), 3u);
+  EXPECT_EQ(program->block_end(3), 5u);
+}
+
+TEST(Program, ABlockThatReadsWhatAnotherLeftInWorkedRowsIsRefused) {
+  Ops ops;
+  const Act x = ops.buffer("x", 8, Rows::whole), h = ops.buffer("h", 8);
+  ops.embed(x, {0, 0});
+  ops.rms_norm(h, x, {1, 0}, 1e-5f);
+  ops.begin_block();  // a window's h is overwritten by the next window's before this block comes
+  ops.add(x, h);
+  const Status status = ops.finish().status();
+  EXPECT_EQ(status.code(), Code::internal);
+  EXPECT_NE(status.message().find("step 2"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("reads h"), std::string::npos) << status.message();
+}
+
+TEST(Program, WhatNobodyWroteIsRefused) {
+  Ops ops;
+  const Act x = ops.buffer("x", 8, Rows::whole);
+  ops.add(x, x);
+  EXPECT_EQ(ops.finish().status().code(), Code::internal);
+}
+
+TEST(Program, BuffersOfOneNameAndWidthAreOne) {
+  Ops ops;
+  const Act narrow = ops.buffer("q", 8);
+  EXPECT_EQ(ops.buffer("q", 8), narrow);
+  EXPECT_FALSE(ops.buffer("q", 16) == narrow) << "layers may have heads of two sizes";
+}
+
+TEST(Program, StepsForStatesAreOfPassesThatWantThem) {
+  const SmallModel model(SmallShape{});
+  const Program whole = model.program(), plain = whole.of_passes(false), hidden = whole.of_passes(true);
+  EXPECT_EQ(hidden.steps.size(), whole.steps.size());
+  EXPECT_EQ(plain.steps.size() + 2, whole.steps.size());
+  EXPECT_EQ(plain.blocks.size(), whole.blocks.size());
+  EXPECT_TRUE(plain.check().ok());
+  for (const Step& step : plain.steps) EXPECT_NE(step.kind, Step::Kind::hidden);
+}
+
+TEST(Program, ItsShapeIsTheMostOfAnyStep) {
+  SmallShape small;
+  small.experts = 6;
+  small.expert_ff = 160;
+  const SmallModel model(small);
+  const PassShape shape = pass_shape(model.program(), model.units(), SmallModel::pass_limits(7, 90));
+  EXPECT_EQ(shape.max_rows, 7);
+  EXPECT_EQ(shape.max_positions, 90);
+  EXPECT_EQ(shape.vocab, small.vocab);
+  EXPECT_EQ(shape.heads, small.heads);
+  EXPECT_EQ(shape.kv_heads, small.kv_heads);
+  EXPECT_EQ(shape.head_dim, small.head_dim);
+  EXPECT_EQ(shape.experts, 6);
+  EXPECT_EQ(shape.top_k, small.top_k);
+  EXPECT_EQ(shape.expert_ff, 160);
+  EXPECT_EQ(shape.model_dim, small.dim);
+  EXPECT_EQ(shape.widest_input, 160);
+  EXPECT_EQ(shape.rotary, (std::vector<std::int64_t>{small.head_dim}));
+}
+
+}  // namespace
+}  // namespace millrace::exec::test
