@@ -26,6 +26,7 @@ constexpr std::int64_t kFewEntries = 64;  // decode's experts of a layer are com
 void lay_out_moe(const PassShape& shape, Offsets& offsets, CpuLayout& layout) {
   const std::int64_t entries = shape.max_rows * shape.top_k;
   layout.router = offsets.take(shape.max_rows * shape.experts, sizeof(float));
+  layout.selection = offsets.take(shape.max_rows * shape.experts, sizeof(float));
   layout.chosen = offsets.take(entries, sizeof(std::int32_t));
   layout.chosen_weight = offsets.take(entries, sizeof(float));
   layout.entry_row = offsets.take(entries, sizeof(std::int32_t));

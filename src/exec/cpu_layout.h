@@ -34,6 +34,7 @@ struct CpuLayout {
 
   // Mixture: entries are (row, chosen expert) pairs, max_rows * top_k of them.
   std::uint64_t router = 0;         // float [max_rows, experts]
+  std::uint64_t selection = 0;      // float [max_rows, experts]: what the choice goes by
   std::uint64_t chosen = 0;         // int32 [entries] experts in the router's order
   std::uint64_t chosen_weight = 0;  // float [entries]
   std::uint64_t entry_row = 0;      // int32 [entries], sorted by expert: the row each reads

@@ -47,6 +47,7 @@ CpuExecutor::Job CpuExecutor::make_job(WeightRef ref, const std::byte* bytes, st
                                        Effect effect) const {
   Job job;
   job.effect = effect;
+  job.activation = target.activation;
   kernels::MatmulArgs& args = job.args;
   args.dtype = part(ref).dtype;
   args.weight = bytes;
@@ -77,14 +78,14 @@ void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end,
   args.weight_rows = end - begin;
   args.weight += begin * row_bytes(args.dtype, args.cols);
   args.y += begin;
-  if (job.effect != Effect::silu_gate) table_.matmul(args);
+  if (job.effect != Effect::gate) table_.matmul(args);
   if (job.effect == Effect::store) return;
 
-  if (job.effect == Effect::swiglu) {
+  if (job.effect == Effect::gated) {
     args.dtype = job.up_dtype;
     args.weight = job.up + begin * row_bytes(job.up_dtype, args.cols);
   }
-  gate_rows(table_, args, reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up));
+  gate_rows(table_, job.activation, args, reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up));
 }
 
 void CpuExecutor::run_jobs() {
@@ -158,22 +159,22 @@ void CpuExecutor::add_bias(const Product& product, std::int64_t rows) {
   });
 }
 
-void CpuExecutor::matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) {
+void CpuExecutor::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation) {
   if (!ready() || rows_of(x) == 0) return;
   const bool quantized = kernels::uses_q8(part(gate).dtype) || kernels::uses_q8(part(up).dtype);
   const Input input = prepare_input(x, quantized);
-  swiglu({gate, data(out), cols_of(out)}, up, input);
+  gated({gate, data(out), cols_of(out), activation}, up, input);
 }
 
-void CpuExecutor::swiglu(const Target& gate, WeightRef up, const Input& input) {
-  if (try_swiglu(gate, up, input)) return;
-  const Target second{up, gate.y, gate.y_stride};
+void CpuExecutor::gated(const Target& gate, WeightRef up, const Input& input) {
+  if (try_gated(gate, up, input)) return;
+  const Target second{up, gate.y, gate.y_stride, gate.activation};
   run_products(std::span(&gate, 1), input, Effect::store);
-  run_products(std::span(&second, 1), input, Effect::silu_gate);
+  run_products(std::span(&second, 1), input, Effect::gate);
 }
 
 /// Gate and up together, each range of rows by one thread: if all their pieces are there now and fit a wave.
-bool CpuExecutor::try_swiglu(const Target& gate, WeightRef up, const Input& input) {
+bool CpuExecutor::try_gated(const Target& gate, WeightRef up, const Input& input) {
   const std::span<const Piece> gates = pieces_.pieces(gate.weight), ups = pieces_.pieces(up);
   if (gates.size() + ups.size() > jobs_.capacity()) return false;
   if (lease_now(gates[0]) == nullptr) return true;  // failed: nothing is left to do
@@ -185,7 +186,7 @@ bool CpuExecutor::try_swiglu(const Target& gate, WeightRef up, const Input& inpu
     if (up_bytes == nullptr) return failed();
     const std::int64_t end = std::min(gates[g].row_end, ups[u].row_end);
     gate_bytes += (row - gates[g].row_begin) * row_bytes(part(gate.weight).dtype, input.cols);
-    Job job = make_job(gate.weight, gate_bytes, row, end, gate, input, Effect::swiglu);
+    Job job = make_job(gate.weight, gate_bytes, row, end, gate, input, Effect::gated);
     job.up_dtype = part(up).dtype;
     job.up = up_bytes + (row - ups[u].row_begin) * row_bytes(job.up_dtype, input.cols);
     push_job(job);

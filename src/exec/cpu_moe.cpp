@@ -2,6 +2,7 @@
 // bytes come, and sum what was stored in the router's order.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "exec/cpu_ops.h"
@@ -38,8 +39,13 @@ void CpuExecutor::moe(Act out, Act x, WeightRef router, const Experts& experts) 
   const Target target{router, at<float>(layout_.router), experts.count};
   run_products(std::span(&target, 1), call.input, Effect::store);
   if (failed()) return;
+  const float* bias = nullptr;
+  if (!experts.selection_bias.none()) {
+    bias = vector_of(experts.selection_bias, experts.count, 0);
+    if (bias == nullptr) return;
+  }
+  route(experts, bias, rows_);
   drop_leases();  // the trunk's slot is the disk's while the experts are at work
-  route(experts, rows_);
   sort_by_expert(experts, rows_);
   run_experts(call);
   if (!failed()) combine(data(out), rows_, cols_of(out), experts.top_k);
@@ -47,25 +53,63 @@ void CpuExecutor::moe(Act out, Act x, WeightRef router, const Experts& experts) 
 
 // --- Who goes where ---
 
-/// The experts of each row, in the router's order, and their weights.
-void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
+namespace {
+
+constexpr float kLeastTotal = 6.103515625e-5f;  // weights are divided by at least this, as files are made for
+
+/// Leaves only the best groups of neighbours in the choice: those whose two largest sum up to most.
+void keep_best_groups(const Experts& experts, float* selection) {
+  const std::int32_t each = experts.count / experts.groups;
+  float score[kMostGroups];
+  std::int32_t best[kMostGroups];
+  for (std::int32_t g = 0; g < experts.groups; ++g) {
+    std::int32_t two[2];
+    const std::int32_t count = std::min(each, 2);
+    kernels::top_k(selection + g * each, each, count, two);
+    score[g] = 0;
+    for (std::int32_t i = 0; i < count; ++i) score[g] += selection[g * each + two[i]];
+  }
+  kernels::top_k(score, experts.groups, experts.groups_used, best);
+  for (std::int32_t g = 0; g < experts.groups; ++g)
+    if (std::find(best, best + experts.groups_used, g) == best + experts.groups_used)
+      std::fill_n(selection + g * each, each, -std::numeric_limits<float>::infinity());
+}
+
+/// A row's experts, the one that its router prefers first, and their weights. `scores` become probabilities;
+/// `selection` [count] is scratch.
+void choose_experts(const kernels::Table& table, const Experts& experts, const float* bias, float* scores,
+                    float* selection, std::int32_t* chosen, float* weight) {
+  if (experts.gating == Gating::softmax) table.softmax(scores, experts.count);
+  if (experts.gating == Gating::sigmoid)
+    for (std::int32_t e = 0; e < experts.count; ++e) scores[e] = 1.0f / (1.0f + kernels::exp_f32(-scores[e]));
+  const float* by = scores;
+  if (bias != nullptr || experts.groups > 1) {
+    for (std::int32_t e = 0; e < experts.count; ++e) selection[e] = scores[e] + (bias != nullptr ? bias[e] : 0.0f);
+    if (experts.groups > 1) keep_best_groups(experts, selection);
+    by = selection;
+  }
+  kernels::top_k(by, experts.count, experts.top_k, chosen);
+  for (std::int32_t k = 0; k < experts.top_k; ++k) weight[k] = scores[chosen[k]];
+  if (experts.gating == Gating::softmax_chosen) table.softmax(weight, experts.top_k);
+  float total = 0;
+  for (std::int32_t k = 0; k < experts.top_k; ++k) total += weight[k];
+  for (std::int32_t k = 0; k < experts.top_k; ++k)
+    weight[k] = (experts.normalize ? weight[k] / std::max(total, kLeastTotal) : weight[k]) * experts.scale;
+}
+
+}  // namespace
+
+/// The experts of each row, in the router's order, and their weights. bias: of the choice, may be null.
+void CpuExecutor::route(const Experts& experts, const float* bias, std::int64_t rows) {
   auto* scores = at<float>(layout_.router);
+  auto* selection = at<float>(layout_.selection);
   auto* chosen = at<std::int32_t>(layout_.chosen);
   auto* weights = at<float>(layout_.chosen_weight);
   constexpr std::int64_t kCostOfScore = 8;  // exponential and selection, in floats moved
   for_rows(rows, experts.count * kCostOfScore, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      float* row = scores + r * experts.count;
-      std::int32_t* best = chosen + r * experts.top_k;
-      float* weight = weights + r * experts.top_k;
-      table_.softmax(row, experts.count);
-      kernels::top_k(row, experts.count, experts.top_k, best);
-      float total = 0;
-      for (std::int32_t k = 0; k < experts.top_k; ++k) total += weight[k] = row[best[k]];
-      for (std::int32_t k = 0; k < experts.top_k; ++k) {
-        weight[k] = (experts.normalize ? weight[k] / total : weight[k]) * experts.scale;
-      }
-    }
+    for (std::int64_t r = begin; r < end; ++r)
+      choose_experts(table_, experts, bias, scores + r * experts.count, selection + r * experts.count,
+                     chosen + r * experts.top_k, weights + r * experts.top_k);
   });
 }
 
@@ -172,7 +216,7 @@ std::size_t CpuExecutor::gather_wave(const MoeCall& call) {
   return members;
 }
 
-/// The first `members` of leased_: hidden = silu(x gate^T) * (x up^T), then the results into their entries.
+/// The first `members` of leased_: hidden = activation(x gate^T) * (x up^T), then the results into their entries.
 void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   auto* hidden = at<float>(layout_.hidden);
@@ -188,7 +232,8 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
     input.index = at<std::int32_t>(layout_.entry_row) + first[member.expert];
     const WeightRef gate = call.gate(member.expert), up = call.up(member.expert);
     Job job = make_job(gate, bytes_of(member, gate), 0, call.ff,
-                       {gate, hidden + member.hidden_first * call.ff, call.ff}, input, Effect::swiglu);
+                       {gate, hidden + member.hidden_first * call.ff, call.ff, call.experts.activation}, input,
+                       Effect::gated);
     job.up = bytes_of(member, up);
     job.up_dtype = part(up).dtype;
     push_job(job);
@@ -223,7 +268,7 @@ void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
   Input input = call.input;
   input.rows = first[expert + 1] - first[expert];
   input.index = at<std::int32_t>(layout_.entry_row) + first[expert];
-  swiglu({call.gate(expert), hidden, call.ff}, call.up(expert), input);
+  gated({call.gate(expert), hidden, call.ff, call.experts.activation}, call.up(expert), input);
   if (failed()) return;
   Input down_input;
   down_input.x = hidden;

@@ -79,17 +79,17 @@ void CpuExecutor::do_step(const Step& step) {
   using Kind = Step::Kind;
   switch (step.kind) {
     case Kind::embed:
-      return embed(step.out, step.weight);
+      return embed(step.out, step.weight, step.factor);
     case Kind::rms_norm:
       return rms_norm(step.out, step.a, step.weight, step.eps);
     case Kind::rms_norm_heads:
       return rms_norm_heads(step.out, step.weight, step.head_dim, step.eps);
     case Kind::add:
-      return add(step.out, step.b);
+      return add(step.out, step.b, step.factor);
     case Kind::matmul:
       return matmul(step.all_products(), step.a);
-    case Kind::swiglu:
-      return matmul_swiglu(step.out, step.weight, step.weight2, step.a);
+    case Kind::gated:
+      return matmul_gated(step.out, step.weight, step.weight2, step.a, step.activation);
     case Kind::rope:
       return rope(step.out, step.heads, step.head_dim, step.rope);
     case Kind::store_kv:
@@ -101,7 +101,7 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::select_rows:
       return select_logit_rows(step.out, step.a);
     case Kind::logits:
-      return logits(step.weight, step.a);
+      return logits(step.weight, step.a, step.factor);
     case Kind::hidden:
       hidden_ = step.a;
       return;
@@ -193,7 +193,7 @@ const float* CpuExecutor::vector_of(WeightRef ref, std::int64_t cols, int scratc
 
 // --- Plain ops ---
 
-void CpuExecutor::embed(Act out, WeightRef table) {
+void CpuExecutor::embed(Act out, WeightRef table, float factor) {
   if (!ready()) return;
   const residency::Part& weight = part(table);
   if (weight.cols != cols_of(out)) {
@@ -210,6 +210,14 @@ void CpuExecutor::embed(Act out, WeightRef table) {
   } else {
     embed_from_memory(data(out), table, weight);
   }
+  if (!failed()) scale(data(out), rows_, cols_of(out), factor);
+}
+
+void CpuExecutor::scale(float* x, std::int64_t rows, std::int64_t cols, float factor) {
+  if (factor == 1) return;
+  for_rows(rows, cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin * cols; i < end * cols; ++i) x[i] *= factor;
+  });
 }
 
 void CpuExecutor::embed_from_file(float* out, WeightRef table, const residency::Part& weight) {
@@ -273,13 +281,17 @@ void CpuExecutor::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim,
   });
 }
 
-void CpuExecutor::add(Act x, Act y) {
+void CpuExecutor::add(Act x, Act y, float factor) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x);
   float* to = data(x);
   const float* from = data(y);
   for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
-    table_.add(to + begin * cols, from + begin * cols, (end - begin) * cols);
+    const std::int64_t first = begin * cols, count = (end - begin) * cols;
+    if (factor == 1)
+      table_.add(to + first, from + first, count);
+    else
+      table_.add_scaled(to + first, from + first, factor, count);
   });
 }
 
@@ -294,7 +306,7 @@ void CpuExecutor::select_logit_rows(Act out, Act x) {
   }
 }
 
-void CpuExecutor::logits(WeightRef head, Act x) {
+void CpuExecutor::logits(WeightRef head, Act x, float factor) {
   if (!ready() || logit_rows_ == 0) return;
   const std::int64_t vocab = part(head).rows;
   if (vocab > shape_.vocab) {
@@ -304,7 +316,9 @@ void CpuExecutor::logits(WeightRef head, Act x) {
   }
   const Target target{head, at<float>(layout_.logits), vocab};
   run_products(std::span(&target, 1), prepare_input(x, kernels::uses_q8(part(head).dtype)), Effect::store);
-  if (!failed()) logits_vocab_ = vocab;
+  if (failed()) return;
+  scale(target.y, logit_rows_, vocab, factor);
+  logits_vocab_ = vocab;
 }
 
 Logits CpuExecutor::last_logits() const {

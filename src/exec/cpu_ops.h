@@ -46,9 +46,9 @@ class CpuExecutor final : public Executor {
 
   /// What a product does to its output y [rows, weight rows].
   enum class Effect {
-    store,      // y = x w^T
-    silu_gate,  // y = silu(y) * (x w^T): y holds the gate's products
-    swiglu,     // y = silu(x w^T) * (x up^T), both by the same thread
+    store,  // y = x w^T
+    gate,   // y = activation(y) * (x w^T): y holds the gate's products
+    gated,  // y = activation(x w^T) * (x up^T), both by the same thread
   };
 
   /// Where the output of a weight goes.
@@ -56,13 +56,15 @@ class CpuExecutor final : public Executor {
     WeightRef weight;
     float* y = nullptr;
     std::int64_t y_stride = 0;
+    kernels::Activation activation = kernels::Activation::silu;  // of a gate
   };
 
   /// Rows of a weight that lie together, to be computed in tasks of task_rows.
   struct Job {
     Effect effect = Effect::store;
+    kernels::Activation activation = kernels::Activation::silu;
     kernels::MatmulArgs args;
-    const std::byte* up = nullptr;  // swiglu: rows like args.weight
+    const std::byte* up = nullptr;  // gated: rows like args.weight
     DType up_dtype = DType::f32;
     std::int64_t task_rows = 0, first_task = 0;
   };
@@ -87,12 +89,13 @@ class CpuExecutor final : public Executor {
   const residency::Part& part(WeightRef ref) const { return store_.units().part(ref); }
   void for_rows(std::int64_t rows, std::int64_t floats_a_row,
                 FunctionRef<void(std::int64_t begin, std::int64_t end)> work);
-  void embed(Act out, WeightRef table);
+  void embed(Act out, WeightRef table, float factor);
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
-  void add(Act x, Act y);
+  void add(Act x, Act y, float factor);
   void select_logit_rows(Act out, Act x);
-  void logits(WeightRef head, Act x);
+  void logits(WeightRef head, Act x, float factor);
+  void scale(float* x, std::int64_t rows, std::int64_t cols, float factor);
   const float* vector_of(WeightRef ref, std::int64_t cols, int scratch);
   void embed_from_file(float* out, WeightRef table, const residency::Part& weight);
   void embed_from_memory(float* out, WeightRef table, const residency::Part& weight);
@@ -107,11 +110,11 @@ class CpuExecutor final : public Executor {
 
   // cpu_matmul.cpp.
   void matmul(std::span<const Product> products, Act x);
-  void matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x);
+  void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation);
   Input prepare_input(Act x, bool quantize);
   void run_products(std::span<const Target> targets, const Input& input, Effect effect);
-  bool try_swiglu(const Target& gate, WeightRef up, const Input& input);
-  void swiglu(const Target& gate, WeightRef up, const Input& input);
+  bool try_gated(const Target& gate, WeightRef up, const Input& input);
+  void gated(const Target& gate, WeightRef up, const Input& input);
   void start_wave();
   Job make_job(WeightRef ref, const std::byte* bytes, std::int64_t row_begin, std::int64_t row_end,
                const Target& target, const Input& input, Effect effect) const;
@@ -135,7 +138,7 @@ class CpuExecutor final : public Executor {
   // cpu_moe.cpp.
   struct MoeCall;
   void moe(Act out, Act x, WeightRef router, const Experts& experts);
-  void route(const Experts& experts, std::int64_t rows);
+  void route(const Experts& experts, const float* bias, std::int64_t rows);
   void sort_by_expert(const Experts& experts, std::int64_t rows);
   void combine(float* out, std::int64_t rows, std::int64_t cols, std::int64_t top_k);
   bool single_tile(std::int32_t unit) const;

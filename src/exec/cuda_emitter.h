@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "exec/cuda_ops_impl.h"
+#include "kernels/cuda/gates.h"
 
 namespace millrace::exec {
 
@@ -155,15 +156,18 @@ struct CudaExecutor::Emitter {
   void take_in(Shared& shared, bool add);
 
   void emit_matmul(const Step& s);
-  void emit_swiglu(const Step& s);
+  void emit_gated(const Step& s);
   /// Gate, up and down are the processor's: the launches of two steps, or three with the residual's, become a
   /// hand-over.
   void emit_feed_forward(const Step& s);
   /// shared: some columns come from the processor, so that nothing can be made of the whole rows yet.
-  void launch_swiglu(const Step& s, bool shared);
+  void launch_gated(const Step& s, bool shared);
 
   void emit_logits(const Step& s);
 
+  /// Whether gate, up and the activation are one launch.
+  bool fuses_gate(const Step& s) const { return ops.fuses_gate(s); }
+  void route(const Experts& experts, const float* scores);
   cuda::ExpertCall expert_call(const Experts& experts, int part_index);
   void launch(const cuda::ExpertCall& call);
   void emit_moe(const Step& s);

@@ -56,7 +56,22 @@ CudaExecutor::~CudaExecutor() {
 
 std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", options_.device, name_); }
 
+/// What this executor cannot do, by name.
+Status CudaExecutor::check(const Program& program) const {
+  for (const Step& step : program.steps) {
+    if (step.kind != Step::Kind::moe) continue;
+    if (step.experts.activation != kernels::Activation::silu)
+      return error(Code::unsupported, "the GPU part has experts with SiLU gates alone; use --device cpu");
+    if (step.experts.gating == Gating::softmax && !step.experts.selection_bias.none())
+      return error(Code::unsupported, "the GPU part does not choose by a softmax with a bias; use --device cpu");
+    if (step.experts.groups > 1)
+      return error(Code::unsupported, "the GPU part does not choose experts by groups; use --device cpu");
+  }
+  return {};
+}
+
 Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
+  MR_RETURN_IF_ERROR(check(program));
   for (const bool hidden : {false, true}) programs_[hidden ? 1 : 0] = program.of_passes(hidden);
   const PassShape shape = pass_shape(program, units_, limits);
   shape_ = shape;
@@ -169,12 +184,17 @@ void CudaExecutor::make_tiles(Window& window) {
   }
 }
 
-/// Gate and up of different dtypes are two launches with a buffer between them, made by the first pass that needs it.
-Status CudaExecutor::make_room_for_mixed_swiglu() {
+/// Gate and up of one dtype with SiLU between them are one launch.
+bool CudaExecutor::fuses_gate(const Step& step) const {
+  return options_.fuse && part(step.weight).dtype == part(step.weight2).dtype &&
+         step.activation == kernels::Activation::silu;
+}
+
+/// Others are launches of their own with a buffer between them, made by the first pass that needs it.
+Status CudaExecutor::make_room_for_gates() {
   std::int64_t widest = 0;
   for (const Step& step : program_->steps) {
-    if (step.kind == Step::Kind::swiglu && (part(step.weight).dtype != part(step.weight2).dtype || !options_.fuse))
-      widest = std::max(widest, part(step.weight).rows);
+    if (step.kind == Step::Kind::gated && !fuses_gate(step)) widest = std::max(widest, part(step.weight).rows);
   }
   const std::uint64_t bytes = static_cast<std::uint64_t>(work_rows(shape_) * widest) * sizeof(float);
   if (bytes <= up_scratch_.bytes()) return {};
@@ -239,7 +259,7 @@ Status CudaExecutor::run(const kv::Batch& batch, const std::function<bool()>& ca
 /// The pass on the stream, and its end.
 Status CudaExecutor::launch_all() {
   const device::ProfilerRange range(few_rows() ? "decode pass" : "prompt pass");
-  Status status = make_room_for_mixed_swiglu();
+  Status status = make_room_for_gates();
   if (status.ok()) status = upload_rows();
   if (status.ok()) status = weights_.begin_pass(split(), cancelled_);
   if (status.ok()) status = launch_pass();

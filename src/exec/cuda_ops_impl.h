@@ -43,7 +43,9 @@ class CudaExecutor final : public Executor {
   Status begin_pass(const kv::Batch& batch);
   Status launch_all();
   bool failed() const { return !status_.ok(); }
-  Status make_room_for_mixed_swiglu();
+  Status make_room_for_gates();
+  bool fuses_gate(const Step& step) const;
+  Status check(const Program& program) const;
   Status prepare_share();
   Status upload_rows();
   void fill_rope(std::size_t index);

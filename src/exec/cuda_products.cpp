@@ -44,7 +44,7 @@ CudaExecutor::Emitter::Wanted CudaExecutor::Emitter::wanted(Act act, std::size_t
           for (int p = 0; p < s.product_count; ++p)
             want(wanted, s.products[static_cast<std::size_t>(p)].weight, in_prompt(act));
           break;
-        case Kind::swiglu:
+        case Kind::gated:
           want(wanted, s.weight, in_prompt(act));
           want(wanted, s.weight2, in_prompt(act));
           break;
@@ -73,7 +73,7 @@ bool CudaExecutor::Emitter::read_later(Act act, std::size_t from) const {
 bool CudaExecutor::Emitter::residual_follows(Act out) const {
   if (!ops.options_.fuse || next + 1 >= count()) return false;
   const Step& add = step(next + 1);
-  return add.kind == Kind::add && add.b.buffer == out.buffer && add.a.buffer != out.buffer &&
+  return add.kind == Kind::add && add.factor == 1 && add.b.buffer == out.buffer && add.a.buffer != out.buffer &&
          !read_later(out, next + 1);
 }
 
@@ -196,6 +196,7 @@ void CudaExecutor::Emitter::emit_feed_forward(const Step& s) {
   const Act target = residual ? step(next + 1).a : down.out;
   Shared shared;
   shared.job.matrices[0] = host_matrix(s.weight, s.weight2, {});
+  shared.job.matrices[0].activation = s.activation;
   shared.job.count = 1;
   shared.job.down = host_matrix(down.weight, {}, down.bias);
   shared.call.parts[0] = {ops.share_->device_output(), data(target), cols(target),
@@ -211,21 +212,22 @@ void CudaExecutor::Emitter::emit_feed_forward(const Step& s) {
   if (residual) ++next;
 }
 
-void CudaExecutor::Emitter::emit_swiglu(const Step& s) {
+void CudaExecutor::Emitter::emit_gated(const Step& s) {
   if (host_rows(s.weight) == ops.part(s.weight).rows) return emit_feed_forward(s);
   Shared shared;
   share_rows(shared, s.weight, s.weight2, {}, s.out);
+  shared.job.matrices[0].activation = s.activation;
   hand_out(shared, s.a);
-  launch_swiglu(s, shared.job.count > 0);
+  launch_gated(s, shared.job.count > 0);
   take_in(shared, false);
 }
 
-void CudaExecutor::Emitter::launch_swiglu(const Step& s, bool shared) {
+void CudaExecutor::Emitter::launch_gated(const Step& s, bool shared) {
   const DType gate = ops.part(s.weight).dtype, up = ops.part(s.weight2).dtype;
   const Wanted later = wanted(s.out, next);
   const auto out_cols = cols(s.out);
   overwritten(s.out);
-  if (gate == up && ops.options_.fuse) {
+  if (fuses_gate(s)) {
     cuda::MatmulCall call = call_for(s.a, is_float(gate), in_prompt(s.a));
     call.effect = cuda::Effect::swiglu;
     call.count = 2;
@@ -253,7 +255,31 @@ void CudaExecutor::Emitter::launch_swiglu(const Step& s, bool shared) {
     call.products[0] = {matrix(second ? s.weight2 : s.weight), nullptr, second ? up_out : data(s.out), out_cols};
     launch(call);
   }
-  check(cuda::silu_mul(data(s.out), up_out, window.rows * out_cols, stream), "silu_mul");
+  check(cuda::gate_mul(s.activation, data(s.out), up_out, window.rows * out_cols, stream), "gate_mul");
+}
+
+/// The experts of each row and their weights.
+void CudaExecutor::Emitter::route(const Experts& experts, const float* scores) {
+  auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
+  auto* weights = ops.at<float>(ops.layout_.weights);
+  const auto rows = static_cast<std::int32_t>(window.rows);
+  if (experts.plain_router())
+    return check(cuda::route(scores, rows, experts.count, experts.top_k, experts.normalize, experts.scale, chosen,
+                             weights, stream),
+                 "route");
+  cuda::ChooseCall call;
+  call.scores = scores;
+  call.rows = rows;
+  call.experts = experts.count;
+  call.top_k = experts.top_k;
+  using Given = cuda::ChooseCall::Gating;
+  call.gating = experts.gating == Gating::sigmoid ? Given::sigmoid : Given::softmax_chosen;
+  call.bias = vector(experts.selection_bias);
+  call.normalize = experts.normalize;
+  call.scale = experts.scale;
+  call.chosen = chosen;
+  call.weights = weights;
+  if (status.ok()) check(cuda::choose(call, stream), "route");
 }
 
 cuda::ExpertCall CudaExecutor::Emitter::expert_call(const Experts& experts, int part_index) {
@@ -293,9 +319,7 @@ void CudaExecutor::Emitter::emit_moe(const Step& s) {
   router.count = 1;
   router.products[0] = {matrix(s.weight), nullptr, scores, experts.count};
   launch(router);
-  check(cuda::route(scores, rows, experts.count, experts.top_k, experts.normalize, experts.scale, chosen, weights,
-                    stream),
-        "route");
+  route(experts, scores);
   if (entries > kMatvecEntries) {
     check(cuda::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
                              ops.at<std::int32_t>(ops.layout_.sorted), ops.at<std::int32_t>(ops.layout_.expert_first),
@@ -343,6 +367,8 @@ void CudaExecutor::Emitter::emit_logits(const Step& s) {
   call.count = 1;
   call.products[0] = {matrix(s.weight), nullptr, out, ops.shape_.vocab};
   launch(call);
+  if (s.factor != 1 && status.ok())
+    check(cuda::scale(out, s.factor, ops.logit_rows_ * ops.shape_.vocab, stream), "scale");
   if (!ops.top_only_) return;
   check(
       cuda::candidates(out, static_cast<std::int32_t>(ops.logit_rows_), static_cast<std::int32_t>(ops.shape_.vocab),

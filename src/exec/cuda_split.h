@@ -53,6 +53,7 @@ class HostShare {
     const std::byte* up = nullptr;      // swiglu: likewise, of the up matrix
     const float* bias = nullptr;        // may be null; of the processor's first row
     DType dtype = DType::f32, up_dtype = DType::f32;
+    kernels::Activation activation = kernels::Activation::silu;  // swiglu
     std::int64_t rows = 0;
     std::int64_t first_output = 0;  // in the outputs, floats
   };

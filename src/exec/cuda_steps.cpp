@@ -154,6 +154,7 @@ void CudaExecutor::Emitter::emit_step() {
       check(cuda::embed(matrix(s.weight), row_view().token, rows(s.out), static_cast<std::int32_t>(cols(s.out)),
                         data(s.out), stream),
             "embed");
+      if (s.factor != 1) check(cuda::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
       weight_bytes = 0;  // rows of a table, not the table
       break;
     case Kind::rms_norm:
@@ -168,13 +169,15 @@ void CudaExecutor::Emitter::emit_step() {
       break;
     case Kind::add:
       overwritten(s.out);
-      check(cuda::add(data(s.a), data(s.b), rows(s.a) * cols(s.a), stream), "add");
+      check(s.factor == 1 ? cuda::add(data(s.a), data(s.b), rows(s.a) * cols(s.a), stream)
+                          : cuda::add_scaled(data(s.a), data(s.b), s.factor, rows(s.a) * cols(s.a), stream),
+            "add");
       break;
     case Kind::matmul:
       emit_matmul(s);
       break;
-    case Kind::swiglu:
-      emit_swiglu(s);
+    case Kind::gated:
+      emit_gated(s);
       break;
     case Kind::attention:
       emit_attention(s);

@@ -36,8 +36,9 @@ Step& Ops::record(Kind kind) {
   return step;
 }
 
-void Ops::embed(Act out, WeightRef table) {
+void Ops::embed(Act out, WeightRef table, float factor) {
   Step& step = record(Kind::embed);
+  step.factor = factor;
   step.out = out;
   step.weight = table;
 }
@@ -58,10 +59,11 @@ void Ops::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float e
   step.eps = eps;
 }
 
-void Ops::add(Act x, Act y) {
+void Ops::add(Act x, Act y, float factor) {
   Step& step = record(Kind::add);
   step.out = step.a = x;
   step.b = y;
+  step.factor = factor;
 }
 
 void Ops::matmul(std::span<const Product> products, Act x) {
@@ -72,8 +74,9 @@ void Ops::matmul(std::span<const Product> products, Act x) {
   std::copy(products.begin(), products.end(), step.products.begin());
 }
 
-void Ops::matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x) {
-  Step& step = record(Kind::swiglu);
+void Ops::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation) {
+  Step& step = record(Kind::gated);
+  step.activation = activation;
   step.out = out;
   step.a = x;
   step.weight = gate;
@@ -118,8 +121,9 @@ void Ops::select_logit_rows(Act out, Act x) {
   step.a = x;
 }
 
-void Ops::logits(WeightRef head, Act x) {
+void Ops::logits(WeightRef head, Act x, float factor) {
   Step& step = record(Kind::logits);
+  step.factor = factor;
   step.a = x;
   step.weight = head;
 }

@@ -28,30 +28,30 @@ class Ops {
   void begin_hidden() { for_hidden_ = true; }
   void end_hidden() { for_hidden_ = false; }
 
-  void embed(Act out, WeightRef table);                        // rows of the batch's tokens, decoded
+  void embed(Act out, WeightRef table, float factor = 1);      // rows of the batch's tokens, decoded
   void rms_norm(Act out, Act x, WeightRef weight, float eps);  // out may be x
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);  // each head, in place
-  void add(Act x, Act y);                                                          // x += y
+  void add(Act x, Act y, float factor = 1);                                        // x += factor * y
   /// Products of one input with up to three weights (Q, K, V), the input prepared once.
   void matmul(std::span<const Product> products, Act x);
   void matmul(Act out, WeightRef weight, Act x) {
     const Product product{out, weight, {}};
     matmul(std::span(&product, 1), x);
   }
-  /// out = silu(x * gate^T) * (x * up^T)
-  void matmul_swiglu(Act out, WeightRef gate, WeightRef up, Act x);
+  /// out = activation(x * gate^T) * (x * up^T)
+  void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation);
   /// Turns each head of x by the angles of its row's position.
   void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
   void store_kv(std::int64_t layer, Act k, Act v);  // at each row's position
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
-  /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice: softmax over
-  /// x * router^T, top_k (ties: the smaller index). Experts on their way are computed when they come; results are
-  /// stored and then summed in the router's order.
+  /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice among
+  /// x * router^T is as Experts says (ties: the smaller index). Experts on their way are computed when they come;
+  /// results are stored and then summed in the router's order.
   void moe(Act out, Act x, WeightRef router, std::int64_t layer, const Experts& experts);
   /// Keeps only the rows that want logits. `out` is a buffer of such rows.
   void select_logit_rows(Act out, Act x);
-  /// Head product into the logits of the pass; x is a buffer of rows that want logits.
-  void logits(WeightRef head, Act x);
+  /// Head product, times `factor`, into the logits of the pass; x is a buffer of rows that want logits.
+  void logits(WeightRef head, Act x, float factor = 1);
   /// x, a buffer of the whole pass, holds the final states of all rows, behind the last norm; no later op writes it.
   void hidden(Act x);
 

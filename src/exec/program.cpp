@@ -34,9 +34,9 @@ class Written {
 }  // namespace
 
 std::string_view name(Step::Kind kind) {
-  static constexpr std::string_view names[] = {"embed",  "norm",   "heads' norm", "add",       "matmul",
-                                               "swiglu", "rope",   "store kv",    "attention", "moe",
-                                               "rows",   "logits", "states"};
+  static constexpr std::string_view names[] = {"embed", "norm",   "heads' norm", "add",       "matmul",
+                                               "gated", "rope",   "store kv",    "attention", "moe",
+                                               "rows",  "logits", "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -82,6 +82,7 @@ std::vector<WeightRef> Program::weights() const {
     }
     if (step.kind != Kind::moe) continue;
     const Experts& experts = step.experts;
+    use(experts.selection_bias);
     for (std::int32_t expert = 0; expert < experts.count; ++expert)
       for (const std::int32_t part : {experts.gate_part, experts.up_part, experts.down_part})
         use({experts.first_unit + expert, part});
@@ -123,7 +124,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   };
   for (const Step& step : program.steps) {
     for (const Product& product : step.all_products()) input(product.weight);
-    if (step.kind == Kind::swiglu || step.kind == Kind::logits || step.kind == Kind::moe) input(step.weight);
+    if (step.kind == Kind::gated || step.kind == Kind::logits || step.kind == Kind::moe) input(step.weight);
     if (step.kind == Kind::embed) shape.model_dim = std::max(shape.model_dim, program.buffer(step.out).cols);
     if (step.kind == Kind::logits) shape.vocab = std::max(shape.vocab, units.part(step.weight).rows);
     if (step.kind == Kind::attention) {

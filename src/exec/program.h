@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/kernels.h"
 #include "residency/unit.h"
 
 namespace millrace::exec {
@@ -37,6 +38,13 @@ struct Buffer {
   Rows rows = Rows::worked;
 };
 
+/// How a router's scores become the experts' weights. Numbers as in the GGUF key expert_gating_func.
+enum class Gating : std::uint8_t {
+  softmax = 1,         // of all scores, then the largest are chosen
+  sigmoid = 2,         // of each score
+  softmax_chosen = 3,  // the largest scores are chosen, then softmax of those
+};
+
 /// Rotary position embedding: angles of position p are p * inv_freq.
 struct Rope {
   std::vector<float> inv_freq;  // [rotary / 2], scaling already applied
@@ -57,13 +65,22 @@ struct Product {
   WeightRef bias;  // none() if there is none; float32 [weight rows]
 };
 
+constexpr std::int32_t kMostGroups = 64;
+
 struct Experts {
   std::int32_t first_unit = 0;  // experts of the layer are units [first_unit, first_unit + count)
   std::int32_t count = 0;
   std::int32_t top_k = 0;
   std::int32_t gate_part = 0, up_part = 1, down_part = 2;
+  Gating gating = Gating::softmax;
+  WeightRef selection_bias;  // float32 [count], added for the choice alone; none() if there is none
+  // Experts are chosen among the groups_used groups (of `groups`, of neighbours) whose two best sum up to most.
+  std::int32_t groups = 1, groups_used = 1;
   bool normalize = true;  // weights of the chosen experts are divided by their sum
-  float scale = 1;
+  float scale = 1;        // and multiplied by this
+  kernels::Activation activation = kernels::Activation::silu;
+
+  bool plain_router() const { return gating == Gating::softmax && selection_bias.none() && groups == 1; }
 };
 
 /// An op of Ops, as it was called.
@@ -74,7 +91,7 @@ struct Step {
     rms_norm_heads,
     add,
     matmul,
-    swiglu,
+    gated,
     rope,
     store_kv,
     attention,
@@ -88,8 +105,10 @@ struct Step {
   Act out, a, b;            // what it writes; what it reads. store_kv: a is k, b is v
   std::array<Product, 3> products{};
   int product_count = 0;
-  WeightRef weight, weight2;  // norms, tables; swiglu: gate and up; moe: the router; logits: the head
+  WeightRef weight, weight2;  // norms, tables; gated: gate and up; moe: the router; logits: the head
   float eps = 0;
+  float factor = 1;  // embed: of the embeddings; add: of what is added; logits: of them
+  kernels::Activation activation = kernels::Activation::silu;  // gated
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   int rope = 0;  // index into Program::ropes
   Attention attention;

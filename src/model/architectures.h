@@ -10,7 +10,14 @@
 namespace millrace::model {
 
 // Errors of each: not_found, corrupt, unsupported; a key or a tensor, named.
+Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> granite_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> phi3_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> qwen2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> qwen3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 
 }  // namespace millrace::model

@@ -1,5 +1,8 @@
 #include "model/decoder.h"
 
+#include <fmt/format.h>
+
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -17,9 +20,18 @@ using residency::UnitKind;
 /// A layer's weights; none() where the spec or the file has none.
 struct LayerWeights {
   WeightRef attn_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, attn_out, attn_out_bias, ffn_norm;
-  WeightRef gate, up, down;  // dense
-  WeightRef router;          // mixture
+  WeightRef attn_result_norm, ffn_result_norm;
+  WeightRef gate, up, down;                       // dense
+  WeightRef shared_gate, shared_up, shared_down;  // of a mixture's shared expert
+  WeightRef router;
   exec::Experts experts;
+};
+
+/// A tensor that several weights are rows of.
+struct RowsOf {
+  const char* tensor;
+  std::int64_t rows;
+  bool holds;  // the file has it
 };
 
 class Decoder {
@@ -31,8 +43,10 @@ class Decoder {
  private:
   void attend(std::int64_t index);
   void feed_forward(std::int64_t index);
+  void add_result(const LayerSpec& spec, Act result, WeightRef norm);
   void list_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const;
   float eps() const { return static_cast<float>(hp_.rms_eps); }
 
   const Hyperparameters& hp_;
@@ -51,7 +65,7 @@ void Decoder::record() {
   const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
   for (const RopeSpec& rope : spec_.ropes) ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude});
 
-  ops_.embed(x_, embedding_);
+  ops_.embed(x_, embedding_, spec_.embedding_scale);
   for (std::int64_t index = 0; index < hp_.layers; ++index) {
     attend(index);
     feed_forward(index);
@@ -63,7 +77,7 @@ void Decoder::record() {
   ops_.hidden(x_);
   ops_.end_hidden();
   ops_.rms_norm(last, last, output_norm_, eps());
-  ops_.logits(head_, last);
+  ops_.logits(head_, last, spec_.logit_scale);
 }
 
 /// x += W_out attention(rope(norm(W_q h)), rope(norm(W_k h)), W_v h), where h = norm(x).
@@ -79,19 +93,30 @@ void Decoder::attend(std::int64_t index) {
   ops_.begin_block();
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
   ops_.matmul(qkv, h_);
-  if (spec.norm_heads) {
+  if (spec.norm == HeadNorm::each) {
     ops_.rms_norm_heads(q, layer.q_norm, spec.head_dim, eps());
     ops_.rms_norm_heads(k, layer.k_norm, spec.head_dim, eps());
+  }
+  if (spec.norm == HeadNorm::together) {
+    ops_.rms_norm(q, q, layer.q_norm, eps());
+    ops_.rms_norm(k, k, layer.k_norm, eps());
   }
   ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
   ops_.rope(k, spec.kv_heads, spec.head_dim, spec.rope);
   ops_.store_kv(index, k, v);
   ops_.attention(attended, q, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window});
   ops_.matmul(out, attended);
-  ops_.add(x_, h_);
+  add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
 }
 
-/// x += W_down (silu(W_gate h) * W_up h), where h = norm(x); or the router's mixture of such networks.
+/// x += residual_scale * result, which may be normalised first.
+void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
+  if (spec.norms_results) ops_.rms_norm(result, result, norm, eps());
+  ops_.add(x_, result, spec.residual_scale);
+}
+
+/// x += W_down (act(W_gate h) * W_up h), where h = norm(x); or the router's mixture of such networks, beside one that
+/// all tokens share.
 void Decoder::feed_forward(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
@@ -99,14 +124,22 @@ void Decoder::feed_forward(std::int64_t index) {
   ops_.rms_norm(h_, x_, layer.ffn_norm, eps());
   if (spec.dense()) {
     const Act hidden = ops_.buffer("hidden", spec.ff_dim);
-    ops_.matmul_swiglu(hidden, layer.gate, layer.up, h_);
+    ops_.matmul_gated(hidden, layer.gate, layer.up, h_, spec.activation);
     ops_.matmul(h_, layer.down, hidden);
-    ops_.add(x_, h_);
-  } else {
-    const Act mixed = ops_.buffer("mixed", hp_.model_dim);
-    ops_.moe(mixed, h_, layer.router, index, layer.experts);
-    ops_.add(x_, mixed);
+    return add_result(spec, h_, layer.ffn_result_norm);
   }
+  const Act mixed = ops_.buffer("mixed", hp_.model_dim);
+  const MixtureSpec& mixture = spec.mixture;
+  if (mixture.shared_ff_dim > 0) {
+    const Act hidden = ops_.buffer("hidden", mixture.shared_ff_dim), shared = ops_.buffer("shared", hp_.model_dim);
+    ops_.matmul_gated(hidden, layer.shared_gate, layer.shared_up, h_, spec.activation);
+    ops_.matmul(shared, layer.shared_down, hidden);
+    ops_.moe(mixed, h_, layer.router, index, layer.experts);
+    ops_.add(mixed, shared);
+  } else {
+    ops_.moe(mixed, h_, layer.router, index, layer.experts);
+  }
+  add_result(spec, mixed, layer.ffn_result_norm);
 }
 
 // --- Its weights, in the order in which a pass uses them ---
@@ -115,46 +148,78 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
   const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
   const std::int64_t dim = hp_.model_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
-  const auto bias = [&](std::string_view tensor, std::int64_t size) {
-    return spec.may_have_biases ? units.optional_vector(name(tensor), size) : WeightRef{};
-  };
   weights.attn_norm = units.vector(name("attn_norm.weight"), dim);
-  weights.q = units.matrix(name("attn_q.weight"), dim, spec.q_dim());
-  weights.q_bias = bias("attn_q.bias", spec.q_dim());
-  weights.k = units.matrix(name("attn_k.weight"), dim, spec.kv_dim());
-  weights.k_bias = bias("attn_k.bias", spec.kv_dim());
-  weights.v = units.matrix(name("attn_v.weight"), dim, spec.kv_dim());
-  weights.v_bias = bias("attn_v.bias", spec.kv_dim());
-  if (spec.norm_heads) {
-    weights.q_norm = units.vector(name("attn_q_norm.weight"), spec.head_dim);
-    weights.k_norm = units.vector(name("attn_k_norm.weight"), spec.head_dim);
+  const std::int64_t q_dim = spec.q_dim(), kv_dim = spec.kv_dim();
+  // Some files hold the three as rows of one tensor.
+  const RowsOf fused{"attn_qkv", q_dim + 2 * kv_dim, units.has(name("attn_qkv.weight"))};
+  const auto product = [&](const char* tensor, std::int64_t first, std::int64_t rows, WeightRef& weight,
+                           WeightRef& its_bias) {
+    const std::string matrix = name(fmt::format("{}.weight", fused.holds ? fused.tensor : tensor));
+    weight = fused.holds ? units.rows(matrix, dim, fused.rows, first, rows) : units.matrix(matrix, dim, rows);
+    if (!spec.may_have_biases) return;
+    const std::string vector = name(fmt::format("{}.bias", fused.holds ? fused.tensor : tensor));
+    its_bias =
+        fused.holds ? units.optional_elements(vector, fused.rows, first, rows) : units.optional_vector(vector, rows);
+  };
+  product("attn_q", 0, q_dim, weights.q, weights.q_bias);
+  product("attn_k", q_dim, kv_dim, weights.k, weights.k_bias);
+  product("attn_v", q_dim + kv_dim, kv_dim, weights.v, weights.v_bias);
+  if (spec.norm != HeadNorm::none) {
+    const bool each = spec.norm == HeadNorm::each;
+    weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : q_dim);
+    weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
   }
-  weights.attn_out = units.matrix(name("attn_output.weight"), spec.q_dim(), dim);
-  weights.attn_out_bias = bias("attn_output.bias", dim);
+  weights.attn_out = units.matrix(name("attn_output.weight"), q_dim, dim);
+  if (spec.may_have_biases) weights.attn_out_bias = units.optional_vector(name("attn_output.bias"), dim);
+  if (spec_.layers[static_cast<std::size_t>(index)].norms_results)
+    weights.attn_result_norm = units.vector(name("post_attention_norm.weight"), dim);
 }
 
 /// Closes the trunk's unit; a mixture's experts are units of their own behind it.
 void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const std::int64_t dim = hp_.model_dim, ff = spec.ff_dim;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
+  if (!spec.dense()) return list_mixture(units, index, weights);
+  const std::string up = name("ffn_up.weight");
+  if (units.has(name("ffn_gate.weight"))) {
+    weights.gate = units.matrix(name("ffn_gate.weight"), dim, ff);
+    weights.up = units.matrix(up, dim, ff);
+  } else {  // the gate's rows stand before the others of one tensor
+    weights.gate = units.rows(up, dim, 2 * ff, 0, ff);
+    weights.up = units.rows(up, dim, 2 * ff, ff, ff);
+  }
+  weights.down = units.matrix(name("ffn_down.weight"), ff, dim);
+  units.feed_forward({weights.gate, weights.up, weights.down});
+  if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), dim);
+  units.end();
+}
+
+void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const MixtureSpec& mixture = spec.mixture;
   const std::int64_t dim = hp_.model_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
-  weights.ffn_norm = units.vector(name("ffn_norm.weight"), dim);
-  if (spec.dense()) {
-    weights.gate = units.matrix(name("ffn_gate.weight"), dim, spec.ff_dim);
-    weights.up = units.matrix(name("ffn_up.weight"), dim, spec.ff_dim);
-    weights.down = units.matrix(name("ffn_down.weight"), spec.ff_dim, dim);
-    units.feed_forward({weights.gate, weights.up, weights.down});
-    units.end();
-    return;
+  if (mixture.shared_ff_dim > 0) {
+    weights.shared_gate = units.matrix(name("ffn_gate_shexp.weight"), dim, mixture.shared_ff_dim);
+    weights.shared_up = units.matrix(name("ffn_up_shexp.weight"), dim, mixture.shared_ff_dim);
+    weights.shared_down = units.matrix(name("ffn_down_shexp.weight"), mixture.shared_ff_dim, dim);
   }
-  const MixtureSpec& mixture = spec.mixture;
   weights.router = units.matrix(name("ffn_gate_inp.weight"), dim, mixture.experts);
+  exec::Experts& experts = weights.experts;
+  if (mixture.selection_bias) experts.selection_bias = units.vector(name("exp_probs_b.bias"), mixture.experts);
+  if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), dim);
   units.end();
-  weights.experts.count = static_cast<std::int32_t>(mixture.experts);
-  weights.experts.top_k = static_cast<std::int32_t>(mixture.top_k);
-  weights.experts.normalize = mixture.normalize;
-  weights.experts.scale = mixture.scale;
-  weights.experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim);
+  experts.count = static_cast<std::int32_t>(mixture.experts);
+  experts.top_k = static_cast<std::int32_t>(mixture.top_k);
+  experts.gating = mixture.gating;
+  experts.groups = static_cast<std::int32_t>(mixture.groups);
+  experts.groups_used = static_cast<std::int32_t>(mixture.groups_used);
+  experts.normalize = mixture.normalize;
+  experts.scale = mixture.scale;
+  experts.activation = spec.activation;
+  experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim);
 }
 
 Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& table) {

@@ -6,45 +6,6 @@
 namespace millrace::model {
 namespace {
 
-/// Reads one architecture's keys; the first failure sticks, and later reads return harmless values.
-class KeyReader {
- public:
-  explicit KeyReader(const modelfile::Model& file) : file_(file) {}
-
-  std::int64_t required(std::string_view key, std::int64_t least, std::int64_t most) {
-    return in_range(key, file_.get_int(arch_key(file_, key)), least, most);
-  }
-  std::int64_t optional(std::string_view key, std::int64_t fallback, std::int64_t least, std::int64_t most) {
-    return in_range(key, file_.get_int_or(arch_key(file_, key), fallback), least, most);
-  }
-  double optional_float(std::string_view key, double fallback, double above, double most) {
-    const Expected<double> value = file_.get_float_or(arch_key(file_, key), fallback);
-    if (!value.ok()) return fail(value.status()), fallback;
-    if (!std::isfinite(*value) || *value <= above || *value > most)
-      return fail(error(Code::corrupt, "{} is {}, which cannot be", arch_key(file_, key), *value)), fallback;
-    return *value;
-  }
-  void fail(Status status) {
-    if (status_.ok()) status_ = std::move(status);
-  }
-  const Status& status() const { return status_; }
-
- private:
-  std::int64_t in_range(std::string_view key, const Expected<std::int64_t>& value, std::int64_t least,
-                        std::int64_t most) {
-    if (!value.ok()) return fail(value.status()), least;
-    if (*value < least || *value > most) {
-      fail(error(Code::corrupt, "{} is {}, which cannot be (it must lie in {}..{})", arch_key(file_, key), *value,
-                 least, most));
-      return least;
-    }
-    return *value;
-  }
-
-  const modelfile::Model& file_;
-  Status status_;
-};
-
 // Far above any model there is, far below what could overflow a product of two of them in 64 bits.
 constexpr std::int64_t kMostLayers = 10'000, kMostDim = 1 << 20, kMostHeads = 1 << 14, kMostHeadDim = 512;
 constexpr std::int64_t kMostContext = 1 << 28, kMostVocab = 1 << 24, kMostExperts = 1 << 14;
@@ -62,11 +23,6 @@ Status check_relations(const Hyperparameters& hp) {
 }
 
 }  // namespace
-
-std::string arch_key(const modelfile::Model& file, std::string_view key) {
-  const Expected<std::string> architecture = file.get_string("general.architecture");
-  return fmt::format("{}.{}", architecture.ok() ? *architecture : "?", key);
-}
 
 AttentionSpec plain_attention(const Hyperparameters& hp) {
   AttentionSpec attention;
@@ -86,15 +42,33 @@ Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperpara
   if (hp.experts == 0 || hp.expert_ff == 0)
     return error(Code::corrupt, "{} or {} is missing or 0", arch_key(file, "expert_count"),
                  arch_key(file, "expert_feed_forward_length"));
-  KeyReader keys(file);
+  Keys keys(file);
   // Some converters write 0 for "not scaled".
   const double scale = keys.optional_float("expert_weights_scale", 1, -1e-30, 1e6);
+  const std::int64_t gating = keys.optional("expert_gating_func", 1, 0, 255);
+  const std::int64_t groups = keys.optional("expert_group_count", 1, 0, exec::kMostGroups);
+  const std::int64_t groups_used = keys.optional("expert_group_used_count", 1, 0, exec::kMostGroups);
+  const std::int64_t shared = keys.optional("expert_shared_count", 0, 0, 64);
+  if (gating < 1 || gating > 3)
+    keys.fail(error(Code::unsupported,
+                    "{} is {}: this version knows 1 (softmax), 2 (sigmoid) and 3 (softmax of those chosen)",
+                    arch_key(file, "expert_gating_func"), gating));
   MR_RETURN_IF_ERROR(keys.status());
   MixtureSpec mixture;
   mixture.experts = hp.experts;
   mixture.top_k = hp.top_k;
   mixture.ff_dim = hp.expert_ff;
   mixture.scale = scale == 0 ? 1.0f : static_cast<float>(scale);
+  mixture.normalize = keys.optional_bool("expert_weights_norm", true);
+  mixture.gating = static_cast<exec::Gating>(gating);
+  mixture.groups = std::max<std::int64_t>(1, groups);
+  mixture.groups_used = std::max<std::int64_t>(1, groups_used);
+  mixture.shared_ff_dim = keys.optional("expert_shared_feed_forward_length", hp.expert_ff * shared, 0, kMostDim);
+  MR_RETURN_IF_ERROR(keys.status());
+  if (mixture.experts % mixture.groups != 0 || mixture.groups_used > mixture.groups ||
+      mixture.top_k > mixture.experts / mixture.groups * mixture.groups_used)
+    return error(Code::corrupt, "{} experts a token from {} of {} groups of {} experts cannot be", mixture.top_k,
+                 mixture.groups_used, mixture.groups, mixture.experts);
   return mixture;
 }
 
@@ -103,12 +77,17 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file) {
   MR_ASSIGN_OR_RETURN(hp.architecture, file.get_string("general.architecture"));
   if (const Expected<std::string> name = file.get_string("general.name"); name.ok()) hp.name = *name;
 
-  KeyReader keys(file);
+  Keys keys(file);
   hp.layers = keys.required("block_count", 1, kMostLayers);
+  hp.layers -= keys.optional("nextn_predict_layers", 0, 0, hp.layers - 1);  // behind the layers: they draft
   hp.model_dim = keys.required("embedding_length", 1, kMostDim);
   hp.heads = keys.required("attention.head_count", 1, kMostHeads);
   hp.kv_heads = keys.optional("attention.head_count_kv", hp.heads, 1, kMostHeads);
   hp.context_length = keys.required("context_length", 1, kMostContext);
+  // Factors for contexts beyond the original one are others (LongRoPE), and what is remembered does not mix.
+  const Expected<std::string> scaling = file.get_string(arch_key(file, "rope.scaling.type"));
+  if (scaling.ok() && *scaling == "longrope")
+    hp.context_length = keys.optional("rope.scaling.original_context_length", hp.context_length, 1, hp.context_length);
   hp.rms_eps = keys.optional_float("attention.layer_norm_rms_epsilon", 1e-5, 0, 1);
   hp.rope_theta = keys.optional_float("rope.freq_base", 10000, 0, 1e12);
   hp.experts = keys.optional("expert_count", 0, 0, kMostExperts);
@@ -123,9 +102,7 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file) {
     keys.fail(error(Code::unsupported, "keys of {} and values of {} channels (this version wants them equal)",
                     hp.head_dim, value_dim));
 
-  const Expected<bool> causal = file.get_bool_or(arch_key(file, "attention.causal"), true);
-  if (!causal.ok()) keys.fail(causal.status());
-  if (causal.ok() && !*causal)
+  if (!keys.optional_bool("attention.causal", true))
     keys.fail(error(Code::unsupported, "tokens that attend to those after them (this version has causal models only)"));
 
   const modelfile::TensorInfo* table = file.find("token_embd.weight");

@@ -7,14 +7,12 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "model/keys.h"
 #include "model/layer_spec.h"
 #include "model/model.h"
 #include "modelfile/gguf.h"
 
 namespace millrace::model {
-
-/// "<architecture>.<key>", as GGUF names its keys.
-std::string arch_key(const modelfile::Model& file, std::string_view key);
 
 /// Reads layers, dimensions, heads, experts, eps and RoPE base; `vocab` from the key or from token_embd's rows.
 /// Errors: not_found (a key, named), corrupt (a value that cannot be, named with its key), unsupported (K and V of

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "exec/program.h"
+#include "kernels/kernels.h"
+
 namespace millrace::model {
 
 /// Rotary position embedding. Source: RoFormer (arXiv:2104.09864).
@@ -16,31 +19,45 @@ struct RopeSpec {
   float magnitude = 1;          // multiplies cos and sin
 };
 
+enum class HeadNorm : std::uint8_t {
+  none,
+  each,      // every head of Q and K by itself, before RoPE
+  together,  // all heads of Q as one vector, and all of K
+};
+
 /// Grouped-query attention: heads / kv_heads queries share a key and a value.
 struct AttentionSpec {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  float scale = 0;               // of the scores
-  std::int64_t window = 0;       // the nearest keys that a token sees; 0: all
-  int rope = 0;                  // index into DecoderSpec::ropes
-  bool norm_heads = false;       // queries and keys are normalised head by head, before RoPE
+  float scale = 0;          // of the scores
+  std::int64_t window = 0;  // the nearest keys that a token sees; 0: all
+  int rope = 0;             // index into DecoderSpec::ropes
+  HeadNorm norm = HeadNorm::none;
   bool may_have_biases = false;  // of Q, K, V and the output, where the file has them
 
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
 };
 
-/// Experts of which each token uses those its router chooses.
+/// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.
 struct MixtureSpec {
   std::int64_t experts = 0, top_k = 0;
-  std::int64_t ff_dim = 0;  // of one expert
-  bool normalize = true;    // the chosen ones' weights are divided by their sum
-  float scale = 1;          // and multiplied by this
+  std::int64_t ff_dim = 0;         // of one expert
+  std::int64_t shared_ff_dim = 0;  // of the shared one; 0: none
+  exec::Gating gating = exec::Gating::softmax;
+  bool selection_bias = false;               // added to the probabilities for the choice alone (exp_probs_b)
+  std::int64_t groups = 1, groups_used = 1;  // experts are chosen within the best of so many groups
+  bool normalize = true;                     // the chosen ones' weights are divided by their sum
+  float scale = 1;                           // and multiplied by this
 };
 
 struct LayerSpec {
   AttentionSpec attention;
   std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture
   MixtureSpec mixture;
+  kernels::Activation activation = kernels::Activation::silu;
+  const char* ffn_norm = "ffn_norm.weight";  // the name of the norm before the feed-forward
+  bool norms_results = false;                // what attention and feed-forward give is normalised before it is added
+  float residual_scale = 1;                  // and multiplied by this
 
   bool dense() const { return ff_dim > 0; }
 };
@@ -48,6 +65,8 @@ struct LayerSpec {
 struct DecoderSpec {
   std::vector<LayerSpec> layers;
   std::vector<RopeSpec> ropes;  // several where layers turn differently
+  float embedding_scale = 1;    // multiplies the tokens' embeddings
+  float logit_scale = 1;        // multiplies the logits
 };
 
 }  // namespace millrace::model

@@ -15,7 +15,11 @@ struct Entry {
   Expected<DecoderSpec> (*spec)(const modelfile::Model& file, const Hyperparameters& hp);
 };
 
-constexpr std::array kArchitectures{Entry{"llama", llama_spec}, Entry{"qwen3moe", qwen3moe_spec}};
+constexpr std::array kArchitectures{
+    Entry{"gemma3", gemma3_spec}, Entry{"glm4moe", glm4moe_spec},       Entry{"granite", granite_spec},
+    Entry{"llama", llama_spec},   Entry{"minimax-m2", minimax_m2_spec}, Entry{"phi3", phi3_spec},
+    Entry{"qwen2", qwen2_spec},   Entry{"qwen3", qwen3_spec},           Entry{"qwen3moe", qwen3moe_spec},
+};
 
 }  // namespace
 
@@ -28,7 +32,7 @@ Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOp
     return make_decoder(file, options, std::move(hp), spec);
   }
   return error(Code::unsupported, "models of architecture '{}' are not supported; this version runs {}", name,
-               fmt::join(architectures(), " and "));
+               fmt::join(architectures(), ", "));
 }
 
 std::vector<std::string> architectures() {

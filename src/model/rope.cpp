@@ -1,7 +1,9 @@
 #include "model/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "model/hyperparameters.h"
 #include "storage/storage.h"
@@ -9,23 +11,61 @@
 namespace millrace::model {
 namespace {
 
-/// Positions are divided by this. 1 for none.
-Expected<double> linear_factor(const modelfile::Model& file) {
+enum class Scaling : std::uint8_t { none, linear, yarn, longrope };
+
+/// Which scaling, and by what positions are divided.
+struct Stretch {
+  Scaling scaling = Scaling::none;
+  double factor = 1;
+};
+
+Expected<Stretch> read_stretch(const modelfile::Model& file) {
   const std::string type_key = arch_key(file, "rope.scaling.type");
   // Files from before the scaling keys carry the factor alone, under another name.
   MR_ASSIGN_OR_RETURN(const double old_factor, file.get_float_or(arch_key(file, "rope.scale_linear"), 1));
-  MR_ASSIGN_OR_RETURN(double factor, file.get_float_or(arch_key(file, "rope.scaling.factor"), old_factor));
-  std::string type = factor == 1 ? "none" : "linear";
+  Stretch stretch;
+  MR_ASSIGN_OR_RETURN(stretch.factor, file.get_float_or(arch_key(file, "rope.scaling.factor"), old_factor));
+  std::string type = stretch.factor == 1 ? "none" : "linear";
   if (file.has(type_key)) {
     MR_ASSIGN_OR_RETURN(type, file.get_string(type_key));
   }
-  if (type == "none") return 1.0;
-  if (type != "linear")
-    return error(Code::unsupported, "RoPE scaling '{}' ({}): this version knows none, linear and llama-3's factors",
-                 type, type_key);
-  if (!std::isfinite(factor) || factor <= 0)
-    return error(Code::corrupt, "{} is {}, which cannot be", arch_key(file, "rope.scaling.factor"), factor);
-  return factor;
+  constexpr std::pair<std::string_view, Scaling> kKnown[] = {
+      {"none", Scaling::none}, {"linear", Scaling::linear}, {"yarn", Scaling::yarn}, {"longrope", Scaling::longrope}};
+  const auto* known =
+      std::find_if(std::begin(kKnown), std::end(kKnown), [&](const auto& k) { return k.first == type; });
+  if (known == std::end(kKnown))
+    return error(Code::unsupported, "RoPE scaling '{}' ({}): this version knows none, linear, yarn and longrope", type,
+                 type_key);
+  stretch.scaling = known->second;
+  if (stretch.scaling == Scaling::none) stretch.factor = 1;
+  if (!std::isfinite(stretch.factor) || stretch.factor <= 0)
+    return error(Code::corrupt, "{} is {}, which cannot be", arch_key(file, "rope.scaling.factor"), stretch.factor);
+  return stretch;
+}
+
+/// YaRN: slow channels are divided by the factor, fast ones (which turn more than beta_fast times over the original
+/// context) left alone, those between blended; scores grow with the factor.
+Status apply_yarn(Keys& keys, double theta, double factor, RopeSpec& rope) {
+  const auto rotary = static_cast<double>(rope.rotary);
+  const auto original = static_cast<double>(keys.required("rope.scaling.original_context_length", 1, 1 << 28));
+  const double fast = keys.optional_float("rope.scaling.yarn_beta_fast", 32, 0, 1e6);
+  const double slow = keys.optional_float("rope.scaling.yarn_beta_slow", 1, 0, 1e6);
+  // How much of the growth with the factor the model was trained without: all of it at 1.
+  const double without = keys.optional_float("rope.scaling.yarn_log_multiplier", 0, -1e-9, 100);
+  MR_RETURN_IF_ERROR(keys.status());
+  const auto channel = [&](double turns) {
+    return rotary * std::log(original / (turns * 2 * std::acos(-1.0))) / (2 * std::log(theta));
+  };
+  const double low = std::max(0.0, std::floor(channel(fast)));
+  const double high = std::min(rotary - 1, std::ceil(channel(slow)));
+  for (std::size_t i = 0; i < rope.inv_freq.size(); ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
+    const double plain = std::pow(theta, -2.0 * static_cast<double>(i) / rotary);
+    rope.inv_freq[i] = static_cast<float>(plain / factor * ramp + plain * (1 - ramp));
+  }
+  const auto growth = [&](double multiplier) { return factor <= 1 ? 1.0 : 0.1 * multiplier * std::log(factor) + 1; };
+  rope.magnitude = static_cast<float>(growth(1) / growth(without));
+  return {};
 }
 
 Expected<std::vector<float>> read_factors(const modelfile::Model& file, const modelfile::TensorInfo& tensor,
@@ -53,25 +93,38 @@ Expected<std::vector<float>> read_factors(const modelfile::Model& file, const mo
   return factors;
 }
 
+Status divide_by_factors(const modelfile::Model& file, const char* name, RopeSpec& rope) {
+  MR_ASSIGN_OR_RETURN(const modelfile::TensorInfo* tensor, file.require(name));
+  MR_ASSIGN_OR_RETURN(const std::vector<float> factors, read_factors(file, *tensor, rope.rotary / 2));
+  for (std::size_t i = 0; i < rope.inv_freq.size(); ++i) rope.inv_freq[i] /= factors[i];
+  return {};
+}
+
 }  // namespace
 
-Expected<std::vector<float>> rope_inverse_frequencies(const modelfile::Model& file, const Hyperparameters& hp) {
-  MR_ASSIGN_OR_RETURN(const double factor, linear_factor(file));
-  std::vector<float> inverse(static_cast<std::size_t>(hp.rotary / 2));
-  for (std::size_t i = 0; i < inverse.size(); ++i)
-    inverse[i] = static_cast<float>(
-        std::pow(hp.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(hp.rotary)) / factor);
-  if (const modelfile::TensorInfo* tensor = file.find("rope_freqs.weight")) {
-    MR_ASSIGN_OR_RETURN(const std::vector<float> factors, read_factors(file, *tensor, hp.rotary / 2));
-    for (std::size_t i = 0; i < inverse.size(); ++i) inverse[i] /= factors[i];
-  }
-  return inverse;
+RopeSpec plain_rope(double theta, std::int64_t rotary) {
+  RopeSpec rope;
+  rope.rotary = rotary;
+  for (std::int64_t i = 0; i < rotary / 2; ++i)
+    rope.inv_freq.push_back(
+        static_cast<float>(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary))));
+  return rope;
 }
 
 Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp) {
-  RopeSpec rope;
-  rope.rotary = hp.rotary;
-  MR_ASSIGN_OR_RETURN(rope.inv_freq, rope_inverse_frequencies(file, hp));
+  MR_ASSIGN_OR_RETURN(const Stretch stretch, read_stretch(file));
+  RopeSpec rope = plain_rope(hp.rope_theta, hp.rotary);
+  Keys keys(file);
+  if (stretch.scaling == Scaling::linear)
+    for (std::size_t i = 0; i < rope.inv_freq.size(); ++i)
+      rope.inv_freq[i] = static_cast<float>(
+          std::pow(hp.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(hp.rotary)) / stretch.factor);
+  if (stretch.scaling == Scaling::yarn) MR_RETURN_IF_ERROR(apply_yarn(keys, hp.rope_theta, stretch.factor, rope));
+  if (stretch.scaling == Scaling::longrope)
+    MR_RETURN_IF_ERROR(divide_by_factors(file, "rope_factors_short.weight", rope));
+  rope.magnitude *= static_cast<float>(keys.optional_float("rope.scaling.attn_factor", 1, 0, 1e3));
+  MR_RETURN_IF_ERROR(keys.status());
+  if (file.find("rope_freqs.weight") != nullptr) MR_RETURN_IF_ERROR(divide_by_factors(file, "rope_freqs.weight", rope));
   return rope;
 }
 

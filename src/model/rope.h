@@ -1,5 +1,6 @@
 // RoPE's inverse frequencies with the scaling a model file asks for. Sources: RoFormer (arXiv:2104.09864); linear
-// position interpolation (arXiv:2306.15595); llama-3's per-frequency factors, which GGUF stores in rope_freqs.weight.
+// position interpolation (arXiv:2306.15595); YaRN (arXiv:2309.00071); LongRoPE (arXiv:2402.13753); llama-3's
+// per-frequency factors, which GGUF stores in rope_freqs.weight.
 #pragma once
 
 #include <vector>
@@ -11,11 +12,12 @@
 
 namespace millrace::model {
 
-/// [rotary / 2]: theta^(-2 i / rotary), divided by the linear factor and by the file's per-frequency factors.
-/// Errors: unsupported (another scaling, named), corrupt (factors that cannot be), io_error.
-Expected<std::vector<float>> rope_inverse_frequencies(const modelfile::Model& file, const Hyperparameters& hp);
-
-/// The same with the channels that are rotated, in interleaved pairs.
+/// The file's rotation of hp.rotary channels, scaled as it says, in interleaved pairs: inv_freq is theta^(-2 i /
+/// rotary), changed by the scaling (none, linear, yarn, longrope) and by the file's per-frequency factors.
+/// Errors: unsupported (another scaling, named), corrupt (a key or factors that cannot be), io_error.
 Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp);
+
+/// One that nothing scales, of another base.
+RopeSpec plain_rope(double theta, std::int64_t rotary);
 
 }  // namespace millrace::model

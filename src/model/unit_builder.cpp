@@ -91,15 +91,30 @@ WeightRef UnitBuilder::matrix(const std::string& name, std::int64_t cols, std::i
   return add({name, tensor->dtype, rows, cols, tensor->file, tensor->offset});
 }
 
-WeightRef UnitBuilder::vector(const std::string& name, std::int64_t size) {
-  const modelfile::TensorInfo* tensor = checked(name, {size});
+WeightRef UnitBuilder::rows(const std::string& name, std::int64_t cols, std::int64_t all_rows, std::int64_t first,
+                            std::int64_t rows) {
+  const modelfile::TensorInfo* tensor = checked(name, {cols, all_rows});
+  if (tensor == nullptr) return {};
+  const auto skipped = static_cast<std::uint64_t>(first * row_bytes(tensor->dtype, cols));
+  return add({name, tensor->dtype, rows, cols, tensor->file, tensor->offset + skipped});
+}
+
+WeightRef UnitBuilder::vector(const std::string& name, std::int64_t size) { return elements(name, size, 0, size); }
+
+WeightRef UnitBuilder::elements(const std::string& name, std::int64_t all, std::int64_t first, std::int64_t size) {
+  const modelfile::TensorInfo* tensor = checked(name, {all});
   if (tensor == nullptr) return {};
   if (tensor->dtype != DType::f32) {
     fail(error(Code::unsupported, "{} is {}; this version wants norms and biases in F32", name,
                info(tensor->dtype).name));
     return {};
   }
-  return add({name, tensor->dtype, 1, size, tensor->file, tensor->offset});
+  return add({name, tensor->dtype, 1, size, tensor->file, tensor->offset + static_cast<std::uint64_t>(first) * 4});
+}
+
+WeightRef UnitBuilder::optional_elements(const std::string& name, std::int64_t all, std::int64_t first,
+                                         std::int64_t size) {
+  return has(name) ? elements(name, all, first, size) : WeightRef{};
 }
 
 WeightRef UnitBuilder::optional_vector(const std::string& name, std::int64_t size) {
@@ -107,8 +122,8 @@ WeightRef UnitBuilder::optional_vector(const std::string& name, std::int64_t siz
 }
 
 WeightRef UnitBuilder::slice(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count,
-                             std::int64_t index) {
-  const modelfile::TensorInfo* tensor = checked(name, {cols, rows, count});
+                             std::int64_t index, std::int64_t stacked_rows) {
+  const modelfile::TensorInfo* tensor = checked(name, {cols, stacked_rows, count * rows / stacked_rows});
   if (tensor == nullptr) return {};
   Part part{name, tensor->dtype, rows, cols, tensor->file, tensor->offset};
   part.offset += static_cast<std::uint64_t>(index) * part.bytes();
@@ -138,11 +153,18 @@ void UnitBuilder::feed_forward(std::initializer_list<WeightRef> weights) {
 
 std::int32_t UnitBuilder::experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff) {
   const auto first = static_cast<std::int32_t>(table_.units().size());
+  const std::string gate = layer_tensor(layer, "ffn_gate_exps.weight"), up = layer_tensor(layer, "ffn_up_exps.weight");
+  const std::string fused = layer_tensor(layer, "ffn_gate_up_exps.weight");
   for (std::int64_t expert = 0; expert < count && status_.ok(); ++expert) {
     begin(UnitKind::expert, layer, static_cast<int>(expert));
-    slice(layer_tensor(layer, "ffn_gate_exps.weight"), model_dim, expert_ff, count, expert);
-    slice(layer_tensor(layer, "ffn_up_exps.weight"), model_dim, expert_ff, count, expert);
-    slice(layer_tensor(layer, "ffn_down_exps.weight"), expert_ff, model_dim, count, expert);
+    if (has(fused)) {
+      slice(fused, model_dim, expert_ff, 2 * count, 2 * expert, 2 * expert_ff);
+      slice(fused, model_dim, expert_ff, 2 * count, 2 * expert + 1, 2 * expert_ff);
+    } else {
+      slice(gate, model_dim, expert_ff, count, expert, expert_ff);
+      slice(up, model_dim, expert_ff, count, expert, expert_ff);
+    }
+    slice(layer_tensor(layer, "ffn_down_exps.weight"), expert_ff, model_dim, count, expert, model_dim);
     end();
   }
   return first;

@@ -31,19 +31,27 @@ class UnitBuilder {
   /// A weight of `rows` rows of `cols` elements, of any computable dtype. Errors: not_found, corrupt (both shapes
   /// named), unsupported (a dtype that cannot be multiplied).
   residency::WeightRef matrix(const std::string& name, std::int64_t cols, std::int64_t rows);
+  /// Rows [first, first + rows) of a tensor of `all_rows`.
+  residency::WeightRef rows(const std::string& name, std::int64_t cols, std::int64_t all_rows, std::int64_t first,
+                            std::int64_t rows);
   /// A float32 vector: a norm's weight or a bias.
   residency::WeightRef vector(const std::string& name, std::int64_t size);
   /// The same, or none() where the file has no such tensor.
   residency::WeightRef optional_vector(const std::string& name, std::int64_t size);
-  /// Matrix number `index` of a stack of `count` that lie one after another: an expert's share of a 3-D tensor.
+  /// Elements [first, first + size) of a vector of `all`, likewise.
+  residency::WeightRef optional_elements(const std::string& name, std::int64_t all, std::int64_t first,
+                                         std::int64_t size);
+  /// Matrix number `index` of `count` that lie one after another in a 3-D tensor: an expert's share. `stacked_rows` is
+  /// that tensor's second dimension: `rows`, or twice as many where gate and up stand together.
   residency::WeightRef slice(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count,
-                             std::int64_t index);
+                             std::int64_t index, std::int64_t stacked_rows);
 
   /// Gate, up and down of the open unit's layer, which a layer uses in this order and together (Part::feed_forward).
   void feed_forward(std::initializer_list<residency::WeightRef> weights);
 
   /// Adds the experts of a layer, a unit each, parts gate, up, down; returns the first unit's index.
-  /// gate, up: [expert_ff rows of model_dim]; down: [model_dim rows of expert_ff].
+  /// gate, up: [expert_ff rows of model_dim], also as one tensor with the gate's rows first; down: [model_dim rows of
+  /// expert_ff].
   std::int32_t experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff);
 
   /// The embedding unit: token_embd.weight, `vocab` rows of `model_dim`.
@@ -62,6 +70,7 @@ class UnitBuilder {
 
  private:
   residency::WeightRef add(residency::Part part);
+  residency::WeightRef elements(const std::string& name, std::int64_t all, std::int64_t first, std::int64_t size);
   const modelfile::TensorInfo* checked(const std::string& name, std::initializer_list<std::int64_t> shape);
 
   const modelfile::Model& file_;

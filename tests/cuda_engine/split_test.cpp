@@ -164,7 +164,7 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
         std::vector<float> wanted = reference(c.dtype, weights[p].data(), host, c.cols, x, c.rows);
         if (c.swiglu) {
           const std::vector<float> up = reference(c.dtype, ups[p].data(), host, c.cols, x, c.rows);
-          kernels::table(kernels::Isa::plain).silu_mul(wanted.data(), up.data(), c.rows * host);
+          kernels::table(kernels::Isa::plain).gate_mul(kernels::Activation::silu, wanted.data(), up.data(), c.rows * host);
         }
         const std::vector<float> got = to_host(outs[p]);
         for (std::int64_t r = 0; r < c.rows; ++r)
@@ -215,7 +215,7 @@ TEST_F(Split, AFeedForwardIsTheProcessorsAsAWhole) {
       if (HasFatalFailure()) return;
       std::vector<float> hidden = reference(c.dtype, gate.data(), c.ff, c.dim, x, c.rows);
       const std::vector<float> gated = reference(c.dtype, up.data(), c.ff, c.dim, x, c.rows);
-      table.silu_mul(hidden.data(), gated.data(), c.rows * c.ff);
+      table.gate_mul(kernels::Activation::silu, hidden.data(), gated.data(), c.rows * c.ff);
       std::vector<float> wanted = reference(c.down, down.data(), c.dim, c.ff, hidden, c.rows);
       for (std::size_t i = 0; i < wanted.size(); ++i)
         if (c.add) wanted[i] = before[i] + wanted[i];

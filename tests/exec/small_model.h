@@ -109,7 +109,7 @@ class SmallModel {
         ops.moe(ff, h, w.router, layer, w.experts);
         ops.add(x, ff);
       } else {
-        ops.matmul_swiglu(ff, w.gate, w.up, h);
+        ops.matmul_gated(ff, w.gate, w.up, h, kernels::Activation::silu);
         ops.matmul(h, w.down, ff);
         ops.add(x, h);
       }
@@ -282,7 +282,7 @@ class SmallModel {
   std::vector<float> feed_forward(WeightRef gate, WeightRef up, WeightRef down, const std::vector<float>& h) const {
     auto g = multiply(gate, h);
     const auto u = multiply(up, h);
-    kernels::ref::silu_mul(g.data(), u.data(), static_cast<std::int64_t>(g.size()));
+    kernels::ref::gate_mul(kernels::Activation::silu, g.data(), u.data(), static_cast<std::int64_t>(g.size()));
     return multiply(down, g);
   }
 

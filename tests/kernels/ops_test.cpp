@@ -125,21 +125,24 @@ TEST(Ops, Rope) {
 TEST(Ops, ElementwiseAndSoftmax) {
   for (const std::int64_t n : kSizes) {
     const auto x = random_floats(static_cast<std::size_t>(n), 4, 4), y = random_floats(static_cast<std::size_t>(n), 5);
-    std::vector<float> silu = x, soft = x;
-    ref::silu_mul(silu.data(), y.data(), n);
+    std::vector<float> silu = x, gelu = x, soft = x;
+    ref::gate_mul(Activation::silu, silu.data(), y.data(), n);
+    ref::gate_mul(Activation::gelu, gelu.data(), y.data(), n);
     ref::softmax(soft.data(), n);
     std::vector<std::vector<float>> first;
     for (const Table& table : tables()) {
-      std::vector<std::vector<float>> out(4, x);
-      table.silu_mul(out[0].data(), y.data(), n);
+      std::vector<std::vector<float>> out(5, x);
+      table.gate_mul(Activation::silu, out[0].data(), y.data(), n);
       table.softmax(out[1].data(), n);
       table.add(out[2].data(), y.data(), n);
       table.add_scaled(out[3].data(), y.data(), 0.37f, n);
+      table.gate_mul(Activation::gelu, out[4].data(), y.data(), n);
       if (first.empty()) first = out;
       for (std::size_t op = 0; op < out.size(); ++op) {
         EXPECT_TRUE(same_bits(out[op], first[op])) << device::isa_name(table.isa) << " op " << op << " n " << n;
       }
       EXPECT_LT(relative_error(out[0], silu), 1e-6);
+      EXPECT_LT(relative_error(out[4], gelu), 1e-6);
       EXPECT_LT(relative_error(out[1], soft), 2e-6);
       EXPECT_EQ(out[2][0], x[0] + y[0]);
       EXPECT_EQ(out[3][0], std::fma(0.37f, y[0], x[0]));

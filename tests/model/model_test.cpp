@@ -101,6 +101,69 @@ TEST(Load, BiasesAreUsedWhereTheFileHasThem) {
   EXPECT_EQ(load_status(tiny).code(), Code::unsupported) << "a bias nobody adds would give wrong tokens";
 }
 
+TEST(Load, QueriesKeysAndValuesMayBeRowsOfOneTensor) {
+  TinyModel tiny = TinyModel::llama(false);
+  tiny.remove("blk.1.attn_q.weight");
+  tiny.remove("blk.1.attn_k.weight");
+  tiny.remove("blk.1.attn_v.weight");
+  tiny.add(1, "attn_qkv.weight", {64, 64 + 2 * 32});
+  tiny.add(1, "attn_qkv.bias", {64 + 2 * 32});
+  const modelfile::Model file = tiny.open("model_test");
+  const auto model = load_tiny(tiny);
+  expect_used_in_pass_order(*model, false);
+  const std::uint64_t weight = file.find("blk.1.attn_qkv.weight")->offset,
+                      bias = file.find("blk.1.attn_qkv.bias")->offset;
+  const auto& parts = model->units().units()[2].parts;  // norm, then matrix and bias of each
+  const std::uint64_t offsets[] = {weight,       bias, weight + 64 * 64 * 4, bias + 64 * 4, weight + 96 * 64 * 4,
+                                   bias + 96 * 4};
+  for (std::size_t i = 0; i < std::size(offsets); ++i) EXPECT_EQ(parts[i + 1].offset, offsets[i]) << i;
+}
+
+TEST(Load, GateAndUpMayBeOneTensorTheGateFirst) {
+  TinyModel tiny = TinyModel::llama(false);
+  tiny.remove("blk.0.ffn_gate.weight");
+  tiny.tensor("blk.0.ffn_up.weight").shape = {64, 256};
+  const modelfile::Model file = tiny.open("model_test");
+  const auto model = load_tiny(tiny);
+  expect_used_in_pass_order(*model, false);
+  const auto& parts = model->units().units()[1].parts;
+  const std::uint64_t both = file.find("blk.0.ffn_up.weight")->offset;
+  EXPECT_EQ(parts[parts.size() - 3].offset, both);
+  EXPECT_EQ(parts[parts.size() - 2].offset, both + 128 * 64 * 4);
+
+  TinyModel mixture = TinyModel::qwen3moe();
+  mixture.remove("blk.0.ffn_gate_exps.weight");
+  mixture.remove("blk.0.ffn_up_exps.weight");
+  mixture.add(0, "ffn_gate_up_exps.weight", {64, 64, 4});
+  const std::uint64_t stack = mixture.open("model_test").find("blk.0.ffn_gate_up_exps.weight")->offset;
+  const auto loaded = load_tiny(mixture);
+  expect_used_in_pass_order(*loaded, true);
+  const auto& third = loaded->units().units()[4].parts;  // embedding, trunk, experts
+  EXPECT_EQ(third[0].offset, stack + 2 * 64 * 64 * 4);
+  EXPECT_EQ(third[1].offset, stack + (2 * 64 + 32) * 64 * 4);
+}
+
+TEST(Load, WhatARouterCannotBeIsRefusedByItsKey) {
+  const std::pair<const char*, std::uint32_t> cannot_be[] = {
+      {"expert_gating_func", 4}, {"expert_group_count", 3}, {"expert_group_used_count", 2}};
+  for (const auto& [key, value] : cannot_be) {
+    TinyModel tiny = TinyModel::qwen3moe();
+    tiny.set(key, value);
+    EXPECT_FALSE(load_status(tiny).ok()) << key;
+  }
+  TinyModel tiny = TinyModel::qwen3moe();
+  tiny.set("expert_gating_func", 4u);
+  EXPECT_NE(load_status(tiny).message().find("qwen3moe.expert_gating_func"), std::string::npos);
+}
+
+TEST(Load, ATensorThatNobodyAskedForIsRefused) {
+  TinyModel tiny = TinyModel::llama(true);
+  tiny.add(1, "attn_sinks.weight", {4});
+  const Status status = load_status(tiny);
+  EXPECT_EQ(status.code(), Code::unsupported);
+  EXPECT_NE(status.message().find("blk.1.attn_sinks.weight"), std::string::npos) << status.message();
+}
+
 TEST(Load, ExpertsAreSlicesOfTheirTensors) {
   const TinyModel tiny = TinyModel::qwen3moe();
   const modelfile::Model file = tiny.open("model_test");
@@ -232,8 +295,8 @@ TEST(Load, AttentionThatIsNotCausalIsRefused) {
 
 TEST(Forward, LlamaLayerReadsLikeThePaper) {
   const auto model = load_tiny(TinyModel::llama(true));
-  const std::vector<std::string> layer = {"norm",   "matmul", "rope", "rope",   "store kv", "attention",
-                                          "matmul", "add",    "norm", "swiglu", "matmul",   "add"};
+  const std::vector<std::string> layer = {"norm",   "matmul", "rope", "rope",  "store kv", "attention",
+                                          "matmul", "add",    "norm", "gated", "matmul",   "add"};
   std::vector<std::string> expected = {"embed"};
   for (int i = 0; i < 2; ++i) expected.insert(expected.end(), layer.begin(), layer.end());
   for (const char* last : {"rows", "norm", "logits"}) expected.push_back(last);
@@ -289,9 +352,9 @@ TEST(PassShape, CoversEveryBufferAndTheWidestInput) {
 
 std::vector<float> frequencies(const TinyModel& tiny) {
   const modelfile::Model file = tiny.open("rope_test");
-  const auto inverse = rope_inverse_frequencies(file, *read_hyperparameters(file));
-  EXPECT_TRUE(inverse.ok()) << inverse.status().message();
-  return inverse.ok() ? *inverse : std::vector<float>();
+  const Expected<RopeSpec> rope = read_rope(file, *read_hyperparameters(file));
+  EXPECT_TRUE(rope.ok()) << rope.status().message();
+  return rope.ok() ? rope->inv_freq : std::vector<float>();
 }
 
 TEST(Rope, PlainFrequenciesAreThePowersOfTheta) {
@@ -332,13 +395,37 @@ TEST(Rope, FactorsThatCannotBeAreCorrupt) {
   EXPECT_EQ(load_status(tiny).code(), Code::corrupt);
 }
 
-TEST(Rope, OtherScalingsAreRefusedByName) {
+TEST(Rope, YarnLeavesFastChannelsAndStretchesSlowOnes) {
+  TinyModel tiny = TinyModel::llama(true);
+  const std::vector<float> plain = frequencies(tiny);
+  tiny.set("rope.scaling.type", std::string("yarn"));
+  tiny.set("rope.scaling.factor", 4.0f);
+  tiny.set("rope.scaling.original_context_length", 512u);
+  // Channels that turn 32 times and once over 512 positions: 16 ln(512 / 64 pi) / (2 ln 10000) = 0.81, rounded down,
+  // and 3.82, rounded up.
+  const std::vector<float> scaled = frequencies(tiny);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const double ramp = std::min(1.0, static_cast<double>(i) / 4);
+    EXPECT_FLOAT_EQ(scaled[i], static_cast<float>(plain[i] / 4 * ramp + plain[i] * (1 - ramp))) << i;
+  }
+  const modelfile::Model file = tiny.open("rope_test");
+  EXPECT_FLOAT_EQ(read_rope(file, *read_hyperparameters(file))->magnitude, 0.1f * std::log(4.0f) + 1);
+}
+
+TEST(Rope, YarnWithoutTheContextItStretchesIsRefusedByTheKeysName) {
   TinyModel tiny = TinyModel::llama(true);
   tiny.set("rope.scaling.type", std::string("yarn"));
   tiny.set("rope.scaling.factor", 4.0f);
+  EXPECT_NE(load_status(tiny).message().find("rope.scaling.original_context_length"), std::string::npos);
+}
+
+TEST(Rope, OtherScalingsAreRefusedByName) {
+  TinyModel tiny = TinyModel::llama(true);
+  tiny.set("rope.scaling.type", std::string("spiral"));
+  tiny.set("rope.scaling.factor", 4.0f);
   const Status status = load_status(tiny);
   EXPECT_EQ(status.code(), Code::unsupported);
-  EXPECT_NE(status.message().find("yarn"), std::string::npos);
+  EXPECT_NE(status.message().find("spiral"), std::string::npos);
 }
 
 }  // namespace

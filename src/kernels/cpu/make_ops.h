@@ -14,7 +14,7 @@ Table make_ops(Isa isa) {
   table.isa = isa;
   table.rms_norm = rms_norm<V>;
   table.rope = rope<V>;
-  table.silu_mul = silu_mul<V>;
+  table.gate_mul = gate_mul<V>;
   table.add = add<V>;
   table.add_scaled = add_scaled<V>;
   table.softmax = softmax<V>;

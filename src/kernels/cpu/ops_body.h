@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/cpu/vec_plain.h"
+#include "kernels/kernels.h"
 
 namespace millrace::kernels {
 namespace {
@@ -106,13 +107,32 @@ void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox) {
   }
 }
 
+/// x / (1 + e^-y)
 template <typename V>
-void silu_mul(float* gate, const float* up, std::int64_t count) {
-  for_each_vector<V>(count, [&](std::int64_t i, int n) {
-    const auto g = load_n<V>(gate + i, n);
-    const auto silu = V::div(g, V::add(V::set(1.0f), exp_of<V>(V::sub(V::set(0), g))));
-    store_n<V>(gate + i, V::mul(silu, load_n<V>(up + i, n)), n);
-  });
+typename V::Float over_sigmoid(typename V::Float x, typename V::Float y) {
+  return V::div(x, V::add(V::set(1.0f), exp_of<V>(V::sub(V::set(0), y))));
+}
+
+/// 2 sqrt(2 / pi) (x + 0.044715 x^3)
+template <typename V>
+typename V::Float twice_gelu_inner(typename V::Float x) {
+  const auto cubed = V::mul(V::mul(x, x), x);
+  return V::mul(V::set(0x1.988454p+0f), V::fma(V::set(0x1.6e4e26p-5f), cubed, x));
+}
+
+template <typename V>
+void gate_mul(Activation activation, float* gate, const float* up, std::int64_t count) {
+  const auto each = [&](auto act) {
+    for_each_vector<V>(count, [&](std::int64_t i, int n) {
+      store_n<V>(gate + i, V::mul(act(load_n<V>(gate + i, n)), load_n<V>(up + i, n)), n);
+    });
+  };
+  switch (activation) {
+    case Activation::silu:
+      return each([](auto x) { return over_sigmoid<V>(x, x); });
+    case Activation::gelu:
+      return each([](auto x) { return over_sigmoid<V>(x, twice_gelu_inner<V>(x)); });
+  }
 }
 
 template <typename V>

@@ -14,7 +14,7 @@ void matmul(DType dtype, const std::byte* weight, std::int64_t weight_rows, std:
             std::int64_t x_rows, float* y);
 void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out);
 void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
-void silu_mul(float* gate, const float* up, std::int64_t n);
+void gate_mul(Activation activation, float* gate, const float* up, std::int64_t n);
 void softmax(float* x, std::int64_t n);
 /// q [heads_of_group, head_dim], k and v [keys, head_dim] (all visible) -> out [heads_of_group, head_dim].
 void attention(const float* q, const float* k, const float* v, std::int64_t group, std::int64_t keys,

@@ -25,10 +25,13 @@ void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox) {
   }
 }
 
-void silu_mul(float* gate, const float* up, std::int64_t n) {
+void gate_mul(Activation activation, float* gate, const float* up, std::int64_t n) {
+  const double inner = std::sqrt(2 / std::acos(-1.0));
   for (std::int64_t i = 0; i < n; ++i) {
     const double g = gate[i];
-    gate[i] = static_cast<float>(g / (1 + std::exp(-g)) * up[i]);
+    const double act = activation == Activation::silu ? g / (1 + std::exp(-g))
+                                                      : g / 2 * (1 + std::tanh(inner * (g + 0.044715 * g * g * g)));
+    gate[i] = static_cast<float>(act * up[i]);
   }
 }
 

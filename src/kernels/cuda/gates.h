@@ -1,0 +1,39 @@
+// The contract of what some architectures do beside the usual: factors on embeddings, sums and logits, gates other than
+// SiLU, routers other than a softmax over all experts. Rules as in cuda_kernels.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace millrace::kernels::cuda {
+
+cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream);  // x *= factor
+cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n,
+                       cudaStream_t stream);  // fma(factor, y, x)
+/// gate = activation(gate) * up, with the CPU's bits.
+cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream);
+
+/// probabilities = gating(scores[r]); chosen: the top_k largest of probability + bias in descending order (ties: the
+/// smaller index); weights: their probabilities, divided by their sum (2^-14 at least) if normalize, times scale. The
+/// sums are of the chosen in that order.
+struct ChooseCall {
+  enum class Gating : std::uint8_t {
+    sigmoid,         // 1 / (1 + e^-score)
+    softmax_chosen,  // the scores themselves choose; the weights are a softmax over those chosen
+  };
+  const float* scores = nullptr;                  // [rows, experts]
+  std::int32_t rows = 0, experts = 0, top_k = 0;  // experts <= 1024, top_k <= 32
+  Gating gating = Gating::sigmoid;
+  const std::byte* const* bias = nullptr;  // entry of a float32 [experts] vector, or none
+  bool normalize = true;
+  float scale = 1;
+  std::int32_t* chosen = nullptr;  // [rows, top_k]
+  float* weights = nullptr;        // [rows, top_k]
+};
+cudaError_t choose(const ChooseCall& call, cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,47 @@
+#include "model/keys.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace millrace::model {
+
+std::string arch_key(const modelfile::Model& file, std::string_view key) {
+  const Expected<std::string> architecture = file.get_string("general.architecture");
+  return fmt::format("{}.{}", architecture.ok() ? *architecture : "?", key);
+}
+
+std::int64_t Keys::required(std::string_view key, std::int64_t least, std::int64_t most) {
+  return in_range(key, file_.get_int(arch_key(file_, key)), least, most);
+}
+
+std::int64_t Keys::optional(std::string_view key, std::int64_t fallback, std::int64_t least, std::int64_t most) {
+  return in_range(key, file_.get_int_or(arch_key(file_, key), fallback), least, most);
+}
+
+double Keys::optional_float(std::string_view key, double fallback, double above, double most) {
+  const Expected<double> value = file_.get_float_or(arch_key(file_, key), fallback);
+  if (!value.ok()) return fail(value.status()), fallback;
+  if (!std::isfinite(*value) || *value <= above || *value > most)
+    return fail(error(Code::corrupt, "{} is {}, which cannot be", arch_key(file_, key), *value)), fallback;
+  return *value;
+}
+
+bool Keys::optional_bool(std::string_view key, bool fallback) {
+  const Expected<bool> value = file_.get_bool_or(arch_key(file_, key), fallback);
+  if (!value.ok()) return fail(value.status()), fallback;
+  return *value;
+}
+
+std::int64_t Keys::in_range(std::string_view key, const Expected<std::int64_t>& value, std::int64_t least,
+                            std::int64_t most) {
+  if (!value.ok()) return fail(value.status()), least;
+  if (*value < least || *value > most) {
+    fail(error(Code::corrupt, "{} is {}, which cannot be (it must lie in {}..{})", arch_key(file_, key), *value, least,
+               most));
+    return least;
+  }
+  return *value;
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,35 @@
+// Qwen3, dense and with experts: pre-norm decoder layers of grouped-query attention whose queries and keys are
+// normalised head by head, RoPE over half-split pairs, and a SwiGLU feed-forward or a mixture of them, the chosen
+// experts' weights normalised to 1. Source: Qwen3 technical report (arXiv:2505.09388).
+#include "model/architectures.h"
+#include "model/hyperparameters.h"
+#include "model/rope.h"
+
+namespace millrace::model {
+namespace {
+
+Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparameters& hp, LayerSpec layer) {
+  layer.attention = plain_attention(hp);
+  layer.attention.norm = HeadNorm::each;
+  DecoderSpec spec;
+  spec.layers.assign(static_cast<std::size_t>(hp.layers), layer);
+  MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));
+  spec.ropes.back().neox = true;
+  return spec;
+}
+
+}  // namespace
+
+Expected<DecoderSpec> qwen3_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  LayerSpec layer;
+  MR_ASSIGN_OR_RETURN(layer.ff_dim, read_ff_dim(file, hp));
+  return decoder_of(file, hp, layer);
+}
+
+Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperparameters& hp) {
+  LayerSpec layer;
+  MR_ASSIGN_OR_RETURN(layer.mixture, read_mixture(file, hp));
+  return decoder_of(file, hp, layer);
+}
+
+}  // namespace millrace::model
