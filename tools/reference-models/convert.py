@@ -1,0 +1,345 @@
+"""Turns a checkpoint with transformers' names into GGUF, as llama.cpp's converters do it. Needs numpy.
+
+What is not a change of name: rows of q and k in the order of GGUF's "normal" rotation (pairs of neighbours instead of
+halves), experts' gate and up in two tensors (interleaved and transposed in gpt-oss, fused in Gemma 4), the 1 that Gemma
+3 adds to the weights of its norms, factors of scaled rotations as tensors.
+"""
+
+import math
+import re
+
+import numpy as np
+
+import gguf
+from zoo import GLOBAL, LOCAL
+
+# Architectures whose files have q and k for rotations of neighbours.
+NORMAL_ROPE = {"llama", "mistral3", "granite"}
+# Those whose norm before the feed-forward is called after the attention before it.
+POST_ATTENTION = {"gpt-oss", "glm4moe", "gemma3", "gemma4"}
+SIGMOID = 2  # expert_gating_func
+
+TOP = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "model.embed_tokens_per_layer.weight": "per_layer_token_embd.weight",
+    "model.per_layer_model_projection.weight": "per_layer_model_proj.weight",
+    "model.per_layer_projection_norm.weight": "per_layer_proj_norm.weight",
+}
+LAYER = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.sinks": "attn_sinks.weight",
+    "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+    "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
+    "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+    "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",  # Phi-3 leaves the two in one
+    "mlp.gate.weight": "ffn_gate_inp.weight",
+    "mlp.router": "ffn_gate_inp",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    "mlp.experts.down_proj": "ffn_down_exps.weight",
+    "router.proj": "ffn_gate_inp",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+    "layer_scalar": "layer_output_scale.weight",
+}
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+CONTROL, NORMAL = 3, 1  # token types
+SPECIALS = ["<pad>", "<s>", "</s>"]
+CHARACTERS = list("abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"-()") + ["Ġ", "Ċ"]
+MERGES = ["t h", "th e", "i n", "a n", "e r", "o n", "Ġ the", "Ġ a", "an d", "Ġ and", "r e", "o r", "in g", "o u",
+          "Ġ t", "Ġ s", "e n", "l l", "i s", "i t", "a t", "e s", "a r", "e d", "o f", "o m", "Ġ w", "Ġ i"]
+
+
+def tokenizer_keys():
+    """A byte-level BPE without most of the bytes: small letters, digits, some signs, space and line feed."""
+    words = SPECIALS + CHARACTERS + [merge.replace(" ", "") for merge in MERGES]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": words,
+        "tokenizer.ggml.token_type": [CONTROL] * len(SPECIALS) + [NORMAL] * (len(words) - len(SPECIALS)),
+        "tokenizer.ggml.merges": MERGES,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.padding_token_id": 0,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def head_dim(config):
+    return config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+
+
+def rope_keys(config):
+    rope = config["rope_parameters"]
+    whole = rope.get(GLOBAL, rope)
+    keys = {"rope.freq_base": whole["rope_theta"]}
+    if LOCAL in rope:
+        keys["rope.freq_base_swa"] = rope[LOCAL]["rope_theta"]
+    if whole["rope_type"] in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": whole["rope_type"], "rope.scaling.factor": whole["factor"]}
+    if whole["rope_type"] == "yarn":
+        keys |= {
+            "rope.scaling.original_context_length": whole["original_max_position_embeddings"],
+            "rope.scaling.yarn_beta_fast": whole["beta_fast"],
+            "rope.scaling.yarn_beta_slow": whole["beta_slow"],
+        }
+    if whole["rope_type"] == "longrope":
+        original = config["original_max_position_embeddings"]
+        stretch = config["max_position_embeddings"] / original
+        keys |= {
+            "rope.scaling.type": "longrope",
+            "rope.scaling.original_context_length": original,
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(stretch) / math.log(original)),
+        }
+    if "partial_rotary_factor" in rope:
+        keys["rope.dimension_count"] = int(head_dim(config) * rope["partial_rotary_factor"])
+    return keys
+
+
+def expert_keys(config):
+    """Nothing where there are none."""
+    experts = [config[name] for name in ("num_experts", "num_local_experts", "n_routed_experts") if name in config]
+    if not experts:
+        return {}
+    return {
+        "expert_count": experts[0],
+        "expert_used_count": config.get("top_k_experts", config.get("num_experts_per_tok")),
+    }
+
+
+def own_keys(model):
+    """What one architecture has and others have not."""
+    config, rope, architecture = model.config, model.config["rope_parameters"], model.architecture
+    if architecture in ("llama", "mistral3", "granite"):
+        keys = {"vocab_size": config["vocab_size"], "rope.dimension_count": head_dim(config)}
+        if architecture == "mistral3":
+            keys["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+            keys["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+        if architecture == "granite":
+            keys["attention.scale"] = config["attention_multiplier"]
+            keys["embedding_scale"] = config["embedding_multiplier"]
+            keys["residual_scale"] = config["residual_multiplier"]
+            keys["logit_scale"] = config["logits_scaling"]
+        return keys
+    if architecture == "qwen3moe":
+        return {"expert_feed_forward_length": config["moe_intermediate_size"]}
+    if architecture == "gemma3":
+        return {"attention.sliding_window": config["sliding_window"]}
+    if architecture == "gpt-oss":
+        return {
+            "attention.sliding_window": config["sliding_window"],
+            "expert_feed_forward_length": config["intermediate_size"],
+        }
+    if architecture == "minimax-m2":
+        return {"expert_feed_forward_length": config["intermediate_size"], "expert_gating_func": SIGMOID}
+    if architecture == "phi3":
+        return {"attention.sliding_window": 0}
+    if architecture == "glm4moe":
+        return {
+            "block_count": config["num_hidden_layers"] + 1,  # the draft block that follows the layers
+            "nextn_predict_layers": 1,
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+            "expert_shared_count": config["n_shared_experts"],
+            "leading_dense_block_count": config["first_k_dense_replace"],
+            "expert_gating_func": SIGMOID,
+            "expert_weights_scale": config["routed_scaling_factor"],
+            "expert_weights_norm": config["norm_topk_prob"],
+            "expert_group_count": config["n_group"],
+            "expert_group_used_count": config["topk_group"],
+        }
+    if architecture == "gemma4":
+        return gemma4_keys(config)
+    return {}
+
+
+def gemma4_keys(config):
+    layers, local = config["num_hidden_layers"], [kind == LOCAL for kind in config["layer_types"]]
+    keys = {
+        "attention.key_length": config["global_head_dim"],
+        "attention.value_length": config["global_head_dim"],
+        "attention.key_length_swa": config["head_dim"],
+        "attention.value_length_swa": config["head_dim"],
+        "rope.dimension_count": config["global_head_dim"],
+        "rope.dimension_count_swa": config["head_dim"],
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": local,
+        "attention.shared_kv_layers": config["num_kv_shared_layers"],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+    }
+    if config["final_logit_softcapping"] is not None:
+        keys["final_logit_softcapping"] = config["final_logit_softcapping"]
+    if config["use_double_wide_mlp"]:
+        first_shared, width = layers - config["num_kv_shared_layers"], config["intermediate_size"]
+        keys["feed_forward_length"] = [width if layer < first_shared else 2 * width for layer in range(layers)]
+    if "num_global_key_value_heads" in config:
+        keys["attention.head_count_kv"] = [
+            config["num_key_value_heads"] if is_local else config["num_global_key_value_heads"] for is_local in local
+        ]
+    if config["enable_moe_block"]:
+        keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
+    return keys
+
+
+def all_keys(model, name):
+    config = model.config
+    keys = {
+        "block_count": config["num_hidden_layers"],
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+    }
+    if "head_dim" in config:
+        keys |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
+    keys |= rope_keys(config) | expert_keys(config) | own_keys(model)
+    return {
+        "general.architecture": model.architecture,
+        "general.name": name,
+        "general.file_type": 1,  # mostly F16
+        **{f"{model.architecture}.{key}": value for key, value in keys.items()},
+        **tokenizer_keys(),
+    }
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def neighbours(rows, heads):
+    """Rows of q or k (or their biases): what rotates with half a head's distance comes to stand side by side."""
+    half = rows.shape[0] // heads // 2
+    return rows.reshape(heads, 2, half, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def layer_name(model, part):
+    if part == "post_attention_layernorm.weight":
+        return "post_attention_norm.weight" if model.architecture in POST_ATTENTION else "ffn_norm.weight"
+    stem, _, ending = part.rpartition(".")
+    if part in LAYER:
+        return LAYER[part]
+    return f"{LAYER[stem]}.{ending}"  # KeyError: a parameter this file does not know
+
+
+def expert_parts(model, part, values):
+    """[(name, values)] of the experts' matrices, which GGUF has as [experts, outputs, inputs]."""
+    if model.architecture == "gpt-oss":
+        ending = "bias" if part.endswith("_bias") else "weight"
+        if ending == "weight":
+            values = values.swapaxes(-1, -2)
+        if "down_proj" in part:
+            return [(f"ffn_down_exps.{ending}", values)]
+        gate, up = (values[:, 0::2], values[:, 1::2])
+        return [(f"ffn_gate_exps.{ending}", gate), (f"ffn_up_exps.{ending}", up)]
+    if part == "mlp.experts.gate_up_proj":
+        gate, up = np.split(values, 2, axis=1)
+        return [("ffn_gate_exps.weight", gate), ("ffn_up_exps.weight", up)]
+    return [(layer_name(model, part), values)]
+
+
+def layer_tensors(model, part, values):
+    if "experts." in part and "shared" not in part:
+        return expert_parts(model, part, values)
+    if model.architecture in NORMAL_ROPE:
+        if "q_proj" in part:
+            values = neighbours(values, model.config["num_attention_heads"])
+        if "k_proj" in part:
+            values = neighbours(values, model.config["num_key_value_heads"])
+    if part.endswith("norm.weight"):
+        values = values + np.float32(model.norm_shift)
+    return [(layer_name(model, part), values)]
+
+
+def rope_tensors(model):
+    """Factors that divide the frequencies."""
+    config, rope = model.config, model.config["rope_parameters"]
+    if rope.get("rope_type") == "llama3":
+        dim = head_dim(config)
+        original, factor = rope["original_max_position_embeddings"], rope["factor"]
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        factors = []
+        for i in range(dim // 2):
+            turns = original / (2 * math.pi * rope["rope_theta"] ** (2 * i / dim))  # of the original context
+            smooth = min(max((turns - low) / (high - low), 0), 1)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+        return [("rope_freqs.weight", factors)]
+    if rope.get("rope_type") == "longrope":
+        return [("rope_factors_long.weight", rope["long_factor"]), ("rope_factors_short.weight", rope["short_factor"])]
+    if rope.get(GLOBAL, {}).get("rope_type") == "proportional":
+        pairs = config["global_head_dim"] // 2
+        rotated = int(config["global_head_dim"] * rope[GLOBAL]["partial_rotary_factor"] / 2)
+        return [("rope_freqs.weight", [1.0] * rotated + [1e30] * (pairs - rotated))]
+    return []
+
+
+def draft_block(tensors, layer, width):
+    """A GLM draft block behind the layers, which is no layer: last layer's tensors once more, and those of its own."""
+    last = [(name, values) for name, values in tensors if name.startswith(f"blk.{layer - 1}.")]
+    block = [(name.replace(f"blk.{layer - 1}.", f"blk.{layer}."), values) for name, values in last]
+    more = {"eh_proj": (width, 2 * width), "enorm": (width,), "hnorm": (width,), "shared_head_norm": (width,)}
+    return block + [(f"blk.{layer}.nextn.{name}.weight", np.ones(shape, np.float32)) for name, shape in more.items()]
+
+
+def all_tensors(model, weights):
+    """[(GGUF name, values)] of a checkpoint. Every parameter has its place, or KeyError tells which has none."""
+    tensors = []
+    for name, values in weights.items():
+        if name == "lm_head.weight" and model.config["tie_word_embeddings"]:
+            continue
+        in_layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+        if in_layer:
+            layer, part = in_layer.groups()
+            tensors += [(f"blk.{layer}.{own}", own_values) for own, own_values in layer_tensors(model, part, values)]
+        else:
+            shift = np.float32(model.norm_shift if name == "model.norm.weight" else 0)
+            tensors.append((TOP[name], values + shift))
+    tensors += [(name, np.array(factors, np.float32)) for name, factors in rope_tensors(model)]
+    if model.architecture == "glm4moe":
+        tensors += draft_block(tensors, model.config["num_hidden_layers"], model.config["hidden_size"])
+    return sorted(tensors, key=lambda tensor: [int(word) if word.isdigit() else word for word in tensor[0].split(".")])
+
+
+def tensor_type(name, values, mxfp4):
+    if values.ndim == 1 or not name.endswith(".weight") or ".ffn_gate_inp." in name:
+        return gguf.TENSOR_F32
+    return gguf.TENSOR_MXFP4 if mxfp4 and "_exps." in name else gguf.TENSOR_F16
+
+
+def files(model, weights):
+    """{file name: bytes} of a checkpoint. weights: {transformers' name: float array}."""
+    tensors = all_tensors(model, weights)
+    forms = {model.name: model.mxfp4, f"{model.name}-f16": False} if model.mxfp4 else {model.name: False}
+    return {
+        f"{name}.gguf": gguf.pack(
+            all_keys(model, name), [(own, values, tensor_type(own, values, mxfp4)) for own, values in tensors]
+        )
+        for name, mxfp4 in forms.items()
+    }

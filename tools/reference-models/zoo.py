@@ -1,0 +1,272 @@
+"""The reference checkpoints: one tiny configuration for each way in which a model may differ. Needs Python alone.
+
+Each has what tells its architecture apart: windows that 80 tokens pass, scaled and partial rotations that 80 positions
+feel, shared and absent matrices, biases that change which expert is chosen. `variants` are the same checkpoint read
+wrongly, one point at a time; make.py holds each of them to another answer.
+"""
+
+from dataclasses import dataclass, field
+
+VOCABULARY = 80  # convert.py has the words
+PROMPT, ANSWER = 64, 16  # tokens of a reference
+TIED_STD = 0.2  # of embeddings that are also the head: larger ones make the last token the likeliest next one
+
+
+@dataclass
+class Reference:
+    """A sequence of PROMPT + ANSWER tokens and its logits."""
+
+    name: str  # NAME.bin
+    context: int = 256  # what the engine is to be opened with; Phi-3's factors depend on it
+    positions: int = 0  # how far positions reach while the logits are computed, if that decides (Phi-3 again)
+
+
+@dataclass
+class Model:
+    name: str  # NAME.gguf
+    architecture: str  # GGUF's name
+    module: str  # of transformers.models
+    config_class: str
+    model_class: str
+    config: dict
+    references: list = field(default_factory=list)  # [Reference(name)] unless given
+    variants: dict = field(default_factory=dict)  # {what is read wrongly: changes to `config`}
+    logit_std: float = 3.0
+    embedding_std: float = 0.5
+    norm_shift: float = 0.0  # what the architecture adds to the weights of its norms
+    gains: dict = field(default_factory=dict)  # {part of a parameter's name: factor on its standard deviation}
+    mxfp4: bool = False  # experts hold only values that MXFP4 has; NAME.gguf has them in MXFP4, NAME-f16.gguf in F16
+
+    def __post_init__(self):
+        if not self.references:
+            self.references = [Reference(self.name)]
+
+
+def rope(theta=1e4, **more):
+    return {"rope_type": "default", "rope_theta": theta, **more}
+
+
+def config(**changes):
+    """Two layers of width 32, 4 heads of 16 sharing 2 KV heads."""
+    return {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5, "rope_parameters": rope(), "tie_word_embeddings": False,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **changes,
+    }
+
+
+def without(values, *names):
+    return {name: value for name, value in values.items() if name not in names}
+
+
+LLAMA = Model(
+    "llama", "llama", "llama", "LlamaConfig", "LlamaForCausalLM",
+    without(config(hidden_size=64, intermediate_size=32), "head_dim"),
+    variants={"theta": {"rope_parameters": rope(5e5)}},
+)
+
+# Llama 3.1 and later: rope_freqs.weight. Wavelengths of 6 to 20,000 positions around a context of 128.
+LLAMA3_ROPE = rope(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=128
+)
+LLAMA3 = Model(
+    "llama3", "llama", "llama", "LlamaConfig", "LlamaForCausalLM",
+    config(tie_word_embeddings=True, rope_parameters=LLAMA3_ROPE),
+    variants={"no factors": {"rope_parameters": rope()}},
+    embedding_std=TIED_STD,
+)
+
+MIXTRAL = Model(
+    "mixtral", "llama", "mixtral", "MixtralConfig", "MixtralForCausalLM",
+    config(intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, rope_parameters=rope(1e6)),
+    variants={"one expert": {"num_experts_per_tok": 1}},
+)
+
+# Mistral Nemo: heads wider than width / heads.
+NEMO = Model(
+    "mistral-nemo", "llama", "mistral", "MistralConfig", "MistralForCausalLM",
+    config(sliding_window=None, rope_parameters=rope(1e6)),
+    variants={"theta": {"rope_parameters": rope()}},
+)
+
+QWEN2 = Model(
+    "qwen2", "qwen2", "qwen2", "Qwen2Config", "Qwen2ForCausalLM",
+    without(config(tie_word_embeddings=True, rope_parameters=rope(1e6)), "head_dim"),
+    variants={"theta": {"rope_parameters": rope()}},
+    embedding_std=TIED_STD,
+)
+
+QWEN3 = Model(
+    "qwen3", "qwen3", "qwen3", "Qwen3Config", "Qwen3ForCausalLM",
+    config(tie_word_embeddings=True, rope_parameters=rope(1e6)),
+    variants={"theta": {"rope_parameters": rope()}},
+    embedding_std=TIED_STD,
+)
+
+QWEN3MOE = Model(
+    "qwen3moe", "qwen3moe", "qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM",
+    config(moe_intermediate_size=32, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True,
+           decoder_sparse_step=1, mlp_only_layers=[], rope_parameters=rope(1e6)),
+    variants={"weights not renormalised": {"norm_topk_prob": False}, "two experts": {"num_experts_per_tok": 2}},
+)
+
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+
+
+def gemma3_rope(local=rope(1e4), factor=8.0):
+    return {LOCAL: local, GLOBAL: rope(1e6, rope_type="linear", factor=factor)}
+
+
+GEMMA3 = Model(
+    "gemma3", "gemma3", "gemma3", "Gemma3TextConfig", "Gemma3ForCausalLM",
+    config(num_hidden_layers=7, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
+           tie_word_embeddings=True, layer_types=[LOCAL] * 5 + [GLOBAL, LOCAL], sliding_window=16,
+           query_pre_attn_scalar=16, rope_parameters=gemma3_rope(), hidden_activation="gelu_pytorch_tanh",
+           attn_logit_softcapping=None, final_logit_softcapping=None, rms_norm_eps=1e-6),
+    variants={
+        "no window": {"sliding_window": 512}, "window of 17": {"sliding_window": 17},
+        "one theta": {"rope_parameters": gemma3_rope(local=rope(1e6))},
+        "no linear factor": {"rope_parameters": gemma3_rope(factor=1.0)},
+        "local layers elsewhere": {"layer_types": [LOCAL] * 4 + [GLOBAL, LOCAL, LOCAL]},
+    },
+    norm_shift=1.0, embedding_std=0.15,
+)
+
+
+def gemma4_rope(partial=0.25, theta=1e6):
+    return {LOCAL: rope(1e4), GLOBAL: rope(theta, rope_type="proportional", partial_rotary_factor=partial)}
+
+
+# Gemma 4 E2B and E4B: per-layer embeddings, the last layers without keys and values of their own, wider for it.
+GEMMA4 = Model(
+    "gemma4", "gemma4", "gemma4", "Gemma4TextConfig", "Gemma4ForCausalLM",
+    config(num_hidden_layers=6, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
+           tie_word_embeddings=True, layer_types=[LOCAL, LOCAL, GLOBAL] * 2, sliding_window=16, global_head_dim=32,
+           num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=8,
+           vocab_size_per_layer_input=VOCABULARY, attention_k_eq_v=False, final_logit_softcapping=30.0,
+           rope_parameters=gemma4_rope(), hidden_activation="gelu_pytorch_tanh", enable_moe_block=False,
+           rms_norm_eps=1e-6),
+    variants={
+        "no window": {"sliding_window": 512}, "no soft cap": {"final_logit_softcapping": None},
+        "all channels rotated": {"rope_parameters": gemma4_rope(partial=1.0)},
+        "theta": {"rope_parameters": gemma4_rope(theta=1e4)},
+    },
+    embedding_std=0.15, logit_std=8.0, gains={"q_norm": 0.4},  # scores are not divided by the root of a head's width
+)
+
+# Gemma 4 26B-A4B: experts beside the dense feed-forward; values of global layers are their keys.
+GEMMA4_MOE = Model(
+    "gemma4-moe", "gemma4", "gemma4", "Gemma4TextConfig", "Gemma4ForCausalLM",
+    config(num_attention_heads=2, num_key_value_heads=2, intermediate_size=32,
+           tie_word_embeddings=True, layer_types=[LOCAL, GLOBAL], sliding_window=16, global_head_dim=32,
+           num_global_key_value_heads=1, attention_k_eq_v=True, num_kv_shared_layers=0, use_double_wide_mlp=False,
+           hidden_size_per_layer_input=0, vocab_size_per_layer_input=VOCABULARY, final_logit_softcapping=None,
+           enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32,
+           rope_parameters=gemma4_rope(), hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6),
+    variants={"no window": {"sliding_window": 512}, "one expert": {"top_k_experts": 1}},
+    embedding_std=0.15, gains={"q_norm": 0.4, "router.proj": 32**0.5},  # the router's input is divided by that
+)
+
+
+# gpt-oss computes YaRN's ramp from bounds that are not rounded. Those of 32 channels, a base of 150,000 and a context
+# of 474 are 1.15 and 5.80: so near to 1 and 6 that a program that rounds them may still give the same greedy tokens.
+def gpt_oss_rope(**changes):
+    return rope(1.5e5, rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                original_max_position_embeddings=474) | changes
+
+
+GPT_OSS = Model(
+    "gpt-oss", "gpt-oss", "gpt_oss", "GptOssConfig", "GptOssForCausalLM",
+    config(head_dim=32, num_key_value_heads=1, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+           sliding_window=12, layer_types=[LOCAL, GLOBAL], attention_bias=True, max_position_embeddings=32 * 474,
+           rope_parameters=gpt_oss_rope()),
+    variants={
+        "no window": {"sliding_window": 512}, "odd layers local": {"layer_types": [GLOBAL, LOCAL]},
+        "no YaRN": {"rope_parameters": rope(1.5e5)},
+        "bounds of YaRN's ramp rounded": {"rope_parameters": gpt_oss_rope(truncate=True)},
+        "YaRN without its factor on the scores": {"rope_parameters": gpt_oss_rope(attention_factor=1.0)},
+    },
+    gains={"gate_up_proj": 2.5, "experts.down_proj": 0.3}, mxfp4=True,  # so that gates reach their clamp of 7
+)
+
+GLM4MOE = Model(
+    "glm4moe", "glm4moe", "glm4_moe", "Glm4MoeConfig", "Glm4MoeForCausalLM",
+    config(moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+           first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True, n_group=1, topk_group=1,
+           attention_bias=True, use_qk_norm=True, num_mtp_layers=0, num_nextn_predict_layers=0,
+           partial_rotary_factor=0.5,
+           rope_parameters=rope(1e6, partial_rotary_factor=0.5)),
+    variants={
+        "all channels rotated": {"partial_rotary_factor": 1.0,
+                                 "rope_parameters": rope(1e6, partial_rotary_factor=1.0)},
+        "experts not scaled": {"routed_scaling_factor": 1.0}, "weights not renormalised": {"norm_topk_prob": False},
+    },
+)
+
+
+# Ministral 3: YaRN's bounds are 0.94 and 3.61, rounded to 0 and 4; queries grow at positions 32 and 64.
+def ministral3_rope(**changes):
+    return rope(1e6, rope_type="yarn", type="yarn", factor=16.0, beta_fast=1.0, beta_slow=0.01, mscale=1.0,
+                mscale_all_dim=1.0, llama_4_scaling_beta=0.5,
+                original_max_position_embeddings=32) | changes
+
+
+MISTRAL3 = Model(
+    "mistral3", "mistral3", "ministral3", "Ministral3Config", "Ministral3ForCausalLM",
+    config(sliding_window=None, rope_parameters=ministral3_rope()),
+    variants={
+        "one temperature": {"rope_parameters": ministral3_rope(llama_4_scaling_beta=0.0)},
+        "YaRN with its factor on the scores": {"rope_parameters": ministral3_rope(mscale=0.0, mscale_all_dim=0.0)},
+        "other bounds": {"rope_parameters": ministral3_rope(beta_fast=32.0, beta_slow=1.0)},
+    },
+)
+
+
+# Phi-4 mini: 12 of 16 channels rotated. Up to a context of 256 the short factors hold, in a longer one the long ones.
+def phi3_rope(short=(1.0, 1.05, 1.1, 1.25, 1.5, 2.0), **changes):
+    return rope(rope_type="longrope", short_factor=list(short), long_factor=[1.5, 2.0, 3.0, 4.0, 6.0, 8.0],
+                partial_rotary_factor=0.75) | changes
+
+
+PHI3 = Model(
+    "phi3", "phi3", "phi3", "Phi3Config", "Phi3ForCausalLM",
+    without(config(num_attention_heads=2, num_key_value_heads=1, sliding_window=None, max_position_embeddings=1024,
+                   original_max_position_embeddings=256, rope_parameters=phi3_rope()), "head_dim"),
+    references=[Reference("phi3"), Reference("phi3-long", context=512, positions=300)],
+    variants={
+        "no short factors": {"rope_parameters": phi3_rope(short=[1.0] * 6)},
+        "no factor on the scores": {"rope_parameters": phi3_rope(attention_factor=1.0)},
+    },
+)
+
+GRANITE = Model(
+    "granite", "granite", "granite", "GraniteConfig", "GraniteForCausalLM",
+    without(config(tie_word_embeddings=True, embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.4,
+                   attention_multiplier=0.2), "head_dim"),
+    variants={
+        "embeddings not scaled": {"embedding_multiplier": 1.0}, "logits not scaled": {"logits_scaling": 1.0},
+        "residuals not scaled": {"residual_multiplier": 1.0},
+        "scores scaled as usual": {"attention_multiplier": 8**-0.5},
+    },
+    embedding_std=0.08,
+)
+
+MINIMAX_M2 = Model(
+    "minimax-m2", "minimax-m2", "minimax_m2", "MiniMaxM2Config", "MiniMaxM2ForCausalLM",
+    config(intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, rotary_dim=8,
+           rope_parameters=rope(5e6, partial_rotary_factor=0.5)),
+    variants={"all channels rotated": {"rotary_dim": 16, "rope_parameters": rope(5e6, partial_rotary_factor=1.0)}},
+)
+
+MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
+          PHI3, GRANITE, MINIMAX_M2]
+
+
+def fixtures():
+    """(GGUF file, reference file, context) of all that can be run."""
+    for model in MODELS:
+        files = [model.name, f"{model.name}-f16"] if model.mxfp4 else [model.name]
+        for file in files:
+            for reference in model.references:
+                yield f"{file}.gguf", f"{reference.name}.bin", reference.context
