@@ -132,6 +132,30 @@ TEST(Bpe, UserDefinedTokensAreFoundInAnyTextTheLongestFirst) {
   EXPECT_EQ(tokenizer->decode({256}), "<think>");  // user-defined tokens are text
 }
 
+TEST(Bpe, SpecialTokensAreFoundFromTheLeft) {  // as published tokenizers do: an earlier one goes before a longer one
+  const auto tokenizer = test::make_tokenizer(test::bpe_image("gpt-2", {"ab", "bcd", "abcx", "bcd"}, {4, 4, 4, 3}, {}));
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_EQ(tokenizer->encode("abcd", Specials::as_text), (Ids{256, 'c', 'd'}));
+  EXPECT_EQ(tokenizer->encode("abcxbcd", Specials::as_text), (Ids{258, 257}));
+  EXPECT_EQ(tokenizer->encode("bcd", Specials::parse), (Ids{257}));  // of two with one text the first
+}
+
+TEST(Bpe, ManySpecialTokensCostNothing) {  // Gemma has 6,400, most of which begin alike
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 20000; ++i) tokens.push_back("<unused" + std::to_string(i) + ">");
+  const auto tokenizer =
+      test::make_tokenizer(test::bpe_image("gpt-2", tokens, std::vector<std::int32_t>(tokens.size(), 3), {}));
+  ASSERT_NE(tokenizer, nullptr);
+  std::string text;
+  while (text.size() < 2000000) text += "<td>x</td><unused19><unused19999>";
+  const auto begin = std::chrono::steady_clock::now();
+  const Ids ids = tokenizer->encode(text, Specials::parse);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(ids[10], 256 + 19);
+  EXPECT_EQ(ids[11], 256 + 19999);
+  EXPECT_LT(took.count(), 20.0);  // a search for each of them takes minutes
+}
+
 TEST(Bpe, AnEndTextThatMergesMakeStaysText) {
   const auto tokenizer = test::make_tokenizer(
       test::bpe_image("qwen2", {"</", "s>", "</s>", "<|im_end|>"}, {1, 1, 1, 4}, {"< /", "s >", "</ s>"}));
@@ -189,6 +213,23 @@ TEST(Spm, PiecesThatReachOverASpaceAreFoundToo) {
                                                         {0, -9, -8, -8, -2, -1}, {2, 1, 1, 1, 1, 1}));
   ASSERT_NE(tokenizer, nullptr);
   EXPECT_EQ(tokenizer->encode("a b", Specials::as_text), (Ids{1, 5}));
+}
+
+TEST(Spm, AnHtmlTagIsNoEndOfTheText) {  // Gemma's "</s>" strikes text out; its texts end otherwise
+  const std::vector<std::string> tokens = {"<unk>", "<eos>", "<s>", "</s>", "a"};
+  const auto gemma = test::make_tokenizer(spm_image(tokens, {0, 0, -9, -9, -1}, {2, 3, 4, 4, 1})
+                                              .flag("tokenizer.ggml.add_space_prefix", false)
+                                              .number("tokenizer.ggml.eos_token_id", 1));
+  ASSERT_NE(gemma, nullptr);
+  EXPECT_EQ(gemma->encode("<s>a</s>", Specials::as_text), (Ids{2, 4, 3}));
+  EXPECT_FALSE(gemma->ends_generation(3));
+  EXPECT_TRUE(gemma->ends_generation(1));
+  const auto llama = test::make_tokenizer(spm_image({"<unk>", "a", "</s>"}, {0, -1, -9}, {2, 1, 4})
+                                              .flag("tokenizer.ggml.add_space_prefix", false)
+                                              .number("tokenizer.ggml.eos_token_id", 2));
+  ASSERT_NE(llama, nullptr);
+  EXPECT_TRUE(llama->ends_generation(2));
+  EXPECT_EQ(llama->encode("a</s>", Specials::as_text), (Ids{1, 0, 0, 0, 0}));  // no text becomes it
 }
 
 /// The status of a tokenizer from `image`.
