@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "text/byte_alphabet.h"
+#include "text/normal_form.h"
 #include "text/utf8.h"
 
 namespace millrace::text {
@@ -100,7 +101,7 @@ Expected<std::shared_ptr<const Tokenizer>> BpeTokenizer::make(const modelfile::M
   MR_ASSIGN_OR_RETURN(PreTokenizer pretokenizer, PreTokenizer::make(*family));
   std::shared_ptr<BpeTokenizer> made(
       new BpeTokenizer(std::move(vocabulary), std::move(merges), std::move(pretokenizer), *family, specials));
-  MR_RETURN_IF_ERROR(made->read_flags(model, family->adds_bos));
+  MR_RETURN_IF_ERROR(made->read_flags(model, family->habits.adds_bos));
   return std::shared_ptr<const Tokenizer>(std::move(made));
 }
 
@@ -109,7 +110,7 @@ BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenize
     : vocabulary_(std::move(vocabulary)),
       merges_(std::move(merges)),
       pretokenizer_(std::move(pretokenizer)),
-      whole_words_first_(family.whole_words_first),
+      habits_(family.habits),
       unknown_(specials.unknown) {
   vocab_size_ = vocabulary_.size();
   bos_ = specials.bos;
@@ -139,6 +140,8 @@ std::vector<TokenId> BpeTokenizer::encode_fragments(const std::vector<Fragment>&
   for (const Fragment& fragment : fragments) {
     if (fragment.id >= 0) {
       ids.push_back(fragment.id);
+    } else if (habits_.composes && may_be_decomposed(fragment.text)) {
+      encode_text(compose(fragment.text), scratch, ids);
     } else {
       encode_text(fragment.text, scratch, ids);
     }
@@ -161,7 +164,7 @@ void BpeTokenizer::encode_text(std::string_view text, Scratch& scratch, std::vec
 }
 
 void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& ids) const {
-  if (whole_words_first_) {
+  if (habits_.whole_words_first) {
     if (const TokenId id = vocabulary_.find(word); id >= 0) {
       ids.push_back(id);
       return;

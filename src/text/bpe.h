@@ -62,7 +62,7 @@ class BpeTokenizer final : public Tokenizer {
   Vocabulary vocabulary_;
   MergeTable merges_;
   PreTokenizer pretokenizer_;
-  bool whole_words_first_;
+  PreTokenizerFamily::Habits habits_;
   std::optional<TokenId> unknown_;
   std::array<TokenId, 256> byte_ids_{};  // -1: the vocabulary has no token for this byte
 };
