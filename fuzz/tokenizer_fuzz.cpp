@@ -58,8 +58,8 @@ void exercise(const std::shared_ptr<const Tokenizer>& tokenizer, std::string_vie
 void strange_metadata(Input input) {
   constexpr const char* kPre[] = {"gpt-2", "llama-bpe", "qwen35", "deepseek-llm", "falcon", "gpt-4o", "x", "kimi-k2"};
   GgufImage image;
-  constexpr const char* kKinds[] = {"gpt2", "llama"};
-  image.text("tokenizer.ggml.model", kKinds[input.byte() % 2]).text("tokenizer.ggml.pre", kPre[input.byte() % 8]);
+  constexpr const char* kKinds[] = {"gpt2", "llama", "gemma4"};
+  image.text("tokenizer.ggml.model", kKinds[input.byte() % 3]).text("tokenizer.ggml.pre", kPre[input.byte() % 8]);
   std::vector<std::string> tokens, merges;
   std::vector<std::int32_t> types;
   std::vector<float> scores;

@@ -218,6 +218,15 @@ TEST(Spm, PiecesThatReachOverASpaceAreFoundToo) {
   EXPECT_EQ(tokenizer->encode("a b", Specials::as_text), (Ids{1, 5}));
 }
 
+TEST(Spm, ABlockInTheTextIsASpace) {
+  const auto tokenizer = test::make_tokenizer(
+      spm_image({"<unk>", kSpace, "a", kSpace + "a", "  "}, {0, -9, -8, -1, -1000}, {2, 1, 1, 1, 4})
+          .flag("tokenizer.ggml.add_space_prefix", false));
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_EQ(tokenizer->encode("  a a", Specials::as_text), (Ids{4, 2, 3}));
+  EXPECT_EQ(tokenizer->encode(kSpace + kSpace + "a" + kSpace + "a", Specials::as_text), (Ids{4, 2, 3}));
+}
+
 TEST(Spm, AnHtmlTagIsNoEndOfTheText) {  // Gemma's "</s>" strikes text out; its texts end otherwise
   const std::vector<std::string> tokens = {"<unk>", "<eos>", "<s>", "</s>", "a"};
   const auto gemma = test::make_tokenizer(spm_image(tokens, {0, 0, -9, -9, -1}, {2, 3, 4, 4, 1})
@@ -233,6 +242,30 @@ TEST(Spm, AnHtmlTagIsNoEndOfTheText) {  // Gemma's "</s>" strikes text out; its 
   ASSERT_NE(llama, nullptr);
   EXPECT_TRUE(llama->ends_generation(2));
   EXPECT_EQ(llama->encode("a</s>", Specials::as_text), (Ids{1, 0, 0, 0, 0}));  // no text becomes it
+}
+
+GgufImage gemma4_image() {
+  GgufImage image;
+  image.text("tokenizer.ggml.model", "gemma4");
+  image.texts("tokenizer.ggml.tokens", {"<bos>", "<eos>", "<unk>", "<0xC3>", "<0xA9>", kSpace, "a", "b", "ab",
+                                        kSpace + "a", "\n", "\n\n", "</s>", "<turn|>"});
+  image.integers("tokenizer.ggml.token_type", {3, 3, 2, 6, 6, 1, 1, 1, 1, 1, 1, 1, 1, 3});
+  image.texts("tokenizer.ggml.merges", {"\n \n", "a b", kSpace + " a"});
+  image.number("tokenizer.ggml.bos_token_id", 0).number("tokenizer.ggml.eos_token_id", 1);
+  return image.number("tokenizer.ggml.unknown_token_id", 2).flag("tokenizer.ggml.add_bos_token", false);
+}
+
+TEST(Gemma4, MergesCharactersOfUncutTextWithByteFallback) {
+  const auto tokenizer = test::make_tokenizer(gemma4_image());
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_EQ(tokenizer->encode("a ab a", Specials::as_text), (Ids{6, 5, 8, 9}));  // "a b" before "_ a"
+  EXPECT_EQ(tokenizer->encode("a\xC3\xA9\xE6\x88\x91", Specials::as_text), (Ids{6, 3, 4, 2}));
+  EXPECT_EQ(tokenizer->encode("\n\n\n", Specials::as_text), (Ids{11, 10}));
+  EXPECT_EQ(tokenizer->encode("a<turn|>", Specials::parse), (Ids{6, 13}));
+  EXPECT_EQ(tokenizer->decode({9, 5, 8, 3, 4, 11}), " a ab\xC3\xA9\n\n");  // no space stands before the text
+  EXPECT_TRUE(tokenizer->adds_bos());  // though the file denies it: so did the first ones published
+  EXPECT_TRUE(tokenizer->ends_generation(13));
+  EXPECT_FALSE(tokenizer->ends_generation(12));
 }
 
 /// The status of a tokenizer from `image`.
@@ -252,6 +285,9 @@ void expect_error(const GgufImage& image, Code code, const std::string& word) {
 TEST(TokenizerErrors, NameWhatIsWrong) {
   expect_error(GgufImage(), Code::not_found, "tokenizer.ggml.model");
   expect_error(GgufImage().text("tokenizer.ggml.model", "bert"), Code::unsupported, "'bert'");
+  expect_error(GgufImage().text("tokenizer.ggml.model", "t5"), Code::unsupported, "'t5' (unigram)");
+  expect_error(GgufImage().text("tokenizer.ggml.model", "gemma4").texts("tokenizer.ggml.tokens", {"a"}),
+               Code::not_found, "tokenizer.ggml.merges");
   expect_error(GgufImage().number("tokenizer.ggml.model", 3), Code::corrupt, "tokenizer.ggml.model");
   expect_error(test::bpe_image("klingon", {}, {}, {}), Code::unsupported, "'klingon'");
   expect_error(GgufImage().text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "gpt-2"), Code::not_found,
