@@ -5,74 +5,10 @@
 
 #include "base/log.h"
 #include "text/byte_alphabet.h"
+#include "text/normal_form.h"
 #include "text/utf8.h"
 
 namespace millrace::text {
-
-Expected<MergeTable> MergeTable::load(const modelfile::Model& model, const Vocabulary& vocabulary) {
-  constexpr std::string_view kKey = "tokenizer.ggml.merges";
-  MR_ASSIGN_OR_RETURN(const std::vector<std::string>* merges, metadata_array<std::string>(model, kKey));
-  if (merges == nullptr) {
-    return error(Code::not_found, "the file has no BPE merges ({}); use a GGUF that was made with its tokenizer", kKey);
-  }
-  MergeTable table;
-  std::size_t capacity = 16;
-  while (capacity * 2 < merges->size() * 3) capacity *= 2;
-  table.slots_.assign(capacity, 0);
-  table.entries_.reserve(merges->size());
-  std::size_t impossible = 0;
-  std::string bytes;
-  for (const std::string& merge : *merges) {
-    bytes.clear();
-    // A first character of ' ' would be a token's own.
-    const std::size_t space = merge.find(' ', 1);
-    Entry entry{-1, -1, -1};
-    if (space != std::string::npos && append_alphabet_bytes(std::string_view(merge).substr(0, space), bytes)) {
-      const std::size_t middle = bytes.size();
-      if (append_alphabet_bytes(std::string_view(merge).substr(space + 1), bytes)) {
-        entry.left = vocabulary.find(std::string_view(bytes).substr(0, middle));
-        entry.right = vocabulary.find(std::string_view(bytes).substr(middle));
-        entry.result = vocabulary.find(bytes);
-      }
-    }
-    if (entry.left < 0 || entry.right < 0 || entry.result < 0) {
-      ++impossible;
-    } else {
-      table.insert(entry);
-    }
-  }
-  if (impossible > 0) {
-    log::warn("{} of {} BPE merges name tokens that the vocabulary lacks; they are left out", impossible,
-              merges->size());
-  }
-  return table;
-}
-
-std::size_t MergeTable::first_slot(TokenId left, TokenId right) const {
-  const std::uint64_t key =
-      (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
-  const std::uint64_t mixed = key * 0x9E3779B97F4A7C15u;
-  return static_cast<std::size_t>((mixed ^ (mixed >> 32)) & (slots_.size() - 1));
-}
-
-void MergeTable::insert(const Entry& entry) {
-  std::size_t slot = first_slot(entry.left, entry.right);
-  for (; slots_[slot] != 0; slot = (slot + 1) & (slots_.size() - 1)) {
-    const Entry& taken = entries_[slots_[slot] - 1];
-    if (taken.left == entry.left && taken.right == entry.right) return;  // the first, of lower rank, counts
-  }
-  entries_.push_back(entry);
-  slots_[slot] = static_cast<std::uint32_t>(entries_.size());
-}
-
-Merge MergeTable::find(TokenId left, TokenId right) const {
-  if (left < 0 || right < 0) return {kNoMerge, -1};
-  for (std::size_t slot = first_slot(left, right); slots_[slot] != 0; slot = (slot + 1) & (slots_.size() - 1)) {
-    const Entry& entry = entries_[slots_[slot] - 1];
-    if (entry.left == left && entry.right == right) return {slots_[slot] - 1, entry.result};
-  }
-  return {kNoMerge, -1};
-}
 
 struct BpeTokenizer::Scratch {
   std::vector<std::uint32_t> ends;
@@ -95,12 +31,12 @@ Expected<std::shared_ptr<const Tokenizer>> BpeTokenizer::make(const modelfile::M
                  kKey, known_pretokenizers());
   }
   MR_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::load(model, Spelling::byte_alphabet));
-  MR_ASSIGN_OR_RETURN(MergeTable merges, MergeTable::load(model, vocabulary));
+  MR_ASSIGN_OR_RETURN(MergeTable merges, MergeTable::load(model, vocabulary, Spelling::byte_alphabet));
   MR_ASSIGN_OR_RETURN(const SpecialTokens specials, find_special_tokens(model, vocabulary));
   MR_ASSIGN_OR_RETURN(PreTokenizer pretokenizer, PreTokenizer::make(*family));
   std::shared_ptr<BpeTokenizer> made(
       new BpeTokenizer(std::move(vocabulary), std::move(merges), std::move(pretokenizer), *family, specials));
-  MR_RETURN_IF_ERROR(made->read_flags(model, family->adds_bos));
+  MR_RETURN_IF_ERROR(made->read_flags(model, family->habits.adds_bos));
   return std::shared_ptr<const Tokenizer>(std::move(made));
 }
 
@@ -109,7 +45,7 @@ BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenize
     : vocabulary_(std::move(vocabulary)),
       merges_(std::move(merges)),
       pretokenizer_(std::move(pretokenizer)),
-      whole_words_first_(family.whole_words_first),
+      habits_(family.habits),
       unknown_(specials.unknown) {
   vocab_size_ = vocabulary_.size();
   bos_ = specials.bos;
@@ -139,6 +75,8 @@ std::vector<TokenId> BpeTokenizer::encode_fragments(const std::vector<Fragment>&
   for (const Fragment& fragment : fragments) {
     if (fragment.id >= 0) {
       ids.push_back(fragment.id);
+    } else if (habits_.composes && may_be_decomposed(fragment.text)) {
+      encode_text(compose(fragment.text), scratch, ids);
     } else {
       encode_text(fragment.text, scratch, ids);
     }
@@ -161,7 +99,7 @@ void BpeTokenizer::encode_text(std::string_view text, Scratch& scratch, std::vec
 }
 
 void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& ids) const {
-  if (whole_words_first_) {
+  if (habits_.whole_words_first) {
     if (const TokenId id = vocabulary_.find(word); id >= 0) {
       ids.push_back(id);
       return;

@@ -11,34 +11,13 @@
 
 #include "base/status.h"
 #include "modelfile/gguf.h"
-#include "text/merge.h"
+#include "text/merge_table.h"
 #include "text/pretokenizer.h"
 #include "text/special_tokens.h"
 #include "text/tokenizer.h"
 #include "text/vocabulary.h"
 
 namespace millrace::text {
-
-/// The merges, by the ids of the two tokens that meet: 12 bytes and one slot of 4 each.
-class MergeTable {
- public:
-  /// Reads tokenizer.ggml.merges. A merge of tokens that the vocabulary lacks can never happen and is left out, with a
-  /// warning. Errors: not_found (no merges), corrupt (the key holds something else).
-  static Expected<MergeTable> load(const modelfile::Model& model, const Vocabulary& vocabulary);
-
-  /// What `left` and `right` become. Ids of -1 never merge.
-  Merge find(TokenId left, TokenId right) const;
-
- private:
-  struct Entry {
-    TokenId left, right, result;
-  };
-  void insert(const Entry& entry);
-  std::size_t first_slot(TokenId left, TokenId right) const;
-
-  std::vector<Entry> entries_;        // by rank
-  std::vector<std::uint32_t> slots_;  // rank + 1, 0 is free; a power of two of slots, at most two thirds taken
-};
 
 class BpeTokenizer final : public Tokenizer {
  public:
@@ -62,7 +41,7 @@ class BpeTokenizer final : public Tokenizer {
   Vocabulary vocabulary_;
   MergeTable merges_;
   PreTokenizer pretokenizer_;
-  bool whole_words_first_;
+  PreTokenizerFamily::Habits habits_;
   std::optional<TokenId> unknown_;
   std::array<TokenId, 256> byte_ids_{};  // -1: the vocabulary has no token for this byte
 };

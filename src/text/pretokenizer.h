@@ -19,8 +19,11 @@ namespace millrace::text {
 struct PreTokenizerFamily {
   std::span<const std::string_view> names;     // of tokenizer.ggml.pre
   std::span<const std::string_view> patterns;  // PCRE2, applied in order
-  bool whole_words_first = false;              // a word that is a token as it stands is not built from merges
-  bool adds_bos = false;                       // where the file does not say
+  struct Habits {
+    bool whole_words_first = false;  // a word that is a token as it stands is not built from merges
+    bool adds_bos = false;           // where the file does not say
+    bool composes = false;           // text is brought into Unicode's form NFC first
+  } habits = {};
 };
 
 /// The family of a name; nullptr if unknown. known_pretokenizers() lists them for an error message.

@@ -9,6 +9,16 @@ namespace {
 using Patterns = std::string_view[];
 using Names = std::string_view[];
 
+// Contractions in either case, as most families have them.
+#define MR_SUFFIX R"('(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD]))"
+// A mark or space before the letters, then capitals and small letters: a word ends where small ones give way to
+// capitals. Letters without case and combining marks count as both.
+#define MR_CAPITALS R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"
+#define MR_SMALL R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
+#define MR_LEAD R"([^\r\n\p{L}\p{N}]?)"
+// Line ends and other white space; a last space goes with the word after it.
+#define MR_SPACE R"(\s*[\r\n]+|\s+(?!\S)|\s+)"
+
 constexpr Patterns kGpt2 = {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
 
 constexpr Patterns kDigitsThenGpt2 = {R"(\p{N})",
@@ -67,25 +77,123 @@ constexpr Patterns kDefault = {R"([\p{P}\$\+<=>\^~\|]+)",
                                R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
                                R"(\p{N}+)", R"([0-9][0-9][0-9])"};
 
-constexpr Names kGpt2Names = {"gpt-2", "mpt", "olmo", "phi-2", "jais", "exaone4", "mellum", "trillion", "gigachat"};
-constexpr Names kLlama3Names = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"};
-constexpr Names kLlama3MergedNames = {"dbrx", "smaug-bpe"};
-constexpr Names kQwen2Names = {"qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "grok-2"};
+constexpr std::string_view kKanaAndHan = R"([\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
+
+// ASCII punctuation goes with the letters after it.
+constexpr std::string_view kPunctuationOrWord =
+    R"([!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)" MR_SPACE;
+
+constexpr Patterns kDeepSeek3 = {R"(\p{N}{1,3})", kKanaAndHan, kPunctuationOrWord};
+
+constexpr Patterns kGpt4o = {MR_LEAD MR_CAPITALS "*" MR_SMALL "+(?:" MR_SUFFIX ")?|" MR_LEAD MR_CAPITALS "+" MR_SMALL
+                                                 "*(?:" MR_SUFFIX
+                                                 ")?"
+                                                 R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" MR_SPACE};
+
+constexpr Patterns kTekken = {MR_LEAD MR_CAPITALS "*" MR_SMALL "+|" MR_LEAD MR_CAPITALS "+" MR_SMALL
+                                                  "*"
+                                                  R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" MR_SPACE};
+
+// The characters of script Han, in ranges: older versions of PCRE2 know the property by another name. Where the
+// published expression intersects classes ("&&[^\p{Han}]"), the class here is the complement of all the rest.
+#define MR_HAN                                                                                       \
+  R"(\x{2e80}-\x{2e99}\x{2e9b}-\x{2ef3}\x{2f00}-\x{2fd5}\x{3005}\x{3007}\x{3021}-\x{3029})"          \
+  R"(\x{3038}-\x{303b}\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{fa6d}\x{fa70}-\x{fad9})"         \
+  R"(\x{16fe2}\x{16fe3}\x{16ff0}\x{16ff1}\x{20000}-\x{2a6df}\x{2a700}-\x{2b739}\x{2b740}-\x{2b81d})" \
+  R"(\x{2b820}-\x{2cea1}\x{2ceb0}-\x{2ebe0}\x{2f800}-\x{2fa1d}\x{30000}-\x{3134a}\x{31350}-\x{323af})"
+#define MR_CAPITALS_NO_HAN R"([^\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C})" MR_HAN "]"
+#define MR_SMALL_NO_HAN R"([^\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C})" MR_HAN "]"
+
+constexpr Patterns kKimiK2 = {"[" MR_HAN "]+|" MR_LEAD MR_CAPITALS_NO_HAN "*" MR_SMALL_NO_HAN "+(?:" MR_SUFFIX
+                              ")?|" MR_LEAD MR_CAPITALS_NO_HAN "+" MR_SMALL_NO_HAN "*(?:" MR_SUFFIX
+                              R"()?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" MR_SPACE};
+
+constexpr Patterns kSeedCoder = {MR_SUFFIX R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|)" MR_SPACE};
+
+constexpr Patterns kBailing = {R"('(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N})"
+                               R"(| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)"};
+
+// Words that single spaces part are one piece. Possessive: no match gives back what it took.
+constexpr Patterns kExaoneMoe = {MR_SUFFIX R"(|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*+(?: \p{L}\p{M}*+)*+)++|\p{N})"
+                                           R"(| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)"};
+
+// Digits in groups of three from the right; only the first group of a number looks ahead to its end.
+constexpr Patterns kAfmoe = {
+    R"((?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})*+(?!\p{N}))|\p{N}{3})",
+    R"([\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{f900}-\x{faff}\x{3040}-\x{309f}\x{30a0}-\x{30ff}\x{ff65}-\x{ff9f})"
+    R"(\x{2f00}-\x{2fdf}\x{e40}-\x{e7f}\x{e80}-\x{eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f})"
+    R"(\x{a9e0}-\x{a9ff}\x{ac00}-\x{d7af}\x{1100}-\x{11ff}]+)",
+    kPunctuationOrWord};
+
+constexpr Patterns kYoutu = {
+    R"([\x{ac00}-\x{d7a3}\x{3131}-\x{318e}]+|[\x{ff01}\x{2026}\x{201c}\x{201d}\x{2018}\x{2019}\x{2014}\x{ff1a}\x{ff1b}\x{ff0c})"
+    R"(\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+|[\x{3105}-\x{312f}]+|[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)",
+    MR_LEAD MR_CAPITALS "*" MR_SMALL "+(?:" MR_SUFFIX ")?|" MR_LEAD MR_CAPITALS "+" MR_SMALL "*(?:" MR_SUFFIX
+                        ")?"
+                        R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" MR_SPACE};
+
+constexpr Patterns kLaguna = {R"([^\n]+|\n+)",
+                              MR_SUFFIX R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" MR_SPACE};
+
+constexpr Patterns kMiniCpm5 = {R"(\p{N}{1,3})",
+                                MR_SUFFIX R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|)" MR_SPACE};
+
+#undef MR_SUFFIX
+#undef MR_CAPITALS
+#undef MR_SMALL
+#undef MR_LEAD
+#undef MR_SPACE
+#undef MR_HAN
+#undef MR_CAPITALS_NO_HAN
+#undef MR_SMALL_NO_HAN
+
+constexpr Names kGpt2Names = {"gpt-2",   "mpt",    "olmo",     "phi-2",    "jais",           "exaone4",
+                              "a.x-4.0", "mellum", "trillion", "gigachat", "granite-docling"};
+constexpr Names kLlama3Names = {"llama-bpe", "llama3",  "llama-v3", "falcon3",
+                                "falcon-h1", "pixtral", "lfm2",     "midm-2.0"};
+constexpr Names kLlama3MergedNames = {"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"};
+constexpr Names kQwen2Names = {"qwen2"};
+constexpr Names kQwen2LikeNames = {"deepseek-r1-qwen", "stablelm2", "hunyuan",   "megrez",
+                                   "grok-2",           "kormo",     "solar-open"};
 constexpr Names kQwen35Names = {"qwen35"};
 constexpr Names kDeepSeekLlmNames = {"deepseek-llm"};
 constexpr Names kDeepSeekCoderNames = {"deepseek-coder"};
-constexpr Names kStarcoderNames = {"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"};
+constexpr Names kDeepSeek3Names = {"deepseek-v3", "hunyuan-dense", "joyai-llm"};
+constexpr Names kGpt4oNames = {"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"};
+constexpr Names kTekkenNames = {"tekken"};
+constexpr Names kKimiK2Names = {"kimi-k2"};
+constexpr Names kSeedCoderNames = {"seed-coder"};
+constexpr Names kBailingNames = {"bailingmoe", "bailingmoe2", "llada-moe"};
+constexpr Names kExaoneMoeNames = {"exaone-moe"};
+constexpr Names kAfmoeNames = {"afmoe"};
+constexpr Names kYoutuNames = {"youtu"};
+constexpr Names kLagunaNames = {"laguna"};
+constexpr Names kMiniCpm5Names = {"minicpm5"};
+constexpr Names kStarcoderNames = {"starcoder", "refact", "command-r",  "smollm",
+                                   "codeshell", "exaone", "minerva-7b", "mellum2"};
 constexpr Names kFalconNames = {"falcon"};
 constexpr Names kDefaultNames = {"default"};
 
 constexpr PreTokenizerFamily kFamilies[] = {
     {kGpt2Names, kGpt2},
-    {kLlama3Names, kLlama3, true, true},
+    {kLlama3Names, kLlama3, {.whole_words_first = true, .adds_bos = true}},
     {kLlama3MergedNames, kLlama3},
-    {kQwen2Names, kQwen2},
-    {kQwen35Names, kQwen35},
+    {kQwen2Names, kQwen2, {.composes = true}},
+    {kQwen2LikeNames, kQwen2},
+    {kQwen35Names, kQwen35, {.composes = true}},
     {kDeepSeekLlmNames, kDeepSeekLlm},
     {kDeepSeekCoderNames, kDeepSeekCoder},
+    {kDeepSeek3Names, kDeepSeek3},
+    {kGpt4oNames, kGpt4o, {.whole_words_first = true}},
+    {kTekkenNames, kTekken, {.whole_words_first = true, .adds_bos = true}},
+    {kKimiK2Names, kKimiK2},
+    {kSeedCoderNames, kSeedCoder},
+    {kBailingNames, kBailing},
+    {kExaoneMoeNames, kExaoneMoe},
+    {kAfmoeNames, kAfmoe},
+    {kYoutuNames, kYoutu, {.whole_words_first = true}},
+    {kLagunaNames, kLaguna},
+    {kMiniCpm5Names, kMiniCpm5, {.whole_words_first = true}},
     {kStarcoderNames, kDigitsThenGpt2},
     {kFalconNames, kFalcon},
     {kDefaultNames, kDefault},

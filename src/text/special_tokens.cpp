@@ -8,7 +8,7 @@ namespace millrace::text {
 namespace {
 
 // Texts at which some family of models ends a turn, a message or a file.
-constexpr std::array<std::string_view, 22> kEndTexts = {
+constexpr std::array<std::string_view, 25> kEndTexts = {
     "</s>",
     "<eos>",
     "<|im_end|>",
@@ -19,6 +19,8 @@ constexpr std::array<std::string_view, 22> kEndTexts = {
     "<|end|>",
     "<|return|>",
     "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
     "<end_of_turn>",
     "<end_of_utterance>",
     "<EOT>",
@@ -29,6 +31,7 @@ constexpr std::array<std::string_view, 22> kEndTexts = {
     "<|repo_name|>",
     "<|file_sep|>",
     "<turn|>",
+    "<|tool_response>",
     "[e~[",
     "<\xEF\xBD\x9C"
     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
@@ -70,11 +73,12 @@ Expected<SpecialTokens> find_special_tokens(const modelfile::Model& model, const
     MR_ASSIGN_OR_RETURN(const std::optional<TokenId> id, read_id(model, vocabulary, key));
     if (id) found.ends.push_back(*id);
   }
-  // In the harmony format <|end|> closes one message of an answer and <|return|> the whole of it.
-  const bool harmony = vocabulary.special("<|return|>") && vocabulary.special("<|call|>");
+  // In the harmony format <|end|> closes one message of an answer and <|return|> the whole of it; Solar's is alike.
+  const bool harmony = (vocabulary.special("<|return|>") && vocabulary.special("<|call|>")) ||
+                       (vocabulary.special("<|flush|>") && vocabulary.special("<|calls|>"));
   for (const std::string_view text : kEndTexts) {
     if (harmony && text == "<|end|>") continue;
-    if (const auto id = vocabulary.special(text)) found.ends.push_back(*id);
+    if (const auto id = vocabulary.special(text); id && vocabulary.hidden(*id)) found.ends.push_back(*id);
   }
   if (found.eos) found.ends.push_back(*found.eos);
   std::sort(found.ends.begin(), found.ends.end());

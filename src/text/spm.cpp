@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "text/utf8.h"
 
 namespace millrace::text {
 
@@ -62,24 +61,30 @@ struct SpmTokenizer::Scratch {
   Merger merger;
 };
 
-Expected<std::shared_ptr<const Tokenizer>> SpmTokenizer::make(const modelfile::Model& model) {
+Expected<std::shared_ptr<const Tokenizer>> SpmTokenizer::make(const modelfile::Model& model, Order order) {
   MR_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::load(model, Spelling::plain));
-  MR_ASSIGN_OR_RETURN(std::vector<std::uint32_t> ranks, read_ranks(model, static_cast<std::size_t>(vocabulary.size())));
   MR_ASSIGN_OR_RETURN(const SpecialTokens specials, find_special_tokens(model, vocabulary));
-  std::shared_ptr<SpmTokenizer> made(new SpmTokenizer(std::move(vocabulary), std::move(ranks), specials));
+  std::shared_ptr<SpmTokenizer> made(new SpmTokenizer(std::move(vocabulary), specials));
+  const bool scored = order == Order::scores;
+  if (scored) {
+    MR_ASSIGN_OR_RETURN(made->ranks_, read_ranks(model, static_cast<std::size_t>(made->vocab_size_)));
+  } else {
+    MR_ASSIGN_OR_RETURN(made->merges_, MergeTable::load(model, made->vocabulary_, Spelling::plain));
+  }
   MR_RETURN_IF_ERROR(made->read_flags(model, true));
-  MR_ASSIGN_OR_RETURN(made->strip_leading_space_, model.get_bool_or("tokenizer.ggml.add_space_prefix", true));
+  // The first files with merges deny the token that their models cannot do without.
+  if (!scored && made->bos_) made->add_bos_ = true;
+  MR_ASSIGN_OR_RETURN(made->strip_leading_space_, model.get_bool_or("tokenizer.ggml.add_space_prefix", scored));
   return std::shared_ptr<const Tokenizer>(std::move(made));
 }
 
-SpmTokenizer::SpmTokenizer(Vocabulary vocabulary, std::vector<std::uint32_t> ranks, const SpecialTokens& specials)
-    : vocabulary_(std::move(vocabulary)), ranks_(std::move(ranks)), unknown_(specials.unknown) {
+SpmTokenizer::SpmTokenizer(Vocabulary vocabulary, const SpecialTokens& specials)
+    : vocabulary_(std::move(vocabulary)), borders_(vocabulary_), unknown_(specials.unknown) {
   vocab_size_ = vocabulary_.size();
   bos_ = specials.bos;
   eos_ = specials.eos;
   end_ids_ = specials.ends;
   find_byte_tokens();
-  cut_at_spaces_ = pieces_begin_at_spaces();
 }
 
 void SpmTokenizer::find_byte_tokens() {
@@ -100,16 +105,6 @@ void SpmTokenizer::find_byte_tokens() {
   }
 }
 
-bool SpmTokenizer::pieces_begin_at_spaces() const {
-  for (TokenId id = 0; id < vocab_size_; ++id) {
-    if (vocabulary_.hidden(id) || vocabulary_.type(id) == TokenType::byte) continue;
-    std::string_view piece = vocabulary_.text(id);
-    while (piece.substr(0, kSpace.size()) == kSpace) piece.remove_prefix(kSpace.size());
-    if (piece.find(kSpace) != std::string_view::npos) return false;
-  }
-  return true;
-}
-
 std::vector<TokenId> SpmTokenizer::encode(std::string_view utf8, Specials specials) const {
   return encode_fragments(vocabulary_.split(utf8, specials));
 }
@@ -119,57 +114,70 @@ std::vector<TokenId> SpmTokenizer::encode(const MarkedText& text) const {
 }
 
 std::vector<TokenId> SpmTokenizer::encode_fragments(const std::vector<Fragment>& fragments) const {
-  constexpr std::size_t kMostAtOnce = std::size_t{1} << 28;  // offsets have 32 bits, and a space becomes three bytes
   std::vector<TokenId> ids;
   Scratch scratch;
   bool after_special = true;
   for (const Fragment& fragment : fragments) {
     if (fragment.id >= 0) {
       ids.push_back(fragment.id);
-      after_special = true;
-      continue;
+    } else if (fragment.text.find(kSpace) == std::string_view::npos) {
+      encode_plain(fragment.text, after_special, scratch, ids);
+    } else {
+      // U+2581 means a space in the text, too. With it, runs of spaces may appear that are user-defined tokens.
+      std::string text(fragment.text);
+      replace_all(text, kSpace, " ");
+      for (const Fragment& part : vocabulary_.split(text, Specials::as_text)) {
+        if (part.id >= 0) {
+          ids.push_back(part.id);
+        } else {
+          encode_plain(part.text, after_special, scratch, ids);
+        }
+        after_special = part.id >= 0;
+      }
     }
-    for (std::string_view rest = fragment.text; !rest.empty();) {
-      std::string escaped = strip_leading_space_ && after_special ? " " : "";
-      escaped += rest.substr(0, kMostAtOnce);
-      rest.remove_prefix(std::min(rest.size(), kMostAtOnce));
-      replace_all(escaped, " ", kSpace);
-      encode_text(escaped, scratch, ids);
-      after_special = false;
-    }
+    after_special = fragment.id >= 0;
   }
   return ids;
 }
 
-void SpmTokenizer::encode_text(std::string_view escaped, Scratch& scratch, std::vector<TokenId>& ids) const {
-  // Where no piece can reach over the border between a character and the space after it, the runs between such borders
-  // merge independently: the same pieces from much shorter runs.
-  std::size_t begin = 0;
-  for (std::size_t at = cut_at_spaces_ ? escaped.find(kSpace, 1) : std::string_view::npos; at != std::string_view::npos;
-       at = escaped.find(kSpace, at + 1)) {
-    const bool after_space = at >= begin + kSpace.size() && escaped.substr(at - kSpace.size(), kSpace.size()) == kSpace;
-    if (after_space) continue;
-    encode_run(escaped.substr(begin, at - begin), scratch, ids);
-    begin = at;
+void SpmTokenizer::encode_plain(std::string_view text, bool space_before, Scratch& scratch,
+                                std::vector<TokenId>& ids) const {
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 28;  // offsets have 32 bits, and a space becomes three bytes
+  for (; !text.empty(); space_before = false) {
+    std::string escaped(strip_leading_space_ && space_before ? 1 : 0, ' ');
+    escaped += text.substr(0, kMostAtOnce);
+    text.remove_prefix(std::min(text.size(), kMostAtOnce));
+    replace_all(escaped, " ", kSpace);
+    encode_text(escaped, scratch, ids);
   }
-  encode_run(escaped.substr(begin), scratch, ids);
+}
+
+void SpmTokenizer::encode_text(std::string_view escaped, Scratch& scratch, std::vector<TokenId>& ids) const {
+  while (!escaped.empty()) {
+    const std::string_view run = escaped.substr(0, borders_.next(escaped));
+    encode_run(run, scratch, ids);
+    escaped.remove_prefix(run.size());
+  }
 }
 
 void SpmTokenizer::encode_run(std::string_view run, Scratch& scratch, std::vector<TokenId>& ids) const {
   std::vector<Symbol>& symbols = scratch.symbols;
   symbols.clear();
-  for (std::size_t at = 0; at < run.size();) {
-    const Utf8Step step = next_utf8(run.substr(at));
-    const std::size_t bytes = step.kind == Utf8Kind::character ? step.bytes : 1;
+  for (std::size_t at = 0; at < run.size(); at += symbols.back().bytes) {
+    const std::string_view character = first_character(run.substr(at));
     symbols.push_back(
-        {static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(bytes), vocabulary_.find(run.substr(at, bytes))});
-    at += bytes;
+        {static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(character.size()), vocabulary_.find(character)});
   }
-  scratch.merger.run(symbols, [&](const Symbol& left, const Symbol& right) -> Merge {
-    const TokenId id = vocabulary_.find(run.substr(left.begin, left.bytes + right.bytes));
-    if (id < 0) return {kNoMerge, -1};
-    return {ranks_[static_cast<std::size_t>(id)], id};
-  });
+  if (merges_) {
+    scratch.merger.run(symbols,
+                       [&](const Symbol& left, const Symbol& right) { return merges_->find(left.id, right.id); });
+  } else {
+    scratch.merger.run(symbols, [&](const Symbol& left, const Symbol& right) -> Merge {
+      const TokenId id = vocabulary_.find(run.substr(left.begin, left.bytes + right.bytes));
+      if (id < 0) return {kNoMerge, -1};
+      return {ranks_[static_cast<std::size_t>(id)], id};
+    });
+  }
   for (const Symbol& symbol : symbols) {
     if (symbol.id >= 0) {
       ids.push_back(symbol.id);

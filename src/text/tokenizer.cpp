@@ -17,9 +17,12 @@ Expected<std::shared_ptr<const Tokenizer>> Tokenizer::from_model(const modelfile
   }
   MR_ASSIGN_OR_RETURN(const std::string kind, model.get_string(kKey));
   if (kind == "gpt2") return BpeTokenizer::make(model);
-  if (kind == "llama") return SpmTokenizer::make(model);
-  return error(Code::unsupported, "tokenizers of kind '{}' ({}) are not known to this version; known are gpt2, llama",
-               kind, kKey);
+  if (kind == "llama") return SpmTokenizer::make(model, SpmTokenizer::Order::scores);
+  if (kind == "gemma4") return SpmTokenizer::make(model, SpmTokenizer::Order::merges);
+  const std::string_view what = kind == "t5" ? " (unigram)" : kind == "bert" ? " (WordPiece)" : "";
+  return error(Code::unsupported,
+               "tokenizers of kind '{}'{} ({}) are not known to this version; known are gpt2, llama, gemma4", kind,
+               what, kKey);
 }
 
 Status Tokenizer::read_flags(const modelfile::Model& model, bool add_bos) {

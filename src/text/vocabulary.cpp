@@ -34,6 +34,16 @@ Expected<std::vector<TokenType>> read_types(const modelfile::Model& model, std::
   return types;
 }
 
+/// The id at which the file says that texts end; where it does not say, the one of "</s>".
+std::size_t named_end(const modelfile::Model& model, const std::vector<std::string>& tokens) {
+  constexpr std::string_view kKey = "tokenizer.ggml.eos_token_id";
+  if (model.has(kKey)) {
+    const auto id = model.get_int(kKey);  // find_special_tokens() says what is wrong with it
+    return id.ok() && *id >= 0 ? static_cast<std::size_t>(*id) : tokens.size();
+  }
+  return static_cast<std::size_t>(std::find(tokens.begin(), tokens.end(), "</s>") - tokens.begin());
+}
+
 bool names_phi3(const modelfile::Model& model) {
   if (!model.has("general.name")) return false;
   const auto read = model.get_string("general.name");
@@ -63,6 +73,7 @@ Expected<Vocabulary> Vocabulary::load(const modelfile::Model& model, Spelling sp
   MR_ASSIGN_OR_RETURN(std::vector<TokenType> types, read_types(model, tokens->size()));
 
   const bool typed = model.has("tokenizer.ggml.token_type");
+  const std::size_t eos = named_end(model, *tokens);
   Vocabulary vocabulary;
   vocabulary.phi3_ = names_phi3(model);
   vocabulary.pool_.reserve(bytes);
@@ -75,8 +86,10 @@ Expected<Vocabulary> Vocabulary::load(const modelfile::Model& model, Spelling sp
     if (type == TokenType::byte && !byte_value(token)) {
       return error(Code::corrupt, "token {} is a byte token but names no byte; the file is damaged, get it again", i);
     }
-    // A normal token of that text is one that merges make ("</s>" in vocabularies trained on web pages).
-    if ((type == TokenType::user_defined || !typed) && is_end_text(token)) type = TokenType::control;
+    // A normal token of that text is one that merges make; a user-defined one was not marked as the end that it is,
+    // but for "</s>", which is HTML where another token ends the text (Gemma).
+    const bool unmarked = type == TokenType::user_defined && (token != "</s>" || i == eos);
+    if ((unmarked || !typed) && is_end_text(token)) type = TokenType::control;
     vocabulary.append(token, type, spelling);
   }
   vocabulary.pool_.shrink_to_fit();
@@ -124,8 +137,8 @@ void Vocabulary::index(Spelling spelling) {
     slots_[slot] = static_cast<std::uint32_t>(id) + 1;
     longest_token_ = std::max(longest_token_, bytes.size());
   }
-  std::stable_sort(specials_.begin(), specials_.end(),
-                   [&](TokenId a, TokenId b) { return text(a).size() > text(b).size(); });
+  std::stable_sort(specials_.begin(), specials_.end(), [&](TokenId a, TokenId b) { return text(a) < text(b); });
+  for (const TokenId id : specials_) begins_special_[static_cast<unsigned char>(text(id)[0])] = true;
   if (empties > 0) log::warn("the vocabulary holds {} empty tokens; text never becomes one of them", empties);
   if (doubles > 0) log::warn("the vocabulary holds {} tokens twice; text becomes the first of each", doubles);
 }
@@ -166,10 +179,10 @@ TokenId Vocabulary::find(std::string_view bytes) const {
 }
 
 std::optional<TokenId> Vocabulary::special(std::string_view wanted) const {
-  for (const TokenId id : specials_) {
-    if (text(id) == wanted) return id;
-  }
-  return std::nullopt;
+  const auto found = std::lower_bound(specials_.begin(), specials_.end(), wanted,
+                                      [&](TokenId id, std::string_view sought) { return text(id) < sought; });
+  if (found == specials_.end() || text(*found) != wanted) return std::nullopt;
+  return *found;
 }
 
 bool Vocabulary::strips_right(TokenId id) const {
@@ -177,41 +190,48 @@ bool Vocabulary::strips_right(TokenId id) const {
   return phi3_ && word != "<unk>" && word != "<s>" && word != "<|endoftext|>";
 }
 
-/// `counts(id, begin, end)`: whether the token found at [begin, end) is one.
+/// The longest special token that `whole` holds at `begin` and that counts, or -1. `counts(id, begin, end)`: whether
+/// the token found at [begin, end) does.
+template <typename Counts>
+TokenId Vocabulary::special_at(std::string_view whole, std::size_t begin, const Counts& counts) const {
+  const std::string_view rest = whole.substr(begin);
+  TokenId longest = -1;
+  // The candidates agree with `rest` in their first `length` bytes; the ones that end there stand first.
+  auto low = specials_.begin();
+  auto high = specials_.end();
+  for (std::size_t length = 0; low != high; ++length) {
+    for (bool taken = false; low != high && text(*low).size() == length; ++low) {
+      if (taken || !counts(*low, begin, begin + length)) continue;  // of two with one text the first counts
+      longest = *low;
+      taken = true;
+    }
+    if (length == rest.size()) break;
+    const auto next = static_cast<unsigned char>(rest[length]);
+    const auto byte = [&](TokenId id) { return static_cast<unsigned char>(text(id)[length]); };
+    low = std::lower_bound(low, high, next, [&](TokenId id, unsigned char wanted) { return byte(id) < wanted; });
+    high = std::upper_bound(low, high, next, [&](unsigned char wanted, TokenId id) { return wanted < byte(id); });
+  }
+  return longest;
+}
+
 template <typename Counts>
 std::vector<Fragment> Vocabulary::split_where(std::string_view whole, const Counts& counts) const {
   std::vector<Fragment> fragments;
-  if (whole.empty()) return fragments;
-  fragments.push_back({-1, whole});
-  std::vector<Fragment> next;
-  for (const TokenId id : specials_) {
-    const std::string_view word = text(id);
-    if (whole.find(word) == std::string_view::npos) continue;
-    next.clear();
-    for (const Fragment& fragment : fragments) {
-      std::string_view rest = fragment.text;
-      if (fragment.id >= 0) {
-        next.push_back(fragment);
-        continue;
-      }
-      for (auto at = rest.find(word); at != std::string_view::npos;) {
-        const auto begin = static_cast<std::size_t>(rest.data() - whole.data()) + at;
-        if (!counts(id, begin, begin + word.size())) {
-          at = rest.find(word, at + 1);
-          continue;
-        }
-        if (at > 0) next.push_back({-1, rest.substr(0, at)});
-        next.push_back({id, word});
-        rest.remove_prefix(at + word.size());
-        while (strips_right(id) && !rest.empty() && std::isspace(static_cast<unsigned char>(rest[0]))) {
-          rest.remove_prefix(1);
-        }
-        at = rest.find(word);
-      }
-      if (!rest.empty()) next.push_back({-1, rest});
+  std::size_t done = 0;
+  for (std::size_t at = 0; at < whole.size();) {
+    const TokenId id =
+        begins_special_[static_cast<unsigned char>(whole[at])] ? special_at(whole, at, counts) : TokenId{-1};
+    if (id < 0) {
+      ++at;
+      continue;
     }
-    fragments.swap(next);
+    if (at > done) fragments.push_back({-1, whole.substr(done, at - done)});
+    fragments.push_back({id, whole.substr(at, text(id).size())});
+    at += text(id).size();
+    while (strips_right(id) && at < whole.size() && std::isspace(static_cast<unsigned char>(whole[at]))) ++at;
+    done = at;
   }
+  if (done < whole.size()) fragments.push_back({-1, whole.substr(done)});
   return fragments;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <sstream>
@@ -28,6 +29,16 @@ std::vector<std::uint32_t> lengths(const PreTokenizer& pretokenizer, std::string
   return ends;
 }
 
+/// A name of each family.
+std::vector<std::string> families() {
+  std::map<const PreTokenizerFamily*, std::string> names;
+  std::istringstream all(known_pretokenizers());
+  for (std::string name; std::getline(all >> std::ws, name, ',');) names.emplace(find_pretokenizer(name), name);
+  std::vector<std::string> one_each;
+  for (const auto& [family, name] : names) one_each.push_back(name);
+  return one_each;
+}
+
 TEST(PreTokenizer, CutsAsAnIndependentRegexEngineDoes) {
   std::vector<std::string> texts = test::read_texts("texts.inp");
   const std::vector<std::string> more = test::read_texts("pieces.inp");
@@ -43,13 +54,14 @@ TEST(PreTokenizer, CutsAsAnIndependentRegexEngineDoes) {
     const std::string& text = texts.at(seen[name]++);
     EXPECT_EQ(lengths(make(name), text), expected) << name << ": " << text;
   }
-  EXPECT_EQ(seen.size(), 9u);
+  EXPECT_EQ(seen.size(), 21u);
   for (const auto& [name, count] : seen) EXPECT_EQ(count, texts.size()) << name;
 }
 
 TEST(PreTokenizer, LongTextsAreCutAsShortOnes) {  // the JIT's matches are the interpreter's
   const std::vector<std::string> texts = test::read_texts("texts.inp");
-  for (const char* name : {"gpt-2", "llama-bpe", "qwen2", "qwen35", "deepseek-llm", "falcon"}) {
+  for (const char* name : {"gpt-2", "llama-bpe", "qwen2", "qwen35", "deepseek-llm", "falcon", "deepseek-v3", "gpt-4o",
+                           "tekken", "kimi-k2", "afmoe", "youtu"}) {
     const PreTokenizer pretokenizer = make(name);
     std::string all;
     std::vector<std::uint32_t> expected;
@@ -69,8 +81,12 @@ TEST(PreTokenizer, LongTextsAreCutAsShortOnes) {  // the JIT's matches are the i
 }
 
 TEST(PreTokenizer, KnowsTheFamiliesItMust) {
-  for (const char* name : {"gpt-2", "llama-bpe", "qwen2", "qwen35", "deepseek-llm", "deepseek-coder", "starcoder",
-                           "refact", "falcon", "mpt", "command-r", "default"}) {
+  for (const char* name :
+       {"gpt-2",      "llama-bpe",   "qwen2",     "qwen35",         "deepseek-llm",     "deepseek-coder", "starcoder",
+        "refact",     "falcon",      "mpt",       "command-r",      "default",          "gpt-4o",         "llama4",
+        "tekken",     "deepseek-v3", "joyai-llm", "glm4",           "chatglm-bpe",      "kimi-k2",        "minimax-m2",
+        "seed-coder", "exaone",      "exaone4",   "exaone-moe",     "deepseek-r1-qwen", "lfm2",           "pixtral",
+        "solar-open", "bailingmoe2", "afmoe",     "granite-docling"}) {
     EXPECT_NE(find_pretokenizer(name), nullptr) << name;
     EXPECT_NE(known_pretokenizers().find(name), std::string::npos) << name;
   }
@@ -88,12 +104,20 @@ TEST(PreTokenizer, BrokenBytesAreSymbolsAndKeepTheirPlace) {
   EXPECT_TRUE(lengths(pretokenizer, "").empty());
 }
 
-TEST(PreTokenizer, RunsOfSpacesTakeLinearTime) {  // a plain \s+$ would try every suffix of every run
-  const std::string text = std::string(1000000, ' ') + "x";
-  for (const char* name : {"deepseek-llm", "deepseek-coder", "llama-bpe", "falcon", "default"}) {
-    std::vector<std::uint32_t> ends;
-    make(name).split(text, ends);
-    EXPECT_EQ(ends.back(), text.size()) << name;
+TEST(PreTokenizer, LongRunsTakeLinearTime) {  // a plain \s+$ would try every suffix of every run
+  for (const std::string& name : families()) {
+    const PreTokenizer pretokenizer = make(name);
+    for (const char* unit : {" ", "\n", "1", "A", "a", "a ", "'", "\xCC\x81", "\xE6\x88\x91", "\xE3\x80\x85"}) {
+      std::string text;
+      while (text.size() < 200000) text += unit;
+      text += "x";
+      std::vector<std::uint32_t> ends;
+      const auto begin = std::chrono::steady_clock::now();
+      pretokenizer.split(text, ends);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      EXPECT_EQ(ends.back(), text.size()) << name;
+      EXPECT_LT(took.count(), 5.0) << name << " '" << unit << "'";
+    }
   }
 }
 

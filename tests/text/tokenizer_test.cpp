@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "text/fixtures.h"
+#include "text/normal_form.h"
 
 namespace millrace::text {
 namespace {
@@ -60,17 +61,19 @@ TEST(Tokenizer, TextNeverBecomesASpecialToken) {
 }
 
 TEST(Tokenizer, AnyBytesComeBack) {
-  const auto demo = test::demo_tokenizer();
-  ASSERT_NE(demo, nullptr);
+  const auto tokenizer = test::open_tokenizer(test::kData + "gpt-2.gguf");
+  const auto demo = test::demo_tokenizer();  // of Qwen's family, which composes what it reads
+  ASSERT_TRUE(tokenizer != nullptr && demo != nullptr);
   std::mt19937 random(7);
   for (std::size_t size = 0; size < 300; ++size) {
     const std::string bytes = random_bytes(random, size);
-    ASSERT_EQ(demo->decode(demo->encode(bytes, Specials::as_text), true), bytes) << size;
+    ASSERT_EQ(tokenizer->decode(tokenizer->encode(bytes, Specials::as_text), true), bytes) << size;
+    ASSERT_EQ(demo->decode(demo->encode(bytes, Specials::as_text), true), compose(bytes)) << size;
   }
   for (const char* text :
        {"e\xCC\x81\xCC\x82", "\xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA7",
         "\xE0\xA4\xA8\xE0\xA4\xAE\xE0\xA4\xB8\xE0\xA5\x8D\xE0\xA4\xA4\xE0\xA5\x87", "a\xFFz"}) {
-    EXPECT_EQ(demo->decode(demo->encode(text, Specials::as_text)), text);
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, Specials::as_text)), text);
   }
   const std::string with_zero("a\0b", 3);
   EXPECT_EQ(demo->decode(demo->encode(with_zero, Specials::as_text)), with_zero);
@@ -132,6 +135,30 @@ TEST(Bpe, UserDefinedTokensAreFoundInAnyTextTheLongestFirst) {
   EXPECT_EQ(tokenizer->decode({256}), "<think>");  // user-defined tokens are text
 }
 
+TEST(Bpe, SpecialTokensAreFoundFromTheLeft) {  // as published tokenizers do: an earlier one goes before a longer one
+  const auto tokenizer = test::make_tokenizer(test::bpe_image("gpt-2", {"ab", "bcd", "abcx", "bcd"}, {4, 4, 4, 3}, {}));
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_EQ(tokenizer->encode("abcd", Specials::as_text), (Ids{256, 'c', 'd'}));
+  EXPECT_EQ(tokenizer->encode("abcxbcd", Specials::as_text), (Ids{258, 257}));
+  EXPECT_EQ(tokenizer->encode("bcd", Specials::parse), (Ids{257}));  // of two with one text the first
+}
+
+TEST(Bpe, ManySpecialTokensCostNothing) {  // Gemma has 6,400, most of which begin alike
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 20000; ++i) tokens.push_back("<unused" + std::to_string(i) + ">");
+  const auto tokenizer =
+      test::make_tokenizer(test::bpe_image("gpt-2", tokens, std::vector<std::int32_t>(tokens.size(), 3), {}));
+  ASSERT_NE(tokenizer, nullptr);
+  std::string text;
+  while (text.size() < 2000000) text += "<td>x</td><unused19><unused19999>";
+  const auto begin = std::chrono::steady_clock::now();
+  const Ids ids = tokenizer->encode(text, Specials::parse);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(ids[10], 256 + 19);
+  EXPECT_EQ(ids[11], 256 + 19999);
+  EXPECT_LT(took.count(), 20.0);  // a search for each of them takes minutes
+}
+
 TEST(Bpe, AnEndTextThatMergesMakeStaysText) {
   const auto tokenizer = test::make_tokenizer(
       test::bpe_image("qwen2", {"</", "s>", "</s>", "<|im_end|>"}, {1, 1, 1, 4}, {"< /", "s >", "</ s>"}));
@@ -191,6 +218,56 @@ TEST(Spm, PiecesThatReachOverASpaceAreFoundToo) {
   EXPECT_EQ(tokenizer->encode("a b", Specials::as_text), (Ids{1, 5}));
 }
 
+TEST(Spm, ABlockInTheTextIsASpace) {
+  const auto tokenizer = test::make_tokenizer(
+      spm_image({"<unk>", kSpace, "a", kSpace + "a", "  "}, {0, -9, -8, -1, -1000}, {2, 1, 1, 1, 4})
+          .flag("tokenizer.ggml.add_space_prefix", false));
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_EQ(tokenizer->encode("  a a", Specials::as_text), (Ids{4, 2, 3}));
+  EXPECT_EQ(tokenizer->encode(kSpace + kSpace + "a" + kSpace + "a", Specials::as_text), (Ids{4, 2, 3}));
+}
+
+TEST(Spm, AnHtmlTagIsNoEndOfTheText) {  // Gemma's "</s>" strikes text out; its texts end otherwise
+  const std::vector<std::string> tokens = {"<unk>", "<eos>", "<s>", "</s>", "a"};
+  const auto gemma = test::make_tokenizer(spm_image(tokens, {0, 0, -9, -9, -1}, {2, 3, 4, 4, 1})
+                                              .flag("tokenizer.ggml.add_space_prefix", false)
+                                              .number("tokenizer.ggml.eos_token_id", 1));
+  ASSERT_NE(gemma, nullptr);
+  EXPECT_EQ(gemma->encode("<s>a</s>", Specials::as_text), (Ids{2, 4, 3}));
+  EXPECT_FALSE(gemma->ends_generation(3));
+  EXPECT_TRUE(gemma->ends_generation(1));
+  const auto llama = test::make_tokenizer(spm_image({"<unk>", "a", "</s>"}, {0, -1, -9}, {2, 1, 4})
+                                              .flag("tokenizer.ggml.add_space_prefix", false)
+                                              .number("tokenizer.ggml.eos_token_id", 2));
+  ASSERT_NE(llama, nullptr);
+  EXPECT_TRUE(llama->ends_generation(2));
+  EXPECT_EQ(llama->encode("a</s>", Specials::as_text), (Ids{1, 0, 0, 0, 0}));  // no text becomes it
+}
+
+GgufImage gemma4_image() {
+  GgufImage image;
+  image.text("tokenizer.ggml.model", "gemma4");
+  image.texts("tokenizer.ggml.tokens", {"<bos>", "<eos>", "<unk>", "<0xC3>", "<0xA9>", kSpace, "a", "b", "ab",
+                                        kSpace + "a", "\n", "\n\n", "</s>", "<turn|>"});
+  image.integers("tokenizer.ggml.token_type", {3, 3, 2, 6, 6, 1, 1, 1, 1, 1, 1, 1, 1, 3});
+  image.texts("tokenizer.ggml.merges", {"\n \n", "a b", kSpace + " a"});
+  image.number("tokenizer.ggml.bos_token_id", 0).number("tokenizer.ggml.eos_token_id", 1);
+  return image.number("tokenizer.ggml.unknown_token_id", 2).flag("tokenizer.ggml.add_bos_token", false);
+}
+
+TEST(Gemma4, MergesCharactersOfUncutTextWithByteFallback) {
+  const auto tokenizer = test::make_tokenizer(gemma4_image());
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_EQ(tokenizer->encode("a ab a", Specials::as_text), (Ids{6, 5, 8, 9}));  // "a b" before "_ a"
+  EXPECT_EQ(tokenizer->encode("a\xC3\xA9\xE6\x88\x91", Specials::as_text), (Ids{6, 3, 4, 2}));
+  EXPECT_EQ(tokenizer->encode("\n\n\n", Specials::as_text), (Ids{11, 10}));
+  EXPECT_EQ(tokenizer->encode("a<turn|>", Specials::parse), (Ids{6, 13}));
+  EXPECT_EQ(tokenizer->decode({9, 5, 8, 3, 4, 11}), " a ab\xC3\xA9\n\n");  // no space stands before the text
+  EXPECT_TRUE(tokenizer->adds_bos());  // though the file denies it: so did the first ones published
+  EXPECT_TRUE(tokenizer->ends_generation(13));
+  EXPECT_FALSE(tokenizer->ends_generation(12));
+}
+
 /// The status of a tokenizer from `image`.
 Status status_of(const GgufImage& image) {
   const auto model = image.model();
@@ -208,6 +285,9 @@ void expect_error(const GgufImage& image, Code code, const std::string& word) {
 TEST(TokenizerErrors, NameWhatIsWrong) {
   expect_error(GgufImage(), Code::not_found, "tokenizer.ggml.model");
   expect_error(GgufImage().text("tokenizer.ggml.model", "bert"), Code::unsupported, "'bert'");
+  expect_error(GgufImage().text("tokenizer.ggml.model", "t5"), Code::unsupported, "'t5' (unigram)");
+  expect_error(GgufImage().text("tokenizer.ggml.model", "gemma4").texts("tokenizer.ggml.tokens", {"a"}),
+               Code::not_found, "tokenizer.ggml.merges");
   expect_error(GgufImage().number("tokenizer.ggml.model", 3), Code::corrupt, "tokenizer.ggml.model");
   expect_error(test::bpe_image("klingon", {}, {}, {}), Code::unsupported, "'klingon'");
   expect_error(GgufImage().text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "gpt-2"), Code::not_found,

@@ -1,5 +1,6 @@
-// The published token ids of llama.cpp's tokenizer vectors, with vocabularies reduced to what their texts touch
-// (tools/tokenizer-fixtures), and with the whole vocabularies where MILLRACE_TOKENIZER_FIXTURES names a folder of them.
+// The token ids that llama.cpp's tokenizer vectors and @huggingface/tokenizers give, with vocabularies reduced to what
+// the texts touch (tools/tokenizer-fixtures), and with the whole ones where MILLRACE_TOKENIZER_FIXTURES names a folder
+// of them.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -68,7 +69,9 @@ TEST_P(Vectors, GiveThePublishedIdsWithTheWholeVocabulary) {
   check(std::string(folder) + "/" + GetParam() + ".gguf", GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Text, Vectors, testing::Values("gpt-2", "deepseek-coder", "llama-spm", "llama-bpe", "qwen2"),
+INSTANTIATE_TEST_SUITE_P(Text, Vectors,
+                         testing::Values("gpt-2", "deepseek-coder", "llama-spm", "llama-bpe", "qwen2", "deepseek-v3",
+                                         "gpt-4o", "tekken", "gemma3", "gemma4"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase(name, '-');

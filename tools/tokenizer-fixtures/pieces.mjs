@@ -23,10 +23,23 @@ const casedLetters = [
 const cjk = /[\u{800}-\u{9fa5}\u{ac00}-\u{d7ff}]+/gu;
 const suffixes = "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]";
 const rest = String.raw`[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`;
+const upper = String.raw`[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`;
+const lower = String.raw`[\p{Ll}\p{Lm}\p{Lo}\p{M}]`;
+/** Words that end where small letters give way to capitals, by two classes of letters; an optional suffix. */
+const cased = (big, small, suffix) =>
+  ["*" + small + "+", "+" + small + "*"].map((tail) => String.raw`[^\r\n\p{L}\p{N}]?${big}${tail}${suffix}`).join("|");
+const slashes = String.raw`| ?[^\s\p{L}\p{N}]+[\r\n\/]*|\s*[\r\n]+|\s+(?!\S)|\s+`;
+const asciiMark = "[!\"#$%&'()*+,\\-.\\/:;<=>?@\\[\\\\\\]^_`{|}~]";
+const markOrWord = new RegExp(
+  String.raw`${asciiMark}[A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+${rest}`,
+  "gu",
+);
+const qwen2 = new RegExp(String.raw`${suffixes}|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+${rest}`, "gu");
+const notHan = (letters) => String.raw`[${letters}--\p{sc=Han}]`;
 const families = {
   "gpt-2": [gpt2],
   "llama-bpe": [new RegExp(String.raw`${suffixes}|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+${rest}`, "gu")],
-  qwen2: [new RegExp(String.raw`${suffixes}|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+${rest}`, "gu")],
+  qwen2: [qwen2],
   qwen35: [
     new RegExp(String.raw`${suffixes}|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+${rest}`, "gu"),
   ],
@@ -39,6 +52,48 @@ const families = {
     /\p{N}+/gu,
   ],
   "deepseek-coder": [/[\r\n]/gu, /\s?\p{L}+/gu, /\s?\p{P}+/gu, cjk, /\p{N}/gu],
+  "deepseek-v3": [/\p{N}{1,3}/gu, /[一-龥\u3040-ゟ゠-ヿ]+/gu, markOrWord],
+  "gpt-4o": [new RegExp(String.raw`${cased(upper, lower, `(?:${suffixes})?`)}|\p{N}{1,3}${slashes}`, "gu")],
+  tekken: [new RegExp(String.raw`${cased(upper, lower, "")}|\p{N}${slashes}`, "gu")],
+  glm4: [new RegExp(String.raw`${suffixes}|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+${rest}`, "gu")],
+  "kimi-k2": [
+    new RegExp(
+      String.raw`\p{sc=Han}+|${cased(notHan(upper), notHan(lower), `(?:${suffixes})?`)}|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+${rest}`,
+      "gv",
+    ),
+  ],
+  "seed-coder": [
+    new RegExp(
+      String.raw`${suffixes}|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+`,
+      "gu",
+    ),
+  ],
+  bailingmoe: [
+    new RegExp(
+      String.raw`'(?:[sdmtSDMT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`,
+      "gu",
+    ),
+  ],
+  "exaone-moe": [
+    new RegExp(
+      String.raw`${suffixes}|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n\/]?|\s*[\r\n]|\s+(?!\S)|\s+`,
+      "gu",
+    ),
+  ],
+  afmoe: [
+    /\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))/gu,
+    /[一-鿿㐀-䶿\uf900-\ufaff\u3040-ゟ゠-ヿ･-ﾟ⼀-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+/gu,
+    markOrWord,
+  ],
+  youtu: [
+    /[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+/gu,
+    new RegExp(String.raw`${cased(upper, lower, `(?:${suffixes})?`)}|\p{N}${slashes}`, "gu"),
+  ],
+  laguna: [/[^\n]+|\n+/gu, qwen2],
+  minicpm5: [
+    /\p{N}{1,3}/gu,
+    new RegExp(String.raw`${suffixes}|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+${rest}`, "gu"),
+  ],
   starcoder: [/\p{N}/gu, gpt2],
   falcon: [/[\p{P}$+<=>^~|`]+/gu, gpt2, /[0-9][0-9][0-9]/gu],
   default: [/[\p{P}$+<=>^~|]+/gu, gpt2, /\p{N}+/gu, /[0-9][0-9][0-9]/gu],

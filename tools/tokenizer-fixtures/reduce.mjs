@@ -17,7 +17,7 @@ for (let byte = 0, next = 256; byte < 256; ++byte) {
   byteOf.set(String.fromCodePoint(printable ? byte : next++), byte);
 }
 const spelled = (text) => {
-  if (!bytewise) return text;
+  if (!bytewise) return text.replaceAll(" ", "\u2581");
   const bytes = [...text].map((character) => byteOf.get(character));
   return bytes.includes(undefined) ? text : Buffer.from(bytes).toString("latin1");
 };
