@@ -208,7 +208,7 @@ def gemma4_keys(config):
     return keys
 
 
-def all_keys(model, name):
+def all_keys(model):
     config = model.config
     keys = {
         "block_count": config["num_hidden_layers"],
@@ -224,7 +224,7 @@ def all_keys(model, name):
     keys |= rope_keys(config) | expert_keys(config) | own_keys(model)
     return {
         "general.architecture": model.architecture,
-        "general.name": name,
+        "general.name": "tiny random checkpoint",  # llama.cpp treats some models by their names
         "general.file_type": 1,  # mostly F16
         **{f"{model.architecture}.{key}": value for key, value in keys.items()},
         **tokenizer_keys(),
@@ -339,7 +339,7 @@ def files(model, weights):
     forms = {model.name: model.mxfp4, f"{model.name}-f16": False} if model.mxfp4 else {model.name: False}
     return {
         f"{name}.gguf": gguf.pack(
-            all_keys(model, name), [(own, values, tensor_type(own, values, mxfp4)) for own, values in tensors]
+            all_keys(model), [(own, values, tensor_type(own, values, mxfp4)) for own, values in tensors]
         )
         for name, mxfp4 in forms.items()
     }
