@@ -50,12 +50,12 @@ class HostShare {
   /// Rows of a matrix.
   struct Matrix {
     const std::byte* weight = nullptr;  // the processor's first row
-    const std::byte* up = nullptr;      // swiglu: likewise, of the up matrix
+    const std::byte* up = nullptr;      // gated: likewise, of the up matrix
     const float* bias = nullptr;        // may be null; of the processor's first row
     DType dtype = DType::f32, up_dtype = DType::f32;
-    kernels::Activation activation = kernels::Activation::silu;  // swiglu
     std::int64_t rows = 0;
-    std::int64_t first_output = 0;  // in the outputs, floats
+    std::int64_t first_output = 0;                               // in the outputs, floats
+    kernels::Activation activation = kernels::Activation::silu;  // of a gate, before up
   };
   struct Job {
     std::uint32_t number = 0;

@@ -10,6 +10,7 @@
 
 #include "cuda/on_device.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/gates.h"
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ostream>
 
 #include "engine/support.h"
 
@@ -51,36 +52,85 @@ struct Agreement {
   double same_argmax = 0;  // share of rows
 };
 
-inline Agreement agreement(const EngineOptions& options, const std::string& reference_path) {
+/// Of an engine's logits with the reference's, for each prompt's first `shares` of its tokens, all in one batch.
+inline Agreement agreement(const EngineOptions& options, const std::string& reference_path,
+                           const std::vector<double>& shares = {1}) {
   const auto engine = make(options);
+  if (engine == nullptr) return {1, 0};
   double difference = 0, norm = 0;
   std::size_t rows = 0, same = 0;
   for (const Reference& reference : read_references(reference_path)) {
     if (!reference.text.empty()) {
       EXPECT_EQ(engine->tokenizer().encode(reference.text, text::Specials::parse), reference.tokens);
     }
-    std::vector<float> logits;
-    Request request = greedy(reference.tokens, 1);
-    keep_logits(request, logits);
-    EXPECT_NE(engine->run(std::move(request)).finish, Finish::error);
-    EXPECT_EQ(logits.size(), reference.logits.size());
-    if (logits.size() != reference.logits.size()) return {1, 0};
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      difference += std::pow(double{logits[i]} - double{reference.logits[i]}, 2);
-      norm += std::pow(double{reference.logits[i]}, 2);
+    std::vector<std::vector<float>> logits(shares.size());
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      const auto count = static_cast<std::ptrdiff_t>(shares[i] * static_cast<double>(reference.tokens.size()));
+      Request request = greedy({reference.tokens.begin(), reference.tokens.begin() + count}, 1);
+      keep_logits(request, logits[i]);
+      EXPECT_TRUE(engine->submit(std::move(request)).ok());
     }
-    for (std::size_t row = 0; row < reference.tokens.size(); ++row, ++rows) {
-      const auto argmax = [&](const std::vector<float>& all) {
-        const auto first = all.begin() + static_cast<std::ptrdiff_t>(row * reference.vocab);
-        return std::max_element(first, first + static_cast<std::ptrdiff_t>(reference.vocab)) - first;
-      };
-      same += argmax(logits) == argmax(reference.logits) ? 1 : 0;
+    drain(*engine);
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      const auto tokens = static_cast<std::size_t>(shares[i] * static_cast<double>(reference.tokens.size()));
+      EXPECT_EQ(logits[i].size(), tokens * reference.vocab);
+      if (logits[i].size() != tokens * reference.vocab) return {1, 0};
+      for (std::size_t at = 0; at < logits[i].size(); ++at) {
+        difference += std::pow(double{logits[i][at]} - double{reference.logits[at]}, 2);
+        norm += std::pow(double{reference.logits[at]}, 2);
+      }
+      for (std::size_t row = 0; row < tokens; ++row, ++rows) {
+        const auto argmax = [&](const std::vector<float>& all) {
+          const auto first = all.begin() + static_cast<std::ptrdiff_t>(row * reference.vocab);
+          return std::max_element(first, first + static_cast<std::ptrdiff_t>(reference.vocab)) - first;
+        };
+        same += argmax(logits[i]) == argmax(reference.logits) ? 1 : 0;
+      }
     }
   }
   EXPECT_GT(rows, 30u);
   const Agreement found{std::sqrt(difference / norm), static_cast<double>(same) / static_cast<double>(rows)};
   std::printf("relative L2 %.2e, same argmax in %zu of %zu rows\n", found.relative_l2, same, rows);
   return found;
+}
+
+/// A tiny random checkpoint of tools/reference-models: NAME.gguf, and what transformers answers with it, NAME.bin.
+struct Checkpoint {
+  const char* name;
+  bool mixture = false;
+
+  std::string file(const char* ending) const { return std::string(MILLRACE_TEST_DATA "/reference/") + name + ending; }
+};
+inline void PrintTo(const Checkpoint& checkpoint, std::ostream* out) { *out << checkpoint.name; }
+
+/// Every architecture, and each way in which its files may differ.
+constexpr Checkpoint kCheckpoints[] = {{"llama"},         {"llama3"},  {"mixtral", true},  {"mistral-nemo"},
+                                       {"qwen2"},         {"qwen3"},   {"qwen3moe", true}, {"gemma3"},
+                                       {"glm4moe", true}, {"granite"}, {"phi3"},           {"minimax-m2", true}};
+
+inline std::string test_name(const testing::TestParamInfo<Checkpoint>& info) {
+  std::string name(info.param.name);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+/// The whole prompt in a pass, token by token, and in a batch of three lengths.
+inline void expect_the_reference(const EngineOptions& options, const Checkpoint& checkpoint) {
+  struct Way {
+    const char* name;
+    std::int64_t batch_tokens;
+    std::vector<double> shares;
+  };
+  for (const Way& way : {Way{"whole", 0, {1}}, Way{"token by token", 1, {1}}, Way{"a batch", 0, {1, 0.6, 0.21}}}) {
+    SCOPED_TRACE(way.name);
+    EngineOptions changed = options;
+    changed.batch_tokens = way.batch_tokens;
+    changed.max_sequences = static_cast<std::int64_t>(way.shares.size());
+    changed.context_tokens = 256;
+    const Agreement found = agreement(changed, checkpoint.file(".bin"), way.shares);
+    EXPECT_LE(found.relative_l2, 2e-3);
+    EXPECT_EQ(found.same_argmax, 1);
+  }
 }
 
 }  // namespace millrace::engine::test

@@ -47,10 +47,10 @@ def rope(theta=1e4, **more):
 
 
 def config(**changes):
-    """Two layers of width 32, 4 heads of 16 sharing 2 KV heads."""
+    """Two layers of width 32, 4 heads of 64 (the smallest that a GPU attends with) sharing 2 KV heads."""
     return {
         "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512,
         "rms_norm_eps": 1e-5, "rope_parameters": rope(), "tie_word_embeddings": False,
         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **changes,
     }
@@ -62,7 +62,7 @@ def without(values, *names):
 
 LLAMA = Model(
     "llama", "llama", "llama", "LlamaConfig", "LlamaForCausalLM",
-    without(config(hidden_size=64, intermediate_size=32), "head_dim"),
+    without(config(hidden_size=128, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1), "head_dim"),
     variants={"theta": {"rope_parameters": rope(5e5)}},
 )
 
@@ -92,7 +92,8 @@ NEMO = Model(
 
 QWEN2 = Model(
     "qwen2", "qwen2", "qwen2", "Qwen2Config", "Qwen2ForCausalLM",
-    without(config(tie_word_embeddings=True, rope_parameters=rope(1e6)), "head_dim"),
+    without(config(tie_word_embeddings=True, hidden_size=128, num_attention_heads=2, num_key_value_heads=1,
+                   rope_parameters=rope(1e6)), "head_dim"),
     variants={"theta": {"rope_parameters": rope()}},
     embedding_std=TIED_STD,
 )
@@ -122,7 +123,7 @@ GEMMA3 = Model(
     "gemma3", "gemma3", "gemma3", "Gemma3TextConfig", "Gemma3ForCausalLM",
     config(num_hidden_layers=7, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
            tie_word_embeddings=True, layer_types=[LOCAL] * 5 + [GLOBAL, LOCAL], sliding_window=16,
-           query_pre_attn_scalar=16, rope_parameters=gemma3_rope(), hidden_activation="gelu_pytorch_tanh",
+           query_pre_attn_scalar=64, rope_parameters=gemma3_rope(), hidden_activation="gelu_pytorch_tanh",
            attn_logit_softcapping=None, final_logit_softcapping=None, rms_norm_eps=1e-6),
     variants={
         "no window": {"sliding_window": 512}, "window of 17": {"sliding_window": 17},
@@ -142,7 +143,7 @@ def gemma4_rope(partial=0.25, theta=1e6):
 GEMMA4 = Model(
     "gemma4", "gemma4", "gemma4", "Gemma4TextConfig", "Gemma4ForCausalLM",
     config(num_hidden_layers=6, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
-           tie_word_embeddings=True, layer_types=[LOCAL, LOCAL, GLOBAL] * 2, sliding_window=16, global_head_dim=32,
+           tie_word_embeddings=True, layer_types=[LOCAL, LOCAL, GLOBAL] * 2, sliding_window=16, global_head_dim=128,
            num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=8,
            vocab_size_per_layer_input=VOCABULARY, attention_k_eq_v=False, final_logit_softcapping=30.0,
            rope_parameters=gemma4_rope(), hidden_activation="gelu_pytorch_tanh", enable_moe_block=False,
@@ -159,7 +160,7 @@ GEMMA4 = Model(
 GEMMA4_MOE = Model(
     "gemma4-moe", "gemma4", "gemma4", "Gemma4TextConfig", "Gemma4ForCausalLM",
     config(num_attention_heads=2, num_key_value_heads=2, intermediate_size=32,
-           tie_word_embeddings=True, layer_types=[LOCAL, GLOBAL], sliding_window=16, global_head_dim=32,
+           tie_word_embeddings=True, layer_types=[LOCAL, GLOBAL], sliding_window=16, global_head_dim=128,
            num_global_key_value_heads=1, attention_k_eq_v=True, num_kv_shared_layers=0, use_double_wide_mlp=False,
            hidden_size_per_layer_input=0, vocab_size_per_layer_input=VOCABULARY, final_logit_softcapping=None,
            enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32,
@@ -214,7 +215,7 @@ def ministral3_rope(**changes):
 
 MISTRAL3 = Model(
     "mistral3", "mistral3", "ministral3", "Ministral3Config", "Ministral3ForCausalLM",
-    config(sliding_window=None, rope_parameters=ministral3_rope()),
+    config(head_dim=16, sliding_window=None, rope_parameters=ministral3_rope()),
     variants={
         "one temperature": {"rope_parameters": ministral3_rope(llama_4_scaling_beta=0.0)},
         "YaRN with its factor on the scores": {"rope_parameters": ministral3_rope(mscale=0.0, mscale_all_dim=0.0)},
@@ -223,40 +224,45 @@ MISTRAL3 = Model(
 )
 
 
-# Phi-4 mini: 12 of 16 channels rotated. Up to a context of 256 the short factors hold, in a longer one the long ones.
-def phi3_rope(short=(1.0, 1.05, 1.1, 1.25, 1.5, 2.0), **changes):
-    return rope(rope_type="longrope", short_factor=list(short), long_factor=[1.5, 2.0, 3.0, 4.0, 6.0, 8.0],
+# Phi-4 mini: 48 of 64 channels rotated. Up to a context of 256 the short factors hold, in a longer one the long ones.
+PHI3_SHORT = [1 + i * i / 529 for i in range(24)]
+PHI3_LONG = [1.5 + i * 6.5 / 23 for i in range(24)]
+
+
+def phi3_rope(short=PHI3_SHORT, **changes):
+    return rope(rope_type="longrope", short_factor=list(short), long_factor=PHI3_LONG,
                 partial_rotary_factor=0.75) | changes
 
 
 PHI3 = Model(
     "phi3", "phi3", "phi3", "Phi3Config", "Phi3ForCausalLM",
-    without(config(num_attention_heads=2, num_key_value_heads=1, sliding_window=None, max_position_embeddings=1024,
+    without(config(hidden_size=128, num_attention_heads=2, num_key_value_heads=1, sliding_window=None, max_position_embeddings=1024,
                    original_max_position_embeddings=256, rope_parameters=phi3_rope()), "head_dim"),
     references=[Reference("phi3"), Reference("phi3-long", context=512, positions=300)],
     variants={
-        "no short factors": {"rope_parameters": phi3_rope(short=[1.0] * 6)},
+        "no short factors": {"rope_parameters": phi3_rope(short=[1.0] * 24)},
         "no factor on the scores": {"rope_parameters": phi3_rope(attention_factor=1.0)},
     },
 )
 
 GRANITE = Model(
     "granite", "granite", "granite", "GraniteConfig", "GraniteForCausalLM",
-    without(config(tie_word_embeddings=True, embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.4,
-                   attention_multiplier=0.2), "head_dim"),
+    without(config(tie_word_embeddings=True, hidden_size=128, num_attention_heads=2, num_key_value_heads=1,
+                   embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.4,
+                   attention_multiplier=0.07), "head_dim"),
     variants={
         "embeddings not scaled": {"embedding_multiplier": 1.0}, "logits not scaled": {"logits_scaling": 1.0},
         "residuals not scaled": {"residual_multiplier": 1.0},
-        "scores scaled as usual": {"attention_multiplier": 8**-0.5},
+        "scores scaled as usual": {"attention_multiplier": 64**-0.5},
     },
     embedding_std=0.08,
 )
 
 MINIMAX_M2 = Model(
     "minimax-m2", "minimax-m2", "minimax_m2", "MiniMaxM2Config", "MiniMaxM2ForCausalLM",
-    config(intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, rotary_dim=8,
+    config(intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, rotary_dim=32,
            rope_parameters=rope(5e6, partial_rotary_factor=0.5)),
-    variants={"all channels rotated": {"rotary_dim": 16, "rope_parameters": rope(5e6, partial_rotary_factor=1.0)}},
+    variants={"all channels rotated": {"rotary_dim": 64, "rope_parameters": rope(5e6, partial_rotary_factor=1.0)}},
 )
 
 MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,

@@ -1,0 +1,115 @@
+// Gates, factors and routers on the GPU: bit for bit against the CPU's kernels, or a plain host version of the contract
+// in gates.h.
+#include "kernels/cuda/gates.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "cuda/on_device.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+using test::Array;
+using test::Entry;
+using test::normal_floats;
+using test::ok;
+using test::same_bits;
+
+class CudaGates : public test::OnDevice {
+ protected:
+  std::mt19937 random_{20261122};
+  const kernels::Table& cpu_ = kernels::table(device::Isa::plain);
+};
+
+TEST_F(CudaGates, GeluIsTheCpusOverTheWholeRange) {
+  std::vector<float> x;
+  for (int i = 0; i <= 400'000; ++i) x.push_back(static_cast<float>(-40 + 80.0 * i / 400'000));
+  for (const float v : {0.0f, -0.0f, 1e-40f, 1e20f, -1e20f}) x.push_back(v);
+  const auto up = normal_floats(x.size(), random_);
+  const Array<float> gate(x), up_at(up);
+  ok(gate_mul(Activation::gelu, gate.get(), up_at.get(), static_cast<std::int64_t>(x.size()), nullptr));
+  cpu_.gate_mul(Activation::gelu, x.data(), up.data(), static_cast<std::int64_t>(x.size()));
+  EXPECT_TRUE(same_bits(gate.host(), x));
+}
+
+TEST_F(CudaGates, Factors) {
+  for (const std::size_t n : {1, 255, 256, 1023}) {
+    const auto x = normal_floats(n, random_), y = normal_floats(n, random_);
+    const Array<float> scaled(x), added(x), y_at(y);
+    ok(scale(scaled.get(), 0.37f, static_cast<std::int64_t>(n), nullptr));
+    ok(add_scaled(added.get(), y_at.get(), 0.37f, static_cast<std::int64_t>(n), nullptr));
+    auto times = x, sum = x;
+    for (float& v : times) v *= 0.37f;
+    cpu_.add_scaled(sum.data(), y.data(), 0.37f, static_cast<std::int64_t>(n));
+    EXPECT_TRUE(same_bits(scaled.host(), times));
+    EXPECT_TRUE(same_bits(added.host(), sum));
+  }
+}
+
+/// The contract of choose(), a row.
+void choose_plainly(const ChooseCall& call, std::vector<float> p, const std::vector<float>& bias, std::int32_t* chosen,
+                    float* weights) {
+  if (call.gating == ChooseCall::Gating::sigmoid)
+    for (float& v : p) v = 1.0f / (1.0f + exp_f32(0.0f - v));
+  std::vector<float> by = p;
+  for (std::size_t e = 0; e < bias.size(); ++e) by[e] += bias[e];
+  std::vector<std::int32_t> order(p.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return by[static_cast<std::size_t>(a)] > by[static_cast<std::size_t>(b)];
+  });
+  float sum = 0;
+  for (std::int32_t k = 0; k < call.top_k; ++k) {
+    chosen[k] = order[static_cast<std::size_t>(k)];
+    weights[k] = p[static_cast<std::size_t>(chosen[k])];
+    if (call.gating == ChooseCall::Gating::softmax_chosen)
+      weights[k] = exp_f32(weights[k] - p[static_cast<std::size_t>(order[0])]);
+    sum += weights[k];
+  }
+  const bool divide = call.normalize || call.gating == ChooseCall::Gating::softmax_chosen;
+  for (std::int32_t k = 0; k < call.top_k; ++k)
+    weights[k] = (divide ? weights[k] / std::max(sum, 0x1p-14f) : weights[k]) * call.scale;
+}
+
+TEST_F(CudaGates, ChooseKeepsItsContract) {
+  for (const auto gating : {ChooseCall::Gating::sigmoid, ChooseCall::Gating::softmax_chosen})
+    for (const int experts : {4, 32, 100, 256, 300, 1024})
+      for (const bool biased : {false, true})
+        for (const bool normalize : {false, true}) {
+          SCOPED_TRACE(experts);
+          const int rows = 9, top_k = std::min(experts, 8);
+          auto scores = normal_floats(static_cast<std::size_t>(rows * experts), random_);
+          std::fill_n(scores.begin(), experts, 0.5f);  // a row of ties
+          const auto bias = biased ? normal_floats(static_cast<std::size_t>(experts), random_) : std::vector<float>();
+          const Array<float> scores_at(scores), weights(static_cast<std::size_t>(rows * top_k));
+          const Array<std::int32_t> chosen(static_cast<std::size_t>(rows * top_k));
+          const Array<float> bias_at(biased ? bias : std::vector<float>{0});
+          const Entry entry(bias_at.at_bytes());
+          ChooseCall call;
+          call.scores = scores_at.get();
+          call.rows = rows;
+          call.experts = experts;
+          call.top_k = top_k;
+          call.gating = gating;
+          call.bias = biased ? entry.get() : nullptr;
+          call.normalize = normalize;
+          call.scale = 2.5f;
+          call.chosen = chosen.get();
+          call.weights = weights.get();
+          ok(choose(call, nullptr));
+          std::vector<std::int32_t> want_chosen(static_cast<std::size_t>(rows * top_k));
+          std::vector<float> want(static_cast<std::size_t>(rows * top_k));
+          for (int r = 0; r < rows; ++r)
+            choose_plainly(call, {scores.begin() + r * experts, scores.begin() + (r + 1) * experts}, bias,
+                           want_chosen.data() + r * top_k, want.data() + r * top_k);
+          EXPECT_EQ(chosen.host(), want_chosen);
+          EXPECT_TRUE(same_bits(weights.host(), want));
+        }
+}
+
+}  // namespace
+}  // namespace millrace::kernels::cuda
