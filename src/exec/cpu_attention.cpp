@@ -39,6 +39,19 @@ const float* CpuExecutor::rope_table(int index) {
   return table;
 }
 
+void CpuExecutor::temper(Act x, const Temperature& temperature) {
+  if (!ready()) return;
+  const auto* positions = at<std::int32_t>(layout_.positions);
+  const std::int64_t cols = cols_of(x);
+  float* rows = data(x);
+  for_rows(rows_, cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const float factor = temperature.at(positions[r]);
+      for (std::int64_t i = r * cols; i < (r + 1) * cols; ++i) rows[i] *= factor;
+    }
+  });
+}
+
 void CpuExecutor::rope(Act x, std::int64_t heads, std::int64_t head_dim, int index) {
   if (!ready()) return;
   const Rope& rope = program_.ropes[static_cast<std::size_t>(index)];

@@ -90,6 +90,8 @@ void CpuExecutor::do_step(const Step& step) {
       return matmul(step.all_products(), step.a);
     case Kind::gated:
       return matmul_gated(step.out, step.weight, step.weight2, step.a, step.activation);
+    case Kind::temper:
+      return temper(step.out, step.temperature);
     case Kind::rope:
       return rope(step.out, step.heads, step.head_dim, step.rope);
     case Kind::store_kv:

@@ -126,6 +126,7 @@ class CpuExecutor final : public Executor {
   // cpu_attention.cpp.
   struct AttentionCall;
   struct AttentionPair;
+  void temper(Act x, const Temperature& temperature);
   void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
   void store_kv(std::int64_t layer, Act k, Act v);
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention);

@@ -160,6 +160,13 @@ void CudaExecutor::Emitter::emit_step() {
     case Kind::rms_norm:
       if (rows(s.out) > 0) emit_norm(s, s.a, nullptr);
       break;
+    case Kind::temper:
+      overwritten(s.out);
+      check(cuda::temper(data(s.out), row_view().position, s.temperature.scale,
+                         static_cast<std::int32_t>(s.temperature.period), rows(s.out),
+                         static_cast<std::int32_t>(cols(s.out)), stream),
+            "temper");
+      break;
     case Kind::rms_norm_heads:
     case Kind::rope:
       emit_rope_store();

@@ -83,6 +83,12 @@ void Ops::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Ac
   step.weight2 = up;
 }
 
+void Ops::temper(Act x, const Temperature& temperature) {
+  Step& step = record(Kind::temper);
+  step.out = step.a = x;
+  step.temperature = temperature;
+}
+
 void Ops::rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope) {
   Step& step = record(Kind::rope);
   step.out = step.a = x;

@@ -40,6 +40,8 @@ class Ops {
   }
   /// out = activation(x * gate^T) * (x * up^T)
   void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation);
+  /// x *= the temperature of its row's position.
+  void temper(Act x, const Temperature& temperature);
   /// Turns each head of x by the angles of its row's position.
   void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
   void store_kv(std::int64_t layer, Act k, Act v);  // at each row's position

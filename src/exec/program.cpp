@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace millrace::exec {
 namespace {
@@ -34,10 +35,13 @@ class Written {
 }  // namespace
 
 std::string_view name(Step::Kind kind) {
-  static constexpr std::string_view names[] = {"embed", "norm",   "heads' norm", "add",       "matmul",
-                                               "gated", "rope",   "store kv",    "attention", "moe",
-                                               "rows",  "logits", "states"};
+  static constexpr std::string_view names[] = {"embed", "norm",     "heads' norm", "add", "matmul", "gated",  "temper",
+                                               "rope",  "store kv", "attention",   "moe", "rows",   "logits", "states"};
   return names[static_cast<std::size_t>(kind)];
+}
+
+float Temperature::at(std::int64_t position) const {
+  return static_cast<float>(1 + scale * std::log(static_cast<double>(position / period) + 1));
 }
 
 bool Step::writes(Act act) const {

@@ -53,6 +53,13 @@ struct Rope {
   float magnitude = 1;          // multiplies cos and sin (YaRN's attention factor)
 };
 
+/// What queries grow by with their position: 1 + scale * ln(floor(position / period) + 1).
+struct Temperature {
+  float scale = 0;
+  std::int64_t period = 1;  // positions
+  float at(std::int64_t position) const;
+};
+
 struct Attention {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;
@@ -92,6 +99,7 @@ struct Step {
     add,
     matmul,
     gated,
+    temper,
     rope,
     store_kv,
     attention,
@@ -111,6 +119,7 @@ struct Step {
   kernels::Activation activation = kernels::Activation::silu;  // gated
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   int rope = 0;  // index into Program::ropes
+  Temperature temperature;
   Attention attention;
   Experts experts;
 

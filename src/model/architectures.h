@@ -15,6 +15,7 @@ Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperpara
 Expected<DecoderSpec> granite_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> phi3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3_spec(const modelfile::Model& file, const Hyperparameters& hp);

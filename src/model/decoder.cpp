@@ -101,6 +101,7 @@ void Decoder::attend(std::int64_t index) {
     ops_.rms_norm(q, q, layer.q_norm, eps());
     ops_.rms_norm(k, k, layer.k_norm, eps());
   }
+  if (spec.temperature.scale != 0) ops_.temper(q, spec.temperature);
   ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
   ops_.rope(k, spec.kv_heads, spec.head_dim, spec.rope);
   ops_.store_kv(index, k, v);

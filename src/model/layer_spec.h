@@ -28,9 +28,10 @@ enum class HeadNorm : std::uint8_t {
 /// Grouped-query attention: heads / kv_heads queries share a key and a value.
 struct AttentionSpec {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  float scale = 0;          // of the scores
-  std::int64_t window = 0;  // the nearest keys that a token sees; 0: all
-  int rope = 0;             // index into DecoderSpec::ropes
+  float scale = 0;                // of the scores
+  std::int64_t window = 0;        // the nearest keys that a token sees; 0: all
+  exec::Temperature temperature;  // of the queries; scale 0: none
+  int rope = 0;                   // index into DecoderSpec::ropes
   HeadNorm norm = HeadNorm::none;
   bool may_have_biases = false;  // of Q, K, V and the output, where the file has them
 

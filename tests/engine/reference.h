@@ -104,9 +104,10 @@ struct Checkpoint {
 inline void PrintTo(const Checkpoint& checkpoint, std::ostream* out) { *out << checkpoint.name; }
 
 /// Every architecture, and each way in which its files may differ.
-constexpr Checkpoint kCheckpoints[] = {{"llama"},         {"llama3"},  {"mixtral", true},  {"mistral-nemo"},
-                                       {"qwen2"},         {"qwen3"},   {"qwen3moe", true}, {"gemma3"},
-                                       {"glm4moe", true}, {"granite"}, {"phi3"},           {"minimax-m2", true}};
+constexpr Checkpoint kCheckpoints[] = {{"llama"},           {"llama3"},  {"mixtral", true},  {"mistral-nemo"},
+                                       {"qwen2"},           {"qwen3"},   {"qwen3moe", true}, {"gemma3"},
+                                       {"glm4moe", true},   {"granite"}, {"mistral3"},       {"phi3"},
+                                       {"minimax-m2", true}};
 
 inline std::string test_name(const testing::TestParamInfo<Checkpoint>& info) {
   std::string name(info.param.name);

@@ -206,7 +206,7 @@ GLM4MOE = Model(
 )
 
 
-# Ministral 3: YaRN's bounds are 0.94 and 3.61, rounded to 0 and 4; queries grow at positions 32 and 64.
+# Ministral 3: YaRN's bounds are 3.77 and 14.44, rounded to 3 and 15; queries grow at positions 32 and 64.
 def ministral3_rope(**changes):
     return rope(1e6, rope_type="yarn", type="yarn", factor=16.0, beta_fast=1.0, beta_slow=0.01, mscale=1.0,
                 mscale_all_dim=1.0, llama_4_scaling_beta=0.5,
@@ -215,7 +215,7 @@ def ministral3_rope(**changes):
 
 MISTRAL3 = Model(
     "mistral3", "mistral3", "ministral3", "Ministral3Config", "Ministral3ForCausalLM",
-    config(head_dim=16, sliding_window=None, rope_parameters=ministral3_rope()),
+    config(sliding_window=None, rope_parameters=ministral3_rope()),
     variants={
         "one temperature": {"rope_parameters": ministral3_rope(llama_4_scaling_beta=0.0)},
         "YaRN with its factor on the scores": {"rope_parameters": ministral3_rope(mscale=0.0, mscale_all_dim=0.0)},

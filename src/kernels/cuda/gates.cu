@@ -35,6 +35,16 @@ __global__ void add_scaled_kernel(float* x, const float* y, float factor, std::i
   if (i < n) x[i] = __fmaf_rn(factor, y[i], x[i]);
 }
 
+__global__ void temper_kernel(float* x, const std::int32_t* position, float scale, std::int32_t period, int cols) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.x;
+  const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  if (i >= cols) return;
+  const double grown = 1 + scale * log(static_cast<double>(position[row] / period) + 1);
+  x[row * cols + i] *= static_cast<float>(grown);
+}
+
 template <Activation kActivation>
 __global__ void gate_mul_kernel(float* gate, const float* up, std::int64_t n) {
   allow_successor();
@@ -119,6 +129,13 @@ cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream) {
 cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;
   return launch(add_scaled_kernel, blocks_for(n), dim3(kThreads), 0, stream, x, y, factor, n);
+}
+
+cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
+                   std::int32_t cols, cudaStream_t stream) {
+  if (rows <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((cols + kThreads - 1) / kThreads));
+  return launch(temper_kernel, grid, dim3(kThreads), 0, stream, x, position, scale, period, cols);
 }
 
 cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream) {

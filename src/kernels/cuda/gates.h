@@ -14,6 +14,9 @@ namespace millrace::kernels::cuda {
 cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream);  // x *= factor
 cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n,
                        cudaStream_t stream);  // fma(factor, y, x)
+/// x [rows, cols] times 1 + scale * ln(floor(position / period) + 1), each row by its position.
+cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
+                   std::int32_t cols, cudaStream_t stream);
 /// gate = activation(gate) * up, with the CPU's bits.
 cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream);
 
