@@ -86,6 +86,23 @@ class Split : public ::testing::Test {
     return values;
   }
 
+  /// One job with its launches, `x` handed out and the outputs taken in, until all of it is over.
+  void work_off(HostShare::Job& job, kernels::cuda::TakeInCall& call, const device::DeviceBuffer& x, bool add) {
+    job.number = call.number = share_->next_number();
+    call.rows = static_cast<std::int32_t>(job.rows);
+    call.add = add;
+    call.flag = share_->device_output_flag();
+    call.seen = share_->seen();
+    ASSERT_EQ(
+        kernels::cuda::hand_out(reinterpret_cast<const float*>(x.data()), job.rows * job.cols, share_->device_input(),
+                                share_->device_input_flag(), job.number, share_->arrived(), stream_.get()),
+        cudaSuccess);
+    ASSERT_EQ(kernels::cuda::take_in(call, stream_.get()), cudaSuccess);
+    share_->add(job, stream_.get());
+    ASSERT_TRUE(share_->finish().ok());
+    ASSERT_TRUE(stream_.synchronise().ok());
+  }
+
   std::mt19937 random_{7};
   ThreadPool pool_{{.threads = 3, .pin = false}};
   residency::Budget ram_{1u << 30};
@@ -117,7 +134,6 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
       std::vector<device::DeviceBuffer> outs;
       HostShare::Job job;
       kernels::cuda::TakeInCall call;
-      job.number = share_->next_number();
       job.rows = c.rows;
       job.cols = c.cols;
       std::int64_t outputs = 0;
@@ -140,20 +156,9 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
         outputs += c.rows * host;
       }
       job.count = call.count = static_cast<int>(c.host.size());
-      call.rows = static_cast<std::int32_t>(c.rows);
-      call.add = c.add;
-      call.flag = share_->device_output_flag();
-      call.number = job.number;
-      call.seen = share_->seen();
       ASSERT_LE(outputs, share_->output_floats());
-      ASSERT_EQ(kernels::cuda::hand_out(reinterpret_cast<const float*>(device_x.data()), c.rows * c.cols,
-                                        share_->device_input(), share_->device_input_flag(), job.number,
-                                        share_->arrived(), stream_.get()),
-                cudaSuccess);
-      ASSERT_EQ(kernels::cuda::take_in(call, stream_.get()), cudaSuccess);
-      share_->add(job, stream_.get());
-      ASSERT_TRUE(share_->finish().ok());
-      ASSERT_TRUE(stream_.synchronise().ok());
+      work_off(job, call, device_x, c.add);
+      if (HasFatalFailure()) return;
       for (std::size_t p = 0; p < c.host.size(); ++p) {
         const std::int64_t host = c.host[p], stride = host + c.own[p];
         std::vector<float> wanted = reference(c.dtype, weights[p].data(), host, c.cols, x, c.rows);
@@ -197,7 +202,6 @@ TEST_F(Split, AFeedForwardIsTheProcessorsAsAWhole) {
       const std::vector<std::byte> gate = random_matrix(c.dtype, c.ff, c.dim), up = random_matrix(c.dtype, c.ff, c.dim),
                                    down = random_matrix(c.down, c.dim, c.ff);
       HostShare::Job job;
-      job.number = share_->next_number();
       job.rows = c.rows;
       job.cols = c.dim;
       job.matrices[0] = {gate.data(), up.data(), nullptr, c.dtype, c.dtype, c.ff, 0};
@@ -207,19 +211,8 @@ TEST_F(Split, AFeedForwardIsTheProcessorsAsAWhole) {
       call.parts[0] = {share_->device_output(), reinterpret_cast<float*>(out.data()), c.dim,
                        static_cast<std::int32_t>(c.dim)};
       call.count = 1;
-      call.rows = static_cast<std::int32_t>(c.rows);
-      call.add = c.add;
-      call.flag = share_->device_output_flag();
-      call.number = job.number;
-      call.seen = share_->seen();
-      ASSERT_EQ(kernels::cuda::hand_out(reinterpret_cast<const float*>(device_x.data()), c.rows * c.dim,
-                                        share_->device_input(), share_->device_input_flag(), job.number,
-                                        share_->arrived(), stream_.get()),
-                cudaSuccess);
-      ASSERT_EQ(kernels::cuda::take_in(call, stream_.get()), cudaSuccess);
-      share_->add(job, stream_.get());
-      ASSERT_TRUE(share_->finish().ok());
-      ASSERT_TRUE(stream_.synchronise().ok());
+      work_off(job, call, device_x, c.add);
+      if (HasFatalFailure()) return;
       std::vector<float> hidden = reference(c.dtype, gate.data(), c.ff, c.dim, x, c.rows);
       const std::vector<float> gated = reference(c.dtype, up.data(), c.ff, c.dim, x, c.rows);
       table.silu_mul(hidden.data(), gated.data(), c.rows * c.ff);
