@@ -4,11 +4,14 @@
 //
 // Names are dtype/isa/K/rows. Runs are short and repeated, and the fastest counts: other programs on the machine only
 // ever slow a run. GB/s counts bytes of weights; GMAC/s multiply-adds. `Streamed` reads more weights than the caches
-// hold, the rest works on 2 MiB of them again and again. Peak/* are the machine's own limits, measured the same way.
+// hold, the rest works on 2 MiB of them again and again. `Segments` is matmul_segments, by turns with matmul on the
+// same weights, and says how much of matmul's rate it reaches. Peak/* are the machine's own limits, measured the same
+// way.
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <ctime>
 #include <functional>
@@ -32,18 +35,22 @@ double now() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-/// Seconds of the fastest of many runs of `work`.
-template <typename Work>
-double fastest(const Work& work) {
-  double best = 1e9;
-  const double end = now() + 0.2;
+/// Seconds of the fastest of many runs of each of `works`, by turns.
+template <std::size_t kWorks>
+std::array<double, kWorks> fastest(const std::array<std::function<void()>, kWorks>& works) {
+  std::array<double, kWorks> best;
+  best.fill(1e9);
+  const double end = now() + 0.2 * kWorks;
   for (int run = 0; run < 5 || now() < end; ++run) {
-    const double start = now();
-    work();
-    best = std::min(best, now() - start);
+    for (std::size_t i = 0; i < kWorks; ++i) {
+      const double start = now();
+      works[i]();
+      best[i] = std::min(best[i], now() - start);
+    }
   }
   return best;
 }
+double fastest(const std::function<void()>& work) { return fastest<1>({work})[0]; }
 
 std::vector<std::byte> random_bytes(std::size_t bytes) {
   std::vector<std::byte> memory(bytes);
@@ -56,58 +63,102 @@ std::vector<std::byte> random_bytes(std::size_t bytes) {
   return memory;
 }
 
-void matmul_of(Isa isa, const MatmulArgs& args) {
-  if (isa == Isa::avx512) return avx512::matmul(args);
-  if (isa == Isa::avx2) return avx2::matmul(args);
-  plain::matmul(args);
-}
+/// The products of an instruction set, and what they need.
+struct Products {
+  void (*matmul)(const MatmulArgs&);
+  std::int64_t (*workspace)(std::int64_t);
+  void (*segments)(const MatmulArgs&);
+  std::int64_t (*segments_workspace)(std::int64_t);
+};
 
-std::int64_t workspace_of(Isa isa, std::int64_t cols) {
-  if (isa == Isa::avx512) return avx512::matmul_workspace_bytes(cols);
-  if (isa == Isa::avx2) return avx2::matmul_workspace_bytes(cols);
-  return plain::matmul_workspace_bytes(cols);
+Products products_of(Isa isa) {
+  if (isa == Isa::avx512)
+    return {avx512::matmul, avx512::matmul_workspace_bytes, avx512::matmul_segments,
+            avx512::matmul_segments_workspace_bytes};
+  if (isa == Isa::avx2)
+    return {avx2::matmul, avx2::matmul_workspace_bytes, avx2::matmul_segments, avx2::matmul_segments_workspace_bytes};
+  return {plain::matmul, plain::matmul_workspace_bytes, plain::matmul_segments, plain::matmul_segments_workspace_bytes};
 }
 
 std::byte* align64(std::vector<std::byte>& memory) {
   return reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) & ~std::uintptr_t{63});
 }
 
+/// Weights and activations, and calls over all of them as an executor hands them out.
+class Bench {
+ public:
+  Bench(DType dtype, Isa isa, std::int64_t cols, std::int64_t x_rows, bool streamed)
+      : products_(products_of(isa)),
+        stride_(row_bytes(dtype, cols)),
+        chunks_(std::max<std::int64_t>(1, (streamed      ? 1LL << 28
+                                           : x_rows > 64 ? 1
+                                                         : 1 << 20) /
+                                              (stride_ * kChunk))),
+        weight_(random_bytes(static_cast<std::size_t>(stride_ * kChunk * chunks_))),
+        x_(static_cast<std::size_t>(x_rows * cols)),
+        y_(static_cast<std::size_t>(x_rows * kChunk)),
+        q8_memory_(static_cast<std::size_t>(q8_bytes(x_rows, cols))),
+        workspace_(static_cast<std::size_t>(products_.workspace(cols) + 64)),
+        segments_workspace_(static_cast<std::size_t>(products_.segments_workspace(cols) + 64)) {
+    for (std::size_t i = 0; i < x_.size(); ++i) x_[i] = static_cast<float>(i % 17) - 8.0F;
+    args_.dtype = dtype;
+    args_.weight_rows = kChunk;
+    args_.cols = cols;
+    args_.x = x_.data();
+    args_.x_stride = cols;
+    args_.x_q8 = q8_rows_at(q8_memory_.data(), x_rows, cols);
+    args_.x_rows = x_rows;
+    args_.x_name = 1;  // it never changes
+    args_.y = y_.data();
+    args_.y_stride = kChunk;
+    plain::quantize_q8(x_.data(), cols, x_rows, cols, args_.x_q8);
+  }
+
+  std::function<void()> matmul() {
+    return [this] { all(products_.matmul, workspace_); };
+  }
+  std::function<void()> segments() {
+    return [this] { all(products_.segments, segments_workspace_); };
+  }
+  void tell(benchmark::State& state, double seconds) const {
+    const double rows = static_cast<double>(kChunk * chunks_);
+    state.counters["GB/s"] = rows * static_cast<double>(stride_) / seconds * 1e-9;
+    state.counters["GMAC/s"] = rows * static_cast<double>(args_.cols * args_.x_rows) / seconds * 1e-9;
+    state.SetIterationTime(seconds);
+  }
+
+ private:
+  static constexpr std::int64_t kChunk = 64;  // weight rows a call
+
+  void all(void (*product)(const MatmulArgs&), std::vector<std::byte>& workspace) {
+    args_.workspace = align64(workspace);
+    for (std::int64_t c = 0; c < chunks_; ++c) {
+      args_.weight = weight_.data() + c * kChunk * stride_;
+      product(args_);
+    }
+  }
+
+  const Products products_;
+  const std::int64_t stride_, chunks_;
+  const std::vector<std::byte> weight_;
+  std::vector<float> x_, y_;
+  std::vector<std::byte> q8_memory_, workspace_, segments_workspace_;
+  MatmulArgs args_;
+};
+
 void bench_matmul(benchmark::State& state, DType dtype, Isa isa, std::int64_t cols, std::int64_t x_rows,
                   bool streamed) {
-  const std::int64_t stride = row_bytes(dtype, cols);
-  const std::int64_t chunk = 64;  // weight rows a call, as an executor hands them out
-  const std::int64_t chunks = std::max<std::int64_t>(1, (streamed      ? 1LL << 28
-                                                         : x_rows > 64 ? 1
-                                                                       : 1 << 20) /
-                                                            (stride * chunk));
-  std::vector<std::byte> weight = random_bytes(static_cast<std::size_t>(stride * chunk * chunks));
-  std::vector<float> x(static_cast<std::size_t>(x_rows * cols), 0.25F), y(static_cast<std::size_t>(x_rows * chunk));
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 17) - 8.0F;
-  std::vector<std::byte> q8_memory(static_cast<std::size_t>(q8_bytes(x_rows, cols)));
-  std::vector<std::byte> workspace(static_cast<std::size_t>(workspace_of(isa, cols) + 64));
-  MatmulArgs args;
-  args.dtype = dtype;
-  args.weight_rows = chunk;
-  args.cols = cols;
-  args.x = x.data();
-  args.x_stride = cols;
-  args.x_q8 = q8_rows_at(q8_memory.data(), x_rows, cols);
-  args.x_rows = x_rows;
-  args.y = y.data();
-  args.y_stride = chunk;
-  args.workspace = align64(workspace);
-  plain::quantize_q8(x.data(), cols, x_rows, cols, args.x_q8);
+  Bench bench(dtype, isa, cols, x_rows, streamed);
+  for (auto _ : state) bench.tell(state, fastest(bench.matmul()));
+}
+
+void bench_segments(benchmark::State& state, DType dtype, Isa isa, std::int64_t cols, std::int64_t x_rows,
+                    bool streamed) {
+  Bench bench(dtype, isa, cols, x_rows, streamed);
   for (auto _ : state) {
-    const double seconds = fastest([&] {
-      for (std::int64_t c = 0; c < chunks; ++c) {
-        args.weight = weight.data() + c * chunk * stride;
-        matmul_of(isa, args);
-      }
-    });
-    const double rows = static_cast<double>(chunk * chunks);
-    state.counters["GB/s"] = rows * static_cast<double>(stride) / seconds * 1e-9;
-    state.counters["GMAC/s"] = rows * static_cast<double>(cols * x_rows) / seconds * 1e-9;
-    state.SetIterationTime(seconds);
+    const auto [matmul, segments] = fastest<2>({bench.matmul(), bench.segments()});
+    bench.tell(state, segments);
+    state.counters["of matmul"] = matmul / segments;
   }
 }
 
@@ -165,13 +216,21 @@ void register_all() {
     for (const DTypeInfo& type : all_dtypes()) {
       if (!type.computable) continue;
       const std::string name = std::string(type.name) + "/" + std::string(device::isa_name(isa)) + "/";
-      for (const std::int64_t cols : {2048, 5632}) {
+      for (const std::int64_t cols : {2048, 5632, 8192}) {
         for (const std::int64_t rows : {1, 2, 4, 8, 16, 64, 512}) {
           add(name + std::to_string(cols) + "/" + std::to_string(rows),
               [=, dtype = type.dtype](benchmark::State& state) { bench_matmul(state, dtype, isa, cols, rows, false); });
         }
         add(name + std::to_string(cols) + "/1/Streamed",
             [=, dtype = type.dtype](benchmark::State& state) { bench_matmul(state, dtype, isa, cols, 1, true); });
+        for (const std::int64_t rows : {1, 2, 4, 8}) {
+          for (const bool streamed : {false, true}) {
+            add(name + std::to_string(cols) + "/" + std::to_string(rows) + "/Segments" + (streamed ? "/Streamed" : ""),
+                [=, dtype = type.dtype](benchmark::State& state) {
+                  bench_segments(state, dtype, isa, cols, rows, streamed);
+                });
+          }
+        }
       }
     }
   }

@@ -4,7 +4,8 @@
 // cpu/    one table per Isa: plain, avx2, avx512. All of them give the SAME BITS; tests compare for equality.
 //
 // NUMERICS (the summation order is part of the contract; a row of a result depends on that row's inputs alone, and
-// on the CPU there is a single class: 1 row or 1000 rows give the same bits).
+// on the CPU there is a single class: 1 row or 1000 rows give the same bits. matmul_segments, last below, is the GPU's
+// class on the CPU, for rows of a matrix whose other rows a GPU computes).
 //  * A dot product over K is a sum of terms t_0..t_{n-1}. Lane l (0 <= l < 32) adds the terms n with n % 32 == l in
 //    ascending order, starting from +0, each by one fma. The 32 lanes are then added as a tree: lane l += lane l+16 for
 //    l < 16, then +8, +4, +2, +1.
@@ -20,6 +21,18 @@
 //    (products in parentheses are rounded to float32 first; MXFP4's d is half its power-of-two scale and its codebook
 //    the doubled integers; I, J, M, S are converted to float32, exact or rounded to nearest even.)
 //  * exp is kernels::exp_f32 (one polynomial, the same bits everywhere), never the library's.
+//  * matmul_segments has the bits of the GPU's products (kernels/cuda/cuda_kernels.h, all but those of prompts), of the
+//    same int8 activations. K is cut into segments of 256 elements at absolute positions (the last may be shorter). In
+//    a segment one accumulator starts at +0 and takes the terms in ascending order; the segments' sums are then added
+//    in ascending order to a total that starts at +0. Float weights: a term an element, as above. Quantized weights: a
+//    term a block b of 32, but in Q2_K, Q3_K and Q6_K a term a half block h of 16, with I_h its exact integer:
+//      Q4_0 Q5_0 Q8_0 IQ4_NL MXFP4:  acc = fma(d*dx, I, acc)
+//      Q4_1 Q5_1:                    acc = fma(d*dx, I, acc); acc = fma(m, dx*S, acc)
+//      Q4_K Q5_K:                    acc = fma((d*sc)*dx, I, acc); acc = fma(-(dmin*m), dx*S, acc)
+//      IQ4_XS:                       acc = fma((d*ls)*dx, I, acc)
+//      Q6_K Q3_K:                    acc = fma((d*sc_h)*dx, I_h, acc)
+//      Q2_K:                         acc = fma((d*sc_h)*dx, I_h, acc); acc = fma(-(dmin*m_h), dx*S16_h, acc)
+//    silu_mul, add and quantize_q8 have the GPU's bits as they are.
 //
 // Thread-safety: pure functions. Nothing allocates.
 #pragma once
@@ -71,9 +84,10 @@ struct MatmulArgs {
   // arranged once for many tasks. 0: nameless. A name never stands for two things in the life of a workspace.
   std::uint64_t x_name = 0;
   float* y = nullptr;
-  std::int64_t y_stride = 0;       // floats
-  std::byte* workspace = nullptr;  // matmul_workspace_bytes() bytes, 64-byte aligned, owned by the calling thread, zero
-                                   // before its first use; only products may write it
+  std::int64_t y_stride = 0;  // floats
+  // As many bytes as the product's function in the table says, 64-byte aligned, owned by the calling thread, zero
+  // before its first use; only that product may write it (matmul and matmul_segments share none).
+  std::byte* workspace = nullptr;
 };
 
 /// Attention of query rows of one sequence and one KV head over the keys in its blocks. Keys are grouped in blocks of
@@ -108,6 +122,10 @@ struct Table {
   void (*quantize_q8)(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t cols, Q8Rows out);
   void (*matmul)(const MatmulArgs& args);
   std::int64_t (*matmul_workspace_bytes)(std::int64_t cols);
+  /// The same products with the GPU's bits. Reads each weight from memory once for every 8 rows of x, in order: for
+  /// few.
+  void (*matmul_segments)(const MatmulArgs& args);
+  std::int64_t (*matmul_segments_workspace_bytes)(std::int64_t cols);
   /// out[r] = x[r] / rms(x[r]) * weight; mean of squares by the dot order above. out may be x.
   void (*rms_norm)(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out);
   /// Rotates pairs in place. x: [head_dim]; cos_sin: [rotary/2, 2]. neox: pair (i, i + rotary/2); else (2i, 2i + 1).

@@ -1,5 +1,6 @@
 // Products of few rows, of experts, and of floats on the GPU: the bits of the numerics contract of cuda_kernels.h,
-// written down here plainly for the host, over odd shapes; and that contract against decoded weights in double.
+// written down plainly for the host in contract.h, over odd shapes; and that contract against decoded weights in
+// double.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -13,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/contract.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/float_matmul.cuh"
 #include "kernels/kernels.h"
-#include "tensor/blocks.h"
 #include "tensor/codec.h"
 
 namespace millrace::kernels::cuda {
@@ -25,167 +26,20 @@ namespace {
 using Rng = std::mt19937;
 using Bytes = std::vector<std::byte>;
 using Floats = std::vector<float>;
+using test::float_dtype;
 
-bool float_dtype(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The contract on the host
-
-/// A row of quantized weights: int8 and, for each scale group, a scale and a min.
-struct Quantized {
-  int group = 32;
-  bool has_min = false;
-  std::vector<int> q;
-  Floats scale, min;
-};
-
-template <typename Block>
-Block block_at(const std::byte* row, std::int64_t i) {
-  Block block;
-  std::memcpy(&block, row + i * static_cast<std::int64_t>(sizeof(Block)), sizeof(Block));
-  return block;
-}
-
-int two_bits(const std::uint8_t* qs, int j) { return qs[32 * (j / 128) + j % 32] >> (2 * (j / 32 % 4)) & 3; }
-
-/// Calls each(block) for every block of the row.
-template <typename Block, typename Each>
-void for_blocks(const std::byte* row, std::int64_t cols, int elements, Each each) {
-  for (std::int64_t i = 0; i < cols / elements; ++i) each(block_at<Block>(row, i));
-}
-
-template <typename Block, typename Value>
-void nibble_blocks(const std::byte* row, std::int64_t cols, Quantized& out, Value value) {
-  for_blocks<Block>(row, cols, 32, [&](const Block& b) {
-    for (int j = 0; j < 32; ++j) out.q.push_back(value(b, j < 16 ? b.qs[j] & 15 : b.qs[j - 16] >> 4, j));
-  });
-}
-
-Quantized quantized_row(DType dtype, const std::byte* row, std::int64_t cols) {
-  Quantized out;
-  const auto scales = [&]<typename Block>(const Block&) {
-    for_blocks<Block>(row, cols, 32, [&](const Block& b) { out.scale.push_back(f16_to_f32(b.d)); });
-  };
-  const auto mins = [&]<typename Block>(const Block&) {
-    out.has_min = true;
-    for_blocks<Block>(row, cols, 32, [&](const Block& b) { out.min.push_back(-f16_to_f32(b.m)); });
-  };
-  switch (dtype) {
-    case DType::q4_0:
-      scales(BlockQ4_0{});
-      nibble_blocks<BlockQ4_0>(row, cols, out, [](const auto&, int q, int) { return q - 8; });
-      break;
-    case DType::q4_1:
-      scales(BlockQ4_1{});
-      mins(BlockQ4_1{});
-      nibble_blocks<BlockQ4_1>(row, cols, out, [](const auto&, int q, int) { return q; });
-      break;
-    case DType::q5_0:
-      scales(BlockQ5_0{});
-      nibble_blocks<BlockQ5_0>(
-          row, cols, out, [](const auto& b, int q, int j) { return (q | static_cast<int>(b.qh >> j & 1) << 4) - 16; });
-      break;
-    case DType::q5_1:
-      scales(BlockQ5_1{});
-      mins(BlockQ5_1{});
-      nibble_blocks<BlockQ5_1>(row, cols, out,
-                               [](const auto& b, int q, int j) { return q | static_cast<int>(b.qh >> j & 1) << 4; });
-      break;
-    case DType::iq4_nl:
-      scales(BlockIQ4_NL{});
-      nibble_blocks<BlockIQ4_NL>(row, cols, out, [](const auto&, int q, int) { return int{kIq4Codebook[q]}; });
-      break;
-    case DType::mxfp4:
-      for_blocks<BlockMXFP4>(row, cols, 32, [&](const BlockMXFP4& b) { out.scale.push_back(e8m0_half(b.e)); });
-      nibble_blocks<BlockMXFP4>(row, cols, out, [](const auto&, int q, int) { return int{kMxfp4Codebook[q]}; });
-      break;
-    case DType::q8_0:
-      scales(BlockQ8_0{});
-      for_blocks<BlockQ8_0>(row, cols, 32, [&](const BlockQ8_0& b) { out.q.insert(out.q.end(), b.qs, b.qs + 32); });
-      break;
-    case DType::q2_k:
-      out.group = 16, out.has_min = true;
-      for_blocks<BlockQ2_K>(row, cols, 256, [&](const BlockQ2_K& b) {
-        for (int s = 0; s < 16; ++s) {
-          out.scale.push_back(f16_to_f32(b.d) * static_cast<float>(b.scales[s] & 15));
-          out.min.push_back(f16_to_f32(b.dmin) * static_cast<float>(b.scales[s] >> 4));
-        }
-        for (int j = 0; j < 256; ++j) out.q.push_back(two_bits(b.qs, j));
-      });
-      break;
-    case DType::q3_k:
-      out.group = 16;
-      for_blocks<BlockQ3_K>(row, cols, 256, [&](const BlockQ3_K& b) {
-        std::int8_t sc[16];
-        unpack_scales_q3_k(b.scales, sc);
-        for (int s = 0; s < 16; ++s) out.scale.push_back(f16_to_f32(b.d) * static_cast<float>(sc[s]));
-        for (int j = 0; j < 256; ++j) {
-          out.q.push_back((two_bits(b.qs, j) | (b.hmask[j % 32] >> (j / 32) & 1) << 2) - 4);
-        }
-      });
-      break;
-    case DType::q4_k:
-    case DType::q5_k: {
-      out.has_min = true;
-      const auto k4 = [&](std::uint16_t d, std::uint16_t dmin, const std::uint8_t* packed) {
-        std::uint8_t sc[8], m[8];
-        unpack_scales_k4(packed, sc, m);
-        for (int s = 0; s < 8; ++s) {
-          out.scale.push_back(f16_to_f32(d) * static_cast<float>(sc[s]));
-          out.min.push_back(f16_to_f32(dmin) * static_cast<float>(m[s]));
-        }
-      };
-      if (dtype == DType::q4_k) {
-        for_blocks<BlockQ4_K>(row, cols, 256, [&](const BlockQ4_K& b) {
-          k4(b.d, b.dmin, b.scales);
-          for (int j = 0; j < 256; ++j) out.q.push_back(b.qs[32 * (j / 64) + j % 32] >> (4 * (j / 32 % 2)) & 15);
-        });
-      } else {
-        for_blocks<BlockQ5_K>(row, cols, 256, [&](const BlockQ5_K& b) {
-          k4(b.d, b.dmin, b.scales);
-          for (int j = 0; j < 256; ++j) {
-            const int low = b.qs[32 * (j / 64) + j % 32] >> (4 * (j / 32 % 2)) & 15;
-            out.q.push_back(low | (b.qh[j % 32] >> (j / 32) & 1) << 4);
-          }
-        });
-      }
-      break;
-    }
-    case DType::q6_k:
-      out.group = 16;
-      for_blocks<BlockQ6_K>(row, cols, 256, [&](const BlockQ6_K& b) {
-        for (int s = 0; s < 16; ++s) out.scale.push_back(f16_to_f32(b.d) * static_cast<float>(b.scales[s]));
-        for (int j = 0; j < 256; ++j) {
-          const int half = j / 128, part = j / 32 % 4, i = j % 32;
-          const int low = b.ql[64 * half + 32 * (part % 2) + i] >> (4 * (part / 2)) & 15;
-          out.q.push_back((low | (b.qh[32 * half + i] >> (2 * part) & 3) << 4) - 32);
-        }
-      });
-      break;
-    case DType::iq4_xs:
-      for_blocks<BlockIQ4_XS>(row, cols, 256, [&](const BlockIQ4_XS& b) {
-        for (int s = 0; s < 8; ++s) out.scale.push_back(f16_to_f32(b.d) * static_cast<float>(iq4_xs_scale(b, s)));
-        for (int j = 0; j < 256; ++j) {
-          const std::uint8_t byte = b.qs[16 * (j / 32) + j % 16];
-          out.q.push_back(kIq4Codebook[j % 32 < 16 ? byte & 15 : byte >> 4]);
-        }
-      });
-      break;
-    default:
-      ADD_FAILURE() << "not a quantized dtype";
-  }
-  return out;
-}
+static_assert(kSegment == test::kContractSegment);
 
 /// One row of activations, as floats and as int8.
 struct Row {
   Floats x;
   std::vector<std::int8_t> q;
   std::vector<Q8Scale> scale;
+  Floats d;  // of the scales
 };
 
 Row make_row(const Floats& x) {
-  Row row{x, {}, {}};
+  Row row{x, {}, {}, {}};
   const std::int64_t n = static_cast<std::int64_t>(x.size());
   if (n % 32 != 0) return row;
   Bytes memory(static_cast<std::size_t>(kernels::q8_bytes(1, n)));
@@ -200,47 +54,13 @@ Row make_row(const Floats& x) {
     s.s = s.s16[0] + s.s16[1];
     s.ds = s.d * static_cast<float>(s.s);
     row.scale.push_back(s);
+    row.d.push_back(s.d);
   }
   return row;
 }
 
 float contract_dot(DType dtype, const std::byte* weights, std::int64_t cols, const Row& row) {
-  Quantized w;
-  Floats f;
-  if (float_dtype(dtype)) {
-    f.resize(static_cast<std::size_t>(cols));
-    decode_row(dtype, weights, cols, f.data());
-  } else {
-    w = quantized_row(dtype, weights, cols);
-  }
-  float total = 0;
-  for (std::int64_t start = 0; start < cols; start += kSegment) {
-    const std::int64_t end = std::min<std::int64_t>(cols, start + kSegment);
-    float acc = 0;
-    if (float_dtype(dtype)) {
-      for (std::int64_t k = start; k < end; ++k) {
-        acc = std::fmaf(f[static_cast<std::size_t>(k)], row.x[static_cast<std::size_t>(k)], acc);
-      }
-    } else {
-      for (std::int64_t k = start; k < end; k += w.group) {
-        int dot = 0, sum = 0;
-        for (std::int64_t i = k; i < k + w.group; ++i) {
-          dot += w.q[static_cast<std::size_t>(i)] * row.q[static_cast<std::size_t>(i)];
-          sum += row.q[static_cast<std::size_t>(i)];
-        }
-        const std::size_t g = static_cast<std::size_t>(k / w.group);
-        const float dx = row.scale[static_cast<std::size_t>(k / 32)].d;
-        const float scale = w.scale[g] * dx;
-        acc = std::fmaf(scale, static_cast<float>(dot), acc);
-        if (w.has_min) {
-          const float dsum = dx * static_cast<float>(sum);
-          acc = std::fmaf(-w.min[g], dsum, acc);
-        }
-      }
-    }
-    total += acc;
-  }
-  return total;
+  return test::contract_dot(dtype, weights, cols, row.x.data(), row.q.data(), row.d.data());
 }
 
 float silu(float x) { return x / (1.0F + kernels::exp_f32(0.0F - x)); }

@@ -15,10 +15,13 @@
 //                           every product. REQUIRES: cols % 32 == 0.
 //   matmul                  see MatmulArgs. REQUIRES: a computable dtype.
 //   matmul_workspace_bytes  what MatmulArgs::workspace must hold for rows of `cols`, whatever the dtype and x_rows.
+//   matmul_segments         the same products, of the other class; and what its workspace must hold.
 #define MILLRACE_MATMUL_DECLARATIONS                                                                         \
   void quantize_q8(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t cols, Q8Rows out); \
   void matmul(const MatmulArgs& args);                                                                       \
-  std::int64_t matmul_workspace_bytes(std::int64_t cols);
+  std::int64_t matmul_workspace_bytes(std::int64_t cols);                                                    \
+  void matmul_segments(const MatmulArgs& args);                                                              \
+  std::int64_t matmul_segments_workspace_bytes(std::int64_t cols);
 
 namespace millrace::kernels::plain {
 MILLRACE_MATMUL_DECLARATIONS

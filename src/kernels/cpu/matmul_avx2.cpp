@@ -6,6 +6,7 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/matmul_floats.h"
 #include "kernels/cpu/matmul_panel.h"
+#include "kernels/cpu/matmul_segments.h"
 
 namespace millrace::kernels::avx2 {
 namespace {
@@ -93,10 +94,10 @@ struct V256 {
     out[3] = _mm256_unpackhi_epi64(b, d);
   }
 
-  /// sum[r] += vectors j0..j1-1 of the panel's block times those bytes of R rows of the tile. `max16` pair sums fit
+  /// sum[r] += vectors j0..j1-1 of the panel's block times row(r, j), for R rows of activations. `max16` pair sums fit
   /// into int16; 0: the panel's bytes are signed.
-  template <int R, int j0, int j1, int max16>
-  static inline __attribute__((always_inline)) void dot(I sum[R], const std::uint8_t* w, const std::uint8_t* q) {
+  template <int R, int j0, int j1, int max16, class X>
+  static inline __attribute__((always_inline)) void dot(I sum[R], const std::uint8_t* w, const X& row) {
     constexpr int kStep = max16 == 0 ? 1 : max16 < j1 - j0 ? max16 : j1 - j0;
     const I ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 16
@@ -107,7 +108,7 @@ struct V256 {
         const I weights = load(w + i * kBytes);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
-          const I x = broadcast(q + 32 * r + 4 * i);
+          const I x = row(r, i);
           const I product = max16 == 0 ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights))
                                        : _mm256_maddubs_epi16(weights, x);
           pairs[r] = i == j ? product : _mm256_add_epi16(pairs[r], product);
@@ -146,5 +147,9 @@ std::int64_t matmul_workspace_bytes(std::int64_t cols) {
   const std::int64_t quantized = panel::workspace_bytes<V256>(cols), floating = floats::workspace_bytes<V256>(cols);
   return quantized > floating ? quantized : floating;
 }
+
+void matmul_segments(const MatmulArgs& args) { segments::multiply<V256>(args); }
+
+std::int64_t matmul_segments_workspace_bytes(std::int64_t cols) { return segments::workspace_bytes<V256>(cols); }
 
 }  // namespace millrace::kernels::avx2

@@ -10,6 +10,7 @@
 #include "kernels/cpu/matmul_few.h"
 #include "kernels/cpu/matmul_floats.h"
 #include "kernels/cpu/matmul_panel.h"
+#include "kernels/cpu/matmul_segments.h"
 
 namespace millrace::kernels::avx512 {
 namespace {
@@ -99,14 +100,14 @@ struct V512 {
     out[3] = _mm512_unpackhi_epi64(b, d);
   }
 
-  /// sum[r] += vectors j0..j1-1 of the panel's block (unsigned bytes) times those bytes of R rows of the tile.
-  template <int R, int j0, int j1, int>
-  static inline __attribute__((always_inline)) void dot(I sum[R], const std::uint8_t* w, const std::uint8_t* q) {
+  /// sum[r] += vectors j0..j1-1 of the panel's block (unsigned bytes) times x(r, j), for R rows of activations.
+  template <int R, int j0, int j1, int, class X>
+  static inline __attribute__((always_inline)) void dot(I sum[R], const std::uint8_t* w, const X& x) {
 #pragma GCC unroll 16
     for (int j = j0; j < j1; ++j) {
       const I weights = load(w + j * kBytes);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) sum[r] = _mm512_dpbusd_epi32(sum[r], weights, broadcast(q + 32 * r + 4 * j));
+      for (int r = 0; r < R; ++r) sum[r] = _mm512_dpbusd_epi32(sum[r], weights, x(r, j));
     }
   }
 
@@ -147,5 +148,9 @@ std::int64_t matmul_workspace_bytes(std::int64_t cols) {
   }
   return bytes;
 }
+
+void matmul_segments(const MatmulArgs& args) { segments::multiply<V512>(args); }
+
+std::int64_t matmul_segments_workspace_bytes(std::int64_t cols) { return segments::workspace_bytes<V512>(cols); }
 
 }  // namespace millrace::kernels::avx512

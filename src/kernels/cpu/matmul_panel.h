@@ -61,6 +61,7 @@ struct Rows {
   const std::byte* at[V::kRows];
   std::int64_t ahead;  // from a row to its like in the next panel
   int count;
+  Rows() = default;  // for who finds them himself
   Rows(const MatmulArgs& args, std::int64_t stride, std::int64_t n0) : ahead(V::kRows * stride) {
     count = args.weight_rows - n0 < V::kRows ? static_cast<int>(args.weight_rows - n0) : V::kRows;
     for (int r = 0; r < V::kRows; ++r) at[r] = args.weight + (n0 + (r < count ? r : count - 1)) * stride;
@@ -625,19 +626,20 @@ inline __attribute__((always_inline)) void add_block(const std::uint8_t* w, cons
   const std::uint8_t* u0 = dx + R * 4;
   const std::uint8_t* u1 = u0 + R * 4;
   const auto scale = [w](int i) { return V::load_float(w + (8 + i) * V::kBytes); };
+  const auto bytes = [x](int r, int j) { return V::broadcast(x + 32 * r + 4 * j); };
   I dot[R];
   F value[R];
   if constexpr (kKind == Kind::halves) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u0 + 4 * r);
-    V::template dot<R, 0, 4, Format::kMax16>(dot, w, x);
+    V::template dot<R, 0, 4, Format::kMax16>(dot, w, bytes);
     // (magic + I0) * sc0 - magic * sc0 = sc0 * I0 exactly: every intermediate is an integer below 2^24, or inside the
     // fma. So is J, the sum of the two.
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) value[r] = V::fma(V::as_float(dot[r]), scale(1), scale(3));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u1 + 4 * r);
-    V::template dot<R, 4, 8, Format::kMax16>(dot, w, x);
+    V::template dot<R, 4, 8, Format::kMax16>(dot, w, bytes);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       value[r] = V::fma(V::sub(V::as_float(dot[r]), V::set1_float(kMagicFloat)), scale(2), value[r]);
@@ -645,7 +647,7 @@ inline __attribute__((always_inline)) void add_block(const std::uint8_t* w, cons
   } else {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) dot[r] = kKind == Kind::scaled ? V::broadcast(u0 + 4 * r) : V::set1(0);
-    V::template dot<R, 0, 8, Format::kMax16>(dot, w, x);
+    V::template dot<R, 0, 8, Format::kMax16>(dot, w, bytes);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) value[r] = V::to_float(dot[r]);
   }

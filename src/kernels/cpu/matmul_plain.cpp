@@ -12,17 +12,19 @@ namespace millrace::kernels::plain {
 namespace {
 
 constexpr int kLanes = 32;
+constexpr std::int64_t kSegment = 256;
 constexpr std::int64_t kTile = 16;  // x rows worked on while a weight block lies decoded
 
 /// 32 consecutive weights as the contract sees them. The term of a block is
 ///   s * dx * (sc[0] * I0 + sc[1] * I1)   and then, if has_min,   m * dx * (ms[0] * S16_0 + ms[1] * S16_1).
+/// two_scales: sc and ms are of the halves.
 struct Block {
   std::int8_t q[32];
   float s = 0;
   float m = 0;
   int sc[2] = {1, 1};
   int ms[2] = {1, 1};
-  bool has_min = false;
+  bool has_min = false, two_scales = false;
 };
 
 void nibbles(const std::uint8_t* qs, int offset, std::int8_t* q) {
@@ -102,6 +104,7 @@ void unpack(const BlockQ2_K& block, int part, Block& out) {
   out.s = half_to_float(block.d);
   out.m = -half_to_float(block.dmin);
   out.has_min = true;
+  out.two_scales = true;
 }
 
 void unpack(const BlockQ3_K& block, int part, Block& out) {
@@ -113,6 +116,7 @@ void unpack(const BlockQ3_K& block, int part, Block& out) {
   unpack_scales_q3_k(block.scales, scales);
   for (int h = 0; h < 2; ++h) out.sc[h] = scales[2 * part + h];
   out.s = half_to_float(block.d);
+  out.two_scales = true;
 }
 
 template <typename KBlock>
@@ -143,30 +147,78 @@ void unpack(const BlockQ6_K& block, int part, Block& out) {
   }
   for (int h = 0; h < 2; ++h) out.sc[h] = block.scales[2 * part + h];
   out.s = half_to_float(block.d);
+  out.two_scales = true;
 }
 
 std::int64_t x_row(const MatmulArgs& args, std::int64_t r) { return args.x_index ? args.x_index[r] : r; }
 
-float add_lanes(float* lanes) {
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int l = 0; l < width; ++l) lanes[l] += lanes[l + width];
-  }
-  return lanes[0];
-}
-
-// One block against one row's block `b` of activations, into its lane.
-void add_term(const Block& w, const Q8Rows& x, std::int64_t b, float& lane) {
-  const std::int8_t* q = x.q + 32 * b;
+/// Of the two halves of a block.
+struct Integers {
   int dot[2] = {0, 0};
-  for (int i = 0; i < 32; ++i) dot[i / 16] += w.q[i] * q[i];
-  const float dx = x.d[b];
-  lane = std::fmaf(w.s * dx, static_cast<float>(w.sc[0] * dot[0] + w.sc[1] * dot[1]), lane);
-  if (!w.has_min) return;
-  const int min = w.ms[0] * x.sum16[2 * b] + w.ms[1] * x.sum16[2 * b + 1];
-  lane = std::fmaf(w.m * dx, static_cast<float>(min), lane);
-}
+  Integers(const Block& w, const std::int8_t* q) {
+    for (int i = 0; i < 32; ++i) dot[i / 16] += w.q[i] * q[i];
+  }
+};
 
-template <typename GgufBlock, int kElements>
+/// A sum as matmul has it. add(): the term of a row's element k, or of its block b, which is number x_b of all in x.
+struct LaneSum {
+  float lanes[kLanes] = {};
+
+  void add(float w, float x, std::int64_t k) { lanes[k % kLanes] = std::fmaf(w, x, lanes[k % kLanes]); }
+  void add(const Block& w, const Q8Rows& x, std::int64_t x_b, std::int64_t b) {
+    const Integers integers(w, x.q + 32 * x_b);
+    const int* dot = integers.dot;
+    float& lane = lanes[b % kLanes];
+    const float dx = x.d[x_b];
+    lane = std::fmaf(w.s * dx, static_cast<float>(w.sc[0] * dot[0] + w.sc[1] * dot[1]), lane);
+    if (!w.has_min) return;
+    const int min = w.ms[0] * x.sum16[2 * x_b] + w.ms[1] * x.sum16[2 * x_b + 1];
+    lane = std::fmaf(w.m * dx, static_cast<float>(min), lane);
+  }
+  float total() {
+    for (int width = kLanes / 2; width > 0; width /= 2) {
+      for (int l = 0; l < width; ++l) lanes[l] += lanes[l + width];
+    }
+    return lanes[0];
+  }
+};
+
+/// As matmul_segments has it.
+struct SegmentSum {
+  float acc = 0, sum = 0;
+
+  void add(float w, float x, std::int64_t k) {
+    if (k % kSegment == 0) end_segment();
+    acc = std::fmaf(w, x, acc);
+  }
+  void add(const Block& w, const Q8Rows& x, std::int64_t x_b, std::int64_t b) {
+    if (b * 32 % kSegment == 0) end_segment();
+    const Integers integers(w, x.q + 32 * x_b);
+    const int* dot = integers.dot;
+    const std::int32_t* sum16 = x.sum16 + 2 * x_b;
+    const float dx = x.d[x_b];
+    if (!w.two_scales) {
+      add_term(w.s * dx, dot[0] + dot[1]);
+      if (w.has_min) add_term(w.m, dx * static_cast<float>(sum16[0] + sum16[1]));
+      return;
+    }
+    for (int h = 0; h < 2; ++h) {
+      add_term(w.s * static_cast<float>(w.sc[h]) * dx, dot[h]);
+      if (w.has_min) add_term(w.m * static_cast<float>(w.ms[h]), dx * static_cast<float>(sum16[h]));
+    }
+  }
+  float total() const { return sum + acc; }
+
+ private:
+  void end_segment() {
+    sum += acc;
+    acc = 0;
+  }
+  void add_term(float factor, int integer) { add_term(factor, static_cast<float>(integer)); }
+  void add_term(float a, float b) { acc = std::fmaf(a, b, acc); }
+};
+
+template <typename Sum, typename GgufBlock, int kElements>
 void quantized(const MatmulArgs& args) {
   static_assert(alignof(GgufBlock) == 1, "weights have any alignment");
   constexpr int kParts = kElements / 32;
@@ -175,15 +227,13 @@ void quantized(const MatmulArgs& args) {
     const GgufBlock* row = reinterpret_cast<const GgufBlock*>(args.weight + n * stride);
     for (std::int64_t r0 = 0; r0 < args.x_rows; r0 += kTile) {
       const std::int64_t rows = args.x_rows - r0 < kTile ? args.x_rows - r0 : kTile;
-      float lanes[kTile][kLanes] = {};
+      Sum sums[kTile];
       for (std::int64_t b = 0; b < blocks; ++b) {
         Block w;
         unpack(row[b / kParts], static_cast<int>(b % kParts), w);
-        for (std::int64_t r = 0; r < rows; ++r) {
-          add_term(w, args.x_q8, x_row(args, r0 + r) * blocks + b, lanes[r][b % kLanes]);
-        }
+        for (std::int64_t r = 0; r < rows; ++r) sums[r].add(w, args.x_q8, x_row(args, r0 + r) * blocks + b, b);
       }
-      for (std::int64_t r = 0; r < rows; ++r) args.y[(r0 + r) * args.y_stride + n] = add_lanes(lanes[r]);
+      for (std::int64_t r = 0; r < rows; ++r) args.y[(r0 + r) * args.y_stride + n] = sums[r].total();
     }
   }
 }
@@ -199,59 +249,56 @@ float load(DType dtype, const std::byte* row, std::int64_t k) {
   return dtype == DType::f16 ? half_to_float(bits) : bfloat_to_float(bits);
 }
 
+template <typename Sum>
 void floats(const MatmulArgs& args) {
   const std::int64_t stride = row_bytes(args.dtype, args.cols);
   for (std::int64_t n = 0; n < args.weight_rows; ++n) {
     const std::byte* row = args.weight + n * stride;
     for (std::int64_t r0 = 0; r0 < args.x_rows; r0 += kTile) {
       const std::int64_t rows = args.x_rows - r0 < kTile ? args.x_rows - r0 : kTile;
-      float lanes[kTile][kLanes] = {};
+      Sum sums[kTile];
       for (std::int64_t k = 0; k < args.cols; ++k) {
         const float w = load(args.dtype, row, k);
-        for (std::int64_t r = 0; r < rows; ++r) {
-          float& lane = lanes[r][k % kLanes];
-          lane = std::fmaf(w, args.x[x_row(args, r0 + r) * args.x_stride + k], lane);
-        }
+        for (std::int64_t r = 0; r < rows; ++r) sums[r].add(w, args.x[x_row(args, r0 + r) * args.x_stride + k], k);
       }
-      for (std::int64_t r = 0; r < rows; ++r) args.y[(r0 + r) * args.y_stride + n] = add_lanes(lanes[r]);
+      for (std::int64_t r = 0; r < rows; ++r) args.y[(r0 + r) * args.y_stride + n] = sums[r].total();
     }
   }
 }
 
-}  // namespace
-
-void matmul(const MatmulArgs& args) {
+template <typename Sum>
+void multiply(const MatmulArgs& args) {
   switch (args.dtype) {
     case DType::f32:
     case DType::f16:
     case DType::bf16:
-      return floats(args);
+      return floats<Sum>(args);
     case DType::q4_0:
-      return quantized<BlockQ4_0, kBlock>(args);
+      return quantized<Sum, BlockQ4_0, kBlock>(args);
     case DType::q4_1:
-      return quantized<BlockQ4_1, kBlock>(args);
+      return quantized<Sum, BlockQ4_1, kBlock>(args);
     case DType::q5_0:
-      return quantized<BlockQ5_0, kBlock>(args);
+      return quantized<Sum, BlockQ5_0, kBlock>(args);
     case DType::q5_1:
-      return quantized<BlockQ5_1, kBlock>(args);
+      return quantized<Sum, BlockQ5_1, kBlock>(args);
     case DType::q8_0:
-      return quantized<BlockQ8_0, kBlock>(args);
+      return quantized<Sum, BlockQ8_0, kBlock>(args);
     case DType::q2_k:
-      return quantized<BlockQ2_K, kSuperBlock>(args);
+      return quantized<Sum, BlockQ2_K, kSuperBlock>(args);
     case DType::q3_k:
-      return quantized<BlockQ3_K, kSuperBlock>(args);
+      return quantized<Sum, BlockQ3_K, kSuperBlock>(args);
     case DType::q4_k:
-      return quantized<BlockQ4_K, kSuperBlock>(args);
+      return quantized<Sum, BlockQ4_K, kSuperBlock>(args);
     case DType::q5_k:
-      return quantized<BlockQ5_K, kSuperBlock>(args);
+      return quantized<Sum, BlockQ5_K, kSuperBlock>(args);
     case DType::q6_k:
-      return quantized<BlockQ6_K, kSuperBlock>(args);
+      return quantized<Sum, BlockQ6_K, kSuperBlock>(args);
     case DType::iq4_nl:
-      return quantized<BlockIQ4_NL, kBlock>(args);
+      return quantized<Sum, BlockIQ4_NL, kBlock>(args);
     case DType::iq4_xs:
-      return quantized<BlockIQ4_XS, kSuperBlock>(args);
+      return quantized<Sum, BlockIQ4_XS, kSuperBlock>(args);
     case DType::mxfp4:
-      return quantized<BlockMXFP4, kBlock>(args);
+      return quantized<Sum, BlockMXFP4, kBlock>(args);
     case DType::i8:
     case DType::i16:
     case DType::i32:
@@ -262,6 +309,14 @@ void matmul(const MatmulArgs& args) {
   MR_ASSERT(false);  // REQUIRES: a computable dtype
 }
 
+}  // namespace
+
+void matmul(const MatmulArgs& args) { multiply<LaneSum>(args); }
+
 std::int64_t matmul_workspace_bytes(std::int64_t) { return 64; }
+
+void matmul_segments(const MatmulArgs& args) { multiply<SegmentSum>(args); }
+
+std::int64_t matmul_segments_workspace_bytes(std::int64_t) { return 64; }
 
 }  // namespace millrace::kernels::plain

@@ -11,6 +11,8 @@ Table plain_table() {
   table.quantize_q8 = plain::quantize_q8;
   table.matmul = plain::matmul;
   table.matmul_workspace_bytes = plain::matmul_workspace_bytes;
+  table.matmul_segments = plain::matmul_segments;
+  table.matmul_segments_workspace_bytes = plain::matmul_segments_workspace_bytes;
   return table;
 }
 
@@ -20,6 +22,8 @@ Table avx2_table() {
   table.quantize_q8 = avx2::quantize_q8;
   table.matmul = avx2::matmul;
   table.matmul_workspace_bytes = avx2::matmul_workspace_bytes;
+  table.matmul_segments = avx2::matmul_segments;
+  table.matmul_segments_workspace_bytes = avx2::matmul_segments_workspace_bytes;
   return table;
 }
 
@@ -28,6 +32,8 @@ Table avx512_table() {
   table.quantize_q8 = avx512::quantize_q8;
   table.matmul = avx512::matmul;
   table.matmul_workspace_bytes = avx512::matmul_workspace_bytes;
+  table.matmul_segments = avx512::matmul_segments;
+  table.matmul_segments_workspace_bytes = avx512::matmul_segments_workspace_bytes;
   return table;
 }
 #endif
