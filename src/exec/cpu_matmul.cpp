@@ -85,7 +85,8 @@ void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end,
     args.dtype = job.up_dtype;
     args.weight = job.up + begin * row_bytes(job.up_dtype, args.cols);
   }
-  gate_rows(table_, job.activation, args, reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up));
+  gate_rows(table_, table_.matmul, job.activation, args,
+            reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up));
 }
 
 void CpuExecutor::run_jobs() {

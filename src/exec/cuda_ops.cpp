@@ -46,9 +46,7 @@ CudaExecutor::CudaExecutor(const residency::UnitTable& units, residency::DeviceW
       stream_(std::move(stream)),
       name_(std::move(name)),
       prompt_products_(options.prompt_products && cuda::has_prompt_products()),
-      // Who computes a row, and how, decides its bits.
-      numerics_(fmt::format("cuda 3{}{}{}", prompt_products_ ? ", prompts bf16" : "", weights.splits() ? ", " : "",
-                            weights.split_name())) {}
+      numerics_(fmt::format("cuda 3{}", prompt_products_ ? ", prompts bf16" : "")) {}
 
 CudaExecutor::~CudaExecutor() {
   (void)stream_.synchronise();  // nothing may still use the memory
@@ -149,9 +147,9 @@ void CudaExecutor::fill_rope(std::size_t index) {
                 static_cast<std::size_t>(rope.rotary) * sizeof(float));
 }
 
-/// Whether a row goes through the products of prompts. Where the processor computes a share, none does.
+/// Whether a row goes through the products of prompts.
 bool CudaExecutor::is_prompt(std::int64_t row) const {
-  return prompt_products_ && !split() && batch_->rows[static_cast<std::size_t>(row)].prompt;
+  return prompt_products_ && batch_->rows[static_cast<std::size_t>(row)].prompt;
 }
 
 /// Cuts the pass into windows, of rows of prompts or of others, of about the same size.
@@ -167,6 +165,10 @@ void CudaExecutor::make_windows() {
     for (std::int64_t at = first; at < end; at += each)
       windows_.push_back({at, std::min(each, end - at), 0, 0, prompt});
   }
+  // Few rows of generated tokens: of more the processor would be the slower way, and products of prompts are the GPU's.
+  // Whoever computes them, the bits are the same.
+  split_ = share_ != nullptr && rows_ <= kSplitRows &&
+           std::none_of(windows_.begin(), windows_.end(), [](const Window& window) { return window.prompt; });
 }
 
 /// Cuts a window's rows into tiles of one sequence for attention, behind those of the windows before it.

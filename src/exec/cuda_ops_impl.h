@@ -59,7 +59,7 @@ class CudaExecutor final : public Executor {
   Status tell_trace();
   bool few_rows() const { return rows_ <= kFewRows; }
   /// Whether the processor does its share of the present pass.
-  bool split() const { return share_ != nullptr && rows_ <= kSplitRows; }
+  bool split() const { return split_; }
 
   // cuda_emitter.h: steps become launches.
   struct Emitter;
@@ -98,6 +98,7 @@ class CudaExecutor final : public Executor {
   PassRows pass_rows_;
   std::int64_t rows_ = 0, logit_rows_ = 0, position_bound_ = 0;
   std::vector<Window> windows_;  // all rows, in order
+  bool split_ = false;
   bool top_only_ = false, brought_top_only_ = false;
   Act hidden_;  // of the last pass
   std::uint64_t pass_begin_ns_ = 0, pass_weight_bytes_ = 0;

@@ -38,7 +38,8 @@ Expected<std::unique_ptr<HostShare>> HostShare::create(const Sizes& sizes, Threa
       round_up(static_cast<std::uint64_t>(kernels::q8_bytes(sizes.rows, sizes.widest_input)), device::kPageBytes);
   share->hidden_bytes_ =
       round_up(static_cast<std::uint64_t>(sizes.rows * sizes.widest_hidden) * sizeof(float), device::kPageBytes);
-  share->workspace_bytes_ = round_up(static_cast<std::uint64_t>(table.matmul_workspace_bytes(sizes.widest_input)), 64);
+  share->workspace_bytes_ =
+      round_up(static_cast<std::uint64_t>(table.matmul_segments_workspace_bytes(sizes.widest_input)), 64);
   share->thread_bytes_ =
       round_up(share->workspace_bytes_ + static_cast<std::uint64_t>(sizes.rows * kMostTaskRows) * sizeof(float), 64);
   const std::uint64_t shared = share->output_at_ + static_cast<std::uint64_t>(share->output_floats()) * sizeof(float);
@@ -200,13 +201,14 @@ void HostShare::multiply_rows(const Matrix& matrix, const Input& input, float* o
   float* const y = out + matrix.first_output + begin;
   args.y = y;
   args.y_stride = matrix.rows;
-  table_.matmul(args);
+  table_.matmul_segments(args);
   if (matrix.bias != nullptr)
     for (std::int64_t r = 0; r < input.rows; ++r) table_.add(y + r * matrix.rows, matrix.bias + begin, end - begin);
   if (matrix.up == nullptr) return;
   args.dtype = matrix.up_dtype;
   args.weight = matrix.up + begin * row_bytes(matrix.up_dtype, input.cols);
-  gate_rows(table_, matrix.activation, args, reinterpret_cast<float*>(thread_memory(thread) + workspace_bytes_));
+  gate_rows(table_, table_.matmul_segments, matrix.activation, args,
+            reinterpret_cast<float*>(thread_memory(thread) + workspace_bytes_));
 }
 
 }  // namespace millrace::exec

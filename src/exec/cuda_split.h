@@ -6,8 +6,8 @@
 // processor's when their flag says so. Jobs are queued as the launches are made; a thread of its own runs them with the
 // pool, so that launches are made far ahead and nobody waits for one. Every queued job is run or abandoned: the stream
 // waits for its flag.
-// Numerics: the processor's rows are the CPU executor's (kernels.h), so a row's bits depend on who computes it, and
-// that follows from the plan alone. Thread-safety: one thread calls; between the first add() and the end of finish() or
+// Numerics: the processor's rows have the GPU's bits (matmul_segments of kernels.h), so that it does not matter who
+// computes a row. Thread-safety: one thread calls; between the first add() and the end of finish() or
 // abandon() nobody else uses the pool.
 #pragma once
 

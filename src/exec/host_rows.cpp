@@ -22,12 +22,12 @@ void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x
     pool.parallel_for(rows * pieces, std::max<std::int64_t>(1, kPiece / cols), work);
 }
 
-void gate_rows(const kernels::Table& table, kernels::Activation activation, const kernels::MatmulArgs& up,
-               float* scratch) {
+void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), kernels::Activation activation,
+               const kernels::MatmulArgs& up, float* scratch) {
   kernels::MatmulArgs args = up;
   args.y = scratch;
   args.y_stride = up.weight_rows;
-  table.matmul(args);
+  matmul(args);
   for (std::int64_t r = 0; r < up.x_rows; ++r)
     table.gate_mul(activation, up.y + r * up.y_stride, scratch + r * up.weight_rows, up.weight_rows);
 }

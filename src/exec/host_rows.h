@@ -14,9 +14,9 @@ namespace millrace::exec {
 void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x, std::int64_t rows, std::int64_t cols,
                    kernels::Q8Rows out);
 
-/// y = activation(y) * (x up^T): `up` is that product, whose y holds the gate's products. scratch: float [x_rows,
-/// weight_rows].
-void gate_rows(const kernels::Table& table, kernels::Activation activation, const kernels::MatmulArgs& up,
-               float* scratch);
+/// y = activation(y) * (x up^T): `up` is that product, whose y holds the gate's products; `matmul` is one of the
+/// table's. scratch: float [x_rows, weight_rows].
+void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), kernels::Activation activation,
+               const kernels::MatmulArgs& up, float* scratch);
 
 }  // namespace millrace::exec

@@ -32,7 +32,7 @@
 //      IQ4_XS:                       acc = fma((d*ls)*dx, I, acc)
 //      Q6_K Q3_K:                    acc = fma((d*sc_h)*dx, I_h, acc)
 //      Q2_K:                         acc = fma((d*sc_h)*dx, I_h, acc); acc = fma(-(dmin*m_h), dx*S16_h, acc)
-//    silu_mul, add and quantize_q8 have the GPU's bits as they are.
+//    gate_mul, add and quantize_q8 have the GPU's bits as they are.
 //
 // Thread-safety: pure functions. Nothing allocates.
 #pragma once

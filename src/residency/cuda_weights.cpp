@@ -407,11 +407,6 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   for (const DeviceStream::Group& group : layout.groups)
     for (const DeviceStream::Piece& piece : group.pieces)
       weights->splits_ = weights->splits_ || piece.device_bytes < piece.bytes;
-  if (weights->splits_) {
-    weights->split_name_ = fmt::format("cpu {}", placement.host_permille);
-    for (std::size_t u = 0; u < placement.host_feed_forwards.size(); ++u)
-      if (placement.host_feed_forwards[u]) weights->split_name_ += fmt::format(" ffn {}", units.units()[u].layer);
-  }
   const std::uint64_t ring = ring_bytes(units, placement);
   if (placement.straight) {
     auto registered = storage::CuFileBuffer::make({layout.next_device(), static_cast<std::size_t>(ring)});

@@ -81,10 +81,8 @@ class DeviceWeights {
 
   /// Whether some units move; then passes call begin_pass(), acquire(), let_go(), end_pass() and pass_launched().
   bool streams() const { return stream_ != nullptr; }
-  /// Whether the processor has a share of some units' rows, and which.
+  /// Whether the processor has a share of some units' rows.
   bool splits() const { return splits_; }
-  /// Names the split; the empty string where there is none. Rows that the processor computes have its bits.
-  const std::string& split_name() const { return split_name_; }
   /// The first rows of the matrix are the device's in a split pass, as many as this; the processor computes the others.
   std::int64_t device_rows(WeightRef ref) const { return device_rows_[index(ref)]; }
   /// Where the matrix lies in page-locked memory; null where it does not.
@@ -132,7 +130,6 @@ class DeviceWeights {
   std::vector<std::int64_t> device_rows_;    // by part, as the table
   std::vector<const std::byte*> in_ram_;     // likewise
   bool splits_ = false;
-  std::string split_name_;
   std::vector<std::int32_t> group_of_;     // by part, as the table: of those that move; -1: it does not
   OnLoad on_load_;                         // of the fill
   std::uint64_t total_bytes_ = 0;          // that belong into memory

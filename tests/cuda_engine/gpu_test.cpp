@@ -13,6 +13,7 @@
 #include "cuda_engine/on_gpu.h"
 #include "device/cuda_runtime.h"
 #include "engine/reference.h"
+#include "modelfile/quantize.h"
 
 namespace millrace::engine {
 namespace {
@@ -198,16 +199,64 @@ TEST_F(Gpu, SameBitsStraightFromTheDiskToTheGpu) {
   }
 }
 
-/// Logits where the CPU computes a part: near those of the GPU alone, not the same, and the same again.
-std::vector<float> shared_logits(const EngineOptions& options, const std::vector<float>& alone) {
-  std::vector<float> shared = logits_of(options, 200, 12);
-  EXPECT_EQ(shared.size(), alone.size());
-  if (shared.size() != alone.size()) return shared;
-  // The CPU adds in another order than the GPU.
-  EXPECT_LE(relative_l2(shared, alone), 1e-3);
-  EXPECT_NE(std::memcmp(shared.data(), alone.data(), alone.size() * sizeof(float)), 0) << "nothing was shared";
-  expect_same_bits(logits_of(options, 200, 12), shared);
-  return shared;
+/// The draft in a dtype whose products are of integers, and whose prompts have products of their own.
+std::string quantized_draft() {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("millrace-draft-{}.gguf", getpid())).string();
+  static const bool written = [&] {
+    const Status status = modelfile::quantize(draft_path(), path, {.type = modelfile::QuantizeType::q8_0});
+    EXPECT_TRUE(status.ok()) << status.message();
+    return status.ok();
+  }();
+  EXPECT_TRUE(written);
+  return path;
+}
+
+/// So many sequences of different lengths in one batch, each with the bits that it has alone and resident; and the
+/// processor had its share of some pass.
+void expect_same_bits_beside(const EngineOptions& options, std::size_t sequences) {
+  EngineOptions resident = on_gpu(options.model_path);
+  std::vector<std::vector<float>> alone(sequences), shared(sequences);
+  const auto request_of = [](const Engine& engine, std::size_t i, std::vector<float>& logits) {
+    Request request = greedy(real_text(engine, 1 + 13 * i % 70, 31 * i), 10);
+    keep_logits(request, logits);
+    return request;
+  };
+  {
+    const auto engine = make(resident);
+    ASSERT_NE(engine, nullptr);
+    for (std::size_t i = 0; i < sequences; ++i)
+      ASSERT_NE(engine->run(request_of(*engine, i, alone[i])).finish, Finish::error);
+  }
+  EngineOptions together = options;
+  together.max_sequences = static_cast<std::int64_t>(sequences);
+  const auto engine = make(together);
+  ASSERT_NE(engine, nullptr);
+  for (std::size_t i = 0; i < sequences; ++i) ASSERT_TRUE(engine->submit(request_of(*engine, i, shared[i])).ok());
+  drain(*engine);
+  for (std::size_t i = 0; i < sequences; ++i) {
+    SCOPED_TRACE(i);
+    expect_same_bits(shared[i], alone[i]);
+  }
+  if (sequences <= 8) {
+    EXPECT_GT(engine->executor().counters().host_bytes, 0u) << "nothing was shared";
+  }
+}
+
+TEST_F(Gpu, WhoSharesAPassChangesNoBitBesideTheProcessor) {
+  for (const std::string& path : {draft_path(), quantized_draft()}) {
+    for (const std::size_t sequences : {1, 2, 8, 9, 12}) {
+      for (const bool feed_forwards : {false, true}) {
+        SCOPED_TRACE(fmt::format("{}, {} sequences, feed-forwards {}", path, sequences, feed_forwards));
+        EngineOptions options = on_gpu(path);
+        options.pins = *parse_pins("0-=ram");
+        options.cpu_share_percent = feed_forwards ? 0 : 50;
+        options.cpu_feed_forwards = feed_forwards ? 99 : 0;
+        expect_same_bits_beside(options, sequences);
+      }
+    }
+  }
+  std::filesystem::remove(quantized_draft());
 }
 
 TEST_F(Gpu, TheCpuComputesItsShareOfStreamedRows) {
@@ -218,7 +267,7 @@ TEST_F(Gpu, TheCpuComputesItsShareOfStreamedRows) {
       EngineOptions options = on_gpu(draft_path());
       options.pins = *parse_pins(pins);
       options.cpu_share_percent = share;
-      shared_logits(options, alone);
+      expect_same_bits(logits_of(options, 200, 12), alone);
     }
   }
 }
@@ -233,10 +282,10 @@ TEST_F(Gpu, TheCpuComputesFeedForwardsOfStreamedLayers) {
         options.pins = *parse_pins(pins);
         options.cpu_feed_forwards = layers;
         options.cpu_share_percent = share;
-        const std::vector<float> shared = shared_logits(options, alone);
+        expect_same_bits(logits_of(options, 200, 12), alone);
         // Launched one by one, the residual's sum is a step of its own.
         options.cuda_fuse = false;
-        expect_same_bits(logits_of(options, 200, 12), shared);
+        expect_same_bits(logits_of(options, 200, 12), alone);
       }
     }
   }
@@ -251,8 +300,11 @@ TEST_F(Gpu, WhatTheCpuComputesDoesNotCrossToTheGpu) {
     options.cpu_feed_forwards = kind == 2 ? 99 : 0;
     const auto engine = make(options);
     ASSERT_NE(engine, nullptr);
-    EXPECT_NE(engine->run(greedy(real_text(*engine, 3), 40)).finish, Finish::error);
-    crossed[kind] = engine->store_counters().bytes_to_device;
+    ASSERT_TRUE(engine->submit(greedy(real_text(*engine, 3), 40)).ok());
+    ASSERT_TRUE(engine->step());  // the prompt, whose rows are the GPU's alone
+    const std::uint64_t before = engine->store_counters().bytes_to_device;
+    drain(*engine);
+    crossed[kind] = engine->store_counters().bytes_to_device - before;
   }
   EXPECT_LT(static_cast<double>(crossed[1]), 0.4 * static_cast<double>(crossed[0]));
   EXPECT_LT(static_cast<double>(crossed[2]), 0.6 * static_cast<double>(crossed[0]));
@@ -262,7 +314,6 @@ TEST_F(Gpu, ALayerThatDoesNotFitStreamsAndTheCapHolds) {
   EngineOptions options = on_gpu(draft_path());
   options.batch_tokens = 64;
   options.context_tokens = 512;
-  options.cpu_share_percent = 0;  // with a share, few rows are of another rounding
   std::uint64_t all = 0;
   const std::vector<float> resident = logits_of(options, 60, 8);
   {

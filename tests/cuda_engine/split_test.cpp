@@ -57,7 +57,7 @@ class Split : public ::testing::Test {
                                const std::vector<float>& x, std::int64_t rows) {
     const kernels::Table& table = kernels::table(kernels::Isa::plain);
     std::vector<std::byte> q8(static_cast<std::size_t>(kernels::q8_bytes(rows, cols))),
-        workspace(static_cast<std::size_t>(table.matmul_workspace_bytes(cols)) + 64);
+        workspace(static_cast<std::size_t>(table.matmul_segments_workspace_bytes(cols)) + 64);
     kernels::MatmulArgs args;
     args.dtype = dtype;
     args.weight = weight;
@@ -71,7 +71,7 @@ class Split : public ::testing::Test {
     args.y = y.data();
     args.y_stride = weight_rows;
     args.workspace = workspace.data();
-    table.matmul(args);
+    table.matmul_segments(args);
     return y;
   }
   device::DeviceBuffer on_device(const std::vector<float>& values) {
@@ -164,7 +164,8 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
         std::vector<float> wanted = reference(c.dtype, weights[p].data(), host, c.cols, x, c.rows);
         if (c.swiglu) {
           const std::vector<float> up = reference(c.dtype, ups[p].data(), host, c.cols, x, c.rows);
-          kernels::table(kernels::Isa::plain).gate_mul(kernels::Activation::silu, wanted.data(), up.data(), c.rows * host);
+          kernels::table(kernels::Isa::plain)
+              .gate_mul(kernels::Activation::silu, wanted.data(), up.data(), c.rows * host);
         }
         const std::vector<float> got = to_host(outs[p]);
         for (std::int64_t r = 0; r < c.rows; ++r)
