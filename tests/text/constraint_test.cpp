@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <random>
 
 #include "text/constraint/grammar_constraint.h"
@@ -242,6 +244,80 @@ TEST(SchemaGrammar, RefusesWhatItDoesNotUnderstand) {
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += R"({"items":)";
   EXPECT_FALSE(schema_grammar(deep).ok());
+}
+
+/// Lends up to `most` bytes; `calls_off` says after how many questions nobody waits any more.
+class Lender final : public WorkGrant {
+ public:
+  explicit Lender(std::uint64_t most, int calls_off = -1) : most_(most), calls_off_(calls_off) {}
+  bool take(std::uint64_t bytes) override {
+    lent += bytes;
+    highest = std::max(highest, lent);
+    if (lent <= most_) return true;
+    lent -= bytes;
+    return false;
+  }
+  void give_back(std::uint64_t bytes) noexcept override { lent -= bytes; }
+  bool cancelled() const override { return calls_off_ >= 0 && asked_++ >= calls_off_; }
+  std::uint64_t lent = 0, highest = 0;
+
+ private:
+  const std::uint64_t most_;
+  const int calls_off_;
+  mutable int asked_ = 0;
+};
+
+std::string enum_of(int values) {
+  json all = json::array();
+  std::mt19937 random(3);
+  for (int i = 0; i < values; ++i) all.push_back(fmt::format("{:07}", random() % 10'000'000));
+  return json{{"enum", all}}.dump();
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Each took n squared steps: minutes.
+TEST(SchemaGrammar, WorkGrowsWithTheSchema) {
+  const std::string words = enum_of(95'000);
+  EXPECT_LT(seconds_of([&] {
+              EXPECT_TRUE(accepts(words, json::parse(words)["enum"][77'777].dump()));
+              EXPECT_FALSE(accepts(words, "\"x\""));
+            }),
+            20);
+  json branches = json::array(), required = json::array(), chain = json::object();
+  for (int i = 0; i < 9'000; ++i) branches.push_back({{"type", "string"}, {"const", fmt::format("v{}", i)}});
+  for (int i = 0; i < 4'000; ++i) required.push_back(fmt::format("p{}", i));
+  for (int i = 0; i < 8'000; ++i) chain[fmt::format("r{}", i)] = {{"$ref", fmt::format("#/$defs/r{}", i + 1)}};
+  chain["r8000"] = {{"type", "null"}};
+  const std::vector<json> wide = {{{"required", required}},
+                                  {{"oneOf", branches}},
+                                  {{"allOf", json::array({{{"enum", branches}}, {{"enum", branches}}})}},
+                                  {{"$ref", "#/$defs/r0"}, {"$defs", chain}}};
+  for (const json& schema : wide)
+    EXPECT_LT(seconds_of([&] { (void)schema_grammar(schema.dump()); }), 20) << schema.dump().substr(0, 60);
+}
+
+TEST(SchemaGrammar, MemoryAndTimeAreGranted) {
+  const std::string words = enum_of(20'000);
+  BuildLimits limits;
+  Lender enough(64u << 20), little(1u << 20), called_off(64u << 20, 3);
+  limits.grant = &enough;
+  const auto grammar = schema_grammar(words, limits);
+  ASSERT_TRUE(grammar.ok());
+  EXPECT_EQ(enough.lent, 0u);
+  EXPECT_GT(enough.highest, (*grammar)->bytes());
+  limits.grant = &little;
+  EXPECT_NE(schema_grammar(words, limits).status().message().find("too large"), std::string::npos);
+  EXPECT_EQ(little.lent, 0u);
+  limits.grant = &called_off;
+  EXPECT_EQ(schema_grammar(words, limits).status().code(), Code::cancelled);
+  limits.grant = nullptr;
+  limits.bytes = 1u << 20;
+  EXPECT_NE(schema_grammar(words, limits).status().message().find("too large"), std::string::npos);
 }
 
 TEST(Matcher, MaskIsExactlyWhatItTakes) {

@@ -1,10 +1,25 @@
 #include "text/constraint/grammar.h"
 
 #include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
 
 namespace millrace::text {
 
 using Kind = GrammarEdge::Kind;
+
+namespace {
+
+// What a state and an edge cost while building, with the room that growing vectors and finish() need.
+constexpr std::uint64_t kStateBytes = 24, kEdgeBytes = 64;
+
+}  // namespace
+
+std::uint64_t Grammar::bytes() const {
+  return edges_.capacity() * sizeof(GrammarEdge) + begins_.capacity() * sizeof(std::uint32_t) + ends_.size() / 8 +
+         starts_.capacity() * sizeof(StateId) + rows_.capacity() * sizeof(GrammarRow);
+}
 
 StateId Grammar::twin(StateId state, std::uint32_t look_ahead) const {
   auto row = std::upper_bound(rows_.begin(), rows_.end(), state,
@@ -17,39 +32,62 @@ StateId Grammar::twin(StateId state, std::uint32_t look_ahead) const {
   return row->least - taken > look_ahead ? row->begin : state;
 }
 
+GrammarBuilder::GrammarBuilder(const BuildLimits& limits) : limits_(limits), memory_(limits.bytes, limits.grant) {
+  new_state();  // stands for all that would come past the limits, too
+}
+
+bool GrammarBuilder::charge(std::uint64_t bytes) {
+  if (stopped_ || !memory_.grow(bytes)) {
+    stopped_ = true;
+    return false;
+  }
+  return true;
+}
+
+bool GrammarBuilder::go_on() {
+  if ((++asked_ & 0xFFF) == 0 && memory_.cancelled()) stopped_ = cancelled_ = true;
+  return !stopped_;
+}
+
 RuleId GrammarBuilder::new_rule() {
+  if (!grammar_.starts_.empty() && !charge(kStateBytes)) return 0;
   grammar_.starts_.push_back(0);
   finals_.push_back(0);
   return static_cast<RuleId>(grammar_.starts_.size() - 1);
 }
 
 void GrammarBuilder::define(RuleId rule, Fragment body) {
+  if (full()) return;
   grammar_.starts_[rule] = body.begin;
   // An end of its own: the body's end may be another rule's, too.
   finals_[rule] = new_state();
   nothing(body.end, finals_[rule]);
-  grammar_.ends_[finals_[rule]] = true;
+  if (!full()) grammar_.ends_[finals_[rule]] = true;
 }
 
 StateId GrammarBuilder::new_state() {
-  // Past the limit one state stands for all that would come; finish() refuses the whole.
-  if (full()) return static_cast<StateId>(grammar_.states_.size() - 1);
-  grammar_.states_.emplace_back();
+  if (heads_.size() >= limits_.states) stopped_ = true;
+  if (!go_on() || !charge(kStateBytes)) return 0;
+  heads_.push_back(kNone);
   grammar_.ends_.push_back(false);
-  return static_cast<StateId>(grammar_.states_.size() - 1);
+  return static_cast<StateId>(heads_.size() - 1);
+}
+
+void GrammarBuilder::add(StateId from, const GrammarEdge& edge) {
+  if (!go_on() || !charge(kEdgeBytes)) return;
+  links_.push_back({edge, heads_[from]});
+  heads_[from] = static_cast<std::uint32_t>(links_.size() - 1);
 }
 
 void GrammarBuilder::bytes(StateId from, std::uint8_t low, std::uint8_t high, StateId to) {
-  if (!full()) grammar_.states_[from].push_back({Kind::bytes, low, high, 0, to});
+  add(from, {Kind::bytes, low, high, 0, to});
 }
 
 void GrammarBuilder::nothing(StateId from, StateId to) {
-  if (!full() && from != to) grammar_.states_[from].push_back({Kind::nothing, 0, 0, 0, to});
+  if (from != to) add(from, {Kind::nothing, 0, 0, 0, to});
 }
 
-void GrammarBuilder::call(StateId from, RuleId rule, StateId to) {
-  if (!full()) grammar_.states_[from].push_back({Kind::call, 0, 0, rule, to});
-}
+void GrammarBuilder::call(StateId from, RuleId rule, StateId to) { add(from, {Kind::call, 0, 0, rule, to}); }
 
 Fragment GrammarBuilder::empty() {
   const StateId state = new_state();
@@ -114,84 +152,208 @@ Fragment GrammarBuilder::repeat(std::uint32_t least, std::uint32_t most, const s
   return {whole.begin, end};
 }
 
-/// A state lives if some finite text leads from it to its rule's end; edges to others go.
-void GrammarBuilder::drop_dead_ends() {
-  std::vector<bool> lives = grammar_.ends_;
-  const auto leads_on = [&](const GrammarEdge& edge) {
-    return lives[edge.to] && (edge.kind != Kind::call || lives[grammar_.starts_[edge.rule]]);
+Fragment GrammarBuilder::one_of(std::vector<std::string> texts) {
+  std::sort(texts.begin(), texts.end());
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  if (texts.empty()) return either({});
+  // The states of the last text, from the root on, that may still get more edges. What is behind them is final, and one
+  // state stands for all that lead to the same ends.
+  struct Open {
+    std::string edges;  // five bytes each: a letter and its state
+    bool whole = false;
   };
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (StateId state = static_cast<StateId>(lives.size()); state-- > 0;) {
-      const auto& edges = grammar_.states_[state];
-      if (lives[state] || std::none_of(edges.begin(), edges.end(), leads_on)) continue;
-      lives[state] = changed = true;
+  std::vector<Open> path(1);
+  std::unordered_map<std::string, StateId> known;
+  std::uint64_t charged = 0;
+  const StateId end = new_state();
+  const auto close_last = [&] {
+    Open& last = path.back();
+    std::string key = last.edges + (last.whole ? "." : "");
+    auto [found, fresh] = known.try_emplace(std::move(key), 0);
+    if (fresh) {
+      found->second = new_state();
+      for (std::size_t i = 0; i < last.edges.size(); i += 5) {
+        StateId to = 0;
+        std::memcpy(&to, last.edges.data() + i + 1, sizeof(to));
+        const auto letter = static_cast<std::uint8_t>(last.edges[i]);
+        bytes(found->second, letter, letter, to);
+      }
+      if (last.whole) nothing(found->second, end);
+      const std::uint64_t cost = 128 + found->first.capacity();
+      if (charge(cost)) charged += cost;
     }
+    const StateId state = found->second;
+    path.pop_back();
+    if (!path.empty()) path.back().edges.append(reinterpret_cast<const char*>(&state), sizeof(state));
+    return state;
+  };
+  std::string_view before;
+  for (const std::string& text : texts) {
+    if (full()) break;
+    const std::size_t shared = static_cast<std::size_t>(
+        std::mismatch(before.begin(), before.end(), text.begin(), text.end()).first - before.begin());
+    while (path.size() > shared + 1) close_last();
+    for (const char letter : std::string_view(text).substr(shared)) {
+      path.back().edges += letter;
+      path.emplace_back();
+    }
+    path.back().whole = true;
+    before = text;
   }
-  for (auto& edges : grammar_.states_) std::erase_if(edges, [&](const GrammarEdge& edge) { return !leads_on(edge); });
+  StateId begin = 0;
+  while (!path.empty()) begin = close_last();
+  discharge(charged);
+  return {begin, end};
 }
 
-/// No rule may come back to itself before a byte was taken. REQUIRES: no dead ends.
-Status GrammarBuilder::check_left_recursion() const {
-  const std::size_t rules = grammar_.starts_.size();
-  // Rules that may be empty, found until nothing changes; then a walk over "begins with", with three colours.
-  std::vector<bool> may_be_empty(rules, false);
-  std::vector<std::vector<RuleId>> begins_with(rules);
-  const auto explore = [&](RuleId rule) {
-    std::vector<bool> seen(grammar_.states_.size(), false);
-    std::vector<StateId> open{grammar_.starts_[rule]};
-    seen[open[0]] = true;
-    begins_with[rule].clear();
-    bool empty = false;
-    while (!open.empty()) {
-      const StateId state = open.back();
-      open.pop_back();
-      empty = empty || grammar_.ends_[state];
-      for (const GrammarEdge& edge : grammar_.states_[state]) {
-        if (edge.kind == Kind::bytes) continue;
-        if (edge.kind == Kind::call) begins_with[rule].push_back(edge.rule);
-        if ((edge.kind == Kind::nothing || may_be_empty[edge.rule]) && !seen[edge.to]) {
-          seen[edge.to] = true;
-          open.push_back(edge.to);
-        }
-      }
-    }
-    return empty;
-  };
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (RuleId rule = 0; rule < rules; ++rule)
-      if (explore(rule) && !may_be_empty[rule]) may_be_empty[rule] = changed = true;
+/// From a list of edges by state to one array.
+void GrammarBuilder::lay_out() {
+  grammar_.begins_.assign(1, 0);
+  grammar_.begins_.reserve(heads_.size() + 1);
+  grammar_.edges_.clear();
+  grammar_.edges_.reserve(links_.size());
+  for (const std::uint32_t head : heads_) {
+    for (std::uint32_t at = head; at != kNone; at = links_[at].next) grammar_.edges_.push_back(links_[at].edge);
+    grammar_.begins_.push_back(static_cast<std::uint32_t>(grammar_.edges_.size()));
   }
-  std::vector<char> colour(rules, 0);
-  for (RuleId first = 0; first < rules; ++first) {
-    std::vector<std::pair<RuleId, std::size_t>> path;
-    if (colour[first] == 0) path.emplace_back(first, 0);
+  links_ = {};
+  heads_ = {};
+}
+
+/// The states from which some finite text (or the empty one) leads to their rule's end. An edge is looked at when its
+/// target joins them, and a call also when its rule's beginning does. REQUIRES: laid out.
+std::vector<bool> GrammarBuilder::leading_to_ends(bool without_bytes) const {
+  const std::size_t states = grammar_.state_count();
+  struct Back {
+    StateId from;
+    std::uint32_t edge;
+  };
+  std::vector<std::uint32_t> begins(states + 1, 0);
+  const auto each_back = [&](const auto& visit) {
+    for (StateId from = 0; from < states; ++from)
+      for (std::uint32_t i = grammar_.begins_[from]; i < grammar_.begins_[from + 1]; ++i) {
+        const GrammarEdge& edge = grammar_.edges_[i];
+        if (without_bytes && edge.kind == Kind::bytes) continue;
+        visit(edge.to, Back{from, i});
+        if (edge.kind == Kind::call) visit(grammar_.starts_[edge.rule], Back{from, i});
+      }
+  };
+  each_back([&](StateId to, Back) { ++begins[to]; });
+  std::uint32_t total = 0;
+  for (std::uint32_t& begin : begins) total += std::exchange(begin, total);
+  std::vector<Back> backs(total);
+  std::vector<std::uint32_t> next(begins.begin(), begins.end());
+  each_back([&](StateId to, Back back) { backs[next[to]++] = back; });
+  std::vector<bool> found = grammar_.ends_;
+  std::vector<StateId> open;
+  for (StateId state = 0; state < states; ++state)
+    if (found[state]) open.push_back(state);
+  while (!open.empty()) {
+    const StateId state = open.back();
+    open.pop_back();
+    for (std::uint32_t i = begins[state]; i < begins[state + 1]; ++i) {
+      const GrammarEdge& edge = grammar_.edges_[backs[i].edge];
+      const bool leads = found[edge.to] && (edge.kind != Kind::call || found[grammar_.starts_[edge.rule]]);
+      if (!leads || found[backs[i].from]) continue;
+      found[backs[i].from] = true;
+      open.push_back(backs[i].from);
+    }
+  }
+  return found;
+}
+
+/// A state lives if some finite text leads from it to its rule's end; edges to others go.
+void GrammarBuilder::drop_dead_ends() {
+  const std::vector<bool> lives = leading_to_ends(false);
+  std::uint32_t kept = 0;
+  for (StateId state = 0; state < lives.size(); ++state) {
+    const std::uint32_t begin = std::exchange(grammar_.begins_[state], kept);
+    for (std::uint32_t i = begin; i < grammar_.begins_[state + 1]; ++i) {
+      const GrammarEdge edge = grammar_.edges_[i];
+      if (lives[state] && lives[edge.to] && (edge.kind != Kind::call || lives[grammar_.starts_[edge.rule]]))
+        grammar_.edges_[kept++] = edge;
+    }
+  }
+  grammar_.begins_.back() = kept;
+  grammar_.edges_.resize(kept);
+}
+
+/// No rule may come back to itself before a byte was taken: no ring of edges that take nothing goes through a rule's
+/// beginning. Source of the walk: Tarjan 1972, strongly connected components, with a stack of its own.
+/// REQUIRES: no dead ends.
+Status GrammarBuilder::check_left_recursion() const {
+  const std::vector<bool> may_be_empty = leading_to_ends(true);
+  const std::size_t states = grammar_.state_count();
+  std::vector<std::uint32_t> order(states, 0), lowest(states, 0), component(states, 0);
+  std::uint32_t visited = 0, components = 0;
+  std::vector<StateId> in_work;
+  struct Step {
+    StateId state;
+    std::uint32_t edge;
+    bool into_rule;  // of a call: its rule's beginning was seen
+  };
+  std::vector<Step> path;
+  const auto enter = [&](StateId state) {
+    order[state] = lowest[state] = ++visited;
+    in_work.push_back(state);
+    path.push_back({state, grammar_.begins_[state], false});
+  };
+  const auto see = [&](StateId from, StateId to) {
+    if (order[to] == 0) {
+      enter(to);
+    } else if (component[to] == 0) {
+      lowest[from] = std::min(lowest[from], order[to]);
+    }
+  };
+  for (StateId first = 0; first < states; ++first) {
+    if (order[first] == 0) enter(first);
     while (!path.empty()) {
-      auto& [rule, next] = path.back();
-      colour[rule] = 1;
-      if (next == begins_with[rule].size()) {
-        colour[rule] = 2;
-        path.pop_back();
+      Step& step = path.back();
+      const StateId state = step.state;
+      if (step.edge < grammar_.begins_[state + 1]) {
+        const GrammarEdge& edge = grammar_.edges_[step.edge];
+        const bool into_rule = edge.kind == Kind::call && !step.into_rule;
+        step.into_rule = into_rule;
+        if (!into_rule) ++step.edge;
+        if (into_rule) {
+          see(state, grammar_.starts_[edge.rule]);
+        } else if (edge.kind == Kind::nothing ||
+                   (edge.kind == Kind::call && may_be_empty[grammar_.starts_[edge.rule]])) {
+          see(state, edge.to);
+        }
         continue;
       }
-      const RuleId child = begins_with[rule][next++];
-      if (colour[child] == 1) return error(Code::invalid_argument, "a part of the schema refers to itself without end");
-      if (colour[child] == 0) path.emplace_back(child, 0);
+      path.pop_back();
+      if (!path.empty()) lowest[path.back().state] = std::min(lowest[path.back().state], lowest[state]);
+      if (lowest[state] != order[state]) continue;
+      ++components;
+      for (StateId member = kNone; member != state;) {
+        member = in_work.back();
+        in_work.pop_back();
+        component[member] = components;
+      }
     }
   }
+  for (StateId from = 0; from < states; ++from)
+    for (const GrammarEdge& edge : grammar_.edges(from))
+      if (edge.kind == Kind::call && component[from] == component[grammar_.starts_[edge.rule]])
+        return error(Code::invalid_argument, "a part of the schema refers to itself without end");
   return {};
 }
 
 Expected<std::shared_ptr<const Grammar>> GrammarBuilder::finish(RuleId root) {
+  if (cancelled_ || memory_.cancelled()) return error(Code::cancelled, "the schema is no longer wanted");
   if (full()) return error(Code::invalid_argument, "the schema is too large; use smaller limits and fewer properties");
   grammar_.root_ = root;
+  lay_out();
   drop_dead_ends();
-  if (!grammar_.ends_[grammar_.starts_[root]] && grammar_.states_[grammar_.starts_[root]].empty())
+  const StateId start = grammar_.starts_[root];
+  if (!grammar_.ends_[start] && grammar_.edges(start).empty())
     return error(Code::invalid_argument, "no finite text fulfils the schema; look for contradictions in it");
   MR_RETURN_IF_ERROR(check_left_recursion());
   std::sort(grammar_.rows_.begin(), grammar_.rows_.end(),
             [](const GrammarRow& a, const GrammarRow& b) { return a.begin < b.begin; });
+  grammar_.edges_.shrink_to_fit();
   return std::make_shared<const Grammar>(std::move(grammar_));
 }
 

@@ -1,15 +1,20 @@
 // A form as a pushdown automaton over bytes: rules, each a small automaton whose edges take a byte of a range, nothing,
 // or a whole text of another rule. Built once by a Builder, then immutable and shared.
-// Thread-safety: a Grammar is immutable; a Builder belongs to one thread.
+//
+// Building takes time and memory in proportion to the states and edges made (a list of n words n log n), both bounded
+// by BuildLimits. Thread-safety: a Grammar is immutable; a Builder belongs to one thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "text/work_grant.h"
 
 namespace millrace::text {
 
@@ -33,17 +38,21 @@ struct GrammarRow {
 
 class Grammar {
  public:
-  const std::vector<GrammarEdge>& edges(StateId state) const { return states_[state]; }
+  std::span<const GrammarEdge> edges(StateId state) const {
+    return std::span(edges_).subspan(begins_[state], begins_[state + 1] - begins_[state]);
+  }
   StateId start(RuleId rule) const { return starts_[rule]; }
   bool ends_rule(StateId state) const { return ends_[state]; }
   RuleId root() const { return root_; }
-  std::size_t state_count() const { return states_.size(); }
+  std::size_t state_count() const { return ends_.size(); }
+  std::uint64_t bytes() const;  // of memory
   /// The first state that allows the same next `look_ahead` bytes as this one; itself where there is none.
   StateId twin(StateId state, std::uint32_t look_ahead) const;
 
  private:
   friend class GrammarBuilder;
-  std::vector<std::vector<GrammarEdge>> states_;
+  std::vector<GrammarEdge> edges_;     // by state
+  std::vector<std::uint32_t> begins_;  // state's edges are edges_[begins_[state], begins_[state + 1])
   std::vector<bool> ends_;
   std::vector<StateId> starts_;
   std::vector<GrammarRow> rows_;  // ascending begin
@@ -55,10 +64,16 @@ struct Fragment {
   StateId begin = 0, end = 0;
 };
 
+/// What building may take. Past it finish() fails, and what is added meanwhile counts for nothing.
+struct BuildLimits {
+  std::size_t states = 200'000;
+  std::uint64_t bytes = 48u << 20;  // while building; the grammar takes a third of it at most
+  WorkGrant* grant = nullptr;       // asked for these bytes, and now and then whether it is all for nothing
+};
+
 class GrammarBuilder {
  public:
-  /// States at most; beyond it finish() fails, and what is added counts for nothing.
-  static constexpr std::size_t kMostStates = 100'000;
+  explicit GrammarBuilder(const BuildLimits& limits = {});
 
   RuleId new_rule();
   void define(RuleId rule, Fragment body);
@@ -67,7 +82,13 @@ class GrammarBuilder {
   void nothing(StateId from, StateId to);
   void call(StateId from, RuleId rule, StateId to);
   void row(GrammarRow row) { grammar_.rows_.push_back(row); }
-  bool full() const { return grammar_.states_.size() >= kMostStates; }
+  /// A limit was passed, or the work was called off: whoever loops may end.
+  bool full() const { return stopped_; }
+  /// Memory of those who build, charged with the builder's own. False: full.
+  bool charge(std::uint64_t bytes);
+  void discharge(std::uint64_t bytes) noexcept { memory_.shrink(bytes); }
+  /// Asks whether the work was called off; false: full.
+  bool go_on();
 
   Fragment empty();
   Fragment literal(std::string_view text);
@@ -78,17 +99,35 @@ class GrammarBuilder {
   Fragment optional(Fragment a);
   /// `make` is asked for as many copies as are needed. most: UINT32_MAX is without end.
   Fragment repeat(std::uint32_t least, std::uint32_t most, const std::function<Fragment()>& make);
+  /// One of these texts, which share the states of their beginnings and of their ends. Source: Daciuk et al. 2000,
+  /// "Incremental construction of minimal acyclic finite-state automata".
+  Fragment one_of(std::vector<std::string> texts);
 
   /// Drops what cannot be completed. Errors: invalid_argument (too large; no finite text fits; a rule that begins with
-  /// itself).
+  /// itself), cancelled.
   Expected<std::shared_ptr<const Grammar>> finish(RuleId root);
 
  private:
+  struct Link {
+    GrammarEdge edge;
+    std::uint32_t next;  // of the same state; kNone: the last
+  };
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  void add(StateId from, const GrammarEdge& edge);
+  void lay_out();
+  std::vector<bool> leading_to_ends(bool without_bytes) const;
   void drop_dead_ends();
   Status check_left_recursion() const;
 
-  Grammar grammar_;
+  const BuildLimits limits_;
+  GrantedBytes memory_;
+  std::vector<std::uint32_t> heads_;  // by state: its links
+  std::vector<Link> links_;
+  Grammar grammar_;              // its edges come with lay_out()
   std::vector<StateId> finals_;  // by rule
+  std::uint32_t asked_ = 0;      // go_on()
+  bool stopped_ = false, cancelled_ = false;
 };
 
 }  // namespace millrace::text

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "text/constraint/json_rules.h"
 #include "text/constraint/pattern.h"
@@ -58,7 +59,7 @@ bool has_type(const SchemaJson& value, const std::string& type) {
 
 class Compiler {
  public:
-  explicit Compiler(const SchemaJson& root) : flattener_(root), rules_(builder_) {}
+  Compiler(const SchemaJson& root, const BuildLimits& limits) : flattener_(root), builder_(limits), rules_(builder_) {}
 
   Expected<std::shared_ptr<const Grammar>> compile() {
     MR_ASSIGN_OR_RETURN(const RuleId value, reference("#"));
@@ -149,16 +150,22 @@ class Compiler {
       return error(Code::unsupported, "enum or const beside other limits on the value; leave the others out");
     SchemaJson values = schema.contains("const") ? SchemaJson::array({schema["const"]}) : schema["enum"];
     if (!values.is_array()) return error(Code::invalid_argument, "enum has to be a list");
-    std::vector<Fragment> options;
+    const SchemaJson* const listed = schema.contains("enum") ? &schema["enum"] : nullptr;
+    std::vector<std::string> texts;
+    std::uint64_t charged = 0;
     for (const SchemaJson& value : values) {
       const bool fits =
-          std::any_of(types.begin(), types.end(), [&](const auto& type) { return has_type(value, type); });
-      const bool listed = !schema.contains("enum") ||
-                          std::find(schema["enum"].begin(), schema["enum"].end(), value) != schema["enum"].end();
-      if (fits && listed)
-        options.push_back(builder_.literal(value.dump(-1, ' ', false, SchemaJson::error_handler_t::replace)));
+          std::any_of(types.begin(), types.end(), [&](const auto& type) { return has_type(value, type); }) &&
+          (listed == nullptr || !schema.contains("const") ||
+           std::find(listed->begin(), listed->end(), value) != listed->end());
+      if (!fits) continue;
+      texts.push_back(value.dump(-1, ' ', false, SchemaJson::error_handler_t::replace));
+      if (!builder_.charge(texts.back().capacity() + 2 * sizeof(std::string))) break;
+      charged += texts.back().capacity() + 2 * sizeof(std::string);
     }
-    return builder_.either(options);
+    const Fragment whole = builder_.one_of(std::move(texts));
+    builder_.discharge(charged);
+    return whole;
   }
 
   Expected<Fragment> typed(const SchemaJson& schema, const std::string& type) {
@@ -283,13 +290,16 @@ class Compiler {
     if (!declared.is_object() || !required.is_array())
       return error(Code::invalid_argument, "properties has to be an object and required a list");
     std::vector<Property> properties;
-    for (const auto& [name, property] : declared.items()) properties.push_back({name, property, false});
+    std::unordered_map<std::string, std::size_t> places;
+    for (const auto& [name, property] : declared.items()) {
+      places.try_emplace(name, properties.size());
+      properties.push_back({name, property, false});
+    }
     for (const SchemaJson& name : required) {
       if (!name.is_string()) return error(Code::invalid_argument, "required has to list names");
-      const auto found = std::find_if(properties.begin(), properties.end(),
-                                      [&](const Property& each) { return each.name == name.get<std::string>(); });
-      if (found != properties.end()) {
-        found->required = true;
+      const auto [found, fresh] = places.try_emplace(name.get<std::string>(), properties.size());
+      if (!fresh) {
+        properties[found->second].required = true;
       } else {
         properties.push_back({name.get<std::string>(), schema.value("additionalProperties", SchemaJson(true)), true});
       }
@@ -371,10 +381,10 @@ Expected<SchemaJson> parse_schema(std::string_view text) {
 
 }  // namespace
 
-Expected<std::shared_ptr<const Grammar>> schema_grammar(std::string_view json_schema) {
+Expected<std::shared_ptr<const Grammar>> schema_grammar(std::string_view json_schema, const BuildLimits& limits) {
   MR_ASSIGN_OR_RETURN(const SchemaJson schema, parse_schema(json_schema));
   try {
-    return Compiler(schema).compile();
+    return Compiler(schema, limits).compile();
   } catch (const nlohmann::json::exception& wrong) {
     return error(Code::invalid_argument, "the schema has a value of a wrong kind ({})", wrong.what());
   }

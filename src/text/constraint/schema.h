@@ -16,9 +16,10 @@
 
 namespace millrace::text {
 
-/// Errors: invalid_argument (no JSON, contradictions, too large), unsupported (a keyword or value, named with its
-/// place).
-Expected<std::shared_ptr<const Grammar>> schema_grammar(std::string_view json_schema);
+/// A schema has 1 MiB at most, and takes time and memory in proportion to its size, within `limits`: an enum of 100,000
+/// values is fine. Errors: invalid_argument (no JSON, contradictions, too large), unsupported (a keyword or value,
+/// named with its place), cancelled (by the limits' grant).
+Expected<std::shared_ptr<const Grammar>> schema_grammar(std::string_view json_schema, const BuildLimits& limits = {});
 
 /// Any JSON object. Cannot fail.
 std::shared_ptr<const Grammar> json_object_grammar();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <unordered_map>
 
 namespace millrace::text {
 namespace {
@@ -42,10 +43,26 @@ SchemaJson values_of(const SchemaJson& schema) {
   return schema.value("enum", SchemaJson());
 }
 
+/// What two values have in common if they are equal: 1 and 1.0 are, and so are objects in another order.
+std::string key_of(const SchemaJson& value) {
+  if (value.is_number()) return fmt::format("{}", value.get<double>());
+  return value.is_structured() ? std::string(value.type_name()) : value.dump(-1, ' ', true);
+}
+
+/// The values of `a` that `b` has, too, in n log n steps.
+SchemaJson common_values(const SchemaJson& a, const SchemaJson& b) {
+  std::unordered_multimap<std::string, const SchemaJson*> places;
+  for (const SchemaJson& value : b) places.emplace(key_of(value), &value);
+  SchemaJson common = SchemaJson::array();
+  for (const SchemaJson& value : a) {
+    const auto [first, last] = places.equal_range(key_of(value));
+    if (std::any_of(first, last, [&](const auto& place) { return *place.second == value; })) common.push_back(value);
+  }
+  return common;
+}
+
 bool no_common_value(const SchemaJson& a, const SchemaJson& b) {
-  if (!a.is_array() || !b.is_array()) return false;
-  return std::none_of(a.begin(), a.end(),
-                      [&](const SchemaJson& value) { return std::find(b.begin(), b.end(), value) != b.end(); });
+  return a.is_array() && b.is_array() && common_values(a, b).empty();
 }
 
 bool requires_property(const SchemaJson& schema, const std::string& name) {
@@ -116,13 +133,9 @@ Status Flattener::merge_keyword(SchemaJson& into, const std::string& keyword, co
       held[name] = differs ? SchemaJson{{"allOf", SchemaJson::array({held[name], property})}} : property;
     }
   } else if (keyword == "required" && held.is_array() && value.is_array()) {
-    for (const SchemaJson& name : value)
-      if (std::find(held.begin(), held.end(), name) == held.end()) held.push_back(name);
+    for (const SchemaJson& name : value) held.push_back(name);
   } else if (keyword == "enum" && held.is_array() && value.is_array()) {
-    SchemaJson common = SchemaJson::array();
-    for (const SchemaJson& each : held)
-      if (std::find(value.begin(), value.end(), each) != value.end()) common.push_back(each);
-    held = std::move(common);
+    held = common_values(held, value);
   } else if (one_of({"minimum", "exclusiveMinimum", "minLength", "minItems"}) && held.is_number() &&
              value.is_number()) {
     if (value > held) held = value;

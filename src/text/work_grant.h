@@ -1,0 +1,64 @@
+// Memory and time that a piece of work asks for while it runs (a template's rendering, a schema's compilation), so that
+// whoever lets it run can charge a budget of its own, and call the work off.
+// Thread-safety: a grant is asked by the one thread that works.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace millrace::text {
+
+class WorkGrant {
+ public:
+  virtual ~WorkGrant() = default;
+  /// Asked before memory is taken. False: there is no more; the work ends with an error.
+  virtual bool take(std::uint64_t bytes) = 0;
+  virtual void give_back(std::uint64_t bytes) noexcept = 0;
+  /// Asked now and then. True: nobody waits for the result; the work ends with an error.
+  virtual bool cancelled() const { return false; }
+};
+
+/// Bytes in use against a cap of its own and a grant, of which it takes a slice at a time. It gives back the last
+/// slice when it goes.
+class GrantedBytes {
+ public:
+  static constexpr std::uint64_t kSlice = 256u << 10;
+
+  /// `grant` may be null, and outlives this.
+  GrantedBytes(std::uint64_t most, WorkGrant* grant) : most_(most), grant_(grant) {}
+  ~GrantedBytes() {
+    if (grant_ != nullptr && granted_ > 0) grant_->give_back(granted_);
+  }
+  GrantedBytes(const GrantedBytes&) = delete;
+  GrantedBytes& operator=(const GrantedBytes&) = delete;
+
+  /// False: past the cap, or the grant has no more; nothing has changed then.
+  [[nodiscard]] bool grow(std::uint64_t bytes) {
+    if (bytes > most_ - used_) return false;
+    if (used_ + bytes > granted_) {
+      const std::uint64_t wanted = std::max(used_ + bytes - granted_, kSlice);
+      if (grant_ != nullptr && !grant_->take(wanted)) return false;
+      granted_ += wanted;
+    }
+    used_ += bytes;
+    return true;
+  }
+  /// REQUIRES: bytes <= used().
+  void shrink(std::uint64_t bytes) noexcept {
+    used_ -= bytes;
+    if (granted_ - used_ < 4 * kSlice) return;
+    const std::uint64_t spare = granted_ - used_ - kSlice;
+    if (grant_ != nullptr) grant_->give_back(spare);
+    granted_ -= spare;
+  }
+  std::uint64_t used() const { return used_; }
+  std::uint64_t most() const { return most_; }
+  bool cancelled() const { return grant_ != nullptr && grant_->cancelled(); }
+
+ private:
+  const std::uint64_t most_;
+  WorkGrant* const grant_;
+  std::uint64_t used_ = 0, granted_ = 0;  // used_ <= granted_; used_ <= most_
+};
+
+}  // namespace millrace::text
