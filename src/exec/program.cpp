@@ -41,7 +41,8 @@ std::string_view name(Step::Kind kind) {
 }
 
 float Temperature::at(std::int64_t position) const {
-  return static_cast<float>(1 + scale * std::log(static_cast<double>(position / period) + 1));
+  const std::int64_t periods = position / period;
+  return static_cast<float>(1 + scale * std::log(static_cast<double>(periods) + 1));
 }
 
 bool Step::writes(Act act) const {

@@ -22,7 +22,8 @@ Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparam
   LayerSpec layer;
   layer.attention = plain_attention(hp);
   layer.attention.norm = HeadNorm::each;
-  if (hp.layers == kLayersOf27B) layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(hp.model_dim / hp.heads));
+  const std::int64_t width = hp.layers == kLayersOf27B ? hp.model_dim / hp.heads : hp.head_dim;
+  layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(width));
   MR_ASSIGN_OR_RETURN(layer.ff_dim, read_ff_dim(file, hp));
   layer.activation = kernels::Activation::gelu;
   layer.norms_results = true;
