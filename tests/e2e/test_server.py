@@ -232,6 +232,12 @@ class Together(Shared):
 
 
 class Guarded(Case):
+    def test_an_empty_key_protects_nothing_and_is_refused(self):
+        for args, env in ((("--api-key", ""), {}), (("--api-key", "good", "--api-key", ""), {}), ((), {"MILLRACE_API_KEY": ""})):
+            outcome = run("serve", DRAFT, "--port", 0, *args, env=env, timeout=20)
+            self.assertNotEqual(outcome.code, 0, args)
+            self.assertIn("would protect nothing", outcome.err, args)
+
     def test_keys(self):
         with Server(DRAFT, "--api-key", "first", "--api-key", "second") as server:
             self.assertEqual(server.request("GET", "/v1/models")[0], 401)

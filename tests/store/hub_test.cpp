@@ -59,6 +59,14 @@ TEST(Tree, RefusesWhatIsNone) {
                           R"([{"type":"file","path":"x","size":1,"lfs":{"oid":"short"}}])"})
     EXPECT_FALSE(parse_tree(bad).ok()) << bad;
   EXPECT_TRUE(parse_tree("[]").ok());
+  // Matching a name takes stack for each of its characters, and printing it takes them as they are.
+  const auto listed = [](const std::string& path) {
+    return R"([{"type":"file","path":")" + path + R"(.gguf","size":1}])";
+  };
+  EXPECT_TRUE(parse_tree(listed("x")).ok());
+  EXPECT_EQ(parse_tree(listed(std::string(50'000, 'x'))).status().code(), Code::corrupt);
+  EXPECT_EQ(parse_tree(listed("x\\u001b[2J")).status().code(), Code::corrupt);
+  EXPECT_EQ(parse_tree(listed("x\\r\\n")).status().code(), Code::corrupt);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -61,8 +62,11 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   options.host = flags.host;
   options.port = flags.port;
   options.api_keys = flags.api_keys;
-  if (const char* keys = std::getenv("MILLRACE_API_KEY"); keys != nullptr && *keys != 0)
-    options.api_keys.emplace_back(keys);
+  if (const char* keys = std::getenv("MILLRACE_API_KEY"); keys != nullptr) options.api_keys.emplace_back(keys);
+  // A script whose variable is not set must not open the door.
+  if (std::find(options.api_keys.begin(), options.api_keys.end(), "") != options.api_keys.end())
+    return error(Code::invalid_argument,
+                 "--api-key or MILLRACE_API_KEY is empty, which would protect nothing; give a key or leave it out");
   options.allowed_hosts = flags.hosts;
   options.origins = flags.origins;
   options.model_paths = flags.models;

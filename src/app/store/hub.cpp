@@ -72,6 +72,14 @@ std::optional<Split> split_of(const std::string& path) {
   return Split{match[1], std::stoi(match[2]), std::stoi(match[3])};
 }
 
+/// What names are matched with below takes stack for each character, and what prints them takes them as they are.
+bool is_sane(const std::string& path) {
+  constexpr std::size_t kMostNameBytes = 1024;
+  return !path.empty() && path.size() <= kMostNameBytes && std::none_of(path.begin(), path.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
+}
+
 std::string choices(const std::vector<Variant>& variants) {
   std::string text;
   for (const Variant& variant : variants)
@@ -106,6 +114,9 @@ Expected<std::vector<HubFile>> parse_tree(std::string_view text) {
       if (entry.at("type") != "file") continue;
       HubFile file;
       file.path = entry.at("path").get<std::string>();
+      if (!is_sane(file.path))
+        return error(Code::corrupt, "the hub's list has a file name that cannot be ({} bytes); check HF_ENDPOINT",
+                     file.path.size());
       file.bytes = size_in(entry);
       if (entry.contains("lfs") && entry["lfs"].is_object()) {
         const json& lfs = entry["lfs"];
