@@ -39,8 +39,7 @@ class Template {
   ~Template();
 
   /// The template's own text is trusted, what comes from `inputs.values` is not, however filters cut and join it.
-  /// What is returned is no longer counted by `limits.grant`. Errors: invalid_argument (raise_exception, values that do
-  /// not fit, too many steps), unsupported (past a limit of memory), out_of_budget and cancelled (by the grant).
+  /// Errors: invalid_argument (raise_exception, values that do not fit), unsupported (a limit was reached).
   Expected<MarkedText> render(const Inputs& inputs, const Limits& limits = {}) const;
 
   /// Whether a variable of this name is used.
