@@ -49,7 +49,7 @@ struct ChatTemplate::Parts {
   std::optional<Form> with_tools;
   ChatFeatures features;
 
-  Expected<MarkedText> render(const Tokenizer& tokenizer, const Conversation& conversation) const {
+  Expected<MarkedText> render(const Tokenizer& tokenizer, const Conversation& conversation, WorkGrant* grant) const {
     MR_RETURN_IF_ERROR(check_messages(conversation.messages));
     const bool tools = conversation.tools.is_array() && !conversation.tools.empty();
     if (tools && !features.tools) {
@@ -65,7 +65,9 @@ struct ChatTemplate::Parts {
     inputs.values = &values;
     if (tokenizer.bos()) inputs.trusted.emplace_back("bos_token", tokenizer.token_bytes(*tokenizer.bos(), true));
     if (tokenizer.eos()) inputs.trusted.emplace_back("eos_token", tokenizer.token_bytes(*tokenizer.eos(), true));
-    return form.jinja.render(inputs);
+    jinja::Limits limits;
+    limits.grant = grant;
+    return form.jinja.render(inputs, limits);
   }
 };
 
@@ -103,8 +105,9 @@ Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_text(std::string jinj
       new ChatTemplate(std::make_unique<const Parts>(Parts{std::move(plain), std::move(with_tools), features})));
 }
 
-Expected<Prompt> ChatTemplate::prompt(const Tokenizer& tokenizer, const Conversation& conversation) const {
-  MR_ASSIGN_OR_RETURN(const MarkedText text, parts_->render(tokenizer, conversation));
+Expected<Prompt> ChatTemplate::prompt(const Tokenizer& tokenizer, const Conversation& conversation,
+                                      WorkGrant* grant) const {
+  MR_ASSIGN_OR_RETURN(const MarkedText text, parts_->render(tokenizer, conversation, grant));
   Prompt made;
   made.ids = tokenizer.encode(text);
   made.in_thought = conversation.add_generation_prompt && ends_in_thought(text.bytes());
@@ -114,8 +117,9 @@ Expected<Prompt> ChatTemplate::prompt(const Tokenizer& tokenizer, const Conversa
   return made;
 }
 
-Expected<std::string> ChatTemplate::text(const Tokenizer& tokenizer, const Conversation& conversation) const {
-  MR_ASSIGN_OR_RETURN(const MarkedText text, parts_->render(tokenizer, conversation));
+Expected<std::string> ChatTemplate::text(const Tokenizer& tokenizer, const Conversation& conversation,
+                                         WorkGrant* grant) const {
+  MR_ASSIGN_OR_RETURN(const MarkedText text, parts_->render(tokenizer, conversation, grant));
   return text.bytes();
 }
 

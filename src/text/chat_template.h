@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "modelfile/gguf.h"
 #include "text/tokenizer.h"
+#include "text/work_grant.h"
 
 namespace millrace::text {
 
@@ -51,9 +52,13 @@ class ChatTemplate {
   /// (the template refuses the conversation), unsupported (tools, for a template that knows of none).
   Expected<std::vector<TokenId>> render(const Tokenizer& tokenizer, const std::vector<Message>& messages,
                                         bool add_generation_prompt) const;
-  Expected<Prompt> prompt(const Tokenizer& tokenizer, const Conversation& conversation) const;
+  /// `grant`, where there is one, is asked for the memory that rendering takes (out_of_budget) and whether the prompt
+  /// is still wanted (cancelled).
+  Expected<Prompt> prompt(const Tokenizer& tokenizer, const Conversation& conversation,
+                          WorkGrant* grant = nullptr) const;
   /// The same as text, special tokens spelled out.
-  Expected<std::string> text(const Tokenizer& tokenizer, const Conversation& conversation) const;
+  Expected<std::string> text(const Tokenizer& tokenizer, const Conversation& conversation,
+                             WorkGrant* grant = nullptr) const;
 
   const std::string& source() const;  // the Jinja text
   const ChatFeatures& features() const;

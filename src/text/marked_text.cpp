@@ -36,6 +36,26 @@ void MarkedText::append(const MarkedText& other, std::size_t begin, std::size_t 
   }
 }
 
+namespace {
+
+/// What a container grows to; 0 where it has room.
+template <typename Container>
+std::size_t grown(const Container& container, std::size_t more) {
+  if (more <= container.capacity() - container.size()) return 0;
+  return std::max(2 * container.capacity(), container.size() + more);
+}
+
+}  // namespace
+
+std::size_t MarkedText::bytes_of_reserve(std::size_t bytes, std::size_t flips) const {
+  return grown(bytes_, bytes) + grown(flips_, flips) * sizeof(std::size_t);
+}
+
+void MarkedText::reserve_more(std::size_t bytes, std::size_t flips) {
+  if (const std::size_t room = grown(bytes_, bytes); room > 0) bytes_.reserve(room);
+  if (const std::size_t room = grown(flips_, flips); room > 0) flips_.reserve(room);
+}
+
 MarkedText MarkedText::cut(std::size_t begin, std::size_t end) const {
   MarkedText part;
   part.append(*this, begin, end);

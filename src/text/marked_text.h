@@ -32,6 +32,21 @@ class MarkedText {
   void append(const MarkedText& other) { append(other, 0, other.size()); }
   MarkedText cut(std::size_t begin, std::size_t end) const;
 
+  /// Places in (begin, end] where the mark changes, at most. REQUIRES: begin <= end <= size().
+  std::size_t flips_between(std::size_t begin, std::size_t end) const {
+    return flips_.empty() ? 0 : flips_until(end) - flips_until(begin);
+  }
+  /// Whether what is appended fits the memory that it has.
+  bool has_room(std::size_t bytes, std::size_t flips) const {
+    return bytes <= bytes_.capacity() - bytes_.size() && flips <= flips_.capacity() - flips_.size();
+  }
+  /// Whether appending bytes of that mark changes the mark.
+  bool would_flip(bool trusted) const { return !bytes_.empty() && last() != trusted; }
+  /// Takes memory for so much more, at least as much again as there is, so that appending takes linear time; and the
+  /// bytes that it takes anew while the old ones are still there.
+  void reserve_more(std::size_t bytes, std::size_t flips);
+  std::size_t bytes_of_reserve(std::size_t bytes, std::size_t flips) const;
+
   /// What the text takes in memory, about.
   std::size_t memory_bytes() const { return bytes_.capacity() + flips_.capacity() * sizeof(std::size_t); }
 

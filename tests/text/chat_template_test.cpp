@@ -222,6 +222,34 @@ TEST(ChatTemplate, WhatIsWrongIsSaidInALine) {
   }
 }
 
+/// Lends what a caller's budget has left.
+class Lender final : public WorkGrant {
+ public:
+  explicit Lender(std::uint64_t left) : left_(left) {}
+  bool take(std::uint64_t bytes) override {
+    if (bytes > left_ - lent) return false;
+    lent += bytes;
+    return true;
+  }
+  void give_back(std::uint64_t bytes) noexcept override { lent -= bytes; }
+  std::uint64_t lent = 0;
+
+ private:
+  const std::uint64_t left_;
+};
+
+TEST(ChatTemplate, ItsMemoryIsTheCallersToGrant) {
+  const auto chat = make("{% set x = 'a' * 9000000 %}{{ x | length }}");
+  Conversation talk;
+  talk.messages = {{{"role", "user"}, {"content", "Hi"}}};
+  Lender enough(64u << 20), little(4u << 20);
+  EXPECT_TRUE(chat->prompt(*test::demo_tokenizer(), talk, &enough).ok());
+  EXPECT_EQ(enough.lent, 0u);
+  EXPECT_EQ(chat->prompt(*test::demo_tokenizer(), talk, &little).status().code(), Code::out_of_budget);
+  EXPECT_EQ(chat->text(*test::demo_tokenizer(), talk, &little).status().code(), Code::out_of_budget);
+  EXPECT_EQ(little.lent, 0u);
+}
+
 TEST(ChatTemplate, NamedTemplatesOfTheFileAreFound) {
   auto image = test::bpe_image("gpt-2", {"<s>", "</s>"}, {3, 3}, {"a b"});
   image.text("tokenizer.chat_template.default", "{{ bos_token }}plain")

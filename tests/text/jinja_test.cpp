@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -132,11 +133,13 @@ TEST(Jinja, ATemplateThatMeansHarmEndsInAnError) {
       "{{ [1] | batch(9999999999, 0) }}",
       "{{ [1] | slice(9999999999) }}",
       "{{ ((['a' * 100000] * 100000) | join) }}",
-      "{{ 9223372036854775807 + 1 }}",
-      "{{ (-9223372036854775807 - 1) // -1 }}",
-      "{{ -(-9223372036854775807 - 1) }}",
-      "{{ (-9223372036854775807 - 1) | abs }}",
-      "{{ 99999999999999999999 }}",
+      "{{ 2 ** 126 + 2 ** 126 }}",
+      "{{ (0 - 2 ** 126 - 2 ** 126) // -1 }}",
+      "{{ -(0 - 2 ** 126 - 2 ** 126) }}",
+      "{{ (0 - 2 ** 126 - 2 ** 126) | abs }}",
+      "{{ 999999999999999999999999999999999999999 }}",
+      "{{ 1e300 | int }}",
+      "{{ 'a' * 2 ** 100 }}",
       "{{ 10 ** 10 ** 10 }}",
       "{{ ('a' * 1000).replace('', 'b' * 1000000) }}",
       "{{ " + nested,
@@ -160,6 +163,102 @@ TEST(Jinja, ATemplateThatMeansHarmEndsInAnError) {
   small.output_bytes = 100;
   EXPECT_EQ(rendered("{% for i in range(99) %}{{ 'abc' }}{% endfor %}", Json::object(), false, small).substr(0, 7),
             "error: ");
+}
+
+/// Lends up to `most` bytes and remembers the highest sum lent.
+class Lender final : public WorkGrant {
+ public:
+  explicit Lender(std::uint64_t most, int calls_off = -1) : most_(most), calls_off_(calls_off) {}
+  bool take(std::uint64_t bytes) override {
+    if (bytes > most_ - lent) return false;
+    lent += bytes;
+    return true;
+  }
+  void give_back(std::uint64_t bytes) noexcept override { lent -= bytes; }
+  bool cancelled() const override { return calls_off_ >= 0 && asked_++ >= calls_off_; }
+  std::uint64_t lent = 0;
+
+ private:
+  const std::uint64_t most_;
+  const int calls_off_;
+  mutable int asked_ = 0;
+};
+
+/// The most memory that this process had since the last call, in bytes; Linux counts it anew on request.
+std::uint64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  std::uint64_t kib = 0;
+  for (std::string word; status >> word;)
+    if (word == "VmHWM:") status >> kib;
+  std::ofstream("/proc/self/clear_refs") << "5";
+  return kib << 10;
+}
+
+/// Each took many times the limit: what grew was counted when it was done, or never.
+TEST(Jinja, MemoryIsCountedBeforeItIsTaken) {
+  const std::vector<std::string> greedy = {
+      "{{ ([1]*30000000)|length }}",
+      "{{ ([1]*1000000 + [2]*1000000 + [3]*1000000)|length }}",
+      "{{ (range(100000)|list * 200)|map('string')|list|length }}",
+      "{{ ('a'*20000000).split('a')|length }}",
+      "{{ ('\n'*20000000).splitlines()|length }}",
+      "{{ ('ä'*5000000)[::-1]|length }}",
+      "{{ ('ab'*9000000)|list|length }}",
+      "{{ ([0]*1200000)|sort|length }}",
+      "{{ ([0]*2000000)|map(attribute='x')|list|length }}",
+      "{{ ([0]*2000000)|batch(1)|list|length }}",
+      "{{ [1]|slice(3000000)|list|length }}",
+      "{{ ([range]*2000000)|map('string')|list|length }}",
+      "{{ (['x']*9000000)|join('yyyyyyyy')|length }}",
+      "{{ ('x'*9000000)|replace('x','yyyyyyyy')|length }}",
+      "{{ ('x\n'*900000)|indent(500)|length }}",
+      "{{ ('%900000s'*100)|format(*([1]*100))|length }}",
+      "{{ ('{:900000}'*100).format(*([1]*100))|length }}",
+      "{% set ns=namespace(l=[]) %}{% for i in range(100000) %}{% for k in range(15) %}{% set ns.l=namespace(n=ns.l) %}"
+      "{% endfor %}{% endfor %}",
+      "{% set ns=namespace(l=[]) %}{% for i in range(90000) %}{% set ns.l = ns.l + [{}.y, range] %}{% endfor %}",
+      "{% set k='k'*1000000 %}{% set ns=namespace(l=[]) %}{% for i in range(9000) %}{% set ns.l = ns.l + "
+      "[namespace({k: 1}), k ~ i] %}{% endfor %}",
+      "{% macro m(d, n) %}{% if n %}{{ m(d, n - 1, **d) }}{% endif %}{% endmacro %}{{ m({'k'*9000000: 1}, 500) }}",
+      "{% for i in range(100000) %}{{ 'x' * 9000 }}{% endfor %}",
+      "{% set x %}{% for i in range(100000) %}{{ 'x' * 9000 }}{% endfor %}{% endset %}",
+      "{{ (['a' * 1000] * 100000) | tojson | length }}",
+      "{{ ('\n' * 9000000) | tojson(ensure_ascii=true) | length }}",
+  };
+  Limits limits;
+  limits.live_bytes = 48u << 20;
+  for (const std::string& source : greedy) {
+    (void)peak_memory();
+    const std::uint64_t before = peak_memory();
+    const std::string text = rendered(source, Json::object(), false, limits);
+    const std::uint64_t after = peak_memory();
+    EXPECT_LT(after - std::min(before, after), 80u << 20) << source << " " << text.substr(0, 100);
+    const bool refused = text.find("MiB") != std::string::npos || text.find("steps") != std::string::npos ||
+                         text.find("takes not more") != std::string::npos || text.find("takes no") != std::string::npos;
+    EXPECT_TRUE(refused) << source << " " << text.substr(0, 100);
+  }
+}
+
+TEST(Jinja, MemoryAndTimeAreGranted) {
+  const auto made = Template::parse("{% set x = 'a' * 3000000 %}{{ x|length }}{% for i in range(90000) %}{% endfor %}");
+  ASSERT_TRUE(made.ok());
+  Lender enough(64u << 20), little(1u << 20), called_off(64u << 20, 1);
+  Limits limits;
+  limits.grant = &enough;
+  EXPECT_EQ(made->render({}, limits)->bytes(), "3000000");
+  EXPECT_EQ(enough.lent, 0u);
+  limits.grant = &little;
+  EXPECT_EQ(made->render({}, limits).status().code(), Code::out_of_budget);
+  EXPECT_EQ(little.lent, 0u);
+  limits.grant = &called_off;
+  EXPECT_EQ(made->render({}, limits).status().code(), Code::cancelled);
+  EXPECT_EQ(called_off.lent, 0u);
+}
+
+TEST(Jinja, NumbersOfRequestsKeepTheirDigits) {
+  const Json values = {{"n", 18446744073709551615u}, {"l", {{"maximum", 9223372036854775808u}}}};
+  EXPECT_EQ(rendered("{{ n }} {{ l | tojson }} {{ n + 1 }}", values),
+            "18446744073709551615 {\"maximum\": 9223372036854775808} 18446744073709551616");
 }
 
 TEST(Jinja, RingsAndChainsOfNamespacesAreFreed) {

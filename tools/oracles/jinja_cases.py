@@ -135,6 +135,24 @@ undefined_name | default('x'), none | default('x'), '' | default('x', true), f |
 '3' | int, '3.7' | int, 'x' | int, 'x' | int(5), 3.9 | int, -3.9 | int, true | int, ' 12 ' | int, '0x1f' | int(base=16), none | int
 '3.5' | float, 'x' | float, 1 | float, 'x' | float(2.5), '1e3' | float
 3.14159 | round(2), 2.5 | round, 3.5 | round, 7 | round, 3.7 | round(method='floor'), 3.2 | round(0, 'ceil'), 1234.5 | round(-2), 42 | round(-1), 2.675 | round(2)
+n | select | list, n | reject('odd') | list, 0 | map('upper') | list, f | selectattr('x') | list, '' | rejectattr('x') | list, n | map('no_such_filter') | list, 0.0 | map(attribute='x') | list
+5 | select | list
+1e22 | int, -1e22 | int, '1e22' | int, '1e400' | int, 'nan' | int, '1_000' | int, '1_0.5' | float, '0b11' | int(base=2), '0o17' | int(base=8), '99999999999999999999' | int
+18446744073709551615, 2 ** 100, -2 ** 63, 2 ** 64 - 1, (2 ** 65) // 3, (2 ** 65) % 7, (2 ** 65) / 4, -(2 ** 70) // 3, [2 ** 64], {'a': 2 ** 64} | tojson, '%d' % 2 ** 70, 2 ** 65 | abs, (2 ** 65 + 5) | round(-1), 2 ** 64 == 2.0 ** 64
+9007199254740993 == 9007199254740992.0, 9007199254740993 > 9007199254740992.0, [9007199254740993, 9007199254740992.0] | min, 1 < 1.5, -1 > -1.5, 2 ** 100 > 1e30, 2 ** 100 < 1e31
+'%.3d|%+d|%5.1f|%e|%G|%c|%c|%i|%u|%#x|%o|% d|%-6d|%06.2f|%r' % (5, 3, 2.25, 1234.5, 1e-10, 'a', 66, 3, 4, 255, 8, 3, 7, -2.5, 'q'), '%d' % 3.99, '%X' % 255
+'{:,}|{:_}|{:+,.2f}|{:e}|{:g}|{:%}|{:x}|{:#x}|{:b}|{:c}'.format(1234567, 1234567, 1234.5, 12345.678, 1e10, 0.25, 255, 255, 5, 65)
+'{:010,}|{:08,}|{:<8}|{:^8}|{:*>8}|{:=+8}|{: }|{:08.2f}|{:n}'.format(1234, 1234, 1, 2, 3, 4, 5, -3.14159, 12), '{:,}'.format(1234.5), '{:,}'.format(-999), '{:,}'.format(2 ** 70)
+'{!r:>8}|{!s}'.format('x', 'y'), '{0[a]} {1[0]} {2.b}'.format({'a': 1}, [7], {'b': 3}), '{:{}}|{:{w}.{p}f}'.format('a', 5, 2.5, w=8, p=3)
+'{:>5}|{}|{:d}'.format(true, true, true), '{:5}|{:.2}|{:>4}|{:05}'.format('abc', 'abc', 'é', 'a'), '{}|{:.3}|{:.3}|{:.3}|{:10}|{:.0f}|{:g}|{:.4}'.format(1e22, 1234567.0, 123.0, 3.0, 1.5, 2.5, 100000.0, 0.00001234)
+'{:_x}|{:#b}|{:#o}|{:X}|{:G}|{:E}|{:F}|{:+}|{:-}'.format(65535 * 65536, 5, 8, 255, 1e-7, 1.0, 2.0, 1.5, -2), '{:.2%}|{:,.0f}|{:015,.2f}|{:#.3g}|{:<05}|{:^05}|{:=08d}|{:0=8}|{:x<4}'.format(0.12345, 1234567.5, 1234.5, 1.0, 7, 7, -7, -7, 'a')
+'{:>5}'.format(n)
+'{:,}'.format('a')
+'{:d}'.format(1.5)
+'{:.2}'.format(3)
+'{:=5}'.format('a')
+'%x' % 1.5
+'{'.format(1)
 -3 | abs, 3.5 | abs, 'abc' | length, [1, 2] | count, d | length
 'a\nb\n\nc' | indent, 'a\nb' | indent(2, true), 'a\n\nb' | indent(2, blank=true), 'a\nb' | indent('> '), 'a\n' | indent(2), '' | indent
 'one two three four' | truncate(10), 'one two three four' | truncate(10, true), 'short' | truncate(10), 'one two three four' | truncate(11, false, '…'), 'one two three four' | truncate(9, leeway=0)

@@ -6,6 +6,7 @@
 #include "text/jinja/library.h"
 #include "text/jinja/run.h"
 #include "text/jinja/strings.h"
+#include "text/jinja/write.h"
 
 namespace millrace::text::jinja {
 
@@ -41,7 +42,7 @@ std::optional<Value> member(Run& run, const Value& of, std::string_view name) {
     if (auto found = of.object().attribute(run, name)) return found;
   }
   if (const Method method = find_method(of, name); method != nullptr) {
-    return Value::object(std::make_shared<BoundMethod>(of, method, std::string(name)));
+    return Value::object(make_object<BoundMethod>(run.meter(), of, method, std::string(name)));
   }
   if (changes(of, name)) {
     fail("'{}' would change a {}, which templates may not do (build a new one with +)", name, of.type_name());
@@ -49,9 +50,9 @@ std::optional<Value> member(Run& run, const Value& of, std::string_view name) {
   return std::nullopt;
 }
 
-Value nothing(const Value& of, std::string_view name) {
+Value nothing(Run& run, const Value& of, std::string_view name) {
   const std::string owner = of.is_none() ? "None" : fmt::format("{} object", of.type_name());
-  return Value::undefined(fmt::format("'{}' has no attribute '{}'", owner, name.substr(0, 80)));
+  return Value::undefined(run.meter(), fmt::format("'{}' has no attribute '{}'", owner, name.substr(0, 80)));
 }
 
 std::int64_t from_end(std::int64_t index, std::int64_t size) { return index < 0 ? index + size : index; }
@@ -69,12 +70,11 @@ std::optional<Value> item(Run& run, const Value& of, const Value& index) {
   }
   if (!of.is_string()) return std::nullopt;
   run.meter().touch(of.text().size());
-  const std::vector<std::size_t> starts = character_starts(of.bytes());
-  const auto size = static_cast<std::int64_t>(starts.empty() ? of.text().size() : starts.size() - 1);
+  const auto size = static_cast<std::int64_t>(count_characters(of.bytes()));
   const std::int64_t at = from_end(index.integer(), size);
   if (at < 0 || at >= size) return std::nullopt;
-  const auto i = static_cast<std::size_t>(at);
-  return run.make_string(starts.empty() ? of.text().cut(i, i + 1) : of.text().cut(starts[i], starts[i + 1]));
+  const std::size_t begin = place_of_character(of.bytes(), static_cast<std::size_t>(at));
+  return Value::cut(run.meter(), of.text(), begin, next_character(of.bytes(), begin));
 }
 
 /// The positions of a slice, as Python's slice.indices gives them.
@@ -109,18 +109,18 @@ Value get_attribute(Run& run, const Value& of, std::string_view name) {
   if (of.kind() == Kind::dict) {
     if (const Value* found = of.dict().find(name); found != nullptr) return *found;
   }
-  return nothing(of, name);
+  return nothing(run, of, name);
 }
 
 Value get_item(Run& run, const Value& of, const Value& index) {
   require_defined(of);
   if (auto found = item(run, of, index)) return *found;
   if (!index.is_string()) {
-    if (of.kind() == Kind::list) return Value::undefined("a list has no item at that index");
-    return nothing(of, index.is_integral() ? std::to_string(index.integer()) : index.type_name());
+    if (of.kind() == Kind::list) return Value::undefined(run.meter(), "a list has no item at that index");
+    return nothing(run, of, index.is_integral() ? whole_text(index.whole()) : index.type_name());
   }
   if (auto found = member(run, of, index.bytes())) return *found;
-  return nothing(of, index.bytes());
+  return nothing(run, of, index.bytes());
 }
 
 Value get_slice(Meter& meter, const Value& of, const Value& start, const Value& stop, const Value& step) {
@@ -129,27 +129,29 @@ Value get_slice(Meter& meter, const Value& of, const Value& start, const Value& 
     const auto& items = of.list().items;
     const Positions at = positions(static_cast<std::int64_t>(items.size()), start, stop, step);
     meter.touch(static_cast<std::size_t>(at.count) * sizeof(Value));
-    std::vector<Value> taken;
+    Values taken(meter);
     taken.reserve(static_cast<std::size_t>(at.count));
     for (std::int64_t i = 0; i < at.count; ++i) {
       taken.push_back(items[static_cast<std::size_t>(at.start + i * at.step)]);
     }
-    return Value::list(&meter, std::move(taken), of.is_tuple());
+    return Value::list(std::move(taken), of.is_tuple());
   }
   if (!of.is_string()) fail("a {} cannot be sliced", of.type_name());
   meter.touch(of.text().size());
-  const std::vector<std::size_t> starts = character_starts(of.bytes());
-  const std::size_t size = starts.empty() ? of.text().size() : starts.size() - 1;
+  const std::string& bytes = of.bytes();
+  const Positions at = positions(static_cast<std::int64_t>(count_characters(bytes)), start, stop, step);
+  Builder out(meter);
+  if (at.step == 1 && at.count > 0) {
+    const std::size_t begin = place_of_character(bytes, static_cast<std::size_t>(at.start));
+    const std::string_view rest = std::string_view(bytes).substr(begin);
+    out.append(of.text(), begin, begin + place_of_character(rest, static_cast<std::size_t>(at.count)));
+    return out.finish();
+  }
+  const Vector<std::size_t> starts = character_starts(meter, bytes);
   const auto place = [&](std::int64_t i) {
     const auto character = static_cast<std::size_t>(i);
     return starts.empty() ? character : starts[character];
   };
-  const Positions at = positions(static_cast<std::int64_t>(size), start, stop, step);
-  Builder out(meter);
-  if (at.step == 1 && at.count > 0) {
-    out.append(of.text(), place(at.start), place(at.start + at.count));
-    return out.finish();
-  }
   for (std::int64_t i = 0; i < at.count; ++i) {
     const std::int64_t character = at.start + i * at.step;
     out.append(of.text(), place(character), place(character + 1));

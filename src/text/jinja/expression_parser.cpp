@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
+
+#include "text/jinja/write.h"
 
 namespace millrace::text::jinja {
 
@@ -289,10 +290,9 @@ ExprPtr ExpressionParser::number() {
   const bool whole = now().kind == TokenKind::integer;
   next();
   if (!whole) return literal(Value::real(std::strtod(text.c_str(), nullptr)));
-  std::int64_t value = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (read.ec != std::errc()) fail("the number {} is too large", text.substr(0, 40));
-  return literal(Value::integer(value));
+  const std::optional<Whole> value = read_whole(text, 10);
+  if (!value) fail("'{}' is no number", text.substr(0, 40));
+  return literal(Value::integer(*value));
 }
 
 ExprPtr ExpressionParser::parenthesis() {
@@ -416,7 +416,7 @@ CallArguments ExpressionParser::call_arguments() {
     } else if (skip_op("**")) {
       arguments.more_named = expression();
     } else if (now().kind == TokenKind::name && ahead().kind == TokenKind::op && ahead().text == "=") {
-      std::string name = take_name();
+      Value name = Value::string(nullptr, take_name(), true);
       next();
       arguments.named.emplace_back(std::move(name), expression());
     } else {
@@ -479,7 +479,7 @@ Target ExpressionParser::target(bool with_namespace) {
       return single;
     }
     single.name = intern(take_name());
-    if (with_namespace && skip_op(".")) single.attribute = take_name();
+    if (with_namespace && skip_op(".")) single.attribute = Value::string(nullptr, take_name(), true);
     return single;
   };
   Target first = one();

@@ -13,10 +13,12 @@ namespace {
   fail("'{}' does not go with '{}' and '{}'", kSpelled[static_cast<int>(op)], a.type_name(), b.type_name());
 }
 
+constexpr Whole kLeast = static_cast<Whole>(1) << 127;
+
 [[noreturn]] void too_large() { fail("a number is too large"); }
 
-Value integer_arithmetic(Operator op, std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
+Value integer_arithmetic(Operator op, Whole a, Whole b) {
+  Whole result = 0;
   switch (op) {
     case Operator::add:
       if (__builtin_add_overflow(a, b, &result)) too_large();
@@ -34,10 +36,10 @@ Value integer_arithmetic(Operator op, std::int64_t a, std::int64_t b) {
     case Operator::modulo: {
       if (b == 0) fail("division by zero");
       if (b == -1) {
-        if (a == INT64_MIN) too_large();
+        if (a == kLeast) too_large();
         return Value::integer(op == Operator::modulo ? 0 : -a);
       }
-      std::int64_t quotient = a / b, remainder = a % b;
+      Whole quotient = a / b, remainder = a % b;
       if (remainder != 0 && (remainder < 0) != (b < 0)) {
         --quotient;
         remainder += b;
@@ -49,7 +51,7 @@ Value integer_arithmetic(Operator op, std::int64_t a, std::int64_t b) {
       if (a == 0 || a == 1) return Value::integer(b == 0 ? 1 : a);
       if (a == -1) return Value::integer(b % 2 == 0 ? 1 : -1);
       result = 1;
-      for (std::int64_t i = 0; i < b; ++i) {
+      for (Whole i = 0; i < b; ++i) {
         if (__builtin_mul_overflow(result, a, &result)) too_large();
       }
       return Value::integer(result);
@@ -78,8 +80,9 @@ Value real_arithmetic(Operator op, double a, double b) {
   return Value::real(op == Operator::modulo ? remainder : std::floor(a / b));
 }
 
-Value repeat(Run& run, const Value& what, std::int64_t count) {
+Value repeat(Run& run, const Value& what, const Value& times) {
   Meter& meter = run.meter();
+  const std::int64_t count = times.whole() < 0 ? 0 : times.integer();
   if (what.is_string()) {
     Builder out(meter);
     for (std::int64_t i = 0; i < count && !what.text().empty(); ++i) {
@@ -88,13 +91,16 @@ Value repeat(Run& run, const Value& what, std::int64_t count) {
     }
     return out.finish();
   }
-  const std::vector<Value>& items = what.list().items;
-  std::vector<Value> all;
+  const Values& items = what.list().items;
+  std::size_t size = 0;
+  if (__builtin_mul_overflow(items.size(), static_cast<std::size_t>(count), &size)) too_large();
+  Values all(meter);
+  all.reserve(size);
   for (std::int64_t i = 0; i < count && !items.empty(); ++i) {
     meter.step(items.size());
     all.insert(all.end(), items.begin(), items.end());
   }
-  return Value::list(&meter, std::move(all), what.is_tuple());
+  return Value::list(std::move(all), what.is_tuple());
 }
 
 Value add_sequences(Run& run, const Value& a, const Value& b) {
@@ -105,25 +111,20 @@ Value add_sequences(Run& run, const Value& a, const Value& b) {
     return out.finish();
   }
   run.meter().touch((a.list().items.size() + b.list().items.size()) * sizeof(Value));
-  std::vector<Value> items = a.list().items;
+  Values items(run.meter());
+  items.reserve(a.list().items.size() + b.list().items.size());
+  items.insert(items.end(), a.list().items.begin(), a.list().items.end());
   items.insert(items.end(), b.list().items.begin(), b.list().items.end());
-  return Value::list(&run.meter(), std::move(items), a.is_tuple());
+  return Value::list(std::move(items), a.is_tuple());
 }
 
 Value printf_value(Run& run, const Value& format, const Value& values) {
   Builder out(run.meter());
-  std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
-  if (values.is_tuple()) {
-    positional = values.list().items;
-  } else if (values.kind() == Kind::dict) {
-    for (const auto& [key, value] : values.dict().entries) {
-      if (key.is_string()) named.emplace_back(key.bytes(), value);
-    }
-  } else {
-    positional = {values};
-  }
-  write_printf(out, format.text(), positional, named);
+  const Arguments& none = no_arguments();
+  Values one(run.meter());
+  if (!values.is_tuple() && values.kind() != Kind::dict) one.push_back(values);
+  write_printf(out, format.text(), values.is_tuple() ? values.list().items : one,
+               values.kind() == Kind::dict ? values.dict().entries : none.named);
   return out.finish();
 }
 
@@ -159,15 +160,15 @@ Value Variable::eval(Run& run) const {
 
 Value ListDisplay::eval(Run& run) const {
   const Meter::Level level(run.meter());
-  std::vector<Value> values;
+  Values values(run.meter());
   values.reserve(items.size());
   for (const ExprPtr& item : items) values.push_back(item->eval(run));
-  return Value::list(&run.meter(), std::move(values), tuple);
+  return Value::list(std::move(values), tuple);
 }
 
 Value DictDisplay::eval(Run& run) const {
   const Meter::Level level(run.meter());
-  std::vector<std::pair<Value, Value>> made;
+  Entries made(run.meter());
   for (const auto& [key, value] : entries) {
     Value own = key->eval(run);
     require_defined(own);
@@ -181,21 +182,21 @@ Value DictDisplay::eval(Run& run) const {
       made.emplace_back(std::move(own), std::move(item));
     }
   }
-  return Value::dict(&run.meter(), std::move(made));
+  return Value::dict(std::move(made));
 }
 
 Value calculate(Run& run, Operator op, const Value& a, const Value& b) {
   require_defined(a);
   if (op == Operator::modulo && a.is_string()) return printf_value(run, a, b);
   require_defined(b);
-  if (a.is_integral() && b.is_integral()) return integer_arithmetic(op, a.integer(), b.integer());
+  if (a.is_integral() && b.is_integral()) return integer_arithmetic(op, a.whole(), b.whole());
   if (a.is_number() && b.is_number()) return real_arithmetic(op, a.real(), b.real());
   const auto sequence = [](const Value& v) { return v.is_string() || v.kind() == Kind::list; };
   if (op == Operator::add && sequence(a) && a.kind() == b.kind() && a.is_tuple() == b.is_tuple()) {
     return add_sequences(run, a, b);
   }
-  if (op == Operator::multiply && sequence(a) && b.is_integral()) return repeat(run, a, b.integer());
-  if (op == Operator::multiply && sequence(b) && a.is_integral()) return repeat(run, b, a.integer());
+  if (op == Operator::multiply && sequence(a) && b.is_integral()) return repeat(run, a, b);
+  if (op == Operator::multiply && sequence(b) && a.is_integral()) return repeat(run, b, a);
   refuse(op, a, b);
 }
 
@@ -212,8 +213,8 @@ Value Sign::eval(Run& run) const {
   require_defined(value);
   if (!value.is_number()) fail("a {} has no sign", value.type_name());
   if (value.kind() == Kind::real) return Value::real(negative ? -value.real() : value.real());
-  if (negative && value.integer() == INT64_MIN) too_large();
-  return Value::integer(negative ? -value.integer() : value.integer());
+  if (negative && value.whole() == kLeast) too_large();
+  return Value::integer(negative ? -value.whole() : value.whole());
 }
 
 Value Concatenation::eval(Run& run) const {
@@ -250,7 +251,7 @@ Value Conditional::eval(Run& run) const {
   const Meter::Level level(run.meter());
   if (condition->eval(run).truth()) return then->eval(run);
   if (otherwise) return otherwise->eval(run);
-  return Value::undefined("an inline 'if' has no 'else', and its condition is false");
+  return Value::undefined(run.meter(), "an inline 'if' has no 'else', and its condition is false");
 }
 
 Value Attribute::eval(Run& run) const {
@@ -275,7 +276,7 @@ Value Slice::eval(Run& run) const {
 }
 
 Arguments CallArguments::eval(Run& run) const {
-  Arguments made;
+  Arguments made(&run.meter());
   for (const ExprPtr& expr : positional) made.positional.push_back(expr->eval(run));
   for (const auto& [name, expr] : named) made.named.emplace_back(name, expr->eval(run));
   if (more_positional) {
@@ -287,7 +288,7 @@ Arguments CallArguments::eval(Run& run) const {
     if (more.kind() != Kind::dict) fail("what follows ** must be a dict, not a {}", more.type_name());
     for (const auto& [key, value] : more.dict().entries) {
       if (!key.is_string()) fail("an argument's name must be a string, not a {}", key.type_name());
-      made.named.emplace_back(key.bytes(), value);
+      made.named.emplace_back(key, value);
     }
   }
   return made;

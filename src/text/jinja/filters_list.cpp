@@ -17,7 +17,7 @@ namespace {
 Value attribute_of(Run& run, Value item, const Value& path) {
   if (path.is_integral()) return get_item(run, item, path);
   if (!path.is_string()) fail("an attribute must be a string, not a {}", path.type_name());
-  for (const Range& part : split(path.bytes(), ".", -1)) {
+  for (const Range& part : split(run.meter(), path.bytes(), ".", -1)) {
     const std::string name = path.bytes().substr(part.begin, part.end - part.begin);
     if (item.is_undefined()) return item;
     const bool number = !name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == std::string::npos;
@@ -34,8 +34,9 @@ Value folded(Run& run, const Value& value, bool case_sensitive) {
 }
 
 /// What each item is ordered or told apart by.
-std::vector<Value> keys_of(Run& run, const std::vector<Value>& items, const Value* attribute, bool case_sensitive) {
-  std::vector<Value> keys;
+Values keys_of(Run& run, const Values& items, const Value* attribute, bool case_sensitive) {
+  Values keys(run.meter());
+  keys.reserve(items.size());
   for (const Value& item : items) {
     run.meter().step();
     keys.push_back(folded(run, attribute != nullptr ? attribute_of(run, item, *attribute) : item, case_sensitive));
@@ -43,8 +44,9 @@ std::vector<Value> keys_of(Run& run, const std::vector<Value>& items, const Valu
   return keys;
 }
 
-std::vector<std::size_t> order_by(Run& run, const std::vector<Value>& keys, bool reversed) {
-  std::vector<std::size_t> order(keys.size());
+Vector<std::size_t> order_by(Run& run, const Values& keys, bool reversed) {
+  Vector<std::size_t> order(keys.size(), run.meter());
+  const Held for_sorting(&run.meter(), keys.size() * sizeof(std::size_t));
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     const int sign = compare(run.meter(), keys[a], keys[b]);
@@ -57,7 +59,7 @@ Value sorted(Run& run, const Value& value, const Arguments& arguments) {
   const Parameters given("sort", arguments, {"reverse", "case_sensitive", "attribute"});
   const Value list = elements(run.meter(), value);
   const auto& items = list.list().items;
-  std::vector<Value> made;
+  Values made(run.meter());
   const Value* attribute = given.set(2);
   if (attribute != nullptr && attribute->is_string() && attribute->bytes().find(',') != std::string::npos) {
     fail("sort by several attributes is not supported");
@@ -65,7 +67,7 @@ Value sorted(Run& run, const Value& value, const Arguments& arguments) {
   for (const std::size_t i : order_by(run, keys_of(run, items, attribute, given.flag(1)), given.flag(0))) {
     made.push_back(items[i]);
   }
-  return run.make_list(std::move(made));
+  return Value::list(std::move(made));
 }
 
 Value dict_sorted(Run& run, const Value& value, const Arguments& arguments) {
@@ -74,24 +76,24 @@ Value dict_sorted(Run& run, const Value& value, const Arguments& arguments) {
   if (value.kind() != Kind::dict) fail("dictsort needs a dict, not a {}", value.type_name());
   const std::string_view by = given.string(1).value_or("key");
   if (by != "key" && by != "value") fail("dictsort sorts by 'key' or 'value'");
-  std::vector<Value> keys;
+  Values keys(run.meter());
   for (const auto& [key, item] : value.dict().entries) {
     keys.push_back(folded(run, by == "key" ? key : item, given.flag(0)));
   }
-  std::vector<Value> made;
+  Values made(run.meter());
   for (const std::size_t i : order_by(run, keys, given.flag(2))) {
     const auto& entry = value.dict().entries[i];
-    made.push_back(Value::list(&run.meter(), {entry.first, entry.second}, true));
+    made.push_back(Value::pair(run.meter(), entry.first, entry.second));
   }
-  return run.make_list(std::move(made));
+  return Value::list(std::move(made));
 }
 
 Value unique(Run& run, const Value& value, const Arguments& arguments) {
   const Parameters given("unique", arguments, {"case_sensitive", "attribute"});
   const Value list = elements(run.meter(), value);
   const auto& items = list.list().items;
-  const std::vector<Value> keys = keys_of(run, items, given.set(1), given.flag(0));
-  std::vector<Value> made, seen;
+  const Values keys = keys_of(run, items, given.set(1), given.flag(0));
+  Values made(run.meter()), seen(run.meter());
   for (std::size_t i = 0; i < items.size(); ++i) {
     const bool known =
         std::any_of(seen.begin(), seen.end(), [&](const Value& key) { return equal(run.meter(), key, keys[i]); });
@@ -99,15 +101,15 @@ Value unique(Run& run, const Value& value, const Arguments& arguments) {
     seen.push_back(keys[i]);
     made.push_back(items[i]);
   }
-  return run.make_list(std::move(made));
+  return Value::list(std::move(made));
 }
 
 Value extreme(Run& run, const Value& value, const Arguments& arguments, bool largest) {
   const Parameters given(largest ? "max" : "min", arguments, {"case_sensitive", "attribute"});
   const Value list = elements(run.meter(), value);
   const auto& items = list.list().items;
-  if (items.empty()) return Value::undefined("an empty list has no least or greatest item");
-  const std::vector<Value> keys = keys_of(run, items, given.set(1), given.flag(0));
+  if (items.empty()) return Value::undefined(run.meter(), "an empty list has no least or greatest item");
+  const Values keys = keys_of(run, items, given.set(1), given.flag(0));
   std::size_t best = 0;
   for (std::size_t i = 1; i < items.size(); ++i) {
     const int sign = compare(run.meter(), keys[i], keys[best]);
@@ -131,25 +133,25 @@ Value group_by(Run& run, const Value& value, const Arguments& arguments) {
   const Parameters given("groupby", arguments, {"attribute", "default", "case_sensitive"});
   const Value list = elements(run.meter(), value);
   const auto& items = list.list().items;
-  std::vector<Value> labels, keys;
+  Values labels(run.meter()), keys(run.meter());
   for (const Value& item : items) {
     Value label = attribute_of(run, item, given.required(0));
     if (label.is_undefined() && given.set(1) != nullptr) label = *given.set(1);
     keys.push_back(folded(run, label, given.flag(2)));
     labels.push_back(std::move(label));
   }
-  const std::vector<std::size_t> order = order_by(run, keys, false);
-  std::vector<Value> groups;
+  const Vector<std::size_t> order = order_by(run, keys, false);
+  Values groups(run.meter());
   for (std::size_t begin = 0; begin < order.size();) {
-    std::vector<Value> members;
+    Values members(run.meter());
     std::size_t end = begin;
     for (; end < order.size() && equal(run.meter(), keys[order[begin]], keys[order[end]]); ++end) {
       members.push_back(items[order[end]]);
     }
-    groups.push_back(Value::list(&run.meter(), {labels[order[begin]], run.make_list(std::move(members))}, true));
+    groups.push_back(Value::pair(run.meter(), labels[order[begin]], Value::list(std::move(members))));
     begin = end;
   }
-  return run.make_list(std::move(groups));
+  return Value::list(std::move(groups));
 }
 
 Value batch(Run& run, const Value& value, const Arguments& arguments) {
@@ -159,19 +161,21 @@ Value batch(Run& run, const Value& value, const Arguments& arguments) {
   if (size <= 0) fail("batch needs a size of 1 or more");
   const Value list = elements(run.meter(), value);
   const auto& items = list.list().items;
-  std::vector<Value> rows, row;
+  Values rows(run.meter()), row(run.meter());
   for (const Value& item : items) {
     row.push_back(item);
-    if (static_cast<std::int64_t>(row.size()) == size) rows.push_back(run.make_list(std::exchange(row, {})));
+    if (static_cast<std::int64_t>(row.size()) == size) {
+      rows.push_back(Value::list(std::exchange(row, Values(run.meter()))));
+    }
   }
   if (!row.empty()) {
     while (given.set(1) != nullptr && static_cast<std::int64_t>(row.size()) < size) {
       run.meter().step();
       row.push_back(*given.set(1));
     }
-    rows.push_back(run.make_list(std::move(row)));
+    rows.push_back(Value::list(std::move(row)));
   }
-  return run.make_list(std::move(rows));
+  return Value::list(std::move(rows));
 }
 
 Value slice(Run& run, const Value& value, const Arguments& arguments) {
@@ -182,17 +186,17 @@ Value slice(Run& run, const Value& value, const Arguments& arguments) {
   const Value list = elements(run.meter(), value);
   const auto& items = list.list().items;
   const auto size = static_cast<std::int64_t>(items.size()), each = size / count, larger = size % count;
-  std::vector<Value> columns;
+  Values columns(run.meter());
   std::int64_t at = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     run.meter().step();
     const std::int64_t end = at + each + (i < larger ? 1 : 0);
-    std::vector<Value> column(items.begin() + at, items.begin() + end);
+    Values column(items.begin() + at, items.begin() + end, run.meter());
     if (given.set(1) != nullptr && i >= larger && larger > 0) column.push_back(*given.set(1));
-    columns.push_back(run.make_list(std::move(column)));
+    columns.push_back(Value::list(std::move(column)));
     at = end;
   }
-  return run.make_list(std::move(columns));
+  return Value::list(std::move(columns));
 }
 
 Value join(Run& run, const Value& value, const Arguments& arguments) {
@@ -218,13 +222,13 @@ Value reversed(Run& run, const Value& value, const Arguments&) {
 Value first_or_last(Run& run, const Value& value, bool first) {
   const Value list = elements(run.meter(), value);
   const auto& items = list.list().items;
-  if (items.empty()) return Value::undefined("an empty list has no first or last item");
+  if (items.empty()) return Value::undefined(run.meter(), "an empty list has no first or last item");
   return first ? items.front() : items.back();
 }
 
 /// The arguments after the first `count`.
-Arguments rest(const Arguments& arguments, std::size_t count) {
-  Arguments made;
+Arguments rest(Run& run, const Arguments& arguments, std::size_t count) {
+  Arguments made(&run.meter());
   for (std::size_t i = count; i < arguments.positional.size(); ++i) made.positional.push_back(arguments.positional[i]);
   made.named = arguments.named;
   return made;
@@ -238,8 +242,10 @@ const std::string& name_of(const Arguments& arguments, std::size_t index, const 
 }
 
 Value map(Run& run, const Value& value, const Arguments& arguments) {
+  Values made(run.meter());
+  // jinja2 asks `if value` before it iterates: none and 0 give nothing, too.
+  if (!value.truth()) return Value::list(std::move(made));
   const Value list = elements(run.meter(), value);
-  std::vector<Value> made;
   if (arguments.positional.empty()) {
     const Parameters given("map", arguments, {"attribute", "default"});
     for (const Value& item : list.list().items) {
@@ -247,24 +253,25 @@ Value map(Run& run, const Value& value, const Arguments& arguments) {
       if (found.is_undefined() && given[1] != nullptr) found = *given[1];
       made.push_back(std::move(found));
     }
-    return run.make_list(std::move(made));
+    return Value::list(std::move(made));
   }
   const std::string& filter = name_of(arguments, 0, "map");
-  const Arguments more = rest(arguments, 1);
+  const Arguments more = rest(run, arguments, 1);
   for (const Value& item : list.list().items) {
     run.meter().step();
     made.push_back(apply_filter(run, filter, item, more));
   }
-  return run.make_list(std::move(made));
+  return Value::list(std::move(made));
 }
 
 /// select, reject, selectattr, rejectattr.
 Value selected(Run& run, const Value& value, const Arguments& arguments, bool keep, bool by_attribute) {
+  if (!value.truth()) return Value::list(Values(run.meter()));
   const Value list = elements(run.meter(), value);
   const std::size_t skip = by_attribute ? 1 : 0;
   if (by_attribute && arguments.positional.empty()) fail("selectattr and rejectattr need an attribute's name");
-  const Arguments more = rest(arguments, skip + 1);
-  std::vector<Value> made;
+  const Arguments more = rest(run, arguments, skip + 1);
+  Values made(run.meter());
   for (const Value& item : list.list().items) {
     run.meter().step();
     const Value tested = by_attribute ? attribute_of(run, item, arguments.positional[0]) : item;
@@ -273,7 +280,7 @@ Value selected(Run& run, const Value& value, const Arguments& arguments, bool ke
                            : tested.truth();
     if (holds == keep) made.push_back(item);
   }
-  return run.make_list(std::move(made));
+  return Value::list(std::move(made));
 }
 
 Value with_default(Run&, const Value& value, const Arguments& arguments) {
@@ -285,15 +292,15 @@ Value with_default(Run&, const Value& value, const Arguments& arguments) {
 Value attr(Run& run, const Value& value, const Arguments& arguments) {
   const Parameters given("attr", arguments, {"name"});
   require_defined(value);
-  if (value.kind() == Kind::dict) return Value::undefined("a dict's items are no attributes");
+  if (value.kind() == Kind::dict) return Value::undefined(run.meter(), "a dict's items are no attributes");
   (void)given.required(0);
   return get_attribute(run, value, given.string(0).value_or(""));
 }
 
 Value items_of(Run& run, const Value& value, const Arguments&) {
-  if (value.is_undefined()) return run.make_list({});
+  if (value.is_undefined()) return Value::list(Values(run.meter()));
   if (value.kind() != Kind::dict) fail("items needs a dict, not a {}", value.type_name());
-  return find_method(value, "items")(run, value, {});
+  return find_method(value, "items")(run, value, no_arguments());
 }
 
 #define MR_FILTER [](Run & run, const Value& value, const Arguments& given) -> Value
@@ -313,7 +320,7 @@ constexpr std::array<std::pair<std::string_view, Filter>, 25> kFilters = {
 }
 , {"list", MR_FILTER{(void)given;
 const Value list = elements(run.meter(), value);
-return list.is_tuple() ? run.make_list(list.list().items) : list;
+return list.is_tuple() ? Value::list(list.list().items) : list;
 }
 }
 , {"join", join}, {"sort", sorted}, {"dictsort", dict_sorted}, {"unique", unique},

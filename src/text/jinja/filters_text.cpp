@@ -20,6 +20,12 @@ Value by_method(Run& run, const char* name, const Value& value, const Arguments&
   return find_method(text, name)(run, text, given);
 }
 
+Arguments of_width_80(Run& run) {
+  Arguments made(&run.meter());
+  made.positional.push_back(Value::integer(80));
+  return made;
+}
+
 /// Each word's first letter large, the others small; words end at white space, '-', '(', '{', '[' and '<'.
 Value title(Run& run, const Value& value, const Arguments& arguments) {
   const Parameters none("title", arguments, {});
@@ -28,7 +34,7 @@ Value title(Run& run, const Value& value, const Arguments& arguments) {
   Builder out(run.meter());
   std::size_t begin = 0;
   const auto word = [&](std::size_t end) {
-    if (begin < end) append_case(out, input.text().cut(begin, end), Case::capital);
+    if (begin < end) append_case(out, Value::cut(run.meter(), input.text(), begin, end).text(), Case::capital);
     begin = end;
   };
   for (std::size_t at = 0; at < bytes.size();) {
@@ -68,7 +74,7 @@ Value indent(Run& run, const Value& value, const Arguments& arguments) {
   if (given.flag(1)) out.append(indention);
   std::size_t begin = 0;
   // As if a line end followed the text: a line end at its very end begins one more, empty line.
-  std::vector<Range> lines = split_lines(text.bytes(), false);
+  Vector<Range> lines = split_lines(run.meter(), text.bytes(), false);
   if (text.text().empty() || (!lines.empty() && lines.back().end < text.text().size())) {
     lines.push_back({text.text().size(), text.text().size()});
   }
@@ -176,27 +182,39 @@ Value format(Run& run, const Value& value, const Arguments& arguments) {
   return out.finish();
 }
 
-std::optional<double> read_real(std::string_view text) {
+/// Without white space around it and without the underscores that Python lets stand between digits.
+std::string number_word(std::string_view text) {
   const Range kept = strip(text, std::nullopt, true, true);
-  const std::string word(text.substr(kept.begin, kept.end - kept.begin));
+  std::string word;
+  const auto digit = [&](std::size_t at) {
+    return at < kept.end && std::isalnum(static_cast<unsigned char>(text[at]));
+  };
+  for (std::size_t at = kept.begin; at < kept.end; ++at) {
+    const bool between = text[at] == '_' && at > kept.begin && digit(at - 1) && digit(at + 1);
+    if (!between) word += text[at];
+  }
+  return word;
+}
+
+std::optional<double> read_real(std::string_view text) {
+  const std::string word = number_word(text);
   if (word.empty() || word.find_first_of("xXpP") != std::string::npos) return std::nullopt;
   char* end = nullptr;
   const double value = std::strtod(word.c_str(), &end);
   return end == word.c_str() + word.size() ? std::optional(value) : std::nullopt;
 }
 
-std::optional<std::int64_t> read_integer(std::string_view text, int base) {
-  const Range kept = strip(text, std::nullopt, true, true);
-  text = text.substr(kept.begin, kept.end - kept.begin);
+std::optional<Whole> read_integer(std::string_view written, int base) {
+  const std::string word = number_word(written);
+  std::string_view text = word;
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.remove_prefix(1);
-  if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.remove_prefix(2);
-  std::uint64_t size = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), size, base);
-  if (text.empty() || read.ec != std::errc() || read.ptr != text.data() + text.size() || size > INT64_MAX) {
-    return std::nullopt;
+  const char* const prefix = base == 16 ? "xX" : base == 8 ? "oO" : base == 2 ? "bB" : "";
+  if (text.size() > 2 && text[0] == '0' && std::string_view(prefix).find(text[1]) != std::string_view::npos) {
+    text.remove_prefix(2);
   }
-  return negative ? -static_cast<std::int64_t>(size) : static_cast<std::int64_t>(size);
+  const std::optional<Whole> size = read_whole(text, base);
+  return size && negative ? std::optional(-*size) : size;
 }
 
 Value to_integer(Run&, const Value& value, const Arguments& arguments) {
@@ -206,10 +224,11 @@ Value to_integer(Run&, const Value& value, const Arguments& arguments) {
     if (const auto whole = read_integer(value.bytes(), base)) return Value::integer(*whole);
   }
   std::optional<double> real;
-  if (value.is_integral()) return Value::integer(value.integer());
+  if (value.is_integral()) return Value::integer(value.whole());
   if (value.is_number()) real = value.real();
   if (value.is_string()) real = read_real(value.bytes());
-  if (real && std::fabs(*real) < 9e18) return Value::integer(static_cast<std::int64_t>(*real));
+  if (real && std::fabs(*real) < 0x1p127) return Value::integer(static_cast<Whole>(*real));
+  if (real && std::isfinite(*real)) fail("a number is too large");
   return given[0] != nullptr ? *given[0] : Value::integer(0);
 }
 
@@ -226,19 +245,19 @@ Value absolute(Run&, const Value& value, const Arguments&) {
   require_defined(value);
   if (!value.is_number()) fail("abs needs a number, not a {}", value.type_name());
   if (value.kind() == Kind::real) return Value::real(std::fabs(value.real()));
-  if (value.integer() == INT64_MIN) fail("a number is too large");
-  return Value::integer(std::llabs(value.integer()));
+  if (value.whole() == static_cast<Whole>(1) << 127) fail("a number is too large");
+  return Value::integer(value.whole() < 0 ? -value.whole() : value.whole());
 }
 
 /// To a multiple of 10^-precision, halves to the even one.
-std::int64_t round_whole(std::int64_t value, int precision) {
-  std::int64_t unit = 1;
+Whole round_whole(Whole value, int precision) {
+  Whole unit = 1;
   for (int i = 0; i > precision; --i) {
     if (__builtin_mul_overflow(unit, 10, &unit)) return 0;
   }
-  const std::int64_t rest = value % unit, size = std::llabs(rest), half = unit / 2;
+  const Whole rest = value % unit, size = rest < 0 ? -rest : rest, half = unit / 2;
   const bool tie = unit > 1 && size == half;
-  std::int64_t rounded = value - rest;
+  Whole rounded = value - rest;
   const bool away = size > half || (tie && (rounded / unit) % 2 != 0);
   if (away && __builtin_add_overflow(rounded, value < 0 ? -unit : unit, &rounded)) fail("a number is too large");
   return rounded;
@@ -251,7 +270,7 @@ Value rounded(Run&, const Value& value, const Arguments& arguments) {
   const auto precision = static_cast<int>(std::clamp<std::int64_t>(given.integer(0, 0), -30, 30));
   const std::string_view method = given.string(1).value_or("common");
   if (method == "common") {
-    if (value.is_integral()) return Value::integer(round_whole(value.integer(), precision));
+    if (value.is_integral()) return Value::integer(round_whole(value.whole(), precision));
     if (precision >= 0) return Value::real(std::strtod(fixed_text(value.real(), precision).c_str(), nullptr));
   }
   const double scale = std::pow(10.0, precision), scaled = value.real() * scale;
@@ -288,9 +307,9 @@ constexpr std::array<std::pair<std::string_view, Filter>, 23> kFilters = {
 , {"capitalize", MR_FILTER{return by_method(run, "capitalize", value, given);
 }
 }
-, {"center", MR_FILTER{return given.positional.empty() && given.named.empty()
-                                  ? by_method(run, "center", value, {{Value::integer(80)}, {}})
-                                  : by_method(run, "center", value, given);
+, {"center",
+   MR_FILTER{return given.positional.empty() && given.named.empty() ? by_method(run, "center", value, of_width_80(run))
+                                                                    : by_method(run, "center", value, given);
 }
 }
 , {"title", title}, {"replace", replace}, {"indent", indent}, {"truncate", truncate}, {"e", escape}, {"escape", escape},

@@ -18,7 +18,7 @@ Value range(Run& run, const Arguments& arguments) {
   const std::int64_t start = one ? 0 : given.integer(0, 0), stop = given.integer(one ? 0 : 1, 0);
   const std::int64_t step = given.integer(2, 1);
   if (step == 0) fail("range's step cannot be zero");
-  std::vector<Value> numbers;
+  Values numbers(run.meter());
   for (std::int64_t at = start; step > 0 ? at < stop : at > stop;) {
     if (static_cast<std::int64_t>(numbers.size()) >= kLongestRange) {
       fail("a range has more than {} numbers", kLongestRange);
@@ -27,13 +27,13 @@ Value range(Run& run, const Arguments& arguments) {
     if (__builtin_add_overflow(at, step, &at)) break;
   }
   run.meter().step(numbers.size());
-  return run.make_list(std::move(numbers));
+  return Value::list(std::move(numbers));
 }
 
 /// A dict to begin with, and names.
-std::vector<std::pair<Value, Value>> entries_of(Run& run, std::string_view of, const Arguments& arguments) {
+Entries entries_of(Run& run, std::string_view of, const Arguments& arguments) {
   if (arguments.positional.size() > 1) fail("'{}' takes one dict and names", of);
-  std::vector<std::pair<Value, Value>> entries;
+  Entries entries(run.meter());
   const auto put = [&](Value key, const Value& value) {
     for (auto& [own, old] : entries) {
       if (equal(run.meter(), own, key)) {
@@ -48,7 +48,7 @@ std::vector<std::pair<Value, Value>> entries_of(Run& run, std::string_view of, c
     require_defined(first);
     if (first.kind() == Kind::dict) {
       run.meter().touch(first.dict().entries.size() * sizeof(Value));
-      entries = first.dict().entries;
+      entries.assign(first.dict().entries.begin(), first.dict().entries.end());
     } else {
       const Value pairs = elements(run.meter(), first);
       for (const Value& pair : pairs.list().items) {
@@ -57,19 +57,17 @@ std::vector<std::pair<Value, Value>> entries_of(Run& run, std::string_view of, c
       }
     }
   }
-  for (const auto& [name, value] : arguments.named) put(run.make_string(MarkedText(name, true)), value);
+  for (const auto& [name, value] : arguments.named) put(name, value);
   return entries;
 }
 
-Value make_dict(Run& run, const Arguments& arguments) {
-  return Value::dict(&run.meter(), entries_of(run, "dict", arguments));
-}
+Value make_dict(Run& run, const Arguments& arguments) { return Value::dict(entries_of(run, "dict", arguments)); }
 
 Value make_namespace(Run& run, const Arguments& arguments) {
   const auto space = run.make_namespace();
   for (auto& [key, value] : entries_of(run, "namespace", arguments)) {
     if (!key.is_string()) fail("a namespace's attribute must be a string, not a {}", key.type_name());
-    space->set(key.bytes(), std::move(value));
+    space->set(key, std::move(value));
   }
   return Value::object(space);
 }
@@ -85,7 +83,7 @@ std::string one_line(std::string text) {
 
 Value raise_exception(Run& run, const Arguments& arguments) {
   const Parameters given("raise_exception", arguments, {"message"});
-  const Value message = apply_filter(run, "string", given.required(0), {});
+  const Value message = apply_filter(run, "string", given.required(0), no_arguments());
   fail("it refuses the conversation: {}", one_line(message.bytes()));
 }
 

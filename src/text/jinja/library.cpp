@@ -11,10 +11,10 @@ Parameters::Parameters(std::string_view of, const Arguments& arguments, std::ini
   if (arguments.positional.size() > names_.size()) fail("'{}' takes not more than {} arguments", of_, names_.size());
   for (std::size_t i = 0; i < arguments.positional.size(); ++i) given_[i] = &arguments.positional[i];
   for (const auto& [name, value] : arguments.named) {
-    const auto own = std::find(names_.begin(), names_.end(), std::string_view(name));
-    if (own == names_.end()) fail("'{}' takes no argument '{}'", of_, name);
+    const auto own = std::find(names_.begin(), names_.end(), std::string_view(name.bytes()));
+    if (own == names_.end()) fail("'{}' takes no argument '{}'", of_, name.bytes().substr(0, 80));
     const Value*& place = given_[static_cast<std::size_t>(own - names_.begin())];
-    if (place != nullptr) fail("'{}' gets '{}' twice", of_, name);
+    if (place != nullptr) fail("'{}' gets '{}' twice", of_, *own);
     place = &value;
   }
 }

@@ -13,14 +13,15 @@ namespace {
 
 Value cut(Run& run, const Value& self, Range range) {
   if (range.begin == 0 && range.end == self.text().size()) return self;
-  return run.make_string(self.text().cut(range.begin, range.end));
+  return Value::cut(run.meter(), self.text(), range.begin, range.end);
 }
 
-Value cut_all(Run& run, const Value& self, const std::vector<Range>& ranges) {
+Value cut_all(Run& run, const Value& self, const Vector<Range>& ranges) {
   run.meter().step(ranges.size());
-  std::vector<Value> parts;
+  Values parts(run.meter());
+  parts.reserve(ranges.size());
   for (const Range& range : ranges) parts.push_back(cut(run, self, range));
-  return run.make_list(std::move(parts));
+  return Value::list(std::move(parts));
 }
 
 Value stripped(Run& run, const Value& self, const Arguments& arguments, bool left, bool right) {
@@ -36,7 +37,8 @@ Value split_method(Run& run, const Value& self, const Arguments& arguments, bool
   run.meter().touch(self.text().size());
   const std::int64_t most = given.integer(1, -1);
   return cut_all(run, self,
-                 from_right ? split_from_right(self.bytes(), separator, most) : split(self.bytes(), separator, most));
+                 from_right ? split_from_right(run.meter(), self.bytes(), separator, most)
+                            : split(run.meter(), self.bytes(), separator, most));
 }
 
 Value with_case(Run& run, const Value& self, Case to) {
@@ -126,9 +128,10 @@ Value partition(Run& run, const Value& self, const Arguments& arguments, bool la
   const Parameters given("partition", arguments, {"sep"});
   const std::string_view word = given.string(0).value_or("");
   if (word.empty()) fail("partition needs a separator");
-  const std::vector<Range> parts = last ? split_from_right(self.bytes(), word, 1) : split(self.bytes(), word, 1);
+  const Vector<Range> parts =
+      last ? split_from_right(run.meter(), self.bytes(), word, 1) : split(run.meter(), self.bytes(), word, 1);
   const Value nothing = run.make_string("");
-  std::vector<Value> three;
+  Values three(run.meter());
   if (parts.size() == 2) {
     three = {cut(run, self, parts[0]), *given[0], cut(run, self, parts[1])};
   } else if (last) {
@@ -136,7 +139,7 @@ Value partition(Run& run, const Value& self, const Arguments& arguments, bool la
   } else {
     three = {self, nothing, nothing};
   }
-  return Value::list(&run.meter(), std::move(three), true);
+  return Value::list(std::move(three), true);
 }
 
 Value remove_end(Run& run, const Value& self, const Arguments& arguments, bool front) {
@@ -174,18 +177,18 @@ Value zero_filled(Run& run, const Value& self, const Arguments& arguments) {
 
 Value format_method(Run& run, const Value& self, const Arguments& arguments) {
   Builder out(run.meter());
-  write_format(out, self.text(), arguments);
+  write_format(run, out, self.text(), arguments);
   return out.finish();
 }
 
 Value lines_method(Run& run, const Value& self, const Arguments& arguments) {
   const Parameters given("splitlines", arguments, {"keepends"});
   run.meter().touch(self.text().size());
-  return cut_all(run, self, split_lines(self.bytes(), given.flag(0)));
+  return cut_all(run, self, split_lines(run.meter(), self.bytes(), given.flag(0)));
 }
 
 Value case_test(Run& run, const Value& self, const char* test) {
-  return Value::boolean(apply_test(run, test, self, {}));
+  return Value::boolean(apply_test(run, test, self, no_arguments()));
 }
 
 #define MR_METHOD [](Run & run, const Value& self, const Arguments& given) -> Value
@@ -305,14 +308,13 @@ Value dict_get(Run& run, const Value& self, const Arguments& arguments) {
 enum class Part { keys, values, items };
 Value dict_parts(Run& run, const Value& self, const Arguments& arguments, Part part) {
   const Parameters none("items", arguments, {});
-  std::vector<Value> parts;
+  Values parts(run.meter());
+  parts.reserve(self.dict().entries.size());
   for (const auto& [key, value] : self.dict().entries) {
     run.meter().step();
-    parts.push_back(part == Part::keys     ? key
-                    : part == Part::values ? value
-                                           : Value::list(&run.meter(), {key, value}, true));
+    parts.push_back(part == Part::keys ? key : part == Part::values ? value : Value::pair(run.meter(), key, value));
   }
-  return run.make_list(std::move(parts));
+  return Value::list(std::move(parts));
 }
 
 Value list_index(Run& run, const Value& self, const Arguments& arguments) {

@@ -110,8 +110,8 @@ struct Slice final : Expr {
 
 struct CallArguments {
   Exprs positional;
-  std::vector<std::pair<std::string, ExprPtr>> named;
-  ExprPtr more_positional, more_named;  // *list, **dict; may be null
+  std::vector<std::pair<Value, ExprPtr>> named;  // by strings
+  ExprPtr more_positional, more_named;           // *list, **dict; may be null
   Arguments eval(Run& run) const;
 };
 
@@ -170,7 +170,7 @@ struct If final : Statement {
 /// What is assigned to: a name, an attribute of a namespace, or several of them.
 struct Target {
   Name name = -1;
-  std::string attribute;  // not empty: of the namespace `name`
+  Value attribute;  // a string: of the namespace `name`
   std::vector<Target> parts;
 };
 

@@ -23,14 +23,14 @@ class GlobalFunction final : public Object {
 
 std::optional<Value> Namespace::attribute(Run&, std::string_view name) {
   for (const auto& [own, value] : attributes) {
-    if (own == name) return value;
+    if (own.bytes() == name) return value;
   }
   return std::nullopt;
 }
 
-void Namespace::set(std::string_view name, Value value) {
+void Namespace::set(const Value& name, Value value) {
   for (auto& [own, old] : attributes) {
-    if (own == name) {
+    if (own.bytes() == name.bytes()) {
       old = std::move(value);
       return;
     }
@@ -38,13 +38,15 @@ void Namespace::set(std::string_view name, Value value) {
   attributes.emplace_back(name, std::move(value));
 }
 
-Run::Run(Meter& meter, const std::vector<std::string>& names, std::vector<Value> inputs, std::time_t now)
+Run::Run(Meter& meter, const std::vector<std::string>& names, Values inputs, std::time_t now)
     : meter_(meter),
       names_(names),
       inputs_(std::move(inputs)),
       now_(now),
       output_(meter),
-      scope_(std::make_shared<Scope>()) {}
+      scope_(make_object<Scope>(meter, meter)),
+      namespaces_(meter),
+      closed_over_(meter) {}
 
 Run::~Run() {
   for (const auto& space : namespaces_) space->attributes.clear();
@@ -61,9 +63,9 @@ Value Run::lookup(Name name) const {
   if (!input.is_undefined()) return input;
   const std::string& spelled = names_[static_cast<std::size_t>(name)];
   if (const Function function = find_function(spelled); function != nullptr) {
-    return Value::object(std::make_shared<GlobalFunction>(spelled, function));
+    return Value::object(make_object<GlobalFunction>(meter_, spelled, function));
   }
-  return Value::undefined(fmt::format("'{}' is undefined", spelled));
+  return Value::undefined(meter_, fmt::format("'{}' is undefined", spelled));
 }
 
 void Run::assign(Name name, Value value) {
@@ -85,7 +87,7 @@ void Run::assign(const Target& target, const Value& value) {
     for (std::size_t i = 0; i < target.parts.size(); ++i) assign(target.parts[i], items.list().items[i]);
     return;
   }
-  if (target.attribute.empty()) return assign(target.name, value);
+  if (target.attribute.is_undefined()) return assign(target.name, value);
   const Value space = lookup(target.name);
   auto* made = space.kind() == Kind::object ? dynamic_cast<Namespace*>(&space.object()) : nullptr;
   if (made == nullptr) fail("'{}' is no namespace: its attributes cannot be set", name(target.name));
@@ -93,7 +95,7 @@ void Run::assign(const Target& target, const Value& value) {
 }
 
 Run::Inner::Inner(Run& run, std::shared_ptr<Scope> parent) : run_(run), before_(run.scope_) {
-  auto scope = std::make_shared<Scope>();
+  auto scope = make_object<Scope>(run.meter_, run.meter_);
   scope->parent = std::move(parent);
   run.scope_ = std::move(scope);
 }
@@ -108,7 +110,7 @@ const std::shared_ptr<Scope>& Run::close_over() {
 
 std::shared_ptr<Namespace> Run::make_namespace() {
   meter_.step(16);
-  namespaces_.push_back(std::make_shared<Namespace>());
+  namespaces_.push_back(make_object<Namespace>(meter_, meter_));
   return namespaces_.back();
 }
 

@@ -14,22 +14,25 @@ namespace millrace::text::jinja {
 
 /// Variables of a block; those of the blocks around it are seen through `parent`.
 struct Scope {
-  std::vector<std::pair<Name, Value>> variables;
+  explicit Scope(Meter& meter) : variables(meter) {}
+  Held held;
+  Vector<std::pair<Name, Value>> variables;
   std::shared_ptr<Scope> parent;
 };
 
 class Namespace final : public Object {
  public:
-  std::vector<std::pair<std::string, Value>> attributes;
+  explicit Namespace(Meter& meter) : attributes(meter) {}
+  Entries attributes;  // by strings
   std::string describe() const override { return "namespace"; }
   std::optional<Value> attribute(Run& run, std::string_view name) override;
-  void set(std::string_view name, Value value);
+  void set(const Value& name, Value value);
 };
 
 class Run {
  public:
   /// All outlive the run.
-  Run(Meter& meter, const std::vector<std::string>& names, std::vector<Value> inputs, std::time_t now);
+  Run(Meter& meter, const std::vector<std::string>& names, Values inputs, std::time_t now);
   ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -77,7 +80,6 @@ class Run {
   std::shared_ptr<Namespace> make_namespace();
   Value make_string(MarkedText text) { return Value::string(&meter_, std::move(text)); }
   Value make_string(std::string bytes) { return Value::string(&meter_, std::move(bytes)); }
-  Value make_list(std::vector<Value> items) { return Value::list(&meter_, std::move(items)); }
 
   int line = 0;  // of the statement at work
   MarkedText take_output() { return output_.take(); }
@@ -85,15 +87,15 @@ class Run {
  private:
   Meter& meter_;
   const std::vector<std::string>& names_;
-  std::vector<Value> inputs_;  // [names]
+  Values inputs_;  // [names]
   std::time_t now_;
   Builder output_;
   Builder* out_ = &output_;
   std::shared_ptr<Scope> scope_;
   // What may refer to itself in a ring, and is taken apart at the end; also so that no long chain of namespaces is ever
   // freed by recursion.
-  std::vector<std::shared_ptr<Namespace>> namespaces_;
-  std::vector<std::shared_ptr<Scope>> closed_over_;
+  Vector<std::shared_ptr<Namespace>> namespaces_;
+  Vector<std::shared_ptr<Scope>> closed_over_;
 };
 
 }  // namespace millrace::text::jinja

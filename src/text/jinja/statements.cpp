@@ -19,9 +19,9 @@ class Macro final : public Object {
     if (name == "name") return run.make_string(body_.name);
     if (name == "caller") return Value::boolean(body_.takes_caller);
     if (name != "arguments") return std::nullopt;
-    std::vector<Value> names;
+    Values names(run.meter());
     for (const auto& parameter : body_.parameters) names.push_back(run.make_string(parameter.second));
-    return Value::list(&run.meter(), std::move(names), true);
+    return Value::list(std::move(names), true);
   }
 
   Value call(Run& run, const Arguments& arguments) override {
@@ -36,25 +36,26 @@ class Macro final : public Object {
  private:
   void bind(Run& run, const Arguments& arguments) const {
     const auto& parameters = body_.parameters;
-    std::vector<std::pair<Value, Value>> more_named;
+    Entries more_named(run.meter());
     std::vector<const Value*> given(parameters.size(), nullptr);
     for (std::size_t i = 0; i < std::min(parameters.size(), arguments.positional.size()); ++i) {
       given[i] = &arguments.positional[i];
     }
-    Value caller = Value::undefined("no caller is defined");
+    Value caller = Value::undefined(run.meter(), "no caller is defined");
     for (const auto& [name, value] : arguments.named) {
-      const auto own = std::find_if(parameters.begin(), parameters.end(),
-                                    [&, &wanted = name](const auto& parameter) { return parameter.second == wanted; });
+      const auto own = std::find_if(parameters.begin(), parameters.end(), [&, &wanted = name](const auto& parameter) {
+        return parameter.second == wanted.bytes();
+      });
       if (own != parameters.end()) {
         const Value*& place = given[static_cast<std::size_t>(own - parameters.begin())];
-        if (place != nullptr) fail("macro '{}' gets '{}' twice", body_.name, name);
+        if (place != nullptr) fail("macro '{}' gets '{}' twice", body_.name, own->second);
         place = &value;
-      } else if (name == "caller" && body_.takes_caller) {
+      } else if (name.bytes() == "caller" && body_.takes_caller) {
         caller = value;
       } else if (body_.takes_more_named) {
-        more_named.emplace_back(run.make_string(name), value);
+        more_named.emplace_back(name, value);
       } else {
-        fail("macro '{}' takes no argument '{}'", body_.name, name);
+        fail("macro '{}' takes no argument '{}'", body_.name, name.bytes().substr(0, 80));
       }
     }
     const std::size_t first_default = parameters.size() - body_.defaults.size();
@@ -65,22 +66,22 @@ class Macro final : public Object {
         run.assign(parameters[i].first, body_.defaults[i - first_default]->eval(run));
       } else {
         run.assign(parameters[i].first,
-                   Value::undefined(fmt::format("parameter '{}' was not provided", parameters[i].second)));
+                   Value::undefined(run.meter(), fmt::format("parameter '{}' was not provided", parameters[i].second)));
       }
     }
     if (body_.takes_caller) run.assign(body_.caller, std::move(caller));
-    if (body_.takes_more_named) run.assign(body_.kwargs, Value::dict(&run.meter(), std::move(more_named)));
+    if (body_.takes_more_named) run.assign(body_.kwargs, Value::dict(std::move(more_named)));
     if (!body_.takes_more_positional) {
       if (arguments.positional.size() > parameters.size()) {
         fail("macro '{}' takes not more than {} arguments", body_.name, parameters.size());
       }
       return;
     }
-    std::vector<Value> rest;
+    Values rest(run.meter());
     for (std::size_t i = parameters.size(); i < arguments.positional.size(); ++i) {
       rest.push_back(arguments.positional[i]);
     }
-    run.assign(body_.varargs, Value::list(&run.meter(), std::move(rest), true));
+    run.assign(body_.varargs, Value::list(std::move(rest), true));
   }
 
   const MacroBody& body_;
@@ -94,8 +95,8 @@ class Loop final : public Object {
   std::string describe() const override { return "<loop>"; }
   void go_to(std::size_t index) { index_ = index; }
 
-  std::optional<Value> attribute(Run&, std::string_view name) override {
-    const std::vector<Value>& items = items_.list().items;
+  std::optional<Value> attribute(Run& run, std::string_view name) override {
+    const Values& items = items_.list().items;
     const auto number = [](std::size_t value) { return Value::integer(static_cast<std::int64_t>(value)); };
     if (name == "index") return number(index_ + 1);
     if (name == "index0") return number(index_);
@@ -107,20 +108,20 @@ class Loop final : public Object {
     if (name == "depth") return number(depth_ + 1);
     if (name == "depth0") return number(depth_);
     if (name == "previtem") {
-      return index_ > 0 ? items[index_ - 1] : Value::undefined("there is no previous item");
+      return index_ > 0 ? items[index_ - 1] : Value::undefined(run.meter(), "there is no previous item");
     }
     if (name == "nextitem") {
-      return index_ + 1 < items.size() ? items[index_ + 1] : Value::undefined("there is no next item");
+      return index_ + 1 < items.size() ? items[index_ + 1] : Value::undefined(run.meter(), "there is no next item");
     }
     return std::nullopt;
   }
 
-  Value cycle(const std::vector<Value>& values) const {
+  Value cycle(const Values& values) const {
     if (values.empty()) fail("loop.cycle needs something to cycle through");
     return values[index_ % values.size()];
   }
-  Value changed(Run& run, const std::vector<Value>& values) {
-    Value now = Value::list(&run.meter(), values, true);
+  Value changed(Run& run, const Values& values) {
+    Value now = Value::list(Values(values, run.meter()), true);
     const bool same = !last_.is_undefined() && equal(run.meter(), last_, now);
     last_ = std::move(now);
     return Value::boolean(!same);
@@ -187,16 +188,16 @@ Flow If::exec(Run& run) const {
 Flow For::exec(Run& run) const {
   Value items = elements(run.meter(), over->eval(run));
   if (condition) {
-    std::vector<Value> kept;
+    Values kept(run.meter());
     for (const Value& item : items.list().items) {
       const Run::Inner inner(run);
       run.assign(target, item);
       if (condition->eval(run).truth()) kept.push_back(item);
     }
-    items = run.make_list(std::move(kept));
+    items = Value::list(std::move(kept));
   }
   const std::size_t count = items.list().items.size();
-  const auto object = std::make_shared<Loop>(items, 0);
+  const auto object = make_object<Loop>(run.meter(), items, 0);
   // Jinja's `else` is for loops of which no round came to its end, be it by `break` or `continue`.
   bool completed = false;
   for (std::size_t i = 0; i < count; ++i) {
@@ -233,7 +234,7 @@ Flow Capture::exec(Run& run) const {
 }
 
 Flow MacroDefinition::exec(Run& run) const {
-  run.assign(name, Value::object(std::make_shared<Macro>(macro, run.close_over())));
+  run.assign(name, Value::object(make_object<Macro>(run.meter(), macro, run.close_over())));
   return Flow::on;
 }
 
@@ -243,13 +244,14 @@ Flow CallBlock::exec(Run& run) const {
   require_defined(function);
   if (function.kind() != Kind::object) fail("a {} cannot be called", function.type_name());
   Arguments arguments = call->arguments.eval(run);
-  arguments.named.emplace_back("caller", Value::object(std::make_shared<Macro>(caller, run.close_over())));
+  arguments.named.emplace_back(run.make_string("caller"),
+                               Value::object(make_object<Macro>(run.meter(), caller, run.close_over())));
   write_str(run.out(), function.object().call(run, arguments));
   return Flow::on;
 }
 
 Flow Scoped::exec(Run& run) const {
-  std::vector<Value> values;
+  Values values(run.meter());
   for (const auto& [target, expr] : assignments) values.push_back(expr->eval(run));
   const Run::Inner inner(run);
   for (std::size_t i = 0; i < assignments.size(); ++i) run.assign(assignments[i].first, values[i]);

@@ -48,9 +48,16 @@ std::size_t count_characters(std::string_view text) {
   return count;
 }
 
-std::vector<std::size_t> character_starts(std::string_view text) {
-  std::vector<std::size_t> starts;
+std::size_t place_of_character(std::string_view text, std::size_t number) {
+  std::size_t at = 0;
+  for (; number > 0 && at < text.size(); --number) at = next_character(text, at);
+  return at;
+}
+
+Vector<std::size_t> character_starts(Meter& meter, std::string_view text) {
+  Vector<std::size_t> starts(meter);
   if (is_ascii(text)) return starts;
+  starts.reserve(count_characters(text) + 1);
   for (std::size_t at = 0; at < text.size(); at = next_character(text, at)) starts.push_back(at);
   starts.push_back(text.size());
   return starts;
@@ -117,8 +124,8 @@ Range strip(std::string_view text, std::optional<std::string_view> characters, b
   return kept;
 }
 
-std::vector<Range> split(std::string_view text, std::optional<std::string_view> separator, std::int64_t most) {
-  std::vector<Range> parts;
+Vector<Range> split(Meter& meter, std::string_view text, std::optional<std::string_view> separator, std::int64_t most) {
+  Vector<Range> parts(meter);
   const auto full = [&] { return most >= 0 && parts.size() >= static_cast<std::size_t>(most); };
   if (separator) {
     std::size_t begin = 0;
@@ -144,19 +151,19 @@ std::vector<Range> split(std::string_view text, std::optional<std::string_view> 
   }
 }
 
-std::vector<Range> split_from_right(std::string_view text, std::optional<std::string_view> separator,
-                                    std::int64_t most) {
-  std::vector<Range> parts = split(text, separator, -1);
+Vector<Range> split_from_right(Meter& meter, std::string_view text, std::optional<std::string_view> separator,
+                               std::int64_t most) {
+  Vector<Range> parts = split(meter, text, separator, -1);
   if (most < 0 || parts.size() <= static_cast<std::size_t>(most) + 1) return parts;
   // What is more than that stays together at the front, with its separators.
   const std::size_t first = parts.size() - 1 - static_cast<std::size_t>(most);
-  std::vector<Range> kept = {{0, parts[first].end}};
-  kept.insert(kept.end(), parts.begin() + static_cast<std::ptrdiff_t>(first) + 1, parts.end());
-  return kept;
+  parts[0] = {0, parts[first].end};
+  parts.erase(parts.begin() + 1, parts.begin() + static_cast<std::ptrdiff_t>(first) + 1);
+  return parts;
 }
 
-std::vector<Range> split_lines(std::string_view text, bool keep_ends) {
-  std::vector<Range> lines;
+Vector<Range> split_lines(Meter& meter, std::string_view text, bool keep_ends) {
+  Vector<Range> lines(meter);
   for (std::size_t begin = 0, at = 0; begin < text.size();) {
     const char32_t c = at < text.size() ? code_point(text, at) : 0;
     const bool ends = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;

@@ -16,8 +16,10 @@ namespace millrace::text::jinja {
 /// The end of the character that begins at `at`; a byte that is no UTF-8 counts as a character. REQUIRES: at < size.
 std::size_t next_character(std::string_view text, std::size_t at);
 std::size_t count_characters(std::string_view text);
+/// Where the character of that number begins; the text's end where there are not so many.
+std::size_t place_of_character(std::string_view text, std::size_t number);
 /// Where each character begins, and the text's end. For a text of ASCII alone: empty (position is byte).
-std::vector<std::size_t> character_starts(std::string_view text);
+Vector<std::size_t> character_starts(Meter& meter, std::string_view text);
 /// The code point at `at`, U+FFFD for a byte that is no UTF-8.
 char32_t code_point(std::string_view text, std::size_t at);
 
@@ -38,10 +40,10 @@ struct Range {
 Range strip(std::string_view text, std::optional<std::string_view> characters, bool left, bool right);
 
 /// str.split, str.rsplit. No separator: runs of white space. `most`: splits at most, negative for all.
-std::vector<Range> split(std::string_view text, std::optional<std::string_view> separator, std::int64_t most);
-std::vector<Range> split_from_right(std::string_view text, std::optional<std::string_view> separator,
-                                    std::int64_t most);
-std::vector<Range> split_lines(std::string_view text, bool keep_ends);
+Vector<Range> split(Meter& meter, std::string_view text, std::optional<std::string_view> separator, std::int64_t most);
+Vector<Range> split_from_right(Meter& meter, std::string_view text, std::optional<std::string_view> separator,
+                               std::int64_t most);
+Vector<Range> split_lines(Meter& meter, std::string_view text, bool keep_ends);
 
 /// How str.upper, lower, title, capitalize and swapcase change letters.
 enum class Case { upper, lower, title, capital, swapped };

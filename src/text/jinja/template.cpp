@@ -12,8 +12,8 @@ namespace millrace::text::jinja {
 namespace {
 
 /// The inputs that the template names, in the order of its names.
-std::vector<Value> read_inputs(Meter& meter, const std::vector<std::string>& names, const Inputs& inputs) {
-  std::vector<Value> values(names.size());
+Values read_inputs(Meter& meter, const std::vector<std::string>& names, const Inputs& inputs) {
+  Values values(names.size(), meter);
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto trusted = std::find_if(inputs.trusted.begin(), inputs.trusted.end(),
                                       [&](const auto& entry) { return entry.first == names[i]; });
@@ -56,7 +56,7 @@ Expected<MarkedText> Template::render(const Inputs& inputs, const Limits& limits
     }
     return run.take_output();
   } catch (const Trouble& trouble) {
-    return error(Code::invalid_argument, "the chat template failed in line {}: {}", line, trouble.message);
+    return error(trouble.code, "the chat template failed in line {}: {}", line, trouble.message);
   } catch (const std::bad_alloc&) {
     return error(Code::unsupported, "the chat template failed: memory ran out");
   }

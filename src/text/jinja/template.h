@@ -39,7 +39,8 @@ class Template {
   ~Template();
 
   /// The template's own text is trusted, what comes from `inputs.values` is not, however filters cut and join it.
-  /// Errors: invalid_argument (raise_exception, values that do not fit), unsupported (a limit was reached).
+  /// What is returned is no longer counted by `limits.grant`. Errors: invalid_argument (raise_exception, values that do
+  /// not fit, too many steps), unsupported (past a limit of memory), out_of_budget and cancelled (by the grant).
   Expected<MarkedText> render(const Inputs& inputs, const Limits& limits = {}) const;
 
   /// Whether a variable of this name is used.

@@ -23,7 +23,7 @@ std::int64_t whole(const Value& value) {
 
 /// Every letter of the case asked for, and one at least.
 bool has_case(Run& run, const Value& value, bool upper) {
-  const Value text = value.is_string() ? value : apply_filter(run, "string", value, {});
+  const Value text = value.is_string() ? value : apply_filter(run, "string", value, no_arguments());
   bool any = false;
   for (std::size_t at = 0; at < text.bytes().size(); at = next_character(text.bytes(), at)) {
     const char32_t c = code_point(text.bytes(), at);

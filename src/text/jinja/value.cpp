@@ -17,13 +17,26 @@ int nesting_over(int inner) {
   return inner + 1;
 }
 
+Value copied(Meter& meter, std::string_view text) {
+  Builder out(meter);
+  out.append(text);
+  return out.finish();
+}
+
 int sign(double difference) { return difference < 0 ? -1 : difference > 0 ? 1 : 0; }
 
+int compare_whole(Whole a, Whole b) { return a < b ? -1 : a > b ? 1 : 0; }
+
+/// As the numbers are, not as a double rounds them. Not a number is equal to all here; equal() knows better.
 int compare_numbers(const Value& a, const Value& b) {
-  if (a.is_integral() && b.is_integral()) {
-    return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
-  }
-  return sign(a.real() - b.real());
+  if (a.is_integral() && b.is_integral()) return compare_whole(a.whole(), b.whole());
+  if (a.is_integral()) return -compare_numbers(b, a);
+  const double x = a.real();
+  if (!b.is_integral()) return sign(x - b.real());
+  constexpr double kWhole = 0x1p126;
+  if (!(std::fabs(x) < kWhole)) return sign(x);
+  const int whole = compare_whole(static_cast<Whole>(x), b.whole());
+  return whole != 0 ? whole : sign(x - std::trunc(x));
 }
 
 }  // namespace
@@ -31,8 +44,14 @@ int compare_numbers(const Value& a, const Value& b) {
 std::optional<Value> Object::attribute(Run&, std::string_view) { return std::nullopt; }
 Value Object::call(Run&, const Arguments&) { fail("{} is not callable", describe()); }
 
-Value Value::undefined(std::string why) {
-  return Value(Data(Undefined{std::make_shared<const std::string>(std::move(why))}));
+const Arguments& no_arguments() {
+  static const Arguments none(nullptr);
+  return none;
+}
+
+Value Value::undefined(Meter& meter, std::string why) {
+  Held held(&meter, sizeof(Why) + why.capacity());
+  return Value(Data(Undefined{std::make_shared<const Why>(Why{std::move(held), std::move(why)})}));
 }
 
 Value Value::string(Meter* meter, MarkedText text) {
@@ -40,17 +59,31 @@ Value Value::string(Meter* meter, MarkedText text) {
   return Value(Data(std::make_shared<const StringBody>(StringBody{std::move(held), std::move(text)})));
 }
 
-Value Value::list(Meter* meter, std::vector<Value> items, bool tuple) {
+Value Value::cut(Meter& meter, const MarkedText& text, std::size_t begin, std::size_t end) {
+  Builder out(meter);
+  out.append(text, begin, end);
+  return out.finish();
+}
+
+Value Value::pair(Meter& meter, const Value& a, const Value& b) {
+  Values both(meter);
+  both.reserve(2);
+  both.push_back(a);
+  both.push_back(b);
+  return list(std::move(both), true);
+}
+
+Value Value::list(Values items, bool tuple) {
   int inner = 0;
   for (const Value& item : items) inner = std::max(inner, item.nesting());
-  Held held(meter, sizeof(List) + items.capacity() * sizeof(Value));
+  Held held(items.get_allocator().meter(), sizeof(List));
   return Value(Data(std::make_shared<const List>(List{std::move(held), std::move(items), tuple, nesting_over(inner)})));
 }
 
-Value Value::dict(Meter* meter, std::vector<std::pair<Value, Value>> entries) {
+Value Value::dict(Entries entries) {
   int inner = 0;
   for (const auto& [key, value] : entries) inner = std::max({inner, key.nesting(), value.nesting()});
-  Held held(meter, sizeof(Dict) + entries.capacity() * sizeof(entries[0]));
+  Held held(entries.get_allocator().meter(), sizeof(Dict));
   return Value(Data(std::make_shared<const Dict>(Dict{std::move(held), std::move(entries), nesting_over(inner)})));
 }
 
@@ -62,28 +95,25 @@ Value Value::from_json(Meter& meter, const nlohmann::ordered_json& json, int dep
       return boolean(json.get<bool>());
     case nlohmann::ordered_json::value_t::number_integer:
       return integer(json.get<std::int64_t>());
-    case nlohmann::ordered_json::value_t::number_unsigned: {
-      const auto number = json.get<std::uint64_t>();
-      if (number > static_cast<std::uint64_t>(INT64_MAX)) return real(static_cast<double>(number));
-      return integer(static_cast<std::int64_t>(number));
-    }
+    case nlohmann::ordered_json::value_t::number_unsigned:
+      return integer(json.get<std::uint64_t>());
     case nlohmann::ordered_json::value_t::number_float:
       return real(json.get<double>());
     case nlohmann::ordered_json::value_t::string:
-      return string(&meter, json.get_ref<const std::string&>());
+      return copied(meter, json.get_ref<const std::string&>());
     case nlohmann::ordered_json::value_t::array: {
-      std::vector<Value> items;
+      Values items(meter);
       items.reserve(json.size());
       for (const auto& item : json) items.push_back(from_json(meter, item, depth + 1));
-      return list(&meter, std::move(items));
+      return list(std::move(items));
     }
     case nlohmann::ordered_json::value_t::object: {
-      std::vector<std::pair<Value, Value>> entries;
+      Entries entries(meter);
       entries.reserve(json.size());
       for (const auto& [key, item] : json.items()) {
-        entries.emplace_back(string(&meter, key), from_json(meter, item, depth + 1));
+        entries.emplace_back(copied(meter, key), from_json(meter, item, depth + 1));
       }
-      return dict(&meter, std::move(entries));
+      return dict(std::move(entries));
     }
     default:
       return none();
@@ -98,7 +128,7 @@ bool Value::truth() const {
     case Kind::boolean:
       return std::get<bool>(data_);
     case Kind::integer:
-      return std::get<std::int64_t>(data_) != 0;
+      return whole() != 0;
     case Kind::real:
       return std::get<double>(data_) != 0;
     case Kind::string:
@@ -113,15 +143,23 @@ bool Value::truth() const {
   return false;
 }
 
-std::int64_t Value::integer() const {
-  return kind() == Kind::boolean ? (std::get<bool>(data_) ? 1 : 0) : std::get<std::int64_t>(data_);
+Whole Value::whole() const {
+  if (kind() == Kind::boolean) return std::get<bool>(data_) ? 1 : 0;
+  const Integer& parts = std::get<Integer>(data_);
+  return static_cast<Whole>(parts.high) * (Whole{1} << 64) + parts.low;
 }
 
-double Value::real() const { return kind() == Kind::real ? std::get<double>(data_) : static_cast<double>(integer()); }
+std::int64_t Value::integer() const {
+  const Whole value = whole();
+  if (value < INT64_MIN || value > INT64_MAX) fail("a number is too large");
+  return static_cast<std::int64_t>(value);
+}
+
+double Value::real() const { return kind() == Kind::real ? std::get<double>(data_) : static_cast<double>(whole()); }
 
 std::string Value::why_undefined() const {
   const auto& why = std::get<Undefined>(data_).why;
-  return why ? *why : "a value is undefined";
+  return why ? why->text : "a value is undefined";
 }
 
 bool Value::is_tuple() const { return kind() == Kind::list && list().tuple; }
@@ -131,7 +169,7 @@ bool Value::same_as(const Value& other) const {
   switch (kind()) {
     case Kind::boolean:
     case Kind::integer:
-      return integer() == other.integer();
+      return whole() == other.whole();
     case Kind::real:
       return real() == other.real();
     case Kind::string:
@@ -193,6 +231,23 @@ const Value* Dict::find(std::string_view key) const {
 
 Value Builder::finish() { return Value::string(&meter_, take()); }
 
+void Builder::make_room(std::size_t bytes, std::size_t flips) {
+  meter_.step(bytes / 256);
+  if (text_.has_room(bytes, flips)) return;
+  const std::size_t more = text_.bytes_of_reserve(bytes, flips);
+  meter_.grow(more);
+  charged_ += more;
+  text_.reserve_more(bytes, flips);
+  const std::size_t now = text_.memory_bytes();
+  if (now > charged_) {  // the library took more than it was asked for
+    const std::size_t rest = now - charged_;
+    meter_.grow(rest);
+    charged_ += rest;
+  }
+  meter_.shrink(charged_ - now);
+  charged_ = now;
+}
+
 MarkedText Builder::take() {
   meter_.shrink(std::exchange(charged_, 0));
   return std::exchange(text_, {});
@@ -200,8 +255,11 @@ MarkedText Builder::take() {
 
 bool equal(Meter& meter, const Value& a, const Value& b) {
   meter.step();
-  if (a.is_integral() && b.is_integral()) return a.integer() == b.integer();
-  if (a.is_number() && b.is_number()) return a.real() == b.real();
+  if (a.is_number() && b.is_number()) {
+    if (a.kind() == Kind::real && b.kind() == Kind::real) return a.real() == b.real();
+    if (std::isnan(a.real()) || std::isnan(b.real())) return false;
+    return compare_numbers(a, b) == 0;
+  }
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
     case Kind::string:
@@ -270,20 +328,23 @@ bool hashable(const Value& value) {
 }
 
 Value elements(Meter& meter, const Value& value) {
-  std::vector<Value> items;
+  Values items(meter);
   switch (value.kind()) {
     case Kind::undefined:
       break;
     case Kind::list:
       return value;
     case Kind::dict:
+      meter.step(value.dict().entries.size());
+      items.reserve(value.dict().entries.size());
       for (const auto& [key, item] : value.dict().entries) items.push_back(key);
       break;
     case Kind::string: {
       const MarkedText& text = value.text();
       for (std::size_t at = 0; at < text.size();) {
         const std::size_t next = next_character(text.bytes(), at);
-        items.push_back(Value::string(&meter, text.cut(at, next)));
+        meter.step();
+        items.push_back(Value::cut(meter, text, at, next));
         at = next;
       }
       break;
@@ -291,7 +352,7 @@ Value elements(Meter& meter, const Value& value) {
     default:
       fail("a {} cannot be iterated over", value.type_name());
   }
-  return Value::list(&meter, std::move(items));
+  return Value::list(std::move(items));
 }
 
 std::int64_t length(Meter& meter, const Value& value) {

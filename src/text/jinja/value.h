@@ -22,11 +22,11 @@ namespace millrace::text::jinja {
 class Run;  // one rendering, see run.h
 class Value;
 
-/// The arguments of a call, in the order written.
-struct Arguments {
-  std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
-};
+using Values = Vector<Value>;
+using Entries = Vector<std::pair<Value, Value>>;
+
+/// Python's integers, as far as 128 bits go. What is larger fails; it is never rounded.
+__extension__ typedef __int128 Whole;
 
 enum class Kind : std::uint8_t { undefined, none, boolean, integer, real, string, list, dict, object };
 
@@ -36,11 +36,13 @@ struct StringBody {
 };
 struct List;
 struct Dict;
+struct Arguments;
 
 /// A value with behaviour of its own: namespace, loop, macro, function, bound method.
 class Object {
  public:
   Object() = default;
+  Held held;  // its own memory, see make_object
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
   virtual ~Object() = default;
@@ -53,18 +55,23 @@ class Object {
 class Value {
  public:
   Value() = default;  // undefined
-  static Value undefined(std::string why);
+  static Value undefined(Meter& meter, std::string why);
   static Value none() { return Value(Data(None{})); }
   static Value boolean(bool value) { return Value(Data(value)); }
-  static Value integer(std::int64_t value) { return Value(Data(value)); }
+  static Value integer(Whole value) {
+    return Value(Data(Integer{static_cast<std::uint64_t>(value), static_cast<std::int64_t>(value >> 64)}));
+  }
   static Value real(double value) { return Value(Data(value)); }
   /// A null meter makes a constant that outlives renderings.
   static Value string(Meter* meter, MarkedText text);
   static Value string(Meter* meter, std::string bytes, bool trusted = false) {
     return string(meter, MarkedText(std::move(bytes), trusted));
   }
-  static Value list(Meter* meter, std::vector<Value> items, bool tuple = false);
-  static Value dict(Meter* meter, std::vector<std::pair<Value, Value>> entries);  // keys differ
+  /// Characters [begin, end) of a text.
+  static Value cut(Meter& meter, const MarkedText& text, std::size_t begin, std::size_t end);
+  static Value list(Values items, bool tuple = false);
+  static Value pair(Meter& meter, const Value& a, const Value& b);  // a tuple
+  static Value dict(Entries entries);                               // keys differ
   static Value object(std::shared_ptr<Object> object) { return Value(Data(std::move(object))); }
   /// All strings in it are untrusted.
   static Value from_json(Meter& meter, const nlohmann::ordered_json& json, int depth = 0);
@@ -83,7 +90,8 @@ class Value {
   const List& list() const { return *std::get<ListPtr>(data_); }
   const Dict& dict() const { return *std::get<DictPtr>(data_); }
   Object& object() const { return *std::get<std::shared_ptr<Object>>(data_); }
-  std::int64_t integer() const;  // of an integer or boolean
+  Whole whole() const;           // of an integer or boolean
+  std::int64_t integer() const;  // the same; fails past 64 bits
   double real() const;           // of any number
   /// Why it is undefined, for the error that using it brings.
   std::string why_undefined() const;
@@ -95,37 +103,65 @@ class Value {
   int nesting() const;  // containers within containers
 
  private:
+  struct Why {
+    Held held;
+    std::string text;
+  };
   struct Undefined {
-    std::shared_ptr<const std::string> why;
+    std::shared_ptr<const Why> why;
   };
   struct None {};
+  struct Integer {
+    std::uint64_t low;
+    std::int64_t high;
+  };
   using StringPtr = std::shared_ptr<const StringBody>;
   using ListPtr = std::shared_ptr<const List>;
   using DictPtr = std::shared_ptr<const Dict>;
   // In the order of Kind.
   using Data =
-      std::variant<Undefined, None, bool, std::int64_t, double, StringPtr, ListPtr, DictPtr, std::shared_ptr<Object>>;
+      std::variant<Undefined, None, bool, Integer, double, StringPtr, ListPtr, DictPtr, std::shared_ptr<Object>>;
   explicit Value(Data data) : data_(std::move(data)) {}
 
   Data data_;
 };
 
+// Whatever holds containers of values stands below Value: they need to know its size.
+
+/// The arguments of a call, in the order written.
+struct Arguments {
+  explicit Arguments(Meter* meter) : positional(meter), named(meter) {}
+  Values positional;
+  Entries named;  // by strings
+};
+/// Of a call without any.
+const Arguments& no_arguments();
+
 struct List {
   Held held;
-  std::vector<Value> items;
+  Values items;
   bool tuple = false;
   int nesting = 0;
 };
 
 struct Dict {
   Held held;
-  std::vector<std::pair<Value, Value>> entries;
+  Entries entries;
   int nesting = 0;
   const Value* find(Meter& meter, const Value& key) const;  // nullptr if absent
   const Value* find(std::string_view key) const;
 };
 
-/// Grows a string under the meter's eye.
+/// A T of a rendering, its own memory counted for as long as it lives.
+template <typename T, typename... Args>
+std::shared_ptr<T> make_object(Meter& meter, Args&&... args) {
+  Held held(&meter, sizeof(T) + 2 * sizeof(void*));
+  auto made = std::make_shared<T>(std::forward<Args>(args)...);
+  made->held = std::move(held);
+  return made;
+}
+
+/// Grows a string under the meter's eye: memory is counted before it is taken, old and new while it moves.
 class Builder {
  public:
   explicit Builder(Meter& meter) : meter_(meter) {}
@@ -134,11 +170,12 @@ class Builder {
   Builder& operator=(const Builder&) = delete;
 
   void append(std::string_view bytes, bool trusted = false) {
-    charge(bytes.size());
+    make_room(bytes.size(), text_.would_flip(trusted) ? 1 : 0);
     text_.append(bytes, trusted);
   }
   void append(const MarkedText& text, std::size_t begin, std::size_t end) {
-    charge(end - begin);
+    if (begin == end) return;
+    make_room(end - begin, text.flips_between(begin, end) + (text_.would_flip(text.trusted_at(begin)) ? 1 : 0));
     text_.append(text, begin, end);
   }
   void append(const MarkedText& text) { append(text, 0, text.size()); }
@@ -149,14 +186,11 @@ class Builder {
   MarkedText take();
 
  private:
-  void charge(std::size_t bytes) {
-    meter_.grow(bytes);
-    charged_ += bytes;
-  }
+  void make_room(std::size_t bytes, std::size_t flips);
 
   Meter& meter_;
   MarkedText text_;
-  std::size_t charged_ = 0;
+  std::size_t charged_ = 0;  // what text_ takes
 };
 
 // Python's ==, < and `in`. compare: negative, 0 or positive; fails where Python has no order.

@@ -89,7 +89,7 @@ class JsonWriter {
       case Kind::boolean:
         return out_.append(value.truth() ? "true" : "false");
       case Kind::integer:
-        return out_.append(std::to_string(value.integer()));
+        return out_.append(whole_text(value.whole()));
       case Kind::real:
         return out_.append(number(value.real()));
       case Kind::string:
@@ -125,9 +125,10 @@ class JsonWriter {
   }
 
   void write_dict(const Dict& dict) {
-    std::vector<std::size_t> order(dict.entries.size());
+    Vector<std::size_t> order(dict.entries.size(), out_.meter());
     std::iota(order.begin(), order.end(), 0);
     if (style_.sort_keys) {
+      const Held for_sorting(&out_.meter(), order.size() * sizeof(std::size_t));
       std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
         return compare(out_.meter(), dict.entries[a].first, dict.entries[b].first) < 0;
       });
@@ -187,6 +188,23 @@ std::string fixed_text(double value, int precision) {
   return {buffer, static_cast<std::size_t>(std::clamp(length, 0, static_cast<int>(sizeof(buffer)) - 1))};
 }
 
+std::string whole_text(Whole value) { return fmt::format("{}", value); }
+
+std::optional<Whole> read_whole(std::string_view digits, int base) {
+  Whole value = 0;
+  for (const char c : digits) {
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'z' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'Z' ? c - 'A' + 10
+                                             : 36;
+    if (digit >= base) return std::nullopt;
+    if (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value)) {
+      fail("a number is too large");
+    }
+  }
+  return digits.empty() ? std::nullopt : std::optional(value);
+}
+
 void write_str(Builder& out, const Value& value) {
   if (value.is_string()) {
     out.append(value.text());
@@ -205,7 +223,7 @@ void write_repr(Builder& out, const Value& value) {
     case Kind::boolean:
       return out.append(value.truth() ? "True" : "False");
     case Kind::integer:
-      return out.append(std::to_string(value.integer()));
+      return out.append(whole_text(value.whole()));
     case Kind::real:
       return out.append(float_text(value.real()));
     case Kind::string:

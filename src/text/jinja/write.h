@@ -14,6 +14,11 @@ std::string float_text(double value);
 /// `precision` digits after the point, as Python's '%.*f'.
 std::string fixed_text(double value, int precision);
 
+/// A number in decimal digits; and digits of base 2 to 36 without sign as a number, nullopt where they are none. Fails
+/// past 128 bits.
+std::string whole_text(Whole value);
+std::optional<Whole> read_whole(std::string_view digits, int base);
+
 void write_str(Builder& out, const Value& value);
 void write_repr(Builder& out, const Value& value);
 /// str(value) as a string value; a string is itself.
@@ -28,10 +33,10 @@ struct JsonStyle {
 /// Fails for what JSON cannot say.
 void write_json(Builder& out, const Value& value, const JsonStyle& style);
 
-/// "format % arguments".
-void write_printf(Builder& out, const MarkedText& format, const std::vector<Value>& positional,
-                  const std::vector<std::pair<std::string, Value>>& named);
-/// format.format(arguments): {}, {0}, {name}, with widths and types of numbers and strings.
-void write_format(Builder& out, const MarkedText& format, const Arguments& arguments);
+/// "format % arguments"; of `named`, those with strings as keys.
+void write_printf(Builder& out, const MarkedText& format, const Values& positional, const Entries& named);
+/// format.format(arguments): {}, {0}, {name}, {name.attribute[item]!r}, with Python's format specifications of numbers
+/// and strings. Source: the Python library reference, "Format Specification Mini-Language".
+void write_format(Run& run, Builder& out, const MarkedText& format, const Arguments& arguments);
 
 }  // namespace millrace::text::jinja
