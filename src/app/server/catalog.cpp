@@ -146,12 +146,22 @@ std::vector<ModelInfo> Catalog::list() {
   return all;
 }
 
+Expected<ModelInfo> Catalog::find_given(const std::string& name_or_path) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const std::string& path : files())
+      if (path == name_or_path)
+        if (const ModelInfo* info = describe(path); info != nullptr) return *info;
+  }
+  return find(name_or_path);
+}
+
 Expected<ModelInfo> Catalog::find(const std::string& name) {
   const std::string full = name.find(':') == std::string::npos ? name + ":latest" : name;
   std::lock_guard lock(mutex_);
   for (const std::string& path : files()) {
     const std::string found = name_of_file(path);
-    if (found + ":latest" != full && found + ".gguf" != name && path != name) continue;
+    if (found + ":latest" != full && found + ".gguf" != name) continue;
     if (const ModelInfo* info = describe(path); info != nullptr) return *info;
   }
   const auto manifest = store_.find(name);

@@ -46,8 +46,11 @@ class Catalog {
       : paths_(std::move(paths)), store_(std::move(store_root)) {}
 
   std::vector<ModelInfo> list();
-  /// `name` with or without ":latest", or one of the paths. Errors: not_found.
+  /// `name` with or without ":latest". A path is no name: a client of the network learns nothing of the files here.
+  /// Errors: not_found, corrupt.
   Expected<ModelInfo> find(const std::string& name);
+  /// The same for who started the server: the path of a file it was given, or a name.
+  Expected<ModelInfo> find_given(const std::string& name_or_path);
   store::Store& store() { return store_; }
 
  private:

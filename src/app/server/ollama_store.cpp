@@ -144,12 +144,13 @@ void remove(Context& context, const Request& request, Response& response) {
   const auto asked = named(request, response);
   if (!asked) return;
   const auto info = context.catalog.find(asked->second);
-  if (!info.ok()) return fail(Api::ollama, response, info.status());
-  if (!info->stored)
+  // What is stored and cannot be read can still be removed.
+  if (!info.ok() && info.status().code() != Code::corrupt) return fail(Api::ollama, response, info.status());
+  if (info.ok() && !info->stored)
     return fail(Api::ollama, response,
                 error(Code::invalid_argument, "model '{}' is a file of yours, not the store's: remove it yourself",
                       asked->second));
-  context.models.unload(info->path);
+  if (info.ok()) context.models.unload(info->path);
   const Status status = context.catalog.store().remove(asked->second);
   if (!status.ok()) return fail(Api::ollama, response, status);
   response.status = 200;
@@ -167,16 +168,15 @@ void copy(Context& context, const Request& request, Response& response) {
   if (status.ok()) {
     const auto info = context.catalog.find(source);
     if (!info.ok()) return fail(Api::ollama, response, info.status());
-    store::Recipe recipe;
-    recipe.from = info->path;
-    status = info->stored ? context.catalog.store().copy(source, destination)
-                          : context.catalog.store().create(destination, recipe, "/").status();
+    store::Store& store = context.catalog.store();
+    status =
+        info->stored ? store.copy(source, destination) : store.create_from_file(destination, {}, info->path).status();
   }
   if (!status.ok()) return fail(Api::ollama, response, status);
   response.status = 200;
 }
 
-Expected<store::Recipe> recipe_of(Context& context, const Json& body) {
+Expected<store::Recipe> recipe_of(const Json& body) {
   store::Recipe recipe;
   Fields fields(body);
   std::string modelfile;
@@ -190,29 +190,34 @@ Expected<store::Recipe> recipe_of(Context& context, const Json& body) {
   if (!modelfile.empty()) {
     MR_ASSIGN_OR_RETURN(recipe, store::parse_recipe(modelfile));
   }
-  if (!recipe.chat_template.empty()) MR_RETURN_IF_ERROR(store::check_template(recipe.chat_template));
   if (const Json* license = fields.find("license"); license != nullptr && license->is_string())
     recipe.license = *license;
-  for (const char* name : {"parameters", "messages"}) {
-    const Json* value = fields.find(name);
-    if (value != nullptr) (name[0] == 'p' ? recipe.parameters : recipe.messages) = nlohmann::json::parse(value->dump());
+  if (const Json* parameters = fields.find("parameters"); parameters != nullptr) {
+    MR_ASSIGN_OR_RETURN(recipe.parameters, store::check_parameters(nlohmann::json::parse(parameters->dump())));
   }
+  if (const Json* messages = fields.find("messages"); messages != nullptr)
+    recipe.messages = nlohmann::json::parse(messages->dump());
+  MR_RETURN_IF_ERROR(store::check_messages(recipe.messages));
+  MR_RETURN_IF_ERROR(store::check_template(recipe.chat_template));
   if (recipe.from.empty()) return error(Code::invalid_argument, "from: names the model to begin with");
-  // Names only: a client of the network does not get to open this machine's files.
-  MR_ASSIGN_OR_RETURN(const ModelInfo base, context.catalog.find(recipe.from));
-  if (!base.stored) recipe.from = base.path;
   return recipe;
 }
 
 void create(Context& context, const Request& request, Response& response) {
   const auto asked = named(request, response);
   if (!asked) return;
-  const auto recipe = recipe_of(context, asked->first);
+  const auto recipe = recipe_of(asked->first);
   if (!recipe.ok()) return fail(Api::ollama, response, recipe.status());
+  // Names only: a client of the network does not get to open this machine's files.
+  const auto base = context.catalog.find(recipe->from);
+  if (!base.ok()) return fail(Api::ollama, response, base.status());
   tell(response, streams(asked->first),
-       [&context, recipe = *recipe, name = asked->second](const Telling::Say& say, const std::atomic<bool>&) {
+       [&context, recipe = *recipe, base = *base, name = asked->second](const Telling::Say& say,
+                                                                        const std::atomic<bool>&) {
          say({{"status", "writing manifest"}});
-         Status status = context.catalog.store().create(name, recipe, "/").status();
+         store::Store& store = context.catalog.store();
+         Status status = base.stored ? store.create_from_name(name, recipe, base.name).status()
+                                     : store.create_from_file(name, recipe, base.path).status();
          if (status.ok()) say({{"status", "success"}});
          return status;
        });

@@ -157,7 +157,9 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
     loaded.set_value({});
   else
     server->loader_ = std::thread([&context, loaded = std::move(loaded)]() mutable {
-      loaded.set_value(use_model(context, context.options.preload, engine::ModelManager::kForever).status());
+      const auto info = context.catalog.find_given(context.options.preload);
+      loaded.set_value(info.ok() ? context.models.use(info->name, info->path, engine::ModelManager::kForever).status()
+                                 : info.status());
     });
   return server;
 }

@@ -11,13 +11,16 @@
 
 namespace millrace::store {
 
+/// What is read whole, or written to be read so, is at most so long.
+constexpr std::uint64_t kMostWholeBytes = 16u << 20;
+
 /// Creates a folder and those above it. Errors: io_error.
 Status make_folders(const std::string& path);
 
 /// Replaces a file in one step: other processes see the old text or the new one, also after a crash. Errors: io_error.
 Status write_whole(const std::string& path, std::string_view text);
 
-/// Errors: not_found, io_error.
+/// Errors: not_found, io_error, corrupt (larger than any file that is read so).
 Expected<std::string> read_whole(const std::string& path);
 
 /// Makes the names in a folder last. Errors: io_error.

@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "app/store/digest.h"
+#include "app/store/recipe.h"
 
 namespace millrace::store {
 namespace {
@@ -81,8 +82,8 @@ Expected<Manifest> parse_manifest(std::string_view text, const Name& name) {
     manifest.chat_template = whole.value("template", "");
     manifest.license = whole.value("license", "");
     manifest.messages = whole.value("messages", json::array());
-    if (!manifest.parameters.is_object() || !manifest.messages.is_array())
-      return error(Code::corrupt, "its parameters are damaged; pull or create the model again");
+    if (!manifest.parameters.is_object() || !check_messages(manifest.messages).ok())
+      return error(Code::corrupt, "its parameters or messages are damaged; pull or create the model again");
     return manifest;
   } catch (const json::exception& bad) {
     return error(Code::corrupt, "it cannot be read ({}); pull or create the model again", bad.what());

@@ -1,9 +1,11 @@
 #include "app/store/recipe.h"
 
 #include <charconv>
+#include <cmath>
 #include <map>
 
 #include "app/store/name.h"
+#include "text/chat_template.h"
 
 namespace millrace::store {
 namespace {
@@ -12,34 +14,54 @@ using nlohmann::json;
 
 enum class Kind { integer, number, boolean, text };
 
-const std::map<std::string, Kind, std::less<>>& kinds() {
-  static const std::map<std::string, Kind, std::less<>> all = {{"num_keep", Kind::integer},
-                                                               {"seed", Kind::integer},
-                                                               {"num_predict", Kind::integer},
-                                                               {"top_k", Kind::integer},
-                                                               {"top_p", Kind::number},
-                                                               {"min_p", Kind::number},
-                                                               {"typical_p", Kind::number},
-                                                               {"repeat_last_n", Kind::integer},
-                                                               {"temperature", Kind::number},
-                                                               {"repeat_penalty", Kind::number},
-                                                               {"presence_penalty", Kind::number},
-                                                               {"frequency_penalty", Kind::number},
-                                                               {"stop", Kind::text},
-                                                               {"num_ctx", Kind::integer},
-                                                               {"num_batch", Kind::integer},
-                                                               {"num_gpu", Kind::integer},
-                                                               {"num_thread", Kind::integer},
-                                                               {"use_mmap", Kind::boolean},
-                                                               {"penalize_newline", Kind::boolean},
-                                                               {"mirostat", Kind::integer},
-                                                               {"mirostat_tau", Kind::number},
-                                                               {"mirostat_eta", Kind::number},
-                                                               {"tfs_z", Kind::number},
-                                                               {"main_gpu", Kind::integer},
-                                                               {"use_mlock", Kind::boolean},
-                                                               {"num_gqa", Kind::integer}};
+struct Rule {
+  Kind kind;
+  double least = 0, most = 0;  // of numbers
+};
+
+constexpr double kAny = 1e9;
+
+const std::map<std::string, Rule, std::less<>>& rules() {
+  static const std::map<std::string, Rule, std::less<>> all = {{"num_keep", {Kind::integer, -1, kAny}},
+                                                               {"seed", {Kind::integer, -9e15, 9e15}},
+                                                               {"num_predict", {Kind::integer, -2, kAny}},
+                                                               {"top_k", {Kind::integer, 0, kAny}},
+                                                               {"top_p", {Kind::number, 0, 1}},
+                                                               {"min_p", {Kind::number, 0, 1}},
+                                                               {"typical_p", {Kind::number, 0, 1}},
+                                                               {"repeat_last_n", {Kind::integer, -1, kAny}},
+                                                               {"temperature", {Kind::number, 0, 100}},
+                                                               {"repeat_penalty", {Kind::number, 0.01, 100}},
+                                                               {"presence_penalty", {Kind::number, -100, 100}},
+                                                               {"frequency_penalty", {Kind::number, -100, 100}},
+                                                               {"stop", {Kind::text}},
+                                                               {"num_ctx", {Kind::integer, 0, kAny}},
+                                                               {"num_batch", {Kind::integer, 0, kAny}},
+                                                               {"num_gpu", {Kind::integer, -1, kAny}},
+                                                               {"num_thread", {Kind::integer, 0, kAny}},
+                                                               {"use_mmap", {Kind::boolean}},
+                                                               {"penalize_newline", {Kind::boolean}},
+                                                               {"mirostat", {Kind::integer, 0, 2}},
+                                                               {"mirostat_tau", {Kind::number, 0, kAny}},
+                                                               {"mirostat_eta", {Kind::number, 0, kAny}},
+                                                               {"tfs_z", {Kind::number, 0, kAny}},
+                                                               {"main_gpu", {Kind::integer, 0, kAny}},
+                                                               {"use_mlock", {Kind::boolean}},
+                                                               {"num_gqa", {Kind::integer, 0, kAny}}};
   return all;
+}
+
+Expected<Rule> rule_of(std::string_view name) {
+  const auto found = rules().find(name);
+  if (found == rules().end())
+    return error(Code::invalid_argument, "'{}' is no parameter; temperature, top_k, top_p, num_ctx, stop and so on are",
+                 name.substr(0, 60));
+  return found->second;
+}
+
+Status out_of_bounds(std::string_view name, const Rule& rule, std::string_view given) {
+  return error(Code::invalid_argument, "parameter {} wants {} from {} to {}, not '{}'", name,
+               rule.kind == Kind::integer ? "a whole number" : "a number", rule.least, rule.most, given.substr(0, 60));
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -102,12 +124,34 @@ std::pair<std::string_view, std::string_view> first_word(std::string_view line) 
 }
 
 template <typename T>
-Expected<json> number_value(std::string_view name, std::string_view text, const char* kind) {
+Expected<json> number_value(std::string_view name, std::string_view text, const Rule& rule) {
   T value{};
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || end != text.data() + text.size())
-    return error(Code::invalid_argument, "parameter {} wants {}, not '{}'", name, kind, text);
+  const auto number = static_cast<double>(value);
+  // Written so that it is false for NaN.
+  const bool inside = number >= rule.least && number <= rule.most;
+  if (failure != std::errc() || end != text.data() + text.size() || !inside) return out_of_bounds(name, rule, text);
   return json(value);
+}
+
+/// One value of a parameter, as a client's JSON has it.
+Expected<json> checked_value(std::string_view name, const Rule& rule, const json& value) {
+  switch (rule.kind) {
+    case Kind::integer:
+    case Kind::number: {
+      const double number = value.is_number() ? value.get<double>() : std::nan("");
+      const bool whole = rule.kind == Kind::number || std::floor(number) == number;
+      if (!(number >= rule.least && number <= rule.most) || !whole) return out_of_bounds(name, rule, value.dump());
+      return rule.kind == Kind::integer ? json(static_cast<std::int64_t>(number)) : json(number);
+    }
+    case Kind::boolean:
+      if (!value.is_boolean()) return error(Code::invalid_argument, "parameter {} wants true or false", name);
+      return value;
+    case Kind::text:
+      break;
+  }
+  if (!value.is_string()) return error(Code::invalid_argument, "parameter {} wants a text, or a list of them", name);
+  return value;
 }
 
 Status add_parameter(Recipe& recipe, const std::string& name, const std::string& text) {
@@ -120,9 +164,13 @@ Status add_parameter(Recipe& recipe, const std::string& name, const std::string&
   return {};
 }
 
+Status check_role(const std::string& role) {
+  if (role == "system" || role == "user" || role == "assistant") return {};
+  return error(Code::invalid_argument, "the role is system, user or assistant, not '{}'", role.substr(0, 60));
+}
+
 Status add_message(Recipe& recipe, const std::string& role, std::string content) {
-  if (role != "system" && role != "user" && role != "assistant")
-    return error(Code::invalid_argument, "MESSAGE wants system, user or assistant, not '{}'", role);
+  MR_RETURN_IF_ERROR(check_role(role).with_context("MESSAGE"));
   recipe.messages.push_back({{"role", role}, {"content", std::move(content)}});
   return {};
 }
@@ -159,15 +207,12 @@ std::string quoted(const std::string& text) { return "\"\"\"" + text + "\"\"\"";
 }  // namespace
 
 Expected<json> parameter_value(std::string_view name, std::string_view text) {
-  const auto found = kinds().find(name);
-  if (found == kinds().end())
-    return error(Code::invalid_argument, "'{}' is no parameter; temperature, top_k, top_p, num_ctx, stop and so on are",
-                 name.substr(0, 60));
-  switch (found->second) {
+  MR_ASSIGN_OR_RETURN(const Rule rule, rule_of(name));
+  switch (rule.kind) {
     case Kind::integer:
-      return number_value<std::int64_t>(name, text, "a whole number");
+      return number_value<std::int64_t>(name, text, rule);
     case Kind::number:
-      return number_value<double>(name, text, "a number");
+      return number_value<double>(name, text, rule);
     case Kind::boolean:
       if (text != "true" && text != "false")
         return error(Code::invalid_argument, "parameter {} wants true or false, not '{}'", name, text);
@@ -186,6 +231,40 @@ Status check_template(std::string_view text) {
     return error(
         Code::unsupported,
         "TEMPLATE is written in Go's template language; write it in Jinja, or leave it out for the model's own");
+  if (text.empty()) return {};
+  const auto read = text::ChatTemplate::from_text(std::string(text));
+  return read.ok() ? Status() : read.status().with_context("TEMPLATE");
+}
+
+Expected<json> check_parameters(const json& parameters) {
+  if (!parameters.is_object()) return error(Code::invalid_argument, "parameters: must be an object");
+  json out = json::object();
+  for (const auto& [name, value] : parameters.items()) {
+    MR_ASSIGN_OR_RETURN(const Rule rule, rule_of(name));
+    if (rule.kind != Kind::text) {
+      MR_ASSIGN_OR_RETURN(out[name], checked_value(name, rule, value));
+      continue;
+    }
+    json& list = out[name] = json::array();
+    for (const json& one : value.is_array() ? value : json::array({value})) {
+      MR_ASSIGN_OR_RETURN(json text, checked_value(name, rule, one));
+      list.push_back(std::move(text));
+    }
+  }
+  return out;
+}
+
+Status check_messages(const json& messages) {
+  if (!messages.is_array()) return error(Code::invalid_argument, "messages: must be a list");
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const auto is_text = [&message = messages[i]](const char* field) {
+      const auto found = message.is_object() ? message.find(field) : message.end();
+      return found != message.end() && found->is_string();
+    };
+    if (!is_text("role") || !is_text("content"))
+      return error(Code::invalid_argument, "messages[{}]: wants role and content, both of them texts", i);
+    MR_RETURN_IF_ERROR(check_role(messages[i]["role"].get<std::string>()).with_context(fmt::format("messages[{}]", i)));
+  }
   return {};
 }
 

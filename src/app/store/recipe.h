@@ -22,10 +22,17 @@ struct Recipe {
 Expected<Recipe> parse_recipe(std::string_view text);
 
 /// A parameter's text as its JSON value, by the parameter's kind ("temperature" is a number, "stop" a string).
-/// Errors: invalid_argument (unknown name, or a value of another kind).
+/// Errors: invalid_argument (unknown name, a value of another kind, or one out of its bounds).
 Expected<nlohmann::json> parameter_value(std::string_view name, std::string_view text);
 
-/// Refuses a chat template that is not Jinja. Errors: unsupported.
+/// Parameters as a client's JSON has them, with whole numbers as such and "stop" as a list. Errors: invalid_argument
+/// (no object, an unknown name, a value of another kind or out of bounds: NaN and infinities are).
+Expected<nlohmann::json> check_parameters(const nlohmann::json& parameters);
+
+/// Refuses what is not a list of {role, content} of texts. Errors: invalid_argument.
+Status check_messages(const nlohmann::json& messages);
+
+/// Refuses a chat template that is not Jinja, or that cannot be read. Errors: unsupported.
 Status check_template(std::string_view chat_template);
 
 /// The Modelfile that would make the same model again.

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <set>
 
+#include "app/store/digest.h"
 #include "app/store/files.h"
+#include "base/bytes.h"
 #include "base/log.h"
 #include "modelfile/gguf.h"
 
@@ -62,6 +64,14 @@ void remove_other_links(const fs::path& folder, const Manifest& manifest) {
     if (std::none_of(manifest.files.begin(), manifest.files.end(), is_this)) others.push_back(it->path());
   }
   for (const fs::path& other : others) fs::remove(other, failure);
+}
+
+/// The name of a model that is made here. A file's name is none: `resolve` would take it for the file.
+Expected<Name> new_name(const std::string& text) {
+  MR_ASSIGN_OR_RETURN(Name name, parse_name(text));
+  if (looks_like_a_path(name.repo) || looks_like_a_path(name.tag))
+    return error(Code::invalid_argument, "'{}' would be taken for a file; leave .gguf out of the name", name.text());
+  return name;
 }
 
 std::vector<std::string> blobs_of(const Manifest& manifest) {
@@ -139,15 +149,16 @@ Expected<std::vector<Manifest>> Store::list() const {
   return models;
 }
 
-Expected<Manifest> Store::find(const Name& wanted) const {
+/// The name of a model that is here. Errors: as find().
+Expected<Name> Store::locate(const Name& wanted) const {
   MR_ASSIGN_OR_RETURN(const std::vector<Name> all, names());
   std::vector<Name> same_repo;
   for (const Name& name : all) {
     if (!same_word(name.user, wanted.user) || !same_word(name.repo, wanted.repo)) continue;
-    if (same_word(name.tag, wanted.tag)) return read(name);
+    if (same_word(name.tag, wanted.tag)) return name;
     same_repo.push_back(name);
   }
-  if (!wanted.tag_given && same_repo.size() == 1) return read(same_repo.front());
+  if (!wanted.tag_given && same_repo.size() == 1) return same_repo.front();
   if (!wanted.tag_given && !same_repo.empty()) {
     std::string choices;
     for (const Name& name : same_repo) choices += (choices.empty() ? "" : ", ") + name.text();
@@ -160,7 +171,8 @@ Expected<Manifest> Store::find(const Name& wanted) const {
 
 Expected<Manifest> Store::find(const std::string& name) const {
   MR_ASSIGN_OR_RETURN(const Name parsed, parse_name(name));
-  return find(parsed);
+  MR_ASSIGN_OR_RETURN(const Name here, locate(parsed));
+  return read(here);
 }
 
 Status Store::check_files(const Manifest& manifest) const {
@@ -238,45 +250,84 @@ void Store::collect_garbage(const std::vector<std::string>& candidates) {
     if (!used.contains(blob)) fs::remove(blob_path(blob), ignored);
 }
 
+/// What the model's links lead to: known even where its manifest cannot be read.
+std::vector<std::string> Store::linked_blobs(const Name& name) const {
+  constexpr std::string_view prefix = "sha256-";
+  std::vector<std::string> blobs;
+  std::error_code failure;
+  for (fs::directory_iterator it(root_ + "/models/" + name.folder(), failure), end; !failure && it != end;
+       it.increment(failure)) {
+    std::error_code no_link;
+    const std::string target = fs::read_symlink(it->path(), no_link).filename().string();
+    if (no_link || !target.starts_with(prefix) || !is_sha256(target.substr(prefix.size()))) continue;
+    blobs.push_back(target.substr(prefix.size()));
+  }
+  return blobs;
+}
+
 Status Store::remove(const std::string& text) {
   MR_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(root_, true));
-  MR_ASSIGN_OR_RETURN(const Manifest manifest, find(text));
-  const fs::path path = manifest_path(manifest.name);
+  MR_ASSIGN_OR_RETURN(const Name wanted, parse_name(text));
+  MR_ASSIGN_OR_RETURN(const Name name, locate(wanted));
+  const auto manifest = read(name);
+  const std::vector<std::string> blobs = manifest.ok() ? blobs_of(*manifest) : linked_blobs(name);
+  const fs::path path = manifest_path(name);
   std::error_code failure;
   fs::remove(path, failure);
   if (failure) return error(Code::io_error, "{}: cannot remove it: {}", path.string(), failure.message());
   MR_RETURN_IF_ERROR(sync_folder(path.parent_path()));
-  fs::remove_all(root_ + "/models/" + manifest.name.folder(), failure);
-  collect_garbage(blobs_of(manifest));
+  fs::remove_all(root_ + "/models/" + name.folder(), failure);
+  collect_garbage(blobs);
   fs::remove(path.parent_path(), failure);  // folders that are empty now
   fs::remove(path.parent_path().parent_path(), failure);
   return {};
 }
 
 Status Store::copy(const std::string& from, const std::string& to) {
-  MR_ASSIGN_OR_RETURN(const Name target, parse_name(to));
+  MR_ASSIGN_OR_RETURN(const Name target, new_name(to));
   MR_ASSIGN_OR_RETURN(Manifest manifest, find(from));
   manifest.name = target;
   manifest.modified = now_rfc3339();
   return publish(manifest);
 }
 
-Expected<Manifest> Store::create(const std::string& text, const Recipe& recipe, const std::string& folder) {
-  MR_ASSIGN_OR_RETURN(const Name name, parse_name(text));
-  MR_RETURN_IF_ERROR(check_template(recipe.chat_template));
+Expected<Manifest> Store::create(const std::string& name, const Recipe& recipe, const std::string& folder) {
   const fs::path beside = fs::path(folder) / recipe.from;
-  const bool is_path = looks_like_a_path(recipe.from) || file_bytes(beside);
+  return looks_like_a_path(recipe.from) || file_bytes(beside)
+             ? create_from_file(name, recipe, beside.lexically_normal())
+             : create_from_name(name, recipe, recipe.from);
+}
+
+Expected<Manifest> Store::create_from_name(const std::string& text, const Recipe& recipe, const std::string& base) {
+  MR_ASSIGN_OR_RETURN(const Name name, new_name(text));
+  MR_ASSIGN_OR_RETURN(Manifest manifest, find(base));
+  MR_RETURN_IF_ERROR(check_files(manifest));
+  manifest.from = manifest.name.text();
+  return create(name, recipe, std::move(manifest));
+}
+
+Expected<Manifest> Store::create_from_file(const std::string& text, const Recipe& recipe, const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const Name name, new_name(text));
   Manifest manifest;
-  if (is_path) {
-    MR_ASSIGN_OR_RETURN(manifest.files, files_at(beside.lexically_normal()));
-  } else {
-    MR_ASSIGN_OR_RETURN(manifest, find(recipe.from));
-    MR_RETURN_IF_ERROR(check_files(manifest));
-  }
-  lay_over(manifest, recipe);
-  manifest.from = is_path ? manifest.files.front().path : manifest.name.text();
+  MR_ASSIGN_OR_RETURN(manifest.files, files_at(path));
+  manifest.from = manifest.files.front().path;
+  return create(name, recipe, std::move(manifest));
+}
+
+/// Nothing is stored that could not be read again.
+Expected<Manifest> Store::create(const Name& name, const Recipe& recipe, Manifest manifest) {
+  MR_RETURN_IF_ERROR(check_template(recipe.chat_template));
+  MR_RETURN_IF_ERROR(check_messages(recipe.messages));
+  Recipe checked = recipe;
+  MR_ASSIGN_OR_RETURN(checked.parameters, check_parameters(recipe.parameters));
+  lay_over(manifest, checked);
   manifest.name = name;
   manifest.modified = now_rfc3339();
+  const std::string text = to_json(manifest);
+  if (text.size() > kMostWholeBytes)
+    return error(Code::invalid_argument, "what is given with the model has {}; at most {} can be kept",
+                 format_bytes(text.size()), format_bytes(kMostWholeBytes));
+  MR_RETURN_IF_ERROR(parse_manifest(text, name).status());
   MR_RETURN_IF_ERROR(publish(manifest));
   return manifest;
 }

@@ -45,13 +45,18 @@ class Store {
   /// Errors: not_found, corrupt, invalid_argument.
   Expected<Manifest> find(const std::string& name) const;
 
-  /// Blobs that no other model uses go too. Errors: not_found, io_error.
+  /// Blobs that no other model uses go too. What cannot be read is removed like any other model.
+  /// Errors: not_found, io_error.
   Status remove(const std::string& name);
   /// Errors: not_found, invalid_argument, io_error.
   Status copy(const std::string& from, const std::string& to);
   /// Makes (or replaces) a model from a recipe; FROM is a name or a path, relative to `folder`. A GGUF file stays where
   /// it is. Errors: not_found, invalid_argument, corrupt (FROM is no GGUF file), io_error.
   Expected<Manifest> create(const std::string& name, const Recipe& recipe, const std::string& folder);
+  /// As create(), where FROM is the name of a stored model, or a file that the caller chose: for who takes names from
+  /// others, and would not open a path that they write. recipe.from is not looked at.
+  Expected<Manifest> create_from_name(const std::string& name, const Recipe& recipe, const std::string& base);
+  Expected<Manifest> create_from_file(const std::string& name, const Recipe& recipe, const std::string& path);
 
   /// Writes links and manifest of a model whose blobs are in place. Errors: io_error.
   Status publish(const Manifest& manifest);
@@ -65,9 +70,11 @@ class Store {
   std::string manifest_path(const Name& name) const { return root_ + "/manifests/" + name.folder() + ".json"; }
   Expected<Manifest> read(const Name& name) const;
   Expected<std::vector<Name>> names() const;
-  Expected<Manifest> find(const Name& name) const;
+  Expected<Name> locate(const Name& wanted) const;
+  Expected<Manifest> create(const Name& name, const Recipe& recipe, Manifest base);
   Status check_files(const Manifest& manifest) const;
   Status write_model(const Manifest& manifest);
+  std::vector<std::string> linked_blobs(const Name& name) const;
   void collect_garbage(const std::vector<std::string>& candidates);
 
   std::string root_;
