@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "exec/cpu_ops.h"
 #include "tensor/blocks.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr std::int64_t kFewFloats = 8 * 1024;  // less than this is not worth waking threads for
 constexpr std::int64_t kChunkBlocks = kernels::kAttentionChunk / kernels::kKvBlock;
 static_assert(kernels::kKvBlock == kv::kBlockTokens);
+constexpr float kNoSink = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
@@ -167,6 +169,7 @@ struct CpuExecutor::AttentionCall {
   std::int64_t q_stride = 0;
   float* out = nullptr;
   std::int64_t out_stride = 0;
+  const float* sinks = nullptr;  // [heads], or null
 };
 
 /// A tile of rows and one KV head, with the chunks of keys it sees and its partial results.
@@ -233,7 +236,8 @@ void CpuExecutor::merge_chunks(const AttentionCall& call, const AttentionPair& p
   for (std::int64_t i = 0; i < pair.queries; ++i) {
     const std::int64_t row = pair.tile.first_row + i / call.group, head = pair.head * call.group + i % call.group;
     table_.attention_merge(pair.acc + i * head_dim, pair.queries * head_dim, pair.max + i, pair.sum + i, pair.queries,
-                           pair.chunks, head_dim, call.out + row * call.out_stride + head * head_dim);
+                           pair.chunks, head_dim, call.sinks == nullptr ? kNoSink : call.sinks[head],
+                           call.out + row * call.out_stride + head * head_dim);
   }
 }
 
@@ -241,6 +245,10 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
   if (!ready() || rows_ == 0) return;
   AttentionCall call{attention, layer,       attention.heads / attention.kv_heads, 0, data(q), cols_of(q),
                      data(out), cols_of(out)};
+  if (!attention.sinks.none()) {
+    call.sinks = vector_of(attention.sinks, attention.heads, 0);
+    if (call.sinks == nullptr) return;
+  }
   const std::int64_t slots = 2 * pool_.threads();
   call.slot_floats = layout_.partial_floats / slots;
   const std::int64_t pairs = make_attention_tiles(attention_tile_rows(call.group)) * attention.kv_heads;

@@ -33,6 +33,11 @@ void lay_out_moe(const PassShape& shape, Offsets& offsets, CpuLayout& layout) {
   layout.entry_of = offsets.take(entries, sizeof(std::int32_t));
   layout.expert_first = offsets.take(shape.experts + 1, sizeof(std::int32_t));
   layout.expert_out = offsets.take(entries * shape.model_dim, sizeof(float));
+  if (shape.expert_biases) {
+    layout.gate_bias = offsets.take(shape.experts * shape.expert_ff, sizeof(float));
+    layout.up_bias = offsets.take(shape.experts * shape.expert_ff, sizeof(float));
+    layout.down_bias = offsets.take(shape.experts * shape.model_dim, sizeof(float));
+  }
   layout.hidden_entries = std::max(shape.max_rows, std::min(entries, kFewEntries));
   layout.hidden = offsets.take(layout.hidden_entries * shape.expert_ff, sizeof(float));
   layout.hidden_q8 = offsets.take(kernels::q8_bytes(layout.hidden_entries, shape.expert_ff), 1);

@@ -41,8 +41,10 @@ struct CpuLayout {
   std::uint64_t entry_of = 0;       // int32 [entries], by (row, place): where the entry was sorted to
   std::uint64_t expert_first = 0;   // int32 [experts + 1] first entry of each expert
   std::uint64_t expert_out = 0;     // float [entries, model_dim]
-  std::uint64_t hidden = 0;         // float [hidden_entries, expert_ff]
-  std::uint64_t hidden_q8 = 0;      // Q8Rows [hidden_entries, expert_ff]
+  // Biases of the experts of the pass, by expert: float [experts, expert_ff] of gate and up, [experts, model_dim].
+  std::uint64_t gate_bias = 0, up_bias = 0, down_bias = 0;
+  std::uint64_t hidden = 0;     // float [hidden_entries, expert_ff]
+  std::uint64_t hidden_q8 = 0;  // Q8Rows [hidden_entries, expert_ff]
   std::int64_t hidden_entries = 0;
 
   std::uint64_t bytes = 0;

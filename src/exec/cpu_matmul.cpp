@@ -47,7 +47,9 @@ CpuExecutor::Job CpuExecutor::make_job(WeightRef ref, const std::byte* bytes, st
                                        Effect effect) const {
   Job job;
   job.effect = effect;
-  job.activation = target.activation;
+  job.gate = target.gate;
+  for (const float** bias : {&job.gate.bias, &job.gate.up_bias})
+    if (*bias != nullptr) *bias += row_begin;
   kernels::MatmulArgs& args = job.args;
   args.dtype = part(ref).dtype;
   args.weight = bytes;
@@ -79,14 +81,19 @@ void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end,
   args.weight += begin * row_bytes(args.dtype, args.cols);
   args.y += begin;
   if (job.effect != Effect::gate) table_.matmul(args);
-  if (job.effect == Effect::store) return;
-
+  Gate gate = job.gate;
+  for (const float** bias : {&gate.bias, &gate.up_bias})
+    if (*bias != nullptr) *bias += begin;
+  if (job.effect == Effect::store) {
+    for (std::int64_t r = 0; r < args.x_rows && gate.bias != nullptr; ++r)
+      table_.add(args.y + r * args.y_stride, gate.bias, args.weight_rows);
+    return;
+  }
   if (job.effect == Effect::gated) {
     args.dtype = job.up_dtype;
     args.weight = job.up + begin * row_bytes(job.up_dtype, args.cols);
   }
-  gate_rows(table_, table_.matmul, job.activation, args,
-            reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up));
+  gate_rows(table_, table_.matmul, gate, args, reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_up));
 }
 
 void CpuExecutor::run_jobs() {
@@ -142,7 +149,7 @@ void CpuExecutor::matmul(std::span<const Product> products, Act x) {
     const std::size_t count = std::min(step, products.size() - first);
     for (std::size_t i = 0; i < count; ++i) {
       const Product& product = products[first + i];
-      targets[i] = {product.weight, data(product.out), cols_of(product.out)};
+      targets[i] = {product.weight, data(product.out), cols_of(product.out), {}};
     }
     run_products(std::span(targets).first(count), input, Effect::store);
     if (biased) add_bias(products[first], input.rows);
@@ -164,13 +171,15 @@ void CpuExecutor::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, ker
   if (!ready() || rows_of(x) == 0) return;
   const bool quantized = kernels::uses_q8(part(gate).dtype) || kernels::uses_q8(part(up).dtype);
   const Input input = prepare_input(x, quantized);
-  gated({gate, data(out), cols_of(out), activation}, up, input);
+  gated({gate, data(out), cols_of(out), {activation}}, up, input);
 }
 
 void CpuExecutor::gated(const Target& gate, WeightRef up, const Input& input) {
   if (try_gated(gate, up, input)) return;
-  const Target second{up, gate.y, gate.y_stride, gate.activation};
-  run_products(std::span(&gate, 1), input, Effect::store);
+  Target first = gate, second = gate;
+  first.gate = {};
+  second.weight = up;
+  run_products(std::span(&first, 1), input, Effect::store);
   run_products(std::span(&second, 1), input, Effect::gate);
 }
 

@@ -16,42 +16,85 @@ struct CpuExecutor::MoeCall {
   std::int64_t model_dim = 0, ff = 0;
   bool quantize_hidden = false;
 
+  // Of all experts, one after the other; null: none.
+  const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+
+  /// What an expert's gate and up go through, and what its results are added to.
+  Gate gate_of(std::int32_t expert) const {
+    const auto of = [&](const float* all) { return all == nullptr ? nullptr : all + expert * ff; };
+    return {experts.activation, of(gate_bias), of(up_bias)};
+  }
+  Gate bias_of_down(std::int32_t expert) const {
+    return {experts.activation, down_bias == nullptr ? nullptr : down_bias + expert * model_dim, nullptr};
+  }
   WeightRef gate(std::int32_t expert) const { return {experts.first_unit + expert, experts.gate_part}; }
   WeightRef up(std::int32_t expert) const { return {experts.first_unit + expert, experts.up_part}; }
   WeightRef down(std::int32_t expert) const { return {experts.first_unit + expert, experts.down_part}; }
 };
 
-void CpuExecutor::moe(Act out, Act x, WeightRef router, const Experts& experts) {
+void CpuExecutor::moe(Act out, Act x, Act routed, WeightRef router, const Experts& experts) {
   if (!ready() || rows_ == 0) return;
   MoeCall call;
   call.experts = experts;
   call.model_dim = cols_of(x);
   call.ff = part(call.gate(0)).rows;
   call.quantize_hidden = kernels::uses_q8(part(call.down(0)).dtype);
+  if (!experts.gate_bias.none()) {
+    call.gate_bias = at<float>(layout_.gate_bias);
+    call.up_bias = at<float>(layout_.up_bias);
+    call.down_bias = at<float>(layout_.down_bias);
+  }
   if (experts.count > shape_.experts || experts.top_k > shape_.top_k || call.ff > shape_.expert_ff ||
       call.model_dim > shape_.model_dim) {
     fail(error(Code::internal, "a mixture of {} experts of {} was not prepared", experts.count, call.ff));
     return;
   }
-  const bool quantized = kernels::uses_q8(part(router).dtype) || kernels::uses_q8(part(call.gate(0)).dtype) ||
-                         kernels::uses_q8(part(call.up(0)).dtype);
-  call.input = prepare_input(x, quantized);
-  const Target target{router, at<float>(layout_.router), experts.count};
-  run_products(std::span(&target, 1), call.input, Effect::store);
+  score(routed, router, experts);
+  if (!failed()) route(experts, rows_);
   if (failed()) return;
-  const float* bias = nullptr;
-  if (!experts.selection_bias.none()) {
-    bias = vector_of(experts.selection_bias, experts.count, 0);
-    if (bias == nullptr) return;
-  }
-  route(experts, bias, rows_);
-  drop_leases();  // the trunk's slot is the disk's while the experts are at work
   sort_by_expert(experts, rows_);
+  bring_biases(experts);
+  drop_leases();  // the trunk's slot is the disk's while the experts are at work
+  if (failed()) return;
+  call.input = prepare_input(x, kernels::uses_q8(part(call.gate(0)).dtype) || kernels::uses_q8(part(call.up(0)).dtype));
   run_experts(call);
   if (!failed()) combine(data(out), rows_, cols_of(out), experts.top_k);
 }
 
 // --- Who goes where ---
+
+/// What the router gives each expert for each row.
+void CpuExecutor::score(Act routed, WeightRef router, const Experts& experts) {
+  auto* scores = at<float>(layout_.router);
+  const Target target{router, scores, experts.count, {}};
+  run_products(std::span(&target, 1), prepare_input(routed, kernels::uses_q8(part(router).dtype)), Effect::store);
+  if (failed() || experts.router_bias.none()) return;
+  const float* bias = vector_of(experts.router_bias, experts.count, 0);
+  for (std::int64_t r = 0; r < rows_ && bias != nullptr; ++r)
+    table_.add(scores + r * experts.count, bias, experts.count);
+}
+
+/// Copies the biases of the experts that rows have chosen: while experts are leased the trunk's may not be.
+void CpuExecutor::bring_biases(const Experts& experts) {
+  if (experts.gate_bias.none()) return;
+  const std::int64_t ff = part({experts.first_unit, experts.gate_part}).rows;
+  const std::int64_t model_dim = part({experts.first_unit, experts.down_part}).rows;
+  bring_biases_of(experts, experts.gate_bias, ff, layout_.gate_bias);
+  bring_biases_of(experts, experts.up_bias, ff, layout_.up_bias);
+  bring_biases_of(experts, experts.down_bias, model_dim, layout_.down_bias);
+}
+
+void CpuExecutor::bring_biases_of(const Experts& experts, WeightRef ref, std::int64_t cols, std::uint64_t to) {
+  if (failed()) return;
+  const std::byte* bytes = lease_now(pieces_.pieces(ref)[0]);
+  if (bytes == nullptr) return;
+  const auto* first = at<std::int32_t>(layout_.expert_first);
+  const std::size_t row_bytes = static_cast<std::size_t>(cols) * sizeof(float);
+  for (std::int32_t e = 0; e < experts.count; ++e) {
+    const std::size_t skip = static_cast<std::size_t>(e) * row_bytes;
+    if (first[e] != first[e + 1]) std::memcpy(at<std::byte>(to) + skip, bytes + skip, row_bytes);
+  }
+}
 
 namespace {
 
@@ -99,8 +142,13 @@ void choose_experts(const kernels::Table& table, const Experts& experts, const f
 
 }  // namespace
 
-/// The experts of each row, in the router's order, and their weights. bias: of the choice, may be null.
-void CpuExecutor::route(const Experts& experts, const float* bias, std::int64_t rows) {
+/// The experts of each row, in the router's order, and their weights.
+void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
+  const float* bias = nullptr;  // of the choice
+  if (!experts.selection_bias.none()) {
+    bias = vector_of(experts.selection_bias, experts.count, 0);
+    if (bias == nullptr) return;
+  }
   auto* scores = at<float>(layout_.router);
   auto* selection = at<float>(layout_.selection);
   auto* chosen = at<std::int32_t>(layout_.chosen);
@@ -111,6 +159,9 @@ void CpuExecutor::route(const Experts& experts, const float* bias, std::int64_t 
       choose_experts(table_, experts, bias, scores + r * experts.count, selection + r * experts.count,
                      chosen + r * experts.top_k, weights + r * experts.top_k);
   });
+  if (experts.output_scale.none()) return;
+  const float* scales = vector_of(experts.output_scale, experts.count, 0);
+  for (std::int64_t i = 0; i < rows * experts.top_k && scales != nullptr; ++i) weights[i] *= scales[chosen[i]];
 }
 
 /// Counting sort of the (row, place) entries by expert; within an expert by row.
@@ -232,7 +283,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
     input.index = at<std::int32_t>(layout_.entry_row) + first[member.expert];
     const WeightRef gate = call.gate(member.expert), up = call.up(member.expert);
     Job job = make_job(gate, bytes_of(member, gate), 0, call.ff,
-                       {gate, hidden + member.hidden_first * call.ff, call.ff, call.experts.activation}, input,
+                       {gate, hidden + member.hidden_first * call.ff, call.ff, call.gate_of(member.expert)}, input,
                        Effect::gated);
     job.up = bytes_of(member, up);
     job.up_dtype = part(up).dtype;
@@ -255,7 +306,8 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
     }
     down_input.rows = first[member.expert + 1] - first[member.expert];
     const WeightRef down = call.down(member.expert);
-    const Target target{down, at<float>(layout_.expert_out) + first[member.expert] * call.model_dim, call.model_dim};
+    const Target target{down, at<float>(layout_.expert_out) + first[member.expert] * call.model_dim, call.model_dim,
+                        call.bias_of_down(member.expert)};
     push_job(make_job(down, bytes_of(member, down), 0, call.model_dim, target, down_input, Effect::store));
   }
   run_jobs();
@@ -268,7 +320,7 @@ void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
   Input input = call.input;
   input.rows = first[expert + 1] - first[expert];
   input.index = at<std::int32_t>(layout_.entry_row) + first[expert];
-  gated({call.gate(expert), hidden, call.ff, call.experts.activation}, call.up(expert), input);
+  gated({call.gate(expert), hidden, call.ff, call.gate_of(expert)}, call.up(expert), input);
   if (failed()) return;
   Input down_input;
   down_input.x = hidden;
@@ -278,8 +330,8 @@ void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
     down_input.q8 = kernels::q8_rows_at(at<std::byte>(layout_.hidden_q8), input.rows, call.ff);
     quantize_rows(table_, pool_, hidden, input.rows, call.ff, down_input.q8);
   }
-  const Target target{call.down(expert), at<float>(layout_.expert_out) + first[expert] * call.model_dim,
-                      call.model_dim};
+  const Target target{call.down(expert), at<float>(layout_.expert_out) + first[expert] * call.model_dim, call.model_dim,
+                      call.bias_of_down(expert)};
   run_products(std::span(&target, 1), down_input, Effect::store);
 }
 

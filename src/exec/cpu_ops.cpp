@@ -99,11 +99,11 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::attention:
       return attention(step.out, step.a, step.layer, step.attention);
     case Kind::moe:
-      return moe(step.out, step.a, step.weight, step.experts);
+      return moe(step.out, step.a, step.b, step.weight, step.experts);
     case Kind::select_rows:
       return select_logit_rows(step.out, step.a);
     case Kind::logits:
-      return logits(step.weight, step.a, step.factor);
+      return logits(step.weight, step.a, step.factor, step.cap);
     case Kind::hidden:
       hidden_ = step.a;
       return;
@@ -308,7 +308,7 @@ void CpuExecutor::select_logit_rows(Act out, Act x) {
   }
 }
 
-void CpuExecutor::logits(WeightRef head, Act x, float factor) {
+void CpuExecutor::logits(WeightRef head, Act x, float factor, float cap) {
   if (!ready() || logit_rows_ == 0) return;
   const std::int64_t vocab = part(head).rows;
   if (vocab > shape_.vocab) {
@@ -316,10 +316,15 @@ void CpuExecutor::logits(WeightRef head, Act x, float factor) {
         error(Code::internal, "{} has {} rows where logits of {} were prepared", part(head).name, vocab, shape_.vocab));
     return;
   }
-  const Target target{head, at<float>(layout_.logits), vocab};
+  const Target target{head, at<float>(layout_.logits), vocab, {}};
   run_products(std::span(&target, 1), prepare_input(x, kernels::uses_q8(part(head).dtype)), Effect::store);
   if (failed()) return;
   scale(target.y, logit_rows_, vocab, factor);
+  if (cap != 0) {
+    for_rows(logit_rows_, vocab, [&](std::int64_t begin, std::int64_t end) {
+      table_.softcap(target.y + begin * vocab, cap, (end - begin) * vocab);
+    });
+  }
   logits_vocab_ = vocab;
 }
 

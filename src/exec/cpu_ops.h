@@ -17,6 +17,7 @@
 #include "device/host_memory.h"
 #include "exec/cpu_layout.h"
 #include "exec/executor.h"
+#include "exec/host_rows.h"
 #include "exec/piece_index.h"
 
 namespace millrace::exec {
@@ -56,13 +57,13 @@ class CpuExecutor final : public Executor {
     WeightRef weight;
     float* y = nullptr;
     std::int64_t y_stride = 0;
-    kernels::Activation activation = kernels::Activation::silu;  // of a gate
+    Gate gate;  // what a pair goes through; the bias of a single product. Biases begin at the weight's first row
   };
 
   /// Rows of a weight that lie together, to be computed in tasks of task_rows.
   struct Job {
     Effect effect = Effect::store;
-    kernels::Activation activation = kernels::Activation::silu;
+    Gate gate;  // biases begin at the job's first row
     kernels::MatmulArgs args;
     const std::byte* up = nullptr;  // gated: rows like args.weight
     DType up_dtype = DType::f32;
@@ -94,7 +95,7 @@ class CpuExecutor final : public Executor {
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
   void add(Act x, Act y, float factor);
   void select_logit_rows(Act out, Act x);
-  void logits(WeightRef head, Act x, float factor);
+  void logits(WeightRef head, Act x, float factor, float cap);
   void scale(float* x, std::int64_t rows, std::int64_t cols, float factor);
   const float* vector_of(WeightRef ref, std::int64_t cols, int scratch);
   void embed_from_file(float* out, WeightRef table, const residency::Part& weight);
@@ -138,8 +139,11 @@ class CpuExecutor final : public Executor {
 
   // cpu_moe.cpp.
   struct MoeCall;
-  void moe(Act out, Act x, WeightRef router, const Experts& experts);
-  void route(const Experts& experts, const float* bias, std::int64_t rows);
+  void moe(Act out, Act x, Act routed, WeightRef router, const Experts& experts);
+  void score(Act routed, WeightRef router, const Experts& experts);
+  void route(const Experts& experts, std::int64_t rows);
+  void bring_biases(const Experts& experts);
+  void bring_biases_of(const Experts& experts, WeightRef ref, std::int64_t cols, std::uint64_t to);
   void sort_by_expert(const Experts& experts, std::int64_t rows);
   void combine(float* out, std::int64_t rows, std::int64_t cols, std::int64_t top_k);
   bool single_tile(std::int32_t unit) const;

@@ -57,13 +57,11 @@ std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", op
 /// What this executor cannot do, by name.
 Status CudaExecutor::check(const Program& program) const {
   for (const Step& step : program.steps) {
-    if (step.kind != Step::Kind::moe) continue;
-    if (step.experts.activation != kernels::Activation::silu)
-      return error(Code::unsupported, "the GPU part has experts with SiLU gates alone; use --device cpu");
-    if (step.experts.gating == Gating::softmax && !step.experts.selection_bias.none())
-      return error(Code::unsupported, "the GPU part does not choose by a softmax with a bias; use --device cpu");
-    if (step.experts.groups > 1)
-      return error(Code::unsupported, "the GPU part does not choose experts by groups; use --device cpu");
+    if (step.kind != Step::Kind::attention) continue;
+    constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256};
+    const std::int64_t head_dim = step.attention.head_dim;
+    if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) == std::end(kHeadDims))
+      return error(Code::unsupported, "the GPU part has no attention with heads of {}; use --device cpu", head_dim);
   }
   return {};
 }
@@ -186,10 +184,9 @@ void CudaExecutor::make_tiles(Window& window) {
   }
 }
 
-/// Gate and up of one dtype with SiLU between them are one launch.
+/// Gate and up of one dtype are one launch.
 bool CudaExecutor::fuses_gate(const Step& step) const {
-  return options_.fuse && part(step.weight).dtype == part(step.weight2).dtype &&
-         step.activation == kernels::Activation::silu;
+  return options_.fuse && part(step.weight).dtype == part(step.weight2).dtype;
 }
 
 /// Others are launches of their own with a buffer between them, made by the first pass that needs it.

@@ -52,7 +52,8 @@ CudaExecutor::Emitter::Wanted CudaExecutor::Emitter::wanted(Act act, std::size_t
           want(wanted, s.weight, false);
           break;
         case Kind::moe:
-          want(wanted, s.weight, false);
+          if (s.b == act) want(wanted, s.weight, false);
+          if (s.a != act) break;
           want(wanted, {s.experts.first_unit, s.experts.gate_part}, false);
           want(wanted, {s.experts.first_unit, s.experts.up_part}, false);
           break;
@@ -229,7 +230,8 @@ void CudaExecutor::Emitter::launch_gated(const Step& s, bool shared) {
   overwritten(s.out);
   if (fuses_gate(s)) {
     cuda::MatmulCall call = call_for(s.a, is_float(gate), in_prompt(s.a));
-    call.effect = cuda::Effect::swiglu;
+    call.effect = cuda::Effect::gated;
+    call.activation = s.activation;
     call.count = 2;
     const bool writes_bf16 = later.bf16 && call.x_bf16 != nullptr;
     const bool floats = later.floats || shared || (later.bf16 && !writes_bf16) || (later.q8 && call.x_bf16 != nullptr);
@@ -273,10 +275,15 @@ void CudaExecutor::Emitter::route(const Experts& experts, const float* scores) {
   call.experts = experts.count;
   call.top_k = experts.top_k;
   using Given = cuda::ChooseCall::Gating;
-  call.gating = experts.gating == Gating::sigmoid ? Given::sigmoid : Given::softmax_chosen;
+  call.gating = experts.gating == Gating::sigmoid   ? Given::sigmoid
+                : experts.gating == Gating::softmax ? Given::softmax
+                                                    : Given::softmax_chosen;
+  call.groups = experts.groups;
+  call.groups_used = experts.groups_used;
   call.bias = vector(experts.selection_bias);
   call.normalize = experts.normalize;
   call.scale = experts.scale;
+  call.output_scale = vector(experts.output_scale);
   call.chosen = chosen;
   call.weights = weights;
   if (status.ok()) check(cuda::choose(call, stream), "route");
@@ -315,9 +322,9 @@ void CudaExecutor::Emitter::emit_moe(const Step& s) {
   auto* weights = ops.at<float>(ops.layout_.weights);
   auto* scores = ops.at<float>(ops.layout_.scores);
   const std::int64_t entries = window.rows * experts.top_k;
-  cuda::MatmulCall router = call_for(s.a, is_float(ops.part(s.weight).dtype), false);
+  cuda::MatmulCall router = call_for(s.b, is_float(ops.part(s.weight).dtype), false);
   router.count = 1;
-  router.products[0] = {matrix(s.weight), nullptr, scores, experts.count};
+  router.products[0] = {matrix(s.weight), vector(experts.router_bias), scores, experts.count};
   launch(router);
   route(experts, scores);
   if (entries > kMatvecEntries) {
@@ -329,7 +336,10 @@ void CudaExecutor::Emitter::emit_moe(const Step& s) {
   cuda::ExpertCall hidden = expert_call(experts, experts.gate_part);
   const residency::Part& up = ops.part({experts.first_unit, experts.up_part});
   const residency::Part& down_part = ops.part({experts.first_unit, experts.down_part});
-  hidden.effect = cuda::Effect::swiglu;
+  hidden.effect = cuda::Effect::gated;
+  hidden.activation = experts.activation;
+  hidden.bias = vector(experts.gate_bias);
+  hidden.up_bias = vector(experts.up_bias);
   hidden.up = ops.weights_.entry({experts.first_unit, experts.up_part});
   hidden.up_dtype = up.dtype;
   weight_bytes += up.bytes() * static_cast<std::uint64_t>(std::min<std::int64_t>(entries, experts.count));
@@ -341,6 +351,7 @@ void CudaExecutor::Emitter::emit_moe(const Step& s) {
     hidden.x_q8 = q8(s.a);
   }
   cuda::ExpertCall down = expert_call(experts, experts.down_part);
+  down.bias = vector(experts.down_bias);
   if (is_float(down_part.dtype)) {
     hidden.y = ops.at<float>(ops.layout_.hidden);
     down.x = hidden.y;
@@ -369,6 +380,7 @@ void CudaExecutor::Emitter::emit_logits(const Step& s) {
   launch(call);
   if (s.factor != 1 && status.ok())
     check(cuda::scale(out, s.factor, ops.logit_rows_ * ops.shape_.vocab, stream), "scale");
+  if (s.cap != 0 && status.ok()) check(cuda::softcap(out, s.cap, ops.logit_rows_ * ops.shape_.vocab, stream), "cap");
   if (!ops.top_only_) return;
   check(
       cuda::candidates(out, static_cast<std::int32_t>(ops.logit_rows_), static_cast<std::int32_t>(ops.shape_.vocab),

@@ -207,7 +207,7 @@ void HostShare::multiply_rows(const Matrix& matrix, const Input& input, float* o
   if (matrix.up == nullptr) return;
   args.dtype = matrix.up_dtype;
   args.weight = matrix.up + begin * row_bytes(matrix.up_dtype, input.cols);
-  gate_rows(table_, table_.matmul_segments, matrix.activation, args,
+  gate_rows(table_, table_.matmul_segments, Gate{matrix.activation}, args,
             reinterpret_cast<float*>(thread_memory(thread) + workspace_bytes_));
 }
 

@@ -100,6 +100,8 @@ void CudaExecutor::Emitter::emit_attention(const Step& s) {
   call.heads = static_cast<std::int32_t>(s.attention.heads);
   call.scale = s.attention.scale;
   call.window = static_cast<std::int32_t>(s.attention.window);
+  call.sinks = vector(s.attention.sinks);
+  if (!status.ok()) return;
   call.out = later.floats || later.bf16 || !later.q8 ? data(s.out) : nullptr;
   if (later.q8) call.out_q8 = make_q8(1, s.out);
   call.max_position = static_cast<std::int32_t>(ops.position_bound_);

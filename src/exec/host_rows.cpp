@@ -22,14 +22,18 @@ void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x
     pool.parallel_for(rows * pieces, std::max<std::int64_t>(1, kPiece / cols), work);
 }
 
-void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), kernels::Activation activation,
+void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), const Gate& gate,
                const kernels::MatmulArgs& up, float* scratch) {
   kernels::MatmulArgs args = up;
   args.y = scratch;
   args.y_stride = up.weight_rows;
   matmul(args);
-  for (std::int64_t r = 0; r < up.x_rows; ++r)
-    table.gate_mul(activation, up.y + r * up.y_stride, scratch + r * up.weight_rows, up.weight_rows);
+  for (std::int64_t r = 0; r < up.x_rows; ++r) {
+    float *const row = up.y + r * up.y_stride, *const factors = scratch + r * up.weight_rows;
+    if (gate.bias != nullptr) table.add(row, gate.bias, up.weight_rows);
+    if (gate.up_bias != nullptr) table.add(factors, gate.up_bias, up.weight_rows);
+    table.gate_mul(gate.activation, row, factors, up.weight_rows);
+  }
 }
 
 }  // namespace millrace::exec

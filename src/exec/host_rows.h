@@ -14,9 +14,15 @@ namespace millrace::exec {
 void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x, std::int64_t rows, std::int64_t cols,
                    kernels::Q8Rows out);
 
-/// y = activation(y) * (x up^T): `up` is that product, whose y holds the gate's products; `matmul` is one of the
-/// table's. scratch: float [x_rows, weight_rows].
-void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), kernels::Activation activation,
+/// What the products of a gate and an up go through; biases are of the rows at hand, null: none.
+struct Gate {
+  kernels::Activation activation = kernels::Activation::silu;
+  const float* bias = nullptr;
+  const float* up_bias = nullptr;
+};
+/// y = gated(y + bias, x up^T + up_bias): `up` is that product, whose y holds the gate's products; `matmul` is one of
+/// the table's. scratch: float [x_rows, weight_rows].
+void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), const Gate& gate,
                const kernels::MatmulArgs& up, float* scratch);
 
 }  // namespace millrace::exec

@@ -112,10 +112,11 @@ void Ops::attention(Act out, Act q, std::int64_t layer, const Attention& attenti
   step.attention = attention;
 }
 
-void Ops::moe(Act out, Act x, WeightRef router, std::int64_t layer, const Experts& experts) {
+void Ops::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts) {
   Step& step = record(Kind::moe);
   step.out = out;
   step.a = x;
+  step.b = routed;
   step.weight = router;
   step.layer = layer;
   step.experts = experts;
@@ -127,9 +128,10 @@ void Ops::select_logit_rows(Act out, Act x) {
   step.a = x;
 }
 
-void Ops::logits(WeightRef head, Act x, float factor) {
+void Ops::logits(WeightRef head, Act x, float factor, float cap) {
   Step& step = record(Kind::logits);
   step.factor = factor;
+  step.cap = cap;
   step.a = x;
   step.weight = head;
 }

@@ -47,13 +47,14 @@ class Ops {
   void store_kv(std::int64_t layer, Act k, Act v);  // at each row's position
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
   /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice among
-  /// x * router^T is as Experts says (ties: the smaller index). Experts on their way are computed when they come;
-  /// results are stored and then summed in the router's order.
-  void moe(Act out, Act x, WeightRef router, std::int64_t layer, const Experts& experts);
+  /// routed * router^T (+ bias) is as Experts says (ties: the smaller index). Experts on their way are computed when
+  /// they come; results are stored and then summed in the router's order. routed: mostly x itself.
+  void moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts);
   /// Keeps only the rows that want logits. `out` is a buffer of such rows.
   void select_logit_rows(Act out, Act x);
-  /// Head product, times `factor`, into the logits of the pass; x is a buffer of rows that want logits.
-  void logits(WeightRef head, Act x, float factor = 1);
+  /// Head product, times `factor`, capped at `cap` (cap * tanh(logit / cap); 0: not), into the logits of the pass; x is
+  /// a buffer of rows that want logits.
+  void logits(WeightRef head, Act x, float factor = 1, float cap = 0);
   /// x, a buffer of the whole pass, holds the final states of all rows, behind the last norm; no later op writes it.
   void hidden(Act x);
 

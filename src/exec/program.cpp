@@ -79,6 +79,7 @@ std::vector<WeightRef> Program::weights() const {
     if (!ref.none()) used.push_back(ref);
   };
   for (const Step& step : steps) {
+    use(step.attention.sinks);
     use(step.weight);
     use(step.weight2);
     for (const Product& product : step.all_products()) {
@@ -87,7 +88,9 @@ std::vector<WeightRef> Program::weights() const {
     }
     if (step.kind != Kind::moe) continue;
     const Experts& experts = step.experts;
-    use(experts.selection_bias);
+    for (const WeightRef ref : {experts.router_bias, experts.selection_bias, experts.gate_bias, experts.up_bias,
+                                experts.down_bias, experts.output_scale})
+      use(ref);
     for (std::int32_t expert = 0; expert < experts.count; ++expert)
       for (const std::int32_t part : {experts.gate_part, experts.up_part, experts.down_part})
         use({experts.first_unit + expert, part});
@@ -143,6 +146,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     shape.experts = std::max<std::int64_t>(shape.experts, experts.count);
     shape.top_k = std::max<std::int64_t>(shape.top_k, experts.top_k);
     shape.expert_ff = std::max(shape.expert_ff, ff);
+    shape.expert_biases = shape.expert_biases || !experts.gate_bias.none();
     shape.widest_input = std::max(shape.widest_input, ff);
   }
   return shape;

@@ -64,6 +64,7 @@ struct Attention {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;
   std::int64_t window = 0;  // 0: all keys
+  WeightRef sinks;          // float32 [heads]: the scores of one more key whose value is zero; none() if there is none
 };
 
 struct Product {
@@ -80,14 +81,20 @@ struct Experts {
   std::int32_t top_k = 0;
   std::int32_t gate_part = 0, up_part = 1, down_part = 2;
   Gating gating = Gating::softmax;
-  WeightRef selection_bias;  // float32 [count], added for the choice alone; none() if there is none
+  // Vectors in float32, none() where there is none; those of experts' products one expert after the other.
+  WeightRef router_bias;                    // [count], added to the scores
+  WeightRef selection_bias;                 // [count], added for the choice alone
+  WeightRef gate_bias, up_bias, down_bias;  // [count * expert_ff], likewise, [count * model_dim]: all three or none
+  WeightRef output_scale;                   // [count], multiplies the weight of a chosen expert last
   // Experts are chosen among the groups_used groups (of `groups`, of neighbours) whose two best sum up to most.
   std::int32_t groups = 1, groups_used = 1;
   bool normalize = true;  // weights of the chosen experts are divided by their sum
   float scale = 1;        // and multiplied by this
   kernels::Activation activation = kernels::Activation::silu;
 
-  bool plain_router() const { return gating == Gating::softmax && selection_bias.none() && groups == 1; }
+  bool plain_router() const {
+    return gating == Gating::softmax && selection_bias.none() && output_scale.none() && groups == 1;
+  }
 };
 
 /// An op of Ops, as it was called.
@@ -110,12 +117,13 @@ struct Step {
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
-  Act out, a, b;            // what it writes; what it reads. store_kv: a is k, b is v
+  Act out, a, b;            // what it writes; what it reads. store_kv: a is k, b is v; moe: b is the router's input
   std::array<Product, 3> products{};
   int product_count = 0;
   WeightRef weight, weight2;  // norms, tables; gated: gate and up; moe: the router; logits: the head
   float eps = 0;
   float factor = 1;  // embed: of the embeddings; add: of what is added; logits: of them
+  float cap = 0;     // logits: they become cap * tanh(logit / cap); 0: they stay
   kernels::Activation activation = kernels::Activation::silu;  // gated
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   int rope = 0;  // index into Program::ropes
@@ -168,6 +176,7 @@ struct PassShape : PassLimits {
   std::int64_t widest_input = 0;                       // largest cols of any product's input
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;  // the most of any layer
   std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models
+  bool expert_biases = false;                                         // their products have biases
 };
 PassShape pass_shape(const Program& program, const residency::UnitTable& units, const PassLimits& limits);
 

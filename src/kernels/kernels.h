@@ -41,17 +41,12 @@
 #include <cstdint>
 
 #include "device/cpu.h"
+#include "kernels/activation.h"
 #include "tensor/dtype.h"
 
 namespace millrace::kernels {
 
 using device::Isa;
-
-/// What a gate goes through before it multiplies. Sources: SiLU and GELU (arXiv:1606.08415, its tanh form).
-enum class Activation : std::uint8_t {
-  silu,  // x / (1 + e^-x)
-  gelu,  // x / (1 + e^(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): 0.5 x (1 + tanh u)
-};
 
 /// Activations quantized to int8. q: [rows, cols]; d: [rows, cols/32] scale = amax/127; sum16: [rows, cols/16] sums of
 /// q. Rows are dense (stride = cols). q and d are 64-byte aligned if cols is a multiple of 64 and the base is.
@@ -130,16 +125,19 @@ struct Table {
   void (*rms_norm)(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out);
   /// Rotates pairs in place. x: [head_dim]; cos_sin: [rotary/2, 2]. neox: pair (i, i + rotary/2); else (2i, 2i + 1).
   void (*rope)(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
-  /// gate[i] = activation(gate[i]) * up[i]
+  /// gate[i] = gated(gate[i], up[i]), see Activation
   void (*gate_mul)(Activation activation, float* gate, const float* up, std::int64_t n);
   void (*add)(float* x, const float* y, std::int64_t n);                  // x += y
   void (*add_scaled)(float* x, const float* y, float w, std::int64_t n);  // x = fma(w, y, x)
   void (*softmax)(float* x, std::int64_t n);                              // in place
   void (*attention_chunk)(const AttentionArgs& args);
   /// out[d] = sum over chunks in order of acc * exp(max - max_all), divided by the total. acc: [chunks, head_dim] with
-  /// stride floats between chunks; max, sum: [chunks] with their stride.
+  /// stride floats between chunks; max, sum: [chunks] with their stride. sink: the score of one more key, first in
+  /// order, whose value is zero; -inf: none.
   void (*attention_merge)(const float* acc, std::int64_t acc_stride, const float* max, const float* sum,
-                          std::int64_t stat_stride, std::int64_t chunks, std::int64_t head_dim, float* out);
+                          std::int64_t stat_stride, std::int64_t chunks, std::int64_t head_dim, float sink, float* out);
+  /// x[i] = cap * tanh(x[i] / cap), tanh(y) being 1 - 2 / (1 + e^(2 y))
+  void (*softcap)(float* x, float cap, std::int64_t n);
   void (*f32_to_f16_row)(const float* x, std::int64_t n, std::uint16_t* out);
 };
 

@@ -20,7 +20,7 @@ using residency::UnitKind;
 /// A layer's weights; none() where the spec or the file has none.
 struct LayerWeights {
   WeightRef attn_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, attn_out, attn_out_bias, ffn_norm;
-  WeightRef attn_result_norm, ffn_result_norm;
+  WeightRef attn_result_norm, ffn_result_norm, sinks;
   WeightRef gate, up, down;                       // dense
   WeightRef shared_gate, shared_up, shared_down;  // of a mixture's shared expert
   WeightRef router;
@@ -77,7 +77,7 @@ void Decoder::record() {
   ops_.hidden(x_);
   ops_.end_hidden();
   ops_.rms_norm(last, last, output_norm_, eps());
-  ops_.logits(head_, last, spec_.logit_scale);
+  ops_.logits(head_, last, spec_.logit_scale, spec_.logit_cap);
 }
 
 /// x += W_out attention(rope(norm(W_q h)), rope(norm(W_k h)), W_v h), where h = norm(x).
@@ -105,7 +105,7 @@ void Decoder::attend(std::int64_t index) {
   ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
   ops_.rope(k, spec.kv_heads, spec.head_dim, spec.rope);
   ops_.store_kv(index, k, v);
-  ops_.attention(attended, q, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window});
+  ops_.attention(attended, q, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
   ops_.matmul(out, attended);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
 }
@@ -135,10 +135,10 @@ void Decoder::feed_forward(std::int64_t index) {
     const Act hidden = ops_.buffer("hidden", mixture.shared_ff_dim), shared = ops_.buffer("shared", hp_.model_dim);
     ops_.matmul_gated(hidden, layer.shared_gate, layer.shared_up, h_, spec.activation);
     ops_.matmul(shared, layer.shared_down, hidden);
-    ops_.moe(mixed, h_, layer.router, index, layer.experts);
+    ops_.moe(mixed, h_, h_, layer.router, index, layer.experts);
     ops_.add(mixed, shared);
   } else {
-    ops_.moe(mixed, h_, layer.router, index, layer.experts);
+    ops_.moe(mixed, h_, h_, layer.router, index, layer.experts);
   }
   add_result(spec, mixed, layer.ffn_result_norm);
 }
@@ -170,6 +170,7 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : q_dim);
     weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
   }
+  if (spec.sinks) weights.sinks = units.vector(name("attn_sinks.weight"), spec.heads);
   weights.attn_out = units.matrix(name("attn_output.weight"), q_dim, dim);
   if (spec.may_have_biases) weights.attn_out_bias = units.optional_vector(name("attn_output.bias"), dim);
   if (spec_.layers[static_cast<std::size_t>(index)].norms_results)
@@ -209,6 +210,12 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   }
   weights.router = units.matrix(name("ffn_gate_inp.weight"), dim, mixture.experts);
   exec::Experts& experts = weights.experts;
+  if (mixture.biases) {
+    experts.router_bias = units.vector(name("ffn_gate_inp.bias"), mixture.experts);
+    experts.gate_bias = units.vectors(name("ffn_gate_exps.bias"), mixture.ff_dim, mixture.experts);
+    experts.up_bias = units.vectors(name("ffn_up_exps.bias"), mixture.ff_dim, mixture.experts);
+    experts.down_bias = units.vectors(name("ffn_down_exps.bias"), dim, mixture.experts);
+  }
   if (mixture.selection_bias) experts.selection_bias = units.vector(name("exp_probs_b.bias"), mixture.experts);
   if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), dim);
   units.end();

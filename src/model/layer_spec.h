@@ -34,6 +34,7 @@ struct AttentionSpec {
   int rope = 0;                   // index into DecoderSpec::ropes
   HeadNorm norm = HeadNorm::none;
   bool may_have_biases = false;  // of Q, K, V and the output, where the file has them
+  bool sinks = false;            // heads may look at nothing: a score of their own joins the softmax (attn_sinks)
 
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
@@ -49,6 +50,7 @@ struct MixtureSpec {
   std::int64_t groups = 1, groups_used = 1;  // experts are chosen within the best of so many groups
   bool normalize = true;                     // the chosen ones' weights are divided by their sum
   float scale = 1;                           // and multiplied by this
+  bool biases = false;                       // of the router and of the experts
 };
 
 struct LayerSpec {
@@ -68,6 +70,7 @@ struct DecoderSpec {
   std::vector<RopeSpec> ropes;  // several where layers turn differently
   float embedding_scale = 1;    // multiplies the tokens' embeddings
   float logit_scale = 1;        // multiplies the logits
+  float logit_cap = 0;          // then they become cap * tanh(logit / cap); 0: they stay
 };
 
 }  // namespace millrace::model

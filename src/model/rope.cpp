@@ -45,7 +45,7 @@ Expected<Stretch> read_stretch(const modelfile::Model& file) {
 
 /// YaRN: slow channels are divided by the factor, fast ones (which turn more than beta_fast times over the original
 /// context) left alone, those between blended; scores grow with the factor.
-Status apply_yarn(Keys& keys, double theta, double factor, RopeSpec& rope) {
+Status apply_yarn(Keys& keys, double theta, double factor, YarnRamp kind, RopeSpec& rope) {
   const auto rotary = static_cast<double>(rope.rotary);
   const auto original = static_cast<double>(keys.required("rope.scaling.original_context_length", 1, 1 << 28));
   const double fast = keys.optional_float("rope.scaling.yarn_beta_fast", 32, 0, 1e6);
@@ -56,8 +56,9 @@ Status apply_yarn(Keys& keys, double theta, double factor, RopeSpec& rope) {
   const auto channel = [&](double turns) {
     return rotary * std::log(original / (turns * 2 * std::acos(-1.0))) / (2 * std::log(theta));
   };
-  const double low = std::max(0.0, std::floor(channel(fast)));
-  const double high = std::min(rotary - 1, std::ceil(channel(slow)));
+  const bool whole = kind == YarnRamp::whole_channels;
+  const double low = std::max(0.0, whole ? std::floor(channel(fast)) : channel(fast));
+  const double high = std::min(rotary - 1, whole ? std::ceil(channel(slow)) : channel(slow));
   for (std::size_t i = 0; i < rope.inv_freq.size(); ++i) {
     const double ramp = std::clamp((static_cast<double>(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
     const double plain = std::pow(theta, -2.0 * static_cast<double>(i) / rotary);
@@ -111,7 +112,7 @@ RopeSpec plain_rope(double theta, std::int64_t rotary) {
   return rope;
 }
 
-Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp) {
+Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp, YarnRamp ramp) {
   MR_ASSIGN_OR_RETURN(const Stretch stretch, read_stretch(file));
   RopeSpec rope = plain_rope(hp.rope_theta, hp.rotary);
   Keys keys(file);
@@ -119,7 +120,7 @@ Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters
     for (std::size_t i = 0; i < rope.inv_freq.size(); ++i)
       rope.inv_freq[i] = static_cast<float>(
           std::pow(hp.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(hp.rotary)) / stretch.factor);
-  if (stretch.scaling == Scaling::yarn) MR_RETURN_IF_ERROR(apply_yarn(keys, hp.rope_theta, stretch.factor, rope));
+  if (stretch.scaling == Scaling::yarn) MR_RETURN_IF_ERROR(apply_yarn(keys, hp.rope_theta, stretch.factor, ramp, rope));
   if (stretch.scaling == Scaling::longrope)
     MR_RETURN_IF_ERROR(divide_by_factors(file, "rope_factors_short.weight", rope));
   rope.magnitude *= static_cast<float>(keys.optional_float("rope.scaling.attn_factor", 1, 0, 1e3));

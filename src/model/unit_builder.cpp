@@ -99,10 +99,15 @@ WeightRef UnitBuilder::rows(const std::string& name, std::int64_t cols, std::int
   return add({name, tensor->dtype, rows, cols, tensor->file, tensor->offset + skipped});
 }
 
-WeightRef UnitBuilder::vector(const std::string& name, std::int64_t size) { return elements(name, size, 0, size); }
+WeightRef UnitBuilder::vector(const std::string& name, std::int64_t size) { return elements(name, {size}, 0, size); }
 
-WeightRef UnitBuilder::elements(const std::string& name, std::int64_t all, std::int64_t first, std::int64_t size) {
-  const modelfile::TensorInfo* tensor = checked(name, {all});
+WeightRef UnitBuilder::vectors(const std::string& name, std::int64_t size, std::int64_t count) {
+  return elements(name, {size, count}, 0, size * count);
+}
+
+WeightRef UnitBuilder::elements(const std::string& name, std::initializer_list<std::int64_t> shape, std::int64_t first,
+                                std::int64_t size) {
+  const modelfile::TensorInfo* tensor = checked(name, shape);
   if (tensor == nullptr) return {};
   if (tensor->dtype != DType::f32) {
     fail(error(Code::unsupported, "{} is {}; this version wants norms and biases in F32", name,
@@ -114,7 +119,7 @@ WeightRef UnitBuilder::elements(const std::string& name, std::int64_t all, std::
 
 WeightRef UnitBuilder::optional_elements(const std::string& name, std::int64_t all, std::int64_t first,
                                          std::int64_t size) {
-  return has(name) ? elements(name, all, first, size) : WeightRef{};
+  return has(name) ? elements(name, {all}, first, size) : WeightRef{};
 }
 
 WeightRef UnitBuilder::optional_vector(const std::string& name, std::int64_t size) {

@@ -36,7 +36,9 @@ class UnitBuilder {
                             std::int64_t rows);
   /// A float32 vector: a norm's weight or a bias.
   residency::WeightRef vector(const std::string& name, std::int64_t size);
-  /// The same, or none() where the file has no such tensor.
+  /// `count` such vectors, one after the other.
+  residency::WeightRef vectors(const std::string& name, std::int64_t size, std::int64_t count);
+  /// The first, or none() where the file has no such tensor.
   residency::WeightRef optional_vector(const std::string& name, std::int64_t size);
   /// Elements [first, first + size) of a vector of `all`, likewise.
   residency::WeightRef optional_elements(const std::string& name, std::int64_t all, std::int64_t first,
@@ -70,7 +72,8 @@ class UnitBuilder {
 
  private:
   residency::WeightRef add(residency::Part part);
-  residency::WeightRef elements(const std::string& name, std::int64_t all, std::int64_t first, std::int64_t size);
+  residency::WeightRef elements(const std::string& name, std::initializer_list<std::int64_t> shape, std::int64_t first,
+                                std::int64_t size);
   const modelfile::TensorInfo* checked(const std::string& name, std::initializer_list<std::int64_t> shape);
 
   const modelfile::Model& file_;

@@ -36,12 +36,14 @@ struct Case {
   };
   std::vector<Run> runs;
   int max_position;
+  bool sinks = false;
 };
 
 std::string name(const Case& c) {
   return ::testing::PrintToString(c.heads) + "/" + ::testing::PrintToString(c.kv_heads) + " heads of " +
          ::testing::PrintToString(c.head_dim) + " " + std::string(info(c.dtype).name) + ", window " +
-         ::testing::PrintToString(c.window) + ", first row at " + ::testing::PrintToString(c.runs[0].first);
+         ::testing::PrintToString(c.window) + (c.sinks ? ", sinks" : "") + ", first row at " +
+         ::testing::PrintToString(c.runs[0].first);
 }
 
 /// A pass over a cache of random keys and values. What no row sees is NaN, blocks that no row sees have no address.
@@ -60,6 +62,8 @@ class Pass {
     }
     fill_cache();
     make_tiles();
+    if (c.sinks) sinks_ = normal_floats(static_cast<std::size_t>(c.heads), random_);
+    for (float& sink : sinks_) sink *= 6;  // below and above the keys' scores
   }
 
   /// Multiplies the queries of a row and head.
@@ -121,6 +125,9 @@ class Pass {
     call.window = c_.window;
     call.out = with_f32 ? out.get() : nullptr;
     if (quantized()) call.out_q8 = {q8.get(), scale.get()};
+    const Array<float> sinks(sinks_);
+    const test::Entry sinks_at(reinterpret_cast<const std::byte*>(sinks.get()));
+    if (c_.sinks) call.sinks = sinks_at.get();
     call.max_position = max_position;
     if (tiled) call.tiles = tiles.get(), call.tile_count = static_cast<std::int32_t>(tiles_.size());
     call.workspace = workspace.get();
@@ -330,7 +337,7 @@ class Pass {
     const bool quantized = c_.dtype == DType::q8_0;
     const int position = position_[static_cast<std::size_t>(r)], oldest = first_key(r), kv = h / group();
     const float* q = &q_[index(r, h)];
-    float most = -kInfinity, total = 0;
+    float most = c_.sinks ? sinks_[static_cast<std::size_t>(h)] : -kInfinity, total = c_.sinks ? 1 : 0;
     std::vector<float> sum(static_cast<std::size_t>(c_.head_dim)), acc(sum.size());
     for (int chunk = oldest / kAttentionChunk; chunk <= position / kAttentionChunk; ++chunk) {
       const int begin = std::max(oldest, chunk * kAttentionChunk);
@@ -377,6 +384,11 @@ class Pass {
       scores.push_back(s * scale_());
       most = std::max(most, scores.back());
     }
+    if (c_.sinks) {
+      const double sink = sinks_[static_cast<std::size_t>(h)];
+      most = std::max(most, sink);
+      total = std::exp(sink - most);
+    }
     for (int key = first_key(r); key <= position; ++key) {
       const double e = std::exp(scores[static_cast<std::size_t>(key - first_key(r))] - most);
       total += e;
@@ -395,6 +407,7 @@ class Pass {
   std::vector<float> keys_, values_;  // [sequences, max_blocks * 64, kv_heads, head_dim]
   std::vector<std::int64_t> places_;  // [sequences, max_blocks], -1: none
   std::vector<int4> tiles_;
+  std::vector<float> sinks_;  // [heads], or none
 };
 
 class CudaAttention : public test::OnDevice {
@@ -436,7 +449,8 @@ TEST_F(CudaAttention, EveryHeadDim) {
   for (const int head_dim : {64, 80, 96, 128, 256}) {
     for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
       if (head_dim % info(dtype).block_elements != 0) continue;
-      check({8, 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 130, 3}}, 256});
+      for (const bool sinks : {false, true})
+        check({8, 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 130, 3}}, 256, sinks});
     }
   }
 }
@@ -464,7 +478,7 @@ TEST_F(CudaAttention, GroupsOfEveryHeadDim) {  // with groups of 1, 2, 4 and 8 h
 TEST_F(CudaAttention, Windows) {
   for (const int window : {1, 17, 64, 128, 200, 1000}) {
     for (const DType dtype : {DType::f16, DType::q8_0}) {
-      check({4, 2, 64, dtype, window, {{0, 0, 3}, {1, 250, 40}, {2, 511, 2}, {3, 700, 33}}, 768});
+      check({4, 2, 64, dtype, window, {{0, 0, 3}, {1, 250, 40}, {2, 511, 2}, {3, 700, 33}}, 768, window % 2 == 0});
     }
     for (const DType dtype : {DType::f16, DType::q8_0}) {
       check({8, 1, 128, dtype, window, {{0, 0, 3}, {1, 251, 9}, {2, 701, 3}}, 768});
@@ -482,6 +496,7 @@ TEST_F(CudaAttention, RandomShapes) {
     c.heads = c.kv_heads * draw(1, 9);
     c.head_dim = std::array{64, 96, 128, 256, 80}[static_cast<std::size_t>(draw(0, c.dtype == DType::f16 ? 4 : 3))];
     c.window = draw(0, 2) == 0 ? draw(1, 400) : 0;
+    c.sinks = i % 3 == 0;
     int most = 0;
     for (int s = draw(1, 4); s > 0; --s) {
       c.runs.push_back({s - 1, draw(0, 600), draw(1, 20)});
@@ -540,7 +555,7 @@ TEST_F(CudaAttention, QuantizedHeadsThatAreNoMultipleOf32AreRefused) {
 
 TEST_F(CudaAttention, ManyChunks) {
   for (const DType dtype : {DType::f16, DType::q8_0}) {
-    check({8, 2, 128, dtype, 0, {{0, 2047, 2}, {1, 4095, 1}, {2, 3000, 9}}, 4096});
+    check({8, 2, 128, dtype, 0, {{0, 2047, 2}, {1, 4095, 1}, {2, 3000, 9}}, 4096, true});
     check({2, 1, 128, dtype, 0, {{0, 9000, 3}}, 16384});
   }
   check({16, 2, 128, DType::q8_0, 0, {{0, 9001, 2}, {1, 4000, 1}}, 16384});

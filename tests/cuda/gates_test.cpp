@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "cuda/on_device.h"
+#include "kernels/cuda/cuda_kernels.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -25,15 +27,26 @@ class CudaGates : public test::OnDevice {
   const kernels::Table& cpu_ = kernels::table(device::Isa::plain);
 };
 
-TEST_F(CudaGates, GeluIsTheCpusOverTheWholeRange) {
+TEST_F(CudaGates, GatesAndCapsAreTheCpusOverTheWholeRange) {
   std::vector<float> x;
   for (int i = 0; i <= 400'000; ++i) x.push_back(static_cast<float>(-40 + 80.0 * i / 400'000));
   for (const float v : {0.0f, -0.0f, 1e-40f, 1e20f, -1e20f}) x.push_back(v);
-  const auto up = normal_floats(x.size(), random_);
-  const Array<float> gate(x), up_at(up);
-  ok(gate_mul(Activation::gelu, gate.get(), up_at.get(), static_cast<std::int64_t>(x.size()), nullptr));
-  cpu_.gate_mul(Activation::gelu, x.data(), up.data(), static_cast<std::int64_t>(x.size()));
-  EXPECT_TRUE(same_bits(gate.host(), x));
+  auto up = normal_floats(x.size(), random_);
+  for (float& u : up) u *= 5;  // some beyond what the clamped gate lets through
+  const Array<float> up_at(up);
+  const auto n = static_cast<std::int64_t>(x.size());
+  for (const Activation activation :
+       {Activation::silu, Activation::gelu, Activation::relu_squared, Activation::clamped}) {
+    const Array<float> gate(x);
+    std::vector<float> want = x;
+    ok(gate_mul(activation, gate.get(), up_at.get(), n, nullptr));
+    cpu_.gate_mul(activation, want.data(), up.data(), n);
+    EXPECT_TRUE(same_bits(gate.host(), want)) << "activation " << static_cast<int>(activation);
+  }
+  const Array<float> capped(x);
+  ok(softcap(capped.get(), 30, n, nullptr));
+  cpu_.softcap(x.data(), 30, n);
+  EXPECT_TRUE(same_bits(capped.host(), x));
 }
 
 TEST_F(CudaGates, Factors) {
@@ -50,13 +63,37 @@ TEST_F(CudaGates, Factors) {
   }
 }
 
+void keep_best_groups(const ChooseCall& call, std::vector<float>& by) {
+  const auto each = by.size() / static_cast<std::size_t>(call.groups);
+  std::vector<std::pair<float, int>> groups;  // the negative of the score: the best first, of equals the first
+  for (int g = 0; g < call.groups; ++g) {
+    std::vector<float> of(by.begin() + g * static_cast<std::ptrdiff_t>(each),
+                          by.begin() + (g + 1) * static_cast<std::ptrdiff_t>(each));
+    std::sort(of.rbegin(), of.rend());
+    groups.emplace_back(-(of[0] + (each > 1 ? of[1] : 0.0f)), g);
+  }
+  std::sort(groups.begin(), groups.end());
+  for (std::size_t g = static_cast<std::size_t>(call.groups_used); g < groups.size(); ++g)
+    std::fill_n(by.begin() + groups[g].second * static_cast<std::ptrdiff_t>(each), each,
+                -std::numeric_limits<float>::infinity());
+}
+
 /// The contract of choose(), a row.
-void choose_plainly(const ChooseCall& call, std::vector<float> p, const std::vector<float>& bias, std::int32_t* chosen,
-                    float* weights) {
+void choose_plainly(const ChooseCall& call, std::vector<float> p, const std::vector<float>& bias,
+                    const std::vector<float>& scales, std::int32_t* chosen, float* weights) {
   if (call.gating == ChooseCall::Gating::sigmoid)
     for (float& v : p) v = 1.0f / (1.0f + exp_f32(0.0f - v));
+  if (call.gating == ChooseCall::Gating::softmax) {
+    const float most = *std::max_element(p.begin(), p.end());
+    float lanes[32] = {};
+    for (std::size_t e = 0; e < p.size(); ++e) lanes[e % 32] += p[e] = exp_f32(p[e] - most);
+    for (int half = 16; half > 0; half /= 2)
+      for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+    for (float& v : p) v /= lanes[0];
+  }
   std::vector<float> by = p;
   for (std::size_t e = 0; e < bias.size(); ++e) by[e] += bias[e];
+  if (call.groups > 1) keep_best_groups(call, by);
   std::vector<std::int32_t> order(p.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
@@ -73,10 +110,13 @@ void choose_plainly(const ChooseCall& call, std::vector<float> p, const std::vec
   const bool divide = call.normalize || call.gating == ChooseCall::Gating::softmax_chosen;
   for (std::int32_t k = 0; k < call.top_k; ++k)
     weights[k] = (divide ? weights[k] / std::max(sum, 0x1p-14f) : weights[k]) * call.scale;
+  for (std::int32_t k = 0; k < call.top_k && !scales.empty(); ++k)
+    weights[k] *= scales[static_cast<std::size_t>(chosen[k])];
 }
 
 TEST_F(CudaGates, ChooseKeepsItsContract) {
-  for (const auto gating : {ChooseCall::Gating::sigmoid, ChooseCall::Gating::softmax_chosen})
+  using Given = ChooseCall::Gating;
+  for (const auto gating : {Given::softmax, Given::sigmoid, Given::softmax_chosen})
     for (const int experts : {4, 32, 100, 256, 300, 1024})
       for (const bool biased : {false, true})
         for (const bool normalize : {false, true}) {
@@ -89,6 +129,10 @@ TEST_F(CudaGates, ChooseKeepsItsContract) {
           const Array<std::int32_t> chosen(static_cast<std::size_t>(rows * top_k));
           const Array<float> bias_at(biased ? bias : std::vector<float>{0});
           const Entry entry(bias_at.at_bytes());
+          const auto scales =
+              normalize ? normal_floats(static_cast<std::size_t>(experts), random_) : std::vector<float>();
+          const Array<float> scales_at(normalize ? scales : std::vector<float>{0});
+          const Entry scales_entry(scales_at.at_bytes());
           ChooseCall call;
           call.scores = scores_at.get();
           call.rows = rows;
@@ -97,6 +141,10 @@ TEST_F(CudaGates, ChooseKeepsItsContract) {
           call.gating = gating;
           call.bias = biased ? entry.get() : nullptr;
           call.normalize = normalize;
+          if (normalize) call.output_scale = scales_entry.get();
+          if (biased && experts % 4 == 0 && experts >= 32)
+            call.groups = experts == 300 ? 50 : std::min(64, experts / 4);
+          if (call.groups > 1) call.groups_used = std::max(2, call.groups / 3);
           call.scale = 2.5f;
           call.chosen = chosen.get();
           call.weights = weights.get();
@@ -104,7 +152,7 @@ TEST_F(CudaGates, ChooseKeepsItsContract) {
           std::vector<std::int32_t> want_chosen(static_cast<std::size_t>(rows * top_k));
           std::vector<float> want(static_cast<std::size_t>(rows * top_k));
           for (int r = 0; r < rows; ++r)
-            choose_plainly(call, {scores.begin() + r * experts, scores.begin() + (r + 1) * experts}, bias,
+            choose_plainly(call, {scores.begin() + r * experts, scores.begin() + (r + 1) * experts}, bias, scales,
                            want_chosen.data() + r * top_k, want.data() + r * top_k);
           EXPECT_EQ(chosen.host(), want_chosen);
           EXPECT_TRUE(same_bits(weights.host(), want));

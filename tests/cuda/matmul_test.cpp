@@ -269,7 +269,10 @@ float dot(const Decoded& w, const Input& x, int r) {
   return total;
 }
 
-float silu(float x) { return x / (1.0F + exp_f32(0.0F - x)); }
+float gated(Activation activation, float gate, float up) {
+  kernels::table(device::Isa::plain).gate_mul(activation, &gate, &up, 1);
+  return gate;
+}
 
 /// A matrix on the host and the device, with its entry in the table of addresses.
 struct TestMatrix {
@@ -423,19 +426,20 @@ TEST_P(MatmulTest, IsNearTheFloatProduct) {
   EXPECT_LT(std::sqrt(error / norm), 0.03) << info(GetParam()).name;
 }
 
-TEST_P(MatmulTest, SwigluQuantizesWhatItStores) {
+TEST_P(MatmulTest, GatesQuantizeWhatTheyStore) {
   MILLRACE_NEED_DEVICE();
   Random random(31 + static_cast<unsigned>(GetParam()));
   const DType other = GetParam() == DType::q4_0 ? DType::q6_k : GetParam();  // once, gate and up differ
   for (const Size size : {Size{9, 96, 512}, Size{33, 64, 768}, Size{140, 160, 512}}) {
     const TestMatrix gate(GetParam(), size.rows, size.cols, random), up(other, size.rows, size.cols, random);
     const Bias gate_bias(size.rows, random), up_bias(size.rows, random);
+    const Activation activation = size.x_rows == 33 ? Activation::gelu : Activation::silu;
     const Input x(size.x_rows, size.cols, random);
     std::vector<float> want;
     for (int r = 0; r < size.x_rows; ++r) {
       for (std::size_t n = 0; n < static_cast<std::size_t>(size.rows); ++n) {
         const float g = dot(gate.decoded[n], x, r) + gate_bias.values[n];
-        want.push_back(silu(g) * (dot(up.decoded[n], x, r) + up_bias.values[n]));
+        want.push_back(gated(activation, g, dot(up.decoded[n], x, r) + up_bias.values[n]));
       }
     }
     const std::string what = where(GetParam(), size.x_rows, size.rows, size.cols);
@@ -445,7 +449,8 @@ TEST_P(MatmulTest, SwigluQuantizesWhatItStores) {
     call.products[0] = {gate.matrix(), gate_bias.table->data(), y.data(), size.rows};
     call.products[1] = {up.matrix(), up_bias.table->data(), nullptr, 0};
     call.count = 2;
-    call.effect = Effect::swiglu;
+    call.effect = Effect::gated;
+    call.activation = activation;
     call.cols = size.cols;
     call.x_rows = size.x_rows;
     call.x_q8 = x.device;
@@ -526,6 +531,9 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     const int experts = 7, top_k = 3, rows = 96, cols = 512, entries = x_rows * top_k;
     const DType up_dtype = GetParam() == DType::q4_k ? DType::q5_0 : GetParam();
     const ExpertSet gate(GetParam(), experts, rows, cols, random), up(up_dtype, experts, rows, cols, random);
+    const Bias gate_bias(experts * rows, random), up_bias(experts * rows, random);
+    const bool biased = x_rows != 20;
+    const Activation activation = biased ? Activation::clamped : Activation::silu;
     const Input x(x_rows, cols, random);
     std::vector<std::int32_t> chosen, sorted, first{0};
     for (int e = 0; e < entries; ++e) chosen.push_back(random.below(4) == 0 ? 2 : random.below(experts - 1));
@@ -540,9 +548,11 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     for (int i = 0; i < entries; ++i) {
       const auto expert = static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)]);
       for (std::size_t n = 0; n < static_cast<std::size_t>(rows); ++n) {
-        const float g = dot(gate.matrices[expert]->decoded[n], x, i / top_k);
+        float g = dot(gate.matrices[expert]->decoded[n], x, i / top_k);
+        float u = dot(up.matrices[expert]->decoded[n], x, i / top_k);
+        if (biased) g += gate_bias.values[expert * rows + n], u += up_bias.values[expert * rows + n];
         want_gate.push_back(g);
-        want_both.push_back(silu(g) * dot(up.matrices[expert]->decoded[n], x, i / top_k));
+        want_both.push_back(gated(activation, g, u));
       }
     }
     const std::string what = where(GetParam(), x_rows, rows, cols) + " of experts";
@@ -562,8 +572,11 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     call.expert_first = device_first.data();
     call.x_q8 = x.device;
     call.y = y.data();
+    if (biased) call.bias = gate_bias.table->data();
     check(matmul_experts(call, nullptr));
-    call.effect = Effect::swiglu;
+    call.effect = Effect::gated;
+    call.activation = activation;
+    if (biased) call.up_bias = up_bias.table->data();
     call.up = up.table->data();
     call.up_dtype = up_dtype;
     call.y = both.data();

@@ -63,7 +63,10 @@ float contract_dot(DType dtype, const std::byte* weights, std::int64_t cols, con
   return test::contract_dot(dtype, weights, cols, row.x.data(), row.q.data(), row.d.data());
 }
 
-float silu(float x) { return x / (1.0F + kernels::exp_f32(0.0F - x)); }
+float gated(Activation activation, float gate, float up) {
+  kernels::table(device::Isa::plain).gate_mul(activation, &gate, &up, 1);
+  return gate;
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Random inputs
@@ -248,8 +251,8 @@ class Matvec : public ::testing::Test {
   }
   void check_products(const std::vector<DType>& dtypes, const std::vector<std::int32_t>& rows, std::int64_t cols,
                       std::int32_t x_rows, Effect effect, bool with_bias, bool many);
-  void check_swiglu(DType gate, DType up, std::int32_t rows, std::int64_t cols, std::int32_t x_rows, bool keep_y,
-                    bool with_q8, bool many);
+  void check_gated(DType gate, DType up, std::int32_t rows, std::int64_t cols, std::int32_t x_rows, bool keep_y,
+                   bool with_q8, bool many);
   void check_experts(DType dtype, DType up_dtype, Effect effect, std::int32_t rows, std::int64_t cols,
                      std::int32_t x_rows, std::int32_t top_k, bool shared_x, bool with_q8, bool many);
   Rng rng_{20261121};
@@ -317,8 +320,8 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
   }
 }
 
-void Matvec::check_swiglu(DType gate, DType up, std::int32_t rows, std::int64_t cols, std::int32_t x_rows, bool keep_y,
-                          bool with_q8, bool many) {
+void Matvec::check_gated(DType gate, DType up, std::int32_t rows, std::int64_t cols, std::int32_t x_rows, bool keep_y,
+                         bool with_q8, bool many) {
   const Activations x(x_rows, cols, cols, rng_);
   Addresses addresses;
   const Bytes weights[2] = {random_matrix(gate, rows, cols, rng_), random_matrix(up, rows, cols, rng_)};
@@ -330,7 +333,8 @@ void Matvec::check_swiglu(DType gate, DType up, std::int32_t rows, std::int64_t 
   const DeviceBytes q8(q8_bytes(x_rows, rows));
   MatmulCall call;
   call.count = 2;
-  call.effect = Effect::swiglu;
+  call.effect = Effect::gated;
+  call.activation = x_rows % 2 == 0 ? Activation::gelu : Activation::silu;
   call.cols = static_cast<std::int32_t>(cols);
   call.x_rows = x_rows;
   call.x = x.x.as<float>();
@@ -348,10 +352,10 @@ void Matvec::check_swiglu(DType gate, DType up, std::int32_t rows, std::int64_t 
       const auto i = static_cast<std::size_t>(n);
       const float g = contract_dot(gate, weights[0].data() + n * row_bytes(gate, cols), cols, row) + biases[0][i];
       const float u = contract_dot(up, weights[1].data() + n * row_bytes(up, cols), cols, row) + biases[1][i];
-      expected.push_back(silu(g) * u);
+      expected.push_back(gated(call.activation, g, u));
     }
   }
-  const std::string what = "swiglu " + describe(gate, rows, cols, x_rows);
+  const std::string what = "gated " + describe(gate, rows, cols, x_rows);
   if (keep_y) expect_same(expected, y.read<float>(), what);
   if (with_q8) expect_q8(expected, x_rows, rows, q8, what);
 }
@@ -369,6 +373,9 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
       addresses.add(weights.back());
     }
   }
+  const bool biased = x_rows % 2 == 1;
+  const Floats biases[2] = {random_floats(kExperts * rows, rng_), random_floats(kExperts * rows, rng_)};
+  for (const Floats& b : biases) addresses.add(b);
   addresses.finish();
   std::vector<std::int32_t> chosen, sorted, first(kExperts + 1);
   for (int e = 0; e < entries; ++e) chosen.push_back(static_cast<std::int32_t>(rng_() % (kExperts - 1)));
@@ -388,6 +395,9 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   call.dtype = dtype;
   call.up_dtype = up_dtype;
   call.effect = effect;
+  call.activation = biased ? Activation::clamped : Activation::silu;
+  if (biased) call.bias = addresses.entry(2 * kExperts);
+  if (biased) call.up_bias = addresses.entry(2 * kExperts + 1);
   call.rows = rows;
   call.cols = static_cast<std::int32_t>(cols);
   call.entries = entries;
@@ -407,13 +417,19 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
     const Row& row = x.rows[static_cast<std::size_t>(e / call.entries_per_x)];
     const auto expert = static_cast<std::size_t>(chosen[static_cast<std::size_t>(e)]);
     for (std::int64_t n = 0; n < rows; ++n) {
-      const float a = contract_dot(dtype, weights[2 * expert].data() + n * row_bytes(dtype, cols), cols, row);
+      const auto bias = [&](int of) {
+        return biased ? biases[of][expert * static_cast<std::size_t>(rows) + static_cast<std::size_t>(n)] : 0.0F;
+      };
+      float a = contract_dot(dtype, weights[2 * expert].data() + n * row_bytes(dtype, cols), cols, row);
+      if (biased) a = a + bias(0);
       if (effect == Effect::store) {
         expected.push_back(a);
         continue;
       }
       const std::byte* up = weights[2 * expert + 1].data() + n * row_bytes(up_dtype, cols);
-      expected.push_back(silu(a) * contract_dot(up_dtype, up, cols, row));
+      float u = contract_dot(up_dtype, up, cols, row);
+      if (biased) u = u + bias(1);
+      expected.push_back(gated(call.activation, a, u));
     }
   }
   const std::string what = "experts " + describe(dtype, rows, cols, x_rows);
@@ -454,25 +470,25 @@ TEST_F(Matvec, AddsToTheResidual) {
   }
 }
 
-TEST_F(Matvec, SwigluAndItsInt8Form) {
-  for (DType dtype : computable()) check_swiglu(dtype, dtype, 96, 768, 2, true, true, false);
+TEST_F(Matvec, GatesAndTheirInt8Form) {
+  for (DType dtype : computable()) check_gated(dtype, dtype, 96, 768, 2, true, true, false);
   for (std::int32_t x_rows = 1; x_rows <= 4; ++x_rows) {
-    check_swiglu(DType::q4_0, DType::q4_0, 1056, 2816, x_rows, false, true, false);
-    check_swiglu(DType::q4_k, DType::q4_k, 37, 512, x_rows, true, false, false);
+    check_gated(DType::q4_0, DType::q4_0, 1056, 2816, x_rows, false, true, false);
+    check_gated(DType::q4_k, DType::q4_k, 37, 512, x_rows, true, false, false);
   }
-  check_swiglu(DType::q8_0, DType::q8_0, 10016, 256, 1, true, true, false);
-  check_swiglu(DType::q4_k, DType::q6_k, 352, 512, 3, true, true, false);
+  check_gated(DType::q8_0, DType::q8_0, 10016, 256, 1, true, true, false);
+  check_gated(DType::q4_k, DType::q6_k, 352, 512, 3, true, true, false);
 }
 
 TEST_F(Matvec, ExpertsFollowTheRouting) {
   for (DType dtype : computable()) {
-    check_experts(dtype, dtype, Effect::swiglu, 96, 512, 1, 8, true, true, false);
+    check_experts(dtype, dtype, Effect::gated, 96, 512, 1, 8, true, true, false);
     check_experts(dtype, dtype, Effect::store, 200, 768, 1, 8, false, false, false);
   }
-  check_experts(DType::q4_k, DType::q4_k, Effect::swiglu, 768, 2048, 4, 8, true, true, false);
+  check_experts(DType::q4_k, DType::q4_k, Effect::gated, 768, 2048, 4, 8, true, true, false);
   check_experts(DType::q4_k, DType::q4_k, Effect::store, 2048, 768, 4, 8, false, false, false);
-  check_experts(DType::mxfp4, DType::mxfp4, Effect::swiglu, 64, 2880, 3, 4, true, true, false);
-  check_experts(DType::q4_k, DType::q6_k, Effect::swiglu, 64, 512, 2, 4, true, true, false);
+  check_experts(DType::mxfp4, DType::mxfp4, Effect::gated, 64, 2880, 3, 4, true, true, false);
+  check_experts(DType::q4_k, DType::q6_k, Effect::gated, 64, 512, 2, 4, true, true, false);
   check_experts(DType::q8_0, DType::q8_0, Effect::store, 7, 256, 2, 2, false, false, false);
 }
 
@@ -489,11 +505,11 @@ TEST_F(Matvec, FloatsOfManyRowsGiveTheSameBits) {
       check_products({dtype}, {65}, cols, 67, Effect::store, true, true);
       check_products({dtype, dtype}, {64, 3}, cols, 5, Effect::add, false, true);
     }
-    check_swiglu(dtype, dtype, 96, 320, 70, true, true, true);
-    check_experts(dtype, dtype, Effect::swiglu, 96, 320, 40, 5, true, true, true);
+    check_gated(dtype, dtype, 96, 320, 70, true, true, true);
+    check_experts(dtype, dtype, Effect::gated, 96, 320, 40, 5, true, true, true);
     check_experts(dtype, dtype, Effect::store, 33, 96, 40, 5, false, false, true);
   }
-  check_swiglu(DType::f16, DType::f32, 64, 320, 3, false, true, true);
+  check_gated(DType::f16, DType::f32, 64, 320, 3, false, true, true);
 }
 
 TEST_F(Matvec, RepeatedLaunchesGiveTheSameBitsWhileTheyOverlap) {

@@ -207,7 +207,7 @@ TEST_P(PromptMatmul, SeveralProductsAddWithBias) {
   }
 }
 
-TEST_P(PromptMatmul, SwigluRoundsWhatItStores) {
+TEST_P(PromptMatmul, GatesRoundWhatTheyStore) {
   Random random(31 + static_cast<unsigned>(GetParam()));
   struct Size {
     int x_rows, rows;
@@ -223,11 +223,14 @@ TEST_P(PromptMatmul, SwigluRoundsWhatItStores) {
     ok(matmul_prompt(call_of(up, x, ups.get(), size.rows), nullptr));
     std::vector<float> want = gates.host();
     const std::vector<float> factors = ups.host();
-    for (std::size_t i = 0; i < count; ++i) want[i] = want[i] / (1.0F + exp_f32(0.0F - want[i])) * factors[i];
+    const Activation activation = size.x_rows == 70 ? Activation::gelu : Activation::silu;
+    kernels::table(device::Isa::plain)
+        .gate_mul(activation, want.data(), factors.data(), static_cast<std::int64_t>(count));
     MatmulCall call = call_of(gate, x, y.get(), size.rows);
     call.products[1] = {up.matrix(), nullptr, nullptr, 0};
     call.count = 2;
-    call.effect = Effect::swiglu;
+    call.effect = Effect::gated;
+    call.activation = activation;
     call.y_bf16 = bits.get();
     for (const int width : {256, 128, 32}) {
       prompt_forced_width = width;

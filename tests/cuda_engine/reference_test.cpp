@@ -12,7 +12,7 @@ class CheckpointsOnGpu : public OnGpu, public testing::WithParamInterface<Checkp
  protected:
   static EngineOptions on_gpu() {
     EngineOptions options;
-    options.model_path = GetParam().file(".gguf");
+    options.model_path = GetParam().model();
     options.device = DeviceChoice::cuda;
     options.threads = 2;
     return options;

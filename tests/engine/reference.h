@@ -94,20 +94,33 @@ inline Agreement agreement(const EngineOptions& options, const std::string& refe
   return found;
 }
 
-/// A tiny random checkpoint of tools/reference-models: NAME.gguf, and what transformers answers with it, NAME.bin.
+/// A tiny random checkpoint of tools/reference-models: NAME.gguf, and what transformers answers with it, NAME.bin or
+/// ANSWERS.bin.
 struct Checkpoint {
   const char* name;
   bool mixture = false;
+  const char* answers = name;
 
-  std::string file(const char* ending) const { return std::string(MILLRACE_TEST_DATA "/reference/") + name + ending; }
+  std::string model() const { return std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf"; }
+  std::string logits() const { return std::string(MILLRACE_TEST_DATA "/reference/") + answers + ".bin"; }
 };
 inline void PrintTo(const Checkpoint& checkpoint, std::ostream* out) { *out << checkpoint.name; }
 
 /// Every architecture, and each way in which its files may differ.
-constexpr Checkpoint kCheckpoints[] = {{"llama"},           {"llama3"},  {"mixtral", true},  {"mistral-nemo"},
-                                       {"qwen2"},           {"qwen3"},   {"qwen3moe", true}, {"gemma3"},
-                                       {"glm4moe", true},   {"granite"}, {"mistral3"},       {"phi3"},
-                                       {"minimax-m2", true}};
+constexpr Checkpoint kCheckpoints[] = {{"llama"},
+                                       {"llama3"},
+                                       {"mixtral", true},
+                                       {"mistral-nemo"},
+                                       {"qwen2"},
+                                       {"qwen3"},
+                                       {"qwen3moe", true},
+                                       {"gemma3"},
+                                       {"glm4moe", true},
+                                       {"granite"},
+                                       {"mistral3"},
+                                       {"phi3"},
+                                       {"minimax-m2", true},
+                                       {"gpt-oss-f16", true, "gpt-oss"}};
 
 inline std::string test_name(const testing::TestParamInfo<Checkpoint>& info) {
   std::string name(info.param.name);
@@ -128,7 +141,7 @@ inline void expect_the_reference(const EngineOptions& options, const Checkpoint&
     changed.batch_tokens = way.batch_tokens;
     changed.max_sequences = static_cast<std::int64_t>(way.shares.size());
     changed.context_tokens = 256;
-    const Agreement found = agreement(changed, checkpoint.file(".bin"), way.shares);
+    const Agreement found = agreement(changed, checkpoint.logits(), way.shares);
     EXPECT_LE(found.relative_l2, 2e-3);
     EXPECT_EQ(found.same_argmax, 1);
   }

@@ -100,13 +100,13 @@ class SmallModel {
       ops.rope(q, s.heads, s.head_dim, rope);
       ops.rope(k, s.kv_heads, s.head_dim, rope);
       ops.store_kv(layer, k, v);
-      ops.attention(a, q, layer, {s.heads, s.kv_heads, s.head_dim, scale, s.window});
+      ops.attention(a, q, layer, {s.heads, s.kv_heads, s.head_dim, scale, s.window, {}});
       ops.matmul(h, w.o, a);
       ops.add(x, h);
       ops.begin_block();
       ops.rms_norm(h, x, w.ffn_norm, kEps);
       if (s.experts > 0) {
-        ops.moe(ff, h, w.router, layer, w.experts);
+        ops.moe(ff, h, h, w.router, layer, w.experts);
         ops.add(x, ff);
       } else {
         ops.matmul_gated(ff, w.gate, w.up, h, kernels::Activation::silu);
@@ -272,7 +272,7 @@ class SmallModel {
         }
         const std::int64_t at = (r * s.heads + g * group) * s.head_dim;
         kernels::ref::attention(q.data() + at, keys.data(), values.data(), group, r + 1 - first, s.head_dim,
-                                1 / std::sqrt(static_cast<float>(s.head_dim)), a.data() + at);
+                                1 / std::sqrt(static_cast<float>(s.head_dim)), nullptr, a.data() + at);
       }
     }
     const auto o = multiply(w.o, a);

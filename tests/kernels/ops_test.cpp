@@ -125,24 +125,36 @@ TEST(Ops, Rope) {
 TEST(Ops, ElementwiseAndSoftmax) {
   for (const std::int64_t n : kSizes) {
     const auto x = random_floats(static_cast<std::size_t>(n), 4, 4), y = random_floats(static_cast<std::size_t>(n), 5);
-    std::vector<float> silu = x, gelu = x, soft = x;
+    const auto wide = random_floats(static_cast<std::size_t>(n), 6, 20),
+               wide_up = random_floats(static_cast<std::size_t>(n), 7, 20);  // beyond what is clamped
+    std::vector<float> silu = x, gelu = x, squared = x, clamped = wide, soft = x, capped = wide;
     ref::gate_mul(Activation::silu, silu.data(), y.data(), n);
     ref::gate_mul(Activation::gelu, gelu.data(), y.data(), n);
+    ref::gate_mul(Activation::relu_squared, squared.data(), y.data(), n);
+    ref::gate_mul(Activation::clamped, clamped.data(), wide_up.data(), n);
+    for (float& c : capped) c = static_cast<float>(5 * std::tanh(c / 5.0));
     ref::softmax(soft.data(), n);
     std::vector<std::vector<float>> first;
     for (const Table& table : tables()) {
-      std::vector<std::vector<float>> out(5, x);
+      std::vector<std::vector<float>> out(8, x);
+      out[6] = out[7] = wide;
       table.gate_mul(Activation::silu, out[0].data(), y.data(), n);
       table.softmax(out[1].data(), n);
       table.add(out[2].data(), y.data(), n);
       table.add_scaled(out[3].data(), y.data(), 0.37f, n);
       table.gate_mul(Activation::gelu, out[4].data(), y.data(), n);
+      table.gate_mul(Activation::relu_squared, out[5].data(), y.data(), n);
+      table.gate_mul(Activation::clamped, out[6].data(), wide_up.data(), n);
+      table.softcap(out[7].data(), 5, n);
       if (first.empty()) first = out;
       for (std::size_t op = 0; op < out.size(); ++op) {
         EXPECT_TRUE(same_bits(out[op], first[op])) << device::isa_name(table.isa) << " op " << op << " n " << n;
       }
       EXPECT_LT(relative_error(out[0], silu), 1e-6);
       EXPECT_LT(relative_error(out[4], gelu), 1e-6);
+      EXPECT_LT(relative_error(out[5], squared), 1e-6);
+      EXPECT_LT(relative_error(out[6], clamped), 1e-6);
+      EXPECT_LT(relative_error(out[7], capped), 1e-6);
       EXPECT_LT(relative_error(out[1], soft), 2e-6);
       EXPECT_EQ(out[2][0], x[0] + y[0]);
       EXPECT_EQ(out[3][0], std::fma(0.37f, y[0], x[0]));
@@ -247,7 +259,8 @@ struct KvHead {
 struct Queries {
   std::int64_t group = 1, window = 0;
   std::vector<std::int32_t> positions;
-  std::vector<float> q;  // [rows, group, head_dim]
+  std::vector<float> q;      // [rows, group, head_dim]
+  std::vector<float> sinks;  // [group], or none
 };
 
 /// Rows [first, first + rows) as one tile, all chunks, merged: [rows, group, head_dim].
@@ -279,6 +292,7 @@ std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& q
   }
   for (std::int64_t h = 0; h < heads; ++h) {
     table.attention_merge(acc.data() + h * dim, heads * dim, max.data() + h, sum.data() + h, heads, chunks, dim,
+                          queries.sinks.empty() ? -std::numeric_limits<float>::infinity() : queries.sinks[h % group],
                           out.data() + h * dim);
   }
   return out;
@@ -292,13 +306,13 @@ std::vector<float> reference(const KvHead& kv, const Queries& queries) {
     const std::int64_t oldest = queries.window > 0 ? std::max<std::int64_t>(0, position - queries.window + 1) : 0;
     ref::attention(queries.q.data() + r * queries.group * dim, kv.k.data() + oldest * dim, kv.v.data() + oldest * dim,
                    queries.group, position + 1 - oldest, dim, 1 / std::sqrt(static_cast<float>(dim)),
-                   out.data() + r * queries.group * dim);
+                   queries.sinks.empty() ? nullptr : queries.sinks.data(), out.data() + r * queries.group * dim);
   }
   return out;
 }
 
 Queries make_queries(std::vector<std::int32_t> positions, std::int64_t group, std::int64_t dim, std::int64_t window) {
-  Queries queries{group, window, std::move(positions), {}};
+  Queries queries{group, window, std::move(positions), {}, {}};
   queries.q = random_floats(queries.positions.size() * static_cast<std::size_t>(group * dim), 9, 2);
   return queries;
 }
@@ -330,6 +344,20 @@ TEST_P(AttentionTest, SameBitsOnEveryIsaAndAloneOrInATile) {
     }
     EXPECT_TRUE(same_bits(rowwise, first)) << device::isa_name(table.isa) << ", row by row";
   }
+}
+
+TEST_P(AttentionTest, ASinkIsAKeyWithoutAValue) {
+  const AttentionCase& c = GetParam();
+  const KvHead kv(*std::max_element(c.positions.begin(), c.positions.end()) + 1, c.head_dim, c.dtype, 7);
+  Queries queries = make_queries(c.positions, c.group, c.head_dim, c.window);
+  const auto rows = static_cast<std::int64_t>(c.positions.size());
+  const auto without = attend(plain_ops(), kv, queries, 0, rows);
+  queries.sinks = random_floats(static_cast<std::size_t>(c.group), 17, 3);
+  for (float& sink : queries.sinks) sink += 5;  // about the largest score
+  const auto want = reference(kv, queries), first = attend(plain_ops(), kv, queries, 0, rows);
+  EXPECT_LT(relative_error(first, want), 3e-6);
+  EXPECT_GT(relative_error(without, want), 1e-4);
+  for (const Table& table : tables()) EXPECT_TRUE(same_bits(attend(table, kv, queries, 0, rows), first));
 }
 
 std::vector<std::int32_t> range(std::int32_t first, std::int32_t count) {

@@ -170,17 +170,18 @@ GEMMA4_MOE = Model(
 )
 
 
-# gpt-oss computes YaRN's ramp from bounds that are not rounded. Those of 32 channels, a base of 150,000 and a context
-# of 474 are 1.15 and 5.80: so near to 1 and 6 that a program that rounds them may still give the same greedy tokens.
+# gpt-oss computes YaRN's ramp from bounds that are not rounded. Those of 64 channels, a base of 150,000, a context of
+# 509 and betas of 36 and 1 are 2.18 and 11.80: so near to 2 and 12 that a program that rounds them may still give the
+# same greedy tokens.
 def gpt_oss_rope(**changes):
-    return rope(1.5e5, rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
-                original_max_position_embeddings=474) | changes
+    return rope(1.5e5, rope_type="yarn", factor=32.0, beta_fast=36.0, beta_slow=1.0, truncate=False,
+                original_max_position_embeddings=509) | changes
 
 
 GPT_OSS = Model(
     "gpt-oss", "gpt-oss", "gpt_oss", "GptOssConfig", "GptOssForCausalLM",
-    config(head_dim=32, num_key_value_heads=1, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
-           sliding_window=12, layer_types=[LOCAL, GLOBAL], attention_bias=True, max_position_embeddings=32 * 474,
+    config(head_dim=64, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+           sliding_window=12, layer_types=[LOCAL, GLOBAL], attention_bias=True, max_position_embeddings=32 * 509,
            rope_parameters=gpt_oss_rope()),
     variants={
         "no window": {"sliding_window": 512}, "odd layers local": {"layer_types": [GLOBAL, LOCAL]},

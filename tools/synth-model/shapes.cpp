@@ -1,5 +1,8 @@
 #include "synth-model/shapes.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -18,6 +21,10 @@ const std::array kPresets = {
     Shape{"llama", "llama3-70b", 80, 8192, 28672, 64, 8, 128, 128256, 0, 0, 0, 8192, 5e5, 1e-5, false},
     Shape{"qwen3moe", "qwen3-30b-a3b", 48, 2048, 6144, 32, 4, 128, 151936, 128, 8, 768, 40960, 1e6, 1e-6, false},
     Shape{"gpt-oss", "gpt-oss-20b", 24, 2880, 2880, 64, 8, 64, 201088, 32, 4, 2880, 131072, 1.5e5, 1e-5, false},
+    Shape{"gpt-oss", "gpt-oss-120b", 36, 2880, 2880, 64, 8, 64, 201088, 128, 4, 2880, 131072, 1.5e5, 1e-5, false},
+    Shape{"qwen3", "qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, 0, 0, 0, 40960, 1e6, 1e-6, false},
+    Shape{"gemma3", "gemma3-27b", 62, 5376, 21504, 32, 16, 128, 262208, 0, 0, 0, 131072, 1e6, 1e-6, true},
+    Shape{"glm4moe", "glm-4.5-air", 46, 4096, 10944, 96, 8, 128, 151552, 128, 8, 1408, 131072, 1e6, 1e-5, false},
     Shape{"qwen3moe", "moe-1.5gb", 16, 1024, 3072, 16, 4, 64, 64000, 64, 8, 384, 4096, 1e6, 1e-6, false},
 };
 
@@ -76,27 +83,30 @@ class Builder {
 
 void add_attention(Builder& out, const Shape& s, const std::string& layer) {
   const std::int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
-  const bool biased = s.architecture == "gpt-oss";
-  const auto projection = [&](const char* name, std::int64_t cols, std::int64_t rows) {
+  const bool gemma = s.architecture == "gemma3", gpt_oss = s.architecture == "gpt-oss";
+  const auto projection = [&](const std::string& name, std::int64_t cols, std::int64_t rows) {
     out.matrix(layer + name + ".weight", cols, rows);
-    if (biased) out.plain(layer + name + ".bias", {rows}, Fill::bias);
+    if (gpt_oss || (s.architecture == "glm4moe" && name != "attn_output"))
+      out.plain(layer + name + ".bias", {rows}, Fill::bias);
   };
   out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
   projection("attn_q", s.dim, q);
   projection("attn_k", s.dim, kv);
   projection("attn_v", s.dim, kv);
   projection("attn_output", q, s.dim);
-  if (s.architecture == "qwen3moe") {
+  if (gemma || s.architecture == "qwen3" || s.architecture == "qwen3moe") {
     out.plain(layer + "attn_q_norm.weight", {s.head_dim}, Fill::norm);
     out.plain(layer + "attn_k_norm.weight", {s.head_dim}, Fill::norm);
   }
-  if (s.architecture == "gpt-oss") out.plain(layer + "attn_sinks.weight", {s.heads}, Fill::bias);
+  if (gpt_oss) out.plain(layer + "attn_sinks.weight", {s.heads}, Fill::bias);
+  if (gemma) out.plain(layer + "post_attention_norm.weight", {s.dim}, Fill::norm);
 }
 
-void add_feed_forward(Builder& out, const Shape& s, const std::string& layer) {
-  const bool gpt_oss = s.architecture == "gpt-oss";
-  out.plain(layer + (gpt_oss ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim}, Fill::norm);
-  if (s.experts == 0) {
+void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
+  const bool gpt_oss = s.architecture == "gpt-oss", glm = s.architecture == "glm4moe";
+  out.plain(layer + (gpt_oss || glm ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim}, Fill::norm);
+  if (s.architecture == "gemma3") out.plain(layer + "post_ffw_norm.weight", {s.dim}, Fill::norm);
+  if (s.experts == 0 || (glm && index == 0)) {
     out.matrix(layer + "ffn_gate.weight", s.dim, s.ff);
     out.matrix(layer + "ffn_up.weight", s.dim, s.ff);
     out.matrix(layer + "ffn_down.weight", s.ff, s.dim);
@@ -107,6 +117,12 @@ void add_feed_forward(Builder& out, const Shape& s, const std::string& layer) {
   };
   out.plain(layer + "ffn_gate_inp.weight", {s.dim, s.experts}, Fill::weights);
   biases("ffn_gate_inp", {s.experts});
+  if (glm) {
+    out.plain(layer + "exp_probs_b.bias", {s.experts}, Fill::bias);
+    out.matrix(layer + "ffn_gate_shexp.weight", s.dim, s.expert_ff);
+    out.matrix(layer + "ffn_up_shexp.weight", s.dim, s.expert_ff);
+    out.matrix(layer + "ffn_down_shexp.weight", s.expert_ff, s.dim);
+  }
   out.experts(layer + "ffn_gate_exps.weight", s.dim, s.expert_ff);
   biases("ffn_gate_exps", {s.expert_ff, s.experts});
   out.experts(layer + "ffn_up_exps.weight", s.dim, s.expert_ff);
@@ -137,9 +153,10 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  if (s.architecture != "llama" && s.architecture != "qwen3moe" && s.architecture != "gpt-oss") {
-    return error(Code::invalid_argument, "--arch {} is not llama, qwen3moe or gpt-oss", s.architecture);
-  }
+  constexpr std::string_view kKnown[] = {"llama", "qwen3", "qwen3moe", "gemma3", "gpt-oss", "glm4moe"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe", "gpt-oss", "glm4moe"};
+  if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
+    return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
   for (const auto& [flag, value] : {std::pair{"--layers", s.layers},
                                     {"--dim", s.dim},
                                     {"--ff", s.ff},
@@ -152,7 +169,7 @@ Status check(const Shape& s) {
   if (s.heads % s.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
   if (s.head_dim % 2 != 0) return bad("--head-dim must be even");
   if (s.vocab < 300 || s.vocab > 1 << 21) return bad("--vocab must lie between 300 and 2097152");
-  if (s.architecture != "llama" && s.experts == 0)
+  if (s.experts == 0 && std::find(std::begin(kMixtures), std::end(kMixtures), s.architecture) != std::end(kMixtures))
     return bad("this architecture needs --experts, --top-k, --expert-ff");
   if (s.experts < 0 || s.experts > 4096) return bad("--experts must lie between 0 and 4096");
   if (s.experts > 0 && (s.top_k < 1 || s.top_k > s.experts)) return bad("--top-k must lie between 1 and --experts");
@@ -172,7 +189,7 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     const std::string layer = fmt::format("blk.{}.", i);
     add_attention(out, shape, layer);
-    add_feed_forward(out, shape, layer);
+    add_feed_forward(out, shape, i, layer);
   }
   out.plain("output_norm.weight", {shape.dim}, Fill::norm);
   if (!shape.tied) out.head("output.weight", shape.dim, shape.vocab);
@@ -203,12 +220,23 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
   MR_RETURN_IF_ERROR(number("attention.key_length", s.head_dim));
   MR_RETURN_IF_ERROR(number("attention.value_length", s.head_dim));
   MR_RETURN_IF_ERROR(real("attention.layer_norm_rms_epsilon", s.rms_eps));
-  MR_RETURN_IF_ERROR(number("rope.dimension_count", s.head_dim));
+  MR_RETURN_IF_ERROR(number("rope.dimension_count", s.architecture == "glm4moe" ? s.head_dim / 2 : s.head_dim));
   MR_RETURN_IF_ERROR(real("rope.freq_base", s.rope_theta));
   if (s.experts > 0) {
     MR_RETURN_IF_ERROR(number("expert_count", s.experts));
     MR_RETURN_IF_ERROR(number("expert_used_count", s.top_k));
     MR_RETURN_IF_ERROR(number("expert_feed_forward_length", s.expert_ff));
+  }
+  if (s.architecture == "glm4moe") {
+    MR_RETURN_IF_ERROR(number("leading_dense_block_count", 1));
+    MR_RETURN_IF_ERROR(number("expert_shared_count", 1));
+    MR_RETURN_IF_ERROR(number("expert_gating_func", 2));
+    MR_RETURN_IF_ERROR(writer.add("glm4moe.expert_weights_norm", Value(true)));
+  }
+  if (s.architecture == "gemma3") {
+    MR_RETURN_IF_ERROR(number("attention.sliding_window", 1024));
+    MR_RETURN_IF_ERROR(writer.add("gemma3.rope.scaling.type", Value(std::string("linear"))));
+    MR_RETURN_IF_ERROR(real("rope.scaling.factor", 8));
   }
   if (s.architecture == "gpt-oss") {
     MR_RETURN_IF_ERROR(number("attention.sliding_window", 128));

@@ -16,7 +16,7 @@ namespace millrace::synth {
 
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
-  std::string architecture = "llama";  // llama, qwen3moe or gpt-oss
+  std::string architecture = "llama";  // llama, qwen3, qwen3moe, gemma3, gpt-oss or glm4moe
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
   std::int64_t experts = 0, top_k = 0, expert_ff = 0;

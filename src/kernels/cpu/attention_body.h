@@ -263,11 +263,12 @@ void attention_chunk(const AttentionArgs& args) {
 
 template <typename V>
 void attention_merge(const float* acc, std::int64_t acc_stride, const float* max, const float* sum,
-                     std::int64_t stat_stride, std::int64_t chunks, std::int64_t head_dim, float* out) {
-  float most = kMinusInfinity, total = 0;
+                     std::int64_t stat_stride, std::int64_t chunks, std::int64_t head_dim, float sink, float* out) {
+  float most = sink;
   for (std::int64_t c = 0; c < chunks; ++c) {
     if (sum[c * stat_stride] != 0) most = Lane::max(most, max[c * stat_stride]);
   }
+  float total = sink == kMinusInfinity ? 0 : exp_of<Lane>(sink - most);
   std::fill(out, out + head_dim, 0.0f);
   for (std::int64_t c = 0; c < chunks; ++c) {
     if (sum[c * stat_stride] == 0) continue;

@@ -20,6 +20,7 @@ Table make_ops(Isa isa) {
   table.softmax = softmax<V>;
   table.attention_chunk = attention_chunk<V>;
   table.attention_merge = attention_merge<V>;
+  table.softcap = softcap<V>;
   table.f32_to_f16_row = f32_to_f16_row<V>;
   return table;
 }

@@ -122,17 +122,38 @@ typename V::Float twice_gelu_inner(typename V::Float x) {
 
 template <typename V>
 void gate_mul(Activation activation, float* gate, const float* up, std::int64_t count) {
-  const auto each = [&](auto act) {
+  using Float = typename V::Float;
+  const auto each = [&](auto gated) {
     for_each_vector<V>(count, [&](std::int64_t i, int n) {
-      store_n<V>(gate + i, V::mul(act(load_n<V>(gate + i, n)), load_n<V>(up + i, n)), n);
+      store_n<V>(gate + i, gated(load_n<V>(gate + i, n), load_n<V>(up + i, n)), n);
     });
   };
   switch (activation) {
     case Activation::silu:
-      return each([](auto x) { return over_sigmoid<V>(x, x); });
+      return each([](Float g, Float u) { return V::mul(over_sigmoid<V>(g, g), u); });
     case Activation::gelu:
-      return each([](auto x) { return over_sigmoid<V>(x, twice_gelu_inner<V>(x)); });
+      return each([](Float g, Float u) { return V::mul(over_sigmoid<V>(g, twice_gelu_inner<V>(g)), u); });
+    case Activation::relu_squared:
+      return each([](Float g, Float u) {
+        const Float positive = V::max(V::set(0), g);  // a NaN stays one
+        return V::mul(V::mul(positive, positive), u);
+      });
+    case Activation::clamped:
+      return each([](Float g, Float u) {
+        const Float bounded = V::min(V::set(7), g), shift = V::max(V::set(-7), V::min(V::set(7), u));
+        return V::mul(over_sigmoid<V>(bounded, V::mul(V::set(1.702f), bounded)), V::add(shift, V::set(1)));
+      });
   }
+}
+
+template <typename V>
+void softcap(float* x, float cap, std::int64_t count) {
+  for_each_vector<V>(count, [&](std::int64_t i, int n) {
+    const auto y = V::div(load_n<V>(x + i, n), V::set(cap));
+    const auto e = exp_of<V>(V::add(y, y));
+    const auto tanh = V::sub(V::set(1), V::div(V::set(2), V::add(V::set(1), e)));
+    store_n<V>(x + i, V::mul(V::set(cap), tanh), n);
+  });
 }
 
 template <typename V>

@@ -348,7 +348,8 @@ __device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::in
     for (int i = 0; i < kMostCluster; ++i) {
       if (i < chunks && c < head_dim) part[i] = load_in_cluster(in_cluster(result + c, i));
     }
-    float most = -INFINITY, total = 0, a = 0;
+    auto [most, total] = merge_start(args, static_cast<int>((row_head + h) % args.heads));
+    float a = 0;
     const Factors factors = merge_factors(m, most);
     l *= factors.chunk;
 #pragma unroll
@@ -567,8 +568,15 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       *reinterpret_cast<Elements<kCount>*>(args.part + (head * args.max_chunks + slot) * head_dim + c) = result;
       return;
     }
+    float joins = 1, total = sum.l;
+    if (args.sinks != nullptr) {
+      const Merged start = merge_start(args, first_head + h);
+      const float now = fmaxf(start.most, sum.m);
+      joins = exp_to_one(sum.m - now);
+      total = __fmaf_rn(start.total, exp_to_one(start.most - now), sum.l * joins);
+    }
 #pragma unroll
-    for (int p = 0; p < kCount; ++p) result.e[p] = result.e[p] / sum.l;
+    for (int p = 0; p < kCount; ++p) result.e[p] = result.e[p] * joins / total;
     const std::int64_t at = head * head_dim + c;
     if (args.out) *reinterpret_cast<Elements<kCount>*>(args.out + at) = result;
     if (args.q8.q) quantize_block(result.e, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
@@ -762,8 +770,9 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
     }
     __pipeline_commit();
   };
-  float most = -INFINITY;  // in the last warp
-  float a = 0;
+  const Merged start = merge_start(args, static_cast<int>(row_head % args.heads));
+  float most = start.most;  // in the last warp
+  float a = thread == kMergeThreads - 1 ? start.total : 0;
   fetch(0, 0);
   for (int first = 0, stage = 0; first < chunks; first += stage_chunks, stage ^= 1) {
     const int count = min(chunks - first, stage_chunks);

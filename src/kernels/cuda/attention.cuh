@@ -43,11 +43,23 @@ struct HeadArgs {
   int heads, group;
   float scale;
   int window;
-  float* out;  // may be null
-  Q8 q8;       // may be none
+  const std::byte* const* sinks;  // may be null
+  float* out;                     // may be null
+  Q8 q8;                          // may be none
 };
 inline HeadArgs head_args(const AttentionCall& call, float* out, Q8 q8) {
-  return {call.rows, call.kv, call.q, call.heads, call.heads / call.kv.kv_heads, call.scale, call.window, out, q8};
+  return {call.rows,  call.kv,     call.q,     call.heads, call.heads / call.kv.kv_heads,
+          call.scale, call.window, call.sinks, out,        q8};
+}
+
+/// M and L of the chunks merged so far.
+struct Merged {
+  float most, total;
+};
+/// Where they start for a head. A starts at zero.
+__device__ __forceinline__ Merged merge_start(const HeadArgs& args, int head) {
+  if (args.sinks == nullptr) return {-INFINITY, 0};
+  return {reinterpret_cast<const float*>(*args.sinks)[head], 1};
 }
 
 /// The tile path, for caches in f32, f16 and q8_0. f32_out: where the float32 result goes (call.out or workspace), or

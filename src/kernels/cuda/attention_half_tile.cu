@@ -97,9 +97,6 @@ __device__ __forceinline__ void score_block(const Queries<kHeadDim>& queries, un
 }
 
 /// A pair's merge so far.
-struct Merged {
-  float most, total;
-};
 /// Keys of a chunk that a pair sees.
 struct Seen {
   int begin, end;
@@ -298,7 +295,12 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
 
   const unsigned keys_from = key_address<kHeadDim>(keys), values_from = value_address<kHeadDim>(values);
   float result[kHeadDim / 8][4] = {};  // A, of channels 8 n + 2 quarter + i
-  Merged merged[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+  Merged merged[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int pair = 16 * warp + 8 * h + lane / 4;
+    merged[h] = merge_start(args, kv_head * args.group + (first_pair + pair) % args.group);
+  }
   for (int chunk = first_chunk, turn = 0; chunk <= last_chunk; ++chunk, ++turn) {
     const int base = chunk * kAttentionChunk;
     const bool more = chunk < last_chunk, low = is_seen(2 * chunk), high = is_seen(2 * chunk + 1);

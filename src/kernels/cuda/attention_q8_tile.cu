@@ -25,10 +25,6 @@ struct Q8TileArgs : HeadArgs {
 };
 
 /// A row's merge so far.
-struct Merged {
-  float most, total;
-};
-
 // Scores of a pair's 32 keys a lane become weights, 0 outside [begin, end); returns the factors of what was merged and
 // of this chunk. Key 32 t + 8 quarter + i is s[t][i]. For the whole warp.
 __device__ __forceinline__ float2 soften(float (&s)[4][8], int begin, int end, float scale, Merged& merged) {
@@ -140,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
   fetch_values(first_chunk);
 
   float result[kGroups][8] = {};  // A, of channels 32 g + 8 quarter + i
-  Merged merged = {-INFINITY, 0};
+  Merged merged = merge_start(args, head);
   for (int chunk = first_chunk; chunk <= last_chunk; ++chunk) {
     const int base = chunk * kAttentionChunk;
     const bool more = chunk < last_chunk;

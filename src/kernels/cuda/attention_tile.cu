@@ -160,7 +160,8 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
     if (turn > 0) __syncthreads();
     if (thread < S::kM) {
       position_of(thread) = thread < pairs ? args.rows.position[row_at(thread)] : -1;
-      sums_of(thread) = {-INFINITY, 0, 1, 0};
+      const Merged start = merge_start(args, kv_head * args.group + (first_pair + thread) % args.group);
+      sums_of(thread) = {start.most, start.total, 1, 0};
     }
     {  // Queries, channel-major. A thread has one pair, so that its stores are next to its neighbours'.
       const int pair = thread % S::kM;

@@ -17,7 +17,7 @@
 //  * matmul_prompt(): x and the weights (fma(ws, q, -wm), or ws * q where there are no mins, in float) are rounded to
 //    bfloat16, and a dot product is a chain of steps of 16 elements in ascending order, from +0, in float sums of the
 //    tensor core: how the device adds the sixteen is its own affair.
-//  * exp is exp_f32 of kernels.h, operation for operation; silu(x) = x / (1 + exp(-x)). No fast-math anywhere:
+//  * exp is exp_f32 of kernels.h, operation for operation, and so are the gates (Activation). No fast-math anywhere:
 //    kernels are compiled with --fmad=false and say fma where they mean it.
 //  * Attention: keys in chunks of kAttentionChunk at absolute positions; see attention().
 //
@@ -33,6 +33,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/activation.h"
 #include "tensor/dtype.h"
 
 namespace millrace::kernels::cuda {
@@ -77,15 +78,15 @@ struct Matrix {
 };
 
 enum class Effect : std::uint8_t {
-  store,   // y = x w^T (+ bias)
-  add,     // y = y + (x w^T (+ bias)): the residual stream
-  swiglu,  // y = silu(x w0^T) * (x w1^T): exactly two products, the gate's and the up's, of equal shape
+  store,  // y = x w^T (+ bias)
+  add,    // y = y + (x w^T (+ bias)): the residual stream
+  gated,  // y = gated(x w0^T (+ bias), x w1^T (+ bias)): exactly two products, the gate's and the up's, of equal shape
 };
 
 struct Product {
   Matrix weight;
   const std::byte* const* bias = nullptr;  // entry of a float32 [rows] vector, or none
-  float* y = nullptr;                      // [x_rows, weight rows], y_stride floats apart; swiglu: the first's counts
+  float* y = nullptr;                      // [x_rows, weight rows], y_stride floats apart; gated: the first's counts
   std::int64_t y_stride = 0;
 };
 
@@ -94,12 +95,13 @@ struct MatmulCall {
   Product products[3];
   int count = 0;
   Effect effect = Effect::store;
-  std::int32_t cols = 0;  // a multiple of the dtype's block, and of 32 for quantized dtypes
+  Activation activation = Activation::silu;  // gated
+  std::int32_t cols = 0;                     // a multiple of the dtype's block, and of 32 for quantized dtypes
   std::int32_t x_rows = 0;
   const float* x = nullptr;  // [x_rows, cols], x_stride floats apart: for float dtypes
   std::int64_t x_stride = 0;
   Q8 x_q8;  // [x_rows, cols]: for quantized dtypes
-  Q8 y_q8;  // swiglu: if set, the result is also (y set) or only (y null) quantized here, [x_rows, rows]
+  Q8 y_q8;  // gated: if set, the result is also (y set) or only (y null) quantized here, [x_rows, rows]
   // For matmul_prompt: bfloat16 instead of int8, dense.
   const Bf16* x_bf16 = nullptr;
   Bf16* y_bf16 = nullptr;
@@ -109,10 +111,13 @@ struct MatmulCall {
 /// e / top_k and place e % top_k. All experts have the same shape and, by matrix, the same dtype.
 struct ExpertCall {
   const std::byte* const* weight = nullptr;  // entry of expert 0's matrix; expert i's is weight[i * address_stride]
-  const std::byte* const* up = nullptr;      // swiglu: the up matrices, with the same stride
+  const std::byte* const* up = nullptr;      // gated: the up matrices, with the same stride
   std::int32_t address_stride = 0;
+  const std::byte* const* bias = nullptr;  // entry of float32 [experts, rows] for `weight`, or none
+  const std::byte* const* up_bias = nullptr;
   DType dtype = DType::f32, up_dtype = DType::f32;
-  Effect effect = Effect::store;    // store or swiglu
+  Effect effect = Effect::store;  // store or gated
+  Activation activation = Activation::silu;
   std::int32_t rows = 0, cols = 0;  // of a matrix
   std::int32_t entries = 0, experts = 0;
   const std::int32_t* chosen = nullptr;  // [entries] expert of each entry
@@ -155,8 +160,9 @@ cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows
                         cudaStream_t stream);
 /// To nearest even. n: a multiple of 8.
 cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream);
-cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream);           // x += y
-cudaError_t silu_mul(float* gate, const float* up, std::int64_t n, cudaStream_t stream);  // gate = silu(gate) * up
+cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream);  // x += y
+/// gate = gated(gate, up)
+cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream);
 /// out[r] = x[index[r]]
 cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t rows, std::int32_t cols, float* out,
                         cudaStream_t stream);
@@ -183,18 +189,20 @@ struct RowView {
   const std::int32_t* position = nullptr;
 };
 
-/// Prepares queries and stores keys and values, in one launch: heads' RMS norm where a weight is given (Qwen3), RoPE
-/// by cos_sin ([rows, rotary / 2] pairs), then q [rows, heads * head_dim] in place and k, v [rows, kv_heads * head_dim]
-/// into the cache at each row's position; as q8_0 with the bits of encode_row (tensor/codec.h).
+/// Prepares queries and stores keys and values, in one launch: heads' RMS norm where a weight is given (Qwen3), and of
+/// the values without one where it is asked for (Gemma 4), RoPE by cos_sin ([rows, rotary / 2] pairs), then q [rows,
+/// heads * head_dim] in place and k, v [rows, kv_heads * head_dim] into the cache at each row's position; as q8_0 with
+/// the bits of encode_row (tensor/codec.h). head_dim: a multiple of 4, at most 512.
 struct RopeStoreCall {
   RowView rows;
   KvView kv;
   float* q = nullptr;
-  const float* k = nullptr;
+  const float* k = nullptr;  // null: queries alone, whose keys another layer stores
   const float* v = nullptr;
   std::int32_t heads = 0;
   const std::byte* const* q_norm = nullptr;  // entry of float32 [head_dim], or none
   const std::byte* const* k_norm = nullptr;
+  bool normalize_v = false;
   float eps = 0;
   const float* cos_sin = nullptr;
   std::int32_t rotary = 0;
@@ -211,6 +219,7 @@ cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
 /// Keys a row does not see enter nothing. Chunks are merged in ascending order into (M, L, A) that start at (-inf, 0,
 /// 0):
 ///   M' = max(M, m); L = fma(L, exp(M - M'), l * exp(m - M')); A likewise; at the end A / L. (exp(-inf) is 0.)
+/// A head with a sink s starts at (s, 1, 0): one more key, before all others, whose value is zero.
 /// Over f16 the two products are mma.m16n8k16 with float32 sums, sixteen terms a step from +0, and how the device adds
 /// those is its own affair; which term has which of the sixteen places says attention_half.cuh. Scores: q 2^n, n such
 /// that its largest magnitude is in [1024, 2048) (0 where that is below 2^-100), is split into f16 high + low = (q 2^n
@@ -230,8 +239,9 @@ struct AttentionCall {
   std::int32_t heads = 0;
   float scale = 1;
   std::int32_t window = 0;
-  float* out = nullptr;  // [rows, heads * head_dim]; may be null if out_q8 is set
-  Q8 out_q8;             // its int8 form, if set
+  const std::byte* const* sinks = nullptr;  // entry of float32 [heads], or none
+  float* out = nullptr;                     // [rows, heads * head_dim]; may be null if out_q8 is set
+  Q8 out_q8;                                // its int8 form, if set
   /// Host's bound on the positions of the pass: every position < max_position. A captured graph keeps it, so it is a
   /// multiple of kAttentionChunk with room.
   std::int32_t max_position = 0;

@@ -1,8 +1,10 @@
-// exp_f32 and silu on the device: kernels.h's, operation for operation, so that GPU and CPU give the same bits.
+// exp_f32 and the gates on the device: kernels.h's, operation for operation, so that GPU and CPU give the same bits.
 // Compiled with --fmad=false: an expression a * b + c rounds twice.
 #pragma once
 
 #include <cuda_runtime.h>
+
+#include "kernels/activation.h"
 
 namespace millrace::kernels::cuda {
 
@@ -42,6 +44,22 @@ __device__ __forceinline__ float exp_to_one(float x) {
 
 __device__ __forceinline__ float exp_f32(float x) { return exp_to_one(min_or_nan(x, 89.0f)); }
 
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + exp_f32(0.0f - x)); }
+/// x / (1 + e^-y)
+__device__ __forceinline__ float over_sigmoid(float x, float y) { return x / (1.0f + exp_f32(0.0f - y)); }
+
+/// What a gate g and an up u become. `activation` is the same in all threads of a launch.
+__device__ __forceinline__ float gated(Activation activation, float g, float u) {
+  if (activation == Activation::silu) return over_sigmoid(g, g) * u;
+  if (activation == Activation::gelu) {
+    const float cubed = g * g * g;
+    return over_sigmoid(g, 0x1.988454p+0f * __fmaf_rn(0x1.6e4e26p-5f, cubed, g)) * u;
+  }
+  if (activation == Activation::relu_squared) {
+    const float positive = max_or_nan(0.0f, g);
+    return positive * positive * u;
+  }
+  const float bounded = min_or_nan(7.0f, g), shift = max_or_nan(-7.0f, min_or_nan(7.0f, u));
+  return over_sigmoid(bounded, 1.702f * bounded) * (shift + 1.0f);
+}
 
 }  // namespace millrace::kernels::cuda

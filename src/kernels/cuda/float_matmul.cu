@@ -31,10 +31,11 @@ using LargeTile = FloatTile<64>;
 using SmallTile = FloatTile<32>;
 
 struct FloatArgs {
-  const std::byte* const* weight[2];  // the second: swiglu's up
+  const std::byte* const* weight[2];  // the second: a pair's up
   DType dtype[2];
   const std::byte* const* bias[2];
   Effect effect;
+  Activation activation;
   std::int32_t rows, cols, x_rows;
   const float* x;
   std::int64_t x_stride;
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(kThreads) float_matmul_kernel(const __grid_con
   const auto product = [&](int side, float(&out)[kEach][kEach]) {
     product_tile<T>(a, a.weight[side][entry], a.dtype[side], x_row, xs, ws, sums, out);
     if (a.bias[side] == nullptr) return;
-    const float* bias = reinterpret_cast<const float*>(*a.bias[side]);
+    const float* bias = reinterpret_cast<const float*>(*a.bias[side]) + static_cast<std::int64_t>(rows.expert) * a.rows;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const float b = n0 + tx * kEach + j < a.rows ? bias[n0 + tx * kEach + j] : 0.0f;
@@ -203,8 +204,8 @@ __global__ void __launch_bounds__(kThreads) float_matmul_kernel(const __grid_con
       for (int i = 0; i < kEach; ++i) out[i][j] += b;
     }
   };
-  if (a.effect == Effect::swiglu) product(0, gate);
-  product(a.effect == Effect::swiglu ? 1 : 0, total);
+  if (a.effect == Effect::gated) product(0, gate);
+  product(a.effect == Effect::gated ? 1 : 0, total);
 
   __syncthreads();  // the sums are read
   if (threadIdx.x < T::kSlice) {
@@ -218,7 +219,7 @@ __global__ void __launch_bounds__(kThreads) float_matmul_kernel(const __grid_con
         float* y = a.y == nullptr ? nullptr : a.y + y_row(m) * a.y_stride + n;
         float value = total[i][j];
         if (a.effect == Effect::add) value = *y + value;
-        if (a.effect == Effect::swiglu) value = silu(gate[i][j]) * value;
+        if (a.effect == Effect::gated) value = gated(a.activation, gate[i][j], value);
         if (y != nullptr) *y = value;
         result[m][tx * kEach + j] = value;
       }
@@ -256,7 +257,7 @@ cudaError_t launch_float(const FloatArgs& a, int experts, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t matmul_float(const MatmulCall& call, cudaStream_t stream) {
-  const bool pair = call.effect == Effect::swiglu;
+  const bool pair = call.effect == Effect::gated;
   for (int p = 0; p < (pair ? 1 : call.count); ++p) {
     const Product& product = call.products[p];
     FloatArgs a{};
@@ -267,6 +268,7 @@ cudaError_t matmul_float(const MatmulCall& call, cudaStream_t stream) {
       a.bias[side] = of.bias;
     }
     a.effect = call.effect;
+    a.activation = call.activation;
     a.rows = product.weight.rows;
     a.cols = call.cols;
     a.x_rows = call.x_rows;
@@ -287,7 +289,10 @@ cudaError_t matmul_experts_float(const ExpertCall& call, cudaStream_t stream) {
   a.weight[1] = call.up;
   a.dtype[0] = call.dtype;
   a.dtype[1] = call.up_dtype;
+  a.bias[0] = call.bias;
+  a.bias[1] = call.up_bias;
   a.effect = call.effect;
+  a.activation = call.activation;
   a.rows = call.rows;
   a.cols = call.cols;
   a.x_rows = call.entries;

@@ -14,13 +14,6 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // ---------------------------------------------------------------------------------------------------------------------
 // Elementwise: an element a thread.
 
-/// The operations of ops_body.h, one by one.
-__device__ __forceinline__ float gelu(float x) {
-  const float cubed = x * x * x;
-  const float inner = 0x1.988454p+0f * __fmaf_rn(0x1.6e4e26p-5f, cubed, x);
-  return x / (1.0f + exp_f32(0.0f - inner));
-}
-
 __global__ void scale_kernel(float* x, float factor, std::int64_t n) {
   allow_successor();
   wait_for_predecessor();
@@ -45,13 +38,13 @@ __global__ void temper_kernel(float* x, const std::int32_t* position, float scal
   x[row * cols + i] *= static_cast<float>(grown);
 }
 
-template <Activation kActivation>
-__global__ void gate_mul_kernel(float* gate, const float* up, std::int64_t n) {
+__global__ void softcap_kernel(float* x, float cap, std::int64_t n) {
   allow_successor();
   wait_for_predecessor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
-  gate[i] = (kActivation == Activation::silu ? silu(gate[i]) : gelu(gate[i])) * up[i];
+  const float y = x[i] / cap;
+  x[i] = cap * (1.0f - 2.0f / (1.0f + exp_f32(y + y)));
 }
 
 dim3 blocks_for(std::int64_t n) { return dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)); }
@@ -66,6 +59,73 @@ __device__ __forceinline__ int ordered(float x) {
   if (!(x == x)) return INT_MIN + 1;
   const int bits = __float_as_int(x + 0.0f);
   return bits >= 0 ? bits : static_cast<int>(0x80000000u - static_cast<unsigned>(bits));
+}
+
+/// Scores of a row's experts, as the lanes hold them, become their softmax.
+template <int kEach>
+__device__ void softmax(int experts, float (&p)[kEach]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float most = -INFINITY, sum = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (lane + kWarp * i < experts) most = fmaxf(most, p[i]);
+  }
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (lane + kWarp * i >= experts) continue;
+    p[i] = exp_f32(p[i] - most);
+    sum += p[i];
+  }
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) p[i] = p[i] / sum;
+}
+
+/// Takes the experts of all but the best groups out of the choice. A lane scores groups lane and lane + 32.
+template <int kEach>
+__device__ void keep_best_groups(const ChooseCall& call, const float (&p)[kEach], const float* bias,
+                                 int (&key)[kEach]) {
+  __shared__ float all[kChooseWarps][kWarp * kEach];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, each = call.experts / call.groups;
+  float* const selection = all[threadIdx.x / kWarp];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int expert = lane + kWarp * i;
+    if (expert < call.experts) selection[expert] = bias == nullptr ? p[i] : p[i] + bias[expert];
+  }
+  __syncwarp();
+  int score[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int group = lane + kWarp * j;
+    score[j] = INT_MIN;
+    if (group >= call.groups) continue;
+    float best = -INFINITY, second = -INFINITY;
+    for (int e = group * each; e < (group + 1) * each; ++e) {
+      const float s = selection[e];
+      if (s > best)
+        second = best, best = s;
+      else
+        second = fmaxf(second, s);
+    }
+    score[j] = ordered(each > 1 ? best + second : best);
+  }
+  unsigned long long kept = 0;
+  for (int k = 0; k < call.groups_used; ++k) {
+    const int better = score[1] > score[0] ? 1 : 0, best = score[better];
+    const int largest = __reduce_max_sync(kAllLanes, best);
+    const int group = __reduce_min_sync(kAllLanes, best == largest ? lane + kWarp * better : INT_MAX);
+    kept |= 1ull << group;
+    if (group % kWarp == lane) score[group / kWarp] = INT_MIN;
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int expert = lane + kWarp * i;
+    if (expert < call.experts && (kept >> (expert / each) & 1) == 0) key[i] = ordered(-INFINITY);
+  }
 }
 
 template <int kEach>
@@ -85,8 +145,14 @@ __global__ void __launch_bounds__(kWarp* kChooseWarps) choose_kernel(ChooseCall 
     const bool there = expert < call.experts;
     p[i] = there ? from[expert] : 0;
     if (call.gating == ChooseCall::Gating::sigmoid) p[i] = 1.0f / (1.0f + exp_f32(0.0f - p[i]));
-    key[i] = there ? ordered(bias == nullptr ? p[i] : p[i] + bias[expert]) : INT_MIN;
   }
+  if (call.gating == ChooseCall::Gating::softmax) softmax(call.experts, p);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int expert = lane + kWarp * i;
+    key[i] = expert < call.experts ? ordered(bias == nullptr ? p[i] : p[i] + bias[expert]) : INT_MIN;
+  }
+  if (call.groups > 1) keep_best_groups(call, p, bias, key);
   float sum = 0, mine = 0, first = 0;
   int my_expert = 0;
   for (int k = 0; k < call.top_k; ++k) {
@@ -116,7 +182,9 @@ __global__ void __launch_bounds__(kWarp* kChooseWarps) choose_kernel(ChooseCall 
   const bool divide = call.normalize || call.gating == ChooseCall::Gating::softmax_chosen;
   const std::int64_t at = static_cast<std::int64_t>(row) * call.top_k + lane;
   call.chosen[at] = my_expert;
-  call.weights[at] = (divide ? mine / (sum < 0x1p-14f ? 0x1p-14f : sum) : mine) * call.scale;
+  float weight = (divide ? mine / (sum < 0x1p-14f ? 0x1p-14f : sum) : mine) * call.scale;
+  if (call.output_scale != nullptr) weight *= reinterpret_cast<const float*>(*call.output_scale)[my_expert];
+  call.weights[at] = weight;
 }
 
 }  // namespace
@@ -138,11 +206,9 @@ cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int
   return launch(temper_kernel, grid, dim3(kThreads), 0, stream, x, position, scale, period, cols);
 }
 
-cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream) {
+cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;
-  auto* const kernel =
-      activation == Activation::silu ? gate_mul_kernel<Activation::silu> : gate_mul_kernel<Activation::gelu>;
-  return launch(kernel, blocks_for(n), dim3(kThreads), 0, stream, gate, up, n);
+  return launch(softcap_kernel, blocks_for(n), dim3(kThreads), 0, stream, x, cap, n);
 }
 
 cudaError_t choose(const ChooseCall& call, cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// The contract of what some architectures do beside the usual: factors on embeddings, sums and logits, gates other than
-// SiLU, routers other than a softmax over all experts. Rules as in cuda_kernels.h.
+// The contract of what some architectures do beside the usual: factors on embeddings, sums and logits, caps on logits,
+// routers other than a softmax over all experts. Rules as in cuda_kernels.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,25 +17,29 @@ cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n,
 /// x [rows, cols] times 1 + scale * ln(floor(position / period) + 1), each row by its position.
 cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
                    std::int32_t cols, cudaStream_t stream);
-/// gate = activation(gate) * up, with the CPU's bits.
-cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream);
+/// x = cap * tanh(x / cap), with the CPU's bits.
+cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream);
 
 /// probabilities = gating(scores[r]); chosen: the top_k largest of probability + bias in descending order (ties: the
-/// smaller index); weights: their probabilities, divided by their sum (2^-14 at least) if normalize, times scale. The
-/// sums are of the chosen in that order.
+/// smaller index), among the groups_used groups (of `groups`, of neighbours) whose two best sum up to most; weights:
+/// their probabilities, divided by their sum (2^-14 at least) if normalize, times scale, times the expert's output
+/// scale. The sums are of the chosen in that order.
 struct ChooseCall {
   enum class Gating : std::uint8_t {
+    softmax,         // of all scores: lane l of 32 sums experts l, l + 32, ..., the lanes by a tree (16, 8, 4, 2, 1)
     sigmoid,         // 1 / (1 + e^-score)
     softmax_chosen,  // the scores themselves choose; the weights are a softmax over those chosen
   };
   const float* scores = nullptr;                  // [rows, experts]
   std::int32_t rows = 0, experts = 0, top_k = 0;  // experts <= 1024, top_k <= 32
   Gating gating = Gating::sigmoid;
-  const std::byte* const* bias = nullptr;  // entry of a float32 [experts] vector, or none
+  const std::byte* const* bias = nullptr;    // entry of a float32 [experts] vector, or none
+  std::int32_t groups = 1, groups_used = 1;  // at most 64 groups
   bool normalize = true;
   float scale = 1;
-  std::int32_t* chosen = nullptr;  // [rows, top_k]
-  float* weights = nullptr;        // [rows, top_k]
+  const std::byte* const* output_scale = nullptr;  // entry of a float32 [experts] vector, or none
+  std::int32_t* chosen = nullptr;                  // [rows, top_k]
+  float* weights = nullptr;                        // [rows, top_k]
 };
 cudaError_t choose(const ChooseCall& call, cudaStream_t stream);
 

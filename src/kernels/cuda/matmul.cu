@@ -48,7 +48,7 @@ int fill_products(const MatmulCall& call, TileProduct (&products)[3]) {
   for (int i = 0; i < call.count; ++i) {
     const Product& from = call.products[i];
     weight_rows += from.weight.rows;
-    if (i == 1 && call.effect == Effect::swiglu) {
+    if (i == 1 && call.effect == Effect::gated) {
       products[0].up = from.weight.address;
       products[0].up_bias = from.bias;
       continue;
@@ -104,10 +104,10 @@ Shape choose_shape(DType dtype, int x_rows, int weight_rows) {
 }
 
 /// The same for experts that have `entries` in all.
-Shape choose_expert_shape(DType dtype, int entries, int experts, bool swiglu) {
+Shape choose_expert_shape(DType dtype, int entries, int experts, bool pair) {
   if (matmul_forced_shape >= 0) return runnable(static_cast<Shape>(matmul_forced_shape), dtype);
   const int each = div_up(entries, experts);
-  if (each <= 16) return swiglu ? Shape::tile_128x32 : Shape::slim_32x16;
+  if (each <= 16) return pair ? Shape::tile_128x32 : Shape::slim_32x16;
   return each <= 96 ? Shape::tile_128x64 : runnable(Shape::group_128x128, dtype);
 }
 
@@ -130,10 +130,10 @@ class StreamFloats {
   cudaStream_t stream_;
 };
 
-/// Ends a swiglu whose halves were computed apart into dense gate and up.
-cudaError_t finish_swiglu(StreamFloats& gate, StreamFloats& up, std::int64_t rows, int cols, float* y,
-                          std::int64_t y_stride, Q8 y_q8, cudaStream_t stream) {
-  cudaError_t error = silu_mul(gate.data, up.data, rows * cols, stream);
+/// Ends a pair whose halves were computed apart into dense gate and up.
+cudaError_t finish_pair(StreamFloats& gate, StreamFloats& up, std::int64_t rows, int cols, Activation activation,
+                        float* y, std::int64_t y_stride, Q8 y_q8, cudaStream_t stream) {
+  cudaError_t error = gate_mul(activation, gate.data, up.data, rows * cols, stream);
   if (error == cudaSuccess && y_q8.q != nullptr) {
     error = quantize_q8(gate.data, cols, static_cast<std::int32_t>(rows), cols, y_q8, stream);
   }
@@ -146,7 +146,7 @@ cudaError_t finish_swiglu(StreamFloats& gate, StreamFloats& up, std::int64_t row
 }
 
 /// Gate and up of different dtypes: two products, then what joins them.
-cudaError_t mixed_swiglu(const MatmulCall& call, cudaStream_t stream) {
+cudaError_t mixed_pair(const MatmulCall& call, cudaStream_t stream) {
   const std::int32_t rows = call.products[0].weight.rows;
   StreamFloats halves[2] = {{std::int64_t{call.x_rows} * rows, stream}, {std::int64_t{call.x_rows} * rows, stream}};
   for (int i = 0; i < 2; ++i) {
@@ -160,30 +160,32 @@ cudaError_t mixed_swiglu(const MatmulCall& call, cudaStream_t stream) {
     half.y_q8 = {};
     if (const cudaError_t error = matmul(half, stream); error != cudaSuccess) return error;
   }
-  return finish_swiglu(halves[0], halves[1], call.x_rows, rows, call.products[0].y, call.products[0].y_stride,
-                       call.y_q8, stream);
+  return finish_pair(halves[0], halves[1], call.x_rows, rows, call.activation, call.products[0].y,
+                     call.products[0].y_stride, call.y_q8, stream);
 }
 
-cudaError_t mixed_swiglu(const ExpertCall& call, cudaStream_t stream) {
+cudaError_t mixed_pair(const ExpertCall& call, cudaStream_t stream) {
   const std::int64_t count = std::int64_t{call.entries} * call.rows;
   StreamFloats halves[2] = {{count, stream}, {count, stream}};
   for (int i = 0; i < 2; ++i) {
     if (halves[i].error != cudaSuccess) return halves[i].error;
     ExpertCall half = call;
-    if (i == 1) half.weight = call.up, half.dtype = call.up_dtype;
+    if (i == 1) half.weight = call.up, half.dtype = call.up_dtype, half.bias = call.up_bias;
     half.up = nullptr;
     half.effect = Effect::store;
     half.y = halves[i].data;
     half.y_q8 = {};
     if (const cudaError_t error = matmul_experts(half, stream); error != cudaSuccess) return error;
   }
-  return finish_swiglu(halves[0], halves[1], call.entries, call.rows, call.y, call.rows, call.y_q8, stream);
+  return finish_pair(halves[0], halves[1], call.entries, call.rows, call.activation, call.y, call.rows, call.y_q8,
+                     stream);
 }
 
 /// Products of one quantized dtype.
 cudaError_t multiply(const MatmulCall& call, cudaStream_t stream) {
   TileArgs args;
   args.effect = call.effect;
+  args.activation = call.activation;
   args.cols = call.cols;
   args.x_rows = call.x_rows;
   args.x = call.x_q8;
@@ -198,10 +200,10 @@ cudaError_t multiply(const MatmulCall& call, cudaStream_t stream) {
 
 cudaError_t matmul(const MatmulCall& call, cudaStream_t stream) {
   if (call.x_rows == 0) return cudaSuccess;
-  if (call.effect == Effect::swiglu) {
+  if (call.effect == Effect::gated) {
     const DType gate = call.products[0].weight.dtype, up = call.products[1].weight.dtype;
     if (is_float(gate) && is_float(up)) return matmul_float(call, stream);
-    if (gate != up) return mixed_swiglu(call, stream);
+    if (gate != up) return mixed_pair(call, stream);
     return multiply(call, stream);
   }
   bool done[3] = {};
@@ -225,11 +227,12 @@ cudaError_t matmul(const MatmulCall& call, cudaStream_t stream) {
 
 cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream) {
   if (call.entries == 0) return cudaSuccess;
-  const bool swiglu = call.effect == Effect::swiglu;
-  if (is_float(call.dtype) && (!swiglu || is_float(call.up_dtype))) return matmul_experts_float(call, stream);
-  if (swiglu && call.dtype != call.up_dtype) return mixed_swiglu(call, stream);
+  const bool pair = call.effect == Effect::gated;
+  if (is_float(call.dtype) && (!pair || is_float(call.up_dtype))) return matmul_experts_float(call, stream);
+  if (pair && call.dtype != call.up_dtype) return mixed_pair(call, stream);
   TileArgs args;
   args.effect = call.effect;
+  args.activation = call.activation;
   args.cols = call.cols;
   args.x = call.x_q8;
   args.y_q8 = call.y_q8;
@@ -240,11 +243,13 @@ cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream) {
   args.entries_per_x = call.entries_per_x;
   TileProduct& product = args.products[0];
   product.weight = call.weight;
-  product.up = swiglu ? call.up : nullptr;
+  product.up = pair ? call.up : nullptr;
+  product.bias = call.bias;
+  product.up_bias = pair ? call.up_bias : nullptr;
   product.y = call.y;
   product.y_stride = call.rows;
   product.rows = call.rows;
-  const Shape shape = choose_expert_shape(call.dtype, call.entries, call.experts, swiglu);
+  const Shape shape = choose_expert_shape(call.dtype, call.entries, call.experts, pair);
   // An expert's last tile may be part empty, and experts without entries have none.
   const int width = kShapeWidth[static_cast<int>(shape)];
   const int tiles = std::min(call.entries / width + std::min(call.experts, call.entries), call.entries);

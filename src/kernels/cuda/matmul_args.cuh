@@ -21,8 +21,8 @@ namespace millrace::kernels::cuda {
 
 struct TileProduct {
   const std::byte* const* weight = nullptr;  // entries, as in cuda_kernels.h; null where there is none
-  const std::byte* const* up = nullptr;      // swiglu: `weight` is the gate's
-  const std::byte* const* bias = nullptr;
+  const std::byte* const* up = nullptr;      // gated: `weight` is the gate's
+  const std::byte* const* bias = nullptr;    // experts: each has `rows` of it
   const std::byte* const* up_bias = nullptr;
   float* y = nullptr;
   std::int64_t y_stride = 0;
@@ -30,7 +30,7 @@ struct TileProduct {
   std::int32_t tiles_end = 0;  // row tiles of this product and those before it
 };
 
-/// Row tiles of all products, and their bounds. pair_rows: of the gate (and as many of up) in swiglu's tiles.
+/// Row tiles of all products, and their bounds. pair_rows: of the gate (and as many of up) in tiles of pairs.
 inline int count_row_tiles(TileProduct (&products)[3], int tile_rows, int pair_rows) {
   int row_tiles = 0;
   for (TileProduct& product : products) {
@@ -44,9 +44,10 @@ inline int count_row_tiles(TileProduct (&products)[3], int tile_rows, int pair_r
 struct TileArgs {
   TileProduct products[3];
   Effect effect = Effect::store;
+  Activation activation = Activation::silu;
   std::int32_t cols = 0, x_rows = 0;
   Q8 x;
-  Q8 y_q8;  // swiglu: written if set
+  Q8 y_q8;  // gated: written if set
   // Experts only: see ExpertCall.
   const std::int32_t* sorted = nullptr;
   const std::int32_t* expert_first = nullptr;
@@ -232,18 +233,24 @@ __device__ inline void quantize_32(const float (&v)[4], Q8 out, std::int64_t blo
   }
 }
 
+/// The bias of a product's rows, of `expert` where there are several; null: none.
+__device__ inline const float* bias_of(const std::byte* const* entry, int expert, int rows) {
+  return entry == nullptr ? nullptr : reinterpret_cast<const float*>(*entry) + std::int64_t{expert} * rows;
+}
+
 /// Finishes 32 rows of the product, from row `first_row`, in columns of a warp: sums, [c / 2][n][2 * (c % 2) + b] as
-/// fragments are. up: swiglu's second product. Lanes of t have the 2 * kCols columns from columns[t * lane_columns] on.
+/// fragments are. up: of a pair, the second product. Lanes of t have the 2 * kCols columns from columns[t *
+/// lane_columns] on.
 template <int kCols>
-__device__ inline void finish_rows(const TileArgs& args, const TileProduct& product, int first_row,
+__device__ inline void finish_rows(const TileArgs& args, const TileProduct& product, int expert, int first_row,
                                    const Column* columns, int lane_columns, const float (&sums)[2][kCols][4],
                                    const float (*up)[kCols][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   const int row = first_row + 4 * g, rows = product.rows;
   if (first_row >= rows) return;
   float bias[4] = {}, up_bias[4] = {};
-  const auto* bias_from = product.bias == nullptr ? nullptr : reinterpret_cast<const float*>(*product.bias);
-  const auto* up_bias_from = product.up_bias == nullptr ? nullptr : reinterpret_cast<const float*>(*product.up_bias);
+  const float* bias_from = bias_of(product.bias, expert, rows);
+  const float* up_bias_from = bias_of(product.up_bias, expert, rows);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     if (bias_from != nullptr && row + c < rows) bias[c] = bias_from[row + c];
@@ -281,7 +288,7 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
       for (int c = 0; c < 4; ++c) {
         float u = up[c / 2][i / 2][2 * (c % 2) + i % 2];
         if (up_bias_from != nullptr) u += up_bias[c];
-        v[c] = silu(v[c]) * u;
+        v[c] = gated(args.activation, v[c], u);
       }
       if (args.y_q8.q != nullptr) {
         quantize_32(v, args.y_q8, std::int64_t{target} * (rows / 32) + first_row / 32, target >= 0);

@@ -59,7 +59,7 @@ struct Tile {
     const int in = c % kUnit, i = in % kLaneColumns;
     return c / kUnit * kUnit + i / 4 * 16 + in / kLaneColumns * 4 + i % 4;
   }
-  /// In swiglu: whether row r is one of up, and which row of the gate's or up's half of the tile.
+  /// In pairs: whether row r is one of up, and which row of the gate's or up's half of the tile.
   __device__ static bool is_up(int r) { return kWarpgroupRows ? r / 2 % 2 == 1 : r / 32 % 2 == 1; }
   __device__ static int row_of_pair(int r) { return kWarpgroupRows ? r / 4 * 2 + r % 2 : r / 64 * 32 + r % 32; }
 };

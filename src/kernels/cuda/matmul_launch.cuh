@@ -20,7 +20,7 @@ int multiprocessor_count();
 template <DType kDType>
 int group_registers();
 
-/// A call's products as kernels with tiles take them; swiglu's two are one. Returns the rows of all weights.
+/// A call's products as kernels with tiles take them; a pair's two are one. Returns the rows of all weights.
 int fill_products(const MatmulCall& call, TileProduct (&products)[3]);
 
 /// launch(std::integral_constant<DType, dtype>()), whatever quantized dtype that is.

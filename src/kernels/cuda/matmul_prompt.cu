@@ -41,6 +41,7 @@ cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream) {
   if (call.x_rows == 0) return cudaSuccess;
   PromptArgs args;
   args.effect = call.effect;
+  args.activation = call.activation;
   args.cols = call.cols;
   args.x_rows = call.x_rows;
   args.x = reinterpret_cast<const __nv_bfloat16*>(call.x_bf16);

@@ -8,7 +8,7 @@
 //
 // Tiles of bfloat16 have rows of 128 bytes, their chunks of 16 swizzled: chunk c of row r lies at c ^ (r % 8).
 // A row of the tile has a place there: a warp's 16 places are rows 2 g + h of its 16 at 8 h + g, so that lanes hold
-// neighbouring rows (g = lane / 4); in swiglu, row g of the gate (h = 0) or of up (h = 1) of its 8.
+// neighbouring rows (g = lane / 4); in pairs, row g of the gate (h = 0) or of up (h = 1) of its 8.
 #pragma once
 
 #include "kernels/cuda/matmul_prompt_launch.cuh"
@@ -245,7 +245,7 @@ __device__ inline void finish_prompt(const PromptArgs& args, const TileProduct& 
   }
 }
 
-/// h = silu(gate) * up of the block's 64 rows; to bfloat16 through shared memory, whose operands are done with.
+/// h = gated(gate, up) of the block's 64 rows; to bfloat16 through shared memory, whose operands are done with.
 template <typename T, int n_sums>
 __device__ inline void finish_prompt_pairs(const PromptArgs& args, const TileProduct& product, int first_row,
                                            int first_column, std::uint8_t* shared, const float (&d)[n_sums]) {
@@ -261,7 +261,7 @@ __device__ inline void finish_prompt_pairs(const PromptArgs& args, const TilePro
     float gate = d[k / 2 * 4 + k % 2], up = d[k / 2 * 4 + 2 + k % 2];
     if (product.bias != nullptr) gate += gate_bias;
     if (product.up_bias != nullptr) up += up_bias;
-    const float h = silu(gate) * up;
+    const float h = gated(args.activation, gate, up);
     values[column * kPitch + place] = __float2bfloat16_rn(h);
     if (product.y != nullptr && row < rows && first_column + column < args.x_rows)
       product.y[(first_column + column) * product.y_stride + row] = h;

@@ -11,9 +11,10 @@ namespace millrace::kernels::cuda {
 struct PromptArgs {
   TileProduct products[3];
   Effect effect = Effect::store;
+  Activation activation = Activation::silu;
   std::int32_t cols = 0, x_rows = 0;
   const __nv_bfloat16* x = nullptr;
-  __nv_bfloat16* y_bf16 = nullptr;  // swiglu: written if set
+  __nv_bfloat16* y_bf16 = nullptr;  // gated: written if set
 };
 
 constexpr int kPromptRows = 128;                 // of weights, in a tile

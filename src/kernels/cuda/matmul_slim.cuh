@@ -1,5 +1,5 @@
 // The kernel for few rows of x (5 to some dozens), bound by device memory. A block computes tiles of 32 weight rows (in
-// swiglu: 32 of the gate and 32 of up) by kWidth columns, one after the other. Its warps share K, a segment each at a
+// pairs: 32 of the gate and 32 of up) by kWidth columns, one after the other. Its warps share K, a segment each at a
 // time, so that many bytes are in flight however few the rows are: a warp copies its segment's raw weights and
 // activations into memory of its own, decodes weights straight into fragments, and adds its accumulators to the tile's
 // totals when its segment's turn has come; who adds a tile's last segment writes the tile. Warps meet only there: each
@@ -16,7 +16,7 @@ template <DType kDType, int kColumnCount, int kSubCount>
 struct Slim {
   using Q = Quads<kDType>;
   static constexpr int kWidth = kColumnCount, kCols = kWidth / 8;
-  static constexpr int kSubs = kSubCount;  // sets of 32 rows: 2 in swiglu
+  static constexpr int kSubs = kSubCount;  // sets of 32 rows: 2 in pairs
   static constexpr int kRows = 32 * kSubs;
   static constexpr int kParts = Q::kHalves ? 2 : 1;
   static constexpr int kPitch = 128 + 16;  // bytes between columns of half a segment
@@ -335,7 +335,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) slim_kernel(const __grid_const
     const bool tile_done = j + 1 == segments, block_done = tile_done && at.row_tile + stride >= row_tiles;
     if (!block_done) handovers[(warp + 1) % S::kWarps].give();
     if (tile_done) {
-      finish_rows<S::kCols>(args, args.products[product], first_row, columns, 2 * S::kCols, acc[0],
+      finish_rows<S::kCols>(args, args.products[product], tile.x, first_row, columns, 2 * S::kCols, acc[0],
                             S::kSubs == 2 ? acc[S::kSubs - 1] : nullptr);
     }
     at = next;

@@ -13,7 +13,7 @@ struct WarpTile : Tile<kDType, kRowCount, kColumnCount, 32 * kRowWarpCount * kCo
   static constexpr int kRowWarps = kRowWarpCount;
   static constexpr int kSubs = kRowCount / kRowWarps / 32;           // sets of 32 rows, a warp
   static constexpr int kCols = kColumnCount / kColumnWarpCount / 8;  // sets of 8 columns, a warp
-  static_assert(kSubs == 2, "swiglu pairs a warp's two sets of rows");
+  static_assert(kSubs == 2, "a pair is a warp's two sets of rows");
 };
 
 /// Adds the four blocks of step s to the warp's accumulators and decodes the next step between them; `first`: of a
@@ -124,11 +124,13 @@ __global__ void __launch_bounds__(T::kThreads, kBlocks) tile_kernel(const __grid
   if (idle) return;
   const auto* columns = reinterpret_cast<const Column*>(shared + T::kColumns) + warp_column;
   if (pairs) {
-    finish_rows<T::kCols>(args, product, first_row + warp_row / 2, columns, 2 * T::kCols, total[0], total[1]);
+    finish_rows<T::kCols>(args, product, place.expert, first_row + warp_row / 2, columns, 2 * T::kCols, total[0],
+                          total[1]);
   } else {
 #pragma unroll
     for (int u = 0; u < T::kSubs; ++u) {
-      finish_rows<T::kCols>(args, product, first_row + warp_row + 32 * u, columns, 2 * T::kCols, total[u], nullptr);
+      finish_rows<T::kCols>(args, product, place.expert, first_row + warp_row + 32 * u, columns, 2 * T::kCols, total[u],
+                            nullptr);
     }
   }
 }

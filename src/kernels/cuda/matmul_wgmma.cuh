@@ -4,7 +4,7 @@
 // elements: while one is turned into terms the other runs. For dtypes with scale groups of 32 elements (k is 32 at
 // least).
 //
-// A lane's rows: 32w + 4g .. 32w + 4g + 3 with w the warp of the group; in swiglu the first product's are the gate's
+// A lane's rows: 32w + 4g .. 32w + 4g + 3 with w the warp of the group; in pairs the first product's are the gate's
 // and the second's are up's.
 #pragma once
 
@@ -44,18 +44,18 @@ __device__ inline void wait_product(int (&d)[8][4]) {
 #undef MILLRACE_D
 #undef MILLRACE_ALL_D
 
-/// Swiglu's end: h = silu(gate) * up of the block's 64 rows, through shared memory (its operands are done with), to
+/// A pair's end: h = gated(gate, up) of the block's 64 rows, through shared memory (its operands are done with), to
 /// where lanes hold neighbouring rows.
 template <typename T>
-__device__ inline void finish_pairs(const TileArgs& args, const TileProduct& product, int first_row,
+__device__ inline void finish_pairs(const TileArgs& args, const TileProduct& product, int expert, int first_row,
                                     std::uint8_t* shared, const float (&total)[2][8][4]) {
   constexpr int kPitch = 64 + 4;  // floats between columns
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, g = lane / 4, t = lane % 4;
   const int column = tid / 128 * 64, row = tid / 32 % 4 * 16 + 2 * g, rows = product.rows;
   auto* values = reinterpret_cast<float*>(shared);
   const auto* columns = reinterpret_cast<const Column*>(shared + T::kColumns);
-  const auto* gate_bias = product.bias == nullptr ? nullptr : reinterpret_cast<const float*>(*product.bias);
-  const auto* up_bias = product.up_bias == nullptr ? nullptr : reinterpret_cast<const float*>(*product.up_bias);
+  const float* gate_bias = bias_of(product.bias, expert, rows);
+  const float* up_bias = bias_of(product.up_bias, expert, rows);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int at = min(first_row + row + h, rows - 1);
@@ -66,7 +66,7 @@ __device__ inline void finish_pairs(const TileArgs& args, const TileProduct& pro
       float gate = total[0][i / 2][2 * h + i % 2], up = total[1][i / 2][2 * h + i % 2];
       if (gate_bias != nullptr) gate += gate_extra;
       if (up_bias != nullptr) up += up_extra;
-      values[(column + 16 * t + i) * kPitch + row + h] = silu(gate) * up;
+      values[(column + 16 * t + i) * kPitch + row + h] = gated(args.activation, gate, up);
     }
   }
   __syncthreads();
@@ -195,10 +195,10 @@ __global__ void __launch_bounds__(T::kThreads, 1) group_kernel(const __grid_cons
   copies_wait<0>();
   if (pairs) {
     __syncthreads();
-    finish_pairs<T>(args, product, first_row, shared, total);
+    finish_pairs<T>(args, product, place.expert, first_row, shared, total);
   } else {
     const auto* columns = reinterpret_cast<const Column*>(shared + T::kColumns) + first_column;
-    finish_rows<8>(args, product, first_row + tid / 32 % 4 * 32, columns, 16, total, nullptr);
+    finish_rows<8>(args, product, place.expert, first_row + tid / 32 % 4 * 32, columns, 16, total, nullptr);
   }
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 }

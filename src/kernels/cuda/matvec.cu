@@ -192,11 +192,12 @@ cudaError_t matvec_rows(const MatmulCall& call, const int* picked, int products,
     a.y[i] = target.y == nullptr ? nullptr : target.y + first * target.y_stride;
     a.first_row[i + 1] = a.first_row[i] + p.weight.rows;
   }
-  if (effect == MatvecArgs::kSwiglu) {
+  if (effect == MatvecArgs::kPair) {
     a.up = call.products[1].weight.address;
     a.bias[1] = call.products[1].bias;
   }
   a.effect = effect;
+  a.activation = call.activation;
   a.cols = call.cols;
   a.x_rows = count;
   a.row_bytes = row_bytes(dtype, call.cols);
@@ -204,7 +205,7 @@ cudaError_t matvec_rows(const MatmulCall& call, const int* picked, int products,
   a.x_stride = call.x_stride;
   const std::int64_t blocks = call.cols / 32, y_blocks = a.first_row[1] / 32;
   if (call.x_q8.q != nullptr) a.x_q8 = {call.x_q8.q + first * call.cols, call.x_q8.scale + first * blocks};
-  if (call.y_q8.q != nullptr && effect >= MatvecArgs::kSwiglu) {
+  if (call.y_q8.q != nullptr && effect >= MatvecArgs::kPair) {
     a.y_q8 = {call.y_q8.q + std::int64_t{first} * a.first_row[1], call.y_q8.scale + first * y_blocks};
   }
   const cudaError_t error = launch_matvec(a, dtype, count, 1, stream);
@@ -223,10 +224,10 @@ cudaError_t matvec_rows(const MatmulCall& call, const int* picked, int products,
 
 cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
   if (call.x_rows == 0 || call.count == 0) return cudaSuccess;
-  if (call.effect == Effect::swiglu) {
+  if (call.effect == Effect::gated) {
     const int gate = 0, up = 1;
     if (call.products[0].weight.dtype == call.products[1].weight.dtype) {
-      return matvec_rows(call, &gate, 1, MatvecArgs::kSwiglu, 0, call.x_rows, stream);
+      return matvec_rows(call, &gate, 1, MatvecArgs::kPair, 0, call.x_rows, stream);
     }
     if (call.products[0].y == nullptr) return cudaErrorInvalidValue;
     const cudaError_t error = matvec_rows(call, &gate, 1, MatvecArgs::kStore, 0, call.x_rows, stream);
@@ -262,6 +263,9 @@ cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
     a.y_stride[0] = call.rows;
     if (effect != MatvecArgs::kStore || call.effect == Effect::store) a.y_q8 = call.y_q8;
     a.effect = effect;
+    a.activation = call.activation;
+    a.bias[0] = effect == MatvecArgs::kGated ? call.up_bias : call.bias;
+    a.bias[1] = call.up_bias;
     a.chosen = call.chosen;
     a.address_stride = call.address_stride;
     a.entries_per_x = Divisor(call.entries_per_x);
@@ -273,8 +277,8 @@ cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
     a.row_bytes = row_bytes(dtype, call.cols);
     return launch_matvec(a, dtype, 1, call.entries, stream);
   };
-  if (call.effect != Effect::swiglu) return launch(call.weight, call.dtype, MatvecArgs::kStore);
-  if (call.dtype == call.up_dtype) return launch(call.weight, call.dtype, MatvecArgs::kSwiglu);
+  if (call.effect != Effect::gated) return launch(call.weight, call.dtype, MatvecArgs::kStore);
+  if (call.dtype == call.up_dtype) return launch(call.weight, call.dtype, MatvecArgs::kPair);
   if (call.y == nullptr) return cudaErrorInvalidValue;
   const cudaError_t error = launch(call.weight, call.dtype, MatvecArgs::kStore);
   return error != cudaSuccess ? error : launch(call.up, call.up_dtype, MatvecArgs::kGated);

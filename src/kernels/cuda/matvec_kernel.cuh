@@ -44,8 +44,8 @@ struct Divisor {
 /// What the kernel is asked to do. Rows are counted through: over the products, or over the entries of a mixture.
 struct MatvecArgs {
   const std::byte* const* weight[3];
-  const std::byte* const* up;       // swiglu
-  const std::byte* const* bias[3];  // swiglu: the gate's and the up's
+  const std::byte* const* up;       // a pair's
+  const std::byte* const* bias[3];  // a pair: the gate's and the up's
   float* y[3];
   std::int64_t y_stride[3];
   std::int32_t products;
@@ -63,7 +63,8 @@ struct MatvecArgs {
   std::int32_t x_rows, cols;
   std::int64_t row_bytes;
 
-  enum Effect : std::int32_t { kStore, kAdd, kSwiglu, kGated } effect;  // kGated: y = silu(y) * product
+  enum Effect : std::int32_t { kStore, kAdd, kPair, kGated } effect;  // kGated: y = gated(y, product)
+  Activation activation;
 
   // The plan. A granule is what one block must have whole: a row, or 32 if the result is quantized.
   std::int32_t granule_rows, block_granules, blocks_with_one_more;  // the first blocks have one granule more
@@ -337,7 +338,7 @@ __device__ __forceinline__ Run run_at(const MatvecArgs& a, int row, int end) {
   }
   run.row = row - first;
   run.rows = min(end, last) - row;
-  const bool pair = a.effect == MatvecArgs::kSwiglu;
+  const bool pair = a.effect == MatvecArgs::kPair;
   run.list_rows[0] = pair ? run.rows : (run.rows + 1) / 2;
   run.list_rows[1] = pair ? run.rows : run.rows - run.list_rows[0];
   return run;
@@ -401,8 +402,8 @@ class Orders {
     std::int64_t skip = 0;
     if (a_.chosen != nullptr) skip = static_cast<std::int64_t>(a_.chosen[run.entry]) * a_.address_stride;
     source_[0] = entry[skip] + run.row * a_.row_bytes;
-    source_[1] = a_.effect == MatvecArgs::kSwiglu ? a_.up[skip] + run.row * a_.row_bytes
-                                                  : source_[0] + run.list_rows[0] * a_.row_bytes;
+    source_[1] = a_.effect == MatvecArgs::kPair ? a_.up[skip] + run.row * a_.row_bytes
+                                                : source_[0] + run.list_rows[0] * a_.row_bytes;
     left_[0] = run.list_rows[0] * a_.segments;
     left_[1] = run.list_rows[1] * a_.segments;
     item_row_ = a_.by_segments.quotient(lane_);
@@ -441,7 +442,7 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
   using X = XLayout<kType>;
   extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const bool pair = a.effect == MatvecArgs::kSwiglu, experts = a.chosen != nullptr;
+  const bool pair = a.effect == MatvecArgs::kPair, experts = a.chosen != nullptr;
   const auto row_of_block = [&](int block) {
     return (block * a.block_granules + min(block, a.blocks_with_one_more)) * a.granule_rows;
   };
@@ -510,6 +511,7 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
     const int bias_of = pair ? my_list : run.product;
     const std::byte* const* bias_entry = bias_of == 0 ? a.bias[0] : bias_of == 1 ? a.bias[1] : a.bias[2];
     const float* bias = bias_entry == nullptr ? nullptr : reinterpret_cast<const float*>(*bias_entry) + my_first;
+    if (bias != nullptr && experts) bias += static_cast<std::int64_t>(a.chosen[run.entry]) * a.first_row[1];
     const int my_rows = adds ? run.list_rows[my_list] - my_row : 0;  // that this lane may add up, by steps of sum_rows
     float before = 0;
     if (reads_y && my_rows > 0) before = *y;
@@ -576,11 +578,11 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
         }
         if (pair) {
           const float gate = __shfl_sync(0xffffffffu, total, lane - a.sum_rows);
-          total = silu(gate) * total;
+          total = gated(a.activation, gate, total);
         }
         if (added < my_rows && (!pair || my_list == 1)) {
           if (a.effect == MatvecArgs::kAdd) total = before + total;
-          if (a.effect == MatvecArgs::kGated) total = silu(before) * total;
+          if (a.effect == MatvecArgs::kGated) total = gated(a.activation, before, total);
           if (y != nullptr) y[added] = total;
           if (a.y_q8.q != nullptr) {
             const int in_block = row - block_first + my_first - run.row + added;

@@ -315,8 +315,9 @@ __global__ void quantize_q8_kernel(const float* x, std::int64_t x_stride, std::i
 struct Add {
   static __device__ float of(float x, float y) { return x + y; }
 };
-struct SiluMul {
-  static __device__ float of(float gate, float up) { return silu(gate) * up; }
+template <Activation kActivation>
+struct GateMul {
+  static __device__ float of(float gate, float up) { return gated(kActivation, gate, up); }
 };
 
 /// x = Op(x, y), four elements a thread.
@@ -419,7 +420,8 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
   __shared__ KvPlace<T> key_at[kWarp];            // where a pair's key goes, if it has one
   constexpr bool kQ8 = std::is_same_v<T, std::int8_t>;
   allow_successor();
-  const int head_dim = call.kv.head_dim, kv_heads = call.kv.kv_heads, heads = call.heads, stride = head_dim + 4;
+  const int head_dim = call.kv.head_dim, heads = call.heads, stride = head_dim + 4;
+  const int kv_heads = call.k == nullptr ? 0 : call.kv.kv_heads;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_row = static_cast<int>(blockIdx.x) * block_rows;
   const int first_head = static_cast<int>(blockIdx.y) * block_heads;
@@ -429,7 +431,7 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
   // All pairs of a warp are of one head: a block has one head, or one row and no more pairs than warps.
   const int head = first_head + (block_rows == 1 ? warp : 0);
   const bool is_q = head < heads, is_k = !is_q && head < heads + kv_heads;
-  const int kv_head = is_q ? 0 : (head - heads) % kv_heads;
+  const int kv_head = is_q || kv_heads == 0 ? 0 : (head - heads) % kv_heads;
   const std::byte* const* norm = is_q ? call.q_norm : is_k ? call.k_norm : nullptr;
   float4 w[kVectors];
   if (norm) {  // no kernel of the pass writes it, nor what place_of reads
@@ -483,9 +485,17 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
     for (int i = 0; i < kVectors; ++i) {
       v[i] = channel(i) < head_dim ? *reinterpret_cast<const float4*>(from + channel(i)) : make_float4(0, 0, 0, 0);
     }
+    const auto root_mean_square = [&] {  // what a head is multiplied by
+      float squares = 0;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) squares = add_squares(v[i], squares);
+      return norm_scale(sum_over_warp(squares), head_dim, call.eps);
+    };
     if (!is_q && !is_k) {
+      const float scale = call.normalize_v ? root_mean_square() : 1.0f;
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
+        if (call.normalize_v) v[i] = make_float4(v[i].x * scale, v[i].y * scale, v[i].z * scale, v[i].w * scale);
         if constexpr (kQ8) {
           const Q8Four four = encode_q8_four(v[i]);
           if (channel(i) >= head_dim) continue;
@@ -499,10 +509,7 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
     }
     const int half = call.rotary / 2, step = call.neox ? 1 : 2, distance = call.neox ? half : 1;
     if (norm) {
-      float squares = 0;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) squares = add_squares(v[i], squares);
-      const float scale = norm_scale(sum_over_warp(squares), head_dim, call.eps);
+      const float scale = root_mean_square();
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         v[i] = make_float4(v[i].x * scale * w[i].x, v[i].y * scale * w[i].y, v[i].z * scale * w[i].z,
@@ -571,13 +578,15 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
 
 template <typename T>
 cudaError_t rope_store_as(const RopeStoreCall& call, cudaStream_t stream) {
-  const int heads = call.heads + 2 * call.kv.kv_heads;
+  const int heads = call.heads + (call.k == nullptr ? 0 : 2 * call.kv.kv_heads);
   const bool many = call.rows.rows >= 64;
   const int block_heads = many ? 1 : 4, block_rows = many ? 32 : 1, threads = many ? kRopeThreads : 4 * kWarp;
   const dim3 grid((call.rows.rows + block_rows - 1) / block_rows, (heads + block_heads - 1) / block_heads);
   const std::size_t shared_bytes = sizeof(float) * block_heads * block_rows * (call.kv.head_dim + 4);
-  auto* kernel = call.kv.head_dim <= 4 * kWarp ? rope_store_kernel<T, 1> : rope_store_kernel<T, 2>;
-  return launch(kernel, grid, dim3(threads), shared_bytes, stream, call, block_heads, block_rows);
+  auto* kernel = call.kv.head_dim <= 4 * kWarp   ? rope_store_kernel<T, 1>
+                 : call.kv.head_dim <= 8 * kWarp ? rope_store_kernel<T, 2>
+                                                 : rope_store_kernel<T, 4>;
+  return launch_large(kernel, grid, dim3(threads), shared_bytes, stream, 1, call, block_heads, block_rows);
 }
 
 }  // namespace
@@ -616,8 +625,18 @@ cudaError_t add(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
   return elementwise<Add>(x, y, n, stream);
 }
 
-cudaError_t silu_mul(float* gate, const float* up, std::int64_t n, cudaStream_t stream) {
-  return elementwise<SiluMul>(gate, up, n, stream);
+cudaError_t gate_mul(Activation activation, float* gate, const float* up, std::int64_t n, cudaStream_t stream) {
+  switch (activation) {
+    case Activation::silu:
+      return elementwise<GateMul<Activation::silu>>(gate, up, n, stream);
+    case Activation::gelu:
+      return elementwise<GateMul<Activation::gelu>>(gate, up, n, stream);
+    case Activation::relu_squared:
+      return elementwise<GateMul<Activation::relu_squared>>(gate, up, n, stream);
+    case Activation::clamped:
+      return elementwise<GateMul<Activation::clamped>>(gate, up, n, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 cudaError_t to_bf16(const float* x, std::int64_t n, Bf16* out, cudaStream_t stream) {

@@ -16,8 +16,9 @@ void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64
 void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
 void gate_mul(Activation activation, float* gate, const float* up, std::int64_t n);
 void softmax(float* x, std::int64_t n);
-/// q [heads_of_group, head_dim], k and v [keys, head_dim] (all visible) -> out [heads_of_group, head_dim].
+/// q [heads_of_group, head_dim], k and v [keys, head_dim] (all visible) -> out [heads_of_group, head_dim]. sinks
+/// [heads_of_group]: the scores of one more key whose value is zero; may be null.
 void attention(const float* q, const float* k, const float* v, std::int64_t group, std::int64_t keys,
-               std::int64_t head_dim, float scale, float* out);
+               std::int64_t head_dim, float scale, const float* sinks, float* out);
 
 }  // namespace millrace::kernels::ref

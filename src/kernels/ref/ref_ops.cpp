@@ -29,9 +29,23 @@ void gate_mul(Activation activation, float* gate, const float* up, std::int64_t 
   const double inner = std::sqrt(2 / std::acos(-1.0));
   for (std::int64_t i = 0; i < n; ++i) {
     const double g = gate[i];
-    const double act = activation == Activation::silu ? g / (1 + std::exp(-g))
-                                                      : g / 2 * (1 + std::tanh(inner * (g + 0.044715 * g * g * g)));
-    gate[i] = static_cast<float>(act * up[i]);
+    const double u = up[i];
+    double result = 0;
+    switch (activation) {
+      case Activation::silu:
+        result = g / (1 + std::exp(-g)) * u;
+        break;
+      case Activation::gelu:
+        result = g / 2 * (1 + std::tanh(inner * (g + 0.044715 * g * g * g))) * u;
+        break;
+      case Activation::relu_squared:
+        result = g > 0 ? g * g * u : 0;
+        break;
+      case Activation::clamped:
+        result = std::min(g, 7.0) / (1 + std::exp(-1.702 * std::min(g, 7.0))) * (std::clamp(u, -7.0, 7.0) + 1);
+        break;
+    }
+    gate[i] = static_cast<float>(result);
   }
 }
 
@@ -43,7 +57,7 @@ void softmax(float* x, std::int64_t n) {
 }
 
 void attention(const float* q, const float* k, const float* v, std::int64_t group, std::int64_t keys,
-               std::int64_t head_dim, float scale, float* out) {
+               std::int64_t head_dim, float scale, const float* sinks, float* out) {
   std::vector<double> weights(static_cast<std::size_t>(keys));
   for (std::int64_t g = 0; g < group; ++g, q += head_dim, out += head_dim) {
     for (std::int64_t j = 0; j < keys; ++j) {
@@ -51,8 +65,9 @@ void attention(const float* q, const float* k, const float* v, std::int64_t grou
       for (std::int64_t d = 0; d < head_dim; ++d) dot += static_cast<double>(q[d]) * k[j * head_dim + d];
       weights[static_cast<std::size_t>(j)] = dot * scale;
     }
-    const double most = *std::max_element(weights.begin(), weights.end());
-    double total = 0;
+    double most = *std::max_element(weights.begin(), weights.end());
+    if (sinks != nullptr) most = std::max<double>(most, sinks[g]);
+    double total = sinks != nullptr ? std::exp(sinks[g] - most) : 0;
     for (double& w : weights) total += w = std::exp(w - most);
     for (std::int64_t d = 0; d < head_dim; ++d) {
       double sum = 0;
