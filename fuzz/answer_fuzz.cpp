@@ -1,6 +1,8 @@
-// Any text as a model's answer: however it is cut, it must come out the same. First byte: the style of calls.
+// Any text as a model's answer: however it is cut, it must come out the same. First byte: the format of calls; the
+// second: what of it there is.
 #include <cstdint>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +19,7 @@ std::vector<AnswerEvent> parsed(std::string_view text, AnswerForm form, std::siz
   std::vector<AnswerEvent> all;
   const auto add = [&](const std::vector<AnswerEvent>& events) {
     for (const AnswerEvent& event : events) {
-      const bool text_of = event.kind == AnswerEvent::Kind::content || event.kind == AnswerEvent::Kind::reasoning;
+      const bool text_of = event.kind != AnswerEvent::Kind::call_begin && event.kind != AnswerEvent::Kind::call_end;
       if (text_of && !all.empty() && all.back().kind == event.kind) {
         all.back().text += event.text;
       } else {
@@ -33,9 +35,16 @@ std::vector<AnswerEvent> parsed(std::string_view text, AnswerForm form, std::siz
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size == 0) return 0;
-  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const AnswerForm form{static_cast<CallStyle>(data[0] % 3), (data[0] & 4) != 0, (data[0] & 8) == 0};
+  if (size < 2) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
+  static const auto tools = std::make_shared<const ToolTypes>(nlohmann::ordered_json::parse(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {
+          "a": {"type": "string"}, "b": {"type": "integer"}}}}}])"));
+  AnswerForm form;
+  if ((data[1] & 1) == 0) form.calls = &call_formats()[data[0] % call_formats().size()];
+  if ((data[1] & 2) == 0) form.thoughts = thought_marks().data() + (data[1] >> 4) % thought_marks().size();
+  form.in_thought = (data[1] & 4) != 0;
+  if ((data[1] & 8) == 0) form.tools = tools;
   const auto whole = parsed(text, form, text.size() + 1);
   for (const std::size_t piece : {1, 3, 7}) {
     if (parsed(text, form, piece) != whole) std::abort();

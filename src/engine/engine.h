@@ -128,9 +128,10 @@ struct Request {
   int priority = 0;    // higher goes first
   std::string client;  // among equals, the client with the fewest live requests goes first
   SamplerOptions sampler;
-  std::int64_t max_tokens = -1;    // -1: to the end of the context
-  std::vector<std::string> stop;   // stop strings, also across token borders
-  bool ignore_end_tokens = false;  // bench
+  std::int64_t max_tokens = -1;             // -1: to the end of the context
+  std::vector<std::string> stop;            // stop strings, also across token borders
+  std::vector<text::TokenId> shown_tokens;  // control tokens that are part of the text, ascending
+  bool ignore_end_tokens = false;           // bench
   /// The first tokens of the answer, taken instead of what the sampler would pick (bench: text that does not repeat).
   std::vector<text::TokenId> forced_tokens;
   /// A piece of text that holds no half character and no part of a stop string; token ids beside it.

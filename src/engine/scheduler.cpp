@@ -33,7 +33,7 @@ Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<
       conversation(std::move(shared)),
       tokens(request.prompt),
       chooser(request),
-      stream(std::move(tokenizer), request.stop),
+      stream(std::move(tokenizer), request.stop, request.shown_tokens),
       pooler(request.pooling) {
   result.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
 }

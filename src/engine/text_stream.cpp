@@ -30,8 +30,9 @@ std::string StopMatcher::push(std::string_view text) {
 
 std::string StopMatcher::flush() { return std::exchange(held_, {}); }
 
-TextStream::TextStream(std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<std::string> stops)
-    : detokenizer_(std::move(tokenizer)), stops_(std::move(stops)) {}
+TextStream::TextStream(std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<std::string> stops,
+                       std::vector<text::TokenId> shown)
+    : detokenizer_(std::move(tokenizer), false, std::move(shown)), stops_(std::move(stops)) {}
 
 TextStream::Piece TextStream::push(text::TokenId id) {
   waiting_.push_back(id);

@@ -38,7 +38,9 @@ class TextStream {
     bool empty() const { return text.empty() && tokens.empty(); }
   };
 
-  TextStream(std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<std::string> stops);
+  /// `shown`: control tokens that are shown, ascending.
+  TextStream(std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<std::string> stops,
+             std::vector<text::TokenId> shown = {});
 
   /// What a token adds; empty while its text waits.
   Piece push(text::TokenId id);

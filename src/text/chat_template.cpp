@@ -17,13 +17,15 @@ struct Form {
   std::string source;
   jinja::Template jinja;
   ChatDialect dialect;
+  AnswerFormat answers;
 };
 
 Expected<Form> read_form(std::string source) {
   auto made = jinja::Template::parse(source);
   if (!made.ok()) return Status(made.status().code(), made.status().message() + "; use --raw to do without it");
   const ChatDialect dialect = find_dialect(*made, source);
-  return Form{std::move(source), std::move(*made), dialect};
+  const AnswerFormat answers = find_answer_format(source);
+  return Form{std::move(source), std::move(*made), dialect, answers};
 }
 
 bool is_text(const Json& content) {
@@ -37,9 +39,9 @@ bool is_text(const Json& content) {
 }
 
 /// Whether an answer that follows this prompt begins inside of a thought.
-bool ends_in_thought(std::string_view text) {
-  const std::size_t end = text.find_last_not_of(" \t\r\n");
-  return end != std::string_view::npos && text.substr(0, end + 1).ends_with("<think>");
+bool ends_in_thought(std::string_view text, const ThoughtMarks& thoughts) {
+  const auto trim = [](std::string_view all) { return all.substr(0, all.find_last_not_of(" \t\r\n") + 1); };
+  return trim(text).ends_with(trim(thoughts.begin));
 }
 
 }  // namespace
@@ -49,13 +51,18 @@ struct ChatTemplate::Parts {
   std::optional<Form> with_tools;
   ChatFeatures features;
 
+  static bool has_tools(const Conversation& conversation) {
+    return conversation.tools.is_array() && !conversation.tools.empty();
+  }
+  const Form& form_for(bool tools) const { return tools && with_tools ? *with_tools : plain; }
+
   Expected<MarkedText> render(const Tokenizer& tokenizer, const Conversation& conversation, WorkGrant* grant) const {
     MR_RETURN_IF_ERROR(check_messages(conversation.messages));
-    const bool tools = conversation.tools.is_array() && !conversation.tools.empty();
+    const bool tools = has_tools(conversation);
     if (tools && !features.tools) {
       return error(Code::unsupported, "the model's chat template knows of no tools; ask without them");
     }
-    const Form& form = tools && with_tools ? *with_tools : plain;
+    const Form& form = form_for(tools);
     Json values = conversation.options.is_object() ? conversation.options : Json::object();
     values["messages"] = adapt_messages(form.dialect, conversation.messages);
     values["tools"] = tools ? conversation.tools : Json();
@@ -76,6 +83,7 @@ ChatTemplate::~ChatTemplate() = default;
 
 const std::string& ChatTemplate::source() const { return parts_->plain.source; }
 const ChatFeatures& ChatTemplate::features() const { return parts_->features; }
+const AnswerFormat& ChatTemplate::answer_format(bool tools) const { return parts_->form_for(tools).answers; }
 
 Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_model(const modelfile::Model& model) {
   const std::string key = "tokenizer.chat_template";
@@ -110,7 +118,8 @@ Expected<Prompt> ChatTemplate::prompt(const Tokenizer& tokenizer, const Conversa
   MR_ASSIGN_OR_RETURN(const MarkedText text, parts_->render(tokenizer, conversation, grant));
   Prompt made;
   made.ids = tokenizer.encode(text);
-  made.in_thought = conversation.add_generation_prompt && ends_in_thought(text.bytes());
+  made.format = answer_format(Parts::has_tools(conversation));
+  made.in_thought = conversation.add_generation_prompt && ends_in_thought(text.bytes(), *made.format.thoughts);
   if (tokenizer.adds_bos() && tokenizer.bos() && (made.ids.empty() || made.ids[0] != *tokenizer.bos())) {
     made.ids.insert(made.ids.begin(), *tokenizer.bos());
   }

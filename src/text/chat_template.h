@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "modelfile/gguf.h"
+#include "text/answer_format.h"
 #include "text/tokenizer.h"
 #include "text/work_grant.h"
 
@@ -36,7 +37,8 @@ struct ChatFeatures {
 /// A prompt ready for the assistant's answer.
 struct Prompt {
   std::vector<TokenId> ids;
-  bool in_thought = false;  // the template has opened the answer with <think>
+  bool in_thought = false;  // the template has opened a thought, with which the answer begins
+  AnswerFormat format;      // how the model writes thoughts and calls, as the template that rendered this tells
 };
 
 class ChatTemplate {
@@ -61,6 +63,8 @@ class ChatTemplate {
                              WorkGrant* grant = nullptr) const;
 
   const std::string& source() const;  // the Jinja text
+  /// How a model of this template answers; `tools`: where it is given some.
+  const AnswerFormat& answer_format(bool tools) const;
   const ChatFeatures& features() const;
 
  private:

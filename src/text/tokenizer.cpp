@@ -53,11 +53,13 @@ std::string Tokenizer::decode(const std::vector<TokenId>& ids, bool with_special
 
 bool Tokenizer::ends_generation(TokenId id) const { return std::binary_search(end_ids_.begin(), end_ids_.end(), id); }
 
-Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool continues_text)
-    : tokenizer_(std::move(tokenizer)), first_(!continues_text && tokenizer_->strips_leading_space()) {}
+Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool continues_text, std::vector<TokenId> shown)
+    : tokenizer_(std::move(tokenizer)),
+      shown_(std::move(shown)),
+      first_(!continues_text && tokenizer_->strips_leading_space()) {}
 
 std::string Detokenizer::push(TokenId id) {
-  const std::string bytes = tokenizer_->token_bytes(id);
+  const std::string bytes = tokenizer_->token_bytes(id, std::binary_search(shown_.begin(), shown_.end(), id));
   const bool strip = first_ && !bytes.empty() && bytes[0] == ' ';
   if (!bytes.empty()) first_ = false;
   pending_.append(bytes, strip ? 1 : 0);

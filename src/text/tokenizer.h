@@ -66,7 +66,9 @@ class Detokenizer {
  public:
   /// `continues_text`: the tokens go on where visible text ended, so that a first leading space belongs to them (a raw
   /// completion); otherwise they begin a text of their own (an answer).
-  explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool continues_text = false);
+  /// `shown`: control tokens whose text is shown all the same, ascending (mark_tokens()).
+  explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool continues_text = false,
+                       std::vector<TokenId> shown = {});
   std::string push(TokenId id);
   std::string flush();  // what still waits, at the end of an answer
 
@@ -74,6 +76,7 @@ class Detokenizer {
   std::string take(bool all);
 
   std::shared_ptr<const Tokenizer> tokenizer_;
+  std::vector<TokenId> shown_;
   std::string pending_;  // the beginning of a character
   bool first_;           // a leading space is still to be removed
 };

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "text/json_copy.h"
 
 namespace millrace::text {
 namespace {
@@ -50,7 +53,22 @@ void expect(const std::string& text, AnswerForm form, const std::string& wanted)
   EXPECT_EQ(parsed(text, form, all), wanted) << text << " byte by byte";
 }
 
-constexpr AnswerForm kNone{}, kTagged{CallStyle::tagged}, kBare{CallStyle::bare}, kThinking{CallStyle::none, true};
+AnswerForm form_of(const char* calls, bool in_thought = false) {
+  AnswerForm form;
+  if (*calls != '\0') form.calls = &call_format(calls);
+  form.thoughts = &default_thoughts();
+  form.in_thought = in_thought;
+  return form;
+}
+
+AnswerForm with_tools(const char* calls, const char* tools) {
+  AnswerForm form = form_of(calls);
+  form.tools = std::make_shared<const ToolTypes>(nlohmann::ordered_json::parse(tools));
+  return form;
+}
+
+const AnswerForm kNone = form_of(""), kTagged = form_of("hermes"), kBare = form_of("llama"),
+                 kMistral = form_of("mistral"), kThinking = form_of("", true);
 
 TEST(AnswerParser, ThoughtsAreTakenOut) {
   expect("Hello", kNone, "Hello");
@@ -65,7 +83,7 @@ TEST(AnswerParser, ThoughtsAreTakenOut) {
   expect("a <think>b</think>", kNone, "a <think>b</think>");
   expect("hm\n</think>\n\nHi <think> </think>", kThinking, "(hm)Hi <think> </think>");
   expect("a < b </thin c</think>d", kThinking, "(a < b </thin c)d");
-  expect("<think>a</think>b", AnswerForm{CallStyle::none, false, false}, "<think>a</think>b");
+  expect("<think>a</think>b", AnswerForm{}, "<think>a</think>b");
   expect("<th", kNone, "<th");
 }
 
@@ -90,8 +108,8 @@ TEST(AnswerParser, WhatIsNoCallIsSaid) {
   for (const std::string body :
        {"", "{", "nonsense", "{\"name\": 1}", "{\"name\": \"\"}", "{\"nam\": \"f\"}", "[]", "[1]", "3",
         "{\"name\": \"f\", \"arguments\": [1]}", "{\"name\": \"f\", \"arguments\": \"x\"}", "{'name': 'f'}",
-        "<function=f><parameter=a>1</function>", "<function=>", "<function=f>"}) {
-    expect("a <tool_call>" + body + "</tool_call> b", kTagged, "a<tool_call>" + body + "</tool_call> b");
+        "<function=>", "<function=a b>", "<function=f"}) {
+    expect("a <tool_call>" + body + "</tool_call> b", kTagged, "a <tool_call>" + body + "</tool_call> b");
   }
   expect("<tool_call>{\"name\": \"f", kTagged, "<tool_call>{\"name\": \"f");
   expect("<tool_call>", kTagged, "<tool_call>");
@@ -111,7 +129,7 @@ TEST(AnswerParser, BareCallsAreTakenOut) {
   expect("<|python_tag|>{\"name\": \"add\", \"parameters\": {}}", kBare, "[0add {}]");
   expect("\n{\"type\": \"function\", \"name\": \"a\", \"parameters\": {}}; {\"name\": \"b\", \"arguments\": {}}\n",
          kBare, "[0a {}][1b {}]");
-  expect("[TOOL_CALLS][{\"name\": \"a\", \"arguments\": {\"k\": [1]}}, {\"name\": \"b\", \"arguments\": {}}]", kBare,
+  expect("[TOOL_CALLS][{\"name\": \"a\", \"arguments\": {\"k\": [1]}}, {\"name\": \"b\", \"arguments\": {}}]", kMistral,
          "[0a {\"k\":[1]}][1b {}]");
   expect("[{\"name\": \"a\", \"arguments\": {}}]", kBare, "[0a {}]");
   expect("<think>x</think>{\"name\": \"a\"}", kBare, "(x)[0a {}]");
@@ -134,12 +152,132 @@ TEST(AnswerParser, ContentThatCannotBeAMarkDoesNotWait) {
   EXPECT_EQ(told(json.push("{\"ans")), "{\"ans");
 }
 
-TEST(AnswerParser, TheStyleIsToldByTheTemplate) {
-  EXPECT_EQ(find_call_style("... <tool_call>\\n{\\\"name\\\" ..."), CallStyle::tagged);
-  EXPECT_EQ(find_call_style("{{ '<|python_tag|>' + x }}"), CallStyle::bare);
-  EXPECT_EQ(find_call_style("{{ '[TOOL_CALLS]' }}"), CallStyle::bare);
-  EXPECT_EQ(find_call_style("{% if tools %}{\"name\": function, \"parameters\": {}}"), CallStyle::bare);
-  EXPECT_EQ(find_call_style("{{ message.content }}"), CallStyle::none);
+/// Of a tool "edit" and one "add".
+constexpr const char* kTools = R"([
+  {"type": "function", "function": {"name": "edit", "parameters": {"type": "object", "properties": {
+    "path": {"type": "string"}, "text": {"type": "string"}, "line": {"type": "integer"}, "all": {"type": "boolean"},
+    "maybe": {"type": ["string", "null"]}, "either": {"anyOf": [{"type": "string"}, {"type": "object"}]},
+    "unit": {"enum": ["celsius", "kelvin"]}, "deep": {"$ref": "#/$defs/Deep"}, "list": {"type": "array"},
+    "scale": {"type": "number"}}, "$defs": {"Deep": {"type": "string"}}}}},
+  {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {
+    "a": {"type": "integer"}, "b": {"type": "integer"}}}}}])";
+
+std::string coder(const std::string& parameters) {
+  return "<tool_call>\n<function=edit>\n" + parameters + "</function>\n</tool_call>";
+}
+
+TEST(AnswerParser, ParametersAreTypedByTheToolsSchema) {
+  const AnswerForm form = with_tools("qwen3-coder", kTools);
+  const auto one = [&](const std::string& key, const std::string& value, const std::string& json) {
+    expect(coder("<parameter=" + key + ">\n" + value + "\n</parameter>\n"), form,
+           "[0edit {\"" + key + "\":" + json + "}]");
+  };
+  one("text", "12345", "\"12345\"");
+  one("text", "{\"a\": [1, 2]}", "\"{\\\"a\\\": [1, 2]}\"");
+  one("text", "true", "\"true\"");
+  one("text", "\n  two\n\tlines\n", "\"\\n  two\\n\\tlines\\n\"");
+  one("text", "", "\"\"");
+  one("line", "42", "42");
+  one("line", "12345678901234567890123", "12345678901234567890123");
+  one("scale", "2.50", "2.50");
+  one("scale", "much", "\"much\"");
+  one("all", "true", "true");
+  one("all", "False", "false");
+  one("maybe", "null", "null");
+  one("maybe", "12", "\"12\"");
+  one("either", "{\"a\": 1}", "{\"a\":1}");
+  one("either", "{not json", "\"{not json\"");
+  one("either", "7", "\"7\"");
+  one("unit", "kelvin", "\"kelvin\"");
+  one("deep", "3", "\"3\"");
+  one("list", "[\"a\", {\"b\": 1}]", "[\"a\",{\"b\":1}]");
+  one("unknown", "3", "3");
+  one("unknown", "three", "\"three\"");
+}
+
+TEST(AnswerParser, TagsInsideOfAParameterArePartOfIt) {
+  const AnswerForm form = with_tools("qwen3-coder", kTools);
+  for (const std::string text : {"a </tool_call> b", "<tool_call>\\n<function=add>", "</parameter> and more",
+                                 "</function></tool_call>", "</parameter", "<think></think>"}) {
+    expect("ok\n" + coder("<parameter=text>\n" + text + "\n</parameter>\n<parameter=line>\n1\n</parameter>\n") + "\n" +
+               coder(""),
+           form, "ok[0edit {\"text\":\"" + json_escaped(text) + "\",\"line\":1}][1edit {}]");
+  }
+}
+
+TEST(AnswerParser, AMissingOpeningTagIsNoHarm) {
+  const AnswerForm form = with_tools("qwen3-coder", kTools);
+  const std::string call = "<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>";
+  expect("Let me add.\n" + call, form, "Let me add.[0add {\"a\":1}]");
+  expect(call + "\n<tool_call>\n" + call + "\nDone.", form, "[0add {\"a\":1}][1add {\"a\":1}]Done.");
+  expect("Write <function=NAME> or <function=other>.", form, "Write <function=NAME> or <function=other>.");
+}
+
+TEST(AnswerParser, WhatCutsACallLeavesWhatCame) {
+  const AnswerForm form = with_tools("qwen3-coder", kTools);
+  expect("<tool_call>\n<function=edit>\n<parameter=text>\nline one\nline", form, "[0edit {\"text\":\"line one\\nline]");
+  expect("<tool_call>\n<function=edit>\n<parameter=list>\n[1, 2", form, "[0edit {\"list\":[1,2]");
+  expect("<tool_call>\n<function=edit>\n<para", form, "[0edit ]");
+  expect("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x y", kTagged, "[0f {\"a\":\"x y]");
+  expect("<tool_call>{\"name\": \"f\", \"argu", kTagged, "[0f ]");
+  expect("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"na", kMistral, "[0f {}]");
+}
+
+TEST(AnswerParser, ArgumentsComeWhileTheyAreWritten) {
+  AnswerParser parser(kTagged);
+  EXPECT_EQ(told(parser.push("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"one")), "[0f {\"text\":\"one");
+  EXPECT_EQ(told(parser.push(" two")), " two");
+  EXPECT_EQ(told(parser.push("\", \"n\": [1,")), "\",\"n\":[1,");
+  EXPECT_EQ(told(parser.push(" 2]}}")), "2]}]");
+  AnswerParser tags(with_tools("qwen3-coder", kTools));
+  EXPECT_EQ(told(tags.push("<tool_call>\n<function=edit>\n<parameter=text>\none\n")), "[0edit {\"text\":\"one");
+  EXPECT_EQ(told(tags.push("two </par")), "\\ntwo ");
+  EXPECT_EQ(told(tags.push("ties>")), "</parties>");
+}
+
+TEST(AnswerParser, JsonIsMendedWhereModelsGetItWrong) {
+  expect("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x\ny\\d\\'\"}}</tool_call>", kTagged,
+         "[0f {\"a\":\"x\\ny\\\\d'\"}]");
+  expect("<tool_call>{\"arguments\": {\"a\": 1.50}, \"name\": \"f\"}</tool_call>", kTagged, "[0f {\"a\":1.50}]");
+  expect("<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}</tool_call>",
+         kTagged, "[0f {\"a\":1}]");
+  std::string deep = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ";
+  for (int i = 0; i < 500; ++i) deep += "[";
+  for (const AnswerEvent& event : AnswerParser(kTagged).push(deep)) {
+    if (event.kind != AnswerEvent::Kind::call_arguments) continue;
+    EXPECT_FALSE(nests_too_deep(event.text + "]"));
+  }
+}
+
+TEST(AnswerParser, MistralsNamesStandBeforeTheirArguments) {
+  expect("[TOOL_CALLS]f[ARGS]{\"a\": 1}", kMistral, "[0f {\"a\":1}]");
+  expect("Hello[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{\"a\": 1}[TOOL_CALLS]g[CALL_ID]000000002[ARGS]{}", kMistral,
+         "Hello[0f {\"a\":1}][1g {}]");
+  expect("[TOOL_CALLS]f[ARGS]{\"a\": \"b", kMistral, "[0f {\"a\":\"b]");
+  expect("Say [TOOL_CALLS] or [ARGS]", kMistral, "Say [TOOL_CALLS] or [ARGS]");
+}
+
+TEST(AnswerParser, ACallEndsAThoughtThatNothingElseEnds) {
+  const AnswerForm form = form_of("hermes", true);
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  expect("I will.\n" + call, form, "(I will.)[0f {\"a\":1}]");
+  expect("I will.\n" + call + "\n" + call + "\n", form, "(I will.)[0f {\"a\":1}][1f {\"a\":1}]");
+  expect("I might " + call + " hm\n</think>\n\n" + call, form, "(I might " + call + " hm)[0f {\"a\":1}]");
+  expect("I might " + call + " hm", form, "(I might " + call + " hm)");
+  expect("I might <tool_call> " + call, form, "(I might <tool_call>)[0f {\"a\":1}]");
+}
+
+TEST(AnswerParser, TheFormatIsToldByTheTemplate) {
+  const auto name = [](const char* jinja) {
+    const AnswerFormat format = find_answer_format(jinja);
+    return std::string(format.calls == nullptr ? "" : format.calls->name);
+  };
+  EXPECT_EQ(name("... <tool_call>\\n{\\\"name\\\" ..."), "hermes");
+  EXPECT_EQ(name("<tool_call>\\n<function=x>\\n<parameter=y>"), "qwen3-coder");
+  EXPECT_EQ(name("{{ '<|python_tag|>' + x }}"), "llama");
+  EXPECT_EQ(name("{{ '[TOOL_CALLS]' }}"), "mistral");
+  EXPECT_EQ(name("{% for t in tools %}{\"name\": .. \"parameters\": ..}{% endfor %}"), "bare");
+  EXPECT_EQ(name("{{ messages }}"), "");
 }
 
 }  // namespace

@@ -250,6 +250,17 @@ TEST(ChatTemplate, ItsMemoryIsTheCallersToGrant) {
   EXPECT_EQ(little.lent, 0u);
 }
 
+TEST(ChatTemplate, WhatRendersTellsHowTheModelAnswers) {
+  const auto chat = make(kPlain, kTools);
+  Conversation talk;
+  talk.messages = {{{"role", "user"}, {"content", "Hi"}}};
+  EXPECT_EQ(chat->prompt(*test::demo_tokenizer(), talk)->format.calls, nullptr);
+  talk.tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  EXPECT_EQ(chat->prompt(*test::demo_tokenizer(), talk)->format.calls, &call_format("hermes"));
+  const std::string mistral = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}[TOOL_CALLS]";
+  EXPECT_EQ(make(mistral)->prompt(*test::demo_tokenizer(), talk)->format.calls, &call_format("mistral"));
+}
+
 TEST(ChatTemplate, NamedTemplatesOfTheFileAreFound) {
   auto image = test::bpe_image("gpt-2", {"<s>", "</s>"}, {3, 3}, {"a b"});
   image.text("tokenizer.chat_template.default", "{{ bos_token }}plain")

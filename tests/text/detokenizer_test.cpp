@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "text/answer_format.h"
 #include "text/fixtures.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -32,6 +33,19 @@ std::vector<TokenId> as_ids(const std::string& bytes) {
   std::vector<TokenId> ids;
   for (const char byte : bytes) ids.push_back(bytes_only()->encode(std::string(1, byte), Specials::as_text).at(0));
   return ids;
+}
+
+TEST(Detokenizer, ShowsTheControlTokensItIsToldTo) {
+  AnswerFormat format;
+  CallFormat calls;
+  calls.call = "<|end|>";
+  calls.call_end = "x";
+  format.calls = &calls;
+  EXPECT_EQ(mark_tokens(*bytes_only(), {}), std::vector<TokenId>{});
+  EXPECT_EQ(mark_tokens(*bytes_only(), format), std::vector<TokenId>{256});
+  Detokenizer hidden(bytes_only()), shown(bytes_only(), false, {256});
+  EXPECT_EQ(hidden.push(256), "");
+  EXPECT_EQ(shown.push(256), "<|end|>");
 }
 
 TEST(Detokenizer, HoldsBytesBackUntilTheirCharacterIsWhole) {

@@ -17,13 +17,17 @@ class LocalSource final : public Source {
 
   Expected<Said> answer(const Ask& ask, const Listener& listener) override {
     MR_ASSIGN_OR_RETURN(text::Prompt prompt, prompt_for(ask));
-    text::AnswerParser parser({text::CallStyle::none, !ask.is_raw && prompt.in_thought, !ask.is_raw});
+    text::AnswerForm form;
+    form.in_thought = prompt.in_thought;
+    if (!ask.is_raw) form.thoughts = prompt.format.thoughts;
+    text::AnswerParser parser(form);
     Said said;
     engine::Request request;
     request.prompt = std::move(prompt.ids);
     request.sampler = sampler_options(ask.sampling);
     request.max_tokens = ask.sampling.max_tokens;
     request.stop = ask.sampling.stop;
+    request.shown_tokens = text::mark_tokens(engine_.tokenizer(), {form.calls, form.thoughts});
     request.on_prompt = listener.on_prompt;
     request.on_text = [&](std::string_view text, std::span<const text::TokenId>) {
       Piece piece{text, parser.push(text)};
@@ -78,7 +82,9 @@ class LocalSource final : public Source {
       const auto body = tokenizer.encode(ask.raw, text::Specials::parse);
       ids.insert(ids.end(), body.begin(), body.end());
       if (ids.empty()) return error(Code::invalid_argument, "the prompt is empty; write something");
-      return text::Prompt{std::move(ids)};
+      text::Prompt prompt;
+      prompt.ids = std::move(ids);
+      return prompt;
     }
     std::vector<text::Message> messages;
     if (!ask.system.empty()) messages.push_back({"system", ask.system});

@@ -33,7 +33,7 @@ std::string reason_of(const engine::Result& result, bool called_tool) {
 /// One answer on its way. The engine's thread alone touches it.
 struct Choice {
   Choice(const Job& job, int number, text::AnswerForm form)
-      : index(number), whole_is_call(must_call_tool(job)), parser(form) {}
+      : index(number), whole_is_call(must_call_tool(job)), parser(std::move(form)) {}
 
   void on_text(std::string_view text) { take(parser.push(text)); }
 
@@ -100,7 +100,8 @@ struct Choice {
 
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
                            std::function<void(Event)> on_event, std::function<void(Ended)> on_end) {
-  const auto state = std::make_shared<Choice>(job, choice, answer_form(engine, job, prompt.in_thought));
+  const text::AnswerForm form = answer_form(job, prompt);
+  const auto state = std::make_shared<Choice>(job, choice, form);
   const text::Tokenizer* const tokenizer = &engine.tokenizer();
   Prepared prepared;
   engine::Request& request = prepared.request;
@@ -114,9 +115,10 @@ Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const t
     request.max_tokens = job.max_tokens < 0 ? left : std::min(job.max_tokens, left);
   }
   request.stop = job.stop;
+  request.shown_tokens = text::mark_tokens(*tokenizer, {form.calls, form.thoughts});
   request.ignore_end_tokens = job.ignore_end;
   request.logit_bias = job.logit_bias;
-  MR_ASSIGN_OR_RETURN(request.constraint, make_constraint(engine, job, prompt.in_thought));
+  MR_ASSIGN_OR_RETURN(request.constraint, make_constraint(engine, job, prompt));
   request.on_text = [state](std::string_view text, std::span<const TokenId>) { state->on_text(text); };
   if (job.progress && choice == 0)
     request.on_prompt = [on_event](std::int64_t done, std::int64_t total) { on_event(Progress{done, total}); };

@@ -57,7 +57,9 @@ Expected<text::Prompt> render(const engine::Engine& engine, const Job& job) {
   if (tools && chat_template->features().tools) conversation.tools = job.tools;
   conversation.messages = tools && !chat_template->features().tools ? messages_with_tools(job) : job.messages;
   if (job.think) conversation.options["enable_thinking"] = *job.think;
-  return chat_template->prompt(engine.tokenizer(), conversation);
+  MR_ASSIGN_OR_RETURN(text::Prompt prompt, chat_template->prompt(engine.tokenizer(), conversation));
+  if (tools && conversation.tools.empty()) prompt.format.calls = &text::default_call_format();
+  return prompt;
 }
 
 /// Leaves out the oldest message that is not the system's and not the last; false: none is left to leave out.
@@ -173,7 +175,7 @@ std::shared_ptr<const text::TokenTrie> trie_of(const std::shared_ptr<const text:
 }  // namespace
 
 Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
-                                                            bool in_thought) {
+                                                            const text::Prompt& prompt) {
   const bool call = must_call_tool(job);
   if (job.format == Format::text && !call) return std::shared_ptr<text::Constraint>();
   std::shared_ptr<const text::Grammar> grammar = text::json_object_grammar();
@@ -184,19 +186,23 @@ Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine
   }
   const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
   auto constraint = text::make_constraint(std::move(grammar), trie_of(tokenizer));
-  if (in_thought) constraint = text::make_constraint_after("</think>", std::move(constraint), tokenizer);
+  if (prompt.in_thought) {
+    constraint =
+        text::make_constraint_after(std::string(prompt.format.thoughts->end), std::move(constraint), tokenizer);
+  }
   return constraint;
 }
 
-text::AnswerForm answer_form(const engine::Engine& engine, const Job& job, bool in_thought) {
+text::AnswerForm answer_form(const Job& job, const text::Prompt& prompt) {
   text::AnswerForm form;
-  form.in_thought = in_thought;
-  form.thoughts = job.chat;
-  if (!job.chat || job.tools.empty() || job.tool_choice == ToolChoice::none || must_call_tool(job)) return form;
-  const text::ChatTemplate* const chat_template = engine.chat_template();
-  form.calls = chat_template == nullptr ? text::CallStyle::none : text::find_call_style(chat_template->source());
+  if (!job.chat) return form;
+  form.in_thought = prompt.in_thought;
+  form.thoughts = prompt.format.thoughts;
+  if (job.tools.empty() || job.tool_choice == ToolChoice::none || must_call_tool(job)) return form;
+  form.calls = prompt.format.calls;
   // Models whose template tells nothing of tools were told of them in the system's words.
-  if (form.calls == text::CallStyle::none) form.calls = text::CallStyle::tagged;
+  if (form.calls == nullptr) form.calls = &text::default_call_format();
+  form.tools = std::make_shared<const text::ToolTypes>(job.tools);
   return form;
 }
 

@@ -15,13 +15,13 @@ namespace millrace::generate {
 /// unsupported (the model has no chat template we can render).
 Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job);
 
-/// Null where the job asks for no form. Each answer needs its own. `in_thought`: the prompt has opened a thought, which
-/// is free. Errors: invalid_argument, unsupported (the schema).
+/// Null where the job asks for no form. Each answer needs its own. A thought that the prompt has opened is free.
+/// Errors: invalid_argument, unsupported (the schema).
 Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
-                                                            bool in_thought);
+                                                            const text::Prompt& prompt);
 
 /// How the answer is taken apart.
-text::AnswerForm answer_form(const engine::Engine& engine, const Job& job, bool in_thought);
+text::AnswerForm answer_form(const Job& job, const text::Prompt& prompt);
 
 /// True where the answer is a tool call and nothing else (tool_choice required or named).
 bool must_call_tool(const Job& job);

@@ -1,0 +1,106 @@
+#include "text/answer_format.h"
+
+#include <algorithm>
+
+namespace millrace::text {
+
+namespace {
+
+using Body = CallFormat::Body;
+
+constexpr TagStyle kFunctionTags = {.name_begin = "<function=",
+                                    .name_end = ">",
+                                    .key_begin = "<parameter=",
+                                    .key_end = ">",
+                                    .value_begin = {},
+                                    .value_end = "</parameter>",
+                                    .end = "</function>"};
+
+// The first row whose words a template holds is its own.
+constexpr auto kFormats = std::to_array<CallFormat>({
+    {.name = "mistral",
+     .told_by = {"[TOOL_CALLS]"},
+     .call = "[TOOL_CALLS]",
+     .name_end = "[ARGS]",
+     .id_begin = "[CALL_ID]",
+     .bare = true},
+    {.name = "qwen3-coder",
+     .told_by = {"<tool_call>", "<parameter="},
+     .call = "<tool_call>",
+     .call_end = "</tool_call>",
+     .tags = &kFunctionTags,
+     .tags_alone = true},
+    {.name = "hermes",
+     .told_by = {"<tool_call>"},
+     .call = "<tool_call>",
+     .call_end = "</tool_call>",
+     .tags = &kFunctionTags},
+    {.name = "llama", .told_by = {"<|python_tag|>"}, .call = "<|python_tag|>", .bare = true},
+    {.name = "bare", .told_by = {"\"name\"", "\"parameters\""}, .bare = true},
+});
+
+constexpr auto kThoughts = std::to_array<ThoughtMarks>({
+    {"<think>", "</think>"},
+});
+
+}  // namespace
+
+std::span<const CallFormat> call_formats() { return kFormats; }
+std::span<const ThoughtMarks> thought_marks() { return kThoughts; }
+
+const CallFormat& call_format(std::string_view name) {
+  return *std::find_if(kFormats.begin(), kFormats.end(), [&](const CallFormat& row) { return row.name == name; });
+}
+
+const CallFormat& default_call_format() { return call_format("hermes"); }
+const ThoughtMarks& default_thoughts() { return kThoughts.back(); }
+
+AnswerFormat find_answer_format(std::string_view jinja) {
+  const auto has = [&](std::string_view word) { return jinja.find(word) != std::string_view::npos; };
+  AnswerFormat found;
+  for (const CallFormat& row : kFormats) {
+    // JSON is everywhere; a model is told of calls where it is told of tools.
+    if (!has(row.told_by[0]) || !has(row.told_by[1]) || (row.call.empty() && row.bare && !has("tools"))) continue;
+    found.calls = &row;
+    break;
+  }
+  const auto thoughts = std::find_if(kThoughts.begin(), kThoughts.end(),
+                                     [&](const ThoughtMarks& row) { return has(row.begin) || has(row.end); });
+  found.thoughts = thoughts == kThoughts.end() ? &default_thoughts() : &*thoughts;
+  return found;
+}
+
+std::vector<TokenId> mark_tokens(const Tokenizer& tokenizer, const AnswerFormat& format) {
+  std::vector<std::string_view> marks;
+  if (format.thoughts != nullptr) marks = {format.thoughts->begin, format.thoughts->end};
+  if (const CallFormat* const calls = format.calls; calls != nullptr) {
+    for (const std::string_view mark :
+         {calls->section, calls->section_end, calls->call, calls->call_end, calls->name_before, calls->name_end,
+          calls->id_begin, calls->quote, calls->dropped[0], calls->dropped[1]}) {
+      marks.push_back(mark);
+    }
+    if (calls->channels) {
+      for (const char* mark : {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"}) {
+        marks.emplace_back(mark);
+      }
+    }
+    if (const TagStyle* const tags = calls->tags; tags != nullptr) {
+      for (const std::string_view mark : {tags->name_begin, tags->name_end, tags->key_begin, tags->key_end,
+                                          tags->value_begin, tags->value_end, tags->end}) {
+        marks.push_back(mark);
+      }
+    }
+  }
+  std::vector<TokenId> ids;
+  for (const std::string_view mark : marks) {
+    if (mark.empty()) continue;
+    for (const TokenId id : tokenizer.encode(mark, Specials::parse)) {
+      if (tokenizer.token_bytes(id).empty() && !tokenizer.token_bytes(id, true).empty()) ids.push_back(id);
+    }
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+}  // namespace millrace::text

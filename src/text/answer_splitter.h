@@ -1,0 +1,46 @@
+// The two ways in which answers are taken apart: by marks in a text, and by the headers of messages. Inside of
+// AnswerParser. Thread-safety: one thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/answer_parser.h"
+#include "text/call_reader.h"
+
+namespace millrace::text {
+
+class AnswerParser::Splitter : public CallSink {
+ public:
+  ~Splitter() override = default;
+  std::vector<AnswerEvent> push(std::string_view text);
+  std::vector<AnswerEvent> finish();
+  int calls() const { return calls_; }
+
+ protected:
+  explicit Splitter(AnswerForm form) : form_(std::move(form)) {}
+  /// One step; false when it needs more text.
+  virtual bool advance(bool last) = 0;
+
+  void emit(AnswerEvent::Kind kind, std::string_view text);
+  void splice(std::vector<AnswerEvent> events);
+  void begin_call(std::string_view name) override;
+  void arguments(std::string_view json) override;
+  void end_call() override;
+
+  AnswerForm form_;
+  std::string held_;  // not yet reported
+
+ private:
+  int calls_ = 0;
+  std::vector<AnswerEvent> events_;
+};
+
+std::unique_ptr<AnswerParser::Splitter> make_mark_splitter(AnswerForm form);
+
+/// Bytes at the end of `text` with which `mark` begins, the whole of it excepted.
+std::size_t begun_mark(std::string_view text, std::string_view mark);
+
+}  // namespace millrace::text
