@@ -45,6 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if ((data[1] & 2) == 0) form.thoughts = thought_marks().data() + (data[1] >> 4) % thought_marks().size();
   form.in_thought = (data[1] & 4) != 0;
   if ((data[1] & 8) == 0) form.tools = tools;
+  form.may_call = (data[1] & 128) == 0;
   const auto whole = parsed(text, form, text.size() + 1);
   for (const std::size_t piece : {1, 3, 7}) {
     if (parsed(text, form, piece) != whole) std::abort();

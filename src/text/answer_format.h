@@ -48,7 +48,7 @@ struct CallFormat {
   bool bare = false;                          // an answer that begins with such JSON is a call without any mark
   bool opened = false;                        // the prompt has opened the first call already
   std::string_view spoken{};                  // a call of this "function" is content
-  bool channels = false;                      // harmony: messages with headers, see channel_splitter.h
+  bool channels = false;                      // harmony: messages with headers, see channel_splitter.cpp
   std::array<std::string_view, 2> dropped{};  // marks around content
 };
 

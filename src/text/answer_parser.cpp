@@ -9,7 +9,10 @@ namespace millrace::text {
 
 using Kind = AnswerEvent::Kind;
 
-AnswerParser::AnswerParser(AnswerForm form) : splitter_(make_mark_splitter(std::move(form))) {}
+AnswerParser::AnswerParser(AnswerForm form) {
+  const bool channels = form.calls != nullptr && form.calls->channels;
+  splitter_ = channels ? make_channel_splitter(std::move(form)) : make_mark_splitter(std::move(form));
+}
 AnswerParser::~AnswerParser() = default;
 AnswerParser::AnswerParser(AnswerParser&&) noexcept = default;
 

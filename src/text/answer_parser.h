@@ -33,7 +33,8 @@ struct AnswerEvent {
 };
 
 struct AnswerForm {
-  const CallFormat* calls = nullptr;       // null: the model was given no tools
+  const CallFormat* calls = nullptr;       // null: the model was given no tools (see may_call for harmony)
+  bool may_call = true;                    // false: of `calls` only how messages are told apart counts
   const ThoughtMarks* thoughts = nullptr;  // null: they are not looked for
   bool in_thought = false;                 // the prompt has opened a thought already (text::Prompt)
   std::shared_ptr<const ToolTypes> tools;  // null: nothing is known of them

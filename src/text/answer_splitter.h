@@ -39,6 +39,8 @@ class AnswerParser::Splitter : public CallSink {
 };
 
 std::unique_ptr<AnswerParser::Splitter> make_mark_splitter(AnswerForm form);
+/// REQUIRES: form.calls->channels.
+std::unique_ptr<AnswerParser::Splitter> make_channel_splitter(AnswerForm form);
 
 /// Bytes at the end of `text` with which `mark` begins, the whole of it excepted.
 std::size_t begun_mark(std::string_view text, std::string_view mark);

@@ -327,8 +327,9 @@ bool MarkSplitter::after_call(bool last) {
   held_.erase(0, std::min(held_.find_first_not_of(bare ? " \t\r\n;" : kSpaces), held_.size()));
   if (held_.empty()) return false;
   const auto tags = form_.calls->tags;
-  for (const std::string_view mark :
-       {form_.calls->call_end, form_.calls->section_end, tags != nullptr ? tags->end : std::string_view()}) {
+  const std::string_view fence = form_.calls->name_end_then.empty() ? "" : "```";
+  for (const std::string_view mark : {form_.calls->call_end, form_.calls->section_end, fence,
+                                      tags != nullptr ? tags->end : std::string_view()}) {
     if (mark.empty()) continue;
     if (!last && held_.size() < mark.size() && may_become(held_, mark)) return false;
     if (!held_.starts_with(mark)) continue;

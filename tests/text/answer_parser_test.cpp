@@ -257,6 +257,114 @@ TEST(AnswerParser, MistralsNamesStandBeforeTheirArguments) {
   expect("Say [TOOL_CALLS] or [ARGS]", kMistral, "Say [TOOL_CALLS] or [ARGS]");
 }
 
+TEST(AnswerParser, KimisCallsHaveSections) {
+  const AnswerForm form = form_of("kimi");
+  const std::string f = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|>";
+  const std::string g = "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|>";
+  const std::string begin = "<|tool_calls_section_begin|>", end = "<|tool_calls_section_end|>";
+  expect("Hello,\nyou" + begin + f + end, form, "Hello,\nyou[0f {\"a\":1}]");
+  expect("<think>hm</think>" + begin + f + g + end, form, "(hm)[0f {\"a\":1}][1g {}]");
+  expect("<think>hm" + begin + f + g + end, form, "(hm)[0f {\"a\":1}][1g {}]");
+  expect("<think>hm<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}" + g, form,
+         "(hm)[0f {\"a\":1}][1g {}]");
+  expect(begin + "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": ", form, "[0f {\"a\":]");
+  expect(begin + " and no call", form, begin + " and no call");
+}
+
+TEST(AnswerParser, DeepseeksCallsHaveSectionsToo) {
+  const AnswerForm form = form_of("deepseek");
+  const std::string begin = "<｜tool▁calls▁begin｜>", end = "<｜tool▁calls▁end｜>";
+  const auto call = [](const std::string& name) {
+    return "<｜tool▁call▁begin｜>" + name + "<｜tool▁sep｜>{\"city\": \"Paris\"}<｜tool▁call▁end｜>";
+  };
+  expect("ok" + begin + call("f") + call("g") + end, form, "ok[0f {\"city\":\"Paris\"}][1g {\"city\":\"Paris\"}]");
+  expect(begin + "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜>\n" +
+             "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}```<｜tool▁call▁end｜>" + end,
+         form, "[0f {\"a\":1}][1g {}]");
+  const AnswerForm dsml = form_of("deepseek-v3.2");
+  const std::string open = "<｜DSML｜function_calls>\n", close = "</｜DSML｜function_calls>";
+  expect("Both.\n\n" + open +
+             "<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"false\">-14</｜DSML｜parameter>\n"
+             "<｜DSML｜parameter name=\"b\" string=\"true\">42</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
+             "<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n" +
+             close,
+         dsml, "Both.[0f {\"a\":-14,\"b\":\"42\"}][1g {}]");
+  AnswerForm v4 = form_of("deepseek-v4", true);
+  expect(
+      "Let me\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+      "string=\"true\">x</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+      v4, "(Let me)[0f {\"a\":\"x\"}]");
+}
+
+TEST(AnswerParser, OthersTagsAreRead) {
+  const AnswerForm glm = with_tools("glm", kTools);
+  expect("<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", glm, "[0add {\"a\":1}]");
+  expect(
+      "Ok.<tool_call>edit<arg_key>text</arg_key><arg_value>has <tool_call> and\n12</arg_value><arg_key>line</arg_key>"
+      "<arg_value>2</arg_value></tool_call><tool_call>add</tool_call>done",
+      glm, "Ok.[0edit {\"text\":\"has <tool_call> and\\n12\",\"line\":2}][1add {}]done");
+  expect("<tool_call>is a tag</tool_call>", glm, "<tool_call>is a tag</tool_call>");
+  const AnswerForm minimax = with_tools("minimax-m2", kTools);
+  expect(
+      "So:\n\n<minimax:tool_call>\n<invoke name=\"add\">\n<parameter name=\"a\">1</parameter>\n</invoke>\n"
+      "<invoke name=\"edit\">\n<parameter name=\"text\">5</parameter>\n</invoke>\n</minimax:tool_call>",
+      minimax, "So:[0add {\"a\":1}][1edit {\"text\":\"5\"}]");
+  AnswerForm seed = with_tools("seed", kTools);
+  seed.thoughts = find_answer_format("<seed:think>").thoughts;
+  expect(
+      "<seed:think>hm</seed:think>\n<seed:tool_call>\n<function=edit>\n<parameter=text>def f():\n    "
+      "pass\n</parameter>\n"
+      "</function>\n</seed:tool_call>",
+      seed, "(hm)[0edit {\"text\":\"def f():\\n    pass\\n\"}]");
+}
+
+TEST(AnswerParser, ThoughtsStandBetweenTheFamilysMarks) {
+  for (const auto& marks : thought_marks()) {
+    if (marks.anywhere) continue;
+    AnswerForm form;
+    form.thoughts = &marks;
+    const std::string begin(marks.begin), end(marks.end);
+    expect(begin + "I\nthink" + end + "Hello", form, "(I\nthink)Hello");
+    expect(begin + end + "Hello", form, "Hello");
+    expect(end + "Hello", form, "Hello");
+    form.in_thought = true;
+    expect("I think" + end + "\n\nHello", form, "(I think)Hello");
+    EXPECT_EQ(find_answer_format("{{ '" + begin + "' }}").thoughts, &marks);
+  }
+}
+
+TEST(AnswerParser, HarmonysMessagesHaveHeaders) {
+  const AnswerForm form = form_of("harmony");
+  const std::string thought = "<|channel|>analysis<|message|>I'm\nthinking<|end|>", next = "<|start|>assistant";
+  expect("<|channel|>final<|message|>Hello,\nyou", form, "Hello,\nyou");
+  expect("<|channel|>commentary<|message|>Hello", form, "Hello");
+  expect(thought + next + "<|channel|>final<|message|>Hello", form, "(I'm\nthinking)Hello");
+  expect("<|channel|>analysis<|message|>I'm\nthinking", form, "(I'm\nthinking)");
+  for (const std::string header :
+       {" to=functions.f<|channel|>analysis<|message|>", "<|channel|>analysis to=functions.f<|message|>",
+        " to=functions.f<|channel|>analysis <|constrain|>json<|message|>",
+        "<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+        "<|channel|> commentary to=functions.f<|message|> "}) {
+    expect(header + "{\"a\": 1}", form, "[0f {\"a\":1}]");
+    expect(thought + next + header + "{\"a\": \"{<|\"}", form, "(I'm\nthinking)[0f {\"a\":\"{<|\"}]");
+  }
+  expect(thought + next + "<|channel|>commentary<|message|>First.<|end|>" + next +
+             "<|channel|>commentary to=functions.f<|message|>{\"a\": 1}<|end|>" + next +
+             " to=functions.g<|channel|>commentary<|message|>{}",
+         form, "(I'm\nthinking)First.[0f {\"a\":1}][1g {}]");
+  expect("<|channel|>commentary to=assistant<|channel|>analysis<|message|>hm<|end|>" + next +
+             "<|channel|>final<|message|>Hi",
+         form, "(hm)Hi");
+  expect("<|channel|>analysis<|message|>a<|end|>" + next + "<|channel|>analysis<|message|>b<|end|>", form, "(a\n\nb)");
+  expect("<|channel|>commentary to=functions.f<|message|>{\"a\": \"cut", form, "[0f {\"a\":\"cut]");
+  expect("<|channel|>commentary to=functions.f<|message|>no JSON", form, "no JSON");
+  expect("{\"no\": \"header\"}", form, "{\"no\": \"header\"}");
+  expect("<|channel|>commentary to=python<|message|>print(1)", form, "print(1)");
+  AnswerForm toolless = form;
+  toolless.may_call = false;
+  expect("<|channel|>commentary to=functions.f<|message|>{\"a\": 1}", toolless, "{\"a\": 1}");
+}
+
 TEST(AnswerParser, ACallEndsAThoughtThatNothingElseEnds) {
   const AnswerForm form = form_of("hermes", true);
   const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";

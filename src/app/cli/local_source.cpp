@@ -10,6 +10,26 @@
 namespace millrace::cli {
 namespace {
 
+/// Messages on channels as a text that people can read: thoughts between <think> and </think>.
+class Plain {
+ public:
+  /// Valid until the next call.
+  std::string_view of(const std::vector<text::AnswerEvent>& events) {
+    text_.clear();
+    for (const text::AnswerEvent& event : events) {
+      const bool thought = event.kind == text::AnswerEvent::Kind::reasoning;
+      if (thought != thinks_) text_ += thought ? "<think>\n" : "\n</think>\n\n";
+      thinks_ = thought;
+      text_ += event.text;
+    }
+    return text_;
+  }
+
+ private:
+  std::string text_;
+  bool thinks_ = false;
+};
+
 class LocalSource final : public Source {
  public:
   LocalSource(engine::Engine& engine, ChatDefaults defaults, std::unique_ptr<text::ChatTemplate> own)
@@ -19,8 +39,12 @@ class LocalSource final : public Source {
     MR_ASSIGN_OR_RETURN(text::Prompt prompt, prompt_for(ask));
     text::AnswerForm form;
     form.in_thought = prompt.in_thought;
+    form.may_call = false;
     if (!ask.is_raw) form.thoughts = prompt.format.thoughts;
+    const bool channels = !ask.is_raw && prompt.format.calls != nullptr && prompt.format.calls->channels;
+    if (channels) form.calls = prompt.format.calls;
     text::AnswerParser parser(form);
+    Plain plain;
     Said said;
     engine::Request request;
     request.prompt = std::move(prompt.ids);
@@ -31,12 +55,14 @@ class LocalSource final : public Source {
     request.on_prompt = listener.on_prompt;
     request.on_text = [&](std::string_view text, std::span<const text::TokenId>) {
       Piece piece{text, parser.push(text)};
+      if (channels) piece.text = plain.of(piece.events);
       said.keep(piece.events);
       // A reader that went away stops the answer as Ctrl-C does.
       if (!listener.on_piece(piece)) interrupted() = true;
     };
     engine::Result result = engine_.run(std::move(request), session_.get(), &interrupted());
     Piece last{"", parser.finish()};
+    if (channels) last.text = plain.of(last.events);
     said.keep(last.events);
     if (!last.events.empty()) listener.on_piece(last);
     if (result.finish == engine::Finish::error) {

@@ -198,7 +198,12 @@ text::AnswerForm answer_form(const Job& job, const text::Prompt& prompt) {
   if (!job.chat) return form;
   form.in_thought = prompt.in_thought;
   form.thoughts = prompt.format.thoughts;
-  if (job.tools.empty() || job.tool_choice == ToolChoice::none || must_call_tool(job)) return form;
+  const bool channels = prompt.format.calls != nullptr && prompt.format.calls->channels;
+  form.may_call = !job.tools.empty() && job.tool_choice != ToolChoice::none && !must_call_tool(job);
+  if (!form.may_call) {
+    if (channels) form.calls = prompt.format.calls;
+    return form;
+  }
   form.calls = prompt.format.calls;
   // Models whose template tells nothing of tools were told of them in the system's words.
   if (form.calls == nullptr) form.calls = &text::default_call_format();
