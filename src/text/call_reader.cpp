@@ -81,7 +81,7 @@ class NamedCall final : public CallReader {
   State read(std::string_view text, bool last, std::size_t& taken, CallSink& sink) override {
     if (arguments_ == nullptr) {
       const State named = read_name(text, last, taken);
-      if (named != State::done) return named;
+      if (named != State::done || spoken_) return named;
     }
     std::size_t more = 0;
     const State state = arguments_->read(text.substr(taken), last, more, sink);
@@ -113,13 +113,15 @@ class NamedCall final : public CallReader {
       if (name.find_first_not_of("0123456789", colon + 1) == name.npos) name = name.substr(0, colon);
     }
     if (!is_name(name)) return State::none;
-    arguments_ = make_argument_reader(std::string(name));
     taken += static_cast<std::size_t>(rest.data() - text.data()) + found + end.size();
+    spoken_ = name == format_.spoken;
+    if (!spoken_) arguments_ = make_argument_reader(std::string(name));
     return State::done;
   }
 
   const CallFormat& format_;
   std::unique_ptr<CallReader> arguments_;
+  bool spoken_ = false;
 };
 
 /// [NAME(KEY=VALUE, ...), ...], or call:NAME{KEY:VALUE, ...}

@@ -328,8 +328,8 @@ bool MarkSplitter::after_call(bool last) {
   if (held_.empty()) return false;
   const auto tags = form_.calls->tags;
   const std::string_view fence = form_.calls->name_end_then.empty() ? "" : "```";
-  for (const std::string_view mark : {form_.calls->call_end, form_.calls->section_end, fence,
-                                      tags != nullptr ? tags->end : std::string_view()}) {
+  for (const std::string_view mark :
+       {form_.calls->call_end, form_.calls->section_end, fence, tags != nullptr ? tags->end : std::string_view()}) {
     if (mark.empty()) continue;
     if (!last && held_.size() < mark.size() && may_become(held_, mark)) return false;
     if (!held_.starts_with(mark)) continue;

@@ -318,6 +318,73 @@ TEST(AnswerParser, OthersTagsAreRead) {
       seed, "(hm)[0edit {\"text\":\"def f():\\n    pass\\n\"}]");
 }
 
+TEST(AnswerParser, JsonStandsBetweenOtherMarks) {
+  const auto around = [](const char* format, const std::string& begin, const std::string& end) {
+    const AnswerForm form = form_of(format);
+    expect(
+        "Ok. " + begin + "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]" + end,
+        form, "Ok.[0f {\"a\":1}][1g {}]");
+    expect("the mark " + begin + " alone", form, "the mark " + begin + " alone");
+  };
+  around("nemotron", "<TOOLCALL>", "</TOOLCALL>\n");
+  around("apriel", "<tool_calls>", "</tool_calls>");
+  around("granite", "<|tool_call|>", "<|/tool_call|>");
+  around("firefunction", "functools", "");
+  expect(
+      "<|START_RESPONSE|>Hello\n<|START_ACTION|>[\n {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": "
+      "{\"a\": 1}}\n]<|END_ACTION|>",
+      form_of("command-r7b"), "Hello[0f {\"a\":1}]");
+  expect("<|tools_prefix|>[{\"f\": {\"a\": 1}}, {\"g\": {}}]<|tools_suffix|>", form_of("apertus"),
+         "[0f {\"a\":1}][1g {}]");
+}
+
+TEST(AnswerParser, PythonsCallsBecomeJson) {
+  const AnswerForm form = form_of("lfm2");
+  const std::string begin = "<|tool_call_start|>", end = "<|tool_call_end|>";
+  const auto one = [&](const std::string& call, const std::string& wanted) {
+    expect(begin + call + end, form, wanted);
+  };
+  one("[f(a=1), g(b=-2.5, c=\"x, y)\")]", "[0f {\"a\":1}][1g {\"b\":-2.5,\"c\":\"x, y)\"}]");
+  one("[f(on=True, off=False, none=None)]", "[0f {\"on\":true,\"off\":false,\"none\":null}]");
+  one("[f(c={\"k\": True, 'l': [1, (2, 3)]})]", "[0f {\"c\":{\"k\":true,\"l\":[1,[2,3]]}}]");
+  one("[A.b(t=\"d\", p=[\"A\", \"B\"])]", "[0A.b {\"t\":\"d\",\"p\":[\"A\",\"B\"]}]");
+  one("[f(code=\"a\\n\\tb \\\"q\\\" \\x41\\d\")]", "[0f {\"code\":\"a\\n\\tb \\\"q\\\" \\u0041\\\\d\"}]");
+  one("[f(code='it\\'s \"so\"')]", "[0f {\"code\":\"it's \\\"so\\\"\"}]");
+  one("[f()]", "[0f {}]");
+  expect(begin + "[f(a=\"cut of", form, "[0f {\"a\":\"cut of]");
+  expect("See [text](url).", form, "See [text](url).");
+  expect(begin + "nothing", form, begin + "nothing");
+}
+
+TEST(AnswerParser, GemmasCallsBecomeJson) {
+  AnswerForm form = form_of("gemma4");
+  form.thoughts = find_answer_format("<|channel>thought").thoughts;
+  const std::string q = "<|\"|>";
+  const auto one = [&](const std::string& body, const std::string& wanted) {
+    expect("<|tool_call>call:f" + body + "<tool_call|>", form, "[0f " + wanted + "]");
+  };
+  one("{city:" + q + "San {Francisco}, \"CA\"" + q + "}", "{\"city\":\"San {Francisco}, \\\"CA\\\"\"}");
+  one("{}", "{}");
+  one("{a:-7,b:1.5e10,c:true,d:null}", "{\"a\":-7,\"b\":1.5e10,\"c\":true,\"d\":null}");
+  one("{t:[" + q + "a" + q + "," + q + "b" + q + "],o:{k:" + q + "v" + q + ",n:3},e:[],x:{}}",
+      "{\"t\":[\"a\",\"b\"],\"o\":{\"k\":\"v\",\"n\":3},\"e\":[],\"x\":{}}");
+  expect("<|channel>thought\nhm\n<channel|>Ok.<|tool_call>call:f{}<tool_call|><|tool_call>call:g{a:1}<tool_call|>",
+         form, "(hm)Ok.[0f {}][1g {\"a\":1}]");
+  expect("<|channel>thought\n<channel|>Hello<channel|> you<|channel>thought\nhm<channel|>", form, "Hello you(hm)");
+  expect("<start_function_call>call:f{k:<escape>v<escape>}<end_function_call>", form_of("functiongemma"),
+         "[0f {\"k\":\"v\"}]");
+}
+
+TEST(AnswerParser, FunctionarysCallsAreRead) {
+  const AnswerForm v2 = form_of("functionary-v3.2");
+  expect("all\nHello,\nyou", v2, "Hello,\nyou");
+  expect("f\n{\"a\": 1}", v2, "[0f {\"a\":1}]");
+  expect("all\nLet me see.>>>f\n{\"a\": 1}>>>g\n{}", v2, "Let me see.[0f {\"a\":1}][1g {}]");
+  expect("No such line", v2, "No such line");
+  expect("Ok <function=f>{\"a\": 1}</function><function=g>{}</function>", form_of("functionary-v3.1"),
+         "Ok[0f {\"a\":1}][1g {}]");
+}
+
 TEST(AnswerParser, ThoughtsStandBetweenTheFamilysMarks) {
   for (const auto& marks : thought_marks()) {
     if (marks.anywhere) continue;
