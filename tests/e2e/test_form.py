@@ -3,7 +3,7 @@ import json
 import unittest
 
 from harness import DEMO, Case
-from serving import Server
+from serving import Server, lines
 
 MODEL = "demo-moe-q4_k_m"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -60,6 +60,64 @@ class Form(Case):
             call = body["choices"][0]["message"]["tool_calls"][0]["function"]
             self.assertIn(call["name"], names)
             self.assertIn(json.loads(call["arguments"])["at"], ("home", "sea"))
+
+    def events(self, path, body):
+        """The data of a stream's events, and how many came."""
+        got = [line.removeprefix("data: ") for line in lines(self.server.stream(path, {"model": MODEL, "messages": QUESTION, **body}))]
+        return [json.loads(data) for data in got if data.startswith("{")]
+
+    def test_calls_stream_as_they_are_made(self):
+        schema = {"type": "object", "properties": {"city": {"type": "string", "minLength": 20, "maxLength": 40}, "n": {"type": "integer"}},
+                  "required": ["city", "n"], "additionalProperties": False}
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
+        forced = {"tools": tools, "tool_choice": "required", "temperature": 0, "max_tokens": 150}
+        whole = self.openai(**forced)[1]["choices"][0]["message"]["tool_calls"][0]["function"]
+        self.assertEqual(list(json.loads(whole["arguments"])), ["city", "n"])
+
+        choices = [c["choices"][0] for c in self.events("/v1/chat/completions", {**forced, "stream": True}) if c["choices"]]
+        self.assertEqual(choices[-1]["finish_reason"], "tool_calls")
+        pieces = [call for c in choices for call in c["delta"].get("tool_calls", [])]
+        self.assertGreater(len(pieces), 3)
+        self.assertEqual((pieces[0]["index"], pieces[0]["type"], pieces[0]["function"]["name"]), (0, "function", "weather"))
+        self.assertTrue(pieces[0]["id"])
+        self.assertTrue(all(p["index"] == 0 and set(p) == {"index", "function"} and set(p["function"]) == {"arguments"} for p in pieces[1:]))
+        self.assertEqual("".join(p["function"]["arguments"] for p in pieces), whole["arguments"])
+
+        events = self.events("/v1/messages", {"max_tokens": 150, "temperature": 0, "stream": True, "tool_choice": {"type": "any"},
+                                              "tools": [{"name": "weather", "input_schema": schema}]})
+        block = next(e["content_block"] for e in events if e["type"] == "content_block_start")
+        self.assertEqual((block["type"], block["name"], block["input"]), ("tool_use", "weather", {}))
+        partial = [e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta"]
+        self.assertGreater(len(partial), 3)
+        self.assertEqual("".join(partial), whole["arguments"])
+        self.assertEqual([e["delta"]["stop_reason"] for e in events if e["type"] == "message_delta"], ["tool_use"])
+
+        events = self.events("/v1/responses", {"input": QUESTION[0]["content"], "max_output_tokens": 150, "temperature": 0, "stream": True,
+                                               "tool_choice": "required", "tools": [{"type": "function", "name": "weather", "parameters": schema}]})
+        told = [e["delta"] for e in events if e["type"] == "response.function_call_arguments.delta"]
+        self.assertGreater(len(told), 3)
+        self.assertEqual("".join(told), whole["arguments"])
+        item = next(e["item"] for e in events if e["type"] == "response.output_item.done")
+        self.assertEqual((item["name"], item["arguments"], item["status"]), ("weather", whole["arguments"], "completed"))
+        self.assertEqual(events[-1]["response"]["output"], [item])
+
+    def test_a_call_that_is_cut_comes_as_far_as_it_came(self):
+        schema = {"type": "object", "properties": {"city": {"type": "string", "minLength": 200}}, "required": ["city"]}
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
+        cut = {"tools": tools, "tool_choice": "required", "temperature": 0, "max_tokens": 60}
+        choice = self.openai(**cut)[1]["choices"][0]
+        self.assertEqual(choice["finish_reason"], "length")
+        call = choice["message"]["tool_calls"][0]["function"]
+        self.assertEqual(call["name"], "weather")
+        self.assertTrue(call["arguments"].startswith('{"city":"'), call)
+        streamed = [c["choices"][0] for c in self.events("/v1/chat/completions", {**cut, "stream": True}) if c["choices"]]
+        self.assertEqual(streamed[-1]["finish_reason"], "length")
+        self.assertEqual("".join(t["function"]["arguments"] for c in streamed for t in c["delta"].get("tool_calls", [])), call["arguments"])
+        status, message = self.server.json("POST", "/v1/messages", {
+            "model": MODEL, "messages": QUESTION, "max_tokens": 60, "temperature": 0, "tool_choice": {"type": "any"},
+            "tools": [{"name": "weather", "input_schema": schema}]})
+        self.assertEqual((status, message["stop_reason"]), (200, "max_tokens"))
+        self.assertTrue(message["content"][0]["input"]["city"])
 
     def test_what_is_not_understood_is_said(self):
         for schema, says in (({"type": "array", "uniqueItems": True}, "uniqueItems"), ({"not": {}}, "not"), ({"type": "x"}, "x")):

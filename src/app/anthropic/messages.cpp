@@ -131,7 +131,7 @@ Json empty_message(const std::string& model, const generate::Totals& totals) {
           {"usage", usage_of(totals)}};
 }
 
-std::string id_of(const generate::ToolCall& call) { return call.id.empty() ? openai::random_id("toolu_") : call.id; }
+std::string call_id() { return openai::random_id("toolu_"); }
 
 }  // namespace
 
@@ -169,7 +169,7 @@ Json body(const Job& job, const generate::Answer& answer, const generate::Totals
   if (!answer.content.empty() || answer.tool_calls.empty())
     content.push_back({{"type", "text"}, {"text", answer.content}});
   for (const auto& call : answer.tool_calls)
-    content.push_back({{"type", "tool_use"}, {"id", id_of(call)}, {"name", call.name}, {"input", call.arguments}});
+    content.push_back({{"type", "tool_use"}, {"id", call_id()}, {"name", call.name}, {"input", call.object()}});
   message["stop_reason"] = stop_reason(answer.reason);
   return message;
 }
@@ -221,9 +221,11 @@ std::string Stream::event(const generate::Event& event) {
     out += delta({{"type", "text_delta"}, {"text", piece->content}});
   }
   for (const auto& call : piece->tool_calls) {
-    out += open_block("tool_use",
-                      {{"type", "tool_use"}, {"id", id_of(call)}, {"name", call.name}, {"input", Json::object()}});
-    out += delta({{"type", "input_json_delta"}, {"partial_json", call.arguments.dump()}});
+    if (call.begins) {
+      out += open_block("tool_use",
+                        {{"type", "tool_use"}, {"id", call_id()}, {"name", call.name}, {"input", Json::object()}});
+    }
+    if (!call.arguments.empty()) out += delta({{"type", "input_json_delta"}, {"partial_json", call.arguments}});
   }
   return out;
 }

@@ -32,8 +32,7 @@ std::string reason_of(const engine::Result& result, bool called_tool) {
 
 /// One answer on its way. The engine's thread alone touches it.
 struct Choice {
-  Choice(const Job& job, int number, text::AnswerForm form)
-      : index(number), whole_is_call(must_call_tool(job)), parser(std::move(form)) {}
+  Choice(int number, text::AnswerForm form) : index(number), parser(std::move(form)) {}
 
   void on_text(std::string_view text) { take(parser.push(text)); }
 
@@ -42,37 +41,25 @@ struct Choice {
     using Kind = text::AnswerEvent::Kind;
     Delta delta;
     delta.choice = index;
+    std::vector<CallPiece>& calls = delta.tool_calls;
     for (const text::AnswerEvent& event : events) {
-      if (event.kind == Kind::content) (whole_is_call ? call_text : delta.content) += event.text;
+      if (event.kind == Kind::content) delta.content += event.text;
       if (event.kind == Kind::reasoning) delta.reasoning += event.text;
-      if (event.kind == Kind::call_begin) call = {"", event.text, {}};
-      if (event.kind == Kind::call_arguments) call_text += event.text;
-      if (event.kind != Kind::call_end) continue;
-      call.arguments = Json::parse(call_text, nullptr, false);
-      if (call.arguments.is_discarded()) call.arguments = Json::object();
-      call_text.clear();
-      delta.tool_calls.push_back(std::move(call));
-      called = true;
+      if (event.kind == Kind::content || event.kind == Kind::reasoning) continue;
+      if (calls.empty() || calls.back().index != event.call) calls.push_back({event.call, {}, {}});
+      if (event.kind == Kind::call_begin) calls.back().name = event.text;
+      if (event.kind == Kind::call_arguments) calls.back().arguments += event.text;
+      calls.back().begins |= event.kind == Kind::call_begin;
+      calls.back().ends |= event.kind == Kind::call_end;
     }
+    called = parser.calls() > 0;
     delta.logprobs = std::move(pending);
     pending.clear();
     if (!delta.empty()) on_event(std::move(delta));
   }
 
-  /// The tool call that the whole answer is.
-  bool take_call() {
-    const Json whole = Json::parse(call_text, nullptr, false);
-    if (!whole.is_object() || !whole.contains("name")) return false;
-    Delta delta;
-    delta.choice = index;
-    delta.tool_calls.push_back({"", whole.value("name", std::string()), whole.value("arguments", Json::object())});
-    on_event(std::move(delta));
-    return true;
-  }
-
   void on_done(engine::Result result) {
     take(parser.finish());
-    called = (whole_is_call && take_call()) || called;
     Ended ended;
     ended.finished = {index, reason_of(result, called), result.status};
     if (result.finish == Finish::cancelled)
@@ -88,10 +75,7 @@ struct Choice {
   std::function<void(Event)> on_event;
   std::function<void(Ended)> on_end;
   int index;
-  bool whole_is_call;
   text::AnswerParser parser;
-  ToolCall call;          // on its way
-  std::string call_text;  // its arguments, or the whole call
   bool called = false;
   std::vector<TokenLogprob> pending;
 };
@@ -101,7 +85,7 @@ struct Choice {
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
                            std::function<void(Event)> on_event, std::function<void(Ended)> on_end) {
   const text::AnswerForm form = answer_form(job, prompt);
-  const auto state = std::make_shared<Choice>(job, choice, form);
+  const auto state = std::make_shared<Choice>(choice, form);
   const text::Tokenizer* const tokenizer = &engine.tokenizer();
   Prepared prepared;
   engine::Request& request = prepared.request;

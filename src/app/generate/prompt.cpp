@@ -199,12 +199,12 @@ text::AnswerForm answer_form(const Job& job, const text::Prompt& prompt) {
   form.in_thought = prompt.in_thought;
   form.thoughts = prompt.format.thoughts;
   const bool channels = prompt.format.calls != nullptr && prompt.format.calls->channels;
-  form.may_call = !job.tools.empty() && job.tool_choice != ToolChoice::none && !must_call_tool(job);
+  form.may_call = !job.tools.empty() && job.tool_choice != ToolChoice::none;
   if (!form.may_call) {
     if (channels) form.calls = prompt.format.calls;
     return form;
   }
-  form.calls = prompt.format.calls;
+  form.calls = must_call_tool(job) ? &text::call_format("bare") : prompt.format.calls;
   // Models whose template tells nothing of tools were told of them in the system's words.
   if (form.calls == nullptr) form.calls = &text::default_call_format();
   form.tools = std::make_shared<const text::ToolTypes>(job.tools);

@@ -25,8 +25,27 @@ struct TokenLogprob {
 };
 
 struct ToolCall {
-  std::string id, name;
-  Json arguments = Json::object();
+  std::string name;
+  std::string arguments;  // JSON; what the answer's end has cut is no whole object
+
+  /// The arguments as an object; of a cut one, what came of it.
+  Json object() const;
+};
+/// More of a call: the first piece has its name, the last one ends it.
+struct CallPiece {
+  int index = 0;  // of the call within its answer
+  std::string name;
+  std::string arguments;  // more of their JSON
+  bool begins = false, ends = false;
+};
+/// Pieces become calls.
+class CallJoiner {
+ public:
+  /// Those that are whole now.
+  std::vector<ToolCall> add(const std::vector<CallPiece>& pieces);
+
+ private:
+  ToolCall open_;
 };
 
 /// Prompt tokens done of total.
@@ -37,7 +56,7 @@ struct Progress {
 struct Delta {
   int choice = 0;
   std::string content, reasoning;
-  std::vector<ToolCall> tool_calls;  // whole ones
+  std::vector<CallPiece> tool_calls;
   std::vector<TokenLogprob> logprobs;
   bool empty() const { return content.empty() && reasoning.empty() && tool_calls.empty() && logprobs.empty(); }
 };
@@ -94,6 +113,9 @@ struct Answer {
   std::vector<TokenLogprob> logprobs;
 
   void add(Delta delta);
+
+ private:
+  CallJoiner calls_;
 };
 /// Takes events to the end. `gone` is asked now and then: true gives up. Errors: those of the run; cancelled.
 Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone);

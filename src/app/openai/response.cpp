@@ -25,9 +25,9 @@ Json candidate(const TokenLogprob::Candidate& one) {
 }
 
 Json call_json(const generate::ToolCall& call) {
-  return {{"id", call.id.empty() ? random_id("call_") : call.id},
+  return {{"id", random_id("call_")},
           {"type", "function"},
-          {"function", {{"name", call.name}, {"arguments", call.arguments.dump()}}}};
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
 }
 
 Json chunk(const Envelope& envelope, const char* object, Json choices) {
@@ -116,13 +116,18 @@ Json chat_first_chunk(const Envelope& envelope, int choice) {
                chat_choice(choice, {{"role", "assistant"}, {"content", ""}}, nullptr));
 }
 
-Json chat_chunk(const Envelope& envelope, const Job& job, const Delta& delta, int& calls_so_far) {
+Json chat_chunk(const Envelope& envelope, const Job& job, const Delta& delta) {
   Json out = Json::object();
   if (!delta.content.empty()) out["content"] = delta.content;
   if (!delta.reasoning.empty()) out["reasoning_content"] = delta.reasoning;
-  for (const auto& call : delta.tool_calls) {
-    Json entry = {{"index", calls_so_far++}};
-    entry.update(call_json(call));
+  for (const auto& piece : delta.tool_calls) {
+    if (!piece.begins && piece.arguments.empty()) continue;
+    Json entry = {{"index", piece.index}};
+    if (piece.begins) {
+      entry.update(call_json({piece.name, piece.arguments}));
+    } else {
+      entry["function"] = {{"arguments", piece.arguments}};
+    }
     out["tool_calls"].push_back(std::move(entry));
   }
   const bool logprobs = job.logprobs && !delta.logprobs.empty();

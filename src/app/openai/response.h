@@ -32,7 +32,8 @@ Json chat_body(const Envelope& envelope, const Job& job, const std::vector<gener
                const generate::Totals& totals);
 /// The first chunk of a choice, which names the role; one for a delta; the last, with the finish reason.
 Json chat_first_chunk(const Envelope& envelope, int choice);
-Json chat_chunk(const Envelope& envelope, const Job& job, const generate::Delta& delta, int& calls_so_far);
+/// The first piece of a tool call has its id and name.
+Json chat_chunk(const Envelope& envelope, const Job& job, const generate::Delta& delta);
 Json chat_last_chunk(const Envelope& envelope, const generate::Finished& finished);
 /// choices [] with usage or progress.
 Json chat_empty_chunk(const Envelope& envelope);

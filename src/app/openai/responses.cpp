@@ -67,9 +67,12 @@ Json text_item(const std::string& id, const char* status, Json content) {
 }
 
 Json call_item(const generate::ToolCall& call) {
-  return {{"id", random_id("fc_")}, {"type", "function_call"},
-          {"status", "completed"},  {"call_id", call.id.empty() ? random_id("call_") : call.id},
-          {"name", call.name},      {"arguments", call.arguments.dump()}};
+  return {{"id", random_id("fc_")},
+          {"type", "function_call"},
+          {"status", Json::accept(call.arguments) ? "completed" : "incomplete"},
+          {"call_id", random_id("call_")},
+          {"name", call.name},
+          {"arguments", call.arguments}};
 }
 
 Json reasoning_item(const std::string& text) {
@@ -180,6 +183,7 @@ std::string ResponseStream::close_text() {
   done["logprobs"] = Json::array();
   part["part"] = text_part(answer_.content);
   output_.push_back(text_item(text_id_, "completed", Json::array({text_part(answer_.content)})));
+  answer_.content.clear();  // of the next item, if there is one
   return sse("response.output_text.done", done) + sse("response.content_part.done", part) +
          sse("response.output_item.done", {{"output_index", output_index_++}, {"item", output_.back()}});
 }
@@ -205,20 +209,30 @@ std::string ResponseStream::event(const generate::Event& event) {
                                               {"delta", delta->content},
                                               {"logprobs", Json::array()}});
   }
-  for (const auto& call : delta->tool_calls) {
+  for (const auto& piece : delta->tool_calls) out += event_of_call(piece);
+  return out;
+}
+
+std::string ResponseStream::event_of_call(const generate::CallPiece& piece) {
+  std::string out;
+  if (piece.begins) {
     out += close_text();
-    const Json item = call_item(call);
-    Json begun = item;
-    begun["status"] = "in_progress";
-    begun["arguments"] = "";
-    out += sse("response.output_item.added", {{"output_index", output_index_}, {"item", begun}});
-    out += sse("response.function_call_arguments.delta",
-               {{"item_id", item["id"]}, {"output_index", output_index_}, {"delta", item["arguments"]}});
-    out += sse("response.function_call_arguments.done",
-               {{"item_id", item["id"]}, {"output_index", output_index_}, {"arguments", item["arguments"]}});
-    out += sse("response.output_item.done", {{"output_index", output_index_++}, {"item", item}});
-    output_.push_back(item);
+    call_ = call_item({piece.name, ""});
+    call_["status"] = "in_progress";
+    out += sse("response.output_item.added", {{"output_index", output_index_}, {"item", call_}});
   }
+  std::string& arguments = call_["arguments"].get_ref<std::string&>();
+  arguments += piece.arguments;
+  if (!piece.arguments.empty()) {
+    out += sse("response.function_call_arguments.delta",
+               {{"item_id", call_["id"]}, {"output_index", output_index_}, {"delta", piece.arguments}});
+  }
+  if (!piece.ends) return out;
+  out += sse("response.function_call_arguments.done",
+             {{"item_id", call_["id"]}, {"output_index", output_index_}, {"arguments", arguments}});
+  call_["status"] = Json::accept(arguments) ? "completed" : "incomplete";
+  out += sse("response.output_item.done", {{"output_index", output_index_++}, {"item", call_}});
+  output_.push_back(call_);
   return out;
 }
 

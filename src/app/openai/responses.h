@@ -33,6 +33,9 @@ class ResponseStream {
   const Envelope envelope_;
   generate::Answer answer_;
   std::string text_id_;
+  std::string event_of_call(const generate::CallPiece& piece);
+
+  Json call_;  // the function_call that is open
   int sequence_ = 0, output_index_ = 0;
   bool text_open_ = false, failed_ = false;
   Json output_ = Json::array();

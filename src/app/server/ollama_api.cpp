@@ -31,8 +31,8 @@ class Shape {
       Json message = {{"role", "assistant"}, {"content", content}};
       if (!thinking.empty()) message["thinking"] = thinking;
       for (const auto& call : calls)
-        message["tool_calls"].push_back({{"id", call.id.empty() ? openai::random_id("call_") : call.id},
-                                         {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+        message["tool_calls"].push_back(
+            {{"id", openai::random_id("call_")}, {"function", {{"name", call.name}, {"arguments", call.object()}}}});
       json["message"] = std::move(message);
     } else {
       json["response"] = content;
@@ -70,9 +70,15 @@ StreamForm ndjson(const std::shared_ptr<generate::Run>& run, const std::shared_p
   StreamForm form{"application/x-ndjson", "", {}, {}, {}};
   const auto reason = std::make_shared<std::string>();
   const auto failed = std::make_shared<bool>(false);
-  form.event = [shape, reason, failed](const generate::Event& event) -> std::string {
-    if (const auto* delta = std::get_if<Delta>(&event))
-      return line(shape->piece(delta->content, delta->reasoning, delta->tool_calls, delta->logprobs));
+  // Calls are told whole here.
+  const auto calls = std::make_shared<generate::CallJoiner>();
+  form.event = [shape, reason, failed, calls](const generate::Event& event) -> std::string {
+    if (const auto* delta = std::get_if<Delta>(&event)) {
+      const std::vector<generate::ToolCall> whole = calls->add(delta->tool_calls);
+      const bool says = !delta->content.empty() || !delta->reasoning.empty() || !delta->logprobs.empty();
+      if (!says && whole.empty()) return "";
+      return line(shape->piece(delta->content, delta->reasoning, whole, delta->logprobs));
+    }
     if (const auto* finished = std::get_if<Finished>(&event)) {
       *reason = finished->reason;
       *failed = !finished->status.ok();

@@ -41,36 +41,28 @@ void get_model(Context& context, const Request& request, Response& response) {
 }
 
 StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job) {
-  struct State {
-    openai::Envelope envelope;
-    std::vector<int> calls;
-  };
-  const auto state = std::make_shared<State>();
-  state->envelope = openai::make_envelope("chatcmpl-", job.model);
-  state->calls.resize(static_cast<std::size_t>(job.n));
+  const auto envelope = std::make_shared<openai::Envelope>(openai::make_envelope("chatcmpl-", job.model));
   StreamForm form{"text/event-stream", kComment, {}, {}, {}};
-  form.begin = [state, n = job.n] {
+  form.begin = [envelope, n = job.n] {
     std::string out;
-    for (int i = 0; i < n; ++i) out += sse(openai::chat_first_chunk(state->envelope, i));
+    for (int i = 0; i < n; ++i) out += sse(openai::chat_first_chunk(*envelope, i));
     return out;
   };
-  form.event = [state, job](const generate::Event& event) -> std::string {
-    if (const auto* delta = std::get_if<Delta>(&event))
-      return sse(
-          openai::chat_chunk(state->envelope, job, *delta, state->calls[static_cast<std::size_t>(delta->choice)]));
+  form.event = [envelope, job](const generate::Event& event) -> std::string {
+    if (const auto* delta = std::get_if<Delta>(&event)) return sse(openai::chat_chunk(*envelope, job, *delta));
     if (const auto* progress = std::get_if<Progress>(&event)) {
-      Json chunk = openai::chat_empty_chunk(state->envelope);
+      Json chunk = openai::chat_empty_chunk(*envelope);
       chunk["prompt_progress"] = {{"total", progress->total}, {"processed", progress->done}};
       return sse(chunk);
     }
     const auto& finished = std::get<Finished>(event);
     if (!finished.status.ok()) return sse(openai::error_body(openai::http_status(finished.status), finished.status));
-    return sse(openai::chat_last_chunk(state->envelope, finished));
+    return sse(openai::chat_last_chunk(*envelope, finished));
   };
-  form.end = [state, job, weak = std::weak_ptr(run)] {
+  form.end = [envelope, job, weak = std::weak_ptr(run)] {
     const auto ended = weak.lock();
     if (!job.include_usage || ended == nullptr) return std::string(kDone);
-    Json chunk = openai::chat_empty_chunk(state->envelope);
+    Json chunk = openai::chat_empty_chunk(*envelope);
     chunk["usage"] = openai::usage(ended->totals());
     chunk["timings"] = openai::timings(ended->totals());
     return sse(chunk) + kDone;
