@@ -22,7 +22,9 @@ namespace {
 using namespace millrace;
 using namespace millrace::kv;
 
-constexpr KvShape kShape{.layers = 1, .kv_heads = 1, .head_dim = 1, .dtype = DType::f16};
+constexpr LayerKv kLayer{.kv_heads = 1, .k_dim = 1, .v_dim = 1};
+const Layout kLayout(std::span(&kLayer, 1));
+const Group& kShape = kLayout.groups()[0];
 
 void check(bool holds) {
   if (!holds) std::abort();
@@ -39,9 +41,9 @@ struct Setting {
   Setting() : tokens(2 * kBlockTokens), payload(static_cast<std::size_t>(kShape.block_bytes())), out(payload.size()) {
     log::set_level(log::Level::off);
     std::iota(tokens.begin(), tokens.end(), 0);
-    const PromptKey root = root_key("a model", kShape);
+    const PromptKey root = root_key("a model", kLayout);
     const std::span<const Token> all = tokens;
-    block = {kShape, root, next_key(next_key(root, all.first(kBlockTokens)), all.last(kBlockTokens)), all};
+    block = {kShape, 0, root, next_key(next_key(root, all.first(kBlockTokens)), all.last(kBlockTokens)), all};
     for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i);
     char name[] = "/tmp/prompt-fuzz-XXXXXX";
     check(mkdtemp(name) != nullptr);

@@ -64,12 +64,15 @@ Expected<Vram> open_gpu(int index) {
 }
 
 /// Has the GPU attention for such heads?
-Status check_heads(std::int64_t head_dim) {
+Status check_heads(const kv::Layout& layout) {
   constexpr std::array<std::int64_t, 5> kHeadDims = {64, 80, 96, 128, 256};
-  if (std::find(kHeadDims.begin(), kHeadDims.end(), head_dim) != kHeadDims.end()) return {};
-  return error(Code::unsupported,
-               "the GPU's attention takes heads of {} channels, and this model's have {}; use --device cpu",
-               fmt::join(kHeadDims, ", "), head_dim);
+  for (const kv::Group& group : layout.groups()) {
+    if (std::find(kHeadDims.begin(), kHeadDims.end(), group.k_dim) != kHeadDims.end()) continue;
+    return error(Code::unsupported,
+                 "the GPU's attention takes heads of {} channels, and this model's have {}; use --device cpu",
+                 fmt::join(kHeadDims, ", "), group.k_dim);
+  }
+  return {};
 }
 
 class CudaPlanner {
@@ -79,6 +82,7 @@ class CudaPlanner {
         vram_(vram),
         parts_(parts),
         hp_(parts.model->hyperparameters()),
+        layout_(kv_layout(*parts.model, options.kv_dtype, options.cuda_index)),
         ram_(ram_of(options)),
         program_bytes_(measured_program_bytes(options)) {
     const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();
@@ -102,8 +106,12 @@ class CudaPlanner {
     MR_RETURN_IF_ERROR(status);
     residency::PlanOptions& plan_options = parts_.plan_options;
     plan_options.vram_bytes = cap_;
-    plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(shape().bytes_per_token());
+    plan_options.kv_bytes = 0;
+    for (const kv::Group& group : layout_.groups())
+      plan_options.kv_bytes += static_cast<std::uint64_t>(blocks(group) * group.block_bytes());
+    plan_options.most_kv_bytes = plan_options.kv_bytes;
     plan_options.context_tokens = parts_.limits.kv_tokens;
+    plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(layout_.bytes_per_token());
     plan_options.top_k = static_cast<int>(hp_.top_k);
     plan_options.pass_tokens = parts_.limits.batch_tokens;
     plan_options.attention_macs = attention_macs(hp_);
@@ -121,7 +129,7 @@ class CudaPlanner {
     for (const residency::Plan::Home& home : parts_.plan.homes)
       placement_.host_feed_forwards.push_back(home.executor == residency::Executor::feed_forward);
     placement_.use_spare = uses_spare();
-    placement_.spare_margin = 2 * blocks_shape().chunk_bytes();
+    for (const kv::Group& group : layout_.groups()) placement_.spare_margin += 2 * blocks_shape(group).chunk_bytes();
     parts_.plan.ring_slots = placement_.ring_units;
     parts_.plan.vram_weight_bytes = weight_bytes();
     parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
@@ -134,12 +142,12 @@ class CudaPlanner {
   bool streams_from_ram() const { return movers_ > on_disk_; }
   bool knows_rates() const { return options_.rates.cpu_decode > 0; }
   const residency::DevicePlacement& placement() const { return placement_; }
-  kv::KvShape shape() const { return kv_shape(hp_, options_.kv_dtype); }
-  std::int64_t blocks() const { return parts_.limits.kv_tokens / kv::kBlockTokens; }
+  const kv::Layout& layout() const { return layout_; }
+  std::int64_t blocks(const kv::Group& group) const { return kv::most_blocks(group, kv_load(parts_.limits)); }
   /// Where layers stream, they use the memory of blocks that no sequence needs yet.
-  exec::DeviceBlocksShape blocks_shape() const {
-    const std::int64_t first = uses_spare() ? std::max<std::int64_t>(1, blocks() / 4) : blocks();
-    return {first, blocks(), static_cast<std::uint64_t>(shape().block_bytes())};
+  exec::DeviceBlocksShape blocks_shape(const kv::Group& group) const {
+    const std::int64_t most = blocks(group), first = uses_spare() ? std::max<std::int64_t>(1, most / 4) : most;
+    return {first, most, static_cast<std::uint64_t>(group.block_bytes())};
   }
 
  private:
@@ -151,7 +159,7 @@ class CudaPlanner {
     input.taken_bytes = vram_.context_bytes + weight_bytes() + activation_bytes();
     const auto& units = parts_.model->units().units();
     input.weights_give_way = std::none_of(units.begin(), units.end(), is_expert);
-    input.kv_bytes_per_token = static_cast<std::uint64_t>(shape().bytes_per_token());
+    input.kv_bytes_per_token = static_cast<std::uint64_t>(layout_.bytes_per_token());
     input.vocab = hp_.vocab;
     input.context_tokens = parts_.limits.context_tokens;
     const Sharing sharing = choose_sharing(input);
@@ -351,7 +359,11 @@ class CudaPlanner {
     return exec::cuda_activation_bytes(
         exec::pass_shape(parts_.model->program(), parts_.model->units(), pass_limits(parts_.limits)));
   }
-  std::uint64_t kv_bytes() const { return blocks_shape().most_bytes(); }
+  std::uint64_t kv_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const kv::Group& group : layout_.groups()) bytes += blocks_shape(group).most_bytes();
+    return bytes;
+  }
   std::uint64_t needed() const { return vram_.context_bytes + weight_bytes() + activation_bytes() + kv_bytes(); }
 
   Status refusal() const {
@@ -370,6 +382,7 @@ class CudaPlanner {
   const Vram vram_;
   Parts& parts_;
   const model::Hyperparameters& hp_;
+  const kv::Layout layout_;
   const std::uint64_t ram_;  // the cap: the machine is asked once
   const std::uint64_t program_bytes_;
   std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
@@ -387,8 +400,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kTileBytes, parts, paths));
-  MR_RETURN_IF_ERROR(check_heads(parts.model->hyperparameters().head_dim));
-  MR_RETURN_IF_ERROR(check_kv(parts.model->hyperparameters(), options.kv_dtype));
+  MR_RETURN_IF_ERROR(check_heads(parts.model->program().layout));
+  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
   CudaPlanner planner(options, vram, parts);
   MR_RETURN_IF_ERROR(planner.plan());
@@ -442,8 +455,11 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
                       exec::make_cuda_executor(parts.model->units(), *loaded->weights, *parts.vram, ops));
   parts.gpu = std::move(loaded);
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
-  MR_ASSIGN_OR_RETURN(auto blocks, exec::make_device_blocks(planner.blocks_shape(), *parts.vram));
-  parts.kv_pool = std::make_shared<kv::BlockPool>(planner.shape(), std::move(blocks));
+  std::vector<std::unique_ptr<kv::BlockMemory>> blocks;
+  for (const kv::Group& group : planner.layout().groups()) {
+    MR_ASSIGN_OR_RETURN(blocks.emplace_back(), exec::make_device_blocks(planner.blocks_shape(group), *parts.vram));
+  }
+  parts.kv_pool = std::make_shared<kv::BlockPool>(planner.layout(), std::move(blocks));
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.executor->describe(),
             parts.straight != nullptr ? parts.straight->traits().name : parts.backend->traits().name);

@@ -69,8 +69,8 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
   const auto limit = embeds ? 0 : std::min(held.size(), request.prompt.size() - 1);
   const auto agreed =
       std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(limit), request.prompt.begin());
-  conversation->tokens.erase(agreed.first, conversation->tokens.end());
-  conversation->state.truncate(static_cast<std::int64_t>(conversation->tokens.size()));
+  const std::int64_t kept = conversation->state.rewind(agreed.first - held.begin());
+  conversation->tokens.resize(static_cast<std::size_t>(kept));
   conversation->busy = true;
 
   Entry entry;
@@ -168,10 +168,9 @@ bool Scheduler::has_kv_for(const Live& live) const {
   const auto blocks = [](const Live& one) {
     return static_cast<std::int64_t>(one.tokens.size()) / kv::kBlockTokens + 1;
   };
-  std::int64_t taken = 0;
-  for (const Entry& entry : live_) taken += blocks(*entry.live);
-  const std::int64_t bound = parts_.kv_pool->bound();
-  return live_.empty() || bound == 0 || taken + blocks(live) <= bound;
+  std::int64_t needed = blocks(live);
+  for (const Entry& entry : live_) needed += blocks(*entry.live);
+  return live_.empty() || needed <= parts_.limits.kv_tokens / kv::kBlockTokens;
 }
 
 void Scheduler::admit() {
@@ -294,7 +293,7 @@ std::int64_t Scheduler::prompt_rows(const Live& live, std::int64_t most) const {
 /// Takes a request's KV and puts it back into the queue, to begin again.
 void Scheduler::preempt(Entry& entry) {
   ++counters_.preempted;
-  entry.live->conversation->state.truncate(0);
+  entry.live->conversation->state.rewind(0);
   entry.live->conversation->tokens.clear();
   entry.live->pooler.restart();
   entry.live->disk_asked = false;
@@ -405,7 +404,10 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   if (parts_.prefixes != nullptr && !live->embeds() && first / kv::kBlockTokens < state.length() / kv::kBlockTokens)
     parts_.prefixes->enter(state, live->tokens);
   if (first < prompt && live->request.on_prompt) live->request.on_prompt(state.length(), prompt);
-  if (live->embeds()) return pool(entry, first);
+  if (live->embeds()) {
+    state.forget_behind_windows();
+    return pool(entry, first);
+  }
   if (live->request.on_logits) {
     const exec::Logits logits = parts_.executor->last_logits();
     for (std::int64_t row = 0; row < entry.logit_rows; ++row)
@@ -413,11 +415,14 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
           state.length() - entry.logit_rows + row,
           {logits.data + (first_logit_row + row) * logits.vocab, static_cast<std::size_t>(logits.vocab)});
   }
-  if (live->waiting() > 0) return;
-  if (live->result.tokens.empty()) {
+  // Behind what keeps blocks for later requests: those that this one lets go of are kept as long as there is room.
+  const bool computed = live->waiting() == 0;
+  if (computed && live->result.tokens.empty()) {
     live->prompt_done = Live::Clock::now();
     keep_prompt(*live);
   }
+  state.forget_behind_windows();
+  if (!computed) return;
   pick(entry, first_logit_row + entry.logit_rows - 1);
 }
 
@@ -504,8 +509,9 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->result.finish = reason;
   live->result.cached_tokens = std::clamp<std::int64_t>(live->result.cached_tokens, 0, live->result.prompt_tokens);
   live->result.status = std::move(status);
-  // Room that was reserved for a pass that failed goes back.
-  live->conversation->state.truncate(live->conversation->state.length());
+  // Room that was reserved for a pass that failed goes back, and KV on its way from the disk.
+  const std::int64_t kept = live->conversation->state.rewind(live->conversation->state.length());
+  live->conversation->tokens.resize(static_cast<std::size_t>(kept));
   live->form_memory = {};
   live->conversation->busy = false;
   {
@@ -524,7 +530,7 @@ LoadCounters Scheduler::load() const {
   load.live = static_cast<std::int64_t>(live_.size());
   load.max_sequences = parts_.limits.sequences;
   load.kv_blocks = parts_.kv_pool->blocks_in_use();
-  load.kv_blocks_bound = parts_.kv_pool->bound();
+  for (std::size_t g = 0; g < parts_.kv_pool->groups(); ++g) load.kv_blocks_bound += parts_.kv_pool->bound(g);
   if (parts_.prefixes != nullptr) load.kv_blocks_cached = parts_.prefixes->blocks();
   if (parts_.prompts != nullptr) load.disk = parts_.prompts->counters();
   return load;

@@ -41,9 +41,30 @@ std::int64_t whole_blocks(std::int64_t tokens) {
   return static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(tokens), kv::kBlockTokens));
 }
 
-/// What a token's KV takes of the budget: BlockPool reserves whole pages a block (a page divides into 64 tokens).
-std::uint64_t kv_bytes_per_token(const kv::KvShape& shape) {
-  return round_up(static_cast<std::uint64_t>(shape.block_bytes()), device::kPageBytes) / kv::kBlockTokens;
+/// What KV takes of the budget: BlockPool reserves whole pages a block.
+std::uint64_t kv_bytes(const kv::Layout& layout, const kv::Load& load) {
+  std::uint64_t bytes = 0;
+  for (const kv::Group& group : layout.groups())
+    bytes += static_cast<std::uint64_t>(kv::most_blocks(group, load)) *
+             round_up(static_cast<std::uint64_t>(group.block_bytes()), device::kPageBytes);
+  return bytes;
+}
+
+/// Of a token that no window has passed yet (a page divides into 64 tokens).
+std::uint64_t kv_bytes_per_token(const kv::Layout& layout) {
+  return kv_bytes(layout, {kv::kBlockTokens}) / kv::kBlockTokens;
+}
+
+/// The longest context, in whole blocks, of which `sequences` fit into so many bytes.
+std::int64_t affordable_context(const kv::Layout& layout, std::uint64_t bytes, std::int64_t sequences,
+                                std::int64_t pass_rows, std::int64_t most) {
+  std::int64_t fits = 0, too_long = most / kv::kBlockTokens + 1;  // blocks
+  while (too_long - fits > 1) {
+    const std::int64_t middle = fits + (too_long - fits) / 2;
+    const bool fit = kv_bytes(layout, {middle * kv::kBlockTokens * sequences, sequences, pass_rows}) <= bytes;
+    (fit ? fits : too_long) = middle;
+  }
+  return fits * kv::kBlockTokens;
 }
 
 /// Cuts the units anew, at another size.
@@ -65,7 +86,7 @@ class Planner {
         ram_(ram),
         program_bytes_(program_bytes),
         parts_(parts),
-        shape_(kv_shape(parts.model->hyperparameters(), options.kv_dtype)),
+        layout_(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost)),
         shares_out_(options.max_sequences == 0) {
     if (shares_out_) share_out();
   }
@@ -121,7 +142,7 @@ class Planner {
     input.cap_bytes = ram_;
     input.taken_bytes = parts_.model->units().total_bytes() + program_bytes_ + ram_ / 8;  // activations take no more
     input.weights_give_way = true;
-    input.kv_bytes_per_token = kv_bytes_per_token(shape_);
+    input.kv_bytes_per_token = kv_bytes_per_token(layout_);
     input.vocab = hp.vocab;
     input.context_tokens =
         options_.context_tokens > 0 ? options_.context_tokens : std::min(hp.context_length, kAutomaticContext);
@@ -140,9 +161,9 @@ class Planner {
     if (limits.context_tokens == 0) {
       limits.context_tokens = std::min(hp.context_length, kAutomaticContext);
       const std::int64_t sharers = options_.kv_tokens > 0 ? 1 : limits.sequences;
-      const auto affordable = static_cast<std::int64_t>(ram_ / 2 / kv_bytes_per_token(shape_)) / sharers;
-      limits.context_tokens =
-          std::max(least_context(), std::min(limits.context_tokens, affordable / kv::kBlockTokens * kv::kBlockTokens));
+      const std::int64_t affordable =
+          affordable_context(layout_, ram_ / 2, sharers, batch_wanted(), whole_blocks(limits.context_tokens));
+      limits.context_tokens = std::max(least_context(), std::min(limits.context_tokens, affordable));
     }
     limits.batch_tokens = std::max(
         {std::min(batch_wanted(), limits.context_tokens * limits.sequences), limits.sequences, std::int64_t{1}});
@@ -191,9 +212,7 @@ class Planner {
   }
 
   /// Of every context when it is full.
-  std::uint64_t kv_bytes(const Limits& limits) const {
-    return kv_bytes_per_token(shape_) * static_cast<std::uint64_t>(limits.kv_tokens);
-  }
+  std::uint64_t kv_bytes(const Limits& limits) const { return engine::kv_bytes(layout_, kv_load(limits)); }
 
   /// Do the limits fit when every context is full?
   Status try_limits(std::uint64_t spread) {
@@ -236,8 +255,12 @@ class Planner {
     residency::PlanOptions& plan_options = parts_.plan_options;
     plan_options.ram_bytes = ram_;
     plan_options.fixed_bytes = fixed_bytes(limits, program_bytes);
-    plan_options.kv_bytes_per_token = kv_bytes_per_token(shape_);
-    plan_options.context_tokens = whole_blocks(kv_tokens);
+    kv::Load load = kv_load(limits);
+    load.tokens = whole_blocks(kv_tokens);
+    plan_options.kv_bytes = engine::kv_bytes(layout_, load);
+    plan_options.context_tokens = load.tokens;
+    plan_options.most_kv_bytes = kv_bytes(limits);
+    plan_options.kv_bytes_per_token = kv_bytes_per_token(layout_);
     plan_options.top_k = static_cast<int>(hp.top_k);
     plan_options.pass_tokens = limits.batch_tokens;
     plan_options.attention_macs = attention_macs(hp);
@@ -247,7 +270,7 @@ class Planner {
   EngineOptions options_;  // ours: sharing fills in what the user left open
   const std::uint64_t ram_, program_bytes_;
   Parts& parts_;
-  const kv::KvShape shape_;
+  const kv::Layout layout_;
   const bool shares_out_;
 };
 
@@ -276,20 +299,24 @@ std::uint64_t ram_of(const EngineOptions& options) {
   return spare;
 }
 
-kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype) {
-  return {hp.layers, hp.kv_heads, hp.head_dim, dtype};
+kv::Layout kv_layout(const model::Model& model, DType dtype, int device) {
+  return model.program().layout.with(dtype, device);
 }
 
-Status check_kv(const model::Hyperparameters& hp, DType dtype) {
+Status check_kv(const kv::Layout& layout, DType dtype) {
+  MR_RETURN_IF_ERROR(layout.check());
   if (dtype == DType::f16 || dtype == DType::f32) return {};
   const std::int64_t block = info(dtype).block_elements;
   if (dtype != DType::q8_0)
     return error(Code::unsupported, "KV is kept as f16, f32 or q8_0, not as {}; use --kv f16", info(dtype).name);
-  if (hp.head_dim % block == 0 && hp.head_dim <= kernels::kMostQuantizedKvDim) return {};
-  return error(Code::unsupported,
-               "--kv q8_0 takes heads of a multiple of {} channels and {} at most, and this model's have {}; use --kv "
-               "f16",
-               block, kernels::kMostQuantizedKvDim, hp.head_dim);
+  for (const kv::Group& group : layout.groups()) {
+    if (group.k_dim % block == 0 && group.k_dim <= kernels::kMostQuantizedKvDim) continue;
+    return error(Code::unsupported,
+                 "--kv q8_0 takes heads of a multiple of {} channels and {} at most, and this model's have {}; use "
+                 "--kv f16",
+                 block, kernels::kMostQuantizedKvDim, group.k_dim);
+  }
+  return {};
 }
 
 double attention_macs(const model::Hyperparameters& hp) {
@@ -316,15 +343,18 @@ static void open_prompt_cache(const EngineOptions& options, Parts& parts) {
                                       parts.kv_pool, *parts.budget);
   if (!opened.ok()) return log::warn("prompt cache off: {}", opened.status().message());
   parts.prompts = std::move(*opened);
-  parts.kv_pool->set_reclaimer([tree = parts.prefixes.get(), disk = parts.prompts.get()] {
-    return (tree != nullptr && tree->let_go()) || disk->let_go();
+  parts.kv_pool->set_reclaimer([tree = parts.prefixes.get(), disk = parts.prompts.get()](std::size_t group) {
+    return (tree != nullptr && tree->let_go(group)) || disk->let_go();
   });
   log::info("prompt cache: {}, {} at most, prompts of {} s and more", options.prompt_cache,
             format_bytes(options.prompt_cache_bytes), options.prompt_cache_seconds);
 }
 
+kv::Load kv_load(const Limits& limits) { return {limits.kv_tokens, limits.sequences, limits.batch_tokens}; }
+
 void finish_kv(const EngineOptions& options, Parts& parts) {
-  parts.kv_pool->set_bound(parts.limits.kv_tokens / kv::kBlockTokens);
+  for (std::size_t group = 0; group < parts.kv_pool->groups(); ++group)
+    parts.kv_pool->set_bound(group, kv::most_blocks(parts.kv_pool->layout().groups()[group], kv_load(parts.limits)));
   if (options.share_prefixes) parts.prefixes = std::make_unique<kv::PrefixCache>(parts.kv_pool);
   if (!parts.identity.empty()) open_prompt_cache(options, parts);
 }
@@ -415,7 +445,7 @@ Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, parts, paths));
-  MR_RETURN_IF_ERROR(check_kv(parts.model->hyperparameters(), options.kv_dtype));
+  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   start_threads(options, options.threads, ThreadPool::Options().spin, parts);
   MR_RETURN_IF_ERROR(start_storage(options, paths, parts.model->units().total_bytes() / 10 * 12 <= ram, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options);
@@ -533,7 +563,7 @@ Expected<Parts> assemble(const EngineOptions& options) {
                                            {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   parts.kv_pool =
-      std::make_shared<kv::BlockPool>(kv_shape(parts.model->hyperparameters(), options.kv_dtype), *parts.budget);
+      std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost), *parts.budget);
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.executor->describe(), parts.backend->traits().name);
   return std::move(parts);

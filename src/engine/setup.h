@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
+#include "kv/footprint.h"
 #include "kv/prefix_cache.h"
 #include "kv/prompt_cache.h"
 
@@ -101,10 +102,13 @@ std::uint64_t ram_of(const EngineOptions& options);
 double attention_macs(const model::Hyperparameters& hp);
 /// The limits that requests share, once context and batch are chosen.
 void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits);
+/// What sequences may take at most.
+kv::Load kv_load(const Limits& limits);
 /// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.
 void finish_kv(const EngineOptions& options, Parts& parts);
-kv::KvShape kv_shape(const model::Hyperparameters& hp, DType dtype);
+/// What sequences of this model keep, in that format: in host memory or in a device's.
+kv::Layout kv_layout(const model::Model& model, DType dtype, int device);
 /// Can this model's KV be kept in that format? Errors: unsupported.
-Status check_kv(const model::Hyperparameters& hp, DType dtype);
+Status check_kv(const kv::Layout& layout, DType dtype);
 
 }  // namespace millrace::engine

@@ -121,8 +121,8 @@ void store_row(const kernels::Table& table, DType dtype, const float* k, const f
 
 void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
   if (!ready() || rows_ == 0) return;
-  const kv::KvShape& kv = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->shape();
-  const std::int64_t cols = kv.kv_heads * kv.head_dim;
+  const kv::Group& kv = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout().group_of(layer);
+  const std::int64_t cols = kv.kv_heads * kv.k_dim;
   if (cols != cols_of(k) || cols != cols_of(v)) {
     fail(error(Code::internal, "keys of {} floats for a KV cache of {}", cols_of(k), cols));
     return;
@@ -134,8 +134,8 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
       for (std::int64_t r = 0; r < rows_; ++r) {
         const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
         const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
-        const std::int64_t block = row.position / kv::kBlockTokens, at = r * cols + h * kv.head_dim;
-        store_row(table_, kv.dtype, keys + at, values + at, kv.head_dim, row.position % kv::kBlockTokens,
+        const std::int64_t block = row.position / kv::kBlockTokens, at = r * cols + h * kv.k_dim;
+        store_row(table_, kv.dtype, keys + at, values + at, kv.k_dim, row.position % kv::kBlockTokens,
                   sequence.k(block, layer, h), sequence.v(block, layer, h));
       }
     }
@@ -221,7 +221,7 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
   args.positions = at<std::int32_t>(layout_.positions) + pair.tile.first_row;
   args.window = call.attention.window;
   args.scale = call.attention.scale;
-  args.kv_dtype = sequence.shape().dtype;
+  args.kv_dtype = sequence.layout().group_of(call.layer).dtype;
   args.chunk = pair.first_chunk + chunk;
   args.k_blocks = k_blocks;
   args.v_blocks = v_blocks;

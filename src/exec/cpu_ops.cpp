@@ -131,7 +131,7 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
     logit_rows_ += row.wants_logits ? 1 : 0;
     const bool known = row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < batch.sequences.size();
     if (!known || row.position < 0 || row.position >= shape_.max_positions ||
-        row.position >= batch.sequences[static_cast<std::size_t>(row.sequence)]->blocks() * kv::kBlockTokens) {
+        !batch.sequences[static_cast<std::size_t>(row.sequence)]->holds(row.position)) {
       fail(error(Code::internal, "row {} of the pass has no room at position {}", r, row.position));
       return;
     }

@@ -34,7 +34,8 @@ PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t 
   take(layout.position, rows, 4);
   take(layout.logit_row, logit_rows, 4);
   for (const std::int64_t rotary : shape.rotary) take(layout.cos_sin.emplace_back(), rows * rotary, 4);
-  take(layout.blocks, sequences * max_blocks(shape), 8);
+  for (std::int64_t g = 0; g < shape.kv_groups; ++g)
+    take(layout.blocks.emplace_back(), sequences * max_blocks(shape), 8);
   if (tiles) take(layout.tiles, rows, sizeof(int4));
   return layout;
 }

@@ -40,7 +40,7 @@ struct PassRows {
   std::uint64_t token = 0, sequence = 0, position = 0;  // int32 [rows]
   std::uint64_t logit_row = 0;                          // int32 [logit rows]: which rows want logits
   std::vector<std::uint64_t> cos_sin;                   // float [rows, rotary / 2, 2] of each rope
-  std::uint64_t blocks = 0;                             // addresses [sequences, max_blocks]
+  std::vector<std::uint64_t> blocks;                    // of each group: addresses [sequences, max_blocks]
   std::uint64_t tiles = 0;                              // int4 [rows] at most
   std::uint64_t bytes = 0;
 };

@@ -202,6 +202,16 @@ Status CudaExecutor::make_room_for_gates() {
   return {};
 }
 
+/// Tables of where each sequence's blocks lie, one for each group.
+void CudaExecutor::fill_blocks() {
+  const std::int64_t width = max_blocks(shape_);
+  for (std::size_t g = 0; g < pass_rows_.blocks.size(); ++g) {
+    auto* table = reinterpret_cast<const std::byte**>(rows_host_.data() + pass_rows_.blocks[g]);
+    for (const kv::SequenceState* const state : batch_->sequences)
+      for (std::int64_t i = 0; i < width; ++i) *table++ = i < state->blocks() ? state->block(g, i) : nullptr;
+  }
+}
+
 Status CudaExecutor::upload_rows() {
   const auto sequences = static_cast<std::int64_t>(batch_->sequences.size());
   pass_rows_ = make_pass_rows(shape_, rows_, logit_rows_, sequences, !few_rows());
@@ -210,7 +220,6 @@ Status CudaExecutor::upload_rows() {
   auto* sequence = reinterpret_cast<std::int32_t*>(host + pass_rows_.sequence);
   auto* position = reinterpret_cast<std::int32_t*>(host + pass_rows_.position);
   auto* logit_row = reinterpret_cast<std::int32_t*>(host + pass_rows_.logit_row);
-  auto* blocks = reinterpret_cast<const std::byte**>(host + pass_rows_.blocks);
   std::int64_t furthest = 0;
   for (std::int64_t r = 0; r < rows_; ++r) {
     const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
@@ -218,15 +227,13 @@ Status CudaExecutor::upload_rows() {
     sequence[r] = row.sequence;
     position[r] = row.position;
     if (row.wants_logits) *logit_row++ = static_cast<std::int32_t>(r);
+    if (!batch_->sequences[static_cast<std::size_t>(row.sequence)]->holds(row.position))
+      return error(Code::internal, "row {} of the pass has no room at position {}", r, row.position);
     furthest = std::max<std::int64_t>(furthest, row.position);
   }
   position_bound_ = static_cast<std::int64_t>(
       round_up(static_cast<std::uint64_t>(furthest + 1), static_cast<std::uint64_t>(kPositionStep)));
-  const std::int64_t width = max_blocks(shape_);
-  for (std::int64_t s = 0; s < sequences; ++s) {
-    const kv::SequenceState& state = *batch_->sequences[static_cast<std::size_t>(s)];
-    for (std::int64_t i = 0; i < width; ++i) blocks[s * width + i] = i < state.blocks() ? state.block(i) : nullptr;
-  }
+  fill_blocks();
   for (std::size_t index = 0; index < program_->ropes.size(); ++index) fill_rope(index);
   make_windows();
   for (std::size_t w = 0; w < windows_.size() && !few_rows(); ++w) {

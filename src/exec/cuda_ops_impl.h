@@ -49,6 +49,7 @@ class CudaExecutor final : public Executor {
   Status prepare_share();
   Status upload_rows();
   void fill_rope(std::size_t index);
+  void fill_blocks();
   bool is_prompt(std::int64_t row) const;
   void make_windows();
   void make_tiles(Window& window);

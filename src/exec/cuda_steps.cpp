@@ -4,17 +4,17 @@
 namespace millrace::exec {
 
 cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
-  const kv::KvShape& shape = ops.batch_->sequences.front()->shape();
-  const std::int64_t head_bytes = shape.block_bytes() / (2 * shape.layers * shape.kv_heads);
-  const std::int64_t first = 2 * layer * shape.kv_heads * head_bytes;
-  return {reinterpret_cast<const std::byte* const*>(ops.at(ops.layout_.rows + ops.pass_rows_.blocks)),
+  const kv::Layout& layout = ops.batch_->sequences.front()->layout();
+  const kv::Group& group = layout.group_of(layer);
+  const std::uint64_t table = ops.pass_rows_.blocks[layout.place(layer).group];
+  return {reinterpret_cast<const std::byte* const*>(ops.at(ops.layout_.rows + table)),
           static_cast<std::int32_t>(max_blocks(ops.shape_)),
-          first,
-          first + shape.kv_heads * head_bytes,
-          head_bytes,
-          shape.dtype,
-          static_cast<std::int32_t>(shape.kv_heads),
-          static_cast<std::int32_t>(shape.head_dim)};
+          layout.offset(layer, kv::Part::k, 0),
+          layout.offset(layer, kv::Part::v, 0),
+          group.k_head_bytes(),  // and of V: Layout::check()
+          group.dtype,
+          static_cast<std::int32_t>(group.kv_heads),
+          static_cast<std::int32_t>(group.k_dim)};
 }
 
 void CudaExecutor::Emitter::emit_norm(const Step& s, Act x, const std::int32_t* x_index) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "exec/program.h"
 
@@ -18,6 +19,8 @@ class Ops {
  public:
   /// A buffer of `cols` floats a row; the same one for the same name. REQUIRES: of equal cols and rows then.
   Act buffer(const std::string& name, std::int64_t cols, Rows rows = Rows::worked);
+  /// What a sequence keeps of the layers that store_kv() and attention() name.
+  void keep(kv::Layout layout) { program_.layout = std::move(layout); }
   /// Angles for rope(): its index.
   int add_rope(Rope rope);
 

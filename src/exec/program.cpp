@@ -62,6 +62,7 @@ Program Program::of_passes(bool wants_hidden) const {
   Program program;
   program.buffers = buffers;
   program.ropes = ropes;
+  program.layout = layout;
   std::size_t block = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (block < blocks.size() && blocks[block] == i) {
@@ -98,6 +99,13 @@ std::vector<WeightRef> Program::weights() const {
   return used;
 }
 
+/// Whether what is kept is what this attention reads, for as long as it does.
+static bool sees(const Attention& attention, const kv::Group& group) {
+  return attention.kv_heads == group.kv_heads && attention.head_dim == group.k_dim &&
+         attention.head_dim == group.v_dim &&
+         (group.window == 0 || (attention.window > 0 && attention.window <= group.window));
+}
+
 Status Program::check() const {
   Written written(*this);
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -116,6 +124,14 @@ Status Program::check() const {
       if (!written.known(product.out)) return wrong("it writes a buffer that is none");
     if (step.rope < 0 || (step.kind == Kind::rope && static_cast<std::size_t>(step.rope) >= ropes.size()))
       return wrong("it turns by angles that are none");
+    if (step.kind == Kind::store_kv || step.kind == Kind::attention) {
+      if (step.layer < 0 || step.layer >= layout.layers()) return wrong("it names a layer of which nothing is kept");
+      const kv::Group& group = layout.group_of(step.layer);
+      if (step.kind == Kind::attention ? !sees(step.attention, group)
+                                       : buffer(step.a).cols != group.kv_heads * group.k_dim ||
+                                             buffer(step.b).cols != group.kv_heads * group.v_dim)
+        return wrong("its heads are not those that are kept of the layer");
+    }
     written.write(step.out);
     for (const Product& product : step.all_products()) written.write(product.out);
   }
@@ -127,6 +143,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   static_cast<PassLimits&>(shape) = limits;
   shape.buffers = program.buffers;
   for (const Rope& rope : program.ropes) shape.rotary.push_back(rope.rotary);
+  shape.kv_groups = std::ssize(program.layout.groups());
   const auto input = [&](WeightRef ref) {
     if (!ref.none()) shape.widest_input = std::max(shape.widest_input, units.part(ref).cols);
   };

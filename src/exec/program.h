@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "kernels/kernels.h"
+#include "kv/layout.h"
 #include "residency/unit.h"
 
 namespace millrace::exec {
@@ -146,6 +147,8 @@ struct Program {
   /// block before the next begins, so that its weights come once. INVARIANT: a block reads of what blocks before it
   /// wrote only buffers of the whole pass (check()); the last block is of rows that want logits.
   std::vector<std::size_t> blocks;
+  /// What a sequence keeps of each layer that the steps name; in which format and where is the engine's choice.
+  kv::Layout layout;
 
   const Buffer& buffer(Act act) const { return buffers[static_cast<std::size_t>(act.buffer)]; }
   /// The block that step `from` begins ends here.
@@ -175,6 +178,7 @@ struct PassShape : PassLimits {
   std::int64_t vocab = 0;                              // rows of the head: the logits are [max_logit_rows, vocab]
   std::int64_t widest_input = 0;                       // largest cols of any product's input
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;  // the most of any layer
+  std::int64_t kv_groups = 0;                          // each has tables of blocks of its own
   std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models
   bool expert_biases = false;                                         // their products have biases
 };

@@ -1,14 +1,19 @@
 #include <cstring>
 #include <unordered_map>
+#include <utility>
 
 #include "base/bytes.h"
 #include "kv/sequence.h"
 
 namespace millrace::kv {
+namespace {
 
-std::int64_t KvShape::bytes_per_token() const { return 2 * layers * kv_heads * row_bytes(dtype, head_dim); }
+/// The blocks of one group.
+class GroupBlocks {
+ public:
+  GroupBlocks(const Group& group, residency::Budget* budget, std::unique_ptr<BlockMemory> memory)
+      : bytes_(static_cast<std::size_t>(group.block_bytes())), budget_(budget), elsewhere_(std::move(memory)) {}
 
-struct BlockPool::Impl {
   struct Block {
     std::int64_t users = 1;
     // In this order, so that the memory goes before its reservation: the budget never promises bytes still held.
@@ -16,34 +21,35 @@ struct BlockPool::Impl {
     device::HostBuffer memory;
   };
 
-  Impl(KvShape kv_shape, residency::Budget& kv_budget) : shape(kv_shape), budget(&kv_budget) {}
-  Impl(KvShape kv_shape, std::unique_ptr<BlockMemory> memory) : shape(kv_shape), elsewhere(std::move(memory)) {}
-
-  /// What a block really takes: the kernel backs whole pages, and the budget counts what the kernel counts.
-  std::uint64_t memory_bytes() const {
-    return round_up(static_cast<std::uint64_t>(shape.block_bytes()), device::kPageBytes);
-  }
-
-  KvShape shape;
-  residency::Budget* budget = nullptr;  // of host blocks
-  std::unique_ptr<BlockMemory> elsewhere;
   std::int64_t bound = 0;
-  std::function<bool()> reclaimer;
   std::unordered_map<const std::byte*, Block> in_use;  // elsewhere: without memory of their own
-  std::vector<Block> free;
 
+  std::size_t bytes() const { return bytes_; }
+  bool at_bound() const { return bound > 0 && static_cast<std::int64_t>(in_use.size()) >= bound; }
+  BlockMemory* elsewhere() const { return elsewhere_.get(); }
   Expected<std::byte*> allocate(bool press);
+  void release(std::byte* block);
+  void trim();
+
+ private:
+  /// What a block really takes: the kernel backs whole pages, and the budget counts what the kernel counts.
+  std::uint64_t memory_bytes() const { return round_up(bytes_, device::kPageBytes); }
   Expected<std::byte*> allocate_here(bool press);
+
+  std::size_t bytes_;
+  residency::Budget* budget_;  // of host blocks
+  std::unique_ptr<BlockMemory> elsewhere_;
+  std::vector<Block> free_;
 };
 
-Expected<std::byte*> BlockPool::Impl::allocate_here(bool press) {
+Expected<std::byte*> GroupBlocks::allocate_here(bool press) {
   Block block;
-  if (!free.empty()) {
-    block = std::move(free.back());
-    free.pop_back();
-    std::memset(block.memory.data(), 0, static_cast<std::size_t>(shape.block_bytes()));
+  if (!free_.empty()) {
+    block = std::move(free_.back());
+    free_.pop_back();
+    std::memset(block.memory.data(), 0, bytes_);
   } else {
-    MR_ASSIGN_OR_RETURN(block.reservation, budget->reserve("kv", press ? memory_bytes() : 0));
+    MR_ASSIGN_OR_RETURN(block.reservation, budget_->reserve("kv", press ? memory_bytes() : 0));
     if (!press && !block.reservation.try_grow(memory_bytes()))
       return error(Code::out_of_budget, "no memory is free for another block of the KV cache");
     MR_ASSIGN_OR_RETURN(block.memory, device::HostBuffer::reserve(memory_bytes(), device::Pages::normal));
@@ -54,81 +60,131 @@ Expected<std::byte*> BlockPool::Impl::allocate_here(bool press) {
   return data;
 }
 
-Expected<std::byte*> BlockPool::Impl::allocate(bool press) {
-  if (bound > 0 && static_cast<std::int64_t>(in_use.size()) >= bound)
+Expected<std::byte*> GroupBlocks::allocate(bool press) {
+  if (at_bound())
     return error(Code::out_of_budget, "all {} blocks of the KV cache are taken; raise --ctx or ask for less at once",
                  bound);
-  if (elsewhere == nullptr) return allocate_here(press);
-  MR_ASSIGN_OR_RETURN(std::byte* const block, elsewhere->allocate(press));
+  if (elsewhere_ == nullptr) return allocate_here(press);
+  MR_ASSIGN_OR_RETURN(std::byte* const block, elsewhere_->allocate(press));
   in_use.emplace(block, Block());
   return block;
 }
 
-BlockPool::BlockPool(KvShape shape, residency::Budget& budget) : impl_(std::make_unique<Impl>(shape, budget)) {}
+void GroupBlocks::release(std::byte* block) {
+  const auto found = in_use.find(block);
+  MR_ASSERT(found != in_use.end());
+  if (--found->second.users > 0) return;
+  if (elsewhere_ != nullptr)
+    elsewhere_->release(block);
+  else
+    free_.push_back(std::move(found->second));
+  in_use.erase(found);
+}
 
-BlockPool::BlockPool(KvShape shape, std::unique_ptr<BlockMemory> memory)
-    : impl_(std::make_unique<Impl>(shape, std::move(memory))) {}
+void GroupBlocks::trim() {
+  free_.clear();
+  if (elsewhere_ != nullptr) elsewhere_->trim();
+}
+
+bool full(const Expected<std::byte*>& block) { return !block.ok() && block.status().code() == Code::out_of_budget; }
+
+}  // namespace
+
+struct BlockPool::Impl {
+  Layout layout;
+  std::vector<GroupBlocks> groups;
+  Reclaimer reclaimer;
+
+  /// Has one kept block of the group, or of another, let go of, whose memory is there for any group then.
+  bool make_room(std::size_t group);
+};
+
+bool BlockPool::Impl::make_room(std::size_t group) {
+  if (!reclaimer) return false;
+  if (reclaimer(group)) return true;
+  if (groups[group].at_bound()) return false;
+  for (std::size_t other = 0; other < groups.size(); ++other) {
+    if (other == group || !reclaimer(other)) continue;
+    groups[other].trim();
+    return true;
+  }
+  return false;
+}
+
+BlockPool::BlockPool(Layout layout, residency::Budget& budget) : impl_(std::make_unique<Impl>()) {
+  for (const Group& group : layout.groups()) impl_->groups.emplace_back(group, &budget, nullptr);
+  impl_->layout = std::move(layout);
+}
+
+BlockPool::BlockPool(Layout layout, std::vector<std::unique_ptr<BlockMemory>> memory)
+    : impl_(std::make_unique<Impl>()) {
+  MR_ASSERT(memory.size() == layout.groups().size());
+  for (std::size_t g = 0; g < memory.size(); ++g)
+    impl_->groups.emplace_back(layout.groups()[g], nullptr, std::move(memory[g]));
+  impl_->layout = std::move(layout);
+}
 
 BlockPool::~BlockPool() = default;
 
-const KvShape& BlockPool::shape() const { return impl_->shape; }
+const Layout& BlockPool::layout() const { return impl_->layout; }
 
-Expected<std::byte*> BlockPool::allocate() {
-  const auto full = [](const Expected<std::byte*>& block) {
-    return !block.ok() && block.status().code() == Code::out_of_budget;
-  };
-  Expected<std::byte*> block = impl_->allocate(false);
-  while (full(block) && impl_->reclaimer && impl_->reclaimer()) block = impl_->allocate(false);
+Expected<std::byte*> BlockPool::allocate(std::size_t group) {
+  GroupBlocks& blocks = impl_->groups[group];
+  Expected<std::byte*> block = blocks.allocate(false);
+  if (full(block) && !blocks.at_bound() && groups() > 1) {  // what other groups have to spare
+    for (GroupBlocks& other : impl_->groups)
+      if (&other != &blocks) other.trim();
+    block = blocks.allocate(false);
+  }
+  while (full(block) && impl_->make_room(group)) block = blocks.allocate(false);
   // What was kept of ended conversations went first; now weights give way.
-  return full(block) ? impl_->allocate(true) : std::move(block);
+  return full(block) ? blocks.allocate(true) : std::move(block);
 }
 
-void BlockPool::retain(std::byte* block) {
-  const auto found = impl_->in_use.find(block);
-  MR_ASSERT(found != impl_->in_use.end());
+void BlockPool::retain(std::size_t group, std::byte* block) {
+  const auto found = impl_->groups[group].in_use.find(block);
+  MR_ASSERT(found != impl_->groups[group].in_use.end());
   ++found->second.users;
 }
 
-void BlockPool::release(std::byte* block) {
-  const auto found = impl_->in_use.find(block);
-  MR_ASSERT(found != impl_->in_use.end());
-  if (--found->second.users > 0) return;
-  if (impl_->elsewhere != nullptr)
-    impl_->elsewhere->release(block);
-  else
-    impl_->free.push_back(std::move(found->second));
-  impl_->in_use.erase(found);
+void BlockPool::release(std::size_t group, std::byte* block) { impl_->groups[group].release(block); }
+
+std::int64_t BlockPool::users(std::size_t group, const std::byte* block) const {
+  const auto found = impl_->groups[group].in_use.find(block);
+  return found == impl_->groups[group].in_use.end() ? 0 : found->second.users;
 }
 
-std::int64_t BlockPool::users(const std::byte* block) const {
-  const auto found = impl_->in_use.find(block);
-  return found == impl_->in_use.end() ? 0 : found->second.users;
-}
-
-void BlockPool::set_bound(std::int64_t blocks) { impl_->bound = blocks; }
-std::int64_t BlockPool::bound() const { return impl_->bound; }
-void BlockPool::set_reclaimer(std::function<bool()> let_go) { impl_->reclaimer = std::move(let_go); }
+void BlockPool::set_bound(std::size_t group, std::int64_t blocks) { impl_->groups[group].bound = blocks; }
+std::int64_t BlockPool::bound(std::size_t group) const { return impl_->groups[group].bound; }
+void BlockPool::set_reclaimer(Reclaimer let_go) { impl_->reclaimer = std::move(let_go); }
 
 void BlockPool::trim() {
-  impl_->free.clear();
-  if (impl_->elsewhere != nullptr) impl_->elsewhere->trim();
+  for (GroupBlocks& group : impl_->groups) group.trim();
 }
 
-std::int64_t BlockPool::blocks_in_use() const { return static_cast<std::int64_t>(impl_->in_use.size()); }
+std::int64_t BlockPool::blocks_in_use(std::size_t group) const {
+  return static_cast<std::int64_t>(impl_->groups[group].in_use.size());
+}
 
-bool BlockPool::on_host() const { return impl_->elsewhere == nullptr; }
+std::int64_t BlockPool::blocks_in_use() const {
+  std::int64_t blocks = 0;
+  for (std::size_t g = 0; g < groups(); ++g) blocks += blocks_in_use(g);
+  return blocks;
+}
 
-Status BlockPool::read(const std::byte* block, std::byte* out) const {
-  const auto bytes = static_cast<std::size_t>(impl_->shape.block_bytes());
-  if (impl_->elsewhere != nullptr) return impl_->elsewhere->read(block, out, bytes);
-  std::memcpy(out, block, bytes);
+bool BlockPool::on_host() const { return impl_->groups.empty() || impl_->groups.front().elsewhere() == nullptr; }
+
+Status BlockPool::read(std::size_t group, const std::byte* block, std::byte* out) const {
+  const GroupBlocks& blocks = impl_->groups[group];
+  if (blocks.elsewhere() != nullptr) return blocks.elsewhere()->read(block, out, blocks.bytes());
+  std::memcpy(out, block, blocks.bytes());
   return {};
 }
 
-Status BlockPool::write(std::byte* block, const std::byte* in) {
-  const auto bytes = static_cast<std::size_t>(impl_->shape.block_bytes());
-  if (impl_->elsewhere != nullptr) return impl_->elsewhere->write(block, in, bytes);
-  std::memcpy(block, in, bytes);
+Status BlockPool::write(std::size_t group, std::byte* block, const std::byte* in) {
+  const GroupBlocks& blocks = impl_->groups[group];
+  if (blocks.elsewhere() != nullptr) return blocks.elsewhere()->write(block, in, blocks.bytes());
+  std::memcpy(block, in, blocks.bytes());
   return {};
 }
 

@@ -14,7 +14,7 @@ std::uint64_t hash_of(std::span<const Token> tokens) { return XXH3_64bits(tokens
 }  // namespace
 
 PrefixCache::PrefixCache(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)) {
-  pool_->set_reclaimer([this] { return let_go(); });
+  pool_->set_reclaimer([this](std::size_t group) { return let_go(group); });
 }
 
 PrefixCache::~PrefixCache() {
@@ -46,40 +46,78 @@ PrefixCache::Node* PrefixCache::find(Tokens whole_blocks) {
   return node;
 }
 
+/// Whether a token at `length` finds all that it sees: in `state` up to its end, behind it in the nodes of `way`.
+bool PrefixCache::goes_on(const SequenceState& state, std::span<Node* const> way, std::int64_t length) const {
+  const std::vector<Group>& groups = pool_->layout().groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::int64_t i = groups[g].first_seen(length) / kBlockTokens; i < blocks_for(length); ++i) {
+      const std::byte* const block =
+          i < state.blocks() ? state.block(g, i) : way[static_cast<std::size_t>(i - state.blocks())]->blocks[g];
+      if (block == nullptr) return false;
+    }
+  }
+  return true;
+}
+
+/// The successor that agrees with the most of `rest`, and how far; null: none is worth a copy.
+std::pair<PrefixCache::Node*, std::int64_t> PrefixCache::best_part(Node& node, Tokens rest) const {
+  std::pair<Node*, std::int64_t> best{nullptr, kLeastCopied - 1};
+  for (const auto& [hash, next] : node.children) {
+    const auto end = rest.begin() + std::min<std::ptrdiff_t>(std::ssize(rest), kBlockTokens);
+    const auto agreed = std::mismatch(rest.begin(), end, next->tokens.begin()).first - rest.begin();
+    if (agreed > best.second) best = {next.get(), agreed};
+  }
+  return best;
+}
+
 std::int64_t PrefixCache::extend(SequenceState& state, Tokens tokens, std::int64_t limit) {
   const std::int64_t before = state.length();
   limit = std::min(limit, static_cast<std::int64_t>(tokens.size()));
   if (before % kBlockTokens != 0 || before >= limit || state.blocks() * kBlockTokens != before) return 0;
   Node* node = find(tokens.first(static_cast<std::size_t>(before)));
   if (node == nullptr) return 0;
+  std::vector<Node*> way;
   Tokens rest = tokens.subspan(static_cast<std::size_t>(before), static_cast<std::size_t>(limit - before));
-  while (static_cast<std::int64_t>(rest.size()) >= kBlockTokens) {
+  while (std::ssize(rest) >= kBlockTokens) {
     Node* const next = child(*node, rest.first(kBlockTokens));
     if (next == nullptr) break;
-    next->tick = ++tick_;
-    state.share(next->block);
+    way.push_back(next);
     rest = rest.subspan(kBlockTokens);
     node = next;
   }
-  Node* best = nullptr;
-  std::int64_t most = kLeastCopied - 1;
-  for (const auto& [hash, next] : node->children) {
-    const auto end = rest.begin() + std::min<std::ptrdiff_t>(std::ssize(rest), kBlockTokens);
-    const auto agreed = std::mismatch(rest.begin(), end, next->tokens.begin()).first - rest.begin();
-    if (agreed > most) {
-      most = agreed;
-      best = next.get();
-    }
+  auto [part, agreed] = best_part(*node, rest);
+  const auto end = [&] { return before + std::ssize(way) * kBlockTokens; };
+  if (part != nullptr) {
+    way.push_back(part);
+    if (!goes_on(state, way, end() - kBlockTokens + agreed)) part = nullptr;
+    way.pop_back();
   }
-  if (best != nullptr) {
-    best->tick = ++tick_;
-    pool_->retain(best->block);                           // so that making room for the copy does not let go of it
-    const Status copied = state.copy(best->block, most);  // without room it is computed as any other
-    pool_->release(best->block);
-    (void)copied;
+  while (part == nullptr && !way.empty() && !goes_on(state, way, end())) way.pop_back();
+  take(state, way, part, part != nullptr ? agreed : 0);
+  const std::int64_t gained = std::max<std::int64_t>(0, state.length() - before);
+  shared_ += gained;
+  return gained;
+}
+
+/// Whole blocks of `way`, then the first positions of a block of `part` (null: none).
+void PrefixCache::take(SequenceState& state, std::span<Node* const> way, Node* part, std::int64_t positions) {
+  const std::vector<Group>& groups = pool_->layout().groups();
+  const std::int64_t end = state.length() + std::ssize(way) * kBlockTokens + positions;
+  std::vector<std::byte*> blocks(groups.size());
+  for (Node* const node : way) {
+    node->tick = ++tick_;
+    for (std::size_t g = 0; g < groups.size(); ++g)  // what a window has passed there is not held
+      blocks[g] = state.blocks() >= groups[g].first_seen(end) / kBlockTokens ? node->blocks[g] : nullptr;
+    state.share(blocks);
   }
-  shared_ += state.length() - before;
-  return state.length() - before;
+  if (part == nullptr) return;
+  part->tick = ++tick_;
+  // So that making room for the copy does not let go of it.
+  blocks = part->blocks;
+  for (std::size_t g = 0; g < groups.size(); ++g) pool_->retain(g, blocks[g]);
+  const Status copied = state.copy(blocks, positions);  // without room it is computed as any other
+  for (std::size_t g = 0; g < groups.size(); ++g) pool_->release(g, blocks[g]);
+  if (!copied.ok()) state.rewind(state.length());
 }
 
 void PrefixCache::enter(const SequenceState& state, Tokens tokens) {
@@ -91,39 +129,68 @@ void PrefixCache::enter(const SequenceState& state, Tokens tokens) {
       auto made = std::make_unique<Node>();
       made->parent = node;
       std::copy(block.begin(), block.end(), made->tokens.begin());
-      made->block = state.block(i);
-      pool_->retain(made->block);
-      ++blocks_;
+      made->blocks.resize(pool_->groups());
       next = made.get();
       node->children.emplace(hash_of(block), std::move(made));
+    }
+    for (std::size_t g = 0; g < next->blocks.size(); ++g) {
+      if (next->blocks[g] != nullptr || state.block(g, i) == nullptr) continue;
+      next->blocks[g] = state.block(g, i);
+      pool_->retain(g, next->blocks[g]);
+      ++blocks_;
     }
     next->tick = ++tick_;
     node = next;
   }
 }
 
-void PrefixCache::oldest_leaf(Node& node, Node*& oldest) const {
-  for (const auto& [hash, next] : node.children) oldest_leaf(*next, oldest);
-  if (!node.children.empty() || &node == &root_ || pool_->users(node.block) > 1) return;
-  if (oldest == nullptr || node.tick < oldest->tick) oldest = &node;
+void PrefixCache::oldest(std::size_t group, Node& node, Node*& best) const {
+  for (const auto& [hash, next] : node.children) oldest(group, *next, best);
+  const bool may_go = pool_->layout().groups()[group].window > 0 || node.children.empty();
+  if (!may_go || &node == &root_ || node.blocks[group] == nullptr || pool_->users(group, node.blocks[group]) > 1)
+    return;
+  if (best == nullptr || node.tick < best->tick) best = &node;
 }
 
-bool PrefixCache::let_go() {
-  Node* oldest = nullptr;
-  oldest_leaf(root_, oldest);
-  if (oldest == nullptr) return false;
-  remove(*oldest);
+bool PrefixCache::let_go(std::size_t group) {
+  Node* best = nullptr;
+  oldest(group, root_, best);
+  if (best == nullptr) return false;
+  if (pool_->layout().groups()[group].window == 0) {
+    remove(*best);
+    return true;
+  }
+  pool_->release(group, std::exchange(best->blocks[group], nullptr));
+  --blocks_;
+  prune(best);
   return true;
 }
 
 void PrefixCache::clear() {
-  while (let_go()) {
+  for (std::size_t g = 0; g < pool_->groups(); ++g) {
+    while (let_go(g)) {
+    }
+  }
+}
+
+/// Removes the node and those before it as long as they hold nothing and lead nowhere.
+void PrefixCache::prune(Node* node) {
+  const auto is_empty = [](const Node& of) {
+    return of.children.empty() && std::all_of(of.blocks.begin(), of.blocks.end(), [](auto* b) { return b == nullptr; });
+  };
+  while (node != &root_ && is_empty(*node)) {
+    Node* const parent = node->parent;
+    remove(*node);
+    node = parent;
   }
 }
 
 void PrefixCache::remove(Node& node) {
-  pool_->release(node.block);
-  --blocks_;
+  for (std::size_t g = 0; g < node.blocks.size(); ++g) {
+    if (node.blocks[g] == nullptr) continue;
+    pool_->release(g, node.blocks[g]);
+    --blocks_;
+  }
   auto& siblings = node.parent->children;
   const auto [first, last] = siblings.equal_range(hash_of(node.tokens));
   siblings.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second.get() == &node; }));

@@ -1,8 +1,9 @@
 // Beginnings that sequences have in common, computed once: a tree of whole KV blocks by the tokens they stand for. A
 // new sequence goes on from the longest beginning the tree holds: whole blocks are shared, a block that agrees in part
-// is copied. The tree lets go of the leaf used longest ago when the pool has no room.
-// The KV of a position depends on the tokens up to it alone (the numerics contract), so shared blocks give the same
-// bits as computed ones.
+// is copied. Where a group has a window, the tree may have lost blocks behind it: a beginning is of use up to where
+// every window sees only blocks that are there. The tree lets go of what was used longest ago when the pool has no
+// room: the last blocks of a beginning, or a block of a group with a window, wherever it stands. The KV of a position
+// depends on the tokens up to it alone (the numerics contract), so shared blocks give the same bits as computed ones.
 // Thread-safety: one thread, the one that runs the passes.
 #pragma once
 
@@ -12,6 +13,8 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "kv/sequence.h"
 
@@ -34,18 +37,19 @@ class PrefixCache {
   /// Enters the whole blocks of `state`, which stands for `tokens` (at least length() of them).
   void enter(const SequenceState& state, std::span<const Token> tokens);
 
-  /// Lets go of one block that only the tree uses, the one used longest ago whose successors are gone; false: none.
-  bool let_go();
+  /// Lets go of one block of the group that only the tree uses, the one used longest ago; of a group without a window
+  /// one whose successors are gone. False: there is none.
+  bool let_go(std::size_t group);
   void clear();  // of all blocks that only the tree uses
 
-  std::int64_t blocks() const { return blocks_; }         // held by the tree
+  std::int64_t blocks() const { return blocks_; }         // held by the tree, of all groups
   std::int64_t shared_tokens() const { return shared_; }  // positions that extend() gave, ever
 
  private:
   struct Node {
     Node* parent = nullptr;
     std::array<Token, kBlockTokens> tokens{};
-    std::byte* block = nullptr;
+    std::vector<std::byte*> blocks;                                          // by group; null: gone
     std::uint64_t tick = 0;                                                  // of the last use
     std::unordered_multimap<std::uint64_t, std::unique_ptr<Node>> children;  // by hash of their tokens
   };
@@ -53,7 +57,11 @@ class PrefixCache {
 
   Node* child(Node& node, Tokens block);
   Node* find(Tokens whole_blocks);
-  void oldest_leaf(Node& node, Node*& oldest) const;
+  bool goes_on(const SequenceState& state, std::span<Node* const> way, std::int64_t length) const;
+  std::pair<Node*, std::int64_t> best_part(Node& node, Tokens rest) const;
+  void take(SequenceState& state, std::span<Node* const> way, Node* part, std::int64_t positions);
+  void oldest(std::size_t group, Node& node, Node*& best) const;
+  void prune(Node* node);
   void remove(Node& node);
 
   std::shared_ptr<BlockPool> pool_;

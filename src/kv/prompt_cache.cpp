@@ -24,7 +24,7 @@ PromptStore::Time use_of(PromptStore::Time now, std::int64_t index) { return now
 Expected<std::unique_ptr<PromptCache>> PromptCache::open(const Options& options, std::string_view identity,
                                                          std::shared_ptr<BlockPool> pool, residency::Budget& budget) {
   MR_ASSIGN_OR_RETURN(auto store, PromptStore::open(options.store));
-  const PromptKey root = root_key(identity, pool->shape());
+  const PromptKey root = root_key(identity, pool->layout());
   std::unique_ptr<PromptCache> cache(new PromptCache(options, root, std::move(pool), budget));
   cache->store_ = std::move(store);
   MR_ASSIGN_OR_RETURN(cache->thread_,
@@ -54,49 +54,102 @@ PromptCache::~PromptCache() {
   thread_ = {};  // joins
 }
 
-PromptBlock PromptCache::file_of(Tokens tokens, std::int64_t index, PromptKey key) const {
-  return {pool_->shape(), root_, key, tokens.first(static_cast<std::size_t>((index + 1) * kBlockTokens))};
+PromptBlock PromptCache::file_of(Tokens tokens, std::int64_t index, PromptKey key, std::size_t group) const {
+  return {pool_->layout().groups()[group], group, root_, key,
+          tokens.first(static_cast<std::size_t>((index + 1) * kBlockTokens))};
 }
 
+/// For a block of any group.
 Expected<PromptCache::Staging> PromptCache::stage() const {
-  const std::uint64_t bytes = round_up(static_cast<std::uint64_t>(pool_->shape().block_bytes()), device::kPageBytes);
+  std::int64_t most = 0;
+  for (const Group& group : pool_->layout().groups()) most = std::max(most, group.block_bytes());
+  const std::uint64_t bytes = round_up(static_cast<std::uint64_t>(most), device::kPageBytes);
   Staging staging;
   MR_ASSIGN_OR_RETURN(staging.reservation, budget_.reserve("prompt cache", bytes));
   MR_ASSIGN_OR_RETURN(staging.memory, device::HostBuffer::reserve(bytes, device::Pages::normal));
   return staging;
 }
 
-bool PromptCache::load(SequenceState& state, Tokens tokens, std::int64_t index, PromptKey key, Staging& staging) {
-  if (!store_->refresh(key, use_of(PromptStore::Time::clock::now(), index))) return false;
-  const std::int64_t first = index * kBlockTokens;
-  if (!pool_->on_host() && staging.memory.data() == nullptr) {
-    Expected<Staging> made = stage();
-    if (!made.ok()) return false;
-    staging = std::move(*made);
+/// How many blocks from the first of the prompt on may be loaded: as many as all groups without a window have, and
+/// those with one as far back as it sees from there. keys: of the blocks. Blocks before `first` are the state's.
+std::int64_t PromptCache::usable(const SequenceState& state, std::span<const PromptKey> keys, std::int64_t first) {
+  const std::vector<Group>& groups = pool_->layout().groups();
+  const auto all = std::ssize(keys);
+  const bool windows = std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.window > 0; });
+  if (!windows) return all;  // seen block by block
+  const PromptStore::Time now = PromptStore::Time::clock::now();
+  const auto has = [&](std::size_t group, std::int64_t i) {
+    return store_->refresh(file_key(keys[static_cast<std::size_t>(i)], group), use_of(now, i));
+  };
+  std::vector<std::int64_t> run(groups.size());  // blocks in a row up to the present one
+  std::int64_t best = first;
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    while (run[g] < first && state.block(g, first - 1 - run[g]) != nullptr) ++run[g];
+  for (std::int64_t i = first; i < all; ++i) {
+    bool goes_on = true;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      run[g] = has(g, i) ? run[g] + 1 : 0;
+      if (run[g] == 0 && groups[g].window == 0) return best;
+      goes_on = goes_on && i + 1 - run[g] <= groups[g].first_seen((i + 1) * kBlockTokens) / kBlockTokens;
+    }
+    if (goes_on) best = i + 1;
   }
-  state.truncate(first);
-  if (!state.reserve(first + kBlockTokens).ok()) return false;
-  std::byte* const block = state.block(index);
-  Status status = store_->load(file_of(tokens, index, key), pool_->on_host() ? block : staging.memory.data());
-  if (status.ok() && !pool_->on_host()) status = pool_->write(block, staging.memory.data());
-  if (status.ok())
-    state.set_length(first + kBlockTokens);
-  else
-    state.truncate(first);
+  return best;
+}
+
+Status PromptCache::load_block(const PromptBlock& file, std::byte* block, Staging& staging) {
+  if (pool_->on_host()) return store_->load(file, block);
+  if (staging.memory.data() == nullptr) {
+    MR_ASSIGN_OR_RETURN(staging, stage());
+  }
+  MR_RETURN_IF_ERROR(store_->load(file, staging.memory.data()));
+  return pool_->write(file.group, block, staging.memory.data());
+}
+
+/// Block `index` of those before `end`, of each group that a token there sees it with.
+bool PromptCache::load(SequenceState& state, Tokens tokens, std::int64_t index, PromptKey key, std::int64_t end,
+                       Staging& staging) {
+  const std::vector<Group>& groups = pool_->layout().groups();
+  const auto is_needed = [&](std::size_t group) {
+    return index >= groups[group].first_seen(end * kBlockTokens) / kBlockTokens;
+  };
+  const PromptStore::Time used = use_of(PromptStore::Time::clock::now(), index);
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if (is_needed(g) && !store_->refresh(file_key(key, g), used)) return false;
+  const std::int64_t first = index * kBlockTokens;
+  if (state.blocks() > index) {
+    if (!state.goes_on(first)) return false;
+    state.rewind(first);
+  }
+  std::vector<std::byte*> blocks(groups.size());
+  Status status;
+  for (std::size_t g = 0; g < groups.size() && status.ok(); ++g) {
+    if (!is_needed(g)) continue;
+    const Expected<std::byte*> block = pool_->allocate(g);
+    status = block.status();
+    if (!block.ok()) break;
+    blocks[g] = *block;
+    status = load_block(file_of(tokens, index, file_key(key, g), g), *block, staging);
+  }
+  if (status.ok()) state.share(blocks);
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if (blocks[g] != nullptr) pool_->release(g, blocks[g]);
   return status.ok();
 }
 
 bool PromptCache::extend(SequenceState& state, Tokens tokens, std::int64_t limit, Clock::time_point until) {
-  const std::int64_t before = state.length();
-  const std::int64_t first = before / kBlockTokens, end = std::min(limit, std::ssize(tokens)) / kBlockTokens;
+  const std::int64_t before = state.length(), first = before / kBlockTokens;
+  const std::int64_t whole = std::min(limit, std::ssize(tokens)) / kBlockTokens;
+  std::vector<PromptKey> keys;
+  for (std::int64_t i = 0; i < whole; ++i) keys.push_back(next_key(i == 0 ? root_ : keys.back(), block_of(tokens, i)));
+  const std::int64_t end = first < whole ? usable(state, keys, first) : first;
   Staging staging;
-  PromptKey key = root_;
   bool more = false;
-  for (std::int64_t i = 0; i < end && !more; ++i) {
-    key = next_key(key, block_of(tokens, i));
-    if (i >= first && !load(state, tokens, i, key, staging)) break;
-    more = i >= first && i + 1 < end && Clock::now() >= until;
+  for (std::int64_t i = first; i < end && !more; ++i) {
+    if (!load(state, tokens, i, keys[static_cast<std::size_t>(i)], end, staging)) break;
+    more = i + 1 < end && Clock::now() >= until;
   }
+  if (!more) state.rewind(state.length());  // a way that ended early may lack what a window sees
   tokens_ += static_cast<std::uint64_t>(std::max<std::int64_t>(0, state.length() - before));
   return more;
 }
@@ -115,19 +168,25 @@ void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds
   const PromptStore::Time now = PromptStore::Time::clock::now();
   std::vector<Item> items;
   std::uint64_t bytes = 0;
+  std::int64_t lacking = 0;  // blocks of which a group has no file
   PromptKey key = root_;
   for (std::int64_t i = 0; i < blocks; ++i) {
     key = next_key(key, block_of(tokens, i));
-    if (store_->refresh(key, use_of(now, i))) continue;
-    items.push_back({nullptr, i, key, state.block(i), use_of(now, i), 0, use_of(now, blocks)});
-    bytes += round_up(file_of(tokens, i, key).file_bytes(), device::kPageBytes);
+    const std::size_t known = items.size();
+    for (std::size_t g = 0; g < pool_->groups(); ++g) {
+      const PromptKey file = file_key(key, g);
+      if (state.block(g, i) == nullptr || store_->refresh(file, use_of(now, i))) continue;
+      items.push_back({nullptr, i, file, g, state.block(g, i), use_of(now, i), 0, use_of(now, blocks)});
+      bytes += round_up(file_of(tokens, i, file, g).file_bytes(), device::kPageBytes);
+    }
+    lacking += items.size() > known ? 1 : 0;
   }
-  if (is_quick(std::ssize(items))) return;
+  if (is_quick(lacking)) return;
   items.front().prompt_bytes = bytes;
   const auto copy = std::make_shared<const std::vector<Token>>(tokens.begin(), tokens.begin() + blocks * kBlockTokens);
   for (Item& item : items) {
     item.tokens = copy;
-    pool_->retain(item.block);
+    pool_->retain(item.group, item.block);
   }
   {
     std::lock_guard lock(mutex_);
@@ -137,21 +196,21 @@ void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds
   pump();
 }
 
-void PromptCache::release(const std::vector<std::byte*>& blocks) {
-  for (std::byte* const block : blocks) pool_->release(block);
+void PromptCache::release(const std::vector<Held>& blocks) {
+  for (const Held& held : blocks) pool_->release(held.group, held.block);
 }
 
 void PromptCache::pump() {
-  std::vector<std::byte*> written;
-  std::byte* next = nullptr;
+  std::vector<Held> written;
+  Held next;
   {
     std::lock_guard lock(mutex_);
     written.swap(written_);
-    if (!pool_->on_host() && !staged_ && !waiting_.empty()) next = waiting_.front().block;
+    if (!pool_->on_host() && !staged_ && !waiting_.empty()) next = {waiting_.front().group, waiting_.front().block};
     if (waiting_.empty()) staging_ = {};
   }
   release(written);
-  if (next == nullptr) return;
+  if (next.block == nullptr) return;
   // The writer leaves the first one alone until it is staged.
   Status status;
   if (staging_.memory.data() == nullptr) {
@@ -159,7 +218,7 @@ void PromptCache::pump() {
     status = made.status();
     if (made.ok()) staging_ = std::move(*made);
   }
-  if (status.ok()) status = pool_->read(next, staging_.memory.data());
+  if (status.ok()) status = pool_->read(next.group, next.block, staging_.memory.data());
   if (!status.ok()) {
     log::debug("prompt cache: a prompt is not written: {}", status.message());
     let_go();
@@ -176,12 +235,12 @@ bool PromptCache::busy() const {
 }
 
 bool PromptCache::let_go() {
-  std::vector<std::byte*> blocks;
+  std::vector<Held> blocks;
   {
     std::unique_lock lock(mutex_);
     // The writer keeps the one it works on: a block's write at most.
     while (waiting_.size() > (writing_ ? 1 : 0)) {
-      blocks.push_back(waiting_.back().block);
+      blocks.push_back({waiting_.back().group, waiting_.back().block});
       waiting_.pop_back();
     }
     went_.wait(lock, [this] { return !writing_; });
@@ -197,7 +256,7 @@ bool PromptCache::let_go() {
 void PromptCache::give_up(const Status& why) {
   log::warn("prompt cache: nothing more is written: {}", why.message());
   off_ = true;
-  for (const Item& item : waiting_) written_.push_back(item.block);
+  for (const Item& item : waiting_) written_.push_back({item.group, item.block});
   waiting_.clear();
 }
 
@@ -224,7 +283,7 @@ void PromptCache::work() {
     }
     lock.lock();
     writing_ = staged_ = false;
-    written_.push_back(item.block);
+    written_.push_back({item.group, item.block});
     waiting_.pop_front();
     if (!status.ok()) give_up(status);
     went_.notify_all();
@@ -235,7 +294,7 @@ Status PromptCache::write(const Item& item, const std::byte* payload) {
   if (item.prompt_bytes > 0) {
     MR_ASSIGN_OR_RETURN(room_, store_->make_room(item.prompt_bytes, item.spared));
   }
-  const PromptBlock file = file_of(*item.tokens, item.index, item.key);
+  const PromptBlock file = file_of(*item.tokens, item.index, item.key, item.group);
   const std::uint64_t bytes = round_up(file.file_bytes(), device::kPageBytes);
   // Without an earlier block a later one is of no use.
   if (bytes > room_) room_ = 0;

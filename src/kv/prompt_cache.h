@@ -45,8 +45,9 @@ class PromptCache {
   PromptCache& operator=(const PromptCache&) = delete;
 
   /// Lets `state`, which holds the first tokens of `tokens`, go on with the blocks the folder has, one at least and
-  /// then until `until`, at most to `limit` positions. A block that `state` holds in part is loaded whole; where that
-  /// fails the part is gone. True: there may be more.
+  /// then until `until`, at most to `limit` positions, and only as far as the folder has what every window sees there.
+  /// A block that `state` holds in part is loaded whole; where that fails the part is gone. True: there may be more,
+  /// and `state` may not go on before this was asked again.
   bool extend(SequenceState& state, Tokens tokens, std::int64_t limit, Clock::time_point until);
 
   /// Has the whole blocks of `state` written that the folder lacks, if computing them again would take long where every
@@ -65,7 +66,8 @@ class PromptCache {
   struct Item {
     std::shared_ptr<const std::vector<Token>> tokens;  // of the whole prompt
     std::int64_t index = 0;                            // of the block
-    PromptKey key;
+    PromptKey key;                                     // of the file
+    std::size_t group = 0;
     std::byte* block = nullptr;
     PromptStore::Time used;
     std::uint64_t prompt_bytes = 0;  // on the first block of a prompt: of all of them that are to be written
@@ -77,12 +79,18 @@ class PromptCache {
   };
 
   PromptCache(const Options& options, PromptKey root, std::shared_ptr<BlockPool> pool, residency::Budget& budget);
-  PromptBlock file_of(Tokens tokens, std::int64_t index, PromptKey key) const;
-  bool load(SequenceState& state, Tokens tokens, std::int64_t index, PromptKey key, Staging& staging);
+  PromptBlock file_of(Tokens tokens, std::int64_t index, PromptKey key, std::size_t group) const;
+  std::int64_t usable(const SequenceState& state, std::span<const PromptKey> keys, std::int64_t first);
+  Status load_block(const PromptBlock& file, std::byte* block, Staging& staging);
+  bool load(SequenceState& state, Tokens tokens, std::int64_t index, PromptKey key, std::int64_t end, Staging& staging);
   Expected<Staging> stage() const;
   void work();
   Status write(const Item& item, const std::byte* payload);
-  void release(const std::vector<std::byte*>& blocks);
+  struct Held {
+    std::size_t group = 0;
+    std::byte* block = nullptr;
+  };
+  void release(const std::vector<Held>& blocks);
   void give_up(const Status& why);  // REQUIRES: mutex_ held
 
   const double least_seconds_;
@@ -96,7 +104,7 @@ class PromptCache {
   mutable std::mutex mutex_;
   std::condition_variable came_, went_;
   std::deque<Item> waiting_;         // GUARDED_BY mutex_; the first one may be on its way
-  std::vector<std::byte*> written_;  // GUARDED_BY mutex_: to be let go of
+  std::vector<Held> written_;        // GUARDED_BY mutex_: to be let go of
   bool writing_ = false;             // GUARDED_BY mutex_: the first of waiting_ is being written
   bool stop_ = false, off_ = false;  // GUARDED_BY mutex_
   Staging staging_;                  // of a device's block

@@ -14,25 +14,28 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "prompt files are little-endian");
 
 constexpr char kMagic[8] = {'M', 'R', 'P', 'R', 'O', 'M', 'P', 'T'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 struct Head {
   char magic[8];
   std::uint32_t version, dtype;
-  std::int64_t layers, kv_heads, head_dim, block_tokens, tokens;
+  std::int64_t group, layers, kv_heads, k_dim, v_dim, window, block_tokens, tokens;
   std::uint64_t root[2], key[2];
   std::uint64_t checksum;  // of all there is, this field zero
 };
-static_assert(std::is_trivially_copyable_v<Head> && sizeof(Head) == 96);
+static_assert(std::is_trivially_copyable_v<Head> && sizeof(Head) == 120);
 
 Head head_of(const PromptBlock& block) {
   Head head{};
   std::memcpy(head.magic, kMagic, sizeof(kMagic));
   head.version = kVersion;
   head.dtype = static_cast<std::uint32_t>(block.shape.dtype);
+  head.group = static_cast<std::int64_t>(block.group);
   head.layers = block.shape.layers;
   head.kv_heads = block.shape.kv_heads;
-  head.head_dim = block.shape.head_dim;
+  head.k_dim = block.shape.k_dim;
+  head.v_dim = block.shape.v_dim;
+  head.window = block.shape.window;
   head.block_tokens = kBlockTokens;
   head.tokens = std::ssize(block.tokens);
   head.root[0] = block.root.high;
@@ -48,9 +51,8 @@ PromptKey key_of(XXH128_hash_t hash) { return {hash.high64, hash.low64}; }
 
 std::string PromptKey::hex() const { return fmt::format("{:016x}{:016x}", high, low); }
 
-PromptKey root_key(std::string_view identity, const KvShape& shape) {
-  const std::string all = fmt::format("prompt {} {} {} {} {} {} {}", kVersion, shape.layers, shape.kv_heads,
-                                      shape.head_dim, info(shape.dtype).name, kBlockTokens, identity);
+PromptKey root_key(std::string_view identity, const Layout& layout) {
+  const std::string all = fmt::format("prompt {} ({}) {} {}", kVersion, layout.describe(), kBlockTokens, identity);
   return key_of(XXH3_128bits(all.data(), all.size()));
 }
 
@@ -60,6 +62,11 @@ PromptKey next_key(const PromptKey& before, std::span<const Token> block) {
   std::memcpy(all.data(), &before, sizeof(before));
   std::memcpy(all.data() + sizeof(before), block.data(), block.size_bytes());
   return key_of(XXH3_128bits(all.data(), all.size()));
+}
+
+PromptKey file_key(const PromptKey& block, std::size_t group) {
+  const std::uint64_t all[] = {block.high, block.low, group};
+  return group == 0 ? block : key_of(XXH3_128bits(all, sizeof(all)));
 }
 
 std::size_t PromptBlock::head_bytes() const { return sizeof(Head) + tokens.size_bytes(); }

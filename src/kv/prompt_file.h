@@ -1,8 +1,9 @@
-// A KV block on the disk: what it is called and what is in it.
+// A KV block of one group on the disk: what it is called and what is in it.
 //
 // A block's key hashes the key before it and its own tokens; the first one goes on from root_key(), which stands for
-// the model, the KV format and the numerics of who computed. The key finds the file; it proves nothing: the file
-// repeats everything it was computed from, all tokens from the first on, and is used only where all of that is equal.
+// the model, the KV's layout and the numerics of who computed. A file's key is that of its block and group. The key
+// finds the file; it proves nothing: the file repeats everything it was computed from, all tokens from the first on,
+// and is used only where all of that is equal.
 //
 // Little-endian: a head of fixed size, the tokens [0, end of the block) as int32, the block's bytes. Nothing in a file
 // is believed before it was compared with what the reader expects, so no length is ever taken from one.
@@ -28,15 +29,18 @@ struct PromptKey {
   friend bool operator==(const PromptKey&, const PromptKey&) = default;
 };
 
-/// `identity`: what must be the same so that KV is equal in every bit, beside its shape.
-PromptKey root_key(std::string_view identity, const KvShape& shape);
+/// `identity`: what must be the same so that KV is equal in every bit, beside its layout.
+PromptKey root_key(std::string_view identity, const Layout& layout);
 /// REQUIRES: kBlockTokens tokens.
 PromptKey next_key(const PromptKey& before, std::span<const Token> block);
+/// The key of a group's file of a block.
+PromptKey file_key(const PromptKey& block, std::size_t group);
 
 /// What a file must be.
 struct PromptBlock {
-  KvShape shape;
-  PromptKey root, key;
+  Group shape;
+  std::size_t group = 0;          // its number in the layout
+  PromptKey root, key;            // the key of the file
   std::span<const Token> tokens;  // from the first of the prompt to the last of the block
   std::size_t head_bytes() const;
   std::uint64_t file_bytes() const { return head_bytes() + static_cast<std::uint64_t>(shape.block_bytes()); }

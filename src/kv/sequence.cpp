@@ -1,116 +1,159 @@
 #include "kv/sequence.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace millrace::kv {
-namespace {
 
-std::int64_t blocks_for(std::int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+SequenceState::SequenceState(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)), tables_(pool_->groups()) {}
 
-}  // namespace
-
-SequenceState::SequenceState(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)) {}
-
-SequenceState::~SequenceState() {
-  for (std::byte* block : blocks_) pool_->release(block);
-}
+SequenceState::~SequenceState() { cut(0); }
 
 SequenceState::SequenceState(SequenceState&& other) noexcept
     : pool_(other.pool_),  // NOLINT(performance-move-constructor-init): what was moved from stays usable
-      blocks_(std::move(other.blocks_)),
-      length_(std::exchange(other.length_, 0)) {
-  other.blocks_.clear();
-}
+      tables_(std::exchange(other.tables_, std::vector<Table>(other.tables_.size()))),
+      blocks_(std::exchange(other.blocks_, 0)),
+      length_(std::exchange(other.length_, 0)) {}
 
 SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   std::swap(pool_, other.pool_);
+  std::swap(tables_, other.tables_);
   std::swap(blocks_, other.blocks_);
   std::swap(length_, other.length_);
   return *this;
 }
 
-const KvShape& SequenceState::shape() const { return pool_->shape(); }
+const Layout& SequenceState::layout() const { return pool_->layout(); }
 
-void SequenceState::share(std::byte* block) {
-  MR_ASSERT(length_ == blocks() * kBlockTokens);
-  pool_->retain(block);
-  blocks_.push_back(block);
+bool SequenceState::goes_on(std::int64_t position) const {
+  for (std::size_t g = 0; g < tables_.size(); ++g)
+    if (group(g).first_seen(position) < tables_[g].first * kBlockTokens) return false;
+  return true;
+}
+
+bool SequenceState::holds(std::int64_t position) const {
+  return position >= 0 && position / kBlockTokens < blocks_ && goes_on(position);
+}
+
+/// Blocks of a group before number `first` are let go of; there may be fewer.
+void SequenceState::let_go_before(std::size_t group, std::int64_t first) {
+  Table& table = tables_[group];
+  for (; table.first < first; ++table.first) {
+    std::byte*& block = table.blocks[static_cast<std::size_t>(table.first)];
+    if (block != nullptr) pool_->release(group, block);
+    block = nullptr;
+  }
+}
+
+/// The first `blocks` blocks of every group stay.
+void SequenceState::cut(std::int64_t blocks) {
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    Table& table = tables_[g];
+    while (std::ssize(table.blocks) > blocks) {
+      if (table.blocks.back() != nullptr) pool_->release(g, table.blocks.back());
+      table.blocks.pop_back();
+    }
+    table.first = std::min(table.first, blocks);
+  }
+  blocks_ = std::min(blocks_, blocks);
+}
+
+void SequenceState::share(Blocks blocks) {
+  MR_ASSERT(length_ == blocks_ * kBlockTokens && blocks.size() == tables_.size());
+  ++blocks_;
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    tables_[g].blocks.push_back(blocks[g]);
+    if (blocks[g] == nullptr)
+      let_go_before(g, blocks_);
+    else
+      pool_->retain(g, blocks[g]);
+  }
   length_ += kBlockTokens;
 }
 
-Status SequenceState::copy(const std::byte* block, std::int64_t tokens) {
-  MR_ASSERT(length_ == blocks() * kBlockTokens && tokens <= kBlockTokens);
-  MR_ASSIGN_OR_RETURN(std::byte* const own, pool_->allocate());
-  std::vector<std::byte> bytes(static_cast<std::size_t>(shape().block_bytes()));
-  Status status = pool_->read(block, bytes.data());
-  if (status.ok()) status = pool_->write(own, bytes.data());
-  if (!status.ok()) {
-    pool_->release(own);
-    return status;
+/// A block of one's own with the same bytes.
+Expected<std::byte*> SequenceState::copy_of(std::size_t group, const std::byte* block) {
+  MR_ASSIGN_OR_RETURN(std::byte* const own, pool_->allocate(group));
+  std::vector<std::byte> bytes(static_cast<std::size_t>(this->group(group).block_bytes()));
+  Status status = pool_->read(group, block, bytes.data());
+  if (status.ok()) status = pool_->write(group, own, bytes.data());
+  if (status.ok()) return own;
+  pool_->release(group, own);
+  return status;
+}
+
+Status SequenceState::copy(Blocks blocks, std::int64_t tokens) {
+  MR_ASSERT(length_ == blocks_ * kBlockTokens && tokens <= kBlockTokens && blocks.size() == tables_.size());
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    const Expected<std::byte*> own = copy_of(g, blocks[g]);
+    if (!own.ok()) {
+      cut(blocks_);
+      return own.status();
+    }
+    tables_[g].blocks.push_back(*own);
   }
-  blocks_.push_back(own);
+  ++blocks_;
   length_ += tokens;
   return {};
 }
 
-/// A copy in place of the block that length() lies in, where others use it too.
-Status SequenceState::own_last_block() {
-  const std::int64_t within = length_ % kBlockTokens;
-  if (within == 0 || pool_->users(blocks_[static_cast<std::size_t>(length_ / kBlockTokens)]) == 1) return {};
-  MR_ASSERT(blocks() == blocks_for(length_));
-  std::byte* const shared = blocks_.back();
-  blocks_.pop_back();
-  length_ -= within;
-  if (Status status = copy(shared, within); !status.ok()) {
-    blocks_.push_back(shared);
-    length_ += within;
-    return status;
+/// A copy in place of each block that length() lies in, where others use it too.
+Status SequenceState::own_last_blocks() {
+  if (length_ % kBlockTokens == 0) return {};
+  MR_ASSERT(blocks_ == blocks_for(length_));
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    std::byte*& last = tables_[g].blocks.back();
+    if (pool_->users(g, last) == 1) continue;
+    MR_ASSIGN_OR_RETURN(std::byte* const own, copy_of(g, last));
+    pool_->release(g, std::exchange(last, own));
   }
-  pool_->release(shared);
+  return {};
+}
+
+/// Every group has so many blocks, or nothing changes.
+Status SequenceState::grow(std::int64_t blocks) {
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    while (std::ssize(tables_[g].blocks) < blocks) {
+      Expected<std::byte*> block = pool_->allocate(g);
+      if (!block.ok()) {
+        cut(blocks_);
+        return block.status();
+      }
+      tables_[g].blocks.push_back(*block);
+    }
+  }
+  blocks_ = std::max(blocks_, blocks);
   return {};
 }
 
 Status SequenceState::reserve(std::int64_t tokens) {
-  if (tokens > length_) MR_RETURN_IF_ERROR(own_last_block());
-  const std::size_t before = blocks_.size();
-  while (blocks() < blocks_for(tokens)) {
-    Expected<std::byte*> block = pool_->allocate();
-    if (!block.ok()) {
-      while (blocks_.size() > before) {
-        pool_->release(blocks_.back());
-        blocks_.pop_back();
-      }
-      return block.status().with_context(fmt::format("no room to remember {} tokens", tokens));
-    }
-    blocks_.push_back(*block);
-  }
-  return {};
+  if (tokens <= length_) return {};
+  if (!goes_on(length_))
+    return error(Code::internal, "a sequence of {} tokens has lost keys that the next one sees", length_);
+  if (blocks_ == blocks_for(length_)) MR_RETURN_IF_ERROR(own_last_blocks());
+  const Status status = grow(blocks_for(tokens));
+  return status.ok() ? status : status.with_context(fmt::format("no room to remember {} tokens", tokens));
 }
 
 void SequenceState::set_length(std::int64_t tokens) {
-  MR_ASSERT(tokens >= 0 && blocks_for(tokens) <= blocks());
+  MR_ASSERT(tokens >= 0 && blocks_for(tokens) <= blocks_);
   length_ = tokens;
 }
 
-void SequenceState::truncate(std::int64_t tokens) {
+void SequenceState::forget_behind_windows() {
+  for (std::size_t g = 0; g < tables_.size(); ++g)
+    let_go_before(g, std::min(group(g).first_seen(length_) / kBlockTokens, blocks_));
+}
+
+std::int64_t SequenceState::rewind(std::int64_t tokens) {
   MR_ASSERT(tokens >= 0);
   length_ = std::min(length_, tokens);
-  while (blocks() > blocks_for(length_)) {
-    pool_->release(blocks_.back());
-    blocks_.pop_back();
-  }
-}
-
-// Inside a block, a layer is K [kv_heads, head_dim, kBlockTokens], then V [kv_heads, kBlockTokens, head_dim]. A head of
-// K and a head of V take the same bytes, so V is simply kv_heads heads further on.
-std::byte* SequenceState::k(std::int64_t block, std::int64_t layer, std::int64_t kv_head) const {
-  const KvShape& shape = pool_->shape();
-  const std::int64_t head_bytes = shape.block_bytes() / (2 * shape.layers * shape.kv_heads);
-  return blocks_[static_cast<std::size_t>(block)] + (2 * layer * shape.kv_heads + kv_head) * head_bytes;
-}
-
-std::byte* SequenceState::v(std::int64_t block, std::int64_t layer, std::int64_t kv_head) const {
-  return k(block, layer, kv_head + pool_->shape().kv_heads);
+  // Where a window is too far on for this position, it is for all before it, which see keys before those.
+  if (!goes_on(length_)) length_ = 0;
+  cut(blocks_for(length_));
+  return length_;
 }
 
 }  // namespace millrace::kv

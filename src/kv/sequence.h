@@ -1,35 +1,24 @@
-// What one sequence remembers: its KV blocks, format, length; snapshot and restore.
+// What one sequence remembers: a table of blocks for each group of its layout (kv/layout.h), and its length; snapshot
+// and restore.
 //
-// A block holds kBlockTokens tokens of ALL layers, so that a sequence grows by one allocation. Inside a block, for each
-// layer: K as [kv_heads, head_dim, kBlockTokens] (channel-major, so that SIMD lanes are keys), then V as
-// [kv_heads, kBlockTokens, head_dim]. In q8_0 a head's part is its int8 values in that order, then their float16
-// scales, one for 32 channels of a token: [head_dim / 32, kBlockTokens] of K, [kBlockTokens, head_dim / 32] of V.
-// Blocks come from a BlockPool, whose memory the Budget grants block by block. Thread-safety: one thread writes a
-// sequence; during a pass several may read it.
+// A block holds kBlockTokens tokens of all layers of one group. Blocks come from a BlockPool, whose memory the Budget
+// grants block by block. A group with a window lets go of the blocks behind it: their places in the table stay, empty.
+// Thread-safety: one thread writes a sequence; during a pass several may read it.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "device/host_memory.h"
+#include "kv/layout.h"
 #include "residency/budget.h"
-#include "tensor/dtype.h"
 
 namespace millrace::kv {
-
-constexpr std::int64_t kBlockTokens = 64;
-
-struct KvShape {
-  std::int64_t layers = 0, kv_heads = 0, head_dim = 0;
-  DType dtype = DType::f16;              // f16, f32 or, where head_dim is a multiple of 32, q8_0
-  std::int64_t bytes_per_token() const;  // K and V, all layers
-  std::int64_t block_bytes() const { return bytes_per_token() * kBlockTokens; }
-  friend bool operator==(const KvShape&, const KvShape&) = default;
-};
 
 /// Memory of blocks that do not lie in host memory: a device's. Addresses are only ever given to its executor.
 class BlockMemory {
@@ -43,40 +32,47 @@ class BlockMemory {
   virtual Status write(std::byte* block, const std::byte* in, std::size_t bytes) = 0;
 };
 
-/// Blocks of one size; free ones are kept for reuse and given back to the budget on trim(). A block may have several
-/// users (sequences with a common beginning, the cache of beginnings): it goes back when the last one lets go of it.
-/// INVARIANT: a block with more than one user is never written.
+/// Blocks of each group of a layout, by its number; of one size in a group. Free ones are kept for reuse and given back
+/// to the budget on trim(). A block may have several users (sequences with a common beginning, the cache of
+/// beginnings): it goes back when the last one lets go of it. INVARIANT: a block with more than one user is never
+/// written.
 class BlockPool {
  public:
   /// Blocks in host memory. `budget` outlives the pool. Reserves nothing yet.
-  BlockPool(KvShape shape, residency::Budget& budget);
-  /// Blocks in `memory`, which grants them itself. Not zeroed there.
-  BlockPool(KvShape shape, std::unique_ptr<BlockMemory> memory);
+  BlockPool(Layout layout, residency::Budget& budget);
+  /// Blocks in `memory`, one for each group, which grants them itself. Not zeroed there.
+  BlockPool(Layout layout, std::vector<std::unique_ptr<BlockMemory>> memory);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
-  const KvShape& shape() const;
-  Expected<std::byte*> allocate();  // zeroed, one user. Errors: out_of_budget
-  void retain(std::byte* block);    // one user more
-  void release(std::byte* block);   // one user less
-  std::int64_t users(const std::byte* block) const;
+  const Layout& layout() const;
+  std::size_t groups() const { return layout().groups().size(); }
+  Expected<std::byte*> allocate(std::size_t group);   // zeroed, one user. Errors: out_of_budget
+  void retain(std::size_t group, std::byte* block);   // one user more
+  void release(std::size_t group, std::byte* block);  // one user less
+  std::int64_t users(std::size_t group, const std::byte* block) const;
   void trim();  // gives free blocks' memory back
-  std::int64_t blocks_in_use() const;
-  /// At most so many blocks at a time; 0: as many as the budget grants.
-  void set_bound(std::int64_t blocks);
-  std::int64_t bound() const;
-  /// Asked when there is no room, before the budget makes anybody else give way: lets go of one block that nobody
-  /// computes with, or returns false. Empty removes it.
-  void set_reclaimer(std::function<bool()> let_go);
+  std::int64_t blocks_in_use(std::size_t group) const;
+  std::int64_t blocks_in_use() const;  // of all groups
+  /// At most so many blocks of a group at a time; 0: as many as the budget grants.
+  void set_bound(std::size_t group, std::int64_t blocks);
+  std::int64_t bound(std::size_t group) const;
+  /// Asked when there is no room for a block of a group, before the budget makes anybody else give way: lets go of one
+  /// of its blocks that nobody computes with, or returns false. Empty removes it.
+  using Reclaimer = std::function<bool(std::size_t group)>;
+  void set_reclaimer(Reclaimer let_go);
   bool on_host() const;  // a block's address is its bytes
   /// A block's bytes, wherever it lies. Errors: io_error.
-  Status read(const std::byte* block, std::byte* out) const;
-  Status write(std::byte* block, const std::byte* in);
+  Status read(std::size_t group, const std::byte* block, std::byte* out) const;
+  Status write(std::size_t group, std::byte* block, const std::byte* in);
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// A block of each group, in the order of the layout's groups; null where the group's window has passed it.
+using Blocks = std::span<std::byte* const>;
 
 class SequenceState {
  public:
@@ -85,41 +81,72 @@ class SequenceState {
   SequenceState(SequenceState&&) noexcept;
   SequenceState& operator=(SequenceState&&) noexcept;
 
-  const KvShape& shape() const;
+  const Layout& layout() const;
   std::int64_t length() const { return length_; }  // tokens whose K and V are complete
 
-  /// Makes room for positions [0, tokens), and a copy of a shared block where positions from length() on lie in it.
-  /// Errors: out_of_budget, io_error; nothing changes then.
+  /// Makes room for positions [0, tokens), and a copy of a shared block where positions from length() on lie in it. A
+  /// group with a window takes room for the positions of the pass beside those it sees. Errors: out_of_budget,
+  /// io_error; nothing changes then. internal: goes_on(length()) does not hold.
   Status reserve(std::int64_t tokens);
-  /// Goes on with a whole block of another sequence that began with the same tokens; it is shared, not copied.
+  /// Goes on with whole blocks of another sequence that began with the same tokens; they are shared, not copied. Where
+  /// one is null, the group lets go of those before it.
   /// REQUIRES: length() is a multiple of kBlockTokens and nothing is reserved beyond it.
-  void share(std::byte* block);
-  /// Goes on with the first `tokens` positions of such a block, copied. REQUIRES: as share().
+  void share(Blocks blocks);
+  /// Goes on with the first `tokens` positions of such blocks, copied. REQUIRES: as share(), and none is null.
   /// Errors: out_of_budget, io_error; nothing changes then.
-  Status copy(const std::byte* block, std::int64_t tokens);
+  Status copy(Blocks blocks, std::int64_t tokens);
   /// Declares the first `tokens` positions complete (after a pass). REQUIRES: reserved.
   void set_length(std::int64_t tokens);
-  /// Forgets positions from `tokens` on; blocks no longer needed go back.
-  void truncate(std::int64_t tokens);
+  /// Lets go of the blocks that no token from length() on sees.
+  void forget_behind_windows();
+  /// Forgets positions from `tokens` on, or all where a window has lost what a token there would see. Returns the new
+  /// length, `tokens` at most; blocks no longer needed go back.
+  std::int64_t rewind(std::int64_t tokens);
+  /// Whether all that a token at this position sees, of what is complete, is there.
+  bool goes_on(std::int64_t position) const;
+  /// Whether a token at this position can be computed: what it sees, and room for what it leaves, is there.
+  bool holds(std::int64_t position) const;
 
-  /// K and V of (layer, kv_head) in block i: K [head_dim, kBlockTokens], V [kBlockTokens, head_dim].
-  std::byte* k(std::int64_t block, std::int64_t layer, std::int64_t kv_head) const;
-  std::byte* v(std::int64_t block, std::int64_t layer, std::int64_t kv_head) const;
-  std::int64_t blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
-  /// Where block i lies, for executors that keep tables of blocks.
-  std::byte* block(std::int64_t i) const { return blocks_[static_cast<std::size_t>(i)]; }
+  /// K and V of (layer, kv_head) in block i: K [k_dim, kBlockTokens], V [kBlockTokens, v_dim].
+  /// REQUIRES: the layer's group holds block i.
+  std::byte* k(std::int64_t i, std::int64_t layer, std::int64_t kv_head) const {
+    return at(i, layer, Part::k, kv_head);
+  }
+  std::byte* v(std::int64_t i, std::int64_t layer, std::int64_t kv_head) const {
+    return at(i, layer, Part::v, kv_head);
+  }
+  std::int64_t blocks() const { return blocks_; }  // of each group, those let go of among them
+  /// Where block i of a group lies, for executors that keep tables of blocks; null: let go of.
+  std::byte* block(std::size_t group, std::int64_t i) const {
+    return tables_[group].blocks[static_cast<std::size_t>(i)];
+  }
 
-  /// The whole state as bytes with shape, length and a checksum; restore refuses (corrupt) what is not its own or
+  /// The whole state as bytes with layout, length and a checksum; restore refuses (corrupt) what is not its own or
   /// was damaged, and leaves the sequence as it was.
   Expected<std::vector<std::byte>> snapshot() const;
   Status restore(const std::vector<std::byte>& bytes);
 
  private:
-  Status own_last_block();
+  /// INVARIANT: blocks_ entries, those before `first` null and no others.
+  struct Table {
+    std::vector<std::byte*> blocks;
+    std::int64_t first = 0;
+  };
+
+  std::byte* at(std::int64_t i, std::int64_t layer, Part part, std::int64_t kv_head) const {
+    const Layout& layout = this->layout();
+    return block(layout.place(layer).group, i) + layout.offset(layer, part, kv_head);
+  }
+  const Group& group(std::size_t number) const { return layout().groups()[number]; }
+  Expected<std::byte*> copy_of(std::size_t group, const std::byte* block);
+  void let_go_before(std::size_t group, std::int64_t first);
+  void cut(std::int64_t blocks);
+  Status own_last_blocks();
+  Status grow(std::int64_t blocks);
 
   std::shared_ptr<BlockPool> pool_;
-  std::vector<std::byte*> blocks_;
-  std::int64_t length_ = 0;
+  std::vector<Table> tables_;  // by group
+  std::int64_t blocks_ = 0, length_ = 0;
 };
 
 /// The tokens of one pass: of many sequences, each sequence's tokens together and in ascending position.

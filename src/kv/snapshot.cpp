@@ -1,4 +1,5 @@
-// Snapshot format, little-endian: Header, then the whole blocks that hold [0, length), then XXH3-64 of all before it.
+// Snapshot format, little-endian: Header, a GroupRecord for each group, then each group's blocks that hold [0, length)
+// but for those its window has passed, then XXH3-64 of all before it.
 
 #include <xxhash.h>
 
@@ -14,38 +15,66 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "snapshots are little-endian");
 
 constexpr char kMagic[8] = {'M', 'R', 'K', 'V', 'S', 'N', 'A', 'P'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
 
 struct Header {
   char magic[8];
-  std::uint32_t version;
-  std::uint32_t dtype;
-  std::int64_t layers, kv_heads, head_dim, block_tokens, length;
+  std::uint32_t version, groups;
+  std::int64_t block_tokens, length;
 };
-static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) == 56);
+static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) == 32);
+
+struct GroupRecord {
+  std::uint32_t keeps, dtype;
+  std::int64_t layers, kv_heads, k_dim, v_dim, window;
+  std::int64_t first;  // block that is there
+};
+static_assert(std::is_trivially_copyable_v<GroupRecord> && sizeof(GroupRecord) == 56);
 
 using Checksum = std::uint64_t;
 
-Header header_of(const KvShape& shape, std::int64_t length) {
+Header header_of(const Layout& layout, std::int64_t length) {
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.version = kVersion;
-  header.dtype = static_cast<std::uint32_t>(shape.dtype);
-  header.layers = shape.layers;
-  header.kv_heads = shape.kv_heads;
-  header.head_dim = shape.head_dim;
+  header.groups = static_cast<std::uint32_t>(layout.groups().size());
   header.block_tokens = kBlockTokens;
   header.length = length;
   return header;
 }
 
-std::int64_t blocks_for(std::int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+GroupRecord record_of(const Group& group, std::int64_t first) {
+  return {static_cast<std::uint32_t>(group.keeps),
+          static_cast<std::uint32_t>(group.dtype),
+          group.layers,
+          group.kv_heads,
+          group.k_dim,
+          group.v_dim,
+          group.window,
+          first};
+}
 
-/// The header of `bytes` once everything about them is known to be right for `shape`.
-Expected<Header> checked_header(const std::vector<std::byte>& bytes, const KvShape& shape) {
-  constexpr std::size_t least = sizeof(Header) + sizeof(Checksum);
-  if (bytes.size() < least) return error(Code::corrupt, "the snapshot has only {} bytes", bytes.size());
-  Header header;
+std::size_t head_bytes(const Layout& layout) { return sizeof(Header) + layout.groups().size() * sizeof(GroupRecord); }
+
+/// What a snapshot says of itself, once everything about it is known to be right for a layout.
+struct Contents {
+  std::int64_t length = 0;
+  std::vector<std::int64_t> first;  // block of each group
+};
+
+Status wrong_layout(const Layout& layout) {
+  return error(Code::corrupt,
+               "the KV snapshot is of another layout than {}; restore it with the model and KV format "
+               "that made it",
+               layout.describe());
+}
+
+Expected<Contents> checked(const std::vector<std::byte>& bytes, const Layout& layout) {
+  const std::size_t least = head_bytes(layout) + sizeof(Checksum);
+  Header header{};
+  if (bytes.size() < sizeof(Header) + sizeof(Checksum))
+    return error(Code::corrupt, "the snapshot has only {} bytes", bytes.size());
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 || header.version != kVersion)
     return error(Code::corrupt, "this is not a KV snapshot of this version; process the conversation again");
@@ -53,44 +82,66 @@ Expected<Header> checked_header(const std::vector<std::byte>& bytes, const KvSha
   std::memcpy(&stored, bytes.data() + bytes.size() - sizeof(stored), sizeof(stored));
   if (XXH3_64bits(bytes.data(), bytes.size() - sizeof(stored)) != stored)
     return error(Code::corrupt, "the KV snapshot was damaged (checksum mismatch); process the conversation again");
-  const Header expected = header_of(shape, header.length);
-  if (std::memcmp(&header, &expected, sizeof(header)) != 0)
-    return error(Code::corrupt,
-                 "the KV snapshot is of another shape ({} layers x {} heads x {}); restore it with the "
-                 "model and KV format that made it",
-                 header.layers, header.kv_heads, header.head_dim);
-  const std::uint64_t payload = bytes.size() - least;
-  const std::uint64_t block_bytes = static_cast<std::uint64_t>(shape.block_bytes());
-  if (header.length < 0 || payload % block_bytes != 0 ||
-      static_cast<std::uint64_t>(blocks_for(header.length)) != payload / block_bytes)
-    return error(Code::corrupt, "the KV snapshot claims {} tokens but holds {} bytes", header.length, payload);
-  return header;
+  const Header expected = header_of(layout, header.length);
+  if (std::memcmp(&header, &expected, sizeof(header)) != 0 || bytes.size() < least) return wrong_layout(layout);
+  const auto too_little = [&] {
+    return error(Code::corrupt, "the KV snapshot claims {} tokens but holds {} bytes", header.length, bytes.size());
+  };
+  if (header.length < 0 || header.length > kMostTokens) return too_little();
+  Contents contents{header.length, {}};
+  std::uint64_t payload = bytes.size() - least;
+  for (const Group& group : layout.groups()) {
+    GroupRecord record;
+    std::memcpy(&record, bytes.data() + sizeof(Header) + contents.first.size() * sizeof(record), sizeof(record));
+    const GroupRecord right = record_of(group, record.first);
+    if (std::memcmp(&record, &right, sizeof(record)) != 0) return wrong_layout(layout);
+    if (record.first < 0 || record.first > group.first_seen(header.length) / kBlockTokens) return too_little();
+    const auto blocks = static_cast<std::uint64_t>(blocks_for(header.length) - record.first);
+    const auto block_bytes = static_cast<std::uint64_t>(group.block_bytes());
+    if (blocks > payload / block_bytes) return too_little();
+    payload -= blocks * block_bytes;
+    contents.first.push_back(record.first);
+  }
+  return payload == 0 ? Expected<Contents>(std::move(contents)) : too_little();
 }
 
 }  // namespace
 
 Expected<std::vector<std::byte>> SequenceState::snapshot() const {
-  const std::size_t block_bytes = static_cast<std::size_t>(shape().block_bytes());
-  const std::size_t used_blocks = static_cast<std::size_t>(blocks_for(length_));
-  const std::size_t body = sizeof(Header) + used_blocks * block_bytes;
+  const std::int64_t used = blocks_for(length_);
+  std::size_t body = head_bytes(layout());
+  for (std::size_t g = 0; g < tables_.size(); ++g)
+    body += static_cast<std::size_t>((used - tables_[g].first) * group(g).block_bytes());
   std::vector<std::byte> bytes(body + sizeof(Checksum));
-  const Header header = header_of(shape(), length_);
+  const Header header = header_of(layout(), length_);
   std::memcpy(bytes.data(), &header, sizeof(header));
-  for (std::size_t i = 0; i < used_blocks; ++i)
-    MR_RETURN_IF_ERROR(pool_->read(blocks_[i], bytes.data() + sizeof(header) + i * block_bytes));
+  std::byte* to = bytes.data() + head_bytes(layout());
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    const GroupRecord record = record_of(group(g), tables_[g].first);
+    std::memcpy(bytes.data() + sizeof(header) + g * sizeof(record), &record, sizeof(record));
+    for (std::int64_t i = tables_[g].first; i < used; ++i, to += group(g).block_bytes())
+      MR_RETURN_IF_ERROR(pool_->read(g, block(g, i), to));
+  }
   const Checksum checksum = XXH3_64bits(bytes.data(), body);
   std::memcpy(bytes.data() + body, &checksum, sizeof(checksum));
   return bytes;
 }
 
 Status SequenceState::restore(const std::vector<std::byte>& bytes) {
-  MR_ASSIGN_OR_RETURN(const Header header, checked_header(bytes, shape()));
+  MR_ASSIGN_OR_RETURN(const Contents contents, checked(bytes, layout()));
   SequenceState restored(pool_);  // blocks of its own: the present ones may be shared
-  MR_RETURN_IF_ERROR(restored.reserve(header.length));
-  const std::size_t block_bytes = static_cast<std::size_t>(shape().block_bytes());
-  for (std::size_t i = 0; i < static_cast<std::size_t>(blocks_for(header.length)); ++i)
-    MR_RETURN_IF_ERROR(pool_->write(restored.blocks_[i], bytes.data() + sizeof(Header) + i * block_bytes));
-  restored.length_ = header.length;
+  const std::byte* from = bytes.data() + head_bytes(layout());
+  const std::int64_t used = blocks_for(contents.length);
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    restored.tables_[g].blocks.assign(static_cast<std::size_t>(contents.first[g]), nullptr);
+    restored.tables_[g].first = contents.first[g];
+  }
+  if (const Status status = restored.grow(used); !status.ok())
+    return status.with_context(fmt::format("no room to remember {} tokens", contents.length));
+  for (std::size_t g = 0; g < tables_.size(); ++g)
+    for (std::int64_t i = contents.first[g]; i < used; ++i, from += group(g).block_bytes())
+      MR_RETURN_IF_ERROR(pool_->write(g, restored.block(g, i), from));
+  restored.length_ = contents.length;
   *this = std::move(restored);
   return {};
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "exec/ops.h"
 #include "model/unit_builder.h"
@@ -63,6 +64,9 @@ void Decoder::record() {
   x_ = ops_.buffer("x", hp_.model_dim, Rows::whole);
   h_ = ops_.buffer("h", hp_.model_dim);
   const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
+  std::vector<kv::LayerKv> kept;
+  for (const LayerSpec& layer : spec_.layers) kept.push_back(layer.attention.kept());
+  ops_.keep(kv::Layout(kept));
   for (const RopeSpec& rope : spec_.ropes) ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude});
 
   ops_.embed(x_, embedding_, spec_.embedding_scale);

@@ -8,6 +8,7 @@
 
 #include "exec/program.h"
 #include "kernels/kernels.h"
+#include "kv/layout.h"
 
 namespace millrace::model {
 
@@ -38,6 +39,7 @@ struct AttentionSpec {
 
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
+  kv::LayerKv kept() const { return {kv::Keeps::attention, kv_heads, head_dim, head_dim, window}; }
 };
 
 /// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.

@@ -201,12 +201,7 @@ std::optional<Choice> choose(const UnitTable& units, const Census& census, const
 
 std::uint64_t add_or_max(std::uint64_t a, std::uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
 
-std::uint64_t other_bytes(const PlanOptions& options) {
-  const auto tokens = static_cast<std::uint64_t>(std::max<std::int64_t>(0, options.context_tokens));
-  const std::uint64_t kv =
-      tokens > 0 && options.kv_bytes_per_token > UINT64_MAX / tokens ? UINT64_MAX : options.kv_bytes_per_token * tokens;
-  return add_or_max(options.fixed_bytes, kv);
-}
+std::uint64_t other_bytes(const PlanOptions& options) { return add_or_max(options.fixed_bytes, options.kv_bytes); }
 
 /// Huge pages are whole: the last part of one is of no use, and where the store's memory has shrunk to its least, slots
 /// and homes may lie apart, on two pages more.

@@ -56,10 +56,12 @@ struct CpuPart {
 };
 
 struct PlanOptions {
-  std::uint64_t ram_bytes = UINT64_MAX;  // the cap on everything
-  std::uint64_t fixed_bytes = 0;         // activations, KV floor, tokenizer, program: not for weights
-  std::uint64_t kv_bytes_per_token = 0;
-  std::int64_t context_tokens = 0;            // KV planned for
+  std::uint64_t ram_bytes = UINT64_MAX;       // the cap on everything
+  std::uint64_t fixed_bytes = 0;              // activations, KV floor, tokenizer, program: not for weights
+  std::uint64_t kv_bytes = 0;                 // KV planned for
+  std::int64_t context_tokens = 0;            // the tokens it is of
+  std::uint64_t most_kv_bytes = 0;            // KV when every context is full
+  std::uint64_t kv_bytes_per_token = 0;       // read for a key before a token, in all layers
   std::uint64_t vram_bytes = 0;               // the cap on device memory; 0: no GPU takes part
   std::optional<CpuPart> cpu = std::nullopt;  // none: chosen from the rates
   int top_k = 0;                              // experts a token uses in a layer; 0 for dense models

@@ -90,10 +90,9 @@ std::string predictions_beside(const Plan& plan, const Rates& rates) {
 }
 
 std::string vram_line(const Plan& plan, const PlanOptions& options) {
-  const std::uint64_t kv = options.kv_bytes_per_token * static_cast<std::uint64_t>(options.context_tokens);
-  const std::uint64_t used = plan.vram_weight_bytes + kv + plan.vram_fixed_bytes;
+  const std::uint64_t used = plan.vram_weight_bytes + options.kv_bytes + plan.vram_fixed_bytes;
   return fmt::format("VRAM: weights {}, KV {} for {} tokens, activations and context {}; {} of {} free\n",
-                     format_bytes(plan.vram_weight_bytes), format_bytes(kv), options.context_tokens,
+                     format_bytes(plan.vram_weight_bytes), format_bytes(options.kv_bytes), options.context_tokens,
                      format_bytes(plan.vram_fixed_bytes),
                      format_bytes(options.vram_bytes - std::min(used, options.vram_bytes)),
                      format_bytes(options.vram_bytes));
@@ -106,13 +105,14 @@ std::string memory_line(const Plan& plan, const PlanOptions& options) {
     weights += fmt::format(", ring {} x {}", plan.ring_slots, format_bytes(plan.ring_slot_bytes));
   if (plan.expert_slots > 0)
     weights += fmt::format(", experts {} x {}", plan.expert_slots, format_bytes(plan.expert_slot_bytes));
-  const std::uint64_t kv =
-      options.kv_bytes_per_token * static_cast<std::uint64_t>(std::max<std::int64_t>(0, options.context_tokens));
   std::string text = fmt::format("memory: weights {} ({})", format_bytes(plan.weight_memory_bytes()), weights);
-  if (kv > 0) text += fmt::format(", KV {} for {} tokens", format_bytes(kv), options.context_tokens);
+  if (options.kv_bytes > 0)
+    text += fmt::format(", KV {} for {} tokens", format_bytes(options.kv_bytes), options.context_tokens);
+  if (options.most_kv_bytes > options.kv_bytes)
+    text += fmt::format(" at first and {} when all is full", format_bytes(options.most_kv_bytes));
   text += fmt::format(", activations and program {}", format_bytes(plan.fixed_bytes));
   if (options.ram_bytes == UINT64_MAX) return text + "; no cap\n";
-  const std::uint64_t used = plan.weight_memory_bytes() + kv + plan.fixed_bytes;
+  const std::uint64_t used = plan.weight_memory_bytes() + options.kv_bytes + plan.fixed_bytes;
   return text + fmt::format("; {} of {} free\n", format_bytes(options.ram_bytes - std::min(used, options.ram_bytes)),
                             format_bytes(options.ram_bytes));
 }

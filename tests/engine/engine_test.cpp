@@ -93,18 +93,18 @@ TEST(Engine, RequestsThatCannotBeAreRefusedWithAWord) {
 }
 
 TEST(Engine, HeadsThatQuantizedKvCannotHoldAreSaid) {
-  model::Hyperparameters hp;
-  for (const std::int64_t head_dim : {64, 96, 128, 256}) {
-    hp.head_dim = head_dim;
-    EXPECT_TRUE(check_kv(hp, DType::q8_0).ok()) << head_dim;
-  }
-  hp.head_dim = 80;
-  EXPECT_TRUE(check_kv(hp, DType::f16).ok());
-  const Status refused = check_kv(hp, DType::q8_0);
+  const auto layout = [](std::int64_t head_dim) {
+    const kv::LayerKv layers[] = {{kv::Keeps::attention, 1, 64, 64}, {kv::Keeps::attention, 1, head_dim, head_dim}};
+    return kv::Layout(layers);
+  };
+  for (const std::int64_t head_dim : {64, 96, 128, 256})
+    EXPECT_TRUE(check_kv(layout(head_dim), DType::q8_0).ok()) << head_dim;
+  EXPECT_TRUE(check_kv(layout(80), DType::f16).ok());
+  const Status refused = check_kv(layout(80), DType::q8_0);
   EXPECT_EQ(refused.code(), Code::unsupported);
   EXPECT_NE(refused.message().find("multiple of 32"), std::string::npos) << refused.message();
   EXPECT_NE(refused.message().find("use --kv f16"), std::string::npos) << refused.message();
-  EXPECT_EQ(check_kv(hp, DType::q4_0).code(), Code::unsupported);
+  EXPECT_EQ(check_kv(layout(80), DType::q4_0).code(), Code::unsupported);
 }
 
 TEST(Engine, WeightsAreReadOnceAPassHoweverLongThePrompt) {

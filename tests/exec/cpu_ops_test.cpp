@@ -96,8 +96,7 @@ class Runner {
     limits_ = SmallModel::pass_limits(options.max_rows, options.max_positions);
     const Status prepared = executor_->prepare(model.program(), limits_);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
-    const SmallShape& s = model.shape();
-    kv_ = std::make_shared<kv::BlockPool>(kv::KvShape{s.layers, s.kv_heads, s.head_dim, options.kv_dtype}, budget_);
+    kv_ = std::make_shared<kv::BlockPool>(model.layout().with(options.kv_dtype, kv::kOnHost), budget_);
   }
 
   kv::SequenceState new_sequence() { return kv::SequenceState(kv_); }

@@ -48,6 +48,29 @@ TEST(Program, WhatNobodyWroteIsRefused) {
   EXPECT_EQ(ops.finish().status().code(), Code::internal);
 }
 
+TEST(Program, KeysThatAreNotKeptAsTheyAreReadAreRefused) {
+  const auto recorded = [](std::int64_t kept_heads, std::int64_t kept_window, std::int64_t layer) {
+    const kv::LayerKv kept{kv::Keeps::attention, kept_heads, 8, 8, kept_window};
+    Ops ops;
+    ops.keep(kv::Layout(std::span(&kept, 1)));
+    const Act x = ops.buffer("x", 8, Rows::whole), h = ops.buffer("h", 8);
+    ops.embed(x, {0, 0});
+    ops.rms_norm(h, x, {}, 0);
+    ops.store_kv(layer, h, h);
+    Attention attention;
+    attention.heads = attention.kv_heads = 1;
+    attention.head_dim = 8;
+    attention.window = 100;
+    ops.attention(h, h, layer, attention);
+    return ops.finish().status();
+  };
+  EXPECT_TRUE(recorded(1, 0, 0).ok());
+  EXPECT_TRUE(recorded(1, 100, 0).ok());
+  EXPECT_EQ(recorded(2, 0, 0).code(), Code::internal);
+  EXPECT_EQ(recorded(1, 99, 0).code(), Code::internal) << "keys would be gone that are read";
+  EXPECT_EQ(recorded(1, 0, 1).code(), Code::internal);
+}
+
 TEST(Program, BuffersOfOneNameAndWidthAreOne) {
   Ops ops;
   const Act narrow = ops.buffer("q", 8);

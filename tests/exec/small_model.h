@@ -73,6 +73,12 @@ class SmallModel {
     return limits;
   }
 
+  kv::Layout layout() const {
+    return kv::Layout(std::vector<kv::LayerKv>(
+        static_cast<std::size_t>(shape_.layers),
+        {kv::Keeps::attention, shape_.kv_heads, shape_.head_dim, shape_.head_dim, shape_.window}));
+  }
+
   Program program() const {
     Ops ops;
     record(ops);
@@ -87,6 +93,7 @@ class SmallModel {
     const Act k = ops.buffer("k", s.kv_dim()), v = ops.buffer("v", s.kv_dim()), a = ops.buffer("a", s.q_dim());
     const Act ff = ops.buffer("ff", s.experts > 0 ? s.dim : s.ff), last = ops.buffer("last", s.dim, Rows::logits);
     const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
+    ops.keep(layout());
     const int rope = ops.add_rope({inv_freq_, s.head_dim, s.neox, 1.0f});
     ops.embed(x, {embedding_, 0});
     for (std::size_t l = 0; l < layers_.size(); ++l) {

@@ -5,10 +5,12 @@
 #include <cstring>
 #include <numeric>
 
+#include "kv/small_layout.h"
+
 namespace millrace::kv {
 namespace {
 
-constexpr KvShape kSmall{.layers = 2, .kv_heads = 1, .head_dim = 8, .dtype = DType::f16};
+const Layout kSmall = equal_layers(2, 1, 8);
 
 struct Fixture : testing::Test {
   residency::Budget budget{1 << 20};
@@ -28,7 +30,8 @@ struct Fixture : testing::Test {
     SequenceState state(pool);
     EXPECT_TRUE(state.reserve(tokens).ok());
     for (std::int64_t i = 0; i < state.blocks(); ++i)
-      std::memset(state.block(i), mark + static_cast<char>(i), static_cast<std::size_t>(kSmall.block_bytes()));
+      std::memset(state.block(0, i), mark + static_cast<char>(i),
+                  static_cast<std::size_t>(kSmall.groups()[0].block_bytes()));
     state.set_length(tokens);
     return state;
   }
@@ -40,11 +43,11 @@ TEST_F(Fixture, SharesWholeBlocksAndCopiesTheOneThatAgreesInPart) {
   EXPECT_EQ(cache.blocks(), 3);
   SequenceState second(pool);
   EXPECT_EQ(cache.extend(second, text(190, 150), 189), 150);
-  EXPECT_EQ(second.block(0), first.block(0));
-  EXPECT_EQ(second.block(1), first.block(1));
-  EXPECT_NE(second.block(2), first.block(2));
-  EXPECT_EQ(*second.block(2), static_cast<std::byte>('c'));
-  EXPECT_EQ(pool->users(first.block(1)), 3) << "two sequences and the cache";
+  EXPECT_EQ(second.block(0, 0), first.block(0, 0));
+  EXPECT_EQ(second.block(0, 1), first.block(0, 1));
+  EXPECT_NE(second.block(0, 2), first.block(0, 2));
+  EXPECT_EQ(*second.block(0, 2), static_cast<std::byte>('c'));
+  EXPECT_EQ(pool->users(0, first.block(0, 1)), 3) << "two sequences and the cache";
 }
 
 TEST_F(Fixture, NeverGivesMoreThanTheLimit) {
@@ -52,7 +55,7 @@ TEST_F(Fixture, NeverGivesMoreThanTheLimit) {
   cache.enter(first, text(128));
   SequenceState second(pool);
   EXPECT_EQ(cache.extend(second, text(128), 127), 127) << "the last token is computed for its logits";
-  EXPECT_NE(second.block(1), first.block(1)) << "and what will be written is a copy";
+  EXPECT_NE(second.block(0, 1), first.block(0, 1)) << "and what will be written is a copy";
 }
 
 TEST_F(Fixture, WritingBehindASharedBlocksEndCopiesIt) {
@@ -60,11 +63,11 @@ TEST_F(Fixture, WritingBehindASharedBlocksEndCopiesIt) {
   cache.enter(first, text(128));
   SequenceState second(pool);
   ASSERT_EQ(cache.extend(second, text(300), 299), 128);
-  second.truncate(100);
+  ASSERT_EQ(second.rewind(100), 100);
   ASSERT_TRUE(second.reserve(101).ok());
-  EXPECT_NE(second.block(1), first.block(1));
-  std::memset(second.block(1), 'z', 16);
-  EXPECT_EQ(*first.block(1), static_cast<std::byte>('b'));
+  EXPECT_NE(second.block(0, 1), first.block(0, 1));
+  std::memset(second.block(0, 1), 'z', 16);
+  EXPECT_EQ(*first.block(0, 1), static_cast<std::byte>('b'));
 }
 
 TEST_F(Fixture, OtherBeginningsShareNothing) {
@@ -75,7 +78,7 @@ TEST_F(Fixture, OtherBeginningsShareNothing) {
 }
 
 TEST_F(Fixture, LetsGoOfTheOldestLeafWhenTheBoundIsReached) {
-  pool->set_bound(4);
+  pool->set_bound(0, 4);
   cache.enter(computed(128, 'a'), text(128));
   cache.enter(computed(128, 'p'), text(128, 0));
   EXPECT_EQ(pool->blocks_in_use(), 4);

@@ -11,14 +11,16 @@
 #include <set>
 #include <thread>
 
+#include "kv/small_layout.h"
+
 namespace millrace::kv {
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = PromptCache::Clock;
 
-constexpr KvShape kSmall{.layers = 2, .kv_heads = 1, .head_dim = 8, .dtype = DType::f16};
-const auto kBlockBytes = static_cast<std::size_t>(kSmall.block_bytes());
+const Layout kSmall = equal_layers(2, 1, 8);
+const auto kBlockBytes = static_cast<std::size_t>(kSmall.groups()[0].block_bytes());
 
 /// Memory whose addresses nobody may look at: what lies there is only to be had by read() and write().
 class Elsewhere final : public BlockMemory {
@@ -60,8 +62,10 @@ struct PromptTier : testing::TestWithParam<bool> {
   }
 
   std::shared_ptr<BlockPool> new_pool() {
-    return GetParam() ? std::make_shared<BlockPool>(kSmall, budget)
-                      : std::make_shared<BlockPool>(kSmall, std::make_unique<Elsewhere>());
+    if (GetParam()) return std::make_shared<BlockPool>(kSmall, budget);
+    std::vector<std::unique_ptr<BlockMemory>> elsewhere;
+    elsewhere.push_back(std::make_unique<Elsewhere>());
+    return std::make_shared<BlockPool>(kSmall, std::move(elsewhere));
   }
   std::unique_ptr<PromptCache> open(const char* identity = "a model") {
     auto cache = PromptCache::open(options, identity, pool, budget);
@@ -75,7 +79,7 @@ struct PromptTier : testing::TestWithParam<bool> {
   }
   std::vector<std::byte> bytes(std::byte* block) const {
     std::vector<std::byte> out(kBlockBytes);
-    EXPECT_TRUE(pool->read(block, out.data()).ok());
+    EXPECT_TRUE(pool->read(0, block, out.data()).ok());
     return out;
   }
   static std::vector<std::byte> pattern(std::int64_t block) {
@@ -85,7 +89,8 @@ struct PromptTier : testing::TestWithParam<bool> {
   SequenceState computed(std::int64_t tokens) {
     SequenceState state(pool);
     EXPECT_TRUE(state.reserve(tokens).ok());
-    for (std::int64_t i = 0; i < state.blocks(); ++i) EXPECT_TRUE(pool->write(state.block(i), pattern(i).data()).ok());
+    for (std::int64_t i = 0; i < state.blocks(); ++i)
+      EXPECT_TRUE(pool->write(0, state.block(0, i), pattern(i).data()).ok());
     state.set_length(tokens);
     return state;
   }
@@ -111,7 +116,7 @@ TEST_P(PromptTier, ALaterProgramGoesOnWhereTheFirstWas) {
   SequenceState state(pool);
   EXPECT_FALSE(cache->extend(state, text(200), 199, Clock::time_point::max()));
   EXPECT_EQ(state.length(), 192);
-  for (std::int64_t i = 0; i < 3; ++i) EXPECT_EQ(bytes(state.block(i)), pattern(i));
+  for (std::int64_t i = 0; i < 3; ++i) EXPECT_EQ(bytes(state.block(0, i)), pattern(i));
   EXPECT_EQ(cache->counters().tokens, 192u);
 }
 
@@ -174,7 +179,7 @@ TEST_P(PromptTier, ADamagedBlockEndsTheWay) {
   cache->keep(computed(192), text(192), 1, 1);
   drain(*cache);
   for (const auto& file : fs::directory_iterator(folder))
-    if (fs::file_size(file) == 96 + 2 * 64 * 4 + kBlockBytes) fs::resize_file(file, 50);
+    if (fs::file_size(file) == 120 + 2 * 64 * 4 + kBlockBytes) fs::resize_file(file, 50);
   SequenceState state(pool);
   EXPECT_FALSE(cache->extend(state, text(192), 192, Clock::time_point::max()));
   EXPECT_EQ(state.length(), 64);
@@ -216,8 +221,8 @@ TEST_P(PromptTier, APromptLargerThanTheCapKeepsItsBeginning) {
 
 TEST_P(PromptTier, WhoeverNeedsTheRoomGetsIt) {
   const auto cache = open();
-  pool->set_bound(10);
-  pool->set_reclaimer([&] { return cache->let_go(); });
+  pool->set_bound(0, 10);
+  pool->set_reclaimer([&](std::size_t) { return cache->let_go(); });
   cache->keep(computed(640), text(640), 1, 1);
   SequenceState next(pool);
   EXPECT_TRUE(next.reserve(640).ok());

@@ -4,10 +4,13 @@
 
 #include <numeric>
 
+#include "kv/small_layout.h"
+
 namespace millrace::kv {
 namespace {
 
-constexpr KvShape kSmall{.layers = 2, .kv_heads = 1, .head_dim = 8, .dtype = DType::f16};
+const Layout kSmall = equal_layers(2, 1, 8);
+const Group& kGroup = kSmall.groups()[0];
 
 std::vector<Token> text(std::int64_t count, Token from = 0) {
   std::vector<Token> tokens(static_cast<std::size_t>(count));
@@ -17,8 +20,8 @@ std::vector<Token> text(std::int64_t count, Token from = 0) {
 
 struct PromptFile : testing::Test {
   std::vector<Token> tokens = text(2 * kBlockTokens);
-  PromptBlock block{kSmall, root_key("a model", kSmall), {7, 8}, tokens};
-  std::vector<std::byte> payload{static_cast<std::size_t>(kSmall.block_bytes()), std::byte{3}};
+  PromptBlock block{kGroup, 0, root_key("a model", kSmall), {7, 8}, tokens};
+  std::vector<std::byte> payload{static_cast<std::size_t>(kGroup.block_bytes()), std::byte{3}};
   std::vector<std::byte> head = make_head(block, payload.data());
 
   Code checked(const PromptBlock& as) const {
@@ -28,7 +31,7 @@ struct PromptFile : testing::Test {
 
 TEST_F(PromptFile, IsBelievedAsItWasMade) {
   EXPECT_EQ(checked(block), Code::ok);
-  EXPECT_EQ(block.file_bytes(), 96u + 2 * 64 * 4 + static_cast<std::uint64_t>(kSmall.block_bytes()));
+  EXPECT_EQ(block.file_bytes(), 120u + 2 * 64 * 4 + static_cast<std::uint64_t>(kGroup.block_bytes()));
 }
 
 TEST_F(PromptFile, EveryBitOfItCounts) {
@@ -52,8 +55,14 @@ TEST_F(PromptFile, IsNothingForAnotherPromptModelOrShape) {
   EXPECT_EQ(checked(other), Code::corrupt);
   other = block;
   other.shape.dtype = DType::f32;
-  other.shape.head_dim /= 2;  // the same bytes
+  other.shape.k_dim = other.shape.v_dim = 4;  // the same bytes
   EXPECT_EQ(other.file_bytes(), block.file_bytes());
+  EXPECT_EQ(checked(other), Code::corrupt);
+  other = block;
+  other.shape.window = 100;
+  EXPECT_EQ(checked(other), Code::corrupt);
+  other = block;
+  other.group = 1;
   EXPECT_EQ(checked(other), Code::corrupt);
 }
 
@@ -64,9 +73,11 @@ TEST(PromptKey, HangsOnEverythingBefore) {
   EXPECT_EQ(next_key(root, one), next_key(root, one));
   EXPECT_NE(next_key(root, one), next_key(root, two));
   EXPECT_NE(next_key(next_key(root, one), two), next_key(next_key(root, two), two));
-  KvShape f32 = kSmall;
-  f32.dtype = DType::f32;
-  EXPECT_NE(root_key("a model", f32), root);
+  EXPECT_NE(root_key("a model", equal_layers(2, 1, 8, DType::f32)), root);
+  EXPECT_NE(root_key("a model", with_window(100)), root_key("a model", with_window(101)));
+  EXPECT_EQ(file_key(root, 0), root);
+  EXPECT_NE(file_key(root, 1), file_key(root, 0));
+  EXPECT_NE(file_key(root, 1), file_key(root, 2));
   EXPECT_NE(root_key("a mode", kSmall), root);
   EXPECT_EQ(root.hex().size(), 32u);
 }

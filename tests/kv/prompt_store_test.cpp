@@ -10,21 +10,24 @@
 #include <fstream>
 #include <thread>
 
+#include "kv/small_layout.h"
+
 namespace millrace::kv {
 namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr KvShape kSmall{.layers = 2, .kv_heads = 1, .head_dim = 8, .dtype = DType::f16};
-constexpr std::uint64_t kFileOnDisk = 8192;  // 96 + 256 + 4096 bytes in blocks of the disk
+const Layout kSmall = equal_layers(2, 1, 8);
+const Group& kGroup = kSmall.groups()[0];
+constexpr std::uint64_t kFileOnDisk = 8192;  // 120 + 256 + 4096 bytes in blocks of the disk
 
 struct PromptFolder : testing::Test {
   fs::path home = fs::temp_directory_path() / ("prompts-" + std::to_string(getpid()));
   std::string folder = (home / "below" / "prompts").string();
   const PromptStore::Time now = std::chrono::system_clock::now();
   const PromptKey root = root_key("a model", kSmall);
-  std::vector<std::byte> out{static_cast<std::size_t>(kSmall.block_bytes())};
+  std::vector<std::byte> out{static_cast<std::size_t>(kGroup.block_bytes())};
 
   void SetUp() override { fs::remove_all(home); }
   void TearDown() override { fs::remove_all(home); }
@@ -44,8 +47,8 @@ struct PromptFolder : testing::Test {
   Made made(Token number) const {
     Made it;
     it.tokens.assign(kBlockTokens, number);
-    it.block = {kSmall, root, next_key(root, it.tokens), it.tokens};
-    it.payload.assign(static_cast<std::size_t>(kSmall.block_bytes()), static_cast<std::byte>(number));
+    it.block = {kGroup, 0, root, next_key(root, it.tokens), it.tokens};
+    it.payload.assign(static_cast<std::size_t>(kGroup.block_bytes()), static_cast<std::byte>(number));
     return it;
   }
   Status save(PromptStore& store, Token number, std::chrono::seconds ago = 0s) const {
@@ -118,9 +121,9 @@ TEST_F(PromptFolder, WhatIsDamagedIsRemovedAndSaysSo) {
   };
   damage("magic", poke(0));
   damage("version", poke(8));
-  damage("tokens", poke(96 + 17));
+  damage("tokens", poke(120 + 17));
   damage("payload", poke(4000));
-  damage("checksum", poke(88));
+  damage("checksum", poke(112));
   damage("cut", [](const fs::path& file) { fs::resize_file(file, 1000); });
   damage("empty", [](const fs::path& file) { fs::resize_file(file, 0); });
   damage("longer", [](const fs::path& file) { fs::resize_file(file, 100'000); });

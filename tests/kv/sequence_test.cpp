@@ -5,48 +5,42 @@
 #include <cstring>
 #include <random>
 
+#include "kv/small_layout.h"
+
 namespace millrace::kv {
 namespace {
 
-constexpr KvShape kSmall{.layers = 3, .kv_heads = 2, .head_dim = 8, .dtype = DType::f16};
+const Layout kSmall = equal_layers(3, 2, 8);
+const std::int64_t kBlockBytes = kSmall.groups()[0].block_bytes(), kHeadBytes = 8 * kBlockTokens * 2;
 
 /// Fills every head of every block with bytes that name (block, layer, head, K or V) and nothing else.
 void fill(SequenceState& state, unsigned seed) {
   std::mt19937 random(seed);
-  const std::int64_t head_bytes = kSmall.block_bytes() / (2 * kSmall.layers * kSmall.kv_heads);
   for (std::int64_t block = 0; block < state.blocks(); ++block)
-    for (std::int64_t layer = 0; layer < kSmall.layers; ++layer)
-      for (std::int64_t head = 0; head < kSmall.kv_heads; ++head)
+    for (std::int64_t layer = 0; layer < 3; ++layer)
+      for (std::int64_t head = 0; head < 2; ++head)
         for (std::byte* at : {state.k(block, layer, head), state.v(block, layer, head)})
-          for (std::int64_t i = 0; i < head_bytes; ++i) at[i] = static_cast<std::byte>(random());
-}
-
-TEST(KvShape, CountsBytesOfBothKindsInAllLayers) {
-  EXPECT_EQ(kSmall.bytes_per_token(), 2 * 3 * 2 * 8 * 2);
-  EXPECT_EQ(kSmall.block_bytes(), 64 * 2 * 3 * 2 * 8 * 2);
-  KvShape wide = kSmall;
-  wide.dtype = DType::f32;
-  EXPECT_EQ(wide.bytes_per_token(), 2 * kSmall.bytes_per_token());
+          for (std::int64_t i = 0; i < kHeadBytes; ++i) at[i] = static_cast<std::byte>(random());
 }
 
 TEST(BlockPool, ReservesWholePagesBlockByBlockAndGivesThemBackOnTrim) {
   residency::Budget budget(1 << 20);
   BlockPool pool(kSmall, budget);
   EXPECT_EQ(budget.reserved_bytes(), 0u);
-  const std::uint64_t block = (static_cast<std::uint64_t>(kSmall.block_bytes()) + 4095) / 4096 * 4096;
-  std::byte* first = *pool.allocate();
-  std::byte* second = *pool.allocate();
+  const std::uint64_t block = (static_cast<std::uint64_t>(kBlockBytes) + 4095) / 4096 * 4096;
+  std::byte* first = *pool.allocate(0);
+  std::byte* second = *pool.allocate(0);
   EXPECT_EQ(budget.reserved_bytes(), 2 * block);
   EXPECT_EQ(budget.entries().at(0).tag, "kv");
-  std::memset(first, 0x5a, static_cast<std::size_t>(kSmall.block_bytes()));
-  pool.release(first);
+  std::memset(first, 0x5a, static_cast<std::size_t>(kBlockBytes));
+  pool.release(0, first);
   EXPECT_EQ(pool.blocks_in_use(), 1);
   EXPECT_EQ(budget.reserved_bytes(), 2 * block) << "free blocks are kept for reuse";
-  std::byte* again = *pool.allocate();
+  std::byte* again = *pool.allocate(0);
   EXPECT_EQ(again, first);
-  for (std::int64_t i = 0; i < kSmall.block_bytes(); ++i) ASSERT_EQ(again[i], std::byte{0}) << "not zeroed at " << i;
-  pool.release(again);
-  pool.release(second);
+  for (std::int64_t i = 0; i < kBlockBytes; ++i) ASSERT_EQ(again[i], std::byte{0}) << "not zeroed at " << i;
+  pool.release(0, again);
+  pool.release(0, second);
   pool.trim();
   EXPECT_EQ(budget.reserved_bytes(), 0u);
 }
@@ -55,19 +49,16 @@ TEST(SequenceState, HeadsDoNotOverlapAndCoverTheBlock) {
   residency::Budget budget(1 << 20);
   SequenceState state(std::make_shared<BlockPool>(kSmall, budget));
   ASSERT_TRUE(state.reserve(1).ok());
-  const std::int64_t head_bytes = kSmall.head_dim * kBlockTokens * 2;
   std::byte* expected = state.k(0, 0, 0);
-  for (std::int64_t layer = 0; layer < kSmall.layers; ++layer) {
-    for (std::int64_t head = 0; head < kSmall.kv_heads; ++head, expected += head_bytes)
-      EXPECT_EQ(state.k(0, layer, head), expected);
-    for (std::int64_t head = 0; head < kSmall.kv_heads; ++head, expected += head_bytes)
-      EXPECT_EQ(state.v(0, layer, head), expected);
+  for (std::int64_t layer = 0; layer < 3; ++layer) {
+    for (std::int64_t head = 0; head < 2; ++head, expected += kHeadBytes) EXPECT_EQ(state.k(0, layer, head), expected);
+    for (std::int64_t head = 0; head < 2; ++head, expected += kHeadBytes) EXPECT_EQ(state.v(0, layer, head), expected);
   }
-  EXPECT_EQ(expected - state.k(0, 0, 0), kSmall.block_bytes());
+  EXPECT_EQ(expected - state.k(0, 0, 0), kBlockBytes);
 }
 
 TEST(SequenceState, ReserveThatDoesNotFitChangesNothing) {
-  residency::Budget budget(static_cast<std::uint64_t>(2 * ((kSmall.block_bytes() + 4095) / 4096 * 4096)));
+  residency::Budget budget(static_cast<std::uint64_t>(2 * ((kBlockBytes + 4095) / 4096 * 4096)));
   auto pool = std::make_shared<BlockPool>(kSmall, budget);
   SequenceState state(pool);
   ASSERT_TRUE(state.reserve(64).ok());
@@ -80,19 +71,19 @@ TEST(SequenceState, ReserveThatDoesNotFitChangesNothing) {
   EXPECT_TRUE(state.reserve(128).ok()) << "what was tried in vain must be free again";
 }
 
-TEST(SequenceState, TruncateGivesBlocksBack) {
+TEST(SequenceState, RewindGivesBlocksBack) {
   residency::Budget budget(1 << 20);
   auto pool = std::make_shared<BlockPool>(kSmall, budget);
   SequenceState state(pool);
   ASSERT_TRUE(state.reserve(200).ok());
   state.set_length(200);
   EXPECT_EQ(state.blocks(), 4);
-  state.truncate(65);
+  EXPECT_EQ(state.rewind(65), 65);
   EXPECT_EQ(state.blocks(), 2);
   EXPECT_EQ(state.length(), 65);
-  state.truncate(500);
-  EXPECT_EQ(state.length(), 65) << "truncate never grows";
-  state.truncate(0);
+  EXPECT_EQ(state.rewind(500), 65);
+  EXPECT_EQ(state.length(), 65) << "rewind never grows";
+  EXPECT_EQ(state.rewind(0), 0);
   EXPECT_EQ(pool->blocks_in_use(), 0);
 }
 
@@ -130,8 +121,7 @@ TEST(Snapshot, RestoresWhatWasThere) {
   EXPECT_EQ(other.length(), 150);
   EXPECT_EQ(other.blocks(), 3);
   for (std::int64_t block = 0; block < 3; ++block)
-    EXPECT_EQ(std::memcmp(state.k(block, 0, 0), other.k(block, 0, 0), static_cast<std::size_t>(kSmall.block_bytes())),
-              0);
+    EXPECT_EQ(std::memcmp(state.k(block, 0, 0), other.k(block, 0, 0), static_cast<std::size_t>(kBlockBytes)), 0);
   EXPECT_EQ(other.snapshot().value(), bytes);
 }
 
@@ -164,7 +154,8 @@ TEST(Snapshot, DamageAnywhereIsFoundAndChangesNothing) {
     const Status status = other.restore(bad);
     ASSERT_EQ(status.code(), Code::corrupt) << "flip at " << at;
   }
-  for (std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{63}, good.size() - 1, good.size() / 2})
+  for (std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{39}, std::size_t{40}, std::size_t{63},
+                           good.size() - 1, good.size() / 2})
     ASSERT_EQ(other.restore({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)}).code(), Code::corrupt);
   EXPECT_EQ(other.snapshot().value(), before);
 }
@@ -172,14 +163,14 @@ TEST(Snapshot, DamageAnywhereIsFoundAndChangesNothing) {
 TEST(Snapshot, OfAnotherShapeIsRefused) {
   residency::Budget budget(1 << 20);
   SequenceState state(std::make_shared<BlockPool>(kSmall, budget));
-  KvShape wider = kSmall;
-  wider.dtype = DType::f32;
-  SequenceState other(std::make_shared<BlockPool>(wider, budget));
-  EXPECT_EQ(other.restore(state.snapshot().value()).code(), Code::corrupt);
+  for (const Layout& wrong : {equal_layers(3, 2, 8, DType::f32), equal_layers(2, 2, 8), with_window(100)}) {
+    SequenceState other(std::make_shared<BlockPool>(wrong, budget));
+    EXPECT_EQ(other.restore(state.snapshot().value()).code(), Code::corrupt) << wrong.describe();
+  }
 }
 
 TEST(Snapshot, ThatDoesNotFitTheBudgetLeavesTheSequenceAsItWas) {
-  residency::Budget large(1 << 20), small(static_cast<std::uint64_t>(kSmall.block_bytes()) + 4096);
+  residency::Budget large(1 << 20), small(static_cast<std::uint64_t>(kBlockBytes) + 4096);
   SequenceState state(std::make_shared<BlockPool>(kSmall, large));
   ASSERT_TRUE(state.reserve(300).ok());
   state.set_length(300);

@@ -1,0 +1,26 @@
+// How many blocks sequences take at most, so that memory can be planned before there is any. Pure.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kv/layout.h"
+
+namespace millrace::kv {
+
+struct Load {
+  std::int64_t tokens = 0;     // of all sequences together
+  std::int64_t sequences = 1;  // that share them
+  std::int64_t pass_rows = 0;  // of all of them, in a pass
+};
+
+/// A group with a window needs, of each sequence, the blocks that the window touches wherever it stands, and those of
+/// the rows that a pass adds; not more than one that keeps all.
+inline std::int64_t most_blocks(const Group& group, const Load& load) {
+  const std::int64_t all = blocks_for(load.tokens);
+  if (group.window == 0) return all;
+  const std::int64_t of_window = (group.window + kBlockTokens - 3) / kBlockTokens + 2;
+  return std::min(all, load.sequences * of_window + load.pass_rows / kBlockTokens);
+}
+
+}  // namespace millrace::kv

@@ -1,0 +1,81 @@
+#include "kv/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace millrace::kv {
+namespace {
+
+bool shares_group(const Group& group, const LayerKv& layer) {
+  return group.keeps == layer.keeps && group.kv_heads == layer.kv_heads && group.k_dim == layer.k_dim &&
+         group.v_dim == layer.v_dim && group.window == layer.window;
+}
+
+std::string describe(const Group& group) {
+  const std::string dims =
+      group.k_dim == group.v_dim ? fmt::format("{}", group.k_dim) : fmt::format("{}+{}", group.k_dim, group.v_dim);
+  return fmt::format("{} layers x {} heads x {} {}{}", group.layers, group.kv_heads, dims, info(group.dtype).name,
+                     group.window > 0 ? fmt::format(", window {}", group.window) : "");
+}
+
+}  // namespace
+
+Layout::Layout(std::span<const LayerKv> layers) {
+  for (const LayerKv& layer : layers) {
+    if (layer.reads >= 0) {
+      MR_ASSERT(layer.reads < this->layers());
+      const Group& group = group_of(layer.reads);
+      MR_ASSERT(shares_group(group, layer));
+      places_.push_back(place(layer.reads));
+      continue;
+    }
+    auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return shares_group(g, layer); });
+    if (group == groups_.end())
+      group = groups_.insert(groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window});
+    places_.push_back({static_cast<std::size_t>(group - groups_.begin()), group->layers});
+    ++group->layers;
+  }
+}
+
+Layout Layout::with(DType dtype, int device) const {
+  Layout layout = *this;
+  for (Group& group : layout.groups_) {
+    group.dtype = dtype;
+    group.device = device;
+  }
+  return layout;
+}
+
+std::int64_t Layout::offset(std::int64_t layer, Part part, std::int64_t kv_head) const {
+  const Group& group = group_of(layer);
+  const std::int64_t k = place(layer).index * group.layer_bytes();
+  return part == Part::k ? k + kv_head * group.k_head_bytes()
+                         : k + group.kv_heads * group.k_head_bytes() + kv_head * group.v_head_bytes();
+}
+
+std::int64_t Layout::bytes_per_token() const {
+  std::int64_t bytes = 0;
+  for (const Group& group : groups_) bytes += group.block_bytes() / kBlockTokens;
+  return bytes;
+}
+
+std::string Layout::describe() const {
+  std::string text;
+  for (const Group& group : groups_) text += (text.empty() ? "" : "; ") + kv::describe(group);
+  return text;
+}
+
+Status Layout::check() const {
+  for (const Group& group : groups_) {
+    if (group.keeps != Keeps::attention)
+      return error(Code::unsupported, "this version keeps keys and values alone, and the model has layers that keep {}",
+                   group.keeps == Keeps::latent ? "latents" : "states");
+    if (group.k_dim != group.v_dim)
+      return error(Code::unsupported, "this version has attention with keys and values of one size, not of {} and {}",
+                   group.k_dim, group.v_dim);
+  }
+  return {};
+}
+
+}  // namespace millrace::kv

@@ -1,0 +1,92 @@
+// What a sequence remembers, as data: which layers keep K and V, of what size, for how long and where. A model says
+// what each of its layers keeps; layers that keep alike share a group, and a group's tokens lie in blocks of their own.
+//
+// Inside a block, for each layer of the group: K as [kv_heads, k_dim, kBlockTokens] (channel-major, so that SIMD lanes
+// are keys), then V as [kv_heads, kBlockTokens, v_dim]. In q8_0 a head's part is its int8 values in that order, then
+// their float16 scales, one for 32 channels of a token: [k_dim / 32, kBlockTokens] of K, [kBlockTokens, v_dim / 32] of
+// V. Thread-safety: values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+
+namespace millrace::kv {
+
+constexpr std::int64_t kBlockTokens = 64;
+constexpr int kOnHost = -1;  // in place of a device's number
+
+/// Blocks that hold so many tokens.
+constexpr std::int64_t blocks_for(std::int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+
+/// What is kept of a token: its keys and values; a vector that both are made of; or, of all tokens so far, one state.
+enum class Keeps : std::uint8_t { attention, latent, state };
+
+/// What one layer of a model needs.
+struct LayerKv {
+  Keeps keeps = Keeps::attention;
+  std::int64_t kv_heads = 0, k_dim = 0, v_dim = 0;  // dims of a head
+  std::int64_t window = 0;                          // the nearest keys that a token sees, its own among them; 0: all
+  std::int64_t reads = -1;  // the earlier layer whose keys and values this one sees; it keeps none then
+};
+
+/// Layers that keep alike. Their tokens come and go together.
+struct Group {
+  Keeps keeps = Keeps::attention;
+  std::int64_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0, window = 0;
+  DType dtype = DType::f16;  // f16, f32 or, where dims are multiples of 32, q8_0
+  int device = kOnHost;      // whose memory the blocks lie in
+
+  std::int64_t k_head_bytes() const { return row_bytes(dtype, k_dim) * kBlockTokens; }  // in a block
+  std::int64_t v_head_bytes() const { return row_bytes(dtype, v_dim) * kBlockTokens; }
+  std::int64_t layer_bytes() const { return kv_heads * (k_head_bytes() + v_head_bytes()); }
+  std::int64_t block_bytes() const { return layers * layer_bytes(); }
+  /// The first position whose keys a token at `position` or a later one sees.
+  std::int64_t first_seen(std::int64_t position) const {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+  }
+  friend bool operator==(const Group&, const Group&) = default;
+};
+
+/// Where a layer's keys and values lie.
+struct Place {
+  std::size_t group = 0;
+  std::int64_t index = 0;  // among the group's layers
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+/// K or V of a token.
+enum class Part : std::uint8_t { k, v };
+
+class Layout {
+ public:
+  Layout() = default;
+  /// Groups in the order of their first layers. REQUIRES: a layer that reads another's names one before it, of the same
+  /// needs.
+  explicit Layout(std::span<const LayerKv> layers);
+  /// The same in another format and place.
+  Layout with(DType dtype, int device) const;
+
+  const std::vector<Group>& groups() const { return groups_; }
+  std::int64_t layers() const { return static_cast<std::int64_t>(places_.size()); }  // of the model
+  const Place& place(std::int64_t layer) const { return places_[static_cast<std::size_t>(layer)]; }
+  const Group& group_of(std::int64_t layer) const { return groups_[place(layer).group]; }
+  /// Bytes from the start of a block of the layer's group to K or V of a KV head. The one place that says so.
+  std::int64_t offset(std::int64_t layer, Part part, std::int64_t kv_head) const;
+  std::int64_t bytes_per_token() const;  // while no window passed it
+  /// "2 groups: 5 layers x 4 heads x 256 f16, window 512; ...": what tells layouts apart, in words.
+  std::string describe() const;
+  /// Errors: unsupported (what no executor can keep yet, named).
+  Status check() const;
+  friend bool operator==(const Layout&, const Layout&) = default;
+
+ private:
+  std::vector<Group> groups_;
+  std::vector<Place> places_;  // by layer
+};
+
+}  // namespace millrace::kv

@@ -1,0 +1,64 @@
+#include "kv/footprint.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kv/sequence.h"
+#include "kv/small_layout.h"
+
+namespace millrace::kv {
+namespace {
+
+TEST(Footprint, WithoutAWindowItIsEveryToken) {
+  const Group group = equal_layers(3, 2, 8).groups()[0];
+  EXPECT_EQ(most_blocks(group, {.tokens = 4096, .sequences = 4, .pass_rows = 512}), 64);
+}
+
+TEST(Footprint, GemmaOf27BillionAt32K) {
+  std::vector<LayerKv> layers;
+  for (int i = 0; i < 62; ++i) layers.push_back({Keeps::attention, 16, 128, 128, i % 6 == 5 ? 0 : 1024});
+  const Layout layout = Layout(layers).with(DType::f16, kOnHost);
+  ASSERT_EQ(layout.groups().size(), 2u);
+  const Load load{.tokens = 32768, .sequences = 1, .pass_rows = 2048};
+  EXPECT_EQ(most_blocks(layout.groups()[0], load), 16 + 2 + 32);
+  EXPECT_EQ(most_blocks(layout.groups()[1], load), 512);
+  std::int64_t bytes = 0;
+  for (const Group& group : layout.groups()) bytes += most_blocks(group, load) * group.block_bytes();
+  EXPECT_LT(bytes, layout.bytes_per_token() * 32768 / 4) << "4 GB and not 16.6";
+}
+
+/// Sequences of any length, with passes that share their rows out as they like, never need more.
+TEST(Footprint, HoldsForAnyPasses) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    residency::Budget budget(std::uint64_t{1} << 30);
+    const auto window = static_cast<std::int64_t>(1 + random() % 300);
+    const auto pool = std::make_shared<BlockPool>(with_window(window), budget);
+    const Load load{.tokens = 4096,
+                    .sequences = 1 + static_cast<std::int64_t>(random() % 3),
+                    .pass_rows = 3 + static_cast<std::int64_t>(random() % 400)};
+    pool->set_bound(0, most_blocks(pool->layout().groups()[0], load));
+    std::vector<SequenceState> states;
+    for (std::int64_t i = 0; i < load.sequences; ++i) states.emplace_back(pool);
+    for (int pass = 0; pass < 12; ++pass) {
+      std::int64_t room = load.pass_rows;
+      std::vector<std::int64_t> lengths;
+      for (SequenceState& state : states) {
+        const std::int64_t rows =
+            std::min<std::int64_t>(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(room + 1)),
+                                   load.tokens / load.sequences - state.length());
+        room -= rows;
+        lengths.push_back(state.length() + rows);
+        ASSERT_TRUE(state.reserve(lengths.back()).ok()) << window;
+      }
+      for (std::size_t i = 0; i < states.size(); ++i) {
+        states[i].set_length(lengths[i]);
+        states[i].forget_behind_windows();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kv

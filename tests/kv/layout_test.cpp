@@ -1,0 +1,68 @@
+#include "kv/layout.h"
+
+#include <gtest/gtest.h>
+
+#include "kv/small_layout.h"
+
+namespace millrace::kv {
+namespace {
+
+TEST(Layout, LayersThatKeepAlikeShareAGroup) {
+  const Layout layout = with_window(100);
+  ASSERT_EQ(layout.groups().size(), 2u);
+  EXPECT_EQ(layout.groups()[0].layers, 3);
+  EXPECT_EQ(layout.groups()[0].window, 100);
+  EXPECT_EQ(layout.groups()[1].layers, 1);
+  EXPECT_EQ(layout.layers(), 4);
+  EXPECT_EQ(layout.place(2), (Place{1, 0}));
+  EXPECT_EQ(layout.place(3), (Place{0, 2}));
+  EXPECT_EQ(layout.describe(), "3 layers x 1 heads x 8 F16, window 100; 1 layers x 2 heads x 16 F16");
+}
+
+TEST(Layout, HeadsFollowOneAnotherAndFillTheBlock) {
+  for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
+    const LayerKv layer{Keeps::attention, 2, 64, 32};
+    const LayerKv layers[] = {layer, layer, layer};
+    const Layout layout = Layout(layers).with(dtype, kOnHost);
+    std::int64_t at = 0;
+    for (std::int64_t l = 0; l < 3; ++l) {
+      for (std::int64_t head = 0; head < 2; ++head, at += 64 * row_bytes(dtype, 64))
+        EXPECT_EQ(layout.offset(l, Part::k, head), at);
+      for (std::int64_t head = 0; head < 2; ++head, at += 64 * row_bytes(dtype, 32))
+        EXPECT_EQ(layout.offset(l, Part::v, head), at);
+    }
+    EXPECT_EQ(layout.groups()[0].block_bytes(), at);
+    EXPECT_EQ(layout.bytes_per_token(), at / 64);
+  }
+}
+
+TEST(Layout, ALayerMayReadWhatAnEarlierOneKeeps) {
+  const LayerKv keeps{Keeps::attention, 1, 8, 8}, reads{Keeps::attention, 1, 8, 8, 0, 1};
+  const LayerKv layers[] = {keeps, keeps, reads, keeps, reads};
+  const Layout layout(layers);
+  ASSERT_EQ(layout.groups().size(), 1u);
+  EXPECT_EQ(layout.groups()[0].layers, 3);
+  EXPECT_EQ(layout.layers(), 5);
+  EXPECT_EQ(layout.place(2), layout.place(1));
+  EXPECT_EQ(layout.place(4), layout.place(1));
+  EXPECT_EQ(layout.offset(3, Part::k, 0), 2 * layout.groups()[0].layer_bytes());
+}
+
+TEST(Layout, RefusesWhatNobodyKeepsYetByName) {
+  const LayerKv state{Keeps::state, 1, 8, 8}, latent{Keeps::latent, 1, 8, 8}, uneven{Keeps::attention, 1, 8, 16};
+  EXPECT_NE(Layout(std::span(&state, 1)).check().message().find("states"), std::string::npos);
+  EXPECT_NE(Layout(std::span(&latent, 1)).check().message().find("latents"), std::string::npos);
+  EXPECT_NE(Layout(std::span(&uneven, 1)).check().message().find("8 and 16"), std::string::npos);
+  EXPECT_TRUE(with_window(10).check().ok());
+}
+
+TEST(Layout, AWindowSeesItsOwnKeyAndThoseBefore) {
+  const Group group = with_window(100).groups()[0];
+  EXPECT_EQ(group.first_seen(0), 0);
+  EXPECT_EQ(group.first_seen(99), 0);
+  EXPECT_EQ(group.first_seen(100), 1);
+  EXPECT_EQ(with_window(100).groups()[1].first_seen(100'000), 0);
+}
+
+}  // namespace
+}  // namespace millrace::kv
