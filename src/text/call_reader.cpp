@@ -211,8 +211,15 @@ std::unique_ptr<CallReader> make_call_reader(const CallFormat& format, const Too
     return nullptr;
   }
   if (bare) return std::make_unique<JsonCalls>(JsonCalls::Keys::known, tools);
-  if (format.body != CallFormat::Body::json) return std::make_unique<LooseCalls>(format);
-  if (rest[0] == '{' || rest[0] == '[') {
+  // Models that write Python's calls write JSON where their system message asks for it.
+  bool json = format.body == CallFormat::Body::json && (rest[0] == '{' || rest[0] == '[');
+  if (format.body == CallFormat::Body::python && rest[0] == '[') {
+    const std::size_t first = rest.find_first_not_of(kSpaces, 1);
+    if (first == std::string_view::npos && !last) return nullptr;
+    json = first != std::string_view::npos && rest[first] == '{';
+  }
+  if (format.body != CallFormat::Body::json && !json) return std::make_unique<LooseCalls>(format);
+  if (json) {
     return std::make_unique<JsonCalls>(format.name_is_key ? JsonCalls::Keys::names : JsonCalls::Keys::any, tools);
   }
   if (const TagStyle* const tags = format.tags; tags != nullptr) {

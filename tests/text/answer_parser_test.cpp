@@ -328,6 +328,7 @@ TEST(AnswerParser, JsonStandsBetweenOtherMarks) {
   };
   around("nemotron", "<TOOLCALL>", "</TOOLCALL>\n");
   around("apriel", "<tool_calls>", "</tool_calls>");
+  around("phi-4", "<|tool_call|>", "<|/tool_call|>");
   around("granite", "<|tool_call|>", "<|/tool_call|>");
   around("firefunction", "functools", "");
   expect(
@@ -351,6 +352,7 @@ TEST(AnswerParser, PythonsCallsBecomeJson) {
   one("[f(code=\"a\\n\\tb \\\"q\\\" \\x41\\d\")]", "[0f {\"code\":\"a\\n\\tb \\\"q\\\" \\u0041\\\\d\"}]");
   one("[f(code='it\\'s \"so\"')]", "[0f {\"code\":\"it's \\\"so\\\"\"}]");
   one("[f()]", "[0f {}]");
+  one("[{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}]", "[0f {\"a\":1}]");
   expect(begin + "[f(a=\"cut of", form, "[0f {\"a\":\"cut of]");
   expect("See [text](url).", form, "See [text](url).");
   expect(begin + "nothing", form, begin + "nothing");
@@ -452,6 +454,11 @@ TEST(AnswerParser, TheFormatIsToldByTheTemplate) {
   EXPECT_EQ(name("{{ '<|python_tag|>' + x }}"), "llama");
   EXPECT_EQ(name("{{ '[TOOL_CALLS]' }}"), "mistral");
   EXPECT_EQ(name("{% for t in tools %}{\"name\": .. \"parameters\": ..}{% endfor %}"), "bare");
+  EXPECT_EQ(name("List of tools: <|tool_list_start|>["), "lfm2-list");
+  EXPECT_EQ(name("'<|channel|>analysis<|message|>' <tool_call>"), "harmony");
+  EXPECT_EQ(name("'<tool_call>' + name + '<arg_key>'"), "glm");
+  EXPECT_EQ(name("'<|tool_call>call:' '<|channel>thought'"), "gemma4");
+  EXPECT_EQ(name("set dsml = '｜DSML｜' ... function_calls"), "deepseek-v3.2");
   EXPECT_EQ(name("{{ messages }}"), "");
 }
 
