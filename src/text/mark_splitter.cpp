@@ -171,7 +171,7 @@ bool MarkSplitter::thought(bool last) {
     emit(Kind::reasoning, text.substr(0, text.find_last_not_of(kSpaces) + 1));
     held_.erase(0, end + mark.size());
     may_think_ = false;  // one thought an answer; a later <think> is the model's to show
-    state_ = form_.thoughts->anywhere ? State::content : State::begin;
+    state_ = State::begin;
     trimming_ = true;
     return true;
   }

@@ -434,6 +434,20 @@ TEST(AnswerParser, HarmonysMessagesHaveHeaders) {
   expect("<|channel|>commentary to=functions.f<|message|>{\"a\": 1}", toolless, "{\"a\": 1}");
 }
 
+/// What tool_choice "required" asks for.
+TEST(AnswerParser, ACallWithoutAnyMarkMayFollowAThought) {
+  for (const ThoughtMarks& marks : thought_marks()) {
+    AnswerForm form = with_tools("bare", kTools);
+    form.thoughts = &marks;
+    const std::string call = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
+    expect(call, form, "[0add {\"a\":1}]");
+    expect(std::string(marks.begin) + "hm" + std::string(marks.end) + "\n" + call, form, "(hm)[0add {\"a\":1}]");
+    form.in_thought = true;
+    expect("hm" + std::string(marks.end) + call, form, "(hm)[0add {\"a\":1}]");
+    expect("hm" + std::string(marks.end) + "{\"name\": \"Ann\"}", form, "(hm){\"name\": \"Ann\"}");
+  }
+}
+
 TEST(AnswerParser, ACallEndsAThoughtThatNothingElseEnds) {
   const AnswerForm form = form_of("hermes", true);
   const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
