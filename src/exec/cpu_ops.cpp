@@ -124,6 +124,13 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
     fail(error(Code::internal, "a pass of {} rows where {} were prepared", rows_, shape_.max_rows));
     return;
   }
+  for (const kv::SequenceState* const sequence : batch.sequences) {
+    for (const kv::Group& group : sequence->layout().groups()) {
+      if (group.device == kv::kOnHost) continue;
+      fail(error(Code::internal, "a sequence of the pass lies on device {}", group.device));
+      return;
+    }
+  }
   auto* positions = at<std::int32_t>(layout_.positions);
   for (std::int64_t r = 0; r < rows_; ++r) {
     const kv::BatchRow& row = batch.rows[static_cast<std::size_t>(r)];

@@ -119,6 +119,10 @@ Status CudaExecutor::begin_pass(const kv::Batch& batch) {
   const auto sequences = static_cast<std::int64_t>(batch.sequences.size());
   if (rows_ > shape_.max_rows || logit_rows_ > shape_.max_logit_rows || sequences > shape_.max_sequences)
     return error(Code::internal, "a pass of {} rows of {} sequences was not prepared", rows_, sequences);
+  for (const kv::SequenceState* const sequence : batch.sequences)
+    for (const kv::Group& group : sequence->layout().groups())
+      if (group.device != options_.device)
+        return error(Code::internal, "a sequence of the pass does not lie on device {}", options_.device);
   return {};
 }
 

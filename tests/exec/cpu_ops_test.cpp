@@ -474,12 +474,19 @@ TEST(CpuOps, RefusesTokensAndRowsItCannotTake) {
   EXPECT_EQ(runner.pass(batch, logits).code(), Code::internal);
   batch.rows = {{1, 3, 0, true}};
   EXPECT_EQ(runner.pass(batch, logits).code(), Code::internal);
+  Budget budget(1 << 20);
+  kv::SequenceState on_device(std::make_shared<kv::BlockPool>(model.layout().with(DType::f16, 0), budget));
+  ASSERT_TRUE(on_device.reserve(1).ok());
+  batch.sequences = {&on_device};
+  batch.rows = {{1, 0, 0, true}};
+  EXPECT_EQ(runner.pass(batch, logits).code(), Code::internal);
+  batch.sequences = {&sequence};
   EXPECT_TRUE(logits.empty());
   batch.rows = {{1, 0, 0, false}};  // nobody wants logits: fine
   EXPECT_TRUE(runner.pass(batch, logits).ok());
   EXPECT_TRUE(logits.empty());
   EXPECT_EQ(runner.executor().describe(), fmt::format("cpu {}, 2 threads", device::isa_name(device::best_isa())));
-  EXPECT_EQ(runner.executor().counters().passes, 7u);
+  EXPECT_EQ(runner.executor().counters().passes, 8u);
 }
 
 }  // namespace
