@@ -241,7 +241,7 @@ void Scheduler::keep_prompt(Live& live) const {
   if (parts_.prompts == nullptr) return;
   const std::int64_t computed = live.result.prompt_tokens - live.result.cached_tokens;
   parts_.prompts->keep(live.conversation->state, live.request.prompt, seconds_between(live.start, live.prompt_done),
-                       std::max(computed, parts_.limits.batch_tokens));
+                       std::max(computed, parts_.limits.batch_tokens), parts_.prefixes.get());
 }
 
 /// True if this pass computes, for another request, the whole block that this one needs next: it can share it then.

@@ -144,6 +144,16 @@ void PrefixCache::enter(const SequenceState& state, Tokens tokens) {
   }
 }
 
+std::vector<Blocks> PrefixCache::blocks_of(Tokens tokens) {
+  std::vector<Blocks> blocks;
+  for (Node* node = &root_; std::ssize(tokens) >= kBlockTokens; tokens = tokens.subspan(kBlockTokens)) {
+    node = child(*node, tokens.first(kBlockTokens));
+    if (node == nullptr) break;
+    blocks.emplace_back(node->blocks);
+  }
+  return blocks;
+}
+
 void PrefixCache::oldest(std::size_t group, Node& node, Node*& best) const {
   for (const auto& [hash, next] : node.children) oldest(group, *next, best);
   const bool may_go = pool_->layout().groups()[group].window > 0 || node.children.empty();

@@ -37,6 +37,10 @@ class PrefixCache {
   /// Enters the whole blocks of `state`, which stands for `tokens` (at least length() of them).
   void enter(const SequenceState& state, std::span<const Token> tokens);
 
+  /// The tree's blocks of these tokens, from the first on as far as it knows them: each time one of each group, null
+  /// where it is gone.
+  std::vector<Blocks> blocks_of(std::span<const Token> tokens);
+
   /// Lets go of one block of the group that only the tree uses, the one used longest ago; of a group without a window
   /// one whose successors are gone. False: there is none.
   bool let_go(std::size_t group);

@@ -154,7 +154,8 @@ bool PromptCache::extend(SequenceState& state, Tokens tokens, std::int64_t limit
   return more;
 }
 
-void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds, std::int64_t at_once) {
+void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds, std::int64_t at_once,
+                       PrefixCache* tree) {
   const std::int64_t blocks = std::min(state.length(), std::ssize(tokens)) / kBlockTokens;
   const auto is_quick = [&](std::int64_t count) {
     const std::int64_t times = (count * kBlockTokens + at_once - 1) / at_once;
@@ -168,18 +169,21 @@ void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds
   const PromptStore::Time now = PromptStore::Time::clock::now();
   std::vector<Item> items;
   std::uint64_t bytes = 0;
+  const std::vector<Blocks> known = tree != nullptr ? tree->blocks_of(tokens) : std::vector<Blocks>();
   std::int64_t lacking = 0;  // blocks of which a group has no file
   PromptKey key = root_;
   for (std::int64_t i = 0; i < blocks; ++i) {
     key = next_key(key, block_of(tokens, i));
-    const std::size_t known = items.size();
+    const std::size_t before = items.size();
     for (std::size_t g = 0; g < pool_->groups(); ++g) {
       const PromptKey file = file_key(key, g);
-      if (state.block(g, i) == nullptr || store_->refresh(file, use_of(now, i))) continue;
-      items.push_back({nullptr, i, file, g, state.block(g, i), use_of(now, i), 0, use_of(now, blocks)});
+      std::byte* block = state.block(g, i);
+      if (block == nullptr && i < std::ssize(known)) block = known[static_cast<std::size_t>(i)][g];
+      if (block == nullptr || store_->refresh(file, use_of(now, i))) continue;
+      items.push_back({nullptr, i, file, g, block, use_of(now, i), 0, use_of(now, blocks)});
       bytes += round_up(file_of(tokens, i, file, g).file_bytes(), device::kPageBytes);
     }
-    lacking += items.size() > known ? 1 : 0;
+    lacking += items.size() > before ? 1 : 0;
   }
   if (is_quick(lacking)) return;
   items.front().prompt_bytes = bytes;

@@ -51,8 +51,10 @@ class PromptCache {
   bool extend(SequenceState& state, Tokens tokens, std::int64_t limit, Clock::time_point until);
 
   /// Has the whole blocks of `state` written that the folder lacks, if computing them again would take long where every
-  /// `at_once` tokens or part of them take `seconds`: a pass over weights that stream costs the same for few.
-  void keep(const SequenceState& state, Tokens tokens, double seconds, std::int64_t at_once);
+  /// `at_once` tokens or part of them take `seconds`: a pass over weights that stream costs the same for few. What the
+  /// windows of `state` have passed is taken from `tree` (may be null), so that shorter beginnings are of use, too.
+  void keep(const SequenceState& state, Tokens tokens, double seconds, std::int64_t at_once,
+            PrefixCache* tree = nullptr);
 
   /// Lets go of blocks that are written, and hands the writer the next one of a device. To be called between passes.
   void pump();

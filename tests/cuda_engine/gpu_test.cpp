@@ -117,6 +117,45 @@ TEST_F(Gpu, SameBitsHoweverThePassIsCut) {
   }
 }
 
+/// Gemma 3's checkpoint: windows of 16 keys, which prompts in passes shorter and longer than that leave behind.
+TEST_F(Gpu, WindowsLetGoOfWhatIsBehindThemAndNobodySees) {
+  for (const DType kv : {DType::f16, DType::q8_0}) {
+    EngineOptions options = on_gpu(MILLRACE_TEST_DATA "/reference/gemma3.gguf", kv);
+    options.context_tokens = 4096;
+    options.max_sequences = 1;
+    const auto random_tokens = [](const Engine& engine, std::int64_t count) {
+      std::vector<TokenId> tokens;
+      const std::int64_t vocab = engine.model().hyperparameters().vocab;
+      for (std::int64_t i = 0; i < count; ++i)
+        tokens.push_back(static_cast<TokenId>(3 + (i * i * 7 + i * 31) % (vocab - 3)));
+      return tokens;
+    };
+    std::vector<float> whole;
+    for (const std::int64_t batch : {2048, 3, 64, 65, 512}) {
+      SCOPED_TRACE(::testing::Message() << batch << " rows a pass, KV " << info(kv).name);
+      options.batch_tokens = batch;
+      const auto engine = make(options);
+      ASSERT_NE(engine, nullptr);
+      Request request = greedy(random_tokens(*engine, 1500), 80);
+      std::vector<float> logits;
+      keep_logits(request, logits);
+      request.logits_of_prompt = false;  // which passes of many rows have no room for
+      ASSERT_TRUE(engine->run(std::move(request)).status.ok());
+      if (whole.empty()) whole = logits;
+      expect_same_bits(logits, whole);
+      const kv::Layout& layout = engine->model().program().layout;
+      ASSERT_EQ(layout.groups().size(), 2u);
+      EXPECT_LT(engine->plan_options().kv_bytes,
+                static_cast<std::uint64_t>(layout.with(kv, 0).bytes_per_token() * options.context_tokens) * 3 / 4);
+      std::uint64_t taken = 0;
+      for (const auto& entry : engine->vram_budget()->entries())
+        if (entry.tag == "kv") taken += entry.bytes;
+      EXPECT_LE(engine->plan_options().kv_bytes, taken) << "allocations are rounded up";
+      EXPECT_LE(taken, engine->plan_options().kv_bytes + (std::uint64_t{4} << 20)) << "to 2 MiB a group";
+    }
+  }
+}
+
 TEST_F(Gpu, SameBitsHoweverItIsLaunched) {
   for (const std::string& path : {moe_path(), draft_path()}) {
     for (const DType kv : {DType::f16, DType::q8_0}) {

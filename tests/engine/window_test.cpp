@@ -158,6 +158,11 @@ TEST(Window, ThePromptCacheGivesWhatEveryWindowStillSees) {
   const Result result = engine->run(greedy(longer, 40));
   EXPECT_EQ(result.cached_tokens, 320);
   EXPECT_EQ(result.tokens, cold->run(greedy(longer, 40)).tokens);
+  engine->drop_shared();
+  const std::vector<TokenId> shorter = some_tokens(*cold, 350, 300);
+  const Result part = engine->run(greedy(shorter, 40));
+  EXPECT_EQ(part.cached_tokens, 256) << "what the tree had of the blocks before was written with the prompt";
+  EXPECT_EQ(part.tokens, cold->run(greedy(shorter, 40)).tokens);
   std::filesystem::remove_all(folder);
 }
 

@@ -275,6 +275,25 @@ TEST_F(WindowsOnDisk, ABeginningIsOfUseWhereTheWindowsKeysAreThere) {
   EXPECT_EQ(shorter.length(), 0) << "block 7 of the window was behind it when the prompt was written";
 }
 
+TEST_F(WindowsOnDisk, WhatTheTreeStillHasIsWrittenToo) {
+  {
+    PrefixCache tree(pool);
+    const auto cache = open();
+    SequenceState state(pool);
+    compute(state, 640, 64, &tree);
+    while (pool->blocks_in_use(kLocal) > 5) ASSERT_TRUE(tree.let_go(kLocal));  // 5 to 9
+    cache->keep(state, text(640), 1, 1, &tree);
+  }
+  const auto cache = open();
+  SequenceState state(pool);
+  EXPECT_FALSE(cache->extend(state, text(700, 500), 699, PromptCache::Clock::time_point::max()));
+  EXPECT_EQ(state.length(), 448) << "block 7 differs; keys from 349 on are in block 5";
+  expect_goes_on(state);
+  SequenceState shorter(pool);
+  EXPECT_FALSE(cache->extend(shorter, text(700, 400), 699, PromptCache::Clock::time_point::max()));
+  EXPECT_EQ(shorter.length(), 0);
+}
+
 TEST_F(WindowsOnDisk, LoadsABlockAtATimeWhereTimeIsShort) {
   write(64);
   const auto cache = open();
