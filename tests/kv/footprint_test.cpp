@@ -28,6 +28,28 @@ TEST(Footprint, GemmaOf27BillionAt32K) {
   EXPECT_LT(bytes, layout.bytes_per_token() * 32768 / 4) << "4 GB and not 16.6";
 }
 
+TEST(Footprint, IsWhatASequenceOf32KTakesOfTheBudget) {
+  constexpr std::int64_t kContext = 32768, kRows = 2048;
+  std::vector<LayerKv> layers;
+  for (int i = 0; i < 12; ++i) layers.push_back({Keeps::attention, 1, 16, 16, i % 6 == 5 ? 0 : 1024});
+  const Layout layout(layers);
+  std::uint64_t planned = 0;
+  for (const Group& group : layout.groups())
+    planned += static_cast<std::uint64_t>(most_blocks(group, {kContext, 1, kRows}) * group.block_bytes());
+  residency::Budget budget(planned);  // and not a byte more
+  const auto pool = std::make_shared<BlockPool>(layout, budget);
+  SequenceState state(pool);
+  for (std::int64_t length = 700; state.length() < kContext; length = std::min(kContext, length + kRows)) {
+    ASSERT_TRUE(state.reserve(length).ok()) << length;
+    state.set_length(length);
+    state.forget_behind_windows();
+  }
+  pool->trim();
+  EXPECT_EQ(pool->blocks_in_use(0), 16);
+  EXPECT_EQ(pool->blocks_in_use(1), 512);
+  EXPECT_LT(planned, static_cast<std::uint64_t>(layout.bytes_per_token() * kContext) / 4);
+}
+
 /// Sequences of any length, with passes that share their rows out as they like, never need more.
 TEST(Footprint, HoldsForAnyPasses) {
   std::mt19937 random(1);
