@@ -542,14 +542,28 @@ Expected<Taken> choose_device(const EngineOptions& options, bool load) {
   return on_cpu();
 }
 
+/// Numbers that no model has any use for would overflow what is computed from them.
+Status check_sizes(const EngineOptions& options) {
+  const auto check = [](std::string_view what, std::int64_t given, std::int64_t most) {
+    if (given >= 0 && given <= most) return Status();
+    return error(Code::invalid_argument, "{} of {}: give a number from 0 to {}", what, given, most);
+  };
+  MR_RETURN_IF_ERROR(check("a context (--ctx, num_ctx)", options.context_tokens, std::int64_t{1} << 31));
+  MR_RETURN_IF_ERROR(check("--kv-tokens", options.kv_tokens, std::int64_t{1} << 40));
+  MR_RETURN_IF_ERROR(check("--batch", options.batch_tokens, 1 << 20));
+  return check("--expert-slots", options.expert_slots, std::int64_t{1} << 40);
+}
+
 }  // namespace
 
 Expected<Parts> assemble_plan(const EngineOptions& options) {
+  MR_RETURN_IF_ERROR(check_sizes(options));
   MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, false));
   return std::move(taken.parts);
 }
 
 Expected<Parts> assemble(const EngineOptions& options) {
+  MR_RETURN_IF_ERROR(check_sizes(options));
   MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, true));
   Parts& parts = taken.parts;
   parts.trace = options.trace;

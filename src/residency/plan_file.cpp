@@ -1,18 +1,17 @@
 #include "residency/plan_file.h"
 
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
+
+#include "residency/small_file.h"
 
 namespace millrace::residency {
 namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr int kVersion = 1;
+constexpr std::uint64_t kMostPlanBytes = 4 << 20;
 constexpr std::int64_t kMostIndices = 1 << 24;  // units or tiles a file may claim to have
 
 /// "0-12,15": the indices that are set.
@@ -216,21 +215,14 @@ Status check_model(const SavedPlan& saved, const UnitTable& units) {
 }
 
 Expected<SavedPlan> read_plan_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return error(Code::not_found, "{}: cannot read this plan: {}", path, std::strerror(errno));
-  std::stringstream text;
-  text << file.rdbuf();
-  auto saved = parse_plan_json(text.str());
+  MR_ASSIGN_OR_RETURN(const std::string text, read_small_file(path, kMostPlanBytes));
+  auto saved = parse_plan_json(text);
   if (!saved.ok()) return saved.status().with_context(path);
   return saved;
 }
 
 Status write_plan_file(const std::string& path, const SavedPlan& saved) {
-  std::ofstream file(path);
-  file << plan_to_json(saved);
-  file.close();
-  if (!file) return error(Code::io_error, "{}: cannot keep the plan here: {}", path, std::strerror(errno));
-  return {};
+  return write_small_file(path, plan_to_json(saved));
 }
 
 }  // namespace millrace::residency

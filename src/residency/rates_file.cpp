@@ -1,19 +1,17 @@
 // Where measured rates are kept: one JSON file of the user's cache, a member a machine and disk.
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/thread_pool.h"
 #include "device/cpu.h"
 #include "residency/calibrate.h"
+#include "residency/small_file.h"
 
 namespace millrace::residency {
 namespace {
@@ -30,8 +28,8 @@ std::string disk_name(dev_t device) {
 
 /// The file's members; an empty object if there is no such file or it is not ours.
 nlohmann::json read_all(const std::string& path) {
-  std::ifstream file(path);
-  nlohmann::json all = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto text = read_small_file(path, kMostRatesBytes);
+  nlohmann::json all = nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
   return all.is_object() ? all : nlohmann::json::object();
 }
 
@@ -78,15 +76,9 @@ Status save_rates(const std::string& path, const Rates& rates) {
 
   std::error_code code;
   fs::create_directories(fs::path(file).parent_path(), code);
-  // Written beside and renamed, so that another millrace never reads half a file.
-  const std::string fresh = fmt::format("{}.{}", file, getpid());
-  std::ofstream out(fresh);
-  out << all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
-  out.close();
-  if (out.fail()) return error(Code::io_error, "cannot keep the rates in {}: {}", file, std::strerror(errno));
-  fs::rename(fresh, file, code);
-  if (code) return error(Code::io_error, "cannot keep the rates in {}: {}", file, code.message());
-  return {};
+  // In one step, so that another millrace never reads half a file.
+  const std::string text = all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return write_small_file(file, text).with_context("cannot keep the rates");
 }
 
 }  // namespace millrace::residency

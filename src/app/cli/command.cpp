@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <charconv>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
-#include <sstream>
 
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "residency/calibrate.h"
+#include "residency/small_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -27,13 +27,12 @@ extern "C" void on_interrupt(int) {
 }
 
 Expected<residency::Rates> read_rates(const std::string& path) {
-  std::ifstream file(path);
-  if (!file)
+  const auto text = residency::read_small_file(path, residency::kMostRatesBytes);
+  if (text.status().code() == Code::not_found)
     return error(Code::not_found, "{}: cannot read this rates file; make one with 'millrace calibrate --out FILE'",
                  path);
-  std::stringstream text;
-  text << file.rdbuf();
-  auto rates = residency::parse_rates_json(text.str());
+  if (!text.ok()) return text.status();
+  auto rates = residency::parse_rates_json(*text);
   if (!rates.ok()) return rates.status().with_context(path);
   return rates;
 }
@@ -119,6 +118,16 @@ int fail(const Status& status) {
   return status.code() == Code::invalid_argument ? kExitUsage
          : status.code() == Code::cancelled      ? kExitInterrupted
                                                  : kExitFailed;
+}
+
+CLI::Validator number_within(double least, double most) {
+  const auto check = [least, most](std::string& text) {
+    char* end = nullptr;
+    const double number = std::strtod(text.c_str(), &end);
+    if (!text.empty() && *end == '\0' && number >= least && number <= most) return std::string();
+    return fmt::format("'{}' is not a number from {} to {}", text, least, most);
+  };
+  return CLI::Validator(check, fmt::format("FLOAT in [{} - {}]", least, most), "");
 }
 
 bool ModelFlags::any_given() const {
@@ -269,7 +278,7 @@ void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const ch
       ->capture_default_str();
   command.add_option("--prompt-cache-size", flags.size, "Bytes there at most")->capture_default_str();
   command.add_option("--prompt-cache-after", flags.seconds, "Seconds; prompts that are computed faster are not kept")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_within(0, 1e6))
       ->capture_default_str();
 }
 
@@ -289,28 +298,32 @@ Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& 
 
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   command.add_option("--temp", flags.temperature, "Temperature; 0 always takes the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(number_within(0, 100))
       ->capture_default_str();
   command.add_option("--top-k", flags.top_k, "Draw from the k likeliest tokens; 0: all")
       ->check(at_least(0))
       ->capture_default_str();
   command.add_option("--top-p", flags.top_p, "Draw from the likeliest tokens that hold this probability")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_within(0, 1))
       ->capture_default_str();
   command.add_option("--min-p", flags.min_p, "Drop tokens below this share of the likeliest one's probability")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_within(0, 1))
       ->capture_default_str();
   command.add_option("--repeat-penalty", flags.repeat_penalty, "Above 1 discourages repetition")
-      ->check(CLI::Range(0.001, 1000.0))
+      ->check(number_within(0.001, 1000))
       ->capture_default_str();
   command.add_option("--presence-penalty", flags.presence_penalty, "Taken off tokens that have occurred")
+      ->check(number_within(-1000, 1000))
       ->capture_default_str();
   command.add_option("--frequency-penalty", flags.frequency_penalty, "Taken off tokens for each occurrence")
+      ->check(number_within(-1000, 1000))
       ->capture_default_str();
   command.add_option("--repeat-last-n", flags.repeat_last_n, "Tokens the penalties look back on; -1: all")
+      ->check(at_least(-1))
       ->capture_default_str();
   command.add_option("--seed", flags.seed, "Seed of the draw; 0: a new one each time")->capture_default_str();
   command.add_option("-n,--max-tokens", flags.max_tokens, "Tokens in an answer at most; -1: to the end of the context")
+      ->check(at_least(-1))
       ->capture_default_str();
   command.add_option("--stop", flags.stop, "A text that ends the answer (may be repeated)");
 }

@@ -47,6 +47,8 @@ struct ModelFlags {
 
 /// A whole number; CLI11's own checks name the largest double in their messages.
 inline CLI::Range at_least(std::int64_t least) { return {least, std::int64_t{1} << 40}; }
+/// A number within bounds, which NaN and infinities are not: CLI::Range lets NaN through.
+CLI::Validator number_within(double least, double most);
 
 void add_model_flags(CLI::App& command, ModelFlags& flags);
 /// `defaults` (may be null) gets what the store knows of a model given by name, else an empty manifest.

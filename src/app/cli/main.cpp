@@ -2,9 +2,13 @@
 #include <fmt/core.h>
 #include <malloc.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <iostream>
+#include <system_error>
 
 #include "app/cli/command.h"
 #include "base/log.h"
@@ -19,6 +23,30 @@ void make_heap_small() {
   mallopt(M_MMAP_THRESHOLD, 64 << 10);
 }
 
+/// "--max-tokens: ..." as "-n,--max-tokens: ...": a message names the flag as it was typed, too.
+std::string name_flag(const CLI::App& app, std::string message) {
+  const auto at = message.find("--");
+  if (at == std::string::npos) return message;
+  const auto end = std::min(message.find_first_of(": =", at), message.size());
+  const std::string flag = message.substr(at, end - at);
+  for (const CLI::App* verb : app.get_subcommands())
+    if (const CLI::Option* option = verb->get_option_no_throw(flag); option != nullptr)
+      return message.replace(at, flag.size(), option->get_name(false, true));
+  return message;
+}
+
+/// What was printed has come out, or the command has failed: a full disk takes no output.
+int end_output(int exit_code) {
+  using namespace millrace;
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
+  if (exit_code != 0) return exit_code;
+  // A reader that has left (`| head`) wants no word about it.
+  if (errno != EPIPE)
+    fmt::print(stderr, "error: cannot write the output: {}\n", std::generic_category().message(errno));
+  return cli::kExitFailed;
+}
+
 int run(int argc, char** argv) {
   using namespace millrace;
   cli::Program program;
@@ -30,8 +58,8 @@ int run(int argc, char** argv) {
   app.add_flag("-v,--verbose", verbosity, "Log every choice and its reason (-vv: debug)");
   app.add_flag("-q,--quiet", program.quiet, "No progress bars, no warnings");
   app.fallthrough();
-  app.failure_message([](const CLI::App* /*app*/, const CLI::Error& wrong) {
-    return fmt::format("error: {} (--help tells what there is)\n", wrong.what());
+  app.failure_message([](const CLI::App* failed, const CLI::Error& wrong) {
+    return fmt::format("error: {} (--help tells what there is)\n", name_flag(*failed, wrong.what()));
   });
   app.parse_complete_callback([&] {
     // What `millrace --version` holds too: the bare program, before a verb does its work.
@@ -76,9 +104,14 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow shows as a failed write, too
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away shows as a failed write, not as a death
   try {
-    return run(argc, argv);
+    return end_output(run(argc, argv));
   } catch (const std::bad_alloc&) {
     std::fputs("error: out of memory; close other programs or use a smaller model or context\n", stderr);
+  } catch (const std::system_error& failed) {  // fmt::print, of more than its buffer holds
+    if (std::ferror(stdout) == 0)
+      fmt::print(stderr, "error: {} (a bug of ours: please report it)\n", failed.what());
+    else if (failed.code().value() != EPIPE)
+      fmt::print(stderr, "error: cannot write the output: {}\n", failed.code().message());
   } catch (const std::exception& unexpected) {
     fmt::print(stderr, "error: {} (a bug of ours: please report it)\n", unexpected.what());
   }

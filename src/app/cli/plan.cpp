@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 
 #include "app/cli/command.h"
@@ -12,6 +11,7 @@
 #include "base/log.h"
 #include "kernels/kernels.h"
 #include "residency/calibrate.h"
+#include "residency/small_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -40,14 +40,6 @@ int execute_plan(const ModelFlags& flags, const Program& program) {
   return 0;
 }
 
-Status write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) return error(Code::io_error, "{}: cannot write the rates here", path);
-  return {};
-}
-
 int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
   residency::CalibrateOptions options;
   options.path = flags.path;
@@ -64,7 +56,7 @@ int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
   }
   const std::string json = residency::rates_to_json(*rates);
   if (!flags.out.empty()) {
-    if (const Status written = write_file(flags.out, json); !written.ok()) return fail(written);
+    if (const Status written = residency::write_small_file(flags.out, json); !written.ok()) return fail(written);
   }
   if (flags.json) {
     fmt::print("{}\n", json);

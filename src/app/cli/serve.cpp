@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "app/cli/address.h"
@@ -20,6 +19,7 @@
 #include "app/server/server.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "residency/small_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -58,7 +58,9 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
     log::warn("prompt cache off: {}", status.message());  // a service without a home
   else
     MR_RETURN_IF_ERROR(status);
-  engine.kv_tokens = flags.kv_tokens > 0 ? flags.kv_tokens : 4 * std::max<std::int64_t>(engine.context_tokens, 4096);
+  engine.kv_tokens = flags.kv_tokens > 0
+                         ? flags.kv_tokens
+                         : 4 * std::clamp<std::int64_t>(engine.context_tokens, 4096, std::int64_t{1} << 31);
   options.host = flags.host;
   options.port = flags.port;
   options.api_keys = flags.api_keys;
@@ -140,9 +142,10 @@ int serve(ServeFlags flags, const Program& program) {
   flags.port = (*started)->port();
   const std::string pid_file = pid_path(flags);
   if (flags.daemon || !flags.pid_file.empty()) {
-    std::ofstream file(pid_file, std::ios::trunc);
-    file << getpid() << "\n";
-    if (!file.flush()) return fail(error(Code::io_error, "{}: cannot write the PID file", pid_file));
+    // Where everybody may write (/tmp), a link may lie in its place: it gives way, and what it leads to stays.
+    const Status status =
+        residency::write_small_file(pid_file, fmt::format("{}\n", getpid()), residency::Links::replace);
+    if (!status.ok()) return fail(status.with_context("PID file"));
   }
   fmt::print("Listening on http://{}:{}\n", flags.host, flags.port);
   std::fflush(stdout);
