@@ -2,11 +2,16 @@
 import json
 import os
 import pathlib
+import re
+import resource
 import shutil
+import socket
+import subprocess
 import tempfile
+import time
 import unittest
 
-from harness import DEMO, DRAFT, Case, run
+from harness import DEMO, DRAFT, MILLRACE, Case
 from serving import Server
 
 MODEL = "demo-moe-q4_k_m"
@@ -77,6 +82,138 @@ class Stores(Case):
         self.refused("show", "second", says="second", env=self.env)
         self.ok("rm", "second", env=self.env)
         self.assertNotIn("second", self.ok("list", env=self.env).out)
+
+
+class Http(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.server = Server("--models", DEMO, "--threads", "1", "--api-key", "key", env={"MILLRACE_MODELS": cls.folder.name})
+        cls.addClassCleanup(cls.server.__exit__)
+
+    def raw(self, head, body=b""):
+        """The status of the first answer, and all bytes until the server closes or says no more."""
+        with socket.create_connection((self.server.host, self.server.port), timeout=5) as client:
+            client.sendall(("\r\n".join(head) + "\r\n\r\n").encode() + body)
+            data = b""
+            try:
+                while piece := client.recv(65536):
+                    data += piece
+                    head_end = data.find(b"\r\n\r\n")
+                    length = re.search(rb"(?i)content-length: (\d+)", data[:head_end]) if head_end >= 0 else None
+                    if length and len(data) >= head_end + 4 + int(length.group(1)):
+                        break
+            except TimeoutError:
+                pass
+        return int(data.split(b" ")[1]) if data.startswith(b"HTTP/1.1 ") else 0, data
+
+    def test_where_a_body_ends_is_said_once(self):
+        body = b'{"model": "x", "messages": []}'
+        good = f"Content-Length: {len(body)}"
+        for lines, status in (([], 411), ([good, good], 400), ([good, "Content-Length: 3"], 400), ([good, "Transfer-Encoding: chunked"], 400),
+                              ([f"Content-Length: +{len(body)}"], 400), ([f"Content-Length: {len(body)}, {len(body)}"], 400),
+                              (["Content-Length: -1"], 400), (["Content-Length: 0x10"], 400), (["Content-Length:"], 411),
+                              (["Content-Length: 99999999999999999999999"], 400), ([f"Content-Length : {len(body)}"], 400),
+                              (["Transfer-Encoding: gzip"], 400), (["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"], 400),
+                              ([good], 404), ([good, "Host: localhost"], 400)):
+            for method in ("POST", "DELETE"):
+                path = "/api/chat" if method == "POST" else "/api/delete"
+                begin = time.monotonic()
+                code, data = self.raw([f"{method} {path} HTTP/1.1", "Host: localhost", "Authorization: bearer key", *lines], body)
+                self.assertEqual(code, status, (method, lines, data))
+                self.assertLess(time.monotonic() - begin, 4, lines)
+
+    def test_a_body_that_nobody_reads_is_no_request(self):
+        inner = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with socket.create_connection((self.server.host, self.server.port), timeout=5) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(inner), inner))
+            client.settimeout(3)
+            data = b""
+            while piece := client.recv(65536):
+                data += piece
+        self.assertEqual(data.count(b"HTTP/1.1 "), 1, data)
+
+    def test_ranges_do_not_multiply(self):
+        whole = self.server.request("GET", "/app.js")[2]
+        for ranges in ("0-", ",".join(["0-"] * 2600), "5-9", "0-0,1-1"):
+            status, _, content = self.server.request("GET", "/app.js", headers={"Range": "bytes=" + ranges})
+            if status != 416 and status != 400:
+                self.assertEqual((status, content), (200, whole), ranges[:20])
+            self.assertLessEqual(len(content), len(whole))
+
+    def test_hosts(self):
+        for host, code in (("localhost", 200), ("LOCALHOST:80", 200), ("127.0.0.1:1", 200), ("[::1]:1", 200), ("[::1]", 200), ("evil.com", 403),
+                           ("evil.com:1:2", 403), ("evil.com:1", 403), ("[::1]evil.com", 403), ("[evil.com]", 403), ("localhost:x", 403),
+                           (":80", 403), ("a:b", 403), ("[::1", 403)):
+            self.assertEqual(self.raw(["GET /health HTTP/1.1", f"Host: {host}"])[0], code, host)
+
+    def test_the_scheme_of_a_key_has_no_case(self):
+        for scheme, code in (("Bearer", 200), ("bearer", 200), ("BEARER", 200), ("Basic", 401)):
+            self.assertEqual(self.server.request("GET", "/api/tags", headers={"Authorization": f"{scheme} key"})[0], code)
+
+    def test_a_get_loads_nothing(self):
+        key = {"Authorization": "Bearer key"}
+        for path in (f"/props?model={MODEL}", f"/slots?model={MODEL}", "/props", "/slots", "/metrics", "/api/tags", "/v1/models", "/api/millrace/live"):
+            self.assertEqual(self.server.request("GET", path, headers=key)[0], 200, path)
+        self.assertEqual(self.server.json("GET", f"/props?model={MODEL}", headers=key)[1]["is_loaded"], False)
+        self.assertEqual(self.server.json("GET", "/api/ps", headers=key)[1]["models"], [])
+        self.assertEqual(self.server.request("GET", "/props?model=nothing", headers=key)[0], 404)
+
+
+class Files(Case):
+    def test_a_pid_file_follows_no_link(self):
+        with tempfile.TemporaryDirectory() as folder:
+            target, link = os.path.join(folder, "target"), os.path.join(folder, "pid")
+            pathlib.Path(target).write_text("mine")
+            os.symlink(target, link)
+            with Server("--pid-file", link) as server:
+                self.assertEqual(pathlib.Path(target).read_text(), "mine")
+                self.assertEqual(int(pathlib.Path(link).read_text()), server.process.pid)
+                self.assertFalse(os.path.islink(link))
+
+    def test_output_that_nobody_takes_is_a_failure(self):
+        for args in (["inspect", DEMO], ["inspect", DEMO, "--tensors", "--whole"], ["list"], ["plan", DEMO], ["tokenize", DEMO, "x"],
+                     ["bench", DEMO, "-p", "4", "-n", "2", "-r", "1"], ["show", DEMO], ["--version"], ["bench", "--help"]):
+            with open("/dev/full", "w") as full:
+                ended = subprocess.run([MILLRACE, *args], stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(ended.returncode, 1, (args, ended.stderr))
+            self.assertIn("error: cannot write the output", ended.stderr, args)
+
+    def test_plans_and_rates_are_bounded_and_kept(self):
+        self.refused("plan", DEMO, "--rates", "/dev/zero", says="/dev/zero")
+        self.refused("plan", DEMO, "--plan", "/dev/zero", says="/dev/zero")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.json")
+            small = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+            ended = subprocess.run([MILLRACE, "plan", DEMO, "--plan", path], preexec_fn=small, capture_output=True, text=True)
+            self.assertEqual(ended.returncode, 1, ended.stderr)
+            self.assertEqual(os.listdir(folder), [])
+            self.ok("plan", DEMO, "--plan", path)
+            self.ok("plan", DEMO, "--plan", path)
+
+
+class Numbers(Case):
+    def test_no_flag_takes_what_is_no_number(self):
+        for flag in ("--temp", "--top-p", "--min-p", "--repeat-penalty", "--presence-penalty", "--frequency-penalty", "--top-k", "--repeat-last-n",
+                     "--seed", "-n", "--prompt-cache-after", "--ctx", "--batch", "--threads", "--cpu-share", "--ram"):
+            for value in ("nan", "inf", "-inf", "1e999", ""):
+                self.refused("run", DEMO, "-p", "x", f"{flag}={value}" if flag.startswith("--") else flag + value, says=flag) if value else None
+
+    def test_contexts_that_nobody_has(self):
+        with tempfile.TemporaryDirectory() as folder:
+            recipe = pathlib.Path(folder, "Modelfile")
+            env = {"MILLRACE_MODELS": folder}
+            for value in ("9223372036854775807", "4611686018427387904", "nan", "-5"):
+                recipe.write_text(f"FROM {DEMO}\nPARAMETER num_ctx {value}\n")
+                self.refused("create", "x", "-f", recipe, says="num_ctx", env=env)
+            recipe.write_text(f"FROM {DEMO}\nPARAMETER num_ctx 256\n")
+            self.ok("create", "x", "-f", recipe, env=env)
+            manifest = pathlib.Path(folder, "manifests/-/x/latest.json")  # as an earlier version stored it
+            manifest.write_text(manifest.read_text().replace("256", "9223372036854775807"))
+            for verb in (["run", "x", "-p", "hi"], ["plan", "x"], ["serve", "x", "--port", "0"]):
+                self.refused(*verb, says="num_ctx", env=env)
+        self.refused("plan", DEMO, "--ctx", 1 << 40, says="--ctx")
 
 
 if __name__ == "__main__":

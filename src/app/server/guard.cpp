@@ -1,15 +1,29 @@
 #include "app/server/guard.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 
 namespace millrace::server {
 namespace {
 
-/// "Name:123" to "name"; "[::1]:123" to "::1".
+bool is_port(std::string_view text) {
+  return text.empty() || (text.front() == ':' && text.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+bool is_ipv6(std::string_view text) {
+  in6_addr ignored{};
+  return ::inet_pton(AF_INET6, std::string(text.substr(0, text.find('%'))).c_str(), &ignored) == 1;
+}
+
+/// "Name:123" to "name"; "[::1]:123" and "::1" to "::1". Empty for what is no host.
 std::string bare_host(std::string_view host) {
   if (host.starts_with('[')) {
-    host = host.substr(1, host.find(']') - 1);
-  } else if (const auto colon = host.rfind(':'); colon != std::string_view::npos && host.find(':') == colon) {
+    const auto end = host.find(']');
+    if (end == std::string_view::npos || !is_port(host.substr(end + 1)) || !is_ipv6(host.substr(1, end - 1))) return "";
+    host = host.substr(1, end - 1);
+  } else if (const auto colon = host.find(':'); colon != std::string_view::npos && !is_ipv6(host)) {
+    if (!is_port(host.substr(colon))) return "";
     host = host.substr(0, colon);
   }
   std::string name(host);
@@ -20,8 +34,7 @@ std::string bare_host(std::string_view host) {
 }
 
 bool is_address(std::string_view name) {
-  const bool v6 = name.find(':') != std::string_view::npos;
-  return v6 || (!name.empty() && name.find_first_not_of("0123456789.") == std::string_view::npos);
+  return is_ipv6(name) || (!name.empty() && name.find_first_not_of("0123456789.") == std::string_view::npos);
 }
 
 bool is_local_name(std::string_view name) {
@@ -53,6 +66,7 @@ Guard::Guard(const ServerOptions& options) : keys_(options.api_keys) {
 bool Guard::host_allowed(std::string_view host) const {
   if (any_host_ || host.empty()) return true;
   const std::string name = bare_host(host);
+  if (name.empty()) return false;
   // An address cannot be rebound: only names can.
   return is_address(name) || is_local_name(name) || std::find(hosts_.begin(), hosts_.end(), name) != hosts_.end();
 }
@@ -72,8 +86,11 @@ bool Guard::origin_allowed(std::string_view origin) const {
 
 bool Guard::key_accepted(std::string_view authorization, std::string_view api_key) const {
   if (keys_.empty()) return true;
-  constexpr std::string_view bearer = "Bearer ";
-  const bool has_bearer = authorization.size() > bearer.size() && authorization.substr(0, bearer.size()) == bearer;
+  constexpr std::string_view bearer = "bearer ";  // a scheme's case does not matter (RFC 9110, 11.1)
+  const bool has_bearer = authorization.size() > bearer.size() &&
+                          std::equal(bearer.begin(), bearer.end(), authorization.begin(), [](char want, char given) {
+                            return want == (given >= 'A' && given <= 'Z' ? given + 32 : given);
+                          });
   const std::string_view given = has_bearer ? authorization.substr(bearer.size()) : api_key;
   bool accepted = false;  // every key is compared, so that the time does not tell which one is near
   for (const std::string& key : keys_) accepted = equal_in_constant_time(given, key) || accepted;

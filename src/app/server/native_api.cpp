@@ -94,27 +94,48 @@ void apply_template(Context& context, const Request& request, Response& response
   reply(response, {{"prompt", text}});
 }
 
+/// The model a GET asks about: the one named, or the first loaded, or the only one. It is not loaded for that: any web
+/// page's image tag can send a GET.
+Expected<ModelInfo> asked_about(Context& context, const std::string& name) {
+  if (!name.empty()) return context.catalog.find(name);
+  for (const auto& running : context.models.running())
+    if (auto info = context.catalog.find(running.loaded->name); info.ok()) return info;
+  auto all = context.catalog.list();
+  if (all.size() != 1) return error(Code::invalid_argument, "model: is missing; GET /v1/models lists those there are");
+  return std::move(all.front());
+}
+
+/// Null where the model is not loaded.
+std::shared_ptr<const engine::ModelManager::Loaded> loaded_of(Context& context, const ModelInfo& info) {
+  for (const auto& running : context.models.running())
+    if (running.loaded->path == info.path) return running.loaded;
+  return nullptr;
+}
+
 void props(Context& context, const Request& request, Response& response) {
-  const auto use = model_for(context, request.get_param_value("model"));
-  if (!use.ok()) return fail(Api::openai, response, use.status());
-  const engine::Engine& engine = (*use)->service->engine();
-  const auto info = context.catalog.find((*use)->name);
-  reply(response, {{"model_alias", (*use)->name},
-                   {"model_path", (*use)->path},
-                   {"total_slots", (*use)->service->load().max_sequences},
-                   {"chat_template", info.ok() ? info->chat_template : std::string()},
-                   {"default_generation_settings", {{"n_ctx", engine.context_tokens()}}},
+  const auto info = asked_about(context, request.get_param_value("model"));
+  if (!info.ok()) return fail(Api::openai, response, info.status());
+  const auto loaded = loaded_of(context, *info);
+  const std::int64_t n_ctx = loaded != nullptr ? loaded->service->engine().context_tokens() : info->context_length;
+  reply(response, {{"model_alias", info->name},
+                   {"model_path", info->path},
+                   {"is_loaded", loaded != nullptr},
+                   {"total_slots", loaded != nullptr ? loaded->service->load().max_sequences : 0},
+                   {"chat_template", info->chat_template},
+                   {"default_generation_settings", {{"n_ctx", n_ctx}}},
                    {"build_info", std::string("millrace ") + MILLRACE_VERSION}});
 }
 
-/// Each place in the passes, as far as it is taken.
+/// Each place in the passes, as far as it is taken; none of a model that is not loaded.
 void slots(Context& context, const Request& request, Response& response) {
-  const auto use = model_for(context, request.get_param_value("model"));
-  if (!use.ok()) return fail(Api::openai, response, use.status());
-  const engine::LoadCounters load = (*use)->service->load();
+  const auto info = asked_about(context, request.get_param_value("model"));
+  if (!info.ok()) return fail(Api::openai, response, info.status());
+  const auto loaded = loaded_of(context, *info);
   Json all = Json::array();
+  if (loaded == nullptr) return reply(response, all);
+  const engine::LoadCounters load = loaded->service->load();
   for (std::int64_t i = 0; i < load.max_sequences; ++i)
-    all.push_back({{"id", i}, {"n_ctx", (*use)->service->engine().context_tokens()}, {"is_processing", i < load.live}});
+    all.push_back({{"id", i}, {"n_ctx", loaded->service->engine().context_tokens()}, {"is_processing", i < load.live}});
   reply(response, all);
 }
 

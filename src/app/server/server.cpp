@@ -2,11 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <cstdlib>
 #include <exception>
 
 #include "app/server/context.h"
 #include "app/server/errors.h"
+#include "app/server/framing.h"
 #include "base/bytes.h"
 #include "base/log.h"
 
@@ -48,6 +48,15 @@ void add_cors(const Request& request, Response& response) {
 /// What holds for every request before its body is read.
 Handled before_routing(Context& context, const Request& request, Response& response) {
   Connection::current().begin_body();
+  const auto framing = read_framing(request);
+  if (!framing.ok())
+    return refuse(request, response, framing.status().code() == Code::unsupported ? 411 : 400, framing.status());
+  // A body that nobody reads would be taken for the next request.
+  const bool unread = !framing->expects_body && (framing->chunked || framing->content_length.value_or(0) > 0);
+  if (unread) {
+    Connection::current().close_after_response();
+    response.set_header("Connection", "close");
+  }
   if (!context.guard.host_allowed(request.get_header_value("Host")))
     return refuse(request, response, 403,
                   error(Code::invalid_argument, "this host name is not allowed; --allow-host NAME lets it through"));
@@ -69,8 +78,7 @@ Handled before_routing(Context& context, const Request& request, Response& respo
     return refuse(request, response, 401, error(Code::invalid_argument, "the API key is missing or wrong"));
   if (context.stopping && !is_open_path(request.path))
     return refuse(request, response, 503, error(Code::unavailable, "the server is shutting down"));
-  if (request.has_header("Content-Length") &&
-      std::strtoull(request.get_header_value("Content-Length").c_str(), nullptr, 10) > context.options.http.body_bytes)
+  if (framing->content_length.value_or(0) > context.options.http.body_bytes)
     return refuse(
         request, response, 413,
         error(Code::invalid_argument, "the body is larger than {}", format_bytes(context.options.http.body_bytes)));

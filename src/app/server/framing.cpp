@@ -1,0 +1,51 @@
+#include "app/server/framing.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace millrace::server {
+namespace {
+
+bool is_chunked(std::string coding) {
+  std::transform(coding.begin(), coding.end(), coding.begin(),
+                 [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+  return coding == "chunked";
+}
+
+std::optional<std::uint64_t> plain_number(const std::string& text) {
+  std::uint64_t number = 0;
+  if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (problem != std::errc()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+Expected<Framing> read_framing(const httplib::Request& request) {
+  for (const auto& [name, value] : request.headers)
+    if (name.empty() || name.find_first_of(" \t") != std::string::npos)
+      return error(Code::invalid_argument, "a header's name holds white space");
+  const auto lengths = request.get_header_value_count("Content-Length");
+  const auto codings = request.get_header_value_count("Transfer-Encoding");
+  if (lengths + codings > 1)
+    return error(Code::invalid_argument, "the request says more than once where its body ends; send one length");
+  if (request.get_header_value_count("Host") > 1)
+    return error(Code::invalid_argument, "the request names more than one host");
+  Framing framing;
+  const std::string& method = request.method;
+  framing.expects_body =
+      method == "POST" || method == "PUT" || method == "PATCH" || method == "PRI" || method == "DELETE";
+  framing.chunked = codings == 1;
+  if (codings == 1 && !is_chunked(request.get_header_value("Transfer-Encoding")))
+    return error(Code::invalid_argument, "Transfer-Encoding: only chunked is understood");
+  if (lengths == 1) {
+    framing.content_length = plain_number(request.get_header_value("Content-Length"));
+    if (!framing.content_length) return error(Code::invalid_argument, "Content-Length: must be a number of bytes");
+  }
+  if (framing.expects_body && lengths + codings == 0)
+    return error(Code::unsupported, "Content-Length is missing: nothing says where the body ends");
+  return framing;
+}
+
+}  // namespace millrace::server
