@@ -40,8 +40,19 @@ Clock::time_point expiry(Clock::time_point from, ModelManager::Duration keep_ali
 
 }  // namespace
 
-ModelManager::ModelManager(Options options) : options_(std::move(options)), total_ram_(ram_of(options_.engine)) {
+ModelManager::ModelManager(const Options& options) : ModelManager(options, ram_of(options.engine)) {}
+
+ModelManager::ModelManager(Options options, std::uint64_t ram)
+    : options_(std::move(options)),
+      total_ram_(ram - std::min(ram / 8, options_.most_request_bytes)),
+      requests_(ram - total_ram_) {
   reaper_ = std::thread([this] { reap(); });
+}
+
+std::uint64_t ModelManager::body_bytes() const {
+  for (const residency::Budget::Entry& entry : requests_.entries())
+    if (entry.tag == "request bodies") return entry.bytes;
+  return 0;
 }
 
 ModelManager::~ModelManager() { shutdown(std::chrono::milliseconds(0)); }
@@ -138,12 +149,17 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(Lock& lock, c
       options.on_load = [this, loading](std::uint64_t, std::uint64_t) { return !*loading || !stopping_; };
       if (options_.engine.ram_bytes > 0 || !alone) options.ram_bytes = granted;
       lock.unlock();
-      if (!alone) options.bare_resident_bytes = device::resident_bytes();
+      // Bodies that are here, or on their way, are no part of the model.
+      options.bare_resident_bytes = alone ? options.bare_resident_bytes + body_bytes() : device::resident_bytes();
       const Clock::time_point begin = Clock::now();
       Expected<std::shared_ptr<Service>> service = Service::start(options);
       *loading = false;
       lock.lock();
       status = service.status();
+      if (status.code() == Code::out_of_budget && requests_.cap_bytes() > 0)
+        status = status.with_context(fmt::format("of {} of RAM, {} are kept for requests",
+                                                 format_bytes(total_ram_ + requests_.cap_bytes()),
+                                                 format_bytes(requests_.cap_bytes())));
       if (status.ok()) {
         loaded->name = name;
         loaded->path = path;

@@ -16,6 +16,7 @@
 
 #include "engine/engine.h"
 #include "engine/service.h"
+#include "residency/budget.h"
 
 namespace millrace::engine {
 
@@ -28,6 +29,7 @@ class ModelManager {
   struct Options {
     EngineOptions engine;  // for every model, but its path; ram_bytes is what all of them share (0: what is free)
     Duration keep_alive = std::chrono::minutes(5);
+    std::uint64_t most_request_bytes = 0;        // of the RAM for requests(), an eighth of it at most
     std::chrono::milliseconds patience{30'000};  // a model that needs the memory of busy ones waits so long
   };
 
@@ -63,7 +65,7 @@ class ModelManager {
     int users = 0;
   };
 
-  explicit ModelManager(Options options);
+  explicit ModelManager(const Options& options);
   /// As shutdown(0).
   ~ModelManager();
 
@@ -77,6 +79,9 @@ class ModelManager {
   /// Requests get `grace` to end.
   void shutdown(std::chrono::milliseconds grace);
   const Options& options() const { return options_; }
+  /// What requests may hold together, beside the models. What is held of it as "request bodies" is not taken for a
+  /// model's.
+  residency::Budget& requests() { return requests_; }
 
  private:
   struct Entry {
@@ -95,9 +100,13 @@ class ModelManager {
   Expected<std::shared_ptr<Loaded>> load(Lock& lock, const std::string& name, const std::string& path);
   std::shared_ptr<const Loaded> remove(std::list<Entry>::iterator entry);
   void reap();
+  std::uint64_t body_bytes() const;
+
+  ModelManager(Options options, std::uint64_t ram);
 
   const Options options_;
-  std::uint64_t total_ram_ = 0;
+  const std::uint64_t total_ram_;  // of the models
+  residency::Budget requests_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

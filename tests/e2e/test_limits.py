@@ -8,10 +8,11 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
-from harness import DEMO, DRAFT, MILLRACE, Case
+from harness import DEMO, DRAFT, MILLRACE, SANITIZED, Case, run
 from serving import Server
 
 MODEL = "demo-moe-q4_k_m"
@@ -214,6 +215,127 @@ class Numbers(Case):
             for verb in (["run", "x", "-p", "hi"], ["plan", "x"], ["serve", "x", "--port", "0"]):
                 self.refused(*verb, says="num_ctx", env=env)
         self.refused("plan", DEMO, "--ctx", 1 << 40, says="--ctx")
+
+
+class Memory(Case):
+    """What requests make the server hold is granted, under one cap."""
+
+    def setUp(self):
+        self.server = Server("--models", DEMO, "--threads", "1", "--ram", "40M")
+        self.addCleanup(self.server.__exit__)
+        self.bare = run("--version").peak_rss_bytes
+
+    def held(self):
+        """Peak bytes of the process beyond its bare start."""
+        status = pathlib.Path(f"/proc/{self.server.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) * 1024 - self.bare
+
+    def send(self, path, body, chunked=False):
+        """The status, whatever the server has read by then."""
+        with socket.create_connection((self.server.host, self.server.port), timeout=60) as client:
+            length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+            try:
+                client.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode())
+                for begin in range(0, len(body), 1 << 16):
+                    piece = body[begin:begin + (1 << 16)]
+                    client.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+                client.sendall(b"0\r\n\r\n" if chunked else b"")
+            except OSError:
+                pass
+            try:
+                return int(client.recv(4096).split(b" ")[1])
+            except (OSError, IndexError):
+                return 0
+
+    def bodies(self, size):
+        name = json.dumps(MODEL).encode()
+        yield "/api/chat", b'{"model": %s, "messages": [], "x": [%s{}]}' % (name, b"{}," * (size // 3))
+        yield "/api/chat", b'{"model": %s, "stream": false, "options": {"num_predict": 1}, "messages": [%s{"role": "user", "content": "Hi"}]}' % (
+            name, b'{"role":"user","content":"x"},' * (size // 30))
+        yield "/v1/chat/completions", b'{"model": %s, "max_tokens": 1, "messages": [{"role": "user", "content": "%s"}]}' % (name, b"ab " * (size // 3))
+        yield "/v1/completions", b'{"model": %s, "max_tokens": 1, "prompt": [%s1]}' % (name, b"1," * (size // 2))
+        yield "/v1/embeddings", b'{"model": %s, "input": [%s"a"]}' % (name, b'"a",' * (size // 4))
+        yield "/tokenize", b'{"model": %s, "content": "%s"}' % (name, b"\xc3\xa9" * (size // 2))
+        yield "/tokenize", b'{"model": %s, "with_pieces": true, "content": "%s"}' % (name, b"a " * (size // 2))
+        yield "/detokenize", b'{"model": %s, "tokens": [%s1]}' % (name, b"1," * (size // 2))
+        yield "/apply-template", b'{"model": %s, "messages": [{"role": "user", "content": "%s"}]}' % (name, b"ab " * (size // 3))
+
+    def test_large_bodies_are_refused_and_held_by_nobody(self):
+        body = next(iter(self.bodies(60_000_000)))[1]
+        for chunked in (False, True):
+            for path in ("/api/chat", "/tokenize"):
+                self.assertEqual(self.send(path, body, chunked), 413, (path, chunked))
+            codes = []
+            threads = [threading.Thread(target=lambda: codes.append(self.send("/api/chat", body, chunked))) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertTrue(set(codes) <= {413, 503}, codes)
+        if not SANITIZED:
+            self.assertLess(self.held(), 40e6)
+        self.assertEqual(self.server.request("GET", "/api/tags")[0], 200)
+
+    def test_bodies_of_any_kind_and_size(self):
+        """Each is answered or refused, and none of them takes the process past its cap."""
+        for size in (3_000, 30_000, 300_000, 1_000_000, 4_000_000):
+            for path, body in self.bodies(size):
+                for _ in range(50):  # what the last request held goes a moment after its answer
+                    code = self.send(path, body)
+                    if code != 503:
+                        break
+                    time.sleep(0.1)
+                self.assertIn(code, (200, 400, 413), (path, size))
+                if size <= 3_000 and path != "/v1/embeddings":  # its answers are larger than itself
+                    self.assertNotEqual(code, 413, (path, size))
+                if not SANITIZED:
+                    self.assertLess(self.held(), 40e6, (path, size))
+
+    def test_a_model_loads_while_bodies_are_held(self):
+        held = []
+        for _ in range(4):
+            client = socket.create_connection((self.server.host, self.server.port), timeout=30)
+            self.addCleanup(client.close)
+            client.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1100000\r\n\r\n" + b" " * 1_000_000)
+            held.append(client)
+        time.sleep(0.5)
+        status, content = self.server.json("POST", "/api/generate", {"model": MODEL, "prompt": "Hi", "stream": False, "options": {"num_predict": 2}})
+        self.assertEqual(status, 200, content)
+        for client in held:  # what they go on to send is asked for anew
+            client.close()
+        if not SANITIZED:
+            self.assertLess(self.held(), 40e6)
+
+
+class Time(Case):
+    CHAT = {"model": MODEL, "stream": False, "options": {"num_predict": 1, "temperature": 0},
+            "messages": [{"role": "user" if i % 2 == 0 else "assistant", "content": f"Message {i}"} for i in range(8001)]}
+
+    def test_dropping_old_messages_is_no_square(self):
+        with Server(DEMO, "--threads", "1") as server:
+            begin = time.monotonic()
+            status, answer = server.json("POST", "/api/chat", self.CHAT)
+            self.assertEqual(status, 200, answer)
+            self.assertLess(time.monotonic() - begin, 20)
+            self.assertGreater(answer["prompt_eval_count"], 1900)  # as many as fit have stayed
+
+    def test_the_end_comes_in_time(self):
+        for leaves in (False, True):
+            with Server(DEMO, "--threads", "1") as server:
+                body = json.dumps({**self.CHAT, "messages": self.CHAT["messages"] * 4})
+                clients = []
+                for _ in range(3):
+                    client = socket.create_connection((server.host, server.port), timeout=60)
+                    self.addCleanup(client.close)
+                    client.sendall(f"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+                    clients.append(client)
+                time.sleep(0.3)
+                if leaves:
+                    for client in clients:
+                        client.close()
+                seconds, code = server.stop()
+                self.assertLess(seconds, 5, leaves)
+                self.assertEqual(code, 0)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <memory>
 
 #include "app/cli/address.h"
@@ -87,6 +88,9 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   return options;
 }
 
+/// From the signal to the end of the process, whatever goes on.
+constexpr milliseconds kLongestEnd{4700};
+
 int wake_fd = -1;
 
 extern "C" void on_stop_signal(int) {
@@ -158,10 +162,23 @@ int serve(ServeFlags flags, const Program& program) {
     }
   });
   wait_for_signal();
+  const bool has_pid_file = flags.daemon || !flags.pid_file.empty();
+  std::promise<void> ended;
+  std::thread last([&, end = ended.get_future()] {
+    if (end.wait_for(kLongestEnd) == std::future_status::ready) return;
+    // A request that does not hear of the end must not outlive it: nothing that lasts is half written (the store and
+    // the prompt cache replace files in one step).
+    fmt::print(stderr, "warning: a request went on for too long; stopped without its end\n");
+    std::error_code ignored;
+    if (has_pid_file) fs::remove(pid_file, ignored);
+    _exit(failed ? kExitFailed : 0);
+  });
   (*started)->stop();
   watcher.join();
+  ended.set_value();
+  last.join();
   std::error_code ignored;
-  if (flags.daemon || !flags.pid_file.empty()) fs::remove(pid_file, ignored);
+  if (has_pid_file) fs::remove(pid_file, ignored);
   return failed ? kExitFailed : 0;
 }
 

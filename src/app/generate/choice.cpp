@@ -83,7 +83,8 @@ struct Choice {
 }  // namespace
 
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
-                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end) {
+                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end,
+                           text::WorkGrant* grant) {
   const text::AnswerForm form = answer_form(job, prompt);
   const auto state = std::make_shared<Choice>(choice, form);
   const text::Tokenizer* const tokenizer = &engine.tokenizer();
@@ -102,7 +103,7 @@ Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const t
   request.shown_tokens = text::mark_tokens(*tokenizer, {form.calls, form.thoughts});
   request.ignore_end_tokens = job.ignore_end;
   request.logit_bias = job.logit_bias;
-  MR_ASSIGN_OR_RETURN(request.constraint, make_constraint(engine, job, prompt));
+  MR_ASSIGN_OR_RETURN(request.constraint, make_constraint(engine, job, prompt, grant));
   request.on_text = [state](std::string_view text, std::span<const TokenId>) { state->on_text(text); };
   if (job.progress && choice == 0)
     request.on_prompt = [on_event](std::int64_t done, std::int64_t total) { on_event(Progress{done, total}); };

@@ -6,6 +6,7 @@
 
 #include "app/generate/run.h"
 #include "engine/service.h"
+#include "text/work_grant.h"
 
 namespace millrace::generate {
 
@@ -25,6 +26,7 @@ struct Prepared {
 /// `choice`: from 0 to job.n - 1; each draws with a seed of its own. Only the first reports the prompt's progress.
 /// `engine` outlives the request. Errors: those of make_constraint.
 Expected<Prepared> prepare(const engine::Engine& engine, const Job& job, const text::Prompt& prompt, int choice,
-                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end);
+                           std::function<void(Event)> on_event, std::function<void(Ended)> on_end,
+                           text::WorkGrant* grant = nullptr);
 
 }  // namespace millrace::generate

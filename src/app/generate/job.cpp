@@ -1,8 +1,61 @@
 #include "app/generate/job.h"
 
 #include <algorithm>
+#include <array>
 
 namespace millrace::generate {
+namespace {
+
+/// What a JSON text holds, counted without making anything.
+struct Extent {
+  int deepest = 0;
+  std::uint64_t containers = 0, members = 0, items = 0;  // at most so many of objects and of lists
+  std::uint64_t texts = 0, text_bytes = 0, longest_text = 0;
+
+  /// The most that parsing it, the copies on the way to a prompt (message, job, conversation: `kCopies`) and the work
+  /// on its texts (rendered, cut into tokens: `kWork` bytes a byte) take at once. Lists grow by doubling, so that one
+  /// copy counts twice; sizes are those of nlohmann's ordered_json with glibc's malloc.
+  std::uint64_t bytes() const {
+    constexpr std::uint64_t kCopies = 5, kWork = 12, kMember = 48, kItem = 16, kContainer = 48, kText = 64;
+    const std::uint64_t slots = members * kMember + items * kItem;
+    const std::uint64_t heads = containers * kContainer + texts * kText;
+    return kCopies * (slots + heads + text_bytes) + slots + kWork * text_bytes + 4 * longest_text;
+  }
+};
+
+/// Brackets inside texts count for nothing.
+Extent extent_of(std::string_view body) {
+  Extent extent;
+  std::array<bool, kMostNesting + 1> is_object{};
+  int depth = 0;
+  const auto one_more = [&] {
+    const bool member = depth > 0 && depth <= kMostNesting && is_object[static_cast<std::size_t>(depth)];
+    ++(member ? extent.members : extent.items);
+  };
+  for (std::size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    if (c == '"') {
+      const std::size_t begin = ++i;
+      while (i < body.size() && body[i] != '"') i += body[i] == '\\' ? 2 : 1;
+      const std::uint64_t length = std::min(i, body.size()) - begin;
+      ++extent.texts;
+      extent.text_bytes += length;
+      extent.longest_text = std::max(extent.longest_text, length);
+    } else if (c == '{' || c == '[') {
+      extent.deepest = std::max(extent.deepest, ++depth);
+      if (depth <= kMostNesting) is_object[static_cast<std::size_t>(depth)] = c == '{';
+      ++extent.containers;
+      one_more();
+    } else if (c == '}' || c == ']') {
+      depth = std::max(0, depth - 1);
+    } else if (c == ',') {
+      one_more();
+    }
+  }
+  return extent;
+}
+
+}  // namespace
 
 void lay_under(const Defaults& defaults, Job& job) {
   if (!job.chat) return;
@@ -18,28 +71,13 @@ void lay_under(const Defaults& defaults, Job& job) {
                       defaults.messages.end());
 }
 
-Expected<Json> parse_object(std::string_view body) {
+Expected<Json> parse_object(std::string_view body, text::WorkGrant* grant) {
   if (body.empty()) return error(Code::invalid_argument, "the request has no body; send a JSON object");
-  // The depth is counted before anything is built: brackets inside texts only make it stricter.
-  int depth = 0, deepest = 0;
-  bool in_text = false;
-  for (std::size_t i = 0; i < body.size(); ++i) {
-    const char c = body[i];
-    if (in_text) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_text = false;
-    } else if (c == '"') {
-      in_text = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  if (deepest > kMostNesting)
+  const Extent extent = extent_of(body);
+  if (extent.deepest > kMostNesting)
     return error(Code::invalid_argument, "the JSON is nested more than {} deep", kMostNesting);
+  if (grant != nullptr && !grant->take(extent.bytes()))
+    return error(Code::out_of_budget, "the request takes more memory than requests may hold together; send less");
   Json json = Json::parse(body, nullptr, false);
   if (json.is_discarded()) return error(Code::invalid_argument, "the body is not valid JSON");
   if (!json.is_object()) return error(Code::invalid_argument, "the body must be a JSON object");

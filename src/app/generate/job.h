@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "engine/sampler.h"
+#include "text/work_grant.h"
 
 namespace millrace::generate {
 
@@ -66,7 +67,9 @@ void lay_under(const Defaults& defaults, Job& job);
 /// Nesting deeper than this is refused: it would only serve to exhaust the stack.
 constexpr int kMostNesting = 100;
 
-/// A JSON object from a request's body. Errors: invalid_argument (not JSON, not an object, nested too deep).
-Expected<Json> parse_object(std::string_view body);
+/// A JSON object from a request's body. `grant` (may be null) is asked, before anything is made, for the most that the
+/// JSON and what is made of it may take. Errors: invalid_argument (not JSON, not an object, nested too deep),
+/// out_of_budget.
+Expected<Json> parse_object(std::string_view body, text::WorkGrant* grant = nullptr);
 
 }  // namespace millrace::generate

@@ -44,7 +44,7 @@ Json messages_with_tools(const Job& job) {
   return out;
 }
 
-Expected<text::Prompt> render(const engine::Engine& engine, const Job& job) {
+Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, text::WorkGrant* grant) {
   std::unique_ptr<text::ChatTemplate> own;
   const text::ChatTemplate* chat_template = engine.chat_template();
   if (!job.chat_template.empty()) {
@@ -57,21 +57,72 @@ Expected<text::Prompt> render(const engine::Engine& engine, const Job& job) {
   if (tools && chat_template->features().tools) conversation.tools = job.tools;
   conversation.messages = tools && !chat_template->features().tools ? messages_with_tools(job) : job.messages;
   if (job.think) conversation.options["enable_thinking"] = *job.think;
-  MR_ASSIGN_OR_RETURN(text::Prompt prompt, chat_template->prompt(engine.tokenizer(), conversation));
+  MR_ASSIGN_OR_RETURN(text::Prompt prompt, chat_template->prompt(engine.tokenizer(), conversation, grant));
   if (tools && conversation.tools.empty()) prompt.format.calls = &text::default_call_format();
   return prompt;
 }
 
-/// Leaves out the oldest message that is not the system's and not the last; false: none is left to leave out.
-bool drop_oldest(Json& messages) {
-  for (std::size_t i = 0; i + 1 < messages.size(); ++i) {
-    const std::string role = messages[i].value("role", std::string());
-    if (role == "system" || role == "developer") continue;
-    messages.erase(i);
-    return true;
-  }
-  return false;
+/// What stays whatever else is left out: the system's messages and the last one.
+bool must_stay(const Json& messages, std::size_t i) {
+  const std::string role = messages[i].value("role", std::string());
+  return i + 1 == messages.size() || role == "system" || role == "developer";
 }
+
+/// A conversation that loses its oldest messages until its prompt fits.
+class Shortening {
+ public:
+  Shortening(const engine::Engine& engine, const Job& job, std::int64_t context, text::WorkGrant* grant)
+      : engine_(engine), whole_(job.messages), job_(job), context_(context), grant_(grant) {
+    for (std::size_t i = 0; i < whole_.size(); ++i) most_ += must_stay(whole_, i) ? 0 : 1;
+  }
+
+  /// The prompt that leaves out the fewest; the shortest there is where none fits. REQUIRES: the whole one does not
+  /// fit.
+  Expected<text::Prompt> prompt() {
+    std::optional<text::Prompt> best;
+    // `low` - 1 left out are too few, and with `high` left out it fits, or nothing more can be left out.
+    std::size_t low = std::min<std::size_t>(1, most_), high = most_;
+    while (low < high) {
+      std::size_t count = low + (high - low) / 2;
+      const std::size_t middle = count;
+      MR_ASSIGN_OR_RETURN(text::Prompt made, without(count));
+      if (std::ssize(made.ids) >= context_) {
+        low = count + 1;
+      } else {
+        best = std::move(made);
+        high = middle;
+      }
+    }
+    if (best) return std::move(*best);
+    std::size_t count = std::min(low, most_);
+    return without(count);
+  }
+
+ private:
+  /// Leaves out `count`, or one more where the template refuses that: some want a question first.
+  Expected<text::Prompt> without(std::size_t& count) {
+    auto made = render_without(count);
+    if (made.ok() || made.status().code() != Code::invalid_argument || count == most_) return made;
+    return render_without(++count);
+  }
+  Expected<text::Prompt> render_without(std::size_t count) {
+    if (grant_ != nullptr && grant_->cancelled()) return error(Code::cancelled, "the client went away");
+    job_.messages = Json::array();
+    for (std::size_t i = 0, left_out = 0; i < whole_.size(); ++i) {
+      const bool goes = left_out < count && !must_stay(whole_, i);
+      left_out += goes ? 1 : 0;
+      if (!goes) job_.messages.push_back(whole_[i]);
+    }
+    return render(engine_, job_, grant_);
+  }
+
+  const engine::Engine& engine_;
+  const Json& whole_;
+  Job job_;
+  const std::int64_t context_;
+  text::WorkGrant* const grant_;
+  std::size_t most_ = 0;  // messages that may be left out
+};
 
 std::vector<text::TokenId> raw_prompt(const engine::Engine& engine, const Job& job) {
   const text::Tokenizer& tokenizer = engine.tokenizer();
@@ -87,19 +138,16 @@ std::vector<text::TokenId> raw_prompt(const engine::Engine& engine, const Job& j
 
 }  // namespace
 
-Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job) {
+Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job, text::WorkGrant* grant) {
   std::int64_t context = engine.context_tokens();
   if (job.context > 0) context = std::min(context, job.context);
   const auto too_long = [&](const std::vector<text::TokenId>& ids) { return std::ssize(ids) >= context; };
   text::Prompt prompt;
   std::vector<text::TokenId>& ids = prompt.ids;
   if (job.chat) {
-    MR_ASSIGN_OR_RETURN(prompt, render(engine, job));
+    MR_ASSIGN_OR_RETURN(prompt, render(engine, job, grant));
     if (job.truncate && too_long(ids)) {
-      Job shorter = job;
-      while (too_long(ids) && drop_oldest(shorter.messages)) {
-        MR_ASSIGN_OR_RETURN(prompt, render(engine, shorter));
-      }
+      MR_ASSIGN_OR_RETURN(prompt, Shortening(engine, job, context, grant).prompt());
     }
   } else {
     ids = raw_prompt(engine, job);
@@ -175,14 +223,18 @@ std::shared_ptr<const text::TokenTrie> trie_of(const std::shared_ptr<const text:
 }  // namespace
 
 Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
-                                                            const text::Prompt& prompt) {
+                                                            const text::Prompt& prompt, text::WorkGrant* grant) {
   const bool call = must_call_tool(job);
   if (job.format == Format::text && !call) return std::shared_ptr<text::Constraint>();
   std::shared_ptr<const text::Grammar> grammar = text::json_object_grammar();
   if (call || job.format == Format::schema) {
-    auto made = text::schema_grammar(call ? call_schema(job).dump() : job.schema.dump());
+    text::BuildLimits limits;
+    limits.grant = grant;
+    auto made = text::schema_grammar(call ? call_schema(job).dump() : job.schema.dump(), limits);
     if (!made.ok()) return made.status().with_context(call ? "tools" : "schema");
     grammar = std::move(*made);
+    if (grant != nullptr && !grant->take(grammar->bytes()))
+      return error(Code::out_of_budget, "the schema takes more memory than requests may hold together");
   }
   const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
   auto constraint = text::make_constraint(std::move(grammar), trie_of(tokenizer));

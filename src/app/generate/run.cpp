@@ -31,20 +31,22 @@ struct Run::Queue {
   }
 };
 
-Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const Job& job, const std::string& client) {
+Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const Job& job, const std::string& client,
+                                          text::WorkGrant* grant) {
   std::unique_ptr<Run> run(new Run(std::move(model)));
-  MR_ASSIGN_OR_RETURN(text::Prompt prompt, make_prompt(run->model_->service->engine(), job));
+  MR_ASSIGN_OR_RETURN(text::Prompt prompt, make_prompt(run->model_->service->engine(), job, grant));
   run->queue_ = std::make_shared<Queue>();
-  for (int choice = 0; choice < job.n; ++choice) MR_RETURN_IF_ERROR(run->submit(job, prompt, choice, client));
+  for (int choice = 0; choice < job.n; ++choice) MR_RETURN_IF_ERROR(run->submit(job, prompt, choice, client, grant));
   run->prompt_ = std::move(prompt.ids);
   return run;
 }
 
-Status Run::submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client) {
+Status Run::submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client,
+                   text::WorkGrant* grant) {
   const std::shared_ptr<engine::Service>& service = model_->service;
   const auto on_event = [queue = queue_](Event event) { queue->push(std::move(event)); };
   const auto on_end = [queue = queue_](Ended ended) { queue->end(std::move(ended)); };
-  MR_ASSIGN_OR_RETURN(Prepared prepared, prepare(service->engine(), job, prompt, choice, on_event, on_end));
+  MR_ASSIGN_OR_RETURN(Prepared prepared, prepare(service->engine(), job, prompt, choice, on_event, on_end, grant));
   prepared.request.client = client;
   MR_ASSIGN_OR_RETURN(const auto id, service->submit(std::move(prepared.request), std::move(prepared.on_done)));
   ids_.push_back(id);
@@ -130,15 +132,35 @@ void Answer::add(Delta delta) {
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(logprobs));
 }
 
-Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone) {
+namespace {
+
+/// What a delta adds to an answer, its place in the reply's JSON included.
+std::uint64_t bytes_of(const Delta& delta) {
+  constexpr std::uint64_t kCandidate = 256;
+  std::uint64_t bytes = 4 * (delta.content.size() + delta.reasoning.size());
+  for (const TokenLogprob& one : delta.logprobs) bytes += kCandidate * (1 + one.likeliest.size());
+  for (const CallPiece& piece : delta.tool_calls) bytes += kCandidate + 4 * piece.arguments.size();
+  return bytes;
+}
+
+}  // namespace
+
+Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone,
+                                      text::WorkGrant* grant) {
   std::vector<Answer> answers(static_cast<std::size_t>(choices));
+  constexpr std::chrono::milliseconds kQuestion(100);
+  auto next_question = std::chrono::steady_clock::now() + kQuestion;
   while (!run.done()) {
-    std::optional<Event> event = run.next(std::chrono::milliseconds(100));
-    if (!event) {
+    std::optional<Event> event = run.next(kQuestion);
+    // Asked also where tokens come faster than that: nobody else would notice.
+    if (const auto now = std::chrono::steady_clock::now(); now >= next_question) {
       if (gone()) return error(Code::cancelled, "the client went away");
-      continue;
+      next_question = now + kQuestion;
     }
+    if (!event) continue;
     if (auto* delta = std::get_if<Delta>(&*event)) {
+      if (grant != nullptr && !grant->take(bytes_of(*delta)))
+        return error(Code::out_of_budget, "the answer takes more memory than requests may hold together");
       answers[static_cast<std::size_t>(delta->choice)].add(std::move(*delta));
     } else if (auto* finished = std::get_if<Finished>(&*event)) {
       if (!finished->status.ok()) return finished->status;

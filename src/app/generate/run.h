@@ -11,6 +11,7 @@
 
 #include "app/generate/job.h"
 #include "engine/model_manager.h"
+#include "text/work_grant.h"
 
 namespace millrace::generate {
 
@@ -76,10 +77,11 @@ struct Totals {
 
 class Run {
  public:
-  /// `client`: for fairness among clients. Errors: invalid_argument (the prompt does not fit, or cannot be made),
-  /// unsupported, unavailable.
+  /// `client`: for fairness among clients. `grant` (may be null) is asked for the memory that making the prompt takes,
+  /// and whether it is still wanted. Errors: invalid_argument (the prompt does not fit, or cannot be made),
+  /// unsupported, unavailable, out_of_budget, cancelled.
   static Expected<std::unique_ptr<Run>> start(engine::ModelManager::Use model, const Job& job,
-                                              const std::string& client);
+                                              const std::string& client, text::WorkGrant* grant = nullptr);
   ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -96,7 +98,8 @@ class Run {
  private:
   struct Queue;
   explicit Run(engine::ModelManager::Use model) : model_(std::move(model)) {}
-  Status submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client);
+  Status submit(const Job& job, const text::Prompt& prompt, int choice, const std::string& client,
+                text::WorkGrant* grant);
 
   engine::ModelManager::Use model_;
   std::vector<text::TokenId> prompt_;
@@ -117,7 +120,9 @@ struct Answer {
  private:
   CallJoiner calls_;
 };
-/// Takes events to the end. `gone` is asked now and then: true gives up. Errors: those of the run; cancelled.
-Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone);
+/// Takes events to the end. `gone` is asked now and then: true gives up. `grant` (may be null) is asked for what the
+/// answers take. Errors: those of the run; cancelled, out_of_budget.
+Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone,
+                                      text::WorkGrant* grant = nullptr);
 
 }  // namespace millrace::generate

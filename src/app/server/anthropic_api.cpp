@@ -11,7 +11,7 @@ using httplib::Request;
 using httplib::Response;
 
 void messages(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::anthropic, response, body.status());
   const auto job = anthropic::parse(*body, true);
   if (!job.ok()) return fail(Api::anthropic, response, job.status());
@@ -19,7 +19,7 @@ void messages(Context& context, const Request& request, Response& response) {
   if (!started.ok()) return fail(Api::anthropic, response, started.status());
   const std::shared_ptr<generate::Run> run = std::move(*started);
   if (!job->stream) {
-    const auto answers = generate::collect(*run, 1, client_gone);
+    const auto answers = collect(*run, 1);
     if (!answers.ok()) return fail(Api::anthropic, response, answers.status());
     context.metrics.count_run(run->totals());
     return reply(response, anthropic::body(*job, answers->front(), run->totals()));
@@ -36,13 +36,13 @@ void messages(Context& context, const Request& request, Response& response) {
 }
 
 void count_tokens(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::anthropic, response, body.status());
   const auto job = anthropic::parse(*body, false);
   if (!job.ok()) return fail(Api::anthropic, response, job.status());
   const auto model = use_model(context, job->model);
   if (!model.ok()) return fail(Api::anthropic, response, model.status());
-  const auto prompt = generate::make_prompt((*model)->service->engine(), *job);
+  const auto prompt = generate::make_prompt((*model)->service->engine(), *job, &Connection::current().memory());
   if (!prompt.ok()) return fail(Api::anthropic, response, prompt.status());
   reply(response, {{"input_tokens", prompt->ids.size()}});
 }

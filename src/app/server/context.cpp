@@ -6,12 +6,21 @@ namespace millrace::server {
 
 using std::chrono::milliseconds;
 
+namespace {
+
+engine::ModelManager::Options with_requests(engine::ModelManager::Options options) {
+  options.most_request_bytes = 256'000'000;
+  return options;
+}
+
+}  // namespace
+
 Context::Context(ServerOptions asked)
     : options(std::move(asked)),
       guard(options),
       catalog(options.model_paths, options.store_root),
-      models(options.models),
-      http(options.http) {}
+      models(with_requests(options.models)),
+      http(options.http, models.requests()) {}
 
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive) {
   MR_ASSIGN_OR_RETURN(const ModelInfo info, context.catalog.find(name));
@@ -20,7 +29,7 @@ Expected<engine::ModelManager::Use> use_model(Context& context, const std::strin
 
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request) {
-  return generate::Run::start(std::move(model), job, client_of(request));
+  return generate::Run::start(std::move(model), job, client_of(request), &Connection::current().memory());
 }
 
 Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const generate::Job& job,
@@ -34,6 +43,14 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const gener
 
 std::string client_of(const httplib::Request& request) {
   return request.remote_addr + request.get_header_value("Authorization");
+}
+
+Expected<Json> read_body(const httplib::Request& request) {
+  return generate::parse_object(request.body, &Connection::current().memory());
+}
+
+Expected<std::vector<generate::Answer>> collect(generate::Run& run, int choices) {
+  return generate::collect(run, choices, client_gone, &Connection::current().memory());
 }
 
 bool client_gone() { return Connection::current().client_gone(); }

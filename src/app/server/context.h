@@ -42,6 +42,11 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const gener
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request);
 
+/// The request's JSON, granted by what requests may hold. Errors: those of generate::parse_object.
+Expected<Json> read_body(const httplib::Request& request);
+/// All of the answers, granted likewise. Errors: those of generate::collect.
+Expected<std::vector<generate::Answer>> collect(generate::Run& run, int choices);
+
 /// Whom a request counts for, where clients take turns.
 std::string client_of(const httplib::Request& request);
 

@@ -32,6 +32,11 @@ Expected<Inputs> tokens_of(const engine::Engine& engine, const std::vector<std::
 
 Expected<Embeddings> embed(Context& context, const ModelManager::Use& model, const Inputs& inputs,
                            std::int64_t dimensions, const Request& request) {
+  // Each number once as it is computed, once as text.
+  constexpr std::uint64_t kBytesANumber = 40;
+  const auto width = static_cast<std::uint64_t>(model->service->engine().model().hyperparameters().model_dim);
+  if (!Connection::current().memory().take(inputs.size() * width * kBytesANumber))
+    return error(Code::out_of_budget, "input: too many texts at once");
   EmbedOptions options;
   options.dimensions = dimensions;
   options.client = client_of(request);
@@ -44,7 +49,7 @@ Expected<Embeddings> embed(Context& context, const ModelManager::Use& model, con
 }
 
 Status answer_openai(Context& context, const Request& request, Response& response) {
-  MR_ASSIGN_OR_RETURN(const Json body, generate::parse_object(request.body));
+  MR_ASSIGN_OR_RETURN(const Json body, read_body(request));
   MR_ASSIGN_OR_RETURN(openai::EmbeddingJob job, openai::parse_embeddings(body));
   MR_ASSIGN_OR_RETURN(const ModelManager::Use model, use_model(context, job.model));
   const engine::Engine& engine = model->service->engine();
@@ -73,7 +78,7 @@ struct OllamaAnswer {
 Expected<OllamaAnswer> ollama_embed(Context& context, const Request& request, const char* field) {
   const Clock::time_point begin = Clock::now();
   OllamaAnswer out;
-  MR_ASSIGN_OR_RETURN(const Json body, generate::parse_object(request.body));
+  MR_ASSIGN_OR_RETURN(const Json body, read_body(request));
   MR_ASSIGN_OR_RETURN(out.model, ollama_model(body));
   MR_ASSIGN_OR_RETURN(const OllamaEmbedRequest asked, parse_ollama_embed(body, field));
   MR_ASSIGN_OR_RETURN(const ModelManager::Use model, use_model(context, out.model, asked.keep_alive));

@@ -36,6 +36,12 @@ void fail(Api api, httplib::Response& response, int http_status, const Status& s
 }
 
 void fail(Api api, httplib::Response& response, const Status& status) {
+  if (status.code() == Code::out_of_budget) {
+    // The request's own memory, where that was refused; else a model's.
+    const Status refused = Connection::current().memory().refusal();
+    if (refused.code() == Code::out_of_budget) return fail(api, response, 413, refused);
+    if (!refused.ok()) return fail(api, response, 503, refused);
+  }
   fail(api, response, openai::http_status(status), status);
 }
 

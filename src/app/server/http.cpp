@@ -18,6 +18,8 @@
 #include <system_error>
 #include <thread>
 
+#include "app/server/framing.h"
+
 namespace millrace::server {
 namespace {
 
@@ -104,7 +106,8 @@ class ConnectionThreads final : public httplib::TaskQueue {
 
 // --- A connection ---
 
-Connection::Connection(int socket, const HttpLimits& limits) : socket_(socket), limits_(limits) {
+Connection::Connection(int socket, const HttpLimits& limits, residency::Budget& memory)
+    : socket_(socket), limits_(limits), memory_(memory, [this] { return client_gone(); }) {
   const int on = 1;
   ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   const int flags = ::fcntl(socket_, F_GETFL, 0);
@@ -138,8 +141,9 @@ bool Connection::client_gone() const {
   return (events & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-void Connection::begin_body() {
+void Connection::begin_body(bool length_known) {
   in_body_ = true;
+  length_known_ = length_known;
   const std::size_t buffered = end_ - begin_;
   bytes_left_ =
       limits_.body_bytes - std::min(limits_.body_bytes, buffered) + limits_.header_bytes;  // chunks' own bytes
@@ -184,6 +188,7 @@ bool Connection::is_writable() const { return !client_gone(); }
 ssize_t Connection::read(char* data, std::size_t size) {
   if (begin_ == end_ && !fill()) return -1;
   const std::size_t count = std::min(size, end_ - begin_);
+  if (in_body_ && !memory_.take_body(count, length_known_)) return -1;
   std::memcpy(data, buffer_ + begin_, count);
   begin_ += count;
   return static_cast<ssize_t>(count);
@@ -219,7 +224,7 @@ void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
 
 // --- The server ---
 
-HttpServer::HttpServer(HttpLimits limits) : limits_(limits) {
+HttpServer::HttpServer(HttpLimits limits, residency::Budget& memory) : limits_(limits), memory_(memory) {
   new_task_queue = [this] { return new ConnectionThreads(limits_.max_connections); };
   set_payload_max_length(limits_.body_bytes);
   // Connections keep their own time; these numbers are what clients are told.
@@ -235,15 +240,22 @@ HttpServer::HttpServer(HttpLimits limits) : limits_(limits) {
 void HttpServer::widen_backlog() { ::listen(svr_sock_, 1024); }
 
 bool HttpServer::process_and_close_socket(socket_t sock) {
-  Connection connection(sock, limits_);
+  Connection connection(sock, limits_, memory_);
   // What we have is small and made anew: thousands of ranges of one file would be thousands of times its size.
-  const auto without_ranges = [](httplib::Request& request) {
+  // A body whose length is known gets its room at once, untouched: a text that grows is copied again and again.
+  const auto set_up = [this](httplib::Request& request) {
     request.ranges.clear();
     request.headers.erase("Range");
+    const auto framing = read_framing(request);
+    if (!framing.ok() || !framing->expects_body) return;
+    const std::uint64_t length = framing->content_length.value_or(0);
+    if (length <= std::min<std::uint64_t>(limits_.body_bytes, memory_.cap_bytes())) request.body.reserve(length);
   };
   while (connection.wait_for_request(stopping_)) {
     bool closed = false;
-    if (!process_request(connection, false, closed, without_ranges) || closed || connection.closing()) break;
+    const bool goes_on = process_request(connection, false, closed, set_up) && !closed && !connection.closing();
+    connection.memory().clear();
+    if (!goes_on) break;
   }
   return true;
 }

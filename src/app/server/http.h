@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <string>
 
+#include "app/server/request_memory.h"
+
 namespace millrace::server {
 
 struct HttpLimits {
@@ -27,7 +29,7 @@ struct HttpLimits {
 /// One client's connection. The thread that handles its request may ask about it.
 class Connection final : public httplib::Stream {
  public:
-  Connection(int socket, const HttpLimits& limits);
+  Connection(int socket, const HttpLimits& limits, residency::Budget& memory);
   ~Connection() override;
 
   /// Of the request that this thread handles. REQUIRES: on a handler's thread.
@@ -38,7 +40,9 @@ class Connection final : public httplib::Stream {
   void close_after_response() { close_ = true; }
   bool closing() const { return close_; }
   /// The header is read; from here on the body's limits hold.
-  void begin_body();
+  void begin_body(bool length_known);
+  /// What this connection's request holds.
+  RequestMemory& memory() { return memory_; }
 
   /// Waits for the first byte of a request; false: none came, or `stopping` was set.
   bool wait_for_request(const std::atomic<bool>& stopping);
@@ -59,7 +63,8 @@ class Connection final : public httplib::Stream {
 
   const int socket_;
   const HttpLimits& limits_;
-  bool close_ = false, in_body_ = false;
+  bool close_ = false, in_body_ = false, length_known_ = false;
+  RequestMemory memory_;
   std::size_t bytes_left_ = 0;  // of the part that is read now
   Clock::time_point deadline_;
   std::size_t begin_ = 0, end_ = 0;
@@ -68,7 +73,8 @@ class Connection final : public httplib::Stream {
 
 class HttpServer final : public httplib::Server {
  public:
-  explicit HttpServer(HttpLimits limits);
+  /// `memory`: what all requests may hold; outlives this.
+  HttpServer(HttpLimits limits, residency::Budget& memory);
   /// New requests are refused by closing their connections once they are idle; then stop() ends the listening.
   void stop_serving() { stopping_ = true; }
   /// After binding: httplib's five waiting connections are too few for a burst.
@@ -79,6 +85,7 @@ class HttpServer final : public httplib::Server {
   bool process_and_close_socket(socket_t sock) override;
 
   const HttpLimits limits_;
+  residency::Budget& memory_;
   std::atomic<bool> stopping_{false};
 };
 

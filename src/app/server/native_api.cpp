@@ -31,8 +31,11 @@ Expected<engine::ModelManager::Use> model_for(Context& context, const std::strin
   return use_model(context, all[0].name);
 }
 
+/// What a token takes at most on its way into an answer of /tokenize, alone and with its text.
+constexpr std::uint64_t kBytesAToken = 72, kBytesAPiece = 512;
+
 void tokenize(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
   std::string model, content;
   bool add_special = false, parse_special = true, with_pieces = false;
@@ -46,6 +49,9 @@ void tokenize(Context& context, const Request& request, Response& response) {
   const auto use = model_for(context, model);
   if (!use.ok()) return fail(Api::openai, response, use.status());
   const text::Tokenizer& tokenizer = (*use)->service->engine().tokenizer();
+  // Each byte may become a token, with a place in the answer and its digits.
+  if (!Connection::current().memory().take(content.size() * (with_pieces ? kBytesAPiece : kBytesAToken)))
+    return fail(Api::openai, response, error(Code::out_of_budget, "content: too long"));
   auto ids = tokenizer.encode(content, parse_special ? text::Specials::parse : text::Specials::as_text);
   if (add_special && tokenizer.adds_bos() && tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
   Json tokens = Json::array();
@@ -55,7 +61,7 @@ void tokenize(Context& context, const Request& request, Response& response) {
 }
 
 void detokenize(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
   std::string model;
   generate::Fields fields(*body);
@@ -69,13 +75,15 @@ void detokenize(Context& context, const Request& request, Response& response) {
     if (good) ids.push_back((*tokens)[i].get<text::TokenId>());
   }
   if (!good) return fail(Api::openai, response, error(Code::invalid_argument, "tokens: must be a list of token ids"));
+  if (!Connection::current().memory().take(ids.size() * kBytesAPiece))
+    return fail(Api::openai, response, error(Code::out_of_budget, "tokens: too many"));
   const auto use = model_for(context, model);
   if (!use.ok()) return fail(Api::openai, response, use.status());
   reply(response, {{"content", (*use)->service->engine().tokenizer().decode(ids, true)}});
 }
 
 void apply_template(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
   generate::Job job;
   generate::Fields fields(*body);
@@ -87,7 +95,7 @@ void apply_template(Context& context, const Request& request, Response& response
   const auto use = model_for(context, job.model);
   if (!use.ok()) return fail(Api::openai, response, use.status());
   const engine::Engine& engine = (*use)->service->engine();
-  const auto prompt = generate::make_prompt(engine, job);
+  const auto prompt = generate::make_prompt(engine, job, &Connection::current().memory());
   if (!prompt.ok()) return fail(Api::openai, response, prompt.status());
   std::string text;
   for (const text::TokenId id : prompt->ids) text += engine.tokenizer().token_bytes(id, true);

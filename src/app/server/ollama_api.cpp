@@ -118,7 +118,7 @@ void load_or_unload(Context& context, const OllamaRequest& asked, const ModelInf
 
 void answer(Context& context, const Request& request, Response& response, bool chat) {
   const Clock::time_point begin = Clock::now();
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::ollama, response, body.status());
   const auto name = ollama_model(*body);
   if (!name.ok()) return fail(Api::ollama, response, name.status());
@@ -136,7 +136,7 @@ void answer(Context& context, const Request& request, Response& response, bool c
   const std::shared_ptr<generate::Run> run = std::move(*started);
   const auto shape = std::make_shared<Shape>(chat, asked->job, begin, load_seconds);
   if (asked->job.stream) return stream(context, response, run, ndjson(run, shape));
-  const auto answers = generate::collect(*run, 1, client_gone);
+  const auto answers = collect(*run, 1);
   if (!answers.ok()) return fail(Api::ollama, response, answers.status());
   context.metrics.count_run(run->totals());
   const generate::Answer& one = answers->front();

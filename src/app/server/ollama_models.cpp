@@ -85,7 +85,7 @@ std::string parameter_lines(const Json& parameters) {
 }
 
 void show(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::ollama, response, body.status());
   const auto name = ollama_model(*body);
   if (!name.ok()) return fail(Api::ollama, response, name.status());

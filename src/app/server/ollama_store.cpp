@@ -97,7 +97,7 @@ void tell(Response& response, bool streamed, Telling::Work work) {
 
 /// A body with a model's name and, maybe, stream. Nothing where it was refused.
 std::optional<std::pair<Json, std::string>> named(const Request& request, Response& response) {
-  auto body = generate::parse_object(request.body);
+  auto body = read_body(request);
   if (!body.ok()) {
     fail(Api::ollama, response, body.status());
     return std::nullopt;
@@ -157,7 +157,7 @@ void remove(Context& context, const Request& request, Response& response) {
 }
 
 void copy(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::ollama, response, body.status());
   std::string source, destination;
   Fields fields(*body);

@@ -71,7 +71,7 @@ StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job
 }
 
 void chat(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
   auto job = openai::parse_chat(*body);
   if (!job.ok()) return fail(Api::openai, response, job.status());
@@ -79,7 +79,7 @@ void chat(Context& context, const Request& request, Response& response) {
   if (!started.ok()) return fail(Api::openai, response, started.status());
   const std::shared_ptr<generate::Run> run = std::move(*started);
   if (job->stream) return stream(context, response, run, chat_stream(run, *job));
-  const auto answers = generate::collect(*run, job->n, client_gone);
+  const auto answers = collect(*run, job->n);
   if (!answers.ok()) return fail(Api::openai, response, answers.status());
   context.metrics.count_run(run->totals());
   reply(response, openai::chat_body(openai::make_envelope("chatcmpl-", job->model), *job, *answers, run->totals()));
@@ -115,7 +115,7 @@ StreamForm completion_stream(const std::shared_ptr<generate::Run>& run, const Jo
 }
 
 void complete(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
   const auto jobs = openai::parse_completion(*body);
   if (!jobs.ok()) return fail(Api::openai, response, jobs.status());
@@ -132,7 +132,7 @@ void complete(Context& context, const Request& request, Response& response) {
   Json choices = Json::array();
   generate::Totals totals;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto answers = generate::collect(*runs[i], first.n, client_gone);
+    const auto answers = collect(*runs[i], first.n);
     if (!answers.ok()) return fail(Api::openai, response, answers.status());
     for (const auto& answer : *answers)
       choices.push_back(openai::completion_choice((*jobs)[i], answer, static_cast<int>(choices.size())));

@@ -10,7 +10,7 @@ using httplib::Request;
 using httplib::Response;
 
 void respond(Context& context, const Request& request, Response& response) {
-  const auto body = generate::parse_object(request.body);
+  const auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
   const auto job = openai::parse_response(*body);
   if (!job.ok()) return fail(Api::openai, response, job.status());
@@ -18,7 +18,7 @@ void respond(Context& context, const Request& request, Response& response) {
   if (!started.ok()) return fail(Api::openai, response, started.status());
   const std::shared_ptr<generate::Run> run = std::move(*started);
   if (!job->stream) {
-    const auto answers = generate::collect(*run, 1, client_gone);
+    const auto answers = collect(*run, 1);
     if (!answers.ok()) return fail(Api::openai, response, answers.status());
     context.metrics.count_run(run->totals());
     const auto envelope = openai::make_envelope("resp_", job->model);

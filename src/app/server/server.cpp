@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "app/server/context.h"
@@ -47,14 +48,15 @@ void add_cors(const Request& request, Response& response) {
 
 /// What holds for every request before its body is read.
 Handled before_routing(Context& context, const Request& request, Response& response) {
-  Connection::current().begin_body();
+  Connection& connection = Connection::current();
   const auto framing = read_framing(request);
+  connection.begin_body(framing.ok() && framing->content_length);
   if (!framing.ok())
     return refuse(request, response, framing.status().code() == Code::unsupported ? 411 : 400, framing.status());
   // A body that nobody reads would be taken for the next request.
   const bool unread = !framing->expects_body && (framing->chunked || framing->content_length.value_or(0) > 0);
   if (unread) {
-    Connection::current().close_after_response();
+    connection.close_after_response();
     response.set_header("Connection", "close");
   }
   if (!context.guard.host_allowed(request.get_header_value("Host")))
@@ -78,10 +80,15 @@ Handled before_routing(Context& context, const Request& request, Response& respo
     return refuse(request, response, 401, error(Code::invalid_argument, "the API key is missing or wrong"));
   if (context.stopping && !is_open_path(request.path))
     return refuse(request, response, 503, error(Code::unavailable, "the server is shutting down"));
-  if (framing->content_length.value_or(0) > context.options.http.body_bytes)
-    return refuse(
-        request, response, 413,
-        error(Code::invalid_argument, "the body is larger than {}", format_bytes(context.options.http.body_bytes)));
+  const std::uint64_t most = std::min<std::uint64_t>(context.options.http.body_bytes, connection.memory().cap_bytes());
+  if (framing->content_length.value_or(0) > most)
+    return refuse(request, response, 413,
+                  error(Code::invalid_argument,
+                        "the body is larger than {}, all that requests may hold together (an eighth of --ram, 64 MB "
+                        "at most)",
+                        format_bytes(most)));
+  if (request.is_multipart_form_data())
+    return refuse(request, response, 415, error(Code::unsupported, "bodies are JSON, not forms"));
   if (request.has_header("Content-Encoding") && request.get_header_value("Content-Encoding") != "identity")
     return refuse(request, response, 415, error(Code::unsupported, "bodies must not be compressed"));
   return Handled::Unhandled;
@@ -91,6 +98,12 @@ Handled before_routing(Context& context, const Request& request, Response& respo
 Handled on_error(const Request& request, Response& response) {
   if (!response.body.empty() || response.has_header("Content-Type")) return Handled::Unhandled;
   const Api api = api_of(request.path);
+  Connection::current().close_after_response();
+  if (const Status refused = Connection::current().memory().refusal(); !refused.ok()) {
+    response.set_header("Connection", "close");
+    fail(api, response, refused);
+    return Handled::Handled;
+  }
   if (response.status == 404)
     fail(api, response, 404, error(Code::not_found, "{} {}: there is no such path", request.method, request.path));
   else if (response.status == 413)
@@ -98,7 +111,6 @@ Handled on_error(const Request& request, Response& response) {
   else
     fail(api, response, response.status > 0 ? response.status : 400,
          error(Code::invalid_argument, "the request is not valid"));
-  Connection::current().close_after_response();
   return Handled::Handled;
 }
 

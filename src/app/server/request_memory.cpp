@@ -1,0 +1,53 @@
+#include "app/server/request_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+
+namespace millrace::server {
+
+RequestMemory::RequestMemory(residency::Budget& budget, std::function<bool()> gone)
+    : budget_(budget), gone_(std::move(gone)) {
+  // Nothing is always granted.
+  auto body = budget_.reserve(kBodies, 0);
+  auto work = budget_.reserve(kWork, 0);
+  body_ = std::move(*body);
+  work_ = std::move(*work);
+}
+
+bool RequestMemory::grow(residency::Reservation& part, std::uint64_t bytes) {
+  if (part.try_grow(bytes)) return true;
+  refused_ = body_.bytes() + work_.bytes() + bytes;
+  return false;
+}
+
+bool RequestMemory::take_body(std::uint64_t bytes, bool length_known) {
+  return grow(body_, bytes) && (length_known || grow(work_, bytes));
+}
+
+bool RequestMemory::take(std::uint64_t bytes) { return grow(work_, bytes); }
+
+void RequestMemory::give_back(std::uint64_t bytes) noexcept {
+  // Shrinking cannot fail.
+  [[maybe_unused]] const Status status = work_.resize(work_.bytes() - std::min(bytes, work_.bytes()));
+}
+
+Status RequestMemory::refusal() const {
+  if (refused_ == 0) return {};
+  if (refused_ > budget_.cap_bytes())
+    return error(Code::out_of_budget,
+                 "this request would take {} of memory; all of them together may hold {} (an eighth of --ram, 256 MB "
+                 "at most): send less",
+                 format_bytes(refused_), format_bytes(budget_.cap_bytes()));
+  return error(Code::unavailable, "the memory that requests may hold, {}, is taken by others; try again later",
+               format_bytes(budget_.cap_bytes()));
+}
+
+void RequestMemory::clear() {
+  refused_ = 0;
+  [[maybe_unused]] Status status = body_.resize(0);
+  status = work_.resize(0);
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,82 @@
+#include "app/generate/job.h"
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <vector>
+
+namespace millrace::generate {
+namespace {
+
+class CountingGrant final : public text::WorkGrant {
+ public:
+  explicit CountingGrant(std::uint64_t most) : most_(most) {}
+  bool take(std::uint64_t bytes) override {
+    if (bytes > most_ - taken_) return false;
+    taken_ += bytes;
+    return true;
+  }
+  void give_back(std::uint64_t bytes) noexcept override { taken_ -= bytes; }
+  std::uint64_t taken() const { return taken_; }
+
+ private:
+  const std::uint64_t most_;
+  std::uint64_t taken_ = 0;
+};
+
+std::string repeated(const std::string& head, const std::string& piece, int count, const std::string& tail) {
+  std::string text = head;
+  for (int i = 0; i < count; ++i) text += piece;
+  return text + tail;
+}
+
+std::uint64_t heap_bytes() {
+  const auto info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+std::vector<std::string> bodies() {
+  std::string members = "{";
+  for (int i = 0; i < 20'000; ++i) members += fmt::format("{}\"{}\":0", i == 0 ? "" : ",", i);
+  return {repeated(R"({"x":[)", "{},", 100'000, "{}]}"),
+          repeated(R"({"x":[)", "1,", 100'000, "1]}"),
+          repeated(R"({"x":[)", "\"a\",", 100'000, "\"a\"]}"),
+          repeated(R"({"x":[)", "[[]],", 50'000, "[]]}"),
+          repeated(R"({"x":[)", R"({"role":"user","content":"a text of some length"},)", 20'000, "{}]}"),
+          repeated(R"({"x":")", "abcdef", 100'000, "\"}"),
+          repeated(R"({"x":")", R"(\u00e9)", 100'000, "\"}"),
+          members + "}"};
+}
+
+TEST(ParseObject, AsksForMoreThanItTakes) {
+  for (const std::string& body : bodies()) {
+    CountingGrant grant(1u << 30);
+    const std::uint64_t before = heap_bytes();
+    const auto json = parse_object(body, &grant);
+    ASSERT_TRUE(json.ok()) << body.substr(0, 40);
+    const std::vector<Json> copies(4, *json);  // on the way to a prompt
+    EXPECT_GE(grant.taken(), heap_bytes() - before) << body.substr(0, 40);
+  }
+}
+
+TEST(ParseObject, MakesNothingThatIsNotGranted) {
+  for (const std::string& body : bodies()) {
+    CountingGrant grant(1u << 20);
+    const auto json = parse_object(body, &grant);
+    EXPECT_EQ(json.status().code(), Code::out_of_budget) << body.substr(0, 40);
+    EXPECT_EQ(grant.taken(), 0u);
+  }
+}
+
+TEST(ParseObject, CountsTextsAsTheyAreAndNoFurther) {
+  CountingGrant grant(1u << 20);
+  for (const char* bad : {"", "{", "[]", "7", "\"", "\"\\", "{\"", "{\"a\\", "}}}}{", "{]", "nul"})
+    EXPECT_EQ(parse_object(bad, &grant).status().code(), Code::invalid_argument) << bad;
+  EXPECT_EQ(parse_object(std::string(200, '['), &grant).status().code(), Code::invalid_argument);
+  const auto json = parse_object(R"({"a":"[{,\"}\\","b":[]})", &grant);
+  ASSERT_TRUE(json.ok());
+  EXPECT_EQ((*json)["a"], "[{,\"}\\");
+}
+
+}  // namespace
+}  // namespace millrace::generate
