@@ -46,10 +46,12 @@ void lay_out_moe(const PassShape& shape, Offsets& offsets, CpuLayout& layout) {
 /// Room for the partial results of two (tile, KV head) pairs a thread over all chunks.
 std::int64_t partial_floats(const PassShape& shape, int threads) {
   if (shape.kv_heads == 0) return 0;
-  const std::int64_t group = std::max<std::int64_t>(1, shape.heads / shape.kv_heads);
-  const std::int64_t tile_rows = std::min(attention_tile_rows(group), std::max<std::int64_t>(1, shape.max_rows));
+  // Layers' groups may differ: no tile has more queries.
+  const std::int64_t group = std::max<std::int64_t>(1, shape.group);
+  const std::int64_t queries =
+      std::min(std::max(CpuLayout::kTileQueries, group), group * std::max<std::int64_t>(1, shape.max_rows));
   const std::int64_t chunks = (shape.max_positions + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
-  return 2 * threads * std::max<std::int64_t>(1, chunks) * tile_rows * group * (shape.head_dim + 2);
+  return 2 * threads * std::max<std::int64_t>(1, chunks) * queries * (shape.head_dim + 2);
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   program_ = program;
   shape_ = shape;
   layout_ = layout;
+  ones_.assign(static_cast<std::size_t>(shape.head_dim), 1.0f);
   waiting_.reserve(static_cast<std::size_t>(shape.experts));
   leased_.reserve(static_cast<std::size_t>(shape.experts));
   return {};
@@ -86,6 +87,10 @@ void CpuExecutor::do_step(const Step& step) {
       return rms_norm_heads(step.out, step.weight, step.head_dim, step.eps);
     case Kind::add:
       return add(step.out, step.b, step.factor);
+    case Kind::scale:
+      return scale(step.out, step.weight, step.factor);
+    case Kind::copy:
+      return copy(step.out, step.a);
     case Kind::matmul:
       return matmul(step.all_products(), step.a);
     case Kind::gated:
@@ -281,7 +286,7 @@ void CpuExecutor::rms_norm(Act out, Act x, WeightRef weight, float eps) {
 void CpuExecutor::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
   if (!ready() || rows_of(x) == 0) return;
   const std::int64_t cols = cols_of(x);
-  const float* scale = vector_of(weight, head_dim, 0);
+  const float* scale = weight.none() ? ones_.data() : vector_of(weight, head_dim, 0);
   if (scale == nullptr) return;
   float* heads = data(x);
   for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
@@ -302,6 +307,21 @@ void CpuExecutor::add(Act x, Act y, float factor) {
     else
       table_.add_scaled(to + first, from + first, factor, count);
   });
+}
+
+void CpuExecutor::scale(Act x, WeightRef scalar, float factor) {
+  if (!ready()) return;
+  if (!scalar.none()) {
+    const float* value = vector_of(scalar, 1, 0);
+    if (value == nullptr) return;
+    factor *= *value;
+  }
+  scale(data(x), rows_of(x), cols_of(x), factor);
+}
+
+void CpuExecutor::copy(Act out, Act x) {
+  if (!ready()) return;
+  std::copy_n(data(x), rows_of(x) * cols_of(x), data(out));
 }
 
 void CpuExecutor::select_logit_rows(Act out, Act x) {

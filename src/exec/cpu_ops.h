@@ -94,6 +94,8 @@ class CpuExecutor final : public Executor {
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
   void add(Act x, Act y, float factor);
+  void scale(Act x, WeightRef scalar, float factor);
+  void copy(Act out, Act x);
   void select_logit_rows(Act out, Act x);
   void logits(WeightRef head, Act x, float factor, float cap);
   void scale(float* x, std::int64_t rows, std::int64_t cols, float factor);
@@ -165,6 +167,7 @@ class CpuExecutor final : public Executor {
   CpuLayout layout_;
   residency::Reservation reservation_;
   device::HostBuffer memory_;
+  std::vector<float> ones_;  // [head_dim]: the weight of heads' norms that have none
 
   // The pass.
   const kv::Batch* batch_ = nullptr;

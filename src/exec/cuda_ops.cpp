@@ -58,7 +58,7 @@ std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", op
 Status CudaExecutor::check(const Program& program) const {
   for (const Step& step : program.steps) {
     if (step.kind != Step::Kind::attention) continue;
-    constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256};
+    constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256, 512};
     const std::int64_t head_dim = step.attention.head_dim;
     if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) == std::end(kHeadDims))
       return error(Code::unsupported, "the GPU part has no attention with heads of {}; use --device cpu", head_dim);
@@ -176,7 +176,7 @@ void CudaExecutor::make_windows() {
 /// Cuts a window's rows into tiles of one sequence for attention, behind those of the windows before it.
 void CudaExecutor::make_tiles(Window& window) {
   auto* tiles = reinterpret_cast<int4*>(rows_host_.data() + pass_rows_.tiles) + window.first_tile;
-  const auto group = static_cast<std::int32_t>(shape_.heads / shape_.kv_heads);
+  const auto group = static_cast<std::int32_t>(shape_.group);
   const std::int32_t most = cuda::attention_tile_rows(group);
   std::int64_t& count = window.tiles;
   for (std::int64_t r = 0; r < window.rows; ++r) {

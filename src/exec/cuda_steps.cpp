@@ -48,23 +48,24 @@ void CudaExecutor::Emitter::emit_select(const Step& s) {
 
 void CudaExecutor::Emitter::emit_rope_store() {
   cuda::RopeStoreCall call;
-  Act q, k;
+  Act q, k, v;
   WeightRef norm_of_q, norm_of_k;
   std::size_t i = next;
-  for (; i < count() && step(i).kind != Kind::store_kv; ++i) {
-    const Step& s = step(i);
-    if (s.kind != Kind::rope && s.kind != Kind::rms_norm_heads)
-      return broken("something between RoPE and the KV store");
-  }
-  if (i == count()) return broken("RoPE without a KV store");
-  const Step& store = step(i);
-  k = store.a;
+  while (i < count() && (step(i).kind == Kind::rope || step(i).kind == Kind::rms_norm_heads)) ++i;
+  if (i == count()) return broken("RoPE without attention");
+  const bool stores = step(i).kind == Kind::store_kv;  // else the keys are another layer's
+  if (stores) k = step(i).a, v = step(i).b;
   for (std::size_t j = next; j < i; ++j) {
     const Step& s = step(j);
-    const bool of_k = s.out.buffer == k.buffer;
+    const bool of_k = stores && s.out.buffer == k.buffer;
     if (s.kind == Kind::rms_norm_heads) {
-      (of_k ? norm_of_k : norm_of_q) = s.weight;
       call.eps = s.eps;
+      if (stores && s.out.buffer == v.buffer) {
+        if (!s.weight.none()) return broken("values normalised with a weight");
+        call.normalize_v = true;
+        continue;
+      }
+      (of_k ? norm_of_k : norm_of_q) = s.weight;
       continue;
     }
     if (!of_k) {
@@ -79,15 +80,14 @@ void CudaExecutor::Emitter::emit_rope_store() {
   }
   if (q.buffer < 0) return broken("keys without queries");
   call.rows = row_view();
-  call.kv = kv_view(store.layer);
+  call.kv = kv_view(step(i).layer);
   call.q = data(q);
-  call.k = data(k);
-  call.v = data(store.b);
+  if (stores) call.k = data(k), call.v = data(v);
   call.q_norm = vector(norm_of_q);
   call.k_norm = vector(norm_of_k);
   if (!status.ok()) return;
   check(cuda::rope_store(call, stream), "rope_store");
-  next = i;
+  next = stores ? i : i - 1;
 }
 
 void CudaExecutor::Emitter::emit_attention(const Step& s) {
@@ -181,6 +181,19 @@ void CudaExecutor::Emitter::emit_step() {
       check(s.factor == 1 ? cuda::add(data(s.a), data(s.b), rows(s.a) * cols(s.a), stream)
                           : cuda::add_scaled(data(s.a), data(s.b), s.factor, rows(s.a) * cols(s.a), stream),
             "add");
+      break;
+    case Kind::scale:
+      overwritten(s.out);
+      if (s.weight.none())
+        check(cuda::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
+      else if (const std::byte* const* scalar = vector(s.weight); status.ok())
+        check(cuda::scale_by(data(s.out), scalar, rows(s.out) * cols(s.out), stream), "scale");
+      break;
+    case Kind::copy:
+      overwritten(s.out);
+      check(cudaMemcpyAsync(data(s.out), data(s.a), static_cast<std::size_t>(rows(s.a) * cols(s.a)) * sizeof(float),
+                            cudaMemcpyDeviceToDevice, stream),
+            "copy");
       break;
     case Kind::matmul:
       emit_matmul(s);

@@ -66,6 +66,24 @@ void Ops::add(Act x, Act y, float factor) {
   step.factor = factor;
 }
 
+void Ops::scale(Act x, float factor) {
+  Step& step = record(Kind::scale);
+  step.out = step.a = x;
+  step.factor = factor;
+}
+
+void Ops::scale(Act x, WeightRef scalar) {
+  Step& step = record(Kind::scale);
+  step.out = step.a = x;
+  step.weight = scalar;
+}
+
+void Ops::copy(Act out, Act x) {
+  Step& step = record(Kind::copy);
+  step.out = out;
+  step.a = x;
+}
+
 void Ops::matmul(std::span<const Product> products, Act x) {
   Step& step = record(Kind::matmul);
   step.a = x;

@@ -33,8 +33,12 @@ class Ops {
 
   void embed(Act out, WeightRef table, float factor = 1);      // rows of the batch's tokens, decoded
   void rms_norm(Act out, Act x, WeightRef weight, float eps);  // out may be x
-  void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);  // each head, in place
-  void add(Act x, Act y, float factor = 1);                                        // x += factor * y
+  /// Each head, in place; weight: none() where there is none.
+  void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
+  void add(Act x, Act y, float factor = 1);  // x += factor * y
+  void scale(Act x, float factor);           // x *= factor
+  void scale(Act x, WeightRef scalar);       // x *= a float32 vector of one
+  void copy(Act out, Act x);
   /// Products of one input with up to three weights (Q, K, V), the input prepared once.
   void matmul(std::span<const Product> products, Act x);
   void matmul(Act out, WeightRef weight, Act x) {

@@ -35,8 +35,9 @@ class Written {
 }  // namespace
 
 std::string_view name(Step::Kind kind) {
-  static constexpr std::string_view names[] = {"embed", "norm",     "heads' norm", "add", "matmul", "gated",  "temper",
-                                               "rope",  "store kv", "attention",   "moe", "rows",   "logits", "states"};
+  static constexpr std::string_view names[] = {"embed",  "norm",  "heads' norm", "add",   "scale",    "copy",
+                                               "matmul", "gated", "temper",      "rope",  "store kv", "attention",
+                                               "moe",    "rows",  "logits",      "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -156,6 +157,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
       shape.heads = std::max(shape.heads, step.attention.heads);
       shape.kv_heads = std::max(shape.kv_heads, step.attention.kv_heads);
       shape.head_dim = std::max(shape.head_dim, step.attention.head_dim);
+      shape.group = std::max(shape.group, step.attention.heads / step.attention.kv_heads);
     }
     if (step.kind != Kind::moe) continue;
     const Experts& experts = step.experts;

@@ -105,6 +105,8 @@ struct Step {
     rms_norm,
     rms_norm_heads,
     add,
+    scale,
+    copy,
     matmul,
     gated,
     temper,
@@ -121,9 +123,9 @@ struct Step {
   Act out, a, b;            // what it writes; what it reads. store_kv: a is k, b is v; moe: b is the router's input
   std::array<Product, 3> products{};
   int product_count = 0;
-  WeightRef weight, weight2;  // norms, tables; gated: gate and up; moe: the router; logits: the head
+  WeightRef weight, weight2;  // norms, tables; scale: a scalar; gated: gate and up; moe: the router; logits: the head
   float eps = 0;
-  float factor = 1;  // embed: of the embeddings; add: of what is added; logits: of them
+  float factor = 1;  // embed: of the embeddings; add: of what is added; scale, logits: of them
   float cap = 0;     // logits: they become cap * tanh(logit / cap); 0: they stay
   kernels::Activation activation = kernels::Activation::silu;  // gated
   std::int64_t heads = 0, head_dim = 0, layer = 0;
@@ -174,11 +176,11 @@ struct PassLimits {
 /// What passes of a program need at most: an executor's memory follows from it, and is not guessed.
 struct PassShape : PassLimits {
   std::vector<Buffer> buffers;
-  std::vector<std::int64_t> rotary;                    // of each rope
-  std::int64_t vocab = 0;                              // rows of the head: the logits are [max_logit_rows, vocab]
-  std::int64_t widest_input = 0;                       // largest cols of any product's input
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;  // the most of any layer
-  std::int64_t kv_groups = 0;                          // each has tables of blocks of its own
+  std::vector<std::int64_t> rotary;  // of each rope
+  std::int64_t vocab = 0;            // rows of the head: the logits are [max_logit_rows, vocab]
+  std::int64_t widest_input = 0;     // largest cols of any product's input
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads
+  std::int64_t kv_groups = 0;                                         // each has tables of blocks of its own
   std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models
   bool expert_biases = false;                                         // their products have biases
 };

@@ -11,6 +11,7 @@ namespace millrace::model {
 
 // Errors of each: not_found, corrupt, unsupported; a key or a tensor, named.
 Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gpt_oss_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> granite_spec(const modelfile::Model& file, const Hyperparameters& hp);

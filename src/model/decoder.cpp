@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -25,6 +27,8 @@ struct LayerWeights {
   WeightRef gate, up, down;                       // dense
   WeightRef shared_gate, shared_up, shared_down;  // of a mixture's shared expert
   WeightRef router;
+  WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
+  WeightRef output_scale;
   exec::Experts experts;
 };
 
@@ -44,9 +48,13 @@ class Decoder {
  private:
   void attend(std::int64_t index);
   void feed_forward(std::int64_t index);
+  void mix(std::int64_t index);
+  void mix_beside(std::int64_t index);
   void add_result(const LayerSpec& spec, Act result, WeightRef norm);
   void list_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_dense(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_results(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const;
   float eps() const { return static_cast<float>(hp_.rms_eps); }
 
@@ -92,23 +100,28 @@ void Decoder::attend(std::int64_t index) {
             v = ops_.buffer("v", spec.kv_dim());
   const Act attended = ops_.buffer("attended", spec.q_dim());
   const exec::Product qkv[] = {{q, layer.q, layer.q_bias}, {k, layer.k, layer.k_bias}, {v, layer.v, layer.v_bias}};
+  const bool own = spec.reads < 0;  // keys and values
   const exec::Product out[] = {{h_, layer.attn_out, layer.attn_out_bias}};
 
   ops_.begin_block();
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
-  ops_.matmul(qkv, h_);
+  ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), h_);
+  if (own && spec.values_are_keys) ops_.copy(v, k);
   if (spec.norm == HeadNorm::each) {
     ops_.rms_norm_heads(q, layer.q_norm, spec.head_dim, eps());
-    ops_.rms_norm_heads(k, layer.k_norm, spec.head_dim, eps());
+    if (own) ops_.rms_norm_heads(k, layer.k_norm, spec.head_dim, eps());
   }
+  if (own && spec.norms_values) ops_.rms_norm_heads(v, {}, spec.head_dim, eps());
   if (spec.norm == HeadNorm::together) {
     ops_.rms_norm(q, q, layer.q_norm, eps());
     ops_.rms_norm(k, k, layer.k_norm, eps());
   }
   if (spec.temperature.scale != 0) ops_.temper(q, spec.temperature);
   ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
-  ops_.rope(k, spec.kv_heads, spec.head_dim, spec.rope);
-  ops_.store_kv(index, k, v);
+  if (own) {
+    ops_.rope(k, spec.kv_heads, spec.head_dim, spec.rope);
+    ops_.store_kv(index, k, v);
+  }
   ops_.attention(attended, q, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
   ops_.matmul(out, attended);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
@@ -120,19 +133,46 @@ void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
   ops_.add(x_, result, spec.residual_scale);
 }
 
-/// x += W_down (act(W_gate h) * W_up h), where h = norm(x); or the router's mixture of such networks, beside one that
-/// all tokens share.
+/// x += W_down (act(W_gate h) * W_up h), where h = norm(x); or the router's mixture of such networks, or both.
 void Decoder::feed_forward(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   ops_.begin_block();
   ops_.rms_norm(h_, x_, layer.ffn_norm, eps());
-  if (spec.dense()) {
+  if (spec.ff_dim > 0) {
     const Act hidden = ops_.buffer("hidden", spec.ff_dim);
     ops_.matmul_gated(hidden, layer.gate, layer.up, h_, spec.activation);
     ops_.matmul(h_, layer.down, hidden);
-    return add_result(spec, h_, layer.ffn_result_norm);
   }
+  if (!spec.mixes())
+    add_result(spec, h_, layer.ffn_result_norm);
+  else if (spec.mixture.beside_dense)
+    mix_beside(index);
+  else
+    mix(index);
+  if (spec.output_scale) ops_.scale(x_, layer.output_scale);
+}
+
+/// h is the dense feed-forward's result: x += norm(norm(h) + norm(experts(norm(x)))), the router reading norm(x) /
+/// sqrt(model_dim).
+void Decoder::mix_beside(std::int64_t index) {
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act routed = ops_.buffer("routed", hp_.model_dim), read = ops_.buffer("read", hp_.model_dim),
+            mixed = ops_.buffer("mixed", hp_.model_dim);
+  ops_.rms_norm(h_, h_, layer.dense_result_norm, eps());
+  ops_.rms_norm(routed, x_, layer.router_norm, eps());
+  ops_.scale(routed, 1.0f / std::sqrt(static_cast<float>(hp_.model_dim)));
+  ops_.rms_norm(read, x_, layer.experts_norm, eps());
+  ops_.moe(mixed, read, routed, layer.router, index, layer.experts);
+  ops_.rms_norm(mixed, mixed, layer.experts_result_norm, eps());
+  ops_.add(h_, mixed);
+  add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.ffn_result_norm);
+}
+
+/// x += experts(h), beside them one that all tokens share.
+void Decoder::mix(std::int64_t index) {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   const Act mixed = ops_.buffer("mixed", hp_.model_dim);
   const MixtureSpec& mixture = spec.mixture;
   if (mixture.shared_ff_dim > 0) {
@@ -167,12 +207,14 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
         fused.holds ? units.optional_elements(vector, fused.rows, first, rows) : units.optional_vector(vector, rows);
   };
   product("attn_q", 0, q_dim, weights.q, weights.q_bias);
-  product("attn_k", q_dim, kv_dim, weights.k, weights.k_bias);
-  product("attn_v", q_dim + kv_dim, kv_dim, weights.v, weights.v_bias);
+  if (spec.reads < 0) {
+    product("attn_k", q_dim, kv_dim, weights.k, weights.k_bias);
+    if (!spec.values_are_keys) product("attn_v", q_dim + kv_dim, kv_dim, weights.v, weights.v_bias);
+  }
   if (spec.norm != HeadNorm::none) {
     const bool each = spec.norm == HeadNorm::each;
     weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : q_dim);
-    weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
+    if (spec.reads < 0) weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
   }
   if (spec.sinks) weights.sinks = units.vector(name("attn_sinks.weight"), spec.heads);
   weights.attn_out = units.matrix(name("attn_output.weight"), q_dim, dim);
@@ -187,7 +229,23 @@ void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& wei
   const std::int64_t dim = hp_.model_dim, ff = spec.ff_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
-  if (!spec.dense()) return list_mixture(units, index, weights);
+  if (ff > 0) list_dense(units, index, weights);
+  if (spec.mixes()) return list_mixture(units, index, weights);
+  list_results(units, index, weights);
+  units.end();
+}
+
+/// What stands behind the layer's products: its norms and scale.
+void Decoder::list_results(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), hp_.model_dim);
+  if (spec.output_scale) weights.output_scale = units.vector(name("layer_output_scale.weight"), 1);
+}
+
+void Decoder::list_dense(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const std::int64_t dim = hp_.model_dim, ff = spec_.layers[static_cast<std::size_t>(index)].ff_dim;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::string up = name("ffn_up.weight");
   if (units.has(name("ffn_gate.weight"))) {
     weights.gate = units.matrix(name("ffn_gate.weight"), dim, ff);
@@ -198,8 +256,6 @@ void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& wei
   }
   weights.down = units.matrix(name("ffn_down.weight"), ff, dim);
   units.feed_forward({weights.gate, weights.up, weights.down});
-  if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), dim);
-  units.end();
 }
 
 void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const {
@@ -212,6 +268,12 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
     weights.shared_up = units.matrix(name("ffn_up_shexp.weight"), dim, mixture.shared_ff_dim);
     weights.shared_down = units.matrix(name("ffn_down_shexp.weight"), mixture.shared_ff_dim, dim);
   }
+  if (mixture.beside_dense) {
+    weights.dense_result_norm = units.vector(name("post_ffw_norm_1.weight"), dim);
+    weights.router_norm = units.vector(name("ffn_gate_inp.scale"), dim);
+    weights.experts_norm = units.vector(name("pre_ffw_norm_2.weight"), dim);
+    weights.experts_result_norm = units.vector(name("post_ffw_norm_2.weight"), dim);
+  }
   weights.router = units.matrix(name("ffn_gate_inp.weight"), dim, mixture.experts);
   exec::Experts& experts = weights.experts;
   if (mixture.biases) {
@@ -221,7 +283,8 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
     experts.down_bias = units.vectors(name("ffn_down_exps.bias"), dim, mixture.experts);
   }
   if (mixture.selection_bias) experts.selection_bias = units.vector(name("exp_probs_b.bias"), mixture.experts);
-  if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), dim);
+  if (mixture.output_scales) experts.output_scale = units.vector(name("ffn_down_exps.scale"), mixture.experts);
+  list_results(units, index, weights);
   units.end();
   experts.count = static_cast<std::int32_t>(mixture.experts);
   experts.top_k = static_cast<std::int32_t>(mixture.top_k);

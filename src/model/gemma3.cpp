@@ -14,9 +14,7 @@ Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparam
   const std::int64_t window = keys.required("attention.sliding_window", 1, 1 << 28);
   const std::int64_t period = keys.optional("attention.sliding_window_pattern", 6, 1, 1 << 16);
   const double local_theta = keys.optional_float("rope.freq_base_swa", 10000, 0, 1e12);
-  if (keys.has("final_logit_softcapping"))
-    keys.fail(
-        error(Code::unsupported, "{}: this version does not cap logits", arch_key(file, "final_logit_softcapping")));
+  const double logit_cap = keys.optional_float("final_logit_softcapping", 0, -1e-30, 1e6);
   MR_RETURN_IF_ERROR(keys.status());
 
   LayerSpec layer;
@@ -38,6 +36,7 @@ Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparam
     layer.attention.rope = local ? 0 : 1;
     spec.layers.push_back(layer);
   }
+  spec.logit_cap = static_cast<float>(logit_cap);
   spec.embedding_scale = std::sqrt(static_cast<float>(hp.model_dim));
   return spec;
 }

@@ -82,7 +82,8 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file) {
   hp.layers -= keys.optional("nextn_predict_layers", 0, 0, hp.layers - 1);  // behind the layers: they draft
   hp.model_dim = keys.required("embedding_length", 1, kMostDim);
   hp.heads = keys.required("attention.head_count", 1, kMostHeads);
-  hp.kv_heads = keys.optional("attention.head_count_kv", hp.heads, 1, kMostHeads);
+  const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.heads, 1, kMostHeads);
+  hp.kv_heads = *std::max_element(kv_heads.begin(), kv_heads.end());
   hp.context_length = keys.required("context_length", 1, kMostContext);
   // Factors for contexts beyond the original one are others (LongRoPE), and what is remembered does not mix.
   const Expected<std::string> scaling = file.get_string(arch_key(file, "rope.scaling.type"));
@@ -92,7 +93,8 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file) {
   hp.rope_theta = keys.optional_float("rope.freq_base", 10000, 0, 1e12);
   hp.experts = keys.optional("expert_count", 0, 0, kMostExperts);
   hp.top_k = hp.experts == 0 ? 0 : keys.required("expert_used_count", 1, kMostExperts);
-  hp.ff_dim = keys.optional("feed_forward_length", 0, 0, kMostDim);
+  const auto ff_dims = keys.of_layers("feed_forward_length", hp.layers, 0, 0, kMostDim);
+  hp.ff_dim = *std::max_element(ff_dims.begin(), ff_dims.end());
   hp.expert_ff = hp.experts == 0 ? 0 : keys.optional("expert_feed_forward_length", hp.ff_dim, 1, kMostDim);
   hp.head_dim = keys.optional("attention.key_length", hp.model_dim / hp.heads, 1, kMostHeadDim);
   hp.rotary = keys.optional("rope.dimension_count", hp.head_dim, 2, kMostHeadDim);

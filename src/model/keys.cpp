@@ -19,6 +19,25 @@ std::int64_t Keys::optional(std::string_view key, std::int64_t fallback, std::in
   return in_range(key, file_.get_int_or(arch_key(file_, key), fallback), least, most);
 }
 
+std::vector<std::int64_t> Keys::of_layers(std::string_view key, std::int64_t count, std::int64_t fallback,
+                                          std::int64_t least, std::int64_t most) {
+  const auto layers = static_cast<std::size_t>(count);
+  const std::string name = arch_key(file_, key);
+  const auto found = file_.metadata().find(name);
+  const bool array =
+      found != file_.metadata().end() && std::holds_alternative<std::shared_ptr<const modelfile::Array>>(found->second);
+  if (!array) return std::vector<std::int64_t>(layers, optional(key, fallback, least, most));
+  Expected<std::vector<std::int64_t>> values = file_.get_ints(name);
+  if (!values.ok()) return fail(values.status()), std::vector<std::int64_t>(layers, least);
+  if (values->size() < layers) {
+    fail(error(Code::corrupt, "{} has {} values for {} layers", name, values->size(), layers));
+    return std::vector<std::int64_t>(layers, least);
+  }
+  values->resize(layers);
+  for (std::int64_t& value : *values) value = in_range(key, value, least, most);
+  return *std::move(values);
+}
+
 double Keys::optional_float(std::string_view key, double fallback, double above, double most) {
   const Expected<double> value = file_.get_float_or(arch_key(file_, key), fallback);
   if (!value.ok()) return fail(value.status()), fallback;

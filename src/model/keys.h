@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "modelfile/gguf.h"
@@ -25,6 +26,10 @@ class Keys {
   /// In [least, most]. Errors: not_found (required), corrupt (the key, named with its value).
   std::int64_t required(std::string_view key, std::int64_t least, std::int64_t most);
   std::int64_t optional(std::string_view key, std::int64_t fallback, std::int64_t least, std::int64_t most);
+  /// One for each of `count` layers, from an array of at least so many or from a number that all have in common; where
+  /// the key is absent, fallback.
+  std::vector<std::int64_t> of_layers(std::string_view key, std::int64_t count, std::int64_t fallback,
+                                      std::int64_t least, std::int64_t most);
   /// In (above, most], finite.
   double optional_float(std::string_view key, double fallback, double above, double most);
   bool optional_bool(std::string_view key, bool fallback);

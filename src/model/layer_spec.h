@@ -35,11 +35,14 @@ struct AttentionSpec {
   int rope = 0;                   // index into DecoderSpec::ropes
   HeadNorm norm = HeadNorm::none;
   bool may_have_biases = false;  // of Q, K, V and the output, where the file has them
+  bool norms_values = false;     // each head of V, by a norm without a weight
+  bool values_are_keys = false;  // V is K before its norm and rotation
+  std::int64_t reads = -1;       // the earlier layer whose keys and values this one sees, having none; -1: its own
   bool sinks = false;            // heads may look at nothing: a score of their own joins the softmax (attn_sinks)
 
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
-  kv::LayerKv kept() const { return {kv::Keeps::attention, kv_heads, head_dim, head_dim, window}; }
+  kv::LayerKv kept() const { return {kv::Keeps::attention, kv_heads, head_dim, head_dim, window, reads}; }
 };
 
 /// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.
@@ -53,18 +56,23 @@ struct MixtureSpec {
   bool normalize = true;                     // the chosen ones' weights are divided by their sum
   float scale = 1;                           // and multiplied by this
   bool biases = false;                       // of the router and of the experts
+  // The layer has a dense feed-forward, too, and adds both results: router and experts read the residual stream, each
+  // through a norm of its own, and each result is normalised.
+  bool beside_dense = false;
+  bool output_scales = false;  // an expert's weight is multiplied by its own number last (ffn_down_exps.scale)
 };
 
 struct LayerSpec {
   AttentionSpec attention;
-  std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture
+  std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
   const char* ffn_norm = "ffn_norm.weight";  // the name of the norm before the feed-forward
   bool norms_results = false;                // what attention and feed-forward give is normalised before it is added
   float residual_scale = 1;                  // and multiplied by this
+  bool output_scale = false;                 // the layer's result is multiplied by its number (layer_output_scale)
 
-  bool dense() const { return ff_dim > 0; }
+  bool mixes() const { return mixture.experts > 0; }
 };
 
 struct DecoderSpec {

@@ -18,7 +18,7 @@ namespace millrace::model {
 /// `other` is a ranking head's score, or what this version does not know.
 enum class Pooling : std::uint8_t { none = 0, mean = 1, first = 2, last = 3, other = 4 };
 
-/// Hyperparameters every architecture has, under the field's names.
+/// Hyperparameters every architecture has, under the field's names; the most of any layer where layers differ.
 struct Hyperparameters {
   std::string architecture, name;
   std::int64_t layers = 0, model_dim = 0, ff_dim = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;

@@ -75,6 +75,7 @@ class Model {
   Expected<std::string> get_string(std::string_view key) const;
   Expected<std::vector<std::string>> get_strings(std::string_view key) const;
   Expected<std::vector<float>> get_floats(std::string_view key) const;
+  /// Booleans are 0 and 1.
   Expected<std::vector<std::int64_t>> get_ints(std::string_view key) const;
   bool has(std::string_view key) const { return metadata_.find(key) != metadata_.end(); }
   /// The value, or `fallback` where the key is absent; a value of the wrong type is still an error.

@@ -144,7 +144,7 @@ Expected<std::vector<std::int64_t>> Model::get_ints(std::string_view key) const 
   return std::visit(
       [&](const auto& held) -> Expected<std::vector<std::int64_t>> {
         using T = typename std::decay_t<decltype(held)>::value_type;
-        if constexpr (is_integer<T>) {
+        if constexpr (std::is_integral_v<T>) {  // of booleans, too: 0 and 1
           for (const T number : held) {
             if (!fits(number)) return lookup.too_large();
           }

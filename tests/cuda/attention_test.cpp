@@ -112,7 +112,8 @@ class Pass {
     const Array<float> q(q_), out(size());
     const Array<std::int32_t> sequence(sequence_), position(position_);
     const Array<int4> tiles(tiles_);
-    const std::size_t bytes = attention_workspace_bytes(rows_, c_.heads, c_.head_dim, tiled ? 0 : max_position);
+    const std::size_t bytes =
+        attention_workspace_bytes(rows_, c_.heads, c_.head_dim, tiled && c_.head_dim <= 256 ? 0 : max_position);
     const Array<std::byte> workspace(bytes);
     const Array<std::int8_t> q8(size());
     const Array<Q8Scale> scale(size() / 32);
@@ -453,6 +454,13 @@ TEST_F(CudaAttention, EveryHeadDim) {
         check({8, 2, head_dim, dtype, 0, {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 130, 3}}, 256, sinks});
     }
   }
+}
+
+TEST_F(CudaAttention, HeadsOf512InF16) {
+  for (const int group : {1, 2, 8, 9})
+    for (const int window : {0, 200})
+      check(
+          {2 * group, 2, 512, DType::f16, window, {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 330, 3}}, 384, group == 2});
 }
 
 TEST_F(CudaAttention, EveryGroup) {

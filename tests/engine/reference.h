@@ -120,7 +120,8 @@ constexpr Checkpoint kCheckpoints[] = {{"llama"},
                                        {"mistral3"},
                                        {"phi3"},
                                        {"minimax-m2", true},
-                                       {"gpt-oss-f16", true, "gpt-oss"}};
+                                       {"gpt-oss-f16", true, "gpt-oss"},
+                                       {"gemma4-moe", true}};
 
 inline std::string test_name(const testing::TestParamInfo<Checkpoint>& info) {
   std::string name(info.param.name);

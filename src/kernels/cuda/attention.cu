@@ -50,6 +50,14 @@ __device__ __forceinline__ Chunks chunks_of_row(int position, int window) {
   return {first, position / kAttentionChunk - first + 1};
 }
 
+/// The merge of a row's only chunk: m becomes what its results are multiplied by, l what they are then divided by.
+__device__ __forceinline__ ChunkSum merge_alone(const HeadArgs& args, int head, ChunkSum sum) {
+  if (args.sinks == nullptr) return {1, sum.l};
+  const Merged start = merge_start(args, head);
+  const float now = fmaxf(start.most, sum.m), joins = exp_to_one(sum.m - now);
+  return {joins, __fmaf_rn(start.total, exp_to_one(start.most - now), sum.l * joins)};
+}
+
 /// Lane l < 32 gets the factors of the chunk whose maximum it has (-inf: none), `most` (M, the same in all lanes) moves
 /// on. Chunks in ascending order.
 __device__ __forceinline__ Factors merge_factors(float m, float& most) {
@@ -330,8 +338,8 @@ __device__ __forceinline__ void sync_cluster() {
 
 // The blocks of a row and its `heads` heads from row_head on have their sums ([heads]) and results ([heads, head_dim])
 // in shared memory; each merges some channels, 32 a warp at a time.
-__device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::int64_t row_head, int heads,
-                                                 const ChunkSum* sums, const float* results, int chunks) {
+__device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::int64_t row_head, int first_head,
+                                                 int heads, const ChunkSum* sums, const float* results, int chunks) {
   sync_cluster();
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int rank = static_cast<int>(blockIdx.y), head_dim = args.kv.head_dim, each = (head_dim + kWarp - 1) / kWarp;
@@ -348,7 +356,7 @@ __device__ __forceinline__ void merge_in_cluster(const DecodeArgs& args, std::in
     for (int i = 0; i < kMostCluster; ++i) {
       if (i < chunks && c < head_dim) part[i] = load_in_cluster(in_cluster(result + c, i));
     }
-    auto [most, total] = merge_start(args, static_cast<int>((row_head + h) % args.heads));
+    auto [most, total] = merge_start(args, first_head + h);
     float a = 0;
     const Factors factors = merge_factors(m, most);
     l *= factors.chunk;
@@ -568,15 +576,8 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       *reinterpret_cast<Elements<kCount>*>(args.part + (head * args.max_chunks + slot) * head_dim + c) = result;
       return;
     }
-    float joins = 1, total = sum.l;
-    if (args.sinks != nullptr) {
-      const Merged start = merge_start(args, first_head + h);
-      const float now = fmaxf(start.most, sum.m);
-      joins = exp_to_one(sum.m - now);
-      total = __fmaf_rn(start.total, exp_to_one(start.most - now), sum.l * joins);
-    }
 #pragma unroll
-    for (int p = 0; p < kCount; ++p) result.e[p] = result.e[p] * joins / total;
+    for (int p = 0; p < kCount; ++p) result.e[p] = result.e[p] * sum.m / sum.l;  // as merge_alone() left them
     const std::int64_t at = head * head_dim + c;
     if (args.out) *reinterpret_cast<Elements<kCount>*>(args.out + at) = result;
     if (args.q8.q) quantize_block(result.e, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
@@ -657,8 +658,9 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       }
       for (int h = thread / kWarp; h < heads; h += kWarps) {
         float* const mine = scores + h * kScoreStride<T>;
-        const ChunkSum sum = kHalf ? soften_half(mine, view.begin, view.end) : soften(mine, view.begin, view.end);
+        ChunkSum sum = kHalf ? soften_half(mine, view.begin, view.end) : soften(mine, view.begin, view.end);
         if (thread % kWarp != 0) continue;
+        if (chunks.count == 1) sum = merge_alone(args, first_head + h0 + h, sum);
         sums[h] = sum;
         if (chunks.count > 1 && !args.cluster) args.sums[(row_head + h0 + h) * args.max_chunks + slot] = sum;
       }
@@ -733,15 +735,17 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     view = next;
   }
   if (kClusters && args.cluster && chunks.count > 1) {
-    merge_in_cluster(args, row_head, args.block_heads, sums, q, chunks.count);
+    merge_in_cluster(args, row_head, first_head, args.block_heads, sums, q, chunks.count);
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The merge of chunks that met in device memory: a block a row and head, a thread a channel, and one more thread for
-// the sum of weights, which follows the same recurrence.
+// The merge of chunks that met in device memory: a block a row and head (and kMergeChannels of its channels), a thread
+// a channel, and one more thread for the sum of weights, which follows the same recurrence.
 
+constexpr std::int32_t kWideRows = 64;  // heads of 512: rows at once
 constexpr int kMergeThreads = 288;
+constexpr int kMergeChannels = 256;
 constexpr int kMergeBytes = 32 * 1024;  // of chunk results in shared memory, and as many on their way
 
 struct MergeStep {
@@ -755,22 +759,30 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   __shared__ float total;
   allow_successor();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, head_dim = args.kv.head_dim;
-  const int row = static_cast<int>(blockIdx.x) / args.heads, chunk_bytes = head_dim * static_cast<int>(sizeof(float));
+  const int first_channel = static_cast<int>(blockIdx.y) * kMergeChannels;
+  const int channels = min(head_dim - first_channel, kMergeChannels);
+  const int row = static_cast<int>(blockIdx.x) / args.heads, chunk_bytes = channels * static_cast<int>(sizeof(float));
   const int stage_chunks = min(kMergeBytes / chunk_bytes, kMostChunks);
   const int chunks = chunks_of_row(args.rows.position[row], args.window).count;
   wait_for_predecessor();  // in every block, as all may have nothing to do
   if (chunks == 1) return;
   const std::int64_t row_head = blockIdx.x;
-  const auto* part = reinterpret_cast<const std::byte*>(args.part + row_head * args.max_chunks * head_dim);
+  const auto* part =
+      reinterpret_cast<const std::byte*>(args.part + row_head * args.max_chunks * head_dim + first_channel);
+  const int skipped =
+      (head_dim - channels) * static_cast<int>(sizeof(float));  // between a chunk's channels and the next's
   const auto fetch = [&](int first, int stage) {
     const int bytes = min(chunks - first, stage_chunks) * chunk_bytes;
     for (int i = 16 * thread; i < bytes; i += 16 * kMergeThreads) {
       __pipeline_memcpy_async(shared + stage * kMergeBytes + i,
-                              part + static_cast<std::int64_t>(first) * chunk_bytes + i, 16);
+                              part + static_cast<std::int64_t>(first) * (chunk_bytes + skipped) + i +
+                                  (skipped == 0 ? 0 : i / chunk_bytes * skipped),
+                              16);
     }
     __pipeline_commit();
   };
-  const Merged start = merge_start(args, static_cast<int>(row_head % args.heads));
+  Merged start = {-INFINITY, 0};
+  if (args.sinks != nullptr) start = merge_start(args, static_cast<int>(blockIdx.x) % args.heads);
   float most = start.most;  // in the last warp
   float a = thread == kMergeThreads - 1 ? start.total : 0;
   fetch(0, 0);
@@ -788,12 +800,12 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
     }
     __pipeline_wait_prior(more ? 1 : 0);
     __syncthreads();
-    if (thread < head_dim) {
+    if (thread < channels) {
       const float* from = reinterpret_cast<const float*>(shared + stage * kMergeBytes) + thread;
 #pragma unroll 8
       for (int c = 0; c < count; ++c) {
         const MergeStep step = steps[stage][c];
-        a = __fmaf_rn(a, step.before, from[c * head_dim] * step.chunk);
+        a = __fmaf_rn(a, step.before, from[c * channels] * step.chunk);
       }
     } else if (thread == kMergeThreads - 1) {
 #pragma unroll 8
@@ -802,9 +814,9 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
     }
     __syncthreads();  // the next fetch overwrites this stage
   }
-  if (thread >= head_dim) return;
+  if (thread >= channels) return;
   const float result[1] = {a / total};
-  const std::int64_t at = row_head * head_dim + thread;
+  const std::int64_t at = row_head * head_dim + first_channel + thread;
   if (args.out) args.out[at] = result[0];
   if (args.q8.q) quantize_block(result, args.q8.q + at / 32 * 32, args.q8.scale + at / 32);
 }
@@ -854,6 +866,7 @@ cudaError_t decode_any(const DecodeArgs& args, cudaStream_t stream) {
   if (head_dim == 96) return decode_heads<__half, 96>(args, stream);
   if (head_dim == 128) return decode_heads<__half, 128>(args, stream);
   if (head_dim == 256) return decode_heads<__half, 256>(args, stream);
+  if (head_dim == 512) return decode<__half, 8, 512>(args, stream);
   return cudaErrorInvalidValue;
 }
 
@@ -892,8 +905,28 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   args.part = reinterpret_cast<float*>(call.workspace + w.part);
   const cudaError_t error = decode_any(args, stream);
   if (error != cudaSuccess || args.cluster || chunks == 1) return error;
-  return launch_large(merge_kernel, dim3(call.rows.rows * call.heads), dim3(kMergeThreads), 2 * kMergeBytes, stream, 1,
-                      args);
+  return launch_large(merge_kernel,
+                      dim3(call.rows.rows * call.heads, (call.kv.head_dim + kMergeChannels - 1) / kMergeChannels),
+                      dim3(kMergeThreads), 2 * kMergeBytes, stream, 1, args);
+}
+
+/// Rows in tiles whose heads are too wide for the tiles' registers: one by one, as many at once as the workspace takes.
+cudaError_t attention_wide(const AttentionCall& call, float* out, Q8 q8, cudaStream_t stream) {
+  const std::int64_t cols = std::int64_t{call.heads} * call.kv.head_dim;
+  const int chunks = most_chunks(call.max_position, call.window);
+  for (std::int32_t first = 0; first < call.rows.rows; first += kWideRows) {
+    AttentionCall some = call;
+    some.rows.rows = std::min(kWideRows, call.rows.rows - first);
+    some.rows.sequence += first;
+    some.rows.position += first;
+    some.q += first * cols;
+    Q8 some_q8 = q8;
+    if (q8.q != nullptr) some_q8 = {q8.q + first * cols, q8.scale + first * cols / 32};
+    const cudaError_t error = attention_few(some, workspace_of(some.rows.rows, call.heads, call.kv.head_dim, chunks),
+                                            chunks, out == nullptr ? nullptr : out + first * cols, some_q8, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -916,7 +949,9 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   float* out = later && !call.out ? reinterpret_cast<float*>(call.workspace + w.result) : call.out;
   const Q8 q8 = later ? Q8{} : call.out_q8;
   const bool quantized = call.kv.dtype == DType::q8_0;
-  const cudaError_t error = !call.tiles                   ? attention_few(call, w, chunks, out, q8, stream)
+  const bool wide = call.tiles && head_dim > 256;
+  const cudaError_t error = wide                          ? attention_wide(call, out, q8, stream)
+                            : !call.tiles                 ? attention_few(call, w, chunks, out, q8, stream)
                             : quantized                   ? attention_q8_tiles(call, out, q8, stream)
                             : call.kv.dtype == DType::f16 ? attention_half_tiles(call, out, q8, stream)
                                                           : attention_tiles(call, out, q8, stream);

@@ -256,7 +256,7 @@ std::int32_t attention_tile_rows(std::int32_t group);
 /// For `rows` rows worked one by one; max_position 0: for rows in tiles, which take little.
 std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
                                       std::int32_t max_position);
-/// head_dim 64, 80 (but not in q8_0), 96, 128, 256.
+/// head_dim 64, 80 (but not in q8_0), 96, 128, 256; in f16 512 (160 KiB of shared memory; rows singly, 64 at once).
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream);
 
 // --- Mixtures (moe.cu) ---

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "kernels/activation.h"
 
 namespace millrace::kernels::cuda {
@@ -47,19 +49,40 @@ __device__ __forceinline__ float exp_f32(float x) { return exp_to_one(min_or_nan
 /// x / (1 + e^-y)
 __device__ __forceinline__ float over_sigmoid(float x, float y) { return x / (1.0f + exp_f32(0.0f - y)); }
 
-/// What a gate g and an up u become. `activation` is the same in all threads of a launch.
-__device__ __forceinline__ float gated(Activation activation, float g, float u) {
-  if (activation == Activation::silu) return over_sigmoid(g, g) * u;
-  if (activation == Activation::gelu) {
+/// What a gate g and an up u become.
+template <Activation kActivation>
+__device__ __forceinline__ float gated(float g, float u) {
+  if constexpr (kActivation == Activation::silu) return over_sigmoid(g, g) * u;
+  if constexpr (kActivation == Activation::gelu) {
     const float cubed = g * g * g;
     return over_sigmoid(g, 0x1.988454p+0f * __fmaf_rn(0x1.6e4e26p-5f, cubed, g)) * u;
   }
-  if (activation == Activation::relu_squared) {
+  if constexpr (kActivation == Activation::relu_squared) {
     const float positive = max_or_nan(0.0f, g);
     return positive * positive * u;
   }
   const float bounded = min_or_nan(7.0f, g), shift = max_or_nan(-7.0f, min_or_nan(7.0f, u));
   return over_sigmoid(bounded, 1.702f * bounded) * (shift + 1.0f);
+}
+
+/// work(std::integral_constant<Activation, activation>()), which is the same in all threads of a launch. Around loops
+/// and not in them: a branch between two gates keeps them from overlapping.
+template <typename Work>
+__device__ __forceinline__ void for_activation(Activation activation, const Work& work) {
+  if (activation == Activation::silu) return work(std::integral_constant<Activation, Activation::silu>());
+  if (activation == Activation::gelu) return work(std::integral_constant<Activation, Activation::gelu>());
+  if (activation == Activation::clamped) return work(std::integral_constant<Activation, Activation::clamped>());
+  work(std::integral_constant<Activation, Activation::relu_squared>());
+}
+
+/// For the odd value: gates other than SiLU stay out of the way.
+__device__ __noinline__ inline float gated_otherwise(Activation activation, float g, float u) {
+  float result = 0;
+  for_activation(activation, [&](auto which) { result = gated<decltype(which)::value>(g, u); });
+  return result;
+}
+__device__ __forceinline__ float gated(Activation activation, float g, float u) {
+  return activation == Activation::silu ? gated<Activation::silu>(g, u) : gated_otherwise(activation, g, u);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -21,6 +21,14 @@ __global__ void scale_kernel(float* x, float factor, std::int64_t n) {
   if (i < n) x[i] *= factor;
 }
 
+__global__ void scale_by_kernel(float* x, const std::byte* const* scalar, std::int64_t n) {
+  allow_successor();
+  const float factor = *reinterpret_cast<const float*>(*scalar);  // no kernel's
+  wait_for_predecessor();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) x[i] *= factor;
+}
+
 __global__ void add_scaled_kernel(float* x, const float* y, float factor, std::int64_t n) {
   allow_successor();
   wait_for_predecessor();
@@ -192,6 +200,11 @@ __global__ void __launch_bounds__(kWarp* kChooseWarps) choose_kernel(ChooseCall 
 cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;
   return launch(scale_kernel, blocks_for(n), dim3(kThreads), 0, stream, x, factor, n);
+}
+
+cudaError_t scale_by(float* x, const std::byte* const* scalar, std::int64_t n, cudaStream_t stream) {
+  if (n <= 0) return cudaSuccess;
+  return launch(scale_by_kernel, blocks_for(n), dim3(kThreads), 0, stream, x, scalar, n);
 }
 
 cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n, cudaStream_t stream) {

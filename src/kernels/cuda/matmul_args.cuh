@@ -284,12 +284,14 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
       if (bias_from != nullptr) v[c] += bias[c];
     }
     if (up != nullptr) {
+      for_activation(args.activation, [&](auto which) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        float u = up[c / 2][i / 2][2 * (c % 2) + i % 2];
-        if (up_bias_from != nullptr) u += up_bias[c];
-        v[c] = gated(args.activation, v[c], u);
-      }
+        for (int c = 0; c < 4; ++c) {
+          float u = up[c / 2][i / 2][2 * (c % 2) + i % 2];
+          if (up_bias_from != nullptr) u += up_bias[c];
+          v[c] = gated<decltype(which)::value>(v[c], u);
+        }
+      });
       if (args.y_q8.q != nullptr) {
         quantize_32(v, args.y_q8, std::int64_t{target} * (rows / 32) + first_row / 32, target >= 0);
       }

@@ -255,17 +255,19 @@ __device__ inline void finish_prompt_pairs(const PromptArgs& args, const TilePro
   const float gate_bias = product.bias == nullptr ? 0.0f : reinterpret_cast<const float*>(*product.bias)[at];
   const float up_bias = product.up_bias == nullptr ? 0.0f : reinterpret_cast<const float*>(*product.up_bias)[at];
   auto* values = reinterpret_cast<__nv_bfloat16*>(shared);
+  for_activation(args.activation, [&](auto which) {
 #pragma unroll
-  for (int k = 0; k < n_sums / 2; ++k) {
-    const int column = k / 2 * 8 + 2 * t + k % 2;
-    float gate = d[k / 2 * 4 + k % 2], up = d[k / 2 * 4 + 2 + k % 2];
-    if (product.bias != nullptr) gate += gate_bias;
-    if (product.up_bias != nullptr) up += up_bias;
-    const float h = gated(args.activation, gate, up);
-    values[column * kPitch + place] = __float2bfloat16_rn(h);
-    if (product.y != nullptr && row < rows && first_column + column < args.x_rows)
-      product.y[(first_column + column) * product.y_stride + row] = h;
-  }
+    for (int k = 0; k < n_sums / 2; ++k) {
+      const int column = k / 2 * 8 + 2 * t + k % 2;
+      float gate = d[k / 2 * 4 + k % 2], up = d[k / 2 * 4 + 2 + k % 2];
+      if (product.bias != nullptr) gate += gate_bias;
+      if (product.up_bias != nullptr) up += up_bias;
+      const float h = gated<decltype(which)::value>(gate, up);
+      values[column * kPitch + place] = __float2bfloat16_rn(h);
+      if (product.y != nullptr && row < rows && first_column + column < args.x_rows)
+        product.y[(first_column + column) * product.y_stride + row] = h;
+    }
+  });
   if (args.y_bf16 == nullptr) return;
   __syncthreads();
   const int part = tid % 8 * 8;  // of a column's 64 rows

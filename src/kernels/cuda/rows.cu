@@ -317,7 +317,7 @@ struct Add {
 };
 template <Activation kActivation>
 struct GateMul {
-  static __device__ float of(float gate, float up) { return gated(kActivation, gate, up); }
+  static __device__ float of(float gate, float up) { return gated<kActivation>(gate, up); }
 };
 
 /// x = Op(x, y), four elements a thread.
