@@ -17,10 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status system_failure(const std::string& path, const char* doing) {
-  const int number = errno;
-  return error(number == ENOENT ? Code::not_found : Code::io_error, "{}: cannot {}: {}", path, doing,
-               std::strerror(number));
+Status system_failure(const std::string& path, const char* doing, Code code = Code::io_error) {
+  return error(code, "{}: cannot {}: {}", path, doing, std::strerror(errno));
 }
 
 Status write_all(int fd, const std::string& path, std::string_view text) {
@@ -45,7 +43,7 @@ storage::ScopedFd create_new(const std::string& path) {
 
 Expected<std::string> read_small_file(const std::string& path, std::uint64_t most_bytes) {
   const storage::ScopedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.open()) return system_failure(path, "read it");
+  if (!fd.open()) return system_failure(path, "read it", errno == ENOENT ? Code::not_found : Code::io_error);
   std::string text;
   char buffer[16384];
   for (;;) {
