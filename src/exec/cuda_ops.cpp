@@ -56,7 +56,10 @@ std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", op
 
 /// What this executor cannot do, by name.
 Status CudaExecutor::check(const Program& program) const {
+  using kernels::Activation;
   for (const Step& step : program.steps) {
+    if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
+      return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind != Step::Kind::attention) continue;
     constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256, 512};
     const std::int64_t head_dim = step.attention.head_dim;

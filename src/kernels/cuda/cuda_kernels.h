@@ -138,7 +138,7 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream);
 /// Any x_rows; tensor cores for quantized dtypes.
 cudaError_t matmul(const MatmulCall& call, cudaStream_t stream);
 /// Any x_rows, x in bfloat16; all products of one quantized dtype. Bound by the tensor cores. REQUIRES:
-/// has_prompt_products().
+/// has_prompt_products(); gated: silu or gelu.
 cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream);
 /// Whether the current device has them: compute capability 9.0, and the program was built for it (sm_90a).
 bool has_prompt_products();

@@ -246,7 +246,7 @@ __device__ inline void finish_prompt(const PromptArgs& args, const TileProduct& 
 }
 
 /// h = gated(gate, up) of the block's 64 rows; to bfloat16 through shared memory, whose operands are done with.
-template <typename T, int n_sums>
+template <typename T, Activation kActivation, int n_sums>
 __device__ inline void finish_prompt_pairs(const PromptArgs& args, const TileProduct& product, int first_row,
                                            int first_column, std::uint8_t* shared, const float (&d)[n_sums]) {
   constexpr int kPitch = 64 + 8;
@@ -255,19 +255,17 @@ __device__ inline void finish_prompt_pairs(const PromptArgs& args, const TilePro
   const float gate_bias = product.bias == nullptr ? 0.0f : reinterpret_cast<const float*>(*product.bias)[at];
   const float up_bias = product.up_bias == nullptr ? 0.0f : reinterpret_cast<const float*>(*product.up_bias)[at];
   auto* values = reinterpret_cast<__nv_bfloat16*>(shared);
-  for_activation(args.activation, [&](auto which) {
 #pragma unroll
-    for (int k = 0; k < n_sums / 2; ++k) {
-      const int column = k / 2 * 8 + 2 * t + k % 2;
-      float gate = d[k / 2 * 4 + k % 2], up = d[k / 2 * 4 + 2 + k % 2];
-      if (product.bias != nullptr) gate += gate_bias;
-      if (product.up_bias != nullptr) up += up_bias;
-      const float h = gated<decltype(which)::value>(gate, up);
-      values[column * kPitch + place] = __float2bfloat16_rn(h);
-      if (product.y != nullptr && row < rows && first_column + column < args.x_rows)
-        product.y[(first_column + column) * product.y_stride + row] = h;
-    }
-  });
+  for (int k = 0; k < n_sums / 2; ++k) {
+    const int column = k / 2 * 8 + 2 * t + k % 2;
+    float gate = d[k / 2 * 4 + k % 2], up = d[k / 2 * 4 + 2 + k % 2];
+    if (product.bias != nullptr) gate += gate_bias;
+    if (product.up_bias != nullptr) up += up_bias;
+    const float h = gated<kActivation>(gate, up);
+    values[column * kPitch + place] = __float2bfloat16_rn(h);
+    if (product.y != nullptr && row < rows && first_column + column < args.x_rows)
+      product.y[(first_column + column) * product.y_stride + row] = h;
+  }
   if (args.y_bf16 == nullptr) return;
   __syncthreads();
   const int part = tid % 8 * 8;  // of a column's 64 rows
@@ -283,7 +281,8 @@ __device__ inline void finish_prompt_pairs(const PromptArgs& args, const TilePro
 }
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-template <typename T>
+// A kernel an activation: even code that is not run makes a kernel slower.
+template <typename T, Activation kActivation>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks) prompt_kernel(const __grid_constant__ PromptArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::uint8_t shared[];
@@ -340,19 +339,29 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) prompt_kernel(const _
   copies_wait<0>();
   if (pairs) {
     __syncthreads();
-    finish_prompt_pairs<T>(args, product, first_row, first_column, shared, d);
+    finish_prompt_pairs<T, kActivation>(args, product, first_row, first_column, shared, d);
   } else {
     finish_prompt(args, product, first_row + tid / 32 * 16 + tid % 32 / 4 * 2, first_column, d);
   }
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 }
 
+template <typename T, Activation kActivation>
+cudaError_t launch_prompt_kernel(const PromptArgs& args, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((args.x_rows + T::kWidth - 1) / T::kWidth),
+                  static_cast<unsigned>(args.products[2].tiles_end));
+  return launch_large(prompt_kernel<T, kActivation>, grid, dim3(T::kThreads), static_cast<std::size_t>(T::kBytes),
+                      stream, 1, args);
+}
+
+/// Dense layers have SiLU or GELU between gate and up; with another there is no product of prompts.
 template <DType kDType, int kWidth>
 cudaError_t launch_prompt_width(const PromptArgs& args, cudaStream_t stream) {
   using T = PromptTile<kDType, kWidth>;
-  const dim3 grid(static_cast<unsigned>((args.x_rows + kWidth - 1) / kWidth),
-                  static_cast<unsigned>(args.products[2].tiles_end));
-  return launch_large(prompt_kernel<T>, grid, dim3(T::kThreads), static_cast<std::size_t>(T::kBytes), stream, 1, args);
+  if (args.effect != Effect::gated || args.activation == Activation::silu)
+    return launch_prompt_kernel<T, Activation::silu>(args, stream);
+  if (args.activation == Activation::gelu) return launch_prompt_kernel<T, Activation::gelu>(args, stream);
+  return cudaErrorInvalidValue;
 }
 
 template <DType kDType>
@@ -370,7 +379,7 @@ cudaError_t launch_prompt(int width, const PromptArgs& args, cudaStream_t stream
 template <DType kDType>
 int prompt_registers() {
   cudaFuncAttributes attributes = {};
-  const auto* kernel = reinterpret_cast<const void*>(prompt_kernel<PromptTile<kDType, 256>>);
+  const auto* kernel = reinterpret_cast<const void*>(prompt_kernel<PromptTile<kDType, 256>, Activation::silu>);
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess ? attributes.numRegs : 0;
 }
 
