@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "exec/cuda_ops_impl.h"
+#include "kernels/cuda/gates.h"
 
 namespace millrace::exec {
 namespace {
@@ -58,6 +59,9 @@ std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", op
 Status CudaExecutor::check(const Program& program) const {
   using kernels::Activation;
   for (const Step& step : program.steps) {
+    if (step.kind == Step::Kind::logits && part(step.weight).rows > cuda::kMostVocab)
+      return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
+                   cuda::kMostVocab, part(step.weight).rows);
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind != Step::Kind::attention) continue;

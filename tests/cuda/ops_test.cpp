@@ -464,7 +464,7 @@ TEST_F(CudaOps, CombineExperts) {
 
 TEST_F(CudaOps, CandidatesAreTheLargestLogits) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
-  for (const int vocab : {1, 63, 64, 65, 1000, 32000, 128256, 151936, 262144}) {
+  for (const int vocab : {1, 63, 64, 65, 1000, 32000, 128256, 151936, 262144, 262208, 768000}) {
     for (const int rows : {1, 5, 32}) {
       if (rows == 32 && vocab > 130000) continue;
       SCOPED_TRACE(::testing::Message() << rows << " rows of " << vocab);

@@ -22,6 +22,9 @@ cudaError_t scale_by(float* x, const std::byte* const* scalar, std::int64_t n, c
 /// x = cap * tanh(x / cap), with the CPU's bits.
 cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream);
 
+/// Tokens that candidates() and the sampler behind it can choose among.
+constexpr std::int32_t kMostVocab = 768'000;
+
 /// probabilities = gating(scores[r]); chosen: the top_k largest of probability + bias in descending order (ties: the
 /// smaller index), among the groups_used groups (of `groups`, of neighbours) whose two best sum up to most; weights:
 /// their probabilities, divided by their sum (2^-14 at least) if normalize, times scale, times the expert's output

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/gates.h"
 #include "kernels/cuda/pdl.cuh"
 
 namespace millrace::kernels::cuda {
@@ -20,8 +21,9 @@ using Key = unsigned long long;
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kStretch = 64;
-constexpr int kMostStretches = 4096;
-static_assert(kCandidates * kStretch <= kMostStretches, "candidates take the place of the stretches' keys");
+constexpr int kMostStretches = 12'000;              // of a row: their keys lie in a block's shared memory
+constexpr int kLeastKeys = kCandidates * kStretch;  // of logits, which take the place of the stretches' keys
+static_assert(kMostStretches * kStretch == kMostVocab);
 
 __device__ __forceinline__ unsigned order_of(float logit) {
   const unsigned bits = __float_as_uint(logit == 0 ? 0.0f : logit);
@@ -136,8 +138,8 @@ __device__ __forceinline__ void push(bool found, Key key, Key* list, int* size) 
 __global__ void __launch_bounds__(kThreads)
     candidates_kernel(const float* logits, int vocab, int stretches, const Key* keys, const std::uint8_t* finite,
                       Candidates* out) {
-  __shared__ Key found[kMostStretches];  // keys of stretches, then of logits
-  __shared__ Key chosen[kCandidates];    // stretches that may hold candidates, then the candidates
+  extern __shared__ Key found[];       // keys of stretches, then of logits
+  __shared__ Key chosen[kCandidates];  // stretches that may hold candidates, then the candidates
   __shared__ int bins[kBins], stretch_count, found_count, chosen_count;
   allow_successor();
   wait_for_predecessor();
@@ -213,8 +215,9 @@ cudaError_t candidates(const float* logits, std::int32_t rows, std::int32_t voca
       launch(each == 1 ? stretches_kernel<1> : stretches_kernel<4>, dim3((stretches + per_block - 1) / per_block, rows),
              dim3(kWarp * kPartWarps), 0, stream, logits, vocab, stretches, keys, finite);
   if (error != cudaSuccess) return error;
-  return launch(candidates_kernel, dim3(rows), dim3(kThreads), 0, stream, logits, vocab, stretches,
-                static_cast<const Key*>(keys), static_cast<const std::uint8_t*>(finite), out);
+  const std::size_t shared_bytes = sizeof(Key) * static_cast<std::size_t>(std::max(stretches, kLeastKeys));
+  return launch_large(candidates_kernel, dim3(rows), dim3(kThreads), shared_bytes, stream, 1, logits, vocab, stretches,
+                      static_cast<const Key*>(keys), static_cast<const std::uint8_t*>(finite), out);
 }
 
 }  // namespace millrace::kernels::cuda
