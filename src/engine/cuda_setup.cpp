@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 
 #include "base/bytes.h"
@@ -61,18 +60,6 @@ Expected<Vram> open_gpu(int index) {
       before.ok() && before->free_bytes > after.free_bytes ? before->free_bytes - after.free_bytes : kUsualContextBytes;
   vram.context_bytes += kDriverMargin;
   return vram;
-}
-
-/// Has the GPU attention for such heads?
-Status check_heads(const kv::Layout& layout) {
-  constexpr std::array<std::int64_t, 5> kHeadDims = {64, 80, 96, 128, 256};
-  for (const kv::Group& group : layout.groups()) {
-    if (std::find(kHeadDims.begin(), kHeadDims.end(), group.k_dim) != kHeadDims.end()) continue;
-    return error(Code::unsupported,
-                 "the GPU's attention takes heads of {} channels, and this model's have {}; use --device cpu",
-                 fmt::join(kHeadDims, ", "), group.k_dim);
-  }
-  return {};
 }
 
 class CudaPlanner {
@@ -400,7 +387,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kTileBytes, parts, paths));
-  MR_RETURN_IF_ERROR(check_heads(parts.model->program().layout));
+  MR_RETURN_IF_ERROR(exec::check_cuda(parts.model->program(), parts.model->units()));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
   CudaPlanner planner(options, vram, parts);

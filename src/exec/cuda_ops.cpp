@@ -1,6 +1,8 @@
 // The pass of the CUDA executor: recording, upload, graph, read-back.
 #include "exec/cuda_ops.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -55,26 +57,28 @@ CudaExecutor::~CudaExecutor() {
 
 std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", options_.device, name_); }
 
-/// What this executor cannot do, by name.
-Status CudaExecutor::check(const Program& program) const {
+Status check_cuda(const Program& program, const residency::UnitTable& units) {
   using kernels::Activation;
+  // The kernels have heads of 512, too, but in f16 alone and where a block has 160 KiB of shared memory.
+  constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256};
   for (const Step& step : program.steps) {
-    if (step.kind == Step::Kind::logits && part(step.weight).rows > cuda::kMostVocab)
+    if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
-                   cuda::kMostVocab, part(step.weight).rows);
+                   cuda::kMostVocab, units.part(step.weight).rows);
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind != Step::Kind::attention) continue;
-    constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256, 512};
     const std::int64_t head_dim = step.attention.head_dim;
     if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) == std::end(kHeadDims))
-      return error(Code::unsupported, "the GPU part has no attention with heads of {}; use --device cpu", head_dim);
+      return error(Code::unsupported,
+                   "the GPU's attention takes heads of {} channels, and this model's have {}; use --device cpu",
+                   fmt::join(kHeadDims, ", "), head_dim);
   }
   return {};
 }
 
 Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
-  MR_RETURN_IF_ERROR(check(program));
+  MR_RETURN_IF_ERROR(check_cuda(program, units_));
   for (const bool hidden : {false, true}) programs_[hidden ? 1 : 0] = program.of_passes(hidden);
   const PassShape shape = pass_shape(program, units_, limits);
   shape_ = shape;

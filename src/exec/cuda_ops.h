@@ -30,6 +30,10 @@ struct CudaOptions {
   Trace* trace = nullptr;  // if set, passes are not replayed as graphs, and every launch and copy is timed into it
 };
 
+/// What the CUDA executor cannot do of a program, by name; so that a model is refused before its weights are loaded,
+/// and by prepare(). Errors: unsupported.
+Status check_cuda(const Program& program, const residency::UnitTable& units);
+
 /// Bytes of device memory that prepare() reserves. Pure.
 std::uint64_t cuda_activation_bytes(const PassShape& shape);
 

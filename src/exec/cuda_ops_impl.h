@@ -45,7 +45,6 @@ class CudaExecutor final : public Executor {
   bool failed() const { return !status_.ok(); }
   Status make_room_for_gates();
   bool fuses_gate(const Step& step) const;
-  Status check(const Program& program) const;
   Status prepare_share();
   Status upload_rows();
   void fill_rope(std::size_t index);

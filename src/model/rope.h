@@ -12,11 +12,12 @@
 
 namespace millrace::model {
 
+/// Between which channels YaRN blends: its bounds rounded outwards, or as they come.
+enum class YarnRamp : std::uint8_t { whole_channels, exact };
+
 /// The file's rotation of hp.rotary channels, scaled as it says, in interleaved pairs: inv_freq is theta^(-2 i /
 /// rotary), changed by the scaling (none, linear, yarn, longrope) and by the file's per-frequency factors.
-/// ramp: of YaRN, the channels between which it blends.
 /// Errors: unsupported (another scaling, named), corrupt (a key or factors that cannot be), io_error.
-enum class YarnRamp : std::uint8_t { whole_channels, exact };
 Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp,
                              YarnRamp ramp = YarnRamp::whole_channels);
 
