@@ -52,6 +52,9 @@ void prepare_lines() {
 
 std::optional<std::string> read_line(const char* prompt) {
   char* line = readline(prompt);
+  // A Ctrl-C may have cut a write short, of this line's drawing or of the answer before it: a terminal loses nothing by
+  // that, and the end of the program would take it for output that could not be written.
+  if (isatty(STDOUT_FILENO) != 0) std::clearerr(stdout);
   if (line == nullptr) return std::nullopt;
   std::string text(line);
   std::free(line);
