@@ -1,7 +1,6 @@
 #include "exec/cuda_split.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/bytes.h"
 #include "exec/host_rows.h"
@@ -11,18 +10,11 @@ namespace {
 
 constexpr std::int64_t kTaskBytes = 64 * 1024;  // of weights: some microseconds of reading
 constexpr std::int64_t kRowStep = 4, kMostTaskRows = 256;
-constexpr std::chrono::milliseconds kAskAfter{20};  // of waiting: whether the device still lives
 
 /// Weight rows of a task.
 std::int64_t task_rows(DType dtype, std::int64_t cols) {
   const std::int64_t rows = kTaskBytes / row_bytes(dtype, cols);
   return std::clamp(rows / kRowStep * kRowStep, kRowStep, kMostTaskRows);
-}
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
 }
 
 }  // namespace
@@ -31,9 +23,8 @@ Expected<std::unique_ptr<HostShare>> HostShare::create(const Sizes& sizes, Threa
                                                        const kernels::Table& table, residency::Budget& ram,
                                                        Trace* trace) {
   std::unique_ptr<HostShare> share(new HostShare(sizes, pool, table, trace));
-  share->input_at_ = 2 * kFlagBytes;
   share->output_at_ =
-      round_up(share->input_at_ + static_cast<std::uint64_t>(sizes.rows * sizes.widest_input) * sizeof(float), 256);
+      round_up(kPayload + static_cast<std::uint64_t>(sizes.rows * sizes.widest_input) * sizeof(float), 256);
   share->q8_bytes_ =
       round_up(static_cast<std::uint64_t>(kernels::q8_bytes(sizes.rows, sizes.widest_input)), device::kPageBytes);
   share->hidden_bytes_ =
@@ -46,114 +37,30 @@ Expected<std::unique_ptr<HostShare>> HostShare::create(const Sizes& sizes, Threa
   const std::uint64_t work =
       share->q8_bytes_ + share->hidden_bytes_ + static_cast<std::uint64_t>(pool.threads()) * share->thread_bytes_;
   MR_ASSIGN_OR_RETURN(share->reservation_, ram.reserve("shared products", shared + work));
-  MR_ASSIGN_OR_RETURN(share->shared_, device::PinnedBuffer::allocate(shared));
-  void* seen = nullptr;
-  MR_CUDA(cudaHostGetDevicePointer(&seen, share->shared_.data(), 0));
-  share->device_shared_ = static_cast<std::byte*>(seen);
-  MR_ASSIGN_OR_RETURN(share->words_, device::DeviceBuffer::allocate(2 * kFlagBytes));
-  MR_RETURN_IF_ERROR(device::clear_device(share->words_));
   MR_ASSIGN_OR_RETURN(share->work_, device::HostBuffer::reserve(work, device::Pages::normal));
-  int device = 0;
-  MR_CUDA(cudaGetDevice(&device));
-  share->thread_ = std::thread([made = share.get(), device] {
-    (void)cudaSetDevice(device);  // for the questions about the stream
-    made->run_jobs();
-  });
+  MR_RETURN_IF_ERROR(share->start(shared - kPayload));
   return share;
 }
 
-HostShare::~HostShare() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
-
 void HostShare::add(const Job& job, cudaStream_t stream) {
-  {
-    std::unique_lock lock(mutex_);
-    if (queued_ == kMostQueued) changed_.wait(lock, [&] { return queued_ <= kFewQueued || !status_.ok(); });
-    if (queued_ == kMostQueued) return;  // failed: finish() says so, and abandon() sets this job's flag too
-    queue_[(first_ + queued_++) % kMostQueued] = {job, stream};
-  }
-  changed_.notify_all();
+  const std::size_t place = claim();
+  if (place == kMostQueued) return;
+  jobs_[place] = job;
+  queue(job.number, stream);
 }
 
-Status HostShare::finish() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return queued_ == 0 || !status_.ok(); });
-  return std::exchange(status_, Status());
-}
-
-void HostShare::abandon() {
-  abandoned_ = true;
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return queued_ == 0; });
-    status_ = {};
-  }
-  done(last_number_);
-  abandoned_ = false;
-}
-
-void HostShare::run_jobs() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [&] { return ending_ || queued_ > 0; });
-    if (ending_) return;
-    const Queued& next = queue_[first_];  // stays there: only this thread takes from the front
-    const bool failed = !status_.ok();
-    lock.unlock();
-    if (!failed && await_input(next.job.number, next.stream)) {
-      compute(next.job);
-      done(next.job.number);
-    }
-    lock.lock();
-    first_ = (first_ + 1) % kMostQueued;
-    --queued_;
-    if (queued_ == 0 || queued_ == kFewQueued) changed_.notify_all();
-  }
-}
-
-void HostShare::done(std::uint32_t number) {
-  std::atomic_ref<std::uint32_t>(*host_at<std::uint32_t>(kFlagBytes)).store(number, std::memory_order_release);
-}
-
-/// False: the job is not to be computed, because the pass is abandoned or the device is lost.
-bool HostShare::await_input(std::uint32_t number, cudaStream_t stream) {
-  const std::atomic_ref<std::uint32_t> flag(*host_at<std::uint32_t>(0));
-  const auto there = [&] { return static_cast<std::int32_t>(flag.load(std::memory_order_acquire) - number) >= 0; };
-  auto ask = std::chrono::steady_clock::now() + kAskAfter;
-  for (int spins = 1; !there(); ++spins) {
-    relax();
-    if (abandoned_.load(std::memory_order_relaxed)) return false;
-    if (spins % 4096 != 0 || std::chrono::steady_clock::now() < ask) continue;
-    const cudaError_t code = cudaStreamQuery(stream);
-    if (code != cudaErrorNotReady && !there()) {
-      const std::lock_guard lock(mutex_);
-      if (status_.ok())
-        status_ = code == cudaSuccess ? error(Code::internal, "the GPU has ended without handing out input {}", number)
-                                      : device::cuda_status(code, "cudaStreamQuery");
-      changed_.notify_all();
-      return false;
-    }
-    ask = std::chrono::steady_clock::now() + kAskAfter;
-  }
-  return !abandoned_.load(std::memory_order_relaxed);
-}
-
-void HostShare::compute(const Job& job) {
+Status HostShare::compute(std::size_t place) {
+  const Job& job = jobs_[place];
   const std::uint64_t begin_ns = Trace::now_ns();
   const bool feed_forward = job.down.weight != nullptr;
   float* const out = host_at<float>(output_at_);
-  multiply({job.matrices.data(), static_cast<std::size_t>(job.count)}, {host_at<float>(input_at_), job.rows, job.cols},
+  multiply({job.matrices.data(), static_cast<std::size_t>(job.count)}, {host_at<float>(kPayload), job.rows, job.cols},
            feed_forward ? hidden() : out);
   if (feed_forward) multiply({&job.down, 1}, {hidden(), job.rows, job.matrices[0].rows}, out);
   const std::uint64_t end_ns = Trace::now_ns();
   compute_ns_ += end_ns - begin_ns;
   if (trace_ != nullptr) trace_->add("CPU", feed_forward ? "feed-forward" : "shared product", begin_ns, end_ns);
+  return {};
 }
 
 void HostShare::multiply(std::span<const Matrix> matrices, const Input& input, float* out) {

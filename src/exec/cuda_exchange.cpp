@@ -1,0 +1,128 @@
+#include "exec/cuda_exchange.h"
+
+#include <chrono>
+#include <utility>
+
+namespace millrace::exec {
+namespace {
+
+constexpr std::chrono::milliseconds kAskAfter{20};  // of waiting: whether the device still lives
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Status HostExchange::start(std::uint64_t payload) {
+  MR_ASSIGN_OR_RETURN(shared_, device::PinnedBuffer::allocate(kPayload + payload));
+  void* seen = nullptr;
+  MR_CUDA(cudaHostGetDevicePointer(&seen, shared_.data(), 0));
+  device_shared_ = static_cast<std::byte*>(seen);
+  MR_ASSIGN_OR_RETURN(words_, device::DeviceBuffer::allocate(2 * kFlagBytes));
+  MR_RETURN_IF_ERROR(device::clear_device(words_));
+  int device = 0;
+  MR_CUDA(cudaGetDevice(&device));
+  thread_ = std::thread([this, device] {
+    (void)cudaSetDevice(device);  // for the questions about the stream
+    run_jobs();
+  });
+  return {};
+}
+
+void HostExchange::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::size_t HostExchange::claim() {
+  std::unique_lock lock(mutex_);
+  if (queued_ == kMostQueued) changed_.wait(lock, [&] { return queued_ <= kFewQueued || !status_.ok(); });
+  return queued_ == kMostQueued ? kMostQueued : (first_ + queued_) % kMostQueued;
+}
+
+void HostExchange::queue(std::uint32_t number, cudaStream_t stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_[(first_ + queued_++) % kMostQueued] = {number, stream};
+  }
+  changed_.notify_all();
+}
+
+Status HostExchange::finish() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queued_ == 0 || !status_.ok(); });
+  return std::exchange(status_, Status());
+}
+
+void HostExchange::abandon() {
+  abandoned_ = true;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return queued_ == 0; });
+    status_ = {};
+  }
+  done(last_number_);
+  abandoned_ = false;
+}
+
+void HostExchange::run_jobs() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return ending_ || queued_ > 0; });
+    if (ending_) return;
+    const std::size_t place = first_;  // stays there: only this thread takes from the front
+    const Queued next = queue_[place];
+    const bool failed = !status_.ok();
+    lock.unlock();
+    if (!failed && await_input(next.number, next.stream)) {
+      Status status = compute(place);
+      if (status.ok())
+        done(next.number);
+      else
+        fail(std::move(status));
+    }
+    lock.lock();
+    first_ = (first_ + 1) % kMostQueued;
+    --queued_;
+    if (queued_ == 0 || queued_ == kFewQueued) changed_.notify_all();
+  }
+}
+
+void HostExchange::fail(Status status) {
+  const std::lock_guard lock(mutex_);
+  if (status_.ok()) status_ = std::move(status);
+  changed_.notify_all();
+}
+
+void HostExchange::done(std::uint32_t number) {
+  std::atomic_ref<std::uint32_t>(*host_at<std::uint32_t>(kFlagBytes)).store(number, std::memory_order_release);
+}
+
+/// False: the job is not to be computed, because the pass is abandoned or the device is lost.
+bool HostExchange::await_input(std::uint32_t number, cudaStream_t stream) {
+  const std::atomic_ref<std::uint32_t> flag(*host_at<std::uint32_t>(0));
+  const auto there = [&] { return static_cast<std::int32_t>(flag.load(std::memory_order_acquire) - number) >= 0; };
+  auto ask = std::chrono::steady_clock::now() + kAskAfter;
+  for (int spins = 1; !there(); ++spins) {
+    relax();
+    if (abandoned()) return false;
+    if (spins % 4096 != 0 || std::chrono::steady_clock::now() < ask) continue;
+    const cudaError_t code = cudaStreamQuery(stream);
+    if (code != cudaErrorNotReady && !there()) {
+      fail(code == cudaSuccess ? error(Code::internal, "the GPU has ended without handing out input {}", number)
+                               : device::cuda_status(code, "cudaStreamQuery"));
+      return false;
+    }
+    ask = std::chrono::steady_clock::now() + kAskAfter;
+  }
+  return !abandoned();
+}
+
+}  // namespace millrace::exec

@@ -1,0 +1,97 @@
+// The queue between a GPU's stream and the processor: for each job the GPU hands out its input, goes on with work of
+// its own, and takes the processor's results in when their flag says so (kernels/cuda/exchange.h). Who computes what is
+// the derived class's affair.
+//
+// Jobs are queued as the launches are made; a thread of its own runs them in order, so that launches are made far ahead
+// and nobody waits for one. Every queued job is run or abandoned: the stream waits for its flag.
+// Thread-safety: one thread calls; compute() runs on the exchange's own.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#include "device/cuda_runtime.h"
+
+namespace millrace::exec {
+
+class HostExchange {
+ public:
+  HostExchange() = default;
+  HostExchange(const HostExchange&) = delete;
+  HostExchange& operator=(const HostExchange&) = delete;
+  virtual ~HostExchange() = default;
+
+  /// For the launches: number of the next job, and where the device sees the flags.
+  std::uint32_t next_number() { return ++last_number_; }
+  std::uint32_t* device_input_flag() const { return device_at<std::uint32_t>(0); }
+  const std::uint32_t* device_output_flag() const { return device_at<std::uint32_t>(kFlagBytes); }
+  std::uint32_t* arrived() const { return reinterpret_cast<std::uint32_t*>(words_.data()); }
+  std::uint32_t* seen() const { return reinterpret_cast<std::uint32_t*>(words_.data() + kFlagBytes); }
+
+  /// Waits until all that were queued are done. Errors: io_error (the device is lost), and what compute() returned;
+  /// then abandon() is due.
+  Status finish();
+  /// Sets the flags of all jobs that have numbers without computing more: the pass has failed.
+  void abandon();
+
+ protected:
+  static constexpr std::uint64_t kFlagBytes = 256;                // each flag on lines of its own
+  static constexpr std::uint64_t kPayload = 2 * kFlagBytes;       // where page-locked memory is the derived class's
+  static constexpr std::size_t kMostQueued = 16, kFewQueued = 6;  // launches are made so far ahead
+
+  /// Page-locked memory, the flags and `payload` bytes behind them, and the thread. REQUIRES: the derived object is
+  /// whole; it calls stop() before it goes. Errors: out_of_budget, io_error.
+  Status start(std::uint64_t payload);
+  void stop();
+
+  /// A place for the next job, which compute() will name; waits while many are queued: a thread that waits for the
+  /// device's queue of launches would do so on a processor that is needed. kMostQueued: there is none, because a job
+  /// has failed; finish() says so, and abandon() sets this job's flag too.
+  std::size_t claim();
+  /// The job in the claimed place is whole. Its hand-out and take-in are on `stream`.
+  void queue(std::uint32_t number, cudaStream_t stream);
+
+  /// Runs on the exchange's thread, once the job's input is there. What it fails with ends the pass.
+  virtual Status compute(std::size_t place) = 0;
+  bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
+
+  template <typename T>
+  T* host_at(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(shared_.data() + offset);
+  }
+  template <typename T>
+  T* device_at(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(device_shared_ + offset);
+  }
+
+ private:
+  void run_jobs();
+  bool await_input(std::uint32_t number, cudaStream_t stream);
+  void fail(Status status);
+  void done(std::uint32_t number);
+
+  device::PinnedBuffer shared_;
+  std::byte* device_shared_ = nullptr;
+  device::DeviceBuffer words_;
+  std::uint32_t last_number_ = 0;
+
+  struct Queued {
+    std::uint32_t number = 0;
+    cudaStream_t stream = nullptr;
+  };
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::array<Queued, kMostQueued> queue_;  // GUARDED_BY mutex_: a ring of `queued_`
+  std::size_t first_ = 0, queued_ = 0;     // likewise; the first is being computed
+  Status status_;                          // GUARDED_BY mutex_: the first failure since the last finish() or abandon()
+  bool ending_ = false;                    // GUARDED_BY mutex_
+  std::atomic<bool> abandoned_{false};
+  std::thread thread_;
+};
+
+}  // namespace millrace::exec
