@@ -43,7 +43,7 @@ Expected<std::vector<Gpu>> gpus() {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
     found.push_back({i, properties.name, properties.totalGlobalMem, properties.major, properties.minor,
-                     properties.multiProcessorCount});
+                     properties.multiProcessorCount, properties.sharedMemPerBlockOptin});
   }
   return found;
 }

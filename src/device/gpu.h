@@ -17,6 +17,7 @@ struct Gpu {
   std::uint64_t total_bytes = 0;
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
+  std::uint64_t block_shared_bytes = 0;  // shared memory that a block of threads may take when it asks for it
 };
 
 /// Every GPU that CUDA shows this process, in its order. Takes no device memory. Errors: unsupported, saying why (built

@@ -47,10 +47,14 @@ struct Vram {
   std::uint64_t free_bytes = 0, context_bytes = 0;
 };
 
-Expected<Vram> open_gpu(int index) {
+Expected<device::Gpu> find_gpu(int index) {
   MR_ASSIGN_OR_RETURN(const std::vector<device::Gpu> found, device::gpus());
   if (index < 0 || index >= static_cast<int>(found.size()))
     return error(Code::unsupported, "--device cuda:{}: there are {} GPUs here, counted from 0", index, found.size());
+  return found[static_cast<std::size_t>(index)];
+}
+
+Expected<Vram> open_gpu(int index) {
   const auto before = device::vram_state_without_context(index);
   MR_RETURN_IF_ERROR(device::use_gpu(index));
   MR_ASSIGN_OR_RETURN(const device::VramState after, device::vram_state());
@@ -387,7 +391,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kTileBytes, parts, paths));
-  MR_RETURN_IF_ERROR(exec::check_cuda(parts.model->program(), parts.model->units()));
+  MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.cuda_index));
+  MR_RETURN_IF_ERROR(
+      exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
   CudaPlanner planner(options, vram, parts);
@@ -423,6 +429,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   ops.device = options.cuda_index;
   ops.graphs = options.cuda_graphs;
   ops.fuse = options.cuda_fuse;
+  ops.kv_dtype = options.kv_dtype;
   ops.trace = options.trace;
   if (cpu.any()) {
     constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPU takes for its own layers

@@ -36,16 +36,19 @@ Expected<std::unique_ptr<Executor>> make_cuda_executor(const residency::UnitTabl
   MR_ASSIGN_OR_RETURN(device::Stream stream, device::Stream::create());
   cudaDeviceProp properties{};
   MR_CUDA(cudaGetDeviceProperties(&properties, options.device));
-  return std::unique_ptr<Executor>(
-      std::make_unique<CudaExecutor>(units, weights, vram, options, std::move(stream), properties.name));
+  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(
+      units, weights, vram, options, CudaTraits{options.kv_dtype, properties.sharedMemPerBlockOptin}, std::move(stream),
+      properties.name));
 }
 
 CudaExecutor::CudaExecutor(const residency::UnitTable& units, residency::DeviceWeights& weights,
-                           residency::Budget& vram, const CudaOptions& options, device::Stream stream, std::string name)
+                           residency::Budget& vram, const CudaOptions& options, const CudaTraits& traits,
+                           device::Stream stream, std::string name)
     : units_(units),
       weights_(weights),
       vram_(vram),
       options_(options),
+      traits_(traits),
       stream_(std::move(stream)),
       name_(std::move(name)),
       prompt_products_(options.prompt_products && cuda::has_prompt_products()),
@@ -57,28 +60,43 @@ CudaExecutor::~CudaExecutor() {
 
 std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", options_.device, name_); }
 
-Status check_cuda(const Program& program, const residency::UnitTable& units) {
-  using kernels::Activation;
-  // The kernels have heads of 512, too, but in f16 alone and where a block has 160 KiB of shared memory.
+/// Has the GPU attention for heads of so many channels?
+static Status check_heads(std::int64_t head_dim, const CudaTraits& traits) {
   constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256};
+  if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) != std::end(kHeadDims)) return {};
+  if (head_dim != cuda::kWideHeadDim)
+    return error(Code::unsupported,
+                 "the GPU's attention takes heads of {} and {} channels, and this model's have {}; use --device cpu",
+                 fmt::join(kHeadDims, ", "), cuda::kWideHeadDim, head_dim);
+  if (traits.kv_dtype != DType::f16)
+    return error(
+        Code::unsupported,
+        "the GPU's attention takes heads of {} channels, as this model's, over KV in f16 alone, not in {}; use "
+        "--kv f16, or --device cpu",
+        head_dim, info(traits.kv_dtype).name);
+  if (traits.block_shared_bytes < cuda::kWideHeadShared)
+    return error(Code::unsupported,
+                 "the GPU's attention for heads of {} channels, as this model's, takes {} KiB of shared memory, which "
+                 "compute capability 8.0, 9.0 and 10.0 have, and this GPU gives {} KiB; use --device cpu",
+                 head_dim, cuda::kWideHeadShared / kKiB, traits.block_shared_bytes / kKiB);
+  return {};
+}
+
+Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
+  using kernels::Activation;
   for (const Step& step : program.steps) {
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
                    cuda::kMostVocab, units.part(step.weight).rows);
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
-    if (step.kind != Step::Kind::attention) continue;
-    const std::int64_t head_dim = step.attention.head_dim;
-    if (std::find(std::begin(kHeadDims), std::end(kHeadDims), head_dim) == std::end(kHeadDims))
-      return error(Code::unsupported,
-                   "the GPU's attention takes heads of {} channels, and this model's have {}; use --device cpu",
-                   fmt::join(kHeadDims, ", "), head_dim);
+    if (step.kind == Step::Kind::attention) MR_RETURN_IF_ERROR(check_heads(step.attention.head_dim, traits));
   }
   return {};
 }
 
 Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
-  MR_RETURN_IF_ERROR(check_cuda(program, units_));
+  MR_RETURN_IF_ERROR(check_cuda(program, units_, traits_));
   for (const bool hidden : {false, true}) programs_[hidden ? 1 : 0] = program.of_passes(hidden);
   const PassShape shape = pass_shape(program, units_, limits);
   shape_ = shape;
@@ -134,6 +152,9 @@ Status CudaExecutor::begin_pass(const kv::Batch& batch) {
     for (const kv::Group& group : sequence->layout().groups())
       if (group.device != options_.device)
         return error(Code::internal, "a sequence of the pass does not lie on device {}", options_.device);
+      else if (group.dtype != options_.kv_dtype)
+        return error(Code::internal, "a sequence of the pass has its KV in {}, not in {}", info(group.dtype).name,
+                     info(options_.kv_dtype).name);
   return {};
 }
 

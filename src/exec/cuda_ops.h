@@ -27,12 +27,19 @@ struct CudaOptions {
   ThreadPool* pool = nullptr;
   const kernels::Table* kernels = nullptr;
   residency::Budget* ram = nullptr;
-  Trace* trace = nullptr;  // if set, passes are not replayed as graphs, and every launch and copy is timed into it
+  DType kv_dtype = DType::f16;  // of the sequences
+  Trace* trace = nullptr;       // if set, passes are not replayed as graphs, and every launch and copy is timed into it
 };
 
-/// What the CUDA executor cannot do of a program, by name; so that a model is refused before its weights are loaded,
-/// and by prepare(). Errors: unsupported.
-Status check_cuda(const Program& program, const residency::UnitTable& units);
+/// What of the device and of the KV on it decides what the executor can do.
+struct CudaTraits {
+  DType kv_dtype = DType::f16;
+  std::uint64_t block_shared_bytes = 0;  // device::Gpu
+};
+
+/// What the CUDA executor cannot do of a program, by name and with what to do; so that a model is refused before its
+/// weights are loaded, and by prepare(). Pure: needs no GPU. Errors: unsupported.
+Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits);
 
 /// Bytes of device memory that prepare() reserves. Pure.
 std::uint64_t cuda_activation_bytes(const PassShape& shape);

@@ -24,7 +24,7 @@ struct Window {
 class CudaExecutor final : public Executor {
  public:
   CudaExecutor(const residency::UnitTable& units, residency::DeviceWeights& weights, residency::Budget& vram,
-               const CudaOptions& options, device::Stream stream, std::string name);
+               const CudaOptions& options, const CudaTraits& traits, device::Stream stream, std::string name);
   ~CudaExecutor() override;
 
   Status prepare(const Program& program, const PassLimits& limits) override;
@@ -76,6 +76,7 @@ class CudaExecutor final : public Executor {
   residency::DeviceWeights& weights_;
   residency::Budget& vram_;
   const CudaOptions options_;
+  const CudaTraits traits_;
   device::Stream stream_;
   const std::string name_;
   const bool prompt_products_;

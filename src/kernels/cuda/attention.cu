@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention_q8.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/gates.h"
 #include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
@@ -824,12 +825,22 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
 // ---------------------------------------------------------------------------------------------------------------------
 // Launchers
 
+/// Bytes of shared memory that queries and scores take.
+template <typename T, int kHeads>
+constexpr std::size_t query_bytes(int head_dim) {
+  return sizeof(float) * kHeads * static_cast<std::size_t>(head_dim + kScoreStride<T>);
+}
+constexpr std::size_t kMostStaticShared = 1024;  // of decode_kernel
+static_assert(chunk_value_bytes<__half, kWideHeadDim>(kWideHeadDim) + query_bytes<__half, 8>(kWideHeadDim) +
+                  kMostStaticShared <=
+              kWideHeadShared);
+
 template <typename T, int kHeads, int kHeadDim>
 cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
   const int head_dim = args.kv.head_dim;
   const auto keys = static_cast<std::size_t>(chunk_key_bytes<T, kHeadDim>(head_dim));
   const auto values = static_cast<std::size_t>(chunk_value_bytes<T, kHeadDim>(head_dim));
-  const std::size_t rest = sizeof(float) * kHeads * static_cast<std::size_t>(head_dim + kScoreStride<T>);
+  const std::size_t rest = query_bytes<T, kHeads>(head_dim);
   args.both = keys + values + rest <= kMostShared;
   const std::size_t bytes = (args.both ? keys : 0) + values + rest;
   // As many blocks as the device holds, with about as many chunks each; a cluster has all chunks at once.
@@ -866,7 +877,7 @@ cudaError_t decode_any(const DecodeArgs& args, cudaStream_t stream) {
   if (head_dim == 96) return decode_heads<__half, 96>(args, stream);
   if (head_dim == 128) return decode_heads<__half, 128>(args, stream);
   if (head_dim == 256) return decode_heads<__half, 256>(args, stream);
-  if (head_dim == 512) return decode<__half, 8, 512>(args, stream);
+  if (head_dim == kWideHeadDim) return decode<__half, 8, kWideHeadDim>(args, stream);
   return cudaErrorInvalidValue;
 }
 

@@ -1,5 +1,5 @@
 // The contract of what some architectures do beside the usual: factors on embeddings, sums and logits, caps on logits,
-// routers other than a softmax over all experts. Rules as in cuda_kernels.h.
+// routers other than a softmax over all experts, heads of 512. Rules as in cuda_kernels.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,6 +21,11 @@ cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int
 cudaError_t scale_by(float* x, const std::byte* const* scalar, std::int64_t n, cudaStream_t stream);
 /// x = cap * tanh(x / cap), with the CPU's bits.
 cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream);
+
+/// attention() takes heads of so many channels in f16 alone, and so much shared memory a block for them: less than the
+/// 163 KiB of compute capability 8.0, more than the 99 KiB of 8.6, 8.9 and 12.0.
+constexpr std::int32_t kWideHeadDim = 512;
+constexpr std::size_t kWideHeadShared = 160 * 1024;
 
 /// Tokens that candidates() and the sampler behind it can choose among.
 constexpr std::int32_t kMostVocab = 768'000;

@@ -1,0 +1,54 @@
+// What the GPU's executor refuses, and with which words. Needs no GPU.
+#include <string>
+
+#include "exec/cuda_ops.h"
+#include "exec/small_model.h"
+
+namespace millrace::exec {
+namespace {
+
+constexpr std::uint64_t kA100 = 163 * kKiB, kRtx4090 = 99 * kKiB;  // shared memory of a block
+
+Status check(std::int64_t head_dim, DType kv_dtype, std::uint64_t block_shared_bytes) {
+  test::SmallShape shape;
+  shape.layers = 1;
+  shape.head_dim = head_dim;
+  const test::SmallModel model(shape);
+  return check_cuda(model.program(), model.units(), {kv_dtype, block_shared_bytes});
+}
+
+TEST(CheckCuda, TakesUsualHeadsInEveryFormatOnEveryDevice) {
+  for (const std::int64_t head_dim : {64, 80, 96, 128, 256})
+    for (const DType dtype : {DType::f16, DType::f32, DType::q8_0})
+      EXPECT_TRUE(check(head_dim, dtype, kRtx4090).ok()) << head_dim;
+}
+
+TEST(CheckCuda, TakesHeadsOf512InF16WhereSharedMemoryHoldsThem) {
+  EXPECT_TRUE(check(512, DType::f16, kA100).ok());
+  EXPECT_TRUE(check(512, DType::f16, 160 * kKiB).ok());
+  EXPECT_FALSE(check(512, DType::f16, 160 * kKiB - 1).ok());
+}
+
+TEST(CheckCuda, SaysWhatHeadsOf512Need) {
+  for (const DType dtype : {DType::f32, DType::q8_0}) {
+    const Status status = check(512, dtype, kA100);
+    EXPECT_EQ(status.code(), Code::unsupported);
+    for (const std::string_view word : {info(dtype).name, std::string_view("512"), std::string_view("--kv f16")})
+      EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
+  }
+  const Status status = check(512, DType::f16, kRtx4090);
+  EXPECT_EQ(status.code(), Code::unsupported);
+  for (const char* word : {"512", "160 KiB", "99 KiB", "--device cpu"})
+    EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
+}
+
+TEST(CheckCuda, NamesHeadsThatNoKernelHas) {
+  for (const std::int64_t head_dim : {32, 48, 192, 576}) {
+    const Status status = check(head_dim, DType::f16, kA100);
+    EXPECT_EQ(status.code(), Code::unsupported);
+    EXPECT_NE(status.message().find(std::to_string(head_dim)), std::string::npos) << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace millrace::exec
