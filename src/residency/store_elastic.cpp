@@ -16,7 +16,7 @@ constexpr std::uint64_t kHeadroomPasses = 64;
 
 std::uint64_t Store::give_way(std::uint64_t bytes) {
   std::unique_lock lock(mutex_);
-  if (mapped_) return 0;
+  if (mapped_ || memory_.fixed()) return 0;
   const std::uint64_t before = memory_.paid_bytes();
   bytes = std::min(bytes, before);
   headroom_ = std::max(headroom_, 2 * bytes);

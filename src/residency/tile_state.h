@@ -6,7 +6,8 @@
 
 namespace millrace::residency {
 
-enum class Place : std::uint8_t { mapped, resident, ring, expert };
+/// elsewhere: not in this store.
+enum class Place : std::uint8_t { mapped, resident, ring, expert, elsewhere };
 enum class TileStatus : std::uint8_t { absent, loading, ready, failed };
 
 /// Invariants: `memory` is set while loading or ready (mapped tiles have none). A tile with pins > 0 keeps its memory

@@ -14,12 +14,18 @@ Expected<WeightMemory> WeightMemory::create(std::uint64_t bytes, device::Pages p
   return memory;
 }
 
+WeightMemory WeightMemory::at(std::byte* data) {
+  WeightMemory memory;
+  memory.fixed_ = data;
+  return memory;
+}
+
 std::uint64_t WeightMemory::granule_bytes_at(std::size_t granule) const {
   return std::min<std::uint64_t>(granule_, buffer_.bytes() - granule * granule_);
 }
 
 void WeightMemory::use(const Piece& piece) {
-  if (piece.bytes == 0) return;
+  if (piece.bytes == 0 || fixed()) return;
   const std::size_t last = (piece.offset + piece.bytes - 1) / granule_;
   for (std::size_t g = piece.offset / granule_; g <= last; ++g) {
     if (users_[g]++ == 0) used_ += granule_bytes_at(g);
@@ -27,7 +33,7 @@ void WeightMemory::use(const Piece& piece) {
 }
 
 void WeightMemory::drop(const Piece& piece) {
-  if (piece.bytes == 0) return;
+  if (piece.bytes == 0 || fixed()) return;
   const std::size_t last = (piece.offset + piece.bytes - 1) / granule_;
   for (std::size_t g = piece.offset / granule_; g <= last; ++g) {
     MR_ASSERT(users_[g] > 0);
@@ -38,12 +44,14 @@ void WeightMemory::drop(const Piece& piece) {
 }
 
 bool WeightMemory::settle() {
+  if (fixed()) return true;
   const std::uint64_t paid = reservation_.bytes();
   if (used_ > paid) return reservation_.try_grow(used_ - paid);
   return reservation_.resize(used_).ok();
 }
 
 Status WeightMemory::reserve(Budget& budget) {
+  if (fixed()) return {};
   MR_ASSIGN_OR_RETURN(reservation_, budget.reserve("weights", used_));
   return {};
 }

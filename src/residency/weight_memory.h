@@ -21,8 +21,11 @@ class WeightMemory {
 
   /// Reserves the addresses; no byte is paid for yet. Errors: out_of_budget when the kernel refuses.
   static Expected<WeightMemory> create(std::uint64_t bytes, device::Pages pages);
+  /// The memory at `data`, which outlives the object and is paid for by its owner: nothing of it is given back.
+  static WeightMemory at(std::byte* data);
 
-  std::byte* data(const Piece& piece) const { return buffer_.data() + piece.offset; }
+  std::byte* data(const Piece& piece) const { return (fixed_ != nullptr ? fixed_ : buffer_.data()) + piece.offset; }
+  bool fixed() const { return fixed_ != nullptr; }
 
   /// Marks a piece used or unused; unused granules go back to the kernel at once. Pay with settle().
   void use(const Piece& piece);
@@ -40,6 +43,7 @@ class WeightMemory {
  private:
   std::uint64_t granule_bytes_at(std::size_t granule) const;
 
+  std::byte* fixed_ = nullptr;  // somebody else's memory; null: buffer_
   device::HostBuffer buffer_;
   std::uint64_t granule_ = device::kPageBytes;
   std::vector<std::uint16_t> users_;  // by granule: pieces in use that touch it

@@ -50,14 +50,33 @@ Expected<std::unique_ptr<WeightStore>> WeightStore::create(const UnitTable& unit
                                                            const StoreOptions& options) {
   auto store = std::make_unique<Store>(units, plan, backend, budget, options);
   MR_RETURN_IF_ERROR(store->open());
-  budget.set_reclaimer([raw = store.get()](std::uint64_t bytes) { return raw->give_way(bytes); });
+  if (!options.memory) budget.set_reclaimer([raw = store.get()](std::uint64_t bytes) { return raw->give_way(bytes); });
   return std::unique_ptr<WeightStore>(std::move(store));
 }
 
 Store::Store(const UnitTable& units, const Plan& plan, storage::Backend& backend, Budget& budget, StoreOptions options)
     : units_(units), plan_(plan), backend_(backend), budget_(budget), options_(options) {}
 
-Store::~Store() { budget_.set_reclaimer(nullptr); }
+Store::~Store() {
+  if (!options_.memory) budget_.set_reclaimer(nullptr);
+}
+
+std::uint64_t expert_slot_bytes(const UnitTable& units) {
+  std::uint64_t bytes = 0;
+  for (const Tile& tile : units.tiles())
+    if (units.units()[static_cast<std::size_t>(tile.unit)].kind == UnitKind::expert)
+      bytes = std::max(bytes, tile.slot_bytes);
+  return bytes;
+}
+
+Plan expert_store_plan(const UnitTable& units, int slots) {
+  Plan plan;
+  plan.homes.assign(units.units().size(), {});
+  plan.resident_tiles.assign(units.tiles().size(), false);
+  plan.expert_slots = slots;
+  plan.expert_slot_bytes = expert_slot_bytes(units);
+  return plan;
+}
 
 Status Store::open() {
   tiles_.resize(units_.tiles().size());
@@ -66,8 +85,13 @@ Status Store::open() {
   place_tiles();
   lay_out();
   const bool huge = plan_.weight_memory_bytes() >= kHugeWeightBytes;
-  MR_ASSIGN_OR_RETURN(
-      memory_, WeightMemory::create(mapped_ ? 0 : address_bytes_, huge ? device::Pages::huge : device::Pages::normal));
+  if (options_.memory) {
+    MR_ASSIGN_OR_RETURN(std::byte* const memory, options_.memory(address_bytes_));
+    memory_ = WeightMemory::at(memory);
+  } else {
+    MR_ASSIGN_OR_RETURN(memory_, WeightMemory::create(mapped_ ? 0 : address_bytes_,
+                                                      huge ? device::Pages::huge : device::Pages::normal));
+  }
   if (!mapped_) {
     memory_.use(row_scratch_);
     for (const std::int32_t tile : home_order_) memory_.use(homes_[tile]);
@@ -100,6 +124,8 @@ Status Store::check_plan() const {
     const UnitKind kind = units_.units()[tiles[t].unit].kind;
     if (kind == UnitKind::expert) {
       if (plan_.expert_slots < 1 || plan_.expert_slot_bytes < tiles[t].slot_bytes) return wrong("no slot for experts");
+    } else if (options_.experts_only) {
+      continue;
     } else if (kind != UnitKind::embedding || tied) {
       if (plan_.ring_slots < static_cast<int>(kLeastRing) || plan_.ring_slot_bytes < tiles[t].slot_bytes)
         return wrong("no ring for streamed tiles");
@@ -109,7 +135,7 @@ Status Store::check_plan() const {
 }
 
 bool Store::map_in_place() {
-  if (units_.tiles().empty()) return false;
+  if (units_.tiles().empty() || options_.memory) return false;
   for (const Tile& tile : units_.tiles())
     for (const Span& span : tile.spans)
       if (backend_.in_place(span.file, span.file_offset, span.bytes) == nullptr) return false;
@@ -125,6 +151,7 @@ void Store::place_tiles() {
     state.place = mapped_                   ? Place::mapped
                   : plan_.resident_tiles[t] ? Place::resident
                   : expert                  ? Place::expert
+                  : options_.experts_only   ? Place::elsewhere
                                             : Place::ring;
     if (mapped_) state.status = TileStatus::ready;
   }
@@ -132,6 +159,7 @@ void Store::place_tiles() {
 
 std::vector<std::int32_t> Store::ordered_sequence() const {
   std::vector<std::int32_t> sequence;
+  if (options_.experts_only) return sequence;
   const auto append = [&](bool embedding) {
     for (std::size_t u = 0; u < units_.units().size(); ++u) {
       const UnitKind kind = units_.units()[u].kind;

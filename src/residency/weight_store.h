@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,7 +72,17 @@ struct StoreCounters {
 struct StoreOptions {
   CachePolicy policy = CachePolicy::lru;
   bool poison_evicted = false;  // fills evicted memory with 0xa5 (tests, debug builds)
+  /// Only experts are this store's, each in one tile; other units are elsewhere, and nobody asks for them here.
+  bool experts_only = false;
+  /// So many bytes of memory on a huge page's edge, which outlive the store and which their owner pays for: the store
+  /// gives none of them back. Empty: memory of its own, which gives way.
+  std::function<Expected<std::byte*>(std::uint64_t bytes)> memory = {};
 };
+
+/// What a store of experts alone needs to hold `slots` of them in memory. Pure.
+Plan expert_store_plan(const UnitTable& units, int slots);
+/// Bytes of memory of one of its slots.
+std::uint64_t expert_slot_bytes(const UnitTable& units);
 
 class WeightStore {
  public:

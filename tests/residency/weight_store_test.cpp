@@ -402,5 +402,39 @@ TEST(WeightStore, APlanForAnotherModelIsRefused) {
   EXPECT_FALSE(WeightStore::create(model.units, plan, *model.backend, model.budget, {}).ok());
 }
 
+/// Beside a GPU the store keeps experts alone, in page-locked memory that somebody else has paid for.
+TEST(WeightStore, ExpertsAloneInMemoryThatIsGiven) {
+  Model model({.layers = 3, .experts = 5, .tile_bytes = 64 << 10});
+  const auto experts = expert_tiles(model.units);
+  const Plan plan = expert_store_plan(model.units, 4);
+  auto buffer = device::HostBuffer::reserve(64u << 20, device::Pages::huge);
+  ASSERT_TRUE(buffer.ok());
+  std::uint64_t asked = 0;
+  const auto store = model.store(
+      plan, {.poison_evicted = true, .experts_only = true, .memory = [&](std::uint64_t bytes) -> Expected<std::byte*> {
+               asked = bytes;
+               return buffer->data();
+             }});
+  EXPECT_EQ(asked, 4 * expert_slot_bytes(model.units));
+  const std::uint64_t reserved = model.budget.reserved_bytes();
+  for (int pass = 0; pass < 3; ++pass) {
+    store->begin_pass();
+    for (const std::int32_t tile : experts) {
+      auto lease = store->lease(tile);
+      ASSERT_TRUE(lease.ok()) << lease.status().message();
+      ASSERT_TRUE(lease->wait().ok());
+      expect_exact(model.units, *lease);
+      const std::byte* const at = lease->segment(0);
+      EXPECT_TRUE(at >= buffer->data() && at < buffer->data() + asked);
+    }
+    store->end_pass();
+  }
+  EXPECT_GT(store->counters().evictions, 0u);
+  EXPECT_EQ(store->give_way(1 << 20), 0u);
+  EXPECT_EQ(store->expert_slots(), 4);
+  EXPECT_EQ(model.budget.reserved_bytes(), reserved);
+  EXPECT_EQ(store->lease(pass_order(model.units)[0]).status().code(), Code::internal);  // not this store's
+}
+
 }  // namespace
 }  // namespace millrace::residency

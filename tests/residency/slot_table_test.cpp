@@ -1,0 +1,82 @@
+#include "residency/slot_table.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+namespace millrace::residency {
+namespace {
+
+TEST(SlotTable, GivesSlotsAndTakesThemBack) {
+  SlotTable table(5, 2, 8);
+  EXPECT_EQ(table.put(3), 0);
+  EXPECT_EQ(table.put(1), 1);
+  EXPECT_EQ(table.free_slots(), 0u);
+  EXPECT_EQ(table.slot_of(3), 0);
+  EXPECT_EQ(table.key_of(1), 1);
+  table.remove(3);
+  EXPECT_EQ(table.slot_of(3), -1);
+  EXPECT_EQ(table.key_of(0), -1);
+  EXPECT_EQ(table.put(4), 0);
+}
+
+TEST(SlotTable, WhatWasUsedOftenAndLatelyStays) {
+  SlotTable table(3, 3, 4);
+  for (int key = 0; key < 3; ++key) (void)table.put(key);
+  for (int i = 0; i < 4; ++i) table.use(0);  // often, long ago
+  for (int i = 0; i < 8; ++i) table.turn();  // two half-lives
+  EXPECT_NEAR(table.worth(0), 1, 1e-9);
+  table.use(1);
+  table.use(1);
+  EXPECT_EQ(table.least_worth(), 2);
+  table.remove(2);
+  EXPECT_EQ(table.least_worth(), 0);
+  table.pin(0);
+  EXPECT_EQ(table.least_worth(), 1);
+  table.unpin(0);
+  EXPECT_EQ(table.least_worth(), 0);
+}
+
+TEST(SlotTable, WorthOutlivesManyTurns) {
+  SlotTable table(2, 1, 1);
+  for (int i = 0; i < 5000; ++i) {
+    table.turn();
+    table.use(0);
+    if (i % 2 == 0) table.use(1);
+  }
+  EXPECT_NEAR(table.worth(0), 2, 1e-6);
+  EXPECT_GT(table.worth(0), table.worth(1));
+}
+
+/// Favourites end in the slots, and stay there: the table's users take a key in only where it is worth more than one
+/// that has a slot.
+TEST(SlotTable, FavouritesFindTheirSlots) {
+  constexpr int kKeys = 200, kSlots = 20, kFavourites = 20;
+  SlotTable table(kKeys, kSlots, 500);
+  std::mt19937 random(7);
+  int late_hits = 0, late_uses = 0, changes = 0;
+  for (int turn = 0; turn < 4000; ++turn) {
+    table.turn();
+    const bool favourite = random() % 10 != 0;
+    const int key = static_cast<int>(favourite ? random() % kFavourites : random() % kKeys);
+    table.use(key);
+    if (turn >= 2000) {
+      ++late_uses;
+      late_hits += table.slot_of(key) >= 0 ? 1 : 0;
+    }
+    if (table.slot_of(key) >= 0) continue;
+    if (table.free_slots() == 0) {
+      const int least = table.least_worth();
+      if (table.worth(least) >= table.worth(key)) continue;
+      table.remove(least);
+      changes += turn >= 2000 ? 1 : 0;
+    }
+    (void)table.put(key);
+  }
+  EXPECT_GT(late_hits, late_uses * 85 / 100);
+  EXPECT_LT(changes, late_uses / 50);
+}
+
+}  // namespace
+}  // namespace millrace::residency
