@@ -108,6 +108,7 @@ class CudaPlanner {
     plan_options.attention_macs = attention_macs(hp_);
     plan_options.crowded = residency::threads_beside_gpu(options_.threads) >= ThreadPool::usable_processors();
     plan_options.quantized_kv = info(options_.kv_dtype).block_elements > 1;
+    plan_options.feed_forwards = parts_.model->program().feed_forwards();
     plan_options.cpu.reset();
     if (options_.follow != nullptr)
       plan_options.cpu = options_.follow->decisions.cpu;
@@ -117,8 +118,9 @@ class CudaPlanner {
       measure_rates();
     parts_.plan = residency::make_vram_plan(parts_.model->units(), placement_.homes, plan_options, options_.rates);
     placement_.host_permille = parts_.plan.cpu.permille;
-    for (const residency::Plan::Home& home : parts_.plan.homes)
-      placement_.host_feed_forwards.push_back(home.executor == residency::Executor::feed_forward);
+    for (const residency::FeedForward& feed_forward : plan_options.feed_forwards)
+      if (parts_.plan.homes[static_cast<std::size_t>(feed_forward.unit)].executor == residency::Executor::feed_forward)
+        placement_.host_feed_forwards.push_back(feed_forward);
     placement_.use_spare = uses_spare();
     for (const kv::Group& group : layout_.groups()) placement_.spare_margin += 2 * blocks_shape(group).chunk_bytes();
     parts_.plan.ring_slots = placement_.ring_units;

@@ -572,7 +572,9 @@ Expected<Parts> assemble(const EngineOptions& options) {
   store_options.policy = options.policy;
   MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,
                                                                   *parts.budget, store_options));
-  const bool embedding_streams = parts.plan.homes.front().tier == residency::Tier::disk;  // unit 0 in every model
+  const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);
+  const bool embedding_streams =
+      embedding >= 0 && parts.plan.homes[static_cast<std::size_t>(embedding)].tier == residency::Tier::disk;
   parts.executor = exec::make_cpu_executor(*parts.store, *parts.pool, *parts.budget,
                                            {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));

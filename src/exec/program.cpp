@@ -100,6 +100,26 @@ std::vector<WeightRef> Program::weights() const {
   return used;
 }
 
+bool Program::read_behind(std::size_t step, Act act) const {
+  for (std::size_t i = step + 1; i < steps.size(); ++i) {
+    if (steps[i].reads(act)) return true;
+    if (steps[i].writes(act)) return false;
+  }
+  return false;
+}
+
+std::vector<residency::FeedForward> Program::feed_forwards() const {
+  std::vector<residency::FeedForward> found;
+  for (std::size_t i = 0; i + 1 < steps.size(); ++i) {
+    const Step &gated = steps[i], &product = steps[i + 1];
+    if (gated.kind != Kind::gated || product.kind != Kind::matmul || product.product_count != 1) continue;
+    if (product.a != gated.out || read_behind(i + 1, gated.out)) continue;
+    const WeightRef gate = gated.weight, up = gated.weight2, down = product.products[0].weight;
+    if (gate.unit == up.unit && gate.unit == down.unit) found.push_back({gate.unit, {gate.part, up.part, down.part}});
+  }
+  return found;
+}
+
 /// Whether what is kept is what this attention reads, for as long as it does.
 static bool sees(const Attention& attention, const kv::Group& group) {
   return attention.kv_heads == group.kv_heads && attention.head_dim == group.k_dim &&

@@ -159,6 +159,11 @@ struct Program {
   Program of_passes(bool wants_hidden) const;
   /// In the order of their use; a mixture's experts by number, gate, up, down.
   std::vector<WeightRef> weights() const;
+  /// Whether a step behind `step` reads `act` before it is written again.
+  bool read_behind(std::size_t step, Act act) const;
+  /// Gated products whose result the next step multiplies and nothing else reads, of weights of one unit: in the order
+  /// of their use.
+  std::vector<residency::FeedForward> feed_forwards() const;
   /// Errors: internal (what is wrong, with the step's number): a mistake of the one who recorded it.
   Status check() const;
 };

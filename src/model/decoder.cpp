@@ -255,7 +255,6 @@ void Decoder::list_dense(UnitBuilder& units, int index, LayerWeights& weights) c
     weights.up = units.rows(up, dim, 2 * ff, ff, ff);
   }
   weights.down = units.matrix(name("ffn_down.weight"), ff, dim);
-  units.feed_forward({weights.gate, weights.up, weights.down});
 }
 
 void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const {

@@ -151,11 +151,6 @@ std::pair<WeightRef, WeightRef> UnitBuilder::output(std::int64_t model_dim, std:
   return {norm, head};
 }
 
-void UnitBuilder::feed_forward(std::initializer_list<WeightRef> weights) {
-  for (const WeightRef weight : weights)
-    if (!weight.none()) unit_.parts[static_cast<std::size_t>(weight.part)].feed_forward = true;
-}
-
 std::int32_t UnitBuilder::experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff) {
   const auto first = static_cast<std::int32_t>(table_.units().size());
   const std::string gate = layer_tensor(layer, "ffn_gate_exps.weight"), up = layer_tensor(layer, "ffn_up_exps.weight");

@@ -48,9 +48,6 @@ class UnitBuilder {
   residency::WeightRef slice(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count,
                              std::int64_t index, std::int64_t stacked_rows);
 
-  /// Gate, up and down of the open unit's layer, which a layer uses in this order and together (Part::feed_forward).
-  void feed_forward(std::initializer_list<residency::WeightRef> weights);
-
   /// Adds the experts of a layer, a unit each, parts gate, up, down; returns the first unit's index.
   /// gate, up: [expert_ff rows of model_dim], also as one tensor with the gate's rows first; down: [model_dim rows of
   /// expert_ff].

@@ -268,7 +268,8 @@ class Layout {
         }
         in_unit += part_room(unit.parts[p]);
         group_of.push_back(moving ? static_cast<std::int32_t>(groups.size()) - 1 : -1);
-        MR_RETURN_IF_ERROR(place(u, unit.parts[p], placement_.homes[u], moving));
+        const WeightRef ref{static_cast<std::int32_t>(u), static_cast<std::int32_t>(p)};
+        MR_RETURN_IF_ERROR(place(ref, placement_.homes[u], moving));
         if (moving) fill_ends.back() = to_fill.size();
       }
     }
@@ -290,16 +291,23 @@ class Layout {
 
  private:
   /// Of a matrix at home in RAM: how many of its first rows are the device's in a split pass.
-  std::int64_t own_rows_of(std::size_t unit, const Part& part) const {
-    const bool feed_forward = unit < placement_.host_feed_forwards.size() && placement_.host_feed_forwards[unit];
-    if (!feed_forward) return device_rows(part.rows, placement_.host_permille);
-    return part.feed_forward ? 0 : part.rows;
+  std::int64_t own_rows_of(WeightRef ref) const {
+    const std::int64_t rows = units_.part(ref).rows;
+    bool whole = false;  // the processor computes whole matrices of the unit, and no rows of others
+    for (const FeedForward& feed_forward : placement_.host_feed_forwards) {
+      if (feed_forward.unit != ref.unit) continue;
+      if (std::find(feed_forward.parts.begin(), feed_forward.parts.end(), ref.part) != feed_forward.parts.end())
+        return 0;
+      whole = true;
+    }
+    return whole ? rows : device_rows(rows, placement_.host_permille);
   }
 
-  Status place(std::size_t unit, const Part& part, Tier home, bool moving) {
+  Status place(WeightRef ref, Tier home, bool moving) {
+    const Part& part = units_.part(ref);
     std::byte* host = nullptr;
     const bool shared = moving && home == Tier::ram;
-    own_rows.push_back(shared ? own_rows_of(unit, part) : part.rows);
+    own_rows.push_back(shared ? own_rows_of(ref) : part.rows);
     in_ram.push_back(nullptr);
     if (home != Tier::disk) bytes_to_read += part.bytes();
     if (home == Tier::vram) {

@@ -35,8 +35,10 @@ struct DevicePlacement {
   // Units that move are kept in VRAM while so many bytes more than that are free; false: never.
   bool use_spare = false;
   std::uint64_t spare_margin = 0;
-  int host_permille = 0;                 // CpuPart
-  std::vector<bool> host_feed_forwards;  // by unit; empty: none
+  // CpuPart: of layers at home in RAM whose units are none of these; and what the processor computes as one of the
+  // others.
+  int host_permille = 0;
+  std::vector<FeedForward> host_feed_forwards;
 };
 
 /// Who is told how far the weights are. Either may be empty.

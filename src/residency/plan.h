@@ -64,12 +64,14 @@ struct PlanOptions {
   std::uint64_t kv_bytes_per_token = 0;       // read for a key before a token, in all layers
   std::uint64_t vram_bytes = 0;               // the cap on device memory; 0: no GPU takes part
   std::optional<CpuPart> cpu = std::nullopt;  // none: chosen from the rates
-  int top_k = 0;                              // experts a token uses in a layer; 0 for dense models
-  std::int64_t pass_tokens = 0;               // of a prompt, in a pass at most; 0: all
-  bool quantized_kv = false;                  // its attention multiplies integers
-  bool crowded = false;                       // no processor is left to the thread that makes a GPU's launches
-  double attention_macs = 0;                  // multiply-accumulates of attention, a token and key before it
-  std::int64_t most_expert_slots = 0;         // expert tiles in memory at most; 0: as many as fit
+  // What the processor may compute as one, from the program of a pass.
+  std::vector<FeedForward> feed_forwards = {};
+  int top_k = 0;                       // experts a token uses in a layer; 0 for dense models
+  std::int64_t pass_tokens = 0;        // of a prompt, in a pass at most; 0: all
+  bool quantized_kv = false;           // its attention multiplies integers
+  bool crowded = false;                // no processor is left to the thread that makes a GPU's launches
+  double attention_macs = 0;           // multiply-accumulates of attention, a token and key before it
+  std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
   std::uint64_t ring_bytes_wanted = 32u << 20;

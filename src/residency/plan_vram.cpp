@@ -43,20 +43,25 @@ int share_beside(const Plan& plan, const Rates& rates) {
   return shared <= 0 ? 0 : std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
 }
 
-/// A layer at home in RAM with a feed-forward that the processor can compute.
-bool has_feed_forward(const UnitTable& units, const Plan& plan, std::size_t unit) {
-  return plan.homes[unit].tier == Tier::ram && units.units()[unit].kind == UnitKind::trunk &&
-         units.units()[unit].feed_forward_bytes() > 0;
+/// By unit: bytes of what the processor can compute of it as one, for layers at home in RAM.
+std::vector<std::uint64_t> feed_forward_bytes(const UnitTable& units, const Plan& plan, const PlanOptions& options) {
+  std::vector<std::uint64_t> bytes(plan.homes.size(), 0);
+  for (const FeedForward& feed_forward : options.feed_forwards) {
+    const auto u = static_cast<std::size_t>(feed_forward.unit);
+    if (plan.homes[u].tier != Tier::ram || units.units()[u].kind != UnitKind::trunk) continue;
+    for (const std::int32_t part : feed_forward.parts) bytes[u] += units.part({feed_forward.unit, part}).bytes();
+  }
+  return bytes;
 }
-std::int64_t count_feed_forwards(const UnitTable& units, const Plan& plan) {
-  std::int64_t count = 0;
-  for (std::size_t u = 0; u < plan.homes.size(); ++u) count += has_feed_forward(units, plan, u) ? 1 : 0;
-  return count;
+std::int64_t count_feed_forwards(const std::vector<std::uint64_t>& bytes) {
+  return std::count_if(bytes.begin(), bytes.end(), [](std::uint64_t of_unit) { return of_unit > 0; });
 }
 
-/// Which layers these are, spread evenly, as many as there are at most, and what that changes of a pass.
-void take_feed_forwards(const UnitTable& units, std::int64_t count, Plan& plan) {
-  const std::int64_t most = count_feed_forwards(units, plan);
+/// Which layers' feed-forwards the processor computes, spread evenly, as many as there are at most, and what that
+/// changes of a pass. bytes: by unit.
+void take_feed_forwards(const UnitTable& units, const std::vector<std::uint64_t>& bytes, std::int64_t count,
+                        Plan& plan) {
+  const std::int64_t most = count_feed_forwards(bytes);
   count = std::min(count, most);
   std::int64_t seen = 0;
   PassCost& cost = plan.cost;
@@ -65,21 +70,22 @@ void take_feed_forwards(const UnitTable& units, std::int64_t count, Plan& plan) 
   for (std::size_t u = 0; u < plan.homes.size(); ++u) {
     const Unit& unit = units.units()[u];
     if (plan.homes[u].tier != Tier::ram || unit.kind != UnitKind::trunk) continue;
-    const bool may = has_feed_forward(units, plan, u);
+    const bool may = bytes[u] > 0;
     const bool takes = may && (seen + 1) * count / most > seen * count / most;
     seen += may ? 1 : 0;
     plan.homes[u].executor = takes ? Executor::feed_forward : plan.cpu.permille > 0 ? Executor::split : Executor::gpu;
     if (!takes) continue;
-    cost.feed_forward += static_cast<double>(unit.feed_forward_bytes());
-    cost.beside_feed_forward += static_cast<double>(unit.bytes() - unit.feed_forward_bytes());
+    cost.feed_forward += static_cast<double>(bytes[u]);
+    cost.beside_feed_forward += static_cast<double>(unit.bytes() - bytes[u]);
     ++cost.feed_forward_layers;
   }
   plan.cpu.feed_forwards = static_cast<int>(cost.feed_forward_layers);
 }
 
 /// The fastest part. Feed-forwards have to be faster by a twentieth: that the ring in VRAM is too small to let the link
-/// run ahead of several large layers is not in the prediction.
-CpuPart choose_part(const UnitTable& units, Plan plan, const Rates& rates) {
+/// run ahead of several large layers is not in the prediction. feed_forwards: their bytes, by unit.
+CpuPart choose_part(const UnitTable& units, const std::vector<std::uint64_t>& feed_forwards, Plan plan,
+                    const Rates& rates) {
   if (rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return {};
   const double alone = (plan.cost.shared + plan.cost.crossing) / rates.host_to_device;
   if (rates.disk > 0 && plan.cost.read / rates.disk >= alone) return {};  // the disk is waited for in any case
@@ -96,10 +102,10 @@ CpuPart choose_part(const UnitTable& units, Plan plan, const Rates& rates) {
   consider(share_beside(plan, rates));
   const CpuPart share = best;
   const double with_share = least;
-  const std::int64_t most = count_feed_forwards(units, plan);
+  const std::int64_t most = count_feed_forwards(feed_forwards);
   for (std::int64_t count = 1; count <= most; ++count) {
     plan.cpu.permille = 0;
-    take_feed_forwards(units, count, plan);
+    take_feed_forwards(units, feed_forwards, count, plan);
     const int beside = share_beside(plan, rates);
     consider(0);
     consider(beside);
@@ -118,9 +124,10 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
   for (const Tier home : homes) plan.homes.push_back({home, Executor::gpu});
   plan.cost = pass_cost(units, plan, options, true);
   if (plan.cost.shared_layers > 0) {
-    plan.cpu = options.cpu ? *options.cpu : choose_part(units, plan, rates);
+    const std::vector<std::uint64_t> feed_forwards = feed_forward_bytes(units, plan, options);
+    plan.cpu = options.cpu ? *options.cpu : choose_part(units, feed_forwards, plan, rates);
     plan.cpu.permille = std::min(plan.cpu.permille, kMostHostPermille);
-    take_feed_forwards(units, plan.cpu.feed_forwards, plan);
+    take_feed_forwards(units, feed_forwards, plan.cpu.feed_forwards, plan);
   }
   const double on_host = host_bytes(plan);
   for (const Tier tier : {Tier::vram, Tier::ram, Tier::disk}) {

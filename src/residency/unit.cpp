@@ -118,13 +118,6 @@ std::uint64_t Unit::bytes() const {
   return total;
 }
 
-std::uint64_t Unit::feed_forward_bytes() const {
-  std::uint64_t sum = 0;
-  for (const Part& part : parts)
-    if (part.feed_forward) sum += part.bytes();
-  return sum;
-}
-
 std::int32_t UnitTable::add(Unit unit) {
   units_.push_back(std::move(unit));
   return static_cast<std::int32_t>(units_.size()) - 1;
@@ -164,8 +157,11 @@ std::uint64_t UnitTable::total_bytes() const {
   return total;
 }
 
-bool UnitTable::tied_head() const {
-  return std::none_of(units_.begin(), units_.end(), [](const Unit& unit) { return unit.kind == UnitKind::head; });
+std::int32_t UnitTable::find(UnitKind kind) const {
+  const auto found = std::find_if(units_.begin(), units_.end(), [kind](const Unit& unit) { return unit.kind == kind; });
+  return found == units_.end() ? -1 : static_cast<std::int32_t>(found - units_.begin());
 }
+
+bool UnitTable::tied_head() const { return find(UnitKind::head) < 0; }
 
 }  // namespace millrace::residency

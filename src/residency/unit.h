@@ -21,8 +21,6 @@ struct Part {
   std::int64_t rows = 0, cols = 0;
   int file = 0;
   std::uint64_t offset = 0;  // absolute
-  // Gate, up or down of a dense layer: one after the other, with nothing between that another weight is needed for.
-  bool feed_forward = false;
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(rows * millrace::row_bytes(dtype, cols)); }
 };
 
@@ -32,7 +30,6 @@ struct Unit {
   int expert = -1;  // within the layer, for experts
   std::vector<Part> parts;
   std::uint64_t bytes() const;
-  std::uint64_t feed_forward_bytes() const;
 };
 
 /// A weight as models and ops name it: part `part` of unit `unit`. `none()` stands for an absent optional weight.
@@ -41,6 +38,13 @@ struct WeightRef {
   std::int32_t part = -1;
   bool none() const { return unit < 0; }
   friend bool operator==(const WeightRef&, const WeightRef&) = default;
+};
+
+/// The weights of a gated product and of the product of its result alone, all of one unit: a pass needs no other weight
+/// between, so that whoever computes them is handed one input and hands back one result.
+struct FeedForward {
+  std::int32_t unit = -1;
+  std::vector<std::int32_t> parts;  // of the unit: gate, up, down
 };
 
 /// Rows [row_begin, row_end) of one part, inside a tile.
@@ -92,6 +96,8 @@ class UnitTable {
   /// Tiles that hold rows of this part, in row order.
   std::vector<std::int32_t> tiles_of(WeightRef ref) const;
   std::uint64_t total_bytes() const;
+  /// The first unit of this kind; -1: there is none.
+  std::int32_t find(UnitKind kind) const;
   /// True if the head is the embedding unit used once more.
   bool tied_head() const;
 

@@ -88,6 +88,63 @@ TEST(Program, StepsForStatesAreOfPassesThatWantThem) {
   for (const Step& step : plain.steps) EXPECT_NE(step.kind, Step::Kind::hidden);
 }
 
+std::vector<std::int32_t> parts_of_the_only(const std::vector<residency::FeedForward>& found, std::int32_t unit) {
+  EXPECT_EQ(found.size(), 1u);
+  if (found.size() != 1) return {};
+  EXPECT_EQ(found[0].unit, unit);
+  return found[0].parts;
+}
+
+TEST(Program, AFeedForwardIsAGatedProductAndWhatMultipliesItsResult) {
+  // What is recorded behind a gated product of unit 1, parts 1 and 2.
+  const auto found = [](auto&& rest, WeightRef up = {1, 2}) {
+    Ops ops;
+    const Act x = ops.buffer("x", 8, Rows::whole), h = ops.buffer("h", 8), hidden = ops.buffer("hidden", 16);
+    ops.embed(x, {0, 0});
+    ops.begin_block();
+    ops.rms_norm(h, x, {1, 0}, 1e-5f);
+    ops.matmul_gated(hidden, {1, 1}, up, h, kernels::Activation::silu);
+    rest(ops, x, h, hidden);
+    const Expected<Program> program = ops.finish();
+    EXPECT_TRUE(program.ok()) << program.status().message();
+    return program->feed_forwards();
+  };
+  const std::vector<std::int32_t> gate_up_down{1, 2, 3};
+  const auto plain = [](Ops& ops, Act x, Act h, Act hidden) {
+    ops.matmul(h, {1, 3}, hidden);
+    ops.add(x, h);
+  };
+  EXPECT_EQ(parts_of_the_only(found(plain), 1), gate_up_down);
+  EXPECT_TRUE(found(plain, {2, 0}).empty()) << "of two units";
+  EXPECT_EQ(parts_of_the_only(found([](Ops& ops, Act x, Act h, Act hidden) {
+                                ops.matmul(h, {1, 3}, hidden);
+                                ops.rms_norm(hidden, x, {1, 4}, 1e-5f);  // another of the same name
+                                ops.add(x, h);
+                              }),
+                              1),
+            gate_up_down);
+  EXPECT_TRUE(found([](Ops& ops, Act x, Act h, Act hidden) {
+                ops.matmul(h, {1, 3}, hidden);
+                ops.add(x, h);
+                ops.matmul(h, {1, 4}, hidden);
+              }).empty())
+      << "its inside is read once more";
+  EXPECT_TRUE(found([](Ops& ops, Act, Act h, Act hidden) {
+                ops.scale(hidden, 2);
+                ops.matmul(h, {1, 3}, hidden);
+              }).empty())
+      << "something stands between";
+  EXPECT_TRUE(found([](Ops& ops, Act, Act h, Act) { ops.matmul(h, {1, 3}, h); }).empty()) << "of another input";
+}
+
+TEST(Program, ASmallModelHasAFeedForwardALayerAndAMixtureNone) {
+  SmallShape small;
+  const SmallModel dense(small);
+  EXPECT_EQ(dense.program().feed_forwards().size(), static_cast<std::size_t>(small.layers));
+  small.experts = 4;
+  EXPECT_TRUE(SmallModel(small).program().feed_forwards().empty());
+}
+
 TEST(Program, ItsShapeIsTheMostOfAnyStep) {
   SmallShape small;
   small.experts = 6;

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "residency/plan.h"
 #include "residency/store_fixture.h"
@@ -75,28 +74,30 @@ TEST(VramPlan, SharesRowsSoThatLinkAndProcessorEndTogether) {
               shared.predicted_decode_tokens_per_second);
 }
 
-/// The same, its layers' two other matrices a feed-forward.
-Planned with_feed_forwards(const Planned& plain) {
-  Planned marked{{}, plain.homes, {}};
-  std::copy(std::begin(plain.bytes), std::end(plain.bytes), std::begin(marked.bytes));
-  for (Unit unit : plain.units.units()) {
-    for (Part& part : unit.parts)
-      part.feed_forward = part.name.ends_with("ffn_gate.weight") || part.name.ends_with("ffn_up.weight");
-    marked.units.add(std::move(unit));
+/// Two of each layer's three matrices.
+std::vector<FeedForward> feed_forwards_of(const UnitTable& units) {
+  std::vector<FeedForward> found;
+  for (std::size_t u = 0; u < units.units().size(); ++u) {
+    const Unit& unit = units.units()[u];
+    if (unit.kind != UnitKind::trunk) continue;
+    FeedForward& feed_forward = found.emplace_back(FeedForward{static_cast<std::int32_t>(u), {}});
+    for (std::size_t p = 0; p < unit.parts.size(); ++p)
+      if (unit.parts[p].name.ends_with("ffn_gate.weight") || unit.parts[p].name.ends_with("ffn_up.weight"))
+        feed_forward.parts.push_back(static_cast<std::int32_t>(p));
   }
-  marked.units.cut(32 << 10);
-  return marked;
+  return found;
 }
 
 TEST(VramPlan, GivesTheProcessorWholeFeedForwardsWhereHandingOverCosts) {
-  const Planned ram = with_feed_forwards(layers_in({Tier::ram}));
+  const Planned ram = layers_in({Tier::ram});
+  const std::vector<FeedForward> all = feed_forwards_of(ram.units);
   const auto bytes = static_cast<double>(ram.bytes[1]);
   Rates rates = kSlow;
   // A pass takes some milliseconds, four hand-overs of each of six layers 2.3 ms.
   for (double* rate : {&rates.cpu_decode, &rates.host_to_device, &rates.host_to_device_busy, &rates.cpu_decode_busy})
     *rate *= bytes / (15e6 * 5e-3);
   rates.device_memory = 1e12;
-  const PlanOptions crowded{.crowded = true};
+  const PlanOptions crowded{.feed_forwards = all, .crowded = true};
   const Plan chosen = make_vram_plan(ram.units, ram.homes, crowded, rates);
   EXPECT_GT(chosen.cpu.feed_forwards, 0);
   EXPECT_EQ(std::count_if(chosen.homes.begin(), chosen.homes.end(),
@@ -104,16 +105,20 @@ TEST(VramPlan, GivesTheProcessorWholeFeedForwardsWhereHandingOverCosts) {
             chosen.cpu.feed_forwards);
   for (const CpuPart other : {CpuPart{}, CpuPart{667, 0}, CpuPart{0, 6}, CpuPart{0, chosen.cpu.feed_forwards - 1}}) {
     if (other == chosen.cpu) continue;
-    EXPECT_LT(
-        make_vram_plan(ram.units, ram.homes, {.cpu = other, .crowded = true}, rates).predicted_decode_tokens_per_second,
-        chosen.predicted_decode_tokens_per_second)
+    EXPECT_LT(make_vram_plan(ram.units, ram.homes, {.cpu = other, .feed_forwards = all, .crowded = true}, rates)
+                  .predicted_decode_tokens_per_second,
+              chosen.predicted_decode_tokens_per_second)
         << other.permille << " " << other.feed_forwards;
   }
-  EXPECT_EQ(make_vram_plan(ram.units, ram.homes, {}, rates).cpu.feed_forwards, 0) << "handing over costs half as much";
+  EXPECT_EQ(make_vram_plan(ram.units, ram.homes, {.feed_forwards = all}, rates).cpu.feed_forwards, 0)
+      << "handing over costs half as much";
   // What is asked for is what is there at most, and only of layers at home in RAM.
-  EXPECT_EQ(make_vram_plan(ram.units, ram.homes, {.cpu = CpuPart{0, 100}}, rates).cpu.feed_forwards, 6);
-  const Planned half = with_feed_forwards(layers_in({Tier::vram, Tier::ram}));
-  const Plan forced = make_vram_plan(half.units, half.homes, {.cpu = CpuPart{0, 100}}, rates);
+  EXPECT_EQ(
+      make_vram_plan(ram.units, ram.homes, {.cpu = CpuPart{0, 100}, .feed_forwards = all}, rates).cpu.feed_forwards, 6);
+  EXPECT_EQ(make_vram_plan(ram.units, ram.homes, {.cpu = CpuPart{0, 100}}, rates).cpu.feed_forwards, 0)
+      << "a program without any";
+  const Planned half = layers_in({Tier::vram, Tier::ram});
+  const Plan forced = make_vram_plan(half.units, half.homes, {.cpu = CpuPart{0, 100}, .feed_forwards = all}, rates);
   EXPECT_EQ(forced.cpu.feed_forwards, 3);
   for (std::size_t u = 0; u < forced.homes.size(); ++u)
     EXPECT_EQ(forced.homes[u].executor == Executor::feed_forward, forced.homes[u].tier == Tier::ram);
