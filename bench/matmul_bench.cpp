@@ -216,7 +216,8 @@ void register_all() {
     for (const DTypeInfo& type : all_dtypes()) {
       if (!type.computable) continue;
       const std::string name = std::string(type.name) + "/" + std::string(device::isa_name(isa)) + "/";
-      for (const std::int64_t cols : {2048, 5632, 8192}) {
+      for (const std::int64_t cols : {2048, 2880, 5632, 8192}) {
+        if (cols % type.block_elements != 0) continue;
         for (const std::int64_t rows : {1, 2, 4, 8, 16, 64, 512}) {
           add(name + std::to_string(cols) + "/" + std::to_string(rows),
               [=, dtype = type.dtype](benchmark::State& state) { bench_matmul(state, dtype, isa, cols, rows, false); });

@@ -119,6 +119,26 @@ TEST_P(MatmulTest, ARowIsTheSameAloneAndAmongMany) {
   }
 }
 
+/// Kernels that read past the end of a row read its neighbour, whose blocks may hold anything.
+TEST_P(MatmulTest, ARowIsTheSameBesideOneThatIsNoNumber) {
+  for (const std::int64_t x_rows : {1, 3, 9}) {
+    const Problem problem(GetParam(), 21, 11 * info(GetParam()).block_elements, x_rows, false, Fill::random, rng_);
+    const auto stride = static_cast<std::size_t>(row_bytes(GetParam(), problem.cols));
+    for (Isa isa : vector_isas()) {
+      const std::vector<float> expected = run(kernels(isa), problem.args());
+      for (const std::size_t bad : {0U, 7U, 16U, 20U}) {
+        const std::vector<std::byte> kept(problem.weight.data() + bad * stride,
+                                          problem.weight.data() + (bad + 1) * stride);
+        std::memset(problem.weight.data() + bad * stride, 0xff, stride);
+        std::vector<float> y = run(kernels(isa), problem.args());
+        std::memcpy(problem.weight.data() + bad * stride, kept.data(), stride);
+        for (std::size_t r = 0; r < static_cast<std::size_t>(x_rows); ++r) y[r * 21 + bad] = expected[r * 21 + bad];
+        expect_same_bits(expected, y, problem, isa);
+      }
+    }
+  }
+}
+
 TEST_P(MatmulTest, AnySplitOfTheWeightRowsGivesTheSameBits) {
   const Problem problem(GetParam(), 50, 512, 9, false, Fill::random, rng_);
   const std::int64_t stride = row_bytes(GetParam(), problem.cols);

@@ -139,6 +139,45 @@ struct Q8_0 {
   }
 };
 
+struct MXFP4 {
+  static constexpr Kind kKind = Kind::scaled;
+  static constexpr int kOffset = 12, kBlockElements = 32, kBlockBytes = 17;
+  static constexpr int block_at(int i) { return 4 * (i % 4) + i / 4; }
+  static __m512 add_all(__m512 v) { return add_across<4>(add_across<8>(add_across<1>(add_across<2>(v)))); }
+
+  // Four blocks are 68 bytes. A vector from their start has all but the last four; a second load brings those.
+  static Weights unpack(const std::byte* p) {
+    alignas(64) static constexpr std::uint8_t kQuants[64] = {
+        1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23,
+        24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46,
+        47, 48, 49, 50, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 0,  0,  0,  0};
+    // Exponent number 4L + e from byte 17 L: the index is the same for all e, the mask is not.
+    const __m512i exponents =
+        _mm512_set_epi32(0x33333333, 0x33333333, 0x33333333, 0x33333333, 0x22222222, 0x22222222, 0x22222222, 0x22222222,
+                         0x11111111, 0x11111111, 0x11111111, 0x11111111, 0, 0, 0, 0);
+    const __m512i quants = load(kQuants), levels = _mm512_broadcast_i32x4(load128(kLevels));
+    Weights w;
+    __m512i e8 = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int e = 0; e < 4; ++e) {
+      const __m512i from = load(p + 68 * e);
+      e8 = _mm512_mask_permutexvar_epi8(e8, 0x0001000100010001ULL << (4 * e), exponents, from);
+      const __m512i raw = _mm512_mask_loadu_epi32(_mm512_permutexvar_epi8(quants, from), 0x8000, p + 68 * e + 4);
+      // Six bits of an index choose among 64 bytes, which are four times the sixteen: no mask for the nibbles.
+      w.q[2 * e] = _mm512_permutexvar_epi8(raw, levels);
+      w.q[2 * e + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi32(raw, 4), levels);
+    }
+    // Half the scale is 2^(e - 128): exponent field e - 1, or a subnormal for e < 2 (tensor/blocks.h).
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e8, _mm512_set1_epi32(1)), 23);
+    const __mmask16 tiny = _mm512_cmplt_epu32_mask(e8, _mm512_set1_epi32(2));
+    w.a = _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, tiny, _mm512_set1_epi32(0x00200000), e8));
+    return w;
+  }
+
+ private:
+  alignas(16) static constexpr std::uint8_t kLevels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+};
+
 /// Two super-blocks. Number 4L + e, e = 2s + t: block 2L + t of super-block s.
 struct Q4_K {
   static constexpr Kind kKind = Kind::with_min;
@@ -268,30 +307,55 @@ inline __attribute__((always_inline)) void prefetch_ahead(const std::byte* p) {
   }
 }
 
-/// One weight row with kX x rows. x: [kX][groups]. tail: whole groups are read in place, the rest lies there, padded.
+/// What of a row's last group, where it is not whole, are blocks of that row, in the format's order.
+template <class Format>
+__mmask16 blocks_there(std::int64_t blocks) {
+  std::uint32_t there = 0;
+  for (int i = 0; i < kGroup; ++i) there |= Format::block_at(i) < blocks ? 1U << i : 0;
+  return static_cast<__mmask16>(there);
+}
+
+/// A group of which other blocks than those of `there` may hold anything.
+template <class Format>
+inline __attribute__((always_inline)) Weights unpack_some(const std::byte* p, __mmask16 there) {
+  Weights w = Format::unpack(p);
+  w.a = _mm512_maskz_mov_ps(there, w.a);
+  if constexpr (Format::kKind == Kind::with_min) w.b = _mm512_maskz_mov_ps(there, w.b);
+  return w;
+}
+
+/// One weight row with kX x rows. x: [kX][groups]. The row's `whole` groups are at w; where there is one more, `there`
+/// of it is at `rest`.
 template <class Format, int kX>
 inline __attribute__((always_inline)) void weight_row(const std::byte* w, const XGroup* x, std::int64_t groups,
-                                                      std::int64_t whole, const std::byte* tail, float* const* y) {
+                                                      std::int64_t whole, const std::byte* rest, __mmask16 there,
+                                                      float* const* y) {
   __m512 sum[2][kX];
 #pragma GCC unroll 4
   for (int i = 0; i < kX; ++i) sum[0][i] = sum[1][i] = _mm512_setzero_ps();
+  const auto add = [&](const Weights& weights, std::int64_t g, int turn) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kX; ++i) sum[turn][i] = add_group<Format>(weights, x[i * groups + g], sum[turn][i]);
+  };
+  const auto next = [&](std::int64_t g) __attribute__((always_inline)) {
+    const std::byte* p = w + g * kGroupBytes<Format>;
+    prefetch_ahead<kGroupBytes<Format>>(p);
+    return Format::unpack(p);
+  };
   std::int64_t g = 0;
   for (; g + 2 <= whole; g += 2) {
-#pragma GCC unroll 2
-    for (int turn = 0; turn < 2; ++turn) {
-      const std::byte* p = w + (g + turn) * kGroupBytes<Format>;
-      prefetch_ahead<kGroupBytes<Format>>(p);
-      const Weights weights = Format::unpack(p);
-#pragma GCC unroll 4
-      for (int i = 0; i < kX; ++i) sum[turn][i] = add_group<Format>(weights, x[i * groups + g + turn], sum[turn][i]);
-    }
+    add(next(g), g, 0);
+    add(next(g + 1), g + 1, 1);
   }
-  for (; g < groups; ++g) {
-    const Weights weights = Format::unpack(g < whole ? w + g * kGroupBytes<Format> : tail);
-#pragma GCC unroll 4
-    for (int i = 0; i < kX; ++i) {
-      if (g % 2 == 0) sum[0][i] = add_group<Format>(weights, x[i * groups + g], sum[0][i]);
-      if (g % 2 == 1) sum[1][i] = add_group<Format>(weights, x[i * groups + g], sum[1][i]);
+  const bool odd = g < whole;
+  if (odd) add(next(g), g, 0);
+  if (whole < groups) {
+    prefetch_ahead<kGroupBytes<Format>>(w + whole * kGroupBytes<Format>);
+    const Weights last = unpack_some<Format>(rest, there);
+    if (odd) {
+      add(last, whole, 1);
+    } else {
+      add(last, whole, 0);
     }
   }
 #pragma GCC unroll 4
@@ -334,15 +398,21 @@ void prepare(const MatmulArgs& args, std::int64_t row, std::int64_t groups, XGro
 
 template <class Format, int kX>
 void weight_rows(const MatmulArgs& args, const XGroup* x, std::int64_t groups) {
+  constexpr std::int64_t kBytes = kGroupBytes<Format>;
   const std::int64_t row_bytes = args.cols / Format::kBlockElements * Format::kBlockBytes;
-  const std::int64_t whole = row_bytes / kGroupBytes<Format>, rest = row_bytes - whole * kGroupBytes<Format>;
-  alignas(64) std::byte tail[kGroupBytes<Format>] = {};
+  const std::int64_t whole = row_bytes / kBytes, rest = row_bytes - whole * kBytes;
+  const __mmask16 there = blocks_there<Format>(args.cols / 32 - whole * kGroup);
+  const std::byte* const end = args.weight + args.weight_rows * row_bytes;
+  alignas(64) std::byte copy[kBytes] = {};
   for (std::int64_t n = 0; n < args.weight_rows; ++n) {
-    const std::byte* w = args.weight + n * row_bytes;
-    if (rest > 0) std::memcpy(tail, w + whole * kGroupBytes<Format>, static_cast<std::size_t>(rest));
+    const std::byte *const w = args.weight + n * row_bytes, *last = w + whole * kBytes;
+    if (rest > 0 && end - last < kBytes) {  // elsewhere the next row's blocks may be read
+      std::memcpy(copy, last, static_cast<std::size_t>(rest));
+      last = copy;
+    }
     float* y[kX];
     for (int i = 0; i < kX; ++i) y[i] = args.y + i * args.y_stride + n;
-    weight_row<Format, kX>(w, x, groups, whole, tail, y);
+    weight_row<Format, kX>(w, x, groups, whole, last, there, y);
   }
 }
 
@@ -376,6 +446,9 @@ bool matmul_few(const MatmulArgs& args) {
       return true;
     case DType::q8_0:
       product<Q8_0>(args);
+      return true;
+    case DType::mxfp4:
+      product<MXFP4>(args);
       return true;
     case DType::q4_k:
       product<Q4_K>(args);

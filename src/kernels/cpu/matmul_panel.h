@@ -759,7 +759,7 @@ static constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) 
 /// Rows of x that are tiles at the same time: a multiple of all tile sizes where it can be.
 static std::int64_t tile_group(std::int64_t cols) {
   constexpr std::int64_t kBytes = 144 << 10;
-  const std::int64_t fit = kBytes / (cols / 32 * tile_block_bytes(1));
+  const std::int64_t fit = kBytes / ((cols + 31) / 32 * tile_block_bytes(1));
   return fit >= kTileRows ? kTileRows : fit >= 24 ? 24 : 12;
 }
 /// Few rows: 32 lanes of V::kFew rows; many: 8 classes of kTileRows rows.
