@@ -1,5 +1,5 @@
-// How a recorded pass becomes launches: the walk over its steps. cuda_steps.cpp holds the walk, rows and attention,
-// cuda_products.cpp the products and mixtures.
+// How a pass becomes launches on a stream: the walk over the list that exec/fusion.h made of its steps. cuda_steps.cpp
+// holds the walk, rows and attention, cuda_products.cpp the products and mixtures.
 #pragma once
 
 #include "base/bytes.h"
@@ -10,17 +10,15 @@ namespace millrace::exec {
 
 namespace cuda = kernels::cuda;
 
-/// Walks the recorded steps once and puts their launches on the stream. Neighbours are fused where the launch that does
-/// both gives the same bits as one after the other: which results a later step reads, and in which form, is looked up
-/// in the list, never guessed.
+/// Walks the launches of a pass once and puts them on the stream. What the list says of steps, this does to memory: it
+/// waits for weights, keeps the forms of activations, and has the processor's part handed over.
 struct CudaExecutor::Emitter {
   using Kind = Step::Kind;
 
   CudaExecutor& ops;
   cudaStream_t stream;
-  Window window = {};    // the rows that are worked
-  bool last = true;      // no window comes behind it in this block
-  std::size_t next = 0;  // the step being emitted
+  Window window = {};  // the rows that are worked
+  bool last = true;    // no window comes behind it in this block
   Status status = {};
   std::uint64_t launches = 0, weight_bytes = 0;
   /// What lies in layout.inputs[i]: the int8 or bfloat16 form of a buffer's rows.
@@ -32,7 +30,8 @@ struct CudaExecutor::Emitter {
   Form forms[2] = {};
 
   const Step& step(std::size_t i) const { return ops.program_->steps[i]; }
-  std::size_t count() const { return ops.program_->steps.size(); }
+  /// What comes behind the last of a launch's steps.
+  const Step& behind(const Launch& launch) const { return step(launch.end); }
 
   void check(cudaError_t code, const char* what) {
     ++launches;
@@ -120,19 +119,6 @@ struct CudaExecutor::Emitter {
   /// Its bfloat16 form, likewise.
   const cuda::Bf16* bf16(Act act);
 
-  // --- What later steps want ---
-
-  /// bf16: made from floats where the launch that writes them cannot.
-  struct Wanted {
-    bool floats = false, q8 = false, bf16 = false;
-  };
-  void want(Wanted& wanted, WeightRef weight, bool prompt) const;
-  /// In which forms the steps behind `from` read `act`, until it is written again.
-  Wanted wanted(Act act, std::size_t from) const;
-  bool read_later(Act act, std::size_t from) const;
-  /// True if the step behind `next` adds `out` to the residual stream and nothing else ever reads `out`.
-  bool residual_follows(Act out) const;
-
   // --- Products (cuda_products.cpp) ---
 
   void launch(cuda::MatmulCall& call);
@@ -155,40 +141,36 @@ struct CudaExecutor::Emitter {
   /// RAM.
   void take_in(Shared& shared, bool add);
 
-  void emit_matmul(const Step& s);
-  void emit_gated(const Step& s);
-  /// Gate, up and down are the processor's: the launches of two steps, or three with the residual's, become a
-  /// hand-over.
-  void emit_feed_forward(const Step& s);
-  /// shared: some columns come from the processor, so that nothing can be made of the whole rows yet.
-  void launch_gated(const Step& s, bool shared);
-
+  void emit_product(const Launch& launch);
+  /// Gate and up, together or apart.
+  void emit_gated(const Launch& launch);
+  void launch_gated(const Launch& launch);
+  void launch_gate_and_up(const Step& s);
+  void emit_feed_forward(const Launch& launch);
   void emit_logits(const Step& s);
 
-  /// Whether gate, up and the activation are one launch.
-  bool fuses_gate(const Step& s) const { return ops.fuses_gate(s); }
   void route(const Experts& experts, const float* scores);
   cuda::ExpertCall expert_call(const Experts& experts, int part_index);
   void launch(const cuda::ExpertCall& call);
-  void emit_moe(const Step& s);
+  void emit_moe(const Launch& launch);
 
   // --- Rows and attention ---
 
-  void emit_norm(const Step& s, Act x, const std::int32_t* x_index);
-  void emit_select(const Step& s);
-  /// Heads' norms and RoPE up to the KV store, whatever their order: queries and keys go through them in one launch.
-  void emit_rope_store();
-  void emit_attention(const Step& s);
+  /// x_index: which rows of x, of a launch that gathers them; null: all.
+  void emit_norm(const Launch& l, Act x, const std::int32_t* x_index);
+  void emit_select(const Launch& launch);
+  void emit_heads(const Launch& launch);
+  void emit_attention(const Launch& launch);
 
   // --- The walk ---
 
-  /// All steps, the pass as one window.
+  /// All blocks, the pass as one window.
   void emit_whole();
   /// Block by block, and the windows one after the other for each: its weights come once, and the activations of one
   /// window are all that is kept beside the residual stream.
   void emit_in_windows();
-  void emit_until(std::size_t end);
-  void emit_step();
+  void emit_block(std::size_t block);
+  void emit(const Launch& launch);
 };
 
 }  // namespace millrace::exec

@@ -92,7 +92,7 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind == Step::Kind::attention) MR_RETURN_IF_ERROR(check_heads(step.attention.head_dim, traits));
   }
-  return {};
+  return fuse(program, units, {}).status();
 }
 
 Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
@@ -110,7 +110,23 @@ Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
   results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *
                    std::max<std::uint64_t>(sizeof(cuda::Candidates), static_cast<std::uint64_t>(shape.vocab) * 4);
   MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
-  return prepare_share();
+  MR_RETURN_IF_ERROR(prepare_share());
+  return prepare_launches();
+}
+
+Status CudaExecutor::prepare_launches() {
+  for (const bool hidden : {false, true}) {
+    for (const Class of : {kGenerated, kShared, kPrompt}) {
+      if (of == kShared && share_ == nullptr) continue;
+      FuseOptions options;
+      options.neighbours = options_.fuse;
+      options.prompt = of == kPrompt;
+      if (of == kShared)
+        options.host_rows = [this](WeightRef ref) { return part(ref).rows - weights_.device_rows(ref); };
+      MR_ASSIGN_OR_RETURN(launches_[hidden ? 1 : 0][of], fuse(programs_[hidden ? 1 : 0], units_, options));
+    }
+  }
+  return {};
 }
 
 Status CudaExecutor::prepare_share() {
@@ -220,17 +236,13 @@ void CudaExecutor::make_tiles(Window& window) {
   }
 }
 
-/// Gate and up of one dtype are one launch.
-bool CudaExecutor::fuses_gate(const Step& step) const {
-  return options_.fuse && part(step.weight).dtype == part(step.weight2).dtype;
-}
-
-/// Others are launches of their own with a buffer between them, made by the first pass that needs it.
+/// Gate and up that are launches of their own have a buffer between them, made by the first pass that needs it.
 Status CudaExecutor::make_room_for_gates() {
   std::int64_t widest = 0;
-  for (const Step& step : program_->steps) {
-    if (step.kind == Step::Kind::gated && !fuses_gate(step)) widest = std::max(widest, part(step.weight).rows);
-  }
+  for (const std::vector<Launch>& block : launches_[batch_->wants_hidden ? 1 : 0][kGenerated])
+    for (const Launch& launch : block)
+      if (launch.kind == Launch::Kind::gate_and_up)
+        widest = std::max(widest, part(program_->steps[launch.first].weight).rows);
   const std::uint64_t bytes = static_cast<std::uint64_t>(work_rows(shape_) * widest) * sizeof(float);
   if (bytes <= up_scratch_.bytes()) return {};
   MR_ASSIGN_OR_RETURN(extra_reservation_, vram_.reserve("activations", bytes));

@@ -1,10 +1,9 @@
 // The CUDA executor: a program on one GPU, weights at home in its memory or streamed to it, with the processor's help
 // where the weights are placed so (cuda_split.h).
 //
-// The steps of a pass are fused where neighbours allow (norm and quantization, product and residual, heads' norm and
-// RoPE and KV, gate and up, experts and residual), and put on one stream. A decode step is captured once per shape as a
-// CUDA graph and replayed: one upload of the pass's rows, one launch, one read-back. Thread-safety: one thread calls,
-// the one that made it.
+// Which steps become one launch is decided when passes are prepared (exec/fusion.h); a pass puts those launches on one
+// stream. A decode step is captured once per shape as a CUDA graph and replayed: one upload of the pass's rows, one
+// launch, one read-back. Thread-safety: one thread calls, the one that made it.
 #pragma once
 
 #include <memory>

@@ -10,6 +10,7 @@
 #include "exec/cuda_layout.h"
 #include "exec/cuda_ops.h"
 #include "exec/cuda_split.h"
+#include "exec/fusion.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace millrace::exec {
@@ -44,8 +45,12 @@ class CudaExecutor final : public Executor {
   Status launch_all();
   bool failed() const { return !status_.ok(); }
   Status make_room_for_gates();
-  bool fuses_gate(const Step& step) const;
   Status prepare_share();
+  Status prepare_launches();
+  /// Those of the present pass, in a window of prompts' rows or of others.
+  const Launches& launches(bool prompt) const {
+    return launches_[batch_->wants_hidden ? 1 : 0][prompt ? kPrompt : split() ? kShared : kGenerated];
+  }
   Status upload_rows();
   void fill_rope(std::size_t index);
   void fill_blocks();
@@ -83,6 +88,9 @@ class CudaExecutor final : public Executor {
   const std::string numerics_;
 
   Program programs_[2];  // of passes whose final states are not wanted, and wanted
+  // Their launches: of rows of generated tokens, of such that the processor has a part in, and of prompts'.
+  enum Class { kGenerated, kShared, kPrompt, kClasses };
+  Launches launches_[2][kClasses];
   PassShape shape_;
   CudaLayout layout_;
   residency::Reservation reservation_, extra_reservation_;

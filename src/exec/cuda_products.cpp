@@ -27,57 +27,6 @@ const cuda::Bf16* CudaExecutor::Emitter::bf16(Act act) {
   return made;
 }
 
-void CudaExecutor::Emitter::want(Wanted& wanted, WeightRef weight, bool prompt) const {
-  const std::int64_t on_host = host_rows(weight);
-  if (on_host > 0) wanted.floats = true;  // to be handed out
-  if (on_host == ops.part(weight).rows) return;
-  (is_float(ops.part(weight).dtype) ? wanted.floats : prompt ? wanted.bf16 : wanted.q8) = true;
-}
-
-CudaExecutor::Emitter::Wanted CudaExecutor::Emitter::wanted(Act act, std::size_t from) const {
-  Wanted wanted;
-  for (std::size_t i = from + 1; i < count(); ++i) {
-    const Step& s = step(i);
-    if (s.reads(act)) {
-      switch (s.kind) {
-        case Kind::matmul:
-          for (int p = 0; p < s.product_count; ++p)
-            want(wanted, s.products[static_cast<std::size_t>(p)].weight, in_prompt(act));
-          break;
-        case Kind::gated:
-          want(wanted, s.weight, in_prompt(act));
-          want(wanted, s.weight2, in_prompt(act));
-          break;
-        case Kind::logits:
-          want(wanted, s.weight, false);
-          break;
-        case Kind::moe:
-          if (s.b == act) want(wanted, s.weight, false);
-          if (s.a != act) break;
-          want(wanted, {s.experts.first_unit, s.experts.gate_part}, false);
-          want(wanted, {s.experts.first_unit, s.experts.up_part}, false);
-          break;
-        default:
-          wanted.floats = true;
-      }
-    }
-    if (s.writes(act)) return wanted;
-  }
-  return wanted;
-}
-
-bool CudaExecutor::Emitter::read_later(Act act, std::size_t from) const {
-  const Wanted later = wanted(act, from);
-  return later.floats || later.q8 || later.bf16;
-}
-
-bool CudaExecutor::Emitter::residual_follows(Act out) const {
-  if (!ops.options_.fuse || next + 1 >= count()) return false;
-  const Step& add = step(next + 1);
-  return add.kind == Kind::add && add.factor == 1 && add.b.buffer == out.buffer && add.a.buffer != out.buffer &&
-         !read_later(out, next + 1);
-}
-
 void CudaExecutor::Emitter::launch(cuda::MatmulCall& call) {
   if (!status.ok()) return;
   if (call.x_bf16 != nullptr) return check(cuda::matmul_prompt(call, stream), "matmul, prompt");
@@ -151,18 +100,13 @@ void CudaExecutor::Emitter::take_in(Shared& shared, bool add) {
   if (status.ok()) ops.share_->add(shared.job, stream);
 }
 
-void CudaExecutor::Emitter::emit_matmul(const Step& s) {
-  Act target = s.products[0].out;
-  cuda::Effect effect = cuda::Effect::store;
-  const bool residual = s.product_count == 1 && residual_follows(target);
-  if (residual) {
-    effect = cuda::Effect::add;
-    target = step(next + 1).a;
-  }
+void CudaExecutor::Emitter::emit_product(const Launch& l) {
+  const Step& s = step(l.first);
+  const cuda::Effect effect = l.adds ? cuda::Effect::add : cuda::Effect::store;
   Shared shared;
   for (int i = 0; i < s.product_count; ++i) {
     const Product& product = s.products[static_cast<std::size_t>(i)];
-    share_rows(shared, product.weight, {}, product.bias, residual ? target : product.out);
+    share_rows(shared, product.weight, {}, product.bias, l.adds ? l.out : product.out);
   }
   hand_out(shared, s.a);
   // Products of one dtype share a launch.
@@ -176,75 +120,65 @@ void CudaExecutor::Emitter::emit_matmul(const Step& s) {
       const Product& product = s.products[static_cast<std::size_t>(i)];
       if (done[i] || ops.part(product.weight).dtype != dtype) continue;
       done[i] = true;
-      const Act out = residual ? target : product.out;
+      const Act out = l.adds ? l.out : product.out;
       call.products[call.count++] = {matrix(product.weight), vector(product.bias), data(out), cols(out)};
       overwritten(out);
     }
     launch(call);
   }
-  take_in(shared, residual);
-  if (residual) ++next;
+  take_in(shared, l.adds);
 }
 
-void CudaExecutor::Emitter::emit_feed_forward(const Step& s) {
-  const bool follows = next + 1 < count() && step(next + 1).kind == Kind::matmul;
-  if (!follows || step(next + 1).product_count != 1 || step(next + 1).a.buffer != s.out.buffer ||
-      host_rows(step(next + 1).products[0].weight) != ops.part(step(next + 1).products[0].weight).rows)
-    return broken("a feed-forward that is more than gate, up and down");
-  const Product& down = step(++next).products[0];
-  if (read_later(s.out, next)) return broken("the inside of a feed-forward that the processor computes");
-  const bool residual = residual_follows(down.out);
-  const Act target = residual ? step(next + 1).a : down.out;
+void CudaExecutor::Emitter::emit_feed_forward(const Launch& l) {
+  const Step& s = step(l.first);
+  const Product& down = step(l.first + 1).products[0];
   Shared shared;
   shared.job.matrices[0] = host_matrix(s.weight, s.weight2, {});
   shared.job.matrices[0].activation = s.activation;
   shared.job.count = 1;
   shared.job.down = host_matrix(down.weight, {}, down.bias);
-  shared.call.parts[0] = {ops.share_->device_output(), data(target), cols(target),
+  shared.call.parts[0] = {ops.share_->device_output(), data(l.out), cols(l.out),
                           static_cast<std::int32_t>(shared.job.down.rows)};
   shared.call.count = 1;
   hand_out(shared, s.a);
-  overwritten(target);
+  overwritten(l.out);
   for (const WeightRef weight : {s.weight, s.weight2, down.weight}) {
     need(weight);  // in RAM: nothing of it crosses
     weight_bytes += ops.part(weight).bytes();
   }
-  take_in(shared, residual);
-  if (residual) ++next;
+  take_in(shared, l.adds);
 }
 
-void CudaExecutor::Emitter::emit_gated(const Step& s) {
-  if (host_rows(s.weight) == ops.part(s.weight).rows) return emit_feed_forward(s);
+void CudaExecutor::Emitter::emit_gated(const Launch& l) {
+  const Step& s = step(l.first);
   Shared shared;
   share_rows(shared, s.weight, s.weight2, {}, s.out);
   shared.job.matrices[0].activation = s.activation;
   hand_out(shared, s.a);
-  launch_gated(s, shared.job.count > 0);
+  overwritten(s.out);
+  if (l.kind == Launch::Kind::gated)
+    launch_gated(l);
+  else
+    launch_gate_and_up(s);
   take_in(shared, false);
 }
 
-void CudaExecutor::Emitter::launch_gated(const Step& s, bool shared) {
-  const DType gate = ops.part(s.weight).dtype, up = ops.part(s.weight2).dtype;
-  const Wanted later = wanted(s.out, next);
+void CudaExecutor::Emitter::launch_gated(const Launch& l) {
+  const Step& s = step(l.first);
+  cuda::MatmulCall call = call_for(s.a, is_float(ops.part(s.weight).dtype), in_prompt(s.a));
+  call.effect = cuda::Effect::gated;
+  call.activation = s.activation;
+  call.count = 2;
+  call.products[0] = {matrix(s.weight), nullptr, l.leaves.floats ? data(s.out) : nullptr, cols(s.out)};
+  call.products[1] = {matrix(s.weight2), nullptr, nullptr, cols(s.out)};
+  // The input's form lies in slot 0 or 1; the result's goes into the other.
+  if (l.leaves.bf16) call.y_bf16 = make_bf16(slot_beside(s.a, true), s.out);
+  if (l.leaves.q8) call.y_q8 = make_q8(slot_beside(s.a, false), s.out);
+  launch(call);
+}
+
+void CudaExecutor::Emitter::launch_gate_and_up(const Step& s) {
   const auto out_cols = cols(s.out);
-  overwritten(s.out);
-  if (fuses_gate(s)) {
-    cuda::MatmulCall call = call_for(s.a, is_float(gate), in_prompt(s.a));
-    call.effect = cuda::Effect::gated;
-    call.activation = s.activation;
-    call.count = 2;
-    const bool writes_bf16 = later.bf16 && call.x_bf16 != nullptr;
-    const bool floats = later.floats || shared || (later.bf16 && !writes_bf16) || (later.q8 && call.x_bf16 != nullptr);
-    call.products[0] = {matrix(s.weight), nullptr, floats ? data(s.out) : nullptr, out_cols};
-    call.products[1] = {matrix(s.weight2), nullptr, nullptr, out_cols};
-    // The input's form lies in slot 0 or 1; the result's goes into the other.
-    if (writes_bf16)
-      call.y_bf16 = make_bf16(slot_beside(s.a, true), s.out);
-    else if (later.q8 && !shared && call.x_bf16 == nullptr)
-      call.y_q8 = make_q8(slot_beside(s.a, false), s.out);
-    launch(call);
-    return;
-  }
   const std::uint64_t up_bytes = static_cast<std::uint64_t>(work_rows(ops.shape_) * out_cols) * sizeof(float);
   if (ops.up_scratch_.bytes() < up_bytes) {
     broken("gate and up of different dtypes were not prepared for");
@@ -252,9 +186,10 @@ void CudaExecutor::Emitter::launch_gated(const Step& s, bool shared) {
   }
   auto* const up_out = reinterpret_cast<float*>(ops.up_scratch_.data());
   for (const bool second : {false, true}) {
-    cuda::MatmulCall call = call_for(s.a, is_float(second ? up : gate), in_prompt(s.a));
+    const WeightRef weight = second ? s.weight2 : s.weight;
+    cuda::MatmulCall call = call_for(s.a, is_float(ops.part(weight).dtype), in_prompt(s.a));
     call.count = 1;
-    call.products[0] = {matrix(second ? s.weight2 : s.weight), nullptr, second ? up_out : data(s.out), out_cols};
+    call.products[0] = {matrix(weight), nullptr, second ? up_out : data(s.out), out_cols};
     launch(call);
   }
   check(cuda::gate_mul(s.activation, data(s.out), up_out, window.rows * out_cols, stream), "gate_mul");
@@ -315,7 +250,8 @@ void CudaExecutor::Emitter::launch(const cuda::ExpertCall& call) {
         few ? "matvec_experts" : "matmul_experts");
 }
 
-void CudaExecutor::Emitter::emit_moe(const Step& s) {
+void CudaExecutor::Emitter::emit_moe(const Launch& l) {
+  const Step& s = step(l.first);
   const Experts& experts = s.experts;
   const auto rows = static_cast<std::int32_t>(window.rows);
   auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
@@ -362,13 +298,10 @@ void CudaExecutor::Emitter::emit_moe(const Step& s) {
   launch(hidden);
   down.y = ops.at<float>(ops.layout_.expert_out);
   launch(down);
-  const bool residual = residual_follows(s.out);
-  const Act target = residual ? step(next + 1).a : s.out;
-  overwritten(target);
-  check(cuda::combine_experts(down.y, weights, rows, experts.top_k, static_cast<std::int32_t>(cols(target)), residual,
-                              data(target), stream),
+  overwritten(l.out);
+  check(cuda::combine_experts(down.y, weights, rows, experts.top_k, static_cast<std::int32_t>(cols(l.out)), l.adds,
+                              data(l.out), stream),
         "combine_experts");
-  if (residual) ++next;
 }
 
 void CudaExecutor::Emitter::emit_logits(const Step& s) {

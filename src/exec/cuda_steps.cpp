@@ -17,81 +17,65 @@ cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
           static_cast<std::int32_t>(group.k_dim)};
 }
 
-void CudaExecutor::Emitter::emit_norm(const Step& s, Act x, const std::int32_t* x_index) {
-  const Wanted later = wanted(s.out, next);
+void CudaExecutor::Emitter::emit_norm(const Launch& l, Act x, const std::int32_t* x_index) {
+  const Step& s = step(l.end - 1);
   overwritten(s.out);
-  const bool both = !ops.options_.fuse;
   cuda::Q8 q8_out;
-  if (later.q8 && !both) q8_out = make_q8(0, s.out);
-  const bool floats = later.floats || later.bf16 || both || !later.q8;
+  if (l.leaves.q8) q8_out = make_q8(0, s.out);
   const std::byte* const* weight = vector(s.weight);
   if (!status.ok()) return;
   check(cuda::rms_norm(data(x), x_index, weight, rows(s.out), static_cast<std::int32_t>(cols(s.out)), s.eps,
-                       floats ? data(s.out) : nullptr, q8_out, stream),
+                       l.leaves.floats ? data(s.out) : nullptr, q8_out, stream),
         "rms_norm");
 }
 
-void CudaExecutor::Emitter::emit_select(const Step& s) {
+void CudaExecutor::Emitter::emit_select(const Launch& l) {
+  const Step& s = step(l.first);
   const auto* index = row_data<std::int32_t>(ops.pass_rows_.logit_row);
-  const bool norm_follows = ops.options_.fuse && next + 1 < count() && step(next + 1).kind == Kind::rms_norm &&
-                            step(next + 1).a.buffer == s.out.buffer && step(next + 1).out.buffer == s.out.buffer;
   if (ops.logit_rows_ == 0) return;
-  if (norm_follows) {
-    ++next;
-    emit_norm(step(next), s.a, index);
-    return;
-  }
+  if (l.kind == Launch::Kind::select_norm) return emit_norm(l, s.a, index);
   overwritten(s.out);
   check(cuda::gather_rows(data(s.a), index, rows(s.out), static_cast<std::int32_t>(cols(s.out)), data(s.out), stream),
         "gather_rows");
 }
 
-void CudaExecutor::Emitter::emit_rope_store() {
+void CudaExecutor::Emitter::emit_heads(const Launch& l) {
   cuda::RopeStoreCall call;
-  Act q, k, v;
+  Act k, v;
   WeightRef norm_of_q, norm_of_k;
-  std::size_t i = next;
-  while (i < count() && (step(i).kind == Kind::rope || step(i).kind == Kind::rms_norm_heads)) ++i;
-  if (i == count()) return broken("RoPE without attention");
-  const bool stores = step(i).kind == Kind::store_kv;  // else the keys are another layer's
-  if (stores) k = step(i).a, v = step(i).b;
-  for (std::size_t j = next; j < i; ++j) {
-    const Step& s = step(j);
-    const bool of_k = stores && s.out.buffer == k.buffer;
+  const Step& store = step(l.end - 1);
+  const bool stores = store.kind == Kind::store_kv;  // else the keys are another layer's
+  if (stores) k = store.a, v = store.b;
+  for (std::size_t i = l.first; i < l.end; ++i) {
+    const Step& s = step(i);
+    const bool of_k = stores && s.out == k;
     if (s.kind == Kind::rms_norm_heads) {
       call.eps = s.eps;
-      if (stores && s.out.buffer == v.buffer) {
-        if (!s.weight.none()) return broken("values normalised with a weight");
+      if (stores && s.out == v)
         call.normalize_v = true;
-        continue;
-      }
-      (of_k ? norm_of_k : norm_of_q) = s.weight;
-      continue;
+      else
+        (of_k ? norm_of_k : norm_of_q) = s.weight;
     }
-    if (!of_k) {
-      q = s.out;
-      call.heads = static_cast<std::int32_t>(s.heads);
-    }
+    if (s.kind != Kind::rope) continue;
+    if (!of_k) call.heads = static_cast<std::int32_t>(s.heads);
     const Rope& rope = ops.program_->ropes[static_cast<std::size_t>(s.rope)];
     call.rotary = static_cast<std::int32_t>(rope.rotary);
     call.neox = rope.neox;
     call.cos_sin =
         row_data<float>(ops.pass_rows_.cos_sin[static_cast<std::size_t>(s.rope)]) + window.first * rope.rotary;
   }
-  if (q.buffer < 0) return broken("keys without queries");
   call.rows = row_view();
-  call.kv = kv_view(step(i).layer);
-  call.q = data(q);
+  call.kv = kv_view(stores ? store.layer : behind(l).layer);
+  call.q = data(l.out);
   if (stores) call.k = data(k), call.v = data(v);
   call.q_norm = vector(norm_of_q);
   call.k_norm = vector(norm_of_k);
   if (!status.ok()) return;
   check(cuda::rope_store(call, stream), "rope_store");
-  next = stores ? i : i - 1;
 }
 
-void CudaExecutor::Emitter::emit_attention(const Step& s) {
-  const Wanted later = wanted(s.out, next);
+void CudaExecutor::Emitter::emit_attention(const Launch& l) {
+  const Step& s = step(l.first);
   overwritten(s.out);
   cuda::AttentionCall call;
   call.rows = row_view();
@@ -102,8 +86,8 @@ void CudaExecutor::Emitter::emit_attention(const Step& s) {
   call.window = static_cast<std::int32_t>(s.attention.window);
   call.sinks = vector(s.attention.sinks);
   if (!status.ok()) return;
-  call.out = later.floats || later.bf16 || !later.q8 ? data(s.out) : nullptr;
-  if (later.q8) call.out_q8 = make_q8(1, s.out);
+  call.out = l.leaves.floats ? data(s.out) : nullptr;
+  if (l.leaves.q8) call.out_q8 = make_q8(1, s.out);
   call.max_position = static_cast<std::int32_t>(ops.position_bound_);
   if (!ops.few_rows()) {
     call.tiles = row_data<int4>(ops.pass_rows_.tiles) + window.first_tile;
@@ -115,42 +99,38 @@ void CudaExecutor::Emitter::emit_attention(const Step& s) {
 
 void CudaExecutor::Emitter::emit_whole() {
   if (!ops.windows_.empty()) window = ops.windows_.front();
-  emit_until(count());
+  for (std::size_t block = 0; block < ops.program_->blocks.size(); ++block) emit_block(block);
 }
 
 void CudaExecutor::Emitter::emit_in_windows() {
-  while (next < count() && status.ok()) {
-    const std::size_t first = next, end = ops.program_->block_end(first);
-    if (end == count()) {  // rows that want logits are few, and lie in all windows
-      window = {0, ops.rows_, 0, 0};
-      emit_until(end);
-      return;
-    }
+  const std::size_t blocks = ops.program_->blocks.size();
+  for (std::size_t block = 0; block + 1 < blocks; ++block) {
     for (const Window& part : ops.windows_) {
-      next = first;
       window = part;
       last = &part == &ops.windows_.back();
       forms[0] = forms[1] = {};
-      emit_until(end);
+      emit_block(block);
     }
   }
+  window = {0, ops.rows_, 0, 0};  // rows that want logits are few, and lie in all windows
+  if (blocks > 0) emit_block(blocks - 1);
 }
 
-void CudaExecutor::Emitter::emit_until(std::size_t end) {
-  for (; next < end && status.ok(); ++next) {
-    if (ops.cancelled_ && !ops.few_rows() && ops.cancelled_()) {
+void CudaExecutor::Emitter::emit_block(std::size_t block) {
+  for (const Launch& launch : ops.launches(window.prompt)[block]) {
+    if (status.ok() && ops.cancelled_ && !ops.few_rows() && ops.cancelled_())
       status = error(Code::cancelled, "stopped");
-      return;
-    }
-    emit_step();
+    if (!status.ok()) return;
+    emit(launch);
     if (last && status.ok()) status = ops.weights_.let_go(stream);
   }
 }
 
-void CudaExecutor::Emitter::emit_step() {
-  const Step& s = step(next);
-  const device::ProfilerRange range(name(s.kind).data());
-  switch (s.kind) {
+void CudaExecutor::Emitter::emit(const Launch& launch) {
+  using Kind = Launch::Kind;
+  const Step& s = step(launch.first);
+  const device::ProfilerRange range(name(launch.kind).data());
+  switch (launch.kind) {
     case Kind::embed:
       overwritten(s.out);
       check(cuda::embed(matrix(s.weight), row_view().token, rows(s.out), static_cast<std::int32_t>(cols(s.out)),
@@ -159,8 +139,8 @@ void CudaExecutor::Emitter::emit_step() {
       if (s.factor != 1) check(cuda::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
       weight_bytes = 0;  // rows of a table, not the table
       break;
-    case Kind::rms_norm:
-      if (rows(s.out) > 0) emit_norm(s, s.a, nullptr);
+    case Kind::norm:
+      if (rows(s.out) > 0) emit_norm(launch, s.a, nullptr);
       break;
     case Kind::temper:
       overwritten(s.out);
@@ -169,12 +149,8 @@ void CudaExecutor::Emitter::emit_step() {
                          static_cast<std::int32_t>(cols(s.out)), stream),
             "temper");
       break;
-    case Kind::rms_norm_heads:
-    case Kind::rope:
-      emit_rope_store();
-      break;
-    case Kind::store_kv:
-      broken("keys that were not rotated");
+    case Kind::heads:
+      emit_heads(launch);
       break;
     case Kind::add:
       overwritten(s.out);
@@ -195,20 +171,25 @@ void CudaExecutor::Emitter::emit_step() {
                             cudaMemcpyDeviceToDevice, stream),
             "copy");
       break;
-    case Kind::matmul:
-      emit_matmul(s);
+    case Kind::product:
+      emit_product(launch);
       break;
     case Kind::gated:
-      emit_gated(s);
+    case Kind::gate_and_up:
+      emit_gated(launch);
+      break;
+    case Kind::feed_forward:
+      emit_feed_forward(launch);
       break;
     case Kind::attention:
-      emit_attention(s);
+      emit_attention(launch);
       break;
-    case Kind::moe:
-      emit_moe(s);
+    case Kind::experts:
+      emit_moe(launch);
       break;
     case Kind::select_rows:
-      emit_select(s);
+    case Kind::select_norm:
+      emit_select(launch);
       break;
     case Kind::logits:
       emit_logits(s);

@@ -1,0 +1,213 @@
+#include "exec/fusion.h"
+
+namespace millrace::exec {
+namespace {
+
+using Kind = Step::Kind;
+
+class Fuser {
+ public:
+  Fuser(const Program& program, const residency::UnitTable& units, const FuseOptions& options)
+      : program_(program), units_(units), options_(options) {}
+
+  Expected<Launches> fuse() {
+    Launches launches;
+    for (const std::size_t first : program_.blocks) {
+      std::vector<Launch>& block = launches.emplace_back();
+      end_ = program_.block_end(first);
+      for (std::size_t at = first; at < end_; at = block.back().end) {
+        MR_ASSIGN_OR_RETURN(Launch launch, launch_at(at));
+        block.push_back(launch);
+      }
+      block.shrink_to_fit();
+    }
+    return launches;
+  }
+
+ private:
+  const Step& step(std::size_t i) const { return program_.steps[i]; }
+  bool is(std::size_t i, Kind kind) const { return i < end_ && step(i).kind == kind; }
+  DType dtype(WeightRef ref) const { return units_.part(ref).dtype; }
+
+  Status broken(std::size_t at, std::string_view what) const {
+    return error(Code::unsupported, "the GPU part cannot do step {} of the program ({}): {}", at, name(step(at).kind),
+                 what);
+  }
+
+  // --- Forms ---
+
+  static bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
+  /// Whether products with `x` are those of prompts.
+  bool in_prompt(Act x) const { return options_.prompt && program_.buffer(x).rows != Rows::logits; }
+  std::int64_t host_rows(WeightRef ref) const { return options_.host_rows ? options_.host_rows(ref) : 0; }
+  bool all_on_host(WeightRef ref) const { return host_rows(ref) == units_.part(ref).rows; }
+
+  void want(Forms& forms, WeightRef weight, bool prompt) const {
+    if (host_rows(weight) > 0) forms.floats = true;  // to be handed out
+    if (all_on_host(weight)) return;
+    (is_float(dtype(weight)) ? forms.floats : prompt ? forms.bf16 : forms.q8) = true;
+  }
+
+  /// In which forms `s` reads `act`.
+  void want_of(Forms& forms, const Step& s, Act act) const {
+    switch (s.kind) {
+      case Kind::matmul:
+        for (const Product& product : s.all_products()) want(forms, product.weight, in_prompt(act));
+        return;
+      case Kind::gated:
+        want(forms, s.weight, in_prompt(act));
+        want(forms, s.weight2, in_prompt(act));
+        return;
+      case Kind::logits:
+        return want(forms, s.weight, false);
+      case Kind::moe:  // routers and experts have one class of products
+        if (s.b == act) want(forms, s.weight, false);
+        if (s.a != act) return;
+        want(forms, {s.experts.first_unit, s.experts.gate_part}, false);
+        want(forms, {s.experts.first_unit, s.experts.up_part}, false);
+        return;
+      default:
+        forms.floats = true;
+    }
+  }
+
+  /// In which forms the steps behind `at` read `act`, until it is written again.
+  Forms wanted(std::size_t at, Act act) const {
+    Forms forms;
+    for (std::size_t i = at + 1; i < program_.steps.size(); ++i) {
+      if (step(i).reads(act)) want_of(forms, step(i), act);
+      if (step(i).writes(act)) break;
+    }
+    return forms;
+  }
+
+  /// A kernel that can write int8 beside floats, or alone.
+  static Forms leaves(const Forms& later) { return {later.floats || later.bf16 || !later.q8, later.q8, false}; }
+
+  // --- Launches ---
+
+  Launch launch(Launch::Kind kind, std::size_t first, std::size_t end, Act out) const {
+    return {kind, false, {true, false, false}, first, end, out};
+  }
+
+  Expected<Launch> launch_at(std::size_t at) const {
+    const Step& s = step(at);
+    const auto one = [&](Launch::Kind kind) { return launch(kind, at, at + 1, s.out); };
+    switch (s.kind) {
+      case Kind::embed:
+        return one(Launch::Kind::embed);
+      case Kind::rms_norm:
+        return norm(Launch::Kind::norm, at, at);
+      case Kind::add:
+        return one(Launch::Kind::add);
+      case Kind::scale:
+        return one(Launch::Kind::scale);
+      case Kind::copy:
+        return one(Launch::Kind::copy);
+      case Kind::temper:
+        return one(Launch::Kind::temper);
+      case Kind::matmul:
+        return with_residual(launch(Launch::Kind::product, at, at + 1, s.products[0].out), s.product_count == 1);
+      case Kind::gated:
+        return all_on_host(s.weight) ? feed_forward(at) : gated(at);
+      case Kind::rms_norm_heads:
+      case Kind::rope:
+        return heads(at);
+      case Kind::store_kv:
+        return broken(at, "keys that were not rotated");
+      case Kind::attention: {
+        Launch attention = one(Launch::Kind::attention);
+        attention.leaves = leaves(wanted(at, s.out));
+        return attention;
+      }
+      case Kind::moe:
+        return with_residual(one(Launch::Kind::experts), true);
+      case Kind::select_rows:
+        if (options_.neighbours && is(at + 1, Kind::rms_norm) && step(at + 1).a == s.out && step(at + 1).out == s.out)
+          return norm(Launch::Kind::select_norm, at, at + 1);
+        return one(Launch::Kind::select_rows);
+      case Kind::logits:
+        return one(Launch::Kind::logits);
+      case Kind::hidden:
+        return one(Launch::Kind::hidden);
+    }
+    return broken(at, "it has no launch");
+  }
+
+  Launch norm(Launch::Kind kind, std::size_t first, std::size_t at) const {
+    Launch made = launch(kind, first, at + 1, step(at).out);
+    if (options_.neighbours) made.leaves = leaves(wanted(at, made.out));
+    return made;
+  }
+
+  /// The addition to the residual stream that follows, where nothing else reads what is added.
+  Launch with_residual(Launch made, bool may) const {
+    if (!may || !options_.neighbours || !is(made.end, Kind::add)) return made;
+    const Step& add = step(made.end);
+    if (add.factor != 1 || add.b != made.out || add.a == made.out || program_.read_behind(made.end, made.out))
+      return made;
+    made.adds = true;
+    made.out = add.a;
+    ++made.end;
+    return made;
+  }
+
+  Launch gated(std::size_t at) const {
+    const Step& s = step(at);
+    const DType gate = dtype(s.weight);
+    if (!options_.neighbours || gate != dtype(s.weight2)) return launch(Launch::Kind::gate_and_up, at, at + 1, s.out);
+    Launch made = launch(Launch::Kind::gated, at, at + 1, s.out);
+    const Forms later = wanted(at, s.out);
+    // Where some columns come from the processor, nothing can be made of the whole rows yet.
+    const bool shared = host_rows(s.weight) > 0, prompt = in_prompt(s.a) && !is_float(gate);
+    made.leaves.bf16 = later.bf16 && prompt;
+    made.leaves.q8 = later.q8 && !prompt && !shared;
+    made.leaves.floats = later.floats || shared || (later.bf16 && !prompt) || (later.q8 && prompt);
+    return made;
+  }
+
+  Expected<Launch> feed_forward(std::size_t at) const {
+    const bool follows = is(at + 1, Kind::matmul) && step(at + 1).product_count == 1 && step(at + 1).a == step(at).out;
+    if (!follows || !all_on_host(step(at + 1).products[0].weight) || program_.read_behind(at + 1, step(at).out))
+      return broken(at, "the processor's feed-forward is more than gate, up and down");
+    return with_residual(launch(Launch::Kind::feed_forward, at, at + 2, step(at + 1).products[0].out), true);
+  }
+
+  /// Heads' norms and RoPE up to the KV store, whatever their order; without a store the keys are another layer's.
+  Expected<Launch> heads(std::size_t first) const {
+    std::size_t end = first;
+    while (is(end, Kind::rope) || is(end, Kind::rms_norm_heads)) ++end;
+    const bool stores = is(end, Kind::store_kv);
+    if (!stores && !is(end, Kind::attention)) return broken(first, "RoPE without attention");
+    Act queries;
+    for (std::size_t i = first; i < end; ++i) {
+      const Step& s = step(i);
+      const bool of_keys = stores && s.out == step(end).a, of_values = stores && s.out == step(end).b;
+      if (of_values && (s.kind == Kind::rope || !s.weight.none()))
+        return broken(i, "values that are rotated, or normalised with a weight");
+      if (s.kind == Kind::rope && !of_keys) queries = s.out;
+    }
+    if (queries.buffer < 0) return broken(first, "keys without queries");
+    return launch(Launch::Kind::heads, first, stores ? end + 1 : end, queries);
+  }
+
+  const Program& program_;
+  const residency::UnitTable& units_;
+  const FuseOptions& options_;
+  std::size_t end_ = 0;  // of the present block
+};
+
+}  // namespace
+
+std::string_view name(Launch::Kind kind) {
+  static constexpr std::string_view names[] = {"embed",   "norm",  "add",         "scale",        "copy",  "temper",
+                                               "product", "gated", "gate and up", "feed-forward", "heads", "attention",
+                                               "experts", "rows",  "rows' norm",  "logits",       "states"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+Expected<Launches> fuse(const Program& program, const residency::UnitTable& units, const FuseOptions& options) {
+  return Fuser(program, units, options).fuse();
+}
+
+}  // namespace millrace::exec

@@ -1,0 +1,71 @@
+// Which launches a program's steps become on a GPU: a list, made once when passes are prepared and walked by every
+// pass (exec/cuda_emitter.h). Neighbours are one launch where a kernel does them at once with the bits that one after
+// the other would give. Which results later steps read, and in which form, is looked up in the program, never guessed.
+// Pure: it needs no GPU, and is tested without one. Thread-safety: so from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "exec/program.h"
+#include "residency/unit.h"
+
+namespace millrace::exec {
+
+/// Forms of a buffer's rows: what products with weights in floats read, with quantized weights, and with quantized
+/// weights where the rows are a prompt's.
+struct Forms {
+  bool floats = false, q8 = false, bf16 = false;
+  bool any() const { return floats || q8 || bf16; }
+  friend bool operator==(const Forms&, const Forms&) = default;
+};
+
+/// Steps [first, end) of a program, emitted together. One step may still be several kernels: products of several
+/// dtypes, a router and its experts, logits that are scaled and capped.
+struct Launch {
+  enum class Kind : std::uint8_t {
+    embed,
+    norm,
+    add,
+    scale,
+    copy,
+    temper,
+    product,       // of one input with up to three weights
+    gated,         // gate, up and what comes of them, in one kernel
+    gate_and_up,   // the same where gate and up differ in dtype: one after the other, then what comes of them
+    feed_forward,  // a gated product and the product of its result, both the processor's: a hand-over
+    heads,         // heads' norms, RoPE and the KV store, in this one kernel alone
+    attention,
+    experts,
+    select_rows,
+    select_norm,  // the rows that want logits, normalised as they are gathered
+    logits,
+    hidden,  // nothing: where the states lie is all that is said
+  };
+  Kind kind = Kind::embed;
+  bool adds = false;  // product, feed_forward, experts: the last step adds the result to `out`, the residual stream
+  Forms leaves;       // written of `out`. What a later step reads beside that is made of the floats when it comes
+  std::size_t first = 0, end = 0;
+  Act out;
+};
+/// "norm": for traces and messages.
+std::string_view name(Launch::Kind kind);
+
+struct FuseOptions {
+  bool neighbours = true;  // off: a step a launch, for tests that compare; but the steps of `heads` have one kernel
+  bool prompt = false;     // the rows are a prompt's; those that want logits never are
+  /// How many rows of a matrix the processor computes, its last ones. Empty: none of any.
+  std::function<std::int64_t(WeightRef)> host_rows;
+};
+
+/// By block of the program: its launches, in order. Every step is of one launch; none crosses a border of blocks.
+using Launches = std::vector<std::vector<Launch>>;
+
+/// Errors: unsupported (a step that no launch does, named).
+Expected<Launches> fuse(const Program& program, const residency::UnitTable& units, const FuseOptions& options);
+
+}  // namespace millrace::exec

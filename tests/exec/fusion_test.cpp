@@ -1,0 +1,297 @@
+// Which launches a GPU's passes are made of; no GPU needed.
+#include "exec/fusion.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "exec/small_model.h"
+#include "model/model.h"
+
+namespace millrace::exec::test {
+namespace {
+
+/// "norm:q8 product gated:floats,q8 product+": + where the result is added to the residual stream, and what a launch
+/// leaves behind where that is not floats alone.
+std::string text(const std::vector<Launch>& block) {
+  std::vector<std::string> words;
+  for (const Launch& launch : block) {
+    std::string word(name(launch.kind));
+    std::replace(word.begin(), word.end(), ' ', '-');
+    if (launch.adds) word += '+';
+    std::vector<std::string> forms;
+    if (launch.leaves.floats) forms.emplace_back("floats");
+    if (launch.leaves.q8) forms.emplace_back("q8");
+    if (launch.leaves.bf16) forms.emplace_back("bf16");
+    if (forms != std::vector<std::string>{"floats"}) word += fmt::format(":{}", fmt::join(forms, ","));
+    words.push_back(word);
+  }
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+Launches fused(const Program& program, const residency::UnitTable& units, const FuseOptions& options) {
+  const Expected<Launches> launches = fuse(program, units, options);
+  EXPECT_TRUE(launches.ok()) << launches.status().message();
+  return launches.ok() ? *launches : Launches();
+}
+
+/// Every step is of one launch, in order, within its block.
+void expect_covers(const Program& program, const Launches& launches) {
+  ASSERT_EQ(launches.size(), program.blocks.size());
+  std::size_t next = 0;
+  for (std::size_t b = 0; b < launches.size(); ++b) {
+    EXPECT_EQ(next, program.blocks[b]);
+    for (const Launch& launch : launches[b]) {
+      EXPECT_EQ(launch.first, next);
+      EXPECT_GT(launch.end, launch.first);
+      next = launch.end;
+    }
+    EXPECT_EQ(next, program.block_end(program.blocks[b]));
+  }
+  EXPECT_EQ(next, program.steps.size());
+}
+
+std::unique_ptr<model::Model> load(const std::string& fixture) {
+  Expected<modelfile::Model> file = modelfile::Model::open(MILLRACE_TEST_DATA "/reference/" + fixture + ".gguf");
+  EXPECT_TRUE(file.ok()) << fixture << ": " << file.status().message();
+  Expected<std::unique_ptr<model::Model>> loaded = model::load(*file, {});
+  EXPECT_TRUE(loaded.ok()) << fixture << ": " << loaded.status().message();
+  return std::move(*loaded);
+}
+
+struct Known {
+  const char* fixture;
+  std::vector<std::string> blocks;  // those that differ, in the order of their coming
+};
+const std::vector<Known>& architectures() {
+  static const std::vector<Known> all{
+      {"gemma3", {"norm product heads attention product norm add", "norm gated product norm add"}},
+      {"gemma4-moe",
+       {"norm product heads attention product norm add",
+        "norm gated product norm norm scale norm experts norm add norm add scale",
+        "norm product copy heads attention product norm add"}},
+      {"glm4moe",
+       {"norm product heads attention product+", "norm gated product+", "norm gated product experts add add"}},
+      {"gpt-oss", {"norm product heads attention product+", "norm:floats,q8 experts+"}},
+      {"granite", {"norm product heads attention product add", "norm gated product add"}},
+      {"llama", {"norm product heads attention product+", "norm gated product+"}},
+      {"minimax-m2", {"norm product norm norm heads attention product+", "norm experts+"}},
+      {"mistral3", {"norm product temper heads attention product+", "norm gated product+"}},
+      {"phi3", {"norm product heads attention product+", "norm gated product+"}},
+      {"qwen2", {"norm product heads attention product+", "norm gated product+"}},
+      {"qwen3", {"norm product heads attention product+", "norm gated product+"}},
+      {"qwen3moe", {"norm product heads attention product+", "norm experts+"}},
+  };
+  return all;
+}
+
+TEST(Fusion, OfEachArchitecture) {
+  std::vector<std::string> seen;
+  for (const Known& known : architectures()) {
+    SCOPED_TRACE(known.fixture);
+    const auto model = load(known.fixture);
+    seen.push_back(model->hyperparameters().architecture);
+    const Program program = model->program().of_passes(false);
+    std::vector<std::string> blocks;
+    for (const std::vector<Launch>& block : fused(program, model->units(), {}))
+      if (std::find(blocks.begin(), blocks.end(), text(block)) == blocks.end()) blocks.push_back(text(block));
+    std::vector<std::string> expected{"embed"};
+    expected.insert(expected.end(), known.blocks.begin(), known.blocks.end());
+    expected.emplace_back("rows'-norm logits");
+    EXPECT_EQ(blocks, expected);
+    EXPECT_EQ(text(fused(model->program(), model->units(), {}).back()), "rows norm states norm logits");
+  }
+  EXPECT_EQ(seen.size(), model::architectures().size());
+  for (const std::string& name : model::architectures())
+    EXPECT_NE(std::find(seen.begin(), seen.end(), name), seen.end()) << "no expectation for " << name;
+}
+
+TEST(Fusion, CoversEveryStepOnceInOrder) {
+  for (const Known& known : architectures()) {
+    const auto model = load(known.fixture);
+    for (const bool hidden : {false, true}) {
+      const Program program = model->program().of_passes(hidden);
+      for (const bool neighbours : {false, true}) {
+        for (const bool prompt : {false, true}) {
+          SCOPED_TRACE(
+              fmt::format("{}: states {}, neighbours {}, prompt {}", known.fixture, hidden, neighbours, prompt));
+          const Launches launches = fused(program, model->units(), {neighbours, prompt, {}});
+          expect_covers(program, launches);
+          if (neighbours) continue;
+          for (const std::vector<Launch>& block : launches)
+            for (const Launch& launch : block) {
+              EXPECT_TRUE(launch.kind == Launch::Kind::heads || launch.end == launch.first + 1);
+              EXPECT_FALSE(launch.adds);
+            }
+        }
+      }
+    }
+  }
+}
+
+TEST(Fusion, ALaunchLeavesWhatLaterProductsRead) {
+  SmallShape small;
+  small.layers = 1;
+  const auto blocks = [&](const FuseOptions& options) {
+    const SmallModel model(small);
+    const Program program = model.program().of_passes(false);
+    const Launches launches = fused(program, model.units(), options);
+    expect_covers(program, launches);
+    std::vector<std::string> texts;
+    for (const std::vector<Launch>& block : launches) texts.push_back(text(block));
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  const FuseOptions prompt{true, true, {}}, off{false, false, {}};
+  EXPECT_EQ(blocks({}),
+            (Texts{"embed", "norm product heads attention product+", "norm gated product+", "rows'-norm logits"}));
+  EXPECT_EQ(blocks(prompt), blocks({})) << "weights in floats read floats, whose ever the rows are";
+  small.dtype = DType::q8_0;
+  EXPECT_EQ(blocks({}), (Texts{"embed", "norm:q8 product heads attention:q8 product+", "norm:q8 gated:q8 product+",
+                               "rows'-norm:q8 logits"}));
+  // Norms and attention write no bfloat16; rows that want logits are no prompt's.
+  EXPECT_EQ(blocks(prompt), (Texts{"embed", "norm product heads attention product+", "norm gated:bf16 product+",
+                                   "rows'-norm:q8 logits"}));
+  EXPECT_EQ(blocks(off), (Texts{"embed", "norm product heads attention:q8 product add", "norm gate-and-up product add",
+                                "rows norm logits"}));
+  small.experts = 4;  // the router's weights are floats
+  EXPECT_EQ(blocks({})[2], "norm:floats,q8 experts+");
+  EXPECT_EQ(blocks(prompt)[2], "norm:floats,q8 experts+") << "experts have one class of products";
+}
+
+TEST(Fusion, WhatTheProcessorComputesIsHandedOutInFloats) {
+  SmallShape small;
+  small.layers = 1;
+  small.dtype = DType::q8_0;
+  const SmallModel model(small);
+  const Program program = model.program().of_passes(false);
+  const auto blocks = [&](const std::function<std::int64_t(WeightRef)>& host_rows) {
+    const Launches launches = fused(program, model.units(), {true, false, host_rows});
+    expect_covers(program, launches);
+    return std::vector<std::string>{text(launches[1]), text(launches[2])};
+  };
+  const std::vector<residency::FeedForward> found = program.feed_forwards();
+  ASSERT_EQ(found.size(), 1u);
+  const auto rows = [&](WeightRef ref) { return model.units().part(ref).rows; };
+  const auto of_layer = [&](WeightRef ref) { return ref.unit == found[0].unit; };
+  EXPECT_EQ(blocks([&](WeightRef ref) { return of_layer(ref) ? rows(ref) / 2 : 0; }),
+            (std::vector<std::string>{"norm:floats,q8 product heads attention:floats,q8 product+",
+                                      "norm:floats,q8 gated product+"}))
+      << "of the gated product's columns some are the processor's, so none are quantized yet";
+  const auto of_feed_forward = [&](WeightRef ref) {
+    const auto& parts = found[0].parts;
+    return of_layer(ref) && std::find(parts.begin(), parts.end(), ref.part) != parts.end();
+  };
+  EXPECT_EQ(blocks([&](WeightRef ref) { return of_feed_forward(ref) ? rows(ref) : 0; }),
+            (std::vector<std::string>{"norm:q8 product heads attention:q8 product+", "norm feed-forward+"}));
+  const auto without_down = [&](WeightRef ref) {
+    return of_feed_forward(ref) && ref.part != found[0].parts.back() ? rows(ref) : 0;
+  };
+  EXPECT_EQ(fuse(program, model.units(), {true, false, without_down}).status().code(), Code::unsupported);
+}
+
+/// A program by hand, behind an embedding in x; the weights are of unit 0.
+class ByHand : public ::testing::Test {
+ protected:
+  ByHand() {
+    residency::Unit unit;
+    for (const DType dtype : {DType::f32, DType::q8_0, DType::q8_0, DType::q4_k})
+      unit.parts.push_back({"", dtype, 256, 256, 0, 0});
+    units_.add(std::move(unit));
+    const kv::LayerKv kept{kv::Keeps::attention, 1, 256, 256, 0};
+    ops.keep(kv::Layout(std::span(&kept, 1)));
+    ops.add_rope({std::vector<float>(128), 256, false, 1});
+    ops.embed(x, norm);
+    ops.begin_block();
+    ops.rms_norm(h, x, norm, 0);
+  }
+
+  /// The launches behind those steps.
+  std::string launches() const {
+    const Expected<Program> program = ops.finish();
+    EXPECT_TRUE(program.ok()) << program.status().message();
+    const Expected<Launches> launches = fuse(*program, units_, {});
+    if (!launches.ok()) return launches.status().message();
+    expect_covers(*program, *launches);
+    return text({(*launches)[1].begin() + 1, (*launches)[1].end()});
+  }
+
+  residency::UnitTable units_;
+  Ops ops;
+  const Act x = ops.buffer("x", 256, Rows::whole), h = ops.buffer("h", 256), y = ops.buffer("y", 256),
+            q = ops.buffer("q", 256), k = ops.buffer("k", 256), v = ops.buffer("v", 256);
+  const WeightRef norm{0, 0}, matrix{0, 1}, other{0, 2}, of_another_dtype{0, 3};
+};
+
+TEST_F(ByHand, AProductIsAddedAtOnceWhereNothingElseReadsIt) {
+  ops.matmul(y, matrix, h);
+  ops.add(x, y);
+  EXPECT_EQ(launches(), "product+");
+}
+TEST_F(ByHand, AProductThatIsReadOnceMoreIsAddedBehindIt) {
+  ops.matmul(y, matrix, h);
+  ops.add(x, y);
+  ops.matmul(h, other, y);
+  ops.add(x, h);
+  EXPECT_EQ(launches(), "product add product+");
+}
+TEST_F(ByHand, AProductThatIsAddedInPartIsAddedBehindIt) {
+  ops.matmul(y, matrix, h);
+  ops.add(x, y, 0.5f);
+  EXPECT_EQ(launches(), "product add");
+}
+TEST_F(ByHand, ProductsOfOneInputAreNotAddedAtOnce) {
+  const Product two[] = {{y, matrix, {}}, {q, other, {}}};
+  ops.matmul(two, h);
+  ops.add(x, y);
+  EXPECT_EQ(launches(), "product add");
+}
+TEST_F(ByHand, GateAndUpOfTwoDtypesAreApart) {
+  ops.matmul_gated(y, matrix, other, h, kernels::Activation::silu);
+  ops.matmul_gated(y, matrix, of_another_dtype, h, kernels::Activation::silu);
+  EXPECT_EQ(launches(), "gated: gate-and-up") << "nothing reads the first";
+}
+TEST_F(ByHand, HeadsAreOneLaunchUpToTheStore) {
+  const Product qkv[] = {{q, matrix, {}}, {k, other, {}}, {v, other, {}}};
+  ops.matmul(qkv, h);
+  ops.rms_norm_heads(v, {}, 256, 0);
+  ops.rope(k, 1, 256, 0);
+  ops.rms_norm_heads(q, norm, 256, 0);
+  ops.rope(q, 1, 256, 0);
+  ops.store_kv(0, k, v);
+  ops.attention(h, q, 0, {1, 1, 256, 1, 0, {}});
+  EXPECT_EQ(launches(), "product heads attention");
+}
+TEST_F(ByHand, HeadsOfQueriesAloneEndBeforeTheAttention) {
+  ops.matmul(q, matrix, h);
+  ops.rope(q, 1, 256, 0);
+  ops.attention(h, q, 0, {1, 1, 256, 1, 0, {}});
+  EXPECT_EQ(launches(), "product heads attention");
+}
+TEST_F(ByHand, WhatNoKernelDoesIsRefused) {
+  ops.rope(h, 1, 256, 0);
+  EXPECT_NE(launches().find("step 2 of the program (rope): RoPE without attention"), std::string::npos) << launches();
+}
+TEST_F(ByHand, KeysThatWereNotRotatedAreRefused) {
+  ops.store_kv(0, h, h);
+  EXPECT_NE(launches().find("keys that were not rotated"), std::string::npos) << launches();
+}
+TEST_F(ByHand, KeysWithoutQueriesAreRefused) {
+  ops.copy(v, h);
+  ops.rope(h, 1, 256, 0);
+  ops.store_kv(0, h, v);
+  EXPECT_NE(launches().find("keys without queries"), std::string::npos) << launches();
+}
+TEST_F(ByHand, ValuesThatAreRotatedAreRefused) {
+  ops.copy(v, h);
+  ops.rope(v, 1, 256, 0);
+  ops.rope(h, 1, 256, 0);
+  ops.store_kv(0, h, v);
+  EXPECT_NE(launches().find("values that are rotated"), std::string::npos) << launches();
+}
+
+}  // namespace
+}  // namespace millrace::exec::test
