@@ -17,6 +17,14 @@ class Docs(unittest.TestCase):
                     there = (ROOT / path).exists() or list((ROOT / path).parent.glob((ROOT / path).name + ".*"))
                     self.assertTrue(there, "the document names a path that is not there")
 
+    def test_the_second_witness_was_asked_about_every_checkpoint(self):
+        folder = ROOT / "tests/data/reference"
+        rows = [line.split(" | ") for line in (folder / "witness.md").read_text().splitlines() if ".gguf | " in line]
+        self.assertEqual(sorted({row[0].strip("| ") for row in rows}), sorted(path.name for path in folder.glob("*.gguf")))
+        for row in rows:
+            with self.subTest(row=row):
+                self.assertEqual(row[2], "16 of 16")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -194,8 +194,8 @@ def gemma4_keys(config):
         "attention.shared_kv_layers": config["num_kv_shared_layers"],
         "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
     }
-    if config["final_logit_softcapping"] is not None:
-        keys["final_logit_softcapping"] = config["final_logit_softcapping"]
+    # Written where there is none, too: llama.cpp takes an absent key for 30.
+    keys["final_logit_softcapping"] = config["final_logit_softcapping"] or 0.0
     if config["use_double_wide_mlp"]:
         first_shared, width = layers - config["num_kv_shared_layers"], config["intermediate_size"]
         keys["feed_forward_length"] = [width if layer < first_shared else 2 * width for layer in range(layers)]
