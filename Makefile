@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo test test-gpu test-asan test-tsan fuzz bench lint format setup setup-dev clean help
+.PHONY: all demo test test-gpu test-asan test-tsan fuzz bench lint format readme setup setup-dev clean help
 
 all: setup ## build the program
 	@scripts/build.sh release millrace synth-model
@@ -37,6 +37,10 @@ lint: setup-dev ## clang-format, clang-tidy, include ranks
 
 format: setup-dev ## rewrite sources the way lint wants them
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+
+readme: setup-dev ## rewrite README's table of what works from what the reference tests hold
+	@scripts/build.sh dev millrace_engine_test
+	@MILLRACE_WRITE_README=1 build/dev/tests/millrace_engine_test --gtest_filter='Readme.*'
 
 setup: ; @scripts/setup.sh build
 setup-dev: ; @scripts/setup.sh build dev

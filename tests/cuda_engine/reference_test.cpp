@@ -8,33 +8,29 @@ namespace {
 
 using namespace test;
 
-class CheckpointsOnGpu : public OnGpu, public testing::WithParamInterface<Checkpoint> {
+class CheckpointsOnGpu : public OnGpu, public testing::WithParamInterface<Cell> {
  protected:
   static EngineOptions on_gpu() {
     EngineOptions options;
-    options.model_path = GetParam().model();
+    options.model_path = std::get<Checkpoint>(GetParam()).model();
     options.device = DeviceChoice::cuda;
     options.threads = 2;
+    if (std::get<PlaceName>(GetParam()).place == Place::gpu_ram) options.pins = *parse_pins("0-=ram");
     return options;
   }
 };
 
-TEST_P(CheckpointsOnGpu, AnswerAsTransformersDoes) { expect_the_reference(on_gpu(), GetParam()); }
+TEST_P(CheckpointsOnGpu, AnswerAsTransformersDoes) { expect_the_cell(on_gpu(), GetParam()); }
 
 TEST_P(CheckpointsOnGpu, AnswerSoStepByStep) {
   EngineOptions options = on_gpu();
   options.cuda_fuse = options.cuda_graphs = false;
-  expect_the_reference(options, GetParam());
+  expect_the_cell(options, GetParam());
 }
 
-TEST_P(CheckpointsOnGpu, AnswerSoWithTheirLayersInRam) {
-  if (GetParam().mixture) GTEST_SKIP() << "mixtures do not stream to a GPU yet";
-  EngineOptions options = on_gpu();
-  options.pins = *parse_pins("0-=ram");
-  expect_the_reference(options, GetParam());
-}
-
-INSTANTIATE_TEST_SUITE_P(Reference, CheckpointsOnGpu, testing::ValuesIn(kCheckpoints), test_name);
+INSTANTIATE_TEST_SUITE_P(Reference, CheckpointsOnGpu,
+                         testing::Combine(testing::ValuesIn(kCheckpoints), testing::Values(kPlaces[2], kPlaces[3])),
+                         test_name);
 
 }  // namespace
 }  // namespace millrace::engine

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <ostream>
+#include <tuple>
 
 #include "engine/support.h"
 
@@ -94,37 +95,58 @@ inline Agreement agreement(const EngineOptions& options, const std::string& refe
   return found;
 }
 
+/// Who computes, and where the weights lie: the columns of README's table.
+enum class Place { cpu_ram, cpu_disk, gpu_vram, gpu_ram };
+
+struct PlaceName {
+  Place place;
+  const char* test;
+  const char* heading;
+};
+constexpr PlaceName kPlaces[] = {{Place::cpu_ram, "on_the_cpu", "CPU, in RAM"},
+                                 {Place::cpu_disk, "from_the_disk", "CPU, from the disk"},
+                                 {Place::gpu_vram, "on_the_gpu", "GPU, in VRAM"},
+                                 {Place::gpu_ram, "from_ram_to_the_gpu", "GPU, layers from RAM"}};
+
 /// A tiny random checkpoint of tools/reference-models: NAME.gguf, and what transformers answers with it, NAME.bin or
-/// ANSWERS.bin.
+/// ANSWERS.bin. A row of README's table.
 struct Checkpoint {
   const char* name;
+  const char* family;  // as people call the models
   bool mixture = false;
   const char* answers = name;
+  bool refused = false;  // by this version, wherever it is to run
 
   std::string model() const { return std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf"; }
   std::string logits() const { return std::string(MILLRACE_TEST_DATA "/reference/") + answers + ".bin"; }
+  /// Whether it answers there as transformers does. Elsewhere an engine is refused with Code::unsupported.
+  constexpr bool runs(Place place) const { return !refused && !(mixture && place == Place::gpu_ram); }
 };
 inline void PrintTo(const Checkpoint& checkpoint, std::ostream* out) { *out << checkpoint.name; }
 
-/// Every architecture, and each way in which its files may differ.
-constexpr Checkpoint kCheckpoints[] = {{"llama"},
-                                       {"llama3"},
-                                       {"mixtral", true},
-                                       {"mistral-nemo"},
-                                       {"qwen2"},
-                                       {"qwen3"},
-                                       {"qwen3moe", true},
-                                       {"gemma3"},
-                                       {"glm4moe", true},
-                                       {"granite"},
-                                       {"mistral3"},
-                                       {"phi3"},
-                                       {"minimax-m2", true},
-                                       {"gpt-oss-f16", true, "gpt-oss"},
-                                       {"gemma4-moe", true}};
+/// Every architecture, and each way in which its files may differ. After a change: `make readme`.
+constexpr Checkpoint kCheckpoints[] = {{"llama", "Llama 2, Mistral 7B"},
+                                       {"llama3", "Llama 3"},
+                                       {"mistral-nemo", "Mistral Nemo"},
+                                       {"mixtral", "Mixtral", true},
+                                       {"qwen2", "Qwen2, Qwen2.5"},
+                                       {"qwen3", "Qwen3"},
+                                       {"qwen3moe", "Qwen3 mixtures", true},
+                                       {"gemma3", "Gemma 3 (text)"},
+                                       {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
+                                       {"gemma4", "Gemma 4 E2B, E4B", false, "gemma4", true},
+                                       {"glm4moe", "GLM-4.5 to 4.7", true},
+                                       {"gpt-oss-f16", "gpt-oss", true, "gpt-oss"},
+                                       {"granite", "Granite 3"},
+                                       {"minimax-m2", "MiniMax-M2", true},
+                                       {"mistral3", "Ministral 3"},
+                                       {"phi3", "Phi-3, Phi-4 mini"}};
 
-inline std::string test_name(const testing::TestParamInfo<Checkpoint>& info) {
-  std::string name(info.param.name);
+/// A cell of README's table.
+using Cell = std::tuple<Checkpoint, PlaceName>;
+
+inline std::string test_name(const testing::TestParamInfo<Cell>& info) {
+  std::string name = std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).test;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -146,6 +168,17 @@ inline void expect_the_reference(const EngineOptions& options, const Checkpoint&
     EXPECT_LE(found.relative_l2, 2e-3);
     EXPECT_EQ(found.same_argmax, 1);
   }
+}
+
+/// What README says of a cell.
+inline void expect_the_cell(const EngineOptions& options, const Cell& cell) {
+  const auto& [checkpoint, place] = cell;
+  if (checkpoint.runs(place.place)) return expect_the_reference(options, checkpoint);
+  EngineOptions changed = options;
+  changed.context_tokens = 256;
+  const auto engine = Engine::create(changed);
+  ASSERT_FALSE(engine.ok()) << "it runs: tell README";
+  EXPECT_EQ(engine.status().code(), Code::unsupported) << engine.status().message();
 }
 
 }  // namespace millrace::engine::test

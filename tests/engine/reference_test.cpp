@@ -29,23 +29,27 @@ TEST(Reference, GptOssInMxfp4StaysClose) {
   EXPECT_GE(found.same_argmax, 0.9);
 }
 
-class Checkpoints : public testing::TestWithParam<Checkpoint> {};
+/// The cells of README's table that need no GPU; tests/cuda_engine has the others.
+class Checkpoints : public testing::TestWithParam<Cell> {};
 
-TEST_P(Checkpoints, AnswerAsTransformersDoes) { expect_the_reference(roomy(GetParam().model()), GetParam()); }
-
-TEST_P(Checkpoints, AnswerSoWithTheirWeightsOnTheDisk) {
-  EngineOptions options = roomy(GetParam().model());
-  options.tile_bytes = 4096;
-  options.ram_bytes = 1;
-  options.context_tokens = 256;
-  options.max_sequences = 3;
-  const std::optional<std::uint64_t> smallest = named_ram(Engine::create(options).status().message());
-  ASSERT_TRUE(smallest.has_value());
-  options.ram_bytes = *smallest;
-  expect_the_reference(options, GetParam());
+TEST_P(Checkpoints, AnswerAsTransformersDoes) {
+  const auto& [checkpoint, place] = GetParam();
+  EngineOptions options = roomy(checkpoint.model());
+  if (place.place == Place::cpu_disk && checkpoint.runs(place.place)) {
+    options.tile_bytes = 4096;
+    options.ram_bytes = 1;
+    options.context_tokens = 256;
+    options.max_sequences = 3;
+    const std::optional<std::uint64_t> smallest = named_ram(Engine::create(options).status().message());
+    ASSERT_TRUE(smallest.has_value());
+    options.ram_bytes = *smallest;
+  }
+  expect_the_cell(options, GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Reference, Checkpoints, testing::ValuesIn(kCheckpoints), test_name);
+INSTANTIATE_TEST_SUITE_P(Reference, Checkpoints,
+                         testing::Combine(testing::ValuesIn(kCheckpoints), testing::Values(kPlaces[0], kPlaces[1])),
+                         test_name);
 
 }  // namespace
 }  // namespace millrace::engine

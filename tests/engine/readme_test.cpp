@@ -1,0 +1,67 @@
+// README's table of what works is what the reference tests hold (engine/reference.h): a cell says yes where its test
+// wants transformers' logits, no where it wants a refusal. With MILLRACE_WRITE_README set, the table is written anew.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "engine/reference.h"
+
+namespace millrace::engine {
+namespace {
+
+using namespace test;
+
+constexpr const char* kReadme = MILLRACE_SOURCE_DIR "/README.md";
+constexpr const char* kBegin = "<!-- What the reference tests hold; `make readme` writes it. -->\n";
+constexpr const char* kEnd = "<!-- -->\n";
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// A GGUF file's general.architecture: a string behind its key, its type (4 bytes) and its length (8).
+std::string architecture(const Checkpoint& checkpoint) {
+  const std::string file = read(checkpoint.model()), key = "general.architecture";
+  const std::size_t at = file.find(key);
+  EXPECT_NE(at, std::string::npos) << checkpoint.model();
+  if (at == std::string::npos) return "";
+  return file.substr(at + key.size() + 12, static_cast<unsigned char>(file[at + key.size() + 4]));
+}
+
+std::string table() {
+  std::string text = "| models | architecture |", rule = "|---|---|";
+  for (const PlaceName& place : kPlaces) {
+    text += std::string(" ") + place.heading + " |";
+    rule += "---|";
+  }
+  text += "\n" + rule + "\n";
+  for (const Checkpoint& checkpoint : kCheckpoints) {
+    text += std::string("| ") + checkpoint.family + " | `" + architecture(checkpoint) + "` |";
+    for (const PlaceName& place : kPlaces) text += checkpoint.runs(place.place) ? " yes |" : " no |";
+    text += "\n";
+  }
+  return text;
+}
+
+TEST(Readme, TellsWhatTheReferenceTestsHold) {
+  std::string readme = read(kReadme);
+  const std::size_t begin = readme.find(kBegin);
+  ASSERT_NE(begin, std::string::npos) << "README has no mark " << kBegin;
+  const std::size_t from = begin + std::string(kBegin).size(), end = readme.find(kEnd, from);
+  ASSERT_NE(end, std::string::npos) << "README has no mark " << kEnd;
+  if (std::getenv("MILLRACE_WRITE_README") != nullptr) {
+    readme.replace(from, end - from, table());
+    std::ofstream(kReadme, std::ios::binary) << readme;
+    return;
+  }
+  EXPECT_EQ(readme.substr(from, end - from), table()) << "`make readme` writes README's table anew";
+}
+
+}  // namespace
+}  // namespace millrace::engine
