@@ -236,25 +236,31 @@ struct IQ4_NL {
   }
 };
 
+/// Half of the E8M0 scale in the low byte of every lane, 2^(e - 128), which may be subnormal: as 2^(e/2 - 64) times
+/// 2^((e + 1)/2 - 64), whose product is exact.
+template <class V>
+typename V::F halved_power(typename V::I v) {
+  const typename V::I e = byte_of<V, 0>(v);
+  const auto power = [](typename V::I n) {
+    return V::as_float(V::template sll<23>(V::add(V::template srl<1>(n), V::set1(63))));
+  };
+  return V::mul(power(e), power(V::add(e, V::set1(1))));
+}
+
 template <class V>
 struct MXFP4 {
   static constexpr Kind kKind = Kind::scaled;
   static constexpr int kOffset = 12, kMax16 = 4, kBlockBytes = 17;
+  alignas(16) static constexpr std::int8_t kLevels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
   static void pack(const Rows<V>& rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
     const std::int64_t start = chunk * kChunk * kBlockBytes;
-    const Fields<V, std::uint8_t> e(rows, start, kBlockBytes, n);
+    const Fields<V, std::uint32_t> e(rows, start, kBlockBytes, n);  // and three bytes more
     for (int i = 0; i < n; ++i) {
       const Out<V> block{out[i]};
       typename V::I q[8];
       nibble_columns<V>(rows, start + i * kBlockBytes + 1, q);
-      for (int j = 0; j < 8; ++j) block.bytes(j, V::add_bytes(V::lookup(kMxfp4Codebook, q[j]), V::set1(0x0c0c0c0c)));
-      // Half the scale is 2^(e - 128): exponent field e - 1, or a subnormal for e < 2 (tensor/blocks.h).
-      alignas(64) std::uint32_t bits[V::kRows];
-      for (int r = 0; r < V::kRows; ++r) {
-        const std::uint32_t exponent = e.at[i][r];
-        bits[r] = exponent < 2 ? 0x00200000U << exponent : (exponent - 1) << 23;
-      }
-      block.scale(0, V::as_float(V::load(bits)));
+      for (int j = 0; j < 8; ++j) block.bytes(j, V::lookup(kLevels, q[j]));
+      block.scale(0, halved_power<V>(V::load(e.at[i])));
     }
   }
 };
