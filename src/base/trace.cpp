@@ -17,12 +17,12 @@ std::uint64_t Trace::now_ns() {
 }
 
 void Trace::add(std::string row, std::string name, std::uint64_t begin_ns, std::uint64_t end_ns) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   spans_.push_back({std::move(row), std::move(name), begin_ns, end_ns});
 }
 
 Status Trace::write(const std::string& path) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "w"), &std::fclose);
   if (file == nullptr) return error(Code::io_error, "{}: the trace cannot be written here", path);
   std::uint64_t origin = UINT64_MAX;

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace millrace {
@@ -26,8 +26,8 @@ class Trace {
     std::string row, name;
     std::uint64_t begin_ns, end_ns;
   };
-  mutable std::mutex mutex_;
-  std::vector<Span> spans_;  // GUARDED_BY mutex_
+  mutable Mutex mutex_;
+  std::vector<Span> spans_ MR_GUARDED_BY(mutex_);
 };
 
 /// A span from here to the end of the scope; nothing where `trace` is null.

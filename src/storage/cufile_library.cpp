@@ -66,10 +66,10 @@ std::string cufile_cause(int code) {
 }
 
 Expected<CuFileLibrary*> CuFileLibrary::load(const std::string& name) {
-  static std::mutex mutex;
+  static Mutex mutex;
   // Reached until the very end: destructors of statics must not meet a library that is gone.
   static auto* const loaded = new std::map<std::string, std::unique_ptr<CuFileLibrary>>;
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (const auto found = loaded->find(name); found != loaded->end()) return found->second.get();
   void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -109,7 +109,7 @@ Status CuFileLibrary::find_calls(void* library, const std::string& name) {
 }
 
 Status CuFileLibrary::open() {
-  const std::lock_guard lock(session_mutex_);
+  const MutexLock lock(session_mutex_);
   if (users_ == 0) {
     const CuFileError result = driver_open_();
     if (result.code != 0)
@@ -122,7 +122,7 @@ Status CuFileLibrary::open() {
 }
 
 void CuFileLibrary::close() {
-  const std::lock_guard lock(session_mutex_);
+  const MutexLock lock(session_mutex_);
   if (--users_ > 0) return;
   // Now, and not when the process ends: the library's own closing then calls a CUDA driver that is gone.
   if (const CuFileError result = driver_close_(); result.code != 0)
@@ -142,7 +142,7 @@ int CuFileLibrary::register_handle(int fd, void*& handle) {
 }
 
 Status CuFileLibrary::register_buffer(std::span<std::byte> range) {
-  const std::unique_lock lock(buffers_mutex_);
+  const MutexLock lock(buffers_mutex_);
   const auto after = buffers_.lower_bound(range.data());
   const bool meets_after = after != buffers_.end() && after->first < range.data() + range.size();
   const bool meets_before =
@@ -156,7 +156,7 @@ Status CuFileLibrary::register_buffer(std::span<std::byte> range) {
 }
 
 void CuFileLibrary::release_buffer(std::byte* begin) {
-  const std::unique_lock lock(buffers_mutex_);
+  const MutexLock lock(buffers_mutex_);
   buffers_.erase(begin);
   if (const CuFileError result = buffer_deregister_(begin); result.code != 0)
     log::debug("storage: cuFile did not release memory: {}", cufile_cause(result.code));
@@ -167,7 +167,7 @@ std::int64_t CuFileLibrary::read(void* handle, std::byte* destination, std::uint
   // Registered memory is found by the very address it was registered with.
   std::byte* base = destination;
   {
-    const std::shared_lock lock(buffers_mutex_);
+    const MutexLock lock(buffers_mutex_);
     const auto after = buffers_.upper_bound(destination);
     if (after != buffers_.begin()) {
       const auto& [begin, size] = *std::prev(after);

@@ -8,13 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace millrace::storage {
@@ -87,10 +86,11 @@ class CuFileLibrary {
   CuFileError (*buffer_deregister_)(const void*) = nullptr;
   ssize_t (*read_)(void*, void*, std::size_t, off_t, off_t) = nullptr;
 
-  std::mutex session_mutex_;
-  int users_ = 0;  // GUARDED_BY session_mutex_
-  mutable std::shared_mutex buffers_mutex_;
-  std::map<std::byte*, std::uint64_t> buffers_;  // GUARDED_BY buffers_mutex_: bytes by where they begin; none overlap
+  Mutex session_mutex_;
+  int users_ MR_GUARDED_BY(session_mutex_) = 0;
+  mutable Mutex buffers_mutex_;
+  // Bytes by where they begin; none overlap.
+  std::map<std::byte*, std::uint64_t> buffers_ MR_GUARDED_BY(buffers_mutex_);
 };
 
 /// One use of the library's session. Move-only.

@@ -4,10 +4,10 @@
 #include <array>
 #include <charconv>
 #include <chrono>
-#include <condition_variable>
 #include <optional>
 #include <thread>
 
+#include "base/mutex.h"
 #include "storage/request.h"
 
 namespace millrace::storage {
@@ -41,7 +41,7 @@ class FaultyBackend final : public Backend {
       : inner_(std::move(inner)), faults_(std::move(faults)), delayer_([this] { release_stalled(); }) {}
   ~FaultyBackend() override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
     }
     wake_.notify_all();
@@ -111,7 +111,7 @@ class FaultyBackend final : public Backend {
                                     read.offset + read.bytes));
         break;
       case Fault::Kind::stall: {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         stalled_.push_back({Clock::now() + std::chrono::milliseconds(fault.stall_ms), read, &completion});
         wake_.notify_all();
         break;
@@ -121,17 +121,17 @@ class FaultyBackend final : public Backend {
 
   /// The delaying thread: hands each stalled read on when its time has come, or when the backend is closed.
   void release_stalled() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
       const auto first = std::min_element(stalled_.begin(), stalled_.end(),
                                           [](const Stalled& a, const Stalled& b) { return a.until < b.until; });
       if (first == stalled_.end()) {
         if (stopping_) return;
-        wake_.wait(lock);
+        wake_.wait(mutex_);
         continue;
       }
       if (!stopping_ && Clock::now() < first->until) {
-        wake_.wait_until(lock, Clock::time_point(first->until));
+        wake_.wait_until(mutex_, Clock::time_point(first->until));
         continue;
       }
       const Stalled due = *first;
@@ -147,11 +147,11 @@ class FaultyBackend final : public Backend {
   const std::vector<Fault> faults_;
   std::atomic<std::uint64_t> reads_{0};
   std::atomic<bool> truncated_{false};
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<Stalled> stalled_;  // GUARDED_BY mutex_
-  bool stopping_ = false;         // GUARDED_BY mutex_
-  std::thread delayer_;           // last: it uses all of the above
+  Mutex mutex_;
+  CondVar wake_;
+  std::vector<Stalled> stalled_ MR_GUARDED_BY(mutex_);
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  std::thread delayer_;  // last: it uses all of the above
 };
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 
 #include "base/bytes.h"
+#include "base/mutex.h"
 
 namespace millrace::storage {
 
@@ -24,7 +24,7 @@ struct MapRecord {
 namespace {
 
 std::atomic<MapRecord*> all_records{nullptr};
-std::mutex records_mutex;  // taken by those who add and free records, never by the handler
+Mutex records_mutex;  // taken by those who add and free records, never by the handler
 struct sigaction previous_action {};
 std::uintptr_t system_page_bytes = 4096;
 
@@ -82,7 +82,7 @@ void install_handler() {
 }
 
 MapRecord* add_record(const void* data, std::uint64_t bytes) {
-  const std::lock_guard lock(records_mutex);
+  const MutexLock lock(records_mutex);
   MapRecord* record = all_records.load(std::memory_order_relaxed);
   while (record != nullptr && record->end.load(std::memory_order_relaxed) != 0) record = record->next;
   const bool fresh = record == nullptr;
@@ -110,7 +110,7 @@ Expected<GuardedMap> GuardedMap::map(int fd, std::uint64_t bytes, const std::str
 
 GuardedMap::~GuardedMap() {
   if (data_ == nullptr) return;
-  const std::lock_guard lock(records_mutex);
+  const MutexLock lock(records_mutex);
   record_->end.store(0, std::memory_order_release);
   munmap(const_cast<std::byte*>(data_), bytes_);
 }

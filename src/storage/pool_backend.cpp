@@ -15,7 +15,7 @@ Status PoolBackend::start(int threads, std::size_t stack_bytes) {
 
 void PoolBackend::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
@@ -26,7 +26,7 @@ void PoolBackend::submit(std::span<const Read> reads, Completion& completion) {
   const Hold hold(completion);
   std::size_t added = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::size_t before = queue_.size();
     cut(reads, completion, queue_);
     added = queue_.size() - before;
@@ -50,8 +50,8 @@ void PoolBackend::work() {
     Request request;
     bool cancelled = false;
     {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      const MutexLock lock(mutex_);
+      wake_.wait(mutex_, [this]() MR_REQUIRES(mutex_) { return stopping_ || !queue_.empty(); });
       if (queue_.empty()) return;
       request = queue_.pop();
       cancelled = stopping_;

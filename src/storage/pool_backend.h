@@ -2,10 +2,9 @@
 // side by side. What a thread does with a request is the derived class's: pread, or a copy from a map.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "storage/request.h"
 #include "storage/small_thread.h"
 
@@ -54,10 +53,10 @@ class PoolBackend : public Backend {
   const BackendTraits traits_;
   const std::uint64_t request_bytes_;
   Meter meter_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  Fifo<Request> queue_;    // GUARDED_BY mutex_
-  bool stopping_ = false;  // GUARDED_BY mutex_
+  Mutex mutex_;
+  CondVar wake_;
+  Fifo<Request> queue_ MR_GUARDED_BY(mutex_);
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::vector<SmallThread> threads_;
 };
 

@@ -111,24 +111,24 @@ Expected<Outcome> settle(Request& request, std::int64_t result, const FileSet& f
 
 void Meter::started(std::uint64_t requests) {
   if (requests == 0) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (in_flight_ == 0) since_ = Clock::now();
   in_flight_ += requests;
 }
 
 void Meter::attempted() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counters_.reads;
 }
 
 void Meter::finished(std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   counters_.bytes += bytes;
   if (--in_flight_ == 0) counters_.busy_ns += nanoseconds(Clock::now() - since_);
 }
 
 Counters Meter::counters() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Counters now = counters_;
   if (in_flight_ > 0) now.busy_ns += nanoseconds(Clock::now() - since_);
   return now;

@@ -3,12 +3,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "storage/file_set.h"
 #include "storage/storage.h"
 
@@ -106,10 +106,10 @@ class Meter {
 
  private:
   using Clock = std::chrono::steady_clock;
-  mutable std::mutex mutex_;
-  Counters counters_;            // GUARDED_BY mutex_
-  std::uint64_t in_flight_ = 0;  // GUARDED_BY mutex_
-  Clock::time_point since_;      // GUARDED_BY mutex_: of the present busy time
+  mutable Mutex mutex_;
+  Counters counters_ MR_GUARDED_BY(mutex_);
+  std::uint64_t in_flight_ MR_GUARDED_BY(mutex_) = 0;
+  Clock::time_point since_ MR_GUARDED_BY(mutex_);  // of the present busy time
 };
 
 }  // namespace millrace::storage

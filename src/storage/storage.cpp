@@ -10,7 +10,7 @@ Widened widened(std::uint64_t offset, std::uint64_t bytes, std::uint64_t alignme
 }
 
 void Completion::expect(std::uint32_t reads) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (reported_ && done()) {
     status_ = Status();
     reported_ = false;
@@ -20,7 +20,7 @@ void Completion::expect(std::uint32_t reads) {
 
 void Completion::finish_one(const Status& status) {
   if (!status.ok()) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;
   }
   // The count reaching zero is the last touch of this object: its owner may destroy it right then. notify_all() hands
@@ -30,7 +30,7 @@ void Completion::finish_one(const Status& status) {
 
 Status Completion::wait() {
   for (std::uint32_t left; (left = pending_.load(std::memory_order_acquire)) != 0;) pending_.wait(left);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reported_ = true;
   return status_;
 }

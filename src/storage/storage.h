@@ -16,11 +16,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace millrace::storage {
@@ -63,9 +63,9 @@ class Completion {
 
  private:
   std::atomic<std::uint32_t> pending_{0};
-  std::mutex mutex_;
-  Status status_;          // GUARDED_BY mutex_
-  bool reported_ = false;  // GUARDED_BY mutex_: a wait() has returned status_
+  Mutex mutex_;
+  Status status_ MR_GUARDED_BY(mutex_);
+  bool reported_ MR_GUARDED_BY(mutex_) = false;  // a wait() has returned status_
 };
 
 /// What kind of memory a backend's destinations are: it reads into this kind and no other.

@@ -6,11 +6,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <thread>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "storage/backends.h"
 #include "storage/request.h"
 #include "storage/small_thread.h"
@@ -88,10 +88,10 @@ class UringBackend final : public Backend {
 
   void register_files();
   /// The index of the registered region that holds the whole range, or -1.
-  int region_of(const std::byte* data, std::uint64_t bytes) const;
-  void put(std::uint32_t slot);
-  void fill();
-  void flush();
+  int region_of(const std::byte* data, std::uint64_t bytes) const MR_REQUIRES(mutex_);
+  void put(std::uint32_t slot) MR_REQUIRES(mutex_);
+  void fill() MR_REQUIRES(mutex_);
+  void flush() MR_REQUIRES(mutex_);
   void reap();
   /// Takes what one completed slot says; true if its request has ended, as told in `ended`.
   bool take(std::uint32_t slot, int result, Ended& ended);
@@ -100,17 +100,17 @@ class UringBackend final : public Backend {
   const BackendTraits traits_;
   const std::uint64_t request_bytes_, most_in_flight_;
   Meter meter_;
-  Ring ring_;  // its completion side belongs to the reaper alone; its submission side is GUARDED_BY mutex_
+  Ring ring_;  // its completion side belongs to the reaper alone; its submission side is written with mutex_ held
   bool fixed_files_ = false;
   bool fixed_memory_ = false;
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<Request> slots_;  // in flight; a slot that is not free belongs to the kernel, then to the reaper
-  std::vector<std::uint32_t> free_slots_;  // GUARDED_BY mutex_
-  std::uint64_t bytes_in_flight_ = 0;      // GUARDED_BY mutex_
-  Fifo<Request> queue_;                    // GUARDED_BY mutex_: waits for a slot
-  std::vector<Region> regions_;            // GUARDED_BY mutex_: index = index in the kernel's table
-  bool stopping_ = false;                  // GUARDED_BY mutex_
+  std::vector<std::uint32_t> free_slots_ MR_GUARDED_BY(mutex_);
+  std::uint64_t bytes_in_flight_ MR_GUARDED_BY(mutex_) = 0;
+  Fifo<Request> queue_ MR_GUARDED_BY(mutex_);          // waits for a slot
+  std::vector<Region> regions_ MR_GUARDED_BY(mutex_);  // index = index in the kernel's table
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
   SmallThread reaper_;
 };
 
@@ -135,7 +135,7 @@ UringBackend::~UringBackend() {
   if (!ring_.made()) return;
   Fifo<Request> cancelled;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     std::swap(cancelled, queue_);
     if (io_uring_sqe* sqe = io_uring_get_sqe(ring_.get()); sqe != nullptr) {
@@ -154,7 +154,7 @@ UringBackend::~UringBackend() {
 
 void UringBackend::submit(std::span<const Read> reads, Completion& completion) {
   const Hold hold(completion);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::size_t before = queue_.size();
   cut_reads(reads, files_, request_bytes_, completion, queue_);
   meter_.started(queue_.size() - before);
@@ -162,7 +162,7 @@ void UringBackend::submit(std::span<const Read> reads, Completion& completion) {
 }
 
 void UringBackend::register_memory(std::span<std::byte> range) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   int code = fixed_memory_ ? 0 : -EOPNOTSUPP;
   for (std::uint64_t at = 0; at < range.size() && code >= 0; at += kMaxRegionBytes) {
     iovec piece = {range.data() + at, std::min<std::size_t>(kMaxRegionBytes, range.size() - at)};
@@ -261,7 +261,7 @@ void UringBackend::reap() {
     unsigned ended_count = 0;
     bool finished = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       for (unsigned i = 0; i < count; ++i) {
         if (results[i].data == kStop) continue;
         const auto slot = static_cast<std::uint32_t>(results[i].data);

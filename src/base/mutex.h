@@ -1,0 +1,121 @@
+// std::mutex, its scoped lock and std::condition_variable, annotated so that clang checks who holds what
+// (base/thread_annotations.h).
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "base/thread_annotations.h"
+
+namespace millrace {
+
+class MR_CAPABILITY("mutex") Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void lock() MR_ACQUIRE() { mutex_.lock(); }
+  void unlock() MR_RELEASE() { mutex_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+/// Holds the mutex from here to the end of the scope, but between unlock() and lock().
+class MR_SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) MR_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() MR_RELEASE() {
+    if (held_) mutex_.unlock();
+  }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+  void lock() MR_ACQUIRE() {
+    mutex_.lock();
+    held_ = true;
+  }
+  void unlock() MR_RELEASE() {
+    held_ = false;
+    mutex_.unlock();
+  }
+
+ private:
+  Mutex& mutex_;
+  bool held_ = true;
+};
+
+/// Lets go of a mutex that is held, from here to the end of the scope.
+class MR_SCOPED_CAPABILITY MutexUnlock {
+ public:
+  explicit MutexUnlock(Mutex& mutex) MR_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
+  ~MutexUnlock() MR_RELEASE() { mutex_.lock(); }  // of this object: the mutex is held again
+  MutexUnlock(const MutexUnlock&) = delete;
+  MutexUnlock& operator=(const MutexUnlock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+/// Waits let go of the mutex, which is held again when they return. `ready` is asked with the mutex held:
+/// [this]() MR_REQUIRES(mutex_) { return ...; }
+class CondVar {
+ public:
+  void notify_one() { changed_.notify_one(); }
+  void notify_all() { changed_.notify_all(); }
+
+  /// Lets go of the mutex when this thread's own variables are gone, and tells those that wait.
+  void notify_all_at_thread_exit(Mutex& mutex) MR_RELEASE(mutex) MR_NO_THREAD_SAFETY_ANALYSIS {
+    std::notify_all_at_thread_exit(changed_, std::unique_lock(mutex.mutex_, std::adopt_lock));
+  }
+
+  /// May return for no reason.
+  void wait(Mutex& mutex) MR_REQUIRES(mutex) {
+    Adopted held(mutex);
+    changed_.wait(held.lock);
+  }
+  template <typename Clock, typename Duration>
+  void wait_until(Mutex& mutex, const std::chrono::time_point<Clock, Duration>& time) MR_REQUIRES(mutex) {
+    Adopted held(mutex);
+    changed_.wait_until(held.lock, time);
+  }
+  template <typename Rep, typename Period>
+  void wait_for(Mutex& mutex, const std::chrono::duration<Rep, Period>& time) MR_REQUIRES(mutex) {
+    Adopted held(mutex);
+    changed_.wait_for(held.lock, time);
+  }
+
+  /// Until it is ready. Within that time: whether it is. That `ready` may be called is not checked.
+  template <typename Ready>
+  void wait(Mutex& mutex, Ready ready) MR_REQUIRES(mutex) {
+    Adopted held(mutex);
+    changed_.wait(held.lock, ready);
+  }
+  template <typename Clock, typename Duration, typename Ready>
+  bool wait_until(Mutex& mutex, const std::chrono::time_point<Clock, Duration>& time, Ready ready) MR_REQUIRES(mutex) {
+    Adopted held(mutex);
+    return changed_.wait_until(held.lock, time, ready);
+  }
+  template <typename Rep, typename Period, typename Ready>
+  bool wait_for(Mutex& mutex, const std::chrono::duration<Rep, Period>& time, Ready ready) MR_REQUIRES(mutex) {
+    Adopted held(mutex);
+    return changed_.wait_for(held.lock, time, ready);
+  }
+
+ private:
+  /// The held mutex as the standard library wants it.
+  struct Adopted {
+    explicit Adopted(Mutex& mutex) : lock(mutex.mutex_, std::adopt_lock) {}
+    ~Adopted() { lock.release(); }
+    Adopted(const Adopted&) = delete;
+    Adopted& operator=(const Adopted&) = delete;
+    std::unique_lock<std::mutex> lock;
+  };
+
+  std::condition_variable changed_;
+};
+
+}  // namespace millrace
