@@ -38,16 +38,16 @@ PromptCache::PromptCache(const Options& options, PromptKey root, std::shared_ptr
 
 PromptCache::~PromptCache() {
   const Clock::time_point deadline = Clock::now() + kPatience;
-  const auto ended = [this] { return waiting_.empty(); };
+  const auto ended = [this]() MR_REQUIRES(mutex_) { return waiting_.empty(); };
   for (bool done = false; !done;) {
     pump();
-    std::unique_lock lock(mutex_);
-    done = went_.wait_until(lock, std::min(deadline, Clock::now() + std::chrono::milliseconds(5)), ended) ||
+    MutexLock lock(mutex_);
+    done = went_.wait_until(mutex_, std::min(deadline, Clock::now() + std::chrono::milliseconds(5)), ended) ||
            Clock::now() >= deadline;
   }
   let_go();
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
     came_.notify_one();
   }
@@ -163,7 +163,7 @@ void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds
   };
   if (is_quick(blocks)) return;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (off_) return;
   }
   const PromptStore::Time now = PromptStore::Time::clock::now();
@@ -193,7 +193,7 @@ void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds
     pool_->retain(item.group, item.block);
   }
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::move(items.begin(), items.end(), std::back_inserter(waiting_));
     came_.notify_one();
   }
@@ -208,7 +208,7 @@ void PromptCache::pump() {
   std::vector<Held> written;
   Held next;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     written.swap(written_);
     if (!pool_->on_host() && !staged_ && !waiting_.empty()) next = {waiting_.front().group, waiting_.front().block};
     if (waiting_.empty()) staging_ = {};
@@ -228,26 +228,26 @@ void PromptCache::pump() {
     let_go();
     return;
   }
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   staged_ = true;
   came_.notify_one();
 }
 
 bool PromptCache::busy() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return !waiting_.empty() || !written_.empty();
 }
 
 bool PromptCache::let_go() {
   std::vector<Held> blocks;
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     // The writer keeps the one it works on: a block's write at most.
     while (waiting_.size() > (writing_ ? 1 : 0)) {
       blocks.push_back({waiting_.back().group, waiting_.back().block});
       waiting_.pop_back();
     }
-    went_.wait(lock, [this] { return !writing_; });
+    went_.wait(mutex_, [this]() MR_REQUIRES(mutex_) { return !writing_; });
     blocks.insert(blocks.end(), written_.begin(), written_.end());
     written_.clear();
     staged_ = false;
@@ -271,9 +271,10 @@ void PromptCache::work() {
   } catch (const std::exception& unexpected) {  // looked through later, then
     log::debug("prompt cache: {}", unexpected.what());
   }
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    came_.wait(lock, [this] { return stop_ || (!waiting_.empty() && (pool_->on_host() || staged_)); });
+    came_.wait(mutex_,
+               [this]() MR_REQUIRES(mutex_) { return stop_ || (!waiting_.empty() && (pool_->on_host() || staged_)); });
     if (stop_) return;
     const Item item = waiting_.front();
     const std::byte* const payload = pool_->on_host() ? item.block : staging_.memory.data();

@@ -8,13 +8,12 @@
 // Nothing here fails a request: without the cache the prompt is computed.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kv/prefix_cache.h"
 #include "kv/prompt_store.h"
 #include "residency/budget.h"
@@ -93,7 +92,7 @@ class PromptCache {
     std::byte* block = nullptr;
   };
   void release(const std::vector<Held>& blocks);
-  void give_up(const Status& why);  // REQUIRES: mutex_ held
+  void give_up(const Status& why) MR_REQUIRES(mutex_);
 
   const double least_seconds_;
   const PromptKey root_;
@@ -103,14 +102,14 @@ class PromptCache {
   std::uint64_t tokens_ = 0;
   std::uint64_t room_ = 0;  // the writer's: bytes that the present prompt may still take
 
-  mutable std::mutex mutex_;
-  std::condition_variable came_, went_;
-  std::deque<Item> waiting_;         // GUARDED_BY mutex_; the first one may be on its way
-  std::vector<Held> written_;        // GUARDED_BY mutex_: to be let go of
-  bool writing_ = false;             // GUARDED_BY mutex_: the first of waiting_ is being written
-  bool stop_ = false, off_ = false;  // GUARDED_BY mutex_
-  Staging staging_;                  // of a device's block
-  bool staged_ = false;              // GUARDED_BY mutex_: staging_ holds the first of waiting_
+  mutable Mutex mutex_;
+  CondVar came_, went_;
+  std::deque<Item> waiting_ MR_GUARDED_BY(mutex_);   // the first one may be on its way
+  std::vector<Held> written_ MR_GUARDED_BY(mutex_);  // to be let go of
+  bool writing_ MR_GUARDED_BY(mutex_) = false;       // the first of waiting_ is being written
+  bool stop_ MR_GUARDED_BY(mutex_) = false, off_ MR_GUARDED_BY(mutex_) = false;
+  Staging staging_;                            // of a device's block
+  bool staged_ MR_GUARDED_BY(mutex_) = false;  // staging_ holds the first of waiting_
   storage::SmallThread thread_;
 };
 

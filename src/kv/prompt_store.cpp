@@ -126,7 +126,7 @@ Status PromptStore::load(const PromptBlock& block, std::byte* payload) {
   Status status = read_file(block, file.get(), payload);
   if (status.code() == Code::corrupt) return remove_damaged(name, status);
   if (!status.ok()) return status;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   counters_.read_bytes += block.file_bytes();
   return {};
 }
@@ -134,7 +134,7 @@ Status PromptStore::load(const PromptBlock& block, std::byte* payload) {
 Status PromptStore::remove_damaged(const std::string& name, const Status& why) {
   log::warn("prompt cache: {}/{} is of no use and was removed: {}", options_.folder, name, why.message());
   unlinkat(folder_.get(), name.c_str(), 0);
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counters_.damaged_files;
   return why;
 }
@@ -142,7 +142,7 @@ Status PromptStore::remove_damaged(const std::string& name, const Status& why) {
 Status PromptStore::save(const PromptBlock& block, const std::byte* payload, Time used) {
   std::string fresh;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     fresh = fmt::format("{}.{}.{}{}", block.key.hex(), getpid(), writes_++, kFresh);
   }
   const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
@@ -163,7 +163,7 @@ Status PromptStore::save(const PromptBlock& block, const std::byte* payload, Tim
     unlinkat(folder_.get(), fresh.c_str(), 0);
     return status.with_context(options_.folder);
   }
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counters_.files;
   counters_.bytes += round_up(block.file_bytes(), kDiskBlock);
   counters_.written_bytes += block.file_bytes();
@@ -215,7 +215,7 @@ Expected<PromptStore::Scan> PromptStore::scan() {
     scan.add(std::move(file));
   }
   std::sort_heap(scan.oldest.begin(), scan.oldest.end());
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   counters_.files = scan.files;
   counters_.bytes = scan.bytes;
   return scan;
@@ -239,7 +239,7 @@ Expected<std::uint64_t> PromptStore::make_room(std::uint64_t bytes, Time spared)
       ++removed;
     }
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       counters_.files = scan.files - removed;
       counters_.bytes = held;
       counters_.removed_files += removed;
@@ -250,7 +250,7 @@ Expected<std::uint64_t> PromptStore::make_room(std::uint64_t bytes, Time spared)
 }
 
 PromptStore::Counters PromptStore::counters() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return counters_;
 }
 

@@ -11,9 +11,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "kv/prompt_file.h"
 #include "storage/file_set.h"
@@ -58,9 +58,9 @@ class PromptStore {
 
   const Options options_;
   const storage::ScopedFd folder_;
-  mutable std::mutex mutex_;
-  Counters counters_;         // GUARDED_BY mutex_
-  std::uint64_t writes_ = 0;  // GUARDED_BY mutex_: so that no two are written under one name
+  mutable Mutex mutex_;
+  Counters counters_ MR_GUARDED_BY(mutex_);
+  std::uint64_t writes_ MR_GUARDED_BY(mutex_) = 0;  // so that no two are written under one name
 };
 
 }  // namespace millrace::kv

@@ -64,19 +64,19 @@ Expected<Reservation> Budget::reserve(std::string tag, std::uint64_t bytes) {
 }
 
 std::uint64_t Budget::reserved_bytes() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return reserved_;
 }
 
 std::uint64_t Budget::available_bytes() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return cap_ - reserved_;
 }
 
 std::vector<Budget::Entry> Budget::entries() const {
   std::vector<Entry> entries;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [tag, bytes] : by_tag_)
       if (bytes > 0) entries.push_back({tag, bytes});
   }
@@ -85,12 +85,12 @@ std::vector<Budget::Entry> Budget::entries() const {
 }
 
 void Budget::set_reclaimer(std::function<std::uint64_t(std::uint64_t bytes)> give_way) {
-  std::lock_guard lock(reclaim_mutex_);
+  const MutexLock lock(reclaim_mutex_);
   reclaimer_ = std::move(give_way);
 }
 
 bool Budget::grow_if_free(const std::string& tag, std::uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (bytes > cap_ - reserved_) return false;
   reserved_ += bytes;
   by_tag_[tag] += bytes;
@@ -100,7 +100,7 @@ bool Budget::grow_if_free(const std::string& tag, std::uint64_t bytes) {
 Status Budget::grow(const std::string& tag, std::uint64_t bytes) {
   if (grow_if_free(tag, bytes)) return {};
   // Two reservations that grow at once would each ask for the same bytes: one at a time, the second looks again first.
-  std::lock_guard reclaim_lock(reclaim_mutex_);
+  const MutexLock reclaim_lock(reclaim_mutex_);
   if (grow_if_free(tag, bytes)) return {};
   if (reclaimer_ && bytes <= cap_) {
     const std::uint64_t available = available_bytes();
@@ -123,7 +123,7 @@ Status Budget::refusal(const std::string& tag, std::uint64_t bytes) const {
 }
 
 void Budget::shrink(const std::string& tag, std::uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto entry = by_tag_.find(tag);
   MR_ASSERT(bytes == 0 || (entry != by_tag_.end() && entry->second >= bytes));
   if (entry == by_tag_.end()) return;

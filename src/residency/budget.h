@@ -8,10 +8,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace millrace::residency {
@@ -75,11 +75,11 @@ class Budget {
   void shrink(const std::string& tag, std::uint64_t bytes);
 
   const std::uint64_t cap_;
-  mutable std::mutex mutex_;
-  std::map<std::string, std::uint64_t> by_tag_;            // GUARDED_BY mutex_
-  std::uint64_t reserved_ = 0;                             // GUARDED_BY mutex_
-  std::mutex reclaim_mutex_;                               // held while the reclaimer runs; taken before mutex_
-  std::function<std::uint64_t(std::uint64_t)> reclaimer_;  // GUARDED_BY reclaim_mutex_
+  mutable Mutex mutex_;
+  std::map<std::string, std::uint64_t> by_tag_ MR_GUARDED_BY(mutex_);
+  std::uint64_t reserved_ MR_GUARDED_BY(mutex_) = 0;
+  Mutex reclaim_mutex_;  // held while the reclaimer runs; taken before mutex_
+  std::function<std::uint64_t(std::uint64_t)> reclaimer_ MR_GUARDED_BY(reclaim_mutex_);
 };
 
 }  // namespace millrace::residency

@@ -70,7 +70,7 @@ Expected<std::unique_ptr<RamFill>> RamFill::start(std::vector<storage::Read> rea
 
 RamFill::~RamFill() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -92,14 +92,14 @@ Status RamFill::land(std::size_t read) {
   }
   read_bytes_.fetch_add(reads_[read].bytes, std::memory_order_relaxed);
   const std::size_t groups = complete_groups();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (groups_.exchange(groups, std::memory_order_release) != groups) changed_.notify_all();
   return stopping_ ? error(Code::cancelled, "the model is being unloaded") : Status();
 }
 
 void RamFill::work() {
   double seconds = 0;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_ && landed_ < reads_.size()) {
     lock.unlock();
     const std::size_t first = landed_;
@@ -119,7 +119,7 @@ void RamFill::work() {
     failure_ = std::move(status);
     told_ = false;
     changed_.notify_all();
-    changed_.wait(lock, [this] { return stopping_ || failure_.ok(); });
+    changed_.wait(mutex_, [this]() MR_REQUIRES(mutex_) { return stopping_ || failure_.ok(); });
   }
   if (landed_ < reads_.size()) return;
   lock.unlock();
@@ -131,7 +131,7 @@ void RamFill::work() {
 Status RamFill::wait(std::size_t group, const std::function<Status()>& meanwhile) {
   while (!has(group)) {
     MR_RETURN_IF_ERROR(meanwhile());
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!failure_.ok()) {
       if (!told_) {
         told_ = true;
@@ -140,7 +140,7 @@ Status RamFill::wait(std::size_t group, const std::function<Status()>& meanwhile
       failure_ = {};
       changed_.notify_all();
     }
-    changed_.wait_for(lock, kAskAfter, [&] { return has(group) || !failure_.ok(); });
+    changed_.wait_for(mutex_, kAskAfter, [&]() MR_REQUIRES(mutex_) { return has(group) || !failure_.ok(); });
   }
   return {};
 }

@@ -14,14 +14,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "device/host_memory.h"
 #include "residency/budget.h"
@@ -78,11 +77,11 @@ class RamFill {
   std::atomic<std::size_t> groups_{0};
   std::atomic<std::uint64_t> read_bytes_{0};
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  Status failure_;         // GUARDED_BY mutex_: why the thread rests
-  bool told_ = false;      // GUARDED_BY mutex_: a wait() has returned failure_
-  bool stopping_ = false;  // GUARDED_BY mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  Status failure_ MR_GUARDED_BY(mutex_);     // why the thread rests
+  bool told_ MR_GUARDED_BY(mutex_) = false;  // a wait() has returned failure_
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
   storage::SmallThread thread_;
 };
 

@@ -26,7 +26,7 @@ std::uint64_t now_ns() {
 
 void Store::begin_pass() {
   take_back();
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counters_.passes;
   ring_->start_pass(++pass_);
   std::fill(working_set_.begin(), working_set_.end(), 0);
@@ -34,7 +34,7 @@ void Store::begin_pass() {
 }
 
 void Store::end_pass() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // From here on every tile's next use is in the pass to come.
   ring_->start_pass(++pass_);
   advance();
@@ -50,7 +50,7 @@ bool Store::by_rows_only(std::int32_t tile) const {
 }
 
 Expected<Lease> Store::lease(std::int32_t tile) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (by_rows_only(tile)) return error(Code::internal, "{} is not at home; read its rows one by one", describe(tile));
   finish_loads();
   TileState& state = tiles_[tile];
@@ -63,14 +63,14 @@ Expected<Lease> Store::lease(std::int32_t tile) {
     if (load < 0)
       return error(Code::internal, "no memory for {}: every slot is leased; drop a lease before taking another",
                    describe(tile));
-    block_on(lock, load);
+    block_on(load);
   }
   grant(tile, was_ready, started);
   return make_lease(tile);
 }
 
 std::optional<Lease> Store::try_lease(std::int32_t tile) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (by_rows_only(tile)) return std::nullopt;
   finish_loads();
   const bool was_ready = tiles_[tile].status == TileStatus::ready;
@@ -174,7 +174,9 @@ void Store::leave_slot(std::int32_t tile, bool fetch_again) {
 }
 
 void Store::finish_loads() {
-  loader_->finish([this](std::int32_t tile, const Status& status) { finished(tile, status); });
+  // Called in here alone, with the mutex held.
+  loader_->finish([this](std::int32_t tile, const Status& status)
+                      MR_NO_THREAD_SAFETY_ANALYSIS { finished(tile, status); });
 }
 
 void Store::finished(std::int32_t tile, const Status& status) {
@@ -227,24 +229,26 @@ std::int32_t Store::load_to_wait_for(Place place) const {
   return -1;
 }
 
-void Store::block_on(std::unique_lock<std::mutex>& lock, std::int32_t load) {
+void Store::block_on(std::int32_t load) {
   if (!loader_->done(load)) {
-    lock.unlock();
-    const std::uint64_t begin = now_ns();
-    loader_->wait_for(load);
-    const std::uint64_t waited = now_ns() - begin;
-    lock.lock();
+    std::uint64_t waited = 0;
+    {
+      const MutexUnlock unlocked(mutex_);
+      const std::uint64_t begin = now_ns();
+      loader_->wait_for(load);
+      waited = now_ns() - begin;
+    }
     counters_.stall_ns += waited;
   }
   finish_loads();
 }
 
 Status Store::wait(std::int32_t tile) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   TileState& state = tiles_[tile];
   if (state.status == TileStatus::loading) {
     advance();
-    if (state.status == TileStatus::loading) block_on(lock, state.load);
+    if (state.status == TileStatus::loading) block_on(state.load);
   }
   if (state.status == TileStatus::ready) return {};
   const auto failure = failures_.find(tile);
@@ -253,13 +257,13 @@ Status Store::wait(std::int32_t tile) {
 }
 
 bool Store::ready(std::int32_t tile) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const TileState& state = tiles_[tile];
   return state.status != TileStatus::loading || loader_->done(state.load);
 }
 
 bool Store::present(std::int32_t tile) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return tiles_[tile].status == TileStatus::ready;
 }
 
@@ -271,7 +275,7 @@ const std::byte* Store::segment(std::int32_t tile, std::size_t i) const {
 }
 
 void Store::unpin(std::int32_t tile) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   TileState& state = tiles_[tile];
   MR_ASSERT(state.pins > 0);
   if (--state.pins > 0 || mapped_) return;
@@ -283,12 +287,12 @@ void Store::unpin(std::int32_t tile) {
 }
 
 int Store::expert_slots() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return experts_->live_slots();
 }
 
 StoreCounters Store::counters() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return counters_;
 }
 

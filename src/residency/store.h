@@ -10,9 +10,9 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "residency/expert_cache.h"
 #include "residency/ordered_ring.h"
 #include "residency/tile_loader.h"
@@ -27,7 +27,7 @@ class Store final : public WeightStore {
   Store(const UnitTable& units, const Plan& plan, storage::Backend& backend, Budget& budget, StoreOptions options);
   ~Store() override;
   /// Lays the memory out and pays for it. Call once, before anything else.
-  Status open();
+  Status open() MR_NO_THREAD_SAFETY_ANALYSIS;  // as all that sets up: nobody else has the store yet
 
   void begin_pass() override;
   void end_pass() override;
@@ -44,7 +44,8 @@ class Store final : public WeightStore {
  protected:
   Status wait(std::int32_t tile) override;
   bool ready(std::int32_t tile) const override;
-  const std::byte* segment(std::int32_t tile, std::size_t i) const override;
+  /// Without the mutex: of a tile that the caller has pinned, so that its memory stays what it is.
+  const std::byte* segment(std::int32_t tile, std::size_t i) const override MR_NO_THREAD_SAFETY_ANALYSIS;
   void unpin(std::int32_t tile) override;
 
  private:
@@ -52,44 +53,48 @@ class Store final : public WeightStore {
 
   // Setting up (weight_store.cpp).
   Status check_plan() const;
-  bool map_in_place();
-  void place_tiles();
-  void lay_out();
-  void set_up_counters();
+  bool map_in_place() MR_NO_THREAD_SAFETY_ANALYSIS;
+  void place_tiles() MR_NO_THREAD_SAFETY_ANALYSIS;
+  void lay_out() MR_NO_THREAD_SAFETY_ANALYSIS;
+  void set_up_counters() MR_NO_THREAD_SAFETY_ANALYSIS;
   std::vector<std::int32_t> ordered_sequence() const;
 
-  // Moving (store.cpp). The mutex is held, except inside block_on().
+  // Moving (store.cpp). block_on() lets go of the mutex while it waits.
   bool available(const TileState& state) const;
-  bool by_rows_only(std::int32_t tile) const;
-  bool start(std::int32_t tile, bool demand);
-  std::int32_t slot_for(std::int32_t tile, bool demand);
-  void evict(std::int32_t tile);
-  void leave_slot(std::int32_t tile, bool fetch_again);
-  void finish_loads();
-  void finished(std::int32_t tile, const Status& status);
-  void advance();
-  void warm_up();
-  std::int32_t load_to_wait_for(Place place) const;
-  void block_on(std::unique_lock<std::mutex>& lock, std::int32_t load);
-  void grant(std::int32_t tile, bool was_ready, bool started);
-  const std::byte* present_row(WeightRef ref, std::int64_t row) const;
+  bool by_rows_only(std::int32_t tile) const MR_REQUIRES(mutex_);
+  bool start(std::int32_t tile, bool demand) MR_REQUIRES(mutex_);
+  std::int32_t slot_for(std::int32_t tile, bool demand) MR_REQUIRES(mutex_);
+  void evict(std::int32_t tile) MR_REQUIRES(mutex_);
+  void leave_slot(std::int32_t tile, bool fetch_again) MR_REQUIRES(mutex_);
+  void finish_loads() MR_REQUIRES(mutex_);
+  void finished(std::int32_t tile, const Status& status) MR_REQUIRES(mutex_);
+  void advance() MR_REQUIRES(mutex_);
+  void warm_up() MR_REQUIRES(mutex_);
+  std::int32_t load_to_wait_for(Place place) const MR_REQUIRES(mutex_);
+  void block_on(std::int32_t load) MR_REQUIRES(mutex_);
+  void grant(std::int32_t tile, bool was_ready, bool started) MR_REQUIRES(mutex_);
+  const std::byte* present_row(WeightRef ref, std::int64_t row) const MR_REQUIRES(mutex_);
   std::string describe(std::int32_t tile) const;
 
-  // Elasticity (store_elastic.cpp). The mutex is held.
-  bool idle(std::int32_t tile) const { return tiles_[tile].pins == 0 && tiles_[tile].status != TileStatus::loading; }
-  bool gave_enough(std::uint64_t bytes) const { return memory_.paid_bytes() >= memory_.used_bytes() + bytes; }
-  void drop_expert_slots(std::uint64_t bytes);
-  void drop_ring_slots(std::uint64_t bytes, int keep);
-  void drop_homes(std::uint64_t bytes, std::size_t keep);
-  void drop_ordered_homes(std::uint64_t bytes);
-  std::int32_t unclaimed_load() const;
-  void make_resident(std::size_t order);
-  void make_streamed(std::size_t order);
-  bool room_for(std::uint64_t bytes) const;
-  void take_back_homes(std::size_t end);
-  void take_back_from_ring();
-  void close_ring();
-  void take_back_slots();
+  // Elasticity (store_elastic.cpp).
+  bool idle(std::int32_t tile) const MR_REQUIRES(mutex_) {
+    return tiles_[tile].pins == 0 && tiles_[tile].status != TileStatus::loading;
+  }
+  bool gave_enough(std::uint64_t bytes) const MR_REQUIRES(mutex_) {
+    return memory_.paid_bytes() >= memory_.used_bytes() + bytes;
+  }
+  void drop_expert_slots(std::uint64_t bytes) MR_REQUIRES(mutex_);
+  void drop_ring_slots(std::uint64_t bytes, int keep) MR_REQUIRES(mutex_);
+  void drop_homes(std::uint64_t bytes, std::size_t keep) MR_REQUIRES(mutex_);
+  void drop_ordered_homes(std::uint64_t bytes) MR_REQUIRES(mutex_);
+  std::int32_t unclaimed_load() const MR_REQUIRES(mutex_);
+  void make_resident(std::size_t order) MR_REQUIRES(mutex_);
+  void make_streamed(std::size_t order) MR_REQUIRES(mutex_);
+  bool room_for(std::uint64_t bytes) const MR_REQUIRES(mutex_);
+  void take_back_homes(std::size_t end) MR_REQUIRES(mutex_);
+  void take_back_from_ring() MR_REQUIRES(mutex_);
+  void close_ring() MR_REQUIRES(mutex_);
+  void take_back_slots() MR_REQUIRES(mutex_);
   Piece ring_piece(std::size_t slot) const { return {ring_offset_ + slot * ring_slot_bytes_, ring_slot_bytes_}; }
   Piece expert_piece(std::size_t slot) const {
     return {expert_offset_ + slot * plan_.expert_slot_bytes, plan_.expert_slot_bytes};
@@ -103,28 +108,30 @@ class Store final : public WeightStore {
   bool mapped_ = false;
   bool has_experts_ = false;
 
-  mutable std::mutex mutex_;  // guards everything below
-  std::vector<TileState> tiles_;
-  std::map<std::int32_t, Status> failures_;  // of failed tiles
-  WeightMemory memory_;
-  std::vector<Piece> homes_;              // by tile; empty for tiles that never are resident
-  std::vector<std::int32_t> home_order_;  // resident tiles as they lie in memory; the last ones give way first
-  std::size_t homes_fixed_ = 0;           // the first so many never give way
-  std::size_t homes_ordered_ = 0;         // those from here on are an untied embedding's
-  std::size_t homes_live_ = 0;            // the first so many are resident now
+  mutable Mutex mutex_;  // also of what loader_ points to, but TileLoader::wait_for() and done()
+  std::vector<TileState> tiles_ MR_GUARDED_BY(mutex_);
+  std::map<std::int32_t, Status> failures_ MR_GUARDED_BY(mutex_);  // of failed tiles
+  WeightMemory memory_ MR_GUARDED_BY(mutex_);
+  std::vector<Piece> homes_ MR_GUARDED_BY(mutex_);  // by tile; empty for tiles that never are resident
+  // Resident tiles as they lie in memory; the last ones give way first.
+  std::vector<std::int32_t> home_order_ MR_GUARDED_BY(mutex_);
+  std::size_t homes_fixed_ = 0;                       // the first so many never give way
+  std::size_t homes_ordered_ = 0;                     // those from here on are an untied embedding's
+  std::size_t homes_live_ MR_GUARDED_BY(mutex_) = 0;  // the first so many are resident now
   std::uint64_t ring_offset_ = 0, ring_slot_bytes_ = 0, expert_offset_ = 0, address_bytes_ = 0;
-  Piece row_scratch_;
-  std::unique_ptr<OrderedRing> ring_;
-  std::unique_ptr<ExpertCache> experts_;
-  std::vector<std::int32_t> warm_;  // tiles to load once before they are asked for
-  std::size_t warm_next_ = 0;
-  int givers_ = 0;              // threads in give_way(): nothing is prefetched meanwhile
-  std::uint64_t headroom_ = 0;  // what take_back() leaves free for a while: givers and takers must not swing
+  Piece row_scratch_ MR_GUARDED_BY(mutex_);
+  std::unique_ptr<OrderedRing> ring_ MR_PT_GUARDED_BY(mutex_);
+  std::unique_ptr<ExpertCache> experts_ MR_PT_GUARDED_BY(mutex_);
+  std::vector<std::int32_t> warm_ MR_GUARDED_BY(mutex_);  // tiles to load once before they are asked for
+  std::size_t warm_next_ MR_GUARDED_BY(mutex_) = 0;
+  int givers_ MR_GUARDED_BY(mutex_) = 0;  // threads in give_way(): nothing is prefetched meanwhile
+  // What take_back() leaves free for a while: givers and takers must not swing.
+  std::uint64_t headroom_ MR_GUARDED_BY(mutex_) = 0;
 
-  std::uint32_t pass_ = 1;
-  StoreCounters counters_;
-  std::vector<std::uint32_t> unit_pass_;    // by unit: the pass that last used this expert
-  std::vector<std::uint32_t> working_set_;  // by layer: distinct experts used in this pass
+  std::uint32_t pass_ MR_GUARDED_BY(mutex_) = 1;
+  StoreCounters counters_ MR_GUARDED_BY(mutex_);
+  std::vector<std::uint32_t> unit_pass_ MR_GUARDED_BY(mutex_);    // by unit: the pass that last used this expert
+  std::vector<std::uint32_t> working_set_ MR_GUARDED_BY(mutex_);  // by layer: distinct experts used in this pass
 
   storage::Completion row_reads_;  // the executor thread's
   std::vector<storage::Read> row_batch_;

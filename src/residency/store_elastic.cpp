@@ -3,6 +3,7 @@
 // read in every pass). Taking back goes the other way round.
 #include <algorithm>
 
+#include "base/mutex.h"
 #include "residency/store.h"
 
 namespace millrace::residency {
@@ -15,7 +16,7 @@ constexpr std::uint64_t kHeadroomPasses = 64;
 }  // namespace
 
 std::uint64_t Store::give_way(std::uint64_t bytes) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (mapped_ || memory_.fixed()) return 0;
   const std::uint64_t before = memory_.paid_bytes();
   bytes = std::min(bytes, before);
@@ -116,7 +117,7 @@ void Store::close_ring() { drop_ring_slots(UINT64_MAX / 2, 0); }
 bool Store::room_for(std::uint64_t bytes) const { return budget_.available_bytes() >= bytes + headroom_; }
 
 void Store::take_back() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (mapped_) return;
   finish_loads();
   headroom_ -= (headroom_ + kHeadroomPasses - 1) / kHeadroomPasses;

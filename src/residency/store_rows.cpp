@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/mutex.h"
 #include "residency/store.h"
 
 namespace millrace::residency {
@@ -36,7 +37,7 @@ Status Store::read_rows(WeightRef ref, std::span<const std::int64_t> rows, std::
     missing_rows_.clear();
     std::uint64_t at = 0;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       finish_loads();
       for (; next < rows.size(); ++next) {
         if (const std::byte* present = present_row(ref, rows[next])) {
@@ -60,7 +61,7 @@ Status Store::read_rows(WeightRef ref, std::span<const std::int64_t> rows, std::
     if (!status.ok()) return status.with_context(fmt::format("reading rows of {}", part.name));
     for (std::size_t i = 0; i < row_batch_.size(); ++i)
       std::memcpy(out + static_cast<std::uint64_t>(missing_rows_[i]) * row_bytes, row_batch_[i].destination, row_bytes);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     counters_.bytes_from_disk += row_batch_.size() * row_bytes;
   }
   return {};

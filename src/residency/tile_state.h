@@ -11,7 +11,7 @@ enum class Place : std::uint8_t { mapped, resident, ring, expert, elsewhere };
 enum class TileStatus : std::uint8_t { absent, loading, ready, failed };
 
 /// Invariants: `memory` is set while loading or ready (mapped tiles have none). A tile with pins > 0 keeps its memory
-/// until its read fails. A failed tile holds no memory and becomes absent with its last pin. GUARDED_BY the store's
+/// until its read fails. A failed tile holds no memory and becomes absent with its last pin. Guarded by the store's
 /// mutex, except that the executor thread may read `memory` of a tile it has pinned.
 struct TileState {
   Place place = Place::ring;
