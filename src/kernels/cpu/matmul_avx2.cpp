@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul_few.h"
 #include "kernels/cpu/matmul_floats.h"
 #include "kernels/cpu/matmul_panel.h"
 #include "kernels/cpu/matmul_segments.h"
@@ -131,6 +132,7 @@ struct V256 {
 }  // namespace
 
 void matmul(const MatmulArgs& args) {
+  if (args.x_rows == 1 && args.dtype == DType::mxfp4) return matmul_mxfp4_row(args);
   switch (args.dtype) {
     case DType::f32:
       return floats::product<V256, floats::F32<V256>>(args);

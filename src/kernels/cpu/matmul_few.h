@@ -1,4 +1,5 @@
-// Products with one to three x rows, straight from the blocks of the file, for the dtypes that matter most.
+// Products with one to three x rows (AVX2: one, of MXFP4), straight from the blocks of the file, for the dtypes that
+// matter most.
 #pragma once
 
 #include <cstdint>
@@ -27,3 +28,10 @@ bool matmul_few(const MatmulArgs& args);
 std::int64_t matmul_few_workspace_bytes(std::int64_t cols);
 
 }  // namespace millrace::kernels::avx512
+
+namespace millrace::kernels::avx2 {
+
+/// matmul() for one x row and MXFP4. The workspace is as matmul()'s.
+void matmul_mxfp4_row(const MatmulArgs& args);
+
+}  // namespace millrace::kernels::avx2
