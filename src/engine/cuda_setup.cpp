@@ -102,10 +102,9 @@ class CudaPlanner {
       plan_options.kv_bytes += static_cast<std::uint64_t>(blocks(group) * group.block_bytes());
     plan_options.most_kv_bytes = plan_options.kv_bytes;
     plan_options.context_tokens = parts_.limits.kv_tokens;
-    plan_options.kv_bytes_per_token = static_cast<std::uint64_t>(layout_.bytes_per_token());
     plan_options.top_k = static_cast<int>(hp_.top_k);
     plan_options.pass_tokens = parts_.limits.batch_tokens;
-    plan_options.attention_macs = attention_macs(hp_);
+    plan_options.attention = attention_costs(parts_.model->program(), layout_);
     plan_options.crowded = residency::threads_beside_gpu(options_.threads) >= ThreadPool::usable_processors();
     plan_options.quantized_kv = info(options_.kv_dtype).block_elements > 1;
     plan_options.feed_forwards = parts_.model->program().feed_forwards();
@@ -152,7 +151,13 @@ class CudaPlanner {
     input.taken_bytes = vram_.context_bytes + weight_bytes() + activation_bytes();
     const auto& units = parts_.model->units().units();
     input.weights_give_way = std::none_of(units.begin(), units.end(), is_expert);
-    input.kv_bytes_per_token = static_cast<std::uint64_t>(layout_.bytes_per_token());
+    input.kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
+      std::uint64_t bytes = 0;
+      for (const kv::Group& group : layout_.groups())
+        bytes += static_cast<std::uint64_t>(kv::most_blocks(group, {tokens, sequences, parts_.limits.batch_tokens}) *
+                                            group.block_bytes());
+      return bytes;
+    };
     input.vocab = hp_.vocab;
     input.context_tokens = parts_.limits.context_tokens;
     const Sharing sharing = choose_sharing(input);

@@ -50,11 +50,6 @@ std::uint64_t kv_bytes(const kv::Layout& layout, const kv::Load& load) {
   return bytes;
 }
 
-/// Of a token that no window has passed yet (a page divides into 64 tokens).
-std::uint64_t kv_bytes_per_token(const kv::Layout& layout) {
-  return kv_bytes(layout, {kv::kBlockTokens}) / kv::kBlockTokens;
-}
-
 /// The longest context, in whole blocks, of which `sequences` fit into so many bytes.
 std::int64_t affordable_context(const kv::Layout& layout, std::uint64_t bytes, std::int64_t sequences,
                                 std::int64_t pass_rows, std::int64_t most) {
@@ -142,7 +137,9 @@ class Planner {
     input.cap_bytes = ram_;
     input.taken_bytes = parts_.model->units().total_bytes() + program_bytes_ + ram_ / 8;  // activations take no more
     input.weights_give_way = true;
-    input.kv_bytes_per_token = kv_bytes_per_token(layout_);
+    input.kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
+      return engine::kv_bytes(layout_, {tokens, sequences, batch_wanted()});
+    };
     input.vocab = hp.vocab;
     input.context_tokens =
         options_.context_tokens > 0 ? options_.context_tokens : std::min(hp.context_length, kAutomaticContext);
@@ -260,10 +257,9 @@ class Planner {
     plan_options.kv_bytes = engine::kv_bytes(layout_, load);
     plan_options.context_tokens = load.tokens;
     plan_options.most_kv_bytes = kv_bytes(limits);
-    plan_options.kv_bytes_per_token = kv_bytes_per_token(layout_);
     plan_options.top_k = static_cast<int>(hp.top_k);
     plan_options.pass_tokens = limits.batch_tokens;
-    plan_options.attention_macs = attention_macs(hp);
+    plan_options.attention = attention_costs(parts_.model->program(), layout_);
     plan_options.most_expert_slots = options_.expert_slots;
   }
 
@@ -319,8 +315,17 @@ Status check_kv(const kv::Layout& layout, DType dtype) {
   return {};
 }
 
-double attention_macs(const model::Hyperparameters& hp) {
-  return 2.0 * static_cast<double>(hp.layers * hp.heads * hp.head_dim);
+std::vector<residency::AttentionCost> attention_costs(const exec::Program& program, const kv::Layout& layout) {
+  std::vector<residency::AttentionCost> costs;
+  for (const exec::Step& step : program.steps) {
+    if (step.kind != exec::Step::Kind::attention) continue;
+    const kv::Group& group = layout.group_of(step.layer);
+    auto cost = std::find_if(costs.begin(), costs.end(), [&](const auto& one) { return one.window == group.window; });
+    if (cost == costs.end()) cost = costs.insert(costs.end(), {.window = group.window});
+    cost->macs += static_cast<double>(step.attention.heads * (group.k_dim + group.v_dim));
+    cost->kv_bytes += static_cast<double>(group.layer_bytes()) / kv::kBlockTokens;
+  }
+  return costs;
 }
 
 void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits) {

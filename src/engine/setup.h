@@ -99,7 +99,8 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
 std::uint64_t measured_program_bytes(const EngineOptions& options);
 std::uint64_t ram_of(const EngineOptions& options);
 /// Multiply-accumulates of attention, for a token and a key.
-double attention_macs(const model::Hyperparameters& hp);
+/// Of a pass's steps, by window, with KV as `layout` keeps it.
+std::vector<residency::AttentionCost> attention_costs(const exec::Program& program, const kv::Layout& layout);
 /// The limits that requests share, once context and batch are chosen.
 void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits);
 /// What sequences may take at most.

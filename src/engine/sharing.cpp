@@ -14,19 +14,32 @@ constexpr std::int64_t kMostTokens = 2048;
 // A row of logits and a sampler's candidates, for each token of the vocabulary.
 constexpr std::uint64_t kBytesPerWord = 12;
 
+/// The most in [1, most] that fits, if one does; 1 where none does.
+template <class Fits>
+std::int64_t most_that(std::int64_t most, const Fits& fits) {
+  std::int64_t good = 1, bad = most + 1;
+  while (bad - good > 1) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
 }  // namespace
 
 Sharing choose_sharing(const SharingInput& input) {
   const std::uint64_t cap = input.cap_bytes;
   std::uint64_t room = cap > input.taken_bytes ? (cap - input.taken_bytes) / 8 * 7 : 0;
   if (input.weights_give_way) room = std::max(room, cap / 4);
-  const auto tokens = static_cast<std::int64_t>(room / std::max<std::uint64_t>(1, input.kv_bytes_per_token));
   const std::uint64_t words = kBytesPerWord * static_cast<std::uint64_t>(std::max<std::int64_t>(1, input.vocab));
   const auto rows = static_cast<std::int64_t>(cap / 16 / words);
   Sharing sharing;
-  sharing.sequences = std::clamp<std::int64_t>(std::min(tokens / kUsualTokens, rows), 1, kMostSequences);
+  sharing.sequences = most_that(std::clamp<std::int64_t>(rows, 1, kMostSequences), [&](std::int64_t sequences) {
+    return input.kv_bytes(sequences * kUsualTokens, sequences) <= room;
+  });
   const std::int64_t most = sharing.sequences * std::min(input.context_tokens, kMostTokens);
-  sharing.kv_tokens = std::max<std::int64_t>(1, std::min(tokens, most));
+  sharing.kv_tokens = most_that(std::max<std::int64_t>(1, most),
+                                [&](std::int64_t tokens) { return input.kv_bytes(tokens, sharing.sequences) <= room; });
   return sharing;
 }
 

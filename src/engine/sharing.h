@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 namespace millrace::engine {
 
 struct SharingInput {
-  std::uint64_t cap_bytes = 0;           // of the memory that KV lies in
-  std::uint64_t taken_bytes = 0;         // of it by weights, activations and the program
-  bool weights_give_way = false;         // what does not fit streams
-  std::uint64_t kv_bytes_per_token = 0;  // > 0
+  std::uint64_t cap_bytes = 0;    // of the memory that KV lies in
+  std::uint64_t taken_bytes = 0;  // of it by weights, activations and the program
+  bool weights_give_way = false;  // what does not fit streams
+  /// Of KV of so many tokens in so many sequences: grows with both, layers with a window with the sequences alone.
+  std::function<std::uint64_t(std::int64_t tokens, std::int64_t sequences)> kv_bytes;
   std::int64_t vocab = 0;
   std::int64_t context_tokens = 0;  // of one request at most
 };

@@ -55,22 +55,28 @@ struct CpuPart {
   friend bool operator==(const CpuPart&, const CpuPart&) = default;
 };
 
+/// Attention in all layers that see as many keys.
+struct AttentionCost {
+  std::int64_t window = 0;  // keys that a token sees, its own among them; 0: all
+  double macs = 0;          // multiply-accumulates of a token and a key that it sees
+  double kv_bytes = 0;      // read for such a key
+};
+
 struct PlanOptions {
   std::uint64_t ram_bytes = UINT64_MAX;       // the cap on everything
   std::uint64_t fixed_bytes = 0;              // activations, KV floor, tokenizer, program: not for weights
   std::uint64_t kv_bytes = 0;                 // KV planned for
   std::int64_t context_tokens = 0;            // the tokens it is of
   std::uint64_t most_kv_bytes = 0;            // KV when every context is full
-  std::uint64_t kv_bytes_per_token = 0;       // read for a key before a token, in all layers
   std::uint64_t vram_bytes = 0;               // the cap on device memory; 0: no GPU takes part
   std::optional<CpuPart> cpu = std::nullopt;  // none: chosen from the rates
+  std::vector<AttentionCost> attention = {};
   // What the processor may compute as one, from the program of a pass.
   std::vector<FeedForward> feed_forwards = {};
   int top_k = 0;                       // experts a token uses in a layer; 0 for dense models
   std::int64_t pass_tokens = 0;        // of a prompt, in a pass at most; 0: all
   bool quantized_kv = false;           // its attention multiplies integers
   bool crowded = false;                // no processor is left to the thread that makes a GPU's launches
-  double attention_macs = 0;           // multiply-accumulates of attention, a token and key before it
   std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
@@ -88,10 +94,10 @@ struct PassCost {
   // Of `shared`, in layers whose feed-forward the processor computes: that, and the rest, which is the GPU's.
   double feed_forward = 0, beside_feed_forward = 0;
   std::int64_t feed_forward_layers = 0;
-  double expert_bytes = 0, expert_share = 1;   // all experts; of those of a layer, the part that a token uses
-  double macs = 0, expert_macs = 0;            // of a token: of trunks; with all experts
-  double head_macs = 0;                        // of a row of logits
-  double attention_macs = 0, kv_bytes = 0;     // of a token and a key before it; of a token
+  double expert_bytes = 0, expert_share = 1;  // all experts; of those of a layer, the part that a token uses
+  double macs = 0, expert_macs = 0;           // of a token: of trunks; with all experts
+  double head_macs = 0;                       // of a row of logits
+  std::vector<AttentionCost> attention = {};
   bool quantized_kv = false, crowded = false;  // as in PlanOptions
   std::int64_t pass_tokens = 0;                // as in PlanOptions
 };

@@ -49,9 +49,25 @@ class Slowest {
   bool missing_ = false;
 };
 
+/// Keys that a token of the work sees through a window, on average over a prompt's tokens.
+double keys_seen(const Work& work, std::int64_t window) {
+  const double before = static_cast<double>(work.context), prompt = static_cast<double>(work.prompt_tokens);
+  const double most = window > 0 ? static_cast<double>(window) : before + prompt;
+  if (before >= most || prompt <= 0) return std::min(before, most);
+  const double growing = std::min(prompt, most - before);  // tokens that see one key more than the token before
+  return (growing * (before + growing / 2) + (prompt - growing) * most) / prompt;
+}
 /// Multiply-accumulates of attention in a pass.
 double attention_macs(const PassCost& cost, const Work& work, double rows) {
-  return rows * (static_cast<double>(work.context) + static_cast<double>(work.prompt_tokens) / 2) * cost.attention_macs;
+  double macs = 0;
+  for (const AttentionCost& layers : cost.attention) macs += layers.macs * keys_seen(work, layers.window);
+  return rows * macs;
+}
+/// Bytes of keys and values that a generated token reads.
+double kv_bytes(const PassCost& cost, const Work& work) {
+  double bytes = 0;
+  for (const AttentionCost& layers : cost.attention) bytes += layers.kv_bytes * keys_seen(work, layers.window);
+  return bytes;
 }
 /// Of products, without the head's.
 double product_macs(const PassCost& cost, double rows) {
@@ -67,7 +83,7 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   const double memory = rates.device_memory * kProductsOfCopy;
   // What comes after one another on the GPU beside reading weights.
   double rest = launch_seconds(cost);
-  if (!prompt && memory > 0) rest += rows * static_cast<double>(work.context) * cost.kv_bytes / memory;
+  if (!prompt && memory > 0) rest += rows * kv_bytes(cost, work) / memory;
   if (prompt && rates.device_prefill_macs > 0)
     rest += attention_macs(cost, work, rows) /
             (rates.device_prefill_macs * (cost.quantized_kv ? kQuantizedAttentionOfProduct : kAttentionOfProduct));
@@ -108,10 +124,9 @@ PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
 PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& options, bool gpu) {
   PassCost cost;
   cost.gpu = gpu;
-  cost.attention_macs = options.attention_macs;
+  cost.attention = options.attention;
   cost.quantized_kv = options.quantized_kv;
   cost.crowded = options.crowded;
-  cost.kv_bytes = static_cast<double>(options.kv_bytes_per_token);
   cost.pass_tokens = options.pass_tokens;
   std::int64_t experts = 0;
   const bool tied = units.tied_head();

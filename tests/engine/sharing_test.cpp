@@ -2,15 +2,24 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace millrace::engine {
 namespace {
+
+constexpr std::int64_t kTokenBytes = 131'072;
+
+/// Layers that keep all tokens.
+auto all_kept(std::uint64_t token_bytes) {
+  return [=](std::int64_t tokens, std::int64_t) { return static_cast<std::uint64_t>(tokens) * token_bytes; };
+}
 
 SharingInput machine() {
   SharingInput input;
   input.cap_bytes = 16'000'000'000;
   input.taken_bytes = 6'000'000'000;
   input.weights_give_way = true;
-  input.kv_bytes_per_token = 131'072;
+  input.kv_bytes = all_kept(kTokenBytes);
   input.vocab = 128'256;
   input.context_tokens = 4096;
   return input;
@@ -31,16 +40,31 @@ TEST(Sharing, AQuarterWhereTheWeightsStream) {
   EXPECT_EQ(choose_sharing(input).sequences, 1);
 }
 
+/// Five layers of six keep 64 tokens of each sequence: more sequences have room, and many more tokens.
+TEST(Sharing, AWindowCountsOnceASequence) {
+  SharingInput input = machine();
+  input.cap_bytes = 8'000'000'000;
+  const std::int64_t tokens = 2'000'000'000 / kTokenBytes;
+  EXPECT_EQ(choose_sharing(input).sequences, tokens / 256);
+  EXPECT_EQ(choose_sharing(input).kv_tokens, tokens);
+  input.kv_bytes = [](std::int64_t all, std::int64_t sequences) {
+    return static_cast<std::uint64_t>((all + 5 * std::min(all, 64 * sequences)) * kTokenBytes / 6);
+  };
+  const Sharing windowed = choose_sharing(input);
+  EXPECT_EQ(windowed.sequences, 64);
+  EXPECT_NEAR(static_cast<double>(windowed.kv_tokens), static_cast<double>(6 * tokens - 5 * 64 * 64), 6);
+}
+
 TEST(Sharing, RowsOfLogitsCountToo) {
   SharingInput input = machine();
-  input.kv_bytes_per_token = 1;
+  input.kv_bytes = all_kept(1);
   input.cap_bytes = 100'000'000;
   EXPECT_EQ(choose_sharing(input).sequences, 100'000'000 / 16 / (12 * 128'256));
 }
 
 TEST(Sharing, KeepsNoMoreThanRequestsCanUse) {
   SharingInput input = machine();
-  input.kv_bytes_per_token = 1;
+  input.kv_bytes = all_kept(1);
   input.context_tokens = 512;
   EXPECT_EQ(choose_sharing(input).kv_tokens, 64 * 512);
   input.cap_bytes = 0;

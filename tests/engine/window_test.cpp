@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "engine/setup.h"
 #include "engine/support.h"
 
 namespace millrace::engine {
@@ -164,6 +165,20 @@ TEST(Window, ThePromptCacheGivesWhatEveryWindowStillSees) {
   EXPECT_EQ(part.cached_tokens, 256) << "what the tree had of the blocks before was written with the prompt";
   EXPECT_EQ(part.tokens, cold->run(greedy(shorter, 40)).tokens);
   std::filesystem::remove_all(folder);
+}
+
+TEST(Window, IsWhatPredictionsCount) {
+  const auto engine = make(gemma(256));
+  ASSERT_NE(engine, nullptr);
+  const auto costs = attention_costs(engine->model().program(), kv_layout(engine->model(), DType::f16, kv::kOnHost));
+  ASSERT_EQ(costs.size(), 2u);
+  constexpr double kHeads = 2, kKvHeads = 1, kChannels = 64 + 64;  // of K and V
+  for (const residency::AttentionCost& cost : costs) {
+    const double layers = cost.window == kWindow ? 6 : 1;
+    EXPECT_EQ(cost.window, layers == 6 ? kWindow : 0);
+    EXPECT_EQ(cost.macs, layers * kHeads * kChannels);
+    EXPECT_EQ(cost.kv_bytes, layers * kKvHeads * kChannels * 2);
+  }
 }
 
 }  // namespace

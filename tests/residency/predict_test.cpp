@@ -18,8 +18,7 @@ Plan gpu_plan(double shared, double read) {
                .shared_layers = shared > 0 ? 50 : 0,
                .macs = 68.5e9,
                .head_macs = 1.05e9,
-               .attention_macs = 2.0 * 80 * 64 * 128,
-               .kv_bytes = 327680,
+               .attention = {{.macs = 2.0 * 80 * 64 * 128, .kv_bytes = 327680}},
                .pass_tokens = 16384};
   return plan;
 }
@@ -75,6 +74,26 @@ TEST(Predict, KeysThatAreReadTakeTheirTime) {
   const double empty = 1 / speed(plan, kRates, {}), full = 1 / speed(plan, kRates, {.context = 16000});
   EXPECT_NEAR(full - empty, 16000.0 * 327680 / (0.8 * 4.2e12), 1e-6);
   EXPECT_LT(speed(plan, kRates, {.prompt_tokens = 16000}), speed(plan, kRates, {.prompt_tokens = 2000}));
+}
+
+TEST(Predict, AWindowIsSeenAndNoMore) {
+  Plan plan = gpu_plan(0, 0), windowed = plan;
+  plan.cost.home = windowed.cost.home = 40e9;
+  const AttentionCost all = plan.cost.attention[0];
+  windowed.cost.attention = {{.macs = all.macs / 2, .kv_bytes = all.kv_bytes / 2},
+                             {.window = 1000, .macs = all.macs / 2, .kv_bytes = all.kv_bytes / 2}};
+  // Decoding: half of the layers read 1,000 keys.
+  const double empty = 1 / speed(windowed, kRates, {}), full = 1 / speed(windowed, kRates, {.context = 16000});
+  EXPECT_NEAR(full - empty, (16000.0 + 1000) / 2 * 327680 / (0.8 * 4.2e12), 1e-6);
+  EXPECT_EQ(speed(windowed, kRates, {.context = 900}), speed(plan, kRates, {.context = 900}));
+  // A prompt of 4,000 tokens: half of the layers see 2,000 keys of a token, half 500 of the first 1,000 and then 1,000.
+  const auto seconds = [](const Plan& of, const Work& work) { return predict_pass(of, kRates, work, 4000).seconds; };
+  const double one = all.macs * 4000 / (kRates.device_prefill_macs * 0.3);
+  EXPECT_NEAR(seconds(plan, {.prompt_tokens = 4000}) - seconds(windowed, {.prompt_tokens = 4000}),
+              one * (2000 - 875) / 2, 1e-6);
+  EXPECT_NEAR(seconds(plan, {.prompt_tokens = 4000, .context = 500}) -
+                  seconds(windowed, {.prompt_tokens = 4000, .context = 500}),
+              one * (2500 - (500 * 750 + 3500 * 1000.0) / 4000) / 2, 1e-6);
 }
 
 TEST(Predict, MoreRowsTouchMoreExperts) {
