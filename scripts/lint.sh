@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang-format, include ranks and clang-tidy; every finding is an error.
+# clang-format, include ranks and clang-tidy, which also checks who holds which lock; every finding is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
@@ -7,6 +7,10 @@ echo "Checking format"
 git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror || { echo "lint: run 'make format'" >&2; failed=1; }
 echo "Checking include ranks"
 python3 scripts/check_ranks.py || failed=1
+if git grep -nE 'std::(shared_)?mutex|std::condition_variable' -- src tools ':!src/base/mutex.h' ':!src/base/thread_annotations.h'; then
+  echo "lint: take Mutex and CondVar of base/mutex.h, whose locks clang checks" >&2
+  failed=1
+fi
 echo "Running clang-tidy"
 cmake --preset dev >/dev/null  # again each time: a file that is new since then would go unseen
 # What this machine does not build (the GPU part, where there is no nvcc) cannot be checked here either.

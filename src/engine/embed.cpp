@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/mutex.h"
 #include "engine/pooler.h"
 
 namespace millrace::engine {
@@ -15,9 +16,9 @@ using Clock = std::chrono::steady_clock;
 
 /// What the engine's thread hands over. It may outlive the call.
 struct Finished {
-  std::mutex mutex;
-  std::condition_variable came;
-  std::deque<std::pair<std::size_t, Result>> results;  // GUARDED_BY mutex: by input
+  Mutex mutex;
+  CondVar came;
+  std::deque<std::pair<std::size_t, Result>> results MR_GUARDED_BY(mutex);  // by input
 };
 
 /// Requests on their way; those that are left when it goes are cancelled.
@@ -36,7 +37,7 @@ class Window {
     Request request = embedding_request(service_.engine(), tokens, options_);
     MR_ASSIGN_OR_RETURN(const Service::Id id,
                         service_.submit(std::move(request), [finished = finished_, input](Result r) {
-                          const std::lock_guard lock(finished->mutex);
+                          const MutexLock lock(finished->mutex);
                           finished->results.emplace_back(input, std::move(r));
                           finished->came.notify_one();
                         }));
@@ -46,8 +47,9 @@ class Window {
 
   /// Waits a little for a result; false: none came.
   bool next(std::pair<std::size_t, Result>& out) {
-    std::unique_lock lock(finished_->mutex);
-    finished_->came.wait_for(lock, std::chrono::milliseconds(100), [this] { return !finished_->results.empty(); });
+    const MutexLock lock(finished_->mutex);
+    finished_->came.wait_for(finished_->mutex, std::chrono::milliseconds(100),
+                             [this]() MR_REQUIRES(finished_->mutex) { return !finished_->results.empty(); });
     if (finished_->results.empty()) return false;
     out = std::move(finished_->results.front());
     finished_->results.pop_front();

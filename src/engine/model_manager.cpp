@@ -75,7 +75,7 @@ ModelManager::Use ModelManager::use_of(Entry& entry, bool loaded_now, std::optio
 }
 
 void ModelManager::end_use(const Loaded* loaded) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Entry& entry : entries_) {
     if (entry.loaded.get() != loaded) continue;
     --entry.users;
@@ -86,15 +86,15 @@ void ModelManager::end_use(const Loaded* loaded) {
 
 Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std::string& path,
                                               std::optional<Duration> keep_alive) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     if (stopping_) return error(Code::unavailable, "the server is shutting down");
     if (Entry* const entry = find(path); entry != nullptr) return use_of(*entry, false, keep_alive);
     if (loading_.empty()) break;
-    changed_.wait(lock);  // one load at a time: two would measure each other's memory
+    changed_.wait(mutex_);  // one load at a time: two would measure each other's memory
   }
   loading_ = path;
-  Expected<std::shared_ptr<Loaded>> loaded = load(lock, name, path);
+  Expected<std::shared_ptr<Loaded>> loaded = load(name, path);
   loading_.clear();
   changed_.notify_all();
   if (!loaded.ok()) return loaded.status();
@@ -102,14 +102,15 @@ Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std
   return use_of(entries_.back(), true, keep_alive);
 }
 
+std::uint64_t ModelManager::free_bytes() const {
+  std::uint64_t taken = 0;
+  for (const Entry& entry : entries_) taken += entry.loaded->ram_bytes;
+  return total_ram_ - std::min(total_ram_, taken);
+}
+
 /// Lets idle models go, the least recently used first, until `wanted` bytes are free or none is left; `granted` is what
 /// there is then, at most `wanted` unless nothing else is loaded.
-Status ModelManager::make_room(Lock& lock, std::uint64_t wanted, std::uint64_t& granted) {
-  const auto free_bytes = [this] {
-    std::uint64_t taken = 0;
-    for (const Entry& entry : entries_) taken += entry.loaded->ram_bytes;
-    return total_ram_ - std::min(total_ram_, taken);
-  };
+Status ModelManager::make_room(std::uint64_t wanted, std::uint64_t& granted) {
   while (free_bytes() < wanted) {
     auto oldest = entries_.end();
     for (auto it = entries_.begin(); it != entries_.end(); ++it)
@@ -117,29 +118,28 @@ Status ModelManager::make_room(Lock& lock, std::uint64_t wanted, std::uint64_t& 
     if (oldest == entries_.end()) break;
     log::info("{} leaves, to make room", oldest->loaded->name);
     std::shared_ptr<const Loaded> leaving = remove(oldest);
-    lock.unlock();
+    const MutexUnlock unlocked(mutex_);
     leaving->service->shutdown(std::chrono::milliseconds(0));
     leaving.reset();
-    lock.lock();
   }
   granted = entries_.empty() ? total_ram_ : std::min(wanted, free_bytes());
   if (granted == 0) return error(Code::out_of_budget, "all memory is taken by models that are busy");
   return {};
 }
 
-Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(Lock& lock, const std::string& name,
-                                                                   const std::string& path) {
+Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::string& name, const std::string& path) {
   const auto deadline = std::chrono::steady_clock::now() + options_.patience;
   for (;;) {
     auto loaded = std::make_shared<Loaded>();
-    lock.unlock();
-    loaded->file_bytes = file_bytes_of(path);
-    lock.lock();
+    {
+      const MutexUnlock unlocked(mutex_);
+      loaded->file_bytes = file_bytes_of(path);
+    }
     const std::uint64_t wanted =
         loaded->file_bytes / 10 * 12 + std::max(loaded->file_bytes / 2, std::uint64_t{kRoomForContext});
     EngineOptions options = options_.engine;
     std::uint64_t granted = 0;
-    Status status = make_room(lock, wanted, granted);
+    Status status = make_room(wanted, granted);
     const bool alone = entries_.empty();
     if (status.ok()) {
       if (path != options.model_path) options.follow = nullptr;  // another model's plan
@@ -148,13 +148,16 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(Lock& lock, c
       const auto loading = std::make_shared<std::atomic<bool>>(true);
       options.on_load = [this, loading](std::uint64_t, std::uint64_t) { return !*loading || !stopping_; };
       if (options_.engine.ram_bytes > 0 || !alone) options.ram_bytes = granted;
-      lock.unlock();
-      // Bodies that are here, or on their way, are no part of the model.
-      options.bare_resident_bytes = alone ? options.bare_resident_bytes + body_bytes() : device::resident_bytes();
-      const Clock::time_point begin = Clock::now();
-      Expected<std::shared_ptr<Service>> service = Service::start(options);
-      *loading = false;
-      lock.lock();
+      Clock::time_point begin;
+      Expected<std::shared_ptr<Service>> service = std::shared_ptr<Service>();
+      {
+        const MutexUnlock unlocked(mutex_);
+        // Bodies that are here, or on their way, are no part of the model.
+        options.bare_resident_bytes = alone ? options.bare_resident_bytes + body_bytes() : device::resident_bytes();
+        begin = Clock::now();
+        service = Service::start(options);
+        *loading = false;
+      }
       status = service.status();
       if (status.code() == Code::out_of_budget && requests_.cap_bytes() > 0)
         status = status.with_context(fmt::format("of {} of RAM, {} are kept for requests",
@@ -173,10 +176,10 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(Lock& lock, c
     }
     if (status.code() != Code::out_of_budget || alone) return status;
     // Busy models hold the memory: wait for one to become idle.
-    const auto idle = [this] {
+    const auto idle = [this]() MR_REQUIRES(mutex_) {
       return stopping_ || std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.users == 0; });
     };
-    if (!changed_.wait_until(lock, deadline, idle) || stopping_)
+    if (!changed_.wait_until(mutex_, deadline, idle) || stopping_)
       return error(Code::unavailable, "no memory for {} while other models are busy; try again later ({})", name,
                    status.message());
   }
@@ -190,7 +193,7 @@ std::shared_ptr<const ModelManager::Loaded> ModelManager::remove(std::list<Entry
 }
 
 bool ModelManager::unload(const std::string& path) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry* const entry = find(path);
   if (entry == nullptr) return false;
   entry->leaving = true;
@@ -199,7 +202,7 @@ bool ModelManager::unload(const std::string& path) {
 }
 
 std::vector<ModelManager::Running> ModelManager::running() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Running> running;
   for (const Entry& entry : entries_) {
     Running one{entry.loaded, {}, entry.users};
@@ -211,13 +214,13 @@ std::vector<ModelManager::Running> ModelManager::running() const {
 }
 
 bool ModelManager::loading() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return !loading_.empty();
 }
 
 /// Unloads what has expired or was asked to leave.
 void ModelManager::reap() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     Clock::time_point next = Clock::now() + std::chrono::hours(1);
     std::shared_ptr<const Loaded> leaving;
@@ -231,7 +234,7 @@ void ModelManager::reap() {
       next = std::min(next, expires);
     }
     if (leaving == nullptr) {
-      changed_.wait_until(lock, next);
+      changed_.wait_until(mutex_, next);
       continue;
     }
     lock.unlock();
@@ -245,10 +248,10 @@ void ModelManager::reap() {
 void ModelManager::shutdown(std::chrono::milliseconds grace) {
   std::list<Entry> entries;
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
-    changed_.wait(lock, [this] { return loading_.empty(); });
+    changed_.wait(mutex_, [this]() MR_REQUIRES(mutex_) { return loading_.empty(); });
     for (const Entry& entry : entries_) entries.push_back(entry);  // users of an entry still find it
   }
   const auto deadline = std::chrono::steady_clock::now() + grace;

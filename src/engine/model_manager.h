@@ -4,16 +4,15 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "engine/service.h"
 #include "residency/budget.h"
@@ -91,14 +90,15 @@ class ModelManager {
     int users = 0;
     bool leaving = false;
   };
-  using Lock = std::unique_lock<std::mutex>;
 
-  Entry* find(const std::string& path);
-  Use use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive);
+  Entry* find(const std::string& path) MR_REQUIRES(mutex_);
+  Use use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive) MR_REQUIRES(mutex_);
   void end_use(const Loaded* loaded);
-  Status make_room(Lock& lock, std::uint64_t wanted, std::uint64_t& granted);
-  Expected<std::shared_ptr<Loaded>> load(Lock& lock, const std::string& name, const std::string& path);
-  std::shared_ptr<const Loaded> remove(std::list<Entry>::iterator entry);
+  std::uint64_t free_bytes() const MR_REQUIRES(mutex_);
+  // These let go of the mutex while they wait, read or unload.
+  Status make_room(std::uint64_t wanted, std::uint64_t& granted) MR_REQUIRES(mutex_);
+  Expected<std::shared_ptr<Loaded>> load(const std::string& name, const std::string& path) MR_REQUIRES(mutex_);
+  std::shared_ptr<const Loaded> remove(std::list<Entry>::iterator entry) MR_REQUIRES(mutex_);
   void reap();
   std::uint64_t body_bytes() const;
 
@@ -108,10 +108,10 @@ class ModelManager {
   const std::uint64_t total_ram_;  // of the models
   residency::Budget requests_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::list<Entry> entries_;  // GUARDED_BY mutex_
-  std::string loading_;       // GUARDED_BY mutex_: the path that is being loaded
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::list<Entry> entries_ MR_GUARDED_BY(mutex_);
+  std::string loading_ MR_GUARDED_BY(mutex_);  // the path that is being loaded
   std::atomic<bool> stopping_{false};
   std::thread reaper_;
 };

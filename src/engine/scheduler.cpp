@@ -79,7 +79,7 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
   entry.live->id = entry.id;
   entry.live->result.cached_tokens = entry.live->conversation->state.length();
   {
-    std::lock_guard lock(cancel_mutex_);
+    const MutexLock lock(cancel_mutex_);
     cancellable_.emplace(entry.id, entry.live);
   }
   const Engine::Id id = entry.id;
@@ -88,7 +88,7 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
 }
 
 void Scheduler::cancel(Engine::Id id) {
-  std::lock_guard lock(cancel_mutex_);
+  const MutexLock lock(cancel_mutex_);
   if (const auto found = cancellable_.find(id); found != cancellable_.end()) found->second->cancelled = true;
 }
 
@@ -515,7 +515,7 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->form_memory = {};
   live->conversation->busy = false;
   {
-    std::lock_guard lock(cancel_mutex_);
+    const MutexLock lock(cancel_mutex_);
     cancellable_.erase(entry.id);
   }
   ++(reason == Finish::error       ? counters_.failed

@@ -9,10 +9,10 @@
 #include <chrono>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/choice.h"
 #include "engine/engine.h"
 #include "engine/pooler.h"
@@ -128,8 +128,8 @@ class Scheduler {
   LoadCounters counters_;
   residency::Reservation form_tokens_;  // what constraints share
   std::atomic<const std::atomic<bool>*> stop_flag_{nullptr};
-  std::mutex cancel_mutex_;
-  std::unordered_map<Engine::Id, std::shared_ptr<Live>> cancellable_;  // GUARDED_BY cancel_mutex_
+  Mutex cancel_mutex_;
+  std::unordered_map<Engine::Id, std::shared_ptr<Live>> cancellable_ MR_GUARDED_BY(cancel_mutex_);
 };
 
 }  // namespace millrace::engine

@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kSavingPause{5};  // between an idle engine'
 Expected<std::shared_ptr<Service>> Service::start(const EngineOptions& options) {
   MR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(options));
   std::shared_ptr<Service> service = start(std::move(engine));
-  if (options.max_queue > 0) service->most_active_ = service->load_.max_sequences + options.max_queue;
+  if (options.max_queue > 0) service->most_active_ = service->load().max_sequences + options.max_queue;
   return service;
 }
 
@@ -32,7 +32,7 @@ Service::Service(std::unique_ptr<Engine> engine) : engine_(std::move(engine)), l
 Service::~Service() { shutdown(std::chrono::milliseconds(0)); }
 
 Expected<Service::Id> Service::submit(Request request, Done on_done) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closed_) return error(Code::unavailable, "the model is being unloaded; try again");
   if (most_active_ > 0 && open_ >= most_active_)
     return error(Code::unavailable, "{} requests wait already; try again later", open_ - load_.max_sequences);
@@ -44,7 +44,7 @@ Expected<Service::Id> Service::submit(Request request, Done on_done) {
 }
 
 void Service::cancel(Id id) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (std::vector<Submitted>* const waiting : {&inbox_, &taken_})
     for (Submitted& one : *waiting)
       if (one.id == id) one.cancelled = true;
@@ -52,20 +52,20 @@ void Service::cancel(Id id) {
 }
 
 bool Service::run(const Task& task) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (ended_) return false;
   Waiting waiting{&task, false};
   tasks_.push_back(&waiting);
   wake_.notify_one();
-  task_done_.wait(lock, [&] { return waiting.done || ended_; });
+  task_done_.wait(mutex_, [&]() MR_REQUIRES(mutex_) { return waiting.done || ended_; });
   return waiting.done;
 }
 
 void Service::shutdown(std::chrono::milliseconds grace) {
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
-    idle_.wait_for(lock, grace, [this] { return open_ == 0; });
+    idle_.wait_for(mutex_, grace, [this]() MR_REQUIRES(mutex_) { return open_ == 0; });
     if (open_ > 0) stop_now_ = true;
     wake_.notify_one();
   }
@@ -73,36 +73,38 @@ void Service::shutdown(std::chrono::milliseconds grace) {
 }
 
 LoadCounters Service::load() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return load_;
 }
 
 std::int64_t Service::active() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return open_;
 }
 
 /// False when the thread should end: closed, and nothing is left to do.
 bool Service::wait_for_work() {
-  std::unique_lock lock(mutex_);
-  const auto ready = [this] { return closed_ || !inbox_.empty() || !tasks_.empty() || !active_.empty(); };
+  const MutexLock lock(mutex_);
+  const auto ready = [this]() MR_REQUIRES(mutex_) {
+    return closed_ || !inbox_.empty() || !tasks_.empty() || !active_.empty();
+  };
   if (engine_->saving())
-    wake_.wait_for(lock, kSavingPause, ready);
+    wake_.wait_for(mutex_, kSavingPause, ready);
   else
-    wake_.wait(lock, ready);
+    wake_.wait(mutex_, ready);
   return !(closed_ && open_ == 0 && tasks_.empty());
 }
 
 void Service::take_inbox() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     taken_.swap(inbox_);
   }
   for (Submitted& one : taken_) {
     Expected<Engine::Id> id = error(Code::cancelled, "cancelled");
     if (!stop_now_) id = engine_->submit(std::move(one.request));
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       const Id ours = std::exchange(one.id, 0);
       if (id.ok()) {
         if (one.cancelled) engine_->cancel(*id);  // which counts it, as any other
@@ -115,19 +117,19 @@ void Service::take_inbox() {
     if (refused.status.code() == Code::cancelled) refused.finish = Finish::cancelled;
     tell(one.on_done, std::move(refused));
   }
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   taken_.clear();
 }
 
 void Service::run_tasks() {
   std::vector<Waiting*> tasks;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     tasks.swap(tasks_);
   }
   for (Waiting* waiting : tasks) {
     (*waiting->task)(*engine_);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     waiting->done = true;
     task_done_.notify_all();
   }
@@ -135,7 +137,7 @@ void Service::run_tasks() {
 
 void Service::tell(const Done& on_done, Result result) {
   {
-    std::lock_guard lock(mutex_);  // first: who is told may ask how many are left
+    const MutexLock lock(mutex_);  // first: who is told may ask how many are left
     if (--open_ == 0) idle_.notify_all();
   }
   if (on_done) on_done(std::move(result));
@@ -144,7 +146,7 @@ void Service::tell(const Done& on_done, Result result) {
 void Service::report_finished() {
   std::vector<std::pair<Done, Result>> finished;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto it = active_.begin(); it != active_.end();) {
       if (!engine_->finished(it->second.engine_id)) {
         ++it;
@@ -163,7 +165,7 @@ void Service::fail_all(const Status& status) {
   log::error("{}", status.message());
   std::vector<Done> failed;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto& [id, active] : active_) {
       engine_->cancel(active.engine_id);
       failed.push_back(std::move(active.on_done));
@@ -192,7 +194,7 @@ void Service::work() {
       fail_all(error(Code::internal, "a request failed unexpectedly: {}", unexpected.what()));
     }
   }
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ended_ = true;
   task_done_.notify_all();
 }

@@ -6,14 +6,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/engine.h"
 
 namespace millrace::engine {
@@ -80,16 +79,17 @@ class Service {
   std::int64_t most_active_ = 0;
   std::atomic<bool> stop_now_{false};  // cancels what runs, within one op
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_, task_done_, idle_;
-  std::vector<Submitted> inbox_;           // GUARDED_BY mutex_
-  std::vector<Submitted> taken_;           // on their way to the engine; `id` 0: there. GUARDED_BY mutex_ but requests
-  std::vector<Waiting*> tasks_;            // GUARDED_BY mutex_
+  mutable Mutex mutex_;
+  CondVar wake_, task_done_, idle_;
+  std::vector<Submitted> inbox_ MR_GUARDED_BY(mutex_);
+  // On their way to the engine; `id` 0: there. Changed by the thread under mutex_, but requests, which are its own.
+  std::vector<Submitted> taken_;
+  std::vector<Waiting*> tasks_ MR_GUARDED_BY(mutex_);
   std::unordered_map<Id, Active> active_;  // changed by the thread under mutex_
-  Id next_id_ = 1;                         // GUARDED_BY mutex_
-  std::int64_t open_ = 0;                  // GUARDED_BY mutex_: submitted and not done
-  bool closed_ = false, ended_ = false;    // GUARDED_BY mutex_
-  LoadCounters load_;                      // GUARDED_BY mutex_
+  Id next_id_ MR_GUARDED_BY(mutex_) = 1;
+  std::int64_t open_ MR_GUARDED_BY(mutex_) = 0;  // submitted and not done
+  bool closed_ MR_GUARDED_BY(mutex_) = false, ended_ MR_GUARDED_BY(mutex_) = false;
+  LoadCounters load_ MR_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

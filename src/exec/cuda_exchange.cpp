@@ -34,7 +34,7 @@ Status HostExchange::start(std::uint64_t payload) {
 
 void HostExchange::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   changed_.notify_all();
@@ -42,30 +42,31 @@ void HostExchange::stop() {
 }
 
 std::size_t HostExchange::claim() {
-  std::unique_lock lock(mutex_);
-  if (queued_ == kMostQueued) changed_.wait(lock, [&] { return queued_ <= kFewQueued || !status_.ok(); });
+  MutexLock lock(mutex_);
+  if (queued_ == kMostQueued)
+    changed_.wait(mutex_, [&]() MR_REQUIRES(mutex_) { return queued_ <= kFewQueued || !status_.ok(); });
   return queued_ == kMostQueued ? kMostQueued : (first_ + queued_) % kMostQueued;
 }
 
 void HostExchange::queue(std::uint32_t number, cudaStream_t stream) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     queue_[(first_ + queued_++) % kMostQueued] = {number, stream};
   }
   changed_.notify_all();
 }
 
 Status HostExchange::finish() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return queued_ == 0 || !status_.ok(); });
+  MutexLock lock(mutex_);
+  changed_.wait(mutex_, [&]() MR_REQUIRES(mutex_) { return queued_ == 0 || !status_.ok(); });
   return std::exchange(status_, Status());
 }
 
 void HostExchange::abandon() {
   abandoned_ = true;
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return queued_ == 0; });
+    MutexLock lock(mutex_);
+    changed_.wait(mutex_, [&]() MR_REQUIRES(mutex_) { return queued_ == 0; });
     status_ = {};
   }
   done(last_number_);
@@ -73,9 +74,9 @@ void HostExchange::abandon() {
 }
 
 void HostExchange::run_jobs() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return ending_ || queued_ > 0; });
+    changed_.wait(mutex_, [&]() MR_REQUIRES(mutex_) { return ending_ || queued_ > 0; });
     if (ending_) return;
     const std::size_t place = first_;  // stays there: only this thread takes from the front
     const Queued next = queue_[place];
@@ -96,7 +97,7 @@ void HostExchange::run_jobs() {
 }
 
 void HostExchange::fail(Status status) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (status_.ok()) status_ = std::move(status);
   changed_.notify_all();
 }

@@ -9,12 +9,11 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "device/cuda_runtime.h"
 
 namespace millrace::exec {
@@ -84,12 +83,12 @@ class HostExchange {
     std::uint32_t number = 0;
     cudaStream_t stream = nullptr;
   };
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::array<Queued, kMostQueued> queue_;  // GUARDED_BY mutex_: a ring of `queued_`
-  std::size_t first_ = 0, queued_ = 0;     // likewise; the first is being computed
-  Status status_;                          // GUARDED_BY mutex_: the first failure since the last finish() or abandon()
-  bool ending_ = false;                    // GUARDED_BY mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::array<Queued, kMostQueued> queue_ MR_GUARDED_BY(mutex_);                     // a ring of `queued_`
+  std::size_t first_ MR_GUARDED_BY(mutex_) = 0, queued_ MR_GUARDED_BY(mutex_) = 0;  // the first is being computed
+  Status status_ MR_GUARDED_BY(mutex_);  // the first failure since the last finish() or abandon()
+  bool ending_ MR_GUARDED_BY(mutex_) = false;
   std::atomic<bool> abandoned_{false};
   std::thread thread_;
 };

@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/mutex.h"
 
 namespace millrace::synth {
 namespace {
@@ -78,12 +77,16 @@ class Job {
   }
 
   Status run(int threads) {
-    running_ = threads;
+    {
+      const MutexLock lock(mutex_);
+      running_ = threads;
+    }
     std::vector<std::thread> workers;
     workers.reserve(static_cast<std::size_t>(threads));
     for (int i = 0; i < threads; ++i) workers.emplace_back([this] { work(); });
     show_progress();
     for (std::thread& worker : workers) worker.join();
+    const MutexLock lock(mutex_);
     return status_;
   }
 
@@ -100,7 +103,7 @@ class Job {
       status = writer_.write_range(chunk.file, chunk.begin, bytes);
       done_.fetch_add(bytes.size(), std::memory_order_relaxed);
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!status.ok()) {
       failed_ = true;
       if (status_.ok()) status_ = status;
@@ -131,8 +134,9 @@ class Job {
     const bool terminal = ::isatty(STDERR_FILENO) != 0;
     const auto start = Clock::now();
     bool shown = false;
-    std::unique_lock lock(mutex_);
-    while (!ended_.wait_for(lock, std::chrono::milliseconds(terminal ? 200 : 5000), [&] { return running_ == 0; })) {
+    const MutexLock lock(mutex_);
+    while (!ended_.wait_for(mutex_, std::chrono::milliseconds(terminal ? 200 : 5000),
+                            [&]() MR_REQUIRES(mutex_) { return running_ == 0; })) {
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
       if (seconds < 1) continue;
       draw(terminal, seconds);
@@ -164,10 +168,10 @@ class Job {
   std::atomic<std::size_t> next_{0};
   std::atomic<std::uint64_t> done_{0};
   std::atomic<bool> failed_{false};
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  int running_ = 0;  // GUARDED_BY mutex_
-  Status status_;    // GUARDED_BY mutex_
+  Mutex mutex_;
+  CondVar ended_;
+  int running_ MR_GUARDED_BY(mutex_) = 0;
+  Status status_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -1,10 +1,8 @@
 #include "app/batch/batch.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -12,6 +10,7 @@
 #include "app/generate/choice.h"
 #include "app/generate/prompt.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "engine/embed.h"
 
 namespace millrace::batch {
@@ -45,21 +44,21 @@ class Finished {
     Ended ended;
   };
   void push(One one) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_.push_back(std::move(one));
     came_.notify_one();
   }
   /// Those there are; waits a little for some.
   std::deque<One> take() {
-    std::unique_lock lock(mutex_);
-    came_.wait_for(lock, milliseconds(100), [this] { return !ended_.empty(); });
+    const MutexLock lock(mutex_);
+    came_.wait_for(mutex_, milliseconds(100), [this]() MR_REQUIRES(mutex_) { return !ended_.empty(); });
     return std::exchange(ended_, {});
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::deque<One> ended_;  // GUARDED_BY mutex_
+  Mutex mutex_;
+  CondVar came_;
+  std::deque<One> ended_ MR_GUARDED_BY(mutex_);
 };
 
 class Worker {

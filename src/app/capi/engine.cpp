@@ -1,14 +1,13 @@
 // The engine's half of the C API: opaque handles around engine::Service.
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "app/capi/common.h"
+#include "base/mutex.h"
 #include "device/cpu.h"
 #include "engine/embed.h"
 #include "engine/service.h"
@@ -18,9 +17,9 @@ using namespace millrace;  // NOLINT: the whole file is the border to C
 
 struct millrace_engine {
   std::shared_ptr<engine::Service> service;
-  std::mutex mutex;
-  std::set<engine::Service::Id> answering;  // GUARDED_BY mutex
-  std::atomic<std::uint64_t> cancels{0};    // calls of millrace_cancel
+  Mutex mutex;
+  std::set<engine::Service::Id> answering MR_GUARDED_BY(mutex);
+  std::atomic<std::uint64_t> cancels{0};  // calls of millrace_cancel
 };
 
 namespace {
@@ -130,10 +129,10 @@ Expected<std::vector<text::TokenId>> prompt_of(const engine::Engine& engine, con
 
 /// An answer on its way from the engine's thread to the caller's.
 struct Stream {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::string> pieces;        // GUARDED_BY mutex
-  std::optional<engine::Result> result;  // GUARDED_BY mutex
+  Mutex mutex;
+  CondVar changed;
+  std::deque<std::string> pieces MR_GUARDED_BY(mutex);
+  std::optional<engine::Result> result MR_GUARDED_BY(mutex);
 };
 
 Expected<engine::Request> engine_request(const engine::Engine& engine, const millrace_request& given,
@@ -157,7 +156,7 @@ Expected<engine::Request> engine_request(const engine::Engine& engine, const mil
     made.stop.emplace_back(given.stop[i]);
   }
   made.on_text = [stream](std::string_view text, std::span<const text::TokenId>) {
-    const std::lock_guard lock(stream->mutex);
+    const MutexLock lock(stream->mutex);
     stream->pieces.emplace_back(text);
     stream->changed.notify_one();
   };
@@ -168,9 +167,10 @@ Expected<engine::Request> engine_request(const engine::Engine& engine, const mil
 template <typename Cancel>
 engine::Result deliver(Stream& stream, millrace_text_callback callback, void* user, const Cancel& cancel) {
   bool wanted = callback != nullptr;
-  std::unique_lock lock(stream.mutex);
+  MutexLock lock(stream.mutex);
   while (true) {
-    stream.changed.wait(lock, [&] { return !stream.pieces.empty() || stream.result.has_value(); });
+    stream.changed.wait(
+        stream.mutex, [&]() MR_REQUIRES(stream.mutex) { return !stream.pieces.empty() || stream.result.has_value(); });
     if (stream.pieces.empty()) return std::move(*stream.result);
     const std::string piece = std::move(stream.pieces.front());
     stream.pieces.pop_front();
@@ -188,10 +188,10 @@ Status generate(millrace_engine& handle, const millrace_request& given, millrace
                 millrace_result* out) {
   const auto stream = std::make_shared<Stream>();
   MR_ASSIGN_OR_RETURN(engine::Request request, engine_request(handle.service->engine(), given, stream));
-  std::unique_lock lock(handle.mutex);
+  MutexLock lock(handle.mutex);
   MR_ASSIGN_OR_RETURN(const engine::Service::Id id,
                       handle.service->submit(std::move(request), [stream](engine::Result result) {
-                        const std::lock_guard done(stream->mutex);
+                        const MutexLock done(stream->mutex);
                         stream->result = std::move(result);
                         stream->changed.notify_one();
                       }));
@@ -388,7 +388,7 @@ millrace_status millrace_embed(millrace_engine* engine, const char* const* texts
 void millrace_cancel(millrace_engine* engine) {
   if (engine == nullptr) return;
   ++engine->cancels;
-  const std::lock_guard lock(engine->mutex);
+  const MutexLock lock(engine->mutex);
   for (const engine::Service::Id id : engine->answering) engine->service->cancel(id);
 }
 

@@ -45,13 +45,13 @@ Status check_range(const millrace_loader& loader, std::uint64_t offset, std::uin
 }
 
 void keep(millrace_loader& loader, std::shared_ptr<capi::Planned> planned, std::uint64_t* read) {
-  const std::lock_guard lock(loader.mutex);
+  const MutexLock lock(loader.mutex);
   *read = loader.next++;
   loader.reads.emplace(*read, std::move(planned));
 }
 
 Expected<std::shared_ptr<capi::Planned>> find(millrace_loader& loader, std::uint64_t read) {
-  const std::lock_guard lock(loader.mutex);
+  const MutexLock lock(loader.mutex);
   const auto found = loader.reads.find(read);
   if (found == loader.reads.end()) return error(Code::not_found, "there is no read {}", read);
   if (!found->second->submitted) {
@@ -124,7 +124,7 @@ Status wait_for(millrace_loader& loader, std::uint64_t read) {
   Status status = planned->completion.wait();
   if (status.ok()) status = loader.backend->health();
   {
-    const std::lock_guard lock(loader.mutex);
+    const MutexLock lock(loader.mutex);
     loader.reads.erase(read);
   }
   if (!status.ok() || planned->destination == nullptr) return status;
@@ -183,7 +183,7 @@ millrace_status millrace_loader_enqueue_device(millrace_loader* loader, uint64_t
 millrace_status millrace_loader_submit(millrace_loader* loader) {
   return capi::guarded([&]() -> Status {
     if (loader == nullptr) return capi::refuse_null("loader");
-    const std::lock_guard lock(loader->mutex);
+    const MutexLock lock(loader->mutex);
     for (const auto& [number, planned] : loader->reads) {
       if (planned->submitted) continue;
       planned->submitted = true;

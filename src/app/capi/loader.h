@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "app/capi/common.h"
+#include "base/mutex.h"
 #include "storage/storage.h"
 #ifdef MILLRACE_HAS_CUDA
 #include "device/cuda_runtime.h"
@@ -37,9 +37,9 @@ struct Planned {
 struct millrace_loader {
   std::unique_ptr<millrace::storage::Backend> backend;
   std::uint64_t file_bytes = 0;
-  std::mutex mutex;
-  std::map<std::uint64_t, std::shared_ptr<millrace::capi::Planned>> reads;  // GUARDED_BY mutex
-  std::uint64_t next = 1;                                                   // GUARDED_BY mutex
+  millrace::Mutex mutex;
+  std::map<std::uint64_t, std::shared_ptr<millrace::capi::Planned>> reads MR_GUARDED_BY(mutex);
+  std::uint64_t next MR_GUARDED_BY(mutex) = 1;
 
   ~millrace_loader() {
     for (const auto& [number, planned] : reads) {

@@ -37,7 +37,7 @@ Progress::~Progress() { finish(); }
 void Progress::update(std::uint64_t done, std::uint64_t total, const std::string& note) {
   if (!enabled_) return;
   const auto now = Clock::now();
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (now - start_ < kPatience || (drawn_ && now - last_ < kRedraw && done < total)) return;
   last_ = now;
   drawn_ = true;
@@ -56,7 +56,7 @@ void Progress::update(std::uint64_t done, std::uint64_t total, const std::string
 }
 
 void Progress::finish() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!drawn_) return;
   fmt::print(stderr, "\r\033[K");
   std::fflush(stderr);

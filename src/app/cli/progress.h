@@ -4,8 +4,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <string>
+
+#include "base/mutex.h"
 
 namespace millrace::cli {
 
@@ -28,10 +29,10 @@ class Progress {
   const Unit unit_;
   bool enabled_;
   std::uint64_t before_ = 0;
-  std::mutex mutex_;
-  bool drawn_ = false;  // GUARDED_BY mutex_
+  Mutex mutex_;
+  bool drawn_ MR_GUARDED_BY(mutex_) = false;
   std::chrono::steady_clock::time_point start_;
-  std::chrono::steady_clock::time_point last_;  // GUARDED_BY mutex_
+  std::chrono::steady_clock::time_point last_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::cli

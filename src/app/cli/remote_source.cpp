@@ -2,11 +2,9 @@
 #include <fmt/core.h>
 #include <httplib.h>
 
-#include <condition_variable>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "app/cli/source.h"
 #include "app/server/catalog.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace millrace::cli {
 namespace {
@@ -59,14 +58,14 @@ class Exchange {
   /// Closes the connection, which ends the answer over there.
   ~Exchange() {
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       stopped_ = true;
       // stop() does nothing to a connection that is only being made.
       while (!ended_) {
         lock.unlock();
         client_.stop();
         lock.lock();
-        came_.wait_for(lock, milliseconds(20), [this] { return ended_; });
+        came_.wait_for(mutex_, milliseconds(20), [this]() MR_REQUIRES(mutex_) { return ended_; });
       }
     }
     thread_.join();
@@ -76,25 +75,25 @@ class Exchange {
 
   /// A line of the answer; none where none came in a while, or no more will.
   std::optional<std::string> next() {
-    std::unique_lock lock(mutex_);
-    came_.wait_for(lock, milliseconds(50), [this] { return ended_ || !lines_.empty(); });
+    MutexLock lock(mutex_);
+    came_.wait_for(mutex_, milliseconds(50), [this]() MR_REQUIRES(mutex_) { return ended_ || !lines_.empty(); });
     if (lines_.empty()) return std::nullopt;
     std::string line = std::move(lines_.front());
     lines_.pop_front();
     return line;
   }
   bool ended() {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return ended_ && lines_.empty();
   }
   int http_status() {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return http_status_;
   }
 
  private:
   bool take(std::string_view data) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const char c : data) {
       if (c != '\n') {
         rest_ += c;
@@ -108,7 +107,7 @@ class Exchange {
 
   void work() {
     const httplib::Result result = client_.send(request_);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (result) http_status_ = result->status;
     if (!rest_.empty()) lines_.push_back(std::move(rest_));
     ended_ = true;
@@ -117,12 +116,12 @@ class Exchange {
 
   httplib::Client client_;
   httplib::Request request_;
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::deque<std::string> lines_;         // GUARDED_BY mutex_
-  std::string rest_;                      // GUARDED_BY mutex_: a line that has not ended
-  bool ended_ = false, stopped_ = false;  // GUARDED_BY mutex_
-  int http_status_ = 0;                   // GUARDED_BY mutex_
+  Mutex mutex_;
+  CondVar came_;
+  std::deque<std::string> lines_ MR_GUARDED_BY(mutex_);
+  std::string rest_ MR_GUARDED_BY(mutex_);  // a line that has not ended
+  bool ended_ MR_GUARDED_BY(mutex_) = false, stopped_ MR_GUARDED_BY(mutex_) = false;
+  int http_status_ MR_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -1,8 +1,8 @@
 #include "app/generate/prompt.h"
 
 #include <algorithm>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "text/constraint/grammar_constraint.h"
 #include "text/constraint/schema.h"
 #include "text/conversation.h"
@@ -210,9 +210,9 @@ std::shared_ptr<const text::TokenTrie> trie_of(const std::shared_ptr<const text:
     std::weak_ptr<const text::Tokenizer> tokenizer;
     std::shared_ptr<const text::TokenTrie> trie;
   };
-  static std::mutex mutex;
-  static std::vector<Known> all;  // GUARDED_BY mutex
-  std::lock_guard lock(mutex);
+  static Mutex mutex;
+  static std::vector<Known> all MR_GUARDED_BY(mutex);
+  const MutexLock lock(mutex);
   std::erase_if(all, [](const Known& known) { return known.tokenizer.expired(); });
   for (const Known& known : all)
     if (known.tokenizer.lock() == tokenizer) return known.trie;

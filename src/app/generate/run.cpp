@@ -1,30 +1,29 @@
 #include "app/generate/run.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <utility>
 
 #include "app/generate/choice.h"
 #include "app/generate/prompt.h"
+#include "base/mutex.h"
 
 namespace millrace::generate {
 
 /// What the engine's thread has to say. It may outlive the Run, whose requests then end unheard.
 struct Run::Queue {
-  std::mutex mutex;
-  std::condition_variable came;
-  std::deque<Event> events;  // GUARDED_BY mutex
-  std::deque<Ended> ended;   // GUARDED_BY mutex: one for each Finished event
+  Mutex mutex;
+  CondVar came;
+  std::deque<Event> events MR_GUARDED_BY(mutex);
+  std::deque<Ended> ended MR_GUARDED_BY(mutex);  // one for each Finished event
 
   void push(Event event) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     events.push_back(std::move(event));
     came.notify_one();
   }
   void end(Ended one) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     events.emplace_back(one.finished);
     ended.push_back(std::move(one));
     came.notify_one();
@@ -59,8 +58,8 @@ Run::~Run() {
 }
 
 std::optional<Event> Run::next(std::chrono::milliseconds time) {
-  std::unique_lock lock(queue_->mutex);
-  queue_->came.wait_for(lock, time, [this] { return !queue_->events.empty(); });
+  const MutexLock lock(queue_->mutex);
+  queue_->came.wait_for(queue_->mutex, time, [this]() MR_REQUIRES(queue_->mutex) { return !queue_->events.empty(); });
   if (queue_->events.empty()) return std::nullopt;
   Event event = std::move(queue_->events.front());
   queue_->events.pop_front();

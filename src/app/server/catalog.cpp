@@ -82,7 +82,7 @@ std::vector<std::string> Catalog::files() const {
   return files;
 }
 
-/// REQUIRES: mutex_ is held. Null where the file cannot be read.
+/// Null where the file cannot be read.
 const ModelInfo* Catalog::describe(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return nullptr;
@@ -118,7 +118,6 @@ const ModelInfo* Catalog::describe(const std::string& path) {
   return &(known_[path] = std::move(info));
 }
 
-/// REQUIRES: mutex_ is held.
 Expected<ModelInfo> Catalog::describe_stored(const store::Manifest& manifest) {
   const ModelInfo* const file = describe(store_.file_path(manifest, manifest.files.front()));
   if (file == nullptr) return error(Code::corrupt, "model '{}' cannot be read; pull it again", manifest.name.text());
@@ -136,7 +135,7 @@ Expected<ModelInfo> Catalog::describe_stored(const store::Manifest& manifest) {
 }
 
 std::vector<ModelInfo> Catalog::list() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<ModelInfo> all;
   if (const auto stored = store_.list(); stored.ok())
     for (const store::Manifest& manifest : *stored)
@@ -148,7 +147,7 @@ std::vector<ModelInfo> Catalog::list() {
 
 Expected<ModelInfo> Catalog::find_given(const std::string& name_or_path) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const std::string& path : files())
       if (path == name_or_path)
         if (const ModelInfo* info = describe(path); info != nullptr) return *info;
@@ -158,7 +157,7 @@ Expected<ModelInfo> Catalog::find_given(const std::string& name_or_path) {
 
 Expected<ModelInfo> Catalog::find(const std::string& name) {
   const std::string full = name.find(':') == std::string::npos ? name + ":latest" : name;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const std::string& path : files()) {
     const std::string found = name_of_file(path);
     if (found + ":latest" != full && found + ".gguf" != name) continue;

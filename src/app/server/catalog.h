@@ -5,13 +5,13 @@
 
 #include <chrono>
 #include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "app/generate/job.h"
 #include "app/store/store.h"
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace millrace::server {
@@ -54,14 +54,14 @@ class Catalog {
   store::Store& store() { return store_; }
 
  private:
-  Expected<ModelInfo> describe_stored(const store::Manifest& manifest);
+  Expected<ModelInfo> describe_stored(const store::Manifest& manifest) MR_REQUIRES(mutex_);
   std::vector<std::string> files() const;
-  const ModelInfo* describe(const std::string& path);
+  const ModelInfo* describe(const std::string& path) MR_REQUIRES(mutex_);
 
   const std::vector<std::string> paths_;
   store::Store store_;
-  std::mutex mutex_;
-  std::map<std::string, ModelInfo> known_;  // GUARDED_BY mutex_: by path, as of its size and time
+  Mutex mutex_;
+  std::map<std::string, ModelInfo> known_ MR_GUARDED_BY(mutex_);  // by path, as of its size and time
 };
 
 }  // namespace millrace::server

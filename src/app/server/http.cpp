@@ -9,16 +9,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <system_error>
 #include <thread>
 
 #include "app/server/framing.h"
+#include "base/mutex.h"
 
 namespace millrace::server {
 namespace {
@@ -59,7 +58,7 @@ class ConnectionThreads final : public httplib::TaskQueue {
   explicit ConnectionThreads(std::size_t most) : most_(most) {}
 
   void enqueue(std::function<void()> task) override {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     tasks_.push_back(std::move(task));
     if (threads_ >= most_) return;
     try {
@@ -75,31 +74,29 @@ class ConnectionThreads final : public httplib::TaskQueue {
   }
 
   void shutdown() override {
-    std::unique_lock lock(mutex_);
-    gone_.wait(lock, [this] { return threads_ == 0; });
+    MutexLock lock(mutex_);
+    gone_.wait(mutex_, [this]() MR_REQUIRES(mutex_) { return threads_ == 0; });
   }
 
  private:
   void work() {
-    std::unique_lock lock(mutex_);
+    mutex_.lock();
     while (!tasks_.empty()) {
-      {
-        const std::function<void()> task = std::move(tasks_.front());
-        tasks_.pop_front();
-        lock.unlock();
-        task();
-      }
-      lock.lock();
+      std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      const MutexUnlock unlocked(mutex_);
+      task();
+      task = nullptr;  // what it holds goes before the mutex is taken
     }
     --threads_;
-    std::notify_all_at_thread_exit(gone_, std::move(lock));
+    gone_.notify_all_at_thread_exit(mutex_);
   }
 
   const std::size_t most_;
-  std::mutex mutex_;
-  std::condition_variable gone_;
-  std::deque<std::function<void()>> tasks_;  // GUARDED_BY mutex_
-  std::size_t threads_ = 0;                  // GUARDED_BY mutex_
+  Mutex mutex_;
+  CondVar gone_;
+  std::deque<std::function<void()>> tasks_ MR_GUARDED_BY(mutex_);
+  std::size_t threads_ MR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

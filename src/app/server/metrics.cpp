@@ -97,7 +97,7 @@ void Metrics::count_request(int status) {
 }
 
 void Metrics::count_run(const generate::Totals& totals) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++runs_;
   prompt_tokens_ += static_cast<std::uint64_t>(totals.prompt_tokens);
   completion_tokens_ += static_cast<std::uint64_t>(totals.completion_tokens);
@@ -115,7 +115,7 @@ std::string Metrics::render(const engine::ModelManager& models) const {
   out.counter("millrace_http_requests_total", "Requests answered", static_cast<double>(requests_failed_),
               {{"outcome", "failed"}});
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     out.counter("millrace_runs_total", "Answers finished", static_cast<double>(runs_));
     out.counter("millrace_prompt_tokens_total", "Prompt tokens of finished answers",
                 static_cast<double>(prompt_tokens_));

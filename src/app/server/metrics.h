@@ -4,10 +4,10 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "app/generate/run.h"
+#include "base/mutex.h"
 #include "engine/model_manager.h"
 
 namespace millrace::server {
@@ -22,9 +22,10 @@ class Metrics {
 
  private:
   std::atomic<std::uint64_t> requests_ok_{0}, requests_refused_{0}, requests_failed_{0};
-  mutable std::mutex mutex_;
-  std::uint64_t prompt_tokens_ = 0, completion_tokens_ = 0, runs_ = 0;  // GUARDED_BY mutex_
-  double prompt_seconds_ = 0, decode_seconds_ = 0;                      // GUARDED_BY mutex_
+  mutable Mutex mutex_;
+  std::uint64_t prompt_tokens_ MR_GUARDED_BY(mutex_) = 0, completion_tokens_ MR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t runs_ MR_GUARDED_BY(mutex_) = 0;
+  double prompt_seconds_ MR_GUARDED_BY(mutex_) = 0, decode_seconds_ MR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace millrace::server

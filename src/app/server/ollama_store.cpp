@@ -1,7 +1,5 @@
 // Ollama's endpoints that change the store: pull, delete, copy, create.
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 
 #include "app/generate/fields.h"
@@ -9,6 +7,7 @@
 #include "app/server/errors.h"
 #include "app/server/ollama_request.h"
 #include "app/store/pull.h"
+#include "base/mutex.h"
 
 namespace millrace::server {
 namespace {
@@ -26,7 +25,7 @@ class Telling {
   explicit Telling(Work work) {
     thread_ = std::thread([this, work = std::move(work)] {
       const Status status = work([this](Json line) { push(std::move(line)); }, cancel_);
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       status_ = status;
       ended_ = true;
       came_.notify_all();
@@ -39,8 +38,9 @@ class Telling {
 
   /// Lines since the last call; waits a little for some.
   std::string take(bool& ended) {
-    std::unique_lock lock(mutex_);
-    came_.wait_for(lock, std::chrono::milliseconds(100), [this] { return ended_ || !lines_.empty(); });
+    const MutexLock lock(mutex_);
+    came_.wait_for(mutex_, std::chrono::milliseconds(100),
+                   [this]() MR_REQUIRES(mutex_) { return ended_ || !lines_.empty(); });
     std::string out;
     for (const Json& line : lines_) out += dump(line) + "\n";
     lines_.clear();
@@ -50,8 +50,8 @@ class Telling {
   }
   /// Waits for the end. `gone` true gives up.
   Status wait(const std::function<bool()>& gone) {
-    std::unique_lock lock(mutex_);
-    while (!came_.wait_for(lock, std::chrono::milliseconds(100), [this] { return ended_; })) {
+    const MutexLock lock(mutex_);
+    while (!came_.wait_for(mutex_, std::chrono::milliseconds(100), [this]() MR_REQUIRES(mutex_) { return ended_; })) {
       lines_.clear();
       if (gone()) return error(Code::cancelled, "the client went away");
     }
@@ -60,18 +60,18 @@ class Telling {
 
  private:
   void push(Json line) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     // Progress comes faster than some clients read: of one file only the latest matters.
     if (!lines_.empty() && lines_.back()["status"] == line["status"]) lines_.pop_back();
     lines_.push_back(std::move(line));
     came_.notify_all();
   }
 
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::deque<Json> lines_;  // GUARDED_BY mutex_
-  bool ended_ = false;      // GUARDED_BY mutex_
-  Status status_;           // GUARDED_BY mutex_
+  Mutex mutex_;
+  CondVar came_;
+  std::deque<Json> lines_ MR_GUARDED_BY(mutex_);
+  bool ended_ MR_GUARDED_BY(mutex_) = false;
+  Status status_ MR_GUARDED_BY(mutex_);
   std::atomic<bool> cancel_{false};
   std::thread thread_;
 };

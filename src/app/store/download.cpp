@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace millrace::store {
 namespace {
@@ -55,26 +54,32 @@ class Download {
   }
 
   Status run(std::size_t chunks, const std::function<void(std::uint64_t)>& on_bytes) {
+    std::deque<std::size_t> queue;
     for (std::size_t chunk = 0; chunk < std::min(chunks, part_.chunks()); ++chunk)
-      if (!part_.done(chunk)) queue_.push_back(chunk);
-    if (queue_.empty()) return {};
-    const std::size_t workers = std::min<std::size_t>(queue_.size(), std::max(1, options_.connections));
+      if (!part_.done(chunk)) queue.push_back(chunk);
+    if (queue.empty()) return {};
+    const std::size_t workers = std::min<std::size_t>(queue.size(), std::max(1, options_.connections));
     in_flight_ = std::vector<std::atomic<std::uint64_t>>(workers);
-    running_ = workers;
+    {
+      const MutexLock lock(mutex_);
+      queue_ = std::move(queue);
+      running_ = workers;
+    }
     std::vector<std::thread> threads;
     for (std::size_t worker = 0; worker < workers; ++worker) threads.emplace_back([this, worker] { work(worker); });
     watch(on_bytes);
     for (std::thread& thread : threads) thread.join();
     if (is_set(options_.http.cancel)) return error(Code::cancelled, "stopped; pull again to go on where it stopped");
+    const MutexLock lock(mutex_);
     return failure_;
   }
 
  private:
   /// Reports, and passes the caller's wish to stop on, until all workers have ended.
   void watch(const std::function<void(std::uint64_t)>& on_bytes) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (running_ > 0) {
-      ended_.wait_for(lock, std::chrono::milliseconds(100));
+      ended_.wait_for(mutex_, std::chrono::milliseconds(100));
       if (is_set(options_.http.cancel)) stop_ = true;
       std::uint64_t bytes = part_.done_bytes();
       for (const auto& more : in_flight_) bytes += more.load(std::memory_order_relaxed);
@@ -90,7 +95,7 @@ class Download {
     while (status.ok() && !stop_) {
       std::size_t chunk = 0;
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (queue_.empty() || no_ranges_) break;
         chunk = queue_.front();
         queue_.pop_front();
@@ -100,7 +105,7 @@ class Download {
     // One of them, the first to learn of it, does the whole job where the server knows no ranges.
     if (status.code() == Code::unsupported)
       status = become_single() ? fetch_whole(connection, in_flight_[worker]) : Status();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!status.ok() && status.code() != Code::cancelled && failure_.ok()) {
       failure_ = status;
       stop_ = true;
@@ -110,7 +115,7 @@ class Download {
   }
 
   bool become_single() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (no_ranges_) return false;
     no_ranges_ = true;
     log::info("{}: the server ignores ranges; reading the file in one piece", url_);
@@ -207,12 +212,12 @@ class Download {
   HttpOptions http_;
   std::atomic<bool> stop_{false};
   std::vector<std::atomic<std::uint64_t>> in_flight_;  // by worker: bytes of its chunk so far
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  std::deque<std::size_t> queue_;  // GUARDED_BY mutex_, as are those below
-  std::size_t running_ = 0;
-  bool no_ranges_ = false;
-  Status failure_;
+  Mutex mutex_;
+  CondVar ended_;
+  std::deque<std::size_t> queue_ MR_GUARDED_BY(mutex_);
+  std::size_t running_ MR_GUARDED_BY(mutex_) = 0;
+  bool no_ranges_ MR_GUARDED_BY(mutex_) = false;
+  Status failure_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -99,7 +99,7 @@ Status PartFile::write(std::uint64_t offset, std::span<const std::byte> bytes) c
 Status PartFile::mark_done(std::size_t chunk) {
   if (fdatasync(data_.get()) != 0) return system_error(path_, "sync");
   const std::string line = fmt::format("{}\n", chunk);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (done(chunk)) return {};
   if (::write(journal_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
     return system_error(journal_path(), "write");

@@ -9,11 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "storage/file_set.h"
 
@@ -55,7 +55,7 @@ class PartFile {
   const std::string path_;
   const std::uint64_t bytes_, chunk_bytes_;
   storage::ScopedFd data_, journal_;
-  std::mutex mutex_;
+  Mutex mutex_;  // held by who writes the journal
   std::vector<std::atomic<char>> done_;
   std::atomic<std::uint64_t> done_bytes_{0};
 };
