@@ -271,12 +271,11 @@ class CudaPlanner {
       return error(Code::invalid_argument, "the plan is for the CPU; add --device cpu, or make one anew");
     const residency::UnitTable& table = parts_.model->units();
     for (std::size_t u = 0; u < placement_.homes.size(); ++u) {
-      const residency::UnitKind kind = table.units()[u].kind;
-      const bool by_rows = kind == residency::UnitKind::embedding && !table.tied_head();
-      if (placement_.homes[u] == residency::Tier::vram || is_trunk(table.units()[u])) continue;
-      if (!by_rows || placement_.homes[u] == residency::Tier::disk)
+      const residency::Unit& unit = table.units()[u];
+      if (placement_.homes[u] == residency::Tier::vram || is_trunk(unit)) continue;
+      if (!unit.by_rows || placement_.homes[u] == residency::Tier::disk)
         return error(Code::unsupported, "the plan has unit {}, {}, at home in {}; this one has to be in vram", u,
-                     residency::unit_kind_name(kind), residency::tier_name(placement_.homes[u]));
+                     residency::unit_kind_name(unit.kind), residency::tier_name(placement_.homes[u]));
     }
     movers_ = 0;
     for (std::size_t u = 0; u < placement_.homes.size(); ++u)
@@ -312,8 +311,7 @@ class CudaPlanner {
       for (std::size_t u = 0; u < table.units().size(); ++u) {
         const residency::Unit& unit = table.units()[u];
         residency::Tier& home = placement_.homes[u];
-        home = residency::Tier::vram;
-        if (unit.kind == residency::UnitKind::embedding && !table.tied_head()) home = residency::Tier::ram;
+        home = unit.by_rows ? residency::Tier::ram : residency::Tier::vram;
         if (!is_trunk(unit)) continue;
         const bool moves = (trunk + 1) * moving / trunks > trunk * moving / trunks;
         ++trunk;

@@ -4,9 +4,7 @@ namespace millrace::engine {
 
 bool streams_to_gpu(const residency::UnitTable& units, const residency::Plan& gpu) {
   for (std::size_t u = 0; u < gpu.homes.size(); ++u) {
-    // Of an untied embedding a token needs one row.
-    const bool by_rows = units.units()[u].kind == residency::UnitKind::embedding && !units.tied_head();
-    if (gpu.homes[u].tier != residency::Tier::vram && !by_rows) return true;
+    if (gpu.homes[u].tier != residency::Tier::vram && !units.units()[u].by_rows) return true;
   }
   return false;
 }

@@ -137,6 +137,7 @@ WeightRef UnitBuilder::slice(const std::string& name, std::int64_t cols, std::in
 
 WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab) {
   begin(UnitKind::embedding);
+  unit_.by_rows = has("output.weight");
   const WeightRef table = matrix("token_embd.weight", model_dim, vocab);
   end();
   return table;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "residency/budget.h"
+#include "residency/plan_rows.h"
 #include "residency/predict.h"
 
 namespace millrace::residency {
@@ -26,9 +27,11 @@ struct Census {
   std::uint64_t ordered_bytes = 0, ordered_slot_bytes = 0, largest_ordered = 0;
   std::int64_t expert_tiles = 0;
   std::uint64_t largest_expert = 0;
-  double active_expert_bytes = 0;       // a token's
-  std::vector<std::int32_t> embedding;  // tiles of an untied embedding
-  std::uint64_t embedding_slot_bytes = 0, embedding_row_bytes = 0, row_scratch = 0;
+  double active_expert_bytes = 0;    // a token's
+  std::vector<std::int32_t> tables;  // tiles of what is read by rows
+  std::uint64_t table_slot_bytes = 0;
+  std::uint64_t table_row_bytes = 0;  // a token's
+  std::uint64_t row_scratch = 0;
 };
 
 /// Small tiles first: in the ring each would take a whole slot. The rest by the fraction of i times the golden ratio,
@@ -51,7 +54,6 @@ void order_by_preference(const UnitTable& units, Census& census) {
 
 Census take_census(const UnitTable& units, int top_k) {
   Census census;
-  const bool tied = units.tied_head();
   std::uint64_t expert_bytes = 0;
   std::int64_t experts = 0;
   std::vector<int> expert_layers;
@@ -65,10 +67,11 @@ Census take_census(const UnitTable& units, int top_k) {
     }
     if (unit.kind == UnitKind::embedding && !unit.parts.empty()) {
       const Part& table = unit.parts.front();
-      census.embedding_row_bytes = static_cast<std::uint64_t>(row_bytes(table.dtype, table.cols));
+      const auto row = static_cast<std::uint64_t>(row_bytes(table.dtype, table.cols));
+      if (unit.by_rows) census.table_row_bytes += row;
       // A row may begin anywhere in a block.
-      const std::uint64_t one = round_up(census.embedding_row_bytes, device::kPageBytes) + device::kPageBytes;
-      census.row_scratch = std::max(one, kRowScratchBytes);
+      const std::uint64_t one = round_up(row, device::kPageBytes) + device::kPageBytes;
+      census.row_scratch = std::max({census.row_scratch, one, kRowScratchBytes});
     }
     const auto range = units.tiles_of(static_cast<std::int32_t>(u));
     for (std::int32_t t = range.first; t < range.last; ++t) {
@@ -76,11 +79,11 @@ Census take_census(const UnitTable& units, int top_k) {
       if (unit.kind == UnitKind::expert) {
         ++census.expert_tiles;
         census.largest_expert = std::max(census.largest_expert, tile.slot_bytes);
-      } else if (unit.kind == UnitKind::embedding && !tied) {
-        census.embedding.push_back(t);
-        census.embedding_slot_bytes += tile.slot_bytes;
+      } else if (unit.by_rows) {
+        census.tables.push_back(t);
+        census.table_slot_bytes += tile.slot_bytes;
       } else {
-        (unit.kind == UnitKind::embedding ? tied_tiles : census.ordered).push_back(t);
+        (unit.is_tied_head() ? tied_tiles : census.ordered).push_back(t);
         census.ordered_bytes += tile.bytes;
         census.ordered_slot_bytes += tile.slot_bytes;
         census.largest_ordered = std::max(census.largest_ordered, tile.slot_bytes);
@@ -103,7 +106,7 @@ Census take_census(const UnitTable& units, int top_k) {
 struct Choice {
   int ring_slots = 0;
   std::int64_t expert_slots = 0;
-  bool embedding_home = false;
+  bool tables_home = false;
   std::uint64_t resident_weights = 0;  // bytes of ordered weights at home
   double stream_seconds = 0, miss_seconds = 0, compute_seconds = 0;
   double seconds() const { return miss_seconds + std::max(stream_seconds, compute_seconds); }
@@ -153,7 +156,7 @@ std::uint64_t pack(const UnitTable& units, const Census& census, std::uint64_t b
   return weights;
 }
 
-/// Everything ordered at home, the rest to experts, then to the embedding.
+/// Everything ordered at home, the rest to experts, then to tables.
 std::optional<Choice> choose_without_ring(const Census& census, std::int64_t most_experts, std::uint64_t memory) {
   if (memory < census.ordered_slot_bytes) return std::nullopt;
   memory -= census.ordered_slot_bytes;
@@ -165,7 +168,7 @@ std::optional<Choice> choose_without_ring(const Census& census, std::int64_t mos
     if (choice.expert_slots == 0) return std::nullopt;
     memory -= static_cast<std::uint64_t>(choice.expert_slots) * census.largest_expert;
   }
-  choice.embedding_home = choice.expert_slots == census.expert_tiles && memory >= census.embedding_slot_bytes;
+  choice.tables_home = choice.expert_slots == census.expert_tiles && memory >= census.table_slot_bytes;
   return choice;
 }
 
@@ -238,10 +241,10 @@ void fill_homes(const UnitTable& units, Plan& plan) {
   }
 }
 
-std::string row_name(UnitKind kind, bool tied, Tier tier, const Plan& plan) {
-  switch (kind) {
+std::string row_name(const PlanRowKind& kind, Tier tier, const Plan& plan) {
+  switch (kind.unit) {
     case UnitKind::embedding:
-      if (tied) return tier == Tier::disk ? "embedding as head, streamed" : "embedding as head";
+      if (!kind.by_rows) return tier == Tier::disk ? "embedding as head, streamed" : "embedding as head";
       return tier == Tier::disk ? "embedding, by rows" : "embedding";
     case UnitKind::trunk:
       return tier == Tier::disk ? "trunks, streamed" : "trunks";
@@ -256,19 +259,17 @@ std::string row_name(UnitKind kind, bool tied, Tier tier, const Plan& plan) {
 
 /// Rows of the printed table: per tier and kind. Experts that do not all fit stand in both tiers: cache and misses.
 void fill_rows(const UnitTable& units, const Census& census, const Choice& choice, const Rates& rates, Plan& plan) {
-  const bool tied = units.tied_head();
   const double cpu = cpu_rate(rates);
   const bool computing = rates.cpu_decode > 0 && (rates.ram <= 0 || rates.cpu_decode < 0.95 * rates.ram);
   for (const Tier tier : {Tier::ram, Tier::disk}) {
-    for (const UnitKind kind : {UnitKind::embedding, UnitKind::trunk, UnitKind::expert, UnitKind::head}) {
-      const bool expert = kind == UnitKind::expert;
-      Plan::Row row{std::string(tier_name(tier)), row_name(kind, tied, tier, plan),
-                    std::string(executor_name(Executor::cpu)),
+    for (const PlanRowKind& kind : kPlanRowKinds) {
+      const bool expert = kind.unit == UnitKind::expert;
+      Plan::Row row{std::string(tier_name(tier)), row_name(kind, tier, plan), std::string(executor_name(Executor::cpu)),
                     tier == Tier::disk ? "disk"
                     : computing        ? "compute"
                                        : "ram"};
       for (std::size_t u = 0; u < units.units().size(); ++u) {
-        if (units.units()[u].kind != kind) continue;
+        if (!kind.has(units.units()[u])) continue;
         const auto range = units.tiles_of(static_cast<std::int32_t>(u));
         const std::int64_t before = row.tiles;
         for (std::int32_t t = range.first; t < range.last; ++t) {
@@ -285,15 +286,15 @@ void fill_rows(const UnitTable& units, const Census& census, const Choice& choic
       }
       if (row.tiles == 0) continue;
       const double hits = plan.predicted_hit_rate;
-      row.bytes_per_token = expert ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits)
-                            : kind == UnitKind::embedding && !tied ? static_cast<double>(census.embedding_row_bytes)
-                                                                   : static_cast<double>(row.bytes);
+      row.bytes_per_token = expert         ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits)
+                            : kind.by_rows ? static_cast<double>(census.table_row_bytes)
+                                           : static_cast<double>(row.bytes);
       const double rate = tier == Tier::disk ? rates.disk : cpu;
       row.milliseconds = rate > 0 ? row.bytes_per_token / rate * 1e3 : 0;
       // What streams shares the ring's pace; experts are read as few at a time as the router names.
       const double streamed = static_cast<double>(census.ordered_bytes - choice.resident_weights);
       if (tier == Tier::disk && rates.disk > 0 && expert) row.milliseconds = choice.miss_seconds * 1e3;
-      if (tier == Tier::disk && rates.disk > 0 && !expert && (kind != UnitKind::embedding || tied))
+      if (tier == Tier::disk && rates.disk > 0 && !expert && !kind.by_rows)
         row.milliseconds = choice.stream_seconds * 1e3 * row.bytes_per_token / streamed;
       plan.rows.push_back(std::move(row));
     }
@@ -400,9 +401,9 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
 
   Plan plan = with_slots(units, census, *choice, options);
   pack(units, census, *memory - slot_bytes(plan), &plan.resident_tiles, &plan.resident_bytes);
-  if (choice->embedding_home) {
-    for (const std::int32_t t : census.embedding) plan.resident_tiles[t] = true;
-    plan.resident_bytes += census.embedding_slot_bytes;
+  if (choice->tables_home) {
+    for (const std::int32_t t : census.tables) plan.resident_tiles[t] = true;
+    plan.resident_bytes += census.table_slot_bytes;
   }
   complete(units, census, *choice, options, rates, plan);
   return plan;
@@ -418,7 +419,7 @@ Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& deci
   std::vector<bool> at_home = decisions.resident_tiles;
   std::uint64_t home_bytes = 0, ordered_at_home = 0;
   const auto take = [&](std::int32_t t) { home_bytes += at_home[t] ? units.tiles()[t].slot_bytes : 0; };
-  std::for_each(census.embedding.begin(), census.embedding.end(), take);
+  std::for_each(census.tables.begin(), census.tables.end(), take);
   std::for_each(census.ordered.begin(), census.ordered.end(), take);
 
   Choice choice;
@@ -434,10 +435,9 @@ Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& deci
     at_home[t] = false;
     home_bytes -= units.tiles()[t].slot_bytes;
     gave_way += units.tiles()[t].bytes;
-    const bool ordered = units.units()[units.tiles()[t].unit].kind != UnitKind::embedding || units.tied_head();
-    if (ordered) choice.ring_slots = std::max(choice.ring_slots, 2);
+    if (!units.units()[units.tiles()[t].unit].by_rows) choice.ring_slots = std::max(choice.ring_slots, 2);
   };
-  std::for_each(census.embedding.begin(), census.embedding.end(), give_way);
+  std::for_each(census.tables.begin(), census.tables.end(), give_way);
   std::for_each(census.by_preference.rbegin(), census.by_preference.rend(), give_way);
   while (used() > *memory && choice.expert_slots > 1) {
     --choice.expert_slots;

@@ -149,8 +149,8 @@ struct Plan {
 };
 
 /// Of all ways to share the budget out, the one with the least predicted time of a decoded token. More memory never
-/// makes a plan slower. What every token reads (trunks, head) goes before experts, experts before an untied embedding,
-/// of which a token needs one row. Ordered tiles at home are spread evenly over the pass, so that the disk reads on
+/// makes a plan slower. What every token reads (trunks, head) goes before experts, experts before tables, of which a
+/// token needs one row. Ordered tiles at home are spread evenly over the pass, so that the disk reads on
 /// while they are computed. Without rates it plans for a usual machine. Errors: out_of_budget, naming the smallest
 /// --ram that works.
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates);

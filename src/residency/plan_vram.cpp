@@ -2,24 +2,24 @@
 #include <algorithm>
 
 #include "residency/plan.h"
+#include "residency/plan_rows.h"
 #include "residency/predict.h"
 
 namespace millrace::residency {
 namespace {
 
 /// Bytes of the unit that a decoded token reads.
-double bytes_per_token(const UnitTable& units, const Unit& unit, int top_k, std::int64_t experts) {
+double bytes_per_token(const Unit& unit, int top_k, std::int64_t experts) {
   const auto bytes = static_cast<double>(unit.bytes());
   if (unit.kind == UnitKind::expert && experts > 0) return bytes * top_k / static_cast<double>(experts);
-  if (unit.kind == UnitKind::embedding && !units.tied_head() && !unit.parts.empty())
-    return bytes / static_cast<double>(unit.parts.front().rows);
+  if (unit.by_rows && !unit.parts.empty()) return bytes / static_cast<double>(unit.parts.front().rows);
   return bytes;
 }
 
-const char* row_name(UnitKind kind, bool tied) {
-  switch (kind) {
+const char* row_name(const PlanRowKind& kind) {
+  switch (kind.unit) {
     case UnitKind::embedding:
-      return tied ? "embedding and head" : "embedding, by rows";
+      return kind.by_rows ? "embedding, by rows" : "embedding and head";
     case UnitKind::trunk:
       return "trunks";
     case UnitKind::expert:
@@ -134,9 +134,9 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
     const double rate = tier == Tier::vram  ? rates.device_memory
                         : tier == Tier::ram ? rates.host_to_device
                                             : rates.disk;
-    for (const UnitKind kind : {UnitKind::embedding, UnitKind::trunk, UnitKind::expert, UnitKind::head}) {
-      const bool shared = tier == Tier::ram && kind == UnitKind::trunk && plan.cpu.any();
-      Plan::Row row{std::string(tier_name(tier)), row_name(kind, units.tied_head()),
+    for (const PlanRowKind& kind : kPlanRowKinds) {
+      const bool shared = tier == Tier::ram && kind.unit == UnitKind::trunk && plan.cpu.any();
+      Plan::Row row{std::string(tier_name(tier)), row_name(kind),
                     std::string(executor_name(shared ? Executor::split : Executor::gpu)),
                     tier == Tier::vram  ? "vram"
                     : shared            ? "pcie, ram"
@@ -144,12 +144,12 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
                                         : "disk"};
       for (std::size_t u = 0; u < units.units().size(); ++u) {
         const Unit& unit = units.units()[u];
-        if (unit.kind != kind || homes[u] != tier) continue;
+        if (!kind.has(unit) || homes[u] != tier) continue;
         const auto range = units.tiles_of(static_cast<std::int32_t>(u));
         ++row.units;
         row.tiles += range.last - range.first;
         row.bytes += unit.bytes();
-        row.bytes_per_token += bytes_per_token(units, unit, options.top_k, experts);
+        row.bytes_per_token += bytes_per_token(unit, options.top_k, experts);
       }
       if (row.units == 0) continue;
       if (rate > 0) row.milliseconds = row.bytes_per_token / rate * 1e3;

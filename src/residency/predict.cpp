@@ -129,7 +129,6 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
   cost.crowded = options.crowded;
   cost.pass_tokens = options.pass_tokens;
   std::int64_t experts = 0;
-  const bool tied = units.tied_head();
   for (std::size_t u = 0; u < units.units().size(); ++u) {
     const Unit& unit = units.units()[u];
     double macs = 0;
@@ -140,7 +139,7 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
       cost.expert_bytes += static_cast<double>(unit.bytes());
       continue;
     }
-    if (unit.kind == UnitKind::embedding && !tied) continue;  // a row a token
+    if (unit.by_rows) continue;  // a row a token
     const bool layer = unit.kind == UnitKind::trunk;
     (layer ? cost.macs : cost.head_macs) += macs;
     if (layer) ++cost.layers;

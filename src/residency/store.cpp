@@ -44,7 +44,7 @@ bool Store::available(const TileState& state) const {
   return state.status == TileStatus::ready || state.status == TileStatus::loading;
 }
 
-/// An untied embedding on disk has no memory of its own, nor has what is not in this store.
+/// A table on disk has no memory of its own, nor has what is not in this store.
 bool Store::by_rows_only(std::int32_t tile) const {
   return tiles_[tile].place == Place::elsewhere || (tiles_[tile].place == Place::ring && tiles_[tile].position < 0);
 }

@@ -116,7 +116,7 @@ class Store final : public WeightStore {
   // Resident tiles as they lie in memory; the last ones give way first.
   std::vector<std::int32_t> home_order_ MR_GUARDED_BY(mutex_);
   std::size_t homes_fixed_ = 0;                       // the first so many never give way
-  std::size_t homes_ordered_ = 0;                     // those from here on are an untied embedding's
+  std::size_t homes_ordered_ = 0;                     // those from here on are of tables read by rows
   std::size_t homes_live_ MR_GUARDED_BY(mutex_) = 0;  // the first so many are resident now
   std::uint64_t ring_offset_ = 0, ring_slot_bytes_ = 0, expert_offset_ = 0, address_bytes_ = 0;
   Piece row_scratch_ MR_GUARDED_BY(mutex_);

@@ -162,6 +162,4 @@ std::int32_t UnitTable::find(UnitKind kind) const {
   return found == units_.end() ? -1 : static_cast<std::int32_t>(found - units_.begin());
 }
 
-bool UnitTable::tied_head() const { return find(UnitKind::head) < 0; }
-
 }  // namespace millrace::residency

@@ -28,8 +28,12 @@ struct Unit {
   UnitKind kind = UnitKind::trunk;
   int layer = -1;   // -1 for embedding and head
   int expert = -1;  // within the layer, for experts
+  // A table of which a pass reads the rows of its tokens and nothing else: it has no place in the order of a pass.
+  bool by_rows = false;
   std::vector<Part> parts;
   std::uint64_t bytes() const;
+  /// An embedding that is the head, too: the last matrix of a pass.
+  bool is_tied_head() const { return kind == UnitKind::embedding && !by_rows; }
 };
 
 /// A weight as models and ops name it: part `part` of unit `unit`. `none()` stands for an absent optional weight.
@@ -75,7 +79,8 @@ struct Tile {
 };
 
 /// All units of a model in pass order (embedding, layer 0 trunk, layer 0 experts, layer 1 trunk, ..., head) and their
-/// tiles. A tied head is the embedding unit used once more: it has no unit of its own.
+/// tiles. A tied head is the embedding unit used once more: it has no unit of its own. Other embeddings are read by
+/// rows.
 class UnitTable {
  public:
   /// Adds a unit; returns its index. Parts must lie inside their files (the model file has checked that).
@@ -98,8 +103,6 @@ class UnitTable {
   std::uint64_t total_bytes() const;
   /// The first unit of this kind; -1: there is none.
   std::int32_t find(UnitKind kind) const;
-  /// True if the head is the embedding unit used once more.
-  bool tied_head() const;
 
  private:
   std::vector<Unit> units_;

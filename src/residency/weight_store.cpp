@@ -118,15 +118,14 @@ Status Store::check_plan() const {
   };
   const auto& tiles = units_.tiles();
   if (plan_.resident_tiles.size() != tiles.size()) return wrong("it was made for other tiles");
-  const bool tied = units_.tied_head();
   for (std::size_t t = 0; t < tiles.size(); ++t) {
     if (plan_.resident_tiles[t]) continue;
-    const UnitKind kind = units_.units()[tiles[t].unit].kind;
-    if (kind == UnitKind::expert) {
+    const Unit& unit = units_.units()[tiles[t].unit];
+    if (unit.kind == UnitKind::expert) {
       if (plan_.expert_slots < 1 || plan_.expert_slot_bytes < tiles[t].slot_bytes) return wrong("no slot for experts");
     } else if (options_.experts_only) {
       continue;
-    } else if (kind != UnitKind::embedding || tied) {
+    } else if (!unit.by_rows) {
       if (plan_.ring_slots < static_cast<int>(kLeastRing) || plan_.ring_slot_bytes < tiles[t].slot_bytes)
         return wrong("no ring for streamed tiles");
     }
@@ -160,18 +159,16 @@ void Store::place_tiles() {
 std::vector<std::int32_t> Store::ordered_sequence() const {
   std::vector<std::int32_t> sequence;
   if (options_.experts_only) return sequence;
-  const auto append = [&](bool embedding) {
+  const auto append = [&](bool tied_head) {
     for (std::size_t u = 0; u < units_.units().size(); ++u) {
-      const UnitKind kind = units_.units()[u].kind;
-      if (kind == UnitKind::expert || (kind == UnitKind::embedding) != embedding) continue;
+      const Unit& unit = units_.units()[u];
+      if (unit.kind == UnitKind::expert || unit.by_rows || unit.is_tied_head() != tied_head) continue;
       const auto range = units_.tiles_of(static_cast<std::int32_t>(u));
       for (std::int32_t t = range.first; t < range.last; ++t) sequence.push_back(t);
     }
   };
   append(false);
-  // A tied head is the embedding's second use, at the end of the pass; an untied embedding has no place in the order:
-  // a pass needs a few of its rows.
-  if (units_.tied_head()) append(true);
+  append(true);  // the embedding's second use, at the end of the pass
   return sequence;
 }
 
@@ -185,11 +182,10 @@ void Store::lay_out() {
   at += row_scratch_.bytes;
 
   homes_.resize(tiles.size());
-  const bool tied = units_.tied_head();
-  // Experts at home cannot stream through the ring: they stay. An untied embedding at home is the first to go.
+  // Experts at home cannot stream through the ring: they stay. Tables at home are the first to go.
   const auto rank_of = [&](std::size_t t) {
-    const UnitKind kind = units_.units()[tiles[t].unit].kind;
-    return kind == UnitKind::expert ? 0 : kind == UnitKind::embedding && !tied ? 2 : 1;
+    const Unit& unit = units_.units()[tiles[t].unit];
+    return unit.kind == UnitKind::expert ? 0 : unit.by_rows ? 2 : 1;
   };
   for (int rank = 0; rank < 3; ++rank) {
     for (std::size_t t = 0; t < tiles.size(); ++t) {

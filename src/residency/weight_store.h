@@ -108,7 +108,7 @@ class WeightStore {
   /// Reads single rows of a part straight from the file (embedding rows). out: [rows.size(), row_bytes] dense.
   virtual Status read_rows(WeightRef part, std::span<const std::int64_t> rows, std::byte* out) = 0;
 
-  /// Makes room for others: drops an untied embedding, expert slots, ring slots beyond two, then ordered tiles at home
+  /// Makes room for others: drops tables, expert slots, ring slots beyond two, then ordered tiles at home
   /// (which then stream through the ring), never a leased one, and never below what a pass needs; waits for reads ahead
   /// of the pass if it must. Returns the bytes given back to the budget. Any thread; the budget's reclaimer calls it.
   virtual std::uint64_t give_way(std::uint64_t bytes) = 0;

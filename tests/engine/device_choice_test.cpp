@@ -20,7 +20,7 @@ Plan on_gpu(const residency::UnitTable& units, const Rates& rates, bool all = fa
   for (std::size_t u = 0; u < units.units().size(); ++u) {
     const bool layer = units.units()[u].kind == residency::UnitKind::trunk;
     homes.push_back(layer && !all && u % 2 == 0 ? Tier::ram : Tier::vram);
-    if (units.units()[u].kind == residency::UnitKind::embedding && !units.tied_head()) homes.back() = Tier::ram;
+    if (units.units()[u].by_rows) homes.back() = Tier::ram;
   }
   return make_vram_plan(units, homes, {}, rates);
 }

@@ -183,6 +183,7 @@ class SmallModel {
     unit.kind = kind;
     unit.layer = layer;
     unit.expert = expert;
+    unit.by_rows = kind == UnitKind::embedding;
     unit.parts = std::move(parts);
     return units_.add(std::move(unit));
   }

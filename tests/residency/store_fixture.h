@@ -64,6 +64,7 @@ struct ModelShape {
   int layers = 4, experts = 0;
   std::int64_t dim = 96, trunk_rows = 200, expert_rows = 40, vocab = 300;
   bool tied = false;
+  std::int64_t layer_rows = 0;  // of a second table, behind the embedding
   std::uint64_t tile_bytes = 32 << 10;
 };
 
@@ -82,10 +83,12 @@ inline UnitTable make_units(const ModelShape& shape, std::uint64_t* file_bytes) 
     u.kind = kind;
     u.layer = layer;
     u.expert = expert;
+    u.by_rows = kind == UnitKind::embedding && (!shape.tied || units.units().size() == 1);
     u.parts = std::move(parts);
     units.add(std::move(u));
   };
   unit(UnitKind::embedding, -1, {part("token_embd.weight", shape.vocab)});
+  if (shape.layer_rows > 0) unit(UnitKind::embedding, -1, {part("per_layer_token_embd.weight", shape.layer_rows)});
   for (int l = 0; l < shape.layers; ++l) {
     std::vector<Part> trunk = {part(fmt::format("blk.{}.attn_norm.weight", l), 1),
                                part(fmt::format("blk.{}.attn_q.weight", l), shape.trunk_rows),
@@ -122,11 +125,11 @@ inline UnitTable make_units(const ModelShape& shape, std::uint64_t* file_bytes) 
 inline std::vector<std::int32_t> pass_order(const UnitTable& units) {
   std::vector<std::int32_t> order, embedding;
   for (std::size_t t = 0; t < units.tiles().size(); ++t) {
-    const UnitKind kind = units.units()[units.tiles()[t].unit].kind;
-    if (kind == UnitKind::trunk || kind == UnitKind::head) order.push_back(static_cast<std::int32_t>(t));
-    if (kind == UnitKind::embedding) embedding.push_back(static_cast<std::int32_t>(t));
+    const Unit& unit = units.units()[units.tiles()[t].unit];
+    if (unit.kind == UnitKind::trunk || unit.kind == UnitKind::head) order.push_back(static_cast<std::int32_t>(t));
+    if (unit.is_tied_head()) embedding.push_back(static_cast<std::int32_t>(t));
   }
-  if (units.tied_head()) order.insert(order.end(), embedding.begin(), embedding.end());
+  order.insert(order.end(), embedding.begin(), embedding.end());
   return order;
 }
 

@@ -158,18 +158,5 @@ TEST(UnitTable, BigMatricesAreCutEvenlyAtRowGroups) {
   }
 }
 
-TEST(UnitTable, TiedHead) {
-  UnitTable table;
-  Unit embedding;
-  embedding.kind = UnitKind::embedding;
-  embedding.parts = {part("token_embd", 4, 32, 0)};
-  table.add(embedding);
-  EXPECT_TRUE(table.tied_head());
-  Unit head = embedding;
-  head.kind = UnitKind::head;
-  table.add(head);
-  EXPECT_FALSE(table.tied_head());
-}
-
 }  // namespace
 }  // namespace millrace::residency
