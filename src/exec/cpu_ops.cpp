@@ -95,6 +95,8 @@ void CpuExecutor::do_step(const Step& step) {
       return matmul(step.all_products(), step.a);
     case Kind::gated:
       return matmul_gated(step.out, step.weight, step.weight2, step.a, step.activation);
+    case Kind::gate:
+      return gate(step.out, step.b, step.layer, step.activation);
     case Kind::temper:
       return temper(step.out, step.temperature);
     case Kind::rope:
@@ -317,6 +319,16 @@ void CpuExecutor::scale(Act x, WeightRef scalar, float factor) {
     factor *= *value;
   }
   scale(data(x), rows_of(x), cols_of(x), factor);
+}
+
+void CpuExecutor::gate(Act x, Act all, std::int64_t layer, kernels::Activation activation) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x), stride = cols_of(all);
+  float* to = data(x);
+  const float* from = data(all) + layer * cols;
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) table_.gate_mul(activation, to + r * cols, from + r * stride, cols);
+  });
 }
 
 void CpuExecutor::copy(Act out, Act x) {

@@ -96,6 +96,7 @@ class CpuExecutor final : public Executor {
   void add(Act x, Act y, float factor);
   void scale(Act x, WeightRef scalar, float factor);
   void copy(Act out, Act x);
+  void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation);
   void select_logit_rows(Act out, Act x);
   void logits(WeightRef head, Act x, float factor, float cap);
   void scale(float* x, std::int64_t rows, std::int64_t cols, float factor);

@@ -160,6 +160,7 @@ struct CudaExecutor::Emitter {
   void emit_norm(const Launch& l, Act x, const std::int32_t* x_index);
   void emit_select(const Launch& launch);
   void emit_heads(const Launch& launch);
+  void emit_heads_norm(const Step& s);
   void emit_attention(const Launch& launch);
 
   // --- The walk ---

@@ -74,6 +74,16 @@ void CudaExecutor::Emitter::emit_heads(const Launch& l) {
   check(cuda::rope_store(call, stream), "rope_store");
 }
 
+void CudaExecutor::Emitter::emit_heads_norm(const Step& s) {
+  overwritten(s.out);
+  const std::byte* const* weight = vector(s.weight);
+  if (!status.ok()) return;
+  const auto heads = static_cast<std::int32_t>(rows(s.out) * (cols(s.out) / s.head_dim));
+  check(cuda::rms_norm(data(s.out), nullptr, weight, heads, static_cast<std::int32_t>(s.head_dim), s.eps, data(s.out),
+                       {}, stream),
+        "rms_norm");
+}
+
 void CudaExecutor::Emitter::emit_attention(const Launch& l) {
   const Step& s = step(l.first);
   overwritten(s.out);
@@ -151,6 +161,15 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::heads:
       emit_heads(launch);
+      break;
+    case Kind::heads_norm:
+      emit_heads_norm(s);
+      break;
+    case Kind::gate:
+      overwritten(s.out);
+      check(cuda::gate_rows(s.activation, data(s.out), data(s.b) + s.layer * cols(s.out), cols(s.b), rows(s.out),
+                            static_cast<std::int32_t>(cols(s.out)), stream),
+            "gate");
       break;
     case Kind::add:
       overwritten(s.out);

@@ -104,6 +104,8 @@ class Fuser {
         return one(Launch::Kind::scale);
       case Kind::copy:
         return one(Launch::Kind::copy);
+      case Kind::gate:
+        return one(Launch::Kind::gate);
       case Kind::temper:
         return one(Launch::Kind::temper);
       case Kind::matmul:
@@ -178,7 +180,10 @@ class Fuser {
     std::size_t end = first;
     while (is(end, Kind::rope) || is(end, Kind::rms_norm_heads)) ++end;
     const bool stores = is(end, Kind::store_kv);
-    if (!stores && !is(end, Kind::attention)) return broken(first, "RoPE without attention");
+    const bool attends = stores || is(end, Kind::attention);
+    if (!attends && is(first, Kind::rms_norm_heads) && !step(first).weight.none())
+      return launch(Launch::Kind::heads_norm, first, first + 1, step(first).out);
+    if (!attends) return broken(first, "RoPE without attention");
     Act queries;
     for (std::size_t i = first; i < end; ++i) {
       const Step& s = step(i);
@@ -200,9 +205,10 @@ class Fuser {
 }  // namespace
 
 std::string_view name(Launch::Kind kind) {
-  static constexpr std::string_view names[] = {"embed",   "norm",  "add",         "scale",        "copy",  "temper",
-                                               "product", "gated", "gate and up", "feed-forward", "heads", "attention",
-                                               "experts", "rows",  "rows' norm",  "logits",       "states"};
+  static constexpr std::string_view names[] = {"embed",  "norm",        "add",    "scale",       "copy",
+                                               "temper", "product",     "gated",  "gate and up", "feed-forward",
+                                               "heads",  "heads' norm", "gate",   "attention",   "experts",
+                                               "rows",   "rows' norm",  "logits", "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -39,6 +39,8 @@ struct Launch {
     gate_and_up,   // the same where gate and up differ in dtype: one after the other, then what comes of them
     feed_forward,  // a gated product and the product of its result, both the processor's: a hand-over
     heads,         // heads' norms, RoPE and the KV store, in this one kernel alone
+    heads_norm,    // that of heads which nothing attends with
+    gate,
     attention,
     experts,
     select_rows,

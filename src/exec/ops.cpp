@@ -101,6 +101,14 @@ void Ops::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Ac
   step.weight2 = up;
 }
 
+void Ops::gate(Act x, Act all, std::int64_t layer, kernels::Activation activation) {
+  Step& step = record(Kind::gate);
+  step.activation = activation;
+  step.out = step.a = x;
+  step.b = all;
+  step.layer = layer;
+}
+
 void Ops::temper(Act x, const Temperature& temperature) {
   Step& step = record(Kind::temper);
   step.out = step.a = x;

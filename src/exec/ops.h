@@ -47,6 +47,8 @@ class Ops {
   }
   /// out = activation(x * gate^T) * (x * up^T)
   void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation);
+  /// x = activation(x) * the layer's channels of `all`: [layer * cols, (layer + 1) * cols), cols being those of x.
+  void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation);
   /// x *= the temperature of its row's position.
   void temper(Act x, const Temperature& temperature);
   /// Turns each head of x by the angles of its row's position.

@@ -35,9 +35,9 @@ class Written {
 }  // namespace
 
 std::string_view name(Step::Kind kind) {
-  static constexpr std::string_view names[] = {"embed",  "norm",  "heads' norm", "add",   "scale",    "copy",
-                                               "matmul", "gated", "temper",      "rope",  "store kv", "attention",
-                                               "moe",    "rows",  "logits",      "states"};
+  static constexpr std::string_view names[] = {"embed",     "norm",  "heads' norm", "add",    "scale", "copy",
+                                               "matmul",    "gated", "gate",        "temper", "rope",  "store kv",
+                                               "attention", "moe",   "rows",        "logits", "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -145,6 +145,8 @@ Status Program::check() const {
       if (!written.known(product.out)) return wrong("it writes a buffer that is none");
     if (step.rope < 0 || (step.kind == Kind::rope && static_cast<std::size_t>(step.rope) >= ropes.size()))
       return wrong("it turns by angles that are none");
+    if (step.kind == Kind::gate && (step.layer < 0 || (step.layer + 1) * buffer(step.a).cols > buffer(step.b).cols))
+      return wrong("its layer has no channels of what it multiplies by");
     if (step.kind == Kind::store_kv || step.kind == Kind::attention) {
       if (step.layer < 0 || step.layer >= layout.layers()) return wrong("it names a layer of which nothing is kept");
       const kv::Group& group = layout.group_of(step.layer);
@@ -171,7 +173,6 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   for (const Step& step : program.steps) {
     for (const Product& product : step.all_products()) input(product.weight);
     if (step.kind == Kind::gated || step.kind == Kind::logits || step.kind == Kind::moe) input(step.weight);
-    if (step.kind == Kind::embed) shape.model_dim = std::max(shape.model_dim, program.buffer(step.out).cols);
     if (step.kind == Kind::logits) shape.vocab = std::max(shape.vocab, units.part(step.weight).rows);
     if (step.kind == Kind::attention) {
       shape.heads = std::max(shape.heads, step.attention.heads);
@@ -185,6 +186,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     shape.experts = std::max<std::int64_t>(shape.experts, experts.count);
     shape.top_k = std::max<std::int64_t>(shape.top_k, experts.top_k);
     shape.expert_ff = std::max(shape.expert_ff, ff);
+    shape.model_dim = std::max(shape.model_dim, program.buffer(step.out).cols);
     shape.expert_biases = shape.expert_biases || !experts.gate_bias.none();
     shape.widest_input = std::max(shape.widest_input, ff);
   }

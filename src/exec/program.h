@@ -109,6 +109,7 @@ struct Step {
     copy,
     matmul,
     gated,
+    gate,
     temper,
     rope,
     store_kv,
@@ -127,7 +128,7 @@ struct Step {
   float eps = 0;
   float factor = 1;  // embed: of the embeddings; add: of what is added; scale, logits: of them
   float cap = 0;     // logits: they become cap * tanh(logit / cap); 0: they stay
-  kernels::Activation activation = kernels::Activation::silu;  // gated
+  kernels::Activation activation = kernels::Activation::silu;  // gated, gate
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   int rope = 0;  // index into Program::ropes
   Temperature temperature;

@@ -28,6 +28,7 @@ struct LayerWeights {
   WeightRef shared_gate, shared_up, shared_down;  // of a mixture's shared expert
   WeightRef router;
   WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
+  WeightRef per_layer_gate, per_layer_out, per_layer_norm;
   WeightRef output_scale;
   exec::Experts experts;
 };
@@ -46,11 +47,14 @@ class Decoder {
   void record();
 
  private:
+  void embed_for_layers();
   void attend(std::int64_t index);
   void feed_forward(std::int64_t index);
   void mix(std::int64_t index);
   void mix_beside(std::int64_t index);
+  void add_of_layer(std::int64_t index);
   void add_result(const LayerSpec& spec, Act result, WeightRef norm);
+  void list_for_layers(UnitBuilder& units);
   void list_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_dense(UnitBuilder& units, int index, LayerWeights& weights) const;
@@ -63,7 +67,9 @@ class Decoder {
   exec::Ops& ops_;
   std::vector<LayerWeights> layers_;
   WeightRef embedding_, output_norm_, head_;
-  Act x_, h_;  // the residual stream; what a block reads of it, and what it adds to it
+  WeightRef layers_table_, layers_projection_, layers_norm_;  // of per-layer embeddings
+  Act x_, h_;      // the residual stream; what a block reads of it, and what it adds to it
+  Act of_layers_;  // per-layer embeddings, one layer's channels behind the other's
 };
 
 // --- The layer ---
@@ -78,6 +84,7 @@ void Decoder::record() {
   for (const RopeSpec& rope : spec_.ropes) ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude});
 
   ops_.embed(x_, embedding_, spec_.embedding_scale);
+  if (spec_.per_layer_dim > 0) embed_for_layers();
   for (std::int64_t index = 0; index < hp_.layers; ++index) {
     attend(index);
     feed_forward(index);
@@ -90,6 +97,19 @@ void Decoder::record() {
   ops_.end_hidden();
   ops_.rms_norm(last, last, output_norm_, eps());
   ops_.logits(head_, last, spec_.logit_scale, spec_.logit_cap);
+}
+
+/// Of each token, for every layer: (sqrt(d) * embedding + norm(W x / sqrt(model_dim))) / sqrt(2), d channels each.
+void Decoder::embed_for_layers() {
+  const std::int64_t each = spec_.per_layer_dim, all = each * hp_.layers;
+  const Act projected = ops_.buffer("projected for layers", all);
+  of_layers_ = ops_.buffer("of layers", all, Rows::whole);
+  ops_.embed(of_layers_, layers_table_, std::sqrt(static_cast<float>(each)));
+  ops_.matmul(projected, layers_projection_, x_);
+  ops_.scale(projected, 1.0f / std::sqrt(static_cast<float>(hp_.model_dim)));
+  ops_.rms_norm_heads(projected, layers_norm_, each, eps());
+  ops_.add(of_layers_, projected);
+  ops_.scale(of_layers_, std::sqrt(0.5f));
 }
 
 /// x += W_out attention(rope(norm(W_q h)), rope(norm(W_k h)), W_v h), where h = norm(x).
@@ -150,7 +170,19 @@ void Decoder::feed_forward(std::int64_t index) {
     mix_beside(index);
   else
     mix(index);
+  if (spec_.per_layer_dim > 0) add_of_layer(index);
   if (spec.output_scale) ops_.scale(x_, layer.output_scale);
+}
+
+/// x += norm(W_out (act(W_gate x) * e)), e being what the layer has of the token.
+void Decoder::add_of_layer(std::int64_t index) {
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act gated = ops_.buffer("of layer", spec_.per_layer_dim);
+  ops_.matmul(gated, layer.per_layer_gate, x_);
+  ops_.gate(gated, of_layers_, index, spec_.layers[static_cast<std::size_t>(index)].activation);
+  ops_.matmul(h_, layer.per_layer_out, gated);
+  ops_.rms_norm(h_, h_, layer.per_layer_norm, eps());
+  ops_.add(x_, h_);
 }
 
 /// h is the dense feed-forward's result: x += norm(norm(h) + norm(experts(norm(x)))), the router reading norm(x) /
@@ -211,6 +243,8 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     product("attn_k", q_dim, kv_dim, weights.k, weights.k_bias);
     if (!spec.values_are_keys) product("attn_v", q_dim + kv_dim, kv_dim, weights.v, weights.v_bias);
   }
+  if (spec.reads >= 0)  // converters leave what was trained and is not used
+    for (const char* tensor : {"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"}) units.ignore(name(tensor));
   if (spec.norm != HeadNorm::none) {
     const bool each = spec.norm == HeadNorm::each;
     weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : q_dim);
@@ -235,11 +269,16 @@ void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& wei
   units.end();
 }
 
-/// What stands behind the layer's products: its norms and scale.
+/// What stands behind the layer's feed-forward: its norms, what it adds of the token, and its scale.
 void Decoder::list_results(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), hp_.model_dim);
+  if (const std::int64_t each = spec_.per_layer_dim; each > 0) {
+    weights.per_layer_gate = units.matrix(name("inp_gate.weight"), hp_.model_dim, each);
+    weights.per_layer_out = units.matrix(name("proj.weight"), each, hp_.model_dim);
+    weights.per_layer_norm = units.vector(name("post_norm.weight"), hp_.model_dim);
+  }
   if (spec.output_scale) weights.output_scale = units.vector(name("layer_output_scale.weight"), 1);
 }
 
@@ -296,9 +335,20 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim);
 }
 
+/// The table, and a unit of what is computed before the first layer.
+void Decoder::list_for_layers(UnitBuilder& units) {
+  const std::int64_t each = spec_.per_layer_dim, all = each * hp_.layers;
+  layers_table_ = units.table("per_layer_token_embd.weight", all, hp_.vocab);
+  units.begin(UnitKind::trunk);
+  layers_projection_ = units.matrix("per_layer_model_proj.weight", hp_.model_dim, all);
+  layers_norm_ = units.vector("per_layer_proj_norm.weight", each);
+  units.end();
+}
+
 Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& table) {
   UnitBuilder units(file, table);
   embedding_ = units.embedding(hp_.model_dim, hp_.vocab);
+  if (spec_.per_layer_dim > 0) list_for_layers(units);
   for (int index = 0; index < hp_.layers && units.status().ok(); ++index) {
     LayerWeights& weights = layers_.emplace_back();
     units.begin(UnitKind::trunk, index);

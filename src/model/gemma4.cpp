@@ -1,6 +1,8 @@
-// Gemma 4 (26B-A4B, 31B): layers that see a window and layers that see all, with heads of two sizes and rotations of
-// two bases; scores that are not scaled, values that are normalised, in the layers that see all made of the keys;
-// experts beside the dense feed-forward; each layer's result times a number of its own. Source: Gemma 4 model card.
+// Gemma 4: layers that see a window and layers that see all, with heads of two sizes and rotations of two bases; scores
+// that are not scaled, values that are normalised; each layer's result times a number of its own. 26B-A4B and 31B: in
+// the layers that see all values made of the keys, experts beside the dense feed-forward. E2B and E4B: last layers that
+// see the keys of earlier ones, and embeddings of its own for every layer. Sources: the model cards of Gemma 4 and
+// Gemma 3n.
 #include <algorithm>
 #include <cmath>
 
@@ -28,9 +30,6 @@ Expected<Layers> read_layers(Keys& keys, const Hyperparameters& hp) {
   if (keys.optional("attention.value_length_swa", read.local_head_dim, 1, hp.head_dim) != read.local_head_dim)
     keys.fail(
         error(Code::unsupported, "local layers' keys and values of different heads (this version wants them equal)"));
-  if (keys.optional("embedding_length_per_layer_input", 0, 0, 1 << 16) > 0)
-    keys.fail(error(Code::unsupported,
-                    "Gemma 4 with embeddings of its own for every layer (E2B and E4B): this version runs the others"));
   for (const std::int64_t kv_heads : read.kv_heads)
     if (hp.heads % kv_heads != 0)
       keys.fail(error(Code::corrupt, "{} attention heads cannot share {} KV heads evenly", hp.heads, kv_heads));
@@ -54,6 +53,7 @@ Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparam
   const std::int64_t local_rotary =
       keys.optional("rope.dimension_count_swa", layers.local_head_dim, 2, layers.local_head_dim);
   DecoderSpec spec;
+  spec.per_layer_dim = keys.optional("embedding_length_per_layer_input", 0, 0, 1 << 16);
   spec.logit_cap = static_cast<float>(keys.optional_float("final_logit_softcapping", 0, -1e-30, 1e6));
   MR_RETURN_IF_ERROR(keys.status());
 

@@ -77,10 +77,11 @@ struct LayerSpec {
 
 struct DecoderSpec {
   std::vector<LayerSpec> layers;
-  std::vector<RopeSpec> ropes;  // several where layers turn differently
-  float embedding_scale = 1;    // multiplies the tokens' embeddings
-  float logit_scale = 1;        // multiplies the logits
-  float logit_cap = 0;          // then they become cap * tanh(logit / cap); 0: they stay
+  std::vector<RopeSpec> ropes;     // several where layers turn differently
+  float embedding_scale = 1;       // multiplies the tokens' embeddings
+  std::int64_t per_layer_dim = 0;  // channels of an embedding that each layer adds of its own (per-layer embeddings)
+  float logit_scale = 1;           // multiplies the logits
+  float logit_cap = 0;             // then they become cap * tanh(logit / cap); 0: they stay
 };
 
 }  // namespace millrace::model

@@ -143,6 +143,14 @@ WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab) {
   return table;
 }
 
+WeightRef UnitBuilder::table(const std::string& name, std::int64_t cols, std::int64_t rows) {
+  begin(UnitKind::embedding);
+  unit_.by_rows = true;
+  const WeightRef table = matrix(name, cols, rows);
+  end();
+  return table;
+}
+
 std::pair<WeightRef, WeightRef> UnitBuilder::output(std::int64_t model_dim, std::int64_t vocab, WeightRef embedding) {
   const bool tied = !has("output.weight");
   begin(tied ? UnitKind::trunk : UnitKind::head);

@@ -55,12 +55,16 @@ class UnitBuilder {
 
   /// The embedding unit: token_embd.weight, `vocab` rows of `model_dim`.
   residency::WeightRef embedding(std::int64_t model_dim, std::int64_t vocab);
+  /// A unit of one table that is read by rows.
+  residency::WeightRef table(const std::string& name, std::int64_t cols, std::int64_t rows);
   /// output_norm.weight and the head. They make the head unit; a file without output.weight ties its head to
   /// `embedding`, and the norm then is the last unit in pass order, because the head has no unit of its own.
   std::pair<residency::WeightRef, residency::WeightRef> output(std::int64_t model_dim, std::int64_t vocab,
                                                                residency::WeightRef embedding);
 
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  /// A tensor that the file may have and the model does not use.
+  void ignore(const std::string& name) { used_.insert(name); }
   /// Refuses the file when it has a tensor of this layer that nobody asked for: what it was trained with would be left
   /// out of the sums, and the tokens be wrong. Call behind the layer's last weight.
   void refuse_unused(int layer);

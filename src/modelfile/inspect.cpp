@@ -247,7 +247,7 @@ double bytes_per_token(const Model& model, const Hyperparameters& hp) {
   const bool tied = model.find("output.weight") == nullptr;
   double bytes = 0;
   for (const TensorInfo& tensor : model.tensors()) {
-    if (tensor.name == "token_embd.weight" && !tied) continue;
+    if ((tensor.name == "token_embd.weight" && !tied) || tensor.name == "per_layer_token_embd.weight") continue;
     bytes += static_cast<double>(tensor.bytes) * (is_expert(tensor) ? share : 1);
   }
   return bytes;

@@ -63,6 +63,23 @@ TEST_F(CudaGates, Factors) {
   }
 }
 
+TEST_F(CudaGates, RowsOfOthersChannels) {
+  constexpr std::int64_t kStride = 1200;
+  for (const std::int64_t cols : {8, 256, 300}) {
+    for (const std::int64_t rows : {1, 3, 70}) {
+      const auto x = normal_floats(static_cast<std::size_t>(rows * cols), random_);
+      const auto up = normal_floats(static_cast<std::size_t>(rows * kStride), random_);
+      const Array<float> gate(x), up_at(up);
+      ok(gate_rows(Activation::gelu, gate.get(), up_at.get() + 2 * cols, kStride, static_cast<std::int32_t>(rows),
+                   static_cast<std::int32_t>(cols), nullptr));
+      std::vector<float> want = x;
+      for (std::int64_t r = 0; r < rows; ++r)
+        cpu_.gate_mul(Activation::gelu, want.data() + r * cols, up.data() + r * kStride + 2 * cols, cols);
+      EXPECT_TRUE(same_bits(gate.host(), want)) << rows << " x " << cols;
+    }
+  }
+}
+
 void keep_best_groups(const ChooseCall& call, std::vector<float>& by) {
   const auto each = by.size() / static_cast<std::size_t>(call.groups);
   std::vector<std::pair<float, int>> groups;  // the negative of the score: the best first, of equals the first

@@ -115,12 +115,12 @@ struct Checkpoint {
   const char* family;  // as people call the models
   bool mixture = false;
   const char* answers = name;
-  bool refused = false;  // by this version, wherever it is to run
+  DType kv = DType::f16;  // f32 where the rounding of f16 alone is more than the tolerance
 
   std::string model() const { return std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf"; }
   std::string logits() const { return std::string(MILLRACE_TEST_DATA "/reference/") + answers + ".bin"; }
   /// Whether it answers there as transformers does. Elsewhere an engine is refused with Code::unsupported.
-  constexpr bool runs(Place place) const { return !refused && !(mixture && place == Place::gpu_ram); }
+  constexpr bool runs(Place place) const { return !(mixture && place == Place::gpu_ram); }
 };
 inline void PrintTo(const Checkpoint& checkpoint, std::ostream* out) { *out << checkpoint.name; }
 
@@ -134,7 +134,7 @@ constexpr Checkpoint kCheckpoints[] = {{"llama", "Llama 2, Mistral 7B"},
                                        {"qwen3moe", "Qwen3 mixtures", true},
                                        {"gemma3", "Gemma 3 (text)"},
                                        {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
-                                       {"gemma4", "Gemma 4 E2B, E4B", false, "gemma4", true},
+                                       {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", DType::f32},
                                        {"glm4moe", "GLM-4.5 to 4.7", true},
                                        {"gpt-oss-f16", "gpt-oss", true, "gpt-oss"},
                                        {"granite", "Granite 3"},
@@ -164,6 +164,7 @@ inline void expect_the_reference(const EngineOptions& options, const Checkpoint&
     changed.batch_tokens = way.batch_tokens;
     changed.max_sequences = static_cast<std::int64_t>(way.shares.size());
     changed.context_tokens = 256;
+    changed.kv_dtype = checkpoint.kv;
     const Agreement found = agreement(changed, checkpoint.logits(), way.shares);
     EXPECT_LE(found.relative_l2, 2e-3);
     EXPECT_EQ(found.same_argmax, 1);

@@ -29,6 +29,14 @@ TEST(Reference, GptOssInMxfp4StaysClose) {
   EXPECT_GE(found.same_argmax, 0.9);
 }
 
+/// Scores that are not divided by a root of the heads' width feel how keys are rounded.
+TEST(Reference, Gemma4WithKvInF16StaysClose) {
+  const std::string path = MILLRACE_TEST_DATA "/reference/gemma4";
+  const Agreement found = agreement(roomy(path + ".gguf"), path + ".bin");
+  EXPECT_LE(found.relative_l2, 5e-3);
+  EXPECT_EQ(found.same_argmax, 1);
+}
+
 /// The cells of README's table that need no GPU; tests/cuda_engine has the others.
 class Checkpoints : public testing::TestWithParam<Cell> {};
 
@@ -39,6 +47,7 @@ TEST_P(Checkpoints, AnswerAsTransformersDoes) {
     options.tile_bytes = 4096;
     options.ram_bytes = 1;
     options.context_tokens = 256;
+    options.kv_dtype = checkpoint.kv;
     options.max_sequences = 3;
     const std::optional<std::uint64_t> smallest = named_ram(Engine::create(options).status().message());
     ASSERT_TRUE(smallest.has_value());

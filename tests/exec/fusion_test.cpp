@@ -109,6 +109,15 @@ TEST(Fusion, OfEachArchitecture) {
     EXPECT_NE(std::find(seen.begin(), seen.end(), name), seen.end()) << "no expectation for " << name;
 }
 
+TEST(Fusion, OfPerLayerEmbeddings) {
+  const auto model = load("gemma4");
+  const Launches launches = fused(model->program(), model->units(), {});
+  expect_covers(model->program(), launches);
+  ASSERT_GT(launches.size(), 3u);
+  EXPECT_EQ(text(launches[0]), "embed embed product scale heads'-norm add scale");
+  EXPECT_EQ(text(launches[2]), "norm gated product norm add product gate product norm add scale");
+}
+
 TEST(Fusion, CoversEveryStepOnceInOrder) {
   for (const Known& known : architectures()) {
     const auto model = load(known.fixture);
@@ -270,6 +279,13 @@ TEST_F(ByHand, HeadsOfQueriesAloneEndBeforeTheAttention) {
   ops.rope(q, 1, 256, 0);
   ops.attention(h, q, 0, {1, 1, 256, 1, 0, {}});
   EXPECT_EQ(launches(), "product heads attention");
+}
+TEST_F(ByHand, HeadsThatNothingAttendsWithHaveANormOfTheirOwn) {
+  ops.rms_norm_heads(h, norm, 64, 0);
+  ops.gate(h, x, 0, kernels::Activation::gelu);
+  EXPECT_EQ(launches(), "heads'-norm gate");
+  ops.rms_norm_heads(h, {}, 64, 0);
+  EXPECT_NE(launches().find("RoPE without attention"), std::string::npos) << launches();
 }
 TEST_F(ByHand, WhatNoKernelDoesIsRefused) {
   ops.rope(h, 1, 256, 0);

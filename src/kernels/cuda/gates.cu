@@ -36,6 +36,15 @@ __global__ void add_scaled_kernel(float* x, const float* y, float factor, std::i
   if (i < n) x[i] = __fmaf_rn(factor, y[i], x[i]);
 }
 
+__global__ void gate_rows_kernel(Activation activation, float* gate, const float* up, std::int64_t up_stride,
+                                 int cols) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.x;
+  const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  if (i < cols) gate[row * cols + i] = gated(activation, gate[row * cols + i], up[row * up_stride + i]);
+}
+
 __global__ void temper_kernel(float* x, const std::int32_t* position, float scale, std::int32_t period, int cols) {
   allow_successor();
   wait_for_predecessor();
@@ -210,6 +219,13 @@ cudaError_t scale_by(float* x, const std::byte* const* scalar, std::int64_t n, c
 cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;
   return launch(add_scaled_kernel, blocks_for(n), dim3(kThreads), 0, stream, x, y, factor, n);
+}
+
+cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
+                      std::int32_t cols, cudaStream_t stream) {
+  if (rows <= 0 || cols <= 0) return cudaSuccess;
+  return launch(gate_rows_kernel, dim3(rows, (cols + kThreads - 1) / kThreads), dim3(kThreads), 0, stream, activation,
+                gate, up, up_stride, cols);
 }
 
 cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,

@@ -17,6 +17,9 @@ cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n,
 /// x [rows, cols] times 1 + scale * ln(floor(position / period) + 1), each row by its position.
 cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int32_t period, std::int32_t rows,
                    std::int32_t cols, cudaStream_t stream);
+/// gate [rows, cols] = gated(gate, up), a row of `up` up_stride floats behind the one before it.
+cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
+                      std::int32_t cols, cudaStream_t stream);
 /// x *= the number at `scalar`, the entry of a float32 vector of one.
 cudaError_t scale_by(float* x, const std::byte* const* scalar, std::int64_t n, cudaStream_t stream);
 /// x = cap * tanh(x / cap), with the CPU's bits.
