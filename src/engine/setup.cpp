@@ -67,7 +67,7 @@ Status recut(const EngineOptions& options, std::uint64_t tile_bytes, Parts& part
   modelfile::OpenOptions no_words;
   no_words.skip_vocabulary = true;
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path, no_words));
-  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes}));
+  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.context_tokens}));
   return {};
 }
 
@@ -367,7 +367,7 @@ void finish_kv(const EngineOptions& options, Parts& parts) {
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
                   std::vector<std::string>& paths) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path));
-  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes}));
+  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.context_tokens}));
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
     return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),
@@ -380,6 +380,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts&
     auto identity = kv::model_identity(file);
     if (!identity.ok()) log::warn("prompt cache off: {}", identity.status().message());
     if (identity.ok()) parts.identity = std::move(*identity);
+    if (identity.ok() && parts.model->hyperparameters().beyond_original) parts.identity += " beyond its first context";
   }
   parts.rates = options.rates;
   parts.kv_dtype = options.kv_dtype;

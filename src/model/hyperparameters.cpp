@@ -72,7 +72,7 @@ Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperpara
   return mixture;
 }
 
-Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file) {
+Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std::int64_t context_tokens) {
   Hyperparameters hp;
   MR_ASSIGN_OR_RETURN(hp.architecture, file.get_string("general.architecture"));
   if (const Expected<std::string> name = file.get_string("general.name"); name.ok()) hp.name = *name;
@@ -85,10 +85,13 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file) {
   const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.heads, 1, kMostHeads);
   hp.kv_heads = *std::max_element(kv_heads.begin(), kv_heads.end());
   hp.context_length = keys.required("context_length", 1, kMostContext);
-  // Factors for contexts beyond the original one are others (LongRoPE), and what is remembered does not mix.
   const Expected<std::string> scaling = file.get_string(arch_key(file, "rope.scaling.type"));
-  if (scaling.ok() && *scaling == "longrope")
-    hp.context_length = keys.optional("rope.scaling.original_context_length", hp.context_length, 1, hp.context_length);
+  if (scaling.ok() && *scaling == "longrope") {
+    const std::int64_t original =
+        keys.optional("rope.scaling.original_context_length", hp.context_length, 1, hp.context_length);
+    hp.beyond_original = context_tokens > original;
+    if (!hp.beyond_original) hp.context_length = original;  // nobody gets a longer one without its factors
+  }
   hp.rms_eps = keys.optional_float("attention.layer_norm_rms_epsilon", 1e-5, 0, 1);
   hp.rope_theta = keys.optional_float("rope.freq_base", 10000, 0, 1e12);
   hp.experts = keys.optional("expert_count", 0, 0, kMostExperts);

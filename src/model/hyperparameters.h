@@ -17,7 +17,8 @@ namespace millrace::model {
 /// Reads layers, dimensions, heads, experts, eps and RoPE base; `vocab` from the key or from token_embd's rows.
 /// Errors: not_found (a key, named), corrupt (a value that cannot be, named with its key), unsupported (K and V of
 /// different head size, attention that is not causal).
-Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file);
+/// context_tokens: LoadOptions.
+Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std::int64_t context_tokens = 0);
 
 /// Attention over all keys, with the file's heads and scores scaled by 1 / sqrt(head_dim).
 AttentionSpec plain_attention(const Hyperparameters& hp);

@@ -24,6 +24,7 @@ struct Hyperparameters {
   std::int64_t layers = 0, model_dim = 0, ff_dim = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
   std::int64_t context_length = 0;
   std::int64_t experts = 0, top_k = 0, expert_ff = 0;  // 0 for dense models
+  bool beyond_original = false;  // the context asked for is longer than LongRoPE's original one (model/rope.h)
   double rms_eps = 1e-5, rope_theta = 10000;
   std::int64_t rotary = 0;
   Pooling pooling = Pooling::none;  // where the file does not say
@@ -48,6 +49,7 @@ class Model {
 
 struct LoadOptions {
   std::uint64_t tile_bytes = 16u << 20;
+  std::int64_t context_tokens = 0;  // of a sequence, as asked for; 0: nobody asked
 };
 
 /// Reads the file's general.architecture and makes the model. Errors: unsupported (the architecture, named, with those

@@ -28,7 +28,7 @@ Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOp
   MR_ASSIGN_OR_RETURN(const std::string name, file.get_string("general.architecture"));
   for (const Entry& entry : kArchitectures) {
     if (entry.name != name) continue;
-    MR_ASSIGN_OR_RETURN(Hyperparameters hp, read_hyperparameters(file));
+    MR_ASSIGN_OR_RETURN(Hyperparameters hp, read_hyperparameters(file, options.context_tokens));
     MR_ASSIGN_OR_RETURN(const DecoderSpec spec, entry.spec(file, hp));
     return make_decoder(file, options, std::move(hp), spec);
   }

@@ -17,6 +17,10 @@ enum class YarnRamp : std::uint8_t { whole_channels, exact };
 
 /// The file's rotation of hp.rotary channels, scaled as it says, in interleaved pairs: inv_freq is theta^(-2 i /
 /// rotary), changed by the scaling (none, linear, yarn, longrope) and by the file's per-frequency factors.
+/// LongRoPE has two sets of factors. The long one holds where sequences may grow beyond the original context
+/// (hp.beyond_original: the context that was asked for decides), and there from the first token on, because keys turned
+/// by one set do not meet queries turned by the other. So llama.cpp chooses; transformers goes by the positions of each
+/// call.
 /// Errors: unsupported (another scaling, named), corrupt (a key or factors that cannot be), io_error.
 Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp,
                              YarnRamp ramp = YarnRamp::whole_channels);

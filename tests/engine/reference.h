@@ -115,6 +115,7 @@ struct Checkpoint {
   const char* family;  // as people call the models
   bool mixture = false;
   const char* answers = name;
+  std::int64_t context = 256;
   DType kv = DType::f16;  // f32 where the rounding of f16 alone is more than the tolerance
 
   std::string model() const { return std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf"; }
@@ -134,19 +135,20 @@ constexpr Checkpoint kCheckpoints[] = {{"llama", "Llama 2, Mistral 7B"},
                                        {"qwen3moe", "Qwen3 mixtures", true},
                                        {"gemma3", "Gemma 3 (text)"},
                                        {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
-                                       {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", DType::f32},
+                                       {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", 256, DType::f32},
                                        {"glm4moe", "GLM-4.5 to 4.7", true},
                                        {"gpt-oss-f16", "gpt-oss", true, "gpt-oss"},
                                        {"granite", "Granite 3"},
                                        {"minimax-m2", "MiniMax-M2", true},
                                        {"mistral3", "Ministral 3"},
-                                       {"phi3", "Phi-3, Phi-4 mini"}};
+                                       {"phi3", "Phi-3, Phi-4 mini"},
+                                       {"phi3", "Phi-3, Phi-4 mini, long contexts", false, "phi3-long", 512}};
 
 /// A cell of README's table.
 using Cell = std::tuple<Checkpoint, PlaceName>;
 
 inline std::string test_name(const testing::TestParamInfo<Cell>& info) {
-  std::string name = std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).test;
+  std::string name = std::string(std::get<0>(info.param).answers) + "_" + std::get<1>(info.param).test;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -163,7 +165,7 @@ inline void expect_the_reference(const EngineOptions& options, const Checkpoint&
     EngineOptions changed = options;
     changed.batch_tokens = way.batch_tokens;
     changed.max_sequences = static_cast<std::int64_t>(way.shares.size());
-    changed.context_tokens = 256;
+    changed.context_tokens = checkpoint.context;
     changed.kv_dtype = checkpoint.kv;
     const Agreement found = agreement(changed, checkpoint.logits(), way.shares);
     EXPECT_LE(found.relative_l2, 2e-3);

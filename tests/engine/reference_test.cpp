@@ -46,7 +46,7 @@ TEST_P(Checkpoints, AnswerAsTransformersDoes) {
   if (place.place == Place::cpu_disk && checkpoint.runs(place.place)) {
     options.tile_bytes = 4096;
     options.ram_bytes = 1;
-    options.context_tokens = 256;
+    options.context_tokens = checkpoint.context;
     options.kv_dtype = checkpoint.kv;
     options.max_sequences = 3;
     const std::optional<std::uint64_t> smallest = named_ram(Engine::create(options).status().message());

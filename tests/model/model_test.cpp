@@ -395,6 +395,29 @@ TEST(Rope, FactorsThatCannotBeAreCorrupt) {
   EXPECT_EQ(load_status(tiny).code(), Code::corrupt);
 }
 
+TEST(Rope, TheContextAskedForChoosesLongRopesFactors) {
+  TinyModel tiny = TinyModel::llama(true);
+  const std::vector<float> plain = frequencies(tiny);
+  const std::vector<float> factors[] = {{1, 1, 1, 1, 1, 1, 1, 2}, {1, 2, 3, 4, 5, 6, 7, 8}};  // short, long
+  tiny.tensors.push_back({"rope_factors_short.weight", DType::f32, {8}, factors[0]});
+  tiny.tensors.push_back({"rope_factors_long.weight", DType::f32, {8}, factors[1]});
+  tiny.set("rope.scaling.type", std::string("longrope"));
+  tiny.set("context_length", 512u);
+  tiny.set("rope.scaling.original_context_length", 128u);
+  const modelfile::Model file = tiny.open("rope_test");
+  for (const std::int64_t context : {0, 128, 129, 512, 9999}) {
+    const bool beyond = context > 128;
+    const Expected<Hyperparameters> hp = read_hyperparameters(file, context);
+    ASSERT_TRUE(hp.ok()) << hp.status().message();
+    EXPECT_EQ(hp->beyond_original, beyond);
+    EXPECT_EQ(hp->context_length, beyond ? 512 : 128);
+    const Expected<RopeSpec> rope = read_rope(file, *hp);
+    ASSERT_TRUE(rope.ok()) << rope.status().message();
+    for (std::size_t i = 0; i < plain.size(); ++i)
+      EXPECT_FLOAT_EQ(rope->inv_freq[i], plain[i] / factors[beyond ? 1 : 0][i]) << context;
+  }
+}
+
 TEST(Rope, YarnLeavesFastChannelsAndStretchesSlowOnes) {
   TinyModel tiny = TinyModel::llama(true);
   const std::vector<float> plain = frequencies(tiny);
