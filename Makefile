@@ -32,7 +32,7 @@ bench: setup-dev ## kernels, disk and the synthetic models; writes build/bench.j
 	@scripts/build.sh dev
 	@bench/run.sh
 
-lint: setup-dev ## clang-format, clang-tidy, include ranks
+lint: setup-dev ## clang-format, clang-tidy, include ranks, the fuzzers' seeds
 	@scripts/lint.sh
 
 format: setup-dev ## rewrite sources the way lint wants them

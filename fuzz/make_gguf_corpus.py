@@ -1,7 +1,15 @@
 #!/usr/bin/env python3
-"""Writes the seeds of gguf_fuzz to fuzz/corpus/gguf: small files that reach every branch of the reader."""
+"""Writes seeds: to fuzz/corpus/gguf small files that reach every branch of the reader, to fuzz/corpus/model one for each
+architecture, with every metadata key that src/model names.
+
+    python3 fuzz/make_gguf_corpus.py [--check]
+
+--check writes nothing and fails where a file is not what this script would write: a key or an architecture is new.
+"""
 import pathlib
+import re
 import struct
+import sys
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 FORMATS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "B", U64: "Q", I64: "q", F64: "d"}
@@ -64,8 +72,64 @@ def seeds():
     yield "empty", gguf([])
 
 
+# What keeps a key's number from ending a model at once; others are 1.
+NUMBERS = {"block_count": 2, "context_length": 64, "embedding_length": 32, "feed_forward_length": 32,
+           "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 32, "expert_count": 4,
+           "expert_used_count": 2, "attention.head_count": 2, "attention.key_length": 16, "attention.value_length": 16,
+           "attention.key_length_swa": 8, "attention.value_length_swa": 8, "attention.sliding_window": 16,
+           "rope.dimension_count": 16, "rope.dimension_count_swa": 8, "rope.scaling.original_context_length": 32,
+           "rope.scaling.factor": 4.0, "rope.freq_base": 10000.0, "rope.freq_base_swa": 10000.0, "vocab_size": 3,
+           "nextn_predict_layers": 0, "embedding_length_per_layer_input": 8}
+ROPE_SCALINGS = ["none", "linear", "yarn", "longrope"]
+
+
+def model_keys(sources):
+    """{key without its architecture: type} of all that src/model reads."""
+    kinds = {"required": U32, "optional": U32, "of_layers": ARRAY, "optional_float": F32, "optional_bool": BOOL,
+             "get_float_or": F32, "get_string": STRING}
+    text = "\n".join(path.read_text() for path in sources)
+    keys = {key: kinds[how] for how, key in
+            re.findall(r'\b(required|optional|of_layers|optional_float|optional_bool)\(\s*"([^"]+)"', text)}
+    for how, key in re.findall(r'\b(get_float_or|get_string)\(arch_key\(file, "([^"]+)"', text):
+        keys.setdefault(key, kinds[how])
+    named = set(re.findall(r'arch_key\(file, "([^"]+)"', text)) | set(keys)
+    for key in named - set(keys):
+        keys[key] = STRING if key.endswith(".type") else U32
+    return dict(sorted(keys.items()))
+
+
+def model_seeds(source):
+    """(name, file) of each architecture: its metadata and an embedding; the first tensor of a layer is missing."""
+    keys = model_keys(sorted(source.glob("*.cpp")))
+    architectures = re.findall(r'Entry\{"([^"]+)"', (source / "registry.cpp").read_text())
+    if not keys or not architectures:
+        sys.exit(f"{source}: no keys or no architectures; has its code another form now?")
+    for number, architecture in enumerate(architectures):
+        pairs = [("general.architecture", STRING, architecture), ("general.name", STRING, "seed")]
+        for key, kind in keys.items():
+            held = NUMBERS.get(key, 1)
+            if kind == STRING:
+                held = ROPE_SCALINGS[number % len(ROPE_SCALINGS)]
+            if kind == ARRAY:
+                held = (U32, [held] * NUMBERS["block_count"])
+            pairs.append((f"{architecture}.{key}", kind, held))
+        yield architecture, gguf(pairs, [("token_embd.weight", [32, 3], 1, 192)])
+
+
+def main():
+    fuzz = pathlib.Path(__file__).parent
+    wanted = {fuzz / "corpus" / "gguf" / f"{name}.gguf": content for name, content in seeds()}
+    wanted |= {fuzz / "corpus" / "model" / f"{name}.gguf": content
+               for name, content in model_seeds(fuzz.parent / "src" / "model")}
+    if "--check" in sys.argv[1:]:
+        stale = [path for path, content in wanted.items() if not path.exists() or path.read_bytes() != content]
+        if stale:
+            sys.exit(f"{', '.join(path.name for path in stale)}: run fuzz/make_gguf_corpus.py, src/model reads other keys")
+        return
+    for path, content in wanted.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
 if __name__ == "__main__":
-    folder = pathlib.Path(__file__).parent / "corpus" / "gguf"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in seeds():
-        (folder / f"{name}.gguf").write_bytes(content)
+    main()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# clang-format, include ranks and clang-tidy, which also checks who holds which lock; every finding is an error.
+# clang-format, include ranks, the fuzzers' seeds and clang-tidy, which also checks who holds which lock; every finding
+# is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
@@ -11,6 +12,8 @@ if git grep -nE 'std::(shared_)?mutex|std::condition_variable' -- src tools ':!s
   echo "lint: take Mutex and CondVar of base/mutex.h, whose locks clang checks" >&2
   failed=1
 fi
+echo "Checking the fuzzers' seeds"
+python3 fuzz/make_gguf_corpus.py --check || failed=1
 echo "Running clang-tidy"
 cmake --preset dev >/dev/null  # again each time: a file that is new since then would go unseen
 # What this machine does not build (the GPU part, where there is no nvcc) cannot be checked here either.
