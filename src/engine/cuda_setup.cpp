@@ -15,7 +15,9 @@
 #include "engine/sharing.h"
 #include "exec/cuda_ops.h"
 #include "residency/calibrate.h"
+#include "residency/cuda_experts.h"
 #include "residency/cuda_weights.h"
+#include "residency/predict.h"
 #include "storage/cufile.h"
 
 namespace millrace::engine {
@@ -26,10 +28,13 @@ constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64, kAutomaticChunk
 // Where layers stream, a pass takes a whole prompt, so that each comes once for it, and works it in parts, which leaves
 // more room for weights.
 constexpr std::int64_t kStreamingBatch = 16384, kStreamingWork = 512;
-constexpr std::uint64_t kTileBytes = 16 * kMiB;
+constexpr std::uint64_t kTileBytes = 256 * kMiB;  // an expert is one tile
 // What the driver takes after its context was measured: kernels loaded when first launched, graphs, fragmentation.
 constexpr std::uint64_t kDriverMargin = 160 * kMiB;
 constexpr int kMostRingUnits = 2, kLeastRingUnits = 1;
+// Of a layer's experts outside VRAM, in passes of few rows: what the GPU reads across the link where rates are unknown.
+constexpr int kUsualLinkPermille = 300;
+constexpr int kMostWaveExperts = 16;  // more would take VRAM from slots, and copies are long enough
 // Of --ram: what the engine takes beside page-locked weights, after the program (the driver's part of it, too) was
 // measured; and by how much the next run's measurement may differ, so that a plan can be followed.
 constexpr std::uint64_t kHostMargin = 64 * kMiB, kMeasurementSpread = 32 * kMiB;
@@ -38,8 +43,24 @@ constexpr std::uint64_t kUsualContextBytes = 600 * kMiB;  // where the driver do
 
 struct LoadedWeights final : GpuParts {
   std::unique_ptr<residency::DeviceWeights> weights;
-  std::uint64_t copied_bytes() const override { return weights->moved().copied_bytes; }
-  std::uint64_t disk_bytes() const override { return weights->moved().disk_bytes; }
+  std::unique_ptr<residency::DeviceExperts> experts;  // null: all are in VRAM
+  std::uint64_t copied_bytes() const override {
+    return weights->moved().copied_bytes + (experts == nullptr ? 0 : experts->counters().copied_bytes);
+  }
+  std::uint64_t disk_bytes() const override {
+    return weights->moved().disk_bytes + (experts == nullptr ? 0 : experts->store().counters().bytes_from_disk);
+  }
+  void add_to(residency::StoreCounters& counters) const override {
+    if (experts == nullptr) return;
+    const residency::StoreCounters store = experts->store().counters();
+    const residency::ExpertCounters flow = experts->counters();
+    counters.hits = flow.hits;
+    counters.misses = flow.misses;
+    counters.evictions = store.evictions;
+    counters.stall_ns = store.stall_ns;
+    counters.layer_faults = store.layer_faults;
+    counters.peak_working_set = store.peak_working_set;
+  }
 };
 
 /// Device memory that is there, and what this process's context has taken of it.
@@ -108,6 +129,9 @@ class CudaPlanner {
     plan_options.crowded = residency::threads_beside_gpu(options_.threads) >= ThreadPool::usable_processors();
     plan_options.quantized_kv = info(options_.kv_dtype).block_elements > 1;
     plan_options.feed_forwards = parts_.model->program().feed_forwards();
+    plan_options.vram_expert_slots = experts_.vram_slots;
+    plan_options.ram_expert_slots = experts_.ram_slots;
+    plan_options.expert_link_permille = experts_.link_permille;
     plan_options.cpu.reset();
     if (options_.follow != nullptr)
       plan_options.cpu = options_.follow->decisions.cpu;
@@ -123,6 +147,7 @@ class CudaPlanner {
     placement_.use_spare = uses_spare();
     for (const kv::Group& group : layout_.groups()) placement_.spare_margin += 2 * blocks_shape(group).chunk_bytes();
     parts_.plan.ring_slots = placement_.ring_units;
+    parts_.plan.expert_slots = experts_.ram_slots;
     parts_.plan.vram_weight_bytes = weight_bytes();
     parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
     return {};
@@ -134,6 +159,7 @@ class CudaPlanner {
   bool streams_from_ram() const { return movers_ > on_disk_; }
   bool knows_rates() const { return options_.rates.cpu_decode > 0; }
   const residency::DevicePlacement& placement() const { return placement_; }
+  const residency::ExpertTiers& experts() const { return experts_; }
   const kv::Layout& layout() const { return layout_; }
   std::int64_t blocks(const kv::Group& group) const { return kv::most_blocks(group, kv_load(parts_.limits)); }
   /// Where layers stream, they use the memory of blocks that no sequence needs yet.
@@ -170,9 +196,8 @@ class CudaPlanner {
   void measure_rates() {
     if (!options_.measure_rates || knows_rates()) return;
     constexpr int kShareStep = 50;
-    const kernels::Table& kernels = kernels::table(options_.best_isa ? device::best_isa() : options_.isa);
     const auto begin = std::chrono::steady_clock::now();
-    auto rates = residency::measure_sharing(kernels, options_.threads, ram_ - std::min(ram_, program_bytes_),
+    auto rates = residency::measure_sharing(kernels(), options_.threads, ram_ - std::min(ram_, program_bytes_),
                                             cap_ - std::min(cap_, vram_.context_bytes));
     if (!rates.ok()) return log::warn("rates not measured: {}", rates.status().message());
     log::info(
@@ -193,6 +218,7 @@ class CudaPlanner {
 
   void stay_in_vram() {
     placement_.homes.assign(parts_.model->units().units().size(), residency::Tier::vram);
+    experts_ = {};
     streams_ = false;
   }
 
@@ -201,7 +227,7 @@ class CudaPlanner {
     stay_in_vram();
     choose_limits();
     if (options_.follow != nullptr) return follow();
-    if (!options_.pins.empty()) return plan_streaming();
+    if (!options_.pins.empty() || wants_flow()) return plan_streaming();
     while (needed() > cap_ && shrink()) {
     }
     return needed() > cap_ ? plan_streaming() : Status();
@@ -239,8 +265,8 @@ class CudaPlanner {
   Status plan_streaming() {
     const auto& units = parts_.model->units().units();
     if (std::any_of(units.begin(), units.end(), is_expert)) {
-      if (options_.pins.empty()) return refusal();
-      return error(Code::unsupported, "--pin: mixtures of experts do not stream to the GPU yet; leave it out");
+      if (options_.pins.empty()) return plan_mixture();
+      return error(Code::unsupported, "--pin: experts come and go as they are used; leave it out");
     }
     const auto trunks = std::count_if(units.begin(), units.end(), is_trunk);
     streams_ = true;
@@ -264,12 +290,85 @@ class CudaPlanner {
                  format_bytes(cap_), parts_.limits.context_tokens, residency::ram_argument(least));
   }
 
+  /// Everything but the experts in VRAM, and of these as many as there is room for; all of them in RAM, or as many as
+  /// there is room for, and the rest on the disk.
+  Status plan_mixture() {
+    const residency::UnitTable& table = parts_.model->units();
+    for (std::size_t u = 0; u < table.units().size(); ++u) {
+      const residency::Unit& unit = table.units()[u];
+      residency::Tier& home = placement_.homes[u];
+      home = is_expert(unit) || unit.by_rows ? residency::Tier::ram : residency::Tier::vram;
+    }
+    choose_limits();
+    const auto experts = std::count_if(table.units().begin(), table.units().end(), is_expert);
+    const int layer = static_cast<int>(hp_.experts);
+    const auto most_vram_slots = static_cast<std::uint64_t>(
+        options_.vram_experts >= 0 ? std::min<std::int64_t>(options_.vram_experts, experts) : experts);
+    std::uint64_t least_vram = UINT64_MAX;
+    do {
+      for (int wave = std::min(kMostWaveExperts, layer); wave > 0; wave /= 2) {
+        experts_ = {static_cast<int>(experts), 0, wave};
+        if (options_.expert_slots > 0)
+          experts_.ram_slots = static_cast<int>(std::min<std::int64_t>(experts, options_.expert_slots));
+        if (experts_.ram_slots < std::min<std::int64_t>(experts, residency::DeviceExperts::least_ram_slots(wave))) {
+          if (wave > 1) continue;
+          return error(Code::out_of_budget, "--expert-slots {}: beside a GPU {} are the least that work",
+                       options_.expert_slots, residency::DeviceExperts::least_ram_slots(1));
+        }
+        least_vram = std::min(least_vram, needed());
+        if (needed() > cap_) continue;
+        const std::uint64_t slot = residency::DeviceExperts::slot_bytes(table);
+        experts_.vram_slots = static_cast<int>(std::min<std::uint64_t>(most_vram_slots, (cap_ - needed()) / slot));
+        return place_experts_in_ram();
+      }
+    } while (shrink());
+    return error(Code::out_of_budget,
+                 "{} of VRAM are too few even with every expert outside ({} tokens of context): --vram {} is the least "
+                 "that works",
+                 format_bytes(cap_), parts_.limits.context_tokens, residency::ram_argument(least_vram));
+  }
+
+  /// REQUIRES: what lies in VRAM is decided.
+  Status place_experts_in_ram() {
+    const residency::UnitTable& table = parts_.model->units();
+    const auto all = static_cast<int>(std::count_if(table.units().begin(), table.units().end(), is_expert));
+    const int most = experts_.ram_slots;
+    const std::uint64_t room = ram_ - std::min(ram_, kMeasurementSpread), slot = residency::expert_slot_bytes(table);
+    if (host_needed() > room) {
+      experts_.ram_slots = residency::DeviceExperts::least_ram_slots(experts_.wave_experts);
+      const std::uint64_t least = host_needed();
+      if (least > room)
+        return error(Code::out_of_budget,
+                     "--ram {} is too little for experts beside the GPU: --ram {} is the least that works; or use "
+                     "--device cpu, which needs less",
+                     residency::ram_argument(ram_), residency::ram_argument(least + kMeasurementSpread));
+      experts_.ram_slots = std::min(most, experts_.ram_slots + static_cast<int>((room - least) / slot));
+      while (host_needed() > room) --experts_.ram_slots;
+    }
+    if (experts_.ram_slots < all)
+      for (std::size_t u = 0; u < table.units().size(); ++u)
+        if (is_expert(table.units()[u])) placement_.homes[u] = residency::Tier::disk;
+    experts_.link_permille = experts_.ram_slots < all ? 0 : link_permille();
+    log::info("{} of {} experts have slots in VRAM, {} lie in RAM; the CPU computes with those that are not in VRAM",
+              experts_.vram_slots, all, experts_.ram_slots);
+    return {};
+  }
+
+  /// What lets link and processor end together. A user's share of rows is one of experts, too.
+  int link_permille() const {
+    if (options_.cpu_share_percent >= 0) return 1000 - options_.cpu_share_percent * 10;
+    const int share = residency::link_share(options_.rates);
+    return share > 0 ? share : kUsualLinkPermille;
+  }
+
   /// The homes of a saved plan, if they fit today.
   Status follow() {
     placement_.homes = options_.follow->homes;
     if (placement_.homes.size() != parts_.model->units().units().size())
       return error(Code::invalid_argument, "the plan is for the CPU; add --device cpu, or make one anew");
     const residency::UnitTable& table = parts_.model->units();
+    for (std::size_t u = 0; u < placement_.homes.size(); ++u)
+      if (is_expert(table.units()[u]) && placement_.homes[u] != residency::Tier::vram) return plan_mixture();
     for (std::size_t u = 0; u < placement_.homes.size(); ++u) {
       const residency::Unit& unit = table.units()[u];
       if (placement_.homes[u] == residency::Tier::vram || is_trunk(unit)) continue;
@@ -298,6 +397,8 @@ class CudaPlanner {
   /// What is pinned stays where it is.
   bool uses_spare() const { return streams_ && options_.pins.empty(); }
 
+  /// Of a mixture: told to keep experts outside VRAM, wherever they would fit.
+  bool wants_flow() const { return hp_.experts > 0 && (options_.vram_experts >= 0 || options_.expert_slots > 0); }
   static bool is_expert(const residency::Unit& unit) { return unit.kind == residency::UnitKind::expert; }
   static bool is_trunk(const residency::Unit& unit) { return unit.kind == residency::UnitKind::trunk; }
 
@@ -346,33 +447,28 @@ class CudaPlanner {
   /// Page-locked memory of the placement, the program, and what the engine takes beside it.
   std::uint64_t host_needed() const {
     return program_bytes_ + residency::DeviceWeights::host_bytes(parts_.model->units(), placement_) +
-           residency::DeviceWeights::staging_bytes() + kHostMargin + threads_bytes_;
+           residency::DeviceWeights::staging_bytes() + kHostMargin + threads_bytes_ +
+           residency::DeviceExperts::host_bytes(parts_.model->units(), experts_) +
+           (experts_.any() ? exec::expert_share_bytes(pass_shape(), kernels(), threads()) : 0);
   }
   std::uint64_t weight_bytes() const {
-    return residency::DeviceWeights::device_bytes(parts_.model->units(), placement_);
+    return residency::DeviceWeights::device_bytes(parts_.model->units(), placement_) +
+           residency::DeviceExperts::device_bytes(parts_.model->units(), experts_);
   }
-  std::uint64_t activation_bytes() const {
-    return exec::cuda_activation_bytes(
-        exec::pass_shape(parts_.model->program(), parts_.model->units(), pass_limits(parts_.limits)));
+  exec::PassShape pass_shape() const {
+    return exec::pass_shape(parts_.model->program(), parts_.model->units(), pass_limits(parts_.limits));
   }
+  std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
+  const kernels::Table& kernels() const {
+    return kernels::table(options_.best_isa ? device::best_isa() : options_.isa);
+  }
+  int threads() const { return residency::threads_beside_gpu(options_.threads); }
   std::uint64_t kv_bytes() const {
     std::uint64_t bytes = 0;
     for (const kv::Group& group : layout_.groups()) bytes += blocks_shape(group).most_bytes();
     return bytes;
   }
   std::uint64_t needed() const { return vram_.context_bytes + weight_bytes() + activation_bytes() + kv_bytes(); }
-
-  Status refusal() const {
-    return error(
-        Code::out_of_budget,
-        "the model needs {} of VRAM with {} tokens of context (weights {}, KV {}, activations {}, CUDA {}), and "
-        "{}: use --device cpu, which streams it from the disk, or a smaller quantization",
-        format_bytes(needed()), parts_.limits.context_tokens, format_bytes(weight_bytes()), format_bytes(kv_bytes()),
-        format_bytes(activation_bytes()), format_bytes(vram_.context_bytes),
-        options_.vram_bytes > 0 && cap_ == options_.vram_bytes
-            ? fmt::format("--vram gives {}", format_bytes(cap_))
-            : fmt::format("this GPU has {} free", format_bytes(cap_)));
-  }
 
   EngineOptions options_;  // ours: sharing fills in what the user left open
   const Vram vram_;
@@ -384,7 +480,8 @@ class CudaPlanner {
   std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
   std::uint64_t cap_ = 0;
   residency::DevicePlacement placement_;
-  bool streams_ = false;  // some layers may
+  residency::ExpertTiers experts_;  // of a mixture that is not in VRAM as a whole
+  bool streams_ = false;            // some layers may
   int ring_units_ = kMostRingUnits;
   std::int64_t movers_ = 0, on_disk_ = 0;
 };
@@ -436,7 +533,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   ops.fuse = options.cuda_fuse;
   ops.kv_dtype = options.kv_dtype;
   ops.trace = options.trace;
-  if (cpu.any()) {
+  if (cpu.any() || planner.experts().any()) {
     constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPU takes for its own layers
     start_threads(options, residency::threads_beside_gpu(options.threads), kSpin, parts);
     ops.pool = parts.pool.get();
@@ -450,6 +547,12 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   if (options.on_load_end) options.on_load_end();
   if (!weights.ok()) return weights.status();
   loaded->weights = std::move(*weights);
+  if (planner.experts().any()) {
+    MR_ASSIGN_OR_RETURN(loaded->experts, residency::DeviceExperts::create(
+                                             parts.model->units(), planner.experts(), *loaded->weights, *parts.backend,
+                                             *parts.vram, *parts.budget, {options.on_load, options.on_load_end}));
+    ops.experts = loaded->experts.get();
+  }
   MR_ASSIGN_OR_RETURN(parts.executor,
                       exec::make_cuda_executor(parts.model->units(), *loaded->weights, *parts.vram, ops));
   parts.gpu = std::move(loaded);

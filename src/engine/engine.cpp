@@ -64,6 +64,7 @@ class EngineImpl final : public Engine {
     counters.bytes_from_disk = parts_.gpu->disk_bytes();
     counters.host_bytes = parts_.executor->counters().host_bytes;
     counters.host_ns = parts_.executor->counters().host_ns;
+    parts_.gpu->add_to(counters);
     return counters;
   }
   const residency::Budget* vram_budget() const override { return parts_.vram.get(); }

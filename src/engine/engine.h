@@ -53,6 +53,8 @@ struct EngineOptions {
   // Of layers streamed from RAM, what the CPU computes: the whole feed-forward of so many, and this share of the
   // others' rows. -1 for both: chosen from the rates; for one: none.
   int cpu_feed_forwards = -1, cpu_share_percent = -1;
+  // Of a mixture: experts with slots in VRAM at most; -1: as many as there is room for, all of them if they fit.
+  std::int64_t vram_experts = -1;
   bool cuda_graphs = true, cuda_fuse = true;  // off: tests that compare
   Trace* trace = nullptr;                     // if set, passes are timed into it; outlives the engine
   /// How far weights are, on a GPU: bytes in memory, of all that belong there; false cancels. Called in create() from
@@ -82,7 +84,7 @@ struct EngineOptions {
   storage::BackendKind storage = storage::BackendKind::automatic;
   bool cufile = false;  // read straight into the GPU's memory, by cuFile
   residency::CachePolicy policy = residency::CachePolicy::lru;
-  std::int64_t expert_slots = 0;  // tiles of experts in memory at most; 0: as many as fit
+  std::int64_t expert_slots = 0;  // experts in RAM at most; 0: as many as fit
   std::uint64_t tile_bytes = 0;   // 0: chosen from the budget
   DType kv_dtype = DType::f16;
   bool exact_budget = false;  // tests: do not subtract measured program overhead

@@ -498,15 +498,17 @@ std::optional<Parts> better_on_cpu(const EngineOptions& options, const Parts& gp
   return std::move(*cpu);
 }
 
-/// How a GPU's layers are placed and computed: who says so wants one.
+/// How a GPU's layers and experts are placed and computed: who says so wants one.
 bool speaks_of_layers(const EngineOptions& options) {
-  return !options.pins.empty() || options.cpu_share_percent >= 0 || options.cpu_feed_forwards >= 0;
+  return !options.pins.empty() || options.cpu_share_percent >= 0 || options.cpu_feed_forwards >= 0 ||
+         options.vram_experts >= 0;
 }
 
 /// Why the CPU computes where the options leave it open: aloud where they speak of a GPU all the same.
 void say_cpu(const EngineOptions& options, std::string_view why) {
   if (options.vram_bytes > 0 || speaks_of_layers(options))
-    log::warn("computing on the CPU, where --vram, --pin, --cpu-share and --cpu-ffn change nothing: {}", why);
+    log::warn("computing on the CPU, where --vram, --pin, --vram-experts, --cpu-share and --cpu-ffn change nothing: {}",
+              why);
   else
     log::info("computing on the CPU: {}", why);
 }
@@ -522,7 +524,7 @@ Expected<Taken> choose_device(const EngineOptions& options, bool load) {
   const bool open = options.device == DeviceChoice::automatic;
   // These belong to the CPU executor: who sets them wants it.
   const bool for_cpu = (options.ram_bytes > 0 && options.vram_bytes == 0) || !options.best_isa ||
-                       !options.faults.empty() || options.expert_slots > 0;
+                       !options.faults.empty() || (options.expert_slots > 0 && options.vram_experts < 0);
   if (open && for_cpu) {
     say_cpu(options, "other options are the CPU's; --device cuda insists on the GPU");
     return on_cpu();

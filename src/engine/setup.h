@@ -37,6 +37,8 @@ struct GpuParts {
   /// loading, and not among them.
   virtual std::uint64_t copied_bytes() const = 0;
   virtual std::uint64_t disk_bytes() const = 0;
+  /// Those of experts that flow, where there are any.
+  virtual void add_to(residency::StoreCounters& counters) const = 0;
 };
 
 /// The engine's parts; each may use those above it.

@@ -153,6 +153,13 @@ struct CudaExecutor::Emitter {
   cuda::ExpertCall expert_call(const Experts& experts, int part_index);
   void launch(const cuda::ExpertCall& call);
   void emit_moe(const Launch& launch);
+  /// The rows and their experts go to the processor, before the GPU's own launches; its results come behind them.
+  void hand_out_experts(const Step& s, std::uint32_t number);
+  /// The addresses that the GPU's own launches read: slots, and some experts in RAM.
+  void claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down);
+  void take_in_experts(const Step& s, std::uint32_t number);
+  /// hidden and down wave by wave, as the experts come.
+  void launch_waves(const Experts& experts, cuda::ExpertCall hidden, cuda::ExpertCall down);
 
   // --- Rows and attention ---
 

@@ -84,10 +84,12 @@ void HostExchange::run_jobs() {
     lock.unlock();
     if (!failed && await_input(next.number, next.stream)) {
       Status status = compute(place);
-      if (status.ok())
+      if (status.ok()) {
         done(next.number);
-      else
+        settle();
+      } else {
         fail(std::move(status));
+      }
     }
     lock.lock();
     first_ = (first_ + 1) % kMostQueued;

@@ -57,6 +57,8 @@ class HostExchange {
 
   /// Runs on the exchange's thread, once the job's input is there. What it fails with ends the pass.
   virtual Status compute(std::size_t place) = 0;
+  /// Behind it, while the GPU already goes on: what need not be waited for.
+  virtual void settle() {}
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
 
   template <typename T>

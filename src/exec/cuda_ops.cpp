@@ -111,6 +111,7 @@ Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
                    std::max<std::uint64_t>(sizeof(cuda::Candidates), static_cast<std::uint64_t>(shape.vocab) * 4);
   MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
   MR_RETURN_IF_ERROR(prepare_share());
+  MR_RETURN_IF_ERROR(prepare_experts());
   return prepare_launches();
 }
 
@@ -121,12 +122,64 @@ Status CudaExecutor::prepare_launches() {
       FuseOptions options;
       options.neighbours = options_.fuse;
       options.prompt = of == kPrompt;
+      options.experts_from_host = options_.experts != nullptr;
       if (of == kShared)
         options.host_rows = [this](WeightRef ref) { return part(ref).rows - weights_.device_rows(ref); };
       MR_ASSIGN_OR_RETURN(launches_[hidden ? 1 : 0][of], fuse(programs_[hidden ? 1 : 0], units_, options));
     }
   }
   return {};
+}
+
+namespace {
+
+ExpertShare::Sizes expert_share_sizes(const PassShape& shape) {
+  return {std::min(kExpertShareRows, shape.max_rows), shape.experts, shape.top_k, shape.model_dim, shape.expert_ff};
+}
+
+}  // namespace
+
+std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& kernels, int threads) {
+  return ExpertShare::bytes(expert_share_sizes(shape), kernels, threads);
+}
+
+Status CudaExecutor::prepare_experts() {
+  if (options_.experts == nullptr) return {};
+  const auto read = [&](WeightRef ref, std::vector<float>& out) -> Status {
+    if (ref.none()) return {};
+    out.resize(static_cast<std::size_t>(part(ref).rows * part(ref).cols));
+    MR_CUDA(cudaMemcpy(out.data(), weights_.address(ref), out.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    return {};
+  };
+  for (const Step& step : programs_[0].steps) {
+    if (step.kind != Step::Kind::moe) continue;
+    ExpertBiases& biases = expert_biases_[step.experts.first_unit];
+    MR_RETURN_IF_ERROR(read(step.experts.gate_bias, biases.gate));
+    MR_RETURN_IF_ERROR(read(step.experts.up_bias, biases.up));
+    MR_RETURN_IF_ERROR(read(step.experts.down_bias, biases.down));
+  }
+  MR_ASSIGN_OR_RETURN(expert_share_,
+                      ExpertShare::create(expert_share_sizes(shape_), *options_.experts, units_, *options_.pool,
+                                          *options_.kernels, *options_.ram, options_.trace));
+  return {};
+}
+
+/// The slots of this pass; and in passes of many rows, in which order it calls for the experts of which layer.
+Status CudaExecutor::begin_experts() {
+  if (options_.experts == nullptr) return {};
+  MR_RETURN_IF_ERROR(options_.experts->begin_pass(stream_.get()));
+  if (!brings_experts()) return {};
+  std::vector<residency::DeviceExperts::Layer> layers;
+  const auto& steps = program_->steps;
+  for (std::size_t begin = 0; begin < steps.size(); begin = program_->block_end(begin))
+    for (std::size_t w = 0; w < windows_.size(); ++w)
+      for (std::size_t i = begin; i < program_->block_end(begin); ++i)
+        if (steps[i].kind == Step::Kind::moe) {
+          const Experts& experts = steps[i].experts;
+          layers.push_back(
+              {experts.first_unit, experts.count, {experts.gate_bias, experts.up_bias, experts.down_bias}});
+        }
+  return options_.experts->begin_waves(std::move(layers));
 }
 
 Status CudaExecutor::prepare_share() {
@@ -307,6 +360,10 @@ Status CudaExecutor::run(const kv::Batch& batch, const std::function<bool()>& ca
     counters_.host_bytes = share_->weight_bytes();
     counters_.host_ns = share_->compute_ns();
   }
+  if (expert_share_ != nullptr) {
+    counters_.host_bytes = expert_share_->weight_bytes();
+    counters_.host_ns = expert_share_->compute_ns();
+  }
   return status_;
 }
 
@@ -316,11 +373,14 @@ Status CudaExecutor::launch_all() {
   Status status = make_room_for_gates();
   if (status.ok()) status = upload_rows();
   if (status.ok()) status = weights_.begin_pass(split(), cancelled_);
+  if (status.ok()) status = begin_experts();
   if (status.ok()) status = launch_pass();
   weights_.pass_launched();
   if (share_ != nullptr && !status.ok()) share_->abandon();  // or the stream would wait for ever
+  if (expert_share_ != nullptr && !status.ok()) expert_share_->abandon();
   // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
   Status ended = stream_.synchronise();
+  if (options_.experts != nullptr) options_.experts->end_pass();
   if (status.ok()) status = std::move(ended);
   if (status.ok()) status = tell_trace();
   return status;
@@ -363,7 +423,8 @@ Status CudaExecutor::tell_trace() {
 Status CudaExecutor::launch_pass() {
   // Generated rows come first; where they do not, the pass is none that comes again.
   const bool in_order = windows_.size() == 1 || (windows_.size() == 2 && windows_.back().prompt);
-  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr && !weights_.streams() && in_order;
+  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr && !weights_.streams() &&
+                     options_.experts == nullptr && in_order;
   if (!graph) {
     MR_RETURN_IF_ERROR(mark("copy", "begin"));
     MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));

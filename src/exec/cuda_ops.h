@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "exec/executor.h"
+#include "residency/cuda_experts.h"
 #include "residency/cuda_weights.h"
 
 namespace millrace::exec {
@@ -27,7 +28,9 @@ struct CudaOptions {
   const kernels::Table* kernels = nullptr;
   residency::Budget* ram = nullptr;
   DType kv_dtype = DType::f16;  // of the sequences
-  Trace* trace = nullptr;       // if set, passes are not replayed as graphs, and every launch and copy is timed into it
+  // A mixture's experts where they are not all in VRAM; null: they are. With pool, kernels and ram.
+  residency::DeviceExperts* experts = nullptr;
+  Trace* trace = nullptr;  // if set, passes are not replayed as graphs, and every launch and copy is timed into it
 };
 
 /// What of the device and of the KV on it decides what the executor can do.
@@ -39,6 +42,9 @@ struct CudaTraits {
 /// What the CUDA executor cannot do of a program, by name and with what to do; so that a model is refused before its
 /// weights are loaded, and by prepare(). Pure: needs no GPU. Errors: unsupported.
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits);
+
+/// RAM that prepare() reserves for experts beside the GPU. Pure.
+std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& kernels, int threads);
 
 /// Bytes of device memory that prepare() reserves. Pure.
 std::uint64_t cuda_activation_bytes(const PassShape& shape);

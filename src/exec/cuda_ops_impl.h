@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/cuda_runtime.h"
+#include "exec/cuda_experts_share.h"
 #include "exec/cuda_layout.h"
 #include "exec/cuda_ops.h"
 #include "exec/cuda_split.h"
@@ -46,6 +47,7 @@ class CudaExecutor final : public Executor {
   bool failed() const { return !status_.ok(); }
   Status make_room_for_gates();
   Status prepare_share();
+  Status prepare_experts();
   Status prepare_launches();
   /// Those of the present pass, in a window of prompts' rows or of others.
   const Launches& launches(bool prompt) const {
@@ -65,6 +67,10 @@ class CudaExecutor final : public Executor {
   bool few_rows() const { return rows_ <= kFewRows; }
   /// Whether the processor does its share of the present pass.
   bool split() const { return split_; }
+  /// Whether it computes with the experts that have no slot; else these cross in waves, where there are any.
+  bool shares_experts() const { return options_.experts != nullptr && rows_ <= kExpertShareRows; }
+  bool brings_experts() const { return options_.experts != nullptr && rows_ > kExpertShareRows; }
+  Status begin_experts();
 
   // cuda_emitter.h: steps become launches.
   struct Emitter;
@@ -97,7 +103,13 @@ class CudaExecutor final : public Executor {
   device::DeviceBuffer memory_, up_scratch_;
   device::PinnedBuffer rows_host_, results_host_;
   std::uint64_t results_bytes_ = 0;
-  std::unique_ptr<HostShare> share_;  // null: the GPU computes alone
+  std::unique_ptr<HostShare> share_;           // null: the GPU computes alone
+  std::unique_ptr<ExpertShare> expert_share_;  // null: all experts are in VRAM
+  // Of each layer's experts, in host memory for the processor: by first unit.
+  struct ExpertBiases {
+    std::vector<float> gate, up, down;
+  };
+  std::map<std::int32_t, ExpertBiases> expert_biases_;
 
   // The pass.
   const kv::Batch* batch_ = nullptr;

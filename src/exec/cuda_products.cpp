@@ -250,6 +250,86 @@ void CudaExecutor::Emitter::launch(const cuda::ExpertCall& call) {
         few ? "matvec_experts" : "matmul_experts");
 }
 
+void CudaExecutor::Emitter::hand_out_experts(const Step& s, std::uint32_t number) {
+  const ExpertShare& share = *ops.expert_share_;
+  cuda::HandOutExpertsCall call;
+  call.from = data(s.a);
+  call.count = window.rows * cols(s.a);
+  call.chosen = ops.at<std::int32_t>(ops.layout_.chosen);
+  call.entries = static_cast<std::int32_t>(window.rows * s.experts.top_k);
+  call.to = share.device_input();
+  call.to_chosen = share.device_chosen();
+  call.flag = share.device_input_flag();
+  call.number = number;
+  call.arrived = share.arrived();
+  check(cuda::hand_out_experts(call, stream), "hand out");
+}
+
+void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down) {
+  const residency::DeviceExperts& flow = *ops.options_.experts;
+  if (flow.link_permille() == 0) return;
+  cuda::ClaimExpertsCall call;
+  call.chosen = hidden.chosen;
+  call.entries = hidden.entries;
+  call.experts = experts.count;
+  call.parts = flow.parts_of_expert();
+  call.here = ops.weights_.entry({experts.first_unit, 0});
+  call.absent = flow.absent();
+  call.in_ram = flow.in_ram(experts.first_unit);
+  call.permille = flow.link_permille();
+  call.table = flow.claimed();
+  check(cuda::claim_experts(call, stream), "claim");
+  hidden.weight = call.table + experts.gate_part;
+  hidden.up = call.table + experts.up_part;
+  down.weight = call.table + experts.down_part;
+}
+
+void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number) {
+  if (!status.ok()) return;
+  ExpertShare& share = *ops.expert_share_;
+  cuda::TakeInExpertsCall call;
+  call.place = share.device_places();
+  call.from = share.device_output();
+  call.to = ops.at<float>(ops.layout_.expert_out);
+  call.entries = static_cast<std::int32_t>(window.rows * s.experts.top_k);
+  call.cols = static_cast<std::int32_t>(cols(s.out));
+  call.flag = share.device_output_flag();
+  call.number = number;
+  call.seen = share.seen();
+  check(cuda::take_in_experts(call, stream), "take in");
+  const ExpertBiases& biases = ops.expert_biases_.at(s.experts.first_unit);
+  const auto bias = [](const std::vector<float>& all) { return all.empty() ? nullptr : all.data(); };
+  if (status.ok())
+    share.add({number, window.rows, &s.experts, bias(biases.gate), bias(biases.up), bias(biases.down)}, stream);
+}
+
+void CudaExecutor::Emitter::launch_waves(const Experts& experts, cuda::ExpertCall hidden, cuda::ExpertCall down) {
+  const std::int32_t* const expert_first = hidden.expert_first;
+  do {
+    if (!status.ok()) return;
+    const auto wave = ops.options_.experts->acquire(stream, ops.cancelled_);
+    if (!wave.ok()) {
+      status = wave.status();
+      return;
+    }
+    for (cuda::ExpertCall* const call : {&hidden, &down}) {
+      call->expert_first = expert_first + wave->first;
+      call->experts = wave->count;
+    }
+    hidden.weight = wave->entries + experts.gate_part;
+    hidden.up = wave->entries + experts.up_part;
+    down.weight = wave->entries + experts.down_part;
+    if (hidden.bias != nullptr) {
+      hidden.bias = wave->bias(0);
+      hidden.up_bias = wave->bias(1);
+      down.bias = wave->bias(2);
+    }
+    check(cuda::matmul_experts(hidden, stream), "matmul_experts");
+    if (status.ok()) check(cuda::matmul_experts(down, stream), "matmul_experts");
+    if (status.ok()) status = ops.options_.experts->let_go(stream, ops.cancelled_);
+  } while (!ops.options_.experts->layer_ended());
+}
+
 void CudaExecutor::Emitter::emit_moe(const Launch& l) {
   const Step& s = step(l.first);
   const Experts& experts = s.experts;
@@ -263,7 +343,9 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
   router.products[0] = {matrix(s.weight), vector(experts.router_bias), scores, experts.count};
   launch(router);
   route(experts, scores);
-  if (entries > kMatvecEntries) {
+  std::uint32_t number = 0;  // of the exchange
+  if (ops.shares_experts()) hand_out_experts(s, number = ops.expert_share_->next_number());
+  if (entries > kMatvecEntries || ops.brings_experts()) {
     check(cuda::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
                              ops.at<std::int32_t>(ops.layout_.sorted), ops.at<std::int32_t>(ops.layout_.expert_first),
                              stream),
@@ -295,9 +377,15 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
     hidden.y_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), entries, hidden.rows);
     down.x_q8 = hidden.y_q8;
   }
-  launch(hidden);
   down.y = ops.at<float>(ops.layout_.expert_out);
-  launch(down);
+  if (ops.shares_experts()) claim_experts(experts, hidden, down);
+  if (ops.brings_experts()) {
+    launch_waves(experts, hidden, down);
+  } else {
+    launch(hidden);
+    launch(down);
+  }
+  if (ops.shares_experts()) take_in_experts(s, number);
   overwritten(l.out);
   check(cuda::combine_experts(down.y, weights, rows, experts.top_k, static_cast<std::int32_t>(cols(l.out)), l.adds,
                               data(l.out), stream),

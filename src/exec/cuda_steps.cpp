@@ -225,6 +225,7 @@ Status CudaExecutor::emit() {
   else
     emitter.emit_whole();
   if (emitter.status.ok() && split()) emitter.status = share_->finish();
+  if (emitter.status.ok() && shares_experts()) emitter.status = expert_share_->finish();
   if (emitter.status.ok()) emitter.status = weights_.end_pass(stream_.get());
   if (!few_rows() || !options_.graphs) device::count_kernels(emitter.launches);
   pass_weight_bytes_ = emitter.weight_bytes;

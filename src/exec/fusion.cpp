@@ -63,6 +63,7 @@ class Fuser {
       case Kind::moe:  // routers and experts have one class of products
         if (s.b == act) want(forms, s.weight, false);
         if (s.a != act) return;
+        if (options_.experts_from_host) forms.floats = true;
         want(forms, {s.experts.first_unit, s.experts.gate_part}, false);
         want(forms, {s.experts.first_unit, s.experts.up_part}, false);
         return;

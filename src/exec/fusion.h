@@ -62,6 +62,7 @@ struct FuseOptions {
   bool prompt = false;     // the rows are a prompt's; those that want logits never are
   /// How many rows of a matrix the processor computes, its last ones. Empty: none of any.
   std::function<std::int64_t(WeightRef)> host_rows;
+  bool experts_from_host = false;  // it computes with some experts, and is handed their input in floats
 };
 
 /// By block of the program: its launches, in order. Every step is of one launch; none crosses a border of blocks.

@@ -32,6 +32,11 @@ bool moves(const UnitTable& units, const DevicePlacement& placement, std::size_t
   return placement.homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk;
 }
 
+/// Experts outside VRAM are others' (cuda_experts.h).
+bool elsewhere(const UnitTable& units, const DevicePlacement& placement, std::size_t unit) {
+  return placement.homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::expert;
+}
+
 /// Parts of a unit that move at once, up to the next cut's first.
 struct Cut {
   std::size_t first_part = 0;
@@ -181,6 +186,7 @@ std::uint64_t DeviceWeights::host_bytes(const UnitTable& units, const DevicePlac
   std::uint64_t bytes = 0;
   bool disk = false;
   for (std::size_t u = 0; u < units.units().size(); ++u) {
+    if (elsewhere(units, placement, u)) continue;
     if (placement.homes[u] == Tier::ram) bytes += unit_host_bytes(units.units()[u]);
     disk = disk || placement.homes[u] == Tier::disk;
   }
@@ -309,6 +315,10 @@ class Layout {
     const bool shared = moving && home == Tier::ram;
     own_rows.push_back(shared ? own_rows_of(ref) : part.rows);
     in_ram.push_back(nullptr);
+    if (elsewhere(units_, placement_, static_cast<std::size_t>(ref.unit))) {
+      addresses.push_back(nullptr);
+      return {};
+    }
     if (home != Tier::disk) bytes_to_read += part.bytes();
     if (home == Tier::vram) {
       addresses.push_back(device_);
@@ -396,6 +406,7 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   weights->in_ram_ = std::move(layout.in_ram);
   MR_RETURN_IF_ERROR(
       device::write_device(table, layout.addresses.data(), layout.addresses.size() * sizeof(std::byte*)));
+  weights->addresses_ = layout.addresses;
   Progress told(layout.bytes_to_read, on_load.progress);
   {
     MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", staging_bytes()));

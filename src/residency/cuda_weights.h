@@ -26,7 +26,8 @@ namespace millrace::residency {
 
 class DeviceStream;
 
-/// Where each unit is at home. Experts and a head are at home in device memory. An embedding at home in RAM is read by
+/// Where each unit is at home. A head is at home in device memory; experts there, all of them, or else not in these
+/// weights (cuda_experts.h), which hold their entries in the table alone. An embedding at home in RAM is read by
 /// the GPU where it lies, row by row.
 struct DevicePlacement {
   std::vector<Tier> homes;  // by unit
@@ -80,6 +81,8 @@ class DeviceWeights {
 
   /// The entry in device memory that holds where a weight lies. REQUIRES: not none().
   const std::byte* const* entry(WeightRef ref) const { return table_ + index(ref); }
+  /// Where on the device it lies from load() on. REQUIRES: its unit is at home in VRAM.
+  const std::byte* address(WeightRef ref) const { return addresses_[index(ref)]; }
 
   /// Whether some units move; then passes call begin_pass(), acquire(), let_go(), end_pass() and pass_launched().
   bool streams() const { return stream_ != nullptr; }
@@ -129,6 +132,7 @@ class DeviceWeights {
   device::PinnedBuffer host_;
   storage::CuFileBuffer registered_;         // the ring, where reads go straight into it
   const std::byte* const* table_ = nullptr;  // on the device
+  std::vector<const std::byte*> addresses_;  // what it began with
   std::vector<std::int64_t> device_rows_;    // by part, as the table
   std::vector<const std::byte*> in_ram_;     // likewise
   bool splits_ = false;

@@ -38,6 +38,8 @@ std::string rates_to_json(const Rates& rates);
 
 /// Beside a GPU the processor has its share in passes of so many rows at most.
 constexpr std::int64_t kSplitRows = 8;
+/// And computes with the experts that are not in VRAM in passes of so many; for more rows these cross to the GPU.
+constexpr std::int64_t kExpertShareRows = 64;
 
 enum class Tier : std::uint8_t { vram, ram, disk };
 /// split: a share of every matrix's rows is the processor's; feed_forward: that of the layer is. The rest is the GPU's.
@@ -73,10 +75,13 @@ struct PlanOptions {
   std::vector<AttentionCost> attention = {};
   // What the processor may compute as one, from the program of a pass.
   std::vector<FeedForward> feed_forwards = {};
-  int top_k = 0;                       // experts a token uses in a layer; 0 for dense models
-  std::int64_t pass_tokens = 0;        // of a prompt, in a pass at most; 0: all
-  bool quantized_kv = false;           // its attention multiplies integers
-  bool crowded = false;                // no processor is left to the thread that makes a GPU's launches
+  int top_k = 0;                 // experts a token uses in a layer; 0 for dense models
+  std::int64_t pass_tokens = 0;  // of a prompt, in a pass at most; 0: all
+  bool quantized_kv = false;     // its attention multiplies integers
+  bool crowded = false;          // no processor is left to the thread that makes a GPU's launches
+  // Beside a GPU that has not room for all experts: how many have slots in VRAM, and in page-locked RAM.
+  std::int64_t vram_expert_slots = 0, ram_expert_slots = 0;
+  int expert_link_permille = 0;        // of a layer's experts without slots: what the GPU reads across the link
   std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
@@ -98,6 +103,9 @@ struct PassCost {
   double macs = 0, expert_macs = 0;           // of a token: of trunks; with all experts
   double head_macs = 0;                       // of a row of logits
   std::vector<AttentionCost> attention = {};
+  // Experts that flow beside a GPU: the part of them that has slots in VRAM, and in RAM. Else both are 1.
+  double experts_in_vram = 1, experts_in_ram = 1;
+  double experts_by_link = 0;  // of those in RAM, in passes of few rows: the part that the GPU reads there
   bool quantized_kv = false, crowded = false;  // as in PlanOptions
   std::int64_t pass_tokens = 0;                // as in PlanOptions
 };

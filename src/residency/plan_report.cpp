@@ -170,7 +170,7 @@ std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCos
     // What is at home further out passes through the nearer tiers too.
     Predicted crossing = predicted_for(plan, "ram");
     crossing.add(predicted_for(plan, "disk"));
-    const double shared = host_bytes(plan);
+    const double shared = host_bytes(plan) + host_expert_bytes(plan);
     all.bytes -= shared;
     crossing.bytes -= shared;
     line("vram", {all.bytes, rates.device_memory > 0 ? all.bytes / rates.device_memory * 1e3 : 0},

@@ -113,6 +113,29 @@ CpuPart choose_part(const UnitTable& units, const std::vector<std::uint64_t>& fe
   return least * kWorth < with_share ? best : share;
 }
 
+/// Experts that flow, `all` of them: those in VRAM, those the processor computes with in RAM, and those that are read.
+void add_expert_rows(Plan::Row all, const PlanOptions& options, const Rates& rates, Plan& plan) {
+  const auto units = static_cast<double>(all.units);
+  const auto add = [&](Tier tier, const char* what, const char* executor, const char* bound, std::int64_t slots,
+                       double share, double rate) {
+    Plan::Row row{std::string(tier_name(tier)), what, executor, bound};
+    row.units = row.tiles = slots;
+    row.bytes = static_cast<std::uint64_t>(static_cast<double>(all.bytes) / units * static_cast<double>(slots));
+    row.bytes_per_token = all.bytes_per_token * share;
+    if (rate > 0) row.milliseconds = row.bytes_per_token / rate * 1e3;
+    plan.rows.push_back(std::move(row));
+  };
+  const double vram = plan.cost.experts_in_vram, ram = plan.cost.experts_in_ram;
+  add(Tier::vram, "experts, slots", "gpu", "vram", std::min(options.vram_expert_slots, all.units), vram,
+      rates.device_memory);
+  const bool shares = plan.cost.experts_by_link > 0;
+  add(Tier::ram, "experts", shares ? "split" : "cpu", shares ? "pcie, ram" : "ram",
+      std::min(options.ram_expert_slots, all.units), 1 - vram,
+      rates.shared_decode() + (shares ? rates.shared_link() : 0));
+  if (ram < 1) add(Tier::disk, "experts", "cpu", "disk", all.units, (1 - vram) * (1 - ram), rates.disk);
+  plan.predicted_hit_rate = vram;
+}
+
 }  // namespace
 
 Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, const PlanOptions& options,
@@ -152,6 +175,10 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
         row.bytes_per_token += bytes_per_token(unit, options.top_k, experts);
       }
       if (row.units == 0) continue;
+      if (kind == UnitKind::expert && options.ram_expert_slots > 0) {
+        add_expert_rows(std::move(row), options, rates, plan);
+        continue;
+      }
       if (rate > 0) row.milliseconds = row.bytes_per_token / rate * 1e3;
       if (shared && rate > 0 && rates.cpu_decode > 0)
         row.milliseconds = std::max((row.bytes_per_token - on_host) / rate, on_host / rates.shared_decode()) * 1e3;

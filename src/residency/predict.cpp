@@ -15,6 +15,10 @@ constexpr double kLaunchSeconds = 13e-6;
 // no processor of their own, they interrupt one of its threads, and the others wait.
 constexpr double kHandOverSeconds = 50e-6, kCrowdedHandOverSeconds = 95e-6, kHandOvers = 4,
                  kFeedForwardSeconds = 185e-6;
+// A mixture hands over once a layer, and so much longer for each further row. Its few experts are products in three
+// parts, between which the threads meet, and reads across the link for as long: of the rates of long ones.
+constexpr double kExpertHandOverSeconds = 45e-6, kExpertRowSeconds = 30e-6;
+constexpr double kExpertsOfDecode = 0.7, kExpertsOfLink = 0.7;
 // Of the rate of one large product of a prompt: all products of a model, the same in windows where layers stream,
 // attention, and products of a few dozen rows.
 constexpr double kPromptOfProduct = 0.89, kWindowsOfProduct = 0.8, kFewRowsOfProduct = 0.17;
@@ -79,7 +83,10 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   const bool prompt = work.prompt_tokens > 0;
   const double on_host = rows <= static_cast<double>(kSplitRows) ? host_bytes(plan) : 0;
   const double crossed = cost.shared - on_host + cost.crossing;
-  const double home = cost.home + cost.expert_bytes * touched(cost, rows);
+  // Experts without a slot in VRAM: computed where they lie, or they cross.
+  const double experts = cost.expert_bytes * touched(cost, rows), missed = experts * (1 - cost.experts_in_vram);
+  const bool shares_experts = missed > 0 && rows <= static_cast<double>(kExpertShareRows);
+  const double home = cost.home + experts - (shares_experts ? missed : 0);
   const double memory = rates.device_memory * kProductsOfCopy;
   // What comes after one another on the GPU beside reading weights.
   double rest = launch_seconds(cost);
@@ -96,7 +103,17 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
                                                            : kPromptOfProduct),
                 rest, "compute");
   slowest.add(crossed, on_host > 0 ? rates.shared_link() : rates.host_to_device, 0, "pcie");
-  slowest.add(cost.read, rates.disk, 0, "disk");
+  if (shares_experts) {  // layer by layer, after the GPU's own work
+    const double before =
+        memory > 0 ? home / memory + rest +
+                         static_cast<double>(cost.layers) * (kExpertHandOverSeconds + (rows - 1) * kExpertRowSeconds)
+                   : 0;
+    slowest.add(missed * (1 - cost.experts_by_link), rates.shared_decode() * kExpertsOfDecode, before, "ram");
+    slowest.add(missed * cost.experts_by_link, rates.shared_link() * kExpertsOfLink, before, "pcie");
+  } else {
+    slowest.add(missed, rates.host_to_device, 0, "pcie");
+  }
+  slowest.add(cost.read + missed * (1 - cost.experts_in_ram), rates.disk, 0, "disk");
   slowest.add(on_host, rates.shared_decode(),
               rates.device_memory > 0 ? host_rest_seconds(plan, rates, plan.cpu.permille > 0) : 0, "ram");
   return slowest.time();
@@ -156,6 +173,18 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
     if (home == Tier::disk) cost.read += static_cast<double>(unit.bytes());
     if (shared) ++cost.shared_layers;
   }
+  if (options.ram_expert_slots > 0) {
+    std::int64_t all = 0;
+    for (const Unit& unit : units.units()) all += unit.kind == UnitKind::expert ? 1 : 0;
+    const auto part = [&](std::int64_t slots) {
+      return std::min(1.0, static_cast<double>(slots) / static_cast<double>(all));
+    };
+    cost.experts_in_vram = part(options.vram_expert_slots);
+    cost.experts_by_link = options.expert_link_permille / 1000.0;
+    // Those in RAM are mostly others than those in VRAM.
+    cost.experts_in_ram =
+        cost.experts_in_vram >= 1 ? 1 : std::min(1.0, part(options.ram_expert_slots) / (1 - cost.experts_in_vram));
+  }
   if (experts > 0 && options.top_k > 0)
     cost.expert_share = std::min(1.0, static_cast<double>(options.top_k) / static_cast<double>(experts));
   return cost;
@@ -164,6 +193,16 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
 double host_bytes(const Plan& plan) {
   const PassCost& cost = plan.cost;
   return cost.feed_forward + (cost.shared - cost.feed_forward - cost.beside_feed_forward) * plan.cpu.permille / 1000.0;
+}
+
+double host_expert_bytes(const Plan& plan) {
+  const PassCost& cost = plan.cost;
+  return cost.expert_bytes * cost.expert_share * (1 - cost.experts_in_vram) * (1 - cost.experts_by_link);
+}
+
+int link_share(const Rates& rates) {
+  const double link = rates.shared_link() * kExpertsOfLink, cpu = rates.shared_decode() * kExpertsOfDecode;
+  return link <= 0 || cpu <= 0 ? 0 : static_cast<int>(link / (link + cpu) * 1000);
 }
 
 double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares) {

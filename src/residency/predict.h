@@ -11,8 +11,14 @@ namespace millrace::residency {
 PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& options, bool gpu);
 /// Of a pass of few rows beside a GPU: weight bytes that the processor computes with where they lie.
 double host_bytes(const Plan& plan);
+/// Likewise of experts that have no slot in VRAM, for one row.
+double host_expert_bytes(const Plan& plan);
 /// And how long it waits for the GPU's own work. shares: it has some rows of every matrix that is not all its own.
 double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares);
+
+/// Of a layer's experts without slots in VRAM, what the GPU reads across the link so that this and the processor's
+/// products of the others end together; in thousandths. 0 where a rate is missing.
+int link_share(const Rates& rates);
 
 /// What is asked of the model.
 struct Work {

@@ -15,7 +15,11 @@ class CheckpointsOnGpu : public OnGpu, public testing::WithParamInterface<Cell> 
     options.model_path = std::get<Checkpoint>(GetParam()).model();
     options.device = DeviceChoice::cuda;
     options.threads = 2;
-    if (std::get<PlaceName>(GetParam()).place == Place::gpu_ram) options.pins = *parse_pins("0-=ram");
+    if (std::get<PlaceName>(GetParam()).place != Place::gpu_ram) return options;
+    if (std::get<Checkpoint>(GetParam()).mixture)
+      options.vram_experts = 2;
+    else
+      options.pins = *parse_pins("0-=ram");
     return options;
   }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "residency/plan.h"
+#include "residency/predict.h"
 #include "residency/store_fixture.h"
 
 namespace millrace::residency {
@@ -156,6 +157,75 @@ TEST(VramPlan, HasARowForEachTierAndKind) {
   EXPECT_EQ(bytes, mixed.units.total_bytes());
   EXPECT_EQ(units, static_cast<std::int64_t>(mixed.units.units().size()));
   EXPECT_EQ(plan.homes.size(), mixed.homes.size());
+}
+
+/// A mixture of two layers of eight experts, two of them a token's.
+struct Mixture {
+  UnitTable units;
+  std::vector<Tier> homes;
+  double expert_bytes = 0;  // all
+};
+Mixture mixture_outside_vram() {
+  std::uint64_t file_bytes = 0;
+  Mixture mixture{make_units({.layers = 2, .experts = 8, .tile_bytes = 64 << 10}, &file_bytes), {}};
+  for (const Unit& unit : mixture.units.units()) {
+    const bool expert = unit.kind == UnitKind::expert;
+    mixture.homes.push_back(expert ? Tier::ram : Tier::vram);
+    if (expert) mixture.expert_bytes += static_cast<double>(unit.bytes());
+  }
+  return mixture;
+}
+
+TEST(VramPlan, ExpertsWithoutSlotsAreTheProcessorsAndTheLinks) {
+  const Mixture mixture = mixture_outside_vram();
+  PlanOptions options;
+  options.top_k = 2;
+  options.ram_expert_slots = 16;
+  options.vram_expert_slots = 4;
+  const auto plan_of = [&] { return make_vram_plan(mixture.units, mixture.homes, options, kSlow); };
+  const Plan alone = plan_of();
+  const double missed = mixture.expert_bytes * 2 / 8 * 0.75;  // a quarter of them has slots
+  EXPECT_DOUBLE_EQ(alone.predicted_hit_rate, 0.25);
+  EXPECT_NEAR(host_expert_bytes(alone), missed, 1);
+  EXPECT_EQ(alone.bound, "ram");
+
+  // Link and processor end together, and so a token comes sooner.
+  options.expert_link_permille = link_share(kSlow);
+  EXPECT_NEAR(options.expert_link_permille, 333, 1);  // 5 of 5 + 10
+  const Plan both = plan_of();
+  EXPECT_NEAR(host_expert_bytes(both), missed * 0.667, missed * 0.01);
+  EXPECT_NEAR(alone.predicted_decode_tokens_per_second / both.predicted_decode_tokens_per_second, 0.667, 0.03);
+
+  // More slots, more speed; fewer in RAM than there are, and the disk is waited for.
+  options.vram_expert_slots = 12;
+  EXPECT_GT(plan_of().predicted_decode_tokens_per_second, 2 * both.predicted_decode_tokens_per_second);
+  options.vram_expert_slots = 4;
+  options.ram_expert_slots = 6;
+  const Plan from_disk = plan_of();
+  EXPECT_EQ(from_disk.bound, "disk");
+  const double share_read = 1 - 6.0 / 16 / 0.75;
+  EXPECT_NEAR(1 / from_disk.predicted_decode_tokens_per_second, missed * share_read / kSlow.disk, 1e-3);
+  const auto tiers = [](const Plan& plan) {
+    std::vector<std::string> found;
+    for (const Plan::Row& row : plan.rows)
+      if (row.what.starts_with("experts")) found.push_back(row.tier);
+    return found;
+  };
+  EXPECT_EQ(tiers(both), (std::vector<std::string>{"vram", "ram"}));
+  EXPECT_EQ(tiers(from_disk), (std::vector<std::string>{"vram", "ram", "disk"}));
+}
+
+TEST(VramPlan, PromptsOfMixturesCross) {
+  const Mixture mixture = mixture_outside_vram();
+  PlanOptions options;
+  options.top_k = 2;
+  options.ram_expert_slots = 16;
+  options.vram_expert_slots = 4;
+  Rates rates = kSlow;
+  rates.device_prefill_macs = 1e12;
+  const Plan plan = make_vram_plan(mixture.units, mixture.homes, options, rates);
+  const double seconds = 512 / predict_tokens_per_second(plan, rates, {.prompt_tokens = 512});
+  EXPECT_NEAR(seconds, mixture.expert_bytes * 0.75 / rates.host_to_device, seconds * 0.02);
 }
 
 }  // namespace

@@ -65,6 +65,9 @@ Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
       return error(Code::invalid_argument, "--pin is for a GPU; leave it out with --device cpu");
     options.pins = std::move(*pins);
   }
+  options.vram_experts = flags.vram_experts;
+  if (flags.vram_experts >= 0 && options.device == engine::DeviceChoice::cpu)
+    return error(Code::invalid_argument, "--vram-experts is for a GPU; leave it out with --device cpu");
   options.cpu_share_percent = flags.cpu_share;
   options.cpu_feed_forwards = flags.cpu_ffn;
   if ((flags.cpu_share >= 0 || flags.cpu_ffn >= 0) && options.device == engine::DeviceChoice::cpu)
@@ -85,8 +88,9 @@ Status follow_plan_file(const ModelFlags& flags, engine::EngineOptions& options)
   if (flags.plan.empty()) return {};
   if (std::error_code code; !std::filesystem::exists(flags.plan, code)) return {};
   MR_ASSIGN_OR_RETURN(residency::SavedPlan saved, residency::read_plan_file(flags.plan));
-  if (!flags.pin.empty() || flags.expert_slots > 0)
-    return error(Code::invalid_argument, "{}: a plan to follow leaves no choice; leave --pin and --expert-slots out",
+  if (!flags.pin.empty() || flags.expert_slots > 0 || flags.vram_experts >= 0)
+    return error(Code::invalid_argument,
+                 "{}: a plan to follow leaves no choice; leave --pin, --expert-slots and --vram-experts out",
                  flags.plan);
   if (flags.device == "auto") options.device = saved.gpu ? engine::DeviceChoice::cuda : engine::DeviceChoice::cpu;
   if (flags.ram.empty()) options.ram_bytes = saved.ram_bytes;
@@ -151,6 +155,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "Of layers streamed from RAM to the GPU, how many have their whole feed-forward computed by the CPU "
                   "(default: as --cpu-share)")
       ->check(at_least(0));
+  command
+      .add_option("--vram-experts", flags.vram_experts,
+                  "Experts of a mixture in GPU memory at most (default: as many as fit)")
+      ->check(at_least(0));
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
   command.add_option("-c,--ctx", flags.context, "Context in tokens (default: the model's, or what fits)")
       ->check(at_least(0));
@@ -167,7 +175,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "Reads by: auto, io_uring, pread-direct, pread, mmap; cufile (straight to the GPU)")
       ->capture_default_str();
   command.add_option("--policy", flags.policy, "Which expert leaves the cache: lru, lfu")->capture_default_str();
-  command.add_option("--expert-slots", flags.expert_slots, "Experts in memory at most (default: as many as fit)")
+  command.add_option("--expert-slots", flags.expert_slots, "Experts in RAM at most (default: as many as fit)")
       ->check(at_least(0));
   command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");
   command.add_option("--plan", flags.plan,

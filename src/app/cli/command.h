@@ -35,6 +35,7 @@ struct ModelFlags {
   std::string model;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "lru", rates, tile, plan;
   int cpu_share = -1, cpu_ffn = -1;
+  std::int64_t vram_experts = -1;
   std::int64_t context = 0, batch = 0, expert_slots = 0;
   int threads = 0;
   std::vector<std::string> faults;

@@ -17,6 +17,20 @@ namespace millrace::kernels::cuda {
 cudaError_t hand_out(const float* from, std::int64_t count, float* to, std::uint32_t* flag, std::uint32_t number,
                      std::uint32_t* arrived, cudaStream_t stream);
 
+/// Likewise floats [count], and then numbers [numbers]: rows and the experts that their router chose.
+struct HandOutExpertsCall {
+  const float* from = nullptr;
+  std::int64_t count = 0;
+  const std::int32_t* chosen = nullptr;
+  std::int32_t entries = 0;
+  float* to = nullptr;
+  std::int32_t* to_chosen = nullptr;
+  std::uint32_t* flag = nullptr;
+  std::uint32_t number = 0;
+  std::uint32_t* arrived = nullptr;
+};
+cudaError_t hand_out_experts(const HandOutExpertsCall& call, cudaStream_t stream);
+
 /// Rows that the processor computed: to[r * to_stride + i] = (or +=) from[r * cols + i].
 struct TakenIn {
   const float* from = nullptr;  // [rows, cols], dense, in page-locked memory as the device sees it
@@ -36,5 +50,36 @@ struct TakeInCall {
 /// Waits on the device until *flag has reached `number`, then copies. The processor MUST set the flag, come what may:
 /// whatever follows on the stream waits with it.
 cudaError_t take_in(const TakeInCall& call, cudaStream_t stream);
+
+/// Who computes with which of a mixture's experts, those of some rows: the GPU with those that have slots in its
+/// memory, and with some of the others, which it reads across the link where they lie; the processor with the rest. Of
+/// the experts that were chosen and have no slot, `missed` of them, the first missed * permille / 1000 that have an
+/// address in RAM are the GPU's, in order of their numbers. The processor decides by the same rule (claimed_experts).
+struct ClaimExpertsCall {
+  const std::int32_t* chosen = nullptr;  // [entries]
+  std::int32_t entries = 0, experts = 0, parts = 0;
+  const std::byte* const* here = nullptr;    // [experts, parts]: addresses of slots, or of zeros
+  const std::byte* absent = nullptr;         // part 0 of those zeros
+  const std::byte* const* in_ram = nullptr;  // [experts, parts], as the device sees it; null: not there
+  std::int32_t permille = 0;
+  const std::byte** table = nullptr;  // out: [experts, parts] where the GPU reads
+};
+constexpr std::int32_t kMostClaimedExperts = 1024;
+/// REQUIRES: experts <= kMostClaimedExperts.
+cudaError_t claim_experts(const ClaimExpertsCall& call, cudaStream_t stream);
+
+/// Results of experts that the processor computed.
+struct TakeInExpertsCall {
+  const std::int32_t* place =
+      nullptr;                  // [entries], page-locked: where in `from` the entry's result is; -1: the GPU's own
+  const float* from = nullptr;  // [*, cols], page-locked
+  float* to = nullptr;          // [entries, cols]
+  std::int32_t entries = 0, cols = 0;  // cols: a multiple of 4
+  const std::uint32_t* flag = nullptr;
+  std::uint32_t number = 0;
+  std::uint32_t* seen = nullptr;
+};
+/// As take_in: waits for the flag, then overwrites the entries that are the processor's.
+cudaError_t take_in_experts(const TakeInExpertsCall& call, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

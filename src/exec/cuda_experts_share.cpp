@@ -1,0 +1,316 @@
+#include "exec/cuda_experts_share.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/bytes.h"
+#include "exec/host_rows.h"
+
+namespace millrace::exec {
+namespace {
+
+// Of weights: some microseconds of reading. Smaller ones begin anew too often: 16 KiB took a fifth longer.
+constexpr std::int64_t kTaskBytes = 64 * 1024;
+constexpr std::int64_t kRowStep = 4, kMostTaskRows = 256;
+
+std::int64_t task_rows(DType dtype, std::int64_t cols) {
+  return std::clamp(kTaskBytes / row_bytes(dtype, cols) / kRowStep * kRowStep, kRowStep, kMostTaskRows);
+}
+
+}  // namespace
+
+ExpertShare::Places ExpertShare::lay_out(const Sizes& sizes, const kernels::Table& table, int threads) {
+  Places places;
+  const std::int64_t entries = sizes.rows * sizes.top_k;
+  std::uint64_t at = kPayload;
+  const auto place = [&at](std::int64_t bytes) {
+    const std::uint64_t first = at;
+    at = round_up(at + static_cast<std::uint64_t>(bytes), 256);
+    return first;
+  };
+  constexpr std::int64_t kFloat = sizeof(float);
+  places.input = place(sizes.rows * sizes.model_dim * kFloat);
+  places.chosen = place(entries * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  places.place = place(entries * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  places.output = place(entries * sizes.model_dim * kFloat);
+  places.shared_bytes = at;
+
+  at = 0;
+  (void)place(kernels::q8_bytes(sizes.rows, sizes.model_dim));
+  places.hidden = place(entries * sizes.expert_ff * kFloat);
+  places.hidden_q8 = place(kernels::q8_bytes(entries, sizes.expert_ff));
+  places.threads = at;
+  const std::int64_t widest = std::max(sizes.model_dim, sizes.expert_ff);
+  places.workspace_bytes = round_up(static_cast<std::uint64_t>(table.matmul_segments_workspace_bytes(widest)), 64);
+  places.thread_bytes =
+      round_up(places.workspace_bytes + static_cast<std::uint64_t>(sizes.rows * kMostTaskRows * kFloat), 64);
+  places.work_bytes = at + static_cast<std::uint64_t>(threads) * places.thread_bytes;
+  return places;
+}
+
+std::uint64_t ExpertShare::bytes(const Sizes& sizes, const kernels::Table& table, int threads) {
+  const Places places = lay_out(sizes, table, threads);
+  return places.shared_bytes + places.work_bytes;
+}
+
+Expected<std::unique_ptr<ExpertShare>> ExpertShare::create(const Sizes& sizes, residency::DeviceExperts& experts,
+                                                           const residency::UnitTable& units, ThreadPool& pool,
+                                                           const kernels::Table& table, residency::Budget& ram,
+                                                           Trace* trace) {
+  std::unique_ptr<ExpertShare> share(new ExpertShare(sizes, experts, units, pool, table, trace));
+  const Places& at = share->at_;
+  MR_ASSIGN_OR_RETURN(share->reservation_, ram.reserve("experts beside the GPU", at.shared_bytes + at.work_bytes));
+  MR_ASSIGN_OR_RETURN(share->work_, device::HostBuffer::reserve(at.work_bytes, device::Pages::normal));
+  share->row_of_.resize(static_cast<std::size_t>(sizes.rows * sizes.top_k));
+  share->first_of_.resize(static_cast<std::size_t>(sizes.experts) + 1);
+  MR_RETURN_IF_ERROR(share->start(at.shared_bytes - kPayload));
+  return share;
+}
+
+void ExpertShare::add(const Job& job, cudaStream_t stream) {
+  const std::size_t place = claim();
+  if (place == kMostQueued) return;
+  jobs_[place] = job;
+  queue(job.number, stream);
+}
+
+Status ExpertShare::compute(std::size_t place) {
+  const Job& job = jobs_[place];
+  const std::uint64_t begin_ns = Trace::now_ns();
+  used_.clear();
+  used_first_unit_ = job.experts->first_unit;
+  choose(job);
+  if (waiting_.empty()) return {};
+  const std::int64_t cols = sizes_.model_dim;
+  if (kernels::uses_q8(part(job, job.experts->gate_part).dtype) ||
+      kernels::uses_q8(part(job, job.experts->up_part).dtype))
+    quantize_rows(table_, pool_, host_at<float>(at_.input), job.rows, cols,
+                  kernels::q8_rows_at(work_.data(), job.rows, cols));
+  leased_.clear();
+  Status status;
+  while (status.ok() && (!waiting_.empty() || !leased_.empty())) {
+    status = take_leases(job);
+    if (!status.ok()) break;
+    std::size_t members = gather_ready();
+    if (members == 0) {
+      status = leased_.front().lease.wait();
+      if (!status.ok()) break;
+      members = 1;
+    }
+    multiply(job, members);
+    for (std::size_t m = 0; m < members; ++m) used_.push_back(leased_[m].expert);  // the lease ends: others wait for it
+    leased_.erase(leased_.begin(), leased_.begin() + static_cast<std::ptrdiff_t>(members));
+    if (abandoned()) break;
+  }
+  waiting_.clear();
+  leased_.clear();
+  const std::uint64_t end_ns = Trace::now_ns();
+  compute_ns_ += end_ns - begin_ns;
+  if (trace_ != nullptr) trace_->add("CPU", "experts", begin_ns, end_ns);
+  return status;
+}
+
+/// What was computed with may be worth a slot, if it is still in RAM. A copy that fails says so in the next pass, as a
+/// lost device does.
+void ExpertShare::settle() {
+  residency::WeightStore& store = experts_.store();
+  for (const std::int32_t expert : used_) {
+    const std::int32_t unit = used_first_unit_ + expert, tile = units_.tiles_of(unit).first;
+    if (!experts_.wants(unit) || !store.present(tile)) continue;
+    std::optional<residency::Lease> lease = store.try_lease(tile);
+    if (!lease || !experts_.offer(unit, std::move(*lease)).ok()) break;
+  }
+  used_.clear();
+}
+
+/// The GPU's part of the missed experts: the rule of kernels::cuda::claim_experts().
+void ExpertShare::leave_claimed(const Job& job) {
+  const auto most = static_cast<std::int64_t>(waiting_.size()) * experts_.link_permille() / 1000;
+  std::int64_t taken = 0;
+  std::erase_if(waiting_, [&](Missed& missed) {
+    if (taken >= most || !experts_.lies_in_ram(unit_of(job, missed.expert))) return false;
+    ++taken;
+    experts_.read_in_ram(unit_of(job, missed.expert));
+    used_.push_back(missed.expert);
+    return true;
+  });
+}
+
+/// Which entries are the processor's, and in which places their results will lie: expert by expert, then by entry.
+void ExpertShare::choose(const Job& job) {
+  const std::int64_t entries = job.rows * job.experts->top_k;
+  const auto* chosen = host_at<std::int32_t>(at_.chosen);
+  auto* places = host_at<std::int32_t>(at_.place);
+  const auto count = static_cast<std::size_t>(job.experts->count);
+  std::fill_n(first_of_.begin(), count + 1, 0);
+  for (std::int64_t e = 0; e < entries; ++e) ++first_of_[static_cast<std::size_t>(chosen[e])];
+  waiting_.clear();
+  for (std::size_t x = 0; x < count; ++x) {
+    const std::int64_t rows = first_of_[x];
+    first_of_[x] = -1;
+    if (rows == 0 || experts_.use(unit_of(job, static_cast<std::int32_t>(x)))) continue;
+    waiting_.emplace_back();
+    waiting_.back().expert = static_cast<std::int32_t>(x);
+    waiting_.back().rows = rows;
+  }
+  leave_claimed(job);
+  std::int64_t at = 0;
+  for (Missed& missed : waiting_) {
+    missed.first = first_of_[static_cast<std::size_t>(missed.expert)] = at;
+    at += missed.rows;
+  }
+  for (std::int64_t e = 0; e < entries; ++e) {
+    std::int64_t& next = first_of_[static_cast<std::size_t>(chosen[e])];
+    places[e] = static_cast<std::int32_t>(next);
+    if (next < 0) continue;
+    row_of_[static_cast<std::size_t>(next++)] = static_cast<std::int32_t>(e / job.experts->top_k);
+  }
+}
+
+/// As far as RAM has slots: first those that are there, so that reads of the others cannot drive them out. At least one
+/// is leased in the end.
+Status ExpertShare::take_leases(const Job& job) {
+  residency::WeightStore& store = experts_.store();
+  const auto tile_of = [&](const Missed& missed) { return units_.tiles_of(unit_of(job, missed.expert)).first; };
+  for (const bool present_only : {true, false}) {
+    bool full = false;
+    std::erase_if(waiting_, [&](Missed& missed) {
+      if (full || (present_only && !store.present(tile_of(missed)))) return false;
+      std::optional<residency::Lease> lease = store.try_lease(tile_of(missed));
+      full = !lease;
+      if (full) return false;
+      missed.lease = std::move(*lease);
+      leased_.push_back(std::move(missed));
+      return true;
+    });
+  }
+  if (!leased_.empty()) return {};
+  MR_ASSIGN_OR_RETURN(waiting_.front().lease, store.lease(tile_of(waiting_.front())));
+  leased_.push_back(std::move(waiting_.front()));
+  waiting_.erase(waiting_.begin());
+  return {};
+}
+
+/// Brings those whose bytes are there to the front, and says how many they are.
+std::size_t ExpertShare::gather_ready() {
+  std::size_t members = 0;
+  for (std::size_t i = 0; i < leased_.size(); ++i) {
+    if (!leased_[i].lease.ready() || !leased_[i].lease.wait().ok()) continue;
+    if (i != members) std::swap(leased_[i], leased_[members]);
+    ++members;
+  }
+  return members;
+}
+
+const std::byte* ExpertShare::bytes_of(const Job& job, const Missed& missed, std::int32_t part) const {
+  const Piece& piece = pieces_.pieces({unit_of(job, missed.expert), part})[0];
+  return missed.lease.segment(static_cast<std::size_t>(piece.segment));
+}
+
+void ExpertShare::multiply(const Job& job, std::size_t members) {
+  for (std::size_t m = 0; m < members; ++m) {
+    Missed& missed = leased_[m];
+    missed.gate = bytes_of(job, missed, job.experts->gate_part);
+    missed.up = bytes_of(job, missed, job.experts->up_part);
+    missed.down = bytes_of(job, missed, job.experts->down_part);
+    for (const std::int32_t p : {job.experts->gate_part, job.experts->up_part, job.experts->down_part})
+      weight_bytes_ += part(job, p).bytes();
+  }
+  gate_and_up(job, members);
+  down(job, members);
+}
+
+template <typename Work>
+void ExpertShare::for_tasks(std::size_t members, std::int64_t rows, std::int64_t task_rows, const Work& work) {
+  const std::int64_t each = (rows + task_rows - 1) / task_rows;
+  pool_.parallel_for(static_cast<std::int64_t>(members) * each, 1,
+                     [&](std::int64_t begin, std::int64_t end, int thread) {
+                       for (std::int64_t task = begin; task < end; ++task) {
+                         const std::int64_t first = task % each * task_rows;
+                         work(static_cast<std::size_t>(task / each), first, std::min(first + task_rows, rows), thread);
+                       }
+                     });
+}
+
+/// hidden = activation(x gate^T + bias) * (x up^T + bias), in places' order.
+void ExpertShare::gate_and_up(const Job& job, std::size_t members) {
+  const residency::Part& gate = part(job, job.experts->gate_part);
+  const DType up_dtype = part(job, job.experts->up_part).dtype;
+  const std::int64_t ff = gate.rows, cols = gate.cols;
+  const std::uint64_t name = ++names_;  // of x
+  const kernels::Q8Rows q8 = kernels::q8_rows_at(work_.data(), job.rows, cols);
+  for_tasks(members, ff, task_rows(gate.dtype, cols),
+            [&](std::size_t m, std::int64_t begin, std::int64_t end, int thread) {
+              const Missed& missed = leased_[m];
+              kernels::MatmulArgs args;
+              args.dtype = gate.dtype;
+              args.weight = missed.gate + begin * row_bytes(gate.dtype, cols);
+              args.weight_rows = end - begin;
+              args.cols = cols;
+              args.x = host_at<float>(at_.input);
+              args.x_stride = cols;
+              args.x_q8 = q8;
+              args.x_rows = missed.rows;
+              args.x_index = row_of_.data() + missed.first;
+              args.x_name = name;
+              args.y = hidden() + missed.first * ff + begin;
+              args.y_stride = ff;
+              args.workspace = thread_memory(thread);
+              table_.matmul_segments(args);
+              args.dtype = up_dtype;
+              args.weight = missed.up + begin * row_bytes(up_dtype, cols);
+              const auto of_expert = [&](const float* all) {
+                return all == nullptr ? nullptr : all + missed.expert * ff + begin;
+              };
+              gate_rows(table_, table_.matmul_segments,
+                        {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias)}, args,
+                        reinterpret_cast<float*>(thread_memory(thread) + at_.workspace_bytes));
+            });
+}
+
+/// results = hidden down^T + bias, in places' order.
+void ExpertShare::down(const Job& job, std::size_t members) {
+  const residency::Part& down = part(job, job.experts->down_part);
+  const std::int64_t ff = down.cols, cols = down.rows;
+  const std::uint64_t name = names_ + 1;  // of the first member's rows of hidden
+  names_ += members;
+  const bool quantized = kernels::uses_q8(down.dtype);
+  const kernels::Q8Rows all = kernels::q8_rows_at(work_.data() + at_.hidden_q8, sizes_.rows * sizes_.top_k, ff);
+  const auto q8_from = [&](std::int64_t place) {
+    return kernels::Q8Rows{all.q + place * ff, all.d + place * (ff / 32), all.sum16 + place * (ff / 16)};
+  };
+  if (quantized) {
+    // A row of few floats is a task of its own: threads that have just been busy are still awake.
+    pool_.parallel_for(static_cast<std::int64_t>(members), 1, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t m = begin; m < end; ++m) {
+        const Missed& missed = leased_[static_cast<std::size_t>(m)];
+        table_.quantize_q8(hidden() + missed.first * ff, ff, missed.rows, ff, q8_from(missed.first));
+      }
+    });
+  }
+  float* const results = host_at<float>(at_.output);
+  for_tasks(members, cols, task_rows(down.dtype, ff),
+            [&](std::size_t m, std::int64_t begin, std::int64_t end, int thread) {
+              const Missed& missed = leased_[m];
+              kernels::MatmulArgs args;
+              args.dtype = down.dtype;
+              args.weight = missed.down + begin * row_bytes(down.dtype, ff);
+              args.weight_rows = end - begin;
+              args.cols = ff;
+              args.x = hidden() + missed.first * ff;
+              args.x_stride = ff;
+              args.x_q8 = q8_from(missed.first);
+              args.x_rows = missed.rows;
+              args.x_name = name + m;
+              float* const y = results + missed.first * cols + begin;
+              args.y = y;
+              args.y_stride = cols;
+              args.workspace = thread_memory(thread);
+              table_.matmul_segments(args);
+              if (job.down_bias == nullptr) return;
+              for (std::int64_t r = 0; r < missed.rows; ++r)
+                table_.add(y + r * cols, job.down_bias + missed.expert * cols + begin, end - begin);
+            });
+}
+
+}  // namespace millrace::exec

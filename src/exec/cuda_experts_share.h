@@ -1,0 +1,134 @@
+// The processor's half of a mixture whose experts are not all in VRAM: in passes of few rows it computes with those
+// that have no slot there, where they lie in page-locked memory, while the GPU computes with the others.
+//
+// For each mixture the GPU hands out its rows and what their router chose, goes on with the experts that it has, and
+// takes in the results of the others (cuda_exchange.h). Who computes with which expert follows from the slots of the
+// pass (residency/cuda_experts.h), and changes no bit: products, gates and biases here are the GPU's to the last one.
+// Thread-safety: one thread calls; between the first add() and the end of finish() or abandon() nobody else uses the
+// pool or the experts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "base/trace.h"
+#include "device/host_memory.h"
+#include "exec/cuda_exchange.h"
+#include "exec/piece_index.h"
+#include "exec/program.h"
+#include "kernels/kernels.h"
+#include "residency/budget.h"
+#include "residency/cuda_experts.h"
+#include "residency/plan.h"
+
+namespace millrace::exec {
+
+using residency::kExpertShareRows;
+
+class ExpertShare final : public HostExchange {
+ public:
+  struct Sizes {
+    std::int64_t rows = 0;  // of a pass, at most
+    std::int64_t experts = 0, top_k = 0, model_dim = 0, expert_ff = 0;
+  };
+  /// What create() reserves of RAM. Pure.
+  static std::uint64_t bytes(const Sizes& sizes, const kernels::Table& table, int threads);
+  /// All outlive the object; trace may be null. Errors: out_of_budget, io_error.
+  static Expected<std::unique_ptr<ExpertShare>> create(const Sizes& sizes, residency::DeviceExperts& experts,
+                                                       const residency::UnitTable& units, ThreadPool& pool,
+                                                       const kernels::Table& table, residency::Budget& ram,
+                                                       Trace* trace);
+  ~ExpertShare() override { stop(); }
+
+  /// A mixture's rows. Biases as Experts says, in host memory; null: none.
+  struct Job {
+    std::uint32_t number = 0;
+    std::int64_t rows = 0;
+    const Experts* experts = nullptr;
+    const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+  };
+  /// For the launches: where the device sees rows and choices, places and results.
+  float* device_input() const { return device_at<float>(at_.input); }
+  std::int32_t* device_chosen() const { return device_at<std::int32_t>(at_.chosen); }
+  const std::int32_t* device_places() const { return device_at<std::int32_t>(at_.place); }
+  const float* device_output() const { return device_at<float>(at_.output); }
+
+  /// Queues a job whose hand_out and take_in are on `stream`; waits while many are queued.
+  void add(const Job& job, cudaStream_t stream);
+
+  /// Weight bytes that the processor has read, and the time that took. REQUIRES: nothing is queued.
+  std::uint64_t weight_bytes() const { return weight_bytes_; }
+  std::uint64_t compute_ns() const { return compute_ns_; }
+
+ private:
+  /// An expert of the job's that the processor computes, and its entries: [first, first + rows) in order.
+  struct Missed {
+    std::int32_t expert = 0;
+    std::int64_t first = 0, rows = 0;
+    residency::Lease lease;
+    const std::byte *gate = nullptr, *up = nullptr, *down = nullptr;
+  };
+  /// Offsets: in the exchange's memory, and in that of the processor alone.
+  struct Places {
+    std::uint64_t input = 0, chosen = 0, place = 0, output = 0, shared_bytes = 0;
+    std::uint64_t hidden = 0, hidden_q8 = 0, threads = 0, thread_bytes = 0, workspace_bytes = 0, work_bytes = 0;
+  };
+  static Places lay_out(const Sizes& sizes, const kernels::Table& table, int threads);
+  ExpertShare(const Sizes& sizes, residency::DeviceExperts& experts, const residency::UnitTable& units,
+              ThreadPool& pool, const kernels::Table& table, Trace* trace)
+      : sizes_(sizes),
+        at_(lay_out(sizes, table, pool.threads())),
+        experts_(experts),
+        units_(units),
+        pieces_(units),
+        pool_(pool),
+        table_(table),
+        trace_(trace) {}
+
+  Status compute(std::size_t place) override;
+  void settle() override;
+  void choose(const Job& job);
+  void leave_claimed(const Job& job);
+  Status take_leases(const Job& job);
+  std::size_t gather_ready();
+  void multiply(const Job& job, std::size_t members);
+  void gate_and_up(const Job& job, std::size_t members);
+  void down(const Job& job, std::size_t members);
+  /// Cuts `rows` weight rows of each of the first `members` into tasks for the pool:
+  /// work(member, first row, end row, thread).
+  template <typename Work>
+  void for_tasks(std::size_t members, std::int64_t rows, std::int64_t task_rows, const Work& work);
+  std::int32_t unit_of(const Job& job, std::int32_t expert) const { return job.experts->first_unit + expert; }
+  const residency::Part& part(const Job& job, std::int32_t part) const {
+    return units_.part({job.experts->first_unit, part});
+  }
+  const std::byte* bytes_of(const Job& job, const Missed& missed, std::int32_t part) const;
+  float* hidden() const { return reinterpret_cast<float*>(work_.data() + at_.hidden); }
+  std::byte* thread_memory(int thread) const {
+    return work_.data() + at_.threads + static_cast<std::uint64_t>(thread) * at_.thread_bytes;
+  }
+
+  const Sizes sizes_;
+  const Places at_;
+  residency::DeviceExperts& experts_;
+  const residency::UnitTable& units_;
+  const PieceIndex pieces_;
+  ThreadPool& pool_;
+  const kernels::Table& table_;
+  Trace* const trace_;
+  residency::Reservation reservation_;
+  device::HostBuffer work_;
+  std::vector<std::int32_t> row_of_;    // by place: the row of x
+  std::vector<std::int64_t> first_of_;  // by expert, and one past the last: its first place, of those computed here
+  std::vector<Missed> waiting_, leased_;
+  std::vector<std::int32_t> used_;  // experts that were computed with, by either; they may be worth a slot
+  std::int32_t used_first_unit_ = 0;
+  std::uint64_t names_ = 0;
+  std::uint64_t weight_bytes_ = 0, compute_ns_ = 0;
+  std::array<Job, kMostQueued> jobs_;
+};
+
+}  // namespace millrace::exec

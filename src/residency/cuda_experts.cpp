@@ -1,0 +1,468 @@
+#include "residency/cuda_experts.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/bytes.h"
+
+namespace millrace::residency {
+namespace {
+
+constexpr std::uint64_t kEdge = 256;            // of parts in device memory, with so many readable bytes behind them
+constexpr std::uint64_t kBehindExperts = 4096;  // readable, as behind parts in device memory
+constexpr std::uint64_t kLeastEdge = 16;        // of addresses that kernels read wide
+constexpr std::chrono::milliseconds kTellAfter{100};  // how often a pass that waits says how far RAM is
+constexpr std::chrono::microseconds kAskAgain{200};
+constexpr double kHalfLifePasses = 256;  // of an expert's worth
+constexpr int kMostOffersAPass = 32;     // copies to slots, so that they do not take the link and RAM from misses
+constexpr double kWorthMore = 1.25, kUsesMore = 2;  // than what has a slot, for an expert to take it
+
+std::vector<std::uint64_t> part_offsets(const UnitTable& units) {
+  std::vector<std::uint64_t> offsets = {0};
+  for (const Unit& unit : units.units()) {
+    if (unit.kind != UnitKind::expert) continue;
+    offsets.resize(std::max(offsets.size(), unit.parts.size() + 1), 0);
+  }
+  // The largest of each part, so that experts of any layer fit.
+  std::vector<std::uint64_t> room(offsets.size() - 1, 0);
+  for (const Unit& unit : units.units())
+    for (std::size_t p = 0; unit.kind == UnitKind::expert && p < unit.parts.size(); ++p)
+      room[p] = std::max(room[p], round_up(unit.parts[p].bytes() + kEdge, kEdge));
+  for (std::size_t p = 0; p < room.size(); ++p) offsets[p + 1] = offsets[p] + room[p];
+  return offsets;
+}
+
+std::size_t count_experts(const UnitTable& units) {
+  return static_cast<std::size_t>(std::count_if(units.units().begin(), units.units().end(),
+                                                [](const Unit& unit) { return unit.kind == UnitKind::expert; }));
+}
+
+std::size_t most_of_a_layer(const UnitTable& units) {
+  int most = 0;
+  for (const Unit& unit : units.units()) most = std::max(most, unit.expert + 1);
+  return static_cast<std::size_t>(most);
+}
+
+/// Bytes of a wave's table.
+std::uint64_t table_bytes(const ExpertTiers& tiers, std::size_t parts) {
+  const std::size_t biases = std::size(DeviceExperts::Layer().biases);
+  return round_up((static_cast<std::uint64_t>(tiers.wave_experts) * parts + biases) * sizeof(std::byte*), kEdge);
+}
+
+}  // namespace
+
+std::uint64_t DeviceExperts::slot_bytes(const UnitTable& units) {
+  return std::max(part_offsets(units).back(), round_up(expert_slot_bytes(units) + kEdge, kEdge));
+}
+
+std::uint64_t DeviceExperts::device_bytes(const UnitTable& units, const ExpertTiers& tiers) {
+  if (!tiers.any()) return 0;
+  const std::vector<std::uint64_t> offsets = part_offsets(units);
+  const auto slots = static_cast<std::uint64_t>(1 + tiers.vram_slots + kRooms * tiers.wave_experts);
+  const std::uint64_t addresses = (count_experts(units) + most_of_a_layer(units)) * (offsets.size() - 1);
+  return slots * slot_bytes(units) + kRooms * table_bytes(tiers, offsets.size() - 1) + addresses * sizeof(std::byte*);
+}
+
+std::uint64_t DeviceExperts::host_bytes(const UnitTable& units, const ExpertTiers& tiers) {
+  if (!tiers.any()) return 0;
+  const std::size_t parts = part_offsets(units).size() - 1;
+  return round_up(static_cast<std::uint64_t>(tiers.ram_slots) * expert_slot_bytes(units), device::kHugePageBytes) +
+         kBehindExperts + 2 * count_experts(units) * parts * sizeof(std::byte*) + kRooms * table_bytes(tiers, parts);
+}
+
+DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, DeviceWeights& weights, OnLoad on_load)
+    : units_(units),
+      tiers_(tiers),
+      weights_(weights),
+      part_offset_(part_offsets(units)),
+      slot_bytes_(slot_bytes(units)),
+      slots_(count_experts(units), static_cast<std::size_t>(tiers.vram_slots), kHalfLifePasses),
+      visible_(count_experts(units), false),
+      on_load_(std::move(on_load)) {}
+
+DeviceExperts::~DeviceExperts() {
+  (void)copy_.synchronise();  // copies still read what is leased
+}
+
+Expected<std::unique_ptr<DeviceExperts>> DeviceExperts::create(const UnitTable& units, const ExpertTiers& tiers,
+                                                               DeviceWeights& weights, storage::Backend& backend,
+                                                               Budget& vram, Budget& ram, OnLoad on_load) {
+  std::unique_ptr<DeviceExperts> experts(new DeviceExperts(units, tiers, weights, std::move(on_load)));
+  MR_RETURN_IF_ERROR(experts->open(backend, vram, ram));
+  return experts;
+}
+
+Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram) {
+  for (std::size_t u = 0; u < units_.units().size(); ++u) {
+    if (units_.units()[u].kind != UnitKind::expert) continue;
+    const auto range = units_.tiles_of(static_cast<std::int32_t>(u));
+    if (range.last - range.first != 1)
+      return error(Code::internal, "unit {} is an expert of {} tiles", u, range.last - range.first);
+    for (const Segment& segment : units_.tiles()[static_cast<std::size_t>(range.first)].segments)
+      as_in_ram_ = as_in_ram_ && segment.slot_offset % kLeastEdge == 0;
+  }
+  if (tiers_.ram_slots < least_ram_slots(tiers_.wave_experts) &&
+      tiers_.ram_slots < static_cast<int>(count_experts(units_)))
+    return error(Code::internal, "{} experts in RAM are too few for waves of {}", tiers_.ram_slots,
+                 tiers_.wave_experts);
+  MR_ASSIGN_OR_RETURN(ram_reservation_, ram.reserve("page-locked experts", host_bytes(units_, tiers_)));
+  MR_ASSIGN_OR_RETURN(vram_reservation_, vram.reserve("experts", device_bytes(units_, tiers_)));
+  StoreOptions options;
+  options.experts_only = true;
+  options.memory = [this](std::uint64_t bytes) -> Expected<std::byte*> {
+    MR_ASSIGN_OR_RETURN(memory_, device::PinnedBuffer::allocate(bytes + kBehindExperts));
+    return memory_.data();
+  };
+  MR_ASSIGN_OR_RETURN(store_,
+                      WeightStore::create(units_, expert_store_plan(units_, tiers_.ram_slots), backend, ram, options));
+  index_experts();
+  return lay_out();
+}
+
+/// Experts of a layer follow each other in the unit table.
+void DeviceExperts::index_experts() {
+  key_of_.assign(units_.units().size(), -1);
+  entries_of_.assign(units_.units().size(), -1);
+  std::int32_t keys = 0;
+  for (std::size_t u = 0; u < units_.units().size(); ++u) {
+    if (units_.units()[u].kind != UnitKind::expert) continue;
+    const auto unit = static_cast<std::int32_t>(u);
+    if (units_.units()[u].expert == 0) {
+      entries_.push_back({unit, 0, mirrored_});
+    }
+    ++entries_.back().count;
+    entries_of_[u] = static_cast<std::int32_t>(entries_.size()) - 1;
+    key_of_[u] = keys++;
+    all_bytes_ += units_.units()[u].bytes();
+    mirrored_ += parts();
+  }
+}
+
+Status DeviceExperts::lay_out() {
+  const std::uint64_t bytes = device_bytes(units_, tiers_), room_table = table_bytes(tiers_, parts());
+  MR_ASSIGN_OR_RETURN(arena_, device::DeviceBuffer::allocate(bytes));
+  MR_RETURN_IF_ERROR(device::clear_device(arena_));
+  const std::uint64_t mirror = mirrored_ * sizeof(std::byte*);
+  MR_ASSIGN_OR_RETURN(tables_, device::PinnedBuffer::allocate(2 * mirror + kRooms * room_table));
+  void* seen = nullptr;
+  MR_CUDA(cudaHostGetDevicePointer(&seen, memory_.data(), 0));
+  device_memory_ = static_cast<std::byte*>(seen);
+  MR_ASSIGN_OR_RETURN(copy_, device::Stream::create());
+  slots_memory_ = arena_.data() + slot_bytes_;
+  std::byte* at = slots_memory_ + static_cast<std::uint64_t>(tiers_.vram_slots) * slot_bytes_;
+  in_ram_ = reinterpret_cast<const std::byte**>(tables_.data() + mirror);
+  std::byte* host = tables_.data() + 2 * mirror;
+  for (Room& room : rooms_) {
+    room.memory = at;
+    at += static_cast<std::uint64_t>(tiers_.wave_experts) * slot_bytes_;
+    MR_ASSIGN_OR_RETURN(room.filled, device::Event::create());
+    MR_ASSIGN_OR_RETURN(room.used, device::Event::create());
+  }
+  for (Room& room : rooms_) {
+    room.device_table = reinterpret_cast<const std::byte**>(at);
+    room.host_table = reinterpret_cast<const std::byte**>(host);
+    at += room_table;
+    host += room_table;
+  }
+  device_in_ram_ = reinterpret_cast<const std::byte**>(at);
+  claimed_ = device_in_ram_ + mirrored_;
+  const bool stays = static_cast<std::size_t>(tiers_.ram_slots) >= count_experts(units_) && tiers_.link_permille > 0;
+  for (std::size_t u = 0; u < units_.units().size(); ++u) {
+    if (key_of_[u] < 0) continue;
+    const auto unit = static_cast<std::int32_t>(u);
+    set_entries(unit, nullptr);
+    if (stays) not_in_ram_.push_back(unit);
+  }
+  return {};
+}
+
+// --- The table ---
+
+void DeviceExperts::set_entries(std::int32_t unit, const std::byte* first) {
+  entries_[static_cast<std::size_t>(entries_of_[static_cast<std::size_t>(unit)])].dirty = true;
+  auto* const mirror = reinterpret_cast<const std::byte**>(tables_.data()) + mirror_of(unit);
+  for (std::size_t p = 0; p < parts(); ++p) mirror[p] = absent() + part_offset_[p];
+  if (first == nullptr) return;
+  for (const Segment& segment : tile(unit).segments) mirror[segment.part] = first + offset_in_slot(segment);
+}
+
+Status DeviceExperts::begin_pass(cudaStream_t compute) {
+  store_->begin_pass();
+  slots_.turn();
+  take_arrivals();
+  free_some_slots();
+  MR_RETURN_IF_ERROR(find_in_ram(compute));
+  offered_ = refused_ = 0;
+  for (Entries& entries : entries_) {
+    if (!entries.dirty) continue;
+    entries.dirty = false;
+    const auto* const mirror = reinterpret_cast<const std::byte**>(tables_.data()) + entries.mirror;
+    auto* const table = const_cast<const std::byte**>(weights_.entry({entries.first_unit, 0}));
+    MR_CUDA(cudaMemcpyAsync(table, mirror, static_cast<std::size_t>(entries.count) * parts() * sizeof(std::byte*),
+                            cudaMemcpyHostToDevice, compute));
+  }
+  return {};
+}
+
+/// Experts that have come to RAM, where each has a slot of its own, get their addresses there.
+Status DeviceExperts::find_in_ram(cudaStream_t compute) {
+  bool found = false;
+  std::erase_if(not_in_ram_, [&](std::int32_t unit) {
+    if (!store_->present(tile_of(unit))) return false;
+    const std::optional<Lease> lease = store_->try_lease(tile_of(unit));
+    if (!lease) return false;
+    const Tile& tile = this->tile(unit);
+    const std::byte** const addresses = in_ram_ + mirror_of(unit);
+    bool aligned = true;
+    for (std::size_t s = 0; s < tile.segments.size(); ++s) {
+      const std::byte* const at = device_memory_ + (lease->segment(s) - memory_.data());
+      aligned = aligned && reinterpret_cast<std::uintptr_t>(at) % kLeastEdge == 0;
+      addresses[tile.segments[s].part] = at;
+    }
+    if (!aligned) std::fill_n(addresses, parts(), nullptr);  // the processor's, then
+    return found = true;
+  });
+  if (!found) return {};
+  MR_CUDA(cudaMemcpyAsync(device_in_ram_, in_ram_, mirrored_ * sizeof(std::byte*), cudaMemcpyHostToDevice, compute));
+  return {};
+}
+
+/// Slots whose copies have ended become visible.
+void DeviceExperts::take_arrivals() {
+  std::erase_if(coming_, [this](Coming& coming) {
+    if (cudaEventQuery(coming.arrived.get()) != cudaSuccess) return false;
+    const std::int32_t key = key_of(coming.unit);
+    slots_.unpin(key);
+    visible_[static_cast<std::size_t>(key)] = true;
+    set_entries(coming.unit, slot_at(slots_.slot_of(key)));
+    events_.push_back(std::move(coming.arrived));
+    return true;
+  });
+}
+
+/// For those that were worth a slot in the last pass and found none.
+void DeviceExperts::free_some_slots() {
+  int wanted = std::min(refused_, kMostOffersAPass) - static_cast<int>(slots_.free_slots());
+  std::int32_t least = -1;
+  for (; wanted > 0 && (least = slots_.least_worth()) >= 0; --wanted) {
+    slots_.remove(least);
+    visible_[static_cast<std::size_t>(least)] = false;
+    const auto unit = std::find(key_of_.begin(), key_of_.end(), least) - key_of_.begin();
+    set_entries(static_cast<std::int32_t>(unit), nullptr);
+  }
+  least = slots_.least_worth();
+  least_worth_ = least < 0 ? 0 : slots_.worth(least);
+}
+
+void DeviceExperts::end_pass() {
+  if (std::exchange(waves_, false)) {
+    (void)copy_.synchronise();  // a lost device says so elsewhere; nothing reads any more
+    leased_.clear();
+    for (Room& room : rooms_) room.leases.clear();
+  }
+  let_leases_go();
+  store_->end_pass();
+  if (std::exchange(told_, false) && on_load_.end) on_load_.end();
+}
+
+void DeviceExperts::let_leases_go() {
+  for (Coming& coming : coming_)
+    if (coming.lease.valid() && cudaEventQuery(coming.arrived.get()) == cudaSuccess) coming.lease = {};
+}
+
+// --- Copies ---
+
+Status DeviceExperts::copy(const Lease& lease, std::int32_t unit, std::byte* to) {
+  const std::vector<Segment>& segments = tile(unit).segments;
+  copied_bytes_ += tile(unit).bytes;
+  if (as_in_ram_) {  // with the few bytes between them: one long copy is a tenth faster than three
+    std::uint64_t first = UINT64_MAX, end = 0;
+    for (const Segment& segment : segments) {
+      first = std::min(first, segment.slot_offset);
+      end = std::max(end, segment.slot_offset + segment.bytes);
+    }
+    const std::byte* const from = lease.segment(0) - segments[0].slot_offset + first;
+    MR_CUDA(cudaMemcpyAsync(to + first, from, end - first, cudaMemcpyHostToDevice, copy_.get()));
+    return {};
+  }
+  for (std::size_t s = 0; s < segments.size(); ++s)
+    MR_CUDA(cudaMemcpyAsync(to + offset_in_slot(segments[s]), lease.segment(s), segments[s].bytes,
+                            cudaMemcpyHostToDevice, copy_.get()));
+  return {};
+}
+
+/// REQUIRES: a slot is free, the lease's bytes are there.
+Status DeviceExperts::send_to_slot(std::int32_t unit, Lease lease) {
+  const std::int32_t key = key_of(unit);
+  if (events_.empty()) {
+    MR_ASSIGN_OR_RETURN(events_.emplace_back(), device::Event::create());
+  }
+  const std::int32_t slot = slots_.put(key);
+  slots_.pin(key);
+  coming_.push_back({unit, std::move(lease), std::move(events_.back())});
+  events_.pop_back();
+  ++slots_filled_;
+  MR_RETURN_IF_ERROR(copy(coming_.back().lease, unit, slot_at(slot)));
+  MR_CUDA(cudaEventRecord(coming_.back().arrived.get(), copy_.get()));
+  return {};
+}
+
+// --- Few rows ---
+
+bool DeviceExperts::use(std::int32_t unit) {
+  const std::int32_t key = key_of(unit);
+  slots_.use(key);
+  const bool here = visible_[static_cast<std::size_t>(key)];
+  ++(here ? hits_ : misses_);
+  return here;
+}
+
+bool DeviceExperts::wants(std::int32_t unit) {
+  const std::int32_t key = key_of(unit);
+  if (offered_ >= kMostOffersAPass || slots_.slot_of(key) >= 0) return false;
+  if (slots_.free_slots() > 0) return true;
+  refused_ += slots_.worth(key) > least_worth_ * kWorthMore + kUsesMore ? 1 : 0;
+  return false;
+}
+
+Status DeviceExperts::offer(std::int32_t unit, Lease lease) {
+  ++offered_;
+  return send_to_slot(unit, std::move(lease));
+}
+
+// --- Many rows ---
+
+std::int32_t DeviceExperts::wave_count(At at) const {
+  return std::min(tiers_.wave_experts, layers_[at.layer].count - at.first);
+}
+
+DeviceExperts::At DeviceExperts::after(At at) const {
+  const std::int32_t next = at.first + wave_count(at);
+  return next < layers_[at.layer].count ? At{at.layer, next} : At{at.layer + 1, 0};
+}
+
+Status DeviceExperts::begin_waves(std::vector<Layer> layers) {
+  layers_ = std::move(layers);
+  leased_to_ = next_ = {};
+  filled_ = acquired_ = let_go_ = 0;
+  leased_.clear();
+  waves_ = true;
+  return {};
+}
+
+/// Starts the reads of one more wave, as far as RAM has slots. False: there is none, or it has no slot at all.
+bool DeviceExperts::lease_ahead() {
+  if (ended(leased_to_)) return false;
+  LeasedWave wave{leased_to_, std::vector<Lease>(static_cast<std::size_t>(wave_count(leased_to_)))};
+  for (std::size_t i = 0; i < wave.leases.size(); ++i) {
+    const std::int32_t unit = layers_[wave.at.layer].first_unit + wave.at.first + static_cast<std::int32_t>(i);
+    if (!crosses(unit)) continue;
+    std::optional<Lease> lease = store_->try_lease(tile_of(unit));
+    if (!lease) break;
+    wave.leases[i] = std::move(*lease);
+  }
+  leased_to_ = after(leased_to_);
+  leased_.push_back(std::move(wave));
+  return true;
+}
+
+/// The next wave's bytes into the next room, once the launches that used it are over.
+Status DeviceExperts::fill_next(const std::function<bool()>& cancelled) {
+  if (leased_.empty() && !lease_ahead()) return error(Code::internal, "more waves of experts than the pass has");
+  if (leased_.size() < 2) lease_ahead();  // the disk reads on while this one is waited for
+  Room& room = rooms_[filled_ % kRooms];
+  if (filled_ >= kRooms) {
+    MR_CUDA(cudaEventSynchronize(room.filled.get()));
+    MR_CUDA(cudaStreamWaitEvent(copy_.get(), room.used.get(), 0));
+  }
+  room.leases.clear();
+  let_leases_go();
+  LeasedWave wave = std::move(leased_.front());
+  leased_.pop_front();
+  MR_RETURN_IF_ERROR(fill(wave, room, cancelled));
+  ++filled_;
+  return {};
+}
+
+/// Where all experts belong into RAM, a wait is part of their loading, which shows itself.
+Status DeviceExperts::await_bytes(Lease& lease, const std::function<bool()>& cancelled) {
+  const bool tells = on_load_.progress && static_cast<std::size_t>(tiers_.ram_slots) >= visible_.size();
+  while (tells && !lease.ready()) {
+    if (cancelled && cancelled()) return error(Code::cancelled, "stopped");
+    const auto now = std::chrono::steady_clock::now();
+    if (now - told_at_ >= kTellAfter) {
+      told_at_ = now;
+      told_ = true;
+      if (!on_load_.progress(std::min(store_->counters().bytes_from_disk, all_bytes_), all_bytes_))
+        return error(Code::cancelled, "stopped while the weights were loading");
+    }
+    std::this_thread::sleep_for(kAskAgain);
+  }
+  return lease.wait();
+}
+
+Status DeviceExperts::fill(LeasedWave& wave, Room& room, const std::function<bool()>& cancelled) {
+  const Layer& layer = layers_[wave.at.layer];
+  const std::size_t count = wave.leases.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (cancelled && cancelled()) return error(Code::cancelled, "stopped");
+    const std::int32_t unit = layer.first_unit + wave.at.first + static_cast<std::int32_t>(i);
+    const std::byte* address = nullptr;
+    if (const std::int32_t slot = slots_.slot_of(key_of(unit)); slot >= 0) {
+      address = slot_at(slot);  // there, or on its way by copies before these
+      wave.leases[i] = {};
+    } else {
+      Lease lease = std::move(wave.leases[i]);
+      if (!lease.valid()) {
+        MR_ASSIGN_OR_RETURN(lease, store_->lease(tile_of(unit)));
+      }
+      MR_RETURN_IF_ERROR(await_bytes(lease, cancelled));
+      if (slots_.free_slots() > 0) {
+        MR_RETURN_IF_ERROR(send_to_slot(unit, std::move(lease)));
+        address = slot_at(slots_.slot_of(key_of(unit)));
+      } else {
+        std::byte* const to = room.memory + i * slot_bytes_;
+        MR_RETURN_IF_ERROR(copy(lease, unit, to));
+        room.leases.push_back(std::move(lease));
+        address = to;
+      }
+    }
+    for (const Segment& segment : tile(unit).segments)
+      room.host_table[i * parts() + static_cast<std::size_t>(segment.part)] = address + offset_in_slot(segment);
+  }
+  for (std::size_t b = 0; b < std::size(layer.biases); ++b) {
+    const WeightRef ref = layer.biases[b];
+    const std::byte*& address = room.host_table[count * parts() + b];
+    address = nullptr;
+    if (ref.none()) continue;
+    const Part& part = units_.part(ref);
+    address = weights_.address(ref) +
+              part.bytes() / static_cast<std::uint64_t>(layer.count) * static_cast<std::uint64_t>(wave.at.first);
+  }
+  const std::size_t entries = count * parts() + std::size(layer.biases);
+  MR_CUDA(cudaMemcpyAsync(room.device_table, room.host_table, entries * sizeof(std::byte*), cudaMemcpyHostToDevice,
+                          copy_.get()));
+  MR_CUDA(cudaEventRecord(room.filled.get(), copy_.get()));
+  return {};
+}
+
+Expected<DeviceExperts::Wave> DeviceExperts::acquire(cudaStream_t compute, const std::function<bool()>& cancelled) {
+  if (filled_ == acquired_) MR_RETURN_IF_ERROR(fill_next(cancelled));
+  const Room& room = rooms_[acquired_++ % kRooms];
+  MR_CUDA(cudaStreamWaitEvent(compute, room.filled.get(), 0));
+  const Wave wave{next_.first, wave_count(next_), room.device_table, static_cast<std::int32_t>(parts())};
+  next_ = after(next_);
+  return wave;
+}
+
+Status DeviceExperts::let_go(cudaStream_t compute, const std::function<bool()>& cancelled) {
+  MR_CUDA(cudaEventRecord(rooms_[let_go_++ % kRooms].used.get(), compute));
+  while (filled_ < let_go_ + kRooms && !(leased_.empty() && ended(leased_to_)))
+    MR_RETURN_IF_ERROR(fill_next(cancelled));
+  return {};
+}
+
+ExpertCounters DeviceExperts::counters() const { return {hits_, misses_, slots_filled_, copied_bytes_}; }
+
+}  // namespace millrace::residency

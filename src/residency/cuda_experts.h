@@ -1,0 +1,247 @@
+// A mixture's experts beside one GPU that has no room for all of them: all of them on the disk, many of them in
+// page-locked RAM (a WeightStore of experts alone), some in slots of the GPU's memory. The trunk is in VRAM.
+//
+// Which experts have slots changes between passes only, so that a pass sees one table of addresses from its begin to
+// its end, on the device as on the host. An expert without a slot is computed with in one of two ways:
+//   few rows   by the processor, where it lies in RAM; and some of them by the GPU, which reads those across the link
+//              where they lie, so that link and processor end together. What a router calls for again and again is
+//              copied to a slot meanwhile, and is there from the next pass on.
+//   many rows  by the GPU. A layer's experts cross in waves of neighbours, through rooms of device memory that are
+//              filled ahead of the launches; those with slots do not cross. While slots are free they are filled.
+// An expert without a slot has an address all the same, that of zeros: launches need no case for it, and what they
+// make of it is overwritten by whoever computes in their place.
+//
+// Thread-safety: one thread at a time calls. That of a pass hands over to that of the processor's share and takes back
+// with the share's own synchronisation (exec/cuda_exchange.h). counters() may be asked from any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "device/cuda_runtime.h"
+#include "residency/budget.h"
+#include "residency/cuda_weights.h"
+#include "residency/slot_table.h"
+#include "residency/unit.h"
+#include "residency/weight_store.h"
+#include "storage/storage.h"
+
+namespace millrace::residency {
+
+/// How many experts lie where.
+struct ExpertTiers {
+  int ram_slots = 0;      // of all experts, in page-locked memory at once
+  int vram_slots = 0;     // in device memory
+  int wave_experts = 0;   // that cross at once for passes of many rows
+  int link_permille = 0;  // in passes of few rows: of a layer's experts without slots, those that the GPU reads in RAM
+  bool any() const { return ram_slots > 0; }
+};
+
+/// Experts in slots when a pass asked for them, and those that were not; and what was copied to the device.
+struct ExpertCounters {
+  std::uint64_t hits = 0, misses = 0;  // in passes of few rows: experts of a layer, once a pass
+  std::uint64_t slots_filled = 0;      // copies to slots
+  std::uint64_t copied_bytes = 0;      // to slots, through the rooms, and what the GPU has read in RAM
+};
+
+class DeviceExperts {
+ public:
+  static constexpr int kRooms = 2;  // waves that lie in device memory at once
+  /// RAM slots under which waves could not be read ahead. Pure.
+  static int least_ram_slots(int wave_experts) { return (kRooms + 2) * wave_experts; }
+  /// Device and page-locked memory for them. Pure.
+  static std::uint64_t device_bytes(const UnitTable& units, const ExpertTiers& tiers);
+  static std::uint64_t host_bytes(const UnitTable& units, const ExpertTiers& tiers);
+  /// Device memory of one expert. Pure.
+  static std::uint64_t slot_bytes(const UnitTable& units);
+
+  /// Reads nothing yet: experts come to RAM as they are called for, and behind the passes. While one waits for that,
+  /// on_load is told how far all that belong there are, from the thread of begin_pass() (false then ends the pass).
+  /// REQUIRES: each expert is one tile; the placement of `weights` has experts at home outside VRAM. All outlive the
+  /// object. Errors: out_of_budget, io_error, internal.
+  static Expected<std::unique_ptr<DeviceExperts>> create(const UnitTable& units, const ExpertTiers& tiers,
+                                                         DeviceWeights& weights, storage::Backend& backend,
+                                                         Budget& vram, Budget& ram, OnLoad on_load);
+  ~DeviceExperts();
+  DeviceExperts(const DeviceExperts&) = delete;
+  DeviceExperts& operator=(const DeviceExperts&) = delete;
+
+  /// Slots that were filled become visible, others are freed for those to come. What is launched on `compute` from here
+  /// on sees the new table. REQUIRES: the pass before has ended on the device.
+  Status begin_pass(cudaStream_t compute);
+  /// All launches of the pass are made, or it has failed.
+  void end_pass();
+
+  // --- Few rows ---
+
+  /// The router has called for the expert. True: it has a slot in this pass.
+  bool use(std::int32_t unit);
+  /// Which of a layer's experts without slots the GPU reads where they lie, for the rule of claim_experts(): addresses,
+  /// on the device, of those that lie in RAM for good. Only where all experts have slots there.
+  const std::byte* const* in_ram(std::int32_t first_unit) const { return device_in_ram_ + mirror_of(first_unit); }
+  bool lies_in_ram(std::int32_t unit) const { return in_ram_[mirror_of(unit)] != nullptr; }
+  /// The GPU has read it there.
+  void read_in_ram(std::int32_t unit) { copied_bytes_ += units_.units()[static_cast<std::size_t>(unit)].bytes(); }
+  int link_permille() const { return tiers_.link_permille; }
+  const std::byte* absent() const { return arena_.data(); }
+  /// Device memory for a layer's table of addresses, [experts, parts].
+  const std::byte** claimed() const { return claimed_; }
+  std::int32_t parts_of_expert() const { return static_cast<std::int32_t>(parts()); }
+  /// Leases in RAM; see WeightStore.
+  WeightStore& store() { return *store_; }
+  /// A router has called for the expert, which has no slot. True: it is worth one, and one is free.
+  bool wants(std::int32_t unit);
+  /// Copies it to a slot. Takes the lease, which ends once nothing reads. REQUIRES: wants(), the bytes are there.
+  Status offer(std::int32_t unit, Lease lease);
+
+  // --- Many rows ---
+
+  /// Experts of a layer, [first_unit, first_unit + count), and vectors of the trunk that have a row for each of them
+  /// (biases; none() where there is none).
+  struct Layer {
+    std::int32_t first_unit = 0, count = 0;
+    WeightRef biases[3];
+  };
+  /// Experts [first, first + count) of the layer. entries: on the device, of each expert's parts one after the other,
+  /// then of the rows of its biases from `first` on.
+  struct Wave {
+    std::int32_t first = 0, count = 0;
+    const std::byte* const* entries = nullptr;
+    const std::byte* const* bias(int i) const { return entries + parts * count + i; }
+    std::int32_t parts = 0;
+  };
+  /// The layers whose experts this pass calls for, in order. Copies begin.
+  Status begin_waves(std::vector<Layer> layers);
+  /// The next wave of the pass. What is launched on `compute` from here on
+  /// finds it. Errors: io_error, corrupt, cancelled.
+  Expected<Wave> acquire(cudaStream_t compute, const std::function<bool()>& cancelled);
+  /// Whether the wave that was acquired last was its layer's last.
+  bool layer_ended() const { return next_.first == 0; }
+  /// All launches that use the wave are on `compute`.
+  Status let_go(cudaStream_t compute, const std::function<bool()>& cancelled);
+
+  ExpertCounters counters() const;
+
+ private:
+  DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, DeviceWeights& weights, OnLoad on_load);
+
+  /// Where a wave stands in a pass.
+  struct At {
+    std::size_t layer = 0;   // index into layers_
+    std::int32_t first = 0;  // expert
+  };
+  /// Its leases, by expert; empty for those that do not cross, and those that are still to be taken.
+  struct LeasedWave {
+    At at;
+    std::vector<Lease> leases;
+  };
+  /// Device memory of a wave, and the table of its addresses.
+  struct Room {
+    std::byte* memory = nullptr;
+    const std::byte** device_table = nullptr;
+    const std::byte** host_table = nullptr;
+    std::vector<Lease> leases;  // of the copies to it
+    device::Event filled, used;
+  };
+  /// On its way to a slot. The lease ends with the copy, the rest with the pass.
+  struct Coming {
+    std::int32_t unit = -1;
+    Lease lease;
+    device::Event arrived;
+  };
+  /// The device's table of a layer's experts: units [first_unit, first_unit + count).
+  struct Entries {
+    std::int32_t first_unit = 0, count = 0;
+    std::size_t mirror = 0;  // its first one in tables_
+    bool dirty = true;       // not yet the device's
+  };
+
+  Status open(storage::Backend& backend, Budget& vram, Budget& ram);
+  void index_experts();
+  Status lay_out();
+  bool crosses(std::int32_t unit) const { return slots_.slot_of(key_of(unit)) < 0; }
+  std::int32_t wave_count(At at) const;
+  At after(At at) const;
+  bool ended(At at) const { return at.layer >= layers_.size(); }
+  bool lease_ahead();
+  Status await_bytes(Lease& lease, const std::function<bool()>& cancelled);
+  Status fill_next(const std::function<bool()>& cancelled);
+  Status fill(LeasedWave& wave, Room& room, const std::function<bool()>& cancelled);
+  Status send_to_slot(std::int32_t unit, Lease lease);
+  Status copy(const Lease& lease, std::int32_t unit, std::byte* to);
+  void let_leases_go();
+  void take_arrivals();
+  void free_some_slots();
+  /// first: where the unit's slot begins; null: it has none.
+  void set_entries(std::int32_t unit, const std::byte* first);
+  /// Where the segment of an expert's tile lies in a slot.
+  std::uint64_t offset_in_slot(const Segment& segment) const {
+    return as_in_ram_ ? segment.slot_offset : part_offset_[static_cast<std::size_t>(segment.part)];
+  }
+  const Tile& tile(std::int32_t unit) const { return units_.tiles()[static_cast<std::size_t>(tile_of(unit))]; }
+  Status find_in_ram(cudaStream_t compute);
+  /// Index of the unit's part 0 among all experts' parts.
+  std::size_t mirror_of(std::int32_t unit) const {
+    const Entries& entries = entries_[static_cast<std::size_t>(entries_of_[static_cast<std::size_t>(unit)])];
+    return entries.mirror + static_cast<std::size_t>(unit - entries.first_unit) * parts();
+  }
+  std::byte* slot_at(std::int32_t slot) const { return slots_memory_ + static_cast<std::uint64_t>(slot) * slot_bytes_; }
+  std::int32_t key_of(std::int32_t unit) const { return key_of_[static_cast<std::size_t>(unit)]; }
+  std::int32_t tile_of(std::int32_t unit) const { return units_.tiles_of(unit).first; }
+  std::size_t parts() const { return part_offset_.size() - 1; }
+
+  const UnitTable& units_;
+  const ExpertTiers tiers_;
+  DeviceWeights& weights_;
+  std::vector<std::uint64_t> part_offset_;  // of parts that lie on edges; the last is the size of all
+  bool as_in_ram_ = true;                   // slots are laid out as in RAM, so that an expert is one copy
+  std::uint64_t slot_bytes_ = 0;
+  std::vector<std::int32_t> key_of_;      // by unit; -1: no expert
+  std::vector<std::int32_t> entries_of_;  // by unit: index into entries_
+  std::vector<Entries> entries_;
+  std::size_t mirrored_ = 0;  // addresses in the mirror
+
+  Reservation vram_reservation_, ram_reservation_;
+  device::PinnedBuffer memory_;  // the store's
+  std::unique_ptr<WeightStore> store_;
+  device::DeviceBuffer arena_;   // zeros, slots, rooms, tables of waves
+  device::PinnedBuffer tables_;  // what tables are copied from: all experts' entries, and the waves'
+  std::byte* slots_memory_ = nullptr;
+  std::byte* device_memory_ = nullptr;         // memory_ as the device sees it
+  const std::byte** device_in_ram_ = nullptr;  // as the mirror
+  const std::byte** claimed_ = nullptr;        // [most experts of a layer, parts]
+  const std::byte** in_ram_ = nullptr;         // page-locked, as the mirror
+  std::vector<std::int32_t> not_in_ram_;       // units that are still to come there for good
+  device::Stream copy_;
+
+  SlotTable slots_;
+  std::vector<bool> visible_;  // by key: its slot is in the device's table
+  std::vector<Coming> coming_;
+  std::vector<device::Event> events_;  // for others to come
+  double least_worth_ = 0;             // of those in slots when the pass began
+  int offered_ = 0, refused_ = 0;      // in this pass: copied, and worth it but without a slot
+
+  std::vector<Layer> layers_;  // of this pass's waves
+  At leased_to_, next_;        // the wave whose leases are to be taken next; that to be acquired next
+  std::deque<LeasedWave> leased_;
+  std::array<Room, kRooms> rooms_;
+  std::uint64_t filled_ = 0, acquired_ = 0, let_go_ = 0;  // waves, in this pass
+  bool waves_ = false;
+
+  const OnLoad on_load_;
+  std::uint64_t all_bytes_ = 0;  // that belong into RAM
+  bool told_ = false;            // on_load_, in this pass
+  std::chrono::steady_clock::time_point told_at_;
+
+  std::atomic<std::uint64_t> hits_{0}, misses_{0}, slots_filled_{0}, copied_bytes_{0};
+};
+
+}  // namespace millrace::residency

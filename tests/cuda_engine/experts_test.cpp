@@ -1,0 +1,154 @@
+// Mixtures whose experts are not all in VRAM: whoever computes with an expert, wherever it lies and however it came,
+// not one bit of a logit changes.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "cuda_engine/on_gpu.h"
+#include "engine/reference.h"
+#include "engine/support.h"
+
+namespace millrace::engine {
+namespace {
+
+using namespace test;
+
+class ExpertsOnGpu : public OnGpu {
+ protected:
+  static EngineOptions on_gpu(const std::string& path) {
+    EngineOptions options;
+    options.model_path = path;
+    options.device = DeviceChoice::cuda;
+    options.threads = 3;
+    return options;
+  }
+  /// Of the model that was trained text, of others any tokens.
+  static std::vector<TokenId> tokens(const Engine& engine, std::size_t count) {
+    const auto vocab = static_cast<std::size_t>(engine.tokenizer().vocab_size());
+    if (vocab > 1000) return real_text(engine, count);
+    std::vector<TokenId> ids;
+    for (std::size_t i = 0; i < count; ++i) ids.push_back(static_cast<TokenId>((i * 37 + i * i % 11) % vocab));
+    return ids;
+  }
+  /// Logits of `prompt` tokens and of what is decoded after them.
+  static std::vector<float> logits_of(Engine& engine, std::size_t prompt, std::int64_t decoded) {
+    std::vector<float> logits;
+    Request request = greedy(tokens(engine, prompt), decoded);
+    request.ignore_end_tokens = true;
+    keep_logits(request, logits);
+    const Result result = engine.run(std::move(request));
+    EXPECT_NE(result.finish, Finish::error) << result.status.message();
+    return logits;
+  }
+  static std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt, std::int64_t decoded) {
+    const auto engine = make(options);
+    return engine == nullptr ? std::vector<float>() : logits_of(*engine, prompt, decoded);
+  }
+};
+
+struct Tiers {
+  std::int64_t vram = 0, ram = 0;  // experts; ram 0: all
+};
+constexpr Tiers kTiers[] = {{0, 0}, {5, 0}, {40, 0}, {100'000, 0}, {0, 4}, {7, 9}, {30, 70}};
+
+TEST_F(ExpertsOnGpu, EveryTierGivesTheSameBits) {
+  for (const std::string& path : {moe_path(), std::string(MILLRACE_TEST_DATA "/reference/gpt-oss.gguf"),
+                                  std::string(MILLRACE_TEST_DATA "/reference/glm4moe.gguf")}) {
+    SCOPED_TRACE(path);
+    const bool text = path == moe_path();
+    const std::size_t prompt = text ? 300 : 64;
+    EngineOptions options = on_gpu(path);
+    const std::vector<float> resident = logits_of(options, prompt, 24);
+    const std::vector<float> few = logits_of(options, 20, 40);
+    for (const Tiers& tiers : kTiers) {
+      SCOPED_TRACE(testing::Message() << tiers.vram << " in VRAM, " << tiers.ram << " in RAM");
+      options.vram_experts = tiers.vram;
+      options.expert_slots = tiers.ram;
+      const auto engine = make(options);
+      ASSERT_NE(engine, nullptr);
+      expect_same_bits(logits_of(*engine, prompt, 24), resident);  // experts cross in waves, then one row at a time
+      expect_same_bits(logits_of(*engine, 20, 40), few);           // the processor computes in prompts, too
+      expect_same_bits(logits_of(*engine, prompt, 24), resident);  // with what came to slots meanwhile
+      const residency::StoreCounters counters = engine->store_counters();
+      EXPECT_GT(counters.hits + counters.misses, 0u);
+      EXPECT_EQ(counters.hits > 0, tiers.vram > 0);
+      EXPECT_TRUE(counters.host_bytes > 0 || tiers.vram >= 5);
+    }
+  }
+}
+
+TEST_F(ExpertsOnGpu, BatchesGiveTheBitsOfOneSequence) {
+  EngineOptions options = on_gpu(moe_path());
+  const std::vector<float> alone = logits_of(options, 90, 12);
+  options.vram_experts = 20;
+  for (const std::int64_t sequences : {3, 8, 12}) {
+    SCOPED_TRACE(sequences);
+    options.max_sequences = sequences;
+    const auto engine = make(options);
+    ASSERT_NE(engine, nullptr);
+    std::vector<float> shared;
+    for (std::int64_t i = 0; i < sequences; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      Request request = greedy(real_text(*engine, i == 2 ? 90 : 40 + 7 * at, i == 2 ? 0 : 50 * at + 9), 12);
+      if (i == 2) keep_logits(request, shared);
+      request.ignore_end_tokens = true;
+      ASSERT_TRUE(engine->submit(std::move(request)).ok());
+    }
+    drain(*engine);
+    expect_same_bits(shared, alone);
+  }
+}
+
+/// What the router calls for again and again comes to VRAM and stays there.
+TEST_F(ExpertsOnGpu, FavouritesComeToVram) {
+  EngineOptions options = on_gpu(moe_path());
+  options.vram_experts = 200;
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  (void)logits_of(*engine, 20, 200);
+  const auto before = engine->store_counters();
+  (void)logits_of(*engine, 20, 200);
+  const auto after = engine->store_counters();
+  const double hits = static_cast<double>(after.hits - before.hits);
+  const double uses = hits + static_cast<double>(after.misses - before.misses);
+  RecordProperty("hit_rate", std::to_string(hits / uses));
+  EXPECT_GT(hits / uses, 0.5);
+}
+
+TEST_F(ExpertsOnGpu, AReadThatFailsEndsTheRequestAndNotTheEngine) {
+  EngineOptions options = on_gpu(moe_path());
+  const std::vector<float> resident = logits_of(options, 50, 6);
+  options.vram_experts = 3;
+  options.expert_slots = 12;
+  options.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = 400, .count = 1});
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  int failed = 0, right = 0;
+  for (int i = 0; i < 8; ++i) {
+    std::vector<float> logits;
+    Request request = greedy(real_text(*engine, 50), 6);
+    request.ignore_end_tokens = true;
+    keep_logits(request, logits);
+    const Result result = engine->run(std::move(request));
+    if (result.finish == Finish::error) {
+      ++failed;
+    } else {
+      ++right;
+      expect_same_bits(logits, resident);
+    }
+  }
+  EXPECT_EQ(failed, 1);
+  EXPECT_EQ(right, 7);
+}
+
+TEST_F(ExpertsOnGpu, TooLittleMemoryNamesTheLeastThatWorks) {
+  EngineOptions options = on_gpu(moe_path());
+  options.expert_slots = 2;
+  const auto engine = Engine::create(options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_NE(engine.status().message().find("are the least that work"), std::string::npos) << engine.status().message();
+}
+
+}  // namespace
+}  // namespace millrace::engine
