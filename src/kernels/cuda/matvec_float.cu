@@ -5,11 +5,11 @@ namespace millrace::kernels::cuda {
 MatvecKernel matvec_kernel_float(DType dtype, int x_rows, bool ragged) {
   switch (dtype) {
     case DType::f16:
-      return ragged ? matvec_kernel_of<DType::f16, true>(x_rows) : matvec_kernel_of<DType::f16, false>(x_rows);
+      return matvec_kernel_of<DType::f16>(x_rows, ragged);
     case DType::bf16:
-      return ragged ? matvec_kernel_of<DType::bf16, true>(x_rows) : matvec_kernel_of<DType::bf16, false>(x_rows);
+      return matvec_kernel_of<DType::bf16>(x_rows, ragged);
     case DType::f32:
-      return ragged ? matvec_kernel_of<DType::f32, true>(x_rows) : matvec_kernel_of<DType::f32, false>(x_rows);
+      return matvec_kernel_of<DType::f32>(x_rows, ragged);
     default:
       return {};
   }

@@ -1,4 +1,4 @@
-// The matrix-vector kernel: one for each dtype, number of rows of x, and whether rows of the matrix lie ragged.
+// The matrix-vector kernel: one for each dtype, number of rows of x, and how rows of the matrix lie.
 //
 // A matrix is a list of segments of 256 weights, row after row. A block takes a range of rows, each of its warps a part
 // of it, and a warp works two lists of rows side by side (the two halves of its rows, or gate and up), so that what is
@@ -100,10 +100,18 @@ struct XLayout {
   static constexpr int kStride = kBytes / 16 % 2 == 1 ? kBytes : kBytes + 16;
 };
 
-/// Weights in shared memory: a segment every kStride bytes. Where segments can be read without conflicts as they lie,
-/// a tile is one copy, else one a lane.
-template <DType kType, bool kRagged>
+/// How rows of the matrix lie.
+///   even    segments are whole and begin where the dtype's decoder wants them
+///   ragged  they do not; each lane copies its own to where it wants it
+///   packed  the same, but a tile is one copy of the bytes as they lie (of a list's rows nothing lies between), and
+///           lanes read at any address: copies of a hundred bytes keep the copy engine busy, not the memory
+enum class RowLayout : std::uint8_t { even, ragged, packed };
+
+/// Weights in shared memory: a segment every kStride bytes (packed: at most). Where segments can be read without
+/// conflicts as they lie, a tile is one copy, else one a lane.
+template <DType kType, RowLayout kRows>
 struct WLayout {
+  static constexpr bool kRagged = kRows != RowLayout::even;
   __host__ __device__ static constexpr int segment_bytes() {
     if constexpr (is_float(kType)) {
       return Decoder<kType>::kElementBytes * kSegment;
@@ -122,7 +130,8 @@ struct WLayout {
     return (bytes + 15) / 16 % 2 == 1 ? (bytes + 15) / 16 * 16 : (bytes + 31) / 16 * 16;
   }
   static constexpr int kBytes = segment_bytes();
-  static constexpr bool kOneCopy = !kRagged && (alignment() < 16 || kBytes / 16 % 2 == 1);
+  static constexpr bool kPacked = kRows == RowLayout::packed;
+  static constexpr bool kOneCopy = kPacked || (!kRagged && (alignment() < 16 || kBytes / 16 % 2 == 1));
   static constexpr int kStride = kOneCopy ? kBytes : odd_16(kRagged ? kBytes + 30 : kBytes);
 };
 
@@ -130,13 +139,14 @@ struct WLayout {
 // A segment
 
 /// acc[l][m] = the sum of the `count` terms of list l's segment with row m of x. REQUIRES: acc zero.
-template <DType kType, int kM, bool kRagged>
+template <DType kType, int kM, RowLayout kRows>
 __device__ __forceinline__ void quantized_segments(std::uint32_t weights, int half_bytes, const int (&heads)[2],
                                                    const std::byte* x, int x_row_bytes, int count,
                                                    float (&acc)[2][kM]) {
   using D = Decoder<kType>;
   using X = XLayout<kType>;
-  using Reader = Words<WLayout<kType, kRagged>::alignment(), D::kBytes>;
+  using W = WLayout<kType, kRows>;
+  using Reader = Words<W::alignment(), D::kBytes>;
   Reader words[2] = {Reader(weights + heads[0]), Reader(weights + half_bytes + heads[1])};
   const auto dot = [](std::uint32_t w, std::uint32_t q, int sum) {
     if constexpr (D::kSigned) return __dp4a(static_cast<int>(w), static_cast<int>(q), sum);
@@ -144,7 +154,7 @@ __device__ __forceinline__ void quantized_segments(std::uint32_t weights, int ha
   };
 #pragma unroll
   for (int b = 0; b < 8; ++b) {
-    if (kRagged && 32 * b >= count) break;
+    if (W::kRagged && 32 * b >= count) break;
     std::uint32_t w[2][8];
     D::words(words[0], b, w[0]);
     D::words(words[1], b, w[1]);
@@ -183,14 +193,14 @@ __device__ __forceinline__ void quantized_segments(std::uint32_t weights, int ha
   }
 }
 
-template <DType kType, int kM, bool kRagged>
+template <DType kType, int kM, RowLayout kRows>
 __device__ __forceinline__ void float_segments(std::uint32_t address, int half_bytes, const int (&heads)[2],
                                                const std::byte* x, int x_row_bytes, int count, float (&acc)[2][kM]) {
   using D = Decoder<kType>;
   const std::byte* weights = static_cast<const std::byte*>(__cvta_shared_to_generic(address));
   const std::byte* lists[2] = {weights + heads[0], weights + half_bytes + heads[1]};
   int k = 0;
-  if constexpr (!kRagged) {
+  if constexpr (kRows == RowLayout::even) {
 #pragma unroll 2
     for (; k + 8 <= count; k += 8) {
       float w[2][8];
@@ -345,10 +355,10 @@ __device__ __forceinline__ Run run_at(const MatvecArgs& a, int row, int end) {
 }
 
 /// A warp's tiles in order, as its ring is filled.
-template <DType kType, bool kRagged>
+template <DType kType, RowLayout kRows>
 class Orders {
  public:
-  using W = WLayout<kType, kRagged>;
+  using W = WLayout<kType, kRows>;
 
   __device__ Orders(const MatvecArgs& a, int first, int end, std::byte* ring, std::uint64_t* barriers, int lane)
       : a_(a), row_(first), end_(end), lane_(lane), ring_(ring), barriers_(barriers) {
@@ -361,7 +371,19 @@ class Orders {
   __device__ void order() {
     std::byte* target = ring_ + stage_ * 2 * a_.half_bytes;
     Copy copies[2];
-    if constexpr (W::kOneCopy) {
+    if constexpr (W::kPacked) {
+      const std::int64_t begin = item_row_ * a_.row_bytes + item_segment_ * W::kBytes;
+      next_item();
+      const std::int64_t next = item_row_ * a_.row_bytes + item_segment_ * W::kBytes;
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        const std::byte* source = source_[l] + begin;
+        const std::uint32_t head = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(source)) & 15;
+        const int length = static_cast<int>((left_[l] <= a_.tile_items ? list_bytes_[l] : next) - begin);
+        copies[l] = {target + l * a_.half_bytes, source - head, left_[l] > 0 ? (head + length + 15) & ~15u : 0};
+      }
+      warp_copies(copies[0], copies[1], barriers_ + stage_, lane_, policy_);
+    } else if constexpr (W::kOneCopy) {
 #pragma unroll
       for (int l = 0; l < 2; ++l) {
         const int items = min(a_.tile_items, left_[l]);
@@ -382,9 +404,7 @@ class Orders {
                      lane_ < min(a_.tile_items, left_[l]) ? (head + length + 15) & ~15u : 0};
       }
       lane_copies(copies[0], copies[1], barriers_ + stage_, policy_);
-      item_row_ += a_.tile_rows;
-      item_segment_ += a_.tile_segments;
-      if (item_segment_ >= a_.segments) item_segment_ -= a_.segments, ++item_row_;
+      next_item();
     }
     if (++stage_ == a_.stages) stage_ = 0;
     left_[0] -= a_.tile_items;
@@ -395,6 +415,11 @@ class Orders {
   }
 
  private:
+  __device__ void next_item() {
+    item_row_ += a_.tile_rows;
+    item_segment_ += a_.tile_segments;
+    if (item_segment_ >= a_.segments) item_segment_ -= a_.segments, ++item_row_;
+  }
   __device__ void start() {
     const Run run = run_at(a_, row_, end_);
     run_rows_ = run.rows;
@@ -406,8 +431,14 @@ class Orders {
                                                 : source_[0] + run.list_rows[0] * a_.row_bytes;
     left_[0] = run.list_rows[0] * a_.segments;
     left_[1] = run.list_rows[1] * a_.segments;
-    item_row_ = a_.by_segments.quotient(lane_);
-    item_segment_ = lane_ - item_row_ * a_.segments;
+    if constexpr (W::kPacked) {
+      item_row_ = item_segment_ = 0;
+      list_bytes_[0] = run.list_rows[0] * a_.row_bytes;
+      list_bytes_[1] = run.list_rows[1] * a_.row_bytes;
+    } else {
+      item_row_ = a_.by_segments.quotient(lane_);
+      item_segment_ = lane_ - item_row_ * a_.segments;
+    }
   }
 
   const MatvecArgs& a_;
@@ -417,7 +448,8 @@ class Orders {
   std::uint64_t policy_;
   int stage_ = 0, run_rows_ = 0;
   int left_[2] = {};                     // segments not yet ordered
-  int item_row_ = 0, item_segment_ = 0;  // of this lane's item
+  int item_row_ = 0, item_segment_ = 0;  // of this lane's item; packed: of the tile's first
+  std::int64_t list_bytes_[2] = {};      // packed: of the run's rows
   const std::byte* source_[2] = {};
 };
 
@@ -436,9 +468,9 @@ __device__ __forceinline__ void stamp(unsigned long long* at, int i) {
 #define ORDER_EARLY false
 #endif
 
-template <DType kType, int kM, bool kRagged>
+template <DType kType, int kM, RowLayout kRows>
 __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __grid_constant__ MatvecArgs a) {
-  using W = WLayout<kType, kRagged>;
+  using W = WLayout<kType, kRows>;
   using X = XLayout<kType>;
   extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -463,7 +495,7 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
   __syncwarp();
   // Experts are chosen by a kernel before, so that nothing can be ordered until it ends.
   if (experts) wait_for_predecessor();
-  Orders<kType, kRagged> orders(a, first, end, ring, barriers, lane);
+  Orders<kType, kRows> orders(a, first, end, ring, barriers, lane);
   const auto fill_ring = [&] {
     for (int s = 0; s < a.stages && !orders.done(); ++s) orders.order();
   };
@@ -526,15 +558,25 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
                                    static_cast<std::uint32_t>((run.row + (pair ? 0 : run.list_rows[0])) * a.row_bytes)};
     while (left > 0) {
       const int items = min(a.tile_items, left);
+      // Of a packed tile: where in their list's rows this lane's segment and the tile's first begin.
+      std::uint32_t at = 0, tile_at = 0;
+      if constexpr (W::kPacked) {
+        at = static_cast<std::uint32_t>(item_row * a.row_bytes + segment * W::kBytes);
+        tile_at = __shfl_sync(0xffffffffu, at, 0);
+      }
       barrier_wait(barriers + stage, parity);
       if (lane < items) {
         // Where the second list has ended, its sums are of what lay there and nobody adds them.
-        const std::uint32_t weights = shared_address(ring) + stage * 2 * a.half_bytes + lane * W::kStride;
+        const std::uint32_t weights =
+            shared_address(ring) + stage * 2 * a.half_bytes + (W::kPacked ? 0 : lane * W::kStride);
         int heads[2] = {};
 #pragma unroll
         for (int l = 0; l < 2; ++l) {
-          if constexpr (W::kOneCopy && W::alignment() < 16) heads[l] = static_cast<int>(tile_heads[l] & 15);
-          if constexpr (kRagged) {
+          if constexpr (W::kPacked) {
+            heads[l] = static_cast<int>(((tile_heads[l] + tile_at) & 15) + (at - tile_at));
+          } else if constexpr (W::kOneCopy && W::alignment() < 16) {
+            heads[l] = static_cast<int>(tile_heads[l] & 15);
+          } else if constexpr (W::kRagged) {
             heads[l] = static_cast<int>(
                 (tile_heads[l] + static_cast<std::uint32_t>(item_row * a.row_bytes + segment * W::kBytes)) & 15);
           }
@@ -543,9 +585,9 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
         const int count = min(kSegment, a.cols - segment * kSegment);
         float acc[2][kM] = {};
         if constexpr (is_float(kType)) {
-          float_segments<kType, kM, kRagged>(weights, a.half_bytes, heads, x_segment, x_row_bytes, count, acc);
+          float_segments<kType, kM, kRows>(weights, a.half_bytes, heads, x_segment, x_row_bytes, count, acc);
         } else {
-          quantized_segments<kType, kM, kRagged>(weights, a.half_bytes, heads, x_segment, x_row_bytes, count, acc);
+          quantized_segments<kType, kM, kRows>(weights, a.half_bytes, heads, x_segment, x_row_bytes, count, acc);
         }
 #pragma unroll
         for (int i = 0; i < 2 * kM; ++i) partial[i * a.partial_items + place] = acc[i % 2][i / 2];
@@ -561,12 +603,13 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
       place += items;
       if (place >= a.partial_items) place -= a.partial_items;
       segment += a.tile_segments;
-      if (kRagged) item_row += a.tile_rows;
+      if (W::kRagged) item_row += a.tile_rows;
       if (segment >= a.segments) {
         segment -= a.segments;
-        if (kRagged) ++item_row;
+        if (W::kRagged) ++item_row;
       }
-      if (W::kOneCopy) tile_heads[0] += a.tile_items * W::kBytes, tile_heads[1] += a.tile_items * W::kBytes;
+      if (W::kOneCopy && !W::kPacked)
+        tile_heads[0] += a.tile_items * W::kBytes, tile_heads[1] += a.tile_items * W::kBytes;
 
       while (fresh >= a.sum_rows * a.segments || (left <= 0 && fresh > 0)) {
         float total = 0;
@@ -630,16 +673,20 @@ struct MatvecKernel {
   std::atomic<std::uint64_t>* prepared = nullptr;  // a bit a device: its attributes are set there
 };
 
-template <DType kType, int kM, bool kRagged>
+template <DType kType, int kM, RowLayout kRows>
 MatvecKernel matvec_kernel_of() {
   static std::atomic<std::uint64_t> prepared;
-  return {matvec_kernel<kType, kM, kRagged>, kM, WLayout<kType, kRagged>::kStride, XLayout<kType>::kStride, &prepared};
+  return {matvec_kernel<kType, kM, kRows>, kM, WLayout<kType, kRows>::kStride, XLayout<kType>::kStride, &prepared};
 }
-template <DType kType, bool kRagged>
+template <DType kType, RowLayout kRows>
 MatvecKernel matvec_kernel_of(int x_rows) {
-  if (x_rows == 1) return matvec_kernel_of<kType, 1, kRagged>();
-  if (x_rows == 2) return matvec_kernel_of<kType, 2, kRagged>();
-  return matvec_kernel_of<kType, 4, kRagged>();
+  if (x_rows == 1) return matvec_kernel_of<kType, 1, kRows>();
+  if (x_rows == 2) return matvec_kernel_of<kType, 2, kRows>();
+  return matvec_kernel_of<kType, 4, kRows>();
+}
+template <DType kType, RowLayout kUneven = RowLayout::ragged>
+MatvecKernel matvec_kernel_of(int x_rows, bool uneven) {
+  return uneven ? matvec_kernel_of<kType, kUneven>(x_rows) : matvec_kernel_of<kType, RowLayout::even>(x_rows);
 }
 
 /// The kernel for x_rows rows of x: it works 1, 2 or 4 of them. ragged: rows of the matrix do not begin at multiples of
