@@ -39,7 +39,7 @@ std::string rates_to_json(const Rates& rates);
 /// Beside a GPU the processor has its share in passes of so many rows at most.
 constexpr std::int64_t kSplitRows = 8;
 /// And computes with the experts that are not in VRAM in passes of so many; for more rows these cross to the GPU.
-constexpr std::int64_t kExpertShareRows = 64;
+constexpr std::int64_t kExpertShareRows = 32;
 
 enum class Tier : std::uint8_t { vram, ram, disk };
 /// split: a share of every matrix's rows is the processor's; feed_forward: that of the layer is. The rest is the GPU's.

@@ -175,7 +175,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
         row.bytes_per_token += bytes_per_token(unit, options.top_k, experts);
       }
       if (row.units == 0) continue;
-      if (kind == UnitKind::expert && options.ram_expert_slots > 0) {
+      if (kind.unit == UnitKind::expert && options.ram_expert_slots > 0) {
         add_expert_rows(std::move(row), options, rates, plan);
         continue;
       }
