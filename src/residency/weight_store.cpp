@@ -1,6 +1,7 @@
 #include "residency/weight_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 #include "residency/store.h"
@@ -55,7 +56,7 @@ Expected<std::unique_ptr<WeightStore>> WeightStore::create(const UnitTable& unit
 }
 
 Store::Store(const UnitTable& units, const Plan& plan, storage::Backend& backend, Budget& budget, StoreOptions options)
-    : units_(units), plan_(plan), backend_(backend), budget_(budget), options_(options) {}
+    : units_(units), plan_(plan), backend_(backend), budget_(budget), options_(std::move(options)) {}
 
 Store::~Store() {
   if (!options_.memory) budget_.set_reclaimer(nullptr);
