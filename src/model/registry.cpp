@@ -6,6 +6,7 @@
 #include "model/decoder.h"
 #include "model/hyperparameters.h"
 #include "model/model.h"
+#include "modelfile/escape.h"
 
 namespace millrace::model {
 namespace {
@@ -32,8 +33,8 @@ Expected<std::unique_ptr<Model>> load(const modelfile::Model& file, const LoadOp
     MR_ASSIGN_OR_RETURN(const DecoderSpec spec, entry.spec(file, hp));
     return make_decoder(file, options, std::move(hp), spec);
   }
-  return error(Code::unsupported, "models of architecture '{}' are not supported; this version runs {}", name,
-               fmt::join(architectures(), ", "));
+  return error(Code::unsupported, "models of architecture '{}' are not supported; this version runs {}",
+               modelfile::escape(name, 80), fmt::join(architectures(), ", "));
 }
 
 std::vector<std::string> architectures() {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "model/hyperparameters.h"
+#include "modelfile/escape.h"
 #include "storage/storage.h"
 
 namespace millrace::model {
@@ -34,8 +35,8 @@ Expected<Stretch> read_stretch(const modelfile::Model& file) {
   const auto* known =
       std::find_if(std::begin(kKnown), std::end(kKnown), [&](const auto& k) { return k.first == type; });
   if (known == std::end(kKnown))
-    return error(Code::unsupported, "RoPE scaling '{}' ({}): this version knows none, linear, yarn and longrope", type,
-                 type_key);
+    return error(Code::unsupported, "RoPE scaling '{}' ({}): this version knows none, linear, yarn and longrope",
+                 modelfile::escape(type, 80), type_key);
   stretch.scaling = known->second;
   if (stretch.scaling == Scaling::none) stretch.factor = 1;
   if (!std::isfinite(stretch.factor) || stretch.factor <= 0)

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <vector>
 
+#include "modelfile/escape.h"
+
 namespace millrace::model {
 
 using residency::Part;
@@ -57,7 +59,8 @@ void UnitBuilder::refuse_unused(int layer) {
       if (const int of = layer_of(tensor.name); of >= 0) of_layer_[of].push_back(tensor.name);
   for (const std::string_view name : of_layer_[layer]) {
     if (used_.contains(name) || name == layer_tensor(layer, "attn_rot_embd.weight")) continue;  // angles: we make ours
-    fail(error(Code::unsupported, "the file has {}, which this version cannot compute with", name));
+    fail(error(Code::unsupported, "the file has {}, which this version cannot compute with",
+               modelfile::escape(name, 80)));
   }
   used_.clear();
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "modelfile/escape.h"
 #include "text/byte_alphabet.h"
 #include "text/normal_form.h"
 #include "text/utf8.h"
@@ -27,8 +28,8 @@ Expected<std::shared_ptr<const Tokenizer>> BpeTokenizer::make(const modelfile::M
   }
   const PreTokenizerFamily* family = find_pretokenizer(name);
   if (family == nullptr) {
-    return error(Code::unsupported, "the pre-tokenizer '{}' ({}) is not known to this version; known are {}", name,
-                 kKey, known_pretokenizers());
+    return error(Code::unsupported, "the pre-tokenizer '{}' ({}) is not known to this version; known are {}",
+                 modelfile::escape(name, 80), kKey, known_pretokenizers());
   }
   MR_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::load(model, Spelling::byte_alphabet));
   MR_ASSIGN_OR_RETURN(MergeTable merges, MergeTable::load(model, vocabulary, Spelling::byte_alphabet));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "modelfile/escape.h"
 #include "text/bpe.h"
 #include "text/spm.h"
 #include "text/utf8.h"
@@ -21,8 +22,8 @@ Expected<std::shared_ptr<const Tokenizer>> Tokenizer::from_model(const modelfile
   if (kind == "gemma4") return SpmTokenizer::make(model, SpmTokenizer::Order::merges);
   const std::string_view what = kind == "t5" ? " (unigram)" : kind == "bert" ? " (WordPiece)" : "";
   return error(Code::unsupported,
-               "tokenizers of kind '{}'{} ({}) are not known to this version; known are gpt2, llama, gemma4", kind,
-               what, kKey);
+               "tokenizers of kind '{}'{} ({}) are not known to this version; known are gpt2, llama, gemma4",
+               modelfile::escape(kind, 80), what, kKey);
 }
 
 Status Tokenizer::read_flags(const modelfile::Model& model, bool add_bos) {

@@ -451,5 +451,19 @@ TEST(Rope, OtherScalingsAreRefusedByName) {
   EXPECT_NE(status.message().find("spiral"), std::string::npos);
 }
 
+TEST(Load, WhatAFileCallsThingsStaysOnOneShortLine) {
+  const std::string strange = "none\n\x1b[2J" + std::string(10'000, 'x');
+  TinyModel scaling = TinyModel::llama(true), tensor = TinyModel::llama(true), architecture = TinyModel::llama(true);
+  scaling.set("rope.scaling.type", strange);
+  tensor.add(1, strange, {4});
+  architecture.keys["general.architecture"] = modelfile::Value(strange);
+  for (const TinyModel& tiny : {scaling, tensor, architecture}) {
+    const std::string message = load_status(tiny).message();
+    EXPECT_EQ(message.find_first_of("\n\x1b"), std::string::npos) << message;
+    EXPECT_LT(message.size(), 400u);
+    EXPECT_NE(message.find("none"), std::string::npos) << message;
+  }
+}
+
 }  // namespace
 }  // namespace millrace::model
