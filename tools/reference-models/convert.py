@@ -2,7 +2,8 @@
 
 What is not a change of name: rows of q and k in the order of GGUF's "normal" rotation (pairs of neighbours instead of
 halves), experts' gate and up in two tensors (interleaved and transposed in gpt-oss, fused in Gemma 4), the 1 that Gemma
-3 adds to the weights of its norms, factors of scaled rotations as tensors.
+3 adds to the weights of its norms, factors of scaled rotations as tensors, DeepSeek's attn_kv_b in two (the half for
+keys transposed).
 """
 
 import math
@@ -37,6 +38,12 @@ LAYER = {
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "self_attn.sinks": "attn_sinks.weight",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
     "pre_feedforward_layernorm.weight": "ffn_norm.weight",
     "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
     "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
@@ -177,7 +184,48 @@ def own_keys(model):
         }
     if architecture == "gemma4":
         return gemma4_keys(config)
+    if architecture == "deepseek2":
+        return deepseek2_keys(config, rope)
     return {}
+
+
+def deepseek2_keys(config, rope):
+    rank, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    keys = {
+        "vocab_size": config["vocab_size"],
+        "attention.head_count_kv": 1,
+        "attention.key_length": rank + rotated,
+        "attention.value_length": rank,
+        "attention.key_length_mla": config["qk_nope_head_dim"] + rotated,
+        "attention.value_length_mla": config["v_head_dim"],
+        "attention.kv_lora_rank": rank,
+        # Published files of V2 Lite have no such key. Without it llama.cpp knows V2 Lite by its 27 layers.
+        "attention.q_lora_rank": config["q_lora_rank"] or 0,
+        "rope.dimension_count": rotated,
+        "leading_dense_block_count": config["first_k_dense_replace"],
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+    }
+    if config["norm_topk_prob"]:  # all but V2
+        keys |= {"expert_weights_norm": True, "expert_gating_func": SIGMOID, "expert_group_count": config["n_group"],
+                 "expert_group_used_count": config["topk_group"]}
+    if "mscale_all_dim" in rope:
+        keys["rope.scaling.yarn_log_multiplier"] = 0.1 * rope["mscale_all_dim"]  # of other architectures: without 0.1
+    if "num_nextn_predict_layers" in config:
+        keys |= {"block_count": config["num_hidden_layers"] + 1, "nextn_predict_layers": 1}
+    return keys
+
+
+def unsplit_keys(config):
+    """What files with attn_kv_b say otherwise: heads as they are without the latent."""
+    return {
+        "attention.head_count_kv": config["num_attention_heads"],
+        "attention.key_length": config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
+        "attention.value_length": config["v_head_dim"],
+        "attention.key_length_mla": None,
+        "attention.value_length_mla": None,
+    }
 
 
 def gemma4_keys(config):
@@ -208,7 +256,7 @@ def gemma4_keys(config):
     return keys
 
 
-def all_keys(model):
+def all_keys(model, unsplit):
     config = model.config
     keys = {
         "block_count": config["num_hidden_layers"],
@@ -222,6 +270,8 @@ def all_keys(model):
     if "head_dim" in config:
         keys |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
     keys |= rope_keys(config) | expert_keys(config) | own_keys(model)
+    if unsplit:
+        keys = {name: value for name, value in (keys | unsplit_keys(config)).items() if value is not None}
     return {
         "general.architecture": model.architecture,
         "general.name": "tiny random checkpoint",  # llama.cpp treats some models by their names
@@ -265,7 +315,16 @@ def expert_parts(model, part, values):
     return [(layer_name(model, part), values)]
 
 
-def layer_tensors(model, part, values):
+def latent_parts(config, values):
+    """attn_kv_b [heads x (nope | v), rank] as what is multiplied with queries and with the sums of latents."""
+    nope = config["qk_nope_head_dim"]
+    heads = values.reshape(config["num_attention_heads"], nope + config["v_head_dim"], config["kv_lora_rank"])
+    return [("attn_k_b.weight", heads[:, :nope].swapaxes(1, 2)), ("attn_v_b.weight", heads[:, nope:])]
+
+
+def layer_tensors(model, part, values, unsplit):
+    if part == "self_attn.kv_b_proj.weight" and not unsplit:
+        return latent_parts(model.config, values)
     if "experts." in part and "shared" not in part:
         return expert_parts(model, part, values)
     if model.architecture in NORMAL_ROPE:
@@ -301,14 +360,14 @@ def rope_tensors(model):
 
 
 def draft_block(tensors, layer, width):
-    """A GLM draft block behind the layers, which is no layer: last layer's tensors once more, and those of its own."""
+    """A draft block behind the layers, which is no layer: last layer's tensors once more, and those of its own."""
     last = [(name, values) for name, values in tensors if name.startswith(f"blk.{layer - 1}.")]
     block = [(name.replace(f"blk.{layer - 1}.", f"blk.{layer}."), values) for name, values in last]
     more = {"eh_proj": (width, 2 * width), "enorm": (width,), "hnorm": (width,), "shared_head_norm": (width,)}
     return block + [(f"blk.{layer}.nextn.{name}.weight", np.ones(shape, np.float32)) for name, shape in more.items()]
 
 
-def all_tensors(model, weights):
+def all_tensors(model, weights, unsplit):
     """[(GGUF name, values)] of a checkpoint. Every parameter has its place, or KeyError tells which has none."""
     tensors = []
     for name, values in weights.items():
@@ -317,12 +376,13 @@ def all_tensors(model, weights):
         in_layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
         if in_layer:
             layer, part = in_layer.groups()
-            tensors += [(f"blk.{layer}.{own}", own_values) for own, own_values in layer_tensors(model, part, values)]
+            parts = layer_tensors(model, part, values, unsplit)
+            tensors += [(f"blk.{layer}.{own}", own_values) for own, own_values in parts]
         else:
             shift = np.float32(model.norm_shift if name == "model.norm.weight" else 0)
             tensors.append((TOP[name], values + shift))
     tensors += [(name, np.array(factors, np.float32)) for name, factors in rope_tensors(model)]
-    if model.architecture == "glm4moe":
+    if "nextn_predict_layers" in own_keys(model):
         tensors += draft_block(tensors, model.config["num_hidden_layers"], model.config["hidden_size"])
     return sorted(tensors, key=lambda tensor: [int(word) if word.isdigit() else word for word in tensor[0].split(".")])
 
@@ -335,11 +395,10 @@ def tensor_type(name, values, mxfp4):
 
 def files(model, weights):
     """{file name: bytes} of a checkpoint. weights: {transformers' name: float array}."""
-    tensors = all_tensors(model, weights)
-    forms = {model.name: model.mxfp4, f"{model.name}-f16": False} if model.mxfp4 else {model.name: False}
-    return {
-        f"{name}.gguf": gguf.pack(
-            all_keys(model), [(own, values, tensor_type(own, values, mxfp4)) for own, values in tensors]
-        )
-        for name, mxfp4 in forms.items()
-    }
+    packed = {}
+    for name in model.files():
+        unsplit, mxfp4 = name.endswith("-unsplit"), model.mxfp4 and not name.endswith("-f16")
+        tensors = all_tensors(model, weights, unsplit)
+        typed = [(own, values, tensor_type(own, values, mxfp4)) for own, values in tensors]
+        packed[f"{name}.gguf"] = gguf.pack(all_keys(model, unsplit), typed)
+    return packed

@@ -36,10 +36,16 @@ class Model:
     norm_shift: float = 0.0  # what the architecture adds to the weights of its norms
     gains: dict = field(default_factory=dict)  # {part of a parameter's name: factor on its standard deviation}
     mxfp4: bool = False  # experts hold only values that MXFP4 has; NAME.gguf has them in MXFP4, NAME-f16.gguf in F16
+    unsplit: bool = False  # NAME-unsplit.gguf has attn_kv_b in one, as files of before 2025 have it
 
     def __post_init__(self):
         if not self.references:
             self.references = [Reference(self.name)]
+
+    def files(self):
+        """Names without ending of its GGUF files."""
+        endings = [""] + ["-f16"] * self.mxfp4 + ["-unsplit"] * self.unsplit
+        return [self.name + ending for ending in endings]
 
 
 def rope(theta=1e4, **more):
@@ -266,14 +272,71 @@ MINIMAX_M2 = Model(
     variants={"all channels rotated": {"rotary_dim": 64, "rope_parameters": rope(5e6, partial_rotary_factor=1.0)}},
 )
 
+
+
+def latent(**changes):
+    """Latent attention: a dense layer, then a mixture. Rotated are pairs of neighbours, as in the files."""
+    return without(
+        config(moe_intermediate_size=32, first_k_dense_replace=1, mlp_layer_types=["dense", "sparse"],
+               num_experts_per_tok=2, rms_norm_eps=1e-6, **changes),
+        "head_dim",
+    )
+
+
+# DeepSeek V2 Lite: queries of one matrix, softmax over the experts, whose weights are not renormalised.
+DEEPSEEK_V2_LITE = Model(
+    "deepseek-v2-lite", "deepseek2", "deepseek_v2", "DeepseekV2Config", "DeepseekV2ForCausalLM",
+    latent(num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=32,
+           v_head_dim=32, n_routed_experts=4, n_shared_experts=2, n_group=None, topk_group=None, topk_method="greedy",
+           norm_topk_prob=False, routed_scaling_factor=1.5),
+    variants={
+        "theta": {"rope_parameters": rope(5e5)}, "experts not scaled": {"routed_scaling_factor": 1.0},
+        "one expert": {"num_experts_per_tok": 1},
+    },
+    unsplit=True,
+)
+
+
+# DeepSeek V3, R1, Kimi K2: YaRN's factor is on the scores alone, squared. Its bounds are 1.62 and 7.64, rounded to 1 and
+# 8. llama.cpp takes 32 and 1 for the betas of this architecture, whatever the file says.
+def deepseek_rope(mscale=0.707, **changes):
+    return rope(rope_type="yarn", factor=16.0, beta_fast=32.0, beta_slow=1.0, mscale=mscale, mscale_all_dim=mscale,
+                original_max_position_embeddings=512) | changes
+
+
+DEEPSEEK_V3 = Model(
+    "deepseek-v3", "deepseek2", "deepseek_v3", "DeepseekV3Config", "DeepseekV3ForCausalLM",
+    latent(num_attention_heads=3, num_key_value_heads=3, q_lora_rank=48, kv_lora_rank=64, qk_nope_head_dim=32,
+           qk_rope_head_dim=32, v_head_dim=64, n_routed_experts=8, n_shared_experts=1, n_group=4, topk_group=2,
+           norm_topk_prob=True, routed_scaling_factor=2.5, max_position_embeddings=16 * 512,
+           rope_parameters=deepseek_rope()),
+    variants={
+        "no YaRN": {"rope_parameters": rope()}, "mscale": {"rope_parameters": deepseek_rope(mscale=1.0)},
+        "no mscale": {"rope_parameters": deepseek_rope(mscale=0.0, attention_factor=1.0)},
+        "halves rotated": {"rope_interleave": False}, "no groups": {"n_group": 1, "topk_group": 1},
+        "experts not scaled": {"routed_scaling_factor": 1.0}, "weights not renormalised": {"norm_topk_prob": False},
+    },
+)
+
+# GLM-4.7-Flash: values wider than the rotated part of a key, a draft block behind the layers.
+GLM4_MOE_LITE = Model(
+    "glm-4.7-flash", "deepseek2", "glm4_moe_lite", "Glm4MoeLiteConfig", "Glm4MoeLiteForCausalLM",
+    latent(num_attention_heads=2, num_key_value_heads=2, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=64,
+           qk_rope_head_dim=64, v_head_dim=96, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
+           norm_topk_prob=True, routed_scaling_factor=1.8, num_nextn_predict_layers=1, rope_parameters=rope(1e6)),
+    variants={
+        "theta": {"rope_parameters": rope()}, "halves rotated": {"rope_interleave": False},
+        "experts not scaled": {"routed_scaling_factor": 1.0}, "weights not renormalised": {"norm_topk_prob": False},
+    },
+)
+
 MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
-          PHI3, GRANITE, MINIMAX_M2]
+          PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE]
 
 
 def fixtures():
     """(GGUF file, reference file, context) of all that can be run."""
     for model in MODELS:
-        files = [model.name, f"{model.name}-f16"] if model.mxfp4 else [model.name]
-        for file in files:
+        for file in model.files():
             for reference in model.references:
                 yield f"{file}.gguf", f"{reference.name}.bin", reference.context
