@@ -3,7 +3,7 @@
 What is not a change of name: rows of q and k in the order of GGUF's "normal" rotation (pairs of neighbours instead of
 halves), experts' gate and up in two tensors (interleaved and transposed in gpt-oss, fused in Gemma 4), the 1 that Gemma
 3 adds to the weights of its norms, factors of scaled rotations as tensors, DeepSeek's attn_kv_b in two (the half for
-keys transposed).
+keys transposed). Layers with a state are recurrent.py's.
 """
 
 import math
@@ -12,6 +12,7 @@ import re
 import numpy as np
 
 import gguf
+import recurrent
 from zoo import GLOBAL, LOCAL
 
 # Architectures whose files have q and k for rotations of neighbours.
@@ -27,6 +28,11 @@ TOP = {
     "model.embed_tokens_per_layer.weight": "per_layer_token_embd.weight",
     "model.per_layer_model_projection.weight": "per_layer_model_proj.weight",
     "model.per_layer_projection_norm.weight": "per_layer_proj_norm.weight",
+    "model.embedding_norm.weight": "token_embd_norm.weight",
+    "model.embeddings.weight": "token_embd.weight",
+    "model.norm_f.weight": "output_norm.weight",
+    "backbone.embeddings.weight": "token_embd.weight",
+    "backbone.norm_f.weight": "output_norm.weight",
 }
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight",
@@ -105,7 +111,9 @@ def head_dim(config):
 
 
 def rope_keys(config):
-    rope = config["rope_parameters"]
+    rope = config.get("rope_parameters")
+    if rope is None:
+        return {}
     whole = rope.get(GLOBAL, rope)
     keys = {"rope.freq_base": whole["rope_theta"]}
     if LOCAL in rope:
@@ -144,7 +152,9 @@ def expert_keys(config):
 
 def own_keys(model):
     """What one architecture has and others have not."""
-    config, rope, architecture = model.config, model.config["rope_parameters"], model.architecture
+    config, rope, architecture = model.config, model.config.get("rope_parameters"), model.architecture
+    if architecture in recurrent.ARCHITECTURES:
+        return recurrent.own_keys(model)
     if architecture in ("llama", "mistral3", "granite"):
         keys = {"vocab_size": config["vocab_size"], "rope.dimension_count": head_dim(config)}
         if architecture == "mistral3":
@@ -256,18 +266,23 @@ def gemma4_keys(config):
     return keys
 
 
+NAMES = {  # of what nearly all architectures have; Mamba-2 has no heads, for one
+    "num_hidden_layers": "block_count",
+    "max_position_embeddings": "context_length",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+}
+
+
 def all_keys(model, unsplit):
     config = model.config
-    keys = {
-        "block_count": config["num_hidden_layers"],
-        "context_length": config["max_position_embeddings"],
-        "embedding_length": config["hidden_size"],
-        "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-    }
-    if "head_dim" in config:
+    keys = {key: config[name] for name, key in NAMES.items() if name in config}
+    if "head_dim" in config and "num_attention_heads" in config:
         keys |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
     keys |= rope_keys(config) | expert_keys(config) | own_keys(model)
     if unsplit:
@@ -323,6 +338,8 @@ def latent_parts(config, values):
 
 
 def layer_tensors(model, part, values, unsplit):
+    if model.architecture in recurrent.ARCHITECTURES:
+        return recurrent.layer_tensors(model, part, values)
     if part == "self_attn.kv_b_proj.weight" and not unsplit:
         return latent_parts(model.config, values)
     if "experts." in part and "shared" not in part:
@@ -339,7 +356,7 @@ def layer_tensors(model, part, values, unsplit):
 
 def rope_tensors(model):
     """Factors that divide the frequencies."""
-    config, rope = model.config, model.config["rope_parameters"]
+    config, rope = model.config, model.config.get("rope_parameters", {})
     if rope.get("rope_type") == "llama3":
         dim = head_dim(config)
         original, factor = rope["original_max_position_embeddings"], rope["factor"]
@@ -373,7 +390,7 @@ def all_tensors(model, weights, unsplit):
     for name, values in weights.items():
         if name == "lm_head.weight" and model.config["tie_word_embeddings"]:
             continue
-        in_layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+        in_layer = re.fullmatch(r"(?:model|backbone)\.layers\.(\d+)\.(.+)", name)
         if in_layer:
             layer, part = in_layer.groups()
             parts = layer_tensors(model, part, values, unsplit)
@@ -388,7 +405,8 @@ def all_tensors(model, weights, unsplit):
 
 
 def tensor_type(name, values, mxfp4):
-    if values.ndim == 1 or not name.endswith(".weight") or ".ffn_gate_inp." in name:
+    kept = (".ffn_gate_inp.", ".ssm_conv1d.", ".ssm_norm.", ".shortconv.conv.")
+    if values.ndim == 1 or not name.endswith(".weight") or any(part in name for part in kept):
         return gguf.TENSOR_F32
     return gguf.TENSOR_MXFP4 if mxfp4 and "_exps." in name else gguf.TENSOR_F16
 

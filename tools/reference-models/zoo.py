@@ -273,7 +273,6 @@ MINIMAX_M2 = Model(
 )
 
 
-
 def latent(**changes):
     """Latent attention: a dense layer, then a mixture. Rotated are pairs of neighbours, as in the files."""
     return without(
@@ -330,8 +329,148 @@ GLM4_MOE_LITE = Model(
     },
 )
 
+
+# --- layers that keep a state instead of keys and values --------------------------------------------------------------
+
+LINEAR = "linear_attention"
+
+
+def delta_net(interval, layers, key_heads=2, value_heads=4, **changes):
+    """Gated delta nets but for each `interval`-th layer, which attends with half of its channels rotated."""
+    return config(
+        num_hidden_layers=layers, layer_types=[GLOBAL if (i + 1) % interval == 0 else LINEAR for i in range(layers)],
+        linear_num_key_heads=key_heads, linear_num_value_heads=value_heads, linear_key_head_dim=32,
+        linear_value_head_dim=32, linear_conv_kernel_dim=4, num_attention_heads=2, num_key_value_heads=1,
+        rms_norm_eps=1e-6, attention_bias=False, partial_rotary_factor=0.5) | changes
+
+
+def delta_net_rope(theta=1e6, partial=0.5, **more):
+    return rope(theta, partial_rotary_factor=partial, **more)
+
+
+def qwen35_rope(**changes):
+    return delta_net_rope(**changes, mrope_section=[6, 5, 5], mrope_interleaved=True)
+
+
+SHARED_MIXTURE = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 4,
+                  "num_experts_per_tok": 2}
+
+QWEN3NEXT = Model(
+    "qwen3next", "qwen3next", "qwen3_next", "Qwen3NextConfig", "Qwen3NextForCausalLM",
+    delta_net(2, 4, rope_parameters=delta_net_rope(), norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
+              **SHARED_MIXTURE),
+    variants={
+        "all channels rotated": {"partial_rotary_factor": 1.0, "rope_parameters": delta_net_rope(partial=1.0)},
+        "theta": {"rope_parameters": delta_net_rope(theta=1e4)},
+        "weights not renormalised": {"norm_topk_prob": False}, "one expert": {"num_experts_per_tok": 1},
+    },
+    norm_shift=1.0,
+)
+
+# Value heads of published files stand in another order than the checkpoint's: here six of them share two key heads.
+QWEN35 = Model(
+    "qwen35", "qwen35", "qwen3_5", "Qwen3_5TextConfig", "Qwen3_5ForCausalLM",
+    delta_net(4, 4, value_heads=6, rope_parameters=qwen35_rope()),
+    variants={
+        "all channels rotated": {"partial_rotary_factor": 1.0, "rope_parameters": qwen35_rope(partial=1.0)},
+        "theta": {"rope_parameters": qwen35_rope(theta=1e4)},
+    },
+    norm_shift=1.0,
+)
+
+# A draft block stands behind the layers.
+QWEN35MOE = Model(
+    "qwen35moe", "qwen35moe", "qwen3_5_moe", "Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM",
+    without(delta_net(3, 3, tie_word_embeddings=True, rope_parameters=qwen35_rope(), **SHARED_MIXTURE),
+            "intermediate_size"),
+    variants={"one expert": {"num_experts_per_tok": 1}},
+    norm_shift=1.0, embedding_std=TIED_STD,
+)
+
+# transformers' norm behind the scan is one group, whatever n_groups is: so there is one.
+MAMBA2 = Model(
+    "mamba2", "mamba2", "mamba2", "Mamba2Config", "Mamba2ForCausalLM",
+    {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 3, "state_size": 32, "expand": 2,
+     "head_dim": 16, "num_heads": 4, "n_groups": 1, "conv_kernel": 4, "chunk_size": 16, "layer_norm_epsilon": 1e-5,
+     "rms_norm": True, "use_bias": False, "use_conv_bias": True, "residual_in_fp32": True,
+     "tie_word_embeddings": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+)
+
+CONV = "conv"
+
+
+def lfm2(**changes):
+    return without(
+        config(hidden_size=64, num_attention_heads=1, num_key_value_heads=1, num_hidden_layers=3,
+               layer_types=[CONV, GLOBAL, CONV], norm_eps=1e-5, conv_L_cache=3, conv_bias=False,
+               tie_word_embeddings=True, rope_parameters=rope(1e6)),
+        "head_dim", "rms_norm_eps") | changes
+
+
+LFM2 = Model(
+    "lfm2", "lfm2", "lfm2", "Lfm2Config", "Lfm2ForCausalLM",
+    lfm2(block_auto_adjust_ff_dim=False, block_multiple_of=32, block_ffn_dim_multiplier=1.0),
+    variants={"theta": {"rope_parameters": rope()}},
+    embedding_std=TIED_STD,
+)
+
+LFM2_MOE = Model(
+    "lfm2moe", "lfm2moe", "lfm2_moe", "Lfm2MoeConfig", "Lfm2MoeForCausalLM",
+    lfm2(num_dense_layers=1, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, use_expert_bias=True,
+         norm_topk_prob=True, routed_scaling_factor=1.0),
+    variants={"one expert": {"num_experts_per_tok": 1}},
+    embedding_std=TIED_STD,
+)
+
+
+def nemotron_h(pattern, **changes):
+    """One mixer a block: M(amba), * attention without rotation, - dense feed-forward, E(xperts)."""
+    return {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "hybrid_override_pattern": pattern, "intermediate_size": 64,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "max_position_embeddings": 512,
+        "mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 32, "n_groups": 2, "conv_kernel": 4,
+        "chunk_size": 16, "layer_norm_epsilon": 1e-5, "use_bias": False, "use_conv_bias": True, "mlp_bias": False,
+        "attention_bias": False, "mlp_hidden_act": "relu2", "use_mamba_kernels": False, "tie_word_embeddings": False,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **changes,
+    }
+
+
+NEMOTRON_H = Model(
+    "nemotron-h", "nemotron_h", "nemotron_h", "NemotronHConfig", "NemotronHForCausalLM", nemotron_h("M-*-M"),
+)
+
+NEMOTRON_H_MOE = Model(
+    "nemotron-h-moe", "nemotron_h_moe", "nemotron_h", "NemotronHConfig", "NemotronHForCausalLM",
+    nemotron_h("ME*EM", n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32,
+               moe_shared_expert_intermediate_size=64, moe_latent_size=None, routed_scaling_factor=2.5,
+               norm_topk_prob=True, n_group=1, topk_group=1),
+    variants={"experts not scaled": {"routed_scaling_factor": 1.0},
+              "weights not renormalised": {"norm_topk_prob": False}},
+)
+
+# Granite 4.0 H: no rotation.
+GRANITE_HYBRID = Model(
+    "granitehybrid", "granitehybrid", "granitemoehybrid", "GraniteMoeHybridConfig", "GraniteMoeHybridForCausalLM",
+    without(config(tie_word_embeddings=True, hidden_size=64, intermediate_size=32, num_attention_heads=1,
+                   num_key_value_heads=1, num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"],
+                   embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.4, attention_multiplier=0.07,
+                   num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=32,
+                   position_embedding_type="nope", mamba_n_heads=4, mamba_n_groups=1, mamba_d_state=16,
+                   mamba_d_head=32, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16, mamba_conv_bias=True,
+                   mamba_proj_bias=False),
+            "head_dim", "rope_parameters"),
+    variants={
+        "embeddings not scaled": {"embedding_multiplier": 1.0}, "logits not scaled": {"logits_scaling": 1.0},
+        "residuals not scaled": {"residual_multiplier": 1.0},
+        "scores scaled as usual": {"attention_multiplier": 64**-0.5}, "one expert": {"num_experts_per_tok": 1},
+    },
+    embedding_std=0.08,
+)
+
+
 MODELS = [LLAMA, LLAMA3, MIXTRAL, NEMO, QWEN2, QWEN3, QWEN3MOE, GEMMA3, GEMMA4, GEMMA4_MOE, GPT_OSS, GLM4MOE, MISTRAL3,
-          PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE]
+          PHI3, GRANITE, MINIMAX_M2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM4_MOE_LITE, QWEN3NEXT, QWEN35, QWEN35MOE, MAMBA2,
+          LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, GRANITE_HYBRID]
 
 
 def fixtures():

@@ -1,0 +1,265 @@
+"""Layers that keep a state, and what stands beside them: keys and tensors as llama.cpp's converters write them.
+
+What is not a change of name: A is -exp(A_log); a convolution loses its middle axis; Qwen3-Next's fused projections are
+sorted by what they make; Qwen3.5's value heads are sorted so that value head h reads key head h mod key heads, where
+the checkpoint has h / (value heads a key head).
+"""
+
+import numpy as np
+
+QWEN = {"qwen3next", "qwen35", "qwen35moe"}
+TILED = {"qwen35", "qwen35moe"}
+MAMBA = {"mamba2", "nemotron_h", "nemotron_h_moe", "granitehybrid"}
+SHORT_CONVOLUTION = {"lfm2", "lfm2moe"}
+ARCHITECTURES = QWEN | MAMBA | SHORT_CONVOLUTION
+SIGMOID = 2  # expert_gating_func
+
+# Of a layer's parameters, without what stands before the mixer's name.
+MIXER = {
+    "in_proj": "ssm_in",
+    "conv1d": "ssm_conv1d",
+    "dt_bias": "ssm_dt.bias",
+    "A_log": "ssm_a",
+    "D": "ssm_d",
+    "norm": "ssm_norm",
+    "out_proj": "ssm_out",
+    "in_proj_qkv": "attn_qkv",
+    "in_proj_z": "attn_gate",
+    "in_proj_b": "ssm_beta",
+    "in_proj_a": "ssm_alpha",
+    "in_proj_ba": "ssm_ba",
+}
+LAYER = {
+    "input_layernorm": "attn_norm",
+    "operator_norm": "attn_norm",
+    "norm": "attn_norm",
+    "ffn_norm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.out_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.q_layernorm": "attn_q_norm",
+    "self_attn.k_layernorm": "attn_k_norm",
+    "conv.conv": "shortconv.conv",
+    "conv.in_proj": "shortconv.in_proj",
+    "conv.out_proj": "shortconv.out_proj",
+    "feed_forward.w1": "ffn_gate",
+    "feed_forward.w2": "ffn_down",
+    "feed_forward.w3": "ffn_up",
+    "feed_forward.gate": "ffn_gate_inp",
+    "feed_forward.expert_bias": "exp_probs_b.bias",
+    "feed_forward.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "block_sparse_moe.router.layer": "ffn_gate_inp",
+    "shared_mlp.output_linear": "ffn_down_shexp",
+    # Nemotron-H calls whatever a block does its mixer.
+    "mixer.q_proj": "attn_q",
+    "mixer.k_proj": "attn_k",
+    "mixer.v_proj": "attn_v",
+    "mixer.o_proj": "attn_output",
+    "mixer.up_proj": "ffn_up",
+    "mixer.down_proj": "ffn_down",
+    "mixer.gate": "ffn_gate_inp",
+    "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mixer.experts.up_proj": "ffn_up_exps.weight",
+    "mixer.experts.down_proj": "ffn_down_exps.weight",
+    "mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "mixer.shared_experts.down_proj": "ffn_down_shexp",
+    "mixer.fc1_latent_proj": "ffn_latent_down",
+    "mixer.fc2_latent_proj": "ffn_latent_up",
+}
+MIXER_PREFIXES = ("linear_attn.", "mamba.", "mixer.")
+GATES_AND_UPS = ("experts.gate_up_proj", "block_sparse_moe.input_linear.weight", "shared_mlp.input_linear.weight")
+EXPERTS_DOWN = ("experts.down_proj", "block_sparse_moe.output_linear.weight")
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def delta_net_keys(model):
+    config = model.config
+    attends = [kind == "full_attention" for kind in config["layer_types"]]
+    keys = {
+        "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+        "ssm.state_size": config["linear_key_head_dim"],
+        "ssm.group_count": config["linear_num_key_heads"],
+        "ssm.time_step_rank": config["linear_num_value_heads"],
+        "ssm.inner_size": config["linear_num_value_heads"] * config["linear_value_head_dim"],
+        "full_attention_interval": attends.index(True) + 1,
+    }
+    if "mrope_section" in config["rope_parameters"]:
+        keys["rope.dimension_sections"] = [*config["rope_parameters"]["mrope_section"], 0]
+    if "moe_intermediate_size" in config:
+        keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
+        keys["expert_shared_feed_forward_length"] = config["shared_expert_intermediate_size"]
+    if model.architecture == "qwen35moe":
+        keys |= {"block_count": config["num_hidden_layers"] + 1, "nextn_predict_layers": 1}
+    return keys
+
+
+def mamba2_keys(config):
+    inner = config["expand"] * config["hidden_size"]
+    return {
+        "context_length": 512, "feed_forward_length": 0, "attention.head_count": 0,
+        "ssm.conv_kernel": config["conv_kernel"], "ssm.state_size": config["state_size"],
+        "ssm.group_count": config["n_groups"], "ssm.inner_size": inner,
+        "ssm.time_step_rank": inner // config["head_dim"],
+    }
+
+
+def nemotron_keys(model):
+    config, pattern = model.config, model.config["hybrid_override_pattern"]
+    mixture = model.architecture == "nemotron_h_moe"
+    width = config["moe_intermediate_size"] if mixture else config["intermediate_size"]
+    keys = {
+        "block_count": len(pattern),
+        "attention.head_count_kv": [config["num_key_value_heads"] if kind == "*" else 0 for kind in pattern],
+        "feed_forward_length": [width if kind in "-E" else 0 for kind in pattern],
+        "rope.scaling.finetuned": False,
+        "ssm.conv_kernel": config["conv_kernel"], "ssm.state_size": config["ssm_state_size"],
+        "ssm.group_count": config["n_groups"], "ssm.time_step_rank": config["mamba_num_heads"],
+        "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
+    }
+    if mixture:
+        keys |= {
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+            "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+            "expert_shared_count": config["n_shared_experts"],
+            "expert_weights_norm": config["norm_topk_prob"],
+            "expert_weights_scale": config["routed_scaling_factor"],
+            "expert_group_count": config["n_group"],
+        }
+    return keys
+
+
+def granite_keys(config):
+    kv_heads = config["num_key_value_heads"]
+    return {
+        "attention.head_count_kv": [kv_heads if kind == "attention" else 0 for kind in config["layer_types"]],
+        "attention.scale": config["attention_multiplier"], "embedding_scale": config["embedding_multiplier"],
+        "residual_scale": config["residual_multiplier"], "logit_scale": config["logits_scaling"],
+        "expert_shared_feed_forward_length": config["shared_intermediate_size"],
+        "rope.scaling.finetuned": False,
+        "ssm.conv_kernel": config["mamba_d_conv"], "ssm.state_size": config["mamba_d_state"],
+        "ssm.group_count": config["mamba_n_groups"], "ssm.time_step_rank": config["mamba_n_heads"],
+        "ssm.inner_size": config["mamba_n_heads"] * config["mamba_d_head"],
+    }
+
+
+def short_convolution_keys(config):
+    kv_heads = config["num_key_value_heads"]
+    keys = {
+        "attention.head_count_kv": [0 if kind == "conv" else kv_heads for kind in config["layer_types"]],
+        "shortconv.l_cache": config["conv_L_cache"], "vocab_size": config["vocab_size"],
+    }
+    if "num_experts" in config:
+        keys |= {
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+            "leading_dense_block_count": config["num_dense_layers"], "expert_gating_func": SIGMOID,
+        }
+    return keys
+
+
+def own_keys(model):
+    if model.architecture in QWEN:
+        return delta_net_keys(model)
+    if model.architecture in SHORT_CONVOLUTION:
+        return short_convolution_keys(model.config)
+    if model.architecture == "mamba2":
+        return mamba2_keys(model.config)
+    return granite_keys(model.config) if model.architecture == "granitehybrid" else nemotron_keys(model)
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def tiled(values, config, head_dim, axis=0):
+    """Value heads along an axis: [key heads, value heads a key head] becomes [value heads a key head, key heads]."""
+    key_heads = config["linear_num_key_heads"]
+    each = config["linear_num_value_heads"] // key_heads
+    values = np.moveaxis(values, axis, 0)
+    sorted_ = values.reshape(key_heads, each, head_dim, *values.shape[1:]).swapaxes(0, 1).reshape(values.shape)
+    return np.moveaxis(sorted_, 0, axis)
+
+
+def tile_heads(part, values, config):
+    """A parameter of Qwen3.5's gated delta net with its value heads in the file's order."""
+    dim, keys = config["linear_value_head_dim"], 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    if part in ("in_proj_qkv.weight", "conv1d.weight"):
+        return np.concatenate([values[:keys], tiled(values[keys:], config, dim)])
+    if part == "in_proj_z.weight":
+        return tiled(values, config, dim)
+    if part == "out_proj.weight":
+        return tiled(values, config, dim, axis=1)
+    return values if part == "norm.weight" else tiled(values, config, 1)
+
+
+def sort_projections(values, config):
+    """[(name, values)] of Qwen3-Next's q, k, v and z, which the checkpoint has one key head after the other."""
+    heads, key_dim = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    value_dim = config["linear_num_value_heads"] // heads * config["linear_value_head_dim"]
+    by_head = values.reshape(heads, -1, values.shape[1])
+    parts = np.split(by_head, np.cumsum([key_dim, key_dim, value_dim]), axis=1)
+    q, k, v, z = (part.reshape(-1, values.shape[1]) for part in parts)
+    return [("attn_qkv.weight", np.concatenate([q, k, v])), ("attn_gate.weight", z)]
+
+
+def mixer_tensors(model, part, values):
+    """Of a gated delta net or a Mamba-2 scan."""
+    if part == "in_proj_qkvz.weight":
+        return sort_projections(values, model.config)
+    if model.architecture in TILED:
+        values = tile_heads(part, values, model.config)
+    mamba = model.architecture in MAMBA
+    stem, _, ending = part.rpartition(".")
+    if part == "A_log":
+        values = -np.exp(values)
+    if part in ("A_log", "D") and mamba:
+        values = values.reshape(-1, 1)
+    if part == "norm.weight" and mamba:
+        groups = model.config.get("n_groups", model.config.get("mamba_n_groups"))
+        values = values.reshape(groups, -1)
+    if part == "conv1d.weight":
+        values = values.reshape(values.shape[0], -1)
+    return [(MIXER[part] if part in MIXER else f"{MIXER[stem]}.{ending}", values)]
+
+
+def gates_and_ups(part, values):
+    gate, up = np.split(values, 2, axis=-2)
+    ending = "shexp" if part.startswith("shared_mlp") else "exps"
+    return [(f"ffn_gate_{ending}.weight", gate), (f"ffn_up_{ending}.weight", up)]
+
+
+def layer_tensors(model, part, values):
+    """[(name, values)] of a layer's parameter. KeyError: one that this file does not know."""
+    for prefix in MIXER_PREFIXES:
+        own = part.removeprefix(prefix)
+        if own != part and (own in MIXER or own.rpartition(".")[0] in MIXER or own == "in_proj_qkvz.weight"):
+            return mixer_tensors(model, own, values)
+    if part.endswith(GATES_AND_UPS):
+        return gates_and_ups(part, values)
+    if part.endswith(EXPERTS_DOWN) and "mixer" not in part:
+        return [("ffn_down_exps.weight", values)]
+    if part == "post_attention_layernorm.weight":
+        name = "post_attention_norm.weight" if model.architecture in QWEN else "ffn_norm.weight"
+        return [(name, values + np.float32(model.norm_shift))]
+    if part in LAYER:
+        return [(LAYER[part], values)]
+    stem, _, ending = part.rpartition(".")
+    if part.endswith("norm.weight"):
+        values = values + np.float32(model.norm_shift)
+    if part == "conv.conv.weight":
+        values = values.reshape(values.shape[0], -1)
+    if part == "mlp.shared_expert_gate.weight":
+        values = values.reshape(-1)
+    return [(f"{LAYER[stem]}.{ending}", values)]
