@@ -48,12 +48,15 @@ class HostExchange {
   Status start(std::uint64_t payload);
   void stop();
 
-  /// A place for the next job, which compute() will name; waits while many are queued: a thread that waits for the
-  /// device's queue of launches would do so on a processor that is needed. kMostQueued: there is none, because a job
-  /// has failed; finish() says so, and abandon() sets this job's flag too.
-  std::size_t claim();
-  /// The job in the claimed place is whole. Its hand-out and take-in are on `stream`.
-  void queue(std::uint32_t number, cudaStream_t stream);
+  /// Keeps the job in its place of `jobs`, which compute() will name, and queues it. Its hand-out and take-in are on
+  /// `stream`.
+  template <typename Job>
+  void enqueue(std::array<Job, kMostQueued>& jobs, const Job& job, cudaStream_t stream) {
+    const std::size_t place = claim();
+    if (place == kMostQueued) return;
+    jobs[place] = job;
+    queue(job.number, stream);
+  }
 
   /// Runs on the exchange's thread, once the job's input is there. What it fails with ends the pass.
   virtual Status compute(std::size_t place) = 0;
@@ -71,6 +74,12 @@ class HostExchange {
   }
 
  private:
+  /// A place for the next job; waits while many are queued: a thread that waits for the
+  /// device's queue of launches would do so on a processor that is needed. kMostQueued: there is none, because a job
+  /// has failed; finish() says so, and abandon() sets this job's flag too.
+  std::size_t claim();
+  /// The job in the claimed place is whole. Its hand-out and take-in are on `stream`.
+  void queue(std::uint32_t number, cudaStream_t stream);
   void run_jobs();
   bool await_input(std::uint32_t number, cudaStream_t stream);
   void fail(Status status);

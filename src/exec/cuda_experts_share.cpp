@@ -7,17 +7,6 @@
 #include "exec/host_rows.h"
 
 namespace millrace::exec {
-namespace {
-
-// Of weights: some microseconds of reading. Smaller ones begin anew too often: 16 KiB took a fifth longer.
-constexpr std::int64_t kTaskBytes = 64 * 1024;
-constexpr std::int64_t kRowStep = 4, kMostTaskRows = 256;
-
-std::int64_t task_rows(DType dtype, std::int64_t cols) {
-  return std::clamp(kTaskBytes / row_bytes(dtype, cols) / kRowStep * kRowStep, kRowStep, kMostTaskRows);
-}
-
-}  // namespace
 
 ExpertShare::Places ExpertShare::lay_out(const Sizes& sizes, const kernels::Table& table, int threads) {
   Places places;
@@ -65,13 +54,6 @@ Expected<std::unique_ptr<ExpertShare>> ExpertShare::create(const Sizes& sizes, r
   share->first_of_.resize(static_cast<std::size_t>(sizes.experts) + 1);
   MR_RETURN_IF_ERROR(share->start(at.shared_bytes - kPayload));
   return share;
-}
-
-void ExpertShare::add(const Job& job, cudaStream_t stream) {
-  const std::size_t place = claim();
-  if (place == kMostQueued) return;
-  jobs_[place] = job;
-  queue(job.number, stream);
 }
 
 Status ExpertShare::compute(std::size_t place) {
@@ -221,65 +203,63 @@ void ExpertShare::multiply(const Job& job, std::size_t members) {
 }
 
 template <typename Work>
-void ExpertShare::for_tasks(std::size_t members, std::int64_t rows, std::int64_t task_rows, const Work& work) {
-  const std::int64_t each = (rows + task_rows - 1) / task_rows;
-  pool_.parallel_for(static_cast<std::int64_t>(members) * each, 1,
-                     [&](std::int64_t begin, std::int64_t end, int thread) {
-                       for (std::int64_t task = begin; task < end; ++task) {
-                         const std::int64_t first = task % each * task_rows;
-                         work(static_cast<std::size_t>(task / each), first, std::min(first + task_rows, rows), thread);
-                       }
-                     });
+void ExpertShare::for_tasks(std::size_t members, const residency::Part& matrix, const Work& work) {
+  const std::int64_t step = task_rows(matrix.dtype, matrix.cols), each = (matrix.rows + step - 1) / step;
+  pool_.parallel_for(
+      static_cast<std::int64_t>(members) * each, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+        for (std::int64_t task = begin; task < end; ++task) {
+          const std::int64_t first = task % each * step;
+          work(leased_[static_cast<std::size_t>(task / each)], first, std::min(first + step, matrix.rows), thread);
+        }
+      });
+}
+
+kernels::MatmulArgs ExpertShare::product(const Missed& missed, const residency::Part& matrix, const std::byte* weight,
+                                         std::int64_t begin, std::int64_t end, int thread) const {
+  kernels::MatmulArgs args = rows_of(matrix.dtype, weight, matrix.cols, begin, end);
+  args.x_stride = matrix.cols;
+  args.x_rows = missed.rows;
+  args.y_stride = matrix.rows;
+  args.workspace = thread_memory(thread);
+  return args;
 }
 
 /// hidden = activation(x gate^T + bias) * (x up^T + bias), in places' order.
 void ExpertShare::gate_and_up(const Job& job, std::size_t members) {
-  const residency::Part& gate = part(job, job.experts->gate_part);
-  const DType up_dtype = part(job, job.experts->up_part).dtype;
-  const std::int64_t ff = gate.rows, cols = gate.cols;
+  const residency::Part &gate = part(job, job.experts->gate_part), &up = part(job, job.experts->up_part);
+  const std::int64_t ff = gate.rows;
   const std::uint64_t name = ++names_;  // of x
-  const kernels::Q8Rows q8 = kernels::q8_rows_at(work_.data(), job.rows, cols);
-  for_tasks(members, ff, task_rows(gate.dtype, cols),
-            [&](std::size_t m, std::int64_t begin, std::int64_t end, int thread) {
-              const Missed& missed = leased_[m];
-              kernels::MatmulArgs args;
-              args.dtype = gate.dtype;
-              args.weight = missed.gate + begin * row_bytes(gate.dtype, cols);
-              args.weight_rows = end - begin;
-              args.cols = cols;
-              args.x = host_at<float>(at_.input);
-              args.x_stride = cols;
-              args.x_q8 = q8;
-              args.x_rows = missed.rows;
-              args.x_index = row_of_.data() + missed.first;
-              args.x_name = name;
-              args.y = hidden() + missed.first * ff + begin;
-              args.y_stride = ff;
-              args.workspace = thread_memory(thread);
-              table_.matmul_segments(args);
-              args.dtype = up_dtype;
-              args.weight = missed.up + begin * row_bytes(up_dtype, cols);
-              const auto of_expert = [&](const float* all) {
-                return all == nullptr ? nullptr : all + missed.expert * ff + begin;
-              };
-              gate_rows(table_, table_.matmul_segments,
-                        {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias)}, args,
-                        reinterpret_cast<float*>(thread_memory(thread) + at_.workspace_bytes));
-            });
+  const kernels::Q8Rows q8 = kernels::q8_rows_at(work_.data(), job.rows, gate.cols);
+  for_tasks(members, gate, [&](const Missed& missed, std::int64_t begin, std::int64_t end, int thread) {
+    kernels::MatmulArgs args = product(missed, gate, missed.gate, begin, end, thread);
+    args.x = host_at<float>(at_.input);
+    args.x_q8 = q8;
+    args.x_index = row_of_.data() + missed.first;
+    args.x_name = name;
+    args.y = hidden() + missed.first * ff + begin;
+    table_.matmul_segments(args);
+    args.dtype = up.dtype;
+    args.weight = missed.up + begin * row_bytes(up.dtype, up.cols);
+    const auto of_expert = [&](const float* all) {
+      return all == nullptr ? nullptr : all + missed.expert * ff + begin;
+    };
+    gate_rows(table_, table_.matmul_segments,
+              {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias)}, args,
+              reinterpret_cast<float*>(thread_memory(thread) + at_.workspace_bytes));
+  });
 }
 
 /// results = hidden down^T + bias, in places' order.
 void ExpertShare::down(const Job& job, std::size_t members) {
   const residency::Part& down = part(job, job.experts->down_part);
-  const std::int64_t ff = down.cols, cols = down.rows;
+  const std::int64_t ff = down.cols;
   const std::uint64_t name = names_ + 1;  // of the first member's rows of hidden
   names_ += members;
-  const bool quantized = kernels::uses_q8(down.dtype);
   const kernels::Q8Rows all = kernels::q8_rows_at(work_.data() + at_.hidden_q8, sizes_.rows * sizes_.top_k, ff);
   const auto q8_from = [&](std::int64_t place) {
     return kernels::Q8Rows{all.q + place * ff, all.d + place * (ff / 32), all.sum16 + place * (ff / 16)};
   };
-  if (quantized) {
+  if (kernels::uses_q8(down.dtype)) {
     // A row of few floats is a task of its own: threads that have just been busy are still awake.
     pool_.parallel_for(static_cast<std::int64_t>(members), 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t m = begin; m < end; ++m) {
@@ -288,29 +268,17 @@ void ExpertShare::down(const Job& job, std::size_t members) {
       }
     });
   }
-  float* const results = host_at<float>(at_.output);
-  for_tasks(members, cols, task_rows(down.dtype, ff),
-            [&](std::size_t m, std::int64_t begin, std::int64_t end, int thread) {
-              const Missed& missed = leased_[m];
-              kernels::MatmulArgs args;
-              args.dtype = down.dtype;
-              args.weight = missed.down + begin * row_bytes(down.dtype, ff);
-              args.weight_rows = end - begin;
-              args.cols = ff;
-              args.x = hidden() + missed.first * ff;
-              args.x_stride = ff;
-              args.x_q8 = q8_from(missed.first);
-              args.x_rows = missed.rows;
-              args.x_name = name + m;
-              float* const y = results + missed.first * cols + begin;
-              args.y = y;
-              args.y_stride = cols;
-              args.workspace = thread_memory(thread);
-              table_.matmul_segments(args);
-              if (job.down_bias == nullptr) return;
-              for (std::int64_t r = 0; r < missed.rows; ++r)
-                table_.add(y + r * cols, job.down_bias + missed.expert * cols + begin, end - begin);
-            });
+  for_tasks(members, down, [&](const Missed& missed, std::int64_t begin, std::int64_t end, int thread) {
+    kernels::MatmulArgs args = product(missed, down, missed.down, begin, end, thread);
+    args.x = hidden() + missed.first * ff;
+    args.x_q8 = q8_from(missed.first);
+    args.x_name = name + static_cast<std::uint64_t>(&missed - leased_.data());
+    args.y = host_at<float>(at_.output) + missed.first * down.rows + begin;
+    table_.matmul_segments(args);
+    if (job.down_bias == nullptr) return;
+    for (std::int64_t r = 0; r < missed.rows; ++r)
+      table_.add(args.y + r * down.rows, job.down_bias + missed.expert * down.rows + begin, end - begin);
+  });
 }
 
 }  // namespace millrace::exec

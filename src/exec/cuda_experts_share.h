@@ -57,7 +57,7 @@ class ExpertShare final : public HostExchange {
   const float* device_output() const { return device_at<float>(at_.output); }
 
   /// Queues a job whose hand_out and take_in are on `stream`; waits while many are queued.
-  void add(const Job& job, cudaStream_t stream);
+  void add(const Job& job, cudaStream_t stream) { enqueue(jobs_, job, stream); }
 
   /// Weight bytes that the processor has read, and the time that took. REQUIRES: nothing is queued.
   std::uint64_t weight_bytes() const { return weight_bytes_; }
@@ -97,10 +97,13 @@ class ExpertShare final : public HostExchange {
   void multiply(const Job& job, std::size_t members);
   void gate_and_up(const Job& job, std::size_t members);
   void down(const Job& job, std::size_t members);
-  /// Cuts `rows` weight rows of each of the first `members` into tasks for the pool:
+  /// Cuts the rows of a matrix of each of the first `members` into tasks for the pool:
   /// work(member, first row, end row, thread).
   template <typename Work>
-  void for_tasks(std::size_t members, std::int64_t rows, std::int64_t task_rows, const Work& work);
+  void for_tasks(std::size_t members, const residency::Part& matrix, const Work& work);
+  /// Arguments of a product of the member's rows with rows [begin, end) of `weight`; y is [rows, y_stride].
+  kernels::MatmulArgs product(const Missed& missed, const residency::Part& matrix, const std::byte* weight,
+                              std::int64_t begin, std::int64_t end, int thread) const;
   std::int32_t unit_of(const Job& job, std::int32_t expert) const { return job.experts->first_unit + expert; }
   const residency::Part& part(const Job& job, std::int32_t part) const {
     return units_.part({job.experts->first_unit, part});

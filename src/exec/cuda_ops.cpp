@@ -179,7 +179,8 @@ Status CudaExecutor::begin_experts() {
           layers.push_back(
               {experts.first_unit, experts.count, {experts.gate_bias, experts.up_bias, experts.down_bias}});
         }
-  return options_.experts->begin_waves(std::move(layers));
+  options_.experts->begin_waves(std::move(layers));
+  return {};
 }
 
 Status CudaExecutor::prepare_share() {

@@ -6,18 +6,6 @@
 #include "exec/host_rows.h"
 
 namespace millrace::exec {
-namespace {
-
-constexpr std::int64_t kTaskBytes = 64 * 1024;  // of weights: some microseconds of reading
-constexpr std::int64_t kRowStep = 4, kMostTaskRows = 256;
-
-/// Weight rows of a task.
-std::int64_t task_rows(DType dtype, std::int64_t cols) {
-  const std::int64_t rows = kTaskBytes / row_bytes(dtype, cols);
-  return std::clamp(rows / kRowStep * kRowStep, kRowStep, kMostTaskRows);
-}
-
-}  // namespace
 
 Expected<std::unique_ptr<HostShare>> HostShare::create(const Sizes& sizes, ThreadPool& pool,
                                                        const kernels::Table& table, residency::Budget& ram,
@@ -40,13 +28,6 @@ Expected<std::unique_ptr<HostShare>> HostShare::create(const Sizes& sizes, Threa
   MR_ASSIGN_OR_RETURN(share->work_, device::HostBuffer::reserve(work, device::Pages::normal));
   MR_RETURN_IF_ERROR(share->start(shared - kPayload));
   return share;
-}
-
-void HostShare::add(const Job& job, cudaStream_t stream) {
-  const std::size_t place = claim();
-  if (place == kMostQueued) return;
-  jobs_[place] = job;
-  queue(job.number, stream);
 }
 
 Status HostShare::compute(std::size_t place) {
@@ -94,11 +75,7 @@ void HostShare::multiply(std::span<const Matrix> matrices, const Input& input, f
 /// Rows [begin, end) of the processor's rows of a matrix.
 void HostShare::multiply_rows(const Matrix& matrix, const Input& input, float* out, std::int64_t begin,
                               std::int64_t end, int thread) {
-  kernels::MatmulArgs args;
-  args.dtype = matrix.dtype;
-  args.weight = matrix.weight + begin * row_bytes(matrix.dtype, input.cols);
-  args.weight_rows = end - begin;
-  args.cols = input.cols;
+  kernels::MatmulArgs args = rows_of(matrix.dtype, matrix.weight, input.cols, begin, end);
   args.x = input.x;
   args.x_stride = input.cols;
   args.x_q8 = kernels::q8_rows_at(work_.data(), input.rows, input.cols);

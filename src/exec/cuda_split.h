@@ -68,7 +68,7 @@ class HostShare final : public HostExchange {
 
   /// Queues a job whose hand_out and take_in are on `stream`; waits while many are queued. REQUIRES: the job's weights
   /// lie in RAM.
-  void add(const Job& job, cudaStream_t stream);
+  void add(const Job& job, cudaStream_t stream) { enqueue(jobs_, job, stream); }
 
   /// Weight bytes that the processor has read, and the time that took. REQUIRES: nothing is queued.
   std::uint64_t weight_bytes() const { return weight_bytes_; }

@@ -22,6 +22,21 @@ void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x
     pool.parallel_for(rows * pieces, std::max<std::int64_t>(1, kPiece / cols), work);
 }
 
+std::int64_t task_rows(DType dtype, std::int64_t cols) {
+  constexpr std::int64_t kTaskBytes = 64 * 1024, kRowStep = 4;
+  return std::clamp(kTaskBytes / row_bytes(dtype, cols) / kRowStep * kRowStep, kRowStep, kMostTaskRows);
+}
+
+kernels::MatmulArgs rows_of(DType dtype, const std::byte* weight, std::int64_t cols, std::int64_t begin,
+                            std::int64_t end) {
+  kernels::MatmulArgs args;
+  args.dtype = dtype;
+  args.weight = weight + begin * row_bytes(dtype, cols);
+  args.weight_rows = end - begin;
+  args.cols = cols;
+  return args;
+}
+
 void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), const Gate& gate,
                const kernels::MatmulArgs& up, float* scratch) {
   kernels::MatmulArgs args = up;

@@ -1,11 +1,13 @@
 // What the processor does to rows of activations around its products, for the CPU executor and for its share beside a
-// GPU. Thread-safety: quantize_rows uses the pool; gate_rows is for any thread, with scratch of its own.
+// GPU. Thread-safety: quantize_rows uses the pool; the others are for any thread, with scratch of its own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
+#include "tensor/dtype.h"
 
 namespace millrace::exec {
 
@@ -13,6 +15,15 @@ namespace millrace::exec {
 /// floats are not worth waking them.
 void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x, std::int64_t rows, std::int64_t cols,
                    kernels::Q8Rows out);
+
+/// How the processor's share of a product is cut for its threads: tasks of 64 KiB of weights, some microseconds of
+/// reading (of 16 KiB they take a fifth longer), in whole steps of the kernels' rows.
+constexpr std::int64_t kMostTaskRows = 256;
+/// Weight rows of a task.
+std::int64_t task_rows(DType dtype, std::int64_t cols);
+/// Arguments of a product with rows [begin, end) of `weight`; the caller adds x and y.
+kernels::MatmulArgs rows_of(DType dtype, const std::byte* weight, std::int64_t cols, std::int64_t begin,
+                            std::int64_t end);
 
 /// What the products of a gate and an up go through; biases are of the rows at hand, null: none.
 struct Gate {

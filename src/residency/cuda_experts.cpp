@@ -124,16 +124,14 @@ Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram)
 void DeviceExperts::index_experts() {
   key_of_.assign(units_.units().size(), -1);
   entries_of_.assign(units_.units().size(), -1);
-  std::int32_t keys = 0;
   for (std::size_t u = 0; u < units_.units().size(); ++u) {
     if (units_.units()[u].kind != UnitKind::expert) continue;
     const auto unit = static_cast<std::int32_t>(u);
-    if (units_.units()[u].expert == 0) {
-      entries_.push_back({unit, 0, mirrored_});
-    }
+    if (units_.units()[u].expert == 0) entries_.push_back({unit, 0, mirrored_});
     ++entries_.back().count;
     entries_of_[u] = static_cast<std::int32_t>(entries_.size()) - 1;
-    key_of_[u] = keys++;
+    key_of_[u] = static_cast<std::int32_t>(unit_of_.size());
+    unit_of_.push_back(unit);
     all_bytes_ += units_.units()[u].bytes();
     mirrored_ += parts();
   }
@@ -168,12 +166,8 @@ Status DeviceExperts::lay_out() {
   device_in_ram_ = reinterpret_cast<const std::byte**>(at);
   claimed_ = device_in_ram_ + mirrored_;
   const bool stays = static_cast<std::size_t>(tiers_.ram_slots) >= count_experts(units_) && tiers_.link_permille > 0;
-  for (std::size_t u = 0; u < units_.units().size(); ++u) {
-    if (key_of_[u] < 0) continue;
-    const auto unit = static_cast<std::int32_t>(u);
-    set_entries(unit, nullptr);
-    if (stays) not_in_ram_.push_back(unit);
-  }
+  for (const std::int32_t unit : unit_of_) set_entries(unit, nullptr);
+  if (stays) not_in_ram_ = unit_of_;
   return {};
 }
 
@@ -248,8 +242,7 @@ void DeviceExperts::free_some_slots() {
   for (; wanted > 0 && (least = slots_.least_worth()) >= 0; --wanted) {
     slots_.remove(least);
     visible_[static_cast<std::size_t>(least)] = false;
-    const auto unit = std::find(key_of_.begin(), key_of_.end(), least) - key_of_.begin();
-    set_entries(static_cast<std::int32_t>(unit), nullptr);
+    set_entries(unit_of_[static_cast<std::size_t>(least)], nullptr);
   }
   least = slots_.least_worth();
   least_worth_ = least < 0 ? 0 : slots_.worth(least);
@@ -342,13 +335,12 @@ DeviceExperts::At DeviceExperts::after(At at) const {
   return next < layers_[at.layer].count ? At{at.layer, next} : At{at.layer + 1, 0};
 }
 
-Status DeviceExperts::begin_waves(std::vector<Layer> layers) {
+void DeviceExperts::begin_waves(std::vector<Layer> layers) {
   layers_ = std::move(layers);
   leased_to_ = next_ = {};
   filled_ = acquired_ = let_go_ = 0;
   leased_.clear();
   waves_ = true;
-  return {};
 }
 
 /// Starts the reads of one more wave, as far as RAM has slots. False: there is none, or it has no slot at all.

@@ -22,7 +22,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -119,9 +118,9 @@ class DeviceExperts {
     std::int32_t parts = 0;
   };
   /// The layers whose experts this pass calls for, in order. Copies begin.
-  Status begin_waves(std::vector<Layer> layers);
-  /// The next wave of the pass. What is launched on `compute` from here on
-  /// finds it. Errors: io_error, corrupt, cancelled.
+  void begin_waves(std::vector<Layer> layers);
+  /// The next wave of the pass. What is launched on `compute` from here on finds it. Errors: io_error, corrupt,
+  /// cancelled.
   Expected<Wave> acquire(cudaStream_t compute, const std::function<bool()>& cancelled);
   /// Whether the wave that was acquired last was its layer's last.
   bool layer_ended() const { return next_.first == 0; }
@@ -205,6 +204,7 @@ class DeviceExperts {
   bool as_in_ram_ = true;                   // slots are laid out as in RAM, so that an expert is one copy
   std::uint64_t slot_bytes_ = 0;
   std::vector<std::int32_t> key_of_;      // by unit; -1: no expert
+  std::vector<std::int32_t> unit_of_;     // by key
   std::vector<std::int32_t> entries_of_;  // by unit: index into entries_
   std::vector<Entries> entries_;
   std::size_t mirrored_ = 0;  // addresses in the mirror
