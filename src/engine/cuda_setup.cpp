@@ -175,8 +175,7 @@ class CudaPlanner {
     SharingInput input;
     input.cap_bytes = cap_;
     input.taken_bytes = vram_.context_bytes + weight_bytes() + activation_bytes();
-    const auto& units = parts_.model->units().units();
-    input.weights_give_way = std::none_of(units.begin(), units.end(), is_expert);
+    input.weights_give_way = parts_.model->units().experts() == 0;
     input.kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
       std::uint64_t bytes = 0;
       for (const kv::Group& group : layout_.groups())
@@ -264,7 +263,7 @@ class CudaPlanner {
   /// As many layers as fit at home in VRAM, the others in RAM while there is room, the rest on the disk.
   Status plan_streaming() {
     const auto& units = parts_.model->units().units();
-    if (std::any_of(units.begin(), units.end(), is_expert)) {
+    if (parts_.model->units().experts() > 0) {
       if (options_.pins.empty()) return plan_mixture();
       return error(Code::unsupported, "--pin: experts come and go as they are used; leave it out");
     }
@@ -300,7 +299,7 @@ class CudaPlanner {
       home = is_expert(unit) || unit.by_rows ? residency::Tier::ram : residency::Tier::vram;
     }
     choose_limits();
-    const auto experts = std::count_if(table.units().begin(), table.units().end(), is_expert);
+    const std::int64_t experts = table.experts();
     const int layer = static_cast<int>(hp_.experts);
     const auto most_vram_slots = static_cast<std::uint64_t>(
         options_.vram_experts >= 0 ? std::min<std::int64_t>(options_.vram_experts, experts) : experts);
@@ -331,7 +330,7 @@ class CudaPlanner {
   /// REQUIRES: what lies in VRAM is decided.
   Status place_experts_in_ram() {
     const residency::UnitTable& table = parts_.model->units();
-    const auto all = static_cast<int>(std::count_if(table.units().begin(), table.units().end(), is_expert));
+    const auto all = static_cast<int>(table.experts());
     const int most = experts_.ram_slots;
     const std::uint64_t room = ram_ - std::min(ram_, kMeasurementSpread), slot = residency::expert_slot_bytes(table);
     if (host_needed() > room) {

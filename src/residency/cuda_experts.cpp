@@ -33,10 +33,7 @@ std::vector<std::uint64_t> part_offsets(const UnitTable& units) {
   return offsets;
 }
 
-std::size_t count_experts(const UnitTable& units) {
-  return static_cast<std::size_t>(std::count_if(units.units().begin(), units.units().end(),
-                                                [](const Unit& unit) { return unit.kind == UnitKind::expert; }));
-}
+std::size_t count_experts(const UnitTable& units) { return static_cast<std::size_t>(units.experts()); }
 
 std::size_t most_of_a_layer(const UnitTable& units) {
   int most = 0;

@@ -174,10 +174,8 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
     if (shared) ++cost.shared_layers;
   }
   if (options.ram_expert_slots > 0) {
-    std::int64_t all = 0;
-    for (const Unit& unit : units.units()) all += unit.kind == UnitKind::expert ? 1 : 0;
     const auto part = [&](std::int64_t slots) {
-      return std::min(1.0, static_cast<double>(slots) / static_cast<double>(all));
+      return std::min(1.0, static_cast<double>(slots) / static_cast<double>(units.experts()));
     };
     cost.experts_in_vram = part(options.vram_expert_slots);
     cost.experts_by_link = options.expert_link_permille / 1000.0;

@@ -119,6 +119,7 @@ std::uint64_t Unit::bytes() const {
 }
 
 std::int32_t UnitTable::add(Unit unit) {
+  if (unit.kind == UnitKind::expert) ++experts_;
   units_.push_back(std::move(unit));
   return static_cast<std::int32_t>(units_.size()) - 1;
 }

@@ -101,6 +101,8 @@ class UnitTable {
   /// Tiles that hold rows of this part, in row order.
   std::vector<std::int32_t> tiles_of(WeightRef ref) const;
   std::uint64_t total_bytes() const;
+  /// Units that are experts.
+  std::int64_t experts() const { return experts_; }
   /// The first unit of this kind; -1: there is none.
   std::int32_t find(UnitKind kind) const;
 
@@ -108,6 +110,7 @@ class UnitTable {
   std::vector<Unit> units_;
   std::vector<Tile> tiles_;
   std::vector<Range> unit_tiles_;
+  std::int64_t experts_ = 0;
 };
 
 }  // namespace millrace::residency
