@@ -489,6 +489,8 @@ class CudaPlanner {
 
 Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
                               const std::function<Status(const Parts&)>& accept) {
+  if (!options.record_routing.empty())
+    return error(Code::unsupported, "--record-routing: the CPU writes down what routers choose; add --device cpu");
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kTileBytes, parts, paths));
@@ -531,6 +533,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   ops.graphs = options.cuda_graphs;
   ops.fuse = options.cuda_fuse;
   ops.kv_dtype = options.kv_dtype;
+  ops.routing = parts.routing.get();
   ops.trace = options.trace;
   if (cpu.any() || planner.experts().any()) {
     constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPU takes for its own layers

@@ -53,6 +53,9 @@ class EngineImpl final : public Engine {
   const residency::Plan& plan() const override { return parts_.plan; }
   const residency::PlanOptions& plan_options() const override { return parts_.plan_options; }
   residency::SavedPlan saved_plan() const override { return engine::saved_plan(parts_); }
+  void move_routing_on() override {
+    if (parts_.routing != nullptr) parts_.routing->move_on();
+  }
   const residency::Budget& budget() const override { return *parts_.budget; }
   const residency::WeightStore& store() const override { return *parts_.store; }
   residency::StoreCounters store_counters() const override {

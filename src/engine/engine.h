@@ -95,6 +95,8 @@ struct EngineOptions {
   /// Decides as this plan did; the options that it was made for (device, caps, context, batch, tiles) are the caller's
   /// to set. May be null.
   std::shared_ptr<const residency::SavedPlan> follow;
+  std::string routing;         // of mixtures, in their routers' place (exec/routing.h); empty: the routers choose
+  std::string record_routing;  // a file to which the routers' choices are written; empty: none
   std::vector<storage::Fault> faults;
   std::uint64_t bare_resident_bytes = 0;  // RSS at program start; what the budget does not count
 };
@@ -215,6 +217,8 @@ class Engine {
   /// What the plan was made for. Its context_tokens are the KV a run starts with: weights give way as it grows.
   virtual const residency::PlanOptions& plan_options() const = 0;
   virtual residency::SavedPlan saved_plan() const = 0;
+  /// Where EngineOptions::routing chooses: passes from now on go by other rows of it.
+  virtual void move_routing_on() = 0;
   virtual const residency::Budget& budget() const = 0;
   /// REQUIRES: the weights are the CPU executor's (vram_budget() is null).
   virtual const residency::WeightStore& store() const = 0;

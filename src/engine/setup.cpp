@@ -279,6 +279,7 @@ exec::PassLimits pass_limits(const Limits& limits) {
   pass.max_sequences = limits.sequences;
   pass.max_logit_rows = limits.logit_rows;
   pass.max_positions = limits.context_tokens;
+  pass.routed_layers = limits.routed_layers;
   return pass;
 }
 
@@ -364,6 +365,20 @@ void finish_kv(const EngineOptions& options, Parts& parts) {
   if (!parts.identity.empty()) open_prompt_cache(options, parts);
 }
 
+static Status prepare_routing(const EngineOptions& options, Parts& parts) {
+  if (options.routing.empty() && options.record_routing.empty()) return {};
+  const auto shape = exec::routing_shape(parts.model->program());
+  if (!shape.ok()) return shape.status().with_context(options.routing.empty() ? "--record-routing" : "--routing");
+  if (!options.routing.empty()) {
+    MR_ASSIGN_OR_RETURN(parts.routing, exec::Routing::make(options.routing, *shape));
+    parts.limits.routed_layers = shape->layers;
+  }
+  if (!options.record_routing.empty()) {
+    MR_ASSIGN_OR_RETURN(parts.record, exec::RoutingRecord::create(options.record_routing, *shape));
+  }
+  return {};
+}
+
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
                   std::vector<std::string>& paths) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path));
@@ -384,6 +399,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts&
   }
   parts.rates = options.rates;
   parts.kv_dtype = options.kv_dtype;
+  MR_RETURN_IF_ERROR(prepare_routing(options, parts));
   return options.follow != nullptr ? residency::check_model(*options.follow, parts.model->units()) : Status();
 }
 
@@ -583,8 +599,9 @@ Expected<Parts> assemble(const EngineOptions& options) {
   const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);
   const bool embedding_streams =
       embedding >= 0 && parts.plan.homes[static_cast<std::size_t>(embedding)].tier == residency::Tier::disk;
-  parts.executor = exec::make_cpu_executor(*parts.store, *parts.pool, *parts.budget,
-                                           {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams});
+  parts.executor = exec::make_cpu_executor(
+      *parts.store, *parts.pool, *parts.budget,
+      {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(), parts.record.get()});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   parts.kv_pool =
       std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost), *parts.budget);

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
+#include "exec/routing.h"
 #include "kv/footprint.h"
 #include "kv/prefix_cache.h"
 #include "kv/prompt_cache.h"
@@ -28,6 +29,7 @@ struct Limits {
   std::int64_t chunk_tokens = 0;  // prompt rows of a pass that has decode rows
   std::int64_t queue = 0;         // requests that wait at most; 0: any number
   std::uint64_t tile_bytes = 0;
+  std::int64_t routed_layers = 0;  // exec::PassLimits
 };
 
 /// What only a GPU run has (engine/cuda_setup.cpp).
@@ -64,6 +66,8 @@ struct Parts {
   std::unique_ptr<residency::Budget> vram;        // null where no GPU takes part
   residency::Reservation gpu_context;             // of vram
   std::unique_ptr<GpuParts> gpu;
+  std::unique_ptr<exec::Routing> routing;       // null: the routers choose
+  std::unique_ptr<exec::RoutingRecord> record;  // null: nobody asked
   std::unique_ptr<exec::Executor> executor;
   std::shared_ptr<kv::BlockPool> kv_pool;
   std::string identity;                       // of the model, where there is to be a prompt cache

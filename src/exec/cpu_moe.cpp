@@ -7,6 +7,7 @@
 
 #include "exec/cpu_ops.h"
 #include "exec/host_rows.h"
+#include "exec/routing.h"
 
 namespace millrace::exec {
 
@@ -32,7 +33,7 @@ struct CpuExecutor::MoeCall {
   WeightRef down(std::int32_t expert) const { return {experts.first_unit + expert, experts.down_part}; }
 };
 
-void CpuExecutor::moe(Act out, Act x, Act routed, WeightRef router, const Experts& experts) {
+void CpuExecutor::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts) {
   if (!ready() || rows_ == 0) return;
   MoeCall call;
   call.experts = experts;
@@ -52,6 +53,7 @@ void CpuExecutor::moe(Act out, Act x, Act routed, WeightRef router, const Expert
   score(routed, router, experts);
   if (!failed()) route(experts, rows_);
   if (failed()) return;
+  reroute(layer, experts);
   sort_by_expert(experts, rows_);
   bring_biases(experts);
   drop_leases();  // the trunk's slot is the disk's while the experts are at work
@@ -162,6 +164,17 @@ void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
   if (experts.output_scale.none()) return;
   const float* scales = vector_of(experts.output_scale, experts.count, 0);
   for (std::int64_t i = 0; i < rows * experts.top_k && scales != nullptr; ++i) weights[i] *= scales[chosen[i]];
+}
+
+/// Where a routing takes the routers' place, its experts get the weights that theirs had.
+void CpuExecutor::reroute(std::int64_t layer, const Experts& experts) {
+  auto* chosen = at<std::int32_t>(layout_.chosen);
+  for (std::int64_t r = 0; r < rows_ && options_.routing != nullptr; ++r) {
+    const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+    std::ranges::copy(options_.routing->chosen(layer, row.position, row.sequence), chosen + r * experts.top_k);
+  }
+  if (options_.record != nullptr)
+    options_.record->add(layer, {chosen, static_cast<std::size_t>(rows_ * experts.top_k)});
 }
 
 /// Counting sort of the (row, place) entries by expert; within an expert by row.

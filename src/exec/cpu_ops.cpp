@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "exec/routing.h"
 #include "tensor/codec.h"
 
 namespace millrace::exec {
@@ -106,7 +107,7 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::attention:
       return attention(step.out, step.a, step.layer, step.attention);
     case Kind::moe:
-      return moe(step.out, step.a, step.b, step.weight, step.experts);
+      return moe(step.out, step.a, step.b, step.weight, step.layer, step.experts);
     case Kind::select_rows:
       return select_logit_rows(step.out, step.a);
     case Kind::logits:
@@ -138,6 +139,7 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
       return;
     }
   }
+  if (options_.record != nullptr) options_.record->begin_pass(batch.rows);
   auto* positions = at<std::int32_t>(layout_.positions);
   for (std::int64_t r = 0; r < rows_; ++r) {
     const kv::BatchRow& row = batch.rows[static_cast<std::size_t>(r)];
@@ -159,6 +161,7 @@ void CpuExecutor::end_pass() {
   drop_leases();
   leased_.clear();
   store_.end_pass();
+  if (options_.record != nullptr && !failed()) status_ = options_.record->end_pass();
   cancelled_ = nullptr;
   batch_ = nullptr;
   ++counters_.passes;

@@ -142,9 +142,10 @@ class CpuExecutor final : public Executor {
 
   // cpu_moe.cpp.
   struct MoeCall;
-  void moe(Act out, Act x, Act routed, WeightRef router, const Experts& experts);
+  void moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts);
   void score(Act routed, WeightRef router, const Experts& experts);
   void route(const Experts& experts, std::int64_t rows);
+  void reroute(std::int64_t layer, const Experts& experts);
   void bring_biases(const Experts& experts);
   void bring_biases_of(const Experts& experts, WeightRef ref, std::int64_t cols, std::uint64_t to);
   void sort_by_expert(const Experts& experts, std::int64_t rows);

@@ -150,6 +150,7 @@ struct CudaExecutor::Emitter {
   void emit_logits(const Step& s);
 
   void route(const Experts& experts, const float* scores);
+  void reroute(std::int64_t layer, std::int32_t* chosen);
   cuda::ExpertCall expert_call(const Experts& experts, int part_index);
   void launch(const cuda::ExpertCall& call);
   void emit_moe(const Launch& launch);

@@ -33,6 +33,7 @@ PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t 
   take(layout.sequence, rows, 4);
   take(layout.position, rows, 4);
   take(layout.logit_row, logit_rows, 4);
+  take(layout.chosen, shape.routed_layers * rows * shape.top_k, 4);
   for (const std::int64_t rotary : shape.rotary) take(layout.cos_sin.emplace_back(), rows * rotary, 4);
   for (std::int64_t g = 0; g < shape.kv_groups; ++g)
     take(layout.blocks.emplace_back(), sequences * max_blocks(shape), 8);

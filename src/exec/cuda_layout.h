@@ -39,6 +39,7 @@ struct CudaLayout {
 struct PassRows {
   std::uint64_t token = 0, sequence = 0, position = 0;  // int32 [rows]
   std::uint64_t logit_row = 0;                          // int32 [logit rows]: which rows want logits
+  std::uint64_t chosen = 0;                             // int32 [routed layers, rows, top_k]
   std::vector<std::uint64_t> cos_sin;                   // float [rows, rotary / 2, 2] of each rope
   std::vector<std::uint64_t> blocks;                    // of each group: addresses [sequences, max_blocks]
   std::uint64_t tiles = 0;                              // int4 [rows] at most

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "exec/cuda_ops_impl.h"
+#include "exec/routing.h"
 #include "kernels/cuda/gates.h"
 
 namespace millrace::exec {
@@ -97,6 +98,9 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
 
 Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
   MR_RETURN_IF_ERROR(check_cuda(program, units_, traits_));
+  if (limits.routed_layers > 0 && options_.routing == nullptr)
+    return error(Code::internal, "experts come with the rows of {} layers, and nobody brings them",
+                 limits.routed_layers);
   for (const bool hidden : {false, true}) programs_[hidden ? 1 : 0] = program.of_passes(hidden);
   const PassShape shape = pass_shape(program, units_, limits);
   shape_ = shape;
@@ -314,6 +318,14 @@ void CudaExecutor::fill_blocks() {
   }
 }
 
+/// What a routing chooses in the routers' place.
+void CudaExecutor::fill_chosen() {
+  auto* chosen = reinterpret_cast<std::int32_t*>(rows_host_.data() + pass_rows_.chosen);
+  for (std::int64_t layer = 0; layer < shape_.routed_layers; ++layer)
+    for (const kv::BatchRow& row : batch_->rows)
+      chosen = std::ranges::copy(options_.routing->chosen(layer, row.position, row.sequence), chosen).out;
+}
+
 Status CudaExecutor::upload_rows() {
   const auto sequences = static_cast<std::int64_t>(batch_->sequences.size());
   pass_rows_ = make_pass_rows(shape_, rows_, logit_rows_, sequences, !few_rows());
@@ -336,6 +348,7 @@ Status CudaExecutor::upload_rows() {
   position_bound_ = static_cast<std::int64_t>(
       round_up(static_cast<std::uint64_t>(furthest + 1), static_cast<std::uint64_t>(kPositionStep)));
   fill_blocks();
+  fill_chosen();
   for (std::size_t index = 0; index < program_->ropes.size(); ++index) fill_rope(index);
   make_windows();
   for (std::size_t w = 0; w < windows_.size() && !few_rows(); ++w) {

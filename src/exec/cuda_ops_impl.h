@@ -56,6 +56,7 @@ class CudaExecutor final : public Executor {
   Status upload_rows();
   void fill_rope(std::size_t index);
   void fill_blocks();
+  void fill_chosen();
   bool is_prompt(std::int64_t row) const;
   void make_windows();
   void make_tiles(Window& window);

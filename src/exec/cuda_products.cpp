@@ -224,6 +224,15 @@ void CudaExecutor::Emitter::route(const Experts& experts, const float* scores) {
   if (status.ok()) check(cuda::choose(call, stream), "route");
 }
 
+/// The experts that came with the rows take the places of those that the router chose, whose weights they get.
+void CudaExecutor::Emitter::reroute(std::int64_t layer, std::int32_t* chosen) {
+  const std::int64_t top_k = ops.shape_.top_k;
+  const auto* from = row_data<std::int32_t>(ops.pass_rows_.chosen) + (layer * ops.rows_ + window.first) * top_k;
+  check(cudaMemcpyAsync(chosen, from, static_cast<std::size_t>(window.rows * top_k) * sizeof(*chosen),
+                        cudaMemcpyDeviceToDevice, stream),
+        "cudaMemcpyAsync");
+}
+
 cuda::ExpertCall CudaExecutor::Emitter::expert_call(const Experts& experts, int part_index) {
   const WeightRef ref{experts.first_unit, part_index};
   const residency::Part& part = ops.part(ref);
@@ -343,6 +352,7 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
   router.products[0] = {matrix(s.weight), vector(experts.router_bias), scores, experts.count};
   launch(router);
   route(experts, scores);
+  if (ops.shape_.routed_layers > 0) reroute(s.layer, chosen);
   std::uint32_t number = 0;  // of the exchange
   if (ops.shares_experts()) hand_out_experts(s, number = ops.expert_share_->next_number());
   if (entries > kMatvecEntries || ops.brings_experts()) {

@@ -77,11 +77,16 @@ class Executor {
   virtual std::string_view numerics() const = 0;
 };
 
+class Routing;
+class RoutingRecord;
+
 struct CpuOptions {
   kernels::Isa isa = kernels::Isa::plain;
   /// Embeddings are read row by row straight from the file. REQUIRED unless the embedding unit is at home in RAM: set
   /// it to plan.embedding_rows_from_disk, and where a tied head streams the embedding through the ring.
   bool embedding_rows_from_disk = false;
+  const Routing* routing = nullptr;  // chooses in the routers' place; may be null
+  RoutingRecord* record = nullptr;   // is told what was chosen; may be null
 };
 
 /// Bytes that prepare() of the CPU executor reserves. Pure, so that a plan can be made before there is a store.

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 struct BenchFlags {
   ModelFlags model;
   int prompt_tokens = 512, decode_tokens = 64, repetitions = 3, sequences = 1;
-  std::string trace;
+  std::string trace, routing = "model";
   bool json = false, hash = false, hash_prompt = false, warm = true, explain = false;
 };
 
@@ -138,6 +138,7 @@ class Bench {
   Status repetition(std::uint64_t seed, Sample& sample) {
     const auto store_before = engine_.store_counters();
     const auto disk_before = engine_.storage().counters();
+    engine_.move_routing_on();  // one text's experts again would flatter a cache
     std::vector<Hasher> hashers(static_cast<std::size_t>(flags_.sequences));
     std::vector<engine::Engine::Id> ids;
     DecodeWindow window(flags_.sequences, std::max(1, flags_.decode_tokens));
@@ -239,6 +240,7 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["prompt_tokens"] = flags.prompt_tokens;
   json["decode_tokens"] = flags.decode_tokens;
   json["sequences"] = flags.sequences;
+  if (flags.routing != "model") json["routing"] = flags.routing;
   json["repetitions"] = s.size();
   json["prompt_tok_s"] = middle(s, &Sample::prompt_tok_s);
   json["decode_tok_s"] = decode;
@@ -322,6 +324,7 @@ int execute(BenchFlags flags, const Program& program) {
   auto options = engine_options(flags.model, program);
   if (!options.ok()) return fail(options.status());
   options->max_sequences = flags.sequences;
+  if (flags.routing != "model") options->routing = flags.routing;
   Trace trace;
   if (!flags.trace.empty()) options->trace = &trace;
   install_interrupt_handler();
@@ -373,6 +376,11 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
       ->capture_default_str();
   command->add_option("-s,--sequences", flags->sequences, "Sequences decoded side by side")
       ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command
+      ->add_option("--routing", flags->routing,
+                   "Who chooses a mixture's experts: model, uniform, zipf:S (the k-th favourite comes as 1/k^S), "
+                   "trace:FILE (as --record-routing wrote it). Random weights route unlike trained ones")
       ->capture_default_str();
   command->add_option("--trace", flags->trace, "Write what happened when to this file (Chrome trace JSON; slower)");
   command->add_flag("--json", flags->json, "Print JSON");

@@ -181,6 +181,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--plan", flags.plan,
                      "Follow the plan in this file; where there is none yet, keep this one in it");
   command.add_option("--rates", flags.rates, "Rates to plan with (default: this machine's, see calibrate)");
+  command.add_option("--record-routing", flags.record_routing,
+                     "Write to this file which experts each token went to (see bench --routing; on the CPU)");
   command.add_flag("--no-graphs", flags.no_graphs, "For developers: launch every kernel by itself")->group("");
   command.add_flag("--no-fuse", flags.no_fuse, "For developers: a launch for every step of a pass")->group("");
   command.add_option("--inject-fault", flags.faults, "For developers: eio@N, short@N, stall:MS@N")->group("");
@@ -220,6 +222,7 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   options.batch_tokens = flags.batch;
   options.threads = flags.threads;
   options.expert_slots = flags.expert_slots;
+  options.record_routing = flags.record_routing;
   if (flags.isa != "auto") {
     auto isa = device::isa_from_name(flags.isa);
     if (!isa.ok()) return isa.status().with_context("--isa");
