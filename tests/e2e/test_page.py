@@ -1,4 +1,5 @@
-"""The web page in a real Chromium."""
+"""The web page in a real Chromium, and what it is served with."""
+import json
 import os
 import pathlib
 import shutil
@@ -7,18 +8,20 @@ import tempfile
 import unittest
 
 from harness import DEMO, Case
-from serving import Server
+from serving import Server, lines
 from test_clients import FOLDER, install, why_not
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-@unittest.skipIf(why_not(), why_not())
-@unittest.skipIf(CHROMIUM is None, "chromium is not installed")
 class Page(Case):
+    @unittest.skipIf(why_not(), why_not())
+    @unittest.skipIf(CHROMIUM is None, "chromium is not installed")
     def test_all(self):
         install()
         with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store}) as server:
+            if any(server.request("GET", f"/page/{name}")[0] != 200 for name in ("marked.js", "purify.js", "highlight.js")):
+                self.skipTest("built without libjs-marked, node-dompurify or libjs-highlight.js")
             done = subprocess.run(["node", "page.mjs", server.url, CHROMIUM, *filter(None, [os.environ.get("MILLRACE_PICTURES")])],
                                   cwd=FOLDER, capture_output=True, text=True, timeout=300)
             self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}\n{server.messages()}")
@@ -28,8 +31,27 @@ class Page(Case):
             self.assertEqual(server.request("GET", "/")[2], b"Ollama is running")
             status, headers, content = server.request("GET", "/", headers={"Accept": "text/html"})
             self.assertEqual(status, 200)
-            self.assertIn("default-src 'self'", headers["content-security-policy"])
+            self.assertIn("default-src 'none'; script-src 'self'", headers["content-security-policy"])
             self.assertEqual(content, (pathlib.Path(FOLDER).parents[2] / "src/app/web/index.html").read_bytes())
+
+    def test_files(self):
+        with Server(DEMO, "--api-key", "secret") as server:
+            status, headers, content = server.request("GET", "/page/main.js")
+            self.assertEqual((status, headers["content-type"]), (200, "text/javascript; charset=utf-8"), "without a key")
+            self.assertIn("default-src 'none'", headers["content-security-policy"], "a worker heeds its own file's policy")
+            self.assertEqual(server.request("GET", "/page/main.js", headers={"If-None-Match": headers["etag"]})[0], 304)
+            self.assertEqual(server.request("GET", "/page/../main.js")[0], 404)
+            self.assertIn(b"Apache License", server.request("GET", "/page/licenses.txt")[2])
+
+    def test_progress_of_a_prompt(self):
+        with Server(DEMO) as server:
+            ask = {"model": pathlib.Path(DEMO).stem, "messages": [{"role": "user", "content": "the fox and the lantern " * 200}],
+                   "options": {"num_predict": 1}}
+            told = [json.loads(line).get("prompt_progress") for line in lines(server.stream("/api/chat", {**ask, "prompt_progress": True}))]
+            steps = [step["processed"] for step in told if step]
+            self.assertEqual(steps, sorted(steps))
+            self.assertEqual(steps[-1], [step for step in told if step][-1]["total"])
+            self.assertFalse(any("prompt_progress" in line for line in lines(server.stream("/api/chat", ask))), "nobody else is told")
 
 
 if __name__ == "__main__":

@@ -79,6 +79,11 @@ StreamForm ndjson(const std::shared_ptr<generate::Run>& run, const std::shared_p
       if (!says && whole.empty()) return "";
       return line(shape->piece(delta->content, delta->reasoning, whole, delta->logprobs));
     }
+    if (const auto* progress = std::get_if<generate::Progress>(&event)) {  // Ollama has none: who asks knows our words
+      Json piece = shape->piece("", "", {}, {});
+      piece["prompt_progress"] = {{"total", progress->total}, {"processed", progress->done}};
+      return line(piece);
+    }
     if (const auto* finished = std::get_if<Finished>(&event)) {
       *reason = finished->reason;
       *failed = !finished->status.ok();

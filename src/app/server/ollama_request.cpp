@@ -105,6 +105,7 @@ Status parse_common(const Json& body, const ModelInfo& info, OllamaRequest& out)
   fields.flag("truncate", job.truncate);
   fields.flag("logprobs", job.logprobs);
   fields.integer("top_logprobs", job.top_logprobs, 0, 20);
+  fields.flag("prompt_progress", job.progress);
   fields.text("template", job.chat_template);
   parse_format(body, job, fields);
   if (const Json* think = fields.find("think"); think != nullptr) {

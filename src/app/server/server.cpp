@@ -20,7 +20,7 @@ using Handled = httplib::Server::HandlerResponse;
 
 /// What needs no key.
 bool is_open_path(const std::string& path) {
-  return path == "/health" || path == "/v1/health" || path == "/" || path == "/app.js" || path == "/style.css";
+  return path == "/health" || path == "/v1/health" || path == "/" || path.starts_with("/page/");
 }
 
 /// Refuses without reading the body.

