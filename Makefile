@@ -1,5 +1,7 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo test test-gpu test-asan test-tsan fuzz bench lint format readme setup setup-dev clean help
+.PHONY: all demo install package test-package test test-gpu test-asan test-tsan fuzz bench lint format readme setup setup-dev clean help
+
+PREFIX ?= /usr/local
 
 all: setup ## build the program
 	@scripts/build.sh release millrace synth-model
@@ -7,6 +9,21 @@ all: setup ## build the program
 demo: setup ## install what is needed, build, and let the bundled model answer under a budget of half its size
 	@CUDA=$$([ -e /proc/driver/nvidia/version ] && echo AUTO || echo OFF) scripts/build.sh release millrace
 	@scripts/demo.sh
+
+install: all ## install below PREFIX=/usr/local (and DESTDIR): program, library, header, man pages where help2man is
+	@if command -v help2man >/dev/null; then packaging/make_man.sh build/release/millrace build/release/man; fi
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
+
+package: setup ## a .deb and an archive for Debian 12, Ubuntu 22.04 and 24.04, in build/packages (built on Debian 12)
+	@packaging/static_libs.sh
+	@scripts/build.sh package millrace millrace_shared
+	@packaging/check_portable.sh build/package/millrace build/package/libmillrace.so
+	@packaging/make_man.sh build/package/millrace build/package/man
+	@cd build/package && cpack >cpack.log 2>&1 || { tail -n 20 cpack.log >&2; exit 1; }
+	@rm -rf build/packages/_CPack_Packages && cp packaging/install.sh build/packages && ls -sh build/packages
+
+test-package: package ## try both in bare chroots (debootstrap; as root)
+	@scripts/test_packages.sh
 
 test: setup-dev ## run every test
 	@scripts/build.sh dev

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Installs the Debian/Ubuntu packages that building (and, with "dev", testing and linting) needs, and says which.
-# Does nothing when all is there.  Usage: scripts/setup.sh build [dev]
+# Installs the Debian/Ubuntu packages that building (with "dev", testing and linting; with "package", making packages)
+# needs, and says which.  Does nothing when all is there.  Usage: scripts/setup.sh build [dev] [package]
 set -euo pipefail
 
 build=(g++ make cmake ninja-build pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
        libutf8proc-dev liburing-dev libxxhash-dev libedit-dev libcurl4-openssl-dev libssl-dev libcpp-httplib-dev
        prometheus-cpp-dev libjs-marked node-dompurify libjs-highlight.js)
 dev=(libgtest-dev libbenchmark-dev clang clang-tidy clang-format libclang-rt-14-dev python3 git tmux)
+package=(python3 dpkg-dev file help2man debootstrap libncurses-dev libbsd-dev libmd-dev zlib1g-dev)
 
 wanted=()
 for group in "$@"; do
   case "$group" in
     build) wanted+=("${build[@]}") ;;
     dev) wanted+=("${dev[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build or dev" >&2; exit 2 ;;
+    package) wanted+=("${package[@]}") ;;
+    *) echo "setup: unknown group '$group'; use build, dev or package" >&2; exit 2 ;;
   esac
 done
 

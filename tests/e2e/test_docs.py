@@ -4,7 +4,7 @@ import re
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = "src|tests|tools|docs|bench|scripts|include|examples|fuzz|models|cmake"
+FOLDERS = "src|tests|tools|docs|bench|scripts|include|examples|fuzz|models|cmake|packaging|python"
 
 
 class Docs(unittest.TestCase):
@@ -16,6 +16,23 @@ class Docs(unittest.TestCase):
                         continue
                     there = (ROOT / path).exists() or list((ROOT / path).parent.glob((ROOT / path).name + ".*"))
                     self.assertTrue(there, "the document names a path that is not there")
+
+    def test_every_environment_variable_is_told(self):
+        read = {"HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"}  # by libcurl
+        for source in (ROOT / "src").rglob("*.cpp"):
+            for call in re.findall(r"\b(?:getenv|environment|variable|envname)\(([^)]*)\)", source.read_text()):
+                read |= set(re.findall(r'"([A-Za-z_]+)"', call))
+        page = (ROOT / "docs/environment.md").read_text()
+        told = {name for row in re.findall(r"^\| (`.*?) \|", page, re.M) for name in re.findall(r"`(\w+)`", row)}
+        self.assertEqual(told, read)
+
+    def test_every_path_that_the_server_answers_is_told(self):
+        answered = set()
+        for source in (ROOT / "src/app/server").glob("*.cpp"):
+            for verb, path in re.findall(r'http\.(Get|Post|Put|Delete)\((?:R"\(|fmt::format\()?"?(/[^")]*)', source.read_text()):
+                answered.add(f"{verb.upper()} {path.replace('(.+', 'NAME').replace('{}', 'FILE')}")
+        told = set(re.findall(r"`((?:GET|POST|PUT|DELETE) /\S*)`", (ROOT / "docs/api.md").read_text()))
+        self.assertEqual(told, answered)
 
     def test_the_second_witness_was_asked_about_every_checkpoint(self):
         folder = ROOT / "tests/data/reference"

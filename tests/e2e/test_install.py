@@ -1,12 +1,14 @@
 """What `cmake --install` leaves: a C program finds the library by pkg-config and by CMake, and answers."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
 import unittest
 
 from harness import DEMO, MILLRACE, ROOT, SANITIZED
+from serving import Server
 
 BUILD = pathlib.Path(MILLRACE).parent
 QUESTION = "What is the capital of France?"
@@ -56,6 +58,40 @@ class Install(unittest.TestCase):
         names = [line.split()[-1] for line in self.call("nm", "-D", "--defined-only", library).splitlines()]
         self.assertGreater(len(names), 20)
         self.assertEqual([name for name in names if not name.startswith("millrace_")], [])
+
+    def test_the_version_is_one(self):
+        version = re.search(r"^project\(millrace VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
+        self.assertEqual(self.call(MILLRACE, "--version").strip(), f"millrace {version}")
+        self.assertEqual(self.call("pkg-config", "--modversion", "millrace", env=self.env).strip(), version)
+        self.assertIn(f"## {version}", (ROOT / "CHANGELOG.md").read_text())
+        self.assertTrue((self.prefix / "share/doc/millrace/LICENSE").exists())
+
+
+class ConfigFile(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "serve.conf"
+
+    def refused(self, text):
+        self.path.write_text(text)
+        outcome = subprocess.run([MILLRACE, "serve", "--port", "1", "--config", self.path], capture_output=True, text=True, timeout=60)
+        self.assertEqual(outcome.returncode, 2, outcome.stderr)
+        return outcome.stderr
+
+    def test_options_come_from_it_and_the_command_line_goes_first(self):
+        self.path.write_text(f"# a comment\n\nport = 1\n  api-key=good\napi-key = too\nmodels = {DEMO}\n")
+        with Server("--config", self.path) as server:  # says --port 0
+            for key, status in (("good", 200), ("too", 200), ("bad", 401)):
+                self.assertEqual(server.request("GET", "/v1/models", headers={"X-Api-Key": key})[0], status)
+
+    def test_what_it_cannot_hold_is_named_with_its_line(self):
+        self.assertIn("serve.conf:2: there is no option 'prot'", self.refused("\nprot = 1\n"))
+        self.assertIn("'ram' needs a value", self.refused("ram\n"))
+        self.assertIn("'daemon' takes no value", self.refused("daemon = yes\n"))
+        self.assertIn("serve.conf:2: 'ram' stands here twice", self.refused("ram = 1G\nram = 2G\n"))
+        self.assertIn("--parallel", self.refused("parallel = 0\n"))
+        self.assertIn("there is no option 'config'", self.refused("config = other\n"))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 
 #include "app/cli/address.h"
 #include "app/cli/command.h"
+#include "app/cli/config_file.h"
 #include "app/server/ollama_request.h"
 #include "app/server/server.h"
 #include "base/bytes.h"
@@ -31,7 +32,7 @@ using std::chrono::milliseconds;
 struct ServeFlags {
   ModelFlags model;
   PromptCacheFlags prompt_cache;
-  std::string host, keep_alive, pid_file, log_file;
+  std::string host, keep_alive, pid_file, log_file, config;
   int port = -1;
   std::vector<std::string> api_keys, hosts, origins, models;
   std::int64_t sequences = 16, queue = 256, kv_tokens = 0;
@@ -208,7 +209,16 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--daemon", flags->daemon, "Serve in the background");
   command->add_option("--pid-file", flags->pid_file, "Where the process id is written (default with --daemon: see ps)");
   command->add_option("--log-file", flags->log_file, "Where a daemon's messages go");
-  command->callback([flags, &program, &exit_code] { exit_code = serve(*flags, program); });
+  command->add_option("--config", flags->config, "A file with these options, a line each: ram = 12G");
+  command->callback([flags, command, &program, &exit_code] {
+    if (!flags->config.empty()) {
+      if (const Status status = apply_config_file(*command, flags->config); !status.ok()) {
+        exit_code = fail(status);
+        return;
+      }
+    }
+    exit_code = serve(*flags, program);
+  });
 }
 
 namespace {

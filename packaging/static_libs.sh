@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Gathers in build/static what the portable build links in: a folder of archives (lib*.a) and nothing else, so that
+# whoever looks there first cannot find a shared library. Debian 12 has most of them in its -dev packages. Five it has as
+# shared libraries only, or with what Millrace does not use (curl's LDAP, Kerberos, SSH): those are built from Debian's
+# own sources, which apt verifies.  Usage: packaging/static_libs.sh; does nothing when all is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=$PWD/build/static
+[ -e "$out/done" ] && exit 0
+if ! grep -q 'VERSION_CODENAME=bookworm' /etc/os-release 2>/dev/null; then
+  echo "static_libs: packages are built on Debian 12, whose C library is old enough for all three systems" >&2
+  exit 1
+fi
+scripts/setup.sh build package
+rm -rf "$out"
+mkdir -p "$out/src/lists/partial" "$out/src/cache" "$out/lib" "$out/log"
+
+mirror=$(apt-get indextargets --format '$(SITE) $(CODENAME)' 'Created-By: Packages' | awk '$2 == "bookworm" { print $1; exit }')
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+for suite in bookworm bookworm-updates; do
+  echo "deb-src [signed-by=$keyring] ${mirror:-http://deb.debian.org/debian} $suite main"
+done >"$out/src/sources.list"
+apt=(apt-get -q -o Dir::Etc::sourcelist="$out/src/sources.list" -o Dir::Etc::sourceparts=/dev/null
+     -o Dir::State::lists="$out/src/lists" -o Dir::Cache="$out/src/cache" -o APT::Sandbox::User=root)
+echo "Fetching sources: curl cpp-httplib prometheus-cpp fmtlib spdlog"
+(cd "$out/src" && "${apt[@]}" update && "${apt[@]}" source curl cpp-httplib prometheus-cpp fmtlib spdlog) >"$out/log/fetch" 2>&1 ||
+  { tail -n 15 "$out/log/fetch" >&2; exit 1; }
+
+# step NAME COMMAND...: what it says goes to a log that is shown when it fails.
+step() {
+  local name=$1; shift
+  echo "Building $name"
+  "$@" >"$out/log/$name" 2>&1 &  # a shell of its own, which ends at the first command that fails
+  wait $! || { tail -n 30 "$out/log/$name" >&2; echo "static_libs: $name failed" >&2; exit 1; }
+}
+with_cmake() {  # SOURCE OPTIONS...
+  local source=$1; shift
+  cmake -G Ninja -S "$source" -B "$source/out" -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
+    -DBUILD_SHARED_LIBS=OFF -DCMAKE_INSTALL_PREFIX="$out" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_PREFIX_PATH="$out" \
+    -DCMAKE_FIND_PACKAGE_NO_PACKAGE_REGISTRY=ON "$@"
+  cmake --build "$source/out"
+  cmake --install "$source/out"
+}
+build_curl() {
+  cd "$out"/src/curl-*/
+  # Transfers of http and https alone, certificates where Debian and Ubuntu keep them.
+  CFLAGS="-O2 -fPIC" ./configure --prefix="$out" --disable-shared --enable-static --with-openssl --with-zlib \
+    --without-{brotli,zstd,nghttp2,libidn2,libpsl,librtmp,libssh,libssh2,gssapi,libgsasl} \
+    --disable-{ldap,ldaps,ftp,file,rtsp,dict,telnet,tftp,pop3,imap,smb,smtp,gopher,mqtt,manual,docs,ares,unix-sockets} \
+    --disable-{dependency-tracking,ntlm,tls-srp,alt-svc,debug,libcurl-option} \
+    --with-ca-bundle=/etc/ssl/certs/ca-certificates.crt --with-ca-path=/etc/ssl/certs
+  make -s -j2 -C lib install
+  make -s -C include install
+  make -s install-pkgconfigDATA
+}
+build_httplib() {
+  cd "$out"/src/cpp-httplib-*/
+  # Debian's package is split into header and source, and the program is compiled against its header.
+  python3 ./split.py
+  diff -q out/httplib.h /usr/include/httplib.h
+  local flags="-DCPPHTTPLIB_OPENSSL_SUPPORT -DCPPHTTPLIB_ZLIB_SUPPORT"
+  g++ -std=c++17 -O2 -fPIC -I out -I . $flags -DCPPHTTPLIB_USE_POLL -c out/httplib.cc -o httplib.o
+  ar rcs "$out/lib/libcpp-httplib.a" httplib.o
+  package cpp-httplib "-lcpp-httplib -lssl -lcrypto -lz" "$flags"
+}
+package() {  # NAME LIBS CFLAGS: a pkg-config file
+  printf '%s\n' "Name: $1" "Description: for the portable build" "Version: 1" "Libs: -L$out/lib $2" "Cflags: $3" >"$out/lib/pkgconfig/$1.pc"
+}
+mkdir -p "$out/lib/pkgconfig"
+step fmt with_cmake "$(echo "$out"/src/fmtlib-*)" -DFMT_TEST=OFF -DFMT_DOC=OFF
+step spdlog with_cmake "$(echo "$out"/src/spdlog-*)" -DSPDLOG_BUILD_EXAMPLE=OFF -DSPDLOG_BUILD_TESTS=OFF -DSPDLOG_FMT_EXTERNAL=ON
+step prometheus with_cmake "$(echo "$out"/src/prometheus-cpp-*)" -DENABLE_PULL=OFF -DENABLE_PUSH=OFF -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF -DUSE_THIRDPARTY_LIBRARIES=OFF -DGENERATE_PKGCONFIG=ON
+step httplib build_httplib
+step curl build_curl
+for name in uring pcre2-8 utf8proc xxhash edit bsd md tinfo ssl crypto z; do  # Debian's own
+  ln -sf "$(gcc -print-file-name="lib$name.a")" "$out/lib/lib$name.a"
+done
+for name in uring pcre2-8 utf8proc xxhash; do package "lib$name" "-l$name" ""; done
+package libedit "-ledit -lbsd -lmd -ltinfo" "-I/usr/include/editline"
+gcc -O2 -fPIC -c packaging/arc4random.c -o "$out/arc4random.o"
+ar rcs "$out/lib/libarc4random.a" "$out/arc4random.o"
+# The notices that their licences ask to be handed on.
+for package in libcurl4-openssl-dev libssl-dev libcpp-httplib-dev prometheus-cpp-dev libfmt-dev libspdlog-dev liburing-dev \
+    libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev libbsd-dev libmd-dev libncurses-dev zlib1g-dev \
+    nlohmann-json3-dev libcli11-dev libstdc++-12-dev; do
+  printf '\n==== %s %s ====\n' "$package" "$(dpkg-query -W -f='${Version}' "$package")"
+  cat "/usr/share/doc/$package/copyright"
+done >"$out/THIRD_PARTY.txt"
+touch "$out/done"

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Tries what `make package` made where nothing else is installed: the .deb and the archive each in a bare chroot
+# (debootstrap) of Debian 12, and of Ubuntu 22.04 and 24.04 where their packages can be had. Needs root.
+# Usage: scripts/test_packages.sh; in the environment UBUNTU_MIRROR=URL for another than archive.ubuntu.com, and
+# UNSIGNED=1 to take its packages where /usr/share/keyrings has no Ubuntu key to verify them with (Debian 12 has none)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+packages=build/packages
+deb=$(echo $packages/millrace_*_"$(dpkg --print-architecture)".deb)
+archive=$(echo $packages/millrace-*-linux-"$(uname -m)".tar.gz)
+[ -f "$deb" ] && [ -f "$archive" ] || { echo "test_packages: run 'make package' first" >&2; exit 1; }
+[ "$(id -u)" -eq 0 ] || { echo "test_packages: chroots need root" >&2; exit 1; }
+command -v debootstrap >/dev/null || scripts/setup.sh package
+version=$(sed -nE 's/^project\(millrace VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
+passed=0 skipped=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() { echo "test_packages: $*" >&2; exit 1; }
+check() {  # WHAT COMMAND...
+  local what=$1; shift
+  "$@" >"$work/said" 2>&1 || { tail -n 20 "$work/said" >&2; fail "$what"; }
+  passed=$((passed + 1))
+}
+answers() {  # CHROOT PROGRAM MODEL: the bundled model, within one minute of the first call
+  timeout 60 chroot "$1" "$2" run "$3" --ram 20M --temp 0 -p "What is the capital of France?" | grep -q Paris
+}
+serves() {  # CHROOT PROGRAM: the service's command line and its file
+  printf 'port = 0\nram = 40M\nprompt-cache = off\nmodels = /usr/share/millrace\n' >"$1/tmp/serve.conf"
+  timeout 20 chroot "$1" "$2" serve --config /tmp/serve.conf >"$work/serve" &
+  local server=$! address=
+  for _ in $(seq 100); do address=$(grep -o 'http://.*' "$work/serve") && break; sleep 0.1; done
+  python3 -c 'import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())' "$address/api/version" | grep -q "\"millrace\": *\"$version\"" || return 1
+  kill "$server"
+  wait "$server" || true
+}
+try_deb() {  # CHROOT
+  cp "$deb" "$1/tmp/millrace.deb"
+  check "the .deb does not install" chroot "$1" dpkg -i /tmp/millrace.deb
+  check "it says another version" grep -qx "millrace $version" <(chroot "$1" millrace --version)
+  check "it does not answer" answers "$1" millrace /usr/share/millrace/demo-moe-q4_k_m.gguf
+  check "it does not serve" serves "$1" /usr/bin/millrace
+  check "there is no user" chroot "$1" getent passwd millrace
+  check "a man page is missing" test -s "$1/usr/share/man/man1/millrace-serve.1.gz" -a -s "$1/usr/share/man/man1/millrace.1.gz"
+  echo "ram = 1G" >>"$1/etc/millrace/serve.conf"
+  check "it cannot be removed" chroot "$1" dpkg -r millrace
+  check "its settings went with it" grep -q "ram = 1G" "$1/etc/millrace/serve.conf"
+  check "it cannot be purged" chroot "$1" dpkg -P millrace
+  check "something of it stayed" test -z "$(chroot "$1" find / -xdev -path /proc -prune -o -path /tmp -prune -o -iname '*millrace*' -print)"
+}
+try_archive() {  # CHROOT
+  mkdir -p "$1/tmp/in it" "$1/opt/a b"
+  cp "$archive" "$archive.sha256" packaging/install.sh "$1/tmp/in it"
+  check "install.sh fails" chroot "$1" "/tmp/in it/install.sh" --prefix "/opt/a b"
+  mv "$1/opt/a b" "$1/opt/elsewhere"
+  check "it does not answer where it was moved to" answers "$1" /opt/elsewhere/bin/millrace /opt/elsewhere/share/millrace/demo-moe-q4_k_m.gguf
+  check "install.sh --remove fails" chroot "$1" "/tmp/in it/install.sh" --prefix /opt/elsewhere --remove
+  check "something stayed" test -z "$(find "$1/opt/elsewhere" -type f -o -type l)"
+  printf 'x' >>"$1/tmp/in it/$(basename "$archive")"
+  check "a damaged archive is taken" bash -c '! chroot "$1" "/tmp/in it/install.sh" --prefix /opt/bad && [ ! -e "$1/opt/bad" ]' - "$1"
+}
+try_on() {  # NAME SUITE MIRROR KEYRING
+  local base=build/chroots/$2
+  if [ ! -e "$base.tar" ]; then
+    mkdir -p build/chroots
+    # The script for Ubuntu is the same for each of its suites, and Debian's debootstrap does not name them all.
+    local script=/usr/share/debootstrap/scripts/$2
+    [ -e "$script" ] || script=/usr/share/debootstrap/scripts/gutsy
+    local verify=--keyring=/usr/share/keyrings/$4
+    if [ -n "${UNSIGNED:-}" ] && [ ! -e "${verify#*=}" ]; then verify=--no-check-gpg; fi
+    if ! debootstrap --variant=minbase "$verify" "$2" "$base" "$3" "$script" >"$base.log" 2>&1; then
+      tail -n 1 "$base.log"  # why
+      rm -rf "$base"
+      echo "$1: skipped, its packages cannot be had here"
+      skipped=$((skipped + 1))
+      return
+    fi
+    tar -C "$base" -cf "$base.tar" . && rm -rf "$base"
+  fi
+  for kind in deb archive; do
+    mkdir "$work/$kind"
+    tar -C "$work/$kind" -xf "$base.tar"
+    "try_$kind" "$work/$kind"
+    rm -rf "${work:?}/$kind"
+    echo "$1: the $kind works"
+  done
+}
+
+mkdir "$work/unpacked"
+tar -C "$work/unpacked" --strip-components=1 -xf "$archive"
+check "more is asked for than the base systems have" packaging/check_portable.sh "$work"/unpacked/bin/millrace "$work"/unpacked/lib/libmillrace.so
+if command -v systemd-analyze >/dev/null; then
+  dpkg-deb -x "$deb" "$work/deb_files"
+  sed "s|/usr/bin/millrace|$work/unpacked/bin/millrace|" "$work/deb_files/lib/systemd/system/millrace.service" >"$work/millrace.service"
+  check "systemd does not take the unit" bash -c 'out=$(systemd-analyze verify --man=no "$1" 2>&1 | grep millrace.service || true); echo "$out"; [ -z "$out" ]' - "$work/millrace.service"
+fi
+try_on "Debian 12" bookworm http://deb.debian.org/debian debian-archive-keyring.gpg
+try_on "Ubuntu 22.04" jammy "${UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}" ubuntu-archive-keyring.gpg
+try_on "Ubuntu 24.04" noble "${UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}" ubuntu-archive-keyring.gpg
+echo "packages: $passed checks passed, 0 failed, $skipped systems skipped"
