@@ -20,8 +20,8 @@ class Page(Case):
     def test_all(self):
         install()
         with tempfile.TemporaryDirectory() as store, Server(DEMO, env={"MILLRACE_MODELS": store}) as server:
-            if any(server.request("GET", f"/page/{name}")[0] != 200 for name in ("marked.js", "purify.js", "highlight.js")):
-                self.skipTest("built without libjs-marked, node-dompurify or libjs-highlight.js")
+            if any(server.request("GET", f"/page/{name}")[0] != 200 for name in ("marked.js", "purify.js", "highlight.js", "pdf.js")):
+                self.skipTest("built without libjs-marked, node-dompurify, libjs-highlight.js or libjs-pdf")
             done = subprocess.run(["node", "page.mjs", server.url, CHROMIUM, *filter(None, [os.environ.get("MILLRACE_PICTURES")])],
                                   cwd=FOLDER, capture_output=True, text=True, timeout=300)
             self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}\n{server.messages()}")

@@ -1,8 +1,10 @@
 // Where a message is written, and the files that go with it.
 import {$, button, make} from './dom.js';
 import {bytes, t} from './words.js';
+import {newWorker} from './worker.js';
 
-const MOST_BYTES = 4_000_000;  // of a file: more fits into no context
+const MOST_BYTES = 4_000_000;  // of a text: more fits into no context
+const MOST_PDF_BYTES = 50_000_000, PDF_PATIENCE = 60_000;  // bytes, most of them pictures; milliseconds
 /// Fingers have no Shift+Enter: there Enter breaks the line, and the button sends.
 const fingers = matchMedia('(pointer: coarse)').matches;
 
@@ -27,13 +29,28 @@ function showFiles() {
 
 /// The text of a file. Throws, in the reader's words, what is none.
 async function textOf(file) {
-  if (file.size > MOST_BYTES) throw new Error(t('fileTooLarge', {name: file.name, most: bytes(MOST_BYTES)}));
+  const isPdf = file.type === 'application/pdf' || /\.pdf$/i.test(file.name), most = isPdf ? MOST_PDF_BYTES : MOST_BYTES;
+  if (file.size > most) throw new Error(t('fileTooLarge', {name: file.name, most: bytes(most)}));
   const data = await file.arrayBuffer();
+  if (isPdf) return pdfText(data, file.name);
   try {
     const text = new TextDecoder('utf-8', {fatal: true}).decode(data);
     if (!text.includes('\0')) return text;
   } catch { /* no UTF-8 */ }
   throw new Error(t('fileNoText', {name: file.name}));
+}
+function pdfText(data, name) {
+  const worker = newWorker('pdf-text.js');
+  return new Promise((resolve, reject) => {
+    const fail = () => reject(new Error(t('fileNoText', {name})));
+    setTimeout(fail, PDF_PATIENCE);
+    worker.onerror = fail;
+    worker.onmessage = ({data: {text, failed}}) => {
+      if (text) resolve(text);
+      else if (text === '' || failed) fail();
+    };
+    worker.postMessage(data, [data]);
+  }).finally(() => worker.terminate());
 }
 
 async function take(list) {

@@ -3,6 +3,7 @@
 // all HTML, DOMPurify lets only the tags below through, and the page's policy forbids everything else.
 import {make, button, copyText} from './dom.js';
 import {t} from './words.js';
+import {newWorker} from './worker.js';
 
 const TAGS = ['p', 'br', 'hr', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'ul', 'ol', 'li', 'blockquote', 'pre', 'code', 'span', 'em',
               'strong', 'del', 'a', 'table', 'thead', 'tbody', 'tr', 'th', 'td'];
@@ -14,7 +15,6 @@ export const limits = {patience: 8000};  // milliseconds that a text may take to
 // Debian 12's DOMPurify (2.4.1, deb12u1) asks for a variable of another of its functions, and stops there in everything.
 window.shadowNode ??= {__depth: 0};
 const purify = works(window.DOMPurify) ? window.DOMPurify : null;
-const trusted = window.trustedTypes?.createPolicy('millrace', {createScriptURL: () => 'page/render.js'});
 
 /// Whether it is there and takes away what it should. Without it answers are plain text.
 function works(candidate) {
@@ -37,7 +37,7 @@ function render(text, last) {
 }
 function ask(text, last) {
   if (!purify) return {plain: true};
-  worker ??= new Worker(trusted ? trusted.createScriptURL('') : 'page/render.js');
+  worker ??= newWorker('render.js');
   return new Promise(resolve => {
     const giveUp = () => {
       worker.terminate();

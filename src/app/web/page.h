@@ -1,6 +1,6 @@
 // The files of the page at "/": those of this folder, as they lie, and the libraries that it takes from Debian's
-// packages (marked.js, purify.js, highlight.js; each may be missing). The build puts them into the program (see the
-// server's CMakeLists.txt).
+// packages (marked.js, purify.js, highlight.js, pdf.js with pdf.worker.js; each may be missing). The build puts them
+// into the program (see the server's CMakeLists.txt).
 #pragma once
 
 #include <span>

@@ -250,6 +250,30 @@ async function longAnswers(page) {
   }
 }
 
+/// PDFs as a browser prints them: the fonts in them name their characters in tables of their own.
+async function pdfs(page) {
+  const printer = await (await browser.newContext()).newPage();
+  await printer.setContent('<h1>Über den Fluss</h1><p>Zweite Zeile, naïve façade.</p><p style="break-before: page">On page two: 日本語.</p>');
+  const buffer = await printer.pdf();
+  await printer.setContent('<svg width="50" height="50"><rect width="9" height="9"/></svg>');
+  const blank = await printer.pdf();
+  await printer.close();
+  await page.click('#new');
+  const asked = [], attach = (name, buffer) => page.setInputFiles('#attach-file', {name, mimeType: 'application/pdf', buffer});
+  const refused = name => page.waitForFunction(name => document.querySelector('#status').textContent.startsWith(name), name);
+  await attach('blank.pdf', blank);
+  await refused('blank.pdf');
+  await attach('broken.pdf', Buffer.from('%PDF-1.4 and nothing else'));
+  await refused('broken.pdf');
+  await attach('fluss.pdf', buffer);
+  await page.waitForSelector('li.file');
+  assert.equal(await page.locator('li.file').count(), 1, 'pictures of text and broken files are refused');
+  await answerWith(page, pieces('Read.'), asked);
+  await say(page, 'Sum it up');
+  await settled(page);
+  assert.match(asked[0].messages[0].content, /^fluss\.pdf\n```pdf\nÜber den Fluss\nZweite Zeile, naïve façade\.\s+On page two: 日本語\.\n```\n\nSum it up$/);
+}
+
 async function toolsAndThoughts(page) {
   await page.click('#new');
   const asked = [], tool = {type: 'function', function: {name: 'weather', parameters: {type: 'object'}}};
@@ -371,7 +395,7 @@ async function inOtherLanguages() {
 
 try {
   const page = await open();
-  const parts = {talk, conversations, markdown, hostile, longAnswers, toolsAndThoughts, machine, named};
+  const parts = {talk, conversations, markdown, hostile, longAnswers, pdfs, toolsAndThoughts, machine, named};
   for (const [name, part] of Object.entries(parts)) {
     const began = performance.now();
     await part(page);
