@@ -154,6 +154,9 @@ typedef struct millrace_counters {
   uint64_t ram_granted_bytes, ram_cap_bytes;
   uint64_t vram_granted_bytes, vram_cap_bytes; /* 0 without a GPU */
   int64_t context_tokens;
+  uint64_t cold_expert_misses, most_expert_misses; /* of the first pass that used experts; of any behind it, at most */
+  double steady_expert_misses;                     /* a pass, lately */
+  uint64_t experts_resident;                       /* in slots now */
 } millrace_counters;
 
 MILLRACE_API void millrace_counters_init(millrace_counters* counters);
@@ -213,7 +216,7 @@ typedef struct millrace_piece {
 typedef struct millrace_pool_options {
   size_t struct_size;
   uint64_t memory_bytes; /* all that the pieces in memory may take; required */
-  const char* policy;    /* which piece leaves for another: "lru" (default) or "lfu" */
+  const char* policy;    /* which piece leaves: "lru" (default), "lfu" or "auto" */
 } millrace_pool_options;
 
 typedef struct millrace_pool_counters {

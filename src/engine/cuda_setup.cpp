@@ -53,13 +53,12 @@ struct LoadedWeights final : GpuParts {
   void add_to(residency::StoreCounters& counters) const override {
     if (experts == nullptr) return;
     const residency::StoreCounters store = experts->store().counters();
-    const residency::ExpertCounters flow = experts->counters();
-    counters.hits = flow.hits;
-    counters.misses = flow.misses;
+    counters.experts = experts->counters().figures;
+    const residency::LayerCounters all = counters.experts.total();
+    counters.hits = all.hits;
+    counters.misses = all.misses;
     counters.evictions = store.evictions;
     counters.stall_ns = store.stall_ns;
-    counters.layer_faults = store.layer_faults;
-    counters.peak_working_set = store.peak_working_set;
   }
 };
 
@@ -307,6 +306,7 @@ class CudaPlanner {
     do {
       for (int wave = std::min(kMostWaveExperts, layer); wave > 0; wave /= 2) {
         experts_ = {static_cast<int>(experts), 0, wave};
+        experts_.policy = options_.policy;
         if (options_.expert_slots > 0)
           experts_.ram_slots = static_cast<int>(std::min<std::int64_t>(experts, options_.expert_slots));
         if (experts_.ram_slots < std::min<std::int64_t>(experts, residency::DeviceExperts::least_ram_slots(wave))) {

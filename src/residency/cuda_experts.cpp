@@ -76,7 +76,8 @@ DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, D
       slot_bytes_(slot_bytes(units)),
       slots_(count_experts(units), static_cast<std::size_t>(tiers.vram_slots), kHalfLifePasses),
       visible_(count_experts(units), false),
-      on_load_(std::move(on_load)) {}
+      on_load_(std::move(on_load)),
+      meter_(units) {}
 
 DeviceExperts::~DeviceExperts() {
   (void)copy_.synchronise();  // copies still read what is leased
@@ -106,6 +107,7 @@ Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram)
   MR_ASSIGN_OR_RETURN(ram_reservation_, ram.reserve("page-locked experts", host_bytes(units_, tiers_)));
   MR_ASSIGN_OR_RETURN(vram_reservation_, vram.reserve("experts", device_bytes(units_, tiers_)));
   StoreOptions options;
+  options.policy = tiers_.policy;
   options.experts_only = true;
   options.memory = [this](std::uint64_t bytes) -> Expected<std::byte*> {
     MR_ASSIGN_OR_RETURN(memory_, device::PinnedBuffer::allocate(bytes + kBehindExperts));
@@ -181,6 +183,10 @@ void DeviceExperts::set_entries(std::int32_t unit, const std::byte* first) {
 Status DeviceExperts::begin_pass(cudaStream_t compute) {
   store_->begin_pass();
   slots_.turn();
+  {
+    const MutexLock lock(meter_mutex_);
+    meter_.begin_pass();
+  }
   take_arrivals();
   free_some_slots();
   MR_RETURN_IF_ERROR(find_in_ram(compute));
@@ -225,6 +231,8 @@ void DeviceExperts::take_arrivals() {
     if (cudaEventQuery(coming.arrived.get()) != cudaSuccess) return false;
     const std::int32_t key = key_of(coming.unit);
     slots_.unpin(key);
+    const MutexLock lock(meter_mutex_);
+    meter_.came(coming.unit);
     visible_[static_cast<std::size_t>(key)] = true;
     set_entries(coming.unit, slot_at(slots_.slot_of(key)));
     events_.push_back(std::move(coming.arrived));
@@ -239,6 +247,8 @@ void DeviceExperts::free_some_slots() {
   for (; wanted > 0 && (least = slots_.least_worth()) >= 0; --wanted) {
     slots_.remove(least);
     visible_[static_cast<std::size_t>(least)] = false;
+    const MutexLock lock(meter_mutex_);
+    meter_.left(unit_of_[static_cast<std::size_t>(least)]);
     set_entries(unit_of_[static_cast<std::size_t>(least)], nullptr);
   }
   least = slots_.least_worth();
@@ -292,7 +302,6 @@ Status DeviceExperts::send_to_slot(std::int32_t unit, Lease lease) {
   slots_.pin(key);
   coming_.push_back({unit, std::move(lease), std::move(events_.back())});
   events_.pop_back();
-  ++slots_filled_;
   MR_RETURN_IF_ERROR(copy(coming_.back().lease, unit, slot_at(slot)));
   MR_CUDA(cudaEventRecord(coming_.back().arrived.get(), copy_.get()));
   return {};
@@ -304,7 +313,8 @@ bool DeviceExperts::use(std::int32_t unit) {
   const std::int32_t key = key_of(unit);
   slots_.use(key);
   const bool here = visible_[static_cast<std::size_t>(key)];
-  ++(here ? hits_ : misses_);
+  const MutexLock lock(meter_mutex_);
+  meter_.used(unit, !here);
   return here;
 }
 
@@ -452,6 +462,9 @@ Status DeviceExperts::let_go(cudaStream_t compute, const std::function<bool()>& 
   return {};
 }
 
-ExpertCounters DeviceExperts::counters() const { return {hits_, misses_, slots_filled_, copied_bytes_}; }
+DeviceExpertCounters DeviceExperts::counters() const {
+  const MutexLock lock(meter_mutex_);
+  return {meter_.figures(), copied_bytes_};
+}
 
 }  // namespace millrace::residency

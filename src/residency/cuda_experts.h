@@ -24,10 +24,12 @@
 #include <memory>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "device/cuda_runtime.h"
 #include "residency/budget.h"
 #include "residency/cuda_weights.h"
+#include "residency/expert_meter.h"
 #include "residency/slot_table.h"
 #include "residency/unit.h"
 #include "residency/weight_store.h"
@@ -41,14 +43,13 @@ struct ExpertTiers {
   int vram_slots = 0;     // in device memory
   int wave_experts = 0;   // that cross at once for passes of many rows
   int link_permille = 0;  // in passes of few rows: of a layer's experts without slots, those that the GPU reads in RAM
+  CachePolicy policy = CachePolicy::lru;  // of those in RAM; slots are for favourites
   bool any() const { return ram_slots > 0; }
 };
 
-/// Experts in slots when a pass asked for them, and those that were not; and what was copied to the device.
-struct ExpertCounters {
-  std::uint64_t hits = 0, misses = 0;  // in passes of few rows: experts of a layer, once a pass
-  std::uint64_t slots_filled = 0;      // copies to slots
-  std::uint64_t copied_bytes = 0;      // to slots, through the rooms, and what the GPU has read in RAM
+struct DeviceExpertCounters {
+  ExpertFigures figures;           // of slots, in passes of few rows: a use is an expert of a layer, once a pass
+  std::uint64_t copied_bytes = 0;  // to slots, through the rooms, and what the GPU has read in RAM
 };
 
 class DeviceExperts {
@@ -127,7 +128,7 @@ class DeviceExperts {
   /// All launches that use the wave are on `compute`.
   Status let_go(cudaStream_t compute, const std::function<bool()>& cancelled);
 
-  ExpertCounters counters() const;
+  DeviceExpertCounters counters() const;
 
  private:
   DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, DeviceWeights& weights, OnLoad on_load);
@@ -241,7 +242,9 @@ class DeviceExperts {
   bool told_ = false;            // on_load_, in this pass
   std::chrono::steady_clock::time_point told_at_;
 
-  std::atomic<std::uint64_t> hits_{0}, misses_{0}, slots_filled_{0}, copied_bytes_{0};
+  std::atomic<std::uint64_t> copied_bytes_{0};
+  mutable Mutex meter_mutex_;
+  ExpertMeter meter_ MR_GUARDED_BY(meter_mutex_);
 };
 
 }  // namespace millrace::residency

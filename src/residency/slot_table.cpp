@@ -1,8 +1,8 @@
 #include "residency/slot_table.h"
 
+#include <algorithm>
 #include <cmath>
-
-#include "base/status.h"
+#include <utility>
 
 namespace millrace::residency {
 namespace {
@@ -11,9 +11,37 @@ constexpr double kLargest = 0x1p200;  // of what a use is worth, before all numb
 
 }  // namespace
 
-SlotTable::SlotTable(std::size_t keys, std::size_t slots, double half_life)
-    : slot_of_(keys, -1), key_of_(slots, -1), pins_(keys, 0), worth_(keys, 0.0), growth_(std::exp2(1 / half_life)) {
-  for (std::size_t i = slots; i-- > 0;) free_.push_back(static_cast<std::int32_t>(i));  // the first is taken first
+Expected<CachePolicy> policy_from_name(std::string_view name) {
+  constexpr std::pair<std::string_view, CachePolicy> kKnown[] = {
+      {"lru", CachePolicy::lru}, {"lfu", CachePolicy::lfu}, {"auto", CachePolicy::automatic}};
+  for (const auto& [known, policy] : kKnown)
+    if (known == name) return policy;
+  return error(Code::invalid_argument, "a cache's policy '{}': use lru, lfu or auto", name);
+}
+
+SlotTable::SlotTable(std::size_t keys, std::size_t slots, double half_life, CachePolicy policy, bool live)
+    : slot_of_(keys, -1),
+      key_of_(slots, -1),
+      pins_(keys, 0),
+      live_(slots, live),
+      live_slots_(live ? slots : 0),
+      worth_(keys, 0.0),
+      used_(keys, 0),
+      growth_(std::exp2(1 / half_life)),
+      policy_(policy) {
+  free_.reserve(slots);
+  for (std::size_t i = live_slots_; i-- > 0;) free_.push_back(static_cast<std::int32_t>(i));  // the first comes first
+}
+
+void SlotTable::set_live(std::int32_t slot, bool live) {
+  if (this->live(slot) == live) return;
+  MR_ASSERT(key_of(slot) < 0);
+  live_[static_cast<std::size_t>(slot)] = live;
+  live_slots_ += live ? 1 : -1;
+  if (live)
+    free_.push_back(slot);
+  else
+    free_.erase(std::find(free_.begin(), free_.end(), slot));
 }
 
 void SlotTable::turn() {
@@ -38,15 +66,6 @@ void SlotTable::remove(std::int32_t key) {
   slot_of_[static_cast<std::size_t>(key)] = -1;
   key_of_[static_cast<std::size_t>(slot)] = -1;
   free_.push_back(slot);
-}
-
-std::int32_t SlotTable::least_worth() const {
-  std::int32_t least = -1;
-  for (const std::int32_t key : key_of_) {
-    if (key < 0 || pins_[static_cast<std::size_t>(key)] > 0) continue;
-    if (least < 0 || worth_[static_cast<std::size_t>(key)] < worth_[static_cast<std::size_t>(least)]) least = key;
-  }
-  return least;
 }
 
 }  // namespace millrace::residency

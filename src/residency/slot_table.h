@@ -1,49 +1,90 @@
 // Who has which of a number of equal slots, over plain keys, and how much each key is worth: what a cache decides by,
 // apart from where its slots lie and how they are filled. Pure data. Not thread-safe.
 //
-// A key's worth is the number of its uses, each worth half after `half_life` turns: what was used often and lately is
-// worth most. A key that is worth more than one with a slot should have it, one that is worth less should not: keys of
-// which none is a favourite do not drive each other out.
+// By lfu a key's worth is the number of its uses, each worth half after `half_life` turns, and between equals the later
+// use decides; by lru the later use alone. A key that is worth more than one with a slot should have it, one that is
+// worth less should not: keys of which none is a favourite do not drive each other out.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
+
+#include "base/status.h"
 
 namespace millrace::residency {
 
+/// automatic: whichever would have met fewer misses lately (policy_choice.h).
+enum class CachePolicy : std::uint8_t { lru, lfu, automatic };
+/// "lru", "lfu", "auto". Errors: invalid_argument.
+Expected<CachePolicy> policy_from_name(std::string_view name);
+
 class SlotTable {
  public:
-  SlotTable(std::size_t keys, std::size_t slots, double half_life);
+  /// Slots without memory are dead, and nobody's, until set_live(). REQUIRES: policy is lru or lfu.
+  SlotTable(std::size_t keys, std::size_t slots, double half_life, CachePolicy policy = CachePolicy::lfu,
+            bool live = true);
 
   std::size_t slots() const { return key_of_.size(); }
+  std::size_t live_slots() const { return live_slots_; }
   std::size_t free_slots() const { return free_.size(); }
+  bool live(std::int32_t slot) const { return live_[static_cast<std::size_t>(slot)]; }
+  /// REQUIRES: no key has a slot that is to be dead.
+  void set_live(std::int32_t slot, bool live);
   /// -1: it has none.
   std::int32_t slot_of(std::int32_t key) const { return slot_of_[static_cast<std::size_t>(key)]; }
-  /// -1: the slot is free.
+  /// -1: the slot is free, or dead.
   std::int32_t key_of(std::int32_t slot) const { return key_of_[static_cast<std::size_t>(slot)]; }
 
+  /// What is known of keys stays. REQUIRES: lru or lfu.
+  void set_policy(CachePolicy policy) { policy_ = policy; }
+  CachePolicy policy() const { return policy_; }
   /// A turn ends: uses before it are worth a little less than those to come.
   void turn();
-  void use(std::int32_t key) { worth_[static_cast<std::size_t>(key)] += now_; }
-  /// In uses of the present turn.
+  void use(std::int32_t key) {
+    worth_[static_cast<std::size_t>(key)] += now_;
+    used_[static_cast<std::size_t>(key)] = ++uses_;
+  }
+  /// By lfu; in uses of the present turn.
   double worth(std::int32_t key) const { return worth_[static_cast<std::size_t>(key)] / now_; }
 
   /// Gives the key a free slot. REQUIRES: there is one, and the key has none.
   std::int32_t put(std::int32_t key);
   /// The key's slot is free again.
   void remove(std::int32_t key);
-  /// The key with a slot that is worth least, of those that are not pinned; -1: there is none.
-  std::int32_t least_worth() const;
+  /// The key with a slot that is worth least, of those that are not pinned and may leave; -1: there is none.
+  std::int32_t least_worth() const {
+    return least_worth([](std::int32_t) { return true; });
+  }
+  template <typename MayLeave>
+  std::int32_t least_worth(const MayLeave& may_leave) const {
+    std::int32_t least = -1;
+    for (const std::int32_t key : key_of_)
+      if (key >= 0 && pins_[static_cast<std::size_t>(key)] == 0 && (least < 0 || worth_less(key, least)) &&
+          may_leave(key))
+        least = key;
+    return least;
+  }
   /// Pinned keys keep their slots.
   void pin(std::int32_t key) { ++pins_[static_cast<std::size_t>(key)]; }
   void unpin(std::int32_t key) { --pins_[static_cast<std::size_t>(key)]; }
 
  private:
+  bool worth_less(std::int32_t key, std::int32_t than) const {
+    const auto a = static_cast<std::size_t>(key), b = static_cast<std::size_t>(than);
+    return policy_ == CachePolicy::lru || worth_[a] == worth_[b] ? used_[a] < used_[b] : worth_[a] < worth_[b];
+  }
+
   std::vector<std::int32_t> slot_of_, key_of_, free_, pins_;
-  std::vector<double> worth_;  // in uses of turn 0
-  double now_ = 1;             // what a use is worth at present
-  const double growth_;        // of it, a turn
+  std::vector<bool> live_;
+  std::size_t live_slots_ = 0;
+  std::vector<double> worth_;        // in uses of turn 0
+  std::vector<std::uint64_t> used_;  // number of the last use
+  std::uint64_t uses_ = 0;
+  double now_ = 1;       // what a use is worth at present
+  const double growth_;  // of it, a turn
+  CachePolicy policy_;
 };
 
 }  // namespace millrace::residency

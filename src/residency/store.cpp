@@ -29,7 +29,12 @@ void Store::begin_pass() {
   const MutexLock lock(mutex_);
   ++counters_.passes;
   ring_->start_pass(++pass_);
-  std::fill(working_set_.begin(), working_set_.end(), 0);
+  meter_.begin_pass();
+  experts_->turn();
+  if (choice_ != nullptr) {
+    choice_->turn();
+    experts_->set_policy(choice_->better());
+  }
   advance();
 }
 
@@ -91,12 +96,9 @@ void Store::grant(std::int32_t tile, bool was_ready, bool started) {
   counters_.bytes_used += what.bytes;
   if (unit.kind == UnitKind::expert) {
     ++(started ? counters_.misses : counters_.hits);
-    if (state.place == Place::expert) experts_->touch(tile, static_cast<std::uint32_t>(counters_.passes));
-    if (unit_pass_[what.unit] != pass_) {
-      unit_pass_[what.unit] = pass_;
-      const std::uint32_t distinct = ++working_set_[unit.layer];
-      counters_.peak_working_set[unit.layer] = std::max(counters_.peak_working_set[unit.layer], distinct);
-    }
+    if (state.place == Place::expert) experts_->use(tile);
+    if (state.place == Place::expert && choice_ != nullptr) choice_->use(tile);
+    if (const std::int32_t expert = expert_of(tile); expert >= 0) meter_.used(expert, started);
   } else {
     ++(was_ready ? counters_.ordered_hits : counters_.ordered_misses);
     // A tied embedding stands at the end of the order; rows looked up at the start of a pass are not that use.
@@ -115,36 +117,37 @@ bool Store::start(std::int32_t tile, bool demand) {
   std::byte* memory = nullptr;
   if (state.place == Place::resident) {
     memory = memory_.data(homes_[tile]);
+  } else if (state.place == Place::expert) {
+    if (!room_for_expert(demand)) return false;
+    state.slot = experts_->put(tile);
+    memory = memory_.data(expert_piece(state.slot));
   } else {
-    const std::int32_t slot = slot_for(tile, demand);
-    if (slot < 0) return false;
-    state.slot = slot;
-    if (state.place == Place::expert) {
-      experts_->put(slot, tile);
-      memory = memory_.data(expert_piece(slot));
-    } else {
-      ring_->put(slot, tile);
-      memory = memory_.data(ring_piece(slot));
-    }
+    state.slot = ring_slot_for(demand);
+    if (state.slot < 0) return false;
+    ring_->put(state.slot, tile);
+    memory = memory_.data(ring_piece(state.slot));
   }
   if (state.status == TileStatus::failed) failures_.erase(tile);
-  const Unit& unit = units_.units()[units_.tiles()[tile].unit];
-  if (unit.kind == UnitKind::expert) ++counters_.layer_faults[unit.layer];
+  if (const std::int32_t expert = expert_of(tile); expert >= 0) meter_.came(expert);
   state.status = TileStatus::loading;
   state.memory = memory;
   state.load = loader_->start(tile, memory);
   return true;
 }
 
-/// A slot for the tile, emptied if need be; -1 if none can be had now.
-std::int32_t Store::slot_for(std::int32_t tile, bool demand) {
-  if (tiles_[tile].place == Place::expert) {
-    const std::int32_t slot = experts_->free_slot();
-    if (slot >= 0 || !demand) return slot;
-    const std::int32_t victim = experts_->victim();
-    if (victim >= 0) evict(experts_->slots()[victim].tile);
-    return victim;
-  }
+/// Whether an expert's slot is free, one being emptied if need be.
+bool Store::room_for_expert(bool demand) {
+  if (experts_->free_slots() > 0 || !demand) return experts_->free_slots() > 0;
+  const std::int32_t victim = experts_->least_worth([this](std::int32_t tile) MR_NO_THREAD_SAFETY_ANALYSIS {
+    return tiles_[tile].pins == 0 && tiles_[tile].status == TileStatus::ready;
+  });
+  if (victim < 0) return false;
+  evict(victim);
+  return true;
+}
+
+/// A slot of the ring, emptied if need be; -1 if none can be had now.
+std::int32_t Store::ring_slot_for(bool demand) {
   const std::int32_t slot = ring_->free_slot();
   if (slot >= 0) return slot;
   const std::int32_t victim = demand ? ring_->victim_for_demand() : ring_->victim_for_fetch();
@@ -164,11 +167,12 @@ void Store::leave_slot(std::int32_t tile, bool fetch_again) {
   TileState& state = tiles_[tile];
   if (state.slot >= 0) {
     if (state.place == Place::expert) {
-      experts_->clear(state.slot);
+      experts_->remove(tile);
     } else {
       ring_->clear(state.slot, fetch_again);
     }
   }
+  if (const std::int32_t expert = expert_of(tile); expert >= 0) meter_.left(expert);
   state.slot = -1;
   state.memory = nullptr;
 }
@@ -288,12 +292,14 @@ void Store::unpin(std::int32_t tile) {
 
 int Store::expert_slots() const {
   const MutexLock lock(mutex_);
-  return experts_->live_slots();
+  return static_cast<int>(experts_->live_slots());
 }
 
 StoreCounters Store::counters() const {
   const MutexLock lock(mutex_);
-  return counters_;
+  StoreCounters counters = counters_;
+  counters.experts = meter_.figures();
+  return counters;
 }
 
 std::string Store::describe(std::int32_t tile) const {

@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "residency/expert_cache.h"
 #include "residency/ordered_ring.h"
+#include "residency/policy_choice.h"
+#include "residency/slot_table.h"
 #include "residency/tile_loader.h"
 #include "residency/tile_state.h"
 #include "residency/weight_memory.h"
@@ -63,7 +64,14 @@ class Store final : public WeightStore {
   bool available(const TileState& state) const;
   bool by_rows_only(std::int32_t tile) const MR_REQUIRES(mutex_);
   bool start(std::int32_t tile, bool demand) MR_REQUIRES(mutex_);
-  std::int32_t slot_for(std::int32_t tile, bool demand) MR_REQUIRES(mutex_);
+  bool room_for_expert(bool demand) MR_REQUIRES(mutex_);
+  std::int32_t ring_slot_for(bool demand) MR_REQUIRES(mutex_);
+  /// The unit of an expert's first tile; -1: the tile is another's.
+  std::int32_t expert_of(std::int32_t tile) const {
+    const std::int32_t unit = units_.tiles()[static_cast<std::size_t>(tile)].unit;
+    const bool expert = units_.units()[static_cast<std::size_t>(unit)].kind == UnitKind::expert;
+    return expert && units_.tiles_of(unit).first == tile ? unit : -1;
+  }
   void evict(std::int32_t tile) MR_REQUIRES(mutex_);
   void leave_slot(std::int32_t tile, bool fetch_again) MR_REQUIRES(mutex_);
   void finish_loads() MR_REQUIRES(mutex_);
@@ -121,7 +129,9 @@ class Store final : public WeightStore {
   std::uint64_t ring_offset_ = 0, ring_slot_bytes_ = 0, expert_offset_ = 0, address_bytes_ = 0;
   Piece row_scratch_ MR_GUARDED_BY(mutex_);
   std::unique_ptr<OrderedRing> ring_ MR_PT_GUARDED_BY(mutex_);
-  std::unique_ptr<ExpertCache> experts_ MR_PT_GUARDED_BY(mutex_);
+  std::unique_ptr<SlotTable> experts_ MR_PT_GUARDED_BY(mutex_);    // keys are tiles
+  std::unique_ptr<PolicyChoice> choice_ MR_PT_GUARDED_BY(mutex_);  // null: the policy was given
+  ExpertMeter meter_ MR_GUARDED_BY(mutex_);
   std::vector<std::int32_t> warm_ MR_GUARDED_BY(mutex_);  // tiles to load once before they are asked for
   std::size_t warm_next_ MR_GUARDED_BY(mutex_) = 0;
   int givers_ MR_GUARDED_BY(mutex_) = 0;  // threads in give_way(): nothing is prefetched meanwhile
@@ -130,8 +140,6 @@ class Store final : public WeightStore {
 
   std::uint32_t pass_ MR_GUARDED_BY(mutex_) = 1;
   StoreCounters counters_ MR_GUARDED_BY(mutex_);
-  std::vector<std::uint32_t> unit_pass_ MR_GUARDED_BY(mutex_);    // by unit: the pass that last used this expert
-  std::vector<std::uint32_t> working_set_ MR_GUARDED_BY(mutex_);  // by layer: distinct experts used in this pass
 
   storage::Completion row_reads_;  // the executor thread's
   std::vector<storage::Read> row_batch_;

@@ -9,7 +9,8 @@
 namespace millrace::residency {
 namespace {
 
-constexpr int kLeastExperts = 1, kLeastRing = 2;
+constexpr std::size_t kLeastExperts = 1;
+constexpr int kLeastRing = 2;
 // Room left free after others have asked for memory fades by this share of itself a pass.
 constexpr std::uint64_t kHeadroomPasses = 64;
 
@@ -48,13 +49,13 @@ std::int32_t Store::unclaimed_load() const {
 }
 
 void Store::drop_expert_slots(std::uint64_t bytes) {
-  for (std::size_t i = experts_->slots().size(); i-- > 0;) {
+  for (auto slot = static_cast<std::int32_t>(experts_->slots()); slot-- > 0;) {
     if (gave_enough(bytes) || experts_->live_slots() <= kLeastExperts) return;
-    const ExpertCache::Slot& slot = experts_->slots()[i];
-    if (!slot.live || (slot.tile >= 0 && !idle(slot.tile))) continue;
-    if (slot.tile >= 0) evict(slot.tile);
-    experts_->set_live(static_cast<std::int32_t>(i), false);
-    memory_.drop(expert_piece(i));
+    const std::int32_t tile = experts_->key_of(slot);
+    if (!experts_->live(slot) || (tile >= 0 && !idle(tile))) continue;
+    if (tile >= 0) evict(tile);
+    experts_->set_live(slot, false);
+    memory_.drop(expert_piece(static_cast<std::size_t>(slot)));
   }
 }
 
@@ -122,12 +123,12 @@ void Store::take_back() {
   finish_loads();
   headroom_ -= (headroom_ + kHeadroomPasses - 1) / kHeadroomPasses;
   const bool whole = homes_live_ == home_order_.size() && ring_->live_slots() == plan_.ring_slots &&
-                     experts_->live_slots() == plan_.expert_slots;
+                     experts_->live_slots() == experts_->slots();
   if (whole) return;
   take_back_homes(homes_ordered_);
   if (plan_.ring_slots == 0) take_back_from_ring();
   take_back_slots();
-  const bool slots_back = ring_->live_slots() == plan_.ring_slots && experts_->live_slots() == plan_.expert_slots;
+  const bool slots_back = ring_->live_slots() == plan_.ring_slots && experts_->live_slots() == experts_->slots();
   if (homes_live_ >= homes_ordered_ && slots_back) take_back_homes(home_order_.size());
   warm_next_ = 0;
   ring_->rescan();
@@ -182,7 +183,7 @@ void Store::take_back_slots() {
     ring_->set_live(i, true);
   }
   for (int i = 0; i < plan_.expert_slots; ++i) {
-    if (experts_->slots()[i].live) continue;
+    if (experts_->live(i)) continue;
     if (!room_for(plan_.expert_slot_bytes)) return;
     memory_.use(expert_piece(i));
     if (!memory_.settle()) {

@@ -9,8 +9,9 @@
 namespace millrace::residency {
 namespace {
 
-constexpr std::size_t kLoads = 192;    // reads of tiles under way at most
-constexpr std::size_t kLeastRing = 2;  // one tile computed while the next comes
+constexpr std::size_t kLoads = 192;     // reads of tiles under way at most
+constexpr std::size_t kLeastRing = 2;   // one tile computed while the next comes
+constexpr double kHalfLifePasses = 32;  // of an expert's worth
 
 }  // namespace
 
@@ -56,7 +57,7 @@ Expected<std::unique_ptr<WeightStore>> WeightStore::create(const UnitTable& unit
 }
 
 Store::Store(const UnitTable& units, const Plan& plan, storage::Backend& backend, Budget& budget, StoreOptions options)
-    : units_(units), plan_(plan), backend_(backend), budget_(budget), options_(std::move(options)) {}
+    : units_(units), plan_(plan), backend_(backend), budget_(budget), options_(std::move(options)), meter_(units) {}
 
 Store::~Store() {
   if (!options_.memory) budget_.set_reclaimer(nullptr);
@@ -209,11 +210,15 @@ void Store::lay_out() {
   expert_offset_ = plan_.ring_slots > 0 ? at + ring_bytes : at;
   address_bytes_ = at + ring_bytes + expert_bytes;
   ring_ = std::make_unique<OrderedRing>(tiles_, std::move(sequence), ring_slots);
-  experts_ = std::make_unique<ExpertCache>(tiles_, plan_.expert_slots, options_.policy);
+  const auto slots = static_cast<std::size_t>(plan_.expert_slots);
+  const bool chooses = options_.policy == CachePolicy::automatic;
+  experts_ = std::make_unique<SlotTable>(slots == 0 ? 0 : tiles.size(), slots, kHalfLifePasses,
+                                         chooses ? CachePolicy::lru : options_.policy, false);
+  if (chooses && slots > 0) choice_ = std::make_unique<PolicyChoice>(tiles.size(), slots, kHalfLifePasses);
 
   std::size_t expert_tiles = 0;
   for (const TileState& state : tiles_) expert_tiles += state.place == Place::expert ? 1 : 0;
-  const bool experts_fit = expert_tiles <= experts_->slots().size();
+  const bool experts_fit = expert_tiles <= experts_->slots();
   for (const bool embedding : {false, true}) {
     for (std::size_t t = 0; t < tiles.size(); ++t) {
       if ((units_.units()[tiles[t].unit].kind == UnitKind::embedding) != embedding) continue;
@@ -225,13 +230,6 @@ void Store::lay_out() {
 }
 
 void Store::set_up_counters() {
-  int layers = 0;
-  for (const Unit& unit : units_.units())
-    if (unit.kind == UnitKind::expert) layers = std::max(layers, unit.layer + 1);
-  counters_.layer_faults.assign(layers, 0);
-  counters_.peak_working_set.assign(layers, 0);
-  working_set_.assign(layers, 0);
-  unit_pass_.assign(units_.units().size(), 0);
   row_batch_.reserve(row_scratch_.bytes / storage::kMaxAlignment);
   missing_rows_.reserve(row_batch_.capacity());
 }

@@ -21,7 +21,9 @@
 
 #include "base/status.h"
 #include "residency/budget.h"
+#include "residency/expert_meter.h"
 #include "residency/plan.h"
+#include "residency/slot_table.h"
 #include "residency/unit.h"
 #include "storage/storage.h"
 
@@ -51,8 +53,6 @@ class Lease {
   std::int32_t tile_ = -1;
 };
 
-enum class CachePolicy { lru, lfu };  // lfu: frequency with decay, recency breaks ties
-
 struct StoreCounters {
   std::uint64_t hits = 0, misses = 0;  // experts: leases that started no read, and those that did. A miss is
                                        // counted once, by the lease that met it, however often it is leased
@@ -64,9 +64,8 @@ struct StoreCounters {
   std::uint64_t host_bytes = 0, host_ns = 0;           // beside a GPU: what the processor computed with, and how long
   std::uint64_t stall_ns = 0;                          // executor waiting for bytes
   std::uint64_t passes = 0;
-  std::uint64_t evictions = 0;
-  std::vector<std::uint32_t> layer_faults;      // expert tiles read, by layer
-  std::vector<std::uint32_t> peak_working_set;  // distinct experts used in one pass, by layer, at most
+  std::uint64_t evictions = 0;  // of tiles, experts' and others
+  ExpertFigures experts;
 };
 
 struct StoreOptions {

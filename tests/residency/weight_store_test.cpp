@@ -192,13 +192,13 @@ TEST(WeightStore, LruAndLfuKeepWhatTheyShould) {
     const auto lru = model.store(make_test_plan(model.units, 2, 2, 1), {.policy = CachePolicy::lru});
     EXPECT_EQ(hits_of(*lru, tiles, uses),
               (std::vector<bool>{false, true, true, false, false, false, false, false, false}));
-    EXPECT_EQ(lru->counters().layer_faults[0], 7u);
+    EXPECT_EQ(lru->counters().experts.layers[0].misses, 7u);
   }
   {
     const auto lfu = model.store(make_test_plan(model.units, 2, 2, 1), {.policy = CachePolicy::lfu});
     EXPECT_EQ(hits_of(*lfu, tiles, uses),
               (std::vector<bool>{false, true, true, false, false, true, false, false, true}));
-    EXPECT_EQ(lfu->counters().layer_faults[0], 5u);
+    EXPECT_EQ(lfu->counters().experts.layers[0].misses, 5u);
     // What was used much long ago gives way at last: 0 fades, 4 and 5 take over.
     std::vector<int> later;
     for (int i = 0; i < 150; ++i) later.push_back(4 + i % 2);
@@ -222,7 +222,13 @@ TEST(WeightStore, WorkingSetsAndTrafficAreCounted) {
   }
   const StoreCounters counters = store->counters();
   EXPECT_EQ(counters.passes, 3u);
-  EXPECT_EQ(counters.peak_working_set, (std::vector<std::uint32_t>{3, 1}));
+  EXPECT_EQ(counters.experts.layers[0].working_set, 3u);
+  EXPECT_EQ(counters.experts.layers[1].working_set, 1u);
+  EXPECT_EQ(counters.experts.layers[0].long_working_set, 3u);
+  EXPECT_EQ(counters.experts.layers[1].long_working_set, 2u);
+  EXPECT_EQ(counters.experts.total().misses, 5u);
+  EXPECT_EQ(counters.experts.total().resident, 4u) << "slots";
+  EXPECT_EQ(counters.experts.total().evictions, 1u);
   EXPECT_EQ(counters.hits + counters.misses, 9u);
   std::uint64_t used = 0;
   for (const int use : {0, 1, 1, 6, 2, 0, 1, 0, 7}) used += model.units.tiles()[tiles[use]].bytes;

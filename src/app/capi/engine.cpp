@@ -267,6 +267,10 @@ Status read_counters(engine::Service& service, millrace_counters* out) {
       told.vram_cap_bytes = vram->cap_bytes();
     }
     told.context_tokens = engine.context_tokens();
+    told.cold_expert_misses = store.experts.cold_misses;
+    told.most_expert_misses = store.experts.most_misses;
+    told.steady_expert_misses = store.experts.steady_misses;
+    told.experts_resident = store.experts.total().resident;
   });
   if (!ran) return error(Code::unavailable, "the engine has shut down");
   capi::write_struct(out, told);

@@ -83,9 +83,9 @@ Status open_pool(millrace_loader& loader, const millrace_piece* pieces, std::siz
   if (loader.backend->in_place(0, 0, 1) != nullptr)
     return error(Code::unsupported, "a pool over mmap would hold nothing back: open the loader with another backend");
   residency::StoreOptions store_options;
-  const std::string_view policy = options.policy == nullptr ? "lru" : options.policy;
-  if (policy != "lru" && policy != "lfu") return error(Code::invalid_argument, "options.policy: use lru or lfu");
-  store_options.policy = policy == "lfu" ? residency::CachePolicy::lfu : residency::CachePolicy::lru;
+  const auto policy = residency::policy_from_name(options.policy == nullptr ? "lru" : options.policy);
+  if (!policy.ok()) return policy.status().with_context("options.policy");
+  store_options.policy = *policy;
   auto pool = std::make_unique<millrace_pool>();
   MR_RETURN_IF_ERROR(add_units(loader, pieces, count, pool->units));
   MR_ASSIGN_OR_RETURN(const residency::Plan plan, plan_slots(pool->units, options.memory_bytes));

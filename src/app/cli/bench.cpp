@@ -229,6 +229,22 @@ double middle(const std::vector<Sample>& samples, Field field) {
 /// Keys before a decoded token, on average.
 std::int64_t decode_context(const BenchFlags& flags) { return flags.prompt_tokens + flags.decode_tokens / 2; }
 
+nlohmann::json experts_json(const residency::ExpertFigures& figures) {
+  nlohmann::json layers = nlohmann::json::array();
+  for (const residency::LayerCounters& layer : figures.layers)
+    layers.push_back({{"hits", layer.hits},
+                      {"misses", layer.misses},
+                      {"evictions", layer.evictions},
+                      {"resident", layer.resident},
+                      {"working_set", layer.working_set},
+                      {"long_working_set", layer.long_working_set}});
+  return {{"cold_misses", figures.cold_misses},
+          {"most_misses", figures.most_misses},
+          {"steady_misses", figures.steady_misses},
+          {"words", figures.describe()},
+          {"layers", std::move(layers)}};
+}
+
 nlohmann::json report(const engine::Engine& engine, const Bench& bench, const BenchFlags& flags,
                       const residency::Rates& rates) {
   const auto& s = bench.samples();
@@ -261,6 +277,7 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["disk_bytes_per_pass"] = middle(s, &Sample::decode_disk_bytes);
   json["hit_rate"] = middle(s, &Sample::hit_rate);
   json["stall_share"] = middle(s, &Sample::stall_share);
+  json["experts"] = experts_json(engine.store_counters().experts);
   if (flags.hash || flags.hash_prompt) json["logits_hash"] = fmt::format("{:016x}", bench.hash());
   json["logits_finite"] = bench.finite();
   json["peak_rss_bytes"] = device::peak_resident_bytes();
@@ -313,7 +330,8 @@ void print(const nlohmann::json& json) {
     print_disk(json, beside("disk_bytes_s", "disk_rate_calibrated"));
   }
   if (json["hit_rate"].get<double>() >= 0)
-    fmt::print("experts found in memory: {:.1f} %\n", 100 * json["hit_rate"].get<double>());
+    fmt::print("experts found in {}: {:.1f} %; {}\n", json.contains("vram_bytes_s") ? "VRAM" : "memory",
+               100 * json["hit_rate"].get<double>(), json["experts"]["words"].get<std::string>());
   if (json.contains("logits_hash"))
     fmt::print("logits {} {}\n", json["logits_hash"].get<std::string>(),
                json["logits_finite"].get<bool>() ? "(all finite)" : "(NOT FINITE)");

@@ -174,7 +174,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--storage", flags.storage,
                   "Reads by: auto, io_uring, pread-direct, pread, mmap; cufile (straight to the GPU)")
       ->capture_default_str();
-  command.add_option("--policy", flags.policy, "Which expert leaves the cache: lru, lfu")->capture_default_str();
+  command.add_option("--policy", flags.policy, "Which expert leaves memory: lru, lfu, auto")->capture_default_str();
   command.add_option("--expert-slots", flags.expert_slots, "Experts in RAM at most (default: as many as fit)")
       ->check(at_least(0));
   command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");
@@ -239,12 +239,7 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   if (!options.cufile) {
     MR_ASSIGN_OR_RETURN(options.storage, storage::backend_from_name(flags.storage));
   }
-  if (flags.policy == "lru")
-    options.policy = residency::CachePolicy::lru;
-  else if (flags.policy == "lfu")
-    options.policy = residency::CachePolicy::lfu;
-  else
-    return error(Code::invalid_argument, "--policy {}: use lru or lfu", flags.policy);
+  MR_ASSIGN_OR_RETURN(options.policy, residency::policy_from_name(flags.policy));
   if (!flags.kv.empty()) {
     MR_ASSIGN_OR_RETURN(options.kv_dtype, kv_format(flags.kv));
   }
@@ -377,6 +372,19 @@ engine::SamplerOptions sampler_options(const SamplingFlags& flags) {
   return options;
 }
 
+std::string describe_experts(const engine::Engine& engine, std::int64_t decoded_tokens) {
+  const residency::StoreCounters store = engine.store_counters();
+  const bool gpu = engine.vram_budget() != nullptr;
+  const auto uses = store.hits + store.misses;
+  if (uses == 0) return {};
+  std::string out = fmt::format("experts: {} used, {:.1f} % found in {}, {} {}", uses,
+                                100.0 * static_cast<double>(store.hits) / static_cast<double>(uses),
+                                gpu ? "VRAM" : "memory", store.misses, gpu ? "not" : "read from disk");
+  if (decoded_tokens > 0)
+    out += fmt::format(" ({:.1f} a token)", static_cast<double>(store.misses) / static_cast<double>(decoded_tokens));
+  return out + fmt::format("\n         {}\n", store.experts.describe());
+}
+
 std::string render_stats(const engine::Engine& engine, double seconds, std::int64_t decoded_tokens,
                          const residency::Rates& rates) {
   const auto store = engine.store_counters();
@@ -397,14 +405,7 @@ std::string render_stats(const engine::Engine& engine, double seconds, std::int6
   out += fmt::format("{:<6} {:>10} {:>14} {:>18}   {}\n", vram != nullptr ? "vram" : "ram",
                      format_bytes(store.bytes_used), rate(static_cast<double>(store.bytes_used), seconds),
                      calibrated(vram != nullptr ? rates.device_memory : rates.ram), engine.executor().describe());
-  const auto leases = store.hits + store.misses;
-  if (leases > 0) {
-    out += fmt::format("experts: {} used, {:.1f} % found in memory, {} read from disk", leases,
-                       100.0 * static_cast<double>(store.hits) / static_cast<double>(leases), store.misses);
-    if (decoded_tokens > 0)
-      out += fmt::format(" ({:.1f} a token)", static_cast<double>(store.misses) / static_cast<double>(decoded_tokens));
-    out += "\n";
-  }
+  out += describe_experts(engine, decoded_tokens);
   if (vram != nullptr)
     return out + fmt::format("VRAM: {} of {} granted\n", format_bytes(vram->reserved_bytes()),
                              format_bytes(vram->cap_bytes()));

@@ -104,6 +104,8 @@ void add_embed(CLI::App& app, const Program& program, int& exit_code);
 void add_eval(CLI::App& app, const Program& program, int& exit_code);
 void add_bench(CLI::App& app, const Program& program, int& exit_code);
 
+/// Where experts were found, in two lines; empty for a model without. decoded_tokens 0: unknown.
+std::string describe_experts(const engine::Engine& engine, std::int64_t decoded_tokens);
 /// Bytes moved and rates of a run, beside the calibrated rates: what `--stats` prints.
 std::string render_stats(const engine::Engine& engine, double seconds, std::int64_t decoded_tokens,
                          const residency::Rates& rates);

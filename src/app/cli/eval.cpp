@@ -91,6 +91,7 @@ int execute(const EvalFlags& flags, const Program& program) {
   if (!exact.ok()) return fail(exact.status());
   fmt::print("{} of {} answered exactly ({:.1f} %)\n", *exact, questions->size(),
              100.0 * *exact / static_cast<double>(questions->size()));
+  if ((*created)->store_counters().misses > 0) fmt::print("{}", describe_experts(**created, 0));
   return 0;
 }
 

@@ -84,8 +84,20 @@ void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
   const double busy = number(disk.busy_ns) * 1e-9;
   out.gauge("millrace_tier_gigabytes_per_second", "Rate while bytes were moving",
             busy > 0 ? number(disk.bytes) / busy / 1e9 : 0, with("tier", "disk"));
-  out.counter("millrace_expert_hits_total", "Experts found in memory", number(store.hits), labels);
-  out.counter("millrace_expert_misses_total", "Experts read from disk", number(store.misses), labels);
+  out.counter("millrace_expert_hits_total", "Experts found where they are computed with", number(store.hits), labels);
+  out.counter("millrace_expert_misses_total", "Experts not found there", number(store.misses), labels);
+  out.gauge("millrace_expert_misses_per_pass", "Experts not found in a pass, lately", store.experts.steady_misses,
+            labels);
+  for (std::size_t l = 0; l < store.experts.layers.size(); ++l) {
+    const residency::LayerCounters& layer = store.experts.layers[l];
+    const auto of_layer = with("layer", std::to_string(l).c_str());
+    out.counter("millrace_layer_expert_hits_total", "Of a layer's experts", number(layer.hits), of_layer);
+    out.counter("millrace_layer_expert_misses_total", "Of a layer's experts", number(layer.misses), of_layer);
+    out.counter("millrace_layer_expert_evictions_total", "Of a layer's experts", number(layer.evictions), of_layer);
+    out.gauge("millrace_layer_experts_resident", "A layer's experts in slots", number(layer.resident), of_layer);
+    out.gauge("millrace_layer_experts_working_set", "Experts of a layer used in 32 passes on end, at most",
+              number(layer.long_working_set), of_layer);
+  }
   out.counter("millrace_stall_seconds_total", "Time spent waiting for weights", number(store.stall_ns) * 1e-9, labels);
   out.gauge("millrace_memory_bytes", "Memory granted by the budget", number(engine.budget().reserved_bytes()), labels);
 }

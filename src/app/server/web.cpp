@@ -127,6 +127,7 @@ Json live_of(engine::Engine& engine, const std::string& name, const residency::R
           {"experts", expert_rows(engine)},
           {"hits", store.hits},
           {"misses", store.misses},
+          {"misses_a_pass", store.experts.steady_misses},
           {"stall_ns", std::max(store.stall_ns, exec.weight_wait_ns)},
           {"passes", exec.passes},
           {"pass_ns", exec.pass_ns},

@@ -1,0 +1,41 @@
+#include "residency/policy_choice.h"
+
+#include <algorithm>
+
+namespace millrace::residency {
+namespace {
+
+constexpr std::size_t kFewSlots = 512;  // of more, a sample is played
+constexpr std::size_t kSample = 8;
+constexpr double kFade = 1 - 1.0 / 128;  // of a miss, a turn
+constexpr double kClear = 0.98;          // of the misses of the policy that is followed: fewer are no chance
+
+}  // namespace
+
+PolicyChoice::PolicyChoice(std::size_t keys, std::size_t slots, double half_life)
+    : step_(slots > kFewSlots ? kSample : 1),
+      tables_{SlotTable(keys / step_ + 1, std::max<std::size_t>(1, slots / step_), half_life, policies_[0]),
+              SlotTable(keys / step_ + 1, std::max<std::size_t>(1, slots / step_), half_life, policies_[1])} {}
+
+void PolicyChoice::use(std::int32_t key) {
+  const auto number = static_cast<std::size_t>(key);
+  if (number % step_ != 0) return;
+  const auto played = static_cast<std::int32_t>(number / step_);
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    SlotTable& table = tables_[i];
+    table.use(played);
+    if (table.slot_of(played) >= 0) continue;
+    misses_[i] += 1;
+    if (table.free_slots() == 0) table.remove(table.least_worth([&](std::int32_t other) { return other != played; }));
+    (void)table.put(played);
+  }
+}
+
+void PolicyChoice::turn() {
+  for (SlotTable& table : tables_) table.turn();
+  for (double& misses : misses_) misses *= kFade;
+  const std::size_t other = 1 - best_;
+  if (misses_[other] < misses_[best_] * kClear) best_ = other;
+}
+
+}  // namespace millrace::residency
