@@ -74,6 +74,51 @@ const std::vector<std::string>& schemas() {
           "e":{"type":"string","format":"email"},"i":{"type":"string","format":"ipv4"},"t":{"type":"string","format":"time"},
           "w":{"type":"string","format":"uri"},"h":{"type":"string","format":"hostname"}},
           "required":["d","u","e","i","t","w","h"]})",
+      // Strings of several forms at once.
+      R"_({"type":"string","pattern":"^[a-z]+$","minLength":2,"maxLength":5})_",
+      R"_({"type":"string","format":"email","maxLength":40,"pattern":"^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"})_",
+      R"_({"allOf":[{"type":"string","pattern":"^ab.*"},{"pattern":".*yz$"},{"pattern":"mm"}],"maxLength":14})_",
+      R"_({"type":"string","pattern":"^(?=.*[0-9])(?=.*[a-z])(?!.*x)[a-z0-9]{4,8}$"})_",
+      R"_({"type":"string","pattern":"\\bcat\\b","maxLength":9})_",
+      R"_({"type":"string","pattern":"^P(?:(\\d+W)|(?!.*W)(?=\\d|T\\d)(\\d+Y)?(\\d+M)?(\\d+D)?(T(?=\\d)(\\d+H)?(\\d+M)?(\\d+([.,]\\d+)?S)?)?)$","format":"duration"})_",
+      R"_({"type":"string","pattern":"^(?!a)[a-z]*$","not":{"pattern":"b"},"minLength":1,"maxLength":4})_",
+      R"({"type":"string","minLength":1,"not":{"enum":["","a","no"]}})",
+      R"({"type":"string","enum":["a","bbb","cc"],"minLength":2,"pattern":"^b|c"})",
+      // Numbers.
+      R"({"type":"number","multipleOf":0.01})",
+      R"({"type":"integer","multipleOf":7,"minimum":-30,"maximum":500})",
+      R"({"type":"number","multipleOf":2.5,"exclusiveMinimum":-10,"maximum":107.5})",
+      R"({"type":"integer","multipleOf":86400})",
+      R"({"type":"integer","minimum":0,"maximum":20,"not":{"enum":[3,7,20]}})",
+      R"({"type":"number","minimum":0.1234567,"maximum":0.2})",
+      // Objects.
+      R"({"type":"object","propertyNames":{"type":"string"},"additionalProperties":{"type":"number"}})",
+      R"({"type":"object","propertyNames":{"type":"string","enum":["a","b"]},"additionalProperties":{"type":"number"},"required":["a"]})",
+      R"_({"type":"object","propertyNames":{"pattern":"^k_[a-z]+$","maxLength":6},"additionalProperties":{"type":"boolean"}})_",
+      R"_({"type":"object","patternProperties":{"^x_":{"type":"string"},"_n$":{"maxLength":2}},"propertyNames":{"maxLength":6}})_",
+      R"_({"type":"object","properties":{"a":{"type":"integer"},"x_b":{"maxLength":3}},"required":["x_b"],
+          "patternProperties":{"^x_":{"type":"string"}},"additionalProperties":{"type":"null"}})_",
+      R"({"type":"object","properties":{"a":{"type":"null"},"b":{"type":"null"},"c":{"type":"null"}},"minProperties":2})",
+      R"({"type":"object","properties":{"a":{"type":"null"},"b":{"type":"null"},"c":{"type":"null"}},"maxProperties":1})",
+      R"({"type":"object","additionalProperties":{"type":"integer"},"minProperties":1,"maxProperties":3})",
+      R"({"type":"object","properties":{"card":{"type":"integer"},"address":{"type":"string"}},"dependentRequired":{"card":["address"]}})",
+      R"({"type":"object","properties":{"a":{"not":{}},"b":{"type":"integer"}}})",
+      R"({"type":"object","not":{"required":["secret"]}})",
+      R"({"type":"object","properties":{"kind":{"enum":["a","b"]},"x":{"type":"integer"}},"required":["kind"],
+          "if":{"properties":{"kind":{"const":"a"}}},"then":{"required":["x"]},"else":{"properties":{"x":false}}})",
+      R"({"oneOf":[{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false},
+          {"type":"object","properties":{"b":{"type":"number"}},"required":["b"],"additionalProperties":false}]})",
+      R"({"type":"integer","oneOf":[{"minimum":10},{"maximum":20}]})",
+      R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},
+          "oneOf":[{"required":["a"]},{"required":["b"]}]})",
+      // Lists.
+      R"({"type":"array","items":{"enum":["a","b","c"]},"uniqueItems":true,"minItems":2})",
+      R"({"type":"array","items":{"enum":["a","b","c","d","e","f","g","h","i","j"]},"uniqueItems":true,"maxItems":3})",
+      R"({"type":"array","items":{"type":"integer","minimum":1,"maximum":30},"uniqueItems":true,"minItems":4})",
+      R"({"type":"array","items":{"type":"integer"},"contains":{"minimum":10},"minContains":2,"maxItems":4})",
+      R"({"type":"array","allOf":[{"prefixItems":[{"type":"integer"},{"type":"integer"}]},{"items":{"minimum":5}}],"maxItems":4})",
+      // Annotations.
+      R"({"type":"string","contentEncoding":"base64","contentMediaType":"image/png","format":"password","x-order":3,"maxLength":9})",
   };
   return all;
 }
@@ -124,6 +169,27 @@ std::shared_ptr<const Grammar> grammar_of(const std::string& schema) {
   return grammar.ok() ? *grammar : nullptr;
 }
 
+/// The schemas that a library writes for its types, one a line.
+std::vector<std::string> written_by(const std::string& library) {
+  std::ifstream file(MILLRACE_SOURCE_DIR "/tests/data/schemas/" + library + ".jsonl");
+  std::vector<std::string> all;
+  for (std::string line; std::getline(file, line);) all.push_back(json::parse(line)["schema"].dump());
+  EXPECT_GT(all.size(), 40u) << library;
+  return all;
+}
+
+TEST(SchemaGrammar, TakesWhatZodAndPydanticWrite) {
+  const Walker walker(demo_trie());
+  for (const char* library : {"zod", "pydantic"})
+    for (const std::string& schema : written_by(library)) {
+      const auto grammar = grammar_of(schema);
+      ASSERT_NE(grammar, nullptr);
+      const auto constraint = make_constraint(grammar, demo_trie());
+      const std::string text = walker.walk(*constraint, 1, 8);
+      EXPECT_TRUE(json::accept(text) || text.starts_with("unfinished")) << schema << "\n" << text;
+    }
+}
+
 TEST(SchemaGrammar, WhatItAllowsIsValid) {
   const Walker walker(demo_trie());
   for (const std::string& schema : schemas()) {
@@ -147,10 +213,14 @@ TEST(SchemaGrammar, WhatItAllowsIsValidForAjv) {
   const Walker walker(demo_trie());
   const std::string path = std::filesystem::temp_directory_path() / "millrace_ajv.jsonl";
   std::ofstream file(path);
-  for (const std::string& schema : schemas())
+  std::vector<std::string> all = schemas();
+  for (const char* library : {"zod", "pydantic"})
+    for (const std::string& schema : written_by(library)) all.push_back(schema);
+  for (const std::string& schema : all)
     for (unsigned seed = 100; seed < 120; ++seed) {
       const auto constraint = make_constraint(grammar_of(schema), demo_trie());
       const std::string text = walker.walk(*constraint, seed, 20);
+      if (text.starts_with("unfinished")) continue;  // a random walk finds no way out of some patterns
       file << json{{"schema", json::parse(schema)}, {"text", text}}.dump() << "\n";
     }
   file.close();
@@ -180,6 +250,35 @@ TEST(SchemaGrammar, TakesAndRefuses) {
   EXPECT_TRUE(accepts(schemas()[23], R"({"ab":1,"abc":"x","a":"y","x😀":"z"})"));
 }
 
+TEST(SchemaGrammar, TakesAllThatTheFormIsFor) {
+  const auto string = [](const char* more) { return fmt::format(R"_({{"type":"string",{}}})_", more); };
+  EXPECT_TRUE(accepts(R"({"type":"number","minimum":0.5,"maximum":9.75})", "5"));
+  EXPECT_TRUE(accepts(R"({"type":"number","minimum":0.5,"maximum":9.75})", "9.5"));
+  EXPECT_FALSE(accepts(R"({"type":"number","minimum":0.5,"maximum":9.75})", "0"));
+  EXPECT_TRUE(accepts(string(R"("format":"date")"), "\"2024-02-29\""));
+  EXPECT_TRUE(accepts(string(R"("format":"date")"), "\"2000-02-29\""));
+  EXPECT_FALSE(accepts(string(R"("format":"date")"), "\"1900-02-29\""));
+  EXPECT_FALSE(accepts(string(R"("format":"date")"), "\"2023-02-29\""));
+  for (const char* address : {"::", "::1", "2001:db8::ff00:42:8329", "1:2:3:4:5:6:7:8", "fe80::"})
+    EXPECT_TRUE(accepts(string(R"("format":"ipv6")"), fmt::format("\"{}\"", address))) << address;
+  EXPECT_FALSE(accepts(string(R"("format":"ipv6")"), "\"1::2::3\""));
+  for (const char* duration : {"P1D", "PT36H", "P1Y2M3DT4H5M6S", "P2W"})
+    EXPECT_TRUE(accepts(string(R"("format":"duration")"), fmt::format("\"{}\"", duration))) << duration;
+  EXPECT_FALSE(accepts(string(R"("format":"duration")"), "\"P\""));
+  EXPECT_TRUE(accepts(string(R"_("pattern":"^\\p{Lu}\\p{L}*$","maxLength":8)_"), "\"Ärger\""));
+  EXPECT_FALSE(accepts(string(R"_("pattern":"^\\p{Lu}\\p{L}*$","maxLength":8)_"), "\"ärger\""));
+  EXPECT_TRUE(accepts(string(R"_("pattern":"\\bcat\\b","maxLength":9)_"), "\"a cat\""));
+  EXPECT_FALSE(accepts(string(R"_("pattern":"\\bcat\\b","maxLength":9)_"), "\"a cats\""));
+  const std::string unique = R"({"type":"array","items":{"enum":["a","b","c"]},"uniqueItems":true,"minItems":2})";
+  EXPECT_TRUE(accepts(unique, R"(["c","a"])"));
+  EXPECT_FALSE(accepts(unique, R"(["c","c"])"));
+  EXPECT_FALSE(accepts(unique, R"(["c"])"));
+  EXPECT_TRUE(accepts(R"({"type":"integer","format":"int32"})", "2147483647"));
+  EXPECT_FALSE(accepts(R"({"type":"integer","format":"int32"})", "2147483648"));
+  EXPECT_TRUE(accepts(R"({"type":"object","not":{"required":["secret"]}})", R"({"public":1})"));
+  EXPECT_FALSE(accepts(R"({"type":"object","not":{"required":["secret"]}})", R"({"secret":1})"));
+}
+
 TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
   const std::vector<std::string> numbers = {"-1000",  "-13",  "-12", "-11",   "-3",   "-2.51",    "-2.5", "-1",
                                             "-0.5",   "0",    "0.0", "0.001", "0.5",  "1",        "1.0",  "3",
@@ -187,18 +286,15 @@ TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
                                             "100.11", "106",  "107", "108",   "1000", "123456789"};
   for (const std::string& schema : schemas()) {
     const json parsed = json::parse(schema);
-    const bool bounded = parsed.is_object() && (schema.find("inimum") < 40 || schema.find("aximum") < 40);
+    const bool bounded = parsed.is_object() && parsed.contains("type") &&
+                         (parsed["type"] == "number" || parsed["type"] == "integer") &&
+                         (schema.find("inimum") < 60 || schema.find("aximum") < 60);
     if (!bounded) continue;
-    // The grammar asks for as many digits behind the point as the bounds have: numbers are written so here, too.
     for (const std::string& number : numbers) {
       const json value = json::parse(number);
       const bool valid = test::is_valid(value, parsed, parsed);
-      bool taken = accepts(schema, number);
-      for (const char* tail : {".0", ".00", "0", "00"})
-        taken = taken || (parsed["type"] == "number" && json::parse(number + tail, nullptr, false) == value &&
-                          accepts(schema, number + tail));
       const bool spelled_as_integer = parsed["type"] == "number" || number.find('.') == std::string::npos;
-      EXPECT_EQ(taken, valid && spelled_as_integer) << schema << " " << number;
+      EXPECT_EQ(accepts(schema, number), valid && spelled_as_integer) << schema << " " << number;
     }
   }
 }
@@ -208,12 +304,16 @@ TEST(SchemaGrammar, RefusesWhatItDoesNotUnderstand) {
       {"", "no JSON"},
       {"[]", "object or a boolean"},
       {"false", "no finite text"},
-      {R"({"not":{"type":"string"}})", "'not'"},
-      {R"({"if":{}})", "'if'"},
-      {R"({"type":"array","uniqueItems":true})", "'uniqueItems'"},
-      {R"({"type":"object","patternProperties":{}})", "'patternProperties'"},
+      {R"({"not":{"type":"integer"}})", "'integer'"},
+      {R"({"not":{"items":{"type":"string"}}})", "'items'"},
+      {R"({"type":"object","not":{"const":{"a":1}}})", "'not'"},
+      {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
+      {R"({"type":"array","items":{"type":"string"},"uniqueItems":true})", "uniqueItems"},
+      {R"({"type":"array","contains":{"type":"string"},"maxContains":2})", "'maxContains'"},
+      {R"({"type":"object","minProperties":3})", "minProperties"},
       {R"({"type":"strin"})", "strin"},
-      {R"({"type":"number","multipleOf":3})", "'multipleOf'"},
+      {R"({"type":"number","multipleOf":0})", "multipleOf"},
+      {R"({"type":"number","multipleOf":1e-9})", "multipleOf"},
       {R"({"$ref":"#/$defs/none"})", "points to nothing"},
       {R"({"$ref":"http://example.org/s"})", "out of the schema"},
       {R"({"$ref":"#"})", "no finite text"},
@@ -222,14 +322,17 @@ TEST(SchemaGrammar, RefusesWhatItDoesNotUnderstand) {
       {R"({"type":"integer","minimum":3,"maximum":2})", "minimum"},
       {R"({"type":"string","minLength":3,"maxLength":2})", "no finite text"},
       {R"({"type":"string","maxLength":1000000})", "maxLength"},
-      {R"_({"type":"string","pattern":"(?=x)"})_", "(?"},
+      {R"_({"type":"string","pattern":"(?<=x)y"})_", "look-behind"},
+      {R"_({"type":"string","pattern":"((?=a)b|c)*$"})_", "look-ahead"},
+      {R"_({"type":"string","pattern":"\\p{Klingon}"})_", "Klingon"},
+      {R"_({"type":"string","pattern":"^[ab]*a[ab]{16}$","maxLength":3000})_", "states"},
       {R"_({"type":"string","pattern":"a(b"})_", "')'"},
       {R"_({"type":"string","pattern":"(a)\\1"})_", "\\1"},
       {R"_({"type":"string","pattern":"^((((a{1,100}){1,100}){1,100}){1,100}){1,100}$"})_", "too large"},
-      {R"_({"type":"string","pattern":"a","maxLength":3})_", "one"},
-      {R"({"type":"string","format":"klingon"})", "klingon"},
+      {R"_({"type":"string","pattern":"^aaaa$","maxLength":3})_", "no finite text"},
+      {R"({"type":"string","format":"regex"})", "regex"},
       {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "oneOf"},
-      {R"({"allOf":[{"const":1},{"const":2}]})", "const"},
+      {R"({"allOf":[{"const":1},{"const":2}]})", "no finite text"},
       {R"({"properties":[]})", "object"},
       {R"({"required":[1]})", "names"},
       {R"({"enum":3})", "enum"},

@@ -38,23 +38,48 @@ inline int how_many_hold(const json& value, const json& schemas, const json& roo
 inline bool object_holds(const json& value, const json& schema, const json& root) {
   for (const json& name : schema.value("required", json::array()))
     if (!value.contains(name.get<std::string>())) return false;
+  if (value.size() < schema.value("minProperties", 0u) || value.size() > schema.value("maxProperties", 1u << 30))
+    return false;
   const json properties = schema.value("properties", json::object());
+  const json patterns = schema.value("patternProperties", json::object());
   for (const auto& [name, each] : value.items()) {
-    const json rule = properties.contains(name) ? properties[name] : schema.value("additionalProperties", json(true));
-    if (!is_valid(each, rule, root)) return false;
+    if (!is_valid(name, schema.value("propertyNames", json(true)), root)) return false;
+    bool said = properties.contains(name);
+    if (said && !is_valid(each, properties[name], root)) return false;
+    for (const auto& [pattern, rule] : patterns.items()) {
+      if (!std::regex_search(name, std::regex(pattern))) continue;
+      said = true;
+      if (!is_valid(each, rule, root)) return false;
+    }
+    if (!said && !is_valid(each, schema.value("additionalProperties", json(true)), root)) return false;
   }
+  const json dependent = schema.value("dependentRequired", json::object());
+  for (const auto& [name, brought] : dependent.items())
+    for (const json& other : brought)
+      if (value.contains(name) && !value.contains(other.get<std::string>())) return false;
   return true;
 }
 
 inline bool array_holds(const json& value, const json& schema, const json& root) {
   if (value.size() < schema.value("minItems", 0u) || value.size() > schema.value("maxItems", 1u << 30)) return false;
   const json first = schema.value("prefixItems", json::array());
+  unsigned found = 0;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    found += schema.contains("contains") && is_valid(value[i], schema["contains"], root) ? 1 : 0;
+    for (std::size_t j = 0; j < i; ++j)
+      if (schema.value("uniqueItems", false) && value[i] == value[j]) return false;
+  }
+  if (schema.contains("contains") && found < schema.value("minContains", 1u)) return false;
   for (std::size_t i = 0; i < value.size(); ++i)
     if (!is_valid(value[i], i < first.size() ? first[i] : schema.value("items", json(true)), root)) return false;
   return true;
 }
 
 inline bool number_holds(double value, const json& schema) {
+  if (schema.contains("multipleOf")) {
+    const double times = value / schema["multipleOf"].get<double>();
+    if (std::abs(times - std::round(times)) > 1e-9 * std::abs(times)) return false;
+  }
   return !(schema.contains("minimum") && value < schema["minimum"].get<double>()) &&
          !(schema.contains("maximum") && value > schema["maximum"].get<double>()) &&
          !(schema.contains("exclusiveMinimum") && value <= schema["exclusiveMinimum"].get<double>()) &&
@@ -87,6 +112,11 @@ inline bool is_valid(const json& value, const json& schema, const json& root) {
   if (schema.contains("allOf") &&
       how_many_hold(value, schema["allOf"], root) != static_cast<int>(schema["allOf"].size()))
     return false;
+  if (schema.contains("not") && is_valid(value, schema["not"], root)) return false;
+  if (schema.contains("if")) {
+    const char* const branch = is_valid(value, schema["if"], root) ? "then" : "else";
+    if (!is_valid(value, schema.value(branch, json(true)), root)) return false;
+  }
   if (value.is_object()) return object_holds(value, schema, root);
   if (value.is_array()) return array_holds(value, schema, root);
   if (value.is_number()) return number_holds(value.get<double>(), schema);

@@ -1,6 +1,7 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <map>
+#include <numeric>
 #include <string>
 
 #include "text/constraint/json_rules.h"
@@ -22,30 +23,31 @@ Fragment digits_not_zero(GrammarBuilder& b) {
   return b.sequence(zeros, b.sequence(b.byte_range('1', '9'), digits(b, 0, kMostFraction)));
 }
 
-Fragment zeros(GrammarBuilder& b, std::uint32_t least) {
-  return b.repeat(least, kMostFraction, [&] { return b.literal("0"); });
-}
-
 /// A range of numbers without sign, times 10^places: [low, high].
 struct Magnitudes {
   std::uint64_t low = 0, high = 0;
   bool low_open = false, high_open = false;
 };
 
-/// Where the digits written so far stand: equal to the low bound's, to the high one's, to both, or between.
-struct Tight {
-  bool low, high;
-};
-
+/// Numbers of a range, digit by digit: where the digits written so far stand (equal to the low bound's, to the high
+/// one's, to both, or between), how many are to come, and what is left of them by division. What is between is the same
+/// for numbers of every length.
 class RangeBuilder {
  public:
-  RangeBuilder(GrammarBuilder& builder, int places, bool integer) : b_(builder), places_(places), integer_(integer) {}
+  /// `multiple`: numbers are multiples of it, times 10^places; 0: of nothing.
+  RangeBuilder(GrammarBuilder& builder, int places, std::uint64_t multiple, bool integer)
+      : b_(builder), places_(places), multiple_(multiple), integer_(integer), end_(builder.new_state()) {
+    free_tail_ = tail([&](std::uint32_t least) { return digits(b_, least, kMostFraction); });
+    zeros_tail_ =
+        tail([&](std::uint32_t least) { return b_.repeat(least, kMostFraction, [&] { return b_.literal("0"); }); });
+    not_zero_tail_ = tail([&](std::uint32_t) { return digits_not_zero(b_); });
+  }
 
   /// Every number of the range, lengths one by one. An empty range adds nothing.
-  void add(const std::string& sign, Magnitudes range, std::vector<Fragment>& options) {
+  void add(StateId begin, Magnitudes range) {
     if (range.low > range.high) return;
     std::uint64_t least = 0, power = 1;  // the numbers of this length are [least, power * 10)
-    for (int length = 1; length <= kMostDigits; ++length, power *= 10) {
+    for (int length = 1; length <= kMostDigits && !b_.full(); ++length, power *= 10) {
       if (length > places_ + 1) least = power;
       if (length < places_ + 1) continue;
       Magnitudes part = range;
@@ -60,66 +62,99 @@ class RangeBuilder {
       if (part.low > part.high) continue;
       // The last number of a length is no bound: what follows its point is free.
       high_is_bound_ = part.high == range.high;
-      options.push_back(b_.sequence(b_.literal(sign), of_length(length, part)));
+      b_.nothing(begin, of_length(length, part));
     }
   }
+  StateId end() const { return end_; }
 
  private:
-  Fragment of_length(int length, const Magnitudes& range) {
+  struct At {
+    int missing;  // digits to come, those behind the point too
+    bool low, high;
+    std::uint64_t left;
+    auto operator<=>(const At&) const = default;  // NOLINT(modernize-use-nullptr): its own literal 0
+  };
+
+  StateId of_length(int length, const Magnitudes& range) {
+    range_ = range;
     low_ = padded(range.low, length);
     high_ = padded(range.high, length);
-    std::array<StateId, 4> states{};  // by Tight
-    for (StateId& state : states) state = b_.new_state();
-    const StateId begin = states[3];
-    for (int i = 0; i < length; ++i) {
-      std::array<StateId, 4> next{};
-      for (StateId& state : next) state = b_.new_state();
-      for (int tight = 0; tight < 4; ++tight) {
-        StateId from = states[static_cast<std::size_t>(tight)];
-        if (places_ > 0 && i == length - places_) {
-          const StateId after = b_.new_state();
-          b_.bytes(from, '.', '.', after);
-          from = after;
-        }
-        add_digits(from, {(tight & 1) != 0, (tight & 2) != 0}, static_cast<std::size_t>(i), next);
-      }
-      states = next;
+    tight_.clear();
+    const StateId begin = state_of({length, true, true, 0});
+    while (!open_.empty() && !b_.full()) {
+      const auto [at, state] = open_.back();
+      open_.pop_back();
+      add_from(at, state, length);
     }
-    const StateId end = b_.new_state();
-    for (int tight = 0; tight < 4; ++tight)
-      add_end(states[static_cast<std::size_t>(tight)], {(tight & 1) != 0, (tight & 2) != 0}, range, end);
-    return {begin, end};
+    return begin;
   }
 
-  void add_digits(StateId from, Tight tight, std::size_t i, const std::array<StateId, 4>& next) {
-    const char low = tight.low ? low_[i] : '0', high = tight.high ? high_[i] : '9';
-    for (char digit = low; digit <= high; ++digit) {
-      const int now = (tight.low && digit == low_[i] ? 1 : 0) | (tight.high && digit == high_[i] ? 2 : 0);
-      b_.bytes(from, static_cast<std::uint8_t>(digit), static_cast<std::uint8_t>(digit),
-               next[static_cast<std::size_t>(now)]);
+  /// What is left of the digits so far says no more about the whole than this: their multiples of 10^missing are alike.
+  std::uint64_t left_of(std::uint64_t left, int missing) const {
+    if (multiple_ == 0) return 0;
+    std::uint64_t divisor = multiple_;
+    for (int i = 0; i < missing; ++i) divisor /= std::gcd(divisor, std::uint64_t{10});
+    return left % divisor;
+  }
+
+  StateId state_of(At at) {
+    at.left = left_of(at.left, at.missing);
+    auto& known = at.low || at.high ? tight_ : free_;
+    const auto [place, fresh] = known.try_emplace(at, 0);
+    if (fresh) {
+      place->second = b_.new_state();
+      open_.emplace_back(at, place->second);
     }
+    return place->second;
+  }
+
+  void add_from(const At& at, StateId state, int length) {
+    const auto i = static_cast<std::size_t>(length - at.missing);
+    if (at.missing <= places_ && at.missing > 0 && fits_as_it_is(at, i)) b_.nothing(state, end_);
+    if (at.missing == 0) {
+      add_end(at, state);
+      return;
+    }
+    if (at.missing == places_) {  // the point comes first
+      const StateId after = b_.new_state();
+      b_.bytes(state, '.', '.', after);
+      state = after;
+    }
+    const char low = at.low ? low_[i] : '0', high = at.high ? high_[i] : '9';
+    for (char digit = low; digit <= high; ++digit) {
+      const std::uint64_t left = multiple_ == 0 ? 0 : (at.left * 10 + static_cast<std::uint64_t>(digit - '0'));
+      const StateId to = state_of({at.missing - 1, at.low && digit == low_[i], at.high && digit == high_[i], left});
+      b_.bytes(state, static_cast<std::uint8_t>(digit), static_cast<std::uint8_t>(digit), to);
+    }
+  }
+
+  /// Whether the number may end before digits of its fraction that are missing, as if they were zeros.
+  bool fits_as_it_is(const At& at, std::size_t i) const {
+    const bool low_rest = low_.find_first_not_of('0', i) != std::string::npos;
+    const bool high_rest = high_.find_first_not_of('0', i) != std::string::npos;
+    if (at.low && (low_rest || range_.low_open)) return false;
+    if (at.high && high_is_bound_ && !high_rest && range_.high_open) return false;
+    return at.left == 0;
   }
 
   /// What may follow the digits: nothing, more of the fraction, or a fraction.
-  void add_end(StateId from, Tight tight, const Magnitudes& range, StateId end) {
-    const auto finish = [&](Fragment tail) {
-      b_.nothing(from, tail.begin);
-      b_.nothing(tail.end, end);
-    };
-    const bool at_high = tight.high && high_is_bound_;
-    const bool at_low = tight.low;
-    const bool exact_fits = !(at_high && range.high_open) && !(at_low && range.low_open);
-    if (exact_fits) b_.nothing(from, end);
+  void add_end(const At& at, StateId state) {
+    const bool at_high = at.high && high_is_bound_;
+    const bool exact_fits = !(at_high && range_.high_open) && !(at.low && range_.low_open) && at.left == 0;
+    if (exact_fits) b_.nothing(state, end_);
     if (integer_) return;
-    const Fragment point = places_ == 0 ? b_.literal(".") : b_.empty();
-    const std::uint32_t least = places_ == 0 ? 1 : 0;
-    if (at_high) {
-      if (exact_fits) finish(b_.sequence(point, zeros(b_, least)));
-    } else if (at_low && range.low_open) {
-      finish(b_.sequence(point, digits_not_zero(b_)));
+    if (at_high || multiple_ != 0) {
+      if (exact_fits) b_.nothing(state, zeros_tail_);
     } else {
-      finish(b_.sequence(point, digits(b_, least, kMostFraction)));
+      b_.nothing(state, at.low && range_.low_open ? not_zero_tail_ : free_tail_);
     }
+  }
+
+  template <typename Digits>
+  StateId tail(Digits make) {
+    const Fragment fraction = places_ == 0 ? b_.sequence(b_.literal("."), make(1)) : make(0);
+    b_.nothing(fraction.end, end_);
+    return fraction.begin;
   }
 
   static std::string padded(std::uint64_t value, int length) {
@@ -131,7 +166,13 @@ class RangeBuilder {
 
   GrammarBuilder& b_;
   const int places_;
+  const std::uint64_t multiple_;
   const bool integer_;
+  const StateId end_;
+  StateId free_tail_ = 0, zeros_tail_ = 0, not_zero_tail_ = 0;
+  std::map<At, StateId> free_, tight_;        // tight_: of this length
+  std::vector<std::pair<At, StateId>> open_;  // without edges yet
+  Magnitudes range_;
   std::string low_, high_;
   bool high_is_bound_ = true;
 };
@@ -139,11 +180,38 @@ class RangeBuilder {
 /// Digits behind the point that a bound needs; -1: more than 6.
 int places_of(double value) {
   double scale = 1;
-  for (int places = 0; places <= 6; ++places, scale *= 10) {
-    const double scaled = std::abs(value) * scale;
-    if (std::abs(scaled - std::round(scaled)) <= scaled * 1e-15) return places;
-  }
+  for (int places = 0; places <= 6; ++places, scale *= 10)
+    if (std::round(std::abs(value) * scale) / scale == std::abs(value)) return places;
   return -1;
+}
+
+/// A bound of more digits gives way to the next number inside that has six behind its point.
+void round_inwards(double& bound, bool& open, bool upwards) {
+  if (places_of(bound) >= 0) return;
+  const double exact = bound;
+  bound = (upwards ? std::ceil(bound * 1e6) : std::floor(bound * 1e6)) / 1e6;
+  if (upwards ? bound < exact : bound > exact) bound += upwards ? 1e-6 : -1e-6;  // the product was rounded
+  open = false;
+}
+
+/// multipleOf as a whole number of 10^-places, with as many places as that needs. Whole numbers that are multiples of
+/// k / 10^p are those of k / gcd(k, 10^p).
+Status find_multiple(double multiple_of, bool integer, int& places, std::uint64_t& multiple) {
+  const int own = places_of(multiple_of);
+  const int wanted = integer ? own : std::max(places, own);
+  const double parts = std::round(multiple_of * std::pow(10.0, own));
+  if (own < 0 || parts * std::pow(10.0, wanted - own) > 1e15)
+    return error(Code::unsupported, "multipleOf {} has more than 6 digits behind the point, or is too large",
+                 multiple_of);
+  const auto power = [](int exponent) { return static_cast<std::uint64_t>(std::llround(std::pow(10.0, exponent))); };
+  multiple = static_cast<std::uint64_t>(parts);
+  if (integer) {
+    multiple /= std::gcd(multiple, power(own));
+  } else {
+    multiple *= power(wanted - own);
+    places = wanted;
+  }
+  return {};
 }
 
 }  // namespace
@@ -160,38 +228,43 @@ Fragment json_number(GrammarBuilder& b, bool integer) {
 }
 
 Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds, bool integer) {
-  double low = std::isnan(bounds.low) ? -kBeyond : bounds.low, high = std::isnan(bounds.high) ? kBeyond : bounds.high;
+  // Without bounds, multiples of up to 15 digits: what a double holds.
+  const double widest = bounds.multiple_of > 0 ? 1e15 : kBeyond;
+  double low = std::isnan(bounds.low) ? -widest : bounds.low, high = std::isnan(bounds.high) ? widest : bounds.high;
   bool low_open = bounds.low_open, high_open = bounds.high_open;
   if (integer) {  // open bounds become closed ones
     low = low_open && low == std::floor(low) ? low + 1 : std::ceil(low);
     high = high_open && high == std::ceil(high) ? high - 1 : std::floor(high);
     low_open = high_open = false;
+  } else {
+    round_inwards(low, low_open, true);
+    round_inwards(high, high_open, false);
   }
   if (low > kBeyond || high < -kBeyond)
     return error(Code::unsupported, "the schema asks for numbers beyond 1e18, which this program does not write");
-  const int places = integer ? 0 : std::max(places_of(low), places_of(high));
-  if (!integer && (places_of(low) < 0 || places_of(high) < 0))
-    return error(Code::unsupported, "a bound on a number has more than 6 digits behind the point; round it");
+  std::uint64_t multiple = 0;
+  int places = integer ? 0 : std::max(places_of(low), places_of(high));
+  if (bounds.multiple_of != 0) MR_RETURN_IF_ERROR(find_multiple(bounds.multiple_of, integer, places, multiple));
   const double scale = std::pow(10.0, places);
   const double most = 999'999'999'999'999'872.0;  // the largest double below 10^18
   const auto scaled = [&](double value) {
     return static_cast<std::uint64_t>(std::llround(std::min(std::abs(value) * scale, most)));
   };
-  RangeBuilder range(b, places, integer);
-  std::vector<Fragment> options;
+  if (low > high) return error(Code::invalid_argument, "no number lies between the schema's minimum and maximum");
+  RangeBuilder range(b, places, multiple, integer);
+  const StateId begin = b.new_state();
   if (high >= 0) {
     const bool from_bound = low >= 0;
-    range.add("", {from_bound ? scaled(low) : 0, scaled(high), from_bound && low_open, high_open}, options);
+    range.add(begin, {from_bound ? scaled(low) : 0, scaled(high), from_bound && low_open, high_open});
   }
   if (low < 0) {
     const bool from_bound = high < 0;
-    range.add("-",
-              {from_bound ? scaled(high) : 0, scaled(low), from_bound ? high_open : high == 0 && high_open, low_open},
-              options);
+    const StateId minus = b.new_state();
+    b.bytes(begin, '-', '-', minus);
+    range.add(minus,
+              {from_bound ? scaled(high) : 0, scaled(low), from_bound ? high_open : high == 0 && high_open, low_open});
   }
-  if (low > high || options.empty())
-    return error(Code::invalid_argument, "no number lies between the schema's minimum and maximum");
-  return b.either(options);
+  return Fragment{begin, range.end()};
 }
 
 }  // namespace millrace::text

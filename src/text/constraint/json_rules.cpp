@@ -221,6 +221,32 @@ Fragment JsonRules::characters(char32_t low, char32_t high) {
   return builder_.either(options);
 }
 
+void JsonRules::add_characters(StateId from, const std::vector<std::pair<char32_t, char32_t>>& ranges, StateId to) {
+  std::vector<std::pair<char32_t, char32_t>> others;  // escaped, or of several bytes
+  for (const auto& [low, high] : ranges) {
+    char32_t next = low;
+    for (char32_t c = std::max<char32_t>(low, 0x20); c < 0x80 && c <= high; ++c) {
+      if (c == U'"' || c == U'\\') continue;
+      char32_t last = c;
+      while (last + 1 < 0x80 && last + 1 <= high && last + 1 != U'"' && last + 1 != U'\\') ++last;
+      builder_.bytes(from, static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(last), to);
+      if (c > next) others.emplace_back(next, c - 1);
+      next = last + 1;
+      c = last;
+    }
+    if (next <= high) others.emplace_back(next, high);
+  }
+  if (others.empty()) return;
+  const auto [known, fresh] = sets_.try_emplace(others, 0);
+  if (fresh) {
+    known->second = builder_.new_rule();
+    std::vector<Fragment> options;
+    for (const auto& [low, high] : others) options.push_back(characters(low, high));
+    builder_.define(known->second, builder_.either(options));
+  }
+  builder_.call(from, known->second, to);
+}
+
 void JsonRules::define_values() {
   GrammarBuilder& b = builder_;
   const auto join = [&](std::initializer_list<Fragment> parts) {

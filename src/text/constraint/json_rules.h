@@ -3,7 +3,9 @@
 // surrogates. Thread-safety: as GrammarBuilder.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "text/constraint/grammar.h"
@@ -23,6 +25,8 @@ class JsonRules {
   Fragment string_except(const std::vector<std::string>& words);
   /// One character of these code points as JSON writes it inside a string. REQUIRES: no surrogates.
   Fragment characters(char32_t low, char32_t high);
+  /// The same as an edge, or as few as will do. REQUIRES: `ranges` ascend and do not overlap.
+  void add_characters(StateId from, const std::vector<std::pair<char32_t, char32_t>>& ranges, StateId to);
   /// What `text` is as a JSON string, with its quotes.
   static std::string quoted(std::string_view text);
 
@@ -39,17 +43,20 @@ class JsonRules {
 
   GrammarBuilder& builder_;
   RuleId space_, multibyte_, escape_, string_, any_value_, any_object_;
+  std::map<std::vector<std::pair<char32_t, char32_t>>, RuleId> sets_;  // of characters that take more than a byte
 };
 
 /// -?(0|[1-9][0-9]*), and for numbers a fraction and an exponent.
 Fragment json_number(GrammarBuilder& builder, bool integer);
 
-/// Bounds on a number, at most 6 digits behind the point. NaN: none.
+/// Bounds on a number, and what it is a multiple of. Bounds of more than 6 digits behind the point are rounded to the
+/// inside. NaN: no bound; 0: a multiple of nothing.
 struct NumberBounds {
   double low, high;
   bool low_open = false, high_open = false;
+  double multiple_of = 0;
 };
-/// Errors: unsupported (more digits), invalid_argument (nothing lies between).
+/// Errors: unsupported (beyond 1e18; more digits in multiple_of), invalid_argument (nothing lies between).
 Expected<Fragment> bounded_number(GrammarBuilder& builder, const NumberBounds& bounds, bool integer);
 
 }  // namespace millrace::text

@@ -1,349 +1,206 @@
 #include "text/constraint/pattern.h"
 
 #include <algorithm>
-#include <memory>
-#include <string>
-#include <vector>
+#include <array>
 
-#include "text/utf8.h"
+#include "text/constraint/pattern_parser.h"
 
 namespace millrace::text {
 namespace {
 
-constexpr int kMostDepth = 64;
-constexpr std::uint32_t kMostRepeats = 10'000;
+using Kind = PatternNode::Kind;
+using Set = RegularSets::Set;
 
-using Range = std::pair<char32_t, char32_t>;
+constexpr std::size_t kMostPatternBytes = 8192;  // of those that become sets
 
-struct Node {
-  enum class Kind { characters, sequence, either, repeat } kind = Kind::sequence;
-  std::vector<Range> ranges;  // characters
-  std::vector<Node> parts;    // of a sequence; options; what is repeated
-  std::uint32_t least = 0, most = 0;
-};
-
-/// Sorted, without overlaps, without surrogates.
-std::vector<Range> tidy(std::vector<Range> ranges) {
-  std::sort(ranges.begin(), ranges.end());
-  std::vector<Range> merged;
-  for (const Range& range : ranges) {
-    if (!merged.empty() && range.first <= merged.back().second + 1) {
-      merged.back().second = std::max(merged.back().second, range.second);
-    } else {
-      merged.push_back(range);
-    }
-  }
-  std::vector<Range> result;
-  for (const auto& [low, high] : merged) {
-    if (low < 0xD800) result.emplace_back(low, std::min<char32_t>(high, 0xD7FF));
-    if (high > 0xDFFF) result.emplace_back(std::max<char32_t>(low, 0xE000), high);
-  }
-  return result;
+bool takes_no_character(const PatternNode& node) {
+  return node.kind == Kind::begin || node.kind == Kind::end || node.kind == Kind::border || node.kind == Kind::look;
 }
 
-std::vector<Range> complement(const std::vector<Range>& ranges) {
-  std::vector<Range> result;
-  char32_t next = 0;
-  for (const auto& [low, high] : tidy(ranges)) {
-    if (low > next) result.emplace_back(next, low - 1);
-    next = high + 1;
-  }
-  if (next <= 0x10FFFF) result.emplace_back(next, 0x10FFFF);
-  return tidy(result);
+bool has_assertion(const PatternNode& node) {
+  return takes_no_character(node) || std::any_of(node.parts.begin(), node.parts.end(), has_assertion);
 }
 
-const std::vector<Range> kDigits = {{'0', '9'}};
-const std::vector<Range> kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const std::vector<Range> kSpace = {{9, 13},          {32, 32},         {0xA0, 0xA0},
-                                   {0x2028, 0x2029}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+/// What stands before a place decides what ^ and \b say there.
+enum Before : std::size_t { at_start, after_word, after_other };
 
-/// The ranges of \d, \w, \s and their opposites; empty for other letters.
-std::vector<Range> class_of(char32_t letter) {
-  switch (letter) {
-    case 'd':
-      return kDigits;
-    case 'D':
-      return complement(kDigits);
-    case 'w':
-      return kWord;
-    case 'W':
-      return complement(kWord);
-    case 's':
-      return kSpace;
-    // ECMA-262 counts some more as white space; a narrower \S and a narrower \s stay right.
-    case 'S':
-      return complement({{9, 13},
-                         {32, 32},
-                         {0xA0, 0xA0},
-                         {0x1680, 0x1680},
-                         {0x2000, 0x200A},
-                         {0x2028, 0x2029},
-                         {0x202F, 0x202F},
-                         {0x205F, 0x205F},
-                         {0x3000, 0x3000},
-                         {0xFEFF, 0xFEFF}});
-    default:
-      return {};
-  }
-}
+/// What may follow from a place on to the text's end, by what stands before it.
+using Rests = std::array<Set, 3>;
 
-class Parser {
+/// A pattern's tree, from its end to its beginning: each node turns what may follow it into what may follow it and
+/// begins with it. So look-ahead sees the whole rest, not only that of its group.
+class SetMaker {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  explicit SetMaker(RegularSets& sets) : sets_(sets) {}
 
-  Expected<Node> parse() {
-    MR_ASSIGN_OR_RETURN(Node whole, alternatives(0, true));
-    if (!at_end()) return bad("an unexpected ')'");
-    return whole;
+  Expected<Set> whole(const PatternNode& node) {
+    constexpr Rests anything = {RegularSets::kAll, RegularSets::kAll, RegularSets::kAll};
+    MR_ASSIGN_OR_RETURN(const Rests from, rests(node, anything));
+    const auto behind = [&](Set before, Set rest) {
+      return sets_.sequence(RegularSets::kAll, sets_.sequence(before, rest));
+    };
+    return sets_.either({from[at_start], behind(word_, from[after_word]), behind(other_, from[after_other])});
   }
 
  private:
-  bool at_end() const { return at_ >= text_.size(); }
-  char peek() const { return at_end() ? '\0' : text_[at_]; }
-  bool eat(std::string_view word) {
-    if (!text_.substr(at_).starts_with(word)) return false;
-    at_ += word.size();
-    return true;
-  }
-  Status bad(std::string_view what) const {
-    return error(Code::invalid_argument, "the pattern has {} at byte {}", what, at_);
-  }
-  static Status cannot(std::string_view what) {
-    return error(Code::unsupported, "patterns with {} are not supported; write it with classes and repeats", what);
-  }
-
-  Expected<char32_t> next_character() {
-    const Utf8Step step = next_utf8(text_.substr(at_));
-    if (step.kind != Utf8Kind::character) return bad("bytes that are no UTF-8");
-    const char32_t code_point = decode_utf8(text_.substr(at_, step.bytes));
-    at_ += step.bytes;
-    return code_point;
-  }
-
-  static Node anything() {
-    Node any;
-    any.kind = Node::Kind::repeat;
-    any.most = UINT32_MAX;
-    any.parts.resize(1);
-    any.parts[0].kind = Node::Kind::characters;
-    any.parts[0].ranges = complement({});
-    return any;
-  }
-
-  /// `open_ended`: of the whole pattern, which matches anywhere unless ^ and $ say otherwise.
-  Expected<Node> alternatives(int depth, bool open_ended) {
-    if (depth > kMostDepth) return cannot("groups that deep");
-    Node node;
-    node.kind = Node::Kind::either;
-    do {
-      MR_ASSIGN_OR_RETURN(Node option, sequence(depth, open_ended));
-      node.parts.push_back(std::move(option));
-    } while (eat("|"));
-    return node;
-  }
-
-  Expected<Node> sequence(int depth, bool open_ended) {
-    Node node;
-    const bool from_begin = open_ended && eat("^");
-    if (open_ended && !from_begin) node.parts.push_back(anything());
-    bool to_end = false;
-    while (!at_end() && peek() != '|' && peek() != ')') {
-      if (peek() == '^' || to_end) return cannot("^ or $ inside");
-      if (peek() == '$') {
-        if (!open_ended) return cannot("$ inside");
-        to_end = eat("$");
-        continue;
+  Expected<Rests> rests(const PatternNode& node, const Rests& then) {
+    constexpr int most_nodes = 100'000;  // repeats are unrolled, also within each other
+    if (++nodes_ > most_nodes) return error(Code::invalid_argument, "the pattern repeats too much within repeats");
+    switch (node.kind) {
+      case Kind::characters:
+        return characters(node.ranges, then);
+      case Kind::sequence: {
+        Rests result = then;
+        for (auto part = node.parts.rbegin(); part != node.parts.rend(); ++part) {
+          MR_ASSIGN_OR_RETURN(result, rests(*part, result));
+        }
+        return result;
       }
-      MR_ASSIGN_OR_RETURN(Node part, atom(depth));
-      MR_RETURN_IF_ERROR(quantifiers(part));
-      node.parts.push_back(std::move(part));
-    }
-    if (open_ended && !to_end) node.parts.push_back(anything());
-    return node;
-  }
-
-  Expected<Node> atom(int depth) {
-    if (eat("(")) {
-      if (peek() == '?' && !eat("?:")) return cannot("(? groups other than (?:");
-      MR_ASSIGN_OR_RETURN(Node group, alternatives(depth + 1, false));
-      if (!eat(")")) return bad("a group without its ')'");
-      return group;
-    }
-    Node node;
-    node.kind = Node::Kind::characters;
-    if (eat("[")) {
-      MR_ASSIGN_OR_RETURN(node.ranges, bracket());
-    } else if (eat(".")) {
-      node.ranges = complement({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}});
-    } else if (eat("\\")) {
-      MR_ASSIGN_OR_RETURN(node.ranges, escape());
-    } else {
-      if (std::string_view("*+?{}").find(peek()) != std::string_view::npos) return bad("a repeat of nothing");
-      MR_ASSIGN_OR_RETURN(const char32_t code_point, next_character());
-      node.ranges = {{code_point, code_point}};
-    }
-    node.ranges = tidy(node.ranges);
-    return node;
-  }
-
-  Expected<std::vector<Range>> escape() {
-    if (at_end()) return bad("a '\\' without what it escapes");
-    MR_ASSIGN_OR_RETURN(const char32_t letter, next_character());
-    if (auto ranges = class_of(letter); !ranges.empty()) return ranges;
-    char32_t code_point = letter;
-    const std::u32string_view names = U"nrtfv0", values(U"\n\r\t\f\v\0", 6);
-    if (const auto i = names.find(letter); i != std::u32string_view::npos) {
-      code_point = values[i];
-    } else if (letter == 'x' || letter == 'u') {
-      MR_ASSIGN_OR_RETURN(code_point, hex(letter == 'x' ? 2 : 4));
-    } else if ((letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') ||
-               (letter >= 'A' && letter <= 'Z')) {
-      return cannot(fmt::format("\\{}", static_cast<char>(letter)));
-    }
-    return std::vector<Range>{{code_point, code_point}};
-  }
-
-  Expected<char32_t> hex(int digits) {
-    char32_t value = 0;
-    for (int i = 0; i < digits; ++i) {
-      const char c = peek();
-      const auto digit =
-          std::string_view("0123456789abcdef").find(static_cast<char>(c >= 'A' && c <= 'F' ? c + 32 : c));
-      if (at_end() || digit == std::string_view::npos) return bad("too few hexadecimal digits");
-      value = value * 16 + static_cast<char32_t>(digit);
-      ++at_;
-    }
-    return value;
-  }
-
-  Expected<std::vector<Range>> bracket() {
-    const bool negated = eat("^");
-    std::vector<Range> ranges;
-    while (peek() != ']') {
-      if (at_end()) return bad("a '[' without its ']'");
-      MR_ASSIGN_OR_RETURN(std::vector<Range> low, class_member());
-      const bool is_range = peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
-      if (is_range) {
-        ++at_;
-        MR_ASSIGN_OR_RETURN(const std::vector<Range> high, class_member());
-        const bool single = low.size() == 1 && high.size() == 1 && low[0].first == low[0].second;
-        if (!single || high[0].first != high[0].second || high[0].first < low[0].first)
-          return bad("a range upside down");
-        low[0].second = high[0].first;
+      case Kind::either: {
+        std::array<std::vector<Set>, 3> options;
+        for (const PatternNode& part : node.parts) {
+          MR_ASSIGN_OR_RETURN(const Rests option, rests(part, then));
+          for (std::size_t i = 0; i < option.size(); ++i) options[i].push_back(option[i]);
+        }
+        return each([&](std::size_t i) { return sets_.either(options[i]); });
       }
-      ranges.insert(ranges.end(), low.begin(), low.end());
+      case Kind::repeat:
+        return repeat(node, then);
+      case Kind::begin:
+        return Rests{then[at_start], RegularSets::kNothing, RegularSets::kNothing};
+      case Kind::end:
+        return each([&](std::size_t i) { return sets_.both({then[i], RegularSets::kEmptyText}); });
+      case Kind::border: {
+        const Set word_ahead = sets_.sequence(word_, RegularSets::kAll), none_ahead = sets_.inverse(word_ahead);
+        return each([&](std::size_t i) {
+          return sets_.both({then[i], (i == after_word) != node.negated ? none_ahead : word_ahead});
+        });
+      }
+      case Kind::look: {
+        constexpr Rests anything = {RegularSets::kAll, RegularSets::kAll, RegularSets::kAll};
+        MR_ASSIGN_OR_RETURN(const Rests ahead, rests(node.parts[0], anything));
+        return each([&](std::size_t i) {
+          return sets_.both({then[i], node.negated ? sets_.inverse(ahead[i]) : ahead[i]});
+        });
+      }
     }
-    ++at_;
-    return negated ? complement(ranges) : tidy(ranges);
+    return then;
   }
 
-  Expected<std::vector<Range>> class_member() {
-    if (at_end()) return bad("a '[' without its ']'");
-    if (eat("\\b")) return std::vector<Range>{{8, 8}};
-    if (eat("\\")) return escape();
-    MR_ASSIGN_OR_RETURN(const char32_t code_point, next_character());
-    return std::vector<Range>{{code_point, code_point}};
+  Rests characters(const CharacterRanges& ranges, const Rests& then) {
+    const Set all = sets_.characters(ranges);
+    if (then[after_word] == then[after_other]) return same(sets_.sequence(all, then[after_word]));
+    return same(sets_.either({sets_.sequence(sets_.both({all, word_}), then[after_word]),
+                              sets_.sequence(sets_.both({all, other_}), then[after_other])}));
   }
 
-  Status quantifiers(Node& part) {
-    std::uint32_t least = 0, most = UINT32_MAX;
-    if (eat("*")) {
-    } else if (eat("+")) {
-      least = 1;
-    } else if (eat("?")) {
-      most = 1;
-    } else if (eat("{")) {
-      MR_RETURN_IF_ERROR(counts(least, most));
-    } else {
-      return {};
+  Expected<Rests> repeat(const PatternNode& node, const Rests& then) {
+    const PatternNode& inner = node.parts[0];
+    if (!has_assertion(inner)) {
+      constexpr Rests nothing_more = {RegularSets::kEmptyText, RegularSets::kEmptyText, RegularSets::kEmptyText};
+      MR_ASSIGN_OR_RETURN(const Rests once, rests(inner, nothing_more));
+      const Set core = once[0];
+      if (then[0] == then[1] && then[1] == then[2])
+        return same(sets_.sequence(sets_.repeat(core, node.least, node.most), then[0]));
+      if (!sets_.has_empty_text(core) && node.most > 0) {
+        // The last one tells what stands before the rest.
+        MR_ASSIGN_OR_RETURN(const Rests last, rests(inner, then));
+        const std::uint32_t more = node.most == UINT32_MAX ? node.most : node.most - 1;
+        const Set some = sets_.sequence(sets_.repeat(core, std::max(node.least, 1u) - 1, more), last[0]);
+        return each([&](std::size_t i) { return node.least > 0 ? some : sets_.either({then[i], some}); });
+      }
     }
-    eat("?");  // lazy or not, the texts are the same
-    Node repeat;
-    repeat.kind = Node::Kind::repeat;
-    repeat.least = least;
-    repeat.most = most;
-    repeat.parts.push_back(std::move(part));
-    part = std::move(repeat);
-    if (!at_end() && std::string_view("*+?{").find(peek()) != std::string_view::npos)
-      return bad("a repeat of a repeat");
-    return {};
+    constexpr std::uint32_t most_unrolled = 8;
+    if (node.most > most_unrolled)
+      return error(Code::unsupported,
+                   "patterns with ^, $, \\b or look-ahead inside of a repeat are not supported; write them outside");
+    Rests result = then;
+    for (std::uint32_t i = node.most; i > 0; --i) {
+      MR_ASSIGN_OR_RETURN(result, rests(inner, result));
+      if (i > node.least)
+        for (std::size_t before = 0; before < result.size(); ++before)
+          result[before] = sets_.either({then[before], result[before]});
+    }
+    return result;
   }
 
-  Status counts(std::uint32_t& least, std::uint32_t& most) {
-    const auto number = [&](std::uint32_t& value) {
-      const std::size_t begin = at_;
-      for (value = 0; peek() >= '0' && peek() <= '9' && value <= kMostRepeats; ++at_)
-        value = value * 10 + static_cast<std::uint32_t>(peek() - '0');
-      return at_ > begin;
-    };
-    if (!number(least)) return bad("a '{' without a count");
-    most = least;
-    if (eat(",") && !number(most)) most = UINT32_MAX;
-    if (!eat("}") || (most != UINT32_MAX && (most > kMostRepeats || most < least)) || least > kMostRepeats)
-      return bad("a count that is too large or upside down");
-    return {};
+  static Rests same(Set set) { return {set, set, set}; }
+  template <typename Make>
+  static Rests each(Make make) {
+    return {make(std::size_t{at_start}), make(std::size_t{after_word}), make(std::size_t{after_other})};
   }
 
-  std::string_view text_;
-  std::size_t at_ = 0;
+  RegularSets& sets_;
+  int nodes_ = 0;
+  const Set word_ = sets_.characters(word_characters()), other_ = sets_.characters(complement(word_characters()));
 };
 
-Fragment build(GrammarBuilder& b, JsonRules& rules, const Node& node) {
+/// Nothing but characters, and ^ and $ only where an alternative begins and ends.
+bool is_plain(const PatternNode& whole) {
+  for (const PatternNode& option : whole.parts)
+    for (std::size_t i = 0; i < option.parts.size(); ++i) {
+      const PatternNode& part = option.parts[i];
+      const bool anchor =
+          (part.kind == Kind::begin && i == 0) || (part.kind == Kind::end && i + 1 == option.parts.size());
+      if (!anchor && has_assertion(part)) return false;
+    }
+  return true;
+}
+
+Fragment build(GrammarBuilder& b, JsonRules& rules, const PatternNode& node) {
   if (b.full()) return b.empty();
   switch (node.kind) {
-    case Node::Kind::characters: {
+    case Kind::characters: {
       std::vector<Fragment> options;
       for (const auto& [low, high] : node.ranges) options.push_back(rules.characters(low, high));
       return b.either(options);
     }
-    case Node::Kind::sequence: {
-      Fragment whole = b.empty();
-      for (const Node& part : node.parts) whole = b.sequence(whole, build(b, rules, part));
-      return whole;
-    }
-    case Node::Kind::either: {
+    case Kind::either: {
       std::vector<Fragment> options;
-      for (const Node& part : node.parts) options.push_back(build(b, rules, part));
+      for (const PatternNode& part : node.parts) options.push_back(build(b, rules, part));
       return b.either(options);
     }
-    case Node::Kind::repeat:
-      break;
+    case Kind::repeat:
+      return b.repeat(node.least, node.most, [&] { return build(b, rules, node.parts[0]); });
+    default: {
+      Fragment whole = b.empty();
+      for (const PatternNode& part : node.parts) whole = b.sequence(whole, build(b, rules, part));
+      return whole;
+    }
   }
-  return b.repeat(node.least, node.most, [&] { return build(b, rules, node.parts[0]); });
+}
+
+Fragment build_plain(GrammarBuilder& b, JsonRules& rules, const PatternNode& whole) {
+  const auto any = [&] { return b.either({rules.characters(0, 0xD7FF), rules.characters(0xE000, 0x10FFFF)}); };
+  const auto anything = [&] { return b.repeat(0, UINT32_MAX, any); };
+  std::vector<Fragment> options;
+  for (const PatternNode& option : whole.parts) {
+    const bool from_begin = !option.parts.empty() && option.parts.front().kind == Kind::begin;
+    const bool to_end = !option.parts.empty() && option.parts.back().kind == Kind::end;
+    Fragment text = from_begin ? b.empty() : anything();
+    text = b.sequence(text, build(b, rules, option));  // an anchor is an empty sequence there
+    options.push_back(to_end ? text : b.sequence(text, anything()));
+  }
+  return b.either(options);
 }
 
 }  // namespace
 
-Expected<Fragment> pattern_fragment(GrammarBuilder& builder, JsonRules& rules, std::string_view pattern) {
-  MR_ASSIGN_OR_RETURN(const Node node, Parser(pattern).parse());
-  return build(builder, rules, node);
+Expected<RegularSets::Set> pattern_set(RegularSets& sets, std::string_view pattern, bool inverted) {
+  if (pattern.size() > kMostPatternBytes)
+    return error(Code::invalid_argument, "the pattern has {} bytes; {} are the most", pattern.size(),
+                 kMostPatternBytes);
+  MR_ASSIGN_OR_RETURN(const PatternNode node, parse_pattern(pattern, inverted));
+  MR_ASSIGN_OR_RETURN(const Set set, SetMaker(sets).whole(node));
+  return inverted ? sets.inverse(set) : set;
 }
 
-Expected<std::string_view> format_pattern(std::string_view format) {
-#define MR_DATE                                                                                 \
-  "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0" \
-  "[1-9]|1[0-9]|2[0-8]))"
-#define MR_TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define MR_LABEL "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-#define MR_BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-  if (format == "date") return std::string_view("^" MR_DATE "$");
-  if (format == "time") return std::string_view("^" MR_TIME "$");
-  if (format == "date-time") return std::string_view("^" MR_DATE "T" MR_TIME "$");
-  if (format == "uuid") return std::string_view("^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$");
-  if (format == "ipv4") return std::string_view("^(" MR_BYTE "\\.){3}" MR_BYTE "$");
-  if (format == "hostname") return std::string_view("^" MR_LABEL "(\\." MR_LABEL "){0,3}$");
-  if (format == "email")
-    return std::string_view("^[a-zA-Z0-9_+-]{1,40}(\\.[a-zA-Z0-9_+-]{1,20})?@(" MR_LABEL "\\.){1,3}[a-zA-Z]{2,20}$");
-  if (format == "uri")
-    return std::string_view("^https?://" MR_LABEL "(\\." MR_LABEL
-                            "){0,3}(:[1-9][0-9]{0,3})?(/[a-zA-Z0-9._~-]*)*(\\?[a-zA-Z0-9._~=&-]*)?$");
-#undef MR_DATE
-#undef MR_TIME
-#undef MR_LABEL
-#undef MR_BYTE
-  return error(Code::unsupported,
-               "format '{}' is not supported; date, time, date-time, uuid, ipv4, hostname, email and uri are",
-               format.substr(0, 60));
+Expected<Fragment> pattern_fragment(GrammarBuilder& builder, JsonRules& rules, RegularSets& sets,
+                                    std::string_view pattern) {
+  MR_ASSIGN_OR_RETURN(const PatternNode node, parse_pattern(pattern));
+  if (is_plain(node)) return build_plain(builder, rules, node);
+  MR_ASSIGN_OR_RETURN(const Set set, pattern_set(sets, pattern));
+  return sets.fragment(rules, set);
 }
 
 }  // namespace millrace::text

@@ -1,11 +1,16 @@
 // JSON schemas as grammars. What the grammar accepts is valid by the schema; not everything that is valid is accepted:
 // declared properties come in the schema's order, and none is added unless additionalProperties allows it aloud.
 //
-// Understood: type (also a list), nullable, enum, const, properties, required, additionalProperties, items,
-// prefixItems, minItems, maxItems, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum,
-// exclusiveMaximum, anyOf, oneOf (where its branches cannot both hold), allOf, $ref within the schema (also recursive),
-// $defs. Annotations are passed over. Everything else is an error that names it: nothing is silently ignored. Source:
-// JSON Schema 2020-12. Thread-safety: pure functions.
+// Understood: all of draft 2020-12 but what follows, `nullable`, lists as `items`, and formats of OpenAPI and Pydantic.
+// Strings keep to patterns, formats and lengths at once. Bounds of numbers have 6 digits behind the point (others are
+// rounded to the inside), multipleOf is exact in decimals. Annotations and formats that nobody checks are passed over.
+//
+// Errors that name it: $dynamicRef, references to other documents, maxContains; look-behind and back references of
+// patterns; uniqueItems of items with many values (beyond 8 values they come in the schema's order); minProperties
+// above 1 where names are free; contains or uniqueItems beside prefixItems; `not`, and `if`, and `oneOf` with branches
+// that may both hold, over what has no simple opposite (items, additionalProperties, format, "integer", objects as
+// values). Everything else unknown is an error, too: nothing is silently ignored. Source: JSON Schema 2020-12.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <memory>

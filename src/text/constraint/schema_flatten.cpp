@@ -1,9 +1,9 @@
 #include "text/constraint/schema_flatten.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
-#include <unordered_map>
+
+#include "text/constraint/schema_merge.h"
 
 namespace millrace::text {
 namespace {
@@ -12,21 +12,12 @@ constexpr int kMostDepth = 64, kMostProduced = 2000;
 
 Status too_deep() { return error(Code::unsupported, "the schema nests references and combinations too deeply"); }
 
-SchemaJson as_list(const SchemaJson& types) { return types.is_array() ? types : SchemaJson::array({types}); }
-
-/// "integer" is the narrower of integer and number.
-SchemaJson common_types(const SchemaJson& a, const SchemaJson& b) {
-  SchemaJson common = SchemaJson::array();
-  const SchemaJson others = as_list(b);
-  for (const SchemaJson& type : as_list(a)) {
-    const auto has = [&](const char* name) { return std::find(others.begin(), others.end(), name) != others.end(); };
-    if (std::find(others.begin(), others.end(), type) != others.end() || (type == "integer" && has("number")))
-      common.push_back(type);
-    else if (type == "number" && has("integer"))
-      common.push_back("integer");
-  }
-  return common;
+Status cannot_negate(const std::string& keyword) {
+  return error(Code::unsupported, "'not' (or if, or oneOf with branches that may both hold) of '{}' is not supported",
+               keyword.substr(0, 60));
 }
+
+SchemaJson as_list(const SchemaJson& types) { return types.is_array() ? types : SchemaJson::array({types}); }
 
 /// The types a plain schema may have; empty: unknown.
 std::set<std::string> types_of(const SchemaJson& schema) {
@@ -35,30 +26,6 @@ std::set<std::string> types_of(const SchemaJson& schema) {
     for (const SchemaJson& type : as_list(schema["type"]))
       if (type.is_string()) types.insert(type == "integer" ? "number" : type.get<std::string>());
   return types;
-}
-
-/// The values a plain schema is limited to; null where it is not.
-SchemaJson values_of(const SchemaJson& schema) {
-  if (schema.contains("const")) return SchemaJson::array({schema["const"]});
-  return schema.value("enum", SchemaJson());
-}
-
-/// What two values have in common if they are equal: 1 and 1.0 are, and so are objects in another order.
-std::string key_of(const SchemaJson& value) {
-  if (value.is_number()) return fmt::format("{}", value.get<double>());
-  return value.is_structured() ? std::string(value.type_name()) : value.dump(-1, ' ', true);
-}
-
-/// The values of `a` that `b` has, too, in n log n steps.
-SchemaJson common_values(const SchemaJson& a, const SchemaJson& b) {
-  std::unordered_multimap<std::string, const SchemaJson*> places;
-  for (const SchemaJson& value : b) places.emplace(key_of(value), &value);
-  SchemaJson common = SchemaJson::array();
-  for (const SchemaJson& value : a) {
-    const auto [first, last] = places.equal_range(key_of(value));
-    if (std::any_of(first, last, [&](const auto& place) { return *place.second == value; })) common.push_back(value);
-  }
-  return common;
 }
 
 bool no_common_value(const SchemaJson& a, const SchemaJson& b) {
@@ -70,28 +37,146 @@ bool requires_property(const SchemaJson& schema, const std::string& name) {
   return std::find(required.begin(), required.end(), name) != required.end();
 }
 
-bool is_disjoint(const SchemaJson& a, const SchemaJson& b) {
+bool forbids_property(const SchemaJson& schema, const std::string& name) {
+  const SchemaJson properties = schema.value("properties", SchemaJson::object());
+  if (properties.contains(name)) return properties[name] == false;
+  return schema.value("additionalProperties", SchemaJson(true)) == false && !schema.contains("patternProperties");
+}
+
+/// A value that both allow certainly does not exist.
+bool is_disjoint(const SchemaJson& a, const SchemaJson& b, int depth = 0) {
+  if (a == false || b == false) return true;
+  if (!a.is_object() || !b.is_object() || depth > 8) return false;
   const auto x = types_of(a), y = types_of(b);
   const bool share_type = std::any_of(x.begin(), x.end(), [&](const std::string& type) { return y.contains(type); });
   if (!x.empty() && !y.empty() && !share_type) return true;
   if (no_common_value(values_of(a), values_of(b))) return true;
-  // Both are objects for certain: a property that both require tells them apart.
+  // Both are objects for certain: a property that one requires tells them apart where the other has it otherwise.
   const std::set<std::string> object{"object"};
-  if (x != object || y != object || !a.contains("properties") || !b.contains("properties")) return false;
-  for (const auto& [name, property] : a["properties"].items()) {
-    if (!requires_property(a, name) || !requires_property(b, name) || !b["properties"].contains(name)) continue;
-    if (no_common_value(values_of(property), values_of(b["properties"][name]))) return true;
-  }
+  if (x != object || y != object) return false;
+  const SchemaJson own = a.value("properties", SchemaJson::object()),
+                   others = b.value("properties", SchemaJson::object());
+  for (const SchemaJson* const side : {&a, &b})
+    for (const SchemaJson& name : side->value("required", SchemaJson::array())) {
+      if (!name.is_string()) continue;
+      const std::string text = name.get<std::string>();
+      if (forbids_property(side == &a ? b : a, text)) return true;
+      const bool both = requires_property(a, text) && requires_property(b, text);
+      if (both && own.contains(text) && others.contains(text) && is_disjoint(own[text], others[text], depth + 1))
+        return true;
+    }
   return false;
+}
+
+SchemaJson of_type(const char* type, std::initializer_list<std::pair<const char*, SchemaJson>> more) {
+  SchemaJson schema{{"type", type}};
+  for (const auto& [keyword, value] : more) schema[keyword] = value;
+  return schema;
+}
+
+SchemaJson negation(const SchemaJson& schema) { return SchemaJson{{"not", schema}}; }
+
+/// What has the types that `types` does not list.
+Expected<SchemaJson> other_types(const SchemaJson& types) {
+  const SchemaJson listed = as_list(types);
+  const auto lists = [&](const char* type) { return std::find(listed.begin(), listed.end(), type) != listed.end(); };
+  if (lists("integer") && !lists("number")) return cannot_negate("integer");
+  SchemaJson others = SchemaJson::array();
+  for (const char* type : {"object", "array", "string", "number", "boolean", "null"})
+    if (!lists(type)) others.push_back(type);
+  return SchemaJson{{"type", others}};
+}
+
+/// A bound the other way round: what is one less than a least, or one more than a most. `edge` 0: open becomes closed.
+struct Opposite {
+  std::string_view keyword;
+  const char* type;
+  const char* opposite;
+  int edge;
+};
+constexpr Opposite kOpposites[] = {{"minimum", "number", "exclusiveMaximum", 0},
+                                   {"maximum", "number", "exclusiveMinimum", 0},
+                                   {"exclusiveMinimum", "number", "maximum", 0},
+                                   {"exclusiveMaximum", "number", "minimum", 0},
+                                   {"minLength", "string", "maxLength", -1},
+                                   {"maxLength", "string", "minLength", 1},
+                                   {"minItems", "array", "maxItems", -1},
+                                   {"maxItems", "array", "minItems", 1},
+                                   {"minProperties", "object", "maxProperties", -1},
+                                   {"maxProperties", "object", "minProperties", 1}};
+
+/// Appends what does not hold `schema` because of this keyword alone.
+Status negate_keyword(const SchemaJson& schema, const std::string& keyword, std::vector<SchemaJson>& options) {
+  const SchemaJson& value = schema[keyword];
+  for (const Opposite& each : kOpposites) {
+    if (keyword != each.keyword) continue;
+    if (!value.is_number()) return error(Code::invalid_argument, "{} has to be a number", keyword);
+    if (each.edge < 0 && value.get<double>() < 1) return {};  // always holds
+    const SchemaJson bound = each.edge == 0 ? value : SchemaJson(value.get<double>() + each.edge);
+    options.push_back(of_type(each.type, {{each.opposite, bound}}));
+    return {};
+  }
+  if (keyword == "type") {
+    MR_ASSIGN_OR_RETURN(SchemaJson others, other_types(value));
+    options.push_back(std::move(others));
+  } else if (keyword == "const") {
+    options.push_back({{kNotValues, SchemaJson::array({value})}});
+  } else if (keyword == "enum" && value.is_array()) {
+    options.push_back({{kNotValues, value}});
+  } else if (keyword == "pattern") {
+    options.push_back(of_type("string", {{kNotPatterns, SchemaJson::array({value})}}));
+  } else if (keyword == "required" && value.is_array()) {
+    for (const SchemaJson& name : value) {
+      if (!name.is_string()) return error(Code::invalid_argument, "required has to list names");
+      options.push_back(of_type("object", {{"properties", SchemaJson{{name.get<std::string>(), false}}}}));
+    }
+  } else if (keyword == "properties" && value.is_object()) {
+    for (const auto& [name, property] : value.items())
+      options.push_back(of_type(
+          "object", {{"required", SchemaJson::array({name})}, {"properties", SchemaJson{{name, negation(property)}}}}));
+  } else if (keyword == "not") {
+    options.push_back(value);
+  } else if (keyword == "allOf" && value.is_array()) {
+    for (const SchemaJson& each : value) options.push_back(negation(each));
+  } else if (keyword == "anyOf" && value.is_array()) {
+    SchemaJson none = SchemaJson::array();
+    for (const SchemaJson& each : value) none.push_back(negation(each));
+    options.push_back({{"allOf", none}});
+  } else {
+    return cannot_negate(keyword);
+  }
+  return {};
 }
 
 }  // namespace
 
 bool is_annotation(const std::string& keyword) {
-  static const std::set<std::string> all = {"title",     "description", "default",     "examples",   "example",
-                                            "$schema",   "$id",         "$comment",    "deprecated", "readOnly",
-                                            "writeOnly", "$defs",       "definitions", "$anchor"};
-  return all.contains(keyword);
+  static const std::set<std::string> all = {"title",
+                                            "description",
+                                            "default",
+                                            "examples",
+                                            "example",
+                                            "$schema",
+                                            "$id",
+                                            "$comment",
+                                            "deprecated",
+                                            "readOnly",
+                                            "writeOnly",
+                                            "$defs",
+                                            "definitions",
+                                            "$anchor",
+                                            "id",
+                                            "$vocabulary",
+                                            "externalDocs",
+                                            "xml",
+                                            "discriminator",
+                                            "contentEncoding",
+                                            "contentMediaType",
+                                            "contentSchema",
+                                            "$dynamicAnchor",
+                                            "markdownDescription",
+                                            "enumDescriptions"};
+  return all.contains(keyword) || keyword.starts_with("x-");
 }
 
 Expected<const SchemaJson*> Flattener::resolve(const std::string& reference) const {
@@ -114,104 +199,125 @@ Expected<SchemaJson> Flattener::without_reference(const SchemaJson& schema, int 
     if (!current["$ref"].is_string()) return error(Code::invalid_argument, "$ref has to be a string");
     MR_ASSIGN_OR_RETURN(const SchemaJson* const target, resolve(current["$ref"].get<std::string>()));
     current.erase("$ref");
-    MR_ASSIGN_OR_RETURN(current, merge(*target, current));
+    MR_ASSIGN_OR_RETURN(current, merge_schemas(*target, current));
   }
   return current;
 }
 
-Status Flattener::merge_keyword(SchemaJson& into, const std::string& keyword, const SchemaJson& value) const {
-  SchemaJson& held = into[keyword];
-  const auto one_of = [&](std::initializer_list<const char*> names) {
-    return std::find(names.begin(), names.end(), keyword) != names.end();
-  };
-  if (held == value || is_annotation(keyword)) return {};
-  if (keyword == "type") {
-    held = common_types(held, value);
-  } else if (keyword == "properties" && held.is_object() && value.is_object()) {
-    for (const auto& [name, property] : value.items()) {
-      const bool differs = held.contains(name) && held[name] != property;
-      held[name] = differs ? SchemaJson{{"allOf", SchemaJson::array({held[name], property})}} : property;
+Expected<std::vector<SchemaJson>> Flattener::negated(const SchemaJson& schema, int depth) const {
+  if (schema == true) return std::vector<SchemaJson>();
+  if (schema == false) return std::vector<SchemaJson>{SchemaJson::object()};
+  if (!schema.is_object()) return error(Code::invalid_argument, "a schema has to be an object or a boolean");
+  MR_ASSIGN_OR_RETURN(const SchemaJson whole, without_reference(schema, depth));
+  if (!whole.is_object()) return negated(whole, depth);
+  std::vector<SchemaJson> options;
+  for (const auto& [keyword, unused] : whole.items())
+    if (!is_annotation(keyword)) MR_RETURN_IF_ERROR(negate_keyword(whole, keyword, options));
+  return options;
+}
+
+Expected<bool> Flattener::are_disjoint(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b) const {
+  for (const SchemaJson& x : a)
+    for (const SchemaJson& y : b) {
+      MR_ASSIGN_OR_RETURN(const SchemaJson one, without_reference(x, 0));
+      MR_ASSIGN_OR_RETURN(const SchemaJson other, without_reference(y, 0));
+      if (!is_disjoint(one, other)) return false;
     }
-  } else if (keyword == "required" && held.is_array() && value.is_array()) {
-    for (const SchemaJson& name : value) held.push_back(name);
-  } else if (keyword == "enum" && held.is_array() && value.is_array()) {
-    held = common_values(held, value);
-  } else if (one_of({"minimum", "exclusiveMinimum", "minLength", "minItems"}) && held.is_number() &&
-             value.is_number()) {
-    if (value > held) held = value;
-  } else if (one_of({"maximum", "exclusiveMaximum", "maxLength", "maxItems"}) && held.is_number() &&
-             value.is_number()) {
-    if (value < held) held = value;
-  } else if (keyword == "allOf" && held.is_array() && value.is_array()) {
-    for (const SchemaJson& each : value) held.push_back(each);
-  } else {
-    return error(Code::unsupported, "two different values of '{}' have to hold at once; write them as one", keyword);
-  }
-  return {};
+  return true;
 }
 
-Expected<SchemaJson> Flattener::merge(const SchemaJson& a, const SchemaJson& b) const {
-  if (a == false || b == false) return SchemaJson(false);
-  if (a == true) return b;
-  if (b == true) return a;
-  if (!a.is_object() || !b.is_object())
-    return error(Code::invalid_argument, "a schema has to be an object or a boolean");
-  // What one side closes, the other side's properties would break.
-  const auto closes = [](const SchemaJson& one, const SchemaJson& other) {
-    if (!one.contains("additionalProperties") || one["additionalProperties"] == true) return false;
-    if (!other.contains("properties") && !other.contains("required")) return false;
-    return one.value("properties", SchemaJson::object()) != other.value("properties", SchemaJson::object());
-  };
-  if (closes(a, b) || closes(b, a))
-    return error(Code::unsupported, "additionalProperties cannot be combined with other properties; write one object");
-  SchemaJson merged = a;
-  for (const auto& [keyword, value] : b.items()) {
-    if (!merged.contains(keyword)) {
-      merged[keyword] = value;
-    } else {
-      MR_RETURN_IF_ERROR(merge_keyword(merged, keyword, value));
-    }
-  }
-  return merged;
-}
-
-Status Flattener::check_disjoint(const std::vector<std::vector<SchemaJson>>& branches) const {
-  for (std::size_t i = 0; i < branches.size(); ++i)
-    for (std::size_t j = i + 1; j < branches.size(); ++j)
-      for (const SchemaJson& a : branches[i])
-        for (const SchemaJson& b : branches[j]) {
-          MR_ASSIGN_OR_RETURN(const SchemaJson x, without_reference(a, 0));
-          MR_ASSIGN_OR_RETURN(const SchemaJson y, without_reference(b, 0));
-          if (!is_disjoint(x, y))
-            return error(Code::unsupported,
-                         "oneOf with branches that may both hold; give them different types, or a required property of "
-                         "different constants, or use anyOf");
-        }
-  return {};
-}
-
-/// Of anyOf or oneOf: what the schema says beside them holds for every branch.
-Expected<std::vector<SchemaJson>> Flattener::branches(const SchemaJson& schema, const char* keyword, int depth) {
-  if (!schema[keyword].is_array() || schema[keyword].empty())
-    return error(Code::invalid_argument, "{} has to be a list of schemas", keyword);
-  SchemaJson beside = schema;
-  beside.erase(keyword);
+/// One of the options, and what the schema says beside them.
+Expected<std::vector<SchemaJson>> Flattener::any_of(const SchemaJson& beside, const std::vector<SchemaJson>& options,
+                                                    int depth) {
   const bool alone = std::all_of(beside.items().begin(), beside.items().end(),
                                  [](const auto& item) { return is_annotation(item.key()); });
-  std::vector<std::vector<SchemaJson>> all;
-  for (const SchemaJson& branch : schema[keyword]) {
-    SchemaJson whole = branch;
+  std::vector<SchemaJson> result;
+  for (const SchemaJson& option : options) {
+    SchemaJson whole = option;
     if (!alone) {
-      MR_ASSIGN_OR_RETURN(const SchemaJson plain, without_reference(branch, depth));
-      MR_ASSIGN_OR_RETURN(whole, merge(beside, plain));
+      MR_ASSIGN_OR_RETURN(const SchemaJson plain, without_reference(option, depth));
+      MR_ASSIGN_OR_RETURN(whole, merge_schemas(beside, plain));
     }
     MR_ASSIGN_OR_RETURN(std::vector<SchemaJson> flat, flatten(whole, depth + 1));
-    all.push_back(std::move(flat));
+    std::move(flat.begin(), flat.end(), std::back_inserter(result));
   }
-  if (std::string_view(keyword) == "oneOf") MR_RETURN_IF_ERROR(check_disjoint(all));
-  std::vector<SchemaJson> result;
-  for (auto& flat : all) std::move(flat.begin(), flat.end(), std::back_inserter(result));
   return result;
+}
+
+/// Of branches that may both hold: one, and none of those that share values with it.
+Expected<std::vector<SchemaJson>> Flattener::one_of(const SchemaJson& schema, int depth) {
+  SchemaJson beside = schema;
+  beside.erase("oneOf");
+  const std::vector<SchemaJson> branches(schema["oneOf"].begin(), schema["oneOf"].end());
+  std::vector<std::vector<SchemaJson>> flats;
+  for (const SchemaJson& branch : branches) {
+    MR_ASSIGN_OR_RETURN(std::vector<SchemaJson> flat, any_of(beside, {branch}, depth));
+    flats.push_back(std::move(flat));
+  }
+  std::vector<SchemaJson> result;
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    SchemaJson others = SchemaJson::array();
+    for (std::size_t j = 0; j < branches.size(); ++j) {
+      if (i == j) continue;
+      MR_ASSIGN_OR_RETURN(const bool apart, are_disjoint(flats[i], flats[j]));
+      if (!apart) others.push_back(negation(branches[j]));
+    }
+    if (others.empty()) {
+      result.insert(result.end(), flats[i].begin(), flats[i].end());
+      continue;
+    }
+    others.insert(others.begin(), branches[i]);
+    auto exactly = any_of(beside, {SchemaJson{{"allOf", others}}}, depth + 1);
+    if (!exactly.ok())
+      return error(Code::unsupported,
+                   "oneOf with branches that may both hold ({}); give them different types, or a required property of "
+                   "different constants, or use anyOf",
+                   exactly.status().message());
+    std::move(exactly->begin(), exactly->end(), std::back_inserter(result));
+  }
+  return result;
+}
+
+Expected<std::vector<SchemaJson>> Flattener::conditional(const SchemaJson& schema, int depth) {
+  SchemaJson beside = schema;
+  for (const char* keyword : {"if", "then", "else"}) beside.erase(keyword);
+  std::vector<SchemaJson> options;
+  if (schema.contains("if")) {
+    const SchemaJson then = schema.value("then", SchemaJson(true)), otherwise = schema.value("else", SchemaJson(true));
+    if (then == true && otherwise == true) return flatten(beside, depth + 1);
+    options.push_back({{"allOf", SchemaJson::array({schema["if"], then})}});
+    options.push_back({{"allOf", SchemaJson::array({negation(schema["if"]), otherwise})}});
+  } else {
+    return flatten(beside, depth + 1);  // without if the others say nothing
+  }
+  return any_of(beside, options, depth);
+}
+
+/// dependentRequired and dependentSchemas: a property is not there, or what it brings along is.
+Expected<std::vector<SchemaJson>> Flattener::dependent(const SchemaJson& schema, const char* keyword, int depth) {
+  if (!schema[keyword].is_object()) return error(Code::invalid_argument, "{} has to be an object", keyword);
+  SchemaJson beside = schema;
+  beside.erase(keyword);
+  if (schema[keyword].empty()) return flatten(beside, depth + 1);
+  const auto first = schema[keyword].items().begin();
+  const std::string name = first.key();
+  SchemaJson brought = first.value();
+  if (brought.is_array()) brought = SchemaJson{{"required", brought}};
+  SchemaJson rest = schema[keyword];
+  rest.erase(name);
+  if (!rest.empty()) beside[keyword] = rest;
+  const SchemaJson there{{"required", SchemaJson::array({name})}};
+  return any_of(beside, {negation(there), SchemaJson{{"allOf", SchemaJson::array({there, brought})}}}, depth);
+}
+
+Expected<std::vector<SchemaJson>> Flattener::all_of(const SchemaJson& schema, int depth) {
+  SchemaJson whole = schema;
+  whole.erase("allOf");
+  for (const SchemaJson& part : schema["allOf"]) {
+    MR_ASSIGN_OR_RETURN(const SchemaJson plain, without_reference(part, depth));
+    MR_ASSIGN_OR_RETURN(whole, merge_schemas(whole, plain));
+  }
+  return flatten(whole, depth + 1);
 }
 
 Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, int depth) {
@@ -219,6 +325,7 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
   if (schema == false) return std::vector<SchemaJson>();
   if (schema == true) return std::vector<SchemaJson>{SchemaJson::object()};
   if (!schema.is_object()) return error(Code::invalid_argument, "a schema has to be an object or a boolean");
+  if (schema.value("type", SchemaJson()) == SchemaJson::array()) return std::vector<SchemaJson>();
   if (schema.contains("$ref")) {
     const bool alone = std::all_of(schema.items().begin(), schema.items().end(),
                                    [](const auto& item) { return item.key() == "$ref" || is_annotation(item.key()); });
@@ -226,19 +333,26 @@ Expected<std::vector<SchemaJson>> Flattener::flatten(const SchemaJson& schema, i
     MR_ASSIGN_OR_RETURN(const SchemaJson whole, without_reference(schema, depth));
     return flatten(whole, depth + 1);
   }
-  if (schema.contains("allOf")) {
-    if (!schema["allOf"].is_array()) return error(Code::invalid_argument, "allOf has to be a list of schemas");
-    const SchemaJson& parts = schema["allOf"];
-    SchemaJson whole = schema;
-    whole.erase("allOf");
-    for (const SchemaJson& part : parts) {
-      MR_ASSIGN_OR_RETURN(const SchemaJson plain, without_reference(part, depth));
-      MR_ASSIGN_OR_RETURN(whole, merge(whole, plain));
-    }
-    return flatten(whole, depth + 1);
+  for (const char* keyword : {"allOf", "anyOf", "oneOf"})
+    if (schema.contains(keyword) && (!schema[keyword].is_array() || schema[keyword].empty()))
+      return error(Code::invalid_argument, "{} has to be a list of schemas", keyword);
+  // allOf last: what stands in it then meets a schema without combinations.
+  if (schema.contains("if") || schema.contains("then") || schema.contains("else")) return conditional(schema, depth);
+  for (const char* keyword : {"dependentRequired", "dependentSchemas"})
+    if (schema.contains(keyword)) return dependent(schema, keyword, depth);
+  if (schema.contains("not")) {
+    MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> options, negated(schema["not"], depth));
+    SchemaJson beside = schema;
+    beside.erase("not");
+    return any_of(beside, options, depth);
   }
-  if (schema.contains("anyOf")) return branches(schema, "anyOf", depth);
-  if (schema.contains("oneOf")) return branches(schema, "oneOf", depth);
+  if (schema.contains("anyOf")) {
+    SchemaJson beside = schema;
+    beside.erase("anyOf");
+    return any_of(beside, {schema["anyOf"].begin(), schema["anyOf"].end()}, depth);
+  }
+  if (schema.contains("oneOf")) return one_of(schema, depth);
+  if (schema.contains("allOf")) return all_of(schema, depth);
   return std::vector<SchemaJson>{schema};
 }
 

@@ -1,6 +1,6 @@
-// Takes allOf, anyOf, oneOf and references beside other keywords out of a schema: what is left is a list of plain
-// schemas, one of which has to hold. Thread-safety: a Flattener belongs to one thread; it keeps no state but its
-// limits.
+// Takes allOf, anyOf, oneOf, not, if, dependencies and references beside other keywords out of a schema: what is left
+// is a list of plain schemas, one of which has to hold. Thread-safety: a Flattener belongs to one thread; it keeps no
+// state but its limits.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,6 +12,14 @@
 namespace millrace::text {
 
 using SchemaJson = nlohmann::ordered_json;
+
+/// What plain schemas say beside JSON schema's own keywords: lists of patterns that match too, of patterns that do not,
+/// of formats that hold too, and of values that it is none of.
+inline constexpr const char *kMorePatterns = "\x01patterns", *kNotPatterns = "\x01not patterns",
+                            *kMoreFormats =
+                                "\x01"
+                                "formats",
+                            *kNotValues = "\x01not values";
 
 /// Title, description, default and the like, which bind nothing.
 bool is_annotation(const std::string& keyword);
@@ -28,10 +36,14 @@ class Flattener {
 
  private:
   Expected<SchemaJson> without_reference(const SchemaJson& schema, int depth) const;
-  Expected<SchemaJson> merge(const SchemaJson& a, const SchemaJson& b) const;
-  Status merge_keyword(SchemaJson& into, const std::string& keyword, const SchemaJson& value) const;
-  Expected<std::vector<SchemaJson>> branches(const SchemaJson& schema, const char* keyword, int depth);
-  Status check_disjoint(const std::vector<std::vector<SchemaJson>>& branches) const;
+  /// Schemas (not plain), one of which holds for a value where `schema` does not, and none where it does.
+  Expected<std::vector<SchemaJson>> negated(const SchemaJson& schema, int depth) const;
+  Expected<std::vector<SchemaJson>> any_of(const SchemaJson& beside, const std::vector<SchemaJson>& options, int depth);
+  Expected<std::vector<SchemaJson>> all_of(const SchemaJson& schema, int depth);
+  Expected<std::vector<SchemaJson>> one_of(const SchemaJson& schema, int depth);
+  Expected<std::vector<SchemaJson>> conditional(const SchemaJson& schema, int depth);
+  Expected<std::vector<SchemaJson>> dependent(const SchemaJson& schema, const char* keyword, int depth);
+  Expected<bool> are_disjoint(const std::vector<SchemaJson>& a, const std::vector<SchemaJson>& b) const;
 
   const SchemaJson& root_;
   int produced_ = 0;

@@ -1,0 +1,286 @@
+#include "text/constraint/pattern_parser.h"
+
+#include <algorithm>
+#include <string>
+
+#include "text/constraint/unicode_classes.h"
+#include "text/utf8.h"
+
+namespace millrace::text {
+namespace {
+
+using Kind = PatternNode::Kind;
+
+constexpr int kMostDepth = 64;
+constexpr std::uint32_t kMostRepeats = 10'000;
+
+const CharacterRanges kDigits = {{'0', '9'}};
+const CharacterRanges kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+const CharacterRanges kSpace = {{9, 13}, {32, 32}, {0xA0, 0xA0}, {0x2028, 0x2029}, {0x3000, 0x3000}};
+const CharacterRanges kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
+
+CharacterRanges joined(CharacterRanges all, std::initializer_list<std::string_view> properties) {
+  for (const std::string_view property : properties) {
+    const CharacterRanges& more = characters_with(property);
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return tidy(std::move(all));
+}
+
+/// The ranges of \d, \w, \s and their opposites; empty for other letters. ECMA-262, Python and Rust differ in
+/// them: `wide` is what any of them takes, for what must not be there.
+CharacterRanges class_of(char32_t letter, bool wide) {
+  static const CharacterRanges some_spaces = joined({{9, 13}, {28, 31}, {0x85, 0x85}, {0xFEFF, 0xFEFF}}, {"Z"});
+  switch (letter) {
+    case 'd':
+      return wide ? joined(kDigits, {"Nd"}) : kDigits;
+    case 'D':
+      return complement(kDigits);
+    case 'w':
+      return wide ? joined(kWord, {"L", "M", "N", "Pc"}) : kWord;
+    case 'W':
+      return complement(kWord);
+    case 's':
+      return wide ? some_spaces : kSpace;
+    case 'S':
+      return complement(wide ? kSpace : some_spaces);
+    default:
+      return {};
+  }
+}
+
+class Parser {
+ public:
+  Parser(std::string_view text, bool wide) : text_(text), wide_(wide) {}
+
+  Expected<PatternNode> parse() {
+    MR_ASSIGN_OR_RETURN(PatternNode whole, alternatives(0));
+    if (!at_end()) return bad("an unexpected ')'");
+    return whole;
+  }
+
+ private:
+  bool at_end() const { return at_ >= text_.size(); }
+  char peek() const { return at_end() ? '\0' : text_[at_]; }
+  bool eat(std::string_view word) {
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+  Status bad(std::string_view what) const {
+    return error(Code::invalid_argument, "the pattern has {} at byte {}", what, at_);
+  }
+  static Status cannot(std::string_view what) {
+    return error(Code::unsupported, "patterns with {} are not supported; write it with classes and repeats", what);
+  }
+
+  Expected<char32_t> next_character() {
+    const Utf8Step step = next_utf8(text_.substr(at_));
+    if (step.kind != Utf8Kind::character) return bad("bytes that are no UTF-8");
+    const char32_t code_point = decode_utf8(text_.substr(at_, step.bytes));
+    at_ += step.bytes;
+    return code_point;
+  }
+
+  Expected<PatternNode> alternatives(int depth) {
+    if (depth > kMostDepth) return cannot("groups that deep");
+    PatternNode node;
+    node.kind = Kind::either;
+    do {
+      MR_ASSIGN_OR_RETURN(PatternNode option, sequence(depth));
+      node.parts.push_back(std::move(option));
+    } while (eat("|"));
+    return node;
+  }
+
+  Expected<PatternNode> sequence(int depth) {
+    PatternNode node;
+    while (!at_end() && peek() != '|' && peek() != ')') {
+      MR_ASSIGN_OR_RETURN(PatternNode part, atom(depth));
+      MR_RETURN_IF_ERROR(quantifiers(part));
+      node.parts.push_back(std::move(part));
+    }
+    return node;
+  }
+
+  Expected<PatternNode> atom(int depth) {
+    PatternNode node;
+    if (eat("(")) return group(depth);
+    if (eat("^")) return of(Kind::begin);
+    if (eat("$")) return of(Kind::end);
+    if (eat("\\b")) return of(Kind::border);
+    if (eat("\\B")) return of(Kind::border, true);
+    node.kind = Kind::characters;
+    if (eat("[")) {
+      MR_ASSIGN_OR_RETURN(node.ranges, bracket());
+    } else if (eat(".")) {
+      node.ranges = complement(wide_ ? CharacterRanges{{'\n', '\n'}} : kLineEnds);
+    } else if (eat("\\")) {
+      MR_ASSIGN_OR_RETURN(node.ranges, escape());
+    } else {
+      if (std::string_view("*+?{}").find(peek()) != std::string_view::npos) return bad("a repeat of nothing");
+      MR_ASSIGN_OR_RETURN(const char32_t code_point, next_character());
+      node.ranges = {{code_point, code_point}};
+    }
+    node.ranges = tidy(node.ranges);
+    return node;
+  }
+
+  static PatternNode of(Kind kind, bool negated = false) {
+    PatternNode node;
+    node.kind = kind;
+    node.negated = negated;
+    return node;
+  }
+
+  /// Behind its "(".
+  Expected<PatternNode> group(int depth) {
+    PatternNode look = of(Kind::look);
+    bool looks = false;
+    if (eat("?=") || eat("?!")) {
+      looks = true;
+      look.negated = text_[at_ - 1] == '!';
+    } else if (eat("?<")) {
+      if (peek() == '=' || peek() == '!') return cannot("look-behind");
+      const auto name_end = text_.find('>', at_);
+      if (name_end == std::string_view::npos) return bad("a group's name without its '>'");
+      at_ = name_end + 1;
+    } else if (peek() == '?' && !eat("?:")) {
+      return cannot("(? groups other than (?:, (?=, (?! and (?<name>");
+    }
+    wide_ = wide_ != look.negated;
+    MR_ASSIGN_OR_RETURN(PatternNode inner, alternatives(depth + 1));
+    wide_ = wide_ != look.negated;
+    if (!eat(")")) return bad("a group without its ')'");
+    if (!looks) return inner;
+    look.parts.push_back(std::move(inner));
+    return look;
+  }
+
+  Expected<CharacterRanges> escape() {
+    if (at_end()) return bad("a '\\' without what it escapes");
+    MR_ASSIGN_OR_RETURN(const char32_t letter, next_character());
+    if (letter == 'p' || letter == 'P') return property(letter == 'P');
+    if (auto ranges = class_of(letter, wide_); !ranges.empty()) return ranges;
+    char32_t code_point = letter;
+    const std::u32string_view names = U"nrtfv0", values(U"\n\r\t\f\v\0", 6);
+    if (const auto i = names.find(letter); i != std::u32string_view::npos) {
+      code_point = values[i];
+    } else if (letter == 'x' || letter == 'u') {
+      MR_ASSIGN_OR_RETURN(code_point, hex(letter == 'x' ? 2 : 4));
+    } else if ((letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') ||
+               (letter >= 'A' && letter <= 'Z')) {
+      return cannot(fmt::format("\\{}", static_cast<char>(letter)));
+    }
+    return CharacterRanges{{code_point, code_point}};
+  }
+
+  /// Behind its "\\p". What Unicode has not assigned yet is in neither \\p nor \\P: a later version may say otherwise.
+  Expected<CharacterRanges> property(bool negated) {
+    const auto end = text_.find('}', at_);
+    if (!eat("{") || end == std::string_view::npos) return bad("a \\p without {a property}");
+    const std::string_view name = text_.substr(at_, end - at_);
+    at_ = end + 1;
+    CharacterRanges ranges = characters_with(name, wide_ != negated);
+    if (ranges.empty()) return cannot(fmt::format("\\p{{{}}}", name.substr(0, 40)));
+    if (!negated) return ranges;
+    const CharacterRanges& open = characters_with("Cn");
+    ranges.insert(ranges.end(), open.begin(), open.end());
+    return complement(ranges);
+  }
+
+  Expected<char32_t> hex(int digits) {
+    char32_t value = 0;
+    for (int i = 0; i < digits; ++i) {
+      const char c = peek();
+      const auto digit =
+          std::string_view("0123456789abcdef").find(static_cast<char>(c >= 'A' && c <= 'F' ? c + 32 : c));
+      if (at_end() || digit == std::string_view::npos) return bad("too few hexadecimal digits");
+      value = value * 16 + static_cast<char32_t>(digit);
+      ++at_;
+    }
+    return value;
+  }
+
+  Expected<CharacterRanges> bracket() {
+    const bool negated = eat("^");
+    CharacterRanges ranges;
+    while (peek() != ']') {
+      if (at_end()) return bad("a '[' without its ']'");
+      MR_ASSIGN_OR_RETURN(CharacterRanges low, class_member());
+      const bool is_range = peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
+      if (is_range) {
+        ++at_;
+        MR_ASSIGN_OR_RETURN(const CharacterRanges high, class_member());
+        const bool single = low.size() == 1 && high.size() == 1 && low[0].first == low[0].second;
+        if (!single || high[0].first != high[0].second || high[0].first < low[0].first)
+          return bad("a range upside down");
+        low[0].second = high[0].first;
+      }
+      ranges.insert(ranges.end(), low.begin(), low.end());
+    }
+    ++at_;
+    return negated ? complement(ranges) : tidy(ranges);
+  }
+
+  Expected<CharacterRanges> class_member() {
+    if (at_end()) return bad("a '[' without its ']'");
+    if (eat("\\b")) return CharacterRanges{{8, 8}};
+    if (eat("\\")) return escape();
+    MR_ASSIGN_OR_RETURN(const char32_t code_point, next_character());
+    return CharacterRanges{{code_point, code_point}};
+  }
+
+  Status quantifiers(PatternNode& part) {
+    std::uint32_t least = 0, most = UINT32_MAX;
+    if (eat("*")) {
+    } else if (eat("+")) {
+      least = 1;
+    } else if (eat("?")) {
+      most = 1;
+    } else if (eat("{")) {
+      MR_RETURN_IF_ERROR(counts(least, most));
+    } else {
+      return {};
+    }
+    eat("?");  // lazy or not, the texts are the same
+    if (part.kind == Kind::begin || part.kind == Kind::end || part.kind == Kind::border || part.kind == Kind::look)
+      return bad("a repeat of what takes no character");
+    PatternNode repeat;
+    repeat.kind = Kind::repeat;
+    repeat.least = least;
+    repeat.most = most;
+    repeat.parts.push_back(std::move(part));
+    part = std::move(repeat);
+    if (!at_end() && std::string_view("*+?{").find(peek()) != std::string_view::npos)
+      return bad("a repeat of a repeat");
+    return {};
+  }
+
+  Status counts(std::uint32_t& least, std::uint32_t& most) {
+    const auto number = [&](std::uint32_t& value) {
+      const std::size_t begin = at_;
+      for (value = 0; peek() >= '0' && peek() <= '9' && value <= kMostRepeats; ++at_)
+        value = value * 10 + static_cast<std::uint32_t>(peek() - '0');
+      return at_ > begin;
+    };
+    if (!number(least)) return bad("a '{' without a count");
+    most = least;
+    if (eat(",") && !number(most)) most = UINT32_MAX;
+    if (!eat("}") || (most != UINT32_MAX && (most > kMostRepeats || most < least)) || least > kMostRepeats)
+      return bad("a count that is too large or upside down");
+    return {};
+  }
+
+  const std::string_view text_;
+  std::size_t at_ = 0;
+  bool wide_;
+};
+
+}  // namespace
+
+Expected<PatternNode> parse_pattern(std::string_view pattern, bool wide) { return Parser(pattern, wide).parse(); }
+
+const CharacterRanges& word_characters() { return kWord; }
+
+}  // namespace millrace::text

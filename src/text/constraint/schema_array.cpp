@@ -1,0 +1,204 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "text/constraint/schema_compiler.h"
+#include "text/constraint/schema_strings.h"
+
+namespace millrace::text {
+namespace {
+
+constexpr std::uint32_t kMostItems = 5000, kMostContained = 100;
+// Lists of different values come in any order up to this many values, in the schema's beyond.
+constexpr std::size_t kMostSubsetValues = 8;
+constexpr double kMostFiniteIntegers = 200;
+
+}  // namespace
+
+/// Items one after the other: each count has a state, from which the array may end or go on.
+Expected<Fragment> SchemaCompiler::array(const SchemaJson& schema) {
+  MR_ASSIGN_OR_RETURN(const std::uint32_t least, schema_count(schema, "minItems", 0, kMostItems));
+  MR_ASSIGN_OR_RETURN(std::uint32_t most, schema_count(schema, "maxItems", UINT32_MAX, kMostItems));
+  SchemaJson first = schema.value("prefixItems", SchemaJson::array());
+  SchemaJson rest = schema.value("items", schema.value("unevaluatedItems", SchemaJson(true)));
+  if (rest.is_array()) {  // as drafts before 2020 wrote it
+    first = rest;
+    rest = schema.value("additionalItems", SchemaJson(true));
+  }
+  if (!first.is_array()) return error(Code::invalid_argument, "prefixItems has to be a list of schemas");
+  // Where a schema lists its first items and says nothing of others, none are added.
+  const bool said = (schema.contains("items") && !schema["items"].is_array()) || schema.contains("additionalItems");
+  if (!first.empty() && !said) most = std::min(most, std::max(least, static_cast<std::uint32_t>(first.size())));
+  const bool unique = schema.value("uniqueItems", SchemaJson(false)) == true && most > 1;
+  const bool contains = schema.contains("contains") && schema.value("minContains", SchemaJson(1)) != 0;
+  if (unique || contains) {
+    if (!first.empty() || (unique && contains))
+      return error(Code::unsupported, "uniqueItems and contains are supported beside items only; leave them out");
+    return unique ? unique_array(rest, least, most) : containing_array(schema, rest, least, most);
+  }
+  std::vector<RuleId> items;
+  for (const SchemaJson& item : first) {
+    MR_ASSIGN_OR_RETURN(const RuleId rule, rule_of(item));
+    items.push_back(rule);
+  }
+  MR_ASSIGN_OR_RETURN(const RuleId others, rule_of(rest));
+  const StateId end = builder_.new_state();
+  Fragment whole = join({builder_.literal("["), rules_.space()});
+  const std::uint32_t counted = most == UINT32_MAX ? std::max(least, static_cast<std::uint32_t>(items.size())) : most;
+  for (std::uint32_t i = 0; i < counted && !builder_.full(); ++i) {
+    if (i >= least) builder_.nothing(whole.end, end);
+    if (i > 0) whole = builder_.sequence(whole, comma());
+    whole = builder_.sequence(whole, builder_.rule(i < items.size() ? items[i] : others));
+  }
+  if (counted >= least) builder_.nothing(whole.end, end);
+  if (most == UINT32_MAX) {
+    const auto more = [&] { return join({comma(), builder_.rule(others)}); };
+    const Fragment loop = builder_.repeat(0, UINT32_MAX, more);
+    const Fragment tail = counted > 0 ? loop : builder_.sequence(builder_.rule(others), loop);
+    builder_.nothing(whole.end, tail.begin);
+    builder_.nothing(tail.end, end);
+  }
+  return join({{whole.begin, end}, rules_.space(), builder_.literal("]")});
+}
+
+/// A state for each count of items and of those that are what the array has to contain.
+Expected<Fragment> SchemaCompiler::containing_array(const SchemaJson& schema, const SchemaJson& items,
+                                                    std::uint32_t least, std::uint32_t most) {
+  MR_ASSIGN_OR_RETURN(const std::uint32_t wanted, schema_count(schema, "minContains", 1, kMostContained));
+  MR_ASSIGN_OR_RETURN(const RuleId item, rule_of(items));
+  MR_ASSIGN_OR_RETURN(const RuleId match, rule_of({{"allOf", SchemaJson::array({items, schema["contains"]})}}));
+  const std::uint32_t counted = most == UINT32_MAX ? std::max(least, 1u) : most;
+  std::vector<std::vector<StateId>> states(counted + 1);
+  for (auto& row : states)
+    for (std::uint32_t found = 0; found <= wanted && !builder_.full(); ++found) row.push_back(builder_.new_state());
+  if (builder_.full()) return builder_.empty();
+  const StateId end = builder_.new_state();
+  for (std::uint32_t i = 0; i <= counted; ++i)
+    for (std::uint32_t found = 0; found <= wanted && !builder_.full(); ++found) {
+      StateId from = states[i][found];
+      if (i >= least && found == wanted) builder_.nothing(from, end);
+      if (i == counted && most != UINT32_MAX) continue;
+      if (i > 0) {
+        const Fragment separator = comma();
+        builder_.nothing(from, separator.begin);
+        from = separator.end;
+      }
+      const std::uint32_t next = std::min(i + 1, counted);
+      builder_.call(from, item, states[next][found]);
+      if (found < wanted) builder_.call(from, match, states[next][found + 1]);
+    }
+  return join({builder_.literal("["), rules_.space(), {states[0][0], end}, rules_.space(), builder_.literal("]")});
+}
+
+Expected<Fragment> SchemaCompiler::unique_array(const SchemaJson& items, std::uint32_t least, std::uint32_t most) {
+  MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> values, finite_values(items));
+  std::vector<RuleId> rules;
+  for (const SchemaJson& each : values) {
+    const RuleId rule = builder_.new_rule();
+    builder_.define(rule, builder_.literal(each.dump(-1, ' ', false, SchemaJson::error_handler_t::replace)));
+    rules.push_back(rule);
+  }
+  most = std::min(most, static_cast<std::uint32_t>(rules.size()));
+  if (least > most) return builder_.either({});
+  const Fragment inside =
+      rules.size() <= kMostSubsetValues ? subsets(rules, least, most) : subsequences(rules, least, most);
+  return join({builder_.literal("["), rules_.space(), inside, rules_.space(), builder_.literal("]")});
+}
+
+/// Values in any order, each at most once: a state for each set of those that have come.
+Fragment SchemaCompiler::subsets(const std::vector<RuleId>& values, std::uint32_t least, std::uint32_t most) {
+  std::vector<StateId> states;
+  for (std::uint32_t taken = 0; taken < 1u << values.size(); ++taken) states.push_back(builder_.new_state());
+  const StateId end = builder_.new_state();
+  for (std::uint32_t taken = 0; taken < states.size() && !builder_.full(); ++taken) {
+    const auto count = static_cast<std::uint32_t>(std::popcount(taken));
+    if (count >= least && count <= most) builder_.nothing(states[taken], end);
+    if (count >= most) continue;
+    StateId from = states[taken];
+    if (taken != 0) {
+      const Fragment separator = comma();
+      builder_.nothing(from, separator.begin);
+      from = separator.end;
+    }
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (((taken >> i) & 1u) == 0) builder_.call(from, values[i], states[taken | (1u << i)]);
+  }
+  return {states[0], end};
+}
+
+/// Values in this order, each at most once: a state for each place in it and count of those that have come.
+Fragment SchemaCompiler::subsequences(const std::vector<RuleId>& values, std::uint32_t least, std::uint32_t most) {
+  const StateId end = builder_.new_state();
+  const bool bounded = most < values.size();
+  const std::uint32_t counted = std::max(bounded ? most : least, 1u);  // the last count stands for more
+  std::vector<StateId> here(counted + 1);
+  for (StateId& state : here) state = builder_.new_state();
+  const StateId begin = here[0];
+  for (const RuleId value : values) {
+    std::vector<StateId> next(counted + 1);
+    for (StateId& state : next) state = builder_.new_state();
+    for (std::uint32_t count = 0; count <= counted && !builder_.full(); ++count) {
+      builder_.nothing(here[count], next[count]);
+      if (bounded && count == counted) continue;
+      StateId from = here[count];
+      if (count > 0) {
+        const Fragment separator = comma();
+        builder_.nothing(from, separator.begin);
+        from = separator.end;
+      }
+      builder_.call(from, value, next[std::min(count + 1, counted)]);
+    }
+    here = std::move(next);
+  }
+  for (std::uint32_t count = least; count <= counted; ++count) builder_.nothing(here[count], end);
+  return {begin, end};
+}
+
+/// All values of a schema, each once. Errors: unsupported (they are too many, or without end).
+Expected<std::vector<SchemaJson>> SchemaCompiler::finite_values(const SchemaJson& schema, int depth) {
+  const auto endless = [] {
+    return error(
+        Code::unsupported,
+        "uniqueItems is supported where items have few values (an enum, say); leave it out, or use maxItems 1");
+  };
+  if (depth > 16) return endless();
+  std::vector<SchemaJson> values;
+  const auto add = [&](const SchemaJson& value) {
+    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  };
+  MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> plain, flattener_.flatten(schema));
+  for (const SchemaJson& each : plain) {
+    if (each.contains("$ref")) {
+      MR_ASSIGN_OR_RETURN(const SchemaJson* const target, flattener_.resolve(each["$ref"].get<std::string>()));
+      MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> more, finite_values(*target, depth + 1));
+      std::for_each(more.begin(), more.end(), add);
+      continue;
+    }
+    SchemaJson candidates = SchemaJson::array();
+    const SchemaJson type = each.value("type", SchemaJson());
+    if (each.contains("const") || each.contains("enum")) {
+      MR_ASSIGN_OR_RETURN(candidates, values_that_hold(each));
+      if (candidates.size() > kMostItems) return endless();
+      std::for_each(candidates.begin(), candidates.end(), add);
+      continue;
+    } else if (type == "boolean") {
+      candidates = {true, false};
+    } else if (type == "null") {
+      candidates.push_back(nullptr);
+    } else if (type == "integer" && each.contains("minimum") && each.contains("maximum") &&
+               each["minimum"].is_number() && each["maximum"].is_number()) {
+      const double low = std::ceil(each["minimum"].get<double>()), high = std::floor(each["maximum"].get<double>());
+      if (std::abs(low) > 1e15 || high - low >= kMostFiniteIntegers) return endless();
+      for (double value = low; value <= high; ++value) candidates.push_back(static_cast<std::int64_t>(value));
+    } else {
+      return endless();
+    }
+    for (const SchemaJson& value : candidates) {
+      MR_ASSIGN_OR_RETURN(const bool fits, checker_.holds(value, each));
+      if (fits) add(value);
+    }
+  }
+  return values;
+}
+
+}  // namespace millrace::text

@@ -1,0 +1,101 @@
+// Writes the grammar of one schema. Inside of text/constraint/ only; schema.h is for everybody else.
+// Thread-safety: as GrammarBuilder.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "text/constraint/json_rules.h"
+#include "text/constraint/regular.h"
+#include "text/constraint/schema_check.h"
+#include "text/constraint/schema_flatten.h"
+
+namespace millrace::text {
+
+class SchemaCompiler {
+ public:
+  /// `root` outlives the compiler.
+  SchemaCompiler(const SchemaJson& root, const BuildLimits& limits)
+      : flattener_(root), builder_(limits), rules_(builder_), sets_(builder_), checker_(flattener_, sets_) {}
+
+  Expected<std::shared_ptr<const Grammar>> compile();
+
+ private:
+  struct Property {
+    std::string name;
+    SchemaJson schema;
+    bool required = false;
+    bool declared = true;  // else additionalProperties says what it has to be
+  };
+  /// Names that are not declared, and what their values have to be.
+  struct FreeNames {
+    RegularSets::Set names;
+    std::vector<SchemaJson> schemas;  // all hold; none: additionalProperties
+  };
+  /// Where the next member of an object begins, by how many there were. The last place stands for more members, too,
+  /// unless their number is bounded.
+  struct Places {
+    std::vector<StateId> states;
+    bool bounded = false;
+    std::uint32_t after(std::uint32_t count) const {
+      return std::min(count + 1, static_cast<std::uint32_t>(states.size()) - 1);
+    }
+    bool full(std::uint32_t count) const { return bounded && count + 1 == states.size(); }
+  };
+
+  // schema.cpp
+  Expected<RuleId> reference(const std::string& pointer);
+  Expected<Fragment> value(const SchemaJson& schema);
+  Expected<Fragment> plain_value(const SchemaJson& schema);
+  Expected<std::set<std::string>> bound_types(const SchemaJson& schema, bool& binds) const;
+  Expected<std::vector<std::string>> types_of(const SchemaJson& schema, const std::set<std::string>& bound) const;
+  Expected<SchemaJson> values_that_hold(const SchemaJson& schema);
+  Expected<Fragment> one_of_values(const SchemaJson& schema);
+  Expected<Fragment> typed(const SchemaJson& schema, const std::string& type);
+  Expected<Fragment> boolean(const SchemaJson& schema);
+  Expected<Fragment> string(const SchemaJson& schema);
+  Expected<Fragment> number(const SchemaJson& schema, bool integer);
+  Expected<RuleId> rule_of(const SchemaJson& schema);
+  Fragment join(std::initializer_list<Fragment> parts);
+  Fragment quoted(Fragment inside) { return join({builder_.literal("\""), inside, builder_.literal("\"")}); }
+  Fragment comma() { return join({builder_.literal(","), rules_.space()}); }
+
+  // schema_array.cpp
+  Expected<Fragment> array(const SchemaJson& schema);
+  Expected<Fragment> containing_array(const SchemaJson& schema, const SchemaJson& items, std::uint32_t least,
+                                      std::uint32_t most);
+  Expected<Fragment> unique_array(const SchemaJson& items, std::uint32_t least, std::uint32_t most);
+  Fragment subsets(const std::vector<RuleId>& values, std::uint32_t least, std::uint32_t most);
+  Fragment subsequences(const std::vector<RuleId>& values, std::uint32_t least, std::uint32_t most);
+  Expected<std::vector<SchemaJson>> finite_values(const SchemaJson& schema, int depth = 0);
+
+  // schema_object.cpp
+  Expected<Fragment> object(const SchemaJson& schema);
+  Expected<std::vector<Property>> properties_of(const SchemaJson& schema) const;
+  Status bind_by_patterns(const SchemaJson& schema, std::vector<Property>& properties);
+  Status bind_names(const SchemaJson& schema, std::vector<Property>& properties, SchemaJson& others);
+  Expected<RegularSets::Set> names_of(const SchemaJson& schema, int depth = 0);
+  SchemaJson others_of(const SchemaJson& schema, const std::vector<Property>& properties) const;
+  Expected<Places> first_places(const SchemaJson& schema, const std::vector<Property>& properties, bool open);
+  Places next_places(const Places& places);
+  StateId before_member(const Places& places, std::uint32_t count);
+  Status add_member(const Property& property, Places& places);
+  void add_others(Fragment member, Places& places, std::uint32_t least, StateId end);
+  Expected<std::vector<FreeNames>> free_names(const SchemaJson& schema, const std::vector<Property>& properties);
+  Expected<Fragment> free_member(const SchemaJson& schema, const SchemaJson& others,
+                                 const std::vector<Property>& properties);
+
+  Flattener flattener_;
+  GrammarBuilder builder_;
+  JsonRules rules_;
+  RegularSets sets_;
+  ValueChecker checker_;
+  std::map<std::string, RuleId> references_;
+  int depth_ = 0;
+};
+
+}  // namespace millrace::text

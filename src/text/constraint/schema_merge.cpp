@@ -1,0 +1,192 @@
+#include "text/constraint/schema_merge.h"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+
+namespace millrace::text {
+namespace {
+
+SchemaJson as_list(const SchemaJson& one_or_many) {
+  return one_or_many.is_array() ? one_or_many : SchemaJson::array({one_or_many});
+}
+
+/// "integer" is the narrower of integer and number.
+SchemaJson common_types(const SchemaJson& a, const SchemaJson& b) {
+  SchemaJson common = SchemaJson::array();
+  const SchemaJson others = as_list(b);
+  for (const SchemaJson& type : as_list(a)) {
+    const auto has = [&](const char* name) { return std::find(others.begin(), others.end(), name) != others.end(); };
+    if (std::find(others.begin(), others.end(), type) != others.end() || (type == "integer" && has("number")))
+      common.push_back(type);
+    else if (type == "number" && has("integer"))
+      common.push_back("integer");
+  }
+  return common;
+}
+
+/// What two values have in common if they are equal: 1 and 1.0 are, and so are objects in another order.
+std::string key_of(const SchemaJson& value) {
+  if (value.is_number()) return fmt::format("{}", value.get<double>());
+  return value.is_structured() ? std::string(value.type_name()) : value.dump(-1, ' ', true);
+}
+
+/// Both have to hold.
+SchemaJson both(const SchemaJson& a, const SchemaJson& b) {
+  if (a == b || b == true) return a;
+  if (a == true) return b;
+  return SchemaJson{{"allOf", SchemaJson::array({a, b})}};
+}
+
+bool is_one_of(const std::string& keyword, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), keyword) != names.end();
+}
+
+Expected<SchemaJson> common_multiple(const SchemaJson& a, const SchemaJson& b) {
+  const auto whole = [](const SchemaJson& value) {
+    return value.is_number_integer() && value > 0 && value < 1'000'000'000;
+  };
+  if (!whole(a) || !whole(b))
+    return error(Code::unsupported, "two different values of 'multipleOf' have to hold at once; write them as one");
+  return SchemaJson(std::lcm(a.get<std::int64_t>(), b.get<std::int64_t>()));
+}
+
+Status merge_keyword(SchemaJson& into, const std::string& keyword, const SchemaJson& value) {
+  SchemaJson& held = into[keyword];
+  if (held == value || is_annotation(keyword)) return {};
+  const bool lists = held.is_array() && value.is_array(), objects = held.is_object() && value.is_object();
+  const bool numbers = held.is_number() && value.is_number();
+  if (keyword == "type") {
+    held = common_types(held, value);
+  } else if (is_one_of(keyword, {"properties", "patternProperties", "dependentSchemas"}) && objects) {
+    for (const auto& [name, each] : value.items()) held[name] = held.contains(name) ? both(held[name], each) : each;
+  } else if (is_one_of(keyword, {"required", "allOf", kMorePatterns, kNotPatterns, kMoreFormats, kNotValues}) &&
+             lists) {
+    for (const SchemaJson& each : value) held.push_back(each);
+  } else if (is_one_of(keyword, {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}) && numbers) {
+    if (value > held) held = value;
+  } else if (is_one_of(keyword, {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}) && numbers) {
+    if (value < held) held = value;
+  } else if (keyword == "multipleOf") {
+    MR_ASSIGN_OR_RETURN(held, common_multiple(held, value));
+  } else if (keyword == "uniqueItems" && held.is_boolean() && value.is_boolean()) {
+    held = true;  // they differ
+  } else if (is_one_of(keyword, {"propertyNames", "additionalProperties"})) {
+    held = both(held, value);
+  } else if (keyword == "pattern" && held.is_string() && value.is_string()) {
+    into[kMorePatterns].push_back(value);
+  } else if (keyword == "format" && held.is_string() && value.is_string()) {
+    into[kMoreFormats].push_back(value);
+  } else if (is_one_of(keyword, {"anyOf", "oneOf", "not", "dependentRequired"})) {
+    into["allOf"].push_back(SchemaJson{{keyword, value}});
+  } else {
+    return error(Code::unsupported, "two different values of '{}' have to hold at once; write them as one",
+                 keyword.substr(0, 60));
+  }
+  return {};
+}
+
+/// What one side closes, the other side's properties would break.
+bool closes(const SchemaJson& one, const SchemaJson& other) {
+  if (!one.contains("additionalProperties") || one["additionalProperties"] == true) return false;
+  if (!other.contains("properties") && !other.contains("required") && !other.contains("patternProperties"))
+    return false;
+  const auto declared = [](const SchemaJson& schema) {
+    std::vector<std::string> names;
+    for (const char* keyword : {"properties", "patternProperties"}) {
+      const SchemaJson said = schema.value(keyword, SchemaJson::object());
+      for (const auto& [name, property] : said.items())
+        if (property != false) names.push_back(keyword + name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const auto own = declared(one), others = declared(other);
+  return !std::includes(own.begin(), own.end(), others.begin(), others.end());
+}
+
+/// The schema of the item at `i`, and (past the last place) of those behind all listed ones.
+SchemaJson item_at(const SchemaJson& schema, std::size_t i) {
+  const SchemaJson first = schema.value("prefixItems", SchemaJson::array());
+  return i < first.size() ? first[i] : schema.value("items", SchemaJson(true));
+}
+
+/// Items of lists are told by their place: "items" of one side speaks of what the other lists.
+Status merge_items(const SchemaJson& a, const SchemaJson& b, SchemaJson& merged) {
+  const auto says = [](const SchemaJson& schema) { return schema.contains("items") || schema.contains("prefixItems"); };
+  if (!says(a) || !says(b)) return {};
+  for (const SchemaJson* const side : {&a, &b})
+    if (side->value("items", SchemaJson()).is_array() || !side->value("prefixItems", SchemaJson::array()).is_array())
+      return error(Code::unsupported, "two different values of 'items' have to hold at once; write them as one");
+  const auto listed = [](const SchemaJson& schema) { return schema.value("prefixItems", SchemaJson::array()).size(); };
+  const std::size_t most = std::max(listed(a), listed(b));
+  SchemaJson first = SchemaJson::array();
+  for (std::size_t i = 0; i < most; ++i) first.push_back(both(item_at(a, i), item_at(b, i)));
+  if (most > 0) merged["prefixItems"] = std::move(first);
+  if (a.contains("items") || b.contains("items")) merged["items"] = both(item_at(a, most), item_at(b, most));
+  return {};
+}
+
+/// then and else bind to the if beside them.
+void move_condition(SchemaJson& from, SchemaJson& into) {
+  SchemaJson condition;
+  for (const char* keyword : {"if", "then", "else"})
+    if (from.contains(keyword)) {
+      condition[keyword] = from[keyword];
+      from.erase(keyword);
+    }
+  if (condition.contains("if")) into["allOf"].push_back(std::move(condition));
+}
+
+}  // namespace
+
+SchemaJson values_of(const SchemaJson& schema) {
+  if (schema.contains("const")) return SchemaJson::array({schema["const"]});
+  return schema.value("enum", SchemaJson());
+}
+
+SchemaJson common_values(const SchemaJson& a, const SchemaJson& b) {
+  std::unordered_multimap<std::string, const SchemaJson*> places;
+  for (const SchemaJson& value : b) places.emplace(key_of(value), &value);
+  SchemaJson common = SchemaJson::array();
+  for (const SchemaJson& value : a) {
+    const auto [first, last] = places.equal_range(key_of(value));
+    if (std::any_of(first, last, [&](const auto& place) { return *place.second == value; })) common.push_back(value);
+  }
+  return common;
+}
+
+Expected<SchemaJson> merge_schemas(const SchemaJson& a, const SchemaJson& b) {
+  if (a == false || b == false) return SchemaJson(false);
+  if (a == true) return b;
+  if (b == true) return a;
+  if (!a.is_object() || !b.is_object())
+    return error(Code::invalid_argument, "a schema has to be an object or a boolean");
+  if (closes(a, b) || closes(b, a))
+    return error(Code::unsupported, "additionalProperties cannot be combined with other properties; write one object");
+  SchemaJson merged = a, other = b;
+  const bool conditions = a.contains("if") || b.contains("if");
+  if (conditions) move_condition(other, merged);
+  MR_RETURN_IF_ERROR(merge_items(a, b, merged));
+  const SchemaJson values = values_of(a), others = values_of(b);
+  if (values.is_array() && others.is_array()) {
+    merged.erase("const");
+    merged["enum"] = common_values(values, others);
+    other.erase("const");
+    other.erase("enum");
+  }
+  if (a.contains("items") || a.contains("prefixItems")) {
+    if (merged.contains("items")) other.erase("items");
+    if (merged.contains("prefixItems")) other.erase("prefixItems");
+  }
+  for (const auto& [keyword, value] : other.items()) {
+    if (!merged.contains(keyword)) {
+      merged[keyword] = value;
+    } else {
+      MR_RETURN_IF_ERROR(merge_keyword(merged, keyword, value));
+    }
+  }
+  return merged;
+}
+
+}  // namespace millrace::text
