@@ -79,7 +79,8 @@ NUMBERS = {"block_count": 2, "context_length": 64, "embedding_length": 32, "feed
            "attention.key_length_swa": 8, "attention.value_length_swa": 8, "attention.sliding_window": 16,
            "rope.dimension_count": 16, "rope.dimension_count_swa": 8, "rope.scaling.original_context_length": 32,
            "rope.scaling.factor": 4.0, "rope.freq_base": 10000.0, "rope.freq_base_swa": 10000.0, "vocab_size": 3,
-           "nextn_predict_layers": 0, "embedding_length_per_layer_input": 8}
+           "attention.key_length_mla": 24, "attention.value_length_mla": 24, "attention.kv_lora_rank": 32,
+           "attention.q_lora_rank": 32, "nextn_predict_layers": 0, "embedding_length_per_layer_input": 8}
 ROPE_SCALINGS = ["none", "linear", "yarn", "longrope"]
 
 

@@ -307,11 +307,14 @@ Status check_kv(const kv::Layout& layout, DType dtype) {
   if (dtype != DType::q8_0)
     return error(Code::unsupported, "KV is kept as f16, f32 or q8_0, not as {}; use --kv f16", info(dtype).name);
   for (const kv::Group& group : layout.groups()) {
-    if (group.k_dim % block == 0 && group.k_dim <= kernels::kMostQuantizedKvDim) continue;
+    // All of a latent's parts are whole blocks where the whole is: they are of 64 and 512 channels.
+    if (group.keeps == kv::Keeps::latent && group.v_dim % block == 0) continue;
+    if (group.keeps == kv::Keeps::attention && group.k_dim % block == 0 && group.k_dim <= kernels::kMostQuantizedKvDim)
+      continue;
     return error(Code::unsupported,
                  "--kv q8_0 takes heads of a multiple of {} channels and {} at most, and this model's have {}; use "
                  "--kv f16",
-                 block, kernels::kMostQuantizedKvDim, group.k_dim);
+                 block, kernels::kMostQuantizedKvDim, group.v_dim);
   }
   return {};
 }
@@ -323,7 +326,7 @@ std::vector<residency::AttentionCost> attention_costs(const exec::Program& progr
     const kv::Group& group = layout.group_of(step.layer);
     auto cost = std::find_if(costs.begin(), costs.end(), [&](const auto& one) { return one.window == group.window; });
     if (cost == costs.end()) cost = costs.insert(costs.end(), {.window = group.window});
-    cost->macs += static_cast<double>(step.attention.heads * (group.k_dim + group.v_dim));
+    cost->macs += static_cast<double>(step.attention.heads * (step.attention.head_dim + step.attention.v_dim()));
     cost->kv_bytes += static_cast<double>(group.layer_bytes()) / kv::kBlockTokens;
   }
   return costs;

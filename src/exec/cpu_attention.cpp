@@ -59,7 +59,7 @@ void CpuExecutor::rope(Act x, std::int64_t heads, std::int64_t head_dim, int ind
   const Rope& rope = program_.ropes[static_cast<std::size_t>(index)];
   const float* table = rope_table(index);
   const std::int64_t cols = cols_of(x);
-  float* rows = data(x);
+  float* rows = data(x) + (rope.last ? head_dim - rope.rotary : 0);
   for_rows(rows_, cols, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       for (std::int64_t h = 0; h < heads; ++h) {
@@ -117,7 +117,45 @@ void store_row(const kernels::Table& table, DType dtype, const float* k, const f
   }
 }
 
+/// Channels [first, first + count) of a latent into its block, [64, dim]. q8_0: both are whole groups.
+void store_latent_channels(const kernels::Table& table, const kv::Group& kv, const float* x, std::int64_t first,
+                           std::int64_t count, std::int64_t lane, std::byte* block) {
+  const std::int64_t at = lane * kv.v_dim + first;
+  if (kv.dtype == DType::f32) {
+    std::memcpy(block + at * 4, x, static_cast<std::size_t>(count) * 4);
+    return;
+  }
+  if (kv.dtype == DType::f16) {
+    table.f32_to_f16_row(x, count, reinterpret_cast<std::uint16_t*>(block) + at);
+    return;
+  }
+  constexpr std::int64_t kGroup = sizeof(BlockQ8_0::qs);
+  auto* scales = reinterpret_cast<std::uint16_t*>(block + kv.v_dim * kernels::kKvBlock);
+  for (std::int64_t d = 0; d < count; d += kGroup) {
+    BlockQ8_0 group;
+    encode_row(DType::q8_0, x + d, kGroup, reinterpret_cast<std::byte*>(&group));
+    std::memcpy(block + at + d, group.qs, kGroup);
+    scales[(at + d) / kGroup] = group.d;
+  }
+}
+
 }  // namespace
+
+void CpuExecutor::store_latent(std::int64_t layer, Act c, Act rotated) {
+  if (!ready() || rows_ == 0) return;
+  const kv::Group& kv = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout().group_of(layer);
+  const std::int64_t before = cols_of(c), behind = cols_of(rotated);
+  for_rows(rows_, kv.v_dim, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+      const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
+      const std::int64_t lane = row.position % kv::kBlockTokens;
+      std::byte* const block = sequence.v(row.position / kv::kBlockTokens, layer, 0);
+      store_latent_channels(table_, kv, data(c) + r * before, 0, before, lane, block);
+      store_latent_channels(table_, kv, data(rotated) + r * behind, before, behind, lane, block);
+    }
+  });
+}
 
 void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
   if (!ready() || rows_ == 0) return;
@@ -196,19 +234,21 @@ CpuExecutor::AttentionPair CpuExecutor::attention_pair(const AttentionCall& call
   pair.last_block = *newest / kernels::kKvBlock;
   pair.queries = pair.tile.rows * call.group;
   pair.acc = at<float>(layout_.partials) + slot * call.slot_floats;
-  pair.max = pair.acc + pair.chunks * pair.queries * call.attention.head_dim;
+  pair.max = pair.acc + pair.chunks * pair.queries * call.attention.v_dim();
   pair.sum = pair.max + pair.chunks * pair.queries;
   return pair;
 }
 
-void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk) const {
+void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk,
+                               int thread) const {
   const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(pair.tile.sequence)];
+  const bool latents = call.attention.latent_values > 0;
   const std::byte* k_blocks[kChunkBlocks] = {};
   const std::byte* v_blocks[kChunkBlocks] = {};
   const std::int64_t first = (pair.first_chunk + chunk) * kChunkBlocks;
   for (std::int64_t b = std::max(first, pair.first_block); b <= std::min(first + kChunkBlocks - 1, pair.last_block);
        ++b) {
-    k_blocks[b - first] = sequence.k(b, call.layer, pair.head);
+    if (!latents) k_blocks[b - first] = sequence.k(b, call.layer, pair.head);
     v_blocks[b - first] = sequence.v(b, call.layer, pair.head);
   }
   kernels::AttentionArgs args;
@@ -223,21 +263,23 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
   args.scale = call.attention.scale;
   args.kv_dtype = sequence.layout().group_of(call.layer).dtype;
   args.chunk = pair.first_chunk + chunk;
-  args.k_blocks = k_blocks;
+  args.k_blocks = latents ? nullptr : k_blocks;
   args.v_blocks = v_blocks;
-  args.acc = pair.acc + chunk * pair.queries * args.head_dim;
+  args.v_dim = call.attention.v_dim();
+  args.latents = reinterpret_cast<float*>(thread_memory(thread) + layout_.thread_latents);
+  args.acc = pair.acc + chunk * pair.queries * args.v_dim;
   args.max = pair.max + chunk * pair.queries;
   args.sum = pair.sum + chunk * pair.queries;
   table_.attention_chunk(args);
 }
 
 void CpuExecutor::merge_chunks(const AttentionCall& call, const AttentionPair& pair) const {
-  const std::int64_t head_dim = call.attention.head_dim;
+  const std::int64_t v_dim = call.attention.v_dim();
   for (std::int64_t i = 0; i < pair.queries; ++i) {
     const std::int64_t row = pair.tile.first_row + i / call.group, head = pair.head * call.group + i % call.group;
-    table_.attention_merge(pair.acc + i * head_dim, pair.queries * head_dim, pair.max + i, pair.sum + i, pair.queries,
-                           pair.chunks, head_dim, call.sinks == nullptr ? kNoSink : call.sinks[head],
-                           call.out + row * call.out_stride + head * head_dim);
+    table_.attention_merge(pair.acc + i * v_dim, pair.queries * v_dim, pair.max + i, pair.sum + i, pair.queries,
+                           pair.chunks, v_dim, call.sinks == nullptr ? kNoSink : call.sinks[head],
+                           call.out + row * call.out_stride + head * v_dim);
   }
 }
 
@@ -262,7 +304,7 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
     pool_.parallel_for(pairs, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
       for (std::int64_t i = begin; i < end; ++i) {
         const AttentionPair pair = attention_pair(call, i, thread);
-        for (std::int64_t c = 0; c < pair.chunks; ++c) attend_chunk(call, pair, c);
+        for (std::int64_t c = 0; c < pair.chunks; ++c) attend_chunk(call, pair, c, thread);
         merge_chunks(call, pair);
       }
     });
@@ -271,10 +313,10 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
   // Few pairs: the threads share their chunks.
   std::int64_t most_chunks = 0;
   for (std::int64_t i = 0; i < pairs; ++i) most_chunks = std::max(most_chunks, attention_pair(call, i, i).chunks);
-  pool_.parallel_for(pairs * most_chunks, 1, [&](std::int64_t begin, std::int64_t end, int) {
+  pool_.parallel_for(pairs * most_chunks, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
     for (std::int64_t task = begin; task < end; ++task) {
       const AttentionPair pair = attention_pair(call, task % pairs, task % pairs);
-      if (task / pairs < pair.chunks) attend_chunk(call, pair, task / pairs);
+      if (task / pairs < pair.chunks) attend_chunk(call, pair, task / pairs, thread);
     }
   });
   for (std::int64_t i = 0; i < pairs; ++i) merge_chunks(call, attention_pair(call, i, i));

@@ -75,6 +75,7 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   // At least one row of the embedding fits in, whatever its dtype.
   layout.input_q8_bytes = std::max<std::uint64_t>(layout.input_q8_bytes, static_cast<std::uint64_t>(widest) * 4);
   layout.input_q8 = offsets.take(static_cast<std::int64_t>(layout.input_q8_bytes), 1);
+  layout.head_rows = offsets.take(shape.product_heads * shape.max_rows, sizeof(std::int32_t));
   for (std::uint64_t& vector : layout.vectors) vector = offsets.take(widest, sizeof(float));
   layout.positions = offsets.take(shape.max_rows, sizeof(std::int32_t));
   layout.row_ids = offsets.take(shape.max_rows, sizeof(std::int64_t));
@@ -88,8 +89,10 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   const std::int64_t most_rows = std::max(input_rows, layout.hidden_entries);
   layout.thread_up =
       round_up(static_cast<std::uint64_t>(kernels::table(isa).matmul_workspace_bytes(shape.widest_input)), 64);
-  layout.thread_bytes =
+  layout.thread_latents =
       round_up(layout.thread_up + static_cast<std::uint64_t>(most_rows * CpuLayout::kTaskRows) * sizeof(float), 64);
+  layout.thread_bytes = round_up(
+      layout.thread_latents + static_cast<std::uint64_t>(kernels::kKvBlock * shape.latent_dim) * sizeof(float), 64);
   layout.threads = offsets.take(static_cast<std::int64_t>(layout.thread_bytes) * threads, 1);
   layout.bytes = offsets.end();
   return layout;

@@ -18,13 +18,15 @@ struct CpuLayout {
   std::uint64_t logits = 0;            // float [max_logit_rows, vocab]
   std::uint64_t input_q8 = 0;          // Q8Rows [max_rows, widest_input]; also raw rows of the embedding
   std::uint64_t input_q8_bytes = 0;
+  std::uint64_t head_rows = 0;       // int32 [product_heads, max_rows]: the rows of heads that a product by heads reads
   std::uint64_t vectors[2] = {};     // float [widest buffer]: norm weights and biases that are not float32
   std::uint64_t positions = 0;       // int32 [max_rows]
   std::uint64_t row_ids = 0;         // int64 [max_rows]
   std::vector<std::uint64_t> ropes;  // float [max_rows, rotary / 2, 2] (cos, sin) of each
 
-  // By thread, `thread_bytes` apart: the product's workspace, then float [most entries, kTaskRows] of up products.
-  std::uint64_t threads = 0, thread_bytes = 0, thread_up = 0;
+  // By thread, `thread_bytes` apart: the product's workspace, then float [most entries, kTaskRows] of up products, then
+  // a block of latents as floats.
+  std::uint64_t threads = 0, thread_bytes = 0, thread_up = 0, thread_latents = 0;
 
   // Attention: tiles of query rows, and partial results of two (tile, KV head) pairs a thread. A pair's are acc
   // [chunks, queries, head_dim], max [chunks, queries], sum [chunks, queries].

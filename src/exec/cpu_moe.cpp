@@ -102,17 +102,17 @@ namespace {
 
 constexpr float kLeastTotal = 6.103515625e-5f;  // weights are divided by at least this, as files are made for
 
-/// Leaves only the best groups of neighbours in the choice: those whose two largest sum up to most.
+/// Leaves only the best groups of neighbours in the choice: those whose largest, so many, sum up to most.
 void keep_best_groups(const Experts& experts, float* selection) {
   const std::int32_t each = experts.count / experts.groups;
   float score[kMostGroups];
   std::int32_t best[kMostGroups];
   for (std::int32_t g = 0; g < experts.groups; ++g) {
-    std::int32_t two[2];
-    const std::int32_t count = std::min(each, 2);
-    kernels::top_k(selection + g * each, each, count, two);
+    std::int32_t largest[2];
+    const std::int32_t count = std::min(each, experts.group_best);
+    kernels::top_k(selection + g * each, each, count, largest);
     score[g] = 0;
-    for (std::int32_t i = 0; i < count; ++i) score[g] += selection[g * each + two[i]];
+    for (std::int32_t i = 0; i < count; ++i) score[g] += selection[g * each + largest[i]];
   }
   kernels::top_k(score, experts.groups, experts.groups_used, best);
   for (std::int32_t g = 0; g < experts.groups; ++g)

@@ -94,6 +94,8 @@ void CpuExecutor::do_step(const Step& step) {
       return copy(step.out, step.a);
     case Kind::matmul:
       return matmul(step.all_products(), step.a);
+    case Kind::matmul_heads:
+      return matmul_heads(step.out, step.weight, step.a, step.heads, step.head_weights);
     case Kind::gated:
       return matmul_gated(step.out, step.weight, step.weight2, step.a, step.activation);
     case Kind::gate:
@@ -104,6 +106,8 @@ void CpuExecutor::do_step(const Step& step) {
       return rope(step.out, step.heads, step.head_dim, step.rope);
     case Kind::store_kv:
       return store_kv(step.layer, step.a, step.b);
+    case Kind::store_latent:
+      return store_latent(step.layer, step.a, step.b);
     case Kind::attention:
       return attention(step.out, step.a, step.layer, step.attention);
     case Kind::moe:

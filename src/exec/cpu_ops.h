@@ -127,17 +127,28 @@ class CpuExecutor final : public Executor {
   void run_task(const Job& job, std::int64_t begin, std::int64_t end, int thread) const;
   void add_bias(const Product& product, std::int64_t rows);
 
+  // cpu_heads.cpp.
+  struct HeadProduct;
+  struct HeadRows;
+  void matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, HeadWeights form);
+  void for_heads(const HeadProduct& product, std::size_t most, FunctionRef<void(const HeadRows&)> take,
+                 FunctionRef<void()> run);
+  void multiply_heads(const HeadProduct& product);
+  void add_rows_of_heads(const HeadProduct& product);
+  void add_rows_of_head(const HeadProduct& product, const HeadRows& of, int thread) const;
+
   // cpu_attention.cpp.
   struct AttentionCall;
   struct AttentionPair;
   void temper(Act x, const Temperature& temperature);
   void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
   void store_kv(std::int64_t layer, Act k, Act v);
+  void store_latent(std::int64_t layer, Act c, Act rotated);
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
   const float* rope_table(int rope);
   std::int64_t make_attention_tiles(std::int64_t tile_rows);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
-  void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk) const;
+  void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;
   void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;
 
   // cpu_moe.cpp.

@@ -91,6 +91,8 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
                    cuda::kMostVocab, units.part(step.weight).rows);
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
+    if (step.kind == Step::Kind::store_latent)
+      return error(Code::unsupported, "the GPU part has no attention over latents yet; use --device cpu");
     if (step.kind == Step::Kind::attention) MR_RETURN_IF_ERROR(check_heads(step.attention.head_dim, traits));
   }
   return fuse(program, units, {}).status();

@@ -165,6 +165,10 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
     case Kind::heads_norm:
       emit_heads_norm(s);
       break;
+    case Kind::latent:
+    case Kind::head_product:
+      broken("attention over latents");  // check_cuda() refused the model
+      break;
     case Kind::gate:
       overwritten(s.out);
       check(cuda::gate_rows(s.activation, data(s.out), data(s.b) + s.layer * cols(s.out), cols(s.b), rows(s.out),

@@ -118,6 +118,10 @@ class Fuser {
         return heads(at);
       case Kind::store_kv:
         return broken(at, "keys that were not rotated");
+      case Kind::matmul_heads:
+        return one(Launch::Kind::head_product);
+      case Kind::store_latent:
+        return broken(at, "a latent without RoPE");
       case Kind::attention: {
         Launch attention = one(Launch::Kind::attention);
         attention.leaves = leaves(wanted(at, s.out));
@@ -178,6 +182,8 @@ class Fuser {
 
   /// Heads' norms and RoPE up to the KV store, whatever their order; without a store the keys are another layer's.
   Expected<Launch> heads(std::size_t first) const {
+    if (is(first, Kind::rope) && is(first + 1, Kind::store_latent) && is(first + 2, Kind::rope))
+      return launch(Launch::Kind::latent, first, first + 3, step(first + 2).out);
     std::size_t end = first;
     while (is(end, Kind::rope) || is(end, Kind::rms_norm_heads)) ++end;
     const bool stores = is(end, Kind::store_kv);
@@ -206,10 +212,10 @@ class Fuser {
 }  // namespace
 
 std::string_view name(Launch::Kind kind) {
-  static constexpr std::string_view names[] = {"embed",  "norm",        "add",    "scale",       "copy",
-                                               "temper", "product",     "gated",  "gate and up", "feed-forward",
-                                               "heads",  "heads' norm", "gate",   "attention",   "experts",
-                                               "rows",   "rows' norm",  "logits", "states"};
+  static constexpr std::string_view names[] = {
+      "embed", "norm",        "add",          "scale", "copy",        "temper", "product",
+      "gated", "gate and up", "feed-forward", "heads", "heads' norm", "latent", "head product",
+      "gate",  "attention",   "experts",      "rows",  "rows' norm",  "logits", "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -40,6 +40,8 @@ struct Launch {
     feed_forward,  // a gated product and the product of its result, both the processor's: a hand-over
     heads,         // heads' norms, RoPE and the KV store, in this one kernel alone
     heads_norm,    // that of heads which nothing attends with
+    latent,        // RoPE of the key beside a latent, their store, and RoPE of the queries, in one kernel
+    head_product,
     gate,
     attention,
     experts,

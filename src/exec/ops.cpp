@@ -92,6 +92,15 @@ void Ops::matmul(std::span<const Product> products, Act x) {
   std::copy(products.begin(), products.end(), step.products.begin());
 }
 
+void Ops::matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, HeadWeights form) {
+  Step& step = record(Kind::matmul_heads);
+  step.out = out;
+  step.a = x;
+  step.weight = weight;
+  step.heads = heads;
+  step.head_weights = form;
+}
+
 void Ops::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation) {
   Step& step = record(Kind::gated);
   step.activation = activation;
@@ -127,6 +136,13 @@ void Ops::store_kv(std::int64_t layer, Act k, Act v) {
   Step& step = record(Kind::store_kv);
   step.a = k;
   step.b = v;
+  step.layer = layer;
+}
+
+void Ops::store_latent(std::int64_t layer, Act c, Act rotated) {
+  Step& step = record(Kind::store_latent);
+  step.a = c;
+  step.b = rotated;
   step.layer = layer;
 }
 

@@ -45,6 +45,10 @@ class Ops {
     const Product product{out, weight, {}};
     matmul(std::span(&product, 1), x);
   }
+  /// Each head by a matrix of its own. Head h of out is the product with the first k channels of head h of x, and
+  /// behind it what x has left of the head. weight: [heads * n, k], the heads' matrices one after the other; or [n, k]
+  /// of the first. Transposed: of n channels of x come k, the sum of the matrix's rows, each times its channel.
+  void matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, HeadWeights form = {});
   /// out = activation(x * gate^T) * (x * up^T)
   void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation);
   /// x = activation(x) * the layer's channels of `all`: [layer * cols, (layer + 1) * cols), cols being those of x.
@@ -54,6 +58,8 @@ class Ops {
   /// Turns each head of x by the angles of its row's position.
   void rope(Act x, std::int64_t heads, std::int64_t head_dim, int rope);
   void store_kv(std::int64_t layer, Act k, Act v);  // at each row's position
+  /// Of layers that keep latents: the channels of c, then those of rotated.
+  void store_latent(std::int64_t layer, Act c, Act rotated);
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
   /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice among
   /// routed * router^T (+ bias) is as Experts says (ties: the smaller index). Experts on their way are computed when

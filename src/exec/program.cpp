@@ -35,9 +35,10 @@ class Written {
 }  // namespace
 
 std::string_view name(Step::Kind kind) {
-  static constexpr std::string_view names[] = {"embed",     "norm",  "heads' norm", "add",    "scale", "copy",
-                                               "matmul",    "gated", "gate",        "temper", "rope",  "store kv",
-                                               "attention", "moe",   "rows",        "logits", "states"};
+  static constexpr std::string_view names[] = {"embed",  "norm",   "heads' norm",     "add",          "scale",
+                                               "copy",   "matmul", "matmul by heads", "gated",        "gate",
+                                               "temper", "rope",   "store kv",        "store latent", "attention",
+                                               "moe",    "rows",   "logits",          "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -83,6 +84,8 @@ std::vector<WeightRef> Program::weights() const {
   for (const Step& step : steps) {
     use(step.attention.sinks);
     use(step.weight);
+    for (std::int64_t head = 1; step.head_weights.parts && head < step.heads; ++head)
+      use({step.weight.unit, step.weight.part + static_cast<std::int32_t>(head)});
     use(step.weight2);
     for (const Product& product : step.all_products()) {
       use(product.weight);
@@ -122,9 +125,18 @@ std::vector<residency::FeedForward> Program::feed_forwards() const {
 
 /// Whether what is kept is what this attention reads, for as long as it does.
 static bool sees(const Attention& attention, const kv::Group& group) {
-  return attention.kv_heads == group.kv_heads && attention.head_dim == group.k_dim &&
-         attention.head_dim == group.v_dim &&
+  const bool latent = group.keeps == kv::Keeps::latent;
+  return attention.kv_heads == group.kv_heads && attention.head_dim == group.v_dim &&
+         (latent ? attention.latent_values > 0 && attention.latent_values <= group.v_dim
+                 : attention.latent_values == 0 && attention.head_dim == group.k_dim) &&
          (group.window == 0 || (attention.window > 0 && attention.window <= group.window));
+}
+
+/// Whether what is stored is what is kept.
+static bool fills(const Step& store, std::int64_t a_cols, std::int64_t b_cols, const kv::Group& group) {
+  if (store.kind == Kind::store_latent) return group.keeps == kv::Keeps::latent && a_cols + b_cols == group.v_dim;
+  return group.keeps == kv::Keeps::attention && a_cols == group.kv_heads * group.k_dim &&
+         b_cols == group.kv_heads * group.v_dim;
 }
 
 Status Program::check() const {
@@ -147,12 +159,14 @@ Status Program::check() const {
       return wrong("it turns by angles that are none");
     if (step.kind == Kind::gate && (step.layer < 0 || (step.layer + 1) * buffer(step.a).cols > buffer(step.b).cols))
       return wrong("its layer has no channels of what it multiplies by");
-    if (step.kind == Kind::store_kv || step.kind == Kind::attention) {
+    if (step.kind == Kind::matmul_heads &&
+        (step.heads < 1 || buffer(step.a).cols % step.heads != 0 || buffer(step.out).cols % step.heads != 0))
+      return wrong("its heads do not share its buffers evenly");
+    if (step.kind == Kind::store_kv || step.kind == Kind::store_latent || step.kind == Kind::attention) {
       if (step.layer < 0 || step.layer >= layout.layers()) return wrong("it names a layer of which nothing is kept");
       const kv::Group& group = layout.group_of(step.layer);
       if (step.kind == Kind::attention ? !sees(step.attention, group)
-                                       : buffer(step.a).cols != group.kv_heads * group.k_dim ||
-                                             buffer(step.b).cols != group.kv_heads * group.v_dim)
+                                       : !fills(step, buffer(step.a).cols, buffer(step.b).cols, group))
         return wrong("its heads are not those that are kept of the layer");
     }
     written.write(step.out);
@@ -173,11 +187,16 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   for (const Step& step : program.steps) {
     for (const Product& product : step.all_products()) input(product.weight);
     if (step.kind == Kind::gated || step.kind == Kind::logits || step.kind == Kind::moe) input(step.weight);
+    if (step.kind == Kind::matmul_heads) {
+      shape.widest_input = std::max(shape.widest_input, step.heads * units.part(step.weight).cols);
+      shape.product_heads = std::max(shape.product_heads, step.heads);
+    }
     if (step.kind == Kind::logits) shape.vocab = std::max(shape.vocab, units.part(step.weight).rows);
     if (step.kind == Kind::attention) {
       shape.heads = std::max(shape.heads, step.attention.heads);
       shape.kv_heads = std::max(shape.kv_heads, step.attention.kv_heads);
       shape.head_dim = std::max(shape.head_dim, step.attention.head_dim);
+      if (step.attention.latent_values > 0) shape.latent_dim = std::max(shape.latent_dim, step.attention.head_dim);
       shape.group = std::max(shape.group, step.attention.heads / step.attention.kv_heads);
     }
     if (step.kind != Kind::moe) continue;

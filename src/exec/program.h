@@ -52,6 +52,7 @@ struct Rope {
   std::int64_t rotary = 0;      // channels of a head that are rotated, its first
   bool neox = false;            // pairs (i, i + rotary / 2) instead of (2i, 2i + 1)
   float magnitude = 1;          // multiplies cos and sin (YaRN's attention factor)
+  bool last = false;            // a head's last channels are rotated instead of its first
 };
 
 /// What queries grow by with their position: 1 + scale * ln(floor(position / period) + 1).
@@ -66,6 +67,16 @@ struct Attention {
   float scale = 0;
   std::int64_t window = 0;  // 0: all keys
   WeightRef sinks;          // float32 [heads]: the scores of one more key whose value is zero; none() if there is none
+  std::int64_t latent_values = 0;  // keys are latents, and their first so many channels the values; 0: they are apart
+
+  std::int64_t v_dim() const { return latent_values > 0 ? latent_values : head_dim; }
+};
+
+/// Where the matrices of a product by heads lie, and what they are.
+struct HeadWeights {
+  bool parts = false;       // a part of the unit each, the weight named being the first; else rows of that weight
+  bool transposed = false;  // head h multiplies by the transpose of its matrix
+  friend bool operator==(const HeadWeights&, const HeadWeights&) = default;
 };
 
 struct Product {
@@ -87,8 +98,8 @@ struct Experts {
   WeightRef selection_bias;                 // [count], added for the choice alone
   WeightRef gate_bias, up_bias, down_bias;  // [count * expert_ff], likewise, [count * model_dim]: all three or none
   WeightRef output_scale;                   // [count], multiplies the weight of a chosen expert last
-  // Experts are chosen among the groups_used groups (of `groups`, of neighbours) whose two best sum up to most.
-  std::int32_t groups = 1, groups_used = 1;
+  // Experts are chosen among the groups_used groups (of `groups`, of neighbours) whose best sum up to most: so many.
+  std::int32_t groups = 1, groups_used = 1, group_best = 2;
   bool normalize = true;  // weights of the chosen experts are divided by their sum
   float scale = 1;        // and multiplied by this
   kernels::Activation activation = kernels::Activation::silu;
@@ -108,11 +119,13 @@ struct Step {
     scale,
     copy,
     matmul,
+    matmul_heads,
     gated,
     gate,
     temper,
     rope,
     store_kv,
+    store_latent,
     attention,
     moe,
     select_rows,
@@ -121,7 +134,9 @@ struct Step {
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
-  Act out, a, b;            // what it writes; what it reads. store_kv: a is k, b is v; moe: b is the router's input
+  // What it writes; what it reads. store_kv: a is k, b is v; store_latent: a stands before b; moe: b is the router's
+  // input.
+  Act out, a, b;
   std::array<Product, 3> products{};
   int product_count = 0;
   WeightRef weight, weight2;  // norms, tables; scale: a scalar; gated: gate and up; moe: the router; logits: the head
@@ -130,6 +145,7 @@ struct Step {
   float cap = 0;     // logits: they become cap * tanh(logit / cap); 0: they stay
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate
   std::int64_t heads = 0, head_dim = 0, layer = 0;
+  HeadWeights head_weights;
   int rope = 0;  // index into Program::ropes
   Temperature temperature;
   Attention attention;
@@ -185,7 +201,9 @@ struct PassShape : PassLimits {
   std::vector<Buffer> buffers;
   std::vector<std::int64_t> rotary;  // of each rope
   std::int64_t vocab = 0;            // rows of the head: the logits are [max_logit_rows, vocab]
-  std::int64_t widest_input = 0;     // largest cols of any product's input
+  std::int64_t widest_input = 0;     // largest cols of any product's input, of all heads where each has its own
+  std::int64_t latent_dim = 0;       // the most of any layer that keeps latents
+  std::int64_t product_heads = 0;    // the most of any product by heads
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads
   std::int64_t kv_groups = 0;                                         // each has tables of blocks of its own
   std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models

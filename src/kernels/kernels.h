@@ -91,6 +91,7 @@ struct MatmulArgs {
 /// merged in ascending order (attention_merge). Dot order: ascending channel, one fma each. V order: ascending key.
 constexpr std::int64_t kKvBlock = 64;
 constexpr std::int64_t kMostQuantizedKvDim = 512;
+constexpr std::int64_t kMostLatentDim = 1024;   // of attention over latents, in any format
 constexpr std::int64_t kAttentionChunk = 1024;  // absolute positions, a multiple of kKvBlock
 
 struct AttentionArgs {
@@ -105,11 +106,15 @@ struct AttentionArgs {
   DType kv_dtype = DType::f16;  // f16, f32 or q8_0 (head_dim a multiple of 32, at most kMostQuantizedKvDim)
   std::int64_t chunk = 0;       // computes keys [chunk, chunk + 1) * kAttentionChunk only
   const std::byte* const* k_blocks = nullptr;  // the chunk's blocks, its 64 i-th key first: [head_dim, 64]; as
-                                               // kv/sequence.h lays it
+                                               // kv/layout.h lays it
   const std::byte* const* v_blocks = nullptr;  // [64, head_dim]; blocks no row sees are not touched
-  float* acc = nullptr;                        // out: [rows, group, head_dim] unnormalised, dense
-  float* max = nullptr;                        // out: [rows, group]
-  float* sum = nullptr;                        // out: [rows, group]; 0 where the chunk holds no visible key
+  // Over latents: k_blocks is null, v_blocks are the latents' [64, head_dim], which are the keys as they are, and
+  // whose first v_dim channels are the values. Elsewhere v_dim is head_dim.
+  std::int64_t v_dim = 0;
+  float* latents = nullptr;  // scratch of the calling thread, [64, head_dim]: over latents alone
+  float* acc = nullptr;      // out: [rows, group, v_dim] unnormalised, dense
+  float* max = nullptr;      // out: [rows, group]
+  float* sum = nullptr;      // out: [rows, group]; 0 where the chunk holds no visible key
 };
 
 struct Table {
@@ -131,11 +136,11 @@ struct Table {
   void (*add_scaled)(float* x, const float* y, float w, std::int64_t n);  // x = fma(w, y, x)
   void (*softmax)(float* x, std::int64_t n);                              // in place
   void (*attention_chunk)(const AttentionArgs& args);
-  /// out[d] = sum over chunks in order of acc * exp(max - max_all), divided by the total. acc: [chunks, head_dim] with
+  /// out[d] = sum over chunks in order of acc * exp(max - max_all), divided by the total. acc: [chunks, v_dim] with
   /// stride floats between chunks; max, sum: [chunks] with their stride. sink: the score of one more key, first in
   /// order, whose value is zero; -inf: none.
   void (*attention_merge)(const float* acc, std::int64_t acc_stride, const float* max, const float* sum,
-                          std::int64_t stat_stride, std::int64_t chunks, std::int64_t head_dim, float sink, float* out);
+                          std::int64_t stat_stride, std::int64_t chunks, std::int64_t v_dim, float sink, float* out);
   /// x[i] = cap * tanh(x[i] / cap), tanh(y) being 1 - 2 / (1 + e^(2 y))
   void (*softcap)(float* x, float cap, std::int64_t n);
   void (*f32_to_f16_row)(const float* x, std::int64_t n, std::uint16_t* out);

@@ -13,6 +13,8 @@ bool shares_group(const Group& group, const LayerKv& layer) {
 }
 
 std::string describe(const Group& group) {
+  if (group.keeps == Keeps::latent)
+    return fmt::format("{} layers x latents of {} {}", group.layers, group.v_dim, info(group.dtype).name);
   const std::string dims =
       group.k_dim == group.v_dim ? fmt::format("{}", group.k_dim) : fmt::format("{}+{}", group.k_dim, group.v_dim);
   return fmt::format("{} layers x {} heads x {} {}{}", group.layers, group.kv_heads, dims, info(group.dtype).name,
@@ -68,10 +70,9 @@ std::string Layout::describe() const {
 
 Status Layout::check() const {
   for (const Group& group : groups_) {
-    if (group.keeps != Keeps::attention)
-      return error(Code::unsupported, "this version keeps keys and values alone, and the model has layers that keep {}",
-                   group.keeps == Keeps::latent ? "latents" : "states");
-    if (group.k_dim != group.v_dim)
+    if (group.keeps == Keeps::state)
+      return error(Code::unsupported, "this version keeps no states, and the model has layers that do");
+    if (group.keeps == Keeps::attention && group.k_dim != group.v_dim)
       return error(Code::unsupported, "this version has attention with keys and values of one size, not of {} and {}",
                    group.k_dim, group.v_dim);
   }

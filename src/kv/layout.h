@@ -4,7 +4,8 @@
 // Inside a block, for each layer of the group: K as [kv_heads, k_dim, kBlockTokens] (channel-major, so that SIMD lanes
 // are keys), then V as [kv_heads, kBlockTokens, v_dim]. In q8_0 a head's part is its int8 values in that order, then
 // their float16 scales, one for 32 channels of a token: [k_dim / 32, kBlockTokens] of K, [kBlockTokens, v_dim / 32] of
-// V. Thread-safety: values.
+// V. A latent, from which all heads take their keys and their values, lies as a value does, [kBlockTokens, v_dim], and
+// its k_dim is 0. Thread-safety: values.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ constexpr int kOnHost = -1;  // in place of a device's number
 /// Blocks that hold so many tokens.
 constexpr std::int64_t blocks_for(std::int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
-/// What is kept of a token: its keys and values; a vector that both are made of; or, of all tokens so far, one state.
+/// What is kept of a token: its keys and values; a latent that both are made of; or, of all tokens so far, one state.
 enum class Keeps : std::uint8_t { attention, latent, state };
 
 /// What one layer of a model needs.

@@ -10,6 +10,7 @@
 namespace millrace::model {
 
 // Errors of each: not_found, corrupt, unsupported; a key or a tensor, named.
+Expected<DecoderSpec> deepseek2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperparameters& hp);

@@ -24,7 +24,8 @@ using residency::UnitKind;
 struct LayerWeights {
   WeightRef attn_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, attn_out, attn_out_bias, ffn_norm;
   WeightRef attn_result_norm, ffn_result_norm, sinks;
-  WeightRef gate, up, down;                       // dense
+  WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
+  WeightRef gate, up, down;                                                                // dense
   WeightRef shared_gate, shared_up, shared_down;  // of a mixture's shared expert
   WeightRef router;
   WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
@@ -49,6 +50,7 @@ class Decoder {
  private:
   void embed_for_layers();
   void attend(std::int64_t index);
+  void attend_latent(std::int64_t index);
   void feed_forward(std::int64_t index);
   void mix(std::int64_t index);
   void mix_beside(std::int64_t index);
@@ -56,6 +58,7 @@ class Decoder {
   void add_result(const LayerSpec& spec, Act result, WeightRef norm);
   void list_for_layers(UnitBuilder& units);
   void list_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_dense(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_results(UnitBuilder& units, int index, LayerWeights& weights) const;
@@ -81,12 +84,16 @@ void Decoder::record() {
   std::vector<kv::LayerKv> kept;
   for (const LayerSpec& layer : spec_.layers) kept.push_back(layer.attention.kept());
   ops_.keep(kv::Layout(kept));
-  for (const RopeSpec& rope : spec_.ropes) ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude});
+  for (const RopeSpec& rope : spec_.ropes)
+    ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude, rope.last});
 
   ops_.embed(x_, embedding_, spec_.embedding_scale);
   if (spec_.per_layer_dim > 0) embed_for_layers();
   for (std::int64_t index = 0; index < hp_.layers; ++index) {
-    attend(index);
+    if (spec_.layers[static_cast<std::size_t>(index)].attention.latent.rank > 0)
+      attend_latent(index);
+    else
+      attend(index);
     feed_forward(index);
   }
   ops_.begin_block();
@@ -145,6 +152,39 @@ void Decoder::attend(std::int64_t index) {
   ops_.attention(attended, q, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
   ops_.matmul(out, attended);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
+}
+
+/// The absorbed form: head i's score of a token is (W_k,i^T q_i)^T c + rope(r_i)^T rope(k), c being the token's latent
+/// and k the key beside it that all heads share, W_q h = [q_i | r_i] of each head; its value is W_v,i times the
+/// weighted sum of latents. So keys and values are never made, whoever asks.
+void Decoder::attend_latent(std::int64_t index) {
+  const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
+  const LatentSpec& latent = spec.latent;
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act q = ops_.buffer("q", spec.q_dim()), c = ops_.buffer("latent", latent.rank),
+            key = ops_.buffer("shared key", latent.rotated), query = ops_.buffer("query", spec.heads * latent.kept()),
+            sums = ops_.buffer("sums of latents", spec.heads * latent.rank),
+            attended = ops_.buffer("attended", spec.heads * latent.v_dim);
+  const Act low = latent.q_rank > 0 ? ops_.buffer("low q", latent.q_rank) : q;
+  const exec::Product products[] = {
+      {low, latent.q_rank > 0 ? layer.q_low : layer.q, {}}, {c, layer.latent, {}}, {key, layer.shared_key, {}}};
+
+  ops_.begin_block();
+  ops_.rms_norm(h_, x_, layer.attn_norm, eps());
+  ops_.matmul(products, h_);
+  if (latent.q_rank > 0) {
+    ops_.rms_norm(low, low, layer.q_low_norm, eps());
+    ops_.matmul(q, layer.q, low);
+  }
+  ops_.rms_norm(c, c, layer.latent_norm, eps());
+  ops_.rope(key, 1, latent.rotated, spec.rope);
+  ops_.store_latent(index, c, key);
+  ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
+  ops_.matmul_heads(query, layer.k_of_latent, q, spec.heads, {!latent.split, !latent.split});
+  ops_.attention(sums, query, index, {spec.heads, 1, latent.kept(), spec.scale, spec.window, {}, latent.rank});
+  ops_.matmul_heads(attended, layer.v_of_latent, sums, spec.heads, {!latent.split, false});
+  ops_.matmul(h_, layer.attn_out, attended);
+  add_result(spec_.layers[static_cast<std::size_t>(index)], h_, {});
 }
 
 /// x += residual_scale * result, which may be normalised first.
@@ -257,6 +297,36 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     weights.attn_result_norm = units.vector(name("post_attention_norm.weight"), dim);
 }
 
+void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
+  const LatentSpec& latent = spec.latent;
+  const std::int64_t dim = hp_.model_dim;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  const std::string both = name("attn_kv_a_mqa.weight");
+  weights.attn_norm = units.vector(name("attn_norm.weight"), dim);
+  if (latent.q_rank > 0)
+    weights.q_low = units.matrix(name("attn_q_a.weight"), dim, latent.q_rank);
+  else
+    weights.q = units.matrix(name("attn_q.weight"), dim, spec.q_dim());
+  weights.latent = units.rows(both, dim, latent.kept(), 0, latent.rank);
+  weights.shared_key = units.rows(both, dim, latent.kept(), latent.rank, latent.rotated);
+  if (latent.q_rank > 0) {
+    weights.q_low_norm = units.vector(name("attn_q_a_norm.weight"), latent.q_rank);
+    weights.q = units.matrix(name("attn_q_b.weight"), latent.q_rank, spec.q_dim());
+  }
+  weights.latent_norm = units.vector(name("attn_kv_a_norm.weight"), latent.rank);
+  const std::int64_t k_dim = spec.head_dim - latent.rotated, v_dim = latent.v_dim;
+  if (latent.split) {
+    weights.k_of_latent = units.matrices(name("attn_k_b.weight"), k_dim, latent.rank, spec.heads);
+    weights.v_of_latent = units.matrices(name("attn_v_b.weight"), latent.rank, v_dim, spec.heads);
+  } else {
+    const std::string heads = name("attn_kv_b.weight");
+    weights.k_of_latent = units.rows_of_heads(heads, latent.rank, spec.heads, k_dim + v_dim, 0, k_dim);
+    weights.v_of_latent = units.rows_of_heads(heads, latent.rank, spec.heads, k_dim + v_dim, k_dim, v_dim);
+  }
+  weights.attn_out = units.matrix(name("attn_output.weight"), spec.heads * latent.v_dim, dim);
+}
+
 /// Closes the trunk's unit; a mixture's experts are units of their own behind it.
 void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
@@ -328,6 +398,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   experts.top_k = static_cast<std::int32_t>(mixture.top_k);
   experts.gating = mixture.gating;
   experts.groups = static_cast<std::int32_t>(mixture.groups);
+  experts.group_best = static_cast<std::int32_t>(mixture.group_best);
   experts.groups_used = static_cast<std::int32_t>(mixture.groups_used);
   experts.normalize = mixture.normalize;
   experts.scale = mixture.scale;
@@ -352,7 +423,10 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
   for (int index = 0; index < hp_.layers && units.status().ok(); ++index) {
     LayerWeights& weights = layers_.emplace_back();
     units.begin(UnitKind::trunk, index);
-    list_attention(units, index, weights);
+    if (spec_.layers[static_cast<std::size_t>(index)].attention.latent.rank > 0)
+      list_latent_attention(units, index, weights);
+    else
+      list_attention(units, index, weights);
     list_feed_forward(units, index, weights);
     units.refuse_unused(index);
   }

@@ -8,6 +8,7 @@ namespace {
 
 // Far above any model there is, far below what could overflow a product of two of them in 64 bits.
 constexpr std::int64_t kMostLayers = 10'000, kMostDim = 1 << 20, kMostHeads = 1 << 14, kMostHeadDim = 512;
+constexpr std::int64_t kMostLatentDim = kernels::kMostLatentDim;
 constexpr std::int64_t kMostContext = 1 << 28, kMostVocab = 1 << 24, kMostExperts = 1 << 14;
 
 Status check_relations(const Hyperparameters& hp) {
@@ -38,14 +39,14 @@ Expected<std::int64_t> read_ff_dim(const modelfile::Model& file, const Hyperpara
   return hp.ff_dim;
 }
 
-Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperparameters& hp) {
+Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperparameters& hp, MixtureSpec defaults) {
   if (hp.experts == 0 || hp.expert_ff == 0)
     return error(Code::corrupt, "{} or {} is missing or 0", arch_key(file, "expert_count"),
                  arch_key(file, "expert_feed_forward_length"));
   Keys keys(file);
   // Some converters write 0 for "not scaled".
   const double scale = keys.optional_float("expert_weights_scale", 1, -1e-30, 1e6);
-  const std::int64_t gating = keys.optional("expert_gating_func", 1, 0, 255);
+  const std::int64_t gating = keys.optional("expert_gating_func", static_cast<std::int64_t>(defaults.gating), 0, 255);
   const std::int64_t groups = keys.optional("expert_group_count", 1, 0, exec::kMostGroups);
   const std::int64_t groups_used = keys.optional("expert_group_used_count", 1, 0, exec::kMostGroups);
   const std::int64_t shared = keys.optional("expert_shared_count", 0, 0, 64);
@@ -54,12 +55,12 @@ Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperpara
                     "{} is {}: this version knows 1 (softmax), 2 (sigmoid) and 3 (softmax of those chosen)",
                     arch_key(file, "expert_gating_func"), gating));
   MR_RETURN_IF_ERROR(keys.status());
-  MixtureSpec mixture;
+  MixtureSpec mixture = defaults;
   mixture.experts = hp.experts;
   mixture.top_k = hp.top_k;
   mixture.ff_dim = hp.expert_ff;
   mixture.scale = scale == 0 ? 1.0f : static_cast<float>(scale);
-  mixture.normalize = keys.optional_bool("expert_weights_norm", true);
+  mixture.normalize = keys.optional_bool("expert_weights_norm", defaults.normalize);
   mixture.gating = static_cast<exec::Gating>(gating);
   mixture.groups = std::max<std::int64_t>(1, groups);
   mixture.groups_used = std::max<std::int64_t>(1, groups_used);
@@ -99,11 +100,17 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
   const auto ff_dims = keys.of_layers("feed_forward_length", hp.layers, 0, 0, kMostDim);
   hp.ff_dim = *std::max_element(ff_dims.begin(), ff_dims.end());
   hp.expert_ff = hp.experts == 0 ? 0 : keys.optional("expert_feed_forward_length", hp.ff_dim, 1, kMostDim);
-  hp.head_dim = keys.optional("attention.key_length", hp.model_dim / hp.heads, 1, kMostHeadDim);
+  hp.head_dim = keys.optional("attention.key_length", hp.model_dim / hp.heads, 1, kMostLatentDim);
+  // Files with a latent say there how wide that is, and here how wide heads are.
+  const bool latent = keys.has("attention.kv_lora_rank");
+  if (latent) hp.head_dim = keys.optional("attention.key_length_mla", hp.head_dim, 1, kMostLatentDim);
+  if (hp.head_dim > kMostHeadDim)
+    keys.fail(error(Code::corrupt, "heads of {} channels ({}), which cannot be", hp.head_dim,
+                    arch_key(file, "attention.key_length")));
   hp.rotary = keys.optional("rope.dimension_count", hp.head_dim, 2, kMostHeadDim);
   hp.pooling = static_cast<Pooling>(std::min<std::int64_t>(keys.optional("pooling_type", 0, 0, 255), 4));
   const std::int64_t value_dim = keys.optional("attention.value_length", hp.head_dim, 1, kMostHeadDim);
-  if (value_dim != hp.head_dim)
+  if (value_dim != hp.head_dim && !latent)
     keys.fail(error(Code::unsupported, "keys of {} and values of {} channels (this version wants them equal)",
                     hp.head_dim, value_dim));
 

@@ -27,7 +27,7 @@ AttentionSpec plain_attention(const Hyperparameters& hp);
 Expected<std::int64_t> read_ff_dim(const modelfile::Model& file, const Hyperparameters& hp);
 
 /// Experts, their size and number a token, and what the chosen ones' weights are multiplied by after normalisation.
-/// Errors: corrupt (a key, named).
-Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperparameters& hp);
+/// `defaults`: gating and normalisation where the file does not say. Errors: corrupt (a key, named).
+Expected<MixtureSpec> read_mixture(const modelfile::Model& file, const Hyperparameters& hp, MixtureSpec defaults = {});
 
 }  // namespace millrace::model

@@ -18,6 +18,8 @@ struct RopeSpec {
   std::int64_t rotary = 0;      // channels of a head that are rotated, its first
   bool neox = false;            // pairs (i, i + rotary / 2) instead of (2i, 2i + 1)
   float magnitude = 1;          // multiplies cos and sin
+  bool last = false;            // a head's last channels are rotated instead of its first
+  float score_growth = 1;       // what all scores are multiplied by (YaRN as DeepSeek has it)
 };
 
 enum class HeadNorm : std::uint8_t {
@@ -26,7 +28,19 @@ enum class HeadNorm : std::uint8_t {
   together,  // all heads of Q as one vector, and all of K
 };
 
-/// Grouped-query attention: heads / kv_heads queries share a key and a value.
+/// Latent attention: keys and values of all heads are made of one latent a token; beside it the heads share the rotated
+/// part of their keys. Source: DeepSeek-V2 (arXiv:2405.04434).
+struct LatentSpec {
+  std::int64_t rank = 0;                // channels of the latent; 0: attention has keys and values of its own
+  std::int64_t q_rank = 0;              // of the latent that queries are made of; 0: they are made of the state at once
+  std::int64_t rotated = 0, v_dim = 0;  // channels of the shared part of keys; of a head's value
+  bool split = true;  // the matrices for keys, transposed, and for values are tensors of their own; else attn_kv_b
+
+  std::int64_t kept() const { return rank + rotated; }
+};
+
+/// Grouped-query attention: heads / kv_heads queries share a key and a value. Or latent attention: then head_dim is
+/// that of queries, their rotated channels last.
 struct AttentionSpec {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;                // of the scores
@@ -39,10 +53,14 @@ struct AttentionSpec {
   bool values_are_keys = false;  // V is K before its norm and rotation
   std::int64_t reads = -1;       // the earlier layer whose keys and values this one sees, having none; -1: its own
   bool sinks = false;            // heads may look at nothing: a score of their own joins the softmax (attn_sinks)
+  LatentSpec latent;
 
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
-  kv::LayerKv kept() const { return {kv::Keeps::attention, kv_heads, head_dim, head_dim, window, reads}; }
+  kv::LayerKv kept() const {
+    return latent.rank > 0 ? kv::LayerKv{kv::Keeps::latent, 1, 0, latent.kept(), window, reads}
+                           : kv::LayerKv{kv::Keeps::attention, kv_heads, head_dim, head_dim, window, reads};
+  }
 };
 
 /// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.
@@ -53,6 +71,7 @@ struct MixtureSpec {
   exec::Gating gating = exec::Gating::softmax;
   bool selection_bias = false;               // added to the probabilities for the choice alone (exp_probs_b)
   std::int64_t groups = 1, groups_used = 1;  // experts are chosen within the best of so many groups
+  std::int64_t group_best = 2;               // which are ranked by the sum of so many of their best: 1 or 2
   bool normalize = true;                     // the chosen ones' weights are divided by their sum
   float scale = 1;                           // and multiplied by this
   bool biases = false;                       // of the router and of the experts

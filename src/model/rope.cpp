@@ -46,13 +46,12 @@ Expected<Stretch> read_stretch(const modelfile::Model& file) {
 
 /// YaRN: slow channels are divided by the factor, fast ones (which turn more than beta_fast times over the original
 /// context) left alone, those between blended; scores grow with the factor.
-Status apply_yarn(Keys& keys, double theta, double factor, YarnRamp kind, RopeSpec& rope) {
+Status apply_yarn(Keys& keys, double theta, double factor, YarnRamp kind, YarnGrowth grows, RopeSpec& rope) {
   const auto rotary = static_cast<double>(rope.rotary);
   const auto original = static_cast<double>(keys.required("rope.scaling.original_context_length", 1, 1 << 28));
   const double fast = keys.optional_float("rope.scaling.yarn_beta_fast", 32, 0, 1e6);
   const double slow = keys.optional_float("rope.scaling.yarn_beta_slow", 1, 0, 1e6);
-  // How much of the growth with the factor the model was trained without: all of it at 1.
-  const double without = keys.optional_float("rope.scaling.yarn_log_multiplier", 0, -1e-9, 100);
+  const double multiplier = keys.optional_float("rope.scaling.yarn_log_multiplier", 0, -1e-9, 100);
   MR_RETURN_IF_ERROR(keys.status());
   const auto channel = [&](double turns) {
     return rotary * std::log(original / (turns * 2 * std::acos(-1.0))) / (2 * std::log(theta));
@@ -65,8 +64,12 @@ Status apply_yarn(Keys& keys, double theta, double factor, YarnRamp kind, RopeSp
     const double plain = std::pow(theta, -2.0 * static_cast<double>(i) / rotary);
     rope.inv_freq[i] = static_cast<float>(plain / factor * ramp + plain * (1 - ramp));
   }
-  const auto growth = [&](double multiplier) { return factor <= 1 ? 1.0 : 0.1 * multiplier * std::log(factor) + 1; };
-  rope.magnitude = static_cast<float>(growth(1) / growth(without));
+  const auto growth = [&](double of) { return factor <= 1 ? 1.0 : 0.1 * of * std::log(factor) + 1; };
+  if (grows == YarnGrowth::rotation || multiplier <= 0) {
+    rope.magnitude = static_cast<float>(growth(1) / growth(multiplier));
+  } else {  // queries and keys both
+    rope.score_growth = static_cast<float>(growth(10 * multiplier) * growth(10 * multiplier));
+  }
   return {};
 }
 
@@ -113,7 +116,8 @@ RopeSpec plain_rope(double theta, std::int64_t rotary) {
   return rope;
 }
 
-Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp, YarnRamp ramp) {
+Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp, YarnRamp ramp,
+                             YarnGrowth growth) {
   MR_ASSIGN_OR_RETURN(const Stretch stretch, read_stretch(file));
   RopeSpec rope = plain_rope(hp.rope_theta, hp.rotary);
   Keys keys(file);
@@ -121,7 +125,8 @@ Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters
     for (std::size_t i = 0; i < rope.inv_freq.size(); ++i)
       rope.inv_freq[i] = static_cast<float>(
           std::pow(hp.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(hp.rotary)) / stretch.factor);
-  if (stretch.scaling == Scaling::yarn) MR_RETURN_IF_ERROR(apply_yarn(keys, hp.rope_theta, stretch.factor, ramp, rope));
+  if (stretch.scaling == Scaling::yarn)
+    MR_RETURN_IF_ERROR(apply_yarn(keys, hp.rope_theta, stretch.factor, ramp, growth, rope));
   if (stretch.scaling == Scaling::longrope)
     MR_RETURN_IF_ERROR(
         divide_by_factors(file, hp.beyond_original ? "rope_factors_long.weight" : "rope_factors_short.weight", rope));

@@ -15,6 +15,10 @@ namespace millrace::model {
 /// Between which channels YaRN blends: its bounds rounded outwards, or as they come.
 enum class YarnRamp : std::uint8_t { whole_channels, exact };
 
+/// What grows with YaRN's factor: cos and sin, by how much more than yarn_log_multiplier says; or all scores, by as
+/// much as the key says, which in such files holds a tenth of the multiplier (RopeSpec::score_growth).
+enum class YarnGrowth : std::uint8_t { rotation, scores };
+
 /// The file's rotation of hp.rotary channels, scaled as it says, in interleaved pairs: inv_freq is theta^(-2 i /
 /// rotary), changed by the scaling (none, linear, yarn, longrope) and by the file's per-frequency factors.
 /// LongRoPE has two sets of factors. The long one holds where sequences may grow beyond the original context
@@ -23,7 +27,7 @@ enum class YarnRamp : std::uint8_t { whole_channels, exact };
 /// call.
 /// Errors: unsupported (another scaling, named), corrupt (a key or factors that cannot be), io_error.
 Expected<RopeSpec> read_rope(const modelfile::Model& file, const Hyperparameters& hp,
-                             YarnRamp ramp = YarnRamp::whole_channels);
+                             YarnRamp ramp = YarnRamp::whole_channels, YarnGrowth growth = YarnGrowth::rotation);
 
 /// One that nothing scales, of another base.
 RopeSpec plain_rope(double theta, std::int64_t rotary);

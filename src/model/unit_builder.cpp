@@ -102,6 +102,19 @@ WeightRef UnitBuilder::rows(const std::string& name, std::int64_t cols, std::int
   return add({name, tensor->dtype, rows, cols, tensor->file, tensor->offset + skipped});
 }
 
+WeightRef UnitBuilder::matrices(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count) {
+  const modelfile::TensorInfo* tensor = checked(name, {cols, rows, count});
+  if (tensor == nullptr) return {};
+  return add({name, tensor->dtype, rows * count, cols, tensor->file, tensor->offset});
+}
+
+WeightRef UnitBuilder::rows_of_heads(const std::string& name, std::int64_t cols, std::int64_t heads, std::int64_t each,
+                                     std::int64_t first, std::int64_t rows) {
+  const WeightRef head = this->rows(name, cols, heads * each, first, rows);
+  for (std::int64_t h = 1; h < heads; ++h) this->rows(name, cols, heads * each, h * each + first, rows);
+  return head;
+}
+
 WeightRef UnitBuilder::vector(const std::string& name, std::int64_t size) { return elements(name, {size}, 0, size); }
 
 WeightRef UnitBuilder::vectors(const std::string& name, std::int64_t size, std::int64_t count) {

@@ -34,6 +34,12 @@ class UnitBuilder {
   /// Rows [first, first + rows) of a tensor of `all_rows`.
   residency::WeightRef rows(const std::string& name, std::int64_t cols, std::int64_t all_rows, std::int64_t first,
                             std::int64_t rows);
+  /// `count` matrices of `rows` rows that lie one after another in a 3-D tensor, as one weight.
+  residency::WeightRef matrices(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count);
+  /// Of a tensor of `heads` times `each` rows, rows [first, first + rows) of every head: a part each. Returns the
+  /// first.
+  residency::WeightRef rows_of_heads(const std::string& name, std::int64_t cols, std::int64_t heads, std::int64_t each,
+                                     std::int64_t first, std::int64_t rows);
   /// A float32 vector: a norm's weight or a bias.
   residency::WeightRef vector(const std::string& name, std::int64_t size);
   /// `count` such vectors, one after the other.

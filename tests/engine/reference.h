@@ -117,39 +117,53 @@ struct Checkpoint {
   const char* answers = name;
   std::int64_t context = 256;
   DType kv = DType::f16;  // f32 where the rounding of f16 alone is more than the tolerance
+  bool gpu = true;        // the GPU part has its steps
 
   std::string model() const { return std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf"; }
   std::string logits() const { return std::string(MILLRACE_TEST_DATA "/reference/") + answers + ".bin"; }
   /// Whether it answers there as transformers does. Elsewhere an engine is refused with Code::unsupported.
-  constexpr bool runs(Place /*place*/) const { return true; }  // all do, today
+  constexpr bool runs(Place place) const { return gpu || place == Place::cpu_ram || place == Place::cpu_disk; }
 };
 inline void PrintTo(const Checkpoint& checkpoint, std::ostream* out) { *out << checkpoint.name; }
 
+/// A mixture whose layers keep latents.
+constexpr Checkpoint latents(const char* name, const char* family, const char* answers = nullptr) {
+  return {name, family, true, answers == nullptr ? name : answers, 256, DType::f16, false};
+}
+
 /// Every architecture, and each way in which its files may differ. After a change: `make readme`.
-constexpr Checkpoint kCheckpoints[] = {{"llama", "Llama 2, Mistral 7B"},
-                                       {"llama3", "Llama 3"},
-                                       {"mistral-nemo", "Mistral Nemo"},
-                                       {"mixtral", "Mixtral", true},
-                                       {"qwen2", "Qwen2, Qwen2.5"},
-                                       {"qwen3", "Qwen3"},
-                                       {"qwen3moe", "Qwen3 mixtures", true},
-                                       {"gemma3", "Gemma 3 (text)"},
-                                       {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
-                                       {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", 256, DType::f32},
-                                       {"glm4moe", "GLM-4.5 to 4.7", true},
-                                       {"gpt-oss-f16", "gpt-oss", true, "gpt-oss"},
-                                       {"granite", "Granite 3"},
-                                       {"minimax-m2", "MiniMax-M2", true},
-                                       {"mistral3", "Ministral 3"},
-                                       {"phi3", "Phi-3, Phi-4 mini"},
-                                       {"phi3", "Phi-3, Phi-4 mini, long contexts", false, "phi3-long", 512}};
+constexpr Checkpoint kCheckpoints[] = {
+    {"llama", "Llama 2, Mistral 7B"},
+    {"llama3", "Llama 3"},
+    {"mistral-nemo", "Mistral Nemo"},
+    {"mixtral", "Mixtral", true},
+    {"qwen2", "Qwen2, Qwen2.5"},
+    {"qwen3", "Qwen3"},
+    {"qwen3moe", "Qwen3 mixtures", true},
+    {"gemma3", "Gemma 3 (text)"},
+    {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
+    {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", 256, DType::f32},
+    {"glm4moe", "GLM-4.5 to 4.7", true},
+    {"gpt-oss-f16", "gpt-oss", true, "gpt-oss"},
+    {"granite", "Granite 3"},
+    {"minimax-m2", "MiniMax-M2", true},
+    {"mistral3", "Ministral 3"},
+    {"phi3", "Phi-3, Phi-4 mini"},
+    {"phi3", "Phi-3, Phi-4 mini, long contexts", false, "phi3-long", 512},
+    latents("deepseek-v2-lite", "DeepSeek V2 Lite"),
+    latents("deepseek-v2-lite-unsplit", "DeepSeek V2 Lite, files of 2024", "deepseek-v2-lite"),
+    latents("deepseek-v3", "DeepSeek V3, R1, Kimi K2"),
+    latents("glm-4.7-flash", "GLM-4.7-Flash")};
 
 /// A cell of README's table.
 using Cell = std::tuple<Checkpoint, PlaceName>;
 
 inline std::string test_name(const testing::TestParamInfo<Cell>& info) {
-  std::string name = std::string(std::get<0>(info.param).answers) + "_" + std::get<1>(info.param).test;
-  std::replace(name.begin(), name.end(), '-', '_');
+  const Checkpoint& checkpoint = std::get<0>(info.param);
+  const bool unsplit = std::string_view(checkpoint.name).ends_with("-unsplit");
+  std::string name = std::string(unsplit ? checkpoint.name : checkpoint.answers) + "_" + std::get<1>(info.param).test;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
   return name;
 }
 

@@ -49,11 +49,19 @@ TEST(Layout, ALayerMayReadWhatAnEarlierOneKeeps) {
 }
 
 TEST(Layout, RefusesWhatNobodyKeepsYetByName) {
-  const LayerKv state{Keeps::state, 1, 8, 8}, latent{Keeps::latent, 1, 8, 8}, uneven{Keeps::attention, 1, 8, 16};
+  const LayerKv state{Keeps::state, 1, 8, 8}, uneven{Keeps::attention, 1, 8, 16};
   EXPECT_NE(Layout(std::span(&state, 1)).check().message().find("states"), std::string::npos);
-  EXPECT_NE(Layout(std::span(&latent, 1)).check().message().find("latents"), std::string::npos);
   EXPECT_NE(Layout(std::span(&uneven, 1)).check().message().find("8 and 16"), std::string::npos);
   EXPECT_TRUE(with_window(10).check().ok());
+}
+
+TEST(Layout, ALatentLiesAsAValueDoes) {
+  const LayerKv latent{Keeps::latent, 1, 0, 576}, layers[] = {latent, latent};
+  const Layout layout = Layout(layers).with(DType::q8_0, kOnHost);
+  EXPECT_TRUE(layout.check().ok());
+  EXPECT_EQ(layout.bytes_per_token(), 2 * row_bytes(DType::q8_0, 576));
+  EXPECT_EQ(layout.offset(1, Part::v, 0), 64 * row_bytes(DType::q8_0, 576));
+  EXPECT_EQ(layout.describe(), "2 layers x latents of 576 Q8_0");
 }
 
 TEST(Layout, AWindowSeesItsOwnKeyAndThoseBefore) {

@@ -256,6 +256,38 @@ TEST(Load, AbsurdHyperparametersAreErrorsThatNameTheKey) {
   }
 }
 
+TEST(Load, LatentsAreUsedInPassOrder) {
+  TinyModel tiny = TinyModel::deepseek2();
+  expect_used_in_pass_order(*load_tiny(tiny), false);
+  tiny.keys.erase("deepseek2.attention.q_lora_rank");  // V2 Lite
+  for (int layer = 0; layer < 2; ++layer) {
+    const std::string prefix = "blk." + std::to_string(layer) + ".attn_q";
+    for (const char* of_two : {"_a.weight", "_a_norm.weight", "_b.weight"}) tiny.remove(prefix + of_two);
+    tiny.add(prefix + ".weight", {64, 96});
+  }
+  expect_used_in_pass_order(*load_tiny(tiny), false);
+}
+
+TEST(Load, LatentsThatCannotBeAreRefusedByTheirKey) {
+  const std::pair<const char*, std::uint32_t> cannot_be[] = {
+      {"attention.kv_lora_rank", 0},     {"attention.kv_lora_rank", 1 << 20}, {"attention.key_length_mla", 0},
+      {"attention.value_length_mla", 0}, {"attention.q_lora_rank", 1 << 30},  {"rope.dimension_count", 24},
+      {"leading_dense_block_count", 3}};
+  for (const auto& [key, value] : cannot_be) {
+    TinyModel tiny = TinyModel::deepseek2();
+    tiny.set(key, value);
+    const Status status = load_status(tiny);
+    EXPECT_EQ(status.code(), Code::corrupt) << key;
+    EXPECT_NE(status.message().find(key), std::string::npos) << status.message();
+  }
+  TinyModel tiny = TinyModel::deepseek2();
+  tiny.set("attention.temperature_scale", 0.1f);
+  EXPECT_EQ(load_status(tiny).code(), Code::unsupported);
+  tiny = TinyModel::deepseek2();
+  tiny.tensor("blk.1.attn_k_b.weight").shape = {32, 16, 4};
+  EXPECT_NE(load_status(tiny).message().find("blk.1.attn_k_b.weight"), std::string::npos);
+}
+
 TEST(Load, HyperparametersThatDisagreeAreErrors) {
   TinyModel tiny = TinyModel::llama(true);
   tiny.set("attention.head_count_kv", 3u);
@@ -433,6 +465,27 @@ TEST(Rope, YarnLeavesFastChannelsAndStretchesSlowOnes) {
   }
   const modelfile::Model file = tiny.open("rope_test");
   EXPECT_FLOAT_EQ(read_rope(file, *read_hyperparameters(file))->magnitude, 0.1f * std::log(4.0f) + 1);
+}
+
+TEST(Rope, YarnOfLatentsGrowsAllScoresByATenTimesLargerKey) {
+  TinyModel tiny = TinyModel::deepseek2();
+  tiny.set("rope.scaling.type", std::string("yarn"));
+  tiny.set("rope.scaling.factor", 40.0f);
+  tiny.set("rope.scaling.original_context_length", 4096u);
+  tiny.set("rope.scaling.yarn_log_multiplier", 0.0707f);  // V2 Lite's mscale_all_dim of 0.707
+  const auto model = load_tiny(tiny);
+  const auto attention = [](const exec::Program& program) {
+    for (const exec::Step& step : program.steps)
+      if (step.kind == exec::Step::Kind::attention) return step.attention;
+    return exec::Attention{};
+  };
+  const double growth = 0.1 * 0.707 * std::log(40.0) + 1;
+  EXPECT_NEAR(attention(model->program()).scale, growth * growth / std::sqrt(24.0), 1e-6);
+  EXPECT_EQ(model->program().ropes[0].magnitude, 1);
+  tiny.keys.erase("deepseek2.rope.scaling.yarn_log_multiplier");
+  const auto without = load_tiny(tiny);
+  EXPECT_NEAR(attention(without->program()).scale, 1 / std::sqrt(24.0), 1e-6);
+  EXPECT_NEAR(without->program().ropes[0].magnitude, 0.1 * std::log(40.0) + 1, 1e-6);
 }
 
 TEST(Rope, YarnWithoutTheContextItStretchesIsRefusedByTheKeysName) {

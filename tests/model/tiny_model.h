@@ -60,6 +60,49 @@ class TinyModel {
     return model;
   }
 
+  /// Latent attention: 4 heads of 16 + 8 channels and values of 24 from latents of 32, queries of a latent of 40. One
+  /// dense layer, then one of 4 experts of width 32 with a shared one.
+  static TinyModel deepseek2() {
+    TinyModel model = base("deepseek2", false);
+    model.set("attention.head_count_kv", 1u);
+    model.set("attention.key_length", 40u);
+    model.set("attention.value_length", 32u);
+    model.set("attention.key_length_mla", 24u);
+    model.set("attention.value_length_mla", 24u);
+    model.set("attention.kv_lora_rank", 32u);
+    model.set("attention.q_lora_rank", 40u);
+    model.set("rope.dimension_count", 8u);
+    model.set("feed_forward_length", 128u);
+    model.set("leading_dense_block_count", 1u);
+    model.set("expert_count", 4u);
+    model.set("expert_used_count", 2u);
+    model.set("expert_feed_forward_length", 32u);
+    model.set("expert_shared_count", 1u);
+    for (int layer = 0; layer < 2; ++layer) {
+      model.add(layer, "attn_norm.weight", {64});
+      model.add(layer, "attn_q_a.weight", {64, 40});
+      model.add(layer, "attn_q_a_norm.weight", {40});
+      model.add(layer, "attn_q_b.weight", {40, 96});
+      model.add(layer, "attn_kv_a_mqa.weight", {64, 40});
+      model.add(layer, "attn_kv_a_norm.weight", {32});
+      model.add(layer, "attn_k_b.weight", {16, 32, 4});
+      model.add(layer, "attn_v_b.weight", {32, 24, 4});
+      model.add(layer, "attn_output.weight", {96, 64});
+      model.add(layer, "ffn_norm.weight", {64});
+    }
+    for (const char* shared : {"", "_shexp"}) {
+      const int layer = *shared == 0 ? 0 : 1, width = layer == 0 ? 128 : 32;
+      model.add(layer, std::string("ffn_gate") + shared + ".weight", {64, width});
+      model.add(layer, std::string("ffn_up") + shared + ".weight", {64, width});
+      model.add(layer, std::string("ffn_down") + shared + ".weight", {width, 64});
+    }
+    model.add(1, "ffn_gate_inp.weight", {64, 4});
+    model.add(1, "ffn_gate_exps.weight", {64, 32, 4});
+    model.add(1, "ffn_up_exps.weight", {64, 32, 4});
+    model.add(1, "ffn_down_exps.weight", {32, 64, 4});
+    return model;
+  }
+
   template <typename T>
   void set(const std::string& key, T value) {
     keys[architecture + "." + key] = modelfile::Value(value);

@@ -79,19 +79,19 @@ void product(const float* a, const std::byte* b, std::int64_t b_stride, std::int
   }
 }
 
-/// The product over all `cols` columns of B.
+/// The product over `cols` columns of B, whose rows are b_stride apart.
 template <typename V, int M, bool kHalf, int kRowStep, int kColStep>
-void wide_product(const float* a, const std::byte* b, std::int64_t cols, std::int64_t k_begin, std::int64_t k_end,
-                  float* c, std::int64_t c_stride) {
+void wide_product(const float* a, const std::byte* b, std::int64_t b_stride, std::int64_t cols, std::int64_t k_begin,
+                  std::int64_t k_end, float* c, std::int64_t c_stride) {
   if (k_begin >= k_end) return;
   constexpr int kCount = registers_per_row<V, M>();
   std::int64_t n = 0, left = cols;
   for (; left >= kCount * V::kWidth; n += kCount * V::kWidth, left -= kCount * V::kWidth) {
-    product<V, M, kCount, kHalf, kRowStep, kColStep>(a, b, cols, n, k_begin, k_end, c + n, c_stride, V::kWidth);
+    product<V, M, kCount, kHalf, kRowStep, kColStep>(a, b, b_stride, n, k_begin, k_end, c + n, c_stride, V::kWidth);
   }
   for (; left > 0; n += V::kWidth, left -= V::kWidth) {
     const int lanes = static_cast<int>(std::min<std::int64_t>(left, V::kWidth));
-    product<V, M, 1, kHalf, kRowStep, kColStep>(a, b, cols, n, k_begin, k_end, c + n, c_stride, lanes);
+    product<V, M, 1, kHalf, kRowStep, kColStep>(a, b, b_stride, n, k_begin, k_end, c + n, c_stride, lanes);
   }
 }
 
@@ -106,11 +106,19 @@ inline Visible visible_keys(const AttentionArgs& args, std::int64_t row) {
   return {std::max(first, oldest), std::min(position + 1, first + kAttentionChunk)};
 }
 
+/// Those of them in a block, from its first key on.
+inline Visible within_block(const Visible& keys, std::int64_t block) {
+  const std::int64_t from = block * kKvBlock;
+  const Visible seen = {std::clamp<std::int64_t>(keys.begin - from, 0, kKvBlock),
+                        std::clamp<std::int64_t>(keys.end - from, 0, kKvBlock)};
+  return seen.begin < seen.end ? seen : Visible{};
+}
+
 /// Scores of one query in one block become weights: running maximum and sum move on, acc is rescaled to the new
 /// maximum. [begin, end): the keys of the block that the query sees, not empty.
 template <typename V>
 void soften(float* scores, std::int64_t begin, std::int64_t end, float scale, float& most, float& sum, float* acc,
-            std::int64_t head_dim) {
+            std::int64_t v_dim) {
   for (std::int64_t i = 0; i < begin; ++i) scores[i] = kMinusInfinity;
   for (std::int64_t i = end; i < kKvBlock; ++i) scores[i] = kMinusInfinity;
   for_each_vector<V>(kKvBlock,
@@ -121,13 +129,15 @@ void soften(float* scores, std::int64_t begin, std::int64_t end, float scale, fl
   sum = Lane::fma(sum, keep, exp_and_sum<V>(scores, kKvBlock, most));
   if (keep == 1.0f) return;
   for_each_vector<V>(
-      head_dim, [&](std::int64_t i, int n) { store_n<V>(acc + i, V::mul(load_n<V>(acc + i, n), V::set(keep)), n); });
+      v_dim, [&](std::int64_t i, int n) { store_n<V>(acc + i, V::mul(load_n<V>(acc + i, n), V::set(keep)), n); });
 }
 
 /// Weights times values for M queries that may see different keys of the block: what all of them see together is one
 /// product, the rest goes query by query, before and after it, so that every query adds its keys in ascending order.
+/// v: [64, v_stride], of which the first v_dim channels are summed.
 template <typename V, int M, bool kHalf>
-void add_values(const float* weights, const std::byte* v, const Visible* seen, float* acc, std::int64_t head_dim) {
+void add_values(const float* weights, const std::byte* v, std::int64_t v_stride, const Visible* seen, float* acc,
+                std::int64_t v_dim) {
   std::int64_t begin = 0, end = kKvBlock;
   for (int m = 0; m < M; ++m) {
     begin = std::max(begin, seen[m].begin);
@@ -135,10 +145,11 @@ void add_values(const float* weights, const std::byte* v, const Visible* seen, f
   }
   end = std::max(begin, end);
   const auto alone = [&](int m, std::int64_t from, std::int64_t to) {
-    wide_product<V, 1, kHalf, kKvBlock, 1>(weights + m * kKvBlock, v, head_dim, from, to, acc + m * head_dim, head_dim);
+    wide_product<V, 1, kHalf, kKvBlock, 1>(weights + m * kKvBlock, v, v_stride, v_dim, from, to, acc + m * v_dim,
+                                           v_dim);
   };
   for (int m = 0; m < M; ++m) alone(m, seen[m].begin, std::min(seen[m].end, begin));
-  wide_product<V, M, kHalf, kKvBlock, 1>(weights, v, head_dim, begin, end, acc, head_dim);
+  wide_product<V, M, kHalf, kKvBlock, 1>(weights, v, v_stride, v_dim, begin, end, acc, v_dim);
   for (int m = 0; m < M; ++m) alone(m, std::max(seen[m].begin, end), seen[m].end);
 }
 
@@ -158,11 +169,11 @@ void decode_keys(const std::byte* block, std::int64_t head_dim, float* out) {
   }
 }
 
-/// A block of q8_0 values as floats, [64, head_dim].
-inline void decode_values(const std::byte* block, std::int64_t head_dim, float* out) {
+/// A block of q8_0 values as floats, [keys, head_dim] of its [64, head_dim].
+inline void decode_values(const std::byte* block, std::int64_t head_dim, std::int64_t keys, float* out) {
   const auto* values = reinterpret_cast<const std::int8_t*>(block);
   const auto* scales = reinterpret_cast<const std::uint16_t*>(block + head_dim * kKvBlock);
-  for (std::int64_t group = 0; group < kKvBlock * head_dim / kQ8Group; ++group) {
+  for (std::int64_t group = 0; group < keys * head_dim / kQ8Group; ++group) {
     const float scale = half_to_float(scales[group]);
     for (std::int64_t i = group * kQ8Group; i < (group + 1) * kQ8Group; ++i)
       out[i] = static_cast<float>(values[i]) * scale;
@@ -176,7 +187,7 @@ const std::byte* plain_block(const std::byte* block, std::int64_t head_dim, floa
     if constexpr (kKeys)
       decode_keys<V>(block, head_dim, scratch);
     else
-      decode_values(block, head_dim, scratch);
+      decode_values(block, head_dim, kKvBlock, scratch);
     return reinterpret_cast<const std::byte*>(scratch);
   }
   return block;
@@ -217,21 +228,16 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
   for (std::int64_t block = begin / kKvBlock; block * kKvBlock < end; ++block) {
     std::fill(scores, scores + M * kKvBlock, 0.0f);
     const std::byte* keys = plain_block<V, kForm, true>(args.k_blocks[block - first_block], args.head_dim, decoded);
-    wide_product<V, M, kHalf, 1, M>(q, keys, kKvBlock, 0, args.head_dim, scores, kKvBlock);
+    wide_product<V, M, kHalf, 1, M>(q, keys, kKvBlock, kKvBlock, 0, args.head_dim, scores, kKvBlock);
     Visible seen[M];
     for (int m = 0; m < M; ++m) {
-      const std::int64_t from = block * kKvBlock;
-      seen[m] = {std::clamp<std::int64_t>(whole[m].begin - from, 0, kKvBlock),
-                 std::clamp<std::int64_t>(whole[m].end - from, 0, kKvBlock)};
-      if (seen[m].begin >= seen[m].end) {
-        seen[m] = {};
-        continue;
-      }
+      seen[m] = within_block(whole[m], block);
+      if (seen[m].begin >= seen[m].end) continue;
       soften<V>(scores + m * kKvBlock, seen[m].begin, seen[m].end, args.scale, args.max[first + m], args.sum[first + m],
                 acc + m * args.head_dim, args.head_dim);
     }
     const std::byte* values = plain_block<V, kForm, false>(args.v_blocks[block - first_block], args.head_dim, decoded);
-    add_values<V, M, kHalf>(scores, values, seen, acc, args.head_dim);
+    add_values<V, M, kHalf>(scores, values, args.head_dim, seen, acc, args.head_dim);
   }
 }
 
@@ -250,7 +256,7 @@ void attend_tile(const AttentionArgs& args, std::integer_sequence<int, kGroups..
 }
 
 template <typename V>
-void attention_chunk(const AttentionArgs& args) {
+void attend_keys_and_values(const AttentionArgs& args) {
   constexpr auto kGroups = std::make_integer_sequence<int, max_group<V>()>();
   if (args.kv_dtype == DType::f16) {
     attend_tile<V, KvForm::half>(args, kGroups);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/latent_body.h"
 #include "kernels/cpu/ops_body.h"
 #include "kernels/kernels.h"
 

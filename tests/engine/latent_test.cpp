@@ -1,0 +1,122 @@
+// Layers that keep latents: what their KV takes, and that chunks, batches, beginnings in common, sessions that go back
+// and the prompt cache never change a bit. DeepSeek V3's checkpoint: three heads over latents of 64 + 32 channels.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "engine/support.h"
+
+namespace millrace::engine {
+namespace {
+
+using test::drain;
+using test::greedy;
+using test::keep_logits;
+using test::make;
+using text::TokenId;
+
+constexpr std::size_t kVocab = 80;
+
+class Latents : public testing::TestWithParam<DType> {
+ protected:
+  static EngineOptions options(std::int64_t batch = 512, const char* name = "deepseek-v3") {
+    EngineOptions options = test::roomy(std::string(MILLRACE_TEST_DATA "/reference/") + name + ".gguf");
+    options.max_sequences = 2;
+    options.context_tokens = 512;
+    options.batch_tokens = batch;
+    options.share_prefixes = false;
+    options.kv_dtype = GetParam();
+    return options;
+  }
+};
+
+/// Tokens of a text whose every one from `differs` on is another.
+std::vector<TokenId> some_tokens(std::int64_t count, std::int64_t differs = 1'000'000) {
+  std::vector<TokenId> tokens;
+  for (std::int64_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<TokenId>(3 + (i * i * 7 + i * 31 + (i >= differs ? 11 : 0)) % (kVocab - 3)));
+  return tokens;
+}
+
+std::vector<float> logits_of(Engine& engine, std::vector<TokenId> prompt) {
+  std::vector<float> logits;
+  Request request = greedy(std::move(prompt), 20);
+  request.ignore_end_tokens = true;
+  keep_logits(request, logits);
+  EXPECT_TRUE(engine.run(std::move(request)).status.ok());
+  return logits;
+}
+
+TEST_P(Latents, TakeARowATokenAndLayer) {
+  const auto engine = make(options());
+  const kv::Layout layout = engine->model().program().layout.with(GetParam(), kv::kOnHost);
+  ASSERT_EQ(layout.groups().size(), 1u);
+  EXPECT_EQ(layout.groups()[0].keeps, kv::Keeps::latent);
+  EXPECT_EQ(layout.bytes_per_token(), 2 * row_bytes(GetParam(), 64 + 32));
+}
+
+TEST_P(Latents, ChunksOfAnyLengthGiveTheSameBits) {
+  for (const char* name : {"deepseek-v3", "deepseek-v2-lite-unsplit"}) {
+    const std::vector<float> expected = logits_of(*make(options(512, name)), some_tokens(150));
+    ASSERT_EQ(expected.size(), 169 * kVocab);
+    for (const std::int64_t batch : {1, 7, 64})
+      EXPECT_TRUE(logits_of(*make(options(batch, name)), some_tokens(150)) == expected)
+          << name << ", " << batch << " rows a pass";
+  }
+}
+
+TEST_P(Latents, ASessionGoesBackAndAnswersTheSame) {
+  const auto engine = make(options(64));
+  for (const std::int64_t agreed : {149, 128, 70, 0}) {
+    const auto session = engine->new_session();
+    ASSERT_TRUE(engine->run(greedy(some_tokens(150), 1), session.get()).status.ok());
+    Request next = greedy(some_tokens(160, agreed), 20);
+    Request alone = next;
+    const Result result = engine->run(std::move(next), session.get());
+    EXPECT_EQ(result.cached_tokens, agreed);
+    EXPECT_EQ(result.tokens, engine->run(std::move(alone)).tokens) << agreed;
+  }
+}
+
+TEST_P(Latents, RequestsThatBeginAlikeShareBlocksAndPasses) {
+  EngineOptions sharing = options(64);
+  sharing.max_sequences = 4;
+  sharing.share_prefixes = true;
+  const auto engine = make(sharing), plain = make(options());
+  std::vector<std::vector<TokenId>> prompts;
+  for (const std::int64_t differs : {200, 150, 70, 200}) prompts.push_back(some_tokens(200, differs));
+  std::vector<Engine::Id> ids;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    ids.push_back(*engine->submit(greedy(prompts[i], 30)));
+    for (std::size_t pass = 0; pass < 2 * i; ++pass) engine->step();
+  }
+  drain(*engine);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    EXPECT_EQ(engine->take(ids[i]).tokens, plain->run(greedy(prompts[i], 30)).tokens) << i;
+  EXPECT_GT(engine->load().shared_tokens, 0u);
+}
+
+TEST_P(Latents, ARestartTakesThePromptFromTheDisk) {
+  const std::string folder = testing::TempDir() + "/latent-prompts-" + std::string(info(GetParam()).name);
+  std::filesystem::remove_all(folder);
+  EngineOptions caching = options(64);
+  caching.share_prefixes = true;
+  caching.prompt_cache = folder;
+  caching.prompt_cache_seconds = 0;
+  {
+    const auto engine = make(caching);
+    ASSERT_TRUE(engine->run(greedy(some_tokens(200), 2)).status.ok());
+    while (engine->saving()) engine->step();
+  }
+  const auto engine = make(caching);
+  const Result result = engine->run(greedy(some_tokens(220), 30));
+  EXPECT_EQ(result.cached_tokens, 192);
+  EXPECT_EQ(result.tokens, make(options())->run(greedy(some_tokens(220), 30)).tokens);
+  std::filesystem::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Latents, testing::Values(DType::f16, DType::f32, DType::q8_0),
+                         [](const auto& format) { return std::string(millrace::info(format.param).name); });
+
+}  // namespace
+}  // namespace millrace::engine
