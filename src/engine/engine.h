@@ -83,7 +83,7 @@ struct EngineOptions {
   bool best_isa = true;  // overrides isa
   storage::BackendKind storage = storage::BackendKind::automatic;
   bool cufile = false;  // read straight into the GPU's memory, by cuFile
-  residency::CachePolicy policy = residency::CachePolicy::lru;
+  residency::CachePolicy policy = residency::CachePolicy::automatic;
   std::int64_t expert_slots = 0;  // experts in RAM at most; 0: as many as fit
   std::uint64_t tile_bytes = 0;   // 0: chosen from the budget
   DType kv_dtype = DType::f16;

@@ -174,7 +174,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--storage", flags.storage,
                   "Reads by: auto, io_uring, pread-direct, pread, mmap; cufile (straight to the GPU)")
       ->capture_default_str();
-  command.add_option("--policy", flags.policy, "Which expert leaves memory: lru, lfu, auto")->capture_default_str();
+  command
+      .add_option("--policy", flags.policy,
+                  "Which expert leaves memory: lru, lfu, or auto: whichever would have missed fewer lately")
+      ->capture_default_str();
   command.add_option("--expert-slots", flags.expert_slots, "Experts in RAM at most (default: as many as fit)")
       ->check(at_least(0));
   command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");

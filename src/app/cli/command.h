@@ -33,7 +33,7 @@ int fail(const Status& status);
 /// Flags that say which model runs, on what, within which budget.
 struct ModelFlags {
   std::string model;
-  std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "lru", rates, tile, plan,
+  std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", rates, tile, plan,
               record_routing;
   int cpu_share = -1, cpu_ffn = -1;
   std::int64_t vram_experts = -1;
