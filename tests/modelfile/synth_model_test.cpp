@@ -116,6 +116,21 @@ TEST_F(SynthModel, WritesEveryArchitectureWithAWholeVocabulary) {
   }
 }
 
+TEST_F(SynthModel, WritesLatentAttentionAndItsMixture) {
+  const std::string small = " --layers 4 --dim 256 --ff 512 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64";
+  ASSERT_EQ(run(path("m.gguf") + " --preset deepseek-v3 -d Q8_0" + small), 0) << log();
+  const auto model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->require("blk.0.attn_k_b.weight").value()->shape, (std::vector<std::int64_t>{128, 512, 128}));
+  EXPECT_EQ(model->require("blk.0.attn_v_b.weight").value()->shape, (std::vector<std::int64_t>{512, 128, 128}));
+  EXPECT_EQ(model->require("blk.0.attn_q_b.weight").value()->shape, (std::vector<std::int64_t>{1536, 128 * 192}));
+  EXPECT_NE(model->find("blk.2.ffn_gate.weight"), nullptr);
+  EXPECT_NE(model->find("blk.3.exp_probs_b.bias"), nullptr);
+  EXPECT_EQ(model->get_int("deepseek2.expert_group_count").value(), 8);
+  EXPECT_NE(run(path("x.gguf") + " --arch deepseek2" + small), 0);
+  EXPECT_NE(log().find("--preset"), std::string::npos);
+}
+
 TEST_F(SynthModel, SplitsAndRefuses) {
   ASSERT_EQ(run(path("m.gguf") + kSmall + " --split 1M"), 0) << log();
   const auto model = Model::open(path("m-00001-of-00004.gguf"));

@@ -25,6 +25,60 @@ const std::array kPresets = {
     Shape{"qwen3", "qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, 0, 0, 0, 40960, 1e6, 1e-6, false},
     Shape{"gemma3", "gemma3-27b", 62, 5376, 21504, 32, 16, 128, 262208, 0, 0, 0, 131072, 1e6, 1e-6, true},
     Shape{"glm4moe", "glm-4.5-air", 46, 4096, 10944, 96, 8, 128, 151552, 128, 8, 1408, 131072, 1e6, 1e-5, false},
+    Shape{"deepseek2",
+          "deepseek-v2-lite",
+          27,
+          2048,
+          10944,
+          16,
+          1,
+          192,
+          102400,
+          64,
+          6,
+          1408,
+          163840,
+          1e4,
+          1e-6,
+          false,
+          {512, 0, 64, 128},
+          {1, 2, 1, 1, false, 1}},
+    Shape{"deepseek2",
+          "glm-4.7-flash",
+          47,
+          2048,
+          10240,
+          20,
+          1,
+          256,
+          154880,
+          64,
+          4,
+          1536,
+          202752,
+          1e6,
+          1e-5,
+          false,
+          {512, 768, 64, 256},
+          {1, 1, 1, 1, true, 1.8}},
+    Shape{"deepseek2",
+          "deepseek-v3",
+          61,
+          7168,
+          18432,
+          128,
+          1,
+          192,
+          129280,
+          256,
+          8,
+          2048,
+          163840,
+          1e4,
+          1e-6,
+          false,
+          {512, 1536, 64, 128},
+          {3, 1, 8, 4, true, 2.5}},
     Shape{"qwen3moe", "moe-1.5gb", 16, 1024, 3072, 16, 4, 64, 64000, 64, 8, 384, 4096, 1e6, 1e-6, false},
 };
 
@@ -53,6 +107,9 @@ class Builder {
   void experts(std::string name, std::int64_t cols, std::int64_t rows) {
     const DType dtype = shape_.architecture == "gpt-oss" ? DType::mxfp4 : types_.matrices;
     add(std::move(name), {cols, rows, shape_.experts}, dtype, Fill::weights);
+  }
+  void heads(std::string name, std::int64_t cols, std::int64_t rows) {
+    add(std::move(name), {cols, rows, shape_.heads}, types_.matrices, Fill::weights);
   }
   void head(std::string name, std::int64_t cols, std::int64_t rows) {
     add(std::move(name), {cols, rows}, six_bits_or_more(types_.matrices) ? types_.matrices : DType::q6_k,
@@ -102,11 +159,30 @@ void add_attention(Builder& out, const Shape& s, const std::string& layer) {
   if (gemma) out.plain(layer + "post_attention_norm.weight", {s.dim}, Fill::norm);
 }
 
+void add_latent_attention(Builder& out, const Shape& s, const std::string& layer) {
+  const Latent& latent = s.latent;
+  const std::int64_t q = s.heads * s.head_dim;
+  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  if (latent.q_rank > 0) {
+    out.matrix(layer + "attn_q_a.weight", s.dim, latent.q_rank);
+    out.plain(layer + "attn_q_a_norm.weight", {latent.q_rank}, Fill::norm);
+    out.matrix(layer + "attn_q_b.weight", latent.q_rank, q);
+  } else {
+    out.matrix(layer + "attn_q.weight", s.dim, q);
+  }
+  out.matrix(layer + "attn_kv_a_mqa.weight", s.dim, latent.rank + latent.rotated);
+  out.plain(layer + "attn_kv_a_norm.weight", {latent.rank}, Fill::norm);
+  out.heads(layer + "attn_k_b.weight", s.head_dim - latent.rotated, latent.rank);
+  out.heads(layer + "attn_v_b.weight", latent.rank, latent.v_dim);
+  out.matrix(layer + "attn_output.weight", s.heads * latent.v_dim, s.dim);
+}
+
 void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
   const bool gpt_oss = s.architecture == "gpt-oss", glm = s.architecture == "glm4moe";
+  const bool shares = glm || s.architecture == "deepseek2";
   out.plain(layer + (gpt_oss || glm ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim}, Fill::norm);
   if (s.architecture == "gemma3") out.plain(layer + "post_ffw_norm.weight", {s.dim}, Fill::norm);
-  if (s.experts == 0 || (glm && index == 0)) {
+  if (s.experts == 0 || (shares && index < s.mixing.leading)) {
     out.matrix(layer + "ffn_gate.weight", s.dim, s.ff);
     out.matrix(layer + "ffn_up.weight", s.dim, s.ff);
     out.matrix(layer + "ffn_down.weight", s.ff, s.dim);
@@ -117,11 +193,12 @@ void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const st
   };
   out.plain(layer + "ffn_gate_inp.weight", {s.dim, s.experts}, Fill::weights);
   biases("ffn_gate_inp", {s.experts});
-  if (glm) {
-    out.plain(layer + "exp_probs_b.bias", {s.experts}, Fill::bias);
-    out.matrix(layer + "ffn_gate_shexp.weight", s.dim, s.expert_ff);
-    out.matrix(layer + "ffn_up_shexp.weight", s.dim, s.expert_ff);
-    out.matrix(layer + "ffn_down_shexp.weight", s.expert_ff, s.dim);
+  if (shares) {
+    const std::int64_t shared_ff = s.mixing.shared * s.expert_ff;
+    if (s.mixing.sigmoid) out.plain(layer + "exp_probs_b.bias", {s.experts}, Fill::bias);
+    out.matrix(layer + "ffn_gate_shexp.weight", s.dim, shared_ff);
+    out.matrix(layer + "ffn_up_shexp.weight", s.dim, shared_ff);
+    out.matrix(layer + "ffn_down_shexp.weight", shared_ff, s.dim);
   }
   out.experts(layer + "ffn_gate_exps.weight", s.dim, s.expert_ff);
   biases("ffn_gate_exps", {s.expert_ff, s.experts});
@@ -153,8 +230,8 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  constexpr std::string_view kKnown[] = {"llama", "qwen3", "qwen3moe", "gemma3", "gpt-oss", "glm4moe"};
-  constexpr std::string_view kMixtures[] = {"qwen3moe", "gpt-oss", "glm4moe"};
+  constexpr std::string_view kKnown[] = {"llama", "qwen3", "qwen3moe", "gemma3", "gpt-oss", "glm4moe", "deepseek2"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe", "gpt-oss", "glm4moe", "deepseek2"};
   if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
     return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
   for (const auto& [flag, value] : {std::pair{"--layers", s.layers},
@@ -167,6 +244,7 @@ Status check(const Shape& s) {
     if (value < 1 || value > 1 << 20) return error(Code::invalid_argument, "{} {} is out of range", flag, value);
   }
   if (s.heads % s.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
+  if (s.architecture == "deepseek2" && s.latent.rank == 0) return bad("deepseek2 has presets alone: see --preset");
   if (s.head_dim % 2 != 0) return bad("--head-dim must be even");
   if (s.vocab < 300 || s.vocab > 1 << 21) return bad("--vocab must lie between 300 and 2097152");
   if (s.experts == 0 && std::find(std::begin(kMixtures), std::end(kMixtures), s.architecture) != std::end(kMixtures))
@@ -188,7 +266,10 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
     out.matrix("token_embd.weight", shape.dim, shape.vocab);
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     const std::string layer = fmt::format("blk.{}.", i);
-    add_attention(out, shape, layer);
+    if (shape.latent.rank > 0)
+      add_latent_attention(out, shape, layer);
+    else
+      add_attention(out, shape, layer);
     add_feed_forward(out, shape, i, layer);
   }
   out.plain("output_norm.weight", {shape.dim}, Fill::norm);
@@ -217,21 +298,37 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
   MR_RETURN_IF_ERROR(number("feed_forward_length", s.ff));
   MR_RETURN_IF_ERROR(number("attention.head_count", s.heads));
   MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
-  MR_RETURN_IF_ERROR(number("attention.key_length", s.head_dim));
-  MR_RETURN_IF_ERROR(number("attention.value_length", s.head_dim));
+  const Latent& latent = s.latent;
+  const bool has_latent = latent.rank > 0;
+  MR_RETURN_IF_ERROR(number("attention.key_length", has_latent ? latent.rank + latent.rotated : s.head_dim));
+  MR_RETURN_IF_ERROR(number("attention.value_length", has_latent ? latent.rank : s.head_dim));
+  if (has_latent) {
+    MR_RETURN_IF_ERROR(number("attention.key_length_mla", s.head_dim));
+    MR_RETURN_IF_ERROR(number("attention.value_length_mla", latent.v_dim));
+    MR_RETURN_IF_ERROR(number("attention.kv_lora_rank", latent.rank));
+    if (latent.q_rank > 0) MR_RETURN_IF_ERROR(number("attention.q_lora_rank", latent.q_rank));
+  }
   MR_RETURN_IF_ERROR(real("attention.layer_norm_rms_epsilon", s.rms_eps));
-  MR_RETURN_IF_ERROR(number("rope.dimension_count", s.architecture == "glm4moe" ? s.head_dim / 2 : s.head_dim));
+  MR_RETURN_IF_ERROR(number("rope.dimension_count", has_latent                    ? latent.rotated
+                                                    : s.architecture == "glm4moe" ? s.head_dim / 2
+                                                                                  : s.head_dim));
   MR_RETURN_IF_ERROR(real("rope.freq_base", s.rope_theta));
   if (s.experts > 0) {
     MR_RETURN_IF_ERROR(number("expert_count", s.experts));
     MR_RETURN_IF_ERROR(number("expert_used_count", s.top_k));
     MR_RETURN_IF_ERROR(number("expert_feed_forward_length", s.expert_ff));
   }
-  if (s.architecture == "glm4moe") {
-    MR_RETURN_IF_ERROR(number("leading_dense_block_count", 1));
-    MR_RETURN_IF_ERROR(number("expert_shared_count", 1));
-    MR_RETURN_IF_ERROR(number("expert_gating_func", 2));
-    MR_RETURN_IF_ERROR(writer.add("glm4moe.expert_weights_norm", Value(true)));
+  if (s.architecture == "glm4moe" || s.architecture == "deepseek2") {
+    const Mixing& mixing = s.mixing;
+    MR_RETURN_IF_ERROR(number("leading_dense_block_count", mixing.leading));
+    MR_RETURN_IF_ERROR(number("expert_shared_count", mixing.shared));
+    MR_RETURN_IF_ERROR(number("expert_gating_func", mixing.sigmoid ? 2 : 1));
+    MR_RETURN_IF_ERROR(writer.add(s.architecture + ".expert_weights_norm", Value(mixing.sigmoid)));
+    if (mixing.scale != 1) MR_RETURN_IF_ERROR(real("expert_weights_scale", mixing.scale));
+    if (mixing.groups > 1) {
+      MR_RETURN_IF_ERROR(number("expert_group_count", mixing.groups));
+      MR_RETURN_IF_ERROR(number("expert_group_used_count", mixing.groups_used));
+    }
   }
   if (s.architecture == "gemma3") {
     MR_RETURN_IF_ERROR(number("attention.sliding_window", 1024));

@@ -14,15 +14,31 @@
 
 namespace millrace::synth {
 
+/// Latent attention of deepseek2: channels of the latent, of the queries' own (0: none), of the rotated part of a key,
+/// and of a head's value. head_dim is then that of queries.
+struct Latent {
+  std::int64_t rank = 0, q_rank = 0, rotated = 0, v_dim = 0;
+};
+
+/// A mixture beside its experts: layers without one, shared experts, groups of which some are used, and whether the
+/// router takes sigmoids, chooses with a bias and renormalises (else it takes a softmax).
+struct Mixing {
+  std::int64_t leading = 1, shared = 1, groups = 1, groups_used = 1;
+  bool sigmoid = true;
+  double scale = 1;
+};
+
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
-  std::string architecture = "llama";  // llama, qwen3, qwen3moe, gemma3, gpt-oss or glm4moe
+  std::string architecture = "llama";  // llama, qwen3, qwen3moe, gemma3, gpt-oss, glm4moe or deepseek2
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
   std::int64_t experts = 0, top_k = 0, expert_ff = 0;
   std::int64_t context = 2048;
   double rope_theta = 10000, rms_eps = 1e-5;
-  bool tied = false;  // the head is the embedding
+  bool tied = false;   // the head is the embedding
+  Latent latent = {};  // deepseek2
+  Mixing mixing = {};  // glm4moe, deepseek2
 };
 
 /// What the random numbers of a tensor look like.
