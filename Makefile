@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test test-gpu test-asan test-tsan fuzz bench lint format readme setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test test-gpu test-asan test-tsan fuzz bench lint format readme setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -24,6 +24,10 @@ package: setup ## a .deb and an archive for Debian 12, Ubuntu 22.04 and 24.04, i
 
 test-package: package ## try both in bare chroots (debootstrap; as root)
 	@scripts/test_packages.sh
+
+test-python: setup ## the Python package's tests
+	@scripts/build.sh release millrace_shared
+	@MILLRACE_LIBRARY=build/release/libmillrace.so python3 python/tests/test_millrace.py
 
 test: setup-dev ## run every test
 	@scripts/build.sh dev

@@ -22,6 +22,8 @@ class Docs(unittest.TestCase):
         for source in (ROOT / "src").rglob("*.cpp"):
             for call in re.findall(r"\b(?:getenv|environment|variable|envname)\(([^)]*)\)", source.read_text()):
                 read |= set(re.findall(r'"([A-Za-z_]+)"', call))
+        for source in (ROOT / "python/millrace").glob("*.py"):
+            read |= set(re.findall(r'environ\.get\("([A-Z_]+)"', source.read_text()))
         page = (ROOT / "docs/environment.md").read_text()
         told = {name for row in re.findall(r"^\| (`.*?) \|", page, re.M) for name in re.findall(r"`(\w+)`", row)}
         self.assertEqual(told, read)
