@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 import harness
 from harness import DEMO, DRAFT, ROOT, Case
@@ -37,6 +38,34 @@ class MainJob(Case):
             self.assertLessEqual(outcome.peak_rss_bytes - bare, ram, f"--ram {ram}")
         long = self.ok("run", DEMO, "--ram", "6M", "--temp", "0", "-n", "8", "--raw", "-p", "One day a fox met an owl. " * 25)
         self.assertLessEqual(long.peak_rss_bytes - bare, 6_000_000, "a long prompt")
+
+    def test_smaller_budgets_are_drawn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            drawing = pathlib.Path(folder) / "speed.svg"
+            outcome = self.ok("bench", DEMO, "--device", "cpu", "--squeeze", str(drawing), "-p", "16", "-n", "16", "-r", "1")
+            rows = re.findall(r"^ *([\d.]+ MB) +[\d.]+ +[\d.]+ +[\d.]+ k?M?B +([\d.]+)$", outcome.out, re.M)
+            self.assertGreaterEqual(len(rows), 3, outcome.out)
+            self.assertGreater(float(rows[-1][1]), 0, "experts must be missed under the smallest budget")
+            self.assertIn("is too small", outcome.out)
+            shapes = [node.tag.split("}")[1] for node in xml.etree.ElementTree.parse(drawing).iter()]
+            self.assertEqual(shapes.count("polyline"), 2)
+            self.assertEqual(shapes.count("circle"), 2 * len(rows))
+
+    def test_routings_choose_in_the_routers_place(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "routing.txt"
+            self.ok("run", DEMO, "--device", "cpu", "--temp", "0", "-n", "20", "--record-routing", str(trace),
+                    "-p", "Tell me a story about a fox.")
+            self.assertRegex(trace.read_text(), r"\Amillrace routing layers 6 experts 16 of 2\n\d+( \d+){12}\n")
+            hashes = {}
+            for routing in ("model", "uniform", "zipf:1.0", f"trace:{trace}"):
+                hashes[routing] = {
+                    self.bench(DEMO, "-p", "20", "-n", "9", "-r", "1", "--hash", "--routing", routing, *flags)["logits_hash"]
+                    for flags in ([], ["--expert-slots", "12"], ["--batch", "7"])}
+            self.assertEqual({len(found) for found in hashes.values()}, {1}, hashes)
+            self.assertEqual(len(set.union(*hashes.values())), 4, hashes)
+        refused = harness.run("bench", DRAFT, "--routing", "uniform", "-n", "1")
+        self.assertIn("no experts", refused.err)
 
     def test_same_logits_for_every_budget_backend_and_thread_count(self):
         hashes = {}

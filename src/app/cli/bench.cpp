@@ -13,12 +13,14 @@
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
+#include "app/cli/squeeze.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "device/cpu.h"
 #include "engine/decode_meter.h"
 #include "residency/calibrate.h"
 #include "residency/predict.h"
+#include "residency/small_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -28,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 struct BenchFlags {
   ModelFlags model;
   int prompt_tokens = 512, decode_tokens = 64, repetitions = 3, sequences = 1;
-  std::string trace, routing = "model";
+  std::string trace, routing = "model", squeeze;
   bool json = false, hash = false, hash_prompt = false, warm = true, explain = false;
 };
 
@@ -337,6 +339,46 @@ void print(const nlohmann::json& json) {
                json["logits_finite"].get<bool>() ? "(all finite)" : "(NOT FINITE)");
 }
 
+/// The same work under smaller and smaller budgets, until one is refused: a line each, and a drawing.
+int squeeze(engine::EngineOptions options, const BenchFlags& flags, const Program& program) {
+  constexpr int kMostSteps = 12;
+  std::vector<SqueezeStep> steps;
+  std::string name;
+  fmt::print("{:>10} {:>12} {:>12} {:>14} {:>14}\n", "budget", "tok/s", "predicted", "moved/pass", "experts missed");
+  while (steps.size() < kMostSteps) {
+    auto created = create_engine(options, flags.model, program);
+    if (created.status().code() == Code::out_of_budget && !steps.empty()) {
+      fmt::print("{}\n", created.status().message());
+      break;
+    }
+    if (!created.ok()) return fail(created.status());
+    Bench bench(**created, flags, program);
+    if (const Status status = bench.run(); !status.ok()) return fail(status);
+    const auto json = report(**created, bench, flags, (*created)->saved_plan().rates);
+    const bool gpu = json["device"] == "cuda";
+    std::uint64_t& cap = gpu ? options.vram_bytes : options.ram_bytes;
+    if (steps.empty()) {  // what it takes where nothing is short, if that was not said
+      const residency::Budget& budget = gpu ? *(*created)->vram_budget() : (*created)->budget();
+      cap = cap > 0 ? std::min(cap, budget.reserved_bytes()) : budget.reserved_bytes();
+      name = fmt::format("{} by {}, {} of prompt and {} of answer", json["model"].get<std::string>(),
+                         json["executor"].get<std::string>(), flags.prompt_tokens, flags.decode_tokens);
+    }
+    const double moved = json["disk_bytes_per_pass"].get<double>() + json.value("pcie_bytes_per_pass", 0.0);
+    steps.push_back({cap, json["decode_tok_s"].get<double>(), moved, json["experts"]["steady_misses"].get<double>()});
+    fmt::print("{:>10} {:>12.2f} {:>12.2f} {:>14} {:>14.1f}\n", format_bytes(cap), steps.back().tokens_per_second,
+               json["predicted_decode_tok_s"].get<double>(), format_bytes(static_cast<std::uint64_t>(moved)),
+               steps.back().misses);
+    std::fflush(stdout);
+    cap = next_budget(cap);
+  }
+  if (steps.size() < 2)
+    return fail(error(Code::out_of_budget, "--squeeze: there is no smaller budget to compare with"));
+  if (const Status written = residency::write_small_file(flags.squeeze, draw_squeeze(name, steps)); !written.ok())
+    return fail(written);
+  fmt::print("drawn in {}\n", flags.squeeze);
+  return 0;
+}
+
 int execute(BenchFlags flags, const Program& program) {
   if (flags.model.context == 0) flags.model.context = flags.prompt_tokens + std::max(1, flags.decode_tokens) + 1;
   auto options = engine_options(flags.model, program);
@@ -346,6 +388,7 @@ int execute(BenchFlags flags, const Program& program) {
   Trace trace;
   if (!flags.trace.empty()) options->trace = &trace;
   install_interrupt_handler();
+  if (!flags.squeeze.empty()) return squeeze(*options, flags, program);
   auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());
   options->rates = (*created)->saved_plan().rates;  // measured just now, where they were unknown
@@ -400,6 +443,9 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
                    "Who chooses a mixture's experts: model, uniform, zipf:S (the k-th favourite comes as 1/k^S), "
                    "trace:FILE (as --record-routing wrote it). Random weights route unlike trained ones")
       ->capture_default_str();
+  command->add_option("--squeeze", flags->squeeze,
+                      "Measure under smaller and smaller budgets, each 0.7 of the one before, and draw speed and what "
+                      "was missed into this SVG file");
   command->add_option("--trace", flags->trace, "Write what happened when to this file (Chrome trace JSON; slower)");
   command->add_flag("--json", flags->json, "Print JSON");
   command->add_flag("--explain", flags->explain, "Print the plan's prediction beside what was measured, tier by tier");
