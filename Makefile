@@ -10,8 +10,9 @@ demo: setup ## install what is needed, build, and let the bundled model answer u
 	@CUDA=$$([ -e /proc/driver/nvidia/version ] && echo AUTO || echo OFF) scripts/build.sh release millrace
 	@scripts/demo.sh
 
-install: all ## install below PREFIX=/usr/local (and DESTDIR): program, library, header, man pages where help2man is
+install: all ## install below PREFIX=/usr/local (and DESTDIR): program, library, header, completions, man pages where help2man is
 	@if command -v help2man >/dev/null; then packaging/make_man.sh build/release/millrace build/release/man; fi
+	@packaging/make_completions.sh build/release/millrace build/release/completions
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
 
 package: setup ## a .deb and an archive for Debian 12, Ubuntu 22.04 and 24.04, in build/packages (built on Debian 12)
@@ -19,6 +20,7 @@ package: setup ## a .deb and an archive for Debian 12, Ubuntu 22.04 and 24.04, i
 	@scripts/build.sh package millrace millrace_shared
 	@packaging/check_portable.sh build/package/millrace build/package/libmillrace.so
 	@packaging/make_man.sh build/package/millrace build/package/man
+	@packaging/make_completions.sh build/package/millrace build/package/completions
 	@cd build/package && cpack >cpack.log 2>&1 || { tail -n 20 cpack.log >&2; exit 1; }
 	@rm -rf build/packages/_CPack_Packages && cp packaging/install.sh build/packages && ls -sh build/packages
 

@@ -5,6 +5,12 @@ install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/CHANGELOG.md ${CMA
               ${CMAKE_SOURCE_DIR}/packaging/serve.conf DESTINATION ${MILLRACE_DOC})
 # Man pages are there where packaging/make_man.sh was run first, as `make install` and `make package` do.
 install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+# Completions likewise, by packaging/make_completions.sh. Debian's zsh looks elsewhere than others.
+set(completions ${CMAKE_BINARY_DIR}/completions)
+install(FILES ${completions}/millrace DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions OPTIONAL)
+install(FILES ${completions}/_millrace DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions OPTIONAL)
+install(FILES ${completions}/_millrace DESTINATION /usr/share/zsh/vendor-completions COMPONENT service OPTIONAL EXCLUDE_FROM_ALL)
+install(FILES ${completions}/millrace.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d OPTIONAL)
 
 # Packages alone: the bundled model, so that what was installed can be tried at once, and the notices of what is linked in.
 if(MILLRACE_PORTABLE)

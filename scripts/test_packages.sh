@@ -42,6 +42,7 @@ try_deb() {  # CHROOT
   check "it does not serve" serves "$1" /usr/bin/millrace
   check "there is no user" chroot "$1" getent passwd millrace
   check "a man page is missing" test -s "$1/usr/share/man/man1/millrace-serve.1.gz" -a -s "$1/usr/share/man/man1/millrace.1.gz"
+  check "a completion is missing" test -s "$1/usr/share/bash-completion/completions/millrace" -a -s "$1/usr/share/zsh/vendor-completions/_millrace" -a -s "$1/usr/share/fish/vendor_completions.d/millrace.fish"
   echo "ram = 1G" >>"$1/etc/millrace/serve.conf"
   check "it cannot be removed" chroot "$1" dpkg -r millrace
   check "its settings went with it" grep -q "ram = 1G" "$1/etc/millrace/serve.conf"

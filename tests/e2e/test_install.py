@@ -94,5 +94,32 @@ class ConfigFile(unittest.TestCase):
         self.assertIn("there is no option 'config'", self.refused("config = other\n"))
 
 
+class Completion(unittest.TestCase):
+    def script(self, shell):
+        return subprocess.run([MILLRACE, "completion", shell], capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def completed(self, *words):
+        call = ('millrace() { printf "NAME SIZE\\nfox:8b 5\\nhen:4b 2\\n"; }; COMP_WORDS=("${@}"); COMP_CWORD=$(($# - 1)); '
+                '_millrace; printf "%s\\n" "${COMPREPLY[@]}"')
+        outcome = subprocess.run(["bash", "-c", self.script("bash") + call, "-", *words], capture_output=True, text=True, timeout=60)
+        return outcome.stdout.split()
+
+    def test_bash_completes_verbs_flags_models_and_files(self):
+        self.assertEqual(self.completed("millrace", "qu"), ["quantize"])
+        self.assertEqual(self.completed("millrace", "serve", "--conf"), ["--config"])
+        self.assertEqual(self.completed("millrace", "-v", "serve", "--kv"), ["--kv", "--kv-tokens"])
+        self.assertEqual(self.completed("millrace", "run", "fo"), ["fox:8b"])
+        self.assertEqual(self.completed("millrace", "run", str(ROOT / "models/demo-m")), [DEMO])
+
+    def test_other_shells_take_theirs(self):
+        for shell in ("zsh", "fish"):
+            script = self.script(shell)
+            self.assertIn("quantize", script)
+            if shutil.which(shell):
+                with self.subTest(shell=shell):
+                    checked = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, timeout=60)
+                    self.assertEqual((checked.returncode, checked.stderr), (0, ""))
+
+
 if __name__ == "__main__":
     unittest.main()

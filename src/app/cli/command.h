@@ -103,6 +103,8 @@ void add_tokenize(CLI::App& app, const Program& program, int& exit_code);
 void add_embed(CLI::App& app, const Program& program, int& exit_code);
 void add_eval(CLI::App& app, const Program& program, int& exit_code);
 void add_bench(CLI::App& app, const Program& program, int& exit_code);
+/// Of all verbs that were added.
+void add_completion(CLI::App& app);
 
 /// Where experts were found, in two lines; empty for a model without. decoded_tokens 0: unknown.
 std::string describe_experts(const engine::Engine& engine, std::int64_t decoded_tokens);
