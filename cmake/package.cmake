@@ -3,6 +3,7 @@ include(GNUInstallDirs)
 set(MILLRACE_DOC ${CMAKE_INSTALL_DATADIR}/doc/millrace)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/CHANGELOG.md ${CMAKE_SOURCE_DIR}/README.md
               ${CMAKE_SOURCE_DIR}/packaging/serve.conf DESTINATION ${MILLRACE_DOC})
+install(FILES ${CMAKE_SOURCE_DIR}/src/app/web/licenses.txt DESTINATION ${MILLRACE_DOC} RENAME page-licenses.txt)
 # Man pages are there where packaging/make_man.sh was run first, as `make install` and `make package` do.
 install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
 # Completions likewise, by packaging/make_completions.sh. Debian's zsh looks elsewhere than others.

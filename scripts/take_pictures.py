@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Takes the pictures of the web page that README.md shows, anew: scripts/take_pictures.py [FOLDER, default docs/pictures]
 
-The bundled model answers under a budget of 10 MB, in a real Chromium. Needs node, npm and chromium (apt), and a built program
-(MILLRACE, or build/dev/millrace); makes the files small with pngquant where that is installed.
+This machine's rates are measured; then the bundled model answers under a budget of 10 MB, in a real Chromium. Needs node,
+npm and chromium (apt), and a built program (MILLRACE, or build/dev/millrace), and a machine that does nothing else; makes
+the files small with pngquant where that is installed.
 """
+import os
 import pathlib
 import shutil
 import subprocess
@@ -13,7 +15,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 
-from harness import DEMO  # noqa: E402
+from harness import DEMO, MILLRACE  # noqa: E402
 from serving import Server  # noqa: E402
 from test_clients import FOLDER, install  # noqa: E402
 from test_page import CHROMIUM  # noqa: E402
@@ -26,8 +28,12 @@ def main() -> int:
         return 1
     install()
     folder.mkdir(parents=True, exist_ok=True)
+    rates = pathlib.Path(tempfile.mkdtemp()) / "rates.json"
+    subprocess.run([MILLRACE, "calibrate", DEMO, "--out", str(rates)], env={**os.environ, "XDG_CACHE_HOME": str(rates.parent)}, check=True,
+                   stdout=subprocess.DEVNULL)
     for theme in ("light", "dark"):
-        with tempfile.TemporaryDirectory() as store, Server(DEMO, "--ram", "10M", "--parallel", "1", env={"MILLRACE_MODELS": store}) as server:
+        with tempfile.TemporaryDirectory() as store, \
+                Server(DEMO, "--ram", "10M", "--parallel", "1", "--rates", rates, env={"MILLRACE_MODELS": store}) as server:
             subprocess.run(["node", "pictures.mjs", server.url, CHROMIUM, str(folder), theme], cwd=FOLDER, check=True, timeout=300)
     for picture in folder.glob("*.png"):
         if shutil.which("pngquant"):

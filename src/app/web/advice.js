@@ -6,24 +6,24 @@ const BITS = 4.8;  // a weight of the Q4_K_M mixture
 const sum = (rows, field) => rows.reduce((total, row) => total + row[field], 0);
 const least = rates => Math.min(...rates.filter(rate => rate > 0), Infinity);
 
-/// Lines as {key, values} of words.js, the one that helps most first. `parameters`: of the model; 0: unknown.
-export function advise({plan, rates, stall_ns, pass_ns, queued, live, max_sequences: most}, parameters) {
+/// Lines as {key, values} of words.js, the one that helps most first. Of the model: `parameters` and `size` in bytes; 0:
+/// unknown.
+export function advise({plan, rates, stall_ns, pass_ns, queued, live, max_sequences: most}, {parameters, size}) {
   const gpu = plan.rows.some(row => row.tier === 'vram'), fastTier = gpu ? 'vram' : 'ram';
-  const weights = plan.rows.filter(row => !row.what.includes('cache'));
-  const size = sum(weights, 'bytes'), used = sum(plan.rows, 'bytes_per_token');
-  const here = sum(plan.rows.filter(row => row.tier === fastTier), 'bytes'), away = Math.max(0, size - here);
-  const slow = plan.rows.filter(row => row.tier !== fastTier), fast = gpu ? rates.device_memory : least([rates.ram, rates.cpu_decode]);
+  const used = sum(plan.rows, 'bytes_per_token'), slow = plan.rows.filter(row => row.tier !== fastTier), slowUsed = sum(slow, 'bytes_per_token');
+  const away = Math.max(0, size - sum(plan.rows.filter(row => row.tier === fastTier), 'bytes'));
+  const fast = gpu ? rates.device_memory : least([rates.ram, rates.cpu_decode]);
   const slowRate = slow.some(row => row.tier === 'disk') ? rates.disk : rates.host_to_device;
   const known = plan.tokens_per_second > 0 && isFinite(fast) && fast > 0;
   const list = [];
   const add = (key, values = {}, speed = 0) => list.push(speed > 0 ? {key: key + 'Speed', values: {...values, speed: rough(speed)}} : {key, values});
 
-  if (slow.length > 0 && away > 0)
+  if (slowUsed > 0.02 * used && away > 0)  // a few rows of a table are no burden
     add(gpu ? 'moreVram' : 'moreRam', {more: bytes(away)}, known ? Math.max(plan.tokens_per_second, fast / used) : 0);
   const bits = parameters > 0 ? 8 * size / parameters : 0;
   if (bits > BITS + 0.7) {
-    const factor = BITS / bits, stillAway = Math.max(0, size * factor - here);
-    const slowBytes = away > 0 ? sum(slow, 'bytes_per_token') * Math.min(1, stillAway / away) : 0;
+    const factor = BITS / bits, stillAway = Math.max(0, away - size * (1 - factor));
+    const slowBytes = away > 0 ? slowUsed * stillAway / away : 0;
     const seconds = Math.max(used * factor / fast, slowRate > 0 ? slowBytes / slowRate : 0);
     add('fewerBits', {bits: number(bits, 1), to: 'Q4_K_M', size: bytes(size * factor)}, known ? 1 / seconds : 0);
   }

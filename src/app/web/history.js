@@ -2,7 +2,7 @@
 import {make} from './dom.js';
 import {bytes, number, rough, t} from './words.js';
 
-const MOST = 240;  // looks that are remembered
+const MOST = 240, FEW = 30;  // looks that are remembered, and for how many there is always room
 const WIDTH = 480, HEIGHT = 64;
 
 function svg(tag, attributes) {
@@ -32,12 +32,13 @@ export class History {
 
   /// One line with its name, what it is now, and the most of it. `ceiling`: what the machine can; 0: unknown.
   #line(name, of, text, ceiling, colour) {
-    const values = this.samples.map(of), now = values.at(-1) ?? 0, peak = Math.max(...values, 0), top = Math.max(peak, ceiling, 1e-9);
+    const values = this.samples.map(of), now = values.at(-1) ?? 0, peak = Math.max(...values, 0);
+    const near = ceiling > 0 && ceiling < 4 * peak, top = Math.max(near ? ceiling : peak, 1e-9);  // else the line would lie on the floor
     const frame = make('figure', 'history ' + colour);
     const picture = svg('svg', {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', 'aria-hidden': 'true'});
     const y = value => HEIGHT - 2 - (HEIGHT - 4) * value / top;
-    if (ceiling > 0) picture.append(svg('line', {x1: 0, x2: WIDTH, y1: y(ceiling), y2: y(ceiling), class: 'ceiling'}));
-    const points = values.map((value, i) => `${WIDTH - (values.length - 1 - i) * WIDTH / (MOST - 1)},${y(value)}`);
+    if (near) picture.append(svg('line', {x1: 0, x2: WIDTH, y1: y(ceiling), y2: y(ceiling), class: 'ceiling'}));
+    const points = values.map((value, i) => `${WIDTH - (values.length - 1 - i) * WIDTH / (Math.max(FEW, values.length) - 1)},${y(value)}`);
     picture.append(svg('polyline', {points: points.join(' '), class: 'curve'}));
     const span = this.samples.reduce((total, sample) => total + sample.seconds, 0);
     const words = t('lineWords', {now: text(now), peak: text(peak), seconds: number(span)}) + (ceiling > 0 ? ', ' + t('lineCeiling', {ceiling: text(ceiling)}) : '');

@@ -10,7 +10,7 @@ import {bytes, number, rough, t} from './words.js';
 const EVERY = 700;  // milliseconds between two looks
 
 let looking = false, before = null;
-const parameters = new Map();  // by model: how many it has
+const about = new Map();  // by model: {parameters, size}
 const meter = new Meter(), history = new History();
 
 /// Looks until the view is left.
@@ -37,12 +37,12 @@ async function look() {
   }
 }
 
-async function parameterCount(model) {
-  if (!parameters.has(model)) {
-    const about = await (await post('api/show', {model})).json().catch(() => ({}));
-    parameters.set(model, about.model_info?.['general.parameter_count'] ?? 0);
+async function aboutModel(name) {
+  if (!about.has(name)) {
+    const [shown, {models}] = await Promise.all([post('api/show', {model: name}).then(response => response.json()), getJson('api/tags')]);
+    about.set(name, {parameters: shown.model_info['general.parameter_count'] ?? 0, size: models.find(model => model.name === name)?.size ?? 0});
   }
-  return parameters.get(model);
+  return about.get(name);
 }
 
 async function show(now) {
@@ -58,7 +58,7 @@ async function show(now) {
   showSplit(measured);
   history.add(before, now);
   history.draw($('history'), now);
-  showAdvice(advise(now, await parameterCount(now.model)));
+  showAdvice(advise(now, await aboutModel(now.model)));
   drawHeat($('heat-frame'), now.experts, before?.experts);
   showHits(now);
   showNumbers(now);

@@ -25,6 +25,13 @@ export class Meter {
   }
 }
 
+/// The engine's name of a kind of weights, in the reader's words where there are such.
+const SAME = {embedding_and_head: 'embedding_as_head', slots: 'cache'};
+const whatOf = row => row.what.split(', ').map(part => {
+  const name = part.replaceAll(' ', '_'), key = 'what_' + (SAME[name] ?? name), word = t(key);
+  return word === key ? part : word;
+}).join(', ');
+
 export function drawPlan(frame, now, measured) {
   const groups = TIERS.map(tier => ({tier, rows: now.plan.rows.filter(row => row.tier === tier && row.bytes > 0)})).filter(group => group.rows.length > 0);
   const largest = Math.max(...groups.map(group => sum(group.rows, 'bytes')));
@@ -38,7 +45,7 @@ function tierElement({tier, rows}, now, largest) {
   head.append(make('b', '', t('tier_' + tier)), make('small', '', t('tierWords', {size: bytes(sum(rows, 'bytes'))}) +
     (rate > 0 ? ', ' + t('tierRate', {rate: bytes(rate) + '/s'}) : '')));
   rows.forEach((row, i) => {
-    const part = make('span', 'shade' + i % 4), label = t('rowWords', {what: row.what, size: bytes(row.bytes), read: bytes(row.bytes_per_token)});
+    const part = make('span', 'shade' + i % 4), label = t('rowWords', {what: whatOf(row), size: bytes(row.bytes), read: bytes(row.bytes_per_token)});
     part.style.width = 100 * row.bytes / largest + '%';
     part.title = label;
     bar.append(part);

@@ -329,9 +329,10 @@ async function machine(page) {
   assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), 'dark');
   const advice = await page.evaluate(async () => {
     const {advise} = await import('/page/advice.js');
+    const model = {parameters: 8e9, size: 8e9};
     const row = (tier, what, size, used) => ({tier, what, bytes: size * 1e9, bytes_per_token: used * 1e9});
     const at = (rows, rates, speed) => ({plan: {rows, tokens_per_second: speed}, rates: {disk: 2e9, ram: 20e9, cpu_decode: 30e9, ...rates}, stall_ns: 6, pass_ns: 10, queued: 0, live: 1, max_sequences: 1});
-    return [advise(at([row('ram', 'trunks', 4, 4), row('disk', 'trunks', 4, 4)], {}, 0.5), 8e9), advise(at([row('ram', 'all', 4, 4)], {ram: 0, cpu_decode: 0}, 0), 8e9)];
+    return [advise(at([row('ram', 'trunks', 4, 4), row('disk', 'trunks', 4, 4)], {}, 0.5), model), advise(at([row('ram', 'all', 4, 4)], {ram: 0, cpu_decode: 0}, 0), {parameters: 0, size: 0})];
   });
   assert.deepEqual(advice[0], [
     {key: 'moreRamSpeed', values: {more: '4.0 GB', speed: '2.5'}},
@@ -346,6 +347,44 @@ async function named(page) {
     !(element.getAttribute('aria-label') || element.textContent.trim() || element.closest('label')?.textContent.trim() || element.hidden || element.id === 'progress'))
     .map(element => element.outerHTML));
   assert.deepEqual(unnamed, []);
+}
+
+/// What is read has 4.5 times the light of what lies behind it, or as much less (WCAG AA), light and dark.
+async function readable(page) {
+  for (const theme of ['light', 'dark']) for (const view of ['chat', 'machine']) {
+    await page.click('#tab-' + view);
+    await page.evaluate(theme => { document.documentElement.dataset.theme = theme; }, theme);
+    await page.waitForTimeout(100);
+    const faint = await page.evaluate(() => {
+      const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+      const rgba = colour => {
+        canvas.clearRect(0, 0, 1, 1);
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data];
+      };
+      const linear = part => ((part / 255 + 0.055) / 1.055) ** 2.4;
+      const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+      const behind = element => {
+        for (; element; element = element.parentElement) {
+          const colour = rgba(getComputedStyle(element).backgroundColor);
+          if (colour[3] > 250) return colour;
+        }
+        return [255, 255, 255];
+      };
+      const found = new Set();
+      for (const element of document.querySelectorAll('body *')) {
+        const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+        if (!own || !element.checkVisibility({opacityProperty: true}) || element.closest('.sr, option, :disabled, .turn-tools')) continue;
+        const [a, b] = [light(rgba(getComputedStyle(element).color)), light(behind(element))].sort((x, y) => y - x);
+        if ((a + 0.05) / (b + 0.05) < 4.5) found.add(`${element.tagName}.${element.className} ${((a + 0.05) / (b + 0.05)).toFixed(1)}`);
+      }
+      return [...found];
+    });
+    assert.deepEqual(faint, [], `${theme} ${view}`);
+  }
+  await page.evaluate(() => { delete document.documentElement.dataset.theme; });
+  await page.click('#tab-chat');
 }
 
 async function phone() {
@@ -395,7 +434,7 @@ async function inOtherLanguages() {
 
 try {
   const page = await open();
-  const parts = {talk, conversations, markdown, hostile, longAnswers, pdfs, toolsAndThoughts, machine, named};
+  const parts = {talk, conversations, markdown, readable, hostile, longAnswers, pdfs, toolsAndThoughts, machine, named};
   for (const [name, part] of Object.entries(parts)) {
     const began = performance.now();
     await part(page);

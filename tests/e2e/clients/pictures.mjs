@@ -3,21 +3,27 @@ import {chromium} from 'playwright-core';
 
 const [, , base, executablePath, folder, colorScheme] = process.argv;
 const browser = await chromium.launch({executablePath, args: ['--no-sandbox']});
-const asks = ['What is the capital of France?', 'Tell me a story about a fox and a lantern.'];
+const asks = ['What is the capital of Italy?', 'What is the capital of France?', 'Tell me a story about a fox and a lantern.'];
 const settled = page => page.waitForFunction(() => !document.querySelector('#send').hidden, null, {timeout: 60000});
+async function say(page, text) {
+  await page.fill('#prompt', text);
+  await page.press('#prompt', 'Enter');
+}
 
 try {
-  const page = await (await browser.newContext({viewport: {width: 860, height: 560}, deviceScaleFactor: 2, colorScheme})).newPage();
+  const context = await browser.newContext({viewport: {width: 1000, height: 600}, deviceScaleFactor: 2, colorScheme, locale: 'en-GB'});
+  const page = await context.newPage();
   await page.goto(base);
   await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
-  await page.click('summary');
+  await page.click('#settings > summary');
   await page.fill('#temperature', '0');
-  await page.click('summary');
-  for (const [i, ask] of asks.entries()) {
-    await page.fill('#prompt', ask);
-    await page.press('#prompt', 'Enter');
-    if (i + 1 < asks.length) await settled(page);
-  }
+  await page.click('#settings > summary');
+  await say(page, asks[0]);
+  await settled(page);
+  await page.click('#new');
+  await say(page, asks[1]);
+  await settled(page);
+  await say(page, asks[2]);
   await page.waitForFunction(() => document.querySelectorAll('.turn.assistant')[1]?.textContent.length > 250);
   await page.screenshot({path: `${folder}/chat-${colorScheme}.png`});
   await settled(page);
@@ -27,14 +33,14 @@ try {
   const answering = (async () => {
     while (busy) {
       const response = await fetch(base + '/api/chat', {method: 'POST', body: JSON.stringify({
-        model: await page.inputValue('#model'), messages: [{role: 'user', content: asks[1]}], stream: false})});
+        model: await page.inputValue('#model'), messages: [{role: 'user', content: asks[2]}], stream: false})});
       await response.text();
     }
   })();
-  await page.setViewportSize({width: 860, height: 715});
+  await page.setViewportSize({width: 1000, height: 1180});
   await page.click('#tab-machine');
   await page.waitForSelector('#live:not([hidden])');
-  await page.waitForTimeout(2500);
+  await page.waitForTimeout(9000);
   await page.screenshot({path: `${folder}/machine-${colorScheme}.png`});
   busy = false;
   await answering;
