@@ -16,9 +16,10 @@ rm -rf "$out"
 mkdir -p "$out/src/lists/partial" "$out/src/cache" "$out/lib" "$out/log"
 
 mirror=$(apt-get indextargets --format '$(SITE) $(CODENAME)' 'Created-By: Packages' | awk '$2 == "bookworm" { print $1; exit }')
+[ -n "$mirror" ] || { echo "static_libs: apt knows no mirror of Debian 12 to fetch sources from" >&2; exit 1; }
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 for suite in bookworm bookworm-updates; do
-  echo "deb-src [signed-by=$keyring] ${mirror:-http://deb.debian.org/debian} $suite main"
+  echo "deb-src [signed-by=$keyring] $mirror $suite main"
 done >"$out/src/sources.list"
 apt=(apt-get -q -o Dir::Etc::sourcelist="$out/src/sources.list" -o Dir::Etc::sourceparts=/dev/null
      -o Dir::State::lists="$out/src/lists" -o Dir::Cache="$out/src/cache" -o APT::Sandbox::User=root)
