@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Takes the pictures of the web page that README.md shows, anew: scripts/take_pictures.py [FOLDER, default docs/pictures]
 
-This machine's rates are measured; then the bundled model answers under a budget of 10 MB, in a real Chromium. Needs node,
+This machine's rates are measured; then the bundled model answers under a budget of 14 MB, in a real Chromium. Needs node,
 npm and chromium (apt), and a built program (MILLRACE, or build/dev/millrace), and a machine that does nothing else; makes
 the files small with pngquant where that is installed.
 """
@@ -33,7 +33,7 @@ def main() -> int:
                    stdout=subprocess.DEVNULL)
     for theme in ("light", "dark"):
         with tempfile.TemporaryDirectory() as store, \
-                Server(DEMO, "--ram", "10M", "--parallel", "1", "--rates", rates, env={"MILLRACE_MODELS": store}) as server:
+                Server(DEMO, "--ram", "14M", "--parallel", "1", "--rates", rates, env={"MILLRACE_MODELS": store}) as server:
             subprocess.run(["node", "pictures.mjs", server.url, CHROMIUM, str(folder), theme], cwd=FOLDER, check=True, timeout=300)
     for picture in folder.glob("*.png"):
         if shutil.which("pngquant"):

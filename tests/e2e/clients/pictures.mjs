@@ -37,7 +37,7 @@ try {
       await response.text();
     }
   })();
-  await page.setViewportSize({width: 1000, height: 1180});
+  await page.setViewportSize({width: 1000, height: 1112});
   await page.click('#tab-machine');
   await page.waitForSelector('#live:not([hidden])');
   await page.waitForTimeout(9000);
