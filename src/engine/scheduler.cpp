@@ -328,6 +328,9 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   Live& live = *entry.live;
   kv::SequenceState& state = live.conversation->state;
   const std::int64_t first = state.length();
+  // Where its prompt ends, the next one of the conversation goes on.
+  const auto last_of_prompt = static_cast<std::int64_t>(live.request.prompt.size()) - 1;
+  if (last_of_prompt >= kv::kBlockTokens) state.want_checkpoint(last_of_prompt / kv::kBlockTokens * kv::kBlockTokens);
   if (Status status = reserve(entry, first + rows); !status.ok()) {
     finish(entry, Finish::error, std::move(status));
     return;
@@ -511,6 +514,7 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->result.status = std::move(status);
   // Room that was reserved for a pass that failed goes back, and KV on its way from the disk.
   const std::int64_t kept = live->conversation->state.rewind(live->conversation->state.length());
+  if (parts_.prefixes != nullptr) live->conversation->state.forget_checkpoints();  // the tree has them
   live->conversation->tokens.resize(static_cast<std::size_t>(kept));
   live->form_memory = {};
   live->conversation->busy = false;

@@ -307,6 +307,7 @@ Status check_kv(const kv::Layout& layout, DType dtype) {
   if (dtype != DType::q8_0)
     return error(Code::unsupported, "KV is kept as f16, f32 or q8_0, not as {}; use --kv f16", info(dtype).name);
   for (const kv::Group& group : layout.groups()) {
+    if (group.is_state()) continue;
     // All of a latent's parts are whole blocks where the whole is: they are of 64 and 512 channels.
     if (group.keeps == kv::Keeps::latent && group.v_dim % block == 0) continue;
     if (group.keeps == kv::Keeps::attention && group.k_dim % block == 0 && group.k_dim <= kernels::kMostQuantizedKvDim)

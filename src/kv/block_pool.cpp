@@ -141,6 +141,13 @@ Expected<std::byte*> BlockPool::allocate(std::size_t group) {
   return full(block) ? blocks.allocate(true) : std::move(block);
 }
 
+Expected<std::byte*> BlockPool::allocate_spare(std::size_t group) {
+  GroupBlocks& blocks = impl_->groups[group];
+  Expected<std::byte*> block = blocks.allocate(false);
+  while (full(block) && impl_->reclaimer && impl_->reclaimer(group)) block = blocks.allocate(false);
+  return block;
+}
+
 void BlockPool::retain(std::size_t group, std::byte* block) {
   const auto found = impl_->groups[group].in_use.find(block);
   MR_ASSERT(found != impl_->groups[group].in_use.end());

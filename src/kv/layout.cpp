@@ -9,12 +9,15 @@ namespace {
 
 bool shares_group(const Group& group, const LayerKv& layer) {
   return group.keeps == layer.keeps && group.kv_heads == layer.kv_heads && group.k_dim == layer.k_dim &&
-         group.v_dim == layer.v_dim && group.window == layer.window;
+         group.v_dim == layer.v_dim && group.window == layer.window && group.state == layer.state;
 }
 
 std::string describe(const Group& group) {
   if (group.keeps == Keeps::latent)
     return fmt::format("{} layers x latents of {} {}", group.layers, group.v_dim, info(group.dtype).name);
+  if (group.is_state())
+    return fmt::format("{} layers x states of {} x {} + {} x {} x {} f32", group.layers, group.state.columns,
+                       group.state.channels, group.state.heads, group.state.keys, group.state.values);
   const std::string dims =
       group.k_dim == group.v_dim ? fmt::format("{}", group.k_dim) : fmt::format("{}+{}", group.k_dim, group.v_dim);
   return fmt::format("{} layers x {} heads x {} {}{}", group.layers, group.kv_heads, dims, info(group.dtype).name,
@@ -34,7 +37,8 @@ Layout::Layout(std::span<const LayerKv> layers) {
     }
     auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return shares_group(g, layer); });
     if (group == groups_.end())
-      group = groups_.insert(groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window});
+      group = groups_.insert(groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window,
+                                             DType::f16, kOnHost, layer.state});
     places_.push_back({static_cast<std::size_t>(group - groups_.begin()), group->layers});
     ++group->layers;
   }
@@ -43,7 +47,7 @@ Layout::Layout(std::span<const LayerKv> layers) {
 Layout Layout::with(DType dtype, int device) const {
   Layout layout = *this;
   for (Group& group : layout.groups_) {
-    group.dtype = dtype;
+    group.dtype = group.is_state() ? DType::f32 : dtype;
     group.device = device;
   }
   return layout;
@@ -58,8 +62,13 @@ std::int64_t Layout::offset(std::int64_t layer, Part part, std::int64_t kv_head)
 
 std::int64_t Layout::bytes_per_token() const {
   std::int64_t bytes = 0;
-  for (const Group& group : groups_) bytes += group.block_bytes() / kBlockTokens;
+  for (const Group& group : groups_)
+    if (!group.is_state()) bytes += group.block_bytes() / kBlockTokens;
   return bytes;
+}
+
+bool Layout::has_states() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.is_state(); });
 }
 
 std::string Layout::describe() const {
@@ -70,8 +79,6 @@ std::string Layout::describe() const {
 
 Status Layout::check() const {
   for (const Group& group : groups_) {
-    if (group.keeps == Keeps::state)
-      return error(Code::unsupported, "this version keeps no states, and the model has layers that do");
     if (group.keeps == Keeps::attention && group.k_dim != group.v_dim)
       return error(Code::unsupported, "this version has attention with keys and values of one size, not of {} and {}",
                    group.k_dim, group.v_dim);

@@ -5,7 +5,11 @@
 // are keys), then V as [kv_heads, kBlockTokens, v_dim]. In q8_0 a head's part is its int8 values in that order, then
 // their float16 scales, one for 32 channels of a token: [k_dim / 32, kBlockTokens] of K, [kBlockTokens, v_dim / 32] of
 // V. A latent, from which all heads take their keys and their values, lies as a value does, [kBlockTokens, v_dim], and
-// its k_dim is 0. Thread-safety: values.
+// its k_dim is 0.
+//
+// A layer may keep one state of all tokens so far instead of something of each. Such a group's block holds the states
+// of its layers behind some token: block i of a sequence is a checkpoint behind the last token of block i, and there
+// are few of them. Thread-safety: values.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +18,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/recurrent.h"
 #include "tensor/dtype.h"
 
 namespace millrace::kv {
@@ -27,12 +32,26 @@ constexpr std::int64_t blocks_for(std::int64_t tokens) { return (tokens + kBlock
 /// What is kept of a token: its keys and values; a latent that both are made of; or, of all tokens so far, one state.
 enum class Keeps : std::uint8_t { attention, latent, state };
 
+/// A layer's state, float32: the last inputs of a causal convolution, [columns, channels], then a matrix for each head,
+/// [heads, keys x values] as kernels/recurrent.h lays it.
+struct StateShape {
+  std::int64_t columns = 0, channels = 0;
+  std::int64_t heads = 0, keys = 0, values = 0;
+
+  std::int64_t convolution_floats() const { return columns * channels; }
+  std::int64_t head_floats() const { return keys * values; }
+  std::int64_t floats() const { return convolution_floats() + heads * head_floats(); }
+  std::int64_t bytes() const { return floats() * static_cast<std::int64_t>(sizeof(float)); }
+  friend bool operator==(const StateShape&, const StateShape&) = default;
+};
+
 /// What one layer of a model needs.
 struct LayerKv {
   Keeps keeps = Keeps::attention;
   std::int64_t kv_heads = 0, k_dim = 0, v_dim = 0;  // dims of a head
   std::int64_t window = 0;                          // the nearest keys that a token sees, its own among them; 0: all
   std::int64_t reads = -1;  // the earlier layer whose keys and values this one sees; it keeps none then
+  StateShape state = {};    // of Keeps::state, and nothing of the above then
 };
 
 /// Layers that keep alike. Their tokens come and go together.
@@ -41,13 +60,19 @@ struct Group {
   std::int64_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0, window = 0;
   DType dtype = DType::f16;  // f16, f32 or, where dims are multiples of 32, q8_0
   int device = kOnHost;      // whose memory the blocks lie in
+  StateShape state = {};     // of Keeps::state
 
   std::int64_t k_head_bytes() const { return row_bytes(dtype, k_dim) * kBlockTokens; }  // in a block
   std::int64_t v_head_bytes() const { return row_bytes(dtype, v_dim) * kBlockTokens; }
-  std::int64_t layer_bytes() const { return kv_heads * (k_head_bytes() + v_head_bytes()); }
+  std::int64_t layer_bytes() const { return is_state() ? state.bytes() : kv_heads * (k_head_bytes() + v_head_bytes()); }
   std::int64_t block_bytes() const { return layers * layer_bytes(); }
-  /// The first position whose keys a token at `position` or a later one sees.
+  bool is_state() const { return keeps == Keeps::state; }
+  /// Whether a token sees something of every token before it, so that a sequence lets go of no block.
+  bool keeps_all() const { return !is_state() && window == 0; }
+  /// The first position of which a token at `position` or a later one sees something. A state is seen as the last
+  /// one's.
   std::int64_t first_seen(std::int64_t position) const {
+    if (is_state()) return position > 0 ? position - 1 : 0;
     return window > 0 && position >= window ? position - window + 1 : 0;
   }
   friend bool operator==(const Group&, const Group&) = default;
@@ -79,6 +104,7 @@ class Layout {
   /// Bytes from the start of a block of the layer's group to K or V of a KV head. The one place that says so.
   std::int64_t offset(std::int64_t layer, Part part, std::int64_t kv_head) const;
   std::int64_t bytes_per_token() const;  // while no window passed it
+  bool has_states() const;
   /// "2 groups: 5 layers x 4 heads x 256 f16, window 512; ...": what tells layouts apart, in words.
   std::string describe() const;
   /// Errors: unsupported (what no executor can keep yet, named).

@@ -50,6 +50,7 @@ PrefixCache::Node* PrefixCache::find(Tokens whole_blocks) {
 bool PrefixCache::goes_on(const SequenceState& state, std::span<Node* const> way, std::int64_t length) const {
   const std::vector<Group>& groups = pool_->layout().groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].is_state() && length % kBlockTokens != 0) return false;
     for (std::int64_t i = groups[g].first_seen(length) / kBlockTokens; i < blocks_for(length); ++i) {
       const std::byte* const block =
           i < state.blocks() ? state.block(g, i) : way[static_cast<std::size_t>(i - state.blocks())]->blocks[g];
@@ -92,7 +93,9 @@ std::int64_t PrefixCache::extend(SequenceState& state, Tokens tokens, std::int64
     if (!goes_on(state, way, end() - kBlockTokens + agreed)) part = nullptr;
     way.pop_back();
   }
+  const std::int64_t known = end();
   while (part == nullptr && !way.empty() && !goes_on(state, way, end())) way.pop_back();
+  if (end() < known) state.want_checkpoint(known);
   take(state, way, part, part != nullptr ? agreed : 0);
   const std::int64_t gained = std::max<std::int64_t>(0, state.length() - before);
   shared_ += gained;
@@ -156,17 +159,21 @@ std::vector<Blocks> PrefixCache::blocks_of(Tokens tokens) {
 
 void PrefixCache::oldest(std::size_t group, Node& node, Node*& best) const {
   for (const auto& [hash, next] : node.children) oldest(group, *next, best);
-  const bool may_go = pool_->layout().groups()[group].window > 0 || node.children.empty();
+  const Group& of = pool_->layout().groups()[group];
+  const bool may_go = !of.keeps_all() || node.children.empty();
   if (!may_go || &node == &root_ || node.blocks[group] == nullptr || pool_->users(group, node.blocks[group]) > 1)
     return;
-  if (best == nullptr || node.tick < best->tick) best = &node;
+  // Requests go on from where a beginning ends, or where several part.
+  const auto is_wanted = [&](const Node& one) { return of.is_state() && one.children.size() != 1; };
+  const auto order = [&](const Node& one) { return std::pair(is_wanted(one), one.tick); };
+  if (best == nullptr || order(node) < order(*best)) best = &node;
 }
 
 bool PrefixCache::let_go(std::size_t group) {
   Node* best = nullptr;
   oldest(group, root_, best);
   if (best == nullptr) return false;
-  if (pool_->layout().groups()[group].window == 0) {
+  if (pool_->layout().groups()[group].keeps_all()) {
     remove(*best);
     return true;
   }

@@ -1,10 +1,12 @@
 // Beginnings that sequences have in common, computed once: a tree of whole KV blocks by the tokens they stand for. A
 // new sequence goes on from the longest beginning the tree holds: whole blocks are shared, a block that agrees in part
 // is copied. Where a group has a window, the tree may have lost blocks behind it: a beginning is of use up to where
-// every window sees only blocks that are there. The tree lets go of what was used longest ago when the pool has no
-// room: the last blocks of a beginning, or a block of a group with a window, wherever it stands. The KV of a position
-// depends on the tokens up to it alone (the numerics contract), so shared blocks give the same bits as computed ones.
-// Thread-safety: one thread, the one that runs the passes.
+// every window sees only blocks that are there, and up to a checkpoint of states, where there are such. The tree has
+// few of those: where it knows more tokens than that, the sequence is asked for one where it parts from the tree. The
+// tree lets go of what was used longest ago when the pool has no room: the last blocks of a beginning, or a block of a
+// group with a window, wherever it stands. The KV of a position depends on the tokens up to it alone (the numerics
+// contract), so shared blocks give the same bits as computed ones. Thread-safety: one thread, the one that runs the
+// passes.
 #pragma once
 
 #include <array>
@@ -41,8 +43,9 @@ class PrefixCache {
   /// where it is gone.
   std::vector<Blocks> blocks_of(std::span<const Token> tokens);
 
-  /// Lets go of one block of the group that only the tree uses, the one used longest ago; of a group without a window
-  /// one whose successors are gone. False: there is none.
+  /// Lets go of one block of the group that only the tree uses, the one used longest ago; of a group that keeps all
+  /// one whose successors are gone; of checkpoints first those where nothing ends and no beginnings part. False: there
+  /// is none.
   bool let_go(std::size_t group);
   void clear();  // of all blocks that only the tree uses
 

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "kv/footprint.h"
 
 namespace millrace::kv {
 namespace {
@@ -70,13 +71,13 @@ Expected<PromptCache::Staging> PromptCache::stage() const {
   return staging;
 }
 
-/// How many blocks from the first of the prompt on may be loaded: as many as all groups without a window have, and
-/// those with one as far back as it sees from there. keys: of the blocks. Blocks before `first` are the state's.
+/// How many blocks from the first of the prompt on may be loaded: as many as all groups that keep all have, and the
+/// others as far back as a token there sees. keys: of the blocks. Blocks before `first` are the state's.
 std::int64_t PromptCache::usable(const SequenceState& state, std::span<const PromptKey> keys, std::int64_t first) {
   const std::vector<Group>& groups = pool_->layout().groups();
   const auto all = std::ssize(keys);
-  const bool windows = std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.window > 0; });
-  if (!windows) return all;  // seen block by block
+  const bool all_kept = std::all_of(groups.begin(), groups.end(), [](const Group& group) { return group.keeps_all(); });
+  if (all_kept) return all;  // seen block by block
   const PromptStore::Time now = PromptStore::Time::clock::now();
   const auto has = [&](std::size_t group, std::int64_t i) {
     return store_->refresh(file_key(keys[static_cast<std::size_t>(i)], group), use_of(now, i));
@@ -89,7 +90,7 @@ std::int64_t PromptCache::usable(const SequenceState& state, std::span<const Pro
     bool goes_on = true;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       run[g] = has(g, i) ? run[g] + 1 : 0;
-      if (run[g] == 0 && groups[g].window == 0) return best;
+      if (run[g] == 0 && groups[g].keeps_all()) return best;
       goes_on = goes_on && i + 1 - run[g] <= groups[g].first_seen((i + 1) * kBlockTokens) / kBlockTokens;
     }
     if (goes_on) best = i + 1;
@@ -170,6 +171,18 @@ void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds
   std::vector<Item> items;
   std::uint64_t bytes = 0;
   const std::vector<Blocks> known = tree != nullptr ? tree->blocks_of(tokens) : std::vector<Blocks>();
+  const auto block_at = [&](std::size_t group, std::int64_t i) {
+    std::byte* const own = state.block(group, i);
+    return own != nullptr || i >= std::ssize(known) ? own : known[static_cast<std::size_t>(i)][group];
+  };
+  // Of states the last ones: each is as large as many blocks of keys, and what is written is held meanwhile.
+  std::vector<std::int64_t> from(pool_->groups());
+  for (std::size_t g = 0; g < from.size(); ++g) {
+    if (!pool_->layout().groups()[g].is_state()) continue;
+    from[g] = blocks;
+    for (std::int64_t held = 0; from[g] > 0 && held < kMostCheckpoints;)
+      held += block_at(g, --from[g]) != nullptr ? 1 : 0;
+  }
   std::int64_t lacking = 0;  // blocks of which a group has no file
   PromptKey key = root_;
   for (std::int64_t i = 0; i < blocks; ++i) {
@@ -177,8 +190,7 @@ void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds
     const std::size_t before = items.size();
     for (std::size_t g = 0; g < pool_->groups(); ++g) {
       const PromptKey file = file_key(key, g);
-      std::byte* block = state.block(g, i);
-      if (block == nullptr && i < std::ssize(known)) block = known[static_cast<std::size_t>(i)][g];
+      std::byte* const block = i >= from[g] ? block_at(g, i) : nullptr;
       if (block == nullptr || store_->refresh(file, use_of(now, i))) continue;
       items.push_back({nullptr, i, file, g, block, use_of(now, i), 0, use_of(now, blocks)});
       bytes += round_up(file_of(tokens, i, file, g).file_bytes(), device::kPageBytes);

@@ -5,36 +5,52 @@
 #include <algorithm>
 #include <utility>
 
+#include "kv/footprint.h"
+
 namespace millrace::kv {
 
-SequenceState::SequenceState(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)), tables_(pool_->groups()) {}
+SequenceState::SequenceState(std::shared_ptr<BlockPool> pool)
+    : pool_(std::move(pool)), tables_(pool_->groups()), states_(pool_->groups()) {}
 
-SequenceState::~SequenceState() { cut(0); }
+SequenceState::~SequenceState() { rewind(0); }
 
 SequenceState::SequenceState(SequenceState&& other) noexcept
     : pool_(other.pool_),  // NOLINT(performance-move-constructor-init): what was moved from stays usable
       tables_(std::exchange(other.tables_, std::vector<Table>(other.tables_.size()))),
+      states_(std::exchange(other.states_, std::vector<States>(other.states_.size()))),
       blocks_(std::exchange(other.blocks_, 0)),
-      length_(std::exchange(other.length_, 0)) {}
+      length_(std::exchange(other.length_, 0)),
+      wanted_checkpoints_(std::exchange(other.wanted_checkpoints_, {})) {}
 
 SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(tables_, other.tables_);
+  std::swap(states_, other.states_);
   std::swap(blocks_, other.blocks_);
   std::swap(length_, other.length_);
+  std::swap(wanted_checkpoints_, other.wanted_checkpoints_);
   return *this;
 }
 
 const Layout& SequenceState::layout() const { return pool_->layout(); }
 
 bool SequenceState::goes_on(std::int64_t position) const {
-  for (std::size_t g = 0; g < tables_.size(); ++g)
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
     if (group(g).first_seen(position) < tables_[g].first * kBlockTokens) return false;
+    const bool needs_state = group(g).is_state() && position > 0 && position != states_[g].at;
+    if (needs_state && checkpoint_behind(g, position) == nullptr) return false;
+  }
   return true;
 }
 
 bool SequenceState::holds(std::int64_t position) const {
-  return position >= 0 && position / kBlockTokens < blocks_ && goes_on(position);
+  if (position < 0 || position / kBlockTokens >= blocks_) return false;
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    if (group(g).is_state() ? states_[g].next == nullptr || states_[g].at != length_ || position < length_
+                            : group(g).first_seen(position) < tables_[g].first * kBlockTokens)
+      return false;
+  }
+  return true;
 }
 
 /// Blocks of a group before number `first` are let go of; there may be fewer.
@@ -65,12 +81,13 @@ void SequenceState::share(Blocks blocks) {
   ++blocks_;
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     tables_[g].blocks.push_back(blocks[g]);
-    if (blocks[g] == nullptr)
-      let_go_before(g, blocks_);
-    else
+    if (blocks[g] != nullptr)
       pool_->retain(g, blocks[g]);
+    else if (!group(g).is_state())
+      let_go_before(g, blocks_);
   }
   length_ += kBlockTokens;
+  take_checkpoints();
 }
 
 /// A block of one's own with the same bytes.
@@ -86,6 +103,7 @@ Expected<std::byte*> SequenceState::copy_of(std::size_t group, const std::byte* 
 
 Status SequenceState::copy(Blocks blocks, std::int64_t tokens) {
   MR_ASSERT(length_ == blocks_ * kBlockTokens && tokens <= kBlockTokens && blocks.size() == tables_.size());
+  MR_ASSERT(!layout().has_states());
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     const Expected<std::byte*> own = copy_of(g, blocks[g]);
     if (!own.ok()) {
@@ -104,6 +122,7 @@ Status SequenceState::own_last_blocks() {
   if (length_ % kBlockTokens == 0) return {};
   MR_ASSERT(blocks_ == blocks_for(length_));
   for (std::size_t g = 0; g < tables_.size(); ++g) {
+    if (group(g).is_state()) continue;
     std::byte*& last = tables_[g].blocks.back();
     if (pool_->users(g, last) == 1) continue;
     MR_ASSIGN_OR_RETURN(std::byte* const own, copy_of(g, last));
@@ -115,6 +134,10 @@ Status SequenceState::own_last_blocks() {
 /// Every group has so many blocks, or nothing changes.
 Status SequenceState::grow(std::int64_t blocks) {
   for (std::size_t g = 0; g < tables_.size(); ++g) {
+    if (group(g).is_state()) {
+      tables_[g].blocks.resize(static_cast<std::size_t>(std::max(blocks, std::ssize(tables_[g].blocks))));
+      continue;
+    }
     while (std::ssize(tables_[g].blocks) < blocks) {
       Expected<std::byte*> block = pool_->allocate(g);
       if (!block.ok()) {
@@ -133,26 +156,38 @@ Status SequenceState::reserve(std::int64_t tokens) {
   if (!goes_on(length_))
     return error(Code::internal, "a sequence of {} tokens has lost keys that the next one sees", length_);
   if (blocks_ == blocks_for(length_)) MR_RETURN_IF_ERROR(own_last_blocks());
-  const Status status = grow(blocks_for(tokens));
-  return status.ok() ? status : status.with_context(fmt::format("no room to remember {} tokens", tokens));
+  Status status = reserve_states();
+  if (status.ok()) status = grow(blocks_for(tokens));
+  if (!status.ok()) return status.with_context(fmt::format("no room to remember {} tokens", tokens));
+  reserve_checkpoints(tokens);
+  return {};
 }
 
 void SequenceState::set_length(std::int64_t tokens) {
   MR_ASSERT(tokens >= 0 && blocks_for(tokens) <= blocks_);
+  if (tokens > length_) advance_states(tokens);
   length_ = tokens;
 }
 
 void SequenceState::forget_behind_windows() {
-  for (std::size_t g = 0; g < tables_.size(); ++g)
-    let_go_before(g, std::min(group(g).first_seen(length_) / kBlockTokens, blocks_));
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    if (group(g).is_state())
+      thin_checkpoints(g, kMostCheckpoints);
+    else
+      let_go_before(g, std::min(group(g).first_seen(length_) / kBlockTokens, blocks_));
+  }
 }
 
 std::int64_t SequenceState::rewind(std::int64_t tokens) {
   MR_ASSERT(tokens >= 0);
   length_ = std::min(length_, tokens);
   // Where a window is too far on for this position, it is for all before it, which see keys before those.
-  if (!goes_on(length_)) length_ = 0;
+  if (!goes_on(length_)) length_ = layout().has_states() ? length_ / kBlockTokens * kBlockTokens : 0;
+  while (length_ > 0 && !goes_on(length_)) length_ -= kBlockTokens;
+  take_checkpoints();
+  drop_next_states();
   cut(blocks_for(length_));
+  std::erase_if(wanted_checkpoints_, [this](std::int64_t wanted) { return wanted > length_; });
   return length_;
 }
 

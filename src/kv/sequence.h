@@ -3,6 +3,11 @@
 //
 // A block holds kBlockTokens tokens of all layers of one group. Blocks come from a BlockPool, whose memory the Budget
 // grants block by block. A group with a window lets go of the blocks behind it: their places in the table stay, empty.
+//
+// Of a group with states there is the state behind the last token, which a pass reads, and room for the one that it
+// makes: a pass that fails has changed nothing. Checkpoints stand in the table, each in the place of the block whose
+// last token it lies behind; a pass writes those that reserve() made room for as it goes by. They are what a sequence
+// can rewind to and what others can go on from.
 // Thread-safety: one thread writes a sequence; during a pass several may read it.
 #pragma once
 
@@ -47,7 +52,9 @@ class BlockPool {
   BlockPool& operator=(const BlockPool&) = delete;
   const Layout& layout() const;
   std::size_t groups() const { return layout().groups().size(); }
-  Expected<std::byte*> allocate(std::size_t group);   // zeroed, one user. Errors: out_of_budget
+  Expected<std::byte*> allocate(std::size_t group);  // zeroed, one user. Errors: out_of_budget
+  /// The same, but nobody gives way for it except what is kept of ended conversations.
+  Expected<std::byte*> allocate_spare(std::size_t group);
   void retain(std::size_t group, std::byte* block);   // one user more
   void release(std::size_t group, std::byte* block);  // one user less
   std::int64_t users(std::size_t group, const std::byte* block) const;
@@ -89,19 +96,27 @@ class SequenceState {
   /// io_error; nothing changes then. internal: goes_on(length()) does not hold.
   Status reserve(std::int64_t tokens);
   /// Goes on with whole blocks of another sequence that began with the same tokens; they are shared, not copied. Where
-  /// one is null, the group lets go of those before it.
+  /// one is null, a group with a window lets go of those before it, and one with states has none of this length.
   /// REQUIRES: length() is a multiple of kBlockTokens and nothing is reserved beyond it.
   void share(Blocks blocks);
-  /// Goes on with the first `tokens` positions of such blocks, copied. REQUIRES: as share(), and none is null.
+  /// Goes on with the first `tokens` positions of such blocks, copied. REQUIRES: as share(), and none is null; the
+  /// layout has no states, which are of whole blocks.
   /// Errors: out_of_budget, io_error; nothing changes then.
   Status copy(Blocks blocks, std::int64_t tokens);
-  /// Declares the first `tokens` positions complete (after a pass). REQUIRES: reserved.
+  /// Declares the first `tokens` positions complete (after a pass that ended there). REQUIRES: reserved.
   void set_length(std::int64_t tokens);
-  /// Lets go of the blocks that no token from length() on sees.
+  /// Lets go of the blocks that no token from length() on sees, and of checkpoints beyond kMostCheckpoints.
   void forget_behind_windows();
-  /// Forgets positions from `tokens` on, or all where a window has lost what a token there would see. Returns the new
-  /// length, `tokens` at most; blocks no longer needed go back.
+  /// Lets go of all checkpoints: somebody else keeps them.
+  void forget_checkpoints();
+  /// Forgets positions from `tokens` on, and as many before it as it takes to go on: to the nearest checkpoint where
+  /// there are states, to none where a window has lost what a token there would see. Returns the new length, `tokens`
+  /// at most; blocks no longer needed go back.
   std::int64_t rewind(std::int64_t tokens);
+  /// A checkpoint is wanted behind the first `tokens` positions, a multiple of kBlockTokens, when a pass gets there:
+  /// other sequences part from this one there, or a prompt ends. The last one of those wanted stays while there are
+  /// others.
+  void want_checkpoint(std::int64_t tokens);
   /// Whether all that a token at this position sees, of what is complete, is there.
   bool goes_on(std::int64_t position) const;
   /// Whether a token at this position can be computed: what it sees, and room for what it leaves, is there.
@@ -115,8 +130,17 @@ class SequenceState {
   std::byte* v(std::int64_t i, std::int64_t layer, std::int64_t kv_head) const {
     return at(i, layer, Part::v, kv_head);
   }
+  /// A layer's state behind length() tokens, which a pass reads; null: zeros. REQUIRES: the group has states.
+  const float* state(std::int64_t layer) const { return state_at(layer, states_of(layer).now); }
+  /// Where a pass writes the state behind its last token. REQUIRES: reserved.
+  float* next_state(std::int64_t layer) const { return state_at(layer, states_of(layer).next); }
+  /// Where a pass writes the one behind block i when it gets there; null: nowhere.
+  float* checkpoint(std::int64_t i, std::int64_t layer) const {
+    return state_at(layer, block(layout().place(layer).group, i));
+  }
+
   std::int64_t blocks() const { return blocks_; }  // of each group, those let go of among them
-  /// Where block i of a group lies, for executors that keep tables of blocks; null: let go of.
+  /// Where block i of a group lies, for executors that keep tables of blocks; null: let go of, or no checkpoint.
   std::byte* block(std::size_t group, std::int64_t i) const {
     return tables_[group].blocks[static_cast<std::size_t>(i)];
   }
@@ -127,15 +151,27 @@ class SequenceState {
   Status restore(const std::vector<std::byte>& bytes);
 
  private:
-  /// INVARIANT: blocks_ entries, those before `first` null and no others.
+  /// INVARIANT: blocks_ entries, those before `first` null and no others; of states any, and `first` is 0.
   struct Table {
     std::vector<std::byte*> blocks;
     std::int64_t first = 0;
   };
 
+  /// Of a group with states. INVARIANT: `now` is the state behind `at` tokens, null where these are none.
+  struct States {
+    std::byte *now = nullptr, *next = nullptr;
+    std::int64_t at = 0;
+  };
+
   std::byte* at(std::int64_t i, std::int64_t layer, Part part, std::int64_t kv_head) const {
     const Layout& layout = this->layout();
     return block(layout.place(layer).group, i) + layout.offset(layer, part, kv_head);
+  }
+  const States& states_of(std::int64_t layer) const { return states_[layout().place(layer).group]; }
+  float* state_at(std::int64_t layer, std::byte* block) const {
+    if (block == nullptr) return nullptr;
+    const Layout& layout = this->layout();
+    return reinterpret_cast<float*>(block + layout.place(layer).index * layout.group_of(layer).layer_bytes());
   }
   const Group& group(std::size_t number) const { return layout().groups()[number]; }
   Expected<std::byte*> copy_of(std::size_t group, const std::byte* block);
@@ -144,9 +180,22 @@ class SequenceState {
   Status own_last_blocks();
   Status grow(std::int64_t blocks);
 
+  // states.cpp
+  std::byte* checkpoint_behind(std::size_t group, std::int64_t tokens) const;
+  Status reserve_states();
+  void reserve_checkpoint(std::size_t group, std::int64_t tokens);
+  void reserve_checkpoints(std::int64_t tokens);
+  void advance_states(std::int64_t tokens);
+  void take_checkpoints();
+  void thin_checkpoints(std::size_t group, std::int64_t most, std::int64_t coming = -1);
+  void drop_next_states();
+  void set_now(std::size_t group, std::byte* block);
+
   std::shared_ptr<BlockPool> pool_;
-  std::vector<Table> tables_;  // by group
+  std::vector<Table> tables_;   // by group
+  std::vector<States> states_;  // by group; empty ones of those without states
   std::int64_t blocks_ = 0, length_ = 0;
+  std::vector<std::int64_t> wanted_checkpoints_;  // ascending
 };
 
 /// The tokens of one pass: of many sequences, each sequence's tokens together and in ascending position.

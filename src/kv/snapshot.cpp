@@ -1,8 +1,9 @@
 // Snapshot format, little-endian: Header, a GroupRecord for each group, then each group's blocks that hold [0, length)
-// but for those its window has passed, then XXH3-64 of all before it.
+// but for those its window has passed, or the one state behind them, then XXH3-64 of all before it.
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <type_traits>
@@ -15,7 +16,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "snapshots are little-endian");
 
 constexpr char kMagic[8] = {'M', 'R', 'K', 'V', 'S', 'N', 'A', 'P'};
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
 
 struct Header {
@@ -28,9 +29,10 @@ static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) == 32);
 struct GroupRecord {
   std::uint32_t keeps, dtype;
   std::int64_t layers, kv_heads, k_dim, v_dim, window;
-  std::int64_t first;  // block that is there
+  StateShape state;
+  std::int64_t first;  // block that is there; of states the last one
 };
-static_assert(std::is_trivially_copyable_v<GroupRecord> && sizeof(GroupRecord) == 56);
+static_assert(std::is_trivially_copyable_v<GroupRecord> && sizeof(GroupRecord) == 96);
 
 using Checksum = std::uint64_t;
 
@@ -52,7 +54,13 @@ GroupRecord record_of(const Group& group, std::int64_t first) {
           group.k_dim,
           group.v_dim,
           group.window,
+          group.state,
           first};
+}
+
+/// Of a group of a sequence of `length` tokens whose table begins at block `first`: the first one that is written.
+std::int64_t first_block(const Group& group, std::int64_t length, std::int64_t first) {
+  return group.is_state() ? std::max<std::int64_t>(0, blocks_for(length) - 1) : first;
 }
 
 std::size_t head_bytes(const Layout& layout) { return sizeof(Header) + layout.groups().size() * sizeof(GroupRecord); }
@@ -95,7 +103,9 @@ Expected<Contents> checked(const std::vector<std::byte>& bytes, const Layout& la
     std::memcpy(&record, bytes.data() + sizeof(Header) + contents.first.size() * sizeof(record), sizeof(record));
     const GroupRecord right = record_of(group, record.first);
     if (std::memcmp(&record, &right, sizeof(record)) != 0) return wrong_layout(layout);
-    if (record.first < 0 || record.first > group.first_seen(header.length) / kBlockTokens) return too_little();
+    if (record.first < 0 || record.first > group.first_seen(header.length) / kBlockTokens ||
+        (group.is_state() && record.first != first_block(group, header.length, 0)))
+      return too_little();
     const auto blocks = static_cast<std::uint64_t>(blocks_for(header.length) - record.first);
     const auto block_bytes = static_cast<std::uint64_t>(group.block_bytes());
     if (blocks > payload / block_bytes) return too_little();
@@ -110,17 +120,22 @@ Expected<Contents> checked(const std::vector<std::byte>& bytes, const Layout& la
 Expected<std::vector<std::byte>> SequenceState::snapshot() const {
   const std::int64_t used = blocks_for(length_);
   std::size_t body = head_bytes(layout());
-  for (std::size_t g = 0; g < tables_.size(); ++g)
-    body += static_cast<std::size_t>((used - tables_[g].first) * group(g).block_bytes());
+  std::vector<std::int64_t> first;
+  for (std::size_t g = 0; g < tables_.size(); ++g) {
+    first.push_back(first_block(group(g), length_, tables_[g].first));
+    body += static_cast<std::size_t>((used - first[g]) * group(g).block_bytes());
+    if (group(g).is_state() && states_[g].at != length_)
+      return error(Code::internal, "a sequence of {} tokens has lost its states", length_);
+  }
   std::vector<std::byte> bytes(body + sizeof(Checksum));
   const Header header = header_of(layout(), length_);
   std::memcpy(bytes.data(), &header, sizeof(header));
   std::byte* to = bytes.data() + head_bytes(layout());
   for (std::size_t g = 0; g < tables_.size(); ++g) {
-    const GroupRecord record = record_of(group(g), tables_[g].first);
+    const GroupRecord record = record_of(group(g), first[g]);
     std::memcpy(bytes.data() + sizeof(header) + g * sizeof(record), &record, sizeof(record));
-    for (std::int64_t i = tables_[g].first; i < used; ++i, to += group(g).block_bytes())
-      MR_RETURN_IF_ERROR(pool_->read(g, block(g, i), to));
+    for (std::int64_t i = first[g]; i < used; ++i, to += group(g).block_bytes())
+      MR_RETURN_IF_ERROR(pool_->read(g, group(g).is_state() ? states_[g].now : block(g, i), to));
   }
   const Checksum checksum = XXH3_64bits(bytes.data(), body);
   std::memcpy(bytes.data() + body, &checksum, sizeof(checksum));
@@ -133,15 +148,17 @@ Status SequenceState::restore(const std::vector<std::byte>& bytes) {
   const std::byte* from = bytes.data() + head_bytes(layout());
   const std::int64_t used = blocks_for(contents.length);
   for (std::size_t g = 0; g < tables_.size(); ++g) {
+    if (group(g).is_state()) continue;
     restored.tables_[g].blocks.assign(static_cast<std::size_t>(contents.first[g]), nullptr);
     restored.tables_[g].first = contents.first[g];
   }
-  if (const Status status = restored.grow(used); !status.ok())
-    return status.with_context(fmt::format("no room to remember {} tokens", contents.length));
+  Status status = used > 0 ? restored.reserve_states() : Status();
+  if (status.ok()) status = restored.grow(used);
+  if (!status.ok()) return status.with_context(fmt::format("no room to remember {} tokens", contents.length));
   for (std::size_t g = 0; g < tables_.size(); ++g)
     for (std::int64_t i = contents.first[g]; i < used; ++i, from += group(g).block_bytes())
-      MR_RETURN_IF_ERROR(pool_->write(g, restored.block(g, i), from));
-  restored.length_ = contents.length;
+      MR_RETURN_IF_ERROR(pool_->write(g, group(g).is_state() ? restored.states_[g].next : restored.block(g, i), from));
+  restored.set_length(contents.length);
   *this = std::move(restored);
   return {};
 }

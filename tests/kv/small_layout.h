@@ -20,4 +20,14 @@ inline Layout with_window(std::int64_t window) {
   return Layout(all);
 }
 
+/// Two groups: layers 0, 1 and 3 keep a state, layer 2 keys and values.
+inline Layout with_states() {
+  LayerKv recurrent;
+  recurrent.keeps = Keeps::state;
+  recurrent.state = {3, 8, 2, 4, 32};
+  const LayerKv attends{Keeps::attention, 1, 8, 8};
+  const LayerKv all[] = {recurrent, recurrent, attends, recurrent};
+  return Layout(all).with(DType::f16, kOnHost);
+}
+
 }  // namespace millrace::kv

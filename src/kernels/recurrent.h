@@ -1,0 +1,58 @@
+// The contract of what layers with a state compute: a causal convolution over channels, and the gated delta rule. A
+// header of its own, because the layout of a state is part of it. Sources: Mamba (arXiv:2312.00752) for the
+// convolution, Gated Delta Networks (arXiv:2412.06464).
+//
+// NUMERICS. Rows are worked one after the other, whatever shares a pass with them; channels, heads and values are
+// independent of each other. So a row's bits follow from its sequence's rows up to it alone.
+//  * Convolution: a channel's taps are added in ascending order (the oldest input first), each by one fma, from +0 on.
+//  * A head of the delta rule keeps a matrix S [keys, values]. For each value, with sums over the keys by one fma each,
+//    of even keys in one and of odd ones in another, from +0 on, ascending, added last (even + odd):
+//      read = sum over k of (g S[k]) key[k];  d = beta (value - read);  S[k] = fma(d, key[k], g S[k]);
+//      out = sum over k of S[k] query[k]
+//    products in parentheses are rounded to float32 first.
+// Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+
+namespace millrace::kernels {
+
+/// Values of a head that are worked together: a state's matrix lies as [values / kStateLanes, keys, kStateLanes].
+constexpr std::int64_t kStateLanes = 32;
+constexpr std::int64_t kMostTaps = 8;
+
+/// x[r, c] = act(sum over t of weight[c, t] * input[r - taps + 1 + t, c] + bias[c]) in place, for channels [first,
+/// last), where inputs before row 0 are those of `before`.
+struct ConvolutionArgs {
+  float* x = nullptr;  // [rows, x_stride]: inputs, then results
+  std::int64_t x_stride = 0, rows = 0;
+  const float* weight = nullptr;  // [channels, taps]
+  const float* bias = nullptr;    // [channels]; null: none
+  bool silu = false;              // results go through it
+  std::int64_t taps = 0;          // 2 to kMostTaps
+  std::int64_t channels = 0;      // of a row of before and after
+  const float* before = nullptr;  // [taps - 1, channels]: the inputs before row 0, the oldest first; null: zeros
+  float* after = nullptr;         // [taps - 1, channels], likewise behind the last row; not `before`
+  std::int64_t first = 0, last = 0;
+};
+
+/// One head's rows, for values [first, first + kStateLanes) of it.
+struct DeltaRuleArgs {
+  const float *query = nullptr, *key = nullptr;  // [rows, qkv_stride], keys of each, normalised
+  const float* value = nullptr;                  // [rows, qkv_stride], the lanes' first
+  std::int64_t qkv_stride = 0;
+  const float *beta = nullptr, *decay = nullptr;  // [rows, gate_stride]: beta, and g
+  std::int64_t gate_stride = 0;
+  float* out = nullptr;  // [rows, out_stride], the lanes' first
+  std::int64_t out_stride = 0;
+  std::int64_t rows = 0, keys = 0;  // without rows the state goes on as it is
+  float scale = 1;                  // of the queries
+  const float* before = nullptr;    // [keys, kStateLanes]: the state before row 0; null: zeros
+  float* after = nullptr;           // [keys, kStateLanes]: behind the last row; may be `before`
+};
+
+/// ln(1 + e^x), and 1 / (1 + e^-x); the same bits everywhere.
+float softplus_f32(float x);
+float sigmoid_f32(float x);
+
+}  // namespace millrace::kernels
