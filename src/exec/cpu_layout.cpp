@@ -76,7 +76,8 @@ CpuLayout make_cpu_layout(const PassShape& shape, int threads, kernels::Isa isa)
   layout.input_q8_bytes = std::max<std::uint64_t>(layout.input_q8_bytes, static_cast<std::uint64_t>(widest) * 4);
   layout.input_q8 = offsets.take(static_cast<std::int64_t>(layout.input_q8_bytes), 1);
   layout.head_rows = offsets.take(shape.product_heads * shape.max_rows, sizeof(std::int32_t));
-  for (std::uint64_t& vector : layout.vectors) vector = offsets.take(widest, sizeof(float));
+  const std::int64_t widest_vector = std::max(widest, shape.widest_taps);
+  for (std::uint64_t& vector : layout.vectors) vector = offsets.take(widest_vector, sizeof(float));
   layout.positions = offsets.take(shape.max_rows, sizeof(std::int32_t));
   layout.row_ids = offsets.take(shape.max_rows, sizeof(std::int64_t));
   for (const std::int64_t rotary : shape.rotary)

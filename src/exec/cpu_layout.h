@@ -19,7 +19,7 @@ struct CpuLayout {
   std::uint64_t input_q8 = 0;          // Q8Rows [max_rows, widest_input]; also raw rows of the embedding
   std::uint64_t input_q8_bytes = 0;
   std::uint64_t head_rows = 0;       // int32 [product_heads, max_rows]: the rows of heads that a product by heads reads
-  std::uint64_t vectors[2] = {};     // float [widest buffer]: norm weights and biases that are not float32
+  std::uint64_t vectors[2] = {};     // float [widest vector]: norm weights, biases and taps that are not float32
   std::uint64_t positions = 0;       // int32 [max_rows]
   std::uint64_t row_ids = 0;         // int64 [max_rows]
   std::vector<std::uint64_t> ropes;  // float [max_rows, rotary / 2, 2] (cos, sin) of each

@@ -112,6 +112,18 @@ void CpuExecutor::do_step(const Step& step) {
       return attention(step.out, step.a, step.layer, step.attention);
     case Kind::moe:
       return moe(step.out, step.a, step.b, step.weight, step.layer, step.experts);
+    case Kind::pick_heads:
+      return pick_heads(step.out, step.a, step.heads, step.head_dim, step.first);
+    case Kind::sigmoid_gate:
+      return sigmoid_gate(step.out, step.b);
+    case Kind::l2_norm_heads:
+      return l2_norm_heads(step.out, step.heads, step.head_dim, step.eps);
+    case Kind::decay:
+      return decay(step.out, step.weight, step.weight2);
+    case Kind::convolve:
+      return convolve(step.out, step.weight, step.layer, step.convolution);
+    case Kind::delta_rule:
+      return delta_rule(step.out, step.a, step.b, step.c, step.layer, step.delta_rule);
     case Kind::select_rows:
       return select_logit_rows(step.out, step.a);
     case Kind::logits:

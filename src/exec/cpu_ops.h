@@ -151,6 +151,17 @@ class CpuExecutor final : public Executor {
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;
   void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;
 
+  // cpu_states.cpp.
+  struct StateRun;
+  std::vector<StateRun> state_runs(std::int64_t layer);
+  const float* kept_vector_of(WeightRef ref, std::int64_t cols, int scratch);
+  void pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, std::int64_t first);
+  void sigmoid_gate(Act x, Act gate);
+  void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
+  void decay(Act x, WeightRef a, WeightRef bias);
+  void convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution);
+  void delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule);
+
   // cpu_moe.cpp.
   struct MoeCall;
   void moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts);

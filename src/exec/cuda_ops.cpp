@@ -93,6 +93,9 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind == Step::Kind::store_latent)
       return error(Code::unsupported, "the GPU part has no attention over latents yet; use --device cpu");
+    if (step.kind == Step::Kind::convolve || step.kind == Step::Kind::delta_rule)
+      return error(Code::unsupported, "the GPU part has no layers with a state ({}) yet; use --device cpu",
+                   name(step.kind));
     if (step.kind == Step::Kind::attention) MR_RETURN_IF_ERROR(check_heads(step.attention.head_dim, traits));
   }
   return fuse(program, units, {}).status();

@@ -137,6 +137,13 @@ class Fuser {
         return one(Launch::Kind::logits);
       case Kind::hidden:
         return one(Launch::Kind::hidden);
+      case Kind::pick_heads:
+      case Kind::sigmoid_gate:
+      case Kind::l2_norm_heads:
+      case Kind::decay:
+      case Kind::convolve:
+      case Kind::delta_rule:
+        break;
     }
     return broken(at, "it has no launch");
   }

@@ -154,6 +154,55 @@ void Ops::attention(Act out, Act q, std::int64_t layer, const Attention& attenti
   step.attention = attention;
 }
 
+void Ops::pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, std::int64_t first) {
+  Step& step = record(Kind::pick_heads);
+  step.out = out;
+  step.a = x;
+  step.heads = heads;
+  step.head_dim = head_dim;
+  step.first = first;
+}
+
+void Ops::sigmoid_gate(Act x, Act gate) {
+  Step& step = record(Kind::sigmoid_gate);
+  step.out = step.a = x;
+  step.b = gate;
+}
+
+void Ops::l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps) {
+  Step& step = record(Kind::l2_norm_heads);
+  step.out = step.a = x;
+  step.heads = heads;
+  step.head_dim = head_dim;
+  step.eps = eps;
+}
+
+void Ops::decay(Act x, WeightRef a, WeightRef bias) {
+  Step& step = record(Kind::decay);
+  step.out = step.a = x;
+  step.weight = a;
+  step.weight2 = bias;
+}
+
+void Ops::convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution) {
+  Step& step = record(Kind::convolve);
+  step.out = step.a = x;
+  step.weight = taps;
+  step.weight2 = convolution.bias;
+  step.layer = layer;
+  step.convolution = convolution;
+}
+
+void Ops::delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule) {
+  Step& step = record(Kind::delta_rule);
+  step.out = out;
+  step.a = qkv;
+  step.b = beta;
+  step.c = decay;
+  step.layer = layer;
+  step.delta_rule = rule;
+}
+
 void Ops::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts) {
   Step& step = record(Kind::moe);
   step.out = out;

@@ -61,6 +61,20 @@ class Ops {
   /// Of layers that keep latents: the channels of c, then those of rotated.
   void store_latent(std::int64_t layer, Act c, Act rotated);
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
+  /// out's head h = the channels from `first` on, head_dim of them, of the h-th of `heads` equal parts of x.
+  void pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, std::int64_t first);
+  /// x *= 1 / (1 + e^-gate); gate has x's cols, or one for the whole row.
+  void sigmoid_gate(Act x, Act gate);
+  /// The first `heads` heads of each row, in place: divided by sqrt(sum of squares + eps).
+  void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
+  /// x = e^(a * ln(1 + e^(x + bias))), a and bias a float32 vector of x's cols each: what a state keeps of itself.
+  void decay(Act x, WeightRef a, WeightRef bias);
+  /// A causal convolution of each channel with the layer's taps, float32 [channels, taps] as one vector, in place, over
+  /// the sequence's last inputs, which the layer keeps (kernels/recurrent.h).
+  void convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution);
+  /// The gated delta rule over the layer's states (kernels/recurrent.h). qkv: [query heads | key heads | value heads],
+  /// the first two normalised; beta and decay: a column a value head. beta becomes its sigmoid.
+  void delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule);
   /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice among
   /// routed * router^T (+ bias) is as Experts says (ties: the smaller index). Experts on their way are computed when
   /// they come; results are stored and then summed in the router's order. routed: mostly x itself.

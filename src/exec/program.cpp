@@ -35,10 +35,11 @@ class Written {
 }  // namespace
 
 std::string_view name(Step::Kind kind) {
-  static constexpr std::string_view names[] = {"embed",  "norm",   "heads' norm",     "add",          "scale",
-                                               "copy",   "matmul", "matmul by heads", "gated",        "gate",
-                                               "temper", "rope",   "store kv",        "store latent", "attention",
-                                               "moe",    "rows",   "logits",          "states"};
+  static constexpr std::string_view names[] = {
+      "embed",           "norm",  "heads' norm", "add",          "scale",   "copy",     "matmul",
+      "matmul by heads", "gated", "gate",        "temper",       "rope",    "store kv", "store latent",
+      "attention",       "moe",   "heads",       "sigmoid gate", "l2 norm", "decay",    "convolution",
+      "delta rule",      "rows",  "logits",      "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -139,6 +140,23 @@ static bool fills(const Step& store, std::int64_t a_cols, std::int64_t b_cols, c
          b_cols == group.kv_heads * group.v_dim;
 }
 
+/// What is wrong with a step over states that are kept so; empty: nothing.
+static std::string_view state_mistake(const Program& program, const Step& step, const kv::Group& group) {
+  const kv::StateShape& kept = group.state;
+  if (!group.is_state()) return "no state is kept of its layer";
+  if (step.kind == Kind::convolve)
+    return step.convolution.taps - 1 == kept.columns && program.buffer(step.a).cols == kept.channels
+               ? ""
+               : "its inputs are not those that are kept of the layer";
+  const DeltaRule& rule = step.delta_rule;
+  const bool kept_so = rule.value_heads == kept.heads && rule.key_dim == kept.keys && rule.value_dim == kept.values;
+  const bool shaped_so = program.buffer(step.a).cols == rule.channels() &&
+                         program.buffer(step.out).cols == rule.value_heads * rule.value_dim &&
+                         program.buffer(step.b).cols == rule.value_heads &&
+                         program.buffer(step.c).cols == rule.value_heads;
+  return kept_so && shaped_so ? "" : "its heads are not those that are kept of the layer";
+}
+
 Status Program::check() const {
   Written written(*this);
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -147,7 +165,7 @@ Status Program::check() const {
       return error(Code::internal, "step {} of the program ({}): {}", i, name(step.kind), what);
     };
     if (std::binary_search(blocks.begin(), blocks.end(), i)) written.begin_block();
-    for (const Act act : {step.a, step.b}) {
+    for (const Act act : {step.a, step.b, step.c}) {
       if (act.buffer < 0) continue;
       if (!written.known(act)) return wrong("it reads a buffer that is none");
       if (!written.holds(act))
@@ -168,6 +186,11 @@ Status Program::check() const {
       if (step.kind == Kind::attention ? !sees(step.attention, group)
                                        : !fills(step, buffer(step.a).cols, buffer(step.b).cols, group))
         return wrong("its heads are not those that are kept of the layer");
+    }
+    if (step.kind == Kind::convolve || step.kind == Kind::delta_rule) {
+      if (step.layer < 0 || step.layer >= layout.layers()) return wrong("it names a layer of which nothing is kept");
+      const std::string_view mistake = state_mistake(*this, step, layout.group_of(step.layer));
+      if (!mistake.empty()) return wrong(mistake);
     }
     written.write(step.out);
     for (const Product& product : step.all_products()) written.write(product.out);
@@ -191,6 +214,8 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
       shape.widest_input = std::max(shape.widest_input, step.heads * units.part(step.weight).cols);
       shape.product_heads = std::max(shape.product_heads, step.heads);
     }
+    if (step.kind == Kind::convolve)
+      shape.widest_taps = std::max(shape.widest_taps, step.convolution.taps * program.buffer(step.a).cols);
     if (step.kind == Kind::logits) shape.vocab = std::max(shape.vocab, units.part(step.weight).rows);
     if (step.kind == Kind::attention) {
       shape.heads = std::max(shape.heads, step.attention.heads);

@@ -85,6 +85,25 @@ struct Product {
   WeightRef bias;  // none() if there is none; float32 [weight rows]
 };
 
+/// Of each channel with its last inputs.
+struct Convolution {
+  std::int64_t taps = 0;  // the present input's among them
+  WeightRef bias;         // float32 [channels]; none() if there is none
+  bool silu = false;      // results go through it
+};
+
+/// Heads of a gated delta rule: value_heads / key_heads of them share a query and a key.
+struct DeltaRule {
+  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;  // dims of a head
+  bool tiled = false;  // value head h reads key head h % key_heads, instead of neighbours sharing one
+  float scale = 1;     // of the queries
+
+  std::int64_t key_head_of(std::int64_t value_head) const {
+    return tiled ? value_head % key_heads : value_head / (value_heads / key_heads);
+  }
+  std::int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+};
+
 constexpr std::int32_t kMostGroups = 64;
 
 struct Experts {
@@ -128,6 +147,12 @@ struct Step {
     store_latent,
     attention,
     moe,
+    pick_heads,
+    sigmoid_gate,
+    l2_norm_heads,
+    decay,
+    convolve,
+    delta_rule,
     select_rows,
     logits,
     hidden,
@@ -135,23 +160,28 @@ struct Step {
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
   // What it writes; what it reads. store_kv: a is k, b is v; store_latent: a stands before b; moe: b is the router's
-  // input.
-  Act out, a, b;
+  // input; delta_rule: qkv, beta, decay.
+  Act out, a, b, c;
   std::array<Product, 3> products{};
   int product_count = 0;
-  WeightRef weight, weight2;  // norms, tables; scale: a scalar; gated: gate and up; moe: the router; logits: the head
+  // Norms, tables; scale: a scalar; gated: gate and up; moe: the router; logits: the head; decay: a and its bias;
+  // convolve: taps and bias.
+  WeightRef weight, weight2;
   float eps = 0;
   float factor = 1;  // embed: of the embeddings; add: of what is added; scale, logits: of them
   float cap = 0;     // logits: they become cap * tanh(logit / cap); 0: they stay
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   HeadWeights head_weights;
-  int rope = 0;  // index into Program::ropes
+  std::int64_t first = 0;  // pick_heads: channel of a part
+  int rope = 0;            // index into Program::ropes
   Temperature temperature;
   Attention attention;
   Experts experts;
+  Convolution convolution;
+  DeltaRule delta_rule;
 
-  bool reads(Act act) const { return (a == act || b == act) && act.buffer >= 0; }
+  bool reads(Act act) const { return (a == act || b == act || c == act) && act.buffer >= 0; }
   bool writes(Act act) const;
   std::span<const Product> all_products() const { return {products.data(), static_cast<std::size_t>(product_count)}; }
 };
@@ -204,6 +234,7 @@ struct PassShape : PassLimits {
   std::int64_t widest_input = 0;     // largest cols of any product's input, of all heads where each has its own
   std::int64_t latent_dim = 0;       // the most of any layer that keeps latents
   std::int64_t product_heads = 0;    // the most of any product by heads
+  std::int64_t widest_taps = 0;      // floats of a convolution's
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads
   std::int64_t kv_groups = 0;                                         // each has tables of blocks of its own
   std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models

@@ -42,6 +42,7 @@
 
 #include "device/cpu.h"
 #include "kernels/activation.h"
+#include "kernels/recurrent.h"
 #include "tensor/dtype.h"
 
 namespace millrace::kernels {
@@ -144,6 +145,11 @@ struct Table {
   /// x[i] = cap * tanh(x[i] / cap), tanh(y) being 1 - 2 / (1 + e^(2 y))
   void (*softcap)(float* x, float cap, std::int64_t n);
   void (*f32_to_f16_row)(const float* x, std::int64_t n, std::uint16_t* out);
+  /// x[r] /= sqrt(sum of squares of x[r] + eps), in place; the sum by the dot order above.
+  void (*l2_norm)(float* x, std::int64_t rows, std::int64_t cols, float eps);
+  void (*sigmoid_mul)(float* x, const float* gate, std::int64_t n);  // x[i] /= 1 + e^-gate[i]
+  void (*convolve)(const ConvolutionArgs& args);                     // kernels/recurrent.h
+  void (*delta_rule)(const DeltaRuleArgs& args);
 };
 
 /// The table for `isa`. REQUIRES: isa <= device::best_isa().

@@ -4,6 +4,7 @@
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/latent_body.h"
 #include "kernels/cpu/ops_body.h"
+#include "kernels/cpu/recurrent_body.h"
 #include "kernels/kernels.h"
 
 namespace millrace::kernels {
@@ -23,6 +24,10 @@ Table make_ops(Isa isa) {
   table.attention_merge = attention_merge<V>;
   table.softcap = softcap<V>;
   table.f32_to_f16_row = f32_to_f16_row<V>;
+  table.l2_norm = l2_norm<V>;
+  table.sigmoid_mul = sigmoid_mul<V>;
+  table.convolve = convolve<V>;
+  table.delta_rule = delta_rule<V>;
   return table;
 }
 

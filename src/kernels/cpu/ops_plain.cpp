@@ -17,6 +17,16 @@ struct Plain : Lane {
 Table plain_ops() { return make_ops<Plain>(Isa::plain); }
 
 float exp_f32(float x) { return exp_of<Lane>(x); }
+float sigmoid_f32(float x) { return over_sigmoid<Lane>(1, x); }
+
+/// max(x, 0) + ln(1 + y), y = e^-|x|: with z = y / (2 + y), at most 1/3, ln(1 + y) is 2 (z + z^3 / 3 + z^5 / 5 + ...).
+float softplus_f32(float x) {
+  const double y = exp_f32(-std::abs(x)), z = y / (2 + y), square = z * z;
+  constexpr int kTerms = 12;  // 9^-12 is nothing to a float
+  double sum = 0;
+  for (int n = kTerms; n >= 0; --n) sum = sum * square + 1.0 / (2 * n + 1);
+  return static_cast<float>((x > 0 ? x : 0) + 2 * z * sum);
+}
 
 void top_k(const float* x, std::int64_t n, std::int64_t k, std::int32_t* indices) {
   std::int64_t kept = 0;  // indices[0, kept) are the largest so far, in order

@@ -20,5 +20,11 @@ void softmax(float* x, std::int64_t n);
 /// [heads_of_group]: the scores of one more key whose value is zero; may be null.
 void attention(const float* q, const float* k, const float* v, std::int64_t group, std::int64_t keys,
                std::int64_t head_dim, float scale, const float* sinks, float* out);
+/// From no inputs before row 0 on. x, out: [rows, channels]; weight [channels, taps]; bias [channels] or null.
+void convolve(const float* x, const float* weight, const float* bias, std::int64_t rows, std::int64_t channels,
+              std::int64_t taps, bool silu, float* out);
+/// One head from a state of zeros on. query, key: [rows, keys]; value, out: [rows, values]; beta, decay: [rows].
+void delta_rule(const float* query, const float* key, const float* value, const float* beta, const float* decay,
+                std::int64_t rows, std::int64_t keys, std::int64_t values, float scale, float* out);
 
 }  // namespace millrace::kernels::ref

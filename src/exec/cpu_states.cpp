@@ -1,0 +1,182 @@
+// What layers with a state compute on the CPU. A sequence's rows are worked one after the other, the sequences, heads
+// and channels beside each other. Nothing of a sequence changes before the pass is believed: what a row leaves goes to
+// the sequence's next state, and to the checkpoints that the rows go by (kv/sequence.h).
+#include <algorithm>
+
+#include "exec/cpu_ops.h"
+
+namespace millrace::exec {
+
+/// Rows of a sequence that end behind its last row of the pass, or at a checkpoint.
+struct CpuExecutor::StateRun {
+  static constexpr std::int64_t kSequence = -1;
+
+  std::int64_t first_row = 0, rows = 0;
+  const kv::SequenceState* sequence = nullptr;
+  // The state before and behind them: behind which block, or the sequence's own.
+  std::int64_t from = kSequence, to = kSequence;
+
+  const float* before(std::int64_t layer) const {
+    return from == kSequence ? sequence->state(layer) : sequence->checkpoint(from, layer);
+  }
+  float* after(std::int64_t layer) const {
+    return to == kSequence ? sequence->next_state(layer) : sequence->checkpoint(to, layer);
+  }
+};
+
+/// Each sequence's rows, cut where there is a checkpoint to write. The last run of a sequence may have no rows.
+std::vector<CpuExecutor::StateRun> CpuExecutor::state_runs(std::int64_t layer) {
+  std::vector<StateRun> runs;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+    const kv::SequenceState* const sequence = batch_->sequences[static_cast<std::size_t>(row.sequence)];
+    const bool is_first = r == 0 || batch_->rows[static_cast<std::size_t>(r - 1)].sequence != row.sequence;
+    if (is_first) {
+      runs.push_back({r, 0, sequence});
+      if (row.position != sequence->length())
+        fail(error(Code::internal, "row {} goes on at {} from a state behind {} tokens", r, row.position,
+                   sequence->length()));
+    }
+    ++runs.back().rows;
+    const std::int64_t block = row.position / kv::kBlockTokens;
+    if ((row.position + 1) % kv::kBlockTokens != 0 || sequence->checkpoint(block, layer) == nullptr) continue;
+    runs.back().to = block;
+    runs.push_back({r + 1, 0, sequence, block});
+  }
+  return runs;
+}
+
+/// As vector_of(), but valid until the scratch is used again.
+const float* CpuExecutor::kept_vector_of(WeightRef ref, std::int64_t cols, int scratch) {
+  const float* const vector = vector_of(ref, cols, scratch);
+  auto* const kept = at<float>(layout_.vectors[scratch]);
+  if (vector == nullptr || vector == kept) return vector;
+  return std::copy_n(vector, cols, kept) - cols;
+}
+
+void CpuExecutor::pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, std::int64_t first) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x), part = cols / heads;
+  const float* const from = data(x);
+  float* const to = data(out);
+  for_rows(rows_of(x), heads * head_dim, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t h = 0; h < heads; ++h)
+        std::copy_n(from + r * cols + h * part + first, head_dim, to + (r * heads + h) * head_dim);
+  });
+}
+
+void CpuExecutor::sigmoid_gate(Act x, Act gate) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  const bool is_of_rows = cols_of(gate) == 1;
+  float* const to = data(x);
+  const float* const gates = data(gate);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    if (!is_of_rows) return table_.sigmoid_mul(to + begin * cols, gates + begin * cols, (end - begin) * cols);
+    for (std::int64_t r = begin; r < end; ++r) {
+      const float factor = kernels::sigmoid_f32(gates[r]);
+      for (std::int64_t i = r * cols; i < (r + 1) * cols; ++i) to[i] *= factor;
+    }
+  });
+}
+
+void CpuExecutor::l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  float* const to = data(x);
+  for_rows(rows_of(x), heads * head_dim, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) table_.l2_norm(to + r * cols, heads, head_dim, eps);
+  });
+}
+
+void CpuExecutor::decay(Act x, WeightRef a, WeightRef bias) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  const float* const factors = kept_vector_of(a, cols, 0);
+  if (factors == nullptr) return;
+  const float* const added = vector_of(bias, cols, 1);
+  if (added == nullptr) return;
+  float* const to = data(x);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t c = 0; c < cols; ++c) {
+        float& value = to[r * cols + c];
+        value = kernels::exp_f32(factors[c] * kernels::softplus_f32(value + added[c]));
+      }
+  });
+}
+
+void CpuExecutor::convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution) {
+  if (!ready()) return;
+  const std::vector<StateRun> runs = state_runs(layer);
+  kernels::ConvolutionArgs args;
+  args.channels = args.x_stride = cols_of(x);
+  args.taps = convolution.taps;
+  args.silu = convolution.silu;
+  if (failed()) return;
+  args.weight = kept_vector_of(taps, args.channels * args.taps, 0);
+  if (args.weight == nullptr) return;
+  if (!convolution.bias.none()) {
+    args.bias = vector_of(convolution.bias, args.channels, 1);
+    if (args.bias == nullptr) return;
+  }
+  const auto work = [&](std::int64_t first, std::int64_t last, int) {
+    kernels::ConvolutionArgs own = args;
+    own.first = first;
+    own.last = last;
+    for (const StateRun& run : runs) {
+      own.x = data(x) + run.first_row * args.x_stride;
+      own.rows = run.rows;
+      own.before = run.before(layer);
+      own.after = run.after(layer);
+      table_.convolve(own);
+    }
+  };
+  constexpr std::int64_t kChannels = 256;  // of a task
+  pool_.parallel_for(args.channels, kChannels, work);
+}
+
+void CpuExecutor::delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule) {
+  if (!ready()) return;
+  const std::vector<StateRun> runs = state_runs(layer);
+  if (failed()) return;
+  float* const betas = data(beta);
+  for_rows(rows_, rule.value_heads, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin * rule.value_heads; i < end * rule.value_heads; ++i)
+      betas[i] = kernels::sigmoid_f32(betas[i]);
+  });
+  const kv::StateShape& shape = program_.layout.group_of(layer).state;
+  const std::int64_t parts = rule.value_dim / kernels::kStateLanes, tasks = rule.value_heads * parts;
+  const std::int64_t queries = rule.key_heads * rule.key_dim;
+  const auto work = [&](const StateRun& run, std::int64_t head, std::int64_t part) {
+    kernels::DeltaRuleArgs args;
+    args.qkv_stride = rule.channels();
+    args.gate_stride = rule.value_heads;
+    args.out_stride = rule.value_heads * rule.value_dim;
+    args.rows = run.rows;
+    args.keys = rule.key_dim;
+    args.scale = rule.scale;
+    const float* const rows = data(qkv) + run.first_row * args.qkv_stride;
+    const std::int64_t value = head * rule.value_dim + part * kernels::kStateLanes;
+    args.query = rows + rule.key_head_of(head) * rule.key_dim;
+    args.key = args.query + queries;
+    args.value = rows + 2 * queries + value;
+    args.beta = betas + run.first_row * args.gate_stride + head;
+    args.decay = data(decay) + run.first_row * args.gate_stride + head;
+    args.out = data(out) + run.first_row * args.out_stride + value;
+    const std::int64_t place =
+        shape.convolution_floats() + head * shape.head_floats() + part * rule.key_dim * kernels::kStateLanes;
+    const float* const before = run.before(layer);
+    args.before = before == nullptr ? nullptr : before + place;
+    args.after = run.after(layer) + place;
+    table_.delta_rule(args);
+  };
+  // A sequence's runs follow each other, so a task takes one head's lanes through all of them.
+  pool_.parallel_for(tasks, 1, [&](std::int64_t first, std::int64_t last, int) {
+    for (std::int64_t task = first; task < last; ++task)
+      for (const StateRun& run : runs) work(run, task / parts, task % parts);
+  });
+}
+
+}  // namespace millrace::exec

@@ -1,0 +1,157 @@
+// The ops of layers with a state (kernels/recurrent.h), written once over a vector type (vec_plain.h says what that
+// is).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cpu/ops_body.h"
+#include "kernels/recurrent.h"
+
+namespace millrace::kernels {
+namespace {
+
+template <typename V>
+void l2_norm(float* x, std::int64_t rows, std::int64_t cols, float eps) {
+  for (std::int64_t row = 0; row < rows; ++row, x += cols) {
+    const float squares = lane_sum<V>(cols, [&](std::int64_t i, int n, typename V::Float acc) {
+      const auto v = load_n<V>(x + i, n);
+      return V::fma(v, v, acc);
+    });
+    const auto scale = V::set(1.0f / std::sqrt(squares + eps));
+    for_each_vector<V>(cols, [&](std::int64_t i, int n) { store_n<V>(x + i, V::mul(load_n<V>(x + i, n), scale), n); });
+  }
+}
+
+/// x *= 1 / (1 + e^-gate), element by element.
+template <typename V>
+void sigmoid_mul(float* x, const float* gate, std::int64_t count) {
+  for_each_vector<V>(count, [&](std::int64_t i, int n) {
+    store_n<V>(x + i, over_sigmoid<V>(load_n<V>(x + i, n), load_n<V>(gate + i, n)), n);
+  });
+}
+
+/// Channels that are worked together: their taps lie side by side.
+constexpr std::int64_t kConvolved = 64;
+
+/// Results go where inputs of later rows are looked for last: from the last row to the first.
+template <typename V>
+void convolve_channels(const ConvolutionArgs& args, std::int64_t first, std::int64_t count) {
+  const std::int64_t columns = args.taps - 1;
+  float taps[kMostTaps][kConvolved];
+  for (std::int64_t c = 0; c < count; ++c)
+    for (std::int64_t t = 0; t < args.taps; ++t) taps[t][c] = args.weight[(first + c) * args.taps + t];
+  constexpr float kZeros[kConvolved] = {};
+  const auto input = [&](std::int64_t row) -> const float* {
+    if (row >= 0) return args.x + row * args.x_stride + first;
+    return args.before == nullptr ? kZeros : args.before + (columns + row) * args.channels + first;
+  };
+  for (std::int64_t column = 0; column < columns; ++column)
+    std::copy_n(input(args.rows - columns + column), count, args.after + column * args.channels + first);
+  for (std::int64_t row = args.rows - 1; row >= 0; --row) {
+    const float* inputs[kMostTaps];
+    for (std::int64_t t = 0; t < args.taps; ++t) inputs[t] = input(row - columns + t);
+    float* const out = args.x + row * args.x_stride + first;
+    for_each_vector<V>(count, [&](std::int64_t i, int n) {
+      auto sum = V::set(0);
+      for (std::int64_t t = 0; t < args.taps; ++t)
+        sum = V::fma(load_n<V>(taps[t] + i, n), load_n<V>(inputs[t] + i, n), sum);
+      if (args.bias != nullptr) sum = V::add(sum, load_n<V>(args.bias + first + i, n));
+      store_n<V>(out + i, args.silu ? over_sigmoid<V>(sum, sum) : sum, n);
+    });
+  }
+}
+
+template <typename V>
+void convolve(const ConvolutionArgs& args) {
+  for (std::int64_t first = args.first; first < args.last; first += kConvolved)
+    convolve_channels<V>(args, first, std::min(kConvolved, args.last - first));
+}
+
+/// kStateLanes values as vectors.
+template <typename V>
+struct StateRow {
+  static constexpr int kCount = static_cast<int>(kStateLanes) / V::kWidth;
+  typename V::Float lanes[kCount];
+
+  static StateRow load(const float* p) {
+    StateRow row;
+    for (int i = 0; i < kCount; ++i) row.lanes[i] = V::load(p + i * V::kWidth);
+    return row;
+  }
+  static StateRow zero() {
+    StateRow row;
+    for (int i = 0; i < kCount; ++i) row.lanes[i] = V::set(0);
+    return row;
+  }
+  void store(float* p) const {
+    for (int i = 0; i < kCount; ++i) V::store(p + i * V::kWidth, lanes[i]);
+  }
+  /// += s * factor
+  void add(const StateRow& s, float factor) {
+    const auto by = V::set(factor);
+    for (int i = 0; i < kCount; ++i) lanes[i] = V::fma(s.lanes[i], by, lanes[i]);
+  }
+  void multiply(float factor) {
+    const auto by = V::set(factor);
+    for (int i = 0; i < kCount; ++i) lanes[i] = V::mul(lanes[i], by);
+  }
+};
+
+/// What the present state, forgotten by `decay`, has for this key: the sums of even keys and of odd ones.
+template <typename V>
+StateRow<V> read_state(const float* state, const float* key, std::int64_t keys, float decay) {
+  StateRow<V> even = StateRow<V>::zero(), odd = even;
+  for (std::int64_t k = 0; k < keys; k += 2) {
+    StateRow<V> first = StateRow<V>::load(state + k * kStateLanes);
+    StateRow<V> second = StateRow<V>::load(state + (k + 1) * kStateLanes);
+    first.multiply(decay);
+    second.multiply(decay);
+    even.add(first, key[k]);
+    odd.add(second, key[k + 1]);
+  }
+  even.add(odd, 1);
+  return even;
+}
+
+/// state = decay * state + difference * key, and what the new one has for the query.
+template <typename V>
+StateRow<V> write_state(const float* from, float* to, const StateRow<V>& difference, const float* key,
+                        const float* query, std::int64_t keys, float decay) {
+  StateRow<V> sums[2] = {StateRow<V>::zero(), StateRow<V>::zero()};
+  for (std::int64_t k = 0; k < keys; k += 2) {
+    for (std::int64_t half = 0; half < 2; ++half) {
+      StateRow<V> row = StateRow<V>::load(from + (k + half) * kStateLanes);
+      row.multiply(decay);
+      row.add(difference, key[k + half]);
+      row.store(to + (k + half) * kStateLanes);
+      sums[half].add(row, query[k + half]);
+    }
+  }
+  sums[0].add(sums[1], 1);
+  return sums[0];
+}
+
+template <typename V>
+void delta_rule(const DeltaRuleArgs& args) {
+  const float* from = args.before;
+  if (from == nullptr) {
+    std::fill_n(args.after, args.keys * kStateLanes, 0.0f);
+    from = args.after;
+  }
+  if (args.rows == 0 && from != args.after) std::copy_n(from, args.keys * kStateLanes, args.after);
+  for (std::int64_t row = 0; row < args.rows; ++row, from = args.after) {
+    const float *key = args.key + row * args.qkv_stride, *query = args.query + row * args.qkv_stride;
+    const float decay = args.decay[row * args.gate_stride];
+    StateRow<V> difference = StateRow<V>::load(args.value + row * args.qkv_stride);
+    difference.add(read_state<V>(from, key, args.keys, decay), -1);
+    difference.multiply(args.beta[row * args.gate_stride]);
+    StateRow<V> out = write_state<V>(from, args.after, difference, key, query, args.keys, decay);
+    out.multiply(args.scale);
+    out.store(args.out + row * args.out_stride);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kernels

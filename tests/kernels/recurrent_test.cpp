@@ -1,0 +1,195 @@
+// Ops of layers with a state: every instruction set gives the bits of the plain one, the plain one agrees with ref/,
+// and no bit depends on where rows are cut.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/ref/ref.h"
+
+namespace millrace::kernels {
+namespace {
+
+std::vector<Table> tables() {
+  std::vector<Table> all = {plain_ops()};
+  if (device::best_isa() >= Isa::avx2) all.push_back(avx2_ops());
+  if (device::best_isa() >= Isa::avx512) all.push_back(avx512_ops());
+  return all;
+}
+
+std::vector<float> random_floats(std::int64_t n, std::uint32_t seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (float& v : x) v = normal(random);
+  return x;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float one, float other) {
+    return std::bit_cast<std::uint32_t>(one) == std::bit_cast<std::uint32_t>(other);
+  });
+}
+
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    error += std::pow(double{got[i]} - double{want[i]}, 2);
+    norm += std::pow(double{want[i]}, 2);
+  }
+  return std::sqrt(error / std::max(norm, 1e-300));
+}
+
+/// Ways to cut 70 rows: each list is the ends of passes.
+const std::vector<std::int64_t> kCuts[] = {{70}, {1, 2, 3, 4, 70}, {7, 14, 14, 30, 70}, {64, 70}, {69, 70}};
+
+TEST(Convolution, GivesTheSameBitsHoweverRowsAreCut) {
+  constexpr std::int64_t kRows = 70;
+  for (const std::int64_t taps : {2, 3, 4, 8}) {
+    for (const std::int64_t channels : {1, 31, 64, 100, 192}) {
+      for (const bool plain : {false, true}) {
+        const auto x = random_floats(kRows * channels, 1), weight = random_floats(channels * taps, 2),
+                   bias = random_floats(channels, 3);
+        std::vector<float> want(x.size()), first;
+        ref::convolve(x.data(), weight.data(), plain ? nullptr : bias.data(), kRows, channels, taps, !plain,
+                      want.data());
+        for (const Table& table : tables()) {
+          for (const auto& cuts : kCuts) {
+            std::vector<float> out = x, before, after(static_cast<std::size_t>((taps - 1) * channels));
+            std::int64_t row = 0;
+            for (const std::int64_t end : cuts) {
+              ConvolutionArgs args;
+              args.x = out.data() + row * channels;
+              args.x_stride = args.channels = channels;
+              args.rows = end - row;
+              args.weight = weight.data();
+              args.bias = plain ? nullptr : bias.data();
+              args.silu = !plain;
+              args.taps = taps;
+              args.before = row == 0 ? nullptr : before.data();
+              args.after = after.data();
+              args.last = channels / 2;
+              table.convolve(args);
+              args.first = channels / 2;
+              args.last = channels;
+              table.convolve(args);
+              before = after;
+              row = end;
+            }
+            if (first.empty()) first = out;
+            EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " " << taps << " " << channels;
+            EXPECT_LT(relative_error(out, want), 1e-6);
+            for (std::int64_t i = 0; i < (taps - 1) * channels; ++i)
+              ASSERT_EQ(after[static_cast<std::size_t>(i)],
+                        x[static_cast<std::size_t>((kRows - taps + 1) * channels + i)]);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) {
+  constexpr std::int64_t kRows = 70, kValues = 64;
+  for (const std::int64_t keys : {2, 32, 128}) {
+    auto query = random_floats(kRows * keys, 1), key = random_floats(kRows * keys, 2);
+    const auto value = random_floats(kRows * kValues, 3);
+    auto beta = random_floats(kRows, 4), decay = random_floats(kRows, 5);
+    for (float& b : beta) b = sigmoid_f32(b);
+    for (float& d : decay) d = std::exp(-std::abs(d));
+    for (const Table& table : tables()) {  // keys of length 1
+      table.l2_norm(query.data(), kRows, keys, 1e-6f);
+      table.l2_norm(key.data(), kRows, keys, 1e-6f);
+    }
+    const std::int64_t stride = 2 * keys + kValues;
+    std::vector<float> qkv;  // as they lie side by side in a row
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      qkv.insert(qkv.end(), query.begin() + row * keys, query.begin() + (row + 1) * keys);
+      qkv.insert(qkv.end(), key.begin() + row * keys, key.begin() + (row + 1) * keys);
+      qkv.insert(qkv.end(), value.begin() + row * kValues, value.begin() + (row + 1) * kValues);
+    }
+    std::vector<float> want(value.size()), first, first_state;
+    ref::delta_rule(query.data(), key.data(), value.data(), beta.data(), decay.data(), kRows, keys, kValues, 0.3f,
+                    want.data());
+    for (const Table& table : tables()) {
+      for (const auto& cuts : kCuts) {
+        std::vector<float> out(value.size()), before, after(static_cast<std::size_t>(keys * kValues), -1);
+        std::int64_t row = 0;
+        for (const std::int64_t end : cuts) {
+          for (std::int64_t lane = 0; lane < kValues; lane += kStateLanes) {
+            DeltaRuleArgs args;
+            args.query = qkv.data() + row * stride;
+            args.key = args.query + keys;
+            args.value = args.key + keys + lane;
+            args.qkv_stride = stride;
+            args.beta = beta.data() + row;
+            args.decay = decay.data() + row;
+            args.gate_stride = 1;
+            args.out = out.data() + row * kValues + lane;
+            args.out_stride = kValues;
+            args.rows = end - row;
+            args.keys = keys;
+            args.scale = 0.3f;
+            args.before = row == 0 ? nullptr : before.data() + lane * keys;
+            args.after = after.data() + lane * keys;
+            table.delta_rule(args);
+          }
+          before = after;
+          row = end;
+        }
+        if (first.empty()) first = out, first_state = after;
+        EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " " << keys;
+        EXPECT_TRUE(same_bits(after, first_state)) << device::isa_name(table.isa) << " " << keys;
+        EXPECT_LT(relative_error(out, want), 2e-6);
+      }
+    }
+  }
+}
+
+TEST(Gates, OfStatesAndOutputs) {
+  for (double x = -110; x < 110; x += 0.037) {
+    const auto at = static_cast<float>(x);
+    const double softplus = x > 30 ? double{at} : std::log1p(std::exp(double{at}));
+    EXPECT_NEAR(softplus_f32(at), softplus, 3e-7 * softplus + 1e-38) << x;
+    EXPECT_NEAR(sigmoid_f32(at), 1 / (1 + std::exp(-double{at})), 1e-6 / (1 + std::exp(-double{at})) + 1e-38) << x;
+  }
+  for (const std::int64_t n : {1, 7, 32, 100}) {
+    const auto x = random_floats(n, 1), gate = random_floats(n, 2, 4);
+    std::vector<float> first;
+    for (const Table& table : tables()) {
+      std::vector<float> out = x;
+      table.sigmoid_mul(out.data(), gate.data(), n);
+      if (first.empty()) first = out;
+      EXPECT_TRUE(same_bits(out, first));
+      for (std::size_t i = 0; i < out.size(); ++i)
+        EXPECT_NEAR(out[i], x[i] / (1 + std::exp(-double{gate[i]})), 1e-6 * std::abs(x[i]));
+    }
+  }
+}
+
+TEST(L2Norm, OfEachRow) {
+  for (const std::int64_t cols : {1, 31, 32, 100, 128}) {
+    const auto x = random_floats(3 * cols, 1);
+    std::vector<float> first;
+    for (const Table& table : tables()) {
+      std::vector<float> out = x;
+      table.l2_norm(out.data(), 3, cols, 1e-6f);
+      if (first.empty()) first = out;
+      EXPECT_TRUE(same_bits(out, first));
+      for (std::int64_t row = 0; row < 3; ++row) {
+        double squares = 0;
+        for (std::int64_t i = 0; i < cols; ++i)
+          squares += std::pow(double{x[static_cast<std::size_t>(row * cols + i)]}, 2);
+        const auto at = static_cast<std::size_t>(row * cols);
+        EXPECT_NEAR(out[at], x[at] / std::sqrt(squares + 1e-6), 1e-6);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kernels
