@@ -21,6 +21,9 @@ Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperp
 Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> phi3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen2_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> qwen35_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> qwen35moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> qwen3next_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen3moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 

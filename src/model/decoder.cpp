@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "exec/ops.h"
+#include "model/delta_net.h"
 #include "model/unit_builder.h"
 
 namespace millrace::model {
@@ -25,8 +26,9 @@ struct LayerWeights {
   WeightRef attn_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, attn_out, attn_out_bias, ffn_norm;
   WeightRef attn_result_norm, ffn_result_norm, sinks;
   WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
+  DeltaNetWeights delta_net;                                                               // in attention's place
   WeightRef gate, up, down;                                                                // dense
-  WeightRef shared_gate, shared_up, shared_down;  // of a mixture's shared expert
+  WeightRef shared_gate, shared_up, shared_down, shared_by;  // of a mixture's shared expert, and its gate
   WeightRef router;
   WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
   WeightRef per_layer_gate, per_layer_out, per_layer_norm;
@@ -50,13 +52,16 @@ class Decoder {
  private:
   void embed_for_layers();
   void attend(std::int64_t index);
+  void mix_tokens(std::int64_t index);
   void attend_latent(std::int64_t index);
+  void remember(std::int64_t index);
   void feed_forward(std::int64_t index);
   void mix(std::int64_t index);
   void mix_beside(std::int64_t index);
   void add_of_layer(std::int64_t index);
   void add_result(const LayerSpec& spec, Act result, WeightRef norm);
   void list_for_layers(UnitBuilder& units);
+  void list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const;
@@ -82,7 +87,7 @@ void Decoder::record() {
   h_ = ops_.buffer("h", hp_.model_dim);
   const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
   std::vector<kv::LayerKv> kept;
-  for (const LayerSpec& layer : spec_.layers) kept.push_back(layer.attention.kept());
+  for (const LayerSpec& layer : spec_.layers) kept.push_back(layer.kept());
   ops_.keep(kv::Layout(kept));
   for (const RopeSpec& rope : spec_.ropes)
     ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude, rope.last});
@@ -90,10 +95,7 @@ void Decoder::record() {
   ops_.embed(x_, embedding_, spec_.embedding_scale);
   if (spec_.per_layer_dim > 0) embed_for_layers();
   for (std::int64_t index = 0; index < hp_.layers; ++index) {
-    if (spec_.layers[static_cast<std::size_t>(index)].attention.latent.rank > 0)
-      attend_latent(index);
-    else
-      attend(index);
+    mix_tokens(index);
     feed_forward(index);
   }
   ops_.begin_block();
@@ -119,20 +121,48 @@ void Decoder::embed_for_layers() {
   ops_.scale(of_layers_, std::sqrt(0.5f));
 }
 
-/// x += W_out attention(rope(norm(W_q h)), rope(norm(W_k h)), W_v h), where h = norm(x).
+/// What stands before the feed-forward.
+void Decoder::mix_tokens(std::int64_t index) {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  if (!spec.attends())
+    remember(index);
+  else if (spec.attention.latent.rank > 0)
+    attend_latent(index);
+  else
+    attend(index);
+}
+
+/// x += net(norm(x)), with a state in attention's place.
+void Decoder::remember(std::int64_t index) {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  ops_.begin_block();
+  ops_.rms_norm(h_, x_, layer.attn_norm, eps());
+  record_delta_net(ops_, index, spec.delta_net, layer.delta_net, h_, eps());
+  add_result(spec, h_, layer.attn_result_norm);
+}
+
+/// x += W_out (gate * attention(rope(norm(W_q h)), rope(norm(W_k h)), W_v h)), where h = norm(x); mostly without a
+/// gate.
 void Decoder::attend(std::int64_t index) {
   const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   const Act q = ops_.buffer("q", spec.q_dim()), k = ops_.buffer("k", spec.kv_dim()),
             v = ops_.buffer("v", spec.kv_dim());
   const Act attended = ops_.buffer("attended", spec.q_dim());
-  const exec::Product qkv[] = {{q, layer.q, layer.q_bias}, {k, layer.k, layer.k_bias}, {v, layer.v, layer.v_bias}};
+  const Act gate = spec.gated ? ops_.buffer("gate", spec.q_dim()) : Act();
+  const Act q_made = spec.gated ? ops_.buffer("q and gate", 2 * spec.q_dim()) : q;
+  const exec::Product qkv[] = {{q_made, layer.q, layer.q_bias}, {k, layer.k, layer.k_bias}, {v, layer.v, layer.v_bias}};
   const bool own = spec.reads < 0;  // keys and values
   const exec::Product out[] = {{h_, layer.attn_out, layer.attn_out_bias}};
 
   ops_.begin_block();
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
   ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), h_);
+  if (spec.gated) {
+    ops_.pick_heads(q, q_made, spec.heads, spec.head_dim, 0);
+    ops_.pick_heads(gate, q_made, spec.heads, spec.head_dim, spec.head_dim);
+  }
   if (own && spec.values_are_keys) ops_.copy(v, k);
   if (spec.norm == HeadNorm::each) {
     ops_.rms_norm_heads(q, layer.q_norm, spec.head_dim, eps());
@@ -150,6 +180,7 @@ void Decoder::attend(std::int64_t index) {
     ops_.store_kv(index, k, v);
   }
   ops_.attention(attended, q, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
+  if (spec.gated) ops_.sigmoid_gate(attended, gate);
   ops_.matmul(out, attended);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
 }
@@ -251,6 +282,11 @@ void Decoder::mix(std::int64_t index) {
     const Act hidden = ops_.buffer("hidden", mixture.shared_ff_dim), shared = ops_.buffer("shared", hp_.model_dim);
     ops_.matmul_gated(hidden, layer.shared_gate, layer.shared_up, h_, spec.activation);
     ops_.matmul(shared, layer.shared_down, hidden);
+    if (mixture.shared_gate) {
+      const Act by = ops_.buffer("shared by", 1);
+      ops_.matmul(by, layer.shared_by, h_);
+      ops_.sigmoid_gate(shared, by);
+    }
     ops_.moe(mixed, h_, h_, layer.router, index, layer.experts);
     ops_.add(mixed, shared);
   } else {
@@ -261,12 +297,25 @@ void Decoder::mix(std::int64_t index) {
 
 // --- Its weights, in the order in which a pass uses them ---
 
+/// Attention, or what stands in its place.
+void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  weights.attn_norm = units.vector(layer_tensor(index, "attn_norm.weight"), hp_.model_dim);
+  if (spec.attends() && spec.attention.latent.rank > 0)
+    list_latent_attention(units, index, weights);
+  else if (spec.attends())
+    list_attention(units, index, weights);
+  else
+    weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
+  if (spec.norms_results)
+    weights.attn_result_norm = units.vector(layer_tensor(index, "post_attention_norm.weight"), hp_.model_dim);
+}
+
 void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weights) const {
   const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
   const std::int64_t dim = hp_.model_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
-  weights.attn_norm = units.vector(name("attn_norm.weight"), dim);
-  const std::int64_t q_dim = spec.q_dim(), kv_dim = spec.kv_dim();
+  const std::int64_t q_dim = spec.gated ? 2 * spec.q_dim() : spec.q_dim(), kv_dim = spec.kv_dim();
   // Some files hold the three as rows of one tensor.
   const RowsOf fused{"attn_qkv", q_dim + 2 * kv_dim, units.has(name("attn_qkv.weight"))};
   const auto product = [&](const char* tensor, std::int64_t first, std::int64_t rows, WeightRef& weight,
@@ -287,14 +336,12 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     for (const char* tensor : {"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"}) units.ignore(name(tensor));
   if (spec.norm != HeadNorm::none) {
     const bool each = spec.norm == HeadNorm::each;
-    weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : q_dim);
+    weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : spec.q_dim());
     if (spec.reads < 0) weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
   }
   if (spec.sinks) weights.sinks = units.vector(name("attn_sinks.weight"), spec.heads);
-  weights.attn_out = units.matrix(name("attn_output.weight"), q_dim, dim);
+  weights.attn_out = units.matrix(name("attn_output.weight"), spec.q_dim(), dim);
   if (spec.may_have_biases) weights.attn_out_bias = units.optional_vector(name("attn_output.bias"), dim);
-  if (spec_.layers[static_cast<std::size_t>(index)].norms_results)
-    weights.attn_result_norm = units.vector(name("post_attention_norm.weight"), dim);
 }
 
 void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const {
@@ -303,7 +350,6 @@ void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights&
   const std::int64_t dim = hp_.model_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::string both = name("attn_kv_a_mqa.weight");
-  weights.attn_norm = units.vector(name("attn_norm.weight"), dim);
   if (latent.q_rank > 0)
     weights.q_low = units.matrix(name("attn_q_a.weight"), dim, latent.q_rank);
   else
@@ -375,6 +421,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
     weights.shared_gate = units.matrix(name("ffn_gate_shexp.weight"), dim, mixture.shared_ff_dim);
     weights.shared_up = units.matrix(name("ffn_up_shexp.weight"), dim, mixture.shared_ff_dim);
     weights.shared_down = units.matrix(name("ffn_down_shexp.weight"), mixture.shared_ff_dim, dim);
+    if (mixture.shared_gate) weights.shared_by = units.vector(name("ffn_gate_inp_shexp.weight"), dim);
   }
   if (mixture.beside_dense) {
     weights.dense_result_norm = units.vector(name("post_ffw_norm_1.weight"), dim);
@@ -423,10 +470,7 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
   for (int index = 0; index < hp_.layers && units.status().ok(); ++index) {
     LayerWeights& weights = layers_.emplace_back();
     units.begin(UnitKind::trunk, index);
-    if (spec_.layers[static_cast<std::size_t>(index)].attention.latent.rank > 0)
-      list_latent_attention(units, index, weights);
-    else
-      list_attention(units, index, weights);
+    list_mixer(units, index, weights);
     list_feed_forward(units, index, weights);
     units.refuse_unused(index);
   }

@@ -3,6 +3,7 @@
 // nothing. Sources: the papers named in each architecture's file; tensor names as in the GGUF specification.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -53,6 +54,7 @@ struct AttentionSpec {
   bool values_are_keys = false;  // V is K before its norm and rotation
   std::int64_t reads = -1;       // the earlier layer whose keys and values this one sees, having none; -1: its own
   bool sinks = false;            // heads may look at nothing: a score of their own joins the softmax (attn_sinks)
+  bool gated = false;            // attn_q has each head's query and behind it a gate of what its attention gives
   LatentSpec latent;
 
   std::int64_t q_dim() const { return heads * head_dim; }
@@ -63,11 +65,33 @@ struct AttentionSpec {
   }
 };
 
+/// In attention's place: heads that each keep a matrix as their state, updated by the gated delta rule, behind a causal
+/// convolution of queries, keys and values (model/delta_net.h).
+struct DeltaNetSpec {
+  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;  // dims of a head; no heads: no delta net
+  std::int64_t taps = 0;                                                    // of the convolution
+  bool tiled = false;         // value head h reads key head h % key_heads; else neighbours share one
+  bool gates_in_one = false;  // beta and alpha come from one matrix
+
+  std::int64_t value_channels() const { return value_heads * value_dim; }
+  std::int64_t channels() const { return 2 * key_heads * key_dim + value_channels(); }
+  exec::DeltaRule rule() const {
+    return {key_heads, value_heads, key_dim, value_dim, tiled, 1.0f / std::sqrt(static_cast<float>(key_dim))};
+  }
+  kv::LayerKv kept() const {
+    kv::LayerKv layer;
+    layer.keeps = kv::Keeps::state;
+    layer.state = {taps - 1, channels(), value_heads, key_dim, value_dim};
+    return layer;
+  }
+};
+
 /// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.
 struct MixtureSpec {
   std::int64_t experts = 0, top_k = 0;
   std::int64_t ff_dim = 0;         // of one expert
   std::int64_t shared_ff_dim = 0;  // of the shared one; 0: none
+  bool shared_gate = false;        // which has a gate, one number a token (ffn_gate_inp_shexp)
   exec::Gating gating = exec::Gating::softmax;
   bool selection_bias = false;               // added to the probabilities for the choice alone (exp_probs_b)
   std::int64_t groups = 1, groups_used = 1;  // experts are chosen within the best of so many groups
@@ -83,6 +107,7 @@ struct MixtureSpec {
 
 struct LayerSpec {
   AttentionSpec attention;
+  DeltaNetSpec delta_net;   // if it has heads, in attention's place
   std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
@@ -92,6 +117,8 @@ struct LayerSpec {
   bool output_scale = false;                 // the layer's result is multiplied by its number (layer_output_scale)
 
   bool mixes() const { return mixture.experts > 0; }
+  bool attends() const { return delta_net.value_heads == 0; }
+  kv::LayerKv kept() const { return attends() ? attention.kept() : delta_net.kept(); }
 };
 
 struct DecoderSpec {

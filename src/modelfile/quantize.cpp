@@ -71,7 +71,8 @@ bool is_favoured(std::int64_t layer, std::int64_t layers) {
 
 bool stays_float(const TensorInfo& tensor) {
   return tensor.shape.size() < 2 || !tensor.name.ends_with(".weight") || contains(tensor.name, "norm") ||
-         contains(tensor.name, "ffn_gate_inp");
+         contains(tensor.name, "ffn_gate_inp") || contains(tensor.name, "ssm_conv1d") ||
+         contains(tensor.name, "shortconv.conv");
 }
 
 // A type of at least as many bits whose blocks divide the row.

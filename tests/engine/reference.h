@@ -140,6 +140,9 @@ constexpr Checkpoint kCheckpoints[] = {
     {"qwen2", "Qwen2, Qwen2.5"},
     {"qwen3", "Qwen3"},
     {"qwen3moe", "Qwen3 mixtures", true},
+    {"qwen3next", "Qwen3-Next", true, "qwen3next", 256, DType::f16, false},
+    {"qwen35", "Qwen3.5, Qwen3.6", false, "qwen35", 256, DType::f16, false},
+    {"qwen35moe", "Qwen3.5 and Qwen3.6 mixtures", true, "qwen35moe", 256, DType::f16, false},
     {"gemma3", "Gemma 3 (text)"},
     {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
     {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", 256, DType::f32},
@@ -167,14 +170,15 @@ inline std::string test_name(const testing::TestParamInfo<Cell>& info) {
   return name;
 }
 
-/// The whole prompt in a pass, token by token, and in a batch of three lengths.
+/// The whole prompt in a pass, in chunks, token by token, and in a batch of three lengths.
 inline void expect_the_reference(const EngineOptions& options, const Checkpoint& checkpoint) {
   struct Way {
     const char* name;
     std::int64_t batch_tokens;
     std::vector<double> shares;
   };
-  for (const Way& way : {Way{"whole", 0, {1}}, Way{"token by token", 1, {1}}, Way{"a batch", 0, {1, 0.6, 0.21}}}) {
+  for (const Way& way : {Way{"whole", 0, {1}}, Way{"chunks of 7", 7, {1}}, Way{"chunks of 64", 64, {1}},
+                         Way{"token by token", 1, {1}}, Way{"a batch", 0, {1, 0.6, 0.21}}}) {
     SCOPED_TRACE(way.name);
     EngineOptions changed = options;
     changed.batch_tokens = way.batch_tokens;

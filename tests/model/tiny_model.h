@@ -103,6 +103,41 @@ class TinyModel {
     return model;
   }
 
+  /// The second layer attends; the first keeps a state: 2 heads of keys, 4 of values, all of 32 channels.
+  static TinyModel qwen35() {
+    TinyModel model = base("qwen35", true);
+    model.set("feed_forward_length", 128u);
+    model.set("full_attention_interval", 2u);
+    model.set("ssm.conv_kernel", 4u);
+    model.set("ssm.state_size", 32u);
+    model.set("ssm.group_count", 2u);
+    model.set("ssm.time_step_rank", 4u);
+    model.set("ssm.inner_size", 128u);
+    for (int layer = 0; layer < 2; ++layer) {
+      model.add(layer, "attn_norm.weight", {64});
+      model.add(layer, "post_attention_norm.weight", {64});
+      model.add(layer, "ffn_gate.weight", {64, 128});
+      model.add(layer, "ffn_up.weight", {64, 128});
+      model.add(layer, "ffn_down.weight", {128, 64});
+    }
+    model.add(0, "attn_qkv.weight", {64, 256});
+    model.add(0, "attn_gate.weight", {64, 128});
+    model.add(0, "ssm_beta.weight", {64, 4});
+    model.add(0, "ssm_alpha.weight", {64, 4});
+    model.add(0, "ssm_a", {4});
+    model.add(0, "ssm_dt.bias", {4});
+    model.add(0, "ssm_conv1d.weight", {4, 256});
+    model.add(0, "ssm_norm.weight", {32});
+    model.add(0, "ssm_out.weight", {128, 64});
+    model.add(1, "attn_q.weight", {64, 128});
+    model.add(1, "attn_k.weight", {64, 32});
+    model.add(1, "attn_v.weight", {64, 32});
+    model.add(1, "attn_output.weight", {64, 64});
+    model.add(1, "attn_q_norm.weight", {16});
+    model.add(1, "attn_k_norm.weight", {16});
+    return model;
+  }
+
   template <typename T>
   void set(const std::string& key, T value) {
     keys[architecture + "." + key] = modelfile::Value(value);

@@ -60,7 +60,7 @@ LAYER = {
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "block_sparse_moe.router.layer": "ffn_gate_inp",
+    "block_sparse_moe.router": "ffn_gate_inp",
     "shared_mlp.output_linear": "ffn_down_shexp",
     # Nemotron-H calls whatever a block does its mixer.
     "mixer.q_proj": "attn_q",

@@ -171,6 +171,8 @@ double unit_deviation(DType dtype, Random random) {
   return std::sqrt(squares / static_cast<double>(weights.size()));
 }
 
+double mean_of(Fill fill) { return fill == Fill::norm ? 1 : fill == Fill::decay ? -0.1 : 0; }
+
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
 
 }  // namespace
@@ -188,7 +190,7 @@ Pool::Pool(DType dtype, Fill fill, double deviation, std::uint64_t bytes, std::u
   blocks_.resize(std::clamp(bytes, kSmallestPool, kLargestPool) / block_bytes_ * block_bytes_);
   Random random(mix(seed));
   if (is_float(dtype))
-    make_floats(dtype, blocks_, fill == Fill::norm ? 1 : 0, deviation, random);
+    make_floats(dtype, blocks_, mean_of(fill), deviation, random);
   else
     make_quantized(dtype, blocks_, deviation / unit_deviation(dtype, random), random);
 }

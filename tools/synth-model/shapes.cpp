@@ -24,6 +24,45 @@ const std::array kPresets = {
     Shape{"gpt-oss", "gpt-oss-120b", 36, 2880, 2880, 64, 8, 64, 201088, 128, 4, 2880, 131072, 1.5e5, 1e-5, false},
     Shape{"qwen3", "qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, 0, 0, 0, 40960, 1e6, 1e-6, false},
     Shape{"gemma3", "gemma3-27b", 62, 5376, 21504, 32, 16, 128, 262208, 0, 0, 0, 131072, 1e6, 1e-6, true},
+    Shape{"qwen35moe",
+          "qwen3.6-35b-a3b",
+          40,
+          2048,
+          0,
+          16,
+          2,
+          256,
+          248320,
+          256,
+          8,
+          512,
+          262144,
+          1e7,
+          1e-6,
+          false,
+          {},
+          {},
+          32},
+    Shape{"qwen35", "qwen3.6-27b", 64, 5120, 17408, 24, 4, 256, 248320, 0, 0, 0, 262144, 1e7, 1e-6, false, {}, {}, 48},
+    Shape{"qwen35moe",
+          "qwen3.5-397b",
+          60,
+          4096,
+          0,
+          32,
+          2,
+          256,
+          248320,
+          512,
+          10,
+          1024,
+          262144,
+          1e7,
+          1e-6,
+          false,
+          {},
+          {},
+          64},
     Shape{"glm4moe", "glm-4.5-air", 46, 4096, 10944, 96, 8, 128, 151552, 128, 8, 1408, 131072, 1e6, 1e-5, false},
     Shape{"deepseek2",
           "deepseek-v2-lite",
@@ -138,6 +177,24 @@ class Builder {
   std::vector<Tensor> list_;
 };
 
+constexpr std::int64_t kStateKeyHeads = 16, kStateDim = 128, kStateTaps = 4, kStateInterval = 4;
+
+bool is_hybrid(const Shape& s) { return s.architecture == "qwen35" || s.architecture == "qwen35moe"; }
+
+void add_delta_net(Builder& out, const Shape& s, const std::string& layer) {
+  const std::int64_t values = s.state_heads * kStateDim, channels = 2 * kStateKeyHeads * kStateDim + values;
+  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  out.matrix(layer + "attn_qkv.weight", s.dim, channels);
+  out.matrix(layer + "attn_gate.weight", s.dim, values);
+  out.matrix(layer + "ssm_beta.weight", s.dim, s.state_heads);
+  out.matrix(layer + "ssm_alpha.weight", s.dim, s.state_heads);
+  out.plain(layer + "ssm_a", {s.state_heads}, Fill::decay);
+  out.plain(layer + "ssm_dt.bias", {s.state_heads}, Fill::bias);
+  out.plain(layer + "ssm_conv1d.weight", {kStateTaps, channels}, Fill::weights);
+  out.plain(layer + "ssm_norm.weight", {kStateDim}, Fill::norm);
+  out.matrix(layer + "ssm_out.weight", values, s.dim);
+}
+
 void add_attention(Builder& out, const Shape& s, const std::string& layer) {
   const std::int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
   const bool gemma = s.architecture == "gemma3", gpt_oss = s.architecture == "gpt-oss";
@@ -147,11 +204,11 @@ void add_attention(Builder& out, const Shape& s, const std::string& layer) {
       out.plain(layer + name + ".bias", {rows}, Fill::bias);
   };
   out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
-  projection("attn_q", s.dim, q);
+  projection("attn_q", s.dim, is_hybrid(s) ? 2 * q : q);  // with the output's gate
   projection("attn_k", s.dim, kv);
   projection("attn_v", s.dim, kv);
   projection("attn_output", q, s.dim);
-  if (gemma || s.architecture == "qwen3" || s.architecture == "qwen3moe") {
+  if (gemma || is_hybrid(s) || s.architecture == "qwen3" || s.architecture == "qwen3moe") {
     out.plain(layer + "attn_q_norm.weight", {s.head_dim}, Fill::norm);
     out.plain(layer + "attn_k_norm.weight", {s.head_dim}, Fill::norm);
   }
@@ -179,8 +236,9 @@ void add_latent_attention(Builder& out, const Shape& s, const std::string& layer
 
 void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
   const bool gpt_oss = s.architecture == "gpt-oss", glm = s.architecture == "glm4moe";
-  const bool shares = glm || s.architecture == "deepseek2";
-  out.plain(layer + (gpt_oss || glm ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim}, Fill::norm);
+  const bool shares = glm || s.architecture == "deepseek2" || is_hybrid(s);
+  out.plain(layer + (gpt_oss || glm || is_hybrid(s) ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim},
+            Fill::norm);
   if (s.architecture == "gemma3") out.plain(layer + "post_ffw_norm.weight", {s.dim}, Fill::norm);
   if (s.experts == 0 || (shares && index < s.mixing.leading)) {
     out.matrix(layer + "ffn_gate.weight", s.dim, s.ff);
@@ -194,8 +252,9 @@ void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const st
   out.plain(layer + "ffn_gate_inp.weight", {s.dim, s.experts}, Fill::weights);
   biases("ffn_gate_inp", {s.experts});
   if (shares) {
-    const std::int64_t shared_ff = s.mixing.shared * s.expert_ff;
+    const std::int64_t shared_ff = (is_hybrid(s) ? 1 : s.mixing.shared) * s.expert_ff;
     if (s.mixing.sigmoid) out.plain(layer + "exp_probs_b.bias", {s.experts}, Fill::bias);
+    if (is_hybrid(s)) out.plain(layer + "ffn_gate_inp_shexp.weight", {s.dim}, Fill::weights);
     out.matrix(layer + "ffn_gate_shexp.weight", s.dim, shared_ff);
     out.matrix(layer + "ffn_up_shexp.weight", s.dim, shared_ff);
     out.matrix(layer + "ffn_down_shexp.weight", shared_ff, s.dim);
@@ -230,13 +289,14 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  constexpr std::string_view kKnown[] = {"llama", "qwen3", "qwen3moe", "gemma3", "gpt-oss", "glm4moe", "deepseek2"};
-  constexpr std::string_view kMixtures[] = {"qwen3moe", "gpt-oss", "glm4moe", "deepseek2"};
+  constexpr std::string_view kKnown[] = {"llama",  "qwen3",   "qwen3moe", "qwen35",   "qwen35moe",
+                                         "gemma3", "gpt-oss", "glm4moe",  "deepseek2"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe", "qwen35moe", "gpt-oss", "glm4moe", "deepseek2"};
   if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
     return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
   for (const auto& [flag, value] : {std::pair{"--layers", s.layers},
                                     {"--dim", s.dim},
-                                    {"--ff", s.ff},
+                                    {"--ff", s.experts > 0 && is_hybrid(s) ? 1 : s.ff},  // experts alone
                                     {"--heads", s.heads},
                                     {"--kv-heads", s.kv_heads},
                                     {"--head-dim", s.head_dim},
@@ -252,6 +312,8 @@ Status check(const Shape& s) {
   if (s.experts < 0 || s.experts > 4096) return bad("--experts must lie between 0 and 4096");
   if (s.experts > 0 && (s.top_k < 1 || s.top_k > s.experts)) return bad("--top-k must lie between 1 and --experts");
   if (s.experts > 0 && (s.expert_ff < 1 || s.expert_ff > 1 << 20)) return bad("--expert-ff is out of range");
+  if (is_hybrid(s) && (s.state_heads < kStateKeyHeads || s.state_heads % kStateKeyHeads != 0 || s.state_heads > 4096))
+    return bad("--state-heads must be a multiple of 16");
   if (s.architecture == "llama" && s.experts > 0 && s.expert_ff != s.ff) {
     return bad("llama's experts are --ff wide; leave --expert-ff out");
   }
@@ -266,7 +328,9 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
     out.matrix("token_embd.weight", shape.dim, shape.vocab);
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     const std::string layer = fmt::format("blk.{}.", i);
-    if (shape.latent.rank > 0)
+    if (is_hybrid(shape) && (i + 1) % kStateInterval != 0)
+      add_delta_net(out, shape, layer);
+    else if (shape.latent.rank > 0)
       add_latent_attention(out, shape, layer);
     else
       add_attention(out, shape, layer);
@@ -295,7 +359,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
   MR_RETURN_IF_ERROR(number("context_length", s.context));
   MR_RETURN_IF_ERROR(number("embedding_length", s.dim));
   MR_RETURN_IF_ERROR(number("block_count", s.layers));
-  MR_RETURN_IF_ERROR(number("feed_forward_length", s.ff));
+  if (s.ff > 0) MR_RETURN_IF_ERROR(number("feed_forward_length", s.ff));
   MR_RETURN_IF_ERROR(number("attention.head_count", s.heads));
   MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
   const Latent& latent = s.latent;
@@ -309,14 +373,22 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     if (latent.q_rank > 0) MR_RETURN_IF_ERROR(number("attention.q_lora_rank", latent.q_rank));
   }
   MR_RETURN_IF_ERROR(real("attention.layer_norm_rms_epsilon", s.rms_eps));
-  MR_RETURN_IF_ERROR(number("rope.dimension_count", has_latent                    ? latent.rotated
-                                                    : s.architecture == "glm4moe" ? s.head_dim / 2
-                                                                                  : s.head_dim));
+  const std::int64_t unrotated = is_hybrid(s) ? 4 : s.architecture == "glm4moe" ? 2 : 1;
+  MR_RETURN_IF_ERROR(number("rope.dimension_count", has_latent ? latent.rotated : s.head_dim / unrotated));
   MR_RETURN_IF_ERROR(real("rope.freq_base", s.rope_theta));
   if (s.experts > 0) {
     MR_RETURN_IF_ERROR(number("expert_count", s.experts));
     MR_RETURN_IF_ERROR(number("expert_used_count", s.top_k));
     MR_RETURN_IF_ERROR(number("expert_feed_forward_length", s.expert_ff));
+  }
+  if (is_hybrid(s)) {
+    MR_RETURN_IF_ERROR(number("full_attention_interval", kStateInterval));
+    MR_RETURN_IF_ERROR(number("ssm.conv_kernel", kStateTaps));
+    MR_RETURN_IF_ERROR(number("ssm.state_size", kStateDim));
+    MR_RETURN_IF_ERROR(number("ssm.group_count", kStateKeyHeads));
+    MR_RETURN_IF_ERROR(number("ssm.time_step_rank", s.state_heads));
+    MR_RETURN_IF_ERROR(number("ssm.inner_size", s.state_heads * kStateDim));
+    if (s.experts > 0) MR_RETURN_IF_ERROR(number("expert_shared_feed_forward_length", s.expert_ff));
   }
   if (s.architecture == "glm4moe" || s.architecture == "deepseek2") {
     const Mixing& mixing = s.mixing;

@@ -30,7 +30,7 @@ struct Mixing {
 
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
-  std::string architecture = "llama";  // llama, qwen3, qwen3moe, gemma3, gpt-oss, glm4moe or deepseek2
+  std::string architecture = "llama";  // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gpt-oss, glm4moe, deepseek2
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
   std::int64_t experts = 0, top_k = 0, expert_ff = 0;
@@ -39,6 +39,8 @@ struct Shape {
   bool tied = false;   // the head is the embedding
   Latent latent = {};  // deepseek2
   Mixing mixing = {};  // glm4moe, deepseek2
+  // qwen35, qwen35moe: in a layer that keeps a state, heads of values for 16 of keys, all of 128 channels.
+  std::int64_t state_heads = 0;
 };
 
 /// What the random numbers of a tensor look like.
@@ -46,6 +48,7 @@ enum class Fill : std::uint8_t {
   weights,  // mean 0, standard deviation 1 / sqrt(row length)
   norm,     // about 1
   bias,     // about 0
+  decay,    // about -0.1: what a state's logarithm of decay is multiplied by
 };
 
 struct Tensor {

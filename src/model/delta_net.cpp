@@ -1,0 +1,64 @@
+#include "model/delta_net.h"
+
+#include <cmath>
+#include <string>
+
+namespace millrace::model {
+
+using exec::Act;
+
+namespace {
+
+constexpr float kL2Eps = 1e-6f;  // of queries and keys, whatever the norms have
+
+}  // namespace
+
+DeltaNetWeights list_delta_net(UnitBuilder& units, int layer, const DeltaNetSpec& spec, std::int64_t model_dim) {
+  const auto name = [&](std::string_view tensor) { return layer_tensor(layer, tensor); };
+  DeltaNetWeights weights;
+  weights.qkv = units.matrix(name("attn_qkv.weight"), model_dim, spec.channels());
+  weights.z = units.matrix(name("attn_gate.weight"), model_dim, spec.value_channels());
+  if (spec.gates_in_one) {
+    weights.beta_alpha = units.matrix(name("ssm_ba.weight"), model_dim, 2 * spec.value_heads);
+  } else {
+    weights.beta = units.matrix(name("ssm_beta.weight"), model_dim, spec.value_heads);
+    weights.alpha = units.matrix(name("ssm_alpha.weight"), model_dim, spec.value_heads);
+  }
+  weights.a = units.vector(name("ssm_a"), spec.value_heads);
+  weights.dt_bias = units.vector(name("ssm_dt.bias"), spec.value_heads);
+  weights.taps = units.vectors(name("ssm_conv1d.weight"), spec.taps, spec.channels());
+  weights.norm = units.vector(name("ssm_norm.weight"), spec.value_dim);
+  weights.out = units.matrix(name("ssm_out.weight"), spec.value_channels(), model_dim);
+  return weights;
+}
+
+/// With q, k, v = silu(convolution(W_qkv h)), heads of q and k of length 1: the delta rule with beta = sigmoid(W_beta
+/// h) and decay = e^(a softplus(W_alpha h + bias)), then W_out (silu(W_z h) * norm(its result)).
+void record_delta_net(exec::Ops& ops, std::int64_t layer, const DeltaNetSpec& spec, const DeltaNetWeights& weights,
+                      Act h, float eps) {
+  const std::int64_t heads = spec.value_heads;
+  const Act qkv = ops.buffer("qkv", spec.channels()), z = ops.buffer("z", spec.value_channels()),
+            read = ops.buffer("read of state", spec.value_channels());
+  const Act beta = ops.buffer("beta", heads), alpha = ops.buffer("alpha", heads);
+  const exec::Product wide[] = {{qkv, weights.qkv, {}}, {z, weights.z, {}}};
+  const exec::Product gates[] = {{beta, weights.beta, {}}, {alpha, weights.alpha, {}}};
+  ops.matmul(wide, h);
+  if (spec.gates_in_one) {  // of each key head: beta of its value heads, then alpha
+    const Act both = ops.buffer("beta and alpha", 2 * heads);
+    const std::int64_t each = heads / spec.key_heads;
+    ops.matmul(both, weights.beta_alpha, h);
+    ops.pick_heads(beta, both, spec.key_heads, each, 0);
+    ops.pick_heads(alpha, both, spec.key_heads, each, each);
+  } else {
+    ops.matmul(gates, h);
+  }
+  ops.decay(alpha, weights.a, weights.dt_bias);
+  ops.convolve(qkv, weights.taps, layer, {spec.taps, {}, true});
+  ops.l2_norm_heads(qkv, 2 * spec.key_heads, spec.key_dim, kL2Eps);
+  ops.delta_rule(read, qkv, beta, alpha, layer, spec.rule());
+  ops.rms_norm_heads(read, weights.norm, spec.value_dim, eps);
+  ops.gate(z, read, 0, kernels::Activation::silu);
+  ops.matmul(h, weights.out, z);
+}
+
+}  // namespace millrace::model

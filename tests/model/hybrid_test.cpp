@@ -1,0 +1,91 @@
+// Layers that keep a state: what a file must have for them, and the words about one that has not.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "model/model.h"
+#include "model/tiny_model.h"
+
+namespace millrace::model {
+namespace {
+
+using exec::Step;
+using millrace::test::TinyModel;
+
+std::string refusal(const TinyModel& model, Code code) {
+  const auto loaded = load(model.open("hybrid"), {});
+  EXPECT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.status().code(), code) << loaded.status().message();
+  return loaded.status().message();
+}
+
+void expect_named(const std::string& message, const std::string& name) {
+  EXPECT_NE(message.find(name), std::string::npos) << message;
+}
+
+TEST(Hybrid, KeepsAStateWhereALayerDoesNotAttend) {
+  const auto model = load(TinyModel::qwen35().open("hybrid"), {}).value();
+  const kv::Layout& layout = model->program().layout;
+  ASSERT_EQ(layout.groups().size(), 2u);
+  EXPECT_EQ(layout.group_of(0).state, (kv::StateShape{3, 256, 4, 32, 32}));
+  EXPECT_FALSE(layout.group_of(1).is_state());
+  std::vector<Step::Kind> kinds;
+  for (const Step& step : model->program().steps) kinds.push_back(step.kind);
+  const auto count = [&](Step::Kind kind) { return std::count(kinds.begin(), kinds.end(), kind); };
+  EXPECT_EQ(count(Step::Kind::delta_rule), 1);
+  EXPECT_EQ(count(Step::Kind::convolve), 1);
+  EXPECT_EQ(count(Step::Kind::attention), 1);
+  EXPECT_EQ(count(Step::Kind::sigmoid_gate), 1);
+}
+
+TEST(Hybrid, LayersMayBeListed) {
+  TinyModel file = TinyModel::qwen35();
+  file.keys.erase("qwen35.full_attention_interval");
+  file.keys["qwen35.attention.recurrent_layers"] =
+      modelfile::Value(std::make_shared<const modelfile::Array>(modelfile::Array{std::vector<bool>{true, false}}));
+  const auto model = load(file.open("hybrid"), {});
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_TRUE((*model)->program().layout.group_of(0).is_state());
+  EXPECT_FALSE((*model)->program().layout.group_of(1).is_state());
+}
+
+TEST(Hybrid, EveryTensorOfAStateIsMissedByName) {
+  for (const char* name : {"attn_qkv.weight", "attn_gate.weight", "ssm_beta.weight", "ssm_alpha.weight", "ssm_a",
+                           "ssm_dt.bias", "ssm_conv1d.weight", "ssm_norm.weight", "ssm_out.weight"}) {
+    TinyModel model = TinyModel::qwen35();
+    model.remove(std::string("blk.0.") + name);
+    expect_named(refusal(model, Code::not_found), name);
+  }
+}
+
+TEST(Hybrid, WhatAStateCannotBeIsRefusedByItsKey) {
+  const auto changed = [](const char* key, unsigned value) {
+    TinyModel model = TinyModel::qwen35();
+    model.set(key, value);
+    return model;
+  };
+  expect_named(refusal(changed("ssm.group_count", 3), Code::corrupt), "qwen35.ssm.group_count");
+  expect_named(refusal(changed("ssm.inner_size", 130), Code::corrupt), "qwen35.ssm.inner_size");
+  expect_named(refusal(changed("ssm.inner_size", 64), Code::unsupported), "qwen35.ssm.state_size");
+  expect_named(refusal(changed("ssm.state_size", 33), Code::unsupported), "qwen35.ssm.state_size");
+  expect_named(refusal(changed("ssm.conv_kernel", 1), Code::corrupt), "qwen35.ssm.conv_kernel");
+  expect_named(refusal(changed("ssm.time_step_rank", 0), Code::corrupt), "qwen35.ssm.time_step_rank");
+  expect_named(refusal(changed("ssm.conv_kernel", 3), Code::corrupt), "blk.0.ssm_conv1d.weight");
+  TinyModel without = TinyModel::qwen35();
+  without.keys.erase("qwen35.ssm.state_size");
+  expect_named(refusal(without, Code::not_found), "qwen35.ssm.state_size");
+}
+
+TEST(Hybrid, ADraftBlockBehindTheLayersIsNoLayer) {
+  TinyModel file = TinyModel::qwen35();
+  file.set("block_count", 3u);
+  file.set("nextn_predict_layers", 1u);
+  file.add(2, "nextn.eh_proj.weight", {128, 64});
+  const auto model = load(file.open("hybrid"), {});
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ((*model)->hyperparameters().layers, 2);
+}
+
+}  // namespace
+}  // namespace millrace::model
