@@ -20,6 +20,23 @@ if(MILLRACE_FUZZ)
   target_compile_options(millrace_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
+# With MILLRACE_QUICK the headers that most rooms include are read once for all of them. A file that is compiled otherwise
+# (for an instruction set, or small) cannot use what was read and goes without.
+function(millrace_read_headers_once target)
+  if(NOT MILLRACE_QUICK)
+    return()
+  endif()
+  if(NOT TARGET millrace_headers)
+    file(WRITE ${CMAKE_BINARY_DIR}/headers.cpp "")
+    add_library(millrace_headers OBJECT ${CMAKE_BINARY_DIR}/headers.cpp)
+    target_link_libraries(millrace_headers PRIVATE millrace_flags fmt::fmt Threads::Threads)
+    target_precompile_headers(millrace_headers PRIVATE <fmt/format.h> <algorithm> <array> <atomic> <chrono> <cmath> <cstring>
+      <filesystem> <functional> <map> <memory> <mutex> <optional> <span> <string> <string_view> <thread> <unordered_map>
+      <utility> <variant> <vector>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM millrace_headers)
+endfunction()
+
 # millrace_room(NAME PUBLIC deps... PRIVATE deps...): the library millrace_NAME from src/NAME/**.cpp.
 # A file named cuda_*.cpp is left out where there is no CUDA.
 # A file named *_avx2.cpp, *_avx512.cpp or *_vnni.cpp is compiled for that instruction set; nothing else is.
@@ -43,16 +60,18 @@ function(millrace_room name)
   # Templates are rendered once a request: small code, which a budget of a few megabytes feels, before fast code.
   set(small ${sources})
   list(FILTER small INCLUDE REGEX "/text/jinja/")
-  set_source_files_properties(${small} PROPERTIES COMPILE_OPTIONS "-Os")
+  set_source_files_properties(${small} PROPERTIES COMPILE_OPTIONS "-Os" SKIP_PRECOMPILE_HEADERS ON)
+  millrace_read_headers_once(millrace_${name})
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     return()  # those files hold nothing elsewhere
   endif()
   foreach(source ${sources})
     if(source MATCHES "_avx2\\.cpp$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c" SKIP_PRECOMPILE_HEADERS ON)
     elseif(source MATCHES "_avx512\\.cpp$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mprefer-vector-width=512")
+        "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mprefer-vector-width=512"
+        SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endforeach()
 endfunction()
