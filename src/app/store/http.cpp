@@ -191,6 +191,8 @@ Reply Connection::Impl::run(const std::string& url, const std::string& range, co
     reply.failure = error(Code::cancelled, "stopped");
   } else if (!transfer.sink_status.ok()) {
     reply.failure = transfer.sink_status;
+  } else if (result == CURLE_SSL_CACERT_BADFILE) {  // a bare system
+    reply.failure = error(Code::io_error, "no certificates to tell servers by: install the package ca-certificates");
   } else if (result != CURLE_OK) {
     reply.failure = error(Code::io_error, "{}", curl_easy_strerror(result));
     reply.retriable = result != CURLE_URL_MALFORMAT && result != CURLE_UNSUPPORTED_PROTOCOL &&
