@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "exec/cuda_ops_impl.h"
 #include "kernels/cuda/gates.h"
+#include "kernels/cuda/latent.h"
 
 namespace millrace::exec {
 
@@ -169,6 +170,9 @@ struct CudaExecutor::Emitter {
   void emit_select(const Launch& launch);
   void emit_heads(const Launch& launch);
   void emit_heads_norm(const Step& s);
+  void emit_latent(const Launch& l);
+  void emit_head_product(const Step& s);
+  void emit_latent_attention(const Step& s);
   void emit_attention(const Launch& launch);
 
   // --- The walk ---

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/latent.h"
 
 namespace millrace::exec {
 namespace {
@@ -64,9 +65,12 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
   const auto logit_rows = static_cast<std::int32_t>(shape.max_logit_rows);
   layout.candidates = take(static_cast<std::uint64_t>(logit_rows) * sizeof(cuda::Candidates));
   layout.sample_workspace = take(cuda::sample_workspace_bytes(logit_rows, static_cast<std::int32_t>(shape.vocab)));
-  layout.attention_workspace = take(cuda::attention_workspace_bytes(
-      static_cast<std::int32_t>(std::min(shape.max_rows, kFewRows)), static_cast<std::int32_t>(shape.heads),
-      static_cast<std::int32_t>(shape.head_dim), static_cast<std::int32_t>(padded_positions(shape))));
+  const auto few_rows = static_cast<std::int32_t>(std::min(shape.max_rows, kFewRows)),
+             heads = static_cast<std::int32_t>(shape.heads), head_dim = static_cast<std::int32_t>(shape.head_dim),
+             positions = static_cast<std::int32_t>(padded_positions(shape));
+  layout.attention_workspace =
+      take(shape.latent_dim > 0 ? cuda::latent_workspace_bytes(few_rows, heads, head_dim, positions)
+                                : cuda::attention_workspace_bytes(few_rows, heads, head_dim, positions));
   if (shape.experts > 0) {
     const std::int64_t entries = worked * shape.top_k;
     layout.scores = take(floats(worked * shape.experts));

@@ -96,6 +96,11 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
     if (step.kind == Step::Kind::convolve || step.kind == Step::Kind::delta_rule)
       return error(Code::unsupported, "the GPU part has no layers with a state ({}) yet; use --device cpu",
                    name(step.kind));
+    if (step.kind == Step::Kind::matmul_heads && step.head_weights != HeadWeights{})
+      return error(Code::unsupported,
+                   "the GPU part takes no attn_kv_b in one, as files of 2024 have it; use --device cpu");
+    if (step.kind == Step::Kind::moe && step.experts.groups > 1 && step.experts.group_best != 2)
+      return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
     if (step.kind == Step::Kind::attention) MR_RETURN_IF_ERROR(check_heads(step.attention.head_dim, traits));
   }
   return fuse(program, units, {}).status();

@@ -11,10 +11,10 @@ cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
           static_cast<std::int32_t>(max_blocks(ops.shape_)),
           layout.offset(layer, kv::Part::k, 0),
           layout.offset(layer, kv::Part::v, 0),
-          group.k_head_bytes(),  // and of V: Layout::check()
+          group.v_head_bytes(),  // and of K, where there are keys: Layout::check()
           group.dtype,
           static_cast<std::int32_t>(group.kv_heads),
-          static_cast<std::int32_t>(group.k_dim)};
+          static_cast<std::int32_t>(group.v_dim)};
 }
 
 void CudaExecutor::Emitter::emit_norm(const Launch& l, Act x, const std::int32_t* x_index) {
@@ -84,8 +84,62 @@ void CudaExecutor::Emitter::emit_heads_norm(const Step& s) {
         "rms_norm");
 }
 
+/// RoPE of the shared key, its store behind the latent, and RoPE of the queries.
+void CudaExecutor::Emitter::emit_latent(const Launch& l) {
+  const Step &store = step(l.first + 1), &queries = step(l.first + 2);
+  const Rope& rope = ops.program_->ropes[static_cast<std::size_t>(queries.rope)];
+  if (rope.neox || !rope.last || step(l.first).rope != queries.rope) return broken("this RoPE beside a latent");
+  overwritten(queries.out);
+  cuda::LatentStoreCall call;
+  call.rows = row_view();
+  call.kv = kv_view(store.layer);
+  call.q = data(queries.out);
+  call.heads = static_cast<std::int32_t>(queries.heads);
+  call.q_head = static_cast<std::int32_t>(queries.head_dim);
+  call.c = data(store.a);
+  call.key = data(store.b);
+  call.cos_sin =
+      row_data<float>(ops.pass_rows_.cos_sin[static_cast<std::size_t>(queries.rope)]) + window.first * rope.rotary;
+  call.rotary = static_cast<std::int32_t>(rope.rotary);
+  check(cuda::store_latent(call, stream), "store_latent");
+}
+
+void CudaExecutor::Emitter::emit_head_product(const Step& s) {
+  if (s.head_weights != HeadWeights{}) return broken("heads' matrices apart");
+  if (host_rows(s.weight) > 0) return broken("heads' matrices whose rows the processor shares");
+  overwritten(s.out);
+  cuda::HeadProductCall call;
+  call.weight = matrix(s.weight);
+  if (!status.ok()) return;
+  call.x = data(s.a);
+  call.out = data(s.out);
+  call.rows = rows(s.out);
+  call.heads = static_cast<std::int32_t>(s.heads);
+  call.n = call.weight.rows / call.heads;
+  call.k = static_cast<std::int32_t>(ops.part(s.weight).cols);
+  call.x_head = static_cast<std::int32_t>(cols(s.a) / s.heads);
+  check(cuda::head_product(call, stream), "head_product");
+}
+
+/// For few rows, spans of keys are worked at once.
+void CudaExecutor::Emitter::emit_latent_attention(const Step& s) {
+  overwritten(s.out);
+  cuda::LatentAttentionCall call;
+  call.rows = row_view();
+  call.kv = kv_view(s.layer);
+  call.q = data(s.a);
+  call.heads = static_cast<std::int32_t>(s.attention.heads);
+  call.scale = s.attention.scale;
+  call.v_dim = static_cast<std::int32_t>(s.attention.v_dim());
+  call.out = data(s.out);
+  call.max_position = static_cast<std::int32_t>(ops.position_bound_);
+  if (ops.few_rows()) call.workspace = ops.at(ops.layout_.attention_workspace);
+  check(cuda::latent_attention(call, stream), "latent_attention");
+}
+
 void CudaExecutor::Emitter::emit_attention(const Launch& l) {
   const Step& s = step(l.first);
+  if (s.attention.latent_values > 0) return emit_latent_attention(s);
   overwritten(s.out);
   cuda::AttentionCall call;
   call.rows = row_view();
@@ -166,8 +220,10 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       emit_heads_norm(s);
       break;
     case Kind::latent:
+      emit_latent(launch);
+      break;
     case Kind::head_product:
-      broken("attention over latents");  // check_cuda() refused the model
+      emit_head_product(s);
       break;
     case Kind::gate:
       overwritten(s.out);

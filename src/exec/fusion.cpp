@@ -124,7 +124,7 @@ class Fuser {
         return broken(at, "a latent without RoPE");
       case Kind::attention: {
         Launch attention = one(Launch::Kind::attention);
-        attention.leaves = leaves(wanted(at, s.out));
+        if (s.attention.latent_values == 0) attention.leaves = leaves(wanted(at, s.out));
         return attention;
       }
       case Kind::moe:

@@ -184,6 +184,8 @@ class Hyperparameters {
     auto heads = number("attention.head_count_kv");
     if (!heads) heads = number("attention.head_count");
     if (!layers || !width || !heads) return std::nullopt;
+    if (const auto rank = number("attention.kv_lora_rank"))  // one latent for all heads
+      return static_cast<double>(*layers) * static_cast<double>(*rank + number("rope.dimension_count").value_or(0)) * 2;
     const double values = static_cast<double>(number("attention.value_length").value_or(*width));
     return static_cast<double>(*layers) * static_cast<double>(*heads) * (static_cast<double>(*width) + values) * 2;
   }

@@ -48,6 +48,13 @@ TEST(Inspect, ShowsARealModel) {
   EXPECT_EQ(tensor->offset, 1734624u);
 }
 
+TEST(Inspect, CountsALatentOnceForAllHeads) {
+  const auto model = Model::open(MILLRACE_TEST_DATA "/reference/deepseek-v2-lite.gguf");
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::string text = render_inspect(model.value());
+  EXPECT_NE(text.find("kv cache          384 B a token in f16"), std::string::npos) << text;  // 2 layers of 64 + 32
+}
+
 TEST(Inspect, LetsNoFileWriteToTheTerminal) {
   Raw raw;
   raw.head(1, 3).text_pair("general.name", "\x1b]0;owned\x07").text_pair("k\ney", "v\x1b[2J");

@@ -1,0 +1,66 @@
+// The contract of latent attention on a CUDA device, in its absorbed form: what prepares queries and stores latents,
+// products by heads, and attention over latents. Rules as in cuda_kernels.h. A view of the cache has one KV head of
+// head_dim channels a token, which lie as values do: [64, head_dim] at v_offset, in q8_0 int8 and behind them their
+// scales, [64, head_dim / 32]; k_offset counts nothing.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace millrace::kernels::cuda {
+
+/// The last `rotary` channels of each head of q, in place, and the shared key turn by cos_sin ([rows, rotary / 2]
+/// pairs; channels 2i and 2i + 1 are a pair); then [c | key] goes into the cache at each row's position, as q8_0 with
+/// the bits of encode_row (tensor/codec.h).
+struct LatentStoreCall {
+  RowView rows;
+  KvView kv;
+  float* q = nullptr;  // [rows, heads, q_head]
+  std::int32_t heads = 0, q_head = 0;
+  const float* c = nullptr;    // [rows, head_dim - rotary]
+  const float* key = nullptr;  // [rows, rotary]
+  const float* cos_sin = nullptr;
+  std::int32_t rotary = 0;  // at most 256
+};
+cudaError_t store_latent(const LatentStoreCall& call, cudaStream_t stream);
+
+/// Head h of a row of out is the product of matrix h with the first k channels of head h of x; behind its n channels
+/// comes what x has left of the head. Lane l of 32 takes the elements e with e % 32 == l in ascending order from +0,
+/// acc = fma(w, x, acc), w being what decode_row makes of it; the lanes are added by a tree (16, 8, 4, 2, 1).
+struct HeadProductCall {
+  Matrix weight;                     // [heads * n, k]
+  const float* x = nullptr;          // [rows, heads, x_head]
+  float* out = nullptr;              // [rows, heads, n + x_head - k]
+  std::int32_t rows = 0, heads = 0;  // rows of activations
+  std::int32_t n = 0, k = 0;         // of a head's matrix; k at most 1024
+  std::int32_t x_head = 0;
+};
+cudaError_t head_product(const HeadProductCall& call, cudaStream_t stream);
+
+constexpr std::int32_t kLatentSpan = 1024;  // keys at absolute positions, whole chunks
+constexpr std::int32_t kMostLatentDim = 1024, kMostLatentValues = 512;
+
+/// out[r, h] = softmax(scale * q[r, h] C^T) C', C being the latents that row r sees, those up to its position, and C'
+/// their first v_dim channels. As attention() over f32, whatever the cache's format (its values widened or decoded):
+/// chunks of kAttentionChunk keys, each from a maximum and sums of its own, are merged in ascending order from
+/// (-inf, 0, 0) within a span of kLatentSpan keys, and so are the spans.
+struct LatentAttentionCall {
+  RowView rows;
+  KvView kv;                 // head_dim: a multiple of 8, of 32 in q8_0, at most kMostLatentDim
+  const float* q = nullptr;  // [rows, heads, head_dim]
+  std::int32_t heads = 0;
+  float scale = 1;
+  std::int32_t v_dim = 0;          // a multiple of 4, at most kMostLatentValues
+  float* out = nullptr;            // [rows, heads, v_dim]
+  std::int32_t max_position = 0;   // every position is below it: a host's bound, kept by captured graphs
+  std::byte* workspace = nullptr;  // latent_workspace_bytes(): spans have blocks of their own; null: one after another
+};
+std::size_t latent_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t v_dim,
+                                   std::int32_t max_position);
+cudaError_t latent_attention(const LatentAttentionCall& call, cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda

@@ -1,0 +1,299 @@
+// Latent attention's kernels against plain host versions of their contracts in latent.h, bit for bit on odd shapes.
+#include "kernels/cuda/latent.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "cuda/on_device.h"
+#include "cuda/weights.h"
+#include "kernels/kernels.h"
+#include "tensor/codec.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+using test::Array;
+using test::Entry;
+using test::normal_floats;
+using test::ok;
+using test::same_bits;
+
+constexpr int kBlockTokens = 64;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+float tree_of(float (&lanes)[32]) {
+  for (int step = 16; step > 0; step /= 2)
+    for (int l = 0; l < step; ++l) lanes[l] += lanes[l + step];
+  return lanes[0];
+}
+
+/// A cache of one layer in device memory, and rows at positions of their own in sequences.
+class Cache {
+ public:
+  Cache(DType dtype, int dim, int sequences, int tokens)
+      : dtype_(dtype),
+        dim_(dim),
+        blocks_((tokens + kBlockTokens - 1) / kBlockTokens),
+        memory_(static_cast<std::size_t>(sequences) * blocks_ * block_bytes()) {
+    std::vector<const std::byte*> table;
+    for (int b = 0; b < sequences * blocks_; ++b) table.push_back(memory_.at_bytes() + b * block_bytes());
+    table_.emplace(table);
+  }
+  KvView view() const {
+    KvView view;
+    view.blocks = table_->get();
+    view.max_blocks = blocks_;
+    view.head_bytes = static_cast<std::int64_t>(block_bytes());
+    view.dtype = dtype_;
+    view.kv_heads = 1;
+    view.head_dim = dim_;
+    return view;
+  }
+  /// Encodes the latents [tokens, dim] of a sequence, and makes of them what the cache's format does.
+  void put(int sequence, std::vector<float>& latents) {
+    std::vector<std::byte> all = memory_.host();
+    for (int t = 0; t < static_cast<int>(latents.size()) / dim_; ++t) {
+      const std::vector<std::byte> row = encoded(latents.data() + t * dim_);
+      decode_row(dtype_, row.data(), dim_, latents.data() + t * dim_);
+      scatter(all.data() + block_at(sequence, t), t % kBlockTokens, row);
+    }
+    memory_.put(all);
+  }
+  /// The bytes of a token's latent as encode_row gives them.
+  std::vector<std::byte> get(int sequence, int token) const {
+    const std::vector<std::byte> all = memory_.host();
+    std::vector<std::byte> row(static_cast<std::size_t>(row_bytes(dtype_, dim_)));
+    for_pieces(token % kBlockTokens, [&](std::size_t in_block, std::size_t in_row, std::size_t count) {
+      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(block_at(sequence, token) + in_block), count,
+                  row.begin() + static_cast<std::ptrdiff_t>(in_row));
+    });
+    return row;
+  }
+  std::vector<std::byte> encoded(const float* latent) const {
+    std::vector<std::byte> row(static_cast<std::size_t>(row_bytes(dtype_, dim_)));
+    encode_row(dtype_, latent, dim_, row.data());
+    return row;
+  }
+
+ private:
+  std::size_t block_bytes() const { return static_cast<std::size_t>(row_bytes(dtype_, dim_) * kBlockTokens); }
+  std::size_t block_at(int sequence, int token) const {
+    return static_cast<std::size_t>(sequence * blocks_ + token / kBlockTokens) * block_bytes();
+  }
+  /// Calls with (offset in a block, offset in an encoded row, bytes).
+  template <typename Each>
+  void for_pieces(int slot, Each each) const {
+    const auto dim = static_cast<std::size_t>(dim_), at = static_cast<std::size_t>(slot);
+    if (dtype_ != DType::q8_0) {
+      const auto row = static_cast<std::size_t>(row_bytes(dtype_, dim_));
+      return each(at * row, 0, row);
+    }
+    for (std::size_t g = 0; g < dim / 32; ++g) {
+      each(at * dim + g * 32, g * 34 + 2, 32);
+      each(kBlockTokens * dim + (at * (dim / 32) + g) * 2, g * 34, 2);
+    }
+  }
+  void scatter(std::byte* block, int slot, const std::vector<std::byte>& row) const {
+    for_pieces(slot, [&](std::size_t in_block, std::size_t in_row, std::size_t count) {
+      std::copy_n(row.begin() + static_cast<std::ptrdiff_t>(in_row), count, block + in_block);
+    });
+  }
+
+  DType dtype_;
+  int dim_, blocks_;
+  Array<std::byte> memory_;
+  std::optional<Array<const std::byte*>> table_;
+};
+
+/// Rows of a pass in device memory.
+struct PassRows {
+  PassRows(std::vector<std::int32_t> sequences, std::vector<std::int32_t> positions)
+      : sequence(sequences), position(positions), count(static_cast<std::int32_t>(positions.size())) {}
+  RowView view() const { return {count, nullptr, sequence.get(), position.get()}; }
+  Array<std::int32_t> sequence, position;
+  std::int32_t count;
+};
+
+class CudaLatent : public test::OnDevice {
+ protected:
+  std::mt19937 random_{20261123};
+};
+
+TEST_F(CudaLatent, HeadProducts) {
+  struct Shape {
+    DType dtype;
+    int heads, n, k, x_head, rows;
+  };
+  for (const Shape& s : {Shape{DType::f16, 3, 64, 32, 64, 1}, Shape{DType::f32, 5, 33, 7, 7, 9},
+                         Shape{DType::q8_0, 16, 512, 128, 192, 4}, Shape{DType::q4_k, 2, 128, 512, 512, 17},
+                         Shape{DType::q6_k, 4, 40, 256, 300, 8}, Shape{DType::bf16, 1, 96, 100, 130, 64}}) {
+    test::Random random(7);
+    const std::vector<float> x = normal_floats(static_cast<std::size_t>(s.rows * s.heads * s.x_head), random_);
+    std::vector<std::byte> weights(static_cast<std::size_t>(row_bytes(s.dtype, s.k) * s.heads * s.n));
+    if (s.dtype == DType::f16 || s.dtype == DType::f32 || s.dtype == DType::bf16) {
+      const std::vector<float> values = normal_floats(static_cast<std::size_t>(s.heads * s.n * s.k), random_);
+      for (int r = 0; r < s.heads * s.n; ++r)
+        encode_row(s.dtype, values.data() + r * s.k, s.k, weights.data() + r * row_bytes(s.dtype, s.k));
+    } else {
+      weights = test::random_weights(s.dtype, s.heads * s.n, s.k, random);
+    }
+    const int left = s.x_head - s.k, out_head = s.n + left;
+    std::vector<float> want(static_cast<std::size_t>(s.rows * s.heads * out_head)), decoded(s.k);
+    for (int h = 0; h < s.heads; ++h)
+      for (int n = 0; n < s.n; ++n) {
+        decode_row(s.dtype, weights.data() + (h * s.n + n) * row_bytes(s.dtype, s.k), s.k, decoded.data());
+        for (int r = 0; r < s.rows; ++r) {
+          const float* from = x.data() + (r * s.heads + h) * s.x_head;
+          float lanes[32] = {};
+          for (int e = 0; e < s.k; ++e) lanes[e % 32] = std::fma(decoded[e], from[e], lanes[e % 32]);
+          want[(r * s.heads + h) * out_head + n] = tree_of(lanes);
+        }
+      }
+    for (int i = 0; i < s.rows * s.heads; ++i)
+      std::copy_n(x.begin() + i * s.x_head + s.k, left, want.begin() + i * out_head + s.n);
+    const Array<float> x_at(x), out(want.size());
+    const Array<std::byte> weights_at(weights);
+    const Entry entry(weights_at.get());
+    const HeadProductCall call{
+        {entry.get(), s.dtype, s.heads * s.n}, x_at.get(), out.get(), s.rows, s.heads, s.n, s.k, s.x_head};
+    ok(head_product(call, nullptr));
+    EXPECT_TRUE(same_bits(out.host(), want)) << info(s.dtype).name;
+  }
+}
+
+TEST_F(CudaLatent, TurnsAndStores) {
+  for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
+    constexpr int kRotary = 32, kRank = 96, kDim = kRank + kRotary, kHeads = 5, kQHead = 80;
+    Cache cache(dtype, kDim, 2, 200);
+    const PassRows rows({0, 0, 1}, {62, 65, 199});
+    const std::vector<float> q = normal_floats(3 * kHeads * kQHead, random_), c = normal_floats(3 * kRank, random_),
+                             key = normal_floats(3 * kRotary, random_), angles = normal_floats(3 * kRotary, random_);
+    std::vector<float> q_want = q;
+    const auto turn = [&](float* x, int row) {
+      for (int i = 0; i < kRotary / 2; ++i) {
+        const float cos = angles[row * kRotary + 2 * i], sin = angles[row * kRotary + 2 * i + 1];
+        const float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = std::fma(a, cos, -(b * sin));
+        x[2 * i + 1] = std::fma(a, sin, b * cos);
+      }
+    };
+    const Array<float> q_at(q), c_at(c), key_at(key), angles_at(angles);
+    LatentStoreCall call;
+    call.rows = rows.view();
+    call.kv = cache.view();
+    call.q = q_at.get();
+    call.heads = kHeads;
+    call.q_head = kQHead;
+    call.c = c_at.get();
+    call.key = key_at.get();
+    call.cos_sin = angles_at.get();
+    call.rotary = kRotary;
+    ok(store_latent(call, nullptr));
+    const std::pair<int, int> places[] = {{0, 62}, {0, 65}, {1, 199}};
+    for (int r = 0; r < 3; ++r) {
+      for (int h = 0; h < kHeads; ++h) turn(q_want.data() + (r * kHeads + h + 1) * kQHead - kRotary, r);
+      std::vector<float> latent(c.begin() + r * kRank, c.begin() + (r + 1) * kRank);
+      latent.insert(latent.end(), key.begin() + r * kRotary, key.begin() + (r + 1) * kRotary);
+      turn(latent.data() + kRank, r);
+      EXPECT_EQ(cache.get(places[r].first, places[r].second), cache.encoded(latent.data())) << info(dtype).name;
+    }
+    EXPECT_TRUE(same_bits(q_at.host(), q_want));
+  }
+}
+
+/// M, L and A of latent.h.
+struct Sums {
+  float most = kMinusInfinity, total = 0;
+  std::vector<float> values;
+  void merge(float m, float l, const std::vector<float>& acc) {
+    const float now = std::max(most, m), before = exp_f32(most - now), joins = exp_f32(m - now);
+    total = std::fma(total, before, l * joins);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::fma(values[i], before, acc[i] * joins);
+    most = now;
+  }
+};
+
+std::vector<float> attended(const float* q, const std::vector<float>& latents, int position, int dim, int v_dim,
+                            float scale) {
+  Sums whole{.values = std::vector<float>(static_cast<std::size_t>(v_dim))};
+  for (int span = 0; span <= position; span += kLatentSpan) {
+    Sums of_span{.values = std::vector<float>(static_cast<std::size_t>(v_dim))};
+    const int end = std::min(span + kLatentSpan, position + 1);
+    for (int first = span; first < end; first += kAttentionChunk) {
+      const int count = std::min(kAttentionChunk, end - first);
+      std::vector<float> scores(static_cast<std::size_t>(count)), acc(static_cast<std::size_t>(v_dim));
+      float most = kMinusInfinity, lanes[32] = {};
+      for (int j = 0; j < count; ++j) {
+        float s = 0;
+        for (int d = 0; d < dim; ++d) s = std::fma(q[d], latents[(first + j) * dim + d], s);
+        scores[j] = s * scale;
+        most = std::max(most, scores[j]);
+      }
+      for (int j = 0; j < count; ++j) {
+        const float e = exp_f32(scores[j] - most);
+        lanes[j % 32] += e;
+        for (int d = 0; d < v_dim; ++d) acc[d] = std::fma(e, latents[(first + j) * dim + d], acc[d]);
+      }
+      of_span.merge(most, tree_of(lanes), acc);
+    }
+    whole.merge(of_span.most, of_span.total, of_span.values);
+  }
+  for (float& value : whole.values) value /= whole.total;
+  return whole.values;
+}
+
+TEST_F(CudaLatent, AttentionInSpansAtOnceAndOneAfterAnother) {
+  struct Shape {
+    DType dtype;
+    int dim, v_dim, heads;
+    std::vector<std::int32_t> positions;
+  };
+  for (const Shape& s : {Shape{DType::f16, 576, 512, 16, {0, 127, 128, 1500}}, Shape{DType::f32, 96, 64, 3, {2100}},
+                         Shape{DType::q8_0, 576, 512, 20, {63, 1024}}, Shape{DType::f16, 96, 32, 9, {5, 70}},
+                         Shape{DType::f16, 40, 12, 128, {1023, 1}}}) {
+    const int tokens = *std::max_element(s.positions.begin(), s.positions.end()) + 1;
+    const auto rows = static_cast<int>(s.positions.size());
+    Cache cache(s.dtype, s.dim, 2, tokens);
+    std::vector<std::vector<float>> latents;
+    for (int sequence = 0; sequence < 2; ++sequence) {
+      latents.push_back(normal_floats(static_cast<std::size_t>(tokens * s.dim), random_));
+      cache.put(sequence, latents.back());
+    }
+    std::vector<std::int32_t> sequences;
+    for (int r = 0; r < rows; ++r) sequences.push_back(r % 2);
+    const PassRows pass(sequences, s.positions);
+    const std::vector<float> q = normal_floats(static_cast<std::size_t>(rows * s.heads * s.dim), random_);
+    std::vector<float> want;
+    for (int r = 0; r < rows; ++r)
+      for (int h = 0; h < s.heads; ++h) {
+        const std::vector<float> one = attended(q.data() + (r * s.heads + h) * s.dim, latents[sequences[r]],
+                                                s.positions[r], s.dim, s.v_dim, 0.06f);
+        want.insert(want.end(), one.begin(), one.end());
+      }
+    const Array<float> q_at(q);
+    for (const bool at_once : {false, true}) {
+      const Array<float> out(want.size());
+      LatentAttentionCall call;
+      call.rows = pass.view();
+      call.kv = cache.view();
+      call.q = q_at.get();
+      call.heads = s.heads;
+      call.scale = 0.06f;
+      call.v_dim = s.v_dim;
+      call.out = out.get();
+      call.max_position = 4096;  // more than there is, as a captured graph has it
+      const Array<std::byte> workspace(latent_workspace_bytes(rows, s.heads, s.v_dim, call.max_position));
+      if (at_once) call.workspace = workspace.get();
+      ok(latent_attention(call, nullptr));
+      EXPECT_TRUE(same_bits(out.host(), want)) << info(s.dtype).name << ", spans at once: " << at_once;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::kernels::cuda
