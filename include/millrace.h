@@ -7,9 +7,9 @@
  *   written on success alone.
  *   Text is UTF-8, ends with a zero byte, and is copied where it is kept. Memory given out through a pointer to a
  *   pointer is the caller's and goes back through millrace_free().
- *   Structs begin with struct_size and are set up by their *_init function; a member left alone has its default. A
- * newer library takes the structs of an older header. No call ends the process, throws, or writes to standard output;
- * warnings go to standard error.
+ *   Structs begin with struct_size and are set up by their *_init; a member left alone has its default. A newer
+ * library takes the structs of an older header: *_init tells it the size that the caller's header knows. No call ends
+ * the process, throws, or writes to standard output; warnings go to standard error.
  *
  * Threads
  *   Every function may be called from any thread. An engine may be used by many threads at once: their requests share
@@ -61,7 +61,8 @@ typedef struct millrace_options {
   int threads;            /* 0: all processors */
 } millrace_options;
 
-MILLRACE_API void millrace_options_init(millrace_options* options);
+MILLRACE_API void millrace_options_init_sized(millrace_options* options, size_t size);
+#define millrace_options_init(options) millrace_options_init_sized((options), sizeof *(options))
 MILLRACE_API millrace_status millrace_open(const millrace_options* options, millrace_engine** engine);
 /* Ends what still runs. */
 MILLRACE_API void millrace_close(millrace_engine* engine);
@@ -121,8 +122,10 @@ typedef struct millrace_result {
 /* A piece of the answer: whole characters, `length` bytes, no zero byte after them. Anything but 0 ends the answer. */
 typedef int (*millrace_text_callback)(void* user, const char* text, size_t length);
 
-MILLRACE_API void millrace_request_init(millrace_request* request);
-MILLRACE_API void millrace_result_init(millrace_result* result);
+MILLRACE_API void millrace_request_init_sized(millrace_request* request, size_t size);
+#define millrace_request_init(request) millrace_request_init_sized((request), sizeof *(request))
+MILLRACE_API void millrace_result_init_sized(millrace_result* result, size_t size);
+#define millrace_result_init(result) millrace_result_init_sized((result), sizeof *(result))
 /* Blocks until the answer has ended. callback and result may be NULL. */
 MILLRACE_API millrace_status millrace_generate(millrace_engine* engine, const millrace_request* request,
                                                millrace_text_callback callback, void* user, millrace_result* result);
@@ -159,7 +162,8 @@ typedef struct millrace_counters {
   uint64_t experts_resident;                       /* in slots now */
 } millrace_counters;
 
-MILLRACE_API void millrace_counters_init(millrace_counters* counters);
+MILLRACE_API void millrace_counters_init_sized(millrace_counters* counters, size_t size);
+#define millrace_counters_init(counters) millrace_counters_init_sized((counters), sizeof *(counters))
 MILLRACE_API millrace_status millrace_read_counters(millrace_engine* engine, millrace_counters* counters);
 
 /* ---- Loader: files to memory at the disk's speed --------------------------------------------------------------- */
@@ -173,7 +177,8 @@ typedef struct millrace_loader_options {
   uint64_t request_bytes; /* large reads are cut into requests of this size; 0: 1 MiB */
 } millrace_loader_options;
 
-MILLRACE_API void millrace_loader_options_init(millrace_loader_options* options);
+MILLRACE_API void millrace_loader_options_init_sized(millrace_loader_options* options, size_t size);
+#define millrace_loader_options_init(options) millrace_loader_options_init_sized((options), sizeof *(options))
 /* options may be NULL. */
 MILLRACE_API millrace_status millrace_loader_open(const char* path, const millrace_loader_options* options,
                                                   millrace_loader** loader);
@@ -227,8 +232,10 @@ typedef struct millrace_pool_counters {
   uint64_t slots;    /* pieces that memory holds; each takes as much as the largest */
 } millrace_pool_counters;
 
-MILLRACE_API void millrace_pool_options_init(millrace_pool_options* options);
-MILLRACE_API void millrace_pool_counters_init(millrace_pool_counters* counters);
+MILLRACE_API void millrace_pool_options_init_sized(millrace_pool_options* options, size_t size);
+#define millrace_pool_options_init(options) millrace_pool_options_init_sized((options), sizeof *(options))
+MILLRACE_API void millrace_pool_counters_init_sized(millrace_pool_counters* counters, size_t size);
+#define millrace_pool_counters_init(counters) millrace_pool_counters_init_sized((counters), sizeof *(counters))
 /* Pieces of the loader's file, named from 0 on. The loader stays open longer than the pool and is not one of mmap. */
 MILLRACE_API millrace_status millrace_pool_open(millrace_loader* loader, const millrace_piece* pieces, size_t count,
                                                 const millrace_pool_options* options, millrace_pool** pool);

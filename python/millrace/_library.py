@@ -99,12 +99,9 @@ def check(status: int) -> None:
 
 
 def defaults(struct, init: str):
-    """A struct with the library's defaults. A newer library's init writes more than this struct has room for, so it
-    writes elsewhere."""
-    room = _c.create_string_buffer(4096)
-    getattr(lib, init)(room)
-    made = struct.from_buffer_copy(room)
-    made.struct_size = _c.sizeof(struct)
+    """A struct with the library's defaults."""
+    made = struct()
+    getattr(lib, init + "_sized")(_c.byref(made), _c.c_size_t(_c.sizeof(struct)))
     return made
 
 

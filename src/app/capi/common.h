@@ -45,6 +45,15 @@ Expected<Struct> read_struct(const Struct* given, Struct defaults, const char* n
   return defaults;
 }
 
+/// Sets up a caller's struct, which is `size` bytes long: it may be of an older header, or of a newer one.
+template <typename Struct>
+void init_struct(Struct* out, std::size_t size, Struct defaults) {
+  if (out == nullptr || size < sizeof(std::size_t)) return;
+  defaults.struct_size = size;
+  std::memset(static_cast<void*>(out), 0, size);
+  std::memcpy(static_cast<void*>(out), &defaults, std::min(size, sizeof(Struct)));
+}
+
 /// Writes as much of `value` as the caller's struct has room for. REQUIRES: out->struct_size is the caller's.
 template <typename Struct>
 void write_struct(Struct* out, Struct value) {

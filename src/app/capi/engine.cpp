@@ -281,22 +281,20 @@ Status read_counters(engine::Service& service, millrace_counters* out) {
 
 extern "C" {
 
-void millrace_options_init(millrace_options* options) {
-  if (options != nullptr) *options = default_options();
+void millrace_options_init_sized(millrace_options* options, size_t size) {
+  capi::init_struct(options, size, default_options());
 }
 
-void millrace_request_init(millrace_request* request) {
-  if (request != nullptr) *request = default_request();
+void millrace_request_init_sized(millrace_request* request, size_t size) {
+  capi::init_struct(request, size, default_request());
 }
 
-void millrace_result_init(millrace_result* result) {
-  if (result != nullptr) *result = {sizeof(millrace_result), MILLRACE_FINISH_STOP, 0, 0, 0, 0};
+void millrace_result_init_sized(millrace_result* result, size_t size) {
+  capi::init_struct(result, size, millrace_result{});
 }
 
-void millrace_counters_init(millrace_counters* counters) {
-  if (counters == nullptr) return;
-  *counters = {};
-  counters->struct_size = sizeof(millrace_counters);
+void millrace_counters_init_sized(millrace_counters* counters, size_t size) {
+  capi::init_struct(counters, size, millrace_counters{});
 }
 
 millrace_status millrace_open(const millrace_options* options, millrace_engine** engine) {

@@ -139,8 +139,8 @@ Status wait_for(millrace_loader& loader, std::uint64_t read) {
 
 extern "C" {
 
-void millrace_loader_options_init(millrace_loader_options* options) {
-  if (options != nullptr) *options = default_options();
+void millrace_loader_options_init_sized(millrace_loader_options* options, size_t size) {
+  capi::init_struct(options, size, default_options());
 }
 
 millrace_status millrace_loader_open(const char* path, const millrace_loader_options* options,

@@ -155,14 +155,12 @@ Status release(millrace_pool& pool, std::uint32_t piece) {
 
 extern "C" {
 
-void millrace_pool_options_init(millrace_pool_options* options) {
-  if (options != nullptr) *options = default_options();
+void millrace_pool_options_init_sized(millrace_pool_options* options, size_t size) {
+  capi::init_struct(options, size, default_options());
 }
 
-void millrace_pool_counters_init(millrace_pool_counters* counters) {
-  if (counters == nullptr) return;
-  *counters = {};
-  counters->struct_size = sizeof(*counters);
+void millrace_pool_counters_init_sized(millrace_pool_counters* counters, size_t size) {
+  capi::init_struct(counters, size, millrace_pool_counters{});
 }
 
 millrace_status millrace_pool_open(millrace_loader* loader, const millrace_piece* pieces, size_t count,
