@@ -1,4 +1,5 @@
 // The server's API, the same that every client speaks.
+import {t} from './words.js';
 
 let key = '';
 try { key = sessionStorage.getItem('millrace.key') ?? ''; } catch { /* private windows */ }
@@ -13,7 +14,9 @@ export function setApiKey(value) {
 export async function call(path, options = {}) {
   const headers = {'Content-Type': 'application/json'};
   if (key) headers.Authorization = 'Bearer ' + key;
-  const response = await fetch(path, {...options, headers});
+  const response = await fetch(path, {...options, headers}).catch(error => {
+    throw error.name === 'AbortError' ? error : new Error(t('noServer'));
+  });
   if (response.ok) return response;
   const body = await response.json().catch(() => ({}));
   const error = new Error(body.error?.message ?? body.error ?? `${response.status} ${response.statusText}`);

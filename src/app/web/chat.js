@@ -3,7 +3,7 @@ import {lines, post} from './api.js';
 import {addTurn, branch, messagesUntil, newConversation, showBranch} from './conversations.js';
 import {saveConversation} from './database.js';
 import {$, make} from './dom.js';
-import {asked, systemPrompt} from './settings.js';
+import {asked, askForKey, systemPrompt} from './settings.js';
 import {ComingTurn, scrollToEnd, showTurns, turnElement} from './turns.js';
 import {duration, number, rough, t} from './words.js';
 
@@ -94,10 +94,7 @@ function showError(error) {
   const element = make('article', 'turn error', error.message);
   element.setAttribute('role', 'alert');
   $('log').append(element);
-  if (error.status === 401) {
-    $('settings').open = true;
-    $('key').focus();
-  }
+  if (error.status === 401) askForKey();
   scrollToEnd();
 }
 
@@ -163,6 +160,7 @@ async function answer() {
       }
       if (part.done) say(turn.note = summary(part, (first - began) / 1000));
     }
+    if (!turn.note) throw new Error(t('endedEarly'));
   } catch (error) {
     if (error.name !== 'AbortError') {
       if (mine === conversation) showError(error);

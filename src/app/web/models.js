@@ -1,7 +1,7 @@
 // Which models there are: the list to choose from, and the view that loads, pulls, unloads and deletes.
 import {call, getJson, lines, post} from './api.js';
 import {$, button, keep, kept, make} from './dom.js';
-import {showDefaults} from './settings.js';
+import {askForKey, showDefaults} from './settings.js';
 import {bytes, t} from './words.js';
 
 const short = name => name.replace(/:latest$/, '');
@@ -17,6 +17,7 @@ export async function refreshNames() {
     loaded = new Map(ps.models.map(model => [model.name, model]));
   } catch (error) {
     $('status').textContent = error.message;
+    if (error.status === 401) askForKey();
     return {models, loaded};
   }
   const names = models.map(model => model.name);

@@ -53,6 +53,11 @@ export function setUpSettings(onKey) {
   };
   check();
 }
+/// The server wants a key that it was not given.
+export function askForKey() {
+  $('settings').open = true;
+  $('key').focus();
+}
 const inputs = () => [...PARAMETERS.map(([name]) => $(name)), $('think'), ...TEXTS.map($)];
 
 /// Shows what the model itself would take.

@@ -20,6 +20,7 @@ export default {
   reading: 'Reading the prompt', readingSome: 'Reading the prompt: {done} of {total} tokens', timeLeft: 'about {time} left', answering: 'Answering',
   aboutRate: 'about {rate} tok/s', promptTokens: '{n} prompt tokens', answeredTokens: '{n} answered', firstAfter: 'first after {time} s',
   cut: 'cut at the limit', stopped: 'Stopped.', seconds: '{n} s', minutes: '{n} min',
+  endedEarly: 'The server ended the answer early.', noServer: 'The server does not answer.',
   noModels: 'No model is here yet. Pull one by its name above.', loaded: 'loaded, {size}', unload: 'Unload', pullName: 'Model to pull', pull: 'Pull',
   pullStopped: 'Stopped; pulling it again goes on from here.', someOf: '{done} of {total}',
   idle: 'No model is loaded. Ask one something, and this page shows where its weights are.', modelOn: '{model} on {device}',

@@ -20,6 +20,7 @@ export default {
   reading: 'Leyendo la entrada', readingSome: 'Leyendo la entrada: {done} de {total} tokens', timeLeft: 'faltan unos {time}', answering: 'Respondiendo',
   aboutRate: 'unos {rate} tokens/s', promptTokens: '{n} tokens de entrada', answeredTokens: '{n} de respuesta', firstAfter: 'el primero tras {time} s',
   cut: 'cortado en el límite', stopped: 'Detenido.', seconds: '{n} s', minutes: '{n} min',
+  endedEarly: 'El servidor terminó la respuesta antes de tiempo.', noServer: 'El servidor no responde.',
   noModels: 'Aún no hay ningún modelo. Descargue uno por su nombre arriba.', loaded: 'cargado, {size}', unload: 'Descargar de memoria', pullName: 'Modelo que bajar', pull: 'Bajar',
   pullStopped: 'Detenido; al bajarlo otra vez sigue desde aquí.', someOf: '{done} de {total}',
   idle: 'No hay ningún modelo cargado. Pregunte algo y esta página muestra dónde están sus pesos.', modelOn: '{model} en {device}',

@@ -20,6 +20,7 @@ export default {
   reading: 'Lit l’invite', readingSome: 'Lit l’invite : {done} jetons sur {total}', timeLeft: 'encore {time} environ', answering: 'Répond',
   aboutRate: 'environ {rate} jetons/s', promptTokens: '{n} jetons d’invite', answeredTokens: '{n} de réponse', firstAfter: 'le premier après {time} s',
   cut: 'coupé à la limite', stopped: 'Arrêté.', seconds: '{n} s', minutes: '{n} min',
+  endedEarly: 'Le serveur a interrompu la réponse.', noServer: 'Le serveur ne répond pas.',
   noModels: 'Il n’y a encore aucun modèle. Téléchargez-en un par son nom ci-dessus.', loaded: 'chargé, {size}', unload: 'Décharger', pullName: 'Modèle à télécharger', pull: 'Télécharger',
   pullStopped: 'Arrêté ; un nouveau téléchargement reprend ici.', someOf: '{done} sur {total}',
   idle: 'Aucun modèle n’est chargé. Posez une question, et cette page montre où sont ses poids.', modelOn: '{model} sur {device}',

@@ -432,6 +432,32 @@ async function inOtherLanguages() {
   assert.deepEqual(wrong, [], 'every language has every phrase, with the same values');
 }
 
+/// A server that asks for a key, one that goes away in the middle of an answer, and one that is not there.
+async function trouble() {
+  const page = await open({}, async page => {
+    await page.route('**/api/tags', async route => {
+      if (await route.request().headerValue('authorization') === 'Bearer secret') return route.continue();
+      return route.fulfill({status: 401, json: {error: 'the API key is missing or wrong'}});
+    });
+    page.once('domcontentloaded', async () => {
+      await page.fill('#key:focus', 'secret');
+      await page.press('#key', 'Enter');
+    });
+  });
+  assert.equal(await page.inputValue('#model'), 'demo-moe-q4_k_m:latest');
+  await page.route('**/api/chat', route => route.fulfill({body: '{"message": {"content": "Half an"}}\n'}));
+  await say(page, 'One');
+  await settled(page);
+  assert.deepEqual(await answers(page), ['Half an']);
+  assert.equal(await page.textContent('.turn.error'), 'The server ended the answer early.');
+  await page.unroute('**/api/chat');
+  await page.route('**/api/chat', route => route.abort());
+  await say(page, 'Two');
+  await settled(page);
+  assert.equal(await page.locator('.turn.error').last().textContent(), 'The server does not answer.');
+  problems.length = 0;  // the browser told of each
+}
+
 try {
   const page = await open();
   const parts = {talk, conversations, markdown, readable, hostile, longAnswers, pdfs, toolsAndThoughts, machine, named};
@@ -443,6 +469,7 @@ try {
   }
   await phone();
   await inOtherLanguages();
+  await trouble();
   assert.deepEqual(problems, []);
   console.log('ok');
 } finally {
