@@ -12,6 +12,7 @@
 #include "exec/cuda_ops_impl.h"
 #include "exec/routing.h"
 #include "kernels/cuda/gates.h"
+#include "kernels/cuda/latent.h"
 
 namespace millrace::exec {
 namespace {
@@ -83,6 +84,18 @@ static Status check_heads(std::int64_t head_dim, const CudaTraits& traits) {
   return {};
 }
 
+/// Has it attention over such latents?
+static Status check_latents(const Attention& attention) {
+  if (attention.window == 0 && attention.sinks.none() && attention.head_dim % 32 == 0 && attention.v_dim() % 4 == 0 &&
+      attention.head_dim <= cuda::kMostLatentDim && attention.v_dim() <= cuda::kMostLatentValues)
+    return {};
+  return error(
+      Code::unsupported,
+      "the GPU's attention over latents takes multiples of 32 channels up to {}, of which {} are values, without "
+      "windows and sinks, and this model's have {} and {}; use --device cpu",
+      cuda::kMostLatentDim, cuda::kMostLatentValues, attention.head_dim, attention.v_dim());
+}
+
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
   using kernels::Activation;
   for (const Step& step : program.steps) {
@@ -101,7 +114,9 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
                    "the GPU part takes no attn_kv_b in one, as files of 2024 have it; use --device cpu");
     if (step.kind == Step::Kind::moe && step.experts.groups > 1 && step.experts.group_best != 2)
       return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
-    if (step.kind == Step::Kind::attention) MR_RETURN_IF_ERROR(check_heads(step.attention.head_dim, traits));
+    if (step.kind == Step::Kind::attention)
+      MR_RETURN_IF_ERROR(step.attention.latent_values > 0 ? check_latents(step.attention)
+                                                          : check_heads(step.attention.head_dim, traits));
   }
   return fuse(program, units, {}).status();
 }

@@ -268,6 +268,41 @@ TEST(Load, LatentsAreUsedInPassOrder) {
   expect_used_in_pass_order(*load_tiny(tiny), false);
 }
 
+TEST(Load, KeysAndValuesOfLatentsMayBeRowsOfOneTensor) {
+  TinyModel tiny = TinyModel::deepseek2();
+  for (const char* key : {"key_length_mla", "value_length_mla"})
+    tiny.keys.erase(std::string("deepseek2.attention.") + key);
+  tiny.set("attention.head_count_kv", 4u);
+  tiny.set("attention.key_length", 24u);
+  tiny.set("attention.value_length", 24u);
+  for (int layer = 0; layer < 2; ++layer) {
+    tiny.remove("blk." + std::to_string(layer) + ".attn_k_b.weight");
+    tiny.remove("blk." + std::to_string(layer) + ".attn_v_b.weight");
+    tiny.add(layer, "attn_kv_b.weight", {32, 4 * (16 + 24)});
+  }
+  const std::uint64_t heads = tiny.open("model_test").find("blk.0.attn_kv_b.weight")->offset;
+  const auto model = load_tiny(tiny);
+  expect_used_in_pass_order(*model, false);
+  const auto& parts = model->units().units()[1].parts;  // a part a head: keys' of all heads, then values'
+  const auto first = std::find_if(parts.begin(), parts.end(), [](const auto& part) { return part.rows == 16; });
+  for (std::int64_t h = 0; h < 4; ++h) {
+    EXPECT_EQ((first + h)->offset, heads + static_cast<std::uint64_t>(h) * 40 * 32 * 4);
+    EXPECT_EQ((first + 4 + h)->offset, heads + static_cast<std::uint64_t>(h * 40 + 16) * 32 * 4);
+    EXPECT_EQ((first + 4 + h)->rows, 24);
+  }
+}
+
+TEST(Load, GroupsOfASoftmaxAreRankedByTheirBestExpert) {
+  for (const auto& [gating, best] : {std::pair{1u, 1}, {2u, 2}}) {  // DeepSeek V2; V3
+    TinyModel tiny = TinyModel::deepseek2();
+    tiny.set("expert_gating_func", gating);
+    tiny.set("expert_group_count", 2u);
+    const auto model = load_tiny(tiny);
+    for (const exec::Step& step : model->program().steps)
+      EXPECT_EQ(step.experts.group_best, step.kind == exec::Step::Kind::moe ? best : exec::Experts{}.group_best);
+  }
+}
+
 TEST(Load, LatentsThatCannotBeAreRefusedByTheirKey) {
   const std::pair<const char*, std::uint32_t> cannot_be[] = {
       {"attention.kv_lora_rank", 0},     {"attention.kv_lora_rank", 1 << 20}, {"attention.key_length_mla", 0},
