@@ -22,7 +22,7 @@ struct Form {
 
 Expected<Form> read_form(std::string source) {
   auto made = jinja::Template::parse(source);
-  if (!made.ok()) return Status(made.status().code(), made.status().message() + "; use --raw to do without it");
+  if (!made.ok()) return Status(made.status().code(), made.status().message() + "; raw prompts do without it");
   const ChatDialect dialect = find_dialect(*made, source);
   const AnswerFormat answers = find_answer_format(source);
   return Form{std::move(source), std::move(*made), dialect, answers};
@@ -90,7 +90,8 @@ Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_model(const modelfile
   std::string name = key;
   if (!model.has(name)) name = key + ".default";
   if (!model.has(name)) {
-    return error(Code::not_found, "the file has no chat template ({}): use --raw to give the prompt as it is", key);
+    return error(Code::not_found,
+                 "the file has no chat template ({}): give the prompt as it is, raw (--raw, \"raw\": true)", key);
   }
   MR_ASSIGN_OR_RETURN(std::string jinja, model.get_string(name));
   std::string tool_use;
@@ -115,11 +116,17 @@ Expected<std::unique_ptr<ChatTemplate>> ChatTemplate::from_text(std::string jinj
 
 Expected<Prompt> ChatTemplate::prompt(const Tokenizer& tokenizer, const Conversation& conversation,
                                       WorkGrant* grant) const {
-  MR_ASSIGN_OR_RETURN(const MarkedText text, parts_->render(tokenizer, conversation, grant));
+  MR_ASSIGN_OR_RETURN(MarkedText text, parts_->render(tokenizer, conversation, grant));
   Prompt made;
-  made.ids = tokenizer.encode(text);
   made.format = answer_format(Parts::has_tools(conversation));
   made.in_thought = conversation.add_generation_prompt && ends_in_thought(text.bytes(), *made.format.thoughts);
+  if (!conversation.begun.empty()) {
+    // What was said comes after the thought.
+    if (made.in_thought) text.append(fmt::format("\n{}\n\n", made.format.thoughts->end), true);
+    made.in_thought = false;
+    text.append(conversation.begun, false);
+  }
+  made.ids = tokenizer.encode(text);
   if (tokenizer.adds_bos() && tokenizer.bos() && (made.ids.empty() || made.ids[0] != *tokenizer.bos())) {
     made.ids.insert(made.ids.begin(), *tokenizer.bos());
   }

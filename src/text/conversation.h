@@ -21,6 +21,7 @@ struct Conversation {
   Json tools = Json::array();     // [{"type": "function", "function": {"name", "description", "parameters"}}]
   Json options = Json::object();  // further variables of the template: {"enable_thinking": false}
   bool add_generation_prompt = true;
+  std::string begun;  // what the assistant has said of its answer already, which goes on from there
 };
 
 /// Errors: invalid_argument (no array of messages, a message without a role, content that is not text: named).

@@ -24,6 +24,42 @@ std::string text_of(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+/// The words of a document block: its title, what is said of it, and its text.
+Expected<std::string> document_text(const Json& block) {
+  const Json source = block.value("source", Json());
+  const std::string kind = kind_of(source);
+  std::string text;
+  if (kind == "text") {
+    text = text_of(source, "data");
+  } else if (kind == "content") {
+    MR_ASSIGN_OR_RETURN(text, openai::content_text(source.value("content", Json()), "messages"));
+  } else {
+    return error(Code::invalid_argument,
+                 "messages: a document of source type '{}' is not supported; send its text as {{\"type\": \"text\"}}",
+                 kind);
+  }
+  std::string words = "<document>\n";
+  for (const char* name : {"title", "context"})
+    if (const std::string said = text_of(block, name); !said.empty()) words += fmt::format("{}: {}\n", name, said);
+  return words + text + "\n</document>\n";
+}
+
+/// What a tool answers: a text, or blocks of texts and documents.
+Expected<std::string> result_text(const Json& content) {
+  if (!content.is_array()) return openai::content_text(content, "messages");
+  std::string text;
+  for (const Json& block : content) {
+    std::string part;
+    if (kind_of(block) == "document") {
+      MR_ASSIGN_OR_RETURN(part, document_text(block));
+    } else {
+      MR_ASSIGN_OR_RETURN(part, openai::content_text(Json::array({block}), "messages"));
+    }
+    text += part;
+  }
+  return text;
+}
+
 /// A message's blocks into the messages that say the same: results of tools become messages of their own.
 Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
   Json message = {{"role", role}, {"content", ""}};
@@ -32,6 +68,9 @@ Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
     const std::string kind = kind_of(block);
     if (kind == "text") {
       text += text_of(block, "text");
+    } else if (kind == "document") {
+      MR_ASSIGN_OR_RETURN(const std::string words, document_text(block));
+      text += words;
     } else if (kind == "thinking") {
       thoughts += text_of(block, "thinking");
     } else if (kind == "tool_use") {
@@ -40,7 +79,7 @@ Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
            {"type", "function"},
            {"function", {{"name", text_of(block, "name")}, {"arguments", block.value("input", Json::object())}}}});
     } else if (kind == "tool_result") {
-      MR_ASSIGN_OR_RETURN(std::string content, openai::content_text(block.value("content", Json()), "messages"));
+      MR_ASSIGN_OR_RETURN(std::string content, result_text(block.value("content", Json())));
       messages.push_back(
           {{"role", "tool"}, {"content", std::move(content)}, {"tool_call_id", text_of(block, "tool_use_id")}});
     } else if (kind != "redacted_thinking") {
@@ -53,9 +92,34 @@ Status add_blocks(const std::string& role, const Json& blocks, Json& messages) {
   return {};
 }
 
+/// The system's blocks but those that Claude Code puts there for Anthropic's accounting. They differ from session to
+/// session, and stand before everything else: a conversation would share no beginning with the last one's.
+Json without_billing(const Json& system) {
+  if (!system.is_array()) return system;
+  Json kept = Json::array();
+  for (const Json& block : system)
+    if (!block.is_object() || !text_of(block, "text").starts_with("x-anthropic-billing-header:")) kept.push_back(block);
+  return kept;
+}
+
+/// output_config.format, and output_format as it was called before.
+Status parse_format(const Json& body, Job& job) {
+  const Fields fields(body);
+  const Json* format = fields.find("output_format");
+  if (const Json* config = fields.find("output_config"); config != nullptr && config->is_object())
+    if (const Json* inner = Fields(*config).find("format"); inner != nullptr) format = inner;
+  if (format == nullptr) return {};
+  if (kind_of(*format) != "json_schema" || !format->contains("schema"))
+    return error(Code::invalid_argument,
+                 "output_config: format must be {{\"type\": \"json_schema\", \"schema\": ...}}");
+  job.format = generate::Format::schema;
+  job.schema = (*format)["schema"];
+  return {};
+}
+
 Status parse_messages(const Json& body, Job& job) {
-  const Json system = body.value("system", Json());
-  if (!system.is_null()) {
+  const Json system = without_billing(body.value("system", Json()));
+  if (!system.is_null() && system != Json::array()) {
     MR_ASSIGN_OR_RETURN(std::string text, openai::content_text(system, "system"));
     job.messages.push_back({{"role", "system"}, {"content", std::move(text)}});
   }
@@ -146,7 +210,6 @@ Expected<Job> parse(const Json& body, bool needs_max_tokens) {
   sampler.seed = (static_cast<std::uint64_t>(std::random_device{}()) & 0x7fffffff) + 1;
   Fields fields(body);
   fields.text("model", job.model);
-  if (job.model.empty()) fields.fail("model", "is missing");
   fields.integer("max_tokens", job.max_tokens, 1, 1e9);
   if (needs_max_tokens && !fields.has("max_tokens")) fields.fail("max_tokens", "is missing");
   fields.number("temperature", sampler.temperature, 0, 2);
@@ -158,6 +221,7 @@ Expected<Job> parse(const Json& body, bool needs_max_tokens) {
   MR_RETURN_IF_ERROR(fields.status());
   MR_RETURN_IF_ERROR(parse_messages(body, job));
   MR_RETURN_IF_ERROR(parse_tools(body, job));
+  MR_RETURN_IF_ERROR(parse_format(body, job));
   return job;
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <deque>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -12,13 +11,13 @@
 #include "app/cli/address.h"
 #include "app/cli/source.h"
 #include "app/server/catalog.h"
+#include "app/server/file_identity.h"
 #include "base/log.h"
 #include "base/mutex.h"
 
 namespace millrace::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
@@ -243,34 +242,45 @@ class RemoteSource final : public Source {
   const std::int64_t context_tokens_;
 };
 
-/// The file that a Modelfile is made from.
-std::string from_of(const std::string& modelfile) {
-  constexpr std::string_view word = "FROM ";
-  if (!modelfile.starts_with(word)) return "";
-  return modelfile.substr(word.size(), modelfile.find('\n') - word.size());
+/// Whether a server of ours answers there.
+bool is_ours(const Address& address) {
+  httplib::Client client(address.host, address.port);
+  prepare(client, kLookTime);
+  const auto version = client.Get("/api/version");
+  return version && version->status == 200 && !word(parse(version->body), "millrace").empty();
+}
+
+/// What the server says of a model; nothing where it does not know it.
+std::optional<Json> show(const Address& address, const std::string& name) {
+  httplib::Client client(address.host, address.port);
+  prepare(client, kLookTime);
+  const auto shown = client.Post("/api/show", Json{{"model", name}}.dump(), "application/json");
+  if (!shown || shown->status != 200) return std::nullopt;
+  return parse(shown->body);
 }
 
 /// Whether what a server shows is this model: the same manifest, or the same file.
 bool is_same(const Json& shown, const store::Resolved& model) {
-  if (model.named) return word(shown, "digest") == model.manifest.digest();
-  std::error_code failed;
-  return fs::equivalent(from_of(word(shown, "modelfile")), model.path, failed) && !failed;
+  return word(shown, "digest") == (model.named ? model.manifest.digest() : server::file_identity(model.path));
 }
 
 }  // namespace
 
 std::unique_ptr<Source> find_server(const store::Resolved& model) {
   Address address = call_address();
-  httplib::Client client(address.host, address.port);
-  prepare(client, kLookTime);
-  const auto version = client.Get("/api/version");
-  if (!version || version->status != 200 || word(parse(version->body), "millrace").empty()) return nullptr;
+  if (!is_ours(address)) return nullptr;
   const std::string name = model.named ? model.manifest.name.text() : server::name_of_file(model.path);
-  const auto shown = client.Post("/api/show", Json{{"model", name}}.dump(), "application/json");
-  if (!shown || shown->status != 200 || !is_same(parse(shown->body), model)) {
+  const auto shown = show(address, name);
+  if (!shown || !is_same(*shown, model)) {
     log::info("the server at {} does not have this model", address.text());
     return nullptr;
   }
+  return std::make_unique<RemoteSource>(std::move(address), name, 0);
+}
+
+std::unique_ptr<Source> find_server(const std::string& name, const std::string& host) {
+  Address address = call_address(host);
+  if (!is_ours(address) || !show(address, name)) return nullptr;
   return std::make_unique<RemoteSource>(std::move(address), name, 0);
 }
 

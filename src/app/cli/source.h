@@ -79,5 +79,7 @@ Expected<std::unique_ptr<Source>> local_source(engine::Engine& engine, const Cha
 /// A server of ours at MILLRACE_HOST (OLLAMA_HOST, or 127.0.0.1:11434) that has this very model; null where none
 /// answers or it does not know the model. It lays a Modelfile's messages and template under the chat by itself.
 std::unique_ptr<Source> find_server(const store::Resolved& model);
+/// The same for a model that is not on this machine: the server at `host` (empty: as above) knows it by this name.
+std::unique_ptr<Source> find_server(const std::string& name, const std::string& host);
 
 }  // namespace millrace::cli

@@ -20,6 +20,12 @@ using Json = nlohmann::ordered_json;
 enum class Format { text, json, schema };
 enum class ToolChoice { automatic, none, required, named };
 
+/// What OpenAI's responses call a tool that goes by another name here.
+struct ClientTool {
+  std::string name, name_space;  // name_space empty: none
+  bool custom = false;           // takes a text instead of JSON: "input" of its arguments
+};
+
 struct Job {
   std::string model;
 
@@ -29,6 +35,7 @@ struct Job {
   bool chat = true;
   Json messages = Json::array();
   Json tools = Json::array();  // [{"type": "function", "function": {"name", "description", "parameters"}}]
+  std::map<std::string, ClientTool> client_tools;  // by the name in `tools`; missing: the client knows it by that, too
   ToolChoice tool_choice = ToolChoice::automatic;
   std::string tool_name;      // when named
   std::optional<bool> think;  // none: as the template has it

@@ -44,6 +44,15 @@ Json messages_with_tools(const Job& job) {
   return out;
 }
 
+/// What the assistant has said already, where its turn is the last one; empty: nothing.
+std::string begun_answer(const Job& job) {
+  if (!job.chat || job.messages.size() < 2) return "";
+  const Json& last = job.messages.back();
+  const bool said = last.value("role", Json()) == "assistant" && !last.contains("tool_calls") &&
+                    last.contains("content") && last["content"].is_string();
+  return said ? last["content"].get<std::string>() : std::string();
+}
+
 Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, text::WorkGrant* grant) {
   std::unique_ptr<text::ChatTemplate> own;
   const text::ChatTemplate* chat_template = engine.chat_template();
@@ -57,15 +66,19 @@ Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, text
   if (tools && chat_template->features().tools) conversation.tools = job.tools;
   conversation.messages = tools && !chat_template->features().tools ? messages_with_tools(job) : job.messages;
   if (job.think) conversation.options["enable_thinking"] = *job.think;
+  conversation.begun = begun_answer(job);
+  if (!conversation.begun.empty()) conversation.messages.erase(conversation.messages.size() - 1);
   MR_ASSIGN_OR_RETURN(text::Prompt prompt, chat_template->prompt(engine.tokenizer(), conversation, grant));
   if (tools && conversation.tools.empty()) prompt.format.calls = &text::default_call_format();
   return prompt;
 }
 
-/// What stays whatever else is left out: the system's messages and the last one.
+/// What stays whatever else is left out: the system's messages and the last one, with the question that it begins to
+/// answer.
 bool must_stay(const Json& messages, std::size_t i) {
   const std::string role = messages[i].value("role", std::string());
-  return i + 1 == messages.size() || role == "system" || role == "developer";
+  const bool answers = messages.back().value("role", Json()) == "assistant";
+  return i + (answers ? 2 : 1) >= messages.size() || role == "system" || role == "developer";
 }
 
 /// A conversation that loses its oldest messages until its prompt fits.
@@ -238,6 +251,9 @@ Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine
   }
   const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
   auto constraint = text::make_constraint(std::move(grammar), trie_of(tokenizer));
+  for (const text::TokenId id : tokenizer->encode(begun_answer(job), text::Specials::as_text))
+    if (!constraint->accept(id).ok())
+      return error(Code::invalid_argument, "messages: what the assistant has begun does not keep the form asked for");
   if (prompt.in_thought) {
     constraint =
         text::make_constraint_after(std::string(prompt.format.thoughts->end), std::move(constraint), tokenizer);

@@ -10,16 +10,41 @@
 
 namespace millrace::generate {
 
+namespace {
+
+/// What a client may leave unread of an answer: minutes of text, and of log probabilities some seconds.
+constexpr std::uint64_t kMostUnread = 1u << 20;
+
+/// What a delta adds to an answer, its place in the reply's JSON included.
+std::uint64_t bytes_of(const Delta& delta) {
+  constexpr std::uint64_t kCandidate = 256;
+  std::uint64_t bytes = 4 * (delta.content.size() + delta.reasoning.size());
+  for (const TokenLogprob& one : delta.logprobs) bytes += kCandidate * (1 + one.likeliest.size());
+  for (const CallPiece& piece : delta.tool_calls) bytes += kCandidate + 4 * piece.arguments.size();
+  return bytes;
+}
+
+std::uint64_t bytes_of(const Event& event) {
+  const auto* delta = std::get_if<Delta>(&event);
+  return sizeof(Event) + (delta != nullptr ? bytes_of(*delta) : 0);
+}
+
+}  // namespace
+
 /// What the engine's thread has to say. It may outlive the Run, whose requests then end unheard.
 struct Run::Queue {
   Mutex mutex;
   CondVar came;
   std::deque<Event> events MR_GUARDED_BY(mutex);
   std::deque<Ended> ended MR_GUARDED_BY(mutex);  // one for each Finished event
+  std::uint64_t unread MR_GUARDED_BY(mutex) = 0;
+  bool lost MR_GUARDED_BY(mutex) = false;  // an event had no room any more
 
   void push(Event event) {
     const MutexLock lock(mutex);
-    events.push_back(std::move(event));
+    unread += bytes_of(event);
+    lost = lost || unread > kMostUnread;
+    if (!lost) events.push_back(std::move(event));
     came.notify_one();
   }
   void end(Ended one) {
@@ -59,10 +84,17 @@ Run::~Run() {
 
 std::optional<Event> Run::next(std::chrono::milliseconds time) {
   const MutexLock lock(queue_->mutex);
-  queue_->came.wait_for(queue_->mutex, time, [this]() MR_REQUIRES(queue_->mutex) { return !queue_->events.empty(); });
+  queue_->came.wait_for(queue_->mutex, time,
+                        [this]() MR_REQUIRES(queue_->mutex) { return !queue_->events.empty() || queue_->lost; });
+  if (queue_->lost) {
+    for (const engine::Service::Id id : ids_) model_->service->cancel(id);
+    --open_;
+    return Finished{open_, "error", error(Code::unavailable, "the answer was read too slowly, and is cut here")};
+  }
   if (queue_->events.empty()) return std::nullopt;
   Event event = std::move(queue_->events.front());
   queue_->events.pop_front();
+  queue_->unread -= std::min(queue_->unread, bytes_of(event));
   if (std::holds_alternative<Finished>(event)) {
     const Ended ended = std::move(queue_->ended.front());
     queue_->ended.pop_front();
@@ -130,19 +162,6 @@ void Answer::add(Delta delta) {
   std::move(whole.begin(), whole.end(), std::back_inserter(tool_calls));
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(logprobs));
 }
-
-namespace {
-
-/// What a delta adds to an answer, its place in the reply's JSON included.
-std::uint64_t bytes_of(const Delta& delta) {
-  constexpr std::uint64_t kCandidate = 256;
-  std::uint64_t bytes = 4 * (delta.content.size() + delta.reasoning.size());
-  for (const TokenLogprob& one : delta.logprobs) bytes += kCandidate * (1 + one.likeliest.size());
-  for (const CallPiece& piece : delta.tool_calls) bytes += kCandidate + 4 * piece.arguments.size();
-  return bytes;
-}
-
-}  // namespace
 
 Expected<std::vector<Answer>> collect(Run& run, int choices, const std::function<bool()>& gone,
                                       text::WorkGrant* grant) {

@@ -57,7 +57,7 @@ void parse_sampling(Fields& fields, Job& job) {
   fields.number("repeat_penalty", sampler.repeat_penalty, 0.01, 100);
   sampler.seed = 0;
   fields.integer("seed", sampler.seed, -9e15, 9e15);
-  if (sampler.seed == 0) sampler.seed = drawn_seed();
+  if (!fields.has("seed")) sampler.seed = drawn_seed();
   fields.texts("stop", job.stop);
   if (job.stop.size() > kMostStops) fields.fail("stop", "has too many entries");
   fields.integer("n", job.n, 1, kMostChoices);
@@ -69,7 +69,6 @@ void parse_sampling(Fields& fields, Job& job) {
   if (const Json* options = fields.find("stream_options"); options != nullptr && options->is_object())
     job.include_usage = options->value("include_usage", false);
   fields.text("model", job.model);
-  if (job.model.empty()) fields.fail("model", "is missing; GET /v1/models lists those there are");
 }
 
 void parse_logit_bias(Fields& fields, Job& job) {
@@ -154,6 +153,28 @@ Status parse_messages(const Json& messages, Job& job) {
   return {};
 }
 
+namespace {
+
+/// tool_choice of type allowed_tools: {"mode", "tools": [{"type": "function", "name" or "function": {"name"}}]}.
+Status allow_tools(const Json& allowed, Job& job) {
+  const std::string mode = word(allowed, "mode");
+  const Json listed = allowed.is_object() ? allowed.value("tools", Json::array()) : Json::array();
+  if ((mode != "auto" && mode != "required") || !listed.is_array())
+    return error(Code::invalid_argument, "tool_choice: allowed_tools needs a mode, auto or required, and tools");
+  Json kept = Json::array();
+  for (const Json& tool : job.tools)
+    for (const Json& one : listed) {
+      const std::string name = word(one.is_object() ? one.value("function", one) : one, "name");
+      if (tool["function"]["name"] == name) kept.push_back(tool);
+    }
+  if (kept.empty()) return error(Code::invalid_argument, "tool_choice: none of the allowed tools is there");
+  job.tools = std::move(kept);
+  if (mode == "required") job.tool_choice = ToolChoice::required;
+  return {};
+}
+
+}  // namespace
+
 Status parse_tools(const Json& body, Job& job) {
   const Fields fields(body);
   if (const Json* tools = fields.find("tools"); tools != nullptr) {
@@ -175,6 +196,7 @@ Status parse_tools(const Json& body, Job& job) {
     return {};
   }
   if (job.tools.empty()) return error(Code::invalid_argument, "tool_choice: there are no tools to choose from");
+  if (word(*choice, "type") == "allowed_tools") return allow_tools(choice->value("allowed_tools", *choice), job);
   if (choice->is_string() && (*choice == "required" || *choice == "any")) {
     job.tool_choice = ToolChoice::required;
     return {};
@@ -208,6 +230,33 @@ Status parse_response_format(const Json& format, Job& job) {
   return {};
 }
 
+namespace {
+
+/// Forms of other servers: schemas as vLLM and llama-server take them are honoured, what we have no means for is
+/// refused. Ignored it would give an answer of any form.
+Status parse_other_forms(const Fields& fields, Job& job) {
+  for (const char* name : {"functions", "function_call"})
+    if (fields.has(name))
+      return error(Code::invalid_argument, "{}: this form of OpenAI's API has given way to tools; send those", name);
+  for (const char* name : {"grammar", "guided_grammar", "guided_regex", "guided_choice", "structural_tag"})
+    if (fields.has(name))
+      return error(Code::unsupported, "{}: not supported; send a JSON schema as response_format", name);
+  const Json* schema = fields.find("guided_json");
+  if (schema == nullptr) schema = fields.find("json_schema");
+  if (const Json* outputs = fields.find("structured_outputs"); outputs != nullptr) {
+    if (!outputs->is_object() || !outputs->contains("json"))
+      return error(Code::unsupported, "structured_outputs: only json is supported");
+    schema = &(*outputs)["json"];
+  }
+  if (schema == nullptr) return {};
+  job.format = Format::schema;
+  job.schema = schema->is_string() ? Json::parse(schema->get<std::string>(), nullptr, false) : *schema;
+  if (job.schema.is_discarded()) return error(Code::invalid_argument, "guided_json: is no JSON");
+  return {};
+}
+
+}  // namespace
+
 Expected<Job> parse_chat(const Json& body) {
   Job job;
   Fields fields(body);
@@ -221,6 +270,7 @@ Expected<Job> parse_chat(const Json& body) {
   MR_RETURN_IF_ERROR(parse_messages(body.value("messages", Json()), job));
   MR_RETURN_IF_ERROR(parse_tools(body, job));
   if (const Json* format = fields.find("response_format")) MR_RETURN_IF_ERROR(parse_response_format(*format, job));
+  MR_RETURN_IF_ERROR(parse_other_forms(fields, job));
   if (const Json* effort = fields.find("reasoning_effort"); effort != nullptr && effort->is_string())
     job.think = *effort != "none" && *effort != "minimal";
   if (const Json* options = fields.find("chat_template_kwargs"); options != nullptr && options->is_object())
@@ -245,6 +295,7 @@ Expected<std::vector<Job>> parse_completion(const Json& body) {
   if (fields.has("suffix")) fields.fail("suffix", "filling in the middle is not supported");
   if (const Json* format = fields.find("response_format"))
     if (Status status = parse_response_format(*format, common); !status.ok()) fields.fail(std::move(status));
+  if (Status status = parse_other_forms(fields, common); !status.ok()) fields.fail(std::move(status));
   MR_RETURN_IF_ERROR(fields.status());
 
   const Json prompt = body.value("prompt", Json(""));
@@ -277,7 +328,6 @@ Expected<EmbeddingJob> parse_embeddings(const Json& body) {
   fields.text("model", job.model);
   fields.text("encoding_format", format);
   fields.integer("dimensions", job.dimensions, 1, 1e6);
-  if (job.model.empty()) fields.fail("model", "is missing; GET /v1/models lists those there are");
   if (format != "float" && format != "base64") fields.fail("encoding_format", "must be float or base64");
   MR_RETURN_IF_ERROR(fields.status());
   job.base64 = format == "base64";

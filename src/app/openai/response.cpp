@@ -204,7 +204,8 @@ Json error_body(int http, const Status& status) {
     param = message.substr(0, colon);
   Json code;
   if (http == 401) code = "invalid_api_key";
-  if (http == 404) code = "model_not_found";
+  if (http == 404) code = message.starts_with("model ") ? "model_not_found" : "not_found";
+  if (http == 405) code = "method_not_allowed";
   if (http == 413) code = "request_too_large";
   if (http == 503) code = "overloaded";
   if (message.find("maximum context length") != std::string::npos) code = "context_length_exceeded";

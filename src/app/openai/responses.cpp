@@ -2,6 +2,7 @@
 
 #include "app/generate/fields.h"
 #include "app/openai/request.h"
+#include "base/log.h"
 
 namespace millrace::openai {
 namespace {
@@ -16,17 +17,86 @@ std::string word(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+/// A tool of a namespace by one name.
+std::string joined(const std::string& name_space, const std::string& name) {
+  if (name_space.empty()) return name;
+  return name_space + (name_space.ends_with("__") ? "" : "__") + name;
+}
+
+/// A tool that takes a text, as a function of one parameter; the grammar that the text has to keep is told in words.
+Json custom_function(const Json& tool) {
+  std::string description = word(tool, "description");
+  const Json format = tool.value("format", Json());
+  if (word(format, "type") == "grammar")
+    description +=
+        fmt::format("\n\nThe input keeps this grammar ({}):\n{}", word(format, "syntax"), word(format, "definition"));
+  const Json parameters = {{"type", "object"},
+                           {"properties", {{"input", {{"type", "string"}}}}},
+                           {"required", {"input"}},
+                           {"additionalProperties", false}};
+  return {{"name", word(tool, "name")}, {"description", description}, {"parameters", parameters}};
+}
+
+/// The tools of a request as functions, and in `known` what the client calls them. Tools that OpenAI runs itself, such
+/// as web_search, are left out: there is nobody here to run them.
+Expected<Json> functions_of(const Json& tools, std::map<std::string, generate::ClientTool>& known,
+                            const std::string& name_space = "") {
+  Json functions = Json::array();
+  for (const Json& tool : tools) {
+    const std::string type = word(tool, "type"), name = word(tool, "name"), full = joined(name_space, name);
+    if (type == "namespace" && name_space.empty() && tool.contains("tools") && tool["tools"].is_array()) {
+      MR_ASSIGN_OR_RETURN(const Json inner, functions_of(tool["tools"], known, name));
+      functions.insert(functions.end(), inner.begin(), inner.end());
+      continue;
+    }
+    const bool custom = type == "custom";
+    if (type != "function" && !custom) {
+      log::info("tools: {} is left out; only functions, custom tools and namespaces run here", type);
+      continue;
+    }
+    if (name.empty()) return error(Code::invalid_argument, "tools: each needs a name");
+    Json function = custom ? custom_function(tool) : tool;
+    function["name"] = full;
+    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+    if (custom || !name_space.empty()) known[full] = {name, name_space, custom};
+  }
+  return functions;
+}
+
+/// An item of something that a tool of OpenAI's own did: it says nothing here.
+bool is_foreign(const std::string& type) {
+  for (const char* kind : {"web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call",
+                           "computer_call", "mcp_list_tools", "reasoning"})
+    if (type == kind) return true;
+  return false;
+}
+
+/// What a tool answered: a text, or a list of parts.
+Expected<std::string> output_text(const Json& item) {
+  const Json output = item.value("output", Json(""));
+  return output.is_object() ? output.dump() : content_text(output, "input");
+}
+
 /// An input item as a chat message.
 Expected<Json> message_of(const Json& item) {
   const std::string type = word(item, "type");
-  if (type == "function_call_output")
-    return Json{{"role", "tool"}, {"tool_call_id", word(item, "call_id")}, {"content", item.value("output", Json(""))}};
-  if (type == "function_call") {
+  if (type == "function_call_output" || type == "custom_tool_call_output") {
+    MR_ASSIGN_OR_RETURN(std::string output, output_text(item));
+    return Json{{"role", "tool"}, {"tool_call_id", word(item, "call_id")}, {"content", std::move(output)}};
+  }
+  if (type == "custom_tool_call") {
     const Json call = {{"id", word(item, "call_id")},
-                       {"function", {{"name", word(item, "name")}, {"arguments", word(item, "arguments")}}}};
+                       {"function", {{"name", word(item, "name")}, {"arguments", {{"input", word(item, "input")}}}}}};
     return Json{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}};
   }
-  if (type == "reasoning") return Json();
+  if (type == "function_call") {
+    const Json call = {
+        {"id", word(item, "call_id")},
+        {"function",
+         {{"name", joined(word(item, "namespace"), word(item, "name"))}, {"arguments", word(item, "arguments")}}}};
+    return Json{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}};
+  }
+  if (is_foreign(type)) return Json();
   if (!type.empty() && type != "message")
     return error(Code::invalid_argument, "input: an item of type {} is not supported", type);
   return Json{{"role", word(item, "role")}, {"content", item.value("content", Json())}};
@@ -66,7 +136,22 @@ Json text_item(const std::string& id, const char* status, Json content) {
   return {{"id", id}, {"type", "message"}, {"status", status}, {"role", "assistant"}, {"content", std::move(content)}};
 }
 
-Json call_item(const generate::ToolCall& call) {
+/// The text that a custom tool is called with.
+std::string input_of(const generate::ToolCall& call) {
+  const Json input = call.object().value("input", Json());
+  return input.is_string() ? input.get<std::string>() : call.arguments;
+}
+
+Json call_item(const Job& job, const generate::ToolCall& call) {
+  const auto known = job.client_tools.find(call.name);
+  if (known != job.client_tools.end() && known->second.custom)
+    return {{"id", random_id("ctc_")},       {"type", "custom_tool_call"}, {"status", "completed"},
+            {"call_id", random_id("call_")}, {"name", known->second.name}, {"input", input_of(call)}};
+  if (known != job.client_tools.end()) {
+    Json item = call_item({}, {known->second.name, call.arguments});
+    item["namespace"] = known->second.name_space;
+    return item;
+  }
   return {{"id", random_id("fc_")},
           {"type", "function_call"},
           {"status", Json::accept(call.arguments) ? "completed" : "incomplete"},
@@ -121,21 +206,21 @@ Expected<Job> parse_response(const Json& body) {
     return error(Code::unsupported, "previous_response_id: responses are not kept here; send the whole conversation");
   // What chat completions call otherwise; the rest has the same names.
   Json chat = body;
+  std::map<std::string, generate::ClientTool> known;
   MR_ASSIGN_OR_RETURN(chat["messages"], messages_of(body));
   if (const auto most = body.find("max_output_tokens"); most != body.end()) chat["max_completion_tokens"] = *most;
   if (const auto tools = body.find("tools"); tools != body.end() && tools->is_array()) {
-    chat["tools"] = Json::array();
-    for (const Json& tool : *tools) {
-      if (word(tool, "type") != "function")
-        return error(Code::invalid_argument, "tools: only functions are supported, not {}", word(tool, "type"));
-      chat["tools"].push_back({{"type", "function"}, {"function", tool}});
-    }
+    MR_ASSIGN_OR_RETURN(chat["tools"], functions_of(*tools, known));
+    // A choice among none: those that it meant are not there.
+    if (chat["tools"].empty()) chat.erase("tool_choice");
   }
   if (const auto text = body.find("text"); text != body.end() && text->is_object() && text->contains("format"))
     chat["response_format"] = (*text)["format"];
   if (const auto reasoning = body.find("reasoning"); reasoning != body.end() && reasoning->is_object())
     chat["reasoning_effort"] = reasoning->value("effort", Json());
-  return parse_chat(chat);
+  MR_ASSIGN_OR_RETURN(Job job, parse_chat(chat));
+  job.client_tools = std::move(known);
+  return job;
 }
 
 Json response_body(const Envelope& envelope, const Job& job, const Answer& answer, const Totals& totals) {
@@ -143,7 +228,7 @@ Json response_body(const Envelope& envelope, const Job& job, const Answer& answe
   if (!answer.reasoning.empty()) output.push_back(reasoning_item(answer.reasoning));
   if (!answer.content.empty() || answer.tool_calls.empty())
     output.push_back(text_item(random_id("msg_"), "completed", Json::array({text_part(answer.content)})));
-  for (const auto& call : answer.tool_calls) output.push_back(call_item(call));
+  for (const auto& call : answer.tool_calls) output.push_back(call_item(job, call));
   Json body = shell(envelope, job, "completed");
   complete(body, answer.reason, std::move(output), totals);
   return body;
@@ -217,10 +302,12 @@ std::string ResponseStream::event_of_call(const generate::CallPiece& piece) {
   std::string out;
   if (piece.begins) {
     out += close_text();
-    call_ = call_item({piece.name, ""});
+    call_ = call_item(job_, {piece.name, ""});
     call_["status"] = "in_progress";
+    custom_input_.clear();
     out += sse("response.output_item.added", {{"output_index", output_index_}, {"item", call_}});
   }
+  if (call_["type"] == "custom_tool_call") return out + event_of_custom_call(piece);
   std::string& arguments = call_["arguments"].get_ref<std::string&>();
   arguments += piece.arguments;
   if (!piece.arguments.empty()) {
@@ -234,6 +321,22 @@ std::string ResponseStream::event_of_call(const generate::CallPiece& piece) {
   out += sse("response.output_item.done", {{"output_index", output_index_++}, {"item", call_}});
   output_.push_back(call_);
   return out;
+}
+
+/// Its text is a part of JSON here, so it is told when it is whole.
+std::string ResponseStream::event_of_custom_call(const generate::CallPiece& piece) {
+  custom_input_ += piece.arguments;
+  if (!piece.ends) return "";
+  const std::string input = input_of({"", custom_input_});
+  const Json place = {{"item_id", call_["id"]}, {"output_index", output_index_}};
+  Json delta = place, done = place;
+  delta["delta"] = input;
+  done["input"] = input;
+  call_["input"] = input;
+  call_["status"] = Json::accept(custom_input_) ? "completed" : "incomplete";
+  output_.push_back(call_);
+  return sse("response.custom_tool_call_input.delta", delta) + sse("response.custom_tool_call_input.done", done) +
+         sse("response.output_item.done", {{"output_index", output_index_++}, {"item", call_}});
 }
 
 std::string ResponseStream::end(const Totals& totals) {

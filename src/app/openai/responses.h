@@ -34,8 +34,10 @@ class ResponseStream {
   generate::Answer answer_;
   std::string text_id_;
   std::string event_of_call(const generate::CallPiece& piece);
+  std::string event_of_custom_call(const generate::CallPiece& piece);
 
-  Json call_;  // the function_call that is open
+  Json call_;                 // the function_call or custom_tool_call that is open
+  std::string custom_input_;  // of a custom_tool_call, as the JSON it comes in
   int sequence_ = 0, output_index_ = 0;
   bool text_open_ = false, failed_ = false;
   Json output_ = Json::array();

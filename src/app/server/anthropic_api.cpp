@@ -13,7 +13,7 @@ using httplib::Response;
 void messages(Context& context, const Request& request, Response& response) {
   const auto body = read_body(request);
   if (!body.ok()) return fail(Api::anthropic, response, body.status());
-  const auto job = anthropic::parse(*body, true);
+  auto job = anthropic::parse(*body, true);
   if (!job.ok()) return fail(Api::anthropic, response, job.status());
   auto started = start_run(context, *job, request);
   if (!started.ok()) return fail(Api::anthropic, response, started.status());

@@ -2,11 +2,11 @@
 
 #include <fmt/core.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <filesystem>
 
+#include "app/server/file_identity.h"
 #include "modelfile/gguf.h"
 #include "tensor/dtype.h"
 
@@ -47,14 +47,6 @@ Json json_of(const modelfile::Value& value) {
       value);
 }
 
-/// Names the file as it lies there; reading it all for a real checksum would take minutes.
-std::string identity(const std::string& path, std::uint64_t bytes, std::int64_t modified_ns) {
-  const std::string text = fmt::format("{}\n{}\n{}", path, bytes, modified_ns);
-  const XXH128_hash_t one = XXH3_128bits_withSeed(text.data(), text.size(), 1);
-  const XXH128_hash_t other = XXH3_128bits_withSeed(text.data(), text.size(), 2);
-  return fmt::format("{:016x}{:016x}{:016x}{:016x}", one.high64, one.low64, other.high64, other.low64);
-}
-
 }  // namespace
 
 std::string name_of_file(const std::string& path) {
@@ -88,7 +80,7 @@ const ModelInfo* Catalog::describe(const std::string& path) {
   if (::stat(path.c_str(), &status) != 0) return nullptr;
   const auto since_epoch =
       std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec);
-  const std::string digest = identity(path, static_cast<std::uint64_t>(status.st_size), since_epoch.count());
+  const std::string digest = file_identity(path);
   if (const auto found = known_.find(path); found != known_.end() && found->second.digest == digest)
     return &found->second;
   modelfile::OpenOptions no_words;
@@ -137,11 +129,16 @@ Expected<ModelInfo> Catalog::describe_stored(const store::Manifest& manifest) {
 std::vector<ModelInfo> Catalog::list() {
   const MutexLock lock(mutex_);
   std::vector<ModelInfo> all;
+  const auto is_new = [&](const std::string& name) {
+    return std::none_of(all.begin(), all.end(), [&](const ModelInfo& info) { return info.name == name; });
+  };
+  // Of two with one name find() takes the same one.
+  for (const std::string& path : files())
+    if (const ModelInfo* info = describe(path); info != nullptr && is_new(info->name)) all.push_back(*info);
   if (const auto stored = store_.list(); stored.ok())
     for (const store::Manifest& manifest : *stored)
-      if (auto info = describe_stored(manifest); info.ok()) all.push_back(std::move(*info));
-  for (const std::string& path : files())
-    if (const ModelInfo* info = describe(path); info != nullptr) all.push_back(*info);
+      if (is_new(manifest.name.text()))
+        if (auto info = describe_stored(manifest); info.ok()) all.push_back(std::move(*info));
   return all;
 }
 

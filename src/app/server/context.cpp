@@ -22,8 +22,17 @@ Context::Context(ServerOptions asked)
       models(with_requests(options.models)),
       http(options.http, models.requests()) {}
 
+Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
+  if (!name.empty()) return context.catalog.find(name);
+  for (const auto& running : context.models.running())
+    if (auto info = context.catalog.find(running.loaded->name); info.ok()) return info;
+  auto all = context.catalog.list();
+  if (all.size() != 1) return error(Code::invalid_argument, "model: is missing; GET /v1/models lists those there are");
+  return std::move(all.front());
+}
+
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive) {
-  MR_ASSIGN_OR_RETURN(const ModelInfo info, context.catalog.find(name));
+  MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, name));
   return context.models.use(info.name, info.path, keep_alive);
 }
 
@@ -32,9 +41,10 @@ Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, eng
   return generate::Run::start(std::move(model), job, client_of(request), &Connection::current().memory());
 }
 
-Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const generate::Job& job,
+Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::Job& job,
                                                    const httplib::Request& request, KeepAlive keep_alive) {
-  MR_ASSIGN_OR_RETURN(const ModelInfo info, context.catalog.find(job.model));
+  MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, job.model));
+  if (job.model.empty()) job.model = info.name;
   MR_ASSIGN_OR_RETURN(auto model, context.models.use(info.name, info.path, keep_alive));
   generate::Job whole = job;
   generate::lay_under(info.defaults(), whole);

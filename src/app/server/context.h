@@ -33,11 +33,15 @@ struct Context {
 
 using KeepAlive = std::optional<engine::ModelManager::Duration>;
 
+/// The model a client means: the one it names, or, where it names none, the first one loaded, or the only one there is.
+/// Nothing is loaded. Errors: not_found, invalid_argument (which one?).
+Expected<ModelInfo> model_meant(Context& context, const std::string& name);
+
 /// Looks the name up and has the model loaded. Errors: not_found, and those of ModelManager::use.
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive = {});
 
-/// Starts a job on its model, for the client of this connection.
-Expected<std::unique_ptr<generate::Run>> start_run(Context& context, const generate::Job& job,
+/// Starts a job on its model, for the client of this connection. A job without a model is told the one it gets.
+Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::Job& job,
                                                    const httplib::Request& request, KeepAlive keep_alive = {});
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request);

@@ -234,6 +234,29 @@ HttpServer::HttpServer(HttpLimits limits, residency::Budget& memory) : limits_(l
   });
 }
 
+void HttpServer::Get(const std::string& pattern, Handler handler) {
+  routes_.emplace_back("GET, HEAD", std::regex(pattern));
+  httplib::Server::Get(pattern, std::move(handler));
+}
+
+void HttpServer::Post(const std::string& pattern, Handler handler) {
+  routes_.emplace_back("POST", std::regex(pattern));
+  httplib::Server::Post(pattern, std::move(handler));
+}
+
+void HttpServer::Delete(const std::string& pattern, Handler handler) {
+  routes_.emplace_back("DELETE", std::regex(pattern));
+  httplib::Server::Delete(pattern, std::move(handler));
+}
+
+std::string HttpServer::methods_of(const std::string& path) const {
+  constexpr std::size_t longest = 256;  // std::regex recurses for each character
+  std::string methods;
+  for (const auto& [names, pattern] : routes_)
+    if (path.size() <= longest && std::regex_match(path, pattern)) methods += (methods.empty() ? "" : ", ") + names;
+  return methods;
+}
+
 void HttpServer::widen_backlog() { ::listen(svr_sock_, 1024); }
 
 bool HttpServer::process_and_close_socket(socket_t sock) {

@@ -10,7 +10,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <regex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "app/server/request_memory.h"
 
@@ -81,12 +84,20 @@ class HttpServer final : public httplib::Server {
   void widen_backlog();
   const HttpLimits& limits() const { return limits_; }
 
+  // Routes, as httplib's; what methods a path has is remembered. REQUIRES: not listening yet.
+  void Get(const std::string& pattern, Handler handler);  // answers HEAD, too
+  void Post(const std::string& pattern, Handler handler);
+  void Delete(const std::string& pattern, Handler handler);
+  /// "GET, POST"; empty: there is no such path.
+  std::string methods_of(const std::string& path) const;
+
  private:
   bool process_and_close_socket(socket_t sock) override;
 
   const HttpLimits limits_;
   residency::Budget& memory_;
   std::atomic<bool> stopping_{false};
+  std::vector<std::pair<std::string, std::regex>> routes_;  // methods, paths
 };
 
 }  // namespace millrace::server

@@ -21,16 +21,6 @@ void metrics(Context& context, const Request&, Response& response) {
   response.set_content(context.metrics.render(context.models), "text/plain; version=0.0.4; charset=utf-8");
 }
 
-/// The model a helper is asked about: the one named, or the only one, loaded.
-Expected<engine::ModelManager::Use> model_for(Context& context, const std::string& name) {
-  if (!name.empty()) return use_model(context, name);
-  const auto running = context.models.running();
-  if (!running.empty()) return context.models.use(running[0].loaded->name, running[0].loaded->path);
-  const auto all = context.catalog.list();
-  if (all.size() != 1) return error(Code::invalid_argument, "model: is missing; GET /v1/models lists those there are");
-  return use_model(context, all[0].name);
-}
-
 /// What a token takes at most on its way into an answer of /tokenize, alone and with its text.
 constexpr std::uint64_t kBytesAToken = 72, kBytesAPiece = 512;
 
@@ -46,7 +36,7 @@ void tokenize(Context& context, const Request& request, Response& response) {
   fields.flag("parse_special", parse_special);
   fields.flag("with_pieces", with_pieces);
   if (!fields.status().ok()) return fail(Api::openai, response, fields.status());
-  const auto use = model_for(context, model);
+  const auto use = use_model(context, model);
   if (!use.ok()) return fail(Api::openai, response, use.status());
   const text::Tokenizer& tokenizer = (*use)->service->engine().tokenizer();
   // Each byte may become a token, with a place in the answer and its digits.
@@ -77,7 +67,7 @@ void detokenize(Context& context, const Request& request, Response& response) {
   if (!good) return fail(Api::openai, response, error(Code::invalid_argument, "tokens: must be a list of token ids"));
   if (!Connection::current().memory().take(ids.size() * kBytesAPiece))
     return fail(Api::openai, response, error(Code::out_of_budget, "tokens: too many"));
-  const auto use = model_for(context, model);
+  const auto use = use_model(context, model);
   if (!use.ok()) return fail(Api::openai, response, use.status());
   reply(response, {{"content", (*use)->service->engine().tokenizer().decode(ids, true)}});
 }
@@ -92,7 +82,7 @@ void apply_template(Context& context, const Request& request, Response& response
   if (status.ok()) status = openai::parse_messages(body->value("messages", Json()), job);
   if (status.ok()) status = openai::parse_tools(*body, job);
   if (!status.ok()) return fail(Api::openai, response, status);
-  const auto use = model_for(context, job.model);
+  const auto use = use_model(context, job.model);
   if (!use.ok()) return fail(Api::openai, response, use.status());
   const engine::Engine& engine = (*use)->service->engine();
   const auto prompt = generate::make_prompt(engine, job, &Connection::current().memory());
@@ -100,17 +90,6 @@ void apply_template(Context& context, const Request& request, Response& response
   std::string text;
   for (const text::TokenId id : prompt->ids) text += engine.tokenizer().token_bytes(id, true);
   reply(response, {{"prompt", text}});
-}
-
-/// The model a GET asks about: the one named, or the first loaded, or the only one. It is not loaded for that: any web
-/// page's image tag can send a GET.
-Expected<ModelInfo> asked_about(Context& context, const std::string& name) {
-  if (!name.empty()) return context.catalog.find(name);
-  for (const auto& running : context.models.running())
-    if (auto info = context.catalog.find(running.loaded->name); info.ok()) return info;
-  auto all = context.catalog.list();
-  if (all.size() != 1) return error(Code::invalid_argument, "model: is missing; GET /v1/models lists those there are");
-  return std::move(all.front());
 }
 
 /// Null where the model is not loaded.
@@ -121,12 +100,12 @@ std::shared_ptr<const engine::ModelManager::Loaded> loaded_of(Context& context, 
 }
 
 void props(Context& context, const Request& request, Response& response) {
-  const auto info = asked_about(context, request.get_param_value("model"));
+  const auto info = model_meant(context, request.get_param_value("model"));
   if (!info.ok()) return fail(Api::openai, response, info.status());
   const auto loaded = loaded_of(context, *info);
   const std::int64_t n_ctx = loaded != nullptr ? loaded->service->engine().context_tokens() : info->context_length;
   reply(response, {{"model_alias", info->name},
-                   {"model_path", info->path},
+                   {"model_path", info->name},
                    {"is_loaded", loaded != nullptr},
                    {"total_slots", loaded != nullptr ? loaded->service->load().max_sequences : 0},
                    {"chat_template", info->chat_template},
@@ -136,7 +115,7 @@ void props(Context& context, const Request& request, Response& response) {
 
 /// Each place in the passes, as far as it is taken; none of a model that is not loaded.
 void slots(Context& context, const Request& request, Response& response) {
-  const auto info = asked_about(context, request.get_param_value("model"));
+  const auto info = model_meant(context, request.get_param_value("model"));
   if (!info.ok()) return fail(Api::openai, response, info.status());
   const auto loaded = loaded_of(context, *info);
   Json all = Json::array();

@@ -1,10 +1,9 @@
 // Ollama's model management: version, tags, show, ps.
-#include <filesystem>
-
 #include "app/generate/fields.h"
 #include "app/server/context.h"
 #include "app/server/errors.h"
 #include "app/server/ollama_request.h"
+#include "app/store/recipe.h"
 
 namespace millrace::server {
 namespace {
@@ -84,6 +83,18 @@ std::string parameter_lines(const Json& parameters) {
   return out;
 }
 
+/// Names the model, not its file: where that lies is nobody's business on the network.
+std::string modelfile_of(const ModelInfo& info) {
+  store::Recipe recipe;
+  recipe.from = info.name;
+  recipe.parameters = nlohmann::json::parse(info.parameters.dump());
+  recipe.system = info.system;
+  if (info.own_template) recipe.chat_template = info.chat_template;
+  recipe.license = info.license;
+  recipe.messages = nlohmann::json::parse(info.messages.dump());
+  return store::to_text(recipe);
+}
+
 void show(Context& context, const Request& request, Response& response) {
   const auto body = read_body(request);
   if (!body.ok()) return fail(Api::ollama, response, body.status());
@@ -96,7 +107,7 @@ void show(Context& context, const Request& request, Response& response) {
   if (info->chat_template.find("tools") != std::string::npos) capabilities.push_back("tools");
   if (info->chat_template.find("think") != std::string::npos) capabilities.push_back("thinking");
   Json out = {{"license", license_of(*info)},
-              {"modelfile", fmt::format("FROM {}\n", std::filesystem::absolute(info->path).string())},
+              {"modelfile", modelfile_of(*info)},
               {"parameters", parameter_lines(info->parameters)},
               {"template", info->chat_template},
               {"details", details(*info)},

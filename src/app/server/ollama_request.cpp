@@ -59,9 +59,7 @@ void parse_options(const Json& options, Job& job, Fields& errors) {
   fields.number("repeat_penalty", sampler.repeat_penalty, 0.01, 100);
   fields.number("presence_penalty", sampler.presence_penalty, -100, 100);
   fields.number("frequency_penalty", sampler.frequency_penalty, -100, 100);
-  std::int64_t seed = 0;
-  fields.integer("seed", seed, -9e15, 9e15);
-  if (seed != 0) sampler.seed = static_cast<std::uint64_t>(seed);
+  fields.integer("seed", sampler.seed, -9e15, 9e15);
   fields.integer("num_predict", job.max_tokens, -2, kAny);
   if (job.max_tokens < 0) job.max_tokens = -1;
   fields.integer("num_ctx", job.context, 0, kAny);
@@ -100,7 +98,10 @@ Status parse_common(const Json& body, const ModelInfo& info, OllamaRequest& out)
     else
       fields.fail("options", "must be an object");
   }
-  if (job.sampler.seed == 0) job.sampler.seed = (static_cast<std::uint64_t>(std::random_device{}()) & 0x7fffffff) + 1;
+  const Json* const asked = fields.find("options");
+  const bool seeded =
+      info.parameters.contains("seed") || (asked != nullptr && asked->is_object() && asked->contains("seed"));
+  if (!seeded) job.sampler.seed = (static_cast<std::uint64_t>(std::random_device{}()) & 0x7fffffff) + 1;
   fields.flag("stream", job.stream);
   fields.flag("truncate", job.truncate);
   fields.flag("logprobs", job.logprobs);

@@ -1,10 +1,12 @@
 // OpenAI's chat completions, completions and models.
 #include <algorithm>
+#include <vector>
 
 #include "app/openai/request.h"
 #include "app/openai/response.h"
 #include "app/server/context.h"
 #include "app/server/errors.h"
+#include "app/server/ollama_request.h"
 
 namespace millrace::server {
 namespace {
@@ -28,36 +30,59 @@ Json model_json(const ModelInfo& info) {
           {"owned_by", "library"}};
 }
 
-void list_models(Context& context, const Request&, Response& response) {
+/// As Anthropic's clients ask for it: their header is there.
+Json anthropic_model(const ModelInfo& info) {
+  return {{"type", "model"}, {"id", info.name}, {"display_name", info.name}, {"created_at", rfc3339(info.modified)}};
+}
+
+bool speaks_anthropic(const Request& request) { return request.has_header("anthropic-version"); }
+
+void list_models(Context& context, const Request& request, Response& response) {
   Json data = Json::array();
+  if (speaks_anthropic(request)) {
+    for (const ModelInfo& info : context.catalog.list()) data.push_back(anthropic_model(info));
+    const Json first = data.empty() ? Json() : data.front()["id"], last = data.empty() ? Json() : data.back()["id"];
+    return reply(response, {{"data", std::move(data)}, {"has_more", false}, {"first_id", first}, {"last_id", last}});
+  }
   for (const ModelInfo& info : context.catalog.list()) data.push_back(model_json(info));
   reply(response, {{"object", "list"}, {"data", std::move(data)}});
 }
 
 void get_model(Context& context, const Request& request, Response& response) {
   const auto info = context.catalog.find(request.matches[1]);
-  if (!info.ok()) return fail(Api::openai, response, info.status());
-  reply(response, model_json(*info));
+  const bool anthropic = speaks_anthropic(request);
+  if (!info.ok()) return fail(anthropic ? Api::anthropic : Api::openai, response, info.status());
+  reply(response, anthropic ? anthropic_model(*info) : model_json(*info));
 }
 
 StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job) {
   const auto envelope = std::make_shared<openai::Envelope>(openai::make_envelope("chatcmpl-", job.model));
   StreamForm form{"text/event-stream", kComment, {}, {}, {}};
-  form.begin = [envelope, n = job.n] {
-    std::string out;
-    for (int i = 0; i < n; ++i) out += sse(openai::chat_first_chunk(*envelope, i));
-    return out;
+  // The first chunk of an answer tells its role, and that it is a call where it begins with one.
+  const auto begun = std::make_shared<std::vector<bool>>(static_cast<std::size_t>(job.n), false);
+  const auto first = [envelope, begun](int choice, bool is_call) {
+    const auto place = static_cast<std::size_t>(choice);
+    if ((*begun)[place]) return std::string();
+    (*begun)[place] = true;
+    Json chunk = openai::chat_first_chunk(*envelope, choice);
+    if (is_call) chunk["choices"][0]["delta"]["content"] = nullptr;
+    return sse(chunk);
   };
-  form.event = [envelope, job](const generate::Event& event) -> std::string {
-    if (const auto* delta = std::get_if<Delta>(&event)) return sse(openai::chat_chunk(*envelope, job, *delta));
+  form.event = [envelope, job, first](const generate::Event& event) -> std::string {
+    if (const auto* delta = std::get_if<Delta>(&event)) {
+      const bool is_call = !delta->tool_calls.empty() && delta->content.empty();
+      return first(delta->choice, is_call) + sse(openai::chat_chunk(*envelope, job, *delta));
+    }
     if (const auto* progress = std::get_if<Progress>(&event)) {
       Json chunk = openai::chat_empty_chunk(*envelope);
       chunk["prompt_progress"] = {{"total", progress->total}, {"processed", progress->done}};
-      return sse(chunk);
+      std::string roles;  // who asks for progress hears of roles first
+      for (int i = 0; i < job.n; ++i) roles += first(i, false);
+      return roles + sse(chunk);
     }
     const auto& finished = std::get<Finished>(event);
     if (!finished.status.ok()) return sse(openai::error_body(openai::http_status(finished.status), finished.status));
-    return sse(openai::chat_last_chunk(*envelope, finished));
+    return first(finished.choice, false) + sse(openai::chat_last_chunk(*envelope, finished));
   };
   form.end = [envelope, job, weak = std::weak_ptr(run)] {
     const auto ended = weak.lock();
@@ -117,12 +142,12 @@ StreamForm completion_stream(const std::shared_ptr<generate::Run>& run, const Jo
 void complete(Context& context, const Request& request, Response& response) {
   const auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
-  const auto jobs = openai::parse_completion(*body);
+  auto jobs = openai::parse_completion(*body);
   if (!jobs.ok()) return fail(Api::openai, response, jobs.status());
   if (jobs->front().stream && jobs->size() > 1)
     return fail(Api::openai, response, error(Code::unsupported, "prompt: several at once are not streamed; send one"));
   std::vector<std::shared_ptr<generate::Run>> runs;
-  for (const Job& job : *jobs) {
+  for (Job& job : *jobs) {
     auto started = start_run(context, job, request);
     if (!started.ok()) return fail(Api::openai, response, started.status());
     runs.push_back(std::move(*started));

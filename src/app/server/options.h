@@ -13,8 +13,8 @@ namespace millrace::server {
 
 constexpr int kDefaultPort = 11434;
 /// What clients that look for Ollama's version are told: three numbers, new enough for those that ask for streaming
-/// tools.
-constexpr const char* kOllamaVersion = "0.12.6";
+/// tools, and for Codex, which asks for 0.13.4.
+constexpr const char* kOllamaVersion = "0.13.5";
 
 struct ServerOptions {
   std::string host = "127.0.0.1";

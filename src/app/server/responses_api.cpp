@@ -12,7 +12,7 @@ using httplib::Response;
 void respond(Context& context, const Request& request, Response& response) {
   const auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
-  const auto job = openai::parse_response(*body);
+  auto job = openai::parse_response(*body);
   if (!job.ok()) return fail(Api::openai, response, job.status());
   auto started = start_run(context, *job, request);
   if (!started.ok()) return fail(Api::openai, response, started.status());

@@ -95,7 +95,7 @@ Handled before_routing(Context& context, const Request& request, Response& respo
 }
 
 /// Answers that no route gave: a wrong path, a body too large, a request that is no HTTP.
-Handled on_error(const Request& request, Response& response) {
+Handled on_error(const Context& context, const Request& request, Response& response) {
   if (!response.body.empty() || response.has_header("Content-Type")) return Handled::Unhandled;
   const Api api = api_of(request.path);
   Connection::current().close_after_response();
@@ -104,7 +104,12 @@ Handled on_error(const Request& request, Response& response) {
     fail(api, response, refused);
     return Handled::Handled;
   }
-  if (response.status == 404)
+  const std::string methods = response.status == 404 ? context.http.methods_of(request.path) : std::string();
+  if (!methods.empty()) {
+    response.set_header("Allow", methods);
+    fail(api, response, 405,
+         error(Code::invalid_argument, "{} {}: this path takes {}", request.method, request.path, methods));
+  } else if (response.status == 404)
     fail(api, response, 404, error(Code::not_found, "{} {}: there is no such path", request.method, request.path));
   else if (response.status == 413)
     fail(api, response, 413, error(Code::invalid_argument, "the body is too large"));
@@ -134,7 +139,8 @@ void add_middleware(Context& context) {
   httplib::Server& http = context.http;
   http.set_pre_routing_handler(
       [&context](const Request& request, Response& response) { return before_routing(context, request, response); });
-  http.set_error_handler(httplib::Server::HandlerWithResponse(on_error));
+  http.set_error_handler(httplib::Server::HandlerWithResponse(
+      [&context](const Request& request, Response& response) { return on_error(context, request, response); }));
   http.set_exception_handler(on_exception);
   http.set_logger([&context](const Request& request, const Response& response) {
     context.metrics.count_request(response.status);

@@ -1,0 +1,168 @@
+"""What people's programs and fingers do on the first day: forms of requests that published clients send, and words on
+the command line that somebody tries before reading anything."""
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import unittest
+
+from harness import DEMO, DRAFT, MILLRACE, Case
+from serving import Server, lines
+
+MODEL = "demo-moe-q4_k_m"
+QUESTION = {"role": "user", "content": "What is the capital of France?"}
+ANSWER = "The capital of France is Paris."
+
+
+class Requests(Case):
+    @classmethod
+    def setUpClass(cls):
+        # The same file twice: two folders of models often share some.
+        cls.server = Server(DEMO, "--models", os.path.dirname(DEMO), "--threads", "2", "--parallel", "4")
+        cls.addClassCleanup(cls.server.__exit__)
+
+    def post(self, path, headers=None, **body):
+        return self.server.json("POST", path, {"model": MODEL, "temperature": 0, **body}, headers)
+
+    def chat(self, *messages, **fields):
+        return self.post("/v1/chat/completions", messages=list(messages), **fields)
+
+    def messages(self, *messages, **fields):
+        return self.post("/v1/messages", messages=list(messages), max_tokens=60, **fields)
+
+    def test_an_assistants_turn_goes_on(self):
+        begun = {"role": "assistant", "content": "The capital of France is"}
+        status, body = self.chat(QUESTION, begun)
+        self.assertEqual((status, body["choices"][0]["message"]["content"]), (200, " Paris."))
+        status, body = self.messages(QUESTION, begun)
+        self.assertEqual((status, body["content"][0]["text"]), (200, " Paris."))
+        status, body = self.post("/api/chat", messages=[QUESTION, begun], stream=False, options={"temperature": 0})
+        self.assertEqual((status, body["message"]["content"]), (200, " Paris."))
+        # What was begun is a part of the form, too.
+        schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        status, body = self.chat(QUESTION, {"role": "assistant", "content": '{"a"'}, response_format=form)
+        self.assertEqual((status, json.loads('{"a"' + body["choices"][0]["message"]["content"])), (200, {"a": 1}))
+        status, body = self.chat(QUESTION, {"role": "assistant", "content": "No"}, response_format=form)
+        self.assertEqual(status, 400, body)
+
+    def test_anthropics_form_and_documents(self):
+        schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+        form = {"type": "json_schema", "schema": schema}
+        for fields in ({"output_config": {"format": form}}, {"output_format": form}):
+            status, body = self.messages(QUESTION, **fields)
+            self.assertEqual(status, 200, body)
+            self.assertIn(json.loads(body["content"][0]["text"])["city"], ("Paris", "Rome"))
+        document = {"type": "document", "title": "Facts", "source": {"type": "text", "media_type": "text/plain", "data": "a b c"}}
+        status, body = self.messages({"role": "user", "content": [document, {"type": "text", "text": "Hi"}]})
+        self.assertEqual(status, 200, body)
+        document["source"] = {"type": "base64", "media_type": "application/pdf", "data": ""}
+        status, body = self.messages({"role": "user", "content": [document]})
+        self.assertEqual((status, "base64" in body["error"]["message"]), (400, True), body)
+
+    def test_claude_codes_sessions_begin_alike(self):
+        def tokens(*blocks):
+            system = [{"type": "text", "text": text} for text in blocks]
+            return self.post("/v1/messages/count_tokens", messages=[QUESTION], system=system)[1]["input_tokens"]
+        self.assertEqual(tokens("x-anthropic-billing-header: cc_version=2; cch=1a2b", "Be brief."), tokens("Be brief."))
+
+    def test_no_model_named(self):
+        status, body = self.server.json("POST", "/v1/chat/completions", {"messages": [QUESTION], "temperature": 0})
+        self.assertEqual((status, body["choices"][0]["message"]["content"]), (200, ANSWER))
+        self.assertTrue(body["model"].startswith(MODEL), body["model"])
+
+    def test_seed_0_is_a_seed(self):
+        story = {"role": "user", "content": "Tell me a story about a fox and a lantern."}
+        texts = {self.chat(story, temperature=1, seed=0, max_tokens=30)[1]["choices"][0]["message"]["content"] for _ in range(3)}
+        self.assertEqual(len(texts), 1, texts)
+
+    def test_models_are_listed_once_and_as_asked(self):
+        names = [m["id"] for m in self.server.json("GET", "/v1/models")[1]["data"]]
+        self.assertEqual(len(names), len(set(names)))
+        tags = [m["name"] for m in self.server.json("GET", "/api/tags")[1]["models"]]
+        self.assertEqual(sorted(tags), sorted(names))
+        _, listed = self.server.json("GET", "/v1/models", headers={"anthropic-version": "2023-06-01"})
+        self.assertEqual((listed["data"][0]["type"], listed["has_more"], listed["first_id"]), ("model", False, listed["data"][0]["id"]))
+        _, one = self.server.json("GET", f"/v1/models/{MODEL}", headers={"anthropic-version": "2023-06-01"})
+        self.assertEqual((one["type"], one["id"]), ("model", MODEL + ":latest"))
+
+    def test_paths_and_methods(self):
+        status, body = self.server.json("GET", "/v1/nothing")
+        self.assertEqual((status, body["error"]["code"]), (404, "not_found"))
+        status, body = self.server.json("GET", "/v1/models/none")
+        self.assertEqual((status, body["error"]["code"]), (404, "model_not_found"))
+        status, headers, body = self.server.request("GET", "/v1/chat/completions")
+        self.assertEqual((status, headers["allow"]), (405, "POST"), body)
+        self.assertEqual(self.server.request("POST", "/api/tags", {})[0], 405)
+
+    def test_files_are_nobodys_business(self):
+        for path, body in (("/api/show", {"model": MODEL}), ("/props", None), ("/api/tags", None), ("/v1/models", None)):
+            _, _, content = self.server.request("POST" if body else "GET", path, body)
+            self.assertNotIn(os.path.dirname(DEMO).encode(), content, path)
+        _, shown = self.server.json("POST", "/api/show", {"model": MODEL})
+        self.assertTrue(shown["modelfile"].startswith(f"FROM {MODEL}"), shown["modelfile"])
+
+    def test_what_is_made_of_a_model_is_shown(self):
+        with tempfile.TemporaryDirectory() as folder, Server(DEMO, env={"MILLRACE_MODELS": folder}) as server:
+            made = {"model": "brief", "from": MODEL, "system": "Be brief.", "parameters": {"temperature": 0.5}, "stream": False}
+            self.assertEqual(server.request("POST", "/api/create", made)[0], 200)
+            _, shown = server.json("POST", "/api/show", {"model": "brief"})
+            for word in ("SYSTEM", "Be brief.", "PARAMETER temperature 0.5"):
+                self.assertIn(word, shown["modelfile"])
+            again = {"model": "again", "from": "brief", "stream": False}
+            self.assertEqual(server.request("POST", "/api/create", again)[0], 200)
+            _, shown = server.json("POST", "/api/show", {"model": "again"})
+            self.assertEqual((shown["system"], "temperature" in shown["parameters"]), ("Be brief.", True))
+
+    def test_other_forms_are_kept_or_refused(self):
+        for field in ("guided_json", "json_schema"):
+            status, body = self.chat(QUESTION, **{field: {"const": 7}})
+            self.assertEqual((status, body["choices"][0]["message"]["content"]), (200, "7"), field)
+        for field in ("grammar", "guided_regex", "functions"):
+            status, body = self.chat(QUESTION, **{field: "x"})
+            self.assertEqual((status, field in body["error"]["message"]), (400, True), body)
+
+    def test_what_codex_sends(self):
+        parameters = {"type": "object", "properties": {}, "additionalProperties": False}
+        tools = [{"type": "function", "name": "plain", "parameters": parameters},
+                 {"type": "namespace", "name": "mcp__files__", "tools": [{"type": "function", "name": "read", "parameters": parameters}]},
+                 {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}},
+                 {"type": "web_search"}]
+        def only(*names):
+            return {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": n} for n in names]}
+        past = [{"role": "user", "content": "Hi"},
+                {"type": "function_call", "call_id": "1", "namespace": "mcp__files__", "name": "read", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "x"}]},
+                {"type": "custom_tool_call", "call_id": "2", "name": "apply_patch", "input": "*** Begin"},
+                {"type": "custom_tool_call_output", "call_id": "2", "output": "done"},
+                {"type": "web_search_call", "id": "3", "status": "completed"}, {"role": "user", "content": "Go on"}]
+        status, body = self.post("/v1/responses", input=past, tools=tools, max_output_tokens=4)
+        self.assertEqual(status, 200, body)
+        def call(name):
+            status, body = self.post("/v1/responses", input="Hi", tools=tools, tool_choice=only(name), max_output_tokens=80)
+            self.assertEqual(status, 200, body)
+            return next(item for item in body["output"] if item["type"] != "message")
+        item = call("mcp__files__read")
+        self.assertEqual((item["type"], item["namespace"], item["name"]), ("function_call", "mcp__files__", "read"))
+        item = call("apply_patch")
+        self.assertEqual((item["type"], item["name"], "arguments" in item), ("custom_tool_call", "apply_patch", False))
+        response = self.server.stream("/v1/responses", {"model": MODEL, "input": "Hi", "tools": tools, "stream": True, "temperature": 0,
+                                                        "tool_choice": only("apply_patch"), "max_output_tokens": 80})
+        events = [json.loads(line) for line in lines(response)]
+        done = next(e for e in events if e["type"] == "response.output_item.done")["item"]
+        told = "".join(e["delta"] for e in events if e["type"] == "response.custom_tool_call_input.delta")
+        self.assertEqual((done["type"], done["input"]), ("custom_tool_call", told))
+        version = [int(n) for n in self.server.json("GET", "/api/version")[1]["version"].split(".")]
+        self.assertGreaterEqual(version, [0, 13, 4])
+
+    def test_the_first_delta_tells_words_from_calls(self):
+        tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+        for fields, content in (({}, ""), ({"tools": [tool], "tool_choice": "required"}, None)):
+            response = self.server.stream("/v1/chat/completions", {"model": MODEL, "messages": [QUESTION], "stream": True, **fields})
+            chunks = [json.loads(line) for line in lines(response) if line != "[DONE]"]
+            self.assertEqual(chunks[0]["choices"][0]["delta"], {"role": "assistant", "content": content})
+
+
+if __name__ == "__main__":
+    unittest.main()
