@@ -240,7 +240,8 @@ void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const st
   out.plain(layer + (gpt_oss || glm || is_hybrid(s) ? "post_attention_norm.weight" : "ffn_norm.weight"), {s.dim},
             Fill::norm);
   if (s.architecture == "gemma3") out.plain(layer + "post_ffw_norm.weight", {s.dim}, Fill::norm);
-  if (s.experts == 0 || (shares && index < s.mixing.leading)) {
+  const Mixing mixing = is_hybrid(s) ? Mixing{0, 1, 1, 1, false, 1} : s.mixing;
+  if (s.experts == 0 || (shares && index < mixing.leading)) {
     out.matrix(layer + "ffn_gate.weight", s.dim, s.ff);
     out.matrix(layer + "ffn_up.weight", s.dim, s.ff);
     out.matrix(layer + "ffn_down.weight", s.ff, s.dim);
@@ -252,8 +253,8 @@ void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const st
   out.plain(layer + "ffn_gate_inp.weight", {s.dim, s.experts}, Fill::weights);
   biases("ffn_gate_inp", {s.experts});
   if (shares) {
-    const std::int64_t shared_ff = (is_hybrid(s) ? 1 : s.mixing.shared) * s.expert_ff;
-    if (s.mixing.sigmoid) out.plain(layer + "exp_probs_b.bias", {s.experts}, Fill::bias);
+    const std::int64_t shared_ff = mixing.shared * s.expert_ff;
+    if (mixing.sigmoid) out.plain(layer + "exp_probs_b.bias", {s.experts}, Fill::bias);
     if (is_hybrid(s)) out.plain(layer + "ffn_gate_inp_shexp.weight", {s.dim}, Fill::weights);
     out.matrix(layer + "ffn_gate_shexp.weight", s.dim, shared_ff);
     out.matrix(layer + "ffn_up_shexp.weight", s.dim, shared_ff);
