@@ -164,5 +164,59 @@ class Requests(Case):
             self.assertEqual(chunks[0]["choices"][0]["delta"], {"role": "assistant", "content": content})
 
 
+class Fingers(Case):
+    def test_words_that_are_no_verbs(self):
+        for words in ((), ("help",), ("help", "run")):
+            self.assertIn("Usage: ", self.ok(*words).out, words)
+        self.refused("foo", says=["'foo'", "help"])
+        self.refused("srve", says="millrace serve")
+        self.refused(DEMO, says="millrace run")
+
+    def test_a_pipe_goes_with_the_prompt(self):
+        short = self.ok("run", DEMO, "--temp", "0", "-p", "What is the capital", stdin="of France?").out
+        alone = self.ok("run", DEMO, "--temp", "0", "-p", "What is the capital\n\nof France?").out
+        self.assertEqual(short, alone)
+
+    def test_nothing_is_no_prompt(self):
+        self.refused("run", DEMO, "-p", "", says="empty")
+
+    def test_a_reader_that_leaves(self):
+        command = f"{MILLRACE} run {DEMO} --temp 0 -p 'Tell me a story about a fox and a lantern.' | head -c 5"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120)
+        self.assertNotIn(b"error", done.stderr)
+
+    def test_questions_and_model_in_any_order(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write(json.dumps({"prompt": QUESTION["content"], "answer": ANSWER}) + "\n")
+            file.flush()
+            for words in ((DEMO, file.name), (file.name, "-m", DEMO), ("-m", DEMO, file.name)):
+                self.assertIn("1 of 1", self.ok("eval", *words).out, words)
+            self.refused("eval", DEMO, says="FILE")
+
+    def test_a_model_that_only_the_server_has(self):
+        with tempfile.TemporaryDirectory() as empty, Server("--models", DRAFT) as server:
+            env = {"MILLRACE_HOST": f"{server.host}:{server.port}", "MILLRACE_MODELS": empty}
+            outcome = self.ok("run", "demo-draft-f16", "-n", "3", "-p", "Hi", env=env)
+            self.assertIn("answers from the server", outcome.err)
+            host = ("--host", f"{server.host}:{server.port}")
+            self.ok("run", "demo-draft-f16", *host, "-n", "3", "-p", "Hi", env={"MILLRACE_MODELS": empty})
+            self.ok("ps", *host)
+            self.refused("run", "nothing", "-p", "Hi", env=env, says="pull")
+            self.refused("run", "user/nothing", "-p", "Hi", env=env, says="millrace pull user/nothing")
+
+    def test_a_daemon_says_where_it_is_and_ends(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        with tempfile.TemporaryDirectory() as folder:
+            pid = ("--pid-file", os.path.join(folder, "pid"))
+            begun = self.ok("serve", "--daemon", "--port", port, *pid, "--models", DRAFT, env={"MILLRACE_PROMPT_CACHE": "off"})
+            self.assertIn(f":{port} in the background", begun.out)
+            self.ok("ps", "--port", port)
+            self.ok("stop", "--server", "--port", port, *pid)
+            self.refused("ps", "--port", port, says="no server")
+            self.refused("stop", "--server", "--port", port, *pid, says="no daemon")
+
+
 if __name__ == "__main__":
     unittest.main()

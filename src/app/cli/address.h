@@ -14,7 +14,7 @@ struct Address {
 /// The value of the environment variable `ours`, else of `theirs`; null where neither says anything.
 const char* environment(const char* ours, const char* theirs);
 
-/// Where to listen. `host` empty, `port` negative: not given.
+/// Where to listen. `host`, which may name a port, empty, `port` negative: not given.
 Address listen_address(const std::string& host, int port);
 /// Where to call: as above, but never "any address".
 Address call_address(const std::string& host = "", int port = -1);

@@ -18,6 +18,7 @@ struct Question {
 
 struct EvalFlags {
   ModelFlags model;
+  std::vector<std::string> words;
   std::string file;
   int sequences = 8;
   std::int64_t max_tokens = 64;
@@ -78,7 +79,12 @@ Expected<int> count_exact(engine::Engine& engine, const std::vector<Question>& q
   return exact;
 }
 
-int execute(const EvalFlags& flags, const Program& program) {
+int execute(EvalFlags& flags, const Program& program) {
+  const std::size_t wanted = flags.model.model.empty() ? 2 : 1;
+  if (flags.words.size() != wanted)
+    return fail(error(Code::invalid_argument, "eval takes MODEL FILE, or FILE -m MODEL"));
+  if (wanted == 2) flags.model.model = flags.words.front();
+  flags.file = flags.words.back();
   auto questions = read_questions(flags.file);
   if (!questions.ok()) return fail(questions.status());
   auto options = engine_options(flags.model, program);
@@ -101,7 +107,12 @@ void add_eval(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<EvalFlags>();
   auto* command = app.add_subcommand("eval", "Share of questions answered exactly ({\"prompt\", \"answer\"} a line)");
   add_model_flags(*command, flags->model);
-  command->add_option("file", flags->file, "Questions, a JSON object a line")->required();
+  command->remove_option(command->get_option("model"));  // where -m names it, the only word is the file
+  command->add_option("-m,--model", flags->model.model, "A model by name, or a GGUF file (any part of a split one)");
+  command->add_option("words", flags->words, "The model (or -m) and a file of questions, a JSON object a line")
+      ->option_text("[MODEL] FILE")
+      ->expected(1, 2)
+      ->required();
   command->add_option("-s,--sequences", flags->sequences, "Questions asked side by side")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

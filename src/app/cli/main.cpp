@@ -7,8 +7,13 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <iostream>
+#include <numeric>
+#include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "app/cli/command.h"
 #include "base/log.h"
@@ -45,6 +50,42 @@ int end_output(int exit_code) {
   if (errno != EPIPE)
     fmt::print(stderr, "error: cannot write the output: {}\n", std::generic_category().message(errno));
   return cli::kExitFailed;
+}
+
+/// Letters to change, add or leave out on the way from one word to the other.
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({changed, row[j] + 1, row[j - 1] + 1}));
+    }
+  }
+  return row.back();
+}
+
+/// What to say where the first word is no verb: a file or a model that somebody wants to run, or a slip.
+std::string no_such_verb(const CLI::App& app, const std::string& word) {
+  std::error_code ignored;
+  std::string hint = "'millrace --help' lists the verbs";
+  if (word.ends_with(".gguf") || word.find('/') != std::string::npos || std::filesystem::exists(word, ignored))
+    hint = fmt::format("did you mean 'millrace run {}'?", word);
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    if (distance(word, verb->get_name()) <= 2) hint = fmt::format("did you mean 'millrace {}'?", verb->get_name());
+  return fmt::format("error: there is no verb '{}'; {}\n", word, hint);
+}
+
+/// `millrace help` and `millrace help VERB` as --help says it, and `millrace` alone likewise.
+std::vector<std::string> words_of(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty()) return {"--help"};
+  if (words[0] == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  return words;
 }
 
 int run(int argc, char** argv) {
@@ -90,7 +131,15 @@ int run(int argc, char** argv) {
   app.footer("Start with: millrace run MODEL.gguf --ram 8G -p \"Hello\"     Each verb explains itself with --help.");
 
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> words = words_of(argc, argv);
+    const std::vector<CLI::App*> verbs = app.get_subcommands([](CLI::App*) { return true; });
+    const auto is_said = [&](const CLI::App* verb) { return verb->check_name(words[0]); };
+    if (!words[0].starts_with('-') && std::none_of(verbs.begin(), verbs.end(), is_said)) {
+      std::fputs(no_such_verb(app, words[0]).c_str(), stderr);
+      return cli::kExitUsage;
+    }
+    std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& parse_error) {
     const int code = app.exit(parse_error);
     return code == 0 ? 0 : cli::kExitUsage;

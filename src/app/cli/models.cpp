@@ -8,6 +8,7 @@
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
+#include "app/cli/pull.h"
 #include "app/store/files.h"
 #include "app/store/pull.h"
 #include "base/bytes.h"
@@ -189,6 +190,12 @@ void add_rm_cp(CLI::App& app, int& exit_code) {
 }
 
 }  // namespace
+
+int pull_model(const std::string& name, const Program& program) {
+  PullFlags flags;
+  flags.name = name;
+  return execute_pull(flags, program);
+}
 
 void add_models(CLI::App& app, const Program& program, int& exit_code) {
   add_pull(app, program, exit_code);

@@ -1,5 +1,7 @@
 // `millrace run`: one prompt, several, a pipe, or a chat.
 #include <fmt/core.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,6 +11,7 @@
 
 #include "app/cli/address.h"
 #include "app/cli/chat.h"
+#include "app/cli/pull.h"
 #include "app/cli/repl.h"
 
 namespace millrace::cli {
@@ -19,9 +22,16 @@ struct RunFlags {
   SamplingFlags sampling;
   PromptCacheFlags prompt_cache;
   std::vector<std::string> prompts;
-  std::string positional, system;
+  std::string positional, system, host;
   bool raw = false, show_plan = false, stats = false, think = true, local = false;
 };
+
+/// Whoever read our output went away (`| head`), as he may: that wants no word.
+int fail_to_write() {
+  pollfd output{STDOUT_FILENO, 0, 0};
+  const bool reader_left = ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+  return reader_left ? kExitFailed : fail(error(Code::io_error, "cannot write the output"));
+}
 
 int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>& prompts) {
   int code = 0;
@@ -29,7 +39,7 @@ int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>
     if (prompts.size() > 1) fmt::print("> {}\n", prompt);
     chat.clear();
     if (const Status said = chat.say(prompt); !said.ok()) {
-      code = fail(said);
+      code = std::ferror(stdout) == 0 ? fail(said) : fail_to_write();
       if (said.code() == Code::cancelled) break;
     }
     if (prompts.size() > 1) std::puts("");
@@ -45,16 +55,45 @@ int answer_all(const RunFlags& flags, Chat& chat, const std::vector<std::string>
   return code;
 }
 
-/// The prompts given, or what the pipe says; none: a chat.
-Expected<std::vector<std::string>> read_prompts(const RunFlags& flags) {
-  std::vector<std::string> prompts = flags.prompts;
-  if (!flags.positional.empty()) prompts.insert(prompts.begin(), flags.positional);
-  if (!prompts.empty() || isatty(STDIN_FILENO) != 0) return prompts;
+/// Whether something may be written into stdin: a pipe or a file, not a terminal, and not nothing at all.
+bool is_fed() {
+  struct stat status {};
+  return isatty(STDIN_FILENO) == 0 && fstat(STDIN_FILENO, &status) == 0 &&
+         (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode));
+}
+
+std::string read_pipe(bool quiet) {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  constexpr int patience_ms = 2000;  // then somebody wonders what we wait for
+  if (!quiet && ::poll(&input, 1, patience_ms) == 0)
+    fmt::print(stderr, "Reading what is piped in to go with the prompt ('< /dev/null' where there is nothing)\n");
   std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  if (text.empty()) return error(Code::invalid_argument, "no prompt: give one with -p, or write one into the pipe");
-  prompts.push_back(std::move(text));
+  return text;
+}
+
+/// The prompts given, each with what the pipe says behind it, or that alone; none: a chat.
+Expected<std::vector<std::string>> read_prompts(const CLI::App& command, const RunFlags& flags, bool quiet) {
+  std::vector<std::string> prompts = flags.prompts;
+  if (command.count("prompt") > 0) prompts.insert(prompts.begin(), flags.positional);
+  if (prompts.empty() && isatty(STDIN_FILENO) != 0) return prompts;
+  const std::string text = prompts.empty() || is_fed() ? read_pipe(quiet) : std::string();
+  if (prompts.empty()) prompts.emplace_back();
+  for (std::string& prompt : prompts) {
+    if (!prompt.empty() && !text.empty()) prompt += "\n\n";
+    prompt += text;
+    if (prompt.empty())
+      return error(Code::invalid_argument, "the prompt is empty: give one with -p, or write one into the pipe");
+  }
   return prompts;
+}
+
+void tell_server(const RunFlags& flags, const Source& server, bool quiet) {
+  if (quiet) return;
+  const bool dims = isatty(STDERR_FILENO) != 0;
+  fmt::print(stderr, "{}{} answers from the server at {}{}{}\n", dims ? "\x1b[2m" : "", server.name(),
+             call_address(flags.host).text(), flags.host.empty() ? " (--local: from an engine of its own)" : "",
+             dims ? "\x1b[0m" : "");
 }
 
 /// A server that may answer: none where a flag asks for something that only an engine of our own does.
@@ -62,11 +101,7 @@ std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved&
   const bool own =
       flags.local || flags.show_plan || flags.stats || flags.prompt_cache.folder != "off" || flags.model.any_given();
   std::unique_ptr<Source> server = own ? nullptr : find_server(model);
-  if (server != nullptr && !quiet) {
-    const bool dims = isatty(STDERR_FILENO) != 0;
-    fmt::print(stderr, "{}{} answers from the server at {} (--local: from an engine of its own){}\n",
-               dims ? "\x1b[2m" : "", server->name(), call_address().text(), dims ? "\x1b[0m" : "");
-  }
+  if (server != nullptr) tell_server(flags, *server, quiet);
   return server;
 }
 
@@ -81,9 +116,44 @@ int answer(const CLI::App& command, const RunFlags& flags, const Program& progra
   return code;
 }
 
+/// A model that this machine does not have: a server's, or one to be fetched first. Nothing: it may be looked for
+/// again.
+std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& flags, const Program& program,
+                                     const Status& missing) {
+  const std::string& name = flags.model.model;
+  if (!flags.local) {
+    if (const auto server = find_server(name, flags.host); server != nullptr) {
+      const auto prompts = read_prompts(command, flags, program.quiet);
+      if (!prompts.ok()) return fail(prompts.status());
+      install_interrupt_handler();
+      tell_server(flags, *server, program.quiet);
+      return answer(command, flags, program, *server, *prompts, nullptr, nullptr);
+    }
+  }
+  if (!flags.host.empty())
+    return fail(error(Code::not_found, "no server at {} has model '{}'", call_address(flags.host).text(), name));
+  if (name.find('/') == std::string::npos)
+    return fail(error(missing.code(),
+                      "{}; 'millrace list' shows those that are here, 'millrace pull USER/REPO' "
+                      "fetches others",
+                      missing.message()));
+  if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0)
+    return fail(error(missing.code(), "{}; 'millrace pull {}' fetches it", missing.message(), name));
+  fmt::print(stderr, "{} is not here. Fetch it now? [Y/n] ", name);
+  std::string reply;
+  if (!std::getline(std::cin, reply) || (!reply.empty() && reply[0] != 'y' && reply[0] != 'Y')) return kExitFailed;
+  if (const int code = pull_model(name, program); code != 0) return code;
+  return std::nullopt;
+}
+
 int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   store::Resolved model;
-  auto options = engine_options(flags.model, program, &model.manifest);
+  auto options = flags.host.empty() ? engine_options(flags.model, program, &model.manifest)
+                                    : error(Code::not_found, "model '{}' not found", flags.model.model);
+  if (options.status().code() == Code::not_found) {
+    if (const auto code = execute_elsewhere(command, flags, program, options.status()); code) return *code;
+    options = engine_options(flags.model, program, &model.manifest);
+  }
   if (!options.ok()) return fail(options.status());
   if (const Status status = apply_prompt_cache(flags.prompt_cache, *options); !status.ok()) return fail(status);
   model.path = options->model_path;
@@ -92,7 +162,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (flags.system.empty()) flags.system = model.manifest.system;
   const auto defaults = chat_defaults(model.manifest);
   if (!defaults.ok()) return fail(defaults.status());
-  const auto prompts = read_prompts(flags);
+  const auto prompts = read_prompts(command, flags, program.quiet);
   if (!prompts.ok()) return fail(prompts.status());
   install_interrupt_handler();
   if (const auto server = server_for(flags, model, program.quiet); server != nullptr)
@@ -129,6 +199,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--system", flags->system, "The system message");
   command->add_flag("--raw", flags->raw, "Send the text as it is, without a chat template");
   command->add_flag("--think,!--no-think", flags->think, "Let models that can choose think before they answer, or not");
+  command->add_option("--host", flags->host, "Ask the server there, HOST or HOST:PORT (default: see MILLRACE_HOST)");
   command->add_flag("--local", flags->local, "Load the model here, even where a running server has it");
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights will live before the first token");
   command->add_flag("--stats", flags->stats, "Print speed and bytes moved per tier afterwards");

@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <thread>
 
 #include "app/cli/address.h"
 #include "app/cli/command.h"
@@ -116,11 +118,35 @@ void wait_for_signal() {
   signal(SIGTERM, SIG_DFL);
 }
 
-/// Goes on in a process of its own, away from the terminal; the first one ends here once that one has begun.
-Status become_daemon(const ServeFlags& flags) {
+/// Prints what the daemon says of its start, and ends as it did.
+[[noreturn]] void end_with_daemon(int said) {
+  std::string words;
+  char buffer[256];
+  for (ssize_t count = 0; (count = ::read(said, buffer, sizeof(buffer))) != 0;) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) break;
+    words.append(buffer, static_cast<std::size_t>(count));
+  }
+  const bool started = !words.empty();
+  if (!started) words = "error: the server did not start; --log-file FILE keeps what it says\n";
+  std::fputs(words.c_str(), started ? stdout : stderr);
+  std::fflush(stdout);
+  _exit(started ? 0 : kExitFailed);
+}
+
+/// Goes on in a process of its own, away from the terminal; the first one ends here once that one listens, and has
+/// written into `tell` where.
+Status become_daemon(const ServeFlags& flags, int& tell) {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return error(Code::io_error, "cannot start a daemon: {}", std::strerror(errno));
   const pid_t child = fork();
   if (child < 0) return error(Code::io_error, "cannot start a daemon: {}", std::strerror(errno));
-  if (child > 0) _exit(0);
+  if (child > 0) {
+    ::close(ends[1]);
+    end_with_daemon(ends[0]);
+  }
+  ::close(ends[0]);
+  tell = ends[1];
   setsid();
   const std::string log = flags.log_file.empty() ? "/dev/null" : flags.log_file;
   const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -138,8 +164,9 @@ int serve(ServeFlags flags, const Program& program) {
   flags.port = address.port;
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
+  int tell = -1;  // the terminal that started a daemon
   if (flags.daemon) {
-    if (const Status status = become_daemon(flags); !status.ok()) return fail(status);
+    if (const Status status = become_daemon(flags, tell); !status.ok()) return fail(status);
   }
   catch_signals();
   auto started = server::Server::start(std::move(*options));
@@ -154,6 +181,13 @@ int serve(ServeFlags flags, const Program& program) {
   }
   fmt::print("Listening on http://{}:{}\n", flags.host, flags.port);
   std::fflush(stdout);
+  if (tell >= 0) {
+    const std::string words =
+        fmt::format("Listening on http://{}:{} in the background (process {}); 'millrace stop --server' ends it\n",
+                    flags.host, flags.port, getpid());
+    [[maybe_unused]] const auto written = ::write(tell, words.data(), words.size());
+    ::close(tell);
+  }
   std::atomic<bool> failed{false};
   std::thread watcher([&] {
     if (const Status status = (*started)->preloaded(); !status.ok()) {
@@ -224,8 +258,9 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
 namespace {
 
 struct RemoteFlags {
-  std::string host, model;
+  std::string host, model, pid_file;
   int port = -1;
+  bool server = false;
 };
 
 Expected<nlohmann::ordered_json> ask(const RemoteFlags& flags, const std::string& path, const std::string& body) {
@@ -245,6 +280,19 @@ Expected<nlohmann::ordered_json> ask(const RemoteFlags& flags, const std::string
   return json;
 }
 
+/// When a model goes: in local time; one that stays has a time generations ahead.
+std::string until(const std::string& rfc3339) {
+  std::tm parts{};
+  if (::strptime(rfc3339.c_str(), "%Y-%m-%dT%H:%M:%S", &parts) == nullptr) return rfc3339;
+  const std::time_t then = timegm(&parts);
+  if (then - std::time(nullptr) > std::time_t{365} * 24 * 3600) return "for ever";
+  std::tm local{};
+  localtime_r(&then, &local);
+  char text[32] = {};
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local);
+  return text;
+}
+
 int list_running(const RemoteFlags& flags) {
   const auto answer = ask(flags, "/api/ps", "");
   if (!answer.ok()) return fail(answer.status());
@@ -253,12 +301,38 @@ int list_running(const RemoteFlags& flags) {
     fmt::print("{:<36} {:>10} {:>10} {:>9}  {}\n", model.value("name", ""),
                format_bytes(model.value("size", std::uint64_t{0})),
                format_bytes(model.value("size_vram", std::uint64_t{0})), model.value("context_length", 0),
-               model.value("expires_at", "").substr(0, 19));
+               until(model.value("expires_at", "")));
   }
   return 0;
 }
 
+/// Ends a daemon of this machine, by the process id that it wrote.
+int stop_server(const RemoteFlags& flags) {
+  const Address address = call_address(flags.host, flags.port);
+  ServeFlags served;
+  served.port = address.port;
+  served.pid_file = flags.pid_file;
+  const std::string path = pid_path(served);
+  const auto text = residency::read_small_file(path, 64);
+  const pid_t process = text.ok() ? static_cast<pid_t>(std::strtol(text->c_str(), nullptr, 10)) : 0;
+  if (process <= 1 || ::kill(process, 0) != 0)
+    return fail(error(Code::not_found,
+                      "no daemon of yours serves on port {} (there is no {} of a running one); one in front ends "
+                      "with Ctrl-C",
+                      address.port, path));
+  if (::kill(process, SIGTERM) != 0)
+    return fail(error(Code::io_error, "cannot end process {}: {}", process, std::strerror(errno)));
+  for (int i = 0; i < 60; ++i) {  // it takes 5 s at most
+    if (::kill(process, 0) != 0) return 0;
+    std::this_thread::sleep_for(milliseconds(100));
+  }
+  return fail(error(Code::unavailable, "process {} does not end", process));
+}
+
 int unload(const RemoteFlags& flags) {
+  if (flags.server) return stop_server(flags);
+  if (flags.model.empty())
+    return fail(error(Code::invalid_argument, "name a model that ps shows, or --server to end the server itself"));
   const nlohmann::ordered_json body = {{"model", flags.model}, {"keep_alive", 0}, {"stream", false}};
   const auto answer = ask(flags, "/api/generate", body.dump());
   return answer.ok() ? 0 : fail(answer.status());
@@ -269,16 +343,18 @@ int unload(const RemoteFlags& flags) {
 void add_ps(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RemoteFlags>();
   auto* command = app.add_subcommand("ps", "List the models that a running server has loaded");
-  command->add_option("--host", flags->host, "Of the server");
+  command->add_option("--host", flags->host, "Of the server: HOST or HOST:PORT (default: see MILLRACE_HOST)");
   command->add_option("--port", flags->port, "Of the server");
   command->callback([flags, &exit_code] { exit_code = list_running(*flags); });
 }
 
 void add_stop(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RemoteFlags>();
-  auto* command = app.add_subcommand("stop", "Let a running server unload a model");
-  command->add_option("model", flags->model, "Its name, as ps shows it")->required();
-  command->add_option("--host", flags->host, "Of the server");
+  auto* command = app.add_subcommand("stop", "Let a running server unload a model, or end it");
+  command->add_option("model", flags->model, "Its name, as ps shows it");
+  command->add_flag("--server", flags->server, "End the server that --daemon started");
+  command->add_option("--pid-file", flags->pid_file, "That the daemon was given");
+  command->add_option("--host", flags->host, "Of the server: HOST or HOST:PORT (default: see MILLRACE_HOST)");
   command->add_option("--port", flags->port, "Of the server");
   command->callback([flags, &exit_code] { exit_code = unload(*flags); });
 }
