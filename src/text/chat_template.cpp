@@ -22,7 +22,8 @@ struct Form {
 
 Expected<Form> read_form(std::string source) {
   auto made = jinja::Template::parse(source);
-  if (!made.ok()) return Status(made.status().code(), made.status().message() + "; raw prompts do without it");
+  if (!made.ok())
+    return Status(made.status().code(), made.status().message() + "; raw prompts (--raw, \"raw\": true) do without it");
   const ChatDialect dialect = find_dialect(*made, source);
   const AnswerFormat answers = find_answer_format(source);
   return Form{std::move(source), std::move(*made), dialect, answers};
