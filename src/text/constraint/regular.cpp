@@ -101,7 +101,7 @@ RegularSets::Set RegularSets::sequence(Set a, Set b) {
 }
 
 /// Flat, sorted, without doubles, characters as one set; `zero` decides alone and `one` changes nothing.
-RegularSets::Set RegularSets::combine(Kind kind, std::vector<Set> parts) {
+RegularSets::Set RegularSets::combine(Kind kind, const std::vector<Set>& parts) {
   const bool joins = kind == Kind::either;
   const Set zero = joins ? kAll : kNothing, one = joins ? kNothing : kAll;
   std::vector<Set> flat;
@@ -146,8 +146,8 @@ RegularSets::Set RegularSets::combine(Kind kind, std::vector<Set> parts) {
   return intern({kind, 0, 0, std::move(flat), {}, has_empty});
 }
 
-RegularSets::Set RegularSets::either(std::vector<Set> options) { return combine(Kind::either, std::move(options)); }
-RegularSets::Set RegularSets::both(std::vector<Set> parts) { return combine(Kind::both, std::move(parts)); }
+RegularSets::Set RegularSets::either(const std::vector<Set>& options) { return combine(Kind::either, options); }
+RegularSets::Set RegularSets::both(const std::vector<Set>& parts) { return combine(Kind::both, parts); }
 
 RegularSets::Set RegularSets::inverse(Set a) {
   if (a == kNothing) return kAll;
@@ -229,7 +229,7 @@ RegularSets::Steps RegularSets::make_steps(Set a) {
       return result;
     }
     case Kind::sequence: {
-      const Steps first = changed(steps(term.parts[0]), [&](Set rest) { return sequence(rest, term.parts[1]); });
+      Steps first = changed(steps(term.parts[0]), [&](Set rest) { return sequence(rest, term.parts[1]); });
       if (!has_empty_text(term.parts[0])) return first;
       return overlay({&first, &steps(term.parts[1])}, Kind::either);
     }

@@ -35,8 +35,8 @@ class RegularSets {
   Set characters(CharacterRanges ranges);
   Set literal(std::string_view utf8);
   Set sequence(Set a, Set b);
-  Set either(std::vector<Set> options);
-  Set both(std::vector<Set> parts);
+  Set either(const std::vector<Set>& options);
+  Set both(const std::vector<Set>& parts);
   Set inverse(Set a);
   /// most: UINT32_MAX is without end.
   Set repeat(Set a, std::uint32_t least, std::uint32_t most);
@@ -68,7 +68,7 @@ class RegularSets {
   using Steps = std::vector<Step>;
 
   Set intern(Term term);
-  Set combine(Kind kind, std::vector<Set> parts);
+  Set combine(Kind kind, const std::vector<Set>& parts);
   const Steps& steps(Set a);
   Steps make_steps(Set a);
   Steps overlay(const std::vector<const Steps*>& all, Kind kind);

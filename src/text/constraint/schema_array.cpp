@@ -189,7 +189,8 @@ Expected<std::vector<SchemaJson>> SchemaCompiler::finite_values(const SchemaJson
                each["minimum"].is_number() && each["maximum"].is_number()) {
       const double low = std::ceil(each["minimum"].get<double>()), high = std::floor(each["maximum"].get<double>());
       if (std::abs(low) > 1e15 || high - low >= kMostFiniteIntegers) return endless();
-      for (double value = low; value <= high; ++value) candidates.push_back(static_cast<std::int64_t>(value));
+      const auto last = static_cast<std::int64_t>(high);
+      for (auto value = static_cast<std::int64_t>(low); value <= last; ++value) candidates.push_back(value);
     } else {
       return endless();
     }

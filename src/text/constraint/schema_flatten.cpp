@@ -300,7 +300,7 @@ Expected<std::vector<SchemaJson>> Flattener::dependent(const SchemaJson& schema,
   beside.erase(keyword);
   if (schema[keyword].empty()) return flatten(beside, depth + 1);
   const auto first = schema[keyword].items().begin();
-  const std::string name = first.key();
+  const std::string& name = first.key();
   SchemaJson brought = first.value();
   if (brought.is_array()) brought = SchemaJson{{"required", brought}};
   SchemaJson rest = schema[keyword];

@@ -77,7 +77,7 @@ Expected<RegularSets::Set> SchemaCompiler::names_of(const SchemaJson& schema, in
     for (const SchemaJson& value : values)
       if (value.is_string()) options.push_back(sets_.literal(value.get<std::string>()));
   }
-  return sets_.either(std::move(options));
+  return sets_.either(options);
 }
 
 /// propertyNames: leaves out what may not be there, and declares all names where they are few.
@@ -188,7 +188,7 @@ Expected<std::vector<SchemaCompiler::FreeNames>> SchemaCompiler::free_names(cons
                                                                             const std::vector<Property>& properties) {
   std::vector<RegularSets::Set> declared;
   for (const Property& property : properties) declared.push_back(sets_.literal(property.name));
-  RegularSets::Set names = sets_.inverse(sets_.either(std::move(declared)));
+  RegularSets::Set names = sets_.inverse(sets_.either(declared));
   if (schema.contains("propertyNames")) {
     MR_ASSIGN_OR_RETURN(const RegularSets::Set allowed, names_of(schema["propertyNames"]));
     names = sets_.both({names, allowed});

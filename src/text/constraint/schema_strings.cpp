@@ -83,11 +83,11 @@ Expected<RegularSets::Set> string_set(RegularSets& sets, const SchemaJson& schem
   std::vector<RegularSets::Set> excluded;
   for (const SchemaJson& value : schema.value(kNotValues, SchemaJson::array()))
     if (value.is_string()) excluded.push_back(sets.literal(value.get<std::string>()));
-  parts.push_back(sets.inverse(sets.either(std::move(excluded))));
+  parts.push_back(sets.inverse(sets.either(excluded)));
   if (lengths.least > lengths.most) return RegularSets::kNothing;
   const RegularSets::Set any = sets.characters(complement({}));
   if (lengths.bind()) parts.push_back(sets.repeat(any, lengths.least, lengths.most));
-  return sets.both(std::move(parts));
+  return sets.both(parts);
 }
 
 }  // namespace millrace::text
