@@ -1,5 +1,9 @@
 #include "device/cpu.h"
 
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -147,6 +151,23 @@ std::uint64_t resident_bytes() {
   return exact > 0 ? exact : kilobytes_of("/proc/self/status", "VmRSS");
 }
 std::uint64_t peak_resident_bytes() { return kilobytes_of("/proc/self/status", "VmHWM"); }
+
+void release_code_pages() {
+  const auto release = [](dl_phdr_info* object, std::size_t, void*) {
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+      const auto& segment = object->dlpi_phdr[i];
+      // What may be written holds this process's own data, which no file could give back.
+      if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W) != 0) continue;
+      const std::uintptr_t begin = (object->dlpi_addr + segment.p_vaddr) / page * page;
+      const std::uintptr_t end = object->dlpi_addr + segment.p_vaddr + segment.p_memsz;
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader tells addresses as numbers
+      madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    }
+    return 0;
+  };
+  dl_iterate_phdr(release, nullptr);
+}
 
 std::string cpu_model_name() {
   std::ifstream file("/proc/cpuinfo");

@@ -30,6 +30,11 @@ std::uint64_t cgroup_memory_limit(const std::string& root);
 std::uint64_t resident_bytes();
 std::uint64_t peak_resident_bytes();
 
+/// Lets go of the pages of code and constants that this process has mapped from its files (program and libraries): what
+/// only the start needed stays out, what is used again comes back from the page cache. A debugger's breakpoints set
+/// before this are lost.
+void release_code_pages();
+
 std::string cpu_model_name();
 
 }  // namespace millrace::device

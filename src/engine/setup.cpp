@@ -27,6 +27,9 @@ constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
 // be read. Far more than a disk's rate times its latency.
 constexpr std::uint64_t kBytesInFlight = 12 * kMiB;
 
+// Below it, the code that only the start needs (2 MB) would be missed by weights.
+constexpr std::uint64_t kSmallBudget = 64 * kMiB;
+
 // What the process takes after it was measured: pages of code first used by a pass, thread stacks, requests.
 constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
 // Between one run and the next the measured part differs by less than this: what of the program is mapped at once
@@ -447,6 +450,7 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
 std::uint64_t measured_program_bytes(const EngineOptions& options) {
   if (options.exact_budget) return 0;
   malloc_trim(0);  // what parsing the file's metadata left behind
+  if (ram_of(options) < kSmallBudget) device::release_code_pages();
   const std::uint64_t now = device::resident_bytes();
   return (now > options.bare_resident_bytes ? now - options.bare_resident_bytes : 0) + kProgramMargin;
 }

@@ -39,6 +39,14 @@ TEST(Memory, IsPlausible) {
   EXPECT_FALSE(cpu_model_name().empty());
 }
 
+TEST(Memory, LetsGoOfCodeAndGoesOn) {
+  const std::string before = cpu_model_name();
+  const std::uint64_t all = resident_bytes();
+  release_code_pages();
+  EXPECT_LT(resident_bytes() + (1 << 20), all);
+  EXPECT_EQ(cpu_model_name(), before);
+}
+
 /// A directory tree that stands for a machine's /proc and /sys.
 class FakeRoot {
  public:
