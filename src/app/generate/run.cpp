@@ -111,50 +111,6 @@ std::optional<Event> Run::next(std::chrono::milliseconds time) {
   return event;
 }
 
-namespace {
-
-/// What closes the brackets and quotes that are open in `json`.
-std::string closing(std::string_view json) {
-  std::string closers;
-  bool string = false, escaped = false;
-  for (const char c : json) {
-    if (escaped || (string && c == '\\')) {
-      escaped = !escaped;
-    } else if (c == '"') {
-      string = !string;
-    } else if (!string && (c == '{' || c == '[')) {
-      closers += c == '{' ? '}' : ']';
-    } else if (!string && (c == '}' || c == ']') && !closers.empty()) {
-      closers.pop_back();
-    }
-  }
-  if (string) closers += '"';
-  return {closers.rbegin(), closers.rend()};
-}
-
-}  // namespace
-
-Json ToolCall::object() const {
-  constexpr int kMostCut = 64;  // a key without its value, half a word or escape
-  std::string_view json = arguments;
-  for (int i = 0; i < kMostCut && !json.empty(); ++i) {
-    Json read = Json::parse(std::string(json) + closing(json), nullptr, false);
-    if (read.is_object()) return read;
-    json.remove_suffix(1);
-  }
-  return Json::object();
-}
-
-std::vector<ToolCall> CallJoiner::add(const std::vector<CallPiece>& pieces) {
-  std::vector<ToolCall> whole;
-  for (const CallPiece& piece : pieces) {
-    if (piece.begins) open_ = {piece.name, {}};
-    open_.arguments += piece.arguments;
-    if (piece.ends) whole.push_back(std::exchange(open_, {}));
-  }
-  return whole;
-}
-
 void Answer::add(Delta delta) {
   content += delta.content;
   reasoning += delta.reasoning;

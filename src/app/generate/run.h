@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "app/generate/call.h"
 #include "app/generate/job.h"
 #include "engine/model_manager.h"
 #include "text/work_grant.h"
@@ -23,30 +24,6 @@ struct TokenLogprob {
   };
   Candidate chosen;
   std::vector<Candidate> likeliest;
-};
-
-struct ToolCall {
-  std::string name;
-  std::string arguments;  // JSON; what the answer's end has cut is no whole object
-
-  /// The arguments as an object; of a cut one, what came of it.
-  Json object() const;
-};
-/// More of a call: the first piece has its name, the last one ends it.
-struct CallPiece {
-  int index = 0;  // of the call within its answer
-  std::string name;
-  std::string arguments;  // more of their JSON
-  bool begins = false, ends = false;
-};
-/// Pieces become calls.
-class CallJoiner {
- public:
-  /// Those that are whole now.
-  std::vector<ToolCall> add(const std::vector<CallPiece>& pieces);
-
- private:
-  ToolCall open_;
 };
 
 /// Prompt tokens done of total.
