@@ -82,7 +82,7 @@ NUMBERS = {"block_count": 2, "context_length": 64, "embedding_length": 32, "feed
            "attention.key_length_mla": 24, "attention.value_length_mla": 24, "attention.kv_lora_rank": 32,
            "attention.q_lora_rank": 32, "nextn_predict_layers": 0, "embedding_length_per_layer_input": 8,
            "full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2,
-           "ssm.time_step_rank": 4, "ssm.inner_size": 128}
+           "ssm.time_step_rank": 4, "ssm.inner_size": 128, "shortconv.l_cache": 3}
 ROPE_SCALINGS = ["none", "linear", "yarn", "longrope"]
 
 

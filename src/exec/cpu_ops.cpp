@@ -114,6 +114,8 @@ void CpuExecutor::do_step(const Step& step) {
       return moe(step.out, step.a, step.b, step.weight, step.layer, step.experts);
     case Kind::pick_heads:
       return pick_heads(step.out, step.a, step.heads, step.head_dim, step.first);
+    case Kind::multiply:
+      return multiply(step.out, step.b);
     case Kind::sigmoid_gate:
       return sigmoid_gate(step.out, step.b);
     case Kind::l2_norm_heads:

@@ -156,6 +156,7 @@ class CpuExecutor final : public Executor {
   std::vector<StateRun> state_runs(std::int64_t layer);
   const float* kept_vector_of(WeightRef ref, std::int64_t cols, int scratch);
   void pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, std::int64_t first);
+  void multiply(Act x, Act y);
   void sigmoid_gate(Act x, Act gate);
   void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
   void decay(Act x, WeightRef a, WeightRef bias);

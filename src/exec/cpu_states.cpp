@@ -66,6 +66,16 @@ void CpuExecutor::pick_heads(Act out, Act x, std::int64_t heads, std::int64_t he
   });
 }
 
+void CpuExecutor::multiply(Act x, Act y) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x);
+  float* const to = data(x);
+  const float* const by = data(y);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin * cols; i < end * cols; ++i) to[i] *= by[i];
+  });
+}
+
 void CpuExecutor::sigmoid_gate(Act x, Act gate) {
   if (!ready()) return;
   const std::int64_t cols = cols_of(x);

@@ -138,6 +138,7 @@ class Fuser {
       case Kind::hidden:
         return one(Launch::Kind::hidden);
       case Kind::pick_heads:
+      case Kind::multiply:
       case Kind::sigmoid_gate:
       case Kind::l2_norm_heads:
       case Kind::decay:

@@ -163,6 +163,12 @@ void Ops::pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, 
   step.first = first;
 }
 
+void Ops::multiply(Act x, Act y) {
+  Step& step = record(Kind::multiply);
+  step.out = step.a = x;
+  step.b = y;
+}
+
 void Ops::sigmoid_gate(Act x, Act gate) {
   Step& step = record(Kind::sigmoid_gate);
   step.out = step.a = x;

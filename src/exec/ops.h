@@ -63,6 +63,7 @@ class Ops {
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
   /// out's head h = the channels from `first` on, head_dim of them, of the h-th of `heads` equal parts of x.
   void pick_heads(Act out, Act x, std::int64_t heads, std::int64_t head_dim, std::int64_t first);
+  void multiply(Act x, Act y);  // x *= y, element by element
   /// x *= 1 / (1 + e^-gate); gate has x's cols, or one for the whole row.
   void sigmoid_gate(Act x, Act gate);
   /// The first `heads` heads of each row, in place: divided by sqrt(sum of squares + eps).

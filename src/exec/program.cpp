@@ -36,10 +36,10 @@ class Written {
 
 std::string_view name(Step::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",           "norm",  "heads' norm", "add",          "scale",   "copy",     "matmul",
-      "matmul by heads", "gated", "gate",        "temper",       "rope",    "store kv", "store latent",
-      "attention",       "moe",   "heads",       "sigmoid gate", "l2 norm", "decay",    "convolution",
-      "delta rule",      "rows",  "logits",      "states"};
+      "embed",           "norm",       "heads' norm", "add",      "scale",        "copy",     "matmul",
+      "matmul by heads", "gated",      "gate",        "temper",   "rope",         "store kv", "store latent",
+      "attention",       "moe",        "heads",       "multiply", "sigmoid gate", "l2 norm",  "decay",
+      "convolution",     "delta rule", "rows",        "logits",   "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 

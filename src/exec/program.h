@@ -148,6 +148,7 @@ struct Step {
     attention,
     moe,
     pick_heads,
+    multiply,
     sigmoid_gate,
     l2_norm_heads,
     decay,

@@ -11,6 +11,7 @@
 
 #include "exec/ops.h"
 #include "model/delta_net.h"
+#include "model/short_convolution.h"
 #include "model/unit_builder.h"
 
 namespace millrace::model {
@@ -27,6 +28,7 @@ struct LayerWeights {
   WeightRef attn_result_norm, ffn_result_norm, sinks;
   WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
   DeltaNetWeights delta_net;                                                               // in attention's place
+  ShortConvolutionWeights short_convolution;                                               // likewise
   WeightRef gate, up, down;                                                                // dense
   WeightRef shared_gate, shared_up, shared_down, shared_by;  // of a mixture's shared expert, and its gate
   WeightRef router;
@@ -124,7 +126,7 @@ void Decoder::embed_for_layers() {
 /// What stands before the feed-forward.
 void Decoder::mix_tokens(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
-  if (!spec.attends())
+  if (spec.mixer != Mixer::attention)
     remember(index);
   else if (spec.attention.latent.rank > 0)
     attend_latent(index);
@@ -132,13 +134,16 @@ void Decoder::mix_tokens(std::int64_t index) {
     attend(index);
 }
 
-/// x += net(norm(x)), with a state in attention's place.
+/// x += mixer(norm(x)), with a state in attention's place.
 void Decoder::remember(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
   ops_.begin_block();
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
-  record_delta_net(ops_, index, spec.delta_net, layer.delta_net, h_, eps());
+  if (spec.mixer == Mixer::delta_net)
+    record_delta_net(ops_, index, spec.delta_net, layer.delta_net, h_, eps());
+  else
+    record_short_convolution(ops_, index, spec.short_convolution, layer.short_convolution, h_);
   add_result(spec, h_, layer.attn_result_norm);
 }
 
@@ -301,12 +306,14 @@ void Decoder::mix(std::int64_t index) {
 void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   weights.attn_norm = units.vector(layer_tensor(index, "attn_norm.weight"), hp_.model_dim);
-  if (spec.attends() && spec.attention.latent.rank > 0)
-    list_latent_attention(units, index, weights);
-  else if (spec.attends())
-    list_attention(units, index, weights);
-  else
+  if (spec.mixer == Mixer::delta_net)
     weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
+  else if (spec.mixer == Mixer::short_convolution)
+    weights.short_convolution = list_short_convolution(units, index, spec.short_convolution, hp_.model_dim);
+  else if (spec.attention.latent.rank > 0)
+    list_latent_attention(units, index, weights);
+  else
+    list_attention(units, index, weights);
   if (spec.norms_results)
     weights.attn_result_norm = units.vector(layer_tensor(index, "post_attention_norm.weight"), hp_.model_dim);
 }
@@ -474,7 +481,7 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
     list_feed_forward(units, index, weights);
     units.refuse_unused(index);
   }
-  std::tie(output_norm_, head_) = units.output(hp_.model_dim, hp_.vocab, embedding_);
+  std::tie(output_norm_, head_) = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
   return units.status();
 }
 

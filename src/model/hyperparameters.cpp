@@ -83,8 +83,13 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
   hp.layers -= keys.optional("nextn_predict_layers", 0, 0, hp.layers - 1);  // behind the layers: they draft
   hp.model_dim = keys.required("embedding_length", 1, kMostDim);
   hp.heads = keys.required("attention.head_count", 1, kMostHeads);
-  const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.heads, 1, kMostHeads);
+  // Layers that do not attend have no KV heads.
+  const std::int64_t least_kv_heads = keys.has("shortconv.l_cache") ? 0 : 1;
+  const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.heads, least_kv_heads, kMostHeads);
   hp.kv_heads = *std::max_element(kv_heads.begin(), kv_heads.end());
+  if (hp.kv_heads == 0)
+    keys.fail(error(Code::unsupported, "{}: no layer attends (this version has no such models)",
+                    arch_key(file, "attention.head_count_kv")));
   hp.context_length = keys.required("context_length", 1, kMostContext);
   const Expected<std::string> scaling = file.get_string(arch_key(file, "rope.scaling.type"));
   if (scaling.ok() && *scaling == "longrope") {

@@ -68,7 +68,7 @@ struct AttentionSpec {
 /// In attention's place: heads that each keep a matrix as their state, updated by the gated delta rule, behind a causal
 /// convolution of queries, keys and values (model/delta_net.h).
 struct DeltaNetSpec {
-  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;  // dims of a head; no heads: no delta net
+  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;  // dims of a head
   std::int64_t taps = 0;                                                    // of the convolution
   bool tiled = false;         // value head h reads key head h % key_heads; else neighbours share one
   bool gates_in_one = false;  // beta and alpha come from one matrix
@@ -85,6 +85,22 @@ struct DeltaNetSpec {
     return layer;
   }
 };
+
+/// In attention's place: a gated causal convolution of each channel over its last inputs, the state being those inputs
+/// (model/short_convolution.h).
+struct ShortConvolutionSpec {
+  std::int64_t channels = 0, taps = 0;
+
+  kv::LayerKv kept() const {
+    kv::LayerKv layer;
+    layer.keeps = kv::Keeps::state;
+    layer.state = {taps - 1, channels, 0, 0, 0};
+    return layer;
+  }
+};
+
+/// What stands before a layer's feed-forward.
+enum class Mixer : std::uint8_t { attention, delta_net, short_convolution };
 
 /// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.
 struct MixtureSpec {
@@ -106,8 +122,10 @@ struct MixtureSpec {
 };
 
 struct LayerSpec {
+  Mixer mixer = Mixer::attention;  // and its spec, of these
   AttentionSpec attention;
-  DeltaNetSpec delta_net;   // if it has heads, in attention's place
+  DeltaNetSpec delta_net;
+  ShortConvolutionSpec short_convolution;
   std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
@@ -117,8 +135,17 @@ struct LayerSpec {
   bool output_scale = false;                 // the layer's result is multiplied by its number (layer_output_scale)
 
   bool mixes() const { return mixture.experts > 0; }
-  bool attends() const { return delta_net.value_heads == 0; }
-  kv::LayerKv kept() const { return attends() ? attention.kept() : delta_net.kept(); }
+  kv::LayerKv kept() const {
+    switch (mixer) {
+      case Mixer::delta_net:
+        return delta_net.kept();
+      case Mixer::short_convolution:
+        return short_convolution.kept();
+      case Mixer::attention:
+        break;
+    }
+    return attention.kept();
+  }
 };
 
 struct DecoderSpec {
@@ -126,8 +153,9 @@ struct DecoderSpec {
   std::vector<RopeSpec> ropes;     // several where layers turn differently
   float embedding_scale = 1;       // multiplies the tokens' embeddings
   std::int64_t per_layer_dim = 0;  // channels of an embedding that each layer adds of its own (per-layer embeddings)
-  float logit_scale = 1;           // multiplies the logits
-  float logit_cap = 0;             // then they become cap * tanh(logit / cap); 0: they stay
+  const char* output_norm = "output_norm.weight";  // the name of the norm before the head
+  float logit_scale = 1;                           // multiplies the logits
+  float logit_cap = 0;                             // then they become cap * tanh(logit / cap); 0: they stay
 };
 
 }  // namespace millrace::model

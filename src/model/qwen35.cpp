@@ -52,15 +52,16 @@ Expected<std::vector<std::int64_t>> read_recurrent(const modelfile::Model& file,
 }
 
 Expected<DecoderSpec> decoder_of(const modelfile::Model& file, const Hyperparameters& hp, LayerSpec layer,
-                                 DeltaNetSpec net) {
+                                 const DeltaNetSpec& net) {
   layer.attention = plain_attention(hp);
   layer.attention.norm = HeadNorm::each;
   layer.attention.gated = true;
+  layer.delta_net = net;
   layer.ffn_norm = "post_attention_norm.weight";
   MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> recurrent, read_recurrent(file, hp));
   DecoderSpec spec;
   for (const std::int64_t is_recurrent : recurrent) {
-    layer.delta_net = is_recurrent != 0 ? net : DeltaNetSpec();
+    layer.mixer = is_recurrent != 0 ? Mixer::delta_net : Mixer::attention;
     spec.layers.push_back(layer);
   }
   MR_ASSIGN_OR_RETURN(spec.ropes.emplace_back(), read_rope(file, hp));

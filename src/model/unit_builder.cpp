@@ -167,13 +167,14 @@ WeightRef UnitBuilder::table(const std::string& name, std::int64_t cols, std::in
   return table;
 }
 
-std::pair<WeightRef, WeightRef> UnitBuilder::output(std::int64_t model_dim, std::int64_t vocab, WeightRef embedding) {
+std::pair<WeightRef, WeightRef> UnitBuilder::output(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
+                                                    WeightRef embedding) {
   const bool tied = !has("output.weight");
   begin(tied ? UnitKind::trunk : UnitKind::head);
-  const WeightRef norm = vector("output_norm.weight", model_dim);
+  const WeightRef last_norm = vector(norm, model_dim);
   const WeightRef head = tied ? embedding : matrix("output.weight", model_dim, vocab);
   end();
-  return {norm, head};
+  return {last_norm, head};
 }
 
 std::int32_t UnitBuilder::experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff) {

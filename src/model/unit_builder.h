@@ -63,10 +63,10 @@ class UnitBuilder {
   residency::WeightRef embedding(std::int64_t model_dim, std::int64_t vocab);
   /// A unit of one table that is read by rows.
   residency::WeightRef table(const std::string& name, std::int64_t cols, std::int64_t rows);
-  /// output_norm.weight and the head. They make the head unit; a file without output.weight ties its head to
+  /// The last norm, named so, and the head. They make the head unit; a file without output.weight ties its head to
   /// `embedding`, and the norm then is the last unit in pass order, because the head has no unit of its own.
-  std::pair<residency::WeightRef, residency::WeightRef> output(std::int64_t model_dim, std::int64_t vocab,
-                                                               residency::WeightRef embedding);
+  std::pair<residency::WeightRef, residency::WeightRef> output(const std::string& norm, std::int64_t model_dim,
+                                                               std::int64_t vocab, residency::WeightRef embedding);
 
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   /// A tensor that the file may have and the model does not use.

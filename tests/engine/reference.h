@@ -143,6 +143,8 @@ constexpr Checkpoint kCheckpoints[] = {
     {"qwen3next", "Qwen3-Next", true, "qwen3next", 256, DType::f16, false},
     {"qwen35", "Qwen3.5, Qwen3.6", false, "qwen35", 256, DType::f16, false},
     {"qwen35moe", "Qwen3.5 and Qwen3.6 mixtures", true, "qwen35moe", 256, DType::f16, false},
+    {"lfm2", "LFM2", false, "lfm2", 256, DType::f16, false},
+    {"lfm2moe", "LFM2 mixtures", true, "lfm2moe", 256, DType::f16, false},
     {"gemma3", "Gemma 3 (text)"},
     {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
     {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", 256, DType::f32},

@@ -1,5 +1,5 @@
 // Layers that keep a state: what their states take, and that nobody sees how a sequence was cut, taken back, thrown out
-// or restored. Qwen3.5's mixture: two layers of three keep a state.
+// or restored. Where one model is enough it is Qwen3.5's mixture: two layers of three keep a state.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -16,16 +16,24 @@ using test::keep_logits;
 using test::make;
 using text::TokenId;
 
-const std::string kModel = MILLRACE_TEST_DATA "/reference/qwen35moe.gguf";
-
-EngineOptions hybrid(std::int64_t batch = 512, bool share = false) {
-  EngineOptions options = test::roomy(kModel);
+EngineOptions options_of(const std::string& model, std::int64_t batch, bool share) {
+  EngineOptions options = test::roomy(MILLRACE_TEST_DATA "/reference/" + model + ".gguf");
   options.max_sequences = 1;
   options.context_tokens = 512;
   options.batch_tokens = batch;
   options.share_prefixes = share;
   return options;
 }
+
+EngineOptions hybrid(std::int64_t batch = 512, bool share = false) { return options_of("qwen35moe", batch, share); }
+
+/// Of each kind of state.
+class States : public testing::TestWithParam<const char*> {
+ protected:
+  static EngineOptions hybrid(std::int64_t batch = 512, bool share = false) {
+    return options_of(GetParam(), batch, share);
+  }
+};
 
 std::vector<TokenId> some_tokens(std::int64_t count, std::int64_t differs = 1'000'000) {
   constexpr std::int64_t kVocab = 80;
@@ -64,7 +72,7 @@ TEST(State, KvIsWhatTheLayoutAndThePlanSay) {
   EXPECT_EQ(engine->load().kv_blocks, 6 + 1 + kv::kMostCheckpoints) << "of keys; the last state; checkpoints";
 }
 
-TEST(State, ChunksGiveTheSameBits) {
+TEST_P(States, ChunksGiveTheSameBits) {
   const auto whole = make(hybrid());
   const std::vector<TokenId> prompt = some_tokens(300);
   const std::vector<float> expected = logits_of(*whole, prompt);
@@ -75,7 +83,7 @@ TEST(State, ChunksGiveTheSameBits) {
   }
 }
 
-TEST(State, ASessionGoesBackToACheckpointAndAnswersTheSame) {
+TEST_P(States, ASessionGoesBackToACheckpointAndAnswersTheSame) {
   EngineOptions options = hybrid(64);
   options.max_sequences = 2;  // states for the session and a stranger
   const auto engine = make(options);
@@ -94,7 +102,7 @@ TEST(State, ASessionGoesBackToACheckpointAndAnswersTheSame) {
   }
 }
 
-TEST(State, RequestsThatBeginAlikeShareWhatThereIs) {
+TEST_P(States, RequestsThatBeginAlikeShareWhatThereIs) {
   EngineOptions options = hybrid(64, true);
   options.max_sequences = 4;
   const auto engine = make(options);
@@ -123,7 +131,7 @@ TEST(State, RequestsThatBeginAlikeShareWhatThereIs) {
   EXPECT_EQ(engine->load().kv_blocks, 0) << "every block is back";
 }
 
-TEST(State, TheNextTurnGoesOnFromWhereThePromptEnded) {
+TEST_P(States, TheNextTurnGoesOnFromWhereThePromptEnded) {
   const auto engine = make(hybrid(512, true));
   std::vector<TokenId> prompt = some_tokens(300);
   ASSERT_TRUE(engine->run(answer_of(prompt, 150)).status.ok());
@@ -134,7 +142,7 @@ TEST(State, TheNextTurnGoesOnFromWhereThePromptEnded) {
   EXPECT_EQ(next.tokens, make(hybrid())->run(answer_of(prompt)).tokens);
 }
 
-TEST(State, APreemptedRequestAnswersTheSame) {
+TEST_P(States, APreemptedRequestAnswersTheSame) {
   std::vector<std::vector<TokenId>> alone;
   {
     const auto plain = make(hybrid());
@@ -151,8 +159,8 @@ TEST(State, APreemptedRequestAnswersTheSame) {
   EXPECT_GT(engine->load().preempted, 0u);
 }
 
-TEST(State, ThePromptCacheGivesBackCheckpoints) {
-  const std::string folder = testing::TempDir() + "/state-prompts";
+TEST_P(States, ThePromptCacheGivesBackCheckpoints) {
+  const std::string folder = testing::TempDir() + "/state-prompts-" + GetParam();
   std::filesystem::remove_all(folder);
   EngineOptions options = hybrid(64, true);
   options.prompt_cache = folder;
@@ -197,6 +205,9 @@ TEST(State, AFailedPassLeavesNoHalfUpdatedState) {
   }
   EXPECT_GE(struck, 3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Kinds, States, testing::Values("qwen35moe", "lfm2"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace millrace::engine

@@ -77,6 +77,28 @@ TEST(Hybrid, WhatAStateCannotBeIsRefusedByItsKey) {
   expect_named(refusal(without, Code::not_found), "qwen35.ssm.state_size");
 }
 
+TEST(Hybrid, AShortConvolutionKeepsItsLastInputs) {
+  const auto model = load(TinyModel::lfm2().open("hybrid"), {}).value();
+  const kv::Layout& layout = model->program().layout;
+  EXPECT_EQ(layout.group_of(0).state, (kv::StateShape{2, 64, 0, 0, 0}));
+  EXPECT_FALSE(layout.group_of(1).is_state());
+  for (const char* name : {"blk.0.shortconv.in_proj.weight", "blk.0.shortconv.conv.weight",
+                           "blk.0.shortconv.out_proj.weight", "token_embd_norm.weight"}) {
+    TinyModel without = TinyModel::lfm2();
+    without.remove(name);
+    expect_named(refusal(without, Code::not_found), name);
+  }
+  TinyModel other = TinyModel::lfm2();
+  other.set("shortconv.l_cache", 1u);
+  expect_named(refusal(other, Code::corrupt), "lfm2.shortconv.l_cache");
+  other.set("shortconv.l_cache", 4u);
+  expect_named(refusal(other, Code::corrupt), "blk.0.shortconv.conv.weight");
+  other.set_of_layers("attention.head_count_kv", {0, 3});
+  expect_named(refusal(other, Code::corrupt), "KV heads");
+  other.set_of_layers("attention.head_count_kv", {0, 0});
+  expect_named(refusal(other, Code::unsupported), "lfm2.attention.head_count_kv");
+}
+
 TEST(Hybrid, ADraftBlockBehindTheLayersIsNoLayer) {
   TinyModel file = TinyModel::qwen35();
   file.set("block_count", 3u);

@@ -138,9 +138,37 @@ class TinyModel {
     return model;
   }
 
+  /// The second layer attends; the first is a convolution of 3 taps.
+  static TinyModel lfm2() {
+    TinyModel model = base("lfm2", true);
+    model.remove("output_norm.weight");
+    model.add("token_embd_norm.weight", {64});
+    model.set("feed_forward_length", 128u);
+    model.set("shortconv.l_cache", 3u);
+    model.set_of_layers("attention.head_count_kv", {0, 2});
+    model.attention(1);
+    model.add(1, "attn_q_norm.weight", {16});
+    model.add(1, "attn_k_norm.weight", {16});
+    model.add(0, "attn_norm.weight", {64});
+    model.add(0, "ffn_norm.weight", {64});
+    model.add(0, "shortconv.in_proj.weight", {64, 192});
+    model.add(0, "shortconv.conv.weight", {3, 64});
+    model.add(0, "shortconv.out_proj.weight", {64, 64});
+    for (int layer = 0; layer < 2; ++layer) {
+      model.add(layer, "ffn_gate.weight", {64, 128});
+      model.add(layer, "ffn_up.weight", {64, 128});
+      model.add(layer, "ffn_down.weight", {128, 64});
+    }
+    return model;
+  }
+
   template <typename T>
   void set(const std::string& key, T value) {
     keys[architecture + "." + key] = modelfile::Value(value);
+  }
+  void set_of_layers(const std::string& key, std::vector<std::int32_t> values) {
+    keys[architecture + "." + key] =
+        modelfile::Value(std::make_shared<const modelfile::Array>(modelfile::Array{std::move(values)}));
   }
   void add(const std::string& name, std::vector<std::int64_t> shape) {
     tensors.push_back({name, DType::f32, std::move(shape), {}});
