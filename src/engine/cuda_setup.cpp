@@ -12,7 +12,6 @@
 #include "device/cuda_runtime.h"
 #include "device/gpu.h"
 #include "engine/setup.h"
-#include "engine/sharing.h"
 #include "exec/cuda_ops.h"
 #include "residency/calibrate.h"
 #include "residency/cuda_experts.h"
@@ -106,10 +105,10 @@ class CudaPlanner {
       log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.vram_bytes), format_bytes(most));
     placement_.straight = options_.cufile;
     cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
-    const bool shares_out = options_.max_sequences == 0;
-    if (shares_out) share_out();
+    const bool shares = shares_out(options_);
+    if (shares) share_out();
     Status status = place_all();
-    while (status.code() == Code::out_of_budget && shares_out && options_.max_sequences > 1) {
+    while (status.code() == Code::out_of_budget && shares && options_.max_sequences > 1) {
       options_.max_sequences /= 2;
       if (options_.kv_tokens > 0) options_.kv_tokens = std::max<std::int64_t>(1, options_.kv_tokens / 2);
       status = place_all();
@@ -184,9 +183,7 @@ class CudaPlanner {
     };
     input.vocab = hp_.vocab;
     input.context_tokens = parts_.limits.context_tokens;
-    const Sharing sharing = choose_sharing(input);
-    options_.max_sequences = sharing.sequences;
-    if (options_.kv_tokens == 0) options_.kv_tokens = sharing.kv_tokens;
+    take_share(std::move(input), options_);
   }
 
   /// The rates of a machine that was never calibrated, for this run alone. They differ a little from run to run: the

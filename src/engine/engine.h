@@ -69,6 +69,7 @@ struct EngineOptions {
   std::int64_t batch_tokens = 0;    // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU,
                                     // and there a whole prompt, up to 16,384, where layers stream
   std::int64_t max_sequences = 1;   // requests that share a pass; 0: as many as KV allows
+  bool fewer_sequences = false;     // max_sequences and kv_tokens are ceilings: less is taken where memory is short
   std::int64_t max_queue = 0;       // requests that wait for their turn at most; 0: any number
   std::int64_t kv_tokens = 0;       // KV of all sequences together; 0: every sequence may fill its context
   std::int64_t chunk_tokens =

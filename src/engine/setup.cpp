@@ -12,7 +12,6 @@
 #include "device/cpu.h"
 #include "device/gpu.h"
 #include "engine/device_choice.h"
-#include "engine/sharing.h"
 #include "kv/model_identity.h"
 
 namespace millrace::engine {
@@ -85,7 +84,7 @@ class Planner {
         program_bytes_(program_bytes),
         parts_(parts),
         layout_(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost)),
-        shares_out_(options.max_sequences == 0) {
+        shares_out_(shares_out(options)) {
     if (shares_out_) share_out();
   }
 
@@ -146,9 +145,7 @@ class Planner {
     input.vocab = hp.vocab;
     input.context_tokens =
         options_.context_tokens > 0 ? options_.context_tokens : std::min(hp.context_length, kAutomaticContext);
-    const Sharing sharing = choose_sharing(input);
-    options_.max_sequences = sharing.sequences;
-    if (options_.kv_tokens == 0) options_.kv_tokens = sharing.kv_tokens;
+    take_share(std::move(input), options_);
   }
 
   std::int64_t batch_wanted() const { return options_.batch_tokens > 0 ? options_.batch_tokens : kAutomaticBatch; }
@@ -334,6 +331,16 @@ std::vector<residency::AttentionCost> attention_costs(const exec::Program& progr
     cost->kv_bytes += static_cast<double>(group.layer_bytes()) / kv::kBlockTokens;
   }
   return costs;
+}
+
+bool shares_out(const EngineOptions& options) { return options.max_sequences == 0 || options.fewer_sequences; }
+
+void take_share(SharingInput input, EngineOptions& options) {
+  input.most_sequences = options.max_sequences;
+  if (options.fewer_sequences) input.most_kv_tokens = options.kv_tokens;
+  const Sharing sharing = choose_sharing(input);
+  options.max_sequences = sharing.sequences;
+  if (options.kv_tokens == 0 || options.fewer_sequences) options.kv_tokens = sharing.kv_tokens;
 }
 
 void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits) {

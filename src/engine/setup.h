@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
+#include "engine/sharing.h"
 #include "exec/routing.h"
 #include "kv/footprint.h"
 #include "kv/prefix_cache.h"
@@ -107,6 +108,10 @@ std::uint64_t ram_of(const EngineOptions& options);
 /// Multiply-accumulates of attention, for a token and a key.
 /// Of a pass's steps, by window, with KV as `layout` keeps it.
 std::vector<residency::AttentionCost> attention_costs(const exec::Program& program, const kv::Layout& layout);
+/// Is it for the planner to say how many requests share a pass?
+bool shares_out(const EngineOptions& options);
+/// How many may, with the ceilings that the options set and the memory in `input`: into the options.
+void take_share(SharingInput input, EngineOptions& options);
 /// The limits that requests share, once context and batch are chosen.
 void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits);
 /// What sequences may take at most.

@@ -34,10 +34,12 @@ Sharing choose_sharing(const SharingInput& input) {
   const std::uint64_t words = kBytesPerWord * static_cast<std::uint64_t>(std::max<std::int64_t>(1, input.vocab));
   const auto rows = static_cast<std::int64_t>(cap / 16 / words);
   Sharing sharing;
-  sharing.sequences = most_that(std::clamp<std::int64_t>(rows, 1, kMostSequences), [&](std::int64_t sequences) {
+  const std::int64_t most_sequences = input.most_sequences > 0 ? input.most_sequences : kMostSequences;
+  sharing.sequences = most_that(std::clamp<std::int64_t>(rows, 1, most_sequences), [&](std::int64_t sequences) {
     return input.kv_bytes(sequences * kUsualTokens, sequences) <= room;
   });
-  const std::int64_t most = sharing.sequences * std::min(input.context_tokens, kMostTokens);
+  const std::int64_t most =
+      input.most_kv_tokens > 0 ? input.most_kv_tokens : sharing.sequences * std::min(input.context_tokens, kMostTokens);
   sharing.kv_tokens = most_that(std::max<std::int64_t>(1, most),
                                 [&](std::int64_t tokens) { return input.kv_bytes(tokens, sharing.sequences) <= room; });
   return sharing;

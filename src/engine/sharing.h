@@ -14,6 +14,8 @@ struct SharingInput {
   std::function<std::uint64_t(std::int64_t tokens, std::int64_t sequences)> kv_bytes;
   std::int64_t vocab = 0;
   std::int64_t context_tokens = 0;  // of one request at most
+  std::int64_t most_sequences = 0;  // 0: 64, beyond which more gains little
+  std::int64_t most_kv_tokens = 0;  // 0: 2048 a sequence
 };
 struct Sharing {
   std::int64_t sequences = 1;

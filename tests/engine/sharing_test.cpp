@@ -40,6 +40,20 @@ TEST(Sharing, AQuarterWhereTheWeightsStream) {
   EXPECT_EQ(choose_sharing(input).sequences, 1);
 }
 
+TEST(Sharing, StaysBelowCeilings) {
+  SharingInput input = machine();
+  input.most_sequences = 16;
+  input.most_kv_tokens = 4 * 4096;
+  EXPECT_EQ(choose_sharing(input).sequences, 16);
+  EXPECT_EQ(choose_sharing(input).kv_tokens, 4 * 4096);
+  input.cap_bytes = 4'000'000'000;
+  EXPECT_EQ(choose_sharing(input).sequences, 16);
+  EXPECT_EQ(choose_sharing(input).kv_tokens, 1'000'000'000 / 131'072);
+  input.most_sequences = 200;
+  input.cap_bytes = 64'000'000'000;
+  EXPECT_EQ(choose_sharing(input).sequences, 200);
+}
+
 /// Five layers of six keep 64 tokens of each sequence: more sequences have room, and many more tokens.
 TEST(Sharing, AWindowCountsOnceASequence) {
   SharingInput input = machine();

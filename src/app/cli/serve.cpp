@@ -37,7 +37,7 @@ struct ServeFlags {
   std::string host, keep_alive, pid_file, log_file, config;
   int port = -1;
   std::vector<std::string> api_keys, hosts, origins, models;
-  std::int64_t sequences = 16, queue = 256, kv_tokens = 0;
+  std::int64_t sequences = 0, queue = 256, kv_tokens = 0;
   bool daemon = false;
 };
 
@@ -56,6 +56,7 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   MR_ASSIGN_OR_RETURN(options.models.engine, engine_options(flags.model, program));
   engine::EngineOptions& engine = options.models.engine;
   engine.max_sequences = flags.sequences;
+  engine.fewer_sequences = true;  // whoever asks gets an answer, if after others
   engine.max_queue = flags.queue;
   engine.share_prefixes = true;
   if (const Status status = apply_prompt_cache(flags.prompt_cache, engine); status.code() == Code::not_found)
@@ -229,13 +230,15 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--port", flags->port, "Port; 0: any that is free (default: 11434)")->check(CLI::Range(0, 65535));
   command->add_option("--api-key", flags->api_keys, "A key that clients must send; may be repeated");
   command->add_option("--models", flags->models, "GGUF files, or folders of them, to load when they are asked for");
-  command->add_option("--parallel", flags->sequences, "Requests in a pass at most")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  command
+      ->add_option("--parallel", flags->sequences, "Requests in a pass at most (default: what memory allows, up to 64)")
+      ->check(CLI::Range(1, 1024));
   command->add_option("--queue", flags->queue, "Requests that wait at most; more are refused")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--kv-tokens", flags->kv_tokens, "KV of all requests together, in tokens (default: 4 contexts)")
+  command
+      ->add_option("--kv-tokens", flags->kv_tokens,
+                   "KV of all requests together, in tokens, at most (default: 4 contexts)")
       ->check(at_least(0));
   command->add_option("--keep-alive", flags->keep_alive, "How long an idle model stays, for example 5m; -1: for ever");
   command->add_option("--allow-host", flags->hosts, "A further name in the Host header; *: any");
