@@ -1,4 +1,5 @@
 """What a client of the network can ask for, and what it cannot: names, what is stored, sizes."""
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -215,6 +216,22 @@ class Numbers(Case):
             for verb in (["run", "x", "-p", "hi"], ["plan", "x"], ["serve", "x", "--port", "0"]):
                 self.refused(*verb, says="num_ctx", env=env)
         self.refused("plan", DEMO, "--ctx", 1 << 40, says="--ctx")
+
+
+class SmallMemory(Case):
+    """Wherever run works, serve works: with fewer requests at once, which wait for one another."""
+
+    @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
+    def test_serves_in_four_megabytes(self):
+        bare = run("--version").peak_rss_bytes
+        with Server(DEMO, "--threads", "1", "--ram", "4M") as server, concurrent.futures.ThreadPoolExecutor(4) as clients:
+            ask = lambda _: server.json("POST", "/v1/chat/completions", {
+                "model": MODEL, "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0})
+            for status, answer in clients.map(ask, range(4)):
+                self.assertEqual(status, 200, answer)
+                self.assertEqual(answer["choices"][0]["message"]["content"], "The capital of France is Paris.")
+            peak = int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{server.process.pid}/status").read_text()).group(1)) * 1024
+        self.assertLessEqual(peak - bare, 4_000_000)
 
 
 class Memory(Case):

@@ -33,7 +33,7 @@ class MainJob(Case):
     @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
     def test_peak_memory_stays_under_the_budget(self):
         bare = min(self.ok("--version").peak_rss_bytes for _ in range(3))
-        for ram in (6_000_000, 8_000_000, 12_000_000):
+        for ram in (4_000_000, 6_000_000, 8_000_000, 12_000_000):
             outcome = self.ok("run", DEMO, "--ram", str(ram), "--temp", "0", "-p", "Tell me a story about a fox and a lantern.")
             self.assertLessEqual(outcome.peak_rss_bytes - bare, ram, f"--ram {ram}")
         long = self.ok("run", DEMO, "--ram", "6M", "--temp", "0", "-n", "8", "--raw", "-p", "One day a fox met an owl. " * 25)
