@@ -84,9 +84,12 @@ void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end,
   Gate gate = job.gate;
   for (const float** bias : {&gate.bias, &gate.up_bias})
     if (*bias != nullptr) *bias += begin;
-  if (job.effect == Effect::store) {
-    for (std::int64_t r = 0; r < args.x_rows && gate.bias != nullptr; ++r)
-      table_.add(args.y + r * args.y_stride, gate.bias, args.weight_rows);
+  if (job.effect == Effect::store || job.effect == Effect::activate) {
+    for (std::int64_t r = 0; r < args.x_rows; ++r) {
+      float* const row = args.y + r * args.y_stride;
+      if (gate.bias != nullptr) table_.add(row, gate.bias, args.weight_rows);
+      if (job.effect == Effect::activate) table_.gate_mul(gate.activation, row, ones_.data(), args.weight_rows);
+    }
     return;
   }
   if (job.effect == Effect::gated) {

@@ -28,7 +28,10 @@ struct CpuExecutor::MoeCall {
   Gate bias_of_down(std::int32_t expert) const {
     return {experts.activation, down_bias == nullptr ? nullptr : down_bias + expert * model_dim, nullptr};
   }
-  WeightRef gate(std::int32_t expert) const { return {experts.first_unit + expert, experts.gate_part}; }
+  /// Of an expert without a gate: its up, which is activated by itself.
+  WeightRef gate(std::int32_t expert) const {
+    return {experts.first_unit + expert, experts.gated() ? experts.gate_part : experts.up_part};
+  }
   WeightRef up(std::int32_t expert) const { return {experts.first_unit + expert, experts.up_part}; }
   WeightRef down(std::int32_t expert) const { return {experts.first_unit + expert, experts.down_part}; }
 };
@@ -79,7 +82,7 @@ void CpuExecutor::score(Act routed, WeightRef router, const Experts& experts) {
 /// Copies the biases of the experts that rows have chosen: while experts are leased the trunk's may not be.
 void CpuExecutor::bring_biases(const Experts& experts) {
   if (experts.gate_bias.none()) return;
-  const std::int64_t ff = part({experts.first_unit, experts.gate_part}).rows;
+  const std::int64_t ff = part({experts.first_unit, experts.up_part}).rows;
   const std::int64_t model_dim = part({experts.first_unit, experts.down_part}).rows;
   bring_biases_of(experts, experts.gate_bias, ff, layout_.gate_bias);
   bring_biases_of(experts, experts.up_bias, ff, layout_.up_bias);
@@ -280,7 +283,8 @@ std::size_t CpuExecutor::gather_wave(const MoeCall& call) {
   return members;
 }
 
-/// The first `members` of leased_: hidden = activation(x gate^T) * (x up^T), then the results into their entries.
+/// The first `members` of leased_: hidden = activation(x gate^T) * (x up^T), or activation(x up^T), then the results
+/// into their entries.
 void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   auto* hidden = at<float>(layout_.hidden);
@@ -297,7 +301,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
     const WeightRef gate = call.gate(member.expert), up = call.up(member.expert);
     Job job = make_job(gate, bytes_of(member, gate), 0, call.ff,
                        {gate, hidden + member.hidden_first * call.ff, call.ff, call.gate_of(member.expert)}, input,
-                       Effect::gated);
+                       call.experts.gated() ? Effect::gated : Effect::activate);
     job.up = bytes_of(member, up);
     job.up_dtype = part(up).dtype;
     push_job(job);
@@ -333,7 +337,11 @@ void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
   Input input = call.input;
   input.rows = first[expert + 1] - first[expert];
   input.index = at<std::int32_t>(layout_.entry_row) + first[expert];
-  gated({call.gate(expert), hidden, call.ff, call.gate_of(expert)}, call.up(expert), input);
+  const Target target_of_gate{call.gate(expert), hidden, call.ff, call.gate_of(expert)};
+  if (call.experts.gated())
+    gated(target_of_gate, call.up(expert), input);
+  else
+    run_products(std::span(&target_of_gate, 1), input, Effect::activate);
   if (failed()) return;
   Input down_input;
   down_input.x = hidden;

@@ -58,7 +58,7 @@ Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   program_ = program;
   shape_ = shape;
   layout_ = layout;
-  ones_.assign(static_cast<std::size_t>(shape.head_dim), 1.0f);
+  ones_.assign(static_cast<std::size_t>(std::max(shape.head_dim, CpuLayout::kTaskRows)), 1.0f);
   waiting_.reserve(static_cast<std::size_t>(shape.experts));
   leased_.reserve(static_cast<std::size_t>(shape.experts));
   return {};
@@ -124,6 +124,12 @@ void CpuExecutor::do_step(const Step& step) {
       return decay(step.out, step.weight, step.weight2);
     case Kind::convolve:
       return convolve(step.out, step.weight, step.layer, step.convolution);
+    case Kind::time_step:
+      return time_step(step.out, step.a, step.weight, step.weight2);
+    case Kind::scan:
+      return scan(step.out, step.a, step.b, step.c, step.layer, step.weight, step.scan);
+    case Kind::activate:
+      return activate(step.out, step.activation);
     case Kind::delta_rule:
       return delta_rule(step.out, step.a, step.b, step.c, step.layer, step.delta_rule);
     case Kind::select_rows:
@@ -309,12 +315,15 @@ void CpuExecutor::rms_norm(Act out, Act x, WeightRef weight, float eps) {
 void CpuExecutor::rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps) {
   if (!ready() || rows_of(x) == 0) return;
   const std::int64_t cols = cols_of(x);
-  const float* scale = weight.none() ? ones_.data() : vector_of(weight, head_dim, 0);
+  const bool each_its_own = !weight.none() && part(weight).cols == cols;  // or there is one head
+  const float* scale = weight.none() ? ones_.data() : vector_of(weight, each_its_own ? cols : head_dim, 0);
   if (scale == nullptr) return;
   float* heads = data(x);
   for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
     float* first = heads + begin * cols;
-    table_.rms_norm(first, scale, (end - begin) * (cols / head_dim), head_dim, eps, first);
+    if (!each_its_own) return table_.rms_norm(first, scale, (end - begin) * (cols / head_dim), head_dim, eps, first);
+    for (std::int64_t at = 0; at < (end - begin) * cols; at += head_dim)
+      table_.rms_norm(first + at, scale + at % cols, 1, head_dim, eps, first + at);
   });
 }
 
@@ -349,6 +358,16 @@ void CpuExecutor::gate(Act x, Act all, std::int64_t layer, kernels::Activation a
   const float* from = data(all) + layer * cols;
   for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) table_.gate_mul(activation, to + r * cols, from + r * stride, cols);
+  });
+}
+
+void CpuExecutor::activate(Act x, kernels::Activation activation) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(x), most = std::ssize(ones_);
+  float* const to = data(x);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin * cols; i < end * cols; i += most)
+      table_.gate_mul(activation, to + i, ones_.data(), std::min(most, end * cols - i));
   });
 }
 

@@ -47,9 +47,10 @@ class CpuExecutor final : public Executor {
 
   /// What a product does to its output y [rows, weight rows].
   enum class Effect {
-    store,  // y = x w^T
-    gate,   // y = activation(y) * (x w^T): y holds the gate's products
-    gated,  // y = activation(x w^T) * (x up^T), both by the same thread
+    store,     // y = x w^T
+    gate,      // y = activation(y) * (x w^T): y holds the gate's products
+    gated,     // y = activation(x w^T) * (x up^T), both by the same thread
+    activate,  // y = activation(x w^T) * 1
   };
 
   /// Where the output of a weight goes.
@@ -96,6 +97,7 @@ class CpuExecutor final : public Executor {
   void add(Act x, Act y, float factor);
   void scale(Act x, WeightRef scalar, float factor);
   void copy(Act out, Act x);
+  void activate(Act x, kernels::Activation activation);
   void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation);
   void select_logit_rows(Act out, Act x);
   void logits(WeightRef head, Act x, float factor, float cap);
@@ -161,6 +163,8 @@ class CpuExecutor final : public Executor {
   void l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim, float eps);
   void decay(Act x, WeightRef a, WeightRef bias);
   void convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution);
+  void time_step(Act decay, Act step, WeightRef a, WeightRef bias);
+  void scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRef skip, const Scan& scan);
   void delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule);
 
   // cpu_moe.cpp.
@@ -192,7 +196,7 @@ class CpuExecutor final : public Executor {
   CpuLayout layout_;
   residency::Reservation reservation_;
   device::HostBuffer memory_;
-  std::vector<float> ones_;  // [head_dim]: the weight of heads' norms that have none
+  std::vector<float> ones_;  // the weight of heads' norms that have none; what multiplies where nothing gates
 
   // The pass.
   const kv::Batch* batch_ = nullptr;

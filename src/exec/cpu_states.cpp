@@ -147,6 +147,61 @@ void CpuExecutor::convolve(Act x, WeightRef taps, std::int64_t layer, const Conv
   pool_.parallel_for(args.channels, kChannels, work);
 }
 
+void CpuExecutor::time_step(Act decay, Act step, WeightRef a, WeightRef bias) {
+  if (!ready()) return;
+  const std::int64_t cols = cols_of(step);
+  const float* const factors = kept_vector_of(a, cols, 0);
+  if (factors == nullptr) return;
+  const float* const added = vector_of(bias, cols, 1);
+  if (added == nullptr) return;
+  float *const steps = data(step), *const decays = data(decay);
+  for_rows(rows_of(step), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t c = 0; c < cols; ++c) {
+        float& value = steps[r * cols + c];
+        value = kernels::softplus_f32(value + added[c]);
+        decays[r * cols + c] = kernels::exp_f32(factors[c] * value);
+      }
+  });
+}
+
+void CpuExecutor::scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRef skip, const Scan& scan) {
+  if (!ready()) return;
+  const std::vector<StateRun> runs = state_runs(layer);
+  if (failed()) return;
+  const float* const skips = vector_of(skip, scan.heads, 0);
+  if (skips == nullptr) return;
+  const kv::StateShape& shape = program_.layout.group_of(layer).state;
+  const std::int64_t lanes = kernels::scan_lanes(scan.head_dim), parts = scan.head_dim / lanes;
+  const auto work = [&](const StateRun& run, std::int64_t head, std::int64_t part) {
+    kernels::ScanArgs args;
+    args.x_stride = scan.channels();
+    args.head_stride = scan.heads;
+    args.out_stride = scan.inner();
+    args.rows = run.rows;
+    args.keys = scan.keys;
+    args.lanes = lanes;
+    args.skip = skips[head];
+    const float* const rows = data(x) + run.first_row * args.x_stride;
+    const std::int64_t value = head * scan.head_dim + part * lanes, group = head / (scan.heads / scan.groups);
+    args.value = rows + value;
+    args.b = rows + scan.inner() + group * scan.keys;
+    args.c = args.b + scan.groups * scan.keys;
+    args.step = data(step) + run.first_row * args.head_stride + head;
+    args.decay = data(decay) + run.first_row * args.head_stride + head;
+    args.out = data(out) + run.first_row * args.out_stride + value;
+    const std::int64_t place = shape.convolution_floats() + head * shape.head_floats() + part * scan.keys * lanes;
+    const float* const before = run.before(layer);
+    args.before = before == nullptr ? nullptr : before + place;
+    args.after = run.after(layer) + place;
+    table_.scan(args);
+  };
+  pool_.parallel_for(scan.heads * parts, 1, [&](std::int64_t first, std::int64_t last, int) {
+    for (std::int64_t task = first; task < last; ++task)
+      for (const StateRun& run : runs) work(run, task / parts, task % parts);
+  });
+}
+
 void CpuExecutor::delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule) {
   if (!ready()) return;
   const std::vector<StateRun> runs = state_runs(layer);

@@ -64,7 +64,7 @@ class Fuser {
         if (s.b == act) want(forms, s.weight, false);
         if (s.a != act) return;
         if (options_.experts_from_host) forms.floats = true;
-        want(forms, {s.experts.first_unit, s.experts.gate_part}, false);
+        if (s.experts.gated()) want(forms, {s.experts.first_unit, s.experts.gate_part}, false);
         want(forms, {s.experts.first_unit, s.experts.up_part}, false);
         return;
       default:
@@ -144,6 +144,9 @@ class Fuser {
       case Kind::decay:
       case Kind::convolve:
       case Kind::delta_rule:
+      case Kind::time_step:
+      case Kind::scan:
+      case Kind::activate:
         break;
     }
     return broken(at, "it has no launch");

@@ -209,6 +209,31 @@ void Ops::delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, 
   step.delta_rule = rule;
 }
 
+void Ops::time_step(Act decay, Act step, WeightRef a, WeightRef bias) {
+  Step& recorded = record(Kind::time_step);
+  recorded.out = decay;
+  recorded.a = step;
+  recorded.weight = a;
+  recorded.weight2 = bias;
+}
+
+void Ops::scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRef skip, const Scan& scan) {
+  Step& recorded = record(Kind::scan);
+  recorded.out = out;
+  recorded.a = x;
+  recorded.b = step;
+  recorded.c = decay;
+  recorded.layer = layer;
+  recorded.weight = skip;
+  recorded.scan = scan;
+}
+
+void Ops::activate(Act x, kernels::Activation activation) {
+  Step& step = record(Kind::activate);
+  step.out = step.a = x;
+  step.activation = activation;
+}
+
 void Ops::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts) {
   Step& step = record(Kind::moe);
   step.out = out;

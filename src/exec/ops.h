@@ -33,7 +33,7 @@ class Ops {
 
   void embed(Act out, WeightRef table, float factor = 1);      // rows of the batch's tokens, decoded
   void rms_norm(Act out, Act x, WeightRef weight, float eps);  // out may be x
-  /// Each head, in place; weight: none() where there is none.
+  /// Each head, in place; weight: [head_dim], [cols] where each head has its own, none() where there is none.
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
   void add(Act x, Act y, float factor = 1);  // x += factor * y
   void scale(Act x, float factor);           // x *= factor
@@ -76,6 +76,12 @@ class Ops {
   /// The gated delta rule over the layer's states (kernels/recurrent.h). qkv: [query heads | key heads | value heads],
   /// the first two normalised; beta and decay: a column a value head. beta becomes its sigmoid.
   void delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule);
+  /// step = ln(1 + e^(step + bias)) and decay = e^(a * step), a and bias a float32 vector of step's cols each.
+  void time_step(Act decay, Act step, WeightRef a, WeightRef bias);
+  /// The selective scan over the layer's states (kernels/recurrent.h). x: [heads' values | of each group what writes |
+  /// of each group what reads]; step and decay: a column a head; skip: float32 [heads].
+  void scan(Act out, Act x, Act step, Act decay, std::int64_t layer, WeightRef skip, const Scan& scan);
+  void activate(Act x, kernels::Activation activation);  // x = activation(x) * 1
   /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice among
   /// routed * router^T (+ bias) is as Experts says (ties: the smaller index). Experts on their way are computed when
   /// they come; results are stored and then summed in the router's order. routed: mostly x itself.

@@ -36,10 +36,10 @@ class Written {
 
 std::string_view name(Step::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",           "norm",       "heads' norm", "add",      "scale",        "copy",     "matmul",
-      "matmul by heads", "gated",      "gate",        "temper",   "rope",         "store kv", "store latent",
-      "attention",       "moe",        "heads",       "multiply", "sigmoid gate", "l2 norm",  "decay",
-      "convolution",     "delta rule", "rows",        "logits",   "states"};
+      "embed", "norm",       "heads' norm",  "add",     "scale",    "copy",         "matmul",     "matmul by heads",
+      "gated", "gate",       "temper",       "rope",    "store kv", "store latent", "attention",  "moe",
+      "heads", "multiply",   "sigmoid gate", "l2 norm", "decay",    "convolution",  "delta rule", "time step",
+      "scan",  "activation", "rows",         "logits",  "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -99,7 +99,7 @@ std::vector<WeightRef> Program::weights() const {
       use(ref);
     for (std::int32_t expert = 0; expert < experts.count; ++expert)
       for (const std::int32_t part : {experts.gate_part, experts.up_part, experts.down_part})
-        use({experts.first_unit + expert, part});
+        if (part != kNoPart) use({experts.first_unit + expert, part});
   }
   return used;
 }
@@ -148,6 +148,14 @@ static std::string_view state_mistake(const Program& program, const Step& step, 
     return step.convolution.taps - 1 == kept.columns && program.buffer(step.a).cols == kept.channels
                ? ""
                : "its inputs are not those that are kept of the layer";
+  if (step.kind == Kind::scan) {
+    const Scan& scan = step.scan;
+    const bool kept_so = scan.heads == kept.heads && scan.keys == kept.keys && scan.head_dim == kept.values;
+    const bool shaped_so = program.buffer(step.a).cols == scan.channels() &&
+                           program.buffer(step.out).cols == scan.inner() && program.buffer(step.b).cols == scan.heads &&
+                           program.buffer(step.c).cols == scan.heads && scan.heads % scan.groups == 0;
+    return kept_so && shaped_so ? "" : "its heads are not those that are kept of the layer";
+  }
   const DeltaRule& rule = step.delta_rule;
   const bool kept_so = rule.value_heads == kept.heads && rule.key_dim == kept.keys && rule.value_dim == kept.values;
   const bool shaped_so = program.buffer(step.a).cols == rule.channels() &&
@@ -181,14 +189,14 @@ Status Program::check() const {
         (step.heads < 1 || buffer(step.a).cols % step.heads != 0 || buffer(step.out).cols % step.heads != 0))
       return wrong("its heads do not share its buffers evenly");
     if (step.kind == Kind::store_kv || step.kind == Kind::store_latent || step.kind == Kind::attention) {
-      if (step.layer < 0 || step.layer >= layout.layers()) return wrong("it names a layer of which nothing is kept");
+      if (!layout.keeps(step.layer)) return wrong("it names a layer of which nothing is kept");
       const kv::Group& group = layout.group_of(step.layer);
       if (step.kind == Kind::attention ? !sees(step.attention, group)
                                        : !fills(step, buffer(step.a).cols, buffer(step.b).cols, group))
         return wrong("its heads are not those that are kept of the layer");
     }
-    if (step.kind == Kind::convolve || step.kind == Kind::delta_rule) {
-      if (step.layer < 0 || step.layer >= layout.layers()) return wrong("it names a layer of which nothing is kept");
+    if (step.kind == Kind::convolve || step.kind == Kind::delta_rule || step.kind == Kind::scan) {
+      if (!layout.keeps(step.layer)) return wrong("it names a layer of which nothing is kept");
       const std::string_view mistake = state_mistake(*this, step, layout.group_of(step.layer));
       if (!mistake.empty()) return wrong(mistake);
     }

@@ -104,12 +104,23 @@ struct DeltaRule {
   std::int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
 };
 
+/// Heads of a selective scan: heads / groups of them share what writes into their states and what reads of them.
+struct Scan {
+  std::int64_t heads = 0, head_dim = 0, groups = 0;
+  std::int64_t keys = 0;  // channels of a state, for each channel of a head
+
+  std::int64_t inner() const { return heads * head_dim; }
+  std::int64_t channels() const { return inner() + 2 * groups * keys; }
+};
+
 constexpr std::int32_t kMostGroups = 64;
+constexpr std::int32_t kNoPart = -1;
 
 struct Experts {
   std::int32_t first_unit = 0;  // experts of the layer are units [first_unit, first_unit + count)
   std::int32_t count = 0;
   std::int32_t top_k = 0;
+  // Without a gate (kNoPart) an expert is W_down activation(W_up x).
   std::int32_t gate_part = 0, up_part = 1, down_part = 2;
   Gating gating = Gating::softmax;
   // Vectors in float32, none() where there is none; those of experts' products one expert after the other.
@@ -123,6 +134,7 @@ struct Experts {
   float scale = 1;        // and multiplied by this
   kernels::Activation activation = kernels::Activation::silu;
 
+  bool gated() const { return gate_part != kNoPart; }
   bool plain_router() const {
     return gating == Gating::softmax && selection_bias.none() && output_scale.none() && groups == 1;
   }
@@ -154,6 +166,9 @@ struct Step {
     decay,
     convolve,
     delta_rule,
+    time_step,
+    scan,
+    activate,
     select_rows,
     logits,
     hidden,
@@ -161,17 +176,17 @@ struct Step {
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
   // What it writes; what it reads. store_kv: a is k, b is v; store_latent: a stands before b; moe: b is the router's
-  // input; delta_rule: qkv, beta, decay.
+  // input; delta_rule: qkv, beta, decay; scan: x, step, decay; time_step: step, and decay is out.
   Act out, a, b, c;
   std::array<Product, 3> products{};
   int product_count = 0;
-  // Norms, tables; scale: a scalar; gated: gate and up; moe: the router; logits: the head; decay: a and its bias;
-  // convolve: taps and bias.
+  // Norms, tables; scale: a scalar; gated: gate and up; moe: the router; logits: the head; decay, time_step:
+  // a and its bias; convolve: taps and bias; scan: the skip's.
   WeightRef weight, weight2;
   float eps = 0;
   float factor = 1;  // embed: of the embeddings; add: of what is added; scale, logits: of them
   float cap = 0;     // logits: they become cap * tanh(logit / cap); 0: they stay
-  kernels::Activation activation = kernels::Activation::silu;  // gated, gate
+  kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   HeadWeights head_weights;
   std::int64_t first = 0;  // pick_heads: channel of a part
@@ -181,6 +196,7 @@ struct Step {
   Experts experts;
   Convolution convolution;
   DeltaRule delta_rule;
+  Scan scan;
 
   bool reads(Act act) const { return (a == act || b == act || c == act) && act.buffer >= 0; }
   bool writes(Act act) const;

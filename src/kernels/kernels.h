@@ -150,6 +150,7 @@ struct Table {
   void (*sigmoid_mul)(float* x, const float* gate, std::int64_t n);  // x[i] /= 1 + e^-gate[i]
   void (*convolve)(const ConvolutionArgs& args);                     // kernels/recurrent.h
   void (*delta_rule)(const DeltaRuleArgs& args);
+  void (*scan)(const ScanArgs& args);
 };
 
 /// The table for `isa`. REQUIRES: isa <= device::best_isa().

@@ -1,6 +1,6 @@
-// The contract of what layers with a state compute: a causal convolution over channels, and the gated delta rule. A
-// header of its own, because the layout of a state is part of it. Sources: Mamba (arXiv:2312.00752) for the
-// convolution, Gated Delta Networks (arXiv:2412.06464).
+// The contract of what layers with a state compute: a causal convolution over channels, the gated delta rule, and the
+// selective scan. A header of its own, because the layout of a state is part of it. Sources: Mamba (arXiv:2312.00752)
+// for the convolution, Gated Delta Networks (arXiv:2412.06464), Mamba-2 (arXiv:2405.21060) for the scan.
 //
 // NUMERICS. Rows are worked one after the other, whatever shares a pass with them; channels, heads and values are
 // independent of each other. So a row's bits follow from its sequence's rows up to it alone.
@@ -10,6 +10,9 @@
 //      read = sum over k of (g S[k]) key[k];  d = beta (value - read);  S[k] = fma(d, key[k], g S[k]);
 //      out = sum over k of S[k] query[k]
 //    products in parentheses are rounded to float32 first.
+//  * A head of the scan keeps a matrix S [keys, values], too; its keys are the state's channels. For each value:
+//      S[k] = fma((step value), b[k], (g S[k]));  out = fma(skip, value, sum over k of S[k] c[k])
+//    with the delta rule's sum.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -19,6 +22,9 @@ namespace millrace::kernels {
 
 /// Values of a head that are worked together: a state's matrix lies as [values / kStateLanes, keys, kStateLanes].
 constexpr std::int64_t kStateLanes = 32;
+/// In a scan, which has smaller heads, too: as [values / lanes, keys, lanes]. REQUIRES: a multiple of kScanLanes.
+constexpr std::int64_t kScanLanes = 16;
+constexpr std::int64_t scan_lanes(std::int64_t values) { return values % kStateLanes == 0 ? kStateLanes : kScanLanes; }
 constexpr std::int64_t kMostTaps = 8;
 
 /// x[r, c] = act(sum over t of weight[c, t] * input[r - taps + 1 + t, c] + bias[c]) in place, for channels [first,
@@ -49,6 +55,20 @@ struct DeltaRuleArgs {
   float scale = 1;                  // of the queries
   const float* before = nullptr;    // [keys, kStateLanes]: the state before row 0; null: zeros
   float* after = nullptr;           // [keys, kStateLanes]: behind the last row; may be `before`
+};
+
+/// One head's rows, for so many values of it as scan_lanes() says.
+struct ScanArgs {
+  const float *value = nullptr, *b = nullptr, *c = nullptr;  // [rows, x_stride]: the lanes' first; keys of the others
+  std::int64_t x_stride = 0;
+  const float *step = nullptr, *decay = nullptr;  // [rows, head_stride]: how far a row goes, and g
+  std::int64_t head_stride = 0;
+  float skip = 0;        // of the value that goes by the state
+  float* out = nullptr;  // [rows, out_stride], the lanes' first
+  std::int64_t out_stride = 0;
+  std::int64_t rows = 0, keys = 0, lanes = 0;  // without rows the state goes on as it is; keys: even
+  const float* before = nullptr;               // [keys, lanes]: the state before row 0; null: zeros
+  float* after = nullptr;                      // [keys, lanes]: behind the last row; may be `before`
 };
 
 /// ln(1 + e^x), and 1 / (1 + e^-x); the same bits everywhere.

@@ -28,6 +28,10 @@ std::string describe(const Group& group) {
 
 Layout::Layout(std::span<const LayerKv> layers) {
   for (const LayerKv& layer : layers) {
+    if (layer.keeps == Keeps::nothing) {
+      places_.push_back({Place::kNowhere, 0});
+      continue;
+    }
     if (layer.reads >= 0) {
       MR_ASSERT(layer.reads < this->layers());
       const Group& group = group_of(layer.reads);

@@ -30,7 +30,8 @@ constexpr int kOnHost = -1;  // in place of a device's number
 constexpr std::int64_t blocks_for(std::int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
 /// What is kept of a token: its keys and values; a latent that both are made of; or, of all tokens so far, one state.
-enum class Keeps : std::uint8_t { attention, latent, state };
+/// Or nothing: some layers have a feed-forward alone.
+enum class Keeps : std::uint8_t { attention, latent, state, nothing };
 
 /// A layer's state, float32: the last inputs of a causal convolution, [columns, channels], then a matrix for each head,
 /// [heads, keys x values] as kernels/recurrent.h lays it.
@@ -80,6 +81,8 @@ struct Group {
 
 /// Where a layer's keys and values lie.
 struct Place {
+  static constexpr std::size_t kNowhere = ~std::size_t{0};  // the group of a layer that keeps nothing
+
   std::size_t group = 0;
   std::int64_t index = 0;  // among the group's layers
   friend bool operator==(const Place&, const Place&) = default;
@@ -99,6 +102,11 @@ class Layout {
 
   const std::vector<Group>& groups() const { return groups_; }
   std::int64_t layers() const { return static_cast<std::int64_t>(places_.size()); }  // of the model
+  /// Whether there is such a layer, and something is kept of it.
+  bool keeps(std::int64_t layer) const {
+    return layer >= 0 && layer < layers() && place(layer).group != Place::kNowhere;
+  }
+  // REQUIRES of what follows: keeps(layer).
   const Place& place(std::int64_t layer) const { return places_[static_cast<std::size_t>(layer)]; }
   const Group& group_of(std::int64_t layer) const { return groups_[place(layer).group]; }
   /// Bytes from the start of a block of the layer's group to K or V of a KV head. The one place that says so.

@@ -11,6 +11,7 @@
 
 #include "exec/ops.h"
 #include "model/delta_net.h"
+#include "model/mamba2.h"
 #include "model/short_convolution.h"
 #include "model/unit_builder.h"
 
@@ -28,6 +29,7 @@ struct LayerWeights {
   WeightRef attn_result_norm, ffn_result_norm, sinks;
   WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
   DeltaNetWeights delta_net;                                                               // in attention's place
+  Mamba2Weights mamba2;                                                                    // likewise
   ShortConvolutionWeights short_convolution;                                               // likewise
   WeightRef gate, up, down;                                                                // dense
   WeightRef shared_gate, shared_up, shared_down, shared_by;  // of a mixture's shared expert, and its gate
@@ -98,7 +100,7 @@ void Decoder::record() {
   if (spec_.per_layer_dim > 0) embed_for_layers();
   for (std::int64_t index = 0; index < hp_.layers; ++index) {
     mix_tokens(index);
-    feed_forward(index);
+    if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
   }
   ops_.begin_block();
   ops_.select_logit_rows(last, x_);
@@ -142,6 +144,8 @@ void Decoder::remember(std::int64_t index) {
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
   if (spec.mixer == Mixer::delta_net)
     record_delta_net(ops_, index, spec.delta_net, layer.delta_net, h_, eps());
+  else if (spec.mixer == Mixer::mamba2)
+    record_mamba2(ops_, index, spec.mamba2, layer.mamba2, h_, eps());
   else
     record_short_convolution(ops_, index, spec.short_convolution, layer.short_convolution, h_);
   add_result(spec, h_, layer.attn_result_norm);
@@ -308,6 +312,8 @@ void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) c
   weights.attn_norm = units.vector(layer_tensor(index, "attn_norm.weight"), hp_.model_dim);
   if (spec.mixer == Mixer::delta_net)
     weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
+  else if (spec.mixer == Mixer::mamba2)
+    weights.mamba2 = list_mamba2(units, index, spec.mamba2, hp_.model_dim);
   else if (spec.mixer == Mixer::short_convolution)
     weights.short_convolution = list_short_convolution(units, index, spec.short_convolution, hp_.model_dim);
   else if (spec.attention.latent.rank > 0)
@@ -385,7 +391,7 @@ void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& wei
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const std::int64_t dim = hp_.model_dim, ff = spec.ff_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
-  weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
+  if (spec.feeds_forward()) weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
   if (ff > 0) list_dense(units, index, weights);
   if (spec.mixes()) return list_mixture(units, index, weights);
   list_results(units, index, weights);

@@ -12,15 +12,40 @@ constexpr std::int64_t kMostLatentDim = kernels::kMostLatentDim;
 constexpr std::int64_t kMostContext = 1 << 28, kMostVocab = 1 << 24, kMostExperts = 1 << 14;
 
 Status check_relations(const Hyperparameters& hp) {
+  if (hp.top_k > hp.experts)
+    return error(Code::corrupt, "{} experts a token out of {} cannot be", hp.top_k, hp.experts);
+  if (hp.heads == 0) return {};
   if (hp.heads % hp.kv_heads != 0)
     return error(Code::corrupt, "{} attention heads cannot share {} KV heads evenly", hp.heads, hp.kv_heads);
   if (hp.head_dim % 8 != 0)
     return error(Code::unsupported, "heads of {} channels (this version wants a multiple of 8)", hp.head_dim);
   if (hp.rotary % 2 != 0 || hp.rotary > hp.head_dim)
     return error(Code::corrupt, "RoPE over {} of {} channels cannot be", hp.rotary, hp.head_dim);
-  if (hp.top_k > hp.experts)
-    return error(Code::corrupt, "{} experts a token out of {} cannot be", hp.top_k, hp.experts);
   return {};
+}
+
+/// Of the layers that attend, of which there is one at least.
+void read_heads(Keys& keys, const modelfile::Model& file, Hyperparameters& hp) {
+  hp.heads = keys.required("attention.head_count", 1, kMostHeads);
+  // Layers that do not attend have no KV heads.
+  const std::int64_t least_kv_heads = keys.has("shortconv.l_cache") ? 0 : 1;
+  const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.heads, least_kv_heads, kMostHeads);
+  hp.kv_heads = *std::max_element(kv_heads.begin(), kv_heads.end());
+  if (hp.kv_heads == 0)
+    keys.fail(error(Code::unsupported, "{}: no layer attends (this version has no such models)",
+                    arch_key(file, "attention.head_count_kv")));
+  hp.head_dim = keys.optional("attention.key_length", hp.model_dim / hp.heads, 1, kMostLatentDim);
+  // Files with a latent say there how wide that is, and here how wide heads are.
+  const bool latent = keys.has("attention.kv_lora_rank");
+  if (latent) hp.head_dim = keys.optional("attention.key_length_mla", hp.head_dim, 1, kMostLatentDim);
+  if (hp.head_dim > kMostHeadDim)
+    keys.fail(error(Code::corrupt, "heads of {} channels ({}), which cannot be", hp.head_dim,
+                    arch_key(file, "attention.key_length")));
+  hp.rotary = keys.optional("rope.dimension_count", hp.head_dim, 2, kMostHeadDim);
+  const std::int64_t value_dim = keys.optional("attention.value_length", hp.head_dim, 1, kMostHeadDim);
+  if (value_dim != hp.head_dim && !latent)
+    keys.fail(error(Code::unsupported, "keys of {} and values of {} channels (this version wants them equal)",
+                    hp.head_dim, value_dim));
 }
 
 }  // namespace
@@ -82,14 +107,6 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
   hp.layers = keys.required("block_count", 1, kMostLayers);
   hp.layers -= keys.optional("nextn_predict_layers", 0, 0, hp.layers - 1);  // behind the layers: they draft
   hp.model_dim = keys.required("embedding_length", 1, kMostDim);
-  hp.heads = keys.required("attention.head_count", 1, kMostHeads);
-  // Layers that do not attend have no KV heads.
-  const std::int64_t least_kv_heads = keys.has("shortconv.l_cache") ? 0 : 1;
-  const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.heads, least_kv_heads, kMostHeads);
-  hp.kv_heads = *std::max_element(kv_heads.begin(), kv_heads.end());
-  if (hp.kv_heads == 0)
-    keys.fail(error(Code::unsupported, "{}: no layer attends (this version has no such models)",
-                    arch_key(file, "attention.head_count_kv")));
   hp.context_length = keys.required("context_length", 1, kMostContext);
   const Expected<std::string> scaling = file.get_string(arch_key(file, "rope.scaling.type"));
   if (scaling.ok() && *scaling == "longrope") {
@@ -105,20 +122,8 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
   const auto ff_dims = keys.of_layers("feed_forward_length", hp.layers, 0, 0, kMostDim);
   hp.ff_dim = *std::max_element(ff_dims.begin(), ff_dims.end());
   hp.expert_ff = hp.experts == 0 ? 0 : keys.optional("expert_feed_forward_length", hp.ff_dim, 1, kMostDim);
-  hp.head_dim = keys.optional("attention.key_length", hp.model_dim / hp.heads, 1, kMostLatentDim);
-  // Files with a latent say there how wide that is, and here how wide heads are.
-  const bool latent = keys.has("attention.kv_lora_rank");
-  if (latent) hp.head_dim = keys.optional("attention.key_length_mla", hp.head_dim, 1, kMostLatentDim);
-  if (hp.head_dim > kMostHeadDim)
-    keys.fail(error(Code::corrupt, "heads of {} channels ({}), which cannot be", hp.head_dim,
-                    arch_key(file, "attention.key_length")));
-  hp.rotary = keys.optional("rope.dimension_count", hp.head_dim, 2, kMostHeadDim);
+  if (hp.architecture != "mamba2") read_heads(keys, file, hp);
   hp.pooling = static_cast<Pooling>(std::min<std::int64_t>(keys.optional("pooling_type", 0, 0, 255), 4));
-  const std::int64_t value_dim = keys.optional("attention.value_length", hp.head_dim, 1, kMostHeadDim);
-  if (value_dim != hp.head_dim && !latent)
-    keys.fail(error(Code::unsupported, "keys of {} and values of {} channels (this version wants them equal)",
-                    hp.head_dim, value_dim));
-
   if (!keys.optional_bool("attention.causal", true))
     keys.fail(error(Code::unsupported, "tokens that attend to those after them (this version has causal models only)"));
 

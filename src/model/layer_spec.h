@@ -99,8 +99,23 @@ struct ShortConvolutionSpec {
   }
 };
 
+/// In attention's place: heads that each keep a matrix as their state, through which a selective scan goes, behind a
+/// causal convolution of what goes in and of what writes and reads (model/mamba2.h).
+struct Mamba2Spec {
+  std::int64_t heads = 0, head_dim = 0, groups = 0, keys = 0;  // as in exec::Scan
+  std::int64_t taps = 0;                                       // of the convolution
+
+  exec::Scan scan() const { return {heads, head_dim, groups, keys}; }
+  kv::LayerKv kept() const {
+    kv::LayerKv layer;
+    layer.keeps = kv::Keeps::state;
+    layer.state = {taps - 1, scan().channels(), heads, keys, head_dim};
+    return layer;
+  }
+};
+
 /// What stands before a layer's feed-forward.
-enum class Mixer : std::uint8_t { attention, delta_net, short_convolution };
+enum class Mixer : std::uint8_t { attention, delta_net, short_convolution, mamba2 };
 
 /// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.
 struct MixtureSpec {
@@ -126,7 +141,8 @@ struct LayerSpec {
   AttentionSpec attention;
   DeltaNetSpec delta_net;
   ShortConvolutionSpec short_convolution;
-  std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone
+  Mamba2Spec mamba2;
+  std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone, or none of both
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
   const char* ffn_norm = "ffn_norm.weight";  // the name of the norm before the feed-forward
@@ -134,6 +150,7 @@ struct LayerSpec {
   float residual_scale = 1;                  // and multiplied by this
   bool output_scale = false;                 // the layer's result is multiplied by its number (layer_output_scale)
 
+  bool feeds_forward() const { return ff_dim > 0 || mixes(); }
   bool mixes() const { return mixture.experts > 0; }
   kv::LayerKv kept() const {
     switch (mixer) {
@@ -141,6 +158,8 @@ struct LayerSpec {
         return delta_net.kept();
       case Mixer::short_convolution:
         return short_convolution.kept();
+      case Mixer::mamba2:
+        return mamba2.kept();
       case Mixer::attention:
         break;
     }

@@ -23,7 +23,7 @@ struct Hyperparameters {
   std::string architecture, name;
   std::int64_t layers = 0, model_dim = 0, ff_dim = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
   std::int64_t context_length = 0;
-  std::int64_t experts = 0, top_k = 0, expert_ff = 0;  // 0 for dense models
+  std::int64_t experts = 0, top_k = 0, expert_ff = 0;  // 0 for dense models; so are heads where no layer attends
   bool beyond_original = false;  // the context asked for is longer than LongRoPE's original one (model/rope.h)
   double rms_eps = 1e-5, rope_theta = 10000;
   std::int64_t rotary = 0;

@@ -156,7 +156,8 @@ TEST_P(States, APreemptedRequestAnswersTheSame) {
   for (std::int64_t i = 0; i < 3; ++i) ids.push_back(*engine->submit(answer_of(some_tokens(200, 10 * i), 150)));
   drain(*engine);
   for (std::size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(engine->take(ids[i]).tokens, alone[i]) << i;
-  EXPECT_GT(engine->load().preempted, 0u);
+  const bool grows = engine->model().program().layout.bytes_per_token() > 0;
+  EXPECT_EQ(engine->load().preempted > 0, grows) << "states alone take no more with time";
 }
 
 TEST_P(States, ThePromptCacheGivesBackCheckpoints) {
@@ -206,7 +207,7 @@ TEST(State, AFailedPassLeavesNoHalfUpdatedState) {
   EXPECT_GE(struck, 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, States, testing::Values("qwen35moe", "lfm2"),
+INSTANTIATE_TEST_SUITE_P(Kinds, States, testing::Values("qwen35moe", "lfm2", "mamba2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -150,6 +150,64 @@ TEST(DeltaRule, GivesTheSameBitsHoweverRowsAreCut) {
   }
 }
 
+TEST(Scan, GivesTheSameBitsHoweverRowsAreCut) {
+  constexpr std::int64_t kRows = 70;
+  constexpr float kSkip = 0.7f;
+  for (const std::int64_t values : {16, 48, 64}) {
+    for (const std::int64_t keys : {2, 16, 128}) {
+      const std::int64_t lanes = scan_lanes(values), stride = values + 2 * keys;
+      const auto value = random_floats(kRows * values, 1), b = random_floats(kRows * keys, 2),
+                 c = random_floats(kRows * keys, 3);
+      auto step = random_floats(kRows, 4), decay = step;
+      for (std::size_t row = 0; row < step.size(); ++row) {
+        step[row] = softplus_f32(step[row]);
+        decay[row] = exp_f32(-0.3f * step[row]);
+      }
+      std::vector<float> x;  // as they lie side by side in a row
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        x.insert(x.end(), value.begin() + row * values, value.begin() + (row + 1) * values);
+        x.insert(x.end(), b.begin() + row * keys, b.begin() + (row + 1) * keys);
+        x.insert(x.end(), c.begin() + row * keys, c.begin() + (row + 1) * keys);
+      }
+      std::vector<float> want(value.size()), first, first_state;
+      ref::scan(value.data(), b.data(), c.data(), step.data(), decay.data(), kSkip, kRows, keys, values, want.data());
+      for (const Table& table : tables()) {
+        for (const auto& cuts : kCuts) {
+          std::vector<float> out(value.size()), before, after(static_cast<std::size_t>(keys * values), -1);
+          std::int64_t row = 0;
+          for (const std::int64_t end : cuts) {
+            for (std::int64_t lane = 0; lane < values; lane += lanes) {
+              ScanArgs args;
+              args.value = x.data() + row * stride + lane;
+              args.b = x.data() + row * stride + values;
+              args.c = args.b + keys;
+              args.x_stride = stride;
+              args.step = step.data() + row;
+              args.decay = decay.data() + row;
+              args.head_stride = 1;
+              args.skip = kSkip;
+              args.out = out.data() + row * values + lane;
+              args.out_stride = values;
+              args.rows = end - row;
+              args.keys = keys;
+              args.lanes = lanes;
+              args.before = row == 0 ? nullptr : before.data() + lane * keys;
+              args.after = after.data() + lane * keys;
+              table.scan(args);
+            }
+            before = after;
+            row = end;
+          }
+          if (first.empty()) first = out, first_state = after;
+          EXPECT_TRUE(same_bits(out, first)) << device::isa_name(table.isa) << " " << values << " " << keys;
+          EXPECT_TRUE(same_bits(after, first_state)) << device::isa_name(table.isa) << " " << values << " " << keys;
+          EXPECT_LT(relative_error(out, want), 2e-6);
+        }
+      }
+    }
+  }
+}
+
 TEST(Gates, OfStatesAndOutputs) {
   for (double x = -110; x < 110; x += 0.037) {
     const auto at = static_cast<float>(x);

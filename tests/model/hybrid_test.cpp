@@ -99,6 +99,32 @@ TEST(Hybrid, AShortConvolutionKeepsItsLastInputs) {
   expect_named(refusal(other, Code::unsupported), "lfm2.attention.head_count_kv");
 }
 
+TEST(Hybrid, AScanKeepsItsInputsAndItsStates) {
+  const auto model = load(TinyModel::mamba2().open("hybrid"), {}).value();
+  const kv::Layout& layout = model->program().layout;
+  ASSERT_EQ(layout.groups().size(), 1u);
+  EXPECT_EQ(layout.groups()[0].state, (kv::StateShape{3, 192, 4, 16, 32}));
+  for (const char* name :
+       {"ssm_in.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_dt.bias", "ssm_norm.weight", "ssm_out.weight"}) {
+    TinyModel without = TinyModel::mamba2();
+    without.remove(std::string("blk.1.") + name);
+    expect_named(refusal(without, Code::not_found), name);
+  }
+  TinyModel without_bias = TinyModel::mamba2();
+  without_bias.remove("blk.1.ssm_conv1d.bias");
+  EXPECT_TRUE(load(without_bias.open("hybrid"), {}).ok());
+  const auto changed = [](const char* key, unsigned value) {
+    TinyModel other = TinyModel::mamba2();
+    other.set(key, value);
+    return other;
+  };
+  expect_named(refusal(changed("ssm.group_count", 3), Code::corrupt), "mamba2.ssm.group_count");
+  expect_named(refusal(changed("ssm.inner_size", 130), Code::corrupt), "mamba2.ssm.inner_size");
+  expect_named(refusal(changed("ssm.inner_size", 32), Code::unsupported), "mamba2.ssm.state_size");
+  expect_named(refusal(changed("ssm.state_size", 15), Code::unsupported), "mamba2.ssm.state_size");
+  expect_named(refusal(changed("ssm.state_size", 32), Code::corrupt), "blk.0.ssm_in.weight");
+}
+
 TEST(Hybrid, ADraftBlockBehindTheLayersIsNoLayer) {
   TinyModel file = TinyModel::qwen35();
   file.set("block_count", 3u);

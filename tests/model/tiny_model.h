@@ -162,6 +162,15 @@ class TinyModel {
     return model;
   }
 
+  /// Two layers of 4 heads of 32 channels, 2 groups, states of 16.
+  static TinyModel mamba2() {
+    TinyModel model = base("mamba2", true);
+    model.set("attention.head_count", 0u);
+    model.keys.erase("mamba2.attention.head_count_kv");
+    for (int layer = 0; layer < 2; ++layer) model.mamba(layer);
+    return model;
+  }
+
   template <typename T>
   void set(const std::string& key, T value) {
     keys[architecture + "." + key] = modelfile::Value(value);
@@ -253,6 +262,22 @@ class TinyModel {
     add(layer, "attn_q.weight", {64, 64});
     add(layer, "attn_v.weight", {64, 32});
     add(layer, "ffn_norm.weight", {64});
+  }
+  void mamba(int layer) {
+    set("ssm.conv_kernel", 4u);
+    set("ssm.state_size", 16u);
+    set("ssm.group_count", 2u);
+    set("ssm.time_step_rank", 4u);
+    set("ssm.inner_size", 128u);
+    add(layer, "attn_norm.weight", {64});
+    add(layer, "ssm_in.weight", {64, 324});
+    add(layer, "ssm_conv1d.weight", {4, 192});
+    add(layer, "ssm_conv1d.bias", {192});
+    add(layer, "ssm_a", {1, 4});
+    add(layer, "ssm_d", {1, 4});
+    add(layer, "ssm_dt.bias", {4});
+    add(layer, "ssm_norm.weight", {64, 2});
+    add(layer, "ssm_out.weight", {128, 64});
   }
   static void expect_ok(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
 

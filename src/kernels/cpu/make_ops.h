@@ -28,6 +28,7 @@ Table make_ops(Isa isa) {
   table.sigmoid_mul = sigmoid_mul<V>;
   table.convolve = convolve<V>;
   table.delta_rule = delta_rule<V>;
+  table.scan = scan<V>;
   return table;
 }
 

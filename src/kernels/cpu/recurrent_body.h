@@ -69,10 +69,10 @@ void convolve(const ConvolutionArgs& args) {
     convolve_channels<V>(args, first, std::min(kConvolved, args.last - first));
 }
 
-/// kStateLanes values as vectors.
-template <typename V>
+/// So many values as vectors.
+template <typename V, std::int64_t kLanes = kStateLanes>
 struct StateRow {
-  static constexpr int kCount = static_cast<int>(kStateLanes) / V::kWidth;
+  static constexpr int kCount = static_cast<int>(kLanes) / V::kWidth;
   typename V::Float lanes[kCount];
 
   static StateRow load(const float* p) {
@@ -116,16 +116,17 @@ StateRow<V> read_state(const float* state, const float* key, std::int64_t keys, 
 }
 
 /// state = decay * state + difference * key, and what the new one has for the query.
-template <typename V>
-StateRow<V> write_state(const float* from, float* to, const StateRow<V>& difference, const float* key,
-                        const float* query, std::int64_t keys, float decay) {
-  StateRow<V> sums[2] = {StateRow<V>::zero(), StateRow<V>::zero()};
+template <typename V, std::int64_t kLanes>
+StateRow<V, kLanes> write_state(const float* from, float* to, const StateRow<V, kLanes>& difference, const float* key,
+                                const float* query, std::int64_t keys, float decay) {
+  using Row = StateRow<V, kLanes>;
+  Row sums[2] = {Row::zero(), Row::zero()};
   for (std::int64_t k = 0; k < keys; k += 2) {
     for (std::int64_t half = 0; half < 2; ++half) {
-      StateRow<V> row = StateRow<V>::load(from + (k + half) * kStateLanes);
+      Row row = Row::load(from + (k + half) * kLanes);
       row.multiply(decay);
       row.add(difference, key[k + half]);
-      row.store(to + (k + half) * kStateLanes);
+      row.store(to + (k + half) * kLanes);
       sums[half].add(row, query[k + half]);
     }
   }
@@ -133,24 +134,49 @@ StateRow<V> write_state(const float* from, float* to, const StateRow<V>& differe
   return sums[0];
 }
 
+/// Where the first row finds its state: zeros are written to `after` first, and without rows the state goes on there.
+inline const float* first_state(const float* before, float* after, std::int64_t floats, std::int64_t rows) {
+  if (before == nullptr) {
+    std::fill_n(after, floats, 0.0f);
+    return after;
+  }
+  if (rows == 0 && before != after) std::copy_n(before, floats, after);
+  return before;
+}
+
 template <typename V>
 void delta_rule(const DeltaRuleArgs& args) {
-  const float* from = args.before;
-  if (from == nullptr) {
-    std::fill_n(args.after, args.keys * kStateLanes, 0.0f);
-    from = args.after;
-  }
-  if (args.rows == 0 && from != args.after) std::copy_n(from, args.keys * kStateLanes, args.after);
+  const float* from = first_state(args.before, args.after, args.keys * kStateLanes, args.rows);
   for (std::int64_t row = 0; row < args.rows; ++row, from = args.after) {
     const float *key = args.key + row * args.qkv_stride, *query = args.query + row * args.qkv_stride;
     const float decay = args.decay[row * args.gate_stride];
     StateRow<V> difference = StateRow<V>::load(args.value + row * args.qkv_stride);
     difference.add(read_state<V>(from, key, args.keys, decay), -1);
     difference.multiply(args.beta[row * args.gate_stride]);
-    StateRow<V> out = write_state<V>(from, args.after, difference, key, query, args.keys, decay);
+    StateRow<V> out = write_state<V, kStateLanes>(from, args.after, difference, key, query, args.keys, decay);
     out.multiply(args.scale);
     out.store(args.out + row * args.out_stride);
   }
+}
+
+template <typename V, std::int64_t kLanes>
+void scan_lanes_of(const ScanArgs& args) {
+  using Row = StateRow<V, kLanes>;
+  const float* from = first_state(args.before, args.after, args.keys * kLanes, args.rows);
+  for (std::int64_t row = 0; row < args.rows; ++row, from = args.after) {
+    const std::int64_t at = row * args.x_stride, gates = row * args.head_stride;
+    const Row value = Row::load(args.value + at);
+    Row written = value;
+    written.multiply(args.step[gates]);
+    Row out = write_state<V, kLanes>(from, args.after, written, args.b + at, args.c + at, args.keys, args.decay[gates]);
+    out.add(value, args.skip);
+    out.store(args.out + row * args.out_stride);
+  }
+}
+
+template <typename V>
+void scan(const ScanArgs& args) {
+  args.lanes == kStateLanes ? scan_lanes_of<V, kStateLanes>(args) : scan_lanes_of<V, kScanLanes>(args);
 }
 
 }  // namespace

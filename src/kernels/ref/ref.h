@@ -26,5 +26,8 @@ void convolve(const float* x, const float* weight, const float* bias, std::int64
 /// One head from a state of zeros on. query, key: [rows, keys]; value, out: [rows, values]; beta, decay: [rows].
 void delta_rule(const float* query, const float* key, const float* value, const float* beta, const float* decay,
                 std::int64_t rows, std::int64_t keys, std::int64_t values, float scale, float* out);
+/// One head from a state of zeros on. value, out: [rows, values]; b, c: [rows, keys]; step, decay: [rows].
+void scan(const float* value, const float* b, const float* c, const float* step, const float* decay, float skip,
+          std::int64_t rows, std::int64_t keys, std::int64_t values, float* out);
 
 }  // namespace millrace::kernels::ref

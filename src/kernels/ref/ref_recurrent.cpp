@@ -35,4 +35,20 @@ void delta_rule(const float* query, const float* key, const float* value, const 
   }
 }
 
+void scan(const float* value, const float* b, const float* c, const float* step, const float* decay, float skip,
+          std::int64_t rows, std::int64_t keys, std::int64_t values, float* out) {
+  std::vector<double> state(static_cast<std::size_t>(keys * values));
+  for (std::int64_t r = 0; r < rows; ++r, value += values, b += keys, c += keys, out += values) {
+    for (std::int64_t v = 0; v < values; ++v) {
+      double sum = double{skip} * value[v];
+      for (std::int64_t k = 0; k < keys; ++k) {
+        double& s = state[static_cast<std::size_t>(k * values + v)];
+        s = decay[r] * s + double{step[r]} * value[v] * b[k];
+        sum += s * c[k];
+      }
+      out[v] = static_cast<float>(sum);
+    }
+  }
+}
+
 }  // namespace millrace::kernels::ref
