@@ -16,6 +16,7 @@ Expected<DecoderSpec> gemma4_spec(const modelfile::Model& file, const Hyperparam
 Expected<DecoderSpec> glm4moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> gpt_oss_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> granite_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> granitehybrid_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> lfm2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> lfm2moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparameters& hp);

@@ -183,9 +183,9 @@ void Decoder::attend(std::int64_t index) {
     ops_.rms_norm(k, k, layer.k_norm, eps());
   }
   if (spec.temperature.scale != 0) ops_.temper(q, spec.temperature);
-  ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
+  if (spec.rope != kNoRope) ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
   if (own) {
-    ops_.rope(k, spec.kv_heads, spec.head_dim, spec.rope);
+    if (spec.rope != kNoRope) ops_.rope(k, spec.kv_heads, spec.head_dim, spec.rope);
     ops_.store_kv(index, k, v);
   }
   ops_.attention(attended, q, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});

@@ -28,7 +28,7 @@ Status check_relations(const Hyperparameters& hp) {
 void read_heads(Keys& keys, const modelfile::Model& file, Hyperparameters& hp) {
   hp.heads = keys.required("attention.head_count", 1, kMostHeads);
   // Layers that do not attend have no KV heads.
-  const std::int64_t least_kv_heads = keys.has("shortconv.l_cache") ? 0 : 1;
+  const std::int64_t least_kv_heads = keys.has("shortconv.l_cache") || keys.has("ssm.state_size") ? 0 : 1;
   const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.heads, least_kv_heads, kMostHeads);
   hp.kv_heads = *std::max_element(kv_heads.begin(), kv_heads.end());
   if (hp.kv_heads == 0)
@@ -57,6 +57,17 @@ AttentionSpec plain_attention(const Hyperparameters& hp) {
   attention.head_dim = hp.head_dim;
   attention.scale = 1.0f / std::sqrt(static_cast<float>(hp.head_dim));
   return attention;
+}
+
+Expected<std::vector<std::int64_t>> read_kv_heads(const modelfile::Model& file, const Hyperparameters& hp) {
+  Keys keys(file);
+  const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.kv_heads, 0, hp.kv_heads);
+  MR_RETURN_IF_ERROR(keys.status());
+  for (const std::int64_t heads : kv_heads)
+    if (heads > 0 && hp.heads % heads != 0)
+      return error(Code::corrupt, "{}: {} attention heads cannot share {} KV heads evenly",
+                   arch_key(file, "attention.head_count_kv"), hp.heads, heads);
+  return kv_heads;
 }
 
 Expected<std::int64_t> read_ff_dim(const modelfile::Model& file, const Hyperparameters& hp) {

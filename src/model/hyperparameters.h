@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "model/keys.h"
@@ -22,6 +23,9 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
 
 /// Attention over all keys, with the file's heads and scores scaled by 1 / sqrt(head_dim).
 AttentionSpec plain_attention(const Hyperparameters& hp);
+
+/// KV heads by layer; 0: it does not attend. Errors: corrupt (the key, named: heads cannot share them evenly).
+Expected<std::vector<std::int64_t>> read_kv_heads(const modelfile::Model& file, const Hyperparameters& hp);
 
 /// A dense feed-forward's inner dimension. Errors: corrupt (the key, named: it is missing or 0).
 Expected<std::int64_t> read_ff_dim(const modelfile::Model& file, const Hyperparameters& hp);

@@ -40,6 +40,8 @@ struct LatentSpec {
   std::int64_t kept() const { return rank + rotated; }
 };
 
+constexpr int kNoRope = -1;
+
 /// Grouped-query attention: heads / kv_heads queries share a key and a value. Or latent attention: then head_dim is
 /// that of queries, their rotated channels last.
 struct AttentionSpec {
@@ -47,7 +49,7 @@ struct AttentionSpec {
   float scale = 0;                // of the scores
   std::int64_t window = 0;        // the nearest keys that a token sees; 0: all
   exec::Temperature temperature;  // of the queries; scale 0: none
-  int rope = 0;                   // index into DecoderSpec::ropes
+  int rope = 0;                   // index into DecoderSpec::ropes; kNoRope: heads are not rotated
   HeadNorm norm = HeadNorm::none;
   bool may_have_biases = false;  // of Q, K, V and the output, where the file has them
   bool norms_values = false;     // each head of V, by a norm without a weight

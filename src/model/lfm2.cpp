@@ -18,14 +18,11 @@ Expected<DecoderSpec> dense_spec(const modelfile::Model& file, const Hyperparame
   layer.attention.window = keys.optional("attention.sliding_window", 0, 0, hp.context_length);
   layer.short_convolution = {hp.model_dim, keys.required("shortconv.l_cache", 2, kernels::kMostTaps)};
   layer.ff_dim = ff_dim;
-  const auto kv_heads = keys.of_layers("attention.head_count_kv", hp.layers, hp.kv_heads, 0, hp.kv_heads);
+  MR_ASSIGN_OR_RETURN(const std::vector<std::int64_t> kv_heads, read_kv_heads(file, hp));
   DecoderSpec spec;
   for (const std::int64_t heads : kv_heads) {
     layer.mixer = heads == 0 ? Mixer::short_convolution : Mixer::attention;
     layer.attention.kv_heads = heads;
-    if (heads > 0 && hp.heads % heads != 0)
-      keys.fail(error(Code::corrupt, "{}: {} attention heads cannot share {} KV heads evenly",
-                      arch_key(file, "attention.head_count_kv"), hp.heads, heads));
     spec.layers.push_back(layer);
   }
   MR_RETURN_IF_ERROR(keys.status());

@@ -17,12 +17,25 @@ struct Entry {
 };
 
 constexpr std::array kArchitectures{
-    Entry{"deepseek2", deepseek2_spec}, Entry{"gemma3", gemma3_spec},         Entry{"gemma4", gemma4_spec},
-    Entry{"glm4moe", glm4moe_spec},     Entry{"gpt-oss", gpt_oss_spec},       Entry{"granite", granite_spec},
-    Entry{"lfm2", lfm2_spec},           Entry{"lfm2moe", lfm2moe_spec},       Entry{"llama", llama_spec},
-    Entry{"mamba2", mamba2_spec},       Entry{"minimax-m2", minimax_m2_spec}, Entry{"mistral3", mistral3_spec},
-    Entry{"phi3", phi3_spec},           Entry{"qwen2", qwen2_spec},           Entry{"qwen3", qwen3_spec},
-    Entry{"qwen3moe", qwen3moe_spec},   Entry{"qwen35", qwen35_spec},         Entry{"qwen35moe", qwen35moe_spec},
+    Entry{"deepseek2", deepseek2_spec},
+    Entry{"gemma3", gemma3_spec},
+    Entry{"gemma4", gemma4_spec},
+    Entry{"glm4moe", glm4moe_spec},
+    Entry{"gpt-oss", gpt_oss_spec},
+    Entry{"granite", granite_spec},
+    Entry{"granitehybrid", granitehybrid_spec},
+    Entry{"lfm2", lfm2_spec},
+    Entry{"lfm2moe", lfm2moe_spec},
+    Entry{"llama", llama_spec},
+    Entry{"mamba2", mamba2_spec},
+    Entry{"minimax-m2", minimax_m2_spec},
+    Entry{"mistral3", mistral3_spec},
+    Entry{"phi3", phi3_spec},
+    Entry{"qwen2", qwen2_spec},
+    Entry{"qwen3", qwen3_spec},
+    Entry{"qwen3moe", qwen3moe_spec},
+    Entry{"qwen35", qwen35_spec},
+    Entry{"qwen35moe", qwen35moe_spec},
     Entry{"qwen3next", qwen3next_spec},
 };
 
