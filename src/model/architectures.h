@@ -23,6 +23,8 @@ Expected<DecoderSpec> llama_spec(const modelfile::Model& file, const Hyperparame
 Expected<DecoderSpec> mamba2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> minimax_m2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> mistral3_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> nemotron_h_moe_spec(const modelfile::Model& file, const Hyperparameters& hp);
+Expected<DecoderSpec> nemotron_h_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> phi3_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen2_spec(const modelfile::Model& file, const Hyperparameters& hp);
 Expected<DecoderSpec> qwen35_spec(const modelfile::Model& file, const Hyperparameters& hp);

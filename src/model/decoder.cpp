@@ -60,6 +60,7 @@ class Decoder {
   void attend_latent(std::int64_t index);
   void remember(std::int64_t index);
   void feed_forward(std::int64_t index);
+  void activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up);
   void mix(std::int64_t index);
   void mix_beside(std::int64_t index);
   void add_of_layer(std::int64_t index);
@@ -128,6 +129,7 @@ void Decoder::embed_for_layers() {
 /// What stands before the feed-forward.
 void Decoder::mix_tokens(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  if (spec.mixer == Mixer::none) return;
   if (spec.mixer != Mixer::attention)
     remember(index);
   else if (spec.attention.latent.rank > 0)
@@ -233,6 +235,13 @@ void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
   ops_.add(x_, result, spec.residual_scale);
 }
 
+/// hidden = act(W_gate h) * W_up h, or act(W_up h).
+void Decoder::activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up) {
+  if (spec.gated) return ops_.matmul_gated(hidden, gate, up, h_, spec.activation);
+  ops_.matmul(hidden, up, h_);
+  ops_.activate(hidden, spec.activation);
+}
+
 /// x += W_down (act(W_gate h) * W_up h), where h = norm(x); or the router's mixture of such networks, or both.
 void Decoder::feed_forward(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
@@ -241,7 +250,7 @@ void Decoder::feed_forward(std::int64_t index) {
   ops_.rms_norm(h_, x_, layer.ffn_norm, eps());
   if (spec.ff_dim > 0) {
     const Act hidden = ops_.buffer("hidden", spec.ff_dim);
-    ops_.matmul_gated(hidden, layer.gate, layer.up, h_, spec.activation);
+    activate_products(spec, hidden, layer.gate, layer.up);
     ops_.matmul(h_, layer.down, hidden);
   }
   if (!spec.mixes())
@@ -289,7 +298,7 @@ void Decoder::mix(std::int64_t index) {
   const MixtureSpec& mixture = spec.mixture;
   if (mixture.shared_ff_dim > 0) {
     const Act hidden = ops_.buffer("hidden", mixture.shared_ff_dim), shared = ops_.buffer("shared", hp_.model_dim);
-    ops_.matmul_gated(hidden, layer.shared_gate, layer.shared_up, h_, spec.activation);
+    activate_products(spec, hidden, layer.shared_gate, layer.shared_up);
     ops_.matmul(shared, layer.shared_down, hidden);
     if (mixture.shared_gate) {
       const Act by = ops_.buffer("shared by", 1);
@@ -309,6 +318,7 @@ void Decoder::mix(std::int64_t index) {
 /// Attention, or what stands in its place.
 void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  if (spec.mixer == Mixer::none) return;
   weights.attn_norm = units.vector(layer_tensor(index, "attn_norm.weight"), hp_.model_dim);
   if (spec.mixer == Mixer::delta_net)
     weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
@@ -415,7 +425,9 @@ void Decoder::list_dense(UnitBuilder& units, int index, LayerWeights& weights) c
   const std::int64_t dim = hp_.model_dim, ff = spec_.layers[static_cast<std::size_t>(index)].ff_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::string up = name("ffn_up.weight");
-  if (units.has(name("ffn_gate.weight"))) {
+  if (!spec_.layers[static_cast<std::size_t>(index)].gated) {
+    weights.up = units.matrix(up, dim, ff);
+  } else if (units.has(name("ffn_gate.weight"))) {
     weights.gate = units.matrix(name("ffn_gate.weight"), dim, ff);
     weights.up = units.matrix(up, dim, ff);
   } else {  // the gate's rows stand before the others of one tensor
@@ -431,7 +443,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   const std::int64_t dim = hp_.model_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   if (mixture.shared_ff_dim > 0) {
-    weights.shared_gate = units.matrix(name("ffn_gate_shexp.weight"), dim, mixture.shared_ff_dim);
+    if (spec.gated) weights.shared_gate = units.matrix(name("ffn_gate_shexp.weight"), dim, mixture.shared_ff_dim);
     weights.shared_up = units.matrix(name("ffn_up_shexp.weight"), dim, mixture.shared_ff_dim);
     weights.shared_down = units.matrix(name("ffn_down_shexp.weight"), mixture.shared_ff_dim, dim);
     if (mixture.shared_gate) weights.shared_by = units.vector(name("ffn_gate_inp_shexp.weight"), dim);
@@ -463,7 +475,8 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   experts.normalize = mixture.normalize;
   experts.scale = mixture.scale;
   experts.activation = spec.activation;
-  experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim);
+  experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim, spec.gated);
+  if (!spec.gated) experts.gate_part = exec::kNoPart, experts.up_part = 0, experts.down_part = 1;
 }
 
 /// The table, and a unit of what is computed before the first layer.

@@ -117,7 +117,8 @@ struct Mamba2Spec {
 };
 
 /// What stands before a layer's feed-forward.
-enum class Mixer : std::uint8_t { attention, delta_net, short_convolution, mamba2 };
+/// `none`: the layer has a feed-forward alone.
+enum class Mixer : std::uint8_t { attention, delta_net, short_convolution, mamba2, none };
 
 /// Experts of which each token uses those its router chooses; beside them a shared one that every token uses.
 struct MixtureSpec {
@@ -147,6 +148,7 @@ struct LayerSpec {
   std::int64_t ff_dim = 0;  // of the dense feed-forward; 0: the layer has a mixture alone, or none of both
   MixtureSpec mixture;
   kernels::Activation activation = kernels::Activation::silu;
+  bool gated = true;  // feed-forwards have a gate; without one their up goes through the activation
   const char* ffn_norm = "ffn_norm.weight";  // the name of the norm before the feed-forward
   bool norms_results = false;                // what attention and feed-forward give is normalised before it is added
   float residual_scale = 1;                  // and multiplied by this
@@ -155,6 +157,8 @@ struct LayerSpec {
   bool feeds_forward() const { return ff_dim > 0 || mixes(); }
   bool mixes() const { return mixture.experts > 0; }
   kv::LayerKv kept() const {
+    kv::LayerKv none;
+    none.keeps = kv::Keeps::nothing;
     switch (mixer) {
       case Mixer::delta_net:
         return delta_net.kept();
@@ -162,6 +166,8 @@ struct LayerSpec {
         return short_convolution.kept();
       case Mixer::mamba2:
         return mamba2.kept();
+      case Mixer::none:
+        return none;
       case Mixer::attention:
         break;
     }

@@ -30,6 +30,8 @@ constexpr std::array kArchitectures{
     Entry{"mamba2", mamba2_spec},
     Entry{"minimax-m2", minimax_m2_spec},
     Entry{"mistral3", mistral3_spec},
+    Entry{"nemotron_h", nemotron_h_spec},
+    Entry{"nemotron_h_moe", nemotron_h_moe_spec},
     Entry{"phi3", phi3_spec},
     Entry{"qwen2", qwen2_spec},
     Entry{"qwen3", qwen3_spec},

@@ -177,13 +177,16 @@ std::pair<WeightRef, WeightRef> UnitBuilder::output(const std::string& norm, std
   return {last_norm, head};
 }
 
-std::int32_t UnitBuilder::experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff) {
+std::int32_t UnitBuilder::experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff,
+                                  bool gated) {
   const auto first = static_cast<std::int32_t>(table_.units().size());
   const std::string gate = layer_tensor(layer, "ffn_gate_exps.weight"), up = layer_tensor(layer, "ffn_up_exps.weight");
   const std::string fused = layer_tensor(layer, "ffn_gate_up_exps.weight");
   for (std::int64_t expert = 0; expert < count && status_.ok(); ++expert) {
     begin(UnitKind::expert, layer, static_cast<int>(expert));
-    if (has(fused)) {
+    if (!gated) {
+      slice(up, model_dim, expert_ff, count, expert, expert_ff);
+    } else if (has(fused)) {
       slice(fused, model_dim, expert_ff, 2 * count, 2 * expert, 2 * expert_ff);
       slice(fused, model_dim, expert_ff, 2 * count, 2 * expert + 1, 2 * expert_ff);
     } else {

@@ -54,10 +54,11 @@ class UnitBuilder {
   residency::WeightRef slice(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count,
                              std::int64_t index, std::int64_t stacked_rows);
 
-  /// Adds the experts of a layer, a unit each, parts gate, up, down; returns the first unit's index.
+  /// Adds the experts of a layer, a unit each, parts gate, up, down, or without a gate; returns the first unit's index.
   /// gate, up: [expert_ff rows of model_dim], also as one tensor with the gate's rows first; down: [model_dim rows of
   /// expert_ff].
-  std::int32_t experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff);
+  std::int32_t experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff,
+                       bool gated = true);
 
   /// The embedding unit: token_embd.weight, `vocab` rows of `model_dim`.
   residency::WeightRef embedding(std::int64_t model_dim, std::int64_t vocab);

@@ -147,6 +147,8 @@ constexpr Checkpoint kCheckpoints[] = {
     {"lfm2moe", "LFM2 mixtures", true, "lfm2moe", 256, DType::f16, false},
     {"mamba2", "Mamba-2, Codestral Mamba", false, "mamba2", 256, DType::f16, false},
     {"granitehybrid", "Granite 4 H", true, "granitehybrid", 256, DType::f16, false},
+    {"nemotron-h", "Nemotron-H", false, "nemotron-h", 256, DType::f16, false},
+    {"nemotron-h-moe", "Nemotron 3 Nano", true, "nemotron-h-moe", 256, DType::f16, false},
     {"gemma3", "Gemma 3 (text)"},
     {"gemma4-moe", "Gemma 4 26B-A4B (text)", true},
     {"gemma4", "Gemma 4 E2B, E4B (text)", false, "gemma4", 256, DType::f32},

@@ -2,6 +2,7 @@
 // or restored. Where one model is enough it is Qwen3.5's mixture: two layers of three keep a state.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "engine/setup.h"
@@ -207,8 +208,12 @@ TEST(State, AFailedPassLeavesNoHalfUpdatedState) {
   EXPECT_GE(struck, 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, States, testing::Values("qwen35moe", "lfm2", "mamba2"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Kinds, States, testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe"),
+                         [](const auto& info) {
+                           std::string name(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace millrace::engine

@@ -107,8 +107,8 @@ TEST(Fusion, OfEachArchitecture) {
     EXPECT_EQ(blocks, expected);
     EXPECT_EQ(text(fused(model->program(), model->units(), {}).back()), "rows norm states norm logits");
   }
-  for (const char* fixture : {"granitehybrid", "lfm2", "lfm2moe", "mamba2", "qwen3next", "qwen35",
-                              "qwen35moe"}) {  // states, which the GPU has no launches for yet
+  for (const char* fixture : {"granitehybrid", "lfm2", "lfm2moe", "mamba2", "nemotron-h", "nemotron-h-moe", "qwen3next",
+                              "qwen35", "qwen35moe"}) {  // states, which the GPU has no launches for yet
     const auto model = load(fixture);
     seen.push_back(model->hyperparameters().architecture);
     const Status refused = fuse(model->program(), model->units(), {}).status();

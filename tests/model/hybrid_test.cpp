@@ -125,6 +125,32 @@ TEST(Hybrid, AScanKeepsItsInputsAndItsStates) {
   expect_named(refusal(changed("ssm.state_size", 32), Code::corrupt), "blk.0.ssm_in.weight");
 }
 
+TEST(Hybrid, ALayerMayBeAFeedForwardAlone) {
+  const auto loaded = load(TinyModel::nemotron().open("hybrid"), {});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const exec::Program& program = (*loaded)->program();
+  EXPECT_TRUE(program.layout.keeps(0) && program.layout.keeps(2));
+  EXPECT_FALSE(program.layout.keeps(1)) << "it keeps nothing";
+  EXPECT_EQ(program.layout.groups().size(), 2u);
+  for (const Step& step : program.steps) {
+    EXPECT_NE(step.kind, Step::Kind::gated);
+    EXPECT_NE(step.kind, Step::Kind::rope);
+    EXPECT_EQ(step.kind == Step::Kind::moe, step.experts.count > 0 && !step.experts.gated());
+  }
+  for (const char* name : {"blk.0.ssm_in.weight", "blk.1.attn_norm.weight", "blk.1.ffn_up_exps.weight",
+                           "blk.1.ffn_down_shexp.weight", "blk.1.exp_probs_b.bias", "blk.2.attn_q.weight"}) {
+    TinyModel without = TinyModel::nemotron();
+    without.remove(name);
+    expect_named(refusal(without, Code::not_found), name);
+  }
+  TinyModel forgetful = TinyModel::nemotron();
+  forgetful.set_of_layers("feed_forward_length", {32, 32, 32});
+  expect_named(refusal(forgetful, Code::corrupt), "nemotron_h_moe.feed_forward_length");
+  TinyModel latent = TinyModel::nemotron();
+  latent.add(1, "ffn_latent_down.weight", {64, 32});
+  expect_named(refusal(latent, Code::unsupported), "blk.1.ffn_latent_down.weight");
+}
+
 TEST(Hybrid, ADraftBlockBehindTheLayersIsNoLayer) {
   TinyModel file = TinyModel::qwen35();
   file.set("block_count", 3u);

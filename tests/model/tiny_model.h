@@ -171,6 +171,29 @@ class TinyModel {
     return model;
   }
 
+  /// A layer of Mamba-2 and one of 4 experts of width 32 without a gate, a shared one beside them; then attention.
+  static TinyModel nemotron() {
+    TinyModel model = base("nemotron_h_moe", true);
+    model.set("block_count", 3u);
+    model.set_of_layers("attention.head_count_kv", {0, 0, 2});
+    model.set_of_layers("feed_forward_length", {0, 32, 0});
+    model.set("expert_count", 4u);
+    model.set("expert_used_count", 2u);
+    model.set("expert_feed_forward_length", 32u);
+    model.set("expert_shared_feed_forward_length", 64u);
+    model.mamba(0);
+    model.add(1, "attn_norm.weight", {64});
+    model.add(1, "ffn_gate_inp.weight", {64, 4});
+    model.add(1, "exp_probs_b.bias", {4});
+    model.add(1, "ffn_up_exps.weight", {64, 32, 4});
+    model.add(1, "ffn_down_exps.weight", {32, 64, 4});
+    model.add(1, "ffn_up_shexp.weight", {64, 64});
+    model.add(1, "ffn_down_shexp.weight", {64, 64});
+    model.attention(2);
+    model.remove("blk.2.ffn_norm.weight");
+    return model;
+  }
+
   template <typename T>
   void set(const std::string& key, T value) {
     keys[architecture + "." + key] = modelfile::Value(value);
