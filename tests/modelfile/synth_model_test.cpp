@@ -116,6 +116,22 @@ TEST_F(SynthModel, WritesEveryArchitectureWithAWholeVocabulary) {
   }
 }
 
+TEST_F(SynthModel, WritesLayersOfOneThingEach) {
+  const std::string small = " --layers 7 --dim 256 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64 --state-heads 16";
+  ASSERT_EQ(run(path("m.gguf") + " --preset nemotron-3-nano-30b -d Q8_0" + small), 0) << log();
+  const auto model = Model::open(path("m.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->get_ints("nemotron_h_moe.attention.head_count_kv").value(),
+            (std::vector<std::int64_t>{0, 0, 0, 0, 0, 2, 0}));
+  EXPECT_EQ(model->get_ints("nemotron_h_moe.feed_forward_length").value(),
+            (std::vector<std::int64_t>{0, 64, 0, 64, 0, 0, 64}));
+  EXPECT_EQ(model->require("blk.0.ssm_in.weight").value()->shape, (std::vector<std::int64_t>{256, 4112}));
+  EXPECT_EQ(model->require("blk.1.ffn_up_exps.weight").value()->shape, (std::vector<std::int64_t>{256, 64, 16}));
+  EXPECT_EQ(model->find("blk.1.ffn_gate_exps.weight"), nullptr);
+  EXPECT_NE(model->find("blk.5.attn_q.weight"), nullptr);
+  EXPECT_NE(run(path("m.gguf") + " --preset nemotron-3-nano-30b --layers 5"), 0);
+}
+
 TEST_F(SynthModel, WritesLatentAttentionAndItsMixture) {
   const std::string small = " --layers 4 --dim 256 --ff 512 --vocab 1000 --experts 16 --top-k 2 --expert-ff 64";
   ASSERT_EQ(run(path("m.gguf") + " --preset deepseek-v3 -d Q8_0" + small), 0) << log();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "modelfile/quantize.h"
@@ -62,6 +63,25 @@ const std::array kPresets = {
           false,
           {},
           {},
+          64},
+    Shape{"nemotron_h_moe",
+          "nemotron-3-nano-30b",
+          52,
+          2688,
+          0,
+          32,
+          2,
+          128,
+          131072,
+          128,
+          6,
+          1856,
+          262144,
+          1e4,
+          1e-5,
+          false,
+          {},
+          {0, 1, 1, 1, true, 2.5},
           64},
     Shape{"glm4moe", "glm-4.5-air", 46, 4096, 10944, 96, 8, 128, 151552, 128, 8, 1408, 131072, 1e6, 1e-5, false},
     Shape{"deepseek2",
@@ -195,6 +215,39 @@ void add_delta_net(Builder& out, const Shape& s, const std::string& layer) {
   out.matrix(layer + "ssm_out.weight", values, s.dim);
 }
 
+/// What each layer of Nemotron 3 Nano is: M, Mamba-2; E, experts; *, attention.
+constexpr std::string_view kNemotronLayers = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
+constexpr std::int64_t kScanGroups = 8, kScanHeadDim = 64;
+
+bool is_nemotron(const Shape& s) { return s.architecture == "nemotron_h_moe"; }
+char nemotron_layer(std::int64_t index) {
+  return kNemotronLayers[static_cast<std::size_t>(index) % kNemotronLayers.size()];
+}
+
+void add_mamba2(Builder& out, const Shape& s, const std::string& layer) {
+  const std::int64_t inner = s.state_heads * kScanHeadDim, channels = inner + 2 * kScanGroups * kStateDim;
+  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  out.matrix(layer + "ssm_in.weight", s.dim, inner + channels + s.state_heads);
+  out.plain(layer + "ssm_a", {1, s.state_heads}, Fill::decay);
+  out.plain(layer + "ssm_dt.bias", {s.state_heads}, Fill::bias);
+  out.plain(layer + "ssm_conv1d.weight", {kStateTaps, channels}, Fill::weights);
+  out.plain(layer + "ssm_conv1d.bias", {channels}, Fill::bias);
+  out.plain(layer + "ssm_d", {1, s.state_heads}, Fill::norm);
+  out.plain(layer + "ssm_norm.weight", {inner / kScanGroups, kScanGroups}, Fill::norm);
+  out.matrix(layer + "ssm_out.weight", inner, s.dim);
+}
+
+/// Without gates, and with a shared one twice as wide.
+void add_nemotron_experts(Builder& out, const Shape& s, const std::string& layer) {
+  out.plain(layer + "attn_norm.weight", {s.dim}, Fill::norm);
+  out.plain(layer + "ffn_gate_inp.weight", {s.dim, s.experts}, Fill::weights);
+  out.plain(layer + "exp_probs_b.bias", {s.experts}, Fill::bias);
+  out.matrix(layer + "ffn_up_shexp.weight", s.dim, 2 * s.expert_ff);
+  out.matrix(layer + "ffn_down_shexp.weight", 2 * s.expert_ff, s.dim);
+  out.experts(layer + "ffn_up_exps.weight", s.dim, s.expert_ff);
+  out.experts(layer + "ffn_down_exps.weight", s.expert_ff, s.dim);
+}
+
 void add_attention(Builder& out, const Shape& s, const std::string& layer) {
   const std::int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
   const bool gemma = s.architecture == "gemma3", gpt_oss = s.architecture == "gpt-oss";
@@ -268,6 +321,46 @@ void add_feed_forward(Builder& out, const Shape& s, std::int64_t index, const st
   biases("ffn_down_exps", {s.dim, s.experts});
 }
 
+void add_nemotron_layer(Builder& out, const Shape& s, std::int64_t index, const std::string& layer) {
+  switch (nemotron_layer(index)) {
+    case 'M':
+      return add_mamba2(out, s, layer);
+    case 'E':
+      return add_nemotron_experts(out, s, layer);
+    default:
+      return add_attention(out, s, layer);
+  }
+}
+
+/// What tells a reader what each layer is, and of the scan.
+Status add_nemotron_keys(const Shape& s, modelfile::Writer& writer) {
+  std::vector<std::int32_t> kv_heads, ff_dims;
+  for (std::int64_t i = 0; i < s.layers; ++i) {
+    kv_heads.push_back(nemotron_layer(i) == '*' ? static_cast<std::int32_t>(s.kv_heads) : 0);
+    ff_dims.push_back(nemotron_layer(i) == 'E' ? static_cast<std::int32_t>(s.expert_ff) : 0);
+  }
+  const auto add = [&](std::string_view key, Value value) {
+    return writer.add(fmt::format("{}.{}", s.architecture, key), std::move(value));
+  };
+  const auto array = [](std::vector<std::int32_t> values) {
+    return Value(std::make_shared<const modelfile::Array>(modelfile::Array{std::move(values)}));
+  };
+  MR_RETURN_IF_ERROR(add("attention.head_count_kv", array(std::move(kv_heads))));
+  MR_RETURN_IF_ERROR(add("feed_forward_length", array(std::move(ff_dims))));
+  MR_RETURN_IF_ERROR(add("rope.scaling.finetuned", Value(false)));
+  MR_RETURN_IF_ERROR(add("expert_weights_norm", Value(s.mixing.sigmoid)));
+  MR_RETURN_IF_ERROR(add("expert_weights_scale", Value(static_cast<float>(s.mixing.scale))));
+  for (const auto& [key, value] : {std::pair{"ssm.conv_kernel", kStateTaps},
+                                   {"ssm.state_size", kStateDim},
+                                   {"ssm.group_count", kScanGroups},
+                                   {"ssm.time_step_rank", s.state_heads},
+                                   {"ssm.inner_size", s.state_heads * kScanHeadDim},
+                                   {"expert_shared_count", std::int64_t{1}},
+                                   {"expert_shared_feed_forward_length", 2 * s.expert_ff}})
+    MR_RETURN_IF_ERROR(add(key, Value(static_cast<std::uint32_t>(value))));
+  return {};
+}
+
 }  // namespace
 
 std::span<const Shape> presets() { return kPresets; }
@@ -290,18 +383,20 @@ Expected<Types> types_from_name(std::string_view name) {
 
 Status check(const Shape& s) {
   const auto bad = [](std::string_view why) { return error(Code::invalid_argument, "{}", why); };
-  constexpr std::string_view kKnown[] = {"llama",  "qwen3",   "qwen3moe", "qwen35",   "qwen35moe",
-                                         "gemma3", "gpt-oss", "glm4moe",  "deepseek2"};
-  constexpr std::string_view kMixtures[] = {"qwen3moe", "qwen35moe", "gpt-oss", "glm4moe", "deepseek2"};
+  constexpr std::string_view kKnown[] = {"llama",  "qwen3",   "qwen3moe", "qwen35",    "qwen35moe",
+                                         "gemma3", "gpt-oss", "glm4moe",  "deepseek2", "nemotron_h_moe"};
+  constexpr std::string_view kMixtures[] = {"qwen3moe", "qwen35moe", "gpt-oss",
+                                            "glm4moe",  "deepseek2", "nemotron_h_moe"};
   if (std::find(std::begin(kKnown), std::end(kKnown), s.architecture) == std::end(kKnown))
     return error(Code::invalid_argument, "--arch {} is none of {}", s.architecture, fmt::join(kKnown, ", "));
-  for (const auto& [flag, value] : {std::pair{"--layers", s.layers},
-                                    {"--dim", s.dim},
-                                    {"--ff", s.experts > 0 && is_hybrid(s) ? 1 : s.ff},  // experts alone
-                                    {"--heads", s.heads},
-                                    {"--kv-heads", s.kv_heads},
-                                    {"--head-dim", s.head_dim},
-                                    {"--ctx", s.context}}) {
+  for (const auto& [flag, value] :
+       {std::pair{"--layers", s.layers},
+        {"--dim", s.dim},
+        {"--ff", s.experts > 0 && (is_hybrid(s) || is_nemotron(s)) ? 1 : s.ff},  // experts alone
+        {"--heads", s.heads},
+        {"--kv-heads", s.kv_heads},
+        {"--head-dim", s.head_dim},
+        {"--ctx", s.context}}) {
     if (value < 1 || value > 1 << 20) return error(Code::invalid_argument, "{} {} is out of range", flag, value);
   }
   if (s.heads % s.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
@@ -315,6 +410,9 @@ Status check(const Shape& s) {
   if (s.experts > 0 && (s.expert_ff < 1 || s.expert_ff > 1 << 20)) return bad("--expert-ff is out of range");
   if (is_hybrid(s) && (s.state_heads < kStateKeyHeads || s.state_heads % kStateKeyHeads != 0 || s.state_heads > 4096))
     return bad("--state-heads must be a multiple of 16");
+  if (is_nemotron(s) && (s.state_heads < kScanGroups || s.state_heads % kScanGroups != 0 || s.state_heads > 4096))
+    return bad("--state-heads must be a multiple of 8");
+  if (is_nemotron(s) && s.layers < 6) return bad("the first layer that attends is the sixth: --layers 6 or more");
   if (s.architecture == "llama" && s.experts > 0 && s.expert_ff != s.ff) {
     return bad("llama's experts are --ff wide; leave --expert-ff out");
   }
@@ -329,6 +427,10 @@ std::vector<Tensor> tensors(const Shape& shape, const Types& types) {
     out.matrix("token_embd.weight", shape.dim, shape.vocab);
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     const std::string layer = fmt::format("blk.{}.", i);
+    if (is_nemotron(shape)) {
+      add_nemotron_layer(out, shape, i, layer);
+      continue;
+    }
     if (is_hybrid(shape) && (i + 1) % kStateInterval != 0)
       add_delta_net(out, shape, layer);
     else if (shape.latent.rank > 0)
@@ -362,7 +464,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
   MR_RETURN_IF_ERROR(number("block_count", s.layers));
   if (s.ff > 0) MR_RETURN_IF_ERROR(number("feed_forward_length", s.ff));
   MR_RETURN_IF_ERROR(number("attention.head_count", s.heads));
-  MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
+  if (!is_nemotron(s)) MR_RETURN_IF_ERROR(number("attention.head_count_kv", s.kv_heads));
   const Latent& latent = s.latent;
   const bool has_latent = latent.rank > 0;
   MR_RETURN_IF_ERROR(number("attention.key_length", has_latent ? latent.rank + latent.rotated : s.head_dim));
@@ -391,6 +493,7 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     MR_RETURN_IF_ERROR(number("ssm.inner_size", s.state_heads * kStateDim));
     if (s.experts > 0) MR_RETURN_IF_ERROR(number("expert_shared_feed_forward_length", s.expert_ff));
   }
+  if (is_nemotron(s)) MR_RETURN_IF_ERROR(add_nemotron_keys(s, writer));
   if (s.architecture == "glm4moe" || s.architecture == "deepseek2") {
     const Mixing& mixing = s.mixing;
     MR_RETURN_IF_ERROR(number("leading_dense_block_count", mixing.leading));

@@ -30,7 +30,8 @@ struct Mixing {
 
 /// Hyperparameters, under the field's names. Experts are 0 in a dense model.
 struct Shape {
-  std::string architecture = "llama";  // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gpt-oss, glm4moe, deepseek2
+  // llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3, gpt-oss, glm4moe, deepseek2, nemotron_h_moe
+  std::string architecture = "llama";
   std::string name = "custom";
   std::int64_t layers = 22, dim = 2048, ff = 5632, heads = 32, kv_heads = 4, head_dim = 64, vocab = 32000;
   std::int64_t experts = 0, top_k = 0, expert_ff = 0;
@@ -38,8 +39,9 @@ struct Shape {
   double rope_theta = 10000, rms_eps = 1e-5;
   bool tied = false;   // the head is the embedding
   Latent latent = {};  // deepseek2
-  Mixing mixing = {};  // glm4moe, deepseek2
-  // qwen35, qwen35moe: in a layer that keeps a state, heads of values for 16 of keys, all of 128 channels.
+  Mixing mixing = {};  // glm4moe, deepseek2, nemotron_h_moe
+  // In a layer that keeps a state. qwen35, qwen35moe: heads of values for 16 of keys, all of 128 channels.
+  // nemotron_h_moe: heads of 64 channels in 8 groups.
   std::int64_t state_heads = 0;
 };
 
