@@ -22,7 +22,6 @@
 namespace millrace::engine {
 namespace {
 
-constexpr std::int64_t kAutomaticContext = 4096;
 constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64, kAutomaticChunk = 512;
 // Where layers stream, a pass takes a whole prompt, so that each comes once for it, and works it in parts, which leaves
 // more room for weights.

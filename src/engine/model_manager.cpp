@@ -85,21 +85,64 @@ void ModelManager::end_use(const Loaded* loaded) {
 }
 
 Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std::string& path,
-                                              std::optional<Duration> keep_alive) {
+                                              std::optional<Duration> keep_alive, std::int64_t context_tokens) {
+  const std::int64_t wanted = options_.engine.context_tokens > 0 ? 0 : context_tokens;
   MutexLock lock(mutex_);
+  Entry* entry = nullptr;
   for (;;) {
     if (stopping_) return error(Code::unavailable, "the server is shutting down");
-    if (Entry* const entry = find(path); entry != nullptr) return use_of(*entry, false, keep_alive);
-    if (loading_.empty()) break;
-    changed_.wait(mutex_);  // one load at a time: two would measure each other's memory
+    entry = find(path);
+    if (entry != nullptr && wanted > entry->loaded->context_asked)
+      entry->next_context = std::max(entry->next_context, wanted);
+    if (entry != nullptr && entry->next_context == 0) return use_of(*entry, false, keep_alive);
+    // One load at a time: two would measure each other's memory.
+    if (loading_.empty() && (entry == nullptr || entry->users == 0)) break;
+    changed_.wait(mutex_);
   }
   loading_ = path;
-  Expected<std::shared_ptr<Loaded>> loaded = load(name, path);
+  Duration kept = options_.keep_alive;
+  // Less than the planner takes by itself would be too little for the next request.
+  std::int64_t context = wanted > kAutomaticContext ? wanted : 0;
+  if (entry != nullptr) {
+    kept = entry->keep_alive;
+    context = entry->next_context;
+    log::info("{} is loaded anew, for a context of {} tokens", entry->loaded->name, context);
+    let_go(std::find_if(entries_.begin(), entries_.end(), [entry](const Entry& each) { return &each == entry; }));
+  }
+  Expected<std::shared_ptr<Loaded>> loaded = load_what_fits(name, path, context);
   loading_.clear();
   changed_.notify_all();
   if (!loaded.ok()) return loaded.status();
-  entries_.push_back({std::move(*loaded), options_.keep_alive, Clock::now()});
+  if (options_.on_loaded) options_.on_loaded(**loaded);
+  entries_.push_back({std::move(*loaded), kept, Clock::now()});
   return use_of(entries_.back(), true, keep_alive);
+}
+
+/// Unloads it, without the mutex.
+void ModelManager::let_go(std::list<Entry>::iterator entry) {
+  std::shared_ptr<const Loaded> leaving = remove(entry);
+  const MutexUnlock unlocked(mutex_);
+  leaving->service->shutdown(std::chrono::milliseconds(0));
+  leaving.reset();
+}
+
+/// Half the context while it does not fit, and at last what the planner takes by itself.
+Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load_what_fits(const std::string& name,
+                                                                             const std::string& path,
+                                                                             std::int64_t context_tokens) {
+  std::int64_t tried = context_tokens;
+  Expected<std::shared_ptr<Loaded>> loaded = load(name, path, tried);
+  while (!loaded.ok() && loaded.status().code() == Code::out_of_budget && tried > 0) {
+    tried = tried / 2 >= kLeastContext ? tried / 2 : 0;
+    loaded = load(name, path, tried);
+  }
+  if (!loaded.ok()) return loaded;
+  Loaded& it = **loaded;
+  it.context_asked = std::max(context_tokens, it.service->engine().context_tokens());
+  if (it.service->engine().context_tokens() < context_tokens)
+    log::warn("{}: a request asked for a context of {} tokens; {} fit", name, context_tokens,
+              it.service->engine().context_tokens());
+  return loaded;
 }
 
 std::uint64_t ModelManager::free_bytes() const {
@@ -117,17 +160,15 @@ Status ModelManager::make_room(std::uint64_t wanted, std::uint64_t& granted) {
       if (it->users == 0 && (oldest == entries_.end() || it->last_use < oldest->last_use)) oldest = it;
     if (oldest == entries_.end()) break;
     log::info("{} leaves, to make room", oldest->loaded->name);
-    std::shared_ptr<const Loaded> leaving = remove(oldest);
-    const MutexUnlock unlocked(mutex_);
-    leaving->service->shutdown(std::chrono::milliseconds(0));
-    leaving.reset();
+    let_go(oldest);
   }
   granted = entries_.empty() ? total_ram_ : std::min(wanted, free_bytes());
   if (granted == 0) return error(Code::out_of_budget, "all memory is taken by models that are busy");
   return {};
 }
 
-Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::string& name, const std::string& path) {
+Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::string& name, const std::string& path,
+                                                                   std::int64_t context_tokens) {
   const auto deadline = std::chrono::steady_clock::now() + options_.patience;
   for (;;) {
     auto loaded = std::make_shared<Loaded>();
@@ -144,6 +185,7 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
     if (status.ok()) {
       if (path != options.model_path) options.follow = nullptr;  // another model's plan
       options.model_path = path;
+      if (context_tokens > 0) options.context_tokens = context_tokens;
       // Shutting down stops a load at once; a request that waits for the rest of it has the grace that others have.
       const auto loading = std::make_shared<std::atomic<bool>>(true);
       options.on_load = [this, loading](std::uint64_t, std::uint64_t) { return !*loading || !stopping_; };

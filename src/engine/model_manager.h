@@ -25,11 +25,14 @@ class ModelManager {
   using Duration = std::chrono::nanoseconds;
   static constexpr Duration kForever = Duration::max();
 
+  struct Loaded;
   struct Options {
     EngineOptions engine;  // for every model, but its path; ram_bytes is what all of them share (0: what is free)
     Duration keep_alive = std::chrono::minutes(5);
     std::uint64_t most_request_bytes = 0;        // of the RAM for requests(), an eighth of it at most
     std::chrono::milliseconds patience{30'000};  // a model that needs the memory of busy ones waits so long
+    /// What was just loaded, from the thread that wanted it; it may not call the manager. May be empty.
+    std::function<void(const Loaded&)> on_loaded;
   };
 
   /// What is loaded, for as long as somebody holds it.
@@ -38,6 +41,7 @@ class ModelManager {
     std::shared_ptr<Service> service;
     std::uint64_t ram_bytes = 0;  // its cap
     std::uint64_t file_bytes = 0;
+    std::int64_t context_asked = 0;  // tokens; its engine may have fewer, where these did not fit
     Clock::time_point loaded_at;
     Duration load_time{0};
   };
@@ -68,9 +72,12 @@ class ModelManager {
   /// As shutdown(0).
   ~ModelManager();
 
-  /// The model at `path`, loaded if need be. `keep_alive`, where given, holds from this use on.
+  /// The model at `path`, loaded if need be. `keep_alive`, where given, holds from this use on. Where the options name
+  /// no context, a model whose context is shorter than `context_tokens` is loaded anew with as much of it as fits, once
+  /// nobody uses it; whoever comes meanwhile waits.
   /// Errors: those of Engine::create; unavailable (no memory while others are busy, or shut down); cancelled.
-  Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive = {});
+  Expected<Use> use(const std::string& name, const std::string& path, std::optional<Duration> keep_alive = {},
+                    std::int64_t context_tokens = 0);
   /// Unloads once nobody uses it any more; false: not loaded.
   bool unload(const std::string& path);
   std::vector<Running> running() const;
@@ -89,6 +96,7 @@ class ModelManager {
     Clock::time_point last_use;
     int users = 0;
     bool leaving = false;
+    std::int64_t next_context = 0;  // to be loaded anew with; 0: stays as it is
   };
 
   Entry* find(const std::string& path) MR_REQUIRES(mutex_);
@@ -97,7 +105,11 @@ class ModelManager {
   std::uint64_t free_bytes() const MR_REQUIRES(mutex_);
   // These let go of the mutex while they wait, read or unload.
   Status make_room(std::uint64_t wanted, std::uint64_t& granted) MR_REQUIRES(mutex_);
-  Expected<std::shared_ptr<Loaded>> load(const std::string& name, const std::string& path) MR_REQUIRES(mutex_);
+  Expected<std::shared_ptr<Loaded>> load(const std::string& name, const std::string& path, std::int64_t context_tokens)
+      MR_REQUIRES(mutex_);
+  Expected<std::shared_ptr<Loaded>> load_what_fits(const std::string& name, const std::string& path,
+                                                   std::int64_t context_tokens) MR_REQUIRES(mutex_);
+  void let_go(std::list<Entry>::iterator entry) MR_REQUIRES(mutex_);
   std::shared_ptr<const Loaded> remove(std::list<Entry>::iterator entry) MR_REQUIRES(mutex_);
   void reap();
   std::uint64_t body_bytes() const;

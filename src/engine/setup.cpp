@@ -17,10 +17,9 @@
 namespace millrace::engine {
 namespace {
 
-constexpr std::int64_t kAutomaticContext = 4096;  // longer ones are asked for with --ctx
 constexpr std::int64_t kAutomaticBatch = 512;
 constexpr std::int64_t kAutomaticChunk = 128;
-constexpr std::int64_t kLeastContext = 256, kLeastBatch = 8;
+constexpr std::int64_t kLeastBatch = 8;
 constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
 // Less than two of the largest tiles: both would come in one moment, and while the first is computed with nothing would
 // be read. Far more than a disk's rate times its latency.

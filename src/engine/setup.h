@@ -19,6 +19,10 @@
 
 namespace millrace::engine {
 
+/// Tokens of a context where nobody says how many; longer ones are asked for (--ctx, num_ctx). And the fewest that a
+/// small budget leaves.
+constexpr std::int64_t kAutomaticContext = 4096, kLeastContext = 256;
+
 /// What a run may hold at most.
 struct Limits {
   std::int64_t context_tokens = 0;  // of one sequence

@@ -234,6 +234,45 @@ class SmallMemory(Case):
         self.assertLessEqual(peak - bare, 4_000_000)
 
 
+class Contexts(Case):
+    """num_ctx: what is longer than the context that the server took by itself is loaded for, where it fits."""
+
+    def ask(self, server, words, **options):
+        status, body = server.json("POST", "/api/generate", {"model": MODEL, "prompt": "fox " * words, "raw": True, "stream": False,
+                                                            "options": {"num_predict": 1, **options}})
+        self.assertEqual(status, 200, body)
+        return body["prompt_eval_count"]
+
+    def context(self, server):
+        return server.json("GET", "/api/ps")[1]["models"][0]["context_length"]
+
+    def test_a_longer_one_is_loaded_for(self):
+        with Server(DEMO, "--threads", "1", "--ram", "6M") as server:
+            self.ask(server, 1)
+            small = self.context(server)
+            self.assertLess(small, 1024)
+            self.assertLess(self.ask(server, 900), small)  # the beginning is left out, as Ollama does
+            self.assertEqual(self.context(server), small)
+            with concurrent.futures.ThreadPoolExecutor(4) as clients:
+                counts = list(clients.map(lambda _: self.ask(server, 900, num_ctx=1000), range(4)))
+            self.assertGreaterEqual(min(counts), 900)
+            self.assertEqual(self.context(server), 1024)
+            self.assertGreaterEqual(self.ask(server, 900), 900)
+
+    def test_what_does_not_fit_is_tried_once(self):
+        with Server(DEMO, "--threads", "1", "--ram", "4M") as server:
+            for _ in range(2):
+                self.ask(server, 3, num_ctx=2048)
+                self.assertLess(self.context(server), 2048)
+            server.stop()
+            self.assertEqual(server.messages().count("asked for a context of 2048 tokens"), 1, server.messages())
+
+    def test_the_operator_has_the_last_word(self):
+        with Server(DEMO, "--threads", "1", "--ctx", "256") as server:
+            self.ask(server, 3, num_ctx=2048)
+            self.assertEqual(self.context(server), 256)
+
+
 class Memory(Case):
     """What requests make the server hold is granted, under one cap."""
 

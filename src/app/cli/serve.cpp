@@ -92,6 +92,18 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   return options;
 }
 
+/// What fits is for the planner to find, and for whoever starts the server to know.
+void tell_loaded(const engine::ModelManager::Loaded& loaded) {
+  const engine::Engine& engine = loaded.service->engine();
+  const std::int64_t trained = engine.model().hyperparameters().context_length;
+  const std::int64_t context = engine.context_tokens(), sequences = loaded.service->load().max_sequences;
+  fmt::print("{}: loaded in {:.1f} s; a context of {} tokens{}, {} at once\n", loaded.name,
+             std::chrono::duration<double>(loaded.load_time).count(), context,
+             context < trained ? fmt::format(" (trained for {}; --ctx)", trained) : "",
+             sequences == 1 ? "1 request" : fmt::format("{} requests", sequences));
+  std::fflush(stdout);
+}
+
 /// From the signal to the end of the process, whatever goes on.
 constexpr milliseconds kLongestEnd{4700};
 
@@ -170,6 +182,7 @@ int serve(ServeFlags flags, const Program& program) {
     if (const Status status = become_daemon(flags, tell); !status.ok()) return fail(status);
   }
   catch_signals();
+  if (!program.quiet) options->models.on_loaded = tell_loaded;
   auto started = server::Server::start(std::move(*options));
   if (!started.ok()) return fail(started.status());
   flags.port = (*started)->port();

@@ -36,6 +36,14 @@ Expected<engine::ModelManager::Use> use_model(Context& context, const std::strin
   return context.models.use(info.name, info.path, keep_alive);
 }
 
+std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job) {
+  // Doubled, so that a client that asks for ever more has the model loaded anew a few times at most.
+  if (job.context <= 0 || info.context_length <= 0) return 0;
+  std::int64_t wanted = std::min<std::int64_t>(1024, info.context_length);
+  while (wanted < std::min(job.context, info.context_length)) wanted = std::min(2 * wanted, info.context_length);
+  return wanted;
+}
+
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request) {
   return generate::Run::start(std::move(model), job, client_of(request), &Connection::current().memory());
@@ -45,9 +53,9 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::J
                                                    const httplib::Request& request, KeepAlive keep_alive) {
   MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, job.model));
   if (job.model.empty()) job.model = info.name;
-  MR_ASSIGN_OR_RETURN(auto model, context.models.use(info.name, info.path, keep_alive));
   generate::Job whole = job;
   generate::lay_under(info.defaults(), whole);
+  MR_ASSIGN_OR_RETURN(auto model, context.models.use(info.name, info.path, keep_alive, context_wanted(info, whole)));
   return start_run(whole, std::move(model), request);
 }
 

@@ -51,6 +51,9 @@ Expected<Json> read_body(const httplib::Request& request);
 /// All of the answers, granted likewise. Errors: those of generate::collect.
 Expected<std::vector<generate::Answer>> collect(generate::Run& run, int choices);
 
+/// Tokens that a request's num_ctx, or its model's recipe, asks for: doubled from 1024 on, at most what the model was
+/// trained for; 0: none.
+std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job);
 /// Whom a request counts for, where clients take turns.
 std::string client_of(const httplib::Request& request);
 
