@@ -224,7 +224,7 @@ class SmallMemory(Case):
     @unittest.skipIf(SANITIZED, "sanitizers multiply memory")
     def test_serves_in_four_megabytes(self):
         bare = run("--version").peak_rss_bytes
-        with Server(DEMO, "--threads", "1", "--ram", "4M") as server, concurrent.futures.ThreadPoolExecutor(4) as clients:
+        with Server(DEMO, "--threads", "1", "--ram", "4M") as server, concurrent.futures.ThreadPoolExecutor(2) as clients:
             ask = lambda _: server.json("POST", "/v1/chat/completions", {
                 "model": MODEL, "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0})
             for status, answer in clients.map(ask, range(4)):
