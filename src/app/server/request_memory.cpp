@@ -1,11 +1,19 @@
 #include "app/server/request_memory.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/bytes.h"
 
 namespace millrace::server {
+namespace {
+
+/// How long a request waits for memory that others hold, and how often it asks.
+constexpr std::chrono::milliseconds kPatience{2000}, kPause{5};
+
+}  // namespace
 
 RequestMemory::RequestMemory(residency::Budget& budget, std::function<bool()> gone)
     : budget_(budget), gone_(std::move(gone)) {
@@ -19,6 +27,15 @@ RequestMemory::RequestMemory(residency::Budget& budget, std::function<bool()> go
 bool RequestMemory::grow(residency::Reservation& part, std::uint64_t bytes) {
   if (part.try_grow(bytes)) return true;
   refused_ = body_.bytes() + work_.bytes() + bytes;
+  if (refused_ > budget_.cap_bytes()) return false;
+  // Small servers have room for few at once, whose answers are soon done. Nobody tells when: it is asked for.
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < deadline && !gone_()) {
+    std::this_thread::sleep_for(kPause);
+    if (!part.try_grow(bytes)) continue;
+    refused_ = 0;
+    return true;
+  }
   return false;
 }
 

@@ -19,10 +19,10 @@ class RequestMemory final : public text::WorkGrant {
   /// `gone`: asked whether somebody waits for the answer still. The budget outlives this.
   RequestMemory(residency::Budget& budget, std::function<bool()> gone);
 
-  /// More bytes of the body have come. Each counts once, or twice where its length was not told: a text that grows is
-  /// copied. False: there is no room for them.
+  /// More bytes of the body have come. What others hold now is waited for, two seconds at most. Each byte counts once,
+  /// or twice where its length was not told: a text that grows is copied. False: there is no room for them.
   bool take_body(std::uint64_t bytes, bool length_known);
-  bool take(std::uint64_t bytes) override;
+  bool take(std::uint64_t bytes) override;  // waits likewise
   void give_back(std::uint64_t bytes) noexcept override;
   bool cancelled() const override { return gone_(); }
 
