@@ -202,9 +202,9 @@ Expected<std::shared_ptr<ModelManager::Loaded>> ModelManager::load(const std::st
       }
       status = service.status();
       if (status.code() == Code::out_of_budget && requests_.cap_bytes() > 0)
-        status = status.with_context(fmt::format("of {} of RAM, {} are kept for requests",
-                                                 format_bytes(total_ram_ + requests_.cap_bytes()),
-                                                 format_bytes(requests_.cap_bytes())));
+        status = status.with_context(
+            fmt::format("of {} of RAM, {} are kept for requests, so give a sixth more than what follows",
+                        format_bytes(total_ram_ + requests_.cap_bytes()), format_bytes(requests_.cap_bytes())));
       if (status.ok()) {
         loaded->name = name;
         loaded->path = path;
