@@ -63,23 +63,23 @@ BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenize
 }
 
 std::vector<TokenId> BpeTokenizer::encode(std::string_view utf8, Specials specials) const {
-  return encode_fragments(vocabulary_.split(utf8, specials));
+  return encode_parts(vocabulary_.split(utf8, specials));
 }
 
 std::vector<TokenId> BpeTokenizer::encode(const MarkedText& text) const {
-  return encode_fragments(vocabulary_.split(text));
+  return encode_parts(vocabulary_.split(text));
 }
 
-std::vector<TokenId> BpeTokenizer::encode_fragments(const std::vector<Fragment>& fragments) const {
+std::vector<TokenId> BpeTokenizer::encode_parts(const std::vector<TextPart>& parts) const {
   std::vector<TokenId> ids;
   Scratch scratch;
-  for (const Fragment& fragment : fragments) {
-    if (fragment.id >= 0) {
-      ids.push_back(fragment.id);
-    } else if (habits_.composes && may_be_decomposed(fragment.text)) {
-      encode_text(compose(fragment.text), scratch, ids);
+  for (const TextPart& part : parts) {
+    if (part.id >= 0) {
+      ids.push_back(part.id);
+    } else if (habits_.composes && may_be_decomposed(part.text)) {
+      encode_text(compose(part.text), scratch, ids);
     } else {
-      encode_text(fragment.text, scratch, ids);
+      encode_text(part.text, scratch, ids);
     }
   }
   return ids;

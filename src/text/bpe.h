@@ -33,7 +33,7 @@ class BpeTokenizer final : public Tokenizer {
   struct Scratch;
   BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenizer pretokenizer, const PreTokenizerFamily& family,
                const SpecialTokens& specials);
-  std::vector<TokenId> encode_fragments(const std::vector<Fragment>& fragments) const;
+  std::vector<TokenId> encode_parts(const std::vector<TextPart>& parts) const;
   void encode_text(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const;
   void encode_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& ids) const;
   void push_missing_byte(std::vector<TokenId>& ids) const;

@@ -106,27 +106,27 @@ void SpmTokenizer::find_byte_tokens() {
 }
 
 std::vector<TokenId> SpmTokenizer::encode(std::string_view utf8, Specials specials) const {
-  return encode_fragments(vocabulary_.split(utf8, specials));
+  return encode_parts(vocabulary_.split(utf8, specials));
 }
 
 std::vector<TokenId> SpmTokenizer::encode(const MarkedText& text) const {
-  return encode_fragments(vocabulary_.split(text));
+  return encode_parts(vocabulary_.split(text));
 }
 
-std::vector<TokenId> SpmTokenizer::encode_fragments(const std::vector<Fragment>& fragments) const {
+std::vector<TokenId> SpmTokenizer::encode_parts(const std::vector<TextPart>& parts) const {
   std::vector<TokenId> ids;
   Scratch scratch;
   bool after_special = true;
-  for (const Fragment& fragment : fragments) {
-    if (fragment.id >= 0) {
-      ids.push_back(fragment.id);
-    } else if (fragment.text.find(kSpace) == std::string_view::npos) {
-      encode_plain(fragment.text, after_special, scratch, ids);
+  for (const TextPart& part : parts) {
+    if (part.id >= 0) {
+      ids.push_back(part.id);
+    } else if (part.text.find(kSpace) == std::string_view::npos) {
+      encode_plain(part.text, after_special, scratch, ids);
     } else {
       // U+2581 means a space in the text, too. With it, runs of spaces may appear that are user-defined tokens.
-      std::string text(fragment.text);
+      std::string text(part.text);
       replace_all(text, kSpace, " ");
-      for (const Fragment& part : vocabulary_.split(text, Specials::as_text)) {
+      for (const TextPart& part : vocabulary_.split(text, Specials::as_text)) {
         if (part.id >= 0) {
           ids.push_back(part.id);
         } else {
@@ -135,7 +135,7 @@ std::vector<TokenId> SpmTokenizer::encode_fragments(const std::vector<Fragment>&
         after_special = part.id >= 0;
       }
     }
-    after_special = fragment.id >= 0;
+    after_special = part.id >= 0;
   }
   return ids;
 }

@@ -38,7 +38,7 @@ class SpmTokenizer final : public Tokenizer {
  private:
   struct Scratch;
   SpmTokenizer(Vocabulary vocabulary, const SpecialTokens& specials);
-  std::vector<TokenId> encode_fragments(const std::vector<Fragment>& fragments) const;
+  std::vector<TokenId> encode_parts(const std::vector<TextPart>& parts) const;
   void encode_text(std::string_view escaped, Scratch& scratch, std::vector<TokenId>& ids) const;
   void encode_plain(std::string_view text, bool space_before, Scratch& scratch, std::vector<TokenId>& ids) const;
   void encode_run(std::string_view run, Scratch& scratch, std::vector<TokenId>& ids) const;

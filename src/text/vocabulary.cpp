@@ -215,8 +215,8 @@ TokenId Vocabulary::special_at(std::string_view whole, std::size_t begin, const 
 }
 
 template <typename Counts>
-std::vector<Fragment> Vocabulary::split_where(std::string_view whole, const Counts& counts) const {
-  std::vector<Fragment> fragments;
+std::vector<TextPart> Vocabulary::split_where(std::string_view whole, const Counts& counts) const {
+  std::vector<TextPart> parts;
   std::size_t done = 0;
   for (std::size_t at = 0; at < whole.size();) {
     const TokenId id =
@@ -225,22 +225,22 @@ std::vector<Fragment> Vocabulary::split_where(std::string_view whole, const Coun
       ++at;
       continue;
     }
-    if (at > done) fragments.push_back({-1, whole.substr(done, at - done)});
-    fragments.push_back({id, whole.substr(at, text(id).size())});
+    if (at > done) parts.push_back({-1, whole.substr(done, at - done)});
+    parts.push_back({id, whole.substr(at, text(id).size())});
     at += text(id).size();
     while (strips_right(id) && at < whole.size() && std::isspace(static_cast<unsigned char>(whole[at]))) ++at;
     done = at;
   }
-  if (done < whole.size()) fragments.push_back({-1, whole.substr(done)});
-  return fragments;
+  if (done < whole.size()) parts.push_back({-1, whole.substr(done)});
+  return parts;
 }
 
-std::vector<Fragment> Vocabulary::split(std::string_view whole, Specials specials) const {
+std::vector<TextPart> Vocabulary::split(std::string_view whole, Specials specials) const {
   return split_where(whole,
                      [&](TokenId id, std::size_t, std::size_t) { return specials == Specials::parse || !hidden(id); });
 }
 
-std::vector<Fragment> Vocabulary::split(const MarkedText& text) const {
+std::vector<TextPart> Vocabulary::split(const MarkedText& text) const {
   return split_where(text.bytes(), [&](TokenId id, std::size_t begin, std::size_t end) {
     return !hidden(id) || text.trusted(begin, end);
   });

@@ -34,7 +34,7 @@ enum class Spelling {
 };
 
 /// A piece of a text: a special token, or text between two (id is -1).
-struct Fragment {
+struct TextPart {
   TokenId id = -1;
   std::string_view text;
 };
@@ -62,18 +62,18 @@ class Vocabulary {
   std::optional<TokenId> special(std::string_view text) const;
 
   /// Cuts text at its special tokens, from the left, the longest where several begin. User-defined tokens always count,
-  /// control and unknown ones only with Specials::parse. The fragments point into `text`. Time in proportion to the
+  /// control and unknown ones only with Specials::parse. The parts point into `text`. Time in proportion to the
   /// text, however many special tokens there are (Gemma has 6,400).
-  std::vector<Fragment> split(std::string_view text, Specials specials) const;
+  std::vector<TextPart> split(std::string_view text, Specials specials) const;
   /// The same; control and unknown tokens count where all of their text is trusted.
-  std::vector<Fragment> split(const MarkedText& text) const;
+  std::vector<TextPart> split(const MarkedText& text) const;
 
   /// The byte that a token of type byte, "<0x0A>", stands for; nullopt if `text` is not of that form.
   static std::optional<unsigned char> byte_value(std::string_view text);
 
  private:
   template <typename Counts>
-  std::vector<Fragment> split_where(std::string_view whole, const Counts& counts) const;
+  std::vector<TextPart> split_where(std::string_view whole, const Counts& counts) const;
   template <typename Counts>
   TokenId special_at(std::string_view whole, std::size_t begin, const Counts& counts) const;
   void append(std::string_view text, TokenType type, Spelling spelling);
