@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# clang-format, include ranks, the fuzzers' seeds and clang-tidy, which also checks who holds which lock; every finding
-# is an error.
+# clang-format, include ranks, names of types, the fuzzers' seeds and clang-tidy, which also checks who holds which lock;
+# every finding is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
@@ -8,6 +8,7 @@ echo "Checking format"
 git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror || { echo "lint: run 'make format'" >&2; failed=1; }
 echo "Checking include ranks"
 python3 scripts/check_ranks.py || failed=1
+python3 scripts/check_names.py || failed=1
 if git grep -nE 'std::(shared_)?mutex|std::condition_variable' -- src tools ':!src/base/mutex.h' ':!src/base/thread_annotations.h'; then
   echo "lint: take Mutex and CondVar of base/mutex.h, whose locks clang checks" >&2
   failed=1
