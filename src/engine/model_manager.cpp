@@ -57,10 +57,9 @@ std::uint64_t ModelManager::body_bytes() const {
 
 ModelManager::~ModelManager() { shutdown(std::chrono::milliseconds(0)); }
 
-ModelManager::Entry* ModelManager::find(const std::string& path) {
-  const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& entry) { return entry.loaded->path == path && !entry.leaving; });
-  return found == entries_.end() ? nullptr : &*found;
+std::list<ModelManager::Entry>::iterator ModelManager::find(const std::string& path) {
+  return std::find_if(entries_.begin(), entries_.end(),
+                      [&](const Entry& entry) { return entry.loaded->path == path && !entry.leaving; });
 }
 
 ModelManager::Use ModelManager::use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive) {
@@ -88,26 +87,26 @@ Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std
                                               std::optional<Duration> keep_alive, std::int64_t context_tokens) {
   const std::int64_t wanted = options_.engine.context_tokens > 0 ? 0 : context_tokens;
   MutexLock lock(mutex_);
-  Entry* entry = nullptr;
+  auto entry = entries_.end();
   for (;;) {
     if (stopping_) return error(Code::unavailable, "the server is shutting down");
     entry = find(path);
-    if (entry != nullptr && wanted > entry->loaded->context_asked)
-      entry->next_context = std::max(entry->next_context, wanted);
-    if (entry != nullptr && entry->next_context == 0) return use_of(*entry, false, keep_alive);
+    const bool is_loaded = entry != entries_.end();
+    if (is_loaded && wanted > entry->loaded->context_asked) entry->next_context = std::max(entry->next_context, wanted);
+    if (is_loaded && entry->next_context == 0) return use_of(*entry, false, keep_alive);
     // One load at a time: two would measure each other's memory.
-    if (loading_.empty() && (entry == nullptr || entry->users == 0)) break;
+    if (loading_.empty() && (!is_loaded || entry->users == 0)) break;
     changed_.wait(mutex_);
   }
   loading_ = path;
   Duration kept = options_.keep_alive;
   // Less than the planner takes by itself would be too little for the next request.
   std::int64_t context = wanted > kAutomaticContext ? wanted : 0;
-  if (entry != nullptr) {
+  if (entry != entries_.end()) {
     kept = entry->keep_alive;
     context = entry->next_context;
     log::info("{} is loaded anew, for a context of {} tokens", entry->loaded->name, context);
-    let_go(std::find_if(entries_.begin(), entries_.end(), [entry](const Entry& each) { return &each == entry; }));
+    let_go(entry);
   }
   Expected<std::shared_ptr<Loaded>> loaded = load_what_fits(name, path, context);
   loading_.clear();
@@ -236,8 +235,8 @@ std::shared_ptr<const ModelManager::Loaded> ModelManager::remove(std::list<Entry
 
 bool ModelManager::unload(const std::string& path) {
   const MutexLock lock(mutex_);
-  Entry* const entry = find(path);
-  if (entry == nullptr) return false;
+  const auto entry = find(path);
+  if (entry == entries_.end()) return false;
   entry->leaving = true;
   changed_.notify_all();
   return true;
@@ -265,25 +264,19 @@ void ModelManager::reap() {
   MutexLock lock(mutex_);
   while (!stopping_) {
     Clock::time_point next = Clock::now() + std::chrono::hours(1);
-    std::shared_ptr<const Loaded> leaving;
-    for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    auto expired = entries_.end();
+    for (auto it = entries_.begin(); it != entries_.end() && expired == entries_.end(); ++it) {
       if (it->users > 0) continue;
       const Clock::time_point expires = it->leaving ? Clock::time_point() : expiry(it->last_use, it->keep_alive);
-      if (expires <= Clock::now()) {
-        leaving = remove(it);
-        break;
-      }
+      if (expires <= Clock::now()) expired = it;
       next = std::min(next, expires);
     }
-    if (leaving == nullptr) {
+    if (expired == entries_.end()) {
       changed_.wait_until(mutex_, next);
       continue;
     }
-    lock.unlock();
-    log::info("unloading {}", leaving->name);
-    leaving->service->shutdown(std::chrono::milliseconds(0));
-    leaving.reset();
-    lock.lock();
+    log::info("unloading {}", expired->loaded->name);
+    let_go(expired);
   }
 }
 

@@ -99,7 +99,7 @@ class ModelManager {
     std::int64_t next_context = 0;  // to be loaded anew with; 0: stays as it is
   };
 
-  Entry* find(const std::string& path) MR_REQUIRES(mutex_);
+  std::list<Entry>::iterator find(const std::string& path) MR_REQUIRES(mutex_);  // end(): none, or it is leaving
   Use use_of(Entry& entry, bool loaded_now, std::optional<Duration> keep_alive) MR_REQUIRES(mutex_);
   void end_use(const Loaded* loaded);
   std::uint64_t free_bytes() const MR_REQUIRES(mutex_);
