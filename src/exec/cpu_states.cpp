@@ -100,22 +100,7 @@ void CpuExecutor::l2_norm_heads(Act x, std::int64_t heads, std::int64_t head_dim
   });
 }
 
-void CpuExecutor::decay(Act x, WeightRef a, WeightRef bias) {
-  if (!ready()) return;
-  const std::int64_t cols = cols_of(x);
-  const float* const factors = kept_vector_of(a, cols, 0);
-  if (factors == nullptr) return;
-  const float* const added = vector_of(bias, cols, 1);
-  if (added == nullptr) return;
-  float* const to = data(x);
-  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r)
-      for (std::int64_t c = 0; c < cols; ++c) {
-        float& value = to[r * cols + c];
-        value = kernels::exp_f32(factors[c] * kernels::softplus_f32(value + added[c]));
-      }
-  });
-}
+void CpuExecutor::decay(Act x, WeightRef a, WeightRef bias) { time_step(x, x, a, bias); }
 
 void CpuExecutor::convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution) {
   if (!ready()) return;
@@ -158,9 +143,9 @@ void CpuExecutor::time_step(Act decay, Act step, WeightRef a, WeightRef bias) {
   for_rows(rows_of(step), cols, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
       for (std::int64_t c = 0; c < cols; ++c) {
-        float& value = steps[r * cols + c];
-        value = kernels::softplus_f32(value + added[c]);
-        decays[r * cols + c] = kernels::exp_f32(factors[c] * value);
+        const float value = kernels::softplus_f32(steps[r * cols + c] + added[c]);
+        steps[r * cols + c] = value;
+        decays[r * cols + c] = kernels::exp_f32(factors[c] * value);  // may lie where the step did
       }
   });
 }
