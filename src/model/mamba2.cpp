@@ -5,32 +5,20 @@
 
 #include "kernels/recurrent.h"
 #include "model/architectures.h"
-#include "model/keys.h"
+#include "model/state_heads.h"
 
 namespace millrace::model {
 
 using exec::Act;
 
 Expected<Mamba2Spec> read_mamba2(const modelfile::Model& file) {
-  constexpr std::int64_t kMostHeads = 1 << 12, kMostKeys = 1 << 10, kMostInner = 1 << 20;
-  Keys keys(file);
+  MR_ASSIGN_OR_RETURN(const StateHeads read, read_state_heads(file, kernels::kScanLanes));
   Mamba2Spec spec;
-  spec.taps = keys.required("ssm.conv_kernel", 2, kernels::kMostTaps);
-  spec.keys = keys.required("ssm.state_size", 2, kMostKeys);
-  spec.groups = keys.required("ssm.group_count", 1, kMostHeads);
-  spec.heads = keys.required("ssm.time_step_rank", 1, kMostHeads);
-  const std::int64_t inner = keys.required("ssm.inner_size", 1, kMostInner);
-  MR_RETURN_IF_ERROR(keys.status());
-  if (spec.heads % spec.groups != 0)
-    return error(Code::corrupt, "{}: {} heads are not {} groups", arch_key(file, "ssm.group_count"), spec.heads,
-                 spec.groups);
-  if (inner % spec.heads != 0)
-    return error(Code::corrupt, "{}: {} channels are not {} heads", arch_key(file, "ssm.inner_size"), inner,
-                 spec.heads);
-  spec.head_dim = inner / spec.heads;
-  if (spec.head_dim % kernels::kScanLanes != 0 || spec.keys % 2 != 0)
-    return error(Code::unsupported, "{}: states of {} x {} (this version wants a multiple of 2 x {})",
-                 arch_key(file, "ssm.state_size"), spec.keys, spec.head_dim, kernels::kScanLanes);
+  spec.heads = read.heads;
+  spec.head_dim = read.values;
+  spec.groups = read.groups;
+  spec.keys = read.keys;
+  spec.taps = read.taps;
   return spec;
 }
 

@@ -8,31 +8,19 @@
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope.h"
+#include "model/state_heads.h"
 
 namespace millrace::model {
 namespace {
 
-constexpr std::int64_t kMostHeads = 1 << 12, kMostHeadDim = 1 << 10, kMostInner = 1 << 20;
-
 Expected<DeltaNetSpec> read_delta_net(const modelfile::Model& file) {
-  Keys keys(file);
+  MR_ASSIGN_OR_RETURN(const StateHeads read, read_state_heads(file, kernels::kStateLanes));
   DeltaNetSpec net;
-  net.taps = keys.required("ssm.conv_kernel", 2, kernels::kMostTaps);
-  net.key_dim = keys.required("ssm.state_size", 2, kMostHeadDim);
-  net.key_heads = keys.required("ssm.group_count", 1, kMostHeads);
-  net.value_heads = keys.required("ssm.time_step_rank", 1, kMostHeads);
-  const std::int64_t inner = keys.required("ssm.inner_size", 1, kMostInner);
-  MR_RETURN_IF_ERROR(keys.status());
-  if (net.value_heads % net.key_heads != 0)
-    return error(Code::corrupt, "{}: {} heads of values cannot share {} heads of keys evenly",
-                 arch_key(file, "ssm.group_count"), net.value_heads, net.key_heads);
-  if (inner % net.value_heads != 0)
-    return error(Code::corrupt, "{}: {} channels are not {} heads", arch_key(file, "ssm.inner_size"), inner,
-                 net.value_heads);
-  net.value_dim = inner / net.value_heads;
-  if (net.value_dim % kernels::kStateLanes != 0 || net.key_dim % 2 != 0)
-    return error(Code::unsupported, "{}: states of {} x {} (this version wants a multiple of 2 x {})",
-                 arch_key(file, "ssm.state_size"), net.key_dim, net.value_dim, kernels::kStateLanes);
+  net.key_heads = read.groups;
+  net.value_heads = read.heads;
+  net.key_dim = read.keys;
+  net.value_dim = read.values;
+  net.taps = read.taps;
   return net;
 }
 
