@@ -24,6 +24,11 @@ void expect_named(const std::string& message, const std::string& name) {
   EXPECT_NE(message.find(name), std::string::npos) << message;
 }
 
+TinyModel changed(TinyModel model, const char* key, unsigned value) {
+  model.set(key, value);
+  return model;
+}
+
 TEST(Hybrid, KeepsAStateWhereALayerDoesNotAttend) {
   const auto model = load(TinyModel::qwen35().open("hybrid"), {}).value();
   const kv::Layout& layout = model->program().layout;
@@ -60,18 +65,14 @@ TEST(Hybrid, EveryTensorOfAStateIsMissedByName) {
 }
 
 TEST(Hybrid, WhatAStateCannotBeIsRefusedByItsKey) {
-  const auto changed = [](const char* key, unsigned value) {
-    TinyModel model = TinyModel::qwen35();
-    model.set(key, value);
-    return model;
-  };
-  expect_named(refusal(changed("ssm.group_count", 3), Code::corrupt), "qwen35.ssm.group_count");
-  expect_named(refusal(changed("ssm.inner_size", 130), Code::corrupt), "qwen35.ssm.inner_size");
-  expect_named(refusal(changed("ssm.inner_size", 64), Code::unsupported), "qwen35.ssm.state_size");
-  expect_named(refusal(changed("ssm.state_size", 33), Code::unsupported), "qwen35.ssm.state_size");
-  expect_named(refusal(changed("ssm.conv_kernel", 1), Code::corrupt), "qwen35.ssm.conv_kernel");
-  expect_named(refusal(changed("ssm.time_step_rank", 0), Code::corrupt), "qwen35.ssm.time_step_rank");
-  expect_named(refusal(changed("ssm.conv_kernel", 3), Code::corrupt), "blk.0.ssm_conv1d.weight");
+  expect_named(refusal(changed(TinyModel::qwen35(), "ssm.group_count", 3), Code::corrupt), "qwen35.ssm.group_count");
+  expect_named(refusal(changed(TinyModel::qwen35(), "ssm.inner_size", 130), Code::corrupt), "qwen35.ssm.inner_size");
+  expect_named(refusal(changed(TinyModel::qwen35(), "ssm.inner_size", 64), Code::unsupported), "qwen35.ssm.state_size");
+  expect_named(refusal(changed(TinyModel::qwen35(), "ssm.state_size", 33), Code::unsupported), "qwen35.ssm.state_size");
+  expect_named(refusal(changed(TinyModel::qwen35(), "ssm.conv_kernel", 1), Code::corrupt), "qwen35.ssm.conv_kernel");
+  expect_named(refusal(changed(TinyModel::qwen35(), "ssm.time_step_rank", 0), Code::corrupt),
+               "qwen35.ssm.time_step_rank");
+  expect_named(refusal(changed(TinyModel::qwen35(), "ssm.conv_kernel", 3), Code::corrupt), "blk.0.ssm_conv1d.weight");
   TinyModel without = TinyModel::qwen35();
   without.keys.erase("qwen35.ssm.state_size");
   expect_named(refusal(without, Code::not_found), "qwen35.ssm.state_size");
@@ -113,16 +114,11 @@ TEST(Hybrid, AScanKeepsItsInputsAndItsStates) {
   TinyModel without_bias = TinyModel::mamba2();
   without_bias.remove("blk.1.ssm_conv1d.bias");
   EXPECT_TRUE(load(without_bias.open("hybrid"), {}).ok());
-  const auto changed = [](const char* key, unsigned value) {
-    TinyModel other = TinyModel::mamba2();
-    other.set(key, value);
-    return other;
-  };
-  expect_named(refusal(changed("ssm.group_count", 3), Code::corrupt), "mamba2.ssm.group_count");
-  expect_named(refusal(changed("ssm.inner_size", 130), Code::corrupt), "mamba2.ssm.inner_size");
-  expect_named(refusal(changed("ssm.inner_size", 32), Code::unsupported), "mamba2.ssm.state_size");
-  expect_named(refusal(changed("ssm.state_size", 15), Code::unsupported), "mamba2.ssm.state_size");
-  expect_named(refusal(changed("ssm.state_size", 32), Code::corrupt), "blk.0.ssm_in.weight");
+  expect_named(refusal(changed(TinyModel::mamba2(), "ssm.group_count", 3), Code::corrupt), "mamba2.ssm.group_count");
+  expect_named(refusal(changed(TinyModel::mamba2(), "ssm.inner_size", 130), Code::corrupt), "mamba2.ssm.inner_size");
+  expect_named(refusal(changed(TinyModel::mamba2(), "ssm.inner_size", 32), Code::unsupported), "mamba2.ssm.state_size");
+  expect_named(refusal(changed(TinyModel::mamba2(), "ssm.state_size", 15), Code::unsupported), "mamba2.ssm.state_size");
+  expect_named(refusal(changed(TinyModel::mamba2(), "ssm.state_size", 32), Code::corrupt), "blk.0.ssm_in.weight");
 }
 
 TEST(Hybrid, ALayerMayBeAFeedForwardAlone) {

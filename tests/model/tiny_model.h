@@ -34,9 +34,7 @@ class TinyModel {
     model.set("feed_forward_length", 128u);
     for (int layer = 0; layer < 2; ++layer) {
       model.attention(layer);
-      model.add(layer, "ffn_gate.weight", {64, 128});
-      model.add(layer, "ffn_up.weight", {64, 128});
-      model.add(layer, "ffn_down.weight", {128, 64});
+      model.feed_forward(layer);
     }
     return model;
   }
@@ -116,9 +114,7 @@ class TinyModel {
     for (int layer = 0; layer < 2; ++layer) {
       model.add(layer, "attn_norm.weight", {64});
       model.add(layer, "post_attention_norm.weight", {64});
-      model.add(layer, "ffn_gate.weight", {64, 128});
-      model.add(layer, "ffn_up.weight", {64, 128});
-      model.add(layer, "ffn_down.weight", {128, 64});
+      model.feed_forward(layer);
     }
     model.add(0, "attn_qkv.weight", {64, 256});
     model.add(0, "attn_gate.weight", {64, 128});
@@ -155,9 +151,7 @@ class TinyModel {
     model.add(0, "shortconv.conv.weight", {3, 64});
     model.add(0, "shortconv.out_proj.weight", {64, 64});
     for (int layer = 0; layer < 2; ++layer) {
-      model.add(layer, "ffn_gate.weight", {64, 128});
-      model.add(layer, "ffn_up.weight", {64, 128});
-      model.add(layer, "ffn_down.weight", {128, 64});
+      model.feed_forward(layer);
     }
     return model;
   }
@@ -285,6 +279,11 @@ class TinyModel {
     add(layer, "attn_q.weight", {64, 64});
     add(layer, "attn_v.weight", {64, 32});
     add(layer, "ffn_norm.weight", {64});
+  }
+  void feed_forward(int layer) {
+    add(layer, "ffn_gate.weight", {64, 128});
+    add(layer, "ffn_up.weight", {64, 128});
+    add(layer, "ffn_down.weight", {128, 64});
   }
   void mamba(int layer) {
     set("ssm.conv_kernel", 4u);
