@@ -305,14 +305,14 @@ class CudaPlanner {
         experts_.policy = options_.policy;
         if (options_.expert_slots > 0)
           experts_.ram_slots = static_cast<int>(std::min<std::int64_t>(experts, options_.expert_slots));
-        if (experts_.ram_slots < std::min<std::int64_t>(experts, residency::DeviceExperts::least_ram_slots(wave))) {
+        if (experts_.ram_slots < std::min<std::int64_t>(experts, residency::least_ram_experts(wave))) {
           if (wave > 1) continue;
           return error(Code::out_of_budget, "--expert-slots {}: beside a GPU {} are the least that work",
-                       options_.expert_slots, residency::DeviceExperts::least_ram_slots(1));
+                       options_.expert_slots, residency::least_ram_experts(1));
         }
         least_vram = std::min(least_vram, needed());
         if (needed() > cap_) continue;
-        const std::uint64_t slot = residency::DeviceExperts::slot_bytes(table);
+        const std::uint64_t slot = residency::device_slot_bytes(table);
         experts_.vram_slots = static_cast<int>(std::min<std::uint64_t>(most_vram_slots, (cap_ - needed()) / slot));
         return place_experts_in_ram();
       }
@@ -330,7 +330,7 @@ class CudaPlanner {
     const int most = experts_.ram_slots;
     const std::uint64_t room = ram_ - std::min(ram_, kMeasurementSpread), slot = residency::expert_slot_bytes(table);
     if (host_needed() > room) {
-      experts_.ram_slots = residency::DeviceExperts::least_ram_slots(experts_.wave_experts);
+      experts_.ram_slots = residency::least_ram_experts(experts_.wave_experts);
       const std::uint64_t least = host_needed();
       if (least > room)
         return error(Code::out_of_budget,
@@ -441,14 +441,14 @@ class CudaPlanner {
 
   /// Page-locked memory of the placement, the program, and what the engine takes beside it.
   std::uint64_t host_needed() const {
-    return program_bytes_ + residency::DeviceWeights::host_bytes(parts_.model->units(), placement_) +
-           residency::DeviceWeights::staging_bytes() + kHostMargin + threads_bytes_ +
-           residency::DeviceExperts::host_bytes(parts_.model->units(), experts_) +
+    return program_bytes_ + residency::pinned_weight_bytes(parts_.model->units(), placement_) +
+           residency::kLoadingBytes + kHostMargin + threads_bytes_ +
+           residency::pinned_expert_bytes(parts_.model->units(), experts_) +
            (experts_.any() ? exec::expert_share_bytes(pass_shape(), kernels(), threads()) : 0);
   }
   std::uint64_t weight_bytes() const {
-    return residency::DeviceWeights::device_bytes(parts_.model->units(), placement_) +
-           residency::DeviceExperts::device_bytes(parts_.model->units(), experts_);
+    return residency::device_weight_bytes(parts_.model->units(), placement_) +
+           residency::device_expert_bytes(parts_.model->units(), experts_);
   }
   exec::PassShape pass_shape() const {
     return exec::pass_shape(parts_.model->program(), parts_.model->units(), pass_limits(parts_.limits));
@@ -506,7 +506,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
             parts.limits.context_tokens, parts.limits.sequences, parts.limits.batch_tokens,
             format_bytes(planner.cap_bytes()));
   parts.budget = std::make_unique<residency::Budget>(
-      std::max(planner.ram_bytes(), planner.program_bytes() + residency::DeviceWeights::staging_bytes()));
+      std::max(planner.ram_bytes(), planner.program_bytes() + residency::kLoadingBytes));
   if (planner.program_bytes() > planner.ram_bytes())
     log::warn("--ram {}: the program and CUDA's driver alone take {} of RAM", format_bytes(planner.ram_bytes()),
               format_bytes(planner.program_bytes()));

@@ -9,71 +9,23 @@
 namespace millrace::residency {
 namespace {
 
-constexpr std::uint64_t kEdge = 256;            // of parts in device memory, with so many readable bytes behind them
-constexpr std::uint64_t kBehindExperts = 4096;  // readable, as behind parts in device memory
-constexpr std::uint64_t kLeastEdge = 16;        // of addresses that kernels read wide
+constexpr std::uint64_t kLeastEdge = 16;              // of addresses that kernels read wide
 constexpr std::chrono::milliseconds kTellAfter{100};  // how often a pass that waits says how far RAM is
 constexpr std::chrono::microseconds kAskAgain{200};
 constexpr double kHalfLifePasses = 256;  // of an expert's worth
 constexpr int kMostOffersAPass = 32;     // copies to slots, so that they do not take the link and RAM from misses
 constexpr double kWorthMore = 1.25, kUsesMore = 2;  // than what has a slot, for an expert to take it
 
-std::vector<std::uint64_t> part_offsets(const UnitTable& units) {
-  std::vector<std::uint64_t> offsets = {0};
-  for (const Unit& unit : units.units()) {
-    if (unit.kind != UnitKind::expert) continue;
-    offsets.resize(std::max(offsets.size(), unit.parts.size() + 1), 0);
-  }
-  // The largest of each part, so that experts of any layer fit.
-  std::vector<std::uint64_t> room(offsets.size() - 1, 0);
-  for (const Unit& unit : units.units())
-    for (std::size_t p = 0; unit.kind == UnitKind::expert && p < unit.parts.size(); ++p)
-      room[p] = std::max(room[p], round_up(unit.parts[p].bytes() + kEdge, kEdge));
-  for (std::size_t p = 0; p < room.size(); ++p) offsets[p + 1] = offsets[p] + room[p];
-  return offsets;
-}
-
 std::size_t count_experts(const UnitTable& units) { return static_cast<std::size_t>(units.experts()); }
 
-std::size_t most_of_a_layer(const UnitTable& units) {
-  int most = 0;
-  for (const Unit& unit : units.units()) most = std::max(most, unit.expert + 1);
-  return static_cast<std::size_t>(most);
-}
-
-/// Bytes of a wave's table.
-std::uint64_t table_bytes(const ExpertTiers& tiers, std::size_t parts) {
-  const std::size_t biases = std::size(DeviceExperts::Layer().biases);
-  return round_up((static_cast<std::uint64_t>(tiers.wave_experts) * parts + biases) * sizeof(std::byte*), kEdge);
-}
-
 }  // namespace
-
-std::uint64_t DeviceExperts::slot_bytes(const UnitTable& units) {
-  return std::max(part_offsets(units).back(), round_up(expert_slot_bytes(units) + kEdge, kEdge));
-}
-
-std::uint64_t DeviceExperts::device_bytes(const UnitTable& units, const ExpertTiers& tiers) {
-  if (!tiers.any()) return 0;
-  const std::vector<std::uint64_t> offsets = part_offsets(units);
-  const auto slots = static_cast<std::uint64_t>(1 + tiers.vram_slots + kRooms * tiers.wave_experts);
-  const std::uint64_t addresses = (count_experts(units) + most_of_a_layer(units)) * (offsets.size() - 1);
-  return slots * slot_bytes(units) + kRooms * table_bytes(tiers, offsets.size() - 1) + addresses * sizeof(std::byte*);
-}
-
-std::uint64_t DeviceExperts::host_bytes(const UnitTable& units, const ExpertTiers& tiers) {
-  if (!tiers.any()) return 0;
-  const std::size_t parts = part_offsets(units).size() - 1;
-  return round_up(static_cast<std::uint64_t>(tiers.ram_slots) * expert_slot_bytes(units), device::kHugePageBytes) +
-         kBehindExperts + 2 * count_experts(units) * parts * sizeof(std::byte*) + kRooms * table_bytes(tiers, parts);
-}
 
 DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, DeviceWeights& weights, OnLoad on_load)
     : units_(units),
       tiers_(tiers),
       weights_(weights),
-      part_offset_(part_offsets(units)),
-      slot_bytes_(slot_bytes(units)),
+      part_offset_(expert_part_offsets(units)),
+      slot_bytes_(device_slot_bytes(units)),
       slots_(count_experts(units), static_cast<std::size_t>(tiers.vram_slots), kHalfLifePasses),
       visible_(count_experts(units), false),
       on_load_(std::move(on_load)),
@@ -100,12 +52,12 @@ Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram)
     for (const Segment& segment : units_.tiles()[static_cast<std::size_t>(range.first)].segments)
       as_in_ram_ = as_in_ram_ && segment.slot_offset % kLeastEdge == 0;
   }
-  if (tiers_.ram_slots < least_ram_slots(tiers_.wave_experts) &&
+  if (tiers_.ram_slots < least_ram_experts(tiers_.wave_experts) &&
       tiers_.ram_slots < static_cast<int>(count_experts(units_)))
     return error(Code::internal, "{} experts in RAM are too few for waves of {}", tiers_.ram_slots,
                  tiers_.wave_experts);
-  MR_ASSIGN_OR_RETURN(ram_reservation_, ram.reserve("page-locked experts", host_bytes(units_, tiers_)));
-  MR_ASSIGN_OR_RETURN(vram_reservation_, vram.reserve("experts", device_bytes(units_, tiers_)));
+  MR_ASSIGN_OR_RETURN(ram_reservation_, ram.reserve("page-locked experts", pinned_expert_bytes(units_, tiers_)));
+  MR_ASSIGN_OR_RETURN(vram_reservation_, vram.reserve("experts", device_expert_bytes(units_, tiers_)));
   StoreOptions options;
   options.policy = tiers_.policy;
   options.experts_only = true;
@@ -137,11 +89,11 @@ void DeviceExperts::index_experts() {
 }
 
 Status DeviceExperts::lay_out() {
-  const std::uint64_t bytes = device_bytes(units_, tiers_), room_table = table_bytes(tiers_, parts());
+  const std::uint64_t bytes = device_expert_bytes(units_, tiers_), room_table = wave_table_bytes(tiers_, parts());
   MR_ASSIGN_OR_RETURN(arena_, device::DeviceBuffer::allocate(bytes));
   MR_RETURN_IF_ERROR(device::clear_device(arena_));
   const std::uint64_t mirror = mirrored_ * sizeof(std::byte*);
-  MR_ASSIGN_OR_RETURN(tables_, device::PinnedBuffer::allocate(2 * mirror + kRooms * room_table));
+  MR_ASSIGN_OR_RETURN(tables_, device::PinnedBuffer::allocate(2 * mirror + kExpertRooms * room_table));
   void* seen = nullptr;
   MR_CUDA(cudaHostGetDevicePointer(&seen, memory_.data(), 0));
   device_memory_ = static_cast<std::byte*>(seen);
@@ -370,8 +322,8 @@ bool DeviceExperts::lease_ahead() {
 Status DeviceExperts::fill_next(const std::function<bool()>& cancelled) {
   if (leased_.empty() && !lease_ahead()) return error(Code::internal, "more waves of experts than the pass has");
   if (leased_.size() < 2) lease_ahead();  // the disk reads on while this one is waited for
-  Room& room = rooms_[filled_ % kRooms];
-  if (filled_ >= kRooms) {
+  Room& room = rooms_[filled_ % kExpertRooms];
+  if (filled_ >= kExpertRooms) {
     MR_CUDA(cudaEventSynchronize(room.filled.get()));
     MR_CUDA(cudaStreamWaitEvent(copy_.get(), room.used.get(), 0));
   }
@@ -448,7 +400,7 @@ Status DeviceExperts::fill(LeasedWave& wave, Room& room, const std::function<boo
 
 Expected<DeviceExperts::Wave> DeviceExperts::acquire(cudaStream_t compute, const std::function<bool()>& cancelled) {
   if (filled_ == acquired_) MR_RETURN_IF_ERROR(fill_next(cancelled));
-  const Room& room = rooms_[acquired_++ % kRooms];
+  const Room& room = rooms_[acquired_++ % kExpertRooms];
   MR_CUDA(cudaStreamWaitEvent(compute, room.filled.get(), 0));
   const Wave wave{next_.first, wave_count(next_), room.device_table, static_cast<std::int32_t>(parts())};
   next_ = after(next_);
@@ -456,8 +408,8 @@ Expected<DeviceExperts::Wave> DeviceExperts::acquire(cudaStream_t compute, const
 }
 
 Status DeviceExperts::let_go(cudaStream_t compute, const std::function<bool()>& cancelled) {
-  MR_CUDA(cudaEventRecord(rooms_[let_go_++ % kRooms].used.get(), compute));
-  while (filled_ < let_go_ + kRooms && !(leased_.empty() && ended(leased_to_)))
+  MR_CUDA(cudaEventRecord(rooms_[let_go_++ % kExpertRooms].used.get(), compute));
+  while (filled_ < let_go_ + kExpertRooms && !(leased_.empty() && ended(leased_to_)))
     MR_RETURN_IF_ERROR(fill_next(cancelled));
   return {};
 }

@@ -30,22 +30,13 @@
 #include "residency/budget.h"
 #include "residency/cuda_weights.h"
 #include "residency/expert_meter.h"
+#include "residency/placement.h"
 #include "residency/slot_table.h"
 #include "residency/unit.h"
 #include "residency/weight_store.h"
 #include "storage/storage.h"
 
 namespace millrace::residency {
-
-/// How many experts lie where.
-struct ExpertTiers {
-  int ram_slots = 0;      // of all experts, in page-locked memory at once
-  int vram_slots = 0;     // in device memory
-  int wave_experts = 0;   // that cross at once for passes of many rows
-  int link_permille = 0;  // in passes of few rows: of a layer's experts without slots, those that the GPU reads in RAM
-  CachePolicy policy = CachePolicy::lru;  // of those in RAM; slots are for favourites
-  bool any() const { return ram_slots > 0; }
-};
 
 struct DeviceExpertCounters {
   ExpertFigures figures;           // of slots, in passes of few rows: a use is an expert of a layer, once a pass
@@ -54,15 +45,6 @@ struct DeviceExpertCounters {
 
 class DeviceExperts {
  public:
-  static constexpr int kRooms = 2;  // waves that lie in device memory at once
-  /// RAM slots under which waves could not be read ahead. Pure.
-  static int least_ram_slots(int wave_experts) { return (kRooms + 2) * wave_experts; }
-  /// Device and page-locked memory for them. Pure.
-  static std::uint64_t device_bytes(const UnitTable& units, const ExpertTiers& tiers);
-  static std::uint64_t host_bytes(const UnitTable& units, const ExpertTiers& tiers);
-  /// Device memory of one expert. Pure.
-  static std::uint64_t slot_bytes(const UnitTable& units);
-
   /// Reads nothing yet: experts come to RAM as they are called for, and behind the passes. While one waits for that,
   /// on_load is told how far all that belong there are, from the thread of begin_pass() (false then ends the pass).
   /// REQUIRES: each expert is one tile; the placement of `weights` has experts at home outside VRAM. All outlive the
@@ -108,7 +90,7 @@ class DeviceExperts {
   /// (biases; none() where there is none).
   struct Layer {
     std::int32_t first_unit = 0, count = 0;
-    WeightRef biases[3];
+    WeightRef biases[kExpertBiases];
   };
   /// Experts [first, first + count) of the layer. entries: on the device, of each expert's parts one after the other,
   /// then of the rows of its biases from `first` on.
@@ -233,7 +215,7 @@ class DeviceExperts {
   std::vector<Layer> layers_;  // of this pass's waves
   At leased_to_, next_;        // the wave whose leases are to be taken next; that to be acquired next
   std::deque<LeasedWave> leased_;
-  std::array<Room, kRooms> rooms_;
+  std::array<Room, kExpertRooms> rooms_;
   std::uint64_t filled_ = 0, acquired_ = 0, let_go_ = 0;  // waves, in this pass
   bool waves_ = false;
 

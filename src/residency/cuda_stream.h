@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "device/cuda_runtime.h"
 #include "residency/cuda_spare.h"
+#include "residency/placement.h"
 #include "residency/ram_fill.h"
 #include "residency/unit.h"
 #include "storage/storage.h"
@@ -51,19 +52,13 @@ class DeviceStream {
     std::vector<Piece> pieces;
   };
 
-  // The ring in front of the disk. Small: one that stays in the processor's cache is filled faster. Chunks end at
-  // multiples of kChunk of the file, so that O_DIRECT reads them as one request each.
-  static constexpr std::uint64_t kChunk = 512u << 10;
-  static constexpr std::size_t kChunks = 16;
-  static constexpr std::uint64_t kChunkRoom = kChunk + 2 * storage::kMaxAlignment;
-  static constexpr std::uint64_t kDiskRingBytes = kChunks * kChunkRoom;
   /// Where the chunk of a file that begins at `offset` ends, in bytes that end at `end`.
-  static std::uint64_t chunk_end(std::uint64_t offset, std::uint64_t end, std::uint64_t chunk = kChunk) {
+  static std::uint64_t chunk_end(std::uint64_t offset, std::uint64_t end, std::uint64_t chunk = kChunkBytes) {
     return std::min(round_down(offset, chunk) + chunk, end);
   }
 
   /// groups: in pass order. ring: device memory, room for all groups of a unit and one more at least, or for all
-  /// groups. table: on the device. disk_ring: page-locked, kDiskRingBytes, or null where no group is on the disk or
+  /// groups. table: on the device. disk_ring: page-locked, kChunkRingBytes, or null where no group is on the disk or
   /// `backend` reads to device memory. fill: by index into groups, which of those at home in RAM are there; null: all.
   /// All outlive the object. spare: candidates by index into groups; may be null.
   static Expected<std::unique_ptr<DeviceStream>> create(std::vector<Group> groups, std::byte* ring,

@@ -11,54 +11,8 @@
 namespace millrace::residency {
 namespace {
 
-constexpr std::uint64_t kPartAlignment = 256;
-constexpr std::uint64_t kBehindPart = 256;  // readable bytes, for kernels' wide loads
-constexpr std::uint64_t kSlotBytes = DeviceStream::kChunkRoom;
-constexpr std::size_t kSlots = DeviceStream::kChunks + 4;
-constexpr std::size_t kReadsAhead = DeviceStream::kChunks;  // the other slots are being copied
-constexpr std::uint64_t kStraightChunk = 32u << 20;         // cuFile cuts by itself
-constexpr std::int64_t kRowStep = 32;                       // rows a kernel's block likes
-constexpr std::chrono::milliseconds kTellAfter{100};        // how often a pass that waits says how far RAM is
-
-std::uint64_t part_room(const Part& part) { return round_up(part.bytes() + kBehindPart, kPartAlignment); }
-/// In page-locked memory parts lie as in the file modulo the block size, in blocks of their own: so those that are
-/// there when loading ends are read without a copy.
-std::uint64_t part_host_lead(const Part& part) { return part.offset % storage::kMaxAlignment; }
-std::uint64_t part_host_room(const Part& part) {
-  return round_up(part_host_lead(part) + part.bytes(), storage::kMaxAlignment);
-}
-
-bool moves(const UnitTable& units, const DevicePlacement& placement, std::size_t unit) {
-  return placement.homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk;
-}
-
-/// Experts outside VRAM are others' (cuda_experts.h).
-bool elsewhere(const UnitTable& units, const DevicePlacement& placement, std::size_t unit) {
-  return placement.homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::expert;
-}
-
-/// Parts of a unit that move at once, up to the next cut's first.
-struct Cut {
-  std::size_t first_part = 0;
-  std::uint64_t bytes = 0;  // of room
-};
-/// A quarter of the unit, or one large part: an attention block, and the three matrices of a feed-forward one by one.
-std::vector<Cut> cut_for_moving(const Unit& unit) {
-  const std::uint64_t most = DeviceWeights::unit_device_bytes(unit) / 4;
-  std::vector<Cut> cuts;
-  for (std::size_t p = 0; p < unit.parts.size(); ++p) {
-    const std::uint64_t room = part_room(unit.parts[p]);
-    if (cuts.empty() || cuts.back().bytes + room > most) cuts.push_back({p, 0});
-    cuts.back().bytes += room;
-  }
-  return cuts;
-}
-
-std::size_t count_parts(const UnitTable& units) {
-  std::size_t parts = 0;
-  for (const Unit& unit : units.units()) parts += unit.parts.size();
-  return parts;
-}
+constexpr std::uint64_t kStraightChunk = 32u << 20;   // cuFile cuts by itself
+constexpr std::chrono::milliseconds kTellAfter{100};  // how often a pass that waits says how far RAM is
 
 /// Tells what has been read of all there is to read; false cancels.
 class Progress {
@@ -82,24 +36,24 @@ Status read_straight(storage::Backend& backend, const std::vector<storage::Read>
   return read_in_order(backend, reads, [&](std::size_t index) { return progress.add(reads[index].bytes); });
 }
 
-/// The ring: reads run kReadsAhead chunks ahead of the copies.
+/// The ring: reads run kChunks ahead of the copies.
 class Loader {
  public:
   Loader(storage::Backend& backend, std::vector<storage::Read> chunks)
       : backend_(backend), chunks_(std::move(chunks)) {}
   ~Loader() {
     // Reads under way still write into the ring.
-    for (std::size_t i = landed_; i < started_; ++i) (void)completions_[i % kSlots].wait();
+    for (std::size_t i = landed_; i < started_; ++i) (void)completions_[i % kLoadingChunks].wait();
   }
 
   Status run(Progress& progress) {
-    MR_ASSIGN_OR_RETURN(ring_, device::PinnedBuffer::allocate(kSlots * kSlotBytes));
+    MR_ASSIGN_OR_RETURN(ring_, device::PinnedBuffer::allocate(kLoadingBytes));
     MR_ASSIGN_OR_RETURN(stream_, device::Stream::create());
     for (device::Event& event : copied_) {
       MR_ASSIGN_OR_RETURN(event, device::Event::create());
     }
     while (landed_ < chunks_.size()) {
-      while (started_ < chunks_.size() && started_ < landed_ + kReadsAhead) MR_RETURN_IF_ERROR(start());
+      while (started_ < chunks_.size() && started_ < landed_ + kChunks) MR_RETURN_IF_ERROR(start());
       const std::uint64_t bytes = chunks_[landed_].bytes;
       MR_RETURN_IF_ERROR(land());
       MR_RETURN_IF_ERROR(progress.add(bytes));
@@ -110,12 +64,12 @@ class Loader {
  private:
   std::byte* slot(std::size_t index) const {
     const storage::Read& chunk = chunks_[index];
-    return ring_.data() + (index % kSlots) * kSlotBytes + chunk.offset % storage::kMaxAlignment;
+    return ring_.data() + (index % kLoadingChunks) * kChunkRoom + chunk.offset % storage::kMaxAlignment;
   }
 
   Status start() {
-    const std::size_t at = started_ % kSlots;
-    if (started_ >= kSlots) MR_CUDA(cudaEventSynchronize(copied_[at].get()));
+    const std::size_t at = started_ % kLoadingChunks;
+    if (started_ >= kLoadingChunks) MR_CUDA(cudaEventSynchronize(copied_[at].get()));
     const storage::Read& chunk = chunks_[started_];
     const storage::Read read{chunk.file, chunk.offset, chunk.bytes, slot(started_)};
     ++started_;
@@ -125,9 +79,9 @@ class Loader {
 
   Status land() {
     const std::size_t index = landed_++;
-    MR_RETURN_IF_ERROR(completions_[index % kSlots].wait());
+    MR_RETURN_IF_ERROR(completions_[index % kLoadingChunks].wait());
     MR_RETURN_IF_ERROR(device::copy_to_device(chunks_[index].destination, slot(index), chunks_[index].bytes, stream_));
-    MR_CUDA(cudaEventRecord(copied_[index % kSlots].get(), stream_.get()));
+    MR_CUDA(cudaEventRecord(copied_[index % kLoadingChunks].get(), stream_.get()));
     return {};
   }
 
@@ -135,66 +89,15 @@ class Loader {
   const std::vector<storage::Read> chunks_;
   device::PinnedBuffer ring_;
   device::Stream stream_;
-  std::array<device::Event, kSlots> copied_;
-  std::array<storage::Completion, kSlots> completions_;
+  std::array<device::Event, kLoadingChunks> copied_;
+  std::array<storage::Completion, kLoadingChunks> completions_;
   std::size_t started_ = 0, landed_ = 0;
 };
 
 // The thread that fills RAM takes no more than loading has just given back.
-static_assert(RamFill::kRingBytes <= kSlots * kSlotBytes && RamFill::kMostReadBytes >= DeviceStream::kChunk);
+static_assert(kChunkRingBytes <= kLoadingBytes);
 
 }  // namespace
-
-std::int64_t device_rows(std::int64_t rows, int host_permille) {
-  if (host_permille == 0 || rows < 2 * kRowStep) return rows;
-  const std::int64_t wanted = rows * (1000 - host_permille) / 1000 / kRowStep * kRowStep;
-  return std::clamp(wanted, kRowStep, rows);
-}
-
-std::uint64_t DeviceWeights::unit_device_bytes(const Unit& unit) {
-  std::uint64_t bytes = 0;
-  for (const Part& part : unit.parts) bytes += part_room(part);
-  return bytes;
-}
-
-std::uint64_t DeviceWeights::unit_host_bytes(const Unit& unit) {
-  std::uint64_t bytes = 0;
-  for (const Part& part : unit.parts) bytes += part_host_room(part);
-  return bytes;
-}
-
-std::uint64_t DeviceWeights::ring_bytes(const UnitTable& units, const DevicePlacement& placement) {
-  std::uint64_t all = 0, largest_unit = 0, largest_group = 0;
-  for (std::size_t u = 0; u < units.units().size(); ++u) {
-    if (!moves(units, placement, u)) continue;
-    const Unit& unit = units.units()[u];
-    all += unit_device_bytes(unit);
-    largest_unit = std::max(largest_unit, unit_device_bytes(unit));
-    for (const Cut& cut : cut_for_moving(unit)) largest_group = std::max(largest_group, cut.bytes);
-  }
-  return std::min(all, static_cast<std::uint64_t>(placement.ring_units) * largest_unit + largest_group);
-}
-
-std::uint64_t DeviceWeights::device_bytes(const UnitTable& units, const DevicePlacement& placement) {
-  std::uint64_t bytes = round_up(count_parts(units) * sizeof(std::byte*), kPartAlignment);
-  for (std::size_t u = 0; u < units.units().size(); ++u)
-    if (placement.homes[u] == Tier::vram) bytes += unit_device_bytes(units.units()[u]);
-  return bytes + ring_bytes(units, placement);
-}
-
-std::uint64_t DeviceWeights::host_bytes(const UnitTable& units, const DevicePlacement& placement) {
-  std::uint64_t bytes = 0;
-  bool disk = false;
-  for (std::size_t u = 0; u < units.units().size(); ++u) {
-    if (elsewhere(units, placement, u)) continue;
-    if (placement.homes[u] == Tier::ram) bytes += unit_host_bytes(units.units()[u]);
-    disk = disk || placement.homes[u] == Tier::disk;
-  }
-  if (disk && !placement.straight) bytes += DeviceStream::kDiskRingBytes;
-  return bytes == 0 ? 0 : bytes + storage::kMaxAlignment;  // the last part, too, has readable bytes behind it
-}
-
-std::uint64_t DeviceWeights::staging_bytes() { return kSlots * kSlotBytes; }
 
 DeviceWeights::~DeviceWeights() {
   if (asks_ != nullptr) asks_->set_reclaimer(nullptr);
@@ -261,8 +164,8 @@ class Layout {
     for (std::size_t u = 0; u < units_.units().size(); ++u) {
       first_part.push_back(addresses.size());
       const Unit& unit = units_.units()[u];
-      const bool moving = moves(units_, placement_, u);
-      const std::vector<Cut> cuts = moving ? cut_for_moving(unit) : std::vector<Cut>();
+      const bool moving = placement_.moves(units_, u);
+      const std::vector<MovingCut> cuts = moving ? cut_for_moving(unit) : std::vector<MovingCut>();
       auto cut = cuts.begin();
       std::uint64_t in_unit = 0;
       for (std::size_t p = 0; p < unit.parts.size(); ++p) {
@@ -272,7 +175,7 @@ class Layout {
           fill_ends.push_back(to_fill.size());
           ++cut;
         }
-        in_unit += part_room(unit.parts[p]);
+        in_unit += device_room(unit.parts[p]);
         group_of.push_back(moving ? static_cast<std::int32_t>(groups.size()) - 1 : -1);
         const WeightRef ref{static_cast<std::int32_t>(u), static_cast<std::int32_t>(p)};
         MR_RETURN_IF_ERROR(place(ref, placement_.homes[u], moving));
@@ -315,27 +218,26 @@ class Layout {
     const bool shared = moving && home == Tier::ram;
     own_rows.push_back(shared ? own_rows_of(ref) : part.rows);
     in_ram.push_back(nullptr);
-    if (elsewhere(units_, placement_, static_cast<std::size_t>(ref.unit))) {
+    if (placement_.flows(units_, static_cast<std::size_t>(ref.unit))) {
       addresses.push_back(nullptr);
       return {};
     }
     if (home != Tier::disk) bytes_to_read += part.bytes();
     if (home == Tier::vram) {
       addresses.push_back(device_);
-      const std::uint64_t chunk = placement_.straight ? kStraightChunk : DeviceStream::kChunk;
+      const std::uint64_t chunk = placement_.straight ? kStraightChunk : kChunkBytes;
       for_chunks(part, chunk, [&](std::uint64_t at, std::uint64_t bytes) {
         to_device.push_back({part.file, at, bytes, device_ + (at - part.offset)});
       });
-      device_ += part_room(part);
+      device_ += device_room(part);
       return {};
     }
     if (home == Tier::ram) {
-      host = host_ + part_host_lead(part);
-      for_chunks(part, DeviceStream::kChunk,
-                 [&](std::uint64_t at, std::uint64_t bytes) {  // whole blocks: neighbours share none
-                   (moving ? to_fill : to_host).push_back({part.file, at, bytes, host + (at - part.offset)});
-                 });
-      host_ += part_host_room(part);
+      host = host_ + pinned_lead(part);
+      for_chunks(part, kChunkBytes, [&](std::uint64_t at, std::uint64_t bytes) {  // whole blocks: neighbours share none
+        (moving ? to_fill : to_host).push_back({part.file, at, bytes, host + (at - part.offset)});
+      });
+      host_ += pinned_room(part);
       in_ram.back() = host;
     }
     if (moving) {
@@ -344,8 +246,8 @@ class Layout {
           static_cast<std::uint64_t>(own_rows.back() * millrace::row_bytes(part.dtype, part.cols));
       DeviceStream::Group& group = groups.back();
       group.pieces.push_back({host, part.file, part.offset, part.bytes(), device_bytes, group.bytes});
-      if (device_bytes > 0) group.split_bytes = group.bytes + round_up(device_bytes + kBehindPart, kPartAlignment);
-      group.bytes += part_room(part);
+      if (device_bytes > 0) group.split_bytes = group.bytes + round_up(device_bytes + kBehindWeight, kDeviceEdge);
+      group.bytes += device_room(part);
       return {};
     }
     void* seen = nullptr;
@@ -388,7 +290,7 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
                                                              storage::Backend& backend, storage::Backend* straight,
                                                              Budget& vram, Budget& ram, const OnLoad& on_load) {
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights);
-  const std::uint64_t bytes = device_bytes(units, placement), host = host_bytes(units, placement);
+  const std::uint64_t bytes = device_weight_bytes(units, placement), host = pinned_weight_bytes(units, placement);
   MR_ASSIGN_OR_RETURN(weights->reservation_, vram.reserve("weights", bytes));
   MR_ASSIGN_OR_RETURN(weights->host_reservation_, ram.reserve("page-locked weights", host));
   MR_ASSIGN_OR_RETURN(weights->arena_, device::DeviceBuffer::allocate(bytes));
@@ -397,9 +299,7 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   }
   auto** table = reinterpret_cast<const std::byte**>(weights->arena_.data());
   weights->table_ = table;
-  Layout layout(units, placement,
-                weights->arena_.data() + round_up(count_parts(units) * sizeof(std::byte*), kPartAlignment),
-                weights->host_.data());
+  Layout layout(units, placement, weights->arena_.data() + table_bytes(units), weights->host_.data());
   MR_RETURN_IF_ERROR(layout.place_all());
   weights->first_part_ = std::move(layout.first_part);
   weights->device_rows_ = std::move(layout.own_rows);
@@ -409,7 +309,7 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   weights->addresses_ = layout.addresses;
   Progress told(layout.bytes_to_read, on_load.progress);
   {
-    MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", staging_bytes()));
+    MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", kLoadingBytes));
     MR_RETURN_IF_ERROR(placement.straight ? read_straight(*straight, layout.to_device, told)
                                           : Loader(backend, std::move(layout.to_device)).run(told));
   }

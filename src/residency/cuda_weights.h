@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "device/cuda_runtime.h"
 #include "residency/budget.h"
-#include "residency/plan.h"
+#include "residency/placement.h"
 #include "residency/ram_fill.h"
 #include "residency/unit.h"
 #include "storage/cufile.h"
@@ -26,22 +26,6 @@ namespace millrace::residency {
 
 class DeviceStream;
 
-/// Where each unit is at home. A head is at home in device memory; experts there, all of them, or else not in these
-/// weights (cuda_experts.h), which hold their entries in the table alone. An embedding at home in RAM is read by
-/// the GPU where it lies, row by row.
-struct DevicePlacement {
-  std::vector<Tier> homes;  // by unit
-  int ring_units = 0;       // so many whole units and one group more fit into the ring; 0 where nothing streams
-  bool straight = false;    // the disk is read straight into device memory: no ring of page-locked memory for it
-  // Units that move are kept in VRAM while so many bytes more than that are free; false: never.
-  bool use_spare = false;
-  std::uint64_t spare_margin = 0;
-  // CpuPart: of layers at home in RAM whose units are none of these; and what the processor computes as one of the
-  // others.
-  int host_permille = 0;
-  std::vector<FeedForward> host_feed_forwards;
-};
-
 /// Who is told how far the weights are. Either may be empty.
 struct OnLoad {
   /// Bytes in memory, of all that belong there; false cancels.
@@ -50,24 +34,8 @@ struct OnLoad {
   std::function<void()> end;
 };
 
-/// Rows of a matrix that stay the device's where the processor takes `host_permille` of them: the first ones, a
-/// multiple of 32. All of a small matrix.
-std::int64_t device_rows(std::int64_t rows, int host_permille);
-
 class DeviceWeights {
  public:
-  /// Every part on a 256-byte edge with 256 readable bytes behind it, the ring, and the table. Pure.
-  static std::uint64_t device_bytes(const UnitTable& units, const DevicePlacement& placement);
-  /// Page-locked bytes that stay: units at home in RAM, and the ring in front of units at home on the disk. Pure.
-  static std::uint64_t host_bytes(const UnitTable& units, const DevicePlacement& placement);
-  /// The ring's part of them. Pure.
-  static std::uint64_t ring_bytes(const UnitTable& units, const DevicePlacement& placement);
-  /// Device memory (in the ring or the arena) and page-locked memory that a unit takes. Pure.
-  static std::uint64_t unit_device_bytes(const Unit& unit);
-  static std::uint64_t unit_host_bytes(const Unit& unit);
-  /// Page-locked bytes that loading takes for as long as it lasts. What comes to RAM behind it takes no more (RamFill).
-  static std::uint64_t staging_bytes();
-
   /// Reads everything that has its home in memory, but what moves and is at home in RAM: a thread reads that from here
   /// on. `straight`: a backend over the same files that reads to device memory (cuFile), REQUIRED where the placement
   /// says so, else null. `on_load` is told the bytes done of all, from this thread; later from that of the passes,

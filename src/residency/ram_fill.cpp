@@ -17,16 +17,16 @@ constexpr std::chrono::milliseconds kAskAfter{50};
 /// read_in_order() of `count` reads; read_of(index) tells each when it is submitted.
 template <typename ReadOf, typename Landed>
 Status read_ahead(storage::Backend& backend, std::size_t count, const ReadOf& read_of, const Landed& landed) {
-  std::array<storage::Completion, kReadsUnderWay> completions;
+  std::array<storage::Completion, kChunks> completions;
   Status status;
   std::size_t started = 0;
   for (std::size_t next = 0; next < count; ++next) {
-    for (; started < count && started < next + kReadsUnderWay && status.ok(); ++started) {
+    for (; started < count && started < next + kChunks && status.ok(); ++started) {
       const storage::Read read = read_of(started);
-      backend.submit({&read, 1}, completions[started % kReadsUnderWay]);
+      backend.submit({&read, 1}, completions[started % kChunks]);
     }
     if (next == started) break;
-    Status read = completions[next % kReadsUnderWay].wait();
+    Status read = completions[next % kChunks].wait();
     if (status.ok()) status = std::move(read);
     if (status.ok()) status = landed(next);
   }
@@ -57,11 +57,11 @@ std::size_t RamFill::complete_groups() const {
 Expected<std::unique_ptr<RamFill>> RamFill::start(std::vector<storage::Read> reads, std::vector<std::size_t> ends,
                                                   storage::Backend& backend, Budget& ram) {
   MR_ASSERT(!ends.empty() && ends.back() == reads.size() && std::is_sorted(ends.begin(), ends.end()));
-  MR_ASSERT(std::all_of(reads.begin(), reads.end(), [](const auto& read) { return read.bytes <= kMostReadBytes; }));
+  MR_ASSERT(std::all_of(reads.begin(), reads.end(), [](const auto& read) { return read.bytes <= kChunkBytes; }));
   std::unique_ptr<RamFill> fill(new RamFill(std::move(reads), std::move(ends), backend));
   if (!fill->reads_.empty()) {
-    MR_ASSIGN_OR_RETURN(fill->staging_, ram.reserve("staging", kRingBytes));
-    MR_ASSIGN_OR_RETURN(fill->ring_, device::HostBuffer::reserve(kRingBytes, device::Pages::huge));
+    MR_ASSIGN_OR_RETURN(fill->staging_, ram.reserve("staging", kChunkRingBytes));
+    MR_ASSIGN_OR_RETURN(fill->ring_, device::HostBuffer::reserve(kChunkRingBytes, device::Pages::huge));
   }
   MR_ASSIGN_OR_RETURN(fill->thread_,
                       storage::SmallThread::start("millrace-fill", [made = fill.get()] { made->work(); }));
@@ -78,7 +78,7 @@ RamFill::~RamFill() {
 }
 
 std::byte* RamFill::slot(std::size_t read) const {
-  return ring_.data() + read % kReadsUnderWay * kSlotBytes + reads_[read].offset % storage::kMaxAlignment;
+  return ring_.data() + read % kChunks * kChunkRoom + reads_[read].offset % storage::kMaxAlignment;
 }
 
 /// The next read has come: it goes where it belongs, and what it completes is told. An error where the thread is to

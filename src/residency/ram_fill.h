@@ -24,27 +24,21 @@
 #include "base/status.h"
 #include "device/host_memory.h"
 #include "residency/budget.h"
+#include "residency/placement.h"
 #include "storage/small_thread.h"
 #include "storage/storage.h"
 
 namespace millrace::residency {
 
-/// At a time: enough to keep a disk busy.
-constexpr std::size_t kReadsUnderWay = 16;
-/// Reads kReadsUnderWay at a time. `landed` is told the index of each that has come, in order; what it returns other
+/// Reads kChunks at a time. `landed` is told the index of each that has come, in order; what it returns other
 /// than ok ends the reading. When this returns, no read is under way. Errors: the first of a read, or of `landed`.
 Status read_in_order(storage::Backend& backend, std::span<const storage::Read> reads,
                      const std::function<Status(std::size_t)>& landed);
 
 class RamFill {
  public:
-  static constexpr std::uint64_t kMostReadBytes = 512u << 10;
-  /// Of the ring: a slot for each read under way, where it lies as in the file modulo the block size.
-  static constexpr std::uint64_t kSlotBytes = kMostReadBytes + 2 * storage::kMaxAlignment;
-  static constexpr std::uint64_t kRingBytes = kReadsUnderWay * kSlotBytes;
-
-  /// reads: of kMostReadBytes at most. ends: by group, how many of `reads` are its own and of groups before it. A group
-  /// without reads is there as soon as those before it are. ram: grants the ring ("staging", kRingBytes) until
+  /// reads: of kChunkBytes at most. ends: by group, how many of `reads` are its own and of groups before it. A group
+  /// without reads is there as soon as those before it are. ram: grants the ring ("staging", kChunkRingBytes) until
   /// complete(). Errors: out_of_budget, io_error (no thread).
   static Expected<std::unique_ptr<RamFill>> start(std::vector<storage::Read> reads, std::vector<std::size_t> ends,
                                                   storage::Backend& backend, Budget& ram);

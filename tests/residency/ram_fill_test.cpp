@@ -63,7 +63,7 @@ struct Work {
     return fill.ok() ? std::move(*fill) : nullptr;
   }
   std::vector<std::byte> memory;
-  mutable Budget ram{RamFill::kRingBytes};
+  mutable Budget ram{kChunkRingBytes};
   std::vector<storage::Read> reads;
   std::vector<std::size_t> ends;
 };
@@ -176,11 +176,11 @@ TEST(RamFill, AGroupIsThereWhenItsReadsAndThoseBeforeHaveCome) {
   const auto fill = work.start(backend);
   EXPECT_TRUE(fill->has(0)) << "it has no reads";
   EXPECT_FALSE(fill->has(1));
-  ASSERT_TRUE(soon([&] { return backend.held() == kReadsUnderWay; }));
+  ASSERT_TRUE(soon([&] { return backend.held() == kChunks; }));
   backend.let_go(1);  // the second before the first
   std::this_thread::sleep_for(milliseconds(20));
   EXPECT_EQ(fill->read_bytes(), 0u) << "read 0 is missing";
-  EXPECT_EQ(backend.submitted(), kReadsUnderWay) << "no more are under way than was said";
+  EXPECT_EQ(backend.submitted(), kChunks) << "no more are under way than was said";
   for (std::size_t read = 0; read < work.ends[1] - 1; ++read) {
     EXPECT_FALSE(fill->has(1)) << "read " << read << " of " << work.ends[1] << " is missing";
     backend.let_go();
@@ -301,12 +301,12 @@ TEST(RamFill, DestroyingWaitsForTheReadsUnderWayAndStartsNoMore) {
   const Work work(file);
   auto fill = work.start(backend);
   for (int i = 0; i < 5; ++i) backend.let_go();
-  ASSERT_TRUE(soon([&] { return backend.submitted() == kReadsUnderWay + 5; }));
+  ASSERT_TRUE(soon([&] { return backend.submitted() == kChunks + 5; }));
   auto gone = std::async(std::launch::async, [&] { fill.reset(); });
   EXPECT_EQ(gone.wait_for(milliseconds(50)), std::future_status::timeout) << "reads still write into the memory";
   while (backend.held() > 0) backend.let_go();
   EXPECT_EQ(gone.wait_for(std::chrono::seconds(10)), std::future_status::ready);
-  EXPECT_EQ(backend.submitted(), kReadsUnderWay + 5);
+  EXPECT_EQ(backend.submitted(), kChunks + 5);
   EXPECT_EQ(backend.held(), 0u);
 }
 
@@ -351,13 +351,13 @@ TEST(RamFill, ReadsLandInARingAsSmallAsStatedUntilAllIsThere) {
   SteppedBackend backend(open(file, kPlain));
   const Work work(file);
   const auto fill = work.start(backend);
-  EXPECT_EQ(work.ram.reserved_bytes(), RamFill::kRingBytes);
+  EXPECT_EQ(work.ram.reserved_bytes(), kChunkRingBytes);
   EXPECT_EQ(work.ram.entries().at(0).tag, "staging");
-  EXPECT_LE(RamFill::kRingBytes, 9u << 20) << "it stays in the processor's cache";
-  ASSERT_GT(work.reads.size(), 3 * kReadsUnderWay);
+  EXPECT_LE(kChunkRingBytes, 9u << 20) << "it stays in the processor's cache";
+  ASSERT_GT(work.reads.size(), 3 * kChunks);
   for (std::size_t read = 0; read + 1 < work.reads.size(); ++read) backend.let_go();
   ASSERT_TRUE(soon([&] { return fill->read_bytes() == work.bytes() - work.reads.back().bytes; }));
-  EXPECT_EQ(work.ram.reserved_bytes(), RamFill::kRingBytes) << "a read is missing";
+  EXPECT_EQ(work.ram.reserved_bytes(), kChunkRingBytes) << "a read is missing";
   backend.let_go();
   EXPECT_TRUE(fill->wait(work.ends.size() - 1, nothing).ok());
   EXPECT_EQ(work.ram.reserved_bytes(), 0u);
@@ -370,14 +370,14 @@ TEST(RamFill, ReadsLandInARingAsSmallAsStatedUntilAllIsThere) {
     ASSERT_EQ(at % storage::kMaxAlignment, work.reads[read].offset % storage::kMaxAlignment) << "read " << read;
     const std::uintptr_t block = round_down(at, storage::kMaxAlignment);
     first = std::min(first, block);
-    end = std::max(end, block + RamFill::kSlotBytes);
-    if (read >= kReadsUnderWay) {
-      EXPECT_EQ(block, round_down(reinterpret_cast<std::uintptr_t>(destinations[read - kReadsUnderWay]),
-                                  storage::kMaxAlignment))
+    end = std::max(end, block + kChunkRoom);
+    if (read >= kChunks) {
+      EXPECT_EQ(block,
+                round_down(reinterpret_cast<std::uintptr_t>(destinations[read - kChunks]), storage::kMaxAlignment))
           << "read " << read << " has a slot of its own";
     }
   }
-  EXPECT_EQ(end - first, RamFill::kRingBytes);
+  EXPECT_EQ(end - first, kChunkRingBytes);
 }
 
 TEST(RamFill, AnUnfinishedFillGivesItsRingBack) {
@@ -386,7 +386,7 @@ TEST(RamFill, AnUnfinishedFillGivesItsRingBack) {
   const Work work(file);
   auto fill = work.start(*backend);
   EXPECT_EQ(fill->wait(work.ends.size() - 1, nothing).code(), Code::io_error);
-  EXPECT_EQ(work.ram.reserved_bytes(), RamFill::kRingBytes) << "the next wait() reads on";
+  EXPECT_EQ(work.ram.reserved_bytes(), kChunkRingBytes) << "the next wait() reads on";
   fill.reset();
   EXPECT_EQ(work.ram.reserved_bytes(), 0u);
 }
@@ -395,7 +395,7 @@ TEST(RamFill, ABudgetWithoutRoomForTheRingRefuses) {
   const WeightFile file(2 << 20);
   SteppedBackend backend(open(file, kPlain));
   const Work work(file);
-  Budget ram(RamFill::kRingBytes - 1);
+  Budget ram(kChunkRingBytes - 1);
   const auto fill = RamFill::start(work.reads, work.ends, backend, ram);
   EXPECT_EQ(fill.status().code(), Code::out_of_budget);
   EXPECT_EQ(backend.submitted(), 0u);
@@ -413,7 +413,7 @@ TEST(RamFill, NothingToReadNeedsNoRing) {
 
 TEST(RamFill, ReadsOfAnyOffsetAndSizeComeWhereverTheyBelongAndTouchNothingElse) {
   const WeightFile file(16 << 20);
-  constexpr std::uint64_t kMost = RamFill::kMostReadBytes;
+  constexpr std::uint64_t kMost = kChunkBytes;
   constexpr std::uint64_t kSizes[] = {kMost, 1,  kMost - 1, 4095, 4096,      4097, 63, kMost,
                                       64,    65, kMost / 3, 32,   kMost - 7, 511,  7,  129};
   constexpr std::byte kUntouched{0xa5};
@@ -436,7 +436,7 @@ TEST(RamFill, ReadsOfAnyOffsetAndSizeComeWhereverTheyBelongAndTouchNothingElse) 
     }
     ASSERT_GT(reads.size(), 64u);
     ASSERT_LT(next, memory.data() + memory.size());
-    Budget ram(RamFill::kRingBytes);
+    Budget ram(kChunkRingBytes);
     auto fill = RamFill::start(reads, {reads.size()}, *backend, ram);
     ASSERT_TRUE(fill.ok()) << fill.status().message();
     EXPECT_EQ((*fill)->wait(0, nothing).code(), Code::io_error);
@@ -458,7 +458,7 @@ TEST(ReadInOrder, EndsAsItIsToldWithNothingUnderWay) {
   SteppedBackend backend(open(file, kPlain));
   const Work work(file);
   std::thread reader([&] {
-    for (std::size_t i = 0; i < kReadsUnderWay + 2; ++i) backend.let_go();
+    for (std::size_t i = 0; i < kChunks + 2; ++i) backend.let_go();
   });
   std::size_t told = 0;
   const Status status = read_in_order(backend, work.reads, [&](std::size_t index) {
@@ -468,7 +468,7 @@ TEST(ReadInOrder, EndsAsItIsToldWithNothingUnderWay) {
   EXPECT_EQ(status.message(), "enough");
   reader.join();
   EXPECT_EQ(told, 3u);
-  EXPECT_EQ(backend.submitted(), kReadsUnderWay + 2);
+  EXPECT_EQ(backend.submitted(), kChunks + 2);
   EXPECT_EQ(backend.held(), 0u);
 }
 
