@@ -1,0 +1,160 @@
+// Contracts in heads.h.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/heads.h"
+#include "kernels/cuda/pdl.cuh"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+unsigned blocks_for(std::int64_t n, int each = kThreads) { return static_cast<unsigned>((n + each - 1) / each); }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Elementwise: an element a thread.
+
+__global__ void pick_heads_kernel(const float* x, std::int64_t cols, int heads, int head_dim, int first, float* out) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.x;
+  const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  if (i >= heads * head_dim) return;
+  const std::int64_t part = cols / heads;
+  out[row * heads * head_dim + i] = x[row * cols + i / head_dim * part + first + i % head_dim];
+}
+
+/// x[i] = of(x[i], y[i])
+template <typename Of>
+__global__ void pairs_kernel(float* x, const float* y, std::int64_t n, Of of) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) x[i] = of(x[i], y[i]);
+}
+struct Times {
+  __device__ float operator()(float x, float y) const { return x * y; }
+};
+struct OverSigmoid {
+  __device__ float operator()(float x, float y) const { return over_sigmoid(x, y); }
+};
+template <typename Of>
+cudaError_t pairs(float* x, const float* y, std::int64_t n, Of of, cudaStream_t stream) {
+  if (n <= 0) return cudaSuccess;
+  return launch(pairs_kernel<Of>, dim3(blocks_for(n)), dim3(kThreads), 0, stream, x, y, n, of);
+}
+
+__global__ void sigmoid_gate_rows_kernel(float* x, const float* gate, int cols) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t row = blockIdx.x;
+  const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  if (i < cols) x[row * cols + i] *= over_sigmoid(1.0f, gate[row]);
+}
+
+/// max(x, 0) + ln(1 + y), y = e^-|x|: the CPU's softplus_f32, operation for operation.
+__device__ __forceinline__ float softplus(float x) {
+  const double y = exp_f32(-fabsf(x)), z = y / (2 + y), square = z * z;
+  constexpr int kTerms = 12;
+  double sum = 0;
+#pragma unroll
+  for (int n = kTerms; n >= 0; --n) sum = sum * square + 1.0 / (2 * n + 1);
+  return static_cast<float>((x > 0 ? x : 0) + 2 * z * sum);
+}
+
+__global__ void time_step_kernel(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
+                                 std::int64_t n, int cols) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const auto c = i % cols;
+  const float value = softplus(step[i] + reinterpret_cast<const float*>(*bias)[c]);
+  step[i] = value;
+  decay[i] = exp_f32(reinterpret_cast<const float*>(*a)[c] * value);  // may lie where the step did
+}
+
+__global__ void activate_kernel(Activation activation, float* x, std::int64_t n) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= n) return;
+  for_activation(activation, [&](auto which) { x[i] = gated<decltype(which)::value>(x[i], 1.0f); });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// L2 norm: a head a warp. Element i is lane i % 32's.
+
+constexpr int kHeld = 8;  // elements of a lane that stay in registers
+
+__global__ void __launch_bounds__(kThreads)
+    l2_norm_heads_kernel(float* x, std::int64_t cols, std::int64_t all, int heads, int head_dim, float eps) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (number >= all) return;
+  float* const head = x + number / heads * cols + number % heads * head_dim;
+  float held[kHeld], squares = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) held[i] = lane + kWarp * i < head_dim ? head[lane + kWarp * i] : 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) squares = __fmaf_rn(held[i], held[i], squares);
+  for (int e = lane + kWarp * kHeld; e < head_dim; e += kWarp) squares = __fmaf_rn(head[e], head[e], squares);
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
+  const float scale = 1.0f / sqrtf(squares + eps);
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i)
+    if (lane + kWarp * i < head_dim) head[lane + kWarp * i] = held[i] * scale;
+  for (int e = lane + kWarp * kHeld; e < head_dim; e += kWarp) head[e] *= scale;
+}
+
+}  // namespace
+
+cudaError_t pick_heads(const float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
+                       std::int32_t first, float* out, cudaStream_t stream) {
+  if (rows <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(rows), blocks_for(std::int64_t{heads} * head_dim));
+  return launch(pick_heads_kernel, grid, dim3(kThreads), 0, stream, x, cols, heads, head_dim, first, out);
+}
+
+cudaError_t multiply(float* x, const float* y, std::int64_t n, cudaStream_t stream) {
+  return pairs(x, y, n, Times(), stream);
+}
+
+cudaError_t sigmoid_gate(float* x, const float* gate, std::int64_t n, cudaStream_t stream) {
+  return pairs(x, gate, n, OverSigmoid(), stream);
+}
+
+cudaError_t sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, std::int32_t cols, cudaStream_t stream) {
+  if (rows <= 0 || cols <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(rows), blocks_for(cols));
+  return launch(sigmoid_gate_rows_kernel, grid, dim3(kThreads), 0, stream, x, gate, cols);
+}
+
+cudaError_t l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
+                          float eps, cudaStream_t stream) {
+  const std::int64_t all = std::int64_t{rows} * heads;
+  if (all <= 0) return cudaSuccess;
+  return launch(l2_norm_heads_kernel, dim3(blocks_for(all, kWarps)), dim3(kThreads), 0, stream, x, cols, all, heads,
+                head_dim, eps);
+}
+
+cudaError_t time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
+                      std::int32_t rows, std::int32_t cols, cudaStream_t stream) {
+  const std::int64_t n = std::int64_t{rows} * cols;
+  if (n <= 0) return cudaSuccess;
+  return launch(time_step_kernel, dim3(blocks_for(n)), dim3(kThreads), 0, stream, decay, step, a, bias, n, cols);
+}
+
+cudaError_t activate(Activation activation, float* x, std::int64_t n, cudaStream_t stream) {
+  if (n <= 0) return cudaSuccess;
+  return launch(activate_kernel, dim3(blocks_for(n)), dim3(kThreads), 0, stream, activation, x, n);
+}
+
+}  // namespace millrace::kernels::cuda
