@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -59,31 +60,11 @@ struct Column {
   std::int32_t source, target;
 };
 
-__device__ inline std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-
 /// What a warpgroup's product (wgmma) is told of an operand in shared memory: rows of 128 bytes with the 128-byte
 /// swizzle; p: a row that is a multiple of 8, and the first byte of K.
 __device__ inline std::uint64_t operand_at(const std::uint8_t* p) {
   constexpr std::uint64_t kEightRows = 8 * 128 / 16, kSwizzle128 = 1;
   return (shared_address(p) & 0x3FFFF) >> 4 | std::uint64_t{1} << 16 | kEightRows << 32 | kSwizzle128 << 62;
-}
-
-/// Copies 16 (4) bytes to shared memory, or zeros there if not `valid`.
-__device__ inline void copy_16(void* to, const void* from, bool valid = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
-}
-__device__ inline void copy_4(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 4 : 0)
-               : "memory");
-}
-__device__ inline void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Until all but the latest kLeft groups have come.
-template <int kLeft>
-__device__ inline void copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
 __device__ inline void load_matrices(std::uint32_t (&m)[4], const void* p) {

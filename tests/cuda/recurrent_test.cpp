@@ -1,0 +1,469 @@
+// Convolution, delta rule and scan on the GPU: outputs and states bit for bit against plain host versions of the
+// contract in kernels/cuda/recurrent.h (the convolution against the CPU's kernel), and near the plain reference. A
+// window has sequences of different lengths, from zeros or from a state, cut into runs in several ways.
+#include "kernels/cuda/recurrent.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "cuda/on_device.h"
+#include "kernels/kernels.h"
+#include "kernels/ref/ref.h"
+
+namespace millrace::kernels::cuda {
+namespace {
+
+using test::Array;
+using test::Entry;
+using test::normal_floats;
+using test::ok;
+using test::same_bits;
+
+struct RunOfRows {
+  int first_row = 0, rows = 0;
+  int after = -1;  // number of a block; -1: none
+};
+struct Sequence {
+  int before = -1;  // number of a block; -1: zeros
+  std::vector<RunOfRows> runs;
+};
+/// Rows of a run, and whether it leaves its state somewhere.
+struct Cut {
+  int rows = 0;
+  bool leaves = false;
+};
+
+/// Sequences of a window, and blocks of states in device memory: of `floats` each, random. A layer's state begins
+/// kOffset floats into a block.
+class Window {
+ public:
+  static constexpr std::int64_t kOffset = 34;
+
+  explicit Window(std::int64_t state_floats) : floats_(kOffset + state_floats + 6) {}
+
+  void add(bool from_zeros, const std::vector<Cut>& cuts) {
+    Sequence sequence;
+    if (!from_zeros) sequence.before = blocks_++;
+    for (const Cut& cut : cuts) {
+      sequence.runs.push_back({rows_, cut.rows, cut.leaves ? blocks_++ : -1});
+      rows_ += cut.rows;
+    }
+    sequences_.push_back(sequence);
+  }
+  /// One whose last run leaves its state where the first found it, as between windows of a pass.
+  void add_in_place(const std::vector<Cut>& cuts) {
+    add(false, cuts);
+    sequences_.back().runs.back().after = sequences_.back().before;
+  }
+  void add_none() { sequences_.emplace_back(); }  // one that has no rows in this window
+  void put(std::mt19937& random) {
+    memory_ = normal_floats(static_cast<std::size_t>(blocks_ * floats_), random, 0.3f);
+    device_ = std::make_unique<Array<float>>(memory_);
+    std::vector<StateRun> runs;
+    std::vector<std::int32_t> first;
+    for (const Sequence& sequence : sequences_) {
+      first.push_back(static_cast<std::int32_t>(runs.size()));
+      for (const RunOfRows& run : sequence.runs)
+        runs.push_back({address(sequence.before), address(run.after), run.first_row, run.rows,
+                        sequence.runs.front().first_row, sequence.runs.size() > 1 ? 1 : 0});
+    }
+    first.push_back(static_cast<std::int32_t>(runs.size()));
+    runs.resize(runs.size() + 2);  // empty ones behind
+    runs_ = std::make_unique<Array<StateRun>>(runs);
+    first_ = std::make_unique<Array<std::int32_t>>(first);
+    count_ = static_cast<std::int32_t>(runs.size());
+  }
+  StateRuns runs() const { return {runs_->get(), first_->get(), count_, static_cast<std::int32_t>(sequences_.size())}; }
+  std::int64_t offset() const { return kOffset * static_cast<std::int64_t>(sizeof(float)); }
+  std::int64_t rows() const { return rows_; }
+  std::int32_t count() const { return count_; }
+  bool has_borders() const {
+    return std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.runs.size() > 1; });
+  }
+  const std::vector<Sequence>& sequences() const { return sequences_; }
+  /// What lies in all blocks before the launch: a copy to be changed into what is wanted.
+  std::vector<float> memory() const { return memory_; }
+  std::vector<float> device_memory() const { return device_->host(); }
+  std::size_t state_at(int block) const { return static_cast<std::size_t>(block * floats_ + kOffset); }
+
+ private:
+  std::byte* address(int block) const {
+    return block < 0 ? nullptr : reinterpret_cast<std::byte*>(device_->get() + block * floats_);
+  }
+
+  std::int64_t floats_;
+  int blocks_ = 0, rows_ = 0;
+  std::int32_t count_ = 0;
+  std::vector<Sequence> sequences_;
+  std::vector<float> memory_;
+  std::unique_ptr<Array<float>> device_;
+  std::unique_ptr<Array<StateRun>> runs_;
+  std::unique_ptr<Array<std::int32_t>> first_;
+};
+
+/// A window of a kind: one row of each of many sequences; rows that are cut at borders and leave states there; one
+/// that goes on in place, runs without rows, sequences that are not in it.
+Window make_window(int kind, std::int64_t state_floats, std::mt19937& random) {
+  Window window(state_floats);
+  if (kind == 0) {
+    for (int s = 0; s < 5; ++s) window.add(s % 2 == 0, {{1, true}});
+  } else if (kind == 1) {
+    window.add(false, {{2, false}, {64, true}, {64, false}, {5, true}});
+    window.add_none();
+    window.add(true, {{1, true}, {17, true}});
+    window.add(true, {{33, true}, {0, true}});
+  } else {
+    window.add_none();
+    window.add_in_place({{1, true}, {15, false}, {0, true}});
+    window.add(true, {{16, false}, {16, true}});
+    window.add_in_place({{9, true}});
+  }
+  window.put(random);
+  return window;
+}
+constexpr int kKinds = 3;
+
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    error += std::pow(double{got[i]} - double{want[i]}, 2);
+    norm += std::pow(double{want[i]}, 2);
+  }
+  return std::sqrt(error / std::max(norm, 1e-300));
+}
+
+/// A head's matrix on the host, as a state has it.
+class Matrix {
+ public:
+  Matrix(std::int64_t keys, std::int64_t values, std::int64_t lanes)
+      : keys_(keys), values_(values), lanes_(lanes), s_(static_cast<std::size_t>(keys * values), 0.0f) {}
+
+  void load(const float* from) { std::copy_n(from, s_.size(), s_.begin()); }
+  void store(float* to) const { std::copy(s_.begin(), s_.end(), to); }
+  float& at(std::int64_t key, std::int64_t value) {
+    return s_[static_cast<std::size_t>(value / lanes_ * keys_ * lanes_ + key * lanes_ + value % lanes_)];
+  }
+  /// The contract's sum over the keys.
+  float sum(std::int64_t value, const float* v) {
+    float lanes[8][2] = {};
+    for (std::int64_t k = 0; k < keys_; ++k) {
+      float& lane = lanes[k / 4 % 8][k % 2];
+      lane = std::fmaf(at(k, value), v[k], lane);
+    }
+    float sums[8];
+    for (int l = 0; l < 8; ++l) sums[l] = lanes[l][0] + lanes[l][1];
+    for (int step = 4; step > 0; step /= 2)
+      for (int l = 0; l < step; ++l) sums[l] += sums[l + step];
+    return sums[0];
+  }
+  void forget_and_add(std::int64_t value, float decay, float factor, const float* v) {
+    for (std::int64_t k = 0; k < keys_; ++k) {
+      const float kept = decay * at(k, value);
+      at(k, value) = std::fmaf(factor, v[k], kept);
+    }
+  }
+  std::int64_t values() const { return values_; }
+
+ private:
+  std::int64_t keys_, values_, lanes_;
+  std::vector<float> s_;
+};
+
+/// Goes through every sequence of the window: row(matrix, number of a row) for each; states are written to `memory`
+/// where runs leave them. place: floats from a layer's state to the matrix.
+template <typename Row>
+void go_through(const Window& window, std::int64_t place, Matrix fresh, std::vector<float>& memory, Row row) {
+  const std::vector<float> before = window.memory();
+  for (const Sequence& sequence : window.sequences()) {
+    Matrix matrix = fresh;
+    const auto in = [&](int block) { return window.state_at(block) + static_cast<std::size_t>(place); };
+    if (sequence.before >= 0) matrix.load(before.data() + in(sequence.before));
+    for (const RunOfRows& run : sequence.runs) {
+      for (int r = run.first_row; r < run.first_row + run.rows; ++r) row(matrix, r);
+      if (run.after >= 0) matrix.store(memory.data() + in(run.after));
+    }
+  }
+}
+
+class CudaRecurrent : public test::OnDevice {
+ protected:
+  std::mt19937 random_{20261123};
+  const kernels::Table& cpu_ = kernels::table(device::Isa::plain);
+};
+
+TEST_F(CudaRecurrent, ConvolutionIsTheCpus) {
+  for (const int kind : {0, 1, 2}) {
+    for (const std::int64_t taps : {2, 3, 4, 8}) {
+      for (const std::int64_t channels : {2, 34, 128, 200, 640}) {
+        SCOPED_TRACE(testing::Message() << kind << ": " << taps << " taps, " << channels << " channels");
+        const bool plain = channels % 4 == 0;
+        const Window window = make_window(kind, (taps - 1) * channels, random_);
+        std::vector<float> x = normal_floats(static_cast<std::size_t>(window.rows() * channels), random_);
+        const auto weight = normal_floats(static_cast<std::size_t>(channels * taps), random_),
+                   bias = normal_floats(static_cast<std::size_t>(channels), random_);
+        const Array<float> x_at(x), weight_at(weight), bias_at(bias);
+        const Array<std::byte> borders(convolve_workspace_bytes(window.count(), taps, channels));
+        const Entry weight_entry(weight_at.at_bytes()), bias_entry(bias_at.at_bytes());
+        ConvolveCall call;
+        call.runs = window.runs();
+        call.offset = window.offset();
+        call.x = x_at.get();
+        call.weight = weight_entry.get();
+        if (!plain) call.bias = bias_entry.get();
+        call.silu = !plain;
+        call.taps = static_cast<std::int32_t>(taps);
+        call.channels = static_cast<std::int32_t>(channels);
+        if (window.has_borders()) call.borders = reinterpret_cast<float*>(borders.get());
+        ok(convolve(call, nullptr));
+
+        std::vector<float> memory = window.memory();
+        const std::vector<float> first = memory;
+        const auto state_floats = static_cast<std::size_t>((taps - 1) * channels);
+        for (const Sequence& sequence : window.sequences()) {
+          std::vector<float> state(state_floats, 0.0f);
+          if (sequence.before >= 0)
+            std::copy_n(first.begin() + static_cast<std::ptrdiff_t>(window.state_at(sequence.before)), state_floats,
+                        state.begin());
+          for (const RunOfRows& run : sequence.runs) {
+            std::vector<float> after(state_floats);
+            ConvolutionArgs args;
+            args.x = x.data() + run.first_row * channels;
+            args.x_stride = args.channels = args.last = channels;
+            args.rows = run.rows;
+            args.weight = weight.data();
+            args.bias = plain ? nullptr : bias.data();
+            args.silu = !plain;
+            args.taps = taps;
+            args.before = state.data();
+            args.after = after.data();
+            cpu_.convolve(args);
+            state = after;
+            if (run.after >= 0)
+              std::copy(state.begin(), state.end(),
+                        memory.begin() + static_cast<std::ptrdiff_t>(window.state_at(run.after)));
+          }
+        }
+        EXPECT_TRUE(same_bits(x_at.host(), x));
+        EXPECT_TRUE(same_bits(window.device_memory(), memory));
+      }
+    }
+  }
+}
+
+struct DeltaShape {
+  std::int64_t key_heads, value_heads, keys, values;
+  bool tiled;
+};
+
+struct DeltaInput {
+  std::int64_t stride, queries;
+  std::vector<float> qkv, beta, decay;
+
+  DeltaInput(const DeltaShape& shape, std::int64_t rows, const kernels::Table& cpu, std::mt19937& random)
+      : stride(2 * shape.key_heads * shape.keys + shape.value_heads * shape.values),
+        queries(shape.key_heads * shape.keys),
+        qkv(normal_floats(static_cast<std::size_t>(rows * stride), random)),
+        beta(normal_floats(static_cast<std::size_t>(rows * shape.value_heads), random)),
+        decay(beta.size()) {
+    for (std::int64_t r = 0; r < rows; ++r)
+      cpu.l2_norm(qkv.data() + r * stride, 2 * shape.key_heads, shape.keys, 1e-6f);
+    for (float& d : decay) d = exp_f32(-std::abs(normal_floats(1, random, 0.2f)[0]));
+  }
+};
+
+DeltaRuleCall call_of(const DeltaShape& shape, const Window& window) {
+  DeltaRuleCall call;
+  call.runs = window.runs();
+  call.offset = window.offset();
+  call.key_heads = static_cast<std::int32_t>(shape.key_heads);
+  call.value_heads = static_cast<std::int32_t>(shape.value_heads);
+  call.key_dim = static_cast<std::int32_t>(shape.keys);
+  call.value_dim = static_cast<std::int32_t>(shape.values);
+  call.tiled = shape.tiled;
+  call.scale = 0.3f;
+  return call;
+}
+
+TEST_F(CudaRecurrent, DeltaRuleKeepsItsContract) {
+  const DeltaShape shapes[] = {{1, 1, 2, 32, false},  {2, 4, 30, 64, true},   {1, 3, 32, 32, false},
+                               {2, 2, 64, 96, false}, {3, 6, 100, 32, true},  {2, 6, 128, 128, false},
+                               {2, 4, 128, 64, true}, {1, 2, 130, 32, false}, {1, 1, 256, 64, false}};
+  for (const DeltaShape& shape : shapes) {
+    for (int kind = 0; kind < kKinds; ++kind) {
+      SCOPED_TRACE(testing::Message() << kind << ": " << shape.keys << " x " << shape.values);
+      const Window window = make_window(kind, shape.value_heads * shape.keys * shape.values, random_);
+      const DeltaInput in(shape, window.rows(), cpu_, random_);
+      const Array<float> qkv(in.qkv), beta(in.beta), decay(in.decay);
+      const std::int64_t width = shape.value_heads * shape.values;
+      const Array<float> out(static_cast<std::size_t>(window.rows() * width));
+      DeltaRuleCall call = call_of(shape, window);
+      call.qkv = qkv.get();
+      call.beta = beta.get();
+      call.decay = decay.get();
+      call.out = out.get();
+      ok(delta_rule(call, nullptr));
+
+      std::vector<float> want(static_cast<std::size_t>(window.rows() * width)), memory = window.memory();
+      for (std::int64_t h = 0; h < shape.value_heads; ++h) {
+        const std::int64_t key_head = shape.tiled ? h % shape.key_heads : h / (shape.value_heads / shape.key_heads);
+        go_through(window, h * shape.keys * shape.values, Matrix(shape.keys, shape.values, kStateLanes), memory,
+                   [&](Matrix& state, int row) {
+                     const float* const query = in.qkv.data() + row * in.stride + key_head * shape.keys;
+                     const float *const key = query + in.queries, *const value = in.qkv.data() + row * in.stride +
+                                                                                 2 * in.queries + h * shape.values;
+                     const auto gate = static_cast<std::size_t>(row * shape.value_heads + h);
+                     const float g = in.decay[gate], b = sigmoid_f32(in.beta[gate]);
+                     for (std::int64_t v = 0; v < shape.values; ++v) {
+                       const float read = g * state.sum(v, key), left = value[v] - read;
+                       state.forget_and_add(v, g, b * left, key);
+                       want[static_cast<std::size_t>(row * width + h * shape.values + v)] =
+                           state.sum(v, query) * call.scale;
+                     }
+                   });
+      }
+      EXPECT_TRUE(same_bits(out.host(), want));
+      EXPECT_TRUE(same_bits(window.device_memory(), memory));
+    }
+  }
+}
+
+TEST_F(CudaRecurrent, DeltaRuleIsNearTheReference) {
+  const DeltaShape shape{1, 1, 128, 64, false};
+  constexpr std::int64_t kRows = 300;
+  Window window(shape.keys * shape.values);
+  window.add(true, {{kRows, true}});
+  window.put(random_);
+  const DeltaInput in(shape, kRows, cpu_, random_);
+  const Array<float> qkv(in.qkv), beta(in.beta), decay(in.decay);
+  const Array<float> out(static_cast<std::size_t>(kRows * shape.values));
+  DeltaRuleCall call = call_of(shape, window);
+  call.qkv = qkv.get();
+  call.beta = beta.get();
+  call.decay = decay.get();
+  call.out = out.get();
+  ok(delta_rule(call, nullptr));
+  std::vector<float> query, key, value, betas;
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    const auto row = in.qkv.begin() + r * in.stride;
+    query.insert(query.end(), row, row + shape.keys);
+    key.insert(key.end(), row + shape.keys, row + 2 * shape.keys);
+    value.insert(value.end(), row + 2 * shape.keys, row + in.stride);
+    betas.push_back(sigmoid_f32(in.beta[static_cast<std::size_t>(r)]));
+  }
+  std::vector<float> want(value.size());
+  ref::delta_rule(query.data(), key.data(), value.data(), betas.data(), in.decay.data(), kRows, shape.keys,
+                  shape.values, call.scale, want.data());
+  EXPECT_LT(relative_error(out.host(), want), 3e-6);
+}
+
+struct ScanShape {
+  std::int64_t heads, head_dim, groups, keys;
+
+  std::int64_t inner() const { return heads * head_dim; }
+  std::int64_t stride() const { return inner() + 2 * groups * keys; }
+};
+
+struct ScanInput {
+  std::vector<float> x, step, decay, skip;
+
+  ScanInput(const ScanShape& shape, std::int64_t rows, std::mt19937& random)
+      : x(normal_floats(static_cast<std::size_t>(rows * shape.stride()), random)),
+        step(normal_floats(static_cast<std::size_t>(rows * shape.heads), random)),
+        decay(step.size()),
+        skip(normal_floats(static_cast<std::size_t>(shape.heads), random)) {
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      step[i] = softplus_f32(step[i]);
+      decay[i] = exp_f32(-0.3f * step[i]);
+    }
+  }
+};
+
+ScanCall call_of(const ScanShape& shape, const Window& window) {
+  ScanCall call;
+  call.runs = window.runs();
+  call.offset = window.offset();
+  call.heads = static_cast<std::int32_t>(shape.heads);
+  call.head_dim = static_cast<std::int32_t>(shape.head_dim);
+  call.groups = static_cast<std::int32_t>(shape.groups);
+  call.keys = static_cast<std::int32_t>(shape.keys);
+  return call;
+}
+
+TEST_F(CudaRecurrent, ScanKeepsItsContract) {
+  const ScanShape shapes[] = {{1, 16, 1, 2},   {4, 48, 2, 16},   {3, 64, 1, 64},  {2, 80, 2, 100},
+                              {6, 64, 3, 128}, {2, 128, 1, 128}, {1, 32, 1, 200}, {2, 16, 1, 256}};
+  for (const ScanShape& shape : shapes) {
+    for (int kind = 0; kind < kKinds; ++kind) {
+      SCOPED_TRACE(testing::Message() << kind << ": " << shape.keys << " x " << shape.head_dim);
+      const Window window = make_window(kind, shape.inner() * shape.keys, random_);
+      const ScanInput in(shape, window.rows(), random_);
+      const Array<float> x(in.x), step(in.step), decay(in.decay), skip(in.skip);
+      const Entry skip_entry(skip.at_bytes());
+      const Array<float> out(static_cast<std::size_t>(window.rows() * shape.inner()));
+      ScanCall call = call_of(shape, window);
+      call.x = x.get();
+      call.step = step.get();
+      call.decay = decay.get();
+      call.skip = skip_entry.get();
+      call.out = out.get();
+      ok(scan(call, nullptr));
+
+      std::vector<float> want(static_cast<std::size_t>(window.rows() * shape.inner())), memory = window.memory();
+      for (std::int64_t h = 0; h < shape.heads; ++h) {
+        const std::int64_t group = h / (shape.heads / shape.groups);
+        go_through(window, h * shape.keys * shape.head_dim,
+                   Matrix(shape.keys, shape.head_dim, scan_lanes(shape.head_dim)), memory, [&](Matrix& state, int row) {
+                     const float* const from = in.x.data() + row * shape.stride();
+                     const float *const value = from + h * shape.head_dim,
+                                        *const b = from + shape.inner() + group * shape.keys,
+                                        *const c = b + shape.groups * shape.keys;
+                     const auto gate = static_cast<std::size_t>(row * shape.heads + h);
+                     for (std::int64_t v = 0; v < shape.head_dim; ++v) {
+                       state.forget_and_add(v, in.decay[gate], in.step[gate] * value[v], b);
+                       want[static_cast<std::size_t>(row * shape.inner() + h * shape.head_dim + v)] =
+                           std::fmaf(in.skip[static_cast<std::size_t>(h)], value[v], state.sum(v, c));
+                     }
+                   });
+      }
+      EXPECT_TRUE(same_bits(out.host(), want));
+      EXPECT_TRUE(same_bits(window.device_memory(), memory));
+    }
+  }
+}
+
+TEST_F(CudaRecurrent, ScanIsNearTheReference) {
+  const ScanShape shape{1, 64, 1, 128};
+  constexpr std::int64_t kRows = 300;
+  Window window(shape.inner() * shape.keys);
+  window.add(true, {{kRows, true}});
+  window.put(random_);
+  const ScanInput in(shape, kRows, random_);
+  const Array<float> x(in.x), step(in.step), decay(in.decay), skip(in.skip);
+  const Entry skip_entry(skip.at_bytes());
+  const Array<float> out(static_cast<std::size_t>(kRows * shape.inner()));
+  ScanCall call = call_of(shape, window);
+  call.x = x.get();
+  call.step = step.get();
+  call.decay = decay.get();
+  call.skip = skip_entry.get();
+  call.out = out.get();
+  ok(scan(call, nullptr));
+  std::vector<float> value, b, c;
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    const auto row = in.x.begin() + r * shape.stride();
+    value.insert(value.end(), row, row + shape.inner());
+    b.insert(b.end(), row + shape.inner(), row + shape.inner() + shape.keys);
+    c.insert(c.end(), row + shape.inner() + shape.keys, row + shape.stride());
+  }
+  std::vector<float> want(value.size());
+  ref::scan(value.data(), b.data(), c.data(), in.step.data(), in.decay.data(), in.skip[0], kRows, shape.keys,
+            shape.inner(), want.data());
+  EXPECT_LT(relative_error(out.host(), want), 3e-6);
+}
+
+}  // namespace
+}  // namespace millrace::kernels::cuda
