@@ -21,6 +21,7 @@
 #include "kv/prompt_cache.h"
 #include "kv/sequence.h"
 #include "model/model.h"
+#include "residency/homes.h"
 #include "residency/plan.h"
 #include "residency/plan_file.h"
 #include "residency/weight_store.h"
@@ -36,11 +37,7 @@ namespace millrace::engine {
 /// VRAM, the one whose plan predicts more decoded tokens a second, where both predict. The log says why.
 enum class DeviceChoice { automatic, cpu, cuda };
 
-/// Layers that stay where the user wants them, against the planner's choice. GPU plans of dense models.
-struct Pin {
-  int first_layer = 0, last_layer = 0;  // both included
-  residency::Tier tier = residency::Tier::vram;
-};
+using residency::Pin;
 /// "0-9=vram,10-29=ram,30-=disk", "5=disk". Errors: invalid_argument.
 Expected<std::vector<Pin>> parse_pins(std::string_view text);
 

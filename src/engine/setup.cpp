@@ -11,16 +11,13 @@
 #include "base/log.h"
 #include "device/cpu.h"
 #include "device/gpu.h"
+#include "engine/cpu_plan.h"
 #include "engine/device_choice.h"
 #include "kv/model_identity.h"
 
 namespace millrace::engine {
 namespace {
 
-constexpr std::int64_t kAutomaticBatch = 512;
-constexpr std::int64_t kAutomaticChunk = 128;
-constexpr std::int64_t kLeastBatch = 8;
-constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
 // Less than two of the largest tiles: both would come in one moment, and while the first is computed with nothing would
 // be read. Far more than a disk's rate times its latency.
 constexpr std::uint64_t kBytesInFlight = 12 * kMiB;
@@ -30,257 +27,8 @@ constexpr std::uint64_t kSmallBudget = 64 * kMiB;
 
 // What the process takes after it was measured: pages of code first used by a pass, thread stacks, requests.
 constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
-// Between one run and the next the measured part differs by less than this: what of the program is mapped at once
-// depends on where it lies, which is drawn anew (900 kB over 300 runs, evenly spread).
-constexpr std::uint64_t kMeasurementSpread = 1 * kMiB;
-
-std::uint64_t automatic_tile(std::uint64_t ram) {
-  return std::clamp(round_down(ram / 32, device::kPageBytes), kLeastTile, kMostTile);
-}
-
-std::int64_t whole_blocks(std::int64_t tokens) {
-  return static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(tokens), kv::kBlockTokens));
-}
-
-/// What KV takes of the budget: BlockPool reserves whole pages a block.
-std::uint64_t kv_bytes(const kv::Layout& layout, const kv::Load& load) {
-  std::uint64_t bytes = 0;
-  for (const kv::Group& group : layout.groups())
-    bytes += static_cast<std::uint64_t>(kv::most_blocks(group, load)) *
-             round_up(static_cast<std::uint64_t>(group.block_bytes()), device::kPageBytes);
-  return bytes;
-}
-
-/// The longest context, in whole blocks, of which `sequences` fit into so many bytes.
-std::int64_t affordable_context(const kv::Layout& layout, std::uint64_t bytes, std::int64_t sequences,
-                                std::int64_t pass_rows, std::int64_t most) {
-  std::int64_t fits = 0, too_long = most / kv::kBlockTokens + 1;  // blocks
-  while (too_long - fits > 1) {
-    const std::int64_t middle = fits + (too_long - fits) / 2;
-    const bool fit = kv_bytes(layout, {middle * kv::kBlockTokens * sequences, sequences, pass_rows}) <= bytes;
-    (fit ? fits : too_long) = middle;
-  }
-  return fits * kv::kBlockTokens;
-}
-
-/// Cuts the units anew, at another size.
-Status recut(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts) {
-  modelfile::OpenOptions no_words;
-  no_words.skip_vocabulary = true;
-  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path, no_words));
-  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.context_tokens}));
-  return {};
-}
-
-bool is_mapped(const Parts& parts) { return parts.backend->in_place(0, 0, 1) != nullptr; }
-
-/// Chooses limits from the budget and plans; when the plan does not fit, makes the limits smaller until it does.
-class Planner {
- public:
-  Planner(const EngineOptions& options, std::uint64_t ram, std::uint64_t program_bytes, Parts& parts)
-      : options_(options),
-        ram_(ram),
-        program_bytes_(program_bytes),
-        parts_(parts),
-        layout_(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost)),
-        shares_out_(shares_out(options)) {
-    if (shares_out_) share_out();
-  }
-
-  /// A mapped model counts whole. False: with limits as wide as this budget allows there is no room for that.
-  bool room_to_map() const {
-    const Limits limits = roomy_limits();
-    return fixed_bytes(limits, program_bytes_) + kv_bytes(limits) + parts_.model->units().total_bytes() <= ram_;
-  }
-
-  /// Candidates of every sequence's sampler, should it look at all tokens.
-  std::uint64_t sampler_bytes() const {
-    const std::int64_t sequences = std::max<std::int64_t>(1, options_.max_sequences);
-    return static_cast<std::uint64_t>(sequences * parts_.model->hyperparameters().vocab) * Sampler::kBytesPerToken;
-  }
-
-  Status plan() {
-    const model::Hyperparameters& hp = parts_.model->hyperparameters();
-    if (options_.context_tokens > hp.context_length)
-      log::warn("a context of {} tokens is more than the {} this model was trained for", options_.context_tokens,
-                hp.context_length);
-    const std::uint64_t tile_bytes = parts_.limits.tile_bytes;
-    Status status = plan_shared();
-    while (status.code() == Code::out_of_budget && shares_out_ && options_.max_sequences > 1) {
-      options_.max_sequences /= 2;
-      if (options_.kv_tokens > 0) options_.kv_tokens = std::max<std::int64_t>(1, options_.kv_tokens / 2);
-      if (parts_.limits.tile_bytes != tile_bytes) MR_RETURN_IF_ERROR(recut(options_, tile_bytes, parts_));
-      parts_.limits.tile_bytes = tile_bytes;
-      status = plan_shared();
-    }
-    return status;
-  }
-
- private:
-  Status plan_shared() {
-    parts_.limits = roomy_limits();
-    Status status = try_limits(0);
-    while (status.code() == Code::out_of_budget && shrink()) status = try_limits(0);
-    if (status.code() == Code::out_of_budget && options_.tile_bytes == 0 && parts_.limits.tile_bytes > kLeastTile) {
-      parts_.limits.tile_bytes = kLeastTile;
-      MR_RETURN_IF_ERROR(recut(options_, kLeastTile, parts_));
-      status = try_limits(0);
-    }
-    if (status.ok()) return plan_weights();
-    // The size that the message names must also work on the next run, whose program part may be measured a bit larger.
-    if (status.code() == Code::out_of_budget && !options_.exact_budget) return try_limits(kMeasurementSpread);
-    return status;
-  }
-
-  void share_out() {
-    const model::Hyperparameters& hp = parts_.model->hyperparameters();
-    SharingInput input;
-    input.cap_bytes = ram_;
-    input.taken_bytes = parts_.model->units().total_bytes() + program_bytes_ + ram_ / 8;  // activations take no more
-    input.weights_give_way = true;
-    input.kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
-      return engine::kv_bytes(layout_, {tokens, sequences, batch_wanted()});
-    };
-    input.vocab = hp.vocab;
-    input.context_tokens =
-        options_.context_tokens > 0 ? options_.context_tokens : std::min(hp.context_length, kAutomaticContext);
-    take_share(std::move(input), options_);
-  }
-
-  std::int64_t batch_wanted() const { return options_.batch_tokens > 0 ? options_.batch_tokens : kAutomaticBatch; }
-
-  Limits roomy_limits() const {
-    const model::Hyperparameters& hp = parts_.model->hyperparameters();
-    Limits limits = parts_.limits;
-    limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
-    limits.context_tokens = options_.context_tokens;
-    if (limits.context_tokens == 0) {
-      limits.context_tokens = std::min(hp.context_length, kAutomaticContext);
-      const std::int64_t sharers = options_.kv_tokens > 0 ? 1 : limits.sequences;
-      const std::int64_t affordable =
-          affordable_context(layout_, ram_ / 2, sharers, batch_wanted(), whole_blocks(limits.context_tokens));
-      limits.context_tokens = std::max(least_context(), std::min(limits.context_tokens, affordable));
-    }
-    limits.batch_tokens = std::max(
-        {std::min(batch_wanted(), limits.context_tokens * limits.sequences), limits.sequences, std::int64_t{1}});
-    while (limits.batch_tokens > least_batch() && activation_bytes(limits, logit_rows(limits)) > ram_ / 8)
-      limits.batch_tokens = std::max(least_batch(), limits.batch_tokens - kLeastBatch);
-    limits.logit_rows = logit_rows(limits);
-    set_shared_limits(options_, kAutomaticChunk, limits);
-    return limits;
-  }
-
-  /// Every live sequence may want a row; logits of a whole prompt (tests, perplexity) get some more where they are
-  /// small.
-  std::int64_t logit_rows(const Limits& limits) const {
-    const auto row_bytes = parts_.model->hyperparameters().vocab * static_cast<std::int64_t>(sizeof(float));
-    const auto affordable = static_cast<std::int64_t>(ram_ / 64) / row_bytes;
-    return std::max(limits.sequences, std::min(limits.batch_tokens, affordable));
-  }
-
-  std::int64_t least_context() const { return std::min(parts_.model->hyperparameters().context_length, kLeastContext); }
-  std::int64_t least_batch() const {
-    return std::max(std::min(kLeastBatch, std::max<std::int64_t>(1, batch_wanted())),
-                    std::max<std::int64_t>(1, options_.max_sequences));
-  }
-
-  /// The next smaller limits; false when they are as small as they get.
-  bool shrink() {
-    Limits& limits = parts_.limits;
-    const Limits before = limits;
-    limits.batch_tokens = std::max(least_batch(), limits.batch_tokens / 2);
-    if (options_.context_tokens == 0) limits.context_tokens = std::max(least_context(), limits.context_tokens / 2);
-    limits.logit_rows = std::min(limits.logit_rows, std::max(limits.sequences, limits.logit_rows / 2));
-    set_shared_limits(options_, kAutomaticChunk, limits);
-    return limits.batch_tokens != before.batch_tokens || limits.context_tokens != before.context_tokens ||
-           limits.logit_rows != before.logit_rows;
-  }
-
-  std::uint64_t activation_bytes(const Limits& limits, std::int64_t logit_rows) const {
-    exec::PassLimits pass = pass_limits(limits);
-    pass.max_logit_rows = logit_rows;
-    return exec::cpu_activation_bytes(exec::pass_shape(parts_.model->program(), parts_.model->units(), pass),
-                                      parts_.pool->threads(), {parts_.isa, true});
-  }
-
-  std::uint64_t fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const {
-    return program_bytes + sampler_bytes() + activation_bytes(limits, limits.logit_rows);
-  }
-
-  /// Of every context when it is full.
-  std::uint64_t kv_bytes(const Limits& limits) const { return engine::kv_bytes(layout_, kv_load(limits)); }
-
-  /// Do the limits fit when every context is full?
-  Status try_limits(std::uint64_t spread) {
-    const Limits& limits = parts_.limits;
-    const std::uint64_t mapped =
-        fixed_bytes(limits, program_bytes_ + spread) + kv_bytes(limits) + parts_.model->units().total_bytes();
-    if (is_mapped(parts_) && mapped > ram_)
-      return error(Code::out_of_budget,
-                   "storage mmap keeps the whole model in RAM, {} in all; give at least --ram {} or another --storage",
-                   format_bytes(mapped), residency::ram_argument(mapped));
-    return make_plan(limits.kv_tokens, program_bytes_ + spread);
-  }
-
-  /// The plan to start with. KV grows block by block and the weight store gives way to it, so at first the weights get
-  /// all but a block a sequence; that the whole context fits has been seen to.
-  Status plan_weights() {
-    const Limits& limits = parts_.limits;
-    const std::int64_t kv_tokens = std::min(limits.kv_tokens, kv::kBlockTokens * limits.sequences);
-    if (options_.follow == nullptr) return make_plan(kv_tokens, program_bytes_);
-    set_plan_options(kv_tokens, program_bytes_);
-    MR_ASSIGN_OR_RETURN(
-        residency::FollowedPlan followed,
-        residency::follow_plan(parts_.model->units(), options_.follow->decisions, parts_.plan_options, options_.rates));
-    if (followed.gave_way_bytes > 0)
-      log::warn("the plan kept {} more in RAM than the budget has room for now; they stream",
-                format_bytes(followed.gave_way_bytes));
-    parts_.plan = std::move(followed.plan);
-    return {};
-  }
-
-  Status make_plan(std::int64_t kv_tokens, std::uint64_t program_bytes) {
-    set_plan_options(kv_tokens, program_bytes);
-    MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), parts_.plan_options, options_.rates));
-    return {};
-  }
-
-  void set_plan_options(std::int64_t kv_tokens, std::uint64_t program_bytes) {
-    const model::Hyperparameters& hp = parts_.model->hyperparameters();
-    const Limits& limits = parts_.limits;
-    residency::PlanOptions& plan_options = parts_.plan_options;
-    plan_options.ram_bytes = ram_;
-    plan_options.fixed_bytes = fixed_bytes(limits, program_bytes);
-    kv::Load load = kv_load(limits);
-    load.tokens = whole_blocks(kv_tokens);
-    plan_options.kv_bytes = engine::kv_bytes(layout_, load);
-    plan_options.context_tokens = load.tokens;
-    plan_options.most_kv_bytes = kv_bytes(limits);
-    plan_options.top_k = static_cast<int>(hp.top_k);
-    plan_options.pass_tokens = limits.batch_tokens;
-    plan_options.attention = attention_costs(parts_.model->program(), layout_);
-    plan_options.most_expert_slots = options_.expert_slots;
-  }
-
-  EngineOptions options_;  // ours: sharing fills in what the user left open
-  const std::uint64_t ram_, program_bytes_;
-  Parts& parts_;
-  const kv::Layout layout_;
-  const bool shares_out_;
-};
 
 }  // namespace
-
-exec::PassLimits pass_limits(const Limits& limits) {
-  exec::PassLimits pass;
-  pass.max_rows = limits.batch_tokens;
-  pass.work_rows = limits.work_tokens;
-  pass.max_sequences = limits.sequences;
-  pass.max_logit_rows = limits.logit_rows;
-  pass.max_positions = limits.context_tokens;
-  pass.routed_layers = limits.routed_layers;
-  return pass;
-}
 
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts) {
   parts.isa = options.best_isa ? device::best_isa() : options.isa;
@@ -332,26 +80,6 @@ std::vector<residency::AttentionCost> attention_costs(const exec::Program& progr
   return costs;
 }
 
-bool shares_out(const EngineOptions& options) { return options.max_sequences == 0 || options.fewer_sequences; }
-
-void take_share(SharingInput input, EngineOptions& options) {
-  input.most_sequences = options.max_sequences;
-  if (options.fewer_sequences) input.most_kv_tokens = options.kv_tokens;
-  const Sharing sharing = choose_sharing(input);
-  options.max_sequences = sharing.sequences;
-  if (options.kv_tokens == 0 || options.fewer_sequences) options.kv_tokens = sharing.kv_tokens;
-}
-
-void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits) {
-  const std::int64_t all = whole_blocks(limits.context_tokens) * limits.sequences;
-  // Less than a context for all of them would leave one alone without room.
-  limits.kv_tokens = options.kv_tokens == 0
-                         ? all
-                         : std::clamp(whole_blocks(options.kv_tokens), whole_blocks(limits.context_tokens), all);
-  limits.chunk_tokens = std::min(options.chunk_tokens > 0 ? options.chunk_tokens : chunk_tokens, limits.batch_tokens);
-  limits.queue = options.max_queue;
-}
-
 /// The disk's tier of KV, and whom the pool asks for room. Without it prompts are computed: no reason to fail.
 static void open_prompt_cache(const EngineOptions& options, Parts& parts) {
   kv::PromptCache::Options cache;
@@ -368,8 +96,6 @@ static void open_prompt_cache(const EngineOptions& options, Parts& parts) {
   log::info("prompt cache: {}, {} at most, prompts of {} s and more", options.prompt_cache,
             format_bytes(options.prompt_cache_bytes), options.prompt_cache_seconds);
 }
-
-kv::Load kv_load(const Limits& limits) { return {limits.kv_tokens, limits.sequences, limits.batch_tokens}; }
 
 void finish_kv(const EngineOptions& options, Parts& parts) {
   for (std::size_t group = 0; group < parts.kv_pool->groups(); ++group)
@@ -485,7 +211,7 @@ Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   start_threads(options, options.threads, ThreadPool::Options().spin, parts);
   MR_RETURN_IF_ERROR(start_storage(options, paths, parts.model->units().total_bytes() / 10 * 12 <= ram, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options);
-  Planner planner(options, ram, program_bytes, parts);
+  CpuPlanner planner(options, ram, program_bytes, parts);
   if (options.storage == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
     MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   MR_RETURN_IF_ERROR(planner.plan());

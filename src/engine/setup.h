@@ -11,31 +11,12 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
-#include "engine/sharing.h"
+#include "engine/limits.h"
 #include "exec/routing.h"
-#include "kv/footprint.h"
 #include "kv/prefix_cache.h"
 #include "kv/prompt_cache.h"
 
 namespace millrace::engine {
-
-/// Tokens of a context where nobody says how many; longer ones are asked for (--ctx, num_ctx). And the fewest that a
-/// small budget leaves.
-constexpr std::int64_t kAutomaticContext = 4096, kLeastContext = 256;
-
-/// What a run may hold at most.
-struct Limits {
-  std::int64_t context_tokens = 0;  // of one sequence
-  std::int64_t batch_tokens = 0;    // rows of a pass
-  std::int64_t work_tokens = 0;     // of them that a GPU works at once; 0: all
-  std::int64_t logit_rows = 0;      // rows of a pass that may want logits
-  std::int64_t sequences = 0;
-  std::int64_t kv_tokens = 0;     // KV of all sequences together, whole blocks
-  std::int64_t chunk_tokens = 0;  // prompt rows of a pass that has decode rows
-  std::int64_t queue = 0;         // requests that wait at most; 0: any number
-  std::uint64_t tile_bytes = 0;
-  std::int64_t routed_layers = 0;  // exec::PassLimits
-};
 
 /// What only a GPU run has (engine/cuda_setup.cpp).
 struct GpuParts {
@@ -100,8 +81,6 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
 /// Opens the file and makes model, tokenizer and chat template; the file's metadata is gone when this returns.
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
                   std::vector<std::string>& paths);
-/// How large passes may be under these limits.
-exec::PassLimits pass_limits(const Limits& limits);
 /// The threads that compute (0: as many as this process may use), and with which kernels.
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts);
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
@@ -109,17 +88,8 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
 /// Resident bytes since the program's start, and a margin.
 std::uint64_t measured_program_bytes(const EngineOptions& options);
 std::uint64_t ram_of(const EngineOptions& options);
-/// Multiply-accumulates of attention, for a token and a key.
-/// Of a pass's steps, by window, with KV as `layout` keeps it.
+/// What attention costs a pass: of its steps, by window, with KV as `layout` keeps it.
 std::vector<residency::AttentionCost> attention_costs(const exec::Program& program, const kv::Layout& layout);
-/// Is it for the planner to say how many requests share a pass?
-bool shares_out(const EngineOptions& options);
-/// How many may, with the ceilings that the options set and the memory in `input`: into the options.
-void take_share(SharingInput input, EngineOptions& options);
-/// The limits that requests share, once context and batch are chosen.
-void set_shared_limits(const EngineOptions& options, std::int64_t chunk_tokens, Limits& limits);
-/// What sequences may take at most.
-kv::Load kv_load(const Limits& limits);
 /// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.
 void finish_kv(const EngineOptions& options, Parts& parts);
 /// What sequences of this model keep, in that format: in host memory or in a device's.

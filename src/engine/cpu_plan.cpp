@@ -1,0 +1,211 @@
+#include "engine/cpu_plan.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "residency/budget.h"
+
+namespace millrace::engine {
+namespace {
+
+constexpr std::int64_t kAutomaticBatch = 512;
+constexpr std::int64_t kAutomaticChunk = 128;
+constexpr std::int64_t kLeastBatch = 8;
+constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
+// Between one run and the next the measured part differs by less than this: what of the program is mapped at once
+// depends on where it lies, which is drawn anew (900 kB over 300 runs, evenly spread).
+constexpr std::uint64_t kMeasurementSpread = 1 * kMiB;
+
+}  // namespace
+
+std::uint64_t automatic_tile(std::uint64_t ram_bytes) {
+  return std::clamp(round_down(ram_bytes / 32, device::kPageBytes), kLeastTile, kMostTile);
+}
+
+bool is_mapped(const Parts& parts) { return parts.backend->in_place(0, 0, 1) != nullptr; }
+
+CpuPlanner::CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, std::uint64_t program_bytes, Parts& parts)
+    : options_(options),
+      ram_(ram_bytes),
+      program_bytes_(program_bytes),
+      parts_(parts),
+      layout_(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost)),
+      shares_out_(shares_out(options)),
+      tile_bytes_(parts.limits.tile_bytes) {
+  if (!shares_out_) return;
+  share_out(parts.model->hyperparameters(),
+            {.cap_bytes = ram_,
+             // Activations take no more than an eighth.
+             .taken_bytes = parts.model->units().total_bytes() + program_bytes_ + ram_ / 8,
+             .weights_give_way = true,
+             .kv_bytes =
+                 [this](std::int64_t tokens, std::int64_t sequences) {
+                   return kv_bytes({tokens, sequences, wanted_rows()});
+                 }},
+            options_);
+}
+
+bool CpuPlanner::room_to_map() const {
+  const Limits limits = roomy_limits();
+  return fixed_bytes(limits, program_bytes_) + kv_bytes(kv_load(limits)) + parts_.model->units().total_bytes() <= ram_;
+}
+
+std::uint64_t CpuPlanner::sampler_bytes() const {
+  const std::int64_t sequences = std::max<std::int64_t>(1, options_.max_sequences);
+  return static_cast<std::uint64_t>(sequences * parts_.model->hyperparameters().vocab) * Sampler::kBytesPerToken;
+}
+
+Status CpuPlanner::plan() {
+  const model::Hyperparameters& hp = parts_.model->hyperparameters();
+  if (options_.context_tokens > hp.context_length)
+    log::warn("a context of {} tokens is more than the {} this model was trained for", options_.context_tokens,
+              hp.context_length);
+  return fit_sequences(shares_out_, options_, [this] { return plan_once(); });
+}
+
+Status CpuPlanner::plan_once() {
+  if (parts_.limits.tile_bytes != tile_bytes_) MR_RETURN_IF_ERROR(recut(tile_bytes_));
+  parts_.limits = roomy_limits();
+  Status status = fit_limits(options_, rules(), parts_.limits, [this] { return try_limits(0); });
+  if (status.code() == Code::out_of_budget && options_.tile_bytes == 0 && parts_.limits.tile_bytes > kLeastTile) {
+    MR_RETURN_IF_ERROR(recut(kLeastTile));
+    status = try_limits(0);
+  }
+  if (status.ok()) return plan_weights();
+  // The size that the message names must also work on the next run, whose program part may be measured a bit larger.
+  if (status.code() == Code::out_of_budget && !options_.exact_budget) return try_limits(kMeasurementSpread);
+  return status;
+}
+
+/// Cuts the units anew, at another size.
+Status CpuPlanner::recut(std::uint64_t tile_bytes) {
+  modelfile::OpenOptions no_words;
+  no_words.skip_vocabulary = true;
+  parts_.limits.tile_bytes = tile_bytes;
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options_.model_path, no_words));
+  MR_ASSIGN_OR_RETURN(parts_.model, model::load(file, {tile_bytes, options_.context_tokens}));
+  return {};
+}
+
+std::int64_t CpuPlanner::wanted_rows() const {
+  return options_.batch_tokens > 0 ? options_.batch_tokens : kAutomaticBatch;
+}
+
+LimitRules CpuPlanner::rules() const {
+  return {.least_batch = std::min(kLeastBatch, std::max<std::int64_t>(1, wanted_rows())),
+          .chunk_tokens = kAutomaticChunk,
+          .fewer_logits = true};
+}
+
+Limits CpuPlanner::roomy_limits() const {
+  const model::Hyperparameters& hp = parts_.model->hyperparameters();
+  Limits limits = parts_.limits;
+  limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
+  limits.context_tokens = wanted_context(options_, hp);
+  if (options_.context_tokens == 0) {
+    const std::int64_t sharers = options_.kv_tokens > 0 ? 1 : limits.sequences;
+    const std::int64_t affordable = affordable_context(ram_ / 2, sharers, whole_blocks(limits.context_tokens));
+    limits.context_tokens =
+        std::max(std::min(hp.context_length, kLeastContext), std::min(limits.context_tokens, affordable));
+  }
+  set_rows(options_, rules(), wanted_rows(), limits);
+  const std::int64_t least = std::max(rules().least_batch, limits.sequences);
+  while (limits.batch_tokens > least && activation_bytes(limits, logit_rows(limits)) > ram_ / 8)
+    limits.batch_tokens = std::max(least, limits.batch_tokens - kLeastBatch);
+  limits.logit_rows = logit_rows(limits);
+  set_rows(options_, rules(), limits.batch_tokens, limits);
+  return limits;
+}
+
+/// The longest context, in whole blocks, of which `sequences` fit into so many bytes.
+std::int64_t CpuPlanner::affordable_context(std::uint64_t bytes, std::int64_t sequences, std::int64_t most) const {
+  std::int64_t fits = 0, too_long = most / kv::kBlockTokens + 1;  // blocks
+  while (too_long - fits > 1) {
+    const std::int64_t middle = fits + (too_long - fits) / 2;
+    const bool fit = kv_bytes({middle * kv::kBlockTokens * sequences, sequences, wanted_rows()}) <= bytes;
+    (fit ? fits : too_long) = middle;
+  }
+  return fits * kv::kBlockTokens;
+}
+
+/// Every live sequence may want a row; logits of a whole prompt (tests, perplexity) get some more where they are
+/// small.
+std::int64_t CpuPlanner::logit_rows(const Limits& limits) const {
+  const auto row_bytes = parts_.model->hyperparameters().vocab * static_cast<std::int64_t>(sizeof(float));
+  const auto affordable = static_cast<std::int64_t>(ram_ / 64) / row_bytes;
+  return std::max(limits.sequences, std::min(limits.batch_tokens, affordable));
+}
+
+std::uint64_t CpuPlanner::activation_bytes(const Limits& limits, std::int64_t logit_rows) const {
+  exec::PassLimits pass = pass_limits(limits);
+  pass.max_logit_rows = logit_rows;
+  return exec::cpu_activation_bytes(exec::pass_shape(parts_.model->program(), parts_.model->units(), pass),
+                                    parts_.pool->threads(), {parts_.isa, true});
+}
+
+std::uint64_t CpuPlanner::fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const {
+  return program_bytes + sampler_bytes() + activation_bytes(limits, limits.logit_rows);
+}
+
+/// What KV takes of the budget: BlockPool reserves whole pages a block.
+std::uint64_t CpuPlanner::kv_bytes(const kv::Load& load) const {
+  std::uint64_t bytes = 0;
+  for (const kv::Group& group : layout_.groups())
+    bytes += static_cast<std::uint64_t>(kv::most_blocks(group, load)) *
+             round_up(static_cast<std::uint64_t>(group.block_bytes()), device::kPageBytes);
+  return bytes;
+}
+
+/// Do the limits fit when every context is full?
+Status CpuPlanner::try_limits(std::uint64_t spread) {
+  const Limits& limits = parts_.limits;
+  const std::uint64_t mapped =
+      fixed_bytes(limits, program_bytes_ + spread) + kv_bytes(kv_load(limits)) + parts_.model->units().total_bytes();
+  if (is_mapped(parts_) && mapped > ram_)
+    return error(Code::out_of_budget,
+                 "storage mmap keeps the whole model in RAM, {} in all; give at least --ram {} or another --storage",
+                 format_bytes(mapped), residency::ram_argument(mapped));
+  return make_plan(limits.kv_tokens, program_bytes_ + spread);
+}
+
+/// The plan to start with. KV grows block by block and the weight store gives way to it, so at first the weights get
+/// all but a block a sequence; that the whole context fits has been seen to.
+Status CpuPlanner::plan_weights() {
+  const Limits& limits = parts_.limits;
+  const std::int64_t kv_tokens = std::min(limits.kv_tokens, kv::kBlockTokens * limits.sequences);
+  if (options_.follow == nullptr) return make_plan(kv_tokens, program_bytes_);
+  set_plan_options(kv_tokens, program_bytes_);
+  MR_ASSIGN_OR_RETURN(
+      residency::FollowedPlan followed,
+      residency::follow_plan(parts_.model->units(), options_.follow->decisions, parts_.plan_options, options_.rates));
+  if (followed.gave_way_bytes > 0)
+    log::warn("the plan kept {} more in RAM than the budget has room for now; they stream",
+              format_bytes(followed.gave_way_bytes));
+  parts_.plan = std::move(followed.plan);
+  return {};
+}
+
+Status CpuPlanner::make_plan(std::int64_t kv_tokens, std::uint64_t program_bytes) {
+  set_plan_options(kv_tokens, program_bytes);
+  MR_ASSIGN_OR_RETURN(parts_.plan, residency::make_plan(parts_.model->units(), parts_.plan_options, options_.rates));
+  return {};
+}
+
+void CpuPlanner::set_plan_options(std::int64_t kv_tokens, std::uint64_t program_bytes) {
+  const Limits& limits = parts_.limits;
+  residency::PlanOptions& plan_options = parts_.plan_options;
+  plan_options.ram_bytes = ram_;
+  plan_options.fixed_bytes = fixed_bytes(limits, program_bytes);
+  kv::Load load = kv_load(limits);
+  load.tokens = whole_blocks(kv_tokens);
+  plan_options.kv_bytes = kv_bytes(load);
+  plan_options.context_tokens = load.tokens;
+  plan_options.most_kv_bytes = kv_bytes(kv_load(limits));
+  plan_options.top_k = static_cast<int>(parts_.model->hyperparameters().top_k);
+  plan_options.pass_tokens = limits.batch_tokens;
+  plan_options.attention = attention_costs(parts_.model->program(), layout_);
+  plan_options.most_expert_slots = options_.expert_slots;
+}
+
+}  // namespace millrace::engine

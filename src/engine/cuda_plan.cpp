@@ -1,0 +1,235 @@
+#include "engine/cuda_plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "device/cpu.h"
+#include "device/cuda_runtime.h"
+#include "residency/budget.h"
+#include "residency/calibrate.h"
+
+namespace millrace::engine {
+namespace {
+
+constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64, kLeastGpuContext = 512, kAutomaticChunk = 512;
+constexpr std::int64_t kMostLogitRows = 64;  // beyond one a sequence
+// Where layers stream, a pass takes a whole prompt, so that each comes once for it, and works it in parts, which leaves
+// more room for weights.
+constexpr std::int64_t kStreamingBatch = 16384, kStreamingWork = 512;
+// What the driver takes after its context was measured: kernels loaded when first launched, graphs, fragmentation.
+constexpr std::uint64_t kDriverMargin = 160 * kMiB;
+constexpr std::uint64_t kUsualContextBytes = 600 * kMiB;  // where the driver does not tell
+// Of --ram: what the engine takes beside page-locked weights, after the program (the driver's part of it, too) was
+// measured; and by how much the next run's measurement may differ, so that a plan can be followed.
+constexpr std::uint64_t kHostMargin = 64 * kMiB, kMeasurementSpread = 32 * kMiB;
+constexpr std::uint64_t kThreadBytes = kMiB;  // of each that computes the CPU's share
+
+}  // namespace
+
+Expected<Vram> open_gpu(int index) {
+  const auto before = device::vram_state_without_context(index);
+  MR_RETURN_IF_ERROR(device::use_gpu(index));
+  MR_ASSIGN_OR_RETURN(const device::VramState after, device::vram_state());
+  Vram vram;
+  vram.free_bytes = after.free_bytes;
+  vram.context_bytes =
+      before.ok() && before->free_bytes > after.free_bytes ? before->free_bytes - after.free_bytes : kUsualContextBytes;
+  vram.context_bytes += kDriverMargin;
+  return vram;
+}
+
+CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& parts)
+    : options_(options),
+      vram_(vram),
+      parts_(parts),
+      hp_(parts.model->hyperparameters()),
+      layout_(kv_layout(*parts.model, options.kv_dtype, options.cuda_index)),
+      ram_(ram_of(options)),
+      program_bytes_(measured_program_bytes(options)) {
+  const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();
+  threads_bytes_ = static_cast<std::uint64_t>(threads) * kThreadBytes;
+}
+
+Status CudaPlanner::plan() {
+  const std::uint64_t most = vram_.free_bytes + vram_.context_bytes - kDriverMargin;
+  if (options_.vram_bytes > most)
+    log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.vram_bytes), format_bytes(most));
+  cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
+  const bool shares = shares_out(options_);
+  if (shares) share_passes();
+  MR_RETURN_IF_ERROR(fit_sequences(shares, options_, [this] { return place(); }));
+  set_plan_options();
+  parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, options_.rates);
+  parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
+  homes_.placement.use_spare = uses_spare();
+  for (const kv::Group& group : layout_.groups())
+    homes_.placement.spare_margin += 2 * blocks_shape(group).chunk_bytes();
+  return {};
+}
+
+exec::DeviceBlocksShape CudaPlanner::blocks_shape(const kv::Group& group) const {
+  const std::int64_t most = blocks(group), first = uses_spare() ? std::max<std::int64_t>(1, most / 4) : most;
+  return {first, most, static_cast<std::uint64_t>(group.block_bytes())};
+}
+
+void CudaPlanner::share_passes() {
+  homes_ = residency::homes_in_vram(units());
+  choose_limits(false);
+  share_out(hp_,
+            {.cap_bytes = cap_,
+             .taken_bytes =
+                 vram_.context_bytes + residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
+             .weights_give_way = units().experts() == 0,
+             .kv_bytes =
+                 [this](std::int64_t tokens, std::int64_t sequences) {
+                   std::uint64_t bytes = 0;
+                   for (const kv::Group& group : layout_.groups())
+                     bytes += static_cast<std::uint64_t>(
+                         kv::most_blocks(group, {tokens, sequences, parts_.limits.batch_tokens}) * group.block_bytes());
+                   return bytes;
+                 }},
+            options_);
+}
+
+/// The model in VRAM as a whole, or as much of it as fits.
+Status CudaPlanner::place() {
+  if (options_.follow != nullptr) return follow();
+  // Of a mixture: told to keep experts outside VRAM, wherever they would fit.
+  const bool flows = hp_.experts > 0 && (options_.vram_experts >= 0 || options_.expert_slots > 0);
+  if (!options_.pins.empty() || flows) return choose();
+  choose_limits(false);
+  homes_ = residency::homes_in_vram(units());
+  homes_.placement.straight = options_.cufile;
+  const Status whole = fit_limits(options_, rules(), parts_.limits, [this] {
+    if (residency::vram_bytes(units(), homes_, homes_input()) <= cap_) return Status();
+    return error(Code::out_of_budget, "the model has no room in {} of VRAM as a whole", format_bytes(cap_));
+  });
+  return whole.ok() ? whole : choose();
+}
+
+/// As many layers, or experts, as fit at home in VRAM, the others in RAM while there is room, the rest on the disk.
+Status CudaPlanner::choose() {
+  choose_limits(units().experts() == 0);
+  MR_RETURN_IF_ERROR(fit_limits(options_, rules(), parts_.limits, [this]() -> Status {
+    MR_ASSIGN_OR_RETURN(homes_, residency::choose_homes(units(), homes_input(), options_.rates));
+    return {};
+  }));
+  if (homes_.experts.any())
+    log::info("{} of {} experts have slots in VRAM, {} lie in RAM; the CPU computes with those that are not in VRAM",
+              homes_.experts.vram_slots, units().experts(), homes_.experts.ram_slots);
+  else
+    log::info("{} of {} layers stream to the GPU in every pass, {} of them from the disk", homes_.movers, hp_.layers,
+              homes_.on_disk);
+  return {};
+}
+
+/// The homes of a saved plan, if they fit today.
+Status CudaPlanner::follow() {
+  const std::vector<residency::Tier>& tiers = options_.follow->homes;
+  if (tiers.size() != units().units().size())
+    return error(Code::invalid_argument, "the plan is for the CPU; add --device cpu, or make one anew");
+  if (residency::experts_flow(units(), tiers)) return choose();
+  choose_limits(residency::layers_move(units(), tiers));
+  MR_ASSIGN_OR_RETURN(homes_,
+                      residency::follow_homes(units(), tiers, options_.follow->decisions.ring_slots, homes_input()));
+  return {};
+}
+
+void CudaPlanner::choose_limits(bool streams) {
+  streams_ = streams;
+  Limits& limits = parts_.limits;
+  limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
+  limits.context_tokens = wanted_context(options_, hp_);
+  const std::int64_t automatic =
+      streams ? std::max(kAutomaticBatch, std::min(limits.context_tokens, kStreamingBatch)) : kAutomaticBatch;
+  set_rows(options_, rules(), options_.batch_tokens > 0 ? options_.batch_tokens : automatic, limits);
+  limits.work_tokens = streams ? std::min(limits.batch_tokens, kStreamingWork) : 0;
+  limits.logit_rows = std::max(limits.sequences, std::min(limits.batch_tokens, kMostLogitRows));
+  limits.tile_bytes = kCudaTileBytes;
+}
+
+LimitRules CudaPlanner::rules() const {
+  return {.least_batch = kLeastBatch, .least_context = kLeastGpuContext, .chunk_tokens = kAutomaticChunk};
+}
+
+residency::HomesInput CudaPlanner::homes_input() const {
+  const kernels::Table& kernels = kernels::table(options_.best_isa ? device::best_isa() : options_.isa);
+  const exec::PassShape shape = pass_shape();
+  residency::HomesInput input;
+  input.vram_bytes = cap_;
+  input.ram_bytes = ram_;
+  input.vram_taken_bytes = vram_.context_bytes + exec::cuda_activation_bytes(shape);
+  for (const kv::Group& group : layout_.groups()) input.vram_taken_bytes += blocks_shape(group).most_bytes();
+  input.ram_taken_bytes = program_bytes_ + residency::kLoadingBytes + kHostMargin + threads_bytes_;
+  if (units().experts() > 0)
+    input.ram_beside_experts_bytes =
+        exec::expert_share_bytes(shape, kernels, residency::threads_beside_gpu(options_.threads));
+  input.ram_spread_bytes = kMeasurementSpread;
+  input.context_tokens = parts_.limits.context_tokens;
+  input.parted_prompts = parts_.limits.batch_tokens > parts_.limits.work_tokens;
+  input.straight = options_.cufile;
+  input.pins = options_.pins;
+  input.most_vram_experts = options_.vram_experts;
+  input.most_ram_experts = options_.expert_slots;
+  input.policy = options_.policy;
+  input.cpu_share_percent = options_.cpu_share_percent;
+  return input;
+}
+
+exec::PassShape CudaPlanner::pass_shape() const {
+  return exec::pass_shape(parts_.model->program(), units(), pass_limits(parts_.limits));
+}
+
+void CudaPlanner::set_plan_options() {
+  residency::PlanOptions& plan_options = parts_.plan_options;
+  plan_options.vram_bytes = cap_;
+  plan_options.kv_bytes = 0;
+  for (const kv::Group& group : layout_.groups())
+    plan_options.kv_bytes += static_cast<std::uint64_t>(blocks(group) * group.block_bytes());
+  plan_options.most_kv_bytes = plan_options.kv_bytes;
+  plan_options.context_tokens = parts_.limits.kv_tokens;
+  plan_options.top_k = static_cast<int>(hp_.top_k);
+  plan_options.pass_tokens = parts_.limits.batch_tokens;
+  plan_options.attention = attention_costs(parts_.model->program(), layout_);
+  plan_options.crowded = residency::threads_beside_gpu(options_.threads) >= ThreadPool::usable_processors();
+  plan_options.quantized_kv = info(options_.kv_dtype).block_elements > 1;
+  plan_options.feed_forwards = parts_.model->program().feed_forwards();
+  plan_options.cpu.reset();
+  if (options_.follow != nullptr)
+    plan_options.cpu = options_.follow->decisions.cpu;
+  else if (options_.cpu_share_percent >= 0 || options_.cpu_feed_forwards >= 0)
+    plan_options.cpu = {std::max(0, options_.cpu_share_percent) * 10, std::max(0, options_.cpu_feed_forwards)};
+  else if (streams_from_ram())
+    measure_rates();
+}
+
+/// The rates of a machine that was never calibrated, for this run alone. They differ a little from run to run: the
+/// part is chosen in large steps, so that most runs have the same one, and with it the same bits.
+void CudaPlanner::measure_rates() {
+  if (!options_.measure_rates || knows_rates()) return;
+  constexpr int kShareStep = 50;
+  const auto begin = std::chrono::steady_clock::now();
+  auto rates = residency::measure_sharing(kernels::table(options_.best_isa ? device::best_isa() : options_.isa),
+                                          options_.threads, ram_ - std::min(ram_, program_bytes_),
+                                          cap_ - std::min(cap_, vram_.context_bytes));
+  if (!rates.ok()) return log::warn("rates not measured: {}", rates.status().message());
+  log::info(
+      "this machine was never calibrated: measured in {:.1f} s, for this run, {}/s to the GPU and {}/s of "
+      "weights decoded by the CPU at once; run `millrace calibrate` to keep better figures",
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+      format_bytes(static_cast<std::uint64_t>(rates->shared_link())),
+      format_bytes(static_cast<std::uint64_t>(rates->shared_decode())));
+  options_.rates = parts_.rates = *rates;
+  residency::PlanOptions& plan_options = parts_.plan_options;
+  const auto rounded = [](int exact, int step) { return (exact + step / 2) / step * step; };
+  const residency::CpuPart exact =
+      residency::make_vram_plan(units(), homes_.placement.homes, plan_options, options_.rates).cpu;
+  const int layers = static_cast<int>(homes_.movers - homes_.on_disk);
+  plan_options.cpu = {rounded(exact.permille, kShareStep),
+                      std::min(layers, rounded(exact.feed_forwards, std::max(1, layers / 10)))};
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,77 @@
+// The plan of a model that a GPU computes: limits made smaller until the model fits into VRAM as a whole, or else as
+// much of it as does with the rest streaming or its experts flowing (residency/homes.h). What does not fit is said
+// before anything is loaded: context, weights, KV and activations are all computed first. Thread-safety: one thread.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "engine/limits.h"
+#include "engine/setup.h"
+#include "exec/cuda_ops.h"
+#include "kv/layout.h"
+#include "residency/homes.h"
+
+namespace millrace::engine {
+
+/// Tiles of a GPU's model: an expert is one.
+constexpr std::uint64_t kCudaTileBytes = 256 * kMiB;
+
+/// Device memory that is there, and what this process's context takes of it.
+struct Vram {
+  std::uint64_t free_bytes = 0, context_bytes = 0;
+};
+/// Opens the GPU, and measures. Errors: unsupported, io_error.
+Expected<Vram> open_gpu(int index);
+
+class CudaPlanner {
+ public:
+  /// parts: with the model; they outlive the object.
+  CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& parts);
+
+  /// Limits, plan options, plan and, where measured, rates, into the parts. Errors: out_of_budget (names what would
+  /// do), unsupported, invalid_argument (a plan to follow that is none of this model's).
+  Status plan();
+
+  // REQUIRES of what follows: plan() was ok.
+  std::uint64_t cap_bytes() const { return cap_; }
+  std::uint64_t ram_bytes() const { return ram_; }
+  std::uint64_t program_bytes() const { return program_bytes_; }
+  bool streams_from_ram() const { return homes_.movers > homes_.on_disk; }
+  bool knows_rates() const { return options_.rates.cpu_decode > 0; }
+  const residency::Homes& homes() const { return homes_; }
+  const kv::Layout& layout() const { return layout_; }
+  /// Where layers stream, they use the memory of blocks that no sequence needs yet.
+  exec::DeviceBlocksShape blocks_shape(const kv::Group& group) const;
+
+ private:
+  void share_passes();
+  Status place();
+  Status choose();
+  Status follow();
+  void choose_limits(bool streams);
+  LimitRules rules() const;
+  void set_plan_options();
+  void measure_rates();
+  residency::HomesInput homes_input() const;
+  exec::PassShape pass_shape() const;
+  std::int64_t blocks(const kv::Group& group) const { return kv::most_blocks(group, kv_load(parts_.limits)); }
+  std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
+  /// What is pinned stays where it is.
+  bool uses_spare() const { return streams_ && options_.pins.empty(); }
+  const residency::UnitTable& units() const { return parts_.model->units(); }
+
+  EngineOptions options_;  // ours: sharing fills in what the user left open
+  const Vram vram_;
+  Parts& parts_;
+  const model::Hyperparameters& hp_;
+  const kv::Layout layout_;
+  const std::uint64_t ram_;  // the cap: the machine is asked once
+  const std::uint64_t program_bytes_;
+  std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
+  std::uint64_t cap_ = 0;
+  residency::Homes homes_;
+  bool streams_ = false;  // some layers may
+};
+
+}  // namespace millrace::engine

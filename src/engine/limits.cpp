@@ -1,0 +1,100 @@
+#include "engine/limits.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "engine/sharing.h"
+
+namespace millrace::engine {
+namespace {
+
+/// What follows from context and rows.
+void set_shared(const EngineOptions& options, const LimitRules& rules, Limits& limits) {
+  const std::int64_t all = whole_blocks(limits.context_tokens) * limits.sequences;
+  // Less than a context for all of them would leave one alone without room.
+  limits.kv_tokens = options.kv_tokens == 0
+                         ? all
+                         : std::clamp(whole_blocks(options.kv_tokens), whole_blocks(limits.context_tokens), all);
+  limits.chunk_tokens =
+      std::min(options.chunk_tokens > 0 ? options.chunk_tokens : rules.chunk_tokens, limits.batch_tokens);
+  limits.queue = options.max_queue;
+}
+
+/// The next smaller limits; false when they are as small as they get.
+bool shrink(const EngineOptions& options, const LimitRules& rules, Limits& limits) {
+  const auto halved = [](std::int64_t now, std::int64_t least) { return std::min(now, std::max(least, now / 2)); };
+  const Limits before = limits;
+  limits.batch_tokens = halved(limits.batch_tokens, std::max(rules.least_batch, limits.sequences));
+  limits.work_tokens = std::min(limits.work_tokens, limits.batch_tokens);
+  if (options.context_tokens == 0) limits.context_tokens = halved(limits.context_tokens, rules.least_context);
+  limits.logit_rows = rules.fewer_logits ? halved(limits.logit_rows, limits.sequences)
+                                         : std::min(limits.logit_rows, std::max(limits.sequences, limits.batch_tokens));
+  set_shared(options, rules, limits);
+  return limits.batch_tokens != before.batch_tokens || limits.context_tokens != before.context_tokens ||
+         limits.logit_rows != before.logit_rows;
+}
+
+}  // namespace
+
+exec::PassLimits pass_limits(const Limits& limits) {
+  exec::PassLimits pass;
+  pass.max_rows = limits.batch_tokens;
+  pass.work_rows = limits.work_tokens;
+  pass.max_sequences = limits.sequences;
+  pass.max_logit_rows = limits.logit_rows;
+  pass.max_positions = limits.context_tokens;
+  pass.routed_layers = limits.routed_layers;
+  return pass;
+}
+
+kv::Load kv_load(const Limits& limits) { return {limits.kv_tokens, limits.sequences, limits.batch_tokens}; }
+
+std::int64_t whole_blocks(std::int64_t tokens) {
+  return static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(tokens), kv::kBlockTokens));
+}
+
+std::int64_t wanted_context(const EngineOptions& options, const model::Hyperparameters& hp) {
+  return options.context_tokens > 0 ? options.context_tokens : std::min(hp.context_length, kAutomaticContext);
+}
+
+void set_rows(const EngineOptions& options, const LimitRules& rules, std::int64_t wanted_rows, Limits& limits) {
+  limits.batch_tokens = std::max(std::min(wanted_rows, limits.context_tokens * limits.sequences), limits.sequences);
+  set_shared(options, rules, limits);
+}
+
+Status fit_limits(const EngineOptions& options, const LimitRules& rules, Limits& limits,
+                  const std::function<Status()>& attempt) {
+  Status status = attempt();
+  while (status.code() == Code::out_of_budget && shrink(options, rules, limits)) status = attempt();
+  return status;
+}
+
+bool shares_out(const EngineOptions& options) { return options.max_sequences == 0 || options.fewer_sequences; }
+
+void share_out(const model::Hyperparameters& hp, SharedMemory memory, EngineOptions& options) {
+  SharingInput input;
+  input.cap_bytes = memory.cap_bytes;
+  input.taken_bytes = memory.taken_bytes;
+  input.weights_give_way = memory.weights_give_way;
+  input.kv_bytes = std::move(memory.kv_bytes);
+  input.vocab = hp.vocab;
+  input.context_tokens = wanted_context(options, hp);
+  input.most_sequences = options.max_sequences;
+  if (options.fewer_sequences) input.most_kv_tokens = options.kv_tokens;
+  const Sharing sharing = choose_sharing(input);
+  options.max_sequences = sharing.sequences;
+  if (options.kv_tokens == 0 || options.fewer_sequences) options.kv_tokens = sharing.kv_tokens;
+}
+
+Status fit_sequences(bool open, EngineOptions& options, const std::function<Status()>& plan) {
+  Status status = plan();
+  while (status.code() == Code::out_of_budget && open && options.max_sequences > 1) {
+    options.max_sequences /= 2;
+    if (options.kv_tokens > 0) options.kv_tokens = std::max<std::int64_t>(1, options.kv_tokens / 2);
+    status = plan();
+  }
+  return status;
+}
+
+}  // namespace millrace::engine

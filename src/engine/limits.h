@@ -1,0 +1,69 @@
+// What a run may hold at most, and how that is made smaller until a plan fits: one way for the CPU and for a GPU, which
+// differ in how their limits begin and in what they take. Thread-safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "exec/program.h"
+#include "kv/footprint.h"
+
+namespace millrace::engine {
+
+/// Tokens of a context where nobody says how many; longer ones are asked for (--ctx, num_ctx). And the fewest that a
+/// small budget leaves.
+constexpr std::int64_t kAutomaticContext = 4096, kLeastContext = 256;
+
+/// What a run may hold at most.
+struct Limits {
+  std::int64_t context_tokens = 0;  // of one sequence
+  std::int64_t batch_tokens = 0;    // rows of a pass
+  std::int64_t work_tokens = 0;     // of them that a GPU works at once; 0: all
+  std::int64_t logit_rows = 0;      // rows of a pass that may want logits
+  std::int64_t sequences = 0;
+  std::int64_t kv_tokens = 0;     // KV of all sequences together, whole blocks
+  std::int64_t chunk_tokens = 0;  // prompt rows of a pass that has decode rows
+  std::int64_t queue = 0;         // requests that wait at most; 0: any number
+  std::uint64_t tile_bytes = 0;
+  std::int64_t routed_layers = 0;  // exec::PassLimits
+};
+/// How large passes may be under these limits.
+exec::PassLimits pass_limits(const Limits& limits);
+/// What sequences may take at most.
+kv::Load kv_load(const Limits& limits);
+/// Tokens in whole blocks of KV, at least so many.
+std::int64_t whole_blocks(std::int64_t tokens);
+
+/// Of one sequence: as the options say, else the model's, but not more than usual.
+std::int64_t wanted_context(const EngineOptions& options, const model::Hyperparameters& hp);
+
+/// How limits of a device shrink.
+struct LimitRules {
+  std::int64_t least_batch = 1, least_context = kLeastContext;
+  std::int64_t chunk_tokens = 0;  // where the options do not say
+  bool fewer_logits = false;      // rows of logits shrink like those of the batch; else they are as many at most
+};
+/// Rows of a pass, a context each for the sequences at most; and what follows from context and rows.
+void set_rows(const EngineOptions& options, const LimitRules& rules, std::int64_t wanted_rows, Limits& limits);
+/// Tries limits that are half as large each time, until `attempt` returns other than out_of_budget or they are as small
+/// as they get.
+Status fit_limits(const EngineOptions& options, const LimitRules& rules, Limits& limits,
+                  const std::function<Status()>& attempt);
+
+/// Is it for the planner to say how many requests share a pass?
+bool shares_out(const EngineOptions& options);
+/// `cap_bytes` of memory, `taken_bytes` of it by others than KV.
+struct SharedMemory {
+  std::uint64_t cap_bytes = 0, taken_bytes = 0;
+  bool weights_give_way = false;
+  std::function<std::uint64_t(std::int64_t tokens, std::int64_t sequences)> kv_bytes;
+};
+/// How many requests may share passes, with the ceilings that the options set: into the options.
+void share_out(const model::Hyperparameters& hp, SharedMemory memory, EngineOptions& options);
+/// Tries with half as many requests, and half their KV, while `plan` returns out_of_budget. open: shares_out() of the
+/// options that the user gave.
+Status fit_sequences(bool open, EngineOptions& options, const std::function<Status()>& plan);
+
+}  // namespace millrace::engine
