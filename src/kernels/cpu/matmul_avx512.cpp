@@ -11,6 +11,7 @@
 #include "kernels/cpu/matmul_floats.h"
 #include "kernels/cpu/matmul_panel.h"
 #include "kernels/cpu/matmul_segments.h"
+#include "kernels/cpu/segments_blocks.h"
 
 namespace millrace::kernels::avx512 {
 namespace {
@@ -149,8 +150,14 @@ std::int64_t matmul_workspace_bytes(std::int64_t cols) {
   return bytes;
 }
 
-void matmul_segments(const MatmulArgs& args) { segments::multiply<V512>(args); }
+void matmul_segments(const MatmulArgs& args) {
+  if (segments_blocks(args)) return;
+  segments::multiply<V512>(args);
+}
 
-std::int64_t matmul_segments_workspace_bytes(std::int64_t cols) { return segments::workspace_bytes<V512>(cols); }
+std::int64_t matmul_segments_workspace_bytes(std::int64_t cols) {
+  const std::int64_t many = segments::workspace_bytes<V512>(cols), few = segments_blocks_workspace_bytes(cols);
+  return many > few ? many : few;
+}
 
 }  // namespace millrace::kernels::avx512
