@@ -11,6 +11,16 @@ from harness import DEMO, DRAFT, MILLRACE, Case
 from serving import Server, lines
 
 MODEL = "demo-moe-q4_k_m"
+PATCH = """start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+hunk: add_hunk | delete_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+%import common.LF
+"""
 QUESTION = {"role": "user", "content": "What is the capital of France?"}
 ANSWER = "The capital of France is Paris."
 
@@ -119,9 +129,65 @@ class Requests(Case):
         for field in ("guided_json", "json_schema"):
             status, body = self.chat(QUESTION, **{field: {"const": 7}})
             self.assertEqual((status, body["choices"][0]["message"]["content"]), (200, "7"), field)
-        for field in ("grammar", "guided_regex", "functions"):
+        for field in ("functions", "structural_tag"):
             status, body = self.chat(QUESTION, **{field: "x"})
             self.assertEqual((status, field in body["error"]["message"]), (400, True), body)
+
+    def test_grammars_bind_the_answer(self):
+        def says(pattern, **fields):
+            for seed in (1, 2):
+                status, body = self.chat(QUESTION, temperature=1.5, seed=seed, max_tokens=60, **fields)
+                self.assertEqual(status, 200, body)
+                self.assertRegex(body["choices"][0]["message"]["content"], pattern)
+        numbers = 'root ::= "[" list "]"\nlist ::= [0-9] ("," list)?\n'
+        lark = 'start: "up" (","  "up")* "."\n%ignore / /\n'
+        # A short answer ends by itself; a long one is cut by max_tokens, still within the form.
+        says(r"^\[[0-9](,[0-9])*[,\]]?$", grammar=numbers)
+        says(r"^\[[0-9](,[0-9])*[,\]]?$", response_format={"type": "grammar", "grammar": numbers})
+        says(r"^ *up( *, *up)*", guided_grammar=lark)
+        says(r"^(red|green) [0-9]{2}$", guided_regex="(red|green) [0-9]{2}")
+        says(r"^(a\+b|c\.)$", guided_choice=["a+b", "c."])
+        says(r"^(yes|no)$", structured_outputs={"choice": ["yes", "no"]})
+        says(r"^[0-9]{3}$", structured_outputs={"regex": "[0-9]{3}"})
+        says(r"^\{\s*\"n\": ?[0-9-]", response_format={"type": "json_object", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}})
+        status, body = self.post("/v1/completions", prompt="One two", grammar='root ::= " three" [!.]', max_tokens=20)
+        self.assertEqual((status, body["choices"][0]["text"][:-1]), (200, " three"), body)
+        self.assertEqual(self.chat(QUESTION, grammar="", max_tokens=1)[0], 200)
+        for fields, says_what in (({"grammar": 'root ::= "a"\nx ::= ['}, "grammar: line 2, column 8"),
+                                  ({"grammar": "root ::= root"}, "line 1, column 1"),
+                                  ({"guided_regex": "(a"}, "line 1, column 3"),
+                                  ({"guided_grammar": "start: A"}, "line 1, column 8: the rule A is not defined"),
+                                  ({"grammar": 'root ::= "a"', "guided_regex": "a"}, "several forms")):
+            status, body = self.chat(QUESTION, **fields)
+            self.assertEqual((status, says_what in body["error"]["message"]), (400, True), (fields, body))
+
+    def test_the_text_of_a_custom_tool_keeps_its_grammar(self):
+        patch = {"name": "apply_patch", "description": "Change files.", "format": {"type": "grammar", "syntax": "lark", "definition": PATCH}}
+        for seed in (1, 2, 3):
+            choice = {"type": "custom", "name": "apply_patch"}
+            status, body = self.post("/v1/responses", input="Hi", tools=[{"type": "custom", **patch}], tool_choice=choice, seed=seed, temperature=1.5, max_output_tokens=200)
+            self.assertEqual(status, 200, body)
+            item = next(item for item in body["output"] if item["type"] == "custom_tool_call")
+            self.assertTrue(item["input"].startswith("*** Begin Patch\n*** ") or body["status"] == "incomplete", item)
+        # As chat completions have it.
+        tool = {"type": "custom", "custom": {**patch, "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "(up|down) [0-9]"}}}}
+        choice = {"type": "custom", "custom": {"name": "apply_patch"}}
+        status, body = self.chat({"role": "user", "content": "Go."}, tools=[tool], tool_choice=choice)
+        self.assertEqual(status, 200, body)
+        call = body["choices"][0]["message"]["tool_calls"][0]
+        self.assertEqual((call["type"], call["custom"]["name"]), ("custom", "apply_patch"))
+        self.assertRegex(call["custom"]["input"], "^(up|down) [0-9]$")
+        response = self.server.stream("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": "Go."}], "tools": [tool], "tool_choice": choice, "stream": True})
+        calls = [c for line in lines(response) if line != "[DONE]" for choice in json.loads(line)["choices"] for c in choice["delta"].get("tool_calls", [])]
+        self.assertEqual([c["type"] for c in calls], ["custom"])
+        self.assertRegex(calls[0]["custom"]["input"], "^(up|down) [0-9]$")
+        said = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": call["id"], "content": "done"}]
+        self.assertEqual(self.post("/v1/chat/completions", messages=said, tools=[tool], max_tokens=4)[0], 200)
+        # A grammar that is none is told at once, whether the tool is called or not.
+        bad = {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: ("}}
+        status, body = self.post("/v1/responses", input="Hi", tools=[bad], max_output_tokens=4)
+        self.assertEqual((status, "line 1, column 9" in body["error"]["message"]), (400, True), body)
 
     def test_what_codex_sends(self):
         parameters = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "app/generate/form.h"
 #include "app/generate/prompt.h"
 
 namespace millrace::generate {

@@ -11,19 +11,21 @@
 
 #include "base/status.h"
 #include "engine/sampler.h"
+#include "text/constraint/written_grammar.h"
 #include "text/work_grant.h"
 
 namespace millrace::generate {
 
 using Json = nlohmann::ordered_json;
 
-enum class Format { text, json, schema };
+enum class Format { text, json, schema, grammar };
 enum class ToolChoice { automatic, none, required, named };
 
 /// What OpenAI's responses call a tool that goes by another name here.
 struct ClientTool {
   std::string name, name_space;  // name_space empty: none
   bool custom = false;           // takes a text instead of JSON: "input" of its arguments
+  std::string syntax, grammar;   // of a custom one: what its text keeps (see text::grammar_syntax); empty: any text
 };
 
 struct Job {
@@ -53,6 +55,8 @@ struct Job {
   int n = 1;
   Format format = Format::text;
   Json schema;
+  text::GrammarSyntax syntax = text::GrammarSyntax::gbnf;
+  std::string grammar;
   bool logprobs = false;
   int top_logprobs = 0;
   std::map<text::TokenId, float> logit_bias;

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "base/mutex.h"
-#include "text/constraint/grammar_constraint.h"
-#include "text/constraint/schema.h"
 #include "text/conversation.h"
 
 namespace millrace::generate {
@@ -42,15 +39,6 @@ Json messages_with_tools(const Job& job) {
   }
   out.insert(out.begin(), Json{{"role", "system"}, {"content", system + tool_words(job.tools)}});
   return out;
-}
-
-/// What the assistant has said already, where its turn is the last one; empty: nothing.
-std::string begun_answer(const Job& job) {
-  if (!job.chat || job.messages.size() < 2) return "";
-  const Json& last = job.messages.back();
-  const bool said = last.value("role", Json()) == "assistant" && !last.contains("tool_calls") &&
-                    last.contains("content") && last["content"].is_string();
-  return said ? last["content"].get<std::string>() : std::string();
 }
 
 Expected<text::Prompt> render(const engine::Engine& engine, const Job& job, text::WorkGrant* grant) {
@@ -151,6 +139,14 @@ std::vector<text::TokenId> raw_prompt(const engine::Engine& engine, const Job& j
 
 }  // namespace
 
+std::string begun_answer(const Job& job) {
+  if (!job.chat || job.messages.size() < 2) return "";
+  const Json& last = job.messages.back();
+  const bool said = last.value("role", Json()) == "assistant" && !last.contains("tool_calls") &&
+                    last.contains("content") && last["content"].is_string();
+  return said ? last["content"].get<std::string>() : std::string();
+}
+
 Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job, text::WorkGrant* grant) {
   std::int64_t context = engine.context_tokens();
   if (job.context > 0) context = std::min(context, job.context);
@@ -182,83 +178,6 @@ Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job,
 
 bool must_call_tool(const Job& job) {
   return !job.tools.empty() && (job.tool_choice == ToolChoice::required || job.tool_choice == ToolChoice::named);
-}
-
-namespace {
-
-/// References of a schema that moves to another place of a larger one.
-void move_references(Json& schema, const std::string& place) {
-  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string()) {
-    const std::string target = schema["$ref"].get<std::string>();
-    if (target.starts_with('#')) schema["$ref"] = "#" + place + target.substr(1);
-  }
-  if (!schema.is_structured()) return;
-  for (Json& part : schema) move_references(part, place);
-}
-
-/// One of the tools' calls, {"name", "arguments"}.
-Json call_schema(const Job& job) {
-  Json branches = Json::array(), definitions = Json::object();
-  for (const Json& tool : job.tools) {
-    const Json& function = tool["function"];
-    if (job.tool_choice == ToolChoice::named && function["name"] != job.tool_name) continue;
-    const auto parameters = function.find("parameters");
-    const bool some = parameters != function.end() && parameters->is_object() && !parameters->empty();
-    const std::string key = fmt::format("tool{}", branches.size());
-    Json arguments = some ? *parameters : Json{{"type", "object"}, {"properties", Json::object()}};
-    move_references(arguments, "/$defs/" + key);
-    definitions[key] = std::move(arguments);
-    branches.push_back(
-        {{"type", "object"},
-         {"properties", {{"name", {{"const", function["name"]}}}, {"arguments", {{"$ref", "#/$defs/" + key}}}}},
-         {"required", {"name", "arguments"}},
-         {"additionalProperties", false}});
-  }
-  return Json{{"anyOf", std::move(branches)}, {"$defs", std::move(definitions)}};
-}
-
-/// What all requests of a model share; it goes some time after its tokenizer.
-std::shared_ptr<const text::TokenTrie> trie_of(const std::shared_ptr<const text::Tokenizer>& tokenizer) {
-  struct Known {
-    std::weak_ptr<const text::Tokenizer> tokenizer;
-    std::shared_ptr<const text::TokenTrie> trie;
-  };
-  static Mutex mutex;
-  static std::vector<Known> all MR_GUARDED_BY(mutex);
-  const MutexLock lock(mutex);
-  std::erase_if(all, [](const Known& known) { return known.tokenizer.expired(); });
-  for (const Known& known : all)
-    if (known.tokenizer.lock() == tokenizer) return known.trie;
-  all.push_back({tokenizer, text::TokenTrie::make(*tokenizer)});
-  return all.back().trie;
-}
-
-}  // namespace
-
-Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
-                                                            const text::Prompt& prompt, text::WorkGrant* grant) {
-  const bool call = must_call_tool(job);
-  if (job.format == Format::text && !call) return std::shared_ptr<text::Constraint>();
-  std::shared_ptr<const text::Grammar> grammar = text::json_object_grammar();
-  if (call || job.format == Format::schema) {
-    text::BuildLimits limits;
-    limits.grant = grant;
-    auto made = text::schema_grammar(call ? call_schema(job).dump() : job.schema.dump(), limits);
-    if (!made.ok()) return made.status().with_context(call ? "tools" : "schema");
-    grammar = std::move(*made);
-    if (grant != nullptr && !grant->take(grammar->bytes()))
-      return error(Code::out_of_budget, "the schema takes more memory than requests may hold together");
-  }
-  const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
-  auto constraint = text::make_constraint(std::move(grammar), trie_of(tokenizer));
-  for (const text::TokenId id : tokenizer->encode(begun_answer(job), text::Specials::as_text))
-    if (!constraint->accept(id).ok())
-      return error(Code::invalid_argument, "messages: what the assistant has begun does not keep the form asked for");
-  if (prompt.in_thought) {
-    constraint =
-        text::make_constraint_after(std::string(prompt.format.thoughts->end), std::move(constraint), tokenizer);
-  }
-  return constraint;
 }
 
 text::AnswerForm answer_form(const Job& job, const text::Prompt& prompt) {

@@ -1,4 +1,4 @@
-// From a Job to the tokens a model goes on with, and to the form its answer must keep.
+// From a Job to the tokens a model goes on with.
 // Thread-safety: functions of immutable parts of the engine; any thread.
 #pragma once
 
@@ -18,11 +18,8 @@ namespace millrace::generate {
 /// model has no chat template we can render), out_of_budget, cancelled.
 Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job, text::WorkGrant* grant = nullptr);
 
-/// Null where the job asks for no form. Each answer needs its own. A thought that the prompt has opened is free.
-/// Errors: invalid_argument, unsupported (the schema), out_of_budget and cancelled (by the grant).
-Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
-                                                            const text::Prompt& prompt,
-                                                            text::WorkGrant* grant = nullptr);
+/// What the assistant has said already, where its turn is the last one; empty: nothing.
+std::string begun_answer(const Job& job);
 
 /// How the answer is taken apart.
 text::AnswerForm answer_form(const Job& job, const text::Prompt& prompt);

@@ -98,6 +98,14 @@ Status parse_calls(const Json& calls, Json& out) {
   if (!calls.is_array()) return error(Code::invalid_argument, "messages: tool_calls must be a list");
   Json list = Json::array();
   for (const Json& call : calls) {
+    if (call.is_object() && call.value("type", Json()) == "custom") {
+      const Json custom = call.value("custom", Json());
+      Json one = {{"type", "function"},
+                  {"function", {{"name", word(custom, "name")}, {"arguments", {{"input", word(custom, "input")}}}}}};
+      if (call.contains("id") && call["id"].is_string()) one["id"] = call["id"];
+      list.push_back(std::move(one));
+      continue;
+    }
     const auto function = call.is_object() ? call.find("function") : call.end();
     if (!call.is_object() || function == call.end() || !function->is_object() ||
         !function->value("name", Json()).is_string())
@@ -164,7 +172,7 @@ Status allow_tools(const Json& allowed, Job& job) {
   Json kept = Json::array();
   for (const Json& tool : job.tools)
     for (const Json& one : listed) {
-      const std::string name = word(one.is_object() ? one.value("function", one) : one, "name");
+      const std::string name = word(one.is_object() ? one.value("function", one.value("custom", one)) : one, "name");
       if (tool["function"]["name"] == name) kept.push_back(tool);
     }
   if (kept.empty()) return error(Code::invalid_argument, "tool_choice: none of the allowed tools is there");
@@ -180,6 +188,15 @@ Status parse_tools(const Json& body, Job& job) {
   if (const Json* tools = fields.find("tools"); tools != nullptr) {
     if (!tools->is_array()) return error(Code::invalid_argument, "tools: must be a list");
     for (const Json& tool : *tools) {
+      if (word(tool, "type") == "custom") {
+        const Json custom = tool.value("custom", tool);
+        const std::string name = word(custom, "name");
+        if (name.empty()) return error(Code::invalid_argument, "tools: each needs a name");
+        generate::ClientTool& client = job.client_tools[name];
+        MR_ASSIGN_OR_RETURN(Json made, custom_function(custom, client));
+        job.tools.push_back({{"type", "function"}, {"function", std::move(made)}});
+        continue;
+      }
       const auto function = tool.is_object() ? tool.find("function") : tool.end();
       if (!tool.is_object() || function == tool.end() || !function->is_object() ||
           !function->value("name", Json()).is_string())
@@ -202,7 +219,11 @@ Status parse_tools(const Json& body, Job& job) {
     return {};
   }
   const Json* function = nullptr;
-  if (choice->is_object()) function = choice->contains("function") ? &(*choice)["function"] : choice;
+  if (choice->is_object()) {
+    function = choice;
+    for (const char* holder : {"function", "custom"})
+      if (choice->contains(holder)) function = &(*choice)[holder];
+  }
   if (function == nullptr || !function->is_object() || !function->value("name", Json()).is_string())
     return error(Code::invalid_argument, "tool_choice: must be auto, none, required or a function");
   job.tool_choice = ToolChoice::named;
@@ -212,15 +233,58 @@ Status parse_tools(const Json& body, Job& job) {
   return error(Code::invalid_argument, "tool_choice: no tool is called {}", job.tool_name);
 }
 
+Expected<Json> custom_function(const Json& tool, generate::ClientTool& client) {
+  client.name = word(tool, "name");
+  client.custom = true;
+  std::string description = word(tool, "description");
+  const Json format = tool.value("format", Json());
+  const std::string type = word(format, "type");
+  if (type == "grammar") {
+    // Chat completions put syntax and definition below "grammar", responses beside the type.
+    const Json& holder = format.contains("grammar") ? format["grammar"] : format;
+    client.syntax = word(holder, "syntax");
+    client.grammar = word(holder, "definition");
+    MR_RETURN_IF_ERROR(text::grammar_syntax(client.syntax).status().with_context("tools"));
+    if (client.grammar.empty())
+      return error(Code::invalid_argument, "tools: the grammar of {} needs a definition", client.name);
+    description += fmt::format("\n\nThe input keeps this grammar ({}):\n{}", client.syntax, client.grammar);
+  } else if (!type.empty() && type != "text") {
+    return error(Code::invalid_argument, "tools: the format of {} must be text or grammar", client.name);
+  }
+  const Json parameters = {{"type", "object"},
+                           {"properties", {{"input", {{"type", "string"}}}}},
+                           {"required", {"input"}},
+                           {"additionalProperties", false}};
+  return Json{{"name", client.name}, {"description", description}, {"parameters", parameters}};
+}
+
+namespace {
+
+/// GBNF where rules are written with ::=, else Lark.
+void take_grammar(const std::string& grammar, Job& job) {
+  job.format = Format::grammar;
+  job.grammar = grammar;
+  job.syntax = grammar.find("::=") != std::string::npos ? text::GrammarSyntax::gbnf : text::GrammarSyntax::lark;
+}
+
+}  // namespace
+
 Status parse_response_format(const Json& format, Job& job) {
   const std::string type = word(format, "type");
   if (type == "text") return {};
   if (type == "json_object") {
-    job.format = Format::json;
+    job.format = format.contains("schema") ? Format::schema : Format::json;  // llama-server has schemas there, too
+    if (job.format == Format::schema) job.schema = format["schema"];
+    return {};
+  }
+  if (type == "grammar") {
+    if (word(format, "grammar").empty())
+      return error(Code::invalid_argument, "response_format: grammar has to be a text");
+    take_grammar(word(format, "grammar"), job);
     return {};
   }
   if (type != "json_schema")
-    return error(Code::invalid_argument, "response_format: type must be text, json_object or json_schema");
+    return error(Code::invalid_argument, "response_format: type must be text, json_object, json_schema or grammar");
   // Chat completions put the schema below json_schema, responses beside the type.
   const Json& holder = format.contains("json_schema") ? format["json_schema"] : format;
   if (!holder.is_object() || !holder.contains("schema"))
@@ -232,26 +296,80 @@ Status parse_response_format(const Json& format, Job& job) {
 
 namespace {
 
-/// Forms of other servers: schemas as vLLM and llama-server take them are honoured, what we have no means for is
-/// refused. Ignored it would give an answer of any form.
+/// One of these texts, as a regular expression.
+Status take_choices(const char* field, const Json& choices, Job& job) {
+  bool good = choices.is_array() && !choices.empty();
+  if (good)
+    for (const Json& one : choices) good = good && one.is_string();
+  if (!good) return error(Code::invalid_argument, "{}: must be a list of texts", field);
+  job.format = Format::grammar;
+  job.syntax = text::GrammarSyntax::regex;
+  job.grammar.clear();
+  for (const Json& one : choices) {
+    if (!job.grammar.empty()) job.grammar += '|';
+    for (const char c : one.get<std::string>()) {
+      if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) job.grammar += '\\';
+      job.grammar += c;
+    }
+  }
+  return {};
+}
+
+Status take_schema(const char* field, const Json& schema, Job& job) {
+  job.format = Format::schema;
+  job.schema = schema.is_string() ? Json::parse(schema.get<std::string>(), nullptr, false) : schema;
+  if (job.schema.is_discarded()) return error(Code::invalid_argument, "{}: is no JSON", field);
+  return {};
+}
+
+/// A form by the name that llama-server or vLLM has for it.
+Status take_form(const char* field, std::string_view kind, const Json& value, Job& job) {
+  if (kind == "json") return take_schema(field, value, job);
+  if (kind == "choice") return take_choices(field, value, job);
+  if (!value.is_string()) return error(Code::invalid_argument, "{}: must be a text", field);
+  take_grammar(value.get<std::string>(), job);
+  if (kind == "gbnf") job.syntax = text::GrammarSyntax::gbnf;
+  if (kind == "regex") job.syntax = text::GrammarSyntax::regex;
+  return {};
+}
+
+/// Forms of other servers, as llama-server and vLLM take them; what we have no means for is refused. Ignored it would
+/// give an answer of any form.
 Status parse_other_forms(const Fields& fields, Job& job) {
   for (const char* name : {"functions", "function_call"})
     if (fields.has(name))
       return error(Code::invalid_argument, "{}: this form of OpenAI's API has given way to tools; send those", name);
-  for (const char* name : {"grammar", "guided_grammar", "guided_regex", "guided_choice", "structural_tag"})
-    if (fields.has(name))
-      return error(Code::unsupported, "{}: not supported; send a JSON schema as response_format", name);
-  const Json* schema = fields.find("guided_json");
-  if (schema == nullptr) schema = fields.find("json_schema");
-  if (const Json* outputs = fields.find("structured_outputs"); outputs != nullptr) {
-    if (!outputs->is_object() || !outputs->contains("json"))
-      return error(Code::unsupported, "structured_outputs: only json is supported");
-    schema = &(*outputs)["json"];
+  if (fields.has("structural_tag"))
+    return error(Code::unsupported, "structural_tag: not supported; send a JSON schema as response_format");
+  if (const Json* lazy = fields.find("grammar_lazy"); lazy != nullptr && *lazy == true)
+    return error(Code::unsupported, "grammar_lazy: not supported; the whole answer keeps a grammar");
+  struct Form {
+    const char* field;
+    const char* kind;
+  };
+  static constexpr Form forms[] = {{"grammar", "gbnf"},       {"json_schema", "json"},
+                                   {"guided_json", "json"},   {"guided_grammar", "grammar"},
+                                   {"guided_regex", "regex"}, {"guided_choice", "choice"}};
+  static constexpr Form outputs_forms[] = {
+      {"grammar", "grammar"}, {"json", "json"}, {"regex", "regex"}, {"choice", "choice"}};
+  int taken = job.format == Format::text ? 0 : 1;
+  for (const Form& form : forms) {
+    const Json* const value = fields.find(form.field);
+    if (value == nullptr || *value == "") continue;  // clients of llama-server send an empty grammar for none
+    MR_RETURN_IF_ERROR(take_form(form.field, form.kind, *value, job));
+    ++taken;
   }
-  if (schema == nullptr) return {};
-  job.format = Format::schema;
-  job.schema = schema->is_string() ? Json::parse(schema->get<std::string>(), nullptr, false) : *schema;
-  if (job.schema.is_discarded()) return error(Code::invalid_argument, "guided_json: is no JSON");
+  if (const Json* outputs = fields.find("structured_outputs"); outputs != nullptr) {
+    const int before = taken;
+    for (const Form& form : outputs_forms) {
+      if (!outputs->is_object() || !outputs->contains(form.field)) continue;
+      MR_RETURN_IF_ERROR(take_form("structured_outputs", form.kind, (*outputs)[form.field], job));
+      ++taken;
+    }
+    if (taken == before)
+      return error(Code::unsupported, "structured_outputs: only json, grammar, regex and choice are supported");
+  }
+  if (taken > 1) return error(Code::invalid_argument, "grammar: several forms are asked for; send one");
   return {};
 }
 

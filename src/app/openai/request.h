@@ -34,8 +34,12 @@ Expected<EmbeddingJob> parse_embeddings(const Json& body);
 /// A message's content as one text: a string, or text parts joined. Errors: unsupported (pictures, sound).
 Expected<std::string> content_text(const Json& content, const char* where);
 
-/// response_format into the job's form: {"type": "text" | "json_object" | "json_schema", ...}.
+/// response_format into the job's form: {"type": "text" | "json_object" | "json_schema" | "grammar", ...}.
 Status parse_response_format(const Json& format, Job& job);
+
+/// A tool that takes a text, as a function of one parameter, "input": {"name", "description", "format"}. Its format, a
+/// text or a grammar, is put into `client` and told in the description.
+Expected<Json> custom_function(const Json& tool, generate::ClientTool& client);
 
 /// Messages, tools and tool_choice in OpenAI's form.
 Status parse_messages(const Json& messages, Job& job);

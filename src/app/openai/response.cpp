@@ -24,7 +24,16 @@ Json candidate(const TokenLogprob::Candidate& one) {
   return {{"token", as_text(one.bytes)}, {"logprob", one.log_probability}, {"bytes", std::move(bytes)}};
 }
 
-Json call_json(const generate::ToolCall& call) {
+bool is_custom(const Job& job, const std::string& tool) {
+  const auto known = job.client_tools.find(tool);
+  return known != job.client_tools.end() && known->second.custom;
+}
+
+Json call_json(const Job& job, const generate::ToolCall& call) {
+  if (is_custom(job, call.name))
+    return {{"id", random_id("call_")},
+            {"type", "custom"},
+            {"custom", {{"name", call.name}, {"input", custom_input(call)}}}};
   return {{"id", random_id("call_")},
           {"type", "function"},
           {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
@@ -49,6 +58,11 @@ Json chat_choice(int index, Json delta, Json reason, Json logprobs = nullptr) {
 double rate(std::int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 
 }  // namespace
+
+std::string custom_input(const generate::ToolCall& call) {
+  const Json input = call.object().value("input", Json());
+  return input.is_string() ? input.get<std::string>() : call.arguments;
+}
 
 Json chat_logprobs(const std::vector<TokenLogprob>& logprobs) {
   Json content = Json::array();
@@ -99,7 +113,7 @@ Json chat_body(const Envelope& envelope, const Job& job, const std::vector<Answe
     Json message = {{"role", "assistant"}, {"content", answer.content}, {"refusal", nullptr}};
     if (answer.content.empty() && !answer.tool_calls.empty()) message["content"] = nullptr;
     if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
-    for (const auto& call : answer.tool_calls) message["tool_calls"].push_back(call_json(call));
+    for (const auto& call : answer.tool_calls) message["tool_calls"].push_back(call_json(job, call));
     choices.push_back({{"index", i},
                        {"message", std::move(message)},
                        {"logprobs", job.logprobs ? chat_logprobs(answer.logprobs) : Json()},
@@ -116,20 +130,37 @@ Json chat_first_chunk(const Envelope& envelope, int choice) {
                chat_choice(choice, {{"role", "assistant"}, {"content", ""}}, nullptr));
 }
 
-Json chat_chunk(const Envelope& envelope, const Job& job, const Delta& delta) {
-  Json out = Json::object();
-  if (!delta.content.empty()) out["content"] = delta.content;
-  if (!delta.reasoning.empty()) out["reasoning_content"] = delta.reasoning;
+Json ChatCalls::of(const Job& job, const Delta& delta) {
+  Json list = Json::array();
   for (const auto& piece : delta.tool_calls) {
+    const std::pair place{delta.choice, piece.index};
+    if (piece.begins && is_custom(job, piece.name)) open_[place].name = piece.name;
+    if (const auto open = open_.find(place); open != open_.end()) {
+      open->second.arguments += piece.arguments;
+      if (!piece.ends) continue;
+      Json entry = {{"index", piece.index}};
+      entry.update(call_json(job, open->second));
+      list.push_back(std::move(entry));
+      open_.erase(open);
+      continue;
+    }
     if (!piece.begins && piece.arguments.empty()) continue;
     Json entry = {{"index", piece.index}};
     if (piece.begins) {
-      entry.update(call_json({piece.name, piece.arguments}));
+      entry.update(call_json(job, {piece.name, piece.arguments}));
     } else {
       entry["function"] = {{"arguments", piece.arguments}};
     }
-    out["tool_calls"].push_back(std::move(entry));
+    list.push_back(std::move(entry));
   }
+  return list;
+}
+
+Json chat_chunk(const Envelope& envelope, const Job& job, const Delta& delta, ChatCalls& calls) {
+  Json out = Json::object();
+  if (!delta.content.empty()) out["content"] = delta.content;
+  if (!delta.reasoning.empty()) out["reasoning_content"] = delta.reasoning;
+  if (Json list = calls.of(job, delta); !list.empty()) out["tool_calls"] = std::move(list);
   const bool logprobs = job.logprobs && !delta.logprobs.empty();
   return chunk(envelope, "chat.completion.chunk",
                chat_choice(delta.choice, std::move(out), nullptr, logprobs ? chat_logprobs(delta.logprobs) : Json()));

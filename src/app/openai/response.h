@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/generate/job.h"
@@ -23,6 +25,9 @@ Envelope make_envelope(const char* prefix, const std::string& model);
 /// `prefix` and 24 random letters and digits.
 std::string random_id(const std::string& prefix);
 
+/// The text that a custom tool is called with.
+std::string custom_input(const generate::ToolCall& call);
+
 /// {"content": [...], "refusal": null}
 Json chat_logprobs(const std::vector<generate::TokenLogprob>& logprobs);
 Json usage(const generate::Totals& totals);
@@ -30,10 +35,20 @@ Json timings(const generate::Totals& totals);
 
 Json chat_body(const Envelope& envelope, const Job& job, const std::vector<generate::Answer>& answers,
                const generate::Totals& totals);
+/// Calls within a stream of chat completions. Those of custom tools take a text, which comes as a part of JSON here:
+/// they are told when they are whole. One thread.
+class ChatCalls {
+ public:
+  /// The delta's tool_calls; an empty list where there is nothing to tell yet.
+  Json of(const Job& job, const generate::Delta& delta);
+
+ private:
+  std::map<std::pair<int, int>, generate::ToolCall> open_;  // by choice and index
+};
 /// The first chunk of a choice, which names the role; one for a delta; the last, with the finish reason.
 Json chat_first_chunk(const Envelope& envelope, int choice);
 /// The first piece of a tool call has its id and name.
-Json chat_chunk(const Envelope& envelope, const Job& job, const generate::Delta& delta);
+Json chat_chunk(const Envelope& envelope, const Job& job, const generate::Delta& delta, ChatCalls& calls);
 Json chat_last_chunk(const Envelope& envelope, const generate::Finished& finished);
 /// choices [] with usage or progress.
 Json chat_empty_chunk(const Envelope& envelope);

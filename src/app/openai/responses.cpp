@@ -23,20 +23,6 @@ std::string joined(const std::string& name_space, const std::string& name) {
   return name_space + (name_space.ends_with("__") ? "" : "__") + name;
 }
 
-/// A tool that takes a text, as a function of one parameter; the grammar that the text has to keep is told in words.
-Json custom_function(const Json& tool) {
-  std::string description = word(tool, "description");
-  const Json format = tool.value("format", Json());
-  if (word(format, "type") == "grammar")
-    description +=
-        fmt::format("\n\nThe input keeps this grammar ({}):\n{}", word(format, "syntax"), word(format, "definition"));
-  const Json parameters = {{"type", "object"},
-                           {"properties", {{"input", {{"type", "string"}}}}},
-                           {"required", {"input"}},
-                           {"additionalProperties", false}};
-  return {{"name", word(tool, "name")}, {"description", description}, {"parameters", parameters}};
-}
-
 /// The tools of a request as functions, and in `known` what the client calls them. Tools that OpenAI runs itself, such
 /// as web_search, are left out: there is nobody here to run them.
 Expected<Json> functions_of(const Json& tools, std::map<std::string, generate::ClientTool>& known,
@@ -55,10 +41,14 @@ Expected<Json> functions_of(const Json& tools, std::map<std::string, generate::C
       continue;
     }
     if (name.empty()) return error(Code::invalid_argument, "tools: each needs a name");
-    Json function = custom ? custom_function(tool) : tool;
+    Json function = tool;
+    if (custom) {
+      MR_ASSIGN_OR_RETURN(function, custom_function(tool, known[full]));
+    }
     function["name"] = full;
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
-    if (custom || !name_space.empty()) known[full] = {name, name_space, custom};
+    if (!custom && !name_space.empty()) known[full].name = name;
+    if (!name_space.empty()) known[full].name_space = name_space;
   }
   return functions;
 }
@@ -136,17 +126,11 @@ Json text_item(const std::string& id, const char* status, Json content) {
   return {{"id", id}, {"type", "message"}, {"status", status}, {"role", "assistant"}, {"content", std::move(content)}};
 }
 
-/// The text that a custom tool is called with.
-std::string input_of(const generate::ToolCall& call) {
-  const Json input = call.object().value("input", Json());
-  return input.is_string() ? input.get<std::string>() : call.arguments;
-}
-
 Json call_item(const Job& job, const generate::ToolCall& call) {
   const auto known = job.client_tools.find(call.name);
   if (known != job.client_tools.end() && known->second.custom)
     return {{"id", random_id("ctc_")},       {"type", "custom_tool_call"}, {"status", "completed"},
-            {"call_id", random_id("call_")}, {"name", known->second.name}, {"input", input_of(call)}};
+            {"call_id", random_id("call_")}, {"name", known->second.name}, {"input", custom_input(call)}};
   if (known != job.client_tools.end()) {
     Json item = call_item({}, {known->second.name, call.arguments});
     item["namespace"] = known->second.name_space;
@@ -327,7 +311,7 @@ std::string ResponseStream::event_of_call(const generate::CallPiece& piece) {
 std::string ResponseStream::event_of_custom_call(const generate::CallPiece& piece) {
   custom_input_ += piece.arguments;
   if (!piece.ends) return "";
-  const std::string input = input_of({"", custom_input_});
+  const std::string input = custom_input({"", custom_input_});
   const Json place = {{"item_id", call_["id"]}, {"output_index", output_index_}};
   Json delta = place, done = place;
   delta["delta"] = input;

@@ -68,10 +68,11 @@ StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job
     if (is_call) chunk["choices"][0]["delta"]["content"] = nullptr;
     return sse(chunk);
   };
-  form.event = [envelope, job, first](const generate::Event& event) -> std::string {
+  const auto calls = std::make_shared<openai::ChatCalls>();
+  form.event = [envelope, job, first, calls](const generate::Event& event) -> std::string {
     if (const auto* delta = std::get_if<Delta>(&event)) {
       const bool is_call = !delta->tool_calls.empty() && delta->content.empty();
-      return first(delta->choice, is_call) + sse(openai::chat_chunk(*envelope, job, *delta));
+      return first(delta->choice, is_call) + sse(openai::chat_chunk(*envelope, job, *delta, *calls));
     }
     if (const auto* progress = std::get_if<Progress>(&event)) {
       Json chunk = openai::chat_empty_chunk(*envelope);

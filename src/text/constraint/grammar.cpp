@@ -80,14 +80,14 @@ void GrammarBuilder::add(StateId from, const GrammarEdge& edge) {
 }
 
 void GrammarBuilder::bytes(StateId from, std::uint8_t low, std::uint8_t high, StateId to) {
-  add(from, {Kind::bytes, low, high, 0, to});
+  add(from, {Kind::bytes, low, high, false, 0, to});
 }
 
 void GrammarBuilder::nothing(StateId from, StateId to) {
-  if (from != to) add(from, {Kind::nothing, 0, 0, 0, to});
+  if (from != to) add(from, {Kind::nothing, 0, 0, false, 0, to});
 }
 
-void GrammarBuilder::call(StateId from, RuleId rule, StateId to) { add(from, {Kind::call, 0, 0, rule, to}); }
+void GrammarBuilder::call(StateId from, RuleId rule, StateId to) { add(from, {Kind::call, 0, 0, false, rule, to}); }
 
 Fragment GrammarBuilder::empty() {
   const StateId state = new_state();
@@ -220,9 +220,11 @@ void GrammarBuilder::lay_out() {
   heads_ = {};
 }
 
-/// The states from which some finite text (or the empty one) leads to their rule's end. An edge is looked at when its
-/// target joins them, and a call also when its rule's beginning does. REQUIRES: laid out.
-std::vector<bool> GrammarBuilder::leading_to_ends(bool without_bytes) const {
+/// `found`, and the states from which edges that count lead to them: of a call, both from its rule's beginning and from
+/// where it returns. An edge is looked at when its target joins them, and a call also when its rule's beginning does.
+/// REQUIRES: laid out.
+template <typename Counts>
+std::vector<bool> GrammarBuilder::leading_to(std::vector<bool> found, Counts counts) const {
   const std::size_t states = grammar_.state_count();
   struct Back {
     StateId from;
@@ -233,7 +235,7 @@ std::vector<bool> GrammarBuilder::leading_to_ends(bool without_bytes) const {
     for (StateId from = 0; from < states; ++from)
       for (std::uint32_t i = grammar_.begins_[from]; i < grammar_.begins_[from + 1]; ++i) {
         const GrammarEdge& edge = grammar_.edges_[i];
-        if (without_bytes && edge.kind == Kind::bytes) continue;
+        if (!counts(edge)) continue;
         visit(edge.to, Back{from, i});
         if (edge.kind == Kind::call) visit(grammar_.starts_[edge.rule], Back{from, i});
       }
@@ -244,7 +246,6 @@ std::vector<bool> GrammarBuilder::leading_to_ends(bool without_bytes) const {
   std::vector<Back> backs(total);
   std::vector<std::uint32_t> next(begins.begin(), begins.end());
   each_back([&](StateId to, Back back) { backs[next[to]++] = back; });
-  std::vector<bool> found = grammar_.ends_;
   std::vector<StateId> open;
   for (StateId state = 0; state < states; ++state)
     if (found[state]) open.push_back(state);
@@ -264,7 +265,7 @@ std::vector<bool> GrammarBuilder::leading_to_ends(bool without_bytes) const {
 
 /// A state lives if some finite text leads from it to its rule's end; edges to others go.
 void GrammarBuilder::drop_dead_ends() {
-  const std::vector<bool> lives = leading_to_ends(false);
+  const std::vector<bool> lives = leading_to(grammar_.ends_, [](const GrammarEdge&) { return true; });
   std::uint32_t kept = 0;
   for (StateId state = 0; state < lives.size(); ++state) {
     const std::uint32_t begin = std::exchange(grammar_.begins_[state], kept);
@@ -278,11 +279,22 @@ void GrammarBuilder::drop_dead_ends() {
   grammar_.edges_.resize(kept);
 }
 
+/// A call with nothing behind it but its rule's end needs no place to return to: rules that end with themselves, as
+/// lists are often written, do not nest.
+void GrammarBuilder::mark_last_calls() {
+  std::vector<bool> more(grammar_.state_count(), false);
+  for (StateId state = 0; state < more.size(); ++state)
+    for (const GrammarEdge& edge : grammar_.edges(state)) more[state] = more[state] || edge.kind != Kind::nothing;
+  more = leading_to(std::move(more), [](const GrammarEdge& edge) { return edge.kind == Kind::nothing; });
+  for (GrammarEdge& edge : grammar_.edges_) edge.last = edge.kind == Kind::call && !more[edge.to];
+}
+
 /// No rule may come back to itself before a byte was taken: no ring of edges that take nothing goes through a rule's
 /// beginning. Source of the walk: Tarjan 1972, strongly connected components, with a stack of its own.
 /// REQUIRES: no dead ends.
-Status GrammarBuilder::check_left_recursion() const {
-  const std::vector<bool> may_be_empty = leading_to_ends(true);
+Status GrammarBuilder::check_left_recursion() {
+  const std::vector<bool> may_be_empty =
+      leading_to(grammar_.ends_, [](const GrammarEdge& edge) { return edge.kind != Kind::bytes; });
   const std::size_t states = grammar_.state_count();
   std::vector<std::uint32_t> order(states, 0), lowest(states, 0), component(states, 0);
   std::uint32_t visited = 0, components = 0;
@@ -336,8 +348,10 @@ Status GrammarBuilder::check_left_recursion() const {
   }
   for (StateId from = 0; from < states; ++from)
     for (const GrammarEdge& edge : grammar_.edges(from))
-      if (edge.kind == Kind::call && component[from] == component[grammar_.starts_[edge.rule]])
+      if (edge.kind == Kind::call && component[from] == component[grammar_.starts_[edge.rule]]) {
+        at_fault_ = edge.rule;
         return error(Code::invalid_argument, "a part of the schema refers to itself without end");
+      }
   return {};
 }
 
@@ -351,6 +365,7 @@ Expected<std::shared_ptr<const Grammar>> GrammarBuilder::finish(RuleId root) {
   if (!grammar_.ends_[start] && grammar_.edges(start).empty())
     return error(Code::invalid_argument, "no finite text fulfils the schema; look for contradictions in it");
   MR_RETURN_IF_ERROR(check_left_recursion());
+  mark_last_calls();
   std::sort(grammar_.rows_.begin(), grammar_.rows_.end(),
             [](const GrammarRow& a, const GrammarRow& b) { return a.begin < b.begin; });
   grammar_.edges_.shrink_to_fit();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ struct GrammarEdge {
   enum class Kind : std::uint8_t { bytes, nothing, call };
   Kind kind = Kind::nothing;
   std::uint8_t low = 0, high = 0;  // bytes
+  bool last = false;               // call: nothing but its own rule's end may follow
   RuleId rule = 0;                 // call: `to` is where it returns
   StateId to = 0;
 };
@@ -106,6 +108,8 @@ class GrammarBuilder {
   /// Drops what cannot be completed. Errors: invalid_argument (too large; no finite text fits; a rule that begins with
   /// itself), cancelled.
   Expected<std::shared_ptr<const Grammar>> finish(RuleId root);
+  /// The rule that begins with itself, where finish() failed for one.
+  std::optional<RuleId> at_fault() const { return at_fault_; }
 
  private:
   struct Link {
@@ -116,9 +120,11 @@ class GrammarBuilder {
 
   void add(StateId from, const GrammarEdge& edge);
   void lay_out();
-  std::vector<bool> leading_to_ends(bool without_bytes) const;
+  template <typename Counts>
+  std::vector<bool> leading_to(std::vector<bool> found, Counts counts) const;
   void drop_dead_ends();
-  Status check_left_recursion() const;
+  void mark_last_calls();
+  Status check_left_recursion();
 
   const BuildLimits limits_;
   GrantedBytes memory_;
@@ -127,6 +133,7 @@ class GrammarBuilder {
   Grammar grammar_;              // its edges come with lay_out()
   std::vector<StateId> finals_;  // by rule
   std::uint32_t asked_ = 0;      // go_on()
+  std::optional<RuleId> at_fault_;
   bool stopped_ = false, cancelled_ = false;
 };
 

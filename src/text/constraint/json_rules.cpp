@@ -18,43 +18,10 @@ std::string utf8(char32_t code_point) {
   return text;
 }
 
-/// Splits [low, high] where the length of the encoding changes, or its leading bytes do not move together.
-std::vector<std::pair<char32_t, char32_t>> same_shape_ranges(char32_t low, char32_t high) {
-  std::vector<std::pair<char32_t, char32_t>> open{{low, high}}, ranges;
-  while (!open.empty()) {
-    const char32_t from = open.back().first, to = open.back().second;
-    open.pop_back();
-    const auto cut = [&](char32_t last_left) {
-      open.emplace_back(last_left + 1, to);
-      open.emplace_back(from, last_left);
-    };
-    bool whole = true;
-    for (const char32_t border : {0x7Fu, 0x7FFu, 0xFFFFu}) {
-      if (!whole || from > border || to <= border) continue;
-      cut(border);
-      whole = false;
-    }
-    const std::size_t bytes = whole ? utf8(from).size() : 0;
-    for (std::size_t i = 1; whole && i < bytes; ++i) {
-      const char32_t mask = (char32_t{1} << (6 * i)) - 1;
-      if ((from & ~mask) == (to & ~mask)) continue;
-      if ((from & mask) != 0) {
-        cut(from | mask);
-        whole = false;
-      } else if ((to & mask) != mask) {
-        cut((to & ~mask) - 1);
-        whole = false;
-      }
-    }
-    if (whole) ranges.emplace_back(from, to);
-  }
-  return ranges;
-}
-
 }  // namespace
 
 JsonRules::JsonRules(GrammarBuilder& builder)
-    : builder_(builder),
+    : CharacterRules(builder),
       space_(builder.new_rule()),
       multibyte_(builder.new_rule()),
       escape_(builder.new_rule()),
@@ -189,19 +156,6 @@ Fragment JsonRules::string_except(const std::vector<std::string>& words) {
   return builder_.sequence(builder_.sequence(builder_.literal("\""), {trie[0].state, end}), builder_.literal("\""));
 }
 
-Fragment JsonRules::code_points(char32_t low, char32_t high) {
-  std::vector<Fragment> options;
-  for (const auto& [from, to] : same_shape_ranges(low, high)) {
-    const std::string first = utf8(from), last = utf8(to);
-    Fragment whole = builder_.empty();
-    for (std::size_t i = 0; i < first.size(); ++i)
-      whole = builder_.sequence(
-          whole, builder_.byte_range(static_cast<std::uint8_t>(first[i]), static_cast<std::uint8_t>(last[i])));
-    options.push_back(whole);
-  }
-  return builder_.either(options);
-}
-
 Fragment JsonRules::escaped(char32_t code_point) {
   const std::string text = quoted(utf8(code_point));
   return builder_.literal(text.substr(1, text.size() - 2));
@@ -221,8 +175,8 @@ Fragment JsonRules::characters(char32_t low, char32_t high) {
   return builder_.either(options);
 }
 
-void JsonRules::add_characters(StateId from, const std::vector<std::pair<char32_t, char32_t>>& ranges, StateId to) {
-  std::vector<std::pair<char32_t, char32_t>> others;  // escaped, or of several bytes
+void JsonRules::add_characters(StateId from, const CharacterRanges& ranges, StateId to) {
+  CharacterRanges others;  // escaped, or of several bytes
   for (const auto& [low, high] : ranges) {
     char32_t next = low;
     for (char32_t c = std::max<char32_t>(low, 0x20); c < 0x80 && c <= high; ++c) {

@@ -5,14 +5,13 @@
 
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "text/constraint/grammar.h"
+#include "text/constraint/character_rules.h"
 
 namespace millrace::text {
 
-class JsonRules {
+class JsonRules final : public CharacterRules {
  public:
   explicit JsonRules(GrammarBuilder& builder);
 
@@ -25,8 +24,7 @@ class JsonRules {
   Fragment string_except(const std::vector<std::string>& words);
   /// One character of these code points as JSON writes it inside a string. REQUIRES: no surrogates.
   Fragment characters(char32_t low, char32_t high);
-  /// The same as an edge, or as few as will do. REQUIRES: `ranges` ascend and do not overlap.
-  void add_characters(StateId from, const std::vector<std::pair<char32_t, char32_t>>& ranges, StateId to);
+  void add_characters(StateId from, const CharacterRanges& ranges, StateId to) override;
   /// What `text` is as a JSON string, with its quotes.
   static std::string quoted(std::string_view text);
 
@@ -34,16 +32,14 @@ class JsonRules {
   RuleId any_object() const { return any_object_; }
 
  private:
-  Fragment code_points(char32_t low, char32_t high);
   Fragment escaped(char32_t code_point);
   Fragment plain_string();
   void define_characters();
   void define_values();
   void add_plain_bytes(StateId from, StateId to, const std::vector<std::uint8_t>& except);
 
-  GrammarBuilder& builder_;
   RuleId space_, multibyte_, escape_, string_, any_value_, any_object_;
-  std::map<std::vector<std::pair<char32_t, char32_t>>, RuleId> sets_;  // of characters that take more than a byte
+  std::map<CharacterRanges, RuleId> sets_;  // of characters that take more than a byte
 };
 
 /// -?(0|[1-9][0-9]*), and for numbers a fraction and an exponent.

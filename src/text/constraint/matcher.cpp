@@ -80,8 +80,12 @@ bool Matcher::close(std::vector<Place>& places) {
     for (const GrammarEdge& edge : grammar_->edges(place.state)) {
       if (edge.kind == Kind::bytes) takes_byte = true;
       if (edge.kind == Kind::nothing) reach({edge.to, place.stack});
-      if (edge.kind == Kind::call && (place.stack == 0 || stacks_[place.stack].height < kMostDepth))
+      if (edge.kind != Kind::call) continue;
+      if (edge.last) {
+        reach({grammar_->start(edge.rule), place.stack});
+      } else if (place.stack == 0 || stacks_[place.stack].height < kMostDepth) {
         reach({grammar_->start(edge.rule), push(edge.to, place.stack)});
+      }
     }
     if (takes_byte) places.push_back(place);
   }
@@ -101,7 +105,10 @@ Status Matcher::take(std::string_view bytes) {
         if (edge.kind == Kind::bytes && edge.low <= byte && byte <= edge.high) next.push_back({edge.to, place.stack});
     if (next.empty()) return error(Code::invalid_argument, "the text leaves the asked-for form");
     ends = close(next);
-    if (work_left_ == 0) return error(Code::invalid_argument, "the schema is too ambiguous to follow; make it simpler");
+    if (work_left_ == 0)
+      return error(Code::invalid_argument, "the asked-for form is too ambiguous to follow; make it simpler");
+    if (next.empty() && !ends)
+      return error(Code::invalid_argument, "the answer nests more than {} deep in the asked-for form", kMostDepth);
     places.swap(next);
   }
   places_ = std::move(places);
@@ -260,7 +267,7 @@ Status Matcher::add_mask(std::span<std::uint32_t> bits) {
   for (const Place& place : places_) add_place(place, bits);
   if (work_left_ > 0) return {};
   forget();  // what was learned is not whole
-  return error(Code::invalid_argument, "the schema is too ambiguous to follow; make it simpler");
+  return error(Code::invalid_argument, "the asked-for form is too ambiguous to follow; make it simpler");
 }
 
 }  // namespace millrace::text

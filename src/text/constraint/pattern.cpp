@@ -147,14 +147,11 @@ bool is_plain(const PatternNode& whole) {
   return true;
 }
 
-Fragment build(GrammarBuilder& b, JsonRules& rules, const PatternNode& node) {
+Fragment build(GrammarBuilder& b, CharacterRules& rules, const PatternNode& node) {
   if (b.full()) return b.empty();
   switch (node.kind) {
-    case Kind::characters: {
-      std::vector<Fragment> options;
-      for (const auto& [low, high] : node.ranges) options.push_back(rules.characters(low, high));
-      return b.either(options);
-    }
+    case Kind::characters:
+      return rules.any_of(node.ranges);
     case Kind::either: {
       std::vector<Fragment> options;
       for (const PatternNode& part : node.parts) options.push_back(build(b, rules, part));
@@ -170,8 +167,8 @@ Fragment build(GrammarBuilder& b, JsonRules& rules, const PatternNode& node) {
   }
 }
 
-Fragment build_plain(GrammarBuilder& b, JsonRules& rules, const PatternNode& whole) {
-  const auto any = [&] { return b.either({rules.characters(0, 0xD7FF), rules.characters(0xE000, 0x10FFFF)}); };
+Fragment build_plain(GrammarBuilder& b, CharacterRules& rules, const PatternNode& whole) {
+  const auto any = [&] { return rules.any_of(complement({})); };
   const auto anything = [&] { return b.repeat(0, UINT32_MAX, any); };
   std::vector<Fragment> options;
   for (const PatternNode& option : whole.parts) {
@@ -190,16 +187,32 @@ Expected<RegularSets::Set> pattern_set(RegularSets& sets, std::string_view patte
   if (pattern.size() > kMostPatternBytes)
     return error(Code::invalid_argument, "the pattern has {} bytes; {} are the most", pattern.size(),
                  kMostPatternBytes);
-  MR_ASSIGN_OR_RETURN(const PatternNode node, parse_pattern(pattern, inverted));
+  MR_ASSIGN_OR_RETURN(const PatternNode node, parse_pattern(pattern, {.wide = inverted}));
   MR_ASSIGN_OR_RETURN(const Set set, SetMaker(sets).whole(node));
   return inverted ? sets.inverse(set) : set;
 }
 
-Expected<Fragment> pattern_fragment(GrammarBuilder& builder, JsonRules& rules, RegularSets& sets,
+Expected<Fragment> pattern_fragment(GrammarBuilder& builder, CharacterRules& rules, RegularSets& sets,
                                     std::string_view pattern) {
   MR_ASSIGN_OR_RETURN(const PatternNode node, parse_pattern(pattern));
   if (is_plain(node)) return build_plain(builder, rules, node);
   MR_ASSIGN_OR_RETURN(const Set set, pattern_set(sets, pattern));
+  return sets.fragment(rules, set);
+}
+
+Expected<Fragment> whole_pattern_fragment(GrammarBuilder& builder, CharacterRules& rules, RegularSets& sets,
+                                          std::string_view pattern, const PatternReading& reading) {
+  MR_ASSIGN_OR_RETURN(PatternNode node, parse_pattern(pattern, reading));
+  if (is_plain(node)) return build(builder, rules, node);  // its anchors stand where the text begins and ends
+  if (pattern.size() > kMostPatternBytes)
+    return error(Code::invalid_argument, "the pattern has {} bytes; {} are the most with look-ahead or \\b",
+                 pattern.size(), kMostPatternBytes);
+  PatternNode whole;
+  whole.parts.resize(3);
+  whole.parts[0].kind = Kind::begin;
+  whole.parts[1] = std::move(node);
+  whole.parts[2].kind = Kind::end;
+  MR_ASSIGN_OR_RETURN(const Set set, SetMaker(sets).whole(whole));
   return sets.fragment(rules, set);
 }
 

@@ -1,5 +1,7 @@
 #include "text/constraint/pattern_parser.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <string>
 
@@ -51,11 +53,12 @@ CharacterRanges class_of(char32_t letter, bool wide) {
 
 class Parser {
  public:
-  Parser(std::string_view text, bool wide) : text_(text), wide_(wide) {}
+  Parser(std::string_view text, const PatternReading& reading) : text_(text), reading_(reading), wide_(reading.wide) {}
 
   Expected<PatternNode> parse() {
-    MR_ASSIGN_OR_RETURN(PatternNode whole, alternatives(0));
-    if (!at_end()) return bad("an unexpected ')'");
+    auto whole = alternatives(0);
+    if (whole.ok() && !at_end()) whole = bad("an unexpected ')'");
+    if (!whole.ok() && reading_.failed_at != nullptr) *reading_.failed_at = at_;
     return whole;
   }
 
@@ -114,7 +117,7 @@ class Parser {
     if (eat("[")) {
       MR_ASSIGN_OR_RETURN(node.ranges, bracket());
     } else if (eat(".")) {
-      node.ranges = complement(wide_ ? CharacterRanges{{'\n', '\n'}} : kLineEnds);
+      node.ranges = dot();
     } else if (eat("\\")) {
       MR_ASSIGN_OR_RETURN(node.ranges, escape());
     } else {
@@ -122,9 +125,15 @@ class Parser {
       MR_ASSIGN_OR_RETURN(const char32_t code_point, next_character());
       node.ranges = {{code_point, code_point}};
     }
-    node.ranges = tidy(node.ranges);
+    node.ranges = cased(tidy(node.ranges));
     return node;
   }
+
+  CharacterRanges dot() const {
+    if (reading_.dot_is_all) return complement({});
+    return complement(wide_ || reading_.dot_is_line ? CharacterRanges{{'\n', '\n'}} : kLineEnds);
+  }
+  CharacterRanges cased(const CharacterRanges& ranges) const { return reading_.any_case ? any_case(ranges) : ranges; }
 
   static PatternNode of(Kind kind, bool negated = false) {
     PatternNode node;
@@ -140,7 +149,7 @@ class Parser {
     if (eat("?=") || eat("?!")) {
       looks = true;
       look.negated = text_[at_ - 1] == '!';
-    } else if (eat("?<")) {
+    } else if (eat("?P<") || eat("?<")) {
       if (peek() == '=' || peek() == '!') return cannot("look-behind");
       const auto name_end = text_.find('>', at_);
       if (name_end == std::string_view::npos) return bad("a group's name without its '>'");
@@ -220,7 +229,7 @@ class Parser {
       ranges.insert(ranges.end(), low.begin(), low.end());
     }
     ++at_;
-    return negated ? complement(ranges) : tidy(ranges);
+    return negated ? complement(cased(tidy(ranges))) : tidy(ranges);
   }
 
   Expected<CharacterRanges> class_member() {
@@ -273,13 +282,42 @@ class Parser {
   }
 
   const std::string_view text_;
+  const PatternReading& reading_;
   std::size_t at_ = 0;
   bool wide_;
 };
 
+/// Characters and what else they are called in another case, both ways.
+const std::vector<std::pair<char32_t, char32_t>>& case_pairs() {
+  static const auto all = [] {
+    std::vector<std::pair<char32_t, char32_t>> pairs;
+    for (char32_t c = 0; c <= 0x1FFFF; ++c)  // nothing beyond has cases
+      for (const utf8proc_int32_t other :
+           {utf8proc_tolower(static_cast<utf8proc_int32_t>(c)), utf8proc_toupper(static_cast<utf8proc_int32_t>(c))})
+        if (static_cast<char32_t>(other) != c) {
+          pairs.emplace_back(c, static_cast<char32_t>(other));
+          pairs.emplace_back(static_cast<char32_t>(other), c);
+        }
+    return pairs;
+  }();
+  return all;
+}
+
 }  // namespace
 
-Expected<PatternNode> parse_pattern(std::string_view pattern, bool wide) { return Parser(pattern, wide).parse(); }
+CharacterRanges any_case(const CharacterRanges& ranges) {
+  CharacterRanges all = ranges;
+  for (const auto& [from, to] : case_pairs()) {
+    const auto after = std::upper_bound(ranges.begin(), ranges.end(), from,
+                                        [](char32_t c, const CharacterRange& range) { return c < range.first; });
+    if (after != ranges.begin() && from <= std::prev(after)->second) all.emplace_back(to, to);
+  }
+  return tidy(std::move(all));
+}
+
+Expected<PatternNode> parse_pattern(std::string_view pattern, const PatternReading& reading) {
+  return Parser(pattern, reading).parse();
+}
 
 const CharacterRanges& word_characters() { return kWord; }
 

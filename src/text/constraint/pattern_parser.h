@@ -18,10 +18,22 @@ struct PatternNode {
   bool negated = false;  // border, look
 };
 
-/// What dialects of regular expressions see differently (\s, say) counts as what all of them take, or, if `wide`, as
-/// what any of them does: a pattern that must not match is read so. Errors: invalid_argument (no regular expression),
-/// unsupported (names what).
-Expected<PatternNode> parse_pattern(std::string_view pattern, bool wide = false);
+/// How a pattern is read.
+struct PatternReading {
+  /// What dialects of regular expressions see differently (\s, say) counts as what all of them take, or, if `wide`, as
+  /// what any of them does: a pattern that must not match is read so.
+  bool wide = false;
+  bool any_case = false;             // letters stand for both of their cases: the flag i
+  bool dot_is_all = false;           // . takes line ends, too: the flag s
+  bool dot_is_line = false;          // . takes all but \n, as in Python and Rust; ECMA-262 knows more line ends
+  std::size_t* failed_at = nullptr;  // set to the byte where the pattern is none
+};
+
+/// Errors: invalid_argument (no regular expression), unsupported (names what).
+Expected<PatternNode> parse_pattern(std::string_view pattern, const PatternReading& reading = {});
+
+/// With the other cases of all letters.
+CharacterRanges any_case(const CharacterRanges& ranges);
 
 /// Those of \w.
 const CharacterRanges& word_characters();

@@ -281,7 +281,7 @@ Expected<bool> RegularSets::is_nothing(Set a) {
   return true;
 }
 
-Expected<Fragment> RegularSets::fragment(JsonRules& rules, Set a) {
+Expected<Fragment> RegularSets::fragment(CharacterRules& rules, Set a) {
   const StateId end = builder_.new_state();
   std::map<Set, StateId> states{{a, builder_.new_state()}};
   std::vector<Set> open{a};

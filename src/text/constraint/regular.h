@@ -10,16 +10,12 @@
 #include <map>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
-#include "text/constraint/json_rules.h"
+#include "text/constraint/character_rules.h"
 
 namespace millrace::text {
-
-using CharacterRange = std::pair<char32_t, char32_t>;  // first and last
-using CharacterRanges = std::vector<CharacterRange>;
 
 /// Sorted, without overlaps, without surrogates.
 CharacterRanges tidy(CharacterRanges ranges);
@@ -46,8 +42,9 @@ class RegularSets {
   /// Errors: unsupported (too many states to tell).
   Expected<bool> is_nothing(Set a);
 
-  /// What may stand inside a JSON string, without its quotes. Errors: unsupported (too many states).
-  Expected<Fragment> fragment(JsonRules& rules, Set a);
+  /// Its texts, as `rules` write characters: inside a JSON string (without its quotes), or as they are.
+  /// Errors: unsupported (too many states).
+  Expected<Fragment> fragment(CharacterRules& rules, Set a);
 
  private:
   enum class Kind : std::uint8_t { nothing, empty, characters, sequence, either, both, inverse, repeat };

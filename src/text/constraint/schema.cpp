@@ -9,6 +9,7 @@
 #include "text/constraint/pattern.h"
 #include "text/constraint/schema_compiler.h"
 #include "text/constraint/schema_strings.h"
+#include "text/constraint/written_grammar.h"
 
 namespace millrace::text {
 namespace {
@@ -50,6 +51,7 @@ const std::map<std::string, std::string>& keywords() {
                                                          {kNotPatterns, "string"},
                                                          {kMoreFormats, "string"},
                                                          {kNotValues, ""},
+                                                         {kGrammarOfString, "string"},
                                                          {"minimum", "number"},
                                                          {"maximum", "number"},
                                                          {"exclusiveMinimum", "number"},
@@ -246,6 +248,13 @@ Expected<Fragment> SchemaCompiler::boolean(const SchemaJson& schema) {
 }
 
 Expected<Fragment> SchemaCompiler::string(const SchemaJson& schema) {
+  if (schema.contains(kGrammarOfString)) {
+    const SchemaJson& grammar = schema[kGrammarOfString];
+    MR_ASSIGN_OR_RETURN(const GrammarSyntax syntax, grammar_syntax(grammar.at("syntax").get<std::string>()));
+    const std::string definition = grammar.at("definition").get<std::string>();
+    MR_ASSIGN_OR_RETURN(const Fragment inside, written_fragment(builder_, rules_, sets_, syntax, definition));
+    return quoted(inside);
+  }
   MR_ASSIGN_OR_RETURN(const Lengths lengths, lengths_of(schema));
   MR_ASSIGN_OR_RETURN(const std::vector<std::string> patterns, patterns_of(schema));
   const bool excludes_some = schema.contains(kNotPatterns) || schema.contains(kNotValues);

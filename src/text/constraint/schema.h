@@ -21,6 +21,10 @@
 
 namespace millrace::text {
 
+/// Of a string in a schema that is made here, never a client's: {"syntax": "gbnf" | "lark" | "regex", "definition"},
+/// the grammar that its text keeps. Nothing else may bind the string.
+inline constexpr const char* kGrammarOfString = "\x01grammar";
+
 /// A schema has 1 MiB at most, and takes time and memory in proportion to its size, within `limits`: an enum of 100,000
 /// values is fine. Errors: invalid_argument (no JSON, contradictions, too large), unsupported (a keyword or value,
 /// named with its place), cancelled (by the limits' grant).

@@ -1,0 +1,133 @@
+#include "app/generate/form.h"
+
+#include "app/generate/prompt.h"
+#include "base/mutex.h"
+#include "text/constraint/grammar_constraint.h"
+#include "text/constraint/input_constraint.h"
+#include "text/constraint/schema.h"
+
+namespace millrace::generate {
+namespace {
+
+/// References of a schema that moves to another place of a larger one.
+void move_references(Json& schema, const std::string& place) {
+  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string()) {
+    const std::string target = schema["$ref"].get<std::string>();
+    if (target.starts_with('#')) schema["$ref"] = "#" + place + target.substr(1);
+  }
+  if (!schema.is_structured()) return;
+  for (Json& part : schema) move_references(part, place);
+}
+
+/// One of the tools' calls, {"name", "arguments"}.
+Json call_schema(const Job& job) {
+  Json branches = Json::array(), definitions = Json::object();
+  for (const Json& tool : job.tools) {
+    const Json& function = tool["function"];
+    if (job.tool_choice == ToolChoice::named && function["name"] != job.tool_name) continue;
+    const auto parameters = function.find("parameters");
+    const bool some = parameters != function.end() && parameters->is_object() && !parameters->empty();
+    const std::string key = fmt::format("tool{}", branches.size());
+    Json arguments = some ? *parameters : Json{{"type", "object"}, {"properties", Json::object()}};
+    move_references(arguments, "/$defs/" + key);
+    const auto client = job.client_tools.find(function["name"].get<std::string>());
+    if (client != job.client_tools.end() && !client->second.grammar.empty())
+      arguments["properties"]["input"] = {
+          {"type", "string"},
+          {text::kGrammarOfString, {{"syntax", client->second.syntax}, {"definition", client->second.grammar}}}};
+    definitions[key] = std::move(arguments);
+    branches.push_back(
+        {{"type", "object"},
+         {"properties", {{"name", {{"const", function["name"]}}}, {"arguments", {{"$ref", "#/$defs/" + key}}}}},
+         {"required", {"name", "arguments"}},
+         {"additionalProperties", false}});
+  }
+  return Json{{"anyOf", std::move(branches)}, {"$defs", std::move(definitions)}};
+}
+
+/// What all requests of a model share; it goes some time after its tokenizer.
+std::shared_ptr<const text::TokenTrie> trie_of(const std::shared_ptr<const text::Tokenizer>& tokenizer) {
+  struct Known {
+    std::weak_ptr<const text::Tokenizer> tokenizer;
+    std::shared_ptr<const text::TokenTrie> trie;
+  };
+  static Mutex mutex;
+  static std::vector<Known> all MR_GUARDED_BY(mutex);
+  const MutexLock lock(mutex);
+  std::erase_if(all, [](const Known& known) { return known.tokenizer.expired(); });
+  for (const Known& known : all)
+    if (known.tokenizer.lock() == tokenizer) return known.trie;
+  all.push_back({tokenizer, text::TokenTrie::make(*tokenizer)});
+  return all.back().trie;
+}
+
+Status charge(const text::Grammar& grammar, text::WorkGrant* grant) {
+  if (grant == nullptr || grant->take(grammar.bytes())) return {};
+  return error(Code::out_of_budget, "the form takes more memory than requests may hold together");
+}
+
+/// What the whole answer has to be. REQUIRES: the job asks for something.
+Expected<std::shared_ptr<const text::Grammar>> answer_grammar(const Job& job, text::WorkGrant* grant) {
+  text::BuildLimits limits;
+  limits.grant = grant;
+  if (must_call_tool(job)) {
+    auto made = text::schema_grammar(call_schema(job).dump(), limits);
+    return made.ok() ? std::move(made) : made.status().with_context("tools");
+  }
+  if (job.format == Format::schema) {
+    auto made = text::schema_grammar(job.schema.dump(), limits);
+    return made.ok() ? std::move(made) : made.status().with_context("schema");
+  }
+  if (job.format == Format::grammar) {
+    auto made = text::written_grammar(job.syntax, job.grammar, limits);
+    return made.ok() ? std::move(made) : made.status().with_context("grammar");
+  }
+  return text::json_object_grammar();
+}
+
+/// Where the model is free to call tools, the texts of those that have a grammar keep it. Null: no tool has one.
+Expected<std::shared_ptr<text::Constraint>> inputs_constraint(const Job& job, const text::Prompt& prompt,
+                                                              const std::shared_ptr<const text::Tokenizer>& tokenizer,
+                                                              text::WorkGrant* grant) {
+  const text::TagStyle* const tags = prompt.format.calls != nullptr ? prompt.format.calls->tags : nullptr;
+  std::vector<text::BoundInput> inputs;
+  for (const Json& tool : job.tools) {
+    const std::string name = tool["function"]["name"];
+    const auto client = job.client_tools.find(name);
+    if (client == job.client_tools.end() || client->second.grammar.empty()) continue;
+    MR_ASSIGN_OR_RETURN(const text::GrammarSyntax syntax, text::grammar_syntax(client->second.syntax));
+    text::BuildLimits limits;
+    limits.grant = grant;
+    auto input = text::bound_input(name, syntax, client->second.grammar, tags, limits);
+    if (!input.ok()) return input.status().with_context(fmt::format("tools: the grammar of {}", name));
+    MR_RETURN_IF_ERROR(charge(*input->in_json, grant));
+    if (input->in_tags != nullptr) MR_RETURN_IF_ERROR(charge(*input->in_tags, grant));
+    inputs.push_back(std::move(*input));
+  }
+  if (inputs.empty()) return std::shared_ptr<text::Constraint>();
+  return text::make_input_constraint(std::move(inputs), tags, trie_of(tokenizer), tokenizer);
+}
+
+}  // namespace
+
+Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
+                                                            const text::Prompt& prompt, text::WorkGrant* grant) {
+  const std::shared_ptr<const text::Tokenizer> tokenizer = engine.shared_tokenizer();
+  if (job.format == Format::text && !must_call_tool(job)) {
+    if (job.tool_choice == ToolChoice::none) return std::shared_ptr<text::Constraint>();
+    return inputs_constraint(job, prompt, tokenizer, grant);
+  }
+  MR_ASSIGN_OR_RETURN(std::shared_ptr<const text::Grammar> grammar, answer_grammar(job, grant));
+  MR_RETURN_IF_ERROR(charge(*grammar, grant));
+  auto constraint = text::make_constraint(std::move(grammar), trie_of(tokenizer));
+  for (const text::TokenId id : tokenizer->encode(begun_answer(job), text::Specials::as_text))
+    if (!constraint->accept(id).ok())
+      return error(Code::invalid_argument, "messages: what the assistant has begun does not keep the form asked for");
+  if (prompt.in_thought) {
+    constraint =
+        text::make_constraint_after(std::string(prompt.format.thoughts->end), std::move(constraint), tokenizer);
+  }
+  return constraint;
+}
+
+}  // namespace millrace::generate

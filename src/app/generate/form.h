@@ -1,0 +1,20 @@
+// The form that a Job's answer has to keep: JSON, a schema, a grammar, the call of a tool.
+// Thread-safety: functions of immutable parts of the engine; any thread.
+#pragma once
+
+#include <memory>
+
+#include "app/generate/job.h"
+#include "engine/engine.h"
+#include "text/conversation.h"
+#include "text/work_grant.h"
+
+namespace millrace::generate {
+
+/// Null where the job asks for no form. Each answer needs its own. A thought that the prompt has opened is free.
+/// Errors: invalid_argument, unsupported (the schema or the grammar), out_of_budget and cancelled (by the grant).
+Expected<std::shared_ptr<text::Constraint>> make_constraint(const engine::Engine& engine, const Job& job,
+                                                            const text::Prompt& prompt,
+                                                            text::WorkGrant* grant = nullptr);
+
+}  // namespace millrace::generate

@@ -1,0 +1,379 @@
+#include <algorithm>
+#include <optional>
+
+#include "text/constraint/grammar_reader.h"
+
+namespace millrace::text {
+namespace {
+
+/// The terminals of Lark's library `common`, as regular expressions.
+struct CommonTerminal {
+  std::string_view name, pattern;
+};
+constexpr CommonTerminal kCommon[] = {
+    {"DIGIT", "[0-9]"},
+    {"HEXDIGIT", "[0-9a-fA-F]"},
+    {"INT", "[0-9]+"},
+    {"SIGNED_INT", "[+-]?[0-9]+"},
+    {"DECIMAL", "[0-9]+\\.[0-9]*|\\.[0-9]+"},
+    {"FLOAT", "[0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
+    {"SIGNED_FLOAT", "[+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)"},
+    {"NUMBER", "[0-9]+([eE][+-]?[0-9]+)?|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
+    {"SIGNED_NUMBER", "[+-]?([0-9]+([eE][+-]?[0-9]+)?|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)"},
+    {"ESCAPED_STRING", "\"([^\"\\\\\\n]|\\\\.)*\""},
+    {"LCASE_LETTER", "[a-z]"},
+    {"UCASE_LETTER", "[A-Z]"},
+    {"LETTER", "[a-zA-Z]"},
+    {"WORD", "[a-zA-Z]+"},
+    {"CNAME", "[_a-zA-Z][_a-zA-Z0-9]*"},
+    {"WS_INLINE", "[ \\t]+"},
+    {"WS", "[ \\t\\f\\r\\n]+"},
+    {"CR", "\\r"},
+    {"LF", "\\n"},
+    {"NEWLINE", "(\\r?\\n)+"},
+    {"SH_COMMENT", "#[^\\n]*"},
+    {"CPP_COMMENT", "//[^\\n]*"},
+    {"C_COMMENT", "/\\*([^*]|\\*+[^*/])*\\*+/"},
+    {"SQL_COMMENT", "--[^\\n]*"},
+};
+
+class LarkParser : private GrammarReader {
+ public:
+  using GrammarReader::GrammarReader;
+
+  Expected<GrammarTree> parse() {
+    for (skip_lines(); !at_end(); skip_lines()) MR_RETURN_IF_ERROR(peek() == '%' ? directive() : definition());
+    MR_RETURN_IF_ERROR(tree_.check("start"));
+    for (GrammarRule& rule : tree_.rules) unfold_left_recursion(rule);
+    if (!ignored_.empty()) let_ignore();
+    return std::move(tree_);
+  }
+
+ private:
+  // --- Space ---
+
+  /// Spaces and comments of a line.
+  void skip_space() {
+    while (!at_end()) {
+      const bool comment = peek() == '#' || (peek() == '/' && peek(1) == '/');
+      if (comment) {
+        while (!at_end() && peek() != '\n') ++at_;
+      } else if (peek() == ' ' || peek() == '\t' || peek() == '\r' || peek() == '\f') {
+        ++at_;
+      } else if (peek() == '\\' && peek(1) == '\n') {
+        at_ += 2;
+      } else {
+        return;
+      }
+    }
+  }
+  void skip_lines() {
+    for (skip_space(); eat("\n"); skip_space()) {
+    }
+  }
+  /// A definition goes on in the next line where that begins with |, and anywhere within a group.
+  void skip_to_more(bool in_group) {
+    skip_space();
+    const std::size_t line_end = at_;
+    skip_lines();
+    if (!in_group && peek() != '|') at_ = line_end;
+  }
+
+  // --- Definitions ---
+
+  static bool is_word(char c) { return is_letter(c) || is_digit(c) || c == '_'; }
+  static bool is_terminal(std::string_view name) {
+    const auto first = std::find_if(name.begin(), name.end(), is_letter);
+    return first != name.end() && *first >= 'A' && *first <= 'Z';
+  }
+
+  Expected<std::string> name() {
+    const std::size_t begin = at_;
+    if (!is_digit(peek()))
+      while (is_word(peek())) ++at_;
+    if (at_ == begin) return bad("a name is missing here");
+    return std::string(text_.substr(begin, at_ - begin));
+  }
+
+  Status define(const std::string& name, TextPlace place, GrammarNode body) {
+    GrammarRule& rule = tree_.rules[tree_.rule(name, place)];
+    if (rule.defined) return error_at(place, fmt::format("{} is defined twice", name));
+    rule.place = place;
+    rule.defined = true;
+    rule.body = std::move(body);
+    return {};
+  }
+
+  Status end_of_line(std::string_view what) {
+    skip_space();
+    if (!at_end() && peek() != '\n') return bad(fmt::format("this is no part of {}", what));
+    return {};
+  }
+
+  /// "name: expansions", with marks and a priority that say nothing here.
+  Status definition() {
+    while (peek() == '?' || peek() == '!') ++at_;
+    const TextPlace place = here();
+    MR_ASSIGN_OR_RETURN(const std::string word, name());
+    if (peek() == '{') return cannot("templates");
+    skip_space();
+    if (eat(".")) {
+      eat("-");
+      MR_RETURN_IF_ERROR(count().status());
+      skip_space();
+    }
+    if (!eat(":")) return bad("a : has to follow the name that is defined");
+    in_terminal_ = is_terminal(word);
+    MR_ASSIGN_OR_RETURN(GrammarNode body, alternatives(0));
+    MR_RETURN_IF_ERROR(define(word, place, std::move(body)));
+    return end_of_line("a rule");
+  }
+
+  Status directive() {
+    if (eat("%ignore")) {
+      in_terminal_ = true;
+      MR_ASSIGN_OR_RETURN(GrammarNode what, alternatives(0));
+      ignored_.push_back(std::move(what));
+      return end_of_line("%ignore");
+    }
+    if (eat("%import")) return import();
+    return cannot("directives other than %import and %ignore");
+  }
+
+  Status import() {
+    skip_space();
+    if (!eat("common")) return cannot("imports of other libraries than common");
+    skip_space();
+    if (eat(".")) {
+      MR_RETURN_IF_ERROR(import_one());
+      return end_of_line("%import");
+    }
+    if (!eat("(")) return bad("a terminal of common is missing here");
+    do {
+      skip_space();
+      MR_RETURN_IF_ERROR(import_one());
+      skip_space();
+    } while (eat(","));
+    if (!eat(")")) return bad("a ( without its )");
+    return end_of_line("%import");
+  }
+
+  /// A terminal of common, maybe under another name.
+  Status import_one() {
+    const TextPlace place = here();
+    MR_ASSIGN_OR_RETURN(const std::string word, name());
+    const auto* const known = std::find_if(std::begin(kCommon), std::end(kCommon),
+                                           [&](const CommonTerminal& each) { return each.name == word; });
+    if (known == std::end(kCommon)) return error_at(place, fmt::format("common has no terminal {}", word));
+    std::string as = word;
+    skip_space();
+    if (eat("->")) {
+      skip_space();
+      MR_ASSIGN_OR_RETURN(as, name());
+    }
+    GrammarNode body;
+    body.kind = GrammarNode::Kind::pattern;
+    body.pattern = known->pattern;
+    body.place = place;
+    return define(as, place, std::move(body));
+  }
+
+  // --- Expansions ---
+
+  Expected<GrammarNode> alternatives(int depth) {
+    if (depth > kMostGrammarDepth) return cannot("groups that deep");
+    std::vector<GrammarNode> options;
+    do {
+      MR_ASSIGN_OR_RETURN(GrammarNode option, sequence(depth));
+      options.push_back(std::move(option));
+    } while (eat("|"));
+    return either_node(std::move(options));
+  }
+
+  Expected<GrammarNode> sequence(int depth) {
+    std::vector<GrammarNode> parts;
+    for (;;) {
+      skip_to_more(depth > 0);
+      const char c = peek();
+      if (at_end() || c == '|' || c == ')' || c == ']' || c == '\n') break;
+      if (eat("->")) {  // what a parser calls this alternative
+        skip_space();
+        MR_RETURN_IF_ERROR(name().status());
+        continue;
+      }
+      MR_ASSIGN_OR_RETURN(GrammarNode part, atom(depth));
+      MR_RETURN_IF_ERROR(repeats(part));
+      parts.push_back(std::move(part));
+    }
+    return sequence_node(std::move(parts));
+  }
+
+  Expected<GrammarNode> atom(int depth) {
+    if (eat("(")) {
+      MR_ASSIGN_OR_RETURN(GrammarNode inner, alternatives(depth + 1));
+      if (!eat(")")) return bad("a ( without its )");
+      return inner;
+    }
+    if (eat("[")) {
+      MR_ASSIGN_OR_RETURN(GrammarNode inner, alternatives(depth + 1));
+      if (!eat("]")) return bad("a [ without its ]");
+      return repeat_node(std::move(inner), 0, 1);
+    }
+    if (peek() == '"') return literal();
+    if (peek() == '/') return pattern();
+    if (!is_word(peek()) || is_digit(peek())) return bad("this begins no part of a rule");
+    const TextPlace place = here();
+    MR_ASSIGN_OR_RETURN(const std::string word, name());
+    if (peek() == '{') return cannot("templates");
+    if (in_terminal_ && !is_terminal(word))
+      return error_at(place, fmt::format("a terminal cannot hold the rule {}", word));
+    const std::uint32_t rule = tree_.rule(word, place);
+    return is_terminal(word) ? token(reference_node(rule)) : reference_node(rule);
+  }
+
+  /// A terminal within a rule: what is ignored may follow it.
+  GrammarNode token(GrammarNode terminal) const {
+    if (in_terminal_) return terminal;
+    std::vector<GrammarNode> parts;
+    parts.push_back(std::move(terminal));
+    parts.push_back(reference_node(kIgnored));
+    return sequence_node(std::move(parts));
+  }
+
+  Expected<std::string> quoted() {
+    if (!eat("\"")) return bad("a text in quotes is missing here");
+    std::string text;
+    while (!eat("\"")) {
+      if (at_end() || peek() == '\n') return bad("a \" without its end");
+      char32_t c = 0;
+      if (eat("\\")) {
+        MR_ASSIGN_OR_RETURN(c, escaped("\"/"));
+      } else {
+        MR_ASSIGN_OR_RETURN(c, character());
+      }
+      append_utf8(c, text);
+    }
+    return text;
+  }
+
+  Expected<GrammarNode> literal() {
+    const TextPlace place = here();
+    MR_ASSIGN_OR_RETURN(const std::string text, quoted());
+    if (eat("..")) {
+      MR_ASSIGN_OR_RETURN(const std::string last, quoted());
+      const GrammarNode low = text_node(text), high = text_node(last);
+      if (low.parts.size() != 1 || high.parts.size() != 1)
+        return error_at(place, "a range has a character at each end");
+      const char32_t from = low.parts[0].ranges[0].first, to = high.parts[0].ranges[0].first;
+      if (to < from) return error_at(place, "a range upside down");
+      return token(characters_node({{from, to}}));
+    }
+    const bool case_free = eat("i");
+    return token(text_node(text, case_free));
+  }
+
+  Expected<GrammarNode> pattern() {
+    GrammarNode node;
+    node.kind = GrammarNode::Kind::pattern;
+    node.place = here();
+    ++at_;
+    while (peek() != '/') {
+      if (at_end() || peek() == '\n') return error_at(node.place, "a regular expression without its end");
+      if (peek() == '\\') node.pattern += text_[at_++];
+      if (!at_end()) node.pattern += text_[at_++];
+    }
+    ++at_;
+    while (is_letter(peek())) {
+      const char flag = peek();
+      if (flag == 'i') node.any_case = true;
+      if (flag == 's') node.dots = true;
+      if (flag != 'i' && flag != 's' && flag != 'u')
+        return cannot("flags of regular expressions other than i, s and u");
+      ++at_;
+    }
+    return token(std::move(node));
+  }
+
+  Status repeats(GrammarNode& part) {
+    skip_space();
+    std::uint32_t least = 0, most = UINT32_MAX;
+    if (eat("+")) {
+      least = 1;
+    } else if (eat("?")) {
+      most = 1;
+    } else if (eat("~")) {
+      skip_space();
+      MR_ASSIGN_OR_RETURN(least, count());
+      most = least;
+      if (eat("..")) {
+        MR_ASSIGN_OR_RETURN(most, count());
+      }
+      if (most < least) return bad("a count upside down");
+    } else if (!eat("*")) {
+      return {};
+    }
+    part = repeat_node(std::move(part), least, most);
+    return {};
+  }
+
+  // --- What the automaton could not follow ---
+
+  /// "a: a x | y" as "a: y x*": the same texts.
+  void unfold_left_recursion(GrammarRule& rule) const {
+    const auto own = static_cast<std::uint32_t>(&rule - tree_.rules.data());
+    const auto is_own = [&](const GrammarNode& node) {
+      return node.kind == GrammarNode::Kind::reference && node.rule == own;
+    };
+    std::vector<GrammarNode> options, tails, firsts;
+    if (rule.body.kind == GrammarNode::Kind::either) {
+      options = std::move(rule.body.parts);
+    } else {
+      options.push_back(std::move(rule.body));
+    }
+    for (GrammarNode& option : options) {
+      const bool sequence = option.kind == GrammarNode::Kind::sequence && !option.parts.empty();
+      if (is_own(option)) continue;  // says nothing
+      if (sequence && is_own(option.parts[0])) {
+        option.parts.erase(option.parts.begin());
+        tails.push_back(std::move(option));
+      } else {
+        firsts.push_back(std::move(option));
+      }
+    }
+    rule.body = either_node(std::move(firsts));
+    if (tails.empty()) return;
+    std::vector<GrammarNode> parts;
+    parts.push_back(std::move(rule.body));
+    parts.push_back(repeat_node(either_node(std::move(tails)), 0, UINT32_MAX));
+    rule.body = sequence_node(std::move(parts));
+  }
+
+  /// Fills the rule that stands behind every terminal, and lets a text begin with what is ignored.
+  void let_ignore() {
+    tree_.rules[kIgnored].body = repeat_node(either_node(std::move(ignored_)), 0, UINT32_MAX);
+    const std::uint32_t whole = tree_.rule(" whole", tree_.rules[tree_.root].place);
+    std::vector<GrammarNode> parts;
+    parts.push_back(reference_node(kIgnored));
+    parts.push_back(reference_node(tree_.root));
+    tree_.rules[whole].defined = true;
+    tree_.rules[whole].body = sequence_node(std::move(parts));
+    tree_.root = whole;
+  }
+
+  static GrammarTree with_ignored() {
+    GrammarTree tree;
+    tree.rules[tree.rule(" ignored", {})].defined = true;
+    return tree;
+  }
+
+  static constexpr std::uint32_t kIgnored = 0;  // the first rule: empty where nothing is ignored
+  GrammarTree tree_ = with_ignored();
+  std::vector<GrammarNode> ignored_;
+  bool in_terminal_ = false;
+};
+
+}  // namespace
+
+Expected<GrammarTree> parse_lark(std::string_view text) { return LarkParser(text).parse(); }
+
+}  // namespace millrace::text
