@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "cuda/on_device.h"
-#include "kernels/cuda/recurrent.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -81,6 +81,36 @@ TEST_F(CudaHeads, NormalisesTheFirstHeads) {
   }
 }
 
+TEST_F(CudaHeads, NormalisesPartsByWeightsOfTheirOwn) {
+  constexpr int kThreads = 256, kLanes = 32;
+  constexpr float kEps = 1e-5f;
+  for (const std::int64_t dim : {16, 100, 256, 768, 4097}) {
+    for (const std::int64_t groups : {1, 8}) {
+      const std::int64_t rows = 3;
+      auto x = floats(rows * groups * dim, 3);
+      const auto weight = floats(groups * dim);
+      const Array<float> x_at(x), weight_at(weight);
+      const Entry entry(weight_at.at_bytes());
+      ok(rms_norm_groups(x_at.get(), entry.get(), static_cast<std::int32_t>(rows), static_cast<std::int32_t>(groups),
+                         static_cast<std::int32_t>(dim), kEps, nullptr));
+      for (std::int64_t part = 0; part < rows * groups; ++part) {
+        float* const from = x.data() + part * dim;
+        const float* const by = weight.data() + part % groups * dim;
+        float sums[kThreads] = {}, total = 0;
+        for (std::int64_t i = 0; i < dim; ++i) sums[i % kThreads] = std::fmaf(from[i], from[i], sums[i % kThreads]);
+        for (int warp = 0; warp < kThreads; warp += kLanes) {
+          for (int step = kLanes / 2; step > 0; step /= 2)
+            for (int l = 0; l < step; ++l) sums[warp + l] += sums[warp + l + step];
+          total += sums[warp];
+        }
+        const float scale = 1.0f / std::sqrt(total / static_cast<float>(dim) + kEps);
+        for (std::int64_t i = 0; i < dim; ++i) from[i] = from[i] * scale * by[i];
+      }
+      EXPECT_TRUE(same_bits(x_at.host(), x)) << groups << " x " << dim;
+    }
+  }
+}
+
 TEST_F(CudaHeads, StepsAndDecays) {
   for (const std::int64_t cols : {1, 32, 100}) {
     const std::int64_t rows = 41;
@@ -117,6 +147,54 @@ TEST_F(CudaHeads, Activates) {
     std::vector<float> want = x;
     cpu_.gate_mul(activation, want.data(), ones.data(), static_cast<std::int64_t>(want.size()));
     EXPECT_TRUE(same_bits(x_at.host(), want)) << static_cast<int>(activation);
+  }
+}
+
+/// Of all entries, and of those of some experts: the others stay.
+TEST_F(CudaHeads, ActivatesEntriesOfExperts) {
+  for (const std::int64_t cols : {32, 160, 1856}) {
+    for (const bool some : {false, true}) {
+      SCOPED_TRACE(testing::Message() << cols << (some ? ", of some experts" : ""));
+      const std::vector<std::int32_t> sorted{4, 0, 6, 1, 2, 5, 3}, first{0, 1, 1, 4, 7};  // of four experts
+      const std::int32_t begin = some ? 1 : 0, experts = some ? 2 : 4;                    // of some: entries 0, 6 and 1
+      const auto entries = static_cast<std::int64_t>(sorted.size());
+      const auto x = floats(entries * cols, 3);
+      const Array<float> in_place(x), kept(x);
+      const Array<std::byte> q8(q8_bytes(entries, cols));
+      const std::vector<std::byte> poison = q8.host();
+      const Array<std::int32_t> sorted_at(sorted), first_at(first);
+      ActivateEntriesCall call;
+      call.x = in_place.get();
+      call.entries = static_cast<std::int32_t>(entries);
+      call.cols = static_cast<std::int32_t>(cols);
+      call.experts = experts;
+      if (some) call.sorted = sorted_at.get(), call.expert_first = first_at.get() + begin;
+      ok(activate_entries(call, nullptr));
+      call.x = kept.get();
+      call.q8 = q8_at(q8.get(), entries, cols);
+      ok(activate_entries(call, nullptr));
+
+      std::vector<float> want = x;
+      std::vector<std::byte> want_q8 = poison;
+      const Q8 to = q8_at(want_q8.data(), entries, cols);
+      const std::vector<float> ones(static_cast<std::size_t>(cols), 1.0f);
+      for (std::int32_t place = some ? first[1] : 0; place < (some ? first[3] : entries); ++place) {
+        const std::int64_t at = sorted[static_cast<std::size_t>(place)] * cols;
+        cpu_.gate_mul(Activation::relu_squared, want.data() + at, ones.data(), cols);
+        std::vector<float> d(static_cast<std::size_t>(cols / 32));
+        std::vector<std::int32_t> sums(static_cast<std::size_t>(cols / 16));
+        cpu_.quantize_q8(want.data() + at, cols, 1, cols, {to.q + at, d.data(), sums.data()});
+        for (std::size_t b = 0; b < d.size(); ++b) {
+          const auto half = [&](std::size_t i) { return static_cast<std::int16_t>(sums[2 * b + i]); };
+          const std::int32_t sum = sums[2 * b] + sums[2 * b + 1];
+          to.scale[at / 32 + static_cast<std::int64_t>(b)] = {
+              d[b], d[b] * static_cast<float>(sum), sum, {half(0), half(1)}};
+        }
+      }
+      EXPECT_TRUE(same_bits(in_place.host(), want));
+      EXPECT_TRUE(same_bits(kept.host(), x));
+      EXPECT_TRUE(q8.host() == want_q8);
+    }
   }
 }
 

@@ -282,14 +282,27 @@ void spoil(std::vector<float>& k, std::vector<float>& v) {
 
 TEST_F(CudaOps, RopeStore) {
   const RopeCase cases[] = {
-      {1, 32, 32, 128, 128, false, false, DType::f16}, {1, 32, 8, 128, 128, false, false, DType::f16},
-      {3, 32, 4, 128, 128, true, true, DType::f16},    {1, 7, 1, 64, 32, true, false, DType::f32},
-      {70, 8, 2, 80, 20, true, false, DType::f16},     {133, 5, 5, 96, 96, false, true, DType::f32},
-      {200, 4, 2, 256, 256, true, true, DType::f16},   {64, 6, 3, 64, 64, false, false, DType::f16},
-      {1, 32, 8, 128, 128, false, false, DType::q8_0}, {3, 32, 4, 128, 128, true, true, DType::q8_0},
-      {1, 7, 1, 64, 32, true, false, DType::q8_0},     {2, 6, 2, 96, 96, false, true, DType::q8_0},
-      {133, 5, 5, 96, 96, false, true, DType::q8_0},   {200, 4, 2, 256, 256, true, true, DType::q8_0},
-      {64, 6, 3, 64, 64, false, false, DType::q8_0},   {70, 8, 1, 128, 64, true, false, DType::q8_0},
+      {1, 32, 32, 128, 128, false, false, DType::f16},
+      {1, 32, 8, 128, 128, false, false, DType::f16},
+      {3, 32, 4, 128, 128, true, true, DType::f16},
+      {1, 7, 1, 64, 32, true, false, DType::f32},
+      {70, 8, 2, 80, 20, true, false, DType::f16},
+      {133, 5, 5, 96, 96, false, true, DType::f32},
+      {200, 4, 2, 256, 256, true, true, DType::f16},
+      {64, 6, 3, 64, 64, false, false, DType::f16},
+      {1, 32, 8, 128, 128, false, false, DType::q8_0},
+      {3, 32, 4, 128, 128, true, true, DType::q8_0},
+      {1, 7, 1, 64, 32, true, false, DType::q8_0},
+      {2, 6, 2, 96, 96, false, true, DType::q8_0},
+      {133, 5, 5, 96, 96, false, true, DType::q8_0},
+      {200, 4, 2, 256, 256, true, true, DType::q8_0},
+      {64, 6, 3, 64, 64, false, false, DType::q8_0},
+      {70, 8, 1, 128, 64, true, false, DType::q8_0},
+      // Keys that are not turned, stored without queries.
+      {1, 0, 8, 128, 0, false, false, DType::f16},
+      {3, 0, 2, 64, 0, false, false, DType::q8_0},
+      {70, 0, 2, 128, 0, false, false, DType::f16},
+      {133, 0, 1, 96, 0, false, false, DType::f32},
   };
   for (const RopeCase& c : cases) {
     SCOPED_TRACE(::testing::Message() << c.rows << " rows, " << c.heads << "/" << c.kv_heads << " heads of "

@@ -6,6 +6,7 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/quantize.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -87,6 +88,38 @@ __global__ void activate_kernel(Activation activation, float* x, std::int64_t n)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Entries of experts: four neighbouring elements a thread, so that eight lanes have a block of int8.
+
+constexpr int kActivated = 4;
+
+__global__ void __launch_bounds__(kThreads) activate_entries_kernel(const __grid_constant__ ActivateEntriesCall call) {
+  allow_successor();
+  wait_for_predecessor();
+  const int column = (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kActivated;
+  int entry = static_cast<int>(blockIdx.x);
+  if (call.sorted != nullptr) {
+    const int place = call.expert_first[0] + entry;
+    if (place >= call.expert_first[call.experts]) return;
+    entry = call.sorted[place];
+  }
+  if (column >= call.cols) return;  // of a block of 32 all go on, or none
+  float* const x = call.x + static_cast<std::int64_t>(entry) * call.cols + column;
+  float v[kActivated];
+  for_activation(call.activation, [&](auto which) {
+#pragma unroll
+    for (int i = 0; i < kActivated; ++i)
+      v[i] = column + i < call.cols ? gated<decltype(which)::value>(x[i], 1.0f) : 0.0f;
+  });
+  if (call.q8.q != nullptr) {
+    const std::int64_t block = (static_cast<std::int64_t>(entry) * call.cols + column) / 32;
+    return quantize_block<kActivated>(v, call.q8.q + block * 32, call.q8.scale + block);
+  }
+#pragma unroll
+  for (int i = 0; i < kActivated; ++i)
+    if (column + i < call.cols) x[i] = v[i];
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // L2 norm: a head a warp. Element i is lane i % 32's.
 
 constexpr int kHeld = 8;  // elements of a lane that stay in registers
@@ -112,6 +145,32 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kHeld; ++i)
     if (lane + kWarp * i < head_dim) head[lane + kWarp * i] = held[i] * scale;
   for (int e = lane + kWarp * kHeld; e < head_dim; e += kWarp) head[e] *= scale;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// RMS norm: a part of a row a block.
+
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_groups_kernel(float* x, const std::byte* const* weight, int groups, int dim, float eps) {
+  __shared__ float warps[kWarps];
+  allow_successor();
+  wait_for_predecessor();
+  const int thread = static_cast<int>(threadIdx.x), group = static_cast<int>(blockIdx.x) % groups;
+  float* const part = x + static_cast<std::int64_t>(blockIdx.x) * dim;
+  const float* const by = reinterpret_cast<const float*>(*weight) + static_cast<std::int64_t>(group) * dim;
+  float squares = 0;
+#pragma unroll 4
+  for (int i = thread; i < dim; i += kThreads) squares = __fmaf_rn(part[i], part[i], squares);
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
+  if (thread % kWarp == 0) warps[thread / kWarp] = squares;
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum += warps[w];
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
+#pragma unroll 4
+  for (int i = thread; i < dim; i += kThreads) part[i] = part[i] * scale * by[i];
 }
 
 }  // namespace
@@ -145,6 +204,13 @@ cudaError_t l2_norm_heads(float* x, std::int64_t cols, std::int32_t rows, std::i
                 head_dim, eps);
 }
 
+cudaError_t rms_norm_groups(float* x, const std::byte* const* weight, std::int32_t rows, std::int32_t groups,
+                            std::int32_t dim, float eps, cudaStream_t stream) {
+  if (rows <= 0 || groups <= 0) return cudaSuccess;
+  return launch(rms_norm_groups_kernel, dim3(static_cast<unsigned>(rows) * static_cast<unsigned>(groups)),
+                dim3(kThreads), 0, stream, x, weight, groups, dim, eps);
+}
+
 cudaError_t time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
                       std::int32_t rows, std::int32_t cols, cudaStream_t stream) {
   const std::int64_t n = std::int64_t{rows} * cols;
@@ -155,6 +221,12 @@ cudaError_t time_step(float* decay, float* step, const std::byte* const* a, cons
 cudaError_t activate(Activation activation, float* x, std::int64_t n, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;
   return launch(activate_kernel, dim3(blocks_for(n)), dim3(kThreads), 0, stream, activation, x, n);
+}
+
+cudaError_t activate_entries(const ActivateEntriesCall& call, cudaStream_t stream) {
+  if (call.entries <= 0 || call.cols <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(call.entries), blocks_for(call.cols, kThreads * kActivated));
+  return launch(activate_entries_kernel, grid, dim3(kThreads), 0, stream, call);
 }
 
 }  // namespace millrace::kernels::cuda
