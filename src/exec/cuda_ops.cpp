@@ -104,8 +104,6 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
                    cuda::kMostVocab, units.part(step.weight).rows);
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
-    if (step.kind == Step::Kind::store_latent)
-      return error(Code::unsupported, "the GPU part has no attention over latents yet; use --device cpu");
     if (step.kind == Step::Kind::convolve || step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan)
       return error(Code::unsupported, "the GPU part has no layers with a state ({}) yet; use --device cpu",
                    name(step.kind));

@@ -128,7 +128,8 @@ inline void PrintTo(const Checkpoint& checkpoint, std::ostream* out) { *out << c
 
 /// A mixture whose layers keep latents.
 constexpr Checkpoint latents(const char* name, const char* family, const char* answers = nullptr) {
-  return {name, family, true, answers == nullptr ? name : answers, 256, DType::f16, false};
+  const bool unsplit = answers != nullptr;  // the GPU part takes no attn_kv_b in one
+  return {name, family, true, unsplit ? answers : name, 256, DType::f16, !unsplit};
 }
 
 /// Every architecture, and each way in which its files may differ. After a change: `make readme`.
