@@ -10,7 +10,7 @@ version=$("$program" --version)
 verbs=$("$program" --help | awk '/^[A-Z].*:$/ { verbs = !/^(Options|Usage|Positionals)/ } verbs && /^  [a-z]/ { sub(",.*", "", $1); print $1 }')
 case " $(echo $verbs) " in *" run "*" serve "*) ;; *) echo "make_man: cannot read the verbs in --help" >&2; exit 1 ;; esac
 page() {  # NAME SUMMARY COMMAND
-  help2man --no-info --no-discard-stderr --section=1 --manual="Millrace" --source="$version" --version-string="$version" \
+  help2man --no-info --no-discard-stderr --help-option=--help-all --section=1 --manual="Millrace" --source="$version" --version-string="$version" \
     --name="$2" "$3" | sed -e "s|$program|millrace|g" -e "s/^millrace \\\\-/$1 \\\\-/" -e "/^\.TH/s/MILLRACE/${1^^}/" | gzip -9n >"$1.1.gz"
 }
 page millrace "$("$program" --help | head -n 1)" "$program"

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 from harness import DEMO, DRAFT, MILLRACE, Case
@@ -230,6 +231,75 @@ class Requests(Case):
             self.assertEqual(chunks[0]["choices"][0]["delta"], {"role": "assistant", "content": content})
 
 
+class RequestLog(Case):
+    """A line a request: who asked what, how it ended, how long it took."""
+
+    def lines(self, server, count):
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            found = [line for line in server.messages().splitlines() if "req_" in line]
+            if len(found) >= count:
+                return found
+            time.sleep(0.05)
+        self.fail(server.messages())
+
+    def ask(self, server, **fields):
+        body = {"model": MODEL, "messages": [QUESTION], "temperature": 0, **fields}
+        return server.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer secret-key"})
+
+    def test_json(self):
+        with Server(DEMO, "--log-format", "json", "--api-key", "secret-key") as server:
+            status, headers, _ = self.ask(server)
+            self.assertEqual(status, 200)
+            self.ask(server, max_tokens=3)
+            self.ask(server, temperature="warm")
+            self.assertEqual(server.request("GET", "/api/tags")[0], 401)
+            server.request("GET", "/health")  # asked again and again: no line
+            response = server.stream("/v1/chat/completions", {"model": MODEL, "messages": [QUESTION], "stream": True, "n": 2},
+                                     {"Authorization": "Bearer secret-key"})
+            response.read()
+            embedded = server.request("POST", "/v1/embeddings", {"model": MODEL, "input": "one two"}, {"X-Api-Key": "secret-key"})
+            server.request("GET", "/no%0Asuch%1b[31mpath", None, {"X-Api-Key": "secret-key"})
+            first, short, bad, refused, streamed, embed, lost = map(json.loads, self.lines(server, 7))
+            self.assertNotIn("secret-key", server.messages())
+        self.assertEqual(set(first), {"time", "id", "client", "method", "path", "status", "model", "tokens_in", "tokens_cached",
+                                      "tokens_out", "first_token_s", "tokens_per_s", "duration_s", "reason"})
+        self.assertEqual((first["id"], first["client"], first["method"], first["path"], first["status"], first["model"], first["reason"]),
+                         (headers["x-request-id"], "127.0.0.1", "POST", "/v1/chat/completions", 200, MODEL + ":latest", "stop"))
+        self.assertRegex(first["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z$")
+        self.assertGreater(min(first["tokens_in"], first["tokens_out"], first["tokens_per_s"]), 0)
+        self.assertTrue(0 < first["first_token_s"] <= first["duration_s"], first)
+        self.assertEqual((short["tokens_out"], short["reason"]), (3, "length"))
+        self.assertLessEqual(short["tokens_cached"], short["tokens_in"])
+        self.assertEqual((bad["status"], bad["tokens_out"]), (400, 0))
+        self.assertIn("temperature", bad["reason"])
+        self.assertEqual((refused["status"], refused["model"]), (401, None))
+        self.assertEqual((streamed["status"], streamed["tokens_in"] > 0, streamed["tokens_out"] > 8), (200, True, True))
+        self.assertEqual((embedded[0], embed["tokens_in"] > 0, embed["model"]), (200, True, MODEL + ":latest"))
+        self.assertEqual((lost["status"], lost["path"]), (404, "/no\\nsuch\\x1b[31mpath"))
+
+    def test_text_is_what_there_is_unless_off(self):
+        with Server(DEMO) as server:
+            self.ask(server)
+            line = self.lines(server, 1)[0]
+        self.assertRegex(line, r"^\S+Z 200 POST /v1/chat/completions " + MODEL + r":latest: \d+ in.*, \d+ out, first token [\d.]+ s, "
+                               r"[\d.]+ tok/s, [\d.]+ s, stop \[127\.0\.0\.1 req_\w+\]$")
+        for flag in (("--log-format", "off"), ("-q",)):
+            with Server(DEMO, *flag) as server:
+                self.ask(server)
+                self.assertNotIn("req_", server.messages())
+
+    def test_a_client_that_leaves(self):
+        with Server(DEMO, "--log-format", "json") as server:
+            response = server.stream("/v1/chat/completions", {"model": MODEL, "messages": [QUESTION], "stream": True, "ignore_eos": True, "max_tokens": 3000})
+            response.read(64)
+            response.connection.sock.close()
+            response.close()
+            line = json.loads(self.lines(server, 1)[0])
+        self.assertEqual((line["status"], line["reason"]), (200, "client gone"))
+        self.assertGreater(line["tokens_out"], 0)
+
+
 class Fingers(Case):
     def test_words_that_are_no_verbs(self):
         for words in ((), ("help",), ("help", "run")):
@@ -258,6 +328,36 @@ class Fingers(Case):
             for words in ((DEMO, file.name), (file.name, "-m", DEMO), ("-m", DEMO, file.name)):
                 self.assertIn("1 of 1", self.ok("eval", *words).out, words)
             self.refused("eval", DEMO, says="FILE")
+
+    def test_prompt_and_model_in_any_order(self):
+        question = QUESTION["content"]
+        for words in ((DEMO, question), (question, "-m", DEMO), ("-m", DEMO, question), (DEMO, "-p", question)):
+            self.assertEqual(self.ok("run", *words, "--temp", "0").out.strip(), ANSWER, words)
+        self.refused("run", says="MODEL")
+        self.refused("run", DEMO, "two", "words", says="quotes")
+
+    def test_help_is_short_and_all_is_there(self):
+        for verb, groups in (("run", ("Model:", "Memory:", "Processors:", "Sampling:", "Network:")),
+                             ("serve", ("Model:", "Memory:", "Processors:", "Network:", "Service:"))):
+            short, long = self.ok(verb, "--help").out, self.ok(verb, "--help-all").out
+            for group in groups:
+                self.assertIn("\n" + group, short, verb)
+            self.assertLess(len(short.splitlines()), 50, short)
+            self.assertNotIn("1099511627776", long)
+            self.assertNotIn("words(", long)
+            self.assertNotIn("--expert-slots", short)
+            self.assertIn(f"millrace {verb} --help-all", short)
+            for flag in ("--ram", "--expert-slots", "--isa", "--prompt-cache-after"):
+                self.assertIn(flag, long)
+        overview = self.ok("--help").out
+        for group in ("Ask:", "Models:", "Server:", "This machine:"):
+            self.assertIn("\n" + group, overview)
+
+    def test_what_was_not_measured_is_not_told(self):
+        out = self.ok("bench", DEMO, "-p", "8", "-n", "1", "-r", "1").out
+        self.assertIn("not measured", out)
+        self.assertNotIn("0.00 tok/s", out)
+        self.assertIsNone(json.loads(self.ok("bench", DEMO, "-p", "8", "-n", "1", "-r", "1", "--json").out)["decode_tok_s"])
 
     def test_a_model_that_only_the_server_has(self):
         with tempfile.TemporaryDirectory() as empty, Server("--models", DRAFT) as server:

@@ -13,13 +13,16 @@ import unittest
 from harness import DEMO, MILLRACE, Case
 
 
+STATE = tempfile.TemporaryDirectory()  # chats keep their lines there, not in the developer's home
+
+
 class Terminal:
     """millrace in a pseudo-terminal."""
 
     def __init__(self, *args, env=None):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ.update({"TERM": "xterm", **(env or {})})
+            os.environ.update({"TERM": "xterm", "XDG_STATE_HOME": STATE.name, **(env or {})})
             os.execv(MILLRACE, [MILLRACE, *args])
         self.seen = ""
 
@@ -125,6 +128,59 @@ class Chat(Case):
             terminal.type("/show history\n")
             self.assertTrue(terminal.wait_for("user: " + re.escape(typed)), terminal.seen)
             self.assertEqual(terminal.exit_code(typing="\x04"), 0)
+
+    def test_lines_are_there_in_the_next_chat(self):
+        with tempfile.TemporaryDirectory() as state:
+            for session in (1, 2):
+                terminal = Terminal("run", DEMO, "--temp", "0", env={"XDG_STATE_HOME": state})
+                self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
+                if session == 1:
+                    for line in ("/set seed 71", "/set seed 72", " /set seed 73"):
+                        terminal.type(line + "\n")
+                        self.assertTrue(terminal.wait_for(line), terminal.seen)
+                        self.assertTrue(terminal.wait_for("\n.*>>> "), terminal.seen)
+                else:
+                    terminal.type("\x1b[A\x1b[A\n")  # up: /bye, /set seed 72; what began with a space is nowhere
+                    self.assertTrue(terminal.wait_for("seed 72.*\n.*>>> "), terminal.seen)
+                    terminal.type("/show\n")
+                    self.assertTrue(terminal.wait_for("seed +72"), terminal.seen)
+                terminal.type("/bye\n")
+                self.assertEqual(terminal.exit_code(), 0)
+            history = os.path.join(state, "millrace", "history")
+            self.assertEqual(os.stat(history).st_mode & 0o777, 0o600)
+            with open(history) as file:
+                self.assertEqual(file.read().split("\n")[:3], ['"/set seed 71"', '"/set seed 72"', '"/bye"'])
+        # A pipe is nobody's typing.
+        with tempfile.TemporaryDirectory() as state:
+            subprocess.run([MILLRACE, "run", DEMO, "-n", "1", "-q"], input=b"Hi\n", env={**os.environ, "XDG_STATE_HOME": state},
+                           stdout=subprocess.DEVNULL, check=True, timeout=60)
+            self.assertEqual(os.listdir(state), [])
+
+    def test_conversations_are_saved_and_gone_on_with(self):
+        with tempfile.TemporaryDirectory() as state:
+            env = {"XDG_STATE_HOME": state}
+            terminal = Terminal("run", DEMO, "--temp", "0", env=env)
+            self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
+            for line, says in (("/list", "No conversation"), ("/save spain", "nothing to save"), ("What is the capital of Spain?", "Madrid"),
+                               ("/save ../spain", "letters, digits"), ("/save", "wants a name"), ("/save spain", "Saved"),
+                               ("/save spain", "Saved"), ("/?", "/load NAME"), ("/load nowhere", "no chat 'nowhere'")):
+                terminal.type(line + "\n")
+                self.assertTrue(terminal.wait_for(says), (line, terminal.seen))
+                self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
+            terminal.type("/bye\n")
+            self.assertEqual(terminal.exit_code(), 0)
+            self.assertEqual(os.listdir(os.path.join(state, "millrace", "chats")), ["spain.json"])
+            self.assertEqual(os.stat(os.path.join(state, "millrace", "chats", "spain.json")).st_mode & 0o777, 0o600)
+            terminal = Terminal("run", DEMO, "--temp", "0", env=env)
+            self.assertTrue(terminal.wait_for(">>> "), terminal.seen)
+            terminal.type("/list\n")
+            self.assertTrue(terminal.wait_for("  spain\r?\n"), terminal.seen)
+            terminal.type("/load spain\n")
+            self.assertTrue(terminal.wait_for("Going on with spain"), terminal.seen)
+            terminal.type("/show history\n")
+            self.assertTrue(terminal.wait_for("assistant: The capital of Spain is Madrid"), terminal.seen)
+            terminal.type("/bye\n")
+            self.assertEqual(terminal.exit_code(), 0)
 
     def test_ctrl_c_outside_a_chat_ends_with_130(self):
         process = subprocess.Popen([MILLRACE, "bench", DEMO, "-p", "256", "-n", "1500", "-r", "50", "-q"], stdout=subprocess.PIPE,

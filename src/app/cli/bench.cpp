@@ -261,7 +261,8 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   if (flags.routing != "model") json["routing"] = flags.routing;
   json["repetitions"] = s.size();
   json["prompt_tok_s"] = middle(s, &Sample::prompt_tok_s);
-  json["decode_tok_s"] = decode;
+  // The first token comes with the prompt: one alone tells nothing of decoding.
+  json["decode_tok_s"] = decode > 0 ? nlohmann::json(decode) : nlohmann::json();
   json["weight_bytes_per_pass"] = middle(s, &Sample::decode_weight_bytes);
   const bool gpu = engine.vram_budget() != nullptr;
   json["device"] = gpu ? "cuda" : "cpu";
@@ -297,7 +298,8 @@ void print_disk(const nlohmann::json& json, const std::string& rate) {
              100 * json["stall_share"].get<double>());
 }
 
-void print(const nlohmann::json& json) {
+/// Bytes of a pass, by tier, beside what the tier can do.
+void print_traffic(const nlohmann::json& json) {
   const auto rate = [&](const char* key) {
     return fmt::format("{}/s", format_bytes(static_cast<std::uint64_t>(json[key].get<double>())));
   };
@@ -307,12 +309,6 @@ void print(const nlohmann::json& json) {
                                    100 * json[measured].get<double>() / known, rate(calibrated))
                      : rate(measured) + " (not calibrated: run millrace calibrate)";
   };
-  fmt::print("{} | {} | {}\n", json["model"].get<std::string>(), json["executor"].get<std::string>(),
-             json["storage"].get<std::string>());
-  fmt::print("prompt {:>5} tokens  {:>10.1f} tok/s\n", json["prompt_tokens"].get<int>(),
-             json["prompt_tok_s"].get<double>());
-  fmt::print("decode {:>5} tokens  {:>10.2f} tok/s   ({} sequences, median of {})\n", json["decode_tokens"].get<int>(),
-             json["decode_tok_s"].get<double>(), json["sequences"].get<int>(), json["repetitions"].get<int>());
   const std::string weights = format_bytes(static_cast<std::uint64_t>(json["weight_bytes_per_pass"].get<double>()));
   if (json.contains("vram_bytes_s")) {
     fmt::print("vram  {} of weights a pass, decode at {} ({:.0f} % of a copy's {}, measured now); {} of {} granted\n",
@@ -331,6 +327,19 @@ void print(const nlohmann::json& json) {
     fmt::print("ram   {} of weights a pass, decode at {}\n", weights, beside("ram_bytes_s", "ram_rate_calibrated"));
     print_disk(json, beside("disk_bytes_s", "disk_rate_calibrated"));
   }
+}
+
+void print(const nlohmann::json& json) {
+  fmt::print("{} | {} | {}\n", json["model"].get<std::string>(), json["executor"].get<std::string>(),
+             json["storage"].get<std::string>());
+  fmt::print("prompt {:>5} tokens  {:>10.1f} tok/s\n", json["prompt_tokens"].get<int>(),
+             json["prompt_tok_s"].get<double>());
+  const bool decoded = !json["decode_tok_s"].is_null();
+  const std::string speed = decoded ? fmt::format("{:>10.2f} tok/s", json["decode_tok_s"].get<double>())
+                                    : std::string("not measured: the first comes with the prompt; -n 2 or more");
+  fmt::print("decode {:>5} tokens  {}   ({} sequences, median of {})\n", json["decode_tokens"].get<int>(), speed,
+             json["sequences"].get<int>(), json["repetitions"].get<int>());
+  if (decoded) print_traffic(json);
   if (json["hit_rate"].get<double>() >= 0)
     fmt::print("experts found in {}: {:.1f} %; {}\n", json.contains("vram_bytes_s") ? "VRAM" : "memory",
                100 * json["hit_rate"].get<double>(), json["experts"]["words"].get<std::string>());
@@ -364,7 +373,8 @@ int squeeze(engine::EngineOptions options, const BenchFlags& flags, const Progra
                          json["executor"].get<std::string>(), flags.prompt_tokens, flags.decode_tokens);
     }
     const double moved = json["disk_bytes_per_pass"].get<double>() + json.value("pcie_bytes_per_pass", 0.0);
-    steps.push_back({cap, json["decode_tok_s"].get<double>(), moved, json["experts"]["steady_misses"].get<double>()});
+    steps.push_back({cap, json["decode_tok_s"].is_null() ? 0 : json["decode_tok_s"].get<double>(), moved,
+                     json["experts"]["steady_misses"].get<double>()});
     fmt::print("{:>10} {:>12.2f} {:>12.2f} {:>14} {:>14.1f}\n", format_bytes(cap), steps.back().tokens_per_second,
                json["predicted_decode_tok_s"].get<double>(), format_bytes(static_cast<std::uint64_t>(moved)),
                steps.back().misses);

@@ -47,6 +47,13 @@ void Chat::clear() {
   raw_history_.clear();
 }
 
+void Chat::resume(SavedChat saved) {
+  clear();
+  options_.system = std::move(saved.system);
+  messages_ = std::move(saved.messages);
+  raw_history_ = std::move(saved.raw);
+}
+
 Status Chat::say(const std::string& text) {
   Ask ask;
   ask.system = options_.system;

@@ -9,6 +9,7 @@
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
 #include "app/cli/source.h"
+#include "app/cli/state.h"
 
 namespace millrace::cli {
 
@@ -30,6 +31,10 @@ class Chat {
   /// forgotten then. Code::cancelled when Ctrl-C stopped the answer (what was said so far is kept).
   Status say(const std::string& text);
   void clear();
+  /// The conversation so far, to be kept, and one that was.
+  SavedChat saved() const { return {source_.name(), options_.system, messages_, raw_history_}; }
+  void resume(SavedChat saved);
+  bool is_empty() const { return messages_.empty() && raw_history_.empty(); }
 
   Source& source() { return source_; }
   ChatOptions& options() { return options_; }

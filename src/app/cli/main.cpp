@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "app/cli/command.h"
+#include "app/cli/help.h"
 #include "base/log.h"
 #include "device/cpu.h"
 
@@ -93,6 +94,7 @@ int run(int argc, char** argv) {
   cli::Program program;
 
   CLI::App app{"Runs language models larger than memory by streaming their weights from disk.", "millrace"};
+  app.set_help_flag("-h,--help", "Print this and exit; --help-all: with the rarer options, too");
   app.set_version_flag("--version", std::string("millrace ") + MILLRACE_VERSION);
   app.require_subcommand(1);
   int verbosity = 0;
@@ -132,6 +134,7 @@ int run(int argc, char** argv) {
 
   try {
     std::vector<std::string> words = words_of(argc, argv);
+    cli::arrange_help(app, words);
     const std::vector<CLI::App*> verbs = app.get_subcommands([](CLI::App*) { return true; });
     const auto is_said = [&](const CLI::App* verb) { return verb->check_name(words[0]); };
     if (!words[0].starts_with('-') && std::none_of(verbs.begin(), verbs.end(), is_said)) {

@@ -1,6 +1,7 @@
 #include "app/cli/repl.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <sstream>
 
 #include "app/cli/read_line.h"
+#include "app/cli/state.h"
 
 namespace millrace::cli {
 namespace {
@@ -18,9 +20,11 @@ constexpr const char* kHelp =
     "                    think (on, off)\n"
     "  /show             the settings;  /show model, /show plan, /show budget, /show history\n"
     "  /clear            forget the conversation\n"
+    "  /save NAME        keep the conversation;  /load NAME goes on with it;  /list shows those that were kept\n"
     "  /bye              leave (also Ctrl-D)\n"
     "  \"\"\"               begins and ends a text of several lines\n"
-    "  Ctrl-C            stops the answer\n";
+    "  Ctrl-C            stops the answer\n"
+    "  Arrow up          an earlier line, also of another day; what begins with a space is not kept\n";
 
 /// The user's next text; """ ... """ spans lines.
 std::optional<std::string> read_text() {
@@ -114,6 +118,34 @@ void show(Chat& chat, const std::string& what) {
   }
 }
 
+void save(const Chat& chat, const std::string& name) {
+  if (chat.is_empty()) {
+    std::puts("There is nothing to save yet.");
+  } else if (const Status saved = save_chat(name, chat.saved()); saved.ok()) {
+    fmt::print("Saved; /load {} goes on with it.\n", name);
+  } else {
+    fmt::print("/save {}: {}\n", name, saved.message());
+  }
+}
+
+void load(Chat& chat, const std::string& name) {
+  auto saved = load_chat(name);
+  if (!saved.ok()) {
+    fmt::print("/load {}: {}\n", name, saved.status().message());
+    return;
+  }
+  std::string other;
+  if (saved->model != chat.source().name()) other = fmt::format(", which was with {}", saved->model);
+  chat.resume(std::move(*saved));
+  fmt::print("Going on with {}{}; /show history shows it.\n", name, other);
+}
+
+void list() {
+  const std::vector<std::string> names = saved_chats();
+  if (names.empty()) std::puts("No conversation was saved yet; /save NAME keeps this one.");
+  for (const std::string& name : names) fmt::print("  {}\n", name);
+}
+
 enum class Next { go_on, leave };
 
 Next command(Chat& chat, const std::string& line) {
@@ -126,6 +158,14 @@ Next command(Chat& chat, const std::string& line) {
   if (verb == "/clear") {
     chat.clear();
     std::puts("Forgotten.");
+  } else if (verb == "/save" && !name.empty()) {
+    save(chat, name);
+  } else if (verb == "/load" && !name.empty()) {
+    load(chat, name);
+  } else if (verb == "/save" || verb == "/load") {
+    fmt::print("{} wants a name; /list shows those there are.\n", verb);
+  } else if (verb == "/list") {
+    list();
   } else if (verb == "/set" && !name.empty()) {
     set(chat, name, rest);
   } else if (verb == "/show") {
@@ -143,6 +183,9 @@ Next command(Chat& chat, const std::string& line) {
 int run_repl(Chat& chat) {
   fmt::print("{} is ready. /? for help, Ctrl-D to leave.\n", chat.source().name());
   prepare_lines();
+  const bool keeps = isatty(STDIN_FILENO) != 0;
+  if (keeps)
+    for (const std::string& line : read_history()) remember_line(line);
   while (true) {
     auto text = read_text();
     if (!text) {
@@ -155,7 +198,10 @@ int run_repl(Chat& chat) {
     }
     interrupted() = false;
     if (text->find_first_not_of(" \t\n") == std::string::npos) continue;
-    remember_line(*text);
+    if (!text->starts_with(' ')) {
+      remember_line(*text);
+      if (keeps) keep_in_history(*text);
+    }
     if (text->front() == '/') {
       if (command(chat, *text) == Next::leave) return 0;
       continue;

@@ -21,8 +21,8 @@ struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
   PromptCacheFlags prompt_cache;
-  std::vector<std::string> prompts;
-  std::string positional, system, host;
+  std::vector<std::string> prompts, words;  // words: MODEL, PROMPT or both
+  std::string system, host;
   bool raw = false, show_plan = false, stats = false, think = true, local = false;
 };
 
@@ -73,9 +73,8 @@ std::string read_pipe(bool quiet) {
 }
 
 /// The prompts given, each with what the pipe says behind it, or that alone; none: a chat.
-Expected<std::vector<std::string>> read_prompts(const CLI::App& command, const RunFlags& flags, bool quiet) {
+Expected<std::vector<std::string>> read_prompts(const RunFlags& flags, bool quiet) {
   std::vector<std::string> prompts = flags.prompts;
-  if (command.count("prompt") > 0) prompts.insert(prompts.begin(), flags.positional);
   if (prompts.empty() && isatty(STDIN_FILENO) != 0) return prompts;
   const std::string text = prompts.empty() || is_fed() ? read_pipe(quiet) : std::string();
   if (prompts.empty()) prompts.emplace_back();
@@ -123,7 +122,7 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   const std::string& name = flags.model.model;
   if (!flags.local) {
     if (const auto server = find_server(name, flags.host); server != nullptr) {
-      const auto prompts = read_prompts(command, flags, program.quiet);
+      const auto prompts = read_prompts(flags, program.quiet);
       if (!prompts.ok()) return fail(prompts.status());
       install_interrupt_handler();
       tell_server(flags, *server, program.quiet);
@@ -146,7 +145,20 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   return std::nullopt;
 }
 
+/// "run MODEL", "run MODEL PROMPT", "run PROMPT -m MODEL".
+Status read_words(RunFlags& flags) {
+  const std::size_t models = flags.model.model.empty() ? 1 : 0;
+  if (flags.words.size() < models)
+    return error(Code::invalid_argument, "run takes MODEL [PROMPT], or [PROMPT] -m MODEL");
+  if (flags.words.size() > models + 1)
+    return error(Code::invalid_argument, "run takes one prompt; put it into quotes, or give several with -p");
+  if (models == 1) flags.model.model = flags.words.front();
+  if (flags.words.size() > models) flags.prompts.insert(flags.prompts.begin(), flags.words.back());
+  return {};
+}
+
 int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
+  if (const Status status = read_words(flags); !status.ok()) return fail(status);
   store::Resolved model;
   auto options = flags.host.empty() ? engine_options(flags.model, program, &model.manifest)
                                     : error(Code::not_found, "model '{}' not found", flags.model.model);
@@ -162,7 +174,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (flags.system.empty()) flags.system = model.manifest.system;
   const auto defaults = chat_defaults(model.manifest);
   if (!defaults.ok()) return fail(defaults.status());
-  const auto prompts = read_prompts(command, flags, program.quiet);
+  const auto prompts = read_prompts(flags, program.quiet);
   if (!prompts.ok()) return fail(prompts.status());
   install_interrupt_handler();
   if (const auto server = server_for(flags, model, program.quiet); server != nullptr)
@@ -192,7 +204,11 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   auto* command =
       app.add_subcommand("run", "Answer a prompt, a pipe, or chat; by a running server where one has the model");
   add_model_flags(*command, flags->model);
-  command->add_option("prompt", flags->positional, "What to answer (default: a chat, or what the pipe says)");
+  command->remove_option(command->get_option("model"));  // where -m names it, the only word is the prompt
+  command->add_option("-m,--model", flags->model.model, "A model by name, or a GGUF file (any part of a split one)");
+  command->add_option("words", flags->words, "The model (or -m), and what to answer (default: a chat, or the pipe)")
+      ->option_text("[MODEL] [PROMPT]")
+      ->expected(0, 16);
   command->add_option("-p,--prompt", flags->prompts, "A prompt; may be repeated, each is answered on its own")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

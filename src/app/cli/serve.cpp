@@ -34,7 +34,7 @@ using std::chrono::milliseconds;
 struct ServeFlags {
   ModelFlags model;
   PromptCacheFlags prompt_cache;
-  std::string host, keep_alive, pid_file, log_file, config;
+  std::string host, keep_alive, pid_file, log_file, log_format = "text", config;
   int port = -1;
   std::vector<std::string> api_keys, hosts, origins, models;
   std::int64_t sequences = 0, queue = 256, kv_tokens = 0;
@@ -68,6 +68,8 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
                          : 4 * std::clamp<std::int64_t>(engine.context_tokens, 4096, std::int64_t{1} << 31);
   options.host = flags.host;
   options.port = flags.port;
+  if (!program.quiet && flags.log_format == "text") options.log_format = server::LogFormat::text;
+  if (!program.quiet && flags.log_format == "json") options.log_format = server::LogFormat::json;
   options.api_keys = flags.api_keys;
   if (const char* keys = std::getenv("MILLRACE_API_KEY"); keys != nullptr) options.api_keys.emplace_back(keys);
   // A script whose variable is not set must not open the door.
@@ -259,6 +261,9 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--daemon", flags->daemon, "Serve in the background");
   command->add_option("--pid-file", flags->pid_file, "Where the process id is written (default with --daemon: see ps)");
   command->add_option("--log-file", flags->log_file, "Where a daemon's messages go");
+  command->add_option("--log-format", flags->log_format, "A line for each request, on stderr: text, json or off")
+      ->check(CLI::IsMember({"text", "json", "off"}))
+      ->capture_default_str();
   command->add_option("--config", flags->config, "A file with these options, a line each: ram = 12G");
   command->callback([flags, command, &program, &exit_code] {
     if (!flags->config.empty()) {

@@ -62,6 +62,7 @@ Expected<std::unique_ptr<Run>> Run::start(engine::ModelManager::Use model, const
   run->queue_ = std::make_shared<Queue>();
   for (int choice = 0; choice < job.n; ++choice) MR_RETURN_IF_ERROR(run->submit(job, prompt, choice, client, grant));
   run->prompt_ = std::move(prompt.ids);
+  run->meter_->totals.prompt_tokens = std::ssize(run->prompt_);
   return run;
 }
 
@@ -89,23 +90,30 @@ std::optional<Event> Run::next(std::chrono::milliseconds time) {
   if (queue_->lost) {
     for (const engine::Service::Id id : ids_) model_->service->cancel(id);
     --open_;
+    meter_->reason = "error";
     return Finished{open_, "error", error(Code::unavailable, "the answer was read too slowly, and is cut here")};
   }
   if (queue_->events.empty()) return std::nullopt;
   Event event = std::move(queue_->events.front());
   queue_->events.pop_front();
   queue_->unread -= std::min(queue_->unread, bytes_of(event));
-  if (std::holds_alternative<Finished>(event)) {
+  if (std::holds_alternative<Delta>(event)) {
+    if (!meter_->first_token) meter_->first_token = std::chrono::steady_clock::now();
+    ++meter_->pieces;
+  }
+  if (const auto* const finished = std::get_if<Finished>(&event); finished != nullptr) {
+    Totals& totals = meter_->totals;
+    meter_->reason = finished->status.ok() ? finished->reason : finished->status.message();
     const Ended ended = std::move(queue_->ended.front());
     queue_->ended.pop_front();
-    totals_.prompt_tokens = ended.result.prompt_tokens;
+    totals.prompt_tokens = ended.result.prompt_tokens;
     // Choices share their prompt: what none of them computed was there before.
     const bool first = open_ == static_cast<int>(ids_.size());
-    totals_.cached_tokens =
-        first ? ended.result.cached_tokens : std::min(totals_.cached_tokens, ended.result.cached_tokens);
-    totals_.completion_tokens += ended.completion_tokens;
-    totals_.prompt_seconds = std::max(totals_.prompt_seconds, ended.result.prompt_seconds);
-    totals_.decode_seconds = std::max(totals_.decode_seconds, ended.result.decode_seconds);
+    totals.cached_tokens =
+        first ? ended.result.cached_tokens : std::min(totals.cached_tokens, ended.result.cached_tokens);
+    totals.completion_tokens += ended.completion_tokens;
+    totals.prompt_seconds = std::max(totals.prompt_seconds, ended.result.prompt_seconds);
+    totals.decode_seconds = std::max(totals.decode_seconds, ended.result.decode_seconds);
     --open_;
   }
   return event;

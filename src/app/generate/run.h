@@ -52,6 +52,14 @@ struct Totals {
   double prompt_seconds = 0, decode_seconds = 0;
 };
 
+/// What a Run has come to, for whoever tells of it. Written by the thread that takes the Run's events.
+struct Meter {
+  Totals totals;
+  std::optional<std::chrono::steady_clock::time_point> first_token;  // when the first piece of an answer was taken
+  std::int64_t pieces = 0;                                           // of answers that were taken
+  std::string reason;                                                // of the last answer that ended; empty: none did
+};
+
 class Run {
  public:
   /// `client`: for fairness among clients. `grant` (may be null) is asked for the memory that making the prompt takes,
@@ -67,7 +75,8 @@ class Run {
   std::optional<Event> next(std::chrono::milliseconds time);
   /// Every choice has finished and every event was taken.
   bool done() const { return open_ == 0; }
-  const Totals& totals() const { return totals_; }
+  const Totals& totals() const { return meter_->totals; }
+  std::shared_ptr<const Meter> meter() const { return meter_; }
   const std::vector<text::TokenId>& prompt() const { return prompt_; }
   const engine::ModelManager::Loaded& model() const { return *model_; }
   bool loaded_now() const { return model_.loaded_now(); }
@@ -82,7 +91,7 @@ class Run {
   std::vector<text::TokenId> prompt_;
   std::shared_ptr<Queue> queue_;
   std::vector<engine::Service::Id> ids_;
-  Totals totals_;
+  std::shared_ptr<Meter> meter_ = std::make_shared<Meter>();
   int open_ = 0;
 };
 

@@ -20,6 +20,7 @@ Context::Context(ServerOptions asked)
       guard(options),
       catalog(options.model_paths, options.store_root),
       models(with_requests(options.models)),
+      log(options.log_format),
       http(options.http, models.requests()) {}
 
 Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
@@ -33,6 +34,7 @@ Expected<ModelInfo> model_meant(Context& context, const std::string& name) {
 
 Expected<engine::ModelManager::Use> use_model(Context& context, const std::string& name, KeepAlive keep_alive) {
   MR_ASSIGN_OR_RETURN(const ModelInfo info, model_meant(context, name));
+  Connection::current().record().model = info.name;
   return context.models.use(info.name, info.path, keep_alive);
 }
 
@@ -46,7 +48,12 @@ std::int64_t context_wanted(const ModelInfo& info, const generate::Job& job) {
 
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request) {
-  return generate::Run::start(std::move(model), job, client_of(request), &Connection::current().memory());
+  RequestRecord& record = Connection::current().record();
+  record.model = model->name;
+  MR_ASSIGN_OR_RETURN(auto run,
+                      generate::Run::start(std::move(model), job, client_of(request), &Connection::current().memory()));
+  record.runs.push_back(run->meter());
+  return run;
 }
 
 Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::Job& job,

@@ -13,6 +13,7 @@
 #include "app/server/http.h"
 #include "app/server/metrics.h"
 #include "app/server/options.h"
+#include "app/server/request_log.h"
 #include "engine/model_manager.h"
 
 namespace millrace::server {
@@ -27,6 +28,7 @@ struct Context {
   Catalog catalog;
   engine::ModelManager models;
   Metrics metrics;
+  RequestLog log;
   HttpServer http;
   std::atomic<bool> stopping{false};
 };

@@ -45,6 +45,7 @@ Expected<Embeddings> embed(Context& context, const ModelManager::Use& model, con
   totals.prompt_tokens = made.prompt_tokens;
   totals.prompt_seconds = made.seconds;
   context.metrics.count_run(totals);
+  Connection::current().record().totals = totals;
   return made;
 }
 

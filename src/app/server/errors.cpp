@@ -12,6 +12,7 @@ Api api_of(std::string_view path) {
 
 void fail(Api api, httplib::Response& response, int http_status, const Status& status) {
   Json body;
+  Connection::current().record().problem = status.message();
   switch (api) {
     case Api::ollama:
       body = {{"error", status.message()}};

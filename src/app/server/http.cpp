@@ -157,6 +157,7 @@ bool Connection::wait_for_request(const std::atomic<bool>& stopping) {
     if (Clock::now() > idle_until) return false;
   }
   deadline_ = Clock::now() + limits_.header_time;
+  record_ = new_record();
   return !stopping && (begin_ < end_ || fill());
 }
 

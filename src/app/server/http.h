@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/server/request_log.h"
 #include "app/server/request_memory.h"
 
 namespace millrace::server {
@@ -46,6 +47,8 @@ class Connection final : public httplib::Stream {
   void begin_body(bool length_known);
   /// What this connection's request holds.
   RequestMemory& memory() { return memory_; }
+  /// What becomes known of it. REQUIRES: wait_for_request() said that there is one.
+  RequestRecord& record() { return record_; }
 
   /// Waits for the first byte of a request; false: none came, or `stopping` was set.
   bool wait_for_request(const std::atomic<bool>& stopping);
@@ -68,6 +71,7 @@ class Connection final : public httplib::Stream {
   const HttpLimits& limits_;
   bool close_ = false, in_body_ = false, length_known_ = false;
   RequestMemory memory_;
+  RequestRecord record_;
   std::size_t bytes_left_ = 0;  // of the part that is read now
   Clock::time_point deadline_;
   std::size_t begin_ = 0, end_ = 0;

@@ -27,6 +27,7 @@ struct ServerOptions {
   std::string preload;  // a model to load at once, and to keep; empty: none
   engine::ModelManager::Options models;
   HttpLimits http;
+  LogFormat log_format = LogFormat::off;        // of the request log
   std::chrono::milliseconds grace{4000};        // for open streams at the end
   std::chrono::milliseconds keep_line{15'000};  // silence in a stream after which a comment is sent
 };

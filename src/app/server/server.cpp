@@ -49,6 +49,8 @@ void add_cors(const Request& request, Response& response) {
 /// What holds for every request before its body is read.
 Handled before_routing(Context& context, const Request& request, Response& response) {
   Connection& connection = Connection::current();
+  response.set_header("X-Request-Id", connection.record().id);
+  if (api_of(request.path) == Api::anthropic) response.set_header("Request-Id", connection.record().id);
   const auto framing = read_framing(request);
   connection.begin_body(framing.ok() && framing->content_length);
   if (!framing.ok())
@@ -144,7 +146,7 @@ void add_middleware(Context& context) {
   http.set_exception_handler(on_exception);
   http.set_logger([&context](const Request& request, const Response& response) {
     context.metrics.count_request(response.status);
-    log::info("{} {} {}: {}", request.remote_addr, request.method, request.path, response.status);
+    context.log.write(request, response, Connection::current().record());
   });
 }
 

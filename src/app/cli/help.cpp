@@ -1,0 +1,149 @@
+#include "app/cli/help.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+namespace millrace::cli {
+namespace {
+
+struct Place {
+  const char* group;
+  bool rare = false;  // left out where a verb has many flags
+};
+
+/// Of flags, by their longest name. What stands here not is an option of its verb alone.
+const std::map<std::string, Place>& places() {
+  constexpr const char *model = "Model", *memory = "Memory", *compute = "Processors", *sampling = "Sampling",
+                       *network = "Network", *service = "Service";
+  static const std::map<std::string, Place> all = {
+      {"--model", {model}},
+      {"--models", {model}},
+      {"--system", {model}},
+      {"--think", {model}},
+      {"--raw", {model, true}},
+      {"--local", {model}},
+      {"--keep-alive", {model}},
+      {"--ram", {memory}},
+      {"--vram", {memory}},
+      {"--ctx", {memory}},
+      {"--kv", {memory}},
+      {"--kv-tokens", {memory, true}},
+      {"--prompt-cache", {memory}},
+      {"--prompt-cache-size", {memory, true}},
+      {"--prompt-cache-after", {memory, true}},
+      {"--pin", {memory, true}},
+      {"--vram-experts", {memory, true}},
+      {"--expert-slots", {memory, true}},
+      {"--policy", {memory, true}},
+      {"--tile", {memory, true}},
+      {"--plan", {memory, true}},
+      {"--device", {compute}},
+      {"--threads", {compute}},
+      {"--batch", {compute, true}},
+      {"--cpu-share", {compute, true}},
+      {"--cpu-ffn", {compute, true}},
+      {"--isa", {compute, true}},
+      {"--storage", {compute, true}},
+      {"--rates", {compute, true}},
+      {"--record-routing", {compute, true}},
+      {"--parallel", {compute}},
+      {"--temp", {sampling}},
+      {"--top-k", {sampling}},
+      {"--top-p", {sampling}},
+      {"--min-p", {sampling, true}},
+      {"--repeat-penalty", {sampling, true}},
+      {"--presence-penalty", {sampling, true}},
+      {"--frequency-penalty", {sampling, true}},
+      {"--repeat-last-n", {sampling, true}},
+      {"--seed", {sampling}},
+      {"--max-tokens", {sampling}},
+      {"--stop", {sampling}},
+      {"--host", {network}},
+      {"--port", {network}},
+      {"--api-key", {network}},
+      {"--allow-host", {network}},
+      {"--allow-origin", {network}},
+      {"--queue", {network, true}},
+      {"--daemon", {service}},
+      {"--pid-file", {service, true}},
+      {"--log-file", {service}},
+      {"--log-format", {service}},
+      {"--config", {service}},
+  };
+  return all;
+}
+
+/// Verbs, in the groups of `millrace --help`.
+const std::map<std::string, std::string>& verb_groups() {
+  static const std::map<std::string, std::string> all = {
+      {"run", "Ask"},
+      {"batch", "Ask"},
+      {"embed", "Ask"},
+      {"pull", "Models"},
+      {"list", "Models"},
+      {"show", "Models"},
+      {"rm", "Models"},
+      {"cp", "Models"},
+      {"create", "Models"},
+      {"inspect", "Models"},
+      {"quantize", "Models"},
+      {"tokenize", "Models"},
+      {"serve", "Server"},
+      {"ps", "Server"},
+      {"stop", "Server"},
+      {"plan", "This machine"},
+      {"calibrate", "This machine"},
+      {"doctor", "This machine"},
+      {"bench", "This machine"},
+  };
+  return all;
+}
+
+/// Short: a value's kind without its bounds, which a message names where they are passed.
+class ShortFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text = CLI::Formatter::make_option_opts(option);
+    const auto bounds = text.rfind(':', text.find(" in ["));
+    if (text.find(" in [") == std::string::npos || bounds == std::string::npos) return text;
+    const auto end = text.find(']', bounds);
+    return end == std::string::npos ? text : text.erase(bounds, end + 1 - bounds);
+  }
+  std::string make_option_usage(const CLI::Option* option) const override {
+    return option->get_option_text().empty() ? CLI::Formatter::make_option_usage(option) : option->get_option_text();
+  }
+};
+
+}  // namespace
+
+void arrange_help(CLI::App& app, std::vector<std::string>& words) {
+  const auto said = [&](const char* word) { return std::find(words.begin(), words.end(), word) != words.end(); };
+  // Only then: messages about a flag that is hidden could not name it.
+  const bool short_one = !said("--help-all") && (said("--help") || said("-h"));
+  std::replace(words.begin(), words.end(), std::string("--help-all"), std::string("--help"));
+  constexpr std::size_t many = 24;
+  const auto formatter = std::make_shared<ShortFormatter>();
+  formatter->column_width(28);
+  app.formatter(formatter);
+  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const auto group = verb_groups().find(verb->get_name());
+    verb->group(group == verb_groups().end() ? "More" : group->second);
+    verb->formatter(formatter);
+    const std::vector<CLI::Option*> options = verb->get_options([](const CLI::Option*) { return true; });
+    int left_out = 0;
+    for (CLI::Option* option : options) {
+      if (option->get_group().empty() || option->get_lnames().empty()) continue;  // hidden, or a positional
+      const auto place = places().find("--" + option->get_lnames().back());
+      if (place == places().end()) continue;
+      const bool hide = place->second.rare && short_one && options.size() > many;
+      left_out += hide ? 1 : 0;
+      option->group(hide ? "" : place->second.group);
+    }
+    if (left_out > 0) verb->footer(fmt::format("{} more: millrace {} --help-all", left_out, verb->get_name()));
+  }
+}
+
+}  // namespace millrace::cli
