@@ -205,6 +205,8 @@ void CpuPlanner::set_plan_options(std::int64_t kv_tokens, std::uint64_t program_
   plan_options.top_k = static_cast<int>(parts_.model->hyperparameters().top_k);
   plan_options.pass_tokens = limits.batch_tokens;
   plan_options.attention = attention_costs(parts_.model->program(), layout_);
+  plan_options.steps = step_cost(parts_.model->program(), layout_);
+  plan_options.routing = routing_guess(options_);
   plan_options.most_expert_slots = options_.expert_slots;
 }
 

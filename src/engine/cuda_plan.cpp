@@ -194,6 +194,8 @@ void CudaPlanner::set_plan_options() {
   plan_options.top_k = static_cast<int>(hp_.top_k);
   plan_options.pass_tokens = parts_.limits.batch_tokens;
   plan_options.attention = attention_costs(parts_.model->program(), layout_);
+  plan_options.steps = step_cost(parts_.model->program(), layout_);
+  plan_options.routing = routing_guess(options_);
   plan_options.crowded = residency::threads_beside_gpu(options_.threads) >= ThreadPool::usable_processors();
   plan_options.quantized_kv = info(options_.kv_dtype).block_elements > 1;
   plan_options.feed_forwards = parts_.model->program().feed_forwards();

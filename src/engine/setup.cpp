@@ -3,7 +3,9 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -78,6 +80,54 @@ std::vector<residency::AttentionCost> attention_costs(const exec::Program& progr
     cost->kv_bytes += static_cast<double>(group.layer_bytes()) / kv::kBlockTokens;
   }
   return costs;
+}
+
+residency::StepCost step_cost(const exec::Program& program, const kv::Layout& layout) {
+  using Kind = exec::Step::Kind;
+  constexpr std::int64_t kProductsOfExperts = 3;  // the router's, gates with ups, downs: experts go side by side
+  // A head's state is multiplied by its decay, by a key, by what is written and by a query; a scan's not by a key.
+  constexpr std::int64_t kOpsOfDelta = 4, kOpsOfScan = 3;
+  residency::StepCost cost;
+  for (const exec::Step& step : program.steps) {
+    if (step.for_hidden) continue;
+    ++cost.steps;
+    switch (step.kind) {
+      case Kind::moe:
+        cost.products += kProductsOfExperts;
+        break;
+      case Kind::delta_rule:
+        cost.state_macs += static_cast<double>(kOpsOfDelta * step.delta_rule.value_heads * step.delta_rule.key_dim *
+                                               step.delta_rule.value_dim);
+        ++cost.products;
+        break;
+      case Kind::scan:
+        cost.state_macs += static_cast<double>(kOpsOfScan * step.scan.inner() * step.scan.keys);
+        ++cost.products;
+        break;
+      case Kind::matmul:
+      case Kind::matmul_heads:
+      case Kind::gated:
+      case Kind::attention:
+      case Kind::convolve:
+      case Kind::logits:
+        ++cost.products;
+        break;
+      default:
+        break;
+    }
+  }
+  for (const kv::Group& group : layout.groups())
+    if (group.is_state()) cost.state_bytes += 2 * static_cast<double>(group.block_bytes());
+  return cost;
+}
+
+residency::RoutingGuess routing_guess(const EngineOptions& options) {
+  residency::RoutingGuess guess;
+  guess.policy = options.policy;
+  constexpr std::string_view kZipf = "zipf:";
+  if (options.routing.starts_with(kZipf))
+    guess.skew = std::strtod(options.routing.c_str() + kZipf.size(), nullptr);  // exec::Routing has checked it
+  return guess;
 }
 
 /// The disk's tier of KV, and whom the pool asks for room. Without it prompts are computed: no reason to fail.

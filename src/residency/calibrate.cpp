@@ -274,6 +274,22 @@ class KernelProbe {
   double decode_rate(double seconds) {
     return static_cast<double>(rows_ * row_bytes_) / undisturbed_seconds(seconds, [&] { product(rows_, 1); });
   }
+  /// What a product of few weights takes beside their bytes at that rate: threads begin together, find their rows, and
+  /// end together. Each time other weights, so that no cache has them.
+  double product_seconds(double seconds, double rate) {
+    constexpr std::int64_t kTogether = 64;
+    const std::int64_t rows = std::min(rows_, 2 * kGrain * pool_.threads());
+    std::int64_t first = 0;
+    const double each = undisturbed_seconds(seconds,
+                                            [&] {
+                                              for (std::int64_t i = 0; i < kTogether; ++i) {
+                                                product(rows, 1, first);
+                                                first = first + 2 * rows <= rows_ ? first + rows : 0;
+                                              }
+                                            }) /
+                        static_cast<double>(kTogether);
+    return std::max(0.0, each - static_cast<double>(rows * row_bytes_) / rate);
+  }
   /// Multiply-accumulates per second with many activation rows.
   double prompt_rate(double seconds) {
     const std::int64_t rows = std::min(kPanelRows, rows_);
@@ -298,11 +314,11 @@ class KernelProbe {
     });
   }
 
-  void product(std::int64_t rows, std::int64_t x_rows) {
+  void product(std::int64_t rows, std::int64_t x_rows, std::int64_t first = 0) {
     pool_.parallel_for(rows, kGrain, [&](std::int64_t begin, std::int64_t end, int thread) {
       kernels::MatmulArgs args;
       args.dtype = DType::q4_k;
-      args.weight = memory_.data() + begin * row_bytes_;
+      args.weight = memory_.data() + (first + begin) * row_bytes_;
       args.weight_rows = end - begin;
       args.cols = kCols;
       args.x_q8 = x_q8_;
@@ -356,6 +372,7 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
     // Both are reads of the same memory: a decode that seems faster than RAM met a faster moment of the machine.
     rates.cpu_decode = probe->decode_rate(options.seconds_each);
     rates.ram = std::max(rates.ram, rates.cpu_decode);
+    rates.cpu_product = probe->product_seconds(options.seconds_each / 2, rates.cpu_decode);
     tell("prompt kernels", 0.8);
     rates.cpu_prefill_macs = probe->prompt_rate(options.seconds_each);
   }

@@ -47,6 +47,7 @@ double ExpertUse::touched(double tokens) const {
 
 double ExpertUse::met(double slots, double tokens, CachePolicy policy) const {
   if (chosen_.empty() || slots >= static_cast<double>(chosen_.size())) return 1;
+  constexpr double kNotAll = 1 - 1e-9;  // some have no slot, however seldom they are called for
   const auto touched = [&](double chosen) { return 1 - std::pow(1 - chosen, tokens); };
   double all = 0, here = 0;
   for (const double chosen : chosen_) all += touched(chosen);
@@ -55,11 +56,11 @@ double ExpertUse::met(double slots, double tokens, CachePolicy policy) const {
     for (std::size_t i = 0; i < chosen_.size() && left > 0; ++i, --left)
       here += touched(chosen_[i]) * std::min(1.0, left);
     // Without favourites the first ones are as good as any.
-    return here / all;
+    return std::min(here / all, kNotAll);
   }
   if (slots <= all) {  // of the last pass alone, those that came last
     for (const double chosen : chosen_) here += touched(chosen) * touched(chosen) * slots / all;
-    return here / all;
+    return std::min(here / all, kNotAll);
   }
   const auto kept = [](double chosen, double turns) { return 1 - std::pow(1 - chosen, turns); };
   const double turns = solve(slots, [&](double t) {
@@ -68,7 +69,7 @@ double ExpertUse::met(double slots, double tokens, CachePolicy policy) const {
     return sum;
   });
   for (const double chosen : chosen_) here += touched(chosen) * kept(chosen, turns);
-  return here / all;
+  return std::min(here / all, kNotAll);
 }
 
 }  // namespace millrace::residency

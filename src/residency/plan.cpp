@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "residency/budget.h"
+#include "residency/expert_use.h"
 #include "residency/plan_rows.h"
 #include "residency/predict.h"
 
@@ -26,6 +27,7 @@ struct Census {
   std::vector<std::int32_t> by_preference;  // the same, the first to be at home first
   std::uint64_t ordered_bytes = 0, ordered_slot_bytes = 0, largest_ordered = 0;
   std::int64_t expert_tiles = 0;
+  std::int64_t experts = 0, expert_layers = 0;  // of a layer; layers that have some
   std::uint64_t largest_expert = 0;
   double active_expert_bytes = 0;    // a token's
   std::vector<std::int32_t> tables;  // tiles of what is read by rows
@@ -93,7 +95,9 @@ Census take_census(const UnitTable& units, int top_k) {
   census.ordered.insert(census.ordered.end(), tied_tiles.begin(), tied_tiles.end());
   std::sort(expert_layers.begin(), expert_layers.end());
   const auto layers = std::unique(expert_layers.begin(), expert_layers.end()) - expert_layers.begin();
+  census.expert_layers = layers;
   if (experts > 0) {
+    census.experts = experts / layers;
     const double mean = static_cast<double>(expert_bytes) / static_cast<double>(experts);
     census.active_expert_bytes =
         std::min(mean * std::max(1, top_k) * static_cast<double>(layers), static_cast<double>(expert_bytes));
@@ -119,8 +123,12 @@ double cpu_rate(const Rates& rates) {
   return std::max(rates.cpu_decode, rates.ram);
 }
 
-double hit_rate(const Census& census, std::int64_t slots) {
-  return census.expert_tiles == 0 ? 0 : static_cast<double>(slots) / static_cast<double>(census.expert_tiles);
+double hit_rate(const Census& census, const PlanOptions& options, std::int64_t slots) {
+  if (census.expert_tiles == 0) return 0;
+  const double part = static_cast<double>(slots) / static_cast<double>(census.expert_tiles);
+  if (options.routing.skew <= 0) return part;
+  return ExpertUse(census.experts, std::max(1, options.top_k), options.routing.skew)
+      .met(part * static_cast<double>(census.experts), 1, options.routing.policy);
 }
 
 /// Ordered reads run beside the computing; an expert's read starts when the router has chosen it, so misses add to
@@ -133,11 +141,12 @@ void predict(const Census& census, const PlanOptions& options, const Rates& rate
   const double streamed = static_cast<double>(census.ordered_bytes - choice.resident_weights);
   choice.stream_seconds =
       read_seconds(streamed, static_cast<double>(census.largest_ordered) * std::max(1, choice.ring_slots - 1));
-  const double missed = census.active_expert_bytes * (1 - hit_rate(census, choice.expert_slots));
+  const double missed = census.active_expert_bytes * (1 - hit_rate(census, options, choice.expert_slots));
   const auto together = std::min<std::int64_t>(choice.expert_slots, std::max(1, options.top_k));
   choice.miss_seconds =
       read_seconds(missed, static_cast<double>(census.largest_expert) * static_cast<double>(together));
-  choice.compute_seconds = (static_cast<double>(census.ordered_bytes) + census.active_expert_bytes) / cpu;
+  choice.compute_seconds = (static_cast<double>(census.ordered_bytes) + census.active_expert_bytes) / cpu +
+                           step_seconds(options.steps, rates, 1);
 }
 
 /// Tiles at home in `bytes`: by preference, each that still fits. Never fewer bytes in all when `bytes` grows. Marks
@@ -327,7 +336,7 @@ Plan with_slots(const UnitTable& units, const Census& census, const Choice& choi
   plan.ring_slot_bytes = choice.ring_slots > 0 ? census.largest_ordered : 0;
   plan.expert_slots = static_cast<int>(choice.expert_slots);
   plan.expert_slot_bytes = census.largest_expert;
-  plan.predicted_hit_rate = hit_rate(census, choice.expert_slots);
+  plan.predicted_hit_rate = hit_rate(census, options, choice.expert_slots);
   plan.resident_tiles.assign(units.tiles().size(), false);
   return plan;
 }

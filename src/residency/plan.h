@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "device/host_memory.h"
+#include "residency/slot_table.h"
 #include "residency/unit.h"
 
 namespace millrace::residency {
@@ -31,6 +32,7 @@ struct Rates {
   double device_memory = 0;        // a GPU copying within its memory: bytes read and written
   double cpu_prefill_macs = 0;     // multiply-accumulates per second of a prompt's products
   double device_prefill_macs = 0;  // the same of a GPU, one large product
+  double cpu_product = 0;          // seconds: what each product of decoding takes on all threads beside its bytes
   std::string machine;             // what was measured: CPU, cores, disk
 };
 Expected<Rates> parse_rates_json(const std::string& text);
@@ -64,6 +66,18 @@ struct AttentionCost {
   double kv_bytes = 0;      // read for such a key
 };
 
+/// What a pass does one after the other beside reading weights and keys.
+struct StepCost {
+  std::int64_t steps = 0, products = 0;    // of them such that all threads take part in
+  double state_bytes = 0, state_macs = 0;  // states of a sequence, read and written anew; computed with for a token
+};
+
+/// How routers choose, as far as it is known.
+struct RoutingGuess {
+  double skew = 0;                              // ExpertUse; 0: all experts alike
+  CachePolicy policy = CachePolicy::automatic;  // of those in RAM
+};
+
 struct PlanOptions {
   std::uint64_t ram_bytes = UINT64_MAX;       // the cap on everything
   std::uint64_t fixed_bytes = 0;              // activations, KV floor, tokenizer, program: not for weights
@@ -73,6 +87,8 @@ struct PlanOptions {
   std::uint64_t vram_bytes = 0;               // the cap on device memory; 0: no GPU takes part
   std::optional<CpuPart> cpu = std::nullopt;  // none: chosen from the rates
   std::vector<AttentionCost> attention = {};
+  StepCost steps = {};
+  RoutingGuess routing = {};
   // What the processor may compute as one, from the program of a pass.
   std::vector<FeedForward> feed_forwards = {};
   int top_k = 0;                 // experts a token uses in a layer; 0 for dense models
@@ -103,6 +119,10 @@ struct PassCost {
   double macs = 0, expert_macs = 0;           // of a token: of trunks; with all experts
   double head_macs = 0;                       // of a row of logits
   std::vector<AttentionCost> attention = {};
+  StepCost steps = {};
+  RoutingGuess routing = {};
+  std::int64_t experts = 0, top_k = 0;  // of a layer; a token's
+  double vram_slots = 0;                // for experts of a layer, on average
   // Experts that flow beside a GPU: the part of them that has slots in VRAM, and in RAM. Else both are 1.
   double experts_in_vram = 1, experts_in_ram = 1;
   double experts_by_link = 0;  // of those in RAM, in passes of few rows: the part that the GPU reads there

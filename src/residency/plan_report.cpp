@@ -23,6 +23,7 @@ constexpr RateField kRateFields[] = {
     {"device_memory", &Rates::device_memory},
     {"cpu_prefill_macs", &Rates::cpu_prefill_macs},
     {"device_prefill_macs", &Rates::device_prefill_macs},
+    {"cpu_product", &Rates::cpu_product},
 };
 
 std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint64_t>(std::llround(bytes))); }
@@ -144,8 +145,12 @@ std::string explain_line(std::string_view tier, std::string_view predicted, std:
 std::string render_plan(const Plan& plan, const PlanOptions& options, const Rates& rates) {
   std::string text = table(plan) + prediction(plan, rates) + predictions_beside(plan, rates);
   if (plan.expert_slots > 0 && plan.predicted_hit_rate < 1)
-    text += fmt::format("experts found in the cache: {:.0f} % if routing were uniform; real routing does better\n",
-                        100 * plan.predicted_hit_rate);
+    text +=
+        options.routing.skew > 0
+            ? fmt::format("experts found in the cache: {:.0f} % if routing goes by zipf:{:g}\n",
+                          100 * plan.predicted_hit_rate, options.routing.skew)
+            : fmt::format("experts found in the cache: {:.0f} % if routing were uniform; real routing does better\n",
+                          100 * plan.predicted_hit_rate);
   return text + memory_line(plan, options);
 }
 
@@ -215,7 +220,8 @@ Expected<Rates> parse_rates_json(const std::string& text) {
     if (it == json.end()) continue;
     const double value = it->is_number() ? it->get<double>() : -1;
     if (!(value >= 0) || !std::isfinite(value))
-      return error(Code::invalid_argument, "rate '{}' is not a number of bytes per second; write it as 3.2e9", key);
+      return error(Code::invalid_argument,
+                   "rate '{}' is not a number, of bytes per second as a rule; write it as 3.2e9", key);
     rates.*field = value;
   }
   if (const auto it = json.find("machine"); it != json.end() && it->is_string()) rates.machine = it->get<std::string>();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "residency/expert_use.h"
+
 namespace millrace::residency {
 namespace {
 
@@ -25,12 +27,23 @@ constexpr double kPromptOfProduct = 0.89, kWindowsOfProduct = 0.8, kFewRowsOfPro
 constexpr double kAttentionOfProduct = 0.3, kQuantizedAttentionOfProduct = 0.13;
 // Of the processor's rate of products of prompts (measured on two cores with AVX-512).
 constexpr double kCpuAttentionOfProduct = 0.25, kCpuFewRowsOfProduct = 0.37;
+// Of a prompt, the rows that an expert needs for the rate of large products.
+constexpr double kCpuExpertRows = 16;
+// A step of the processor's beside its products: a norm, a rotation, a sum, all of a row, the weight's lease.
+constexpr double kCpuStepSeconds = 1e-6;
 
 double launch_seconds(const PassCost& cost) { return static_cast<double>(cost.layers) * kLaunchSeconds; }
 
-/// Of a layer's experts, the part that so many rows touch, if routing is uniform.
+/// Of a layer's experts, the part that so many rows touch.
 double touched(const PassCost& cost, double rows) {
-  return cost.expert_share >= 1 ? 1 : 1 - std::pow(1 - cost.expert_share, rows);
+  if (cost.expert_share >= 1) return 1;
+  if (cost.routing.skew > 0) return ExpertUse(cost.experts, cost.top_k, cost.routing.skew).touched(rows);
+  return 1 - std::pow(1 - cost.expert_share, rows);
+}
+/// And the part of those that has slots in VRAM.
+double met_in_vram(const PassCost& cost, double rows) {
+  if (cost.routing.skew <= 0 || cost.experts_in_vram >= 1) return cost.experts_in_vram;
+  return ExpertUse(cost.experts, cost.top_k, cost.routing.skew).met(cost.vram_slots, rows, CachePolicy::lfu);
 }
 
 /// The slowest of several ways that work side by side.
@@ -84,13 +97,13 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   const double on_host = rows <= static_cast<double>(kSplitRows) ? host_bytes(plan) : 0;
   const double crossed = cost.shared - on_host + cost.crossing;
   // Experts without a slot in VRAM: computed where they lie, or they cross.
-  const double experts = cost.expert_bytes * touched(cost, rows), missed = experts * (1 - cost.experts_in_vram);
+  const double experts = cost.expert_bytes * touched(cost, rows), missed = experts * (1 - met_in_vram(cost, rows));
   const bool shares_experts = missed > 0 && rows <= static_cast<double>(kExpertShareRows);
   const double home = cost.home + experts - (shares_experts ? missed : 0);
   const double memory = rates.device_memory * kProductsOfCopy;
   // What comes after one another on the GPU beside reading weights.
   double rest = launch_seconds(cost);
-  if (!prompt && memory > 0) rest += rows * kv_bytes(cost, work) / memory;
+  if (!prompt && memory > 0) rest += rows * (kv_bytes(cost, work) + cost.steps.state_bytes) / memory;
   if (prompt && rates.device_prefill_macs > 0)
     rest += attention_macs(cost, work, rows) /
             (rates.device_prefill_macs * (cost.quantized_kv ? kQuantizedAttentionOfProduct : kAttentionOfProduct));
@@ -119,19 +132,43 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   return slowest.time();
 }
 
+/// Attention of the processor's for a generated token: keys are read as fast as weights, if that takes longer.
+double cpu_attention_seconds(const PassCost& cost, const Rates& rates, const Work& work) {
+  const double memory = rates.cpu_decode > 0 ? rates.cpu_decode : rates.ram;
+  const double reading = memory > 0 ? kv_bytes(cost, work) / memory : 0;
+  if (rates.cpu_prefill_macs <= 0) return reading;
+  return std::max(reading, attention_macs(cost, work, 1) / (rates.cpu_prefill_macs * kCpuAttentionOfProduct));
+}
+
+/// Attention and states of the processor's, and what its steps take beside bytes and products.
+double cpu_rest_seconds(const PassCost& cost, const Rates& rates, const Work& work, double rows) {
+  const bool prompt = work.prompt_tokens > 0;
+  const double macs = prompt ? attention_macs(cost, work, rows) + rows * cost.steps.state_macs : 0;
+  const double sequences = prompt ? static_cast<double>(std::max<std::int64_t>(1, work.sequences)) : rows;
+  double seconds = step_seconds(cost.steps, rates, sequences);
+  if (!prompt) seconds += rows * cpu_attention_seconds(cost, rates, work);
+  if (rates.cpu_prefill_macs > 0) seconds += macs / (rates.cpu_prefill_macs * kCpuAttentionOfProduct);
+  return seconds;
+}
+
 PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
   const PassCost& cost = plan.cost;
   const double experts = cost.expert_bytes * touched(cost, rows);
   const double decode = rates.cpu_decode > 0 ? rates.cpu_decode : rates.ram;
-  double attention = 0;
-  if (rates.cpu_prefill_macs > 0)
-    attention = attention_macs(cost, work, rows) / (rates.cpu_prefill_macs * kCpuAttentionOfProduct);
-  Slowest slowest;
-  slowest.add(cost.home + cost.read + experts, decode, attention, "ram");
   const bool prompt = work.prompt_tokens > 0;
-  if (rows > 1)
-    slowest.add(product_macs(cost, rows) + (prompt ? 1 : rows) * cost.head_macs,
-                rates.cpu_prefill_macs * (prompt ? 1 : kCpuFewRowsOfProduct), attention, "compute");
+  const double rest = cpu_rest_seconds(cost, rates, work, rows);
+  Slowest slowest;
+  slowest.add(cost.home + cost.read + experts, decode, rest, "ram");
+  if (rows > 1) {
+    // An expert has few of the rows.
+    const double each = rows * cost.expert_share;
+    const double of_experts = !prompt || cost.expert_macs <= 0 || each >= kCpuExpertRows
+                                  ? 1
+                                  : std::max(kCpuFewRowsOfProduct, each / kCpuExpertRows);
+    const double macs =
+        rows * (cost.macs + cost.expert_macs * cost.expert_share / of_experts) + (prompt ? 1 : rows) * cost.head_macs;
+    slowest.add(macs, rates.cpu_prefill_macs * (prompt ? 1 : kCpuFewRowsOfProduct), rest, "compute");
+  }
   slowest.add(cost.read + experts * (1 - plan.predicted_hit_rate), rates.disk, 0, "disk");
   return slowest.time();
 }
@@ -142,6 +179,8 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
   PassCost cost;
   cost.gpu = gpu;
   cost.attention = options.attention;
+  cost.steps = options.steps;
+  cost.routing = options.routing;
   cost.quantized_kv = options.quantized_kv;
   cost.crowded = options.crowded;
   cost.pass_tokens = options.pass_tokens;
@@ -173,19 +212,35 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
     if (home == Tier::disk) cost.read += static_cast<double>(unit.bytes());
     if (shared) ++cost.shared_layers;
   }
+  cost.experts = experts;
+  cost.top_k = options.top_k;
   if (options.ram_expert_slots > 0) {
+    const ExpertUse use(experts, options.top_k, options.routing.skew);
+    // Favourites have slots in VRAM, and the next ones in RAM.
     const auto part = [&](std::int64_t slots) {
-      return std::min(1.0, static_cast<double>(slots) / static_cast<double>(units.experts()));
+      const double all = std::min(1.0, static_cast<double>(slots) / static_cast<double>(units.experts()));
+      return options.routing.skew <= 0 ? all : use.met(all * static_cast<double>(experts), 1, CachePolicy::lfu);
     };
+    cost.vram_slots = static_cast<double>(options.vram_expert_slots) / static_cast<double>(units.experts()) *
+                      static_cast<double>(experts);
     cost.experts_in_vram = part(options.vram_expert_slots);
     cost.experts_by_link = options.expert_link_permille / 1000.0;
     // Those in RAM are mostly others than those in VRAM.
     cost.experts_in_ram =
-        cost.experts_in_vram >= 1 ? 1 : std::min(1.0, part(options.ram_expert_slots) / (1 - cost.experts_in_vram));
+        cost.experts_in_vram >= 1
+            ? 1
+            : std::min(1.0, (part(options.ram_expert_slots + options.vram_expert_slots) - cost.experts_in_vram) /
+                                (1 - cost.experts_in_vram));
   }
   if (experts > 0 && options.top_k > 0)
     cost.expert_share = std::min(1.0, static_cast<double>(options.top_k) / static_cast<double>(experts));
   return cost;
+}
+
+double step_seconds(const StepCost& steps, const Rates& rates, double sequences) {
+  const double memory = rates.cpu_decode > 0 ? rates.cpu_decode : rates.ram;
+  return static_cast<double>(steps.steps) * kCpuStepSeconds + static_cast<double>(steps.products) * rates.cpu_product +
+         (memory > 0 ? sequences * steps.state_bytes / memory : 0);
 }
 
 double host_bytes(const Plan& plan) {
@@ -221,7 +276,10 @@ double predict_tokens_per_second(const Plan& plan, const Rates& rates, const Wor
   const auto sequences = static_cast<double>(std::max<std::int64_t>(1, work.sequences));
   if (work.prompt_tokens <= 0) {
     // The planner's own figure knows the ring's pace and the experts' single reads.
-    if (work.sequences <= 1 && !plan.cost.gpu) return plan.predicted_decode_tokens_per_second;
+    if (work.sequences <= 1 && !plan.cost.gpu) {
+      const double speed = plan.predicted_decode_tokens_per_second;
+      return speed > 0 ? 1 / (1 / speed + cpu_attention_seconds(plan.cost, rates, work)) : 0;
+    }
     const double seconds = predict_pass(plan, rates, work, sequences).seconds;
     return seconds > 0 ? sequences / seconds : 0;
   }

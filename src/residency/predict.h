@@ -20,6 +20,10 @@ double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares);
 /// products of the others end together; in thousandths. 0 where a rate is missing.
 int link_share(const Rates& rates);
 
+/// What a pass of the processor's takes beside bytes and multiply-accumulates, for so many sequences: its products
+/// begin and end, its other steps, and states.
+double step_seconds(const StepCost& steps, const Rates& rates, double sequences);
+
 /// What is asked of the model.
 struct Work {
   std::int64_t prompt_tokens = 0;  // of each prompt that is read; 0: decoding

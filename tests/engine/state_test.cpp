@@ -218,5 +218,39 @@ std::string model_name(const testing::TestParamInfo<const char*>& info) {
 INSTANTIATE_TEST_SUITE_P(Kinds, States, testing::Values("qwen35moe", "lfm2", "mamba2", "nemotron-h-moe"), model_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, FailedReads, testing::Values("qwen35moe", "nemotron-h-moe"), model_name);
 
+TEST(StateCost, IsWhatPredictionsCount) {
+  const auto engine = make(hybrid());
+  ASSERT_NE(engine, nullptr);
+  const exec::Program& program = engine->model().program();
+  const auto cost = step_cost(program, kv_layout(engine->model(), DType::f16, kv::kOnHost));
+  double heads = 0;  // floats of the states of heads
+  std::int64_t rules = 0, mixtures = 0;
+  for (const exec::Step& step : program.steps) {
+    mixtures += step.kind == exec::Step::Kind::moe ? 1 : 0;
+    if (step.kind != exec::Step::Kind::delta_rule) continue;
+    ++rules;
+    heads += static_cast<double>(step.delta_rule.value_heads * step.delta_rule.key_dim * step.delta_rule.value_dim);
+  }
+  ASSERT_GT(rules, 0);
+  EXPECT_EQ(cost.state_macs, 4 * heads);
+  EXPECT_GT(cost.state_bytes, 2 * 4 * heads) << "and the last inputs of the convolutions";
+  EXPECT_LT(cost.state_bytes, 3 * 4 * heads);
+  EXPECT_GE(cost.products, rules * 2 + mixtures * 3);
+  EXPECT_LT(cost.products, cost.steps * 2);
+}
+
+// A latent is read once for all heads, which multiply all of it.
+TEST(StateCost, LatentsAreReadOnceForAllHeads) {
+  const auto engine = make(options_of("deepseek-v3", 512, false));
+  ASSERT_NE(engine, nullptr);
+  const kv::Layout layout = kv_layout(engine->model(), DType::f16, kv::kOnHost);
+  const auto costs = attention_costs(engine->model().program(), layout);
+  ASSERT_EQ(costs.size(), 1u);
+  const kv::Group& group = layout.groups().at(0);
+  ASSERT_EQ(group.keeps, kv::Keeps::latent);
+  EXPECT_EQ(costs[0].kv_bytes, static_cast<double>(group.layers * group.v_dim * 2));
+  EXPECT_GT(costs[0].macs, costs[0].kv_bytes / 2) << "by more than one head";
+}
+
 }  // namespace
 }  // namespace millrace::engine

@@ -46,6 +46,7 @@ TEST_F(CalibrateTest, MeasuresDiskAndMemoryAndLeavesNothingBehind) {
   EXPECT_LT(rates->ram, 1e13);
   EXPECT_EQ(rates->cpu_decode, 0);
   EXPECT_EQ(rates->cpu_prefill_macs, 0);
+  EXPECT_EQ(rates->cpu_product, 0);
   EXPECT_EQ(rates->machine, *machine_key(options.path));
   EXPECT_TRUE(fs::is_empty(disk));
   EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));

@@ -240,6 +240,38 @@ TEST(Plan, ExpertSlotsCanBeLimited) {
   }
 }
 
+TEST(Plan, FavouritesAreFoundMoreOften) {
+  std::uint64_t file_bytes = 0;
+  const UnitTable units = make_units({.layers = 4, .experts = 32, .tile_bytes = 64 << 10}, &file_bytes);
+  PlanOptions options{.ram_bytes = 1ull << 40};
+  options.top_k = 4;
+  double before = 0, speed = 0;
+  for (const double skew : {0.0, 0.5, 1.0, 2.0, 8.0}) {
+    options.most_expert_slots = 64;
+    options.routing.skew = skew;
+    const auto plan = make_plan(units, options, kRates);
+    EXPECT_EQ(plan->predicted_hit_rate == 0.5, skew == 0) << plan->predicted_hit_rate;
+    EXPECT_GT(plan->predicted_hit_rate, before);
+    EXPECT_GT(plan->predicted_decode_tokens_per_second, speed);
+    EXPECT_LT(plan->predicted_hit_rate, 1) << "half of them have no slot";
+    EXPECT_NE(render_plan(*plan, options, kRates).find(skew > 0 ? "zipf" : "uniform"), std::string::npos);
+    before = plan->predicted_hit_rate;
+    speed = plan->predicted_decode_tokens_per_second;
+  }
+}
+
+TEST(Plan, CountsWhatStepsTake) {
+  std::uint64_t file_bytes = 0;
+  const UnitTable units = make_units({.layers = 4}, &file_bytes);
+  PlanOptions options;
+  Rates rates = kRates;
+  const double bare = 1 / make_plan(units, options, rates)->predicted_decode_tokens_per_second;
+  options.steps = {.steps = 60, .products = 25};
+  rates.cpu_product = 3e-6;
+  const double whole = 1 / make_plan(units, options, rates)->predicted_decode_tokens_per_second;
+  EXPECT_NEAR(whole - bare, 60e-6 + 25 * 3e-6, 1e-9);
+}
+
 TEST(Plan, ReadsLikeATable) {
   std::uint64_t file_bytes = 0;
   const UnitTable units = make_units({.layers = 4, .experts = 8, .tile_bytes = 64 << 10}, &file_bytes);
@@ -258,11 +290,12 @@ TEST(Plan, ReadsLikeATable) {
 }
 
 TEST(Rates, SurviveTheirJson) {
-  const Rates rates{3.25e9, 41e9, 24.5e9, 55e9, 44e9, 20e9, 4.1e12, 1.5e11, 2.5e14, "a CPU \"quoted\" \xff"};
+  const Rates rates{3.25e9, 41e9, 24.5e9, 55e9, 44e9, 20e9, 4.1e12, 1.5e11, 2.5e14, 4e-6, "a CPU \"quoted\" \xff"};
   const auto parsed = parse_rates_json(rates_to_json(rates));
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->disk, rates.disk);
   EXPECT_EQ(parsed->cpu_prefill_macs, rates.cpu_prefill_macs);
+  EXPECT_EQ(parsed->cpu_product, rates.cpu_product);
   EXPECT_EQ(parsed->machine.rfind("a CPU \"quoted\"", 0), 0u);
   const auto partial = parse_rates_json(R"({"disk": 7e9, "unknown": 1})");
   ASSERT_TRUE(partial.ok());

@@ -107,6 +107,85 @@ TEST(Predict, MoreRowsTouchMoreExperts) {
   EXPECT_NEAR(speed(plan, rates, {.prompt_tokens = 1000}), 1000 / 5.0, 1e-6);
 }
 
+TEST(Predict, FavouritesAreMetMoreOften) {
+  // Qwen3-30B-A3B in 6 GB of VRAM: 36 of 128 experts of a layer have slots, the others lie in RAM.
+  Plan plan;
+  plan.cost = {.gpu = true,
+               .home = 1.1e9,
+               .layers = 48,
+               .expert_bytes = 16.3e9,
+               .expert_share = 8.0 / 128,
+               .experts = 128,
+               .top_k = 8,
+               .vram_slots = 36,
+               .experts_in_vram = 36.0 / 128};
+  Rates rates = kRates;
+  rates.cpu_decode_busy = 40e9;  // slow, so that misses decide
+  const auto missed_seconds = [&](double sequences) {
+    Plan all = plan;
+    all.cost.experts_in_vram = 1;
+    return predict_pass(plan, rates, {}, sequences).seconds - predict_pass(all, rates, {}, sequences).seconds;
+  };
+  const double uniform = missed_seconds(1);
+  plan.cost.routing.skew = 1;
+  // 28 % are met where all are alike, 70 % where the favourites have slots.
+  EXPECT_NEAR((uniform - missed_seconds(1)) / uniform, 1 - 0.30 / 0.72, 0.12);
+  EXPECT_GT(missed_seconds(8), 2 * missed_seconds(1)) << "eight rows call for others, too";
+}
+
+TEST(Predict, SmallModelsTakeTheTimeOfTheirSteps) {
+  // The demo model: 2.7 MB a token, which memory gives in a seventh of the time that a pass takes.
+  Plan plan;
+  plan.cost = {.home = 2.7e6, .steps = {.steps = 90, .products = 44}};
+  const Rates rates{.cpu_decode = 22e9, .cpu_product = 2e-6, .machine = "a test"};
+  const double steps = step_seconds(plan.cost.steps, rates, 1);
+  EXPECT_NEAR(steps, 90 * 1e-6 + 44 * 2e-6, 1e-9);
+  EXPECT_NEAR(predict_pass(plan, rates, {}, 1).seconds, 2.7e6 / 22e9 + steps, 1e-9);
+  // A prompt has each step once.
+  EXPECT_NEAR(predict_pass(plan, rates, {.prompt_tokens = 64}, 1).seconds, 2.7e6 / 22e9 + steps, 1e-9);
+}
+
+TEST(Predict, OneSequenceOnTheProcessorReadsItsKeys) {
+  Plan plan;
+  plan.predicted_decode_tokens_per_second = 40;
+  plan.cost = {.home = 0.6e9, .attention = {{.macs = 1e5, .kv_bytes = 45e3}}};
+  Rates rates{.cpu_decode = 24e9, .machine = "a test"};
+  EXPECT_EQ(speed(plan, rates, {}), 40);
+  EXPECT_NEAR(1 / speed(plan, rates, {.context = 8000}), 1.0 / 40 + 8000 * 45e3 / 24e9, 1e-9);
+  rates.cpu_prefill_macs = 1e11;  // it multiplies more slowly than it reads
+  EXPECT_NEAR(1 / speed(plan, rates, {.context = 8000}), 1.0 / 40 + 8000 * 1e5 / (1e11 * 0.25), 1e-9);
+}
+
+TEST(Predict, StatesAreReadAndWrittenBySequence) {
+  // Qwen3.5's 35B: 30 layers of 32 heads of 128 x 128.
+  constexpr double kState = 30 * 32 * 128 * 128;
+  Plan plan;
+  plan.cost = {.home = 1e9, .steps = {.state_bytes = 2 * 4 * kState, .state_macs = 4 * kState}};
+  Rates rates{.cpu_decode = 24e9, .machine = "a test"};
+  EXPECT_NEAR(predict_pass(plan, rates, {}, 1).seconds, (1e9 + 2 * 4 * kState) / 24e9, 1e-9);
+  rates.cpu_prefill_macs = 1e11;
+  const double one = predict_pass(plan, rates, {.prompt_tokens = 100}, 100).seconds,
+               two = predict_pass(plan, rates, {.prompt_tokens = 200}, 200).seconds;
+  EXPECT_NEAR(two - one, 100 * 4 * kState / (1e11 * 0.25), 1e-9) << "no longer prompt has more of states to read";
+  Plan gpu = gpu_plan(0, 0), with_states = gpu;
+  with_states.cost.steps = plan.cost.steps;
+  EXPECT_NEAR(1 / speed(with_states, kRates, {}) - 1 / speed(gpu, kRates, {}), 2 * 4 * kState / (0.8 * 4.2e12), 1e-9);
+}
+
+TEST(Predict, ExpertsOfAShortPromptHaveFewRows) {
+  Plan plan;
+  plan.cost = {.home = 1e6, .expert_bytes = 1e6, .expert_share = 1.0 / 16, .expert_macs = 16e9};
+  plan.predicted_hit_rate = 1;
+  const Rates rates{.cpu_decode = 1e12, .cpu_prefill_macs = 1e12, .machine = "a test"};
+  const auto a_row = [&](std::int64_t rows) {
+    return predict_pass(plan, rates, {.prompt_tokens = rows}, static_cast<double>(rows)).seconds /
+           static_cast<double>(rows);
+  };
+  EXPECT_NEAR(a_row(512), 1e-3, 1e-9) << "32 rows an expert";
+  EXPECT_NEAR(a_row(128), 2e-3, 1e-9) << "8 rows an expert";
+  EXPECT_NEAR(a_row(16), 1e-3 / 0.37, 1e-9);
+}
+
 TEST(Predict, NothingWithoutTheRatesItNeeds) {
   Rates rates = kRates;
   rates.device_prefill_macs = 0;

@@ -75,6 +75,7 @@ int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
                  rate(rates->host_to_device_busy));
   }
   fmt::print("  multiply-accumulates, prompt  {:.0f} G/s\n", rates->cpu_prefill_macs * 1e-9);
+  fmt::print("  a product beside its bytes    {:.1f} us\n", rates->cpu_product * 1e6);
   if (rates->device_prefill_macs > 0)
     fmt::print("  the same on the GPU           {:.0f} G/s\n", rates->device_prefill_macs * 1e-9);
   return 0;
