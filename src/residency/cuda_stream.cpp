@@ -8,13 +8,12 @@ Expected<std::unique_ptr<DeviceStream>> DeviceStream::create(std::vector<Group> 
                                                              std::uint64_t ring_bytes, const std::byte** table,
                                                              std::byte* disk_ring, storage::Backend& backend,
                                                              const RamFill* fill, std::unique_ptr<SpareUnits> spare) {
-  std::unique_ptr<DeviceStream> stream(new DeviceStream(backend));
+  std::unique_ptr<DeviceStream> stream(new DeviceStream(backend, disk_ring));
   stream->groups_ = std::move(groups);
   for (const Group& group : stream->groups_) stream->splits_ = stream->splits_ || group.split_bytes < group.bytes;
   stream->ring_ = ring;
   stream->ring_bytes_ = ring_bytes;
   stream->table_ = table;
-  stream->disk_ring_ = disk_ring;
   stream->fill_ = fill;
   stream->spare_ = std::move(spare);
   MR_ASSIGN_OR_RETURN(stream->from_ram_, device::Stream::create());
@@ -64,36 +63,30 @@ DeviceStream::~DeviceStream() {
 
 /// Waits for the reads under way: they write into one of the rings.
 void DeviceStream::drain() {
-  for (; land_next_ < read_next_; ++land_next_) (void)read_[land_next_ % kChunks].wait();
+  disk_.drain();
   for (Flight& flight : flights_) {
     if (flight.reading != 0) (void)flight.read->wait();
     flight.reading = 0;
   }
 }
 
-std::byte* DeviceStream::disk_slot(std::uint64_t chunk) const {
-  const Chunk& of = chunks_[(chunk_base_ + chunk) % chunks_.size()];
-  return disk_ring_ + chunk % kChunks * kChunkRoom + of.offset % storage::kMaxAlignment;
-}
-
 /// Keeps the disk busy: reads into every place of the ring that has been copied out.
 Status DeviceStream::read_ahead() {
   if (chunks_.empty()) return {};
-  for (; read_next_ < land_next_ + kChunks; ++read_next_) {
-    const std::size_t at = read_next_ % kChunks;
+  while (disk_.under_way() < kChunks) {
+    const std::size_t at = disk_.next_slot();
     if (ever_emptied_[at]) {
       const cudaError_t code = cudaEventQuery(emptied_[at].get());
       if (code == cudaErrorNotReady) {
         // The last chunk landed a moment ago: there are enough reads under way to leave it for later.
-        if (read_next_ > land_next_) return {};
+        if (disk_.under_way() > 0) return {};
         MR_CUDA(cudaEventSynchronize(emptied_[at].get()));
       } else {
         MR_CUDA(code);
       }
     }
-    const Chunk& chunk = chunks_[(chunk_base_ + read_next_) % chunks_.size()];
-    const storage::Read read{chunk.file, chunk.offset, chunk.bytes, disk_slot(read_next_)};
-    backend_.submit({&read, 1}, read_[at]);
+    const Chunk& next = chunk(disk_.started());
+    disk_.start({next.file, next.offset, next.bytes, nullptr});
   }
   return {};
 }
@@ -182,18 +175,16 @@ Status DeviceStream::copy_from_disk(std::uint64_t n, bool wait) {
   disk_copy_begun_ = true;
   while (true) {
     MR_RETURN_IF_ERROR(read_ahead());
-    const std::size_t at = land_next_ % kChunks;
-    if (!wait && !read_[at].done()) return {};
-    const Chunk& chunk = chunks_[(chunk_base_ + land_next_) % chunks_.size()];
-    const std::byte* from = disk_slot(land_next_);
-    ++land_next_;
-    MR_RETURN_IF_ERROR(read_[at].wait());
-    MR_RETURN_IF_ERROR(device::copy_to_device(place_of(n) + chunk.group_offset, from, chunk.bytes, from_disk_));
+    if (!wait && !disk_.ready()) return {};
+    const std::size_t at = disk_.oldest_slot();
+    const Chunk& landing = chunk(disk_.taken());
+    MR_ASSIGN_OR_RETURN(const std::byte* const from, disk_.take());
+    MR_RETURN_IF_ERROR(device::copy_to_device(place_of(n) + landing.group_offset, from, landing.bytes, from_disk_));
     MR_CUDA(cudaEventRecord(emptied_[at].get(), from_disk_.get()));
     ever_emptied_[at] = true;
-    copied_bytes_ += chunk.bytes;
-    disk_bytes_ += chunk.bytes;
-    if (!chunk.last) continue;
+    copied_bytes_ += landing.bytes;
+    disk_bytes_ += landing.bytes;
+    if (!landing.last) continue;
     MR_RETURN_IF_ERROR(finish_copy(n, from_disk_));
     disk_copy_begun_ = false;
     do ++disk_copy_;
@@ -300,7 +291,7 @@ Status DeviceStream::restart() {
   if (chunks_.empty()) return {};
   for (disk_copy_ = pass_; !from_disk(disk_copy_);) ++disk_copy_;
   chunk_base_ = first_chunk_[disk_copy_ % groups_.size()];
-  read_next_ = land_next_ = 0;
+  disk_.renumber();
   return read_ahead();
 }
 

@@ -23,6 +23,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "device/cuda_runtime.h"
+#include "residency/chunk_ring.h"
 #include "residency/cuda_spare.h"
 #include "residency/placement.h"
 #include "residency/ram_fill.h"
@@ -82,7 +83,8 @@ class DeviceStream {
   std::uint64_t disk_bytes() const { return disk_bytes_; }
 
  private:
-  explicit DeviceStream(storage::Backend& backend) : backend_(backend) {}
+  DeviceStream(storage::Backend& backend, std::byte* disk_ring)
+      : backend_(backend), disk_(backend, disk_ring, kChunks) {}
 
   static constexpr std::uint64_t kFlights = 1024;     // copies that have a place in the ring, or need none, at most
   static constexpr std::uint64_t kGenerations = 3;    // of addresses: passes whose copies may be under way, and one
@@ -134,7 +136,8 @@ class DeviceStream {
   void list_chunks();
   Status read_ahead();
   void drain();
-  std::byte* disk_slot(std::uint64_t chunk) const;
+  /// Chunk `number` of the disk's ring.
+  const Chunk& chunk(std::uint64_t number) const { return chunks_[(chunk_base_ + number) % chunks_.size()]; }
 
   storage::Backend& backend_;
   const RamFill* fill_ = nullptr;
@@ -159,15 +162,13 @@ class DeviceStream {
   std::array<Flight, kFlights> flights_;
 
   // The disk's ring. Chunks are numbered through all passes, too.
-  std::byte* disk_ring_ = nullptr;
-  std::vector<Chunk> chunks_;             // of one pass
-  std::vector<std::size_t> first_chunk_;  // by group
-  std::array<storage::Completion, kChunks> read_;
-  std::array<device::Event, kChunks> emptied_;
+  ChunkRing disk_;
+  std::vector<Chunk> chunks_;                   // of one pass
+  std::vector<std::size_t> first_chunk_;        // by group
+  std::array<device::Event, kChunks> emptied_;  // by place in the ring
   std::array<bool, kChunks> ever_emptied_{};
-  std::uint64_t chunk_base_ = 0;                 // which chunk of a pass number 0 is
-  std::uint64_t read_next_ = 0, land_next_ = 0;  // numbers
-  std::uint64_t disk_copy_ = 0;                  // the copy whose chunks land next
+  std::uint64_t chunk_base_ = 0;  // which chunk of a pass number 0 is
+  std::uint64_t disk_copy_ = 0;   // the copy whose chunks land next
   bool disk_copy_begun_ = false;
 
   std::vector<storage::Read> reads_;  // of one group; keeps its memory

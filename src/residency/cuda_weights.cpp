@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "residency/chunk_ring.h"
 #include "residency/cuda_stream.h"
 
 namespace millrace::residency {
@@ -36,63 +37,28 @@ Status read_straight(storage::Backend& backend, const std::vector<storage::Read>
   return read_in_order(backend, reads, [&](std::size_t index) { return progress.add(reads[index].bytes); });
 }
 
-/// The ring: reads run kChunks ahead of the copies.
-class Loader {
- public:
-  Loader(storage::Backend& backend, std::vector<storage::Read> chunks)
-      : backend_(backend), chunks_(std::move(chunks)) {}
-  ~Loader() {
-    // Reads under way still write into the ring.
-    for (std::size_t i = landed_; i < started_; ++i) (void)completions_[i % kLoadingChunks].wait();
+/// Reads chunks and copies them to the device: kChunks of them ahead of the copies.
+Status read_to_device(storage::Backend& backend, const std::vector<storage::Read>& chunks, Progress& progress) {
+  MR_ASSIGN_OR_RETURN(const device::PinnedBuffer memory, device::PinnedBuffer::allocate(kLoadingBytes));
+  MR_ASSIGN_OR_RETURN(const device::Stream stream, device::Stream::create());
+  std::array<device::Event, kLoadingChunks> copied;
+  for (device::Event& event : copied) {
+    MR_ASSIGN_OR_RETURN(event, device::Event::create());
   }
-
-  Status run(Progress& progress) {
-    MR_ASSIGN_OR_RETURN(ring_, device::PinnedBuffer::allocate(kLoadingBytes));
-    MR_ASSIGN_OR_RETURN(stream_, device::Stream::create());
-    for (device::Event& event : copied_) {
-      MR_ASSIGN_OR_RETURN(event, device::Event::create());
+  ChunkRing ring(backend, memory.data(), kLoadingChunks);
+  for (const storage::Read& chunk : chunks) {
+    while (ring.started() < chunks.size() && ring.under_way() < kChunks) {
+      if (ring.started() >= kLoadingChunks) MR_CUDA(cudaEventSynchronize(copied[ring.next_slot()].get()));
+      ring.start(chunks[ring.started()]);
     }
-    while (landed_ < chunks_.size()) {
-      while (started_ < chunks_.size() && started_ < landed_ + kChunks) MR_RETURN_IF_ERROR(start());
-      const std::uint64_t bytes = chunks_[landed_].bytes;
-      MR_RETURN_IF_ERROR(land());
-      MR_RETURN_IF_ERROR(progress.add(bytes));
-    }
-    return stream_.synchronise();
+    const std::size_t slot = ring.oldest_slot();
+    MR_ASSIGN_OR_RETURN(const std::byte* const bytes, ring.take());
+    MR_RETURN_IF_ERROR(device::copy_to_device(chunk.destination, bytes, chunk.bytes, stream));
+    MR_CUDA(cudaEventRecord(copied[slot].get(), stream.get()));
+    MR_RETURN_IF_ERROR(progress.add(chunk.bytes));
   }
-
- private:
-  std::byte* slot(std::size_t index) const {
-    const storage::Read& chunk = chunks_[index];
-    return ring_.data() + (index % kLoadingChunks) * kChunkRoom + chunk.offset % storage::kMaxAlignment;
-  }
-
-  Status start() {
-    const std::size_t at = started_ % kLoadingChunks;
-    if (started_ >= kLoadingChunks) MR_CUDA(cudaEventSynchronize(copied_[at].get()));
-    const storage::Read& chunk = chunks_[started_];
-    const storage::Read read{chunk.file, chunk.offset, chunk.bytes, slot(started_)};
-    ++started_;
-    backend_.submit({&read, 1}, completions_[at]);
-    return {};
-  }
-
-  Status land() {
-    const std::size_t index = landed_++;
-    MR_RETURN_IF_ERROR(completions_[index % kLoadingChunks].wait());
-    MR_RETURN_IF_ERROR(device::copy_to_device(chunks_[index].destination, slot(index), chunks_[index].bytes, stream_));
-    MR_CUDA(cudaEventRecord(copied_[index % kLoadingChunks].get(), stream_.get()));
-    return {};
-  }
-
-  storage::Backend& backend_;
-  const std::vector<storage::Read> chunks_;
-  device::PinnedBuffer ring_;
-  device::Stream stream_;
-  std::array<device::Event, kLoadingChunks> copied_;
-  std::array<storage::Completion, kLoadingChunks> completions_;
-  std::size_t started_ = 0, landed_ = 0;
-};
+  return stream.synchronise();
+}
 
 // The thread that fills RAM takes no more than loading has just given back.
 static_assert(kChunkRingBytes <= kLoadingBytes);
@@ -311,7 +277,7 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   {
     MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", kLoadingBytes));
     MR_RETURN_IF_ERROR(placement.straight ? read_straight(*straight, layout.to_device, told)
-                                          : Loader(backend, std::move(layout.to_device)).run(told));
+                                          : read_to_device(backend, layout.to_device, told));
   }
   MR_RETURN_IF_ERROR(read_straight(backend, layout.to_host, told));
   MR_RETURN_IF_ERROR(backend.health());
@@ -341,7 +307,8 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
                            placement.straight ? *straight : backend, weights->fill_.get(), std::move(spare)));
   if (weights->stream_->spare() != nullptr) {
     weights->asks_ = &vram;
-    vram.set_reclaimer([loaded = weights.get()](std::uint64_t wanted) { return loaded->give_way(wanted); });
+    vram.set_reclaimer(GivesWay::copies,
+                       [loaded = weights.get()](std::uint64_t wanted) { return loaded->give_way(wanted); });
   }
   return weights;
 }

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "residency/chunk_ring.h"
 
 namespace millrace::residency {
 namespace {
@@ -14,31 +15,22 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kAskAfter{50};
 
-/// read_in_order() of `count` reads; read_of(index) tells each when it is submitted.
-template <typename ReadOf, typename Landed>
-Status read_ahead(storage::Backend& backend, std::size_t count, const ReadOf& read_of, const Landed& landed) {
+}  // namespace
+
+Status read_in_order(storage::Backend& backend, std::span<const storage::Read> reads,
+                     const std::function<Status(std::size_t)>& landed) {
   std::array<storage::Completion, kChunks> completions;
   Status status;
   std::size_t started = 0;
-  for (std::size_t next = 0; next < count; ++next) {
-    for (; started < count && started < next + kChunks && status.ok(); ++started) {
-      const storage::Read read = read_of(started);
-      backend.submit({&read, 1}, completions[started % kChunks]);
-    }
+  for (std::size_t next = 0; next < reads.size(); ++next) {
+    for (; started < reads.size() && started < next + kChunks && status.ok(); ++started)
+      backend.submit({&reads[started], 1}, completions[started % kChunks]);
     if (next == started) break;
     Status read = completions[next % kChunks].wait();
     if (status.ok()) status = std::move(read);
     if (status.ok()) status = landed(next);
   }
   return status;
-}
-
-}  // namespace
-
-Status read_in_order(storage::Backend& backend, std::span<const storage::Read> reads,
-                     const std::function<Status(std::size_t)>& landed) {
-  return read_ahead(
-      backend, reads.size(), [&](std::size_t index) { return reads[index]; }, landed);
 }
 
 RamFill::RamFill(std::vector<storage::Read> reads, std::vector<std::size_t> ends, storage::Backend& backend)
@@ -77,24 +69,32 @@ RamFill::~RamFill() {
   thread_ = storage::SmallThread();
 }
 
-std::byte* RamFill::slot(std::size_t read) const {
-  return ring_.data() + read % kChunks * kChunkRoom + reads_[read].offset % storage::kMaxAlignment;
-}
-
 /// The next read has come: it goes where it belongs, and what it completes is told. An error where the thread is to
 /// stop.
-Status RamFill::land(std::size_t read) {
-  std::memcpy(reads_[read].destination, slot(read), reads_[read].bytes);
-  landed_ = read + 1;
+Status RamFill::land(const std::byte* bytes) {
+  const storage::Read& read = reads_[landed_];
+  std::memcpy(read.destination, bytes, read.bytes);
+  ++landed_;
   if (landed_ == reads_.size()) {
     ring_ = device::HostBuffer();
     staging_ = Reservation();
   }
-  read_bytes_.fetch_add(reads_[read].bytes, std::memory_order_relaxed);
+  read_bytes_.fetch_add(read.bytes, std::memory_order_relaxed);
   const std::size_t groups = complete_groups();
   const MutexLock lock(mutex_);
   if (groups_.exchange(groups, std::memory_order_release) != groups) changed_.notify_all();
   return stopping_ ? error(Code::cancelled, "the model is being unloaded") : Status();
+}
+
+/// From the first read that has not come to the last. When it returns, none is under way.
+Status RamFill::read_on() {
+  ChunkRing ring(backend_, ring_.data(), kChunks);
+  for (std::size_t next = landed_; landed_ < reads_.size();) {
+    for (; next < reads_.size() && ring.under_way() < kChunks; ++next) ring.start(reads_[next]);
+    MR_ASSIGN_OR_RETURN(const std::byte* const bytes, ring.take());
+    MR_RETURN_IF_ERROR(land(bytes));
+  }
+  return {};
 }
 
 void RamFill::work() {
@@ -102,15 +102,8 @@ void RamFill::work() {
   MutexLock lock(mutex_);
   while (!stopping_ && landed_ < reads_.size()) {
     lock.unlock();
-    const std::size_t first = landed_;
     const Clock::time_point begin = Clock::now();
-    const auto into_ring = [&](std::size_t index) {
-      storage::Read read = reads_[first + index];
-      read.destination = slot(first + index);
-      return read;
-    };
-    Status status =
-        read_ahead(backend_, reads_.size() - first, into_ring, [&](std::size_t index) { return land(first + index); });
+    Status status = read_on();
     seconds += std::chrono::duration<double>(Clock::now() - begin).count();
     lock.lock();
     if (status.ok() || stopping_) continue;

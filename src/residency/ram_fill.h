@@ -58,8 +58,8 @@ class RamFill {
   RamFill(std::vector<storage::Read> reads, std::vector<std::size_t> ends, storage::Backend& backend);
   void work();
   std::size_t complete_groups() const;
-  std::byte* slot(std::size_t read) const;
-  Status land(std::size_t read);
+  Status read_on();
+  Status land(const std::byte* bytes);
 
   storage::Backend& backend_;
   std::vector<storage::Read> reads_;  // the thread's; given back when all have come
