@@ -84,9 +84,9 @@ std::vector<Budget::Entry> Budget::entries() const {
   return entries;
 }
 
-void Budget::set_reclaimer(std::function<std::uint64_t(std::uint64_t bytes)> give_way) {
+void Budget::set_reclaimer(GivesWay kind, std::function<std::uint64_t(std::uint64_t bytes)> give_way) {
   const MutexLock lock(reclaim_mutex_);
-  reclaimer_ = std::move(give_way);
+  reclaimers_[static_cast<std::size_t>(kind)] = std::move(give_way);
 }
 
 bool Budget::grow_if_free(const std::string& tag, std::uint64_t bytes) {
@@ -102,9 +102,10 @@ Status Budget::grow(const std::string& tag, std::uint64_t bytes) {
   // Two reservations that grow at once would each ask for the same bytes: one at a time, the second looks again first.
   const MutexLock reclaim_lock(reclaim_mutex_);
   if (grow_if_free(tag, bytes)) return {};
-  if (reclaimer_ && bytes <= cap_) {
+  for (const auto& give_way : reclaimers_) {
+    if (!give_way || bytes > cap_) continue;
     const std::uint64_t available = available_bytes();
-    if (bytes > available) reclaimer_(bytes - available);
+    if (bytes > available) give_way(bytes - available);
     if (grow_if_free(tag, bytes)) return {};
   }
   return refusal(tag, bytes);

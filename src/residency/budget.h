@@ -1,9 +1,9 @@
 // The hard cap on memory: every byte the process takes beyond its bare start is granted here, with a tag that says what
-// for. Budgets are elastic: when a reservation does not fit, the reclaimer (the weight store) is asked to give way, and
-// it takes bytes back when reservations end.
-// Thread-safe.
+// for. Budgets are elastic: when a reservation does not fit, those who hold what can be had again are asked to give
+// way, one after the other, and take bytes back when reservations end. Thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,9 +29,9 @@ class Reservation {
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation();
   std::uint64_t bytes() const { return bytes_; }
-  /// Grows or shrinks. Growing may make the reclaimer give way. On error nothing changes.
+  /// Grows or shrinks. Growing may make others give way. On error nothing changes.
   Status resize(std::uint64_t bytes);
-  /// Grows by `bytes` if they are free now; never makes the reclaimer give way (so the reclaimer itself may call it).
+  /// Grows by `bytes` if they are free now; never makes others give way (so a reclaimer itself may call it).
   /// False: nothing changed.
   bool try_grow(std::uint64_t bytes);
 
@@ -43,6 +43,10 @@ class Reservation {
   std::string tag_;
   std::uint64_t bytes_ = 0;
 };
+
+/// Who gives memory back, in this order: copies of what lies elsewhere, too, then what has to be read again.
+enum class GivesWay : std::uint8_t { copies, weights };
+constexpr std::size_t kGiversOfWay = 2;
 
 class Budget {
  public:
@@ -63,9 +67,9 @@ class Budget {
   std::vector<Entry> entries() const;
 
   /// give_way(bytes) tries to shrink its own reservation by at least `bytes` and returns what it gave. Called without
-  /// the budget's lock held. At most one reclaimer; nullptr removes it.
-  /// Returns once no call of the old one is running. A reclaimer must not reserve, only shrink.
-  void set_reclaimer(std::function<std::uint64_t(std::uint64_t bytes)> give_way);
+  /// the budget's lock held, with what those before it have left to be wished for. At most one of each kind; nullptr
+  /// removes it. Returns once no call of the old one is running. A reclaimer must not reserve, only shrink.
+  void set_reclaimer(GivesWay kind, std::function<std::uint64_t(std::uint64_t bytes)> give_way);
 
  private:
   friend class Reservation;
@@ -78,8 +82,8 @@ class Budget {
   mutable Mutex mutex_;
   std::map<std::string, std::uint64_t> by_tag_ MR_GUARDED_BY(mutex_);
   std::uint64_t reserved_ MR_GUARDED_BY(mutex_) = 0;
-  Mutex reclaim_mutex_;  // held while the reclaimer runs; taken before mutex_
-  std::function<std::uint64_t(std::uint64_t)> reclaimer_ MR_GUARDED_BY(reclaim_mutex_);
+  Mutex reclaim_mutex_;  // held while a reclaimer runs; taken before mutex_
+  std::array<std::function<std::uint64_t(std::uint64_t)>, kGiversOfWay> reclaimers_ MR_GUARDED_BY(reclaim_mutex_);
 };
 
 }  // namespace millrace::residency

@@ -66,7 +66,7 @@ static_assert(kChunkRingBytes <= kLoadingBytes);
 }  // namespace
 
 DeviceWeights::~DeviceWeights() {
-  if (asks_ != nullptr) asks_->set_reclaimer(nullptr);
+  if (asks_ != nullptr) asks_->set_reclaimer(GivesWay::copies, nullptr);
 }
 
 Status DeviceWeights::begin_pass(bool split, std::function<bool()> cancelled) {

@@ -52,7 +52,8 @@ Expected<std::unique_ptr<WeightStore>> WeightStore::create(const UnitTable& unit
                                                            const StoreOptions& options) {
   auto store = std::make_unique<Store>(units, plan, backend, budget, options);
   MR_RETURN_IF_ERROR(store->open());
-  if (!options.memory) budget.set_reclaimer([raw = store.get()](std::uint64_t bytes) { return raw->give_way(bytes); });
+  if (!options.memory)
+    budget.set_reclaimer(GivesWay::weights, [raw = store.get()](std::uint64_t bytes) { return raw->give_way(bytes); });
   return std::unique_ptr<WeightStore>(std::move(store));
 }
 
@@ -60,7 +61,7 @@ Store::Store(const UnitTable& units, const Plan& plan, storage::Backend& backend
     : units_(units), plan_(plan), backend_(backend), budget_(budget), options_(std::move(options)), meter_(units) {}
 
 Store::~Store() {
-  if (!options_.memory) budget_.set_reclaimer(nullptr);
+  if (!options_.memory) budget_.set_reclaimer(GivesWay::weights, nullptr);
 }
 
 std::uint64_t expert_slot_bytes(const UnitTable& units) {

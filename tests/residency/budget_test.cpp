@@ -57,7 +57,7 @@ TEST(Budget, TheReclaimerGivesWay) {
   Budget budget(100);
   auto weights = budget.reserve("weights", 90);
   std::uint64_t asked = 0;
-  budget.set_reclaimer([&](std::uint64_t bytes) {
+  budget.set_reclaimer(GivesWay::weights, [&](std::uint64_t bytes) {
     asked = bytes;
     const std::uint64_t give = std::min<std::uint64_t>(bytes, weights->bytes() - 50);
     EXPECT_TRUE(weights->resize(weights->bytes() - give).ok());
@@ -69,13 +69,41 @@ TEST(Budget, TheReclaimerGivesWay) {
   EXPECT_EQ(weights->bytes(), 70u);
   EXPECT_FALSE(kv->resize(51).ok());
   EXPECT_EQ(kv->bytes(), 30u);
-  budget.set_reclaimer(nullptr);
+  budget.set_reclaimer(GivesWay::weights, nullptr);
+}
+
+TEST(Budget, ReclaimersGiveWayInTheirOrder) {
+  Budget budget(100);
+  auto weights = budget.reserve("weights", 70), copies = budget.reserve("copies", 30);
+  std::vector<std::string> asked;
+  const auto gives = [&](Expected<Reservation>& from, const char* name) {
+    return [&, name](std::uint64_t bytes) {
+      asked.push_back(fmt::format("{} {}", name, bytes));
+      const std::uint64_t give = std::min(bytes, from->bytes());
+      EXPECT_TRUE(from->resize(from->bytes() - give).ok());
+      return give;
+    };
+  };
+  // In whatever order they come.
+  budget.set_reclaimer(GivesWay::weights, gives(weights, "weights"));
+  budget.set_reclaimer(GivesWay::copies, gives(copies, "copies"));
+  auto kv = budget.reserve("kv", 20);
+  ASSERT_TRUE(kv.ok());
+  EXPECT_EQ(asked, (std::vector<std::string>{"copies 20"}));
+  asked.clear();
+  ASSERT_TRUE(kv->resize(65).ok());
+  EXPECT_EQ(asked, (std::vector<std::string>{"copies 45", "weights 35"}));
+  EXPECT_EQ(weights->bytes(), 35u);
+  asked.clear();
+  EXPECT_FALSE(kv->resize(101).ok()) << "more than there is";
+  EXPECT_EQ(asked.size(), 2u);
+  for (const GivesWay kind : {GivesWay::copies, GivesWay::weights}) budget.set_reclaimer(kind, nullptr);
 }
 
 TEST(Budget, ManyThreadsNeverPassTheCap) {
   Budget budget(1000);
   auto weights = budget.reserve("weights", 800);
-  budget.set_reclaimer([&](std::uint64_t bytes) {
+  budget.set_reclaimer(GivesWay::weights, [&](std::uint64_t bytes) {
     const std::uint64_t give = std::min(bytes, weights->bytes() - 100);
     EXPECT_TRUE(weights->resize(weights->bytes() - give).ok());
     return give;
@@ -91,7 +119,7 @@ TEST(Budget, ManyThreadsNeverPassTheCap) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(budget.reserved_bytes(), weights->bytes());
-  budget.set_reclaimer(nullptr);
+  budget.set_reclaimer(GivesWay::weights, nullptr);
 }
 
 TEST(RamArgument, RoundsUpAndParsesBack) {
