@@ -20,21 +20,9 @@ namespace {
 struct LoadedWeights final : GpuParts {
   std::unique_ptr<residency::DeviceWeights> weights;
   std::unique_ptr<residency::DeviceExperts> experts;  // null: all are in VRAM
-  std::uint64_t copied_bytes() const override {
-    return weights->moved().copied_bytes + (experts == nullptr ? 0 : experts->counters().copied_bytes);
-  }
-  std::uint64_t disk_bytes() const override {
-    return weights->moved().disk_bytes + (experts == nullptr ? 0 : experts->store().counters().bytes_from_disk);
-  }
   void add_to(residency::StoreCounters& counters) const override {
-    if (experts == nullptr) return;
-    const residency::StoreCounters store = experts->store().counters();
-    counters.experts = experts->counters().figures;
-    const residency::LayerCounters all = counters.experts.total();
-    counters.hits = all.hits;
-    counters.misses = all.misses;
-    counters.evictions = store.evictions;
-    counters.stall_ns = store.stall_ns;
+    weights->add_to(counters);
+    if (experts != nullptr) experts->add_to(counters);
   }
 };
 

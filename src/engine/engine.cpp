@@ -63,8 +63,6 @@ class EngineImpl final : public Engine {
     residency::StoreCounters counters;
     counters.passes = parts_.executor->counters().passes;
     counters.bytes_used = parts_.executor->counters().weight_bytes;
-    counters.bytes_to_device = parts_.gpu->copied_bytes();
-    counters.bytes_from_disk = parts_.gpu->disk_bytes();
     counters.host_bytes = parts_.executor->counters().host_bytes;
     counters.host_ns = parts_.executor->counters().host_ns;
     parts_.gpu->add_to(counters);

@@ -21,11 +21,7 @@ namespace millrace::engine {
 /// What only a GPU run has (engine/cuda_setup.cpp).
 struct GpuParts {
   virtual ~GpuParts() = default;
-  /// Bytes of weights that crossed to the device, and that passes read from the disk. What comes to memory to stay is
-  /// loading, and not among them.
-  virtual std::uint64_t copied_bytes() const = 0;
-  virtual std::uint64_t disk_bytes() const = 0;
-  /// Those of experts that flow, where there are any.
+  /// What those who hold weights have done since the start. What comes to memory to stay is loading, and not among it.
   virtual void add_to(residency::StoreCounters& counters) const = 0;
 };
 

@@ -414,9 +414,17 @@ Status DeviceExperts::let_go(cudaStream_t compute, const std::function<bool()>& 
   return {};
 }
 
-DeviceExpertCounters DeviceExperts::counters() const {
+void DeviceExperts::add_to(StoreCounters& counters) const {
+  const StoreCounters in_ram = store_->counters();
+  counters.bytes_to_device += copied_bytes_;
+  counters.bytes_from_disk += in_ram.bytes_from_disk;
+  counters.evictions += in_ram.evictions;
+  counters.stall_ns += in_ram.stall_ns;
   const MutexLock lock(meter_mutex_);
-  return {meter_.figures(), copied_bytes_};
+  counters.experts = meter_.figures();
+  const LayerCounters all = counters.experts.total();
+  counters.hits += all.hits;
+  counters.misses += all.misses;
 }
 
 }  // namespace millrace::residency

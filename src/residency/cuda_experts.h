@@ -12,7 +12,7 @@
 // make of it is overwritten by whoever computes in their place.
 //
 // Thread-safety: one thread at a time calls. That of a pass hands over to that of the processor's share and takes back
-// with the share's own synchronisation (exec/cuda_exchange.h). counters() may be asked from any thread.
+// with the share's own synchronisation (exec/cuda_exchange.h). add_to() may be called from any thread.
 #pragma once
 
 #include <array>
@@ -37,11 +37,6 @@
 #include "storage/storage.h"
 
 namespace millrace::residency {
-
-struct DeviceExpertCounters {
-  ExpertFigures figures;           // of slots, in passes of few rows: a use is an expert of a layer, once a pass
-  std::uint64_t copied_bytes = 0;  // to slots, through the rooms, and what the GPU has read in RAM
-};
 
 class DeviceExperts {
  public:
@@ -110,7 +105,10 @@ class DeviceExperts {
   /// All launches that use the wave are on `compute`.
   Status let_go(cudaStream_t compute, const std::function<bool()>& cancelled);
 
-  DeviceExpertCounters counters() const;
+  /// Adds what experts have done since the start: figures of slots in passes of few rows (a use is an expert of a
+  /// layer, once a pass); bytes to slots, through the rooms, and read in RAM by the GPU; reads and stalls of the store
+  /// in RAM.
+  void add_to(StoreCounters& counters) const;
 
  private:
   DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, DeviceWeights& weights, OnLoad on_load);

@@ -113,8 +113,10 @@ Status DeviceWeights::end_pass(cudaStream_t compute) {
   return stream_ == nullptr ? Status() : stream_->end_pass(compute);
 }
 
-DeviceWeights::Moved DeviceWeights::moved() const {
-  return stream_ == nullptr ? Moved{} : Moved{stream_->copied_bytes(), stream_->disk_bytes()};
+void DeviceWeights::add_to(StoreCounters& counters) const {
+  if (stream_ == nullptr) return;
+  counters.bytes_to_device += stream_->copied_bytes();
+  counters.bytes_from_disk += stream_->disk_bytes();
 }
 
 namespace {

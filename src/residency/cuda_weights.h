@@ -80,12 +80,9 @@ class DeviceWeights {
   void pass_launched();
   /// Units kept in spare VRAM go until `bytes` of it are free; returns what was freed. Between passes only.
   std::uint64_t give_way(std::uint64_t bytes);
-  /// Bytes that crossed to the device and that passes read from the disk since the start. What comes to RAM to stay is
-  /// not among them.
-  struct Moved {
-    std::uint64_t copied_bytes = 0, disk_bytes = 0;
-  };
-  Moved moved() const;
+  /// Adds the bytes that crossed to the device and that passes read from the disk since the start. What comes to RAM to
+  /// stay is not among them.
+  void add_to(StoreCounters& counters) const;
 
  private:
   DeviceWeights() = default;
