@@ -100,8 +100,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   if (planner.homes().experts.any()) {
     MR_ASSIGN_OR_RETURN(loaded->experts,
                         residency::DeviceExperts::create(parts.model->units(), planner.homes().experts,
-                                                         *loaded->weights, *parts.backend, *parts.vram, *parts.budget,
-                                                         {options.on_load, options.on_load_end}));
+                                                         loaded->weights->table(), *parts.backend, *parts.vram,
+                                                         *parts.budget, {options.on_load, options.on_load_end}));
     ops.experts = loaded->experts.get();
   }
   MR_ASSIGN_OR_RETURN(parts.executor,

@@ -20,10 +20,11 @@ std::size_t count_experts(const UnitTable& units) { return static_cast<std::size
 
 }  // namespace
 
-DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, DeviceWeights& weights, OnLoad on_load)
+DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, const AddressTable& table,
+                             OnLoad on_load)
     : units_(units),
       tiers_(tiers),
-      weights_(weights),
+      table_(table),
       part_offset_(expert_part_offsets(units)),
       slot_bytes_(device_slot_bytes(units)),
       slots_(count_experts(units), static_cast<std::size_t>(tiers.vram_slots), kHalfLifePasses),
@@ -36,9 +37,9 @@ DeviceExperts::~DeviceExperts() {
 }
 
 Expected<std::unique_ptr<DeviceExperts>> DeviceExperts::create(const UnitTable& units, const ExpertTiers& tiers,
-                                                               DeviceWeights& weights, storage::Backend& backend,
+                                                               const AddressTable& table, storage::Backend& backend,
                                                                Budget& vram, Budget& ram, OnLoad on_load) {
-  std::unique_ptr<DeviceExperts> experts(new DeviceExperts(units, tiers, weights, std::move(on_load)));
+  std::unique_ptr<DeviceExperts> experts(new DeviceExperts(units, tiers, table, std::move(on_load)));
   MR_RETURN_IF_ERROR(experts->open(backend, vram, ram));
   return experts;
 }
@@ -147,7 +148,7 @@ Status DeviceExperts::begin_pass(cudaStream_t compute) {
     if (!entries.dirty) continue;
     entries.dirty = false;
     const auto* const mirror = reinterpret_cast<const std::byte**>(tables_.data()) + entries.mirror;
-    auto* const table = const_cast<const std::byte**>(weights_.entry({entries.first_unit, 0}));
+    auto* const table = const_cast<const std::byte**>(table_.entry({entries.first_unit, 0}));
     MR_CUDA(cudaMemcpyAsync(table, mirror, static_cast<std::size_t>(entries.count) * parts() * sizeof(std::byte*),
                             cudaMemcpyHostToDevice, compute));
   }
@@ -388,7 +389,7 @@ Status DeviceExperts::fill(LeasedWave& wave, Room& room, const std::function<boo
     address = nullptr;
     if (ref.none()) continue;
     const Part& part = units_.part(ref);
-    address = weights_.address(ref) +
+    address = table_.address(ref) +
               part.bytes() / static_cast<std::uint64_t>(layer.count) * static_cast<std::uint64_t>(wave.at.first);
   }
   const std::size_t entries = count * parts() + std::size(layer.biases);

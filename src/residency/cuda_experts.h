@@ -42,10 +42,10 @@ class DeviceExperts {
  public:
   /// Reads nothing yet: experts come to RAM as they are called for, and behind the passes. While one waits for that,
   /// on_load is told how far all that belong there are, from the thread of begin_pass() (false then ends the pass).
-  /// REQUIRES: each expert is one tile; the placement of `weights` has experts at home outside VRAM. All outlive the
-  /// object. Errors: out_of_budget, io_error, internal.
+  /// REQUIRES: each expert is one tile; the placement of the weights that `table` is of has experts at home outside
+  /// VRAM. All outlive the object. Errors: out_of_budget, io_error, internal.
   static Expected<std::unique_ptr<DeviceExperts>> create(const UnitTable& units, const ExpertTiers& tiers,
-                                                         DeviceWeights& weights, storage::Backend& backend,
+                                                         const AddressTable& table, storage::Backend& backend,
                                                          Budget& vram, Budget& ram, OnLoad on_load);
   ~DeviceExperts();
   DeviceExperts(const DeviceExperts&) = delete;
@@ -111,7 +111,7 @@ class DeviceExperts {
   void add_to(StoreCounters& counters) const;
 
  private:
-  DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, DeviceWeights& weights, OnLoad on_load);
+  DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, const AddressTable& table, OnLoad on_load);
 
   /// Where a wave stands in a pass.
   struct At {
@@ -180,7 +180,7 @@ class DeviceExperts {
 
   const UnitTable& units_;
   const ExpertTiers tiers_;
-  DeviceWeights& weights_;
+  const AddressTable& table_;
   std::vector<std::uint64_t> part_offset_;  // of parts that lie on edges; the last is the size of all
   bool as_in_ram_ = true;                   // slots are laid out as in RAM, so that an expert is one copy
   std::uint64_t slot_bytes_ = 0;

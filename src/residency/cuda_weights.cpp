@@ -100,8 +100,8 @@ std::uint64_t DeviceWeights::give_way(std::uint64_t bytes) {
 }
 
 Status DeviceWeights::acquire(WeightRef ref, cudaStream_t compute) {
-  if (stream_ == nullptr || group_of_[index(ref)] < 0) return {};
-  const auto group = static_cast<std::size_t>(group_of_[index(ref)]);
+  if (stream_ == nullptr || group_of_[table_.index(ref)] < 0) return {};
+  const auto group = static_cast<std::size_t>(group_of_[table_.index(ref)]);
   if (fill_ != nullptr && !fill_->has(group))
     MR_RETURN_IF_ERROR(fill_->wait(group, [this] { return wait_a_moment(); }));
   return stream_->acquire(group, compute);
@@ -130,7 +130,6 @@ class Layout {
   /// Errors: io_error (page-locked memory that the device does not see).
   Status place_all() {
     for (std::size_t u = 0; u < units_.units().size(); ++u) {
-      first_part.push_back(addresses.size());
       const Unit& unit = units_.units()[u];
       const bool moving = placement_.moves(units_, u);
       const std::vector<MovingCut> cuts = moving ? cut_for_moving(unit) : std::vector<MovingCut>();
@@ -153,7 +152,6 @@ class Layout {
     return {};
   }
 
-  std::vector<std::size_t> first_part;
   std::vector<const std::byte*> addresses;
   std::vector<std::int64_t> own_rows;  // of the device, by part
   std::vector<const std::byte*> in_ram;
@@ -265,16 +263,12 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   if (host > 0) {
     MR_ASSIGN_OR_RETURN(weights->host_, device::PinnedBuffer::allocate(host));
   }
-  auto** table = reinterpret_cast<const std::byte**>(weights->arena_.data());
-  weights->table_ = table;
+  weights->table_ = AddressTable(units, weights->arena_.data());
   Layout layout(units, placement, weights->arena_.data() + table_bytes(units), weights->host_.data());
   MR_RETURN_IF_ERROR(layout.place_all());
-  weights->first_part_ = std::move(layout.first_part);
   weights->device_rows_ = std::move(layout.own_rows);
   weights->in_ram_ = std::move(layout.in_ram);
-  MR_RETURN_IF_ERROR(
-      device::write_device(table, layout.addresses.data(), layout.addresses.size() * sizeof(std::byte*)));
-  weights->addresses_ = layout.addresses;
+  MR_RETURN_IF_ERROR(weights->table_.begin(std::move(layout.addresses)));
   Progress told(layout.bytes_to_read, on_load.progress);
   {
     MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", kLoadingBytes));
@@ -303,10 +297,10 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
       log::info("storage: {}; reads may go through a buffer of cuFile's", registered.status().message());
   }
   std::unique_ptr<SpareUnits> spare = spare_units(layout.groups, weights->splits_, placement, vram);
-  MR_ASSIGN_OR_RETURN(
-      weights->stream_,
-      DeviceStream::create(std::move(layout.groups), layout.next_device(), ring, table, layout.next_host(),
-                           placement.straight ? *straight : backend, weights->fill_.get(), std::move(spare)));
+  MR_ASSIGN_OR_RETURN(weights->stream_, DeviceStream::create(std::move(layout.groups), layout.next_device(), ring,
+                                                             weights->table_.entries(), layout.next_host(),
+                                                             placement.straight ? *straight : backend,
+                                                             weights->fill_.get(), std::move(spare)));
   if (weights->stream_->spare() != nullptr) {
     weights->asks_ = &vram;
     vram.set_reclaimer(GivesWay::copies,

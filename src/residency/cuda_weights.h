@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "device/cuda_runtime.h"
 #include "residency/budget.h"
+#include "residency/cuda_table.h"
 #include "residency/placement.h"
 #include "residency/ram_fill.h"
 #include "residency/unit.h"
@@ -47,19 +48,19 @@ class DeviceWeights {
                                                        Budget& vram, Budget& ram, const OnLoad& on_load);
   ~DeviceWeights();
 
-  /// The entry in device memory that holds where a weight lies. REQUIRES: not none().
-  const std::byte* const* entry(WeightRef ref) const { return table_ + index(ref); }
+  const AddressTable& table() const { return table_; }
+  const std::byte* const* entry(WeightRef ref) const { return table_.entry(ref); }
   /// Where on the device it lies from load() on. REQUIRES: its unit is at home in VRAM.
-  const std::byte* address(WeightRef ref) const { return addresses_[index(ref)]; }
+  const std::byte* address(WeightRef ref) const { return table_.address(ref); }
 
   /// Whether some units move; then passes call begin_pass(), acquire(), let_go(), end_pass() and pass_launched().
   bool streams() const { return stream_ != nullptr; }
   /// Whether the processor has a share of some units' rows.
   bool splits() const { return splits_; }
   /// The first rows of the matrix are the device's in a split pass, as many as this; the processor computes the others.
-  std::int64_t device_rows(WeightRef ref) const { return device_rows_[index(ref)]; }
+  std::int64_t device_rows(WeightRef ref) const { return device_rows_[table_.index(ref)]; }
   /// Where the matrix lies in page-locked memory; null where it does not.
-  const std::byte* in_ram(WeightRef ref) const { return in_ram_[index(ref)]; }
+  const std::byte* in_ram(WeightRef ref) const { return in_ram_[table_.index(ref)]; }
   /// split: the processor does its share in this pass, else every row is needed on the device.
   /// `cancelled` (may be empty) is asked while the pass waits for RAM; true ends the wait.
   /// REQUIRES: the pass before has ended on the device. Errors: io_error.
@@ -86,20 +87,15 @@ class DeviceWeights {
 
  private:
   DeviceWeights() = default;
-  std::size_t index(WeightRef ref) const {
-    return first_part_[static_cast<std::size_t>(ref.unit)] + static_cast<std::size_t>(ref.part);
-  }
   Status wait_a_moment();
-  std::vector<std::size_t> first_part_;  // by unit: index of its part 0 in the table
-  Budget* asks_ = nullptr;               // whose reclaimer this is
+  Budget* asks_ = nullptr;  // whose reclaimer this is
   Reservation reservation_, host_reservation_;
   device::DeviceBuffer arena_;
   device::PinnedBuffer host_;
-  storage::CuFileBuffer registered_;         // the ring, where reads go straight into it
-  const std::byte* const* table_ = nullptr;  // on the device
-  std::vector<const std::byte*> addresses_;  // what it began with
-  std::vector<std::int64_t> device_rows_;    // by part, as the table
-  std::vector<const std::byte*> in_ram_;     // likewise
+  storage::CuFileBuffer registered_;  // the ring, where reads go straight into it
+  AddressTable table_;
+  std::vector<std::int64_t> device_rows_;  // by part, as the table
+  std::vector<const std::byte*> in_ram_;   // likewise
   bool splits_ = false;
   std::vector<std::int32_t> group_of_;     // by part, as the table: of those that move; -1: it does not
   OnLoad on_load_;                         // of the fill
