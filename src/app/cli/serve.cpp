@@ -23,6 +23,7 @@
 #include "app/server/server.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "engine/limits.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -63,9 +64,10 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
     log::warn("prompt cache off: {}", status.message());  // a service without a home
   else
     MR_RETURN_IF_ERROR(status);
-  engine.kv_tokens = flags.kv_tokens > 0
-                         ? flags.kv_tokens
-                         : 4 * std::clamp<std::int64_t>(engine.context_tokens, 4096, std::int64_t{1} << 31);
+  engine.kv_tokens =
+      flags.kv_tokens > 0
+          ? flags.kv_tokens
+          : 4 * std::clamp<std::int64_t>(engine.context_tokens, engine::kAutomaticContext, std::int64_t{1} << 31);
   options.host = flags.host;
   options.port = flags.port;
   if (!program.quiet && flags.log_format == "text") options.log_format = server::LogFormat::text;
