@@ -1,4 +1,5 @@
 """The documents name only paths that are there."""
+import json
 import pathlib
 import re
 import unittest
@@ -35,6 +36,12 @@ class Docs(unittest.TestCase):
                 answered.add(f"{verb.upper()} {path.replace('(.+', 'NAME').replace('{}', 'FILE')}")
         told = set(re.findall(r"`((?:GET|POST|PUT|DELETE) /\S*)`", (ROOT / "docs/api.md").read_text()))
         self.assertEqual(told, answered)
+
+    def test_the_clients_are_those_of_the_lock_file(self):
+        packages = json.loads((ROOT / "tests/e2e/clients/package-lock.json").read_text())["packages"]
+        asked = set(packages[""]["dependencies"]) - {"ajv", "playwright-core", "zod"}  # the tests' own tools
+        rows = re.findall(r"^\| `([^`]+)` \| ([\d.]+) \|", (ROOT / "docs/clients.md").read_text(), re.M)
+        self.assertEqual(dict(rows), {name: packages["node_modules/" + name]["version"] for name in asked})
 
     def test_the_second_witness_was_asked_about_every_checkpoint(self):
         folder = ROOT / "tests/data/reference"

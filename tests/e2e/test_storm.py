@@ -13,7 +13,7 @@ import unittest
 from harness import DRAFT, SANITIZED, Case
 from serving import Server
 
-REQUESTS = int(os.environ.get("MILLRACE_STORM", "600"))
+REQUESTS = int(os.environ.get("MILLRACE_STORM", "1000"))
 CLIENTS = 16
 MODEL = "demo-draft-f16"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me a short story."}], "max_tokens": 60}

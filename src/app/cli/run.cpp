@@ -132,12 +132,8 @@ std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& fl
   if (!flags.host.empty())
     return fail(error(Code::not_found, "no server at {} has model '{}'", call_address(flags.host).text(), name));
   if (name.find('/') == std::string::npos)
-    return fail(error(missing.code(),
-                      "{}; 'millrace list' shows those that are here, 'millrace pull USER/REPO' "
-                      "fetches others",
-                      missing.message()));
-  if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0)
-    return fail(error(missing.code(), "{}; 'millrace pull {}' fetches it", missing.message(), name));
+    return fail(error(missing.code(), "{}; 'millrace pull USER/REPO' fetches others", missing.message()));
+  if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0) return fail(missing);
   fmt::print(stderr, "{} is not here. Fetch it now? [Y/n] ", name);
   std::string reply;
   if (!std::getline(std::cin, reply) || (!reply.empty() && reply[0] != 'y' && reply[0] != 'Y')) return kExitFailed;

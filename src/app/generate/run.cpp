@@ -90,8 +90,9 @@ std::optional<Event> Run::next(std::chrono::milliseconds time) {
   if (queue_->lost) {
     for (const engine::Service::Id id : ids_) model_->service->cancel(id);
     --open_;
-    meter_->reason = "error";
-    return Finished{open_, "error", error(Code::unavailable, "the answer was read too slowly, and is cut here")};
+    const Status slow = error(Code::unavailable, "the answer was read too slowly, and is cut here");
+    meter_->reason = slow.message();
+    return Finished{open_, "error", slow};
   }
   if (queue_->events.empty()) return std::nullopt;
   Event event = std::move(queue_->events.front());

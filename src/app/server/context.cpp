@@ -89,6 +89,8 @@ void reply(httplib::Response& response, const Json& body, int status) {
 
 namespace {
 
+constexpr std::size_t kMostAtOnce = 64 << 10;  // bytes of a stream that are written in one go, about
+
 /// A stream on its way to its client.
 struct Streaming {
   std::shared_ptr<generate::Run> run;
@@ -107,7 +109,9 @@ struct Streaming {
       std::optional<generate::Event> event = run->next(milliseconds(100));
       if (event) {
         out = form.event(*event);
-        while (!run->done() && (event = run->next(milliseconds(0)))) out += form.event(*event);
+        // What has come meanwhile goes along, up to a size: the rest waits where it is bounded.
+        while (out.size() < kMostAtOnce && !run->done() && (event = run->next(milliseconds(0))))
+          out += form.event(*event);
       } else if (client_gone()) {
         return false;
       } else if (!form.keep_line.empty() && std::chrono::steady_clock::now() > silent_until) {
