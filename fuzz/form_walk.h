@@ -23,11 +23,12 @@ class Letters final : public Tokenizer {
   std::optional<TokenId> special(std::string_view) const override { return std::nullopt; }
 };
 
-/// Takes, for each choice, the first token at or after it that the mask allows: what a mask allows has to be taken.
-inline void walk_masks(std::shared_ptr<const Grammar> grammar, std::string_view choices) {
+/// Takes, for each choice (so many at most), the first token at or after it that the mask allows: what a mask allows
+/// has to be taken.
+inline void walk_masks(std::shared_ptr<const Grammar> grammar, std::string_view choices, std::size_t most = 16) {
   static const auto trie = TokenTrie::make(Letters());
   Matcher matcher(std::move(grammar), trie);
-  for (const char choice : choices.substr(0, 16)) {
+  for (const char choice : choices.substr(0, most)) {
     std::uint32_t bits[9] = {};
     if (!matcher.add_mask(bits).ok() || !matcher.may_go_on()) break;
     for (unsigned i = 0; i < 262; ++i) {

@@ -244,6 +244,14 @@ TEST(Regex, WhatItAllowsMatches) {
     }
 }
 
+/// Classes of Unicode have hundreds of ranges; several of them side by side are followed all the same.
+TEST(Regex, ClassesOfUnicodeAreFollowed) {
+  const auto grammar = made(kRegex, "(?=.*\\d)(?P<a>[a-z]|\\p{L}){2,5}\\b.*");
+  EXPECT_TRUE(takes(grammar, "Äпя 7"));
+  EXPECT_FALSE(takes(grammar, "Äпя x"));
+  for (unsigned seed = 0; seed < 3; ++seed) walk(grammar, seed);
+}
+
 // --- Errors and limits ---
 
 TEST(WrittenGrammar, ErrorsTellThePlace) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 
 #include "text/utf8.h"
 
@@ -49,17 +50,25 @@ CharacterRanges same_shape_ranges(char32_t low, char32_t high) {
 
 }  // namespace
 
-Fragment CharacterRules::code_points(char32_t low, char32_t high) {
-  std::vector<Fragment> options;
-  for (const auto& [from, to] : same_shape_ranges(low, high)) {
-    const std::string first = utf8(from), last = utf8(to);
-    Fragment whole = builder_.empty();
-    for (std::size_t i = 0; i < first.size(); ++i)
-      whole = builder_.sequence(
-          whole, builder_.byte_range(static_cast<std::uint8_t>(first[i]), static_cast<std::uint8_t>(last[i])));
-    options.push_back(whole);
-  }
-  return builder_.either(options);
+Fragment CharacterRules::code_points(const CharacterRanges& ranges) {
+  const Fragment whole{builder_.new_state(), builder_.new_state()};
+  // By state and the bytes that lead on from it. Two ranges of bytes at one state are the same or share nothing, as the
+  // characters behind them do.
+  std::map<std::tuple<StateId, char, char>, StateId> known;
+  for (const auto& [low, high] : ranges)
+    for (const auto& [from, to] : same_shape_ranges(low, high)) {
+      const std::string first = utf8(from), last = utf8(to);
+      StateId at = whole.begin;
+      for (std::size_t i = 0; i < first.size() && !builder_.full(); ++i) {
+        const auto [found, fresh] = known.try_emplace({at, first[i], last[i]}, whole.end);
+        if (fresh) {
+          if (i + 1 < first.size()) found->second = builder_.new_state();
+          builder_.bytes(at, static_cast<std::uint8_t>(first[i]), static_cast<std::uint8_t>(last[i]), found->second);
+        }
+        at = found->second;
+      }
+    }
+  return whole;
 }
 
 Fragment CharacterRules::any_of(const CharacterRanges& ranges) {
@@ -80,9 +89,7 @@ void PlainRules::add_characters(StateId from, const CharacterRanges& ranges, Sta
   const auto [known, fresh] = sets_.try_emplace(others, 0);
   if (fresh) {
     known->second = builder_.new_rule();
-    std::vector<Fragment> options;
-    for (const auto& [low, high] : others) options.push_back(code_points(low, high));
-    builder_.define(known->second, builder_.either(options));
+    builder_.define(known->second, code_points(others));
   }
   builder_.call(from, known->second, to);
 }

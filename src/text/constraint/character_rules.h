@@ -28,8 +28,9 @@ class CharacterRules {
   Fragment any_of(const CharacterRanges& ranges);
 
  protected:
-  /// As UTF-8 has them.
-  Fragment code_points(char32_t low, char32_t high);
+  /// As UTF-8 has them; what begins with the same bytes shares their states, so that a class of Unicode with hundreds
+  /// of ranges is one place to stand at. REQUIRES: as add_characters().
+  Fragment code_points(const CharacterRanges& ranges);
 
   GrammarBuilder& builder_;
 };

@@ -46,7 +46,7 @@ Fragment JsonRules::optional_blank() { return builder_.optional(builder_.literal
 
 void JsonRules::define_characters() {
   GrammarBuilder& b = builder_;
-  b.define(multibyte_, b.either({code_points(0x80, kFirstSurrogate - 1), code_points(kLastSurrogate + 1, 0x10FFFF)}));
+  b.define(multibyte_, code_points({{0x80, kFirstSurrogate - 1}, {kLastSurrogate + 1, 0x10FFFF}}));
   const auto hex = [&] { return b.either({b.byte_range('0', '9'), b.byte_range('a', 'f'), b.byte_range('A', 'F')}); };
   const auto hex3 = [&] { return b.sequence(hex(), b.sequence(hex(), hex())); };
   const auto d = [&] { return b.either({b.literal("d"), b.literal("D")}); };
@@ -161,17 +161,21 @@ Fragment JsonRules::escaped(char32_t code_point) {
   return builder_.literal(text.substr(1, text.size() - 2));
 }
 
-Fragment JsonRules::characters(char32_t low, char32_t high) {
+Fragment JsonRules::characters(const CharacterRanges& ranges) {
   std::vector<Fragment> options;
-  for (char32_t control = low; control < 0x20 && control <= high; ++control) options.push_back(escaped(control));
-  low = std::max<char32_t>(low, 0x20);
-  for (const char32_t special : {U'"', U'\\'}) {
-    if (low > special || special > high) continue;
-    if (low < special) options.push_back(code_points(low, special - 1));
-    options.push_back(escaped(special));
-    low = special + 1;
+  CharacterRanges plain;
+  for (const auto& [first, high] : ranges) {
+    char32_t low = first;
+    for (; low < 0x20 && low <= high; ++low) options.push_back(escaped(low));
+    for (const char32_t special : {U'"', U'\\'}) {
+      if (low > special || special > high) continue;
+      if (low < special) plain.emplace_back(low, special - 1);
+      options.push_back(escaped(special));
+      low = special + 1;
+    }
+    if (low <= high) plain.emplace_back(low, high);
   }
-  if (low <= high) options.push_back(code_points(low, high));
+  options.push_back(code_points(plain));
   return builder_.either(options);
 }
 
@@ -194,9 +198,7 @@ void JsonRules::add_characters(StateId from, const CharacterRanges& ranges, Stat
   const auto [known, fresh] = sets_.try_emplace(others, 0);
   if (fresh) {
     known->second = builder_.new_rule();
-    std::vector<Fragment> options;
-    for (const auto& [low, high] : others) options.push_back(characters(low, high));
-    builder_.define(known->second, builder_.either(options));
+    builder_.define(known->second, characters(others));
   }
   builder_.call(from, known->second, to);
 }

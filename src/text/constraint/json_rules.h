@@ -22,8 +22,6 @@ class JsonRules final : public CharacterRules {
   Fragment string(std::uint32_t least, std::uint32_t most);
   /// A string that is none of these, with its quotes.
   Fragment string_except(const std::vector<std::string>& words);
-  /// One character of these code points as JSON writes it inside a string. REQUIRES: no surrogates.
-  Fragment characters(char32_t low, char32_t high);
   void add_characters(StateId from, const CharacterRanges& ranges, StateId to) override;
   /// What `text` is as a JSON string, with its quotes.
   static std::string quoted(std::string_view text);
@@ -33,6 +31,7 @@ class JsonRules final : public CharacterRules {
 
  private:
   Fragment escaped(char32_t code_point);
+  Fragment characters(const CharacterRanges& ranges);
   Fragment plain_string();
   void define_characters();
   void define_values();
