@@ -247,8 +247,8 @@ TEST(Regex, WhatItAllowsMatches) {
 /// Classes of Unicode have hundreds of ranges; several of them side by side are followed all the same.
 TEST(Regex, ClassesOfUnicodeAreFollowed) {
   const auto grammar = made(kRegex, "(?=.*\\d)(?P<a>[a-z]|\\p{L}){2,5}\\b.*");
-  EXPECT_TRUE(takes(grammar, "Äпя 7"));
-  EXPECT_FALSE(takes(grammar, "Äпя x"));
+  EXPECT_TRUE(takes(grammar, "Äпa 7"));
+  EXPECT_FALSE(takes(grammar, "Äпa x"));
   for (unsigned seed = 0; seed < 3; ++seed) walk(grammar, seed);
 }
 
