@@ -29,9 +29,7 @@ struct CpuExecutor::MoeCall {
     return {experts.activation, down_bias == nullptr ? nullptr : down_bias + expert * model_dim, nullptr};
   }
   /// Of an expert without a gate: its up, which is activated by itself.
-  WeightRef gate(std::int32_t expert) const {
-    return {experts.first_unit + expert, experts.gated() ? experts.gate_part : experts.up_part};
-  }
+  WeightRef gate(std::int32_t expert) const { return {experts.first_unit + expert, experts.first_part()}; }
   WeightRef up(std::int32_t expert) const { return {experts.first_unit + expert, experts.up_part}; }
   WeightRef down(std::int32_t expert) const { return {experts.first_unit + expert, experts.down_part}; }
 };

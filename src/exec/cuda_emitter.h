@@ -1,11 +1,13 @@
 // How a pass becomes launches on a stream: the walk over the list that exec/fusion.h made of its steps. cuda_steps.cpp
-// holds the walk, rows and attention, cuda_products.cpp the products and mixtures.
+// holds the walk, rows and attention, cuda_products.cpp the products and mixtures, cuda_states.cpp layers with a state.
 #pragma once
 
 #include "base/bytes.h"
 #include "exec/cuda_ops_impl.h"
 #include "kernels/cuda/gates.h"
+#include "kernels/cuda/heads.h"
 #include "kernels/cuda/latent.h"
+#include "kernels/cuda/recurrent.h"
 
 namespace millrace::exec {
 
@@ -160,6 +162,8 @@ struct CudaExecutor::Emitter {
   /// The addresses that the GPU's own launches read: slots, and some experts in RAM.
   void claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down);
   void take_in_experts(const Step& s, std::uint32_t number);
+  /// Between them, of experts without a gate: of all entries, or of the experts of a wave.
+  void activate(const cuda::ExpertCall& hidden, const cuda::ExpertCall& down, bool of_wave);
   /// hidden and down wave by wave, as the experts come.
   void launch_waves(const Experts& experts, cuda::ExpertCall hidden, cuda::ExpertCall down);
 
@@ -174,6 +178,18 @@ struct CudaExecutor::Emitter {
   void emit_head_product(const Step& s);
   void emit_latent_attention(const Step& s);
   void emit_attention(const Launch& launch);
+
+  // --- Layers with a state, and gates (cuda_states.cpp) ---
+
+  /// The runs of the window's rows over the states of a layer's group.
+  cuda::StateRuns state_runs(std::int64_t layer, bool& borders) const;
+  void emit_sigmoid_gate(const Step& s);
+  void emit_time_step(const Step& s);
+  void emit_convolution(const Step& s);
+  void emit_delta_rule(const Step& s);
+  void emit_scan(const Step& s);
+  /// Those of one kernel that needs no more than its step.
+  void emit_rows(const Launch& launch);
 
   // --- The walk ---
 

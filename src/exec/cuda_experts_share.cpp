@@ -64,7 +64,7 @@ Status ExpertShare::compute(std::size_t place) {
   choose(job);
   if (waiting_.empty()) return {};
   const std::int64_t cols = sizes_.model_dim;
-  if (kernels::uses_q8(part(job, job.experts->gate_part).dtype) ||
+  if (kernels::uses_q8(part(job, job.experts->first_part()).dtype) ||
       kernels::uses_q8(part(job, job.experts->up_part).dtype))
     quantize_rows(table_, pool_, host_at<float>(at_.input), job.rows, cols,
                   kernels::q8_rows_at(work_.data(), job.rows, cols));
@@ -192,11 +192,11 @@ const std::byte* ExpertShare::bytes_of(const Job& job, const Missed& missed, std
 void ExpertShare::multiply(const Job& job, std::size_t members) {
   for (std::size_t m = 0; m < members; ++m) {
     Missed& missed = leased_[m];
-    missed.gate = bytes_of(job, missed, job.experts->gate_part);
+    missed.gate_or_up = bytes_of(job, missed, job.experts->first_part());
     missed.up = bytes_of(job, missed, job.experts->up_part);
     missed.down = bytes_of(job, missed, job.experts->down_part);
     for (const std::int32_t p : {job.experts->gate_part, job.experts->up_part, job.experts->down_part})
-      weight_bytes_ += part(job, p).bytes();
+      if (p != kNoPart) weight_bytes_ += part(job, p).bytes();
   }
   gate_and_up(job, members);
   down(job, members);
@@ -224,28 +224,30 @@ kernels::MatmulArgs ExpertShare::product(const Missed& missed, const residency::
   return args;
 }
 
-/// hidden = activation(x gate^T + bias) * (x up^T + bias), in places' order.
+/// hidden = activation(x gate^T + bias) * (x up^T + bias), in places' order; without a gate activation(x up^T + bias).
 void ExpertShare::gate_and_up(const Job& job, std::size_t members) {
-  const residency::Part &gate = part(job, job.experts->gate_part), &up = part(job, job.experts->up_part);
-  const std::int64_t ff = gate.rows;
+  const residency::Part &first = part(job, job.experts->first_part()), &up = part(job, job.experts->up_part);
+  const std::int64_t ff = first.rows;
   const std::uint64_t name = ++names_;  // of x
-  const kernels::Q8Rows q8 = kernels::q8_rows_at(work_.data(), job.rows, gate.cols);
-  for_tasks(members, gate, [&](const Missed& missed, std::int64_t begin, std::int64_t end, int thread) {
-    kernels::MatmulArgs args = product(missed, gate, missed.gate, begin, end, thread);
+  const kernels::Q8Rows q8 = kernels::q8_rows_at(work_.data(), job.rows, first.cols);
+  for_tasks(members, first, [&](const Missed& missed, std::int64_t begin, std::int64_t end, int thread) {
+    kernels::MatmulArgs args = product(missed, first, missed.gate_or_up, begin, end, thread);
     args.x = host_at<float>(at_.input);
     args.x_q8 = q8;
     args.x_index = row_of_.data() + missed.first;
     args.x_name = name;
     args.y = hidden() + missed.first * ff + begin;
     table_.matmul_segments(args);
-    args.dtype = up.dtype;
-    args.weight = missed.up + begin * row_bytes(up.dtype, up.cols);
     const auto of_expert = [&](const float* all) {
       return all == nullptr ? nullptr : all + missed.expert * ff + begin;
     };
+    auto* const scratch = reinterpret_cast<float*>(thread_memory(thread) + at_.workspace_bytes);
+    if (!job.experts->gated())
+      return activate_rows(table_, job.experts->activation, of_expert(job.up_bias), args, scratch);
+    args.dtype = up.dtype;
+    args.weight = missed.up + begin * row_bytes(up.dtype, up.cols);
     gate_rows(table_, table_.matmul_segments,
-              {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias)}, args,
-              reinterpret_cast<float*>(thread_memory(thread) + at_.workspace_bytes));
+              {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias)}, args, scratch);
   });
 }
 

@@ -69,7 +69,7 @@ class ExpertShare final : public HostExchange {
     std::int32_t expert = 0;
     std::int64_t first = 0, rows = 0;
     residency::Lease lease;
-    const std::byte *gate = nullptr, *up = nullptr, *down = nullptr;
+    const std::byte *gate_or_up = nullptr, *up = nullptr, *down = nullptr;  // the first: up where there is no gate
   };
   /// Offsets: in the exchange's memory, and in that of the processor alone.
   struct Places {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "exec/cuda_state_runs.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/latent.h"
 
@@ -23,8 +24,12 @@ std::int64_t work_rows(const PassShape& shape) {
   return shape.work_rows > 0 ? std::min(std::max(shape.work_rows, kFewRows), shape.max_rows) : shape.max_rows;
 }
 
+StateSizes most_states(const PassShape& shape, std::int64_t rows) {
+  return {shape.state_groups * 2 * rows, shape.state_groups * 2 * rows};
+}
+
 PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t logit_rows, std::int64_t sequences,
-                        bool tiles) {
+                        bool tiles, const StateSizes& states) {
   PassRows layout;
   const auto take = [&](std::uint64_t& offset, std::int64_t count, std::size_t size) {
     offset = layout.bytes;
@@ -39,6 +44,8 @@ PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t 
   for (std::int64_t g = 0; g < shape.kv_groups; ++g)
     take(layout.blocks.emplace_back(), sequences * max_blocks(shape), 8);
   if (tiles) take(layout.tiles, rows, sizeof(int4));
+  take(layout.state_runs, states.runs, sizeof(cuda::StateRun));
+  take(layout.first_runs, states.first_runs, sizeof(std::int32_t));
   return layout;
 }
 
@@ -80,9 +87,14 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
     layout.expert_first = take(floats(shape.experts + 1));
     layout.hidden = take(std::max(floats(entries * shape.expert_ff),
                                   static_cast<std::uint64_t>(cuda::q8_bytes(entries, shape.expert_ff))));
+    if (shape.ungated_experts) layout.hidden_q8 = take(cuda::q8_bytes(entries, shape.expert_ff));
     layout.expert_out = take(floats(entries * shape.model_dim));
   }
-  layout.rows = take(make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true).bytes);
+  layout.borders = take(cuda::convolve_workspace_bytes(1, 2, shape.widest_taps) *
+                        static_cast<std::uint64_t>(most_state_runs(worked, shape.max_sequences)));
+  layout.rows = take(make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true,
+                                    most_states(shape, shape.max_rows))
+                         .bytes);
   return layout;
 }
 

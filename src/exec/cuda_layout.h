@@ -29,7 +29,10 @@ struct CudaLayout {
   std::uint64_t sorted = 0;        // int32 [entries]
   std::uint64_t expert_first = 0;  // int32 [experts + 1]
   std::uint64_t hidden = 0;        // float or Q8 [entries, expert_ff]
+  std::uint64_t hidden_q8 = 0;     // Q8, likewise: of experts without a gate, whose products are floats first
   std::uint64_t expert_out = 0;    // float [entries, model_dim]
+
+  std::uint64_t borders = 0;  // of convolutions: float [state_runs of a window, taps - 1, channels]
 
   std::uint64_t rows = 0;  // what is uploaded a pass, PassRows::bytes at most
   std::uint64_t bytes = 0;
@@ -43,14 +46,23 @@ struct PassRows {
   std::vector<std::uint64_t> cos_sin;                   // float [rows, rotary / 2, 2] of each rope
   std::vector<std::uint64_t> blocks;                    // of each group: addresses [sequences, max_blocks]
   std::uint64_t tiles = 0;                              // int4 [rows] at most
+  std::uint64_t state_runs = 0, first_runs = 0;         // StateRun and int32, as StateSizes says
   std::uint64_t bytes = 0;
 };
+
+/// Runs of rows over states (kernels/cuda/recurrent.h), and where each sequence's begin: of all windows of a pass and
+/// all groups with states.
+struct StateSizes {
+  std::int64_t runs = 0, first_runs = 0;
+};
+/// Of passes of so many rows, whatever windows and sequences they have.
+StateSizes most_states(const PassShape& shape, std::int64_t rows);
 
 std::int64_t max_blocks(const PassShape& shape);
 /// Rows that are worked at once, at most.
 std::int64_t work_rows(const PassShape& shape);
 PassRows make_pass_rows(const PassShape& shape, std::int64_t rows, std::int64_t logit_rows, std::int64_t sequences,
-                        bool tiles);
+                        bool tiles, const StateSizes& states);
 CudaLayout make_cuda_layout(const PassShape& shape);
 
 }  // namespace millrace::exec

@@ -96,6 +96,14 @@ static Status check_latents(const Attention& attention) {
       cuda::kMostLatentDim, cuda::kMostLatentValues, attention.head_dim, attention.v_dim());
 }
 
+/// Has it states with so many keys?
+static Status check_states(const Step& step) {
+  const std::int64_t keys = step.kind == Step::Kind::scan ? step.scan.keys : step.delta_rule.key_dim;
+  if (keys <= cuda::kMostStateKeys) return {};
+  return error(Code::unsupported, "the GPU part takes states of up to {} keys, not of {}; use --device cpu",
+               cuda::kMostStateKeys, keys);
+}
+
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
   using kernels::Activation;
   for (const Step& step : program.steps) {
@@ -104,6 +112,7 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
                    cuda::kMostVocab, units.part(step.weight).rows);
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
+    if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
     if (step.kind == Step::Kind::convolve || step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan)
       return error(Code::unsupported, "the GPU part has no layers with a state ({}) yet; use --device cpu",
                    name(step.kind));
@@ -134,7 +143,8 @@ Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
   MR_ASSIGN_OR_RETURN(reservation_, vram_.reserve("activations", layout_.bytes));
   MR_ASSIGN_OR_RETURN(memory_, device::DeviceBuffer::allocate(layout_.bytes));
   MR_RETURN_IF_ERROR(device::clear_device(memory_));
-  const PassRows rows = make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true);
+  const PassRows rows = make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true,
+                                       most_states(shape, shape.max_rows));
   MR_ASSIGN_OR_RETURN(rows_host_, device::PinnedBuffer::allocate(rows.bytes));
   results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *
                    std::max<std::uint64_t>(sizeof(cuda::Candidates), static_cast<std::uint64_t>(shape.vocab) * 4);
@@ -251,7 +261,7 @@ Status CudaExecutor::begin_pass(const kv::Batch& batch) {
     for (const kv::Group& group : sequence->layout().groups())
       if (group.device != options_.device)
         return error(Code::internal, "a sequence of the pass does not lie on device {}", options_.device);
-      else if (group.dtype != options_.kv_dtype)
+      else if (!group.is_state() && group.dtype != options_.kv_dtype)
         return error(Code::internal, "a sequence of the pass has its KV in {}, not in {}", info(group.dtype).name,
                      info(options_.kv_dtype).name);
   return {};
@@ -343,6 +353,22 @@ void CudaExecutor::fill_blocks() {
   }
 }
 
+/// Which runs of rows go over which blocks of states.
+Status CudaExecutor::make_states() {
+  std::vector<RowSpan> spans;
+  for (Window& window : windows_) {
+    window.first_states = spans.size() * static_cast<std::size_t>(shape_.state_groups);
+    spans.push_back({window.first, window.rows});
+  }
+  return make_state_runs(*batch_, spans, states_);
+}
+
+void CudaExecutor::fill_states() {
+  std::byte* const host = rows_host_.data();
+  std::ranges::copy(states_.runs, reinterpret_cast<cuda::StateRun*>(host + pass_rows_.state_runs));
+  std::ranges::copy(states_.first_runs, reinterpret_cast<std::int32_t*>(host + pass_rows_.first_runs));
+}
+
 /// What a routing chooses in the routers' place.
 void CudaExecutor::fill_chosen() {
   auto* chosen = reinterpret_cast<std::int32_t*>(rows_host_.data() + pass_rows_.chosen);
@@ -353,7 +379,10 @@ void CudaExecutor::fill_chosen() {
 
 Status CudaExecutor::upload_rows() {
   const auto sequences = static_cast<std::int64_t>(batch_->sequences.size());
-  pass_rows_ = make_pass_rows(shape_, rows_, logit_rows_, sequences, !few_rows());
+  make_windows();
+  MR_RETURN_IF_ERROR(make_states());
+  const StateSizes states{std::ssize(states_.runs), std::ssize(states_.first_runs)};
+  pass_rows_ = make_pass_rows(shape_, rows_, logit_rows_, sequences, !few_rows(), states);
   std::byte* const host = rows_host_.data();
   auto* token = reinterpret_cast<std::int32_t*>(host + pass_rows_.token);
   auto* sequence = reinterpret_cast<std::int32_t*>(host + pass_rows_.sequence);
@@ -374,9 +403,9 @@ Status CudaExecutor::upload_rows() {
       round_up(static_cast<std::uint64_t>(furthest + 1), static_cast<std::uint64_t>(kPositionStep)));
   fill_blocks();
   fill_chosen();
+  fill_states();
   for (std::size_t index = 0; index < program_->ropes.size(); ++index) fill_rope(index);
-  make_windows();
-  for (std::size_t w = 0; w < windows_.size() && !few_rows(); ++w) {
+  for (std::size_t w = 0; w < windows_.size() && !few_rows() && shape_.group > 0; ++w) {
     if (w > 0) windows_[w].first_tile = windows_[w - 1].first_tile + windows_[w - 1].tiles;
     make_tiles(windows_[w]);
   }
@@ -463,7 +492,7 @@ Status CudaExecutor::launch_pass() {
   // Generated rows come first; where they do not, the pass is none that comes again.
   const bool in_order = windows_.size() == 1 || (windows_.size() == 2 && windows_.back().prompt);
   const bool graph = options_.graphs && few_rows() && options_.trace == nullptr && !weights_.streams() &&
-                     options_.experts == nullptr && in_order;
+                     options_.experts == nullptr && in_order && states_.repeat;
   if (!graph) {
     MR_RETURN_IF_ERROR(mark("copy", "begin"));
     MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));

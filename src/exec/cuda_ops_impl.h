@@ -11,6 +11,7 @@
 #include "exec/cuda_layout.h"
 #include "exec/cuda_ops.h"
 #include "exec/cuda_split.h"
+#include "exec/cuda_state_runs.h"
 #include "exec/fusion.h"
 #include "kernels/cuda/cuda_kernels.h"
 
@@ -21,6 +22,7 @@ struct Window {
   std::int64_t first = 0, rows = 0;
   std::int64_t first_tile = 0, tiles = 0;  // of attention
   bool prompt = false;                     // rows of prompts, for matmul_prompt(); else none is one
+  std::size_t first_states = 0;            // of StateRunTables::tables: one for each group with states
 };
 
 class CudaExecutor final : public Executor {
@@ -60,6 +62,8 @@ class CudaExecutor final : public Executor {
   bool is_prompt(std::int64_t row) const;
   void make_windows();
   void make_tiles(Window& window);
+  Status make_states();
+  void fill_states();
   Status launch_pass();
   Status bring_results();
   /// Marks the end of a launch or copy on the stream, when traced.
@@ -120,6 +124,7 @@ class CudaExecutor final : public Executor {
   PassRows pass_rows_;
   std::int64_t rows_ = 0, logit_rows_ = 0, position_bound_ = 0;
   std::vector<Window> windows_;  // all rows, in order
+  StateRunTables states_;
   bool split_ = false;
   bool top_only_ = false, brought_top_only_ = false;
   Act hidden_;  // of the last pass

@@ -288,7 +288,7 @@ void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCa
   call.permille = flow.link_permille();
   call.table = flow.claimed();
   check(cuda::claim_experts(call, stream), "claim");
-  hidden.weight = call.table + experts.gate_part;
+  hidden.weight = call.table + experts.first_part();
   hidden.up = call.table + experts.up_part;
   down.weight = call.table + experts.down_part;
 }
@@ -312,6 +312,22 @@ void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number)
     share.add({number, window.rows, &s.experts, bias(biases.gate), bias(biases.up), bias(biases.down)}, stream);
 }
 
+void CudaExecutor::Emitter::activate(const cuda::ExpertCall& hidden, const cuda::ExpertCall& down, bool of_wave) {
+  if (!status.ok()) return;
+  cuda::ActivateEntriesCall call;
+  call.activation = hidden.activation;
+  call.x = hidden.y;
+  call.q8 = down.x_q8;
+  call.entries = hidden.entries;
+  call.cols = hidden.rows;
+  if (of_wave) {
+    call.sorted = hidden.sorted;
+    call.expert_first = hidden.expert_first;
+    call.experts = hidden.experts;
+  }
+  check(cuda::activate_entries(call, stream), "activate");
+}
+
 void CudaExecutor::Emitter::launch_waves(const Experts& experts, cuda::ExpertCall hidden, cuda::ExpertCall down) {
   const std::int32_t* const expert_first = hidden.expert_first;
   do {
@@ -325,15 +341,16 @@ void CudaExecutor::Emitter::launch_waves(const Experts& experts, cuda::ExpertCal
       call->expert_first = expert_first + wave->first;
       call->experts = wave->count;
     }
-    hidden.weight = wave->entries + experts.gate_part;
+    hidden.weight = wave->entries + experts.first_part();
     hidden.up = wave->entries + experts.up_part;
     down.weight = wave->entries + experts.down_part;
     if (hidden.bias != nullptr) {
-      hidden.bias = wave->bias(0);
+      hidden.bias = wave->bias(experts.gated() ? 0 : 1);
       hidden.up_bias = wave->bias(1);
       down.bias = wave->bias(2);
     }
     check(cuda::matmul_experts(hidden, stream), "matmul_experts");
+    if (!experts.gated()) activate(hidden, down, true);
     if (status.ok()) check(cuda::matmul_experts(down, stream), "matmul_experts");
     if (status.ok()) status = ops.options_.experts->let_go(stream, ops.cancelled_);
   } while (!ops.options_.experts->layer_ended());
@@ -361,16 +378,17 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
                              stream),
           "sort_entries");
   }
-  cuda::ExpertCall hidden = expert_call(experts, experts.gate_part);
+  cuda::ExpertCall hidden = expert_call(experts, experts.first_part());
   const residency::Part& up = ops.part({experts.first_unit, experts.up_part});
   const residency::Part& down_part = ops.part({experts.first_unit, experts.down_part});
-  hidden.effect = cuda::Effect::gated;
+  hidden.effect = experts.gated() ? cuda::Effect::gated : cuda::Effect::store;
   hidden.activation = experts.activation;
-  hidden.bias = vector(experts.gate_bias);
+  hidden.bias = vector(experts.gated() ? experts.gate_bias : experts.up_bias);
   hidden.up_bias = vector(experts.up_bias);
   hidden.up = ops.weights_.entry({experts.first_unit, experts.up_part});
   hidden.up_dtype = up.dtype;
-  weight_bytes += up.bytes() * static_cast<std::uint64_t>(std::min<std::int64_t>(entries, experts.count));
+  if (experts.gated())
+    weight_bytes += up.bytes() * static_cast<std::uint64_t>(std::min<std::int64_t>(entries, experts.count));
   hidden.entries_per_x = experts.top_k;
   if (is_float(hidden.dtype) != is_float(up.dtype)) return broken("experts whose gate and up differ in kind");
   if (is_float(hidden.dtype)) {
@@ -381,11 +399,12 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
   cuda::ExpertCall down = expert_call(experts, experts.down_part);
   down.bias = vector(experts.down_bias);
   if (is_float(down_part.dtype)) {
-    hidden.y = ops.at<float>(ops.layout_.hidden);
-    down.x = hidden.y;
+    down.x = hidden.y = ops.at<float>(ops.layout_.hidden);
+  } else if (experts.gated()) {
+    down.x_q8 = hidden.y_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), entries, hidden.rows);
   } else {
-    hidden.y_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), entries, hidden.rows);
-    down.x_q8 = hidden.y_q8;
+    hidden.y = ops.at<float>(ops.layout_.hidden);
+    down.x_q8 = cuda::q8_at(ops.at(ops.layout_.hidden_q8), entries, hidden.rows);
   }
   down.y = ops.at<float>(ops.layout_.expert_out);
   if (ops.shares_experts()) claim_experts(experts, hidden, down);
@@ -393,6 +412,7 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
     launch_waves(experts, hidden, down);
   } else {
     launch(hidden);
+    if (!experts.gated()) activate(hidden, down, false);
     launch(down);
   }
   if (ops.shares_experts()) take_in_experts(s, number);

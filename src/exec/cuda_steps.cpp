@@ -66,7 +66,7 @@ void CudaExecutor::Emitter::emit_heads(const Launch& l) {
   }
   call.rows = row_view();
   call.kv = kv_view(stores ? store.layer : behind(l).layer);
-  call.q = data(l.out);
+  if (l.out.buffer >= 0) call.q = data(l.out);
   if (stores) call.k = data(k), call.v = data(v);
   call.q_norm = vector(norm_of_q);
   call.k_norm = vector(norm_of_k);
@@ -78,6 +78,11 @@ void CudaExecutor::Emitter::emit_heads_norm(const Step& s) {
   overwritten(s.out);
   const std::byte* const* weight = vector(s.weight);
   if (!status.ok()) return;
+  if (ops.part(s.weight).cols > s.head_dim)  // each head has its own
+    return check(
+        cuda::rms_norm_groups(data(s.out), weight, rows(s.out), static_cast<std::int32_t>(cols(s.out) / s.head_dim),
+                              static_cast<std::int32_t>(s.head_dim), s.eps, stream),
+        "rms_norm");
   const auto heads = static_cast<std::int32_t>(rows(s.out) * (cols(s.out) / s.head_dim));
   check(cuda::rms_norm(data(s.out), nullptr, weight, heads, static_cast<std::int32_t>(s.head_dim), s.eps, data(s.out),
                        {}, stream),
@@ -259,6 +264,17 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::feed_forward:
       emit_feed_forward(launch);
+      break;
+    case Kind::activate:
+    case Kind::pick_heads:
+    case Kind::multiply:
+    case Kind::sigmoid_gate:
+    case Kind::l2_norm:
+    case Kind::time_step:
+    case Kind::convolve:
+    case Kind::delta_rule:
+    case Kind::scan:
+      emit_rows(launch);
       break;
     case Kind::attention:
       emit_attention(launch);

@@ -64,7 +64,7 @@ class Fuser {
         if (s.b == act) want(forms, s.weight, false);
         if (s.a != act) return;
         if (options_.experts_from_host) forms.floats = true;
-        if (s.experts.gated()) want(forms, {s.experts.first_unit, s.experts.gate_part}, false);
+        want(forms, {s.experts.first_unit, s.experts.first_part()}, false);
         want(forms, {s.experts.first_unit, s.experts.up_part}, false);
         return;
       default:
@@ -116,8 +116,8 @@ class Fuser {
       case Kind::rms_norm_heads:
       case Kind::rope:
         return heads(at);
-      case Kind::store_kv:
-        return broken(at, "keys that were not rotated");
+      case Kind::store_kv:  // of heads that are not turned
+        return launch(Launch::Kind::heads, at, at + 1, {});
       case Kind::matmul_heads:
         return one(Launch::Kind::head_product);
       case Kind::store_latent:
@@ -138,16 +138,24 @@ class Fuser {
       case Kind::hidden:
         return one(Launch::Kind::hidden);
       case Kind::pick_heads:
+        return one(Launch::Kind::pick_heads);
       case Kind::multiply:
+        return one(Launch::Kind::multiply);
       case Kind::sigmoid_gate:
+        return one(Launch::Kind::sigmoid_gate);
       case Kind::l2_norm_heads:
+        return one(Launch::Kind::l2_norm);
       case Kind::decay:
-      case Kind::convolve:
-      case Kind::delta_rule:
       case Kind::time_step:
+        return one(Launch::Kind::time_step);
+      case Kind::convolve:
+        return one(Launch::Kind::convolve);
+      case Kind::delta_rule:
+        return one(Launch::Kind::delta_rule);
       case Kind::scan:
+        return one(Launch::Kind::scan);
       case Kind::activate:
-        break;
+        return one(Launch::Kind::activate);
     }
     return broken(at, "it has no launch");
   }
@@ -224,9 +232,11 @@ class Fuser {
 
 std::string_view name(Launch::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed", "norm",        "add",          "scale", "copy",        "temper", "product",
-      "gated", "gate and up", "feed-forward", "heads", "heads' norm", "latent", "head product",
-      "gate",  "attention",   "experts",      "rows",  "rows' norm",  "logits", "states"};
+      "embed",        "norm",         "add",         "scale",        "copy",       "temper",
+      "product",      "gated",        "gate and up", "feed-forward", "heads",      "heads' norm",
+      "latent",       "head product", "gate",        "activation",   "pick",       "multiply",
+      "sigmoid gate", "l2 norm",      "time step",   "convolution",  "delta rule", "scan",
+      "attention",    "experts",      "rows",        "rows' norm",   "logits",     "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 

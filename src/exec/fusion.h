@@ -43,6 +43,15 @@ struct Launch {
     latent,        // RoPE of the key beside a latent, their store, and RoPE of the queries, in one kernel
     head_product,
     gate,
+    activate,
+    pick_heads,
+    multiply,
+    sigmoid_gate,
+    l2_norm,
+    time_step,  // and the decay it leaves, or that alone
+    convolve,
+    delta_rule,
+    scan,
     attention,
     experts,
     select_rows,

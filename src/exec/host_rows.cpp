@@ -51,4 +51,14 @@ void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::Matmul
   }
 }
 
+void activate_rows(const kernels::Table& table, kernels::Activation activation, const float* bias,
+                   const kernels::MatmulArgs& up, float* scratch) {
+  std::fill_n(scratch, up.weight_rows, 1.0f);
+  for (std::int64_t r = 0; r < up.x_rows; ++r) {
+    float* const row = up.y + r * up.y_stride;
+    if (bias != nullptr) table.add(row, bias, up.weight_rows);
+    table.gate_mul(activation, row, scratch, up.weight_rows);
+  }
+}
+
 }  // namespace millrace::exec

@@ -35,5 +35,8 @@ struct Gate {
 /// the table's. scratch: float [x_rows, weight_rows].
 void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), const Gate& gate,
                const kernels::MatmulArgs& up, float* scratch);
+/// y = gated(y + bias, 1): `up` is the product that made y. scratch: float [weight_rows].
+void activate_rows(const kernels::Table& table, kernels::Activation activation, const float* bias,
+                   const kernels::MatmulArgs& up, float* scratch);
 
 }  // namespace millrace::exec

@@ -74,7 +74,7 @@ class Ops {
   /// the sequence's last inputs, which the layer keeps (kernels/recurrent.h).
   void convolve(Act x, WeightRef taps, std::int64_t layer, const Convolution& convolution);
   /// The gated delta rule over the layer's states (kernels/recurrent.h). qkv: [query heads | key heads | value heads],
-  /// the first two normalised; beta and decay: a column a value head. beta becomes its sigmoid.
+  /// the first two normalised; beta and decay: a column a value head. beta goes through a sigmoid, maybe in place.
   void delta_rule(Act out, Act qkv, Act beta, Act decay, std::int64_t layer, const DeltaRule& rule);
   /// step = ln(1 + e^(step + bias)) and decay = e^(a * step), a and bias a float32 vector of step's cols each.
   void time_step(Act decay, Act step, WeightRef a, WeightRef bias);

@@ -212,6 +212,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   shape.buffers = program.buffers;
   for (const Rope& rope : program.ropes) shape.rotary.push_back(rope.rotary);
   shape.kv_groups = std::ssize(program.layout.groups());
+  for (const kv::Group& group : program.layout.groups()) shape.state_groups += group.is_state() ? 1 : 0;
   const auto input = [&](WeightRef ref) {
     if (!ref.none()) shape.widest_input = std::max(shape.widest_input, units.part(ref).cols);
   };
@@ -239,6 +240,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     shape.top_k = std::max<std::int64_t>(shape.top_k, experts.top_k);
     shape.expert_ff = std::max(shape.expert_ff, ff);
     shape.model_dim = std::max(shape.model_dim, program.buffer(step.out).cols);
+    shape.ungated_experts = shape.ungated_experts || !experts.gated();
     shape.expert_biases = shape.expert_biases || !experts.gate_bias.none();
     shape.widest_input = std::max(shape.widest_input, ff);
   }

@@ -135,6 +135,7 @@ struct Experts {
   kernels::Activation activation = kernels::Activation::silu;
 
   bool gated() const { return gate_part != kNoPart; }
+  std::int32_t first_part() const { return gated() ? gate_part : up_part; }  // of those that x is multiplied by
   bool plain_router() const {
     return gating == Gating::softmax && selection_bias.none() && output_scale.none() && groups == 1;
   }
@@ -254,8 +255,10 @@ struct PassShape : PassLimits {
   std::int64_t widest_taps = 0;      // floats of a convolution's
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, group = 0;      // the most of any layer; group: heads / kv_heads
   std::int64_t kv_groups = 0;                                         // each has tables of blocks of its own
+  std::int64_t state_groups = 0;                                      // those of them that have states
   std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models
   bool expert_biases = false;                                         // their products have biases
+  bool ungated_experts = false;                                       // some have no gate
 };
 PassShape pass_shape(const Program& program, const residency::UnitTable& units, const PassLimits& limits);
 

@@ -111,6 +111,12 @@ class Layout {
   const Group& group_of(std::int64_t layer) const { return groups_[place(layer).group]; }
   /// Bytes from the start of a block of the layer's group to K or V of a KV head. The one place that says so.
   std::int64_t offset(std::int64_t layer, Part part, std::int64_t kv_head) const;
+  /// Bytes from the start of a block of the layer's group to the layer's state, and to the first matrix of it.
+  /// REQUIRES: the group has states.
+  std::int64_t state_offset(std::int64_t layer) const { return place(layer).index * group_of(layer).layer_bytes(); }
+  std::int64_t matrices_offset(std::int64_t layer) const {
+    return state_offset(layer) + group_of(layer).state.convolution_floats() * static_cast<std::int64_t>(sizeof(float));
+  }
   std::int64_t bytes_per_token() const;  // while no window passed it
   bool has_states() const;
   /// "2 groups: 5 layers x 4 heads x 256 f16, window 512; ...": what tells layouts apart, in words.

@@ -139,6 +139,11 @@ class SequenceState {
     return state_at(layer, block(layout().place(layer).group, i));
   }
 
+  /// Blocks of a group with states, for executors that keep tables of them: the one behind length() tokens (null:
+  /// zeros), and the one that a pass makes.
+  const std::byte* state_block(std::size_t group) const { return states_[group].now; }
+  std::byte* next_state_block(std::size_t group) const { return states_[group].next; }
+
   std::int64_t blocks() const { return blocks_; }  // of each group, those let go of among them
   /// Where block i of a group lies, for executors that keep tables of blocks; null: let go of, or no checkpoint.
   std::byte* block(std::size_t group, std::int64_t i) const {
@@ -170,8 +175,7 @@ class SequenceState {
   const States& states_of(std::int64_t layer) const { return states_[layout().place(layer).group]; }
   float* state_at(std::int64_t layer, std::byte* block) const {
     if (block == nullptr) return nullptr;
-    const Layout& layout = this->layout();
-    return reinterpret_cast<float*>(block + layout.place(layer).index * layout.group_of(layer).layer_bytes());
+    return reinterpret_cast<float*>(block + layout().state_offset(layer));
   }
   const Group& group(std::size_t number) const { return layout().groups()[number]; }
   Expected<std::byte*> copy_of(std::size_t group, const std::byte* block);

@@ -1,0 +1,120 @@
+// The launches of layers with a state, and the small ones of gates.
+#include <algorithm>
+
+#include "exec/cuda_emitter.h"
+
+namespace millrace::exec {
+
+cuda::StateRuns CudaExecutor::Emitter::state_runs(std::int64_t layer, bool& borders) const {
+  const std::vector<kv::Group>& groups = ops.program_->layout.groups();
+  const auto group = static_cast<std::ptrdiff_t>(ops.program_->layout.place(layer).group);
+  const auto before =
+      std::count_if(groups.begin(), groups.begin() + group, [](const kv::Group& other) { return other.is_state(); });
+  const StateTable& table = ops.states_.tables[window.first_states + static_cast<std::size_t>(before)];
+  borders = table.borders;
+  return {row_data<cuda::StateRun>(ops.pass_rows_.state_runs) + table.first_run,
+          row_data<std::int32_t>(ops.pass_rows_.first_runs) + table.first_of_sequences, table.runs, table.sequences};
+}
+
+void CudaExecutor::Emitter::emit_sigmoid_gate(const Step& s) {
+  const std::int64_t n = rows(s.out) * cols(s.out);
+  check(cols(s.b) == 1 ? cuda::sigmoid_gate_rows(data(s.out), data(s.b), rows(s.out),
+                                                 static_cast<std::int32_t>(cols(s.out)), stream)
+                       : cuda::sigmoid_gate(data(s.out), data(s.b), n, stream),
+        "sigmoid_gate");
+}
+
+void CudaExecutor::Emitter::emit_time_step(const Step& s) {
+  overwritten(s.a);
+  const std::byte *const *const a = vector(s.weight), *const *const bias = vector(s.weight2);
+  if (!status.ok()) return;
+  check(cuda::time_step(data(s.out), data(s.a), a, bias, rows(s.a), static_cast<std::int32_t>(cols(s.a)), stream),
+        "time_step");
+}
+
+void CudaExecutor::Emitter::emit_convolution(const Step& s) {
+  cuda::ConvolveCall call;
+  bool borders = false;
+  call.runs = state_runs(s.layer, borders);
+  call.offset = ops.program_->layout.state_offset(s.layer);
+  call.x = data(s.out);
+  call.weight = vector(s.weight);
+  call.bias = vector(s.weight2);
+  call.silu = s.convolution.silu;
+  call.taps = static_cast<std::int32_t>(s.convolution.taps);
+  call.channels = static_cast<std::int32_t>(cols(s.out));
+  if (borders) call.borders = ops.at<float>(ops.layout_.borders);
+  if (status.ok()) check(cuda::convolve(call, stream), "convolve");
+}
+
+void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
+  const DeltaRule& rule = s.delta_rule;
+  cuda::DeltaRuleCall call;
+  bool borders = false;
+  call.runs = state_runs(s.layer, borders);
+  call.offset = ops.program_->layout.matrices_offset(s.layer);
+  call.qkv = data(s.a);
+  call.beta = data(s.b);
+  call.decay = data(s.c);
+  call.out = data(s.out);
+  call.key_heads = static_cast<std::int32_t>(rule.key_heads);
+  call.value_heads = static_cast<std::int32_t>(rule.value_heads);
+  call.key_dim = static_cast<std::int32_t>(rule.key_dim);
+  call.value_dim = static_cast<std::int32_t>(rule.value_dim);
+  call.tiled = rule.tiled;
+  call.scale = rule.scale;
+  check(cuda::delta_rule(call, stream), "delta_rule");
+}
+
+void CudaExecutor::Emitter::emit_scan(const Step& s) {
+  cuda::ScanCall call;
+  bool borders = false;
+  call.runs = state_runs(s.layer, borders);
+  call.offset = ops.program_->layout.matrices_offset(s.layer);
+  call.x = data(s.a);
+  call.step = data(s.b);
+  call.decay = data(s.c);
+  call.skip = vector(s.weight);
+  call.out = data(s.out);
+  call.heads = static_cast<std::int32_t>(s.scan.heads);
+  call.head_dim = static_cast<std::int32_t>(s.scan.head_dim);
+  call.groups = static_cast<std::int32_t>(s.scan.groups);
+  call.keys = static_cast<std::int32_t>(s.scan.keys);
+  if (status.ok()) check(cuda::scan(call, stream), "scan");
+}
+
+void CudaExecutor::Emitter::emit_rows(const Launch& launch) {
+  using Kind = Launch::Kind;
+  const Step& s = step(launch.first);
+  const std::int64_t n = rows(s.out) * cols(s.out);
+  overwritten(s.out);
+  switch (launch.kind) {
+    case Kind::activate:
+      return check(cuda::activate(s.activation, data(s.out), n, stream), "activate");
+    case Kind::pick_heads:
+      return check(cuda::pick_heads(data(s.a), cols(s.a), rows(s.out), static_cast<std::int32_t>(s.heads),
+                                    static_cast<std::int32_t>(s.head_dim), static_cast<std::int32_t>(s.first),
+                                    data(s.out), stream),
+                   "pick_heads");
+    case Kind::multiply:
+      return check(cuda::multiply(data(s.out), data(s.b), n, stream), "multiply");
+    case Kind::sigmoid_gate:
+      return emit_sigmoid_gate(s);
+    case Kind::l2_norm:
+      return check(cuda::l2_norm_heads(data(s.out), cols(s.out), rows(s.out), static_cast<std::int32_t>(s.heads),
+                                       static_cast<std::int32_t>(s.head_dim), s.eps, stream),
+                   "l2_norm");
+    case Kind::time_step:
+      return emit_time_step(s);
+    case Kind::convolve:
+      return emit_convolution(s);
+    case Kind::delta_rule:
+      return emit_delta_rule(s);
+    case Kind::scan:
+      return emit_scan(s);
+    default:
+      return broken("rows of this kind");
+  }
+}
+
+}  // namespace millrace::exec
