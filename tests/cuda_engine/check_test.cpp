@@ -1,6 +1,7 @@
 // What the GPU's executor refuses, and with which words. Needs no GPU.
 #include <string>
 
+#include "engine/reference.h"
 #include "exec/cuda_ops.h"
 #include "exec/small_model.h"
 
@@ -47,6 +48,18 @@ TEST(CheckCuda, NamesHeadsThatNoKernelHas) {
     const Status status = check(head_dim, DType::f16, kA100);
     EXPECT_EQ(status.code(), Code::unsupported);
     EXPECT_NE(status.message().find(std::to_string(head_dim)), std::string::npos) << status.message();
+  }
+}
+
+/// README's table says so.
+TEST(CheckCuda, TakesEveryCheckpointThatRunsOnAGpu) {
+  for (const engine::test::Checkpoint& checkpoint : engine::test::kCheckpoints) {
+    SCOPED_TRACE(checkpoint.name);
+    const auto engine = engine::test::make(engine::test::roomy(checkpoint.model()));
+    ASSERT_NE(engine, nullptr);
+    const model::Model& model = engine->model();
+    const Status status = check_cuda(model.program(), model.units(), {checkpoint.kv, kA100});
+    EXPECT_EQ(status.ok(), checkpoint.gpu) << status.message();
   }
 }
 
