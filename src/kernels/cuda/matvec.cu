@@ -95,6 +95,28 @@ void lay_out(MatvecArgs& a, const MatvecKernel& kernel, int granules, Launch& la
   launch.shared_bytes = at;
 }
 
+/// For experts, whose few rows leave a warp only some tiles: as many warps as have the fewest tiles altogether, because
+/// a tile takes its time however few of its lanes have work. Nothing waits in line for the rest of the memory: the
+/// kernel after can order nothing before this one ends. False if their memory does not suffice.
+bool choose_warps(MatvecArgs& a, const MatvecKernel& kernel, int granules, const DeviceLimits& device, Launch& launch) {
+  launch.grid = std::min(granules, device.sms);
+  const int block_rows = div_up(granules, launch.grid) * a.granule_rows;
+  const int lists = a.effect == MatvecArgs::kPair ? 1 : 2;  // that a warp's rows are split into
+  const auto tiles = [&](int warps) {
+    return div_up(div_up(div_up(block_rows, warps), lists) * a.segments, a.tile_items);
+  };
+  int best = 8;
+  for (int warps = 9; warps <= matvec_threads(kernel.rows) / 32; ++warps) {
+    if (warps * tiles(warps) < best * tiles(best)) best = warps;
+  }
+  launch.warps = best;
+  for (a.stages = std::min(3, tiles(best) + 1); a.stages >= std::min(2, tiles(best)); --a.stages) {
+    lay_out(a, kernel, granules, launch);
+    if (launch.shared_bytes <= static_cast<std::size_t>(device.block_shared)) return true;
+  }
+  return false;
+}
+
 /// Picks warps, stages and grid; false if the device's shared memory does not suffice.
 bool choose(MatvecArgs& a, const MatvecKernel& kernel, int granules, const DeviceLimits& device, Launch& launch) {
   const auto fits = [&](int warps, int stages, std::size_t budget, int waves) {
@@ -110,6 +132,7 @@ bool choose(MatvecArgs& a, const MatvecKernel& kernel, int granules, const Devic
     return fits(matvec_tuning.warps, matvec_tuning.stages, all, std::max(matvec_tuning.waves, 1));
   }
 #endif
+  if (a.chosen != nullptr && choose_warps(a, kernel, granules, device, launch)) return true;
   // About two thirds of an SM's memory in flight reach the device's full rate.
   const std::size_t most = static_cast<std::size_t>(device.sm_shared) * 2 / 3;
   for (int stages = 3; stages >= 2; --stages) {

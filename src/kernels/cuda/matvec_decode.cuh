@@ -233,16 +233,55 @@ struct Decoder<DType::iq4_nl> : NibbleDecoder<18, 2> {
   }
 };
 
+/// What the levels of a nibble are made of: its low three bits pick one of eight, which the fourth negates. So a
+/// permute whose selectors are the nibbles themselves picks the levels of those that add, because the fourth bit of a
+/// selector asks for the sign of a byte, which these have not; with all bits turned, and the levels in the opposite
+/// order, it picks the levels of those that subtract. Elements come as the nibbles lie, low and high ones by turns.
+template <std::uint32_t k0, std::uint32_t k1>
+struct SignedLevels {
+  /// __byte_perm() looks at three bits of a selector.
+  __device__ static __forceinline__ int permute(std::uint32_t low, std::uint32_t high, std::uint32_t selectors) {
+    int out;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selectors));
+    return out;
+  }
+  __host__ __device__ static constexpr std::uint32_t reversed(std::uint32_t word) {
+    return word << 24 | (word & 0xff00) << 8 | (word >> 8 & 0xff00) | word >> 24;
+  }
+  /// plus - minus grows by the products of the eight nibbles of q with x[0..3] (low) and x[16..19] (high), of which
+  /// `first` and `second` are by_turns().
+  __device__ static __forceinline__ void dot(std::uint32_t q, std::uint32_t first, std::uint32_t second, int& plus,
+                                             int& minus) {
+    const std::uint32_t upper = q >> 16;
+    plus = __dp4a(permute(k0, k1, q), static_cast<int>(first), plus);
+    minus = __dp4a(permute(reversed(k1), reversed(k0), ~q), static_cast<int>(first), minus);
+    plus = __dp4a(permute(k0, k1, upper), static_cast<int>(second), plus);
+    minus = __dp4a(permute(reversed(k1), reversed(k0), ~upper), static_cast<int>(second), minus);
+  }
+};
+/// Bytes of low and high by turns: those of their first halves, and of their second.
+__device__ __forceinline__ void by_turns(std::uint32_t low, std::uint32_t high, std::uint32_t& first,
+                                         std::uint32_t& second) {
+  first = __byte_perm(low, high, 0x5140);
+  second = __byte_perm(low, high, 0x7362);
+}
+
 template <>
 struct Decoder<DType::mxfp4> : SimpleDecoder {
   static constexpr int kBytes = 136, kAlign = 8;
   static constexpr bool kSigned = true;
+  using Levels = SignedLevels<kMxfp4Book.word[0], kMxfp4Book.word[1]>;
+  /// The nibbles of elements 4 i and 16 + 4 i on of block b.
+  template <typename W>
+  __device__ static std::uint32_t nibbles(W& word, int b, int i) {
+    return bytes4(word, 17 * b + 1 + 4 * i);
+  }
   template <typename W>
   __device__ static void words(W& word, int b, std::uint32_t (&w)[8]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      look_up<kMxfp4Book.word[0], kMxfp4Book.word[1], kMxfp4Book.word[2], kMxfp4Book.word[3]>(
-          bytes4(word, 17 * b + 1 + 4 * i), w[i], w[i + 4]);
+      look_up<kMxfp4Book.word[0], kMxfp4Book.word[1], kMxfp4Book.word[2], kMxfp4Book.word[3]>(nibbles(word, b, i), w[i],
+                                                                                              w[i + 4]);
     }
   }
   template <typename W>

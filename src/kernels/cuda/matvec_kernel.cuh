@@ -138,6 +138,12 @@ struct WLayout {
 // ---------------------------------------------------------------------------------------------------------------------
 // A segment
 
+/// Whether D has SignedLevels.
+template <typename D>
+concept has_levels = requires {
+  typename D::Levels;
+};
+
 /// acc[l][m] = the sum of the `count` terms of list l's segment with row m of x. REQUIRES: acc zero.
 template <DType kType, int kM, RowLayout kRows>
 __device__ __forceinline__ void quantized_segments(std::uint32_t weights, int half_bytes, const int (&heads)[2],
@@ -155,6 +161,24 @@ __device__ __forceinline__ void quantized_segments(std::uint32_t weights, int ha
 #pragma unroll
   for (int b = 0; b < 8; ++b) {
     if (W::kRagged && 32 * b >= count) break;
+    if constexpr (kM == 1 && has_levels<D>) {
+      // A row alone pays for all that is done with its weights.
+      const uint4 low = reinterpret_cast<const uint4*>(x)[2 * b], high = reinterpret_cast<const uint4*>(x)[2 * b + 1];
+      const float dx = reinterpret_cast<const float*>(x + X::kScaleAt)[b];
+      const std::uint32_t lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
+      int plus[2] = {}, minus[2] = {};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        std::uint32_t first, second;
+        by_turns(lows[i], highs[i], first, second);
+#pragma unroll
+        for (int l = 0; l < 2; ++l) D::Levels::dot(D::nibbles(words[l], b, i), first, second, plus[l], minus[l]);
+      }
+#pragma unroll
+      for (int l = 0; l < 2; ++l)
+        acc[l][0] = fmaf(D::scale(words[l], b) * dx, static_cast<float>(plus[l] - minus[l]), acc[l][0]);
+      continue;
+    }
     std::uint32_t w[2][8];
     D::words(words[0], b, w[0]);
     D::words(words[1], b, w[1]);
