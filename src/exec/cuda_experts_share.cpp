@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "exec/host_rows.h"
+#include "kernels/cuda/exchange.h"
 
 namespace millrace::exec {
 
@@ -107,8 +108,9 @@ void ExpertShare::settle() {
 
 /// The GPU's part of the missed experts: the rule of kernels::cuda::claim_experts().
 void ExpertShare::leave_claimed(const Job& job) {
-  const auto most = static_cast<std::int64_t>(waiting_.size()) * experts_.link_permille() / 1000;
-  std::int64_t taken = 0;
+  const std::int32_t most =
+      kernels::cuda::claimed_of(static_cast<std::int32_t>(waiting_.size()), experts_.link_permille());
+  std::int32_t taken = 0;
   std::erase_if(waiting_, [&](Missed& missed) {
     if (taken >= most || !experts_.lies_in_ram(unit_of(job, missed.expert))) return false;
     ++taken;

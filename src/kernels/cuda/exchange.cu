@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) claim_experts_kernel(const __grid_co
     };
     int all = 0;
     for (int base = 0; base < call.experts; base += kWarp) all += __popc(__ballot_sync(~0u, missed(base + lane)));
-    const int most = all * call.permille / 1000;
+    const int most = claimed_of(all, call.permille);
     int taken = 0;
     for (int base = 0; base < call.experts && taken < most; base += kWarp) {
       const int e = base + lane;
