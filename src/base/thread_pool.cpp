@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/processors.h"
+#include "base/spin.h"
 #include "base/status.h"
 
 namespace millrace {
@@ -21,14 +22,6 @@ namespace {
 
 constexpr std::size_t kLineBytes = 64;
 constexpr std::size_t kStackBytes = 256 * 1024;  // workers run kernels, which keep their scratch elsewhere
-
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 /// Waits until word != old: spins for `spin` (which bridges the gap between two ops), then sleeps in the kernel.
 void wait_while_equal(const std::atomic<std::uint32_t>& word, std::uint32_t old, std::chrono::nanoseconds spin) {

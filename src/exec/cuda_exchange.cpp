@@ -3,16 +3,12 @@
 #include <chrono>
 #include <utility>
 
+#include "base/spin.h"
+
 namespace millrace::exec {
 namespace {
 
 constexpr std::chrono::milliseconds kAskAfter{20};  // of waiting: whether the device still lives
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 

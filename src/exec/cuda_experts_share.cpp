@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "base/spin.h"
 #include "exec/host_rows.h"
 #include "kernels/cuda/exchange.h"
 
@@ -53,6 +54,7 @@ Expected<std::unique_ptr<ExpertShare>> ExpertShare::create(const Sizes& sizes, r
   MR_ASSIGN_OR_RETURN(share->work_, device::HostBuffer::reserve(at.work_bytes, device::Pages::normal));
   share->row_of_.resize(static_cast<std::size_t>(sizes.rows * sizes.top_k));
   share->first_of_.resize(static_cast<std::size_t>(sizes.experts) + 1);
+  share->progress_ = std::make_unique<Progress[]>(static_cast<std::size_t>(sizes.experts));
   MR_RETURN_IF_ERROR(share->start(at.shared_bytes - kPayload));
   return share;
 }
@@ -200,20 +202,35 @@ void ExpertShare::multiply(const Job& job, std::size_t members) {
     for (const std::int32_t p : {job.experts->gate_part, job.experts->up_part, job.experts->down_part})
       if (p != kNoPart) weight_bytes_ += part(job, p).bytes();
   }
-  gate_and_up(job, members);
-  down(job, members);
+  // Threads take tasks in order: whoever waits for a member's hidden rows knows that all tasks that make them are at
+  // work, and so they meet once, at the end.
+  const Cut first = cut(part(job, job.experts->first_part())), second = cut(part(job, job.experts->down_part));
+  for (std::size_t m = 0; m < members; ++m) progress_[m].left.store(first.tasks, std::memory_order_relaxed);
+  for (std::size_t m = 0; m < members; ++m) progress_[m].hidden_ready.store(false, std::memory_order_relaxed);
+  const std::uint64_t x_name = ++names_, hidden_name = names_ + 1;  // the latter of the first member's hidden rows
+  names_ += members;
+  const auto count = static_cast<std::int64_t>(members);
+  pool_.parallel_for(count * (first.tasks + second.tasks), 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const bool of_first = task < count * first.tasks;
+      const Cut& cut = of_first ? first : second;
+      const std::int64_t at = of_first ? task : task - count * first.tasks;
+      const auto member = static_cast<std::size_t>(at / cut.tasks);
+      const std::int64_t row = at % cut.tasks * cut.rows_each, last = std::min(row + cut.rows_each, cut.rows);
+      if (of_first) {
+        gate_and_up(job, leased_[member], x_name, row, last, thread);
+        if (progress_[member].left.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_hidden(job, member);
+      } else {
+        while (!progress_[member].hidden_ready.load(std::memory_order_acquire)) relax();
+        down(job, leased_[member], hidden_name + member, row, last, thread);
+      }
+    }
+  });
 }
 
-template <typename Work>
-void ExpertShare::for_tasks(std::size_t members, const residency::Part& matrix, const Work& work) {
-  const std::int64_t step = task_rows(matrix.dtype, matrix.cols), each = (matrix.rows + step - 1) / step;
-  pool_.parallel_for(
-      static_cast<std::int64_t>(members) * each, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-        for (std::int64_t task = begin; task < end; ++task) {
-          const std::int64_t first = task % each * step;
-          work(leased_[static_cast<std::size_t>(task / each)], first, std::min(first + step, matrix.rows), thread);
-        }
-      });
+ExpertShare::Cut ExpertShare::cut(const residency::Part& matrix) {
+  const std::int64_t rows = task_rows(matrix.dtype, matrix.cols);
+  return {matrix.rows, rows, (matrix.rows + rows - 1) / rows};
 }
 
 kernels::MatmulArgs ExpertShare::product(const Missed& missed, const residency::Part& matrix, const std::byte* weight,
@@ -227,62 +244,55 @@ kernels::MatmulArgs ExpertShare::product(const Missed& missed, const residency::
 }
 
 /// hidden = activation(x gate^T + bias) * (x up^T + bias), in places' order; without a gate activation(x up^T + bias).
-void ExpertShare::gate_and_up(const Job& job, std::size_t members) {
+void ExpertShare::gate_and_up(const Job& job, const Missed& missed, std::uint64_t x_name, std::int64_t begin,
+                              std::int64_t end, int thread) {
   const residency::Part &first = part(job, job.experts->first_part()), &up = part(job, job.experts->up_part);
   const std::int64_t ff = first.rows;
-  const std::uint64_t name = ++names_;  // of x
-  const kernels::Q8Rows q8 = kernels::q8_rows_at(work_.data(), job.rows, first.cols);
-  for_tasks(members, first, [&](const Missed& missed, std::int64_t begin, std::int64_t end, int thread) {
-    kernels::MatmulArgs args = product(missed, first, missed.gate_or_up, begin, end, thread);
-    args.x = host_at<float>(at_.input);
-    args.x_q8 = q8;
-    args.x_index = row_of_.data() + missed.first;
-    args.x_name = name;
-    args.y = hidden() + missed.first * ff + begin;
-    table_.matmul_segments(args);
-    const auto of_expert = [&](const float* all) {
-      return all == nullptr ? nullptr : all + missed.expert * ff + begin;
-    };
-    auto* const scratch = reinterpret_cast<float*>(thread_memory(thread) + at_.workspace_bytes);
-    if (!job.experts->gated())
-      return activate_rows(table_, job.experts->activation, of_expert(job.up_bias), args, scratch);
-    args.dtype = up.dtype;
-    args.weight = missed.up + begin * row_bytes(up.dtype, up.cols);
-    gate_rows(table_, table_.matmul_segments,
-              {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias)}, args, scratch);
-  });
+  kernels::MatmulArgs args = product(missed, first, missed.gate_or_up, begin, end, thread);
+  args.x = host_at<float>(at_.input);
+  args.x_q8 = kernels::q8_rows_at(work_.data(), job.rows, first.cols);
+  args.x_index = row_of_.data() + missed.first;
+  args.x_name = x_name;
+  args.y = hidden() + missed.first * ff + begin;
+  table_.matmul_segments(args);
+  const auto of_expert = [&](const float* all) { return all == nullptr ? nullptr : all + missed.expert * ff + begin; };
+  auto* const scratch = reinterpret_cast<float*>(thread_memory(thread) + at_.workspace_bytes);
+  if (!job.experts->gated())
+    return activate_rows(table_, job.experts->activation, of_expert(job.up_bias), args, scratch);
+  args.dtype = up.dtype;
+  args.weight = missed.up + begin * row_bytes(up.dtype, up.cols);
+  gate_rows(table_, table_.matmul_segments, {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias)},
+            args, scratch);
+}
+
+/// By whoever did the last of the tasks that make them.
+void ExpertShare::finish_hidden(const Job& job, std::size_t member) {
+  const residency::Part& down = part(job, job.experts->down_part);
+  const Missed& missed = leased_[member];
+  if (kernels::uses_q8(down.dtype))
+    table_.quantize_q8(hidden() + missed.first * down.cols, down.cols, missed.rows, down.cols,
+                       hidden_q8(missed.first, down.cols));
+  progress_[member].hidden_ready.store(true, std::memory_order_release);
+}
+
+kernels::Q8Rows ExpertShare::hidden_q8(std::int64_t place, std::int64_t ff) const {
+  const kernels::Q8Rows all = kernels::q8_rows_at(work_.data() + at_.hidden_q8, sizes_.rows * sizes_.top_k, ff);
+  return {all.q + place * ff, all.d + place * (ff / 32), all.sum16 + place * (ff / 16)};
 }
 
 /// results = hidden down^T + bias, in places' order.
-void ExpertShare::down(const Job& job, std::size_t members) {
+void ExpertShare::down(const Job& job, const Missed& missed, std::uint64_t hidden_name, std::int64_t begin,
+                       std::int64_t end, int thread) {
   const residency::Part& down = part(job, job.experts->down_part);
-  const std::int64_t ff = down.cols;
-  const std::uint64_t name = names_ + 1;  // of the first member's rows of hidden
-  names_ += members;
-  const kernels::Q8Rows all = kernels::q8_rows_at(work_.data() + at_.hidden_q8, sizes_.rows * sizes_.top_k, ff);
-  const auto q8_from = [&](std::int64_t place) {
-    return kernels::Q8Rows{all.q + place * ff, all.d + place * (ff / 32), all.sum16 + place * (ff / 16)};
-  };
-  if (kernels::uses_q8(down.dtype)) {
-    // A row of few floats is a task of its own: threads that have just been busy are still awake.
-    pool_.parallel_for(static_cast<std::int64_t>(members), 1, [&](std::int64_t begin, std::int64_t end, int) {
-      for (std::int64_t m = begin; m < end; ++m) {
-        const Missed& missed = leased_[static_cast<std::size_t>(m)];
-        table_.quantize_q8(hidden() + missed.first * ff, ff, missed.rows, ff, q8_from(missed.first));
-      }
-    });
-  }
-  for_tasks(members, down, [&](const Missed& missed, std::int64_t begin, std::int64_t end, int thread) {
-    kernels::MatmulArgs args = product(missed, down, missed.down, begin, end, thread);
-    args.x = hidden() + missed.first * ff;
-    args.x_q8 = q8_from(missed.first);
-    args.x_name = name + static_cast<std::uint64_t>(&missed - leased_.data());
-    args.y = host_at<float>(at_.output) + missed.first * down.rows + begin;
-    table_.matmul_segments(args);
-    if (job.down_bias == nullptr) return;
-    for (std::int64_t r = 0; r < missed.rows; ++r)
-      table_.add(args.y + r * down.rows, job.down_bias + missed.expert * down.rows + begin, end - begin);
-  });
+  kernels::MatmulArgs args = product(missed, down, missed.down, begin, end, thread);
+  args.x = hidden() + missed.first * down.cols;
+  if (kernels::uses_q8(down.dtype)) args.x_q8 = hidden_q8(missed.first, down.cols);
+  args.x_name = hidden_name;
+  args.y = host_at<float>(at_.output) + missed.first * down.rows + begin;
+  table_.matmul_segments(args);
+  if (job.down_bias == nullptr) return;
+  for (std::int64_t r = 0; r < missed.rows; ++r)
+    table_.add(args.y + r * down.rows, job.down_bias + missed.expert * down.rows + begin, end - begin);
 }
 
 }  // namespace millrace::exec

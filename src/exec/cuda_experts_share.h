@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -95,12 +96,18 @@ class ExpertShare final : public HostExchange {
   Status take_leases(const Job& job);
   std::size_t gather_ready();
   void multiply(const Job& job, std::size_t members);
-  void gate_and_up(const Job& job, std::size_t members);
-  void down(const Job& job, std::size_t members);
-  /// Cuts the rows of a matrix of each of the first `members` into tasks for the pool:
-  /// work(member, first row, end row, thread).
-  template <typename Work>
-  void for_tasks(std::size_t members, const residency::Part& matrix, const Work& work);
+  /// How the rows of a matrix are cut into tasks.
+  struct Cut {
+    std::int64_t rows = 0, rows_each = 0, tasks = 0;
+  };
+  static Cut cut(const residency::Part& matrix);
+  /// Rows [begin, end) of the member's matrices; names as in MatmulArgs.
+  void gate_and_up(const Job& job, const Missed& missed, std::uint64_t x_name, std::int64_t begin, std::int64_t end,
+                   int thread);
+  void finish_hidden(const Job& job, std::size_t member);
+  void down(const Job& job, const Missed& missed, std::uint64_t hidden_name, std::int64_t begin, std::int64_t end,
+            int thread);
+  kernels::Q8Rows hidden_q8(std::int64_t place, std::int64_t ff) const;
   /// Arguments of a product of the member's rows with rows [begin, end) of `weight`; y is [rows, y_stride].
   kernels::MatmulArgs product(const Missed& missed, const residency::Part& matrix, const std::byte* weight,
                               std::int64_t begin, std::int64_t end, int thread) const;
@@ -127,7 +134,13 @@ class ExpertShare final : public HostExchange {
   std::vector<std::int32_t> row_of_;    // by place: the row of x
   std::vector<std::int64_t> first_of_;  // by expert, and one past the last: its first place, of those computed here
   std::vector<Missed> waiting_, leased_;
-  std::vector<std::int32_t> used_;  // experts that were computed with, by either; they may be worth a slot
+  /// Of one of leased_: tasks that make its hidden rows, and whether these are as the last product takes them.
+  struct alignas(64) Progress {
+    std::atomic<std::int64_t> left{0};
+    std::atomic<bool> hidden_ready{false};
+  };
+  std::unique_ptr<Progress[]> progress_;  // as many as there are experts
+  std::vector<std::int32_t> used_;        // experts that were computed with, by either; they may be worth a slot
   std::int32_t used_first_unit_ = 0;
   std::uint64_t names_ = 0;
   std::uint64_t weight_bytes_ = 0, compute_ns_ = 0;
