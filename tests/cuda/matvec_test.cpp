@@ -494,21 +494,23 @@ TEST_F(Matvec, ExpertsFollowTheRouting) {
 
 /// Rows of MXFP4 that are no whole segments are copied as they lie, several at once, and begin at any byte.
 TEST_F(Matvec, RowsThatLiePackedGiveTheContractsBits) {
-  for (const std::int64_t cols : {32, 96, 288, 480, 2880, 5664}) {
-    for (const std::int32_t rows : {1, 2, 3, 67, 263, 1031}) {
-      const std::int32_t x_rows = 1 + rows % kMatvecRows;
-      check_products({DType::mxfp4}, {rows}, cols, x_rows, Effect::store, rows % 2 == 0, false);
-      check_products({DType::mxfp4, DType::mxfp4}, {rows, 5}, cols, 1, Effect::add, true, false);
+  for (const DType dtype : {DType::mxfp4, DType::q8_0}) {
+    for (const std::int64_t cols : {32, 96, 288, 480, 2880, 5664}) {
+      for (const std::int32_t rows : {1, 2, 3, 67, 263, 1031}) {
+        const std::int32_t x_rows = 1 + rows % kMatvecRows;
+        check_products({dtype}, {rows}, cols, x_rows, Effect::store, rows % 2 == 0, false);
+        check_products({dtype, dtype}, {rows, 5}, cols, 1, Effect::add, true, false);
+      }
+      for (std::int32_t x_rows = 1; x_rows <= 3; ++x_rows) {
+        check_gated(dtype, dtype, 37 + 5 * x_rows, cols, x_rows, true, false, false);
+        check_gated(dtype, dtype, 352, cols, x_rows, true, true, false);
+        check_experts(dtype, dtype, Effect::gated, 96, cols, x_rows, 4, true, true, false);
+        check_experts(dtype, dtype, Effect::store, 131, cols, x_rows, 4, false, false, false);
+      }
     }
-    for (std::int32_t x_rows = 1; x_rows <= 3; ++x_rows) {
-      check_gated(DType::mxfp4, DType::mxfp4, 37 + 5 * x_rows, cols, x_rows, true, false, false);
-      check_gated(DType::mxfp4, DType::mxfp4, 352, cols, x_rows, true, true, false);
-      check_experts(DType::mxfp4, DType::mxfp4, Effect::gated, 96, cols, x_rows, 4, true, true, false);
-      check_experts(DType::mxfp4, DType::mxfp4, Effect::store, 131, cols, x_rows, 4, false, false, false);
-    }
+    check_experts(dtype, dtype, Effect::gated, 2880, 2880, 1, 4, true, true, false);
+    check_experts(dtype, dtype, Effect::store, 2880, 2880, 1, 4, false, false, false);
   }
-  check_experts(DType::mxfp4, DType::mxfp4, Effect::gated, 2880, 2880, 1, 4, true, true, false);
-  check_experts(DType::mxfp4, DType::mxfp4, Effect::store, 2880, 2880, 1, 4, false, false, false);
 }
 
 TEST_F(Matvec, LongRowsAreWorkedInParts) {

@@ -9,7 +9,7 @@ MatvecKernel matvec_kernel_bytes(DType dtype, int x_rows, bool ragged) {
     case DType::q5_1:
       return matvec_kernel_of<DType::q5_1>(x_rows, ragged);
     case DType::q8_0:
-      return matvec_kernel_of<DType::q8_0>(x_rows, ragged);
+      return matvec_kernel_of<DType::q8_0, RowLayout::packed>(x_rows, ragged);
     default:
       return {};
   }
