@@ -1,6 +1,7 @@
 #include "residency/cuda_experts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 #include <utility>
 
@@ -14,7 +15,9 @@ constexpr std::chrono::milliseconds kTellAfter{100};  // how often a pass that w
 constexpr std::chrono::microseconds kAskAgain{200};
 constexpr double kHalfLifePasses = 256;  // of an expert's worth
 constexpr int kMostOffersAPass = 32;     // copies to slots, so that they do not take the link and RAM from misses
-constexpr double kWorthMore = 1.25, kUsesMore = 2;  // than what has a slot, for an expert to take it
+// An expert takes another's slot when it has been used more by so many standard deviations of the difference of two
+// such counts: chance alone moves few.
+constexpr double kSureDeviations = 1.5;
 
 std::size_t count_experts(const UnitTable& units) { return static_cast<std::size_t>(units.experts()); }
 
@@ -193,12 +196,13 @@ void DeviceExperts::take_arrivals() {
   });
 }
 
-/// For those that were worth a slot in the last pass and found none.
+/// For those that were worth a slot in the last pass and found none; nobody else gets it.
 void DeviceExperts::free_some_slots() {
   int wanted = std::min(refused_, kMostOffersAPass) - static_cast<int>(slots_.free_slots());
   std::int32_t least = -1;
   for (; wanted > 0 && (least = slots_.least_worth()) >= 0; --wanted) {
     slots_.remove(least);
+    ++reserved_;
     visible_[static_cast<std::size_t>(least)] = false;
     const MutexLock lock(meter_mutex_);
     meter_.left(unit_of_[static_cast<std::size_t>(least)]);
@@ -274,14 +278,19 @@ bool DeviceExperts::use(std::int32_t unit) {
 bool DeviceExperts::wants(std::int32_t unit) {
   const std::int32_t key = key_of(unit);
   if (offered_ >= kMostOffersAPass || slots_.slot_of(key) >= 0) return false;
-  if (slots_.free_slots() > 0) return true;
-  refused_ += slots_.worth(key) > least_worth_ * kWorthMore + kUsesMore ? 1 : 0;
+  if (slots_.free_slots() > reserved_) return true;
+  const double worth = slots_.worth(key);
+  if (worth - least_worth_ <= kSureDeviations * std::sqrt(worth + least_worth_)) return false;
+  if (reserved_ > 0) return true;
+  ++refused_;
   return false;
 }
 
 Status DeviceExperts::offer(std::int32_t unit, Lease lease) {
   ++offered_;
-  return send_to_slot(unit, std::move(lease));
+  MR_RETURN_IF_ERROR(send_to_slot(unit, std::move(lease)));
+  reserved_ = std::min(reserved_, slots_.free_slots());
+  return {};
 }
 
 // --- Many rows ---
@@ -370,7 +379,7 @@ Status DeviceExperts::fill(LeasedWave& wave, Room& room, const std::function<boo
         MR_ASSIGN_OR_RETURN(lease, store_->lease(tile_of(unit)));
       }
       MR_RETURN_IF_ERROR(await_bytes(lease, cancelled));
-      if (slots_.free_slots() > 0) {
+      if (slots_.free_slots() > reserved_) {
         MR_RETURN_IF_ERROR(send_to_slot(unit, std::move(lease)));
         address = slot_at(slots_.slot_of(key_of(unit)));
       } else {

@@ -209,6 +209,7 @@ class DeviceExperts {
   std::vector<device::Event> events_;  // for others to come
   double least_worth_ = 0;             // of those in slots when the pass began
   int offered_ = 0, refused_ = 0;      // in this pass: copied, and worth it but without a slot
+  std::size_t reserved_ = 0;           // free slots, for those that are worth more than who left them
 
   std::vector<Layer> layers_;  // of this pass's waves
   At leased_to_, next_;        // the wave whose leases are to be taken next; that to be acquired next
