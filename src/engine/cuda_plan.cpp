@@ -8,6 +8,8 @@
 #include "base/log.h"
 #include "device/cpu.h"
 #include "device/cuda_runtime.h"
+#include "device/gpu.h"
+#include "engine/prompt_parts.h"
 #include "residency/budget.h"
 #include "residency/calibrate.h"
 
@@ -16,9 +18,9 @@ namespace {
 
 constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64, kLeastGpuContext = 512, kAutomaticChunk = 512;
 constexpr std::int64_t kMostLogitRows = 64;  // beyond one a sequence
-// Where layers stream, a pass takes a whole prompt, so that each comes once for it, and works it in parts, which leaves
-// more room for weights.
-constexpr std::int64_t kStreamingBatch = 16384, kStreamingWork = 512;
+// Where layers stream, a pass takes a whole prompt (engine/prompt_parts.h).
+constexpr std::int64_t kStreamingBatch = 16384;
+constexpr std::uint64_t kPartsOfVram = 32;  // larger parts of prompts may take one of so many
 // What the driver takes after its context was measured: kernels loaded when first launched, graphs, fragmentation.
 constexpr std::uint64_t kDriverMargin = 160 * kMiB;
 constexpr std::uint64_t kUsualContextBytes = 600 * kMiB;  // where the driver does not tell
@@ -38,6 +40,9 @@ Expected<Vram> open_gpu(int index) {
   vram.context_bytes =
       before.ok() && before->free_bytes > after.free_bytes ? before->free_bytes - after.free_bytes : kUsualContextBytes;
   vram.context_bytes += kDriverMargin;
+  MR_ASSIGN_OR_RETURN(const std::vector<device::Gpu> found, device::gpus());
+  for (const device::Gpu& gpu : found)
+    if (gpu.index == index) vram.multiprocessors = gpu.multiprocessors;
   return vram;
 }
 
@@ -146,9 +151,19 @@ void CudaPlanner::choose_limits(bool streams) {
   const std::int64_t automatic =
       streams ? std::max(kAutomaticBatch, std::min(limits.context_tokens, kStreamingBatch)) : kAutomaticBatch;
   set_rows(options_, rules(), options_.batch_tokens > 0 ? options_.batch_tokens : automatic, limits);
-  limits.work_tokens = streams ? std::min(limits.batch_tokens, kStreamingWork) : 0;
   limits.logit_rows = std::max(limits.sequences, std::min(limits.batch_tokens, kMostLogitRows));
   limits.tile_bytes = kCudaTileBytes;
+  limits.work_tokens = streams ? part_of_prompts() : 0;
+}
+
+std::int64_t CudaPlanner::part_of_prompts() {
+  std::int64_t& work = parts_.limits.work_tokens;
+  const std::vector<ProductShape> products = dense_products(parts_.model->program(), units());
+  return std::min(parts_.limits.batch_tokens,
+                  choose_part(products, vram_.multiprocessors, cap_ / kPartsOfVram, [&](std::int64_t rows) {
+                    work = std::min(parts_.limits.batch_tokens, rows);
+                    return activation_bytes();
+                  }));
 }
 
 LimitRules CudaPlanner::rules() const {

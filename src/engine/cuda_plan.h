@@ -17,9 +17,10 @@ namespace millrace::engine {
 /// Tiles of a GPU's model: an expert is one.
 constexpr std::uint64_t kCudaTileBytes = 256 * kMiB;
 
-/// Device memory that is there, and what this process's context takes of it.
+/// Device memory that is there, what this process's context takes of it, and who shares it.
 struct Vram {
   std::uint64_t free_bytes = 0, context_bytes = 0;
+  int multiprocessors = 0;
 };
 /// Opens the GPU, and measures. Errors: unsupported, io_error.
 Expected<Vram> open_gpu(int index);
@@ -50,6 +51,7 @@ class CudaPlanner {
   Status choose();
   Status follow();
   void choose_limits(bool streams);
+  std::int64_t part_of_prompts();
   LimitRules rules() const;
   void set_plan_options();
   void measure_rates();
