@@ -485,6 +485,11 @@ Status add_hyperparameters(const Shape& s, const Types& types, modelfile::Writer
     MR_RETURN_IF_ERROR(number("expert_feed_forward_length", s.expert_ff));
   }
   if (is_hybrid(s)) {
+    // Of the rotated pairs, those that turn with each of an image's coordinates; of text all are the same.
+    const auto pairs = static_cast<std::int32_t>(s.head_dim / unrotated / 2), third = (pairs + 1) / 3;
+    MR_RETURN_IF_ERROR(writer.add(fmt::format("{}.rope.dimension_sections", s.architecture),
+                                  Value(std::make_shared<const modelfile::Array>(modelfile::Array{
+                                      std::vector<std::int32_t>{third, third, pairs - 2 * third, 0}}))));
     MR_RETURN_IF_ERROR(number("full_attention_interval", kStateInterval));
     MR_RETURN_IF_ERROR(number("ssm.conv_kernel", kStateTaps));
     MR_RETURN_IF_ERROR(number("ssm.state_size", kStateDim));
