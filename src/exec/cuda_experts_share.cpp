@@ -98,6 +98,7 @@ Status ExpertShare::compute(std::size_t place) {
 /// What was computed with may be worth a slot, if it is still in RAM. A copy that fails says so in the next pass, as a
 /// lost device does.
 void ExpertShare::settle() {
+  const std::uint64_t begin_ns = Trace::now_ns();
   residency::WeightStore& store = experts_.store();
   for (const std::int32_t expert : used_) {
     const std::int32_t unit = used_first_unit_ + expert, tile = units_.tiles_of(unit).first;
@@ -106,6 +107,7 @@ void ExpertShare::settle() {
     if (!lease || !experts_.offer(unit, std::move(*lease)).ok()) break;
   }
   used_.clear();
+  if (trace_ != nullptr) trace_->add("CPU", "slots", begin_ns, Trace::now_ns());
 }
 
 /// The GPU's part of the missed experts: the rule of kernels::cuda::claim_experts().
