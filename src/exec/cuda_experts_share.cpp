@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 
 #include "base/bytes.h"
 #include "base/spin.h"
@@ -9,6 +10,8 @@
 #include "kernels/cuda/exchange.h"
 
 namespace millrace::exec {
+
+static constexpr int kMostSpins = 1 << 14;
 
 ExpertShare::Places ExpertShare::lay_out(const Sizes& sizes, const kernels::Table& table, int threads) {
   Places places;
@@ -223,7 +226,9 @@ void ExpertShare::multiply(const Job& job, std::size_t members) {
         gate_and_up(job, leased_[member], x_name, row, last, thread);
         if (progress_[member].left.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_hidden(job, member);
       } else {
-        while (!progress_[member].hidden_ready.load(std::memory_order_acquire)) relax();
+        // Whoever makes them may have lost its processor to others.
+        for (int spins = 0; !progress_[member].hidden_ready.load(std::memory_order_acquire); ++spins)
+          spins < kMostSpins ? relax() : std::this_thread::yield();
         down(job, leased_[member], hidden_name + member, row, last, thread);
       }
     }
