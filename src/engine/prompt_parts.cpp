@@ -18,23 +18,19 @@ constexpr std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 
 std::vector<ProductShape> dense_products(const exec::Program& program, const residency::UnitTable& units) {
   using Kind = exec::Step::Kind;
   std::vector<ProductShape> products;
-  const auto add = [&](std::initializer_list<residency::WeightRef> side_by_side) {
-    ProductShape shape;
-    for (const residency::WeightRef& weight : side_by_side) {
-      const residency::Part& part = units.part(weight);
-      shape = {shape.rows + part.rows, part.cols};
-    }
-    products.push_back(shape);
+  const auto add_rows = [&](ProductShape& shape, const residency::WeightRef& weight) {
+    const residency::Part& part = units.part(weight);
+    shape = {shape.rows + part.rows, part.cols};
   };
   for (const exec::Step& step : program.steps) {
-    if (step.kind == Kind::gated) add({step.weight, step.weight2});
-    if (step.kind != Kind::matmul) continue;
     ProductShape shape;
-    for (int i = 0; i < step.product_count; ++i) {
-      const residency::Part& part = units.part(step.products[static_cast<std::size_t>(i)].weight);
-      shape = {shape.rows + part.rows, part.cols};
+    if (step.kind == Kind::gated) {
+      add_rows(shape, step.weight);
+      add_rows(shape, step.weight2);
     }
-    products.push_back(shape);
+    for (int i = 0; step.kind == Kind::matmul && i < step.product_count; ++i)
+      add_rows(shape, step.products[static_cast<std::size_t>(i)].weight);
+    if (shape.rows > 0) products.push_back(shape);
   }
   return products;
 }

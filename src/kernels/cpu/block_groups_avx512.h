@@ -264,6 +264,30 @@ struct Q6_K {
   }
 };
 
+/// use.operator()<Format>() of the dtype's; false if it has none.
+template <class Use>
+bool for_format(DType dtype, const Use& use) {
+  switch (dtype) {
+    case DType::q4_0:
+      use.template operator()<Q4_0>();
+      return true;
+    case DType::q8_0:
+      use.template operator()<Q8_0>();
+      return true;
+    case DType::mxfp4:
+      use.template operator()<MXFP4>();
+      return true;
+    case DType::q4_k:
+      use.template operator()<Q4_K>();
+      return true;
+    case DType::q6_k:
+      use.template operator()<Q6_K>();
+      return true;
+    default:
+      return false;
+  }
+}
+
 template <class Format>
 constexpr int kGroupBytes = kGroup * 32 / Format::kBlockElements* Format::kBlockBytes;
 

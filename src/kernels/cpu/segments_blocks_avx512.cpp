@@ -245,25 +245,7 @@ void product(const MatmulArgs& args) {
 }  // namespace
 
 bool segments_blocks(const MatmulArgs& args) {
-  switch (args.dtype) {
-    case DType::q4_0:
-      product<Q4_0>(args);
-      return true;
-    case DType::q8_0:
-      product<Q8_0>(args);
-      return true;
-    case DType::mxfp4:
-      product<MXFP4>(args);
-      return true;
-    case DType::q4_k:
-      product<Q4_K>(args);
-      return true;
-    case DType::q6_k:
-      product<Q6_K>(args);
-      return true;
-    default:
-      return false;
-  }
+  return for_format(args.dtype, [&]<class Format>() { product<Format>(args); });
 }
 
 std::int64_t segments_blocks_workspace_bytes(std::int64_t cols) {
