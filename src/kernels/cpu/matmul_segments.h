@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/arranged_segments.h"
 #include "kernels/cpu/matmul_panel.h"
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
@@ -322,14 +323,6 @@ struct Floats {
 // ---------------------------------------------------------------------------------------------------------------------
 // The product
 
-/// What activations lie arranged in a workspace, at its start.
-template <class V>
-struct Arranged {
-  std::uint64_t name = 0;  // MatmulArgs::x_name; 0: none that may be used again
-  std::int64_t arrangement = 0, rows = 0, cols = 0, first = 0;
-};
-constexpr std::int64_t kArrangedBytes = 64;
-
 /// Workspace: Arranged, arranged activations, packed panels, sums, padded segments.
 template <class V, class W>
 struct Layout {
@@ -349,10 +342,10 @@ struct Layout {
 /// x rows [r0, r0 + count), unless they lie there already.
 template <class V, class W>
 void arrange(const MatmulArgs& args, const Lanes<V>& lanes, const Layout<V, W>& layout, std::int64_t r0, int count) {
-  auto& there = *reinterpret_cast<Arranged<V>*>(args.workspace);
+  auto& there = *reinterpret_cast<Arranged*>(args.workspace);
   const auto source = [&](std::int64_t r) { return args.x_index ? args.x_index[r] : r; };
   const bool named = args.x_index == nullptr || args.x_rows == 1;  // others pick rows as they like
-  const Arranged<V> wanted{named ? args.x_name : 0, W::kArrangement, count, args.cols, source(r0)};
+  const Arranged wanted{named ? args.x_name : 0, W::kArrangement, count, args.cols, source(r0)};
   if (wanted.name != 0 && std::memcmp(&there, &wanted, sizeof wanted) == 0) return;
   for (int r = 0; r < count; ++r) {
     auto* const out = reinterpret_cast<std::uint8_t*>(args.workspace) + layout.x + r * layout.x_bytes;

@@ -5,18 +5,20 @@
 // are sixteen segments: each group leaves its blocks' integers and scales as vectors, and a transposition makes of
 // those eight vectors one for each block of the sixteen segments. Rows follow each other without a gap, and so do
 // their segments: a batch ends where it ends, in the middle of a row, too, and no lane is idle.
+#include "kernels/cpu/arranged_segments.h"
 #include "kernels/cpu/block_groups_avx512.h"
 #include "kernels/cpu/segments_blocks.h"
 
 namespace millrace::kernels::avx512 {
 namespace {
 
+using segments::Arranged, segments::kArrangedBytes;
+
 constexpr int kBatch = 16;                  // segments
 constexpr int kBatchGroups = kBatch / 2;    // a group has two segments
 constexpr int kBlocks = 8;                  // of a segment
 constexpr std::int64_t kSumsAtOnce = 2048;  // segments of whole rows, about, before the rows are added up
-constexpr std::int64_t kArrangedBytes = 64;
-constexpr int kMostX = 8;  // rows of x at once
+constexpr int kMostX = 8;                   // rows of x at once
 
 /// How segments follow each other, in the weights and in x.
 struct Order {
@@ -227,14 +229,14 @@ void product(const MatmulArgs& args) {
   const Order order(args.cols);
   XRow x[kMostX];
   for (int r = 0; r < kMostX; ++r) x[r] = x_row(args.workspace, order, r);
-  auto& there = *reinterpret_cast<ArrangedSegments*>(args.workspace);
+  auto& there = *reinterpret_cast<Arranged*>(args.workspace);
   const bool named = args.x_index == nullptr || args.x_rows == 1;  // others pick rows as they like
   const auto source = [&](std::int64_t r) { return args.x_index ? args.x_index[r] : r; };
   for (std::int64_t r0 = 0; r0 < args.x_rows; r0 += kMostX) {
     const int count = args.x_rows - r0 < kMostX ? static_cast<int>(args.x_rows - r0) : kMostX;
-    const ArrangedSegments wanted{named ? args.x_name : 0, kBlocksArrangement + static_cast<std::int64_t>(args.dtype),
-                                  count, args.cols, source(r0)};
-    if (wanted.name == 0 || there != wanted) {
+    const Arranged wanted{named ? args.x_name : 0, kBlocksArrangement + static_cast<std::int64_t>(args.dtype), count,
+                          args.cols, source(r0)};
+    if (wanted.name == 0 || std::memcmp(&there, &wanted, sizeof wanted) != 0) {
       for (int r = 0; r < count; ++r) arrange<Format>(args, source(r0 + r), order, x[r]);
       there = wanted;
     }
