@@ -55,15 +55,19 @@ std::uint64_t table_bytes(const UnitTable& units) {
 }
 
 std::uint64_t ring_bytes(const UnitTable& units, const DevicePlacement& placement) {
-  std::uint64_t all = 0, largest_unit = 0, largest_group = 0;
+  std::uint64_t all = 0, largest_unit = 0, ahead = 0;
   for (std::size_t u = 0; u < units.units().size(); ++u) {
     if (!placement.moves(units, u)) continue;
     const Unit& unit = units.units()[u];
     all += device_room(unit);
     largest_unit = std::max(largest_unit, device_room(unit));
-    for (const MovingCut& cut : cut_for_moving(unit)) largest_group = std::max(largest_group, cut.bytes);
+    const std::vector<MovingCut> cuts = cut_for_moving(unit);
+    for (const MovingCut& cut : cuts) ahead = std::max(ahead, cut.bytes);
+    // With less behind a unit's last group, the next one's second would begin where the unit's own second lies, which
+    // is used until a prompt's last part: the link would rest.
+    if (cuts.size() > 1) ahead = std::max(ahead, cuts[0].bytes + cuts[1].bytes);
   }
-  return std::min(all, static_cast<std::uint64_t>(placement.ring_units) * largest_unit + largest_group);
+  return std::min(all, static_cast<std::uint64_t>(placement.ring_units) * largest_unit + ahead);
 }
 
 std::uint64_t device_weight_bytes(const UnitTable& units, const DevicePlacement& placement) {

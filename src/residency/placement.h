@@ -26,7 +26,7 @@ constexpr std::uint64_t kChunkRingBytes = kChunks * kChunkRoom;
 /// lies, row by row.
 struct DevicePlacement {
   std::vector<Tier> homes;  // by unit
-  int ring_units = 0;       // so many whole units and one group more fit into the ring; 0 where nothing streams
+  int ring_units = 0;       // so many whole units and the next one's first groups fit into the ring; 0: nothing streams
   bool straight = false;    // the disk is read straight into device memory: no ring of page-locked memory for it
   // Units that move are kept in VRAM while so many bytes more than that are free; false: never.
   bool use_spare = false;
