@@ -400,7 +400,8 @@ int threads_beside_gpu(int asked) {
 
 Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std::uint64_t host_bytes,
                                 std::uint64_t device_bytes) {
-  constexpr std::uint64_t kLeastBytes = 64 * kMiB, kMostWeights = 512 * kMiB;
+  // A quarter and more of 512 MiB stays in the caches of large processors.
+  constexpr std::uint64_t kLeastBytes = 64 * kMiB, kMostWeights = 2048 * kMiB;
   constexpr double kSeconds = 0.1;
   GpuEffort effort;
   effort.device_bytes = std::min(effort.device_bytes, device_bytes);
