@@ -276,7 +276,8 @@ void CudaExecutor::Emitter::hand_out_experts(const Step& s, std::uint32_t number
 
 void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down) {
   const residency::DeviceExperts& flow = *ops.options_.experts;
-  if (flow.link_permille() == 0) return;
+  const int permille = flow.link().of(static_cast<double>(hidden.entries / experts.top_k));
+  if (permille == 0) return;
   cuda::ClaimExpertsCall call;
   call.chosen = hidden.chosen;
   call.entries = hidden.entries;
@@ -285,7 +286,7 @@ void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCa
   call.here = ops.weights_.entry({experts.first_unit, 0});
   call.absent = flow.absent();
   call.in_ram = flow.in_ram(experts.first_unit);
-  call.permille = flow.link_permille();
+  call.permille = permille;
   call.table = flow.claimed();
   check(cuda::claim_experts(call, stream), "claim");
   hidden.weight = call.table + experts.first_part();

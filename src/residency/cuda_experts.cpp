@@ -120,7 +120,7 @@ Status DeviceExperts::lay_out() {
   }
   device_in_ram_ = reinterpret_cast<const std::byte**>(at);
   claimed_ = device_in_ram_ + mirrored_;
-  const bool stays = static_cast<std::size_t>(tiers_.ram_slots) >= count_experts(units_) && tiers_.link_permille > 0;
+  const bool stays = static_cast<std::size_t>(tiers_.ram_slots) >= count_experts(units_) && tiers_.link.any();
   for (const std::int32_t unit : unit_of_) set_entries(unit, nullptr);
   if (stays) not_in_ram_ = unit_of_;
   return {};

@@ -67,7 +67,7 @@ class DeviceExperts {
   bool lies_in_ram(std::int32_t unit) const { return in_ram_[mirror_of(unit)] != nullptr; }
   /// The GPU has read it there.
   void read_in_ram(std::int32_t unit) { copied_bytes_ += units_.units()[static_cast<std::size_t>(unit)].bytes(); }
-  int link_permille() const { return tiers_.link_permille; }
+  const LinkShare& link() const { return tiers_.link; }
   const std::byte* absent() const { return arena_.data(); }
   /// Device memory for a layer's table of addresses, [experts, parts].
   const std::byte** claimed() const { return claimed_; }

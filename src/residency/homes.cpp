@@ -13,7 +13,7 @@ namespace {
 constexpr int kMostRingUnits = 2, kLeastRingUnits = 1;
 constexpr int kMostWaveExperts = 16;  // more would take VRAM from slots, and copies are long enough
 // Of a layer's experts outside VRAM, in passes of few rows: what the GPU reads across the link where rates are unknown.
-constexpr int kUsualLinkPermille = 300;
+constexpr LinkShare kUsualLink = {.single = 300, .several = 220};
 
 bool is_expert(const Unit& unit) { return unit.kind == UnitKind::expert; }
 bool is_trunk(const Unit& unit) { return unit.kind == UnitKind::trunk; }
@@ -101,10 +101,11 @@ Status choose_experts_in_ram(const UnitTable& units, const HomesInput& input, co
   }
   if (experts.ram_slots == all) {
     // What lets link and processor end together. A user's share of rows is one of experts, too.
-    const int share = link_share(rates);
-    experts.link_permille = input.cpu_share_percent >= 0 ? 1000 - input.cpu_share_percent * 10
-                            : share > 0                  ? share
-                                                         : kUsualLinkPermille;
+    const LinkShare share = link_share(rates);
+    const int asked = 1000 - input.cpu_share_percent * 10;
+    experts.link = input.cpu_share_percent >= 0 ? LinkShare{.single = asked, .several = asked}
+                   : share.any()                ? share
+                                                : kUsualLink;
     return {};
   }
   for (std::size_t u = 0; u < units.units().size(); ++u)
@@ -205,7 +206,7 @@ Expected<Homes> follow_homes(const UnitTable& units, const std::vector<Tier>& ti
 Plan plan_homes(const UnitTable& units, Homes& homes, PlanOptions& options, const Rates& rates) {
   options.vram_expert_slots = homes.experts.vram_slots;
   options.ram_expert_slots = homes.experts.ram_slots;
-  options.expert_link_permille = homes.experts.link_permille;
+  options.expert_link = homes.experts.link;
   Plan plan = make_vram_plan(units, homes.placement.homes, options, rates);
   homes.placement.host_permille = plan.cpu.permille;
   homes.placement.host_feed_forwards.clear();

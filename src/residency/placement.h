@@ -48,10 +48,10 @@ struct DevicePlacement {
 
 /// How many experts lie where.
 struct ExpertTiers {
-  int ram_slots = 0;      // of all experts, in page-locked memory at once
-  int vram_slots = 0;     // in device memory
-  int wave_experts = 0;   // that cross at once for passes of many rows
-  int link_permille = 0;  // in passes of few rows: of a layer's experts without slots, those that the GPU reads in RAM
+  int ram_slots = 0;     // of all experts, in page-locked memory at once
+  int vram_slots = 0;    // in device memory
+  int wave_experts = 0;  // that cross at once for passes of many rows
+  LinkShare link = {};
   CachePolicy policy = CachePolicy::lru;  // of those in RAM; slots are for favourites
   bool any() const { return ram_slots > 0; }
 };

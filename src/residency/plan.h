@@ -38,6 +38,17 @@ struct Rates {
 Expected<Rates> parse_rates_json(const std::string& text);
 std::string rates_to_json(const Rates& rates);
 
+/// Of a layer's experts without slots in VRAM, in passes of few rows: what the GPU reads across the link, the others
+/// being the processor's. In thousandths.
+struct LinkShare {
+  int single = 0, several = 0;  // for one row, for more
+
+  int of(double rows) const { return rows > 1 ? several : single; }
+  double part_of(double rows) const { return of(rows) / 1000.0; }
+  bool any() const { return single > 0 || several > 0; }
+  bool operator==(const LinkShare&) const = default;
+};
+
 /// Beside a GPU the processor has its share in passes of so many rows at most.
 constexpr std::int64_t kSplitRows = 8;
 /// And computes with the experts that are not in VRAM in passes of so many; for more rows these cross to the GPU.
@@ -97,7 +108,7 @@ struct PlanOptions {
   bool crowded = false;          // no processor is left to the thread that makes a GPU's launches
   // Beside a GPU that has not room for all experts: how many have slots in VRAM, and in page-locked RAM.
   std::int64_t vram_expert_slots = 0, ram_expert_slots = 0;
-  int expert_link_permille = 0;        // of a layer's experts without slots: what the GPU reads across the link
+  LinkShare expert_link = {};
   std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
@@ -125,7 +136,7 @@ struct PassCost {
   double vram_slots = 0;                // for experts of a layer, on average
   // Experts that flow beside a GPU: the part of them that has slots in VRAM, and in RAM. Else both are 1.
   double experts_in_vram = 1, experts_in_ram = 1;
-  double experts_by_link = 0;  // of those in RAM, in passes of few rows: the part that the GPU reads there
+  LinkShare expert_link = {};
   bool quantized_kv = false, crowded = false;  // as in PlanOptions
   std::int64_t pass_tokens = 0;                // as in PlanOptions
 };

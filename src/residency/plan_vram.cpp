@@ -128,7 +128,7 @@ void add_expert_rows(Plan::Row all, const PlanOptions& options, const Rates& rat
   const double vram = plan.cost.experts_in_vram, ram = plan.cost.experts_in_ram;
   add(Tier::vram, "experts, slots", "gpu", "vram", std::min(options.vram_expert_slots, all.units), vram,
       rates.device_memory);
-  const bool shares = plan.cost.experts_by_link > 0;
+  const bool shares = plan.cost.expert_link.single > 0;
   add(Tier::ram, "experts", shares ? "split" : "cpu", shares ? "pcie, ram" : "ram",
       std::min(options.ram_expert_slots, all.units), 1 - vram,
       rates.shared_decode() + (shares ? rates.shared_link() : 0));

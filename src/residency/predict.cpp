@@ -21,6 +21,8 @@ constexpr double kHandOverSeconds = 50e-6, kCrowdedHandOverSeconds = 95e-6, kHan
 // parts, between which the threads meet, and reads across the link for as long: of the rates of long ones.
 constexpr double kExpertHandOverSeconds = 45e-6, kExpertRowSeconds = 30e-6;
 constexpr double kExpertsOfDecode = 0.7, kExpertsOfLink = 0.7;
+// The same of several rows: the processor has more to do between two meetings, the GPU's tiles ask for less at once.
+constexpr double kExpertsOfDecodeRows = 0.84, kExpertsOfLinkRows = 0.53;
 // Of the rate of one large product of a prompt: all products of a model, the same in windows where layers stream,
 // attention, and products of a few dozen rows.
 constexpr double kPromptOfProduct = 0.89, kWindowsOfProduct = 0.8, kFewRowsOfProduct = 0.17;
@@ -91,6 +93,15 @@ double product_macs(const PassCost& cost, double rows) {
   return rows * (cost.macs + cost.expert_macs * cost.expert_share);
 }
 
+/// Weight bytes of experts a second that the processor computes with, and that the GPU reads across the link, both at
+/// once.
+double experts_by_decode(const Rates& rates, double rows) {
+  return rates.shared_decode() * (rows > 1 ? kExpertsOfDecodeRows : kExpertsOfDecode);
+}
+double experts_by_link(const Rates& rates, double rows) {
+  return rates.shared_link() * (rows > 1 ? kExpertsOfLinkRows : kExpertsOfLink);
+}
+
 PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
   const PassCost& cost = plan.cost;
   const bool prompt = work.prompt_tokens > 0;
@@ -121,8 +132,9 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
         memory > 0 ? home / memory + rest +
                          static_cast<double>(cost.layers) * (kExpertHandOverSeconds + (rows - 1) * kExpertRowSeconds)
                    : 0;
-    slowest.add(missed * (1 - cost.experts_by_link), rates.shared_decode() * kExpertsOfDecode, before, "ram");
-    slowest.add(missed * cost.experts_by_link, rates.shared_link() * kExpertsOfLink, before, "pcie");
+    const double by_link = cost.expert_link.part_of(rows);
+    slowest.add(missed * (1 - by_link), experts_by_decode(rates, rows), before, "ram");
+    slowest.add(missed * by_link, experts_by_link(rates, rows), before, "pcie");
   } else {
     slowest.add(missed, rates.host_to_device, 0, "pcie");
   }
@@ -224,7 +236,7 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
     cost.vram_slots = static_cast<double>(options.vram_expert_slots) / static_cast<double>(units.experts()) *
                       static_cast<double>(experts);
     cost.experts_in_vram = part(options.vram_expert_slots);
-    cost.experts_by_link = options.expert_link_permille / 1000.0;
+    cost.expert_link = options.expert_link;
     // Those in RAM are mostly others than those in VRAM.
     cost.experts_in_ram =
         cost.experts_in_vram >= 1
@@ -250,12 +262,15 @@ double host_bytes(const Plan& plan) {
 
 double host_expert_bytes(const Plan& plan) {
   const PassCost& cost = plan.cost;
-  return cost.expert_bytes * cost.expert_share * (1 - cost.experts_in_vram) * (1 - cost.experts_by_link);
+  return cost.expert_bytes * cost.expert_share * (1 - cost.experts_in_vram) * (1 - cost.expert_link.part_of(1));
 }
 
-int link_share(const Rates& rates) {
-  const double link = rates.shared_link() * kExpertsOfLink, cpu = rates.shared_decode() * kExpertsOfDecode;
-  return link <= 0 || cpu <= 0 ? 0 : static_cast<int>(link / (link + cpu) * 1000);
+LinkShare link_share(const Rates& rates) {
+  const auto share = [&](double rows) {
+    const double link = experts_by_link(rates, rows), cpu = experts_by_decode(rates, rows);
+    return link <= 0 || cpu <= 0 ? 0 : static_cast<int>(link / (link + cpu) * 1000);
+  };
+  return {.single = share(1), .several = share(2)};
 }
 
 double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares) {

@@ -17,8 +17,8 @@ double host_expert_bytes(const Plan& plan);
 double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares);
 
 /// Of a layer's experts without slots in VRAM, what the GPU reads across the link so that this and the processor's
-/// products of the others end together; in thousandths. 0 where a rate is missing.
-int link_share(const Rates& rates);
+/// products of the others end together. None where a rate is missing.
+LinkShare link_share(const Rates& rates);
 
 /// What a pass of the processor's takes beside bytes and multiply-accumulates, for so many sequences: its products
 /// begin and end, its other steps, and states.

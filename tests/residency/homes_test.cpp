@@ -230,7 +230,7 @@ TEST(Homes, ExpertsTakeWhatTheTrunkLeaves) {
     EXPECT_EQ(count(units, *homes, UnitKind::trunk, Tier::vram), 3) << "a token reads all of it";
     EXPECT_EQ(count(units, *homes, UnitKind::expert, Tier::ram), 48);
     EXPECT_EQ(homes->experts.ram_slots, 48);
-    EXPECT_EQ(homes->experts.link_permille, link_share(kRates));
+    EXPECT_EQ(homes->experts.link, link_share(kRates));
     EXPECT_GE(homes->experts.wave_experts, 1);
     // Waves come first, up to the largest; from there on every byte is a slot's.
     if (homes->experts.wave_experts == 16) {
@@ -261,7 +261,7 @@ TEST(Homes, ExpertsThatRamHasNoRoomForAreReadAgain) {
     EXPECT_EQ(homes->experts.vram_slots, 4);
     const bool all = before == 48;
     EXPECT_EQ(count(units, *homes, UnitKind::expert, all ? Tier::ram : Tier::disk), 48);
-    EXPECT_EQ(homes->experts.link_permille > 0, all) << "the GPU reads what lies in RAM for good";
+    EXPECT_EQ(homes->experts.link.any(), all) << "the GPU reads what lies in RAM for good";
   }
   EXPECT_EQ(before, 48);
 }
@@ -282,7 +282,7 @@ TEST(Homes, TheUsersNumbersOfExpertsHold) {
   ASSERT_EQ(few.status().code(), Code::out_of_budget);
   EXPECT_NE(few.status().message().find("4 are the least"), std::string::npos) << few.status().message();
   input.most_ram_experts = 0;
-  EXPECT_EQ(choose_homes(units, input, kRates)->experts.link_permille, 0) << "all is the processor's";
+  EXPECT_FALSE(choose_homes(units, input, kRates)->experts.link.any()) << "all is the processor's";
 }
 
 TEST(Homes, ASavedPlanIsFollowedOrRefused) {

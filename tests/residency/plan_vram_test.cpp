@@ -190,8 +190,9 @@ TEST(VramPlan, ExpertsWithoutSlotsAreTheProcessorsAndTheLinks) {
   EXPECT_EQ(alone.bound, "ram");
 
   // Link and processor end together, and so a token comes sooner.
-  options.expert_link_permille = link_share(kSlow);
-  EXPECT_NEAR(options.expert_link_permille, 333, 1);  // 5 of 5 + 10
+  options.expert_link = link_share(kSlow);
+  EXPECT_NEAR(options.expert_link.single, 333, 1);  // 5 of 5 + 10
+  EXPECT_LT(options.expert_link.several, options.expert_link.single) << "the GPU reads slower for several rows";
   const Plan both = plan_of();
   EXPECT_NEAR(host_expert_bytes(both), missed * 0.667, missed * 0.01);
   EXPECT_NEAR(alone.predicted_decode_tokens_per_second / both.predicted_decode_tokens_per_second, 0.667, 0.03);
