@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "cuda/on_device.h"
+#include "kernels/cuda/gates.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -62,6 +64,105 @@ TEST_F(CudaHeads, MultipliesAndGates) {
       EXPECT_TRUE(same_bits(times.host(), want_times)) << rows << " x " << cols;
       EXPECT_TRUE(same_bits(gated.host(), want_gated)) << rows << " x " << cols;
       EXPECT_TRUE(same_bits(gated_rows.host(), want_rows)) << rows << " x " << cols;
+    }
+  }
+}
+
+/// Floats, int8 and bfloat16 of the same rows: at once, and made of the floats one after the other.
+struct InForms {
+  std::int64_t rows, cols;
+  Array<float> floats;
+  Array<std::byte> q8;
+  Array<Bf16> bf16;
+
+  InForms(std::int64_t rows, std::int64_t cols)
+      : rows(rows),
+        cols(cols),
+        floats(static_cast<std::size_t>(rows * cols)),
+        q8(q8_bytes(rows, cols)),
+        bf16(static_cast<std::size_t>(rows * cols)) {}
+  Q8 to_q8() const { return q8_at(q8.get(), rows, cols); }
+  void make_others() const {
+    ok(quantize_q8(floats.get(), cols, static_cast<std::int32_t>(rows), static_cast<std::int32_t>(cols), to_q8(),
+                   nullptr));
+    ok(to_bf16(floats.get(), rows * cols, bf16.get(), nullptr));
+  }
+};
+void expect_same_forms(const InForms& got, const InForms& want) {
+  EXPECT_TRUE(same_bits(got.floats.host(), want.floats.host()));
+  EXPECT_TRUE(got.q8.host() == want.q8.host());
+  EXPECT_TRUE(got.bf16.host() == want.bf16.host());
+}
+
+TEST_F(CudaHeads, GatesBlocksIntoEveryForm) {
+  for (const std::int64_t cols : {32, 96, 4096}) {
+    for (const std::int64_t rows : {1, 5, 77}) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << cols);
+      const auto x = floats(rows * cols, 3), gate = floats(rows * cols, 4);
+      const Array<float> x_at(x), gate_at(gate);
+      InForms want(rows, cols), got(rows, cols);
+      want.floats.put(x);
+      ok(sigmoid_gate(want.floats.get(), gate_at.get(), rows * cols, nullptr));
+      want.make_others();
+      SigmoidGateCall call;
+      call.x = x_at.get();
+      call.gate = gate_at.get();
+      call.blocks = rows * cols / 32;
+      call.out = got.floats.get();
+      call.out_q8 = got.to_q8();
+      call.out_bf16 = got.bf16.get();
+      ok(sigmoid_gate(call, nullptr));
+      expect_same_forms(got, want);
+      EXPECT_TRUE(same_bits(x_at.host(), x));
+      const InForms alone(rows, cols);  // in int8 alone
+      call.out = nullptr;
+      call.out_bf16 = nullptr;
+      call.out_q8 = alone.to_q8();
+      ok(sigmoid_gate(call, nullptr));
+      EXPECT_TRUE(alone.q8.host() == want.q8.host());
+    }
+  }
+}
+
+TEST_F(CudaHeads, AGatedNormIsTheNormAndThenTheGate) {
+  for (const std::int64_t head_dim : {32, 64, 96, 128, 160, 256, 288, 512}) {
+    for (const std::int64_t heads : {1, 3, 32}) {
+      for (const std::int64_t rows : {1, 2, 37}) {
+        const Activation activation = heads == 3 ? Activation::gelu : Activation::silu;
+        SCOPED_TRACE(testing::Message() << rows << " x " << heads << " x " << head_dim);
+        const std::int64_t cols = heads * head_dim;
+        const auto n = [](std::int64_t count) { return static_cast<std::int32_t>(count); };
+        auto x = floats(rows * cols, 3);
+        std::fill_n(x.begin(), head_dim, 0.0f);
+        const Array<float> x_at(x), normal(x), weight(floats(head_dim)), gate(floats(rows * cols, 4));
+        const Entry entry(weight.at_bytes());
+        InForms want(rows, cols), got(rows, cols);
+        ok(rms_norm(normal.get(), nullptr, entry.get(), n(rows * heads), n(head_dim), 1e-6f, normal.get(), {},
+                    nullptr));
+        want.floats.put(gate.host());
+        ok(gate_rows(activation, want.floats.get(), normal.get(), cols, n(rows), n(cols), nullptr));
+        want.make_others();
+        GatedNormCall call;
+        call.x = x_at.get();
+        call.gate = gate.get();
+        call.weight = entry.get();
+        call.rows = n(rows);
+        call.heads = n(heads);
+        call.head_dim = n(head_dim);
+        call.eps = 1e-6f;
+        call.activation = activation;
+        call.out = got.floats.get();
+        call.out_q8 = got.to_q8();
+        call.out_bf16 = got.bf16.get();
+        ok(gated_norm(call, nullptr));
+        expect_same_forms(got, want);
+        EXPECT_TRUE(same_bits(x_at.host(), x));
+        call.out = gate.get();  // in place, and in floats alone
+        call.out_q8 = {};
+        call.out_bf16 = nullptr;
+        ok(gated_norm(call, nullptr));
+        EXPECT_TRUE(same_bits(gate.host(), want.floats.host()));
+      }
     }
   }
 }
@@ -147,6 +248,40 @@ TEST_F(CudaHeads, Activates) {
     std::vector<float> want = x;
     cpu_.gate_mul(activation, want.data(), ones.data(), static_cast<std::int64_t>(want.size()));
     EXPECT_TRUE(same_bits(x_at.host(), want)) << static_cast<int>(activation);
+  }
+}
+
+/// The experts' sum, the shared expert by its gate, the residual stream: as by three launches.
+TEST_F(CudaHeads, CombinesExpertsWithASharedOne) {
+  for (const std::int64_t cols : {1, 30, 132, 2048}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      const bool residual = kind % 2 == 1, gates = kind >= 2;
+      SCOPED_TRACE(testing::Message() << cols << (residual ? ", residual" : "") << (gates ? ", with a gate" : ""));
+      const std::int64_t rows = 7, top_k = 8;
+      const auto n = [](std::int64_t count) { return static_cast<std::int32_t>(count); };
+      const Array<float> expert_out(floats(rows * top_k * cols)), weights(floats(rows * top_k)), gate(floats(rows, 4)),
+          y(floats(rows * cols));
+      const auto shared_floats = floats(rows * cols);
+      const Array<float> shared(shared_floats), gated(shared_floats), sum(static_cast<std::size_t>(rows * cols)),
+          want(y.host());
+      ok(combine_experts(expert_out.get(), weights.get(), n(rows), n(top_k), n(cols), false, sum.get(), nullptr));
+      if (gates) ok(sigmoid_gate_rows(gated.get(), gate.get(), n(rows), n(cols), nullptr));
+      ok(add(sum.get(), gated.get(), rows * cols, nullptr));
+      if (residual) ok(add(want.get(), sum.get(), rows * cols, nullptr));
+      CombineCall call;
+      call.expert_out = expert_out.get();
+      call.weights = weights.get();
+      call.shared = shared.get();
+      if (gates) call.shared_gate = gate.get();
+      call.rows = n(rows);
+      call.top_k = n(top_k);
+      call.cols = n(cols);
+      call.residual = residual;
+      call.y = y.get();
+      ok(combine(call, nullptr));
+      EXPECT_TRUE(same_bits(y.host(), residual ? want.host() : sum.host()));
+      EXPECT_TRUE(same_bits(shared.host(), shared_floats));
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/on_device.h"
+#include "kernels/cuda/heads.h"
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
 
@@ -250,6 +251,74 @@ TEST_F(CudaRecurrent, ConvolutionIsTheCpus) {
         EXPECT_TRUE(same_bits(x_at.host(), x));
         EXPECT_TRUE(same_bits(window.device_memory(), memory));
       }
+    }
+  }
+}
+
+/// A run of each sequence: of one row, of several, of none, in place and from zeros.
+Window make_single_runs(std::int64_t state_floats, std::mt19937& random) {
+  Window window(state_floats);
+  window.add(false, {{1, true}});
+  window.add(true, {{9, true}});
+  window.add_none();
+  window.add_in_place({{3, true}});
+  window.add(false, {{2, false}});
+  window.add(false, {{0, true}});
+  window.put(random);
+  return window;
+}
+
+TEST_F(CudaRecurrent, InputsOfTheDeltaRuleAreThoseOfThreeLaunches) {
+  struct Shape {
+    std::int64_t heads, head_dim, values, gates;
+  };
+  for (const Shape& shape : {Shape{1, 2, 32, 1}, Shape{4, 30, 64, 4}, Shape{2, 100, 96, 3}, Shape{6, 128, 768, 6},
+                             Shape{32, 128, 4096, 32}, Shape{2, 130, 32, 2}, Shape{4, 256, 512, 200}}) {
+    for (const bool single_rows : {true, false}) {
+      const std::int64_t channels = shape.heads * shape.head_dim + shape.values;
+      SCOPED_TRACE(testing::Message() << shape.heads << " x " << shape.head_dim << " of " << channels);
+      const std::int64_t kept = (kDeltaTaps - 1) * channels;
+      std::mt19937 again = random_;
+      const auto make = [&](std::mt19937& random) {
+        return single_rows ? make_window(0, kept, random) : make_single_runs(kept, random);
+      };
+      const Window window = make(random_), apart = make(again);
+      const auto rows = static_cast<std::int32_t>(window.rows());
+      const auto random_floats = [&](std::int64_t n) { return normal_floats(static_cast<std::size_t>(n), random_); };
+      const auto x = random_floats(rows * channels), gates = random_floats(rows * shape.gates);
+      const Array<float> x_at(x), x_apart(x), decay(gates), decay_apart(gates),
+          weight(random_floats(channels * kDeltaTaps)), bias(random_floats(channels)), a(random_floats(shape.gates)),
+          a_bias(random_floats(shape.gates));
+      const Entry weight_entry(weight.at_bytes()), bias_entry(bias.at_bytes()), a_entry(a.at_bytes()),
+          a_bias_entry(a_bias.at_bytes());
+      DeltaInputsCall call;
+      ConvolveCall& convolution = call.convolution;
+      convolution.runs = window.runs();
+      convolution.offset = window.offset();
+      convolution.x = x_at.get();
+      convolution.weight = weight_entry.get();
+      if (single_rows) convolution.bias = bias_entry.get();
+      convolution.silu = shape.heads % 4 != 0;
+      convolution.taps = kDeltaTaps;
+      convolution.channels = static_cast<std::int32_t>(channels);
+      call.heads = static_cast<std::int32_t>(shape.heads);
+      call.head_dim = static_cast<std::int32_t>(shape.head_dim);
+      call.eps = 1e-6f;
+      call.decay = decay.get();
+      call.a = a_entry.get();
+      call.a_bias = a_bias_entry.get();
+      call.gates = static_cast<std::int32_t>(shape.gates);
+      ok(delta_inputs(call, nullptr));
+
+      ConvolveCall alone = convolution;
+      alone.runs = apart.runs();
+      alone.x = x_apart.get();
+      ok(convolve(alone, nullptr));
+      ok(l2_norm_heads(x_apart.get(), channels, rows, call.heads, call.head_dim, call.eps, nullptr));
+      ok(time_step(decay_apart.get(), decay_apart.get(), call.a, call.a_bias, rows, call.gates, nullptr));
+      EXPECT_TRUE(same_bits(x_at.host(), x_apart.host()));
+      EXPECT_TRUE(same_bits(decay.host(), decay_apart.host()));
+      EXPECT_TRUE(same_bits(window.device_memory(), apart.device_memory()));
     }
   }
 }

@@ -1,4 +1,5 @@
 // Contracts in heads.h.
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
+#include "kernels/cuda/softplus.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -49,22 +51,31 @@ cudaError_t pairs(float* x, const float* y, std::int64_t n, Of of, cudaStream_t 
   return launch(pairs_kernel<Of>, dim3(blocks_for(n)), dim3(kThreads), 0, stream, x, y, n, of);
 }
 
+/// Four neighbouring channels as bfloat16, at the `fours`-th four of `to`.
+__device__ __forceinline__ void store_bf16(Bf16* to, std::int64_t fours, const float (&y)[4]) {
+  alignas(8) const __nv_bfloat162 two[2] = {__floats2bfloat162_rn(y[0], y[1]), __floats2bfloat162_rn(y[2], y[3])};
+  reinterpret_cast<uint2*>(to)[fours] = *reinterpret_cast<const uint2*>(two);
+}
+
+/// Four neighbouring channels a thread, so that eight lanes have a block.
+__global__ void __launch_bounds__(kThreads) sigmoid_gate_kernel(const __grid_constant__ SigmoidGateCall call) {
+  allow_successor();
+  wait_for_predecessor();
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, block = at / 8;
+  if (block >= call.blocks) return;
+  const float4 x = reinterpret_cast<const float4*>(call.x)[at], g = reinterpret_cast<const float4*>(call.gate)[at];
+  const float y[4] = {over_sigmoid(x.x, g.x), over_sigmoid(x.y, g.y), over_sigmoid(x.z, g.z), over_sigmoid(x.w, g.w)};
+  if (call.out != nullptr) reinterpret_cast<float4*>(call.out)[at] = make_float4(y[0], y[1], y[2], y[3]);
+  if (call.out_bf16 != nullptr) store_bf16(call.out_bf16, at, y);
+  if (call.out_q8.q != nullptr) quantize_block(y, call.out_q8.q + 32 * block, call.out_q8.scale + block);
+}
+
 __global__ void sigmoid_gate_rows_kernel(float* x, const float* gate, int cols) {
   allow_successor();
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
   if (i < cols) x[row * cols + i] *= over_sigmoid(1.0f, gate[row]);
-}
-
-/// max(x, 0) + ln(1 + y), y = e^-|x|: the CPU's softplus_f32, operation for operation.
-__device__ __forceinline__ float softplus(float x) {
-  const double y = exp_f32(-fabsf(x)), z = y / (2 + y), square = z * z;
-  constexpr int kTerms = 12;
-  double sum = 0;
-#pragma unroll
-  for (int n = kTerms; n >= 0; --n) sum = sum * square + 1.0 / (2 * n + 1);
-  return static_cast<float>((x > 0 ? x : 0) + 2 * z * sum);
 }
 
 __global__ void time_step_kernel(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
@@ -148,6 +159,61 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// RMS norm and a gate: a head a warp, four neighbouring channels a lane, kVectors times. The sum of squares is that of
+// rms_norm(), whose warp i has the i-th of a lane's vectors here.
+
+template <int kVectors>
+__global__ void __launch_bounds__(kThreads) gated_norm_kernel(const __grid_constant__ GatedNormCall call) {
+  allow_successor();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, count = call.head_dim / 4;
+  const auto* const weight = reinterpret_cast<const float4*>(*call.weight);
+  float4 w[kVectors], v[kVectors], g[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)  // no kernel of the pass writes it
+    w[i] = lane + kWarp * i < count ? weight[lane + kWarp * i] : make_float4(0, 0, 0, 0);
+  wait_for_predecessor();
+  const std::int64_t head = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (head >= static_cast<std::int64_t>(call.rows) * call.heads) return;
+  const auto* const x = reinterpret_cast<const float4*>(call.x) + head * count;
+  const auto* const gate = reinterpret_cast<const float4*>(call.gate) + head * count;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const bool there = lane + kWarp * i < count;
+    v[i] = there ? x[lane + kWarp * i] : make_float4(0, 0, 0, 0);
+    g[i] = there ? gate[lane + kWarp * i] : make_float4(0, 0, 0, 0);
+  }
+  float warps[4] = {};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float squares = __fmaf_rn(v[i].x, v[i].x, 0.0f);
+    squares = __fmaf_rn(v[i].y, v[i].y, squares);
+    squares = __fmaf_rn(v[i].z, v[i].z, squares);
+    squares = __fmaf_rn(v[i].w, v[i].w, squares);
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
+    warps[i] = squares;
+  }
+  const float sum = (warps[0] + warps[1]) + (warps[2] + warps[3]);
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>(call.head_dim) + call.eps);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = lane + kWarp * i;
+    if (at >= count) continue;  // of a block of 32 all go on, or none
+    const float y[4] = {gated(call.activation, g[i].x, v[i].x * scale * w[i].x),
+                        gated(call.activation, g[i].y, v[i].y * scale * w[i].y),
+                        gated(call.activation, g[i].z, v[i].z * scale * w[i].z),
+                        gated(call.activation, g[i].w, v[i].w * scale * w[i].w)};
+    const std::int64_t first = head * count + at;  // in fours
+    if (call.out != nullptr) reinterpret_cast<float4*>(call.out)[first] = make_float4(y[0], y[1], y[2], y[3]);
+    if (call.out_bf16 != nullptr) store_bf16(call.out_bf16, first, y);
+    if (call.out_q8.q != nullptr) {
+      const std::int64_t block = first / 8;
+      quantize_block(y, call.out_q8.q + 32 * block, call.out_q8.scale + block);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // RMS norm: a part of a row a block.
 
 __global__ void __launch_bounds__(kThreads)
@@ -190,6 +256,11 @@ cudaError_t sigmoid_gate(float* x, const float* gate, std::int64_t n, cudaStream
   return pairs(x, gate, n, OverSigmoid(), stream);
 }
 
+cudaError_t sigmoid_gate(const SigmoidGateCall& call, cudaStream_t stream) {
+  if (call.blocks <= 0) return cudaSuccess;
+  return launch(sigmoid_gate_kernel, dim3(blocks_for(call.blocks * 8)), dim3(kThreads), 0, stream, call);
+}
+
 cudaError_t sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, std::int32_t cols, cudaStream_t stream) {
   if (rows <= 0 || cols <= 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(rows), blocks_for(cols));
@@ -210,6 +281,19 @@ cudaError_t rms_norm_groups(float* x, const std::byte* const* weight, std::int32
   return launch(rms_norm_groups_kernel, dim3(static_cast<unsigned>(rows) * static_cast<unsigned>(groups)),
                 dim3(kThreads), 0, stream, x, weight, groups, dim, eps);
 }
+
+cudaError_t gated_norm(const GatedNormCall& call, cudaStream_t stream) {
+  const std::int64_t heads = std::int64_t{call.rows} * call.heads;
+  if (heads <= 0) return cudaSuccess;
+  if (call.head_dim % 32 != 0 || call.head_dim > kMostGatedHeadDim) return cudaErrorInvalidValue;
+  const auto run = [&](auto* kernel) {
+    return launch(kernel, dim3(blocks_for(heads, kWarps)), dim3(kThreads), 0, stream, call);
+  };
+  if (call.head_dim <= 4 * kWarp) return run(gated_norm_kernel<1>);
+  if (call.head_dim <= 8 * kWarp) return run(gated_norm_kernel<2>);
+  return run(gated_norm_kernel<4>);
+}
+static_assert(kMostGatedHeadDim == 4 * 4 * kWarp);
 
 cudaError_t time_step(float* decay, float* step, const std::byte* const* a, const std::byte* const* bias,
                       std::int32_t rows, std::int32_t cols, cudaStream_t stream) {

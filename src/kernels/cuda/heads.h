@@ -1,5 +1,5 @@
-// The contract of the small ops beside gated attention and layers with a state on a CUDA device. Where nothing else is
-// said they have the CPU's bits (kernels/kernels.h, exec/ops.h). Rules as in cuda_kernels.h.
+// The contract of the small ops beside gated attention, layers with a state and mixtures on a CUDA device. Where
+// nothing else is said they have the CPU's bits (kernels/kernels.h, exec/ops.h). Rules as in cuda_kernels.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,6 +19,15 @@ cudaError_t pick_heads(const float* x, std::int64_t cols, std::int32_t rows, std
 cudaError_t multiply(float* x, const float* y, std::int64_t n, cudaStream_t stream);  // x *= y
 /// x [rows, cols] /= 1 + e^-gate; gate: [rows, cols].
 cudaError_t sigmoid_gate(float* x, const float* gate, std::int64_t n, cudaStream_t stream);
+/// The same of whole blocks of 32, with the result in other forms. What is null is not written.
+struct SigmoidGateCall {
+  const float *x = nullptr, *gate = nullptr;  // [blocks, 32]
+  std::int64_t blocks = 0;
+  float* out = nullptr;  // [blocks, 32]; may be x
+  Q8 out_q8;
+  Bf16* out_bf16 = nullptr;
+};
+cudaError_t sigmoid_gate(const SigmoidGateCall& call, cudaStream_t stream);
 /// x [rows, cols] *= 1 / (1 + e^-gate); gate: [rows].
 cudaError_t sigmoid_gate_rows(float* x, const float* gate, std::int32_t rows, std::int32_t cols, cudaStream_t stream);
 /// The first `heads` heads of each row of x [rows, cols], in place: divided by sqrt(sum of squares + eps).
@@ -33,6 +42,21 @@ cudaError_t time_step(float* decay, float* step, const std::byte* const* a, cons
 /// warp by a tree (16, 8, 4, 2, 1), then the warps in ascending order, from +0. The CPU's bits it has not.
 cudaError_t rms_norm_groups(float* x, const std::byte* const* weight, std::int32_t rows, std::int32_t groups,
                             std::int32_t dim, float eps, cudaStream_t stream);
+/// Of each head of a row: gated(gate, x / rms(x) * weight), with the bits of rms_norm() and gate_rows() one after the
+/// other. What is null is not written.
+struct GatedNormCall {
+  const float *x = nullptr, *gate = nullptr;  // [rows, heads * head_dim]
+  const std::byte* const* weight = nullptr;   // entry of float32 [head_dim]
+  std::int32_t rows = 0, heads = 0;
+  std::int32_t head_dim = 0;  // a multiple of 32, at most kMostGatedHeadDim
+  float eps = 0;
+  Activation activation = Activation::silu;
+  float* out = nullptr;  // [rows, heads * head_dim]; may be `gate`
+  Q8 out_q8;
+  Bf16* out_bf16 = nullptr;
+};
+constexpr std::int32_t kMostGatedHeadDim = 512;
+cudaError_t gated_norm(const GatedNormCall& call, cudaStream_t stream);
 cudaError_t activate(Activation activation, float* x, std::int64_t n, cudaStream_t stream);  // x = activation(x) * 1
 
 /// What stands between the products of experts that have no gate: an entry's row of x becomes activation(x) * 1, in
@@ -48,5 +72,19 @@ struct ActivateEntriesCall {
   std::int32_t experts = 0;
 };
 cudaError_t activate_entries(const ActivateEntriesCall& call, cudaStream_t stream);
+
+/// What a mixture's experts gave of each row r, and an expert beside them that all rows share: y[r] (+)= (the sum over
+/// places k ascending of fma(weights[r, k], expert_out[r * top_k + k], acc) from +0) + shared[r] / (1 + e^-gate[r]).
+/// residual: that is added to y, else stored. So combine_experts(), sigmoid_gate_rows() and add() one after the other.
+struct CombineCall {
+  const float* expert_out = nullptr;   // [rows * top_k, cols]
+  const float* weights = nullptr;      // [rows, top_k]
+  const float* shared = nullptr;       // [rows, cols]; null: there is none
+  const float* shared_gate = nullptr;  // [rows]; null: it counts in full
+  std::int32_t rows = 0, top_k = 0, cols = 0;
+  bool residual = false;
+  float* y = nullptr;  // [rows, cols]
+};
+cudaError_t combine(const CombineCall& call, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

@@ -1,5 +1,5 @@
 // Mixtures of experts: the router's choice, the order in which products take the chosen entries, and the weighted sum
-// of what the experts gave. Contracts in cuda_kernels.h.
+// of what the experts gave. Contracts in cuda_kernels.h and heads.h.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/heads.h"
 #include "kernels/cuda/pdl.cuh"
 
 namespace millrace::kernels::cuda {
@@ -126,19 +127,18 @@ __global__ void __launch_bounds__(kWarp* kSortWarps)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// combine_experts: kEach columns a thread.
+// combine: kEach columns a thread.
 
 constexpr int kCombineThreads = 128;
 
 template <int kEach>
-__global__ void combine_kernel(const float* expert_out, const float* weights, int top_k, int cols, bool residual,
-                               float* y) {
+__global__ void combine_kernel(const __grid_constant__ CombineCall call) {
   using Vector = std::conditional_t<kEach == 4, float4, float>;
   allow_successor();
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const int at = static_cast<int>(blockIdx.y) * kCombineThreads + static_cast<int>(threadIdx.x);
-  if (at * kEach >= cols) return;
+  if (at * kEach >= call.cols) return;
   union {
     Vector v;
     float f[kEach];
@@ -146,14 +146,20 @@ __global__ void combine_kernel(const float* expert_out, const float* weights, in
 #pragma unroll
   for (int i = 0; i < kEach; ++i) acc.f[i] = 0;
 #pragma unroll 8
-  for (int k = 0; k < top_k; ++k) {
-    const float w = weights[row * top_k + k];
-    term.v = reinterpret_cast<const Vector*>(expert_out + (row * top_k + k) * cols)[at];
+  for (int k = 0; k < call.top_k; ++k) {
+    const float w = call.weights[row * call.top_k + k];
+    term.v = reinterpret_cast<const Vector*>(call.expert_out + (row * call.top_k + k) * call.cols)[at];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) acc.f[i] = __fmaf_rn(w, term.f[i], acc.f[i]);
   }
-  auto* to = reinterpret_cast<Vector*>(y + row * cols) + at;
-  if (residual) {
+  if (call.shared != nullptr) {
+    const float by = call.shared_gate == nullptr ? 1.0f : over_sigmoid(1.0f, call.shared_gate[row]);
+    term.v = reinterpret_cast<const Vector*>(call.shared + row * call.cols)[at];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) acc.f[i] = acc.f[i] + term.f[i] * by;
+  }
+  auto* to = reinterpret_cast<Vector*>(call.y + row * call.cols) + at;
+  if (call.residual) {
     term.v = *to;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) acc.f[i] = term.f[i] + acc.f[i];
@@ -181,15 +187,26 @@ cudaError_t sort_entries(const std::int32_t* chosen, std::int32_t entries, std::
                 expert_first);
 }
 
-cudaError_t combine_experts(const float* expert_out, const float* weights, std::int32_t rows, std::int32_t top_k,
-                            std::int32_t cols, bool residual, float* y, cudaStream_t stream) {
-  if (rows <= 0) return cudaSuccess;
+cudaError_t combine(const CombineCall& call, cudaStream_t stream) {
+  if (call.rows <= 0) return cudaSuccess;
   const auto run = [&](auto* kernel, int each) {
     const int columns = kCombineThreads * each;
-    return launch(kernel, dim3(rows, (cols + columns - 1) / columns), dim3(kCombineThreads), 0, stream, expert_out,
-                  weights, top_k, cols, residual, y);
+    return launch(kernel, dim3(call.rows, (call.cols + columns - 1) / columns), dim3(kCombineThreads), 0, stream, call);
   };
-  return cols % 4 == 0 ? run(combine_kernel<4>, 4) : run(combine_kernel<1>, 1);
+  return call.cols % 4 == 0 ? run(combine_kernel<4>, 4) : run(combine_kernel<1>, 1);
+}
+
+cudaError_t combine_experts(const float* expert_out, const float* weights, std::int32_t rows, std::int32_t top_k,
+                            std::int32_t cols, bool residual, float* y, cudaStream_t stream) {
+  CombineCall call;
+  call.expert_out = expert_out;
+  call.weights = weights;
+  call.rows = rows;
+  call.top_k = top_k;
+  call.cols = cols;
+  call.residual = residual;
+  call.y = y;
+  return combine(call, stream);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -15,6 +15,7 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/recurrent.h"
+#include "kernels/cuda/softplus.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -106,6 +107,91 @@ __global__ void __launch_bounds__(kThreads) convolve_kernel(ConvolveCall call) {
   float* const after = floats_at(run.after, call.offset) + c;
 #pragma unroll
   for (int t = 0; t < kColumns; ++t) after[static_cast<std::int64_t>(t) * call.channels] = in[t];
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Convolution, L2 norm and decays of few rows: a head's channels of a run a warp, channel i lane i % 32's, as
+// l2_norm_heads() has them. The last block of a run makes its decays.
+
+/// kEach: channels of a lane.
+template <int kEach>
+__global__ void __launch_bounds__(kThreads) delta_inputs_kernel(const __grid_constant__ DeltaInputsCall call) {
+  constexpr int kTaps = kDeltaTaps, kColumns = kTaps - 1;
+  allow_successor();
+  const ConvolveCall& convolution = call.convolution;
+  const StateRun run = convolution.runs.run[blockIdx.y];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+  const int head = static_cast<int>(blockIdx.x) * kWarps + thread / kWarp;
+  const bool makes_decays = blockIdx.x + 1 == gridDim.x, silu = convolution.silu;
+  const int first = head * call.head_dim, channels = convolution.channels;
+  const int own = makes_decays || is_empty(run) ? 0 : min(call.head_dim, channels - first);
+  float weight[kEach][kTaps], bias[kEach], in[kEach][kTaps];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int c = first + lane + kWarp * i;
+    const bool there = lane + kWarp * i < own;
+#pragma unroll
+    for (int t = 0; t < kTaps; ++t)
+      weight[i][t] = there ? floats_at(*convolution.weight, 0)[static_cast<std::int64_t>(c) * kTaps + t] : 0;
+    bias[i] = there && convolution.bias != nullptr ? floats_at(*convolution.bias, 0)[c] : 0;
+#pragma unroll
+    for (int t = 0; t < kColumns; ++t) {
+      if (!there || run.before == nullptr) continue;
+      const float* const kept = floats_at(run.before, convolution.offset) + static_cast<std::int64_t>(t) * channels + c;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(kept));
+    }
+  }
+  wait_for_predecessor();
+  if (makes_decays) {
+    for (int i = thread; i < run.rows * call.gates; i += kThreads) {
+      const int gate = i % call.gates;
+      float* const at = call.decay + static_cast<std::int64_t>(run.first_row) * call.gates + i;
+      *at = exp_f32(floats_at(*call.a, 0)[gate] * softplus(*at + floats_at(*call.a_bias, 0)[gate]));
+    }
+    return;
+  }
+  if (own <= 0) return;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+    for (int t = 0; t < kColumns; ++t)
+      in[i][t] = lane + kWarp * i < own ? input_at(convolution, run, t - kColumns, first + lane + kWarp * i) : 0;
+  }
+  float* x = convolution.x + static_cast<std::int64_t>(run.first_row) * channels + first + lane;
+  for (int r = 0; r < run.rows; ++r, x += channels) {
+    float y[kEach], squares = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) in[i][kColumns] = lane + kWarp * i < own ? x[kWarp * i] : 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int t = 0; t < kTaps; ++t) sum = __fmaf_rn(weight[i][t], in[i][t], sum);
+      if (convolution.bias != nullptr) sum += bias[i];
+      y[i] = silu ? over_sigmoid(sum, sum) : sum;
+      squares = __fmaf_rn(y[i], y[i], squares);
+#pragma unroll
+      for (int t = 0; t < kColumns; ++t) in[i][t] = in[i][t + 1];
+    }
+    if (head < call.heads) {
+#pragma unroll
+      for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
+      const float scale = 1.0f / sqrtf(squares + call.eps);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) y[i] *= scale;
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (lane + kWarp * i < own) x[kWarp * i] = y[i];
+  }
+  if (run.after == nullptr) return;
+  float* const after = floats_at(run.after, convolution.offset) + first + lane;
+#pragma unroll
+  for (int t = 0; t < kColumns; ++t) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (lane + kWarp * i < own) after[static_cast<std::int64_t>(t) * channels + kWarp * i] = in[i][t];
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -485,6 +571,20 @@ cudaError_t convolve(const ConvolveCall& call, cudaStream_t stream) {
   }
 }
 static_assert(kMostTaps == 8);
+
+cudaError_t delta_inputs(const DeltaInputsCall& call, cudaStream_t stream) {
+  const ConvolveCall& convolution = call.convolution;
+  if (convolution.runs.count <= 0 || convolution.channels <= 0) return cudaSuccess;
+  if (convolution.taps != kDeltaTaps || convolution.borders != nullptr || call.head_dim > kMostStateKeys ||
+      call.heads * call.head_dim > convolution.channels)
+    return cudaErrorInvalidValue;
+  const int heads = (convolution.channels + call.head_dim - 1) / call.head_dim;
+  const dim3 grid(static_cast<unsigned>((heads + kWarps - 1) / kWarps + 1),
+                  static_cast<unsigned>(convolution.runs.count));
+  if (call.head_dim <= 4 * kWarp) return launch(delta_inputs_kernel<4>, grid, dim3(kThreads), 0, stream, call);
+  return launch(delta_inputs_kernel<8>, grid, dim3(kThreads), 0, stream, call);
+}
+static_assert(kMostStateKeys == 8 * kWarp);
 
 cudaError_t delta_rule(const DeltaRuleCall& call, cudaStream_t stream) {
   if (call.runs.sequences <= 0) return cudaSuccess;
