@@ -156,6 +156,10 @@ struct CudaExecutor::Emitter {
   void reroute(std::int64_t layer, std::int32_t* chosen);
   cuda::ExpertCall expert_call(const Experts& experts, int part_index);
   void launch(const cuda::ExpertCall& call);
+  /// The router's scores, and beside them the product that a shared expert's gate is made of; null: there is none.
+  void emit_router(const Step& s, const Step* gate);
+  /// What the experts gave becomes the mixture's result.
+  void combine(const Launch& launch, const Step& s, const float* expert_out);
   void emit_moe(const Launch& launch);
   /// The rows and their experts go to the processor, before the GPU's own launches; its results come behind them.
   void hand_out_experts(const Step& s, std::uint32_t number);
@@ -174,6 +178,7 @@ struct CudaExecutor::Emitter {
   void emit_select(const Launch& launch);
   void emit_heads(const Launch& launch);
   void emit_heads_norm(const Step& s);
+  void emit_gated_norm(const Launch& launch);
   void emit_latent(const Launch& l);
   void emit_head_product(const Step& s);
   void emit_latent_attention(const Step& s);
@@ -183,9 +188,12 @@ struct CudaExecutor::Emitter {
 
   /// The runs of the window's rows over the states of a layer's group.
   cuda::StateRuns state_runs(std::int64_t layer, bool& borders) const;
-  void emit_sigmoid_gate(const Step& s);
+  void emit_sigmoid_gate(const Launch& launch);
   void emit_time_step(const Step& s);
+  cuda::ConvolveCall convolve_call(const Step& s);
   void emit_convolution(const Step& s);
+  void emit_l2_norm(const Step& s);
+  void emit_delta_inputs(const Launch& launch);
   void emit_delta_rule(const Step& s);
   void emit_scan(const Step& s);
   /// Those of one kernel that needs no more than its step.

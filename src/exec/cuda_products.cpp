@@ -357,19 +357,44 @@ void CudaExecutor::Emitter::launch_waves(const Experts& experts, cuda::ExpertCal
   } while (!ops.options_.experts->layer_ended());
 }
 
-void CudaExecutor::Emitter::emit_moe(const Launch& l) {
-  const Step& s = step(l.first);
-  const Experts& experts = s.experts;
-  const auto rows = static_cast<std::int32_t>(window.rows);
-  auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
-  auto* weights = ops.at<float>(ops.layout_.weights);
-  auto* scores = ops.at<float>(ops.layout_.scores);
-  const std::int64_t entries = window.rows * experts.top_k;
+void CudaExecutor::Emitter::emit_router(const Step& s, const Step* gate) {
+  auto* const scores = ops.at<float>(ops.layout_.scores);
   cuda::MatmulCall router = call_for(s.b, is_float(ops.part(s.weight).dtype), false);
-  router.count = 1;
-  router.products[0] = {matrix(s.weight), vector(experts.router_bias), scores, experts.count};
+  router.products[router.count++] = {matrix(s.weight), vector(s.experts.router_bias), scores, s.experts.count};
+  if (gate != nullptr) {
+    const Product& made = gate->products[0];
+    router.products[router.count++] = {matrix(made.weight), vector(made.bias), data(made.out), cols(made.out)};
+    overwritten(made.out);
+  }
   launch(router);
-  route(experts, scores);
+  route(s.experts, scores);
+}
+
+void CudaExecutor::Emitter::combine(const Launch& l, const Step& s, const float* expert_out) {
+  overwritten(l.out);
+  cuda::CombineCall call;
+  call.expert_out = expert_out;
+  call.weights = ops.at<float>(ops.layout_.weights);
+  call.rows = static_cast<std::int32_t>(window.rows);
+  call.top_k = s.experts.top_k;
+  call.cols = static_cast<std::int32_t>(cols(l.out));
+  call.residual = l.adds;
+  call.y = data(l.out);
+  const Step& added = step(l.end - (l.adds ? 2 : 1));
+  if (added.kind == Kind::add) call.shared = data(added.b);
+  for (std::size_t i = l.first; step(i).kind != Kind::moe; ++i)
+    if (step(i).kind == Kind::sigmoid_gate) call.shared_gate = data(step(i).b);
+  check(cuda::combine(call, stream), "combine_experts");
+}
+
+void CudaExecutor::Emitter::emit_moe(const Launch& l) {
+  std::size_t at = l.first;
+  while (step(at).kind != Kind::moe) ++at;
+  const Step& s = step(at);
+  const Experts& experts = s.experts;
+  auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
+  const std::int64_t entries = window.rows * experts.top_k;
+  emit_router(s, step(l.first).kind == Kind::matmul ? &step(l.first) : nullptr);
   if (ops.shape_.routed_layers > 0) reroute(s.layer, chosen);
   std::uint32_t number = 0;  // of the exchange
   if (ops.shares_experts()) hand_out_experts(s, number = ops.expert_share_->next_number());
@@ -417,10 +442,7 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
     launch(down);
   }
   if (ops.shares_experts()) take_in_experts(s, number);
-  overwritten(l.out);
-  check(cuda::combine_experts(down.y, weights, rows, experts.top_k, static_cast<std::int32_t>(cols(l.out)), l.adds,
-                              data(l.out), stream),
-        "combine_experts");
+  combine(l, s, down.y);
 }
 
 void CudaExecutor::Emitter::emit_logits(const Step& s) {

@@ -16,12 +16,23 @@ cuda::StateRuns CudaExecutor::Emitter::state_runs(std::int64_t layer, bool& bord
           row_data<std::int32_t>(ops.pass_rows_.first_runs) + table.first_of_sequences, table.runs, table.sequences};
 }
 
-void CudaExecutor::Emitter::emit_sigmoid_gate(const Step& s) {
-  const std::int64_t n = rows(s.out) * cols(s.out);
-  check(cols(s.b) == 1 ? cuda::sigmoid_gate_rows(data(s.out), data(s.b), rows(s.out),
-                                                 static_cast<std::int32_t>(cols(s.out)), stream)
-                       : cuda::sigmoid_gate(data(s.out), data(s.b), n, stream),
+void CudaExecutor::Emitter::emit_sigmoid_gate(const Launch& l) {
+  const Step& s = step(l.first);
+  overwritten(s.out);
+  if (cols(s.b) == 1)
+    return check(
+        cuda::sigmoid_gate_rows(data(s.out), data(s.b), rows(s.out), static_cast<std::int32_t>(cols(s.out)), stream),
         "sigmoid_gate");
+  if (l.leaves == Forms{true, false, false})
+    return check(cuda::sigmoid_gate(data(s.out), data(s.b), rows(s.out) * cols(s.out), stream), "sigmoid_gate");
+  cuda::SigmoidGateCall call;
+  call.x = data(s.out);
+  call.gate = data(s.b);
+  call.blocks = rows(s.out) * (cols(s.out) / 32);
+  if (l.leaves.floats) call.out = data(s.out);
+  if (l.leaves.q8) call.out_q8 = make_q8(1, s.out);
+  if (l.leaves.bf16) call.out_bf16 = make_bf16(1, s.out);
+  check(cuda::sigmoid_gate(call, stream), "sigmoid_gate");
 }
 
 void CudaExecutor::Emitter::emit_time_step(const Step& s) {
@@ -32,7 +43,7 @@ void CudaExecutor::Emitter::emit_time_step(const Step& s) {
         "time_step");
 }
 
-void CudaExecutor::Emitter::emit_convolution(const Step& s) {
+cuda::ConvolveCall CudaExecutor::Emitter::convolve_call(const Step& s) {
   cuda::ConvolveCall call;
   bool borders = false;
   call.runs = state_runs(s.layer, borders);
@@ -44,7 +55,43 @@ void CudaExecutor::Emitter::emit_convolution(const Step& s) {
   call.taps = static_cast<std::int32_t>(s.convolution.taps);
   call.channels = static_cast<std::int32_t>(cols(s.out));
   if (borders) call.borders = ops.at<float>(ops.layout_.borders);
+  return call;
+}
+
+void CudaExecutor::Emitter::emit_convolution(const Step& s) {
+  overwritten(s.out);
+  const cuda::ConvolveCall call = convolve_call(s);
   if (status.ok()) check(cuda::convolve(call, stream), "convolve");
+}
+
+void CudaExecutor::Emitter::emit_l2_norm(const Step& s) {
+  overwritten(s.out);
+  check(cuda::l2_norm_heads(data(s.out), cols(s.out), rows(s.out), static_cast<std::int32_t>(s.heads),
+                            static_cast<std::int32_t>(s.head_dim), s.eps, stream),
+        "l2_norm");
+}
+
+/// One kernel where every sequence has one run, so a row in a pass of generated tokens. Else one after the other: a
+/// prompt's convolution goes through many runs at once.
+void CudaExecutor::Emitter::emit_delta_inputs(const Launch& l) {
+  const Step &decay = step(l.first), &convolution = step(l.first + 1), &norm = step(l.first + 2);
+  cuda::DeltaInputsCall call;
+  call.convolution = convolve_call(convolution);
+  if (call.convolution.borders != nullptr) {
+    emit_time_step(decay);
+    emit_convolution(convolution);
+    return emit_l2_norm(norm);
+  }
+  overwritten(convolution.out);
+  overwritten(decay.out);
+  call.heads = static_cast<std::int32_t>(norm.heads);
+  call.head_dim = static_cast<std::int32_t>(norm.head_dim);
+  call.eps = norm.eps;
+  call.decay = data(decay.out);
+  call.a = vector(decay.weight);
+  call.a_bias = vector(decay.weight2);
+  call.gates = static_cast<std::int32_t>(cols(decay.out));
+  if (status.ok()) check(cuda::delta_inputs(call, stream), "delta_inputs");
 }
 
 void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
@@ -99,15 +146,15 @@ void CudaExecutor::Emitter::emit_rows(const Launch& launch) {
     case Kind::multiply:
       return check(cuda::multiply(data(s.out), data(s.b), n, stream), "multiply");
     case Kind::sigmoid_gate:
-      return emit_sigmoid_gate(s);
+      return emit_sigmoid_gate(launch);
     case Kind::l2_norm:
-      return check(cuda::l2_norm_heads(data(s.out), cols(s.out), rows(s.out), static_cast<std::int32_t>(s.heads),
-                                       static_cast<std::int32_t>(s.head_dim), s.eps, stream),
-                   "l2_norm");
+      return emit_l2_norm(s);
     case Kind::time_step:
       return emit_time_step(s);
     case Kind::convolve:
       return emit_convolution(s);
+    case Kind::delta_inputs:
+      return emit_delta_inputs(launch);
     case Kind::delta_rule:
       return emit_delta_rule(s);
     case Kind::scan:

@@ -89,6 +89,26 @@ void CudaExecutor::Emitter::emit_heads_norm(const Step& s) {
         "rms_norm");
 }
 
+void CudaExecutor::Emitter::emit_gated_norm(const Launch& l) {
+  const Step &norm = step(l.first), &gate = step(l.first + 1);
+  overwritten(norm.out);
+  overwritten(gate.out);
+  cuda::GatedNormCall call;
+  call.x = data(norm.out);
+  call.gate = data(gate.out);
+  call.weight = vector(norm.weight);
+  if (!status.ok()) return;
+  call.rows = rows(gate.out);
+  call.head_dim = static_cast<std::int32_t>(norm.head_dim);
+  call.heads = static_cast<std::int32_t>(cols(gate.out) / norm.head_dim);
+  call.eps = norm.eps;
+  call.activation = gate.activation;
+  if (l.leaves.floats) call.out = data(gate.out);
+  if (l.leaves.q8) call.out_q8 = make_q8(1, gate.out);
+  if (l.leaves.bf16) call.out_bf16 = make_bf16(1, gate.out);
+  check(cuda::gated_norm(call, stream), "gated_norm");
+}
+
 /// RoPE of the shared key, its store behind the latent, and RoPE of the queries.
 void CudaExecutor::Emitter::emit_latent(const Launch& l) {
   const Step &store = step(l.first + 1), &queries = step(l.first + 2);
@@ -224,6 +244,9 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
     case Kind::heads_norm:
       emit_heads_norm(s);
       break;
+    case Kind::gated_norm:
+      emit_gated_norm(launch);
+      break;
     case Kind::latent:
       emit_latent(launch);
       break;
@@ -272,6 +295,7 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
     case Kind::l2_norm:
     case Kind::time_step:
     case Kind::convolve:
+    case Kind::delta_inputs:
     case Kind::delta_rule:
     case Kind::scan:
       emit_rows(launch);

@@ -1,9 +1,15 @@
 #include "exec/fusion.h"
 
+#include <optional>
+
 namespace millrace::exec {
 namespace {
 
 using Kind = Step::Kind;
+
+// What the kernels of fused launches take (kernels/cuda/heads.h, recurrent.h).
+constexpr std::int64_t kMostGatedHeadDim = 512, kGatedHeadDims = 32;  // at most, and a multiple of
+constexpr std::int64_t kMostDeltaKeys = 256, kDeltaTaps = 4;
 
 class Fuser {
  public:
@@ -94,6 +100,7 @@ class Fuser {
   Expected<Launch> launch_at(std::size_t at) const {
     const Step& s = step(at);
     const auto one = [&](Launch::Kind kind) { return launch(kind, at, at + 1, s.out); };
+    if (const std::optional<Launch> mixture = experts(at)) return *mixture;
     switch (s.kind) {
       case Kind::embed:
         return one(Launch::Kind::embed);
@@ -127,8 +134,8 @@ class Fuser {
         if (s.attention.latent_values == 0) attention.leaves = leaves(wanted(at, s.out));
         return attention;
       }
-      case Kind::moe:
-        return with_residual(one(Launch::Kind::experts), true);
+      case Kind::moe:  // experts() has taken it
+        break;
       case Kind::select_rows:
         if (options_.neighbours && is(at + 1, Kind::rms_norm) && step(at + 1).a == s.out && step(at + 1).out == s.out)
           return norm(Launch::Kind::select_norm, at, at + 1);
@@ -141,11 +148,16 @@ class Fuser {
         return one(Launch::Kind::pick_heads);
       case Kind::multiply:
         return one(Launch::Kind::multiply);
-      case Kind::sigmoid_gate:
-        return one(Launch::Kind::sigmoid_gate);
+      case Kind::sigmoid_gate: {
+        Launch gate = one(Launch::Kind::sigmoid_gate);
+        if (options_.neighbours && gates_channels(s)) gate.leaves = any_of(wanted(at, s.out));
+        return gate;
+      }
       case Kind::l2_norm_heads:
         return one(Launch::Kind::l2_norm);
       case Kind::decay:
+        return begins_delta_inputs(at) ? launch(Launch::Kind::delta_inputs, at, at + 3, step(at + 1).out)
+                                       : one(Launch::Kind::time_step);
       case Kind::time_step:
         return one(Launch::Kind::time_step);
       case Kind::convolve:
@@ -178,6 +190,71 @@ class Fuser {
     return made;
   }
 
+  /// Of a kernel that writes whatever form is wanted, but one of int8 and bfloat16 alone.
+  static Forms any_of(const Forms& later) {
+    const bool both = later.q8 && later.bf16;
+    return {later.floats || both || !later.any(), later.q8 && !both, later.bf16};
+  }
+  /// Whether each channel has a gate of its own, and rows are whole blocks of 32.
+  bool gates_channels(const Step& s) const {
+    const std::int64_t cols = program_.buffer(s.out).cols;
+    return cols > 1 && program_.buffer(s.b).cols == cols && cols % 32 == 0;
+  }
+
+  /// The mixture that begins here: at its router, or before it at the gate by which a shared expert's result counts
+  /// (its product, its sigmoid). Behind its experts that result is added, and the sum to the residual stream.
+  std::optional<Launch> experts(std::size_t first) const {
+    std::size_t at = first;
+    if (is(at, Kind::matmul)) ++at;
+    if (is(at, Kind::sigmoid_gate)) ++at;
+    if (!is(at, Kind::moe) || (at > first && (!options_.neighbours || !gates_shared(first, at)))) return {};
+    Launch made = launch(Launch::Kind::experts, first, at + 1, step(at).out);
+    if (options_.neighbours && adds_shared(at)) ++made.end;
+    return with_residual(made, true);
+  }
+  /// Whether behind the mixture another row is added to its sum.
+  bool adds_shared(std::size_t mixture) const {
+    if (!is(mixture + 1, Kind::add)) return false;
+    const Step &s = step(mixture), &add = step(mixture + 1);
+    return add.a == s.out && add.b != s.out && add.factor == 1;
+  }
+  /// Whether the steps [first, mixture) are the gate of what is added behind the mixture, and of nothing else.
+  bool gates_shared(std::size_t first, std::size_t mixture) const {
+    const Step &s = step(mixture), &gate = step(mixture - 1);
+    if (gate.kind != Kind::sigmoid_gate || !adds_shared(mixture) || step(mixture + 1).b != gate.out) return false;
+    if (program_.buffer(gate.b).cols != 1 || s.reads(gate.out) || s.out == gate.b || gate.out == gate.b) return false;
+    if (program_.read_behind(mixture + 1, gate.out) || program_.read_behind(mixture - 1, gate.b)) return false;
+    if (first + 1 == mixture) return true;
+    const Step& made = step(first);  // beside the router's scores
+    return made.product_count == 1 && made.products[0].out == gate.b && made.a == s.b &&
+           is_float(dtype(made.products[0].weight)) && is_float(dtype(s.weight)) &&
+           host_rows(made.products[0].weight) == 0;
+  }
+
+  /// Whether decays, a convolution and the norm of some of its heads stand here, as a delta rule reads them.
+  bool begins_delta_inputs(std::size_t at) const {
+    if (!options_.neighbours || !is(at + 1, Kind::convolve) || !is(at + 2, Kind::l2_norm_heads)) return false;
+    const Step &convolve = step(at + 1), &norm = step(at + 2);
+    return norm.out == convolve.out && step(at).out != convolve.out && convolve.convolution.taps == kDeltaTaps &&
+           norm.head_dim <= kMostDeltaKeys;
+  }
+
+  /// A norm of heads that share a weight, and a gate that it is multiplied by.
+  std::optional<Launch> gated_norm(std::size_t at) const {
+    if (!options_.neighbours || !is(at, Kind::rms_norm_heads) || !is(at + 1, Kind::gate)) return {};
+    const Step &norm = step(at), &gate = step(at + 1);
+    const std::int64_t cols = program_.buffer(norm.out).cols;
+    if (norm.weight.none() || units_.part(norm.weight).cols != norm.head_dim || norm.head_dim > kMostGatedHeadDim ||
+        norm.head_dim % kGatedHeadDims != 0)
+      return {};
+    if (gate.b != norm.out || gate.out == norm.out || gate.layer != 0 || program_.buffer(gate.out).cols != cols ||
+        program_.read_behind(at + 1, norm.out))
+      return {};
+    Launch made = launch(Launch::Kind::gated_norm, at, at + 2, gate.out);
+    made.leaves = any_of(wanted(at + 1, gate.out));
+    return made;
+  }
+
   Launch gated(std::size_t at) const {
     const Step& s = step(at);
     const DType gate = dtype(s.weight);
@@ -207,6 +284,7 @@ class Fuser {
     while (is(end, Kind::rope) || is(end, Kind::rms_norm_heads)) ++end;
     const bool stores = is(end, Kind::store_kv);
     const bool attends = stores || is(end, Kind::attention);
+    if (const std::optional<Launch> made = gated_norm(first); made && !attends) return *made;
     if (!attends && is(first, Kind::rms_norm_heads) && !step(first).weight.none())
       return launch(Launch::Kind::heads_norm, first, first + 1, step(first).out);
     if (!attends) return broken(first, "RoPE without attention");
@@ -232,11 +310,11 @@ class Fuser {
 
 std::string_view name(Launch::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",        "norm",         "add",         "scale",        "copy",       "temper",
-      "product",      "gated",        "gate and up", "feed-forward", "heads",      "heads' norm",
-      "latent",       "head product", "gate",        "activation",   "pick",       "multiply",
-      "sigmoid gate", "l2 norm",      "time step",   "convolution",  "delta rule", "scan",
-      "attention",    "experts",      "rows",        "rows' norm",   "logits",     "states"};
+      "embed",        "norm",        "add",          "scale",      "copy",        "temper",       "product",
+      "gated",        "gate and up", "feed-forward", "heads",      "heads' norm", "gated norm",   "latent",
+      "head product", "gate",        "activation",   "pick",       "multiply",    "sigmoid gate", "l2 norm",
+      "time step",    "convolution", "delta inputs", "delta rule", "scan",        "attention",    "experts",
+      "rows",         "rows' norm",  "logits",       "states"};
   return names[static_cast<std::size_t>(kind)];
 }
 

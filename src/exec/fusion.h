@@ -40,6 +40,7 @@ struct Launch {
     feed_forward,  // a gated product and the product of its result, both the processor's: a hand-over
     heads,         // heads' norms, RoPE and the KV store, in this one kernel alone
     heads_norm,    // that of heads which nothing attends with
+    gated_norm,    // the same, then the gate that multiplies by it
     latent,        // RoPE of the key beside a latent, their store, and RoPE of the queries, in one kernel
     head_product,
     gate,
@@ -50,10 +51,11 @@ struct Launch {
     l2_norm,
     time_step,  // and the decay it leaves, or that alone
     convolve,
+    delta_inputs,  // decays, convolution and the norm of queries and keys; one after the other for rows in many runs
     delta_rule,
     scan,
     attention,
-    experts,
+    experts,  // before them maybe the gate of one that is shared; behind them what that one gave is added
     select_rows,
     select_norm,  // the rows that want logits, normalised as they are gathered
     logits,

@@ -70,18 +70,17 @@ const std::vector<Known>& architectures() {
   static const std::vector<Known> all{
       {"deepseek-v3",
        {"norm product norm product norm latent head-product attention head-product product+", "norm gated product+",
-        "norm gated product experts add add"}},
+        "norm gated product experts+"}},
       {"gemma3", {"norm product heads attention product norm add", "norm gated product norm add"}},
       {"gemma4-moe",
        {"norm product heads attention product norm add",
         "norm gated product norm norm scale norm experts norm add norm add scale",
         "norm product copy heads attention product norm add"}},
-      {"glm4moe",
-       {"norm product heads attention product+", "norm gated product+", "norm gated product experts add add"}},
+      {"glm4moe", {"norm product heads attention product+", "norm gated product+", "norm gated product experts+"}},
       {"gpt-oss", {"norm product heads attention product+", "norm:floats,q8 experts+"}},
       {"granite", {"norm product heads attention product add", "norm gated product add"}},
       {"granitehybrid",
-       {"norm product time-step convolution scan gate heads'-norm product add", "norm gated product experts add add",
+       {"norm product time-step convolution scan gate heads'-norm product add", "norm gated product experts add",
         "norm product heads attention product add"}},
       {"lfm2",
        {"norm product multiply convolution multiply product+", "norm gated product+",
@@ -97,22 +96,20 @@ const std::vector<Known>& architectures() {
        {"norm product time-step convolution scan gate heads'-norm product+", "norm product activation product+",
         "norm product heads attention product+"}},
       {"nemotron-h-moe",
-       {"norm product time-step convolution scan gate heads'-norm product+",
-        "norm product activation product experts add add", "norm product heads attention product+"}},
+       {"norm product time-step convolution scan gate heads'-norm product+", "norm product activation product experts+",
+        "norm product heads attention product+"}},
       {"phi3", {"norm product heads attention product+", "norm gated product+"}},
       {"qwen2", {"norm product heads attention product+", "norm gated product+"}},
       {"qwen3", {"norm product heads attention product+", "norm gated product+"}},
       {"qwen3moe", {"norm product heads attention product+", "norm experts+"}},
       {"qwen35",
-       {"norm product product time-step convolution l2-norm delta-rule heads'-norm gate product+",
-        "norm gated product+", "norm product pick pick heads attention sigmoid-gate product+"}},
+       {"norm product product delta-inputs delta-rule gated-norm product+", "norm gated product+",
+        "norm product pick pick heads attention sigmoid-gate product+"}},
       {"qwen35moe",
-       {"norm product product time-step convolution l2-norm delta-rule heads'-norm gate product+",
-        "norm gated product product sigmoid-gate experts add add",
+       {"norm product product delta-inputs delta-rule gated-norm product+", "norm gated product experts+",
         "norm product pick pick heads attention sigmoid-gate product+"}},
       {"qwen3next",
-       {"norm product product pick pick time-step convolution l2-norm delta-rule heads'-norm gate product+",
-        "norm gated product product sigmoid-gate experts add add",
+       {"norm product product pick pick delta-inputs delta-rule gated-norm product+", "norm gated product experts+",
         "norm product pick pick heads attention sigmoid-gate product+"}},
   };
   return all;
@@ -318,6 +315,78 @@ TEST_F(ByHand, HeadsThatNothingAttendsWithHaveANormOfTheirOwn) {
   ops.rms_norm_heads(h, {}, 64, 0);
   EXPECT_NE(launches().find("RoPE without attention"), std::string::npos) << launches();
 }
+TEST_F(ByHand, ANormOfHeadsAndTheGateOfItsResultAreOne) {
+  ops.copy(q, h);
+  ops.rms_norm_heads(q, norm, 256, 0);
+  ops.gate(h, q, 0, kernels::Activation::silu);
+  ops.matmul(y, matrix, h);
+  EXPECT_EQ(launches(), "copy gated-norm:q8 product");
+  ops.multiply(y, q);
+  EXPECT_EQ(launches(), "copy heads'-norm gate product multiply") << "the norm's result is read once more";
+}
+TEST_F(ByHand, AGateOfChannelsLeavesWhatIsRead) {
+  ops.sigmoid_gate(h, x);
+  ops.matmul(y, matrix, h);
+  EXPECT_EQ(launches(), "sigmoid-gate:q8 product");
+  ops.multiply(y, h);
+  EXPECT_EQ(launches(), "sigmoid-gate:floats,q8 product multiply");
+}
+
+/// Behind an expert that all rows share, whose result is in y.
+class MixtureByHand : public ByHand {
+ protected:
+  MixtureByHand() {
+    ops.matmul(y, matrix, h);
+    experts.count = experts.top_k = 1;
+    experts.gate_part = 1, experts.up_part = 2, experts.down_part = 3;
+  }
+  void mix() { ops.moe(q, h, h, norm, 0, experts); }
+
+  Experts experts;
+  const Act by = ops.buffer("by", 1);
+};
+
+TEST_F(MixtureByHand, ASharedExpertIsAddedWithTheOthers) {
+  mix();
+  ops.add(q, y);
+  ops.add(x, q);
+  EXPECT_EQ(launches(), "product experts+");
+}
+TEST_F(MixtureByHand, ASharedExpertsGateIsMadeBesideTheRouter) {
+  ops.matmul(by, norm, h);
+  ops.sigmoid_gate(y, by);
+  mix();
+  ops.add(q, y);
+  ops.add(x, q, 0.5f);
+  EXPECT_EQ(launches(), "product experts add");
+}
+TEST_F(MixtureByHand, AGateOfQuantizedWeightsIsMadeBefore) {
+  ops.matmul(by, other, h);
+  ops.sigmoid_gate(y, by);
+  mix();
+  ops.add(q, y);
+  ops.add(x, q);
+  EXPECT_EQ(launches(), "product product experts+");
+}
+TEST_F(MixtureByHand, WhatIsReadOnceMoreIsMadeBefore) {
+  ops.matmul(by, norm, h);
+  ops.sigmoid_gate(y, by);
+  mix();
+  ops.add(q, y);
+  ops.add(x, q);
+  ops.add(x, y);
+  EXPECT_EQ(launches(), "product product sigmoid-gate experts+ add");
+}
+TEST_F(MixtureByHand, AGateOfSomethingElseIsMadeBefore) {
+  ops.copy(k, h);
+  ops.matmul(by, norm, h);
+  ops.sigmoid_gate(k, by);
+  mix();
+  ops.add(q, y);
+  ops.add(x, q);
+  EXPECT_EQ(launches(), "product copy product sigmoid-gate experts+");
+}
+
 TEST_F(ByHand, WhatNoKernelDoesIsRefused) {
   ops.rope(h, 1, 256, 0);
   EXPECT_NE(launches().find("step 2 of the program (rope): RoPE without attention"), std::string::npos) << launches();
