@@ -290,6 +290,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
     return member.lease.segment(static_cast<std::size_t>(pieces_.pieces(ref)[0].segment));
   };
   std::int64_t entries = 0;
+  std::optional<TraceZone> zone(std::in_place, options_.trace, "experts: gate, up");
   start_wave();
   for (std::size_t i = 0; i < members; ++i) {
     const LeasedExpert& member = leased_[i];
@@ -307,6 +308,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
   }
   run_jobs();
 
+  zone.emplace(options_.trace, "experts: down");
   Input down_input;
   down_input.cols = call.ff;
   const kernels::Q8Rows q8 = kernels::q8_rows_at(at<std::byte>(layout_.hidden_q8), entries, call.ff);

@@ -71,7 +71,9 @@ Status CpuExecutor::run(const kv::Batch& batch, const std::function<bool()>& can
   begin_pass(batch);
   for (const Step& step : program_.steps) {
     if (failed()) break;
-    if (batch.wants_hidden || !step.for_hidden) do_step(step);
+    if (!batch.wants_hidden && step.for_hidden) continue;
+    const TraceZone zone(options_.trace, name(step.kind).data());
+    do_step(step);
   }
   end_pass();
   return status_;

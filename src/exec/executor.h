@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "base/trace.h"
 #include "exec/program.h"
 #include "kernels/kernels.h"
 #include "kv/sequence.h"
@@ -87,6 +88,7 @@ struct CpuOptions {
   bool embedding_rows_from_disk = false;
   const Routing* routing = nullptr;  // chooses in the routers' place; may be null
   RoutingRecord* record = nullptr;   // is told what was chosen; may be null
+  Trace* trace = nullptr;            // if set, every step is timed into it
 };
 
 /// Bytes that prepare() of the CPU executor reserves. Pure, so that a plan can be made before there is a store.
