@@ -113,9 +113,6 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
     if (step.kind == Step::Kind::gated && step.activation != Activation::silu && step.activation != Activation::gelu)
       return error(Code::unsupported, "the GPU part has dense layers with SiLU and GELU alone; use --device cpu");
     if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
-    if (step.kind == Step::Kind::matmul_heads && step.head_weights != HeadWeights{})
-      return error(Code::unsupported,
-                   "the GPU part takes no attn_kv_b in one, as files of 2024 have it; use --device cpu");
     if (step.kind == Step::Kind::moe && step.experts.groups > 1 && step.experts.group_best != 2)
       return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
     if (step.kind == Step::Kind::attention)

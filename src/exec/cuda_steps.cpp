@@ -130,19 +130,27 @@ void CudaExecutor::Emitter::emit_latent(const Launch& l) {
 }
 
 void CudaExecutor::Emitter::emit_head_product(const Step& s) {
-  if (s.head_weights != HeadWeights{}) return broken("heads' matrices apart");
-  if (host_rows(s.weight) > 0) return broken("heads' matrices whose rows the processor shares");
+  const bool parts = s.head_weights.parts;
+  const auto weight_of = [&](std::int64_t head) {
+    return WeightRef{s.weight.unit, s.weight.part + static_cast<std::int32_t>(head)};
+  };
   overwritten(s.out);
   cuda::HeadProductCall call;
   call.weight = matrix(s.weight);
+  for (std::int64_t head = 0; head < (parts ? s.heads : 1); ++head) {
+    if (host_rows(weight_of(head)) > 0) return broken("heads' matrices whose rows the processor shares");
+    if (head > 0) matrix(weight_of(head));
+  }
   if (!status.ok()) return;
   call.x = data(s.a);
   call.out = data(s.out);
   call.rows = rows(s.out);
   call.heads = static_cast<std::int32_t>(s.heads);
-  call.n = call.weight.rows / call.heads;
+  call.n = parts ? call.weight.rows : call.weight.rows / call.heads;
   call.k = static_cast<std::int32_t>(ops.part(s.weight).cols);
   call.x_head = static_cast<std::int32_t>(cols(s.a) / s.heads);
+  call.parts = parts;
+  call.transposed = s.head_weights.transposed;
   check(cuda::head_product(call, stream), "head_product");
 }
 

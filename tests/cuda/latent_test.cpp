@@ -166,6 +166,68 @@ TEST_F(CudaLatent, HeadProducts) {
   }
 }
 
+/// Heads' matrices as parts of a tensor with others between them, as files of 2024 have them.
+TEST_F(CudaLatent, ProductsOfHeadsWhoseMatricesLieApart) {
+  struct Shape {
+    DType dtype;
+    int heads, n, k, x_head, rows;
+    bool transposed;
+  };
+  for (const Shape& s :
+       {Shape{DType::f32, 5, 33, 7, 40, 9, true}, Shape{DType::f16, 3, 64, 96, 100, 1, true},
+        Shape{DType::q8_0, 16, 128, 512, 192, 4, true}, Shape{DType::q4_k, 2, 20, 256, 20, 17, true},
+        Shape{DType::bf16, 1, 100, 130, 101, 64, true}, Shape{DType::q4_k, 2, 128, 512, 512, 17, false},
+        Shape{DType::q6_k, 4, 40, 256, 300, 8, false}, Shape{DType::f32, 5, 33, 7, 7, 1, false}}) {
+    SCOPED_TRACE(testing::Message() << info(s.dtype).name << (s.transposed ? ", transposed" : ""));
+    const int between = 3, each = s.n + between;  // rows
+    const auto row_size = static_cast<std::size_t>(row_bytes(s.dtype, s.k));
+    test::Random random(7);
+    std::vector<std::byte> weights(row_size * static_cast<std::size_t>(s.heads * each));
+    if (s.dtype == DType::f16 || s.dtype == DType::f32 || s.dtype == DType::bf16) {
+      const std::vector<float> values = normal_floats(static_cast<std::size_t>(s.heads * each * s.k), random_);
+      for (int r = 0; r < s.heads * each; ++r)
+        encode_row(s.dtype, values.data() + r * s.k, s.k, weights.data() + static_cast<std::size_t>(r) * row_size);
+    } else {
+      weights = test::random_weights(s.dtype, s.heads * each, s.k, random);
+    }
+    const std::vector<float> x = normal_floats(static_cast<std::size_t>(s.rows * s.heads * s.x_head), random_);
+    const int taken = s.transposed ? s.n : s.k, made = s.transposed ? s.k : s.n;
+    const int left = s.x_head - taken, out_head = made + left;
+    std::vector<float> want(static_cast<std::size_t>(s.rows * s.heads * out_head), 0.0f),
+        decoded(static_cast<std::size_t>(s.k));
+    for (int h = 0; h < s.heads; ++h)
+      for (int n = 0; n < s.n; ++n) {
+        decode_row(s.dtype, weights.data() + static_cast<std::size_t>(h * each + n) * row_size, s.k, decoded.data());
+        for (int r = 0; r < s.rows; ++r) {
+          const float* from = x.data() + (r * s.heads + h) * s.x_head;
+          float* to = want.data() + (r * s.heads + h) * out_head;
+          float lanes[32] = {};
+          for (int e = 0; e < s.k; ++e) {
+            const float w = decoded[static_cast<std::size_t>(e)];
+            if (s.transposed)
+              to[e] = std::fma(w, from[n], to[e]);
+            else
+              lanes[e % 32] = std::fma(w, from[e], lanes[e % 32]);
+          }
+          if (!s.transposed) to[n] = tree_of(lanes);
+        }
+      }
+    for (int i = 0; i < s.rows * s.heads; ++i)
+      std::copy_n(x.begin() + i * s.x_head + taken, left, want.begin() + i * out_head + made);
+    const Array<float> x_at(x), out(want.size());
+    const Array<std::byte> weights_at(weights);
+    std::vector<const std::byte*> addresses;
+    for (int h = 0; h < s.heads; ++h)
+      addresses.push_back(weights_at.get() + static_cast<std::size_t>(h * each) * row_size);
+    const Array<const std::byte*> table(addresses);
+    HeadProductCall call{{table.get(), s.dtype, s.n}, x_at.get(), out.get(), s.rows, s.heads, s.n, s.k, s.x_head};
+    call.parts = true;
+    call.transposed = s.transposed;
+    ok(head_product(call, nullptr));
+    EXPECT_TRUE(same_bits(out.host(), want));
+  }
+}
+
 TEST_F(CudaLatent, TurnsAndStores) {
   for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
     constexpr int kRotary = 32, kRank = 96, kDim = kRank + kRotary, kHeads = 5, kQHead = 80;

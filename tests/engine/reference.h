@@ -128,8 +128,7 @@ inline void PrintTo(const Checkpoint& checkpoint, std::ostream* out) { *out << c
 
 /// A mixture whose layers keep latents.
 constexpr Checkpoint latents(const char* name, const char* family, const char* answers = nullptr) {
-  const bool unsplit = answers != nullptr;  // the GPU part takes no attn_kv_b in one
-  return {name, family, true, unsplit ? answers : name, 256, DType::f16, !unsplit};
+  return {name, family, true, answers != nullptr ? answers : name};
 }
 
 /// Every architecture, and each way in which its files may differ. After a change: `make readme`.

@@ -102,6 +102,13 @@ constexpr int kProductThreads = 256, kProductWarps = kProductThreads / kWarp;
 constexpr int kProductRows = 8;      // of activations that a block works on: each weight is decoded once for them
 constexpr int kProductOutputs = 32;  // of a block
 
+/// Row `row` of head h's matrix.
+__device__ __forceinline__ const std::byte* matrix_row(const HeadProductCall& call, int head, int row,
+                                                       std::int64_t row_bytes) {
+  if (call.parts) return call.weight.address[head] + row * row_bytes;
+  return *call.weight.address + (static_cast<std::int64_t>(head) * call.n + row) * row_bytes;
+}
+
 __global__ void __launch_bounds__(kProductThreads) head_product_kernel(HeadProductCall call, std::int64_t row_bytes) {
   extern __shared__ float x[];  // [kProductRows, k]
   allow_successor();
@@ -123,7 +130,7 @@ __global__ void __launch_bounds__(kProductThreads) head_product_kernel(HeadProdu
   __syncthreads();
   const int last = min(call.n, static_cast<int>(blockIdx.x + 1) * kProductOutputs);
   for (int n = static_cast<int>(blockIdx.x) * kProductOutputs + warp; n < last; n += kProductWarps) {
-    const std::byte* const row = *call.weight.address + (static_cast<std::int64_t>(head) * call.n + n) * row_bytes;
+    const std::byte* const row = matrix_row(call, head, n, row_bytes);
     float acc[kProductRows] = {};
     for (int e = lane; e < call.k; e += kWarp) {
       const float w = element(call.weight.dtype, row, e);
@@ -136,6 +143,42 @@ __global__ void __launch_bounds__(kProductThreads) head_product_kernel(HeadProdu
       if (lane == 0 && r < rows) out_of(r)[n] = sum;
     }
   }
+}
+
+constexpr int kTransposedThreads = 64;  // a channel of the result each
+
+__global__ void __launch_bounds__(kTransposedThreads)
+    head_transposed_kernel(HeadProductCall call, std::int64_t row_bytes) {
+  extern __shared__ float x[];  // [kProductRows, n]
+  allow_successor();
+  wait_for_predecessor();
+  const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
+  const int first_row = static_cast<int>(blockIdx.z) * kProductRows;
+  const int rows = min(kProductRows, call.rows - first_row), left = call.x_head - call.n, out_head = call.k + left;
+  const auto x_of = [&](int r) {
+    return call.x + (static_cast<std::int64_t>(first_row + r) * call.heads + head) * call.x_head;
+  };
+  const auto out_of = [&](int r) {
+    return call.out + (static_cast<std::int64_t>(first_row + r) * call.heads + head) * out_head;
+  };
+  for (int i = thread; i < kProductRows * call.n; i += kTransposedThreads)
+    x[i] = i / call.n < rows ? x_of(i / call.n)[i % call.n] : 0;
+  if (blockIdx.x == 0)
+    for (int i = thread; i < rows * left; i += kTransposedThreads)
+      out_of(i / left)[call.k + i % left] = x_of(i / left)[call.n + i % left];
+  __syncthreads();
+  const int channel = static_cast<int>(blockIdx.x) * kTransposedThreads + thread;
+  if (channel >= call.k) return;
+  float acc[kProductRows] = {};
+#pragma unroll 4
+  for (int i = 0; i < call.n; ++i) {
+    const float w = element(call.weight.dtype, matrix_row(call, head, i, row_bytes), channel);
+#pragma unroll
+    for (int r = 0; r < kProductRows; ++r) acc[r] = __fmaf_rn(w, x[r * call.n + i], acc[r]);
+  }
+#pragma unroll
+  for (int r = 0; r < kProductRows; ++r)
+    if (r < rows) out_of(r)[channel] = acc[r];
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -354,13 +397,15 @@ cudaError_t store_latent(const LatentStoreCall& call, cudaStream_t stream) {
 
 cudaError_t head_product(const HeadProductCall& call, cudaStream_t stream) {
   if (call.rows <= 0) return cudaSuccess;
-  if (call.k > kMostLatentDim || call.k > call.x_head) return cudaErrorInvalidValue;
-  const dim3 grid(static_cast<unsigned>((call.n + kProductOutputs - 1) / kProductOutputs),
-                  static_cast<unsigned>(call.heads),
+  const int taken = call.transposed ? call.n : call.k, made = call.transposed ? call.k : call.n;
+  if (taken > kMostLatentDim || taken > call.x_head) return cudaErrorInvalidValue;
+  const int threads = call.transposed ? kTransposedThreads : kProductThreads,
+            outputs = call.transposed ? kTransposedThreads : kProductOutputs;
+  const dim3 grid(static_cast<unsigned>((made + outputs - 1) / outputs), static_cast<unsigned>(call.heads),
                   static_cast<unsigned>((call.rows + kProductRows - 1) / kProductRows));
-  const std::size_t shared = static_cast<std::size_t>(kProductRows * call.k) * sizeof(float);
-  return launch(head_product_kernel, grid, dim3(kProductThreads), shared, stream, call,
-                row_bytes(call.weight.dtype, call.k));
+  const std::size_t shared = static_cast<std::size_t>(kProductRows * taken) * sizeof(float);
+  return launch(call.transposed ? head_transposed_kernel : head_product_kernel, grid, dim3(threads), shared, stream,
+                call, row_bytes(call.weight.dtype, call.k));
 }
 
 std::size_t latent_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t v_dim,

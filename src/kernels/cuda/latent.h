@@ -31,13 +31,17 @@ cudaError_t store_latent(const LatentStoreCall& call, cudaStream_t stream);
 /// Head h of a row of out is the product of matrix h with the first k channels of head h of x; behind its n channels
 /// comes what x has left of the head. Lane l of 32 takes the elements e with e % 32 == l in ascending order from +0,
 /// acc = fma(w, x, acc), w being what decode_row makes of it; the lanes are added by a tree (16, 8, 4, 2, 1).
+/// transposed: of the transpose of matrix h with the first n channels, whose k channels are sums over the matrix's rows
+/// in ascending order from +0, by one fma each: the CPU's bits.
 struct HeadProductCall {
-  Matrix weight;                     // [heads * n, k]
+  Matrix weight;                     // [heads * n, k]; parts: of head 0, [n, k]
   const float* x = nullptr;          // [rows, heads, x_head]
-  float* out = nullptr;              // [rows, heads, n + x_head - k]
+  float* out = nullptr;              // [rows, heads, n + x_head - k]; transposed: [rows, heads, k + x_head - n]
   std::int32_t rows = 0, heads = 0;  // rows of activations
-  std::int32_t n = 0, k = 0;         // of a head's matrix; k at most 1024
+  std::int32_t n = 0, k = 0;         // of a head's matrix; k (transposed: n) at most 1024
   std::int32_t x_head = 0;
+  bool parts = false;  // head h's matrix has the h-th entry from weight.address on
+  bool transposed = false;
 };
 cudaError_t head_product(const HeadProductCall& call, cudaStream_t stream);
 
