@@ -6,6 +6,7 @@
 #include "exec/cuda_ops_impl.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/heads.h"
+#include "kernels/cuda/joined.h"
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/recurrent.h"
 
@@ -124,7 +125,8 @@ struct CudaExecutor::Emitter {
 
   // --- Products (cuda_products.cpp) ---
 
-  void launch(cuda::MatmulCall& call);
+  /// fourth: what a call of four products has behind its three.
+  void launch(cuda::MatmulCall& call, const cuda::Product& fourth = {});
   /// With the form of `x` that such a product reads: floats, bfloat16 (a prompt's), or int8.
   cuda::MatmulCall call_for(Act x, bool floats, bool prompt);
 
@@ -155,11 +157,17 @@ struct CudaExecutor::Emitter {
   void route(const Experts& experts, const float* scores);
   void reroute(std::int64_t layer, std::int32_t* chosen);
   cuda::ExpertCall expert_call(const Experts& experts, int part_index);
-  void launch(const cuda::ExpertCall& call);
+  /// few: the entries are read one by one.
+  void launch(const cuda::ExpertCall& call, bool few);
   /// The router's scores, and beside them the product that a shared expert's gate is made of; null: there is none.
   void emit_router(const Step& s, const Step* gate);
-  /// What the experts gave becomes the mixture's result.
-  void combine(const Launch& launch, const Step& s, const float* expert_out);
+  /// An expert that all rows share, in launches of its own: the first two steps.
+  void emit_shared_expert(const Launch& launch);
+  /// The products of the chosen experts; joined: with one that all rows share.
+  void make_expert_calls(const Step& s, bool joined, cuda::ExpertCall& hidden, cuda::ExpertCall& down);
+  void launch_joined(const Launch& launch, const cuda::ExpertCall& hidden, const cuda::ExpertCall& down);
+  /// What the experts gave becomes the mixture's result. joined: the shared one's lies behind those of its row.
+  void combine(const Launch& launch, const Step& s, const float* expert_out, bool joined);
   void emit_moe(const Launch& launch);
   /// The rows and their experts go to the processor, before the GPU's own launches; its results come behind them.
   void hand_out_experts(const Step& s, std::uint32_t number);

@@ -85,10 +85,11 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
     layout.weights = take(floats(entries));
     layout.sorted = take(floats(entries));
     layout.expert_first = take(floats(shape.experts + 1));
-    layout.hidden = take(std::max(floats(entries * shape.expert_ff),
-                                  static_cast<std::uint64_t>(cuda::q8_bytes(entries, shape.expert_ff))));
+    const std::int64_t computed = entries + std::min(worked, kFewRows);
+    layout.hidden = take(std::max(floats(computed * shape.expert_ff),
+                                  static_cast<std::uint64_t>(cuda::q8_bytes(computed, shape.expert_ff))));
     if (shape.ungated_experts) layout.hidden_q8 = take(cuda::q8_bytes(entries, shape.expert_ff));
-    layout.expert_out = take(floats(entries * shape.model_dim));
+    layout.expert_out = take(floats(computed * shape.model_dim));
   }
   layout.borders = take(cuda::convolve_workspace_bytes(1, 2, shape.widest_taps) *
                         static_cast<std::uint64_t>(most_state_runs(worked, shape.max_sequences)));

@@ -22,15 +22,16 @@ struct CudaLayout {
   std::uint64_t candidates = 0, sample_workspace = 0;
   std::uint64_t attention_workspace = 0;
 
-  // Mixtures: entries are (row, place) pairs, work_rows * top_k of them.
+  // Mixtures: entries are (row, place) pairs, work_rows * top_k of them. What is computed of them has room for one more
+  // of each of few rows, an expert that all rows share.
   std::uint64_t scores = 0;        // float [work_rows, experts]
   std::uint64_t chosen = 0;        // int32 [entries]
   std::uint64_t weights = 0;       // float [entries]
   std::uint64_t sorted = 0;        // int32 [entries]
   std::uint64_t expert_first = 0;  // int32 [experts + 1]
-  std::uint64_t hidden = 0;        // float or Q8 [entries, expert_ff]
+  std::uint64_t hidden = 0;        // float or Q8 [entries and more, expert_ff]
   std::uint64_t hidden_q8 = 0;     // Q8, likewise: of experts without a gate, whose products are floats first
-  std::uint64_t expert_out = 0;    // float [entries, model_dim]
+  std::uint64_t expert_out = 0;    // float [entries and more, model_dim]
 
   std::uint64_t borders = 0;  // of convolutions: float [state_runs of a window, taps - 1, channels]
 

@@ -1,5 +1,6 @@
 // Products and mixtures: in which form their inputs lie, what the processor does of them, and their launches.
 #include <algorithm>
+#include <array>
 
 #include "exec/cuda_emitter.h"
 
@@ -27,8 +28,12 @@ const cuda::Bf16* CudaExecutor::Emitter::bf16(Act act) {
   return made;
 }
 
-void CudaExecutor::Emitter::launch(cuda::MatmulCall& call) {
+void CudaExecutor::Emitter::launch(cuda::MatmulCall& call, const cuda::Product& fourth) {
   if (!status.ok()) return;
+  if (call.count > 3) {
+    call.count = 3;
+    return check(cuda::matvec_joined(call, fourth, stream), "matvec");
+  }
   if (call.x_bf16 != nullptr) return check(cuda::matmul_prompt(call, stream), "matmul, prompt");
   const bool few = call.x_rows <= cuda::kMatvecRows;
   check(few ? cuda::matvec(call, stream) : cuda::matmul(call, stream), few ? "matvec" : "matmul");
@@ -102,29 +107,34 @@ void CudaExecutor::Emitter::take_in(Shared& shared, bool add) {
 
 void CudaExecutor::Emitter::emit_product(const Launch& l) {
   const Step& s = step(l.first);
-  const cuda::Effect effect = l.adds ? cuda::Effect::add : cuda::Effect::store;
+  std::array<const Product*, cuda::kMostMatvecProducts> products{};
+  std::size_t count = 0;
+  for (std::size_t i = l.first; i < l.end; ++i)
+    for (const Product& product : step(i).all_products()) products[count++] = &product;
   Shared shared;
-  for (int i = 0; i < s.product_count; ++i) {
-    const Product& product = s.products[static_cast<std::size_t>(i)];
-    share_rows(shared, product.weight, {}, product.bias, l.adds ? l.out : product.out);
-  }
+  for (std::size_t i = 0; i < count; ++i)
+    share_rows(shared, products[i]->weight, {}, products[i]->bias, l.adds ? l.out : products[i]->out);
   hand_out(shared, s.a);
-  // Products of one dtype share a launch.
-  bool done[3] = {};
-  for (int first = 0; first < s.product_count; ++first) {
+  // Products of one dtype share a launch: three, or four of few rows.
+  bool done[cuda::kMostMatvecProducts] = {};
+  for (std::size_t first = 0; first < count; ++first) {
     if (done[first]) continue;
-    const DType dtype = ops.part(s.products[static_cast<std::size_t>(first)].weight).dtype;
+    const DType dtype = ops.part(products[first]->weight).dtype;
     cuda::MatmulCall call = call_for(s.a, is_float(dtype), in_prompt(s.a));
-    call.effect = effect;
-    for (int i = first; i < s.product_count; ++i) {
-      const Product& product = s.products[static_cast<std::size_t>(i)];
+    call.effect = l.adds ? cuda::Effect::add : cuda::Effect::store;
+    const bool takes_four = call.x_bf16 == nullptr && call.x_rows <= cuda::kMatvecRows;
+    cuda::Product fourth;
+    for (std::size_t i = first; i < count && call.count < (takes_four ? 4 : 3); ++i) {
+      const Product& product = *products[i];
       if (done[i] || ops.part(product.weight).dtype != dtype) continue;
       done[i] = true;
       const Act out = l.adds ? l.out : product.out;
-      call.products[call.count++] = {matrix(product.weight), vector(product.bias), data(out), cols(out)};
+      (call.count < 3 ? call.products[call.count] : fourth) = {matrix(product.weight), vector(product.bias), data(out),
+                                                               cols(out)};
+      ++call.count;
       overwritten(out);
     }
-    launch(call);
+    launch(call, fourth);
   }
   take_in(shared, l.adds);
 }
@@ -195,6 +205,16 @@ void CudaExecutor::Emitter::launch_gate_and_up(const Step& s) {
   check(cuda::gate_mul(s.activation, data(s.out), up_out, window.rows * out_cols, stream), "gate_mul");
 }
 
+void CudaExecutor::Emitter::launch_joined(const Launch& l, const cuda::ExpertCall& hidden,
+                                          const cuda::ExpertCall& down) {
+  const Step& gated = step(l.first);
+  const std::int32_t places = hidden.entries_per_x;
+  const cuda::SharedMatrix first{matrix(gated.weight).address, matrix(gated.weight2).address, places},
+      second{matrix(step(l.first + 1).products[0].weight).address, nullptr, places};
+  if (status.ok()) check(cuda::matvec_experts_joined(hidden, first, stream), "matvec_experts");
+  if (status.ok()) check(cuda::matvec_experts_joined(down, second, stream), "matvec_experts");
+}
+
 /// The experts of each row and their weights.
 void CudaExecutor::Emitter::route(const Experts& experts, const float* scores) {
   auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
@@ -252,9 +272,8 @@ cuda::ExpertCall CudaExecutor::Emitter::expert_call(const Experts& experts, int 
   return call;
 }
 
-void CudaExecutor::Emitter::launch(const cuda::ExpertCall& call) {
+void CudaExecutor::Emitter::launch(const cuda::ExpertCall& call, bool few) {
   if (!status.ok()) return;
-  const bool few = call.entries <= kMatvecEntries;
   check(few ? cuda::matvec_experts(call, stream) : cuda::matmul_experts(call, stream),
         few ? "matvec_experts" : "matmul_experts");
 }
@@ -370,41 +389,38 @@ void CudaExecutor::Emitter::emit_router(const Step& s, const Step* gate) {
   route(s.experts, scores);
 }
 
-void CudaExecutor::Emitter::combine(const Launch& l, const Step& s, const float* expert_out) {
+void CudaExecutor::Emitter::emit_shared_expert(const Launch& l) {
+  const std::size_t down = l.first + 1;
+  const bool floats = is_float(ops.part(step(down).products[0].weight).dtype);
+  emit_gated({Launch::Kind::gated, false, {floats, !floats, false}, l.first, down, step(l.first).out});
+  emit_product({Launch::Kind::product, false, {}, down, down + 1, step(down).products[0].out});
+}
+
+void CudaExecutor::Emitter::combine(const Launch& l, const Step& s, const float* expert_out, bool joined) {
   overwritten(l.out);
   cuda::CombineCall call;
   call.expert_out = expert_out;
   call.weights = ops.at<float>(ops.layout_.weights);
   call.rows = static_cast<std::int32_t>(window.rows);
   call.top_k = s.experts.top_k;
+  call.places = joined ? call.top_k + 1 : call.top_k;
   call.cols = static_cast<std::int32_t>(cols(l.out));
   call.residual = l.adds;
   call.y = data(l.out);
   const Step& added = step(l.end - (l.adds ? 2 : 1));
-  if (added.kind == Kind::add) call.shared = data(added.b);
+  if (added.kind == Kind::add) {
+    call.shared = joined ? expert_out + std::int64_t{call.top_k} * call.cols : data(added.b);
+    call.shared_stride = joined ? std::int64_t{call.places} * call.cols : call.cols;
+  }
   for (std::size_t i = l.first; step(i).kind != Kind::moe; ++i)
     if (step(i).kind == Kind::sigmoid_gate) call.shared_gate = data(step(i).b);
   check(cuda::combine(call, stream), "combine_experts");
 }
 
-void CudaExecutor::Emitter::emit_moe(const Launch& l) {
-  std::size_t at = l.first;
-  while (step(at).kind != Kind::moe) ++at;
-  const Step& s = step(at);
+void CudaExecutor::Emitter::make_expert_calls(const Step& s, bool joined, cuda::ExpertCall& hidden,
+                                              cuda::ExpertCall& down) {
   const Experts& experts = s.experts;
-  auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
-  const std::int64_t entries = window.rows * experts.top_k;
-  emit_router(s, step(l.first).kind == Kind::matmul ? &step(l.first) : nullptr);
-  if (ops.shape_.routed_layers > 0) reroute(s.layer, chosen);
-  std::uint32_t number = 0;  // of the exchange
-  if (ops.shares_experts()) hand_out_experts(s, number = ops.expert_share_->next_number());
-  if (entries > kMatvecEntries || ops.brings_experts()) {
-    check(cuda::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
-                             ops.at<std::int32_t>(ops.layout_.sorted), ops.at<std::int32_t>(ops.layout_.expert_first),
-                             stream),
-          "sort_entries");
-  }
-  cuda::ExpertCall hidden = expert_call(experts, experts.first_part());
+  hidden = expert_call(experts, experts.first_part());
   const residency::Part& up = ops.part({experts.first_unit, experts.up_part});
   const residency::Part& down_part = ops.part({experts.first_unit, experts.down_part});
   hidden.effect = experts.gated() ? cuda::Effect::gated : cuda::Effect::store;
@@ -414,35 +430,64 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
   hidden.up = ops.weights_.entry({experts.first_unit, experts.up_part});
   hidden.up_dtype = up.dtype;
   if (experts.gated())
-    weight_bytes += up.bytes() * static_cast<std::uint64_t>(std::min<std::int64_t>(entries, experts.count));
-  hidden.entries_per_x = experts.top_k;
+    weight_bytes += up.bytes() * static_cast<std::uint64_t>(std::min<std::int64_t>(hidden.entries, experts.count));
   if (is_float(hidden.dtype) != is_float(up.dtype)) return broken("experts whose gate and up differ in kind");
   if (is_float(hidden.dtype)) {
     hidden.x = data(s.a);
   } else {
     hidden.x_q8 = q8(s.a);
   }
-  cuda::ExpertCall down = expert_call(experts, experts.down_part);
+  down = expert_call(experts, experts.down_part);
   down.bias = vector(experts.down_bias);
+  hidden.entries_per_x = experts.top_k;
+  if (joined) hidden.entries = down.entries = static_cast<std::int32_t>(window.rows) * ++hidden.entries_per_x;
   if (is_float(down_part.dtype)) {
     down.x = hidden.y = ops.at<float>(ops.layout_.hidden);
   } else if (experts.gated()) {
-    down.x_q8 = hidden.y_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), entries, hidden.rows);
+    down.x_q8 = hidden.y_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), hidden.entries, hidden.rows);
   } else {
     hidden.y = ops.at<float>(ops.layout_.hidden);
-    down.x_q8 = cuda::q8_at(ops.at(ops.layout_.hidden_q8), entries, hidden.rows);
+    down.x_q8 = cuda::q8_at(ops.at(ops.layout_.hidden_q8), hidden.entries, hidden.rows);
   }
   down.y = ops.at<float>(ops.layout_.expert_out);
+}
+
+void CudaExecutor::Emitter::emit_moe(const Launch& l) {
+  const bool shares = step(l.first).kind == Kind::gated;  // then the first two steps are an expert of all rows
+  const std::size_t begin = shares ? l.first + 2 : l.first;
+  std::size_t at = begin;
+  while (step(at).kind != Kind::moe) ++at;
+  const Step& s = step(at);
+  const Experts& experts = s.experts;
+  const std::int64_t entries = window.rows * experts.top_k;
+  const bool few = entries <= kMatvecEntries, joined = shares && few;
+  auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
+  if (shares && !joined) emit_shared_expert(l);
+  emit_router(s, step(begin).kind == Kind::matmul ? &step(begin) : nullptr);
+  if (ops.shape_.routed_layers > 0) reroute(s.layer, chosen);
+  std::uint32_t number = 0;  // of the exchange
+  if (ops.shares_experts()) hand_out_experts(s, number = ops.expert_share_->next_number());
+  if (!few || ops.brings_experts()) {
+    check(cuda::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
+                             ops.at<std::int32_t>(ops.layout_.sorted), ops.at<std::int32_t>(ops.layout_.expert_first),
+                             stream),
+          "sort_entries");
+  }
+  cuda::ExpertCall hidden, down;
+  make_expert_calls(s, joined, hidden, down);
+  if (!status.ok()) return;
   if (ops.shares_experts()) claim_experts(experts, hidden, down);
-  if (ops.brings_experts()) {
+  if (joined) {
+    launch_joined(l, hidden, down);
+  } else if (ops.brings_experts()) {
     launch_waves(experts, hidden, down);
   } else {
-    launch(hidden);
+    launch(hidden, few);
     if (!experts.gated()) activate(hidden, down, false);
-    launch(down);
+    launch(down, few);
   }
   if (ops.shares_experts()) take_in_experts(s, number);
-  combine(l, s, down.y);
+  combine(l, s, down.y, joined);
 }
 
 void CudaExecutor::Emitter::emit_logits(const Step& s) {

@@ -10,6 +10,7 @@ using Kind = Step::Kind;
 // What the kernels of fused launches take (kernels/cuda/heads.h, recurrent.h).
 constexpr std::int64_t kMostGatedHeadDim = 512, kGatedHeadDims = 32;  // at most, and a multiple of
 constexpr std::int64_t kMostDeltaKeys = 256, kDeltaTaps = 4;
+constexpr int kMostProducts = 4;
 
 class Fuser {
  public:
@@ -100,6 +101,7 @@ class Fuser {
   Expected<Launch> launch_at(std::size_t at) const {
     const Step& s = step(at);
     const auto one = [&](Launch::Kind kind) { return launch(kind, at, at + 1, s.out); };
+    if (const std::optional<Launch> mixture = experts_with_shared(at)) return *mixture;
     if (const std::optional<Launch> mixture = experts(at)) return *mixture;
     switch (s.kind) {
       case Kind::embed:
@@ -117,6 +119,7 @@ class Fuser {
       case Kind::temper:
         return one(Launch::Kind::temper);
       case Kind::matmul:
+        if (joins_product(at)) return launch(Launch::Kind::product, at, at + 2, s.products[0].out);
         return with_residual(launch(Launch::Kind::product, at, at + 1, s.products[0].out), s.product_count == 1);
       case Kind::gated:
         return all_on_host(s.weight) ? feed_forward(at) : gated(at);
@@ -190,6 +193,18 @@ class Fuser {
     return made;
   }
 
+  /// Whether the next step's products are of the same input, and few enough. None is added to the residual stream.
+  bool joins_product(std::size_t at) const {
+    if (!options_.neighbours || !is(at + 1, Kind::matmul) || is(at + 2, Kind::add) || experts(at + 1)) return false;
+    const Step &first = step(at), &second = step(at + 1);
+    if (second.a != first.a || first.writes(first.a) || first.product_count + second.product_count > kMostProducts)
+      return false;
+    for (const Step* const s : {&first, &second})
+      for (const Product& product : s->all_products())
+        if (host_rows(product.weight) > 0) return false;
+    return true;
+  }
+
   /// Of a kernel that writes whatever form is wanted, but one of int8 and bfloat16 alone.
   static Forms any_of(const Forms& later) {
     const bool both = later.q8 && later.bf16;
@@ -211,6 +226,35 @@ class Fuser {
     Launch made = launch(Launch::Kind::experts, first, at + 1, step(at).out);
     if (options_.neighbours && adds_shared(at)) ++made.end;
     return with_residual(made, true);
+  }
+  /// A mixture and before it an expert that all rows share, of the same shape and dtypes as its own.
+  std::optional<Launch> experts_with_shared(std::size_t at) const {
+    if (!options_.neighbours || options_.prompt || options_.experts_from_host) return {};
+    if (!is(at, Kind::gated) || !is(at + 1, Kind::matmul)) return {};
+    std::optional<Launch> made = experts(at + 2);
+    if (!made) return {};
+    std::size_t mixture = at + 2;
+    while (step(mixture).kind != Kind::moe) ++mixture;
+    const Step &hidden = step(at), &down = step(at + 1), &s = step(mixture);
+    const Experts& experts = s.experts;
+    const Product& result = down.products[0];
+    if (down.product_count != 1 || down.a != hidden.out || !result.bias.none() || hidden.a != s.a ||
+        program_.read_behind(at + 1, hidden.out))
+      return {};
+    if (!adds_shared(mixture) || step(mixture + 1).b != result.out || program_.read_behind(mixture + 1, result.out))
+      return {};
+    if (!experts.gated() || !experts.gate_bias.none() || experts.activation != hidden.activation ||
+        dtype(hidden.weight) != dtype(hidden.weight2))
+      return {};
+    const auto alike = [&](WeightRef ref, std::int32_t part) {
+      const residency::Part &one = units_.part(ref), &other = units_.part({experts.first_unit, part});
+      return one.dtype == other.dtype && one.rows == other.rows && one.cols == other.cols && host_rows(ref) == 0;
+    };
+    if (!alike(hidden.weight, experts.gate_part) || !alike(hidden.weight2, experts.up_part) ||
+        !alike(result.weight, experts.down_part))
+      return {};
+    made->first = at;
+    return made;
   }
   /// Whether behind the mixture another row is added to its sum.
   bool adds_shared(std::size_t mixture) const {

@@ -34,7 +34,7 @@ struct Launch {
     scale,
     copy,
     temper,
-    product,       // of one input with up to three weights
+    product,       // of one input with up to four weights
     gated,         // gate, up and what comes of them, in one kernel
     gate_and_up,   // the same where gate and up differ in dtype: one after the other, then what comes of them
     feed_forward,  // a gated product and the product of its result, both the processor's: a hand-over
@@ -55,7 +55,7 @@ struct Launch {
     delta_rule,
     scan,
     attention,
-    experts,  // before them maybe the gate of one that is shared; behind them what that one gave is added
+    experts,  // before them maybe one that all rows share, or its gate alone; behind them what that one gave is added
     select_rows,
     select_norm,  // the rows that want logits, normalised as they are gathered
     logits,

@@ -259,8 +259,8 @@ TEST_F(CudaHeads, CombinesExpertsWithASharedOne) {
       SCOPED_TRACE(testing::Message() << cols << (residual ? ", residual" : "") << (gates ? ", with a gate" : ""));
       const std::int64_t rows = 7, top_k = 8;
       const auto n = [](std::int64_t count) { return static_cast<std::int32_t>(count); };
-      const Array<float> expert_out(floats(rows * top_k * cols)), weights(floats(rows * top_k)), gate(floats(rows, 4)),
-          y(floats(rows * cols));
+      const Array<float> expert_out(floats(rows * top_k * cols)), weights(floats(rows * top_k)), gate(floats(rows, 4));
+      Array<float> y(floats(rows * cols));
       const auto shared_floats = floats(rows * cols);
       const Array<float> shared(shared_floats), gated(shared_floats), sum(static_cast<std::size_t>(rows * cols)),
           want(y.host());
@@ -274,10 +274,27 @@ TEST_F(CudaHeads, CombinesExpertsWithASharedOne) {
       call.shared = shared.get();
       if (gates) call.shared_gate = gate.get();
       call.rows = n(rows);
-      call.top_k = n(top_k);
+      call.top_k = call.places = n(top_k);
+      call.shared_stride = cols;
       call.cols = n(cols);
       call.residual = residual;
       call.y = y.get();
+      const std::vector<float> y_before = y.host();
+      ok(combine(call, nullptr));
+      EXPECT_TRUE(same_bits(y.host(), residual ? want.host() : sum.host()));
+      // The shared one's behind the others of its row.
+      std::vector<float> all;
+      const std::vector<float> others = expert_out.host();
+      for (std::int64_t r = 0; r < rows; ++r) {
+        all.insert(all.end(), others.begin() + r * top_k * cols, others.begin() + (r + 1) * top_k * cols);
+        all.insert(all.end(), shared_floats.begin() + r * cols, shared_floats.begin() + (r + 1) * cols);
+      }
+      const Array<float> all_at(all);
+      call.expert_out = all_at.get();
+      call.shared = all_at.get() + top_k * cols;
+      call.places = n(top_k + 1);
+      call.shared_stride = (top_k + 1) * cols;
+      y.put(y_before);
       ok(combine(call, nullptr));
       EXPECT_TRUE(same_bits(y.host(), residual ? want.host() : sum.host()));
       EXPECT_TRUE(same_bits(shared.host(), shared_floats));

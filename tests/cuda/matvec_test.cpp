@@ -17,6 +17,7 @@
 #include "cuda/contract.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/float_matmul.cuh"
+#include "kernels/cuda/joined.h"
 #include "kernels/kernels.h"
 #include "tensor/codec.h"
 
@@ -254,7 +255,8 @@ class Matvec : public ::testing::Test {
   void check_gated(DType gate, DType up, std::int32_t rows, std::int64_t cols, std::int32_t x_rows, bool keep_y,
                    bool with_q8, bool many);
   void check_experts(DType dtype, DType up_dtype, Effect effect, std::int32_t rows, std::int64_t cols,
-                     std::int32_t x_rows, std::int32_t top_k, bool shared_x, bool with_q8, bool many);
+                     std::int32_t x_rows, std::int32_t top_k, bool shared_x, bool with_q8, bool many,
+                     bool beside_shared = false);
   Rng rng_{20261121};
 };
 
@@ -289,21 +291,23 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
   }
   addresses.finish();
   MatmulCall call;
-  call.count = static_cast<int>(dtypes.size());
+  const bool joins = dtypes.size() > 3;
+  call.count = joins ? 3 : static_cast<int>(dtypes.size());
   call.effect = effect;
   call.cols = static_cast<std::int32_t>(cols);
   call.x_rows = x_rows;
   call.x = x.x.as<float>();
   call.x_stride = x.stride;
   call.x_q8 = x.device_q8();
-  for (int p = 0; p < call.count; ++p) {
+  Product fourth;
+  for (int p = 0; p < std::ssize(dtypes); ++p) {
     const auto i = static_cast<std::size_t>(p);
-    call.products[p] = {{addresses.entry(2 * p), dtypes[i], rows[i]},
-                        with_bias ? addresses.entry(2 * p + 1) : nullptr,
-                        y[i].as<float>(),
-                        rows[i] + 1};
+    (p < 3 ? call.products[p] : fourth) = {{addresses.entry(2 * p), dtypes[i], rows[i]},
+                                           with_bias ? addresses.entry(2 * p + 1) : nullptr,
+                                           y[i].as<float>(),
+                                           rows[i] + 1};
   }
-  CUDA_OK(many ? matmul_float(call, nullptr) : matvec(call, nullptr));
+  CUDA_OK(many ? matmul_float(call, nullptr) : joins ? matvec_joined(call, fourth, nullptr) : matvec(call, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
   for (std::size_t p = 0; p < dtypes.size(); ++p) {
     Floats expected = before[p];
@@ -361,9 +365,10 @@ void Matvec::check_gated(DType gate, DType up, std::int32_t rows, std::int64_t c
 }
 
 void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int32_t rows, std::int64_t cols,
-                           std::int32_t x_rows, std::int32_t top_k, bool shared_x, bool with_q8, bool many) {
-  constexpr std::int32_t kExperts = 11;
-  const std::int32_t entries = x_rows * top_k;
+                           std::int32_t x_rows, std::int32_t top_k, bool shared_x, bool with_q8, bool many,
+                           bool beside_shared) {
+  constexpr std::int32_t kExperts = 11;  // the last is never chosen, and so may be the one that all rows share
+  const std::int32_t places = beside_shared ? top_k + 1 : top_k, entries = x_rows * places;
   const Activations x(shared_x ? x_rows : entries, cols, cols, rng_);
   Addresses addresses;
   std::vector<Bytes> weights;
@@ -373,7 +378,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
       addresses.add(weights.back());
     }
   }
-  const bool biased = x_rows % 2 == 1;
+  const bool biased = x_rows % 2 == 1 && !beside_shared;
   const Floats biases[2] = {random_floats(kExperts * rows, rng_), random_floats(kExperts * rows, rng_)};
   for (const Floats& b : biases) addresses.add(b);
   addresses.finish();
@@ -386,7 +391,13 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
     }
   }
   first[kExperts] = entries;
-  const DeviceBytes chosen_device(chosen), sorted_device(sorted), first_device(first);
+  std::vector<std::int32_t> given;  // to the kernel
+  for (int e = 0; e < entries; ++e) {
+    const bool is_shared = beside_shared && e % places == top_k;
+    if (is_shared) chosen[static_cast<std::size_t>(e)] = kExperts - 1;
+    if (!is_shared) given.push_back(chosen[static_cast<std::size_t>(e)]);
+  }
+  const DeviceBytes chosen_device(given), sorted_device(sorted), first_device(first);
   const DeviceBytes y(static_cast<std::size_t>(entries) * rows * sizeof(float)), q8(q8_bytes(entries, rows));
   ExpertCall call;
   call.weight = addresses.entry(0);
@@ -403,14 +414,20 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   call.entries = entries;
   call.experts = kExperts;
   call.chosen = chosen_device.as<std::int32_t>();
-  call.entries_per_x = shared_x ? top_k : 1;
+  call.entries_per_x = shared_x ? places : 1;
+  SharedMatrix shared;
+  if (beside_shared) {
+    shared = {addresses.entry(2 * (kExperts - 1)), addresses.entry(2 * (kExperts - 1) + 1), places};
+  }
   call.sorted = sorted_device.as<std::int32_t>();
   call.expert_first = first_device.as<std::int32_t>();
   call.x = x.x.as<float>();
   call.x_q8 = x.device_q8();
   call.y = y.as<float>();
   if (with_q8) call.y_q8 = q8_at(q8.as<std::byte>(), entries, rows);
-  CUDA_OK(many ? matmul_experts_float(call, nullptr) : matvec_experts(call, nullptr));
+  CUDA_OK(many            ? matmul_experts_float(call, nullptr)
+          : beside_shared ? matvec_experts_joined(call, shared, nullptr)
+                          : matvec_experts(call, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
   Floats expected;
   for (int e = 0; e < entries; ++e) {
@@ -461,6 +478,11 @@ TEST_F(Matvec, ProductsOfOneInputShareALaunch) {
   check_products({DType::q4_0, DType::q4_0, DType::q4_0}, {300, 37, 41}, 1024, 1, Effect::store, true, false);
   check_products({DType::q4_k, DType::q6_k, DType::q4_k}, {130, 70, 33}, 1024, 3, Effect::store, true, false);
   check_products({DType::q8_0, DType::f16}, {513, 2}, 4096, 2, Effect::store, false, false);
+  check_products({DType::q4_k, DType::q4_k, DType::q4_k, DType::q4_k}, {700, 300, 32, 33}, 1024, 1, Effect::store, true,
+                 false);
+  check_products({DType::q8_0, DType::q8_0, DType::q8_0, DType::q8_0}, {130, 70, 5, 1}, 1024, 4, Effect::store, true,
+                 false);
+  check_products({DType::f32, DType::f32, DType::f32, DType::f32}, {1, 2, 3, 260}, 300, 3, Effect::store, false, false);
 }
 
 TEST_F(Matvec, AddsToTheResidual) {
@@ -490,6 +512,19 @@ TEST_F(Matvec, ExpertsFollowTheRouting) {
   check_experts(DType::mxfp4, DType::mxfp4, Effect::gated, 64, 2880, 3, 4, true, true, false);
   check_experts(DType::q4_k, DType::q6_k, Effect::gated, 64, 512, 2, 4, true, true, false);
   check_experts(DType::q8_0, DType::q8_0, Effect::store, 7, 256, 2, 2, false, false, false);
+}
+
+TEST_F(Matvec, AMatrixThatAllRowsShareGoesWithTheExperts) {
+  for (DType dtype : {DType::f32, DType::f16, DType::q8_0, DType::q4_k, DType::q6_k, DType::mxfp4}) {
+    for (std::int32_t x_rows : {1, 2, 7}) {
+      check_experts(dtype, dtype, Effect::gated, 96, 512, x_rows, 8, true, true, false, true);
+      check_experts(dtype, dtype, Effect::store, 201, 768, x_rows, 8, false, false, false, true);
+      check_experts(dtype, dtype, Effect::gated, 64, 256, x_rows, 1, true, true, false, true);
+    }
+  }
+  check_experts(DType::q4_k, DType::q4_k, Effect::gated, 512, 2048, 1, 8, true, true, false, true);
+  check_experts(DType::q4_k, DType::q4_k, Effect::store, 2048, 512, 1, 8, false, false, false, true);
+  check_experts(DType::q4_k, DType::q6_k, Effect::gated, 64, 512, 2, 4, true, true, false, true);
 }
 
 /// Rows of MXFP4 that are no whole segments are copied as they lie, several at once, and begin at any byte.

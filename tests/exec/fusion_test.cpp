@@ -70,17 +70,17 @@ const std::vector<Known>& architectures() {
   static const std::vector<Known> all{
       {"deepseek-v3",
        {"norm product norm product norm latent head-product attention head-product product+", "norm gated product+",
-        "norm gated product experts+"}},
+        "norm experts+"}},
       {"gemma3", {"norm product heads attention product norm add", "norm gated product norm add"}},
       {"gemma4-moe",
        {"norm product heads attention product norm add",
         "norm gated product norm norm scale norm experts norm add norm add scale",
         "norm product copy heads attention product norm add"}},
-      {"glm4moe", {"norm product heads attention product+", "norm gated product+", "norm gated product experts+"}},
+      {"glm4moe", {"norm product heads attention product+", "norm gated product+", "norm experts+"}},
       {"gpt-oss", {"norm product heads attention product+", "norm:floats,q8 experts+"}},
       {"granite", {"norm product heads attention product add", "norm gated product add"}},
       {"granitehybrid",
-       {"norm product time-step convolution scan gate heads'-norm product add", "norm gated product experts add",
+       {"norm product time-step convolution scan gate heads'-norm product add", "norm experts add",
         "norm product heads attention product add"}},
       {"lfm2",
        {"norm product multiply convolution multiply product+", "norm gated product+",
@@ -103,13 +103,13 @@ const std::vector<Known>& architectures() {
       {"qwen3", {"norm product heads attention product+", "norm gated product+"}},
       {"qwen3moe", {"norm product heads attention product+", "norm experts+"}},
       {"qwen35",
-       {"norm product product delta-inputs delta-rule gated-norm product+", "norm gated product+",
+       {"norm product delta-inputs delta-rule gated-norm product+", "norm gated product+",
         "norm product pick pick heads attention sigmoid-gate product+"}},
       {"qwen35moe",
-       {"norm product product delta-inputs delta-rule gated-norm product+", "norm gated product experts+",
+       {"norm product delta-inputs delta-rule gated-norm product+", "norm experts+",
         "norm product pick pick heads attention sigmoid-gate product+"}},
       {"qwen3next",
-       {"norm product product pick pick delta-inputs delta-rule gated-norm product+", "norm gated product experts+",
+       {"norm product pick pick delta-inputs delta-rule gated-norm product+", "norm experts+",
         "norm product pick pick heads attention sigmoid-gate product+"}},
   };
   return all;
@@ -247,10 +247,10 @@ class ByHand : public ::testing::Test {
   }
 
   /// The launches behind those steps.
-  std::string launches() const {
+  std::string launches(const FuseOptions& options = {}) const {
     const Expected<Program> program = ops.finish();
     EXPECT_TRUE(program.ok()) << program.status().message();
-    const Expected<Launches> launches = fuse(*program, units_, {});
+    const Expected<Launches> launches = fuse(*program, units_, options);
     if (!launches.ok()) return launches.status().message();
     expect_covers(*program, *launches);
     return text({(*launches)[1].begin() + 1, (*launches)[1].end()});
@@ -279,6 +279,24 @@ TEST_F(ByHand, AProductThatIsAddedInPartIsAddedBehindIt) {
   ops.matmul(y, matrix, h);
   ops.add(x, y, 0.5f);
   EXPECT_EQ(launches(), "product add");
+}
+TEST_F(ByHand, ProductsOfOneInputAreOneUpToFour) {
+  const Product three[] = {{y, matrix, {}}, {q, other, {}}, {k, norm, {}}};
+  ops.matmul(three, h);
+  ops.matmul(v, of_another_dtype, h);
+  EXPECT_EQ(launches(), "product");
+  EXPECT_EQ(launches({true, false, [](WeightRef) { return 1; }}), "product product") << "the processor shares them";
+  const Product two[] = {{y, matrix, {}}, {q, other, {}}};
+  ops.matmul(two, h);
+  ops.matmul(three, h);
+  EXPECT_EQ(launches(), "product product product") << "five are too many";
+}
+TEST_F(ByHand, ProductsThatReadWhatOnesBeforeWroteAreApart) {
+  ops.matmul(h, matrix, h);
+  ops.matmul(v, other, h);
+  ops.matmul(y, other, v);
+  ops.add(x, y);
+  EXPECT_EQ(launches(), "product product product+");
 }
 TEST_F(ByHand, ProductsOfOneInputAreNotAddedAtOnce) {
   const Product two[] = {{y, matrix, {}}, {q, other, {}}};
@@ -360,13 +378,35 @@ TEST_F(MixtureByHand, ASharedExpertsGateIsMadeBesideTheRouter) {
   ops.add(x, q, 0.5f);
   EXPECT_EQ(launches(), "product experts add");
 }
+TEST_F(MixtureByHand, ASharedExpertOfAnotherShapeHasLaunchesOfItsOwn) {
+  ops.matmul_gated(k, matrix, other, h, kernels::Activation::silu);
+  ops.matmul(v, other, k);  // the experts' is of another dtype
+  mix();
+  ops.add(q, v);
+  ops.add(x, q);
+  EXPECT_EQ(launches(), "product gated:q8 product experts+");
+}
+TEST_F(MixtureByHand, ASharedExpertLikeTheOthersGoesWithThem) {
+  ops.matmul_gated(k, matrix, other, h, kernels::Activation::silu);
+  ops.matmul(v, of_another_dtype, k);
+  ops.matmul(by, norm, h);
+  ops.sigmoid_gate(v, by);
+  mix();
+  ops.add(q, v);
+  ops.add(x, q);
+  EXPECT_EQ(launches(), "product experts+");
+  EXPECT_EQ(launches({true, true, {}}), "product gated:bf16 product experts+") << "a prompt's have another class";
+  EXPECT_EQ(launches({true, false, {}, true}), "product gated:q8 product experts+") << "some are the processor's";
+  ops.multiply(y, k);
+  EXPECT_EQ(launches(), "product gated:floats,q8 product experts+ multiply");
+}
 TEST_F(MixtureByHand, AGateOfQuantizedWeightsIsMadeBefore) {
   ops.matmul(by, other, h);
   ops.sigmoid_gate(y, by);
   mix();
   ops.add(q, y);
   ops.add(x, q);
-  EXPECT_EQ(launches(), "product product experts+");
+  EXPECT_EQ(launches(), "product experts+") << "with the product before";
 }
 TEST_F(MixtureByHand, WhatIsReadOnceMoreIsMadeBefore) {
   ops.matmul(by, norm, h);
@@ -375,7 +415,7 @@ TEST_F(MixtureByHand, WhatIsReadOnceMoreIsMadeBefore) {
   ops.add(q, y);
   ops.add(x, q);
   ops.add(x, y);
-  EXPECT_EQ(launches(), "product product sigmoid-gate experts+ add");
+  EXPECT_EQ(launches(), "product sigmoid-gate experts+ add");
 }
 TEST_F(MixtureByHand, AGateOfSomethingElseIsMadeBefore) {
   ops.copy(k, h);

@@ -74,14 +74,15 @@ struct ActivateEntriesCall {
 cudaError_t activate_entries(const ActivateEntriesCall& call, cudaStream_t stream);
 
 /// What a mixture's experts gave of each row r, and an expert beside them that all rows share: y[r] (+)= (the sum over
-/// places k ascending of fma(weights[r, k], expert_out[r * top_k + k], acc) from +0) + shared[r] / (1 + e^-gate[r]).
+/// places k ascending of fma(weights[r, k], expert_out[r, k], acc) from +0) + shared[r] / (1 + e^-gate[r]).
 /// residual: that is added to y, else stored. So combine_experts(), sigmoid_gate_rows() and add() one after the other.
 struct CombineCall {
-  const float* expert_out = nullptr;   // [rows * top_k, cols]
-  const float* weights = nullptr;      // [rows, top_k]
-  const float* shared = nullptr;       // [rows, cols]; null: there is none
+  const float* expert_out = nullptr;  // [rows, places, cols], the first top_k of a row the experts'
+  const float* weights = nullptr;     // [rows, top_k]
+  const float* shared = nullptr;      // [rows, cols], shared_stride floats apart; null: there is none
+  std::int64_t shared_stride = 0;
   const float* shared_gate = nullptr;  // [rows]; null: it counts in full
-  std::int32_t rows = 0, top_k = 0, cols = 0;
+  std::int32_t rows = 0, top_k = 0, places = 0, cols = 0;
   bool residual = false;
   float* y = nullptr;  // [rows, cols]
 };

@@ -200,14 +200,14 @@ cudaError_t launch_matvec(MatvecArgs& a, DType dtype, int x_rows, int entries, c
   return launch(kernel.function, plan.grid, 32 * plan.warps, plan.shared_bytes, stream, a);
 }
 
-/// x rows [first, first + count) of the products picked from the call, all of one dtype.
-cudaError_t matvec_rows(const MatmulCall& call, const int* picked, int products, MatvecArgs::Effect effect, int first,
-                        int count, cudaStream_t stream) {
+/// x rows [first, first + count) of the products picked, all of one dtype; call.products are those of a pair.
+cudaError_t matvec_rows(const MatmulCall& call, const Product* const* picked, int products, MatvecArgs::Effect effect,
+                        int first, int count, cudaStream_t stream) {
   MatvecArgs a{};
-  const DType dtype = call.products[picked[0]].weight.dtype;
+  const DType dtype = picked[0]->weight.dtype;
   a.products = products;
   for (int i = 0; i < products; ++i) {
-    const Product& p = call.products[picked[i]];
+    const Product& p = *picked[i];
     const Product& target = effect == MatvecArgs::kGated ? call.products[0] : p;
     a.weight[i] = p.weight.address;
     a.bias[i] = p.bias;
@@ -248,7 +248,7 @@ cudaError_t matvec_rows(const MatmulCall& call, const int* picked, int products,
 cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
   if (call.x_rows == 0 || call.count == 0) return cudaSuccess;
   if (call.effect == Effect::gated) {
-    const int gate = 0, up = 1;
+    const Product *const gate = &call.products[0], *const up = &call.products[1];
     if (call.products[0].weight.dtype == call.products[1].weight.dtype) {
       return matvec_rows(call, &gate, 1, MatvecArgs::kPair, 0, call.x_rows, stream);
     }
@@ -259,10 +259,11 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
   // One launch a dtype.
   bool done[3] = {};
   for (int p = 0; p < call.count; ++p) {
-    int picked[3], products = 0;
+    const Product* picked[3];
+    int products = 0;
     for (int other = p; other < call.count; ++other) {
       if (!done[other] && call.products[other].weight.dtype == call.products[p].weight.dtype) {
-        picked[products++] = other;
+        picked[products++] = &call.products[other];
         done[other] = true;
       }
     }
@@ -274,8 +275,22 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
   return cudaSuccess;
 }
 
+cudaError_t matvec_joined(const MatmulCall& call, const Product& fourth, cudaStream_t stream) {
+  if (call.x_rows == 0) return cudaSuccess;
+  if (call.count != 3 || call.effect != Effect::store) return cudaErrorInvalidValue;
+  const Product* const picked[] = {&call.products[0], &call.products[1], &call.products[2], &fourth};
+  for (const Product* const product : picked)
+    if (product->weight.dtype != fourth.weight.dtype) return cudaErrorInvalidValue;
+  return matvec_rows(call, picked, kMostMatvecProducts, MatvecArgs::kStore, 0, call.x_rows, stream);
+}
+
 cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
+  return matvec_experts_joined(call, {}, stream);
+}
+
+cudaError_t matvec_experts_joined(const ExpertCall& call, const SharedMatrix& shared, cudaStream_t stream) {
   if (call.entries == 0) return cudaSuccess;
+  if (shared.weight != nullptr && (call.bias != nullptr || call.up_bias != nullptr)) return cudaErrorInvalidValue;
   const auto launch = [&](const std::byte* const* weight, DType dtype, MatvecArgs::Effect effect) {
     MatvecArgs a{};
     a.products = 1;
@@ -291,6 +306,9 @@ cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
     a.bias[1] = call.up_bias;
     a.chosen = call.chosen;
     a.address_stride = call.address_stride;
+    a.shared[0] = effect == MatvecArgs::kGated ? shared.up : shared.weight;
+    a.shared[1] = shared.up;
+    if (shared.weight != nullptr) a.places = Divisor(shared.places);
     a.entries_per_x = Divisor(call.entries_per_x);
     a.x = call.x;
     a.x_stride = call.cols;

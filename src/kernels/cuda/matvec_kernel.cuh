@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/joined.h"
 #include "kernels/cuda/matvec_copy.cuh"
 #include "kernels/cuda/matvec_decode.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -43,18 +44,20 @@ struct Divisor {
 
 /// What the kernel is asked to do. Rows are counted through: over the products, or over the entries of a mixture.
 struct MatvecArgs {
-  const std::byte* const* weight[3];
-  const std::byte* const* up;       // a pair's
-  const std::byte* const* bias[3];  // a pair: the gate's and the up's
-  float* y[3];
-  std::int64_t y_stride[3];
+  const std::byte* const* weight[kMostMatvecProducts];
+  const std::byte* const* up;                         // a pair's
+  const std::byte* const* bias[kMostMatvecProducts];  // a pair: the gate's and the up's
+  float* y[kMostMatvecProducts];
+  std::int64_t y_stride[kMostMatvecProducts];
   std::int32_t products;
-  std::int32_t first_row[4];  // of each product, and the end; experts: 0 and the rows of a matrix
+  std::int32_t first_row[kMostMatvecProducts + 1];  // of each product, and the end; experts: 0 and the rows of a matrix
 
   // Experts, if chosen is set.
   const std::int32_t* chosen;
   std::int32_t address_stride;
   Divisor entries_per_x, matrix_rows;
+  const std::byte* const* shared[2];  // of each row's last entry, the matrix and a pair's up; or none
+  Divisor places;                     // entries of a row, if shared is set
 
   const float* x;
   std::int64_t x_stride;
@@ -350,6 +353,20 @@ class XStaging {
   int4 loaded_[kAtOnce];
 };
 
+/// The i-th of values that a kernel's arguments hold, without an index known only at run time.
+template <typename T>
+__device__ __forceinline__ const T& pick(const T (&of)[kMostMatvecProducts], int i) {
+  static_assert(kMostMatvecProducts == 4);
+  return i == 0 ? of[0] : i == 1 ? of[1] : i == 2 ? of[2] : of[3];
+}
+
+/// Where in `chosen` an entry's expert is; negative: it is of the matrix that all rows share.
+__device__ __forceinline__ int chosen_at(const MatvecArgs& a, int entry) {
+  if (a.shared[0] == nullptr) return entry;
+  const int row = a.places.quotient(entry), places = static_cast<int>(a.places.value);
+  return entry - row * places == places - 1 ? -1 : entry - row;
+}
+
 /// Consecutive rows of one matrix, or of a pair of them, and how many of them each list has.
 struct Run {
   int product, entry;
@@ -369,6 +386,7 @@ __device__ __forceinline__ Run run_at(const MatvecArgs& a, int row, int end) {
   } else {
     if (a.products > 1 && row >= last) run.product = 1, first = last, last = a.first_row[2];
     if (a.products > 2 && row >= last) run.product = 2, first = last, last = a.first_row[3];
+    if (a.products > 3 && row >= last) run.product = 3, first = last, last = a.first_row[4];
   }
   run.row = row - first;
   run.rows = min(end, last) - row;
@@ -447,12 +465,21 @@ class Orders {
   __device__ void start() {
     const Run run = run_at(a_, row_, end_);
     run_rows_ = run.rows;
-    const std::byte* const* entry = run.product == 0 ? a_.weight[0] : run.product == 1 ? a_.weight[1] : a_.weight[2];
-    std::int64_t skip = 0;
-    if (a_.chosen != nullptr) skip = static_cast<std::int64_t>(a_.chosen[run.entry]) * a_.address_stride;
-    source_[0] = entry[skip] + run.row * a_.row_bytes;
-    source_[1] = a_.effect == MatvecArgs::kPair ? a_.up[skip] + run.row * a_.row_bytes
-                                                : source_[0] + run.list_rows[0] * a_.row_bytes;
+    const std::byte* const* entry = pick(a_.weight, run.product);
+    const std::byte* const* up = a_.up;
+    if (a_.chosen != nullptr) {
+      if (const int at = chosen_at(a_, run.entry); at >= 0) {
+        const std::int64_t skip = static_cast<std::int64_t>(a_.chosen[at]) * a_.address_stride;
+        entry += skip;
+        up += skip;
+      } else {
+        entry = a_.shared[0];
+        up = a_.shared[1];
+      }
+    }
+    source_[0] = *entry + run.row * a_.row_bytes;
+    source_[1] =
+        a_.effect == MatvecArgs::kPair ? *up + run.row * a_.row_bytes : source_[0] + run.list_rows[0] * a_.row_bytes;
     left_[0] = run.list_rows[0] * a_.segments;
     left_[1] = run.list_rows[1] * a_.segments;
     if constexpr (W::kPacked) {
@@ -559,13 +586,10 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
     const std::byte* x = shared + a.x_at;
     if (experts) x += (a.entries_per_x.quotient(run.entry) - first_x) * x_row_bytes;
     const int my_first = run.row + my_row + (pair || my_list == 0 ? 0 : run.list_rows[0]);
-    float* y = run.product == 0 ? a.y[0] : run.product == 1 ? a.y[1] : a.y[2];
-    if (y != nullptr) {
-      const std::int64_t stride = run.product == 0 ? a.y_stride[0] : run.product == 1 ? a.y_stride[1] : a.y_stride[2];
-      y += (run.entry + my_m) * stride + my_first;
-    }
+    float* y = pick(a.y, run.product);
+    if (y != nullptr) y += (run.entry + my_m) * pick(a.y_stride, run.product) + my_first;
     const int bias_of = pair ? my_list : run.product;
-    const std::byte* const* bias_entry = bias_of == 0 ? a.bias[0] : bias_of == 1 ? a.bias[1] : a.bias[2];
+    const std::byte* const* bias_entry = pick(a.bias, bias_of);
     const float* bias = bias_entry == nullptr ? nullptr : reinterpret_cast<const float*>(*bias_entry) + my_first;
     if (bias != nullptr && experts) bias += static_cast<std::int64_t>(a.chosen[run.entry]) * a.first_row[1];
     const int my_rows = adds ? run.list_rows[my_list] - my_row : 0;  // that this lane may add up, by steps of sum_rows

@@ -148,13 +148,13 @@ __global__ void combine_kernel(const __grid_constant__ CombineCall call) {
 #pragma unroll 8
   for (int k = 0; k < call.top_k; ++k) {
     const float w = call.weights[row * call.top_k + k];
-    term.v = reinterpret_cast<const Vector*>(call.expert_out + (row * call.top_k + k) * call.cols)[at];
+    term.v = reinterpret_cast<const Vector*>(call.expert_out + (row * call.places + k) * call.cols)[at];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) acc.f[i] = __fmaf_rn(w, term.f[i], acc.f[i]);
   }
   if (call.shared != nullptr) {
     const float by = call.shared_gate == nullptr ? 1.0f : over_sigmoid(1.0f, call.shared_gate[row]);
-    term.v = reinterpret_cast<const Vector*>(call.shared + row * call.cols)[at];
+    term.v = reinterpret_cast<const Vector*>(call.shared + row * call.shared_stride)[at];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) acc.f[i] = acc.f[i] + term.f[i] * by;
   }
@@ -202,7 +202,7 @@ cudaError_t combine_experts(const float* expert_out, const float* weights, std::
   call.expert_out = expert_out;
   call.weights = weights;
   call.rows = rows;
-  call.top_k = top_k;
+  call.top_k = call.places = top_k;
   call.cols = cols;
   call.residual = residual;
   call.y = y;
