@@ -467,19 +467,15 @@ class Orders {
     run_rows_ = run.rows;
     const std::byte* const* entry = pick(a_.weight, run.product);
     const std::byte* const* up = a_.up;
+    std::int64_t skip = 0;
     if (a_.chosen != nullptr) {
-      if (const int at = chosen_at(a_, run.entry); at >= 0) {
-        const std::int64_t skip = static_cast<std::int64_t>(a_.chosen[at]) * a_.address_stride;
-        entry += skip;
-        up += skip;
-      } else {
-        entry = a_.shared[0];
-        up = a_.shared[1];
-      }
+      const int at = chosen_at(a_, run.entry);
+      if (at < 0) entry = a_.shared[0], up = a_.shared[1];
+      if (at >= 0) skip = static_cast<std::int64_t>(a_.chosen[at]) * a_.address_stride;
     }
-    source_[0] = *entry + run.row * a_.row_bytes;
-    source_[1] =
-        a_.effect == MatvecArgs::kPair ? *up + run.row * a_.row_bytes : source_[0] + run.list_rows[0] * a_.row_bytes;
+    source_[0] = entry[skip] + run.row * a_.row_bytes;
+    source_[1] = a_.effect == MatvecArgs::kPair ? up[skip] + run.row * a_.row_bytes
+                                                : source_[0] + run.list_rows[0] * a_.row_bytes;
     left_[0] = run.list_rows[0] * a_.segments;
     left_[1] = run.list_rows[1] * a_.segments;
     if constexpr (W::kPacked) {
