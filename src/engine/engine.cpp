@@ -1,7 +1,11 @@
 #include "engine/engine.h"
 
+#include <optional>
 #include <utility>
 
+#include "base/bytes.h"
+#include "base/log.h"
+#include "engine/model_drafter.h"
 #include "engine/scheduler.h"
 #include "engine/setup.h"
 
@@ -25,7 +29,8 @@ class SessionImpl final : public Session {
 
 class EngineImpl final : public Engine {
  public:
-  explicit EngineImpl(Parts parts) : parts_(std::move(parts)), scheduler_(parts_) {}
+  EngineImpl(Parts parts, const SpeculateOptions& speculate)
+      : parts_(std::move(parts)), scheduler_(parts_, speculate) {}
 
   Expected<Id> submit(Request request) override {
     return scheduler_.submit(std::move(request), std::make_shared<Conversation>(parts_.kv_pool));
@@ -89,14 +94,52 @@ class EngineImpl final : public Engine {
 
 }  // namespace
 
+namespace {
+
+/// Takes what a draft model needs from the engine's RAM. Nothing: there is to be none, or the log says why there is
+/// none.
+std::optional<DraftModelPlan> plan_draft(EngineOptions& options) {
+  if (options.speculate.draft_model.empty() || options.speculate.mode == SpeculateOptions::Mode::off)
+    return std::nullopt;
+  Expected<DraftModelPlan> draft = plan_draft_model(options);
+  if (!draft.ok()) {
+    log::warn("{} does not guess: {}", options.speculate.draft_model, draft.status().message());
+    return std::nullopt;
+  }
+  options.ram_taken_bytes += draft->bytes;
+  return std::move(*draft);
+}
+
+/// It guesses first, and others where it fails.
+void add_draft_model(const DraftModelPlan& plan, SpeculateOptions& speculate) {
+  auto loaded = ModelDrafter::load(plan);
+  if (!loaded.ok()) return log::warn("{} does not guess: {}", plan.options.model_path, loaded.status().message());
+  log::info("drafts: {} guesses, {} of RAM at most", (*loaded)->name(), format_bytes(plan.bytes));
+  speculate.drafters.insert(speculate.drafters.begin(), std::move(*loaded));
+}
+
+}  // namespace
+
 Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
-  Expected<Parts> parts = assemble(options);
+  EngineOptions made = options;
+  std::optional<DraftModelPlan> draft = plan_draft(made);
+  Expected<Parts> parts = assemble(made);
+  if (draft && parts.status().code() == Code::out_of_budget) {
+    log::warn("{} does not guess: with its {} beside it the model does not fit: {}", options.speculate.draft_model,
+              format_bytes(draft->bytes), parts.status().message());
+    draft.reset();
+    made = options;
+    parts = assemble(made);
+  }
   if (!parts.ok()) return parts.status();
-  return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(*parts)));
+  if (draft) add_draft_model(*draft, made.speculate);
+  return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(*parts), made.speculate));
 }
 
 Expected<Planned> plan_only(const EngineOptions& options) {
-  MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options));
+  EngineOptions made = options;
+  plan_draft(made);
+  MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(made));
   residency::SavedPlan saved = saved_plan(parts);
   return Planned{std::move(parts.plan), parts.plan_options, parts.limits.context_tokens, parts.limits.batch_tokens,
                  std::move(saved)};

@@ -6,6 +6,7 @@
 // signal handler's flag.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,7 @@
 
 #include "base/status.h"
 #include "base/trace.h"
+#include "engine/drafter.h"
 #include "engine/sampler.h"
 #include "exec/executor.h"
 #include "kv/prompt_cache.h"
@@ -41,6 +43,19 @@ using residency::Pin;
 /// "0-9=vram,10-29=ram,30-=disk", "5=disk". Errors: invalid_argument.
 Expected<std::vector<Pin>> parse_pins(std::string_view text);
 
+/// Tokens of an answer are guessed, and a pass verifies several: the same tokens, sooner where passes are slow.
+struct SpeculateOptions {
+  /// automatic: as many guesses as bring the most tokens a second, by what passes took and how often guesses were
+  /// right.
+  enum class Mode : std::uint8_t { off, automatic, fixed };
+  Mode mode = Mode::off;
+  std::string draft_model;                         // a small GGUF file of the same vocabulary, which guesses
+  std::int64_t drafts = 0;                         // fixed: so many a pass, where there are guesses; <= kMostDrafts
+  std::vector<std::shared_ptr<Drafter>> drafters;  // before the engine's own: tests
+};
+/// "off", "auto" or a number of guesses. Errors: invalid_argument.
+Expected<SpeculateOptions> parse_speculation(std::string_view text);
+
 struct EngineOptions {
   std::string model_path;
   DeviceChoice device = DeviceChoice::automatic;
@@ -61,14 +76,15 @@ struct EngineOptions {
   std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;
   /// What was told to on_load is over for now, well or not: create()'s part, or a pass's wait. From the same threads.
   std::function<void()> on_load_end;
-  std::uint64_t ram_bytes = 0;      // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
-  std::int64_t context_tokens = 0;  // 0: the model's, or what fits the budget
-  std::int64_t batch_tokens = 0;    // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU,
-                                    // and there a whole prompt, up to 16,384, where layers stream
-  std::int64_t max_sequences = 1;   // requests that share a pass; 0: as many as KV allows
-  bool fewer_sequences = false;     // max_sequences and kv_tokens are ceilings: less is taken where memory is short
-  std::int64_t max_queue = 0;       // requests that wait for their turn at most; 0: any number
-  std::int64_t kv_tokens = 0;       // KV of all sequences together; 0: every sequence may fill its context
+  std::uint64_t ram_bytes = 0;        // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
+  std::uint64_t ram_taken_bytes = 0;  // of it, by others than the engine (a draft model)
+  std::int64_t context_tokens = 0;    // 0: the model's, or what fits the budget
+  std::int64_t batch_tokens = 0;      // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU,
+                                      // and there a whole prompt, up to 16,384, where layers stream
+  std::int64_t max_sequences = 1;     // requests that share a pass; 0: as many as KV allows
+  bool fewer_sequences = false;       // max_sequences and kv_tokens are ceilings: less is taken where memory is short
+  std::int64_t max_queue = 0;         // requests that wait for their turn at most; 0: any number
+  std::int64_t kv_tokens = 0;         // KV of all sequences together; 0: every sequence may fill its context
   std::int64_t chunk_tokens =
       0;  // prompt rows in a pass beside decode rows, so that no stream stalls; 0: 128, on a GPU 512
   bool share_prefixes = false;  // keep the KV of what requests began with, for others that begin the same
@@ -86,7 +102,8 @@ struct EngineOptions {
   std::uint64_t tile_bytes = 0;   // 0: chosen from the budget
   DType kv_dtype = DType::f16;
   bool exact_budget = false;  // tests: do not subtract measured program overhead
-  residency::Rates rates;     // for the plan's prediction; zeros: unknown
+  SpeculateOptions speculate;
+  residency::Rates rates;  // for the plan's prediction; zeros: unknown
   /// Where rates are unknown and layers stream from RAM to a GPU: measure, in about a second, how the CPU may share
   /// them.
   bool measure_rates = false;
@@ -136,6 +153,9 @@ struct Request {
   bool ignore_end_tokens = false;           // bench
   /// The first tokens of the answer, taken instead of what the sampler would pick (bench: text that does not repeat).
   std::vector<text::TokenId> forced_tokens;
+  /// Bench, for weights that are random: in place of what the drafter guessed, each guess is the forced token with this
+  /// probability, and else another. Below 0: the drafter's own.
+  double drafts_right = -1;
   /// A piece of text that holds no half character and no part of a stop string; token ids beside it.
   std::function<void(std::string_view text, std::span<const text::TokenId> tokens)> on_text;
   /// Prompt progress: tokens done of total.
@@ -162,12 +182,24 @@ struct Result {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;  // of the prompt, that were not computed: an earlier request's KV, or the disk's
   double prompt_seconds = 0, decode_seconds = 0;
-  std::vector<float> embedding;  // [model_dim], of length 1, where the request asked for it
+  std::int64_t drafted = 0, drafts_right = 0;  // guesses that passes verified, and those that became part of the answer
+  std::int64_t decode_turns = 0;               // passes that gave tokens, but the first
+  std::vector<float> embedding;                // [model_dim], of length 1, where the request asked for it
+};
+
+/// What a drafter guessed and passes verified.
+struct DraftCounters {
+  std::string drafter;
+  std::uint64_t drafted = 0, right = 0;
+  std::array<std::uint64_t, kMostDrafts> drafted_at{}, right_at{};  // by place: the first guess, the second
+  double seconds = 0;                                               // of guessing
 };
 
 /// What passed since the start, and what is there now.
 struct LoadCounters {
-  std::uint64_t passes = 0, rows = 0, decode_rows = 0;  // rows: of prompts and decode together
+  std::uint64_t passes = 0, rows = 0;                 // rows: of prompts, decode and drafts together
+  std::uint64_t decode_turns = 0, decode_tokens = 0;  // a request in a pass that decodes, and what those gave
+  std::vector<DraftCounters> drafts;                  // of each drafter that had its turn; the present one last
   std::uint64_t finished = 0, failed = 0, cancelled = 0;
   std::uint64_t preempted = 0;      // times a request gave its KV up and began again
   std::uint64_t shared_tokens = 0;  // prompt tokens taken from the KV of an earlier request

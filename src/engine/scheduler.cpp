@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "engine/ngram_drafter.h"
+
 namespace millrace::engine {
 
 using text::TokenId;
@@ -26,6 +28,13 @@ double seconds_between(Live::Clock::time_point from, Live::Clock::time_point to)
   return std::chrono::duration<double>(to - from).count();
 }
 
+/// Who guesses, in the order in which they take over from each other.
+std::vector<std::shared_ptr<Drafter>> drafters(Parts& parts, const SpeculateOptions& speculate) {
+  std::vector<std::shared_ptr<Drafter>> all = speculate.drafters;
+  if (speculate.mode != SpeculateOptions::Mode::off) all.push_back(std::make_shared<NgramDrafter>(*parts.budget));
+  return all;
+}
+
 }  // namespace
 
 Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<const text::Tokenizer> tokenizer)
@@ -37,6 +46,9 @@ Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<
       pooler(request.pooling) {
   result.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
 }
+
+Scheduler::Scheduler(Parts& parts, const SpeculateOptions& speculate)
+    : parts_(parts), speculator_(speculate, drafters(parts, speculate)) {}
 
 Status Scheduler::check(const Request& request) const {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
@@ -115,6 +127,10 @@ bool Scheduler::step() {
     const Status status = run_pass();
     counters_.last_pass_seconds = seconds_between(begin, Live::Clock::now());
     counters_.last_rows = static_cast<std::int64_t>(batch_.rows.size());
+    const bool decodes = std::none_of(live_.begin(), live_.end(), [](const Entry& entry) {
+      return entry.live != nullptr && entry.rows > 0 && entry.live->in_prompt();
+    });
+    if (decodes && status.ok()) speculator_.passed(counters_.last_rows, counters_.last_pass_seconds);
     counters_.rows += batch_.rows.size();
     ++counters_.passes;
     std::int64_t logit_row = 0;
@@ -124,8 +140,12 @@ bool Scheduler::step() {
         finish(entry, status.code() == Code::cancelled ? Finish::cancelled : Finish::error, status);
         continue;
       }
-      deliver(entry, logit_row);
-      logit_row += entry.logit_rows;
+      const std::int64_t logit_rows = entry.logit_rows;
+      if (entry.live->in_prompt())
+        deliver(entry, logit_row);
+      else
+        verify(entry, logit_row);
+      logit_row += logit_rows;
     }
   }
   std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });
@@ -194,10 +214,7 @@ void Scheduler::build_batch() {
   std::stable_sort(live_.begin(), live_.end(),
                    [](const Entry& one, const Entry& other) { return one.live->before(*other.live); });
   share_prefixes();
-  // Every decode row goes along (limits.batch_tokens >= limits.sequences).
-  for (Entry& entry : live_)
-    if (entry.live != nullptr && !entry.live->in_prompt()) add_rows(entry, 1);
-  counters_.decode_rows += batch_.rows.size();
+  add_decoding();
   add_prompts();
   // A pass's logits come in the order of its rows, and deliver() walks live_.
   std::stable_sort(live_.begin(), live_.end(),
@@ -259,6 +276,69 @@ bool Scheduler::others_compute_its_next_block(const Entry& entry) const {
   });
 }
 
+/// A row of every request that decodes goes along (limits.batch_tokens >= limits.sequences), then those that have to be
+/// computed anew, then drafts.
+void Scheduler::add_decoding() {
+  const auto decodes = [](const Entry& entry) { return entry.live != nullptr && !entry.live->in_prompt(); };
+  // Before there are drafts: nobody gives way for a guess.
+  for (Entry& entry : live_) {
+    if (!decodes(entry)) continue;
+    if (Status status = reserve(entry, std::ssize(entry.live->tokens)); !status.ok())
+      finish(entry, Finish::error, std::move(status));
+  }
+  draft();
+  std::int64_t others = std::count_if(live_.begin(), live_.end(), decodes);
+  for (Entry& entry : live_) {
+    if (!decodes(entry)) continue;
+    --others;
+    const std::int64_t room = parts_.limits.batch_tokens - std::ssize(batch_.rows) - others;
+    add_rows(entry, std::min(entry.live->waiting(), room));
+  }
+}
+
+/// How many guesses a request may have verified: all of them may come true, and the last row gives a token more.
+std::int64_t Scheduler::room_for_drafts(const Live& live) const {
+  const kv::SequenceState& state = live.conversation->state;
+  const auto tokens = std::ssize(live.tokens);
+  std::int64_t room = parts_.limits.context_tokens - tokens - 1;
+  if (live.request.max_tokens >= 0) room = std::min(room, live.request.max_tokens - std::ssize(live.result.tokens) - 1);
+  // A checkpoint that the pass leaves on its way would be one of guesses.
+  if (state.layout().has_states()) room = std::min(room, (tokens / kv::kBlockTokens + 1) * kv::kBlockTokens - tokens);
+  return std::clamp<std::int64_t>(room, 0, kMostDrafts);
+}
+
+void Scheduler::draft() {
+  if (!speculator_.on()) return;
+  std::vector<DraftTurn> turns;
+  std::vector<Live*> drafted;
+  std::int64_t rows = 0;
+  for (const Entry& entry : live_) {
+    if (entry.live == nullptr || entry.live->in_prompt()) continue;
+    Live& live = *entry.live;
+    live.drafts.clear();
+    rows += live.waiting();
+    const auto prompt = std::ssize(live.request.prompt);
+    const std::int64_t rest = parts_.limits.context_tokens - prompt;
+    DraftTurn turn;
+    turn.id = entry.id;
+    turn.request = &live.request;
+    turn.tokens = live.tokens;
+    turn.generated = std::ssize(live.result.tokens);
+    turn.expected = prompt + (live.request.max_tokens < 0 ? rest : std::min(rest, live.request.max_tokens));
+    turn.most = room_for_drafts(live);
+    turns.push_back(std::move(turn));
+    drafted.push_back(&live);
+  }
+  if (turns.empty()) return;
+  // One logit row of each request is there beside those of its drafts.
+  const std::int64_t cheap = parts_.executor->cheap_rows();
+  std::int64_t most = std::min(parts_.limits.batch_tokens, rows <= cheap ? cheap : PassCosts::kMostRows) - rows;
+  most = std::min(most, parts_.limits.logit_rows - std::ssize(turns));
+  const TraceZone zone(parts_.trace, "draft");
+  speculator_.draft(turns, rows, most, [this] { return stop_asked(); });
+  for (std::size_t i = 0; i < turns.size(); ++i) drafted[i]->drafts = std::move(turns[i].drafts);
+}
+
 void Scheduler::add_prompts() {
   std::vector<Entry*> prompts;
   for (Entry& entry : live_)
@@ -297,6 +377,8 @@ void Scheduler::preempt(Entry& entry) {
   entry.live->conversation->tokens.clear();
   entry.live->pooler.restart();
   entry.live->disk_asked = false;
+  entry.live->phase = Live::Phase::prompt;
+  entry.live->drafts.clear();
   entry.live->result.cached_tokens = 0;
   queue_.push_back(std::exchange(entry, {}));
 }
@@ -322,10 +404,12 @@ Status Scheduler::reserve(Entry& entry, std::int64_t tokens) {
   }
 }
 
-/// The next `rows` uncomputed tokens of a request. A request that the budget has no KV for ends here; the others live.
+/// The next `rows` uncomputed tokens of a request, and its drafts behind the last one. A request that the budget has no
+/// KV for ends here; the others live.
 void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   if (rows <= 0) return;
   Live& live = *entry.live;
+  if (rows < live.waiting()) live.drafts.clear();
   kv::SequenceState& state = live.conversation->state;
   const std::int64_t first = state.length();
   // Where its prompt ends, the next one of the conversation goes on.
@@ -336,19 +420,24 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
     return;
   }
   if (entry.live == nullptr) return;  // back in the queue
+  if (!live.drafts.empty() && !state.reserve(first + rows + std::ssize(live.drafts)).ok()) live.drafts.clear();
   const auto sequence = static_cast<std::int32_t>(batch_.sequences.size());
   batch_.sequences.push_back(&state);
   entry.first_row = static_cast<std::int64_t>(batch_.rows.size());
   const auto last = static_cast<std::int64_t>(live.tokens.size()) - 1;
   batch_.wants_hidden = batch_.wants_hidden || live.pooler.wants(first, first + rows, last + 1);
   for (std::int64_t position = first; position < first + rows; ++position) {
-    const bool wants_logits = !live.embeds() && (position == last || live.request.logits_of_prompt);
+    const bool whole_prompt = live.request.logits_of_prompt && live.in_prompt();
+    const bool wants_logits = !live.embeds() && (position == last || whole_prompt);
     // What a row is follows from the request alone, also where generated tokens are computed anew.
     const bool prompt = position < static_cast<std::int64_t>(live.request.prompt.size());
     batch_.rows.push_back({live.tokens[static_cast<std::size_t>(position)], sequence,
                            static_cast<std::int32_t>(position), wants_logits, prompt});
     entry.logit_rows += wants_logits ? 1 : 0;
   }
+  auto position = static_cast<std::int32_t>(last);
+  for (const TokenId draft : live.drafts) batch_.rows.push_back({draft, sequence, ++position, true, false});
+  entry.logit_rows += std::ssize(live.drafts);
   entry.rows = rows;
   entry.place = sequence;
   batch_logit_rows_ += entry.logit_rows;
@@ -395,29 +484,35 @@ Status Scheduler::run_pass() {
   return check_logits();
 }
 
-/// What a pass did for one request, whose logits begin at this row of the pass's.
+/// The first `tokens` tokens of a request are computed. Whole blocks are there for others.
+void Scheduler::complete(Live& live, std::int64_t tokens) const {
+  kv::SequenceState& state = live.conversation->state;
+  const std::int64_t first = state.length();
+  state.set_length(tokens);
+  auto& held = live.conversation->tokens;
+  held.insert(held.end(), live.tokens.begin() + std::ssize(held), live.tokens.begin() + tokens);
+  if (parts_.prefixes != nullptr && !live.embeds() && first / kv::kBlockTokens < tokens / kv::kBlockTokens)
+    parts_.prefixes->enter(state, live.tokens);
+}
+
+void Scheduler::tell_logits(const Live& live, std::int64_t position, std::int64_t logit_row) const {
+  if (live.request.on_logits) live.request.on_logits(position, logits_of(logit_row));
+}
+
+/// What a pass did for one request that is in its prompt, whose logits begin at this row of the pass's.
 void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   const std::shared_ptr<Live> live = entry.live;
   kv::SequenceState& state = live->conversation->state;
   const auto prompt = static_cast<std::int64_t>(live->request.prompt.size());
   const std::int64_t first = state.length();
-  state.set_length(first + entry.rows);
-  for (std::int64_t position = first; position < first + entry.rows; ++position)
-    live->conversation->tokens.push_back(live->tokens[static_cast<std::size_t>(position)]);
-  if (parts_.prefixes != nullptr && !live->embeds() && first / kv::kBlockTokens < state.length() / kv::kBlockTokens)
-    parts_.prefixes->enter(state, live->tokens);
+  complete(*live, first + entry.rows);
   if (first < prompt && live->request.on_prompt) live->request.on_prompt(state.length(), prompt);
   if (live->embeds()) {
     state.forget_behind_windows();
     return pool(entry, first);
   }
-  if (live->request.on_logits) {
-    const exec::Logits logits = parts_.executor->last_logits();
-    for (std::int64_t row = 0; row < entry.logit_rows; ++row)
-      live->request.on_logits(
-          state.length() - entry.logit_rows + row,
-          {logits.data + (first_logit_row + row) * logits.vocab, static_cast<std::size_t>(logits.vocab)});
-  }
+  for (std::int64_t row = 0; row < entry.logit_rows; ++row)
+    tell_logits(*live, state.length() - entry.logit_rows + row, first_logit_row + row);
   // Behind what keeps blocks for later requests: those that this one lets go of are kept as long as there is room.
   const bool computed = live->waiting() == 0;
   if (computed && live->result.tokens.empty()) {
@@ -426,7 +521,46 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   }
   state.forget_behind_windows();
   if (!computed) return;
+  live->phase = Live::Phase::decode;
   pick(entry, first_logit_row + entry.logit_rows - 1);
+}
+
+/// What a pass did for one request that decodes. Each row's logits give the token that they would give in a pass of
+/// their own: a row's bits do not depend on what shares its pass, and nothing that picks has seen a draft. The token
+/// behind a draft counts while it is the draft's turn and the draft is what was picked.
+void Scheduler::verify(Entry& entry, std::int64_t first_logit_row) {
+  const std::shared_ptr<Live> live = entry.live;
+  kv::SequenceState& state = live->conversation->state;
+  const std::int64_t first = state.length(), known = first + entry.rows;
+  const std::vector<TokenId> drafts = std::move(live->drafts);
+  live->drafts.clear();
+  const auto settle = [&](std::int64_t tokens) {
+    complete(*live, tokens);
+    state.forget_behind_windows();
+  };
+  if (entry.logit_rows == 0) return settle(known);  // there was no room for all that is to be computed anew
+  // A pass's states are those behind its last row: they are taken as a whole, or its tokens computed anew.
+  const bool whole = state.layout().has_states() && !drafts.empty();
+  const std::size_t had = live->tokens.size();
+  for (std::int64_t row = 0;; ++row) {
+    if (!whole) settle(known + row);
+    tell_logits(*live, known + row - 1, first_logit_row + row);
+    pick(entry, first_logit_row + row);
+    const bool goes_on = entry.live != nullptr && row < std::ssize(drafts) && !live->cancelled && !stop_asked();
+    if (!goes_on || live->tokens.back() != drafts[static_cast<std::size_t>(row)]) break;
+  }
+  const auto picked = std::span(live->tokens).subspan(had);
+  const std::int64_t right =
+      std::mismatch(picked.begin(), picked.end(), drafts.begin(), drafts.end()).first - picked.begin();
+  if (entry.live != nullptr && whole && picked.size() > drafts.size()) settle(known + right);
+  Result& result = entry.live != nullptr ? live->result : results_.at(entry.id);
+  ++result.decode_turns;
+  ++counters_.decode_turns;
+  counters_.decode_tokens += picked.size();
+  if (drafts.empty()) return;
+  result.drafted += std::ssize(drafts);
+  result.drafts_right += right;
+  speculator_.verified(entry.id, std::ssize(drafts), right);
 }
 
 /// Adds the states that the pass computed from this position on to the request's embedding.
@@ -518,6 +652,7 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->conversation->tokens.resize(static_cast<std::size_t>(kept));
   live->form_memory = {};
   live->conversation->busy = false;
+  speculator_.forget(entry.id);
   {
     const MutexLock lock(cancel_mutex_);
     cancellable_.erase(entry.id);
@@ -530,6 +665,7 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
 
 LoadCounters Scheduler::load() const {
   LoadCounters load = counters_;
+  load.drafts = speculator_.counters();
   load.queued = static_cast<std::int64_t>(queue_.size());
   load.live = static_cast<std::int64_t>(live_.size());
   load.max_sequences = parts_.limits.sequences;

@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "engine/pooler.h"
 #include "engine/setup.h"
+#include "engine/speculation.h"
 #include "engine/text_stream.h"
 
 namespace millrace::engine {
@@ -32,13 +33,15 @@ struct Conversation {
 /// A request on its way: queued, in its prompt, or decoding.
 struct Live {
   using Clock = std::chrono::steady_clock;
+  /// Its known tokens are computed, or computed anew after it gave its KV up; then each pass gives at least one token.
+  enum class Phase : std::uint8_t { prompt, decode };
 
   Live(Request request, std::shared_ptr<Conversation> conversation, std::shared_ptr<const text::Tokenizer> tokenizer);
 
-  /// Tokens not yet computed; 1 while decoding.
+  /// Tokens not yet computed; 1 while decoding, or those that the last pass took of its drafts beside it, where layers
+  /// keep a state that such a pass could not go on from.
   std::int64_t waiting() const { return static_cast<std::int64_t>(tokens.size()) - conversation->state.length(); }
-  /// More than the row that gives the next token is missing.
-  bool in_prompt() const { return waiting() > 1 || result.tokens.empty(); }
+  bool in_prompt() const { return phase == Phase::prompt; }
   bool embeds() const { return request.pooling != model::Pooling::none; }
   /// Whether its prompt may go on from other requests' KV: all of its rows would be computed otherwise.
   bool shares_prefix() const { return !request.logits_of_prompt && !embeds(); }
@@ -50,6 +53,8 @@ struct Live {
   Request request;
   std::shared_ptr<Conversation> conversation;
   std::vector<text::TokenId> tokens;  // prompt, then generated
+  std::vector<text::TokenId> drafts;  // guesses of what comes behind them, in the present pass
+  Phase phase = Phase::prompt;
   Chooser chooser;
   residency::Reservation form_memory;  // of the request's constraint
   TextStream stream;
@@ -66,7 +71,7 @@ struct Live {
 class Scheduler {
  public:
   /// `parts` outlives the scheduler.
-  explicit Scheduler(Parts& parts) : parts_(parts) {}
+  Scheduler(Parts& parts, const SpeculateOptions& speculate);
 
   Expected<Engine::Id> submit(Request request, std::shared_ptr<Conversation> conversation);
   bool step();
@@ -80,7 +85,7 @@ class Scheduler {
   struct Entry {
     Engine::Id id = 0;
     std::shared_ptr<Live> live;
-    std::int64_t rows = 0;        // in this pass
+    std::int64_t rows = 0;        // in this pass, without those of drafts, which come behind them
     std::int64_t first_row = 0;   // of them in the batch
     std::int64_t logit_rows = 0;  // among them
     std::int64_t place = 0;       // of its sequence in the batch
@@ -96,6 +101,9 @@ class Scheduler {
   bool waits_for_disk(const Live& live) const;
   void keep_prompt(Live& live) const;
   bool others_compute_its_next_block(const Entry& entry) const;
+  void add_decoding();
+  void draft();
+  std::int64_t room_for_drafts(const Live& live) const;
   void add_prompts();
   std::int64_t prompt_rows(const Live& live, std::int64_t most) const;
   void add_rows(Entry& entry, std::int64_t rows);
@@ -103,6 +111,9 @@ class Scheduler {
   void preempt(Entry& entry);
   Status run_pass();
   void deliver(Entry& entry, std::int64_t first_logit_row);
+  void verify(Entry& entry, std::int64_t first_logit_row);
+  void complete(Live& live, std::int64_t tokens) const;
+  void tell_logits(const Live& live, std::int64_t position, std::int64_t logit_row) const;
   void pool(Entry& entry, std::int64_t position);
   bool top_logits_suffice() const;
   Status check_logits() const;
@@ -118,6 +129,7 @@ class Scheduler {
   }
 
   Parts& parts_;
+  Speculator speculator_;
   Engine::Id next_id_ = 1;
   std::deque<Entry> queue_;
   std::vector<Entry> live_;

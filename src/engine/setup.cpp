@@ -38,11 +38,12 @@ void start_threads(const EngineOptions& options, int threads, std::chrono::micro
 }
 
 std::uint64_t ram_of(const EngineOptions& options) {
-  if (options.ram_bytes > 0) return options.ram_bytes;
+  const auto rest = [&](std::uint64_t bytes) { return bytes - std::min(bytes, options.ram_taken_bytes); };
+  if (options.ram_bytes > 0) return rest(options.ram_bytes);
   const device::MemoryLimits machine = device::memory_limits();
   const std::uint64_t spare = std::min(machine.available_bytes, machine.cgroup_bytes) / 10 * 8;
   log::info("budget: {} of RAM (80 % of what this machine can spare; --ram sets it)", format_bytes(spare));
-  return spare;
+  return rest(spare);
 }
 
 kv::Layout kv_layout(const model::Model& model, DType dtype, int device) {

@@ -33,6 +33,9 @@ class CudaExecutor final : public Executor {
 
   Status prepare(const Program& program, const PassLimits& limits) override;
   Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
+  std::int64_t cheap_rows() const override {
+    return share_ != nullptr ? kSplitRows : expert_share_ != nullptr ? kExpertShareRows : kFewRows;
+  }
   Logits last_logits() const override;
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   std::int64_t top_logits_limit() const override { return kernels::cuda::kCandidates; }

@@ -58,6 +58,9 @@ class Executor {
   /// A failed pass leaves no trace in any result.
   virtual Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) = 0;
 
+  /// Passes of up to so many generated rows go one way, on which a row more costs little.
+  virtual std::int64_t cheap_rows() const { return 64; }
+
   /// Of the last pass.
   virtual Logits last_logits() const = 0;
   /// Rows [first, first + rows) of its final states into out [rows, cols]. Errors: internal (it failed, or had no such

@@ -86,7 +86,7 @@ int execute(const BatchFlags& flags, const Program& program) {
   work.on_progress = [&](const batch::Counts& counts) {
     const engine::LoadCounters load = (*service)->load();
     progress.update(static_cast<std::uint64_t>(before + counts.answered), static_cast<std::uint64_t>(all),
-                    fmt::format("{:.0f} tok/s", static_cast<double>(load.decode_rows) / seconds()));
+                    fmt::format("{:.0f} tok/s", static_cast<double>(load.decode_tokens) / seconds()));
   };
   batch::Counts counts;
   const Status status = batch::work_off(**service, std::move(*input), *index, *output, work, interrupted(), counts);

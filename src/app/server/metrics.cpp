@@ -42,6 +42,20 @@ class Families {
   std::vector<MetricFamily> families_;
 };
 
+void add_drafts(Families& out, const engine::DraftCounters& drafts, const Labels& of_model) {
+  Labels labels = of_model;
+  labels.push_back({"drafter", drafts.drafter});
+  out.counter("millrace_draft_seconds_total", "Time spent guessing tokens", drafts.seconds, labels);
+  for (std::size_t place = 0; place < drafts.drafted_at.size() && drafts.drafted_at[place] > 0; ++place) {
+    Labels at_place = labels;
+    at_place.push_back({"place", std::to_string(place + 1)});
+    out.counter("millrace_drafts_total", "Guessed tokens that passes verified",
+                static_cast<double>(drafts.drafted_at[place]), at_place);
+    out.counter("millrace_drafts_right_total", "Those of them that became part of an answer",
+                static_cast<double>(drafts.right_at[place]), at_place);
+  }
+}
+
 void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
   const Labels labels = {{"model", loaded.name}};
   const auto with = [&](const char* name, const char* value) {
@@ -60,7 +74,10 @@ void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
   out.gauge("millrace_pass_seconds", "Duration of the last pass", load.last_pass_seconds, labels);
   out.counter("millrace_passes_total", "Passes over the weights", number(load.passes), labels);
   out.counter("millrace_rows_total", "Tokens computed, of prompts and answers", number(load.rows), labels);
-  out.counter("millrace_decode_rows_total", "Tokens computed for answers", number(load.decode_rows), labels);
+  out.counter("millrace_decode_rows_total", "Tokens computed for answers", number(load.decode_tokens), labels);
+  out.counter("millrace_decode_turns_total", "Passes of decoding that requests took part in", number(load.decode_turns),
+              labels);
+  for (const engine::DraftCounters& drafts : load.drafts) add_drafts(out, drafts, labels);
   out.counter("millrace_shared_prompt_tokens_total", "Prompt tokens taken from the KV of earlier requests",
               number(load.shared_tokens), labels);
   out.counter("millrace_prompt_cache_tokens_total", "Prompt tokens taken from the KV on the disk",

@@ -132,7 +132,7 @@ Json live_of(engine::Engine& engine, const std::string& name, const residency::R
           {"passes", exec.passes},
           {"pass_ns", exec.pass_ns},
           {"rows", load.rows},
-          {"decode_rows", load.decode_rows},
+          {"decode_tokens", load.decode_tokens},
           {"live", load.live},
           {"queued", load.queued},
           {"max_sequences", load.max_sequences},

@@ -19,7 +19,7 @@ export class History {
     if (!before) return;
     const seconds = (now.time_ns - before.time_ns) / 1e9;
     const tiers = now.tiers.map((tier, i) => Math.max(0, tier.moved - before.tiers[i].moved) / seconds);
-    this.samples.push({seconds, tokens: (now.decode_rows - before.decode_rows) / seconds, tiers});
+    this.samples.push({seconds, tokens: (now.decode_tokens - before.decode_tokens) / seconds, tiers});
     if (this.samples.length > MOST) this.samples.shift();
   }
 

@@ -12,7 +12,7 @@ export class Meter {
   constructor() { this.reset(); }
   add(before, now) {
     const passes = before ? now.passes - before.passes : 0;
-    const tokens = before ? now.decode_rows - before.decode_rows : 0;
+    const tokens = before ? now.decode_tokens - before.decode_tokens : 0;
     if (passes <= 0) return {...this.last, tokensPerSecond: 0};
     const passMs = (now.pass_ns - before.pass_ns) / passes / 1e6;
     const waitMs = Math.min(passMs, (now.stall_ns - before.stall_ns) / passes / 1e6);

@@ -1,0 +1,90 @@
+#include "engine/draft_choice.h"
+
+#include <algorithm>
+
+namespace millrace::engine {
+namespace {
+
+constexpr std::int64_t kFirstSamples = 3;   // of which the fastest counts: the first may have prepared something
+constexpr double kNewSample = 0.2;          // weight of a new one
+constexpr double kMostOfLast = 2;           // one that takes longer than so many times as much was disturbed
+constexpr double kDoubtAPass = 1.0 / 8192;  // taken off what was not measured since
+constexpr double kMostDoubt = 0.4;
+constexpr double kForget = 0.98;     // what a guess's weight is multiplied by with each later one
+constexpr double kPriorWeight = 4;   // guesses
+constexpr double kLeastGain = 1.03;  // drafts that bring less are noise
+
+}  // namespace
+
+void PassCosts::measured(std::int64_t rows, double seconds) {
+  ++passes_;
+  if (rows < 1 || rows > kMostRows || seconds <= 0) return;
+  Entry& entry = entries_[static_cast<std::size_t>(rows)];
+  if (entry.samples == 0)
+    entry.seconds = seconds;
+  else if (entry.samples < kFirstSamples)
+    entry.seconds = std::min(entry.seconds, seconds);
+  else
+    entry.seconds += kNewSample * (std::min(seconds, kMostOfLast * entry.seconds) - entry.seconds);
+  ++entry.samples;
+  entry.at = passes_;
+}
+
+double PassCosts::last(std::int64_t rows) const {
+  if (rows < 1 || rows > kMostRows) return 0;
+  return entries_[static_cast<std::size_t>(rows)].seconds;
+}
+
+double PassCosts::of(std::int64_t rows) const {
+  const auto believed = [this](std::int64_t number) {
+    const Entry& entry = entries_[static_cast<std::size_t>(number)];
+    return entry.seconds * (1 - std::min(kMostDoubt, kDoubtAPass * static_cast<double>(passes_ - entry.at)));
+  };
+  rows = std::clamp<std::int64_t>(rows, 1, kMostRows);
+  for (std::int64_t r = rows; r >= 1; --r)
+    if (entries_[static_cast<std::size_t>(r)].samples > 0) return believed(r);
+  for (std::int64_t r = rows + 1; r <= kMostRows; ++r)
+    if (entries_[static_cast<std::size_t>(r)].samples > 0) return believed(r);
+  return 0;
+}
+
+void Acceptance::record(std::int64_t place, bool right) {
+  if (place < 0 || place >= kMostDrafts) return;
+  Place& one = places_[static_cast<std::size_t>(place)];
+  one.tried = one.tried * kForget + 1;
+  one.right = one.right * kForget + (right ? 1 : 0);
+}
+
+double Acceptance::probability(std::int64_t place, double prior) const {
+  const Place& one = places_[static_cast<std::size_t>(std::clamp<std::int64_t>(place, 0, kMostDrafts - 1))];
+  return (one.right + kPriorWeight * prior) / (one.tried + kPriorWeight);
+}
+
+void choose_drafts(const PassCosts& costs, std::int64_t base_rows, std::int64_t most_drafts,
+                   std::span<DraftOdds> odds) {
+  struct Guess {
+    double gain;
+    std::size_t request;
+  };
+  std::vector<Guess> guesses;
+  for (std::size_t i = 0; i < odds.size(); ++i) {
+    odds[i].drafts = 0;
+    for (const double gain : odds[i].all_right) guesses.push_back({gain, i});
+  }
+  // Stable, and each request's odds fall: its first guesses come first.
+  std::stable_sort(guesses.begin(), guesses.end(), [](const Guess& a, const Guess& b) { return a.gain > b.gain; });
+  const double alone = costs.of(base_rows);
+  if (alone <= 0) return;  // a pass without drafts comes first, to compare with
+  double tokens = static_cast<double>(odds.size()), best = tokens / alone * kLeastGain;
+  std::size_t taken = 0;
+  for (std::size_t i = 0; i < guesses.size() && static_cast<std::int64_t>(i) < most_drafts; ++i) {
+    tokens += guesses[i].gain;
+    const double rate = tokens / costs.of(base_rows + static_cast<std::int64_t>(i) + 1);
+    if (rate <= best) continue;
+    best = rate;
+    taken = i + 1;
+  }
+  for (std::size_t i = 0; i < taken; ++i) ++odds[guesses[i].request].drafts;
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,60 @@
+// How many guesses a pass shall verify: as many as bring the most tokens a second, by what passes of so many rows took
+// and by how often guesses were right. Pure but for what it was told. Thread-safety: one thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/drafter.h"
+
+namespace millrace::engine {
+
+/// Seconds of passes by their rows, as measured.
+class PassCosts {
+ public:
+  static constexpr std::int64_t kMostRows = 64;
+
+  /// A pass of so many rows, none of them of a prompt, took so long.
+  void measured(std::int64_t rows, double seconds);
+  /// Rows that were never measured cost what the nearest measured ones cost, those below them rather: so that they are
+  /// tried. What was measured long ago is believed a little less with each pass since, for the same reason.
+  /// 0: nothing was measured yet.
+  double of(std::int64_t rows) const;
+  /// The same, as it was measured. 0: never.
+  double last(std::int64_t rows) const;
+
+ private:
+  struct Entry {
+    double seconds = 0;
+    std::int64_t samples = 0, at = 0;  // `at`: the pass of the last one
+  };
+  std::array<Entry, kMostRows + 1> entries_;
+  std::int64_t passes_ = 0;
+};
+
+/// How often the guess at a place is right, where all before it are. Old guesses count less and less.
+class Acceptance {
+ public:
+  void record(std::int64_t place, bool right);
+  /// `prior` counts as a few guesses of that probability.
+  double probability(std::int64_t place, double prior) const;
+
+ private:
+  struct Place {
+    double tried = 0, right = 0;
+  };
+  std::array<Place, kMostDrafts> places_;
+};
+
+/// One request's guesses, for choose_drafts().
+struct DraftOdds {
+  std::vector<double> all_right;  // [guesses]: that this guess and all before it are right; falling
+  std::int64_t drafts = 0;        // out: the first so many are worth their rows
+};
+/// `base_rows` go along anyway, one token comes of each of `odds`; `most_drafts` of all together. `extra_seconds`: what
+/// guessing took where there are any drafts.
+void choose_drafts(const PassCosts& costs, std::int64_t base_rows, std::int64_t most_drafts, std::span<DraftOdds> odds);
+
+}  // namespace millrace::engine

@@ -1,0 +1,185 @@
+#include "engine/model_drafter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "engine/setup.h"
+#include "modelfile/gguf.h"
+
+namespace millrace::engine {
+
+using text::TokenId;
+
+namespace {
+
+constexpr std::int64_t kPromptRows = 128;   // of a pass that reads a prompt
+constexpr std::int64_t kManySequences = 8;  // where the planner is to say how many there are
+constexpr std::int64_t kTokensOfEach = 1024;
+constexpr std::uint64_t kMargin = 256 * kKiB;  // threads, tables: what its own budget does not count
+
+/// Guesses are ids: both models have to mean the same by each.
+Status check_vocabulary(const std::string& path, const std::string& draft_path) {
+  constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
+  const auto tokens_of = [&](const std::string& file) -> Expected<std::vector<std::string>> {
+    MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(file));
+    return model.get_strings(kTokens);
+  };
+  MR_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, tokens_of(path));
+  MR_ASSIGN_OR_RETURN(const std::vector<std::string> drafts, tokens_of(draft_path));
+  if (tokens.size() != drafts.size())
+    return error(Code::invalid_argument, "its vocabulary has {} tokens, and the model's {}; it has to be the same one",
+                 drafts.size(), tokens.size());
+  const auto other = std::mismatch(tokens.begin(), tokens.end(), drafts.begin()).first;
+  if (other == tokens.end()) return {};
+  return error(Code::invalid_argument, "its vocabulary is another one: token {} is not the same; it has to be",
+               other - tokens.begin());
+}
+
+}  // namespace
+
+/// Of a request: KV, and the tokens that it is of, guesses among them.
+struct ModelDrafter::Known {
+  explicit Known(std::shared_ptr<kv::BlockPool> pool) : state(std::move(pool)) {}
+  kv::SequenceState state;
+  std::vector<TokenId> tokens;
+};
+
+Expected<DraftModelPlan> plan_draft_model(const EngineOptions& options) {
+  MR_RETURN_IF_ERROR(check_vocabulary(options.model_path, options.speculate.draft_model));
+  DraftModelPlan plan;
+  EngineOptions& draft = plan.options;
+  draft.model_path = options.speculate.draft_model;
+  draft.device = DeviceChoice::cpu;
+  draft.exact_budget = true;  // the program is the engine's
+  draft.ram_bytes = ram_of(options);
+  draft.context_tokens = options.context_tokens > 0 ? options.context_tokens : kAutomaticContext;
+  {
+    modelfile::OpenOptions no_words;
+    no_words.skip_vocabulary = true;
+    MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(draft.model_path, no_words));
+    MR_ASSIGN_OR_RETURN(const auto model, model::load(file, {}));
+    draft.context_tokens = std::min(draft.context_tokens, model->hyperparameters().context_length);
+  }
+  draft.max_sequences = options.max_sequences > 0 ? options.max_sequences : kManySequences;
+  // A request that there is no room for is answered without guesses.
+  draft.kv_tokens = std::max(draft.context_tokens, draft.max_sequences * kTokensOfEach);
+  draft.batch_tokens = std::max(kPromptRows, draft.max_sequences);
+  draft.threads = options.threads;
+  draft.isa = options.isa;
+  draft.best_isa = options.best_isa;
+  draft.storage = options.storage;
+  draft.kv_dtype = options.kv_dtype == DType::q8_0 ? DType::f16 : options.kv_dtype;
+  MR_ASSIGN_OR_RETURN(const Parts parts, assemble_plan(draft));
+  const residency::PlanOptions& planned = parts.plan_options;
+  const std::uint64_t weights = std::max(parts.plan.weight_memory_bytes(), parts.model->units().total_bytes());
+  plan.bytes = planned.fixed_bytes + planned.most_kv_bytes + weights + kMargin;
+  if (plan.bytes > draft.ram_bytes / 2)
+    return error(Code::out_of_budget, "it takes {} of RAM with its KV, more than half of {}", format_bytes(plan.bytes),
+                 format_bytes(draft.ram_bytes));
+  draft.ram_bytes = plan.bytes - kMargin;
+  draft.context_tokens = parts.limits.context_tokens;
+  draft.batch_tokens = parts.limits.batch_tokens;
+  draft.tile_bytes = parts.limits.tile_bytes;
+  return plan;
+}
+
+Expected<std::unique_ptr<ModelDrafter>> ModelDrafter::load(const DraftModelPlan& plan) {
+  MR_ASSIGN_OR_RETURN(Parts parts, assemble(plan.options));
+  return std::unique_ptr<ModelDrafter>(new ModelDrafter(std::make_unique<Parts>(std::move(parts))));
+}
+
+ModelDrafter::ModelDrafter(std::unique_ptr<Parts> parts)
+    : parts_(std::move(parts)), name_(parts_->model->hyperparameters().name), vocab_(parts_->tokenizer->vocab_size()) {
+  if (name_.empty()) name_ = "model";
+  parts_->tokenizer.reset();  // the large model has one
+}
+
+ModelDrafter::~ModelDrafter() { known_.clear(); }
+
+void ModelDrafter::forget(std::uint64_t request) {
+  if (known_.erase(request) > 0) parts_->kv_pool->trim();
+}
+
+/// Goes back to what the request's tokens and those known here have in common. False: there are no guesses for it.
+bool ModelDrafter::begin(DraftAsk& ask, Guessing& guessing) {
+  const auto tokens = std::ssize(ask.tokens);
+  if (ask.most <= 0 || tokens + ask.most > parts_->limits.context_tokens) return false;
+  auto& known = known_[ask.request];
+  if (known == nullptr) known = std::make_unique<Known>(parts_->kv_pool);
+  // The last one is computed anew for its logits.
+  const auto agreed =
+      std::mismatch(known->tokens.begin(), known->tokens.end(), ask.tokens.begin(), ask.tokens.end() - 1).first -
+      known->tokens.begin();
+  known->tokens.resize(static_cast<std::size_t>(known->state.rewind(agreed)));
+  guessing = {&ask, known.get()};
+  return true;
+}
+
+TokenId ModelDrafter::likeliest(std::int64_t logit_row) const {
+  const exec::Logits logits = parts_->executor->last_logits();
+  const float* const row = logits.data + logit_row * logits.vocab;
+  return static_cast<TokenId>(std::max_element(row, row + vocab_) - row);
+}
+
+/// One pass for all that are not done: the tokens that are missing, as far as there is room, or the last guess.
+Status ModelDrafter::pass(std::vector<Guessing>& guessing, const std::function<bool()>& stop) {
+  kv::Batch batch;
+  auto others = std::ssize(guessing);
+  std::int64_t logit_rows = 0;
+  for (Guessing& one : guessing) {
+    --others;
+    kv::SequenceState& state = one.known->state;
+    const auto tokens = std::ssize(one.ask->tokens);
+    const std::int64_t first = state.length(), end = tokens + std::ssize(one.ask->guesses);
+    const std::int64_t room = parts_->limits.batch_tokens - std::ssize(batch.rows) - others;
+    one.rows = std::min(end - first, room);
+    if (std::ssize(batch.sequences) == parts_->limits.sequences || logit_rows == parts_->limits.logit_rows ||
+        !state.reserve(first + one.rows).ok())
+      one.rows = 0;
+    one.whole = one.rows > 0 && first + one.rows == end;
+    for (std::int64_t position = first; position < first + one.rows; ++position) {
+      const TokenId token = position < tokens ? one.ask->tokens[static_cast<std::size_t>(position)]
+                                              : one.ask->guesses[static_cast<std::size_t>(position - tokens)];
+      const bool last = position + 1 == end;
+      batch.rows.push_back({token, static_cast<std::int32_t>(batch.sequences.size()),
+                            static_cast<std::int32_t>(position), last, position < tokens});
+      one.known->tokens.push_back(token);
+    }
+    if (one.rows > 0) batch.sequences.push_back(&state);
+    logit_rows += one.whole ? 1 : 0;
+  }
+  std::erase_if(guessing, [](const Guessing& one) { return one.rows == 0; });
+  if (guessing.empty()) return {};
+  MR_RETURN_IF_ERROR(parts_->executor->run(batch, stop));
+  MR_RETURN_IF_ERROR(parts_->backend->health());
+  std::int64_t logit_row = 0;
+  for (Guessing& one : guessing) {
+    kv::SequenceState& state = one.known->state;
+    state.set_length(state.length() + one.rows);
+    // Behind guesses it may have to go back, to the end of these tokens at most.
+    if (state.length() <= std::ssize(one.ask->tokens)) state.forget_behind_windows();
+    if (one.whole) one.ask->guesses.push_back(likeliest(logit_row++));
+  }
+  std::erase_if(guessing, [](const Guessing& one) { return std::ssize(one.ask->guesses) == one.ask->most; });
+  return {};
+}
+
+Status ModelDrafter::propose(std::span<DraftAsk> asks, const std::function<bool()>& stop) {
+  std::vector<Guessing> guessing;
+  for (DraftAsk& ask : asks)
+    if (Guessing one; begin(ask, one)) guessing.push_back(one);
+  while (!guessing.empty()) {
+    Status status = pass(guessing, stop);
+    if (status.code() == Code::cancelled) {
+      known_.clear();
+      for (DraftAsk& ask : asks) ask.guesses.clear();
+      return {};
+    }
+    MR_RETURN_IF_ERROR(status);
+  }
+  return {};
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,212 @@
+#include "engine/speculation.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+
+namespace millrace::engine {
+
+using text::TokenId;
+using Mode = SpeculateOptions::Mode;
+
+namespace {
+
+// Passes that are faster are left alone: launches of another shape, the look-ups and the noise of a clock would count.
+constexpr double kSlowPass = 2e-3;
+constexpr double kFirstOdds = 0.4;  // of a first guess, before any was seen
+constexpr std::int64_t kFirstDepth = 4, kTrialDepth = 2, kPassesBetweenTrials = 128;
+constexpr double kNewSample = 0.2;
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+Expected<SpeculateOptions> parse_speculation(std::string_view text) {
+  SpeculateOptions options;
+  if (text == "off") return options;
+  options.mode = Mode::automatic;
+  if (text == "auto") return options;
+  options.mode = Mode::fixed;
+  const char* const end = text.data() + text.size();
+  const auto [stop, problem] = std::from_chars(text.data(), end, options.drafts);
+  if (problem == std::errc() && stop == end && options.drafts >= 1 && options.drafts <= kMostDrafts) return options;
+  return error(Code::invalid_argument, "'{}' is none of off, auto and a number of drafts from 1 to {}", text,
+               kMostDrafts);
+}
+
+Speculator::Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters)
+    : mode_(options.mode), fixed_(std::min(options.drafts, kMostDrafts)), drafters_(std::move(drafters)) {
+  begin_drafter();
+}
+
+/// The first of those that are left takes over.
+void Speculator::begin_drafter() {
+  asks_.clear();
+  known_.clear();
+  seconds_a_depth_ = 0;
+  if (!on()) return;
+  acceptance_.assign(static_cast<std::size_t>(drafter().levels()), {});
+  counters_.emplace_back().drafter = drafter().name();
+}
+
+void Speculator::forget(std::uint64_t id) {
+  known_.erase(id);
+  for (const auto& drafter : drafters_) drafter->forget(id);
+}
+
+Speculator::Known& Speculator::known(std::uint64_t id) {
+  Known& known = known_[id];
+  if (known.acceptance.empty()) known.acceptance.resize(acceptance_.size());
+  return known;
+}
+
+/// What became of the guesses, verified or not, as far as the tokens that came since tell.
+void Speculator::check_guesses(const DraftTurn& turn) {
+  Known& known = this->known(turn.id);
+  Guessed& guessed = known.guessed;
+  const auto level = static_cast<std::size_t>(guessed.level);
+  while (guessed.checked < guessed.guesses.size() && guessed.at + guessed.checked < turn.tokens.size()) {
+    const bool right = guessed.guesses[guessed.checked] == turn.tokens[guessed.at + guessed.checked];
+    known.acceptance[level].record(static_cast<std::int64_t>(guessed.checked), right);
+    acceptance_[level].record(static_cast<std::int64_t>(guessed.checked), right);
+    ++guessed.checked;
+    if (!right) guessed.checked = guessed.guesses.size();
+  }
+}
+
+/// That each of so many guesses, and all before it, are right.
+std::vector<double> Speculator::odds(std::uint64_t id, int level, std::size_t guesses) {
+  const Acceptance& own = known(id).acceptance[static_cast<std::size_t>(level)];
+  std::vector<double> result;
+  double all_right = 1, before = kFirstOdds;
+  for (std::int64_t place = 0; place < static_cast<std::int64_t>(guesses); ++place) {
+    before = own.probability(place, acceptance_[static_cast<std::size_t>(level)].probability(place, before));
+    result.push_back(all_right *= before);
+  }
+  return result;
+}
+
+/// How many guesses each request is asked for. What a free drafter guesses costs nothing until it is verified; of
+/// another one each guess takes time, whatever becomes of it.
+std::int64_t Speculator::depth(std::span<const DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts) {
+  if (mode_ == Mode::fixed) return fixed_;
+  if (drafter().is_free()) return kMostDrafts;
+  if (seconds_a_depth_ <= 0) return kFirstDepth;
+  const auto requests = std::ssize(turns);
+  std::vector<double> gains(static_cast<std::size_t>(std::min(kMostDrafts, most_drafts / requests)));
+  for (const DraftTurn& turn : turns) {
+    const std::vector<double> all_right = odds(turn.id, 0, gains.size());
+    for (std::size_t i = 0; i < gains.size(); ++i) gains[i] += all_right[i];
+  }
+  auto tokens = static_cast<double>(requests);
+  double best = tokens / costs_.of(base_rows);
+  std::int64_t deepest = 0;
+  for (std::int64_t i = 0; i < std::ssize(gains); ++i) {
+    tokens += gains[static_cast<std::size_t>(i)];
+    const double rate =
+        tokens / (costs_.of(base_rows + requests * (i + 1)) + static_cast<double>(i + 1) * seconds_a_depth_);
+    if (rate <= best) continue;
+    best = rate;
+    deepest = i + 1;
+  }
+  // How often it is right shows only where it guesses.
+  return deepest == 0 && passes_ % kPassesBetweenTrials == 0 ? kTrialDepth : deepest;
+}
+
+/// In the drafter's place, where the answer is known beforehand: each guess is right as often as the request says.
+void Speculator::replace_guesses(const DraftTurn& turn, DraftAsk& ask) {
+  const std::vector<TokenId>& answer = turn.request->forced_tokens;
+  ask.guesses.clear();
+  ask.level = 0;
+  for (std::int64_t i = 0; i < ask.most && turn.generated + i < std::ssize(answer); ++i) {
+    draw_ ^= draw_ << 13, draw_ ^= draw_ >> 7, draw_ ^= draw_ << 17;
+    const bool right = static_cast<double>(draw_ >> 11) * 0x1p-53 < turn.request->drafts_right;
+    const TokenId token = answer[static_cast<std::size_t>(turn.generated + i)];
+    ask.guesses.push_back(right ? token : token == 0 ? 1 : token - 1);
+  }
+}
+
+/// Fills asks_. False: the drafter failed and is gone.
+bool Speculator::propose(std::span<const DraftTurn> turns, std::int64_t depth, const std::function<bool()>& stop) {
+  asks_.clear();
+  std::int64_t deepest = 0;
+  for (const DraftTurn& turn : turns) {
+    const std::int64_t most = std::min(depth, turn.most);
+    asks_.push_back({.request = turn.id, .tokens = turn.tokens, .expected = turn.expected, .most = most});
+    deepest = std::max(deepest, most);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  Status status = drafter().propose(asks_, stop);
+  const double seconds = seconds_since(begin);
+  counters_.back().seconds += seconds;
+  if (!status.ok()) {
+    log::warn("speculation: the drafter {} fails and guesses no more: {}", drafter().name(), status.message());
+    drafters_.erase(drafters_.begin());
+    begin_drafter();
+    return false;
+  }
+  if (!drafter().is_free() && deepest > 0) {
+    const double each = seconds / static_cast<double>(deepest);
+    // The first one reads the prompt.
+    seconds_a_depth_ = seconds_a_depth_ <= 0
+                           ? each
+                           : std::min(2 * seconds_a_depth_, each) * kNewSample + seconds_a_depth_ * (1 - kNewSample);
+  }
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    DraftAsk& ask = asks_[i];
+    if (turns[i].request->drafts_right >= 0) replace_guesses(turns[i], ask);
+    ask.guesses.resize(std::min(ask.guesses.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, ask.most))));
+    Guessed& guessed = known(ask.request).guessed;
+    if (guessed.checked < guessed.guesses.size()) continue;  // goes on coming true
+    guessed = {ask.tokens.size(), 0, ask.guesses, ask.level};
+  }
+  return true;
+}
+
+/// Fills odds_: how many of the guesses go along.
+void Speculator::choose(std::int64_t base_rows, std::int64_t most_drafts) {
+  odds_.clear();
+  for (const DraftAsk& ask : asks_) odds_.push_back({odds(ask.request, ask.level, ask.guesses.size())});
+  if (mode_ == Mode::automatic) return choose_drafts(costs_, base_rows, most_drafts, odds_);
+  for (std::int64_t place = 0; place < fixed_; ++place)
+    for (DraftOdds& one : odds_)
+      if (most_drafts > 0 && place < std::ssize(one.all_right)) {
+        ++one.drafts;
+        --most_drafts;
+      }
+}
+
+void Speculator::draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,
+                       const std::function<bool()>& stop) {
+  if (!on() || turns.empty()) return;
+  ++passes_;
+  for (const DraftTurn& turn : turns) check_guesses(turn);
+  most_drafts = std::min(most_drafts, PassCosts::kMostRows - base_rows);
+  if (most_drafts <= 0 || (mode_ == Mode::automatic && costs_.of(base_rows) < kSlowPass)) return;
+  const std::int64_t deepest = depth(turns, base_rows, most_drafts);
+  if (deepest == 0 || !propose(turns, deepest, stop)) return;
+  choose(base_rows, most_drafts);
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    auto& guesses = asks_[i].guesses;
+    turns[i].drafts.assign(guesses.begin(), guesses.begin() + odds_[i].drafts);
+  }
+}
+
+void Speculator::verified(std::uint64_t id, std::int64_t drafted, std::int64_t right) {
+  if (!on()) return;
+  if (known_.contains(id)) drafter().accepted(id, drafted, right);
+  DraftCounters& counters = counters_.back();
+  counters.drafted += static_cast<std::uint64_t>(drafted);
+  counters.right += static_cast<std::uint64_t>(right);
+  for (std::int64_t i = 0; i < drafted; ++i) {
+    ++counters.drafted_at[static_cast<std::size_t>(i)];
+    if (i < right) ++counters.right_at[static_cast<std::size_t>(i)];
+  }
+}
+
+}  // namespace millrace::engine

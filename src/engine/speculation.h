@@ -1,0 +1,81 @@
+// Which guesses go into a pass, by whom, and what became of them. Thread-safety: the thread that runs the passes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/draft_choice.h"
+#include "engine/drafter.h"
+#include "engine/engine.h"
+
+namespace millrace::engine {
+
+/// A request that decodes, in the pass to come.
+struct DraftTurn {
+  std::uint64_t id = 0;
+  const Request* request = nullptr;
+  std::span<const text::TokenId> tokens;   // prompt and answer so far
+  std::int64_t generated = 0;              // of them
+  std::int64_t expected = 0;               // DraftAsk::expected
+  std::int64_t most = 0;                   // drafts that the request has room for
+  std::vector<text::TokenId> drafts = {};  // out: those that go along
+};
+
+class Speculator {
+ public:
+  /// `drafters`: the first one that has not failed guesses. None: nothing is ever drafted.
+  Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters);
+
+  bool on() const { return mode_ != SpeculateOptions::Mode::off && !drafters_.empty(); }
+  /// `base_rows`: those of the pass without drafts; `most_drafts`: of all turns together.
+  void draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,
+             const std::function<bool()>& stop);
+  /// A pass without rows of prompts took so long.
+  void passed(std::int64_t rows, double seconds) { costs_.measured(rows, seconds); }
+  /// Of a request's drafts in the last pass the first `right` became part of its answer.
+  void verified(std::uint64_t id, std::int64_t drafted, std::int64_t right);
+  void forget(std::uint64_t id);
+  const std::vector<DraftCounters>& counters() const { return counters_; }
+
+ private:
+  /// What a drafter guessed of a request and of which it is not known yet whether it comes true.
+  struct Guessed {
+    std::size_t at = 0;       // tokens that there were
+    std::size_t checked = 0;  // guesses found right
+    std::vector<text::TokenId> guesses;
+    int level = 0;
+  };
+  struct Known {
+    Guessed guessed;
+    std::vector<Acceptance> acceptance;  // by level
+  };
+
+  Drafter& drafter() const { return *drafters_.front(); }
+  Known& known(std::uint64_t id);
+  void begin_drafter();
+  void check_guesses(const DraftTurn& turn);
+  std::int64_t depth(std::span<const DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts);
+  bool propose(std::span<const DraftTurn> turns, std::int64_t depth, const std::function<bool()>& stop);
+  void replace_guesses(const DraftTurn& turn, DraftAsk& ask);
+  std::vector<double> odds(std::uint64_t id, int level, std::size_t guesses);
+  void choose(std::int64_t base_rows, std::int64_t most_drafts);
+
+  const SpeculateOptions::Mode mode_;
+  const std::int64_t fixed_;
+  std::vector<std::shared_ptr<Drafter>> drafters_;
+  PassCosts costs_;
+  std::vector<Acceptance> acceptance_;  // of all requests, by level
+  std::unordered_map<std::uint64_t, Known> known_;
+  std::vector<DraftAsk> asks_;   // of the present pass, one a turn
+  std::vector<DraftOdds> odds_;  // one an ask
+  double seconds_a_depth_ = 0;   // of a drafter that is not free: one more guess for every request
+  std::int64_t passes_ = 0;
+  std::uint64_t draw_ = 0x9e3779b97f4a7c15ull;
+  std::vector<DraftCounters> counters_;  // of each drafter that had its turn; the present one last
+};
+
+}  // namespace millrace::engine
