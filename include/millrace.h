@@ -59,6 +59,9 @@ typedef struct millrace_options {
   int64_t context_tokens; /* of one sequence; 0: the model's, or what fits */
   int64_t max_sequences;  /* requests computed side by side; 0: 1 */
   int threads;            /* 0: all processors */
+  const char* speculate;  /* Guessed tokens, of which a pass verifies several; the answer is the same. "auto" (default):
+                             where passes are slow; "off"; a number of them */
+  const char* draft_path; /* a small model of the same vocabulary that guesses; NULL: none */
 } millrace_options;
 
 MILLRACE_API void millrace_options_init_sized(millrace_options* options, size_t size);

@@ -9,7 +9,8 @@ _c = ctypes
 class Options(_c.Structure):
     _fields_ = [("struct_size", _c.c_size_t), ("model_path", _c.c_char_p), ("device", _c.c_char_p),
                 ("ram_bytes", _c.c_uint64), ("vram_bytes", _c.c_uint64), ("context_tokens", _c.c_int64),
-                ("max_sequences", _c.c_int64), ("threads", _c.c_int)]
+                ("max_sequences", _c.c_int64), ("threads", _c.c_int), ("speculate", _c.c_char_p),
+                ("draft_path", _c.c_char_p)]
 
 
 class Request(_c.Structure):

@@ -27,11 +27,12 @@ _POOLING = {"model": 0, "mean": 1, "first": 2, "last": 3}
 
 
 def _options(model: str, device: str, ram_bytes: int, vram_bytes: int, context_tokens: int, max_sequences: int,
-             threads: int) -> c.Options:
+             threads: int, speculate: str, draft: str | None) -> c.Options:
     options = c.defaults(c.Options, "millrace_options_init")
     options.model_path, options.device = str(model).encode(), device.encode()
     options.ram_bytes, options.vram_bytes = ram_bytes, vram_bytes
     options.context_tokens, options.max_sequences, options.threads = context_tokens, max_sequences, threads
+    options.speculate, options.draft_path = speculate.encode(), draft and str(draft).encode()
     return options
 
 
@@ -39,13 +40,15 @@ class Engine:
     """A model that is open. Threads may share it: their requests share each pass over the weights.
 
     ram_bytes, vram_bytes: caps on memory; 0: what the machine can spare. context_tokens: 0: the model's, or what fits.
+    speculate: "auto", "off" or a number of guessed tokens that a pass verifies; draft: a small model's file that guesses.
     Raises MillraceError; its code is "out_of_budget" where the model does not fit, and the message says what would.
     """
 
     def __init__(self, model: str, *, device: str = "auto", ram_bytes: int = 0, vram_bytes: int = 0,
-                 context_tokens: int = 0, max_sequences: int = 0, threads: int = 0):
+                 context_tokens: int = 0, max_sequences: int = 0, threads: int = 0, speculate: str = "auto",
+                 draft: str | None = None):
         self._handle = ctypes.c_void_p()
-        options = _options(model, device, ram_bytes, vram_bytes, context_tokens, max_sequences, threads)
+        options = _options(model, device, ram_bytes, vram_bytes, context_tokens, max_sequences, threads, speculate, draft)
         c.check(c.lib.millrace_open(options, self._handle))
 
     def close(self) -> None:
@@ -150,8 +153,9 @@ class Engine:
 
 
 def plan(model: str, *, device: str = "auto", ram_bytes: int = 0, vram_bytes: int = 0, context_tokens: int = 0,
-         max_sequences: int = 0, threads: int = 0) -> dict[str, Any]:
+         max_sequences: int = 0, threads: int = 0, speculate: str = "auto", draft: str | None = None) -> dict[str, Any]:
     """The plan of an engine with these options, without reading a weight."""
     text = ctypes.c_void_p()
-    c.check(c.lib.millrace_plan(_options(model, device, ram_bytes, vram_bytes, context_tokens, max_sequences, threads), 1, text))
+    options = _options(model, device, ram_bytes, vram_bytes, context_tokens, max_sequences, threads, speculate, draft)
+    c.check(c.lib.millrace_plan(options, 1, text))
     return json.loads(c.take(text, len(ctypes.string_at(text.value))))

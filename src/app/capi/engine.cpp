@@ -66,6 +66,10 @@ Expected<engine::EngineOptions> engine_options(const millrace_options* given) {
   made.context_tokens = options.context_tokens;
   made.max_sequences = std::max<std::int64_t>(1, options.max_sequences);
   made.threads = options.threads;
+  auto speculate = engine::parse_speculation(options.speculate != nullptr ? options.speculate : "auto");
+  if (!speculate.ok()) return speculate.status().with_context("options.speculate");
+  made.speculate = std::move(*speculate);
+  if (options.draft_path != nullptr) made.speculate.draft_model = options.draft_path;
   made.bare_resident_bytes = device::resident_bytes();
   return made;
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -31,6 +30,7 @@ struct BenchFlags {
   ModelFlags model;
   int prompt_tokens = 512, decode_tokens = 64, repetitions = 3, sequences = 1;
   std::string trace, routing = "model", squeeze;
+  double accept = -1;
   bool json = false, hash = false, hash_prompt = false, warm = true, explain = false;
 };
 
@@ -67,36 +67,36 @@ std::vector<text::TokenId> random_prompt(int tokens, std::int32_t vocab, std::ui
 /// leaves a smaller batch behind.
 class DecodeWindow {
  public:
-  DecodeWindow(int sequences, int decode_tokens) : sequences_(sequences), decode_tokens_(decode_tokens) {}
+  explicit DecodeWindow(int sequences) : sequences_(sequences) {}
 
   /// A sequence's prompt ended in the pass now running, which gives its first token.
-  void prompt_ended() {
-    first_ended_ = std::min(first_ended_, pass_);
-    ++ended_;
-  }
-  void pass_ended(engine::DecodeMeter& meter) {
-    if (begin_pass_ < 0 && ended_ == sequences_) {
-      begin_pass_ = pass_;
-      begin_ = Clock::now();
+  void prompt_ended() { ++in_decode_; }
+  /// `decoded`: tokens of all sequences so far; `some_ended`: a sequence has all of its tokens.
+  void pass_ended(engine::DecodeMeter& meter, std::int64_t decoded, bool some_ended) {
+    if (ended_) return;
+    if (begun_) {
+      tokens_ = decoded - first_token_;
+      end_ = Clock::now();
+      meter.reached(tokens_);
+    } else if (in_decode_ == sequences_) {
+      begun_ = true;
+      first_token_ = decoded;
+      begin_ = end_ = Clock::now();
       meter.begin();
     }
-    if (begin_pass_ >= 0 && pass_ > begin_pass_ && pass_ <= first_ended_ + decode_tokens_ - 1) {
-      end_pass_ = pass_;
-      end_ = Clock::now();
-      meter.reached(static_cast<std::int64_t>(end_pass_ - begin_pass_) * sequences_);
-    }
-    ++pass_;
+    ended_ = some_ended;
   }
   /// Tokens a second of all sequences together; 0 if they never decoded side by side.
   double tokens_per_second() const {
     const double seconds = std::chrono::duration<double>(end_ - begin_).count();
-    if (begin_pass_ < 0 || end_pass_ <= begin_pass_ || seconds <= 0) return 0;
-    return static_cast<double>((end_pass_ - begin_pass_) * sequences_) / seconds;
+    return tokens_ > 0 && seconds > 0 ? static_cast<double>(tokens_) / seconds : 0;
   }
 
  private:
-  const int sequences_, decode_tokens_;
-  int pass_ = 0, ended_ = 0, first_ended_ = INT_MAX / 2, begin_pass_ = -1, end_pass_ = -1;
+  const int sequences_;
+  int in_decode_ = 0;
+  bool begun_ = false, ended_ = false;
+  std::int64_t first_token_ = 0, tokens_ = 0;
   Clock::time_point begin_, end_;
 };
 
@@ -143,7 +143,7 @@ class Bench {
     engine_.move_routing_on();  // one text's experts again would flatter a cache
     std::vector<Hasher> hashers(static_cast<std::size_t>(flags_.sequences));
     std::vector<engine::Engine::Id> ids;
-    DecodeWindow window(flags_.sequences, std::max(1, flags_.decode_tokens));
+    DecodeWindow window(flags_.sequences);
     for (int s = 0; s < flags_.sequences; ++s) {
       engine::Request request;
       request.prompt = random_prompt(flags_.prompt_tokens, engine_.tokenizer().vocab_size(),
@@ -155,6 +155,7 @@ class Bench {
       // Text that does not repeat itself: random weights soon do, which would flatter an expert cache.
       request.forced_tokens = random_prompt(flags_.decode_tokens, engine_.tokenizer().vocab_size(),
                                             seed * 1000 + static_cast<std::uint64_t>(s) + 500'000);
+      request.drafts_right = flags_.accept;
       auto* hasher = &hashers[static_cast<std::size_t>(s)];
       if (flags_.hash || flags_.hash_prompt)
         request.on_logits = [hasher](std::int64_t, std::span<const float> logits) { hasher->add(logits); };
@@ -166,7 +167,9 @@ class Bench {
     }
     const auto start = Clock::now();
     while (engine_.step()) {
-      window.pass_ended(meter_);
+      const bool some_ended =
+          std::any_of(ids.begin(), ids.end(), [this](engine::Engine::Id id) { return engine_.finished(id); });
+      window.pass_ended(meter_, static_cast<std::int64_t>(engine_.load().decode_tokens), some_ended);
       if (interrupted()) return error(Code::cancelled, "stopped");
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -247,6 +250,24 @@ nlohmann::json experts_json(const residency::ExpertFigures& figures) {
           {"layers", std::move(layers)}};
 }
 
+/// Tokens that a request gets of a pass, on average.
+double tokens_a_turn(const engine::LoadCounters& load) {
+  return load.decode_turns > 0 ? static_cast<double>(load.decode_tokens) / static_cast<double>(load.decode_turns) : 1;
+}
+
+nlohmann::json drafts_json(const engine::LoadCounters& load, const BenchFlags& flags) {
+  nlohmann::json json = {{"tokens_per_pass", tokens_a_turn(load)}, {"words", describe_drafts(load)}};
+  if (flags.accept >= 0) json["accept"] = flags.accept;
+  for (const engine::DraftCounters& drafts : load.drafts)
+    json["drafters"].push_back({{"drafter", drafts.drafter},
+                                {"drafted", drafts.drafted},
+                                {"right", drafts.right},
+                                {"drafted_at", drafts.drafted_at},
+                                {"right_at", drafts.right_at},
+                                {"seconds", drafts.seconds}});
+  return json;
+}
+
 nlohmann::json report(const engine::Engine& engine, const Bench& bench, const BenchFlags& flags,
                       const residency::Rates& rates) {
   const auto& s = bench.samples();
@@ -263,17 +284,19 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["prompt_tok_s"] = middle(s, &Sample::prompt_tok_s);
   // The first token comes with the prompt: one alone tells nothing of decoding.
   json["decode_tok_s"] = decode > 0 ? nlohmann::json(decode) : nlohmann::json();
+  json["drafts"] = drafts_json(engine.load(), flags);
+  const double passes = decode / flags.sequences / tokens_a_turn(engine.load());  // a second
   json["weight_bytes_per_pass"] = middle(s, &Sample::decode_weight_bytes);
   const bool gpu = engine.vram_budget() != nullptr;
   json["device"] = gpu ? "cuda" : "cpu";
   if (gpu) {
-    json["vram_bytes_s"] = middle(s, &Sample::decode_weight_bytes) * decode / flags.sequences;
+    json["vram_bytes_s"] = middle(s, &Sample::decode_weight_bytes) * passes;
     json["pcie_bytes_per_pass"] = middle(s, &Sample::copied_bytes);
-    json["pcie_bytes_s"] = middle(s, &Sample::copied_bytes) * decode / flags.sequences;
+    json["pcie_bytes_s"] = middle(s, &Sample::copied_bytes) * passes;
     json["vram_granted_bytes"] = engine.vram_budget()->reserved_bytes();
     json["vram_cap_bytes"] = engine.vram_budget()->cap_bytes();
   }
-  json["ram_bytes_s"] = gpu ? 0 : middle(s, &Sample::decode_weight_bytes) * decode / flags.sequences;
+  json["ram_bytes_s"] = gpu ? 0 : middle(s, &Sample::decode_weight_bytes) * passes;
   json["ram_rate_calibrated"] = rates.ram;
   json["disk_bytes_s"] = middle(s, &Sample::disk_bytes_s);
   json["disk_rate_calibrated"] = rates.disk;
@@ -339,6 +362,7 @@ void print(const nlohmann::json& json) {
                                     : std::string("not measured: the first comes with the prompt; -n 2 or more");
   fmt::print("decode {:>5} tokens  {}   ({} sequences, median of {})\n", json["decode_tokens"].get<int>(), speed,
              json["sequences"].get<int>(), json["repetitions"].get<int>());
+  fmt::print("{}", json["drafts"]["words"].get<std::string>());
   if (decoded) print_traffic(json);
   if (json["hit_rate"].get<double>() >= 0)
     fmt::print("experts found in {}: {:.1f} %; {}\n", json.contains("vram_bytes_s") ? "VRAM" : "memory",
@@ -453,6 +477,11 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
                    "Who chooses a mixture's experts: model, uniform, zipf:S (the k-th favourite comes as 1/k^S), "
                    "trace:FILE (as --record-routing wrote it). Random weights route unlike trained ones")
       ->capture_default_str();
+  command
+      ->add_option("--accept", flags->accept,
+                   "Each draft is right with this probability, for models whose weights are random: the drafter "
+                   "works as ever, and what it guessed is replaced")
+      ->check(number_within(0, 1));
   command->add_option("--squeeze", flags->squeeze,
                       "Measure under smaller and smaller budgets, each 0.7 of the one before, and draw speed and what "
                       "was missed into this SVG file");

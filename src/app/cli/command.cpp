@@ -168,6 +168,14 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->check(CLI::Range(1, 1 << 20));
   command.add_option("-t,--threads", flags.threads, "Threads that compute (default: all processors)")
       ->check(CLI::Range(0, 1024));
+  command
+      .add_option(
+          "--speculate", flags.speculate,
+          "Guess tokens and verify several in a pass, which changes no token: off, auto (where passes are slow, "
+          "as many as pay), or a number")
+      ->capture_default_str();
+  command.add_option("--draft", flags.draft,
+                     "A small model of the same vocabulary that guesses, on the CPU, by name or a GGUF file");
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command
@@ -224,6 +232,15 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   options.cuda_fuse = !flags.no_fuse;
   options.batch_tokens = flags.batch;
   options.threads = flags.threads;
+  auto speculate = engine::parse_speculation(flags.speculate);
+  if (!speculate.ok()) return speculate.status().with_context("--speculate");
+  options.speculate = std::move(*speculate);
+  if (!flags.draft.empty()) {
+    if (flags.speculate == "off")
+      return error(Code::invalid_argument, "--draft guesses what --speculate off forbids; leave one of the two out");
+    MR_ASSIGN_OR_RETURN(const store::Resolved drafter, store::Store().resolve(flags.draft));
+    options.speculate.draft_model = drafter.path;
+  }
   options.expert_slots = flags.expert_slots;
   options.record_routing = flags.record_routing;
   if (flags.isa != "auto") {
@@ -375,6 +392,21 @@ engine::SamplerOptions sampler_options(const SamplingFlags& flags) {
   return options;
 }
 
+std::string describe_drafts(const engine::LoadCounters& load) {
+  const auto drafts = std::find_if(load.drafts.rbegin(), load.drafts.rend(),
+                                   [](const engine::DraftCounters& one) { return one.drafted > 0; });
+  if (drafts == load.drafts.rend()) return {};
+  const auto share = [](std::uint64_t part, std::uint64_t whole) {
+    return 100 * static_cast<double>(part) / static_cast<double>(whole);
+  };
+  std::string out = fmt::format("drafts: {:.2f} tokens a pass; {} of {} by {} were right ({:.1f} %; by place",
+                                static_cast<double>(load.decode_tokens) / static_cast<double>(load.decode_turns),
+                                drafts->right, drafts->drafted, drafts->drafter, share(drafts->right, drafts->drafted));
+  for (std::size_t place = 0; place < drafts->drafted_at.size() && drafts->drafted_at[place] > 0; ++place)
+    out += fmt::format(" {:.0f}", share(drafts->right_at[place], drafts->drafted_at[place]));
+  return out + fmt::format("), guessed in {:.1f} ms\n", drafts->seconds * 1000);
+}
+
 std::string describe_experts(const engine::Engine& engine, std::int64_t decoded_tokens) {
   const residency::StoreCounters store = engine.store_counters();
   const bool gpu = engine.vram_budget() != nullptr;
@@ -409,6 +441,7 @@ std::string render_stats(const engine::Engine& engine, double seconds, std::int6
                      format_bytes(store.bytes_used), rate(static_cast<double>(store.bytes_used), seconds),
                      calibrated(vram != nullptr ? rates.device_memory : rates.ram), engine.executor().describe());
   out += describe_experts(engine, decoded_tokens);
+  out += describe_drafts(engine.load());
   if (vram != nullptr)
     return out + fmt::format("VRAM: {} of {} granted\n", format_bytes(vram->reserved_bytes()),
                              format_bytes(vram->cap_bytes()));

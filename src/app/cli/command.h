@@ -33,6 +33,7 @@ int fail(const Status& status);
 /// Flags that say which model runs, on what, within which budget.
 struct ModelFlags {
   std::string model;
+  std::string speculate = "auto", draft;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", rates, tile, plan,
               record_routing;
   int cpu_share = -1, cpu_ffn = -1;
@@ -106,6 +107,8 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code);
 /// Of all verbs that were added.
 void add_completion(CLI::App& app);
 
+/// Tokens a pass and how often drafts were right, in a line; empty where nothing was drafted.
+std::string describe_drafts(const engine::LoadCounters& load);
 /// Where experts were found, in two lines; empty for a model without. decoded_tokens 0: unknown.
 std::string describe_experts(const engine::Engine& engine, std::int64_t decoded_tokens);
 /// Bytes moved and rates of a run, beside the calibrated rates: what `--stats` prints.
