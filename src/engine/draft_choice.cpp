@@ -5,7 +5,9 @@
 namespace millrace::engine {
 namespace {
 
-constexpr std::int64_t kFirstSamples = 3;   // of which the fastest counts: the first may have prepared something
+constexpr std::int64_t kFirstSamples = 3;  // of which the fastest counts: the first may have prepared something
+constexpr std::int64_t kSureSamples = 2;
+constexpr double kTooMuch = 1e3;
 constexpr double kNewSample = 0.2;          // weight of a new one
 constexpr double kMostOfLast = 2;           // one that takes longer than so many times as much was disturbed
 constexpr double kDoubtAPass = 1.0 / 8192;  // taken off what was not measured since
@@ -30,22 +32,32 @@ void PassCosts::measured(std::int64_t rows, double seconds) {
   entry.at = passes_;
 }
 
-double PassCosts::last(std::int64_t rows) const {
-  if (rows < 1 || rows > kMostRows) return 0;
-  return entries_[static_cast<std::size_t>(rows)].seconds;
+/// What was measured, or 0.
+double PassCosts::believed(std::int64_t rows) const {
+  const Entry& entry = entries_[static_cast<std::size_t>(rows)];
+  return entry.seconds * (1 - std::min(kMostDoubt, kDoubtAPass * static_cast<double>(passes_ - entry.at)));
+}
+
+/// From measured passes of fewer and of more rows.
+double PassCosts::guessed(std::int64_t rows) const {
+  std::int64_t below = rows - 1, above = rows + 1;
+  while (below > 0 && entries_[static_cast<std::size_t>(below)].samples == 0) --below;
+  while (above <= kMostRows && entries_[static_cast<std::size_t>(above)].samples == 0) ++above;
+  if (below == 0) return above <= kMostRows ? believed(above) : 0;
+  const double least = believed(below);
+  if (above <= kMostRows)
+    return least + std::max(0.0, believed(above) - least) * static_cast<double>(rows - below) /
+                       static_cast<double>(above - below);
+  return rows <= 2 * below ? least : kTooMuch * least;
 }
 
 double PassCosts::of(std::int64_t rows) const {
-  const auto believed = [this](std::int64_t number) {
-    const Entry& entry = entries_[static_cast<std::size_t>(number)];
-    return entry.seconds * (1 - std::min(kMostDoubt, kDoubtAPass * static_cast<double>(passes_ - entry.at)));
-  };
   rows = std::clamp<std::int64_t>(rows, 1, kMostRows);
-  for (std::int64_t r = rows; r >= 1; --r)
-    if (entries_[static_cast<std::size_t>(r)].samples > 0) return believed(r);
-  for (std::int64_t r = rows + 1; r <= kMostRows; ++r)
-    if (entries_[static_cast<std::size_t>(r)].samples > 0) return believed(r);
-  return 0;
+  const Entry& entry = entries_[static_cast<std::size_t>(rows)];
+  if (entry.samples >= kSureSamples) return believed(rows);
+  const double guess = guessed(rows);
+  if (entry.samples == 0) return guess;
+  return guess > 0 ? std::min(guess, believed(rows)) : believed(rows);
 }
 
 void Acceptance::record(std::int64_t place, bool right) {

@@ -18,18 +18,19 @@ class PassCosts {
 
   /// A pass of so many rows, none of them of a prompt, took so long.
   void measured(std::int64_t rows, double seconds);
-  /// Rows that were never measured cost what the nearest measured ones cost, those below them rather: so that they are
-  /// tried. What was measured long ago is believed a little less with each pass since, for the same reason.
-  /// 0: nothing was measured yet.
+  /// Rows that were not measured twice are taken for as cheap as may be, so that they are tried: those up to twice as
+  /// many as were measured; more cost too much for now. What was measured long ago is believed a little less with each
+  /// pass since, for the same reason. 0: nothing was measured yet.
   double of(std::int64_t rows) const;
-  /// The same, as it was measured. 0: never.
-  double last(std::int64_t rows) const;
 
  private:
   struct Entry {
     double seconds = 0;
     std::int64_t samples = 0, at = 0;  // `at`: the pass of the last one
   };
+  double believed(std::int64_t rows) const;
+  double guessed(std::int64_t rows) const;
+
   std::array<Entry, kMostRows + 1> entries_;
   std::int64_t passes_ = 0;
 };

@@ -15,7 +15,7 @@ using Mode = SpeculateOptions::Mode;
 namespace {
 
 // Passes that are faster are left alone: launches of another shape, the look-ups and the noise of a clock would count.
-constexpr double kSlowPass = 2e-3;
+constexpr double kSlowPass = 0.5e-3;
 constexpr double kFirstOdds = 0.4;  // of a first guess, before any was seen
 constexpr std::int64_t kFirstDepth = 4, kTrialDepth = 2, kPassesBetweenTrials = 128;
 constexpr double kNewSample = 0.2;

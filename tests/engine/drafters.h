@@ -1,4 +1,5 @@
-// Drafters that know the answer beforehand, and guess as a test wants them to.
+// Drafters that know the answer beforehand and guess as a test wants them to, and what every device has to hold to with
+// whoever guesses.
 #pragma once
 
 #include <algorithm>
@@ -71,6 +72,92 @@ inline EngineOptions drafting(EngineOptions options, std::shared_ptr<Drafter> dr
   options.speculate.drafts = drafts;
   if (drafter != nullptr) options.speculate.drafters = {std::move(drafter)};
   return options;
+}
+
+/// What a request gave, to the last bit.
+struct Told {
+  std::vector<TokenId> tokens;
+  std::string text, pieces;
+  std::vector<float> logits, log_probabilities;
+  Finish finish = Finish::error;
+  bool operator==(const Told&) const = default;
+};
+
+inline void listen(Request& request, Told& told) {
+  request.on_logits = [&told](std::int64_t, std::span<const float> row) {
+    told.logits.insert(told.logits.end(), row.begin(), row.end());
+  };
+  request.on_token = [&told](const TokenChoice& choice) { told.log_probabilities.push_back(choice.log_probability); };
+  request.on_text = [&told](std::string_view text, std::span<const TokenId>) { (told.pieces += text) += '|'; };
+}
+
+inline void keep(Told& told, const Result& result) {
+  EXPECT_NE(result.finish, Finish::error) << result.status.message();
+  told.tokens = result.tokens;
+  told.text = result.text;
+  told.finish = result.finish;
+}
+
+using MakeRequests = std::function<std::vector<Request>(const Engine&)>;
+
+/// Tokens and texts, and where `to_logits` is set logits and probabilities (a GPU brings all logits then). All at once,
+/// each joining after a pass of those before it.
+inline std::vector<Told> answers(Engine& engine, std::vector<Request> requests, bool to_logits = true) {
+  std::vector<Told> told(requests.size());
+  std::vector<Engine::Id> ids;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (to_logits) listen(requests[i], told[i]);
+    ids.push_back(*engine.submit(std::move(requests[i])));
+    engine.step();
+  }
+  drain(engine);
+  for (std::size_t i = 0; i < ids.size(); ++i) keep(told[i], engine.take(ids[i]));
+  return told;
+}
+
+/// Whoever guesses, every request is answered as without.
+inline void expect_drafts_to_change_nothing(const EngineOptions& options, const MakeRequests& make_requests,
+                                            bool to_logits = true) {
+  const auto plain = make(options);
+  ASSERT_NE(plain, nullptr);
+  const std::vector<Request> requests = make_requests(*plain);
+  const std::vector<Told> expected = answers(*plain, make_requests(*plain), to_logits);
+  EXPECT_EQ(plain->load().drafts.size(), 0u);
+  for (const auto& [name, guess] : std::map<std::string, Guess>{
+           {"right", right_guess}, {"wrong", wrong_guess}, {"mixed", mixed_guess}, {"ngram", nullptr}}) {
+    std::shared_ptr<KnowingDrafter> drafter;
+    if (guess != nullptr) {
+      drafter = std::make_shared<KnowingDrafter>(guess);
+      for (std::size_t i = 0; i < requests.size(); ++i) drafter->learn(requests[i].prompt, expected[i].tokens);
+    }
+    const auto engine = make(drafting(options, drafter));
+    const std::vector<Told> told = answers(*engine, make_requests(*engine), to_logits);
+    for (std::size_t i = 0; i < told.size(); ++i) {
+      EXPECT_EQ(told[i].tokens, expected[i].tokens) << name << " " << i;
+      EXPECT_EQ(told[i].pieces, expected[i].pieces) << name << " " << i;
+      EXPECT_TRUE(told[i] == expected[i]) << name << " " << i << ": logits, probabilities or end differ";
+    }
+    const LoadCounters load = engine->load();
+    ASSERT_EQ(load.drafts.size(), 1u);
+    // A token that ends computing anew counts as a prompt's.
+    const bool same_turns = load.preempted == 0 && plain->load().preempted == 0;
+    if (same_turns) {
+      EXPECT_EQ(load.decode_tokens, plain->load().decode_tokens);
+    }
+    if (drafter == nullptr) continue;
+    EXPECT_EQ(drafter->forgotten, std::ssize(requests));
+    EXPECT_GT(load.drafts[0].drafted, 0u);
+    if (name == "right") {
+      EXPECT_EQ(load.drafts[0].right, load.drafts[0].drafted);
+      EXPECT_LT(load.decode_turns, plain->load().decode_turns);
+    }
+    if (name == "wrong") {
+      EXPECT_EQ(load.drafts[0].right, 0u);
+      if (same_turns) {
+        EXPECT_EQ(load.decode_turns, plain->load().decode_turns);
+      }
+    }
+  }
 }
 
 }  // namespace millrace::engine::test

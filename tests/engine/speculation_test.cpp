@@ -11,90 +11,6 @@ namespace {
 
 using namespace test;
 
-/// What a request gave, to the last bit.
-struct Told {
-  std::vector<TokenId> tokens;
-  std::string text, pieces;
-  std::vector<float> logits, log_probabilities;
-  Finish finish = Finish::error;
-  bool operator==(const Told&) const = default;
-};
-
-void listen(Request& request, Told& told) {
-  request.on_logits = [&told](std::int64_t, std::span<const float> row) {
-    told.logits.insert(told.logits.end(), row.begin(), row.end());
-  };
-  request.on_token = [&told](const TokenChoice& choice) { told.log_probabilities.push_back(choice.log_probability); };
-  request.on_text = [&told](std::string_view text, std::span<const TokenId>) { (told.pieces += text) += '|'; };
-}
-
-void keep(Told& told, const Result& result) {
-  EXPECT_NE(result.finish, Finish::error) << result.status.message();
-  told.tokens = result.tokens;
-  told.text = result.text;
-  told.finish = result.finish;
-}
-
-using MakeRequests = std::function<std::vector<Request>(const Engine&)>;
-
-/// All at once, each joining after a pass of those before it.
-std::vector<Told> answers(Engine& engine, std::vector<Request> requests) {
-  std::vector<Told> told(requests.size());
-  std::vector<Engine::Id> ids;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    listen(requests[i], told[i]);
-    ids.push_back(*engine.submit(std::move(requests[i])));
-    engine.step();
-  }
-  drain(engine);
-  for (std::size_t i = 0; i < ids.size(); ++i) keep(told[i], engine.take(ids[i]));
-  return told;
-}
-
-/// Whoever guesses, every request is answered as without.
-void expect_the_same(const EngineOptions& options, const MakeRequests& make_requests) {
-  const auto plain = make(options);
-  ASSERT_NE(plain, nullptr);
-  const std::vector<Request> requests = make_requests(*plain);
-  const std::vector<Told> expected = answers(*plain, make_requests(*plain));
-  EXPECT_EQ(plain->load().drafts.size(), 0u);
-  for (const auto& [name, guess] : std::map<std::string, Guess>{
-           {"right", right_guess}, {"wrong", wrong_guess}, {"mixed", mixed_guess}, {"ngram", nullptr}}) {
-    std::shared_ptr<KnowingDrafter> drafter;
-    if (guess != nullptr) {
-      drafter = std::make_shared<KnowingDrafter>(guess);
-      for (std::size_t i = 0; i < requests.size(); ++i) drafter->learn(requests[i].prompt, expected[i].tokens);
-    }
-    const auto engine = make(drafting(options, drafter));
-    const std::vector<Told> told = answers(*engine, make_requests(*engine));
-    for (std::size_t i = 0; i < told.size(); ++i) {
-      EXPECT_EQ(told[i].tokens, expected[i].tokens) << name << " " << i;
-      EXPECT_EQ(told[i].pieces, expected[i].pieces) << name << " " << i;
-      EXPECT_TRUE(told[i] == expected[i]) << name << " " << i << ": logits, probabilities or end differ";
-    }
-    const LoadCounters load = engine->load();
-    ASSERT_EQ(load.drafts.size(), 1u);
-    // A token that ends computing anew counts as a prompt's.
-    const bool same_turns = load.preempted == 0 && plain->load().preempted == 0;
-    if (same_turns) {
-      EXPECT_EQ(load.decode_tokens, plain->load().decode_tokens);
-    }
-    if (drafter == nullptr) continue;
-    EXPECT_EQ(drafter->forgotten, std::ssize(requests));
-    EXPECT_GT(load.drafts[0].drafted, 0u);
-    if (name == "right") {
-      EXPECT_EQ(load.drafts[0].right, load.drafts[0].drafted);
-      EXPECT_LT(load.decode_turns, plain->load().decode_turns);
-    }
-    if (name == "wrong") {
-      EXPECT_EQ(load.drafts[0].right, 0u);
-      if (same_turns) {
-        EXPECT_EQ(load.decode_turns, plain->load().decode_turns);
-      }
-    }
-  }
-}
-
 std::vector<Request> some_questions(const Engine& engine, std::int64_t most = 60) {
   std::vector<Request> requests;
   for (const char* question : {"Tell me a story about a fox.",
@@ -114,11 +30,12 @@ EngineOptions four_at_once(const std::string& path) {
 }
 
 TEST(Speculation, GreedyAnswersAreTheSame) {
-  expect_the_same(four_at_once(moe_path()), [](const Engine& engine) { return some_questions(engine); });
+  expect_drafts_to_change_nothing(four_at_once(moe_path()),
+                                  [](const Engine& engine) { return some_questions(engine); });
 }
 
 TEST(Speculation, DrawnAnswersAreTheSameForEverySeed) {
-  expect_the_same(four_at_once(draft_path()), [](const Engine& engine) {
+  expect_drafts_to_change_nothing(four_at_once(draft_path()), [](const Engine& engine) {
     std::vector<Request> requests = some_questions(engine, 80);
     std::uint64_t seed = 10;
     for (Request& request : requests) {
@@ -134,7 +51,7 @@ TEST(Speculation, DrawnAnswersAreTheSameForEverySeed) {
 }
 
 TEST(Speculation, StopStringsEndAtTheSamePlace) {
-  expect_the_same(four_at_once(moe_path()), [](const Engine& engine) {
+  expect_drafts_to_change_nothing(four_at_once(moe_path()), [](const Engine& engine) {
     std::vector<Request> requests = some_questions(engine);
     for (Request& request : requests) request.stop = {" named", "38", "5", "e"};
     return requests;
@@ -142,7 +59,7 @@ TEST(Speculation, StopStringsEndAtTheSamePlace) {
 }
 
 TEST(Speculation, AnswersKeepTheirForm) {
-  expect_the_same(four_at_once(moe_path()), [](const Engine& engine) {
+  expect_drafts_to_change_nothing(four_at_once(moe_path()), [](const Engine& engine) {
     const auto trie = text::TokenTrie::make(engine.tokenizer());
     std::vector<Request> requests = some_questions(engine);
     for (Request& request : requests) request.constraint = text::make_constraint(text::json_object_grammar(), trie);
@@ -161,7 +78,7 @@ TEST(Speculation, WhoLosesItsKvSaysTheSame) {
     }
     return all;
   };
-  expect_the_same(options, requests);
+  expect_drafts_to_change_nothing(options, requests);
   const auto engine = make(drafting(options, nullptr));
   for (Request& request : requests(*engine)) ASSERT_TRUE(engine->submit(std::move(request)).ok());
   drain(*engine);
@@ -175,7 +92,7 @@ TEST(Speculation, SmallPassesTakeWhatFits) {
   for (const std::int64_t batch : {4, 5, 9}) {
     EngineOptions options = four_at_once(draft_path());
     options.batch_tokens = batch;
-    expect_the_same(options, [](const Engine& engine) { return some_questions(engine, 30); });
+    expect_drafts_to_change_nothing(options, [](const Engine& engine) { return some_questions(engine, 30); });
   }
 }
 
@@ -187,7 +104,7 @@ TEST(Speculation, EveryKindOfMemoryForgetsWrongGuesses) {
     options.max_sequences = 3;
     options.context_tokens = 256;
     options.share_prefixes = true;
-    expect_the_same(options, [](const Engine& engine) {
+    expect_drafts_to_change_nothing(options, [](const Engine& engine) {
       const std::int64_t vocab = engine.model().hyperparameters().vocab;
       std::vector<Request> requests;
       for (std::int64_t r = 0; r < 3; ++r) {
@@ -387,7 +304,8 @@ TEST(DraftChoice, TakesWhatIsWorthItsRows) {
   odds[1].all_right = {0.5, 0.1};
   choose_drafts(costs, 2, 10, odds);
   EXPECT_EQ(odds[0].drafts + odds[1].drafts, 0) << "nothing is known yet";
-  for (std::int64_t rows = 1; rows <= 16; ++rows) costs.measured(rows, 0.1 + 0.001 * static_cast<double>(rows));
+  for (std::int64_t rows = 1; rows <= 16; ++rows)
+    for (int i = 0; i < 2; ++i) costs.measured(rows, 0.1 + 0.001 * static_cast<double>(rows));
   choose_drafts(costs, 2, 10, odds);
   EXPECT_EQ(odds[0].drafts, 3);
   EXPECT_EQ(odds[1].drafts, 2) << "rows cost a hundredth of a pass";
@@ -395,7 +313,8 @@ TEST(DraftChoice, TakesWhatIsWorthItsRows) {
   EXPECT_EQ(odds[0].drafts, 3) << "the likelier ones, where there is room for three";
   EXPECT_EQ(odds[1].drafts, 0);
   PassCosts dear;
-  for (std::int64_t rows = 1; rows <= 16; ++rows) dear.measured(rows, 0.1 * static_cast<double>(rows));
+  for (std::int64_t rows = 1; rows <= 16; ++rows)
+    for (int i = 0; i < 2; ++i) dear.measured(rows, 0.1 * static_cast<double>(rows));
   choose_drafts(dear, 2, 10, odds);
   EXPECT_EQ(odds[0].drafts + odds[1].drafts, 0) << "each row costs a pass";
 }
@@ -406,13 +325,17 @@ TEST(DraftChoice, CostsAreWhatPassesTook) {
   costs.measured(4, 9);  // prepares something
   costs.measured(4, 2);
   costs.measured(4, 3);
-  EXPECT_EQ(costs.last(4), 2);
-  EXPECT_DOUBLE_EQ(costs.of(4), 2);
-  EXPECT_DOUBLE_EQ(costs.of(9), 2) << "as the next ones below: they are tried";
-  EXPECT_DOUBLE_EQ(costs.of(1), 2);
+  EXPECT_NEAR(costs.of(4), 2, 0.01);
+  EXPECT_NEAR(costs.of(8), 2, 0.01) << "as the next ones below: they are tried";
+  EXPECT_GT(costs.of(9), 100) << "but not too many more at once";
+  EXPECT_NEAR(costs.of(1), 2, 0.01);
   for (int i = 0; i < 60; ++i) costs.measured(4, 6);
   EXPECT_NEAR(costs.of(4), 6, 0.1);
   costs.measured(8, 20);
+  EXPECT_NEAR(costs.of(8), 6, 0.1) << "once is not sure: it may have prepared something";
+  costs.measured(8, 20);
+  EXPECT_NEAR(costs.of(8), 20, 0.1);
+  EXPECT_NEAR(costs.of(6), 13, 0.1) << "between the two";
   for (int i = 0; i < 20000; ++i) costs.measured(4, 6);
   EXPECT_LT(costs.of(8), 13) << "long ago";
 }

@@ -21,6 +21,7 @@ const std::map<std::string, Place>& places() {
   static const std::map<std::string, Place> all = {
       {"--model", {model}},
       {"--models", {model}},
+      {"--draft", {model, true}},
       {"--system", {model}},
       {"--think", {model}},
       {"--raw", {model, true}},
@@ -47,6 +48,7 @@ const std::map<std::string, Place>& places() {
       {"--cpu-ffn", {compute, true}},
       {"--isa", {compute, true}},
       {"--storage", {compute, true}},
+      {"--speculate", {compute, true}},
       {"--rates", {compute, true}},
       {"--record-routing", {compute, true}},
       {"--parallel", {compute}},
