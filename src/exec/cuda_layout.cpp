@@ -75,9 +75,10 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
   const auto few_rows = static_cast<std::int32_t>(std::min(shape.max_rows, kFewRows)),
              heads = static_cast<std::int32_t>(shape.heads), head_dim = static_cast<std::int32_t>(shape.head_dim),
              positions = static_cast<std::int32_t>(padded_positions(shape));
-  layout.attention_workspace =
-      take(shape.latent_dim > 0 ? cuda::latent_workspace_bytes(few_rows, heads, head_dim, positions)
-                                : cuda::attention_workspace_bytes(few_rows, heads, head_dim, positions));
+  layout.attention_workspace_bytes = shape.latent_dim > 0
+                                         ? cuda::latent_workspace_bytes(few_rows, heads, head_dim, positions)
+                                         : cuda::attention_workspace_bytes(few_rows, heads, head_dim, positions);
+  layout.attention_workspace = take(layout.attention_workspace_bytes);
   if (shape.experts > 0) {
     const std::int64_t entries = worked * shape.top_k;
     layout.scores = take(floats(worked * shape.experts));

@@ -20,7 +20,7 @@ struct CudaLayout {
   std::uint64_t inputs[2] = {};
   std::uint64_t logits = 0;  // float [max_logit_rows, vocab]
   std::uint64_t candidates = 0, sample_workspace = 0;
-  std::uint64_t attention_workspace = 0;
+  std::uint64_t attention_workspace = 0, attention_workspace_bytes = 0;
 
   // Mixtures: entries are (row, place) pairs, work_rows * top_k of them. What is computed of them has room for one more
   // of each of few rows, an expert that all rows share.

@@ -54,7 +54,7 @@ CudaExecutor::CudaExecutor(const residency::UnitTable& units, residency::DeviceW
       stream_(std::move(stream)),
       name_(std::move(name)),
       prompt_products_(options.prompt_products && cuda::has_prompt_products()),
-      numerics_(fmt::format("cuda 3{}", prompt_products_ ? ", prompts bf16" : "")) {}
+      numerics_(fmt::format("cuda 4{}", prompt_products_ ? ", prompts bf16" : "")) {}
 
 CudaExecutor::~CudaExecutor() {
   (void)stream_.synchronise();  // nothing may still use the memory

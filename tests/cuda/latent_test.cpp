@@ -309,15 +309,14 @@ std::vector<float> attended(const float* q, const std::vector<float>& latents, i
   return whole.values;
 }
 
-TEST_F(CudaLatent, AttentionInSpansAtOnceAndOneAfterAnother) {
+TEST_F(CudaLatent, AttentionOverFloatsInSpansAtOnceAndOneAfterAnother) {
   struct Shape {
     DType dtype;
     int dim, v_dim, heads;
     std::vector<std::int32_t> positions;
   };
-  for (const Shape& s : {Shape{DType::f16, 576, 512, 16, {0, 127, 128, 1500}}, Shape{DType::f32, 96, 64, 3, {2100}},
-                         Shape{DType::q8_0, 576, 512, 20, {63, 1024}}, Shape{DType::f16, 96, 32, 9, {5, 70}},
-                         Shape{DType::f16, 40, 12, 128, {1023, 1}}}) {
+  for (const Shape& s : {Shape{DType::f32, 576, 512, 16, {0, 127, 128, 700}}, Shape{DType::f32, 96, 64, 3, {2100}},
+                         Shape{DType::q8_0, 704, 512, 20, {63, 256}}, Shape{DType::f16, 40, 12, 128, {1023, 1}}}) {
     const int tokens = *std::max_element(s.positions.begin(), s.positions.end()) + 1;
     const auto rows = static_cast<int>(s.positions.size());
     Cache cache(s.dtype, s.dim, 2, tokens);
@@ -349,11 +348,181 @@ TEST_F(CudaLatent, AttentionInSpansAtOnceAndOneAfterAnother) {
       call.v_dim = s.v_dim;
       call.out = out.get();
       call.max_position = 4096;  // more than there is, as a captured graph has it
-      const Array<std::byte> workspace(latent_workspace_bytes(rows, s.heads, s.v_dim, call.max_position));
-      if (at_once) call.workspace = workspace.get();
+      const int workers = at_once ? rows : 1;
+      const std::size_t bytes = latent_workspace_bytes(workers, s.heads, s.v_dim, call.max_position);
+      const Array<std::byte> workspace(bytes);
+      call.workspace = workspace.get();
+      call.workspace_bytes = bytes;
       ok(latent_attention(call, nullptr));
       EXPECT_TRUE(same_bits(out.host(), want)) << info(s.dtype).name << ", spans at once: " << at_once;
     }
+  }
+}
+
+/// In double.
+std::vector<double> attended_exactly(const float* q, const std::vector<float>& latents, int position, int dim,
+                                     int v_dim, double scale) {
+  std::vector<double> scores(static_cast<std::size_t>(position + 1)), out(static_cast<std::size_t>(v_dim));
+  double most = -std::numeric_limits<double>::infinity(), total = 0;
+  for (int j = 0; j <= position; ++j) {
+    double s = 0;
+    for (int d = 0; d < dim; ++d) s += static_cast<double>(q[d]) * latents[static_cast<std::size_t>(j * dim + d)];
+    most = std::max(most, scores[static_cast<std::size_t>(j)] = s * scale);
+  }
+  for (int j = 0; j <= position; ++j) {
+    const double e = std::exp(scores[static_cast<std::size_t>(j)] - most);
+    total += e;
+    for (int d = 0; d < v_dim; ++d)
+      out[static_cast<std::size_t>(d)] += e * latents[static_cast<std::size_t>(j * dim + d)];
+  }
+  for (double& value : out) value /= total;
+  return out;
+}
+
+/// Attention over tiles: near the exact one; a row's bits depend on nothing but the row and what it sees.
+TEST_F(CudaLatent, AttentionOnTensorCores) {
+  struct Shape {
+    DType dtype;
+    int dim, v_dim, heads, tokens;
+  };
+  for (const Shape& s :
+       {Shape{DType::f16, 576, 512, 16, 700}, Shape{DType::f16, 48, 32, 3, 300}, Shape{DType::q8_0, 576, 512, 20, 290},
+        Shape{DType::f16, 576, 512, 128, 70}, Shape{DType::q8_0, 96, 16, 5, 600}, Shape{DType::f16, 640, 496, 7, 33}}) {
+    SCOPED_TRACE(testing::Message() << info(s.dtype).name << " " << s.dim << " " << s.heads);
+    Cache cache(s.dtype, s.dim, 2, s.tokens);
+    std::vector<std::vector<float>> latents;
+    for (int sequence = 0; sequence < 2; ++sequence) {
+      latents.push_back(normal_floats(static_cast<std::size_t>(s.tokens * s.dim), random_));
+      cache.put(sequence, latents.back());
+    }
+    // Rows of two sequences by turns, some side by side; the last sees all.
+    std::vector<std::int32_t> sequences, positions;
+    for (const int position : {0, 1, 2, 30, 31, 32, 33, 255, 256, 257, 511, 512, s.tokens - 2, s.tokens - 1}) {
+      if (position >= s.tokens) continue;
+      positions.push_back(position);
+      sequences.push_back(positions.size() % 5 == 0 ? 1 : 0);
+    }
+    const auto rows = static_cast<int>(positions.size());
+    const std::vector<float> q = normal_floats(static_cast<std::size_t>(rows * s.heads * s.dim), random_);
+    const Array<float> q_at(q);
+    const auto run = [&](int first, int count, bool prompt, int workers) {
+      const PassRows pass({sequences.begin() + first, sequences.begin() + first + count},
+                          {positions.begin() + first, positions.begin() + first + count});
+      const Array<float> out(static_cast<std::size_t>(count * s.heads * s.v_dim));
+      LatentAttentionCall call;
+      call.rows = pass.view();
+      call.kv = cache.view();
+      call.q = q_at.get() + static_cast<std::ptrdiff_t>(first) * s.heads * s.dim;
+      call.heads = s.heads;
+      call.scale = 0.06f;
+      call.v_dim = s.v_dim;
+      call.out = out.get();
+      call.max_position = 1024;  // more than there is, as a captured graph has it
+      call.prompt = prompt;
+      const std::size_t bytes = latent_workspace_bytes(workers, s.heads, s.v_dim, call.max_position);
+      const Array<std::byte> workspace(bytes);
+      call.workspace = workspace.get();
+      call.workspace_bytes = bytes;
+      ok(latent_attention(call, nullptr));
+      return out.host();
+    };
+    for (const bool prompt : {false, true}) {
+      const std::vector<float> all = run(0, rows, prompt, rows);
+      EXPECT_TRUE(same_bits(run(0, rows, prompt, 1), all)) << "one row at once";
+      const auto each = static_cast<std::ptrdiff_t>(s.heads) * s.v_dim;
+      double off = 0, size = 0;
+      for (int r = 0; r < rows; ++r) {
+        const std::vector<float> alone = run(r, 1, prompt, 1);
+        EXPECT_TRUE(same_bits(alone, {all.begin() + r * each, all.begin() + (r + 1) * each}))
+            << "row " << r << ", prompt: " << prompt;
+        for (int h = 0; h < s.heads; ++h) {
+          const std::vector<double> want =
+              attended_exactly(q.data() + (r * s.heads + h) * s.dim, latents[static_cast<std::size_t>(sequences[r])],
+                               positions[r], s.dim, s.v_dim, 0.06);
+          for (int d = 0; d < s.v_dim; ++d) {
+            const double got = alone[static_cast<std::size_t>(h * s.v_dim + d)];
+            off += (got - want[d]) * (got - want[d]);
+            size += want[d] * want[d];
+          }
+        }
+      }
+      EXPECT_LT(std::sqrt(off / size), 1e-3) << "prompt: " << prompt;
+    }
+  }
+}
+
+/// Products of prompts' rows: near the exact ones, the same alone as among others.
+TEST_F(CudaLatent, HeadProductsOfPrompts) {
+  struct Shape {
+    DType dtype;
+    int heads, n, k, x_head, rows;
+    bool transposed;
+  };
+  for (const Shape& s :
+       {Shape{DType::q8_0, 5, 512, 192, 256, 200, false}, Shape{DType::q4_k, 3, 256, 512, 512, 130, false},
+        Shape{DType::f16, 2, 33, 40, 47, 9, false}, Shape{DType::bf16, 4, 128, 512, 192, 300, true},
+        Shape{DType::q4_0, 2, 100, 160, 101, 17, true}}) {
+    SCOPED_TRACE(testing::Message() << info(s.dtype).name << (s.transposed ? ", transposed" : ""));
+    test::Random random(7);
+    const auto row_size = static_cast<std::size_t>(row_bytes(s.dtype, s.k));
+    std::vector<std::byte> weights(row_size * static_cast<std::size_t>(s.heads * s.n));
+    if (s.dtype == DType::f16 || s.dtype == DType::bf16) {
+      const std::vector<float> values = normal_floats(static_cast<std::size_t>(s.heads * s.n * s.k), random_);
+      for (int r = 0; r < s.heads * s.n; ++r)
+        encode_row(s.dtype, values.data() + r * s.k, s.k, weights.data() + static_cast<std::size_t>(r) * row_size);
+    } else {
+      weights = test::random_weights(s.dtype, s.heads * s.n, s.k, random);
+    }
+    const std::vector<float> x = normal_floats(static_cast<std::size_t>(s.rows * s.heads * s.x_head), random_);
+    const int taken = s.transposed ? s.n : s.k, made = s.transposed ? s.k : s.n;
+    const int left = s.x_head - taken, out_head = made + left;
+    std::vector<double> want(static_cast<std::size_t>(s.rows * s.heads * out_head));
+    std::vector<float> decoded(static_cast<std::size_t>(s.k));
+    for (int h = 0; h < s.heads; ++h)
+      for (int n = 0; n < s.n; ++n) {
+        decode_row(s.dtype, weights.data() + static_cast<std::size_t>(h * s.n + n) * row_size, s.k, decoded.data());
+        for (int r = 0; r < s.rows; ++r) {
+          const float* from = x.data() + (r * s.heads + h) * s.x_head;
+          double* to = want.data() + (r * s.heads + h) * out_head;
+          for (int e = 0; e < s.k; ++e) {
+            const double w = decoded[static_cast<std::size_t>(e)];
+            if (s.transposed)
+              to[e] += w * from[n];
+            else
+              to[n] += w * from[e];
+          }
+        }
+      }
+    for (int i = 0; i < s.rows * s.heads; ++i)
+      std::copy_n(x.begin() + i * s.x_head + taken, left, want.begin() + i * out_head + made);
+    const Array<float> x_at(x);
+    const Array<std::byte> weights_at(weights);
+    const Entry entry(weights_at.get());
+    const auto run = [&](int first, int count) {
+      const Array<float> out(static_cast<std::size_t>(count * s.heads * out_head));
+      HeadProductCall call{{entry.get(), s.dtype, s.heads * s.n},
+                           x_at.get() + static_cast<std::ptrdiff_t>(first) * s.heads * s.x_head,
+                           out.get(),
+                           count,
+                           s.heads,
+                           s.n,
+                           s.k,
+                           s.x_head};
+      call.transposed = s.transposed;
+      call.prompt = true;
+      ok(head_product(call, nullptr));
+      return out.host();
+    };
+    const std::vector<float> all = run(0, s.rows);
+    double off = 0, size = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      off += (all[i] - want[i]) * (all[i] - want[i]);
+      size += want[i] * want[i];
+    }
+    const bool floats = s.dtype == DType::f16 || s.dtype == DType::bf16;
+    EXPECT_LT(std::sqrt(off / size), floats ? 3e-5 : 4e-3);
+    const int last = s.rows - 1;
+    EXPECT_TRUE(same_bits(run(last, 1), {all.end() - s.heads * out_head, all.end()})) << "alone";
   }
 }
 

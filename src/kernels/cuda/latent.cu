@@ -1,13 +1,14 @@
-// Latent attention's kernels; contracts in latent.h. Attention takes a row and kHeads of its heads a block, because all
-// heads share the keys: a thread has a key's scores with all of them, then four channels of their values.
+// The store of latents, and attention over them where they are f32 or of odd dims (else: latent_tile.cu); contracts in
+// latent.h. Attention takes a row and kHeads of its heads a block, because all heads share the keys: a thread has a
+// key's scores with all of them, then four channels of their values.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
-#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/latent.h"
+#include "kernels/cuda/latent_tile.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "tensor/encode_k.h"
 
@@ -93,92 +94,6 @@ __global__ void __launch_bounds__(kStoreThreads) store_latent_kernel(LatentStore
       reinterpret_cast<float*>(block)[at] = x;
     }
   }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Products by heads
-
-constexpr int kProductThreads = 256, kProductWarps = kProductThreads / kWarp;
-constexpr int kProductRows = 8;      // of activations that a block works on: each weight is decoded once for them
-constexpr int kProductOutputs = 32;  // of a block
-
-/// Row `row` of head h's matrix.
-__device__ __forceinline__ const std::byte* matrix_row(const HeadProductCall& call, int head, int row,
-                                                       std::int64_t row_bytes) {
-  if (call.parts) return call.weight.address[head] + row * row_bytes;
-  return *call.weight.address + (static_cast<std::int64_t>(head) * call.n + row) * row_bytes;
-}
-
-__global__ void __launch_bounds__(kProductThreads) head_product_kernel(HeadProductCall call, std::int64_t row_bytes) {
-  extern __shared__ float x[];  // [kProductRows, k]
-  allow_successor();
-  wait_for_predecessor();
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-  const int head = static_cast<int>(blockIdx.y), first_row = static_cast<int>(blockIdx.z) * kProductRows;
-  const int rows = min(kProductRows, call.rows - first_row), left = call.x_head - call.k, out_head = call.n + left;
-  const auto x_of = [&](int r) {
-    return call.x + (static_cast<std::int64_t>(first_row + r) * call.heads + head) * call.x_head;
-  };
-  const auto out_of = [&](int r) {
-    return call.out + (static_cast<std::int64_t>(first_row + r) * call.heads + head) * out_head;
-  };
-  for (int i = thread; i < kProductRows * call.k; i += kProductThreads)
-    x[i] = i / call.k < rows ? x_of(i / call.k)[i % call.k] : 0;
-  if (blockIdx.x == 0)
-    for (int i = thread; i < rows * left; i += kProductThreads)
-      out_of(i / left)[call.n + i % left] = x_of(i / left)[call.k + i % left];
-  __syncthreads();
-  const int last = min(call.n, static_cast<int>(blockIdx.x + 1) * kProductOutputs);
-  for (int n = static_cast<int>(blockIdx.x) * kProductOutputs + warp; n < last; n += kProductWarps) {
-    const std::byte* const row = matrix_row(call, head, n, row_bytes);
-    float acc[kProductRows] = {};
-    for (int e = lane; e < call.k; e += kWarp) {
-      const float w = element(call.weight.dtype, row, e);
-#pragma unroll
-      for (int r = 0; r < kProductRows; ++r) acc[r] = __fmaf_rn(w, x[r * call.k + e], acc[r]);
-    }
-#pragma unroll
-    for (int r = 0; r < kProductRows; ++r) {
-      const float sum = tree_sum(acc[r]);
-      if (lane == 0 && r < rows) out_of(r)[n] = sum;
-    }
-  }
-}
-
-constexpr int kTransposedThreads = 64;  // a channel of the result each
-
-__global__ void __launch_bounds__(kTransposedThreads)
-    head_transposed_kernel(HeadProductCall call, std::int64_t row_bytes) {
-  extern __shared__ float x[];  // [kProductRows, n]
-  allow_successor();
-  wait_for_predecessor();
-  const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
-  const int first_row = static_cast<int>(blockIdx.z) * kProductRows;
-  const int rows = min(kProductRows, call.rows - first_row), left = call.x_head - call.n, out_head = call.k + left;
-  const auto x_of = [&](int r) {
-    return call.x + (static_cast<std::int64_t>(first_row + r) * call.heads + head) * call.x_head;
-  };
-  const auto out_of = [&](int r) {
-    return call.out + (static_cast<std::int64_t>(first_row + r) * call.heads + head) * out_head;
-  };
-  for (int i = thread; i < kProductRows * call.n; i += kTransposedThreads)
-    x[i] = i / call.n < rows ? x_of(i / call.n)[i % call.n] : 0;
-  if (blockIdx.x == 0)
-    for (int i = thread; i < rows * left; i += kTransposedThreads)
-      out_of(i / left)[call.k + i % left] = x_of(i / left)[call.n + i % left];
-  __syncthreads();
-  const int channel = static_cast<int>(blockIdx.x) * kTransposedThreads + thread;
-  if (channel >= call.k) return;
-  float acc[kProductRows] = {};
-#pragma unroll 4
-  for (int i = 0; i < call.n; ++i) {
-    const float w = element(call.weight.dtype, matrix_row(call, head, i, row_bytes), channel);
-#pragma unroll
-    for (int r = 0; r < kProductRows; ++r) acc[r] = __fmaf_rn(w, x[r * call.n + i], acc[r]);
-  }
-#pragma unroll
-  for (int r = 0; r < kProductRows; ++r)
-    if (r < rows) out_of(r)[channel] = acc[r];
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -395,24 +310,12 @@ cudaError_t store_latent(const LatentStoreCall& call, cudaStream_t stream) {
   return launch(store_latent_kernel, dim3(static_cast<unsigned>(call.rows.rows)), dim3(kStoreThreads), 0, stream, call);
 }
 
-cudaError_t head_product(const HeadProductCall& call, cudaStream_t stream) {
-  if (call.rows <= 0) return cudaSuccess;
-  const int taken = call.transposed ? call.n : call.k, made = call.transposed ? call.k : call.n;
-  if (taken > kMostLatentDim || taken > call.x_head) return cudaErrorInvalidValue;
-  const int threads = call.transposed ? kTransposedThreads : kProductThreads,
-            outputs = call.transposed ? kTransposedThreads : kProductOutputs;
-  const dim3 grid(static_cast<unsigned>((made + outputs - 1) / outputs), static_cast<unsigned>(call.heads),
-                  static_cast<unsigned>((call.rows + kProductRows - 1) / kProductRows));
-  const std::size_t shared = static_cast<std::size_t>(kProductRows * taken) * sizeof(float);
-  return launch(call.transposed ? head_transposed_kernel : head_product_kernel, grid, dim3(threads), shared, stream,
-                call, row_bytes(call.weight.dtype, call.k));
-}
-
 std::size_t latent_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t v_dim,
                                    std::int32_t max_position) {
-  const std::size_t spans = static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads) *
-                            static_cast<std::size_t>(most_spans(max_position));
-  return spans * (static_cast<std::size_t>(v_dim) * sizeof(float) + sizeof(float2));
+  constexpr std::size_t kMost = 32u << 20;
+  const std::size_t spans = static_cast<std::size_t>(heads) * static_cast<std::size_t>(most_spans(max_position));
+  const std::size_t row = spans * (static_cast<std::size_t>(v_dim) * sizeof(float) + sizeof(float2));
+  return std::clamp<std::size_t>(kMost / std::max<std::size_t>(1, row), 1, static_cast<std::size_t>(rows)) * row;
 }
 
 cudaError_t latent_attention(const LatentAttentionCall& call, cudaStream_t stream) {
@@ -421,7 +324,10 @@ cudaError_t latent_attention(const LatentAttentionCall& call, cudaStream_t strea
   if (dim % 8 != 0 || dim > kMostLatentDim || call.v_dim % 4 != 0 || call.v_dim > std::min(dim, kMostLatentValues))
     return cudaErrorInvalidValue;
   if (call.kv.dtype == DType::q8_0 && dim % kQ8Group != 0) return cudaErrorInvalidValue;
-  const int spans = call.workspace == nullptr ? 0 : most_spans(call.max_position);
+  if (latent_tiles_take(call)) return latent_tiles(call, stream);
+  const std::size_t row_bytes = latent_workspace_bytes(1, call.heads, call.v_dim, call.max_position);
+  const bool apart = call.workspace_bytes / row_bytes >= static_cast<std::size_t>(call.rows.rows);
+  const int spans = apart ? most_spans(call.max_position) : 0;
   const std::int64_t parts = static_cast<std::int64_t>(call.rows.rows) * call.heads * spans;
   auto* part = reinterpret_cast<float*>(call.workspace);
   const LatentArgs args{call.rows,  call.kv,  call.q, call.heads, call.scale,

@@ -42,27 +42,43 @@ struct HeadProductCall {
   std::int32_t x_head = 0;
   bool parts = false;  // head h's matrix has the h-th entry from weight.address on
   bool transposed = false;
+  /// Of rows of prompts: weights and activations are rounded to bfloat16, and the products are mma.m16n8k16 with
+  /// float32 sums, sixteen terms a step in ascending order from +0. Where weights are floats, both are bfloat16 high +
+  /// low, and a step adds high high, high low and low high.
+  bool prompt = false;
 };
 cudaError_t head_product(const HeadProductCall& call, cudaStream_t stream);
 
-constexpr std::int32_t kLatentSpan = 1024;  // keys at absolute positions, whole chunks
+constexpr std::int32_t kLatentSpan = 128;  // keys at absolute positions
 constexpr std::int32_t kMostLatentDim = 1024, kMostLatentValues = 512;
 
 /// out[r, h] = softmax(scale * q[r, h] C^T) C', C being the latents that row r sees, those up to its position, and C'
-/// their first v_dim channels. As attention() over f32, whatever the cache's format (its values widened or decoded):
-/// chunks of kAttentionChunk keys, each from a maximum and sums of its own, are merged in ascending order from
-/// (-inf, 0, 0) within a span of kLatentSpan keys, and so are the spans.
+/// their first v_dim channels.
+/// Over f16 and q8_0 (whose values are rounded to f16), where head_dim and v_dim are multiples of 16 and head_dim is at
+/// most 640: both products are mma.m16n8k16 with float32 sums. Scores: q 2^n, n as AttentionCall has it, rounded to
+/// f16; sixteen channels a step, even and odd steps from +0 each, added at the end; then times (scale 2^-n). Tiles of
+/// 32 keys at absolute positions are merged in ascending order into (M, L, A) that start at (-inf, 0, 0): M' = max(M,
+/// m); e_j = exp(s_j - M') rounded to f16; L = fma(L, exp(M - M'), sum of e_j); A = A exp(M - M'), to which the product
+/// adds. Rows of prompts merge all of their keys so; others those of a span of kLatentSpan keys, and then spans: M the
+/// largest of theirs, L the sum of L_i exp(M_i - M) in ascending order, an fma each from +0, and A likewise.
+///
+/// Else: as attention() over f32, whatever the cache's format (its values widened or decoded): chunks of
+/// kAttentionChunk keys are merged within a span, and so are the spans.
 struct LatentAttentionCall {
   RowView rows;
   KvView kv;                 // head_dim: a multiple of 8, of 32 in q8_0, at most kMostLatentDim
   const float* q = nullptr;  // [rows, heads, head_dim]
   std::int32_t heads = 0;
   float scale = 1;
-  std::int32_t v_dim = 0;          // a multiple of 4, at most kMostLatentValues
-  float* out = nullptr;            // [rows, heads, v_dim]
-  std::int32_t max_position = 0;   // every position is below it: a host's bound, kept by captured graphs
-  std::byte* workspace = nullptr;  // latent_workspace_bytes(): spans have blocks of their own; null: one after another
+  std::int32_t v_dim = 0;         // a multiple of 4, at most kMostLatentValues
+  float* out = nullptr;           // [rows, heads, v_dim]
+  std::int32_t max_position = 0;  // every position is below it: a host's bound, kept by captured graphs
+  bool prompt = false;            // rows of prompts
+  /// Spans of so many rows have blocks of their own at once; latent_workspace_bytes(), for one row at least.
+  std::byte* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
 };
+/// For `rows` rows at once, or as many as take no more than 32 MiB, and for one at least.
 std::size_t latent_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t v_dim,
                                    std::int32_t max_position);
 cudaError_t latent_attention(const LatentAttentionCall& call, cudaStream_t stream);
