@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "exec/cuda_ops_impl.h"
+#include "kernels/cuda/delta_step.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/joined.h"
@@ -186,6 +187,7 @@ struct CudaExecutor::Emitter {
   void emit_select(const Launch& launch);
   void emit_heads(const Launch& launch);
   void emit_heads_norm(const Step& s);
+  cuda::GatedNormCall gated_norm_call(const Launch& launch, const Step& norm, const Step& gate);
   void emit_gated_norm(const Launch& launch);
   void emit_latent(const Launch& l);
   void emit_head_product(const Step& s);
@@ -201,8 +203,9 @@ struct CudaExecutor::Emitter {
   cuda::ConvolveCall convolve_call(const Step& s);
   void emit_convolution(const Step& s);
   void emit_l2_norm(const Step& s);
-  void emit_delta_inputs(const Launch& launch);
+  cuda::DeltaRuleCall delta_rule_call(const Step& s);
   void emit_delta_rule(const Step& s);
+  void emit_delta_net(const Launch& launch);
   void emit_scan(const Step& s);
   /// Those of one kernel that needs no more than its step.
   void emit_rows(const Launch& launch);

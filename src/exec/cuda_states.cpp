@@ -71,30 +71,7 @@ void CudaExecutor::Emitter::emit_l2_norm(const Step& s) {
         "l2_norm");
 }
 
-/// One kernel where every sequence has one run, so a row in a pass of generated tokens. Else one after the other: a
-/// prompt's convolution goes through many runs at once.
-void CudaExecutor::Emitter::emit_delta_inputs(const Launch& l) {
-  const Step &decay = step(l.first), &convolution = step(l.first + 1), &norm = step(l.first + 2);
-  cuda::DeltaInputsCall call;
-  call.convolution = convolve_call(convolution);
-  if (call.convolution.borders != nullptr) {
-    emit_time_step(decay);
-    emit_convolution(convolution);
-    return emit_l2_norm(norm);
-  }
-  overwritten(convolution.out);
-  overwritten(decay.out);
-  call.heads = static_cast<std::int32_t>(norm.heads);
-  call.head_dim = static_cast<std::int32_t>(norm.head_dim);
-  call.eps = norm.eps;
-  call.decay = data(decay.out);
-  call.a = vector(decay.weight);
-  call.a_bias = vector(decay.weight2);
-  call.gates = static_cast<std::int32_t>(cols(decay.out));
-  if (status.ok()) check(cuda::delta_inputs(call, stream), "delta_inputs");
-}
-
-void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
+cuda::DeltaRuleCall CudaExecutor::Emitter::delta_rule_call(const Step& s) {
   const DeltaRule& rule = s.delta_rule;
   cuda::DeltaRuleCall call;
   bool borders = false;
@@ -110,7 +87,34 @@ void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
   call.value_dim = static_cast<std::int32_t>(rule.value_dim);
   call.tiled = rule.tiled;
   call.scale = rule.scale;
-  check(cuda::delta_rule(call, stream), "delta_rule");
+  return call;
+}
+
+void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
+  overwritten(s.out);
+  check(cuda::delta_rule(delta_rule_call(s), stream), "delta_rule");
+}
+
+/// One kernel where every sequence has one run, so a row in a pass of generated tokens. Else one after the other: a
+/// prompt's convolution goes through many runs at once, its rule through many rows.
+void CudaExecutor::Emitter::emit_delta_net(const Launch& l) {
+  const Step &decay = step(l.first), &convolution = step(l.first + 1), &norm = step(l.first + 2),
+             &rule = step(l.first + 3);
+  cuda::DeltaStepCall call;
+  call.convolution = convolve_call(convolution);
+  if (call.convolution.borders != nullptr) {
+    emit_time_step(decay);
+    emit_convolution(convolution);
+    emit_l2_norm(norm);
+    emit_delta_rule(rule);
+    return emit_gated_norm(l);
+  }
+  call.rule = delta_rule_call(rule);
+  call.a = vector(decay.weight);
+  call.a_bias = vector(decay.weight2);
+  call.eps = norm.eps;
+  call.norm = gated_norm_call(l, step(l.end - 2), step(l.end - 1));
+  if (status.ok()) check(cuda::delta_step(call, stream), "delta_step");
 }
 
 void CudaExecutor::Emitter::emit_scan(const Step& s) {
@@ -153,10 +157,10 @@ void CudaExecutor::Emitter::emit_rows(const Launch& launch) {
       return emit_time_step(s);
     case Kind::convolve:
       return emit_convolution(s);
-    case Kind::delta_inputs:
-      return emit_delta_inputs(launch);
     case Kind::delta_rule:
       return emit_delta_rule(s);
+    case Kind::delta_net:
+      return emit_delta_net(launch);
     case Kind::scan:
       return emit_scan(s);
     default:

@@ -89,15 +89,13 @@ void CudaExecutor::Emitter::emit_heads_norm(const Step& s) {
         "rms_norm");
 }
 
-void CudaExecutor::Emitter::emit_gated_norm(const Launch& l) {
-  const Step &norm = step(l.first), &gate = step(l.first + 1);
+cuda::GatedNormCall CudaExecutor::Emitter::gated_norm_call(const Launch& l, const Step& norm, const Step& gate) {
   overwritten(norm.out);
   overwritten(gate.out);
   cuda::GatedNormCall call;
   call.x = data(norm.out);
   call.gate = data(gate.out);
   call.weight = vector(norm.weight);
-  if (!status.ok()) return;
   call.rows = rows(gate.out);
   call.head_dim = static_cast<std::int32_t>(norm.head_dim);
   call.heads = static_cast<std::int32_t>(cols(gate.out) / norm.head_dim);
@@ -106,7 +104,12 @@ void CudaExecutor::Emitter::emit_gated_norm(const Launch& l) {
   if (l.leaves.floats) call.out = data(gate.out);
   if (l.leaves.q8) call.out_q8 = make_q8(1, gate.out);
   if (l.leaves.bf16) call.out_bf16 = make_bf16(1, gate.out);
-  check(cuda::gated_norm(call, stream), "gated_norm");
+  return call;
+}
+
+void CudaExecutor::Emitter::emit_gated_norm(const Launch& l) {
+  const cuda::GatedNormCall call = gated_norm_call(l, step(l.end - 2), step(l.end - 1));
+  if (status.ok()) check(cuda::gated_norm(call, stream), "gated_norm");
 }
 
 /// RoPE of the shared key, its store behind the latent, and RoPE of the queries.
@@ -305,8 +308,8 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
     case Kind::l2_norm:
     case Kind::time_step:
     case Kind::convolve:
-    case Kind::delta_inputs:
     case Kind::delta_rule:
+    case Kind::delta_net:
     case Kind::scan:
       emit_rows(launch);
       break;

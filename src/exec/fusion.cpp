@@ -7,9 +7,9 @@ namespace {
 
 using Kind = Step::Kind;
 
-// What the kernels of fused launches take (kernels/cuda/heads.h, recurrent.h).
+// What the kernels of fused launches take (kernels/cuda/heads.h, delta_step.h, joined.h).
 constexpr std::int64_t kMostGatedHeadDim = 512, kGatedHeadDims = 32;  // at most, and a multiple of
-constexpr std::int64_t kMostDeltaKeys = 256, kDeltaTaps = 4;
+constexpr std::int64_t kMostDeltaKeys = 128, kMostDeltaValues = 128, kDeltaTaps = 4;
 constexpr int kMostProducts = 4;
 
 class Fuser {
@@ -159,8 +159,8 @@ class Fuser {
       case Kind::l2_norm_heads:
         return one(Launch::Kind::l2_norm);
       case Kind::decay:
-        return begins_delta_inputs(at) ? launch(Launch::Kind::delta_inputs, at, at + 3, step(at + 1).out)
-                                       : one(Launch::Kind::time_step);
+        if (const std::optional<Launch> net = delta_net(at)) return *net;
+        return one(Launch::Kind::time_step);
       case Kind::time_step:
         return one(Launch::Kind::time_step);
       case Kind::convolve:
@@ -275,12 +275,26 @@ class Fuser {
            host_rows(made.products[0].weight) == 0;
   }
 
-  /// Whether decays, a convolution and the norm of some of its heads stand here, as a delta rule reads them.
-  bool begins_delta_inputs(std::size_t at) const {
-    if (!options_.neighbours || !is(at + 1, Kind::convolve) || !is(at + 2, Kind::l2_norm_heads)) return false;
-    const Step &convolve = step(at + 1), &norm = step(at + 2);
-    return norm.out == convolve.out && step(at).out != convolve.out && convolve.convolution.taps == kDeltaTaps &&
-           norm.head_dim <= kMostDeltaKeys;
+  /// The decays, the convolution, the norm of queries and keys, the delta rule, and the gated norm of what it gives,
+  /// where nothing else reads what is between them.
+  std::optional<Launch> delta_net(std::size_t at) const {
+    if (!options_.neighbours || !is(at + 1, Kind::convolve) || !is(at + 2, Kind::l2_norm_heads) ||
+        !is(at + 3, Kind::delta_rule))
+      return {};
+    std::optional<Launch> made = gated_norm(at + 4);
+    if (!made) return {};
+    const Step &decay = step(at), &convolve = step(at + 1), &norm = step(at + 2), &s = step(at + 3);
+    const DeltaRule& rule = s.delta_rule;
+    if (rule.key_dim > kMostDeltaKeys || rule.value_dim > kMostDeltaValues || convolve.convolution.taps != kDeltaTaps)
+      return {};
+    if (norm.out != convolve.out || norm.heads != 2 * rule.key_heads || norm.head_dim != rule.key_dim) return {};
+    if (s.a != convolve.out || s.c != decay.out || s.b == s.c || convolve.layer != s.layer) return {};
+    if (step(at + 4).out != s.out || step(at + 4).head_dim != rule.value_dim) return {};
+    for (const Act act : {convolve.out, decay.out})
+      if (made->out == act || program_.read_behind(made->end - 1, act)) return {};
+    made->kind = Launch::Kind::delta_net;
+    made->first = at;
+    return made;
   }
 
   /// A norm of heads that share a weight, and a gate that it is multiplied by.
@@ -354,10 +368,10 @@ class Fuser {
 
 std::string_view name(Launch::Kind kind) {
   static constexpr std::string_view names[] = {
-      "embed",        "norm",        "add",          "scale",      "copy",        "temper",       "product",
-      "gated",        "gate and up", "feed-forward", "heads",      "heads' norm", "gated norm",   "latent",
-      "head product", "gate",        "activation",   "pick",       "multiply",    "sigmoid gate", "l2 norm",
-      "time step",    "convolution", "delta inputs", "delta rule", "scan",        "attention",    "experts",
+      "embed",        "norm",        "add",          "scale",     "copy",        "temper",       "product",
+      "gated",        "gate and up", "feed-forward", "heads",     "heads' norm", "gated norm",   "latent",
+      "head product", "gate",        "activation",   "pick",      "multiply",    "sigmoid gate", "l2 norm",
+      "time step",    "convolution", "delta rule",   "delta net", "scan",        "attention",    "experts",
       "rows",         "rows' norm",  "logits",       "states"};
   return names[static_cast<std::size_t>(kind)];
 }

@@ -51,8 +51,8 @@ struct Launch {
     l2_norm,
     time_step,  // and the decay it leaves, or that alone
     convolve,
-    delta_inputs,  // decays, convolution and the norm of queries and keys; one after the other for rows in many runs
     delta_rule,
+    delta_net,  // all between its products: one kernel for a row of each sequence, one after the other for more
     scan,
     attention,
     experts,  // before them maybe one that all rows share, or its gate alone; behind them what that one gave is added

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/on_device.h"
+#include "kernels/cuda/delta_step.h"
 #include "kernels/cuda/heads.h"
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
@@ -255,74 +256,6 @@ TEST_F(CudaRecurrent, ConvolutionIsTheCpus) {
   }
 }
 
-/// A run of each sequence: of one row, of several, of none, in place and from zeros.
-Window make_single_runs(std::int64_t state_floats, std::mt19937& random) {
-  Window window(state_floats);
-  window.add(false, {{1, true}});
-  window.add(true, {{9, true}});
-  window.add_none();
-  window.add_in_place({{3, true}});
-  window.add(false, {{2, false}});
-  window.add(false, {{0, true}});
-  window.put(random);
-  return window;
-}
-
-TEST_F(CudaRecurrent, InputsOfTheDeltaRuleAreThoseOfThreeLaunches) {
-  struct Shape {
-    std::int64_t heads, head_dim, values, gates;
-  };
-  for (const Shape& shape : {Shape{1, 2, 32, 1}, Shape{4, 30, 64, 4}, Shape{2, 100, 96, 3}, Shape{6, 128, 768, 6},
-                             Shape{32, 128, 4096, 32}, Shape{2, 130, 32, 2}, Shape{4, 256, 512, 200}}) {
-    for (const bool single_rows : {true, false}) {
-      const std::int64_t channels = shape.heads * shape.head_dim + shape.values;
-      SCOPED_TRACE(testing::Message() << shape.heads << " x " << shape.head_dim << " of " << channels);
-      const std::int64_t kept = (kDeltaTaps - 1) * channels;
-      std::mt19937 again = random_;
-      const auto make = [&](std::mt19937& random) {
-        return single_rows ? make_window(0, kept, random) : make_single_runs(kept, random);
-      };
-      const Window window = make(random_), apart = make(again);
-      const auto rows = static_cast<std::int32_t>(window.rows());
-      const auto random_floats = [&](std::int64_t n) { return normal_floats(static_cast<std::size_t>(n), random_); };
-      const auto x = random_floats(rows * channels), gates = random_floats(rows * shape.gates);
-      const Array<float> x_at(x), x_apart(x), decay(gates), decay_apart(gates),
-          weight(random_floats(channels * kDeltaTaps)), bias(random_floats(channels)), a(random_floats(shape.gates)),
-          a_bias(random_floats(shape.gates));
-      const Entry weight_entry(weight.at_bytes()), bias_entry(bias.at_bytes()), a_entry(a.at_bytes()),
-          a_bias_entry(a_bias.at_bytes());
-      DeltaInputsCall call;
-      ConvolveCall& convolution = call.convolution;
-      convolution.runs = window.runs();
-      convolution.offset = window.offset();
-      convolution.x = x_at.get();
-      convolution.weight = weight_entry.get();
-      if (single_rows) convolution.bias = bias_entry.get();
-      convolution.silu = shape.heads % 4 != 0;
-      convolution.taps = kDeltaTaps;
-      convolution.channels = static_cast<std::int32_t>(channels);
-      call.heads = static_cast<std::int32_t>(shape.heads);
-      call.head_dim = static_cast<std::int32_t>(shape.head_dim);
-      call.eps = 1e-6f;
-      call.decay = decay.get();
-      call.a = a_entry.get();
-      call.a_bias = a_bias_entry.get();
-      call.gates = static_cast<std::int32_t>(shape.gates);
-      ok(delta_inputs(call, nullptr));
-
-      ConvolveCall alone = convolution;
-      alone.runs = apart.runs();
-      alone.x = x_apart.get();
-      ok(convolve(alone, nullptr));
-      ok(l2_norm_heads(x_apart.get(), channels, rows, call.heads, call.head_dim, call.eps, nullptr));
-      ok(time_step(decay_apart.get(), decay_apart.get(), call.a, call.a_bias, rows, call.gates, nullptr));
-      EXPECT_TRUE(same_bits(x_at.host(), x_apart.host()));
-      EXPECT_TRUE(same_bits(decay.host(), decay_apart.host()));
-      EXPECT_TRUE(same_bits(window.device_memory(), apart.device_memory()));
-    }
-  }
-}
-
 struct DeltaShape {
   std::int64_t key_heads, value_heads, keys, values;
   bool tiled;
@@ -397,6 +330,80 @@ TEST_F(CudaRecurrent, DeltaRuleKeepsItsContract) {
       EXPECT_TRUE(same_bits(out.host(), want));
       EXPECT_TRUE(same_bits(window.device_memory(), memory));
     }
+  }
+}
+
+/// A delta net of a row of each sequence: at once, and in five launches.
+TEST_F(CudaRecurrent, AStepOfADeltaNetIsFiveLaunches) {
+  const DeltaShape shapes[] = {{1, 1, 2, 32, false},     {2, 4, 30, 64, true},   {1, 3, 32, 32, false},
+                               {2, 2, 64, 96, false},    {3, 6, 100, 32, true},  {2, 6, 128, 128, false},
+                               {16, 32, 128, 128, true}, {4, 8, 128, 128, false}};
+  for (const DeltaShape& shape : shapes) {
+    SCOPED_TRACE(testing::Message() << shape.value_heads << " of " << shape.keys << " x " << shape.values);
+    const std::int64_t queries = shape.key_heads * shape.keys, width = shape.value_heads * shape.values,
+                       channels = 2 * queries + width, kept = (kDeltaTaps - 1) * channels;
+    std::mt19937 again = random_;
+    const std::int64_t state_floats = kept + width * shape.keys;
+    const Window window = make_window(0, state_floats, random_), apart = make_window(0, state_floats, again);
+    const std::int64_t rows = window.rows(), gates = rows * shape.value_heads;
+    const auto n = [](std::int64_t count) { return static_cast<std::int32_t>(count); };
+    const auto random_floats = [&](std::int64_t count) {
+      return normal_floats(static_cast<std::size_t>(count), random_);
+    };
+    const Array<float> x(random_floats(rows * channels)), x_apart(x.host()), beta(random_floats(gates)),
+        alpha(random_floats(gates)), decay(alpha.host()), weight(random_floats(channels * kDeltaTaps)),
+        bias(random_floats(channels)), a(random_floats(shape.value_heads)), a_bias(random_floats(shape.value_heads)),
+        by(random_floats(shape.values)), z(random_floats(rows * width)), read(static_cast<std::size_t>(rows * width)),
+        out(read.host()), out_apart(read.host());
+    const Array<std::byte> q8(q8_bytes(rows, width)), q8_apart(q8_bytes(rows, width));
+    const Entry weight_entry(weight.at_bytes()), bias_entry(bias.at_bytes()), a_entry(a.at_bytes()),
+        a_bias_entry(a_bias.at_bytes()), by_entry(by.at_bytes());
+    DeltaStepCall call;
+    call.convolution.runs = window.runs();
+    call.convolution.offset = window.offset();
+    call.convolution.x = x.get();
+    call.convolution.weight = weight_entry.get();
+    if (shape.key_heads == 2) call.convolution.bias = bias_entry.get();
+    call.convolution.silu = shape.key_heads != 3;
+    call.convolution.taps = kDeltaTaps;
+    call.convolution.channels = n(channels);
+    call.rule = call_of(shape, window);
+    call.rule.offset = window.offset() + kept * static_cast<std::int64_t>(sizeof(float));
+    call.rule.beta = beta.get();
+    call.rule.decay = alpha.get();
+    call.a = a_entry.get();
+    call.a_bias = a_bias_entry.get();
+    call.eps = 1e-6f;
+    call.norm.gate = z.get();
+    call.norm.weight = by_entry.get();
+    call.norm.rows = n(rows);
+    call.norm.heads = n(shape.value_heads);
+    call.norm.head_dim = n(shape.values);
+    call.norm.eps = 1e-5f;
+    call.norm.out = out.get();
+    call.norm.out_q8 = q8_at(q8.get(), rows, width);
+    ok(delta_step(call, nullptr));
+
+    ConvolveCall convolution = call.convolution;
+    convolution.runs = apart.runs();
+    convolution.x = x_apart.get();
+    ok(time_step(decay.get(), decay.get(), call.a, call.a_bias, n(rows), n(shape.value_heads), nullptr));
+    ok(convolve(convolution, nullptr));
+    ok(l2_norm_heads(x_apart.get(), channels, n(rows), n(2 * shape.key_heads), n(shape.keys), call.eps, nullptr));
+    DeltaRuleCall rule = call.rule;
+    rule.runs = apart.runs();
+    rule.qkv = x_apart.get();
+    rule.decay = decay.get();
+    rule.out = read.get();
+    ok(delta_rule(rule, nullptr));
+    GatedNormCall norm = call.norm;
+    norm.x = read.get();
+    norm.out = out_apart.get();
+    norm.out_q8 = q8_at(q8_apart.get(), rows, width);
+    ok(gated_norm(norm, nullptr));
+    EXPECT_TRUE(same_bits(out.host(), out_apart.host()));
+    EXPECT_TRUE(q8.host() == q8_apart.host());
+    EXPECT_TRUE(same_bits(window.device_memory(), apart.device_memory()));
   }
 }
 

@@ -103,13 +103,13 @@ const std::vector<Known>& architectures() {
       {"qwen3", {"norm product heads attention product+", "norm gated product+"}},
       {"qwen3moe", {"norm product heads attention product+", "norm experts+"}},
       {"qwen35",
-       {"norm product delta-inputs delta-rule gated-norm product+", "norm gated product+",
+       {"norm product delta-net product+", "norm gated product+",
         "norm product pick pick heads attention sigmoid-gate product+"}},
       {"qwen35moe",
-       {"norm product delta-inputs delta-rule gated-norm product+", "norm experts+",
+       {"norm product delta-net product+", "norm experts+",
         "norm product pick pick heads attention sigmoid-gate product+"}},
       {"qwen3next",
-       {"norm product pick pick delta-inputs delta-rule gated-norm product+", "norm experts+",
+       {"norm product pick pick delta-net product+", "norm experts+",
         "norm product pick pick heads attention sigmoid-gate product+"}},
   };
   return all;

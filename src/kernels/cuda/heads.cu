@@ -1,10 +1,10 @@
 // Contracts in heads.h.
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/gated_norm.cuh"
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
@@ -49,12 +49,6 @@ template <typename Of>
 cudaError_t pairs(float* x, const float* y, std::int64_t n, Of of, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;
   return launch(pairs_kernel<Of>, dim3(blocks_for(n)), dim3(kThreads), 0, stream, x, y, n, of);
-}
-
-/// Four neighbouring channels as bfloat16, at the `fours`-th four of `to`.
-__device__ __forceinline__ void store_bf16(Bf16* to, std::int64_t fours, const float (&y)[4]) {
-  alignas(8) const __nv_bfloat162 two[2] = {__floats2bfloat162_rn(y[0], y[1]), __floats2bfloat162_rn(y[2], y[3])};
-  reinterpret_cast<uint2*>(to)[fours] = *reinterpret_cast<const uint2*>(two);
 }
 
 /// Four neighbouring channels a thread, so that eight lanes have a block.
@@ -159,8 +153,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// RMS norm and a gate: a head a warp, four neighbouring channels a lane, kVectors times. The sum of squares is that of
-// rms_norm(), whose warp i has the i-th of a lane's vectors here.
+// RMS norm and a gate: a head a warp.
 
 template <int kVectors>
 __global__ void __launch_bounds__(kThreads) gated_norm_kernel(const __grid_constant__ GatedNormCall call) {
@@ -182,35 +175,7 @@ __global__ void __launch_bounds__(kThreads) gated_norm_kernel(const __grid_const
     v[i] = there ? x[lane + kWarp * i] : make_float4(0, 0, 0, 0);
     g[i] = there ? gate[lane + kWarp * i] : make_float4(0, 0, 0, 0);
   }
-  float warps[4] = {};
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float squares = __fmaf_rn(v[i].x, v[i].x, 0.0f);
-    squares = __fmaf_rn(v[i].y, v[i].y, squares);
-    squares = __fmaf_rn(v[i].z, v[i].z, squares);
-    squares = __fmaf_rn(v[i].w, v[i].w, squares);
-#pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
-    warps[i] = squares;
-  }
-  const float sum = (warps[0] + warps[1]) + (warps[2] + warps[3]);
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(call.head_dim) + call.eps);
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const int at = lane + kWarp * i;
-    if (at >= count) continue;  // of a block of 32 all go on, or none
-    const float y[4] = {gated(call.activation, g[i].x, v[i].x * scale * w[i].x),
-                        gated(call.activation, g[i].y, v[i].y * scale * w[i].y),
-                        gated(call.activation, g[i].z, v[i].z * scale * w[i].z),
-                        gated(call.activation, g[i].w, v[i].w * scale * w[i].w)};
-    const std::int64_t first = head * count + at;  // in fours
-    if (call.out != nullptr) reinterpret_cast<float4*>(call.out)[first] = make_float4(y[0], y[1], y[2], y[3]);
-    if (call.out_bf16 != nullptr) store_bf16(call.out_bf16, first, y);
-    if (call.out_q8.q != nullptr) {
-      const std::int64_t block = first / 8;
-      quantize_block(y, call.out_q8.q + 32 * block, call.out_q8.scale + block);
-    }
-  }
+  gate_normal_head<kVectors>(call, head, v, g, w);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -14,21 +14,13 @@
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/recurrent.cuh"
 #include "kernels/cuda/recurrent.h"
-#include "kernels/cuda/softplus.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kWarp = 32, kThreads = 128, kWarps = kThreads / kWarp;
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-__device__ __forceinline__ const float* floats_at(const std::byte* block, std::int64_t offset) {
-  return reinterpret_cast<const float*>(block + offset);
-}
-__device__ __forceinline__ float* floats_at(std::byte* block, std::int64_t offset) {
-  return reinterpret_cast<float*>(block + offset);
-}
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Convolution: a channel of a run a thread. Results go where the inputs were, so that what a run needs of the rows
@@ -42,8 +34,6 @@ __device__ __forceinline__ float input_at(const ConvolveCall& call, const StateR
   if (run.before == nullptr) return 0;
   return floats_at(run.before, call.offset)[static_cast<std::int64_t>(call.taps - 1 + row) * call.channels + c];
 }
-
-__device__ __forceinline__ bool is_empty(const StateRun& run) { return run.rows == 0 && run.after == nullptr; }
 
 __global__ void __launch_bounds__(kThreads) keep_borders_kernel(ConvolveCall call) {
   allow_successor();
@@ -110,182 +100,10 @@ __global__ void __launch_bounds__(kThreads) convolve_kernel(ConvolveCall call) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Convolution, L2 norm and decays of few rows: a head's channels of a run a warp, channel i lane i % 32's, as
-// l2_norm_heads() has them. The last block of a run makes its decays.
-
-/// kEach: channels of a lane.
-template <int kEach>
-__global__ void __launch_bounds__(kThreads) delta_inputs_kernel(const __grid_constant__ DeltaInputsCall call) {
-  constexpr int kTaps = kDeltaTaps, kColumns = kTaps - 1;
-  allow_successor();
-  const ConvolveCall& convolution = call.convolution;
-  const StateRun run = convolution.runs.run[blockIdx.y];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
-  const int head = static_cast<int>(blockIdx.x) * kWarps + thread / kWarp;
-  const bool makes_decays = blockIdx.x + 1 == gridDim.x, silu = convolution.silu;
-  const int first = head * call.head_dim, channels = convolution.channels;
-  const int own = makes_decays || is_empty(run) ? 0 : min(call.head_dim, channels - first);
-  float weight[kEach][kTaps], bias[kEach], in[kEach][kTaps];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int c = first + lane + kWarp * i;
-    const bool there = lane + kWarp * i < own;
-#pragma unroll
-    for (int t = 0; t < kTaps; ++t)
-      weight[i][t] = there ? floats_at(*convolution.weight, 0)[static_cast<std::int64_t>(c) * kTaps + t] : 0;
-    bias[i] = there && convolution.bias != nullptr ? floats_at(*convolution.bias, 0)[c] : 0;
-#pragma unroll
-    for (int t = 0; t < kColumns; ++t) {
-      if (!there || run.before == nullptr) continue;
-      const float* const kept = floats_at(run.before, convolution.offset) + static_cast<std::int64_t>(t) * channels + c;
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(kept));
-    }
-  }
-  wait_for_predecessor();
-  if (makes_decays) {
-    for (int i = thread; i < run.rows * call.gates; i += kThreads) {
-      const int gate = i % call.gates;
-      float* const at = call.decay + static_cast<std::int64_t>(run.first_row) * call.gates + i;
-      *at = exp_f32(floats_at(*call.a, 0)[gate] * softplus(*at + floats_at(*call.a_bias, 0)[gate]));
-    }
-    return;
-  }
-  if (own <= 0) return;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-    for (int t = 0; t < kColumns; ++t)
-      in[i][t] = lane + kWarp * i < own ? input_at(convolution, run, t - kColumns, first + lane + kWarp * i) : 0;
-  }
-  float* x = convolution.x + static_cast<std::int64_t>(run.first_row) * channels + first + lane;
-  for (int r = 0; r < run.rows; ++r, x += channels) {
-    float y[kEach], squares = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) in[i][kColumns] = lane + kWarp * i < own ? x[kWarp * i] : 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      float sum = 0;
-#pragma unroll
-      for (int t = 0; t < kTaps; ++t) sum = __fmaf_rn(weight[i][t], in[i][t], sum);
-      if (convolution.bias != nullptr) sum += bias[i];
-      y[i] = silu ? over_sigmoid(sum, sum) : sum;
-      squares = __fmaf_rn(y[i], y[i], squares);
-#pragma unroll
-      for (int t = 0; t < kColumns; ++t) in[i][t] = in[i][t + 1];
-    }
-    if (head < call.heads) {
-#pragma unroll
-      for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
-      const float scale = 1.0f / sqrtf(squares + call.eps);
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) y[i] *= scale;
-    }
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      if (lane + kWarp * i < own) x[kWarp * i] = y[i];
-  }
-  if (run.after == nullptr) return;
-  float* const after = floats_at(run.after, convolution.offset) + first + lane;
-#pragma unroll
-  for (int t = 0; t < kColumns; ++t) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      if (lane + kWarp * i < own) after[static_cast<std::int64_t>(t) * channels + kWarp * i] = in[i][t];
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
 // States
 
-constexpr int kParts = 8;       // lanes that share columns
-constexpr int kOwnColumns = 2;  // of a thread
-constexpr int kWarpColumns = kWarp / kParts * kOwnColumns;
 constexpr int kBlockColumns = kWarps * kWarpColumns;
 static_assert(kBlockColumns == kStateLanes && kScanLanes % kWarpColumns == 0);
-
-/// Where a thread's columns lie, and how their keys are shared: with j from 0 on, keys 4 (8 j + part) to + 3.
-struct Seat {
-  int part, column, warp, lane;
-
-  __device__ __forceinline__ Seat()
-      : part(static_cast<int>(threadIdx.x) % kParts),
-        warp(static_cast<int>(threadIdx.x) / kWarp),
-        lane(static_cast<int>(threadIdx.x) % kWarp) {
-    column = warp * kWarpColumns + lane / kParts * kOwnColumns;  // of the block
-  }
-  /// The key of a thread's i-th.
-  __device__ __forceinline__ int key(int i) const { return 4 * (kParts * (i / 4) + part) + i % 4; }
-};
-
-/// A thread's part of a matrix.
-template <int kEach>
-struct Slice {
-  float s[kEach][kOwnColumns];
-
-  /// from: the thread's first column, key 0; pitch: floats between keys.
-  __device__ __forceinline__ void load(const float* from, int pitch, int keys, const Seat& seat) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const bool there = from != nullptr && seat.key(i) < keys;
-      const float2 two = there ? *reinterpret_cast<const float2*>(from + seat.key(i) * pitch) : make_float2(0, 0);
-      s[i][0] = two.x, s[i][1] = two.y;
-    }
-  }
-  __device__ __forceinline__ void store(float* to, int pitch, int keys, const Seat& seat) const {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (seat.key(i) < keys) *reinterpret_cast<float2*>(to + seat.key(i) * pitch) = make_float2(s[i][0], s[i][1]);
-    }
-  }
-  /// The lane's sums over its keys of s times v.
-  __device__ __forceinline__ void dot(const float (&v)[kEach], float (&sum)[kOwnColumns]) const {
-    float odd[kOwnColumns];
-#pragma unroll
-    for (int c = 0; c < kOwnColumns; ++c) sum[c] = odd[c] = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; i += 2) {
-#pragma unroll
-      for (int c = 0; c < kOwnColumns; ++c) {
-        sum[c] = __fmaf_rn(s[i][c], v[i], sum[c]);
-        odd[c] = __fmaf_rn(s[i + 1][c], v[i + 1], odd[c]);
-      }
-    }
-#pragma unroll
-    for (int c = 0; c < kOwnColumns; ++c) sum[c] += odd[c];
-  }
-  __device__ __forceinline__ void forget(float decay) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-      for (int c = 0; c < kOwnColumns; ++c) s[i][c] *= decay;
-    }
-  }
-  __device__ __forceinline__ void add(const float (&difference)[kOwnColumns], const float (&v)[kEach]) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-      for (int c = 0; c < kOwnColumns; ++c) s[i][c] = __fmaf_rn(difference[c], v[i], s[i][c]);
-    }
-  }
-};
-
-/// The sums of all lanes that share columns, in each of them.
-__device__ __forceinline__ void sum_everywhere(float (&sum)[kOwnColumns]) {
-#pragma unroll
-  for (int step = kParts / 2; step > 0; step /= 2) {
-#pragma unroll
-    for (int c = 0; c < kOwnColumns; ++c) sum[c] += __shfl_xor_sync(kAllLanes, sum[c], step);
-  }
-}
-/// Of lanes with part < 4 the first column's, of the others the second's.
-__device__ __forceinline__ float sum_of_one(const float (&sum)[kOwnColumns], int part) {
-  const bool second = part >= kParts / 2;
-  const float kept = second ? sum[1] : sum[0], given = second ? sum[0] : sum[1];
-  float total = kept + __shfl_xor_sync(kAllLanes, given, kParts / 2);
-#pragma unroll
-  for (int step = kParts / 4; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
-  return total;
-}
 
 /// What a block's rows bring: vectors over the keys that are written into the state and that read it, the values of its
 /// columns, and two numbers of the head.
@@ -324,16 +142,6 @@ struct Chunk {
     copies_commit();
   }
 };
-
-/// A thread's keys of a row.
-template <int kEach>
-__device__ __forceinline__ void take_keys(const float* row, const Seat& seat, float (&v)[kEach]) {
-#pragma unroll
-  for (int i = 0; i < kEach; i += 4) {
-    const float4 four = *reinterpret_cast<const float4*>(row + seat.key(i));
-    v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
-  }
-}
 
 /// Asks for what a block reads of a state, before what it depends on has ended: the L2 cache is the same for all.
 __device__ __forceinline__ void ask_for(const float* matrix, int floats) {
@@ -571,20 +379,6 @@ cudaError_t convolve(const ConvolveCall& call, cudaStream_t stream) {
   }
 }
 static_assert(kMostTaps == 8);
-
-cudaError_t delta_inputs(const DeltaInputsCall& call, cudaStream_t stream) {
-  const ConvolveCall& convolution = call.convolution;
-  if (convolution.runs.count <= 0 || convolution.channels <= 0) return cudaSuccess;
-  if (convolution.taps != kDeltaTaps || convolution.borders != nullptr || call.head_dim > kMostStateKeys ||
-      call.heads * call.head_dim > convolution.channels)
-    return cudaErrorInvalidValue;
-  const int heads = (convolution.channels + call.head_dim - 1) / call.head_dim;
-  const dim3 grid(static_cast<unsigned>((heads + kWarps - 1) / kWarps + 1),
-                  static_cast<unsigned>(convolution.runs.count));
-  if (call.head_dim <= 4 * kWarp) return launch(delta_inputs_kernel<4>, grid, dim3(kThreads), 0, stream, call);
-  return launch(delta_inputs_kernel<8>, grid, dim3(kThreads), 0, stream, call);
-}
-static_assert(kMostStateKeys == 8 * kWarp);
 
 cudaError_t delta_rule(const DeltaRuleCall& call, cudaStream_t stream) {
   if (call.runs.sequences <= 0) return cudaSuccess;

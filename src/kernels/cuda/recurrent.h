@@ -61,20 +61,6 @@ constexpr std::size_t convolve_workspace_bytes(std::int64_t runs, std::int64_t t
 }
 cudaError_t convolve(const ConvolveCall& call, cudaStream_t stream);
 
-/// What the delta rule reads, from what products gave: convolve(), then l2_norm_heads() of the first heads (heads.h),
-/// and beside them time_step() that leaves the decays alone, with the bits of one after the other. REQUIRES: every
-/// sequence has one run at most, convolution.taps is kDeltaTaps.
-struct DeltaInputsCall {
-  ConvolveCall convolution;
-  std::int32_t heads = 0, head_dim = 0;  // that are normalised; head_dim: at most kMostStateKeys
-  float eps = 0;
-  float* decay = nullptr;                                         // [rows, gates], in place
-  const std::byte *const *a = nullptr, *const *a_bias = nullptr;  // entries of float32 [gates]
-  std::int32_t gates = 0;
-};
-constexpr std::int32_t kDeltaTaps = 4;
-cudaError_t delta_inputs(const DeltaInputsCall& call, cudaStream_t stream);
-
 /// out = the rule over every head's state. beta goes through a sigmoid first.
 struct DeltaRuleCall {
   StateRuns runs;
