@@ -199,6 +199,7 @@ struct CudaExecutor::Emitter {
   /// The runs of the window's rows over the states of a layer's group.
   cuda::StateRuns state_runs(std::int64_t layer, bool& borders) const;
   void emit_sigmoid_gate(const Launch& launch);
+  void emit_pick(const Launch& launch);
   void emit_time_step(const Step& s);
   cuda::ConvolveCall convolve_call(const Step& s);
   void emit_convolution(const Step& s);

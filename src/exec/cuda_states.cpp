@@ -134,6 +134,23 @@ void CudaExecutor::Emitter::emit_scan(const Step& s) {
   if (status.ok()) check(cuda::scan(call, stream), "scan");
 }
 
+void CudaExecutor::Emitter::emit_pick(const Launch& l) {
+  const Step& s = step(l.first);
+  cuda::PickCall call;
+  call.x = data(s.a);
+  call.cols = cols(s.a);
+  call.rows = rows(s.out);
+  call.heads = static_cast<std::int32_t>(s.heads);
+  call.head_dim = static_cast<std::int32_t>(s.head_dim);
+  call.count = 0;
+  for (std::size_t i = l.first; i < l.end; ++i, ++call.count) {
+    overwritten(step(i).out);
+    call.first[call.count] = static_cast<std::int32_t>(step(i).first);
+    call.out[call.count] = data(step(i).out);
+  }
+  check(cuda::pick_heads(call, stream), "pick_heads");
+}
+
 void CudaExecutor::Emitter::emit_rows(const Launch& launch) {
   using Kind = Launch::Kind;
   const Step& s = step(launch.first);
@@ -143,10 +160,7 @@ void CudaExecutor::Emitter::emit_rows(const Launch& launch) {
     case Kind::activate:
       return check(cuda::activate(s.activation, data(s.out), n, stream), "activate");
     case Kind::pick_heads:
-      return check(cuda::pick_heads(data(s.a), cols(s.a), rows(s.out), static_cast<std::int32_t>(s.heads),
-                                    static_cast<std::int32_t>(s.head_dim), static_cast<std::int32_t>(s.first),
-                                    data(s.out), stream),
-                   "pick_heads");
+      return emit_pick(launch);
     case Kind::multiply:
       return check(cuda::multiply(data(s.out), data(s.b), n, stream), "multiply");
     case Kind::sigmoid_gate:

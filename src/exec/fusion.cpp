@@ -148,7 +148,7 @@ class Fuser {
       case Kind::hidden:
         return one(Launch::Kind::hidden);
       case Kind::pick_heads:
-        return one(Launch::Kind::pick_heads);
+        return launch(Launch::Kind::pick_heads, at, at + (picks_twice(at) ? 2 : 1), s.out);
       case Kind::multiply:
         return one(Launch::Kind::multiply);
       case Kind::sigmoid_gate: {
@@ -203,6 +203,13 @@ class Fuser {
       for (const Product& product : s->all_products())
         if (host_rows(product.weight) > 0) return false;
     return true;
+  }
+
+  bool picks_twice(std::size_t at) const {
+    if (!options_.neighbours || !is(at + 1, Kind::pick_heads)) return false;
+    const Step &first = step(at), &second = step(at + 1);
+    return first.a == second.a && first.out != second.out && first.heads == second.heads &&
+           first.head_dim == second.head_dim;
   }
 
   /// Of a kernel that writes whatever form is wanted, but one of int8 and bfloat16 alone.

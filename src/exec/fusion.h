@@ -45,7 +45,7 @@ struct Launch {
     head_product,
     gate,
     activate,
-    pick_heads,
+    pick_heads,  // of one input, into one buffer or two
     multiply,
     sigmoid_gate,
     l2_norm,

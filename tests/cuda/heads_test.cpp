@@ -34,13 +34,32 @@ TEST_F(CudaHeads, PicksChannelsOfHeads) {
       for (const std::int64_t head_dim : {1, 2, 100, 256}) {
         const std::int64_t part = 2 * head_dim + 1, first = head_dim + 1, cols = heads * part;
         const auto x = floats(rows * cols);
-        const Array<float> x_at(x), out(static_cast<std::size_t>(rows * heads * head_dim));
-        ok(pick_heads(x_at.get(), cols, static_cast<std::int32_t>(rows), static_cast<std::int32_t>(heads),
-                      static_cast<std::int32_t>(head_dim), static_cast<std::int32_t>(first), out.get(), nullptr));
-        std::vector<float> want;
-        for (std::int64_t i = 0; i < rows * heads; ++i)
-          want.insert(want.end(), x.begin() + i * part + first, x.begin() + i * part + first + head_dim);
-        EXPECT_TRUE(same_bits(out.host(), want)) << rows << " x " << heads << " x " << head_dim;
+        const auto size = static_cast<std::size_t>(rows * heads * head_dim);
+        const Array<float> x_at(x), alone(size), one(size), other(size);
+        const auto wanted = [&](std::int64_t from) {
+          std::vector<float> want;
+          for (std::int64_t i = 0; i < rows * heads; ++i)
+            want.insert(want.end(), x.begin() + i * part + from, x.begin() + i * part + from + head_dim);
+          return want;
+        };
+        PickCall call;
+        call.x = x_at.get();
+        call.cols = cols;
+        call.rows = static_cast<std::int32_t>(rows);
+        call.heads = static_cast<std::int32_t>(heads);
+        call.head_dim = static_cast<std::int32_t>(head_dim);
+        call.first[0] = static_cast<std::int32_t>(first);
+        call.out[0] = alone.get();
+        ok(pick_heads(call, nullptr));
+        EXPECT_TRUE(same_bits(alone.host(), wanted(first))) << rows << " x " << heads << " x " << head_dim;
+        call.count = 2;
+        call.first[0] = 1;
+        call.first[1] = static_cast<std::int32_t>(first);
+        call.out[0] = one.get();
+        call.out[1] = other.get();
+        ok(pick_heads(call, nullptr));
+        EXPECT_TRUE(same_bits(one.host(), wanted(1))) << rows << " x " << heads << " x " << head_dim;
+        EXPECT_TRUE(same_bits(other.host(), wanted(first))) << rows << " x " << heads << " x " << head_dim;
       }
     }
   }

@@ -104,13 +104,12 @@ const std::vector<Known>& architectures() {
       {"qwen3moe", {"norm product heads attention product+", "norm experts+"}},
       {"qwen35",
        {"norm product delta-net product+", "norm gated product+",
-        "norm product pick pick heads attention sigmoid-gate product+"}},
+        "norm product pick heads attention sigmoid-gate product+"}},
       {"qwen35moe",
-       {"norm product delta-net product+", "norm experts+",
-        "norm product pick pick heads attention sigmoid-gate product+"}},
+       {"norm product delta-net product+", "norm experts+", "norm product pick heads attention sigmoid-gate product+"}},
       {"qwen3next",
-       {"norm product pick pick delta-net product+", "norm experts+",
-        "norm product pick pick heads attention sigmoid-gate product+"}},
+       {"norm product pick delta-net product+", "norm experts+",
+        "norm product pick heads attention sigmoid-gate product+"}},
   };
   return all;
 }
@@ -341,6 +340,13 @@ TEST_F(ByHand, ANormOfHeadsAndTheGateOfItsResultAreOne) {
   EXPECT_EQ(launches(), "copy gated-norm:q8 product");
   ops.multiply(y, q);
   EXPECT_EQ(launches(), "copy heads'-norm gate product multiply") << "the norm's result is read once more";
+}
+TEST_F(ByHand, TwoPicksOfOneInputAreOne) {
+  ops.pick_heads(q, h, 1, 256, 0);
+  ops.pick_heads(k, h, 1, 256, 0);
+  ops.pick_heads(v, q, 1, 256, 0);
+  ops.pick_heads(y, q, 2, 128, 0);
+  EXPECT_EQ(launches(), "pick pick pick") << "the last have other heads";
 }
 TEST_F(ByHand, AGateOfChannelsLeavesWhatIsRead) {
   ops.sigmoid_gate(h, x);

@@ -21,14 +21,18 @@ unsigned blocks_for(std::int64_t n, int each = kThreads) { return static_cast<un
 // ---------------------------------------------------------------------------------------------------------------------
 // Elementwise: an element a thread.
 
-__global__ void pick_heads_kernel(const float* x, std::int64_t cols, int heads, int head_dim, int first, float* out) {
+__global__ void pick_heads_kernel(const __grid_constant__ PickCall call) {
   allow_successor();
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
-  const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
-  if (i >= heads * head_dim) return;
-  const std::int64_t part = cols / heads;
-  out[row * heads * head_dim + i] = x[row * cols + i / head_dim * part + first + i % head_dim];
+  const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x),
+            all = call.heads * call.head_dim;
+  if (i >= all) return;
+  const bool second = blockIdx.z > 0;
+  const int first = second ? call.first[1] : call.first[0];
+  float* const out = second ? call.out[1] : call.out[0];
+  const std::int64_t part = call.cols / call.heads;
+  out[row * all + i] = call.x[row * call.cols + i / call.head_dim * part + first + i % call.head_dim];
 }
 
 /// x[i] = of(x[i], y[i])
@@ -206,11 +210,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t pick_heads(const float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
-                       std::int32_t first, float* out, cudaStream_t stream) {
-  if (rows <= 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(rows), blocks_for(std::int64_t{heads} * head_dim));
-  return launch(pick_heads_kernel, grid, dim3(kThreads), 0, stream, x, cols, heads, head_dim, first, out);
+cudaError_t pick_heads(const PickCall& call, cudaStream_t stream) {
+  if (call.rows <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(call.rows), blocks_for(std::int64_t{call.heads} * call.head_dim),
+                  static_cast<unsigned>(call.count));
+  return launch(pick_heads_kernel, grid, dim3(kThreads), 0, stream, call);
 }
 
 cudaError_t multiply(float* x, const float* y, std::int64_t n, cudaStream_t stream) {

@@ -12,10 +12,17 @@
 
 namespace millrace::kernels::cuda {
 
-/// out [rows, heads, head_dim]: of each head the channels from `first` on of the h-th of `heads` equal parts of x
-/// [rows, cols]. out is not x.
-cudaError_t pick_heads(const float* x, std::int64_t cols, std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
-                       std::int32_t first, float* out, cudaStream_t stream);
+/// out[i] [rows, heads, head_dim], of one or two: of each head the channels from first[i] on of the h-th of `heads`
+/// equal parts of x [rows, cols]. No out is x.
+struct PickCall {
+  const float* x = nullptr;
+  std::int64_t cols = 0;
+  std::int32_t rows = 0, heads = 0, head_dim = 0;
+  std::int32_t count = 1;
+  std::int32_t first[2] = {};
+  float* out[2] = {};
+};
+cudaError_t pick_heads(const PickCall& call, cudaStream_t stream);
 cudaError_t multiply(float* x, const float* y, std::int64_t n, cudaStream_t stream);  // x *= y
 /// x [rows, cols] /= 1 + e^-gate; gate: [rows, cols].
 cudaError_t sigmoid_gate(float* x, const float* gate, std::int64_t n, cudaStream_t stream);
