@@ -97,18 +97,18 @@ void CpuExecutor::multiply_heads(const HeadProduct& product) {
                          {all.q8.q + first, all.q8.d + first / 32, all.q8.sum16 + first / 16});
     });
   }
-  start_wave();
+  jobs_.clear();
   const auto take = [&](const HeadRows& of) {
     Input input = all;
     input.index = index + of.head * rows;
     input.name = ++inputs_;
     const WeightRef weight = product.weight_of(of.head);
     const Target target{weight, product.out + of.head * product.out_head, heads * product.out_head, {}};
-    push_job(make_job(weight, of.bytes, of.begin, of.end, target, input, Effect::store));
+    jobs_.push_back(make_job(weight, of.bytes, of.begin, of.end, target, input, Effect::store));
   };
   for_heads(product, jobs_.capacity(), take, [&] {
     run_jobs();
-    start_wave();
+    jobs_.clear();
   });
 }
 

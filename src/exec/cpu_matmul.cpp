@@ -14,11 +14,11 @@ constexpr std::int64_t kTasksPerThread = 4;           // so that a slow core tak
 constexpr std::int64_t kDecodeTaskBytes = 64 * 1024;  // about three microseconds of reading
 constexpr std::int64_t kDecodeRows = 16;
 
-/// Weight rows a task takes.
-std::int64_t task_rows(const kernels::MatmulArgs& args, int threads) {
+/// Weight rows a task takes, of `all` that the threads share.
+std::int64_t task_rows(const kernels::MatmulArgs& args, std::int64_t all, int threads) {
   std::int64_t rows = CpuLayout::kTaskRows;
   if (args.x_rows <= kDecodeRows) rows = std::min(rows, kDecodeTaskBytes / row_bytes(args.dtype, args.cols));
-  rows = std::min(rows, args.weight_rows / (threads * kTasksPerThread));
+  rows = std::min(rows, all / (threads * kTasksPerThread));
   return std::max(kRowStep, rows / kRowStep * kRowStep);
 }
 
@@ -35,11 +35,6 @@ CpuExecutor::Input CpuExecutor::prepare_input(Act x, bool quantized) {
     quantize_rows(table_, pool_, input.x, input.rows, input.cols, input.q8);
   }
   return input;
-}
-
-void CpuExecutor::start_wave() {
-  jobs_.clear();
-  tasks_ = 0;
 }
 
 CpuExecutor::Job CpuExecutor::make_job(WeightRef ref, const std::byte* bytes, std::int64_t row_begin,
@@ -66,11 +61,17 @@ CpuExecutor::Job CpuExecutor::make_job(WeightRef ref, const std::byte* bytes, st
   return job;
 }
 
-void CpuExecutor::push_job(const Job& job) {
-  jobs_.push_back(job);
-  jobs_.back().task_rows = task_rows(job.args, pool_.threads());
-  jobs_.back().first_task = tasks_;
-  tasks_ += (job.args.weight_rows + jobs_.back().task_rows - 1) / jobs_.back().task_rows;
+/// Jobs that run together are cut as one would be: of many small experts each is few tasks, so that a thread reads far.
+std::int64_t CpuExecutor::cut_jobs() {
+  std::int64_t all = 0;
+  for (const Job& job : jobs_) all += job.args.weight_rows;
+  std::int64_t tasks = 0;
+  for (Job& job : jobs_) {
+    job.task_rows = task_rows(job.args, all, pool_.threads());
+    job.first_task = tasks;
+    tasks += (job.args.weight_rows + job.task_rows - 1) / job.task_rows;
+  }
+  return tasks;
 }
 
 /// Weight rows [begin, end) of the job.
@@ -100,7 +101,7 @@ void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end,
 }
 
 void CpuExecutor::run_jobs() {
-  pool_.parallel_for(tasks_, 1, [&](std::int64_t first, std::int64_t last, int thread) {
+  pool_.parallel_for(cut_jobs(), 1, [&](std::int64_t first, std::int64_t last, int thread) {
     for (std::int64_t task = first; task < last; ++task) {
       const auto after = std::upper_bound(jobs_.begin(), jobs_.end(), task,
                                           [](std::int64_t t, const Job& job) { return t < job.first_task; });
@@ -117,7 +118,7 @@ void CpuExecutor::run_products(std::span<const Target> targets, const Input& inp
   std::size_t target = 0, next = 0;
   while (target < targets.size()) {
     if (!ready()) return;
-    start_wave();
+    jobs_.clear();
     while (target < targets.size() && jobs_.size() < jobs_.capacity()) {
       const std::span<const Piece> pieces = pieces_.pieces(targets[target].weight);
       if (next == pieces.size()) {
@@ -128,7 +129,8 @@ void CpuExecutor::run_products(std::span<const Target> targets, const Input& inp
       const Piece& piece = pieces[next];
       const std::byte* bytes = jobs_.empty() ? lease_now(piece) : lease_if_ready(piece);
       if (bytes == nullptr) break;
-      push_job(make_job(targets[target].weight, bytes, piece.row_begin, piece.row_end, targets[target], input, effect));
+      jobs_.push_back(
+          make_job(targets[target].weight, bytes, piece.row_begin, piece.row_end, targets[target], input, effect));
       ++next;
     }
     if (failed()) return;
@@ -191,7 +193,7 @@ bool CpuExecutor::try_gated(const Target& gate, WeightRef up, const Input& input
   const std::span<const Piece> gates = pieces_.pieces(gate.weight), ups = pieces_.pieces(up);
   if (gates.size() + ups.size() > jobs_.capacity()) return false;
   if (lease_now(gates[0]) == nullptr) return true;  // failed: nothing is left to do
-  start_wave();
+  jobs_.clear();
   std::size_t g = 0, u = 0;
   for (std::int64_t row = 0; g < gates.size() && u < ups.size();) {
     const std::byte* gate_bytes = lease_if_ready(gates[g]);
@@ -202,7 +204,7 @@ bool CpuExecutor::try_gated(const Target& gate, WeightRef up, const Input& input
     Job job = make_job(gate.weight, gate_bytes, row, end, gate, input, Effect::gated);
     job.up_dtype = part(up).dtype;
     job.up = up_bytes + (row - ups[u].row_begin) * row_bytes(job.up_dtype, input.cols);
-    push_job(job);
+    jobs_.push_back(job);
     row = end;
     if (gates[g].row_end == end) ++g;
     if (ups[u].row_end == end) ++u;

@@ -291,7 +291,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
   };
   std::int64_t entries = 0;
   std::optional<TraceZone> zone(std::in_place, options_.trace, "experts: gate, up");
-  start_wave();
+  jobs_.clear();
   for (std::size_t i = 0; i < members; ++i) {
     const LeasedExpert& member = leased_[i];
     Input input = call.input;
@@ -303,7 +303,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
                        call.experts.gated() ? Effect::gated : Effect::activate);
     job.up = bytes_of(member, up);
     job.up_dtype = part(up).dtype;
-    push_job(job);
+    jobs_.push_back(job);
     entries += input.rows;
   }
   run_jobs();
@@ -313,7 +313,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
   down_input.cols = call.ff;
   const kernels::Q8Rows q8 = kernels::q8_rows_at(at<std::byte>(layout_.hidden_q8), entries, call.ff);
   if (call.quantize_hidden) quantize_rows(table_, pool_, hidden, entries, call.ff, q8);
-  start_wave();
+  jobs_.clear();
   for (std::size_t i = 0; i < members; ++i) {
     const LeasedExpert& member = leased_[i];
     const std::int64_t at_row = member.hidden_first;
@@ -325,7 +325,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
     const WeightRef down = call.down(member.expert);
     const Target target{down, at<float>(layout_.expert_out) + first[member.expert] * call.model_dim, call.model_dim,
                         call.bias_of_down(member.expert)};
-    push_job(make_job(down, bytes_of(member, down), 0, call.model_dim, target, down_input, Effect::store));
+    jobs_.push_back(make_job(down, bytes_of(member, down), 0, call.model_dim, target, down_input, Effect::store));
   }
   run_jobs();
 }

@@ -121,10 +121,9 @@ class CpuExecutor final : public Executor {
   void run_products(std::span<const Target> targets, const Input& input, Effect effect);
   bool try_gated(const Target& gate, WeightRef up, const Input& input);
   void gated(const Target& gate, WeightRef up, const Input& input);
-  void start_wave();
   Job make_job(WeightRef ref, const std::byte* bytes, std::int64_t row_begin, std::int64_t row_end,
                const Target& target, const Input& input, Effect effect) const;
-  void push_job(const Job& job);
+  std::int64_t cut_jobs();
   void run_jobs();
   void run_task(const Job& job, std::int64_t begin, std::int64_t end, int thread) const;
   void add_bias(const Product& product, std::int64_t rows);
@@ -213,7 +212,6 @@ class CpuExecutor final : public Executor {
   std::uint64_t wave_bytes_ = 0;
   std::uint64_t inputs_ = 0;  // prepared so far: their names
   std::vector<Job> jobs_;
-  std::int64_t tasks_ = 0;
 
   // The mixture: experts still to be computed, those leased among them, those of the present wave.
   struct LeasedExpert {

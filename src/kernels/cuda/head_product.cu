@@ -23,7 +23,7 @@ __device__ __forceinline__ float tree_sum(float v) {
 
 constexpr int kProductThreads = 256, kProductWarps = kProductThreads / kWarp;
 constexpr int kProductRows = 8;      // of activations that a block works on: each weight is decoded once for them
-constexpr int kProductOutputs = 32;  // of a block
+constexpr int kProductOutputs = 16;  // of a block
 
 /// Row `row` of head h's matrix.
 __device__ __forceinline__ const std::byte* matrix_row(const HeadProductCall& call, int head, int row,
