@@ -141,8 +141,13 @@ Expected<Planned> plan_only(const EngineOptions& options) {
   plan_draft(made);
   MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(made));
   residency::SavedPlan saved = saved_plan(parts);
-  return Planned{std::move(parts.plan), parts.plan_options, parts.limits.context_tokens, parts.limits.batch_tokens,
-                 std::move(saved)};
+  Planned planned{std::move(parts.plan), parts.plan_options, parts.limits.context_tokens, parts.limits.batch_tokens,
+                  std::move(saved)};
+  for (const residency::Unit& block : parts.model->draft_blocks()) {
+    ++planned.draft_blocks;
+    planned.draft_block_bytes += block.bytes();
+  }
+  return planned;
 }
 
 Result Engine::run(Request request, Session* session, const std::atomic<bool>* stop_flag) {

@@ -123,6 +123,9 @@ struct Planned {
   std::int64_t context_tokens = 0;  // of one sequence
   std::int64_t batch_tokens = 0;
   residency::SavedPlan saved;
+  // Blocks that were trained to guess more tokens (model::Model::draft_blocks()): left on the disk.
+  std::int64_t draft_blocks = 0;
+  std::uint64_t draft_block_bytes = 0;
 };
 /// Errors: as Engine::create.
 Expected<Planned> plan_only(const EngineOptions& options);

@@ -51,6 +51,8 @@ class Decoder {
  public:
   Decoder(const Hyperparameters& hp, const DecoderSpec& spec, exec::Ops& ops) : hp_(hp), spec_(spec), ops_(ops) {}
   Status list_units(const modelfile::Model& file, residency::UnitTable& table);
+  /// Of the blocks behind the layers, those that the file has.
+  std::vector<residency::Unit> list_draft_blocks(const modelfile::Model& file) const;
   void record();
 
  private:
@@ -504,6 +506,16 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
   return units.status();
 }
 
+std::vector<residency::Unit> Decoder::list_draft_blocks(const modelfile::Model& file) const {
+  residency::UnitTable none;
+  const UnitBuilder units(file, none);
+  std::vector<residency::Unit> blocks;
+  for (std::int64_t index = hp_.layers; index < hp_.layers + hp_.draft_blocks; ++index)
+    if (residency::Unit block = units.block_apart(static_cast<int>(index)); !block.parts.empty())
+      blocks.push_back(std::move(block));
+  return blocks;
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, const LoadOptions& options,
@@ -515,7 +527,8 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
   decoder.record();
   MR_ASSIGN_OR_RETURN(exec::Program program, ops.finish());
   units.cut(options.tile_bytes);
-  return std::make_unique<Model>(std::move(hp), std::move(units), std::move(program));
+  std::vector<residency::Unit> draft_blocks = decoder.list_draft_blocks(file);
+  return std::make_unique<Model>(std::move(hp), std::move(units), std::move(program), std::move(draft_blocks));
 }
 
 }  // namespace millrace::model

@@ -116,7 +116,8 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
 
   Keys keys(file);
   hp.layers = keys.required("block_count", 1, kMostLayers);
-  hp.layers -= keys.optional("nextn_predict_layers", 0, 0, hp.layers - 1);  // behind the layers: they draft
+  hp.draft_blocks = keys.optional("nextn_predict_layers", 0, 0, hp.layers - 1);
+  hp.layers -= hp.draft_blocks;
   hp.model_dim = keys.required("embedding_length", 1, kMostDim);
   hp.context_length = keys.required("context_length", 1, kMostContext);
   const Expected<std::string> scaling = file.get_string(arch_key(file, "rope.scaling.type"));

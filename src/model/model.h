@@ -24,6 +24,7 @@ struct Hyperparameters {
   std::int64_t layers = 0, model_dim = 0, ff_dim = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
   std::int64_t context_length = 0;
   std::int64_t experts = 0, top_k = 0, expert_ff = 0;  // 0 for dense models; so are heads where no layer attends
+  std::int64_t draft_blocks = 0;                       // behind the layers, as the file says: Model::draft_blocks()
   bool beyond_original = false;  // the context asked for is longer than LongRoPE's original one (model/rope.h)
   double rms_eps = 1e-5, rope_theta = 10000;
   std::int64_t rotary = 0;
@@ -33,18 +34,26 @@ struct Hyperparameters {
 /// What a file holds, ready for an executor. Immutable.
 class Model {
  public:
-  Model(Hyperparameters hp, residency::UnitTable units, exec::Program program)
-      : hp_(std::move(hp)), units_(std::move(units)), program_(std::move(program)) {}
+  Model(Hyperparameters hp, residency::UnitTable units, exec::Program program,
+        std::vector<residency::Unit> draft_blocks = {})
+      : hp_(std::move(hp)),
+        units_(std::move(units)),
+        program_(std::move(program)),
+        draft_blocks_(std::move(draft_blocks)) {}
 
   const Hyperparameters& hyperparameters() const { return hp_; }
   const residency::UnitTable& units() const { return units_; }
   /// All layers, for every row of a pass.
   const exec::Program& program() const { return program_; }
+  /// Blocks behind the layers that were trained to guess more tokens (nextn_predict_layers), a unit each. No pass uses
+  /// them, no plan counts them: their home is the disk.
+  const std::vector<residency::Unit>& draft_blocks() const { return draft_blocks_; }
 
  private:
   Hyperparameters hp_;
   residency::UnitTable units_;
   exec::Program program_;
+  std::vector<residency::Unit> draft_blocks_;
 };
 
 struct LoadOptions {

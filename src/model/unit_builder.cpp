@@ -65,6 +65,16 @@ void UnitBuilder::refuse_unused(int layer) {
   used_.clear();
 }
 
+residency::Unit UnitBuilder::block_apart(int layer) const {
+  residency::Unit unit;
+  unit.kind = UnitKind::trunk;
+  unit.layer = layer;
+  for (const modelfile::TensorInfo& tensor : file_.tensors())
+    if (layer_of(tensor.name) == layer)
+      unit.parts.push_back({tensor.name, tensor.dtype, tensor.rows(), tensor.cols(), tensor.file, tensor.offset});
+  return unit;
+}
+
 const modelfile::TensorInfo* UnitBuilder::checked(const std::string& name, std::initializer_list<std::int64_t> shape) {
   if (!status_.ok()) return nullptr;
   const Expected<const modelfile::TensorInfo*> tensor = file_.require(name);

@@ -69,6 +69,10 @@ class UnitBuilder {
   std::pair<residency::WeightRef, residency::WeightRef> output(const std::string& norm, std::int64_t model_dim,
                                                                std::int64_t vocab, residency::WeightRef embedding);
 
+  /// All tensors of a block that no pass uses, as the file has them, in its order: not in the table. No parts: the file
+  /// has none of it.
+  residency::Unit block_apart(int layer) const;
+
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   /// A tensor that the file may have and the model does not use.
   void ignore(const std::string& name) { used_.insert(name); }

@@ -173,6 +173,15 @@ class Hyperparameters {
     const auto value = model_.get_float(fmt::format("{}.{}", architecture_, key));
     return value.ok() ? std::optional(value.value()) : std::nullopt;
   }
+  /// Blocks behind the layers that guess more tokens: counted with them, and used by no pass.
+  std::int64_t draft_blocks() const {
+    const std::int64_t blocks = number("nextn_predict_layers").value_or(0);
+    return blocks > 0 && blocks < number("block_count").value_or(0) ? blocks : 0;
+  }
+  std::optional<std::int64_t> layers() const {
+    const auto all = number("block_count");
+    return all ? std::optional(*all - draft_blocks()) : std::nullopt;
+  }
   std::optional<std::int64_t> head_dim() const {
     if (const auto key = number("attention.key_length")) return key;
     const auto dim = number("embedding_length"), heads = number("attention.head_count");
@@ -180,7 +189,7 @@ class Hyperparameters {
   }
   /// Bytes that one token adds to an f16 KV cache.
   std::optional<double> kv_bytes_per_token() const {
-    const auto layers = number("block_count"), width = head_dim();
+    const auto layers = this->layers(), width = head_dim();
     auto heads = number("attention.head_count_kv");
     if (!heads) heads = number("attention.head_count");
     if (!layers || !width || !heads) return std::nullopt;
@@ -214,7 +223,12 @@ std::string hyperparameter_section(const Model& model, const Hyperparameters& hp
   if (const auto name = model.get_string("general.name"); name.ok()) add("name", escape(name.value(), 72));
   if (!hp.architecture().empty()) add("architecture", escape(hp.architecture(), 72));
   integer("context length", "context_length");
-  integer("layers", "block_count");
+  if (const auto layers = hp.layers(); layers && *layers >= 0) {
+    const std::string more = hp.draft_blocks() > 0 ? fmt::format(", and {} that guess{} more tokens", hp.draft_blocks(),
+                                                                 hp.draft_blocks() == 1 ? "es" : "")
+                                                   : "";
+    add("layers", grouped(static_cast<std::uint64_t>(*layers)) + more);
+  }
   integer("model dim", "embedding_length");
   integer("feed-forward dim", "feed_forward_length");
   integer("heads", "attention.head_count");
@@ -238,6 +252,16 @@ std::string hyperparameter_section(const Model& model, const Hyperparameters& hp
 
 bool is_expert(const TensorInfo& tensor) { return tensor.name.find("_exps.") != std::string::npos; }
 
+/// "blk.12.attn_q.weight" as {"blk.*.attn_q.weight", 12}; a name without a layer gets -1.
+std::pair<std::string, std::int64_t> pattern_of(const std::string& name) {
+  constexpr std::string_view prefix = "blk.";
+  std::size_t end = prefix.size();
+  while (end < name.size() && end < prefix.size() + 6 && std::isdigit(static_cast<unsigned char>(name[end])) != 0)
+    ++end;
+  if (!name.starts_with(prefix) || end == prefix.size() || end == name.size() || name[end] != '.') return {name, -1};
+  return {fmt::format("blk.*{}", name.substr(end)), std::stoll(name.substr(prefix.size(), end - prefix.size()))};
+}
+
 /// Bytes of weights that one generated token reads: everything but the embedding (unless it is the head too), of the
 /// experts the share that works.
 double bytes_per_token(const Model& model, const Hyperparameters& hp) {
@@ -250,6 +274,7 @@ double bytes_per_token(const Model& model, const Hyperparameters& hp) {
   double bytes = 0;
   for (const TensorInfo& tensor : model.tensors()) {
     if ((tensor.name == "token_embd.weight" && !tied) || tensor.name == "per_layer_token_embd.weight") continue;
+    if (hp.draft_blocks() > 0 && pattern_of(tensor.name).second >= hp.layers().value_or(0)) continue;
     bytes += static_cast<double>(tensor.bytes) * (is_expert(tensor) ? share : 1);
   }
   return bytes;
@@ -307,16 +332,6 @@ std::string full_list(const Model& model) {
     if (split) rows.back().push_back(std::to_string(tensor.file + 1));
   }
   return fmt::format("\nTensors, {}\n", grouped(model.tensors().size())) + table(rows, left);
-}
-
-/// "blk.12.attn_q.weight" as {"blk.*.attn_q.weight", 12}; a name without a layer gets -1.
-std::pair<std::string, std::int64_t> pattern_of(const std::string& name) {
-  constexpr std::string_view prefix = "blk.";
-  std::size_t end = prefix.size();
-  while (end < name.size() && end < prefix.size() + 6 && std::isdigit(static_cast<unsigned char>(name[end])) != 0)
-    ++end;
-  if (!name.starts_with(prefix) || end == prefix.size() || end == name.size() || name[end] != '.') return {name, -1};
-  return {fmt::format("blk.*{}", name.substr(end)), std::stoll(name.substr(prefix.size(), end - prefix.size()))};
 }
 
 /// {0, 1, 2, 5} as "0-2,5". REQUIRES: sorted, not empty.

@@ -49,6 +49,13 @@ std::vector<float> logits_of(Engine& engine, std::vector<TokenId> prompt) {
   return logits;
 }
 
+TEST(PlanOnly, LeavesBlocksThatGuessTokensOnTheDisk) {
+  const Expected<Planned> planned = plan_only(test::roomy(MILLRACE_TEST_DATA "/reference/glm-4.7-flash.gguf"));
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->draft_blocks, 1);
+  EXPECT_GT(planned->draft_block_bytes, 0u);
+}
+
 TEST_P(Latents, TakeARowATokenAndLayer) {
   const auto engine = make(options());
   const kv::Layout layout = engine->model().program().layout.with(GetParam(), kv::kOnHost);

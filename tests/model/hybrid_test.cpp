@@ -155,6 +155,19 @@ TEST(Hybrid, ADraftBlockBehindTheLayersIsNoLayer) {
   const auto model = load(file.open("hybrid"), {});
   ASSERT_TRUE(model.ok()) << model.status().message();
   EXPECT_EQ((*model)->hyperparameters().layers, 2);
+  for (const residency::Unit& unit : (*model)->units().units()) EXPECT_LT(unit.layer, 2);
+  const std::vector<residency::Unit>& blocks = (*model)->draft_blocks();
+  ASSERT_EQ(blocks.size(), 1u);
+  EXPECT_EQ(blocks[0].layer, 2);
+  ASSERT_EQ(blocks[0].parts.size(), 1u);
+  EXPECT_EQ(blocks[0].parts[0].name, "blk.2.nextn.eh_proj.weight");
+  EXPECT_EQ(blocks[0].parts[0].rows, 64);
+  EXPECT_EQ(blocks[0].parts[0].cols, 128);
+  EXPECT_EQ(blocks[0].parts[0].offset, file.open("hybrid").find("blk.2.nextn.eh_proj.weight")->offset);
+  file.remove("blk.2.nextn.eh_proj.weight");  // a file that was stripped of it
+  const auto stripped = load(file.open("hybrid"), {});
+  ASSERT_TRUE(stripped.ok()) << stripped.status().message();
+  EXPECT_TRUE((*stripped)->draft_blocks().empty());
 }
 
 }  // namespace

@@ -55,6 +55,15 @@ TEST(Inspect, CountsALatentOnceForAllHeads) {
   EXPECT_NE(text.find("kv cache          384 B a token in f16"), std::string::npos) << text;  // 2 layers of 64 + 32
 }
 
+TEST(Inspect, TellsBlocksThatGuessTokensFromLayers) {
+  const auto model = Model::open(MILLRACE_TEST_DATA "/reference/glm-4.7-flash.gguf");
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::string text = render_inspect(model.value());
+  EXPECT_NE(text.find("layers            2, and 1 that guesses more tokens\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("kv cache          384 B a token in f16"), std::string::npos) << text;  // 2 layers of 32 + 64
+  EXPECT_NE(text.find("a token reads 152 kB of weights (58 %)"), std::string::npos) << "without the block\n" << text;
+}
+
 TEST(Inspect, LetsNoFileWriteToTheTerminal) {
   Raw raw;
   raw.head(1, 3).text_pair("general.name", "\x1b]0;owned\x07").text_pair("k\ney", "v\x1b[2J");
