@@ -67,7 +67,10 @@ void add_window(const kv::Batch& batch, const RowSpan& window, bool only, std::s
     add_sequence(batch, window, group, first, next, to.runs);
   }
   // With a row of each sequence each has one run, but where a checkpoint is wanted right behind it.
-  const bool singles = only && window.rows == std::ssize(batch.sequences);
+  const bool as_many = only && window.rows == std::ssize(batch.sequences);
+  const bool singles =
+      as_many && std::ssize(to.first_runs) - static_cast<std::int64_t>(table.first_of_sequences) == window.rows;
+  if (as_many && !singles) to.repeat = false;
   const std::int64_t sequences = std::min(window.rows, std::ssize(batch.sequences));
   const std::int64_t most = singles ? window.rows : most_state_runs(window.rows, sequences);
   table.borders = !singles || made() > most;

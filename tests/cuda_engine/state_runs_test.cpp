@@ -85,6 +85,16 @@ TEST_F(StateRuns, ARowOfEachSequenceIsOneRun) {
   }
 }
 
+/// As many rows as sequences, and not one of each.
+TEST_F(StateRuns, ASequenceWithoutRowsLeavesOthersNoSingles) {
+  sequence(10, 12);
+  add_rows(2);
+  sequence(5, 6);
+  const StateRunTables made = tables({{0, 2}});
+  EXPECT_TRUE(made.tables[0].borders);
+  EXPECT_FALSE(made.repeat) << "the table is not that of a row of each";
+}
+
 TEST_F(StateRuns, RowsAreCutAtBordersAndLeaveCheckpoints) {
   const kv::SequenceState& of = sequence(30, 230, 128);
   add_rows(200);
