@@ -71,17 +71,21 @@ Expected<DraftModelPlan> plan_draft_model(const EngineOptions& options) {
   draft.best_isa = options.best_isa;
   draft.storage = options.storage;
   draft.kv_dtype = options.kv_dtype == DType::q8_0 ? DType::f16 : options.kv_dtype;
-  MR_ASSIGN_OR_RETURN(const Parts parts, assemble_plan(draft));
-  const residency::PlanOptions& planned = parts.plan_options;
-  const std::uint64_t weights = std::max(parts.plan.weight_memory_bytes(), parts.model->units().total_bytes());
-  plan.bytes = planned.fixed_bytes + planned.most_kv_bytes + weights + kMargin;
-  if (plan.bytes > draft.ram_bytes / 2)
+  const std::uint64_t ram = draft.ram_bytes;
+  // Twice: passes of few rows are enough for a small one, and the planner bounds them by the memory there is.
+  for (int i = 0; i < 2; ++i) {
+    MR_ASSIGN_OR_RETURN(const Parts parts, assemble_plan(draft));
+    const residency::PlanOptions& planned = parts.plan_options;
+    const std::uint64_t weights = std::max(parts.plan.weight_memory_bytes(), parts.model->units().total_bytes());
+    draft.ram_bytes = planned.fixed_bytes + planned.most_kv_bytes + weights;
+    draft.context_tokens = parts.limits.context_tokens;
+    draft.batch_tokens = parts.limits.batch_tokens;
+    draft.tile_bytes = parts.limits.tile_bytes;
+  }
+  plan.bytes = draft.ram_bytes + kMargin;
+  if (plan.bytes > ram / 2)
     return error(Code::out_of_budget, "it takes {} of RAM with its KV, more than half of {}", format_bytes(plan.bytes),
-                 format_bytes(draft.ram_bytes));
-  draft.ram_bytes = plan.bytes - kMargin;
-  draft.context_tokens = parts.limits.context_tokens;
-  draft.batch_tokens = parts.limits.batch_tokens;
-  draft.tile_bytes = parts.limits.tile_bytes;
+                 format_bytes(ram));
   return plan;
 }
 
