@@ -38,17 +38,24 @@ double PassCosts::believed(std::int64_t rows) const {
   return entry.seconds * (1 - std::min(kMostDoubt, kDoubtAPass * static_cast<double>(passes_ - entry.at)));
 }
 
-/// From measured passes of fewer and of more rows.
+/// From passes of fewer and of more rows that were measured: between two, by a line; beyond the last, by half the slope
+/// that led there.
 double PassCosts::guessed(std::int64_t rows) const {
-  std::int64_t below = rows - 1, above = rows + 1;
-  while (below > 0 && entries_[static_cast<std::size_t>(below)].samples == 0) --below;
-  while (above <= kMostRows && entries_[static_cast<std::size_t>(above)].samples == 0) ++above;
-  if (below == 0) return above <= kMostRows ? believed(above) : 0;
-  const double least = believed(below);
-  if (above <= kMostRows)
-    return least + std::max(0.0, believed(above) - least) * static_cast<double>(rows - below) /
-                       static_cast<double>(above - below);
-  return rows <= 2 * below ? least : kTooMuch * least;
+  const auto measured = [this](std::int64_t number) {
+    return entries_[static_cast<std::size_t>(number)].samples >= kSureSamples;
+  };
+  std::int64_t least = 1, below = rows - 1, above = rows + 1;
+  while (least < rows && !measured(least)) ++least;
+  while (below > least && !measured(below)) --below;
+  while (above <= kMostRows && !measured(above)) ++above;
+  if (least == rows) return above <= kMostRows ? believed(above) : 0;
+  const double cost = believed(below);
+  const auto slope = [&](std::int64_t from, std::int64_t to) {
+    return std::max(0.0, believed(to) - believed(from)) / static_cast<double>(to - from);
+  };
+  if (above <= kMostRows) return cost + slope(below, above) * static_cast<double>(rows - below);
+  if (rows > 2 * below) return kTooMuch * cost;
+  return below > least ? cost + slope(least, below) / 2 * static_cast<double>(rows - below) : cost;
 }
 
 double PassCosts::of(std::int64_t rows) const {
@@ -91,9 +98,9 @@ void choose_drafts(const PassCosts& costs, std::int64_t base_rows, std::int64_t 
   std::size_t taken = 0;
   for (std::size_t i = 0; i < guesses.size() && static_cast<std::int64_t>(i) < most_drafts; ++i) {
     tokens += guesses[i].gain;
-    const double rate = tokens / costs.of(base_rows + static_cast<std::int64_t>(i) + 1);
-    if (rate <= best) continue;
-    best = rate;
+    const double cost = costs.of(base_rows + static_cast<std::int64_t>(i) + 1);
+    if (cost <= 0 || tokens <= best * cost) continue;
+    best = tokens / cost;
     taken = i + 1;
   }
   for (std::size_t i = 0; i < taken; ++i) ++odds[guesses[i].request].drafts;

@@ -20,7 +20,7 @@ class PassCosts {
   void measured(std::int64_t rows, double seconds);
   /// Rows that were not measured twice are taken for as cheap as may be, so that they are tried: those up to twice as
   /// many as were measured; more cost too much for now. What was measured long ago is believed a little less with each
-  /// pass since, for the same reason. 0: nothing was measured yet.
+  /// pass since, for the same reason. 0: nothing was measured yet to tell it from.
   double of(std::int64_t rows) const;
 
  private:

@@ -108,10 +108,10 @@ std::int64_t Speculator::depth(std::span<const DraftTurn> turns, std::int64_t ba
   std::int64_t deepest = 0;
   for (std::int64_t i = 0; i < std::ssize(gains); ++i) {
     tokens += gains[static_cast<std::size_t>(i)];
-    const double rate =
-        tokens / (costs_.of(base_rows + requests * (i + 1)) + static_cast<double>(i + 1) * seconds_a_depth_);
-    if (rate <= best) continue;
-    best = rate;
+    const double pass = costs_.of(base_rows + requests * (i + 1));
+    const double cost = pass + static_cast<double>(i + 1) * seconds_a_depth_;
+    if (pass <= 0 || tokens <= best * cost) continue;
+    best = tokens / cost;
     deepest = i + 1;
   }
   // How often it is right shows only where it guesses.
