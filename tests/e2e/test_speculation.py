@@ -1,0 +1,67 @@
+"""Guessed tokens from outside: the same answers and logits, the budget held, and what the flags and counters say."""
+import unittest
+
+import harness
+from harness import DEMO, DRAFT, Case
+from serving import Server
+
+STORY = "Tell me a story about a fox."
+
+
+class Speculation(Case):
+    def answer(self, *args):
+        return self.ok("run", DEMO, "--local", "--device", "cpu", "--ram", "12M", "--ctx", "512", "--stats", "-p", STORY, *args)
+
+    def test_every_drafter_gives_the_same_answer(self):
+        for drawn in (["--temp", "0"], ["--temp", "0.9", "--seed", "5"]):
+            plain = self.answer("--speculate", "off", *drawn)
+            self.assertNotIn("drafts:", plain.err)
+            for flags in (["--speculate", "6"], ["--speculate", "auto"], ["--speculate", "4", "--draft", DRAFT], ["--draft", DRAFT]):
+                with self.subTest(flags=flags, drawn=drawn):
+                    self.assertEqual(self.answer(*flags, *drawn).out, plain.out)
+
+    def test_a_draft_model_gives_several_tokens_a_pass(self):
+        said = self.answer("--temp", "0", "--speculate", "5", "--draft", DRAFT).err
+        self.assertRegex(said, r"drafts: [2-5]\.\d+ tokens a pass; \d+ of \d+ by Millrace demo draft were right")
+
+    @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
+    def test_a_draft_model_stays_under_the_budget_with_its_model(self):
+        bare = min(self.ok("--version").peak_rss_bytes for _ in range(3))
+        for ram in (8_000_000, 12_000_000):
+            outcome = self.ok("run", DEMO, "--local", "--device", "cpu", "--ram", str(ram), "--ctx", "512", "--temp", "0", "-p", STORY,
+                              "--draft", DRAFT)
+            self.assertNotIn("does not guess", outcome.err)
+            self.assertLessEqual(outcome.peak_rss_bytes - bare, ram, f"--ram {ram}")
+
+    def test_bench_guesses_as_often_right_as_it_is_told(self):
+        flags = ("--device", "cpu", "-p", "32", "-n", "100", "-r", "1", "-s", "2")
+        plain = self.bench(DEMO, *flags, "--speculate", "off")
+        self.assertEqual(plain["drafts"]["tokens_per_pass"], 1)
+        for accept, least, most in ((0, 1, 1), (0.8, 2.2, 3.4), (1, 3.8, 4)):
+            drafted = self.bench(DEMO, *flags, "--speculate", "3", "--accept", str(accept))
+            self.assertEqual(drafted["logits_hash"], plain["logits_hash"])
+            self.assertGreaterEqual(drafted["drafts"]["tokens_per_pass"], least)
+            self.assertLessEqual(drafted["drafts"]["tokens_per_pass"], most)
+
+    def test_what_cannot_be_is_said(self):
+        self.refused("run", DEMO, "--speculate", "fast", "-p", "hi", says=["--speculate", "fast", "auto"])
+        self.refused("run", DEMO, "--speculate", "off", "--draft", DRAFT, "-p", "hi", says=["--draft", "--speculate off"])
+        other = str(harness.ROOT / "tests/data/reference/llama.gguf")
+        for draft, word in ((other, "vocabulary"), ("/nowhere.gguf", "no such file")):
+            outcome = self.ok("run", DEMO, "--local", "--device", "cpu", "--temp", "0", "--draft", draft, "-p", "What is the capital of France?")
+            self.assertRegex(outcome.err, f"warning: .* does not guess: .*{word}")
+            self.assertIn("Paris", outcome.out)
+
+    def test_a_server_counts_drafts(self):
+        with Server(DEMO, "--device", "cpu", "--speculate", "4", "--draft", DRAFT) as server:
+            asked = {"messages": [{"role": "user", "content": STORY}], "temperature": 0}
+            status, _, _ = server.request("POST", "/v1/chat/completions", asked)
+            self.assertEqual(status, 200)
+            metrics = server.request("GET", "/metrics")[2]
+            metrics = metrics.decode() if isinstance(metrics, bytes) else metrics
+            self.assertRegex(metrics, r'millrace_drafts_right_total\{[^}]*drafter="Millrace demo draft"[^}]*place="1"[^}]*\} [1-9]')
+            self.assertRegex(metrics, r"millrace_decode_turns_total\{[^}]*\} [1-9]")
+
+
+if __name__ == "__main__":
+    unittest.main()
