@@ -181,16 +181,35 @@ void Speculator::choose(std::int64_t base_rows, std::int64_t most_drafts) {
       }
 }
 
+/// Whether passes are left alone, or there was none yet to tell.
+bool Speculator::too_fast(std::int64_t base_rows) {
+  const double seconds = costs_.of(base_rows);
+  if (mode_ != Mode::automatic || seconds >= kSlowPass) return false;
+  if (seconds > 0 && !std::exchange(said_too_fast_, true))
+    log::info("drafts: none, as a pass takes {:.2f} ms; --speculate N guesses all the same", seconds * 1e3);
+  return true;
+}
+
+/// Once: who guesses, and what that costs.
+void Speculator::say_drafts(std::int64_t base_rows) {
+  std::int64_t drafts = 0;
+  for (const DraftOdds& one : odds_) drafts += one.drafts;
+  if (drafts == 0 || std::exchange(said_drafts_, true)) return;
+  log::info("drafts: {} guesses; a pass takes {:.2f} ms without, with {} of them {:.2f} ms, as far as is known",
+            drafter().name(), costs_.of(base_rows) * 1e3, drafts, costs_.of(base_rows + drafts) * 1e3);
+}
+
 void Speculator::draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,
                        const std::function<bool()>& stop) {
   if (!on() || turns.empty()) return;
   ++passes_;
   for (const DraftTurn& turn : turns) check_guesses(turn);
   most_drafts = std::min(most_drafts, PassCosts::kMostRows - base_rows);
-  if (most_drafts <= 0 || (mode_ == Mode::automatic && costs_.of(base_rows) < kSlowPass)) return;
+  if (most_drafts <= 0 || too_fast(base_rows)) return;
   const std::int64_t deepest = depth(turns, base_rows, most_drafts);
   if (deepest == 0 || !propose(turns, deepest, stop)) return;
   choose(base_rows, most_drafts);
+  say_drafts(base_rows);
   for (std::size_t i = 0; i < turns.size(); ++i) {
     auto& guesses = asks_[i].guesses;
     turns[i].drafts.assign(guesses.begin(), guesses.begin() + odds_[i].drafts);

@@ -63,6 +63,8 @@ class Speculator {
   void replace_guesses(const DraftTurn& turn, DraftAsk& ask);
   std::vector<double> odds(std::uint64_t id, int level, std::size_t guesses);
   void choose(std::int64_t base_rows, std::int64_t most_drafts);
+  bool too_fast(std::int64_t base_rows);
+  void say_drafts(std::int64_t base_rows);
 
   const SpeculateOptions::Mode mode_;
   const std::int64_t fixed_;
@@ -74,6 +76,7 @@ class Speculator {
   std::vector<DraftOdds> odds_;  // one an ask
   double seconds_a_depth_ = 0;   // of a drafter that is not free: one more guess for every request
   std::int64_t passes_ = 0;
+  bool said_too_fast_ = false, said_drafts_ = false;  // in the log, once
   std::uint64_t draw_ = 0x9e3779b97f4a7c15ull;
   std::vector<DraftCounters> counters_;  // of each drafter that had its turn; the present one last
 };
