@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "engine/limits.h"
 #include "engine/setup.h"
-#include "exec/cuda_ops.h"
+#include "exec/cuda_executor.h"
 #include "kv/layout.h"
 #include "residency/homes.h"
 

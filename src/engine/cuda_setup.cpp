@@ -8,7 +8,7 @@
 #include "device/gpu.h"
 #include "engine/cuda_plan.h"
 #include "engine/setup.h"
-#include "exec/cuda_ops.h"
+#include "exec/cuda_executor.h"
 #include "residency/calibrate.h"
 #include "residency/cuda_experts.h"
 #include "residency/cuda_weights.h"

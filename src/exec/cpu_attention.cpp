@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "exec/cpu_ops.h"
+#include "exec/cpu_executor.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
 

@@ -1,7 +1,7 @@
 // Products by heads of the CPU executor: what latent attention makes of queries, and of what it has summed.
 #include <algorithm>
 
-#include "exec/cpu_ops.h"
+#include "exec/cpu_executor.h"
 #include "tensor/codec.h"
 
 namespace millrace::exec {

@@ -1,7 +1,7 @@
 // How the CPU executor holds weights: leases by the wave, and the last one for as long as nothing else is leased.
 #include <chrono>
 
-#include "exec/cpu_ops.h"
+#include "exec/cpu_executor.h"
 
 namespace millrace::exec {
 namespace {

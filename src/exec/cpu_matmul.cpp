@@ -3,7 +3,7 @@
 #include <array>
 
 #include "base/bytes.h"
-#include "exec/cpu_ops.h"
+#include "exec/cpu_executor.h"
 #include "exec/host_rows.h"
 
 namespace millrace::exec {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-#include "exec/cpu_ops.h"
+#include "exec/cpu_executor.h"
 #include "exec/host_rows.h"
 #include "exec/routing.h"
 

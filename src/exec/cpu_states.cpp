@@ -3,7 +3,7 @@
 // the sequence's next state, and to the checkpoints that the rows go by (kv/sequence.h).
 #include <algorithm>
 
-#include "exec/cpu_ops.h"
+#include "exec/cpu_executor.h"
 
 namespace millrace::exec {
 

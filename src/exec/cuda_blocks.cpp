@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 #include "device/cuda_runtime.h"
-#include "exec/cuda_ops.h"
+#include "exec/cuda_executor.h"
 
 namespace millrace::exec {
 namespace {

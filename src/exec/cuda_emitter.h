@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/bytes.h"
-#include "exec/cuda_ops_impl.h"
+#include "exec/cuda_executor_impl.h"
 #include "kernels/cuda/delta_step.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/heads.h"

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "engine/reference.h"
-#include "exec/cuda_ops.h"
+#include "exec/cuda_executor.h"
 #include "exec/small_model.h"
 
 namespace millrace::exec {

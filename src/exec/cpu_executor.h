@@ -71,7 +71,7 @@ class CpuExecutor final : public Executor {
     std::int64_t task_rows = 0, first_task = 0;
   };
 
-  // cpu_ops.cpp: the pass.
+  // cpu_executor.cpp: the pass.
   void begin_pass(const kv::Batch& batch);
   void end_pass();
   void do_step(const Step& step);

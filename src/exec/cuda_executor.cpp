@@ -1,5 +1,5 @@
 // The pass of the CUDA executor: recording, upload, graph, read-back.
-#include "exec/cuda_ops.h"
+#include "exec/cuda_executor.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
-#include "exec/cuda_ops_impl.h"
+#include "exec/cuda_executor_impl.h"
 #include "exec/routing.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/latent.h"

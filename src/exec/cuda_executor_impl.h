@@ -1,4 +1,4 @@
-// The inside of the CUDA executor. See cuda_ops.h.
+// The inside of the CUDA executor. See cuda_executor.h.
 #pragma once
 
 #include <array>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "device/cuda_runtime.h"
+#include "exec/cuda_executor.h"
 #include "exec/cuda_experts_share.h"
 #include "exec/cuda_layout.h"
-#include "exec/cuda_ops.h"
 #include "exec/cuda_split.h"
 #include "exec/cuda_state_runs.h"
 #include "exec/fusion.h"
@@ -46,7 +46,7 @@ class CudaExecutor final : public Executor {
   std::string_view numerics() const override { return numerics_; }
 
  private:
-  // cuda_ops.cpp: the pass.
+  // cuda_executor.cpp: the pass.
   Status begin_pass(const kv::Batch& batch);
   Status launch_all();
   bool failed() const { return !status_.ok(); }

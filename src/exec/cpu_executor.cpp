@@ -1,5 +1,5 @@
 // The CPU executor's pass and its plain ops; products, attention and the mixture have files of their own.
-#include "exec/cpu_ops.h"
+#include "exec/cpu_executor.h"
 
 #include <algorithm>
 #include <chrono>
