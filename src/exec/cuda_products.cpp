@@ -130,8 +130,11 @@ void CudaExecutor::Emitter::emit_product(const Launch& l) {
       if (done[i] || ops.part(product.weight).dtype != dtype) continue;
       done[i] = true;
       const Act out = l.adds ? l.out : product.out;
-      (call.count < 3 ? call.products[call.count] : fourth) = {matrix(product.weight), vector(product.bias), data(out),
-                                                               cols(out)};
+      const cuda::Product made{matrix(product.weight), vector(product.bias), data(out), cols(out)};
+      if (call.count < 3)
+        call.products[call.count] = made;
+      else
+        fourth = made;
       ++call.count;
       overwritten(out);
     }

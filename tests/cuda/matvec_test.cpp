@@ -302,10 +302,11 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
   Product fourth;
   for (int p = 0; p < std::ssize(dtypes); ++p) {
     const auto i = static_cast<std::size_t>(p);
-    (p < 3 ? call.products[p] : fourth) = {{addresses.entry(2 * p), dtypes[i], rows[i]},
-                                           with_bias ? addresses.entry(2 * p + 1) : nullptr,
-                                           y[i].as<float>(),
-                                           rows[i] + 1};
+    Product& product = p < 3 ? call.products[p] : fourth;
+    product = {{addresses.entry(2 * p), dtypes[i], rows[i]},
+               with_bias ? addresses.entry(2 * p + 1) : nullptr,
+               y[i].as<float>(),
+               rows[i] + 1};
   }
   CUDA_OK(many ? matmul_float(call, nullptr) : joins ? matvec_joined(call, fourth, nullptr) : matvec(call, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
