@@ -299,7 +299,8 @@ void CudaExecutor::Emitter::hand_out_experts(const Step& s, std::uint32_t number
 
 void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down) {
   const residency::DeviceExperts& flow = *ops.options_.experts;
-  const int permille = flow.link().of(static_cast<double>(hidden.entries / experts.top_k));
+  const std::int32_t rows = hidden.entries / experts.top_k;
+  const int permille = flow.link().of(rows);
   if (permille == 0) return;
   cuda::ClaimExpertsCall call;
   call.chosen = hidden.chosen;
