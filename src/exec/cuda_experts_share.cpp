@@ -115,8 +115,8 @@ void ExpertShare::settle() {
 
 /// The GPU's part of the missed experts: the rule of kernels::cuda::claim_experts().
 void ExpertShare::leave_claimed(const Job& job) {
-  const std::int32_t most =
-      kernels::cuda::claimed_of(static_cast<std::int32_t>(waiting_.size()), experts_.link().of(static_cast<double>(job.rows)));
+  const std::int32_t most = kernels::cuda::claimed_of(static_cast<std::int32_t>(waiting_.size()),
+                                                      experts_.link().of(static_cast<double>(job.rows)));
   std::int32_t taken = 0;
   std::erase_if(waiting_, [&](Missed& missed) {
     if (taken >= most || !experts_.lies_in_ram(unit_of(job, missed.expert))) return false;

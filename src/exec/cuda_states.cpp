@@ -95,8 +95,8 @@ void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
   check(cuda::delta_rule(delta_rule_call(s), stream), "delta_rule");
 }
 
-// Off until the tests of qwen35 have run with it on a GPU again. They failed in passes of one row, because the fourth of
-// joined products had another's weight (cuda_products.cpp, mended since); the kernels' own tests hold.
+// Off until the tests of qwen35 have run with it on a GPU again. They failed in passes of one row, because the fourth
+// of joined products had another's weight (cuda_products.cpp, mended since); the kernels' own tests hold.
 constexpr bool kDeltaSteps = false;
 
 /// One kernel where every sequence has one run, so a row in a pass of generated tokens. Else one after the other: a
