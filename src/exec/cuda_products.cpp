@@ -9,7 +9,6 @@ namespace {
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
 
-constexpr bool kFourProducts = false;        // see kDeltaSteps in cuda_states.cpp
 constexpr std::int64_t kMatvecEntries = 64;  // experts of so many entries are read one by one
 
 }  // namespace
@@ -123,7 +122,7 @@ void CudaExecutor::Emitter::emit_product(const Launch& l) {
     const DType dtype = ops.part(products[first]->weight).dtype;
     cuda::MatmulCall call = call_for(s.a, is_float(dtype), in_prompt(s.a));
     call.effect = l.adds ? cuda::Effect::add : cuda::Effect::store;
-    const bool takes_four = kFourProducts && call.x_bf16 == nullptr && call.x_rows <= cuda::kMatvecRows;
+    const bool takes_four = call.x_bf16 == nullptr && call.x_rows <= cuda::kMatvecRows;
     cuda::Product fourth;
     for (std::size_t i = first; i < count && call.count < (takes_four ? 4 : 3); ++i) {
       const Product& product = *products[i];

@@ -95,10 +95,6 @@ void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
   check(cuda::delta_rule(delta_rule_call(s), stream), "delta_rule");
 }
 
-// Off until the tests of qwen35 have run with it on a GPU again. They failed in passes of one row, because the fourth
-// of joined products had another's weight (cuda_products.cpp, mended since); the kernels' own tests hold.
-constexpr bool kDeltaSteps = false;
-
 /// One kernel where every sequence has one run, so a row in a pass of generated tokens. Else one after the other: a
 /// prompt's convolution goes through many runs at once, its rule through many rows.
 void CudaExecutor::Emitter::emit_delta_net(const Launch& l) {
@@ -106,7 +102,7 @@ void CudaExecutor::Emitter::emit_delta_net(const Launch& l) {
              &rule = step(l.first + 3);
   cuda::DeltaStepCall call;
   call.convolution = convolve_call(convolution);
-  if (!kDeltaSteps || call.convolution.borders != nullptr) {
+  if (call.convolution.borders != nullptr) {
     emit_time_step(decay);
     emit_convolution(convolution);
     emit_l2_norm(norm);
