@@ -54,8 +54,7 @@ struct DraftOdds {
   std::vector<double> all_right;  // [guesses]: that this guess and all before it are right; falling
   std::int64_t drafts = 0;        // out: the first so many are worth their rows
 };
-/// `base_rows` go along anyway, one token comes of each of `odds`; `most_drafts` of all together. `extra_seconds`: what
-/// guessing took where there are any drafts.
+/// `base_rows` go along anyway, one token comes of each of `odds`; `most_drafts` of all together.
 void choose_drafts(const PassCosts& costs, std::int64_t base_rows, std::int64_t most_drafts, std::span<DraftOdds> odds);
 
 }  // namespace millrace::engine

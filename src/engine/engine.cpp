@@ -92,10 +92,6 @@ class EngineImpl final : public Engine {
   Scheduler scheduler_;
 };
 
-}  // namespace
-
-namespace {
-
 /// Takes what a draft model needs from the engine's RAM. Nothing: there is to be none, or the log says why there is
 /// none.
 std::optional<DraftModelPlan> plan_draft(EngineOptions& options) {

@@ -202,7 +202,11 @@ struct DraftCounters {
 struct LoadCounters {
   std::uint64_t passes = 0, rows = 0;                 // rows: of prompts, decode and drafts together
   std::uint64_t decode_turns = 0, decode_tokens = 0;  // a request in a pass that decodes, and what those gave
-  std::vector<DraftCounters> drafts;                  // of each drafter that had its turn; the present one last
+  /// Tokens that a request gets of a pass, on average; 1 before there was any.
+  double tokens_a_turn() const {
+    return decode_turns > 0 ? static_cast<double>(decode_tokens) / static_cast<double>(decode_turns) : 1;
+  }
+  std::vector<DraftCounters> drafts;  // of each drafter that had its turn; the present one last
   std::uint64_t finished = 0, failed = 0, cancelled = 0;
   std::uint64_t preempted = 0;      // times a request gave its KV up and began again
   std::uint64_t shared_tokens = 0;  // prompt tokens taken from the KV of an earlier request

@@ -250,13 +250,8 @@ nlohmann::json experts_json(const residency::ExpertFigures& figures) {
           {"layers", std::move(layers)}};
 }
 
-/// Tokens that a request gets of a pass, on average.
-double tokens_a_turn(const engine::LoadCounters& load) {
-  return load.decode_turns > 0 ? static_cast<double>(load.decode_tokens) / static_cast<double>(load.decode_turns) : 1;
-}
-
 nlohmann::json drafts_json(const engine::LoadCounters& load, const BenchFlags& flags) {
-  nlohmann::json json = {{"tokens_per_pass", tokens_a_turn(load)}, {"words", describe_drafts(load)}};
+  nlohmann::json json = {{"tokens_per_pass", load.tokens_a_turn()}, {"words", describe_drafts(load)}};
   if (flags.accept >= 0) json["accept"] = flags.accept;
   for (const engine::DraftCounters& drafts : load.drafts)
     json["drafters"].push_back({{"drafter", drafts.drafter},
@@ -285,7 +280,7 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   // The first token comes with the prompt: one alone tells nothing of decoding.
   json["decode_tok_s"] = decode > 0 ? nlohmann::json(decode) : nlohmann::json();
   json["drafts"] = drafts_json(engine.load(), flags);
-  const double passes = decode / flags.sequences / tokens_a_turn(engine.load());  // a second
+  const double passes = decode / flags.sequences / engine.load().tokens_a_turn();  // a second
   json["weight_bytes_per_pass"] = middle(s, &Sample::decode_weight_bytes);
   const bool gpu = engine.vram_budget() != nullptr;
   json["device"] = gpu ? "cuda" : "cpu";

@@ -399,9 +399,9 @@ std::string describe_drafts(const engine::LoadCounters& load) {
   const auto share = [](std::uint64_t part, std::uint64_t whole) {
     return 100 * static_cast<double>(part) / static_cast<double>(whole);
   };
-  std::string out = fmt::format("drafts: {:.2f} tokens a pass; {} of {} by {} were right ({:.1f} %; by place",
-                                static_cast<double>(load.decode_tokens) / static_cast<double>(load.decode_turns),
-                                drafts->right, drafts->drafted, drafts->drafter, share(drafts->right, drafts->drafted));
+  std::string out =
+      fmt::format("drafts: {:.2f} tokens a pass; {} of {} by {} were right ({:.1f} %; by place", load.tokens_a_turn(),
+                  drafts->right, drafts->drafted, drafts->drafter, share(drafts->right, drafts->drafted));
   for (std::size_t place = 0; place < drafts->drafted_at.size() && drafts->drafted_at[place] > 0; ++place)
     out += fmt::format(" {:.0f}", share(drafts->right_at[place], drafts->drafted_at[place]));
   return out + fmt::format("), guessed in {:.1f} ms\n", drafts->seconds * 1000);
