@@ -7,7 +7,6 @@
 #include "kernels/cuda/delta_step.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/heads.h"
-#include "kernels/cuda/joined.h"
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/recurrent.h"
 
@@ -126,8 +125,7 @@ struct CudaExecutor::Emitter {
 
   // --- Products (cuda_products.cpp) ---
 
-  /// fourth: what a call of four products has behind its three.
-  void launch(cuda::MatmulCall& call, const cuda::Product& fourth = {});
+  void launch(cuda::MatmulCall& call);
   /// With the form of `x` that such a product reads: floats, bfloat16 (a prompt's), or int8.
   cuda::MatmulCall call_for(Act x, bool floats, bool prompt);
 
@@ -164,9 +162,8 @@ struct CudaExecutor::Emitter {
   void emit_router(const Step& s, const Step* gate);
   /// An expert that all rows share, in launches of its own: the first two steps.
   void emit_shared_expert(const Launch& launch);
-  /// The products of the chosen experts; joined: with one that all rows share.
-  void make_expert_calls(const Step& s, bool joined, cuda::ExpertCall& hidden, cuda::ExpertCall& down);
-  void launch_joined(const Launch& launch, const cuda::ExpertCall& hidden, const cuda::ExpertCall& down);
+  /// The products of the chosen experts. joined: with the one that all rows share, its first two steps; or null.
+  void make_expert_calls(const Step& s, const Launch* joined, cuda::ExpertCall& hidden, cuda::ExpertCall& down);
   /// What the experts gave becomes the mixture's result. joined: the shared one's lies behind those of its row.
   void combine(const Launch& launch, const Step& s, const float* expert_out, bool joined);
   void emit_moe(const Launch& launch);

@@ -28,12 +28,8 @@ const cuda::Bf16* CudaExecutor::Emitter::bf16(Act act) {
   return made;
 }
 
-void CudaExecutor::Emitter::launch(cuda::MatmulCall& call, const cuda::Product& fourth) {
+void CudaExecutor::Emitter::launch(cuda::MatmulCall& call) {
   if (!status.ok()) return;
-  if (call.count > 3) {
-    call.count = 3;
-    return check(cuda::matvec_joined(call, fourth, stream), "matvec");
-  }
   if (call.x_bf16 != nullptr) return check(cuda::matmul_prompt(call, stream), "matmul, prompt");
   const bool few = call.x_rows <= cuda::kMatvecRows;
   check(few ? cuda::matvec(call, stream) : cuda::matmul(call, stream), few ? "matvec" : "matmul");
@@ -107,7 +103,7 @@ void CudaExecutor::Emitter::take_in(Shared& shared, bool add) {
 
 void CudaExecutor::Emitter::emit_product(const Launch& l) {
   const Step& s = step(l.first);
-  std::array<const Product*, cuda::kMostMatvecProducts> products{};
+  std::array<const Product*, cuda::kMostProducts> products{};
   std::size_t count = 0;
   for (std::size_t i = l.first; i < l.end; ++i)
     for (const Product& product : step(i).all_products()) products[count++] = &product;
@@ -115,29 +111,24 @@ void CudaExecutor::Emitter::emit_product(const Launch& l) {
   for (std::size_t i = 0; i < count; ++i)
     share_rows(shared, products[i]->weight, {}, products[i]->bias, l.adds ? l.out : products[i]->out);
   hand_out(shared, s.a);
-  // Products of one dtype share a launch: three, or four of few rows.
-  bool done[cuda::kMostMatvecProducts] = {};
+  // Products of one dtype share a launch.
+  bool done[cuda::kMostProducts] = {};
   for (std::size_t first = 0; first < count; ++first) {
     if (done[first]) continue;
     const DType dtype = ops.part(products[first]->weight).dtype;
     cuda::MatmulCall call = call_for(s.a, is_float(dtype), in_prompt(s.a));
     call.effect = l.adds ? cuda::Effect::add : cuda::Effect::store;
-    const bool takes_four = call.x_bf16 == nullptr && call.x_rows <= cuda::kMatvecRows;
-    cuda::Product fourth;
-    for (std::size_t i = first; i < count && call.count < (takes_four ? 4 : 3); ++i) {
+    const bool few = call.x_bf16 == nullptr && call.x_rows <= cuda::kMatvecRows;
+    const int most = few ? cuda::kMostProducts : cuda::kMostTileProducts;
+    for (std::size_t i = first; i < count && call.count < most; ++i) {
       const Product& product = *products[i];
       if (done[i] || ops.part(product.weight).dtype != dtype) continue;
       done[i] = true;
       const Act out = l.adds ? l.out : product.out;
-      const cuda::Product made{matrix(product.weight), vector(product.bias), data(out), cols(out)};
-      if (call.count < 3)
-        call.products[call.count] = made;
-      else
-        fourth = made;
-      ++call.count;
+      call.products[call.count++] = {matrix(product.weight), vector(product.bias), data(out), cols(out)};
       overwritten(out);
     }
-    launch(call, fourth);
+    launch(call);
   }
   take_in(shared, l.adds);
 }
@@ -206,16 +197,6 @@ void CudaExecutor::Emitter::launch_gate_and_up(const Step& s) {
     launch(call);
   }
   check(cuda::gate_mul(s.activation, data(s.out), up_out, window.rows * out_cols, stream), "gate_mul");
-}
-
-void CudaExecutor::Emitter::launch_joined(const Launch& l, const cuda::ExpertCall& hidden,
-                                          const cuda::ExpertCall& down) {
-  const Step& gated = step(l.first);
-  const std::int32_t places = hidden.entries_per_x;
-  const cuda::SharedMatrix first{matrix(gated.weight).address, matrix(gated.weight2).address, places},
-      second{matrix(step(l.first + 1).products[0].weight).address, nullptr, places};
-  if (status.ok()) check(cuda::matvec_experts_joined(hidden, first, stream), "matvec_experts");
-  if (status.ok()) check(cuda::matvec_experts_joined(down, second, stream), "matvec_experts");
 }
 
 /// The experts of each row and their weights.
@@ -421,7 +402,7 @@ void CudaExecutor::Emitter::combine(const Launch& l, const Step& s, const float*
   check(cuda::combine(call, stream), "combine_experts");
 }
 
-void CudaExecutor::Emitter::make_expert_calls(const Step& s, bool joined, cuda::ExpertCall& hidden,
+void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joined, cuda::ExpertCall& hidden,
                                               cuda::ExpertCall& down) {
   const Experts& experts = s.experts;
   hidden = expert_call(experts, experts.first_part());
@@ -444,7 +425,14 @@ void CudaExecutor::Emitter::make_expert_calls(const Step& s, bool joined, cuda::
   down = expert_call(experts, experts.down_part);
   down.bias = vector(experts.down_bias);
   hidden.entries_per_x = experts.top_k;
-  if (joined) hidden.entries = down.entries = static_cast<std::int32_t>(window.rows) * ++hidden.entries_per_x;
+  if (joined != nullptr) {
+    const Step &gated = step(joined->first), &result = step(joined->first + 1);
+    hidden.shared = matrix(gated.weight).address;
+    hidden.shared_up = matrix(gated.weight2).address;
+    down.shared = matrix(result.products[0].weight).address;
+    hidden.places = down.places = ++hidden.entries_per_x;
+    hidden.entries = down.entries = static_cast<std::int32_t>(window.rows) * hidden.places;
+  }
   if (is_float(down_part.dtype)) {
     down.x = hidden.y = ops.at<float>(ops.layout_.hidden);
   } else if (experts.gated()) {
@@ -478,12 +466,10 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
           "sort_entries");
   }
   cuda::ExpertCall hidden, down;
-  make_expert_calls(s, joined, hidden, down);
+  make_expert_calls(s, joined ? &l : nullptr, hidden, down);
   if (!status.ok()) return;
   if (ops.shares_experts()) claim_experts(experts, hidden, down);
-  if (joined) {
-    launch_joined(l, hidden, down);
-  } else if (ops.brings_experts()) {
+  if (ops.brings_experts()) {
     launch_waves(experts, hidden, down);
   } else {
     launch(hidden, few);

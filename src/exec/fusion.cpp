@@ -7,7 +7,7 @@ namespace {
 
 using Kind = Step::Kind;
 
-// What the kernels of fused launches take (kernels/cuda/heads.h, delta_step.h, joined.h).
+// What the kernels of fused launches take (kernels/cuda/heads.h, delta_step.h, cuda_kernels.h).
 constexpr std::int64_t kMostGatedHeadDim = 512, kGatedHeadDims = 32;  // at most, and a multiple of
 constexpr std::int64_t kMostDeltaKeys = 128, kMostDeltaValues = 128, kDeltaTaps = 4;
 constexpr int kMostProducts = 4;

@@ -17,7 +17,6 @@
 #include "cuda/contract.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/float_matmul.cuh"
-#include "kernels/cuda/joined.h"
 #include "kernels/kernels.h"
 #include "tensor/codec.h"
 
@@ -291,24 +290,21 @@ void Matvec::check_products(const std::vector<DType>& dtypes, const std::vector<
   }
   addresses.finish();
   MatmulCall call;
-  const bool joins = dtypes.size() > 3;
-  call.count = joins ? 3 : static_cast<int>(dtypes.size());
+  call.count = static_cast<int>(dtypes.size());
   call.effect = effect;
   call.cols = static_cast<std::int32_t>(cols);
   call.x_rows = x_rows;
   call.x = x.x.as<float>();
   call.x_stride = x.stride;
   call.x_q8 = x.device_q8();
-  Product fourth;
   for (int p = 0; p < std::ssize(dtypes); ++p) {
     const auto i = static_cast<std::size_t>(p);
-    Product& product = p < 3 ? call.products[p] : fourth;
-    product = {{addresses.entry(2 * p), dtypes[i], rows[i]},
-               with_bias ? addresses.entry(2 * p + 1) : nullptr,
-               y[i].as<float>(),
-               rows[i] + 1};
+    call.products[p] = {{addresses.entry(2 * p), dtypes[i], rows[i]},
+                        with_bias ? addresses.entry(2 * p + 1) : nullptr,
+                        y[i].as<float>(),
+                        rows[i] + 1};
   }
-  CUDA_OK(many ? matmul_float(call, nullptr) : joins ? matvec_joined(call, fourth, nullptr) : matvec(call, nullptr));
+  CUDA_OK(many ? matmul_float(call, nullptr) : matvec(call, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
   for (std::size_t p = 0; p < dtypes.size(); ++p) {
     Floats expected = before[p];
@@ -416,9 +412,10 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   call.experts = kExperts;
   call.chosen = chosen_device.as<std::int32_t>();
   call.entries_per_x = shared_x ? places : 1;
-  SharedMatrix shared;
   if (beside_shared) {
-    shared = {addresses.entry(2 * (kExperts - 1)), addresses.entry(2 * (kExperts - 1) + 1), places};
+    call.shared = addresses.entry(2 * (kExperts - 1));
+    call.shared_up = addresses.entry(2 * (kExperts - 1) + 1);
+    call.places = places;
   }
   call.sorted = sorted_device.as<std::int32_t>();
   call.expert_first = first_device.as<std::int32_t>();
@@ -426,9 +423,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   call.x_q8 = x.device_q8();
   call.y = y.as<float>();
   if (with_q8) call.y_q8 = q8_at(q8.as<std::byte>(), entries, rows);
-  CUDA_OK(many            ? matmul_experts_float(call, nullptr)
-          : beside_shared ? matvec_experts_joined(call, shared, nullptr)
-                          : matvec_experts(call, nullptr));
+  CUDA_OK(many ? matmul_experts_float(call, nullptr) : matvec_experts(call, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
   Floats expected;
   for (int e = 0; e < entries; ++e) {

@@ -39,9 +39,10 @@
 namespace millrace::kernels::cuda {
 
 constexpr int kSegment = 256;
-constexpr int kMatvecRows = 4;        // rows of activations that matvec takes at most
-constexpr int kAttentionChunk = 128;  // keys
-constexpr int kCandidates = 64;       // that the sampler gets
+constexpr int kMatvecRows = 4;                           // rows of activations that matvec takes at most
+constexpr int kMostProducts = 4, kMostTileProducts = 3;  // of a call
+constexpr int kAttentionChunk = 128;                     // keys
+constexpr int kCandidates = 64;                          // that the sampler gets
 
 /// Of 32 activations.
 struct alignas(16) Q8Scale {
@@ -90,9 +91,9 @@ struct Product {
   std::int64_t y_stride = 0;
 };
 
-/// Products of one input with up to three weights in one launch.
+/// Products of one input with several weights in one launch.
 struct MatmulCall {
-  Product products[3];
+  Product products[kMostProducts];  // of matmul and matmul_prompt kMostTileProducts
   int count = 0;
   Effect effect = Effect::store;
   Activation activation = Activation::silu;  // gated
@@ -122,6 +123,11 @@ struct ExpertCall {
   std::int32_t entries = 0, experts = 0;
   const std::int32_t* chosen = nullptr;  // [entries] expert of each entry
   std::int32_t entries_per_x = 1;        // entry e reads x row e / entries_per_x (top_k, or 1)
+  /// For matvec_experts: a matrix beside the experts', with their shape and dtypes, that every row goes through, and
+  /// its up; null: none. A row then has `places` entries, the last of them this matrix's, where chosen is [rows, places
+  /// - 1], and there are no biases.
+  const std::byte *const *shared = nullptr, *const *shared_up = nullptr;
+  std::int32_t places = 0;
   /// For matmul_experts: entries sorted by expert (sort_entries).
   const std::int32_t* sorted = nullptr;        // [entries] entry numbers, by expert, ascending within one
   const std::int32_t* expert_first = nullptr;  // [experts + 1] into sorted

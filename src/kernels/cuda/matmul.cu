@@ -43,7 +43,7 @@ int multiprocessor_count() {
   return count;
 }
 
-int fill_products(const MatmulCall& call, TileProduct (&products)[3]) {
+int fill_products(const MatmulCall& call, TileProduct (&products)[kMostTileProducts]) {
   int weight_rows = 0;
   for (int i = 0; i < call.count; ++i) {
     const Product& from = call.products[i];
@@ -183,6 +183,7 @@ cudaError_t mixed_pair(const ExpertCall& call, cudaStream_t stream) {
 
 /// Products of one quantized dtype.
 cudaError_t multiply(const MatmulCall& call, cudaStream_t stream) {
+  if (call.count > kMostTileProducts) return cudaErrorInvalidValue;
   TileArgs args;
   args.effect = call.effect;
   args.activation = call.activation;
@@ -206,7 +207,7 @@ cudaError_t matmul(const MatmulCall& call, cudaStream_t stream) {
     if (gate != up) return mixed_pair(call, stream);
     return multiply(call, stream);
   }
-  bool done[3] = {};
+  bool done[kMostProducts] = {};
   for (int first = 0; first < call.count; ++first) {
     if (done[first]) continue;
     // One launch for all products of this one's dtype, or of any float dtype.

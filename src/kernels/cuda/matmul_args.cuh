@@ -43,7 +43,7 @@ inline int count_row_tiles(TileProduct (&products)[3], int tile_rows, int pair_r
 }
 
 struct TileArgs {
-  TileProduct products[3];
+  TileProduct products[kMostTileProducts];
   Effect effect = Effect::store;
   Activation activation = Activation::silu;
   std::int32_t cols = 0, x_rows = 0;

@@ -21,7 +21,7 @@ template <DType kDType>
 int group_registers();
 
 /// A call's products as kernels with tiles take them; a pair's two are one. Returns the rows of all weights.
-int fill_products(const MatmulCall& call, TileProduct (&products)[3]);
+int fill_products(const MatmulCall& call, TileProduct (&products)[kMostTileProducts]);
 
 /// launch(std::integral_constant<DType, dtype>()), whatever quantized dtype that is.
 template <typename Launch>

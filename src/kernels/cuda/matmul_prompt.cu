@@ -39,6 +39,7 @@ bool has_prompt_products() {
 
 cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream) {
   if (call.x_rows == 0) return cudaSuccess;
+  if (call.count > kMostTileProducts) return cudaErrorInvalidValue;
   PromptArgs args;
   args.effect = call.effect;
   args.activation = call.activation;

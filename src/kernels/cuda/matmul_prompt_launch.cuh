@@ -9,7 +9,7 @@
 namespace millrace::kernels::cuda {
 
 struct PromptArgs {
-  TileProduct products[3];
+  TileProduct products[kMostTileProducts];
   Effect effect = Effect::store;
   Activation activation = Activation::silu;
   std::int32_t cols = 0, x_rows = 0;

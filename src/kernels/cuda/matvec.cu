@@ -257,9 +257,9 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
     return error != cudaSuccess ? error : matvec_rows(call, &up, 1, MatvecArgs::kGated, 0, call.x_rows, stream);
   }
   // One launch a dtype.
-  bool done[3] = {};
+  bool done[kMostProducts] = {};
   for (int p = 0; p < call.count; ++p) {
-    const Product* picked[3];
+    const Product* picked[kMostProducts];
     int products = 0;
     for (int other = p; other < call.count; ++other) {
       if (!done[other] && call.products[other].weight.dtype == call.products[p].weight.dtype) {
@@ -275,22 +275,9 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-cudaError_t matvec_joined(const MatmulCall& call, const Product& fourth, cudaStream_t stream) {
-  if (call.x_rows == 0) return cudaSuccess;
-  if (call.count != 3 || call.effect != Effect::store) return cudaErrorInvalidValue;
-  const Product* const picked[] = {&call.products[0], &call.products[1], &call.products[2], &fourth};
-  for (const Product* const product : picked)
-    if (product->weight.dtype != fourth.weight.dtype) return cudaErrorInvalidValue;
-  return matvec_rows(call, picked, kMostMatvecProducts, MatvecArgs::kStore, 0, call.x_rows, stream);
-}
-
 cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
-  return matvec_experts_joined(call, {}, stream);
-}
-
-cudaError_t matvec_experts_joined(const ExpertCall& call, const SharedMatrix& shared, cudaStream_t stream) {
   if (call.entries == 0) return cudaSuccess;
-  if (shared.weight != nullptr && (call.bias != nullptr || call.up_bias != nullptr)) return cudaErrorInvalidValue;
+  if (call.shared != nullptr && (call.bias != nullptr || call.up_bias != nullptr)) return cudaErrorInvalidValue;
   const auto launch = [&](const std::byte* const* weight, DType dtype, MatvecArgs::Effect effect) {
     MatvecArgs a{};
     a.products = 1;
@@ -306,9 +293,9 @@ cudaError_t matvec_experts_joined(const ExpertCall& call, const SharedMatrix& sh
     a.bias[1] = call.up_bias;
     a.chosen = call.chosen;
     a.address_stride = call.address_stride;
-    a.shared[0] = effect == MatvecArgs::kGated ? shared.up : shared.weight;
-    a.shared[1] = shared.up;
-    if (shared.weight != nullptr) a.places = Divisor(shared.places);
+    a.shared[0] = effect == MatvecArgs::kGated ? call.shared_up : call.shared;
+    a.shared[1] = call.shared_up;
+    if (call.shared != nullptr) a.places = Divisor(call.places);
     a.entries_per_x = Divisor(call.entries_per_x);
     a.x = call.x;
     a.x_stride = call.cols;

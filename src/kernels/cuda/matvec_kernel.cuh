@@ -16,7 +16,6 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
-#include "kernels/cuda/joined.h"
 #include "kernels/cuda/matvec_copy.cuh"
 #include "kernels/cuda/matvec_decode.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -44,13 +43,13 @@ struct Divisor {
 
 /// What the kernel is asked to do. Rows are counted through: over the products, or over the entries of a mixture.
 struct MatvecArgs {
-  const std::byte* const* weight[kMostMatvecProducts];
-  const std::byte* const* up;                         // a pair's
-  const std::byte* const* bias[kMostMatvecProducts];  // a pair: the gate's and the up's
-  float* y[kMostMatvecProducts];
-  std::int64_t y_stride[kMostMatvecProducts];
+  const std::byte* const* weight[kMostProducts];
+  const std::byte* const* up;                   // a pair's
+  const std::byte* const* bias[kMostProducts];  // a pair: the gate's and the up's
+  float* y[kMostProducts];
+  std::int64_t y_stride[kMostProducts];
   std::int32_t products;
-  std::int32_t first_row[kMostMatvecProducts + 1];  // of each product, and the end; experts: 0 and the rows of a matrix
+  std::int32_t first_row[kMostProducts + 1];  // of each product, and the end; experts: 0 and the rows of a matrix
 
   // Experts, if chosen is set.
   const std::int32_t* chosen;
@@ -355,8 +354,8 @@ class XStaging {
 
 /// The i-th of values that a kernel's arguments hold, without an index known only at run time.
 template <typename T>
-__device__ __forceinline__ const T& pick(const T (&of)[kMostMatvecProducts], int i) {
-  static_assert(kMostMatvecProducts == 4);
+__device__ __forceinline__ const T& pick(const T (&of)[kMostProducts], int i) {
+  static_assert(kMostProducts == 4);
   return i == 0 ? of[0] : i == 1 ? of[1] : i == 2 ? of[2] : of[3];
 }
 
