@@ -104,8 +104,15 @@ void CudaExecutor::Emitter::emit_delta_net(const Launch& l) {
   call.convolution = convolve_call(convolution);
   if (call.convolution.borders != nullptr) {
     emit_time_step(decay);
-    emit_convolution(convolution);
-    emit_l2_norm(norm);
+    if (norm.head_dim == cuda::kConvolvedHead) {
+      call.convolution.heads = static_cast<std::int32_t>(norm.heads);
+      call.convolution.eps = norm.eps;
+      overwritten(convolution.out);
+      if (status.ok()) check(cuda::convolve(call.convolution, stream), "convolve");
+    } else {
+      emit_convolution(convolution);
+      emit_l2_norm(norm);
+    }
     emit_delta_rule(rule);
     return emit_gated_norm(l);
   }

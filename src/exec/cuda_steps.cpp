@@ -20,13 +20,18 @@ cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
 void CudaExecutor::Emitter::emit_norm(const Launch& l, Act x, const std::int32_t* x_index) {
   const Step& s = step(l.end - 1);
   overwritten(s.out);
-  cuda::Q8 q8_out;
-  if (l.leaves.q8) q8_out = make_q8(0, s.out);
-  const std::byte* const* weight = vector(s.weight);
+  cuda::NormCall call;
+  call.x = data(x);
+  call.x_index = x_index;
+  call.weight = vector(s.weight);
   if (!status.ok()) return;
-  check(cuda::rms_norm(data(x), x_index, weight, rows(s.out), static_cast<std::int32_t>(cols(s.out)), s.eps,
-                       l.leaves.floats ? data(s.out) : nullptr, q8_out, stream),
-        "rms_norm");
+  call.rows = rows(s.out);
+  call.cols = static_cast<std::int32_t>(cols(s.out));
+  call.eps = s.eps;
+  if (l.leaves.floats) call.out = data(s.out);
+  if (l.leaves.q8) call.out_q8 = make_q8(0, s.out);
+  if (l.leaves.bf16) call.out_bf16 = make_bf16(1, s.out);
+  check(cuda::rms_norm(call, stream), "rms_norm");
 }
 
 void CudaExecutor::Emitter::emit_select(const Launch& l) {

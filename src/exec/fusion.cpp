@@ -177,8 +177,18 @@ class Fuser {
 
   Launch norm(Launch::Kind kind, std::size_t first, std::size_t at) const {
     Launch made = launch(kind, first, at + 1, step(at).out);
-    if (options_.neighbours) made.leaves = leaves(wanted(at, made.out));
+    if (!options_.neighbours) return made;
+    const Forms later = wanted(at, made.out);
+    made.leaves = leaves(later);
+    made.leaves.bf16 = later.bf16;
+    if (later == Forms{false, false, true} && read_at_once(at, made.out)) made.leaves.floats = false;
     return made;
+  }
+
+  /// Whether products right behind a step read what it wrote, and nothing after them: its form is still there then.
+  bool read_at_once(std::size_t at, Act act) const {
+    while ((is(at + 1, Kind::matmul) || is(at + 1, Kind::gated)) && step(at + 1).a == act) ++at;
+    return !program_.read_behind(at, act);
   }
 
   /// The addition to the residual stream that follows, where nothing else reads what is added.

@@ -143,6 +143,36 @@ TEST_F(CudaHeads, GatesBlocksIntoEveryForm) {
   }
 }
 
+TEST_F(CudaHeads, ANormLeavesEveryForm) {
+  for (const std::int64_t cols : {32, 96, 2048, 4128, 16416}) {
+    const std::int64_t rows = 3;
+    SCOPED_TRACE(cols);
+    const Array<float> x(floats(rows * cols, 3)), weight(floats(cols));
+    const Entry entry(weight.at_bytes());
+    InForms want(rows, cols), got(rows, cols);
+    const auto n = [](std::int64_t count) { return static_cast<std::int32_t>(count); };
+    ok(rms_norm(x.get(), nullptr, entry.get(), n(rows), n(cols), 1e-6f, want.floats.get(), {}, nullptr));
+    want.make_others();
+    NormCall call;
+    call.x = x.get();
+    call.weight = entry.get();
+    call.rows = n(rows);
+    call.cols = n(cols);
+    call.eps = 1e-6f;
+    call.out = got.floats.get();
+    call.out_q8 = got.to_q8();
+    call.out_bf16 = got.bf16.get();
+    ok(rms_norm(call, nullptr));
+    expect_same_forms(got, want);
+    const InForms alone(rows, cols);
+    call.out = nullptr;
+    call.out_q8 = {};
+    call.out_bf16 = alone.bf16.get();
+    ok(rms_norm(call, nullptr));
+    EXPECT_TRUE(alone.bf16.host() == want.bf16.host());
+  }
+}
+
 TEST_F(CudaHeads, AGatedNormIsTheNormAndThenTheGate) {
   for (const std::int64_t head_dim : {32, 64, 96, 128, 160, 256, 288, 512}) {
     for (const std::int64_t heads : {1, 3, 32}) {

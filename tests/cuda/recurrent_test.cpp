@@ -256,6 +256,43 @@ TEST_F(CudaRecurrent, ConvolutionIsTheCpus) {
   }
 }
 
+TEST_F(CudaRecurrent, AConvolutionNormalisesHeads) {
+  for (int kind = 0; kind < kKinds; ++kind) {
+    for (const std::int64_t heads : {1, 3}) {
+      const std::int64_t taps = 4, channels = heads * kConvolvedHead + 200;
+      SCOPED_TRACE(testing::Message() << kind << ": " << heads << " heads");
+      std::mt19937 again = random_;
+      const Window window = make_window(kind, (taps - 1) * channels, random_),
+                   apart = make_window(kind, (taps - 1) * channels, again);
+      const auto x = normal_floats(static_cast<std::size_t>(window.rows() * channels), random_);
+      const Array<float> x_at(x), x_apart(x), weight(normal_floats(static_cast<std::size_t>(channels * taps), random_));
+      const Array<std::byte> borders(convolve_workspace_bytes(window.count(), taps, channels));
+      const Entry entry(weight.at_bytes());
+      ConvolveCall call;
+      call.runs = window.runs();
+      call.offset = window.offset();
+      call.x = x_at.get();
+      call.weight = entry.get();
+      call.silu = true;
+      call.taps = static_cast<std::int32_t>(taps);
+      call.channels = static_cast<std::int32_t>(channels);
+      if (window.has_borders()) call.borders = reinterpret_cast<float*>(borders.get());
+      call.heads = static_cast<std::int32_t>(heads);
+      call.eps = 1e-6f;
+      ok(convolve(call, nullptr));
+      ConvolveCall alone = call;
+      alone.runs = apart.runs();
+      alone.x = x_apart.get();
+      alone.heads = 0;
+      ok(convolve(alone, nullptr));
+      ok(l2_norm_heads(x_apart.get(), channels, static_cast<std::int32_t>(window.rows()), call.heads, kConvolvedHead,
+                       call.eps, nullptr));
+      EXPECT_TRUE(same_bits(x_at.host(), x_apart.host()));
+      EXPECT_TRUE(same_bits(window.device_memory(), apart.device_memory()));
+    }
+  }
+}
+
 struct DeltaShape {
   std::int64_t key_heads, value_heads, keys, values;
   bool tiled;

@@ -188,9 +188,9 @@ TEST(Fusion, ALaunchLeavesWhatLaterProductsRead) {
   small.dtype = DType::q8_0;
   EXPECT_EQ(blocks({}), (Texts{"embed", "norm:q8 product heads attention:q8 product+", "norm:q8 gated:q8 product+",
                                "rows'-norm:q8 logits"}));
-  // Norms and attention write no bfloat16; rows that want logits are no prompt's.
-  EXPECT_EQ(blocks(prompt), (Texts{"embed", "norm product heads attention product+", "norm gated:bf16 product+",
-                                   "rows'-norm:q8 logits"}));
+  // Attention writes no bfloat16; rows that want logits are no prompt's.
+  EXPECT_EQ(blocks(prompt), (Texts{"embed", "norm:bf16 product heads attention product+",
+                                   "norm:bf16 gated:bf16 product+", "rows'-norm:q8 logits"}));
   EXPECT_EQ(blocks(off), (Texts{"embed", "norm product heads attention:q8 product add", "norm gate-and-up product add",
                                 "rows norm logits"}));
   small.experts = 4;  // the router's weights are floats
@@ -340,6 +340,15 @@ TEST_F(ByHand, ANormOfHeadsAndTheGateOfItsResultAreOne) {
   EXPECT_EQ(launches(), "copy gated-norm:q8 product");
   ops.multiply(y, q);
   EXPECT_EQ(launches(), "copy heads'-norm gate product multiply") << "the norm's result is read once more";
+}
+TEST_F(ByHand, ANormThatIsReadLaterLeavesFloatsBesideAPromptsForm) {
+  const FuseOptions prompt{true, true, {}};
+  ops.rms_norm(q, x, norm, 0);
+  ops.matmul(y, matrix, q);
+  EXPECT_EQ(launches(prompt), "norm:bf16 product");
+  ops.matmul(k, of_another_dtype, y);
+  ops.matmul(v, other, q);
+  EXPECT_EQ(launches(prompt), "norm:floats,bf16 product product product") << "its form may be gone by then";
 }
 TEST_F(ByHand, TwoPicksOfOneInputAreOne) {
   ops.pick_heads(q, h, 1, 256, 0);

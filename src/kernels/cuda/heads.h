@@ -49,6 +49,18 @@ cudaError_t time_step(float* decay, float* step, const std::byte* const* a, cons
 /// warp by a tree (16, 8, 4, 2, 1), then the warps in ascending order, from +0. The CPU's bits it has not.
 cudaError_t rms_norm_groups(float* x, const std::byte* const* weight, std::int32_t rows, std::int32_t groups,
                             std::int32_t dim, float eps, cudaStream_t stream);
+/// rms_norm() of cuda_kernels.h with the result in other forms. What is null is not written.
+struct NormCall {
+  const float* x = nullptr;
+  const std::int32_t* x_index = nullptr;
+  const std::byte* const* weight = nullptr;
+  std::int32_t rows = 0, cols = 0;
+  float eps = 0;
+  float* out = nullptr;  // [rows, cols]
+  Q8 out_q8;
+  Bf16* out_bf16 = nullptr;
+};
+cudaError_t rms_norm(const NormCall& call, cudaStream_t stream);
 /// Of each head of a row: gated(gate, x / rms(x) * weight), with the bits of rms_norm() and gate_rows() one after the
 /// other. What is null is not written.
 struct GatedNormCall {

@@ -47,8 +47,29 @@ __global__ void __launch_bounds__(kThreads) keep_borders_kernel(ConvolveCall cal
   }
 }
 
+/// Rows of a block's channels, a head's, to length 1, as l2_norm_heads() has it: element i is lane i % 32's.
+__device__ __forceinline__ void normalise_rows(float (&y)[kConvolvedAtOnce], float eps) {
+  static_assert(kThreads == kConvolvedHead);
+  __shared__ float rows[kConvolvedAtOnce][kThreads], scale[kConvolvedAtOnce];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+#pragma unroll
+  for (int r = 0; r < kConvolvedAtOnce; ++r) rows[r][thread] = y[r];
+  __syncthreads();
+  for (int r = thread / kWarp; r < kConvolvedAtOnce; r += kWarps) {
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kThreads; i += kWarp) squares = __fmaf_rn(rows[r][lane + i], rows[r][lane + i], squares);
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
+    if (lane == 0) scale[r] = 1.0f / sqrtf(squares + eps);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < kConvolvedAtOnce; ++r) y[r] *= scale[r];
+}
+
 template <int kTaps>
-__global__ void __launch_bounds__(kThreads) convolve_kernel(ConvolveCall call) {
+__global__ void __launch_bounds__(kThreads) convolve_kernel(const __grid_constant__ ConvolveCall call) {
   constexpr int kColumns = kTaps - 1;
   allow_successor();
   const StateRun run = call.runs.run[blockIdx.y];
@@ -73,16 +94,22 @@ __global__ void __launch_bounds__(kThreads) convolve_kernel(ConvolveCall call) {
 #pragma unroll
     for (int r = 0; r < kConvolvedAtOnce; ++r)
       if (r < left) in[kColumns + r] = x[static_cast<std::int64_t>(r) * call.channels];
+    float y[kConvolvedAtOnce];
 #pragma unroll
     for (int r = 0; r < kConvolvedAtOnce; ++r) {
+      y[r] = 0;
       if (r >= left) continue;
       float sum = 0;
 #pragma unroll
       for (int t = 0; t < kTaps; ++t) sum = __fmaf_rn(weight[t], in[r + t], sum);
       if (call.bias != nullptr) sum += bias;
-      x[static_cast<std::int64_t>(r) * call.channels] = call.silu ? over_sigmoid(sum, sum) : sum;
+      y[r] = call.silu ? over_sigmoid(sum, sum) : sum;
     }
-    // The last inputs move to the front; `left` of them were read, all where there are more rows.
+    if (blockIdx.x < static_cast<unsigned>(call.heads)) normalise_rows(y, call.eps);
+#pragma unroll
+    for (int r = 0; r < kConvolvedAtOnce; ++r)
+      if (r < left) x[static_cast<std::int64_t>(r) * call.channels] = y[r];
+        // The last inputs move to the front; `left` of them were read, all where there are more rows.
 #pragma unroll
     for (int t = 0; t < kColumns; ++t) {
       float last = in[kConvolvedAtOnce + t];
@@ -352,6 +379,7 @@ dim3 grid_of(int values, int heads, int sequences) {
 
 cudaError_t convolve(const ConvolveCall& call, cudaStream_t stream) {
   if (call.runs.count <= 0 || call.channels <= 0) return cudaSuccess;
+  if (call.heads * kConvolvedHead > call.channels) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>((call.channels + kThreads - 1) / kThreads),
                   static_cast<unsigned>(call.runs.count));
   if (call.borders != nullptr) {

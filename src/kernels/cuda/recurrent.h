@@ -44,7 +44,8 @@ struct StateRuns {
   std::int32_t count = 0, sequences = 0;
 };
 
-/// x = act(convolution of x) in place, see ConvolutionArgs.
+/// x = act(convolution of x) in place, see ConvolutionArgs. Where `heads` are given, the first heads of kConvolvedHead
+/// channels then get the length 1, as by l2_norm_heads() (heads.h).
 struct ConvolveCall {
   StateRuns runs;
   std::int64_t offset = 0;  // bytes from a block's start to the layer's last inputs, [taps - 1, channels]
@@ -53,9 +54,12 @@ struct ConvolveCall {
   const std::byte* const* bias = nullptr;    // entry of float32 [channels], or none
   bool silu = false;
   std::int32_t taps = 0, channels = 0;
+  std::int32_t heads = 0;
+  float eps = 0;  // of their norm
   /// Scratch, [runs, taps - 1, channels]. May be null where every sequence has one run at most.
   float* borders = nullptr;
 };
+constexpr std::int32_t kConvolvedHead = 128;
 constexpr std::size_t convolve_workspace_bytes(std::int64_t runs, std::int64_t taps, std::int64_t channels) {
   return static_cast<std::size_t>(runs * (taps - 1) * channels) * sizeof(float);
 }

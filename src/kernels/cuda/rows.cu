@@ -15,6 +15,8 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/gated_norm.cuh"
+#include "kernels/cuda/heads.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 #include "tensor/blocks.h"
@@ -80,12 +82,10 @@ __device__ __forceinline__ float norm_scale(float squares, int cols, float eps) 
 // A block a row, held in registers: float4 number tid + kNormThreads * i in v[i]. cols is a multiple of 4, and of 32 if
 // there is an int8 result.
 template <int kVectors>
-__global__ void __launch_bounds__(kNormThreads)
-    rms_norm_kernel(const float* x, const std::int32_t* x_index, const std::byte* const* weight, int cols, float eps,
-                    float* out, Q8 q8) {
+__global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const __grid_constant__ NormCall call) {
   allow_successor();
-  const int count = cols / 4;
-  const auto* w_at = reinterpret_cast<const float4*>(*weight);
+  const int count = call.cols / 4;
+  const auto* w_at = reinterpret_cast<const float4*>(*call.weight);
   float4 w[kVectors], v[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {  // a weight, that no earlier kernel of the pass writes
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kNormThreads)
   }
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
-  const auto* x_at = reinterpret_cast<const float4*>(x + (x_index ? x_index[row] : row) * cols);
+  const auto* x_at = reinterpret_cast<const float4*>(call.x + (call.x_index ? call.x_index[row] : row) * call.cols);
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -103,41 +103,42 @@ __global__ void __launch_bounds__(kNormThreads)
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) squares = add_squares(v[i], squares);
-  const float scale = norm_scale(sum_over_block(squares), cols, eps);
+  const float scale = norm_scale(sum_over_block(squares), call.cols, call.eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = static_cast<int>(threadIdx.x) + kNormThreads * i;
     if (at >= count) continue;
     const float y[4] = {v[i].x * scale * w[i].x, v[i].y * scale * w[i].y, v[i].z * scale * w[i].z,
                         v[i].w * scale * w[i].w};
-    if (out) reinterpret_cast<float4*>(out + row * cols)[at] = make_float4(y[0], y[1], y[2], y[3]);
-    if (q8.q) {
-      const std::int64_t block = row * (cols / 32) + at / 8;
-      quantize_block(y, q8.q + 32 * block, q8.scale + block);
+    if (call.out) reinterpret_cast<float4*>(call.out)[row * count + at] = make_float4(y[0], y[1], y[2], y[3]);
+    if (call.out_bf16) store_bf16(call.out_bf16, row * count + at, y);
+    if (call.out_q8.q) {
+      const std::int64_t block = row * (call.cols / 32) + at / 8;
+      quantize_block(y, call.out_q8.q + 32 * block, call.out_q8.scale + block);
     }
   }
 }
 
 // The same for rows of any length, read twice.
-__global__ void __launch_bounds__(kNormThreads)
-    rms_norm_any_kernel(const float* x, const std::int32_t* x_index, const std::byte* const* weight, int cols,
-                        float eps, float* out, Q8 q8) {
+__global__ void __launch_bounds__(kNormThreads) rms_norm_any_kernel(const __grid_constant__ NormCall call) {
   allow_successor();
   wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
-  const float* from = x + (x_index ? x_index[row] : row) * cols;
-  const float* w = reinterpret_cast<const float*>(*weight);
+  const int cols = call.cols;
+  const float* from = call.x + (call.x_index ? call.x_index[row] : row) * cols;
+  const float* w = reinterpret_cast<const float*>(*call.weight);
   float squares = 0;
   for (int i = static_cast<int>(threadIdx.x); i < cols; i += kNormThreads) {
     squares = __fmaf_rn(from[i], from[i], squares);
   }
-  const float scale = norm_scale(sum_over_block(squares), cols, eps);
+  const float scale = norm_scale(sum_over_block(squares), cols, call.eps);
   for (int i = static_cast<int>(threadIdx.x); i < cols; i += kNormThreads) {
     const float y[1] = {from[i] * scale * w[i]};
-    if (out) out[row * cols + i] = y[0];
-    if (q8.q) {
+    if (call.out) call.out[row * cols + i] = y[0];
+    if (call.out_bf16) reinterpret_cast<__nv_bfloat16*>(call.out_bf16)[row * cols + i] = __float2bfloat16_rn(y[0]);
+    if (call.out_q8.q) {
       const std::int64_t block = row * (cols / 32) + i / 32;
-      quantize_block(y, q8.q + 32 * block, q8.scale + block);
+      quantize_block(y, call.out_q8.q + 32 * block, call.out_q8.scale + block);
     }
   }
 }
@@ -454,17 +455,19 @@ cudaError_t embed(const Matrix& table, const std::int32_t* tokens, std::int32_t 
                 row_bytes(table.dtype, cols), tokens, cols, out);
 }
 
+cudaError_t rms_norm(const NormCall& call, cudaStream_t stream) {
+  if (call.rows <= 0) return cudaSuccess;
+  const auto run = [&](auto* kernel) { return launch(kernel, dim3(call.rows), dim3(kNormThreads), 0, stream, call); };
+  if (call.cols % 4 != 0 || call.cols > 16384) return run(rms_norm_any_kernel);
+  if (call.cols <= 2048) return run(rms_norm_kernel<1>);
+  if (call.cols <= 4096) return run(rms_norm_kernel<2>);
+  if (call.cols <= 8192) return run(rms_norm_kernel<4>);
+  return run(rms_norm_kernel<8>);
+}
+
 cudaError_t rms_norm(const float* x, const std::int32_t* x_index, const std::byte* const* weight, std::int32_t rows,
                      std::int32_t cols, float eps, float* out, Q8 q8, cudaStream_t stream) {
-  if (rows <= 0) return cudaSuccess;
-  const auto run = [&](auto* kernel) {
-    return launch(kernel, dim3(rows), dim3(kNormThreads), 0, stream, x, x_index, weight, cols, eps, out, q8);
-  };
-  if (cols % 4 != 0 || cols > 16384) return run(rms_norm_any_kernel);
-  if (cols <= 2048) return run(rms_norm_kernel<1>);
-  if (cols <= 4096) return run(rms_norm_kernel<2>);
-  if (cols <= 8192) return run(rms_norm_kernel<4>);
-  return run(rms_norm_kernel<8>);
+  return rms_norm({x, x_index, weight, rows, cols, eps, out, q8, nullptr}, stream);
 }
 
 cudaError_t quantize_q8(const float* x, std::int64_t x_stride, std::int32_t rows, std::int32_t cols, Q8 out,
