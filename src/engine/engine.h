@@ -110,7 +110,9 @@ struct EngineOptions {
   /// Decides as this plan did; the options that it was made for (device, caps, context, batch, tiles) are the caller's
   /// to set. May be null.
   std::shared_ptr<const residency::SavedPlan> follow;
-  std::string routing;         // of mixtures, in their routers' place (exec/routing.h); empty: the routers choose
+  std::string routing;  // of mixtures, in their routers' place (exec/routing.h); empty: the routers choose
+  /// Of mixtures, from 0 to 1: experts in the fastest tier are preferred (exec/expert_choice.h). Changes answers.
+  double route_bias = 0;
   std::string record_routing;  // a file to which the routers' choices are written; empty: none
   std::vector<storage::Fault> faults;
   std::uint64_t bare_resident_bytes = 0;  // RSS at program start; what the budget does not count

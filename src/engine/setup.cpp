@@ -155,7 +155,21 @@ void finish_kv(const EngineOptions& options, Parts& parts) {
   if (!parts.identity.empty()) open_prompt_cache(options, parts);
 }
 
+static Status check_route_bias(const EngineOptions& options, const exec::Program& program) {
+  if (options.route_bias == 0) return {};
+  if (!(options.route_bias > 0 && options.route_bias <= 1))
+    return error(Code::invalid_argument, "--route-bias {}: give a number from 0 to 1", options.route_bias);
+  if (!options.routing.empty())
+    return error(Code::invalid_argument,
+                 "--route-bias changes what routers choose, and --routing takes their place; leave one of the two out");
+  if (std::none_of(program.steps.begin(), program.steps.end(),
+                   [](const exec::Step& step) { return step.kind == exec::Step::Kind::moe; }))
+    return error(Code::unsupported, "--route-bias: the model has no experts; leave it out");
+  return {};
+}
+
 static Status prepare_routing(const EngineOptions& options, Parts& parts) {
+  MR_RETURN_IF_ERROR(check_route_bias(options, parts.model->program()));
   if (options.routing.empty() && options.record_routing.empty()) return {};
   const auto shape = exec::routing_shape(parts.model->program());
   if (!shape.ok()) return shape.status().with_context(options.routing.empty() ? "--record-routing" : "--routing");
@@ -329,9 +343,12 @@ Expected<Taken> choose_device(const EngineOptions& options, bool load) {
   };
   if (options.device == DeviceChoice::cpu) return on_cpu();
   const bool open = options.device == DeviceChoice::automatic;
+  if (!open && options.route_bias > 0)
+    return error(Code::unsupported, "--route-bias is the CPU's: on a GPU the routers alone choose; leave it out");
   // These belong to the CPU executor: who sets them wants it.
   const bool for_cpu = (options.ram_bytes > 0 && options.vram_bytes == 0) || !options.best_isa ||
-                       !options.faults.empty() || (options.expert_slots > 0 && options.vram_experts < 0);
+                       !options.faults.empty() || (options.expert_slots > 0 && options.vram_experts < 0) ||
+                       options.route_bias > 0;
   if (open && for_cpu) {
     say_cpu(options, "other options are the CPU's; --device cuda insists on the GPU");
     return on_cpu();
@@ -390,14 +407,20 @@ Expected<Parts> assemble(const EngineOptions& options) {
   const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);
   const bool embedding_streams =
       embedding >= 0 && parts.plan.homes[static_cast<std::size_t>(embedding)].tier == residency::Tier::disk;
-  parts.executor = exec::make_cpu_executor(*parts.store, *parts.pool, *parts.budget,
-                                           {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams,
-                                            parts.routing.get(), parts.record.get(), options.trace});
+  parts.executor =
+      exec::make_cpu_executor(*parts.store, *parts.pool, *parts.budget,
+                              {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(),
+                               parts.record.get(), options.trace, static_cast<float>(options.route_bias)});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   parts.kv_pool =
       std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost), *parts.budget);
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.executor->describe(), parts.backend->traits().name);
+  if (options.route_bias > 0)
+    log::warn(
+        "route bias {:g}: routers prefer experts that are in memory; answers are not the model's own, and differ "
+        "from run to run",
+        options.route_bias);
   return std::move(parts);
 }
 

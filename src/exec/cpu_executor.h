@@ -17,6 +17,7 @@
 #include "device/host_memory.h"
 #include "exec/cpu_layout.h"
 #include "exec/executor.h"
+#include "exec/expert_choice.h"
 #include "exec/host_rows.h"
 #include "exec/piece_index.h"
 
@@ -32,7 +33,8 @@ class CpuExecutor final : public Executor {
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
-  std::string_view numerics() const override { return "cpu 1"; }
+  std::string_view numerics() const override { return numerics_; }
+  float route_bias() const override { return options_.route_bias; }
 
  private:
   /// What products read: rows of float activations and, if any of their dtypes asks for it, their int8 form.
@@ -170,6 +172,7 @@ class CpuExecutor final : public Executor {
   struct MoeCall;
   void moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts);
   void score(Act routed, WeightRef router, const Experts& experts);
+  RouteBias prefer_present(const Experts& experts);
   void route(const Experts& experts, std::int64_t rows);
   void reroute(std::int64_t layer, const Experts& experts);
   void bring_biases(const Experts& experts);
@@ -187,6 +190,7 @@ class CpuExecutor final : public Executor {
   ThreadPool& pool_;
   residency::Budget& budget_;
   const CpuOptions options_;
+  const std::string numerics_;
   const kernels::Table& table_;
   const PieceIndex pieces_;
 
@@ -221,6 +225,7 @@ class CpuExecutor final : public Executor {
   };
   std::vector<std::int32_t> waiting_;
   std::vector<LeasedExpert> leased_;
+  std::vector<std::uint8_t> near_;  // experts of a layer: in memory when its router chooses (route bias)
 };
 
 }  // namespace millrace::exec

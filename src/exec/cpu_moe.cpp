@@ -2,10 +2,10 @@
 // bytes come, and sum what was stored in the router's order.
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <optional>
 
 #include "exec/cpu_executor.h"
+#include "exec/expert_choice.h"
 #include "exec/host_rows.h"
 #include "exec/routing.h"
 
@@ -99,51 +99,17 @@ void CpuExecutor::bring_biases_of(const Experts& experts, WeightRef ref, std::in
   }
 }
 
-namespace {
-
-constexpr float kLeastTotal = 6.103515625e-5f;  // weights are divided by at least this, as files are made for
-
-/// Leaves only the best groups of neighbours in the choice: those whose largest, so many, sum up to most.
-void keep_best_groups(const Experts& experts, float* selection) {
-  const std::int32_t each = experts.count / experts.groups;
-  float score[kMostGroups];
-  std::int32_t best[kMostGroups];
-  for (std::int32_t g = 0; g < experts.groups; ++g) {
-    std::int32_t largest[2];
-    const std::int32_t count = std::min(each, experts.group_best);
-    kernels::top_k(selection + g * each, each, count, largest);
-    score[g] = 0;
-    for (std::int32_t i = 0; i < count; ++i) score[g] += selection[g * each + largest[i]];
+/// The experts whose bytes are in memory, where there is a route bias.
+RouteBias CpuExecutor::prefer_present(const Experts& experts) {
+  if (options_.route_bias <= 0) return {};
+  for (std::int32_t e = 0; e < experts.count; ++e) {
+    const residency::UnitTable::Range tiles = store_.units().tiles_of(experts.first_unit + e);
+    near_[static_cast<std::size_t>(e)] = 1;
+    for (std::int32_t t = tiles.first; t < tiles.last; ++t)
+      if (!store_.present(t)) near_[static_cast<std::size_t>(e)] = 0;
   }
-  kernels::top_k(score, experts.groups, experts.groups_used, best);
-  for (std::int32_t g = 0; g < experts.groups; ++g)
-    if (std::find(best, best + experts.groups_used, g) == best + experts.groups_used)
-      std::fill_n(selection + g * each, each, -std::numeric_limits<float>::infinity());
+  return {options_.route_bias, near_.data()};
 }
-
-/// A row's experts, the one that its router prefers first, and their weights. `scores` become probabilities;
-/// `selection` [count] is scratch.
-void choose_experts(const kernels::Table& table, const Experts& experts, const float* bias, float* scores,
-                    float* selection, std::int32_t* chosen, float* weight) {
-  if (experts.gating == Gating::softmax) table.softmax(scores, experts.count);
-  if (experts.gating == Gating::sigmoid)
-    for (std::int32_t e = 0; e < experts.count; ++e) scores[e] = 1.0f / (1.0f + kernels::exp_f32(-scores[e]));
-  const float* by = scores;
-  if (bias != nullptr || experts.groups > 1) {
-    for (std::int32_t e = 0; e < experts.count; ++e) selection[e] = scores[e] + (bias != nullptr ? bias[e] : 0.0f);
-    if (experts.groups > 1) keep_best_groups(experts, selection);
-    by = selection;
-  }
-  kernels::top_k(by, experts.count, experts.top_k, chosen);
-  for (std::int32_t k = 0; k < experts.top_k; ++k) weight[k] = scores[chosen[k]];
-  if (experts.gating == Gating::softmax_chosen) table.softmax(weight, experts.top_k);
-  float total = 0;
-  for (std::int32_t k = 0; k < experts.top_k; ++k) total += weight[k];
-  for (std::int32_t k = 0; k < experts.top_k; ++k)
-    weight[k] = (experts.normalize ? weight[k] / std::max(total, kLeastTotal) : weight[k]) * experts.scale;
-}
-
-}  // namespace
 
 /// The experts of each row, in the router's order, and their weights.
 void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
@@ -152,6 +118,7 @@ void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
     bias = vector_of(experts.selection_bias, experts.count, 0);
     if (bias == nullptr) return;
   }
+  const RouteBias preferred = prefer_present(experts);
   auto* scores = at<float>(layout_.router);
   auto* selection = at<float>(layout_.selection);
   auto* chosen = at<std::int32_t>(layout_.chosen);
@@ -159,7 +126,7 @@ void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
   constexpr std::int64_t kCostOfScore = 8;  // exponential and selection, in floats moved
   for_rows(rows, experts.count * kCostOfScore, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
-      choose_experts(table_, experts, bias, scores + r * experts.count, selection + r * experts.count,
+      choose_experts(table_, experts, bias, preferred, scores + r * experts.count, selection + r * experts.count,
                      chosen + r * experts.top_k, weights + r * experts.top_k);
   });
   if (experts.output_scale.none()) return;

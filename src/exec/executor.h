@@ -79,6 +79,9 @@ class Executor {
   virtual std::string describe() const = 0;  // "cpu avx512, 2 threads"
   /// Executors of one name give the same bits, whenever they were built: it changes when an order of sums does.
   virtual std::string_view numerics() const = 0;
+  /// Above 0: experts in the fastest tier are preferred (exec/expert_choice.h), which changes answers, and what a pass
+  /// gives depends on the passes before it.
+  virtual float route_bias() const { return 0; }
 };
 
 class Routing;
@@ -92,6 +95,7 @@ struct CpuOptions {
   const Routing* routing = nullptr;  // chooses in the routers' place; may be null
   RoutingRecord* record = nullptr;   // is told what was chosen; may be null
   Trace* trace = nullptr;            // if set, every step is timed into it
+  float route_bias = 0;              // experts in memory are preferred by so much (exec/expert_choice.h); 0: none is
 };
 
 /// Bytes that prepare() of the CPU executor reserves. Pure, so that a plan can be made before there is a store.

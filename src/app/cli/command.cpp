@@ -186,6 +186,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--policy", flags.policy,
                   "Which expert leaves memory: lru, lfu, or auto: whichever would have missed fewer lately")
       ->capture_default_str();
+  command
+      .add_option("--route-bias", flags.route_bias,
+                  "CHANGES ANSWERS. Routers prefer experts that are in memory: their scores are raised by this part of "
+                  "a row's range of scores, 0 to 1 (on the CPU; default: 0, off)")
+      ->check(number_within(0, 1));
   command.add_option("--expert-slots", flags.expert_slots, "Experts in RAM at most (default: as many as fit)")
       ->check(at_least(0));
   command.add_option("--tile", flags.tile, "Bytes that move at once (default: chosen from the budget)");
@@ -242,6 +247,7 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
     options.speculate.draft_model = drafter.path;
   }
   options.expert_slots = flags.expert_slots;
+  options.route_bias = flags.route_bias;
   options.record_routing = flags.record_routing;
   if (flags.isa != "auto") {
     auto isa = device::isa_from_name(flags.isa);

@@ -36,6 +36,7 @@ struct ModelFlags {
   std::string speculate = "auto", draft;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", rates, tile, plan,
               record_routing;
+  double route_bias = 0;
   int cpu_share = -1, cpu_ffn = -1;
   std::int64_t vram_experts = -1;
   std::int64_t context = 0, batch = 0, expert_slots = 0;

@@ -53,6 +53,7 @@ class Shape {
     json["prompt_eval_duration"] = ns(totals.prompt_seconds);
     json["eval_count"] = totals.completion_tokens;
     json["eval_duration"] = ns(totals.decode_seconds);
+    if (totals.route_bias > 0) json["route_bias"] = totals.route_bias;
   }
 
  private:
