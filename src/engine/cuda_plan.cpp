@@ -31,6 +31,13 @@ constexpr std::uint64_t kThreadBytes = kMiB;  // of each that computes the CPU's
 
 }  // namespace
 
+Expected<device::Gpu> find_gpu(int index) {
+  MR_ASSIGN_OR_RETURN(const std::vector<device::Gpu> found, device::gpus());
+  if (index < 0 || index >= static_cast<int>(found.size()))
+    return error(Code::unsupported, "--device cuda:{}: there are {} GPUs here, counted from 0", index, found.size());
+  return found[static_cast<std::size_t>(index)];
+}
+
 Expected<Vram> open_gpu(int index) {
   const auto before = device::vram_state_without_context(index);
   MR_RETURN_IF_ERROR(device::use_gpu(index));
@@ -47,7 +54,8 @@ Expected<Vram> open_gpu(int index) {
 }
 
 CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& parts)
-    : options_(options),
+    : asked_(options),
+      options_(options),
       vram_(vram),
       parts_(parts),
       hp_(parts.model->hyperparameters()),
@@ -56,19 +64,24 @@ CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& 
       program_bytes_(measured_program_bytes(options)) {
   const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();
   threads_bytes_ = static_cast<std::uint64_t>(threads) * kThreadBytes;
-}
-
-Status CudaPlanner::plan() {
   const std::uint64_t most = vram_.free_bytes + vram_.context_bytes - kDriverMargin;
   if (options_.vram_bytes > most)
     log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.vram_bytes), format_bytes(most));
   cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
+}
+
+Status CudaPlanner::plan(const TakenMemory& others) {
+  others_ = others;
+  options_ = asked_;
+  options_.rates = parts_.rates;
+  chose_ = false;
   const bool shares = shares_out(options_);
   if (shares) share_passes();
   MR_RETURN_IF_ERROR(fit_sequences(shares, options_, [this] { return place(); }));
   set_plan_options();
   parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, options_.rates);
   parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
+  parts_.plan.vram_draft_bytes = others_.vram_bytes;
   homes_.placement.use_spare = uses_spare();
   for (const kv::Group& group : layout_.groups())
     homes_.placement.spare_margin += 2 * blocks_shape(group).chunk_bytes();
@@ -85,8 +98,8 @@ void CudaPlanner::share_passes() {
   choose_limits(false);
   share_out(hp_,
             {.cap_bytes = cap_,
-             .taken_bytes =
-                 vram_.context_bytes + residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
+             .taken_bytes = vram_.context_bytes + others_.vram_bytes +
+                            residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
              .weights_give_way = units().experts() == 0,
              .kv_bytes =
                  [this](std::int64_t tokens, std::int64_t sequences) {
@@ -117,18 +130,22 @@ Status CudaPlanner::place() {
 
 /// As many layers, or experts, as fit at home in VRAM, the others in RAM while there is room, the rest on the disk.
 Status CudaPlanner::choose() {
+  chose_ = true;
   choose_limits(units().experts() == 0);
-  MR_RETURN_IF_ERROR(fit_limits(options_, rules(), parts_.limits, [this]() -> Status {
+  return fit_limits(options_, rules(), parts_.limits, [this]() -> Status {
     MR_ASSIGN_OR_RETURN(homes_, residency::choose_homes(units(), homes_input(), options_.rates));
     return {};
-  }));
+  });
+}
+
+void CudaPlanner::say_homes() const {
+  if (!chose_) return;
   if (homes_.experts.any())
     log::info("{} of {} experts have slots in VRAM, {} lie in RAM; the CPU computes with those that are not in VRAM",
               homes_.experts.vram_slots, units().experts(), homes_.experts.ram_slots);
   else
     log::info("{} of {} layers stream to the GPU in every pass, {} of them from the disk", homes_.movers, hp_.layers,
               homes_.on_disk);
-  return {};
 }
 
 /// The homes of a saved plan, if they fit today.
@@ -176,9 +193,9 @@ residency::HomesInput CudaPlanner::homes_input() const {
   residency::HomesInput input;
   input.vram_bytes = cap_;
   input.ram_bytes = ram_;
-  input.vram_taken_bytes = vram_.context_bytes + exec::cuda_activation_bytes(shape);
+  input.vram_taken_bytes = vram_.context_bytes + exec::cuda_activation_bytes(shape) + others_.vram_bytes;
   for (const kv::Group& group : layout_.groups()) input.vram_taken_bytes += blocks_shape(group).most_bytes();
-  input.ram_taken_bytes = program_bytes_ + residency::kLoadingBytes + kHostMargin + threads_bytes_;
+  input.ram_taken_bytes = program_bytes_ + residency::kLoadingBytes + kHostMargin + threads_bytes_ + others_.ram_bytes;
   if (units().experts() > 0)
     input.ram_beside_experts_bytes =
         exec::expert_share_bytes(shape, kernels, residency::threads_beside_gpu(options_.threads));
@@ -221,13 +238,12 @@ void CudaPlanner::set_plan_options() {
     plan_options.cpu = {std::max(0, options_.cpu_share_percent) * 10, std::max(0, options_.cpu_feed_forwards)};
   else if (streams_from_ram())
     measure_rates();
+  if (measured_ && !plan_options.cpu && streams_from_ram()) plan_options.cpu = rounded_part();
 }
 
-/// The rates of a machine that was never calibrated, for this run alone. They differ a little from run to run: the
-/// part is chosen in large steps, so that most runs have the same one, and with it the same bits.
+/// The rates of a machine that was never calibrated, for this run alone.
 void CudaPlanner::measure_rates() {
   if (!options_.measure_rates || knows_rates()) return;
-  constexpr int kShareStep = 50;
   const auto begin = std::chrono::steady_clock::now();
   auto rates = residency::measure_sharing(kernels::table(options_.best_isa ? device::best_isa() : options_.isa),
                                           options_.threads, ram_ - std::min(ram_, program_bytes_),
@@ -240,13 +256,19 @@ void CudaPlanner::measure_rates() {
       format_bytes(static_cast<std::uint64_t>(rates->shared_link())),
       format_bytes(static_cast<std::uint64_t>(rates->shared_decode())));
   options_.rates = parts_.rates = *rates;
-  residency::PlanOptions& plan_options = parts_.plan_options;
+  measured_ = true;
+}
+
+/// Measured rates differ a little from run to run: the part is chosen in large steps, so that most runs have the same
+/// one, and with it the same bits.
+residency::CpuPart CudaPlanner::rounded_part() const {
+  constexpr int kShareStep = 50;
   const auto rounded = [](int exact, int step) { return (exact + step / 2) / step * step; };
   const residency::CpuPart exact =
-      residency::make_vram_plan(units(), homes_.placement.homes, plan_options, options_.rates).cpu;
+      residency::make_vram_plan(units(), homes_.placement.homes, parts_.plan_options, options_.rates).cpu;
   const int layers = static_cast<int>(homes_.movers - homes_.on_disk);
-  plan_options.cpu = {rounded(exact.permille, kShareStep),
-                      std::min(layers, rounded(exact.feed_forwards, std::max(1, layers / 10)))};
+  return {rounded(exact.permille, kShareStep),
+          std::min(layers, rounded(exact.feed_forwards, std::max(1, layers / 10)))};
 }
 
 }  // namespace millrace::engine

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "device/gpu.h"
 #include "engine/limits.h"
 #include "engine/setup.h"
 #include "exec/cuda_executor.h"
@@ -22,17 +23,25 @@ struct Vram {
   std::uint64_t free_bytes = 0, context_bytes = 0;
   int multiprocessors = 0;
 };
+/// Errors: unsupported (there is no such GPU).
+Expected<device::Gpu> find_gpu(int index);
 /// Opens the GPU, and measures. Errors: unsupported, io_error.
 Expected<Vram> open_gpu(int index);
+
+/// Of either cap, for others than this model (a draft model).
+struct TakenMemory {
+  std::uint64_t vram_bytes = 0, ram_bytes = 0;
+};
 
 class CudaPlanner {
  public:
   /// parts: with the model; they outlive the object.
   CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& parts);
 
-  /// Limits, plan options, plan and, where measured, rates, into the parts. Errors: out_of_budget (names what would
-  /// do), unsupported, invalid_argument (a plan to follow that is none of this model's).
-  Status plan();
+  /// Limits, plan options, plan and, where measured, rates, into the parts; anew with each call, and alike for the same
+  /// `others`. Errors: out_of_budget (names what would do), unsupported, invalid_argument (a plan to follow that is
+  /// none of this model's).
+  Status plan(const TakenMemory& others = {});
 
   // REQUIRES of what follows: plan() was ok.
   std::uint64_t cap_bytes() const { return cap_; }
@@ -40,6 +49,8 @@ class CudaPlanner {
   std::uint64_t program_bytes() const { return program_bytes_; }
   bool streams_from_ram() const { return homes_.movers > homes_.on_disk; }
   bool knows_rates() const { return options_.rates.cpu_decode > 0; }
+  /// What is at home outside VRAM, in the log.
+  void say_homes() const;
   const residency::Homes& homes() const { return homes_; }
   const kv::Layout& layout() const { return layout_; }
   /// Where layers stream, they use the memory of blocks that no sequence needs yet.
@@ -55,6 +66,7 @@ class CudaPlanner {
   LimitRules rules() const;
   void set_plan_options();
   void measure_rates();
+  residency::CpuPart rounded_part() const;
   residency::HomesInput homes_input() const;
   exec::PassShape pass_shape() const;
   std::int64_t blocks(const kv::Group& group) const { return kv::most_blocks(group, kv_load(parts_.limits)); }
@@ -63,6 +75,7 @@ class CudaPlanner {
   bool uses_spare() const { return streams_ && options_.pins.empty(); }
   const residency::UnitTable& units() const { return parts_.model->units(); }
 
+  const EngineOptions asked_;
   EngineOptions options_;  // ours: sharing fills in what the user left open
   const Vram vram_;
   Parts& parts_;
@@ -72,8 +85,11 @@ class CudaPlanner {
   const std::uint64_t program_bytes_;
   std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
   std::uint64_t cap_ = 0;
+  TakenMemory others_;
   residency::Homes homes_;
-  bool streams_ = false;  // some layers may
+  bool streams_ = false;   // some layers may
+  bool chose_ = false;     // not all is in VRAM, and no plan was followed
+  bool measured_ = false;  // the rates are this run's
 };
 
 }  // namespace millrace::engine

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "device/gpu.h"
+#include "engine/cuda_draft.h"
 #include "engine/cuda_plan.h"
 #include "engine/setup.h"
 #include "exec/cuda_executor.h"
@@ -26,16 +27,9 @@ struct LoadedWeights final : GpuParts {
   }
 };
 
-Expected<device::Gpu> find_gpu(int index) {
-  MR_ASSIGN_OR_RETURN(const std::vector<device::Gpu> found, device::gpus());
-  if (index < 0 || index >= static_cast<int>(found.size()))
-    return error(Code::unsupported, "--device cuda:{}: there are {} GPUs here, counted from 0", index, found.size());
-  return found[static_cast<std::size_t>(index)];
-}
-
 }  // namespace
 
-Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
+Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan* draft, bool load,
                               const std::function<Status(const Parts&)>& accept) {
   if (!options.record_routing.empty())
     return error(Code::unsupported, "--record-routing: the CPU writes down what routers choose; add --device cpu");
@@ -48,7 +42,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
   CudaPlanner planner(options, vram, parts);
-  MR_RETURN_IF_ERROR(planner.plan());
+  MR_RETURN_IF_ERROR(draft != nullptr ? seat_draft(options, *draft, gpu, planner, parts) : planner.plan());
+  planner.say_homes();
   MR_RETURN_IF_ERROR(accept(parts));
   MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   if (options.cufile) {
@@ -63,6 +58,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
     log::warn("--ram {}: the program and CUDA's driver alone take {} of RAM", format_bytes(planner.ram_bytes()),
               format_bytes(planner.program_bytes()));
   MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", planner.program_bytes()));
+  if (parts.draft.place == DraftPlace::cpu) {
+    MR_ASSIGN_OR_RETURN(parts.draft_model, parts.budget->reserve("draft model", parts.draft.ram_bytes));
+  }
   parts.vram = std::make_unique<residency::Budget>(planner.cap_bytes());
   MR_ASSIGN_OR_RETURN(parts.gpu_context, parts.vram->reserve("CUDA context", vram.context_bytes));
   const residency::CpuPart& cpu = parts.plan.cpu;

@@ -26,6 +26,11 @@ struct DraftAsk {
   std::vector<text::TokenId> guesses = {};  // [<= most], of the tokens behind `tokens`, in order; empty when asked
   /// Guesses of one level are right about as often as each other: below Drafter::levels().
   int level = 0;
+  /// Out: it had to read much of `tokens` first, so that it took longer than its guesses do.
+  bool read_prompt = false;
+  /// Bench: guesses to be taken in place of its own choices, which are made all the same. Whoever has none to choose
+  /// leaves them alone.
+  std::span<const text::TokenId> choices = {};
 };
 
 class Drafter {

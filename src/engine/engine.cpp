@@ -58,6 +58,7 @@ class EngineImpl final : public Engine {
   const residency::Plan& plan() const override { return parts_.plan; }
   const residency::PlanOptions& plan_options() const override { return parts_.plan_options; }
   residency::SavedPlan saved_plan() const override { return engine::saved_plan(parts_); }
+  const DraftSeat& draft_seat() const override { return parts_.draft; }
   void move_routing_on() override {
     if (parts_.routing != nullptr) parts_.routing->move_on();
   }
@@ -92,9 +93,8 @@ class EngineImpl final : public Engine {
   Scheduler scheduler_;
 };
 
-/// Takes what a draft model needs from the engine's RAM. Nothing: there is to be none, or the log says why there is
-/// none.
-std::optional<DraftModelPlan> plan_draft(EngineOptions& options) {
+/// What a draft model needs. Nothing: there is to be none, or the log says why there is none.
+std::optional<DraftModelPlan> plan_draft(const EngineOptions& options) {
   if (options.speculate.draft_model.empty() || options.speculate.mode == SpeculateOptions::Mode::off)
     return std::nullopt;
   Expected<DraftModelPlan> draft = plan_draft_model(options);
@@ -102,15 +102,19 @@ std::optional<DraftModelPlan> plan_draft(EngineOptions& options) {
     log::warn("{} does not guess: {}", options.speculate.draft_model, draft.status().message());
     return std::nullopt;
   }
-  options.ram_taken_bytes += draft->bytes;
   return std::move(*draft);
 }
 
-/// It guesses first, and others where it fails.
-void add_draft_model(const DraftModelPlan& plan, SpeculateOptions& speculate) {
-  auto loaded = ModelDrafter::load(plan);
-  if (!loaded.ok()) return log::warn("{} does not guess: {}", plan.options.model_path, loaded.status().message());
-  log::info("drafts: {} guesses, {} of RAM at most", (*loaded)->name(), format_bytes(plan.bytes));
+/// It guesses first, and others where it fails or has no seat.
+void add_draft_model(const DraftModelPlan& plan, Parts& parts, SpeculateOptions& speculate) {
+  DraftSeat& seat = parts.draft;
+  if (seat.place == DraftPlace::none) return log::warn("{} does not guess: {}", plan.wanted.model_path, seat.words);
+  auto loaded = ModelDrafter::load(plan, parts);
+  if (!loaded.ok()) {
+    seat = {DraftPlace::none, 0, 0, loaded.status().message()};
+    return log::warn("{} does not guess: {}", plan.wanted.model_path, seat.words);
+  }
+  log::info("drafts: {} guesses, {}", (*loaded)->name(), seat.words);
   speculate.drafters.insert(speculate.drafters.begin(), std::move(*loaded));
 }
 
@@ -119,26 +123,25 @@ void add_draft_model(const DraftModelPlan& plan, SpeculateOptions& speculate) {
 Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   EngineOptions made = options;
   std::optional<DraftModelPlan> draft = plan_draft(made);
-  Expected<Parts> parts = assemble(made);
+  Expected<Parts> parts = assemble(made, draft ? &*draft : nullptr);
   if (draft && parts.status().code() == Code::out_of_budget) {
     log::warn("{} does not guess: with its {} beside it the model does not fit: {}", options.speculate.draft_model,
               format_bytes(draft->bytes), parts.status().message());
     draft.reset();
-    made = options;
     parts = assemble(made);
   }
   if (!parts.ok()) return parts.status();
-  if (draft) add_draft_model(*draft, made.speculate);
+  if (draft) add_draft_model(*draft, *parts, made.speculate);
   return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(*parts), made.speculate));
 }
 
 Expected<Planned> plan_only(const EngineOptions& options) {
-  EngineOptions made = options;
-  plan_draft(made);
-  MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(made));
+  const std::optional<DraftModelPlan> draft = plan_draft(options);
+  MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(options, draft ? &*draft : nullptr));
   residency::SavedPlan saved = saved_plan(parts);
   Planned planned{std::move(parts.plan), parts.plan_options, parts.limits.context_tokens, parts.limits.batch_tokens,
                   std::move(saved)};
+  planned.draft = parts.draft;
   for (const residency::Unit& block : parts.model->draft_blocks()) {
     ++planned.draft_blocks;
     planned.draft_block_bytes += block.bytes();

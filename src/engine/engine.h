@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "base/trace.h"
+#include "engine/draft_place.h"
 #include "engine/drafter.h"
 #include "engine/sampler.h"
 #include "exec/executor.h"
@@ -50,6 +51,7 @@ struct SpeculateOptions {
   enum class Mode : std::uint8_t { off, automatic, fixed };
   Mode mode = Mode::off;
   std::string draft_model;                         // a small GGUF file of the same vocabulary, which guesses
+  double acceptance = 0.7;                         // of its guesses, assumed where it is chosen who computes it
   std::int64_t drafts = 0;                         // fixed: so many a pass, where there are guesses; <= kMostDrafts
   std::vector<std::shared_ptr<Drafter>> drafters;  // before the engine's own: tests
 };
@@ -128,6 +130,7 @@ struct Planned {
   // Blocks that were trained to guess more tokens (model::Model::draft_blocks()): left on the disk.
   std::int64_t draft_blocks = 0;
   std::uint64_t draft_block_bytes = 0;
+  DraftSeat draft = {};  // of SpeculateOptions::draft_model
 };
 /// Errors: as Engine::create.
 Expected<Planned> plan_only(const EngineOptions& options);
@@ -198,6 +201,9 @@ struct DraftCounters {
   std::uint64_t drafted = 0, right = 0;
   std::array<std::uint64_t, kMostDrafts> drafted_at{}, right_at{};  // by place: the first guess, the second
   double seconds = 0;                                               // of guessing
+  // Passes that verified some, what they took, and of that what a pass without guesses would not have taken.
+  std::uint64_t passes = 0;
+  double pass_seconds = 0, verify_seconds = 0;
 };
 
 /// What passed since the start, and what is there now.
@@ -256,6 +262,8 @@ class Engine {
   /// What the plan was made for. Its context_tokens are the KV a run starts with: weights give way as it grows.
   virtual const residency::PlanOptions& plan_options() const = 0;
   virtual residency::SavedPlan saved_plan() const = 0;
+  /// Where the draft model computes, if there is one.
+  virtual const DraftSeat& draft_seat() const = 0;
   /// Where EngineOptions::routing chooses: passes from now on go by other rows of it.
   virtual void move_routing_on() = 0;
   virtual const residency::Budget& budget() const = 0;

@@ -18,9 +18,11 @@ constexpr std::int64_t kPromptRows = 128;   // of a pass that reads a prompt
 constexpr std::int64_t kManySequences = 8;  // where the planner is to say how many there are
 constexpr std::int64_t kTokensOfEach = 1024;
 constexpr std::uint64_t kMargin = 256 * kKiB;  // threads, tables: what its own budget does not count
+// Tokens that came since the last guesses; more are read as a prompt is.
+constexpr std::int64_t kFewTokens = kMostDrafts + 1;
 
-/// Guesses are ids: both models have to mean the same by each.
-Status check_vocabulary(const std::string& path, const std::string& draft_path) {
+/// Guesses are ids: both models have to mean the same by each. How many there are.
+Expected<std::int64_t> check_vocabulary(const std::string& path, const std::string& draft_path) {
   constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
   const auto tokens_of = [&](const std::string& file) -> Expected<std::vector<std::string>> {
     MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(file));
@@ -32,9 +34,30 @@ Status check_vocabulary(const std::string& path, const std::string& draft_path) 
     return error(Code::invalid_argument, "its vocabulary has {} tokens, and the model's {}; it has to be the same one",
                  drafts.size(), tokens.size());
   const auto other = std::mismatch(tokens.begin(), tokens.end(), drafts.begin()).first;
-  if (other == tokens.end()) return {};
+  if (other == tokens.end()) return std::ssize(tokens);
   return error(Code::invalid_argument, "its vocabulary is another one: token {} is not the same; it has to be",
                other - tokens.begin());
+}
+
+/// The options and the bytes of passes on the CPU. Errors: out_of_budget, those of a plan.
+Status plan_on_cpu(DraftModelPlan& plan) {
+  EngineOptions& draft = plan.options;
+  const std::uint64_t ram = draft.ram_bytes;
+  // Twice: passes of few rows are enough for a small one, and the planner bounds them by the memory there is.
+  for (int i = 0; i < 2; ++i) {
+    MR_ASSIGN_OR_RETURN(Parts parts, assemble_plan(draft));
+    const residency::PlanOptions& planned = parts.plan_options;
+    const std::uint64_t weights = std::max(parts.plan.weight_memory_bytes(), parts.model->units().total_bytes());
+    draft.ram_bytes = planned.fixed_bytes + planned.most_kv_bytes + weights;
+    draft.context_tokens = parts.limits.context_tokens;
+    draft.batch_tokens = parts.limits.batch_tokens;
+    draft.tile_bytes = parts.limits.tile_bytes;
+    plan.cpu_plan = std::move(parts.plan);
+  }
+  plan.bytes = draft.ram_bytes + kMargin;
+  if (plan.bytes <= ram / 2) return {};
+  return error(Code::out_of_budget, "it takes {} of RAM with its KV, more than half of {}", format_bytes(plan.bytes),
+               format_bytes(ram));
 }
 
 }  // namespace
@@ -47,12 +70,13 @@ struct ModelDrafter::Known {
 };
 
 Expected<DraftModelPlan> plan_draft_model(const EngineOptions& options) {
-  MR_RETURN_IF_ERROR(check_vocabulary(options.model_path, options.speculate.draft_model));
   DraftModelPlan plan;
-  EngineOptions& draft = plan.options;
+  MR_ASSIGN_OR_RETURN(plan.vocab, check_vocabulary(options.model_path, options.speculate.draft_model));
+  EngineOptions& draft = plan.wanted;
   draft.model_path = options.speculate.draft_model;
   draft.device = DeviceChoice::cpu;
-  draft.exact_budget = true;  // the program is the engine's
+  draft.cuda_index = options.cuda_index;  // where the large one is on a GPU
+  draft.exact_budget = true;              // the program is the engine's
   draft.ram_bytes = ram_of(options);
   draft.context_tokens = options.context_tokens > 0 ? options.context_tokens : kAutomaticContext;
   {
@@ -71,33 +95,26 @@ Expected<DraftModelPlan> plan_draft_model(const EngineOptions& options) {
   draft.best_isa = options.best_isa;
   draft.storage = options.storage;
   draft.kv_dtype = options.kv_dtype == DType::q8_0 ? DType::f16 : options.kv_dtype;
-  const std::uint64_t ram = draft.ram_bytes;
-  // Twice: passes of few rows are enough for a small one, and the planner bounds them by the memory there is.
-  for (int i = 0; i < 2; ++i) {
-    MR_ASSIGN_OR_RETURN(const Parts parts, assemble_plan(draft));
-    const residency::PlanOptions& planned = parts.plan_options;
-    const std::uint64_t weights = std::max(parts.plan.weight_memory_bytes(), parts.model->units().total_bytes());
-    draft.ram_bytes = planned.fixed_bytes + planned.most_kv_bytes + weights;
-    draft.context_tokens = parts.limits.context_tokens;
-    draft.batch_tokens = parts.limits.batch_tokens;
-    draft.tile_bytes = parts.limits.tile_bytes;
-  }
-  plan.bytes = draft.ram_bytes + kMargin;
-  if (plan.bytes > ram / 2)
-    return error(Code::out_of_budget, "it takes {} of RAM with its KV, more than half of {}", format_bytes(plan.bytes),
-                 format_bytes(ram));
+  plan.options = draft;
+  plan.on_cpu = plan_on_cpu(plan);
   return plan;
 }
 
-Expected<std::unique_ptr<ModelDrafter>> ModelDrafter::load(const DraftModelPlan& plan) {
-  MR_ASSIGN_OR_RETURN(Parts parts, assemble(plan.options));
-  return std::unique_ptr<ModelDrafter>(new ModelDrafter(std::make_unique<Parts>(std::move(parts))));
+DraftHabits draft_habits(const SpeculateOptions& speculate) {
+  return {speculate.acceptance, speculate.mode == SpeculateOptions::Mode::fixed ? speculate.drafts : 0};
 }
 
-ModelDrafter::ModelDrafter(std::unique_ptr<Parts> parts)
-    : parts_(std::move(parts)), name_(parts_->model->hyperparameters().name), vocab_(parts_->tokenizer->vocab_size()) {
+Expected<std::unique_ptr<ModelDrafter>> ModelDrafter::load(const DraftModelPlan& plan, Parts& target) {
+  auto parts = target.draft.place == DraftPlace::gpu ? assemble_cuda_draft(plan, target) : assemble(plan.options);
+  if (!parts.ok()) return parts.status();
+  return std::unique_ptr<ModelDrafter>(new ModelDrafter(std::make_unique<Parts>(std::move(*parts)), plan.vocab));
+}
+
+ModelDrafter::ModelDrafter(std::unique_ptr<Parts> parts, std::int64_t vocab)
+    : parts_(std::move(parts)), name_(parts_->model->hyperparameters().name), vocab_(vocab) {
   if (name_.empty()) name_ = "model";
   parts_->tokenizer.reset();  // the large model has one
+  if (parts_->executor->top_logits_limit() > 0) parts_->executor->bring_top_logits_only(true);
 }
 
 ModelDrafter::~ModelDrafter() { known_.clear(); }
@@ -117,14 +134,30 @@ bool ModelDrafter::begin(DraftAsk& ask, Guessing& guessing) {
       std::mismatch(known->tokens.begin(), known->tokens.end(), ask.tokens.begin(), ask.tokens.end() - 1).first -
       known->tokens.begin();
   known->tokens.resize(static_cast<std::size_t>(known->state.rewind(agreed)));
+  ask.read_prompt = tokens - known->state.length() > kFewTokens;
   guessing = {&ask, known.get()};
   return true;
 }
 
+/// -1: none of the vocabulary is among the likeliest.
 TokenId ModelDrafter::likeliest(std::int64_t logit_row) const {
+  if (parts_->executor->top_logits_limit() > 0) {
+    const exec::TopLogits top = parts_->executor->last_top_logits(logit_row);
+    const auto found = std::find_if(top.ids.begin(), top.ids.end(), [&](TokenId id) { return id >= 0 && id < vocab_; });
+    return found != top.ids.end() ? *found : -1;
+  }
   const exec::Logits logits = parts_->executor->last_logits();
   const float* const row = logits.data + logit_row * logits.vocab;
   return static_cast<TokenId>(std::max_element(row, row + vocab_) - row);
+}
+
+/// The pass's guess for a request; or the one that is to stand in its place.
+void ModelDrafter::choose(Guessing& one, std::int64_t logit_row) {
+  std::vector<TokenId>& guesses = one.ask->guesses;
+  TokenId guess = likeliest(logit_row);
+  if (guesses.size() < one.ask->choices.size()) guess = one.ask->choices[guesses.size()];
+  if (guess >= 0) guesses.push_back(guess);
+  one.done = guess < 0 || std::ssize(guesses) == one.ask->most;
 }
 
 /// One pass for all that are not done: the tokens that are missing, as far as there is room, or the last guess.
@@ -148,7 +181,7 @@ Status ModelDrafter::pass(std::vector<Guessing>& guessing, const std::function<b
                                               : one.ask->guesses[static_cast<std::size_t>(position - tokens)];
       const bool last = position + 1 == end;
       batch.rows.push_back({token, static_cast<std::int32_t>(batch.sequences.size()),
-                            static_cast<std::int32_t>(position), last, position < tokens});
+                            static_cast<std::int32_t>(position), last, one.ask->read_prompt && position < tokens});
       one.known->tokens.push_back(token);
     }
     if (one.rows > 0) batch.sequences.push_back(&state);
@@ -164,9 +197,9 @@ Status ModelDrafter::pass(std::vector<Guessing>& guessing, const std::function<b
     state.set_length(state.length() + one.rows);
     // Behind guesses it may have to go back, to the end of these tokens at most.
     if (state.length() <= std::ssize(one.ask->tokens)) state.forget_behind_windows();
-    if (one.whole) one.ask->guesses.push_back(likeliest(logit_row++));
+    if (one.whole) choose(one, logit_row++);
   }
-  std::erase_if(guessing, [](const Guessing& one) { return std::ssize(one.ask->guesses) == one.ask->most; });
+  std::erase_if(guessing, [](const Guessing& one) { return one.done; });
   return {};
 }
 

@@ -1,6 +1,7 @@
-// A small model that guesses for a large one: on the CPU, beside whoever computes that, with weights, activations and
-// KV in RAM. Its vocabulary is the large one's. It takes the likeliest token each time, whatever the request's sampler
-// does. Thread-safety: the thread that runs the passes.
+// A small model that guesses for a large one, with weights, activations and KV of its own: in the GPU's memory, under
+// the large model's budgets, or on the CPU, beside whoever computes that, in RAM taken off its budget. Its vocabulary
+// is the large one's. It takes the likeliest token each time, whatever the request's sampler does. Thread-safety: the
+// thread that runs the passes.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +19,26 @@ struct Parts;
 
 /// What a draft model takes, found without reading a weight.
 struct DraftModelPlan {
-  EngineOptions options;    // of passes of its own
-  std::uint64_t bytes = 0;  // of RAM, when all its KV is there
+  std::int64_t vocab = 0;  // tokens of both models
+  EngineOptions wanted;    // of passes of its own, as many as may be
+  // On the CPU: those of them that there is room for, RAM when all KV is there, and what a pass is made of.
+  EngineOptions options;
+  std::uint64_t bytes = 0;
+  residency::Plan cpu_plan;
+  Status on_cpu;  // why not there: out_of_budget (more than half of the RAM), unsupported
 };
 /// For the engine that these options make: REQUIRES options.speculate.draft_model is not empty.
-/// Errors: invalid_argument (another vocabulary); out_of_budget (more than half of the RAM); those of opening a model.
+/// Errors: invalid_argument (another vocabulary); those of opening a model.
 Expected<DraftModelPlan> plan_draft_model(const EngineOptions& options);
+
+/// How guesses are made under these options.
+DraftHabits draft_habits(const SpeculateOptions& speculate);
 
 class ModelDrafter final : public Drafter {
  public:
-  /// Reads the weights. Errors: as Engine::create.
-  static Expected<std::unique_ptr<ModelDrafter>> load(const DraftModelPlan& plan);
+  /// Reads the weights, to where target's seat for it is (Parts::draft): REQUIRES one. On a GPU, target's budgets
+  /// outlive it. Errors: as Engine::create.
+  static Expected<std::unique_ptr<ModelDrafter>> load(const DraftModelPlan& plan, Parts& target);
   ~ModelDrafter() override;
 
   std::string_view name() const override { return name_; }
@@ -46,12 +56,14 @@ class ModelDrafter final : public Drafter {
     Known* known = nullptr;
     std::int64_t rows = 0;  // in the present pass
     bool whole = false;     // they are all that is missing: the pass gives a guess
+    bool done = false;      // it has its guesses, or there are none
   };
 
-  explicit ModelDrafter(std::unique_ptr<Parts> parts);
+  ModelDrafter(std::unique_ptr<Parts> parts, std::int64_t vocab);
   bool begin(DraftAsk& ask, Guessing& guessing);
   Status pass(std::vector<Guessing>& guessing, const std::function<bool()>& stop);
   text::TokenId likeliest(std::int64_t logit_row) const;
+  void choose(Guessing& one, std::int64_t logit_row);
 
   std::unique_ptr<Parts> parts_;
   std::string name_;

@@ -15,6 +15,7 @@
 #include "device/gpu.h"
 #include "engine/cpu_plan.h"
 #include "engine/device_choice.h"
+#include "engine/model_drafter.h"
 #include "kv/model_identity.h"
 
 namespace millrace::engine {
@@ -253,16 +254,19 @@ std::uint64_t measured_program_bytes(const EngineOptions& options) {
 }
 
 #ifndef MILLRACE_HAS_CUDA
-Expected<Parts> assemble_cuda(const EngineOptions& /*options*/, bool /*load*/,
+Expected<Parts> assemble_cuda(const EngineOptions& /*options*/, const DraftModelPlan* /*draft*/, bool /*load*/,
                               const std::function<Status(const Parts&)>& /*accept*/) {
   return device::gpus().status().with_context("--device cuda");
+}
+Expected<Parts> assemble_cuda_draft(const DraftModelPlan& /*draft*/, Parts& /*target*/) {
+  return device::gpus().status();
 }
 #endif
 
 namespace {
 
-/// The CPU's parts up to the plan.
-Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
+/// The CPU's parts up to the plan, without a draft model.
+Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   if (options.storage == storage::BackendKind::mmap && options.expert_slots > 0)
     return error(Code::invalid_argument, "storage mmap has no expert slots; leave one of the two out");
   if (options.cufile)
@@ -291,6 +295,27 @@ Expected<Parts> assemble_cpu_plan(const EngineOptions& options) {
   return parts;
 }
 
+/// The CPU's parts up to the plan. A draft model computes there, too, and takes its RAM first.
+Expected<Parts> assemble_cpu_plan(const EngineOptions& options, const DraftModelPlan* draft) {
+  if (draft == nullptr || !draft->on_cpu.ok()) {
+    MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_alone(options));
+    if (draft != nullptr) parts.draft.words = draft->on_cpu.message();
+    return parts;
+  }
+  EngineOptions rest = options;
+  rest.ram_taken_bytes += draft->bytes;
+  MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_alone(rest));
+  DraftWays ways;
+  DraftWay& way = ways[static_cast<std::size_t>(DraftPlace::cpu)];
+  const DraftHabits habits = draft_habits(options.speculate);
+  way.forecast = forecast_drafts(parts.plan, parts.rates, guess_seconds(draft->cpu_plan, parts.rates), habits);
+  // With its memory taken: what a plan without it would be is not asked here.
+  ways[static_cast<std::size_t>(DraftPlace::none)].forecast = {parts.plan.predicted_decode_tokens_per_second, 0};
+  parts.draft = {DraftPlace::cpu, 0, draft->bytes, {}};
+  parts.draft.words = describe_seat(parts.draft, ways, habits);
+  return parts;
+}
+
 /// The parts of whoever computes: a GPU's, ready where `load` says so, or the CPU's up to the plan.
 struct Taken {
   Parts parts;
@@ -298,11 +323,11 @@ struct Taken {
 };
 
 /// The CPU's parts, where it is predicted to decode a model faster that would stream to the GPU; else nothing.
-std::optional<Parts> better_on_cpu(const EngineOptions& options, const Parts& gpu) {
+std::optional<Parts> better_on_cpu(const EngineOptions& options, const DraftModelPlan* draft, const Parts& gpu) {
   const double on_gpu = gpu.plan.predicted_decode_tokens_per_second;
   if (on_gpu <= 0 || options.rates.cpu_decode <= 0 || !streams_to_gpu(gpu.model->units(), gpu.plan))
     return std::nullopt;
-  Expected<Parts> cpu = assemble_cpu_plan(options);
+  Expected<Parts> cpu = assemble_cpu_plan(options, draft);
   if (!cpu.ok()) {
     log::debug("no plan for the CPU to hold the GPU's against: {}", cpu.status().message());
     return std::nullopt;
@@ -336,9 +361,9 @@ void say_cpu(const EngineOptions& options, std::string_view why) {
 
 /// A GPU where the options ask for one, or leave it open, and one can take the model and is not predicted to be slower
 /// than the CPU; else the CPU, with the reason in the log.
-Expected<Taken> choose_device(const EngineOptions& options, bool load) {
+Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan* draft, bool load) {
   const auto on_cpu = [&]() -> Expected<Taken> {
-    MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options));
+    MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options, draft));
     return Taken{std::move(parts)};
   };
   if (options.device == DeviceChoice::cpu) return on_cpu();
@@ -362,8 +387,8 @@ Expected<Taken> choose_device(const EngineOptions& options, bool load) {
   // And these to the GPU.
   const bool for_gpu = speaks_of_layers(options) || options.follow != nullptr;
   std::optional<Parts> better;
-  Expected<Parts> parts = assemble_cuda(options, load, [&](const Parts& gpu) -> Status {
-    if (open && !for_gpu) better = better_on_cpu(options, gpu);
+  Expected<Parts> parts = assemble_cuda(options, draft, load, [&](const Parts& gpu) -> Status {
+    if (open && !for_gpu) better = better_on_cpu(options, draft, gpu);
     return better ? error(Code::cancelled, "the CPU is faster") : Status();
   });
   if (better) return Taken{std::move(*better)};
@@ -388,15 +413,15 @@ Status check_sizes(const EngineOptions& options) {
 
 }  // namespace
 
-Expected<Parts> assemble_plan(const EngineOptions& options) {
+Expected<Parts> assemble_plan(const EngineOptions& options, const DraftModelPlan* draft) {
   MR_RETURN_IF_ERROR(check_sizes(options));
-  MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, false));
+  MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, draft, false));
   return std::move(taken.parts);
 }
 
-Expected<Parts> assemble(const EngineOptions& options) {
+Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* draft) {
   MR_RETURN_IF_ERROR(check_sizes(options));
-  MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, true));
+  MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, draft, true));
   Parts& parts = taken.parts;
   parts.trace = options.trace;
   if (taken.gpu) return std::move(parts);

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "engine/draft_place.h"
 #include "engine/engine.h"
 #include "engine/limits.h"
 #include "exec/routing.h"
@@ -17,6 +18,8 @@
 #include "kv/prompt_cache.h"
 
 namespace millrace::engine {
+
+struct DraftModelPlan;
 
 /// What only a GPU run has (engine/cuda_setup.cpp).
 struct GpuParts {
@@ -38,8 +41,9 @@ struct Parts {
   std::unique_ptr<storage::Backend> backend;
   std::unique_ptr<storage::Backend> straight;  // reads to the GPU's memory; null: none does
   std::unique_ptr<residency::Budget> budget;
-  residency::Reservation program;  // code, tokenizer, threads, tables: measured
-  residency::Reservation mapped;   // the model's pages, where storage maps the file
+  residency::Reservation program;      // code, tokenizer, threads, tables: measured
+  residency::Reservation mapped;       // the model's pages, where storage maps the file
+  residency::Reservation draft_model;  // on the CPU, beside a GPU that computes this one
   DType kv_dtype = DType::f16;
   residency::Rates rates;
   residency::PlanOptions plan_options;
@@ -55,13 +59,15 @@ struct Parts {
   std::string identity;                       // of the model, where there is to be a prompt cache
   std::unique_ptr<kv::PrefixCache> prefixes;  // null: nothing is shared
   std::unique_ptr<kv::PromptCache> prompts;   // null: none
+  DraftSeat draft;                            // that there is room for; the model itself is not loaded
 };
 
-/// All parts, ready for a pass. Errors: those of every part; out_of_budget names the smallest --ram that works.
-Expected<Parts> assemble(const EngineOptions& options);
+/// All parts, ready for a pass. `draft` (may be null): there is to be room for it beside them, where that is of use.
+/// Errors: those of every part; out_of_budget names the smallest --ram that works.
+Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* draft = nullptr);
 
 /// The same up to the plan: `store`, `executor` and `kv_pool` stay empty.
-Expected<Parts> assemble_plan(const EngineOptions& options);
+Expected<Parts> assemble_plan(const EngineOptions& options, const DraftModelPlan* draft = nullptr);
 
 /// The plan and the limits it was made for, on paper. REQUIRES: parts from one of the two above.
 residency::SavedPlan saved_plan(const Parts& parts);
@@ -69,8 +75,12 @@ residency::SavedPlan saved_plan(const Parts& parts);
 /// The model on a GPU, up to the plan (load = false) or ready for a pass. `accept` sees the parts once there is a plan,
 /// before a weight is read; what it returns other than ok is the error. Errors: unsupported (no GPU, or built without
 /// CUDA: says which), out_of_budget (does not fit; says what would), and those of every part.
-Expected<Parts> assemble_cuda(const EngineOptions& options, bool load,
+Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan* draft, bool load,
                               const std::function<Status(const Parts&)>& accept);
+
+/// The draft model on the GPU of `target`, whose budgets grant what it takes and outlive it. REQUIRES: target's seat
+/// for it is there. Errors: those of every part.
+Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target);
 
 // What both ways share (setup.cpp).
 

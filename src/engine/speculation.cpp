@@ -19,6 +19,7 @@ constexpr double kSlowPass = 0.5e-3;
 constexpr double kFirstOdds = 0.4;  // of a first guess, before any was seen
 constexpr std::int64_t kFirstDepth = 4, kTrialDepth = 2, kPassesBetweenTrials = 128;
 constexpr double kNewSample = 0.2;
+constexpr std::int64_t kFirstSamples = 3;  // of which the fastest counts: the first may have prepared something
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -49,6 +50,7 @@ void Speculator::begin_drafter() {
   asks_.clear();
   known_.clear();
   seconds_a_depth_ = 0;
+  timed_guesses_ = 0;
   if (!on()) return;
   acceptance_.assign(static_cast<std::size_t>(drafter().levels()), {});
   counters_.emplace_back().drafter = drafter().name();
@@ -96,7 +98,7 @@ std::vector<double> Speculator::odds(std::uint64_t id, int level, std::size_t gu
 std::int64_t Speculator::depth(std::span<const DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts) {
   if (mode_ == Mode::fixed) return fixed_;
   if (drafter().is_free()) return kMostDrafts;
-  if (seconds_a_depth_ <= 0) return kFirstDepth;
+  if (timed_guesses_ < kFirstSamples) return kFirstDepth;
   const auto requests = std::ssize(turns);
   std::vector<double> gains(static_cast<std::size_t>(std::min(kMostDrafts, most_drafts / requests)));
   for (const DraftTurn& turn : turns) {
@@ -119,26 +121,29 @@ std::int64_t Speculator::depth(std::span<const DraftTurn> turns, std::int64_t ba
 }
 
 /// In the drafter's place, where the answer is known beforehand: each guess is right as often as the request says.
-void Speculator::replace_guesses(const DraftTurn& turn, DraftAsk& ask) {
+std::vector<TokenId> Speculator::choices(const DraftTurn& turn, std::int64_t most) {
   const std::vector<TokenId>& answer = turn.request->forced_tokens;
-  ask.guesses.clear();
-  ask.level = 0;
-  for (std::int64_t i = 0; i < ask.most && turn.generated + i < std::ssize(answer); ++i) {
+  std::vector<TokenId> guesses;
+  for (std::int64_t i = 0; i < most && turn.generated + i < std::ssize(answer); ++i) {
     draw_ ^= draw_ << 13, draw_ ^= draw_ >> 7, draw_ ^= draw_ << 17;
     const bool right = static_cast<double>(draw_ >> 11) * 0x1p-53 < turn.request->drafts_right;
     const TokenId token = answer[static_cast<std::size_t>(turn.generated + i)];
-    ask.guesses.push_back(right ? token : token == 0 ? 1 : token - 1);
+    guesses.push_back(right ? token : token == 0 ? 1 : token - 1);
   }
+  return guesses;
 }
 
 /// Fills asks_. False: the drafter failed and is gone.
 bool Speculator::propose(std::span<const DraftTurn> turns, std::int64_t depth, const std::function<bool()>& stop) {
   asks_.clear();
+  choices_.clear();
+  choices_.reserve(turns.size());
   std::int64_t deepest = 0;
   for (const DraftTurn& turn : turns) {
     const std::int64_t most = std::min(depth, turn.most);
     asks_.push_back({.request = turn.id, .tokens = turn.tokens, .expected = turn.expected, .most = most});
     deepest = std::max(deepest, most);
+    if (turn.request->drafts_right >= 0) asks_.back().choices = choices_.emplace_back(choices(turn, most));
   }
   const auto begin = std::chrono::steady_clock::now();
   Status status = drafter().propose(asks_, stop);
@@ -150,16 +155,24 @@ bool Speculator::propose(std::span<const DraftTurn> turns, std::int64_t depth, c
     begin_drafter();
     return false;
   }
-  if (!drafter().is_free() && deepest > 0) {
+  // Whoever had to read a prompt first took longer than guesses do.
+  const bool read = std::any_of(asks_.begin(), asks_.end(), [](const DraftAsk& ask) { return ask.read_prompt; });
+  if (!drafter().is_free() && deepest > 0 && !read) {
     const double each = seconds / static_cast<double>(deepest);
-    // The first one reads the prompt.
-    seconds_a_depth_ = seconds_a_depth_ <= 0
-                           ? each
-                           : std::min(2 * seconds_a_depth_, each) * kNewSample + seconds_a_depth_ * (1 - kNewSample);
+    if (timed_guesses_ == 0)
+      seconds_a_depth_ = each;
+    else if (timed_guesses_ < kFirstSamples)
+      seconds_a_depth_ = std::min(seconds_a_depth_, each);
+    else
+      seconds_a_depth_ += kNewSample * (std::min(2 * seconds_a_depth_, each) - seconds_a_depth_);
+    ++timed_guesses_;
   }
   for (std::size_t i = 0; i < turns.size(); ++i) {
     DraftAsk& ask = asks_[i];
-    if (turns[i].request->drafts_right >= 0) replace_guesses(turns[i], ask);
+    if (turns[i].request->drafts_right >= 0) {
+      ask.guesses.assign(ask.choices.begin(), ask.choices.end());
+      ask.level = 0;
+    }
     ask.guesses.resize(std::min(ask.guesses.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, ask.most))));
     Guessed& guessed = known(ask.request).guessed;
     if (guessed.checked < guessed.guesses.size()) continue;  // goes on coming true
@@ -199,21 +212,45 @@ void Speculator::say_drafts(std::int64_t base_rows) {
             drafter().name(), costs_.of(base_rows) * 1e3, drafts, costs_.of(base_rows + drafts) * 1e3);
 }
 
+/// Once: guesses cost more than they bring.
+void Speculator::say_none(std::int64_t base_rows) {
+  if (std::exchange(said_none_, true)) return;
+  log::info(
+      "drafts: none for now: a guess of {} takes {:.2f} ms and a pass {:.2f} ms, and {:.0f} % of first guesses were "
+      "right",
+      drafter().name(), seconds_a_depth_ * 1e3, costs_.of(base_rows) * 1e3,
+      acceptance_.front().probability(0, kFirstOdds) * 100);
+}
+
 void Speculator::draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,
                        const std::function<bool()>& stop) {
+  base_rows_ = base_rows;
+  drafted_rows_ = 0;
   if (!on() || turns.empty()) return;
   ++passes_;
   for (const DraftTurn& turn : turns) check_guesses(turn);
   most_drafts = std::min(most_drafts, PassCosts::kMostRows - base_rows);
   if (most_drafts <= 0 || too_fast(base_rows)) return;
   const std::int64_t deepest = depth(turns, base_rows, most_drafts);
+  if (deepest == 0 && most_drafts >= std::ssize(turns)) say_none(base_rows);
   if (deepest == 0 || !propose(turns, deepest, stop)) return;
   choose(base_rows, most_drafts);
   say_drafts(base_rows);
   for (std::size_t i = 0; i < turns.size(); ++i) {
     auto& guesses = asks_[i].guesses;
     turns[i].drafts.assign(guesses.begin(), guesses.begin() + odds_[i].drafts);
+    drafted_rows_ += odds_[i].drafts;
   }
+}
+
+void Speculator::passed(std::int64_t rows, double seconds) {
+  if (drafted_rows_ > 0 && on()) {
+    DraftCounters& counters = counters_.back();
+    ++counters.passes;
+    counters.pass_seconds += seconds;
+    counters.verify_seconds += std::max(0.0, seconds - costs_.of(base_rows_));
+  }
+  costs_.measured(rows, seconds);
 }
 
 void Speculator::verified(std::uint64_t id, std::int64_t drafted, std::int64_t right) {

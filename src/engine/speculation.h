@@ -35,7 +35,7 @@ class Speculator {
   void draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,
              const std::function<bool()>& stop);
   /// A pass without rows of prompts took so long.
-  void passed(std::int64_t rows, double seconds) { costs_.measured(rows, seconds); }
+  void passed(std::int64_t rows, double seconds);
   /// Of a request's drafts in the last pass the first `right` became part of its answer.
   void verified(std::uint64_t id, std::int64_t drafted, std::int64_t right);
   void forget(std::uint64_t id);
@@ -60,11 +60,12 @@ class Speculator {
   void check_guesses(const DraftTurn& turn);
   std::int64_t depth(std::span<const DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts);
   bool propose(std::span<const DraftTurn> turns, std::int64_t depth, const std::function<bool()>& stop);
-  void replace_guesses(const DraftTurn& turn, DraftAsk& ask);
+  std::vector<text::TokenId> choices(const DraftTurn& turn, std::int64_t most);
   std::vector<double> odds(std::uint64_t id, int level, std::size_t guesses);
   void choose(std::int64_t base_rows, std::int64_t most_drafts);
   bool too_fast(std::int64_t base_rows);
   void say_drafts(std::int64_t base_rows);
+  void say_none(std::int64_t base_rows);
 
   const SpeculateOptions::Mode mode_;
   const std::int64_t fixed_;
@@ -72,11 +73,14 @@ class Speculator {
   PassCosts costs_;
   std::vector<Acceptance> acceptance_;  // of all requests, by level
   std::unordered_map<std::uint64_t, Known> known_;
-  std::vector<DraftAsk> asks_;   // of the present pass, one a turn
-  std::vector<DraftOdds> odds_;  // one an ask
-  double seconds_a_depth_ = 0;   // of a drafter that is not free: one more guess for every request
+  std::vector<DraftAsk> asks_;                       // of the present pass, one a turn
+  std::vector<std::vector<text::TokenId>> choices_;  // theirs
+  std::vector<DraftOdds> odds_;                      // one an ask
+  double seconds_a_depth_ = 0;                       // of a drafter that is not free: one more guess for every request
+  std::int64_t timed_guesses_ = 0;                   // passes that the above is from
   std::int64_t passes_ = 0;
-  bool said_too_fast_ = false, said_drafts_ = false;  // in the log, once
+  std::int64_t base_rows_ = 0, drafted_rows_ = 0;                         // of the present pass
+  bool said_too_fast_ = false, said_drafts_ = false, said_none_ = false;  // in the log, once
   std::uint64_t draw_ = 0x9e3779b97f4a7c15ull;
   std::vector<DraftCounters> counters_;  // of each drafter that had its turn; the present one last
 };

@@ -161,7 +161,8 @@ struct Plan {
   CpuPart cpu;           // decided
   int expert_slots = 0;  // 0: dense. One for each expert tile: all experts are at home in RAM
   std::uint64_t fixed_bytes = 0;
-  std::uint64_t vram_weight_bytes = 0, vram_fixed_bytes = 0;  // on a GPU: weights; activations and context
+  // On a GPU: weights; activations and context; a draft model with all that is its own.
+  std::uint64_t vram_weight_bytes = 0, vram_fixed_bytes = 0, vram_draft_bytes = 0;
 
   /// What the weight store takes: the sum of the above, in whole huge pages where it uses them.
   std::uint64_t weight_memory_bytes() const {

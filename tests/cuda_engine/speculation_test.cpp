@@ -91,15 +91,107 @@ TEST_F(SpeculationOnGpu, WhoLosesItsKvSaysTheSame) {
   expect_the_same(options);
 }
 
-/// The draft model computes on the CPU.
-TEST_F(SpeculationOnGpu, ADraftModelBesideTheGpu) {
+/// A draft model beside the GPU's: the demo draft guesses for the demo mixture.
+class DraftModelOnGpu : public SpeculationOnGpu {
+ protected:
+  static EngineOptions guessed(EngineOptions options, std::int64_t drafts = 4) {
+    options = drafting(std::move(options), nullptr, drafts);
+    options.speculate.draft_model = draft_path();
+    return options;
+  }
+  /// The answers without it, to the last bit.
+  static void expect_the_answers_without(const EngineOptions& options, DraftPlace place) {
+    const auto plain = make(options), engine = make(guessed(options));
+    ASSERT_TRUE(plain != nullptr && engine != nullptr);
+    EXPECT_EQ(engine->draft_seat().place, place) << engine->draft_seat().words;
+    for (const bool to_logits : {false, true}) {
+      const std::vector<Told> expected = answers(*plain, requests(*plain), to_logits),
+                              told = answers(*engine, requests(*engine), to_logits);
+      for (std::size_t i = 0; i < told.size(); ++i) EXPECT_TRUE(told[i] == expected[i]) << i << ", " << to_logits;
+    }
+    ASSERT_EQ(engine->load().drafts.size(), 1u) << "it has not failed";
+    EXPECT_GT(engine->load().drafts.front().right, 0u);
+    EXPECT_LE(engine->vram_budget()->reserved_bytes(), engine->vram_budget()->cap_bytes());
+  }
+};
+
+TEST_F(DraftModelOnGpu, LiesInVramBesideAResidentModel) {
+  for (const std::string& path : {moe_path(), draft_path()}) {
+    SCOPED_TRACE(path);
+    expect_the_answers_without(on_gpu(path), DraftPlace::gpu);
+  }
+}
+
+TEST_F(DraftModelOnGpu, LiesInVramBesideLayersThatStreamAndTheProcessorsShare) {
+  for (const int share : {0, 50}) {
+    SCOPED_TRACE(testing::Message() << share << " % of the rows for the CPU");
+    EngineOptions options = on_gpu(draft_path());
+    options.pins = *parse_pins("0=ram,1-=disk");
+    options.cpu_share_percent = share;
+    expect_the_answers_without(options, DraftPlace::gpu);
+  }
+}
+
+TEST_F(DraftModelOnGpu, LiesInVramBesideExpertsWithTwoSlots) {
+  EngineOptions options = on_gpu(moe_path());
+  options.vram_experts = 2;
+  expect_the_answers_without(options, DraftPlace::gpu);
+}
+
+/// Of a model itself, a draft is right: the same weights, executor and class of rows.
+TEST_F(DraftModelOnGpu, GuessesWhatItsOwnWeightsSay) {
+  const auto engine = make(guessed(on_gpu(draft_path())));
+  ASSERT_NE(engine, nullptr);
+  Request request = greedy(real_text(*engine, 60, 100), 120);
+  request.ignore_end_tokens = true;
+  const Result result = engine->run(std::move(request));
+  EXPECT_EQ(result.finish, Finish::length);
+  // Its prompt and what follows are cut otherwise than the large model's, which may move a bit of KV.
+  EXPECT_GT(result.drafts_right, result.drafted * 9 / 10);
+  const DraftCounters drafts = engine->load().drafts.front();
+  EXPECT_GT(drafts.passes, 0u);
+  EXPECT_GT(drafts.pass_seconds, 0);
+}
+
+/// What it takes is granted by the budget of the model that it guesses for, as planned, and given back when both go.
+TEST_F(DraftModelOnGpu, IsGrantedByTheSameBudget) {
   const EngineOptions options = on_gpu(moe_path());
-  EngineOptions with_model = drafting(options, nullptr, 4);
-  with_model.speculate.draft_model = draft_path();
-  const auto plain = make(options), engine = make(with_model);
-  const std::vector<Told> expected = answers(*plain, requests(*plain)), told = answers(*engine, requests(*engine));
-  for (std::size_t i = 0; i < told.size(); ++i) EXPECT_TRUE(told[i] == expected[i]) << i;
-  EXPECT_GT(engine->load().drafts.front().right, 0u);
+  const auto plain = make(options), engine = make(guessed(options));
+  ASSERT_TRUE(plain != nullptr && engine != nullptr);
+  const DraftSeat& seat = engine->draft_seat();
+  ASSERT_EQ(seat.place, DraftPlace::gpu) << seat.words;
+  EXPECT_EQ(engine->plan().vram_draft_bytes, seat.vram_bytes);
+  const std::uint64_t more = engine->vram_budget()->reserved_bytes() - plain->vram_budget()->reserved_bytes();
+  EXPECT_LE(more, seat.vram_bytes);
+  EXPECT_GT(more, seat.vram_bytes * 9 / 10) << "the plan is not far from what it takes";
+}
+
+/// The planner weighs its bytes against layers at home: where the cap is what the large model needs, layers leave, or
+/// the CPU guesses; the cap holds.
+TEST_F(DraftModelOnGpu, ThatDoesNotFitGoesToTheCpu) {
+  EngineOptions options = on_gpu(draft_path());
+  options.pins = *parse_pins("0-=disk");  // so that no layer can make room
+  const auto planned = plan_only(options);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  const residency::Plan& plan = planned->plan;
+  options.vram_bytes = plan.vram_weight_bytes + plan.vram_fixed_bytes + planned->options.kv_bytes + 16'000'000;
+  expect_the_answers_without(options, DraftPlace::cpu);
+}
+
+/// bench --accept: the drafter works, and what it chose is replaced.
+TEST_F(DraftModelOnGpu, WorksWhereItsChoicesAreReplaced) {
+  const auto engine = make(guessed(on_gpu(moe_path())));
+  ASSERT_NE(engine, nullptr);
+  Request request = greedy(real_text(*engine, 60, 100), 200);
+  request.ignore_end_tokens = true;
+  request.forced_tokens = real_text(*engine, 200, 9000);
+  request.drafts_right = 0.8;
+  const std::vector<TokenId> forced = request.forced_tokens;
+  const Result result = engine->run(std::move(request));
+  EXPECT_EQ(result.tokens, forced);
+  EXPECT_NEAR(199.0 / static_cast<double>(result.decode_turns), 3.36, 0.6);
+  ASSERT_EQ(engine->load().drafts.size(), 1u);
+  EXPECT_GT(engine->load().drafts.front().seconds, 0);
 }
 
 }  // namespace

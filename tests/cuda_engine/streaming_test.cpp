@@ -40,6 +40,7 @@ EngineOptions on_gpu(const std::string& path) {
 
 constexpr std::int64_t kVocab = 8000;
 constexpr const char* kModelVariable = "MILLRACE_TEST_STREAMED_MODEL";
+constexpr const char* kDraftVariable = "MILLRACE_TEST_DRAFT_MODEL";
 constexpr const char* kDriverVariable = "MILLRACE_TEST_DRIVER_BYTES";
 
 /// A line of /proc/self/status, in bytes; 0 where it is missing.
@@ -86,8 +87,9 @@ class FreeVram {
 };
 
 /// A prompt and a decode under both caps, in a process that did nothing before: 0, or how many things were wrong, said
-/// on stderr.
-int run_capped(const std::string& path, std::uint64_t vram_bytes, std::uint64_t ram_bytes, int share) {
+/// on stderr. draft: a model that guesses, from VRAM; empty: none.
+int run_capped(const std::string& path, std::uint64_t vram_bytes, std::uint64_t ram_bytes, int share,
+               const std::string& draft = {}) {
   int wrong = 0;
   const auto expect = [&](bool right, const std::string& what) {
     if (right) return;
@@ -110,12 +112,16 @@ int run_capped(const std::string& path, std::uint64_t vram_bytes, std::uint64_t 
     free.start();
     return true;
   };
+  options.speculate.draft_model = draft;
+  if (!draft.empty()) options.speculate.mode = SpeculateOptions::Mode::fixed, options.speculate.drafts = 4;
   auto made = Engine::create(options);
   if (!made.ok()) {
     expect(false, made.status().message());
     return wrong;
   }
   Engine& engine = **made;
+  expect(draft.empty() || engine.draft_seat().place == DraftPlace::gpu,
+         "the draft model: " + engine.draft_seat().words);
   std::vector<TokenId> prompt;
   for (int i = 0; i < 300; ++i) prompt.push_back(static_cast<TokenId>(5 + i * 37 % (kVocab - 5)));
   Request request = greedy(prompt, 40);
@@ -124,6 +130,7 @@ int run_capped(const std::string& path, std::uint64_t vram_bytes, std::uint64_t 
   free.stop();
   expect(result.finish == Finish::length && result.tokens.size() == 40, "no answer: " + result.status.message());
   const residency::StoreCounters moved = engine.store_counters();
+  expect(draft.empty() || (result.drafted > 0 && engine.load().drafts.size() == 1), "nobody guessed");
   expect(moved.bytes_to_device > 0, "nothing crossed to the GPU");
   expect(moved.bytes_from_disk > 0, "nothing came from the disk");
   expect(share < 0 || (moved.host_bytes > 0) == (share > 0),
@@ -176,6 +183,11 @@ class StreamingCaps : public OnGpu {
     const auto written = synth::write(made_, shape, {});
     ASSERT_TRUE(written.ok()) << written.status().message();
     setenv(kModelVariable, made_.c_str(), 1);
+    draft_ = made_ + ".draft";
+    shape.layers = 4, shape.dim = 256, shape.ff = 512, shape.heads = 4;
+    const auto draft = synth::write(draft_, shape, {});
+    ASSERT_TRUE(draft.ok()) << draft.status().message();
+    setenv(kDraftVariable, draft_.c_str(), 1);
     // What the driver takes of host memory differs from version to version, by more than a layer.
     ASSERT_TRUE(device::use_gpu(0).ok());
     setenv(kDriverVariable, std::to_string(device::resident_bytes() - kBareResident).c_str(), 1);
@@ -183,9 +195,11 @@ class StreamingCaps : public OnGpu {
   void TearDown() override {
     if (made_.empty()) return;
     fs::remove(made_);
+    fs::remove(draft_);
     unsetenv(kModelVariable);
+    unsetenv(kDraftVariable);
   }
-  std::string made_;
+  std::string made_, draft_;
 };
 
 TEST_F(StreamingCaps, HoldForDecodeAndPromptWithAndWithoutTheCpu) {
@@ -205,6 +219,20 @@ TEST_F(StreamingCaps, HoldForDecodeAndPromptWithAndWithoutTheCpu) {
         ::testing::ExitedWithCode(0), "")
         << "share " << share;
   }
+}
+
+TEST_F(StreamingCaps, HoldWithADraftModelInVram) {
+  const std::string path = std::getenv(kModelVariable), draft = std::getenv(kDraftVariable);
+  const std::uint64_t vram = 1'300'000'000;
+  const std::uint64_t ram = std::strtoull(std::getenv(kDriverVariable), nullptr, 10) + 400'000'000;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const int wrong = run_capped(path, vram, ram, 50, draft);
+        std::fflush(nullptr);
+        _exit(wrong == 0 ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(StreamingCaps, AMachineThatWasNeverCalibratedIsMeasuredAtTheStart) {

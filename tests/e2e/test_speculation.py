@@ -33,6 +33,13 @@ class Speculation(Case):
             self.assertNotIn("does not guess", outcome.err)
             self.assertLessEqual(outcome.peak_rss_bytes - bare, ram, f"--ram {ram}")
 
+    def test_a_plan_says_where_the_draft_model_is(self):
+        planned = self.ok("plan", DEMO, "--device", "cpu", "--ram", "12M", "--ctx", "512", "--draft", DRAFT)
+        self.assertRegex(planned.out, r"draft model: on the CPU, \d\.\d+ MB of RAM")
+        self.assertNotIn("draft model", self.ok("plan", DEMO, "--device", "cpu", "--ram", "12M", "--ctx", "512").out)
+        other = str(harness.ROOT / "tests/data/reference/llama.gguf")
+        self.assertNotIn("draft model", self.ok("plan", DEMO, "--device", "cpu", "--draft", other).out)
+
     def test_bench_guesses_as_often_right_as_it_is_told(self):
         flags = ("--device", "cpu", "-p", "32", "-n", "100", "-r", "1", "-s", "2")
         plain = self.bench(DEMO, *flags, "--speculate", "off")

@@ -259,7 +259,10 @@ nlohmann::json drafts_json(const engine::LoadCounters& load, const BenchFlags& f
                                 {"right", drafts.right},
                                 {"drafted_at", drafts.drafted_at},
                                 {"right_at", drafts.right_at},
-                                {"seconds", drafts.seconds}});
+                                {"seconds", drafts.seconds},
+                                {"passes", drafts.passes},
+                                {"pass_seconds", drafts.pass_seconds},
+                                {"verify_seconds", drafts.verify_seconds}});
   return json;
 }
 
@@ -413,6 +416,7 @@ int execute(BenchFlags flags, const Program& program) {
   auto options = engine_options(flags.model, program);
   if (!options.ok()) return fail(options.status());
   options->max_sequences = flags.sequences;
+  if (flags.accept >= 0) options->speculate.acceptance = flags.accept;
   if (flags.routing != "model") options->routing = flags.routing;
   Trace trace;
   if (!flags.trace.empty()) options->trace = &trace;
@@ -425,6 +429,7 @@ int execute(BenchFlags flags, const Program& program) {
   if (const Status status = bench.run(); !status.ok()) return fail(status);
   auto json = report(**created, bench, flags, options->rates);
   const residency::Plan plan = (*created)->plan();
+  const std::string seat = describe_seat((*created)->draft_seat());
   if (json["device"] == "cuda") {
     created->reset();  // measuring takes memory that the caps do not grant beside the engine's
     if (const Status measured = residency::measure_gpu(options->rates); !measured.ok())
@@ -445,7 +450,8 @@ int execute(BenchFlags flags, const Program& program) {
   cost.sequences = flags.sequences;
   cost.prompt_tokens_per_second = json["prompt_tok_s"].get<double>();
   if (flags.explain)
-    std::fputs(("\n" + residency::render_explain(plan, options->rates, cost)).c_str(), flags.json ? stderr : stdout);
+    std::fputs(("\n" + residency::render_explain(plan, options->rates, cost) + seat).c_str(),
+               flags.json ? stderr : stdout);
   return bench.finite() ? 0 : kExitFailed;
 }
 

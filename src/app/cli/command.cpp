@@ -175,7 +175,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
           "as many as pay), or a number")
       ->capture_default_str();
   command.add_option("--draft", flags.draft,
-                     "A small model of the same vocabulary that guesses, on the CPU, by name or a GGUF file");
+                     "A small model of the same vocabulary that guesses, by name or a GGUF file: in VRAM under --vram, "
+                     "where that is predicted to pay, else on the CPU");
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command
@@ -396,6 +397,11 @@ engine::SamplerOptions sampler_options(const SamplingFlags& flags) {
   options.seed = flags.seed;
   while (options.seed == 0) options.seed = std::random_device{}() & 0x7fffffff;
   return options;
+}
+
+std::string describe_seat(const engine::DraftSeat& seat) {
+  if (seat.words.empty()) return {};
+  return fmt::format("draft model: {}{}\n", seat.place == engine::DraftPlace::none ? "left out; " : "", seat.words);
 }
 
 std::string describe_drafts(const engine::LoadCounters& load) {

@@ -108,6 +108,8 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code);
 /// Of all verbs that were added.
 void add_completion(CLI::App& app);
 
+/// Where the draft model computes, what it costs and what is predicted of it, in a line; empty where there is none.
+std::string describe_seat(const engine::DraftSeat& seat);
 /// Tokens a pass and how often drafts were right, in a line; empty where nothing was drafted.
 std::string describe_drafts(const engine::LoadCounters& load);
 /// Where experts were found, in two lines; empty for a model without. decoded_tokens 0: unknown.

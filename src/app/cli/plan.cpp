@@ -37,6 +37,7 @@ int execute_plan(const ModelFlags& flags, const Program& program) {
   std::fputs(residency::render_plan(planned->plan, planned->options, planned->saved.rates).c_str(), stdout);
   fmt::print("context: up to {} tokens, weights giving way as it fills; {} tokens a pass at most\n",
              planned->context_tokens, planned->batch_tokens);
+  std::fputs(describe_seat(planned->draft).c_str(), stdout);
   if (planned->draft_blocks > 0)
     fmt::print("left on the disk: {} that guess{} more tokens, {}\n",
                planned->draft_blocks == 1 ? "a block" : fmt::format("{} blocks", planned->draft_blocks),

@@ -1,0 +1,117 @@
+#include "engine/draft_place.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "engine/drafter.h"
+#include "residency/predict.h"
+
+namespace millrace::engine {
+namespace {
+
+// A pass of a small model on a GPU beside its weights and launches: rows go up, logits come down, the host picks.
+constexpr double kTurnSeconds = 0.15e-3;
+constexpr std::int64_t kCheapRows = 64;  // of a GPU that computes alone
+
+/// Tokens of a pass: those of its guesses that come true, and one more.
+double tokens_of(std::int64_t drafts, double acceptance) {
+  double tokens = 1, all_right = 1;
+  for (std::int64_t i = 0; i < drafts; ++i) tokens += all_right *= acceptance;
+  return tokens;
+}
+
+std::string_view place_name(DraftPlace place) {
+  switch (place) {
+    case DraftPlace::cpu:
+      return "on the CPU";
+    case DraftPlace::gpu:
+      return "on the GPU";
+    case DraftPlace::none:
+      return "without";
+  }
+  return "";
+}
+
+std::string forecast_words(DraftPlace place, const DraftForecast& forecast) {
+  const double speed = forecast.tokens_per_second;
+  std::string words = fmt::format("{} {:.{}f} tok/s", place_name(place), speed, speed < 10 ? 2 : 1);
+  if (forecast.drafts > 0)
+    words += fmt::format(" with {} guess{} a pass", forecast.drafts, forecast.drafts == 1 ? "" : "es");
+  return words;
+}
+
+}  // namespace
+
+std::int64_t cheap_rows(const residency::Plan& target) {
+  if (target.cpu.any()) return residency::kSplitRows;
+  return target.cost.experts_in_vram < 1 ? residency::kExpertShareRows : kCheapRows;
+}
+
+DraftForecast forecast_drafts(const residency::Plan& target, const residency::Rates& rates, double guess_seconds,
+                              const DraftHabits& habits) {
+  DraftForecast best;
+  const double alone = residency::predict_pass(target, rates, {}, 1).seconds;
+  const double predicted = target.predicted_decode_tokens_per_second;
+  if (guess_seconds <= 0 || alone <= 0) return best;
+  // The planner's own figure of a single row knows more of the CPU's passes.
+  const double scale = predicted > 0 ? 1 / (predicted * alone) : 1;
+  const std::int64_t most = std::min(kMostDrafts, cheap_rows(target) - 1);
+  const std::int64_t first = habits.drafts > 0 ? std::min(habits.drafts, most) : 1;
+  const std::int64_t last = habits.drafts > 0 ? first : most;
+  for (std::int64_t drafts = first; drafts <= last; ++drafts) {
+    const double pass = scale * residency::predict_pass(target, rates, {}, static_cast<double>(drafts + 1)).seconds;
+    if (pass <= 0) break;  // a rate is missing that passes of more rows go by
+    const double speed = tokens_of(drafts, habits.acceptance) / (pass + static_cast<double>(drafts) * guess_seconds);
+    if (speed > best.tokens_per_second) best = {speed, drafts};
+  }
+  return best;
+}
+
+double guess_seconds(const residency::Plan& draft, const residency::Rates& rates) {
+  const double pass = residency::predict_pass(draft, rates, {}, 1).seconds;
+  return pass <= 0 ? 0 : pass + (draft.cost.gpu ? kTurnSeconds : 0);
+}
+
+DraftPlace choose_draft_place(const DraftWays& ways, bool must_guess) {
+  const auto way = [&](DraftPlace place) -> const DraftWay& { return ways[static_cast<std::size_t>(place)]; };
+  std::array<DraftPlace, 3> order = {DraftPlace::gpu, DraftPlace::cpu, DraftPlace::none};
+  const auto possible = [&](DraftPlace place) {
+    return way(place).refusal.empty() && (place != DraftPlace::none || !must_guess);
+  };
+  const auto end = std::stable_partition(order.begin(), order.end(), possible);
+  if (end == order.begin()) return DraftPlace::none;
+  const bool known =
+      std::all_of(order.begin(), end, [&](DraftPlace place) { return way(place).forecast.tokens_per_second > 0; });
+  if (!known) return order.front();
+  return *std::max_element(order.begin(), end, [&](DraftPlace a, DraftPlace b) {
+    return way(a).forecast.tokens_per_second < way(b).forecast.tokens_per_second;
+  });
+}
+
+std::string describe_seat(const DraftSeat& seat, const DraftWays& ways, const DraftHabits& habits) {
+  std::vector<std::string> words;
+  if (seat.place != DraftPlace::none)
+    words.push_back(fmt::format("{}, {}{} of RAM", place_name(seat.place),
+                                seat.vram_bytes > 0 ? format_bytes(seat.vram_bytes) + " of VRAM and " : "",
+                                format_bytes(seat.ram_bytes)));
+  std::vector<std::string> forecasts;
+  for (const DraftPlace place : {DraftPlace::gpu, DraftPlace::cpu, DraftPlace::none}) {
+    const DraftWay& way = ways[static_cast<std::size_t>(place)];
+    if (way.refusal.empty() && way.forecast.tokens_per_second > 0)
+      forecasts.push_back(forecast_words(place, way.forecast));
+  }
+  if (!forecasts.empty())
+    words.push_back(fmt::format("predicted, if {:.0f} % of guesses are right: {}", habits.acceptance * 100,
+                                fmt::join(forecasts, ", ")));
+  for (const DraftPlace place : {DraftPlace::gpu, DraftPlace::cpu}) {
+    const DraftWay& way = ways[static_cast<std::size_t>(place)];
+    if (!way.refusal.empty()) words.push_back(fmt::format("not {}: {}", place_name(place), way.refusal));
+  }
+  return fmt::format("{}", fmt::join(words, "; "));
+}
+
+}  // namespace millrace::engine

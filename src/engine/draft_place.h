@@ -1,0 +1,60 @@
+// Where a draft model computes beside a model on a GPU: in VRAM, where it guesses fast and takes the room of layers or
+// experts of the large model; on the CPU, where it does not; or nowhere. Pure. Thread-safety: values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "residency/plan.h"
+
+namespace millrace::engine {
+
+enum class DraftPlace : std::uint8_t { none, cpu, gpu };
+
+/// What guesses are predicted to bring one sequence.
+struct DraftForecast {
+  double tokens_per_second = 0;  // 0: a rate is missing
+  std::int64_t drafts = 0;       // a pass
+};
+
+/// What a prediction has to know of how guesses are made.
+struct DraftHabits {
+  double acceptance = 0;    // assumed: that a guess is right where all before it are; 0 to 1
+  std::int64_t drafts = 0;  // so many a pass; 0: as many as bring the most
+};
+
+/// Rows on which a row more costs little, as exec::Executor::cheap_rows will say of the plan.
+std::int64_t cheap_rows(const residency::Plan& target);
+
+/// The large model's passes verify, and each guess takes `guess_seconds`, one after the other; 0: unknown.
+DraftForecast forecast_drafts(const residency::Plan& target, const residency::Rates& rates, double guess_seconds,
+                              const DraftHabits& habits);
+
+/// Seconds of a draft model's pass for one guess, with what a pass takes beside the plan's bytes; 0 where a rate is
+/// missing.
+double guess_seconds(const residency::Plan& draft, const residency::Rates& rates);
+
+/// One way to go, and why it cannot be gone.
+struct DraftWay {
+  std::string refusal;     // empty: it can
+  DraftForecast forecast;  // of DraftPlace::none: without guesses
+};
+using DraftWays = std::array<DraftWay, 3>;  // by DraftPlace
+
+/// The way with the most tokens a second. Where a prediction is missing: the GPU, then the CPU. `must_guess`: the user
+/// asks for guesses whatever they bring, so that none is taken only where no other way is left.
+DraftPlace choose_draft_place(const DraftWays& ways, bool must_guess);
+
+/// A draft model's seat, once chosen.
+struct DraftSeat {
+  DraftPlace place = DraftPlace::none;
+  std::uint64_t vram_bytes = 0, ram_bytes = 0;  // that it takes
+  std::string words;                            // describe_seat(); empty: nobody asked for a draft model
+};
+
+/// "on the GPU, 812 MB of VRAM and 43.0 MB of RAM; predicted, if 70 % of guesses are right: ...", of the ways that
+/// the seat was chosen from. Without a place: why there is none.
+std::string describe_seat(const DraftSeat& seat, const DraftWays& ways, const DraftHabits& habits);
+
+}  // namespace millrace::engine
