@@ -19,12 +19,7 @@ Status HostExchange::start(std::uint64_t payload) {
   device_shared_ = static_cast<std::byte*>(seen);
   MR_ASSIGN_OR_RETURN(words_, device::DeviceBuffer::allocate(2 * kFlagBytes));
   MR_RETURN_IF_ERROR(device::clear_device(words_));
-  int device = 0;
-  MR_CUDA(cudaGetDevice(&device));
-  thread_ = std::thread([this, device] {
-    (void)cudaSetDevice(device);  // for the questions about the stream
-    run_jobs();
-  });
+  thread_ = std::thread([this] { run_jobs(); });
   return {};
 }
 
@@ -39,8 +34,7 @@ void HostExchange::stop() {
 
 std::size_t HostExchange::claim() {
   MutexLock lock(mutex_);
-  if (queued_ == kMostQueued)
-    changed_.wait(mutex_, [&]() MR_REQUIRES(mutex_) { return queued_ <= kFewQueued || !status_.ok(); });
+  if (queued_ == kMostQueued) await([&]() MR_REQUIRES(mutex_) { return queued_ <= kFewQueued || !status_.ok(); });
   return queued_ == kMostQueued ? kMostQueued : (first_ + queued_) % kMostQueued;
 }
 
@@ -52,9 +46,26 @@ void HostExchange::queue(std::uint32_t number, cudaStream_t stream) {
   changed_.notify_all();
 }
 
+/// Until it is ready or a job has failed; asks now and then whether the device still lives.
+template <typename Ready>
+void HostExchange::await(Ready ready) {
+  while (!changed_.wait_for(mutex_, kAskAfter, ready)) {
+    const Queued last = queue_[(first_ + queued_ - 1) % kMostQueued];
+    cudaError_t code = cudaSuccess;
+    {
+      const MutexUnlock unlocked(mutex_);
+      code = cudaStreamQuery(last.stream);
+    }
+    if (code == cudaErrorNotReady || !status_.ok() || (code == cudaSuccess && handed_out(last.number))) continue;
+    status_ = code == cudaSuccess ? error(Code::internal, "the GPU has ended without handing out input {}", last.number)
+                                  : device::cuda_status(code, "cudaStreamQuery");
+    return;
+  }
+}
+
 Status HostExchange::finish() {
   MutexLock lock(mutex_);
-  changed_.wait(mutex_, [&]() MR_REQUIRES(mutex_) { return queued_ == 0 || !status_.ok(); });
+  await([&]() MR_REQUIRES(mutex_) { return queued_ == 0 || !status_.ok(); });
   return std::exchange(status_, Status());
 }
 
@@ -78,7 +89,7 @@ void HostExchange::run_jobs() {
     const Queued next = queue_[place];
     const bool failed = !status_.ok();
     lock.unlock();
-    if (!failed && await_input(next.number, next.stream)) {
+    if (!failed && await_input(next.number)) {
       Status status = compute(place);
       if (status.ok()) {
         done(next.number);
@@ -104,23 +115,14 @@ void HostExchange::done(std::uint32_t number) {
   std::atomic_ref<std::uint32_t>(*host_at<std::uint32_t>(kFlagBytes)).store(number, std::memory_order_release);
 }
 
-/// False: the job is not to be computed, because the pass is abandoned or the device is lost.
-bool HostExchange::await_input(std::uint32_t number, cudaStream_t stream) {
+bool HostExchange::handed_out(std::uint32_t number) const {
   const std::atomic_ref<std::uint32_t> flag(*host_at<std::uint32_t>(0));
-  const auto there = [&] { return static_cast<std::int32_t>(flag.load(std::memory_order_acquire) - number) >= 0; };
-  auto ask = std::chrono::steady_clock::now() + kAskAfter;
-  for (int spins = 1; !there(); ++spins) {
-    relax();
-    if (abandoned()) return false;
-    if (spins % 4096 != 0 || std::chrono::steady_clock::now() < ask) continue;
-    const cudaError_t code = cudaStreamQuery(stream);
-    if (code != cudaErrorNotReady && !there()) {
-      fail(code == cudaSuccess ? error(Code::internal, "the GPU has ended without handing out input {}", number)
-                               : device::cuda_status(code, "cudaStreamQuery"));
-      return false;
-    }
-    ask = std::chrono::steady_clock::now() + kAskAfter;
-  }
+  return static_cast<std::int32_t>(flag.load(std::memory_order_acquire) - number) >= 0;
+}
+
+/// False: the job is not to be computed, because the pass is abandoned.
+bool HostExchange::await_input(std::uint32_t number) const {
+  while (!handed_out(number) && !abandoned()) relax();
   return !abandoned();
 }
 

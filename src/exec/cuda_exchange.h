@@ -4,6 +4,9 @@
 //
 // Jobs are queued as the launches are made; a thread of its own runs them in order, so that launches are made far ahead
 // and nobody waits for one. Every queued job is run or abandoned: the stream waits for its flag.
+//
+// The exchange's thread never calls the driver, nor may compute() or settle(). A driver that is busy (it loads a kernel
+// at its first launch, it frees memory for another model) may let callers wait for the device, which waits for them.
 // Thread-safety: one thread calls; compute() runs on the exchange's own.
 #pragma once
 
@@ -81,7 +84,10 @@ class HostExchange {
   /// The job in the claimed place is whole. Its hand-out and take-in are on `stream`.
   void queue(std::uint32_t number, cudaStream_t stream);
   void run_jobs();
-  bool await_input(std::uint32_t number, cudaStream_t stream);
+  template <typename Ready>
+  void await(Ready ready) MR_REQUIRES(mutex_);
+  bool handed_out(std::uint32_t number) const;
+  bool await_input(std::uint32_t number) const;
   void fail(Status status);
   void done(std::uint32_t number);
 

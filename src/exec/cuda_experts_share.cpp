@@ -98,8 +98,7 @@ Status ExpertShare::compute(std::size_t place) {
   return status;
 }
 
-/// What was computed with may be worth a slot, if it is still in RAM. A copy that fails says so in the next pass, as a
-/// lost device does.
+/// What was computed with may be worth a slot, if it is still in RAM.
 void ExpertShare::settle() {
   const std::uint64_t begin_ns = Trace::now_ns();
   residency::WeightStore& store = experts_.store();
@@ -107,7 +106,8 @@ void ExpertShare::settle() {
     const std::int32_t unit = used_first_unit_ + expert, tile = units_.tiles_of(unit).first;
     if (!experts_.wants(unit) || !store.present(tile)) continue;
     std::optional<residency::Lease> lease = store.try_lease(tile);
-    if (!lease || !experts_.offer(unit, std::move(*lease)).ok()) break;
+    if (!lease) break;
+    experts_.offer(unit, std::move(*lease));
   }
   used_.clear();
   if (trace_ != nullptr) trace_->add("CPU", "slots", begin_ns, Trace::now_ns());

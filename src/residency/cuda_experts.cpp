@@ -13,8 +13,8 @@ namespace {
 constexpr std::uint64_t kLeastEdge = 16;              // of addresses that kernels read wide
 constexpr std::chrono::milliseconds kTellAfter{100};  // how often a pass that waits says how far RAM is
 constexpr std::chrono::microseconds kAskAgain{200};
-constexpr double kHalfLifePasses = 256;  // of an expert's worth
-constexpr int kMostOffersAPass = 32;     // copies to slots, so that they do not take the link and RAM from misses
+constexpr double kHalfLifePasses = 256;       // of an expert's worth
+constexpr std::size_t kMostOffersAPass = 32;  // copies to slots, so that they do not take the link and RAM from misses
 // An expert takes another's slot when it has been used more by so many standard deviations of the difference of two
 // such counts: chance alone moves few.
 constexpr double kSureDeviations = 1.5;
@@ -36,6 +36,7 @@ DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, c
       meter_(units) {}
 
 DeviceExperts::~DeviceExperts() {
+  copies_.reset();
   (void)copy_.synchronise();  // copies still read what is leased
 }
 
@@ -102,6 +103,7 @@ Status DeviceExperts::lay_out() {
   MR_CUDA(cudaHostGetDevicePointer(&seen, memory_.data(), 0));
   device_memory_ = static_cast<std::byte*>(seen);
   MR_ASSIGN_OR_RETURN(copy_, device::Stream::create());
+  MR_ASSIGN_OR_RETURN(copies_, CopyQueue::create(copy_.get()));
   slots_memory_ = arena_.data() + slot_bytes_;
   std::byte* at = slots_memory_ + static_cast<std::uint64_t>(tiers_.vram_slots) * slot_bytes_;
   in_ram_ = reinterpret_cast<const std::byte**>(tables_.data() + mirror);
@@ -137,6 +139,7 @@ void DeviceExperts::set_entries(std::int32_t unit, const std::byte* first) {
 }
 
 Status DeviceExperts::begin_pass(cudaStream_t compute) {
+  MR_RETURN_IF_ERROR(copies_->drain());
   store_->begin_pass();
   slots_.turn();
   {
@@ -146,6 +149,9 @@ Status DeviceExperts::begin_pass(cudaStream_t compute) {
   take_arrivals();
   free_some_slots();
   MR_RETURN_IF_ERROR(find_in_ram(compute));
+  while (events_.size() < kMostOffersAPass) {
+    MR_ASSIGN_OR_RETURN(events_.emplace_back(), device::Event::create());
+  }
   offered_ = refused_ = 0;
   for (Entries& entries : entries_) {
     if (!entries.dirty) continue;
@@ -181,10 +187,14 @@ Status DeviceExperts::find_in_ram(cudaStream_t compute) {
   return {};
 }
 
+bool DeviceExperts::arrived(const Coming& coming) const {
+  return copies_->recorded(coming.number) && cudaEventQuery(coming.arrived.get()) == cudaSuccess;
+}
+
 /// Slots whose copies have ended become visible.
 void DeviceExperts::take_arrivals() {
   std::erase_if(coming_, [this](Coming& coming) {
-    if (cudaEventQuery(coming.arrived.get()) != cudaSuccess) return false;
+    if (!arrived(coming)) return false;
     const std::int32_t key = key_of(coming.unit);
     slots_.unpin(key);
     const MutexLock lock(meter_mutex_);
@@ -198,7 +208,7 @@ void DeviceExperts::take_arrivals() {
 
 /// For those that were worth a slot in the last pass and found none; nobody else gets it.
 void DeviceExperts::free_some_slots() {
-  int wanted = std::min(refused_, kMostOffersAPass) - static_cast<int>(slots_.free_slots());
+  int wanted = static_cast<int>(std::min(refused_, kMostOffersAPass)) - static_cast<int>(slots_.free_slots());
   std::int32_t least = -1;
   for (; wanted > 0 && (least = slots_.least_worth()) >= 0; --wanted) {
     slots_.remove(least);
@@ -225,42 +235,54 @@ void DeviceExperts::end_pass() {
 
 void DeviceExperts::let_leases_go() {
   for (Coming& coming : coming_)
-    if (coming.lease.valid() && cudaEventQuery(coming.arrived.get()) == cudaSuccess) coming.lease = {};
+    if (coming.lease.valid() && arrived(coming)) coming.lease = {};
 }
 
 // --- Copies ---
 
-Status DeviceExperts::copy(const Lease& lease, std::int32_t unit, std::byte* to) {
+/// copy(to, from, bytes) for each stretch of the unit's bytes. With the few between segments where they lie as in RAM:
+/// one long copy is a tenth faster than three.
+template <typename Copy>
+void DeviceExperts::for_each_stretch(const Lease& lease, std::int32_t unit, std::byte* to, Copy copy) {
   const std::vector<Segment>& segments = tile(unit).segments;
   copied_bytes_ += tile(unit).bytes;
-  if (as_in_ram_) {  // with the few bytes between them: one long copy is a tenth faster than three
+  if (as_in_ram_) {
     std::uint64_t first = UINT64_MAX, end = 0;
     for (const Segment& segment : segments) {
       first = std::min(first, segment.slot_offset);
       end = std::max(end, segment.slot_offset + segment.bytes);
     }
-    const std::byte* const from = lease.segment(0) - segments[0].slot_offset + first;
-    MR_CUDA(cudaMemcpyAsync(to + first, from, end - first, cudaMemcpyHostToDevice, copy_.get()));
-    return {};
+    return copy(to + first, lease.segment(0) - segments[0].slot_offset + first, end - first);
   }
   for (std::size_t s = 0; s < segments.size(); ++s)
-    MR_CUDA(cudaMemcpyAsync(to + offset_in_slot(segments[s]), lease.segment(s), segments[s].bytes,
-                            cudaMemcpyHostToDevice, copy_.get()));
+    copy(to + offset_in_slot(segments[s]), lease.segment(s), segments[s].bytes);
+}
+
+Status DeviceExperts::copy(const Lease& lease, std::int32_t unit, std::byte* to) {
+  cudaError_t code = cudaSuccess;
+  for_each_stretch(lease, unit, to, [&](std::byte* there, const std::byte* from, std::uint64_t bytes) {
+    if (code == cudaSuccess) code = cudaMemcpyAsync(there, from, bytes, cudaMemcpyHostToDevice, copy_.get());
+  });
+  MR_CUDA(code);
   return {};
 }
 
 /// REQUIRES: a slot is free, the lease's bytes are there.
+DeviceExperts::Coming& DeviceExperts::take_slot(std::int32_t unit, Lease lease) {
+  slots_.put(key_of(unit));
+  slots_.pin(key_of(unit));
+  coming_.push_back({unit, std::move(lease), std::move(events_.back())});
+  events_.pop_back();
+  return coming_.back();
+}
+
 Status DeviceExperts::send_to_slot(std::int32_t unit, Lease lease) {
-  const std::int32_t key = key_of(unit);
   if (events_.empty()) {
     MR_ASSIGN_OR_RETURN(events_.emplace_back(), device::Event::create());
   }
-  const std::int32_t slot = slots_.put(key);
-  slots_.pin(key);
-  coming_.push_back({unit, std::move(lease), std::move(events_.back())});
-  events_.pop_back();
-  MR_RETURN_IF_ERROR(copy(coming_.back().lease, unit, slot_at(slot)));
-  MR_CUDA(cudaEventRecord(coming_.back().arrived.get(), copy_.get()));
+  const Coming& coming = take_slot(unit, std::move(lease));
+  MR_RETURN_IF_ERROR(copy(coming.lease, unit, slot_at(slots_.slot_of(key_of(unit)))));
+  MR_CUDA(cudaEventRecord(coming.arrived.get(), copy_.get()));
   return {};
 }
 
@@ -277,7 +299,7 @@ bool DeviceExperts::use(std::int32_t unit) {
 
 bool DeviceExperts::wants(std::int32_t unit) {
   const std::int32_t key = key_of(unit);
-  if (offered_ >= kMostOffersAPass || slots_.slot_of(key) >= 0) return false;
+  if (offered_ >= kMostOffersAPass || events_.empty() || slots_.slot_of(key) >= 0) return false;
   if (slots_.free_slots() > reserved_) return true;
   const double worth = slots_.worth(key);
   if (worth - least_worth_ <= kSureDeviations * std::sqrt(worth + least_worth_)) return false;
@@ -286,11 +308,13 @@ bool DeviceExperts::wants(std::int32_t unit) {
   return false;
 }
 
-Status DeviceExperts::offer(std::int32_t unit, Lease lease) {
+void DeviceExperts::offer(std::int32_t unit, Lease lease) {
   ++offered_;
-  MR_RETURN_IF_ERROR(send_to_slot(unit, std::move(lease)));
+  Coming& coming = take_slot(unit, std::move(lease));
+  for_each_stretch(coming.lease, unit, slot_at(slots_.slot_of(key_of(unit))),
+                   [&](std::byte* to, const std::byte* from, std::uint64_t bytes) { copies_->copy(to, from, bytes); });
+  coming.number = copies_->record(coming.arrived.get());
   reserved_ = std::min(reserved_, slots_.free_slots());
-  return {};
 }
 
 // --- Many rows ---

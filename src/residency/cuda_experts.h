@@ -28,6 +28,7 @@
 #include "base/status.h"
 #include "device/cuda_runtime.h"
 #include "residency/budget.h"
+#include "residency/cuda_copies.h"
 #include "residency/cuda_weights.h"
 #include "residency/expert_meter.h"
 #include "residency/placement.h"
@@ -76,8 +77,9 @@ class DeviceExperts {
   WeightStore& store() { return *store_; }
   /// A router has called for the expert, which has no slot. True: it is worth one, and one is free.
   bool wants(std::int32_t unit);
-  /// Copies it to a slot. Takes the lease, which ends once nothing reads. REQUIRES: wants(), the bytes are there.
-  Status offer(std::int32_t unit, Lease lease);
+  /// Orders its copy to a slot, without a call of the driver. Takes the lease, which ends once nothing reads. A copy
+  /// that fails says so in begin_pass(). REQUIRES: wants(), the bytes are there.
+  void offer(std::int32_t unit, Lease lease);
 
   // --- Many rows ---
 
@@ -136,6 +138,7 @@ class DeviceExperts {
     std::int32_t unit = -1;
     Lease lease;
     device::Event arrived;
+    std::uint64_t number = 0;  // of the event in copies_
   };
   /// The device's table of a layer's experts: units [first_unit, first_unit + count).
   struct Entries {
@@ -156,7 +159,11 @@ class DeviceExperts {
   Status fill_next(const std::function<bool()>& cancelled);
   Status fill(LeasedWave& wave, Room& room, const std::function<bool()>& cancelled);
   Status send_to_slot(std::int32_t unit, Lease lease);
+  template <typename Copy>
+  void for_each_stretch(const Lease& lease, std::int32_t unit, std::byte* to, Copy copy);
   Status copy(const Lease& lease, std::int32_t unit, std::byte* to);
+  Coming& take_slot(std::int32_t unit, Lease lease);
+  bool arrived(const Coming& coming) const;
   void let_leases_go();
   void take_arrivals();
   void free_some_slots();
@@ -202,14 +209,15 @@ class DeviceExperts {
   const std::byte** in_ram_ = nullptr;         // page-locked, as the mirror
   std::vector<std::int32_t> not_in_ram_;       // units that are still to come there for good
   device::Stream copy_;
+  std::unique_ptr<CopyQueue> copies_;  // of few rows, on copy_
 
   SlotTable slots_;
   std::vector<bool> visible_;  // by key: its slot is in the device's table
   std::vector<Coming> coming_;
-  std::vector<device::Event> events_;  // for others to come
-  double least_worth_ = 0;             // of those in slots when the pass began
-  int offered_ = 0, refused_ = 0;      // in this pass: copied, and worth it but without a slot
-  std::size_t reserved_ = 0;           // free slots, for those that are worth more than who left them
+  std::vector<device::Event> events_;      // for others to come
+  double least_worth_ = 0;                 // of those in slots when the pass began
+  std::size_t offered_ = 0, refused_ = 0;  // in this pass: copied, and worth it but without a slot
+  std::size_t reserved_ = 0;               // free slots, for those that are worth more than who left them
 
   std::vector<Layer> layers_;  // of this pass's waves
   At leased_to_, next_;        // the wave whose leases are to be taken next; that to be acquired next

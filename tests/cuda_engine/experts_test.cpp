@@ -2,10 +2,13 @@
 // not one bit of a logit changes.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda_engine/on_gpu.h"
+#include "device/cuda_runtime.h"
 #include "engine/reference.h"
 #include "engine/support.h"
 
@@ -114,6 +117,30 @@ TEST_F(ExpertsOnGpu, FavouritesComeToVram) {
   const double uses = hits + static_cast<double>(after.misses - before.misses);
   RecordProperty("hit_rate", std::to_string(hits / uses));
   EXPECT_GT(hits / uses, 0.5);
+}
+
+/// To free device memory waits for all that runs there, and lets others who call the driver wait too. What runs there
+/// waits for the processor's experts, whose thread must not be among them.
+TEST_F(ExpertsOnGpu, OthersMayFreeDeviceMemoryMeanwhile) {
+  EngineOptions options = on_gpu(moe_path());
+  const std::vector<float> alone = logits_of(options, 20, 40);
+  options.vram_experts = 7;
+  options.expert_slots = 9;
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  std::atomic<bool> ended{false};
+  std::atomic<int> freed{0};
+  std::thread other([&] {
+    while (!ended) {
+      auto memory = device::DeviceBuffer::allocate(1 << 20);
+      auto pinned = device::PinnedBuffer::allocate(1 << 20);
+      freed += memory.ok() && pinned.ok() ? 1 : 0;
+    }
+  });
+  expect_same_bits(logits_of(*engine, 20, 40), alone);
+  ended = true;
+  other.join();
+  EXPECT_GT(freed, 0);
 }
 
 TEST_F(ExpertsOnGpu, AReadThatFailsEndsTheRequestAndNotTheEngine) {
