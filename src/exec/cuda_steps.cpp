@@ -117,11 +117,11 @@ void CudaExecutor::Emitter::emit_gated_norm(const Launch& l) {
   if (status.ok()) check(cuda::gated_norm(call, stream), "gated_norm");
 }
 
-/// RoPE of the shared key, its store behind the latent, and RoPE of the queries.
+/// Maybe the latent's norm; RoPE of the shared key, its store behind the latent, and RoPE of the queries.
 void CudaExecutor::Emitter::emit_latent(const Launch& l) {
-  const Step &store = step(l.first + 1), &queries = step(l.first + 2);
+  const Step &turned = step(l.end - 3), &store = step(l.end - 2), &queries = step(l.end - 1);
   const Rope& rope = ops.program_->ropes[static_cast<std::size_t>(queries.rope)];
-  if (rope.neox || !rope.last || step(l.first).rope != queries.rope) return broken("this RoPE beside a latent");
+  if (rope.neox || !rope.last || turned.rope != queries.rope) return broken("this RoPE beside a latent");
   overwritten(queries.out);
   cuda::LatentStoreCall call;
   call.rows = row_view();
@@ -130,11 +130,16 @@ void CudaExecutor::Emitter::emit_latent(const Launch& l) {
   call.heads = static_cast<std::int32_t>(queries.heads);
   call.q_head = static_cast<std::int32_t>(queries.head_dim);
   call.c = data(store.a);
+  if (const Step& norm = step(l.first); norm.kind == Kind::rms_norm) {
+    call.c = data(norm.a);
+    call.norm = vector(norm.weight);
+    call.eps = norm.eps;
+  }
   call.key = data(store.b);
   call.cos_sin =
       row_data<float>(ops.pass_rows_.cos_sin[static_cast<std::size_t>(queries.rope)]) + window.first * rope.rotary;
   call.rotary = static_cast<std::int32_t>(rope.rotary);
-  check(cuda::store_latent(call, stream), "store_latent");
+  if (status.ok()) check(cuda::store_latent(call, stream), "store_latent");
 }
 
 void CudaExecutor::Emitter::emit_head_product(const Step& s) {

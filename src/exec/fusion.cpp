@@ -7,9 +7,10 @@ namespace {
 
 using Kind = Step::Kind;
 
-// What the kernels of fused launches take (kernels/cuda/heads.h, delta_step.h, cuda_kernels.h).
+// What the kernels of fused launches take (kernels/cuda/heads.h, delta_step.h, latent.h, cuda_kernels.h).
 constexpr std::int64_t kMostGatedHeadDim = 512, kGatedHeadDims = 32;  // at most, and a multiple of
 constexpr std::int64_t kMostDeltaKeys = 128, kMostDeltaValues = 128, kDeltaTaps = 4;
+constexpr std::int64_t kMostNormedLatent = 1024;
 constexpr int kMostProducts = 4;
 
 class Fuser {
@@ -107,6 +108,7 @@ class Fuser {
       case Kind::embed:
         return one(Launch::Kind::embed);
       case Kind::rms_norm:
+        if (norms_latent(at)) return launch(Launch::Kind::latent, at, at + 4, step(at + 3).out);
         return norm(Launch::Kind::norm, at, at);
       case Kind::add:
         return one(Launch::Kind::add);
@@ -173,6 +175,18 @@ class Fuser {
         return one(Launch::Kind::activate);
     }
     return broken(at, "it has no launch");
+  }
+
+  /// Whether only the latents' store reads what this norm makes.
+  bool norms_latent(std::size_t at) const {
+    if (!options_.neighbours || !stores_latent(at + 1)) return false;
+    const std::int64_t rank = program_.buffer(step(at).out).cols;
+    return step(at + 2).a == step(at).out && rank <= kMostNormedLatent && rank % 4 == 0 &&
+           !program_.read_behind(at + 2, step(at).out);
+  }
+  /// RoPE of the shared key, its store behind the latent, and RoPE of the queries.
+  bool stores_latent(std::size_t at) const {
+    return is(at, Kind::rope) && is(at + 1, Kind::store_latent) && is(at + 2, Kind::rope);
   }
 
   Launch norm(Launch::Kind kind, std::size_t first, std::size_t at) const {
@@ -353,8 +367,7 @@ class Fuser {
 
   /// Heads' norms and RoPE up to the KV store, whatever their order; without a store the keys are another layer's.
   Expected<Launch> heads(std::size_t first) const {
-    if (is(first, Kind::rope) && is(first + 1, Kind::store_latent) && is(first + 2, Kind::rope))
-      return launch(Launch::Kind::latent, first, first + 3, step(first + 2).out);
+    if (stores_latent(first)) return launch(Launch::Kind::latent, first, first + 3, step(first + 2).out);
     std::size_t end = first;
     while (is(end, Kind::rope) || is(end, Kind::rms_norm_heads)) ++end;
     const bool stores = is(end, Kind::store_kv);

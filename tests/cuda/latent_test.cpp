@@ -229,7 +229,12 @@ TEST_F(CudaLatent, ProductsOfHeadsWhoseMatricesLieApart) {
 }
 
 TEST_F(CudaLatent, TurnsAndStores) {
-  for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
+  for (const auto& [dtype, norms] : {std::pair{DType::f16, false},
+                                     {DType::f32, false},
+                                     {DType::q8_0, false},
+                                     {DType::f16, true},
+                                     {DType::f32, true},
+                                     {DType::q8_0, true}}) {
     constexpr int kRotary = 32, kRank = 96, kDim = kRank + kRotary, kHeads = 5, kQHead = 80;
     Cache cache(dtype, kDim, 2, 200);
     const PassRows rows({0, 0, 1}, {62, 65, 199});
@@ -255,11 +260,24 @@ TEST_F(CudaLatent, TurnsAndStores) {
     call.key = key_at.get();
     call.cos_sin = angles_at.get();
     call.rotary = kRotary;
+    // With a norm: what the cache gets is what rms_norm() makes of c.
+    const std::vector<float> weight = normal_floats(kRank, random_);
+    const Array<float> weight_at(weight), normal_at(c.size());
+    const Array<const std::byte*> entry(
+        std::vector<const std::byte*>{reinterpret_cast<const std::byte*>(weight_at.get())});
+    std::vector<float> stored = c;
+    if (norms) {
+      call.norm = entry.get();
+      call.eps = 1e-5f;
+      ok(rms_norm(c_at.get(), nullptr, entry.get(), 3, kRank, call.eps, normal_at.get(), {}, nullptr));
+      stored = normal_at.host();
+    }
     ok(store_latent(call, nullptr));
+    EXPECT_TRUE(same_bits(c_at.host(), c));
     const std::pair<int, int> places[] = {{0, 62}, {0, 65}, {1, 199}};
     for (int r = 0; r < 3; ++r) {
       for (int h = 0; h < kHeads; ++h) turn(q_want.data() + (r * kHeads + h + 1) * kQHead - kRotary, r);
-      std::vector<float> latent(c.begin() + r * kRank, c.begin() + (r + 1) * kRank);
+      std::vector<float> latent(stored.begin() + r * kRank, stored.begin() + (r + 1) * kRank);
       latent.insert(latent.end(), key.begin() + r * kRotary, key.begin() + (r + 1) * kRotary);
       turn(latent.data() + kRank, r);
       EXPECT_EQ(cache.get(places[r].first, places[r].second), cache.encoded(latent.data())) << info(dtype).name;

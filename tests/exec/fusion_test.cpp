@@ -69,7 +69,7 @@ struct Known {
 const std::vector<Known>& architectures() {
   static const std::vector<Known> all{
       {"deepseek-v3",
-       {"norm product norm product norm latent head-product attention head-product product+", "norm gated product+",
+       {"norm product norm product latent head-product attention head-product product+", "norm gated product+",
         "norm experts+"}},
       {"gemma3", {"norm product heads attention product norm add", "norm gated product norm add"}},
       {"gemma4-moe",

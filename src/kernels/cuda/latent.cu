@@ -9,14 +9,13 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/latent_tile.cuh"
+#include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "tensor/encode_k.h"
 
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kKvBlock = 64;  // tokens of a block of the cache
 constexpr int kQ8Group = 32;  // channels with one scale
 
@@ -37,6 +36,7 @@ __device__ __forceinline__ std::byte* block_of(const KvView& kv, int sequence, i
 
 constexpr int kStoreThreads = 256;
 constexpr int kMostRotary = 256;
+static_assert(kMostNormedLatent <= 4 * kStoreThreads);
 
 __device__ __forceinline__ float2 turned(float a, float b, float2 cos_sin) {
   return make_float2(__fmaf_rn(a, cos_sin.x, -(b * cos_sin.y)), __fmaf_rn(a, cos_sin.y, b * cos_sin.x));
@@ -57,11 +57,23 @@ __device__ __forceinline__ void store_q8(float x, std::int8_t* to, __half* scale
 
 __global__ void __launch_bounds__(kStoreThreads) store_latent_kernel(LatentStoreCall call) {
   __shared__ float key[kMostRotary];
+  __shared__ alignas(16) float normal[kMostNormedLatent];
   allow_successor();
-  wait_for_predecessor();
   const std::int64_t row = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x), half = call.rotary / 2, dim = call.kv.head_dim;
   const int rank = dim - call.rotary;
+  const bool norms = call.norm != nullptr && 4 * thread < rank;
+  const float4 w = norms ? reinterpret_cast<const float4*>(*call.norm)[thread] : make_float4(0, 0, 0, 0);
+  wait_for_predecessor();
+  const float* c = call.c + row * rank;
+  if (call.norm != nullptr) {
+    const float4 v = norms ? reinterpret_cast<const float4*>(c)[thread] : make_float4(0, 0, 0, 0);
+    const float scale = norm_scale(sum_over_block<kStoreThreads>(add_squares(v, 0)), rank, call.eps);
+    if (norms)
+      reinterpret_cast<float4*>(normal)[thread] =
+          make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+    c = normal;
+  }
   const auto* angles = reinterpret_cast<const float2*>(call.cos_sin) + row * half;
   for (int i = thread; i < half; i += kStoreThreads) {
     const float* pair = call.key + row * call.rotary + 2 * i;
@@ -81,7 +93,7 @@ __global__ void __launch_bounds__(kStoreThreads) store_latent_kernel(LatentStore
   auto* const scales = reinterpret_cast<__half*>(block + kKvBlock * dim);
   for (int first = 0; first < dim; first += kStoreThreads) {  // whole warps go on: a group is theirs together
     const int d = first + thread;
-    const float x = d >= dim ? 0 : d < rank ? call.c[row * rank + d] : key[d - rank];
+    const float x = d >= dim ? 0 : d < rank ? c[d] : key[d - rank];
     const std::int64_t at = static_cast<std::int64_t>(slot) * dim + d;
     if (call.kv.dtype == DType::q8_0) {
       const int group = d / kQ8Group;
@@ -307,6 +319,8 @@ cudaError_t store_latent(const LatentStoreCall& call, cudaStream_t stream) {
   if (call.rows.rows <= 0) return cudaSuccess;
   if (call.rotary > kMostRotary || call.rotary > call.q_head) return cudaErrorInvalidValue;
   if (call.kv.dtype == DType::q8_0 && call.kv.head_dim % kQ8Group != 0) return cudaErrorInvalidValue;
+  const int rank = call.kv.head_dim - call.rotary;
+  if (call.norm != nullptr && (rank > kMostNormedLatent || rank % 4 != 0)) return cudaErrorInvalidValue;
   return launch(store_latent_kernel, dim3(static_cast<unsigned>(call.rows.rows)), dim3(kStoreThreads), 0, stream, call);
 }
 

@@ -15,7 +15,8 @@ namespace millrace::kernels::cuda {
 
 /// The last `rotary` channels of each head of q, in place, and the shared key turn by cos_sin ([rows, rotary / 2]
 /// pairs; channels 2i and 2i + 1 are a pair); then [c | key] goes into the cache at each row's position, as q8_0 with
-/// the bits of encode_row (tensor/codec.h).
+/// the bits of encode_row (tensor/codec.h). Where there is a norm, c goes through rms_norm() first, which c itself does
+/// not show.
 struct LatentStoreCall {
   RowView rows;
   KvView kv;
@@ -24,8 +25,11 @@ struct LatentStoreCall {
   const float* c = nullptr;    // [rows, head_dim - rotary]
   const float* key = nullptr;  // [rows, rotary]
   const float* cos_sin = nullptr;
-  std::int32_t rotary = 0;  // at most 256
+  std::int32_t rotary = 0;                 // at most 256
+  const std::byte* const* norm = nullptr;  // entry of float32 [head_dim - rotary], at most kMostNormedLatent; or none
+  float eps = 0;
 };
+constexpr std::int32_t kMostNormedLatent = 1024;  // and a multiple of 4
 cudaError_t store_latent(const LatentStoreCall& call, cudaStream_t stream);
 
 /// Head h of a row of out is the product of matrix h with the first k channels of head h of x; behind its n channels

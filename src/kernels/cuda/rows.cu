@@ -17,6 +17,7 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/gated_norm.cuh"
 #include "kernels/cuda/heads.h"
+#include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 #include "tensor/blocks.h"
@@ -24,15 +25,6 @@
 
 namespace millrace::kernels::cuda {
 namespace {
-
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-__device__ __forceinline__ float sum_over_warp(float v) {
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
-  return v;
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Embedding: one thread an element.
@@ -53,31 +45,6 @@ __global__ void embed_kernel(const std::byte* const* address, DType dtype, std::
 // RMS norm
 
 constexpr int kNormThreads = 512;
-
-// The sum over the block, the same bits in every thread.
-__device__ __forceinline__ float sum_over_block(float v) {
-  __shared__ alignas(16) float warps[kNormThreads / kWarp];
-  v = sum_over_warp(v);
-  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = v;
-  __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kNormThreads / kWarp; i += 4) {
-    const float4 w = *reinterpret_cast<const float4*>(warps + i);
-    sum += (w.x + w.y) + (w.z + w.w);
-  }
-  return sum;
-}
-
-__device__ __forceinline__ float add_squares(const float4& v, float sum) {
-  sum = __fmaf_rn(v.x, v.x, sum);
-  sum = __fmaf_rn(v.y, v.y, sum);
-  sum = __fmaf_rn(v.z, v.z, sum);
-  return __fmaf_rn(v.w, v.w, sum);
-}
-__device__ __forceinline__ float norm_scale(float squares, int cols, float eps) {
-  return 1.0f / sqrtf(squares / static_cast<float>(cols) + eps);
-}
 
 // A block a row, held in registers: float4 number tid + kNormThreads * i in v[i]. cols is a multiple of 4, and of 32 if
 // there is an int8 result.
@@ -103,7 +70,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const __grid_con
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) squares = add_squares(v[i], squares);
-  const float scale = norm_scale(sum_over_block(squares), call.cols, call.eps);
+  const float scale = norm_scale(sum_over_block<kNormThreads>(squares), call.cols, call.eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = static_cast<int>(threadIdx.x) + kNormThreads * i;
@@ -131,7 +98,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_any_kernel(const __grid
   for (int i = static_cast<int>(threadIdx.x); i < cols; i += kNormThreads) {
     squares = __fmaf_rn(from[i], from[i], squares);
   }
-  const float scale = norm_scale(sum_over_block(squares), cols, call.eps);
+  const float scale = norm_scale(sum_over_block<kNormThreads>(squares), cols, call.eps);
   for (int i = static_cast<int>(threadIdx.x); i < cols; i += kNormThreads) {
     const float y[1] = {from[i] * scale * w[i]};
     if (call.out) call.out[row * cols + i] = y[0];
