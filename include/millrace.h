@@ -151,6 +151,8 @@ MILLRACE_API millrace_status millrace_embed(millrace_engine* engine, const char*
 /* Ends every answer that is being written, and every millrace_embed, within one pass. */
 MILLRACE_API void millrace_cancel(millrace_engine* engine);
 
+#define MILLRACE_DRAFT_PLACES 31 /* guessed tokens of a request in a pass at most */
+
 typedef struct millrace_counters {
   size_t struct_size;
   uint64_t passes;
@@ -164,6 +166,11 @@ typedef struct millrace_counters {
   uint64_t cold_expert_misses, most_expert_misses; /* of the first pass that used experts; of any behind it, at most */
   double steady_expert_misses;                     /* a pass, lately */
   uint64_t experts_resident;                       /* in slots now */
+  uint64_t drafts, drafts_right;                   /* guessed tokens that passes verified, and that became answers' */
+  uint64_t drafts_at[MILLRACE_DRAFT_PLACES], drafts_right_at[MILLRACE_DRAFT_PLACES]; /* the first guess, the second */
+  uint64_t draft_passes;                                                             /* that verified some */
+  double draft_seconds, verify_seconds; /* of guessing; what those passes took more than others */
+  double tokens_a_pass;                 /* that a request gets of one, on average */
 } millrace_counters;
 
 MILLRACE_API void millrace_counters_init_sized(millrace_counters* counters, size_t size);

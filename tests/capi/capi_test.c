@@ -187,6 +187,28 @@ static void test_threads(millrace_engine* engine) {
   millrace_free(plan);
 }
 
+/* A model drafts for itself: every guess is right. */
+static void test_drafts(const char* model) {
+  millrace_options options = options_for(model);
+  options.speculate = "3";
+  options.draft_path = model;
+  millrace_engine* engine = NULL;
+  CHECK(millrace_open(&options, &engine) == MILLRACE_OK);
+  if (engine == NULL) return;
+  millrace_request request = greedy();
+  request.messages_json = kQuestion;
+  CHECK(millrace_generate(engine, &request, NULL, NULL, NULL) == MILLRACE_OK);
+  millrace_counters counters;
+  millrace_counters_init(&counters);
+  CHECK(millrace_read_counters(engine, &counters) == MILLRACE_OK);
+  CHECK(counters.drafts > 0 && counters.drafts_right > 0 && counters.drafts_right <= counters.drafts);
+  CHECK(counters.drafts_at[0] + counters.drafts_at[1] + counters.drafts_at[2] == counters.drafts);
+  CHECK(counters.drafts_right_at[0] > 0 && counters.drafts_at[3] == 0);
+  CHECK(counters.draft_passes > 0 && counters.draft_seconds > 0 && counters.verify_seconds >= 0);
+  CHECK(counters.tokens_a_pass > 1);
+  millrace_close(engine);
+}
+
 static double dot(const float* a, const float* b, size_t count) {
   double sum = 0;
   for (size_t i = 0; i < count; ++i) sum += (double)a[i] * b[i];
@@ -411,6 +433,7 @@ int main(int argc, char** argv) {
   const char* backends[] = {"auto", "io_uring", "pread-direct", "pread", "mmap"};
   for (int i = 0; i < 5; ++i) test_loader(argv[1], backends[i]);
   test_pool(argv[1]);
+  test_drafts(argv[1]);
   millrace_loader* loader = NULL;
   REFUSED(millrace_loader_open("/no/such/file", NULL, &loader), MILLRACE_NOT_FOUND);
   if (failures > 0) fprintf(stderr, "%d checks failed\n", failures);

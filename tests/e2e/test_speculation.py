@@ -68,6 +68,14 @@ class Speculation(Case):
             metrics = metrics.decode() if isinstance(metrics, bytes) else metrics
             self.assertRegex(metrics, r'millrace_drafts_right_total\{[^}]*drafter="Millrace demo draft"[^}]*place="1"[^}]*\} [1-9]')
             self.assertRegex(metrics, r"millrace_decode_turns_total\{[^}]*\} [1-9]")
+            self.assertRegex(metrics, r'millrace_draft_passes_total\{[^}]*drafter="Millrace demo draft"[^}]*\} [1-9]')
+            self.assertIn("millrace_verify_seconds_total", metrics)
+            live = server.json("GET", "/api/millrace/live")[1]["models"][0]
+            drafts = live["drafts"][0]
+            self.assertEqual((drafts["drafter"], sum(drafts["drafted_at"])), ("Millrace demo draft", drafts["drafted"]))
+            self.assertEqual(sum(drafts["right_at"]), drafts["right"])
+            self.assertGreater(drafts["passes"], 0)
+            self.assertGreater(live["tokens_a_turn"], 1)
 
 
 if __name__ == "__main__":

@@ -255,6 +255,24 @@ Status embed(millrace_engine& handle, const char* const* texts, std::size_t coun
   return {};
 }
 
+static_assert(MILLRACE_DRAFT_PLACES == engine::kMostDrafts);
+
+/// Of all drafters together.
+void tell_drafts(const engine::LoadCounters& load, millrace_counters& told) {
+  for (const engine::DraftCounters& one : load.drafts) {
+    told.drafts += one.drafted;
+    told.drafts_right += one.right;
+    for (std::size_t place = 0; place < MILLRACE_DRAFT_PLACES; ++place) {
+      told.drafts_at[place] += one.drafted_at[place];
+      told.drafts_right_at[place] += one.right_at[place];
+    }
+    told.draft_passes += one.passes;
+    told.draft_seconds += one.seconds;
+    told.verify_seconds += one.verify_seconds;
+  }
+  told.tokens_a_pass = load.tokens_a_turn();
+}
+
 Status read_counters(engine::Service& service, millrace_counters* out) {
   millrace_counters told{};
   const bool ran = service.run([&](engine::Engine& engine) {
@@ -276,6 +294,7 @@ Status read_counters(engine::Service& service, millrace_counters* out) {
     told.most_expert_misses = store.experts.most_misses;
     told.steady_expert_misses = store.experts.steady_misses;
     told.experts_resident = store.experts.total().resident;
+    tell_drafts(engine.load(), told);
   });
   if (!ran) return error(Code::unavailable, "the engine has shut down");
   capi::write_struct(out, told);

@@ -46,6 +46,10 @@ void add_drafts(Families& out, const engine::DraftCounters& drafts, const Labels
   Labels labels = of_model;
   labels.push_back({"drafter", drafts.drafter});
   out.counter("millrace_draft_seconds_total", "Time spent guessing tokens", drafts.seconds, labels);
+  out.counter("millrace_draft_passes_total", "Passes that verified guessed tokens", static_cast<double>(drafts.passes),
+              labels);
+  out.counter("millrace_verify_seconds_total", "What those took more than passes without guessed tokens",
+              drafts.verify_seconds, labels);
   for (std::size_t place = 0; place < drafts.drafted_at.size() && drafts.drafted_at[place] > 0; ++place) {
     Labels at_place = labels;
     at_place.push_back({"place", std::to_string(place + 1)});

@@ -107,6 +107,27 @@ Json plan_of(const residency::Plan& plan) {
           {"bound", plan.bound}};
 }
 
+/// By drafter; places as far as any was verified.
+Json drafts_of(const engine::LoadCounters& load) {
+  Json all = Json::array();
+  for (const engine::DraftCounters& one : load.drafts) {
+    Json drafted = Json::array(), right = Json::array();
+    for (std::size_t place = 0; place < one.drafted_at.size() && one.drafted_at[place] > 0; ++place) {
+      drafted.push_back(one.drafted_at[place]);
+      right.push_back(one.right_at[place]);
+    }
+    all.push_back({{"drafter", one.drafter},
+                   {"drafted", one.drafted},
+                   {"right", one.right},
+                   {"drafted_at", std::move(drafted)},
+                   {"right_at", std::move(right)},
+                   {"passes", one.passes},
+                   {"seconds", one.seconds},
+                   {"verify_seconds", one.verify_seconds}});
+  }
+  return all;
+}
+
 Json live_of(engine::Engine& engine, const std::string& name, const residency::Rates& rates) {
   const engine::LoadCounters load = engine.load();
   const residency::StoreCounters store = engine.store_counters();
@@ -133,6 +154,8 @@ Json live_of(engine::Engine& engine, const std::string& name, const residency::R
           {"pass_ns", exec.pass_ns},
           {"rows", load.rows},
           {"decode_tokens", load.decode_tokens},
+          {"tokens_a_turn", load.tokens_a_turn()},
+          {"drafts", drafts_of(load)},
           {"live", load.live},
           {"queued", load.queued},
           {"max_sequences", load.max_sequences},

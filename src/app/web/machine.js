@@ -61,6 +61,7 @@ async function show(now) {
   showAdvice(advise(now, await aboutModel(now.model)));
   drawHeat($('heat-frame'), now.experts, before?.experts);
   showHits(now);
+  showGuesses(now);
   showNumbers(now);
   before = now;
 }
@@ -92,6 +93,19 @@ function showHits(now) {
   const asked = now.hits + now.misses;
   $('heat-words').textContent = t('expertsIn', {here: number(all.replaceAll('0', '').length), all: number(all.length)}) +
     (asked ? ' ' + t('hits', {hits: number(now.hits), misses: number(now.misses), percent: number(100 * now.hits / asked, 1)}) : '');
+}
+
+/// A line for each drafter that had its turn.
+function showGuesses(now) {
+  const lines = now.drafts.filter(one => one.drafted > 0).map(one => {
+    const share = (right, all) => number(100 * right / all, 0) + ' %';
+    const ms = seconds => number(1000 * seconds / Math.max(1, one.passes), 2) + ' ms';
+    return t('guessWords', {drafter: one.drafter, right: number(one.right), all: number(one.drafted), percent: share(one.right, one.drafted),
+                            places: one.drafted_at.map((all, place) => share(one.right_at[place], all)).join(' · '),
+                            guessing: ms(one.seconds), verifying: ms(one.verify_seconds)});
+  });
+  if (lines.length > 0) lines.unshift(t('tokensAPass', {tokens: number(now.tokens_a_turn, 2)}));
+  $('guesses').replaceChildren(...(lines.length > 0 ? lines : [t('noGuesses')]).map(line => make('p', '', line)));
 }
 
 function showNumbers(now) {

@@ -324,6 +324,7 @@ async function machine(page) {
   await page.locator('#heat-frame canvas').hover({position: {x: box.width - 5, y: box.height - 5}});
   assert.match(await page.getAttribute('#heat-frame canvas', 'title'), /Layer 5, expert 15: /);
   assert.match(await page.textContent('#advice'), /All weights are in RAM/);
+  assert.match(await page.textContent('#guesses'), /No tokens were guessed|guesses were right/);
   await picture(page, 'machine');
   await page.click('#theme');
   assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), 'dark');
