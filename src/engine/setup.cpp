@@ -432,10 +432,10 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);
   const bool embedding_streams =
       embedding >= 0 && parts.plan.homes[static_cast<std::size_t>(embedding)].tier == residency::Tier::disk;
-  parts.executor =
-      exec::make_cpu_executor(*parts.store, *parts.pool, *parts.budget,
-                              {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(),
-                               parts.record.get(), options.trace, static_cast<float>(options.route_bias)});
+  parts.executor = exec::make_cpu_executor(
+      *parts.store, *parts.pool, *parts.budget,
+      {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(), parts.record.get(),
+       options.trace, options.prefetch, static_cast<float>(options.route_bias)});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   parts.kv_pool =
       std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost), *parts.budget);

@@ -64,6 +64,7 @@ Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
   ones_.assign(static_cast<std::size_t>(std::max(shape.head_dim, CpuLayout::kTaskRows)), 1.0f);
   waiting_.reserve(static_cast<std::size_t>(shape.experts));
   leased_.reserve(static_cast<std::size_t>(shape.experts));
+  prepare_guesses();
   near_.assign(static_cast<std::size_t>(shape.experts), 0);
   return {};
 }
@@ -78,6 +79,8 @@ Status CpuExecutor::run(const kv::Batch& batch, const std::function<bool()>& can
     if (!batch.wants_hidden && step.for_hidden) continue;
     const TraceZone zone(options_.trace, name(step.kind).data());
     do_step(step);
+    if (step.kind == Step::Kind::embed && !failed()) guess_by_embedding(step.out);
+    if (!ahead_.empty()) read_ahead();
   }
   end_pass();
   return status_;
@@ -169,6 +172,7 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
       return;
     }
   }
+  begin_guesses();
   if (options_.record != nullptr) options_.record->begin_pass(batch.rows);
   auto* positions = at<std::int32_t>(layout_.positions);
   for (std::int64_t r = 0; r < rows_; ++r) {
@@ -196,7 +200,9 @@ void CpuExecutor::end_pass() {
   batch_ = nullptr;
   ++counters_.passes;
   counters_.rows += static_cast<std::uint64_t>(rows_);
-  counters_.pass_ns += now_ns() - pass_begin_ns_;
+  const std::uint64_t pass_ns = now_ns() - pass_begin_ns_;
+  counters_.pass_ns += pass_ns;
+  end_guesses(pass_ns);
 }
 
 bool CpuExecutor::ready() {

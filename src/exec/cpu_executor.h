@@ -6,6 +6,7 @@
 // Thread-safety: one thread calls.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -20,6 +21,7 @@
 #include "exec/expert_choice.h"
 #include "exec/host_rows.h"
 #include "exec/piece_index.h"
+#include "exec/router_ahead.h"
 
 namespace millrace::exec {
 
@@ -180,11 +182,34 @@ class CpuExecutor final : public Executor {
   void sort_by_expert(const Experts& experts, std::int64_t rows);
   void combine(float* out, std::int64_t rows, std::int64_t cols, std::int64_t top_k);
   bool single_tile(std::int32_t unit) const;
-  void run_experts(const MoeCall& call);
+  void run_experts(const MoeCall& call, std::size_t index);
   void lease_experts(const MoeCall& call);
   std::size_t gather_wave(const MoeCall& call);
   void run_wave(const MoeCall& call, std::size_t members);
   void run_large_expert(const MoeCall& call, std::int32_t expert);
+
+  // cpu_guess.cpp: experts of layers to come.
+  static constexpr std::int64_t kMostGuesses = 64;  // experts of a layer
+  struct ExpertGuess {
+    std::vector<std::int32_t> experts;
+    std::vector<bool> absent;  // not in memory when it was guessed
+  };
+  struct Hope {
+    double guessed = 0, right = 0;  // of those that were absent, lately
+  };
+  void prepare_guesses();
+  void begin_guesses();
+  void end_guesses(std::uint64_t pass_ns);
+  const std::byte* borrow(WeightRef ref);
+  bool borrow_vector(WeightRef ref, const float*& out);
+  void ask_router(std::size_t index, residency::Guess kind);
+  void add_guess(ExpertGuess& guess, std::size_t index, std::int32_t expert);
+  void want(std::size_t index, residency::Guess kind);
+  void want_last_token(std::size_t index);
+  void guess_by_embedding(Act embedded);
+  void count_guesses(std::size_t index, std::int32_t experts);
+  void guess_next(std::size_t index);
+  void read_ahead();
 
   residency::WeightStore& store_;
   ThreadPool& pool_;
@@ -225,6 +250,18 @@ class CpuExecutor final : public Executor {
   };
   std::vector<std::int32_t> waiting_;
   std::vector<LeasedExpert> leased_;
+
+  // Guesses: of each mixture by each way; tiles to be read ahead, the likeliest first.
+  std::vector<RouterAhead> routers_;
+  std::vector<std::array<ExpertGuess, residency::kGuesses>> guesses_;
+  std::vector<std::vector<std::int32_t>> last_used_;  // by mixture: experts of the last pass that guessed
+  std::array<Hope, residency::kGuesses> hopes_{};
+  std::vector<std::int32_t> ahead_;
+  std::vector<residency::Lease> borrowed_;
+  PrefetchTrial trial_;
+  std::size_t next_mixture_ = 0;
+  bool guessing_ = false;
+
   std::vector<std::uint8_t> near_;  // experts of a layer: in memory when its router chooses (route bias)
 };
 

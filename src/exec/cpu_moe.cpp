@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "exec/cpu_executor.h"
 #include "exec/expert_choice.h"
@@ -56,11 +57,13 @@ void CpuExecutor::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t
   if (failed()) return;
   reroute(layer, experts);
   sort_by_expert(experts, rows_);
+  const std::size_t index = next_mixture_++;
+  count_guesses(index, experts.count);
   bring_biases(experts);
   drop_leases();  // the trunk's slot is the disk's while the experts are at work
   if (failed()) return;
   call.input = prepare_input(x, kernels::uses_q8(part(call.gate(0)).dtype) || kernels::uses_q8(part(call.up(0)).dtype));
-  run_experts(call);
+  run_experts(call, index);
   if (!failed()) combine(data(out), rows_, cols_of(out), experts.top_k);
 }
 
@@ -183,15 +186,19 @@ bool CpuExecutor::single_tile(std::int32_t unit) const {
   return range.last - range.first == 1;
 }
 
-void CpuExecutor::run_experts(const MoeCall& call) {
+/// `index`: of the mixture in a pass.
+void CpuExecutor::run_experts(const MoeCall& call, std::size_t index) {
   const auto* first = at<std::int32_t>(layout_.expert_first);
   waiting_.clear();
   leased_.clear();
   for (std::int32_t e = 0; e < call.experts.count; ++e) {
     if (first[e] != first[e + 1] && single_tile(call.experts.first_unit + e)) waiting_.push_back(e);
   }
+  bool guessed = false;
   while (!waiting_.empty() || !leased_.empty()) {
     if (ready()) lease_experts(call);
+    if (!std::exchange(guessed, true) && !failed()) guess_next(index);  // behind the reads that are needed now
+    if (waiting_.empty()) read_ahead();
     const std::size_t members = failed() ? 0 : gather_wave(call);
     if (failed()) return leased_.clear();
     run_wave(call, members);

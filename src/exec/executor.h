@@ -17,6 +17,7 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "exec/program.h"
+#include "exec/router_ahead.h"
 #include "kernels/kernels.h"
 #include "kv/sequence.h"
 #include "residency/weight_store.h"
@@ -92,10 +93,11 @@ struct CpuOptions {
   /// Embeddings are read row by row straight from the file. REQUIRED unless the embedding unit is at home in RAM: set
   /// it to plan.embedding_rows_from_disk, and where a tied head streams the embedding through the ring.
   bool embedding_rows_from_disk = false;
-  const Routing* routing = nullptr;  // chooses in the routers' place; may be null
-  RoutingRecord* record = nullptr;   // is told what was chosen; may be null
-  Trace* trace = nullptr;            // if set, every step is timed into it
-  float route_bias = 0;              // experts in memory are preferred by so much (exec/expert_choice.h); 0: none is
+  const Routing* routing = nullptr;   // chooses in the routers' place; may be null
+  RoutingRecord* record = nullptr;    // is told what was chosen; may be null
+  Trace* trace = nullptr;             // if set, every step is timed into it
+  Prefetch prefetch = Prefetch::off;  // of experts that are guessed
+  float route_bias = 0;               // experts in memory are preferred by so much (exec/expert_choice.h); 0: none is
 };
 
 /// Bytes that prepare() of the CPU executor reserves. Pure, so that a plan can be made before there is a store.

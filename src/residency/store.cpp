@@ -14,6 +14,7 @@ namespace {
 constexpr std::uint64_t kOrderedInFlight = 256 * kMiB;
 constexpr std::uint64_t kOrderedInFlightBesideExperts = 16 * kMiB;
 constexpr std::uint64_t kWarmUpInFlight = 32 * kMiB;
+constexpr std::uint32_t kPassNumbers = 2;    // of a pass: its beginning and its end
 constexpr std::size_t kLoadsForDemand = 64;  // kept free of prefetch
 
 std::uint64_t now_ns() {
@@ -88,6 +89,54 @@ std::optional<Lease> Store::try_lease(std::int32_t tile) {
   return make_lease(tile);
 }
 
+std::optional<Lease> Store::borrow(std::int32_t tile) {
+  const MutexLock lock(mutex_);
+  finish_loads();
+  if (tiles_[tile].status != TileStatus::ready) return std::nullopt;
+  ++tiles_[tile].pins;
+  return make_lease(tile);
+}
+
+/// Whether every read under way is of an expert that nobody has asked for.
+bool Store::disk_idles() const {
+  const auto& active = loader_->active();
+  return std::all_of(active.begin(), active.end(), [this](std::int32_t load) MR_NO_THREAD_SAFETY_ANALYSIS {
+    const TileState& state = tiles_[loader_->tile_of(load)];
+    return state.ahead && state.pins == 0;
+  });
+}
+
+/// Whether an expert's slot is free for one of `layer`, that of another layer's being emptied if need be: of one that
+/// neither this pass nor the last one used.
+bool Store::room_ahead(int layer) {
+  if (experts_->free_slots() > 0) return true;
+  const std::int32_t victim = experts_->least_worth([&](std::int32_t tile) MR_NO_THREAD_SAFETY_ANALYSIS {
+    const TileState& state = tiles_[tile];
+    return state.used_pass + kPassNumbers < pass_ && state.pins == 0 && state.status == TileStatus::ready &&
+           units_.units()[units_.tiles()[tile].unit].layer != layer;
+  });
+  if (victim < 0) return false;
+  evict(victim);
+  return true;
+}
+
+bool Store::prefetch(std::int32_t tile) {
+  const MutexLock lock(mutex_);
+  finish_loads();
+  TileState& state = tiles_[tile];
+  if (state.place != Place::expert || state.status != TileStatus::absent) return true;
+  if (givers_ > 0 || loader_->free_loads() <= kLoadsForDemand || !disk_idles()) return false;
+  if (!room_ahead(units_.units()[units_.tiles()[tile].unit].layer) || !start(tile, false)) return false;
+  state.ahead = true;
+  ++counters_.guesses.read_ahead;
+  return true;
+}
+
+void Store::count_guess(Guess guess, const GuessCounters& counted) {
+  const MutexLock lock(mutex_);
+  counters_.guesses.by_kind[static_cast<std::size_t>(guess)] += counted;
+}
+
 void Store::grant(std::int32_t tile, bool was_ready, bool started) {
   const Tile& what = units_.tiles()[tile];
   const Unit& unit = units_.units()[what.unit];
@@ -95,6 +144,9 @@ void Store::grant(std::int32_t tile, bool was_ready, bool started) {
   ++state.pins;
   counters_.bytes_used += what.bytes;
   if (unit.kind == UnitKind::expert) {
+    if (state.ahead) ++counters_.guesses.read_ahead_used;
+    state.ahead = false;
+    state.used_pass = pass_;
     ++(started ? counters_.misses : counters_.hits);
     if (state.place == Place::expert) experts_->use(tile);
     if (state.place == Place::expert && choice_ != nullptr) choice_->use(tile);
@@ -174,6 +226,7 @@ void Store::leave_slot(std::int32_t tile, bool fetch_again) {
   }
   if (const std::int32_t expert = expert_of(tile); expert >= 0) meter_.left(expert);
   state.slot = -1;
+  state.ahead = false;
   state.memory = nullptr;
 }
 

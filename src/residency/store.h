@@ -34,6 +34,9 @@ class Store final : public WeightStore {
   void end_pass() override;
   Expected<Lease> lease(std::int32_t tile) override;
   std::optional<Lease> try_lease(std::int32_t tile) override;
+  std::optional<Lease> borrow(std::int32_t tile) override;
+  bool prefetch(std::int32_t tile) override;
+  void count_guess(Guess guess, const GuessCounters& counted) override;
   bool present(std::int32_t tile) const override;
   Status read_rows(WeightRef part, std::span<const std::int64_t> rows, std::byte* out) override;
   std::uint64_t give_way(std::uint64_t bytes) override;
@@ -65,6 +68,8 @@ class Store final : public WeightStore {
   bool by_rows_only(std::int32_t tile) const MR_REQUIRES(mutex_);
   bool start(std::int32_t tile, bool demand) MR_REQUIRES(mutex_);
   bool room_for_expert(bool demand) MR_REQUIRES(mutex_);
+  bool room_ahead(int layer) MR_REQUIRES(mutex_);
+  bool disk_idles() const MR_REQUIRES(mutex_);
   std::int32_t ring_slot_for(bool demand) MR_REQUIRES(mutex_);
   /// The unit of an expert's first tile; -1: the tile is another's.
   std::int32_t expert_of(std::int32_t tile) const {

@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "residency/budget.h"
 #include "residency/expert_meter.h"
+#include "residency/guesses.h"
 #include "residency/plan.h"
 #include "residency/slot_table.h"
 #include "residency/unit.h"
@@ -66,6 +67,7 @@ struct StoreCounters {
   std::uint64_t passes = 0;
   std::uint64_t evictions = 0;  // of tiles, experts' and others
   ExpertFigures experts;
+  GuessFigures guesses;
 };
 
 struct StoreOptions {
@@ -101,6 +103,14 @@ class WeightStore {
   virtual Expected<Lease> lease(std::int32_t tile) = 0;
   /// The same without waiting for a slot: nullopt when none is free now. For running ahead on the router's choice.
   virtual std::optional<Lease> try_lease(std::int32_t tile) = 0;
+  /// Pins the tile if its bytes are there, without that being a use: no counter and no order moves.
+  virtual std::optional<Lease> borrow(std::int32_t tile) = 0;
+  /// Reads an expert's tile ahead, in a free slot or that of the expert of another layer that is worth least, if it is
+  /// not there and nothing that is needed now is being read. Not a use. False: the disk is busy or there is no slot;
+  /// ask again. True: its read has begun, or need not.
+  virtual bool prefetch(std::int32_t tile) = 0;
+  /// What was guessed of a layer and came of it, for counters().
+  virtual void count_guess(Guess guess, const GuessCounters& counted) = 0;
   /// True if the tile's bytes are in memory, as of the executor's last call.
   virtual bool present(std::int32_t tile) const = 0;
 

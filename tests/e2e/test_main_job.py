@@ -67,6 +67,21 @@ class MainJob(Case):
         refused = harness.run("bench", DRAFT, "--routing", "uniform", "-n", "1")
         self.assertIn("no experts", refused.err)
 
+    def test_guessed_experts_are_counted_and_read_ahead(self):
+        answers, missed = [], []
+        for mode in ("off", "auto", "on"):
+            outcome = self.ok("run", DEMO, "--device", "cpu", "--temp", "0", "--expert-slots", "24", "--speculate", "off", "--stats",
+                              "--prefetch", mode, "-p", "Tell me a story about a fox and a lantern.")
+            answers.append(outcome.out)
+            missed.append(int(re.search(r"(\d+) read from disk", outcome.err).group(1)))
+            self.assertEqual("guesses:" in outcome.err, mode != "off", outcome.err)
+        self.assertEqual(len(set(answers)), 1)
+        self.assertLess(missed[2], 0.75 * missed[0], "experts that are asked for and not on their way")
+        ahead, used = map(int, re.search(r"(\d+) experts read ahead, (\d+) of them used", outcome.err).groups())
+        self.assertGreater(used, ahead / 2)
+        recall = int(re.search(r"next router: (\d+) % of uses", outcome.err).group(1))
+        self.assertGreater(recall, 45)
+
     def test_a_route_bias_reads_less_and_says_so(self):
         flags = ("--device", "cpu", "--expert-slots", "24", "-p", "30", "-n", "60", "-r", "1")
         plain, biased = self.bench(DEMO, *flags), self.bench(DEMO, *flags, "--route-bias", "0.5")
@@ -86,6 +101,7 @@ class MainJob(Case):
             "a small budget": ["--ram", SMALL],
             "one expert at a time": ["--ram", SMALL, "--expert-slots", "1"],
             "lfu": ["--ram", "9M", "--policy", "lfu"],
+            "guessed experts read ahead": ["--expert-slots", "24", "--prefetch", "on"],
             "io_uring": ["--ram", "9M", "--storage", "io_uring"],
             "pread": ["--ram", "9M", "--storage", "pread"],
             "pread-direct": ["--ram", "9M", "--storage", "pread-direct"],

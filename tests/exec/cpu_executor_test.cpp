@@ -52,6 +52,7 @@ struct RunOptions {
   bool embedding_from_file = true;
   DType kv_dtype = DType::f16;
   std::int64_t max_rows = 64, max_positions = 2048;
+  Prefetch prefetch = Prefetch::off;
 };
 
 Plan plan_by_hand(const residency::UnitTable& units, const RunOptions& options) {
@@ -92,7 +93,9 @@ class Runner {
                                                 {.poison_evicted = true});
     EXPECT_TRUE(store.ok()) << store.status().message();
     store_ = std::move(store).value();
-    executor_ = make_cpu_executor(*store_, pool_, budget_, {options.isa, options.embedding_from_file});
+    executor_ = make_cpu_executor(
+        *store_, pool_, budget_,
+        {.isa = options.isa, .embedding_rows_from_disk = options.embedding_from_file, .prefetch = options.prefetch});
     limits_ = SmallModel::pass_limits(options.max_rows, options.max_positions);
     const Status prepared = executor_->prepare(model.program(), limits_);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
@@ -257,6 +260,21 @@ TEST_P(SameTokens, AnyResidency) {
         if (!from_file && ring > 0) continue;
         Runner runner(model_, {.ring_slots = ring, .expert_slots = slots, .embedding_from_file = from_file});
         EXPECT_TRUE(same_bits(runner.run(tokens_, 6), want_)) << ring << " ring slots, " << slots << " expert slots";
+      }
+    }
+  }
+}
+
+TEST_P(SameTokens, ExpertsReadAheadOrNot) {
+  for (const int slots : {1, 2, 5, 7, -1}) {
+    if (GetParam().experts == 0 && slots != 1) continue;
+    for (const int ring : {0, 3}) {
+      for (const std::size_t together : {1u, 3u}) {
+        Runner runner(model_, {.ring_slots = ring, .expert_slots = slots, .prefetch = Prefetch::always});
+        EXPECT_TRUE(same_bits(runner.run(tokens_, together), want_)) << ring << " ring slots, " << slots << " slots";
+        const residency::GuessFigures guesses = runner.store().counters().guesses;
+        EXPECT_EQ(guesses.any(), GetParam().experts > 0);
+        EXPECT_LE(guesses.read_ahead_used, guesses.read_ahead);
       }
     }
   }

@@ -235,6 +235,60 @@ TEST(WeightStore, WorkingSetsAndTrafficAreCounted) {
   EXPECT_EQ(counters.bytes_used, used);
 }
 
+TEST(WeightStore, ReadsAheadAreMadeWhileTheDiskIdles) {
+  Model model({.layers = 3, .experts = 4, .tile_bytes = 64 << 10});
+  const auto store = model.store(make_test_plan(model.units, 0, 3, 1), {.poison_evicted = true});
+  const auto experts = expert_tiles(model.units);
+  const auto use = [&](std::int32_t tile) {
+    auto lease = store->lease(tile);
+    ASSERT_TRUE(lease.ok() && lease->wait().ok());
+    expect_exact(model.units, *lease);
+  };
+  run_pass(*store, pass_order(model.units), false);  // the trunk is there
+  store->begin_pass();
+  use(experts[0]);
+  EXPECT_TRUE(store->prefetch(experts[4]));
+  EXPECT_TRUE(store->prefetch(experts[4]));  // it is there, or comes: nothing to do
+  EXPECT_TRUE(store->prefetch(experts[5]));
+  EXPECT_FALSE(store->prefetch(experts[6]));  // the slots have what this pass used and what it waits for
+  use(experts[4]);
+  StoreCounters counters = store->counters();
+  EXPECT_EQ(counters.guesses.read_ahead, 2u);
+  EXPECT_EQ(counters.guesses.read_ahead_used, 1u);
+  EXPECT_EQ(counters.misses, 1u);
+  EXPECT_EQ(counters.hits, 1u);
+  for (int pass = 0; pass < 2; ++pass) {
+    store->end_pass();
+    store->begin_pass();
+  }
+  EXPECT_TRUE(store->prefetch(experts[8]));  // in the slot of one that two passes have not used
+  const auto before = store->counters();
+  EXPECT_FALSE(store->borrow(experts[9]).has_value());
+  use(experts[8]);
+  EXPECT_TRUE(store->borrow(experts[8]).has_value());
+  counters = store->counters();
+  EXPECT_EQ(counters.hits, before.hits + 1);  // borrowing is no use
+  EXPECT_EQ(counters.guesses.read_ahead_used, 2u);
+}
+
+TEST(WeightStore, NothingIsReadAheadWhileSomethingIsNeeded) {
+  Model model({.layers = 2, .experts = 4, .tile_bytes = 64 << 10});
+  GatedBackend gate(model.file->path());
+  auto made = WeightStore::create(model.units, make_test_plan(model.units, 0, 6, 1), gate, model.budget, {});
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  const auto experts = expert_tiles(model.units);
+  gate.open_gate(true);
+  run_pass(**made, pass_order(model.units), false);
+  gate.open_gate(false);
+  (*made)->begin_pass();
+  auto needed = (*made)->lease(experts[0]);
+  ASSERT_TRUE(needed.ok());
+  EXPECT_FALSE((*made)->prefetch(experts[4]));
+  gate.open_gate(true);
+  ASSERT_TRUE(needed->wait().ok());
+  EXPECT_TRUE((*made)->prefetch(experts[4]));
+}
+
 TEST(WeightStore, EvictionNeverTouchesALeasedTile) {
   Model model({.layers = 2, .experts = 8, .tile_bytes = 16 << 10});
   const auto tiles = expert_tiles(model.units);

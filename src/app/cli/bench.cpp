@@ -250,6 +250,23 @@ nlohmann::json experts_json(const residency::ExpertFigures& figures) {
           {"layers", std::move(layers)}};
 }
 
+nlohmann::json guesses_json(const residency::GuessFigures& figures) {
+  nlohmann::json json = {
+      {"read_ahead", figures.read_ahead}, {"read_ahead_used", figures.read_ahead_used}, {"words", figures.describe()}};
+  for (std::size_t kind = 0; kind < residency::kGuesses; ++kind) {
+    const residency::GuessCounters& one = figures.by_kind[kind];
+    json["by"].push_back({{"guess", residency::guess_name(static_cast<residency::Guess>(kind))},
+                          {"used", one.used},
+                          {"guessed", one.guessed},
+                          {"right", one.right},
+                          {"absent", one.absent},
+                          {"absent_right", one.absent_right},
+                          {"recall", one.recall()},
+                          {"precision", one.precision()}});
+  }
+  return json;
+}
+
 nlohmann::json drafts_json(const engine::LoadCounters& load, const BenchFlags& flags) {
   nlohmann::json json = {{"tokens_per_pass", load.tokens_a_turn()}, {"words", describe_drafts(load)}};
   if (flags.accept >= 0) json["accept"] = flags.accept;
@@ -302,6 +319,7 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["hit_rate"] = middle(s, &Sample::hit_rate);
   json["stall_share"] = middle(s, &Sample::stall_share);
   json["experts"] = experts_json(engine.store_counters().experts);
+  json["guesses"] = guesses_json(engine.store_counters().guesses);
   if (flags.hash || flags.hash_prompt) json["logits_hash"] = fmt::format("{:016x}", bench.hash());
   json["logits_finite"] = bench.finite();
   json["peak_rss_bytes"] = device::peak_resident_bytes();
@@ -365,6 +383,8 @@ void print(const nlohmann::json& json) {
   if (json["hit_rate"].get<double>() >= 0)
     fmt::print("experts found in {}: {:.1f} %; {}\n", json.contains("vram_bytes_s") ? "VRAM" : "memory",
                100 * json["hit_rate"].get<double>(), json["experts"]["words"].get<std::string>());
+  if (const auto words = json["guesses"]["words"].get<std::string>(); !words.empty())
+    fmt::print("guesses: {}\n", words);
   if (json.contains("logits_hash"))
     fmt::print("logits {} {}\n", json["logits_hash"].get<std::string>(),
                json["logits_finite"].get<bool>() ? "(all finite)" : "(NOT FINITE)");

@@ -188,6 +188,12 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "Which expert leaves memory: lru, lfu, or auto: whichever would have missed fewer lately")
       ->capture_default_str();
   command
+      .add_option("--prefetch", flags.prefetch,
+                  "Experts that the next layer is guessed to use are read while the disk idles, which changes no "
+                  "token: off, auto (where passes are measured to be faster) or on (on the CPU)")
+      ->check(CLI::IsMember({"off", "auto", "on"}))
+      ->capture_default_str();
+  command
       .add_option("--route-bias", flags.route_bias,
                   "CHANGES ANSWERS. Routers prefer experts that are in memory: their scores are raised by this part of "
                   "a row's range of scores, 0 to 1 (on the CPU; default: 0, off)")
@@ -248,6 +254,9 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
     options.speculate.draft_model = drafter.path;
   }
   options.expert_slots = flags.expert_slots;
+  options.prefetch = flags.prefetch == "off"  ? exec::Prefetch::off
+                     : flags.prefetch == "on" ? exec::Prefetch::always
+                                              : exec::Prefetch::automatic;
   options.route_bias = flags.route_bias;
   options.record_routing = flags.record_routing;
   if (flags.isa != "auto") {
@@ -429,7 +438,9 @@ std::string describe_experts(const engine::Engine& engine, std::int64_t decoded_
                                 gpu ? "VRAM" : "memory", store.misses, gpu ? "not" : "read from disk");
   if (decoded_tokens > 0)
     out += fmt::format(" ({:.1f} a token)", static_cast<double>(store.misses) / static_cast<double>(decoded_tokens));
-  return out + fmt::format("\n         {}\n", store.experts.describe());
+  out += fmt::format("\n         {}\n", store.experts.describe());
+  if (store.guesses.any()) out += fmt::format("guesses: {}\n", store.guesses.describe());
+  return out;
 }
 
 std::string render_stats(const engine::Engine& engine, double seconds, std::int64_t decoded_tokens,

@@ -34,8 +34,8 @@ int fail(const Status& status);
 struct ModelFlags {
   std::string model;
   std::string speculate = "auto", draft;
-  std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", rates, tile, plan,
-              record_routing;
+  std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", prefetch = "auto",
+              rates, tile, plan, record_routing;
   double route_bias = 0;
   int cpu_share = -1, cpu_ffn = -1;
   std::int64_t vram_experts = -1;

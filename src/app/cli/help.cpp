@@ -39,6 +39,7 @@ const std::map<std::string, Place>& places() {
       {"--vram-experts", {memory, true}},
       {"--expert-slots", {memory, true}},
       {"--policy", {memory, true}},
+      {"--prefetch", {memory, true}},
       {"--route-bias", {memory, true}},
       {"--tile", {memory, true}},
       {"--plan", {memory, true}},

@@ -119,6 +119,17 @@ void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
     out.gauge("millrace_layer_experts_working_set", "Experts of a layer used in 32 passes on end, at most",
               number(layer.long_working_set), of_layer);
   }
+  for (std::size_t kind = 0; kind < residency::kGuesses; ++kind) {
+    const residency::GuessCounters& guess = store.guesses.by_kind[kind];
+    const auto by = with("by", std::string(residency::guess_name(static_cast<residency::Guess>(kind))).c_str());
+    out.counter("millrace_guess_uses_total", "Uses of experts in layers that were guessed", number(guess.used), by);
+    out.counter("millrace_guesses_total", "Experts that were guessed", number(guess.guessed), by);
+    out.counter("millrace_guesses_right_total", "Of those, used", number(guess.right), by);
+  }
+  out.counter("millrace_experts_read_ahead_total", "Experts read before they were asked for",
+              number(store.guesses.read_ahead), labels);
+  out.counter("millrace_experts_read_ahead_used_total", "Of those, used", number(store.guesses.read_ahead_used),
+              labels);
   out.counter("millrace_stall_seconds_total", "Time spent waiting for weights", number(store.stall_ns) * 1e-9, labels);
   out.gauge("millrace_memory_bytes", "Memory granted by the budget", number(engine.budget().reserved_bytes()), labels);
 }
