@@ -19,6 +19,7 @@ constexpr double kSlowPass = 0.5e-3;
 constexpr double kFirstOdds = 0.4;  // of a first guess, before any was seen
 constexpr std::int64_t kFirstDepth = 4, kTrialDepth = 2, kPassesBetweenTrials = 128;
 constexpr double kNewSample = 0.2;
+constexpr std::int64_t kIdlePasses = 32;   // in a row without a guess taken, before the log has it
 constexpr std::int64_t kFirstSamples = 3;  // of which the fastest counts: the first may have prepared something
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -41,53 +42,64 @@ Expected<SpeculateOptions> parse_speculation(std::string_view text) {
 }
 
 Speculator::Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters)
-    : mode_(options.mode), fixed_(std::min(options.drafts, kMostDrafts)), drafters_(std::move(drafters)) {
-  begin_drafter();
+    : mode_(options.mode), fixed_(std::min(options.drafts, kMostDrafts)) {
+  for (std::shared_ptr<Drafter>& drafter : drafters) guessers_.emplace_back(std::move(drafter));
+  take_turn(0);
 }
 
-/// The first of those that are left takes over.
-void Speculator::begin_drafter() {
-  asks_.clear();
-  known_.clear();
-  seconds_a_depth_ = 0;
-  timed_guesses_ = 0;
-  if (!on()) return;
-  acceptance_.assign(static_cast<std::size_t>(drafter().levels()), {});
-  counters_.emplace_back().drafter = drafter().name();
+Speculator::Guesser::Guesser(std::shared_ptr<Drafter> one)
+    : drafter(std::move(one)), acceptance(static_cast<std::size_t>(drafter->levels())) {
+  counters.drafter = drafter->name();
+}
+
+Speculator::Known& Speculator::Guesser::of(std::uint64_t id) {
+  Known& one = known[id];
+  if (one.acceptance.empty()) one.acceptance.resize(acceptance.size());
+  return one;
+}
+
+void Speculator::take_turn(std::size_t turn) {
+  turn_ = turn;
+  if (on()) present().had_turn = true;
 }
 
 void Speculator::forget(std::uint64_t id) {
-  known_.erase(id);
-  for (const auto& drafter : drafters_) drafter->forget(id);
+  for (Guesser& guesser : guessers_) {
+    guesser.known.erase(id);
+    guesser.drafter->forget(id);
+  }
 }
 
-Speculator::Known& Speculator::known(std::uint64_t id) {
-  Known& known = known_[id];
-  if (known.acceptance.empty()) known.acceptance.resize(acceptance_.size());
-  return known;
+std::vector<DraftCounters> Speculator::counters() const {
+  std::vector<DraftCounters> all = failed_;
+  for (std::size_t i = 0; i < guessers_.size(); ++i)
+    if (on() && i != turn_ && guessers_[i].had_turn) all.push_back(guessers_[i].counters);
+  if (on()) all.push_back(guessers_[turn_].counters);
+  return all;
 }
 
 /// What became of the guesses, verified or not, as far as the tokens that came since tell.
-void Speculator::check_guesses(const DraftTurn& turn) {
-  Known& known = this->known(turn.id);
+void Speculator::check_guesses(const DraftTurn& turn, Guesser& guesser) {
+  Known& known = guesser.of(turn.id);
   Guessed& guessed = known.guessed;
   const auto level = static_cast<std::size_t>(guessed.level);
   while (guessed.checked < guessed.guesses.size() && guessed.at + guessed.checked < turn.tokens.size()) {
     const bool right = guessed.guesses[guessed.checked] == turn.tokens[guessed.at + guessed.checked];
     known.acceptance[level].record(static_cast<std::int64_t>(guessed.checked), right);
-    acceptance_[level].record(static_cast<std::int64_t>(guessed.checked), right);
+    guesser.acceptance[level].record(static_cast<std::int64_t>(guessed.checked), right);
     ++guessed.checked;
     if (!right) guessed.checked = guessed.guesses.size();
   }
 }
 
 /// That each of so many guesses, and all before it, are right.
-std::vector<double> Speculator::odds(std::uint64_t id, int level, std::size_t guesses) {
-  const Acceptance& own = known(id).acceptance[static_cast<std::size_t>(level)];
+std::vector<double> Speculator::odds(Guesser& guesser, std::uint64_t id, int level, std::size_t guesses) {
+  const Acceptance& own = guesser.of(id).acceptance[static_cast<std::size_t>(level)];
+  const Acceptance& all = guesser.acceptance[static_cast<std::size_t>(level)];
   std::vector<double> result;
   double all_right = 1, before = kFirstOdds;
   for (std::int64_t place = 0; place < static_cast<std::int64_t>(guesses); ++place) {
-    before = own.probability(place, acceptance_[static_cast<std::size_t>(level)].probability(place, before));
+    before = own.probability(place, all.probability(place, before));
     result.push_back(all_right *= before);
   }
   return result;
@@ -95,14 +107,15 @@ std::vector<double> Speculator::odds(std::uint64_t id, int level, std::size_t gu
 
 /// How many guesses each request is asked for. What a free drafter guesses costs nothing until it is verified; of
 /// another one each guess takes time, whatever becomes of it.
-std::int64_t Speculator::depth(std::span<const DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts) {
+std::int64_t Speculator::depth(Guesser& guesser, std::span<const DraftTurn> turns, std::int64_t base_rows,
+                               std::int64_t most_drafts) {
   if (mode_ == Mode::fixed) return fixed_;
-  if (drafter().is_free()) return kMostDrafts;
-  if (timed_guesses_ < kFirstSamples) return kFirstDepth;
+  if (guesser.drafter->is_free()) return kMostDrafts;
+  if (guesser.timed_guesses < kFirstSamples) return kFirstDepth;
   const auto requests = std::ssize(turns);
   std::vector<double> gains(static_cast<std::size_t>(std::min(kMostDrafts, most_drafts / requests)));
   for (const DraftTurn& turn : turns) {
-    const std::vector<double> all_right = odds(turn.id, 0, gains.size());
+    const std::vector<double> all_right = odds(guesser, turn.id, 0, gains.size());
     for (std::size_t i = 0; i < gains.size(); ++i) gains[i] += all_right[i];
   }
   auto tokens = static_cast<double>(requests);
@@ -111,13 +124,27 @@ std::int64_t Speculator::depth(std::span<const DraftTurn> turns, std::int64_t ba
   for (std::int64_t i = 0; i < std::ssize(gains); ++i) {
     tokens += gains[static_cast<std::size_t>(i)];
     const double pass = costs_.of(base_rows + requests * (i + 1));
-    const double cost = pass + static_cast<double>(i + 1) * seconds_a_depth_;
+    const double cost = pass + static_cast<double>(i + 1) * guesser.seconds_a_depth;
     if (pass <= 0 || tokens <= best * cost) continue;
     best = tokens / cost;
     deepest = i + 1;
   }
   // How often it is right shows only where it guesses.
   return deepest == 0 && passes_ % kPassesBetweenTrials == 0 ? kTrialDepth : deepest;
+}
+
+/// Whose turn it is: the first whose guesses pay. How far it guesses, or 0: nobody's do.
+std::int64_t Speculator::choose_guesser(std::span<const DraftTurn> turns, std::int64_t base_rows,
+                                        std::int64_t most_drafts) {
+  for (std::size_t i = 0; i < guessers_.size(); ++i) {
+    const std::int64_t deepest = depth(guessers_[i], turns, base_rows, most_drafts);
+    if (deepest > 0) {
+      take_turn(i);
+      return deepest;
+    }
+    if (most_drafts >= std::ssize(turns)) say_none(guessers_[i], base_rows);
+  }
+  return 0;
 }
 
 /// In the drafter's place, where the answer is known beforehand: each guess is right as often as the request says.
@@ -146,26 +173,29 @@ bool Speculator::propose(std::span<const DraftTurn> turns, std::int64_t depth, c
     if (turn.request->drafts_right >= 0) asks_.back().choices = choices_.emplace_back(choices(turn, most));
   }
   const auto begin = std::chrono::steady_clock::now();
-  Status status = drafter().propose(asks_, stop);
+  Guesser& guesser = present();
+  const Status status = guesser.drafter->propose(asks_, stop);
   const double seconds = seconds_since(begin);
-  counters_.back().seconds += seconds;
+  guesser.counters.seconds += seconds;
   if (!status.ok()) {
-    log::warn("speculation: the drafter {} fails and guesses no more: {}", drafter().name(), status.message());
-    drafters_.erase(drafters_.begin());
-    begin_drafter();
+    log::warn("speculation: the drafter {} fails and guesses no more: {}", guesser.counters.drafter, status.message());
+    failed_.push_back(guesser.counters);
+    guessers_.erase(guessers_.begin() + static_cast<std::ptrdiff_t>(turn_));
+    take_turn(0);
     return false;
   }
   // Whoever had to read a prompt first took longer than guesses do.
   const bool read = std::any_of(asks_.begin(), asks_.end(), [](const DraftAsk& ask) { return ask.read_prompt; });
-  if (!drafter().is_free() && deepest > 0 && !read) {
+  if (deepest > 0 && !read) {
     const double each = seconds / static_cast<double>(deepest);
-    if (timed_guesses_ == 0)
-      seconds_a_depth_ = each;
-    else if (timed_guesses_ < kFirstSamples)
-      seconds_a_depth_ = std::min(seconds_a_depth_, each);
+    double& known = guesser.seconds_a_depth;
+    if (guesser.timed_guesses == 0)
+      known = each;
+    else if (guesser.timed_guesses < kFirstSamples)
+      known = std::min(known, each);
     else
-      seconds_a_depth_ += kNewSample * (std::min(2 * seconds_a_depth_, each) - seconds_a_depth_);
-    ++timed_guesses_;
+      known += kNewSample * (std::min(2 * known, each) - known);
+    ++guesser.timed_guesses;
   }
   for (std::size_t i = 0; i < turns.size(); ++i) {
     DraftAsk& ask = asks_[i];
@@ -174,7 +204,7 @@ bool Speculator::propose(std::span<const DraftTurn> turns, std::int64_t depth, c
       ask.level = 0;
     }
     ask.guesses.resize(std::min(ask.guesses.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, ask.most))));
-    Guessed& guessed = known(ask.request).guessed;
+    Guessed& guessed = guesser.of(ask.request).guessed;
     if (guessed.checked < guessed.guesses.size()) continue;  // goes on coming true
     guessed = {ask.tokens.size(), 0, ask.guesses, ask.level};
   }
@@ -184,7 +214,7 @@ bool Speculator::propose(std::span<const DraftTurn> turns, std::int64_t depth, c
 /// Fills odds_: how many of the guesses go along.
 void Speculator::choose(std::int64_t base_rows, std::int64_t most_drafts) {
   odds_.clear();
-  for (const DraftAsk& ask : asks_) odds_.push_back({odds(ask.request, ask.level, ask.guesses.size())});
+  for (const DraftAsk& ask : asks_) odds_.push_back({odds(present(), ask.request, ask.level, ask.guesses.size())});
   if (mode_ == Mode::automatic) return choose_drafts(costs_, base_rows, most_drafts, odds_);
   for (std::int64_t place = 0; place < fixed_; ++place)
     for (DraftOdds& one : odds_)
@@ -209,17 +239,17 @@ void Speculator::say_drafts(std::int64_t base_rows) {
   for (const DraftOdds& one : odds_) drafts += one.drafts;
   if (drafts == 0 || std::exchange(said_drafts_, true)) return;
   log::info("drafts: {} guesses; a pass takes {:.2f} ms without, with {} of them {:.2f} ms, as far as is known",
-            drafter().name(), costs_.of(base_rows) * 1e3, drafts, costs_.of(base_rows + drafts) * 1e3);
+            present().counters.drafter, costs_.of(base_rows) * 1e3, drafts, costs_.of(base_rows + drafts) * 1e3);
 }
 
-/// Once: guesses cost more than they bring.
-void Speculator::say_none(std::int64_t base_rows) {
-  if (std::exchange(said_none_, true)) return;
+/// Once of each drafter, where its guesses cost more than they bring for some passes: why.
+void Speculator::say_none(Guesser& guesser, std::int64_t base_rows) {
+  if (mode_ != Mode::automatic || ++guesser.idle_passes < kIdlePasses || std::exchange(guesser.said_none, true)) return;
   log::info(
-      "drafts: none for now: a guess of {} takes {:.2f} ms and a pass {:.2f} ms, and {:.0f} % of first guesses were "
-      "right",
-      drafter().name(), seconds_a_depth_ * 1e3, costs_.of(base_rows) * 1e3,
-      acceptance_.front().probability(0, kFirstOdds) * 100);
+      "drafts: none for now: a pass takes {:.2f} ms, with a guess {:.2f} ms, {} takes {:.2f} ms for it, and about "
+      "{:.0f} % of its first guesses are right",
+      costs_.of(base_rows) * 1e3, costs_.of(base_rows + 1) * 1e3, guesser.counters.drafter,
+      guesser.seconds_a_depth * 1e3, guesser.acceptance.front().probability(0, kFirstOdds) * 100);
 }
 
 void Speculator::draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,
@@ -228,11 +258,12 @@ void Speculator::draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::
   drafted_rows_ = 0;
   if (!on() || turns.empty()) return;
   ++passes_;
-  for (const DraftTurn& turn : turns) check_guesses(turn);
+  for (Guesser& guesser : guessers_)
+    if (guesser.had_turn)
+      for (const DraftTurn& turn : turns) check_guesses(turn, guesser);
   most_drafts = std::min(most_drafts, PassCosts::kMostRows - base_rows);
   if (most_drafts <= 0 || too_fast(base_rows)) return;
-  const std::int64_t deepest = depth(turns, base_rows, most_drafts);
-  if (deepest == 0 && most_drafts >= std::ssize(turns)) say_none(base_rows);
+  const std::int64_t deepest = choose_guesser(turns, base_rows, most_drafts);
   if (deepest == 0 || !propose(turns, deepest, stop)) return;
   choose(base_rows, most_drafts);
   say_drafts(base_rows);
@@ -241,11 +272,15 @@ void Speculator::draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::
     turns[i].drafts.assign(guesses.begin(), guesses.begin() + odds_[i].drafts);
     drafted_rows_ += odds_[i].drafts;
   }
+  const bool guessed =
+      std::any_of(asks_.begin(), asks_.end(), [](const DraftAsk& ask) { return !ask.guesses.empty(); });
+  if (drafted_rows_ > 0) present().idle_passes = 0;
+  if (drafted_rows_ == 0 && guessed) say_none(present(), base_rows);
 }
 
 void Speculator::passed(std::int64_t rows, double seconds) {
   if (drafted_rows_ > 0 && on()) {
-    DraftCounters& counters = counters_.back();
+    DraftCounters& counters = present().counters;
     ++counters.passes;
     counters.pass_seconds += seconds;
     counters.verify_seconds += std::max(0.0, seconds - costs_.of(base_rows_));
@@ -255,8 +290,8 @@ void Speculator::passed(std::int64_t rows, double seconds) {
 
 void Speculator::verified(std::uint64_t id, std::int64_t drafted, std::int64_t right) {
   if (!on()) return;
-  if (known_.contains(id)) drafter().accepted(id, drafted, right);
-  DraftCounters& counters = counters_.back();
+  if (present().known.contains(id)) present().drafter->accepted(id, drafted, right);
+  DraftCounters& counters = present().counters;
   counters.drafted += static_cast<std::uint64_t>(drafted);
   counters.right += static_cast<std::uint64_t>(right);
   for (std::int64_t i = 0; i < drafted; ++i) {

@@ -27,10 +27,11 @@ struct DraftTurn {
 
 class Speculator {
  public:
-  /// `drafters`: the first one that has not failed guesses. None: nothing is ever drafted.
+  /// `drafters`: the first one guesses that has not failed and whose guesses pay for the time they take. None: nothing
+  /// is ever drafted.
   Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters);
 
-  bool on() const { return mode_ != SpeculateOptions::Mode::off && !drafters_.empty(); }
+  bool on() const { return mode_ != SpeculateOptions::Mode::off && !guessers_.empty(); }
   /// `base_rows`: those of the pass without drafts; `most_drafts`: of all turns together.
   void draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,
              const std::function<bool()>& stop);
@@ -39,7 +40,8 @@ class Speculator {
   /// Of a request's drafts in the last pass the first `right` became part of its answer.
   void verified(std::uint64_t id, std::int64_t drafted, std::int64_t right);
   void forget(std::uint64_t id);
-  const std::vector<DraftCounters>& counters() const { return counters_; }
+  /// Of each drafter that had its turn; the one of the last pass last.
+  std::vector<DraftCounters> counters() const;
 
  private:
   /// What a drafter guessed of a request and of which it is not known yet whether it comes true.
@@ -54,35 +56,49 @@ class Speculator {
     std::vector<Acceptance> acceptance;  // by level
   };
 
-  Drafter& drafter() const { return *drafters_.front(); }
-  Known& known(std::uint64_t id);
-  void begin_drafter();
-  void check_guesses(const DraftTurn& turn);
-  std::int64_t depth(std::span<const DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts);
+  /// A drafter, and what is known of its guesses.
+  struct Guesser {
+    explicit Guesser(std::shared_ptr<Drafter> one);
+    Known& of(std::uint64_t id);
+
+    std::shared_ptr<Drafter> drafter;
+    bool had_turn = false;
+    std::vector<Acceptance> acceptance;  // of all requests, by level
+    std::unordered_map<std::uint64_t, Known> known;
+    double seconds_a_depth = 0;      // where it is not free: one more guess for every request
+    std::int64_t timed_guesses = 0;  // passes that the above is from
+    std::int64_t idle_passes = 0;    // in a row, without a guess that pays
+    bool said_none = false;          // in the log, once
+    DraftCounters counters;
+  };
+
+  Guesser& present() { return guessers_[turn_]; }
+  void take_turn(std::size_t turn);
+  static void check_guesses(const DraftTurn& turn, Guesser& guesser);
+  std::int64_t depth(Guesser& guesser, std::span<const DraftTurn> turns, std::int64_t base_rows,
+                     std::int64_t most_drafts);
+  std::int64_t choose_guesser(std::span<const DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts);
   bool propose(std::span<const DraftTurn> turns, std::int64_t depth, const std::function<bool()>& stop);
   std::vector<text::TokenId> choices(const DraftTurn& turn, std::int64_t most);
-  std::vector<double> odds(std::uint64_t id, int level, std::size_t guesses);
+  static std::vector<double> odds(Guesser& guesser, std::uint64_t id, int level, std::size_t guesses);
   void choose(std::int64_t base_rows, std::int64_t most_drafts);
   bool too_fast(std::int64_t base_rows);
   void say_drafts(std::int64_t base_rows);
-  void say_none(std::int64_t base_rows);
+  void say_none(Guesser& guesser, std::int64_t base_rows);
 
   const SpeculateOptions::Mode mode_;
   const std::int64_t fixed_;
-  std::vector<std::shared_ptr<Drafter>> drafters_;
+  std::vector<Guesser> guessers_;
+  std::size_t turn_ = 0;  // whose guesses the last pass had
   PassCosts costs_;
-  std::vector<Acceptance> acceptance_;  // of all requests, by level
-  std::unordered_map<std::uint64_t, Known> known_;
   std::vector<DraftAsk> asks_;                       // of the present pass, one a turn
   std::vector<std::vector<text::TokenId>> choices_;  // theirs
   std::vector<DraftOdds> odds_;                      // one an ask
-  double seconds_a_depth_ = 0;                       // of a drafter that is not free: one more guess for every request
-  std::int64_t timed_guesses_ = 0;                   // passes that the above is from
   std::int64_t passes_ = 0;
-  std::int64_t base_rows_ = 0, drafted_rows_ = 0;                         // of the present pass
-  bool said_too_fast_ = false, said_drafts_ = false, said_none_ = false;  // in the log, once
+  std::int64_t base_rows_ = 0, drafted_rows_ = 0;     // of the present pass
+  bool said_too_fast_ = false, said_drafts_ = false;  // in the log, once
   std::uint64_t draw_ = 0x9e3779b97f4a7c15ull;
-  std::vector<DraftCounters> counters_;  // of each drafter that had its turn; the present one last
+  std::vector<DraftCounters> failed_;  // of drafters that are gone
 };
 
 }  // namespace millrace::engine

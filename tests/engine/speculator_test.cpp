@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <functional>
+#include <string>
 #include <thread>
 
+#include "base/log.h"
 #include "engine/speculation.h"
 
 namespace millrace::engine {
@@ -20,11 +22,11 @@ class SlowDrafter final : public Drafter {
  public:
   SlowDrafter(std::chrono::microseconds each, int right, std::chrono::microseconds prompt = {})
       : each_(each), prompt_(prompt), right_(right) {}
-  std::string_view name() const override { return "slow"; }
-  bool is_free() const override { return false; }
+  std::string_view name() const override { return is_free() ? "free" : "slow"; }
+  bool is_free() const override { return each_.count() == 0; }
   Status propose(std::span<DraftAsk> asks, const std::function<bool()>&) override {
     for (DraftAsk& ask : asks) {
-      ask.read_prompt = !std::exchange(read_, true);
+      ask.read_prompt = prompt_.count() > 0 && prompts_++ < 4;
       if (ask.read_prompt) std::this_thread::sleep_for(prompt_);
       for (std::int64_t i = 0; i < ask.most; ++i) {
         std::this_thread::sleep_for(each_);
@@ -42,12 +44,12 @@ class SlowDrafter final : public Drafter {
   void accepted(std::uint64_t, std::int64_t, std::int64_t) override {}
   void forget(std::uint64_t) override {}
 
-  std::int64_t asked = 0;
+  std::int64_t asked = 0;  // of guesses
 
  private:
   const std::chrono::microseconds each_, prompt_;
   const int right_;
-  bool read_ = false;
+  int prompts_ = 0;  // read
 };
 
 /// Guesses verified a pass, over the last of so many passes of one request.
@@ -97,18 +99,54 @@ TEST(Speculator, WherePassesAreSlowAndRowsCheapThereAreManyGuesses) {
   EXPECT_NEAR(counters.verify_seconds, 0, 0.1) << "a row more costs nothing here";
 }
 
+/// What is written to the log meanwhile, everything of it.
+std::string logged(const std::function<void()>& work) {
+  const log::Level before = log::level();
+  log::set_level(log::Level::info);
+  testing::internal::CaptureStderr();
+  work();
+  log::set_level(before);
+  return testing::internal::GetCapturedStderr();
+}
+
 TEST(Speculator, WhereRowsAndGuessesCostMoreThanTheyBringThereAreNone) {
   const auto drafter = std::make_shared<SlowDrafter>(std::chrono::microseconds(1500), 5);
   Speculator speculator(automatic(), {drafter});
-  EXPECT_LT(drafts_a_pass(speculator, steep, 120, 100), 0.3);
+  const std::string log = logged([&] { EXPECT_LT(drafts_a_pass(speculator, steep, 120, 100), 0.3); });
   EXPECT_LT(drafter->asked, 60) << "nor is it asked, but now and then";
+  const std::size_t said = log.find("drafts: none for now: a pass takes 2.00 ms, with a guess ");
+  ASSERT_NE(said, std::string::npos) << log;
+  EXPECT_EQ(log.find("none for now", said + 20), std::string::npos) << "once";
 }
 
-/// The first guesses wait for the prompt: that is not what a guess takes.
-TEST(Speculator, APromptThatIsReadFirstIsNoGuess) {
-  const auto drafter = std::make_shared<SlowDrafter>(std::chrono::microseconds(100), 9, std::chrono::milliseconds(600));
+/// Whoever guesses for nothing has the passes in which a draft model does not pay.
+TEST(Speculator, TheNextOneGuessesWhereTheFirstDoesNotPay) {
+  const auto dear = std::make_shared<SlowDrafter>(std::chrono::microseconds(4000), 9),
+             free = std::make_shared<SlowDrafter>(std::chrono::microseconds(0), 9);
+  Speculator speculator(automatic(), {dear, free});
+  const auto cheap_rows = [](std::int64_t rows) { return 2e-3 * (1 + 0.01 * static_cast<double>(rows)); };
+  EXPECT_GE(drafts_a_pass(speculator, cheap_rows, 100, 50), 4);
+  EXPECT_LT(dear->asked, 40);
+  const std::vector<DraftCounters> counters = speculator.counters();
+  ASSERT_EQ(counters.size(), 2u);
+  EXPECT_EQ(counters[0].drafted_at[0] + counters[1].drafted_at[0], counters[0].passes + counters[1].passes);
+  EXPECT_GT(counters[1].right, 5 * counters[0].right) << "the one of the last pass comes last";
+}
+
+TEST(Speculator, FreeGuessesThatAreWrongAreNotVerified) {
+  const auto drafter = std::make_shared<SlowDrafter>(std::chrono::microseconds(0), 0);
   Speculator speculator(automatic(), {drafter});
-  EXPECT_GE(drafts_a_pass(speculator, flat, 30, 10), 6);
+  const std::string log = logged([&] { EXPECT_LT(drafts_a_pass(speculator, steep, 200, 100), 0.1); });
+  EXPECT_NE(log.find("drafts: none for now"), std::string::npos) << log;
+}
+
+/// The first guesses wait for prompts: that is not what a guess takes.
+TEST(Speculator, APromptThatIsReadFirstIsNoGuess) {
+  const auto drafter = std::make_shared<SlowDrafter>(std::chrono::microseconds(100), 9, std::chrono::milliseconds(200));
+  Speculator speculator(automatic(), {drafter});
+  EXPECT_GE(drafts_a_pass(
+                speculator, [](std::int64_t) { return 0.05; }, 30, 10),
+            6);
 }
 
 TEST(Speculator, WhatVerifyingTakesIsMeasured) {
