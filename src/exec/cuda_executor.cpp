@@ -13,6 +13,7 @@
 #include "exec/routing.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/latent.h"
+#include "kernels/cuda/launches.h"
 
 namespace millrace::exec {
 namespace {
@@ -21,6 +22,9 @@ namespace cuda = kernels::cuda;
 
 constexpr std::int64_t kPositionStep = 512;  // graphs are captured for a bound on positions that grows by this
 constexpr std::size_t kMostGraphs = 64;
+// Kernels of more rows than that fill the device, so that nothing is won by placing blocks of the next one early, and
+// much is lost (launches.h): prompts of Qwen3.6-35B came at 17,300 instead of 21,300 tokens a second.
+constexpr std::int64_t kOverlappedRows = 4;
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
@@ -430,6 +434,7 @@ Status CudaExecutor::run(const kv::Batch& batch, const std::function<bool()>& ca
 /// The pass on the stream, and its end.
 Status CudaExecutor::launch_all() {
   const device::ProfilerRange range(few_rows() ? "decode pass" : "prompt pass");
+  const cuda::PlainLaunches launches(rows_ > kOverlappedRows);
   Status status = make_room_for_gates();
   if (status.ok()) status = upload_rows();
   if (status.ok()) status = weights_.begin_pass(split(), cancelled_);

@@ -741,12 +741,13 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The merge of chunks that met in device memory: a block a row and head (and kMergeChannels of its channels), a thread
-// a channel, and one more thread for the sum of weights, which follows the same recurrence.
+// The merge of chunks that met in device memory: a block a row and head and kMergeChannels of its channels (one row's
+// heads alone are too few blocks to read fast), a thread a channel, and one more thread for the sum of weights, which
+// follows the same recurrence.
 
 constexpr std::int32_t kWideRows = 64;  // heads of 512: rows at once
-constexpr int kMergeThreads = 288;
-constexpr int kMergeChannels = 256;
+constexpr int kMergeChannels = 64;
+constexpr int kMergeThreads = kMergeChannels + kWarp;
 constexpr int kMergeBytes = 32 * 1024;  // of chunk results in shared memory, and as many on their way
 
 struct MergeStep {
@@ -835,18 +836,32 @@ static_assert(chunk_value_bytes<__half, kWideHeadDim>(kWideHeadDim) + query_byte
                   kMostStaticShared <=
               kWideHeadShared);
 
+/// Bytes that a block of the current device may have.
+std::size_t shared_of_block() {
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+    return kMostShared;
+  return static_cast<std::size_t>(bytes) - kMostStaticShared;
+}
+
 template <typename T, int kHeads, int kHeadDim>
 cudaError_t decode(DecodeArgs args, cudaStream_t stream) {
   const int head_dim = args.kv.head_dim;
   const auto keys = static_cast<std::size_t>(chunk_key_bytes<T, kHeadDim>(head_dim));
   const auto values = static_cast<std::size_t>(chunk_value_bytes<T, kHeadDim>(head_dim));
   const std::size_t rest = query_bytes<T, kHeads>(head_dim);
-  args.both = keys + values + rest <= kMostShared;
+  const int blocks = args.rows.rows * args.heads / args.block_heads;
+  // Where one block has the room of two, K and V of heads of 256 come side by side: a long context's blocks then read
+  // on while they compute.
+  const bool alone = kIsHalf<T> && kHeadDim == 256 && !args.cluster &&
+                     blocks * args.max_chunks > kResident<T, kHeadDim> * multiprocessors() &&
+                     keys + values + rest <= shared_of_block();
+  args.both = alone || keys + values + rest <= kMostShared;
   const std::size_t bytes = (args.both ? keys : 0) + values + rest;
   // As many blocks as the device holds, with about as many chunks each; a cluster has all chunks at once.
-  const int blocks = args.rows.rows * args.heads / args.block_heads;
-  const int most = std::max(kResident<T, kHeadDim> * multiprocessors() / blocks, 1),
-            each = (args.max_chunks + most - 1) / most;
+  const int resident = alone ? 1 : kResident<T, kHeadDim>;
+  const int most = std::max(resident * multiprocessors() / blocks, 1), each = (args.max_chunks + most - 1) / most;
   const int cluster = args.cluster ? args.max_chunks : 1;
   const dim3 grid(blocks, args.cluster ? args.max_chunks : (args.max_chunks + each - 1) / each);
   return launch_large(decode_kernel<T, kHeads, kHeadDim>, grid, dim3(kThreads), bytes, stream, cluster, args);

@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstddef>
 
+#include "kernels/cuda/launches.h"
+
 namespace millrace::kernels::cuda {
 
 __device__ __forceinline__ void wait_for_predecessor() {
@@ -44,19 +46,24 @@ template <typename... Params, typename... Args>
 cudaError_t launch_clusters(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
                             cudaStream_t stream, int cluster, const Args&... args) {
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = 1;
-  attributes[1].val.clusterDim.y = static_cast<unsigned>(cluster);
-  attributes[1].val.clusterDim.z = 1;
+  unsigned count = 0;
+  if (overlaps_launches() && !PlainLaunches::wanted()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = 1;
+    attributes[count].val.clusterDim.y = static_cast<unsigned>(cluster);
+    attributes[count++].val.clusterDim.z = 1;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = overlaps_launches() ? (cluster > 1 ? 2 : 1) : 0;
+  config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, Params(args)...);
 }
 
