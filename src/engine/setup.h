@@ -16,6 +16,7 @@
 #include "exec/routing.h"
 #include "kv/prefix_cache.h"
 #include "kv/prompt_cache.h"
+#include "residency/expert_pack.h"
 
 namespace millrace::engine {
 
@@ -38,6 +39,7 @@ struct Parts {
   Limits limits;
   kernels::Isa isa = kernels::Isa::plain;
   std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<residency::ExpertPack> pack;  // null: experts are read from the model
   std::unique_ptr<storage::Backend> backend;
   std::unique_ptr<storage::Backend> straight;  // reads to the GPU's memory; null: none does
   std::unique_ptr<residency::Budget> budget;

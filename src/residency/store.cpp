@@ -236,9 +236,10 @@ void Store::finish_loads() {
                       MR_NO_THREAD_SAFETY_ANALYSIS { finished(tile, status); });
 }
 
-void Store::finished(std::int32_t tile, const Status& status) {
+void Store::finished(std::int32_t tile, const Status& read) {
   TileState& state = tiles_[tile];
   state.load = -1;
+  const Status status = read.ok() && options_.check ? options_.check(tile, state.memory) : read;
   if (status.ok()) {
     state.status = TileStatus::ready;
     counters_.bytes_from_disk += units_.tiles()[tile].bytes;

@@ -80,7 +80,7 @@ class Store final : public WeightStore {
   void evict(std::int32_t tile) MR_REQUIRES(mutex_);
   void leave_slot(std::int32_t tile, bool fetch_again) MR_REQUIRES(mutex_);
   void finish_loads() MR_REQUIRES(mutex_);
-  void finished(std::int32_t tile, const Status& status) MR_REQUIRES(mutex_);
+  void finished(std::int32_t tile, const Status& read) MR_REQUIRES(mutex_);
   void advance() MR_REQUIRES(mutex_);
   void warm_up() MR_REQUIRES(mutex_);
   std::int32_t load_to_wait_for(Place place) const MR_REQUIRES(mutex_);

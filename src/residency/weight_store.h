@@ -72,6 +72,8 @@ struct StoreCounters {
 
 struct StoreOptions {
   CachePolicy policy = CachePolicy::lru;
+  /// Asked about every tile whose bytes have come to `slot`, from the executor's thread: an error is the read's.
+  std::function<Status(std::int32_t tile, const std::byte* slot)> check = {};
   bool poison_evicted = false;  // fills evicted memory with 0xa5 (tests, debug builds)
   /// Only experts are this store's, each in one tile; other units are elsewhere, and nobody asks for them here.
   bool experts_only = false;

@@ -326,6 +326,18 @@ std::string split(std::uint16_t number, std::uint16_t count, std::string_view te
   return raw.tensor(tensor, {8}, 0, 0).pad().zeros(32).bytes();
 }
 
+TEST_F(GgufFiles, SplitsMayLieInSeveralFoldersWithLinksInOne) {
+  const std::string second = file("elsewhere.gguf", split(2, 2, "b", 2));
+  const std::string first = file("l-00001-of-00002.gguf", split(1, 2, "a", 2));
+  const auto folder = std::filesystem::path(first).parent_path();
+  std::filesystem::create_directory(folder / "another disk");
+  std::filesystem::rename(second, folder / "another disk" / "any name");
+  std::filesystem::create_symlink(folder / "another disk" / "any name", folder / "l-00002-of-00002.gguf");
+  const auto model = Model::open(first);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->find("b")->file, 1);
+}
+
 TEST_F(GgufFiles, OpensAllSplitsFromAnyOfThem) {
   std::vector<std::string> paths;
   for (const auto& [i, tensor] : {std::pair{1, "a"}, {2, "b"}, {3, "c"}}) {

@@ -48,7 +48,7 @@ TEST(Allocation, AWarmPassAllocatesNothing) {
     for (const int every : {0, 1, 3}) {
       Budget budget(1ull << 30);
       auto store =
-          WeightStore::create(units, test::make_test_plan(units, 4, 7, every), backend, budget, {policy, false});
+          WeightStore::create(units, test::make_test_plan(units, 4, 7, every), backend, budget, {.policy = policy});
       ASSERT_TRUE(store.ok());
       const auto ordered = test::pass_order(units), experts = test::expert_tiles(units);
       std::vector<std::byte> rows(4 * 96 * 4);

@@ -188,6 +188,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "Which expert leaves memory: lru, lfu, or auto: whichever would have missed fewer lately")
       ->capture_default_str();
   command
+      .add_option("--pack", flags.pack,
+                  "Experts are read from a pack (see millrace pack): auto (MODEL.pack, where that is measured to be "
+                  "faster), off, or a file (on the CPU)")
+      ->capture_default_str();
+  command
       .add_option("--prefetch", flags.prefetch,
                   "Experts that the next layer is guessed to use are read while the disk idles, which changes no "
                   "token: off, auto (where passes are measured to be faster) or on (on the CPU)")
@@ -257,6 +262,7 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   options.prefetch = flags.prefetch == "off"  ? exec::Prefetch::off
                      : flags.prefetch == "on" ? exec::Prefetch::always
                                               : exec::Prefetch::automatic;
+  options.pack = flags.pack;
   options.route_bias = flags.route_bias;
   options.record_routing = flags.record_routing;
   if (flags.isa != "auto") {

@@ -35,7 +35,7 @@ struct ModelFlags {
   std::string model;
   std::string speculate = "auto", draft;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", prefetch = "auto",
-              rates, tile, plan, record_routing;
+              pack = "auto", rates, tile, plan, record_routing;
   double route_bias = 0;
   int cpu_share = -1, cpu_ffn = -1;
   std::int64_t vram_experts = -1;
@@ -100,6 +100,7 @@ void add_plan(CLI::App& app, const Program& program, int& exit_code);
 void add_calibrate(CLI::App& app, const Program& program, int& exit_code);
 void add_doctor(CLI::App& app, const Program& program, int& exit_code);
 void add_inspect(CLI::App& app, const Program& program, int& exit_code);
+void add_pack(CLI::App& app, const Program& program, int& exit_code);
 void add_quantize(CLI::App& app, const Program& program, int& exit_code);
 void add_tokenize(CLI::App& app, const Program& program, int& exit_code);
 void add_embed(CLI::App& app, const Program& program, int& exit_code);
