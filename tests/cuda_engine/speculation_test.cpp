@@ -182,7 +182,7 @@ TEST_F(DraftModelOnGpu, ThatDoesNotFitGoesToTheCpu) {
 TEST_F(DraftModelOnGpu, WorksWhereItsChoicesAreReplaced) {
   const auto engine = make(guessed(on_gpu(moe_path())));
   ASSERT_NE(engine, nullptr);
-  Request request = greedy(real_text(*engine, 60, 100), 200);
+  Request request = greedy(real_text(*engine, 40, 100), 200);
   request.ignore_end_tokens = true;
   request.forced_tokens = real_text(*engine, 200, 9000);
   request.drafts_right = 0.8;
