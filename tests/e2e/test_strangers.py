@@ -249,16 +249,23 @@ class RequestLog(Case):
 
     def test_json(self):
         with Server(DEMO, "--log-format", "json", "--api-key", "secret-key") as server:
+            # A line is written behind the answer, by the connection's thread: each waits for its own.
             status, headers, _ = self.ask(server)
             self.assertEqual(status, 200)
+            self.lines(server, 1)
             self.ask(server, max_tokens=3)
+            self.lines(server, 2)
             self.ask(server, temperature="warm")
+            self.lines(server, 3)
             self.assertEqual(server.request("GET", "/api/tags")[0], 401)
+            self.lines(server, 4)
             server.request("GET", "/health")  # asked again and again: no line
             response = server.stream("/v1/chat/completions", {"model": MODEL, "messages": [QUESTION], "stream": True, "n": 2},
                                      {"Authorization": "Bearer secret-key"})
             response.read()
+            self.lines(server, 5)
             embedded = server.request("POST", "/v1/embeddings", {"model": MODEL, "input": "one two"}, {"X-Api-Key": "secret-key"})
+            self.lines(server, 6)
             server.request("GET", "/no%0Asuch%1b[31mpath", None, {"X-Api-Key": "secret-key"})
             first, short, bad, refused, streamed, embed, lost = map(json.loads, self.lines(server, 7))
             self.assertNotIn("secret-key", server.messages())
