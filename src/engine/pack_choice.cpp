@@ -111,8 +111,9 @@ Status choose_pack(const EngineOptions& options, std::uint64_t ram, Parts& parts
   std::error_code ignored;
   if (!named && !std::filesystem::exists(path, ignored)) return {};
   const std::string name = modelfile::escape(path);
-  if (options.storage == storage::BackendKind::mmap ||
-      (units.total_bytes() / 10 * 12 <= ram && options.expert_slots == 0)) {
+  const bool needless = options.storage == storage::BackendKind::mmap ||
+                        (units.total_bytes() / 10 * 12 <= ram && options.expert_slots == 0);
+  if (needless && !named) {
     log::info("{} is not used: all weights are in memory", name);
     return {};
   }
@@ -122,6 +123,10 @@ Status choose_pack(const EngineOptions& options, std::uint64_t ram, Parts& parts
   if (!pack.ok()) {
     if (named) return pack.status();
     log::warn("{}; experts are read from the model", pack.status().message());
+    return {};
+  }
+  if (needless) {
+    log::warn("{} is not used: all weights are in memory", name);
     return {};
   }
   auto moved = units_in(**pack, options, !named, name, parts, paths);

@@ -260,7 +260,7 @@ class CpuExecutor final : public Executor {
   std::vector<residency::Lease> borrowed_;
   PrefetchTrial trial_;
   std::size_t next_mixture_ = 0;
-  bool guessing_ = false;
+  bool may_guess_ = false, guessing_ = false;  // in this pass
 
   std::vector<std::uint8_t> near_;  // experts of a layer: in memory when its router chooses (route bias)
 };

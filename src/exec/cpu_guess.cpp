@@ -30,8 +30,8 @@ void CpuExecutor::prepare_guesses() {
 void CpuExecutor::begin_guesses() {
   next_mixture_ = 0;
   ahead_.clear();
-  const bool few = rows_ <= CpuLayout::kGuessRows;
-  guessing_ = few && !routers_.empty() && (options_.prefetch == Prefetch::always || trial_.on());
+  may_guess_ = rows_ <= CpuLayout::kGuessRows && !routers_.empty() && !store_.all_experts_fit();
+  guessing_ = may_guess_ && (options_.prefetch == Prefetch::always || trial_.on());
   for (auto& of_layer : guesses_)
     for (auto& guess : of_layer) guess.experts.clear();  // of a pass that failed
   if (!guessing_)
@@ -39,7 +39,7 @@ void CpuExecutor::begin_guesses() {
 }
 
 void CpuExecutor::end_guesses(std::uint64_t pass_ns) {
-  if (!routers_.empty() && rows_ > 0 && rows_ <= CpuLayout::kGuessRows && !failed())
+  if (may_guess_ && rows_ > 0 && !failed())
     trial_.passed(static_cast<double>(pass_ns) * 1e-9 / static_cast<double>(rows_));
   ahead_.clear();
 }

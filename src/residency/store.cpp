@@ -349,6 +349,11 @@ int Store::expert_slots() const {
   return static_cast<int>(experts_->live_slots());
 }
 
+bool Store::all_experts_fit() const {
+  const MutexLock lock(mutex_);
+  return experts_->live_slots() >= slotted_experts_;
+}
+
 StoreCounters Store::counters() const {
   const MutexLock lock(mutex_);
   StoreCounters counters = counters_;

@@ -42,6 +42,7 @@ class Store final : public WeightStore {
   std::uint64_t give_way(std::uint64_t bytes) override;
   void take_back() override;
   int expert_slots() const override;
+  bool all_experts_fit() const override;
   StoreCounters counters() const override;
   const UnitTable& units() const override { return units_; }
 
@@ -120,6 +121,7 @@ class Store final : public WeightStore {
   const StoreOptions options_;
   bool mapped_ = false;
   bool has_experts_ = false;
+  std::size_t slotted_experts_ = 0;  // that have no home
 
   mutable Mutex mutex_;  // also of what loader_ points to, but TileLoader::wait_for() and done()
   std::vector<TileState> tiles_ MR_GUARDED_BY(mutex_);

@@ -217,9 +217,8 @@ void Store::lay_out() {
                                          chooses ? CachePolicy::lru : options_.policy, false);
   if (chooses && slots > 0) choice_ = std::make_unique<PolicyChoice>(tiles.size(), slots, kHalfLifePasses);
 
-  std::size_t expert_tiles = 0;
-  for (const TileState& state : tiles_) expert_tiles += state.place == Place::expert ? 1 : 0;
-  const bool experts_fit = expert_tiles <= experts_->slots();
+  for (const TileState& state : tiles_) slotted_experts_ += state.place == Place::expert ? 1 : 0;
+  const bool experts_fit = slotted_experts_ <= experts_->slots();
   for (const bool embedding : {false, true}) {
     for (std::size_t t = 0; t < tiles.size(); ++t) {
       if ((units_.units()[tiles[t].unit].kind == UnitKind::embedding) != embedding) continue;

@@ -127,6 +127,8 @@ class WeightStore {
   virtual void take_back() = 0;
 
   virtual int expert_slots() const = 0;  // now (elastic)
+  /// Whether every expert has memory of its own now, so that none leaves.
+  virtual bool all_experts_fit() const = 0;
   virtual StoreCounters counters() const = 0;
   virtual const UnitTable& units() const = 0;
 

@@ -65,6 +65,7 @@ class Pack(Case):
         self.assertGreater(refused, 15)
         self.pack.write_bytes(whole[:len(whole) // 2])
         self.refused("bench", self.model, *SMALL, "--pack", self.pack, says="size")
+        self.refused("bench", self.model, "--device", "cpu", "-p", "4", "-n", "2", "--pack", self.pack, says="size")  # though all fits
 
     def test_dense_models_have_nothing_to_pack(self):
         self.refused("pack", DRAFT, "-o", self.folder / "x.pack", says="no experts")
