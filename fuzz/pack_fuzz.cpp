@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "patched.h"
 #include "residency/expert_pack.h"
 
 namespace {
@@ -75,11 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 3) return 0;
   std::vector<char> file(data + 3, data + size);
   if (data[0] % 4 != 0) {
-    const std::size_t at = (data[1] * 256u + data[2]) % setting.good.size();
-    std::vector<char> patched = setting.good;
-    std::copy_n(file.begin(), std::min(file.size(), patched.size() - at),
-                patched.begin() + static_cast<std::ptrdiff_t>(at));
-    file = std::move(patched);
+    file = patched(setting.good, data, file);
     if (data[0] % 4 != 1) {
       const std::uint64_t sum = XXH3_64bits(file.data(), setting.checksum_at);
       std::memcpy(file.data() + setting.checksum_at, &sum, sizeof(sum));

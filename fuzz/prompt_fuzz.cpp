@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "kv/prompt_store.h"
+#include "patched.h"
 
 namespace {
 
@@ -66,13 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static Setting setting;
   if (size < 3) return 0;
   std::vector<char> file(data + 3, data + size);
-  if (data[0] % 2 == 0) {
-    const std::size_t at = (data[1] * 256u + data[2]) % setting.good.size();
-    std::vector<char> patched = setting.good;
-    std::copy_n(file.begin(), std::min(file.size(), patched.size() - at),
-                patched.begin() + static_cast<std::ptrdiff_t>(at));
-    file = std::move(patched);
-  }
+  if (data[0] % 2 == 0) file = patched(setting.good, data, file);
   std::ofstream(setting.path, std::ios::binary).write(file.data(), static_cast<std::streamsize>(file.size()));
   const Status status = setting.store->load(setting.block, setting.out.data());
   check(status.ok() == (file == setting.good));

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/median.h"
 #include "device/host_memory.h"
 #include "kv/model_identity.h"
 #include "modelfile/escape.h"
@@ -40,12 +41,6 @@ Expected<double> time_of(storage::Backend& backend, const residency::Tile& tile,
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-double median(std::vector<double>& times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
-
 struct Times {
   double model = 0, pack = 0;  // seconds an expert
 };
@@ -74,7 +69,7 @@ Expected<Times> compare(const EngineOptions& options, const std::vector<std::str
       (from_pack ? of_pack : of_model).push_back(seconds);
     }
   }
-  return Times{median(of_model), median(of_pack)};
+  return Times{median_of(of_model), median_of(of_pack)};
 }
 
 /// The units with their experts in the pack; nothing: the log says why it is not used.
@@ -111,13 +106,14 @@ Status choose_pack(const EngineOptions& options, std::uint64_t ram, Parts& parts
   std::error_code ignored;
   if (!named && !std::filesystem::exists(path, ignored)) return {};
   const std::string name = modelfile::escape(path);
-  const bool needless = options.storage == storage::BackendKind::mmap ||
-                        (units.total_bytes() / 10 * 12 <= ram && options.expert_slots == 0);
+  const bool needless =
+      options.storage == storage::BackendKind::mmap || (all_fit(units, ram) && options.expert_slots == 0);
   if (needless && !named) {
     log::info("{} is not used: all weights are in memory", name);
     return {};
   }
-  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path));
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file,
+                      modelfile::Model::open(options.model_path, {.skip_vocabulary = true}));
   MR_ASSIGN_OR_RETURN(const std::string identity, kv::model_identity(file));
   auto pack = residency::ExpertPack::open(path, units, identity);
   if (!pack.ok()) {

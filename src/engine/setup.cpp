@@ -280,7 +280,7 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   start_threads(options, options.threads, ThreadPool::Options().spin, parts);
   MR_RETURN_IF_ERROR(choose_pack(options, ram, parts, paths));
-  MR_RETURN_IF_ERROR(start_storage(options, paths, parts.model->units().total_bytes() / 10 * 12 <= ram, parts));
+  MR_RETURN_IF_ERROR(start_storage(options, paths, all_fit(parts.model->units(), ram), parts));
   const std::uint64_t program_bytes = measured_program_bytes(options);
   CpuPlanner planner(options, ram, program_bytes, parts);
   if (options.storage == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())

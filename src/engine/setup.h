@@ -89,6 +89,10 @@ Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target);
 /// Opens the file and makes model, tokenizer and chat template; the file's metadata is gone when this returns.
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
                   std::vector<std::string>& paths);
+/// Whether weights fit into so much RAM with some room beside them, so that they are read once.
+inline bool all_fit(const residency::UnitTable& units, std::uint64_t ram) {
+  return units.total_bytes() / 10 * 12 <= ram;
+}
 /// The threads that compute (0: as many as this process may use), and with which kernels.
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts);
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,

@@ -3,9 +3,8 @@
 // Experts that lie in the fastest tier may be preferred (a route bias): the score by which experts are chosen is raised
 // for them, and the weights of those chosen are computed from the router's scores as ever. A row's answer then depends
 // on what lies in memory, so it changes what a model says.
-//   score   what the choice compares: the router's logits, where the gate keeps their order (softmax, of all or of
-//   those
-//           chosen, without a bias of the choice and without groups), else the gate's scores and the bias
+//   score   what the choice compares: the router's logits, where the gate keeps their order (softmax of all or of
+//           those chosen, without a bias of the choice and without groups), else the gate's scores and the bias
 //   raised  by `of_range` times the difference between the row's largest score and its smallest, of the experts in the
 //           groups chosen: 0 changes nothing, with 1 no other expert goes before a preferred one
 //   kept    the expert with the largest score is chosen wherever it lies

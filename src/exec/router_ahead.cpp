@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/median.h"
+
 namespace millrace::exec {
 
 std::vector<RouterAhead> routers_ahead(const Program& program) {
@@ -41,12 +43,7 @@ void PrefetchTrial::passed(double seconds) {
 }
 
 void PrefetchTrial::decide() {
-  const auto median = [](std::vector<double>& times) {
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
-  };
-  on_ = median(seconds_[1]) < kGain * median(seconds_[0]);
+  on_ = median_of(seconds_[1]) < kGain * median_of(seconds_[0]);
   rests_ = on_ ? 1 : std::min(rests_ * 2, kMostRests);
   left_ = kRest * rests_;
   trying_ = false;

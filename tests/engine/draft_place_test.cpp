@@ -5,6 +5,7 @@
 
 #include "engine/drafter.h"
 #include "residency/predict.h"
+#include "residency/rates.h"
 
 namespace millrace::engine {
 namespace {
@@ -12,17 +13,11 @@ namespace {
 using residency::Plan;
 using residency::Rates;
 
-// As of a server with an H200.
-const Rates kRates{.disk = 2.2e9,
-                   .ram = 130e9,
-                   .cpu_decode = 120e9,
-                   .host_to_device = 55e9,
-                   .host_to_device_busy = 44e9,
-                   .cpu_decode_busy = 90e9,
-                   .device_memory = 4.2e12,
-                   .cpu_prefill_macs = 2e12,
-                   .device_prefill_macs = 2.5e14,
-                   .machine = "a test"};
+const Rates kRates = [] {
+  Rates rates = residency::test::server_rates();
+  rates.cpu_prefill_macs = 2e12;
+  return rates;
+}();
 constexpr double kLayer = 0.5e9;  // bytes
 constexpr DraftHabits kUsual{.acceptance = 0.7};
 

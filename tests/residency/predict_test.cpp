@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "residency/rates.h"
+
 namespace millrace::residency {
 namespace {
 
@@ -22,15 +24,7 @@ Plan gpu_plan(double shared, double read) {
                .pass_tokens = 16384};
   return plan;
 }
-const Rates kRates{.disk = 2.2e9,
-                   .ram = 130e9,
-                   .cpu_decode = 120e9,
-                   .host_to_device = 55e9,
-                   .host_to_device_busy = 44e9,
-                   .cpu_decode_busy = 90e9,
-                   .device_memory = 4.2e12,
-                   .device_prefill_macs = 2.5e14,
-                   .machine = "a test"};
+const Rates kRates = test::server_rates();
 
 double speed(const Plan& plan, const Rates& rates, const Work& work) {
   return predict_tokens_per_second(plan, rates, work);

@@ -39,9 +39,7 @@ __device__ __forceinline__ void normalise(float* v, int keys, float eps) {
   for (int i = 0; i < kVectors; ++i) held[i] = lane + kWarp * i < keys ? v[lane + kWarp * i] : 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) squares = __fmaf_rn(held[i], held[i], squares);
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
-  const float scale = 1.0f / sqrtf(squares + eps);
+  const float scale = 1.0f / sqrtf(sum_over_warp(squares) + eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
     if (lane + kWarp * i < keys) v[lane + kWarp * i] = held[i] * scale;

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/heads.h"
+#include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/quantize.cuh"
 
 namespace millrace::kernels::cuda {
@@ -25,24 +26,17 @@ template <int kVectors>
 __device__ __forceinline__ void gate_normal_head(const GatedNormCall& call, std::int64_t head,
                                                  const float4 (&v)[kVectors], const float4 (&g)[kVectors],
                                                  const float4 (&w)[kVectors]) {
-  constexpr int kLanes = 32;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes, count = call.head_dim / 4;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, count = call.head_dim / 4;
   float warps[4] = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    float squares = __fmaf_rn(v[i].x, v[i].x, 0.0f);
-    squares = __fmaf_rn(v[i].y, v[i].y, squares);
-    squares = __fmaf_rn(v[i].z, v[i].z, squares);
-    squares = __fmaf_rn(v[i].w, v[i].w, squares);
-#pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, step);
-    warps[i] = squares;
+    warps[i] = sum_over_warp(add_squares(v[i], 0));
   }
   const float sum = (warps[0] + warps[1]) + (warps[2] + warps[3]);
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(call.head_dim) + call.eps);
+  const float scale = norm_scale(sum, call.head_dim, call.eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const int at = lane + kLanes * i;
+    const int at = lane + kWarp * i;
     if (at >= count) continue;  // of a block of 32 all go on, or none
     const float y[4] = {gated(call.activation, g[i].x, v[i].x * scale * w[i].x),
                         gated(call.activation, g[i].y, v[i].y * scale * w[i].y),

@@ -6,6 +6,7 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/gated_norm.cuh"
 #include "kernels/cuda/heads.h"
+#include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/softplus.cuh"
@@ -13,8 +14,7 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
-constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
 unsigned blocks_for(std::int64_t n, int each = kThreads) { return static_cast<unsigned>((n + each - 1) / each); }
 
@@ -147,9 +147,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) squares = __fmaf_rn(held[i], held[i], squares);
   for (int e = lane + kWarp * kHeld; e < head_dim; e += kWarp) squares = __fmaf_rn(head[e], head[e], squares);
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
-  const float scale = 1.0f / sqrtf(squares + eps);
+  const float scale = 1.0f / sqrtf(sum_over_warp(squares) + eps);
 #pragma unroll
   for (int i = 0; i < kHeld; ++i)
     if (lane + kWarp * i < head_dim) head[lane + kWarp * i] = held[i] * scale;
@@ -196,14 +194,13 @@ __global__ void __launch_bounds__(kThreads)
   float squares = 0;
 #pragma unroll 4
   for (int i = thread; i < dim; i += kThreads) squares = __fmaf_rn(part[i], part[i], squares);
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
+  squares = sum_over_warp(squares);
   if (thread % kWarp == 0) warps[thread / kWarp] = squares;
   __syncthreads();
   float sum = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) sum += warps[w];
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
+  const float scale = norm_scale(sum, dim, eps);
 #pragma unroll 4
   for (int i = thread; i < dim; i += kThreads) part[i] = part[i] * scale * by[i];
 }

@@ -32,7 +32,7 @@ struct TileProduct {
 };
 
 /// Row tiles of all products, and their bounds. pair_rows: of the gate (and as many of up) in tiles of pairs.
-inline int count_row_tiles(TileProduct (&products)[3], int tile_rows, int pair_rows) {
+inline int count_row_tiles(TileProduct (&products)[kMostTileProducts], int tile_rows, int pair_rows) {
   int row_tiles = 0;
   for (TileProduct& product : products) {
     const int rows = product.up != nullptr ? pair_rows : tile_rows;

@@ -3,16 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/warp.cuh"
+
 namespace millrace::kernels::cuda {
-
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-__device__ __forceinline__ float sum_over_warp(float v) {
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
-  return v;
-}
 
 /// The sum over a block of kThreads, the same bits in every thread. Whole warps of zeros behind the others change none.
 template <int kThreads>

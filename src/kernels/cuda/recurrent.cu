@@ -59,8 +59,7 @@ __device__ __forceinline__ void normalise_rows(float (&y)[kConvolvedAtOnce], flo
     float squares = 0;
 #pragma unroll
     for (int i = 0; i < kThreads; i += kWarp) squares = __fmaf_rn(rows[r][lane + i], rows[r][lane + i], squares);
-#pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
+    squares = sum_over_warp(squares);
     if (lane == 0) scale[r] = 1.0f / sqrtf(squares + eps);
   }
   __syncthreads();

@@ -8,11 +8,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/recurrent.h"
+#include "kernels/cuda/warp.cuh"
 
 namespace millrace::kernels::cuda {
 
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kParts = 8;       // lanes that share columns
 constexpr int kOwnColumns = 2;  // of a thread
 constexpr int kWarpColumns = kWarp / kParts * kOwnColumns;
