@@ -742,80 +742,107 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The merge of chunks that met in device memory: a block a row and head and kMergeChannels of its channels (one row's
-// heads alone are too few blocks to read fast), a thread a channel, and one more thread for the sum of weights, which
-// follows the same recurrence.
+// heads alone are too few blocks to read fast), a thread a channel, and one more for the sum of weights, which follows
+// the same recurrence. Its factors hang on maxima alone, so that all warps make them, of many chunks at once.
 
 constexpr std::int32_t kWideRows = 64;  // heads of 512: rows at once
-constexpr int kMergeChannels = 64;
-constexpr int kMergeThreads = kMergeChannels + kWarp;
-constexpr int kMergeBytes = 32 * 1024;  // of chunk results in shared memory, and as many on their way
+constexpr int kMergeChannels = 32, kMergeWarps = 4, kMergeThreads = kMergeWarps * kWarp;
+constexpr int kMergeChunks = 512;  // whose factors are made at once: a round
+constexpr int kMergeGroups = kMergeChunks / kWarp;
+constexpr int kMergeStage = 64, kMergeStages = 8;  // chunks whose results arrive together; that are on their way
+constexpr int kMergeStageBytes = kMergeStage * kMergeChannels * static_cast<int>(sizeof(float));
+static_assert(kMergeStage * kMergeStages == kMergeChunks);
 
-struct MergeStep {
-  float before, chunk, l;
+struct alignas(16) MergeStep {
+  float before, chunk, l, unused;
 };
 
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ DecodeArgs args) {
-  extern __shared__ __align__(128) std::byte shared[];  // [2, kMergeBytes]
-  constexpr int kMostChunks = 128;                      // of a stage: kMergeBytes at head_dim 64
-  __shared__ MergeStep steps[2][kMostChunks];
-  __shared__ float total;
+  extern __shared__ __align__(128) std::byte shared[];  // [as many stages as chunks need][kMergeStage][kMergeChannels]
+  __shared__ MergeStep steps[kMergeChunks];
+  __shared__ float maxima[kMergeGroups], total;
   allow_successor();
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, head_dim = args.kv.head_dim;
-  const int first_channel = static_cast<int>(blockIdx.y) * kMergeChannels;
-  const int channels = min(head_dim - first_channel, kMergeChannels);
-  const int row = static_cast<int>(blockIdx.x) / args.heads, chunk_bytes = channels * static_cast<int>(sizeof(float));
-  const int stage_chunks = min(kMergeBytes / chunk_bytes, kMostChunks);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  const int head_dim = args.kv.head_dim, first_channel = static_cast<int>(blockIdx.y) * kMergeChannels;
+  const int channels = min(head_dim - first_channel, kMergeChannels);  // a multiple of 16
+  const int row = static_cast<int>(blockIdx.x) / args.heads;
   const int chunks = chunks_of_row(args.rows.position[row], args.window).count;
   wait_for_predecessor();  // in every block, as all may have nothing to do
   if (chunks == 1) return;
   const std::int64_t row_head = blockIdx.x;
-  const auto* part =
-      reinterpret_cast<const std::byte*>(args.part + row_head * args.max_chunks * head_dim + first_channel);
-  const int skipped =
-      (head_dim - channels) * static_cast<int>(sizeof(float));  // between a chunk's channels and the next's
-  const auto fetch = [&](int first, int stage) {
-    const int bytes = min(chunks - first, stage_chunks) * chunk_bytes;
-    for (int i = 16 * thread; i < bytes; i += 16 * kMergeThreads) {
-      __pipeline_memcpy_async(shared + stage * kMergeBytes + i,
-                              part + static_cast<std::int64_t>(first) * (chunk_bytes + skipped) + i +
-                                  (skipped == 0 ? 0 : i / chunk_bytes * skipped),
-                              16);
-    }
+  const float* part = args.part + row_head * args.max_chunks * head_dim + first_channel;
+  const ChunkSum* chunk_sums = args.sums + row_head * args.max_chunks;
+  // A chunk's channels are 8 or 4 copies of 16 bytes, by neighbouring threads. Stages follow each other through the
+  // places of shared memory; one without chunks is a group of nothing.
+  const int shift = channels == kMergeChannels ? 3 : 2, place = thread >> shift;
+  const int at_channel = (thread & ((1 << shift) - 1)) * 4;
+  static_assert(kMergeChannels == 32);
+  const auto fetch = [&](int stage) {
+    const int first = stage * kMergeStage, count = min(chunks - first, kMergeStage);
+    float* to = reinterpret_cast<float*>(shared) + stage % kMergeStages * (kMergeStage * kMergeChannels) + at_channel;
+    const float* from = part + static_cast<std::int64_t>(first) * head_dim + at_channel;
+    for (int chunk = place; chunk < count; chunk += kMergeThreads >> shift)
+      __pipeline_memcpy_async(to + chunk * kMergeChannels, from + chunk * head_dim, 16);
     __pipeline_commit();
   };
+#pragma unroll 1
+  for (int stage = 0; stage < kMergeStages; ++stage) fetch(stage);
   Merged start = {-INFINITY, 0};
   if (args.sinks != nullptr) start = merge_start(args, static_cast<int>(blockIdx.x) % args.heads);
-  float most = start.most;  // in the last warp
-  float a = thread == kMergeThreads - 1 ? start.total : 0;
-  fetch(0, 0);
-  for (int first = 0, stage = 0; first < chunks; first += stage_chunks, stage ^= 1) {
-    const int count = min(chunks - first, stage_chunks);
-    const bool more = first + stage_chunks < chunks;
-    if (more) fetch(first + stage_chunks, stage ^ 1);
-    if (thread >= kMergeThreads - kWarp) {
-      for (int c = lane; c - lane < count; c += kWarp) {
-        float2 sum = make_float2(-INFINITY, 0);
-        if (c < count) sum = *reinterpret_cast<const float2*>(args.sums + row_head * args.max_chunks + first + c);
-        const Factors f = merge_factors(sum.x, most);
-        if (c < count) steps[stage][c] = {f.before, f.chunk, sum.y * f.chunk};
-      }
+  const bool sums_weights = thread == kWarp;
+  float a = sums_weights ? start.total : 0;
+  for (int round = 0; round < chunks; round += kMergeChunks) {
+    // Lane l of a group's warp has the maximum and sum of its chunk l.
+    ChunkSum mine[kMergeGroups / kMergeWarps];
+#pragma unroll
+    for (int i = 0; i < kMergeGroups / kMergeWarps; ++i) {
+      const int c = round + (warp + i * kMergeWarps) * kWarp + lane;
+      if (c - lane >= chunks) break;
+      mine[i] = c < chunks ? chunk_sums[c] : ChunkSum{-INFINITY, 0};
     }
-    __pipeline_wait_prior(more ? 1 : 0);
+#pragma unroll
+    for (int i = 0; i < kMergeGroups / kMergeWarps; ++i) {
+      if (round + (warp + i * kMergeWarps) * kWarp >= chunks) break;
+      float most = mine[i].m;
+#pragma unroll
+      for (int step = kWarp / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
+      if (lane == 0) maxima[warp + i * kMergeWarps] = most;
+    }
     __syncthreads();
-    if (thread < channels) {
-      const float* from = reinterpret_cast<const float*>(shared + stage * kMergeBytes) + thread;
-#pragma unroll 8
-      for (int c = 0; c < count; ++c) {
-        const MergeStep step = steps[stage][c];
-        a = __fmaf_rn(a, step.before, from[c * channels] * step.chunk);
-      }
-    } else if (thread == kMergeThreads - 1) {
-#pragma unroll 8
-      for (int c = 0; c < count; ++c) a = __fmaf_rn(a, steps[stage][c].before, steps[stage][c].l);
-      total = a;
+    float before = start.most;  // the maximum of all that comes before a group
+    int group = 0;
+#pragma unroll
+    for (int i = 0; i < kMergeGroups / kMergeWarps; ++i) {
+      if (round + (warp + i * kMergeWarps) * kWarp >= chunks) break;
+      for (; group < warp + i * kMergeWarps; ++group) before = fmaxf(before, maxima[group]);
+      float most = before;
+      const Factors f = merge_factors(mine[i].m, most);
+      steps[group * kWarp + lane] = {f.before, f.chunk, mine[i].l * f.chunk, 0};
     }
-    __syncthreads();  // the next fetch overwrites this stage
+    if (round + kMergeChunks < chunks) {  // all groups are there
+      for (; group < kMergeGroups; ++group) before = fmaxf(before, maxima[group]);
+      start.most = before;
+    }
+    for (int stage = 0; stage < kMergeStages; ++stage) {
+      const int first = round + stage * kMergeStage, count = min(chunks - first, kMergeStage);
+      if (count <= 0) break;
+      __pipeline_wait_prior(kMergeStages - 1);
+      __syncthreads();  // everybody's copies are there, and the steps
+      const MergeStep* step = steps + stage * kMergeStage;
+      if (thread < channels) {
+        const float* from = reinterpret_cast<const float*>(shared) + stage * (kMergeStage * kMergeChannels) + thread;
+#pragma unroll 8
+        for (int c = 0; c < count; ++c) a = __fmaf_rn(a, step[c].before, from[c * kMergeChannels] * step[c].chunk);
+      } else if (sums_weights) {
+#pragma unroll 8
+        for (int c = 0; c < count; ++c) a = __fmaf_rn(a, step[c].before, step[c].l);
+      }
+      __syncthreads();  // the next fetch overwrites this stage, and the next round the steps
+      fetch(first / kMergeStage + kMergeStages);
+    }
   }
+  if (sums_weights) total = a;
+  __syncthreads();
   if (thread >= channels) return;
   const float result[1] = {a / total};
   const std::int64_t at = row_head * head_dim + first_channel + thread;
@@ -931,9 +958,10 @@ cudaError_t attention_few(const AttentionCall& call, const Workspace& w, int chu
   args.part = reinterpret_cast<float*>(call.workspace + w.part);
   const cudaError_t error = decode_any(args, stream);
   if (error != cudaSuccess || args.cluster || chunks == 1) return error;
+  const int stages = std::min((chunks + kMergeStage - 1) / kMergeStage, kMergeStages);
   return launch_large(merge_kernel,
                       dim3(call.rows.rows * call.heads, (call.kv.head_dim + kMergeChannels - 1) / kMergeChannels),
-                      dim3(kMergeThreads), 2 * kMergeBytes, stream, 1, args);
+                      dim3(kMergeThreads), stages * kMergeStageBytes, stream, 1, args);
 }
 
 /// Rows in tiles whose heads are too wide for the tiles' registers: one by one, as many at once as the workspace takes.
