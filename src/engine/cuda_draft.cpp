@@ -66,8 +66,9 @@ Expected<Opened> open_draft(const EngineOptions& options, const device::Gpu& gpu
   return opened;
 }
 
-/// The large model's plan beside a draft model that takes so much. `context_tokens`: without one.
-DraftWay try_way(const TakenMemory& taken, double guess_seconds, const DraftHabits& habits, std::int64_t context_tokens,
+/// The large model's plan beside a draft model that takes so much, and where the processor has a part in it, for passes
+/// of as many rows as guesses make; those go to `taken`. `context_tokens`: without a draft model.
+DraftWay try_way(TakenMemory& taken, double guess_seconds, const DraftHabits& habits, std::int64_t context_tokens,
                  CudaPlanner& planner, Parts& parts) {
   DraftWay way;
   if (const Status status = planner.plan(taken); !status.ok())
@@ -76,6 +77,14 @@ DraftWay try_way(const TakenMemory& taken, double guess_seconds, const DraftHabi
     way.refusal = fmt::format("it would leave {} of {} tokens of context", parts.limits.context_tokens, context_tokens);
   else
     way.forecast = forecast_drafts(parts.plan, parts.rates, guess_seconds, habits);
+  if (way.forecast.drafts == 0 || !parts.plan.cpu.any()) return way;
+  const TakenMemory without = std::exchange(taken, {taken.vram_bytes, taken.ram_bytes, way.forecast.drafts});
+  const Status status = planner.plan(taken);
+  const DraftForecast forecast = forecast_drafts(parts.plan, parts.rates, guess_seconds, habits);
+  if (status.ok() && forecast.tokens_per_second > way.forecast.tokens_per_second)
+    way.forecast = forecast;
+  else
+    taken = without;
   return way;
 }
 
@@ -115,12 +124,13 @@ Status seat_draft(const EngineOptions& options, const DraftModelPlan& draft, con
   ways[index(DraftPlace::none)].forecast = {parts.plan.predicted_decode_tokens_per_second, 0};
   if (on_gpu.ok()) {
     taken[index(DraftPlace::gpu)] = on_gpu->taken;
-    with_gpu = try_way(on_gpu->taken, guess_seconds(on_gpu->plan, parts.rates), habits, context_tokens, planner, parts);
+    with_gpu = try_way(taken[index(DraftPlace::gpu)], guess_seconds(on_gpu->plan, parts.rates), habits, context_tokens,
+                       planner, parts);
   } else {
     with_gpu.refusal = on_gpu.status().message();
   }
   if (draft.on_cpu.ok()) {
-    taken[index(DraftPlace::cpu)] = {0, draft.bytes};
+    taken[index(DraftPlace::cpu)] = {0, draft.bytes, 0};
     with_cpu = try_way(taken[index(DraftPlace::cpu)], guess_seconds(draft.cpu_plan, parts.rates), habits,
                        context_tokens, planner, parts);
   } else {

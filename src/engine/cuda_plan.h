@@ -31,6 +31,7 @@ Expected<Vram> open_gpu(int index);
 /// Of either cap, for others than this model (a draft model).
 struct TakenMemory {
   std::uint64_t vram_bytes = 0, ram_bytes = 0;
+  std::int64_t guesses = 0;  // that they bring to a pass of one sequence
 };
 
 class CudaPlanner {

@@ -106,6 +106,7 @@ struct EngineOptions {
   bool exact_budget = false;  // tests: do not subtract measured program overhead
   SpeculateOptions speculate;
   residency::Rates rates;  // for the plan's prediction; zeros: unknown
+  double decode_rows = 1;  // of most passes that decode, as the caller expects; those of a draft model's guesses beside
   /// Where rates are unknown and layers stream from RAM to a GPU: measure, in about a second, how the CPU may share
   /// them.
   bool measure_rates = false;

@@ -230,6 +230,7 @@ class KernelProbe {
  public:
   static constexpr std::int64_t kCols = 4096;
   static constexpr std::int64_t kPromptRows = 256;
+  static constexpr std::int64_t kFewRows = 8;       // of a pass that a GPU and the processor share
   static constexpr std::int64_t kPanelRows = 1024;  // weight rows of the prompt's product
   static constexpr std::int64_t kGrain = 32;        // weight rows a thread takes at once
 
@@ -240,7 +241,9 @@ class KernelProbe {
         row_bytes_(millrace::row_bytes(DType::q4_k, kCols)),
         rows_(static_cast<std::int64_t>(memory.bytes()) / row_bytes_ / kGrain * kGrain),
         workspace_bytes_(static_cast<std::int64_t>(
-            round_up(static_cast<std::uint64_t>(table.matmul_workspace_bytes(kCols)), device::kPageBytes))) {}
+            round_up(static_cast<std::uint64_t>(
+                         std::max(table.matmul_workspace_bytes(kCols), table.matmul_segments_workspace_bytes(kCols))),
+                     device::kPageBytes))) {}
 
   /// Fills the weights and quantizes the activations.
   Status prepare() {
@@ -290,6 +293,15 @@ class KernelProbe {
                         static_cast<double>(kTogether);
     return std::max(0.0, each - static_cast<double>(rows * row_bytes_) / rate);
   }
+  /// A few activation rows, once, in the GPU's order of sums: the multiply-accumulates.
+  std::uint64_t few_rows() {
+    const std::int64_t rows = std::max(kGrain, rows_ / kFewRows);
+    product(rows, kFewRows, 0, table_.matmul_segments);
+    return static_cast<std::uint64_t>(rows * kCols * kFewRows);
+  }
+  HostWork work() {
+    return {[this] { return decode(); }, [this] { return few_rows(); }};
+  }
   /// Multiply-accumulates per second with many activation rows.
   double prompt_rate(double seconds) {
     const std::int64_t rows = std::min(kPanelRows, rows_);
@@ -314,7 +326,9 @@ class KernelProbe {
     });
   }
 
-  void product(std::int64_t rows, std::int64_t x_rows, std::int64_t first = 0) {
+  void product(std::int64_t rows, std::int64_t x_rows, std::int64_t first = 0,
+               void (*matmul)(const kernels::MatmulArgs&) = nullptr) {
+    if (matmul == nullptr) matmul = table_.matmul;
     pool_.parallel_for(rows, kGrain, [&](std::int64_t begin, std::int64_t end, int thread) {
       kernels::MatmulArgs args;
       args.dtype = DType::q4_k;
@@ -327,7 +341,7 @@ class KernelProbe {
       args.y = reinterpret_cast<float*>(y_.data()) + begin;
       args.y_stride = rows;
       args.workspace = workspace_.data() + workspace_bytes_ * thread;
-      table_.matmul(args);
+      matmul(args);
     });
   }
 
@@ -384,7 +398,7 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
       probe.emplace(*options.kernels, *beside, memory);
       MR_RETURN_IF_ERROR(probe->prepare());
     }
-    MR_RETURN_IF_ERROR(measure_gpu(rates, probe ? [&] { return probe->decode(); } : std::function<std::uint64_t()>()));
+    MR_RETURN_IF_ERROR(measure_gpu(rates, probe ? probe->work() : HostWork()));
     if (const Status measured = measure_gpu_products(rates); !measured.ok())
       log::warn("calibrate: {}; the speed of prompts on the GPU is not predicted", measured.message());
   }
@@ -422,13 +436,12 @@ Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std:
   KernelProbe probe(kernels, pool, memory);
   MR_RETURN_IF_ERROR(probe.prepare());  // touches all of it
   rates.cpu_decode = rates.ram = probe.decode_rate(kSeconds);
-  MR_RETURN_IF_ERROR(measure_gpu(
-      rates, [&] { return probe.decode(); }, effort));
+  MR_RETURN_IF_ERROR(measure_gpu(rates, probe.work(), effort));
   return rates;
 }
 
 #ifndef MILLRACE_HAS_CUDA
-Status measure_gpu(Rates& /*rates*/, const std::function<std::uint64_t()>& /*decode*/, const GpuEffort& /*effort*/) {
+Status measure_gpu(Rates& /*rates*/, const HostWork& /*work*/, const GpuEffort& /*effort*/) {
   return device::gpus().status();
 }
 Status measure_gpu_products(Rates& /*rates*/) { return device::gpus().status(); }

@@ -36,12 +36,17 @@ struct GpuEffort {
   double busy_seconds = 0.5;                 // while both go on
 };
 
+/// What the processor may do while a link is measured; none where it does nothing.
+struct HostWork {
+  std::function<std::uint64_t()> decode;    // decodes a row with weights in RAM: how many bytes they had
+  std::function<std::uint64_t()> few_rows;  // products of a few rows: how many multiply-accumulates
+};
+
 /// Fills rates.device_memory (a copy within the present GPU: bytes read and written) and rates.host_to_device (from
-/// page-locked memory in large pieces). Where `decode` is given, which decodes once with weights in RAM and returns how
-/// many bytes they had, a thread calls it again and again, and rates.host_to_device_busy and rates.cpu_decode_busy are
-/// what both do meanwhile. Takes about a second. Errors: unsupported (no GPU, or built without CUDA), out_of_budget,
-/// io_error.
-Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode = nullptr, const GpuEffort& effort = {});
+/// page-locked memory in large pieces). Where `work` is given, a thread does it again and again, and
+/// rates.host_to_device_busy, rates.cpu_decode_busy and rates.cpu_few_macs are what both do meanwhile. Takes about a
+/// second. Errors: unsupported (no GPU, or built without CUDA), out_of_budget, io_error.
+Status measure_gpu(Rates& rates, const HostWork& work = {}, const GpuEffort& effort = {});
 
 /// Fills rates.device_prefill_macs: one product of 2,048 rows with Q4_K weights, as prompts have them on this GPU.
 /// A fraction of a second and 120 MB of its memory. Errors: as measure_gpu.

@@ -31,21 +31,26 @@ Expected<double> rate(const device::Stream& stream, std::size_t bytes, const Gpu
   return best;
 }
 
-/// Copies with decode() going on all the time.
-Status measure_both(const device::Stream& stream, const device::PinnedBuffer& host, std::byte* to, std::size_t bytes,
-                    const std::function<std::uint64_t()>& decode, double busy_seconds, Rates& rates) {
+/// What the link and the processor did side by side, a second.
+struct Both {
+  double copied = 0, worked = 0;
+};
+
+/// Copies with work() going on all the time.
+Expected<Both> measure_both(const device::Stream& stream, const device::PinnedBuffer& host, std::byte* to,
+                            std::size_t bytes, const std::function<std::uint64_t()>& work, double busy_seconds) {
   constexpr int kAtOnce = 4;  // so that the link rests for next to nothing between them
   using Clock = std::chrono::steady_clock;
   const auto seconds = [](Clock::time_point from) {
     return std::chrono::duration<double>(Clock::now() - from).count();
   };
   std::atomic<bool> ended{false};
-  double decoded = 0, decoding = 0;
-  std::thread decoder([&] {
-    decode();  // its threads wake
+  double worked = 0, working = 0;
+  std::thread worker([&] {
+    work();  // its threads wake
     const auto begin = Clock::now();
-    while (!ended) decoded += static_cast<double>(decode());
-    decoding = seconds(begin);
+    while (!ended) worked += static_cast<double>(work());
+    working = seconds(begin);
   });
   Status copied;
   double copies = 0;
@@ -58,11 +63,9 @@ Status measure_both(const device::Stream& stream, const device::PinnedBuffer& ho
   }
   const double copying = seconds(begin);
   ended = true;
-  decoder.join();
+  worker.join();
   MR_RETURN_IF_ERROR(copied);
-  rates.host_to_device_busy = static_cast<double>(bytes) * copies / copying;
-  rates.cpu_decode_busy = decoded / decoding;
-  return {};
+  return Both{static_cast<double>(bytes) * copies / copying, working > 0 ? worked / working : 0};
 }
 
 }  // namespace
@@ -105,7 +108,7 @@ Status measure_gpu_products(Rates& rates) {
   return {};
 }
 
-Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode, const GpuEffort& effort) {
+Status measure_gpu(Rates& rates, const HostWork& work, const GpuEffort& effort) {
   MR_ASSIGN_OR_RETURN(const device::VramState state, device::vram_state());
   const std::size_t bytes = std::min<std::size_t>(effort.device_bytes / 2, state.free_bytes / 4);
   MR_ASSIGN_OR_RETURN(const device::DeviceBuffer from, device::DeviceBuffer::allocate(bytes));
@@ -120,7 +123,19 @@ Status measure_gpu(Rates& rates, const std::function<std::uint64_t()>& decode, c
                         return cudaMemcpyAsync(to.data(), host.data(), host_bytes, cudaMemcpyHostToDevice,
                                                stream.get());
                       }));
-  return decode ? measure_both(stream, host, to.data(), host_bytes, decode, effort.busy_seconds, rates) : Status();
+  const auto both = [&](const std::function<std::uint64_t()>& meanwhile) {
+    return measure_both(stream, host, to.data(), host_bytes, meanwhile, effort.busy_seconds);
+  };
+  if (work.decode) {
+    MR_ASSIGN_OR_RETURN(const Both reading, both(work.decode));
+    rates.host_to_device_busy = reading.copied;
+    rates.cpu_decode_busy = reading.worked;
+  }
+  if (work.few_rows) {
+    MR_ASSIGN_OR_RETURN(const Both multiplying, both(work.few_rows));
+    rates.cpu_few_macs = multiplying.worked;
+  }
+  return {};
 }
 
 }  // namespace millrace::residency

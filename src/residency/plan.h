@@ -33,7 +33,9 @@ struct Rates {
   double cpu_prefill_macs = 0;     // multiply-accumulates per second of a prompt's products
   double device_prefill_macs = 0;  // the same of a GPU, one large product
   double cpu_product = 0;          // seconds: what each product of decoding takes on all threads beside its bytes
-  std::string machine;             // what was measured: CPU, cores, disk
+  // Multiply-accumulates per second of products of a few generated rows, the link being busy, too.
+  double cpu_few_macs = 0;
+  std::string machine;  // what was measured: CPU, cores, disk
 };
 Expected<Rates> parse_rates_json(const std::string& text);
 std::string rates_to_json(const Rates& rates);
@@ -106,6 +108,7 @@ struct PlanOptions {
   std::int64_t pass_tokens = 0;  // of a prompt, in a pass at most; 0: all
   bool quantized_kv = false;     // its attention multiplies integers
   bool crowded = false;          // no processor is left to the thread that makes a GPU's launches
+  double decode_rows = 1;        // of most passes that decode: for these the processor's part is chosen
   // Beside a GPU that has not room for all experts: how many have slots in VRAM, and in page-locked RAM.
   std::int64_t vram_expert_slots = 0, ram_expert_slots = 0;
   LinkShare expert_link = {};
@@ -118,10 +121,11 @@ struct PlanOptions {
 /// What a pass moves, in bytes of weights, and computes, in multiply-accumulates: what predictions are made of.
 struct PassCost {
   bool gpu = false;
-  double home = 0;      // trunks and head, computed from where they always lie: VRAM, or RAM where there is no GPU
-  double shared = 0;    // beside a GPU: at home in RAM
-  double crossing = 0;  // beside a GPU: what else crosses to it
-  double read = 0;      // from the disk
+  double home = 0;         // trunks and head, computed from where they always lie: VRAM, or RAM where there is no GPU
+  double shared = 0;       // beside a GPU: at home in RAM
+  double shared_macs = 0;  // of a row of those
+  double crossing = 0;     // beside a GPU: what else crosses to it
+  double read = 0;         // from the disk
   std::int64_t layers = 0, shared_layers = 0;
   // Of `shared`, in layers whose feed-forward the processor computes: that, and the rest, which is the GPU's.
   double feed_forward = 0, beside_feed_forward = 0;

@@ -24,6 +24,7 @@ constexpr RateField kRateFields[] = {
     {"cpu_prefill_macs", &Rates::cpu_prefill_macs},
     {"device_prefill_macs", &Rates::device_prefill_macs},
     {"cpu_product", &Rates::cpu_product},
+    {"cpu_few_macs", &Rates::cpu_few_macs},
 };
 
 std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint64_t>(std::llround(bytes))); }

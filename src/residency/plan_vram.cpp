@@ -32,14 +32,16 @@ const char* row_name(const PlanRowKind& kind) {
 
 constexpr int kMostHostPermille = 950;  // the GPU keeps a few rows of every matrix
 
-/// Beside the feed-forwards in `plan`, the share of other layers' rows that lets link and processor end together.
-/// Layers are computed one after the other: the processor rests while the GPU computes, the link does not.
-int share_beside(const Plan& plan, const Rates& rates) {
+/// Beside the feed-forwards in `plan`, the share of other layers' rows that lets link and processor end together in
+/// passes of so many rows. Layers are computed one after the other: the processor rests while the GPU computes, the
+/// link does not.
+int share_beside(const Plan& plan, const Rates& rates, double rows) {
   const PassCost& cost = plan.cost;
   const double shared = cost.shared - cost.feed_forward - cost.beside_feed_forward;
   const double link = (cost.shared - cost.feed_forward + cost.crossing) / rates.shared_link();
-  const double cpu = host_rest_seconds(plan, rates, true) + cost.feed_forward / rates.shared_decode();
-  const double share = (link - cpu) / (shared / rates.shared_decode() + shared / rates.shared_link());
+  const double decode = shared_decode(cost, rates, rows);
+  const double cpu = host_rest_seconds(plan, rates, true) + cost.feed_forward / decode;
+  const double share = (link - cpu) / (shared / decode + shared / rates.shared_link());
   return shared <= 0 ? 0 : std::clamp(static_cast<int>(share * 1000), 0, kMostHostPermille);
 }
 
@@ -82,31 +84,32 @@ void take_feed_forwards(const UnitTable& units, const std::vector<std::uint64_t>
   plan.cpu.feed_forwards = static_cast<int>(cost.feed_forward_layers);
 }
 
-/// The fastest part. Feed-forwards have to be faster by a twentieth: that the ring in VRAM is too small to let the link
-/// run ahead of several large layers is not in the prediction. feed_forwards: their bytes, by unit.
+/// The fastest part, in passes of so many rows. Feed-forwards have to be faster by a twentieth: that the ring in VRAM
+/// is too small to let the link run ahead of several large layers is not in the prediction. feed_forwards: their bytes,
+/// by unit.
 CpuPart choose_part(const UnitTable& units, const std::vector<std::uint64_t>& feed_forwards, Plan plan,
-                    const Rates& rates) {
+                    const Rates& rates, double rows) {
   if (rates.cpu_decode <= 0 || rates.host_to_device <= 0 || rates.device_memory <= 0) return {};
   const double alone = (plan.cost.shared + plan.cost.crossing) / rates.host_to_device;
   if (rates.disk > 0 && plan.cost.read / rates.disk >= alone) return {};  // the disk is waited for in any case
   constexpr double kWorth = 1.05;
   CpuPart best;
-  double least = predict_pass(plan, rates, {}, 1).seconds;
+  double least = predict_pass(plan, rates, {}, rows).seconds;
   const auto consider = [&](int permille) {
     plan.cpu.permille = permille;
-    const double seconds = predict_pass(plan, rates, {}, 1).seconds;
+    const double seconds = predict_pass(plan, rates, {}, rows).seconds;
     if (seconds >= least) return;
     least = seconds;
     best = plan.cpu;
   };
-  consider(share_beside(plan, rates));
+  consider(share_beside(plan, rates, rows));
   const CpuPart share = best;
   const double with_share = least;
   const std::int64_t most = count_feed_forwards(feed_forwards);
   for (std::int64_t count = 1; count <= most; ++count) {
     plan.cpu.permille = 0;
     take_feed_forwards(units, feed_forwards, count, plan);
-    const int beside = share_beside(plan, rates);
+    const int beside = share_beside(plan, rates, rows);
     consider(0);
     consider(beside);
   }
@@ -148,7 +151,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
   plan.cost = pass_cost(units, plan, options, true);
   if (plan.cost.shared_layers > 0) {
     const std::vector<std::uint64_t> feed_forwards = feed_forward_bytes(units, plan, options);
-    plan.cpu = options.cpu ? *options.cpu : choose_part(units, feed_forwards, plan, rates);
+    plan.cpu = options.cpu ? *options.cpu : choose_part(units, feed_forwards, plan, rates, options.decode_rows);
     plan.cpu.permille = std::min(plan.cpu.permille, kMostHostPermille);
     take_feed_forwards(units, feed_forwards, plan.cpu.feed_forwards, plan);
   }

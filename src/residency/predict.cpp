@@ -139,7 +139,7 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
     slowest.add(missed, rates.host_to_device, 0, "pcie");
   }
   slowest.add(cost.read + missed * (1 - cost.experts_in_ram), rates.disk, 0, "disk");
-  slowest.add(on_host, rates.shared_decode(),
+  slowest.add(on_host, shared_decode(cost, rates, rows),
               rates.device_memory > 0 ? host_rest_seconds(plan, rates, plan.cpu.permille > 0) : 0, "ram");
   return slowest.time();
 }
@@ -222,7 +222,7 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
     const bool shared = layer && home == Tier::ram;
     (home == Tier::vram ? cost.home : shared ? cost.shared : cost.crossing) += static_cast<double>(unit.bytes());
     if (home == Tier::disk) cost.read += static_cast<double>(unit.bytes());
-    if (shared) ++cost.shared_layers;
+    if (shared) ++cost.shared_layers, cost.shared_macs += macs;
   }
   cost.experts = experts;
   cost.top_k = options.top_k;
@@ -258,6 +258,12 @@ double step_seconds(const StepCost& steps, const Rates& rates, double sequences)
 double host_bytes(const Plan& plan) {
   const PassCost& cost = plan.cost;
   return cost.feed_forward + (cost.shared - cost.feed_forward - cost.beside_feed_forward) * plan.cpu.permille / 1000.0;
+}
+
+double shared_decode(const PassCost& cost, const Rates& rates, double rows) {
+  const double macs = rows * cost.shared_macs;
+  if (rates.cpu_few_macs <= 0 || macs <= 0 || rows <= 1) return rates.shared_decode();
+  return std::min(rates.shared_decode(), rates.cpu_few_macs * cost.shared / macs);
 }
 
 double host_expert_bytes(const Plan& plan) {

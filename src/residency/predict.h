@@ -11,6 +11,8 @@ namespace millrace::residency {
 PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& options, bool gpu);
 /// Of a pass of few rows beside a GPU: weight bytes that the processor computes with where they lie.
 double host_bytes(const Plan& plan);
+/// Weight bytes a second of those, in passes of so many rows.
+double shared_decode(const PassCost& cost, const Rates& rates, double rows);
 /// Likewise of experts that have no slot in VRAM, for one row.
 double host_expert_bytes(const Plan& plan);
 /// And how long it waits for the GPU's own work. shares: it has some rows of every matrix that is not all its own.

@@ -145,6 +145,23 @@ TEST_F(DraftPlan, ItsBytesAreWeighedAgainstLayersAtHome) {
   EXPECT_GT(with_link.movers, 0) << "layers made room";
 }
 
+/// The processor's part is chosen for the rows that guesses make.
+TEST_F(DraftPlan, TheProcessorHasLessOfPassesThatVerify) {
+  residency::Rates rates = kRates;
+  rates.cpu_few_macs = 6e10;  // a row more is as long again
+  EngineOptions half = options(kContext + (whole() - kContext) * 2 / 3, rates);
+  half.speculate.mode = SpeculateOptions::Mode::fixed, half.speculate.drafts = 3;
+  const DraftModelPlan model = draft(half);
+  const Planned alone = plan(half, nullptr), verifying = plan(half, &model);
+  ASSERT_TRUE(verifying.status.ok()) << verifying.status.message();
+  ASSERT_NE(verifying.parts.draft.place, DraftPlace::none) << verifying.parts.draft.words;
+  ASSERT_GT(alone.parts.plan.cpu.permille, 0);
+  EXPECT_EQ(verifying.parts.plan_options.decode_rows, 4);
+  EXPECT_LT(verifying.parts.plan.cpu.permille, alone.parts.plan.cpu.permille);
+  half.rates.cpu_few_macs = 0;
+  EXPECT_GT(plan(half, &model).parts.plan.cpu.permille, verifying.parts.plan.cpu.permille) << "not known";
+}
+
 TEST_F(DraftPlan, WhereItDoesNotFitTheCpuGuessesOrNobody) {
   EngineOptions tight = options(whole());
   tight.pins = *parse_pins("0-=vram");  // no layer makes room

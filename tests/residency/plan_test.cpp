@@ -290,12 +290,14 @@ TEST(Plan, ReadsLikeATable) {
 }
 
 TEST(Rates, SurviveTheirJson) {
-  const Rates rates{3.25e9, 41e9, 24.5e9, 55e9, 44e9, 20e9, 4.1e12, 1.5e11, 2.5e14, 4e-6, "a CPU \"quoted\" \xff"};
+  const Rates rates{3.25e9, 41e9,   24.5e9, 55e9, 44e9, 20e9,
+                    4.1e12, 1.5e11, 2.5e14, 4e-6, 4e11, "a CPU \"quoted\" \xff"};
   const auto parsed = parse_rates_json(rates_to_json(rates));
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->disk, rates.disk);
   EXPECT_EQ(parsed->cpu_prefill_macs, rates.cpu_prefill_macs);
   EXPECT_EQ(parsed->cpu_product, rates.cpu_product);
+  EXPECT_EQ(parsed->cpu_few_macs, rates.cpu_few_macs);
   EXPECT_EQ(parsed->machine.rfind("a CPU \"quoted\"", 0), 0u);
   const auto partial = parse_rates_json(R"({"disk": 7e9, "unknown": 1})");
   ASSERT_TRUE(partial.ok());

@@ -75,6 +75,25 @@ TEST(VramPlan, SharesRowsSoThatLinkAndProcessorEndTogether) {
               shared.predicted_decode_tokens_per_second);
 }
 
+TEST(VramPlan, SharesLessWhereThePassesHaveSeveralRows) {
+  const Planned ram = layers_in({Tier::vram, Tier::ram});
+  const auto decode = [&](const PlanOptions& options, const Rates& rates, double rows) {
+    const Plan plan = make_vram_plan(ram.units, ram.homes, options, rates);
+    return std::pair(plan.cpu.permille, predict_pass(plan, rates, {}, rows).seconds);
+  };
+  Rates rates = kSlow;
+  const PlanOptions one = {}, four{.decode_rows = 4};
+  EXPECT_EQ(decode(one, rates, 1).first, decode(four, rates, 1).first) << "it is not known that rows cost anything";
+  // As many products a second as one row's bytes take: four rows take four times as long.
+  const Plan plan = make_vram_plan(ram.units, ram.homes, {}, rates);
+  rates.cpu_few_macs = rates.cpu_decode_busy * plan.cost.shared_macs / plan.cost.shared;
+  EXPECT_EQ(decode(one, rates, 1), decode(one, kSlow, 1));
+  const auto [permille, seconds] = decode(four, rates, 4);
+  EXPECT_NEAR(permille, 333, 20) << "2.5 to 5";
+  EXPECT_LT(seconds, 0.6 * decode(one, rates, 4).second);
+  EXPECT_GT(decode(four, rates, 1).second, decode(one, rates, 1).second);
+}
+
 /// Two of each layer's three matrices.
 std::vector<FeedForward> feed_forwards_of(const UnitTable& units) {
   std::vector<FeedForward> found;

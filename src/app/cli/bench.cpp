@@ -436,6 +436,7 @@ int execute(BenchFlags flags, const Program& program) {
   auto options = engine_options(flags.model, program);
   if (!options.ok()) return fail(options.status());
   options->max_sequences = flags.sequences;
+  options->decode_rows = flags.sequences;
   if (flags.accept >= 0) options->speculate.acceptance = flags.accept;
   if (flags.routing != "model") options->routing = flags.routing;
   Trace trace;

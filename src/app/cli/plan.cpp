@@ -79,6 +79,7 @@ int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
       fmt::print("  both at once                  {} of weights decoded, {} to the GPU\n", rate(rates->cpu_decode_busy),
                  rate(rates->host_to_device_busy));
   }
+  if (rates->cpu_few_macs > 0) fmt::print("  multiply-accumulates, 8 rows  {:.0f} G/s\n", rates->cpu_few_macs * 1e-9);
   fmt::print("  multiply-accumulates, prompt  {:.0f} G/s\n", rates->cpu_prefill_macs * 1e-9);
   fmt::print("  a product beside its bytes    {:.1f} us\n", rates->cpu_product * 1e6);
   if (rates->device_prefill_macs > 0)
