@@ -186,6 +186,9 @@ typedef struct millrace_loader_options {
   const char* backend;    /* "auto" (default), "io_uring", "pread-direct", "pread", "mmap" */
   int queue_depth;        /* requests in flight; 0: 32 */
   uint64_t request_bytes; /* large reads are cut into requests of this size; 0: 1 MiB */
+  /* Into device memory: "auto" (default): by cuFile where the disk then writes there itself, else through page-locked
+     memory of the loader; "cufile": by cuFile, or not at all; "ring": through page-locked memory */
+  const char* device_reads;
 } millrace_loader_options;
 
 MILLRACE_API void millrace_loader_options_init_sized(millrace_loader_options* options, size_t size);
@@ -198,6 +201,9 @@ MILLRACE_API void millrace_loader_close(millrace_loader* loader);
 
 /* What was chosen, such as "io_uring+O_DIRECT"; valid while the loader is open. */
 MILLRACE_API const char* millrace_loader_backend(const millrace_loader* loader);
+/* The same for reads into memory of the CUDA device current on the calling thread; "" before the first one is planned.
+ */
+MILLRACE_API const char* millrace_loader_device_backend(const millrace_loader* loader);
 MILLRACE_API uint64_t millrace_loader_file_bytes(const millrace_loader* loader);
 
 /* Plans a read of [offset, offset + bytes) into host memory at `destination`; millrace_loader_submit starts it. Any
@@ -205,8 +211,9 @@ MILLRACE_API uint64_t millrace_loader_file_bytes(const millrace_loader* loader);
  * around the read (whole_blocks is not 0: they may be overwritten), bytes go there without a copy. `read` names it. */
 MILLRACE_API millrace_status millrace_loader_enqueue(millrace_loader* loader, uint64_t offset, uint64_t bytes,
                                                      void* destination, int whole_blocks, uint64_t* read);
-/* The same into device memory (of the CUDA device current on the calling thread), through page-locked memory of the
- * loader. MILLRACE_UNSUPPORTED where there is no CUDA. */
+/* The same into device memory (of the CUDA device current on the calling thread), by options.device_reads: bytes arrive
+ * behind the submit, and no stream may use the destination until the read was waited for. MILLRACE_UNSUPPORTED where
+ * there is no CUDA, or no GPU. */
 MILLRACE_API millrace_status millrace_loader_enqueue_device(millrace_loader* loader, uint64_t offset, uint64_t bytes,
                                                             void* device_destination, uint64_t* read);
 /* Starts all that was planned. */
@@ -233,31 +240,46 @@ typedef struct millrace_pool_options {
   size_t struct_size;
   uint64_t memory_bytes; /* all that the pieces in memory may take; required */
   const char* policy;    /* which piece leaves: "lru" (default), "lfu" or "auto" */
+  const char* memory;    /* "host" (default), or "device": of the CUDA device current on the thread that opens the pool,
+                            which is to be current on those that use it. Pieces come by the loader's device_reads */
 } millrace_pool_options;
 
 typedef struct millrace_pool_counters {
   size_t struct_size;
   uint64_t hits, misses, evictions; /* pieces acquired or prefetched that were there, that were not, that left */
   uint64_t bytes_from_disk;
-  uint64_t stall_ns; /* millrace_pool_acquire waited */
-  uint64_t slots;    /* pieces that memory holds; each takes as much as the largest */
+  uint64_t stall_ns;     /* millrace_pool_acquire waited */
+  uint64_t slots;        /* pieces that memory holds; each takes as much as the largest */
+  uint64_t mapped_bytes; /* of memory behind the slots now: a device's is taken when slots are first used */
 } millrace_pool_counters;
 
 MILLRACE_API void millrace_pool_options_init_sized(millrace_pool_options* options, size_t size);
 #define millrace_pool_options_init(options) millrace_pool_options_init_sized((options), sizeof *(options))
 MILLRACE_API void millrace_pool_counters_init_sized(millrace_pool_counters* counters, size_t size);
 #define millrace_pool_counters_init(counters) millrace_pool_counters_init_sized((counters), sizeof *(counters))
-/* Pieces of the loader's file, named from 0 on. The loader stays open longer than the pool and is not one of mmap. */
+/* Pieces of the loader's file, named from 0 on. The loader stays open longer than the pool and is not one of mmap.
+ * Reserves the addresses of all slots; on a device no memory is taken yet. */
 MILLRACE_API millrace_status millrace_pool_open(millrace_loader* loader, const millrace_piece* pieces, size_t count,
                                                 const millrace_pool_options* options, millrace_pool** pool);
+/* Waits for the streams of millrace_pool_release_on. */
 MILLRACE_API void millrace_pool_close(millrace_pool* pool);
+/* Gives at least `bytes` of memory back, as far as slots are neither acquired nor prefetched; one stays. *unmapped (may
+ * be NULL) is what was given. There are fewer slots from then on. */
+MILLRACE_API millrace_status millrace_pool_unmap(millrace_pool* pool, uint64_t bytes, uint64_t* unmapped);
+/* Takes back what was given, and makes sure that `bytes` of memory are there now (0: as they are first used).
+ * MILLRACE_OUT_OF_BUDGET: the device has less; the pool goes on with the slots that have memory. */
+MILLRACE_API millrace_status millrace_pool_map(millrace_pool* pool, uint64_t bytes);
 /* Starts to read the pieces that are not there, as far as slots are free, and keeps them for their acquire until the
  * next prefetch: for a router's choice, while something else is computed. */
 MILLRACE_API millrace_status millrace_pool_prefetch(millrace_pool* pool, const uint32_t* pieces, size_t count);
-/* Waits for the piece's bytes. *data is valid until it was released as often as it was acquired.
+/* Waits for the piece's bytes. *data, in the pool's kind of memory, is valid until it was released as often as it was
+ * acquired, and does not move until then; on a device, every stream's launches from here on see the bytes.
  * MILLRACE_UNAVAILABLE: every slot is acquired. */
 MILLRACE_API millrace_status millrace_pool_acquire(millrace_pool* pool, uint32_t piece, const void** data);
 MILLRACE_API millrace_status millrace_pool_release(millrace_pool* pool, uint32_t piece);
+/* The same for a piece that what was launched on `stream` (a cudaStream_t) still reads: nothing else comes to its slot
+ * before that has ended. MILLRACE_INVALID_ARGUMENT: the pool is in host memory. */
+MILLRACE_API millrace_status millrace_pool_release_on(millrace_pool* pool, uint32_t piece, void* stream);
 MILLRACE_API millrace_status millrace_pool_read_counters(millrace_pool* pool, millrace_pool_counters* counters);
 
 #ifdef __cplusplus

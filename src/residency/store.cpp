@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/log.h"
 
 namespace millrace::residency {
 namespace {
@@ -66,6 +67,8 @@ Expected<Lease> Store::lease(std::int32_t tile) {
     started = start(tile, true);
     if (started) break;
     const std::int32_t load = load_to_wait_for(state.place);
+    if (load < 0 && experts_->live_slots() == 0 && !refused_.ok())
+      return refused_.with_context(fmt::format("no memory for {}", describe(tile)));
     if (load < 0)
       return error(Code::internal, "no memory for {}: every slot is leased; drop a lease before taking another",
                    describe(tile));
@@ -170,8 +173,7 @@ bool Store::start(std::int32_t tile, bool demand) {
   if (state.place == Place::resident) {
     memory = memory_.data(homes_[tile]);
   } else if (state.place == Place::expert) {
-    if (!room_for_expert(demand)) return false;
-    state.slot = experts_->put(tile);
+    if (!slot_for_expert(tile, demand)) return false;
     memory = memory_.data(expert_piece(state.slot));
   } else {
     state.slot = ring_slot_for(demand);
@@ -196,6 +198,26 @@ bool Store::room_for_expert(bool demand) {
   if (victim < 0) return false;
   evict(victim);
   return true;
+}
+
+/// Gives the tile a slot with memory behind it. Slots for which a range has no more are nobody's until grow().
+bool Store::slot_for_expert(std::int32_t tile, bool demand) {
+  while (room_for_expert(demand)) {
+    const std::int32_t slot = experts_->put(tile);
+    const Status backed = memory_.back(expert_piece(static_cast<std::size_t>(slot)));
+    if (backed.ok()) {
+      tiles_[tile].slot = slot;
+      return true;
+    }
+    experts_->remove(tile);
+    experts_->set_live(slot, false);
+    memory_.drop(expert_piece(static_cast<std::size_t>(slot)));
+    memory_.settle();
+    if (refused_.ok())
+      log::warn("slots end at {} of {}: {}", experts_->live_slots(), experts_->slots(), backed.message());
+    refused_ = backed;
+  }
+  return false;
 }
 
 /// A slot of the ring, emptied if need be; -1 if none can be had now.

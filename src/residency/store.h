@@ -41,6 +41,8 @@ class Store final : public WeightStore {
   Status read_rows(WeightRef part, std::span<const std::int64_t> rows, std::byte* out) override;
   std::uint64_t give_way(std::uint64_t bytes) override;
   void take_back() override;
+  Status grow(std::uint64_t bytes) override;
+  std::uint64_t backed_bytes() const override;
   int expert_slots() const override;
   bool all_experts_fit() const override;
   StoreCounters counters() const override;
@@ -69,6 +71,7 @@ class Store final : public WeightStore {
   bool by_rows_only(std::int32_t tile) const MR_REQUIRES(mutex_);
   bool start(std::int32_t tile, bool demand) MR_REQUIRES(mutex_);
   bool room_for_expert(bool demand) MR_REQUIRES(mutex_);
+  bool slot_for_expert(std::int32_t tile, bool demand) MR_REQUIRES(mutex_);
   bool room_ahead(int layer) MR_REQUIRES(mutex_);
   bool disk_idles() const MR_REQUIRES(mutex_);
   std::int32_t ring_slot_for(bool demand) MR_REQUIRES(mutex_);
@@ -127,6 +130,7 @@ class Store final : public WeightStore {
   std::vector<TileState> tiles_ MR_GUARDED_BY(mutex_);
   std::map<std::int32_t, Status> failures_ MR_GUARDED_BY(mutex_);  // of failed tiles
   WeightMemory memory_ MR_GUARDED_BY(mutex_);
+  Status refused_ MR_GUARDED_BY(mutex_);            // why a range backed no more slots
   std::vector<Piece> homes_ MR_GUARDED_BY(mutex_);  // by tile; empty for tiles that never are resident
   // Resident tiles as they lie in memory; the last ones give way first.
   std::vector<std::int32_t> home_order_ MR_GUARDED_BY(mutex_);

@@ -117,6 +117,24 @@ void Store::close_ring() { drop_ring_slots(UINT64_MAX / 2, 0); }
 
 bool Store::room_for(std::uint64_t bytes) const { return budget_.available_bytes() >= bytes + headroom_; }
 
+Status Store::grow(std::uint64_t bytes) {
+  {
+    const MutexLock lock(mutex_);
+    headroom_ = 0;
+    refused_ = Status();
+  }
+  take_back();
+  const MutexLock lock(mutex_);
+  for (int i = 0; i < plan_.expert_slots && memory_.backed_bytes() < bytes; ++i)
+    if (experts_->live(i)) MR_RETURN_IF_ERROR(memory_.back(expert_piece(static_cast<std::size_t>(i))));
+  return {};
+}
+
+std::uint64_t Store::backed_bytes() const {
+  const MutexLock lock(mutex_);
+  return memory_.backed_bytes();
+}
+
 void Store::take_back() {
   const MutexLock lock(mutex_);
   if (mapped_) return;

@@ -1,6 +1,7 @@
 #include "residency/weight_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -9,9 +10,20 @@ namespace millrace::residency {
 Expected<WeightMemory> WeightMemory::create(std::uint64_t bytes, device::Pages pages) {
   WeightMemory memory;
   MR_ASSIGN_OR_RETURN(memory.buffer_, device::HostBuffer::reserve(bytes, pages));
-  memory.granule_ = pages == device::Pages::huge ? device::kHugePageBytes : device::kPageBytes;
-  memory.users_.resize((memory.buffer_.bytes() + memory.granule_ - 1) / memory.granule_);
+  memory.set_granules(pages == device::Pages::huge ? device::kHugePageBytes : device::kPageBytes);
   return memory;
+}
+
+WeightMemory WeightMemory::over(std::unique_ptr<device::Range> range) {
+  WeightMemory memory;
+  memory.range_ = std::move(range);
+  memory.set_granules(memory.range_->granule_bytes());
+  return memory;
+}
+
+void WeightMemory::set_granules(std::uint64_t granule) {
+  granule_ = granule;
+  users_.resize((bytes() + granule_ - 1) / granule_);
 }
 
 WeightMemory WeightMemory::at(std::byte* data) {
@@ -21,7 +33,7 @@ WeightMemory WeightMemory::at(std::byte* data) {
 }
 
 std::uint64_t WeightMemory::granule_bytes_at(std::size_t granule) const {
-  return std::min<std::uint64_t>(granule_, buffer_.bytes() - granule * granule_);
+  return std::min<std::uint64_t>(granule_, bytes() - granule * granule_);
 }
 
 void WeightMemory::use(const Piece& piece) {
@@ -39,7 +51,10 @@ void WeightMemory::drop(const Piece& piece) {
     MR_ASSERT(users_[g] > 0);
     if (--users_[g] > 0) continue;
     used_ -= granule_bytes_at(g);
-    buffer_.release(g * granule_, granule_bytes_at(g));
+    if (range_ != nullptr)
+      range_->release(g * granule_, granule_);
+    else
+      buffer_.release(g * granule_, granule_bytes_at(g));
   }
 }
 

@@ -91,6 +91,10 @@ Status Store::open() {
   if (options_.memory) {
     MR_ASSIGN_OR_RETURN(std::byte* const memory, options_.memory(address_bytes_));
     memory_ = WeightMemory::at(memory);
+  } else if (options_.range) {
+    MR_ASSERT(!options_.poison_evicted && !options_.check);
+    MR_ASSIGN_OR_RETURN(auto range, options_.range(address_bytes_));
+    memory_ = WeightMemory::over(std::move(range));
   } else {
     MR_ASSIGN_OR_RETURN(memory_, WeightMemory::create(mapped_ ? 0 : address_bytes_,
                                                       huge ? device::Pages::huge : device::Pages::normal));
@@ -137,7 +141,7 @@ Status Store::check_plan() const {
 }
 
 bool Store::map_in_place() {
-  if (units_.tiles().empty() || options_.memory) return false;
+  if (units_.tiles().empty() || options_.memory || options_.range) return false;
   for (const Tile& tile : units_.tiles())
     for (const Span& span : tile.spans)
       if (backend_.in_place(span.file, span.file_offset, span.bytes) == nullptr) return false;

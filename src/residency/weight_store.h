@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "device/range.h"
 #include "residency/budget.h"
 #include "residency/expert_meter.h"
 #include "residency/guesses.h"
@@ -80,6 +81,10 @@ struct StoreOptions {
   /// So many bytes of memory on a huge page's edge, which outlive the store and which their owner pays for: the store
   /// gives none of them back. Empty: memory of its own, which gives way.
   std::function<Expected<std::byte*>(std::uint64_t bytes)> memory = {};
+  /// Memory of another kind than the host's, so many bytes of addresses: a slot is backed when something first comes to
+  /// it, and slots for which there is no more are given up. Empty: host memory. REQUIRES: the backend reads to that
+  /// kind; no poison_evicted and no check.
+  std::function<Expected<std::unique_ptr<device::Range>>(std::uint64_t bytes)> range = {};
 };
 
 /// What a store of experts alone needs to hold `slots` of them in memory. Pure.
@@ -125,6 +130,11 @@ class WeightStore {
   virtual std::uint64_t give_way(std::uint64_t bytes) = 0;
   /// Takes back what was given, as far as the budget has room with some to spare. begin_pass() calls it.
   virtual void take_back() = 0;
+  /// Takes it back at once, whoever asked for room lately, and backs `bytes` of a range now, which otherwise happens as
+  /// slots are first used. Errors: out_of_budget (there is less; what there was is backed).
+  virtual Status grow(std::uint64_t bytes) = 0;
+  /// Of memory that is backed now; of the host's: that is paid for.
+  virtual std::uint64_t backed_bytes() const = 0;
 
   virtual int expert_slots() const = 0;  // now (elastic)
   /// Whether every expert has memory of its own now, so that none leaves.

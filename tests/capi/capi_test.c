@@ -275,6 +275,26 @@ static void test_older_struct(millrace_engine* engine) {
   CHECK(result.finish == MILLRACE_FINISH_STOP && result.prompt_tokens == 0x5a5a5a5a5a5a5a5a);
 }
 
+/* Memory that is given back is the system's, pieces in use stay, and slots come back. */
+static void test_unmap(millrace_pool* pool, uint32_t slots) {
+  const void *kept = NULL, *data = NULL;
+  millrace_pool_counters counters;
+  millrace_pool_counters_init(&counters);
+  CHECK(millrace_pool_acquire(pool, 1, &kept) == MILLRACE_OK);
+  for (uint32_t i = 0; i < slots; ++i)
+    if (i > 1) CHECK(millrace_pool_release(pool, i) == MILLRACE_OK);
+  CHECK(millrace_pool_read_counters(pool, &counters) == MILLRACE_OK);
+  const uint64_t mapped = counters.mapped_bytes;
+  uint64_t unmapped = 0;
+  CHECK(millrace_pool_unmap(pool, mapped, &unmapped) == MILLRACE_OK && unmapped > 0);
+  CHECK(millrace_pool_read_counters(pool, &counters) == MILLRACE_OK);
+  CHECK(counters.slots < slots && counters.slots >= 1 && counters.mapped_bytes == mapped - unmapped);
+  CHECK(millrace_pool_acquire(pool, 1, &data) == MILLRACE_OK && data == kept);
+  CHECK(millrace_pool_map(pool, 0) == MILLRACE_OK);
+  CHECK(millrace_pool_read_counters(pool, &counters) == MILLRACE_OK);
+  CHECK(counters.slots == slots && counters.mapped_bytes == mapped);
+}
+
 /* Pieces of a file, most of them out of memory; each is what the file says, and the counters tell the truth. */
 static void test_pool(const char* path) {
   enum { kPieces = 40, kBytes = 30011 };
@@ -333,12 +353,46 @@ static void test_pool(const char* path) {
   REFUSED(millrace_pool_acquire(pool, kPieces, &data), MILLRACE_INVALID_ARGUMENT);
   const uint32_t bad = kPieces;
   REFUSED(millrace_pool_prefetch(pool, &bad, 1), MILLRACE_INVALID_ARGUMENT);
+  REFUSED(millrace_pool_release_on(pool, 2, NULL), MILLRACE_INVALID_ARGUMENT);
+  test_unmap(pool, (uint32_t)slots);
   millrace_pool_close(pool); /* with pieces that are still acquired */
   millrace_loader_close(loader);
 
   loader_options.backend = "mmap";
   CHECK(millrace_loader_open(path, &loader_options, &loader) == MILLRACE_OK);
   REFUSED(millrace_pool_open(loader, pieces, kPieces, &options, &pool), MILLRACE_UNSUPPORTED);
+  options.memory = "tape";
+  REFUSED(millrace_pool_open(loader, pieces, kPieces, &options, &pool), MILLRACE_INVALID_ARGUMENT);
+  millrace_loader_close(loader);
+}
+
+/* Where there is no GPU, what needs one is refused; where there is one, cuda_capi's tests go on from here. */
+static void test_device(const char* path) {
+  millrace_loader_options loader_options;
+  millrace_loader_options_init(&loader_options);
+  millrace_loader* loader = NULL;
+  loader_options.device_reads = "pigeon";
+  REFUSED(millrace_loader_open(path, &loader_options, &loader), MILLRACE_INVALID_ARGUMENT);
+  loader_options.device_reads = "ring";
+  CHECK(millrace_loader_open(path, &loader_options, &loader) == MILLRACE_OK);
+  CHECK(strcmp(millrace_loader_device_backend(loader), "") == 0);
+  const millrace_piece piece = {0, 1000};
+  millrace_pool_options options;
+  millrace_pool_options_init(&options);
+  options.memory = "device";
+  options.memory_bytes = 1000;
+  millrace_pool* pool = NULL;
+  REFUSED(millrace_pool_open(loader, &piece, 1, &options, &pool), MILLRACE_OUT_OF_BUDGET);
+  options.memory_bytes = 2 << 20;
+  const millrace_status opened = millrace_pool_open(loader, &piece, 1, &options, &pool);
+  if (opened == MILLRACE_UNSUPPORTED) {
+    uint64_t read = 0;
+    REFUSED(millrace_loader_enqueue_device(loader, 0, 1000, &read, &read), MILLRACE_UNSUPPORTED);
+    fprintf(stderr, "skipped: device memory (%s)\n", millrace_last_error());
+  } else {
+    CHECK(opened == MILLRACE_OK && strlen(millrace_loader_device_backend(loader)) > 0);
+    millrace_pool_close(pool);
+  }
   millrace_loader_close(loader);
 }
 
@@ -433,6 +487,7 @@ int main(int argc, char** argv) {
   const char* backends[] = {"auto", "io_uring", "pread-direct", "pread", "mmap"};
   for (int i = 0; i < 5; ++i) test_loader(argv[1], backends[i]);
   test_pool(argv[1]);
+  test_device(argv[1]);
   test_drafts(argv[1]);
   millrace_loader* loader = NULL;
   REFUSED(millrace_loader_open("/no/such/file", NULL, &loader), MILLRACE_NOT_FOUND);

@@ -1,11 +1,16 @@
 // Memory that gives way to others and comes back, under use.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <random>
 #include <thread>
 
+#include "base/bytes.h"
 #include "device/cpu.h"
+#include "device/host_memory.h"
+#include "device/range.h"
 #include "residency/store_fixture.h"
 #include "residency/weight_store.h"
 
@@ -207,6 +212,117 @@ TEST(Elastic, LeasedTilesStay) {
   t.store->give_way(1ull << 40);
   EXPECT_EQ(t.store->expert_slots(), 1);
   run_pass(*t.store, all_used_tiles(t.model.units));
+}
+
+/// Host memory that has to be backed, of which there is only so much.
+class ScarceRange final : public device::Range {
+ public:
+  ScarceRange(std::uint64_t bytes, std::size_t most_granules)
+      : bytes_(round_up(bytes, kGranule)), backed_(bytes_ / kGranule), most_(most_granules) {
+    auto memory = device::HostBuffer::reserve(bytes_, device::Pages::normal);
+    EXPECT_TRUE(memory.ok());
+    memory_ = std::move(*memory);
+  }
+  std::byte* data() const override { return memory_.data(); }
+  std::uint64_t bytes() const override { return bytes_; }
+  std::uint64_t granule_bytes() const override { return kGranule; }
+  std::uint64_t backed_bytes() const override { return count_ * kGranule; }
+  Status back(std::uint64_t offset, std::uint64_t bytes) override {
+    for (std::size_t g = offset / kGranule; g <= (offset + bytes - 1) / kGranule; ++g) {
+      if (backed_[g]) continue;
+      if (count_ == most_) return error(Code::out_of_budget, "the device is full");
+      backed_[g] = true;
+      ++count_;
+    }
+    return {};
+  }
+  void release(std::uint64_t offset, std::uint64_t bytes) override {
+    ASSERT_EQ(offset % kGranule + bytes % kGranule, 0u);
+    for (std::size_t g = offset / kGranule; g < (offset + bytes) / kGranule; ++g) {
+      count_ -= backed_[g] ? 1 : 0;
+      backed_[g] = false;
+      std::fill_n(memory_.data() + g * kGranule, kGranule, std::byte{0xee});
+    }
+  }
+  void set_most(std::size_t most) { most_ = most; }
+
+  static constexpr std::uint64_t kGranule = 16 << 10;
+
+ private:
+  const std::uint64_t bytes_;
+  device::HostBuffer memory_;
+  std::vector<bool> backed_;  // by granule
+  std::size_t count_ = 0, most_;
+};
+
+/// A store of experts alone over a range with room for `slots`, of which `most_granules` can be backed.
+struct Ranged {
+  Model model{{.layers = 2, .experts = 8, .tile_bytes = 64 << 10}};
+  ScarceRange* range = nullptr;
+  std::unique_ptr<WeightStore> store;
+
+  Ranged(int slots, std::size_t most_granules) {
+    StoreOptions options;
+    options.experts_only = true;
+    options.range = [&](std::uint64_t bytes) -> Expected<std::unique_ptr<device::Range>> {
+      auto made = std::make_unique<ScarceRange>(bytes, most_granules);
+      range = made.get();
+      return std::unique_ptr<device::Range>(std::move(made));
+    };
+    store = model.store(expert_store_plan(model.units, slots), options);
+  }
+  std::vector<std::int32_t> tiles() const { return expert_tiles(model.units); }
+};
+
+TEST(ElasticRange, IsBackedAsSlotsAreUsedAndGivenBack) {
+  Ranged t(6, SIZE_MAX);
+  EXPECT_EQ(t.store->backed_bytes(), 0u);
+  run_pass(*t.store, {t.tiles()[0]});
+  const std::uint64_t of_one = t.store->backed_bytes();
+  EXPECT_GT(of_one, 0u);
+  EXPECT_LE(of_one, round_up(expert_slot_bytes(t.model.units), ScarceRange::kGranule) + ScarceRange::kGranule);
+  run_pass(*t.store, t.tiles());
+  const std::uint64_t of_all = t.store->backed_bytes();
+  EXPECT_GE(of_all, 6 * expert_slot_bytes(t.model.units));
+  auto held = t.store->lease(t.tiles()[0]);
+  ASSERT_TRUE(held.ok() && held->wait().ok());
+  EXPECT_GT(t.store->give_way(of_all), 0u);
+  EXPECT_EQ(t.store->expert_slots(), 1);
+  EXPECT_LT(t.store->backed_bytes(), of_all);
+  expect_exact(t.model.units, *held);
+  *held = Lease();
+  ASSERT_TRUE(t.store->grow(0).ok());
+  EXPECT_EQ(t.store->expert_slots(), 6);
+  EXPECT_LT(t.store->backed_bytes(), of_all);
+  ASSERT_TRUE(t.store->grow(of_all).ok());
+  EXPECT_EQ(t.store->backed_bytes(), of_all);
+  run_pass(*t.store, t.tiles());
+}
+
+TEST(ElasticRange, SlotsWithoutMemoryAreGivenUp) {
+  const std::uint64_t slot = expert_slot_bytes(Model({.layers = 2, .experts = 8, .tile_bytes = 64 << 10}).units);
+  const std::size_t of_three = (3 * slot + ScarceRange::kGranule - 1) / ScarceRange::kGranule;
+  Ranged t(6, of_three);
+  run_pass(*t.store, t.tiles());
+  EXPECT_EQ(t.store->expert_slots(), 3);
+  EXPECT_EQ(t.store->grow(6 * slot).code(), Code::out_of_budget);
+  run_pass(*t.store, t.tiles());
+  t.range->set_most(SIZE_MAX);
+  ASSERT_TRUE(t.store->grow(6 * slot).ok());
+  EXPECT_EQ(t.store->expert_slots(), 6);
+  run_pass(*t.store, t.tiles());
+}
+
+TEST(ElasticRange, WithoutAnyMemoryTheErrorSaysSo) {
+  Ranged t(4, 0);
+  t.store->begin_pass();
+  const auto lease = t.store->lease(t.tiles()[0]);
+  ASSERT_FALSE(lease.ok());
+  EXPECT_EQ(lease.status().code(), Code::out_of_budget);
+  EXPECT_NE(lease.status().message().find("the device is full"), std::string::npos) << lease.status().message();
+  t.range->set_most(SIZE_MAX);
+  ASSERT_TRUE(t.store->grow(0).ok());
+  run_pass(*t.store, t.tiles());
 }
 
 TEST(Elastic, GivenPagesLeaveTheProcess) {

@@ -6,8 +6,16 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string_view>
 
 #include "app/capi/common.h"
+#ifdef MILLRACE_HAS_CUDA
+#include "base/log.h"
+#include "device/cuda_runtime.h"
+#include "device/gpu.h"
+#include "residency/cuda_bounce.h"
+#include "storage/cufile.h"
+#endif
 
 using namespace millrace;  // NOLINT: the whole file is the border to C
 
@@ -20,14 +28,39 @@ capi::Block allocate_around(const storage::Widened& wide) {
   return capi::Block(memory);
 }
 
-Status copy_to_device(void* destination, const std::byte* from, std::size_t bytes) {
-#ifdef MILLRACE_HAS_CUDA
-  return device::write_device(destination, from, bytes);
-#else
-  (void)destination, (void)from, (void)bytes;
-  return error(Code::unsupported, "this library was built without CUDA: it cannot read into device memory");
-#endif
+Expected<capi::DeviceReads> device_reads_from_name(const char* name) {
+  const std::string_view wanted = name == nullptr ? "auto" : name;
+  if (wanted == "auto") return capi::DeviceReads::automatic;
+  if (wanted == "cufile") return capi::DeviceReads::cufile;
+  if (wanted == "ring") return capi::DeviceReads::ring;
+  return error(Code::invalid_argument, "options.device_reads: use auto, cufile or ring");
 }
+
+#ifdef MILLRACE_HAS_CUDA
+/// The device that is present on the calling thread.
+Expected<int> present_device() {
+  MR_RETURN_IF_ERROR(device::gpus().status());
+  int device = 0;
+  MR_CUDA(cudaGetDevice(&device));
+  return device;
+}
+
+Expected<std::unique_ptr<storage::Backend>> open_to_device(millrace_loader& loader, int device) {
+  const auto ring = [&]() -> Expected<std::unique_ptr<storage::Backend>> {
+    MR_ASSIGN_OR_RETURN(auto backend, residency::BounceBackend::create(*loader.backend));
+    return std::unique_ptr<storage::Backend>(std::move(backend));
+  };
+  if (loader.device_reads == capi::DeviceReads::ring) return ring();
+  const storage::CuFileOptions options{.device = device};
+  if (loader.device_reads == capi::DeviceReads::cufile) return storage::open_cufile({loader.path}, options);
+  const auto way = storage::cufile_available(loader.path, options);
+  if (way.ok() && way->direct) return storage::open_cufile({loader.path}, options);
+  if (!way.ok() && way.status().code() != Code::unsupported) return way.status();
+  log::info("storage: reads into device memory go through page-locked memory; cuFile: {}",
+            way.ok() ? way->reason : way.status().message());
+  return ring();
+}
+#endif
 
 millrace_loader_options default_options() {
   millrace_loader_options options{};
@@ -75,6 +108,8 @@ Status open_loader(const char* path, const millrace_loader_options* given, millr
   if (options.queue_depth > 0) made.queue_depth = options.queue_depth;
   if (options.request_bytes > 0) made.request_bytes = std::max<std::uint64_t>(4096, options.request_bytes);
   auto loader = std::make_unique<millrace_loader>();
+  loader->path = path;
+  MR_ASSIGN_OR_RETURN(loader->device_reads, device_reads_from_name(options.device_reads));
   MR_ASSIGN_OR_RETURN(loader->backend, storage::open_backend({path}, made));
   struct stat info {};
   if (stat(path, &info) != 0) return error(Code::io_error, "{}: cannot be examined", path);
@@ -87,6 +122,7 @@ Status plan_host_read(millrace_loader& loader, std::uint64_t offset, std::uint64
                       bool whole_blocks, std::uint64_t* read) {
   MR_RETURN_IF_ERROR(check_range(loader, offset, bytes));
   auto planned = std::make_shared<capi::Planned>();
+  planned->backend = loader.backend.get();
   planned->read = {0, offset, bytes, static_cast<std::byte*>(destination)};
   const auto place = reinterpret_cast<std::uintptr_t>(destination);
   const bool congruent = place % storage::kMaxAlignment == offset % storage::kMaxAlignment;
@@ -104,38 +140,51 @@ Status plan_host_read(millrace_loader& loader, std::uint64_t offset, std::uint64
 Status plan_device_read(millrace_loader& loader, std::uint64_t offset, std::uint64_t bytes, void* destination,
                         std::uint64_t* read) {
   MR_RETURN_IF_ERROR(check_range(loader, offset, bytes));
-#ifdef MILLRACE_HAS_CUDA
-  const storage::Widened wide = storage::widened(offset, bytes, storage::kMaxAlignment);
   auto planned = std::make_shared<capi::Planned>();
-  MR_ASSIGN_OR_RETURN(planned->pinned, device::PinnedBuffer::allocate(wide.bytes));
-  planned->read = {0, offset, bytes, planned->pinned.data() + wide.lead};
-  planned->destination = destination;
-  planned->to_device = true;
+  MR_ASSIGN_OR_RETURN(planned->backend, loader.to_device());
+  planned->read = {0, offset, bytes, static_cast<std::byte*>(destination)};
   keep(loader, std::move(planned), read);
   return {};
-#else
-  (void)read;
-  return copy_to_device(destination, nullptr, 0);
-#endif
 }
 
 Status wait_for(millrace_loader& loader, std::uint64_t read) {
   MR_ASSIGN_OR_RETURN(const std::shared_ptr<capi::Planned> planned, find(loader, read));
   Status status = planned->completion.wait();
-  if (status.ok()) status = loader.backend->health();
+  if (status.ok()) status = planned->backend->health();
   {
     const MutexLock lock(loader.mutex);
     loader.reads.erase(read);
   }
   if (!status.ok() || planned->destination == nullptr) return status;
-  if (planned->to_device) {
-    return copy_to_device(planned->destination, planned->read.destination, planned->read.bytes);
-  }
   std::memcpy(planned->destination, planned->read.destination, planned->read.bytes);
   return {};
 }
 
 }  // namespace
+
+Expected<storage::Backend*> millrace_loader::to_device() {
+#ifdef MILLRACE_HAS_CUDA
+  MR_ASSIGN_OR_RETURN(const int device, present_device());
+  const MutexLock lock(mutex);
+  std::unique_ptr<storage::Backend>& made = to_devices[device];
+  if (made == nullptr) {
+    MR_ASSIGN_OR_RETURN(made, open_to_device(*this, device));
+  }
+  return made.get();
+#else
+  return error(Code::unsupported, "this library was built without CUDA: it cannot read into device memory");
+#endif
+}
+
+const storage::Backend* millrace_loader::to_device_if_made() const {
+#ifdef MILLRACE_HAS_CUDA
+  if (const auto device = present_device(); device.ok()) {
+    const MutexLock lock(mutex);
+    if (const auto made = to_devices.find(*device); made != to_devices.end()) return made->second.get();
+  }
+#endif
+  return nullptr;
+}
 
 extern "C" {
 
@@ -155,6 +204,11 @@ void millrace_loader_close(millrace_loader* loader) { delete loader; }
 
 const char* millrace_loader_backend(const millrace_loader* loader) {
   return loader != nullptr ? loader->backend->traits().name.c_str() : "";
+}
+
+const char* millrace_loader_device_backend(const millrace_loader* loader) {
+  const storage::Backend* const made = loader != nullptr ? loader->to_device_if_made() : nullptr;
+  return made != nullptr ? made->traits().name.c_str() : "";
 }
 
 uint64_t millrace_loader_file_bytes(const millrace_loader* loader) {
@@ -187,7 +241,7 @@ millrace_status millrace_loader_submit(millrace_loader* loader) {
     for (const auto& [number, planned] : loader->reads) {
       if (planned->submitted) continue;
       planned->submitted = true;
-      loader->backend->submit(std::span(&planned->read, 1), planned->completion);
+      planned->backend->submit(std::span(&planned->read, 1), planned->completion);
     }
     return {};
   });

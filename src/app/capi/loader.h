@@ -4,13 +4,11 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "app/capi/common.h"
 #include "base/mutex.h"
 #include "storage/storage.h"
-#ifdef MILLRACE_HAS_CUDA
-#include "device/cuda_runtime.h"
-#endif
 
 namespace millrace::capi {
 
@@ -22,22 +20,27 @@ using Block = std::unique_ptr<std::byte, Freed>;
 /// A read that was planned, and maybe started.
 struct Planned {
   storage::Read read;
+  storage::Backend* backend = nullptr;
   void* destination = nullptr;  // where the bytes go once they are in `around`; null: they went there at once
-  bool to_device = false;
   Block around;
-#ifdef MILLRACE_HAS_CUDA
-  device::PinnedBuffer pinned;
-#endif
   bool submitted = false;
   storage::Completion completion;
 };
 
+/// How a loader reads into device memory: by cuFile where the disk then writes there itself, by cuFile or not at all,
+/// or through page-locked memory.
+enum class DeviceReads { automatic, cufile, ring };
+
 }  // namespace millrace::capi
 
 struct millrace_loader {
+  std::string path;
   std::unique_ptr<millrace::storage::Backend> backend;
   std::uint64_t file_bytes = 0;
-  millrace::Mutex mutex;
+  millrace::capi::DeviceReads device_reads = millrace::capi::DeviceReads::automatic;
+  mutable millrace::Mutex mutex;
+  // By CUDA's number of the device, made when first asked for; they may read through `backend`.
+  std::map<int, std::unique_ptr<millrace::storage::Backend>> to_devices MR_GUARDED_BY(mutex);
   std::map<std::uint64_t, std::shared_ptr<millrace::capi::Planned>> reads MR_GUARDED_BY(mutex);
   std::uint64_t next MR_GUARDED_BY(mutex) = 1;
 
@@ -46,4 +49,9 @@ struct millrace_loader {
       if (planned->submitted) (void)planned->completion.wait();
     }
   }
+  /// What reads into memory of the device that is present on the calling thread. Errors: unsupported (no CUDA, no GPU;
+  /// no cuFile where it was asked for), out_of_budget, and those of the file.
+  millrace::Expected<millrace::storage::Backend*> to_device();
+  /// The same where it has been made; null where not.
+  const millrace::storage::Backend* to_device_if_made() const;
 };
