@@ -58,7 +58,6 @@ CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& 
       options_(options),
       vram_(vram),
       parts_(parts),
-      hp_(parts.model->hyperparameters()),
       layout_(kv_layout(*parts.model, options.kv_dtype, options.cuda_index)),
       ram_(ram_of(options)),
       program_bytes_(measured_program_bytes(options)) {
@@ -96,7 +95,7 @@ exec::DeviceBlocksShape CudaPlanner::blocks_shape(const kv::Group& group) const 
 void CudaPlanner::share_passes() {
   homes_ = residency::homes_in_vram(units());
   choose_limits(false);
-  share_out(hp_,
+  share_out(hp(),
             {.cap_bytes = cap_,
              .taken_bytes = vram_.context_bytes + others_.vram_bytes +
                             residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
@@ -116,7 +115,7 @@ void CudaPlanner::share_passes() {
 Status CudaPlanner::place() {
   if (options_.follow != nullptr) return follow();
   // Of a mixture: told to keep experts outside VRAM, wherever they would fit.
-  const bool flows = hp_.experts > 0 && (options_.vram_experts >= 0 || options_.expert_slots > 0);
+  const bool flows = hp().experts > 0 && (options_.vram_experts >= 0 || options_.expert_slots > 0);
   if (!options_.pins.empty() || flows) return choose();
   choose_limits(false);
   homes_ = residency::homes_in_vram(units());
@@ -144,7 +143,7 @@ void CudaPlanner::say_homes() const {
     log::info("{} of {} experts have slots in VRAM, {} lie in RAM; the CPU computes with those that are not in VRAM",
               homes_.experts.vram_slots, units().experts(), homes_.experts.ram_slots);
   else
-    log::info("{} of {} layers stream to the GPU in every pass, {} of them from the disk", homes_.movers, hp_.layers,
+    log::info("{} of {} layers stream to the GPU in every pass, {} of them from the disk", homes_.movers, hp().layers,
               homes_.on_disk);
 }
 
@@ -164,7 +163,7 @@ void CudaPlanner::choose_limits(bool streams) {
   streams_ = streams;
   Limits& limits = parts_.limits;
   limits.sequences = std::max<std::int64_t>(1, options_.max_sequences);
-  limits.context_tokens = wanted_context(options_, hp_);
+  limits.context_tokens = wanted_context(options_, hp());
   const std::int64_t automatic =
       streams ? std::max(kAutomaticBatch, std::min(limits.context_tokens, kStreamingBatch)) : kAutomaticBatch;
   set_rows(options_, rules(), options_.batch_tokens > 0 ? options_.batch_tokens : automatic, limits);
@@ -223,7 +222,7 @@ void CudaPlanner::set_plan_options() {
     plan_options.kv_bytes += static_cast<std::uint64_t>(blocks(group) * group.block_bytes());
   plan_options.most_kv_bytes = plan_options.kv_bytes;
   plan_options.context_tokens = parts_.limits.kv_tokens;
-  plan_options.top_k = static_cast<int>(hp_.top_k);
+  plan_options.top_k = static_cast<int>(hp().top_k);
   plan_options.pass_tokens = parts_.limits.batch_tokens;
   plan_options.attention = attention_costs(parts_.model->program(), layout_);
   plan_options.steps = step_cost(parts_.model->program(), layout_);

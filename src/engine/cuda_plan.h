@@ -50,6 +50,8 @@ class CudaPlanner {
   std::uint64_t program_bytes() const { return program_bytes_; }
   bool streams_from_ram() const { return homes_.movers > homes_.on_disk; }
   bool knows_rates() const { return options_.rates.cpu_decode > 0; }
+  /// Whether experts are read from the disk again and again: they have slots, and RAM has none for each.
+  bool experts_leave_ram() const { return homes_.experts.any() && homes_.experts.ram_slots < units().experts(); }
   /// What is at home outside VRAM, in the log.
   void say_homes() const;
   const residency::Homes& homes() const { return homes_; }
@@ -74,13 +76,14 @@ class CudaPlanner {
   std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
   /// What is pinned stays where it is.
   bool uses_spare() const { return streams_ && options_.pins.empty(); }
+  // The model may have become one whose experts are in a pack.
+  const model::Hyperparameters& hp() const { return parts_.model->hyperparameters(); }
   const residency::UnitTable& units() const { return parts_.model->units(); }
 
   const EngineOptions asked_;
   EngineOptions options_;  // ours: sharing fills in what the user left open
   const Vram vram_;
   Parts& parts_;
-  const model::Hyperparameters& hp_;
   const kv::Layout layout_;
   const std::uint64_t ram_;  // the cap: the machine is asked once
   const std::uint64_t program_bytes_;

@@ -8,6 +8,7 @@
 #include "device/gpu.h"
 #include "engine/cuda_draft.h"
 #include "engine/cuda_plan.h"
+#include "engine/pack_choice.h"
 #include "engine/setup.h"
 #include "exec/cuda_executor.h"
 #include "residency/calibrate.h"
@@ -45,6 +46,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   MR_RETURN_IF_ERROR(draft != nullptr ? seat_draft(options, *draft, gpu, planner, parts) : planner.plan());
   planner.say_homes();
   MR_RETURN_IF_ERROR(accept(parts));
+  MR_RETURN_IF_ERROR(choose_pack(options, !planner.experts_leave_ram(), parts, paths));
+  if (parts.pack != nullptr)  // an expert takes a little less memory there
+    MR_RETURN_IF_ERROR(planner.plan({parts.draft.vram_bytes, parts.draft.ram_bytes}));
   MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   if (options.cufile) {
     MR_ASSIGN_OR_RETURN(parts.straight, storage::open_cufile(paths, {.device = options.cuda_index}));
@@ -97,9 +101,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   loaded->weights = std::move(*weights);
   if (planner.homes().experts.any()) {
     MR_ASSIGN_OR_RETURN(loaded->experts,
-                        residency::DeviceExperts::create(parts.model->units(), planner.homes().experts,
-                                                         loaded->weights->table(), *parts.backend, *parts.vram,
-                                                         *parts.budget, {options.on_load, options.on_load_end}));
+                        residency::DeviceExperts::create(
+                            parts.model->units(), planner.homes().experts, loaded->weights->table(), *parts.backend,
+                            *parts.vram, *parts.budget, {options.on_load, options.on_load_end}, pack_check(parts)));
     ops.experts = loaded->experts.get();
   }
   MR_ASSIGN_OR_RETURN(parts.executor,

@@ -114,7 +114,7 @@ struct EngineOptions {
   /// to set. May be null.
   std::shared_ptr<const residency::SavedPlan> follow;
   std::string routing;  // of mixtures, in their routers' place (exec/routing.h); empty: the routers choose
-  /// Of a mixture's experts (engine/pack_choice.h), on the CPU: "auto", "off" or a file.
+  /// Of a mixture's experts (engine/pack_choice.h): "auto", "off" or a file.
   std::string pack = "auto";
   exec::Prefetch prefetch = exec::Prefetch::automatic;  // of experts that are guessed, on the CPU: the same tokens
   /// Of mixtures, from 0 to 1: experts in the fastest tier are preferred (exec/expert_choice.h). Changes answers.

@@ -98,7 +98,7 @@ Expected<std::optional<residency::UnitTable>> units_in(const residency::ExpertPa
 
 }  // namespace
 
-Status choose_pack(const EngineOptions& options, std::uint64_t ram, Parts& parts, std::vector<std::string>& paths) {
+Status choose_pack(const EngineOptions& options, bool all_stay, Parts& parts, std::vector<std::string>& paths) {
   const residency::UnitTable& units = parts.model->units();
   if (options.pack == "off" || units.experts() == 0) return {};
   const bool named = options.pack != "auto";
@@ -106,8 +106,7 @@ Status choose_pack(const EngineOptions& options, std::uint64_t ram, Parts& parts
   std::error_code ignored;
   if (!named && !std::filesystem::exists(path, ignored)) return {};
   const std::string name = modelfile::escape(path);
-  const bool needless =
-      options.storage == storage::BackendKind::mmap || (all_fit(units, ram) && options.expert_slots == 0);
+  const bool needless = options.storage == storage::BackendKind::mmap || all_stay;
   if (needless && !named) {
     log::info("{} is not used: all weights are in memory", name);
     return {};
@@ -138,6 +137,13 @@ Status choose_pack(const EngineOptions& options, std::uint64_t ram, Parts& parts
   paths.insert(paths.end(), (*pack)->paths().begin(), (*pack)->paths().end());
   parts.pack = std::move(*pack);
   return {};
+}
+
+residency::TileCheck pack_check(const Parts& parts) {
+  if (parts.pack == nullptr) return {};
+  return [pack = parts.pack.get(), units = &parts.model->units()](std::int32_t tile, const std::byte* slot) {
+    return pack->check(*units, tile, slot);
+  };
 }
 
 }  // namespace millrace::engine

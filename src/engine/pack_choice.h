@@ -1,4 +1,4 @@
-// Whether experts are read from a pack (residency/expert_pack.h), decided when a model is opened for the CPU.
+// Whether experts are read from a pack (residency/expert_pack.h), decided when a model is opened.
 // Thread-safety: one thread.
 #pragma once
 
@@ -10,10 +10,13 @@
 namespace millrace::engine {
 
 /// options.pack: "off"; a file: that pack; "auto": MODEL.pack beside the model's file, where there is one and some
-/// experts read from both come from it in less time. Not used where all weights fit into `ram`, or an expert is more
-/// than a tile: then nothing is gained. Where it is used, parts.model has its experts there, and `paths` its files. The
-/// log says what was chosen and why. Errors: those of a pack that was named; one beside the model is refused with a
-/// warning.
-Status choose_pack(const EngineOptions& options, std::uint64_t ram, Parts& parts, std::vector<std::string>& paths);
+/// experts read from both come from it in less time. Not used where experts that came to memory stay there (all_stay),
+/// or an expert is more than a tile: then nothing is gained. Where it is used, parts.model has its experts there, and
+/// `paths` its files. The log says what was chosen and why. Errors: those of a pack that was named; one beside the
+/// model is refused with a warning.
+Status choose_pack(const EngineOptions& options, bool all_stay, Parts& parts, std::vector<std::string>& paths);
+
+/// What holds experts to the checksums of the pack that is used; empty where none is. For StoreOptions::check.
+residency::TileCheck pack_check(const Parts& parts);
 
 }  // namespace millrace::engine

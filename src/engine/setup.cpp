@@ -279,8 +279,9 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, parts, paths));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   start_threads(options, options.threads, ThreadPool::Options().spin, parts);
-  MR_RETURN_IF_ERROR(choose_pack(options, ram, parts, paths));
-  MR_RETURN_IF_ERROR(start_storage(options, paths, all_fit(parts.model->units(), ram), parts));
+  const bool fits = all_fit(parts.model->units(), ram);
+  MR_RETURN_IF_ERROR(choose_pack(options, fits && options.expert_slots == 0, parts, paths));
+  MR_RETURN_IF_ERROR(start_storage(options, paths, fits, parts));
   const std::uint64_t program_bytes = measured_program_bytes(options);
   CpuPlanner planner(options, ram, program_bytes, parts);
   if (options.storage == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
@@ -429,9 +430,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   if (taken.gpu) return std::move(parts);
   residency::StoreOptions store_options;
   store_options.policy = options.policy;
-  if (parts.pack != nullptr)
-    store_options.check = [pack = parts.pack.get(), units = &parts.model->units()](
-                              std::int32_t tile, const std::byte* slot) { return pack->check(*units, tile, slot); };
+  store_options.check = pack_check(parts);
   MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,
                                                                   *parts.budget, store_options));
   const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);

@@ -42,13 +42,14 @@ DeviceExperts::~DeviceExperts() {
 
 Expected<std::unique_ptr<DeviceExperts>> DeviceExperts::create(const UnitTable& units, const ExpertTiers& tiers,
                                                                const AddressTable& table, storage::Backend& backend,
-                                                               Budget& vram, Budget& ram, OnLoad on_load) {
+                                                               Budget& vram, Budget& ram, OnLoad on_load,
+                                                               TileCheck check) {
   std::unique_ptr<DeviceExperts> experts(new DeviceExperts(units, tiers, table, std::move(on_load)));
-  MR_RETURN_IF_ERROR(experts->open(backend, vram, ram));
+  MR_RETURN_IF_ERROR(experts->open(backend, vram, ram, std::move(check)));
   return experts;
 }
 
-Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram) {
+Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram, TileCheck check) {
   for (std::size_t u = 0; u < units_.units().size(); ++u) {
     if (units_.units()[u].kind != UnitKind::expert) continue;
     const auto range = units_.tiles_of(static_cast<std::int32_t>(u));
@@ -66,6 +67,7 @@ Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram)
   StoreOptions options;
   options.policy = tiers_.policy;
   options.experts_only = true;
+  options.check = std::move(check);
   options.memory = [this](std::uint64_t bytes) -> Expected<std::byte*> {
     MR_ASSIGN_OR_RETURN(memory_, device::PinnedBuffer::allocate(bytes + kBehindExperts));
     return memory_.data();
@@ -452,6 +454,7 @@ void DeviceExperts::add_to(StoreCounters& counters) const {
   const StoreCounters in_ram = store_->counters();
   counters.bytes_to_device += copied_bytes_;
   counters.bytes_from_disk += in_ram.bytes_from_disk;
+  counters.bytes_from_pack += in_ram.bytes_from_pack;
   counters.evictions += in_ram.evictions;
   counters.stall_ns += in_ram.stall_ns;
   const MutexLock lock(meter_mutex_);

@@ -265,6 +265,7 @@ void Store::finished(std::int32_t tile, const Status& read) {
   if (status.ok()) {
     state.status = TileStatus::ready;
     counters_.bytes_from_disk += units_.tiles()[tile].bytes;
+    if (options_.check && expert_of(tile) >= 0) counters_.bytes_from_pack += units_.tiles()[tile].bytes;
     return;
   }
   leave_slot(tile, false);

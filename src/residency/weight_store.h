@@ -61,6 +61,7 @@ struct StoreCounters {
                                        // again while it comes
   std::uint64_t ordered_hits = 0, ordered_misses = 0;  // ordered tiles: bytes were there at lease time, or not yet
   std::uint64_t bytes_from_disk = 0;                   // weights delivered by storage
+  std::uint64_t bytes_from_pack = 0;                   // of these: experts that StoreOptions::check was asked about
   std::uint64_t bytes_used = 0;                        // weights leased (the memory tier's traffic)
   std::uint64_t bytes_to_device = 0;                   // weights that crossed to a GPU
   std::uint64_t host_bytes = 0, host_ns = 0;           // beside a GPU: what the processor computed with, and how long
@@ -71,10 +72,12 @@ struct StoreCounters {
   GuessFigures guesses;
 };
 
+/// Asked about every tile whose bytes have come to `slot`, from the executor's thread: an error is the read's.
+using TileCheck = std::function<Status(std::int32_t tile, const std::byte* slot)>;
+
 struct StoreOptions {
   CachePolicy policy = CachePolicy::lru;
-  /// Asked about every tile whose bytes have come to `slot`, from the executor's thread: an error is the read's.
-  std::function<Status(std::int32_t tile, const std::byte* slot)> check = {};
+  TileCheck check = {};
   bool poison_evicted = false;  // fills evicted memory with 0xa5 (tests, debug builds)
   /// Only experts are this store's, each in one tile; other units are elsewhere, and nobody asks for them here.
   bool experts_only = false;

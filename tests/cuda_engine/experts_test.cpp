@@ -1,8 +1,10 @@
 // Mixtures whose experts are not all in VRAM: whoever computes with an expert, wherever it lies and however it came,
 // not one bit of a logit changes.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +13,10 @@
 #include "device/cuda_runtime.h"
 #include "engine/reference.h"
 #include "engine/support.h"
+#include "kv/model_identity.h"
+#include "model/model.h"
+#include "modelfile/gguf.h"
+#include "residency/expert_pack.h"
 
 namespace millrace::engine {
 namespace {
@@ -167,6 +173,86 @@ TEST_F(ExpertsOnGpu, AReadThatFailsEndsTheRequestAndNotTheEngine) {
   }
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(right, 7);
+}
+
+/// A pack of the demo model in a file of its own, which goes with the object.
+class Packed {
+ public:
+  explicit Packed(const std::string& name)
+      : path_(std::string(MILLRACE_BINARY_DIR) + "/" + name + "." + std::to_string(getpid()) + ".pack") {
+    const Status written = write();
+    EXPECT_TRUE(written.ok()) << written.message();
+  }
+  ~Packed() { unlink(path_.c_str()); }
+  Packed(const Packed&) = delete;
+  Packed& operator=(const Packed&) = delete;
+  const std::string& path() const { return path_; }
+  /// Another bit in each byte of the last quarter, which is weights.
+  void damage() const {
+    std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary | std::ios::ate);
+    const auto size = static_cast<std::size_t>(file.tellg()), bytes = size / 4;
+    std::string end(bytes, '\0');
+    file.seekg(static_cast<std::streamoff>(size - bytes)).read(end.data(), static_cast<std::streamsize>(bytes));
+    for (char& byte : end) byte = static_cast<char>(byte ^ 4);
+    file.seekp(static_cast<std::streamoff>(size - bytes)).write(end.data(), static_cast<std::streamsize>(bytes));
+  }
+
+ private:
+  Status write() const {
+    MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(moe_path()));
+    MR_ASSIGN_OR_RETURN(const auto model, model::load(file, {}));
+    MR_ASSIGN_OR_RETURN(const std::string identity, kv::model_identity(file));
+    return residency::write_pack(path_, model->units(), file.paths(), identity, {});
+  }
+  const std::string path_;
+};
+
+TEST_F(ExpertsOnGpu, APackGivesTheSameBitsAndIsRead) {
+  const Packed pack("gpu");
+  EngineOptions options = on_gpu(moe_path());
+  options.vram_experts = 7;
+  options.expert_slots = 20;  // of RAM: the others come from the disk again and again
+  options.pack = "off";
+  const auto without = make(options);
+  options.pack = pack.path();
+  const auto with = make(options);
+  ASSERT_NE(without, nullptr);
+  ASSERT_NE(with, nullptr);
+  for (const std::size_t prompt : {300, 20}) {  // experts in waves, then by what the router calls for
+    SCOPED_TRACE(prompt);
+    expect_same_bits(logits_of(*with, prompt, 24), logits_of(*without, prompt, 24));
+  }
+  const residency::StoreCounters packed = with->store_counters(), plain = without->store_counters();
+  EXPECT_GT(packed.bytes_from_pack, 0u);
+  EXPECT_EQ(packed.bytes_from_pack, packed.bytes_from_disk);  // a mixture's trunk is not read again
+  EXPECT_EQ(plain.bytes_from_pack, 0u);
+  EXPECT_GT(plain.bytes_from_disk, 0u);
+}
+
+TEST_F(ExpertsOnGpu, ADamagedPackFailsTheRequestAndIsNamed) {
+  const Packed pack("gpu-damaged");
+  pack.damage();
+  EngineOptions options = on_gpu(moe_path());
+  options.vram_experts = 7;
+  options.expert_slots = 20;
+  options.pack = pack.path();
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  Request request = greedy(tokens(*engine, 300), 4);
+  const Result result = engine->run(std::move(request));
+  ASSERT_EQ(result.finish, Finish::error);
+  EXPECT_NE(result.status.message().find("is damaged"), std::string::npos) << result.status.message();
+}
+
+TEST_F(ExpertsOnGpu, APackIsNotUsedWhereExpertsStayInRam) {
+  const Packed pack("gpu-needless");
+  EngineOptions options = on_gpu(moe_path());
+  options.vram_experts = 7;
+  options.pack = pack.path();
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  (void)logits_of(*engine, 40, 4);
+  EXPECT_EQ(engine->store_counters().bytes_from_pack, 0u);
 }
 
 TEST_F(ExpertsOnGpu, TooLittleMemoryNamesTheLeastThatWorks) {

@@ -190,7 +190,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command
       .add_option("--pack", flags.pack,
                   "Experts are read from a pack (see millrace pack): auto (MODEL.pack, where that is measured to be "
-                  "faster), off, or a file (on the CPU)")
+                  "faster), off, or a file")
       ->capture_default_str();
   command
       .add_option("--prefetch", flags.prefetch,
