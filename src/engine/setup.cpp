@@ -371,12 +371,9 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
   };
   if (options.device == DeviceChoice::cpu) return on_cpu();
   const bool open = options.device == DeviceChoice::automatic;
-  if (!open && options.route_bias > 0)
-    return error(Code::unsupported, "--route-bias is the CPU's: on a GPU the routers alone choose; leave it out");
   // These belong to the CPU executor: who sets them wants it.
   const bool for_cpu = (options.ram_bytes > 0 && options.vram_bytes == 0) || !options.best_isa ||
-                       !options.faults.empty() || (options.expert_slots > 0 && options.vram_experts < 0) ||
-                       options.route_bias > 0;
+                       !options.faults.empty() || (options.expert_slots > 0 && options.vram_experts < 0);
   if (open && for_cpu) {
     say_cpu(options, "other options are the CPU's; --device cuda insists on the GPU");
     return on_cpu();
@@ -400,6 +397,17 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
   if (!open || (code != Code::out_of_budget && code != Code::unsupported)) return parts.status();
   log::warn("computing on the CPU, not on the GPU: {}", parts.status().message());
   return on_cpu();
+}
+
+void say_route_bias(const EngineOptions& options, const Parts& parts) {
+  if (options.route_bias == 0) return;
+  if (parts.executor->route_bias() > 0)
+    log::warn(
+        "route bias {:g}: routers prefer experts that are in fast memory; answers are not the model's own, and differ "
+        "from run to run",
+        options.route_bias);
+  else
+    log::info("--route-bias changes nothing: all experts are in VRAM");
 }
 
 /// Numbers that no model has any use for would overflow what is computed from them.
@@ -427,7 +435,10 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, draft, true));
   Parts& parts = taken.parts;
   parts.trace = options.trace;
-  if (taken.gpu) return std::move(parts);
+  if (taken.gpu) {
+    say_route_bias(options, parts);
+    return std::move(parts);
+  }
   residency::StoreOptions store_options;
   store_options.policy = options.policy;
   store_options.check = pack_check(parts);
@@ -445,11 +456,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
       std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost), *parts.budget);
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.executor->describe(), parts.backend->traits().name);
-  if (options.route_bias > 0)
-    log::warn(
-        "route bias {:g}: routers prefer experts that are in memory; answers are not the model's own, and differ "
-        "from run to run",
-        options.route_bias);
+  say_route_bias(options, parts);
   return std::move(parts);
 }
 

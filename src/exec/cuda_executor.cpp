@@ -58,13 +58,18 @@ CudaExecutor::CudaExecutor(const residency::UnitTable& units, residency::DeviceW
       stream_(std::move(stream)),
       name_(std::move(name)),
       prompt_products_(options.prompt_products && cuda::has_prompt_products()),
-      numerics_(fmt::format("cuda 4{}", prompt_products_ ? ", prompts bf16" : "")) {}
+      numerics_(fmt::format("cuda 4{}{}", prompt_products_ ? ", prompts bf16" : "",
+                            route_bias() > 0 ? fmt::format(", route bias {}", route_bias()) : std::string())) {}
 
 CudaExecutor::~CudaExecutor() {
   (void)stream_.synchronise();  // nothing may still use the memory
 }
 
-std::string CudaExecutor::describe() const { return fmt::format("cuda:{} {}", options_.device, name_); }
+std::string CudaExecutor::describe() const {
+  return fmt::format(
+      "cuda:{} {}{}", options_.device, name_,
+      route_bias() > 0 ? fmt::format(", route bias {:g}: answers are changed", route_bias()) : std::string());
+}
 
 /// Has the GPU attention for heads of so many channels?
 static Status check_heads(std::int64_t head_dim, const CudaTraits& traits) {
@@ -180,6 +185,7 @@ std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& k
 
 Status CudaExecutor::prepare_experts() {
   if (options_.experts == nullptr) return {};
+  if (route_bias() > 0) options_.experts->tell_tiers();
   const auto read = [&](WeightRef ref, std::vector<float>& out) -> Status {
     if (ref.none()) return {};
     out.resize(static_cast<std::size_t>(part(ref).rows * part(ref).cols));

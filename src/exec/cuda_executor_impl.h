@@ -44,6 +44,8 @@ class CudaExecutor final : public Executor {
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
   std::string_view numerics() const override { return numerics_; }
+  /// Where all experts are in VRAM, none is nearer than another.
+  float route_bias() const override { return options_.experts == nullptr ? 0 : options_.route_bias; }
 
  private:
   // cuda_executor.cpp: the pass.

@@ -204,7 +204,8 @@ void CudaExecutor::Emitter::route(const Experts& experts, const float* scores) {
   auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
   auto* weights = ops.at<float>(ops.layout_.weights);
   const auto rows = static_cast<std::int32_t>(window.rows);
-  if (experts.plain_router())
+  const float route_bias = ops.route_bias();
+  if (experts.plain_router() && route_bias == 0)
     return check(cuda::route(scores, rows, experts.count, experts.top_k, experts.normalize, experts.scale, chosen,
                              weights, stream),
                  "route");
@@ -223,6 +224,11 @@ void CudaExecutor::Emitter::route(const Experts& experts, const float* scores) {
   call.normalize = experts.normalize;
   call.scale = experts.scale;
   call.output_scale = vector(experts.output_scale);
+  if (route_bias > 0) {
+    call.near = ops.options_.experts->tiers(experts.first_unit);
+    call.near_tiers = ops.options_.experts->fastest_tier();
+    call.near_of_range = route_bias;
+  }
   call.chosen = chosen;
   call.weights = weights;
   if (status.ok()) check(cuda::choose(call, stream), "route");

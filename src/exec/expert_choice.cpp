@@ -36,8 +36,9 @@ void raise(const Experts& experts, const RouteBias& route, float* selection) {
     most = std::max(most, selection[e]);
   }
   if (!(most > least)) return;
+  const float each = route.of_range * (most - least) / static_cast<float>(route.tiers);
   for (std::int32_t e = 0; e < experts.count; ++e)
-    if (route.near[e] != 0) selection[e] += route.of_range * (most - least);
+    if (route.near[e] != 0) selection[e] += each * static_cast<float>(route.near[e]);
 }
 
 /// Puts the router's favourite in front, in the place of the last one where it is not among the chosen.

@@ -7,6 +7,7 @@
 //           those chosen, without a bias of the choice and without groups), else the gate's scores and the bias
 //   raised  by `of_range` times the difference between the row's largest score and its smallest, of the experts in the
 //           groups chosen: 0 changes nothing, with 1 no other expert goes before a preferred one
+//           of an expert in a tier between, its share of that: half of it where the middle one of three has it
 //   kept    the expert with the largest score is chosen wherever it lies
 #pragma once
 
@@ -20,7 +21,9 @@ namespace millrace::exec {
 /// Which experts are preferred, and how much.
 struct RouteBias {
   float of_range = 0;
-  const std::uint8_t* near = nullptr;  // [count]: not 0 where an expert is preferred; null: there is no bias
+  /// [count]: an expert's tier, counted from the slowest, 0, to the fastest, `tiers`; null: there is no bias.
+  const std::uint8_t* near = nullptr;
+  std::int32_t tiers = 1;
 };
 
 /// Of one row. `scores` [count]: the router's logits, which become the gate's scores. `bias` [count]: of the choice;

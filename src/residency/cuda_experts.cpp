@@ -100,7 +100,8 @@ Status DeviceExperts::lay_out() {
   MR_ASSIGN_OR_RETURN(arena_, device::DeviceBuffer::allocate(bytes));
   MR_RETURN_IF_ERROR(device::clear_device(arena_));
   const std::uint64_t mirror = mirrored_ * sizeof(std::byte*);
-  MR_ASSIGN_OR_RETURN(tables_, device::PinnedBuffer::allocate(2 * mirror + kExpertRooms * room_table));
+  MR_ASSIGN_OR_RETURN(tables_,
+                      device::PinnedBuffer::allocate(2 * mirror + kExpertRooms * room_table + unit_of_.size()));
   void* seen = nullptr;
   MR_CUDA(cudaHostGetDevicePointer(&seen, memory_.data(), 0));
   device_memory_ = static_cast<std::byte*>(seen);
@@ -124,7 +125,9 @@ Status DeviceExperts::lay_out() {
   }
   device_in_ram_ = reinterpret_cast<const std::byte**>(at);
   claimed_ = device_in_ram_ + mirrored_;
-  const bool stays = static_cast<std::size_t>(tiers_.ram_slots) >= count_experts(units_) && tiers_.link.any();
+  near_ = reinterpret_cast<std::uint8_t*>(host);
+  device_near_ = reinterpret_cast<std::uint8_t*>(arena_.data() + bytes - unit_of_.size());
+  const bool stays = all_in_ram() && tiers_.link.any();
   for (const std::int32_t unit : unit_of_) set_entries(unit, nullptr);
   if (stays) not_in_ram_ = unit_of_;
   return {};
@@ -151,6 +154,7 @@ Status DeviceExperts::begin_pass(cudaStream_t compute) {
   take_arrivals();
   free_some_slots();
   MR_RETURN_IF_ERROR(find_in_ram(compute));
+  MR_RETURN_IF_ERROR(find_tiers(compute));
   while (events_.size() < kMostOffersAPass) {
     MR_ASSIGN_OR_RETURN(events_.emplace_back(), device::Event::create());
   }
@@ -186,6 +190,16 @@ Status DeviceExperts::find_in_ram(cudaStream_t compute) {
   });
   if (!found) return {};
   MR_CUDA(cudaMemcpyAsync(device_in_ram_, in_ram_, mirrored_ * sizeof(std::byte*), cudaMemcpyHostToDevice, compute));
+  return {};
+}
+
+/// Once a pass, so that all its rows and layers see the same.
+Status DeviceExperts::find_tiers(cudaStream_t compute) {
+  if (!tells_tiers_) return {};
+  const auto fastest = static_cast<std::uint8_t>(fastest_tier());
+  for (std::size_t key = 0; key < unit_of_.size(); ++key)
+    near_[key] = visible_[key] ? fastest : fastest > 1 && store_->present(tile_of(unit_of_[key])) ? 1 : 0;
+  MR_CUDA(cudaMemcpyAsync(device_near_, near_, unit_of_.size(), cudaMemcpyHostToDevice, compute));
   return {};
 }
 
@@ -374,7 +388,7 @@ Status DeviceExperts::fill_next(const std::function<bool()>& cancelled) {
 
 /// Where all experts belong into RAM, a wait is part of their loading, which shows itself.
 Status DeviceExperts::await_bytes(Lease& lease, const std::function<bool()>& cancelled) {
-  const bool tells = on_load_.progress && static_cast<std::size_t>(tiers_.ram_slots) >= visible_.size();
+  const bool tells = on_load_.progress && all_in_ram();
   while (tells && !lease.ready()) {
     if (cancelled && cancelled()) return error(Code::cancelled, "stopped");
     const auto now = std::chrono::steady_clock::now();

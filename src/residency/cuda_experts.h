@@ -69,6 +69,13 @@ class DeviceExperts {
   bool lies_in_ram(std::int32_t unit) const { return in_ram_[mirror_of(unit)] != nullptr; }
   /// The GPU has read it there.
   void read_in_ram(std::int32_t unit) { copied_bytes_ += units_.units()[static_cast<std::size_t>(unit)].bytes(); }
+  /// The present pass's tiers of experts, for a route bias: of each unit from first_unit on the number of its tier,
+  /// counted from the slowest, on the device. As of begin_pass(). REQUIRES: tell_tiers() before.
+  const std::uint8_t* tiers(std::int32_t first_unit) const { return device_near_ + key_of(first_unit); }
+  /// The fastest tier's number: a slot's. 1 where RAM has room for all experts, so that none is on the disk for good.
+  std::int32_t fastest_tier() const { return all_in_ram() ? 1 : 2; }
+  /// From here on begin_pass() finds the tiers.
+  void tell_tiers() { tells_tiers_ = true; }
   const LinkShare& link() const { return tiers_.link; }
   const std::byte* absent() const { return arena_.data(); }
   /// Device memory for a layer's table of addresses, [experts, parts].
@@ -176,6 +183,8 @@ class DeviceExperts {
   }
   const Tile& tile(std::int32_t unit) const { return units_.tiles()[static_cast<std::size_t>(tile_of(unit))]; }
   Status find_in_ram(cudaStream_t compute);
+  Status find_tiers(cudaStream_t compute);
+  bool all_in_ram() const { return static_cast<std::size_t>(tiers_.ram_slots) >= visible_.size(); }
   /// Index of the unit's part 0 among all experts' parts.
   std::size_t mirror_of(std::int32_t unit) const {
     const Entries& entries = entries_[static_cast<std::size_t>(entries_of_[static_cast<std::size_t>(unit)])];
@@ -208,7 +217,10 @@ class DeviceExperts {
   const std::byte** device_in_ram_ = nullptr;  // as the mirror
   const std::byte** claimed_ = nullptr;        // [most experts of a layer, parts]
   const std::byte** in_ram_ = nullptr;         // page-locked, as the mirror
-  std::vector<std::int32_t> not_in_ram_;       // units that are still to come there for good
+  std::uint8_t* device_near_ = nullptr;        // by key: its tier in this pass
+  std::uint8_t* near_ = nullptr;               // page-locked, likewise
+  bool tells_tiers_ = false;
+  std::vector<std::int32_t> not_in_ram_;  // units that are still to come there for good
   device::Stream copy_;
   std::unique_ptr<CopyQueue> copies_;  // of few rows, on copy_
 

@@ -91,7 +91,6 @@ class MainJob(Case):
         self.assertIn("route bias 0.5: answers are changed", biased["executor"])
         self.assertIn("CHANGES ANSWERS", self.ok("run", "--help-all").out)
         self.refused("bench", DEMO, "--route-bias", "0.5", "--routing", "uniform", says="leave one of the two out")
-        self.refused("bench", DEMO, "--route-bias", "0.5", "--device", "cuda", says=("--route-bias", "CPU"))
         self.refused("bench", DRAFT, "--route-bias", "0.5", says="no experts")
 
     def test_same_logits_for_every_budget_backend_and_thread_count(self):

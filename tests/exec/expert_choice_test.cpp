@@ -41,6 +41,22 @@ TEST(ExpertChoice, APreferredExpertIsRaisedByAPartOfTheRange) {
   EXPECT_EQ(choose(of(4, 2), logits, near, 0.26f).chosen, (std::vector<std::int32_t>{0, 2}));
 }
 
+TEST(ExpertChoice, OfThreeTiersTheMiddleOneIsRaisedByHalf) {
+  const std::vector<float> logits{8, 3, 2.5f, 2, 0};  // a range of 8
+  const std::vector<std::uint8_t> near{0, 0, 1, 2, 0};
+  Experts experts = of(5, 2);
+  const auto second = [&](float of_range) {
+    std::vector<float> scores = logits, selection(5), weight(2);
+    std::vector<std::int32_t> chosen(2);
+    choose_experts(kernels::table(kernels::Isa::plain), experts, nullptr, {of_range, near.data(), 2}, scores.data(),
+                   selection.data(), chosen.data(), weight.data());
+    EXPECT_EQ(chosen[0], 0);
+    return chosen[1];
+  };
+  EXPECT_EQ(second(0.12f), 1);   // 3, 2.98, 2.96
+  EXPECT_EQ(second(0.126f), 3);  // 3, 3.004, 3.008
+}
+
 TEST(ExpertChoice, WeightsAreThoseOfTheRoutersScores) {
   const std::vector<float> logits{4, 3, 2, 0};
   for (const Gating gating : {Gating::softmax, Gating::sigmoid, Gating::softmax_chosen}) {
