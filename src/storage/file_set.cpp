@@ -12,7 +12,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 namespace millrace::storage {
 namespace {
@@ -113,7 +115,28 @@ Expected<FileSet> FileSet::open(const std::vector<std::string>& paths, Access ac
     }
     set.files_.push_back(std::move(file));
   }
+  set.number_disks();
   return set;
+}
+
+/// "vda" for "254:1", the first partition of it; the device's own name where it is no partition, or not known.
+static std::string disk_of(const std::string& device) {
+  std::error_code failed;
+  const std::filesystem::path place = std::filesystem::canonical("/sys/dev/block/" + device, failed);
+  if (failed) return device;
+  const bool partition = std::filesystem::exists(place / "partition", failed);
+  return (partition ? place.parent_path() : place).filename().string();
+}
+
+void FileSet::number_disks() {
+  std::vector<std::string> names;
+  for (int i = 0; i < count(); ++i) {
+    const std::string name = disk_of(device(i));
+    const auto known = std::find(names.begin(), names.end(), name);
+    files_[static_cast<std::size_t>(i)].disk = static_cast<int>(known - names.begin());
+    if (known == names.end()) names.push_back(name);
+  }
+  disks_ = static_cast<int>(names.size());
 }
 
 std::uint64_t FileSet::total_bytes() const {

@@ -57,6 +57,9 @@ class FileSet {
   Status check_range(const Read& read) const;
   /// "252:1": the block device the file lies on; "0:..." for a file system that has none of its own (a network's).
   std::string device(int file) const;
+  /// The disks that the files lie on, numbered from 0 as they come; partitions of a disk are that disk.
+  int disk(int file) const { return files_[file].disk; }
+  int disks() const { return disks_; }
 
  private:
   struct File {
@@ -64,11 +67,14 @@ class FileSet {
     std::string path;
     std::uint64_t bytes = 0, inode = 0, device = 0;
     timespec modified{};
+    int disk = 0;
   };
   static Expected<File> open_one(const std::string& path, Access access);
+  void number_disks();
 
   std::vector<File> files_;
   std::uint64_t alignment_ = 1;
+  int disks_ = 0;
 };
 
 /// One wording for a read that meets the end of its file.

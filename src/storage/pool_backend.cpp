@@ -1,11 +1,14 @@
 #include "storage/pool_backend.h"
 
 #include <algorithm>
+#include <memory>
 
 namespace millrace::storage {
 
 Status PoolBackend::start(int threads, std::size_t stack_bytes) {
-  for (int i = 0; i < std::max(threads, 1); ++i) {
+  threads = std::max(threads, 1);
+  queue_ = std::make_unique<DiskQueues>(files_, static_cast<std::size_t>(threads), UINT64_MAX);
+  for (int i = 0; i < threads * files_.disks(); ++i) {
     MR_ASSIGN_OR_RETURN(SmallThread thread, SmallThread::start(
                                                 "millrace-read", [this] { work(); }, stack_bytes));
     threads_.push_back(std::move(thread));
@@ -27,9 +30,7 @@ void PoolBackend::submit(std::span<const Read> reads, Completion& completion) {
   std::size_t added = 0;
   {
     const MutexLock lock(mutex_);
-    const std::size_t before = queue_.size();
-    cut(reads, completion, queue_);
-    added = queue_.size() - before;
+    added = queue_->add([&](Fifo<Request>& out) { cut(reads, completion, out); });
     meter_.started(added);
   }
   for (std::size_t i = 0; i < std::min(added, threads_.size()); ++i) wake_.notify_one();
@@ -51,15 +52,19 @@ void PoolBackend::work() {
     bool cancelled = false;
     {
       const MutexLock lock(mutex_);
-      wake_.wait(mutex_, [this]() MR_REQUIRES(mutex_) { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      request = queue_.pop();
+      wake_.wait(mutex_, [this]() MR_REQUIRES(mutex_) { return stopping_ || queue_->ready(); });
       cancelled = stopping_;
+      if (cancelled && queue_->empty()) return;
+      request = cancelled ? queue_->remove() : queue_->take();
     }
     const Status status = cancelled     ? error(Code::cancelled, "the storage was closed")
                           : !ready.ok() ? ready
                                         : finish(request);
     meter_.finished(status.ok() ? request.needed - request.lead : 0);
+    if (!cancelled) {
+      const MutexLock lock(mutex_);
+      queue_->ended(request);
+    }
     request.completion->finish_one(status);
   }
 }

@@ -1,10 +1,13 @@
 // A backend whose reads are done by a pool of threads from one shared queue, so that the pieces of one large read run
-// side by side. What a thread does with a request is the derived class's: pread, or a copy from a map.
+// side by side; files on several disks have threads for each. What a thread does with a request is the derived class's:
+// pread, or a copy from a map.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "base/mutex.h"
+#include "storage/disk_queues.h"
 #include "storage/request.h"
 #include "storage/small_thread.h"
 
@@ -26,6 +29,7 @@ class PoolBackend : public Backend {
       : files_(std::move(files)), traits_(std::move(traits)), request_bytes_(request_bytes) {}
 
   /// Derived constructors' callers start the pool once the object stands; derived destructors stop it.
+  /// threads: for each disk.
   Status start(int threads, std::size_t stack_bytes = SmallThread::kStackBytes);
   void stop();
 
@@ -55,7 +59,7 @@ class PoolBackend : public Backend {
   Meter meter_;
   Mutex mutex_;
   CondVar wake_;
-  Fifo<Request> queue_ MR_GUARDED_BY(mutex_);
+  std::unique_ptr<DiskQueues> queue_ MR_PT_GUARDED_BY(mutex_);
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::vector<SmallThread> threads_;
 };

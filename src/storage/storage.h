@@ -120,10 +120,10 @@ struct OpenOptions {
   BackendKind kind = BackendKind::automatic;
   bool everything_fits = false;            // the whole model fits the budget with room to spare: mmap may be
                                            // chosen where O_DIRECT is not to be had
-  int threads = 8;                         // of the pread pool
-  int queue_depth = 32;                    // requests in flight
+  int threads = 8;                         // of the pread pool, for each disk that files lie on
+  int queue_depth = 32;                    // requests in flight, of each disk
   std::uint64_t request_bytes = 1u << 20;  // large reads are cut into requests of this size
-  // io_uring: the kernel has at most so much at once, or one request; what was asked for later waits. A disk serves
+  // io_uring: a disk has at most so much at once, or one request; what was asked for later waits. A disk serves
   // what it has side by side, so without a bound the first of several reads ends hardly before the last.
   std::uint64_t bytes_in_flight = UINT64_MAX;
 };

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "storage/backends.h"
+#include "storage/disk_queues.h"
 #include "storage/request.h"
 #include "storage/small_thread.h"
 
@@ -62,8 +63,8 @@ class UringBackend final : public Backend {
       : files_(std::move(files)),
         traits_{.name = "io_uring+O_DIRECT", .alignment = files_.alignment(), .bypasses_page_cache = true},
         request_bytes_(options.request_bytes),
-        most_in_flight_(options.bytes_in_flight),
-        slots_(static_cast<std::size_t>(std::clamp(options.queue_depth, 1, kMaxDepth))) {
+        queue_(files_, static_cast<std::size_t>(std::max(options.queue_depth, 1)), options.bytes_in_flight),
+        slots_(static_cast<std::size_t>(std::clamp(options.queue_depth * files_.disks(), 1, kMaxDepth))) {
     for (std::size_t i = slots_.size(); i > 0; --i) free_slots_.push_back(static_cast<std::uint32_t>(i - 1));
     regions_.reserve(kMaxRegions);
   }
@@ -98,17 +99,16 @@ class UringBackend final : public Backend {
 
   const FileSet files_;
   const BackendTraits traits_;
-  const std::uint64_t request_bytes_, most_in_flight_;
+  const std::uint64_t request_bytes_;
   Meter meter_;
   Ring ring_;  // its completion side belongs to the reaper alone; its submission side is written with mutex_ held
   bool fixed_files_ = false;
   bool fixed_memory_ = false;
 
   Mutex mutex_;
+  DiskQueues queue_ MR_GUARDED_BY(mutex_);  // wait for a slot
   std::vector<Request> slots_;  // in flight; a slot that is not free belongs to the kernel, then to the reaper
   std::vector<std::uint32_t> free_slots_ MR_GUARDED_BY(mutex_);
-  std::uint64_t bytes_in_flight_ MR_GUARDED_BY(mutex_) = 0;
-  Fifo<Request> queue_ MR_GUARDED_BY(mutex_);          // waits for a slot
   std::vector<Region> regions_ MR_GUARDED_BY(mutex_);  // index = index in the kernel's table
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   SmallThread reaper_;
@@ -137,7 +137,7 @@ UringBackend::~UringBackend() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
-    std::swap(cancelled, queue_);
+    while (!queue_.empty()) cancelled.push(queue_.remove());
     if (io_uring_sqe* sqe = io_uring_get_sqe(ring_.get()); sqe != nullptr) {
       io_uring_prep_nop(sqe);
       io_uring_sqe_set_data64(sqe, kStop);
@@ -155,9 +155,7 @@ UringBackend::~UringBackend() {
 void UringBackend::submit(std::span<const Read> reads, Completion& completion) {
   const Hold hold(completion);
   const MutexLock lock(mutex_);
-  const std::size_t before = queue_.size();
-  cut_reads(reads, files_, request_bytes_, completion, queue_);
-  meter_.started(queue_.size() - before);
+  meter_.started(queue_.add([&](Fifo<Request>& out) { cut_reads(reads, files_, request_bytes_, completion, out); }));
   fill();
 }
 
@@ -211,14 +209,14 @@ void UringBackend::put(std::uint32_t slot) {
   meter_.attempted();
 }
 
-/// Moves requests from the queue into free slots, as far as the bound on their bytes allows, and tells the kernel.
+/// Moves requests from the queues into free slots, as far as the bound on each disk's bytes allows, and tells the
+/// kernel.
 void UringBackend::fill() {
   bool any = false;
-  while (!queue_.empty() && !free_slots_.empty() && bytes_in_flight_ < most_in_flight_) {
+  while (!free_slots_.empty() && queue_.ready()) {
     const std::uint32_t slot = free_slots_.back();
     free_slots_.pop_back();
-    slots_[slot] = queue_.pop();
-    bytes_in_flight_ += slots_[slot].bytes;
+    slots_[slot] = queue_.take();
     put(slot);
     any = true;
   }
@@ -268,7 +266,7 @@ void UringBackend::reap() {
         if (take(slot, results[i].value, ended[ended_count])) {
           ++ended_count;
           free_slots_.push_back(slot);
-          bytes_in_flight_ -= slots_[slot].bytes;
+          queue_.ended(slots_[slot]);
         } else {
           put(slot);
         }
