@@ -189,13 +189,9 @@ class CpuExecutor final : public Executor {
   void run_large_expert(const MoeCall& call, std::int32_t expert);
 
   // cpu_guess.cpp: experts of layers to come.
-  static constexpr std::int64_t kMostGuesses = 64;  // experts of a layer
   struct ExpertGuess {
     std::vector<std::int32_t> experts;
     std::vector<bool> absent;  // not in memory when it was guessed
-  };
-  struct Hope {
-    double guessed = 0, right = 0;  // of those that were absent, lately
   };
   void prepare_guesses();
   void begin_guesses();
@@ -255,7 +251,7 @@ class CpuExecutor final : public Executor {
   std::vector<RouterAhead> routers_;
   std::vector<std::array<ExpertGuess, residency::kGuesses>> guesses_;
   std::vector<std::vector<std::int32_t>> last_used_;  // by mixture: experts of the last pass that guessed
-  std::array<Hope, residency::kGuesses> hopes_{};
+  std::array<GuessTrust, residency::kGuesses> trust_{};
   std::vector<std::int32_t> ahead_;
   std::vector<residency::Lease> borrowed_;
   PrefetchTrial trial_;

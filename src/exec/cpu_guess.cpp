@@ -11,11 +11,6 @@ namespace {
 
 constexpr std::uint64_t kColdPasses = 4;  // in which every layer is guessed by the embeddings
 
-// Guesses of which less than this part is right do harm on average: a read that nobody needs stands before one that
-// somebody does.
-constexpr double kLeastPrecision = 1.0 / 3;
-constexpr double kDoubt = 32, kFade = 0.999;  // experts guessed as well as hoped, before any was; of the older ones
-
 using residency::Guess;
 
 }  // namespace
@@ -30,7 +25,7 @@ void CpuExecutor::prepare_guesses() {
 void CpuExecutor::begin_guesses() {
   next_mixture_ = 0;
   ahead_.clear();
-  may_guess_ = rows_ <= CpuLayout::kGuessRows && !routers_.empty() && !store_.all_experts_fit();
+  may_guess_ = rows_ <= kGuessedRows && !routers_.empty() && !store_.all_experts_fit();
   guessing_ = may_guess_ && (options_.prefetch == Prefetch::always || trial_.on());
   for (auto& of_layer : guesses_)
     for (auto& guess : of_layer) guess.experts.clear();  // of a pass that failed
@@ -112,8 +107,7 @@ void CpuExecutor::add_guess(ExpertGuess& guess, std::size_t index, std::int32_t 
 
 /// Queues what a guess names and memory has not, where such guesses are right often enough.
 void CpuExecutor::want(std::size_t index, Guess kind) {
-  const Hope& hope = hopes_[static_cast<std::size_t>(kind)];
-  if ((hope.right + kDoubt) / (hope.guessed + kDoubt) < kLeastPrecision) return;
+  if (!trust_[static_cast<std::size_t>(kind)].worth_reading()) return;
   const ExpertGuess& guess = guesses_[index][static_cast<std::size_t>(kind)];
   const std::int32_t first_unit = routers_[index].experts.first_unit;
   for (std::size_t i = 0; i < guess.experts.size(); ++i)
@@ -157,9 +151,7 @@ void CpuExecutor::count_guesses(std::size_t index, std::int32_t experts) {
       counted.absent += guess.absent[i] ? 1 : 0;
       counted.absent_right += guess.absent[i] && right ? 1 : 0;
     }
-    Hope& hope = hopes_[kind];
-    hope.guessed = kFade * hope.guessed + static_cast<double>(counted.absent);
-    hope.right = kFade * hope.right + static_cast<double>(counted.absent_right);
+    trust_[kind].count(counted);
     store_.count_guess(static_cast<Guess>(kind), counted);
     guess.experts.clear();
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "exec/router_ahead.h"
 
 namespace millrace::exec {
 namespace {
@@ -32,7 +33,7 @@ void lay_out_moe(const PassShape& shape, Offsets& offsets, CpuLayout& layout) {
   layout.entry_row = offsets.take(entries, sizeof(std::int32_t));
   layout.entry_of = offsets.take(entries, sizeof(std::int32_t));
   layout.expert_first = offsets.take(shape.experts + 1, sizeof(std::int32_t));
-  const std::int64_t guess_rows = std::min(shape.max_rows, CpuLayout::kGuessRows);
+  const std::int64_t guess_rows = std::min(shape.max_rows, kGuessedRows);
   layout.guess_rows = offsets.take(guess_rows * shape.model_dim, sizeof(float));
   layout.guess_scores = offsets.take((guess_rows + 1) * shape.experts, sizeof(float));
   layout.expert_out = offsets.take(entries * shape.model_dim, sizeof(float));

@@ -12,7 +12,6 @@ namespace millrace::exec {
 /// Offsets into the buffer, each a multiple of 64; `bytes` in all.
 struct CpuLayout {
   static constexpr std::int64_t kTaskRows = 64;     // weight rows a thread takes at once, at most
-  static constexpr std::int64_t kGuessRows = 4;     // rows of passes in which experts are guessed, at most
   static constexpr std::int64_t kTileQueries = 64;  // queries (rows x group) of an attention task, if rows allow
 
   std::vector<std::uint64_t> buffers;  // float [rows, cols] each, by Act::buffer
@@ -43,8 +42,8 @@ struct CpuLayout {
   std::uint64_t entry_row = 0;      // int32 [entries], sorted by expert: the row each reads
   std::uint64_t entry_of = 0;       // int32 [entries], by (row, place): where the entry was sorted to
   std::uint64_t expert_first = 0;   // int32 [experts + 1] first entry of each expert
-  std::uint64_t guess_rows = 0;     // float [kGuessRows, model_dim]: what a router is asked about before its turn
-  std::uint64_t guess_scores = 0;   // float [kGuessRows + 1, experts], the last row being scratch
+  std::uint64_t guess_rows = 0;     // float [kGuessedRows, model_dim]: what a router is asked about before its turn
+  std::uint64_t guess_scores = 0;   // float [kGuessedRows + 1, experts], the last row being scratch
   std::uint64_t expert_out = 0;     // float [entries, model_dim]
   // Biases of the experts of the pass, by expert: float [experts, expert_ff] of gate and up, [experts, model_dim].
   std::uint64_t gate_bias = 0, up_bias = 0, down_bias = 0;

@@ -6,12 +6,34 @@
 #include <vector>
 
 #include "exec/program.h"
+#include "residency/guesses.h"
 
 namespace millrace::exec {
 
 /// off: nobody guesses. automatic: where passes are measured to be faster with it (PrefetchTrial). always: for tests
 /// and measurements.
 enum class Prefetch : std::uint8_t { off, automatic, always };
+
+constexpr std::int64_t kGuessedRows = 4;   // of passes in which experts are guessed, at most
+constexpr std::int64_t kMostGuesses = 64;  // experts of a layer
+
+/// Whether guesses of a kind are right often enough to be read: of the older ones each counts less.
+class GuessTrust {
+ public:
+  bool worth_reading() const { return (right_ + kDoubt) / (guessed_ + kDoubt) >= kLeastPrecision; }
+  /// What came of those whose experts were not in memory.
+  void count(const residency::GuessCounters& counted) {
+    guessed_ = kFade * guessed_ + static_cast<double>(counted.absent);
+    right_ = kFade * right_ + static_cast<double>(counted.absent_right);
+  }
+
+ private:
+  // Guesses of which less than this part is right do harm on average: a read that nobody needs stands before one that
+  // somebody does.
+  static constexpr double kLeastPrecision = 1.0 / 3;
+  static constexpr double kDoubt = 32, kFade = 0.999;  // experts guessed as well as hoped, before any was
+  double guessed_ = 0, right_ = 0;
+};
 
 /// How a mixture's router is asked before its turn: on the buffer that its norm will read, as that is by then.
 struct RouterAhead {
