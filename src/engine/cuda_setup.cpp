@@ -85,6 +85,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   ops.kv_dtype = options.kv_dtype;
   ops.routing = parts.routing.get();
   ops.trace = options.trace;
+  ops.prefetch = options.prefetch;
   ops.route_bias = static_cast<float>(options.route_bias);
   if (cpu.any() || planner.homes().experts.any()) {
     constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPU takes for its own layers

@@ -116,7 +116,7 @@ struct EngineOptions {
   std::string routing;  // of mixtures, in their routers' place (exec/routing.h); empty: the routers choose
   /// Of a mixture's experts (engine/pack_choice.h): "auto", "off" or a file.
   std::string pack = "auto";
-  exec::Prefetch prefetch = exec::Prefetch::automatic;  // of experts that are guessed, on the CPU: the same tokens
+  exec::Prefetch prefetch = exec::Prefetch::automatic;  // of experts that are guessed: the same tokens
   /// Of mixtures, from 0 to 1: experts in the fastest tier are preferred (exec/expert_choice.h). Changes answers.
   double route_bias = 0;
   std::string record_routing;  // a file to which the routers' choices are written; empty: none

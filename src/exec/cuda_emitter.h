@@ -153,7 +153,7 @@ struct CudaExecutor::Emitter {
   void emit_feed_forward(const Launch& launch);
   void emit_logits(const Step& s);
 
-  void route(const Experts& experts, const float* scores);
+  void route(const Experts& experts, const float* scores, std::int32_t* chosen, float* weights);
   void reroute(std::int64_t layer, std::int32_t* chosen);
   cuda::ExpertCall expert_call(const Experts& experts, int part_index);
   /// few: the entries are read one by one.
@@ -169,9 +169,12 @@ struct CudaExecutor::Emitter {
   void emit_moe(const Launch& launch);
   /// The rows and their experts go to the processor, before the GPU's own launches; its results come behind them.
   void hand_out_experts(const Step& s, std::uint32_t number);
+  /// While the processor computes with those that have no slot: what the next mixture's router says of the residual
+  /// stream as it is now goes to the processor, too. What it was asked about; null: nothing.
+  const Experts* ask_next_router(const Experts& experts, std::uint32_t number);
   /// The addresses that the GPU's own launches read: slots, and some experts in RAM.
   void claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down);
-  void take_in_experts(const Step& s, std::uint32_t number);
+  void take_in_experts(const Step& s, std::uint32_t number, const Experts* ahead);
   /// Between them, of experts without a gate: of all entries, or of the experts of a wave.
   void activate(const cuda::ExpertCall& hidden, const cuda::ExpertCall& down, bool of_wave);
   /// hidden and down wave by wave, as the experts come.

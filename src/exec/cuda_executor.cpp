@@ -186,6 +186,8 @@ std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& k
 Status CudaExecutor::prepare_experts() {
   if (options_.experts == nullptr) return {};
   if (route_bias() > 0) options_.experts->tell_tiers();
+  routers_.clear();
+  if (options_.prefetch != Prefetch::off && !options_.experts->all_in_ram()) routers_ = routers_ahead(programs_[0]);
   const auto read = [&](WeightRef ref, std::vector<float>& out) -> Status {
     if (ref.none()) return {};
     out.resize(static_cast<std::size_t>(part(ref).rows * part(ref).cols));
@@ -205,10 +207,29 @@ Status CudaExecutor::prepare_experts() {
   return {};
 }
 
+/// Passes of few rows of generated tokens, or of a short prompt; those of many touch most experts anyway.
+void CudaExecutor::begin_guesses() {
+  may_guess_ =
+      shares_experts() && rows_ <= kGuessedRows && windows_.size() == 1 && !batch_->wants_hidden && !routers_.empty();
+  guessing_ = may_guess_ && (options_.prefetch == Prefetch::always || trial_.on());
+}
+
+const RouterAhead* CudaExecutor::router_behind(const Experts& experts) const {
+  const auto here = std::find_if(routers_.begin(), routers_.end(), [&](const RouterAhead& router) {
+    return router.experts.first_unit == experts.first_unit;
+  });
+  if (here == routers_.end() || here + 1 == routers_.end()) return nullptr;
+  const RouterAhead& next = here[1];
+  if (!next.known() || kernels::uses_q8(part(next.router).dtype)) return nullptr;
+  const Buffer& state = program_->buffer(next.state);
+  return state.rows != Rows::logits && state.cols == part(next.norm).cols ? &next : nullptr;
+}
+
 /// The slots of this pass; and in passes of many rows, in which order it calls for the experts of which layer.
 Status CudaExecutor::begin_experts() {
   if (options_.experts == nullptr) return {};
   MR_RETURN_IF_ERROR(options_.experts->begin_pass(stream_.get()));
+  begin_guesses();
   if (!brings_experts()) return {};
   std::vector<residency::DeviceExperts::Layer> layers;
   const auto& steps = program_->steps;
@@ -418,6 +439,7 @@ Status CudaExecutor::upload_rows() {
 
 Status CudaExecutor::run(const kv::Batch& batch, const std::function<bool()>& cancelled) {
   cancelled_ = cancelled;
+  may_guess_ = guessing_ = false;
   status_ = begin_pass(batch);
   if (status_.ok() && cancelled_ && cancelled_()) status_ = error(Code::cancelled, "stopped");
   if (status_.ok() && rows_ > 0) status_ = launch_all();
@@ -425,7 +447,9 @@ Status CudaExecutor::run(const kv::Batch& batch, const std::function<bool()>& ca
   ++counters_.passes;
   counters_.rows += static_cast<std::uint64_t>(rows_);
   counters_.weight_bytes += pass_weight_bytes_;
-  counters_.pass_ns += now_ns() - pass_begin_ns_;
+  const std::uint64_t pass_ns = now_ns() - pass_begin_ns_;
+  counters_.pass_ns += pass_ns;
+  if (may_guess_ && status_.ok()) trial_.passed(static_cast<double>(pass_ns) * 1e-9 / static_cast<double>(rows_));
   if (share_ != nullptr) {
     counters_.host_bytes = share_->weight_bytes();
     counters_.host_ns = share_->compute_ns();

@@ -30,6 +30,7 @@ struct CudaOptions {
   DType kv_dtype = DType::f16;  // of the sequences
   // A mixture's experts where they are not all in VRAM; null: they are. With pool, kernels and ram.
   residency::DeviceExperts* experts = nullptr;
+  Prefetch prefetch = Prefetch::off;  // of experts that are guessed, from the disk to RAM
   float route_bias = 0;  // experts in slots, then those in RAM, are preferred (exec/expert_choice.h); 0: none is
   const Routing* routing = nullptr;  // chooses in the routers' place, in passes of limits that say so; may be null
   Trace* trace = nullptr;  // if set, passes are not replayed as graphs, and every launch and copy is timed into it

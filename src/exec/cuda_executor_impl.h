@@ -13,6 +13,7 @@
 #include "exec/cuda_split.h"
 #include "exec/cuda_state_runs.h"
 #include "exec/fusion.h"
+#include "exec/router_ahead.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace millrace::exec {
@@ -81,6 +82,9 @@ class CudaExecutor final : public Executor {
   bool shares_experts() const { return options_.experts != nullptr && rows_ <= kExpertShareRows; }
   bool brings_experts() const { return options_.experts != nullptr && rows_ > kExpertShareRows; }
   Status begin_experts();
+  void begin_guesses();
+  /// How the router of the mixture behind this one is asked ahead; null: it is not.
+  const RouterAhead* router_behind(const Experts& experts) const;
 
   // cuda_emitter.h: steps become launches.
   struct Emitter;
@@ -120,6 +124,8 @@ class CudaExecutor final : public Executor {
     std::vector<float> gate, up, down;
   };
   std::map<std::int32_t, ExpertBiases> expert_biases_;
+  std::vector<RouterAhead> routers_;  // of programs_[0], where experts may be guessed
+  PrefetchTrial trial_;
 
   // The pass.
   const kv::Batch* batch_ = nullptr;
@@ -131,6 +137,7 @@ class CudaExecutor final : public Executor {
   std::vector<Window> windows_;  // all rows, in order
   StateRunTables states_;
   bool split_ = false;
+  bool may_guess_ = false, guessing_ = false;
   bool top_only_ = false, brought_top_only_ = false;
   Act hidden_;  // of the last pass
   std::uint64_t pass_begin_ns_ = 0, pass_weight_bytes_ = 0;

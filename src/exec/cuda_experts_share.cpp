@@ -27,6 +27,10 @@ ExpertShare::Places ExpertShare::lay_out(const Sizes& sizes, const kernels::Tabl
   places.chosen = place(entries * static_cast<std::int64_t>(sizeof(std::int32_t)));
   places.place = place(entries * static_cast<std::int64_t>(sizeof(std::int32_t)));
   places.output = place(entries * sizes.model_dim * kFloat);
+  const std::int64_t guesses = kGuessedRows * sizes.top_k;
+  places.guess = place(guesses * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  places.guess_weights = place(guesses * kFloat);
+  places.guess_flag = place(sizeof(std::uint32_t));
   places.shared_bytes = at;
 
   at = 0;
@@ -67,8 +71,12 @@ Status ExpertShare::compute(std::size_t place) {
   const std::uint64_t begin_ns = Trace::now_ns();
   used_.clear();
   used_first_unit_ = job.experts->first_unit;
+  begin_guess(job);
   choose(job);
-  if (waiting_.empty()) return {};
+  if (waiting_.empty()) {
+    await_guess();
+    return {};
+  }
   const std::int64_t cols = sizes_.model_dim;
   if (kernels::uses_q8(part(job, job.experts->first_part()).dtype) ||
       kernels::uses_q8(part(job, job.experts->up_part).dtype))
@@ -80,6 +88,7 @@ Status ExpertShare::compute(std::size_t place) {
     status = take_leases(job);
     if (!status.ok()) break;
     std::size_t members = gather_ready();
+    if (waiting_.empty() && members == leased_.size()) read_ahead();  // nothing more is needed of the disk
     if (members == 0) {
       status = leased_.front().lease.wait();
       if (!status.ok()) break;
@@ -92,15 +101,78 @@ Status ExpertShare::compute(std::size_t place) {
   }
   waiting_.clear();
   leased_.clear();
+  if (status.ok()) await_guess();
   const std::uint64_t end_ns = Trace::now_ns();
   compute_ns_ += end_ns - begin_ns;
   if (trace_ != nullptr) trace_->add("CPU", "experts", begin_ns, end_ns);
   return status;
 }
 
-/// What was computed with may be worth a slot, if it is still in RAM.
+bool ExpertShare::guess_there() const {
+  const std::atomic_ref<std::uint32_t> flag(*host_at<std::uint32_t>(at_.guess_flag));
+  return static_cast<std::int32_t>(flag.load(std::memory_order_acquire) - guessed_.number) >= 0;
+}
+
+void ExpertShare::begin_guess(const Job& job) {
+  const bool of_this = guessed_.taken && guessed_.of->first_unit == job.experts->first_unit;
+  if (of_this) {
+    const auto* chosen = host_at<std::int32_t>(at_.chosen);
+    chosen_here_.assign(static_cast<std::size_t>(job.experts->count), false);
+    for (std::int64_t e = 0; e < job.rows * job.experts->top_k; ++e)
+      chosen_here_[static_cast<std::size_t>(chosen[e])] = true;
+    residency::GuessCounters counted;
+    counted.used = static_cast<std::uint64_t>(std::count(chosen_here_.begin(), chosen_here_.end(), true));
+    counted.guessed = guessed_.experts.size();
+    for (std::size_t i = 0; i < guessed_.experts.size(); ++i) {
+      const bool right = chosen_here_[static_cast<std::size_t>(guessed_.experts[i])];
+      counted.right += right ? 1 : 0;
+      counted.absent += guessed_.absent[i] ? 1 : 0;
+      counted.absent_right += guessed_.absent[i] && right ? 1 : 0;
+    }
+    trust_.count(counted);
+    experts_.store().count_guess(residency::Guess::next_router, counted);
+  }
+  guessed_.of = job.ahead;
+  guessed_.number = job.number;
+  guessed_.rows = job.rows;
+  guessed_.taken = false;
+  guessed_.experts.clear();
+  guessed_.absent.clear();
+  guessed_.wanted.clear();  // what is not being read yet comes too late
+}
+
+/// Before the GPU may go on to the mixture that overwrites it. It keeps nobody waiting: the GPU has made the guess
+/// before it comes to take in what was computed here.
+void ExpertShare::await_guess() {
+  while (guessed_.of != nullptr && !guess_there() && !abandoned()) relax();
+  take_guess();
+}
+
+void ExpertShare::take_guess() {
+  if (guessed_.of == nullptr || guessed_.taken || !guess_there()) return;
+  guessed_.taken = true;
+  residency::WeightStore& store = experts_.store();
+  const auto* chosen = host_at<std::int32_t>(at_.guess);
+  for (std::int64_t e = 0; e < guessed_.rows * guessed_.of->top_k; ++e) {
+    const std::int32_t expert = chosen[e];
+    if (std::find(guessed_.experts.begin(), guessed_.experts.end(), expert) != guessed_.experts.end()) continue;
+    const std::int32_t unit = guessed_.of->first_unit + expert, tile = units_.tiles_of(unit).first;
+    guessed_.experts.push_back(expert);
+    guessed_.absent.push_back(!experts_.has_slot(unit) && !store.present(tile));
+    if (guessed_.absent.back() && trust_.worth_reading()) guessed_.wanted.push_back(tile);
+  }
+}
+
+void ExpertShare::read_ahead() {
+  take_guess();
+  std::vector<std::int32_t>& wanted = guessed_.wanted;
+  while (!wanted.empty() && experts_.store().prefetch(wanted.front())) wanted.erase(wanted.begin());
+}
+
+/// What is guessed is read while the GPU goes on; what was computed with may be worth a slot, if it is still in RAM.
 void ExpertShare::settle() {
   const std::uint64_t begin_ns = Trace::now_ns();
+  read_ahead();
   residency::WeightStore& store = experts_.store();
   for (const std::int32_t expert : used_) {
     const std::int32_t unit = used_first_unit_ + expert, tile = units_.tiles_of(unit).first;

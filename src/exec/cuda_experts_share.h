@@ -20,6 +20,7 @@
 #include "exec/cuda_exchange.h"
 #include "exec/piece_index.h"
 #include "exec/program.h"
+#include "exec/router_ahead.h"
 #include "kernels/kernels.h"
 #include "residency/budget.h"
 #include "residency/cuda_experts.h"
@@ -50,12 +51,18 @@ class ExpertShare final : public HostExchange {
     std::int64_t rows = 0;
     const Experts* experts = nullptr;
     const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+    const Experts* ahead = nullptr;  // the next mixture's, whose router's guess is handed out, too; null: none is
   };
   /// For the launches: where the device sees rows and choices, places and results.
   float* device_input() const { return device_at<float>(at_.input); }
   std::int32_t* device_chosen() const { return device_at<std::int32_t>(at_.chosen); }
   const std::int32_t* device_places() const { return device_at<std::int32_t>(at_.place); }
   const float* device_output() const { return device_at<float>(at_.output); }
+
+  /// Likewise where a guess goes, of kGuessedRows rows, and the flag that says so.
+  std::int32_t* device_guess() const { return device_at<std::int32_t>(at_.guess); }
+  float* device_guess_weights() const { return device_at<float>(at_.guess_weights); }
+  std::uint32_t* device_guess_flag() const { return device_at<std::uint32_t>(at_.guess_flag); }
 
   /// Queues a job whose hand_out and take_in are on `stream`; waits while many are queued.
   void add(const Job& job, cudaStream_t stream) { enqueue(jobs_, job, stream); }
@@ -75,6 +82,7 @@ class ExpertShare final : public HostExchange {
   /// Offsets: in the exchange's memory, and in that of the processor alone.
   struct Places {
     std::uint64_t input = 0, chosen = 0, place = 0, output = 0, shared_bytes = 0;
+    std::uint64_t guess = 0, guess_weights = 0, guess_flag = 0;  // of the exchange's memory as well
     std::uint64_t hidden = 0, hidden_q8 = 0, threads = 0, thread_bytes = 0, workspace_bytes = 0, work_bytes = 0;
   };
   static Places lay_out(const Sizes& sizes, const kernels::Table& table, int threads);
@@ -91,6 +99,13 @@ class ExpertShare final : public HostExchange {
 
   Status compute(std::size_t place) override;
   void settle() override;
+  /// What was guessed of the job's mixture is counted; the guess that comes with the job is waited for from here on.
+  void begin_guess(const Job& job);
+  bool guess_there() const;
+  void await_guess();
+  void take_guess();
+  /// Starts reads of what is guessed and not in memory, as far as the disk idles.
+  void read_ahead();
   void choose(const Job& job);
   void leave_claimed(const Job& job);
   Status take_leases(const Job& job);
@@ -142,6 +157,19 @@ class ExpertShare final : public HostExchange {
   std::unique_ptr<Progress[]> progress_;  // as many as there are experts
   std::vector<std::int32_t> used_;        // experts that were computed with, by either; they may be worth a slot
   std::int32_t used_first_unit_ = 0;
+  /// The guess that came with the present job.
+  struct Guessed {
+    const Experts* of = nullptr;  // null: none
+    std::uint32_t number = 0;
+    std::int64_t rows = 0;
+    bool taken = false;
+    std::vector<std::int32_t> experts;
+    std::vector<bool> absent;          // neither in a slot nor in RAM, when it came
+    std::vector<std::int32_t> wanted;  // tiles, the likeliest first
+  };
+  Guessed guessed_;
+  std::vector<bool> chosen_here_;  // by expert: by the job's rows
+  GuessTrust trust_;
   std::uint64_t names_ = 0;
   std::uint64_t weight_bytes_ = 0, compute_ns_ = 0;
   std::array<Job, kMostQueued> jobs_;

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "exec/cuda_state_runs.h"
+#include "exec/router_ahead.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/latent.h"
 
@@ -91,6 +92,10 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
                                   static_cast<std::uint64_t>(cuda::q8_bytes(computed, shape.expert_ff))));
     if (shape.ungated_experts) layout.hidden_q8 = take(cuda::q8_bytes(entries, shape.expert_ff));
     layout.expert_out = take(floats(computed * shape.model_dim));
+    layout.guess_rows = take(floats(kGuessedRows * shape.model_dim));
+    layout.guess_scores = take(floats(kGuessedRows * shape.experts));
+    layout.guess_chosen = take(floats(kGuessedRows * shape.top_k));
+    layout.guess_weights = take(floats(kGuessedRows * shape.top_k));
   }
   layout.borders = take(cuda::convolve_workspace_bytes(1, 2, shape.widest_taps) *
                         static_cast<std::uint64_t>(most_state_runs(worked, shape.max_sequences)));

@@ -200,9 +200,7 @@ void CudaExecutor::Emitter::launch_gate_and_up(const Step& s) {
 }
 
 /// The experts of each row and their weights.
-void CudaExecutor::Emitter::route(const Experts& experts, const float* scores) {
-  auto* chosen = ops.at<std::int32_t>(ops.layout_.chosen);
-  auto* weights = ops.at<float>(ops.layout_.weights);
+void CudaExecutor::Emitter::route(const Experts& experts, const float* scores, std::int32_t* chosen, float* weights) {
   const auto rows = static_cast<std::int32_t>(window.rows);
   const float route_bias = ops.route_bias();
   if (experts.plain_router() && route_bias == 0)
@@ -283,6 +281,41 @@ void CudaExecutor::Emitter::hand_out_experts(const Step& s, std::uint32_t number
   check(cuda::hand_out_experts(call, stream), "hand out");
 }
 
+const Experts* CudaExecutor::Emitter::ask_next_router(const Experts& experts, std::uint32_t number) {
+  const RouterAhead* const next = ops.router_behind(experts);
+  if (next == nullptr) return nullptr;
+  const ExpertShare& share = *ops.expert_share_;
+  const auto count = static_cast<std::int32_t>(window.rows), dim = static_cast<std::int32_t>(cols(next->state));
+  auto* const normed = ops.at<float>(ops.layout_.guess_rows);
+  auto* const scores = ops.at<float>(ops.layout_.guess_scores);
+  auto* const chosen = ops.at<std::int32_t>(ops.layout_.guess_chosen);
+  auto* const weights = ops.at<float>(ops.layout_.guess_weights);
+  const std::byte* const* norm = vector(next->norm);
+  cuda::MatmulCall router;
+  router.cols = dim;
+  router.x_rows = count;
+  router.x = normed;
+  router.x_stride = dim;
+  router.products[router.count++] = {matrix(next->router), vector(next->experts.router_bias), scores,
+                                     next->experts.count};
+  if (!status.ok()) return nullptr;
+  check(cuda::rms_norm(data(next->state), nullptr, norm, count, dim, next->eps, normed, {}, stream), "rms_norm");
+  launch(router);
+  route(next->experts, scores, chosen, weights);
+  cuda::HandOutExpertsCall call;
+  call.from = weights;
+  call.count = window.rows * next->experts.top_k;
+  call.chosen = chosen;
+  call.entries = static_cast<std::int32_t>(call.count);
+  call.to = share.device_guess_weights();
+  call.to_chosen = share.device_guess();
+  call.flag = share.device_guess_flag();
+  call.number = number;
+  call.arrived = share.arrived();
+  check(cuda::hand_out_experts(call, stream), "hand out");
+  return &next->experts;
+}
+
 void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down) {
   const residency::DeviceExperts& flow = *ops.options_.experts;
   const std::int32_t rows = hidden.entries / experts.top_k;
@@ -304,7 +337,7 @@ void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCa
   down.weight = call.table + experts.down_part;
 }
 
-void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number) {
+void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number, const Experts* ahead) {
   if (!status.ok()) return;
   ExpertShare& share = *ops.expert_share_;
   cuda::TakeInExpertsCall call;
@@ -320,7 +353,7 @@ void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number)
   const ExpertBiases& biases = ops.expert_biases_.at(s.experts.first_unit);
   const auto bias = [](const std::vector<float>& all) { return all.empty() ? nullptr : all.data(); };
   if (status.ok())
-    share.add({number, window.rows, &s.experts, bias(biases.gate), bias(biases.up), bias(biases.down)}, stream);
+    share.add({number, window.rows, &s.experts, bias(biases.gate), bias(biases.up), bias(biases.down), ahead}, stream);
 }
 
 void CudaExecutor::Emitter::activate(const cuda::ExpertCall& hidden, const cuda::ExpertCall& down, bool of_wave) {
@@ -377,7 +410,7 @@ void CudaExecutor::Emitter::emit_router(const Step& s, const Step* gate) {
     overwritten(made.out);
   }
   launch(router);
-  route(s.experts, scores);
+  route(s.experts, scores, ops.at<std::int32_t>(ops.layout_.chosen), ops.at<float>(ops.layout_.weights));
 }
 
 void CudaExecutor::Emitter::emit_shared_expert(const Launch& l) {
@@ -465,6 +498,7 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
   if (ops.shape_.routed_layers > 0) reroute(s.layer, chosen);
   std::uint32_t number = 0;  // of the exchange
   if (ops.shares_experts()) hand_out_experts(s, number = ops.expert_share_->next_number());
+  const Experts* const ahead = ops.guessing_ ? ask_next_router(experts, number) : nullptr;
   if (!few || ops.brings_experts()) {
     check(cuda::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
                              ops.at<std::int32_t>(ops.layout_.sorted), ops.at<std::int32_t>(ops.layout_.expert_first),
@@ -482,7 +516,7 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
     if (!experts.gated()) activate(hidden, down, false);
     launch(down, few);
   }
-  if (ops.shares_experts()) take_in_experts(s, number);
+  if (ops.shares_experts()) take_in_experts(s, number, ahead);
   combine(l, s, down.y, joined);
 }
 

@@ -471,6 +471,7 @@ void DeviceExperts::add_to(StoreCounters& counters) const {
   counters.bytes_from_pack += in_ram.bytes_from_pack;
   counters.evictions += in_ram.evictions;
   counters.stall_ns += in_ram.stall_ns;
+  counters.guesses = in_ram.guesses;
   const MutexLock lock(meter_mutex_);
   counters.experts = meter_.figures();
   const LayerCounters all = counters.experts.total();

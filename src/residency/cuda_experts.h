@@ -63,6 +63,9 @@ class DeviceExperts {
 
   /// The router has called for the expert. True: it has a slot in this pass.
   bool use(std::int32_t unit);
+  bool has_slot(std::int32_t unit) const { return visible_[static_cast<std::size_t>(key_of(unit))]; }
+  /// Whether RAM has room for all experts, so that each is read once.
+  bool all_in_ram() const { return static_cast<std::size_t>(tiers_.ram_slots) >= visible_.size(); }
   /// Which of a layer's experts without slots the GPU reads where they lie, for the rule of claim_experts(): addresses,
   /// on the device, of those that lie in RAM for good. Only where all experts have slots there.
   const std::byte* const* in_ram(std::int32_t first_unit) const { return device_in_ram_ + mirror_of(first_unit); }
@@ -184,7 +187,6 @@ class DeviceExperts {
   const Tile& tile(std::int32_t unit) const { return units_.tiles()[static_cast<std::size_t>(tile_of(unit))]; }
   Status find_in_ram(cudaStream_t compute);
   Status find_tiers(cudaStream_t compute);
-  bool all_in_ram() const { return static_cast<std::size_t>(tiers_.ram_slots) >= visible_.size(); }
   /// Index of the unit's part 0 among all experts' parts.
   std::size_t mirror_of(std::int32_t unit) const {
     const Entries& entries = entries_[static_cast<std::size_t>(entries_of_[static_cast<std::size_t>(unit)])];

@@ -255,6 +255,53 @@ TEST_F(ExpertsOnGpu, APackIsNotUsedWhereExpertsStayInRam) {
   EXPECT_EQ(engine->store_counters().bytes_from_pack, 0u);
 }
 
+TEST_F(ExpertsOnGpu, GuessedExpertsAreReadAheadAndChangeNoBit) {
+  EngineOptions options = on_gpu(moe_path());
+  options.vram_experts = 7;
+  options.expert_slots = 24;
+  options.prefetch = exec::Prefetch::off;
+  const auto without = make(options);
+  options.prefetch = exec::Prefetch::always;
+  const auto with = make(options);
+  options.prefetch = exec::Prefetch::automatic;
+  const auto trying = make(options);
+  ASSERT_NE(without, nullptr);
+  ASSERT_NE(with, nullptr);
+  ASSERT_NE(trying, nullptr);
+  const std::vector<float> expected = logits_of(*without, 20, 200);
+  expect_same_bits(logits_of(*with, 20, 200), expected);
+  expect_same_bits(logits_of(*trying, 20, 200), expected);
+  EXPECT_FALSE(without->store_counters().guesses.any());
+  const residency::GuessFigures guesses = with->store_counters().guesses;
+  const residency::GuessCounters& next = guesses.of(residency::Guess::next_router);
+  RecordProperty("guesses", guesses.describe());
+  EXPECT_GT(next.guessed, 200u);
+  EXPECT_GT(next.recall(), 0.4);
+  EXPECT_GT(guesses.read_ahead, 0u);
+  EXPECT_GT(guesses.read_ahead_used, guesses.read_ahead / 4);
+}
+
+TEST_F(ExpertsOnGpu, AReadAheadThatFailsDoesNoHarm) {
+  EngineOptions options = on_gpu(moe_path());
+  const std::vector<float> resident = logits_of(options, 20, 60);
+  options.vram_experts = 3;
+  options.expert_slots = 24;
+  options.prefetch = exec::Prefetch::always;
+  options.faults.push_back({.kind = storage::Fault::Kind::eio, .after_reads = 600, .count = 3});
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  int right = 0;
+  for (int i = 0; i < 6; ++i) {
+    std::vector<float> logits;
+    Request request = greedy(real_text(*engine, 20), 60);
+    keep_logits(request, logits);
+    if (engine->run(std::move(request)).finish == Finish::error) continue;
+    ++right;
+    expect_same_bits(logits, resident);
+  }
+  EXPECT_GE(right, 3);
+}
+
 TEST_F(ExpertsOnGpu, TooLittleMemoryNamesTheLeastThatWorks) {
   EngineOptions options = on_gpu(moe_path());
   options.expert_slots = 2;

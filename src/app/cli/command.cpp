@@ -195,7 +195,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command
       .add_option("--prefetch", flags.prefetch,
                   "Experts that the next layer is guessed to use are read while the disk idles, which changes no "
-                  "token: off, auto (where passes are measured to be faster) or on (on the CPU)")
+                  "token: off, auto (where passes are measured to be faster) or on")
       ->check(CLI::IsMember({"off", "auto", "on"}))
       ->capture_default_str();
   command
