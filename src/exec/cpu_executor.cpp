@@ -148,6 +148,10 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::hidden:
       hidden_ = step.a;
       return;
+    case Kind::given:
+      return take_given(step.out);
+    case Kind::join:
+      return join(step.out, step.a, step.b);
   }
 }
 
@@ -160,7 +164,7 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
   logits_vocab_ = 0;
   hidden_ = {};
   pass_begin_ns_ = now_ns();
-  store_.begin_pass();
+  if (!options_.aside) store_.begin_pass();
   if (memory_.data() == nullptr || rows_ > shape_.max_rows) {
     fail(error(Code::internal, "a pass of {} rows where {} were prepared", rows_, shape_.max_rows));
     return;
@@ -194,7 +198,7 @@ void CpuExecutor::begin_pass(const kv::Batch& batch) {
 void CpuExecutor::end_pass() {
   drop_leases();
   leased_.clear();
-  store_.end_pass();
+  if (!options_.aside) store_.end_pass();
   if (options_.record != nullptr && !failed()) status_ = options_.record->end_pass();
   cancelled_ = nullptr;
   batch_ = nullptr;
@@ -381,6 +385,22 @@ void CpuExecutor::activate(Act x, kernels::Activation activation) {
     for (std::int64_t i = begin * cols; i < end * cols; i += most)
       table_.gate_mul(activation, to + i, ones_.data(), std::min(most, end * cols - i));
   });
+}
+
+void CpuExecutor::take_given(Act out) {
+  if (!ready()) return;
+  if (batch_->given == nullptr) return fail(error(Code::internal, "a pass was not handed what its program takes"));
+  std::copy_n(batch_->given, rows_of(out) * cols_of(out), data(out));
+}
+
+void CpuExecutor::join(Act out, Act x, Act y) {
+  if (!ready()) return;
+  const std::int64_t first = cols_of(x), second = cols_of(y);
+  float* to = data(out);
+  for (std::int64_t r = 0; r < rows_of(out); ++r) {
+    to = std::copy_n(data(x) + r * first, first, to);
+    to = std::copy_n(data(y) + r * second, second, to);
+  }
 }
 
 void CpuExecutor::copy(Act out, Act x) {

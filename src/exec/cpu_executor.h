@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -101,6 +102,8 @@ class CpuExecutor final : public Executor {
   void add(Act x, Act y, float factor);
   void scale(Act x, WeightRef scalar, float factor);
   void copy(Act out, Act x);
+  void take_given(Act out);
+  void join(Act out, Act x, Act y);
   void activate(Act x, kernels::Activation activation);
   void gate(Act x, Act all, std::int64_t layer, kernels::Activation activation);
   void select_logit_rows(Act out, Act x);
@@ -111,6 +114,8 @@ class CpuExecutor final : public Executor {
   void embed_from_memory(float* out, WeightRef table, const residency::Part& weight);
 
   // cpu_lease.cpp: waves of leases.
+  Expected<residency::Lease> take_lease(std::int32_t tile);
+  std::optional<residency::Lease> try_lease(std::int32_t tile);
   const std::byte* lease_now(const Piece& piece);
   const std::byte* lease_if_ready(const Piece& piece);
   const std::byte* held_bytes(const Piece& piece) const;

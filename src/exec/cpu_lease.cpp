@@ -17,6 +17,19 @@ std::uint64_t now_ns() {
 
 }  // namespace
 
+/// A pass beside the model's own is no use of a tile: no counter and no order moves, where its bytes are there.
+Expected<residency::Lease> CpuExecutor::take_lease(std::int32_t tile) {
+  if (options_.aside)
+    if (std::optional<residency::Lease> lease = store_.borrow(tile); lease) return std::move(*lease);
+  return store_.lease(tile);
+}
+
+std::optional<residency::Lease> CpuExecutor::try_lease(std::int32_t tile) {
+  if (options_.aside)
+    if (std::optional<residency::Lease> lease = store_.borrow(tile); lease) return lease;
+  return store_.try_lease(tile);
+}
+
 /// The piece's bytes if a lease of this wave covers them.
 const std::byte* CpuExecutor::held_bytes(const Piece& piece) const {
   for (const residency::Lease& lease : leases_) {
@@ -49,7 +62,7 @@ const std::byte* CpuExecutor::lease_now(const Piece& piece) {
   if (const std::byte* bytes = held_bytes(piece)) return bytes;
   drop_leases();  // first: the ring may have a single slot
   wave_bytes_ = store_.units().tiles()[static_cast<std::size_t>(piece.tile)].bytes;
-  Expected<residency::Lease> lease = store_.lease(piece.tile);
+  Expected<residency::Lease> lease = take_lease(piece.tile);
   if (!lease.ok()) {
     fail(lease.status());
     return nullptr;
@@ -69,7 +82,7 @@ const std::byte* CpuExecutor::lease_if_ready(const Piece& piece) {
   if (wave_bytes_ + tile_bytes > kWaveBytes || leases_.size() == leases_.capacity() || !store_.present(piece.tile)) {
     return nullptr;
   }
-  std::optional<residency::Lease> lease = store_.try_lease(piece.tile);
+  std::optional<residency::Lease> lease = try_lease(piece.tile);
   if (!lease || !lease->ready() || !wait_for(*lease)) return nullptr;
   wave_bytes_ += tile_bytes;
   leases_.push_back(std::move(*lease));

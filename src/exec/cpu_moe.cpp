@@ -219,14 +219,14 @@ void CpuExecutor::lease_experts(const MoeCall& call) {
     bool full = false;
     std::erase_if(waiting_, [&](std::int32_t expert) {
       if (full || (present_only && !store_.present(tile_of(expert)))) return false;
-      std::optional<residency::Lease> lease = store_.try_lease(tile_of(expert));
+      std::optional<residency::Lease> lease = try_lease(tile_of(expert));
       full = !lease;
       if (lease) leased_.push_back({expert, std::move(*lease), 0});
       return !full;
     });
   }
   if (!leased_.empty()) return;
-  Expected<residency::Lease> lease = store_.lease(tile_of(waiting_.front()));
+  Expected<residency::Lease> lease = take_lease(tile_of(waiting_.front()));
   if (!lease.ok()) return fail(lease.status());
   leased_.push_back({waiting_.front(), std::move(lease).value(), 0});
   waiting_.erase(waiting_.begin());

@@ -98,6 +98,7 @@ struct CpuOptions {
   Trace* trace = nullptr;             // if set, every step is timed into it
   Prefetch prefetch = Prefetch::off;  // of experts that are guessed
   float route_bias = 0;               // experts in memory are preferred by so much (exec/expert_choice.h); 0: none is
+  bool aside = false;  // its passes are between those of another executor of the store, and need only what is at home
 };
 
 /// Bytes that prepare() of the CPU executor reserves. Pure, so that a plan can be made before there is a store.

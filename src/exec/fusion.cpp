@@ -149,6 +149,9 @@ class Fuser {
         return one(Launch::Kind::logits);
       case Kind::hidden:
         return one(Launch::Kind::hidden);
+      case Kind::given:
+      case Kind::join:
+        return broken(at, "states that a pass is handed");
       case Kind::pick_heads:
         return launch(Launch::Kind::pick_heads, at, at + (picks_twice(at) ? 2 : 1), s.out);
       case Kind::multiply:

@@ -261,6 +261,15 @@ void Ops::logits(WeightRef head, Act x, float factor, float cap) {
 /// The step does nothing by itself: that it reads x in floats makes the step that writes x leave them there.
 void Ops::hidden(Act x) { record(Kind::hidden).a = x; }
 
+void Ops::given(Act out) { record(Kind::given).out = out; }
+
+void Ops::join(Act out, Act x, Act y) {
+  Step& step = record(Kind::join);
+  step.out = out;
+  step.a = x;
+  step.b = y;
+}
+
 Expected<Program> Ops::finish() const {
   MR_RETURN_IF_ERROR(program_.check());
   return program_;

@@ -27,6 +27,8 @@ class Ops {
   /// Here a block begins, which needs nothing of those before but buffers of the whole pass. The first begins by
   /// itself.
   void begin_block();
+  /// Here a layer begins, or what follows the last one.
+  void begin_layer() { program_.layers.push_back(program_.steps.size()); }
   /// The steps between are only of passes whose final states are wanted.
   void begin_hidden() { for_hidden_ = true; }
   void end_hidden() { for_hidden_ = false; }
@@ -93,6 +95,11 @@ class Ops {
   void logits(WeightRef head, Act x, float factor = 1, float cap = 0);
   /// x, a buffer of the whole pass, holds the final states of all rows, behind the last norm; no later op writes it.
   void hidden(Act x);
+
+  /// out = what the pass was handed beside its tokens (kv::Batch::given).
+  void given(Act out);
+  /// out = each row of x, and behind it that of y.
+  void join(Act out, Act x, Act y);
 
   /// What was recorded, checked. Errors: internal.
   Expected<Program> finish() const;

@@ -39,7 +39,7 @@ std::string_view name(Step::Kind kind) {
       "embed", "norm",       "heads' norm",  "add",     "scale",    "copy",         "matmul",     "matmul by heads",
       "gated", "gate",       "temper",       "rope",    "store kv", "store latent", "attention",  "moe",
       "heads", "multiply",   "sigmoid gate", "l2 norm", "decay",    "convolution",  "delta rule", "time step",
-      "scan",  "activation", "rows",         "logits",  "states"};
+      "scan",  "activation", "rows",         "logits",  "states",   "given",        "join"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -60,21 +60,33 @@ std::size_t Program::block_end(std::size_t from) const {
   return next == blocks.end() ? steps.size() : *next;
 }
 
-Program Program::of_passes(bool wants_hidden) const {
-  if (wants_hidden) return *this;
+/// These steps alone, with the borders of blocks and layers that they have.
+Program Program::only(FunctionRef<bool(std::size_t step)> kept) const {
   Program program;
   program.buffers = buffers;
   program.ropes = ropes;
   program.layout = layout;
-  std::size_t block = 0;
+  const auto mark = [&](const std::vector<std::size_t>& borders, std::size_t step, std::vector<std::size_t>& marks) {
+    if (!std::binary_search(borders.begin(), borders.end(), step)) return;
+    if (marks.empty() || marks.back() != program.steps.size()) marks.push_back(program.steps.size());
+  };
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    if (block < blocks.size() && blocks[block] == i) {
-      program.blocks.push_back(program.steps.size());
-      ++block;
-    }
-    if (!steps[i].for_hidden) program.steps.push_back(steps[i]);
+    mark(blocks, i, program.blocks);
+    mark(layers, i, program.layers);
+    if (kept(i)) program.steps.push_back(steps[i]);
   }
   return program;
+}
+
+Program Program::of_passes(bool wants_hidden) const {
+  if (wants_hidden) return *this;
+  return only([this](std::size_t step) { return !steps[step].for_hidden; });
+}
+
+Program Program::first_layers(std::int64_t count) const {
+  MR_ASSERT(count > 0 && count <= layer_count());
+  const std::size_t end = layers[static_cast<std::size_t>(count)];
+  return only([&](std::size_t step) { return step < end || step >= layers.back(); });
 }
 
 std::vector<WeightRef> Program::weights() const {
@@ -185,6 +197,8 @@ Status Program::check() const {
       return wrong("it turns by angles that are none");
     if (step.kind == Kind::gate && (step.layer < 0 || (step.layer + 1) * buffer(step.a).cols > buffer(step.b).cols))
       return wrong("its layer has no channels of what it multiplies by");
+    if (step.kind == Kind::join && buffer(step.out).cols != buffer(step.a).cols + buffer(step.b).cols)
+      return wrong("what it joins is not as wide as what it writes");
     if (step.kind == Kind::matmul_heads &&
         (step.heads < 1 || buffer(step.a).cols % step.heads != 0 || buffer(step.out).cols % step.heads != 0))
       return wrong("its heads do not share its buffers evenly");

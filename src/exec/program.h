@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "kernels/kernels.h"
 #include "kv/layout.h"
 #include "residency/unit.h"
@@ -173,6 +174,8 @@ struct Step {
     select_rows,
     logits,
     hidden,
+    given,
+    join,
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
@@ -214,6 +217,8 @@ struct Program {
   /// block before the next begins, so that its weights come once. INVARIANT: a block reads of what blocks before it
   /// wrote only buffers of the whole pass (check()); the last block is of rows that want logits.
   std::vector<std::size_t> blocks;
+  /// Where layers begin, ascending, and last where what follows them does; empty: nobody said so.
+  std::vector<std::size_t> layers;
   /// What a sequence keeps of each layer that the steps name; in which format and where is the engine's choice.
   kv::Layout layout;
 
@@ -222,6 +227,10 @@ struct Program {
   std::size_t block_end(std::size_t from) const;
   /// The steps of passes whose final states are wanted, or of the others.
   Program of_passes(bool wants_hidden) const;
+  /// What stands before the layers, the first `count` of them, and what follows the last: a smaller model of the same
+  /// weights, with the same layout. REQUIRES: 0 < count <= layer_count().
+  Program first_layers(std::int64_t count) const;
+  std::int64_t layer_count() const { return layers.empty() ? 0 : static_cast<std::int64_t>(layers.size()) - 1; }
   /// In the order of their use; a mixture's experts by number, gate, up, down.
   std::vector<WeightRef> weights() const;
   /// Whether a step behind `step` reads `act` before it is written again.
@@ -231,6 +240,9 @@ struct Program {
   std::vector<residency::FeedForward> feed_forwards() const;
   /// Errors: internal (what is wrong, with the step's number): a mistake of the one who recorded it.
   Status check() const;
+
+ private:
+  Program only(FunctionRef<bool(std::size_t step)> kept) const;
 };
 
 /// How large passes may be.

@@ -213,7 +213,8 @@ struct BatchRow {
 struct Batch {
   std::vector<SequenceState*> sequences;
   std::vector<BatchRow> rows;
-  bool wants_hidden = false;  // the model's final states of the rows are read after the pass
+  bool wants_hidden = false;     // the model's final states of the rows are read after the pass
+  const float* given = nullptr;  // [rows, cols], host memory: what the program's passes are handed (exec::Ops::given())
 };
 
 }  // namespace millrace::kv

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -40,6 +42,11 @@ struct LayerWeights {
   exec::Experts experts;
 };
 
+/// What the block that guesses has beside its layer.
+struct DraftWeights {
+  WeightRef embedding, embedding_norm, states_norm, joined, norm, head;
+};
+
 /// A tensor that several weights are rows of.
 struct RowsOf {
   const char* tensor;
@@ -51,11 +58,16 @@ class Decoder {
  public:
   Decoder(const Hyperparameters& hp, const DecoderSpec& spec, exec::Ops& ops) : hp_(hp), spec_(spec), ops_(ops) {}
   Status list_units(const modelfile::Model& file, residency::UnitTable& table);
-  /// Of the blocks behind the layers, those that the file has.
-  std::vector<residency::Unit> list_draft_blocks(const modelfile::Model& file) const;
+  /// Those of the block behind the layers, whose spec stands behind theirs.
+  Status list_draft_block(const modelfile::Model& file, residency::UnitTable& table);
+  /// Of the blocks behind the layers, from this one on, those that the file has.
+  std::vector<residency::Unit> list_draft_blocks(const modelfile::Model& file, std::int64_t first) const;
   void record();
+  void record_draft();
 
  private:
+  void begin_program(std::span<const kv::LayerKv> kept);
+  void end_program(WeightRef norm, WeightRef head);
   void embed_for_layers();
   void attend(std::int64_t index);
   void mix_tokens(std::int64_t index);
@@ -82,6 +94,7 @@ class Decoder {
   exec::Ops& ops_;
   std::vector<LayerWeights> layers_;
   WeightRef embedding_, output_norm_, head_;
+  DraftWeights draft_;
   WeightRef layers_table_, layers_projection_, layers_norm_;  // of per-layer embeddings
   Act x_, h_;      // the residual stream; what a block reads of it, and what it adds to it
   Act of_layers_;  // per-layer embeddings, one layer's channels behind the other's
@@ -89,30 +102,62 @@ class Decoder {
 
 // --- The layer ---
 
-void Decoder::record() {
+void Decoder::begin_program(std::span<const kv::LayerKv> kept) {
   x_ = ops_.buffer("x", hp_.model_dim, Rows::whole);
   h_ = ops_.buffer("h", hp_.model_dim);
-  const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
-  std::vector<kv::LayerKv> kept;
-  for (const LayerSpec& layer : spec_.layers) kept.push_back(layer.kept());
   ops_.keep(kv::Layout(kept));
   for (const RopeSpec& rope : spec_.ropes)
     ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude, rope.last});
+}
 
-  ops_.embed(x_, embedding_, spec_.embedding_scale);
-  if (spec_.per_layer_dim > 0) embed_for_layers();
-  for (std::int64_t index = 0; index < hp_.layers; ++index) {
-    mix_tokens(index);
-    if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
-  }
+/// What follows the layers.
+void Decoder::end_program(WeightRef norm, WeightRef head) {
+  const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
+  ops_.begin_layer();
   ops_.begin_block();
   ops_.select_logit_rows(last, x_);
   ops_.begin_hidden();
-  ops_.rms_norm(x_, x_, output_norm_, eps());
+  ops_.rms_norm(x_, x_, norm, eps());
   ops_.hidden(x_);
   ops_.end_hidden();
-  ops_.rms_norm(last, last, output_norm_, eps());
-  ops_.logits(head_, last, spec_.logit_scale, spec_.logit_cap);
+  ops_.rms_norm(last, last, norm, eps());
+  ops_.logits(head, last, spec_.logit_scale, spec_.logit_cap);
+}
+
+void Decoder::record() {
+  std::vector<kv::LayerKv> kept;
+  for (std::int64_t index = 0; index < hp_.layers; ++index)
+    kept.push_back(spec_.layers[static_cast<std::size_t>(index)].kept());
+  begin_program(kept);
+  ops_.embed(x_, embedding_, spec_.embedding_scale);
+  if (spec_.per_layer_dim > 0) embed_for_layers();
+  for (std::int64_t index = 0; index < hp_.layers; ++index) {
+    ops_.begin_layer();
+    mix_tokens(index);
+    if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
+  }
+  end_program(output_norm_, head_);
+}
+
+/// x = W [norm(embedding) | norm(states)], then a layer, then the head: what comes behind a token that comes behind
+/// those states. Source: DeepSeek-V3 (arXiv:2412.19437).
+void Decoder::record_draft() {
+  std::vector<kv::LayerKv> kept(static_cast<std::size_t>(hp_.layers), {.keeps = kv::Keeps::nothing});
+  kept.push_back(spec_.layers.back().kept());
+  begin_program(kept);
+  const Act embedded = ops_.buffer("embedded", hp_.model_dim, Rows::whole),
+            states = ops_.buffer("states", hp_.model_dim, Rows::whole),
+            joined = ops_.buffer("joined", 2 * hp_.model_dim);
+  ops_.embed(embedded, draft_.embedding, spec_.embedding_scale);
+  ops_.given(states);
+  ops_.rms_norm(embedded, embedded, draft_.embedding_norm, eps());
+  ops_.rms_norm(states, states, draft_.states_norm, eps());
+  ops_.join(joined, embedded, states);
+  ops_.matmul(x_, draft_.joined, joined);
+  ops_.begin_layer();
+  mix_tokens(hp_.layers);
+  if (spec_.layers.back().feeds_forward()) feed_forward(hp_.layers);
+  end_program(draft_.norm, draft_.head);
 }
 
 /// Of each token, for every layer: (sqrt(d) * embedding + norm(W x / sqrt(model_dim))) / sqrt(2), d channels each.
@@ -506,14 +551,50 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
   return units.status();
 }
 
-std::vector<residency::Unit> Decoder::list_draft_blocks(const modelfile::Model& file) const {
+Status Decoder::list_draft_block(const modelfile::Model& file, residency::UnitTable& table) {
+  UnitBuilder units(file, table);
+  units.begin_aside();
+  const auto index = static_cast<int>(hp_.layers);
+  const std::int64_t dim = hp_.model_dim;
+  const auto name = [&](std::string_view tensor) {
+    return layer_tensor(index, fmt::format("nextn.{}.weight", tensor));
+  };
+  const bool own_embedding = units.has(name("embed_tokens"));
+  draft_.embedding = own_embedding ? units.table(name("embed_tokens"), dim, hp_.vocab) : embedding_;
+  LayerWeights& weights = layers_.emplace_back();
+  units.begin(UnitKind::trunk, index);
+  draft_.embedding_norm = units.vector(name("enorm"), dim);
+  draft_.states_norm = units.vector(name("hnorm"), dim);
+  draft_.joined = units.matrix(name("eh_proj"), 2 * dim, dim);
+  draft_.norm = units.has(name("shared_head_norm")) ? units.vector(name("shared_head_norm"), dim) : output_norm_;
+  draft_.head = units.has(name("shared_head_head")) ? units.matrix(name("shared_head_head"), dim, hp_.vocab) : head_;
+  list_mixer(units, index, weights);
+  list_feed_forward(units, index, weights);
+  units.refuse_unused(index);
+  return units.status();
+}
+
+std::vector<residency::Unit> Decoder::list_draft_blocks(const modelfile::Model& file, std::int64_t first) const {
   residency::UnitTable none;
   const UnitBuilder units(file, none);
   std::vector<residency::Unit> blocks;
-  for (std::int64_t index = hp_.layers; index < hp_.layers + hp_.draft_blocks; ++index)
+  for (std::int64_t index = hp_.layers + first; index < hp_.layers + hp_.draft_blocks; ++index)
     if (residency::Unit block = units.block_apart(static_cast<int>(index)); !block.parts.empty())
       blocks.push_back(std::move(block));
   return blocks;
+}
+
+/// The layer of the block that guesses: as the last one that attends.
+Expected<LayerSpec> draft_spec(const modelfile::Model& file, const Hyperparameters& hp, const DecoderSpec& spec) {
+  if (hp.draft_blocks == 0 || file.find(layer_tensor(static_cast<int>(hp.layers), "nextn.eh_proj.weight")) == nullptr)
+    return error(Code::unsupported,
+                 "the file has no block that was trained to guess more tokens (multi-token prediction)");
+  const auto last = std::find_if(spec.layers.rbegin(), spec.layers.rend(), [](const LayerSpec& layer) {
+    return layer.mixer == Mixer::attention && layer.attention.reads < 0;
+  });
+  if (last == spec.layers.rend() || spec.per_layer_dim > 0)
+    return error(Code::unsupported, "this version has no such block of models of {}", hp.architecture);
+  return *last;
 }
 
 }  // namespace
@@ -522,13 +603,26 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
                                               Hyperparameters hp, const DecoderSpec& spec) {
   exec::Ops ops;
   residency::UnitTable units;
-  Decoder decoder(hp, spec, ops);
+  DecoderSpec all = spec;
+  if (options.draft_block) {
+    MR_ASSIGN_OR_RETURN(const LayerSpec block, draft_spec(file, hp, spec));
+    all.layers.push_back(block);
+  }
+  Decoder decoder(hp, all, ops);
   MR_RETURN_IF_ERROR(decoder.list_units(file, units));
   decoder.record();
   MR_ASSIGN_OR_RETURN(exec::Program program, ops.finish());
+  std::optional<exec::Program> draft;
+  if (options.draft_block) {
+    MR_RETURN_IF_ERROR(decoder.list_draft_block(file, units));
+    ops = exec::Ops();
+    decoder.record_draft();
+    MR_ASSIGN_OR_RETURN(draft.emplace(), ops.finish());
+  }
   units.cut(options.tile_bytes);
-  std::vector<residency::Unit> draft_blocks = decoder.list_draft_blocks(file);
-  return std::make_unique<Model>(std::move(hp), std::move(units), std::move(program), std::move(draft_blocks));
+  std::vector<residency::Unit> draft_blocks = decoder.list_draft_blocks(file, options.draft_block ? 1 : 0);
+  return std::make_unique<Model>(std::move(hp), std::move(units), std::move(program), std::move(draft_blocks),
+                                 std::move(draft));
 }
 
 }  // namespace millrace::model

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,11 +36,17 @@ struct Hyperparameters {
 class Model {
  public:
   Model(Hyperparameters hp, residency::UnitTable units, exec::Program program,
-        std::vector<residency::Unit> draft_blocks = {})
+        std::vector<residency::Unit> draft_blocks = {}, std::optional<exec::Program> draft_program = std::nullopt)
       : hp_(std::move(hp)),
         units_(std::move(units)),
         program_(std::move(program)),
-        draft_blocks_(std::move(draft_blocks)) {}
+        draft_blocks_(std::move(draft_blocks)),
+        draft_program_(std::move(draft_program)) {}
+
+  /// The same model, its weights lying elsewhere. REQUIRES: units as it has them.
+  std::unique_ptr<Model> with(residency::UnitTable units) const {
+    return std::make_unique<Model>(hp_, std::move(units), program_, draft_blocks_, draft_program_);
+  }
 
   const Hyperparameters& hyperparameters() const { return hp_; }
   const residency::UnitTable& units() const { return units_; }
@@ -48,17 +55,25 @@ class Model {
   /// Blocks behind the layers that were trained to guess more tokens (nextn_predict_layers), a unit each. No pass uses
   /// them, no plan counts them: their home is the disk.
   const std::vector<residency::Unit>& draft_blocks() const { return draft_blocks_; }
+  /// Where LoadOptions asked for it: a pass through the first of those blocks, whose units stand in units() then,
+  /// aside. A row is a token and, given (exec::Ops::given()), the model's final states at the position before it, which
+  /// is the row's position; what it gives are logits of the token behind, and states that stand in the model's place
+  /// for one guess more. Its layout is of that block alone.
+  const exec::Program* draft_program() const { return draft_program_ ? &*draft_program_ : nullptr; }
 
  private:
   Hyperparameters hp_;
   residency::UnitTable units_;
   exec::Program program_;
   std::vector<residency::Unit> draft_blocks_;
+  std::optional<exec::Program> draft_program_;
 };
 
 struct LoadOptions {
   std::uint64_t tile_bytes = 16u << 20;
   std::int64_t context_tokens = 0;  // of a sequence, as asked for; 0: nobody asked
+  bool draft_block = false;         // Model::draft_program() is wanted. Errors then: unsupported (the file has no such
+                                    // block, or one that cannot be run)
 };
 
 /// Reads the file's general.architecture and makes the model. Errors: unsupported (the architecture, named, with those

@@ -42,6 +42,7 @@ void UnitBuilder::begin(UnitKind kind, int layer, int expert) {
   unit_.kind = kind;
   unit_.layer = layer;
   unit_.expert = expert;
+  unit_.aside = aside_;
 }
 
 void UnitBuilder::end() {

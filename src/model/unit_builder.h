@@ -26,6 +26,8 @@ class UnitBuilder {
 
   /// Starts a unit; end() adds it to the table. One unit is open at a time.
   void begin(residency::UnitKind kind, int layer = -1, int expert = -1);
+  /// Units from here on are a drafter's alone.
+  void begin_aside() { aside_ = true; }
   void end();
 
   /// A weight of `rows` rows of `cols` elements, of any computable dtype. Errors: not_found, corrupt (both shapes
@@ -93,6 +95,7 @@ class UnitBuilder {
   std::map<int, std::vector<std::string_view>> of_layer_;  // the file's tensors by layer; made when first asked for
   std::set<std::string, std::less<>> used_;                // of the present layer
   residency::Unit unit_;
+  bool aside_ = false;
   Status status_;
 };
 

@@ -31,6 +31,9 @@ struct Census {
   std::uint64_t largest_expert = 0;
   double active_expert_bytes = 0;    // a token's
   std::vector<std::int32_t> tables;  // tiles of what is read by rows
+  std::vector<std::int32_t> front;  // tiles of what stays at home (PlanOptions::front_layers), among none of the others
+  std::uint64_t front_bytes = 0, front_slot_bytes = 0;  // of its ordered units' weights; of memory
+  std::int64_t front_experts = 0;                       // tiles
   std::uint64_t table_slot_bytes = 0;
   std::uint64_t table_row_bytes = 0;  // a token's
   std::uint64_t row_scratch = 0;
@@ -54,7 +57,7 @@ void order_by_preference(const UnitTable& units, Census& census) {
   for (const Rank& rank : ranks) census.by_preference.push_back(rank.tile);
 }
 
-Census take_census(const UnitTable& units, int top_k) {
+Census take_census(const UnitTable& units, int top_k, int front_layers) {
   Census census;
   std::uint64_t expert_bytes = 0;
   std::int64_t experts = 0;
@@ -62,7 +65,7 @@ Census take_census(const UnitTable& units, int top_k) {
   std::vector<std::int32_t> tied_tiles;
   for (std::size_t u = 0; u < units.units().size(); ++u) {
     const Unit& unit = units.units()[u];
-    if (unit.kind == UnitKind::expert) {
+    if (unit.kind == UnitKind::expert && !unit.aside) {
       ++experts;
       expert_bytes += unit.bytes();
       if (expert_layers.empty() || expert_layers.back() != unit.layer) expert_layers.push_back(unit.layer);
@@ -78,7 +81,12 @@ Census take_census(const UnitTable& units, int top_k) {
     const auto range = units.tiles_of(static_cast<std::int32_t>(u));
     for (std::int32_t t = range.first; t < range.last; ++t) {
       const Tile& tile = units.tiles()[t];
-      if (unit.kind == UnitKind::expert) {
+      if (in_front(unit, front_layers)) {
+        census.front.push_back(t);
+        census.front_slot_bytes += tile.slot_bytes;
+        if (unit.kind == UnitKind::expert && !unit.aside) ++census.front_experts;
+        if (unit.kind != UnitKind::expert && !unit.aside) census.front_bytes += tile.bytes;
+      } else if (unit.kind == UnitKind::expert) {
         ++census.expert_tiles;
         census.largest_expert = std::max(census.largest_expert, tile.slot_bytes);
       } else if (unit.by_rows) {
@@ -92,6 +100,7 @@ Census take_census(const UnitTable& units, int top_k) {
       }
     }
   }
+  census.ordered_bytes += census.front_bytes;
   census.ordered.insert(census.ordered.end(), tied_tiles.begin(), tied_tiles.end());
   std::sort(expert_layers.begin(), expert_layers.end());
   const auto layers = std::unique(expert_layers.begin(), expert_layers.end()) - expert_layers.begin();
@@ -124,8 +133,9 @@ double cpu_rate(const Rates& rates) {
 }
 
 double hit_rate(const Census& census, const PlanOptions& options, std::int64_t slots) {
-  if (census.expert_tiles == 0) return 0;
-  const double part = static_cast<double>(slots) / static_cast<double>(census.expert_tiles);
+  const std::int64_t tiles = census.expert_tiles + census.front_experts;
+  if (tiles == 0) return 0;
+  const double part = static_cast<double>(slots + census.front_experts) / static_cast<double>(tiles);
   if (options.routing.skew <= 0) return part;
   return ExpertUse(census.experts, std::max(1, options.top_k), options.routing.skew)
       .met(part * static_cast<double>(census.experts), 1, options.routing.policy);
@@ -200,7 +210,7 @@ std::optional<Choice> choose(const UnitTable& units, const Census& census, const
         Choice choice;
         choice.ring_slots = ring;
         choice.expert_slots = experts;
-        choice.resident_weights = pack(units, census, memory - ring_bytes - expert_bytes, nullptr);
+        choice.resident_weights = census.front_bytes + pack(units, census, memory - ring_bytes - expert_bytes, nullptr);
         predict(census, options, rates, choice);
         const bool streams = choice.resident_weights < census.ordered_bytes;
         if (streams && (!best || choice.seconds() < best->seconds())) best = choice;
@@ -225,7 +235,8 @@ std::uint64_t usable(std::uint64_t memory) {
 
 Status too_small(const Census& census, const PlanOptions& options) {
   const std::uint64_t streaming = census.ordered.empty() ? UINT64_MAX : 2 * census.largest_ordered;
-  std::uint64_t weights = census.row_scratch + std::min(streaming, census.ordered_slot_bytes) + census.largest_expert;
+  std::uint64_t weights = census.row_scratch + census.front_slot_bytes +
+                          std::min(streaming, census.ordered_slot_bytes) + census.largest_expert;
   if (weights >= kHugeWeightBytes) weights = round_up(weights, device::kHugePageBytes) + kHugeSlack;
   const std::uint64_t other = other_bytes(options);
   const std::uint64_t needed = add_or_max(weights, other);
@@ -244,7 +255,7 @@ void fill_homes(const UnitTable& units, Plan& plan) {
     bool home = true;
     for (std::int32_t t = range.first; t < range.last; ++t) home = home && plan.resident_tiles[t];
     const UnitKind kind = units.units()[u].kind;
-    if (kind == UnitKind::expert) home = experts_home;
+    if (kind == UnitKind::expert) home = home || experts_home;
     if (kind == UnitKind::embedding) plan.embedding_rows_from_disk = true;
     plan.homes[u] = {home ? Tier::ram : Tier::disk, Executor::cpu};
   }
@@ -289,13 +300,23 @@ void fill_rows(const UnitTable& units, const Census& census, const Choice& choic
         }
         if (row.tiles > before) ++row.units;
       }
+      double bytes_of_home = 0;  // read for a token, of experts that stay
       if (expert && tier == Tier::ram && plan.predicted_hit_rate < 1 && plan.expert_slots > 0) {
+        if (row.tiles > 0) {
+          Plan::Row home = row;
+          home.what = "experts";
+          bytes_of_home = census.active_expert_bytes * static_cast<double>(census.front_experts) /
+                          static_cast<double>(census.front_experts + census.expert_tiles);
+          home.bytes_per_token = bytes_of_home;
+          home.milliseconds = cpu > 0 ? bytes_of_home / cpu * 1e3 : 0;
+          plan.rows.push_back(std::move(home));
+        }
         row.units = row.tiles = plan.expert_slots;
         row.bytes = plan.expert_slot_bytes * static_cast<std::uint64_t>(plan.expert_slots);
       }
       if (row.tiles == 0) continue;
       const double hits = plan.predicted_hit_rate;
-      row.bytes_per_token = expert         ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits)
+      row.bytes_per_token = expert ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits) - bytes_of_home
                             : kind.by_rows ? static_cast<double>(census.table_row_bytes)
                                            : static_cast<double>(row.bytes);
       const double rate = tier == Tier::disk ? rates.disk : cpu;
@@ -322,9 +343,9 @@ void fill_prediction(const Choice& choice, const Rates& rates, Plan& plan) {
 std::optional<std::uint64_t> memory_for_tiles(const Census& census, const PlanOptions& options) {
   const std::uint64_t other = other_bytes(options);
   if (other > options.ram_bytes) return std::nullopt;
-  const std::uint64_t memory = usable(options.ram_bytes - other);
-  if (memory < census.row_scratch) return std::nullopt;
-  return memory - census.row_scratch;
+  const std::uint64_t memory = usable(options.ram_bytes - other), always = census.row_scratch + census.front_slot_bytes;
+  if (memory < always) return std::nullopt;
+  return memory - always;
 }
 
 /// The plan but for what is at home.
@@ -344,6 +365,13 @@ Plan with_slots(const UnitTable& units, const Census& census, const Choice& choi
 std::uint64_t slot_bytes(const Plan& plan) {
   return plan.ring_slot_bytes * static_cast<std::uint64_t>(plan.ring_slots) +
          plan.expert_slot_bytes * static_cast<std::uint64_t>(plan.expert_slots);
+}
+
+/// The front's tiles are at home.
+void place_front(const Census& census, int front_layers, Plan& plan) {
+  for (const std::int32_t t : census.front) plan.resident_tiles[static_cast<std::size_t>(t)] = true;
+  plan.resident_bytes += census.front_slot_bytes;
+  plan.front_layers = front_layers;
 }
 
 /// What follows once all tiles have their homes.
@@ -401,8 +429,11 @@ std::string_view executor_name(Executor executor) {
   return "unknown";
 }
 
-Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates) {
-  const Census census = take_census(units, options.top_k);
+namespace {
+
+/// The plan with exactly such a front. Errors: out_of_budget.
+Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& options, const Rates& rates, int front) {
+  const Census census = take_census(units, options.top_k, front);
   const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
   if (!memory) return too_small(census, options);
   const auto choice = choose(units, census, options, rates, *memory);
@@ -410,6 +441,7 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
 
   Plan plan = with_slots(units, census, *choice, options);
   pack(units, census, *memory - slot_bytes(plan), &plan.resident_tiles, &plan.resident_bytes);
+  place_front(census, front, plan);
   if (choice->tables_home) {
     for (const std::int32_t t : census.tables) plan.resident_tiles[t] = true;
     plan.resident_bytes += census.table_slot_bytes;
@@ -418,9 +450,48 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
   return plan;
 }
 
+/// Whether a pass reads anything but single rows from the disk.
+bool reads_disk(const UnitTable& units, const Plan& plan) {
+  for (std::size_t u = 0; u < units.units().size(); ++u)
+    if (!units.units()[u].by_rows && plan.homes[u].tier == Tier::disk) return true;
+  return false;
+}
+
+int count_layers(const UnitTable& units) {
+  int layers = 0;
+  for (const Unit& unit : units.units())
+    if (!unit.aside) layers = std::max(layers, unit.layer + 1);
+  return layers;
+}
+
+}  // namespace
+
+bool in_front(const Unit& unit, int layers) {
+  return !unit.by_rows && (unit.aside || (layers != 0 && unit.layer < std::max(0, layers)));
+}
+
+Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates) {
+  if (options.front_layers == kFrontOfHead) return plan_with_front(units, options, rates, kFrontOfHead);
+  Expected<Plan> plain = plan_with_front(units, options, rates, 0);
+  if (!plain.ok() || options.front_layers == 0) return plain;
+  if (options.front_layers > 0) {
+    Expected<Plan> plan = plan_with_front(units, options, rates, options.front_layers);
+    return plan.ok() ? plan : plain;
+  }
+  if (!reads_disk(units, *plain)) return plain;
+  const Census all = take_census(units, options.top_k, 0);
+  const std::uint64_t memory = memory_for_tiles(all, options).value_or(0);
+  for (int layers = count_layers(units) - 1; layers > 0; --layers) {
+    if (take_census(units, options.top_k, layers).front_slot_bytes > memory / 2) continue;
+    Expected<Plan> plan = plan_with_front(units, options, rates, layers);
+    if (plan.ok()) return plan;
+  }
+  return plain;
+}
+
 Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& decisions, const PlanOptions& options,
                                    const Rates& rates) {
-  const Census census = take_census(units, options.top_k);
+  const Census census = take_census(units, options.top_k, 0);
   MR_RETURN_IF_ERROR(check_decisions(units, census, decisions));
   const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
   if (!memory) return too_small(census, options);

@@ -91,6 +91,14 @@ struct RoutingGuess {
   CachePolicy policy = CachePolicy::automatic;  // of those in RAM
 };
 
+/// In PlanOptions::front_layers: as many as half of the memory for weights holds, if the plan moves weights at all.
+constexpr int kFrontOfPlan = -1;
+/// Likewise: no layer, but the head; a plan without room for it is none.
+constexpr int kFrontOfHead = -2;
+/// Whether the unit is computed with by a drafter whose passes go through the first `layers` layers and the head
+/// (Plan::front_layers), or is a drafter's alone.
+bool in_front(const Unit& unit, int layers);
+
 struct PlanOptions {
   std::uint64_t ram_bytes = UINT64_MAX;       // the cap on everything
   std::uint64_t fixed_bytes = 0;              // activations, KV floor, tokenizer, program: not for weights
@@ -113,6 +121,9 @@ struct PlanOptions {
   std::int64_t vram_expert_slots = 0, ram_expert_slots = 0;
   LinkShare expert_link = {};
   std::int64_t most_expert_slots = 0;  // expert tiles in memory at most; 0: as many as fit
+  // So many first layers with their experts, and the head, are at home in RAM before anything else and stay there: a
+  // drafter computes with them between the passes. All of them or none: Plan::front_layers.
+  int front_layers = 0;
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
   std::uint64_t ring_bytes_wanted = 32u << 20;
@@ -164,6 +175,7 @@ struct Plan {
   std::uint64_t expert_slot_bytes = 0;
   CpuPart cpu;           // decided
   int expert_slots = 0;  // 0: dense. One for each expert tile: all experts are at home in RAM
+  int front_layers = 0;  // of PlanOptions::front_layers
   std::uint64_t fixed_bytes = 0;
   // On a GPU: weights; activations and context; a draft model with all that is its own.
   std::uint64_t vram_weight_bytes = 0, vram_fixed_bytes = 0, vram_draft_bytes = 0;

@@ -199,6 +199,7 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
   std::int64_t experts = 0;
   for (std::size_t u = 0; u < units.units().size(); ++u) {
     const Unit& unit = units.units()[u];
+    if (unit.aside) continue;
     double macs = 0;
     for (const Part& part : unit.parts) macs += static_cast<double>(part.rows) * static_cast<double>(part.cols);
     if (unit.kind == UnitKind::expert) {

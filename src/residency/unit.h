@@ -30,6 +30,8 @@ struct Unit {
   int expert = -1;  // within the layer, for experts
   // A table of which a pass reads the rows of its tokens and nothing else: it has no place in the order of a pass.
   bool by_rows = false;
+  /// No pass of the model uses it, but its drafter's: at home wherever there is room for it, and else nobody's.
+  bool aside = false;
   std::vector<Part> parts;
   std::uint64_t bytes() const;
   /// An embedding that is the head, too: the last matrix of a pass.

@@ -169,7 +169,7 @@ std::vector<std::int32_t> Store::ordered_sequence() const {
   const auto append = [&](bool tied_head) {
     for (std::size_t u = 0; u < units_.units().size(); ++u) {
       const Unit& unit = units_.units()[u];
-      if (unit.kind == UnitKind::expert || unit.by_rows || unit.is_tied_head() != tied_head) continue;
+      if (unit.kind == UnitKind::expert || unit.by_rows || unit.aside || unit.is_tied_head() != tied_head) continue;
       const auto range = units_.tiles_of(static_cast<std::int32_t>(u));
       for (std::int32_t t = range.first; t < range.last; ++t) sequence.push_back(t);
     }
@@ -189,10 +189,12 @@ void Store::lay_out() {
   at += row_scratch_.bytes;
 
   homes_.resize(tiles.size());
-  // Experts at home cannot stream through the ring: they stay. Tables at home are the first to go.
+  // Experts at home cannot stream through the ring: they stay, as all does that a drafter computes with. Tables at home
+  // are the first to go.
   const auto rank_of = [&](std::size_t t) {
     const Unit& unit = units_.units()[tiles[t].unit];
-    return unit.kind == UnitKind::expert ? 0 : unit.by_rows ? 2 : 1;
+    const bool stays = unit.kind == UnitKind::expert || in_front(unit, plan_.front_layers);
+    return stays ? 0 : unit.by_rows ? 2 : 1;
   };
   for (int rank = 0; rank < 3; ++rank) {
     for (std::size_t t = 0; t < tiles.size(); ++t) {

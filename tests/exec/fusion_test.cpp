@@ -10,6 +10,7 @@
 
 #include "exec/small_model.h"
 #include "model/model.h"
+#include "residency/plan.h"
 
 namespace millrace::exec::test {
 namespace {
@@ -133,6 +134,33 @@ TEST(Fusion, OfEachArchitecture) {
   EXPECT_EQ(seen.size(), model::architectures().size());
   for (const std::string& name : model::architectures())
     EXPECT_NE(std::find(seen.begin(), seen.end(), name), seen.end()) << "no expectation for " << name;
+}
+
+/// A model of the first layers is a program like any: whole blocks of the others', over weights of those layers alone.
+TEST(Fusion, OfTheFirstLayersAlone) {
+  for (const Known& known : architectures()) {
+    SCOPED_TRACE(known.fixture);
+    const auto model = load(known.fixture);
+    const Program& whole = model->program();
+    const std::int64_t layers = model->hyperparameters().layers;
+    ASSERT_EQ(whole.layer_count(), layers);
+    EXPECT_EQ(whole.first_layers(layers).steps.size(), whole.steps.size());
+    EXPECT_EQ(whole.first_layers(layers).blocks, whole.blocks);
+    const Launches all = fused(whole, model->units(), {});
+    for (std::int64_t count = 1; count < layers; ++count) {
+      const Program front = whole.first_layers(count);
+      EXPECT_TRUE(front.check().ok()) << front.check().message();
+      EXPECT_EQ(front.layer_count(), count);
+      EXPECT_EQ(front.of_passes(false).layer_count(), count);
+      for (const WeightRef weight : front.weights()) {
+        const residency::Unit& unit = model->units().units()[static_cast<std::size_t>(weight.unit)];
+        EXPECT_TRUE(unit.by_rows || residency::in_front(unit, static_cast<int>(count))) << weight.unit;
+      }
+      const Launches launches = fused(front, model->units(), {});
+      for (std::size_t b = 0; b + 1 < launches.size(); ++b) EXPECT_EQ(text(launches[b]), text(all[b])) << b;
+      EXPECT_EQ(text(launches.back()), text(all.back()));
+    }
+  }
 }
 
 TEST(Fusion, OfPerLayerEmbeddings) {

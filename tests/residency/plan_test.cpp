@@ -99,6 +99,78 @@ TEST(Plan, EveryBudgetFromLeastToAllIsKeptAndMoreIsNeverSlower) {
   }
 }
 
+/// What a drafter computes with is at home as a whole, and the rest is planned as well as ever; or there is none of it.
+TEST(Plan, TheFrontIsAtHomeOrThereIsNone) {
+  for (const ModelShape& shape : shapes()) {
+    std::uint64_t file_bytes = 0;
+    const UnitTable units = make_units(shape, &file_bytes);
+    PlanOptions options{.ram_bytes = 1, .fixed_bytes = 300000};
+    options.top_k = top_k_of(shape);
+    const std::uint64_t least = smallest_named(make_plan(units, options, kRates).status());
+    const std::uint64_t most = units.total_bytes() + units.tiles().size() * 16384 + 10 * kMiB;
+    int before = 0, automatic_before = 0;
+    for (int step = 0; step <= 40; ++step) {
+      options.ram_bytes = least + (most - least) * static_cast<std::uint64_t>(step) / 40;
+      for (const int wanted : {2, kFrontOfPlan}) {
+        options.front_layers = wanted;
+        const auto plan = make_plan(units, options, kRates);
+        ASSERT_TRUE(plan.ok()) << plan.status().message();
+        check_plan(units, *plan, options);
+        for (std::size_t u = 0; u < units.units().size(); ++u)
+          if (in_front(units.units()[u], plan->front_layers)) {
+            EXPECT_EQ(plan->homes[u].tier, Tier::ram) << u;
+          }
+        EXPECT_LT(plan->front_layers, shape.layers);
+        if (wanted > 0) {
+          EXPECT_TRUE(plan->front_layers == 0 || plan->front_layers == wanted);
+          EXPECT_GE(plan->front_layers, before) << "more memory takes no layer away";
+          before = plan->front_layers;
+        } else if (plan->front_layers > 0) {
+          automatic_before = plan->front_layers;
+        }
+      }
+    }
+    EXPECT_EQ(before, 2);
+    EXPECT_GT(automatic_before, 0) << "somewhere between";
+    options.front_layers = kFrontOfPlan;
+    EXPECT_EQ(make_plan(units, options, kRates)->front_layers, 0) << "where nothing streams, nobody needs it";
+  }
+}
+
+/// It stays there when all others give way.
+TEST(Plan, TheFrontNeverGivesWay) {
+  for (const ModelShape& shape :
+       {ModelShape{.layers = 6, .experts = 3, .tile_bytes = 16 << 10}, ModelShape{.layers = 6, .tied = true}}) {
+    test::Model model(shape);
+    PlanOptions options{.ram_bytes = 1};
+    options.top_k = top_k_of(shape);
+    options.ram_bytes = smallest_named(make_plan(model.units, options, {}).status()) + model.units.total_bytes() / 2;
+    options.front_layers = 2;
+    const auto plan = make_plan(model.units, options, {});
+    ASSERT_TRUE(plan.ok());
+    ASSERT_EQ(plan->front_layers, 2);
+    Budget budget(options.ram_bytes);
+    const auto store = WeightStore::create(model.units, *plan, *model.backend, budget, {.poison_evicted = true});
+    ASSERT_TRUE(store.ok());
+    const auto lease_front = [&] {
+      for (std::size_t t = 0; t < model.units.tiles().size(); ++t) {
+        if (!in_front(model.units.units()[static_cast<std::size_t>(model.units.tiles()[t].unit)], 2)) continue;
+        auto lease = (*store)->lease(static_cast<std::int32_t>(t));
+        ASSERT_TRUE(lease.ok() && lease->wait().ok());
+      }
+    };
+    (*store)->begin_pass();
+    lease_front();
+    (*store)->end_pass();
+    EXPECT_GT((*store)->give_way(model.units.total_bytes()), 0u);
+    for (std::size_t t = 0; t < model.units.tiles().size(); ++t)
+      if (in_front(model.units.units()[static_cast<std::size_t>(model.units.tiles()[t].unit)], 2)) {
+        EXPECT_TRUE((*store)->present(static_cast<std::int32_t>(t))) << t;
+      }
+    lease_front();
+  }
+}
+
 TEST(Plan, TheSmallestNamedIsTheSmallest) {
   for (const ModelShape& shape : shapes()) {
     std::uint64_t file_bytes = 0;
