@@ -61,8 +61,9 @@ typedef struct millrace_options {
   int threads;            /* 0: all processors */
   const char* speculate;  /* Guessed tokens, of which a pass verifies several; the answer is the same. "auto" (default):
                              where passes are slow; "off"; a number of them */
-  const char* draft_path; /* a small model of the same vocabulary that guesses, in VRAM or RAM under the same caps;
-                             NULL: none */
+  const char* draft_path; /* a small model of the same vocabulary that guesses, in VRAM or RAM under the same caps; or
+                             "self", "self:K": the model's own first (K) layers; "mtp": its block for multi-token
+                             prediction; NULL: none */
 } millrace_options;
 
 MILLRACE_API void millrace_options_init_sized(millrace_options* options, size_t size);

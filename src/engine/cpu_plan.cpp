@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "engine/within.h"
 #include "residency/budget.h"
 
 namespace millrace::engine {
@@ -66,6 +67,10 @@ Status CpuPlanner::plan() {
 
 Status CpuPlanner::plan_once() {
   if (parts_.limits.tile_bytes != tile_bytes_) MR_RETURN_IF_ERROR(recut(tile_bytes_));
+  front_layers_ = front_of(options_, parts_);
+  // Layers that were asked for come before a roomy pass.
+  if (front_layers_ > 0 && fit_front().ok()) return plan_weights();
+  if (front_layers_ > 0) front_layers_ = 0;
   parts_.limits = roomy_limits();
   Status status = fit_limits(options_, rules(), parts_.limits, [this] { return try_limits(0); });
   if (status.code() == Code::out_of_budget && options_.tile_bytes == 0 && parts_.limits.tile_bytes > kLeastTile) {
@@ -78,13 +83,23 @@ Status CpuPlanner::plan_once() {
   return status;
 }
 
+/// Limits that leave room for the front. Errors: out_of_budget.
+Status CpuPlanner::fit_front() {
+  parts_.limits = roomy_limits();
+  return fit_limits(options_, rules(), parts_.limits, [this]() -> Status {
+    MR_RETURN_IF_ERROR(try_limits(0));
+    return parts_.plan.front_layers > 0 ? Status() : error(Code::out_of_budget, "no room for the first layers");
+  });
+}
+
 /// Cuts the units anew, at another size.
 Status CpuPlanner::recut(std::uint64_t tile_bytes) {
   modelfile::OpenOptions no_words;
   no_words.skip_vocabulary = true;
   parts_.limits.tile_bytes = tile_bytes;
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options_.model_path, no_words));
-  MR_ASSIGN_OR_RETURN(parts_.model, model::load(file, {tile_bytes, options_.context_tokens}));
+  MR_ASSIGN_OR_RETURN(
+      parts_.model, model::load(file, {tile_bytes, options_.context_tokens, parts_.model->draft_program() != nullptr}));
   return {};
 }
 
@@ -145,7 +160,8 @@ std::uint64_t CpuPlanner::activation_bytes(const Limits& limits, std::int64_t lo
 }
 
 std::uint64_t CpuPlanner::fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const {
-  return program_bytes + sampler_bytes() + activation_bytes(limits, limits.logit_rows);
+  return program_bytes + sampler_bytes() + activation_bytes(limits, limits.logit_rows) +
+         (front_layers_ != 0 ? within_bytes(options_, parts_) : 0);
 }
 
 /// What KV takes of the budget: BlockPool reserves whole pages a block.
@@ -174,6 +190,8 @@ Status CpuPlanner::try_limits(std::uint64_t spread) {
 Status CpuPlanner::plan_weights() {
   const Limits& limits = parts_.limits;
   const std::int64_t kv_tokens = std::min(limits.kv_tokens, kv::kBlockTokens * limits.sequences);
+  // What stays at home has room also when every context is full.
+  front_layers_ = parts_.plan.front_layers;
   if (options_.follow == nullptr) return make_plan(kv_tokens, program_bytes_);
   set_plan_options(kv_tokens, program_bytes_);
   MR_ASSIGN_OR_RETURN(
@@ -208,6 +226,7 @@ void CpuPlanner::set_plan_options(std::int64_t kv_tokens, std::uint64_t program_
   plan_options.steps = step_cost(parts_.model->program(), layout_);
   plan_options.routing = routing_guess(options_);
   plan_options.most_expert_slots = options_.expert_slots;
+  plan_options.front_layers = front_layers_;
 }
 
 }  // namespace millrace::engine

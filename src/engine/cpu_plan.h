@@ -31,6 +31,7 @@ class CpuPlanner {
  private:
   Status plan_once();
   Status plan_weights();
+  Status fit_front();
   Status try_limits(std::uint64_t spread);
   Status make_plan(std::int64_t kv_tokens, std::uint64_t program_bytes);
   void set_plan_options(std::int64_t kv_tokens, std::uint64_t program_bytes);
@@ -49,6 +50,7 @@ class CpuPlanner {
   Parts& parts_;
   const kv::Layout layout_;
   const bool shares_out_;
+  int front_layers_ = 0;            // PlanOptions::front_layers
   const std::uint64_t tile_bytes_;  // to begin with
 };
 

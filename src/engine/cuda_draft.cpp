@@ -140,7 +140,7 @@ Status seat_draft(const EngineOptions& options, const DraftModelPlan& draft, con
   const DraftPlace place = choose_draft_place(ways, habits.drafts > 0);
   const TakenMemory& its = taken[index(place)];
   MR_RETURN_IF_ERROR(planner.plan(its));
-  parts.draft = {place, its.vram_bytes, its.ram_bytes, {}};
+  parts.draft = {.place = place, .vram_bytes = its.vram_bytes, .ram_bytes = its.ram_bytes};
   parts.draft.words = describe_seat(parts.draft, ways, habits);
   return {};
 }

@@ -10,6 +10,7 @@
 #include "engine/cuda_plan.h"
 #include "engine/pack_choice.h"
 #include "engine/setup.h"
+#include "engine/within.h"
 #include "exec/cuda_executor.h"
 #include "residency/calibrate.h"
 #include "residency/cuda_experts.h"
@@ -36,7 +37,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
     return error(Code::unsupported, "--record-routing: the CPU writes down what routers choose; add --device cpu");
   Parts parts;
   std::vector<std::string> paths;
-  MR_RETURN_IF_ERROR(open_model(options, kCudaTileBytes, parts, paths));
+  MR_RETURN_IF_ERROR(open_model(options, kCudaTileBytes, false, parts, paths));
   MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.cuda_index));
   MR_RETURN_IF_ERROR(
       exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
@@ -44,6 +45,10 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
   CudaPlanner planner(options, vram, parts);
   MR_RETURN_IF_ERROR(draft != nullptr ? seat_draft(options, *draft, gpu, planner, parts) : planner.plan());
+  if (drafts_within(options)) {
+    parts.draft.what = name_of(options.speculate.within);
+    parts.draft.words = "on a GPU it is not there yet; give --draft FILE, or --device cpu";
+  }
   planner.say_homes();
   MR_RETURN_IF_ERROR(accept(parts));
   MR_RETURN_IF_ERROR(choose_pack(options, !planner.experts_leave_ram(), parts, paths));

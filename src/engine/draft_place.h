@@ -46,11 +46,12 @@ using DraftWays = std::array<DraftWay, 3>;  // by DraftPlace
 /// asks for guesses whatever they bring, so that none is taken only where no other way is left.
 DraftPlace choose_draft_place(const DraftWays& ways, bool must_guess);
 
-/// A draft model's seat, once chosen.
+/// The seat of a draft model, or of what part of the model guesses, once chosen.
 struct DraftSeat {
   DraftPlace place = DraftPlace::none;
   std::uint64_t vram_bytes = 0, ram_bytes = 0;  // that it takes
-  std::string words;                            // describe_seat(); empty: nobody asked for a draft model
+  std::string words = {};                       // describe_seat(); empty: nobody asked
+  std::string what = "draft model";             // or what part of the model: engine/within.h
 };
 
 /// "on the GPU, 812 MB of VRAM and 43.0 MB of RAM; predicted, if 70 % of guesses are right: ...", of the ways that

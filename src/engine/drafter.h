@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "exec/executor.h"
+#include "kv/sequence.h"
 #include "text/tokenizer.h"
 
 namespace millrace::engine {
@@ -19,10 +21,13 @@ constexpr std::int64_t kMostDrafts = 31;
 
 /// What a drafter is asked for one request.
 struct DraftAsk {
-  std::uint64_t request = 0;                // a number of its own, until forget()
-  std::span<const text::TokenId> tokens;    // prompt and answer so far; what was there at the last ask stays as it was
-  std::int64_t expected = 0;                // tokens that the request may come to have, for memory
-  std::int64_t most = 0;                    // guesses at most
+  std::uint64_t request = 0;              // a number of its own, until forget()
+  std::span<const text::TokenId> tokens;  // prompt and answer so far; what was there at the last ask stays as it was
+  std::int64_t expected = 0;              // tokens that the request may come to have, for memory
+  std::int64_t most = 0;                  // guesses at most
+  /// The model's KV of `tokens`, as far as they are computed; null where nobody has it. A drafter may take room behind
+  /// its length and write there; the length stays.
+  kv::SequenceState* sequence = nullptr;
   std::vector<text::TokenId> guesses = {};  // [<= most], of the tokens behind `tokens`, in order; empty when asked
   /// Guesses of one level are right about as often as each other: below Drafter::levels().
   int level = 0;
@@ -31,6 +36,14 @@ struct DraftAsk {
   /// Bench: guesses to be taken in place of its own choices, which are made all the same. Whoever has none to choose
   /// leaves them alone.
   std::span<const text::TokenId> choices = {};
+};
+
+/// What a pass computed of one request: rows of tokens that stay, each with a token known behind it.
+struct Computed {
+  std::uint64_t request = 0;
+  std::span<const text::TokenId> tokens;  // prompt and answer so far
+  std::int64_t first = 0, rows = 0;       // positions; first + rows < tokens
+  std::int64_t first_row = 0;             // of them in the pass
 };
 
 class Drafter {
@@ -47,6 +60,10 @@ class Drafter {
   /// ends for that.
   /// `stop` is asked now and then; true: returns soon, with what guesses there are.
   virtual Status propose(std::span<DraftAsk> asks, const std::function<bool()>& stop) = 0;
+  /// It guesses from the model's final states: passed() is called behind every pass, which brings them.
+  virtual bool wants_states() const { return false; }
+  /// REQUIRES: the executor's last pass is the one that computed this. Errors: as propose().
+  virtual Status passed(std::span<const Computed> /*computed*/, const exec::Executor& /*executor*/) { return {}; }
   /// Of a request's last guesses the pass verified the first `drafted`, and the first `right` of them became part of
   /// the answer.
   virtual void accepted(std::uint64_t request, std::int64_t drafted, std::int64_t right) = 0;

@@ -8,6 +8,7 @@
 #include "engine/model_drafter.h"
 #include "engine/scheduler.h"
 #include "engine/setup.h"
+#include "engine/within.h"
 
 namespace millrace::engine {
 namespace {
@@ -111,11 +112,25 @@ void add_draft_model(const DraftModelPlan& plan, Parts& parts, SpeculateOptions&
   if (seat.place == DraftPlace::none) return log::warn("{} does not guess: {}", plan.wanted.model_path, seat.words);
   auto loaded = ModelDrafter::load(plan, parts);
   if (!loaded.ok()) {
-    seat = {DraftPlace::none, 0, 0, loaded.status().message()};
+    seat = {DraftPlace::none, 0, 0, loaded.status().message(), seat.what};
     return log::warn("{} does not guess: {}", plan.wanted.model_path, seat.words);
   }
   log::info("drafts: {} guesses, {}", (*loaded)->name(), seat.words);
   speculate.drafters.insert(speculate.drafters.begin(), std::move(*loaded));
+}
+
+/// Likewise, of what is part of the model.
+void add_within(const EngineOptions& options, Parts& parts, SpeculateOptions& speculate) {
+  DraftSeat& seat = parts.draft;
+  if (seat.place != DraftPlace::none) {
+    auto drafter = make_within(options, parts);
+    if (drafter.ok()) {
+      log::info("drafts: {} guesses, {}", (*drafter)->name(), seat.words);
+      return void(speculate.drafters.insert(speculate.drafters.begin(), std::move(*drafter)));
+    }
+    seat = {DraftPlace::none, 0, 0, drafter.status().message(), seat.what};
+  }
+  log::warn("{} is left out: {}", seat.what, seat.words);
 }
 
 }  // namespace
@@ -130,7 +145,14 @@ Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     draft.reset();
     parts = assemble(made);
   }
+  if (drafts_within(made) && parts.status().code() == Code::out_of_budget) {
+    log::warn("{} is left out: with it the model does not fit: {}", name_of(made.speculate.within),
+              parts.status().message());
+    made.speculate.within = Within::none;
+    parts = assemble(made);
+  }
   if (!parts.ok()) return parts.status();
+  if (drafts_within(made)) add_within(made, *parts, made.speculate);
   if (draft) add_draft_model(*draft, *parts, made.speculate);
   return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(*parts), made.speculate));
 }

@@ -44,6 +44,14 @@ using residency::Pin;
 /// "0-9=vram,10-29=ram,30-=disk", "5=disk". Errors: invalid_argument.
 Expected<std::vector<Pin>> parse_pins(std::string_view text);
 
+/// A drafter that is part of the model itself.
+enum class Within : std::uint8_t {
+  none,
+  self,  // its first layers and the head (engine/self_drafter.h)
+  mtp,   // the block behind its layers that was trained to (engine/mtp_drafter.h)
+};
+constexpr int kMostSelfLayers = 1 << 16;
+
 /// Tokens of an answer are guessed, and a pass verifies several: the same tokens, sooner where passes are slow.
 struct SpeculateOptions {
   /// automatic: as many guesses as bring the most tokens a second, by what passes took and how often guesses were
@@ -51,12 +59,16 @@ struct SpeculateOptions {
   enum class Mode : std::uint8_t { off, automatic, fixed };
   Mode mode = Mode::off;
   std::string draft_model;                         // a small GGUF file of the same vocabulary, which guesses
+  Within within = Within::none;                    // or part of the model does
+  int self_layers = 0;                             // Within::self: so many; 0: as the plan has memory for
   double acceptance = 0.7;                         // of its guesses, assumed where it is chosen who computes it
   std::int64_t drafts = 0;                         // fixed: so many a pass, where there are guesses; <= kMostDrafts
   std::vector<std::shared_ptr<Drafter>> drafters;  // before the engine's own: tests
 };
 /// "off", "auto" or a number of guesses. Errors: invalid_argument.
 Expected<SpeculateOptions> parse_speculation(std::string_view text);
+/// Who guesses: "self", "self:K", "mtp" or a model's name or file, into the options. Errors: invalid_argument.
+Status read_draft(std::string_view text, SpeculateOptions& options);
 
 struct EngineOptions {
   std::string model_path;
@@ -134,7 +146,7 @@ struct Planned {
   // Blocks that were trained to guess more tokens (model::Model::draft_blocks()): left on the disk.
   std::int64_t draft_blocks = 0;
   std::uint64_t draft_block_bytes = 0;
-  DraftSeat draft = {};  // of SpeculateOptions::draft_model
+  DraftSeat draft = {};  // of SpeculateOptions::draft_model or within
 };
 /// Errors: as Engine::create.
 Expected<Planned> plan_only(const EngineOptions& options);
@@ -266,7 +278,7 @@ class Engine {
   /// What the plan was made for. Its context_tokens are the KV a run starts with: weights give way as it grows.
   virtual const residency::PlanOptions& plan_options() const = 0;
   virtual residency::SavedPlan saved_plan() const = 0;
-  /// Where the draft model computes, if there is one.
+  /// Where the draft model computes, or what part of the model guesses, if any was asked for.
   virtual const DraftSeat& draft_seat() const = 0;
   /// Where EngineOptions::routing chooses: passes from now on go by other rows of it.
   virtual void move_routing_on() = 0;

@@ -106,6 +106,12 @@ Status choose_pack(const EngineOptions& options, bool all_stay, Parts& parts, st
   std::error_code ignored;
   if (!named && !std::filesystem::exists(path, ignored)) return {};
   const std::string name = modelfile::escape(path);
+  if (parts.model->draft_program() != nullptr) {
+    if (named)
+      return error(Code::unsupported, "--pack has no block for multi-token prediction; leave it or --draft mtp out");
+    log::info("{} is not used: it has no block for multi-token prediction", name);
+    return {};
+  }
   const bool needless = options.storage == storage::BackendKind::mmap || all_stay;
   if (needless && !named) {
     log::info("{} is not used: all weights are in memory", name);
@@ -132,8 +138,7 @@ Status choose_pack(const EngineOptions& options, bool all_stay, Parts& parts, st
   }
   if (!*moved) return {};
   const model::Model& old = *parts.model;
-  parts.model =
-      std::make_unique<model::Model>(old.hyperparameters(), std::move(**moved), old.program(), old.draft_blocks());
+  parts.model = old.with(std::move(**moved));
   paths.insert(paths.end(), (*pack)->paths().begin(), (*pack)->paths().end());
   parts.pack = std::move(*pack);
   return {};

@@ -134,8 +134,15 @@ bool Scheduler::step() {
     counters_.rows += batch_.rows.size();
     ++counters_.passes;
     std::int64_t logit_row = 0;
+    std::vector<Computed> computed;
     for (Entry& entry : live_) {
       if (entry.rows == 0) continue;
+      if (speculator_.wants_states() && !entry.live->embeds() && status.ok())
+        computed.push_back({entry.id,
+                            {},
+                            entry.live->conversation->state.length(),
+                            entry.rows + std::ssize(entry.live->drafts),
+                            entry.first_row});
       if (!status.ok()) {
         finish(entry, status.code() == Code::cancelled ? Finish::cancelled : Finish::error, status);
         continue;
@@ -147,6 +154,7 @@ bool Scheduler::step() {
         verify(entry, logit_row);
       logit_row += logit_rows;
     }
+    if (!computed.empty()) tell_drafters(computed);
   }
   std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });
   return true;
@@ -362,7 +370,8 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   batch_.sequences.push_back(&state);
   entry.first_row = static_cast<std::int64_t>(batch_.rows.size());
   const auto last = static_cast<std::int64_t>(live.tokens.size()) - 1;
-  batch_.wants_hidden = batch_.wants_hidden || live.pooler.wants(first, first + rows, last + 1);
+  batch_.wants_hidden = batch_.wants_hidden || live.pooler.wants(first, first + rows, last + 1) ||
+                        (speculator_.wants_states() && !live.embeds());
   for (std::int64_t position = first; position < first + rows; ++position) {
     const bool whole_prompt = live.request.logits_of_prompt && live.in_prompt();
     const bool wants_logits = !live.embeds() && (position == last || whole_prompt);
@@ -460,6 +469,24 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   if (!computed) return;
   live->phase = Live::Phase::decode;
   pick(entry, first_logit_row + entry.logit_rows - 1);
+}
+
+/// Of those that go on, the rows whose tokens stay and have one behind them. `before`: where each began.
+void Scheduler::tell_drafters(std::span<const Computed> before) {
+  std::vector<Computed> computed;
+  for (Computed one : before) {
+    const auto entry =
+        std::find_if(live_.begin(), live_.end(), [&](const Entry& other) { return other.id == one.request; });
+    if (entry == live_.end() || entry->live == nullptr) continue;
+    const Live& live = *entry->live;
+    one.tokens = live.tokens;
+    // Computed are the prompt's rows up to the sequence's length, or all before the last token that was picked.
+    const std::int64_t end = live.in_prompt() ? live.conversation->state.length() : std::ssize(live.tokens) - 1;
+    one.rows = std::min(one.rows, std::min(end, std::ssize(live.tokens) - 1) - one.first);
+    computed.push_back(one);
+  }
+  const TraceZone zone(parts_.trace, "draft");
+  speculator_.computed(computed, *parts_.executor);
 }
 
 /// Adds the states that the pass computed from this position on to the request's embedding.

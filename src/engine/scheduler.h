@@ -111,6 +111,7 @@ class Scheduler {
   void preempt(Entry& entry);
   Status run_pass();
   void deliver(Entry& entry, std::int64_t first_logit_row);
+  void tell_drafters(std::span<const Computed> before);
   void verify(Entry& entry, std::int64_t first_logit_row);
   void complete(Live& live, std::int64_t tokens) const;
   void tell_logits(const Live& live, std::int64_t position, std::int64_t logit_row) const;

@@ -58,6 +58,7 @@ void Scheduler::draft() {
     turn.generated = std::ssize(live.result.tokens);
     turn.expected = prompt + (live.request.max_tokens < 0 ? rest : std::min(rest, live.request.max_tokens));
     turn.most = room_for_drafts(live);
+    turn.sequence = &live.conversation->state;
     turns.push_back(std::move(turn));
     drafted.push_back(&live);
   }

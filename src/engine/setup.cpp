@@ -17,6 +17,7 @@
 #include "engine/device_choice.h"
 #include "engine/model_drafter.h"
 #include "engine/pack_choice.h"
+#include "engine/within.h"
 #include "kv/model_identity.h"
 
 namespace millrace::engine {
@@ -185,10 +186,17 @@ static Status prepare_routing(const EngineOptions& options, Parts& parts) {
   return {};
 }
 
-Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
+Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool draft_block, Parts& parts,
                   std::vector<std::string>& paths) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path));
-  MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.context_tokens}));
+  if (draft_block) {
+    auto loaded = model::load(file, {tile_bytes, options.context_tokens, true});
+    if (loaded.ok()) parts.model = std::move(*loaded);
+    parts.draft.words = loaded.status().message();
+  }
+  if (parts.model == nullptr) {
+    MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.context_tokens}));
+  }
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
     return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),
@@ -207,6 +215,28 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts&
   parts.kv_dtype = options.kv_dtype;
   MR_RETURN_IF_ERROR(prepare_routing(options, parts));
   return options.follow != nullptr ? residency::check_model(*options.follow, parts.model->units()) : Status();
+}
+
+/// Whoever follows a saved plan drafts without part of the model: experts have slots, and units aside, the last ones,
+/// are not there.
+static void leave_out_front(const residency::UnitTable& units, residency::SavedPlan& saved) {
+  std::vector<bool>& at_home = saved.decisions.resident_tiles;
+  bool experts = false;
+  for (std::size_t u = units.units().size(); u-- > 0;) {
+    const residency::Unit& unit = units.units()[u];
+    const residency::UnitTable::Range tiles = units.tiles_of(static_cast<std::int32_t>(u));
+    if (unit.aside) {
+      saved.units = static_cast<std::int64_t>(u);
+      saved.tiles = tiles.first;
+      saved.weight_bytes -= unit.bytes();
+    } else if (unit.kind == residency::UnitKind::expert) {
+      std::fill(at_home.begin() + tiles.first, at_home.begin() + tiles.last, false);
+      experts = true;
+    }
+  }
+  at_home.resize(static_cast<std::size_t>(saved.tiles));
+  saved.homes.resize(static_cast<std::size_t>(saved.units));
+  if (experts) saved.decisions.expert_slots = std::max(1, saved.decisions.expert_slots);
 }
 
 residency::SavedPlan saved_plan(const Parts& parts) {
@@ -229,6 +259,7 @@ residency::SavedPlan saved_plan(const Parts& parts) {
   saved.rates = parts.rates;
   saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles, parts.plan.cpu};
   for (const residency::Plan::Home& home : parts.plan.homes) saved.homes.push_back(home.tier);
+  if (parts.plan.front_layers != 0) leave_out_front(units, saved);
   saved.predicted_decode_tokens_per_second = parts.plan.predicted_decode_tokens_per_second;
   saved.bound = parts.plan.bound;
   return saved;
@@ -276,7 +307,7 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   const std::uint64_t ram = ram_of(options);
   parts.limits.tile_bytes = options.tile_bytes > 0 ? options.tile_bytes : automatic_tile(ram);
   std::vector<std::string> paths;
-  MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, parts, paths));
+  MR_RETURN_IF_ERROR(open_model(options, parts.limits.tile_bytes, wants_draft_block(options), parts, paths));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   start_threads(options, options.threads, ThreadPool::Options().spin, parts);
   const bool fits = all_fit(parts.model->units(), ram);
@@ -287,6 +318,7 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   if (options.storage == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
     MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
   MR_RETURN_IF_ERROR(planner.plan());
+  if (drafts_within(options)) parts.draft = seat_within(options, parts);
   parts.budget = std::make_unique<residency::Budget>(ram);
   MR_ASSIGN_OR_RETURN(parts.program, parts.budget->reserve("program", program_bytes + planner.sampler_bytes()));
   if (is_mapped(parts)) {
@@ -314,7 +346,7 @@ Expected<Parts> assemble_cpu_plan(const EngineOptions& options, const DraftModel
   way.forecast = forecast_drafts(parts.plan, parts.rates, guess_seconds(draft->cpu_plan, parts.rates), habits);
   // With its memory taken: what a plan without it would be is not asked here.
   ways[static_cast<std::size_t>(DraftPlace::none)].forecast = {parts.plan.predicted_decode_tokens_per_second, 0};
-  parts.draft = {DraftPlace::cpu, 0, draft->bytes, {}};
+  parts.draft = {.place = DraftPlace::cpu, .ram_bytes = draft->bytes};
   parts.draft.words = describe_seat(parts.draft, ways, habits);
   return parts;
 }

@@ -87,7 +87,8 @@ Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target);
 // What both ways share (setup.cpp).
 
 /// Opens the file and makes model, tokenizer and chat template; the file's metadata is gone when this returns.
-Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, Parts& parts,
+/// `draft_block`: with the block that guesses, if there is one; else parts.draft says why not.
+Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool draft_block, Parts& parts,
                   std::vector<std::string>& paths);
 /// Whether weights fit into so much RAM with some room beside them, so that they are read once.
 inline bool all_fit(const residency::UnitTable& units, std::uint64_t ram) {

@@ -41,6 +41,23 @@ Expected<SpeculateOptions> parse_speculation(std::string_view text) {
                kMostDrafts);
 }
 
+Status read_draft(std::string_view text, SpeculateOptions& options) {
+  constexpr std::string_view kSelf = "self:";
+  options.within = text == "self" || text.starts_with(kSelf) ? Within::self
+                   : text == "mtp"                           ? Within::mtp
+                                                             : Within::none;
+  options.draft_model = options.within == Within::none ? text : std::string_view();
+  options.self_layers = 0;
+  if (!text.starts_with(kSelf)) return {};
+  const char* const end = text.data() + text.size();
+  const auto [stop, problem] = std::from_chars(text.data() + kSelf.size(), end, options.self_layers);
+  if (problem == std::errc() && stop == end && options.self_layers >= 1 && options.self_layers <= kMostSelfLayers)
+    return {};
+  return error(Code::invalid_argument,
+               "'{}': give self, self:K with a number of layers, mtp, or a model (./{} if a file is named so)", text,
+               text);
+}
+
 Speculator::Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters)
     : mode_(options.mode), fixed_(std::min(options.drafts, kMostDrafts)) {
   for (std::shared_ptr<Drafter>& drafter : drafters) guessers_.emplace_back(std::move(drafter));
@@ -61,6 +78,28 @@ Speculator::Known& Speculator::Guesser::of(std::uint64_t id) {
 void Speculator::take_turn(std::size_t turn) {
   turn_ = turn;
   if (on()) present().had_turn = true;
+}
+
+/// A drafter that failed is gone.
+void Speculator::lose(std::size_t turn, const Status& why) {
+  const Guesser& guesser = guessers_[turn];
+  log::warn("speculation: the drafter {} fails and guesses no more: {}", guesser.counters.drafter, why.message());
+  if (guesser.had_turn) failed_.push_back(guesser.counters);
+  guessers_.erase(guessers_.begin() + static_cast<std::ptrdiff_t>(turn));
+  if (turn <= turn_) take_turn(turn_ > turn ? turn_ - 1 : 0);
+}
+
+bool Speculator::wants_states() const {
+  return on() && std::any_of(guessers_.begin(), guessers_.end(),
+                             [](const Guesser& guesser) { return guesser.drafter->wants_states(); });
+}
+
+void Speculator::computed(std::span<const Computed> rows, const exec::Executor& executor) {
+  for (std::size_t i = 0; i < guessers_.size(); ++i) {
+    if (!guessers_[i].drafter->wants_states()) continue;
+    const Status status = guessers_[i].drafter->passed(rows, executor);
+    if (!status.ok()) lose(i--, status);
+  }
 }
 
 void Speculator::forget(std::uint64_t id) {
@@ -168,7 +207,11 @@ bool Speculator::propose(std::span<const DraftTurn> turns, std::int64_t depth, c
   std::int64_t deepest = 0;
   for (const DraftTurn& turn : turns) {
     const std::int64_t most = std::min(depth, turn.most);
-    asks_.push_back({.request = turn.id, .tokens = turn.tokens, .expected = turn.expected, .most = most});
+    asks_.push_back({.request = turn.id,
+                     .tokens = turn.tokens,
+                     .expected = turn.expected,
+                     .most = most,
+                     .sequence = turn.sequence});
     deepest = std::max(deepest, most);
     if (turn.request->drafts_right >= 0) asks_.back().choices = choices_.emplace_back(choices(turn, most));
   }
@@ -178,10 +221,7 @@ bool Speculator::propose(std::span<const DraftTurn> turns, std::int64_t depth, c
   const double seconds = seconds_since(begin);
   guesser.counters.seconds += seconds;
   if (!status.ok()) {
-    log::warn("speculation: the drafter {} fails and guesses no more: {}", guesser.counters.drafter, status.message());
-    failed_.push_back(guesser.counters);
-    guessers_.erase(guessers_.begin() + static_cast<std::ptrdiff_t>(turn_));
-    take_turn(0);
+    lose(turn_, status);
     return false;
   }
   // Whoever had to read a prompt first took longer than guesses do.

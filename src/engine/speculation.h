@@ -22,6 +22,7 @@ struct DraftTurn {
   std::int64_t generated = 0;              // of them
   std::int64_t expected = 0;               // DraftAsk::expected
   std::int64_t most = 0;                   // drafts that the request has room for
+  kv::SequenceState* sequence = nullptr;   // DraftAsk::sequence
   std::vector<text::TokenId> drafts = {};  // out: those that go along
 };
 
@@ -35,6 +36,10 @@ class Speculator {
   /// `base_rows`: those of the pass without drafts; `most_drafts`: of all turns together.
   void draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,
              const std::function<bool()>& stop);
+  /// Whether passes are to bring the model's final states, and what they computed is to be told.
+  bool wants_states() const;
+  /// REQUIRES: as Drafter::passed().
+  void computed(std::span<const Computed> rows, const exec::Executor& executor);
   /// A pass without rows of prompts took so long.
   void passed(std::int64_t rows, double seconds);
   /// Of a request's drafts in the last pass the first `right` became part of its answer.
@@ -74,6 +79,7 @@ class Speculator {
 
   Guesser& present() { return guessers_[turn_]; }
   void take_turn(std::size_t turn);
+  void lose(std::size_t turn, const Status& why);
   static void check_guesses(const DraftTurn& turn, Guesser& guesser);
   std::int64_t depth(Guesser& guesser, std::span<const DraftTurn> turns, std::int64_t base_rows,
                      std::int64_t most_drafts);

@@ -89,7 +89,7 @@ class DraftPlan : public ::testing::Test {
     Planned planned;
     Parts& parts = planned.parts;
     std::vector<std::string> paths;
-    planned.status = open_model(options, kCudaTileBytes, parts, paths);
+    planned.status = open_model(options, kCudaTileBytes, false, parts, paths);
     if (!planned.status.ok()) return planned;
     CudaPlanner planner(options, {.free_bytes = 8'000'000'000, .context_bytes = kContext, .multiprocessors = 40},
                         parts);

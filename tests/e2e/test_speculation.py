@@ -16,7 +16,8 @@ class Speculation(Case):
         for drawn in (["--temp", "0"], ["--temp", "0.9", "--seed", "5"]):
             plain = self.answer("--speculate", "off", *drawn)
             self.assertNotIn("drafts:", plain.err)
-            for flags in (["--speculate", "6"], ["--speculate", "auto"], ["--speculate", "4", "--draft", DRAFT], ["--draft", DRAFT]):
+            for flags in (["--speculate", "6"], ["--speculate", "auto"], ["--speculate", "4", "--draft", DRAFT], ["--draft", DRAFT],
+                          ["--speculate", "3", "--draft", "self:1"], ["--draft", "self"]):
                 with self.subTest(flags=flags, drawn=drawn):
                     self.assertEqual(self.answer(*flags, *drawn).out, plain.out)
 
@@ -50,9 +51,33 @@ class Speculation(Case):
             self.assertGreaterEqual(drafted["drafts"]["tokens_per_pass"], least)
             self.assertLessEqual(drafted["drafts"]["tokens_per_pass"], most)
 
+    def test_first_layers_guess_and_say_so(self):
+        flags = ("--device", "cpu", "--ram", "12M", "--ctx", "512", "--draft", "self:1")
+        planned = self.ok("plan", DEMO, *flags)
+        self.assertRegex(planned.out, r"self-speculation: the first 1 of 6 layers and the head stay in memory \(\d\.\d+ MB\); on the CPU, .* of RAM")
+        said = self.ok("run", DEMO, "--local", *flags, "--temp", "0", "--speculate", "3", "--stats", "-p", STORY)
+        self.assertRegex(said.err, r"drafts: [1-3]\.\d+ tokens a pass; \d+ of \d+ by self 1 layer were right")
+        drafted = self.bench(DEMO, *flags, "-p", "32", "-n", "60", "-r", "1", "--speculate", "3", "--accept", "1")
+        self.assertGreaterEqual(drafted["drafts"]["tokens_per_pass"], 3.5)
+        self.assertEqual(drafted["drafts"]["drafters"][-1]["drafter"], "self 1 layer")
+
+    def test_a_block_for_multi_token_prediction_guesses(self):
+        model = str(harness.ROOT / "tests/data/reference/glm4moe.gguf")
+        flags = ("--device", "cpu", "--ctx", "256", "--draft", "mtp")
+        self.assertRegex(self.ok("plan", model, *flags).out, r"multi-token prediction: the block behind the layers and the head stay in memory")
+        plain = self.bench(model, "--device", "cpu", "--ctx", "256", "-p", "32", "-n", "60", "-r", "1", "--speculate", "off")
+        drafted = self.bench(model, *flags, "-p", "32", "-n", "60", "-r", "1", "--speculate", "3", "--accept", "0.8")
+        self.assertEqual(drafted["logits_hash"], plain["logits_hash"])
+        self.assertEqual(drafted["drafts"]["drafters"][-1]["drafter"], "mtp")
+
     def test_what_cannot_be_is_said(self):
         self.refused("run", DEMO, "--speculate", "fast", "-p", "hi", says=["--speculate", "fast", "auto"])
         self.refused("run", DEMO, "--speculate", "off", "--draft", DRAFT, "-p", "hi", says=["--draft", "--speculate off"])
+        self.refused("run", DEMO, "--draft", "self:none", "-p", "hi", says=["--draft", "self:K"])
+        for who, word in (("mtp", "no block"), ("self:6", "has 6 layers")):
+            outcome = self.ok("run", DEMO, "--local", "--device", "cpu", "--temp", "0", "--draft", who, "-p", "What is the capital of France?")
+            self.assertRegex(outcome.err, f"warning: .* is left out: .*{word}")
+            self.assertIn("Paris", outcome.out)
         other = str(harness.ROOT / "tests/data/reference/llama.gguf")
         for draft, word in ((other, "vocabulary"), ("/nowhere.gguf", "no such file")):
             outcome = self.ok("run", DEMO, "--local", "--device", "cpu", "--temp", "0", "--draft", draft, "-p", "What is the capital of France?")

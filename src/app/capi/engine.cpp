@@ -69,7 +69,10 @@ Expected<engine::EngineOptions> engine_options(const millrace_options* given) {
   auto speculate = engine::parse_speculation(options.speculate != nullptr ? options.speculate : "auto");
   if (!speculate.ok()) return speculate.status().with_context("options.speculate");
   made.speculate = std::move(*speculate);
-  if (options.draft_path != nullptr) made.speculate.draft_model = options.draft_path;
+  if (options.draft_path != nullptr) {
+    if (const Status read = engine::read_draft(options.draft_path, made.speculate); !read.ok())
+      return read.with_context("options.draft_path");
+  }
   made.bare_resident_bytes = device::resident_bytes();
   return made;
 }

@@ -175,8 +175,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
           "as many as pay), or a number")
       ->capture_default_str();
   command.add_option("--draft", flags.draft,
-                     "A small model of the same vocabulary that guesses, by name or a GGUF file: in VRAM under --vram, "
-                     "where that is predicted to pay, else on the CPU");
+                     "Who guesses: a small model of the same vocabulary, by name or a GGUF file, in VRAM under --vram "
+                     "where that is predicted to pay, else on the CPU; or self, the model's own first layers that stay "
+                     "in memory (self:K: so many); or mtp, the file's own block for multi-token prediction");
   command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command
@@ -256,8 +257,12 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
   if (!flags.draft.empty()) {
     if (flags.speculate == "off")
       return error(Code::invalid_argument, "--draft guesses what --speculate off forbids; leave one of the two out");
-    MR_ASSIGN_OR_RETURN(const store::Resolved drafter, store::Store().resolve(flags.draft));
-    options.speculate.draft_model = drafter.path;
+    if (const Status read = engine::read_draft(flags.draft, options.speculate); !read.ok())
+      return read.with_context("--draft");
+    if (!options.speculate.draft_model.empty()) {
+      MR_ASSIGN_OR_RETURN(const store::Resolved drafter, store::Store().resolve(flags.draft));
+      options.speculate.draft_model = drafter.path;
+    }
   }
   options.expert_slots = flags.expert_slots;
   options.prefetch = flags.prefetch == "off"  ? exec::Prefetch::off
@@ -417,7 +422,7 @@ engine::SamplerOptions sampler_options(const SamplingFlags& flags) {
 
 std::string describe_seat(const engine::DraftSeat& seat) {
   if (seat.words.empty()) return {};
-  return fmt::format("draft model: {}{}\n", seat.place == engine::DraftPlace::none ? "left out; " : "", seat.words);
+  return fmt::format("{}: {}{}\n", seat.what, seat.place == engine::DraftPlace::none ? "left out; " : "", seat.words);
 }
 
 std::string describe_drafts(const engine::LoadCounters& load) {

@@ -1,0 +1,130 @@
+#include "engine/within.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "device/host_memory.h"
+#include "engine/model_drafter.h"
+#include "engine/mtp_drafter.h"
+#include "engine/self_drafter.h"
+#include "engine/setup.h"
+
+namespace millrace::engine {
+namespace {
+
+/// A pass of the drafter, as a plan's costs.
+residency::Plan plan_of_guess(const EngineOptions& options, const Parts& parts) {
+  const exec::Program& program = parts.model->program();
+  const bool self = options.speculate.within == Within::self;
+  const exec::Program passes = self ? program.first_layers(parts.plan.front_layers) : *parts.model->draft_program();
+  const double part = static_cast<double>(passes.layer_count()) / static_cast<double>(program.layer_count());
+  residency::Plan plan;
+  plan.predicted_hit_rate = 1;
+  residency::PassCost& cost = plan.cost;
+  cost = parts.plan.cost;
+  cost.steps = step_cost(passes, passes.layout);
+  cost.home = cost.read = cost.expert_bytes = 0;
+  for (residency::AttentionCost& one : cost.attention) one.macs *= part, one.kv_bytes *= part;
+  for (const residency::Unit& unit : parts.model->units().units())
+    if (residency::in_front(unit, parts.plan.front_layers))
+      (unit.kind == residency::UnitKind::expert ? cost.expert_bytes : cost.home) += static_cast<double>(unit.bytes());
+  return plan;
+}
+
+/// What the plan left out, and what to do.
+std::string no_front(const EngineOptions& options) {
+  const int asked = options.speculate.self_layers;
+  if (asked == 0)
+    return "no first layer is kept in memory while others stream: all are, or the budget is too small; self:K insists";
+  return fmt::format("the budget cannot keep the first {} layer{} and the head in memory; give fewer, or more --ram",
+                     asked, asked == 1 ? "" : "s");
+}
+
+std::string home_words(const EngineOptions& options, const Parts& parts) {
+  std::uint64_t home = 0;
+  for (const residency::Unit& unit : parts.model->units().units())
+    if (residency::in_front(unit, parts.plan.front_layers)) home += unit.bytes();
+  if (options.speculate.within == Within::mtp)
+    return fmt::format("the block behind the layers and the head stay in memory ({})", format_bytes(home));
+  return fmt::format("the first {} of {} layers and the head stay in memory ({})", parts.plan.front_layers,
+                     parts.model->program().layer_count(), format_bytes(home));
+}
+
+}  // namespace
+
+bool drafts_within(const EngineOptions& options) {
+  return options.speculate.within != Within::none && options.speculate.mode != SpeculateOptions::Mode::off;
+}
+
+const char* name_of(Within within) { return within == Within::mtp ? "multi-token prediction" : "self-speculation"; }
+
+bool wants_draft_block(const EngineOptions& options) {
+  return drafts_within(options) && options.speculate.within == Within::mtp && options.follow == nullptr;
+}
+
+Status check_within(const EngineOptions& options, const Parts& parts) {
+  if (options.follow != nullptr)
+    return error(Code::unsupported, "a saved plan says what stays in memory; leave one of the two out");
+  if (options.speculate.within == Within::self)
+    return check_self_draft(parts.model->program(), options.speculate.self_layers);
+  if (parts.model->draft_program() != nullptr) return {};
+  return error(Code::unsupported, "{}", parts.draft.words);
+}
+
+int front_of(const EngineOptions& options, const Parts& parts) {
+  if (!drafts_within(options) || !check_within(options, parts).ok()) return 0;
+  if (options.speculate.within == Within::mtp) return residency::kFrontOfHead;
+  return options.speculate.self_layers > 0 ? options.speculate.self_layers : residency::kFrontOfPlan;
+}
+
+std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts) {
+  if (front_of(options, parts) == 0) return 0;
+  const auto passes = [&](const exec::Program& program, const exec::PassLimits& limits) {
+    return exec::cpu_activation_bytes(exec::pass_shape(program, parts.model->units(), limits), parts.pool->threads(),
+                                      {parts.isa, true});
+  };
+  if (options.speculate.within == Within::self)
+    return passes(parts.model->program(), self_draft_limits(parts.limits));  // of all layers: at least as much
+  const exec::Program& program = *parts.model->draft_program();
+  std::uint64_t bytes =
+      passes(program, mtp_limits(parts.limits)) + mtp_waiting_bytes(parts.limits, parts.model->hyperparameters());
+  const kv::Layout layout = program.layout.with(options.kv_dtype, kv::kOnHost);
+  for (const kv::Group& group : layout.groups())
+    bytes += static_cast<std::uint64_t>(kv::most_blocks(group, kv_load(parts.limits))) *
+             round_up(static_cast<std::uint64_t>(group.block_bytes()), device::kPageBytes);
+  return bytes;
+}
+
+DraftSeat seat_within(const EngineOptions& options, const Parts& parts) {
+  DraftSeat seat;
+  seat.what = name_of(options.speculate.within);
+  if (const Status able = check_within(options, parts); !able.ok()) {
+    seat.words = able.message();
+  } else if (parts.plan.front_layers == 0) {
+    seat.words = no_front(options);
+  } else {
+    const DraftHabits habits = draft_habits(options.speculate);
+    DraftWays ways;
+    ways[static_cast<std::size_t>(DraftPlace::cpu)].forecast =
+        forecast_drafts(parts.plan, parts.rates, guess_seconds(plan_of_guess(options, parts), parts.rates), habits);
+    ways[static_cast<std::size_t>(DraftPlace::none)].forecast = {parts.plan.predicted_decode_tokens_per_second, 0};
+    seat.place = DraftPlace::cpu;
+    seat.ram_bytes = within_bytes(options, parts);
+    seat.words = fmt::format("{}; {}", home_words(options, parts), describe_seat(seat, ways, habits));
+  }
+  return seat;
+}
+
+Expected<std::shared_ptr<Drafter>> make_within(const EngineOptions& options, Parts& parts) {
+  std::shared_ptr<Drafter> drafter;
+  if (options.speculate.within == Within::self) {
+    MR_ASSIGN_OR_RETURN(drafter, SelfDrafter::make(parts.plan.front_layers, parts));
+  } else {
+    MR_ASSIGN_OR_RETURN(drafter, MtpDrafter::make(parts));
+  }
+  return drafter;
+}
+
+}  // namespace millrace::engine
