@@ -14,8 +14,6 @@ namespace millrace::engine {
 namespace {
 
 constexpr std::int64_t kPromptRows = 512;  // of a pass that reads a prompt
-// What the driver keeps of captured passes: one for each number of rows and each 512 positions, 64 of them at most.
-constexpr std::uint64_t kGraphBytes = 32 * kMiB;
 // Of RAM: the model's description, angles, page-locked rows.
 constexpr std::uint64_t kHostBytes = 24 * kMiB;
 

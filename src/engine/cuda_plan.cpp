@@ -10,6 +10,8 @@
 #include "device/cuda_runtime.h"
 #include "device/gpu.h"
 #include "engine/prompt_parts.h"
+#include "engine/self_drafter.h"
+#include "engine/within.h"
 #include "residency/budget.h"
 #include "residency/calibrate.h"
 
@@ -71,6 +73,29 @@ CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& 
 
 Status CudaPlanner::plan(const TakenMemory& others) {
   others_ = others;
+  front_wanted_ = front_of(asked_, parts_);
+  if (front_wanted_ != 0 && plan_once().ok() && parts_.plan.front_layers > 0) return {};
+  front_wanted_ = 0;
+  return plan_once();
+}
+
+/// The first layers that guess: as many as were asked for, or all that lie in VRAM where others do not.
+int CudaPlanner::front_layers() const {
+  if (front_wanted_ == 0) return 0;
+  const int leading = residency::leading_layers(units(), homes_.placement.homes);
+  if (front_wanted_ > 0) return leading >= front_wanted_ ? front_wanted_ : 0;
+  return leading < parts_.model->program().layer_count() ? leading : 0;
+}
+
+/// What a drafter of the first layers takes beside them.
+TakenMemory CudaPlanner::taken_by_drafter() const {
+  if (front_wanted_ == 0) return {};
+  const exec::PassLimits limits = self_draft_limits(parts_.limits);
+  return {kGraphBytes + exec::cuda_activation_bytes(exec::pass_shape(parts_.model->program(), units(), limits)),
+          self_draft_host_bytes(parts_.limits, hp())};
+}
+
+Status CudaPlanner::plan_once() {
   options_ = asked_;
   options_.rates = parts_.rates;
   chose_ = false;
@@ -80,7 +105,8 @@ Status CudaPlanner::plan(const TakenMemory& others) {
   set_plan_options();
   parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, options_.rates);
   parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
-  parts_.plan.vram_draft_bytes = others_.vram_bytes;
+  parts_.plan.vram_draft_bytes = others_.vram_bytes + taken_by_drafter().vram_bytes;
+  parts_.plan.front_layers = front_layers();
   homes_.placement.use_spare = uses_spare();
   for (const kv::Group& group : layout_.groups())
     homes_.placement.spare_margin += 2 * blocks_shape(group).chunk_bytes();
@@ -97,7 +123,7 @@ void CudaPlanner::share_passes() {
   choose_limits(false);
   share_out(hp(),
             {.cap_bytes = cap_,
-             .taken_bytes = vram_.context_bytes + others_.vram_bytes +
+             .taken_bytes = vram_.context_bytes + others_.vram_bytes + taken_by_drafter().vram_bytes +
                             residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
              .weights_give_way = units().experts() == 0,
              .kv_bytes =
@@ -192,9 +218,13 @@ residency::HomesInput CudaPlanner::homes_input() const {
   residency::HomesInput input;
   input.vram_bytes = cap_;
   input.ram_bytes = ram_;
-  input.vram_taken_bytes = vram_.context_bytes + exec::cuda_activation_bytes(shape) + others_.vram_bytes;
+  const TakenMemory drafter = taken_by_drafter();
+  input.vram_taken_bytes =
+      vram_.context_bytes + exec::cuda_activation_bytes(shape) + others_.vram_bytes + drafter.vram_bytes;
   for (const kv::Group& group : layout_.groups()) input.vram_taken_bytes += blocks_shape(group).most_bytes();
-  input.ram_taken_bytes = program_bytes_ + residency::kLoadingBytes + kHostMargin + threads_bytes_ + others_.ram_bytes;
+  input.ram_taken_bytes =
+      program_bytes_ + residency::kLoadingBytes + kHostMargin + threads_bytes_ + others_.ram_bytes + drafter.ram_bytes;
+  input.front_layers = front_wanted_;
   if (units().experts() > 0)
     input.ram_beside_experts_bytes =
         exec::expert_share_bytes(shape, kernels, residency::threads_beside_gpu(options_.threads));

@@ -18,6 +18,10 @@ namespace millrace::engine {
 /// Tiles of a GPU's model: an expert is one.
 constexpr std::uint64_t kCudaTileBytes = 256 * kMiB;
 
+/// What the driver keeps of a drafter's captured passes: one for each number of rows and each 512 positions, 64 of them
+/// at most.
+constexpr std::uint64_t kGraphBytes = 32 * kMiB;
+
 /// Device memory that is there, what this process's context takes of it, and who shares it.
 struct Vram {
   std::uint64_t free_bytes = 0, context_bytes = 0;
@@ -60,7 +64,10 @@ class CudaPlanner {
   exec::DeviceBlocksShape blocks_shape(const kv::Group& group) const;
 
  private:
+  Status plan_once();
   void share_passes();
+  int front_layers() const;
+  TakenMemory taken_by_drafter() const;
   Status place();
   Status choose();
   Status follow();
@@ -90,6 +97,7 @@ class CudaPlanner {
   std::uint64_t threads_bytes_ = 0;  // of those that compute the CPU's share
   std::uint64_t cap_ = 0;
   TakenMemory others_;
+  int front_wanted_ = 0;  // residency::HomesInput::front_layers
   residency::Homes homes_;
   bool streams_ = false;   // some layers may
   bool chose_ = false;     // not all is in VRAM, and no plan was followed

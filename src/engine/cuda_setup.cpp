@@ -21,11 +21,17 @@ namespace millrace::engine {
 namespace {
 
 struct LoadedWeights final : GpuParts {
+  exec::CudaOptions aside;
+  residency::Reservation graphs;  // of the executor aside
   std::unique_ptr<residency::DeviceWeights> weights;
   std::unique_ptr<residency::DeviceExperts> experts;  // null: all are in VRAM
   void add_to(residency::StoreCounters& counters) const override {
     weights->add_to(counters);
     if (experts != nullptr) experts->add_to(counters);
+  }
+  Expected<std::unique_ptr<exec::Executor>> executor_aside(const Parts& target) override {
+    MR_ASSIGN_OR_RETURN(graphs, target.vram->reserve("graphs for guesses", kGraphBytes));
+    return exec::make_cuda_executor(target.model->units(), *weights, *target.vram, aside);
   }
 };
 
@@ -38,6 +44,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   Parts parts;
   std::vector<std::string> paths;
   MR_RETURN_IF_ERROR(open_model(options, kCudaTileBytes, false, parts, paths));
+  if (wants_draft_block(options))
+    parts.draft.words = "a GPU has no passes through that block yet; give --draft FILE, or --device cpu";
   MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.cuda_index));
   MR_RETURN_IF_ERROR(
       exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
@@ -45,10 +53,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
   CudaPlanner planner(options, vram, parts);
   MR_RETURN_IF_ERROR(draft != nullptr ? seat_draft(options, *draft, gpu, planner, parts) : planner.plan());
-  if (drafts_within(options)) {
-    parts.draft.what = name_of(options.speculate.within);
-    parts.draft.words = "on a GPU it is not there yet; give --draft FILE, or --device cpu";
-  }
+  if (drafts_within(options)) parts.draft = seat_within(options, parts);
   planner.say_homes();
   MR_RETURN_IF_ERROR(accept(parts));
   MR_RETURN_IF_ERROR(choose_pack(options, !planner.experts_leave_ram(), parts, paths));
@@ -100,6 +105,11 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
     ops.ram = parts.budget.get();
   }
   auto loaded = std::make_unique<LoadedWeights>();
+  loaded->aside.device = options.cuda_index;
+  loaded->aside.graphs = options.cuda_graphs;
+  loaded->aside.fuse = options.cuda_fuse;
+  loaded->aside.kv_dtype = options.kv_dtype;
+  loaded->aside.aside = true;
   auto weights = residency::DeviceWeights::load(parts.model->units(), planner.homes().placement, *parts.backend,
                                                 parts.straight.get(), *parts.vram, *parts.budget,
                                                 {options.on_load, options.on_load_end});

@@ -28,20 +28,38 @@ exec::PassLimits self_draft_limits(const Limits& limits) {
   return pass;
 }
 
+std::uint64_t self_draft_host_bytes(const Limits& limits, const model::Hyperparameters& hp) {
+  constexpr std::uint64_t kAngles = 8 << 20;
+  return kAngles + static_cast<std::uint64_t>(limits.sequences * hp.vocab) * sizeof(float);
+}
+
 Expected<std::unique_ptr<SelfDrafter>> SelfDrafter::make(std::int64_t layers, Parts& target) {
-  const exec::Program& program = target.model->program();
-  exec::CpuOptions options;
-  options.isa = target.isa;
-  options.embedding_rows_from_disk = true;
-  options.aside = true;
-  auto executor = exec::make_cpu_executor(*target.store, *target.pool, *target.budget, options);
-  MR_RETURN_IF_ERROR(executor->prepare(program.first_layers(layers), self_draft_limits(target.limits)));
+  std::unique_ptr<exec::Executor> executor;
+  if (target.gpu != nullptr) {
+    MR_ASSIGN_OR_RETURN(executor, target.gpu->executor_aside(target));
+  } else {
+    exec::CpuOptions options;
+    options.isa = target.isa;
+    options.embedding_rows_from_disk = true;
+    options.aside = true;
+    executor = exec::make_cpu_executor(*target.store, *target.pool, *target.budget, options);
+  }
+  const exec::Program front = target.model->program().first_layers(layers);
+  MR_RETURN_IF_ERROR(executor->prepare(front, self_draft_limits(target.limits)));
+  if (executor->top_logits_limit() > 0) executor->bring_top_logits_only(true);
   return std::unique_ptr<SelfDrafter>(new SelfDrafter(fmt::format("self {} layer{}", layers, layers == 1 ? "" : "s"),
                                                       std::move(executor), target.limits.sequences));
 }
 
 SelfDrafter::SelfDrafter(std::string name, std::unique_ptr<exec::Executor> executor, std::int64_t sequences)
     : name_(std::move(name)), executor_(std::move(executor)), sequences_(sequences) {}
+
+TokenId SelfDrafter::likeliest(std::int64_t logit_row) const {
+  if (executor_->top_logits_limit() > 0) return executor_->last_top_logits(logit_row).ids.front();
+  const exec::Logits logits = executor_->last_logits();
+  const float* const row = logits.data + logit_row * logits.vocab;
+  return static_cast<TokenId>(std::max_element(row, row + logits.vocab) - row);
+}
 
 /// One more guess for each: behind its tokens, or behind its last guess.
 Status SelfDrafter::pass(std::vector<DraftAsk*>& asks, const std::function<bool()>& stop) {
@@ -57,13 +75,11 @@ Status SelfDrafter::pass(std::vector<DraftAsk*>& asks, const std::function<bool(
   });
   if (asks.empty()) return {};
   MR_RETURN_IF_ERROR(executor_->run(batch, stop));
-  const exec::Logits logits = executor_->last_logits();
   for (std::size_t i = 0; i < asks.size(); ++i) {
     DraftAsk& ask = *asks[i];
-    const float* const row = logits.data + static_cast<std::int64_t>(i) * logits.vocab;
-    const auto likeliest = static_cast<TokenId>(std::max_element(row, row + logits.vocab) - row);
+    const TokenId guess = likeliest(static_cast<std::int64_t>(i));
     const std::size_t place = ask.guesses.size();
-    ask.guesses.push_back(place < ask.choices.size() ? ask.choices[place] : likeliest);
+    ask.guesses.push_back(place < ask.choices.size() ? ask.choices[place] : guess);
   }
   std::erase_if(asks, [](const DraftAsk* ask) { return std::ssize(ask->guesses) == ask->most; });
   return {};

@@ -18,6 +18,7 @@
 #include "engine/limits.h"
 #include "exec/executor.h"
 #include "exec/program.h"
+#include "model/model.h"
 
 namespace millrace::engine {
 
@@ -28,11 +29,14 @@ struct Parts;
 /// more layers than that).
 Status check_self_draft(const exec::Program& program, std::int64_t layers);
 /// How large its passes are: a row of each sequence, and its logits.
-exec::PassLimits self_draft_limits(const Limits& limits);
+exec::PassLimits self_draft_limits(
+    const Limits& limits);  /// RAM that they take where a GPU computes: page-locked logits, angles.
+std::uint64_t self_draft_host_bytes(const Limits& limits, const model::Hyperparameters& hp);
+
 class SelfDrafter final : public Drafter {
  public:
-  /// `layers`: the target's first ones, which its plan keeps at home. `target` outlives the drafter. REQUIRES: its
-  /// weights are the CPU executor's, and layers <= those it has. Errors: out_of_budget.
+  /// `layers`: the target's first ones, which its plan keeps at home. `target` outlives the drafter. REQUIRES: it has
+  /// as many. Errors: out_of_budget.
   static Expected<std::unique_ptr<SelfDrafter>> make(std::int64_t layers, Parts& target);
 
   std::string_view name() const override { return name_; }
@@ -45,6 +49,7 @@ class SelfDrafter final : public Drafter {
  private:
   SelfDrafter(std::string name, std::unique_ptr<exec::Executor> executor, std::int64_t sequences);
   Status pass(std::vector<DraftAsk*>& asks, const std::function<bool()>& stop);
+  text::TokenId likeliest(std::int64_t logit_row) const;
 
   const std::string name_;
   const std::unique_ptr<exec::Executor> executor_;

@@ -259,7 +259,7 @@ residency::SavedPlan saved_plan(const Parts& parts) {
   saved.rates = parts.rates;
   saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles, parts.plan.cpu};
   for (const residency::Plan::Home& home : parts.plan.homes) saved.homes.push_back(home.tier);
-  if (parts.plan.front_layers != 0) leave_out_front(units, saved);
+  if (parts.plan.front_layers != 0 && !saved.gpu) leave_out_front(units, saved);
   saved.predicted_decode_tokens_per_second = parts.plan.predicted_decode_tokens_per_second;
   saved.bound = parts.plan.bound;
   return saved;
@@ -283,6 +283,10 @@ std::uint64_t measured_program_bytes(const EngineOptions& options) {
   if (ram_of(options) < kSmallBudget) device::release_code_pages();
   const std::uint64_t now = device::resident_bytes();
   return (now > options.bare_resident_bytes ? now - options.bare_resident_bytes : 0) + kProgramMargin;
+}
+
+Expected<std::unique_ptr<exec::Executor>> GpuParts::executor_aside(const Parts& /*target*/) {
+  return error(Code::unsupported, "nobody computes beside these weights");
 }
 
 #ifndef MILLRACE_HAS_CUDA

@@ -21,12 +21,16 @@
 namespace millrace::engine {
 
 struct DraftModelPlan;
+struct Parts;
 
 /// What only a GPU run has (engine/cuda_setup.cpp).
 struct GpuParts {
   virtual ~GpuParts() = default;
   /// What those who hold weights have done since the start. What comes to memory to stay is loading, and not among it.
   virtual void add_to(residency::StoreCounters& counters) const = 0;
+  /// An executor beside the target's, over the same weights (exec::CudaOptions::aside), with room for its graphs.
+  /// Errors: out_of_budget, unsupported.
+  virtual Expected<std::unique_ptr<exec::Executor>> executor_aside(const Parts& target);
 };
 
 /// The engine's parts; each may use those above it.

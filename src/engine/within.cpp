@@ -25,7 +25,11 @@ residency::Plan plan_of_guess(const EngineOptions& options, const Parts& parts) 
   residency::PassCost& cost = plan.cost;
   cost = parts.plan.cost;
   cost.steps = step_cost(passes, passes.layout);
-  cost.home = cost.read = cost.expert_bytes = 0;
+  cost.home = cost.read = cost.expert_bytes = cost.shared = cost.crossing = 0;
+  cost.feed_forward = cost.beside_feed_forward = 0;
+  cost.layers = passes.layer_count();
+  cost.shared_layers = cost.feed_forward_layers = 0;
+  cost.experts_in_vram = cost.experts_in_ram = 1;
   for (residency::AttentionCost& one : cost.attention) one.macs *= part, one.kv_bytes *= part;
   for (const residency::Unit& unit : parts.model->units().units())
     if (residency::in_front(unit, parts.plan.front_layers))
@@ -33,13 +37,19 @@ residency::Plan plan_of_guess(const EngineOptions& options, const Parts& parts) 
   return plan;
 }
 
+bool on_gpu(const Parts& parts) { return parts.plan_options.vram_bytes > 0; }
+
 /// What the plan left out, and what to do.
-std::string no_front(const EngineOptions& options) {
+std::string no_front(const EngineOptions& options, const Parts& parts) {
   const int asked = options.speculate.self_layers;
+  const char *const where = on_gpu(parts) ? "VRAM" : "memory", *const flag = on_gpu(parts) ? "--vram" : "--ram";
   if (asked == 0)
-    return "no first layer is kept in memory while others stream: all are, or the budget is too small; self:K insists";
-  return fmt::format("the budget cannot keep the first {} layer{} and the head in memory; give fewer, or more --ram",
-                     asked, asked == 1 ? "" : "s");
+    return fmt::format(
+        "no first layer stays in {} while others stream: all do, or the budget is too small; self:K "
+        "insists",
+        where);
+  return fmt::format("the budget cannot keep the first {} layer{} and the head in {}; give fewer, or more {}", asked,
+                     asked == 1 ? "" : "s", where, flag);
 }
 
 std::string home_words(const EngineOptions& options, const Parts& parts) {
@@ -48,8 +58,8 @@ std::string home_words(const EngineOptions& options, const Parts& parts) {
     if (residency::in_front(unit, parts.plan.front_layers)) home += unit.bytes();
   if (options.speculate.within == Within::mtp)
     return fmt::format("the block behind the layers and the head stay in memory ({})", format_bytes(home));
-  return fmt::format("the first {} of {} layers and the head stay in memory ({})", parts.plan.front_layers,
-                     parts.model->program().layer_count(), format_bytes(home));
+  return fmt::format("the first {} of {} layers and the head stay in {} ({})", parts.plan.front_layers,
+                     parts.model->program().layer_count(), on_gpu(parts) ? "VRAM" : "memory", format_bytes(home));
 }
 
 }  // namespace
@@ -103,15 +113,17 @@ DraftSeat seat_within(const EngineOptions& options, const Parts& parts) {
   if (const Status able = check_within(options, parts); !able.ok()) {
     seat.words = able.message();
   } else if (parts.plan.front_layers == 0) {
-    seat.words = no_front(options);
+    seat.words = no_front(options, parts);
   } else {
     const DraftHabits habits = draft_habits(options.speculate);
     DraftWays ways;
-    ways[static_cast<std::size_t>(DraftPlace::cpu)].forecast =
+    seat.place = on_gpu(parts) ? DraftPlace::gpu : DraftPlace::cpu;
+    ways[static_cast<std::size_t>(seat.place)].forecast =
         forecast_drafts(parts.plan, parts.rates, guess_seconds(plan_of_guess(options, parts), parts.rates), habits);
     ways[static_cast<std::size_t>(DraftPlace::none)].forecast = {parts.plan.predicted_decode_tokens_per_second, 0};
-    seat.place = DraftPlace::cpu;
-    seat.ram_bytes = within_bytes(options, parts);
+    seat.vram_bytes = parts.plan.vram_draft_bytes;
+    seat.ram_bytes = on_gpu(parts) ? self_draft_host_bytes(parts.limits, parts.model->hyperparameters())
+                                   : within_bytes(options, parts);
     seat.words = fmt::format("{}; {}", home_words(options, parts), describe_seat(seat, ways, habits));
   }
   return seat;

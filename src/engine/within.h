@@ -25,7 +25,7 @@ bool wants_draft_block(const EngineOptions& options);
 Status check_within(const EngineOptions& options, const Parts& parts);
 /// residency::PlanOptions::front_layers; 0 where it cannot guess.
 int front_of(const EngineOptions& options, const Parts& parts);
-/// What it takes of RAM beside weights, under the parts' limits; 0 where it cannot guess.
+/// What it takes of RAM beside weights where the CPU computes, under the parts' limits; 0 where it cannot guess.
 std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts);
 /// Its seat, once there is a plan.
 DraftSeat seat_within(const EngineOptions& options, const Parts& parts);

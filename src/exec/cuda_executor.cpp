@@ -136,6 +136,10 @@ Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
   if (limits.routed_layers > 0 && options_.routing == nullptr)
     return error(Code::internal, "experts come with the rows of {} layers, and nobody brings them",
                  limits.routed_layers);
+  if (options_.aside)
+    for (const WeightRef weight : program.weights())
+      if (weights_.moves(weight))
+        return error(Code::internal, "{} moves, and these passes come between others", part(weight).name);
   for (const bool hidden : {false, true}) programs_[hidden ? 1 : 0] = program.of_passes(hidden);
   const PassShape shape = pass_shape(program, units_, limits);
   shape_ = shape;
@@ -467,10 +471,10 @@ Status CudaExecutor::launch_all() {
   const cuda::PlainLaunches launches(rows_ > kOverlappedRows);
   Status status = make_room_for_gates();
   if (status.ok()) status = upload_rows();
-  if (status.ok()) status = weights_.begin_pass(split(), cancelled_);
+  if (status.ok() && !options_.aside) status = weights_.begin_pass(split(), cancelled_);
   if (status.ok()) status = begin_experts();
   if (status.ok()) status = launch_pass();
-  weights_.pass_launched();
+  if (!options_.aside) weights_.pass_launched();
   if (share_ != nullptr && !status.ok()) share_->abandon();  // or the stream would wait for ever
   if (expert_share_ != nullptr && !status.ok()) expert_share_->abandon();
   // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
@@ -518,8 +522,9 @@ Status CudaExecutor::tell_trace() {
 Status CudaExecutor::launch_pass() {
   // Generated rows come first; where they do not, the pass is none that comes again.
   const bool in_order = windows_.size() == 1 || (windows_.size() == 2 && windows_.back().prompt);
-  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr && !weights_.streams() &&
-                     options_.experts == nullptr && in_order && states_.repeat;
+  const bool graph = options_.graphs && few_rows() && options_.trace == nullptr &&
+                     (options_.aside || !weights_.streams()) && options_.experts == nullptr && in_order &&
+                     states_.repeat;
   if (!graph) {
     MR_RETURN_IF_ERROR(mark("copy", "begin"));
     MR_RETURN_IF_ERROR(device::copy_to_device(at(layout_.rows), rows_host_.data(), pass_rows_.bytes, stream_));

@@ -33,6 +33,7 @@ struct CudaOptions {
   Prefetch prefetch = Prefetch::off;  // of experts that are guessed, from the disk to RAM
   float route_bias = 0;  // experts in slots, then those in RAM, are preferred (exec/expert_choice.h); 0: none is
   const Routing* routing = nullptr;  // chooses in the routers' place, in passes of limits that say so; may be null
+  bool aside = false;      // its passes are between those of another executor of the weights, and need only VRAM's
   Trace* trace = nullptr;  // if set, passes are not replayed as graphs, and every launch and copy is timed into it
 };
 

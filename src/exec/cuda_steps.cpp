@@ -234,7 +234,7 @@ void CudaExecutor::Emitter::emit_block(std::size_t block) {
       status = error(Code::cancelled, "stopped");
     if (!status.ok()) return;
     emit(launch);
-    if (last && status.ok()) status = ops.weights_.let_go(stream);
+    if (last && status.ok() && !ops.options_.aside) status = ops.weights_.let_go(stream);
   }
 }
 
@@ -349,7 +349,7 @@ Status CudaExecutor::emit() {
     emitter.emit_whole();
   if (emitter.status.ok() && split()) emitter.status = share_->finish();
   if (emitter.status.ok() && shares_experts()) emitter.status = expert_share_->finish();
-  if (emitter.status.ok()) emitter.status = weights_.end_pass(stream_.get());
+  if (emitter.status.ok() && !options_.aside) emitter.status = weights_.end_pass(stream_.get());
   if (!few_rows() || !options_.graphs) device::count_kernels(emitter.launches);
   pass_weight_bytes_ = emitter.weight_bytes;
   return emitter.status;

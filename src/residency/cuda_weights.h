@@ -55,6 +55,7 @@ class DeviceWeights {
 
   /// Whether some units move; then passes call begin_pass(), acquire(), let_go(), end_pass() and pass_launched().
   bool streams() const { return stream_ != nullptr; }
+  bool moves(WeightRef ref) const { return stream_ != nullptr && group_of_[table_.index(ref)] >= 0; }
   /// Whether the processor has a share of some units' rows.
   bool splits() const { return splits_; }
   /// The first rows of the matrix are the device's in a split pass, as many as this; the processor computes the others.

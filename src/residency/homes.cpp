@@ -1,6 +1,7 @@
 #include "residency/homes.h"
 
 #include <algorithm>
+#include <climits>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -25,8 +26,9 @@ Status vram_refusal(const char* what, std::uint64_t least, const HomesInput& inp
 }
 
 /// Homes for `moving` of the layers outside VRAM, `to_disk` of them on the disk; what the user pinned stays where it is
-/// pinned. ring_units: where the disk is read behind the parts of a prompt.
-Homes spread_layers(const UnitTable& units, const HomesInput& input, std::int64_t trunks, std::int64_t moving,
+/// pinned. from: layers before this one stay, and what is no layer; -1: none does. trunks: all others. ring_units:
+/// where the disk is read behind the parts of a prompt.
+Homes spread_layers(const UnitTable& units, const HomesInput& input, int from, std::int64_t trunks, std::int64_t moving,
                     std::int64_t to_disk, int ring_units) {
   Homes homes = homes_in_vram(units);
   homes.placement.straight = input.straight;
@@ -35,7 +37,7 @@ Homes spread_layers(const UnitTable& units, const HomesInput& input, std::int64_
     const Unit& unit = units.units()[u];
     Tier& home = homes.placement.homes[u];
     if (unit.by_rows) home = Tier::ram;
-    if (!is_trunk(unit)) continue;
+    if (!is_trunk(unit) || unit.layer < from) continue;
     const bool moves = (trunk + 1) * moving / trunks > trunk * moving / trunks;
     ++trunk;
     if (moves) {
@@ -54,15 +56,21 @@ Homes spread_layers(const UnitTable& units, const HomesInput& input, std::int64_
   return homes;
 }
 
-Expected<Homes> choose_layers(const UnitTable& units, const HomesInput& input) {
-  const std::int64_t trunks = std::count_if(units.units().begin(), units.units().end(), is_trunk);
+/// front: HomesInput::front_layers, or 0.
+Expected<Homes> choose_layers(const UnitTable& units, const HomesInput& input, int front) {
+  const std::int64_t all = std::count_if(units.units().begin(), units.units().end(), is_trunk);
+  const std::int64_t layers = std::count_if(units.units().begin(), units.units().end(),
+                                            [](const Unit& unit) { return is_trunk(unit) && unit.layer >= 0; });
+  const std::int64_t trunks = front == 0 ? all : std::max<std::int64_t>(0, layers - std::max(0, front));
   std::uint64_t least = UINT64_MAX;
   for (int ring_units = kMostRingUnits; ring_units >= kLeastRingUnits; --ring_units) {
     for (std::int64_t moving = input.pins.empty() ? 1 : 0; moving <= trunks; ++moving) {
+      const std::int64_t stay = front == 0 ? -1 : front > 0 ? front : layers - moving;
       Homes homes;
       std::uint64_t ram = 0;
       for (std::int64_t to_disk = 0; to_disk <= moving; ++to_disk) {
-        homes = spread_layers(units, input, trunks, moving, to_disk, ring_units);
+        homes = spread_layers(units, input, static_cast<int>(stay), front < 0 ? moving : trunks, moving, to_disk,
+                              ring_units);
         ram = ram_bytes(units, homes, input) + input.ram_spread_bytes;
         if (ram <= input.ram_bytes) break;
       }
@@ -160,7 +168,22 @@ Homes homes_in_vram(const UnitTable& units) {
 }
 
 Expected<Homes> choose_homes(const UnitTable& units, const HomesInput& input, const Rates& rates) {
-  return units.experts() > 0 ? choose_experts(units, input, rates) : choose_layers(units, input);
+  if (units.experts() > 0) return choose_experts(units, input, rates);
+  if (input.front_layers != 0 && input.pins.empty()) {
+    Expected<Homes> homes = choose_layers(units, input, input.front_layers);
+    if (homes.ok()) return homes;
+  }
+  return choose_layers(units, input, 0);
+}
+
+int leading_layers(const UnitTable& units, const std::vector<Tier>& tiers) {
+  int leading = 0, moves = INT_MAX;
+  for (std::size_t u = 0; u < tiers.size(); ++u) {
+    const Unit& unit = units.units()[u];
+    leading = std::max(leading, unit.layer + 1);
+    if (unit.layer >= 0 && tiers[u] != Tier::vram) moves = std::min(moves, unit.layer);
+  }
+  return std::min(leading, moves);
 }
 
 bool layers_move(const UnitTable& units, const std::vector<Tier>& tiers) {

@@ -36,6 +36,9 @@ struct HomesInput {
   std::int64_t most_ram_experts = 0;    // in RAM at once; 0: any number
   CachePolicy policy = CachePolicy::lru;
   int cpu_share_percent = -1;  // of experts outside VRAM, by the user's wish; -1: as the rates say
+  // Of a dense model, without pins: the first layers in VRAM come before others, so many at least, or all that are
+  // there (kFrontOfPlan); where that cannot be, they lie as without.
+  int front_layers = 0;
 };
 
 struct Homes {
@@ -47,6 +50,9 @@ struct Homes {
 /// What such homes take of either cap, others' bytes included.
 std::uint64_t vram_bytes(const UnitTable& units, const Homes& homes, const HomesInput& input);
 std::uint64_t ram_bytes(const UnitTable& units, const Homes& homes, const HomesInput& input);
+
+/// How many of the first layers are at home in VRAM, up to the first that is not.
+int leading_layers(const UnitTable& units, const std::vector<Tier>& tiers);
 
 /// The model in VRAM as a whole.
 Homes homes_in_vram(const UnitTable& units);

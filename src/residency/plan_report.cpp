@@ -93,8 +93,10 @@ std::string predictions_beside(const Plan& plan, const Rates& rates) {
 
 std::string vram_line(const Plan& plan, const PlanOptions& options) {
   const std::uint64_t used = plan.vram_weight_bytes + options.kv_bytes + plan.vram_fixed_bytes + plan.vram_draft_bytes;
-  const std::string draft =
-      plan.vram_draft_bytes > 0 ? fmt::format(", draft model {}", format_bytes(plan.vram_draft_bytes)) : "";
+  const std::string draft = plan.vram_draft_bytes > 0
+                                ? fmt::format(", {} {}", plan.front_layers != 0 ? "guesses" : "draft model",
+                                              format_bytes(plan.vram_draft_bytes))
+                                : "";
   return fmt::format("VRAM: weights {}, KV {} for {} tokens, activations and context {}{}; {} of {} free\n",
                      format_bytes(plan.vram_weight_bytes), format_bytes(options.kv_bytes), options.context_tokens,
                      format_bytes(plan.vram_fixed_bytes), draft,

@@ -9,6 +9,7 @@
 #include "engine/cuda_draft.h"
 #include "engine/setup.h"
 #include "engine/support.h"
+#include "engine/within.h"
 #include "synth-model/write.h"
 
 namespace millrace::engine {
@@ -208,6 +209,44 @@ TEST_F(DraftPlan, WithoutRatesItIsInVramWhereThereIsRoom) {
   ASSERT_TRUE(planned.status.ok()) << planned.status.message();
   EXPECT_EQ(planned.parts.draft.place, DraftPlace::gpu) << planned.parts.draft.words;
   EXPECT_EQ(planned.parts.draft.words.find("predicted"), std::string::npos) << planned.parts.draft.words;
+}
+
+/// The model's own first layers: those in VRAM come first then, and what their passes take is counted.
+TEST_F(DraftPlan, FirstLayersGuessWhereOthersStream) {
+  EngineOptions tight = options(whole() - 60 * kMiB);
+  tight.speculate.draft_model.clear();
+  const Planned without = plan(tight, nullptr);
+  tight.speculate.within = Within::self;
+  for (const int layers : {0, 3}) {
+    tight.speculate.self_layers = layers;
+    const Planned planned = plan(tight, nullptr);
+    ASSERT_TRUE(planned.status.ok()) << planned.status.message();
+    const residency::Plan& found = planned.parts.plan;
+    EXPECT_EQ(found.front_layers, layers > 0 ? layers : 16 - planned.movers);
+    EXPECT_GE(planned.movers, without.movers);
+    EXPECT_GT(found.vram_draft_bytes, 0u);
+    for (std::size_t u = 0; u < found.homes.size(); ++u)
+      if (residency::in_front(planned.parts.model->units().units()[u], found.front_layers)) {
+        EXPECT_EQ(found.homes[u].tier, residency::Tier::vram) << u;
+      }
+    const DraftSeat seat = seat_within(tight, planned.parts);
+    EXPECT_EQ(seat.place, DraftPlace::gpu);
+    EXPECT_EQ(seat.vram_bytes, found.vram_draft_bytes);
+    EXPECT_NE(seat.words.find("layers and the head stay in VRAM"), std::string::npos) << seat.words;
+    EXPECT_NE(seat.words.find("predicted"), std::string::npos) << seat.words;
+  }
+  tight.speculate.self_layers = 15;
+  const Planned too_many = plan(tight, nullptr);
+  EXPECT_EQ(too_many.parts.plan.front_layers, 0);
+  EXPECT_EQ(too_many.movers, without.movers);
+  EXPECT_EQ(too_many.vram_bytes, without.vram_bytes) << "as without";
+  EXPECT_NE(seat_within(tight, too_many.parts).words.find("the first 15 layers"), std::string::npos);
+  EngineOptions roomy = tight;
+  roomy.vram_bytes = 0;
+  roomy.speculate.self_layers = 3;
+  EXPECT_EQ(plan(roomy, nullptr).parts.plan.front_layers, 3) << "as the user asks for them";
+  roomy.speculate.self_layers = 0;
+  EXPECT_EQ(plan(roomy, nullptr).parts.plan.front_layers, 0);
 }
 
 }  // namespace

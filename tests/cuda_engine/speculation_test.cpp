@@ -91,6 +91,80 @@ TEST_F(SpeculationOnGpu, WhoLosesItsKvSaysTheSame) {
   expect_the_same(options);
 }
 
+/// The model's own first layers, over the request's own KV.
+class SelfDraftOnGpu : public SpeculationOnGpu {
+ protected:
+  static EngineOptions guessed(EngineOptions options, const std::string& who) {
+    options = drafting(std::move(options), nullptr, 4);
+    EXPECT_TRUE(read_draft(who, options.speculate).ok());
+    return options;
+  }
+  static void expect_the_answers_without(const EngineOptions& options, const std::string& who) {
+    const auto plain = make(options), engine = make(guessed(options, who));
+    ASSERT_TRUE(plain != nullptr && engine != nullptr);
+    EXPECT_EQ(engine->draft_seat().place, DraftPlace::gpu) << engine->draft_seat().words;
+    for (const bool to_logits : {false, true}) {
+      const std::vector<Told> expected = answers(*plain, requests(*plain), to_logits),
+                              told = answers(*engine, requests(*engine), to_logits);
+      for (std::size_t i = 0; i < told.size(); ++i) EXPECT_TRUE(told[i] == expected[i]) << i << ", " << to_logits;
+    }
+    ASSERT_EQ(engine->load().drafts.size(), 1u) << "it has not failed";
+    EXPECT_TRUE(engine->load().drafts.front().drafter.starts_with("self "));
+    EXPECT_GT(engine->load().drafts.front().drafted, 0u);
+    EXPECT_LE(engine->vram_budget()->reserved_bytes(), engine->vram_budget()->cap_bytes());
+  }
+};
+
+TEST_F(SelfDraftOnGpu, ResidentModelsOfEveryKind) {
+  for (const std::string& path :
+       {draft_path(), moe_path(), checkpoint("gemma3"), checkpoint("gpt-oss"), checkpoint("deepseek-v3")}) {
+    SCOPED_TRACE(path);
+    expect_the_answers_without(on_gpu(path), "self:1");
+  }
+}
+
+TEST_F(SelfDraftOnGpu, BeforeLayersThatStreamWithAndWithoutTheProcessorsShare) {
+  for (const char* pins : {"1-=ram", "2-=disk", "1=ram,2-=disk"})
+    for (const int share : {0, 50}) {
+      SCOPED_TRACE(testing::Message() << pins << ", " << share << " % of the rows for the CPU");
+      EngineOptions options = on_gpu(draft_path());
+      options.pins = *parse_pins(pins);
+      options.cpu_share_percent = share;
+      expect_the_answers_without(options, "self");
+    }
+}
+
+TEST_F(SelfDraftOnGpu, WithoutGraphsAndWithLittleKv) {
+  EngineOptions options = on_gpu(draft_path());
+  options.pins = *parse_pins("2-=ram");
+  options.kv_tokens = 256;
+  expect_the_answers_without(options, "self");
+  options.cuda_graphs = false;
+  expect_the_answers_without(options, "self:1");
+}
+
+/// A word in the log, and the answer without it.
+TEST_F(SelfDraftOnGpu, WhatCannotGuessDoesNot) {
+  const auto left_out = [](EngineOptions options, const std::string& who, const std::string& word) {
+    testing::internal::CaptureStderr();
+    const auto engine = make(guessed(std::move(options), who));
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_NE(log.find(" is left out: "), std::string::npos) << log;
+    EXPECT_NE(log.find(word), std::string::npos) << log;
+    ASSERT_NE(engine, nullptr);
+    EXPECT_EQ(engine->load().drafts.front().drafter, "ngram") << word;
+  };
+  left_out(on_gpu(draft_path()), "self", "self:K insists");
+  EngineOptions streamed = on_gpu(draft_path());
+  streamed.pins = *parse_pins("1-=ram");
+  left_out(streamed, "self:2", "the first 2 layers");
+  EngineOptions flowing = on_gpu(moe_path());
+  flowing.vram_experts = 2;
+  left_out(flowing, "self:1", "the first 1 layer");
+  left_out(on_gpu(checkpoint("qwen3next")), "self:1", "state");
+  left_out(on_gpu(checkpoint("glm4moe")), "mtp", "no passes through that block");
+}
+
 /// A draft model beside the GPU's: the demo draft guesses for the demo mixture.
 class DraftModelOnGpu : public SpeculationOnGpu {
  protected:

@@ -329,6 +329,79 @@ TEST(MtpDraft, GoesOnFromWhatOthersComputed) {
   }
 }
 
+/// Is told what passes computed, and checks it; guesses what it knows.
+class ListeningDrafter final : public Drafter {
+ public:
+  explicit ListeningDrafter(std::shared_ptr<KnowingDrafter> guesses) : guesses_(std::move(guesses)) {}
+  std::string_view name() const override { return "listening"; }
+  bool is_free() const override { return true; }
+  bool wants_states() const override { return true; }
+  Status passed(std::span<const Computed> computed, const exec::Executor& executor) override {
+    if (++passes_ == fails_at) return error(Code::io_error, "told to fail");
+    for (const Computed& one : computed) {
+      EXPECT_GE(one.rows, 0);
+      EXPECT_LT(one.first + one.rows, std::ssize(one.tokens)) << "a token stands behind each";
+      auto& seen = seen_[one.request];
+      EXPECT_LE(one.first, std::ssize(seen)) << "no row is left out";
+      seen.resize(static_cast<std::size_t>(one.first));
+      std::vector<float> states(64 * 512);
+      for (std::int64_t i = 0; i < one.rows; ++i) {
+        EXPECT_TRUE(executor.read_hidden(one.first_row + i, 1, states.data()).ok());
+        seen.push_back(one.tokens[static_cast<std::size_t>(one.first + i)]);
+      }
+      most_ = std::max(most_, std::ssize(seen));
+    }
+    return {};
+  }
+  Status propose(std::span<DraftAsk> asks, const std::function<bool()>& stop) override {
+    for (const DraftAsk& ask : asks) {
+      const auto& seen = seen_.at(ask.request);
+      EXPECT_EQ(std::ssize(seen) + 1, std::ssize(ask.tokens)) << "all but the last token";
+      EXPECT_TRUE(std::equal(seen.begin(), seen.end(), ask.tokens.begin()));
+    }
+    return guesses_->propose(asks, stop);
+  }
+  void accepted(std::uint64_t request, std::int64_t drafted, std::int64_t right) override {
+    guesses_->accepted(request, drafted, right);
+  }
+  void forget(std::uint64_t request) override { seen_.erase(request); }
+
+  int fails_at = 0;
+  std::ptrdiff_t most() const { return most_; }
+
+ private:
+  std::shared_ptr<KnowingDrafter> guesses_;
+  std::map<std::uint64_t, std::vector<TokenId>> seen_;
+  int passes_ = 0;
+  std::ptrdiff_t most_ = 0;
+};
+
+TEST(Drafters, AreToldOfEveryRowThatStays) {
+  for (const char* name : {"llama", "qwen3next", "gemma3"}) {
+    for (const int fails_at : {0, 5}) {
+      SCOPED_TRACE(testing::Message() << name << ", fails at " << fails_at);
+      EngineOptions options = several(reference(name));
+      options.share_prefixes = false;
+      options.kv_tokens = 256;
+      const auto plain = make(options);
+      const std::vector<Request> requests = noise(*plain);
+      const std::vector<Told> expected = answers(*plain, noise(*plain));
+      const auto knowing = std::make_shared<KnowingDrafter>(mixed_guess);
+      for (std::size_t i = 0; i < requests.size(); ++i) knowing->learn(requests[i].prompt, expected[i].tokens);
+      const auto listening = std::make_shared<ListeningDrafter>(knowing);
+      listening->fails_at = fails_at;
+      const auto engine = make(drafting(options, listening));
+      const std::vector<Told> told = answers(*engine, noise(*engine));
+      for (std::size_t i = 0; i < told.size(); ++i) EXPECT_TRUE(told[i] == expected[i]) << i;
+      if (fails_at == 0) {
+        EXPECT_GE(listening->most(), 150);
+        EXPECT_GT(knowing->taken, 0);
+      }
+      EXPECT_EQ(engine->load().drafts.back().drafter, fails_at == 0 ? "listening" : "ngram");
+    }
+  }
+}
+
 TEST(MtpDraft, BenchSaysHowOftenGuessesAreRight) { expect_right_as_told(within(roomy(reference("glm4moe")), "mtp")); }
 
 TEST(MtpDraft, ItsBlockIsAtHomeAndPaid) {

@@ -173,6 +173,44 @@ TEST(Homes, NothingThatFitsIsPredictedToBeFaster) {
   }
 }
 
+/// Layers that guess come first; the others move as they would, and where there is no room for the first ones, as
+/// without.
+TEST(Homes, TheFirstLayersComeFirst) {
+  for (const bool tied : {false, true}) {
+    std::uint64_t file_bytes = 0;
+    const UnitTable units =
+        make_units({.layers = 9, .dim = 1024, .trunk_rows = 2000, .tied = tied, .tile_bytes = 256 << 20}, &file_bytes);
+    const std::uint64_t whole = whole_bytes(units), layer = units.units()[1].bytes();
+    for (const std::uint64_t ram : {std::uint64_t{1} << 40, std::uint64_t{200} << 20}) {
+      HomesInput input = input_of(whole - layer * 9 / 2, ram);
+      const auto plain = choose_homes(units, input, kRates);
+      ASSERT_TRUE(plain.ok()) << plain.status().message();
+      EXPECT_LT(leading_layers(units, plain->placement.homes), 3);
+      for (const int front : {1, 3, kFrontOfPlan}) {
+        input.front_layers = front;
+        const auto homes = choose_homes(units, input, kRates);
+        ASSERT_TRUE(homes.ok());
+        EXPECT_EQ(homes->movers, plain->movers - (tied ? 1 : 0)) << "the last norm of a tied model stays, too";
+        const int leading = leading_layers(units, homes->placement.homes);
+        EXPECT_GE(leading, front);
+        if (front == kFrontOfPlan) {
+          EXPECT_EQ(leading, 9 - homes->movers);
+        }
+        for (std::size_t u = 0; u < units.units().size(); ++u)
+          if (in_front(units.units()[u], leading)) {
+            EXPECT_EQ(homes->placement.homes[u], Tier::vram) << u;
+          }
+        EXPECT_LE(vram_bytes(units, *homes, input), input.vram_bytes);
+        EXPECT_LE(ram_bytes(units, *homes, input), input.ram_bytes);
+      }
+      input.front_layers = 9;  // no room
+      const auto without = choose_homes(units, input, kRates);
+      ASSERT_TRUE(without.ok());
+      EXPECT_EQ(without->placement.homes, plain->placement.homes);
+    }
+  }
+}
+
 TEST(Homes, PinnedLayersStay) {
   const UnitTable units = dense(8);
   HomesInput input = input_of(UINT64_MAX, UINT64_MAX);
