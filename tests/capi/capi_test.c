@@ -187,11 +187,11 @@ static void test_threads(millrace_engine* engine) {
   millrace_free(plan);
 }
 
-/* A model drafts for itself: every guess is right. */
-static void test_drafts(const char* model) {
+/* A model drafts for itself, or its first layers do. */
+static void test_drafts(const char* model, const char* draft) {
   millrace_options options = options_for(model);
   options.speculate = "3";
-  options.draft_path = model;
+  options.draft_path = draft;
   millrace_engine* engine = NULL;
   CHECK(millrace_open(&options, &engine) == MILLRACE_OK);
   if (engine == NULL) return;
@@ -488,7 +488,8 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 5; ++i) test_loader(argv[1], backends[i]);
   test_pool(argv[1]);
   test_device(argv[1]);
-  test_drafts(argv[1]);
+  test_drafts(argv[1], argv[1]);
+  test_drafts(argv[1], "self:4");
   millrace_loader* loader = NULL;
   REFUSED(millrace_loader_open("/no/such/file", NULL, &loader), MILLRACE_NOT_FOUND);
   if (failures > 0) fprintf(stderr, "%d checks failed\n", failures);

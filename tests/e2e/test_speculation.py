@@ -85,22 +85,26 @@ class Speculation(Case):
             self.assertIn("Paris", outcome.out)
 
     def test_a_server_counts_drafts(self):
-        with Server(DEMO, "--device", "cpu", "--speculate", "4", "--draft", DRAFT) as server:
-            asked = {"messages": [{"role": "user", "content": STORY}], "temperature": 0}
-            status, _, _ = server.request("POST", "/v1/chat/completions", asked)
-            self.assertEqual(status, 200)
-            metrics = server.request("GET", "/metrics")[2]
-            metrics = metrics.decode() if isinstance(metrics, bytes) else metrics
-            self.assertRegex(metrics, r'millrace_drafts_right_total\{[^}]*drafter="Millrace demo draft"[^}]*place="1"[^}]*\} [1-9]')
-            self.assertRegex(metrics, r"millrace_decode_turns_total\{[^}]*\} [1-9]")
-            self.assertRegex(metrics, r'millrace_draft_passes_total\{[^}]*drafter="Millrace demo draft"[^}]*\} [1-9]')
-            self.assertIn("millrace_verify_seconds_total", metrics)
-            live = server.json("GET", "/api/millrace/live")[1]["models"][0]
-            drafts = live["drafts"][0]
-            self.assertEqual((drafts["drafter"], sum(drafts["drafted_at"])), ("Millrace demo draft", drafts["drafted"]))
-            self.assertEqual(sum(drafts["right_at"]), drafts["right"])
-            self.assertGreater(drafts["passes"], 0)
-            self.assertGreater(live["tokens_a_turn"], 1)
+        for draft, name in ((DRAFT, "Millrace demo draft"), ("self:4", "self 4 layers")):
+            with self.subTest(draft=draft), Server(DEMO, "--device", "cpu", "--speculate", "4", "--draft", draft) as server:
+                self.check_counters(server, name)
+
+    def check_counters(self, server, name):
+        asked = {"messages": [{"role": "user", "content": STORY}], "temperature": 0}
+        status, _, _ = server.request("POST", "/v1/chat/completions", asked)
+        self.assertEqual(status, 200)
+        metrics = server.request("GET", "/metrics")[2]
+        metrics = metrics.decode() if isinstance(metrics, bytes) else metrics
+        self.assertRegex(metrics, rf'millrace_drafts_right_total\{{[^}}]*drafter="{name}"[^}}]*place="1"[^}}]*\}} [1-9]')
+        self.assertRegex(metrics, r"millrace_decode_turns_total\{[^}]*\} [1-9]")
+        self.assertRegex(metrics, rf'millrace_draft_passes_total\{{[^}}]*drafter="{name}"[^}}]*\}} [1-9]')
+        self.assertIn("millrace_verify_seconds_total", metrics)
+        live = server.json("GET", "/api/millrace/live")[1]["models"][0]
+        drafts = live["drafts"][0]
+        self.assertEqual((drafts["drafter"], sum(drafts["drafted_at"])), (name, drafts["drafted"]))
+        self.assertEqual(sum(drafts["right_at"]), drafts["right"])
+        self.assertGreater(drafts["passes"], 0)
+        self.assertGreater(live["tokens_a_turn"], 1)
 
 
 if __name__ == "__main__":
