@@ -10,6 +10,7 @@
 #include "engine/setup.h"
 #include "engine/support.h"
 #include "engine/within.h"
+#include "residency/predict.h"
 #include "synth-model/write.h"
 
 namespace millrace::engine {
@@ -149,18 +150,19 @@ TEST_F(DraftPlan, ItsBytesAreWeighedAgainstLayersAtHome) {
 /// The processor's part is chosen for the rows that guesses make.
 TEST_F(DraftPlan, TheProcessorHasLessOfPassesThatVerify) {
   residency::Rates rates = kRates;
-  rates.cpu_few_macs = 6e10;  // a row more is as long again
+  rates.cpu_few_macs = 1e10;  // a row of F16 comes at 20 GB/s, and another takes as long again
   EngineOptions half = options(kContext + (whole() - kContext) * 2 / 3, rates);
   half.speculate.mode = SpeculateOptions::Mode::fixed, half.speculate.drafts = 3;
   const DraftModelPlan model = draft(half);
   const Planned alone = plan(half, nullptr), verifying = plan(half, &model);
   ASSERT_TRUE(verifying.status.ok()) << verifying.status.message();
   ASSERT_NE(verifying.parts.draft.place, DraftPlace::none) << verifying.parts.draft.words;
-  ASSERT_GT(alone.parts.plan.cpu.permille, 0);
+  ASSERT_GT(residency::host_bytes(alone.parts.plan), 0);
   EXPECT_EQ(verifying.parts.plan_options.decode_rows, 4);
-  EXPECT_LT(verifying.parts.plan.cpu.permille, alone.parts.plan.cpu.permille);
+  EXPECT_LT(residency::host_bytes(verifying.parts.plan), residency::host_bytes(alone.parts.plan));
   half.rates.cpu_few_macs = 0;
-  EXPECT_GT(plan(half, &model).parts.plan.cpu.permille, verifying.parts.plan.cpu.permille) << "not known";
+  EXPECT_GT(residency::host_bytes(plan(half, &model).parts.plan), residency::host_bytes(verifying.parts.plan))
+      << "not known";
 }
 
 TEST_F(DraftPlan, WhereItDoesNotFitTheCpuGuessesOrNobody) {
