@@ -29,8 +29,8 @@ struct Parts;
 /// more layers than that).
 Status check_self_draft(const exec::Program& program, std::int64_t layers);
 /// How large its passes are: a row of each sequence, and its logits.
-exec::PassLimits self_draft_limits(
-    const Limits& limits);  /// RAM that they take where a GPU computes: page-locked logits, angles.
+exec::PassLimits self_draft_limits(const Limits& limits);
+/// RAM that they take where a GPU computes: page-locked logits, angles.
 std::uint64_t self_draft_host_bytes(const Limits& limits, const model::Hyperparameters& hp);
 
 class SelfDrafter final : public Drafter {

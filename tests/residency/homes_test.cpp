@@ -61,7 +61,7 @@ double predicted(const UnitTable& units, Homes homes, int top_k = 0) {
 /// The smallest cap that a refusal names.
 std::uint64_t least_of(const Status& status, const char* flag) {
   std::smatch found;
-  const std::string text(status.message());
+  const std::string& text = status.message();
   EXPECT_TRUE(std::regex_search(text, found, std::regex(std::string(flag) + " ([0-9.]+[A-Z]*) is the least"))) << text;
   return found.empty() ? 0 : parse_bytes(found[1].str()).value();
 }
