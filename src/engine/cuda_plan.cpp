@@ -19,7 +19,7 @@ namespace millrace::engine {
 namespace {
 
 constexpr std::int64_t kAutomaticBatch = 2048, kLeastBatch = 64, kLeastGpuContext = 512, kAutomaticChunk = 512;
-constexpr std::int64_t kMostLogitRows = 64;  // beyond one a sequence
+constexpr std::int64_t kMostLogitRows = 64;  // beyond one a sequence; a prompt's chunk at least
 // Where layers stream, a pass takes a whole prompt (engine/prompt_parts.h).
 constexpr std::int64_t kStreamingBatch = 16384;
 constexpr std::uint64_t kPartsOfVram = 32;  // larger parts of prompts may take one of so many
@@ -209,7 +209,10 @@ std::int64_t CudaPlanner::part_of_prompts() {
 }
 
 LimitRules CudaPlanner::rules() const {
-  return {.least_batch = kLeastBatch, .least_context = kLeastGpuContext, .chunk_tokens = kAutomaticChunk};
+  return {.least_batch = kLeastBatch,
+          .least_context = kLeastGpuContext,
+          .chunk_tokens = kAutomaticChunk,
+          .prompt_chunk = exec::cuda_prompt_chunk(parts_.model->program())};
 }
 
 residency::HomesInput CudaPlanner::homes_input() const {

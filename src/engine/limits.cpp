@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "engine/draft_choice.h"
 #include "engine/sharing.h"
 
 namespace millrace::engine {
@@ -16,16 +17,22 @@ void set_shared(const EngineOptions& options, const LimitRules& rules, Limits& l
   limits.kv_tokens = options.kv_tokens == 0
                          ? all
                          : std::clamp(whole_blocks(options.kv_tokens), whole_blocks(limits.context_tokens), all);
-  limits.chunk_tokens =
-      std::min(options.chunk_tokens > 0 ? options.chunk_tokens : rules.chunk_tokens, limits.batch_tokens);
+  const std::int64_t chunk = options.chunk_tokens > 0 ? options.chunk_tokens : rules.chunk_tokens;
+  limits.chunk_tokens = std::min(std::max(chunk, rules.prompt_chunk), limits.batch_tokens);
   limits.queue = options.max_queue;
+}
+
+/// Fewer rows would keep a prompt that goes by chunks from going on while all sequences decode, and guess.
+std::int64_t least_rows(const LimitRules& rules, const Limits& limits) {
+  if (rules.prompt_chunk == 1) return limits.sequences;
+  return rules.prompt_chunk + std::max(PassCosts::kMostRows, limits.sequences);
 }
 
 /// The next smaller limits; false when they are as small as they get.
 bool shrink(const EngineOptions& options, const LimitRules& rules, Limits& limits) {
   const auto halved = [](std::int64_t now, std::int64_t least) { return std::min(now, std::max(least, now / 2)); };
   const Limits before = limits;
-  limits.batch_tokens = halved(limits.batch_tokens, std::max(rules.least_batch, limits.sequences));
+  limits.batch_tokens = halved(limits.batch_tokens, std::max(rules.least_batch, least_rows(rules, limits)));
   limits.work_tokens = std::min(limits.work_tokens, limits.batch_tokens);
   if (options.context_tokens == 0) limits.context_tokens = halved(limits.context_tokens, rules.least_context);
   limits.logit_rows = rules.fewer_logits ? halved(limits.logit_rows, limits.sequences)
@@ -59,7 +66,8 @@ std::int64_t wanted_context(const EngineOptions& options, const model::Hyperpara
 }
 
 void set_rows(const EngineOptions& options, const LimitRules& rules, std::int64_t wanted_rows, Limits& limits) {
-  limits.batch_tokens = std::max(std::min(wanted_rows, limits.context_tokens * limits.sequences), limits.sequences);
+  limits.batch_tokens =
+      std::max(std::min(wanted_rows, limits.context_tokens * limits.sequences), least_rows(rules, limits));
   set_shared(options, rules, limits);
 }
 

@@ -43,6 +43,7 @@ std::int64_t wanted_context(const EngineOptions& options, const model::Hyperpara
 struct LimitRules {
   std::int64_t least_batch = 1, least_context = kLeastContext;
   std::int64_t chunk_tokens = 0;  // where the options do not say
+  std::int64_t prompt_chunk = 1;  // exec::Executor::prompt_chunk(): a pass has room for one beside all sequences
   bool fewer_logits = false;      // rows of logits shrink like those of the batch; else they are as many at most
 };
 /// Rows of a pass, a context each for the sequences at most; and what follows from context and rows.

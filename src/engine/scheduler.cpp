@@ -295,7 +295,8 @@ void Scheduler::add_prompts() {
   if (decode_rows > 0) room = std::min(room, limits.chunk_tokens);
   // The first has a quarter for sure; the rest goes to those that need least, so that a new short one is answered soon.
   Entry* const first = prompts.front();
-  const std::int64_t for_first = std::min(first->live->waiting(), (room + 3) / 4);
+  const std::int64_t share = std::max((room + 3) / 4, parts_.executor->prompt_chunk());
+  const std::int64_t for_first = std::min(first->live->waiting(), share);
   std::stable_sort(prompts.begin(), prompts.end(),
                    [](const Entry* one, const Entry* other) { return one->live->waiting() < other->live->waiting(); });
   for (Entry* entry : prompts) {
@@ -313,6 +314,14 @@ std::int64_t Scheduler::prompt_rows(const Live& live, std::int64_t most) const {
   if (live.embeds()) return rows;
   if (live.request.logits_of_prompt) return std::min(rows, logit_room);
   return rows == live.waiting() && logit_room == 0 ? rows - 1 : rows;
+}
+
+/// Of the next `rows` tokens as many as a pass may end behind: a prompt is cut where the executor's chunks end. A pass
+/// has room for one, and for its rows of logits (limits.cpp).
+std::int64_t Scheduler::whole_chunks(const Live& live, std::int64_t rows) const {
+  const std::int64_t chunk = parts_.executor->prompt_chunk(), first = live.conversation->state.length();
+  if (chunk == 1 || first + rows >= std::ssize(live.request.prompt)) return rows;
+  return std::max<std::int64_t>(0, (first + rows) / chunk * chunk - first);
 }
 
 /// Takes a request's KV and puts it back into the queue, to begin again.
@@ -352,8 +361,9 @@ Status Scheduler::reserve(Entry& entry, std::int64_t tokens) {
 /// The next `rows` uncomputed tokens of a request, and its drafts behind the last one. A request that the budget has no
 /// KV for ends here; the others live.
 void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
-  if (rows <= 0) return;
   Live& live = *entry.live;
+  rows = whole_chunks(live, rows);
+  if (rows <= 0) return;
   if (rows < live.waiting()) live.drafts.clear();
   kv::SequenceState& state = live.conversation->state;
   const std::int64_t first = state.length();

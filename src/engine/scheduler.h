@@ -106,6 +106,7 @@ class Scheduler {
   std::int64_t room_for_drafts(const Live& live) const;
   void add_prompts();
   std::int64_t prompt_rows(const Live& live, std::int64_t most) const;
+  std::int64_t whole_chunks(const Live& live, std::int64_t rows) const;
   void add_rows(Entry& entry, std::int64_t rows);
   Status reserve(Entry& entry, std::int64_t tokens);
   void preempt(Entry& entry);

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "exec/cuda_executor_impl.h"
+#include "kernels/cuda/delta_chunks.h"
 #include "kernels/cuda/delta_step.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/heads.h"
@@ -205,6 +206,8 @@ struct CudaExecutor::Emitter {
   void emit_convolution(const Step& s);
   void emit_l2_norm(const Step& s);
   cuda::DeltaRuleCall delta_rule_call(const Step& s);
+  /// Whether a rule's rows are a prompt's, which go by chunks.
+  bool by_chunks(const Step& s) const;
   void emit_delta_rule(const Step& s);
   void emit_delta_net(const Launch& launch);
   void emit_scan(const Step& s);

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "exec/cuda_executor_impl.h"
 #include "exec/routing.h"
+#include "kernels/cuda/delta_chunks.h"
 #include "kernels/cuda/gates.h"
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/launches.h"
@@ -58,7 +59,8 @@ CudaExecutor::CudaExecutor(const residency::UnitTable& units, residency::DeviceW
       stream_(std::move(stream)),
       name_(std::move(name)),
       prompt_products_(options.prompt_products && cuda::has_prompt_products()),
-      numerics_(fmt::format("cuda 4{}{}", prompt_products_ ? ", prompts bf16" : "",
+      delta_chunks_(prompt_products_ && cuda::has_delta_chunks()),
+      numerics_(fmt::format("cuda 5{}{}", prompt_products_ ? ", prompts bf16" : "",
                             route_bias() > 0 ? fmt::format(", route bias {}", route_bias()) : std::string())) {}
 
 CudaExecutor::~CudaExecutor() {
@@ -112,6 +114,17 @@ static Status check_states(const Step& step) {
   return error(Code::unsupported, "the GPU part takes states of up to {} keys, not of {}; use --device cpu",
                cuda::kMostStateKeys, keys);
 }
+
+std::int64_t cuda_prompt_chunk(const Program& program) {
+  static_assert(cuda::kChunkRows == kv::kBlockTokens);  // a run is a chunk (cuda_state_runs.h)
+  const bool chunks = std::any_of(program.steps.begin(), program.steps.end(), [](const Step& step) {
+    return step.kind == Step::Kind::delta_rule &&
+           cuda::has_delta_chunks(step.delta_rule.key_dim, step.delta_rule.value_dim);
+  });
+  return chunks ? cuda::kChunkRows : 1;
+}
+
+std::int64_t CudaExecutor::prompt_chunk() const { return delta_chunks_ ? cuda_prompt_chunk(programs_[0]) : 1; }
 
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
   using kernels::Activation;
@@ -322,6 +335,16 @@ bool CudaExecutor::is_prompt(std::int64_t row) const {
   return prompt_products_ && batch_->rows[static_cast<std::size_t>(row)].prompt;
 }
 
+/// Where a window ends that may go up to `end`: not within a chunk of a prompt.
+std::int64_t CudaExecutor::end_of_window(std::int64_t first, std::int64_t end) const {
+  const std::int64_t chunk = prompt_chunk();
+  if (chunk == 1 || end == rows_ || !is_prompt(first) || !is_prompt(end)) return end;
+  const auto row = [&](std::int64_t r) -> const kv::BatchRow& { return batch_->rows[static_cast<std::size_t>(r)]; };
+  std::int64_t cut = end;
+  while (cut > first && row(cut).sequence == row(cut - 1).sequence && row(cut).position % chunk != 0) --cut;
+  return cut > first ? cut : end;
+}
+
 /// Cuts the pass into windows, of rows of prompts or of others, of about the same size.
 void CudaExecutor::make_windows() {
   constexpr std::int64_t kStep = 128;  // rows of a product's tile
@@ -332,8 +355,10 @@ void CudaExecutor::make_windows() {
     for (end = first + 1; end < rows_ && is_prompt(end) == prompt;) ++end;
     const std::int64_t rows = end - first, count = (rows + most - 1) / most, even = (rows + count - 1) / count;
     const std::int64_t each = count == 1 ? rows : std::min(most, (even + kStep - 1) / kStep * kStep);
-    for (std::int64_t at = first; at < end; at += each)
-      windows_.push_back({at, std::min(each, end - at), 0, 0, prompt});
+    for (std::int64_t at = first, next = first; at < end; at = next) {
+      next = end_of_window(at, std::min(at + each, end));
+      windows_.push_back({at, next - at, 0, 0, prompt});
+    }
   }
   // Few rows of generated tokens: of more the processor would be the slower way, and products of prompts are the GPU's.
   // Whoever computes them, the bits are the same.

@@ -47,6 +47,9 @@ struct CudaTraits {
 /// weights are loaded, and by prepare(). Pure: needs no GPU. Errors: unsupported.
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits);
 
+/// Executor::prompt_chunk() of a GPU that works prompts in chunks. Pure.
+std::int64_t cuda_prompt_chunk(const Program& program);
+
 /// RAM that prepare() reserves for experts beside the GPU. Pure.
 std::uint64_t expert_share_bytes(const PassShape& shape, const kernels::Table& kernels, int threads);
 

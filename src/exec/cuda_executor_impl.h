@@ -39,6 +39,7 @@ class CudaExecutor final : public Executor {
   }
   Logits last_logits() const override;
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
+  std::int64_t prompt_chunk() const override;
   std::int64_t top_logits_limit() const override { return kernels::cuda::kCandidates; }
   void bring_top_logits_only(bool only) override { top_only_ = only; }
   TopLogits last_top_logits(std::int64_t row) const override;
@@ -66,6 +67,7 @@ class CudaExecutor final : public Executor {
   void fill_blocks();
   void fill_chosen();
   bool is_prompt(std::int64_t row) const;
+  std::int64_t end_of_window(std::int64_t first, std::int64_t end) const;
   void make_windows();
   void make_tiles(Window& window);
   Status make_states();
@@ -104,7 +106,7 @@ class CudaExecutor final : public Executor {
   const CudaTraits traits_;
   device::Stream stream_;
   const std::string name_;
-  const bool prompt_products_;
+  const bool prompt_products_, delta_chunks_;
   const std::string numerics_;
 
   Program programs_[2];  // of passes whose final states are not wanted, and wanted

@@ -6,6 +6,7 @@
 #include "exec/cuda_state_runs.h"
 #include "exec/router_ahead.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/delta_chunks.h"
 #include "kernels/cuda/latent.h"
 
 namespace millrace::exec {
@@ -99,6 +100,10 @@ CudaLayout make_cuda_layout(const PassShape& shape) {
   }
   layout.borders = take(cuda::convolve_workspace_bytes(1, 2, shape.widest_taps) *
                         static_cast<std::uint64_t>(most_state_runs(worked, shape.max_sequences)));
+  const DeltaRule& rule = shape.delta_rule;
+  if (cuda::has_delta_chunks(rule.key_dim, rule.value_dim))
+    layout.chunks = take(cuda::delta_chunks_workspace_bytes(most_state_runs(worked, shape.max_sequences),
+                                                            rule.key_heads, rule.value_heads, rule.key_dim));
   layout.rows = take(make_pass_rows(shape, shape.max_rows, shape.max_logit_rows, shape.max_sequences, true,
                                     most_states(shape, shape.max_rows))
                          .bytes);

@@ -39,6 +39,7 @@ struct CudaLayout {
   std::uint64_t guess_weights = 0;  // float [rows, top_k]
 
   std::uint64_t borders = 0;  // of convolutions: float [state_runs of a window, taps - 1, channels]
+  std::uint64_t chunks = 0;   // of delta rules by chunks (kernels/cuda/delta_chunks.h)
 
   std::uint64_t rows = 0;  // what is uploaded a pass, PassRows::bytes at most
   std::uint64_t bytes = 0;

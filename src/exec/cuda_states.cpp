@@ -90,19 +90,27 @@ cuda::DeltaRuleCall CudaExecutor::Emitter::delta_rule_call(const Step& s) {
   return call;
 }
 
+bool CudaExecutor::Emitter::by_chunks(const Step& s) const {
+  return window.prompt && ops.delta_chunks_ && cuda::has_delta_chunks(s.delta_rule.key_dim, s.delta_rule.value_dim);
+}
+
 void CudaExecutor::Emitter::emit_delta_rule(const Step& s) {
   overwritten(s.out);
+  if (by_chunks(s)) {
+    const cuda::DeltaChunksCall call{delta_rule_call(s), ops.at(ops.layout_.chunks)};
+    return check(cuda::delta_chunks(call, stream), "delta_chunks");
+  }
   check(cuda::delta_rule(delta_rule_call(s), stream), "delta_rule");
 }
 
 /// One kernel where every sequence has one run, so a row in a pass of generated tokens. Else one after the other: a
-/// prompt's convolution goes through many runs at once, its rule through many rows.
+/// prompt's convolution goes through many runs at once, its rule through many rows. A prompt's one row goes as many do.
 void CudaExecutor::Emitter::emit_delta_net(const Launch& l) {
   const Step &decay = step(l.first), &convolution = step(l.first + 1), &norm = step(l.first + 2),
              &rule = step(l.first + 3);
   cuda::DeltaStepCall call;
   call.convolution = convolve_call(convolution);
-  if (call.convolution.borders != nullptr) {
+  if (call.convolution.borders != nullptr || by_chunks(rule)) {
     emit_time_step(decay);
     if (norm.head_dim == cuda::kConvolvedHead) {
       call.convolution.heads = static_cast<std::int32_t>(norm.heads);

@@ -62,6 +62,10 @@ class Executor {
   /// Passes of up to so many generated rows go one way, on which a row more costs little.
   virtual std::int64_t cheap_rows() const { return 64; }
 
+  /// Rows of a prompt that go together: from each position that is a multiple of it, or where a prompt's rows begin, to
+  /// the next such or the prompt's end. A pass that cuts them elsewhere has other bits.
+  virtual std::int64_t prompt_chunk() const { return 1; }
+
   /// Of the last pass.
   virtual Logits last_logits() const = 0;
   /// Rows [first, first + rows) of its final states into out [rows, cols]. Errors: internal (it failed, or had no such

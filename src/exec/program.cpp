@@ -239,6 +239,12 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     }
     if (step.kind == Kind::convolve)
       shape.widest_taps = std::max(shape.widest_taps, step.convolution.taps * program.buffer(step.a).cols);
+    if (step.kind == Kind::delta_rule) {
+      shape.delta_rule.key_heads = std::max(shape.delta_rule.key_heads, step.delta_rule.key_heads);
+      shape.delta_rule.value_heads = std::max(shape.delta_rule.value_heads, step.delta_rule.value_heads);
+      shape.delta_rule.key_dim = std::max(shape.delta_rule.key_dim, step.delta_rule.key_dim);
+      shape.delta_rule.value_dim = std::max(shape.delta_rule.value_dim, step.delta_rule.value_dim);
+    }
     if (step.kind == Kind::logits) shape.vocab = std::max(shape.vocab, units.part(step.weight).rows);
     if (step.kind == Kind::attention) {
       shape.heads = std::max(shape.heads, step.attention.heads);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/on_device.h"
+#include "kernels/cuda/delta_chunks.h"
 #include "kernels/cuda/delta_step.h"
 #include "kernels/cuda/heads.h"
 #include "kernels/kernels.h"
@@ -62,8 +63,9 @@ class Window {
     sequences_.back().runs.back().after = sequences_.back().before;
   }
   void add_none() { sequences_.emplace_back(); }  // one that has no rows in this window
-  void put(std::mt19937& random) {
-    memory_ = normal_floats(static_cast<std::size_t>(blocks_ * floats_), random, 0.3f);
+  /// blocks: what lies in them; random if empty.
+  void put(std::mt19937& random, const std::vector<float>& blocks = {}) {
+    memory_ = blocks.empty() ? normal_floats(static_cast<std::size_t>(blocks_ * floats_), random, 0.3f) : blocks;
     device_ = std::make_unique<Array<float>>(memory_);
     std::vector<StateRun> runs;
     std::vector<std::int32_t> first;
@@ -327,6 +329,28 @@ DeltaRuleCall call_of(const DeltaShape& shape, const Window& window) {
   return call;
 }
 
+/// The rule by its contract: outputs, and what is left in blocks.
+void rule_row_by_row(const DeltaShape& shape, const Window& window, const DeltaInput& in, float scale,
+                     std::vector<float>& want, std::vector<float>& memory) {
+  const std::int64_t width = shape.value_heads * shape.values;
+  for (std::int64_t h = 0; h < shape.value_heads; ++h) {
+    const std::int64_t key_head = shape.tiled ? h % shape.key_heads : h / (shape.value_heads / shape.key_heads);
+    go_through(window, h * shape.keys * shape.values, Matrix(shape.keys, shape.values, kStateLanes), memory,
+               [&](Matrix& state, int row) {
+                 const float* const query = in.qkv.data() + row * in.stride + key_head * shape.keys;
+                 const float *const key = query + in.queries, *const value = in.qkv.data() + row * in.stride +
+                                                                             2 * in.queries + h * shape.values;
+                 const auto gate = static_cast<std::size_t>(row * shape.value_heads + h);
+                 const float g = in.decay[gate], b = sigmoid_f32(in.beta[gate]);
+                 for (std::int64_t v = 0; v < shape.values; ++v) {
+                   const float read = g * state.sum(v, key), left = value[v] - read;
+                   state.forget_and_add(v, g, b * left, key);
+                   want[static_cast<std::size_t>(row * width + h * shape.values + v)] = state.sum(v, query) * scale;
+                 }
+               });
+  }
+}
+
 TEST_F(CudaRecurrent, DeltaRuleKeepsItsContract) {
   const DeltaShape shapes[] = {{1, 1, 2, 32, false},  {2, 4, 30, 64, true},   {1, 3, 32, 32, false},
                                {2, 2, 64, 96, false}, {3, 6, 100, 32, true},  {2, 6, 128, 128, false},
@@ -347,23 +371,7 @@ TEST_F(CudaRecurrent, DeltaRuleKeepsItsContract) {
       ok(delta_rule(call, nullptr));
 
       std::vector<float> want(static_cast<std::size_t>(window.rows() * width)), memory = window.memory();
-      for (std::int64_t h = 0; h < shape.value_heads; ++h) {
-        const std::int64_t key_head = shape.tiled ? h % shape.key_heads : h / (shape.value_heads / shape.key_heads);
-        go_through(window, h * shape.keys * shape.values, Matrix(shape.keys, shape.values, kStateLanes), memory,
-                   [&](Matrix& state, int row) {
-                     const float* const query = in.qkv.data() + row * in.stride + key_head * shape.keys;
-                     const float *const key = query + in.queries, *const value = in.qkv.data() + row * in.stride +
-                                                                                 2 * in.queries + h * shape.values;
-                     const auto gate = static_cast<std::size_t>(row * shape.value_heads + h);
-                     const float g = in.decay[gate], b = sigmoid_f32(in.beta[gate]);
-                     for (std::int64_t v = 0; v < shape.values; ++v) {
-                       const float read = g * state.sum(v, key), left = value[v] - read;
-                       state.forget_and_add(v, g, b * left, key);
-                       want[static_cast<std::size_t>(row * width + h * shape.values + v)] =
-                           state.sum(v, query) * call.scale;
-                     }
-                   });
-      }
+      rule_row_by_row(shape, window, in, call.scale, want, memory);
       EXPECT_TRUE(same_bits(out.host(), want));
       EXPECT_TRUE(same_bits(window.device_memory(), memory));
     }
@@ -471,6 +479,113 @@ TEST_F(CudaRecurrent, DeltaRuleIsNearTheReference) {
   ref::delta_rule(query.data(), key.data(), value.data(), betas.data(), in.decay.data(), kRows, shape.keys,
                   shape.values, call.scale, want.data());
   EXPECT_LT(relative_error(out.host(), want), 3e-6);
+}
+
+/// The rule by chunks over a window in device memory.
+std::vector<float> by_chunks(const DeltaShape& shape, const Window& window, const DeltaInput& in) {
+  const Array<float> qkv(in.qkv), beta(in.beta), decay(in.decay);
+  const Array<float> out(static_cast<std::size_t>(window.rows() * shape.value_heads * shape.values));
+  const Array<std::byte> workspace(
+      delta_chunks_workspace_bytes(window.count(), shape.key_heads, shape.value_heads, shape.keys));
+  DeltaChunksCall call{call_of(shape, window), workspace.get()};
+  call.rule.qkv = qkv.get();
+  call.rule.beta = beta.get();
+  call.rule.decay = decay.get();
+  call.rule.out = out.get();
+  ok(delta_chunks(call, nullptr));
+  return out.host();
+}
+
+class CudaDeltaChunks : public CudaRecurrent {
+ protected:
+  void SetUp() override {
+    CudaRecurrent::SetUp();
+    if (!IsSkipped() && !has_delta_chunks()) GTEST_SKIP() << "not a device with room for chunks";
+  }
+};
+
+/// Products of float16: 11 bits.
+constexpr double kChunksError = 1e-3;
+
+TEST_F(CudaDeltaChunks, AreNearTheRule) {
+  const DeltaShape shapes[] = {{1, 1, 4, 32, false},   {2, 4, 32, 64, true},  {1, 3, 36, 32, false},
+                               {2, 2, 64, 96, false},  {3, 6, 100, 32, true}, {2, 6, 128, 128, false},
+                               {2, 4, 128, 128, true}, {1, 5, 128, 64, false}};
+  for (const DeltaShape& shape : shapes) {
+    for (int kind = 0; kind < kKinds; ++kind) {
+      SCOPED_TRACE(testing::Message() << kind << ": " << shape.keys << " x " << shape.values);
+      ASSERT_TRUE(has_delta_chunks(shape.keys, shape.values));
+      const Window window = make_window(kind, shape.value_heads * shape.keys * shape.values, random_);
+      const DeltaInput in(shape, window.rows(), cpu_, random_);
+      std::vector<float> want(static_cast<std::size_t>(window.rows() * shape.value_heads * shape.values)),
+          memory = window.memory();
+      rule_row_by_row(shape, window, in, 0.3f, want, memory);
+      EXPECT_LT(relative_error(by_chunks(shape, window, in), want), kChunksError);
+      EXPECT_LT(relative_error(window.device_memory(), memory), kChunksError);
+    }
+  }
+}
+
+/// Values of any size, and decays that leave nothing.
+TEST_F(CudaDeltaChunks, TakeWhatComes) {
+  const DeltaShape shape{2, 4, 128, 64, true};
+  for (const float size : {1e-12f, 1e-4f, 3e5f, 1e12f}) {
+    for (const float decay : {0.0f, 1e-30f, 0.4f, 1.0f}) {
+      SCOPED_TRACE(testing::Message() << "values of " << size << ", decays of " << decay);
+      Window window(shape.value_heads * shape.keys * shape.values);
+      window.add(true, {{64, true}, {64, false}, {30, true}});
+      window.put(random_);
+      DeltaInput in(shape, window.rows(), cpu_, random_);
+      for (std::int64_t row = 0; row < window.rows(); ++row) {
+        for (std::int64_t v = 2 * in.queries; v < in.stride; ++v)
+          in.qkv[static_cast<std::size_t>(row * in.stride + v)] *= size;
+        if (row % 3 == 0) in.decay[static_cast<std::size_t>(row * shape.value_heads)] = decay;
+      }
+      std::vector<float> want(static_cast<std::size_t>(window.rows() * shape.value_heads * shape.values)),
+          memory = window.memory();
+      rule_row_by_row(shape, window, in, 0.3f, want, memory);
+      EXPECT_LT(relative_error(by_chunks(shape, window, in), want), kChunksError);
+    }
+  }
+}
+
+/// Windows of a pass, or passes: states go by memory between them.
+TEST_F(CudaDeltaChunks, CutWhereRunsEndGiveTheSameBits) {
+  const DeltaShape shape{2, 4, 128, 128, false};
+  const std::int64_t floats = shape.value_heads * shape.keys * shape.values;
+  Window whole(floats);
+  whole.add(true, {{64, false}, {64, false}, {64, true}, {20, true}});
+  whole.put(random_);
+  const DeltaInput in(shape, whole.rows(), cpu_, random_);
+  const std::vector<float> expected = by_chunks(shape, whole, in);
+  std::vector<float> got, left;
+  for (const auto& [first, cuts] : {std::pair<std::int64_t, std::vector<Cut>>{0, {{64, true}}},
+                                    {64, {{64, false}, {64, true}}},
+                                    {192, {{20, true}}}}) {
+    Window window(floats);
+    if (first == 0)
+      window.add(true, cuts);
+    else
+      window.add_in_place(cuts);
+    window.put(random_, left);
+    DeltaInput part = in;
+    part.qkv.assign(in.qkv.begin() + first * in.stride, in.qkv.begin() + (first + window.rows()) * in.stride);
+    const auto gates = [&](const std::vector<float>& all) {
+      return std::vector<float>(all.begin() + first * shape.value_heads,
+                                all.begin() + (first + window.rows()) * shape.value_heads);
+    };
+    part.beta = gates(in.beta);
+    part.decay = gates(in.decay);
+    const std::vector<float> rows = by_chunks(shape, window, part);
+    got.insert(got.end(), rows.begin(), rows.end());
+    left = window.device_memory();
+  }
+  EXPECT_TRUE(same_bits(got, expected));
+  const auto state = [&](const std::vector<float>& memory, std::size_t at) {
+    return std::vector<float>(memory.begin() + static_cast<std::ptrdiff_t>(at),
+                              memory.begin() + static_cast<std::ptrdiff_t>(at) + floats);
+  };
+  EXPECT_TRUE(same_bits(state(left, whole.state_at(0)), state(whole.device_memory(), whole.state_at(1))));
 }
 
 struct ScanShape {

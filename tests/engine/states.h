@@ -51,7 +51,7 @@ inline void expect_chunks_to_give_the_same_bits(const MakeOptions& options_for) 
   const auto whole = make(options_for(512, false));
   const std::vector<TokenId> prompt = some_tokens(300);
   const std::vector<float> expected = logits_of(*whole, prompt);
-  for (const std::int64_t batch : {1, 7, 63, 64, 100}) {
+  for (const std::int64_t batch : {1, 7, 63, 64, 100, 170, 255}) {
     const auto engine = make(options_for(batch, false));
     EXPECT_TRUE(logits_of(*engine, prompt) == expected) << batch << " rows a pass";
     EXPECT_EQ(engine->load().kv_blocks, 0);
