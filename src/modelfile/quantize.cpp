@@ -17,6 +17,7 @@
 #include "modelfile/escape.h"
 #include "modelfile/file_io.h"
 #include "modelfile/gguf_writer.h"
+#include "modelfile/substitute.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
 
@@ -202,14 +203,32 @@ Status check_output(const Model& model, const std::string& out) {
   return {};
 }
 
+/// Tensors of the input that are written, in its order.
+using Chosen = std::vector<const TensorInfo*>;
+
+Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& options) {
+  const MixtureContext context = context_of(model);
+  const auto smaller = [&](const TensorInfo& tensor) {
+    return row_bytes(choose_dtype(options.type, tensor, context), tensor.cols()) <
+           row_bytes(tensor.dtype, tensor.cols());
+  };
+  Chosen chosen;
+  for (const TensorInfo& tensor : model.tensors())
+    if (options.substitute_of.empty() || (can_be_substituted(tensor) && smaller(tensor))) chosen.push_back(&tensor);
+  if (chosen.empty())
+    return error(Code::unsupported, "no matrix of a layer becomes smaller in {}; choose a type of fewer bits",
+                 type_info(options.type).name);
+  return chosen;
+}
+
 // Says aloud which tensors could not have the type asked for because of their row length.
-void log_fallbacks(const Model& model, QuantizeType type, const MixtureContext& context) {
+void log_fallbacks(const Chosen& chosen, QuantizeType type, const MixtureContext& context) {
   std::map<std::tuple<std::int64_t, DType, DType>, int> counts;  // {row, wanted, got} -> tensors
-  for (const TensorInfo& tensor : model.tensors()) {
-    if (stays_float(tensor)) continue;
-    const TensorInfo whole_blocks{tensor.name, tensor.dtype, {kSuperBlock, 1}, 0, 0, 0};
-    const DType wanted = choose_dtype(type, whole_blocks, context), got = choose_dtype(type, tensor, context);
-    if (got != wanted) ++counts[{tensor.cols(), wanted, got}];
+  for (const TensorInfo* const tensor : chosen) {
+    if (stays_float(*tensor)) continue;
+    const TensorInfo whole_blocks{tensor->name, tensor->dtype, {kSuperBlock, 1}, 0, 0, 0};
+    const DType wanted = choose_dtype(type, whole_blocks, context), got = choose_dtype(type, *tensor, context);
+    if (got != wanted) ++counts[{tensor->cols(), wanted, got}];
   }
   for (const auto& [what, count] : counts) {
     const auto& [cols, wanted, got] = what;
@@ -218,23 +237,28 @@ void log_fallbacks(const Model& model, QuantizeType type, const MixtureContext& 
   }
 }
 
-Status write_header(const Model& model, QuantizeType type, Writer& writer) {
+Status write_header(const Model& model, const Chosen& chosen, const QuantizeOptions& options, Writer& writer) {
   constexpr std::string_view kFileType = "general.file_type", kVersion = "general.quantization_version";
-  for (const auto& [key, value] : model.metadata()) {
-    if (key != kFileType && key != kVersion) MR_RETURN_IF_ERROR(writer.add(key, value));
+  const QuantizeType type = options.type;
+  if (!options.substitute_of.empty()) {
+    MR_RETURN_IF_ERROR(add_substitute_metadata(model, options.substitute_of, writer));
+  } else {
+    for (const auto& [key, value] : model.metadata())
+      if (key != kFileType && key != kVersion) MR_RETURN_IF_ERROR(writer.add(key, value));
   }
   MR_RETURN_IF_ERROR(writer.add(std::string(kFileType), Value(type_info(type).file_type)));
   MR_RETURN_IF_ERROR(writer.add(std::string(kVersion), Value(std::uint32_t{2})));
 
   const MixtureContext context = context_of(model);
   bool lossy_input = false;
-  for (const TensorInfo& tensor : model.tensors()) {
-    const DType dtype = choose_dtype(type, tensor, context);
-    lossy_input |= dtype != tensor.dtype && info(tensor.dtype).block_elements > 1;
-    MR_RETURN_IF_ERROR(writer.declare(tensor.name, dtype, tensor.shape));
+  for (const TensorInfo* const tensor : chosen) {
+    const DType dtype = choose_dtype(type, *tensor, context);
+    lossy_input |= dtype != tensor->dtype && info(tensor->dtype).block_elements > 1;
+    MR_RETURN_IF_ERROR(writer.declare(tensor->name, dtype, tensor->shape));
   }
-  if (lossy_input) log::warn("the input is quantized already; quantizing it again loses more than starting from F16");
-  log_fallbacks(model, type, context);
+  if (lossy_input && options.substitute_of.empty())
+    log::warn("the input is quantized already; quantizing it again loses more than starting from F16");
+  log_fallbacks(chosen, type, context);
   return writer.begin();
 }
 
@@ -278,11 +302,10 @@ Status quantize(const std::string& in, const std::string& out, const QuantizeOpt
     files.push_back(std::move(file));
   }
   Writer writer(out);
-  MR_RETURN_IF_ERROR(write_header(model, options.type, writer));
+  MR_ASSIGN_OR_RETURN(const Chosen chosen, choose_tensors(model, options));
+  MR_RETURN_IF_ERROR(write_header(model, chosen, options, writer));
   Converter converter(model, files, writer, options);
-  for (std::size_t t = 0; t < model.tensors().size(); ++t) {
-    MR_RETURN_IF_ERROR(converter.convert(model.tensors()[t], writer.layout()[t]));
-  }
+  for (std::size_t t = 0; t < chosen.size(); ++t) MR_RETURN_IF_ERROR(converter.convert(*chosen[t], writer.layout()[t]));
   MR_RETURN_IF_ERROR(writer.finish());
   converter.report_end();
   return {};

@@ -50,13 +50,17 @@ struct QuantizeOptions {
   int threads = 0;  // 0: the processors this process may use
   /// Called on the calling thread with bytes of input worked off and in all; last with done == total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
+  // Of this model's identity: substitutes of its layers are written (modelfile/substitute.h), those matrices that
+  // become smaller. Empty: a model is.
+  std::string substitute_of = {};
   const std::atomic<bool>* cancel = nullptr;  // polled; the call then ends with `cancelled` and leaves no file
 };
 
 /// Reads `in` (any of its splits; float or quantized, which is decoded first) and writes `out` as one file, replacing a
 /// file of that name. Tensors that have their type already are copied unchanged.
 /// Errors: those of Model::open; invalid_argument (`out` is a file of the input); corrupt (a weight that is NaN or
-/// infinite, naming its tensor); unsupported (weights beyond F16's range); io_error; cancelled. No error leaves a file.
+/// infinite, naming its tensor); unsupported (weights beyond F16's range; substitutes of which none is smaller);
+/// io_error; cancelled. No error leaves a file.
 Status quantize(const std::string& in, const std::string& out, const QuantizeOptions& options = {});
 
 }  // namespace millrace::modelfile

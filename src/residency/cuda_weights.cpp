@@ -184,7 +184,8 @@ class Layout {
     const bool shared = moving && home == Tier::ram;
     own_rows.push_back(shared ? own_rows_of(ref) : part.rows);
     in_ram.push_back(nullptr);
-    if (placement_.flows(units_, static_cast<std::size_t>(ref.unit))) {
+    const auto unit = static_cast<std::size_t>(ref.unit);
+    if (placement_.flows(units_, unit) || placement_.absent(units_, unit)) {
       addresses.push_back(nullptr);
       return {};
     }

@@ -36,13 +36,17 @@ struct DevicePlacement {
   int host_permille = 0;
   std::vector<FeedForward> host_feed_forwards;
 
+  /// Aside and outside VRAM: nobody's. It is read by nobody, and has no memory.
+  bool absent(const UnitTable& units, std::size_t unit) const {
+    return homes[unit] != Tier::vram && units.units()[unit].aside;
+  }
   /// It crosses to the device in every pass.
   bool moves(const UnitTable& units, std::size_t unit) const {
-    return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk;
+    return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::trunk && !units.units()[unit].aside;
   }
   /// An expert outside VRAM: the affair of DeviceExperts.
   bool flows(const UnitTable& units, std::size_t unit) const {
-    return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::expert;
+    return homes[unit] != Tier::vram && units.units()[unit].kind == UnitKind::expert && !units.units()[unit].aside;
   }
 };
 

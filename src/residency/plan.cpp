@@ -2,118 +2,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "residency/budget.h"
+#include "residency/census.h"
 #include "residency/expert_use.h"
 #include "residency/plan_rows.h"
 #include "residency/predict.h"
+#include "residency/substitutes.h"
 
 namespace millrace::residency {
 namespace {
 
+// Passes longer by so much are as good where more of the model's own layers guess.
+constexpr double kAboutAsShort = 1.02;
 // A usual machine, for choosing when nothing was measured; such a plan predicts no speed.
 constexpr double kUsualDisk = 3e9, kUsualCpu = 20e9;
 // Reads reach half the disk's rate with about so many bytes in flight (measured with 1 MiB requests on NVMe: 55 % with
 // one, 89 % with two, all with four).
 constexpr double kHalfRateInFlight = 1 << 20;
-constexpr std::uint64_t kRowScratchBytes = 64 << 10;
 // Ring sizes tried. One fixed list: a larger budget has all choices of a smaller one, so it is never slower.
 constexpr int kRingSlots[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
-
-/// What the planner needs to know of a model.
-struct Census {
-  std::vector<std::int32_t> ordered;        // tiles in pass order; a tied head's last
-  std::vector<std::int32_t> by_preference;  // the same, the first to be at home first
-  std::uint64_t ordered_bytes = 0, ordered_slot_bytes = 0, largest_ordered = 0;
-  std::int64_t expert_tiles = 0;
-  std::int64_t experts = 0, expert_layers = 0;  // of a layer; layers that have some
-  std::uint64_t largest_expert = 0;
-  double active_expert_bytes = 0;    // a token's
-  std::vector<std::int32_t> tables;  // tiles of what is read by rows
-  std::vector<std::int32_t> front;  // tiles of what stays at home (PlanOptions::front_layers), among none of the others
-  std::uint64_t front_bytes = 0, front_slot_bytes = 0;  // of its ordered units' weights; of memory
-  std::int64_t front_experts = 0;                       // tiles
-  std::uint64_t table_slot_bytes = 0;
-  std::uint64_t table_row_bytes = 0;  // a token's
-  std::uint64_t row_scratch = 0;
-};
-
-/// Small tiles first: in the ring each would take a whole slot. The rest by the fraction of i times the golden ratio,
-/// any prefix of which is spread evenly over the pass.
-void order_by_preference(const UnitTable& units, Census& census) {
-  struct Rank {
-    double place;
-    std::int32_t tile;
-  };
-  std::vector<Rank> ranks;
-  for (std::size_t i = 0; i < census.ordered.size(); ++i) {
-    const std::int32_t tile = census.ordered[i];
-    const double spread = static_cast<double>(i) * 0.6180339887498949;
-    const bool small = units.tiles()[tile].slot_bytes * 8 <= census.largest_ordered;
-    ranks.push_back({small ? -1.0 : spread - std::floor(spread), tile});
-  }
-  std::stable_sort(ranks.begin(), ranks.end(), [](const Rank& a, const Rank& b) { return a.place < b.place; });
-  for (const Rank& rank : ranks) census.by_preference.push_back(rank.tile);
-}
-
-Census take_census(const UnitTable& units, int top_k, int front_layers) {
-  Census census;
-  std::uint64_t expert_bytes = 0;
-  std::int64_t experts = 0;
-  std::vector<int> expert_layers;
-  std::vector<std::int32_t> tied_tiles;
-  for (std::size_t u = 0; u < units.units().size(); ++u) {
-    const Unit& unit = units.units()[u];
-    if (unit.kind == UnitKind::expert && !unit.aside) {
-      ++experts;
-      expert_bytes += unit.bytes();
-      if (expert_layers.empty() || expert_layers.back() != unit.layer) expert_layers.push_back(unit.layer);
-    }
-    if (unit.kind == UnitKind::embedding && !unit.parts.empty()) {
-      const Part& table = unit.parts.front();
-      const auto row = static_cast<std::uint64_t>(row_bytes(table.dtype, table.cols));
-      if (unit.by_rows) census.table_row_bytes += row;
-      // A row may begin anywhere in a block.
-      const std::uint64_t one = round_up(row, device::kPageBytes) + device::kPageBytes;
-      census.row_scratch = std::max({census.row_scratch, one, kRowScratchBytes});
-    }
-    const auto range = units.tiles_of(static_cast<std::int32_t>(u));
-    for (std::int32_t t = range.first; t < range.last; ++t) {
-      const Tile& tile = units.tiles()[t];
-      if (in_front(unit, front_layers)) {
-        census.front.push_back(t);
-        census.front_slot_bytes += tile.slot_bytes;
-        if (unit.kind == UnitKind::expert && !unit.aside) ++census.front_experts;
-        if (unit.kind != UnitKind::expert && !unit.aside) census.front_bytes += tile.bytes;
-      } else if (unit.kind == UnitKind::expert) {
-        ++census.expert_tiles;
-        census.largest_expert = std::max(census.largest_expert, tile.slot_bytes);
-      } else if (unit.by_rows) {
-        census.tables.push_back(t);
-        census.table_slot_bytes += tile.slot_bytes;
-      } else {
-        (unit.is_tied_head() ? tied_tiles : census.ordered).push_back(t);
-        census.ordered_bytes += tile.bytes;
-        census.ordered_slot_bytes += tile.slot_bytes;
-        census.largest_ordered = std::max(census.largest_ordered, tile.slot_bytes);
-      }
-    }
-  }
-  census.ordered_bytes += census.front_bytes;
-  census.ordered.insert(census.ordered.end(), tied_tiles.begin(), tied_tiles.end());
-  std::sort(expert_layers.begin(), expert_layers.end());
-  const auto layers = std::unique(expert_layers.begin(), expert_layers.end()) - expert_layers.begin();
-  census.expert_layers = layers;
-  if (experts > 0) {
-    census.experts = experts / layers;
-    const double mean = static_cast<double>(expert_bytes) / static_cast<double>(experts);
-    census.active_expert_bytes =
-        std::min(mean * std::max(1, top_k) * static_cast<double>(layers), static_cast<double>(expert_bytes));
-  }
-  order_by_preference(units, census);
-  return census;
-}
 
 /// One way to share the memory out.
 struct Choice {
@@ -254,14 +164,15 @@ void fill_homes(const UnitTable& units, Plan& plan) {
     const auto range = units.tiles_of(static_cast<std::int32_t>(u));
     bool home = true;
     for (std::int32_t t = range.first; t < range.last; ++t) home = home && plan.resident_tiles[t];
-    const UnitKind kind = units.units()[u].kind;
-    if (kind == UnitKind::expert) home = home || experts_home;
-    if (kind == UnitKind::embedding) plan.embedding_rows_from_disk = true;
+    const Unit& unit = units.units()[u];
+    if (unit.kind == UnitKind::expert && !unit.aside) home = home || experts_home;
+    if (unit.kind == UnitKind::embedding) plan.embedding_rows_from_disk = true;
     plan.homes[u] = {home ? Tier::ram : Tier::disk, Executor::cpu};
   }
 }
 
 std::string row_name(const PlanRowKind& kind, Tier tier, const Plan& plan) {
+  if (kind.substitutes) return kind.unit == UnitKind::expert ? "experts' substitutes" : "trunks' substitutes";
   switch (kind.unit) {
     case UnitKind::embedding:
       if (!kind.by_rows) return tier == Tier::disk ? "embedding as head, streamed" : "embedding as head";
@@ -283,7 +194,8 @@ void fill_rows(const UnitTable& units, const Census& census, const Choice& choic
   const bool computing = rates.cpu_decode > 0 && (rates.ram <= 0 || rates.cpu_decode < 0.95 * rates.ram);
   for (const Tier tier : {Tier::ram, Tier::disk}) {
     for (const PlanRowKind& kind : kPlanRowKinds) {
-      const bool expert = kind.unit == UnitKind::expert;
+      if (kind.substitutes && tier == Tier::disk) continue;  // nobody's
+      const bool expert = kind.unit == UnitKind::expert && !kind.substitutes;
       Plan::Row row{std::string(tier_name(tier)), row_name(kind, tier, plan), std::string(executor_name(Executor::cpu)),
                     tier == Tier::disk ? "disk"
                     : computing        ? "compute"
@@ -316,7 +228,9 @@ void fill_rows(const UnitTable& units, const Census& census, const Choice& choic
       }
       if (row.tiles == 0) continue;
       const double hits = plan.predicted_hit_rate;
-      row.bytes_per_token = expert ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits) - bytes_of_home
+      row.bytes_per_token = kind.substitutes ? 0
+                            : expert
+                                ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits) - bytes_of_home
                             : kind.by_rows ? static_cast<double>(census.table_row_bytes)
                                            : static_cast<double>(row.bytes);
       const double rate = tier == Tier::disk ? rates.disk : cpu;
@@ -367,11 +281,37 @@ std::uint64_t slot_bytes(const Plan& plan) {
          plan.expert_slot_bytes * static_cast<std::uint64_t>(plan.expert_slots);
 }
 
+/// What a drafter computes with.
+struct Front {
+  int layers = 0, own = 0;  // Plan::front_layers, Plan::front_own
+  std::vector<bool> units;
+};
+
+Front front_of_layers(const UnitTable& units, int layers) {
+  Front front{layers, 0, {}};
+  for (const Unit& unit : units.units()) front.units.push_back(in_front(unit, layers));
+  return front;
+}
+
+/// The head, of `exchanged` the first `own` themselves, and the substitutes of the others.
+Front front_of_substitutes(const UnitTable& units, const std::vector<Exchange>& exchanged, int own) {
+  Front front{kFrontOfSubstitutes, own, std::vector<bool>(units.units().size(), false)};
+  for (std::size_t u = 0; u < units.units().size(); ++u)
+    front.units[u] = !units.units()[u].by_rows && !units.units()[u].aside;
+  for (std::size_t i = static_cast<std::size_t>(own); i < exchanged.size(); ++i) {
+    for (const std::int32_t unit : exchanged[i].own) front.units[static_cast<std::size_t>(unit)] = false;
+    for (const std::int32_t unit : exchanged[i].substitutes) front.units[static_cast<std::size_t>(unit)] = true;
+  }
+  return front;
+}
+
 /// The front's tiles are at home.
-void place_front(const Census& census, int front_layers, Plan& plan) {
+void place_front(const Census& census, const Front& front, Plan& plan) {
   for (const std::int32_t t : census.front) plan.resident_tiles[static_cast<std::size_t>(t)] = true;
   plan.resident_bytes += census.front_slot_bytes;
-  plan.front_layers = front_layers;
+  plan.front_layers = front.layers;
+  plan.front_own = front.own;
+  if (front.layers != 0) plan.front = front.units;
 }
 
 /// What follows once all tiles have their homes.
@@ -432,8 +372,9 @@ std::string_view executor_name(Executor executor) {
 namespace {
 
 /// The plan with exactly such a front. Errors: out_of_budget.
-Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& options, const Rates& rates, int front) {
-  const Census census = take_census(units, options.top_k, front);
+Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& options, const Rates& rates,
+                               const Front& front) {
+  const Census census = take_census(units, options.top_k, front.units);
   const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
   if (!memory) return too_small(census, options);
   const auto choice = choose(units, census, options, rates, *memory);
@@ -450,11 +391,23 @@ Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& option
   return plan;
 }
 
-/// Whether a pass reads anything but single rows from the disk.
-bool reads_disk(const UnitTable& units, const Plan& plan) {
-  for (std::size_t u = 0; u < units.units().size(); ++u)
-    if (!units.units()[u].by_rows && plan.homes[u].tier == Tier::disk) return true;
-  return false;
+/// So many of what can be exchanged is at home itself that the pass is about as short as it can be, and of such numbers
+/// the largest: guesses are the better for it.
+Expected<Plan> plan_with_substitutes(const UnitTable& units, const PlanOptions& options, const Rates& rates) {
+  const std::vector<Exchange> exchanged = exchanges(units);
+  const auto with = [&](int own) { return front_of_substitutes(units, exchanged, own); };
+  if (options.front_own >= 0) return plan_with_front(units, options, rates, with(options.front_own));
+  std::vector<double> seconds;  // by the number at home themselves; infinite where there is no room
+  for (int own = 0; own < static_cast<int>(exchanged.size()); ++own) {
+    const Census census = take_census(units, options.top_k, with(own).units);
+    const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
+    const auto choice = memory ? choose(units, census, options, rates, *memory) : std::nullopt;
+    seconds.push_back(choice ? choice->seconds() : std::numeric_limits<double>::infinity());
+  }
+  const double least = *std::min_element(seconds.begin(), seconds.end());
+  int own = std::isinf(least) ? 0 : static_cast<int>(seconds.size()) - 1;
+  while (own > 0 && seconds[static_cast<std::size_t>(own)] > kAboutAsShort * least) --own;
+  return plan_with_front(units, options, rates, with(own));
 }
 
 int count_layers(const UnitTable& units) {
@@ -466,24 +419,36 @@ int count_layers(const UnitTable& units) {
 
 }  // namespace
 
+bool reads_disk(const UnitTable& units, const Plan& plan) {
+  for (std::size_t u = 0; u < units.units().size(); ++u)
+    if (!units.units()[u].by_rows && !units.units()[u].aside && plan.homes[u].tier == Tier::disk) return true;
+  return false;
+}
+
 bool in_front(const Unit& unit, int layers) {
+  if (unit.substitute_of >= 0) return false;
   return !unit.by_rows && (unit.aside || (layers != 0 && unit.layer < std::max(0, layers)));
 }
 
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates) {
-  if (options.front_layers == kFrontOfHead) return plan_with_front(units, options, rates, kFrontOfHead);
-  Expected<Plan> plain = plan_with_front(units, options, rates, 0);
+  const auto plan_with_layers = [&](int layers) {
+    return plan_with_front(units, options, rates, front_of_layers(units, layers));
+  };
+  if (options.front_layers == kFrontOfHead) return plan_with_layers(kFrontOfHead);
+  if (options.front_layers == kFrontOfSubstitutes) return plan_with_substitutes(units, options, rates);
+  Expected<Plan> plain = plan_with_layers(0);
   if (!plain.ok() || options.front_layers == 0) return plain;
   if (options.front_layers > 0) {
-    Expected<Plan> plan = plan_with_front(units, options, rates, options.front_layers);
+    Expected<Plan> plan = plan_with_layers(options.front_layers);
     return plan.ok() ? plan : plain;
   }
   if (!reads_disk(units, *plain)) return plain;
-  const Census all = take_census(units, options.top_k, 0);
+  const Census all = take_census(units, options.top_k, front_of_layers(units, 0).units);
   const std::uint64_t memory = memory_for_tiles(all, options).value_or(0);
   for (int layers = count_layers(units) - 1; layers > 0; --layers) {
-    if (take_census(units, options.top_k, layers).front_slot_bytes > memory / 2) continue;
-    Expected<Plan> plan = plan_with_front(units, options, rates, layers);
+    const Front front = front_of_layers(units, layers);
+    if (take_census(units, options.top_k, front.units).front_slot_bytes > memory / 2) continue;
+    Expected<Plan> plan = plan_with_front(units, options, rates, front);
     if (plan.ok()) return plan;
   }
   return plain;
@@ -491,7 +456,7 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
 
 Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& decisions, const PlanOptions& options,
                                    const Rates& rates) {
-  const Census census = take_census(units, options.top_k, 0);
+  const Census census = take_census(units, options.top_k, front_of_layers(units, 0).units);
   MR_RETURN_IF_ERROR(check_decisions(units, census, decisions));
   const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);
   if (!memory) return too_small(census, options);

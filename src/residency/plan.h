@@ -95,8 +95,11 @@ struct RoutingGuess {
 constexpr int kFrontOfPlan = -1;
 /// Likewise: no layer, but the head; a plan without room for it is none.
 constexpr int kFrontOfHead = -2;
+/// Likewise: all layers and the head, a layer's trunk and its experts themselves or else their substitutes; a plan
+/// without room for them is none.
+constexpr int kFrontOfSubstitutes = -3;
 /// Whether the unit is computed with by a drafter whose passes go through the first `layers` layers and the head
-/// (Plan::front_layers), or is a drafter's alone.
+/// (Plan::front_layers), or is a drafter's alone. REQUIRES: not kFrontOfSubstitutes.
 bool in_front(const Unit& unit, int layers);
 
 struct PlanOptions {
@@ -124,6 +127,9 @@ struct PlanOptions {
   // So many first layers with their experts, and the head, are at home in RAM before anything else and stay there: a
   // drafter computes with them between the passes. All of them or none: Plan::front_layers.
   int front_layers = 0;
+  // kFrontOfSubstitutes: of exchanges() so many first ones are at home themselves; -1: as many as make the pass
+  // shortest.
+  int front_own = -1;
   // The prefetch window for units on disk, at most. More only costs: 32 MiB keep any disk busy, and a ring that stays
   // in the processor's cache was filled a quarter faster than one of 64 MiB (2 cores, NVMe behind virtio).
   std::uint64_t ring_bytes_wanted = 32u << 20;
@@ -173,9 +179,11 @@ struct Plan {
   std::uint64_t ring_slot_bytes = 0;      // one slot of the ring for ordered tiles
   int ring_slots = 0;
   std::uint64_t expert_slot_bytes = 0;
-  CpuPart cpu;           // decided
-  int expert_slots = 0;  // 0: dense. One for each expert tile: all experts are at home in RAM
-  int front_layers = 0;  // of PlanOptions::front_layers
+  CpuPart cpu;                   // decided
+  int expert_slots = 0;          // 0: dense. One for each expert tile: all experts are at home in RAM
+  int front_layers = 0;          // of PlanOptions::front_layers
+  int front_own = 0;             // of PlanOptions::front_own
+  std::vector<bool> front = {};  // by unit: a drafter computes with it, and it stays. Empty: with none
   std::uint64_t fixed_bytes = 0;
   // On a GPU: weights; activations and context; a draft model with all that is its own.
   std::uint64_t vram_weight_bytes = 0, vram_fixed_bytes = 0, vram_draft_bytes = 0;
@@ -210,6 +218,9 @@ struct Plan {
 /// while they are computed. Without rates it plans for a usual machine. Errors: out_of_budget, naming the smallest
 /// --ram that works.
 Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates);
+
+/// Whether a pass of that plan, on the CPU, reads anything but single rows from the disk.
+bool reads_disk(const UnitTable& units, const Plan& plan);
 
 /// What somebody decided before (a saved plan): all else of a plan follows from it, the units and the caps.
 struct Decisions {

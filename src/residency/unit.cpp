@@ -119,7 +119,7 @@ std::uint64_t Unit::bytes() const {
 }
 
 std::int32_t UnitTable::add(Unit unit) {
-  if (unit.kind == UnitKind::expert) ++experts_;
+  if (unit.kind == UnitKind::expert && !unit.aside) ++experts_;
   units_.push_back(std::move(unit));
   return static_cast<std::int32_t>(units_.size()) - 1;
 }
@@ -154,7 +154,8 @@ std::vector<std::int32_t> UnitTable::tiles_of(WeightRef ref) const {
 
 std::uint64_t UnitTable::total_bytes() const {
   std::uint64_t total = 0;
-  for (const Unit& unit : units_) total += unit.bytes();
+  for (const Unit& unit : units_)
+    if (unit.substitute_of < 0) total += unit.bytes();
   return total;
 }
 

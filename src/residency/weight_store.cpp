@@ -126,8 +126,8 @@ Status Store::check_plan() const {
   const auto& tiles = units_.tiles();
   if (plan_.resident_tiles.size() != tiles.size()) return wrong("it was made for other tiles");
   for (std::size_t t = 0; t < tiles.size(); ++t) {
-    if (plan_.resident_tiles[t]) continue;
     const Unit& unit = units_.units()[tiles[t].unit];
+    if (plan_.resident_tiles[t] || unit.aside) continue;
     if (unit.kind == UnitKind::expert) {
       if (plan_.expert_slots < 1 || plan_.expert_slot_bytes < tiles[t].slot_bytes) return wrong("no slot for experts");
     } else if (options_.experts_only) {
@@ -151,11 +151,13 @@ bool Store::map_in_place() {
 void Store::place_tiles() {
   const auto& tiles = units_.tiles();
   for (std::size_t t = 0; t < tiles.size(); ++t) {
-    const bool expert = units_.units()[tiles[t].unit].kind == UnitKind::expert;
+    const Unit& unit = units_.units()[tiles[t].unit];
+    const bool expert = unit.kind == UnitKind::expert;
     has_experts_ = has_experts_ || expert;
     TileState& state = tiles_[t];
     state.place = mapped_                   ? Place::mapped
                   : plan_.resident_tiles[t] ? Place::resident
+                  : unit.aside              ? Place::elsewhere
                   : expert                  ? Place::expert
                   : options_.experts_only   ? Place::elsewhere
                                             : Place::ring;
@@ -193,7 +195,8 @@ void Store::lay_out() {
   // are the first to go.
   const auto rank_of = [&](std::size_t t) {
     const Unit& unit = units_.units()[tiles[t].unit];
-    const bool stays = unit.kind == UnitKind::expert || in_front(unit, plan_.front_layers);
+    const bool in_front = !plan_.front.empty() && plan_.front[static_cast<std::size_t>(tiles[t].unit)];
+    const bool stays = unit.kind == UnitKind::expert || in_front;
     return stays ? 0 : unit.by_rows ? 2 : 1;
   };
   for (int rank = 0; rank < 3; ++rank) {
