@@ -74,7 +74,7 @@ CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& 
 Status CudaPlanner::plan(const TakenMemory& others) {
   others_ = others;
   front_wanted_ = front_of(asked_, parts_);
-  if (front_wanted_ != 0 && plan_once().ok() && parts_.plan.front_layers > 0) return {};
+  if (front_wanted_ != 0 && plan_once().ok() && parts_.plan.front_layers != 0) return {};
   front_wanted_ = 0;
   return plan_once();
 }
@@ -82,12 +82,24 @@ Status CudaPlanner::plan(const TakenMemory& others) {
 /// The first layers that guess: as many as were asked for, or all that lie in VRAM where others do not.
 int CudaPlanner::front_layers() const {
   if (front_wanted_ == 0) return 0;
+  if (front_wanted_ == residency::kFrontOfSubstitutes) return homes_.movers > 0 ? front_wanted_ : 0;
   const int leading = residency::leading_layers(units(), homes_.placement.homes);
   if (front_wanted_ > 0) return leading >= front_wanted_ ? front_wanted_ : 0;
   return leading < parts_.model->program().layer_count() ? leading : 0;
 }
 
-/// What a drafter of the first layers takes beside them.
+/// By unit: what a drafter computes with.
+void CudaPlanner::set_front() {
+  residency::Plan& plan = parts_.plan;
+  plan.front.clear();
+  if (plan.front_layers == 0) return;
+  plan.front = residency::in_vram(units(), homes_.placement.homes);
+  if (plan.front_layers == residency::kFrontOfSubstitutes) return;
+  for (std::size_t u = 0; u < plan.front.size(); ++u)
+    plan.front[u] = residency::in_front(units().units()[u], plan.front_layers);
+}
+
+/// What a drafter within the model takes beside what it computes with.
 TakenMemory CudaPlanner::taken_by_drafter() const {
   if (front_wanted_ == 0) return {};
   const exec::PassLimits limits = self_draft_limits(parts_.limits);
@@ -107,6 +119,7 @@ Status CudaPlanner::plan_once() {
   parts_.plan.vram_fixed_bytes = vram_.context_bytes + activation_bytes();
   parts_.plan.vram_draft_bytes = others_.vram_bytes + taken_by_drafter().vram_bytes;
   parts_.plan.front_layers = front_layers();
+  set_front();
   homes_.placement.use_spare = uses_spare();
   for (const kv::Group& group : layout_.groups())
     homes_.placement.spare_margin += 2 * blocks_shape(group).chunk_bytes();

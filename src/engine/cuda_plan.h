@@ -67,6 +67,7 @@ class CudaPlanner {
   Status plan_once();
   void share_passes();
   int front_layers() const;
+  void set_front();
   TakenMemory taken_by_drafter() const;
   Status place();
   Status choose();

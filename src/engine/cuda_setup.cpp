@@ -10,6 +10,7 @@
 #include "engine/cuda_plan.h"
 #include "engine/pack_choice.h"
 #include "engine/setup.h"
+#include "engine/substitute_choice.h"
 #include "engine/within.h"
 #include "exec/cuda_executor.h"
 #include "residency/calibrate.h"
@@ -46,13 +47,19 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   MR_RETURN_IF_ERROR(open_model(options, kCudaTileBytes, false, parts, paths));
   if (wants_draft_block(options))
     parts.draft.words = "a GPU has no passes through that block yet; give --draft FILE, or --device cpu";
+  find_substitutes(options, true, parts, paths);
   MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.cuda_index));
   MR_RETURN_IF_ERROR(
       exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
   MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
   MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(options.cuda_index));
+  add_substitutes(kCudaTileBytes, parts);
   CudaPlanner planner(options, vram, parts);
-  MR_RETURN_IF_ERROR(draft != nullptr ? seat_draft(options, *draft, gpu, planner, parts) : planner.plan());
+  if (draft != nullptr)
+    MR_RETURN_IF_ERROR(seat_draft(options, *draft, gpu, planner, parts));
+  else
+    MR_RETURN_IF_ERROR(plan_substitutes(
+        options, [&] { return planner.plan(); }, parts));
   if (drafts_within(options)) parts.draft = seat_within(options, parts);
   planner.say_homes();
   MR_RETURN_IF_ERROR(accept(parts));

@@ -17,6 +17,7 @@
 #include "kv/prefix_cache.h"
 #include "kv/prompt_cache.h"
 #include "residency/expert_pack.h"
+#include "residency/substitutes.h"
 
 namespace millrace::engine {
 
@@ -43,7 +44,10 @@ struct Parts {
   Limits limits;
   kernels::Isa isa = kernels::Isa::plain;
   std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<residency::ExpertPack> pack;  // null: experts are read from the model
+  std::unique_ptr<residency::ExpertPack> pack;          // null: experts are read from the model
+  std::unique_ptr<residency::Substitutes> substitutes;  // null: nobody asked, or draft.words says why there are none
+  int substitutes_file = 0;                             // its number among those that storage has
+  bool guess_by_substitutes = false;                    // the plan is to have them at home
   std::unique_ptr<storage::Backend> backend;
   std::unique_ptr<storage::Backend> straight;  // reads to the GPU's memory; null: none does
   std::unique_ptr<residency::Budget> budget;

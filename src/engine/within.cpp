@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/bytes.h"
 #include "device/host_memory.h"
@@ -14,11 +15,43 @@
 namespace millrace::engine {
 namespace {
 
+/// What a guess goes through.
+exec::Program passes_of(const EngineOptions& options, const Parts& parts) {
+  const exec::Program& program = parts.model->program();
+  switch (options.speculate.within) {
+    case Within::self:
+      return program.first_layers(parts.plan.front_layers);
+    case Within::substitutes:
+      return program.with_units(residency::stand_ins(parts.model->units(), parts.plan.front));
+    case Within::mtp:
+    case Within::none:
+      break;
+  }
+  return *parts.model->draft_program();
+}
+
+/// Bytes of the units that stay at home for it.
+std::uint64_t home_bytes(const Parts& parts, bool substitutes_alone) {
+  std::uint64_t home = 0;
+  const std::vector<residency::Unit>& units = parts.model->units().units();
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (parts.plan.front[u] && (units[u].substitute_of >= 0 || !substitutes_alone)) home += units[u].bytes();
+  return home;
+}
+
+/// Layers of which some weights have substitutes at home.
+std::int64_t substituted_layers(const Parts& parts) {
+  std::set<int> layers;
+  const std::vector<residency::Unit>& units = parts.model->units().units();
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (parts.plan.front[u] && units[u].substitute_of >= 0) layers.insert(units[u].layer);
+  return std::ssize(layers);
+}
+
 /// A pass of the drafter, as a plan's costs.
 residency::Plan plan_of_guess(const EngineOptions& options, const Parts& parts) {
   const exec::Program& program = parts.model->program();
-  const bool self = options.speculate.within == Within::self;
-  const exec::Program passes = self ? program.first_layers(parts.plan.front_layers) : *parts.model->draft_program();
+  const exec::Program passes = passes_of(options, parts);
   const double part = static_cast<double>(passes.layer_count()) / static_cast<double>(program.layer_count());
   residency::Plan plan;
   plan.predicted_hit_rate = 1;
@@ -31,9 +64,11 @@ residency::Plan plan_of_guess(const EngineOptions& options, const Parts& parts) 
   cost.shared_layers = cost.feed_forward_layers = 0;
   cost.experts_in_vram = cost.experts_in_ram = 1;
   for (residency::AttentionCost& one : cost.attention) one.macs *= part, one.kv_bytes *= part;
-  for (const residency::Unit& unit : parts.model->units().units())
-    if (residency::in_front(unit, parts.plan.front_layers))
-      (unit.kind == residency::UnitKind::expert ? cost.expert_bytes : cost.home) += static_cast<double>(unit.bytes());
+  const std::vector<residency::Unit>& units = parts.model->units().units();
+  for (std::size_t u = 0; u < units.size(); ++u)
+    if (parts.plan.front[u])
+      (units[u].kind == residency::UnitKind::expert ? cost.expert_bytes : cost.home) +=
+          static_cast<double>(units[u].bytes());
   return plan;
 }
 
@@ -53,13 +88,16 @@ std::string no_front(const EngineOptions& options, const Parts& parts) {
 }
 
 std::string home_words(const EngineOptions& options, const Parts& parts) {
-  std::uint64_t home = 0;
-  for (const residency::Unit& unit : parts.model->units().units())
-    if (residency::in_front(unit, parts.plan.front_layers)) home += unit.bytes();
+  const char* const where = on_gpu(parts) ? "VRAM" : "memory";
+  if (options.speculate.within == Within::substitutes)
+    return fmt::format("substitutes ({}) of {} of {} layers stay in {} ({})", info(parts.substitutes->dtype()).name,
+                       substituted_layers(parts), parts.model->program().layer_count(), where,
+                       format_bytes(home_bytes(parts, true)));
+  const std::uint64_t home = home_bytes(parts, false);
   if (options.speculate.within == Within::mtp)
     return fmt::format("the block behind the layers and the head stay in memory ({})", format_bytes(home));
   return fmt::format("the first {} of {} layers and the head stay in {} ({})", parts.plan.front_layers,
-                     parts.model->program().layer_count(), on_gpu(parts) ? "VRAM" : "memory", format_bytes(home));
+                     parts.model->program().layer_count(), where, format_bytes(home));
 }
 
 }  // namespace
@@ -68,7 +106,18 @@ bool drafts_within(const EngineOptions& options) {
   return options.speculate.within != Within::none && options.speculate.mode != SpeculateOptions::Mode::off;
 }
 
-const char* name_of(Within within) { return within == Within::mtp ? "multi-token prediction" : "self-speculation"; }
+const char* name_of(Within within) {
+  switch (within) {
+    case Within::mtp:
+      return "multi-token prediction";
+    case Within::substitutes:
+      return "speculation by substitutes";
+    case Within::self:
+    case Within::none:
+      break;
+  }
+  return "self-speculation";
+}
 
 bool wants_draft_block(const EngineOptions& options) {
   return drafts_within(options) && options.speculate.within == Within::mtp && options.follow == nullptr;
@@ -79,6 +128,10 @@ Status check_within(const EngineOptions& options, const Parts& parts) {
     return error(Code::unsupported, "a saved plan says what stays in memory; leave one of the two out");
   if (options.speculate.within == Within::self)
     return check_self_draft(parts.model->program(), options.speculate.self_layers);
+  if (options.speculate.within == Within::substitutes) {
+    MR_RETURN_IF_ERROR(check_shared_kv(parts.model->program()));
+    return parts.guess_by_substitutes ? Status() : error(Code::unsupported, "{}", parts.draft.words);
+  }
   if (parts.model->draft_program() != nullptr) return {};
   return error(Code::unsupported, "{}", parts.draft.words);
 }
@@ -86,6 +139,7 @@ Status check_within(const EngineOptions& options, const Parts& parts) {
 int front_of(const EngineOptions& options, const Parts& parts) {
   if (!drafts_within(options) || !check_within(options, parts).ok()) return 0;
   if (options.speculate.within == Within::mtp) return residency::kFrontOfHead;
+  if (options.speculate.within == Within::substitutes) return residency::kFrontOfSubstitutes;
   return options.speculate.self_layers > 0 ? options.speculate.self_layers : residency::kFrontOfPlan;
 }
 
@@ -95,7 +149,7 @@ std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts) {
     return exec::cpu_activation_bytes(exec::pass_shape(program, parts.model->units(), limits), parts.pool->threads(),
                                       {parts.isa, true});
   };
-  if (options.speculate.within == Within::self)
+  if (options.speculate.within != Within::mtp)
     return passes(parts.model->program(), self_draft_limits(parts.limits));  // of all layers: at least as much
   const exec::Program& program = *parts.model->draft_program();
   std::uint64_t bytes =
@@ -105,6 +159,11 @@ std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts) {
     bytes += static_cast<std::uint64_t>(kv::most_blocks(group, kv_load(parts.limits))) *
              round_up(static_cast<std::uint64_t>(group.block_bytes()), device::kPageBytes);
   return bytes;
+}
+
+DraftForecast forecast_within(const EngineOptions& options, const Parts& parts) {
+  return forecast_drafts(parts.plan, parts.rates, guess_seconds(plan_of_guess(options, parts), parts.rates),
+                         draft_habits(options.speculate));
 }
 
 DraftSeat seat_within(const EngineOptions& options, const Parts& parts) {
@@ -118,8 +177,7 @@ DraftSeat seat_within(const EngineOptions& options, const Parts& parts) {
     const DraftHabits habits = draft_habits(options.speculate);
     DraftWays ways;
     seat.place = on_gpu(parts) ? DraftPlace::gpu : DraftPlace::cpu;
-    ways[static_cast<std::size_t>(seat.place)].forecast =
-        forecast_drafts(parts.plan, parts.rates, guess_seconds(plan_of_guess(options, parts), parts.rates), habits);
+    ways[static_cast<std::size_t>(seat.place)].forecast = forecast_within(options, parts);
     ways[static_cast<std::size_t>(DraftPlace::none)].forecast = {parts.plan.predicted_decode_tokens_per_second, 0};
     seat.vram_bytes = parts.plan.vram_draft_bytes;
     seat.ram_bytes = on_gpu(parts) ? self_draft_host_bytes(parts.limits, parts.model->hyperparameters())
@@ -133,6 +191,11 @@ Expected<std::shared_ptr<Drafter>> make_within(const EngineOptions& options, Par
   std::shared_ptr<Drafter> drafter;
   if (options.speculate.within == Within::self) {
     MR_ASSIGN_OR_RETURN(drafter, SelfDrafter::make(parts.plan.front_layers, parts));
+  } else if (options.speculate.within == Within::substitutes) {
+    const std::int64_t layers = substituted_layers(parts);
+    MR_ASSIGN_OR_RETURN(drafter,
+                        SelfDrafter::make(fmt::format("substitutes of {} layer{}", layers, layers == 1 ? "" : "s"),
+                                          passes_of(options, parts), parts));
   } else {
     MR_ASSIGN_OR_RETURN(drafter, MtpDrafter::make(parts));
   }

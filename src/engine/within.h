@@ -27,6 +27,8 @@ Status check_within(const EngineOptions& options, const Parts& parts);
 int front_of(const EngineOptions& options, const Parts& parts);
 /// What it takes of RAM beside weights where the CPU computes, under the parts' limits; 0 where it cannot guess.
 std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts);
+/// What its guesses are predicted to bring, once there is a plan in which it has a seat.
+DraftForecast forecast_within(const EngineOptions& options, const Parts& parts);
 /// Its seat, once there is a plan.
 DraftSeat seat_within(const EngineOptions& options, const Parts& parts);
 /// REQUIRES: it has a seat. Errors: out_of_budget.
