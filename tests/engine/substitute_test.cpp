@@ -1,7 +1,7 @@
 // Low-bit copies of layers that stream guess: the same tokens and logits as without, nothing read from the disk for a
 // guess, and nothing of them where no layer streams.
 #include "engine/substitute_file.h"
-#include "engine/within.h"
+#include "engine/within_checks.h"
 #include "residency/substitutes.h"
 #include "text/constraint/grammar_constraint.h"
 #include "text/constraint/schema.h"

@@ -1,9 +1,8 @@
 // Parts of the model guess, its first layers or the block behind them: the same tokens and logits as without, wherever
 // weights lie, and nothing read from the disk for a guess.
-#include "engine/within.h"
-
 #include "engine/scheduler.h"
 #include "engine/self_drafter.h"
+#include "engine/within_checks.h"
 #include "text/constraint/grammar_constraint.h"
 #include "text/constraint/schema.h"
 
