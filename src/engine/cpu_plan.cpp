@@ -149,11 +149,13 @@ std::int64_t CpuPlanner::affordable_context(std::uint64_t bytes, std::int64_t se
 }
 
 /// Every live sequence may want a row; logits of a whole prompt (tests, perplexity) get some more where they are
-/// small.
+/// small, and who asks for them more than that.
 std::int64_t CpuPlanner::logit_rows(const Limits& limits) const {
+  const bool asked = options_.logit_rows > 0;
   const auto row_bytes = parts_.model->hyperparameters().vocab * static_cast<std::int64_t>(sizeof(float));
-  const auto affordable = static_cast<std::int64_t>(ram_ / 64) / row_bytes;
-  return std::max(limits.sequences, std::min(limits.batch_tokens, affordable));
+  const auto affordable = static_cast<std::int64_t>(ram_ / (asked ? 16 : 64)) / row_bytes;
+  const std::int64_t wanted = asked ? std::min(options_.logit_rows, limits.batch_tokens) : limits.batch_tokens;
+  return std::max(limits.sequences, std::min(wanted, affordable));
 }
 
 std::uint64_t CpuPlanner::activation_bytes(const Limits& limits, std::int64_t logit_rows) const {

@@ -198,6 +198,13 @@ Status CudaPlanner::follow() {
   return {};
 }
 
+/// Beyond one a sequence.
+std::int64_t CudaPlanner::wanted_logit_rows() const {
+  const auto row_bytes = static_cast<std::uint64_t>(hp().vocab) * sizeof(float);
+  const auto affordable = static_cast<std::int64_t>(cap_ / kPartsOfVram / row_bytes);
+  return std::max(kMostLogitRows, std::min(options_.logit_rows, affordable));
+}
+
 void CudaPlanner::choose_limits(bool streams) {
   streams_ = streams;
   Limits& limits = parts_.limits;
@@ -206,7 +213,7 @@ void CudaPlanner::choose_limits(bool streams) {
   const std::int64_t automatic =
       streams ? std::max(kAutomaticBatch, std::min(limits.context_tokens, kStreamingBatch)) : kAutomaticBatch;
   set_rows(options_, rules(), options_.batch_tokens > 0 ? options_.batch_tokens : automatic, limits);
-  limits.logit_rows = std::max(limits.sequences, std::min(limits.batch_tokens, kMostLogitRows));
+  limits.logit_rows = std::max(limits.sequences, std::min(limits.batch_tokens, wanted_logit_rows()));
   limits.tile_bytes = kCudaTileBytes;
   limits.work_tokens = streams ? part_of_prompts() : 0;
 }

@@ -72,6 +72,7 @@ class CudaPlanner {
   Status place();
   Status choose();
   Status follow();
+  std::int64_t wanted_logit_rows() const;
   void choose_limits(bool streams);
   std::int64_t part_of_prompts();
   LimitRules rules() const;

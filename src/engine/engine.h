@@ -109,7 +109,10 @@ struct EngineOptions {
   std::string prompt_cache;
   std::uint64_t prompt_cache_bytes = 4'000'000'000;  // there at most
   double prompt_cache_seconds = 1;                   // what is computed faster is not kept there
-  int threads = 0;                                   // 0: all usable processors
+  /// Rows of a pass that may want logits, where memory allows (logits_of_prompt): a sixteenth of --ram, or a
+  /// thirty-second of --vram, at most. 0: what answers need.
+  std::int64_t logit_rows = 0;
+  int threads = 0;                          // 0: all usable processors
   kernels::Isa isa = kernels::Isa::plain;
   bool best_isa = true;  // overrides isa
   storage::BackendKind storage = storage::BackendKind::automatic;
@@ -190,6 +193,7 @@ struct Request {
   /// Logits of each sampled row before sampling (bench's hash, tests).
   std::function<void(std::int64_t position, std::span<const float> logits)> on_logits;
   bool logits_of_prompt = false;  // on_logits for every prompt row too
+  std::int64_t first_logits = 0;  // then: from this position on; those before it take no room for logits
   /// The form the answer keeps; it belongs to this request alone. May be null. The answer ends when it is done().
   std::shared_ptr<text::Constraint> constraint;
   std::map<text::TokenId, float> logit_bias;  // added to the logits of these tokens

@@ -312,7 +312,10 @@ std::int64_t Scheduler::prompt_rows(const Live& live, std::int64_t most) const {
   const std::int64_t logit_room = parts_.limits.logit_rows - batch_logit_rows_;
   const std::int64_t rows = std::min(live.waiting(), most);
   if (live.embeds()) return rows;
-  if (live.request.logits_of_prompt) return std::min(rows, logit_room);
+  if (live.request.logits_of_prompt) {
+    const std::int64_t before = live.request.first_logits - live.conversation->state.length();
+    return std::min(rows, std::max<std::int64_t>(0, before) + logit_room);
+  }
   return rows == live.waiting() && logit_room == 0 ? rows - 1 : rows;
 }
 
@@ -383,7 +386,8 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   batch_.wants_hidden = batch_.wants_hidden || live.pooler.wants(first, first + rows, last + 1) ||
                         (speculator_.wants_states() && !live.embeds());
   for (std::int64_t position = first; position < first + rows; ++position) {
-    const bool whole_prompt = live.request.logits_of_prompt && live.in_prompt();
+    const bool whole_prompt =
+        live.request.logits_of_prompt && live.in_prompt() && position >= live.request.first_logits;
     const bool wants_logits = !live.embeds() && (position == last || whole_prompt);
     // What a row is follows from the request alone, also where generated tokens are computed anew.
     const bool prompt = position < static_cast<std::int64_t>(live.request.prompt.size());
