@@ -112,6 +112,7 @@ struct EngineOptions {
   /// Rows of a pass that may want logits, where memory allows (logits_of_prompt): a sixteenth of --ram, or a
   /// thirty-second of --vram, at most. 0: what answers need.
   std::int64_t logit_rows = 0;
+  exec::InputObserver* observer = nullptr;  // sees what products read; on the CPU alone. Outlives the engine
   int threads = 0;                          // 0: all usable processors
   kernels::Isa isa = kernels::Isa::plain;
   bool best_isa = true;  // overrides isa

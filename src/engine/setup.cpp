@@ -409,7 +409,9 @@ Expected<Taken> choose_device(const EngineOptions& options, const DraftModelPlan
     MR_ASSIGN_OR_RETURN(Parts parts, assemble_cpu_plan(options, draft));
     return Taken{std::move(parts)};
   };
-  if (options.device == DeviceChoice::cpu) return on_cpu();
+  if (options.observer != nullptr && options.device == DeviceChoice::cuda)
+    return error(Code::unsupported, "what products read is seen on the CPU alone; leave --device cuda out");
+  if (options.device == DeviceChoice::cpu || options.observer != nullptr) return on_cpu();
   const bool open = options.device == DeviceChoice::automatic;
   // These belong to the CPU executor: who sets them wants it.
   const bool for_cpu = (options.ram_bytes > 0 && options.vram_bytes == 0) || !options.best_isa ||
@@ -490,7 +492,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   parts.executor = exec::make_cpu_executor(
       *parts.store, *parts.pool, *parts.budget,
       {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(), parts.record.get(),
-       options.trace, options.prefetch, static_cast<float>(options.route_bias)});
+       options.trace, options.prefetch, static_cast<float>(options.route_bias), false, options.observer});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   parts.kv_pool =
       std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost), *parts.budget);

@@ -428,7 +428,9 @@ void CpuExecutor::logits(WeightRef head, Act x, float factor, float cap) {
     return;
   }
   const Target target{head, at<float>(layout_.logits), vocab, {}};
-  run_products(std::span(&target, 1), prepare_input(x, kernels::uses_q8(part(head).dtype)), Effect::store);
+  const Input input = prepare_input(x, kernels::uses_q8(part(head).dtype));
+  show(std::span(&head, 1), input);
+  run_products(std::span(&target, 1), input, Effect::store);
   if (failed()) return;
   scale(target.y, logit_rows_, vocab, factor);
   if (cap != 0) {

@@ -21,6 +21,7 @@
 #include "exec/executor.h"
 #include "exec/expert_choice.h"
 #include "exec/host_rows.h"
+#include "exec/input_observer.h"
 #include "exec/piece_index.h"
 #include "exec/router_ahead.h"
 
@@ -124,6 +125,7 @@ class CpuExecutor final : public Executor {
   void drop_leases() { leases_.clear(); }
 
   // cpu_matmul.cpp.
+  void show(std::span<const WeightRef> weights, const Input& input) const;
   void matmul(std::span<const Product> products, Act x);
   void matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation);
   Input prepare_input(Act x, bool quantize);
@@ -191,6 +193,7 @@ class CpuExecutor final : public Executor {
   void lease_experts(const MoeCall& call);
   std::size_t gather_wave(const MoeCall& call);
   void run_wave(const MoeCall& call, std::size_t members);
+  void show_inner(const MoeCall& call, std::int32_t expert, const Input& input) const;
   void run_large_expert(const MoeCall& call, std::int32_t expert);
 
   // cpu_guess.cpp: experts of layers to come.

@@ -37,6 +37,12 @@ CpuExecutor::Input CpuExecutor::prepare_input(Act x, bool quantized) {
   return input;
 }
 
+/// What products with these weights read, to whoever looks.
+void CpuExecutor::show(std::span<const WeightRef> weights, const Input& input) const {
+  if (options_.observer == nullptr || failed()) return;
+  options_.observer->saw(weights, {input.x, input.rows, input.cols, input.index});
+}
+
 CpuExecutor::Job CpuExecutor::make_job(WeightRef ref, const std::byte* bytes, std::int64_t row_begin,
                                        std::int64_t row_end, const Target& target, const Input& input,
                                        Effect effect) const {
@@ -146,6 +152,9 @@ void CpuExecutor::matmul(std::span<const Product> products, Act x) {
     biased = biased || !product.bias.none();
   }
   const Input input = prepare_input(x, quantized);
+  std::array<WeightRef, std::tuple_size_v<decltype(Step::products)>> weights;
+  std::transform(products.begin(), products.end(), weights.begin(), [](const Product& p) { return p.weight; });
+  show(std::span(weights).first(products.size()), input);
   constexpr std::size_t kTogether = 8;
   std::array<Target, kTogether> targets;
   // A bias lies behind its matrix in the file, and tiles are used in file order: then one product after the other.
@@ -176,6 +185,7 @@ void CpuExecutor::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, ker
   if (!ready() || rows_of(x) == 0) return;
   const bool quantized = kernels::uses_q8(part(gate).dtype) || kernels::uses_q8(part(up).dtype);
   const Input input = prepare_input(x, quantized);
+  show(std::array{gate, up}, input);
   gated({gate, data(out), cols_of(out), {activation}}, up, input);
 }
 

@@ -1,6 +1,7 @@
 // The mixture of experts of the CPU executor: route, sort rows by expert, compute each touched expert once, as its
 // bytes come, and sum what was stored in the router's order.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -73,7 +74,9 @@ void CpuExecutor::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t
 void CpuExecutor::score(Act routed, WeightRef router, const Experts& experts) {
   auto* scores = at<float>(layout_.router);
   const Target target{router, scores, experts.count, {}};
-  run_products(std::span(&target, 1), prepare_input(routed, kernels::uses_q8(part(router).dtype)), Effect::store);
+  const Input input = prepare_input(routed, kernels::uses_q8(part(router).dtype));
+  show(std::span(&router, 1), input);
+  run_products(std::span(&target, 1), input, Effect::store);
   if (failed() || experts.router_bias.none()) return;
   const float* bias = vector_of(experts.router_bias, experts.count, 0);
   for (std::int64_t r = 0; r < rows_ && bias != nullptr; ++r)
@@ -255,6 +258,12 @@ std::size_t CpuExecutor::gather_wave(const MoeCall& call) {
   return members;
 }
 
+/// What an expert's gate and up read, to whoever looks.
+void CpuExecutor::show_inner(const MoeCall& call, std::int32_t expert, const Input& input) const {
+  const std::array weights{call.gate(expert), call.up(expert)};
+  show(std::span(weights).first(call.experts.gated() ? 2 : 1), input);
+}
+
 /// The first `members` of leased_: hidden = activation(x gate^T) * (x up^T), or activation(x up^T), then the results
 /// into their entries.
 void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
@@ -272,6 +281,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
     input.rows = first[member.expert + 1] - first[member.expert];
     input.index = at<std::int32_t>(layout_.entry_row) + first[member.expert];
     const WeightRef gate = call.gate(member.expert), up = call.up(member.expert);
+    show_inner(call, member.expert, input);
     Job job = make_job(gate, bytes_of(member, gate), 0, call.ff,
                        {gate, hidden + member.hidden_first * call.ff, call.ff, call.gate_of(member.expert)}, input,
                        call.experts.gated() ? Effect::gated : Effect::activate);
@@ -297,6 +307,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
     }
     down_input.rows = first[member.expert + 1] - first[member.expert];
     const WeightRef down = call.down(member.expert);
+    show(std::span(&down, 1), down_input);
     const Target target{down, at<float>(layout_.expert_out) + first[member.expert] * call.model_dim, call.model_dim,
                         call.bias_of_down(member.expert)};
     jobs_.push_back(make_job(down, bytes_of(member, down), 0, call.model_dim, target, down_input, Effect::store));
@@ -311,6 +322,7 @@ void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
   Input input = call.input;
   input.rows = first[expert + 1] - first[expert];
   input.index = at<std::int32_t>(layout_.entry_row) + first[expert];
+  show_inner(call, expert, input);
   const Target target_of_gate{call.gate(expert), hidden, call.ff, call.gate_of(expert)};
   if (call.experts.gated())
     gated(target_of_gate, call.up(expert), input);
@@ -327,6 +339,7 @@ void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
   }
   const Target target{call.down(expert), at<float>(layout_.expert_out) + first[expert] * call.model_dim, call.model_dim,
                       call.bias_of_down(expert)};
+  show(std::span(&target.weight, 1), down_input);
   run_products(std::span(&target, 1), down_input, Effect::store);
 }
 

@@ -89,6 +89,7 @@ class Executor {
   virtual float route_bias() const { return 0; }
 };
 
+class InputObserver;
 class Routing;
 class RoutingRecord;
 
@@ -103,6 +104,7 @@ struct CpuOptions {
   Prefetch prefetch = Prefetch::off;  // of experts that are guessed
   float route_bias = 0;               // experts in memory are preferred by so much (exec/expert_choice.h); 0: none is
   bool aside = false;  // its passes are between those of another executor of the store, and need only what is at home
+  InputObserver* observer = nullptr;  // sees what products read (exec/input_observer.h); may be null
 };
 
 /// Bytes that prepare() of the CPU executor reserves. Pure, so that a plan can be made before there is a store.
