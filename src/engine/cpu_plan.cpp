@@ -100,7 +100,7 @@ Status CpuPlanner::recut(std::uint64_t tile_bytes) {
   no_words.skip_vocabulary = true;
   const bool substitutes = residency::has_substitutes(parts_.model->units());
   parts_.limits.tile_bytes = tile_bytes;
-  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options_.model_path, no_words));
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_, no_words));
   MR_ASSIGN_OR_RETURN(
       parts_.model, model::load(file, {tile_bytes, options_.context_tokens, parts_.model->draft_program() != nullptr}));
   if (substitutes) add_substitutes(tile_bytes, parts_);

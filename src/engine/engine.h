@@ -75,6 +75,7 @@ Status read_draft(std::string_view text, SpeculateOptions& options);
 
 struct EngineOptions {
   std::string model_path;
+  std::string overlay;  // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;
   std::uint64_t vram_bytes = 0;  // cap on all device memory the process takes, its context included; 0: what is free

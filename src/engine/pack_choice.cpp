@@ -117,8 +117,7 @@ Status choose_pack(const EngineOptions& options, bool all_stay, Parts& parts, st
     log::info("{} is not used: all weights are in memory", name);
     return {};
   }
-  MR_ASSIGN_OR_RETURN(const modelfile::Model file,
-                      modelfile::Model::open(options.model_path, {.skip_vocabulary = true}));
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options, {.skip_vocabulary = true}));
   MR_ASSIGN_OR_RETURN(const std::string identity, kv::model_identity(file));
   auto pack = residency::ExpertPack::open(path, units, identity);
   if (!pack.ok()) {

@@ -20,6 +20,7 @@
 #include "engine/substitute_choice.h"
 #include "engine/within.h"
 #include "kv/model_identity.h"
+#include "modelfile/overlay.h"
 
 namespace millrace::engine {
 namespace {
@@ -187,9 +188,16 @@ static Status prepare_routing(const EngineOptions& options, Parts& parts) {
   return {};
 }
 
+Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfile::OpenOptions& how) {
+  MR_ASSIGN_OR_RETURN(modelfile::Model model, modelfile::Model::open(options.model_path, how));
+  if (options.overlay.empty()) return model;
+  MR_ASSIGN_OR_RETURN(const modelfile::Model over, modelfile::Model::open(options.overlay));
+  return modelfile::lay_over(std::move(model), over);
+}
+
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool draft_block, Parts& parts,
                   std::vector<std::string>& paths) {
-  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(options.model_path));
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options));
   if (draft_block) {
     auto loaded = model::load(file, {tile_bytes, options.context_tokens, true});
     if (loaded.ok()) parts.model = std::move(*loaded);

@@ -94,6 +94,8 @@ Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target);
 
 // What both ways share (setup.cpp).
 
+/// The model's file, with its overlay. Errors: as Model::open and lay_over.
+Expected<modelfile::Model> open_file(const EngineOptions& options, const modelfile::OpenOptions& how = {});
 /// Opens the file and makes model, tokenizer and chat template; the file's metadata is gone when this returns.
 /// `draft_block`: with the block that guesses, if there is one; else parts.draft says why not.
 Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool draft_block, Parts& parts,

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "modelfile/escape.h"
+#include "modelfile/overlay.h"
 
 namespace millrace::modelfile {
 namespace {
@@ -490,5 +491,23 @@ Expected<Model> GgufParser::join(std::vector<Model> splits) {
   }
   return whole;
 }
+
+Expected<Model> GgufParser::lay_over(Model model, const Model& over) {
+  const auto file = static_cast<int>(model.paths_.size());
+  for (const TensorInfo& tensor : over.tensors_) {
+    const auto found = model.by_name_.find(tensor.name);
+    if (found == model.by_name_.end() || model.tensors_[found->second].shape != tensor.shape)
+      return error(Code::invalid_argument, "{}: tensor '{}' is none of {}, or has another shape there",
+                   escape(over.paths_[0]), escape(tensor.name, 80), escape(model.paths_[0]));
+    TensorInfo& own = model.tensors_[found->second];
+    own = tensor;
+    own.file = file;
+  }
+  model.paths_.push_back(over.paths_[0]);
+  model.file_bytes_ += over.file_bytes_;
+  return model;
+}
+
+Expected<Model> lay_over(Model model, const Model& over) { return GgufParser::lay_over(std::move(model), over); }
 
 }  // namespace millrace::modelfile

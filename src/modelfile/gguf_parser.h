@@ -53,6 +53,9 @@ class GgufParser {
   /// Puts split files, each opened alone and in order, together. Errors: corrupt (counts disagree, duplicate names).
   static Expected<Model> join(std::vector<Model> splits);
 
+  /// As lay_over().
+  static Expected<Model> lay_over(Model model, const Model& over);
+
  private:
   Status parse();
   Status parse_magic();
