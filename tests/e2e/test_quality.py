@@ -1,0 +1,68 @@
+"""Measuring quality, as a user does it: perplexity, divergence."""
+import os
+import re
+import tempfile
+import unittest
+
+import harness
+from harness import DEMO, DRAFT, ROOT, Case
+
+TEXT = str(ROOT / "tests/data/stories.txt")
+
+
+def figure(out, pattern):
+    return float(re.search(pattern, out).group(1))
+
+
+def perplexity(out):
+    return figure(out, r"perplexity ([0-9.]+)")
+
+
+class Perplexity(Case):
+    def test_is_the_same_under_every_budget(self):
+        words = ("perplexity", DEMO, "-f", TEXT, "--ctx", "128", "--chunks", "8")
+        found = {self.ok(*words, *more).out for more in ((), ("--ram", "8M"), ("--batch", "50"), ("--threads", "1"))}
+        self.assertEqual(len(found), 1, found)
+        self.assertRegex(found.pop(), r"^perplexity \d+\.\d{4} \+- \d+\.\d{4} over 504 tokens of 8 windows of 128\n$")
+
+    @unittest.skipIf(harness.SANITIZED, "sanitizers multiply memory")
+    def test_keeps_its_budget(self):
+        bare = min(self.ok("--version").peak_rss_bytes for _ in range(3))
+        outcome = self.ok("perplexity", DEMO, "-f", TEXT, "--ram", "10M", "--chunks", "6")
+        self.assertLessEqual(outcome.peak_rss_bytes - bare, 10_000_000)
+
+    def test_holds_runs_against_a_saved_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            saved, q4 = os.path.join(folder, "saved"), os.path.join(folder, "q4.gguf")
+            words = ("-f", TEXT, "--ctx", "128", "--chunks", "6")
+            out = self.ok("perplexity", DRAFT, *words, "--save-logits", saved).out
+            self.assertEqual(os.listdir(folder), ["saved"])
+            itself = self.ok("perplexity", DRAFT, *words, "--against", saved).out
+            self.assertLess(figure(itself, r"mean ([0-9.]+)"), 1e-6)
+            self.assertIn("same likeliest token: 100.000 %", itself)
+            self.assertEqual(perplexity(itself), perplexity(out))
+            self.ok("quantize", DRAFT, q4, "Q4_0")
+            other = self.ok("perplexity", q4, *words, "--against", saved).out
+            self.assertGreater(figure(other, r"mean ([0-9.]+)"), 1e-4)
+
+            self.refused("perplexity", DRAFT, "-f", TEXT, "--ctx", "64", "--against", saved, says="windows of 128 tokens")
+            self.refused("perplexity", DRAFT, "-f", str(ROOT / "README.md"), *words[2:], "--against", saved, says="another text")
+            self.refused("perplexity", DRAFT, *words[:-1], "5", "--against", saved, says="6 windows")
+            with open(saved, "r+b") as file:
+                file.truncate(os.path.getsize(saved) - 1)
+            self.refused("perplexity", DRAFT, *words, "--against", saved, says="save the logits again")
+            self.refused("perplexity", DRAFT, *words, "--against", DRAFT, says="no file of saved logits")
+
+    def test_refuses_texts_that_are_none(self):
+        self.refused("perplexity", DEMO, "-f", "nowhere.txt", says="nowhere.txt")
+        self.refused("perplexity", DEMO, says="--file")
+        with tempfile.NamedTemporaryFile() as text:
+            self.refused("perplexity", DEMO, "-f", text.name, says="empty")
+            text.write(b"A few words.")
+            text.flush()
+            self.refused("perplexity", DEMO, "-f", text.name, says="less than a window of 512")
+        self.refused("perplexity", DEMO, "-f", TEXT, "--stride", "512", says="no context")
+
+
+if __name__ == "__main__":
+    unittest.main()
