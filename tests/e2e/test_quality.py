@@ -1,4 +1,4 @@
-"""Measuring quality, as a user does it: perplexity, divergence."""
+"""Measuring quality, as a user does it: perplexity, divergence, importance matrices."""
 import os
 import re
 import tempfile
@@ -62,6 +62,18 @@ class Perplexity(Case):
             text.flush()
             self.refused("perplexity", DEMO, "-f", text.name, says="less than a window of 512")
         self.refused("perplexity", DEMO, "-f", TEXT, "--stride", "512", says="no context")
+
+
+class Importance(Case):
+    def test_is_written_for_each_matrix(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "imatrix.gguf")
+            said = self.ok("imatrix", DEMO, "-f", TEXT, "--chunks", "4", "--ctx", "128", "-o", out).out
+            self.assertIn("perplexity", said)
+            listed = self.ok("inspect", out, "--tensors").out
+            for name in ("blk.0.attn_q.weight.in_sum2", "blk.5.ffn_down_exps.weight.in_sum2", "blk.5.ffn_down_exps.weight.counts"):
+                self.assertIn(name, listed)
+            self.refused("imatrix", DEMO, "-f", TEXT, "-o", out, "--device", "cuda", says="CPU")
 
 
 if __name__ == "__main__":

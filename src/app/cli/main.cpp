@@ -130,6 +130,7 @@ int run(int argc, char** argv) {
   cli::add_embed(app, program, exit_code);
   cli::add_eval(app, program, exit_code);
   cli::add_perplexity(app, program, exit_code);
+  cli::add_imatrix(app, program, exit_code);
   cli::add_bench(app, program, exit_code);
   cli::add_completion(app);
   app.footer("Start with: millrace run MODEL.gguf --ram 8G -p \"Hello\"     Each verb explains itself with --help.");
