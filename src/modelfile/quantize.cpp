@@ -222,12 +222,13 @@ Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& optio
 }
 
 // Says aloud which tensors could not have the type asked for because of their row length.
-void log_fallbacks(const Chosen& chosen, QuantizeType type, const MixtureContext& context) {
+void log_fallbacks(const Chosen& chosen, const QuantizeOptions& options, const MixtureContext& context) {
   std::map<std::tuple<std::int64_t, DType, DType>, int> counts;  // {row, wanted, got} -> tensors
   for (const TensorInfo* const tensor : chosen) {
-    if (stays_float(*tensor)) continue;
+    if (stays_float(*tensor) || options.types.contains(tensor->name)) continue;
     const TensorInfo whole_blocks{tensor->name, tensor->dtype, {kSuperBlock, 1}, 0, 0, 0};
-    const DType wanted = choose_dtype(type, whole_blocks, context), got = choose_dtype(type, *tensor, context);
+    const DType wanted = choose_dtype(options.type, whole_blocks, context);
+    const DType got = choose_dtype(options.type, *tensor, context);
     if (got != wanted) ++counts[{tensor->cols(), wanted, got}];
   }
   for (const auto& [what, count] : counts) {
@@ -237,28 +238,46 @@ void log_fallbacks(const Chosen& chosen, QuantizeType type, const MixtureContext
   }
 }
 
+/// Types that are given by name are those of tensors that are there, and can be written.
+Status check_types(const Model& model, const QuantizeOptions& options) {
+  for (const auto& [name, dtype] : options.types) {
+    const TensorInfo* tensor = model.find(name);
+    if (tensor == nullptr)
+      return error(Code::invalid_argument, "there is no tensor '{}' to give a type", escape(name, 80));
+    if (dtype == tensor->dtype) continue;
+    if (!info(tensor->dtype).computable || !can_encode(dtype) || tensor->cols() % info(dtype).block_elements != 0)
+      return error(Code::invalid_argument, "tensor '{}' cannot become {}", escape(name, 80), info(dtype).name);
+  }
+  return {};
+}
+
+/// What a tensor becomes.
+DType dtype_of(const QuantizeOptions& options, const TensorInfo& tensor, const MixtureContext& context) {
+  const auto named = options.types.find(tensor.name);
+  return named != options.types.end() ? named->second : choose_dtype(options.type, tensor, context);
+}
+
 Status write_header(const Model& model, const Chosen& chosen, const QuantizeOptions& options, Writer& writer) {
   constexpr std::string_view kFileType = "general.file_type", kVersion = "general.quantization_version";
-  const QuantizeType type = options.type;
   if (!options.substitute_of.empty()) {
     MR_RETURN_IF_ERROR(add_substitute_metadata(model, options.substitute_of, writer));
   } else {
     for (const auto& [key, value] : model.metadata())
       if (key != kFileType && key != kVersion) MR_RETURN_IF_ERROR(writer.add(key, value));
   }
-  MR_RETURN_IF_ERROR(writer.add(std::string(kFileType), Value(type_info(type).file_type)));
+  MR_RETURN_IF_ERROR(writer.add(std::string(kFileType), Value(type_info(options.type).file_type)));
   MR_RETURN_IF_ERROR(writer.add(std::string(kVersion), Value(std::uint32_t{2})));
 
   const MixtureContext context = context_of(model);
   bool lossy_input = false;
   for (const TensorInfo* const tensor : chosen) {
-    const DType dtype = choose_dtype(type, *tensor, context);
+    const DType dtype = dtype_of(options, *tensor, context);
     lossy_input |= dtype != tensor->dtype && info(tensor->dtype).block_elements > 1;
     MR_RETURN_IF_ERROR(writer.declare(tensor->name, dtype, tensor->shape));
   }
   if (lossy_input && options.substitute_of.empty())
     log::warn("the input is quantized already; quantizing it again loses more than starting from F16");
-  log_fallbacks(chosen, type, context);
+  log_fallbacks(chosen, options, context);
   return writer.begin();
 }
 
@@ -296,6 +315,7 @@ DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureCon
 Status quantize(const std::string& in, const std::string& out, const QuantizeOptions& options) {
   MR_ASSIGN_OR_RETURN(const Model model, Model::open(in));
   MR_RETURN_IF_ERROR(check_output(model, out));
+  MR_RETURN_IF_ERROR(check_types(model, options));
   std::vector<File> files;
   for (const std::string& path : model.paths()) {
     MR_ASSIGN_OR_RETURN(File file, File::open_read(path));

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,6 +48,9 @@ DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureCon
 
 struct QuantizeOptions {
   QuantizeType type = QuantizeType::q4_k_m;
+  /// By a tensor's whole name: its type, in place of what choose_dtype() says. Types divide its rows and can be
+  /// encoded.
+  std::map<std::string, DType, std::less<>> types = {};
   int threads = 0;  // 0: the processors this process may use
   /// Called on the calling thread with bytes of input worked off and in all; last with done == total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
@@ -58,9 +62,9 @@ struct QuantizeOptions {
 
 /// Reads `in` (any of its splits; float or quantized, which is decoded first) and writes `out` as one file, replacing a
 /// file of that name. Tensors that have their type already are copied unchanged.
-/// Errors: those of Model::open; invalid_argument (`out` is a file of the input); corrupt (a weight that is NaN or
-/// infinite, naming its tensor); unsupported (weights beyond F16's range; substitutes of which none is smaller);
-/// io_error; cancelled. No error leaves a file.
+/// Errors: those of Model::open; invalid_argument (`out` is a file of the input; types for tensors that are not there);
+/// corrupt (a weight that is NaN or infinite, naming its tensor); unsupported (weights beyond F16's range; substitutes
+/// of which none is smaller); io_error; cancelled. No error leaves a file.
 Status quantize(const std::string& in, const std::string& out, const QuantizeOptions& options = {});
 
 }  // namespace millrace::modelfile

@@ -150,7 +150,7 @@ class Words(Case):
     def test_version_and_help(self):
         self.assertRegex(self.ok("--version").out, r"^millrace \d+\.\d+\.\d+")
         for verb in ("run", "plan", "calibrate", "inspect", "quantize", "tokenize", "embed", "eval", "perplexity", "imatrix",
-                     "bench", "doctor"):
+                     "sensitivity", "bench", "doctor"):
             self.assertIn(verb, self.ok("--help").out)
             self.assertIn("Usage", self.ok(verb, "--help").out)
 

@@ -1,4 +1,5 @@
-"""Measuring quality, as a user does it: perplexity, divergence, importance matrices."""
+"""Measuring quality, as a user does it: perplexity, divergence, importance matrices, sensitivities, the best mixture."""
+import json
 import os
 import re
 import tempfile
@@ -62,6 +63,29 @@ class Perplexity(Case):
             text.flush()
             self.refused("perplexity", DEMO, "-f", text.name, says="less than a window of 512")
         self.refused("perplexity", DEMO, "-f", TEXT, "--stride", "512", says="no context")
+
+
+class Sensitivity(Case):
+    def test_makes_a_file_that_fits(self):
+        with tempfile.TemporaryDirectory() as folder:
+            found, out = os.path.join(folder, "found.json"), os.path.join(folder, "out.gguf")
+            self.ok("sensitivity", DRAFT, "-f", TEXT, "--chunks", "3", "--ctx", "128", "--types", "Q4_0,Q8_0", "--checks", "1",
+                    "-o", found)
+            self.assertEqual(os.listdir(folder), ["found.json"])
+            with open(found) as file:
+                groups = json.load(file)["groups"]
+            self.assertEqual({group["name"] for group in groups},
+                             {f"blk.{layer}.{part}" for layer in range(3) for part in ("attention", "ffn")} | {"head"})
+            said = self.ok("quantize", DRAFT, out, "--bytes", "900k", "--sensitivity", found).out
+            self.assertLessEqual(os.path.getsize(out), 900_000)
+            self.assertGreater(os.path.getsize(out), 700_000)
+            self.assertIn("Q8_0", said)
+            self.assertTrue(self.ok("run", out, "--temp", "0", "-p", "What is the opposite of hot?").out.strip())
+            self.refused("quantize", DRAFT, out, "--bytes", "100k", "--sensitivity", found, says="smallest")
+            self.refused("quantize", DEMO, out, "--bytes", "9M", "--sensitivity", found, says="another model")
+            self.refused("quantize", DRAFT, out, "--bytes", "900k", "--sensitivity", TEXT, says="no file of sensitivities")
+            self.refused("quantize", DRAFT, out, says="type")
+            self.refused("quantize", DRAFT, out, "Q8_0", "--bytes", "900k", says="--bytes")
 
 
 class Importance(Case):

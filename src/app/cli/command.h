@@ -107,6 +107,7 @@ void add_embed(CLI::App& app, const Program& program, int& exit_code);
 void add_eval(CLI::App& app, const Program& program, int& exit_code);
 void add_perplexity(CLI::App& app, const Program& program, int& exit_code);
 void add_imatrix(CLI::App& app, const Program& program, int& exit_code);
+void add_sensitivity(CLI::App& app, const Program& program, int& exit_code);
 void add_bench(CLI::App& app, const Program& program, int& exit_code);
 /// Of all verbs that were added.
 void add_completion(CLI::App& app);

@@ -131,6 +131,7 @@ int run(int argc, char** argv) {
   cli::add_eval(app, program, exit_code);
   cli::add_perplexity(app, program, exit_code);
   cli::add_imatrix(app, program, exit_code);
+  cli::add_sensitivity(app, program, exit_code);
   cli::add_bench(app, program, exit_code);
   cli::add_completion(app);
   app.footer("Start with: millrace run MODEL.gguf --ram 8G -p \"Hello\"     Each verb explains itself with --help.");

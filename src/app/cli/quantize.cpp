@@ -1,20 +1,28 @@
-// `millrace quantize`: writes a model anew with its weights in another type.
+// `millrace quantize`: writes a model anew with its weights in another type, or in the types that fit a file best.
 #include "modelfile/quantize.h"
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
+#include "app/measure/model_mixture.h"
+#include "app/measure/sensitivity.h"
 #include "base/bytes.h"
 #include "kv/model_identity.h"
+#include "residency/small_file.h"
+#include "tensor/codec.h"
 
 namespace millrace::cli {
 namespace {
 
 struct QuantizeFlags {
   std::string in, out, type;
+  std::string bytes, sensitivity;
   int threads = 0;
   bool substitute = false;
 };
@@ -25,22 +33,87 @@ Expected<std::string> identity_of(const std::string& path) {
   return kv::model_identity(model);
 }
 
+Expected<measure::Sensitivity> read_sensitivity(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path, measure::kMostSensitivityBytes));
+  auto found = measure::parse_sensitivity(text);
+  if (!found.ok()) return found.status().with_context(path);
+  return found;
+}
+
+/// The quantized types that are written.
+std::vector<DType> written_types() {
+  std::vector<DType> types;
+  for (const DTypeInfo& dtype : all_dtypes())
+    if (can_encode(dtype.dtype) && dtype.block_elements > 1) types.push_back(dtype.dtype);
+  return types;
+}
+
+/// The named type that most of the mixture's weights have; Q8_0 where none is named for that.
+modelfile::QuantizeType main_type(const modelfile::Model& model, const measure::ModelMixture& mixture) {
+  std::map<DType, std::int64_t> weights;
+  for (const auto& [name, dtype] : mixture.types) weights[dtype] += model.find(name)->cols() * model.find(name)->rows();
+  const auto most = std::max_element(weights.begin(), weights.end(),
+                                     [](const auto& one, const auto& other) { return one.second < other.second; });
+  if (most != weights.end())
+    for (const auto& known : modelfile::quantize_types())
+      if (known.name == info(most->first).name) return known.type;
+  return modelfile::QuantizeType::q8_0;
+}
+
+void print(const measure::ModelMixture& mixture, bool measured) {
+  std::map<DType, std::string> groups;
+  for (const auto& [group, dtype] : mixture.groups) groups[dtype] += (groups[dtype].empty() ? "" : ", ") + group;
+  for (const auto& [dtype, names] : groups) fmt::print("{:6} {}\n", info(dtype).name, names);
+  if (measured) fmt::print("predicted KL divergence: {:.6f} nats a token\n", mixture.divergence);
+}
+
+/// Types for a file of so many bytes, into the options.
+Status choose_types(const QuantizeFlags& flags, modelfile::QuantizeOptions& options) {
+  const auto bytes = parse_bytes(flags.bytes);
+  if (!bytes.ok()) return bytes.status().with_context("--bytes");
+  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(flags.in));
+  std::optional<measure::Sensitivity> sensitivity;
+  if (!flags.sensitivity.empty()) {
+    MR_ASSIGN_OR_RETURN(sensitivity, read_sensitivity(flags.sensitivity));
+  }
+  ThreadPool pool({.threads = flags.threads, .pin = false});
+  MR_ASSIGN_OR_RETURN(
+      const measure::ModelMixture mixture,
+      measure::best_mixture(model, sensitivity ? &*sensitivity : nullptr, written_types(), *bytes, pool));
+  for (const auto& [name, dtype] : mixture.types) options.types.emplace(name, dtype);
+  options.type = main_type(model, mixture);
+  print(mixture, sensitivity.has_value());
+  return {};
+}
+
+Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags) {
+  modelfile::QuantizeOptions options;
+  options.threads = flags.threads;
+  if (flags.substitute && !flags.bytes.empty())
+    return error(Code::invalid_argument, "--substitute takes a type; --bytes is of a whole model");
+  if (flags.type.empty() == flags.bytes.empty())
+    return error(Code::invalid_argument, "quantize takes a type, or --bytes and chooses types itself");
+  if (!flags.sensitivity.empty() && flags.bytes.empty())
+    return error(Code::invalid_argument, "--sensitivity chooses types for --bytes; give that, too");
+  if (flags.bytes.empty()) {
+    MR_ASSIGN_OR_RETURN(options.type, modelfile::quantize_type_from_name(flags.type));
+  } else {
+    MR_RETURN_IF_ERROR(choose_types(flags, options));
+  }
+  if (flags.substitute) {
+    MR_ASSIGN_OR_RETURN(options.substitute_of, identity_of(flags.in));
+  }
+  return options;
+}
+
 int execute(const QuantizeFlags& flags, const Program& program) {
-  auto type = modelfile::quantize_type_from_name(flags.type);
-  if (!type.ok()) return fail(type.status());
+  auto options = options_of(flags);
+  if (!options.ok()) return fail(options.status());
   install_interrupt_handler();
   Progress progress("Quantizing", Unit::bytes, program.quiet);
-  modelfile::QuantizeOptions options;
-  options.type = *type;
-  options.threads = flags.threads;
-  if (flags.substitute) {
-    auto identity = identity_of(flags.in);
-    if (!identity.ok()) return fail(identity.status());
-    options.substitute_of = std::move(*identity);
-  }
-  options.cancel = &interrupted();
-  options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
-  if (const Status status = modelfile::quantize(flags.in, flags.out, options); !status.ok()) {
+  options->cancel = &interrupted();
+  options->progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  if (const Status status = modelfile::quantize(flags.in, flags.out, *options); !status.ok()) {
     progress.finish();
     return fail(status);
   }
@@ -63,10 +136,14 @@ void add_quantize(CLI::App& app, const Program& program, int& exit_code) {
   for (const auto& known : modelfile::quantize_types()) names += (names.empty() ? "" : ", ") + std::string(known.name);
   command->add_option("in", flags->in, "The model to read")->required();
   command->add_option("out", flags->out, "The file to write")->required();
-  command->add_option("type", flags->type, names)->required();
+  command->add_option("type", flags->type, names);
   command->add_flag("--substitute", flags->substitute,
                     "Write the layers' matrices alone, for --draft substitute with the model that is read (default "
                     "there: MODEL.substitute)");
+  command->add_option("--bytes", flags->bytes,
+                      "Instead of a type: the mixture that loses least of those of so many bytes, for example 12G");
+  command->add_option("--sensitivity", flags->sensitivity,
+                      "What `millrace sensitivity` found of this model (default: what rounding takes away of weights)");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
 }

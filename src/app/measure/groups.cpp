@@ -1,0 +1,165 @@
+#include "app/measure/groups.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <string_view>
+
+#include "modelfile/file_io.h"
+#include "modelfile/gguf_writer.h"
+#include "modelfile/quantize.h"
+#include "tensor/codec.h"
+
+namespace millrace::measure {
+namespace {
+
+using modelfile::TensorInfo;
+
+constexpr std::int64_t kSampledWeights = 1 << 20, kPieceWeights = 1 << 20;
+
+std::string group_name(const std::string& tensor, bool tied) {
+  if (tensor == "output.weight" || (tied && tensor == "token_embd.weight")) return "head";
+  if (tensor == "token_embd.weight") return "embedding";
+  constexpr std::string_view kLayer = "blk.";
+  const std::size_t dot = tensor.starts_with(kLayer) ? tensor.find('.', kLayer.size()) : std::string::npos;
+  if (dot == std::string::npos) return tensor;
+  return tensor.substr(0, dot) + (std::string_view(tensor).substr(dot).starts_with(".ffn_") ? ".ffn" : ".attention");
+}
+
+/// The model's files, opened.
+Expected<std::vector<modelfile::File>> open_files(const modelfile::Model& model) {
+  std::vector<modelfile::File> files;
+  for (const std::string& path : model.paths()) {
+    MR_ASSIGN_OR_RETURN(modelfile::File file, modelfile::File::open_read(path));
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+/// Rows [first, first + rows) as they lie in the file.
+Status read_rows(const std::vector<modelfile::File>& files, const TensorInfo& tensor, std::int64_t first,
+                 std::int64_t rows, std::vector<std::byte>& out) {
+  const std::int64_t bytes = row_bytes(tensor.dtype, tensor.cols());
+  out.resize(static_cast<std::size_t>(rows * bytes));
+  return files[static_cast<std::size_t>(tensor.file)].read_at(tensor.offset + static_cast<std::uint64_t>(first * bytes),
+                                                              out);
+}
+
+struct Squares {
+  double lost = 0, all = 0;
+};
+
+/// Of one row as it comes back from `dtype`.
+Squares squares_of_row(const TensorInfo& tensor, const std::byte* bytes, DType dtype) {
+  const std::int64_t cols = tensor.cols();
+  std::vector<float> weights(static_cast<std::size_t>(cols)), rounded(weights.size());
+  std::vector<std::byte> encoded(static_cast<std::size_t>(row_bytes(dtype, cols)));
+  decode_row(tensor.dtype, bytes, cols, weights.data());
+  encode_row(dtype, weights.data(), cols, encoded.data());
+  decode_row(dtype, encoded.data(), cols, rounded.data());
+  Squares squares;
+  for (std::size_t c = 0; c < weights.size(); ++c) {
+    const double lost = static_cast<double>(weights[c]) - rounded[c];
+    squares.lost += lost * lost;
+    squares.all += static_cast<double>(weights[c]) * weights[c];
+  }
+  return squares;
+}
+
+}  // namespace
+
+std::int64_t Group::elements() const {
+  std::int64_t all = 0;
+  for (const TensorInfo* tensor : tensors) all += tensor->cols() * tensor->rows();
+  return all;
+}
+
+std::vector<Group> groups_of(const modelfile::Model& model) {
+  const bool tied = model.find("output.weight") == nullptr;
+  std::vector<Group> groups;
+  std::map<std::string, std::size_t> places;
+  for (const TensorInfo& tensor : model.tensors()) {
+    const bool stays = !info(tensor.dtype).computable ||
+                       modelfile::choose_dtype(modelfile::QuantizeType::q8_0, tensor, {}) == DType::f32;
+    if (stays) continue;
+    const std::string name = group_name(tensor.name, tied);
+    const auto [found, is_new] = places.emplace(name, groups.size());
+    if (is_new) groups.push_back({name, {}});
+    groups[found->second].tensors.push_back(&tensor);
+  }
+  return groups;
+}
+
+DType fitting(const TensorInfo& tensor, DType dtype) {
+  if (tensor.cols() % info(dtype).block_elements == 0) return dtype;
+  return tensor.cols() % info(DType::q8_0).block_elements == 0 ? DType::q8_0 : DType::f16;
+}
+
+std::uint64_t bytes_as(const Group& group, DType dtype) {
+  std::uint64_t bytes = 0;
+  for (const TensorInfo* tensor : group.tensors)
+    bytes += static_cast<std::uint64_t>(tensor->rows() * row_bytes(fitting(*tensor, dtype), tensor->cols()));
+  return bytes;
+}
+
+Expected<double> rounding_error(const modelfile::Model& model, const Group& group, DType dtype, ThreadPool& pool) {
+  MR_ASSIGN_OR_RETURN(const std::vector<modelfile::File> files, open_files(model));
+  double sum = 0;
+  for (const TensorInfo* tensor : group.tensors) {
+    const std::int64_t rows = tensor->rows();
+    const std::int64_t sampled = std::clamp<std::int64_t>(kSampledWeights / tensor->cols(), 1, rows);
+    const DType used = fitting(*tensor, dtype);
+    std::vector<Squares> of_row(static_cast<std::size_t>(sampled));
+    std::vector<Status> of_thread(static_cast<std::size_t>(pool.threads()));
+    pool.parallel_for(sampled, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+      Status& status = of_thread[static_cast<std::size_t>(thread)];
+      std::vector<std::byte> bytes;
+      for (std::int64_t i = begin; i < end && status.ok(); ++i) {
+        status = read_rows(files, *tensor, i * rows / sampled, 1, bytes);
+        if (status.ok()) of_row[static_cast<std::size_t>(i)] = squares_of_row(*tensor, bytes.data(), used);
+      }
+    });
+    for (const Status& status : of_thread) MR_RETURN_IF_ERROR(status);
+    Squares squares;
+    for (const Squares& row : of_row) {
+      squares.lost += row.lost;
+      squares.all += row.all;
+    }
+    if (squares.all > 0) sum += squares.lost / squares.all;
+  }
+  return sum / static_cast<double>(group.tensors.size());
+}
+
+Status write_overlay(const modelfile::Model& model, std::span<const Group* const> groups, DType dtype,
+                     const std::string& path, ThreadPool& pool, const std::atomic<bool>* cancel) {
+  MR_ASSIGN_OR_RETURN(const std::vector<modelfile::File> files, open_files(model));
+  modelfile::Writer writer(path);
+  std::vector<const TensorInfo*> tensors;
+  for (const Group* group : groups) tensors.insert(tensors.end(), group->tensors.begin(), group->tensors.end());
+  for (const TensorInfo* tensor : tensors)
+    MR_RETURN_IF_ERROR(writer.declare(tensor->name, fitting(*tensor, dtype), tensor->shape));
+  MR_RETURN_IF_ERROR(writer.begin());
+  std::vector<std::byte> input, output;
+  for (const TensorInfo* tensor : tensors) {
+    const DType used = fitting(*tensor, dtype);
+    const std::int64_t cols = tensor->cols(), at_once = std::max<std::int64_t>(1, kPieceWeights / cols);
+    const std::int64_t from_bytes = row_bytes(tensor->dtype, cols), to_bytes = row_bytes(used, cols);
+    for (std::int64_t first = 0; first < tensor->rows(); first += at_once) {
+      if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "stopped");
+      const std::int64_t rows = std::min(at_once, tensor->rows() - first);
+      MR_RETURN_IF_ERROR(read_rows(files, *tensor, first, rows, input));
+      output.resize(static_cast<std::size_t>(rows * to_bytes));
+      pool.parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
+        std::vector<float> weights(static_cast<std::size_t>(cols));
+        for (std::int64_t r = begin; r < end; ++r) {
+          decode_row(tensor->dtype, input.data() + r * from_bytes, cols, weights.data());
+          encode_row(used, weights.data(), cols, output.data() + r * to_bytes);
+        }
+      });
+      MR_RETURN_IF_ERROR(writer.write_tensor_data(output));
+    }
+  }
+  return writer.finish();
+}
+
+}  // namespace millrace::measure

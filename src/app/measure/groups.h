@@ -1,0 +1,42 @@
+// A model's matrices in the groups that get one type together: of each layer its mixer (attention, or what stands in
+// its place) and its feed-forward or experts; the embedding; the head. And what is written of some of them in other
+// types. Thread-safety: functions without shared state.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "modelfile/gguf.h"
+#include "tensor/dtype.h"
+
+namespace millrace::measure {
+
+struct Group {
+  std::string name;  // "blk.3.attention", "blk.3.ffn", "embedding", "head"; else the tensor's own
+  std::vector<const modelfile::TensorInfo*> tensors;  // of the model
+
+  std::int64_t elements() const;
+};
+/// In the model's order. What stays in float32 (norms, biases, routers) is in none. The groups point into the model.
+std::vector<Group> groups_of(const modelfile::Model& model);
+
+/// What `tensor` becomes where `dtype` is asked for: a type of at least as many bits whose blocks divide its rows.
+DType fitting(const modelfile::TensorInfo& tensor, DType dtype);
+std::uint64_t bytes_as(const Group& group, DType dtype);
+
+/// How much rounding to `dtype` takes away of what the matrices say: the squares of what is lost over the squares of
+/// all weights, the mean of the tensors. Of large tensors as many rows as have a million weights, evenly spread.
+/// Errors: io_error.
+Expected<double> rounding_error(const modelfile::Model& model, const Group& group, DType dtype, ThreadPool& pool);
+
+/// Writes the groups, in `dtype`, as a file to lay over the model (modelfile/overlay.h). Errors: io_error, cancelled.
+Status write_overlay(const modelfile::Model& model, std::span<const Group* const> groups, DType dtype,
+                     const std::string& path, ThreadPool& pool, const std::atomic<bool>* cancel);
+
+}  // namespace millrace::measure

@@ -1,0 +1,76 @@
+// What quantizing each group of a model does to its distributions: KL divergence from the model as it is, in nats a
+// token, for each type.
+//
+// Measuring each group in each type would take groups x types runs over the text. What is run instead:
+//   * the reference, whose logits are kept on the disk;
+//   * each group once, in one type (the probe), everything else as it is;
+//   * each type once, with every group in it.
+// A group's divergence in another type is taken to go as what rounding to it takes away of the group's weights
+// (rounding_error, which needs no run): perturbations are small, and divergence is quadratic in them. Each type has a
+// factor, so that the groups' sum is what the run with all groups in that type gave: it holds what the square law and
+// the sum leave out. `checks` further pairs of group and type are run, spread over both, to tell how far that is off.
+// A group's run reads a file with that group alone, laid over the model (modelfile/overlay.h).
+// Thread-safety: one thread, which is the engines'.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/measure/groups.h"
+#include "app/measure/text_windows.h"
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace millrace::measure {
+
+struct GroupSensitivity {
+  std::string name;
+  std::vector<std::string> tensors;
+  std::vector<double> divergence;  // by type
+  double probed = 0;               // in the probe: as it was measured
+};
+
+struct Sensitivity {
+  std::string model;  // its name, for people
+  std::int64_t tokens = 0;
+  double perplexity = 0;  // of the reference
+  std::vector<DType> types;
+  DType probe = DType::f32;
+  std::vector<double> of_all;  // by type, measured: with every group in it
+  std::vector<GroupSensitivity> groups;
+  std::int64_t runs = 0;
+  std::int64_t checks = 0;
+  double check_factor = 1;  // by so much pairs that were run differ from what is predicted of them, on average (>= 1)
+};
+
+/// An engine over the model with a file laid over it; empty: none.
+using EngineFactory = std::function<Expected<std::unique_ptr<engine::Engine>>(const std::string& overlay)>;
+
+struct SensitivityOptions {
+  std::vector<DType> types;  // candidates, any order
+  int checks = 0;
+  int threads = 0;
+  std::string scratch;  // files of this name and an ending are written there, and go again
+  const std::atomic<bool>* cancel = nullptr;
+  /// Tokens of all runs that are done, and a word on the present one.
+  std::function<void(std::int64_t done, std::int64_t total, const std::string& what)> progress = {};
+};
+
+/// Errors: invalid_argument (no type that can be written), those of engines, runs and files; cancelled.
+Expected<Sensitivity> measure_sensitivity(const modelfile::Model& model, const TextWindows& windows,
+                                          const EngineFactory& make, const SensitivityOptions& options);
+
+/// Divergences of a group in all types: in the probe it is `probed`, in others in proportion to rounding errors.
+std::vector<double> extrapolate(double probed, std::size_t probe, const std::vector<double>& rounding);
+
+constexpr std::uint64_t kMostSensitivityBytes = 16u << 20;
+std::string sensitivity_to_json(const Sensitivity& found);
+/// Errors: corrupt (what is wrong; made by sensitivity_to_json it is not).
+Expected<Sensitivity> parse_sensitivity(std::string_view json);
+
+}  // namespace millrace::measure

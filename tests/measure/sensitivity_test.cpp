@@ -1,0 +1,161 @@
+// Groups of a model, what they cost in other types, and files of what was found.
+#include "app/measure/sensitivity.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "app/measure/model_mixture.h"
+#include "measure/support.h"
+#include "modelfile/overlay.h"
+
+namespace millrace::measure {
+namespace {
+
+using namespace test;
+
+modelfile::Model opened(const std::string& path) {
+  auto model = modelfile::Model::open(path, {.skip_vocabulary = true});
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return *model;
+}
+
+TEST(Groups, AreMixersFeedForwardsAndTheHead) {
+  const modelfile::Model model = opened(moe_path());
+  const std::vector<Group> groups = groups_of(model);
+  ASSERT_EQ(groups.size(), 13u);
+  std::int64_t elements = 0;
+  for (const Group& group : groups) elements += group.elements();
+  EXPECT_NEAR(static_cast<double>(elements), 20.7e6, 0.1e6);
+  const auto attention =
+      std::find_if(groups.begin(), groups.end(), [](const Group& g) { return g.name == "blk.3.attention"; });
+  ASSERT_NE(attention, groups.end());
+  EXPECT_EQ(attention->tensors.size(), 4u);
+  EXPECT_EQ(bytes_as(*attention, DType::q8_0), static_cast<std::uint64_t>(attention->elements() / 32 * 34));
+  const auto has = [&](const std::string& name) {
+    return std::any_of(groups.begin(), groups.end(), [&](const Group& g) { return g.name == name; });
+  };
+  EXPECT_TRUE(has("blk.0.ffn"));
+  EXPECT_TRUE(has("head"));  // the embedding is the head, too
+  EXPECT_FALSE(has("embedding"));
+}
+
+TEST(Groups, RoundingTakesMoreWhereThereAreFewerBits) {
+  const modelfile::Model model = opened(draft_path());
+  ThreadPool pool({.threads = 2, .pin = false});
+  for (const Group& group : groups_of(model)) {
+    const double none = *rounding_error(model, group, DType::f16, pool);
+    const double eight = *rounding_error(model, group, DType::q8_0, pool);
+    const double four = *rounding_error(model, group, DType::q4_0, pool);
+    EXPECT_EQ(none, 0) << group.name;
+    EXPECT_GT(eight, 0);
+    EXPECT_GT(four, 50 * eight) << group.name;
+    EXPECT_LT(four, 0.05);
+  }
+}
+
+/// A model with every group of it laid over in its own type is the model.
+TEST(Overlay, OfTheSameWeightsChangesNothing) {
+  const Folder folder;
+  const modelfile::Model model = opened(draft_path());
+  ThreadPool pool({.threads = 2, .pin = false});
+  const std::vector<Group> groups = groups_of(model);
+  std::vector<const Group*> all;
+  for (const Group& group : groups) all.push_back(&group);
+  ASSERT_TRUE(write_overlay(model, all, DType::f16, folder / "same.gguf", pool, nullptr).ok());
+  ASSERT_TRUE(write_overlay(model, std::span(all).first(1), DType::q4_0, folder / "other.gguf", pool, nullptr).ok());
+  const TextWindows windows = windows_of(draft_path(), {.context = 64, .most = 2});
+  const auto perplexity = [&](const std::string& overlay) {
+    EngineOptions options = prepared(roomy(draft_path()), windows);
+    options.overlay = overlay;
+    Quality quality(windows.rows(), 1, nullptr, nullptr);
+    run(options, windows, quality);
+    return quality.perplexity().value;
+  };
+  const double plain = perplexity("");
+  EXPECT_EQ(perplexity(folder / "same.gguf"), plain);
+  EXPECT_NE(perplexity(folder / "other.gguf"), plain);
+  EXPECT_EQ(modelfile::lay_over(opened(moe_path()), opened(folder / "same.gguf")).status().code(),
+            Code::invalid_argument);
+}
+
+TEST(Sensitivity, GroupsAddUpToWhatAllOfThemDo) {
+  const Folder folder;
+  const modelfile::Model model = opened(draft_path());
+  const TextWindows windows = windows_of(draft_path(), {.context = 128, .most = 4});
+  const EngineFactory make_engine = [&](const std::string& overlay) {
+    EngineOptions options = prepared(roomy(draft_path()), windows);
+    options.overlay = overlay;
+    return engine::Engine::create(options);
+  };
+  SensitivityOptions options;
+  options.types = {DType::q8_0, DType::q4_0};
+  options.checks = 2;
+  options.scratch = folder / "out.json";
+  std::int64_t last = 0, of = 0;
+  options.progress = [&](std::int64_t done, std::int64_t total, const std::string&) {
+    EXPECT_GE(done, last);
+    last = done;
+    of = total;
+  };
+  const auto found = measure_sensitivity(model, windows, make_engine, options);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(last, of);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path));
+  EXPECT_EQ(found->types, (std::vector{DType::q4_0, DType::q8_0}));
+  EXPECT_EQ(found->runs, 1 + std::ssize(found->groups) + 2 + 2);
+  for (std::size_t t = 0; t < 2; ++t) {
+    double sum = 0;
+    for (const GroupSensitivity& group : found->groups) sum += group.divergence[t];
+    EXPECT_NEAR(sum, found->of_all[t], 1e-9);
+    EXPECT_GT(found->of_all[t], 0);
+  }
+  EXPECT_GT(found->of_all[0], 20 * found->of_all[1]);
+  EXPECT_GE(found->check_factor, 1);
+  EXPECT_LT(found->check_factor, 3);
+
+  ThreadPool pool({.threads = 1, .pin = false});
+  const auto choices = mixture_options(model, &*found, {}, pool);
+  ASSERT_TRUE(choices.ok()) << choices.status().message();
+  const auto roomy_choice = choose_mixture(*choices, 1u << 30);
+  ASSERT_TRUE(roomy_choice.ok());
+  for (const std::size_t option : *roomy_choice) EXPECT_EQ(option, 0u);  // everything stays as it is
+  EXPECT_EQ(mixture_options(opened(moe_path()), &*found, {}, pool).status().code(), Code::invalid_argument);
+
+  const auto again = parse_sensitivity(sensitivity_to_json(*found));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(sensitivity_to_json(*again), sensitivity_to_json(*found));
+}
+
+TEST(Sensitivity, GoesAsRoundingDoes) {
+  const std::vector<double> found = extrapolate(0.5, 1, {0.4, 0.1, 0.0});
+  EXPECT_DOUBLE_EQ(found[0], 2);
+  EXPECT_DOUBLE_EQ(found[1], 0.5);
+  EXPECT_DOUBLE_EQ(found[2], 0);
+  EXPECT_EQ(extrapolate(0.5, 0, {0.0, 0.1})[1], 0);
+}
+
+TEST(Sensitivity, RefusesFilesThatAreOff) {
+  Sensitivity one;
+  one.types = {DType::q4_k};
+  one.probe = DType::q4_k;
+  one.of_all = {0.1};
+  one.groups = {{"head", {"output.weight"}, {0.1}, 0.1}};
+  const std::string good = sensitivity_to_json(one);
+  ASSERT_TRUE(parse_sensitivity(good).ok());
+  EXPECT_FALSE(parse_sensitivity("").ok());
+  EXPECT_FALSE(parse_sensitivity("{}").ok());
+  EXPECT_FALSE(parse_sensitivity(good.substr(0, good.size() / 2)).ok());
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"\"version\": 1", "\"version\": 2"},
+                                                                                 {"0.1", "-0.1"},
+                                                                                 {"\"Q4_K\"", "\"Q9_K\""},
+                                                                                 {"\"groups\"", "\"group\""},
+                                                                                 {"\"tensors\"", "\"tensor\""}}) {
+    std::string bad = good;
+    ASSERT_NE(bad.find(from), std::string::npos) << from;
+    bad.replace(bad.find(from), from.size(), to);
+    EXPECT_FALSE(parse_sensitivity(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::measure
