@@ -1,7 +1,7 @@
 """Generates the demo model's training text: facts, arithmetic, recall, JSON and little stories.
 
     corpus.py --eval N    prints N held-out questions as JSON lines {"prompt", "answer"}
-    corpus.py --text N    prints N stories, each with two questions and their answers, to measure with
+    corpus.py --text N    prints N held-out stories, one a line, to measure with
 
 Everything is made from the word lists below, so the text is free of anybody's rights and every answer can be checked.
 The same seed gives the same text: the order in which the random generator is asked is part of this file's contract.
@@ -330,19 +330,16 @@ def held_out(n):
 
 
 def held_out_text(n):
-    """Plain text without marks of a chat, and other than what was trained on."""
+    """Stories, as they stand in the training text without marks of a chat, and other ones than there."""
     r = random.Random(20261124)
-    for _ in range(n):
-        yield story(r)[0]
-        for question, answer in (fact(r), fact(r)):
-            yield f"Question: {question}\nAnswer: {answer}"
+    return [story(r)[0] for _ in range(n)]
 
 
 def main():
     if len(sys.argv) != 3 or sys.argv[1] not in ("--eval", "--text"):
         sys.exit("usage: corpus.py --eval N | --text N")
     if sys.argv[1] == "--text":
-        print("\n\n".join(held_out_text(int(sys.argv[2]))))
+        print("\n".join(held_out_text(int(sys.argv[2]))))
         return
     for prompt, answer in held_out(int(sys.argv[2])):
         print(json.dumps({"prompt": prompt, "answer": answer}))
