@@ -308,6 +308,27 @@ class RequestLog(Case):
 
 
 class Fingers(Case):
+    def test_answers_of_a_form(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {"either.gbnf": 'root ::= "yes" | "no"', "either.lark": 'start: "yes" | "no"',
+                     "broken.gbnf": "root ::= (", "deep.json": "[" * 100000,
+                     "schema.json": json.dumps({"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}},
+                                                "required": ["n"], "additionalProperties": False})}
+            for name, text in files.items():
+                with open(f"{folder}/{name}", "w") as file:
+                    file.write(text)
+            for name in ("either.gbnf", "either.lark"):
+                out = self.ok("run", DEMO, "--temp", "2", "--grammar", f"{folder}/{name}", "-p", "Hi", "-p", "Hi").out
+                self.assertRegex(out, r"^> Hi\n(yes|no)\n\n> Hi\n(yes|no)\n")
+            self.assertRegex(self.ok("run", DEMO, "--temp", "2", "--regex", "[a-c]{3}", "-p", "Hi").out, r"^[a-c]{3}\n$")
+            answer = json.loads(self.ok("run", DEMO, "--temp", "2", "--schema", f"{folder}/schema.json", "-p", "Hi").out)
+            self.assertLessEqual(answer["n"], 9)
+            self.refused("run", DEMO, "--grammar", f"{folder}/broken.gbnf", "-p", "Hi", says=["--grammar", "line 1"])
+            self.refused("run", DEMO, "--schema", f"{folder}/deep.json", "-p", "Hi", says="--schema")
+            self.refused("run", DEMO, "--grammar", f"{folder}/none", "-p", "Hi", says="none")
+            self.refused("run", DEMO, "--regex", "a", "--schema", f"{folder}/schema.json", "-p", "Hi", says="--schema")
+            self.refused("run", DEMO, "--regex", "a", "--host", "127.0.0.1:1", "-p", "Hi", says="--host")
+
     def test_words_that_are_no_verbs(self):
         for words in ((), ("help",), ("help", "run")):
             self.assertIn("Usage: ", self.ok(*words).out, words)

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "app/cli/source.h"
+#include "app/generate/form.h"
 #include "base/bytes.h"
 #include "text/conversation.h"
 
@@ -32,8 +33,13 @@ class Plain {
 
 class LocalSource final : public Source {
  public:
-  LocalSource(engine::Engine& engine, ChatDefaults defaults, std::unique_ptr<text::ChatTemplate> own)
-      : engine_(engine), defaults_(std::move(defaults)), own_(std::move(own)), session_(engine.new_session()) {}
+  LocalSource(engine::Engine& engine, ChatDefaults defaults, std::unique_ptr<text::ChatTemplate> own,
+              generate::Job form)
+      : engine_(engine),
+        defaults_(std::move(defaults)),
+        own_(std::move(own)),
+        form_(std::move(form)),
+        session_(engine.new_session()) {}
 
   Expected<Said> answer(const Ask& ask, const Listener& listener) override {
     MR_ASSIGN_OR_RETURN(text::Prompt prompt, prompt_for(ask));
@@ -47,6 +53,7 @@ class LocalSource final : public Source {
     Plain plain;
     Said said;
     engine::Request request;
+    MR_ASSIGN_OR_RETURN(request.constraint, generate::make_constraint(engine_, form_, prompt));
     request.prompt = std::move(prompt.ids);
     request.sampler = sampler_options(ask.sampling);
     request.max_tokens = ask.sampling.max_tokens;
@@ -125,6 +132,7 @@ class LocalSource final : public Source {
   engine::Engine& engine_;
   const ChatDefaults defaults_;
   const std::unique_ptr<text::ChatTemplate> own_;
+  const generate::Job form_;
   const std::unique_ptr<engine::Session> session_;
 };
 
@@ -143,13 +151,14 @@ Expected<ChatDefaults> chat_defaults(const store::Manifest& manifest) {
   return defaults;
 }
 
-Expected<std::unique_ptr<Source>> local_source(engine::Engine& engine, const ChatDefaults& defaults, bool raw) {
+Expected<std::unique_ptr<Source>> local_source(engine::Engine& engine, const ChatDefaults& defaults, bool raw,
+                                               generate::Job form) {
   std::unique_ptr<text::ChatTemplate> own;
   if (!raw && !defaults.chat_template.empty()) {
     MR_ASSIGN_OR_RETURN(own, text::ChatTemplate::from_text(defaults.chat_template));
   }
   if (!raw && own == nullptr && engine.chat_template() == nullptr) return engine.chat_template_status();
-  return std::unique_ptr<Source>(std::make_unique<LocalSource>(engine, defaults, std::move(own)));
+  return std::unique_ptr<Source>(std::make_unique<LocalSource>(engine, defaults, std::move(own), std::move(form)));
 }
 
 }  // namespace millrace::cli

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "app/cli/address.h"
+#include "app/cli/answer_form.h"
 #include "app/cli/chat.h"
 #include "app/cli/pull.h"
 #include "app/cli/repl.h"
@@ -21,6 +22,7 @@ struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
   PromptCacheFlags prompt_cache;
+  FormFlags form;
   std::vector<std::string> prompts, words;  // words: MODEL, PROMPT or both
   std::string system, host;
   bool raw = false, show_plan = false, stats = false, think = true, local = false;
@@ -97,8 +99,8 @@ void tell_server(const RunFlags& flags, const Source& server, bool quiet) {
 
 /// A server that may answer: none where a flag asks for something that only an engine of our own does.
 std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved& model, bool quiet) {
-  const bool own =
-      flags.local || flags.show_plan || flags.stats || flags.prompt_cache.folder != "off" || flags.model.any_given();
+  const bool own = flags.local || flags.show_plan || flags.stats || flags.form.any() ||
+                   flags.prompt_cache.folder != "off" || flags.model.any_given();
   std::unique_ptr<Source> server = own ? nullptr : find_server(model);
   if (server != nullptr) tell_server(flags, *server, quiet);
   return server;
@@ -120,7 +122,10 @@ int answer(const CLI::App& command, const RunFlags& flags, const Program& progra
 std::optional<int> execute_elsewhere(const CLI::App& command, const RunFlags& flags, const Program& program,
                                      const Status& missing) {
   const std::string& name = flags.model.model;
-  if (!flags.local) {
+  if (flags.form.any() && !flags.host.empty())
+    return fail(
+        error(Code::unsupported, "a form is kept by an engine here alone: leave --host out, or ask the server's API"));
+  if (!flags.local && !flags.form.any()) {
     if (const auto server = find_server(name, flags.host); server != nullptr) {
       const auto prompts = read_prompts(flags, program.quiet);
       if (!prompts.ok()) return fail(prompts.status());
@@ -155,6 +160,8 @@ Status read_words(RunFlags& flags) {
 
 int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (const Status status = read_words(flags); !status.ok()) return fail(status);
+  auto form = read_form(flags.form);
+  if (!form.ok()) return fail(form.status());
   store::Resolved model;
   auto options = flags.host.empty() ? engine_options(flags.model, program, &model.manifest)
                                     : error(Code::not_found, "model '{}' not found", flags.model.model);
@@ -184,7 +191,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
     std::puts("");
     std::fflush(stdout);
   }
-  const auto source = local_source(engine, *defaults, flags.raw);
+  const auto source = local_source(engine, *defaults, flags.raw, std::move(*form));
   if (!source.ok()) return fail(source.status());
   double seconds = 0;
   std::int64_t decoded = 0;
@@ -216,6 +223,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights will live before the first token");
   command->add_flag("--stats", flags->stats, "Print speed and bytes moved per tier afterwards");
   add_prompt_cache_flags(*command, flags->prompt_cache, "off");
+  add_form_flags(*command, flags->form);
   add_sampling_flags(*command, flags->sampling);
   command->callback([command, flags, &program, &exit_code] { exit_code = execute(*command, *flags, program); });
 }

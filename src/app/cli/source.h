@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "app/cli/command.h"
+#include "app/generate/job.h"
 #include "text/answer_parser.h"
 #include "text/chat_template.h"
 
@@ -73,8 +74,10 @@ struct ChatDefaults {
 /// Errors: corrupt (messages of the manifest without role or content).
 Expected<ChatDefaults> chat_defaults(const store::Manifest& manifest);
 
-/// `engine` outlives the source. `raw`: no template is needed. Errors: those of the template.
-Expected<std::unique_ptr<Source>> local_source(engine::Engine& engine, const ChatDefaults& defaults, bool raw);
+/// `engine` outlives the source. `raw`: no template is needed. `form` says by its format what each answer has to be.
+/// Errors: those of the template.
+Expected<std::unique_ptr<Source>> local_source(engine::Engine& engine, const ChatDefaults& defaults, bool raw,
+                                               generate::Job form = {});
 
 /// A server of ours at MILLRACE_HOST (OLLAMA_HOST, or 127.0.0.1:11434) that has this very model; null where none
 /// answers or it does not know the model. It lays a Modelfile's messages and template under the chat by itself.
