@@ -21,8 +21,8 @@ struct PerplexityFlags {
 
 void print_divergence(const measure::Divergence& found, const std::string& reference) {
   fmt::print("reference: {}, perplexity {:.4f} +- {:.4f}\n", reference, found.reference.value, found.reference.error);
-  fmt::print("KL divergence a token: mean {:.6f} +- {:.6f}, median {:.6f}\n", found.mean, found.error, found.median);
-  fmt::print("  90 % {:.6f}, 99 % {:.6f}, 99.9 % {:.6f}, largest {:.6f}\n", found.p90, found.p99, found.p999,
+  fmt::print("KL divergence a token: mean {:.4g} +- {:.2g}, median {:.3g}\n", found.mean, found.error, found.median);
+  fmt::print("  90 % {:.3g}, 99 % {:.3g}, 99.9 % {:.3g}, largest {:.3g}\n", found.p90, found.p99, found.p999,
              found.largest);
   fmt::print("same likeliest token: {:.3f} %\n", 100 * found.same_top);
   fmt::print("probability of the right token: changed by {:.3f} % (RMS), {:+.3f} % on average\n",

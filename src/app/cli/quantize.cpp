@@ -64,7 +64,7 @@ void print(const measure::ModelMixture& mixture, bool measured) {
   std::map<DType, std::string> groups;
   for (const auto& [group, dtype] : mixture.groups) groups[dtype] += (groups[dtype].empty() ? "" : ", ") + group;
   for (const auto& [dtype, names] : groups) fmt::print("{:6} {}\n", info(dtype).name, names);
-  if (measured) fmt::print("predicted KL divergence: {:.6f} nats a token\n", mixture.divergence);
+  if (measured) fmt::print("predicted KL divergence: {:.3g} nats a token\n", mixture.divergence);
 }
 
 /// Types for a file of so many bytes, into the options.

@@ -39,11 +39,11 @@ void print(const measure::Sensitivity& found) {
   fmt::print("\n");
   for (const measure::GroupSensitivity& group : found.groups) {
     fmt::print("{:20}", group.name);
-    for (const double divergence : group.divergence) fmt::print(" {:10.6f}", divergence);
+    for (const double divergence : group.divergence) fmt::print(" {:10.3g}", divergence);
     fmt::print("\n");
   }
   fmt::print("{:20}", "all, measured");
-  for (const double divergence : found.of_all) fmt::print(" {:10.6f}", divergence);
+  for (const double divergence : found.of_all) fmt::print(" {:10.3g}", divergence);
   fmt::print("\n");
   if (found.checks > 0)
     fmt::print("{} pairs that were run besides differ from this by a factor of {:.2f} on average\n", found.checks,

@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "modelfile/file_io.h"
 #include "modelfile/gguf_writer.h"
 #include "modelfile/quantize.h"
@@ -95,10 +96,13 @@ DType fitting(const TensorInfo& tensor, DType dtype) {
   return tensor.cols() % info(DType::q8_0).block_elements == 0 ? DType::q8_0 : DType::f16;
 }
 
+std::uint64_t file_bytes_as(const TensorInfo& tensor, DType dtype) {
+  return round_up(static_cast<std::uint64_t>(tensor.rows() * row_bytes(dtype, tensor.cols())), kTensorAlignment);
+}
+
 std::uint64_t bytes_as(const Group& group, DType dtype) {
   std::uint64_t bytes = 0;
-  for (const TensorInfo* tensor : group.tensors)
-    bytes += static_cast<std::uint64_t>(tensor->rows() * row_bytes(fitting(*tensor, dtype), tensor->cols()));
+  for (const TensorInfo* tensor : group.tensors) bytes += file_bytes_as(*tensor, fitting(*tensor, dtype));
   return bytes;
 }
 
@@ -107,7 +111,8 @@ Expected<double> rounding_error(const modelfile::Model& model, const Group& grou
   double sum = 0;
   for (const TensorInfo* tensor : group.tensors) {
     const std::int64_t rows = tensor->rows();
-    const std::int64_t sampled = std::clamp<std::int64_t>(kSampledWeights / tensor->cols(), 1, rows);
+    const std::int64_t sampled =
+        std::clamp<std::int64_t>(kSampledWeights / std::max<std::int64_t>(1, tensor->cols()), 1, rows);
     const DType used = fitting(*tensor, dtype);
     std::vector<Squares> of_row(static_cast<std::size_t>(sampled));
     std::vector<Status> of_thread(static_cast<std::size_t>(pool.threads()));
@@ -142,7 +147,8 @@ Status write_overlay(const modelfile::Model& model, std::span<const Group* const
   std::vector<std::byte> input, output;
   for (const TensorInfo* tensor : tensors) {
     const DType used = fitting(*tensor, dtype);
-    const std::int64_t cols = tensor->cols(), at_once = std::max<std::int64_t>(1, kPieceWeights / cols);
+    const std::int64_t cols = tensor->cols(),
+                       at_once = std::max<std::int64_t>(1, kPieceWeights / std::max<std::int64_t>(1, cols));
     const std::int64_t from_bytes = row_bytes(tensor->dtype, cols), to_bytes = row_bytes(used, cols);
     for (std::int64_t first = 0; first < tensor->rows(); first += at_once) {
       if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "stopped");

@@ -28,6 +28,9 @@ std::vector<Group> groups_of(const modelfile::Model& model);
 
 /// What `tensor` becomes where `dtype` is asked for: a type of at least as many bits whose blocks divide its rows.
 DType fitting(const modelfile::TensorInfo& tensor, DType dtype);
+/// What a tensor of that type takes in a file, padding and all; and a group, each tensor in the fitting type.
+constexpr std::uint64_t kTensorAlignment = 32;
+std::uint64_t file_bytes_as(const modelfile::TensorInfo& tensor, DType dtype);
 std::uint64_t bytes_as(const Group& group, DType dtype);
 
 /// How much rounding to `dtype` takes away of what the matrices say: the squares of what is lost over the squares of

@@ -10,19 +10,27 @@
 namespace millrace::measure {
 namespace {
 
-constexpr std::uint64_t kAlignment = 32;  // of a tensor in its file
+// What quantizing adds to a header that lacks them: general.file_type and general.quantization_version.
+constexpr std::uint64_t kAddedKeys = 33 + 44;
 
-/// All that a quantized file holds but the groups: header, padding, and what becomes float32 or stays.
+/// Metadata and tensor table of the quantized file, which has the input's but for two numbers.
+std::uint64_t header_bytes(const modelfile::Model& model) {
+  if (model.paths().size() > 1) return model.file_bytes() - model.tensor_bytes();
+  std::uint64_t first = model.file_bytes();
+  for (const modelfile::TensorInfo& tensor : model.tensors()) first = std::min(first, tensor.offset);
+  const bool has_keys = model.has("general.file_type") && model.has("general.quantization_version");
+  return has_keys ? first : round_up(first + kAddedKeys, kTensorAlignment);
+}
+
+/// All that the quantized file holds but the groups: header, and tensors that become float32 or stay.
 std::uint64_t other_bytes(const modelfile::Model& model, const std::vector<Group>& groups) {
   std::set<std::string_view> grouped;
   for (const Group& group : groups)
     for (const modelfile::TensorInfo* tensor : group.tensors) grouped.insert(tensor->name);
-  std::uint64_t bytes = model.file_bytes() - model.tensor_bytes() + kAlignment * model.tensors().size();
-  for (const modelfile::TensorInfo& tensor : model.tensors()) {
-    if (grouped.contains(tensor.name)) continue;
-    const DType dtype = modelfile::choose_dtype(modelfile::QuantizeType::q8_0, tensor, {});
-    bytes += static_cast<std::uint64_t>(tensor.rows() * row_bytes(dtype, tensor.cols()));
-  }
+  std::uint64_t bytes = header_bytes(model);
+  for (const modelfile::TensorInfo& tensor : model.tensors())
+    if (!grouped.contains(tensor.name))
+      bytes += file_bytes_as(tensor, modelfile::choose_dtype(modelfile::QuantizeType::q8_0, tensor, {}));
   return bytes;
 }
 
@@ -35,7 +43,7 @@ Expected<std::vector<std::vector<MixtureOption>>> mixture_options(const modelfil
   std::span<const DType> measured = sensitivity != nullptr ? std::span(sensitivity->types) : types;
   for (const Group& group : groups_of(model)) {
     std::uint64_t own_bytes = 0;
-    for (const modelfile::TensorInfo* tensor : group.tensors) own_bytes += tensor->bytes;
+    for (const modelfile::TensorInfo* tensor : group.tensors) own_bytes += file_bytes_as(*tensor, tensor->dtype);
     // What takes as many bits as the file has is no choice: the file's own weights lose nothing.
     std::vector<MixtureOption>& of_group = options.emplace_back();
     of_group.push_back({group.tensors.front()->dtype, own_bytes, 0});
