@@ -18,6 +18,9 @@
 #include "tensor/codec.h"
 
 namespace millrace::kernels::cuda {
+
+extern int matmul_forced_shape;  // of matmul.cu
+
 namespace {
 
 using test::kQuantized;
@@ -390,6 +393,46 @@ TEST_P(MatmulTest, StoresTheContractsBits) {
     check(matmul(call, nullptr));
     check(cudaDeviceSynchronize());
     expect_same(y.read(), want, where(GetParam(), size.x_rows, size.rows, cols));
+  }
+}
+
+// Three products of one input, also where another shape would be chosen.
+TEST_P(MatmulTest, EveryThinShapeGivesTheContractsBits) {
+  MILLRACE_NEED_DEVICE();
+  int shared_bytes = 0;
+  check(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+  if (shared_bytes < 227 * 1024) GTEST_SKIP() << "blocks cannot have that much shared memory";
+  Random random(47 + static_cast<unsigned>(GetParam()));
+  for (const Size size : {Size{7, 150, 1056}, Size{29, 70, 2304}, Size{64, 33, 800}}) {
+    const int cols = odd_cols(GetParam(), size.cols), heights[] = {size.rows, 32, 5};
+    const Input x(size.x_rows, cols, random);
+    MatmulCall call;
+    call.cols = cols;
+    call.x_rows = size.x_rows;
+    call.x_q8 = x.device;
+    std::vector<std::unique_ptr<TestMatrix>> weights;
+    std::vector<std::vector<float>> want;
+    std::vector<std::unique_ptr<DeviceArray<float>>> y;
+    for (const int rows : heights) {
+      const TestMatrix& weight = *weights.emplace_back(std::make_unique<TestMatrix>(GetParam(), rows, cols, random));
+      std::vector<float>& sums = want.emplace_back();
+      for (int r = 0; r < size.x_rows; ++r)
+        for (const Decoded& row : weight.decoded) sums.push_back(dot(row, x, r));
+      y.push_back(std::make_unique<DeviceArray<float>>(sums.size()));
+      call.products[call.count++] = {weight.matrix(), nullptr, y.back()->data(), rows};
+    }
+    for (int shape = 6; shape < 11; ++shape) {
+      for (std::size_t i = 0; i < want.size(); ++i)
+        check(cudaMemset(y[i]->data(), 0xA5, want[i].size() * sizeof(float)));
+      matmul_forced_shape = shape;
+      check(matmul(call, nullptr));
+      matmul_forced_shape = -1;
+      check(cudaDeviceSynchronize());
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        expect_same(y[i]->read(), want[i],
+                    where(GetParam(), size.x_rows, heights[i], cols) + " shape " + std::to_string(shape));
+      }
+    }
   }
 }
 
