@@ -130,7 +130,7 @@ std::optional<ThinShape> choose_thin_shape(int x_rows, int weight_rows, bool pai
   const bool many = pair || weight_rows >= 128 * multiprocessors;
   if (many) return x_rows <= 32 || !pair ? std::optional(ThinShape::thin_128x32) : std::nullopt;
   if (x_rows <= 32) return low ? ThinShape::thin_32x16 : ThinShape::thin_64x16;
-  return low ? std::optional(ThinShape::thin_64x16) : std::nullopt;
+  return low || x_rows <= 48 ? std::optional(ThinShape::thin_64x16) : std::nullopt;
 }
 
 /// The same for experts that have `entries` in all.
