@@ -355,10 +355,8 @@ void CudaExecutor::make_windows() {
     for (end = first + 1; end < rows_ && is_prompt(end) == prompt;) ++end;
     const std::int64_t rows = end - first, count = (rows + most - 1) / most, even = (rows + count - 1) / count;
     const std::int64_t each = count == 1 ? rows : std::min(most, (even + kStep - 1) / kStep * kStep);
-    for (std::int64_t at = first, next = first; at < end; at = next) {
-      next = end_of_window(at, std::min(at + each, end));
-      windows_.push_back({at, next - at, 0, 0, prompt});
-    }
+    for (std::int64_t at = first; at < end; at += windows_.back().rows)
+      windows_.push_back({at, end_of_window(at, std::min(at + each, end)) - at, 0, 0, prompt});
   }
   // Few rows of generated tokens: of more the processor would be the slower way, and products of prompts are the GPU's.
   // Whoever computes them, the bits are the same.
