@@ -83,7 +83,7 @@ class MainJob(Case):
         self.assertGreater(recall, 45)
 
     def test_a_route_bias_reads_less_and_says_so(self):
-        flags = ("--device", "cpu", "--expert-slots", "24", "-p", "30", "-n", "60", "-r", "1")
+        flags = ("--device", "cpu", "--prefetch", "off", "--expert-slots", "24", "-p", "30", "-n", "60", "-r", "1")
         plain, biased = self.bench(DEMO, *flags), self.bench(DEMO, *flags, "--route-bias", "0.5")
         missed = [sum(layer["misses"] for layer in result["experts"]["layers"]) for result in (plain, biased)]
         self.assertLess(missed[1], 0.8 * missed[0])
