@@ -56,6 +56,7 @@ class Perplexity(Case):
 
     def test_refuses_texts_that_are_none(self):
         self.refused("perplexity", DEMO, "-f", "nowhere.txt", says="nowhere.txt")
+        self.refused("perplexity", DEMO, "-f", str(ROOT), says="give a file of text")
         self.refused("perplexity", DEMO, says="--file")
         with tempfile.NamedTemporaryFile() as text:
             self.refused("perplexity", DEMO, "-f", text.name, says="empty")

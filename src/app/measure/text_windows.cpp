@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -14,6 +15,9 @@ namespace millrace::measure {
 using text::TokenId;
 
 Expected<std::string> read_text(const std::string& path) {
+  std::error_code absent;
+  if (std::filesystem::is_directory(path, absent))
+    return error(Code::invalid_argument, "{}: is a directory; give a file of text", path);
   MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
   MR_ASSIGN_OR_RETURN(const std::uint64_t bytes, file.size());
   if (bytes == 0) return error(Code::invalid_argument, "{}: is empty; give a text of some pages", path);
