@@ -47,21 +47,6 @@ inline std::vector<Request> questions(const Engine& engine) {
   return requests;
 }
 
-/// Prompts of several lengths, one of them drawn, for models that say nothing.
-inline std::vector<Request> noise(const Engine& engine) {
-  const std::int64_t vocab = engine.model().hyperparameters().vocab;
-  std::vector<Request> requests;
-  for (std::int64_t r = 0; r < 3; ++r) {
-    std::vector<TokenId> prompt;
-    for (std::int64_t i = 0; i < 20 + 37 * r; ++i)
-      prompt.push_back(static_cast<TokenId>(3 + (i * i * 7 + i * 31 + r) % (vocab - 3)));
-    requests.push_back(greedy(std::move(prompt), 90));
-    requests.back().ignore_end_tokens = true;
-    if (r == 2) requests.back().sampler.temperature = 0.9f;
-  }
-  return requests;
-}
-
 inline void expect_no_change(const EngineOptions& options, const std::string& who, const MakeRequests& make_requests,
                              bool streams = false) {
   const auto plain = make(options), engine = make(within(options, who));

@@ -12,12 +12,6 @@ namespace {
 
 using namespace test;
 
-modelfile::Model opened(const std::string& path) {
-  auto model = modelfile::Model::open(path, {.skip_vocabulary = true});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return *model;
-}
-
 /// The sums of a run of these windows.
 InputSums sums_of(EngineOptions options, const TextWindows& windows) {
   InputSums sums(opened(options.model_path));

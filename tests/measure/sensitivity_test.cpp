@@ -13,12 +13,6 @@ namespace {
 
 using namespace test;
 
-modelfile::Model opened(const std::string& path) {
-  auto model = modelfile::Model::open(path, {.skip_vocabulary = true});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return *model;
-}
-
 TEST(Groups, AreMixersFeedForwardsAndTheHead) {
   const modelfile::Model model = opened(moe_path());
   const std::vector<Group> groups = groups_of(model);

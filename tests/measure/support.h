@@ -26,6 +26,12 @@ inline std::string stories() {
   return text.ok() ? *text : std::string();
 }
 
+inline modelfile::Model opened(const std::string& path) {
+  auto model = modelfile::Model::open(path, {.skip_vocabulary = true});
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return *model;
+}
+
 inline std::shared_ptr<const text::Tokenizer> tokenizer_of(const std::string& path) {
   const auto model = modelfile::Model::open(path);
   EXPECT_TRUE(model.ok()) << model.status().message();
