@@ -26,7 +26,7 @@ TEST(SelfDraft, ChangesNoAnswerOfAStreamedModel) {
     expect_no_change(options, "self:1", questions, true);
   }
   options = several(draft_path());
-  options.ram_bytes = 3'000'000;
+  options.ram_bytes = 2'800'000;  // of 3,000,000 it sometimes all fits, by what the program took before
   expect_no_change(options, "self:1", questions, true);
 }
 
