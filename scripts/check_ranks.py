@@ -16,7 +16,7 @@ RANKS = {
     "text": 4, "residency": 4, "kv": 4,
     "exec": 5,
     "model": 6,
-    "engine": 7,
+    "engine": 7, "convert": 7,
     "app": 8,
 }
 # kv's blocks are granted by residency's Budget: the one look across a floor.

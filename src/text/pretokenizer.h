@@ -29,6 +29,8 @@ struct PreTokenizerFamily {
 /// The family of a name; nullptr if unknown. known_pretokenizers() lists them for an error message.
 const PreTokenizerFamily* find_pretokenizer(std::string_view name);
 std::string known_pretokenizers();
+/// All of them. Each cuts as no other does, or has other habits.
+std::span<const PreTokenizerFamily> pretokenizer_families();
 
 class PreTokenizer {
  public:

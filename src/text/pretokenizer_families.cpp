@@ -201,6 +201,8 @@ constexpr PreTokenizerFamily kFamilies[] = {
 
 }  // namespace
 
+std::span<const PreTokenizerFamily> pretokenizer_families() { return kFamilies; }
+
 const PreTokenizerFamily* find_pretokenizer(std::string_view name) {
   for (const PreTokenizerFamily& family : kFamilies) {
     if (std::find(family.names.begin(), family.names.end(), name) != family.names.end()) return &family;

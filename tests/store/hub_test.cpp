@@ -44,6 +44,8 @@ TEST(Variants, GroupSplitsAndReadQuantizations) {
   EXPECT_EQ(choose_variant(variants, name("a/b:model.Q8_0.gguf"))->quant, "Q8_0");
   EXPECT_FALSE(choose_variant(variants, name("a/b:Q3_K_S")).ok());
   EXPECT_FALSE(choose_variant({}, name("a/b")).ok());
+  EXPECT_TRUE(is_checkpoint({{"config.json", 1, ""}, {"model-00001-of-00002.safetensors", 1, ""}}));
+  EXPECT_FALSE(is_checkpoint({{"model.gguf", 1, ""}}));
 }
 
 TEST(Variants, AreAskedForByFileWhereAQuantizationIsAmbiguous) {

@@ -101,6 +101,10 @@ void add_calibrate(CLI::App& app, const Program& program, int& exit_code);
 void add_doctor(CLI::App& app, const Program& program, int& exit_code);
 void add_inspect(CLI::App& app, const Program& program, int& exit_code);
 void add_pack(CLI::App& app, const Program& program, int& exit_code);
+void add_convert(CLI::App& app, const Program& program, int& exit_code);
+void add_export(CLI::App& app, const Program& program, int& exit_code);
+void add_split(CLI::App& app, const Program& program, int& exit_code);  // and merge
+void add_verify(CLI::App& app, const Program& program, int& exit_code);
 void add_quantize(CLI::App& app, const Program& program, int& exit_code);
 void add_tokenize(CLI::App& app, const Program& program, int& exit_code);
 void add_embed(CLI::App& app, const Program& program, int& exit_code);

@@ -124,8 +124,12 @@ int run(int argc, char** argv) {
   cli::add_calibrate(app, program, exit_code);
   cli::add_doctor(app, program, exit_code);
   cli::add_inspect(app, program, exit_code);
+  cli::add_convert(app, program, exit_code);
+  cli::add_export(app, program, exit_code);
   cli::add_quantize(app, program, exit_code);
   cli::add_pack(app, program, exit_code);
+  cli::add_split(app, program, exit_code);
+  cli::add_verify(app, program, exit_code);
   cli::add_tokenize(app, program, exit_code);
   cli::add_embed(app, program, exit_code);
   cli::add_eval(app, program, exit_code);

@@ -156,6 +156,11 @@ std::vector<Variant> variants_of(const std::vector<HubFile>& files) {
   return variants;
 }
 
+bool is_checkpoint(const std::vector<HubFile>& files) {
+  return std::any_of(files.begin(), files.end(),
+                     [](const HubFile& file) { return file.path.ends_with(".safetensors"); });
+}
+
 Expected<Variant> choose_variant(const std::vector<Variant>& variants, const Name& name) {
   if (variants.empty())
     return error(Code::not_found, "{} has no GGUF files; look for a repository whose name ends with -GGUF",

@@ -33,6 +33,9 @@ Expected<std::vector<HubFile>> parse_tree(std::string_view json);
 /// GGUF models among the files; projectors and importance matrices are none. Splits with a hole are left out.
 std::vector<Variant> variants_of(const std::vector<HubFile>& files);
 
+/// Whether `millrace convert` could make a GGUF file of the repository.
+bool is_checkpoint(const std::vector<HubFile>& files);
+
 /// The variant that the tag names (a quantization, or a file's name), or the usual choice where it names none.
 /// Errors: not_found, invalid_argument (several); both list what there is.
 Expected<Variant> choose_variant(const std::vector<Variant>& variants, const Name& name);

@@ -35,7 +35,14 @@ class Pull {
     say("pulling manifest");
     MR_ASSIGN_OR_RETURN(const std::vector<HubFile> listed,
                         list_files(options_.endpoint, name_.repository(), options_.revision, options_.download));
-    MR_ASSIGN_OR_RETURN(variant_, choose_variant(variants_of(listed), name_));
+    const std::vector<Variant> variants = variants_of(listed);
+    if (variants.empty() && is_checkpoint(listed))
+      return error(
+          Code::unsupported,
+          "{} holds safetensors and no GGUF file: fetch it with git or 'hf download', then 'millrace convert FOLDER "
+          "-o MODEL.gguf'; or look for a repository whose name ends with -GGUF",
+          name_.repository());
+    MR_ASSIGN_OR_RETURN(variant_, choose_variant(variants, name_));
     MR_RETURN_IF_ERROR(name_model());
     folder_ = store_.partial_path(name_);
     MR_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_, false));

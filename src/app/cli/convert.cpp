@@ -1,0 +1,107 @@
+// `millrace convert` and `millrace export`: a checkpoint of Hugging Face's kind as a GGUF file, and back.
+#include "convert/convert.h"
+
+#include <fmt/core.h>
+
+#include <memory>
+
+#include "app/cli/command.h"
+#include "app/cli/progress.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "convert/export.h"
+
+namespace millrace::cli {
+namespace {
+
+struct ConvertFlags {
+  std::string in, out, dtype = "keep", name;
+  int threads = 0;
+};
+
+struct ExportFlags {
+  std::string in, out, dtype = "bf16", shard = "5G";
+  int threads = 0;
+};
+
+int execute_convert(const ConvertFlags& flags, const Program& program) {
+  convert::ConvertOptions options;
+  if (flags.dtype != "keep") {
+    const auto type = modelfile::quantize_type_from_name(flags.dtype);
+    if (!type.ok()) return fail(type.status());
+    options.type = *type;
+  }
+  options.name = flags.name;
+  options.work.threads = flags.threads;
+  options.work.cancel = &interrupted();
+  install_interrupt_handler();
+  Progress progress("Converting", Unit::bytes, program.quiet);
+  options.work.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  const auto report = convert::convert(flags.in, flags.out, options);
+  progress.finish();
+  if (!report.ok()) return fail(report.status());
+  for (const std::string& line : report->left_out) log::warn("left out: {}", line);
+  fmt::print("{}: {} as {}, {} tensors, {}\n", flags.out, report->model_type, report->architecture, report->tensors,
+             format_bytes(report->bytes));
+  return 0;
+}
+
+Expected<convert::ExportOptions> export_options(const ExportFlags& flags) {
+  convert::ExportOptions options;
+  MR_ASSIGN_OR_RETURN(options.quantized, dtype_from_name(flags.dtype));
+  if (options.quantized != DType::bf16 && options.quantized != DType::f16 && options.quantized != DType::f32)
+    return error(Code::invalid_argument, "--dtype {}: checkpoints hold bf16, f16 or f32", flags.dtype);
+  MR_ASSIGN_OR_RETURN(options.max_shard_bytes, parse_bytes(flags.shard));
+  options.work.threads = flags.threads;
+  options.work.cancel = &interrupted();
+  return options;
+}
+
+int execute_export(const ExportFlags& flags, const Program& program) {
+  auto options = export_options(flags);
+  if (!options.ok()) return fail(options.status());
+  const auto resolved = store::Store().resolve(flags.in);
+  if (!resolved.ok()) return fail(resolved.status());
+  install_interrupt_handler();
+  Progress progress("Exporting", Unit::bytes, program.quiet);
+  options->work.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  const auto report = convert::export_checkpoint(resolved->path, flags.out, *options);
+  progress.finish();
+  if (!report.ok()) return fail(report.status());
+  if (report->decoded > 0)
+    log::warn("{} quantized tensors were decoded to {}; converted again they are not what they were", report->decoded,
+              flags.dtype);
+  fmt::print("{}: {} as {}, {} tensors in {} file{}, {}\n", flags.out, report->architecture, report->model_type,
+             report->tensors, report->shards, report->shards == 1 ? "" : "s", format_bytes(report->bytes));
+  return 0;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, const Program& program, int& exit_code) {
+  auto flags = std::make_shared<ConvertFlags>();
+  auto* command =
+      app.add_subcommand("convert", "Make a GGUF file of a checkpoint (safetensors, config.json, tokenizer.json)");
+  std::string names = "keep";
+  for (const auto& known : modelfile::quantize_types()) names += ", " + std::string(known.name);
+  command->add_option("in", flags->in, "A folder, or a .safetensors file in one")->required();
+  command->add_option("-o,--output", flags->out, "The GGUF file to write")->required();
+  command->add_option("--dtype", flags->dtype, "What matrices become: " + names)->capture_default_str();
+  command->add_option("--name", flags->name, "The model's name (default: the folder's)");
+  command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
+  command->callback([flags, &program, &exit_code] { exit_code = execute_convert(*flags, program); });
+}
+
+void add_export(CLI::App& app, const Program& program, int& exit_code) {
+  auto flags = std::make_shared<ExportFlags>();
+  auto* command =
+      app.add_subcommand("export", "Make a checkpoint (safetensors, config.json, tokenizer.json) of a GGUF file");
+  command->add_option("model", flags->in, "A model by name, or a GGUF file")->required();
+  command->add_option("folder", flags->out, "The folder to make")->required();
+  command->add_option("--dtype", flags->dtype, "What quantized weights become: bf16, f16, f32")->capture_default_str();
+  command->add_option("--max-shard", flags->shard, "The largest file")->capture_default_str();
+  command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
+  command->callback([flags, &program, &exit_code] { exit_code = execute_export(*flags, program); });
+}
+
+}  // namespace millrace::cli

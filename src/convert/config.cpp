@@ -1,0 +1,135 @@
+#include "convert/config.h"
+
+#include <cmath>
+#include <utility>
+
+#include "modelfile/escape.h"
+#include "modelfile/file_io.h"
+
+namespace millrace::convert {
+
+using nlohmann::json;
+
+namespace {
+
+std::string shown(const json& value) {
+  if (value.is_structured()) return value.is_array() ? "a list" : "an object";
+  return modelfile::escape(value.dump(-1, ' ', false, json::error_handler_t::replace), 40);
+}
+
+}  // namespace
+
+Expected<json> read_json(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
+  MR_ASSIGN_OR_RETURN(const std::uint64_t bytes, file.size());
+  const std::string name = modelfile::escape(path);
+  if (bytes > kMostJsonBytes) return error(Code::corrupt, "{}: has {} bytes, which no such file has", name, bytes);
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  MR_RETURN_IF_ERROR(file.read_at(0, std::as_writable_bytes(std::span(text.data(), text.size()))));
+  json parsed = json::parse(text, nullptr, false);
+  if (!parsed.is_object()) return error(Code::corrupt, "{}: is no JSON object; get the file again", name);
+  return parsed;
+}
+
+Config::Config(json read, std::string_view defaults)
+    : json_(defaults.empty() ? json::object() : json::parse(defaults)) {
+  if (!read.is_object()) return;
+  for (auto& [key, value] : read.items())
+    if (!value.is_null() || !json_.contains(key)) json_[key] = std::move(value);
+}
+
+const json* Config::find(std::string_view key) const {
+  const auto found = json_.find(std::string(key));
+  return found == json_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void Config::wrong(std::string_view key, std::string_view wanted) {
+  const json* value = find(key);
+  if (value == nullptr)
+    fail(error(Code::not_found, "config.json lacks {}; get the file again", key));
+  else
+    fail(error(Code::corrupt, "{} in config.json is {}, but {} was to be there", key, shown(*value), wanted));
+}
+
+std::int64_t Config::required(std::string_view key, std::int64_t least, std::int64_t most) {
+  const json* value = find(key);
+  if (value != nullptr && value->is_number_integer() &&
+      (!value->is_number_unsigned() || value->get<std::uint64_t>() <= INT64_MAX)) {
+    const auto number = value->get<std::int64_t>();
+    if (number >= least && number <= most) return number;
+  }
+  wrong(key, fmt::format("a whole number from {} to {}", least, most));
+  return least;
+}
+
+std::int64_t Config::optional(std::string_view key, std::int64_t fallback, std::int64_t least, std::int64_t most) {
+  return has(key) ? required(key, least, most) : fallback;
+}
+
+double Config::number(std::string_view key, double fallback) {
+  const json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (value->is_number() && std::isfinite(value->get<double>())) return value->get<double>();
+  wrong(key, "a number");
+  return fallback;
+}
+
+bool Config::flag(std::string_view key, bool fallback) {
+  const json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  wrong(key, "true or false");
+  return fallback;
+}
+
+std::string Config::text(std::string_view key, std::string_view fallback) {
+  const json* value = find(key);
+  if (value == nullptr) return std::string(fallback);
+  if (value->is_string()) return value->get<std::string>();
+  wrong(key, "a text");
+  return std::string(fallback);
+}
+
+std::vector<double> Config::numbers(std::string_view key) {
+  std::vector<double> list;
+  const json* value = find(key);
+  if (value == nullptr) return list;
+  if (!value->is_array()) wrong(key, "a list of numbers");
+  for (const json& element : *value) {
+    if (!element.is_number()) {
+      wrong(key, "a list of numbers");
+      return {};
+    }
+    list.push_back(element.get<double>());
+  }
+  return list;
+}
+
+std::vector<std::string> Config::texts(std::string_view key) {
+  std::vector<std::string> list;
+  const json* value = find(key);
+  if (value == nullptr) return list;
+  if (!value->is_array()) wrong(key, "a list of texts");
+  for (const json& element : *value) {
+    if (!element.is_string()) {
+      wrong(key, "a list of texts");
+      return {};
+    }
+    list.push_back(element.get<std::string>());
+  }
+  return list;
+}
+
+Config Config::within(std::string_view key) const {
+  const json* value = find(key);
+  return {value == nullptr || !value->is_object() ? json::object() : *value, ""};
+}
+
+void Config::expect(std::string_view key, const json& wanted) {
+  const json* value = find(key);
+  if (value != nullptr && *value != wanted)
+    fail(error(Code::unsupported, "{} in config.json is {}: this version has such models with {} alone", key,
+               shown(*value), shown(wanted)));
+}
+
+}  // namespace millrace::convert

@@ -1,0 +1,307 @@
+#include "convert/convert.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "base/log.h"
+#include "convert/config.h"
+#include "convert/family.h"
+#include "convert/forms.h"
+#include "convert/header.h"
+#include "convert/mapping.h"
+#include "convert/rope.h"
+#include "convert/stored.h"
+#include "convert/tokenizer.h"
+#include "model/model.h"
+#include "modelfile/escape.h"
+#include "modelfile/gguf_writer.h"
+#include "modelfile/safetensors.h"
+#include "text/tokenizer.h"
+
+namespace millrace::convert {
+
+namespace fs = std::filesystem;
+
+using modelfile::Value;
+using nlohmann::json;
+
+namespace {
+
+constexpr std::int64_t kMostLayers = 10'000, kMostDraftBlocks = 16;
+
+/// A tensor of the file in the making.
+struct Planned {
+  Target target;
+  DType dtype = DType::f32;
+};
+
+class Converter {
+ public:
+  Converter(std::string in, std::string out, const ConvertOptions& options)
+      : in_(std::move(in)), out_(std::move(out)), options_(options), header_(metadata_, "") {}
+
+  Expected<ConvertReport> run() {
+    MR_RETURN_IF_ERROR(open());
+    MR_RETURN_IF_ERROR(read_config());
+    MR_RETURN_IF_ERROR(plan_tensors());
+    MR_RETURN_IF_ERROR(
+        read_tokenizer(checkpoint_.folder(), *config_, header_.integer("vocab_size"), family_->pre, metadata_));
+    modelfile::Writer writer(out_);
+    MR_RETURN_IF_ERROR(write_header(writer));
+    MR_RETURN_IF_ERROR(write_factors(writer));
+    MR_RETURN_IF_ERROR(check_header(writer));
+    MR_RETURN_IF_ERROR(write_tensors(writer));
+    MR_RETURN_IF_ERROR(writer.finish());
+    report_.bytes = writer.file_bytes().front();
+    return std::move(report_);
+  }
+
+ private:
+  Status open();
+  Status read_config();
+  void set_keys(std::span<const KeyRule> rules, Config& config);
+  void set_heads();
+  Status plan_tensors();
+  Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
+  DType dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const;
+  Status write_header(modelfile::Writer& writer);
+  Status write_factors(modelfile::Writer& writer);
+  Status check_header(const modelfile::Writer& writer) const;
+  Status write_tensors(modelfile::Writer& writer);
+
+  const std::string in_, out_;
+  const ConvertOptions& options_;
+  modelfile::Checkpoint checkpoint_;
+  std::vector<modelfile::File> files_;
+  std::unique_ptr<Config> config_;
+  const Family* family_ = nullptr;
+  Metadata metadata_;
+  Header header_;
+  std::vector<Factors> factors_;
+  std::vector<Source> sources_;
+  std::vector<Planned> planned_;
+  ConvertReport report_;
+};
+
+/// config.json first: a folder without one is told so, whatever else it lacks.
+Status Converter::open() {
+  std::error_code ignored;
+  const fs::path folder = fs::is_directory(in_, ignored) ? fs::path(in_) : fs::path(in_).parent_path();
+  const fs::path path = folder / "config.json";
+  if (!fs::exists(path, ignored))
+    return error(Code::not_found, "{}: there is no config.json beside the weights; give a checkpoint's folder",
+                 modelfile::escape(folder.empty() ? "." : folder.string()));
+  MR_ASSIGN_OR_RETURN(json config, read_json(path.string()));
+  std::string type = Config(config, "").text("model_type", "");
+  // Of a model that sees, what writes; what the whole says of it, too, where that says nothing.
+  for (const char* part : {"text_config", "llm_config", "language_config"}) {
+    if (!config.contains(part) || !config[part].is_object()) continue;
+    json text = config[part];
+    for (const auto& [key, value] : config.items())
+      if (key != part && !text.contains(key)) text[key] = value;
+    if (const std::string own = Config(text, "").text("model_type", ""); family_of_checkpoint(own) != nullptr)
+      type = own;
+    config = std::move(text);
+    break;
+  }
+  family_ = family_of_checkpoint(type);
+  if (family_ == nullptr)
+    return error(Code::unsupported, "{}: models of type '{}' are not converted by this version; it knows {}",
+                 modelfile::escape(path.string()), modelfile::escape(type, 60), known_families());
+  report_.model_type = type;
+  config_ = std::make_unique<Config>(std::move(config), family_->defaults);
+  MR_ASSIGN_OR_RETURN(checkpoint_, modelfile::Checkpoint::open(in_));
+  for (const std::string& file : checkpoint_.paths()) {
+    MR_ASSIGN_OR_RETURN(modelfile::File opened, modelfile::File::open_read(file));
+    files_.push_back(std::move(opened));
+  }
+  return {};
+}
+
+void Converter::set_keys(std::span<const KeyRule> rules, Config& config) {
+  for (const KeyRule& rule : rules) {
+    if (!config.has(rule.theirs)) continue;
+    switch (rule.kind) {
+      case KeyRule::Kind::integer:
+        header_.set_integer(rule.ours, config.required(rule.theirs, 0, std::int64_t{1} << 31));
+        break;
+      case KeyRule::Kind::number:
+        header_.set_number(rule.ours, config.number(rule.theirs, 0));
+        break;
+      case KeyRule::Kind::flag:
+        header_.set(rule.ours, config.flag(rule.theirs, false));
+        break;
+    }
+  }
+}
+
+/// Heads are as wide as the model's width gives, unless the file says otherwise.
+void Converter::set_heads() {
+  Config& config = *config_;
+  const std::int64_t heads = header_.integer("attention.head_count");
+  if (heads == 0) return;
+  const std::int64_t usual = std::max<std::int64_t>(1, header_.integer("embedding_length") / heads);
+  const std::int64_t dim = config.optional("head_dim", usual, 1, 1 << 16);
+  header_.set_integer("attention.key_length", dim);
+  header_.set_integer("attention.value_length", dim);
+  if (!header_.has("attention.head_count_kv")) header_.set_integer("attention.head_count_kv", heads);
+}
+
+Status Converter::read_config() {
+  Config& config = *config_;
+  report_.architecture = architecture_of(*family_, config);
+  metadata_["general.architecture"] = Value(report_.architecture);
+  const std::string folder =
+      fs::absolute(checkpoint_.folder().empty() ? "." : checkpoint_.folder()).lexically_normal().filename();
+  metadata_["general.name"] = Value(options_.name.empty() ? folder : options_.name);
+  header_ = Header(metadata_, report_.architecture);
+  config.required("num_hidden_layers", 1, kMostLayers);
+  config.required("hidden_size", 1, 1 << 20);
+  set_keys(common_keys(), config);
+  set_keys(family_->keys, config);
+  set_heads();
+  factors_ = read_rotations(config, header_);
+  if (family_->read != nullptr) family_->read(config, header_);
+  return config.status();
+}
+
+Status Converter::plan_tensors() {
+  const std::int64_t layers = header_.integer("block_count");
+  MR_ASSIGN_OR_RETURN(const std::vector<NamedTensor> tensors, stored_tensors(checkpoint_, files_, *config_));
+  std::vector<std::string> names;
+  names.reserve(tensors.size());
+  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
+  const bool tied = config_->flag("tie_word_embeddings", false);
+  MR_RETURN_IF_ERROR(config_->status());
+  MR_ASSIGN_OR_RETURN(const Mapping mapping, map_names(names, *family_, layers, kMostDraftBlocks, tied));
+  metadata_.erase(header_.name("nextn_predict_layers"));
+  if (mapping.draft_blocks > 0) {
+    header_.set_integer("nextn_predict_layers", mapping.draft_blocks);
+    header_.set_integer("block_count", layers + mapping.draft_blocks);
+  }
+  if (mapping.beside > 0)
+    report_.left_out.push_back(
+        fmt::format("{} tensors of what sees or hears: text alone is converted", mapping.beside));
+  const Geometry geometry = geometry_of(header_, *family_);
+  for (const Group& group : mapping.groups) MR_RETURN_IF_ERROR(plan_group(group, tensors, geometry));
+  const auto table = std::find_if(planned_.begin(), planned_.end(),
+                                  [](const Planned& one) { return one.target.name == "token_embd.weight"; });
+  if (table == planned_.end()) return error(Code::corrupt, "the checkpoint has no embedding; get all of its files");
+  header_.set_integer("vocab_size", table->target.shape.back());
+  report_.tensors = planned_.size() + factors_.size();
+  return {};
+}
+
+Status Converter::plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry) {
+  std::vector<Stored> parts;
+  for (const std::size_t part : group.parts) parts.push_back(tensors[part].stored);
+  Planned planned;
+  MR_ASSIGN_OR_RETURN(planned.target, build(*group.rule, geometry, parts, sources_));
+  planned.target.name = our_name(*group.rule, group.layer);
+  MR_RETURN_IF_ERROR(check_target(planned.target, sources_));
+  planned.dtype = parts.front().source.dtype;
+  for (const Stored& part : parts)
+    if (part.source.dtype != planned.dtype) planned.dtype = DType::f32;
+  planned_.push_back(std::move(planned));
+  return {};
+}
+
+/// What quantize's rules give, and where weights are kept what they are: but for those that are floats in every file.
+DType Converter::dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const {
+  if (stored == DType::mxfp4) return stored;
+  const DType source = stored == DType::f64 ? DType::f32 : stored;
+  const modelfile::TensorInfo tensor{target.name, source, target.shape, 0, 0, 0};
+  if (options_.type) return choose_dtype(*options_.type, tensor, context);
+  const DType always = choose_dtype(modelfile::QuantizeType::bf16, tensor, context);
+  return always == DType::f32 ? always : source;
+}
+
+/// general.file_type of weights that are kept: what most of their bytes are.
+std::uint32_t kept_file_type(const std::vector<Planned>& planned) {
+  constexpr std::uint32_t kF32 = 0, kF16 = 1, kBF16 = 32, kMxfp4 = 38;
+  std::map<DType, std::int64_t> elements;
+  for (const Planned& one : planned) elements[one.dtype] += one.target.rows * one.target.cols;
+  DType most = DType::f32;
+  for (const auto& [dtype, count] : elements)
+    if (count > elements[most]) most = dtype;
+  return most == DType::bf16 ? kBF16 : most == DType::f16 ? kF16 : most == DType::mxfp4 ? kMxfp4 : kF32;
+}
+
+Status Converter::write_header(modelfile::Writer& writer) {
+  modelfile::MixtureContext context;
+  context.layers = header_.integer("block_count");
+  context.tied_head = std::none_of(planned_.begin(), planned_.end(),
+                                   [](const Planned& one) { return one.target.name == "output.weight"; });
+  for (Planned& one : planned_) one.dtype = dtype_for(one.target, one.dtype, context);
+  std::uint32_t file_type = kept_file_type(planned_);
+  if (options_.type) {
+    for (const auto& known : modelfile::quantize_types())
+      if (known.type == *options_.type) file_type = known.file_type;
+    metadata_["general.quantization_version"] = Value(std::uint32_t{2});
+  }
+  metadata_["general.file_type"] = Value(file_type);
+  MR_RETURN_IF_ERROR(writer.add("general.architecture", metadata_.at("general.architecture")));
+  for (const auto& [key, value] : metadata_)
+    if (key != "general.architecture") MR_RETURN_IF_ERROR(writer.add(key, value));
+  for (const Factors& set : factors_)
+    MR_RETURN_IF_ERROR(writer.declare(set.name, DType::f32, {static_cast<std::int64_t>(set.floats.size())}));
+  for (const Planned& one : planned_) {
+    const Status declared = writer.declare(one.target.name, one.dtype, one.target.shape);
+    if (!declared.ok())
+      return error(Code::corrupt, "the checkpoint gives {} in two ways: {}", one.target.name, declared.message());
+  }
+  return writer.begin();
+}
+
+Status Converter::write_factors(modelfile::Writer& writer) {
+  for (std::size_t i = 0; i < factors_.size(); ++i) {
+    const modelfile::TensorInfo& place = writer.layout()[i];
+    MR_RETURN_IF_ERROR(writer.write_range(place.file, place.offset, std::as_bytes(std::span(factors_[i].floats))));
+  }
+  return {};
+}
+
+/// The file as it stands has its header and no weights: what reads models says what is wrong with it.
+Status Converter::check_header(const modelfile::Writer& writer) const {
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, modelfile::Model::open(writer.paths().front() + ".partial"));
+  if (const auto tokenizer = text::Tokenizer::from_model(file); !tokenizer.ok()) return tokenizer.status();
+  const auto model = model::load(file, {});
+  if (model.ok()) return {};
+  if (model.status().code() == Code::unsupported) {
+    log::warn("{}; it is converted all the same", model.status().message());
+    return {};
+  }
+  return error(model.status().code(), "the checkpoint does not fit its config.json: {}", model.status().message());
+}
+
+Status Converter::write_tensors(modelfile::Writer& writer) {
+  std::uint64_t total = 0;
+  for (const modelfile::TensorInfo& tensor : writer.layout()) total += tensor.bytes;
+  Work work(options_.work, total);
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    const modelfile::TensorInfo& place = writer.layout()[factors_.size() + i];
+    const auto write = [&](std::uint64_t offset, std::span<const std::byte> bytes) {
+      return writer.write_range(place.file, place.offset + offset, bytes);
+    };
+    MR_RETURN_IF_ERROR(work.make(planned_[i].target, sources_, planned_[i].dtype, write));
+  }
+  if (options_.work.progress) options_.work.progress(total, total);
+  return {};
+}
+
+}  // namespace
+
+Expected<ConvertReport> convert(const std::string& in, const std::string& out, const ConvertOptions& options) {
+  return Converter(in, out, options).run();
+}
+
+bool is_checkpoint(const std::string& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return fs::exists(fs::path(path) / "config.json", ignored);
+  return path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json");
+}
+
+}  // namespace millrace::convert

@@ -1,0 +1,40 @@
+// A checkpoint of Hugging Face's kind as a GGUF file: config.json, the tokenizer and the tensors, whose weights are
+// kept as they are or encoded on the way. Nothing is held in memory but tables and some MiB a thread. Thread-safety:
+// functions without shared state; one call uses its own threads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "convert/work.h"
+#include "modelfile/quantize.h"
+
+namespace millrace::convert {
+
+struct ConvertOptions {
+  /// What matrices become; nullopt: what they are (BF16 of 8-bit floats). MXFP4 stays MXFP4 in any case.
+  std::optional<modelfile::QuantizeType> type;
+  std::string name;  // general.name; empty: the folder's
+  WorkOptions work;
+};
+
+struct ConvertReport {
+  std::string architecture, model_type;
+  std::uint64_t tensors = 0, bytes = 0;
+  std::vector<std::string> left_out;  // lines that say what has not come along
+};
+
+/// `in`: a folder, or a .safetensors file whose folder has the rest. `out`: the GGUF file, which is written beside its
+/// name and appears when it is whole. Before the first weight is read, the file's header is held to what models of its
+/// architecture need, so that a wrong shape costs no time.
+/// Errors: those of Checkpoint::open; unsupported (a model type, a tensor, a tokenizer, named), corrupt (a shape, a
+/// missing tensor, NaN, named), not_found (config.json, tokenizer.json), io_error, cancelled. No error leaves a file.
+Expected<ConvertReport> convert(const std::string& in, const std::string& out, const ConvertOptions& options);
+
+/// True for what convert() takes: a folder with a config.json, or a file of safetensors.
+bool is_checkpoint(const std::string& path);
+
+}  // namespace millrace::convert

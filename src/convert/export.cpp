@@ -1,0 +1,387 @@
+#include "convert/export.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "convert/family.h"
+#include "convert/forms.h"
+#include "convert/header.h"
+#include "convert/json_file.h"
+#include "convert/mapping.h"
+#include "convert/rope.h"
+#include "convert/tokenizer.h"
+#include "model/model.h"
+#include "modelfile/escape.h"
+#include "modelfile/gguf.h"
+#include "modelfile/safetensors_writer.h"
+#include "tensor/blocks.h"
+#include "tensor/codec.h"
+
+namespace millrace::convert {
+
+namespace fs = std::filesystem;
+using modelfile::Element;
+using nlohmann::json;
+
+namespace {
+
+/// A checkpoint's tensor in the making: parts of tensors of the file.
+struct Wanted {
+  std::string name;
+  std::vector<std::int64_t> shape;  // PyTorch's order
+  std::vector<Placed> parts;
+  std::int64_t cols = 0;  // as it is gathered
+  DType dtype = DType::f32;
+  Change change = Change::none;
+  std::vector<std::int32_t> columns;
+  std::int64_t columns_each = 1;
+  std::size_t declared = 0;  // its place among what is written; of MXFP4 the exponents' is behind it
+};
+
+class Exporter {
+ public:
+  Exporter(std::string in, std::string out, const ExportOptions& options)
+      : in_(std::move(in)), out_(std::move(out)), options_(options) {}
+
+  Expected<ExportReport> run() {
+    MR_RETURN_IF_ERROR(open());
+    MR_RETURN_IF_ERROR(plan());
+    MR_RETURN_IF_ERROR(make_folder());
+    const Status written = write();
+    std::error_code failure;
+    if (written.ok()) fs::rename(partial_, out_, failure);
+    if (written.ok() && !failure) return report_;
+    std::error_code ignored;
+    fs::remove_all(partial_, ignored);
+    if (!written.ok()) return written;
+    return error(Code::io_error, "{}: cannot give the finished folder its name: {}", modelfile::escape(out_),
+                 failure.message());
+  }
+
+ private:
+  Status open();
+  Status plan();
+  Status plan_tensor(std::size_t index, const Geometry& geometry);
+  const NameRule* rule_for(std::size_t index, std::int64_t& layer) const;
+  Status make_folder();
+  Status write();
+  Expected<json> config() const;
+  Expected<std::vector<float>> factors(std::string_view name) const;
+  Status declare(modelfile::CheckpointWriter& writer);
+  Status write_one(const Wanted& wanted, Work& work, const modelfile::CheckpointWriter& writer);
+  Status write_decay(const Wanted& wanted, const Target& target, const modelfile::CheckpointWriter& writer) const;
+  DType dtype_for(const modelfile::TensorInfo& tensor) const;
+
+  const std::string in_, out_;
+  const ExportOptions& options_;
+  std::string partial_;
+  modelfile::Model model_;
+  Metadata metadata_;
+  std::unique_ptr<Header> header_;
+  const Family* family_ = nullptr;
+  std::vector<modelfile::File> files_;
+  std::vector<Source> sources_;  // tensors of the file
+  std::vector<Wanted> wanted_;
+  std::map<std::string, std::size_t> by_name_;
+  ExportReport report_;
+};
+
+/// Rotations' factors stand in config.json.
+bool is_factors(std::string_view name) { return name.starts_with("rope_"); }
+
+Status Exporter::open() {
+  MR_ASSIGN_OR_RETURN(model_, modelfile::Model::open(in_));
+  if (const auto loaded = model::load(model_, {}); !loaded.ok()) return loaded.status();
+  metadata_ = model_.metadata();
+  MR_ASSIGN_OR_RETURN(report_.architecture, model_.get_string("general.architecture"));
+  header_ = std::make_unique<Header>(metadata_, report_.architecture);
+  family_ = family_of_file(*header_);
+  if (family_ == nullptr)
+    return error(Code::unsupported, "models of architecture '{}' are not exported by this version",
+                 modelfile::escape(report_.architecture, 60));
+  report_.model_type = family_->model_type;
+  for (const std::string& path : model_.paths()) {
+    MR_ASSIGN_OR_RETURN(modelfile::File file, modelfile::File::open_read(path));
+    files_.push_back(std::move(file));
+  }
+  return {};
+}
+
+/// Floats stay what they are, and MXFP4 in the form that gpt-oss has.
+DType Exporter::dtype_for(const modelfile::TensorInfo& tensor) const {
+  const bool mxfp4 = tensor.dtype == DType::mxfp4 && family_ == &kGptOss;
+  return info(tensor.dtype).block_elements == 1 || mxfp4 ? tensor.dtype : options_.quantized;
+}
+
+/// The first of the family's rules that can be written; experts of gpt-oss are written as MXFP4 alone.
+const NameRule* Exporter::rule_for(std::size_t index, std::int64_t& layer) const {
+  const modelfile::TensorInfo& tensor = model_.tensors()[index];
+  for (const OurName& name : rules_of(tensor.name, *family_)) {
+    const bool mxfp4 = name.rule->theirs.ends_with("_mxfp4");
+    if (mxfp4 && tensor.dtype != DType::mxfp4) continue;
+    layer = name.layer;
+    return name.rule;
+  }
+  return nullptr;
+}
+
+Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
+  const modelfile::TensorInfo& tensor = model_.tensors()[index];
+  std::int64_t layer = -1;
+  const NameRule* rule = rule_for(index, layer);
+  if (rule == nullptr)
+    return error(Code::unsupported, "tensor '{}' is none that this version knows of models of type {}",
+                 modelfile::escape(tensor.name, 80), family_->model_type);
+  auto shape = their_shape(*rule, geometry, tensor.shape);
+  if (!shape.ok()) return shape.status().with_context(modelfile::escape(tensor.name, 80));
+  // Built forward from checkpoint's tensors that are not there yet, then turned around.
+  const std::size_t count = rule->form == Form::experts ? static_cast<std::size_t>(geometry.experts) : 1;
+  Stored stored;
+  stored.shape = *shape;
+  stored.source.name = tensor.name;
+  stored.source.cols = shape->back();
+  stored.source.rows = 1;
+  for (std::size_t i = 0; i + 1 < shape->size(); ++i) stored.source.rows *= (*shape)[i];
+  std::vector<Source> theirs;
+  MR_ASSIGN_OR_RETURN(Target target, build(*rule, geometry, std::vector<Stored>(count, stored), theirs));
+  MR_RETURN_IF_ERROR(check_target(target, theirs));
+  if (target.shape != tensor.shape)
+    return error(Code::corrupt, "tensor '{}' has a shape that no checkpoint of its kind gives",
+                 modelfile::escape(tensor.name, 80));
+
+  Source& ours = sources_[index];
+  ours.rows = target.rows;
+  ours.cols = target.cols;
+  const auto placed = invert(target, 0, count, static_cast<std::int32_t>(index));
+  for (std::size_t part = 0; part < count; ++part) {
+    const std::string name = their_name(*rule, *family_, header_->layers(), layer, static_cast<std::int64_t>(part));
+    const auto [at, is_new] = by_name_.emplace(name, wanted_.size());
+    if (is_new) wanted_.push_back({name, *shape, {}, theirs[part].cols, dtype_for(tensor), Change::none, {}, 1, 0});
+    Wanted& wanted = wanted_[at->second];
+    if (wanted.shape != *shape || wanted.cols != theirs[part].cols)
+      return error(Code::corrupt, "tensor '{}' does not fit the others of '{}'", modelfile::escape(tensor.name, 80),
+                   name);
+    if (wanted.dtype != dtype_for(tensor)) wanted.dtype = DType::f32;
+    wanted.parts.insert(wanted.parts.end(), placed[part].begin(), placed[part].end());
+    wanted.change = target.change == Change::plus_one    ? Change::minus_one
+                    : target.change == Change::minus_exp ? Change::log_of_minus
+                                                         : Change::none;
+    wanted.columns.resize(target.columns.size());
+    for (std::size_t i = 0; i < target.columns.size(); ++i)
+      wanted.columns[static_cast<std::size_t>(target.columns[i])] = static_cast<std::int32_t>(i);
+    wanted.columns_each = target.columns_each;
+  }
+  return {};
+}
+
+Status Exporter::plan() {
+  const Geometry geometry = geometry_of(*header_, *family_);
+  for (const modelfile::TensorInfo& tensor : model_.tensors()) {
+    Source source;
+    source.name = tensor.name;
+    source.file = &files_[static_cast<std::size_t>(tensor.file)];
+    source.offset = tensor.offset;
+    source.rows = tensor.rows();
+    source.cols = tensor.cols();
+    source.dtype = tensor.dtype;
+    sources_.push_back(source);
+  }
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const modelfile::TensorInfo& tensor = model_.tensors()[i];
+    if (is_factors(tensor.name)) continue;
+    if (!info(tensor.dtype).computable)
+      return error(Code::unsupported, "tensor '{}' is {}, which is not exported", modelfile::escape(tensor.name, 80),
+                   info(tensor.dtype).name);
+    MR_RETURN_IF_ERROR(plan_tensor(i, geometry));
+    if (info(tensor.dtype).block_elements > 1 && dtype_for(tensor) != tensor.dtype) ++report_.decoded;
+  }
+  return {};
+}
+
+Status Exporter::make_folder() {
+  std::error_code ignored;
+  if (fs::exists(out_, ignored) && (!fs::is_directory(out_, ignored) || !fs::is_empty(out_, ignored)))
+    return error(Code::invalid_argument, "{}: is there and holds something; name a new folder",
+                 modelfile::escape(out_));
+  std::string stem = out_;
+  while (stem.size() > 1 && stem.back() == '/') stem.pop_back();
+  partial_ = stem + ".partial";
+  std::error_code failure;
+  fs::remove_all(partial_, ignored);
+  fs::create_directories(partial_, failure);
+  if (!failure) return {};
+  return error(Code::io_error, "{}: cannot make this folder: {}", modelfile::escape(partial_), failure.message());
+}
+
+Expected<std::vector<float>> Exporter::factors(std::string_view name) const {
+  std::vector<float> floats;
+  const modelfile::TensorInfo* tensor = model_.find(name);
+  if (tensor == nullptr) return floats;
+  if (tensor->dtype != DType::f32 || tensor->bytes > (1 << 20))
+    return error(Code::corrupt, "tensor '{}' holds no factors", name);
+  floats.resize(tensor->bytes / sizeof(float));
+  MR_RETURN_IF_ERROR(files_[static_cast<std::size_t>(tensor->file)].read_at(tensor->offset,
+                                                                            std::as_writable_bytes(std::span(floats))));
+  return floats;
+}
+
+Expected<json> Exporter::config() const {
+  json config = {
+      {"model_type", family_->model_type}, {"architectures", {family_->model_class}}, {"hidden_act", "silu"}};
+  const auto set = [&](std::span<const KeyRule> rules) {
+    for (const KeyRule& rule : rules) {
+      if (!header_->has(rule.ours) || !header_->integers(rule.ours).empty()) continue;
+      switch (rule.kind) {
+        case KeyRule::Kind::integer:
+          config[std::string(rule.theirs)] = header_->integer(rule.ours);
+          break;
+        case KeyRule::Kind::number:
+          config[std::string(rule.theirs)] = header_->number(rule.ours);
+          break;
+        case KeyRule::Kind::flag:
+          config[std::string(rule.theirs)] = header_->flag(rule.ours);
+          break;
+      }
+    }
+  };
+  set(common_keys());
+  set(family_->keys);
+  const modelfile::TensorInfo* table = model_.find("token_embd.weight");
+  if (table != nullptr) config["vocab_size"] = table->rows();
+  config["num_hidden_layers"] = header_->layers();
+  if (header_->has("attention.head_count") && header_->integer("attention.head_count") > 0)
+    config["head_dim"] = header_->integer(
+        "attention.key_length", header_->integer("embedding_length") / header_->integer("attention.head_count"));
+  config["tie_word_embeddings"] = model_.find("output.weight") == nullptr;
+  config["attention_bias"] = model_.find("blk.0.attn_q.bias") != nullptr;
+  config["mlp_bias"] = false;
+  if (model_.find("blk.0.attn_q_norm.weight") != nullptr) config["use_qk_norm"] = true;
+  config["torch_dtype"] = options_.quantized == DType::f16 ? "float16" : "bfloat16";
+  MR_RETURN_IF_ERROR(write_rotations(
+      *header_, [&](std::string_view name) { return factors(name); }, config));
+  if (family_->write != nullptr) MR_RETURN_IF_ERROR(family_->write(*header_, config));
+  for (const auto& [ours, theirs] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token_id"),
+                                     std::pair("tokenizer.ggml.eos_token_id", "eos_token_id"),
+                                     std::pair("tokenizer.ggml.padding_token_id", "pad_token_id")})
+    if (const auto id = model_.get_int(ours); id.ok()) config[theirs] = *id;
+  return config;
+}
+
+Element element_of(DType dtype) {
+  return dtype == DType::f16 ? Element::f16 : dtype == DType::bf16 ? Element::bf16 : Element::f32;
+}
+
+Status Exporter::declare(modelfile::CheckpointWriter& writer) {
+  std::size_t declared = 0;
+  for (Wanted& wanted : wanted_) {
+    wanted.declared = declared;
+    if (wanted.dtype != DType::mxfp4) {
+      const bool decay = wanted.change == Change::log_of_minus;
+      MR_RETURN_IF_ERROR(writer.declare(wanted.name, decay ? Element::f64 : element_of(wanted.dtype), wanted.shape));
+      ++declared;
+      continue;
+    }
+    const std::string stem = wanted.name.substr(0, wanted.name.rfind('_'));
+    std::vector<std::int64_t> blocks = wanted.shape;
+    blocks.back() /= kBlock;
+    MR_RETURN_IF_ERROR(writer.declare(stem + "_scales", Element::u8, blocks));
+    blocks.push_back(kBlock / 2);
+    MR_RETURN_IF_ERROR(writer.declare(stem + "_blocks", Element::u8, blocks));
+    declared += 2;
+  }
+  report_.tensors = declared;
+  return writer.begin();
+}
+
+/// The blocks' nibbles in the order of pairs of neighbours, and their exponents apart.
+Status write_blocks(std::span<const std::byte> bytes, std::uint64_t offset, std::size_t declared,
+                    const modelfile::CheckpointWriter& writer) {
+  const std::size_t blocks = bytes.size() / sizeof(BlockMXFP4), first = offset / sizeof(BlockMXFP4);
+  std::vector<std::byte> exponents(blocks), pairs(blocks * (kBlock / 2));
+  for (std::size_t b = 0; b < blocks; ++b) {
+    BlockMXFP4 block;
+    std::memcpy(&block, bytes.data() + b * sizeof block, sizeof block);
+    exponents[b] = static_cast<std::byte>(block.e);
+    const auto nibble = [&](int i) { return block.qs[i % (kBlock / 2)] >> (i / (kBlock / 2) * 4) & 0xf; };
+    for (int i = 0; i < kBlock / 2; ++i)
+      pairs[b * (kBlock / 2) + static_cast<std::size_t>(i)] =
+          static_cast<std::byte>(nibble(2 * i) | nibble(2 * i + 1) << 4);
+  }
+  MR_RETURN_IF_ERROR(writer.write(declared, first, exponents));
+  return writer.write(declared + 1, first * (kBlock / 2), pairs);
+}
+
+/// Logarithms in 64 bits, so that their exponentials are the file's numbers again.
+Status Exporter::write_decay(const Wanted& wanted, const Target& target,
+                             const modelfile::CheckpointWriter& writer) const {
+  Scratch scratch;
+  std::vector<float> floats(static_cast<std::size_t>(target.rows * target.cols));
+  MR_RETURN_IF_ERROR(gather_floats(target, sources_, 0, target.rows, scratch, floats.data()));
+  std::vector<double> logs;
+  for (const float x : floats) {
+    if (!(x < 0))
+      return error(Code::corrupt, "tensor '{}' holds {}, which is no decay",
+                   sources_[static_cast<std::size_t>(target.runs.front().source)].name, x);
+    logs.push_back(std::log(-static_cast<double>(x)));
+  }
+  return writer.write(wanted.declared, 0, std::as_bytes(std::span(logs)));
+}
+
+Status Exporter::write_one(const Wanted& wanted, Work& work, const modelfile::CheckpointWriter& writer) {
+  std::vector<Placed> parts = wanted.parts;
+  std::sort(parts.begin(), parts.end(), [](const Placed& a, const Placed& b) { return a.first < b.first; });
+  Target target;
+  target.name = wanted.name;
+  target.shape = wanted.shape;
+  target.cols = wanted.cols;
+  target.rows = 1;
+  for (const std::int64_t dim : wanted.shape) target.rows *= dim;
+  target.rows /= wanted.cols;
+  target.change = wanted.change;
+  target.columns = wanted.columns;
+  target.columns_each = wanted.columns_each;
+  std::int64_t row = 0;
+  for (const Placed& part : parts) {
+    if (part.first != row) return error(Code::corrupt, "the file lacks a part of '{}'", wanted.name);
+    target.runs.push_back(part.run);
+    row += part.run.rows;
+  }
+  MR_RETURN_IF_ERROR(check_target(target, sources_));
+  if (wanted.change == Change::log_of_minus) {
+    target.change = Change::none;
+    return write_decay(wanted, target, writer);
+  }
+  return work.make(target, sources_, wanted.dtype, [&](std::uint64_t offset, std::span<const std::byte> bytes) {
+    return wanted.dtype == DType::mxfp4 ? write_blocks(bytes, offset, wanted.declared, writer)
+                                        : writer.write(wanted.declared, offset, bytes);
+  });
+}
+
+Status Exporter::write() {
+  MR_ASSIGN_OR_RETURN(const json written, config());
+  MR_RETURN_IF_ERROR(write_json(partial_ + "/config.json", written));
+  MR_RETURN_IF_ERROR(write_tokenizer(metadata_, partial_));
+  modelfile::CheckpointWriter writer(partial_, options_.max_shard_bytes);
+  MR_RETURN_IF_ERROR(declare(writer));
+  Work work(options_.work, writer.bytes());
+  for (const Wanted& wanted : wanted_) MR_RETURN_IF_ERROR(write_one(wanted, work, writer));
+  MR_RETURN_IF_ERROR(writer.finish());
+  if (options_.work.progress) options_.work.progress(writer.bytes(), writer.bytes());
+  report_.bytes = writer.bytes();
+  report_.shards = writer.shards();
+  return {};
+}
+
+}  // namespace
+
+Expected<ExportReport> export_checkpoint(const std::string& in, const std::string& out, const ExportOptions& options) {
+  return Exporter(in, out, options).run();
+}
+
+}  // namespace millrace::convert

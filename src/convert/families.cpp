@@ -1,0 +1,79 @@
+#include <array>
+
+#include "base/log.h"
+#include "convert/family.h"
+
+namespace millrace::convert {
+namespace {
+
+// Of families that one GGUF file might be, the first that matches is exported.
+constexpr std::array kFamilies{&kLlama,       &kMixtral,   &kMistral,    &kMinistral3,    &kQwen2,
+                               &kQwen3,       &kQwen3Moe,  &kQwen3Next,  &kQwen35,        &kQwen35Moe,
+                               &kGemma3,      &kGptOss,    &kGranite,    &kGraniteHybrid, &kPhi3,
+                               &kGlm4Moe,     &kMiniMaxM2, &kDeepSeekV2, &kDeepSeekV3,    &kKimiK2,
+                               &kGlm4MoeLite, &kLfm2,      &kLfm2Moe,    &kMamba2,        &kNemotronH};
+
+/// Of models that see and hear, the part that writes; and names of one thing.
+struct Alias {
+  std::string_view model_type, is;
+};
+constexpr Alias kAliases[] = {{"gemma3", "gemma3_text"},           {"qwen3_5", "qwen3_5_text"},
+                              {"qwen3_5_moe", "qwen3_5_moe_text"}, {"glm4v_moe_text", "glm4_moe"},
+                              {"qwen2_5_vl_text", "qwen2"},        {"minimax", "minimax_m2"},
+                              {"glm_moe_lite", "glm4_moe_lite"}};
+
+constexpr KeyRule kCommonKeys[] = {
+    {"num_hidden_layers", "block_count"},
+    {"max_position_embeddings", "context_length"},
+    {"hidden_size", "embedding_length"},
+    {"intermediate_size", "feed_forward_length"},
+    {"num_attention_heads", "attention.head_count"},
+    {"num_key_value_heads", "attention.head_count_kv"},
+    {"rms_norm_eps", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
+    {"vocab_size", "vocab_size"},
+};
+
+}  // namespace
+
+std::span<const KeyRule> common_keys() { return kCommonKeys; }
+
+const Family* family_of_checkpoint(std::string_view model_type) {
+  for (const Alias& alias : kAliases)
+    if (alias.model_type == model_type) model_type = alias.is;
+  for (const Family* family : kFamilies)
+    if (family->model_type == model_type) return family;
+  return nullptr;
+}
+
+const Family* family_of_file(const Header& header) {
+  for (const Family* family : kFamilies) {
+    const bool named = header.architecture() == family->architecture ||
+                       (!family->mixture.empty() && header.architecture() == family->mixture);
+    if (named && (family->matches == nullptr || family->matches(header))) return family;
+  }
+  return nullptr;
+}
+
+std::string architecture_of(const Family& family, const Config& config) {
+  const bool mixture = !family.mixture.empty() && config.has("n_routed_experts");
+  return std::string(mixture ? family.mixture : family.architecture);
+}
+
+void shorten_to_window(Config& config, Header& header) {
+  if (!config.has("sliding_window")) return;
+  const std::int64_t window = config.required("sliding_window", 1, 1 << 28);
+  if (window >= header.integer("context_length")) return;
+  log::warn(
+      "layers see a window of {} tokens, which readers of this architecture do not know: the file's context is {} "
+      "in place of {}",
+      window, window, header.integer("context_length"));
+  header.set_integer("context_length", window);
+}
+
+std::string known_families() {
+  std::string list;
+  for (const Family* family : kFamilies) list += (list.empty() ? "" : ", ") + std::string(family->model_type);
+  return list;
+}
+
+}  // namespace millrace::convert

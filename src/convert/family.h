@@ -1,0 +1,112 @@
+// What a family of checkpoints is called, by its own files and by GGUF's: names of tensors, keys of config.json, and in
+// which order rows stand. A family is a table and, for what no row of a table says, two functions. The tables are read
+// in both directions: convert.cpp and export.cpp know nothing of a family beside them.
+// Thread-safety: constants and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "convert/config.h"
+#include "convert/header.h"
+
+namespace millrace::convert {
+
+/// How a checkpoint's tensors make one of a GGUF file.
+enum class Form : std::uint8_t {
+  same,
+  norm,        // Family::norm_shift is added
+  queries,     // rows of heads: where Family::neighbours, halves of a head come to stand side by side
+  keys,        // the same of KV heads
+  experts,     // one matrix an expert (* in the name), joined to [experts, rows, cols]
+  first_half,  // of the rows of each expert's matrix, or of one matrix: gates in front of ups
+  second_half,
+  even,  // each second row (or number of a bias), from the first or the second on
+  odd,
+  turned,  // [experts, inputs, outputs]: a matrix's columns are rows here
+  even_turned,
+  odd_turned,
+  vector,        // [1, n] as [n]
+  taps,          // a convolution's [channels, 1, taps] without the middle
+  column,        // [n] as [n, 1]
+  groups,        // [n] as [groups, n / groups]
+  decay,         // -exp(x)
+  decay_column,  // the same, as [n, 1]
+  latent_keys,   // of each head's rows of kv_b_proj those for keys, turned
+  latent_values,
+  mixed_qkv,  // Qwen3-Next's projections, one key head after the other, as q, k, v
+  mixed_z,    // and z
+  tiled_qkv,  // Qwen3.5's value heads: head h reads key head h mod key heads
+  tiled_taps,
+  tiled_heads,  // rows of value heads
+  tiled_each,   // one row or number a value head
+  tiled_decay,
+  tiled_columns,
+};
+
+/// A tensor: `theirs` with # for the layer's number and * for an expert's, `ours` with # for the layer's. Of rows with
+/// one `ours` the first is the one that is exported.
+struct NameRule {
+  std::string_view theirs, ours;
+  Form form = Form::same;
+};
+using Names = std::span<const NameRule>;
+
+/// A key of config.json and of GGUF (there with the architecture before it) that hold the same. What config.json lacks
+/// is left out.
+struct KeyRule {
+  enum class Kind : std::uint8_t { integer, number, flag };
+  std::string_view theirs, ours;
+  Kind kind = Kind::integer;
+};
+
+struct Family {
+  std::string_view model_type;    // in config.json
+  std::string_view model_class;   // in its "architectures", for export
+  std::string_view architecture;  // GGUF's
+  std::string_view mixture = "";  // GGUF's of those with experts, where it is another
+  std::span<const Names> names;
+  std::span<const KeyRule> keys = {};  // beside those that all have
+  std::string_view defaults = "";      // as JSON: what a config.json that lacks a key means
+  bool neighbours = false;             // GGUF turns channels (2i, 2i + 1), the checkpoint (i, i + n / 2)
+  float norm_shift = 0;
+  bool draft_apart = false;   // the block that guesses is "mtp." in the checkpoint, not a layer behind the last
+  std::string_view pre = "";  // the name of its pre-tokenizer, where several cut alike
+  /// What no row of `keys` says, into GGUF's keys and back. Errors by Config::fail(); of the way back by return.
+  void (*read)(Config& config, Header& header) = nullptr;
+  Status (*write)(const Header& header, nlohmann::json& config) = nullptr;
+  /// Of families that share an architecture: whether a GGUF file is exported as this one. nullptr: always.
+  bool (*matches)(const Header& header) = nullptr;
+};
+
+/// nullptr: none. `model_type` is that of the text model, in one that sees, too.
+const Family* family_of_checkpoint(std::string_view model_type);
+const Family* family_of_file(const Header& header);
+/// GGUF's architecture of a checkpoint of this family.
+std::string architecture_of(const Family& family, const Config& config);
+/// Of architectures whose readers know of no window: a context no longer than it. Says so.
+void shorten_to_window(Config& config, Header& header);
+/// Keys that nearly all families have.
+std::span<const KeyRule> common_keys();
+/// The model types there are, for messages.
+std::string known_families();
+
+// Each family's file has its table.
+extern const Family kLlama, kMistral, kMinistral3, kMixtral;
+extern const Family kQwen2, kQwen3, kQwen3Moe;
+extern const Family kQwen3Next, kQwen35, kQwen35Moe;
+extern const Family kGemma3;
+extern const Family kGptOss;
+extern const Family kGranite, kGraniteHybrid;
+extern const Family kPhi3;
+extern const Family kGlm4Moe, kMiniMaxM2;
+extern const Family kDeepSeekV2, kDeepSeekV3, kKimiK2, kGlm4MoeLite;
+extern const Family kLfm2, kLfm2Moe;
+extern const Family kMamba2;
+extern const Family kNemotronH;
+
+}  // namespace millrace::convert

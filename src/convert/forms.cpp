@@ -1,0 +1,347 @@
+#include "convert/forms.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "modelfile/escape.h"
+
+namespace millrace::convert {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+std::int64_t product(std::span<const std::int64_t> dims) {
+  return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+Shape reversed(std::span<const std::int64_t> shape) { return {shape.rbegin(), shape.rend()}; }
+
+Status wrong_shape(const Stored& part, std::string_view wanted) {
+  std::string shape;
+  for (const std::int64_t dim : part.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(dim);
+  return error(Code::corrupt, "tensor '{}' is {}, but {}", modelfile::escape(part.source.name, 120),
+               shape.empty() ? "one number" : shape, wanted);
+}
+
+/// One target in the making.
+class Builder {
+ public:
+  Builder(const NameRule& rule, const Geometry& geometry, std::span<const Stored> parts, std::vector<Source>& sources)
+      : rule_(rule),
+        g_(geometry),
+        parts_(parts),
+        sources_(sources),
+        first_(static_cast<std::int32_t>(sources.size())) {}
+
+  Expected<Target> run() {
+    for (const Stored& part : parts_) sources_.push_back(part.source);
+    MR_RETURN_IF_ERROR(form());
+    return std::move(target_);
+  }
+
+ private:
+  const Stored& part() const { return parts_.front(); }
+  const Shape& shape() const { return part().shape; }
+  std::int64_t rows() const { return part().source.rows; }
+  std::int64_t cols() const { return part().source.cols; }
+  /// All but the last two dimensions, or but the last of a bias's.
+  bool is_bias() const { return rule_.ours.ends_with(".bias"); }
+
+  /// The gathered matrix, and the shape in PyTorch's order.
+  void is(const Shape& shape, std::int64_t rows, std::int64_t cols) {
+    target_.shape = reversed(shape.empty() ? Shape{1} : shape);
+    target_.rows = rows;
+    target_.cols = cols;
+  }
+  void take(std::int64_t first, std::int64_t rows, std::int64_t step = 1) {
+    target_.runs.push_back({first_, first, step, rows});
+  }
+  Status whole(const Shape& shape, Change change = Change::none) {
+    is(shape, rows(), cols());
+    take(0, rows());
+    target_.change = change;
+    return {};
+  }
+  /// Where rows change their places, a vector is a matrix of one column.
+  Status as_numbers() {
+    Source& source = sources_[static_cast<std::size_t>(first_)];
+    if (source.packing != Packing::plain) return wrong_shape(part(), "numbers of this kind have scales of their own");
+    source.rows *= source.cols;
+    source.cols = 1;
+    return {};
+  }
+  Status rows_of_vector() { return shape().size() == 1 ? as_numbers() : Status(); }
+  const Source& view() const { return sources_[static_cast<std::size_t>(first_)]; }
+
+  Status form();
+  Status heads(std::int64_t count);
+  Status joined();
+  Status half(std::int64_t offset_halves, std::int64_t step);
+  Status turned(std::int64_t first, std::int64_t step);
+  Status latent(bool keys);
+  Status mixed(bool gate);
+  Status tiled(std::int64_t before, std::int64_t rows_each, const Shape& shape, Change change = Change::none);
+
+  const NameRule& rule_;
+  const Geometry& g_;
+  std::span<const Stored> parts_;
+  std::vector<Source>& sources_;
+  const std::int32_t first_;
+  Target target_;
+};
+
+/// Channels i and i + n / 2 of each head side by side.
+Status Builder::heads(std::int64_t count) {
+  if (!g_.neighbours) return whole(shape());
+  MR_RETURN_IF_ERROR(rows_of_vector());
+  const std::int64_t all = view().rows;
+  if (count <= 0 || all % (2 * count) != 0)
+    return wrong_shape(part(), fmt::format("its rows are those of {} heads", count));
+  is(shape(), all, view().cols);
+  const std::int64_t dim = all / count, half = dim / 2;
+  for (std::int64_t head = 0; head < count; ++head)
+    for (std::int64_t i = 0; i < half; ++i) take(head * dim + i, 2, half);
+  return {};
+}
+
+Status Builder::joined() {
+  if (static_cast<std::int64_t>(parts_.size()) != g_.experts)
+    return error(Code::corrupt, "'{}' is there of {} experts, but config.json says {}", modelfile::escape(rule_.theirs),
+                 parts_.size(), g_.experts);
+  Shape joined = shape();
+  joined.insert(joined.begin(), g_.experts);
+  is(joined, rows() * g_.experts, cols());
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].shape != shape()) return wrong_shape(parts_[i], "the first expert's has another shape");
+    target_.runs.push_back({first_ + static_cast<std::int32_t>(i), 0, 1, rows()});
+  }
+  return {};
+}
+
+/// Of each matrix's rows (of a bias: its numbers) one half: those from offset_halves halves on, or each second one.
+Status Builder::half(std::int64_t offset_halves, std::int64_t step) {
+  const std::size_t axes = is_bias() ? 1 : 2;
+  if (shape().size() < axes || shape()[shape().size() - axes] % 2 != 0)
+    return wrong_shape(part(), "gates and ups were to be its rows");
+  if (is_bias()) MR_RETURN_IF_ERROR(as_numbers());
+  Shape own = shape();
+  const std::int64_t both = own[own.size() - axes], each = both / 2;
+  own[own.size() - axes] = each;
+  const std::int64_t matrices = product(std::span(own).first(own.size() - axes));
+  is(own, matrices * each, view().cols);
+  for (std::int64_t m = 0; m < matrices; ++m) take(m * both + offset_halves * (step == 1 ? each : 1), each, step);
+  return {};
+}
+
+Status Builder::turned(std::int64_t first, std::int64_t step) {
+  if (shape().size() != 3 || cols() % step != 0 || part().source.packing != Packing::plain)
+    return wrong_shape(part(), "[experts, inputs, outputs] was to be its shape");
+  const std::int64_t experts = shape()[0], inputs = shape()[1], outputs = cols() / step;
+  is({experts, outputs, inputs}, experts * outputs, inputs);
+  for (std::int64_t e = 0; e < experts; ++e) target_.runs.push_back({first_, first, step, outputs, e * inputs});
+  return {};
+}
+
+Status Builder::latent(bool keys) {
+  const std::int64_t each = g_.nope + g_.value_dim;
+  if (rows() != g_.heads * each || cols() != g_.rank)
+    return wrong_shape(part(), fmt::format("{} heads of {} rows of {} were to be there", g_.heads, each, g_.rank));
+  if (keys) {
+    is({g_.heads, g_.rank, g_.nope}, g_.heads * g_.rank, g_.nope);
+    for (std::int64_t h = 0; h < g_.heads; ++h) target_.runs.push_back({first_, 0, 1, g_.rank, h * each});
+  } else {
+    is({g_.heads, g_.value_dim, g_.rank}, g_.heads * g_.value_dim, g_.rank);
+    for (std::int64_t h = 0; h < g_.heads; ++h) take(h * each + g_.nope, g_.value_dim);
+  }
+  return {};
+}
+
+/// Of each key head [q | k | v of its value heads | z of them].
+Status Builder::mixed(bool gate) {
+  const std::int64_t values = g_.value_heads / g_.key_heads * g_.state_values;
+  const std::int64_t each = 2 * g_.state_keys + 2 * values;
+  if (rows() != g_.key_heads * each)
+    return wrong_shape(part(), fmt::format("{} heads of {} rows were to be there", g_.key_heads, each));
+  const std::int64_t taken = g_.key_heads * (gate ? values : 2 * g_.state_keys + values);
+  is({taken, cols()}, taken, cols());
+  const auto of_each = [&](std::int64_t offset, std::int64_t count) {
+    for (std::int64_t h = 0; h < g_.key_heads; ++h) take(h * each + offset, count);
+  };
+  if (gate) {
+    of_each(2 * g_.state_keys + values, values);
+  } else {
+    of_each(0, g_.state_keys);
+    of_each(g_.state_keys, g_.state_keys);
+    of_each(2 * g_.state_keys, values);
+  }
+  return {};
+}
+
+/// Rows of value heads, `rows_each` a head, behind `before` others: [key heads, heads of each] turned around.
+Status Builder::tiled(std::int64_t before, std::int64_t rows_each, const Shape& shape, Change change) {
+  MR_RETURN_IF_ERROR(rows_of_vector());
+  const std::int64_t each = g_.value_heads / g_.key_heads;
+  if (view().rows != before + g_.value_heads * rows_each)
+    return wrong_shape(part(), fmt::format("{} rows were to be there", before + g_.value_heads * rows_each));
+  is(shape, view().rows, view().cols);
+  if (before > 0) take(0, before);
+  for (std::int64_t j = 0; j < each; ++j)
+    for (std::int64_t key = 0; key < g_.key_heads; ++key) take(before + (key * each + j) * rows_each, rows_each);
+  target_.change = change;
+  return {};
+}
+
+Status Builder::form() {
+  const std::int64_t numbers = rows() * cols();
+  const Shape taps = shape().size() == 3 ? Shape{shape()[0], shape()[2]} : shape();
+  const std::int64_t keys_and_queries = 2 * g_.key_heads * g_.state_keys;
+  switch (rule_.form) {
+    case Form::same:
+      return whole(shape());
+    case Form::norm:
+      return whole(shape(), g_.norm_shift == 0 ? Change::none : Change::plus_one);
+    case Form::queries:
+      return heads(g_.heads);
+    case Form::keys:
+      return heads(g_.kv_heads);
+    case Form::experts:
+      return joined();
+    case Form::first_half:
+      return half(0, 1);
+    case Form::second_half:
+      return half(1, 1);
+    case Form::even:
+      return half(0, 2);
+    case Form::odd:
+      return half(1, 2);
+    case Form::turned:
+      return turned(0, 1);
+    case Form::even_turned:
+      return turned(0, 2);
+    case Form::odd_turned:
+      return turned(1, 2);
+    case Form::vector:
+      return whole({numbers});
+    case Form::taps:
+      return whole(taps);
+    case Form::column:
+      return whole({numbers, 1});
+    case Form::groups:
+      if (numbers % g_.groups != 0) return wrong_shape(part(), fmt::format("it has {} groups", g_.groups));
+      return whole({g_.groups, numbers / g_.groups});
+    case Form::decay:
+      return whole(shape(), Change::minus_exp);
+    case Form::decay_column:
+      return whole({numbers, 1}, Change::minus_exp);
+    case Form::latent_keys:
+    case Form::latent_values:
+      return latent(rule_.form == Form::latent_keys);
+    case Form::mixed_qkv:
+    case Form::mixed_z:
+      return mixed(rule_.form == Form::mixed_z);
+    case Form::tiled_qkv:
+    case Form::tiled_taps:
+      return tiled(keys_and_queries, g_.state_values, taps);
+    case Form::tiled_heads:
+      return tiled(0, g_.state_values, shape());
+    case Form::tiled_each:
+      return tiled(0, 1, shape());
+    case Form::tiled_decay:
+      return tiled(0, 1, shape(), Change::minus_exp);
+    case Form::tiled_columns:
+      break;
+  }
+  if (cols() != g_.value_heads * g_.state_values)
+    return wrong_shape(part(), fmt::format("{} columns were to be there", g_.value_heads * g_.state_values));
+  const std::int64_t each = g_.value_heads / g_.key_heads;
+  for (std::int64_t j = 0; j < each; ++j)
+    for (std::int64_t key = 0; key < g_.key_heads; ++key)
+      target_.columns.push_back(static_cast<std::int32_t>(key * each + j));
+  target_.columns_each = g_.state_values;
+  return whole(shape());
+}
+
+}  // namespace
+
+Geometry geometry_of(const Header& header, const Family& family) {
+  Geometry g;
+  g.neighbours = family.neighbours && header.flag("rope.scaling.finetuned", true);
+  g.norm_shift = family.norm_shift;
+  g.heads = header.integer("attention.head_count");
+  for (const std::int64_t heads : header.of_layers("attention.head_count_kv")) g.kv_heads = std::max(g.kv_heads, heads);
+  g.experts = header.integer("expert_count");
+  g.rank = header.integer("attention.kv_lora_rank");
+  g.value_dim = header.integer("attention.value_length_mla", header.integer("attention.value_length"));
+  g.nope = header.integer("attention.key_length_mla", header.integer("attention.key_length")) -
+           header.integer("rope.dimension_count");
+  g.key_heads = std::max<std::int64_t>(1, header.integer("ssm.group_count", 1));
+  g.groups = g.key_heads;
+  g.value_heads = header.integer("ssm.time_step_rank");
+  g.state_keys = header.integer("ssm.state_size");
+  g.state_values = g.value_heads == 0 ? 0 : header.integer("ssm.inner_size") / g.value_heads;
+  return g;
+}
+
+Expected<Target> build(const NameRule& rule, const Geometry& geometry, std::span<const Stored> parts,
+                       std::vector<Source>& sources) {
+  return Builder(rule, geometry, parts, sources).run();
+}
+
+Expected<Shape> their_shape(const NameRule& rule, const Geometry& g, std::span<const std::int64_t> ours) {
+  Shape shape = reversed(ours);
+  const std::int64_t numbers = product(ours);
+  switch (rule.form) {
+    case Form::experts:
+      shape.erase(shape.begin());
+      return shape;
+    case Form::first_half:
+    case Form::second_half:
+    case Form::even:
+    case Form::odd:
+      shape[shape.size() - (rule.ours.ends_with(".bias") || shape.size() == 1 ? 1 : 2)] *= 2;
+      return shape;
+    case Form::vector:
+      return Shape{1, numbers};
+    case Form::taps:
+    case Form::tiled_taps:
+      shape.insert(shape.end() - 1, 1);
+      return shape;
+    case Form::column:
+    case Form::groups:
+    case Form::decay_column:
+      return Shape{numbers};
+    case Form::latent_keys:
+    case Form::latent_values:
+      return Shape{g.heads * (g.nope + g.value_dim), g.rank};
+    case Form::mixed_qkv:
+    case Form::mixed_z:
+      return Shape{2 * (g.key_heads * g.state_keys + g.value_heads * g.state_values), shape.back()};
+    case Form::turned:
+    case Form::even_turned:
+    case Form::odd_turned:
+      return error(Code::unsupported, "{} is not written in the form of a checkpoint", rule.ours);
+    default:
+      return shape;
+  }
+}
+
+std::vector<std::vector<Placed>> invert(const Target& target, std::int32_t first_source, std::size_t sources,
+                                        std::int32_t ours) {
+  std::vector<std::vector<Placed>> placed(sources);
+  std::int64_t row = 0;
+  for (const Run& run : target.runs) {
+    auto& list = placed[static_cast<std::size_t>(run.source - first_source)];
+    if (run.base >= 0) {
+      list.push_back({run.base, {ours, 0, 1, target.cols, row}});
+    } else if (run.step == 1) {
+      list.push_back({run.first, {ours, row, 1, run.rows}});
+    } else {
+      for (std::int64_t i = 0; i < run.rows; ++i) list.push_back({run.first + i * run.step, {ours, row + i, 1, 1}});
+    }
+    row += run.rows;
+  }
+  return placed;
+}
+
+}  // namespace millrace::convert

@@ -1,0 +1,295 @@
+#include "convert/gather.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "modelfile/escape.h"
+#include "tensor/blocks.h"
+#include "tensor/codec.h"
+#include "tensor/float8.h"
+
+namespace millrace::convert {
+namespace {
+
+Status not_finite(const Source& source) {
+  return error(Code::corrupt, "tensor '{}' holds a weight that is NaN or infinite; get the checkpoint again",
+               modelfile::escape(source.name, 120));
+}
+
+/// No exponent of all ones among the elements.
+template <typename T, T kExponent>
+bool all_finite(const std::byte* bytes, std::int64_t count) {
+  bool finite = true;
+  for (std::int64_t i = 0; i < count; ++i) {
+    T bits;
+    std::memcpy(&bits, bytes + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+    finite &= (bits & kExponent) != kExponent;
+  }
+  return finite;
+}
+
+bool all_finite(DType dtype, const std::byte* bytes, std::int64_t count) {
+  switch (dtype) {
+    case DType::f32:
+      return all_finite<std::uint32_t, 0x7f800000>(bytes, count);
+    case DType::f16:
+      return all_finite<std::uint16_t, 0x7c00>(bytes, count);
+    case DType::bf16:
+      return all_finite<std::uint16_t, 0x7f80>(bytes, count);
+    default:
+      return true;
+  }
+}
+
+std::span<std::byte> room(Scratch& scratch, std::int64_t bytes) {
+  if (scratch.bytes.size() < static_cast<std::size_t>(bytes)) scratch.bytes.resize(static_cast<std::size_t>(bytes));
+  return std::span(scratch.bytes).first(static_cast<std::size_t>(bytes));
+}
+
+Status multiply_by_scales(const Source& source, std::int64_t row, std::int64_t col, std::int64_t count,
+                          Scratch& scratch, float* out) {
+  const Scales& scales = source.scales;
+  const std::int64_t first = col / scales.cols_each, last = (col + count - 1) / scales.cols_each;
+  const std::int64_t at = row / scales.rows_each * scales.cols + first, each = row_bytes(scales.dtype, 1);
+  const auto bytes = room(scratch, (last - first + 1) * each);
+  MR_RETURN_IF_ERROR(scales.file->read_at(scales.offset + static_cast<std::uint64_t>(at * each), bytes));
+  scratch.scales.resize(static_cast<std::size_t>(last - first + 1));
+  decode_row(scales.dtype, bytes.data(), last - first + 1, scratch.scales.data());
+  for (std::int64_t i = 0; i < count; ++i)
+    out[i] *= scratch.scales[static_cast<std::size_t>((col + i) / scales.cols_each - first)];
+  return {};
+}
+
+/// Elements [col, col + count) of a row of 8-bit floats.
+Status read_eights(const Source& source, std::int64_t row, std::int64_t col, std::int64_t count, Scratch& scratch,
+                   float* out) {
+  const auto bytes = room(scratch, count);
+  MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(row * source.cols + col), bytes));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto bits = static_cast<std::uint8_t>(bytes[static_cast<std::size_t>(i)]);
+    out[i] = source.packing == Packing::e4m3 ? e4m3_to_float(bits) : e5m2_to_float(bits);
+  }
+  return source.scales.file == nullptr ? Status() : multiply_by_scales(source, row, col, count, scratch, out);
+}
+
+/// Elements [col, col + count) of a row. Blocks are decoded whole.
+Status read_part(const Source& source, std::int64_t row, std::int64_t col, std::int64_t count, Scratch& scratch,
+                 float* out) {
+  if (source.packing != Packing::plain) return read_eights(source, row, col, count, scratch, out);
+  const std::int64_t block = info(source.dtype).block_elements;
+  const std::int64_t begin = col / block * block, end = (col + count + block - 1) / block * block;
+  const auto bytes = room(scratch, row_bytes(source.dtype, end - begin));
+  const std::int64_t place = row * row_bytes(source.dtype, source.cols) + row_bytes(source.dtype, begin);
+  MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(place), bytes));
+  if (block == 1) {
+    decode_row(source.dtype, bytes.data(), count, out);
+    return {};
+  }
+  std::vector<float> whole(static_cast<std::size_t>(end - begin));
+  decode_row(source.dtype, bytes.data(), end - begin, whole.data());
+  std::copy_n(whole.data() + (col - begin), count, out);
+  return {};
+}
+
+/// Numbers of 64 bits, of which floats are made behind the change, where that is one that would lose bits.
+Status read_doubles(const Source& source, std::int64_t row, std::int64_t count, Change change, Scratch& scratch,
+                    float* out) {
+  const auto bytes = room(scratch, row_bytes(DType::f64, count * source.cols));
+  const std::int64_t place = row * row_bytes(DType::f64, source.cols);
+  MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(place), bytes));
+  for (std::int64_t i = 0; i < count * source.cols; ++i) {
+    double number = 0;
+    std::memcpy(&number, bytes.data() + i * static_cast<std::int64_t>(sizeof number), sizeof number);
+    out[i] = static_cast<float>(change == Change::minus_exp ? -std::exp(number) : number);
+  }
+  return {};
+}
+
+/// `count` rows from `row` on, which stand side by side.
+Status read_rows(const Source& source, std::int64_t row, std::int64_t count, Change change, Scratch& scratch,
+                 float* out) {
+  if (source.packing == Packing::plain && source.dtype == DType::f64)
+    return read_doubles(source, row, count, change, scratch, out);
+  if (source.packing != Packing::plain) {
+    for (std::int64_t i = 0; i < count; ++i)
+      MR_RETURN_IF_ERROR(read_eights(source, row + i, 0, source.cols, scratch, out + i * source.cols));
+    return {};
+  }
+  const std::int64_t bytes_each = row_bytes(source.dtype, source.cols);
+  const auto bytes = room(scratch, count * bytes_each);
+  MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(row * bytes_each), bytes));
+  decode_row(source.dtype, bytes.data(), count * source.cols, out);
+  return {};
+}
+
+/// The nibbles of 32 elements, in the order of pairs of neighbours, in GGUF's: element i beside element i + 16.
+void repack_nibbles(const std::byte* pairs, std::uint8_t* out) {
+  const auto nibble = [&](int i) { return static_cast<std::uint8_t>(pairs[i / 2]) >> (i % 2 * 4) & 0xf; };
+  for (int i = 0; i < kBlock / 2; ++i) out[i] = static_cast<std::uint8_t>(nibble(i) | nibble(i + kBlock / 2) << 4);
+}
+
+Status read_mxfp4(const Source& source, std::int64_t row, std::int64_t count, Scratch& scratch, std::byte* out) {
+  const std::int64_t blocks = count * source.cols / kBlock, first = row * source.cols / kBlock;
+  const auto bytes = room(scratch, blocks * (kBlock / 2 + 1));
+  const auto nibbles = bytes.first(static_cast<std::size_t>(blocks * (kBlock / 2)));
+  const auto exponents = bytes.subspan(nibbles.size());
+  MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(first * (kBlock / 2)), nibbles));
+  MR_RETURN_IF_ERROR(source.scales.file->read_at(source.scales.offset + static_cast<std::uint64_t>(first), exponents));
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const std::byte exponent = exponents[static_cast<std::size_t>(b)];
+    if (exponent == std::byte{0xff}) return not_finite(source);
+    BlockMXFP4 block{};
+    block.e = static_cast<std::uint8_t>(exponent);
+    repack_nibbles(nibbles.data() + b * (kBlock / 2), block.qs);
+    std::memcpy(out + b * static_cast<std::int64_t>(sizeof block), &block, sizeof block);
+  }
+  return {};
+}
+
+/// Calls part(run, first of its rows, how many, where in the target they stand) for what of [first, first + count) lies
+/// in each run.
+template <typename Part>
+Status each_part(const Target& target, std::int64_t first, std::int64_t count, const Part& part) {
+  const auto behind = std::upper_bound(target.begins.begin(), target.begins.end(), first);
+  for (auto i = static_cast<std::size_t>(behind - target.begins.begin()) - 1; i < target.runs.size(); ++i) {
+    const Run& run = target.runs[i];
+    const std::int64_t begin = target.begins[i];
+    if (begin >= first + count) break;
+    const std::int64_t from = std::max(begin, first), to = std::min(begin + run.rows, first + count);
+    MR_RETURN_IF_ERROR(part(run, from - begin, to - from, from - first));
+  }
+  return {};
+}
+
+/// Columns of a matrix as rows.
+Status gather_columns(const Target& target, const Source& source, const Run& run, std::int64_t skipped,
+                      std::int64_t count, Scratch& scratch, float* out) {
+  const std::int64_t col = run.first + skipped * run.step, width = (count - 1) * run.step + 1;
+  scratch.floats.resize(static_cast<std::size_t>(width));
+  for (std::int64_t j = 0; j < target.cols; ++j) {
+    MR_RETURN_IF_ERROR(read_part(source, run.base + j, col, width, scratch, scratch.floats.data()));
+    for (std::int64_t k = 0; k < count; ++k)
+      out[k * target.cols + j] = scratch.floats[static_cast<std::size_t>(k * run.step)];
+  }
+  return {};
+}
+
+void sort_columns(const Target& target, std::int64_t count, Scratch& scratch, float* rows) {
+  scratch.floats.resize(static_cast<std::size_t>(target.cols));
+  for (std::int64_t r = 0; r < count; ++r) {
+    float* row = rows + r * target.cols;
+    std::copy_n(row, target.cols, scratch.floats.data());
+    for (std::size_t group = 0; group < target.columns.size(); ++group)
+      std::copy_n(scratch.floats.data() + target.columns[group] * target.columns_each, target.columns_each,
+                  row + static_cast<std::int64_t>(group) * target.columns_each);
+  }
+}
+
+/// In double, so that what is undone comes back with the same bits.
+void apply(Change change, std::span<float> numbers) {
+  for (float& x : numbers) {
+    switch (change) {
+      case Change::none:
+        return;
+      case Change::plus_one:
+        x += 1;
+        break;
+      case Change::minus_one:
+        x -= 1;
+        break;
+      case Change::minus_exp:
+        x = static_cast<float>(-std::exp(static_cast<double>(x)));
+        break;
+      case Change::log_of_minus:
+        x = static_cast<float>(std::log(-static_cast<double>(x)));
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+Status check_target(Target& target, std::span<const Source> sources) {
+  target.begins.clear();
+  if (target.cols <= 0 || target.cols > kMostCols || target.rows <= 0)
+    return error(Code::corrupt, "tensor '{}' would be {} rows of {} numbers, which cannot be",
+                 modelfile::escape(target.name, 80), target.rows, target.cols);
+  std::int64_t rows = 0;
+  for (const Run& run : target.runs) {
+    const Source& source = sources[static_cast<std::size_t>(run.source)];
+    const std::int64_t last = run.first + (run.rows - 1) * run.step;
+    const bool turned = run.base >= 0;
+    const bool fits = run.rows > 0 && run.first >= 0 && run.step > 0 &&
+                      (turned ? last < source.cols && run.base + target.cols <= source.rows
+                              : last < source.rows && source.cols == target.cols);
+    if (!fits)
+      return error(Code::corrupt, "tensor '{}' is {} x {}, which is no shape that '{}' can be made of",
+                   modelfile::escape(source.name, 120), source.rows, source.cols, modelfile::escape(target.name, 80));
+    target.begins.push_back(rows);
+    rows += run.rows;
+  }
+  if (rows != target.rows)
+    return error(Code::corrupt,
+                 "tensor '{}' would have {} of its {} rows: a tensor of the checkpoint has a wrong shape",
+                 modelfile::escape(target.name, 80), rows, target.rows);
+  return {};
+}
+
+bool is_copy(const Target& target, std::span<const Source> sources, DType dtype) {
+  return target.change == Change::none && target.columns.empty() &&
+         std::all_of(target.runs.begin(), target.runs.end(), [&](const Run& run) {
+           const Source& source = sources[static_cast<std::size_t>(run.source)];
+           const bool whole = source.packing == Packing::plain || source.packing == Packing::mxfp4;
+           return run.base < 0 && whole && source.dtype == dtype;
+         });
+}
+
+Status gather_bytes(const Target& target, std::span<const Source> sources, std::int64_t first, std::int64_t count,
+                    Scratch& scratch, std::byte* out) {
+  return each_part(target, first, count, [&](const Run& run, std::int64_t skipped, std::int64_t rows, std::int64_t at) {
+    const Source& source = sources[static_cast<std::size_t>(run.source)];
+    const std::int64_t bytes_each = row_bytes(source.dtype, source.cols), at_once = run.step == 1 ? rows : 1;
+    for (std::int64_t i = 0; i < rows; i += at_once) {
+      const std::int64_t row = run.first + (skipped + i) * run.step;
+      std::byte* to = out + (at + i) * bytes_each;
+      if (source.packing == Packing::mxfp4) {
+        MR_RETURN_IF_ERROR(read_mxfp4(source, row, at_once, scratch, to));
+        continue;
+      }
+      const std::span bytes(to, static_cast<std::size_t>(at_once * bytes_each));
+      MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(row * bytes_each), bytes));
+      if (!all_finite(source.dtype, to, at_once * source.cols)) return not_finite(source);
+    }
+    return Status();
+  });
+}
+
+Status gather_floats(const Target& target, std::span<const Source> sources, std::int64_t first, std::int64_t count,
+                     Scratch& scratch, float* out) {
+  MR_RETURN_IF_ERROR(
+      each_part(target, first, count, [&](const Run& run, std::int64_t skipped, std::int64_t rows, std::int64_t at) {
+        const Source& source = sources[static_cast<std::size_t>(run.source)];
+        float* to = out + at * target.cols;
+        if (run.base >= 0) {
+          MR_RETURN_IF_ERROR(gather_columns(target, source, run, skipped, rows, scratch, to));
+        } else {
+          const std::int64_t at_once = run.step == 1 ? rows : 1;
+          for (std::int64_t i = 0; i < rows; i += at_once)
+            MR_RETURN_IF_ERROR(read_rows(source, run.first + (skipped + i) * run.step, at_once, target.change, scratch,
+                                         to + i * target.cols));
+        }
+        bool finite = true;
+        for (std::int64_t i = 0; i < rows * target.cols; ++i) finite &= std::isfinite(to[i]);
+        return finite ? Status() : not_finite(source);
+      }));
+  if (!target.columns.empty()) sort_columns(target, count, scratch, out);
+  const auto changed_already = [&](const Run& run) {
+    return target.change == Change::minus_exp && sources[static_cast<std::size_t>(run.source)].dtype == DType::f64;
+  };
+  if (std::any_of(target.runs.begin(), target.runs.end(), changed_already)) return {};
+  apply(target.change, std::span(out, static_cast<std::size_t>(count * target.cols)));
+  return {};
+}
+
+}  // namespace millrace::convert

@@ -1,0 +1,79 @@
+// Gemma 3, its text: four norms a layer, whose weights count from 1; five layers with a window, then one that sees all.
+#include <algorithm>
+
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr NameRule kNorms[] = {
+    {"model.layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", Form::norm},
+    {"model.layers.#.pre_feedforward_layernorm.weight", "blk.#.ffn_norm.weight", Form::norm},
+    {"model.layers.#.post_feedforward_layernorm.weight", "blk.#.post_ffw_norm.weight", Form::norm},
+};
+constexpr Names kNames[] = {kTopNames, kAttentionNames, kNorms, kDenseNames};
+constexpr KeyRule kKeys[] = {{"sliding_window", "attention.sliding_window"},
+                             {"final_logit_softcapping", "final_logit_softcapping", KeyRule::Kind::number}};
+
+constexpr std::int64_t kUsualPeriod = 6, kLayersOf27B = 62;
+
+/// Of how many layers the last sees all, by the list of their kinds.
+std::int64_t period_of(Config& config, const std::vector<std::string>& kinds) {
+  const auto first = std::find(kinds.begin(), kinds.end(), "full_attention");
+  const std::int64_t period = first - kinds.begin() + 1;
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    if ((kinds[i] == "full_attention") != (static_cast<std::int64_t>(i + 1) % period == 0))
+      config.fail(error(Code::unsupported,
+                        "layer_types in config.json repeats nothing: layer {} is out of the order of the others", i));
+  return period;
+}
+
+void read(Config& config, Header& header) {
+  const auto kinds = config.texts("layer_types");
+  const std::int64_t period =
+      kinds.empty() ? config.optional("sliding_window_pattern", kUsualPeriod, 1, 1 << 16) : period_of(config, kinds);
+  if (period != kUsualPeriod) header.set_integer("attention.sliding_window_pattern", period);
+  // What the scores are divided by is no key of GGUF's: readers know it by the number of layers.
+  const bool by_width = header.layers() == kLayersOf27B;
+  const std::int64_t scaled =
+      by_width ? header.integer("embedding_length") / std::max<std::int64_t>(1, header.integer("attention.head_count"))
+               : header.integer("attention.key_length");
+  config.expect("query_pre_attn_scalar", scaled);
+  config.expect("attn_logit_softcapping", nullptr);
+  config.expect("hidden_activation", "gelu_pytorch_tanh");
+  config.expect("use_bidirectional_attention", false);
+}
+
+Status write(const Header& header, nlohmann::json& config) {
+  const std::int64_t period = header.integer("attention.sliding_window_pattern", kUsualPeriod);
+  nlohmann::json kinds = nlohmann::json::array();
+  for (std::int64_t i = 1; i <= header.layers(); ++i)
+    kinds.push_back(i % period == 0 ? "full_attention" : "sliding_attention");
+  config["layer_types"] = kinds;
+  config["sliding_window_pattern"] = period;
+  const bool by_width = header.layers() == kLayersOf27B;
+  config["query_pre_attn_scalar"] = by_width
+                                        ? header.integer("embedding_length") / header.integer("attention.head_count")
+                                        : header.integer("attention.key_length");
+  config["hidden_activation"] = "gelu_pytorch_tanh";
+  config.erase("hidden_act");
+  return {};
+}
+
+}  // namespace
+
+const Family kGemma3{.model_type = "gemma3_text",
+                     .model_class = "Gemma3ForCausalLM",
+                     .architecture = "gemma3",
+                     .names = kNames,
+                     .keys = kKeys,
+                     .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+                       "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+                       "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
+                       "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "sliding_window": 4096,
+                       "query_pre_attn_scalar": 256})",
+                     .norm_shift = 1,
+                     .read = read,
+                     .write = write};
+
+}  // namespace millrace::convert

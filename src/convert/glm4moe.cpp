@@ -1,0 +1,90 @@
+// GLM-4.5 to 4.7, and MiniMax-M2: routers of sigmoids that choose with a bias.
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr Names kNames[] = {kTopNames,    kAttentionNames,     kPostAttentionNorm, kDenseNames,
+                            kExpertNames, kSharedExpertsNames, kDraftNames};
+constexpr KeyRule kKeys[] = {{"n_routed_experts", "expert_count"},
+                             {"num_experts_per_tok", "expert_used_count"},
+                             {"moe_intermediate_size", "expert_feed_forward_length"},
+                             {"n_shared_experts", "expert_shared_count"},
+                             {"first_k_dense_replace", "leading_dense_block_count"},
+                             {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
+                             {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag},
+                             {"n_group", "expert_group_count"},
+                             {"topk_group", "expert_group_used_count"},
+                             {"num_nextn_predict_layers", "nextn_predict_layers"}};
+
+void read(Config& config, Header& header) {
+  header.set_integer("expert_gating_func", kSigmoidGating);
+  config.expect("hidden_act", "silu");
+}
+
+Status write(const Header& header, nlohmann::json& config) {
+  config["use_qk_norm"] = header.flag("has_qk_norm");
+  config["attention_bias"] = true;
+  config["num_nextn_predict_layers"] = header.integer("nextn_predict_layers");
+  return {};
+}
+
+constexpr NameRule kMiniMaxExperts[] = {
+    {"model.layers.#.block_sparse_moe.gate.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.block_sparse_moe.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
+    {"model.layers.#.block_sparse_moe.experts.*.w1.weight", "blk.#.ffn_gate_exps.weight", Form::experts},
+    {"model.layers.#.block_sparse_moe.experts.*.w3.weight", "blk.#.ffn_up_exps.weight", Form::experts},
+    {"model.layers.#.block_sparse_moe.experts.*.w2.weight", "blk.#.ffn_down_exps.weight", Form::experts},
+    {"model.layers.#.mlp.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
+};
+constexpr Names kMiniMaxNames[] = {kTopNames, kAttentionNames, kFfnNorm, kMiniMaxExperts, kExpertNames};
+constexpr KeyRule kMiniMaxKeys[] = {{"num_local_experts", "expert_count"},
+                                    {"num_experts_per_tok", "expert_used_count"},
+                                    {"intermediate_size", "expert_feed_forward_length"}};
+
+void read_minimax(Config& config, Header& header) {
+  header.set_integer("expert_gating_func", kSigmoidGating);
+  header.set_integer(
+      "rope.dimension_count",
+      config.optional("rotary_dim", header.integer("rope.dimension_count", header.integer("attention.key_length")), 2,
+                      1 << 12));
+  config.expect("hidden_act", "silu");
+  config.expect("scoring_func", "sigmoid");
+  config.expect("use_qk_norm", true);
+}
+
+Status write_minimax(const Header& header, nlohmann::json& config) {
+  config["rotary_dim"] = header.integer("rope.dimension_count", header.integer("attention.key_length"));
+  config["scoring_func"] = "sigmoid";
+  config["use_qk_norm"] = true;
+  config["qk_norm_type"] = "per_layer";
+  config["use_routing_bias"] = true;
+  return {};
+}
+
+}  // namespace
+
+const Family kGlm4Moe{.model_type = "glm4_moe",
+                      .model_class = "Glm4MoeForCausalLM",
+                      .architecture = "glm4moe",
+                      .names = kNames,
+                      .keys = kKeys,
+                      .defaults = R"({"rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 10000.0,
+                        "num_key_value_heads": 8, "norm_topk_prob": true, "routed_scaling_factor": 1.0, "n_group": 1,
+                        "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1,
+                        "partial_rotary_factor": 0.5})",
+                      .pre = "glm4",
+                      .read = read,
+                      .write = write};
+const Family kMiniMaxM2{.model_type = "minimax_m2",
+                        .model_class = "MiniMaxM2ForCausalLM",
+                        .architecture = "minimax-m2",
+                        .names = kMiniMaxNames,
+                        .keys = kMiniMaxKeys,
+                        .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 196608,
+                          "rope_theta": 5000000.0, "num_key_value_heads": 8, "head_dim": 128})",
+                        .pre = "minimax-m2",
+                        .read = read_minimax,
+                        .write = write_minimax};
+
+}  // namespace millrace::convert

@@ -1,0 +1,62 @@
+// gpt-oss: MXFP4 experts as they are published (or in floats, as others publish them again), biases everywhere, sinks.
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr NameRule kOwn[] = {
+    {"model.layers.#.self_attn.sinks", "blk.#.attn_sinks.weight"},
+    {"model.layers.#.mlp.router.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.mlp.router.bias", "blk.#.ffn_gate_inp.bias"},
+    // NAME_blocks and NAME_scales count as NAME; gates and ups take turns.
+    {"model.layers.#.mlp.experts.gate_up_proj_mxfp4", "blk.#.ffn_gate_exps.weight", Form::even},
+    {"model.layers.#.mlp.experts.gate_up_proj_mxfp4", "blk.#.ffn_up_exps.weight", Form::odd},
+    {"model.layers.#.mlp.experts.down_proj_mxfp4", "blk.#.ffn_down_exps.weight"},
+    {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_gate_exps.weight", Form::even_turned},
+    {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_up_exps.weight", Form::odd_turned},
+    {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps.weight", Form::turned},
+    {"model.layers.#.mlp.experts.gate_up_proj_bias", "blk.#.ffn_gate_exps.bias", Form::even},
+    {"model.layers.#.mlp.experts.gate_up_proj_bias", "blk.#.ffn_up_exps.bias", Form::odd},
+    {"model.layers.#.mlp.experts.down_proj_bias", "blk.#.ffn_down_exps.bias"},
+};
+constexpr Names kNames[] = {kTopNames, kAttentionNames, kPostAttentionNorm, kOwn};
+constexpr KeyRule kKeys[] = {{"num_local_experts", "expert_count"},
+                             {"num_experts_per_tok", "expert_used_count"},
+                             {"intermediate_size", "expert_feed_forward_length"},
+                             {"sliding_window", "attention.sliding_window"}};
+
+nlohmann::json kinds_of(std::int64_t layers) {
+  nlohmann::json kinds = nlohmann::json::array();
+  for (std::int64_t i = 0; i < layers; ++i) kinds.push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
+  return kinds;
+}
+
+void read(Config& config, Header& header) {
+  config.expect("layer_types", kinds_of(header.layers()));
+  config.expect("swiglu_limit", 7.0);
+  config.expect("hidden_act", "silu");
+}
+
+Status write(const Header& header, nlohmann::json& config) {
+  config["layer_types"] = kinds_of(header.layers());
+  config["swiglu_limit"] = 7.0;
+  config["attention_bias"] = true;
+  config["quantization_config"] = {{"quant_method", "mxfp4"}, {"modules_to_not_convert", nlohmann::json::array()}};
+  return {};
+}
+
+}  // namespace
+
+const Family kGptOss{.model_type = "gpt_oss",
+                     .model_class = "GptOssForCausalLM",
+                     .architecture = "gpt-oss",
+                     .names = kNames,
+                     .keys = kKeys,
+                     .defaults = R"({"rms_norm_eps": 1e-5, "head_dim": 64, "num_key_value_heads": 8,
+                       "num_experts_per_tok": 4, "sliding_window": 128, "max_position_embeddings": 131072,
+                       "rope_theta": 150000.0})",
+                     .pre = "gpt-4o",
+                     .read = read,
+                     .write = write};
+
+}  // namespace millrace::convert

@@ -1,0 +1,127 @@
+// LFM2, dense and with experts: short convolutions in most of the places of attention.
+#include <algorithm>
+
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr NameRule kOwn[] = {
+    {"model.embedding_norm.weight", "token_embd_norm.weight"},
+    {"model.layers.#.operator_norm.weight", "blk.#.attn_norm.weight"},
+    {"model.layers.#.self_attn.out_proj.weight", "blk.#.attn_output.weight"},
+    {"model.layers.#.self_attn.q_layernorm.weight", "blk.#.attn_q_norm.weight"},
+    {"model.layers.#.self_attn.k_layernorm.weight", "blk.#.attn_k_norm.weight"},
+    {"model.layers.#.conv.in_proj.weight", "blk.#.shortconv.in_proj.weight"},
+    {"model.layers.#.conv.conv.weight", "blk.#.shortconv.conv.weight", Form::taps},
+    {"model.layers.#.conv.out_proj.weight", "blk.#.shortconv.out_proj.weight"},
+    {"model.layers.#.ffn_norm.weight", "blk.#.ffn_norm.weight"},
+    {"model.layers.#.feed_forward.w1.weight", "blk.#.ffn_gate.weight"},
+    {"model.layers.#.feed_forward.w3.weight", "blk.#.ffn_up.weight"},
+    {"model.layers.#.feed_forward.w2.weight", "blk.#.ffn_down.weight"},
+    {"model.layers.#.feed_forward.gate.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.feed_forward.expert_bias", "blk.#.exp_probs_b.bias"},
+    {"model.layers.#.feed_forward.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
+    {"model.layers.#.feed_forward.experts.*.w1.weight", "blk.#.ffn_gate_exps.weight", Form::experts},
+    {"model.layers.#.feed_forward.experts.*.w3.weight", "blk.#.ffn_up_exps.weight", Form::experts},
+    {"model.layers.#.feed_forward.experts.*.w2.weight", "blk.#.ffn_down_exps.weight", Form::experts},
+    {"model.layers.#.feed_forward.experts.gate_up_proj", "blk.#.ffn_gate_exps.weight", Form::first_half},
+    {"model.layers.#.feed_forward.experts.gate_up_proj", "blk.#.ffn_up_exps.weight", Form::second_half},
+    {"model.layers.#.feed_forward.experts.down_proj", "blk.#.ffn_down_exps.weight"},
+};
+constexpr Names kNames[] = {kOwn, kTopNames, kAttentionNames};
+constexpr KeyRule kKeys[] = {{"norm_eps", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
+                             {"conv_L_cache", "shortconv.l_cache"}};
+constexpr KeyRule kMoeKeys[] = {{"norm_eps", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
+                                {"conv_L_cache", "shortconv.l_cache"},
+                                {"num_experts", "expert_count"},
+                                {"num_experts_per_tok", "expert_used_count"},
+                                {"moe_intermediate_size", "expert_feed_forward_length"},
+                                {"num_dense_layers", "leading_dense_block_count"}};
+
+/// Layers that attend, by layer_types or by their numbers.
+std::vector<std::int64_t> kv_heads_of(Config& config, const Header& header) {
+  const std::int64_t heads = header.integer("attention.head_count_kv");
+  std::vector<std::int64_t> kv_heads(static_cast<std::size_t>(header.layers()), 0);
+  const auto kinds = config.texts("layer_types");
+  for (std::size_t i = 0; i < std::min(kinds.size(), kv_heads.size()); ++i)
+    if (kinds[i] == "full_attention") kv_heads[i] = heads;
+  if (kinds.empty())
+    for (const double index : config.numbers("full_attn_idxs"))
+      if (index >= 0 && index < static_cast<double>(kv_heads.size())) kv_heads[static_cast<std::size_t>(index)] = heads;
+  return kv_heads;
+}
+
+/// Dense: the width that the config gives is cut to two thirds and rounded up, if it says so.
+void read(Config& config, Header& header) {
+  header.set_integers("attention.head_count_kv", kv_heads_of(config, header));
+  if (config.flag("block_auto_adjust_ff_dim", false)) {
+    const std::int64_t given =
+        config.optional("block_ff_dim", config.optional("intermediate_size", 1, 1, 1 << 20), 1, 1 << 20);
+    const std::int64_t multiple = config.optional("block_multiple_of", 256, 1, 1 << 16);
+    const double factor = config.number("block_ffn_dim_multiplier", 1.0);
+    const auto width = static_cast<std::int64_t>(factor * static_cast<double>(2 * given / 3));
+    header.set_integer("feed_forward_length", (width + multiple - 1) / multiple * multiple);
+  }
+  config.expect("conv_bias", false);
+}
+
+void read_moe(Config& config, Header& header) {
+  header.set_integers("attention.head_count_kv", kv_heads_of(config, header));
+  header.set_integer("expert_gating_func", kSigmoidGating);
+  config.expect("conv_bias", false);
+  config.expect("use_expert_bias", true);
+  config.expect("norm_topk_prob", true);
+  config.expect("routed_scaling_factor", 1.0);
+}
+
+Status write(const Header& header, nlohmann::json& config) {
+  nlohmann::json kinds = nlohmann::json::array();
+  std::int64_t most = 0;
+  for (const std::int64_t heads : header.of_layers("attention.head_count_kv")) {
+    kinds.push_back(heads > 0 ? "full_attention" : "conv");
+    most = std::max(most, heads);
+  }
+  config["layer_types"] = kinds;
+  config["num_key_value_heads"] = most;
+  config["conv_bias"] = false;
+  config["block_auto_adjust_ff_dim"] = false;
+  config["block_ff_dim"] = header.integer("feed_forward_length");
+  config.erase("rms_norm_eps");
+  if (header.integer("expert_count") > 0) {
+    config["use_expert_bias"] = true;
+    config["norm_topk_prob"] = true;
+    config["routed_scaling_factor"] = 1.0;
+  }
+  return {};
+}
+
+constexpr std::string_view kDefaults =
+    R"({"norm_eps": 1e-5, "max_position_embeddings": 128000, "rope_theta": 1000000.0, "num_key_value_heads": 8,
+        "conv_L_cache": 3, "tie_word_embeddings": true, "block_auto_adjust_ff_dim": true})";
+constexpr std::string_view kMoeDefaults =
+    R"({"norm_eps": 1e-5, "max_position_embeddings": 128000, "rope_theta": 1000000.0, "num_key_value_heads": 8,
+        "conv_L_cache": 3, "tie_word_embeddings": true})";
+
+}  // namespace
+
+const Family kLfm2{.model_type = "lfm2",
+                   .model_class = "Lfm2ForCausalLM",
+                   .architecture = "lfm2",
+                   .names = kNames,
+                   .keys = kKeys,
+                   .defaults = kDefaults,
+                   .pre = "lfm2",
+                   .read = read,
+                   .write = write};
+const Family kLfm2Moe{.model_type = "lfm2_moe",
+                      .model_class = "Lfm2MoeForCausalLM",
+                      .architecture = "lfm2moe",
+                      .names = kNames,
+                      .keys = kMoeKeys,
+                      .defaults = kMoeDefaults,
+                      .pre = "lfm2",
+                      .read = read_moe,
+                      .write = write};
+
+}  // namespace millrace::convert

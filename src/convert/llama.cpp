@@ -1,0 +1,95 @@
+// Llama 2 to 3.3, Mistral 7B and Nemo, Ministral 3, Mixtral, and what is made of them.
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr Names kNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
+
+constexpr NameRule kMixtralExperts[] = {
+    {"model.layers.#.block_sparse_moe.gate.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.block_sparse_moe.experts.*.w1.weight", "blk.#.ffn_gate_exps.weight", Form::experts},
+    {"model.layers.#.block_sparse_moe.experts.*.w3.weight", "blk.#.ffn_up_exps.weight", Form::experts},
+    {"model.layers.#.block_sparse_moe.experts.*.w2.weight", "blk.#.ffn_down_exps.weight", Form::experts},
+};
+constexpr Names kMixtralNames[] = {kTopNames, kAttentionNames, kFfnNorm, kMixtralExperts, kExpertNames};
+constexpr KeyRule kMixtralKeys[] = {{"num_local_experts", "expert_count"},
+                                    {"num_experts_per_tok", "expert_used_count"}};
+
+/// GGUF's llama has no window: contexts are as long as the window, beyond which answers would differ.
+void read_plain(Config& config, Header& header) {
+  header.set_integer("rope.dimension_count", header.integer("attention.key_length"));
+  shorten_to_window(config, header);
+  config.expect("hidden_act", "silu");
+}
+
+void read_ministral3(Config& config, Header& header) {
+  read_plain(config, header);
+  Config rope = config.within("rope_parameters");
+  const double beta = rope.number("llama_4_scaling_beta", 0);
+  if (beta != 0) header.set_number("attention.temperature_scale", beta);
+  if (const double all = rope.number("mscale_all_dim", 0); all != 0)
+    header.set_number("rope.scaling.yarn_log_multiplier", all);
+  config.fail(rope.status());
+}
+
+Status write_ministral3(const Header& header, nlohmann::json& config) {
+  nlohmann::json& rope = config["rope_parameters"];
+  if (header.has("attention.temperature_scale"))
+    rope["llama_4_scaling_beta"] = header.number("attention.temperature_scale");
+  if (header.has("rope.scaling.yarn_log_multiplier"))
+    rope["mscale"] = rope["mscale_all_dim"] = header.number("rope.scaling.yarn_log_multiplier");
+  return {};
+}
+
+bool has_experts(const Header& header) { return header.integer("expert_count") > 0; }
+bool has_none(const Header& header) { return !has_experts(header); }
+
+constexpr std::string_view kLlamaDefaults =
+    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "rope_theta": 10000.0})";
+constexpr std::string_view kMistralDefaults =
+    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 131072, "rope_theta": 10000.0, "num_key_value_heads": 8})";
+constexpr std::string_view kMixtralDefaults =
+    R"({"rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 1000000.0, "num_key_value_heads": 8,
+        "num_local_experts": 8, "num_experts_per_tok": 2})";
+
+}  // namespace
+
+const Family kLlama{.model_type = "llama",
+                    .model_class = "LlamaForCausalLM",
+                    .architecture = "llama",
+                    .names = kNames,
+                    .defaults = kLlamaDefaults,
+                    .neighbours = true,
+                    .pre = "llama-bpe",
+                    .read = read_plain,
+                    .matches = has_none};
+const Family kMistral{.model_type = "mistral",
+                      .model_class = "MistralForCausalLM",
+                      .architecture = "llama",
+                      .names = kNames,
+                      .defaults = kMistralDefaults,
+                      .neighbours = true,
+                      .pre = "tekken",
+                      .read = read_plain,
+                      .matches = has_none};
+const Family kMinistral3{.model_type = "ministral3",
+                         .model_class = "Ministral3ForCausalLM",
+                         .architecture = "mistral3",
+                         .names = kNames,
+                         .defaults = kMistralDefaults,
+                         .neighbours = true,
+                         .pre = "tekken",
+                         .read = read_ministral3,
+                         .write = write_ministral3};
+const Family kMixtral{.model_type = "mixtral",
+                      .model_class = "MixtralForCausalLM",
+                      .architecture = "llama",
+                      .names = kMixtralNames,
+                      .keys = kMixtralKeys,
+                      .defaults = kMixtralDefaults,
+                      .neighbours = true,
+                      .read = read_plain,
+                      .matches = has_experts};
+
+}  // namespace millrace::convert

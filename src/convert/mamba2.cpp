@@ -1,0 +1,70 @@
+// Mamba-2 and Codestral Mamba.
+#include "convert/mamba2.h"
+
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr NameRule kOwn[] = {
+    {"backbone.embeddings.weight", "token_embd.weight"},
+    {"backbone.norm_f.weight", "output_norm.weight"},
+    {"lm_head.weight", "output.weight"},
+    {"backbone.layers.#.norm.weight", "blk.#.attn_norm.weight"},
+    MR_MAMBA2_NAMES("backbone.layers.#.mixer."),
+};
+constexpr NameRule kRenamed[] = {
+    // as transformers names them in memory
+    {"model.embeddings.weight", "token_embd.weight"},
+    {"model.norm_f.weight", "output_norm.weight"},
+    {"model.layers.#.norm.weight", "blk.#.attn_norm.weight"},
+    MR_MAMBA2_NAMES("model.layers.#.mixer."),
+};
+constexpr Names kNames[] = {kOwn, kRenamed};
+constexpr KeyRule kKeys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
+                             {"conv_kernel", "ssm.conv_kernel"},
+                             {"state_size", "ssm.state_size"},
+                             {"n_groups", "ssm.group_count"}};
+
+constexpr std::int64_t kUsualContext = 1 << 20;  // there is no bound
+
+void read(Config& config, Header& header) {
+  const std::int64_t width = config.required("hidden_size", 1, 1 << 20);
+  const std::int64_t inner = config.optional("expand", 2, 1, 64) * width,
+                     dim = config.optional("head_dim", 64, 1, 1 << 12);
+  header.set_integer("ssm.inner_size", inner);
+  header.set_integer("ssm.time_step_rank", inner / dim);
+  header.set_integer("context_length", config.optional("max_position_embeddings", kUsualContext, 1, 1 << 28));
+  header.set_integer("feed_forward_length", 0);
+  header.set_integer("attention.head_count", 0);
+  config.expect("use_bias", false);
+  config.expect("rms_norm", true);
+}
+
+Status write(const Header& header, nlohmann::json& config) {
+  const std::int64_t inner = header.integer("ssm.inner_size"), heads = header.integer("ssm.time_step_rank");
+  config["expand"] = inner / header.integer("embedding_length");
+  config["num_heads"] = heads;
+  config["head_dim"] = inner / heads;
+  config["max_position_embeddings"] = header.integer("context_length");
+  config["use_bias"] = false;
+  config["use_conv_bias"] = true;
+  config["rms_norm"] = true;
+  for (const char* none :
+       {"num_attention_heads", "num_key_value_heads", "intermediate_size", "rope_theta", "rms_norm_eps"})
+    config.erase(none);
+  return {};
+}
+
+}  // namespace
+
+const Family kMamba2{.model_type = "mamba2",
+                     .model_class = "Mamba2ForCausalLM",
+                     .architecture = "mamba2",
+                     .names = kNames,
+                     .keys = kKeys,
+                     .defaults = R"({"layer_norm_epsilon": 1e-5, "conv_kernel": 4, "n_groups": 8, "state_size": 128})",
+                     .read = read,
+                     .write = write};
+
+}  // namespace millrace::convert

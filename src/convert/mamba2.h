@@ -1,0 +1,18 @@
+// What families with Mamba-2 layers have in common.
+// Thread-safety: constants and pure functions.
+#pragma once
+
+#include "convert/family.h"
+
+namespace millrace::convert {
+
+// Rows of a table of names: the mixer's tensors behind `prefix`, a literal such as "model.layers.#.mamba.".
+#define MR_MAMBA2_NAMES(prefix)                                                                                      \
+  {prefix "in_proj.weight", "blk.#.ssm_in.weight"}, {prefix "conv1d.weight", "blk.#.ssm_conv1d.weight", Form::taps}, \
+      {prefix "conv1d.bias", "blk.#.ssm_conv1d.bias"}, {prefix "dt_bias", "blk.#.ssm_dt.bias"},                      \
+      {prefix "A_log", "blk.#.ssm_a", Form::decay_column}, {prefix "D", "blk.#.ssm_d", Form::column},                \
+      {prefix "norm.weight", "blk.#.ssm_norm.weight", Form::groups}, {                                               \
+    prefix "out_proj.weight", "blk.#.ssm_out.weight"                                                                 \
+  }
+
+}  // namespace millrace::convert

@@ -1,0 +1,85 @@
+// Rows that families' tables have in common.
+// Thread-safety: constants.
+#pragma once
+
+#include <array>
+
+#include "convert/family.h"
+
+namespace millrace::convert {
+
+inline constexpr NameRule kTopNames[] = {
+    {"model.embed_tokens.weight", "token_embd.weight"},
+    {"model.norm.weight", "output_norm.weight", Form::norm},
+    {"lm_head.weight", "output.weight"},
+};
+
+inline constexpr NameRule kAttentionNames[] = {
+    {"model.layers.#.input_layernorm.weight", "blk.#.attn_norm.weight", Form::norm},
+    {"model.layers.#.self_attn.q_proj.weight", "blk.#.attn_q.weight", Form::queries},
+    {"model.layers.#.self_attn.q_proj.bias", "blk.#.attn_q.bias", Form::queries},
+    {"model.layers.#.self_attn.k_proj.weight", "blk.#.attn_k.weight", Form::keys},
+    {"model.layers.#.self_attn.k_proj.bias", "blk.#.attn_k.bias", Form::keys},
+    {"model.layers.#.self_attn.v_proj.weight", "blk.#.attn_v.weight"},
+    {"model.layers.#.self_attn.v_proj.bias", "blk.#.attn_v.bias"},
+    {"model.layers.#.self_attn.q_norm.weight", "blk.#.attn_q_norm.weight", Form::norm},
+    {"model.layers.#.self_attn.k_norm.weight", "blk.#.attn_k_norm.weight", Form::norm},
+    {"model.layers.#.self_attn.o_proj.weight", "blk.#.attn_output.weight"},
+    {"model.layers.#.self_attn.o_proj.bias", "blk.#.attn_output.bias"},
+};
+
+/// The norm in front of the feed-forward, by the name that most files have.
+inline constexpr NameRule kFfnNorm[] = {
+    {"model.layers.#.post_attention_layernorm.weight", "blk.#.ffn_norm.weight", Form::norm},
+};
+/// And by the one of others.
+inline constexpr NameRule kPostAttentionNorm[] = {
+    {"model.layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", Form::norm},
+};
+
+inline constexpr NameRule kDenseNames[] = {
+    {"model.layers.#.mlp.gate_proj.weight", "blk.#.ffn_gate.weight"},
+    {"model.layers.#.mlp.up_proj.weight", "blk.#.ffn_up.weight"},
+    {"model.layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight"},
+};
+
+/// Experts one by one, as most are published, or joined.
+inline constexpr NameRule kExpertNames[] = {
+    {"model.layers.#.mlp.gate.weight", "blk.#.ffn_gate_inp.weight"},
+    {"model.layers.#.mlp.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
+    {"model.layers.#.mlp.experts.*.gate_proj.weight", "blk.#.ffn_gate_exps.weight", Form::experts},
+    {"model.layers.#.mlp.experts.*.up_proj.weight", "blk.#.ffn_up_exps.weight", Form::experts},
+    {"model.layers.#.mlp.experts.*.down_proj.weight", "blk.#.ffn_down_exps.weight", Form::experts},
+    {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_gate_exps.weight", Form::first_half},
+    {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_up_exps.weight", Form::second_half},
+    {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps.weight"},
+};
+
+/// One expert that every token goes through.
+inline constexpr NameRule kSharedExpertsNames[] = {
+    {"model.layers.#.mlp.shared_experts.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
+    {"model.layers.#.mlp.shared_experts.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
+    {"model.layers.#.mlp.shared_experts.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
+};
+
+/// Blocks behind the layers that guess further tokens, as DeepSeek and GLM publish them.
+inline constexpr NameRule kDraftNames[] = {
+    {"model.layers.#.eh_proj.weight", "blk.#.nextn.eh_proj.weight"},
+    {"model.layers.#.enorm.weight", "blk.#.nextn.enorm.weight"},
+    {"model.layers.#.hnorm.weight", "blk.#.nextn.hnorm.weight"},
+    {"model.layers.#.embed_tokens.weight", "blk.#.nextn.embed_tokens.weight"},
+    {"model.layers.#.shared_head.head.weight", "blk.#.nextn.shared_head_head.weight"},
+    {"model.layers.#.shared_head.norm.weight", "blk.#.nextn.shared_head_norm.weight"},
+};
+
+/// Keys of most mixtures.
+inline constexpr KeyRule kMixtureKeys[] = {
+    {"num_experts", "expert_count"},
+    {"num_experts_per_tok", "expert_used_count"},
+    {"moe_intermediate_size", "expert_feed_forward_length"},
+};
+
+/// Values of expert_gating_func.
+inline constexpr std::int64_t kSoftmaxGating = 1, kSigmoidGating = 2;
+
+}  // namespace millrace::convert

@@ -1,0 +1,106 @@
+// Nemotron-H and Nemotron 3 Nano: each layer is one thing alone; the model type is one, the architectures are two.
+#include <algorithm>
+
+#include "convert/mamba2.h"
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr NameRule kOwn[] = {
+    {"backbone.embeddings.weight", "token_embd.weight"},
+    {"backbone.norm_f.weight", "output_norm.weight"},
+    {"lm_head.weight", "output.weight"},
+    {"backbone.layers.#.norm.weight", "blk.#.attn_norm.weight"},
+    MR_MAMBA2_NAMES("backbone.layers.#.mixer."),
+    {"backbone.layers.#.mixer.q_proj.weight", "blk.#.attn_q.weight"},
+    {"backbone.layers.#.mixer.k_proj.weight", "blk.#.attn_k.weight"},
+    {"backbone.layers.#.mixer.v_proj.weight", "blk.#.attn_v.weight"},
+    {"backbone.layers.#.mixer.o_proj.weight", "blk.#.attn_output.weight"},
+    {"backbone.layers.#.mixer.up_proj.weight", "blk.#.ffn_up.weight"},
+    {"backbone.layers.#.mixer.down_proj.weight", "blk.#.ffn_down.weight"},
+    {"backbone.layers.#.mixer.gate.weight", "blk.#.ffn_gate_inp.weight"},
+    {"backbone.layers.#.mixer.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
+    {"backbone.layers.#.mixer.experts.*.up_proj.weight", "blk.#.ffn_up_exps.weight", Form::experts},
+    {"backbone.layers.#.mixer.experts.*.down_proj.weight", "blk.#.ffn_down_exps.weight", Form::experts},
+    {"backbone.layers.#.mixer.experts.up_proj", "blk.#.ffn_up_exps.weight"},
+    {"backbone.layers.#.mixer.experts.down_proj", "blk.#.ffn_down_exps.weight"},
+    {"backbone.layers.#.mixer.shared_experts.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
+    {"backbone.layers.#.mixer.shared_experts.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
+    {"backbone.layers.#.mixer.fc1_latent_proj.weight", "blk.#.ffn_latent_down.weight"},
+    {"backbone.layers.#.mixer.fc2_latent_proj.weight", "blk.#.ffn_latent_up.weight"},
+};
+constexpr Names kNames[] = {kOwn};
+constexpr KeyRule kKeys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
+                             {"conv_kernel", "ssm.conv_kernel"},
+                             {"ssm_state_size", "ssm.state_size"},
+                             {"n_groups", "ssm.group_count"},
+                             {"mamba_num_heads", "ssm.time_step_rank"},
+                             {"n_routed_experts", "expert_count"},
+                             {"num_experts_per_tok", "expert_used_count"},
+                             {"moe_intermediate_size", "expert_feed_forward_length"},
+                             {"moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+                             {"n_shared_experts", "expert_shared_count"},
+                             {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag},
+                             {"routed_scaling_factor", "expert_weights_scale", KeyRule::Kind::number},
+                             {"n_group", "expert_group_count"}};
+
+void read(Config& config, Header& header) {
+  const std::string pattern = config.text("hybrid_override_pattern", "");
+  const std::int64_t heads = header.integer("attention.head_count_kv");
+  const bool mixture = header.has("expert_count");
+  const std::int64_t width =
+      mixture ? header.integer("expert_feed_forward_length") : header.integer("feed_forward_length");
+  if (static_cast<std::int64_t>(pattern.size()) != header.layers() ||
+      pattern.find_first_not_of("M*-E") != std::string::npos || pattern.find(mixture ? '-' : 'E') != std::string::npos)
+    config.fail(error(Code::unsupported,
+                      "hybrid_override_pattern in config.json is no row of M, * and {} for {} layers",
+                      mixture ? 'E' : '-', header.layers()));
+  std::vector<std::int64_t> kv_heads, widths;
+  for (const char kind : pattern) {
+    kv_heads.push_back(kind == '*' ? heads : 0);
+    widths.push_back(kind == '-' || kind == 'E' ? width : 0);
+  }
+  header.set_integers("attention.head_count_kv", kv_heads);
+  header.set_integers("feed_forward_length", widths);
+  header.set("rope.scaling.finetuned", false);
+  header.set_integer("ssm.inner_size",
+                     config.required("mamba_num_heads", 1, 1 << 16) * config.required("mamba_head_dim", 1, 1 << 16));
+  config.expect("use_bias", false);
+  config.expect("mlp_bias", false);
+  config.expect("mlp_hidden_act", "relu2");
+  if (mixture) config.expect("topk_group", 1);
+}
+
+Status write(const Header& header, nlohmann::json& config) {
+  const auto kv_heads = header.of_layers("attention.head_count_kv"), widths = header.of_layers("feed_forward_length");
+  const bool mixture = header.integer("expert_count") > 0;
+  std::string pattern;
+  for (std::size_t i = 0; i < kv_heads.size(); ++i)
+    pattern += widths[i] > 0 ? (mixture ? 'E' : '-') : kv_heads[i] > 0 ? '*' : 'M';
+  config["hybrid_override_pattern"] = pattern;
+  config["num_key_value_heads"] = *std::max_element(kv_heads.begin(), kv_heads.end());
+  if (!mixture) config["intermediate_size"] = *std::max_element(widths.begin(), widths.end());
+  config["mamba_head_dim"] = header.integer("ssm.inner_size") / header.integer("ssm.time_step_rank");
+  config["mlp_hidden_act"] = "relu2";
+  config["use_conv_bias"] = true;
+  if (mixture) config["topk_group"] = 1;
+  config.erase("rms_norm_eps");
+  config.erase("rope_theta");
+  return {};
+}
+
+}  // namespace
+
+const Family kNemotronH{.model_type = "nemotron_h",
+                        .model_class = "NemotronHForCausalLM",
+                        .architecture = "nemotron_h",
+                        .mixture = "nemotron_h_moe",
+                        .names = kNames,
+                        .keys = kKeys,
+                        .defaults = R"({"layer_norm_epsilon": 1e-5, "max_position_embeddings": 4096, "n_groups": 8,
+                          "conv_kernel": 4, "ssm_state_size": 128})",
+                        .read = read,
+                        .write = write};
+
+}  // namespace millrace::convert

@@ -1,0 +1,155 @@
+// Qwen3-Next, Qwen3.5 and 3.6, dense and with experts: gated delta nets but for each fourth layer. Norms' weights count
+// from 1, but for those of the delta nets. The block that guesses further tokens stands apart, as "mtp.".
+#include <algorithm>
+
+#include "convert/names.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr NameRule kNet[] = {
+    {"model.layers.#.linear_attn.conv1d.weight", "blk.#.ssm_conv1d.weight", Form::taps},
+    {"model.layers.#.linear_attn.dt_bias", "blk.#.ssm_dt.bias"},
+    {"model.layers.#.linear_attn.A_log", "blk.#.ssm_a", Form::decay},
+    {"model.layers.#.linear_attn.norm.weight", "blk.#.ssm_norm.weight"},
+    {"model.layers.#.linear_attn.out_proj.weight", "blk.#.ssm_out.weight"},
+    {"model.layers.#.linear_attn.in_proj_qkvz.weight", "blk.#.attn_qkv.weight", Form::mixed_qkv},
+    {"model.layers.#.linear_attn.in_proj_qkvz.weight", "blk.#.attn_gate.weight", Form::mixed_z},
+    {"model.layers.#.linear_attn.in_proj_ba.weight", "blk.#.ssm_ba.weight"},
+};
+constexpr NameRule kTiledNet[] = {
+    {"model.layers.#.linear_attn.conv1d.weight", "blk.#.ssm_conv1d.weight", Form::tiled_taps},
+    {"model.layers.#.linear_attn.dt_bias", "blk.#.ssm_dt.bias", Form::tiled_each},
+    {"model.layers.#.linear_attn.A_log", "blk.#.ssm_a", Form::tiled_decay},
+    {"model.layers.#.linear_attn.norm.weight", "blk.#.ssm_norm.weight"},
+    {"model.layers.#.linear_attn.out_proj.weight", "blk.#.ssm_out.weight", Form::tiled_columns},
+    {"model.layers.#.linear_attn.in_proj_qkv.weight", "blk.#.attn_qkv.weight", Form::tiled_qkv},
+    {"model.layers.#.linear_attn.in_proj_z.weight", "blk.#.attn_gate.weight", Form::tiled_heads},
+    {"model.layers.#.linear_attn.in_proj_b.weight", "blk.#.ssm_beta.weight", Form::tiled_each},
+    {"model.layers.#.linear_attn.in_proj_a.weight", "blk.#.ssm_alpha.weight", Form::tiled_each},
+};
+constexpr NameRule kSharedExpert[] = {
+    {"model.layers.#.mlp.shared_expert.gate_proj.weight", "blk.#.ffn_gate_shexp.weight"},
+    {"model.layers.#.mlp.shared_expert.up_proj.weight", "blk.#.ffn_up_shexp.weight"},
+    {"model.layers.#.mlp.shared_expert.down_proj.weight", "blk.#.ffn_down_shexp.weight"},
+    {"model.layers.#.mlp.shared_expert_gate.weight", "blk.#.ffn_gate_inp_shexp.weight", Form::vector},
+};
+// "mtp.NAME" counts as "model.layers.N.mtp.NAME", "mtp.layers.0.NAME" as "model.layers.N.NAME".
+constexpr NameRule kDraft[] = {
+    {"model.layers.#.mtp.fc.weight", "blk.#.nextn.eh_proj.weight"},
+    {"model.layers.#.mtp.pre_fc_norm_embedding.weight", "blk.#.nextn.enorm.weight", Form::norm},
+    {"model.layers.#.mtp.pre_fc_norm_hidden.weight", "blk.#.nextn.hnorm.weight", Form::norm},
+    {"model.layers.#.mtp.norm.weight", "blk.#.nextn.shared_head_norm.weight", Form::norm},
+};
+constexpr Names kNextNames[] = {kTopNames,     kAttentionNames, kPostAttentionNorm, kNet, kExpertNames,
+                                kSharedExpert, kDraft};
+constexpr Names kDenseNetNames[] = {kTopNames, kAttentionNames, kPostAttentionNorm, kTiledNet, kDenseNames, kDraft};
+constexpr Names kMoeNetNames[] = {kTopNames,     kAttentionNames, kPostAttentionNorm, kTiledNet, kExpertNames,
+                                  kSharedExpert, kDraft};
+
+#define MR_NET_KEYS                                                                                    \
+  {"linear_conv_kernel_dim", "ssm.conv_kernel"}, {"linear_key_head_dim", "ssm.state_size"},            \
+      {"linear_num_key_heads", "ssm.group_count"}, {"linear_num_value_heads", "ssm.time_step_rank"}, { \
+    "full_attention_interval", "full_attention_interval"                                               \
+  }
+constexpr KeyRule kKeys[] = {MR_NET_KEYS};
+constexpr KeyRule kMoeKeys[] = {MR_NET_KEYS,
+                                {"num_experts", "expert_count"},
+                                {"num_experts_per_tok", "expert_used_count"},
+                                {"moe_intermediate_size", "expert_feed_forward_length"},
+                                {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+                                {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
+#undef MR_NET_KEYS
+
+constexpr std::int64_t kUsualInterval = 4;
+
+void read(Config& config, Header& header) {
+  header.set_integer("ssm.inner_size", config.required("linear_num_value_heads", 1, 1 << 14) *
+                                           config.required("linear_value_head_dim", 1, 1 << 12));
+  const auto kinds = config.texts("layer_types");
+  const auto first = std::find(kinds.begin(), kinds.end(), "full_attention") - kinds.begin();
+  const std::int64_t interval = kinds.empty() ? header.integer("full_attention_interval", kUsualInterval) : first + 1;
+  header.set_integer("full_attention_interval", interval);
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    if ((kinds[i] == "full_attention") != (static_cast<std::int64_t>(i + 1) % interval == 0))
+      config.fail(
+          error(Code::unsupported, "layer_types in config.json: layer {} is out of the order of the others", i));
+  if (config.required("linear_num_value_heads", 1, 1 << 14) % config.required("linear_num_key_heads", 1, 1 << 14) != 0)
+    config.fail(error(Code::corrupt, "linear_num_value_heads in config.json is no multiple of linear_num_key_heads"));
+  Config rope = config.within("rope_parameters");
+  auto sections = rope.numbers("mrope_section");
+  if (sections.empty()) sections = config.within("rope_scaling").numbers("mrope_section");
+  if (!sections.empty()) {
+    sections.resize(4, 0);
+    header.set_integers("rope.dimension_sections", {sections.begin(), sections.end()});
+  }
+  config.expect("hidden_act", "silu");
+  config.expect("decoder_sparse_step", 1);
+  config.expect("mlp_only_layers", nlohmann::json::array());
+  config.fail(rope.status());
+}
+
+Status write(const Header& header, nlohmann::json& config) {
+  const std::int64_t interval = header.integer("full_attention_interval", kUsualInterval);
+  nlohmann::json kinds = nlohmann::json::array();
+  for (std::int64_t i = 1; i <= header.layers(); ++i)
+    kinds.push_back(i % interval == 0 ? "full_attention" : "linear_attention");
+  config["layer_types"] = kinds;
+  config["linear_value_head_dim"] = header.integer("ssm.inner_size") / header.integer("ssm.time_step_rank");
+  if (auto sections = header.integers("rope.dimension_sections"); !sections.empty()) {
+    sections.resize(3);
+    config["rope_parameters"]["mrope_section"] = sections;
+    config["rope_parameters"]["mrope_interleaved"] = true;
+  }
+  if (header.integer("expert_count") > 0) {
+    config["decoder_sparse_step"] = 1;
+    config["mlp_only_layers"] = nlohmann::json::array();
+    config["norm_topk_prob"] = header.flag("expert_weights_norm", true);
+  }
+  if (const std::int64_t blocks = header.integer("nextn_predict_layers"); blocks > 0)
+    config["mtp_num_hidden_layers"] = blocks;
+  config["attn_output_gate"] = true;
+  return {};
+}
+
+constexpr std::string_view kDefaults =
+    R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 10000.0, "num_key_value_heads": 2,
+        "head_dim": 256, "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32})";
+
+}  // namespace
+
+const Family kQwen3Next{.model_type = "qwen3_next",
+                        .model_class = "Qwen3NextForCausalLM",
+                        .architecture = "qwen3next",
+                        .names = kNextNames,
+                        .keys = kMoeKeys,
+                        .defaults = kDefaults,
+                        .norm_shift = 1,
+                        .draft_apart = true,
+                        .read = read,
+                        .write = write};
+const Family kQwen35{.model_type = "qwen3_5_text",
+                     .model_class = "Qwen3_5ForCausalLM",
+                     .architecture = "qwen35",
+                     .names = kDenseNetNames,
+                     .keys = kKeys,
+                     .defaults = kDefaults,
+                     .norm_shift = 1,
+                     .draft_apart = true,
+                     .pre = "qwen35",
+                     .read = read,
+                     .write = write};
+const Family kQwen35Moe{.model_type = "qwen3_5_moe_text",
+                        .model_class = "Qwen3_5MoeForCausalLM",
+                        .architecture = "qwen35moe",
+                        .names = kMoeNetNames,
+                        .keys = kMoeKeys,
+                        .defaults = kDefaults,
+                        .norm_shift = 1,
+                        .draft_apart = true,
+                        .pre = "qwen35",
+                        .read = read,
+                        .write = write};
+
+}  // namespace millrace::convert

@@ -1,0 +1,191 @@
+#include "convert/stored.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
+
+#include "convert/mapping.h"
+#include "modelfile/escape.h"
+#include "tensor/blocks.h"
+
+namespace millrace::convert {
+namespace {
+
+using modelfile::Checkpoint;
+using modelfile::CheckpointTensor;
+using modelfile::Element;
+
+constexpr std::string_view kBlocks = "_blocks", kExponents = "_scales", kMark = "_mxfp4";
+
+std::optional<DType> dtype_of(Element element) {
+  switch (element) {
+    case Element::f32:
+      return DType::f32;
+    case Element::f16:
+      return DType::f16;
+    case Element::bf16:
+      return DType::bf16;
+    case Element::f64:
+      return DType::f64;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::int64_t rows_of(std::span<const std::int64_t> shape) {
+  if (shape.empty()) return 1;
+  return std::accumulate(shape.begin(), shape.end() - 1, std::int64_t{1}, std::multiplies<>());
+}
+
+/// One tensor of a checkpoint as a source.
+class Reader {
+ public:
+  Reader(const Checkpoint& checkpoint, const std::vector<modelfile::File>& files, const Config& config)
+      : checkpoint_(checkpoint), files_(files) {
+    const auto block = config.within("quantization_config").numbers("weight_block_size");
+    if (block.size() == 2) {
+      block_rows_ = static_cast<std::int64_t>(std::clamp(block[0], 0.0, 65536.0));
+      block_cols_ = static_cast<std::int64_t>(std::clamp(block[1], 0.0, 65536.0));
+    }
+  }
+
+  Expected<NamedTensor> read(const CheckpointTensor& tensor) const {
+    NamedTensor named{tensor.name, {}};
+    Source& source = named.stored.source;
+    source.name = tensor.name;
+    source.file = &file_of(tensor);
+    source.offset = tensor.offset;
+    named.stored.shape = tensor.shape;
+    source.rows = rows_of(tensor.shape);
+    source.cols = tensor.shape.empty() ? 1 : tensor.shape.back();
+    if (tensor.elements() == 0) return error(Code::corrupt, "tensor '{}' is empty", shown(tensor));
+    if (const auto dtype = dtype_of(tensor.element)) {
+      source.dtype = *dtype;
+      return named;
+    }
+    if (tensor.element == Element::f8_e4m3 || tensor.element == Element::f8_e5m2) {
+      source.packing = tensor.element == Element::f8_e4m3 ? Packing::e4m3 : Packing::e5m2;
+      source.dtype = DType::bf16;
+      MR_RETURN_IF_ERROR(find_scales(tensor, source));
+      return named;
+    }
+    if (tensor.element == Element::u8 && tensor.name.ends_with(kBlocks)) {
+      MR_RETURN_IF_ERROR(read_mxfp4(tensor, named));
+      return named;
+    }
+    return error(
+        Code::unsupported,
+        "tensor '{}' holds {}: weights quantized in such a way are not read; get the model in BF16, F16 or FP8",
+        shown(tensor), element_name(tensor.element));
+  }
+
+  /// Whether it belongs to another tensor.
+  bool is_beside(const CheckpointTensor& tensor) const {
+    for (const std::string_view ending : {"_scale_inv", "_scale"})
+      if (tensor.name.ends_with(ending))
+        return checkpoint_.find(std::string_view(tensor.name).substr(0, tensor.name.size() - ending.size())) != nullptr;
+    if (!tensor.name.ends_with(kExponents)) return false;
+    const std::string stem = tensor.name.substr(0, tensor.name.size() - kExponents.size());
+    return checkpoint_.find(stem + std::string(kBlocks)) != nullptr;
+  }
+
+ private:
+  static std::string shown(const CheckpointTensor& tensor) { return modelfile::escape(tensor.name, 120); }
+  const modelfile::File& file_of(const CheckpointTensor& tensor) const {
+    return files_[static_cast<std::size_t>(tensor.file)];
+  }
+
+  /// NAME_scale_inv: of blocks; NAME_scale: of all, of rows or of blocks. Both multiply.
+  Status find_scales(const CheckpointTensor& tensor, Source& source) const {
+    const CheckpointTensor* found = checkpoint_.find(tensor.name + "_scale_inv");
+    if (found == nullptr) found = checkpoint_.find(tensor.name + "_scale");
+    if (found == nullptr)
+      return error(Code::corrupt, "tensor '{}' holds 8-bit floats, but no tensor has their scales ({}_scale_inv)",
+                   shown(tensor), shown(tensor));
+    const auto dtype = dtype_of(found->element);
+    if (!dtype || *dtype == DType::f64)
+      return error(Code::unsupported, "tensor '{}' holds {}, which are no scales", shown(*found),
+                   element_name(found->element));
+    source.scales = {&file_of(*found), found->offset, *dtype, source.rows, source.cols, 1};
+    const std::int64_t count = found->elements(), cols = found->shape.empty() ? 1 : found->shape.back();
+    if (count == 1) return {};
+    const auto parts = [](std::int64_t whole, std::int64_t each) { return (whole + each - 1) / each; };
+    if (count == source.rows && cols == 1) {
+      source.scales.rows_each = 1;
+      return {};
+    }
+    // Of several matrices in one tensor each has blocks of its own.
+    const std::int64_t rows = tensor.shape.size() < 2 ? source.rows : tensor.shape[tensor.shape.size() - 2];
+    const bool fits = block_rows_ > 0 && block_cols_ > 0 && cols == parts(source.cols, block_cols_) &&
+                      count / cols == source.rows / rows * parts(rows, block_rows_) &&
+                      (rows == source.rows || rows % block_rows_ == 0);
+    if (!fits)
+      return error(Code::corrupt, "tensor '{}' has {} scales for {} x {} weights, which are no blocks of {} x {}",
+                   shown(*found), count, source.rows, source.cols, block_rows_, block_cols_);
+    source.scales.rows_each = block_rows_;
+    source.scales.cols_each = block_cols_;
+    source.scales.cols = cols;
+    return {};
+  }
+
+  Status read_mxfp4(const CheckpointTensor& tensor, NamedTensor& named) const {
+    const std::string stem = tensor.name.substr(0, tensor.name.size() - kBlocks.size());
+    const CheckpointTensor* exponents = checkpoint_.find(stem + std::string(kExponents));
+    const std::vector<std::int64_t>& shape = tensor.shape;
+    std::vector<std::int64_t> blocks = shape;
+    if (!blocks.empty()) blocks.pop_back();
+    if (shape.size() < 3 || shape.back() != kBlock / 2 || exponents == nullptr || exponents->element != Element::u8 ||
+        exponents->shape != blocks)
+      return error(Code::corrupt, "tensor '{}' is to hold MXFP4 in blocks of 16 bytes with an exponent each in {}{}",
+                   shown(tensor), modelfile::escape(stem, 120), kExponents);
+    named.name = stem + std::string(kMark);
+    named.stored.shape.assign(shape.begin(), shape.end() - 2);
+    named.stored.shape.push_back(shape[shape.size() - 2] * kBlock);
+    Source& source = named.stored.source;
+    source.packing = Packing::mxfp4;
+    source.dtype = DType::mxfp4;
+    source.rows = rows_of(named.stored.shape);
+    source.cols = named.stored.shape.back();
+    source.scales.file = &file_of(*exponents);
+    source.scales.offset = exponents->offset;
+    return {};
+  }
+
+  const Checkpoint& checkpoint_;
+  const std::vector<modelfile::File>& files_;
+  std::int64_t block_rows_ = 128, block_cols_ = 128;
+};
+
+/// How the file says that its weights are quantized, if this version reads it.
+Status check_quantization(const Config& config) {
+  Config quantization = config.within("quantization_config");
+  const std::string method = quantization.text("quant_method", "");
+  const bool known = method.empty() || method == "fp8" || method == "mxfp4" || method == "compressed-tensors";
+  if (known) return quantization.status();
+  return error(
+      Code::unsupported,
+      "quant_method in config.json is '{}', which this version does not read; get the model in BF16, F16 or FP8",
+      modelfile::escape(method, 40));
+}
+
+}  // namespace
+
+Expected<std::vector<NamedTensor>> stored_tensors(const Checkpoint& checkpoint,
+                                                  const std::vector<modelfile::File>& files, const Config& config) {
+  MR_RETURN_IF_ERROR(check_quantization(config));
+  const Reader reader(checkpoint, files, config);
+  std::vector<NamedTensor> all;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    if (reader.is_beside(tensor)) continue;
+    if (duty_of(tensor.name) != Duty::unknown) {
+      all.push_back({tensor.name, {}});  // nobody reads it: map_names() counts it
+      continue;
+    }
+    MR_ASSIGN_OR_RETURN(NamedTensor named, reader.read(tensor));
+    all.push_back(std::move(named));
+  }
+  return all;
+}
+
+}  // namespace millrace::convert

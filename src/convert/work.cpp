@@ -1,0 +1,71 @@
+#include "convert/work.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "modelfile/escape.h"
+#include "tensor/codec.h"
+
+namespace millrace::convert {
+namespace {
+
+constexpr int kMostThreads = 32;  // more would only wait for the disk, each with memory of its own
+
+Status check_range(const Target& target, DType dtype, std::span<const float> numbers) {
+  constexpr float kBeyondHalf = 65520;  // the least magnitude that rounds to a float16 infinity
+  float largest = 0;
+  bool finite = true;
+  for (const float x : numbers) {
+    finite &= std::isfinite(x);
+    largest = std::max(largest, std::fabs(x));
+  }
+  if (!finite)
+    return error(Code::corrupt, "tensor '{}' would hold a weight that is NaN or infinite; get the checkpoint again",
+                 modelfile::escape(target.name, 120));
+  if (dtype == DType::f16 && largest >= kBeyondHalf)
+    return error(Code::unsupported, "tensor '{}' holds weights up to {}, beyond F16; choose bf16",
+                 modelfile::escape(target.name, 120), largest);
+  return {};
+}
+
+}  // namespace
+
+Work::Work(const WorkOptions& options, std::uint64_t total) : options_(options), total_(total) {
+  const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();
+  pool_ = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = std::min(threads, kMostThreads), .pin = false});
+  workers_.resize(static_cast<std::size_t>(pool_->threads()));
+}
+
+Status Work::make(const Target& target, std::span<const Source> sources, DType dtype, const Write& write) {
+  const std::int64_t rows = rows_of_piece(target), pieces = (target.rows + rows - 1) / rows;
+  pool_->parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+    Worker& worker = workers_[static_cast<std::size_t>(thread)];
+    for (std::int64_t piece = begin; piece < end && !failed_.load(std::memory_order_relaxed); ++piece) {
+      worker.status = make_piece(target, sources, dtype, piece * rows, worker, write);
+      if (!worker.status.ok()) failed_ = true;
+      if (thread == 0 && options_.progress) options_.progress(done_.load(), total_);
+    }
+  });
+  for (const Worker& worker : workers_) MR_RETURN_IF_ERROR(worker.status);
+  return {};
+}
+
+Status Work::make_piece(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
+                        Worker& worker, const Write& write) {
+  if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed))
+    return error(Code::cancelled, "it was cancelled; nothing was written");
+  const std::int64_t count = std::min(rows_of_piece(target), target.rows - first), elements = count * target.cols;
+  worker.output.resize(static_cast<std::size_t>(row_bytes(dtype, elements)));
+  if (is_copy(target, sources, dtype)) {
+    MR_RETURN_IF_ERROR(gather_bytes(target, sources, first, count, worker.scratch, worker.output.data()));
+  } else {
+    worker.floats.resize(static_cast<std::size_t>(elements));
+    MR_RETURN_IF_ERROR(gather_floats(target, sources, first, count, worker.scratch, worker.floats.data()));
+    MR_RETURN_IF_ERROR(check_range(target, dtype, worker.floats));
+    encode_row(dtype, worker.floats.data(), elements, worker.output.data());
+  }
+  done_ += worker.output.size();
+  return write(static_cast<std::uint64_t>(row_bytes(dtype, first * target.cols)), worker.output);
+}
+
+}  // namespace millrace::convert

@@ -1,0 +1,57 @@
+// Makes tensors from sources, pieces of rows by many threads with a few MiB each, whatever the model's size.
+// Thread-safety: make() is called by one thread at a time and uses the object's own.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "convert/gather.h"
+#include "tensor/dtype.h"
+
+namespace millrace::convert {
+
+struct WorkOptions {
+  int threads = 0;  // 0: the processors this process may use
+  /// Called on the calling thread with bytes written and in all.
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
+  const std::atomic<bool>* cancel = nullptr;  // polled; the call then ends with `cancelled`
+};
+
+/// Takes bytes of a tensor at an offset in it; called by several threads at once.
+using Write = std::function<Status(std::uint64_t offset, std::span<const std::byte> bytes)>;
+
+class Work {
+ public:
+  /// `total`: bytes of all tensors, for the progress. `options` outlives the object.
+  Work(const WorkOptions& options, std::uint64_t total);
+
+  /// The target's rows in `dtype`. REQUIRES: check_target() is ok; rows are whole blocks of a dtype that can be
+  /// encoded, or is_copy(). Errors: corrupt (NaN, infinities), unsupported (beyond F16), io_error, cancelled; each
+  /// names the tensor.
+  Status make(const Target& target, std::span<const Source> sources, DType dtype, const Write& write);
+
+ private:
+  struct Worker {
+    Status status;
+    Scratch scratch;
+    std::vector<float> floats;
+    std::vector<std::byte> output;
+  };
+  Status make_piece(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
+                    Worker& worker, const Write& write);
+
+  const WorkOptions& options_;
+  const std::uint64_t total_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::vector<Worker> workers_;
+  std::atomic<bool> failed_ = false;
+  std::atomic<std::uint64_t> done_ = 0;
+};
+
+}  // namespace millrace::convert

@@ -1,0 +1,143 @@
+// Each family there and back: the reference files of tests/data/reference, exported as checkpoints and converted again,
+// give the same tensors bit for bit and the same keys.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "convert/convert.h"
+#include "convert/export.h"
+#include "modelfile/gguf.h"
+#include "modelfile/verify.h"
+
+namespace millrace::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using modelfile::Model;
+
+class Folder {
+ public:
+  Folder()
+      : path_(fs::temp_directory_path() /
+              ("millrace-convert-" + std::to_string(::getpid()) + "-" + std::to_string(next()++))) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  static int& next() {
+    static int number = 0;
+    return number;
+  }
+  fs::path path_;
+};
+
+std::string reference(const std::string& name) {
+  return std::string(MILLRACE_TEST_DATA) + "/reference/" + name + ".gguf";
+}
+
+std::vector<std::string> all_references() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(std::string(MILLRACE_TEST_DATA) + "/reference"))
+    if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// What is refused, and the word that says so.
+const std::map<std::string, std::string> kRefused = {
+    {"gemma4", "gemma4"},
+    {"gemma4-moe", "gemma4"},
+    {"deepseek-v2-lite-unsplit", "attn_kv_b"},
+    {"gpt-oss-f16", "not written in the form of a checkpoint"},
+};
+
+std::string value_text(const Model& model, const std::string& key) {
+  if (const auto ints = model.get_ints(key); ints.ok()) {
+    std::string text;
+    for (const auto number : *ints) text += std::to_string(number) + " ";
+    return text;
+  }
+  if (const auto number = model.get_int(key); number.ok()) return std::to_string(*number);
+  if (const auto number = model.get_float(key); number.ok()) return std::to_string(static_cast<float>(*number));
+  if (const auto flag = model.get_bool(key); flag.ok()) return *flag ? "true" : "false";
+  if (const auto text = model.get_string(key); text.ok()) return *text;
+  if (const auto texts = model.get_strings(key); texts.ok()) {
+    std::string text;
+    for (const auto& one : *texts) text += one + "\n";
+    return text;
+  }
+  return "?";
+}
+
+/// Keys whose absence and presence mean the same.
+bool may_be_absent(const std::string& key) {
+  static const std::set<std::string> names = {"attention.temperature_scale", "expert_group_count",
+                                              "expert_group_used_count"};
+  return names.contains(key.substr(key.find('.') + 1));
+}
+
+void expect_same(const std::string& before, const std::string& after) {
+  const auto a = Model::open(before), b = Model::open(after);
+  ASSERT_TRUE(a.ok() && b.ok()) << b.status().message();
+  const auto of_a = modelfile::verify(*a), of_b = modelfile::verify(*b);
+  ASSERT_TRUE(of_a.ok() && of_b.ok());
+  EXPECT_EQ(modelfile::differences(*a, *of_a, *b, *of_b), std::vector<std::string>{});
+  for (const auto& [key, value] : a->metadata()) {
+    if (key.starts_with("general.name") || key == "general.file_type" || key == "tokenizer.ggml.pre") continue;
+    if (!b->has(key) && may_be_absent(key)) continue;
+    EXPECT_TRUE(b->has(key)) << key;
+    if (!b->has(key)) continue;
+    EXPECT_EQ(value_text(*a, key), value_text(*b, key)) << key;
+  }
+}
+
+class RoundTrip : public testing::TestWithParam<std::string> {};
+
+TEST_P(RoundTrip, GivesTheSameTensorsAndKeys) {
+  const Folder folder;
+  const auto exported = export_checkpoint(reference(GetParam()), folder.file("checkpoint"), {});
+  if (const auto refused = kRefused.find(GetParam()); refused != kRefused.end()) {
+    ASSERT_FALSE(exported.ok());
+    EXPECT_NE(exported.status().message().find(refused->second), std::string::npos) << exported.status().message();
+    EXPECT_FALSE(fs::exists(folder.file("checkpoint")));
+    EXPECT_FALSE(fs::exists(folder.file("checkpoint.partial")));
+    return;
+  }
+  ASSERT_TRUE(exported.ok()) << exported.status().message();
+  const auto converted = convert(folder.file("checkpoint"), folder.file("again.gguf"), {});
+  ASSERT_TRUE(converted.ok()) << converted.status().message();
+  expect_same(reference(GetParam()), folder.file("again.gguf"));
+}
+
+INSTANTIATE_TEST_SUITE_P(References, RoundTrip, testing::ValuesIn(all_references()), [](const auto& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  return name;
+});
+
+TEST(RoundTripOfShards, GivesTheSameTensors) {
+  const Folder folder;
+  ExportOptions options;
+  options.max_shard_bytes = 50'000;
+  const auto exported = export_checkpoint(reference("qwen3moe"), folder.file("checkpoint"), options);
+  ASSERT_TRUE(exported.ok()) << exported.status().message();
+  EXPECT_GT(exported->shards, 2U);
+  const auto converted = convert(folder.file("checkpoint"), folder.file("again.gguf"), {});
+  ASSERT_TRUE(converted.ok()) << converted.status().message();
+  expect_same(reference("qwen3moe"), folder.file("again.gguf"));
+}
+
+}  // namespace
+}  // namespace millrace::convert

@@ -1,0 +1,243 @@
+"""convert, export, split, merge and verify, against checkpoints and a reader of GGUF that are other code (checkpoints.py)."""
+import json
+import pathlib
+import signal
+import struct
+import subprocess
+import tempfile
+import unittest
+
+import checkpoints
+from harness import DEMO, DRAFT, MILLRACE, ROOT, Case, run
+
+SHARED = ROOT.parent / "shared"
+
+
+def e4m3(byte):
+    """The OCP specification's E4M3."""
+    sign, exponent, mantissa = -1 if byte & 0x80 else 1, byte >> 3 & 15, byte & 7
+    return sign * (mantissa * 2.0**-9 if exponent == 0 else (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+
+
+class Convert(Case):
+    def setUp(self):
+        self.room = tempfile.TemporaryDirectory()
+        self.addCleanup(self.room.cleanup)
+        self.folder = pathlib.Path(self.room.name)
+        self.source, self.out = self.folder / "tiny-model", self.folder / "out.gguf"
+
+    def convert(self, *args):
+        self.ok("convert", self.source, "-o", self.out, *args)
+        self.assertFalse((self.folder / "out.gguf.partial").exists())
+        return checkpoints.Gguf(self.out)
+
+    def cannot_convert(self, says, *args):
+        self.refused("convert", self.source, "-o", self.out, *args, says=says)
+        self.assertEqual(list(self.folder.glob("out.gguf*")), [])
+
+    def numbers(self, gguf, name):
+        kind, _, values = gguf.tensors[name]
+        return list(struct.unpack(f"<{len(values) // 4}f", values)) if kind == checkpoints.F32 else checkpoints.floats_of_bf16(values)
+
+    def test_llama_turns_pairs_of_neighbours(self):
+        theirs = checkpoints.write_checkpoint(self.source)
+        gguf = self.convert()
+        rows = lambda numbers: [numbers[i:i + checkpoints.WIDTH] for i in range(0, len(numbers), checkpoints.WIDTH)]
+        half = checkpoints.DIM // 2
+        for name, ours, heads in (("q_proj", "attn_q", 2), ("k_proj", "attn_k", 1)):
+            given, got = rows(theirs[f"model.layers.0.self_attn.{name}.weight"]), rows(self.numbers(gguf, f"blk.0.{ours}.weight"))
+            for head in range(heads):
+                for i in range(half):
+                    self.assertEqual(got[head * checkpoints.DIM + 2 * i], given[head * checkpoints.DIM + i])
+                    self.assertEqual(got[head * checkpoints.DIM + 2 * i + 1], given[head * checkpoints.DIM + half + i])
+        self.assertEqual(self.numbers(gguf, "blk.0.ffn_down.weight"), theirs["model.layers.0.mlp.down_proj.weight"])
+        self.assertEqual(gguf.tensors["blk.0.attn_norm.weight"][0], checkpoints.F32)
+        self.assertEqual(gguf.tensors["output.weight"][0], checkpoints.BF16)
+        keys = {"general.architecture": "llama", "general.name": "tiny-model", "llama.block_count": 1, "llama.rope.freq_base": 500000.0,
+                "llama.attention.head_count_kv": 1, "llama.vocab_size": checkpoints.VOCABULARY}
+        self.assertEqual({key: gguf.keys[key] for key in keys}, keys)
+
+    def test_the_tokenizer_comes_along(self):
+        checkpoints.write_checkpoint(self.source)
+        keys = self.convert().keys
+        self.assertEqual(keys["tokenizer.ggml.tokens"], ["a", "b", "c", "Ġ", "ab", "Ġa", "<|im_start|>", "<|im_end|>", "<tool_call>",
+                                                         "[PAD9]", "[PAD10]", "[PAD11]"])
+        self.assertEqual(keys["tokenizer.ggml.token_type"], [1] * 6 + [3, 3, 4] + [5] * 3)
+        self.assertEqual(keys["tokenizer.ggml.merges"], ["a b", "Ġ a"])
+        self.assertEqual((keys["tokenizer.ggml.model"], keys["tokenizer.ggml.pre"]), ("gpt2", "qwen2"))
+        self.assertEqual((keys["tokenizer.ggml.eos_token_id"], keys["tokenizer.ggml.eot_token_id"]), (7, 6))
+        self.assertEqual(keys["tokenizer.chat_template"], "{{ messages[0].content }}")
+        self.assertAlmostEqual(keys["general.sampling.temp"], 0.6)
+        self.assertEqual(keys["general.sampling.top_k"], 20)
+
+    def test_pre_tokenizers_are_known_by_what_they_do(self):
+        checkpoints.write_checkpoint(self.source)
+        words = checkpoints.QWEN2_WORDS
+        for pattern, name in ((words.replace(r"\p{N}|", r"\p{N}{1,3}|"), "dbrx"), (words.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll|ve|re)"), "qwen2")):
+            checkpoints.write_tokenizer(self.source, pattern)
+            self.assertEqual(self.convert().keys["tokenizer.ggml.pre"], name)
+        checkpoints.write_tokenizer(self.source, words.replace(r"\p{N}|", r"\p{N}{1,2}|"))
+        self.cannot_convert("no pre-tokenizer of this version")
+        checkpoints.write_tokenizer(self.source, "(")
+        self.cannot_convert("cannot read")
+        checkpoints.write_tokenizer(self.source, normalizer={"type": "Lowercase"})
+        self.cannot_convert("Lowercase")
+
+    def test_experts_are_joined(self):
+        shapes = {name: shape for name, shape in checkpoints.dense_shapes().items() if "mlp" not in name}
+        layer = "model.layers.0."
+        shapes |= {layer + "self_attn.q_norm.weight": [checkpoints.DIM], layer + "self_attn.k_norm.weight": [checkpoints.DIM], layer + "mlp.gate.weight": [4, checkpoints.WIDTH]}
+        for expert in (3, 0, 2, 1):
+            for name, shape in (("gate", [16, checkpoints.WIDTH]), ("up", [16, checkpoints.WIDTH]), ("down", [checkpoints.WIDTH, 16])):
+                shapes[f"{layer}mlp.experts.{expert}.{name}_proj.weight"] = shape
+        theirs = checkpoints.write_checkpoint(self.source, "qwen3_moe", shapes, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=True)
+        gguf = self.convert()
+        for name in ("gate", "up", "down"):
+            joined = sum((theirs[f"{layer}mlp.experts.{expert}.{name}_proj.weight"] for expert in range(4)), [])
+            self.assertEqual(self.numbers(gguf, f"blk.0.ffn_{name}_exps.weight"), joined)
+        self.assertEqual(gguf.tensors["blk.0.ffn_down_exps.weight"][1], [16, checkpoints.WIDTH, 4])
+        del shapes[layer + "mlp.experts.2.up_proj.weight"]
+        checkpoints.write_checkpoint(self.source, "qwen3_moe", shapes, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+        self.out.unlink()
+        self.cannot_convert("mlp.experts.2.up_proj.weight' is missing")
+
+    def test_eight_bits_with_scales_become_sixteen(self):
+        checkpoints.write_checkpoint(self.source, quantization_config={"quant_method": "fp8", "weight_block_size": [8, 16]})
+        name, path = "model.layers.0.mlp.up_proj.weight", self.source / "model.safetensors"
+        raw = path.read_bytes()
+        length, = struct.unpack_from("<Q", raw)
+        header = json.loads(raw[8:8 + length])
+        tensors = {key: (entry["dtype"], entry["shape"], raw[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]])
+                   for key, entry in header.items() if key != "__metadata__"}
+        rows, cols = checkpoints.FF, checkpoints.WIDTH
+        weights = bytes((i * 7) % 127 | (i & 1) << 7 for i in range(rows * cols))
+        for scales, shape in (([2.0**-i for i in range(8)], [4, 2]), ([0.5], []), ([2.0 ** (i % 4) for i in range(rows)], [rows, 1])):
+            suffix = "_scale_inv" if shape == [4, 2] else "_scale"
+            own = tensors | {name: ("F8_E4M3", [rows, cols], weights), name + suffix: ("F32", shape, checkpoints.f32(scales))}
+            checkpoints.write_safetensors(path, own)
+            scale = lambda r, c: scales[r // 8 * 2 + c // 16] if shape == [4, 2] else scales[r if len(scales) > 1 else 0]
+            wanted = [e4m3(weights[r * cols + c]) * scale(r, c) for r in range(rows) for c in range(cols)]
+            self.assertEqual(self.numbers(self.convert(), "blk.0.ffn_up.weight"), wanted)
+        self.out.unlink()
+        checkpoints.write_safetensors(path, tensors | {name: ("F8_E4M3", [rows, cols], weights)})
+        self.cannot_convert("scales")
+
+    def test_bad_checkpoints_are_named_in_a_line(self):
+        checkpoints.write_checkpoint(self.source)
+        path, config = self.source / "model.safetensors", self.source / "config.json"
+        good, settings = path.read_bytes(), json.loads(config.read_text())
+
+        def with_config(**changes):
+            config.write_text(json.dumps(settings | changes))
+
+        path.write_bytes(good[:-5])
+        self.cannot_convert("cut off")
+        nan = bytearray(good)
+        nan[-2:] = b"\xc0\x7f"
+        path.write_bytes(nan)
+        self.cannot_convert(["down_proj", "NaN"])
+        path.write_bytes(good)
+        for changes, says in (({"model_type": "nobody"}, "'nobody'"), ({"num_attention_heads": 4}, "attn_"), ({"intermediate_size": 64}, "ffn_"),
+                              ({"num_hidden_layers": 2}, "blk.1"), ({"hidden_size": "wide"}, "hidden_size"), ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, "dynamic"),
+                              ({"quantization_config": {"quant_method": "gptq"}}, "gptq"), ({"num_hidden_layers": 1 << 40}, "num_hidden_layers"), ({"head_dim": 0}, "head_dim")):
+            with_config(**changes)
+            self.cannot_convert(says)
+        with_config()
+        shapes = checkpoints.dense_shapes() | {"model.layers.0.self_attn.surprise": [4]}
+        checkpoints.write_checkpoint(self.source, shapes=shapes)
+        self.cannot_convert("surprise")
+        checkpoints.write_checkpoint(self.source)
+        (self.source / "tokenizer.json").unlink()
+        self.cannot_convert("tokenizer.json")
+        config.unlink()
+        self.cannot_convert("config.json")
+        self.source = self.folder / "nothing"
+        self.cannot_convert("config.json")
+
+    def test_the_demo_is_there_and_back(self):
+        """An exported model, converted again, answers as it did."""
+        self.source = self.folder / "demo"
+        self.ok("export", DRAFT, self.source)
+        self.assertTrue((self.source / "model.safetensors").exists())
+        self.convert()
+        self.ok("verify", self.out, "--against", DRAFT)
+        self.assertEqual(self.bench(DRAFT, "-p", "16", "-n", "8")["logits_hash"], self.bench(self.out, "-p", "16", "-n", "8")["logits_hash"])
+        self.refused("export", DRAFT, self.source, says="holds something")
+
+    @unittest.skipUnless((SHARED / "models/hf/demo-moe").exists(), "skipped: the trained checkpoints are not here")
+    def test_trained_checkpoints_are_what_they_were(self):
+        for name, trained in (("demo-moe", "demo-moe-f16.gguf"), ("demo-draft", "demo-draft-f16.gguf")):
+            self.source = SHARED / "models/hf" / name
+            self.ok("convert", self.source, "-o", self.out, "--dtype", "f16")
+            self.ok("verify", self.out, "--against", SHARED / "models" / trained)
+            given, made = checkpoints.Gguf(SHARED / "models" / trained).keys, checkpoints.Gguf(self.out).keys
+            for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.ggml.eos_token_id", "tokenizer.chat_template"):
+                self.assertEqual(made[key], given[key], key)
+
+
+class Files(Case):
+    def setUp(self):
+        self.room = tempfile.TemporaryDirectory()
+        self.addCleanup(self.room.cleanup)
+        self.folder = pathlib.Path(self.room.name)
+
+    def test_a_split_model_is_the_same_and_one_again(self):
+        names = self.ok("split", DEMO, self.folder / "s.gguf", "--max-size", "3M").out.split()
+        self.assertGreater(len(names), 3)
+        self.assertTrue(names[0].endswith(f"s-00001-of-{len(names):05}.gguf"))
+        self.assertTrue(all(pathlib.Path(name).stat().st_size <= 3_000_000 for name in names))
+        self.ok("verify", names[1], "--against", DEMO)
+        self.ok("merge", names[2], self.folder / "m.gguf")
+        self.ok("verify", self.folder / "m.gguf", "--against", DEMO)
+        self.assertNotIn("split.count", checkpoints_keys(self.folder / "m.gguf"))
+        self.refused("split", names[0], self.folder / "s.gguf", says="file of the input")
+        self.refused("split", DEMO, self.folder / "t.gguf", "--max-size", "0", says="--max-size")
+        pathlib.Path(names[1]).unlink()
+        self.refused("merge", names[0], self.folder / "n.gguf", says="missing")
+        self.assertFalse((self.folder / "n.gguf").exists())
+
+    def test_verify_names_what_is_wrong(self):
+        gguf = checkpoints.Gguf(DRAFT)
+        self.assertEqual(len(self.ok("verify", DRAFT, "--hashes").out.splitlines()), len(gguf.tensors) + 1)
+        copy = self.folder / "copy.gguf"
+        data = bytearray(pathlib.Path(DRAFT).read_bytes())
+        at = data.rindex(gguf.tensors["blk.1.ffn_up.weight"][2])
+        data[at] ^= 1
+        copy.write_bytes(data)
+        self.ok("verify", copy)
+        outcome = self.refused("verify", copy, "--against", DRAFT, says="1 tensors")
+        self.assertIn("tensor 'blk.1.ffn_up.weight' holds other weights", outcome.out)
+        data[at:at + 2] = b"\x00\x7c"  # infinity
+        copy.write_bytes(data)
+        self.refused("verify", copy, says="blk.1.ffn_up.weight")
+
+    def test_units_come_twice_as_they_are(self):
+        said = self.ok("verify", DEMO, "--reload").out
+        self.assertIn("the same bytes", said)
+        self.assertNotIn(" 0 tiles evicted", said)
+
+    def test_a_stopped_conversion_leaves_nothing(self):
+        source = self.folder / "big"
+        shapes = checkpoints.dense_shapes() | {"model.embed_tokens.weight": [200_000, checkpoints.WIDTH], "lm_head.weight": [200_000, checkpoints.WIDTH]}
+        source.mkdir()
+        tensors = {name: ("BF16", shape, b"\0" * (2 * shape[0] * (shape[1] if len(shape) > 1 else 1))) for name, shape in shapes.items()}
+        checkpoints.write_safetensors(source / "model.safetensors", tensors)
+        (source / "config.json").write_text(json.dumps(checkpoints.config(model_type="llama")))
+        checkpoints.write_tokenizer(source)
+        out = self.folder / "big.gguf"
+        process = subprocess.Popen([MILLRACE, "convert", str(source), "-o", str(out), "--dtype", "q8_0"], stderr=subprocess.PIPE)
+        while process.poll() is None and not (self.folder / "big.gguf.partial").exists():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        if process.returncode != 0:  # else it was done before
+            self.assertEqual(process.returncode, 130)
+            self.assertEqual(list(self.folder.glob("big.gguf*")), [])
+
+
+def checkpoints_keys(path):
+    return checkpoints.Gguf(path).keys
+
+
+if __name__ == "__main__":
+    unittest.main()
