@@ -120,10 +120,24 @@ Status CudaPlanner::plan_once() {
   parts_.plan.vram_draft_bytes = others_.vram_bytes + taken_by_drafter().vram_bytes;
   parts_.plan.front_layers = front_layers();
   set_front();
-  homes_.placement.use_spare = uses_spare();
-  for (const kv::Group& group : layout_.groups())
-    homes_.placement.spare_margin += 2 * blocks_shape(group).chunk_bytes();
+  set_spare();
   return {};
+}
+
+/// Of VRAM that KV will need once sequences grow.
+void CudaPlanner::set_spare() {
+  residency::ExpertTiers& experts = homes_.experts;
+  std::uint64_t bytes = 0, margin = 0;
+  for (const kv::Group& group : layout_.groups()) {
+    const exec::DeviceBlocksShape shape = blocks_shape(group);
+    bytes += static_cast<std::uint64_t>(shape.most - shape.first) * shape.block_bytes;
+    margin += 2 * shape.chunk_bytes();
+  }
+  homes_.placement.use_spare = uses_spare() && !experts.any();
+  homes_.placement.spare_margin = experts.spare_margin = margin;
+  if (!uses_spare() || !experts.any()) return;
+  const auto slots = static_cast<std::int64_t>(bytes / residency::device_slot_bytes(units()));
+  experts.spare_slots = static_cast<int>(std::min(slots, units().experts() - experts.vram_slots));
 }
 
 exec::DeviceBlocksShape CudaPlanner::blocks_shape(const kv::Group& group) const {

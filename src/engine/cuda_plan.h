@@ -60,7 +60,7 @@ class CudaPlanner {
   void say_homes() const;
   const residency::Homes& homes() const { return homes_; }
   const kv::Layout& layout() const { return layout_; }
-  /// Where layers stream, they use the memory of blocks that no sequence needs yet.
+  /// Where layers stream, or experts flow, they use the memory of blocks that no sequence needs yet.
   exec::DeviceBlocksShape blocks_shape(const kv::Group& group) const;
 
  private:
@@ -77,14 +77,17 @@ class CudaPlanner {
   std::int64_t part_of_prompts();
   LimitRules rules() const;
   void set_plan_options();
+  void set_spare();
   void measure_rates();
   residency::CpuPart rounded_part() const;
   residency::HomesInput homes_input() const;
   exec::PassShape pass_shape() const;
   std::int64_t blocks(const kv::Group& group) const { return kv::most_blocks(group, kv_load(parts_.limits)); }
   std::uint64_t activation_bytes() const { return exec::cuda_activation_bytes(pass_shape()); }
-  /// What is pinned stays where it is.
-  bool uses_spare() const { return streams_ && options_.pins.empty(); }
+  /// What is pinned stays where it is, and slots whose number the user chose stay as many.
+  bool uses_spare() const {
+    return homes_.experts.any() ? options_.vram_experts < 0 : streams_ && options_.pins.empty();
+  }
   // The model may have become one whose experts are in a pack.
   const model::Hyperparameters& hp() const { return parts_.model->hyperparameters(); }
   const residency::UnitTable& units() const { return parts_.model->units(); }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/log.h"
 
 namespace millrace::residency {
 namespace {
@@ -30,12 +31,16 @@ DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, c
       table_(table),
       part_offset_(expert_part_offsets(units)),
       slot_bytes_(device_slot_bytes(units)),
-      slots_(count_experts(units), static_cast<std::size_t>(tiers.vram_slots), kHalfLifePasses),
+      slots_(count_experts(units), static_cast<std::size_t>(tiers.vram_slots + tiers.spare_slots), kHalfLifePasses,
+             CachePolicy::lfu, false),
       visible_(count_experts(units), false),
       on_load_(std::move(on_load)),
-      meter_(units) {}
+      meter_(units) {
+  for (std::int32_t slot = tiers.vram_slots; slot-- > 0;) slots_.set_live(slot, true);  // the first comes first
+}
 
 DeviceExperts::~DeviceExperts() {
+  if (asks_ != nullptr) asks_->set_reclaimer(GivesWay::copies, nullptr);
   copies_.reset();
   (void)copy_.synchronise();  // copies still read what is leased
 }
@@ -75,7 +80,17 @@ Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram,
   MR_ASSIGN_OR_RETURN(store_,
                       WeightStore::create(units_, expert_store_plan(units_, tiers_.ram_slots), backend, ram, options));
   index_experts();
-  return lay_out();
+  MR_RETURN_IF_ERROR(lay_out());
+  if (tiers_.spare_slots == 0) return {};
+  auto spare = SpareSlots::create(tiers_.spare_slots, slot_bytes_, vram, tiers_.spare_margin);
+  if (!spare.ok()) {
+    log::info("experts have no slots in spare VRAM: {}", spare.status().message());
+    return {};
+  }
+  spare_ = std::move(*spare);
+  asks_ = &vram;
+  vram.set_reclaimer(GivesWay::copies, [this](std::uint64_t bytes) { return give_way(bytes); });
+  return {};
 }
 
 /// Experts of a layer follow each other in the unit table.
@@ -152,6 +167,7 @@ Status DeviceExperts::begin_pass(cudaStream_t compute) {
     meter_.begin_pass();
   }
   take_arrivals();
+  use_spare_memory();
   free_some_slots();
   MR_RETURN_IF_ERROR(find_in_ram(compute));
   MR_RETURN_IF_ERROR(find_tiers(compute));
@@ -227,15 +243,43 @@ void DeviceExperts::free_some_slots() {
   int wanted = static_cast<int>(std::min(refused_, kMostOffersAPass)) - static_cast<int>(slots_.free_slots());
   std::int32_t least = -1;
   for (; wanted > 0 && (least = slots_.least_worth()) >= 0; --wanted) {
-    slots_.remove(least);
+    leave_slot(least);
     ++reserved_;
-    visible_[static_cast<std::size_t>(least)] = false;
-    const MutexLock lock(meter_mutex_);
-    meter_.left(unit_of_[static_cast<std::size_t>(least)]);
-    set_entries(unit_of_[static_cast<std::size_t>(least)], nullptr);
   }
   least = slots_.least_worth();
   least_worth_ = least < 0 ? 0 : slots_.worth(least);
+}
+
+void DeviceExperts::leave_slot(std::int32_t key) {
+  const std::int32_t unit = unit_of_[static_cast<std::size_t>(key)];
+  slots_.remove(key);
+  visible_[static_cast<std::size_t>(key)] = false;
+  set_entries(unit, nullptr);
+  const MutexLock lock(meter_mutex_);
+  meter_.left(unit);
+}
+
+/// Once the slots that there are have all been given away.
+void DeviceExperts::use_spare_memory() {
+  if (spare_ == nullptr || slots_.free_slots() > reserved_) return;
+  const int before = spare_->count();
+  for (int slot = spare_->grow(); slot-- > before;) slots_.set_live(tiers_.vram_slots + slot, true);
+}
+
+std::uint64_t DeviceExperts::give_way(std::uint64_t bytes) {
+  if (spare_ == nullptr || spare_->count() == 0) return 0;
+  // Copies to slots may be under way, and memory goes without a wait for what the device still does. A lost device says
+  // so elsewhere.
+  if (!copies_->drain().ok() || cudaDeviceSynchronize() != cudaSuccess) return 0;
+  take_arrivals();
+  const int count = spare_->count_without(bytes);
+  for (int slot = count; slot < spare_->count(); ++slot) {
+    const std::int32_t key = slots_.key_of(tiers_.vram_slots + slot);
+    if (key >= 0) leave_slot(key);
+    slots_.set_live(tiers_.vram_slots + slot, false);
+  }
+  reserved_ = std::min(reserved_, slots_.free_slots());
+  return spare_->shrink(count);
 }
 
 void DeviceExperts::end_pass() {

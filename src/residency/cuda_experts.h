@@ -8,8 +8,9 @@
 //              copied to a slot meanwhile, and is there from the next pass on.
 //   many rows  by the GPU. A layer's experts cross in waves of neighbours, through rooms of device memory that are
 //              filled ahead of the launches; those with slots do not cross. While slots are free they are filled.
-// An expert without a slot has an address all the same, that of zeros: launches need no case for it, and what they
-// make of it is overwritten by whoever computes in their place.
+// Beside the slots of the plan there are more in memory that KV does not need yet. They come into use when the others
+// are taken, and go when KV grows. An expert without a slot has an address all the same, that of zeros: launches need
+// no case for it, and what they make of it is overwritten by whoever computes in their place.
 //
 // Thread-safety: one thread at a time calls. That of a pass hands over to that of the processor's share and takes back
 // with the share's own synchronisation (exec/cuda_exchange.h). add_to() may be called from any thread.
@@ -29,6 +30,7 @@
 #include "device/cuda_runtime.h"
 #include "residency/budget.h"
 #include "residency/cuda_copies.h"
+#include "residency/cuda_spare_slots.h"
 #include "residency/cuda_weights.h"
 #include "residency/expert_meter.h"
 #include "residency/placement.h"
@@ -58,6 +60,9 @@ class DeviceExperts {
   Status begin_pass(cudaStream_t compute);
   /// All launches of the pass are made, or it has failed.
   void end_pass();
+  /// Slots beyond the plan's go, the last ones first, until `bytes` are free. Between passes only. Returns what was
+  /// freed.
+  std::uint64_t give_way(std::uint64_t bytes);
 
   // --- Few rows ---
 
@@ -178,6 +183,8 @@ class DeviceExperts {
   void let_leases_go();
   void take_arrivals();
   void free_some_slots();
+  void use_spare_memory();
+  void leave_slot(std::int32_t key);
   /// first: where the unit's slot begins; null: it has none.
   void set_entries(std::int32_t unit, const std::byte* first);
   /// Where the segment of an expert's tile lies in a slot.
@@ -192,7 +199,10 @@ class DeviceExperts {
     const Entries& entries = entries_[static_cast<std::size_t>(entries_of_[static_cast<std::size_t>(unit)])];
     return entries.mirror + static_cast<std::size_t>(unit - entries.first_unit) * parts();
   }
-  std::byte* slot_at(std::int32_t slot) const { return slots_memory_ + static_cast<std::uint64_t>(slot) * slot_bytes_; }
+  std::byte* slot_at(std::int32_t slot) const {
+    if (slot >= tiers_.vram_slots) return spare_->slot(slot - tiers_.vram_slots);
+    return slots_memory_ + static_cast<std::uint64_t>(slot) * slot_bytes_;
+  }
   std::int32_t key_of(std::int32_t unit) const { return key_of_[static_cast<std::size_t>(unit)]; }
   std::int32_t tile_of(std::int32_t unit) const { return units_.tiles_of(unit).first; }
   std::size_t parts() const { return part_offset_.size() - 1; }
@@ -210,7 +220,9 @@ class DeviceExperts {
   std::size_t mirrored_ = 0;  // addresses in the mirror
 
   Reservation vram_reservation_, ram_reservation_;
-  device::PinnedBuffer memory_;  // the store's
+  Budget* asks_ = nullptr;             // whose reclaimer this is
+  std::unique_ptr<SpareSlots> spare_;  // null: the plan's slots are all
+  device::PinnedBuffer memory_;        // the store's
   std::unique_ptr<WeightStore> store_;
   device::DeviceBuffer arena_;   // zeros, slots, rooms, tables of waves
   device::PinnedBuffer tables_;  // what tables are copied from: all experts' entries, and the waves'

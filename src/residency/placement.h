@@ -52,9 +52,11 @@ struct DevicePlacement {
 
 /// How many experts lie where.
 struct ExpertTiers {
-  int ram_slots = 0;     // of all experts, in page-locked memory at once
-  int vram_slots = 0;    // in device memory
-  int wave_experts = 0;  // that cross at once for passes of many rows
+  int ram_slots = 0;               // of all experts, in page-locked memory at once
+  int vram_slots = 0;              // in device memory
+  int spare_slots = 0;             // more of them, at most, in memory that is free for now
+  std::uint64_t spare_margin = 0;  // bytes that stay free beside those
+  int wave_experts = 0;            // that cross at once for passes of many rows
   LinkShare link = {};
   CachePolicy policy = CachePolicy::lru;  // of those in RAM; slots are for favourites
   bool any() const { return ram_slots > 0; }

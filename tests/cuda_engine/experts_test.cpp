@@ -127,6 +127,44 @@ TEST_F(ExpertsOnGpu, FavouritesComeToVram) {
 
 /// To free device memory waits for all that runs there, and lets others who call the driver wait too. What runs there
 /// waits for the processor's experts, whose thread must not be among them.
+/// KV of 16 contexts is 200 MB, and an expert 0.1 MB: what KV leaves at first has room for all of them.
+TEST_F(ExpertsOnGpu, LieInTheMemoryOfKvUntilThatIsNeeded) {
+  constexpr std::int64_t kSequences = 16, kContext = 4096;
+  constexpr std::size_t kLong = 3900;
+  EngineOptions options = on_gpu(moe_path());
+  options.max_sequences = kSequences;
+  options.context_tokens = kContext;
+  options.kv_tokens = kSequences * kContext;
+  options.batch_tokens = 512;
+  options.share_prefixes = false;
+  const auto resident = make(options);
+  ASSERT_NE(resident, nullptr);
+  const std::vector<float> expected = logits_of(*resident, 60, 60);
+  options.expert_slots = 96;  // all of them, in RAM
+  options.vram_bytes = resident->vram_budget()->reserved_bytes() - 8'000'000;
+  const auto engine = make(options);
+  ASSERT_NE(engine, nullptr);
+  const auto misses = [&] {
+    const std::uint64_t before = engine->store_counters().misses;
+    expect_same_bits(logits_of(*engine, 60, 60), expected);
+    EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+    return engine->store_counters().misses - before;
+  };
+  for (int run = 0; run < 3; ++run) misses();
+  EXPECT_EQ(misses(), 0u) << "not every expert has a slot";
+
+  std::vector<Engine::Id> ids;
+  for (std::int64_t i = 0; i + 1 < kSequences; ++i)
+    ids.push_back(*engine->submit(greedy(tokens(*engine, kLong - static_cast<std::size_t>(i)), 150)));
+  const std::uint64_t before = engine->store_counters().misses;
+  drain(*engine);
+  EXPECT_GT(engine->store_counters().misses, before) << "no expert gave way";
+  EXPECT_LE(engine->vram_budget()->reserved_bytes(), options.vram_bytes);
+  for (const Engine::Id id : ids) EXPECT_NE(engine->take(id).finish, Finish::error);
+  for (int run = 0; run < 3; ++run) misses();
+  EXPECT_EQ(misses(), 0u) << "they did not come back";
+}
+
 TEST_F(ExpertsOnGpu, OthersMayFreeDeviceMemoryMeanwhile) {
   EngineOptions options = on_gpu(moe_path());
   const std::vector<float> alone = logits_of(options, 20, 40);
