@@ -62,16 +62,20 @@ function(millrace_room name)
   list(FILTER small INCLUDE REGEX "/text/jinja/")
   set_source_files_properties(${small} PROPERTIES COMPILE_OPTIONS "-Os" SKIP_PRECOMPILE_HEADERS ON)
   millrace_read_headers_once(millrace_${name})
-  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    return()  # those files hold nothing elsewhere
-  endif()
   foreach(source ${sources})
-    if(source MATCHES "_avx2\\.cpp$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c" SKIP_PRECOMPILE_HEADERS ON)
-    elseif(source MATCHES "_avx512\\.cpp$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mprefer-vector-width=512"
-        SKIP_PRECOMPILE_HEADERS ON)
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")  # elsewhere those files hold nothing
+      if(source MATCHES "_avx2\\.cpp$")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c" SKIP_PRECOMPILE_HEADERS ON)
+      elseif(source MATCHES "_avx512\\.cpp$")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
+          "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mprefer-vector-width=512"
+          SKIP_PRECOMPILE_HEADERS ON)
+      endif()
+    endif()
+    # What is encoded is the same file on every machine: no instruction may round once where another rounds twice.
+    if(source MATCHES "/encode_[^/]*\\.cpp$")
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
+      set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endforeach()
 endfunction()

@@ -20,11 +20,14 @@ std::uint16_t f32_to_bf16(float value);  // round to nearest even, NaN stays NaN
 /// bytes at `row` (any alignment).
 void decode_row(DType dtype, const std::byte* row, std::int64_t cols, float* out);  // out: [cols]
 
-/// True for F32, F16, BF16, Q4_0, Q8_0, Q4_K, Q6_K.
+/// True for every computable dtype.
 bool can_encode(DType dtype);
 
-/// Encodes `cols` elements into row_bytes(dtype, cols) bytes. REQUIRES: can_encode(dtype), cols a multiple of the
+/// Encodes `cols` elements into row_bytes(dtype, cols) bytes: the same on every machine. Quantized types but Q8_0 are
+/// searched for the least squared error, where an element's counts as much as its importance: [cols], finite and not
+/// negative; only ratios within a block matter; null: all alike. REQUIRES: can_encode(dtype), cols a multiple of the
 /// block.
-void encode_row(DType dtype, const float* row, std::int64_t cols, std::byte* out);  // row: [cols]
+void encode_row(DType dtype, const float* row, std::int64_t cols, std::byte* out,  // row: [cols]
+                const float* importance = nullptr);
 
 }  // namespace millrace

@@ -1,35 +1,44 @@
-// Four floats at a time, for the loops of the encoders: plain GCC/Clang vector types that become SSE2 or NEON.
-// Thread-safety: pure functions.
+// Floats side by side, for the loops of the encoders: plain GCC/Clang vector types as wide as the instruction set that
+// the including file is compiled for. Everything here is of that file alone. Thread-safety: pure functions.
 #pragma once
 
 #include <cstring>
 
 namespace millrace {
+namespace {
 
-using F4 = float __attribute__((vector_size(16)));
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
 
-inline F4 splat(float value) { return F4{value, value, value, value}; }
+using Lanes = float __attribute__((vector_size(sizeof(float) * kLanes)));
 
-inline F4 load4(const float* from) {
-  F4 value;
+[[maybe_unused]] inline Lanes splat(float value) { return Lanes{} + value; }
+
+[[maybe_unused]] inline Lanes load_lanes(const float* from) {
+  Lanes value;
   std::memcpy(&value, from, sizeof value);
   return value;
 }
 
-inline void store4(float* to, F4 value) { std::memcpy(to, &value, sizeof value); }
+[[maybe_unused]] inline void store_lanes(float* to, Lanes value) { std::memcpy(to, &value, sizeof value); }
 
-inline float sum4(F4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+[[maybe_unused]] inline Lanes smaller(Lanes a, Lanes b) { return a < b ? a : b; }
+[[maybe_unused]] inline Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
+[[maybe_unused]] inline Lanes magnitude(Lanes v) { return larger(v, -v); }
 
 /// The bounds win over a NaN.
-inline F4 clamp4(F4 v, F4 low, F4 high) {
-  v = v > low ? v : low;
-  return v < high ? v : high;
-}
+[[maybe_unused]] inline Lanes clamp(Lanes v, Lanes low, Lanes high) { return smaller(larger(v, low), high); }
 
 /// To the nearest integer, ties to even. REQUIRES: |v| < 2^22, round-to-nearest mode.
-inline F4 round4(F4 v) {
-  const F4 shift = splat(12582912.0f);  // 1.5 * 2^23: the sum has no bits below one
+[[maybe_unused]] inline Lanes round_lanes(Lanes v) {
+  const Lanes shift = splat(12582912.0f);  // 1.5 * 2^23: the sum has no bits below one
   return (v + shift) - shift;
 }
 
+}  // namespace
 }  // namespace millrace

@@ -6,31 +6,44 @@
 #include <functional>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "tensor/codec.h"
+#include "tensor/encode_blocks.h"
 
 namespace millrace {
 namespace {
 
-constexpr DType kEncodable[] = {DType::f32,  DType::f16,  DType::bf16, DType::q4_0,
-                                DType::q8_0, DType::q4_k, DType::q6_k};
+std::vector<DType> encodable() {
+  std::vector<DType> found;
+  for (const DTypeInfo& row : all_dtypes())
+    if (can_encode(row.dtype)) found.push_back(row.dtype);
+  return found;
+}
 
-std::vector<float> round_trip(DType dtype, const std::vector<float>& x) {
+std::vector<DType> quantized() {
+  std::vector<DType> found = encodable();
+  std::erase_if(found, [](DType dtype) { return info(dtype).block_elements == 1; });
+  return found;
+}
+
+std::vector<float> round_trip(DType dtype, const std::vector<float>& x, const float* importance = nullptr) {
   const auto cols = static_cast<std::int64_t>(x.size());
   std::vector<std::byte> bytes(static_cast<std::size_t>(row_bytes(dtype, cols)));
   std::vector<float> out(x.size());
-  encode_row(dtype, x.data(), cols, bytes.data());
+  encode_row(dtype, x.data(), cols, bytes.data(), importance);
   decode_row(dtype, bytes.data(), cols, out.data());
   return out;
 }
 
-double relative_error(const std::vector<float>& x, const std::vector<float>& y) {
+double relative_error(const std::vector<float>& x, const std::vector<float>& y,
+                      const std::vector<float>& importance = {}) {
   double error = 0, squares = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const double difference = static_cast<double>(x[i]) - y[i];
-    error += difference * difference;
-    squares += static_cast<double>(x[i]) * x[i];
+    const double difference = static_cast<double>(x[i]) - y[i], weight = importance.empty() ? 1 : importance[i];
+    error += weight * difference * difference;
+    squares += weight * x[i] * x[i];
   }
   return std::sqrt(error / squares);
 }
@@ -47,24 +60,76 @@ std::vector<float> gaussian(std::size_t n, float deviation) {
   return sample(n, [&](std::mt19937& random) { return normal(random); });
 }
 
-TEST(Encode, ExactlyTheTypesItPromises) {
-  for (const DTypeInfo& row : all_dtypes()) {
-    const bool listed = std::find(std::begin(kEncodable), std::end(kEncodable), row.dtype) != std::end(kEncodable);
-    EXPECT_EQ(can_encode(row.dtype), listed) << row.name;
-  }
+TEST(Encode, EveryComputableType) {
+  for (const DTypeInfo& row : all_dtypes()) EXPECT_EQ(can_encode(row.dtype), row.computable) << row.name;
+  EXPECT_EQ(quantized().size(), 13u);
 }
 
 TEST(Encode, RelativeErrorOnGaussianWeights) {
-  // The bounds stand a few percent above the measured errors, and below llama.cpp's reference quantizer's for the
-  // K-quants (0.0714 and 0.0178 on such data): a worse scale search fails here.
+  // The bounds stand a percent above the measured errors: a worse search fails here.
   const std::vector<float> x = gaussian(256 * 1024, 0.02f);
+  const std::pair<DType, double> bounds[] = {{DType::f16, 0.0003},    {DType::bf16, 0.0018},   {DType::q8_0, 0.0055},
+                                             {DType::q6_k, 0.0172},   {DType::q5_k, 0.0352},   {DType::q5_1, 0.0340},
+                                             {DType::q5_0, 0.0405},   {DType::q4_k, 0.0710},   {DType::q4_1, 0.0704},
+                                             {DType::iq4_nl, 0.0741}, {DType::iq4_xs, 0.0747}, {DType::q4_0, 0.0818},
+                                             {DType::mxfp4, 0.113},   {DType::q3_k, 0.1448},   {DType::q2_k, 0.2665}};
   EXPECT_EQ(relative_error(x, round_trip(DType::f32, x)), 0);
-  EXPECT_LT(relative_error(x, round_trip(DType::f16, x)), 0.0003);
-  EXPECT_LT(relative_error(x, round_trip(DType::bf16, x)), 0.0018);
-  EXPECT_LT(relative_error(x, round_trip(DType::q8_0, x)), 0.0055);
-  EXPECT_LT(relative_error(x, round_trip(DType::q6_k, x)), 0.0174);
-  EXPECT_LT(relative_error(x, round_trip(DType::q4_k, x)), 0.0710);
-  EXPECT_LT(relative_error(x, round_trip(DType::q4_0, x)), 0.0880);
+  for (const auto& [dtype, bound] : bounds)
+    EXPECT_LT(relative_error(x, round_trip(dtype, x)), bound) << info(dtype).name;
+  EXPECT_EQ(std::size(bounds) + 1, encodable().size());
+}
+
+TEST(Encode, ImportanceTakesErrorWhereItCounts) {
+  // Columns that count a hundred times as much as others, as those of real activations do.
+  const std::vector<float> x = gaussian(64 * 256, 0.02f);
+  std::normal_distribution<float> normal(0, 2);
+  const auto importance = sample(x.size(), [&](std::mt19937& random) { return std::exp(normal(random)); });
+  for (const DType dtype : quantized()) {
+    const std::vector<float> alike = round_trip(dtype, x), weighed = round_trip(dtype, x, importance.data());
+    const double before = relative_error(x, alike, importance), after = relative_error(x, weighed, importance);
+    const double least_gain = dtype == DType::q8_0 ? 1 : dtype == DType::mxfp4 ? 0.99 : 0.8;
+    EXPECT_LE(after, least_gain * before) << info(dtype).name;
+    // Only ratios count, and none of them turns a weight into anything.
+    std::vector<float> scaled = importance;
+    for (float& value : scaled) value *= 1024;
+    EXPECT_EQ(round_trip(dtype, x, scaled.data()), weighed) << info(dtype).name;
+    const std::vector<float> nothing(x.size(), 0.0f);
+    EXPECT_EQ(round_trip(dtype, x, nothing.data()), alike) << info(dtype).name;
+    scaled.assign(x.size(), 0.0f);
+    for (std::size_t i = 0; i < scaled.size(); i += 7) scaled[i] = 1e30f;
+    EXPECT_LT(relative_error(x, round_trip(dtype, x, scaled.data())), 0.75) << info(dtype).name;
+  }
+}
+
+/// The same file on every machine: whichever vectors it has, and however many blocks are worked on at once.
+TEST(Encode, WidthsOfVectorsAndCountsOfBlocksChangeNoByte) {
+  std::student_t_distribution<float> heavy(3);
+  const auto x = sample(37 * 256, [&](std::mt19937& random) { return 0.02f * heavy(random); });
+  const auto importance = sample(x.size(), [&](std::mt19937& random) { return std::fabs(heavy(random)); });
+  std::vector<EncodeBlocks> widths = {plain::encode_blocks, fastest_encode_blocks()};
+#if defined(__x86_64__)
+  if (fastest_encode_blocks() == avx512::encode_blocks) widths.push_back(avx2::encode_blocks);
+#endif
+  for (const DType dtype : quantized()) {
+    if (dtype == DType::q8_0) continue;  // not searched for
+    for (const float* weights : {static_cast<const float*>(nullptr), importance.data()}) {
+      const auto encode = [&](EncodeBlocks encode_blocks, std::size_t first, std::size_t count) {
+        std::vector<std::byte> out(static_cast<std::size_t>(row_bytes(dtype, static_cast<std::int64_t>(count))));
+        encode_blocks(dtype, x.data() + first, weights == nullptr ? nullptr : weights + first,
+                      static_cast<std::int64_t>(count), out.data());
+        return out;
+      };
+      const std::vector<std::byte> whole = encode(widths.front(), 0, x.size());
+      for (const EncodeBlocks encode_blocks : widths) EXPECT_EQ(encode(encode_blocks, 0, x.size()), whole);
+      std::vector<std::byte> joined;
+      for (std::size_t at = 0, step = 256; at < x.size(); at += step) {
+        step = std::min<std::size_t>(256 * (1 + at / 256 % 3), x.size() - at);
+        const std::vector<std::byte> part = encode(widths.back(), at, step);
+        joined.insert(joined.end(), part.begin(), part.end());
+      }
+      EXPECT_EQ(joined, whole) << info(dtype).name;
+    }
+  }
 }
 
 TEST(Encode, RelativeErrorOnOtherShapes) {
@@ -88,25 +153,24 @@ TEST(Encode, ErrorDoesNotDependOnScale) {
   }
 }
 
-TEST(Encode, NoElementIsFartherThanTheStepAllows) {
-  // An upper bound on single errors: a level's half step, and what clipping to the outermost level may cost.
+TEST(Encode, NoElementOfQ8IsFartherThanHalfAStep) {
   const std::vector<float> x = gaussian(32 * 512, 1);
-  const std::vector<float> q8 = round_trip(DType::q8_0, x), q4 = round_trip(DType::q4_0, x);
+  const std::vector<float> q8 = round_trip(DType::q8_0, x);
   for (std::size_t block = 0; block < x.size(); block += 32) {
     float largest = 0;
     for (std::size_t i = block; i < block + 32; ++i) largest = std::max(largest, std::fabs(x[i]));
     for (std::size_t i = block; i < block + 32; ++i) {
       ASSERT_LE(std::fabs(x[i] - q8[i]), largest / 127 * 0.502f);
-      ASSERT_LE(std::fabs(x[i] - q4[i]), largest / 8 * 1.01f);
     }
   }
 }
 
 TEST(Encode, ConstantsAndZeros) {
-  for (const DType dtype : kEncodable) {
+  for (const DType dtype : encodable()) {
     const std::vector<float> zeros = round_trip(dtype, std::vector<float>(512, 0.0f));
     for (const float value : zeros) ASSERT_EQ(value, 0.0f) << info(dtype).name;
     for (const float constant : {1.0f, -1.0f, 0.03125f, -640.0f}) {
+      if (dtype == DType::mxfp4 && constant == -640.0f) continue;  // between two powers of two and their levels
       for (const float value : round_trip(dtype, std::vector<float>(512, constant))) {
         ASSERT_NEAR(value, constant, std::fabs(constant) * 0.004f) << info(dtype).name;
       }
@@ -117,9 +181,9 @@ TEST(Encode, ConstantsAndZeros) {
 TEST(Encode, OneOutlierLeavesTheOtherSubBlocksAlone) {
   std::vector<float> x = gaussian(256, 1);
   x[40] = 12;
-  for (const DType dtype : {DType::q4_k, DType::q6_k}) {
+  for (const DType dtype : {DType::q4_k, DType::q5_k, DType::q6_k, DType::iq4_xs}) {
     const std::vector<float> y = round_trip(dtype, x);
-    EXPECT_NEAR(y[40], 12, 0.6);
+    EXPECT_NEAR(y[40], 12, 0.7);
     EXPECT_LT(relative_error({x.begin() + 64, x.end()}, {y.begin() + 64, y.end()}), 0.12) << info(dtype).name;
   }
 }
@@ -127,7 +191,7 @@ TEST(Encode, OneOutlierLeavesTheOtherSubBlocksAlone) {
 TEST(Encode, AlreadyQuantizedWeightsStayNearlyThemselves) {
   // Values that lie on a quantizer's own grid: a second round trip must not drift.
   const std::vector<float> x = gaussian(64 * 256, 0.02f);
-  for (const DType dtype : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k}) {
+  for (const DType dtype : quantized()) {
     const std::vector<float> once = round_trip(dtype, x), twice = round_trip(dtype, once);
     EXPECT_LT(relative_error(once, twice), 0.5 * relative_error(x, once)) << info(dtype).name;
   }
@@ -137,7 +201,7 @@ TEST(Encode, NonFiniteAndExtremeInputsAreSafe) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   const float specials[] = {kInf, -kInf, kNan, 3.4e38f, -3.4e38f, 1e-45f, -1e-38f, 6.5e4f, -1e30f, 1e8f};
   std::mt19937 random(5);
-  for (const DType dtype : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k}) {
+  for (const DType dtype : quantized()) {
     for (int round = 0; round < 400; ++round) {
       std::vector<float> x = gaussian(256, 0.02f);
       const int count = round % 2 ? 256 : 1 + round % 5;
@@ -157,7 +221,7 @@ TEST(Encode, NonFiniteAndExtremeInputsAreSafe) {
 
 TEST(Encode, WritesExactlyTheRow) {
   const std::vector<float> x = gaussian(3 * 256, 1);
-  for (const DType dtype : kEncodable) {
+  for (const DType dtype : encodable()) {
     const auto bytes = static_cast<std::size_t>(row_bytes(dtype, 3 * 256));
     std::vector<std::byte> aligned(bytes), odd(bytes + 2, std::byte{0xa5});
     encode_row(dtype, x.data(), 3 * 256, aligned.data());

@@ -11,7 +11,7 @@
 #include "kernels/cuda/latent_tile.cuh"
 #include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
-#include "tensor/encode_k.h"
+#include "tensor/encode_blocks.h"
 
 namespace millrace::kernels::cuda {
 namespace {

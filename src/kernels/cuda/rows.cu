@@ -21,7 +21,7 @@
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
 #include "tensor/blocks.h"
-#include "tensor/encode_k.h"
+#include "tensor/encode_blocks.h"
 
 namespace millrace::kernels::cuda {
 namespace {
