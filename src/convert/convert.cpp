@@ -231,15 +231,13 @@ std::uint32_t kept_file_type(const std::vector<Planned>& planned) {
 }
 
 Status Converter::write_header(modelfile::Writer& writer) {
-  modelfile::MixtureContext context;
-  context.layers = header_.integer("block_count");
-  context.tied_head = std::none_of(planned_.begin(), planned_.end(),
-                                   [](const Planned& one) { return one.target.name == "output.weight"; });
+  std::vector<modelfile::TensorInfo> tensors;
+  for (const Planned& one : planned_) tensors.push_back({one.target.name, one.dtype, one.target.shape, 0, 0, 0});
+  const modelfile::MixtureContext context = modelfile::mixture_context(tensors);
   for (Planned& one : planned_) one.dtype = dtype_for(one.target, one.dtype, context);
   std::uint32_t file_type = kept_file_type(planned_);
   if (options_.type) {
-    for (const auto& known : modelfile::quantize_types())
-      if (known.type == *options_.type) file_type = known.file_type;
+    file_type = modelfile::info(*options_.type).file_type;
     metadata_["general.quantization_version"] = Value(std::uint32_t{2});
   }
   metadata_["general.file_type"] = Value(file_type);

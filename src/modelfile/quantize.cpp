@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -24,75 +22,6 @@
 namespace millrace::modelfile {
 namespace {
 
-constexpr std::array kTypes = {
-    QuantizeTypeInfo{QuantizeType::f16, "F16", 1},        QuantizeTypeInfo{QuantizeType::bf16, "BF16", 32},
-    QuantizeTypeInfo{QuantizeType::q8_0, "Q8_0", 7},      QuantizeTypeInfo{QuantizeType::q4_0, "Q4_0", 2},
-    QuantizeTypeInfo{QuantizeType::q6_k, "Q6_K", 18},     QuantizeTypeInfo{QuantizeType::q4_k, "Q4_K", 14},
-    QuantizeTypeInfo{QuantizeType::q4_k_m, "Q4_K_M", 15},
-};
-
-const QuantizeTypeInfo& type_info(QuantizeType type) {
-  return *std::find_if(kTypes.begin(), kTypes.end(), [&](const QuantizeTypeInfo& row) { return row.type == type; });
-}
-
-// The type that most matrices of a mixture have.
-DType main_dtype(QuantizeType type) {
-  switch (type) {
-    case QuantizeType::f16:
-      return DType::f16;
-    case QuantizeType::bf16:
-      return DType::bf16;
-    case QuantizeType::q8_0:
-      return DType::q8_0;
-    case QuantizeType::q4_0:
-      return DType::q4_0;
-    case QuantizeType::q6_k:
-      return DType::q6_k;
-    case QuantizeType::q4_k:
-    case QuantizeType::q4_k_m:
-      break;
-  }
-  return DType::q4_k;
-}
-
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
-// The layer number in "blk.12.attn_v.weight"; -1 for a tensor outside the layers.
-std::int64_t layer_of(std::string_view name) {
-  constexpr std::string_view kPrefix = "blk.";
-  std::int64_t layer = -1;
-  if (name.starts_with(kPrefix)) std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), layer);
-  return layer;
-}
-
-// The layers whose sensitive matrices deserve more bits: the outer eighths and every third between.
-bool is_favoured(std::int64_t layer, std::int64_t layers) {
-  return layer >= 0 && (layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2);
-}
-
-bool stays_float(const TensorInfo& tensor) {
-  return tensor.shape.size() < 2 || !tensor.name.ends_with(".weight") || contains(tensor.name, "norm") ||
-         contains(tensor.name, "ffn_gate_inp") || contains(tensor.name, "ssm_conv1d") ||
-         contains(tensor.name, "shortconv.conv");
-}
-
-// A type of at least as many bits whose blocks divide the row.
-DType fitting(DType wanted, std::int64_t cols) {
-  if (cols % info(wanted).block_elements == 0) return wanted;
-  return cols % kBlock == 0 ? DType::q8_0 : DType::f16;
-}
-
-MixtureContext context_of(const Model& model) {
-  MixtureContext context;
-  context.tied_head = model.find("output.weight") == nullptr;
-  for (const TensorInfo& tensor : model.tensors()) {
-    // A layer past the number of tensors is a made-up name; it gets no say in what an eighth of the layers is.
-    const std::int64_t layer = layer_of(tensor.name);
-    if (layer < static_cast<std::int64_t>(model.tensors().size())) context.layers = std::max(context.layers, layer + 1);
-  }
-  return context;
-}
-
 std::int64_t elements_of(const TensorInfo& tensor) { return tensor.cols() * tensor.rows(); }
 
 /// Converts one tensor's elements from the input's type to the output's, pieces in parallel.
@@ -106,6 +35,7 @@ class Converter {
   }
 
   Status convert(const TensorInfo& from, const TensorInfo& to) {
+    MR_RETURN_IF_ERROR(find_importance(from, to));
     const std::int64_t pieces = (elements_of(from) + kPieceElements - 1) / kPieceElements;
     pool_->parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
       Worker& worker = workers_[static_cast<std::size_t>(thread)];
@@ -131,8 +61,32 @@ class Converter {
   struct Worker {
     Status status;
     std::vector<std::byte> input, output;
-    std::array<float, kStepElements> step;
+    std::array<float, kStepElements> step, importance;
   };
+
+  /// Of the tensor's columns, where it is known and would be of use.
+  Status find_importance(const TensorInfo& from, const TensorInfo& to) {
+    importance_.clear();
+    if (options_.importance == nullptr || from.dtype == to.dtype || info(to.dtype).block_elements == 1) return {};
+    const auto entry = options_.importance->entries.find(from.name);
+    if (entry == options_.importance->entries.end()) return {};
+    MR_ASSIGN_OR_RETURN(importance_, column_weights(entry->second, from));
+    return {};
+  }
+
+  /// What elements [first, first + count) of a tensor count; null: all alike.
+  const float* importance_of(const TensorInfo& tensor, std::int64_t first, std::int64_t count, Worker& worker) const {
+    if (importance_.empty()) return nullptr;
+    // Rows of one matrix after the other, each with the columns' importance in its matrix.
+    const auto cols = static_cast<std::size_t>(std::max<std::int64_t>(1, tensor.cols()));
+    const std::size_t matrices = std::max<std::size_t>(1, importance_.size() / cols);
+    const std::size_t rows = std::max<std::size_t>(1, static_cast<std::size_t>(tensor.rows()) / matrices);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+      const std::size_t at = static_cast<std::size_t>(first) + i;
+      worker.importance[i] = importance_[at / cols / rows * cols + at % cols];
+    }
+    return worker.importance.data();
+  }
 
   Status convert_piece(const TensorInfo& from, const TensorInfo& to, std::int64_t first, Worker& worker) {
     if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed)) {
@@ -145,7 +99,7 @@ class Converter {
     if (from.dtype == to.dtype) {
       worker.output.assign(worker.input.begin(), worker.input.end());
     } else {
-      MR_RETURN_IF_ERROR(recode(from, to, count, worker));
+      MR_RETURN_IF_ERROR(recode(from, to, first, count, worker));
     }
     const auto to_offset = to.offset + static_cast<std::uint64_t>(row_bytes(to.dtype, first));
     MR_RETURN_IF_ERROR(writer_.write_range(to.file, to_offset, worker.output));
@@ -153,7 +107,8 @@ class Converter {
     return {};
   }
 
-  Status recode(const TensorInfo& from, const TensorInfo& to, std::int64_t count, Worker& worker) const {
+  Status recode(const TensorInfo& from, const TensorInfo& to, std::int64_t first, std::int64_t count,
+                Worker& worker) const {
     worker.output.resize(static_cast<std::size_t>(row_bytes(to.dtype, count)));
     float* step = worker.step.data();
     for (std::int64_t at = 0; at < count; at += kStepElements) {
@@ -174,7 +129,8 @@ class Converter {
         return error(Code::unsupported, "tensor '{}' holds weights up to {}, beyond F16; choose BF16",
                      escape(from.name, 80), largest);
       }
-      encode_row(to.dtype, step, n, worker.output.data() + row_bytes(to.dtype, at));
+      encode_row(to.dtype, step, n, worker.output.data() + row_bytes(to.dtype, at),
+                 importance_of(from, first + at, n, worker));
     }
     return {};
   }
@@ -185,6 +141,7 @@ class Converter {
   const std::uint64_t total_;
   std::unique_ptr<ThreadPool> pool_;
   std::vector<Worker> workers_;
+  std::vector<float> importance_;  // [matrices, cols] of the present tensor; empty: all alike
   std::atomic<bool> failed_ = false;
   std::atomic<std::uint64_t> done_ = 0;
 };
@@ -203,11 +160,17 @@ Status check_output(const Model& model, const std::string& out) {
   return {};
 }
 
+/// What a tensor becomes.
+DType dtype_of(const QuantizeOptions& options, const TensorInfo& tensor, const MixtureContext& context) {
+  const auto named = options.types.find(tensor.name);
+  return named != options.types.end() ? named->second : choose_dtype(options.type, tensor, context);
+}
+
 /// Tensors of the input that are written, in its order.
 using Chosen = std::vector<const TensorInfo*>;
 
 Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& options) {
-  const MixtureContext context = context_of(model);
+  const MixtureContext context = mixture_context(model.tensors());
   const auto smaller = [&](const TensorInfo& tensor) {
     return row_bytes(choose_dtype(options.type, tensor, context), tensor.cols()) <
            row_bytes(tensor.dtype, tensor.cols());
@@ -217,8 +180,22 @@ Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& optio
     if (options.substitute_of.empty() || (can_be_substituted(tensor) && smaller(tensor))) chosen.push_back(&tensor);
   if (chosen.empty())
     return error(Code::unsupported, "no matrix of a layer becomes smaller in {}; choose a type of fewer bits",
-                 type_info(options.type).name);
+                 info(options.type).name);
   return chosen;
+}
+
+// Says aloud how many matrices an importance matrix says nothing of.
+void log_unknown_importance(const Chosen& chosen, const QuantizeOptions& options, const MixtureContext& context) {
+  if (options.importance == nullptr) return;
+  std::int64_t unknown = 0, matrices = 0;
+  for (const TensorInfo* const tensor : chosen) {
+    const DType dtype = dtype_of(options, *tensor, context);
+    if (dtype == tensor->dtype || info(dtype).block_elements == 1) continue;
+    ++matrices;
+    unknown += options.importance->entries.contains(tensor->name) ? 0 : 1;
+  }
+  if (unknown > 0)
+    log::warn("the importance matrix says nothing of {} of {} matrices; their columns count alike", unknown, matrices);
 }
 
 // Says aloud which tensors could not have the type asked for because of their row length.
@@ -251,12 +228,6 @@ Status check_types(const Model& model, const QuantizeOptions& options) {
   return {};
 }
 
-/// What a tensor becomes.
-DType dtype_of(const QuantizeOptions& options, const TensorInfo& tensor, const MixtureContext& context) {
-  const auto named = options.types.find(tensor.name);
-  return named != options.types.end() ? named->second : choose_dtype(options.type, tensor, context);
-}
-
 Status write_header(const Model& model, const Chosen& chosen, const QuantizeOptions& options, Writer& writer) {
   constexpr std::string_view kFileType = "general.file_type", kVersion = "general.quantization_version";
   if (!options.substitute_of.empty()) {
@@ -265,10 +236,10 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
     for (const auto& [key, value] : model.metadata())
       if (key != kFileType && key != kVersion) MR_RETURN_IF_ERROR(writer.add(key, value));
   }
-  MR_RETURN_IF_ERROR(writer.add(std::string(kFileType), Value(type_info(options.type).file_type)));
+  MR_RETURN_IF_ERROR(writer.add(std::string(kFileType), Value(info(options.type).file_type)));
   MR_RETURN_IF_ERROR(writer.add(std::string(kVersion), Value(std::uint32_t{2})));
 
-  const MixtureContext context = context_of(model);
+  const MixtureContext context = mixture_context(model.tensors());
   bool lossy_input = false;
   for (const TensorInfo* const tensor : chosen) {
     const DType dtype = dtype_of(options, *tensor, context);
@@ -278,38 +249,18 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
   if (lossy_input && options.substitute_of.empty())
     log::warn("the input is quantized already; quantizing it again loses more than starting from F16");
   log_fallbacks(chosen, options, context);
+  log_unknown_importance(chosen, options, context);
   return writer.begin();
 }
 
 }  // namespace
 
-std::span<const QuantizeTypeInfo> quantize_types() { return kTypes; }
-
-Expected<QuantizeType> quantize_type_from_name(std::string_view name) {
-  std::string upper(name);
-  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  if (upper == "Q4_K_S") return QuantizeType::q4_k;
-  std::string known;
-  for (const QuantizeTypeInfo& row : kTypes) {
-    if (row.name == upper) return row.type;
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
-  }
-  return error(Code::unsupported, "cannot quantize to \"{}\"; choose one of {}", escape(name, 80), known);
-}
-
-DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureContext& context) {
-  if (!info(tensor.dtype).computable) return tensor.dtype;
-  if (stays_float(tensor)) return DType::f32;
-  const std::string_view name = tensor.name;
-  const DType main = main_dtype(type);
-  const bool four_bits = main == DType::q4_0 || main == DType::q4_k;
-  const bool is_head = name == "output.weight" || (context.tied_head && name == "token_embd.weight");
-  if (four_bits && is_head) return fitting(DType::q6_k, tensor.cols());
-  const bool is_sensitive = contains(name, ".attn_v.") || contains(name, ".ffn_down");
-  if (type == QuantizeType::q4_k_m && is_sensitive && is_favoured(layer_of(name), context.layers)) {
-    return fitting(DType::q6_k, tensor.cols());
-  }
-  return fitting(main, tensor.cols());
+Expected<std::vector<DType>> planned_types(const Model& model, const QuantizeOptions& options) {
+  MR_RETURN_IF_ERROR(check_types(model, options));
+  const MixtureContext context = mixture_context(model.tensors());
+  std::vector<DType> types;
+  for (const TensorInfo& tensor : model.tensors()) types.push_back(dtype_of(options, tensor, context));
+  return types;
 }
 
 Status quantize(const std::string& in, const std::string& out, const QuantizeOptions& options) {

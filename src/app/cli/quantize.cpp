@@ -7,6 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <regex>
+#include <utility>
+#include <vector>
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
@@ -14,17 +17,18 @@
 #include "app/measure/sensitivity.h"
 #include "base/bytes.h"
 #include "kv/model_identity.h"
+#include "modelfile/imatrix.h"
 #include "residency/small_file.h"
-#include "tensor/codec.h"
 
 namespace millrace::cli {
 namespace {
 
 struct QuantizeFlags {
   std::string in, out, type;
-  std::string bytes, sensitivity;
+  std::string bytes, sensitivity, imatrix;
+  std::vector<std::string> rules;
   int threads = 0;
-  bool substitute = false;
+  bool substitute = false, dry_run = false;
 };
 
 /// The identity that a model's substitutes name. Errors: those of opening the model.
@@ -40,15 +44,68 @@ Expected<measure::Sensitivity> read_sensitivity(const std::string& path) {
   return found;
 }
 
-/// The quantized types that are written.
-std::vector<DType> written_types() {
-  std::vector<DType> types;
-  for (const DTypeInfo& dtype : all_dtypes())
-    if (can_encode(dtype.dtype) && dtype.block_elements > 1) types.push_back(dtype.dtype);
-  return types;
+/// Types by name for the matrices that a rule PATTERN=TYPE finds in the model, into `types`; later rules win.
+Status apply_rule(const std::string& rule, const modelfile::Model& model,
+                  std::map<std::string, DType, std::less<>>& types) {
+  const auto equals = rule.rfind('=');
+  if (equals == std::string::npos || equals == 0)
+    return error(Code::invalid_argument, "--tensor {}: write PATTERN=TYPE, for example ffn_down_exps=Q3_K", rule);
+  auto dtype = dtype_from_name(rule.substr(equals + 1));
+  if (!dtype.ok()) return dtype.status().with_context("--tensor " + rule);
+  std::int64_t found = 0;
+  try {
+    const std::regex pattern(rule.substr(0, equals));
+    for (const modelfile::TensorInfo& tensor : model.tensors()) {
+      if (modelfile::stays_float(tensor) || !info(tensor.dtype).computable) continue;
+      if (!std::regex_search(tensor.name, pattern)) continue;
+      types.insert_or_assign(tensor.name, modelfile::fitting_dtype(*dtype, tensor.cols()));
+      ++found;
+    }
+  } catch (const std::regex_error& problem) {
+    return error(Code::invalid_argument, "--tensor {}: the pattern is no regular expression ({})", rule,
+                 problem.what());
+  }
+  if (found == 0) return error(Code::invalid_argument, "--tensor {}: no matrix of the model has such a name", rule);
+  return {};
 }
 
-/// The named type that most of the mixture's weights have; Q8_0 where none is named for that.
+Status apply_rules(const QuantizeFlags& flags, modelfile::QuantizeOptions& options) {
+  if (flags.rules.empty()) return {};
+  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(flags.in, {.skip_vocabulary = true}));
+  for (const std::string& rule : flags.rules) MR_RETURN_IF_ERROR(apply_rule(rule, model, options.types));
+  return {};
+}
+
+/// What would be written: each type's matrices and bytes.
+Status print_plan(const QuantizeFlags& flags, const modelfile::QuantizeOptions& options) {
+  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(flags.in, {.skip_vocabulary = true}));
+  MR_ASSIGN_OR_RETURN(const std::vector<DType> types, modelfile::planned_types(model, options));
+  struct Sum {
+    std::int64_t tensors = 0, weights = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<DType, Sum> sums;
+  Sum all;
+  for (std::size_t t = 0; t < types.size(); ++t) {
+    const modelfile::TensorInfo& tensor = model.tensors()[t];
+    const auto bytes = static_cast<std::uint64_t>(row_bytes(types[t], tensor.cols()) * tensor.rows());
+    for (Sum* sum : {&sums[types[t]], &all}) {
+      ++sum->tensors;
+      sum->weights += tensor.cols() * tensor.rows();
+      sum->bytes += bytes;
+    }
+  }
+  const auto row = [](std::string_view name, const Sum& sum) {
+    fmt::print("{:7} {:6} tensors {:>10} {:6.2f} bits a weight\n", name, sum.tensors, format_bytes(sum.bytes),
+               8.0 * static_cast<double>(sum.bytes) / static_cast<double>(std::max<std::int64_t>(1, sum.weights)));
+  };
+  for (const auto& [dtype, sum] : sums) row(info(dtype).name, sum);
+  row("all", all);
+  fmt::print("{} before; nothing was written\n", format_bytes(model.tensor_bytes()));
+  return {};
+}
+
+/// The first named type of what most of the mixture's weights have; Q8_0 where there is none.
 modelfile::QuantizeType main_type(const modelfile::Model& model, const measure::ModelMixture& mixture) {
   std::map<DType, std::int64_t> weights;
   for (const auto& [name, dtype] : mixture.types) weights[dtype] += model.find(name)->cols() * model.find(name)->rows();
@@ -56,7 +113,7 @@ modelfile::QuantizeType main_type(const modelfile::Model& model, const measure::
                                      [](const auto& one, const auto& other) { return one.second < other.second; });
   if (most != weights.end())
     for (const auto& known : modelfile::quantize_types())
-      if (known.name == info(most->first).name) return known.type;
+      if (known.main == most->first) return known.type;
   return modelfile::QuantizeType::q8_0;
 }
 
@@ -79,7 +136,7 @@ Status choose_types(const QuantizeFlags& flags, modelfile::QuantizeOptions& opti
   ThreadPool pool({.threads = flags.threads, .pin = false});
   MR_ASSIGN_OR_RETURN(
       const measure::ModelMixture mixture,
-      measure::best_mixture(model, sensitivity ? &*sensitivity : nullptr, written_types(), *bytes, pool));
+      measure::best_mixture(model, sensitivity ? &*sensitivity : nullptr, measure::measured_types(), *bytes, pool));
   for (const auto& [name, dtype] : mixture.types) options.types.emplace(name, dtype);
   options.type = main_type(model, mixture);
   print(mixture, sensitivity.has_value());
@@ -100,6 +157,7 @@ Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags) {
   } else {
     MR_RETURN_IF_ERROR(choose_types(flags, options));
   }
+  MR_RETURN_IF_ERROR(apply_rules(flags, options));
   if (flags.substitute) {
     MR_ASSIGN_OR_RETURN(options.substitute_of, identity_of(flags.in));
   }
@@ -109,6 +167,17 @@ Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags) {
 int execute(const QuantizeFlags& flags, const Program& program) {
   auto options = options_of(flags);
   if (!options.ok()) return fail(options.status());
+  if (flags.dry_run) {
+    const Status status = print_plan(flags, *options);
+    return status.ok() ? 0 : fail(status);
+  }
+  modelfile::ImportanceMatrix importance;
+  if (!flags.imatrix.empty()) {
+    auto read = modelfile::read_imatrix(flags.imatrix);
+    if (!read.ok()) return fail(read.status());
+    importance = std::move(*read);
+    options->importance = &importance;
+  }
   install_interrupt_handler();
   Progress progress("Quantizing", Unit::bytes, program.quiet);
   options->cancel = &interrupted();
@@ -144,6 +213,18 @@ void add_quantize(CLI::App& app, const Program& program, int& exit_code) {
                       "Instead of a type: the mixture that loses least of those of so many bytes, for example 12G");
   command->add_option("--sensitivity", flags->sensitivity,
                       "What `millrace sensitivity` found of this model (default: what rounding takes away of weights)");
+  command
+      ->add_option(
+          "--imatrix", flags->imatrix,
+          "What `millrace imatrix` found, or llama.cpp's tool: errors count as much as what they are multiplied by")
+      ->option_text("FILE");
+  command
+      ->add_option("--tensor", flags->rules,
+                   "Another type for matrices whose names have this pattern (a regular expression), for example "
+                   "ffn_down_exps=Q3_K; may be given again")
+      ->option_text("PATTERN=TYPE")
+      ->take_all();
+  command->add_flag("--dry-run", flags->dry_run, "Say what would be written, by type, and write nothing");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
   command->callback([flags, &program, &exit_code] { exit_code = execute(*flags, program); });
 }

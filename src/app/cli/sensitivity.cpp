@@ -10,7 +10,6 @@
 #include "app/cli/measuring.h"
 #include "app/cli/progress.h"
 #include "residency/small_file.h"
-#include "tensor/codec.h"
 
 namespace millrace::cli {
 namespace {
@@ -91,18 +90,17 @@ int execute(SensitivityFlags& flags, const Program& program) {
 
 void add_sensitivity(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<SensitivityFlags>();
-  for (const DTypeInfo& dtype : all_dtypes())
-    if (can_encode(dtype.dtype) && dtype.block_elements > 1) flags->types.emplace_back(dtype.name);
+  for (const DType dtype : measure::measured_types()) flags->types.emplace_back(info(dtype).name);
   auto* command = app.add_subcommand("sensitivity", "Measure what quantizing each group of a model's matrices changes");
   add_model_flags(*command, flags->model);
   add_text_flags(*command, flags->text);
   command->add_option("-o,--output", flags->out, "The file to write, for quantize --bytes")
       ->option_text("JSON")
       ->required();
-  command
-      ->add_option("--types", flags->types, "Types to choose from, separated by commas (default: all that are written)")
+  command->add_option("--types", flags->types, "Types to choose from, separated by commas")
       ->delimiter(',')
-      ->option_text("TYPE,TYPE");
+      ->option_text("TYPE,TYPE")
+      ->capture_default_str();
   command
       ->add_option("--checks", flags->checks, "Pairs of group and type that are run to tell how good the figures are")
       ->check(CLI::Range(0, 1000))

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "modelfile/gguf_writer.h"
-
 namespace millrace::measure {
 
 InputSums::InputSums(const modelfile::Model& model) {
@@ -64,26 +62,17 @@ std::vector<const InputSum*> InputSums::seen() const {
   return found;
 }
 
-Status write_imatrix(const std::string& path, const InputSums& sums, const ImatrixSource& source) {
-  const std::vector<const InputSum*> seen = sums.seen();
-  if (seen.empty()) return error(Code::invalid_argument, "{}: no matrix saw any row", path);
-  modelfile::Writer writer(path);
-  MR_RETURN_IF_ERROR(writer.add("general.type", std::string("imatrix")));
-  MR_RETURN_IF_ERROR(writer.add("imatrix.datasets", modelfile::array_value(std::vector<std::string>{source.text})));
-  MR_RETURN_IF_ERROR(writer.add("imatrix.chunk_count", static_cast<std::uint32_t>(source.windows)));
-  MR_RETURN_IF_ERROR(writer.add("imatrix.chunk_size", static_cast<std::uint32_t>(source.context)));
-  for (const InputSum* sum : seen) {
-    MR_RETURN_IF_ERROR(writer.declare(sum->name + ".in_sum2", DType::f32, {sum->cols, sum->matrices}));
-    MR_RETURN_IF_ERROR(writer.declare(sum->name + ".counts", DType::f32, {1, sum->matrices}));
+modelfile::ImportanceMatrix importance_of(const InputSums& sums, const ImatrixSource& source) {
+  modelfile::ImportanceMatrix matrix;
+  matrix.datasets = {source.text};
+  matrix.chunk_count = static_cast<std::uint32_t>(source.windows);
+  matrix.chunk_size = static_cast<std::uint32_t>(source.context);
+  for (const InputSum* sum : sums.seen()) {
+    modelfile::ImportanceEntry& entry = matrix.entries[sum->name];
+    entry.sums.assign(sum->squares.begin(), sum->squares.end());
+    entry.counts.assign(sum->counts.begin(), sum->counts.end());
   }
-  MR_RETURN_IF_ERROR(writer.begin());
-  for (const InputSum* sum : seen) {
-    const std::vector<float> squares(sum->squares.begin(), sum->squares.end());
-    const std::vector<float> counts(sum->counts.begin(), sum->counts.end());
-    MR_RETURN_IF_ERROR(writer.write_tensor_data(std::as_bytes(std::span(squares))));
-    MR_RETURN_IF_ERROR(writer.write_tensor_data(std::as_bytes(std::span(counts))));
-  }
-  return writer.finish();
+  return matrix;
 }
 
 }  // namespace millrace::measure

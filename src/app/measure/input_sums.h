@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "exec/input_observer.h"
 #include "modelfile/gguf.h"
+#include "modelfile/imatrix.h"
 #include "residency/unit.h"
 
 namespace millrace::measure {
@@ -53,8 +54,7 @@ struct ImatrixSource {
   std::string text;  // its file's name
   std::int64_t windows = 0, context = 0;
 };
-/// Writes them as GGUF in the form that llama.cpp's tools read: NAME.in_sum2 [cols, matrices] and NAME.counts
-/// [1, matrices] in float32, general.type "imatrix". Errors: io_error; invalid_argument (nothing was seen).
-Status write_imatrix(const std::string& path, const InputSums& sums, const ImatrixSource& source);
+/// What modelfile/imatrix.h writes.
+modelfile::ImportanceMatrix importance_of(const InputSums& sums, const ImatrixSource& source);
 
 }  // namespace millrace::measure

@@ -131,6 +131,11 @@ std::vector<double> extrapolate(double probed, std::size_t probe, const std::vec
   return divergence;
 }
 
+std::vector<DType> measured_types() {
+  return {DType::q2_k, DType::q3_k, DType::iq4_xs, DType::iq4_nl, DType::q4_k,
+          DType::q5_0, DType::q5_k, DType::q6_k,   DType::q8_0};
+}
+
 Expected<Sensitivity> measure_sensitivity(const modelfile::Model& model, const TextWindows& windows,
                                           const EngineFactory& make, const SensitivityOptions& options) {
   Sensitivity found;

@@ -65,6 +65,10 @@ struct SensitivityOptions {
 Expected<Sensitivity> measure_sensitivity(const modelfile::Model& model, const TextWindows& windows,
                                           const EngineFactory& make, const SensitivityOptions& options);
 
+/// What is chosen from where nobody names types: those of which none is both larger and worse than another, also for
+/// rows that are not whole super-blocks.
+std::vector<DType> measured_types();
+
 /// Divergences of a group in all types: in the probe it is `probed`, in others in proportion to rounding errors.
 std::vector<double> extrapolate(double probed, std::size_t probe, const std::vector<double>& rounding);
 

@@ -1,0 +1,78 @@
+// What models are quantized to, by name: which type each tensor gets. Pure functions. Source of the names, their
+// numbers and which tensors of a mixture have more bits: llama.cpp's quantizer, whose files these are like.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/status.h"
+#include "modelfile/gguf.h"
+#include "tensor/dtype.h"
+
+namespace millrace::modelfile {
+
+enum class QuantizeType {
+  f16,
+  bf16,
+  q8_0,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q2_k_s,
+  q2_k,
+  q3_k_s,
+  q3_k_m,
+  q3_k_l,
+  iq4_xs,
+  iq4_nl,
+  q4_k,
+  q4_k_s,
+  q4_k_m,
+  q5_k_s,
+  q5_k_m,
+  q6_k,
+  mxfp4_moe,
+};
+
+/// A type's name as users write it ("Q4_K_M"), its number in general.file_type (llama.cpp's llama_ftype), and the type
+/// that most matrices get.
+struct QuantizeTypeInfo {
+  QuantizeType type;
+  std::string_view name;
+  std::uint32_t file_type;
+  DType main;
+};
+/// In ascending bits, nearly.
+std::span<const QuantizeTypeInfo> quantize_types();
+const QuantizeTypeInfo& info(QuantizeType type);
+
+/// By name in any case; "Q3_K", "Q5_K" are other names of their _M. Errors: unsupported, listing the names there are.
+Expected<QuantizeType> quantize_type_from_name(std::string_view name);
+
+/// What a mixture must know of the whole model.
+struct MixtureContext {
+  std::int64_t layers = 0;
+  bool tied_head = false;       // no output.weight: token_embd is the head too
+  std::int64_t kv_sharing = 1;  // query heads that share a head of keys and values, at most
+};
+/// Of a whole model's tensors.
+MixtureContext mixture_context(std::span<const TensorInfo> tensors);
+
+/// True for what stays F32 in every mixture: one-dimensional tensors, norms, biases, routers, short convolutions.
+bool stays_float(const TensorInfo& tensor);
+
+/// The type that `tensor` gets.
+///  * What stays_float() is F32; integer tensors stay what they are.
+///  * In types of fewer than eight bits the head (output.weight, or token_embd.weight where tied) is Q6_K.
+///  * Mixtures (_S, _M, _L, Q2_K, IQ4_*) give attn_v, ffn_down (of experts too), attn_output and attn_qkv more bits in
+///    some layers or all: mixtures.cpp has the table. Q4_K gives none. MXFP4_MOE is experts in MXFP4, all else Q8_0.
+///  * A row that is not whole super-blocks of 256 gets a type of 32 of about as many bits (Q2_K, Q3_K, IQ4_XS: IQ4_NL;
+///    Q4_K: Q5_0; Q5_K: Q5_1; Q6_K: Q8_0), and one that is not whole blocks of 32 gets F16.
+DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureContext& context);
+
+/// `wanted`, or what a row of `cols` gets in its place.
+DType fitting_dtype(DType wanted, std::int64_t cols);
+
+}  // namespace millrace::modelfile
