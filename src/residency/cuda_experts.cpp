@@ -31,8 +31,8 @@ DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, c
       table_(table),
       part_offset_(expert_part_offsets(units)),
       slot_bytes_(device_slot_bytes(units)),
-      slots_(count_experts(units), static_cast<std::size_t>(tiers.vram_slots + tiers.spare_slots), kHalfLifePasses,
-             CachePolicy::lfu, false),
+      slots_(count_experts(units), static_cast<std::size_t>(tiers.vram_slots + tiers.spare_slots),
+             CacheRule{CachePolicy::lfu, kHalfLifePasses}, false),
       visible_(count_experts(units), false),
       on_load_(std::move(on_load)),
       meter_(units) {

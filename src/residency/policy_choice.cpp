@@ -1,6 +1,7 @@
 #include "residency/policy_choice.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace millrace::residency {
 namespace {
@@ -8,14 +9,14 @@ namespace {
 constexpr std::size_t kFewSlots = 512;  // of more, a sample is played
 constexpr std::size_t kSample = 8;
 constexpr double kFade = 1 - 1.0 / 128;  // of a miss, a turn
-constexpr double kClear = 0.98;          // of the misses of the policy that is followed: fewer are no chance
+constexpr double kClear = 0.98;          // of the misses by the rule that is followed: fewer are no chance
 
 }  // namespace
 
-PolicyChoice::PolicyChoice(std::size_t keys, std::size_t slots, double half_life)
-    : step_(slots > kFewSlots ? kSample : 1),
-      tables_{SlotTable(keys / step_ + 1, std::max<std::size_t>(1, slots / step_), half_life, policies_[0]),
-              SlotTable(keys / step_ + 1, std::max<std::size_t>(1, slots / step_), half_life, policies_[1])} {}
+PolicyChoice::PolicyChoice(std::size_t keys, std::size_t slots)
+    : step_(slots > kFewSlots ? kSample : 1), tables_([&]<std::size_t... i>(std::index_sequence<i...>) {
+        return std::array{SlotTable(keys / step_ + 1, std::max<std::size_t>(1, slots / step_), kRules[i])...};
+      }(std::make_index_sequence<kRules.size()>{})) {}
 
 void PolicyChoice::use(std::int32_t key) {
   const auto number = static_cast<std::size_t>(key);
@@ -34,8 +35,8 @@ void PolicyChoice::use(std::int32_t key) {
 void PolicyChoice::turn() {
   for (SlotTable& table : tables_) table.turn();
   for (double& misses : misses_) misses *= kFade;
-  const std::size_t other = 1 - best_;
-  if (misses_[other] < misses_[best_] * kClear) best_ = other;
+  const auto least = std::min_element(misses_.begin(), misses_.end());
+  if (*least < misses_[best_] * kClear) best_ = static_cast<std::size_t>(least - misses_.begin());
 }
 
 }  // namespace millrace::residency

@@ -1,4 +1,4 @@
-// Which of a cache's policies would have met fewer misses lately. Both are played on what is used, without memory, on a
+// By which rule a cache would have met fewer misses lately. All are played on what is used, without memory, on a
 // sample of the keys where there are many; so the choice follows favourites that drift, and costs little.
 // Not thread-safe.
 #pragma once
@@ -13,21 +13,23 @@ namespace millrace::residency {
 
 class PolicyChoice {
  public:
+  /// The later use alone; favourites of a while; favourites of long, which lose least while they stay the same.
+  static constexpr std::array kRules{CacheRule{CachePolicy::lru, 32}, CacheRule{CachePolicy::lfu, 32},
+                                     CacheRule{CachePolicy::lfu, 256}};
+
   /// As of the cache's SlotTable.
-  PolicyChoice(std::size_t keys, std::size_t slots, double half_life);
+  PolicyChoice(std::size_t keys, std::size_t slots);
 
   void use(std::int32_t key);
   /// A turn ends.
   void turn();
-  /// It changes only where the other one is better by more than chance.
-  CachePolicy better() const { return policies_[best_]; }
+  /// It changes only where another one is better by more than chance.
+  const CacheRule& best() const { return kRules[best_]; }
 
  private:
-  static constexpr std::array policies_{CachePolicy::lru, CachePolicy::lfu};
-
   const std::size_t step_;  // of `step_` keys one is played
-  std::array<SlotTable, 2> tables_;
-  std::array<double, 2> misses_{};  // each worth less with every turn
+  std::array<SlotTable, kRules.size()> tables_;
+  std::array<double, kRules.size()> misses_{};  // each worth less with every turn
   std::size_t best_ = 0;
 };
 

@@ -19,18 +19,22 @@ Expected<CachePolicy> policy_from_name(std::string_view name) {
   return error(Code::invalid_argument, "a cache's policy '{}': use lru, lfu or auto", name);
 }
 
-SlotTable::SlotTable(std::size_t keys, std::size_t slots, double half_life, CachePolicy policy, bool live)
+SlotTable::SlotTable(std::size_t keys, std::size_t slots, CacheRule rule, bool live)
     : slot_of_(keys, -1),
       key_of_(slots, -1),
       pins_(keys, 0),
       live_(slots, live),
       live_slots_(live ? slots : 0),
       worth_(keys, 0.0),
-      used_(keys, 0),
-      growth_(std::exp2(1 / half_life)),
-      policy_(policy) {
+      used_(keys, 0) {
+  set_rule(rule);
   free_.reserve(slots);
   for (std::size_t i = live_slots_; i-- > 0;) free_.push_back(static_cast<std::int32_t>(i));  // the first comes first
+}
+
+void SlotTable::set_rule(CacheRule rule) {
+  policy_ = rule.policy;
+  growth_ = std::exp2(1 / rule.half_life);
 }
 
 void SlotTable::set_live(std::int32_t slot, bool live) {

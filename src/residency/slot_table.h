@@ -17,14 +17,18 @@ namespace millrace::residency {
 
 /// automatic: whichever would have met fewer misses lately (policy_choice.h).
 enum class CachePolicy : std::uint8_t { lru, lfu, automatic };
+/// What a cache decides by at a time. half_life: in turns, of a use's worth by lfu.
+struct CacheRule {
+  CachePolicy policy = CachePolicy::lfu;
+  double half_life = 32;
+};
 /// "lru", "lfu", "auto". Errors: invalid_argument.
 Expected<CachePolicy> policy_from_name(std::string_view name);
 
 class SlotTable {
  public:
   /// Slots without memory are dead, and nobody's, until set_live(). REQUIRES: policy is lru or lfu.
-  SlotTable(std::size_t keys, std::size_t slots, double half_life, CachePolicy policy = CachePolicy::lfu,
-            bool live = true);
+  SlotTable(std::size_t keys, std::size_t slots, CacheRule rule, bool live = true);
 
   std::size_t slots() const { return key_of_.size(); }
   std::size_t live_slots() const { return live_slots_; }
@@ -38,7 +42,7 @@ class SlotTable {
   std::int32_t key_of(std::int32_t slot) const { return key_of_[static_cast<std::size_t>(slot)]; }
 
   /// What is known of keys stays. REQUIRES: lru or lfu.
-  void set_policy(CachePolicy policy) { policy_ = policy; }
+  void set_rule(CacheRule rule);
   CachePolicy policy() const { return policy_; }
   /// A turn ends: uses before it are worth a little less than those to come.
   void turn();
@@ -82,9 +86,9 @@ class SlotTable {
   std::vector<double> worth_;        // in uses of turn 0
   std::vector<std::uint64_t> used_;  // number of the last use
   std::uint64_t uses_ = 0;
-  double now_ = 1;       // what a use is worth at present
-  const double growth_;  // of it, a turn
-  CachePolicy policy_;
+  double now_ = 1;     // what a use is worth at present
+  double growth_ = 1;  // of it, a turn
+  CachePolicy policy_ = CachePolicy::lfu;
 };
 
 }  // namespace millrace::residency

@@ -35,7 +35,7 @@ void Store::begin_pass() {
   experts_->turn();
   if (choice_ != nullptr) {
     choice_->turn();
-    experts_->set_policy(choice_->better());
+    experts_->set_rule(choice_->best());
   }
   advance();
 }

@@ -9,9 +9,8 @@
 namespace millrace::residency {
 namespace {
 
-constexpr std::size_t kLoads = 192;     // reads of tiles under way at most
-constexpr std::size_t kLeastRing = 2;   // one tile computed while the next comes
-constexpr double kHalfLifePasses = 32;  // of an expert's worth
+constexpr std::size_t kLoads = 192;    // reads of tiles under way at most
+constexpr std::size_t kLeastRing = 2;  // one tile computed while the next comes
 
 }  // namespace
 
@@ -222,9 +221,9 @@ void Store::lay_out() {
   ring_ = std::make_unique<OrderedRing>(tiles_, std::move(sequence), ring_slots);
   const auto slots = static_cast<std::size_t>(plan_.expert_slots);
   const bool chooses = options_.policy == CachePolicy::automatic;
-  experts_ = std::make_unique<SlotTable>(slots == 0 ? 0 : tiles.size(), slots, kHalfLifePasses,
-                                         chooses ? CachePolicy::lru : options_.policy, false);
-  if (chooses && slots > 0) choice_ = std::make_unique<PolicyChoice>(tiles.size(), slots, kHalfLifePasses);
+  experts_ = std::make_unique<SlotTable>(slots == 0 ? 0 : tiles.size(), slots,
+                                         CacheRule{chooses ? CachePolicy::lru : options_.policy}, false);
+  if (chooses && slots > 0) choice_ = std::make_unique<PolicyChoice>(tiles.size(), slots);
 
   for (const TileState& state : tiles_) slotted_experts_ += state.place == Place::expert ? 1 : 0;
   const bool experts_fit = slotted_experts_ <= experts_->slots();

@@ -23,7 +23,7 @@ Played play(std::int64_t experts, std::int64_t top_k, double skew, std::size_t s
   std::vector<double> sums(static_cast<std::size_t>(experts));
   for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = std::pow(static_cast<double>(i + 1), -skew);
   std::partial_sum(sums.begin(), sums.end(), sums.begin());
-  SlotTable table(sums.size(), slots, 2000, policy);
+  SlotTable table(sums.size(), slots, {policy, 2000});
   constexpr int kPasses = 12000, kWarm = 4000;
   std::int64_t uses = 0, met = 0;
   for (int pass = 0; pass < kPasses; ++pass) {

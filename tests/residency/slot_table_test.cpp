@@ -9,7 +9,7 @@ namespace millrace::residency {
 namespace {
 
 TEST(SlotTable, GivesSlotsAndTakesThemBack) {
-  SlotTable table(5, 2, 8);
+  SlotTable table(5, 2, {CachePolicy::lfu, 8});
   EXPECT_EQ(table.put(3), 0);
   EXPECT_EQ(table.put(1), 1);
   EXPECT_EQ(table.free_slots(), 0u);
@@ -22,7 +22,7 @@ TEST(SlotTable, GivesSlotsAndTakesThemBack) {
 }
 
 TEST(SlotTable, WhatWasUsedOftenAndLatelyStays) {
-  SlotTable table(3, 3, 4);
+  SlotTable table(3, 3, {CachePolicy::lfu, 4});
   for (int key = 0; key < 3; ++key) (void)table.put(key);
   for (int i = 0; i < 4; ++i) table.use(0);  // often, long ago
   for (int i = 0; i < 8; ++i) table.turn();  // two half-lives
@@ -39,7 +39,7 @@ TEST(SlotTable, WhatWasUsedOftenAndLatelyStays) {
 }
 
 TEST(SlotTable, WorthOutlivesManyTurns) {
-  SlotTable table(2, 1, 1);
+  SlotTable table(2, 1, {CachePolicy::lfu, 1});
   for (int i = 0; i < 5000; ++i) {
     table.turn();
     table.use(0);
@@ -53,7 +53,7 @@ TEST(SlotTable, WorthOutlivesManyTurns) {
 /// that has a slot.
 TEST(SlotTable, FavouritesFindTheirSlots) {
   constexpr int kKeys = 200, kSlots = 20, kFavourites = 20;
-  SlotTable table(kKeys, kSlots, 500);
+  SlotTable table(kKeys, kSlots, {CachePolicy::lfu, 500});
   std::mt19937 random(7);
   int late_hits = 0, late_uses = 0, changes = 0;
   for (int turn = 0; turn < 4000; ++turn) {
