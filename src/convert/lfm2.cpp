@@ -60,7 +60,8 @@ void read(Config& config, Header& header) {
         config.optional("block_ff_dim", config.optional("intermediate_size", 1, 1, 1 << 20), 1, 1 << 20);
     const std::int64_t multiple = config.optional("block_multiple_of", 256, 1, 1 << 16);
     const double factor = config.number("block_ffn_dim_multiplier", 1.0);
-    const auto width = static_cast<std::int64_t>(factor * static_cast<double>(2 * given / 3));
+    const std::int64_t two_thirds = 2 * given / 3;  // cut, as the model's own code does
+    const auto width = static_cast<std::int64_t>(factor * static_cast<double>(two_thirds));
     header.set_integer("feed_forward_length", (width + multiple - 1) / multiple * multiple);
   }
   config.expect("conv_bias", false);

@@ -125,17 +125,16 @@ TEST_F(ExpertsOnGpu, FavouritesComeToVram) {
   EXPECT_GT(hits / uses, 0.5);
 }
 
-/// To free device memory waits for all that runs there, and lets others who call the driver wait too. What runs there
-/// waits for the processor's experts, whose thread must not be among them.
-/// KV of 16 contexts is 200 MB, and an expert 0.1 MB: what KV leaves at first has room for all of them.
+/// KV of 32 contexts is 100 MB, and an expert 0.1 MB: what KV leaves at first has room for all of them. Sequences are
+/// short, so that they fill KV to the last megabytes, however many of them there is room for.
 TEST_F(ExpertsOnGpu, LieInTheMemoryOfKvUntilThatIsNeeded) {
-  constexpr std::int64_t kSequences = 16, kContext = 4096;
-  constexpr std::size_t kLong = 3900;
+  constexpr std::int64_t kSequences = 32, kContext = 1024;
+  constexpr std::size_t kLong = 950;
   EngineOptions options = on_gpu(moe_path());
   options.max_sequences = kSequences;
   options.context_tokens = kContext;
   options.kv_tokens = kSequences * kContext;
-  options.batch_tokens = 512;
+  options.batch_tokens = 2048;  // so that the last prompt is read before the first sequence ends
   options.share_prefixes = false;
   const auto resident = make(options);
   ASSERT_NE(resident, nullptr);
@@ -154,8 +153,11 @@ TEST_F(ExpertsOnGpu, LieInTheMemoryOfKvUntilThatIsNeeded) {
   EXPECT_EQ(misses(), 0u) << "not every expert has a slot";
 
   std::vector<Engine::Id> ids;
-  for (std::int64_t i = 0; i + 1 < kSequences; ++i)
-    ids.push_back(*engine->submit(greedy(tokens(*engine, kLong - static_cast<std::size_t>(i)), 150)));
+  for (std::int64_t i = 0; i < kSequences; ++i) {
+    Request request = greedy(tokens(*engine, kLong - static_cast<std::size_t>(i)), 70);
+    request.ignore_end_tokens = true;
+    ids.push_back(*engine->submit(std::move(request)));
+  }
   const std::uint64_t before = engine->store_counters().misses;
   drain(*engine);
   EXPECT_GT(engine->store_counters().misses, before) << "no expert gave way";
@@ -165,6 +167,8 @@ TEST_F(ExpertsOnGpu, LieInTheMemoryOfKvUntilThatIsNeeded) {
   EXPECT_EQ(misses(), 0u) << "they did not come back";
 }
 
+/// To free device memory waits for all that runs there, and lets others who call the driver wait too. What runs there
+/// waits for the processor's experts, whose thread must not be among them.
 TEST_F(ExpertsOnGpu, OthersMayFreeDeviceMemoryMeanwhile) {
   EngineOptions options = on_gpu(moe_path());
   const std::vector<float> alone = logits_of(options, 20, 40);

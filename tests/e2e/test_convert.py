@@ -32,6 +32,7 @@ class Convert(Case):
         return checkpoints.Gguf(self.out)
 
     def cannot_convert(self, says, *args):
+        self.out.unlink(missing_ok=True)
         self.refused("convert", self.source, "-o", self.out, *args, says=says)
         self.assertEqual(list(self.folder.glob("out.gguf*")), [])
 
