@@ -36,7 +36,8 @@ int execute(ImatrixFlags& flags, const Program& program) {
   if (Status status = run_text(**created, *windows, quality, program, "Gathering"); !status.ok()) return fail(status);
   const std::string text = std::filesystem::path(flags.text.file).filename().string();
   const measure::ImatrixSource source{text, windows->size(), windows->options().context};
-  if (Status status = modelfile::write_imatrix(measure::importance_of(sums, source), flags.out); !status.ok()) return fail(status);
+  if (Status status = modelfile::write_imatrix(measure::importance_of(sums, source), flags.out); !status.ok())
+    return fail(status);
   print_perplexity(quality.perplexity(), *windows);
   fmt::print("{}: importance of {} matrices\n", flags.out, sums.seen().size());
   return 0;
