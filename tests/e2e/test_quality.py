@@ -76,7 +76,7 @@ class Sensitivity(Case):
             with open(found) as file:
                 groups = json.load(file)["groups"]
             self.assertEqual({group["name"] for group in groups},
-                             {f"blk.{layer}.{part}" for layer in range(3) for part in ("attention", "ffn")} | {"head"})
+                             {f"blk.{layer}.{part}" for layer in range(3) for part in ("attention", "values", "ffn", "down")} | {"head"})
             said = self.ok("quantize", DRAFT, out, "--bytes", "900k", "--sensitivity", found).out
             self.assertLessEqual(os.path.getsize(out), 900_000)
             self.assertGreater(os.path.getsize(out), 700_000)

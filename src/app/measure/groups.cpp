@@ -24,7 +24,12 @@ std::string group_name(const std::string& tensor, bool tied) {
   constexpr std::string_view kLayer = "blk.";
   const std::size_t dot = tensor.starts_with(kLayer) ? tensor.find('.', kLayer.size()) : std::string::npos;
   if (dot == std::string::npos) return tensor;
-  return tensor.substr(0, dot) + (std::string_view(tensor).substr(dot).starts_with(".ffn_") ? ".ffn" : ".attention");
+  const std::string_view part = std::string_view(tensor).substr(dot);
+  const char* const group = part.starts_with(".ffn_down")                                       ? ".down"
+                            : part.starts_with(".ffn_")                                         ? ".ffn"
+                            : part.starts_with(".attn_v.") || part.starts_with(".attn_output.") ? ".values"
+                                                                                                : ".attention";
+  return tensor.substr(0, dot) + group;
 }
 
 /// The model's files, opened.
@@ -80,9 +85,7 @@ std::vector<Group> groups_of(const modelfile::Model& model) {
   std::vector<Group> groups;
   std::map<std::string, std::size_t> places;
   for (const TensorInfo& tensor : model.tensors()) {
-    const bool stays = !info(tensor.dtype).computable ||
-                       modelfile::choose_dtype(modelfile::QuantizeType::q8_0, tensor, {}) == DType::f32;
-    if (stays) continue;
+    if (!info(tensor.dtype).computable || modelfile::stays_float(tensor)) continue;
     const std::string name = group_name(tensor.name, tied);
     const auto [found, is_new] = places.emplace(name, groups.size());
     if (is_new) groups.push_back({name, {}});
@@ -91,18 +94,14 @@ std::vector<Group> groups_of(const modelfile::Model& model) {
   return groups;
 }
 
-DType fitting(const TensorInfo& tensor, DType dtype) {
-  if (tensor.cols() % info(dtype).block_elements == 0) return dtype;
-  return tensor.cols() % info(DType::q8_0).block_elements == 0 ? DType::q8_0 : DType::f16;
-}
-
 std::uint64_t file_bytes_as(const TensorInfo& tensor, DType dtype) {
   return round_up(static_cast<std::uint64_t>(tensor.rows() * row_bytes(dtype, tensor.cols())), kTensorAlignment);
 }
 
 std::uint64_t bytes_as(const Group& group, DType dtype) {
   std::uint64_t bytes = 0;
-  for (const TensorInfo* tensor : group.tensors) bytes += file_bytes_as(*tensor, fitting(*tensor, dtype));
+  for (const TensorInfo* tensor : group.tensors)
+    bytes += file_bytes_as(*tensor, modelfile::fitting_dtype(dtype, tensor->cols()));
   return bytes;
 }
 
@@ -113,7 +112,7 @@ Expected<double> rounding_error(const modelfile::Model& model, const Group& grou
     const std::int64_t rows = tensor->rows();
     const std::int64_t sampled =
         std::clamp<std::int64_t>(kSampledWeights / std::max<std::int64_t>(1, tensor->cols()), 1, rows);
-    const DType used = fitting(*tensor, dtype);
+    const DType used = modelfile::fitting_dtype(dtype, tensor->cols());
     std::vector<Squares> of_row(static_cast<std::size_t>(sampled));
     std::vector<Status> of_thread(static_cast<std::size_t>(pool.threads()));
     pool.parallel_for(sampled, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
@@ -142,11 +141,11 @@ Status write_overlay(const modelfile::Model& model, std::span<const Group* const
   std::vector<const TensorInfo*> tensors;
   for (const Group* group : groups) tensors.insert(tensors.end(), group->tensors.begin(), group->tensors.end());
   for (const TensorInfo* tensor : tensors)
-    MR_RETURN_IF_ERROR(writer.declare(tensor->name, fitting(*tensor, dtype), tensor->shape));
+    MR_RETURN_IF_ERROR(writer.declare(tensor->name, modelfile::fitting_dtype(dtype, tensor->cols()), tensor->shape));
   MR_RETURN_IF_ERROR(writer.begin());
   std::vector<std::byte> input, output;
   for (const TensorInfo* tensor : tensors) {
-    const DType used = fitting(*tensor, dtype);
+    const DType used = modelfile::fitting_dtype(dtype, tensor->cols());
     const std::int64_t cols = tensor->cols(),
                        at_once = std::max<std::int64_t>(1, kPieceWeights / std::max<std::int64_t>(1, cols));
     const std::int64_t from_bytes = row_bytes(tensor->dtype, cols), to_bytes = row_bytes(used, cols);

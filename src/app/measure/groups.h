@@ -1,6 +1,6 @@
 // A model's matrices in the groups that get one type together: of each layer its mixer (attention, or what stands in
-// its place) and its feed-forward or experts; the embedding; the head. And what is written of some of them in other
-// types. Thread-safety: functions without shared state.
+// its place), what the mixer's values go through, and its feed-forward or experts in two; the embedding; the head. And
+// what is written of some of them in other types. Thread-safety: functions without shared state.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,9 @@
 namespace millrace::measure {
 
 struct Group {
-  std::string name;  // "blk.3.attention", "blk.3.ffn", "embedding", "head"; else the tensor's own
+  // "blk.3.attention", "blk.3.values" (attn_v, attn_output), "blk.3.ffn", "blk.3.down", "embedding", "head"; else the
+  // tensor's own. Values and down are what usual mixtures give more bits.
+  std::string name;
   std::vector<const modelfile::TensorInfo*> tensors;  // of the model
 
   std::int64_t elements() const;
@@ -26,9 +28,7 @@ struct Group {
 /// In the model's order. What stays in float32 (norms, biases, routers) is in none. The groups point into the model.
 std::vector<Group> groups_of(const modelfile::Model& model);
 
-/// What `tensor` becomes where `dtype` is asked for: a type of at least as many bits whose blocks divide its rows.
-DType fitting(const modelfile::TensorInfo& tensor, DType dtype);
-/// What a tensor of that type takes in a file, padding and all; and a group, each tensor in the fitting type.
+/// What a tensor of that type takes in a file, padding and all; and a group, each tensor in modelfile::fitting_dtype().
 constexpr std::uint64_t kTensorAlignment = 32;
 std::uint64_t file_bytes_as(const modelfile::TensorInfo& tensor, DType dtype);
 std::uint64_t bytes_as(const Group& group, DType dtype);

@@ -63,7 +63,10 @@ Expected<std::vector<std::vector<MixtureOption>>> mixture_options(const modelfil
       if (known != nullptr) {
         divergence = known->divergence[t];
       } else {
+        // A layer's mixer, its feed-forward and the head count alike, as figures of real models nearly have them; the
+        // first two are two groups each.
         MR_ASSIGN_OR_RETURN(divergence, rounding_error(model, group, measured[t], pool));
+        if (group.name.starts_with("blk.")) divergence /= 2;
       }
       of_group.push_back({measured[t], bytes, divergence});
     }
@@ -88,7 +91,8 @@ Expected<ModelMixture> best_mixture(const modelfile::Model& model, const Sensiti
     mixture.divergence += option.divergence;
     mixture.groups.emplace_back(groups[g].name, option.dtype);
     for (const modelfile::TensorInfo* tensor : groups[g].tensors)
-      mixture.types.emplace_back(tensor->name, (*chosen)[g] == 0 ? tensor->dtype : fitting(*tensor, option.dtype));
+      mixture.types.emplace_back(
+          tensor->name, (*chosen)[g] == 0 ? tensor->dtype : modelfile::fitting_dtype(option.dtype, tensor->cols()));
   }
   return mixture;
 }
