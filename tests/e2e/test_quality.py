@@ -89,6 +89,37 @@ class Sensitivity(Case):
             self.refused("quantize", DRAFT, out, "Q8_0", "--bytes", "900k", says="--bytes")
 
 
+class Quantize(Case):
+    def types(self, *words):
+        """{type: tensors} of what would be written."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = self.ok("quantize", DRAFT, os.path.join(folder, "out.gguf"), *words, "--dry-run").out
+            self.assertEqual(os.listdir(folder), [])
+        return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+) tensors", out, re.M)}
+
+    def test_rules_name_types_by_tensor(self):
+        self.assertEqual(self.types("Q8_0"), {"F32": 7, "Q8_0": 22, "all": 29})
+        rules = ("--tensor", "ffn_.*=Q5_0", "--tensor", r"blk\.0\..*down=q4_1")
+        self.assertEqual(self.types("Q8_0", *rules), {"F32": 7, "Q4_1": 1, "Q5_0": 8, "Q8_0": 13, "all": 29})
+        for rule, says in (("ffn", "PATTERN=TYPE"), ("=Q3_K", "PATTERN=TYPE"), ("(=Q3_K", "regular expression"), ("ffn=Q9", "Q9"),
+                           ("nothing=Q3_K", "no matrix"), ("ffn=I32", "cannot become I32")):
+            self.refused("quantize", DRAFT, "out.gguf", "Q4_K", "--tensor", rule, says=says)
+
+    def test_importance_lessens_divergence(self):
+        with tempfile.TemporaryDirectory() as folder:
+            matrix, logits, out = (os.path.join(folder, name) for name in ("im.gguf", "logits", "out.gguf"))
+            words = ("-f", TEXT, "--ctx", "128", "--chunks", "12")
+            self.ok("imatrix", DRAFT, *words, "-o", matrix)
+            self.ok("perplexity", DRAFT, *words, "--save-logits", logits)
+            found = []
+            for more in ((), ("--imatrix", matrix)):
+                self.ok("quantize", DRAFT, out, "IQ4_NL", *more)
+                found.append(figure(self.ok("perplexity", out, *words, "--against", logits).out, r"mean ([0-9.e-]+)"))
+            self.assertLess(found[1], 0.8 * found[0])
+            self.refused("quantize", DRAFT, out, "Q4_K", "--imatrix", TEXT, says="no importance matrix")
+            self.refused("quantize", DEMO, out, "Q8_0", "--imatrix", matrix, says="another model")
+
+
 class Importance(Case):
     def test_is_written_for_each_matrix(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -57,7 +57,9 @@ Status apply_rule(const std::string& rule, const modelfile::Model& model,
     const std::regex pattern(rule.substr(0, equals));
     for (const modelfile::TensorInfo& tensor : model.tensors()) {
       if (modelfile::stays_float(tensor) || !info(tensor.dtype).computable) continue;
-      if (!std::regex_search(tensor.name, pattern)) continue;
+      // The library's search goes as deep as a name is long: no file's long name may use up the stack.
+      constexpr std::size_t kLongestName = 256;
+      if (tensor.name.size() > kLongestName || !std::regex_search(tensor.name, pattern)) continue;
       types.insert_or_assign(tensor.name, modelfile::fitting_dtype(*dtype, tensor.cols()));
       ++found;
     }
