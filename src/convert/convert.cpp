@@ -89,6 +89,8 @@ class Converter {
 /// config.json first: a folder without one is told so, whatever else it lacks.
 Status Converter::open() {
   std::error_code ignored;
+  if (!fs::exists(in_, ignored))
+    return error(Code::not_found, "{}: no such file or folder; check the path", modelfile::escape(in_));
   const fs::path folder = fs::is_directory(in_, ignored) ? fs::path(in_) : fs::path(in_).parent_path();
   const fs::path path = folder / "config.json";
   if (!fs::exists(path, ignored))

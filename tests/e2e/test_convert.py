@@ -124,6 +124,7 @@ class Convert(Case):
         self.cannot_convert("scales")
 
     def test_bad_checkpoints_are_named_in_a_line(self):
+        self.refused("convert", self.folder / "nowhere", "-o", self.out, says="no such file or folder")
         checkpoints.write_checkpoint(self.source)
         path, config = self.source / "model.safetensors", self.source / "config.json"
         good, settings = path.read_bytes(), json.loads(config.read_text())
