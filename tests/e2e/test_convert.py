@@ -124,7 +124,6 @@ class Convert(Case):
         self.cannot_convert("scales")
 
     def test_bad_checkpoints_are_named_in_a_line(self):
-        self.refused("convert", self.folder / "nowhere", "-o", self.out, says="no such file or folder")
         checkpoints.write_checkpoint(self.source)
         path, config = self.source / "model.safetensors", self.source / "config.json"
         good, settings = path.read_bytes(), json.loads(config.read_text())
@@ -154,7 +153,7 @@ class Convert(Case):
         config.unlink()
         self.cannot_convert("config.json")
         self.source = self.folder / "nothing"
-        self.cannot_convert("config.json")
+        self.cannot_convert("no such file or folder")
 
     def test_the_demo_is_there_and_back(self):
         """An exported model, converted again, answers as it did."""
