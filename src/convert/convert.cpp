@@ -62,7 +62,7 @@ class Converter {
  private:
   Status open();
   Status read_config();
-  void set_keys(std::span<const KeyRule> rules, Config& config);
+  void set_keys(Keys rules, Config& config);
   void set_heads();
   Status plan_tensors();
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
@@ -116,14 +116,11 @@ Status Converter::open() {
   report_.model_type = type;
   config_ = std::make_unique<Config>(std::move(config), family_->defaults);
   MR_ASSIGN_OR_RETURN(checkpoint_, modelfile::Checkpoint::open(in_));
-  for (const std::string& file : checkpoint_.paths()) {
-    MR_ASSIGN_OR_RETURN(modelfile::File opened, modelfile::File::open_read(file));
-    files_.push_back(std::move(opened));
-  }
+  MR_ASSIGN_OR_RETURN(files_, modelfile::open_files(checkpoint_.paths()));
   return {};
 }
 
-void Converter::set_keys(std::span<const KeyRule> rules, Config& config) {
+void Converter::set_keys(Keys rules, Config& config) {
   for (const KeyRule& rule : rules) {
     if (!config.has(rule.theirs)) continue;
     switch (rule.kind) {
@@ -163,7 +160,7 @@ Status Converter::read_config() {
   config.required("num_hidden_layers", 1, kMostLayers);
   config.required("hidden_size", 1, 1 << 20);
   set_keys(common_keys(), config);
-  set_keys(family_->keys, config);
+  for (const Keys keys : family_->keys) set_keys(keys, config);
   set_heads();
   factors_ = read_rotations(config, header_);
   if (family_->read != nullptr) family_->read(config, header_);
@@ -217,8 +214,7 @@ DType Converter::dtype_for(const Target& target, DType stored, const modelfile::
   const DType source = stored == DType::f64 ? DType::f32 : stored;
   const modelfile::TensorInfo tensor{target.name, source, target.shape, 0, 0, 0};
   if (options_.type) return choose_dtype(*options_.type, tensor, context);
-  const DType always = choose_dtype(modelfile::QuantizeType::bf16, tensor, context);
-  return always == DType::f32 ? always : source;
+  return modelfile::stays_float(tensor) ? DType::f32 : source;
 }
 
 /// general.file_type of weights that are kept: what most of their bytes are.
@@ -296,12 +292,6 @@ Status Converter::write_tensors(modelfile::Writer& writer) {
 
 Expected<ConvertReport> convert(const std::string& in, const std::string& out, const ConvertOptions& options) {
   return Converter(in, out, options).run();
-}
-
-bool is_checkpoint(const std::string& path) {
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return fs::exists(fs::path(path) / "config.json", ignored);
-  return path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json");
 }
 
 }  // namespace millrace::convert

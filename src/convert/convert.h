@@ -34,7 +34,4 @@ struct ConvertReport {
 /// missing tensor, NaN, named), not_found (config.json, tokenizer.json), io_error, cancelled. No error leaves a file.
 Expected<ConvertReport> convert(const std::string& in, const std::string& out, const ConvertOptions& options);
 
-/// True for what convert() takes: a folder with a config.json, or a file of safetensors.
-bool is_checkpoint(const std::string& path);
-
 }  // namespace millrace::convert

@@ -106,10 +106,7 @@ Status Exporter::open() {
     return error(Code::unsupported, "models of architecture '{}' are not exported by this version",
                  modelfile::escape(report_.architecture, 60));
   report_.model_type = family_->model_type;
-  for (const std::string& path : model_.paths()) {
-    MR_ASSIGN_OR_RETURN(modelfile::File file, modelfile::File::open_read(path));
-    files_.push_back(std::move(file));
-  }
+  MR_ASSIGN_OR_RETURN(files_, modelfile::open_files(model_.paths()));
   return {};
 }
 
@@ -234,7 +231,7 @@ Expected<std::vector<float>> Exporter::factors(std::string_view name) const {
 Expected<json> Exporter::config() const {
   json config = {
       {"model_type", family_->model_type}, {"architectures", {family_->model_class}}, {"hidden_act", "silu"}};
-  const auto set = [&](std::span<const KeyRule> rules) {
+  const auto set = [&](Keys rules) {
     for (const KeyRule& rule : rules) {
       if (!header_->has(rule.ours) || !header_->integers(rule.ours).empty()) continue;
       switch (rule.kind) {
@@ -251,7 +248,7 @@ Expected<json> Exporter::config() const {
     }
   };
   set(common_keys());
-  set(family_->keys);
+  for (const Keys keys : family_->keys) set(keys);
   const modelfile::TensorInfo* table = model_.find("token_embd.weight");
   if (table != nullptr) config["vocab_size"] = table->rows();
   config["num_hidden_layers"] = header_->layers();

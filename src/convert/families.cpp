@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "base/log.h"
@@ -35,7 +36,35 @@ constexpr KeyRule kCommonKeys[] = {
 
 }  // namespace
 
-std::span<const KeyRule> common_keys() { return kCommonKeys; }
+void write_layer_types(const Header& header, std::string_view attends, std::string_view other, nlohmann::json& config) {
+  nlohmann::json kinds = nlohmann::json::array();
+  std::int64_t most = 0;
+  for (const std::int64_t heads : header.of_layers("attention.head_count_kv")) {
+    kinds.push_back(heads > 0 ? attends : other);
+    most = std::max(most, heads);
+  }
+  config["layer_types"] = kinds;
+  config["num_key_value_heads"] = most;
+}
+
+nlohmann::json periodic_layer_types(const Header& header, std::int64_t period, std::string_view other) {
+  nlohmann::json kinds = nlohmann::json::array();
+  for (std::int64_t i = 1; i <= header.layers(); ++i) kinds.push_back(i % period == 0 ? "full_attention" : other);
+  return kinds;
+}
+
+void expect_mixtures_alone(Config& config) {
+  config.expect("decoder_sparse_step", 1);
+  config.expect("mlp_only_layers", nlohmann::json::array());
+}
+
+void write_mixtures_alone(const Header& header, nlohmann::json& config) {
+  config["decoder_sparse_step"] = 1;
+  config["mlp_only_layers"] = nlohmann::json::array();
+  config["norm_topk_prob"] = header.flag("expert_weights_norm", true);
+}
+
+Keys common_keys() { return kCommonKeys; }
 
 const Family* family_of_checkpoint(std::string_view model_type) {
   for (const Alias& alias : kAliases)

@@ -4,6 +4,7 @@
 // Thread-safety: constants and pure functions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -63,6 +64,7 @@ struct KeyRule {
   std::string_view theirs, ours;
   Kind kind = Kind::integer;
 };
+using Keys = std::span<const KeyRule>;
 
 struct Family {
   std::string_view model_type;    // in config.json
@@ -70,9 +72,9 @@ struct Family {
   std::string_view architecture;  // GGUF's
   std::string_view mixture = "";  // GGUF's of those with experts, where it is another
   std::span<const Names> names;
-  std::span<const KeyRule> keys = {};  // beside those that all have
-  std::string_view defaults = "";      // as JSON: what a config.json that lacks a key means
-  bool neighbours = false;             // GGUF turns channels (2i, 2i + 1), the checkpoint (i, i + n / 2)
+  std::array<Keys, 3> keys = {};   // beside those that all have
+  std::string_view defaults = "";  // as JSON: what a config.json that lacks a key means
+  bool neighbours = false;         // GGUF turns channels (2i, 2i + 1), the checkpoint (i, i + n / 2)
   float norm_shift = 0;
   bool draft_apart = false;   // the block that guesses is "mtp." in the checkpoint, not a layer behind the last
   std::string_view pre = "";  // the name of its pre-tokenizer, where several cut alike
@@ -90,8 +92,15 @@ const Family* family_of_file(const Header& header);
 std::string architecture_of(const Family& family, const Config& config);
 /// Of architectures whose readers know of no window: a context no longer than it. Says so.
 void shorten_to_window(Config& config, Header& header);
+/// Which layers attend, those with KV heads, as config.json's layer_types has it; and how many heads these have.
+void write_layer_types(const Header& header, std::string_view attends, std::string_view other, nlohmann::json& config);
+/// Of layers of which each `period`-th attends to all: their layer_types.
+nlohmann::json periodic_layer_types(const Header& header, std::int64_t period, std::string_view other);
+/// Of Qwen's keys for layers that are no mixture: there are none.
+void expect_mixtures_alone(Config& config);
+void write_mixtures_alone(const Header& header, nlohmann::json& config);
 /// Keys that nearly all families have.
-std::span<const KeyRule> common_keys();
+Keys common_keys();
 /// The model types there are, for messages.
 std::string known_families();
 

@@ -46,10 +46,7 @@ void read(Config& config, Header& header) {
 
 Status write(const Header& header, nlohmann::json& config) {
   const std::int64_t period = header.integer("attention.sliding_window_pattern", kUsualPeriod);
-  nlohmann::json kinds = nlohmann::json::array();
-  for (std::int64_t i = 1; i <= header.layers(); ++i)
-    kinds.push_back(i % period == 0 ? "full_attention" : "sliding_attention");
-  config["layer_types"] = kinds;
+  config["layer_types"] = periodic_layer_types(header, period, "sliding_attention");
   config["sliding_window_pattern"] = period;
   const bool by_width = header.layers() == kLayersOf27B;
   config["query_pre_attn_scalar"] = by_width
@@ -66,7 +63,7 @@ const Family kGemma3{.model_type = "gemma3_text",
                      .model_class = "Gemma3ForCausalLM",
                      .architecture = "gemma3",
                      .names = kNames,
-                     .keys = kKeys,
+                     .keys = {kKeys},
                      .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
                        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
                        "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,

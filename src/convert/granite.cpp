@@ -31,11 +31,7 @@ constexpr NameRule kHybridExperts[] = {
 };
 constexpr NameRule kMixer[] = {MR_MAMBA2_NAMES("model.layers.#.mamba.")};
 constexpr Names kHybridNames[] = {kTopNames, kAttentionNames, kMixer, kFfnNorm, kHybridExperts};
-constexpr KeyRule kHybridKeys[] = {{"attention_multiplier", "attention.scale", KeyRule::Kind::number},
-                                   {"embedding_multiplier", "embedding_scale", KeyRule::Kind::number},
-                                   {"residual_multiplier", "residual_scale", KeyRule::Kind::number},
-                                   {"logits_scaling", "logit_scale", KeyRule::Kind::number},
-                                   {"num_local_experts", "expert_count"},
+constexpr KeyRule kHybridKeys[] = {{"num_local_experts", "expert_count"},
                                    {"num_experts_per_tok", "expert_used_count"},
                                    {"shared_intermediate_size", "expert_shared_feed_forward_length"},
                                    {"mamba_d_conv", "ssm.conv_kernel"},
@@ -61,14 +57,7 @@ void read_hybrid(Config& config, Header& header) {
 }
 
 Status write_hybrid(const Header& header, nlohmann::json& config) {
-  nlohmann::json kinds = nlohmann::json::array();
-  std::int64_t most = 0;
-  for (const std::int64_t heads : header.of_layers("attention.head_count_kv")) {
-    kinds.push_back(heads > 0 ? "attention" : "mamba");
-    most = std::max(most, heads);
-  }
-  config["layer_types"] = kinds;
-  config["num_key_value_heads"] = most;
+  write_layer_types(header, "attention", "mamba", config);
   config["mamba_d_head"] = header.integer("ssm.inner_size") / header.integer("ssm.time_step_rank");
   config["mamba_expand"] = header.integer("ssm.inner_size") / header.integer("embedding_length");
   config["position_embedding_type"] = header.flag("rope.scaling.finetuned", true) ? "rope" : "nope";
@@ -83,7 +72,7 @@ const Family kGranite{.model_type = "granite",
                       .model_class = "GraniteForCausalLM",
                       .architecture = "granite",
                       .names = kNames,
-                      .keys = kKeys,
+                      .keys = {kKeys},
                       .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "rope_theta": 10000.0,
                         "attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
                         "logits_scaling": 1.0})",
@@ -94,7 +83,7 @@ const Family kGraniteHybrid{.model_type = "granitemoehybrid",
                             .model_class = "GraniteMoeHybridForCausalLM",
                             .architecture = "granitehybrid",
                             .names = kHybridNames,
-                            .keys = kHybridKeys,
+                            .keys = {kKeys, kHybridKeys},
                             .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
                               "attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
                               "logits_scaling": 1.0, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4})",

@@ -32,12 +32,7 @@ constexpr NameRule kOwn[] = {
 constexpr Names kNames[] = {kOwn, kTopNames, kAttentionNames};
 constexpr KeyRule kKeys[] = {{"norm_eps", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
                              {"conv_L_cache", "shortconv.l_cache"}};
-constexpr KeyRule kMoeKeys[] = {{"norm_eps", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
-                                {"conv_L_cache", "shortconv.l_cache"},
-                                {"num_experts", "expert_count"},
-                                {"num_experts_per_tok", "expert_used_count"},
-                                {"moe_intermediate_size", "expert_feed_forward_length"},
-                                {"num_dense_layers", "leading_dense_block_count"}};
+constexpr KeyRule kMoeKeys[] = {{"num_dense_layers", "leading_dense_block_count"}};
 
 /// Layers that attend, by layer_types or by their numbers.
 std::vector<std::int64_t> kv_heads_of(Config& config, const Header& header) {
@@ -77,14 +72,7 @@ void read_moe(Config& config, Header& header) {
 }
 
 Status write(const Header& header, nlohmann::json& config) {
-  nlohmann::json kinds = nlohmann::json::array();
-  std::int64_t most = 0;
-  for (const std::int64_t heads : header.of_layers("attention.head_count_kv")) {
-    kinds.push_back(heads > 0 ? "full_attention" : "conv");
-    most = std::max(most, heads);
-  }
-  config["layer_types"] = kinds;
-  config["num_key_value_heads"] = most;
+  write_layer_types(header, "full_attention", "conv", config);
   config["conv_bias"] = false;
   config["block_auto_adjust_ff_dim"] = false;
   config["block_ff_dim"] = header.integer("feed_forward_length");
@@ -110,7 +98,7 @@ const Family kLfm2{.model_type = "lfm2",
                    .model_class = "Lfm2ForCausalLM",
                    .architecture = "lfm2",
                    .names = kNames,
-                   .keys = kKeys,
+                   .keys = {kKeys},
                    .defaults = kDefaults,
                    .pre = "lfm2",
                    .read = read,
@@ -119,7 +107,7 @@ const Family kLfm2Moe{.model_type = "lfm2_moe",
                       .model_class = "Lfm2MoeForCausalLM",
                       .architecture = "lfm2moe",
                       .names = kNames,
-                      .keys = kMoeKeys,
+                      .keys = {kKeys, kMixtureKeys, kMoeKeys},
                       .defaults = kMoeDefaults,
                       .pre = "lfm2",
                       .read = read_moe,

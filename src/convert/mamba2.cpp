@@ -7,10 +7,6 @@ namespace millrace::convert {
 namespace {
 
 constexpr NameRule kOwn[] = {
-    {"backbone.embeddings.weight", "token_embd.weight"},
-    {"backbone.norm_f.weight", "output_norm.weight"},
-    {"lm_head.weight", "output.weight"},
-    {"backbone.layers.#.norm.weight", "blk.#.attn_norm.weight"},
     MR_MAMBA2_NAMES("backbone.layers.#.mixer."),
 };
 constexpr NameRule kRenamed[] = {
@@ -20,7 +16,7 @@ constexpr NameRule kRenamed[] = {
     {"model.layers.#.norm.weight", "blk.#.attn_norm.weight"},
     MR_MAMBA2_NAMES("model.layers.#.mixer."),
 };
-constexpr Names kNames[] = {kOwn, kRenamed};
+constexpr Names kNames[] = {kBackboneNames, kOwn, kRenamed};
 constexpr KeyRule kKeys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
                              {"conv_kernel", "ssm.conv_kernel"},
                              {"state_size", "ssm.state_size"},
@@ -62,7 +58,7 @@ const Family kMamba2{.model_type = "mamba2",
                      .model_class = "Mamba2ForCausalLM",
                      .architecture = "mamba2",
                      .names = kNames,
-                     .keys = kKeys,
+                     .keys = {kKeys},
                      .defaults = R"({"layer_norm_epsilon": 1e-5, "conv_kernel": 4, "n_groups": 8, "state_size": 128})",
                      .read = read,
                      .write = write};

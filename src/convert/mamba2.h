@@ -6,6 +6,14 @@
 
 namespace millrace::convert {
 
+/// What stands before, between and behind the layers, in files of the models' makers.
+inline constexpr NameRule kBackboneNames[] = {
+    {"backbone.embeddings.weight", "token_embd.weight"},
+    {"backbone.norm_f.weight", "output_norm.weight"},
+    {"lm_head.weight", "output.weight"},
+    {"backbone.layers.#.norm.weight", "blk.#.attn_norm.weight"},
+};
+
 // Rows of a table of names: the mixer's tensors behind `prefix`, a literal such as "model.layers.#.mamba.".
 #define MR_MAMBA2_NAMES(prefix)                                                                                      \
   {prefix "in_proj.weight", "blk.#.ssm_in.weight"}, {prefix "conv1d.weight", "blk.#.ssm_conv1d.weight", Form::taps}, \

@@ -8,10 +8,6 @@ namespace millrace::convert {
 namespace {
 
 constexpr NameRule kOwn[] = {
-    {"backbone.embeddings.weight", "token_embd.weight"},
-    {"backbone.norm_f.weight", "output_norm.weight"},
-    {"lm_head.weight", "output.weight"},
-    {"backbone.layers.#.norm.weight", "blk.#.attn_norm.weight"},
     MR_MAMBA2_NAMES("backbone.layers.#.mixer."),
     {"backbone.layers.#.mixer.q_proj.weight", "blk.#.attn_q.weight"},
     {"backbone.layers.#.mixer.k_proj.weight", "blk.#.attn_k.weight"},
@@ -30,7 +26,7 @@ constexpr NameRule kOwn[] = {
     {"backbone.layers.#.mixer.fc1_latent_proj.weight", "blk.#.ffn_latent_down.weight"},
     {"backbone.layers.#.mixer.fc2_latent_proj.weight", "blk.#.ffn_latent_up.weight"},
 };
-constexpr Names kNames[] = {kOwn};
+constexpr Names kNames[] = {kBackboneNames, kOwn};
 constexpr KeyRule kKeys[] = {{"layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},
                              {"conv_kernel", "ssm.conv_kernel"},
                              {"ssm_state_size", "ssm.state_size"},
@@ -97,7 +93,7 @@ const Family kNemotronH{.model_type = "nemotron_h",
                         .architecture = "nemotron_h",
                         .mixture = "nemotron_h_moe",
                         .names = kNames,
-                        .keys = kKeys,
+                        .keys = {kKeys},
                         .defaults = R"({"layer_norm_epsilon": 1e-5, "max_position_embeddings": 4096, "n_groups": 8,
                           "conv_kernel": 4, "ssm_state_size": 128})",
                         .read = read,

@@ -6,10 +6,7 @@ namespace {
 
 constexpr Names kNames[] = {kTopNames, kAttentionNames, kFfnNorm, kDenseNames};
 constexpr Names kMoeNames[] = {kTopNames, kAttentionNames, kFfnNorm, kExpertNames};
-constexpr KeyRule kMoeKeys[] = {{"num_experts", "expert_count"},
-                                {"num_local_experts", "expert_count"},
-                                {"num_experts_per_tok", "expert_used_count"},
-                                {"moe_intermediate_size", "expert_feed_forward_length"},
+constexpr KeyRule kMoeKeys[] = {{"num_local_experts", "expert_count"},
                                 {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
 
 void read_dense(Config& config, Header&) {
@@ -20,14 +17,11 @@ void read_dense(Config& config, Header&) {
 /// Every layer is a mixture.
 void read_moe(Config& config, Header& header) {
   read_dense(config, header);
-  config.expect("decoder_sparse_step", 1);
-  config.expect("mlp_only_layers", nlohmann::json::array());
+  expect_mixtures_alone(config);
 }
 
 Status write_moe(const Header& header, nlohmann::json& config) {
-  config["decoder_sparse_step"] = 1;
-  config["mlp_only_layers"] = nlohmann::json::array();
-  config["norm_topk_prob"] = header.flag("expert_weights_norm", true);
+  write_mixtures_alone(header, config);
   config.erase("num_local_experts");
   return {};
 }
@@ -59,7 +53,7 @@ const Family kQwen3Moe{.model_type = "qwen3_moe",
                        .model_class = "Qwen3MoeForCausalLM",
                        .architecture = "qwen3moe",
                        .names = kMoeNames,
-                       .keys = kMoeKeys,
+                       .keys = {kMixtureKeys, kMoeKeys},
                        .defaults = kMoeDefaults,
                        .read = read_moe,
                        .write = write_moe};

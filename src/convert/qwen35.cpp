@@ -47,19 +47,13 @@ constexpr Names kDenseNetNames[] = {kTopNames, kAttentionNames, kPostAttentionNo
 constexpr Names kMoeNetNames[] = {kTopNames,     kAttentionNames, kPostAttentionNorm, kTiledNet, kExpertNames,
                                   kSharedExpert, kDraft};
 
-#define MR_NET_KEYS                                                                                    \
-  {"linear_conv_kernel_dim", "ssm.conv_kernel"}, {"linear_key_head_dim", "ssm.state_size"},            \
-      {"linear_num_key_heads", "ssm.group_count"}, {"linear_num_value_heads", "ssm.time_step_rank"}, { \
-    "full_attention_interval", "full_attention_interval"                                               \
-  }
-constexpr KeyRule kKeys[] = {MR_NET_KEYS};
-constexpr KeyRule kMoeKeys[] = {MR_NET_KEYS,
-                                {"num_experts", "expert_count"},
-                                {"num_experts_per_tok", "expert_used_count"},
-                                {"moe_intermediate_size", "expert_feed_forward_length"},
-                                {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+constexpr KeyRule kKeys[] = {{"linear_conv_kernel_dim", "ssm.conv_kernel"},
+                             {"linear_key_head_dim", "ssm.state_size"},
+                             {"linear_num_key_heads", "ssm.group_count"},
+                             {"linear_num_value_heads", "ssm.time_step_rank"},
+                             {"full_attention_interval", "full_attention_interval"}};
+constexpr KeyRule kMoeKeys[] = {{"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
                                 {"norm_topk_prob", "expert_weights_norm", KeyRule::Kind::flag}};
-#undef MR_NET_KEYS
 
 constexpr std::int64_t kUsualInterval = 4;
 
@@ -84,28 +78,20 @@ void read(Config& config, Header& header) {
     header.set_integers("rope.dimension_sections", {sections.begin(), sections.end()});
   }
   config.expect("hidden_act", "silu");
-  config.expect("decoder_sparse_step", 1);
-  config.expect("mlp_only_layers", nlohmann::json::array());
+  expect_mixtures_alone(config);
   config.fail(rope.status());
 }
 
 Status write(const Header& header, nlohmann::json& config) {
   const std::int64_t interval = header.integer("full_attention_interval", kUsualInterval);
-  nlohmann::json kinds = nlohmann::json::array();
-  for (std::int64_t i = 1; i <= header.layers(); ++i)
-    kinds.push_back(i % interval == 0 ? "full_attention" : "linear_attention");
-  config["layer_types"] = kinds;
+  config["layer_types"] = periodic_layer_types(header, interval, "linear_attention");
   config["linear_value_head_dim"] = header.integer("ssm.inner_size") / header.integer("ssm.time_step_rank");
   if (auto sections = header.integers("rope.dimension_sections"); !sections.empty()) {
     sections.resize(3);
     config["rope_parameters"]["mrope_section"] = sections;
     config["rope_parameters"]["mrope_interleaved"] = true;
   }
-  if (header.integer("expert_count") > 0) {
-    config["decoder_sparse_step"] = 1;
-    config["mlp_only_layers"] = nlohmann::json::array();
-    config["norm_topk_prob"] = header.flag("expert_weights_norm", true);
-  }
+  if (header.integer("expert_count") > 0) write_mixtures_alone(header, config);
   if (const std::int64_t blocks = header.integer("nextn_predict_layers"); blocks > 0)
     config["mtp_num_hidden_layers"] = blocks;
   config["attn_output_gate"] = true;
@@ -123,7 +109,7 @@ const Family kQwen3Next{.model_type = "qwen3_next",
                         .model_class = "Qwen3NextForCausalLM",
                         .architecture = "qwen3next",
                         .names = kNextNames,
-                        .keys = kMoeKeys,
+                        .keys = {kKeys, kMixtureKeys, kMoeKeys},
                         .defaults = kDefaults,
                         .norm_shift = 1,
                         .draft_apart = true,
@@ -133,7 +119,7 @@ const Family kQwen35{.model_type = "qwen3_5_text",
                      .model_class = "Qwen3_5ForCausalLM",
                      .architecture = "qwen35",
                      .names = kDenseNetNames,
-                     .keys = kKeys,
+                     .keys = {kKeys},
                      .defaults = kDefaults,
                      .norm_shift = 1,
                      .draft_apart = true,
@@ -144,7 +130,7 @@ const Family kQwen35Moe{.model_type = "qwen3_5_moe_text",
                         .model_class = "Qwen3_5MoeForCausalLM",
                         .architecture = "qwen35moe",
                         .names = kMoeNetNames,
-                        .keys = kMoeKeys,
+                        .keys = {kKeys, kMixtureKeys, kMoeKeys},
                         .defaults = kDefaults,
                         .norm_shift = 1,
                         .draft_apart = true,

@@ -1,7 +1,6 @@
 #include "convert/work.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "modelfile/escape.h"
 #include "tensor/codec.h"
@@ -12,19 +11,13 @@ namespace {
 constexpr int kMostThreads = 32;  // more would only wait for the disk, each with memory of its own
 
 Status check_range(const Target& target, DType dtype, std::span<const float> numbers) {
-  constexpr float kBeyondHalf = 65520;  // the least magnitude that rounds to a float16 infinity
-  float largest = 0;
-  bool finite = true;
-  for (const float x : numbers) {
-    finite &= std::isfinite(x);
-    largest = std::max(largest, std::fabs(x));
-  }
-  if (!finite)
+  const NumberRange range = range_of(numbers);
+  if (!range.finite)
     return error(Code::corrupt, "tensor '{}' would hold a weight that is NaN or infinite; get the checkpoint again",
                  modelfile::escape(target.name, 120));
-  if (dtype == DType::f16 && largest >= kBeyondHalf)
+  if (dtype == DType::f16 && range.largest >= kBeyondHalf)
     return error(Code::unsupported, "tensor '{}' holds weights up to {}, beyond F16; choose bf16",
-                 modelfile::escape(target.name, 120), largest);
+                 modelfile::escape(target.name, 120), range.largest);
   return {};
 }
 

@@ -144,6 +144,15 @@ Status File::sync() const {
   return {};
 }
 
+Expected<std::vector<File>> open_files(std::span<const std::string> paths) {
+  std::vector<File> files;
+  for (const std::string& path : paths) {
+    MR_ASSIGN_OR_RETURN(File file, File::open_read(path));
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
 Cursor::Cursor(std::span<const std::byte> bytes) : window_(bytes), size_(bytes.size()) {}
 
 Cursor::Cursor(const File& file, std::uint64_t size) : file_(&file), size_(size) {

@@ -51,6 +51,9 @@ class File {
   std::string path_;
 };
 
+/// All of them, in order. Errors: those of open_read().
+Expected<std::vector<File>> open_files(std::span<const std::string> paths);
+
 /// Reads forward through a file, or through bytes in memory, with a small buffer. Every read is checked against the
 /// end, so that a length taken from the file can be handed in as it is.
 class Cursor {

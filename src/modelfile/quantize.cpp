@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -114,20 +113,14 @@ class Converter {
     for (std::int64_t at = 0; at < count; at += kStepElements) {
       const std::int64_t n = std::min(kStepElements, count - at);
       decode_row(from.dtype, worker.input.data() + row_bytes(from.dtype, at), n, step);
-      float largest = 0;
-      bool finite = true;
-      for (std::int64_t i = 0; i < n; ++i) {
-        finite &= std::isfinite(step[i]);
-        largest = std::max(largest, std::fabs(step[i]));
-      }
-      if (!finite) {
+      const NumberRange range = range_of({step, static_cast<std::size_t>(n)});
+      if (!range.finite) {
         return error(Code::corrupt, "tensor '{}' holds a weight that is NaN or infinite; get the model again",
                      escape(from.name, 80));
       }
-      constexpr float kBeyondHalf = 65520;  // the least magnitude that rounds to a float16 infinity
-      if (to.dtype == DType::f16 && largest >= kBeyondHalf) {
+      if (to.dtype == DType::f16 && range.largest >= kBeyondHalf) {
         return error(Code::unsupported, "tensor '{}' holds weights up to {}, beyond F16; choose BF16",
-                     escape(from.name, 80), largest);
+                     escape(from.name, 80), range.largest);
       }
       encode_row(to.dtype, step, n, worker.output.data() + row_bytes(to.dtype, at),
                  importance_of(from, first + at, n, worker));
@@ -267,11 +260,7 @@ Status quantize(const std::string& in, const std::string& out, const QuantizeOpt
   MR_ASSIGN_OR_RETURN(const Model model, Model::open(in));
   MR_RETURN_IF_ERROR(check_output(model, out));
   MR_RETURN_IF_ERROR(check_types(model, options));
-  std::vector<File> files;
-  for (const std::string& path : model.paths()) {
-    MR_ASSIGN_OR_RETURN(File file, File::open_read(path));
-    files.push_back(std::move(file));
-  }
+  MR_ASSIGN_OR_RETURN(const std::vector<File> files, open_files(model.paths()));
   Writer writer(out);
   MR_ASSIGN_OR_RETURN(const Chosen chosen, choose_tensors(model, options));
   MR_RETURN_IF_ERROR(write_header(model, chosen, options, writer));

@@ -51,11 +51,7 @@ Expected<std::vector<std::string>> copy_model(const std::string& in, const std::
                                               std::uint64_t max_file_bytes, const CopyOptions& options) {
   MR_ASSIGN_OR_RETURN(const Model model, Model::open(in));
   MR_RETURN_IF_ERROR(check_names(model, out));
-  std::vector<File> files;
-  for (const std::string& path : model.paths()) {
-    MR_ASSIGN_OR_RETURN(File file, File::open_read(path));
-    files.push_back(std::move(file));
-  }
+  MR_ASSIGN_OR_RETURN(const std::vector<File> files, open_files(model.paths()));
   WriteOptions write;
   write.max_file_bytes = max_file_bytes;
   if (model.has("general.alignment")) {

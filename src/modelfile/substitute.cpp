@@ -2,14 +2,12 @@
 
 #include <utility>
 
-#include "modelfile/quantize.h"
+#include "modelfile/mixtures.h"
 
 namespace millrace::modelfile {
 
 bool can_be_substituted(const TensorInfo& tensor) {
-  // What stays float is F32 in every type; so is nothing else of a layer's.
-  return tensor.name.starts_with("blk.") && info(tensor.dtype).computable &&
-         choose_dtype(QuantizeType::f16, tensor, {}) != DType::f32;
+  return tensor.name.starts_with("blk.") && info(tensor.dtype).computable && !stays_float(tensor);
 }
 
 Status add_substitute_metadata(const Model& model, std::string_view identity, Writer& writer) {

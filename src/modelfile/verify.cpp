@@ -55,10 +55,7 @@ class Verifier {
   Verifier(const Model& model, const VerifyOptions& options) : model_(model), options_(options) {}
 
   Expected<std::vector<VerifiedTensor>> run() {
-    for (const std::string& path : model_.paths()) {
-      MR_ASSIGN_OR_RETURN(File file, File::open_read(path));
-      files_.push_back(std::move(file));
-    }
+    MR_ASSIGN_OR_RETURN(files_, open_files(model_.paths()));
     const int threads = options_.threads > 0 ? options_.threads : ThreadPool::usable_processors();
     ThreadPool pool({.threads = threads, .pin = false});
     std::vector<Room> rooms(static_cast<std::size_t>(pool.threads()));

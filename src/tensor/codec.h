@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/status.h"
 #include "tensor/dtype.h"
@@ -15,6 +16,16 @@ float f16_to_f32(std::uint16_t bits);
 std::uint16_t f32_to_f16(float value);  // round to nearest even
 float bf16_to_f32(std::uint16_t bits);
 std::uint16_t f32_to_bf16(float value);  // round to nearest even, NaN stays NaN
+
+/// The least magnitude that rounds to a float16 infinity.
+constexpr float kBeyondHalf = 65520;
+
+/// What encoders must know of numbers before they take them.
+struct NumberRange {
+  bool finite = true;
+  float largest = 0;  // magnitude, where all are finite
+};
+NumberRange range_of(std::span<const float> numbers);
 
 /// Decodes `cols` elements. REQUIRES: computable dtype, cols a multiple of its block, row_bytes(dtype, cols) readable
 /// bytes at `row` (any alignment).

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tensor/blocks.h"
@@ -56,6 +57,15 @@ EncodeBlocks fastest_encode_blocks() {
 #else
   return plain::encode_blocks;
 #endif
+}
+
+NumberRange range_of(std::span<const float> numbers) {
+  NumberRange range;
+  for (const float x : numbers) {
+    range.finite &= std::isfinite(x);
+    range.largest = std::max(range.largest, std::fabs(x));
+  }
+  return range;
 }
 
 bool can_encode(DType dtype) { return info(dtype).computable; }

@@ -107,8 +107,7 @@ struct Symmetric {
     return fit;
   }
   static void set_scale(Block& block, float& scale, float& /*min*/) {
-    block.d = finite_half(scale);
-    scale = half_to_float(block.d);
+    scale = half_to_float(block.d = finite_half(scale));
   }
   static void set_levels(Block& block, const std::uint8_t* q) {
     if constexpr (kLowest == -16) block.qh = fifth_bits(q);
@@ -157,8 +156,7 @@ struct Iq4Nl {
     return fit;
   }
   static void set_scale(Block& block, float& scale, float& /*min*/) {
-    block.d = finite_half(scale);
-    scale = half_to_float(block.d);
+    scale = half_to_float(block.d = finite_half(scale));
   }
   static void set_levels(Block& block, const std::uint8_t* q) {
     std::uint8_t places[kBlock];

@@ -55,6 +55,12 @@ struct Sums {
   Lanes q = {}, qq = {}, xq = {};
 };
 
+/// Of each lane a's where better, else b's.
+template <typename Mask>
+Sums select(Mask better, const Sums& a, const Sums& b) {
+  return {better ? a.q : b.q, better ? a.qq : b.qq, better ? a.xq : b.xq};
+}
+
 /// The levels of evenly spaced types: the integers of [low, high].
 struct Integers {
   Lanes low, high;
@@ -207,9 +213,7 @@ AffineChoice choose_affine(const Group<kElements>& group, Lanes scale, Lanes min
       least = better ? error : least;
       best.scale = better ? tried : best.scale;
       best.min = better ? tried_min : best.min;
-      best.sums.q = better ? sums.q : best.sums.q;
-      best.sums.qq = better ? sums.qq : best.sums.qq;
-      best.sums.xq = better ? sums.xq : best.sums.xq;
+      best.sums = select(better, sums, best.sums);
     }
   }
   return best;
@@ -269,9 +273,7 @@ ScaleChoice choose_scale(const Group<kElements>& group, Lanes fit, const Levels&
     const auto better = error < least;
     least = better ? error : least;
     best.scale = better ? tried : best.scale;
-    best.sums.q = better ? sums.q : best.sums.q;
-    best.sums.qq = better ? sums.qq : best.sums.qq;
-    best.sums.xq = better ? sums.xq : best.sums.xq;
+    best.sums = select(better, sums, best.sums);
   }
   return best;
 }

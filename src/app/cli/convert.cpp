@@ -33,10 +33,8 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
   }
   options.name = flags.name;
   options.work.threads = flags.threads;
-  options.work.cancel = &interrupted();
-  install_interrupt_handler();
   Progress progress("Converting", Unit::bytes, program.quiet);
-  options.work.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  follow(progress, options.work);
   const auto report = convert::convert(flags.in, flags.out, options);
   progress.finish();
   if (!report.ok()) return fail(report.status());
@@ -53,7 +51,6 @@ Expected<convert::ExportOptions> export_options(const ExportFlags& flags) {
     return error(Code::invalid_argument, "--dtype {}: checkpoints hold bf16, f16 or f32", flags.dtype);
   MR_ASSIGN_OR_RETURN(options.max_shard_bytes, parse_bytes(flags.shard));
   options.work.threads = flags.threads;
-  options.work.cancel = &interrupted();
   return options;
 }
 
@@ -62,9 +59,8 @@ int execute_export(const ExportFlags& flags, const Program& program) {
   if (!options.ok()) return fail(options.status());
   const auto resolved = store::Store().resolve(flags.in);
   if (!resolved.ok()) return fail(resolved.status());
-  install_interrupt_handler();
   Progress progress("Exporting", Unit::bytes, program.quiet);
-  options->work.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  follow(progress, options->work);
   const auto report = convert::export_checkpoint(resolved->path, flags.out, *options);
   progress.finish();
   if (!report.ok()) return fail(report.status());

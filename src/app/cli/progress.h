@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "app/cli/command.h"
 #include "base/mutex.h"
 
 namespace millrace::cli {
@@ -34,5 +35,13 @@ class Progress {
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point last_ MR_GUARDED_BY(mutex_);
 };
+
+/// Work of bytes that shows itself and ends at Ctrl-C: sets `progress` and `cancel` of its options. `bar` outlives it.
+template <typename Options>
+void follow(Progress& bar, Options& options) {
+  install_interrupt_handler();
+  options.cancel = &interrupted();
+  options.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar.update(done, total); };
+}
 
 }  // namespace millrace::cli

@@ -180,10 +180,8 @@ int execute(const QuantizeFlags& flags, const Program& program) {
     importance = std::move(*read);
     options->importance = &importance;
   }
-  install_interrupt_handler();
   Progress progress("Quantizing", Unit::bytes, program.quiet);
-  options->cancel = &interrupted();
-  options->progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  follow(progress, *options);
   if (const Status status = modelfile::quantize(flags.in, flags.out, *options); !status.ok()) {
     progress.finish();
     return fail(status);

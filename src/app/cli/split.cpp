@@ -17,11 +17,9 @@ struct SplitFlags {
 };
 
 int execute(const SplitFlags& flags, std::uint64_t max_bytes, const char* label, const Program& program) {
-  install_interrupt_handler();
   Progress progress(label, Unit::bytes, program.quiet);
   modelfile::CopyOptions options;
-  options.cancel = &interrupted();
-  options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  follow(progress, options);
   const auto written = modelfile::copy_model(flags.in, flags.out, max_bytes, options);
   progress.finish();
   if (!written.ok()) return fail(written.status());

@@ -30,8 +30,7 @@ Expected<std::vector<VerifiedTensor>> check(const modelfile::Model& model, const
   Progress progress("Verifying", Unit::bytes, program.quiet);
   modelfile::VerifyOptions options;
   options.threads = flags.threads;
-  options.cancel = &interrupted();
-  options.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  follow(progress, options);
   return modelfile::verify(model, options);
 }
 

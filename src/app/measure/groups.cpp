@@ -32,16 +32,6 @@ std::string group_name(const std::string& tensor, bool tied) {
   return tensor.substr(0, dot) + group;
 }
 
-/// The model's files, opened.
-Expected<std::vector<modelfile::File>> open_files(const modelfile::Model& model) {
-  std::vector<modelfile::File> files;
-  for (const std::string& path : model.paths()) {
-    MR_ASSIGN_OR_RETURN(modelfile::File file, modelfile::File::open_read(path));
-    files.push_back(std::move(file));
-  }
-  return files;
-}
-
 /// Rows [first, first + rows) as they lie in the file.
 Status read_rows(const std::vector<modelfile::File>& files, const TensorInfo& tensor, std::int64_t first,
                  std::int64_t rows, std::vector<std::byte>& out) {
@@ -106,7 +96,7 @@ std::uint64_t bytes_as(const Group& group, DType dtype) {
 }
 
 Expected<double> rounding_error(const modelfile::Model& model, const Group& group, DType dtype, ThreadPool& pool) {
-  MR_ASSIGN_OR_RETURN(const std::vector<modelfile::File> files, open_files(model));
+  MR_ASSIGN_OR_RETURN(const std::vector<modelfile::File> files, modelfile::open_files(model.paths()));
   double sum = 0;
   for (const TensorInfo* tensor : group.tensors) {
     const std::int64_t rows = tensor->rows();
@@ -136,7 +126,7 @@ Expected<double> rounding_error(const modelfile::Model& model, const Group& grou
 
 Status write_overlay(const modelfile::Model& model, std::span<const Group* const> groups, DType dtype,
                      const std::string& path, ThreadPool& pool, const std::atomic<bool>* cancel) {
-  MR_ASSIGN_OR_RETURN(const std::vector<modelfile::File> files, open_files(model));
+  MR_ASSIGN_OR_RETURN(const std::vector<modelfile::File> files, modelfile::open_files(model.paths()));
   modelfile::Writer writer(path);
   std::vector<const TensorInfo*> tensors;
   for (const Group* group : groups) tensors.insert(tensors.end(), group->tensors.begin(), group->tensors.end());
