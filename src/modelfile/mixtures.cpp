@@ -16,24 +16,30 @@ using Q = QuantizeType;
 using D = DType;
 
 constexpr std::array kTypes = {
-    QuantizeTypeInfo{Q::q2_k_s, "Q2_K_S", 21, D::q2_k},   QuantizeTypeInfo{Q::q2_k, "Q2_K", 10, D::q2_k},
-    QuantizeTypeInfo{Q::q3_k_s, "Q3_K_S", 11, D::q3_k},   QuantizeTypeInfo{Q::q3_k_m, "Q3_K_M", 12, D::q3_k},
-    QuantizeTypeInfo{Q::q3_k_l, "Q3_K_L", 13, D::q3_k},   QuantizeTypeInfo{Q::mxfp4_moe, "MXFP4_MOE", 38, D::q8_0},
-    QuantizeTypeInfo{Q::iq4_xs, "IQ4_XS", 30, D::iq4_xs}, QuantizeTypeInfo{Q::iq4_nl, "IQ4_NL", 25, D::iq4_nl},
-    QuantizeTypeInfo{Q::q4_0, "Q4_0", 2, D::q4_0},        QuantizeTypeInfo{Q::q4_k, "Q4_K", 14, D::q4_k},
-    QuantizeTypeInfo{Q::q4_k_s, "Q4_K_S", 14, D::q4_k},   QuantizeTypeInfo{Q::q4_k_m, "Q4_K_M", 15, D::q4_k},
-    QuantizeTypeInfo{Q::q4_1, "Q4_1", 3, D::q4_1},        QuantizeTypeInfo{Q::q5_0, "Q5_0", 8, D::q5_0},
-    QuantizeTypeInfo{Q::q5_k_s, "Q5_K_S", 16, D::q5_k},   QuantizeTypeInfo{Q::q5_k_m, "Q5_K_M", 17, D::q5_k},
-    QuantizeTypeInfo{Q::q5_1, "Q5_1", 9, D::q5_1},        QuantizeTypeInfo{Q::q6_k, "Q6_K", 18, D::q6_k},
-    QuantizeTypeInfo{Q::q8_0, "Q8_0", 7, D::q8_0},        QuantizeTypeInfo{Q::f16, "F16", 1, D::f16},
+    QuantizeTypeInfo{Q::iq1_s, "IQ1_S", 24, D::iq1_s},       QuantizeTypeInfo{Q::tq1_0, "TQ1_0", 36, D::tq1_0},
+    QuantizeTypeInfo{Q::iq1_m, "IQ1_M", 31, D::iq1_m},       QuantizeTypeInfo{Q::tq2_0, "TQ2_0", 37, D::tq2_0},
+    QuantizeTypeInfo{Q::iq2_xxs, "IQ2_XXS", 19, D::iq2_xxs}, QuantizeTypeInfo{Q::iq2_xs, "IQ2_XS", 20, D::iq2_xs},
+    QuantizeTypeInfo{Q::iq2_s, "IQ2_S", 28, D::iq2_xs},      QuantizeTypeInfo{Q::iq2_m, "IQ2_M", 29, D::iq2_s},
+    QuantizeTypeInfo{Q::q2_k_s, "Q2_K_S", 21, D::q2_k},      QuantizeTypeInfo{Q::q2_k, "Q2_K", 10, D::q2_k},
+    QuantizeTypeInfo{Q::iq3_xxs, "IQ3_XXS", 23, D::iq3_xxs}, QuantizeTypeInfo{Q::iq3_xs, "IQ3_XS", 22, D::iq3_s},
+    QuantizeTypeInfo{Q::q3_k_s, "Q3_K_S", 11, D::q3_k},      QuantizeTypeInfo{Q::iq3_s, "IQ3_S", 26, D::iq3_s},
+    QuantizeTypeInfo{Q::iq3_m, "IQ3_M", 27, D::iq3_s},       QuantizeTypeInfo{Q::q3_k_m, "Q3_K_M", 12, D::q3_k},
+    QuantizeTypeInfo{Q::q3_k_l, "Q3_K_L", 13, D::q3_k},      QuantizeTypeInfo{Q::mxfp4_moe, "MXFP4_MOE", 38, D::q8_0},
+    QuantizeTypeInfo{Q::iq4_xs, "IQ4_XS", 30, D::iq4_xs},    QuantizeTypeInfo{Q::iq4_nl, "IQ4_NL", 25, D::iq4_nl},
+    QuantizeTypeInfo{Q::q4_0, "Q4_0", 2, D::q4_0},           QuantizeTypeInfo{Q::q4_k, "Q4_K", 14, D::q4_k},
+    QuantizeTypeInfo{Q::q4_k_s, "Q4_K_S", 14, D::q4_k},      QuantizeTypeInfo{Q::q4_k_m, "Q4_K_M", 15, D::q4_k},
+    QuantizeTypeInfo{Q::q4_1, "Q4_1", 3, D::q4_1},           QuantizeTypeInfo{Q::q5_0, "Q5_0", 8, D::q5_0},
+    QuantizeTypeInfo{Q::q5_k_s, "Q5_K_S", 16, D::q5_k},      QuantizeTypeInfo{Q::q5_k_m, "Q5_K_M", 17, D::q5_k},
+    QuantizeTypeInfo{Q::q5_1, "Q5_1", 9, D::q5_1},           QuantizeTypeInfo{Q::q6_k, "Q6_K", 18, D::q6_k},
+    QuantizeTypeInfo{Q::q8_0, "Q8_0", 7, D::q8_0},           QuantizeTypeInfo{Q::f16, "F16", 1, D::f16},
     QuantizeTypeInfo{Q::bf16, "BF16", 32, D::bf16},
 };
 
 /// Matrices that mixtures tell apart.
-enum class Part { other, value, down, output, qkv };
+enum class Part { other, embedding, query, key, value, qkv, output, gate_or_up, down };
 
-/// In which layers. favoured: the outer eighths and every third between.
-enum class Where { everywhere, first_two, first_four, first_sixteenth, first_eighth, favoured };
+/// In which layers. favoured: the outer eighths and every third between; middle: all but the outer eighths.
+enum class Where { everywhere, first_two, first_four, first_sixteenth, first_eighth, favoured, middle };
 
 /// `shared`: only where at least four query heads share keys and values, which makes the matrix small.
 struct More {
@@ -46,25 +52,90 @@ struct More {
 
 // The first row that fits a tensor holds.
 constexpr More kMore[] = {
-    {Q::q2_k, Part::value, Where::everywhere, D::q4_k, true},   {Q::q2_k, Part::value, Where::everywhere, D::q3_k},
-    {Q::q2_k, Part::down, Where::everywhere, D::q3_k},          {Q::q2_k, Part::output, Where::everywhere, D::q3_k},
-    {Q::q2_k_s, Part::value, Where::everywhere, D::q4_k, true}, {Q::q2_k_s, Part::down, Where::first_eighth, D::q4_k},
-    {Q::q3_k_m, Part::value, Where::first_two, D::q5_k},        {Q::q3_k_m, Part::value, Where::everywhere, D::q4_k},
-    {Q::q3_k_m, Part::down, Where::first_sixteenth, D::q5_k},   {Q::q3_k_m, Part::down, Where::favoured, D::q4_k},
-    {Q::q3_k_m, Part::output, Where::everywhere, D::q4_k},      {Q::q3_k_m, Part::qkv, Where::everywhere, D::q4_k},
-    {Q::q3_k_l, Part::value, Where::everywhere, D::q5_k},       {Q::q3_k_l, Part::down, Where::everywhere, D::q5_k},
-    {Q::q3_k_l, Part::output, Where::everywhere, D::q5_k},      {Q::q3_k_l, Part::qkv, Where::everywhere, D::q4_k},
-    {Q::iq4_xs, Part::value, Where::everywhere, D::q5_k, true}, {Q::iq4_xs, Part::down, Where::first_eighth, D::q5_k},
-    {Q::iq4_nl, Part::value, Where::everywhere, D::q5_k, true}, {Q::iq4_nl, Part::down, Where::first_eighth, D::q5_k},
-    {Q::q4_k_s, Part::value, Where::first_four, D::q5_k},       {Q::q4_k_s, Part::down, Where::first_eighth, D::q5_k},
-    {Q::q4_k_m, Part::value, Where::favoured, D::q6_k},         {Q::q4_k_m, Part::down, Where::favoured, D::q6_k},
-    {Q::q4_k_m, Part::qkv, Where::everywhere, D::q5_k},         {Q::q5_k_m, Part::value, Where::favoured, D::q6_k},
-    {Q::q5_k_m, Part::down, Where::favoured, D::q6_k},          {Q::q5_k_m, Part::qkv, Where::everywhere, D::q6_k},
+    {Q::iq1_s, Part::embedding, Where::everywhere, D::q2_k},
+    {Q::iq1_s, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::iq1_s, Part::value, Where::everywhere, D::q2_k},
+    {Q::iq1_s, Part::down, Where::first_eighth, D::q2_k},
+    {Q::iq1_s, Part::output, Where::everywhere, D::iq2_xxs},
+    {Q::iq1_m, Part::embedding, Where::everywhere, D::q2_k},
+    {Q::iq1_m, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::iq1_m, Part::value, Where::everywhere, D::q2_k},
+    {Q::iq1_m, Part::down, Where::first_eighth, D::q2_k},
+    {Q::iq1_m, Part::output, Where::everywhere, D::iq2_xxs},
+    {Q::iq2_xxs, Part::embedding, Where::everywhere, D::q2_k},
+    {Q::iq2_xxs, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::iq2_xxs, Part::value, Where::everywhere, D::q2_k},
+    {Q::iq2_xxs, Part::down, Where::first_eighth, D::q2_k},
+    {Q::iq2_xs, Part::embedding, Where::everywhere, D::q2_k},
+    {Q::iq2_xs, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::iq2_xs, Part::value, Where::everywhere, D::q2_k},
+    {Q::iq2_xs, Part::down, Where::first_eighth, D::q2_k},
+    {Q::iq2_s, Part::embedding, Where::everywhere, D::iq3_s},
+    {Q::iq2_s, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::iq2_s, Part::value, Where::everywhere, D::iq3_s},
+    {Q::iq2_s, Part::down, Where::first_eighth, D::iq3_s},
+    {Q::iq2_s, Part::output, Where::everywhere, D::iq3_s},
+    {Q::iq2_m, Part::embedding, Where::everywhere, D::iq3_s},
+    {Q::iq2_m, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::iq2_m, Part::value, Where::everywhere, D::iq3_s},
+    {Q::iq2_m, Part::down, Where::first_eighth, D::iq3_s},
+    {Q::iq2_m, Part::output, Where::everywhere, D::iq3_s},
+    {Q::iq3_xxs, Part::embedding, Where::everywhere, D::iq3_s},
+    {Q::iq3_xxs, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::iq3_xxs, Part::value, Where::everywhere, D::iq3_s},
+    {Q::iq3_xxs, Part::query, Where::everywhere, D::iq2_s},
+    {Q::iq3_xxs, Part::key, Where::everywhere, D::iq2_s},
+    {Q::iq3_xxs, Part::down, Where::first_eighth, D::q4_k},
+    {Q::iq3_xxs, Part::down, Where::everywhere, D::q3_k},
+    {Q::iq3_xxs, Part::output, Where::everywhere, D::iq3_s},
+    {Q::iq3_xs, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::iq3_xs, Part::query, Where::everywhere, D::iq3_xxs},
+    {Q::iq3_xs, Part::key, Where::everywhere, D::iq3_xxs},
+    {Q::iq3_xs, Part::gate_or_up, Where::middle, D::iq3_xxs},
+    {Q::iq3_s, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::iq3_m, Part::value, Where::everywhere, D::q4_k},
+    {Q::iq3_m, Part::down, Where::first_eighth, D::q4_k},
+    {Q::iq3_m, Part::output, Where::everywhere, D::q4_k},
+    {Q::iq3_m, Part::qkv, Where::everywhere, D::q4_k},
+    {Q::tq1_0, Part::embedding, Where::everywhere, D::q4_k},
+    {Q::tq2_0, Part::embedding, Where::everywhere, D::q4_k},
+    {Q::q2_k, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::q2_k, Part::value, Where::everywhere, D::q3_k},
+    {Q::q2_k, Part::down, Where::everywhere, D::q3_k},
+    {Q::q2_k, Part::output, Where::everywhere, D::q3_k},
+    {Q::q2_k_s, Part::value, Where::everywhere, D::q4_k, true},
+    {Q::q2_k_s, Part::down, Where::first_eighth, D::q4_k},
+    {Q::q3_k_m, Part::value, Where::first_two, D::q5_k},
+    {Q::q3_k_m, Part::value, Where::everywhere, D::q4_k},
+    {Q::q3_k_m, Part::down, Where::first_sixteenth, D::q5_k},
+    {Q::q3_k_m, Part::down, Where::favoured, D::q4_k},
+    {Q::q3_k_m, Part::output, Where::everywhere, D::q4_k},
+    {Q::q3_k_m, Part::qkv, Where::everywhere, D::q4_k},
+    {Q::q3_k_l, Part::value, Where::everywhere, D::q5_k},
+    {Q::q3_k_l, Part::down, Where::everywhere, D::q5_k},
+    {Q::q3_k_l, Part::output, Where::everywhere, D::q5_k},
+    {Q::q3_k_l, Part::qkv, Where::everywhere, D::q4_k},
+    {Q::iq4_xs, Part::value, Where::everywhere, D::q5_k, true},
+    {Q::iq4_xs, Part::down, Where::first_eighth, D::q5_k},
+    {Q::iq4_nl, Part::value, Where::everywhere, D::q5_k, true},
+    {Q::iq4_nl, Part::down, Where::first_eighth, D::q5_k},
+    {Q::q4_k_s, Part::value, Where::first_four, D::q5_k},
+    {Q::q4_k_s, Part::down, Where::first_eighth, D::q5_k},
+    {Q::q4_k_m, Part::value, Where::favoured, D::q6_k},
+    {Q::q4_k_m, Part::down, Where::favoured, D::q6_k},
+    {Q::q4_k_m, Part::qkv, Where::everywhere, D::q5_k},
+    {Q::q5_k_m, Part::value, Where::favoured, D::q6_k},
+    {Q::q5_k_m, Part::down, Where::favoured, D::q6_k},
+    {Q::q5_k_m, Part::qkv, Where::everywhere, D::q6_k},
 };
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 Part part_of(std::string_view name) {
+  if (name == "token_embd.weight") return Part::embedding;
+  if (contains(name, ".attn_q.")) return Part::query;
+  if (contains(name, ".attn_k.")) return Part::key;
+  if (contains(name, ".ffn_gate") || contains(name, ".ffn_up")) return Part::gate_or_up;
   if (contains(name, ".attn_v.")) return Part::value;
   if (contains(name, ".ffn_down")) return Part::down;
   if (contains(name, ".attn_output.")) return Part::output;
@@ -92,10 +163,28 @@ bool is_there(Where where, std::int64_t layer, std::int64_t layers) {
       return layer < layers / 16;
     case Where::first_eighth:
       return layer < layers / 8;
+    case Where::middle:
+      return layer >= layers / 8 && layer < 7 * layers / 8;
     case Where::favoured:
       break;
   }
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+/// Of a head where few bits are asked for.
+DType head_dtype(QuantizeType type) {
+  switch (type) {
+    case Q::iq1_s:
+    case Q::iq1_m:
+    case Q::iq2_xxs:
+    case Q::iq2_xs:
+    case Q::iq2_s:
+    case Q::iq2_m:
+    case Q::iq3_xxs:
+      return D::q5_k;
+    default:
+      return D::q6_k;
+  }
 }
 
 }  // namespace
@@ -145,10 +234,20 @@ DType fitting_dtype(DType wanted, std::int64_t cols) {
   if (cols % millrace::info(wanted).block_elements == 0) return wanted;
   if (cols % kBlock != 0) return D::f16;
   switch (wanted) {
+    case D::iq1_s:
+    case D::iq1_m:
+    case D::iq2_xxs:
+    case D::iq2_xs:
+    case D::iq2_s:
+    case D::iq3_xxs:
+    case D::iq3_s:
     case D::q2_k:
     case D::q3_k:
     case D::iq4_xs:
       return D::iq4_nl;
+    case D::tq1_0:
+    case D::tq2_0:
+      return D::q4_0;
     case D::q4_k:
       return D::q5_0;
     case D::q5_k:
@@ -165,11 +264,11 @@ DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureCon
   const DType main = info(type).main;
   const bool is_head = name == "output.weight" || (context.tied_head && name == "token_embd.weight");
   const bool few_bits = millrace::info(main).block_elements > 1 && main != D::q8_0;
-  if (few_bits && is_head) return fitting_dtype(D::q6_k, tensor.cols());
+  if (few_bits && is_head) return fitting_dtype(head_dtype(type), tensor.cols());
   if (type == Q::mxfp4_moe && contains(name, "_exps.")) return fitting_dtype(D::mxfp4, tensor.cols());
   const std::int64_t layer = layer_of(name);
   const Part part = part_of(name);
-  if (layer >= 0 && part != Part::other)
+  if (part != Part::other && (layer >= 0 || part == Part::embedding))
     for (const More& more : kMore)
       if (more.type == type && more.part == part && (!more.shared || context.kv_sharing >= 4) &&
           is_there(more.where, layer, context.layers))

@@ -20,8 +20,20 @@ enum class QuantizeType {
   q4_1,
   q5_0,
   q5_1,
+  iq1_s,
+  iq1_m,
+  tq1_0,
+  tq2_0,
+  iq2_xxs,
+  iq2_xs,
+  iq2_s,
+  iq2_m,
   q2_k_s,
   q2_k,
+  iq3_xxs,
+  iq3_xs,
+  iq3_s,
+  iq3_m,
   q3_k_s,
   q3_k_m,
   q3_k_l,
@@ -65,11 +77,14 @@ bool stays_float(const TensorInfo& tensor);
 
 /// The type that `tensor` gets.
 ///  * What stays_float() is F32; integer tensors stay what they are.
-///  * In types of fewer than eight bits the head (output.weight, or token_embd.weight where tied) is Q6_K.
-///  * Mixtures (_S, _M, _L, Q2_K, IQ4_*) give attn_v, ffn_down (of experts too), attn_output and attn_qkv more bits in
-///    some layers or all: mixtures.cpp has the table. Q4_K gives none. MXFP4_MOE is experts in MXFP4, all else Q8_0.
-///  * A row that is not whole super-blocks of 256 gets a type of 32 of about as many bits (Q2_K, Q3_K, IQ4_XS: IQ4_NL;
-///    Q4_K: Q5_0; Q5_K: Q5_1; Q6_K: Q8_0), and one that is not whole blocks of 32 gets F16.
+///  * In types of fewer than eight bits the head (output.weight, or token_embd.weight where tied) is Q6_K, and Q5_K in
+///    IQ1, IQ2 and IQ3_XXS.
+///  * Mixtures (_S, _M, _L, Q2_K, IQ*, TQ*) give some matrices more bits, in some layers or all: attn_v, ffn_down (of
+///    experts too), attn_output, attn_qkv, token_embd; mixtures.cpp has the table. Q4_K gives none. MXFP4_MOE is
+///    experts in MXFP4, all else Q8_0.
+///  * A row that is not whole super-blocks of 256 gets a type of 32 of about as many bits (IQ1 to IQ3, Q2_K, Q3_K,
+///  IQ4_XS:
+///    IQ4_NL; TQ1_0, TQ2_0: Q4_0; Q4_K: Q5_0; Q5_K: Q5_1; Q6_K: Q8_0), and one that is not whole blocks of 32 gets F16.
 DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureContext& context);
 
 /// `wanted`, or what a row of `cols` gets in its place.

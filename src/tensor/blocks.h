@@ -125,12 +125,95 @@ struct MR_PACKED BlockIQ4_XS {
   std::uint8_t qs[128];
 };
 
+// Weights on a grid (tensor/grids.h has the points and reads these), in parts p < 8 of 32. A point is eight weights, or
+// four in IQ3; signs are a bit a weight, set where it is negative. Where seven signs are stored, the eighth makes the
+// number of minuses even.
+
+/// w = d / 8 * (2 s + 1) * value; 4 points a part, then four times seven signs and, in the top four bits, s.
+struct MR_PACKED BlockIQ2_XXS {
+  std::uint16_t d;
+  struct MR_PACKED Part {
+    std::uint8_t points[4];
+    std::uint32_t signs_and_scale;
+  } parts[8];
+};
+
+/// w = d / 8 * (2 s + 1) * value, with s of 16 weights: the low nibble of scales[p] for the first. qs[4 p ..]: nine
+/// bits of a point, then seven signs.
+struct MR_PACKED BlockIQ2_XS {
+  std::uint16_t d;
+  std::uint16_t qs[32];
+  std::uint8_t scales[8];
+};
+
+/// As IQ2_XS, with ten bits of a point (its top two are bits 2l, 2l + 1 of qh[p] for point l < 4) and eight signs.
+struct MR_PACKED BlockIQ2_S {
+  std::uint16_t d;
+  std::uint8_t qs[32];
+  std::uint8_t signs[32];
+  std::uint8_t qh[8];
+  std::uint8_t scales[8];
+};
+
+/// w = d / 4 * (2 s + 1) * value; 8 points a part, then as in IQ2_XXS.
+struct MR_PACKED BlockIQ3_XXS {
+  std::uint16_t d;
+  std::uint8_t qs[64];
+  std::uint32_t signs_and_scales[8];
+};
+
+/// w = d * (2 s + 1) * value; 8 points a part, their ninth bits in qh[p]; s is a nibble of scales[p / 2], the low one
+/// for even p.
+struct MR_PACKED BlockIQ3_S {
+  std::uint16_t d;
+  std::uint8_t qs[64];
+  std::uint8_t qh[8];
+  std::uint8_t signs[32];
+  std::uint8_t scales[4];
+};
+
+/// w = d * (2 s + 1) * (level +- 1/8); 4 points a part. qh[p]: the top three bits of each point, three
+/// bits of s, and a bit that is set where the eighth is taken away.
+struct MR_PACKED BlockIQ1_S {
+  std::uint16_t d;
+  std::uint8_t qs[32];
+  std::uint16_t qh[8];
+};
+
+/// As IQ1_S, but with s of 16 weights, three bits at 3 (i % 4) of scales[i / 4], and a nibble of qh for each point: the
+/// top three bits of it, and a bit that is set where the eighth is taken away. d (iq1_m_d) is in the scales' top
+/// nibbles.
+struct MR_PACKED BlockIQ1_M {
+  std::uint8_t qs[32];
+  std::uint8_t qh[16];
+  std::uint16_t scales[4];
+};
+
+/// Ternary, w = d * (digit - 1). A byte b holds digits in base 3 as a fraction of 256: digit n of it is
+/// ((b * 3^n mod 256) * 3) / 256. Weights 32 n + i (n < 5) are digit n of qs[i], weights 160 + 16 n + i that of
+/// qs[32 + i], weights 240 + 4 n + i (n < 4) that of qh[i].
+struct MR_PACKED BlockTQ1_0 {
+  std::uint8_t qs[48];
+  std::uint8_t qh[4];
+  std::uint16_t d;
+};
+
+/// Ternary, w = d * (q - 1), q placed as in Q2_K.
+struct MR_PACKED BlockTQ2_0 {
+  std::uint8_t qs[64];
+  std::uint16_t d;
+};
+
 #undef MR_PACKED
 
 static_assert(sizeof(BlockQ4_0) == 18 && alignof(BlockQ4_0) == 1);
 static_assert(sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 && sizeof(BlockQ5_1) == 24);
 static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockIQ4_NL) == 18 && sizeof(BlockMXFP4) == 17);
 static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144);
+static_assert(sizeof(BlockIQ2_XXS) == 66 && sizeof(BlockIQ2_XS) == 74 && sizeof(BlockIQ2_S) == 82);
+static_assert(sizeof(BlockIQ3_XXS) == 98 && sizeof(BlockIQ3_S) == 110);
+static_assert(sizeof(BlockIQ1_S) == 50 && sizeof(BlockIQ1_M) == 56);
+static_assert(sizeof(BlockTQ1_0) == 54 && sizeof(BlockTQ2_0) == 66);
 static_assert(sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210 && sizeof(BlockIQ4_XS) == 136);
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -187,6 +270,12 @@ constexpr int iq4_xs_scale(const BlockIQ4_XS& block, int s) {
   const int low = (block.scales_l[s / 2] >> (4 * (s % 2))) & 15;
   const int high = (block.scales_h >> (2 * s)) & 3;
   return (low | high << 4) - 32;
+}
+
+/// IQ1_M: the float16 scale, a nibble from each word.
+constexpr std::uint16_t iq1_m_d(const BlockIQ1_M& block) {
+  return static_cast<std::uint16_t>(block.scales[0] >> 12 | (block.scales[1] >> 8 & 0x00f0) |
+                                    (block.scales[2] >> 4 & 0x0f00) | (block.scales[3] & 0xf000));
 }
 
 }  // namespace millrace

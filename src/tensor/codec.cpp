@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tensor/blocks.h"
+#include "tensor/grids.h"
 #include "tensor/half.h"
 
 namespace millrace {
@@ -139,6 +140,21 @@ void decode_block(const BlockQ6_K& block, float* out) {
   }
 }
 
+/// Weights on a grid; every product is exact.
+template <typename Block>
+requires requires { Grid<Block>::kOffset; }
+void decode_block(const Block& block, float* out) {
+  const float step = half_to_float(Grid<Block>::d(block)) * Grid<Block>::kStep;
+  for (int p = 0; p < 8; ++p) {
+    std::uint8_t bytes[32];
+    Grid<Block>::bytes(block, p, bytes);
+    for (int i = 0; i < 32; ++i) {
+      const float scale = step * static_cast<float>(Grid<Block>::scale(block, 2 * p + i / 16));
+      out[32 * p + i] = scale * static_cast<float>(bytes[i] - Grid<Block>::kOffset);
+    }
+  }
+}
+
 template <typename Block, int kElements>
 void decode_blocks(const std::byte* row, std::int64_t cols, float* out) {
   static_assert(alignof(Block) == 1, "rows have any alignment");
@@ -195,6 +211,24 @@ void decode_row(DType dtype, const std::byte* row, std::int64_t cols, float* out
       return decode_blocks<BlockIQ4_NL, kBlock>(row, cols, out);
     case DType::iq4_xs:
       return decode_blocks<BlockIQ4_XS, kSuperBlock>(row, cols, out);
+    case DType::iq2_xxs:
+      return decode_blocks<BlockIQ2_XXS, kSuperBlock>(row, cols, out);
+    case DType::iq2_xs:
+      return decode_blocks<BlockIQ2_XS, kSuperBlock>(row, cols, out);
+    case DType::iq2_s:
+      return decode_blocks<BlockIQ2_S, kSuperBlock>(row, cols, out);
+    case DType::iq3_xxs:
+      return decode_blocks<BlockIQ3_XXS, kSuperBlock>(row, cols, out);
+    case DType::iq3_s:
+      return decode_blocks<BlockIQ3_S, kSuperBlock>(row, cols, out);
+    case DType::iq1_s:
+      return decode_blocks<BlockIQ1_S, kSuperBlock>(row, cols, out);
+    case DType::iq1_m:
+      return decode_blocks<BlockIQ1_M, kSuperBlock>(row, cols, out);
+    case DType::tq1_0:
+      return decode_blocks<BlockTQ1_0, kSuperBlock>(row, cols, out);
+    case DType::tq2_0:
+      return decode_blocks<BlockTQ2_0, kSuperBlock>(row, cols, out);
     case DType::mxfp4:
       return decode_blocks<BlockMXFP4, kBlock>(row, cols, out);
     case DType::i8:

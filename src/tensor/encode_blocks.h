@@ -12,7 +12,7 @@ namespace millrace {
 /// No block reaches further (63 * 15 * the largest float16); inputs are clamped to it so that squares stay finite.
 constexpr float kLargestEncodable = 63.0f * 15.0f * 65504.0f;
 
-/// Encodes whole blocks. dtype: one of Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4. x: [count], count a
+/// Encodes whole blocks. dtype: a quantized one but Q8_0. x: [count], count a
 /// multiple of the dtype's block; anything, NaN counts as 0. importance: [count], what the square of an element's error
 /// counts, finite and not negative, or null for all alike. out: the blocks, any alignment.
 using EncodeBlocks = void (*)(DType dtype, const float* x, const float* importance, std::int64_t count, std::byte* out);

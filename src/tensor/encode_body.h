@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tensor/encode_blocks.h"
+#include "tensor/encode_grid.h"
 #include "tensor/encode_search.h"
 #include "tensor/half.h"
 
@@ -546,6 +547,24 @@ void encode_any(DType dtype, const float* x, const float* importance, std::int64
       return encode_signed<Q6K>(x, importance, count, out);
     case DType::iq4_xs:
       return encode_signed<Iq4Xs>(x, importance, count, out);
+    case DType::iq2_xxs:
+      return encode_on_grid<Iq2Xxs>(x, importance, count, out);
+    case DType::iq2_xs:
+      return encode_on_grid<Iq2Xs>(x, importance, count, out);
+    case DType::iq2_s:
+      return encode_on_grid<Iq2S>(x, importance, count, out);
+    case DType::iq3_xxs:
+      return encode_on_grid<Iq3Xxs>(x, importance, count, out);
+    case DType::iq3_s:
+      return encode_on_grid<Iq3S>(x, importance, count, out);
+    case DType::iq1_s:
+      return encode_on_grid<Iq1S>(x, importance, count, out);
+    case DType::iq1_m:
+      return encode_on_grid<Iq1M>(x, importance, count, out);
+    case DType::tq1_0:
+      return encode_ternary<BlockTQ1_0>(x, importance, count, out);
+    case DType::tq2_0:
+      return encode_ternary<BlockTQ2_0>(x, importance, count, out);
     default:
       return;  // encode_row() encodes them
   }

@@ -13,6 +13,7 @@
 
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/grids.h"
 
 namespace millrace::test {
 
@@ -47,6 +48,21 @@ template <typename Block, typename Value>
 void nibble_blocks(const std::byte* row, std::int64_t cols, Quantized& out, Value value) {
   for_blocks<Block>(row, cols, 32, [&](const Block& b) {
     for (int j = 0; j < 32; ++j) out.q.push_back(value(b, j < 16 ? b.qs[j] & 15 : b.qs[j - 16] >> 4, j));
+  });
+}
+
+template <typename Block>
+void grid_blocks(const std::byte* row, std::int64_t cols, Quantized& out) {
+  using G = Grid<Block>;
+  out.group = G::kHalves ? 16 : 32;
+  for_blocks<Block>(row, cols, 256, [&](const Block& b) {
+    for (int p = 0; p < 8; ++p) {
+      std::uint8_t bytes[32];
+      G::bytes(b, p, bytes);
+      for (const std::uint8_t byte : bytes) out.q.push_back(byte - G::kOffset);
+    }
+    const float step = f16_to_f32(G::d(b)) * G::kStep;
+    for (int s = 0; s < 16; s += out.group / 16) out.scale.push_back(step * static_cast<float>(G::scale(b, s)));
   });
 }
 
@@ -159,6 +175,33 @@ inline Quantized quantized_row(DType dtype, const std::byte* row, std::int64_t c
           out.q.push_back(kIq4Codebook[j % 32 < 16 ? byte & 15 : byte >> 4]);
         }
       });
+      break;
+    case DType::iq2_xxs:
+      grid_blocks<BlockIQ2_XXS>(row, cols, out);
+      break;
+    case DType::iq2_xs:
+      grid_blocks<BlockIQ2_XS>(row, cols, out);
+      break;
+    case DType::iq2_s:
+      grid_blocks<BlockIQ2_S>(row, cols, out);
+      break;
+    case DType::iq3_xxs:
+      grid_blocks<BlockIQ3_XXS>(row, cols, out);
+      break;
+    case DType::iq3_s:
+      grid_blocks<BlockIQ3_S>(row, cols, out);
+      break;
+    case DType::iq1_s:
+      grid_blocks<BlockIQ1_S>(row, cols, out);
+      break;
+    case DType::iq1_m:
+      grid_blocks<BlockIQ1_M>(row, cols, out);
+      break;
+    case DType::tq1_0:
+      grid_blocks<BlockTQ1_0>(row, cols, out);
+      break;
+    case DType::tq2_0:
+      grid_blocks<BlockTQ2_0>(row, cols, out);
       break;
     default:
       ADD_FAILURE() << "not a quantized dtype";

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/contract.h"
 #include "cuda/weights.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/kernels.h"
@@ -24,6 +25,8 @@ extern int matmul_forced_shape;  // of matmul.cu
 namespace {
 
 using test::kQuantized;
+using test::Quantized;
+using test::quantized_row;
 using test::Random;
 using test::random_weights;
 
@@ -61,150 +64,6 @@ class DeviceArray {
   T* data_ = nullptr;
   std::size_t count_;
 };
-
-/// A row's int8 weights, and the float scales of its groups of `group` elements.
-struct Decoded {
-  int group = 32;
-  bool mins = false;
-  std::vector<int> q;
-  std::vector<float> ws, wm;
-};
-
-template <typename Block>
-Block block_at(const std::byte* row, std::int64_t i) {
-  Block block;
-  std::memcpy(&block, row + i * static_cast<std::int64_t>(sizeof block), sizeof block);
-  return block;
-}
-
-template <typename Block>
-int fifth_bit(const Block& block, int j) {
-  return static_cast<int>(block.qh >> j & 1) << 4;
-}
-
-/// Simple blocks: value(block, nibble of element j, j).
-template <typename Block, typename Value>
-void decode_simple(const std::byte* row, int cols, Decoded& out, Value value) {
-  for (int b = 0; b < cols / 32; ++b) {
-    const auto block = block_at<Block>(row, b);
-    for (int j = 0; j < 32; ++j) {
-      const int byte = static_cast<std::uint8_t>(block.qs[j % 16]);
-      out.q.push_back(value(block, j < 16 ? byte & 15 : byte >> 4, j));
-    }
-    if constexpr (requires { block.e; }) {
-      out.ws.push_back(e8m0_half(block.e));
-    } else {
-      out.ws.push_back(f16_to_f32(block.d));
-    }
-    if constexpr (requires { block.m; }) out.wm.push_back(-f16_to_f32(block.m));
-  }
-}
-
-/// Super-blocks: value(block, j) and scale(block, s) are integers; the mins' integers come from min(block, s).
-template <typename Block, typename Value, typename Scale, typename Min>
-void decode_super(const std::byte* row, int cols, Decoded& out, Value value, Scale scale, Min min) {
-  for (int b = 0; b < cols / 256; ++b) {
-    const auto block = block_at<Block>(row, b);
-    for (int j = 0; j < 256; ++j) out.q.push_back(value(block, j));
-    for (int s = 0; s < 256 / out.group; ++s) {
-      out.ws.push_back(f16_to_f32(block.d) * static_cast<float>(scale(block, s)));
-      if constexpr (requires { block.dmin; }) {
-        out.wm.push_back(f16_to_f32(block.dmin) * static_cast<float>(min(block, s)));
-      }
-    }
-  }
-}
-
-Decoded decode(DType dtype, const std::byte* row, int cols) {
-  Decoded out;
-  const auto no_min = [](const auto&, int) { return 0; };
-  const auto k4_scale = [](const auto& block, int s) {
-    std::uint8_t scales[8], mins[8];
-    unpack_scales_k4(block.scales, scales, mins);
-    return int{scales[s]};
-  };
-  const auto k4_min = [](const auto& block, int s) {
-    std::uint8_t scales[8], mins[8];
-    unpack_scales_k4(block.scales, scales, mins);
-    return int{mins[s]};
-  };
-  const auto k4_nibble = [](const auto& block, int j) {
-    return block.qs[j / 64 * 32 + j % 32] >> (j / 32 % 2 * 4) & 15;
-  };
-  const auto two_bits = [](const auto& block, int j) {
-    return block.qs[j / 128 * 32 + j % 32] >> (j / 32 % 4 * 2) & 3;
-  };
-  switch (dtype) {
-    case DType::q4_0:
-      decode_simple<BlockQ4_0>(row, cols, out, [](const auto&, int q, int) { return q - 8; });
-      break;
-    case DType::q4_1:
-      decode_simple<BlockQ4_1>(row, cols, out, [](const auto&, int q, int) { return q; });
-      break;
-    case DType::q5_0:
-      decode_simple<BlockQ5_0>(row, cols, out, [](const auto& b, int q, int j) { return (q | fifth_bit(b, j)) - 16; });
-      break;
-    case DType::q5_1:
-      decode_simple<BlockQ5_1>(row, cols, out, [](const auto& b, int q, int j) { return q | fifth_bit(b, j); });
-      break;
-    case DType::iq4_nl:
-      decode_simple<BlockIQ4_NL>(row, cols, out, [](const auto&, int q, int) { return int{kIq4Codebook[q]}; });
-      break;
-    case DType::mxfp4:
-      decode_simple<BlockMXFP4>(row, cols, out, [](const auto&, int q, int) { return int{kMxfp4Codebook[q]}; });
-      break;
-    case DType::q8_0:
-      decode_simple<BlockQ8_0>(row, cols, out, [](const auto& b, int, int j) { return int{b.qs[j]}; });
-      break;
-    case DType::q2_k:
-      out.group = 16;
-      decode_super<BlockQ2_K>(
-          row, cols, out, two_bits, [](const auto& b, int s) { return b.scales[s] & 15; },
-          [](const auto& b, int s) { return b.scales[s] >> 4; });
-      break;
-    case DType::q3_k:
-      out.group = 16;
-      decode_super<BlockQ3_K>(
-          row, cols, out,
-          [&](const auto& b, int j) { return (two_bits(b, j) | (b.hmask[j % 32] >> (j / 32) & 1) << 2) - 4; },
-          [](const auto& b, int s) {
-            std::int8_t scales[16];
-            unpack_scales_q3_k(b.scales, scales);
-            return int{scales[s]};
-          },
-          no_min);
-      break;
-    case DType::q4_k:
-      decode_super<BlockQ4_K>(row, cols, out, k4_nibble, k4_scale, k4_min);
-      break;
-    case DType::q5_k:
-      decode_super<BlockQ5_K>(
-          row, cols, out, [&](const auto& b, int j) { return k4_nibble(b, j) | (b.qh[j % 32] >> (j / 32) & 1) << 4; },
-          k4_scale, k4_min);
-      break;
-    case DType::q6_k:
-      out.group = 16;
-      decode_super<BlockQ6_K>(
-          row, cols, out,
-          [](const auto& b, int j) {
-            const int half = j / 128, part = j / 32 % 4, i = j % 32;
-            const int low = b.ql[64 * half + 32 * (part % 2) + i] >> (part / 2 * 4) & 15;
-            return (low | (b.qh[32 * half + i] >> (2 * part) & 3) << 4) - 32;
-          },
-          [](const auto& b, int s) { return int{b.scales[s]}; }, no_min);
-      break;
-    case DType::iq4_xs:
-      decode_super<BlockIQ4_XS>(
-          row, cols, out,
-          [](const auto& b, int j) { return int{kIq4Codebook[b.qs[j / 32 * 16 + j % 16] >> (j % 32 / 16 * 4) & 15]}; },
-          [](const auto& b, int s) { return iq4_xs_scale(b, s); }, no_min);
-      break;
-    default:
-      ADD_FAILURE() << "not a quantized dtype";
-  }
-  out.mins = !out.wm.empty();
-  return out;
-}
 
 /// Activations on the host and the device.
 struct Input {
@@ -248,7 +107,7 @@ struct Input {
 };
 
 /// The contract's dot product of a weight row and row r of x.
-float dot(const Decoded& w, const Input& x, int r) {
+float dot(const Quantized& w, const Input& x, int r) {
   float total = 0, acc = 0;
   for (int k = 0; k < x.cols; k += w.group) {
     if (k % kSegment == 0) acc = 0;
@@ -260,11 +119,11 @@ float dot(const Decoded& w, const Input& x, int r) {
       sum += q;
     }
     const auto g = static_cast<std::size_t>(k / w.group);
-    const float product = w.ws[g] * scale.d;
+    const float product = w.scale[g] * scale.d;
     acc = std::fma(product, static_cast<float>(integer), acc);
-    if (w.mins) {
+    if (w.has_min) {
       const float ds = scale.d * static_cast<float>(sum);
-      acc = std::fma(-w.wm[g], ds, acc);
+      acc = std::fma(-w.min[g], ds, acc);
     }
     const int end = k + w.group;
     if (end % kSegment == 0 || end == x.cols) total += acc;
@@ -285,7 +144,8 @@ struct TestMatrix {
         bytes(random_weights(dtype, rows, cols, random)),
         device(bytes),
         table(std::vector<const std::byte*>{device.data()}) {
-    for (int n = 0; n < rows; ++n) decoded.push_back(decode(dtype, bytes.data() + n * row_bytes(dtype, cols), cols));
+    for (int n = 0; n < rows; ++n)
+      decoded.push_back(quantized_row(dtype, bytes.data() + n * row_bytes(dtype, cols), cols));
   }
   Matrix matrix() const { return {table.data(), dtype, rows}; }
 
@@ -294,7 +154,7 @@ struct TestMatrix {
   std::vector<std::byte> bytes;
   DeviceArray<std::byte> device;
   DeviceArray<const std::byte*> table;
-  std::vector<Decoded> decoded;
+  std::vector<Quantized> decoded;
 };
 
 struct Bias {
@@ -347,12 +207,13 @@ TEST(MatmulReference, DecodesAsTheCodec) {
     const auto bytes = random_weights(dtype, 3, cols, random);
     for (int n = 0; n < 3; ++n) {
       const std::byte* row = bytes.data() + n * row_bytes(dtype, cols);
-      const Decoded w = decode(dtype, row, cols);
+      const Quantized w = quantized_row(dtype, row, cols);
       std::vector<float> values(cols);
       decode_row(dtype, row, cols, values.data());
       for (int k = 0; k < cols; ++k) {
         const auto g = static_cast<std::size_t>(k / w.group);
-        const double value = double{w.ws[g]} * w.q[static_cast<std::size_t>(k)] - (w.mins ? double{w.wm[g]} : 0.0);
+        const double value =
+            double{w.scale[g]} * w.q[static_cast<std::size_t>(k)] - (w.has_min ? double{w.min[g]} : 0.0);
         ASSERT_NEAR(value, double{values[static_cast<std::size_t>(k)]}, 1e-5) << info(dtype).name << " " << k;
       }
     }
@@ -417,7 +278,7 @@ TEST_P(MatmulTest, EveryThinShapeGivesTheContractsBits) {
       const TestMatrix& weight = *weights.emplace_back(std::make_unique<TestMatrix>(GetParam(), rows, cols, random));
       std::vector<float>& sums = want.emplace_back();
       for (int r = 0; r < size.x_rows; ++r)
-        for (const Decoded& row : weight.decoded) sums.push_back(dot(row, x, r));
+        for (const Quantized& row : weight.decoded) sums.push_back(dot(row, x, r));
       y.push_back(std::make_unique<DeviceArray<float>>(sums.size()));
       call.products[call.count++] = {weight.matrix(), nullptr, y.back()->data(), rows};
     }

@@ -18,6 +18,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/float_matmul.cuh"
 #include "kernels/kernels.h"
+#include "tensor/block_fields.h"
 #include "tensor/codec.h"
 
 namespace millrace::kernels::cuda {
@@ -84,34 +85,9 @@ Bytes random_matrix(DType dtype, std::int64_t rows, std::int64_t cols, Rng& rng)
   }
   for (std::byte& b : out) b = static_cast<std::byte>(rng());
   const std::int64_t block_bytes = info(dtype).block_bytes;
-  std::vector<int> halves;  // where a block keeps its float16 fields
-  switch (dtype) {
-    case DType::q4_1:
-    case DType::q5_1:
-    case DType::q4_k:
-    case DType::q5_k:
-      halves = {0, 2};
-      break;
-    case DType::q2_k:
-      halves = {80, 82};
-      break;
-    case DType::q3_k:
-      halves = {108};
-      break;
-    case DType::q6_k:
-      halves = {208};
-      break;
-    case DType::mxfp4:
-      break;
-    default:
-      halves = {0};
-  }
   for (std::int64_t at = 0; at < bytes; at += block_bytes) {
-    for (int h : halves) {
-      const std::uint16_t bits = f32_to_f16(0.01F * normal(rng));
-      std::memcpy(out.data() + at + h, &bits, sizeof bits);
-    }
-    if (dtype == DType::mxfp4) out[static_cast<std::size_t>(at)] = static_cast<std::byte>(120 + rng() % 12);
+    test::put_scales(
+        dtype, out.data() + at, [&] { return 0.01F * normal(rng); }, [&] { return 120 + rng() % 12; });
   }
   return out;
 }

@@ -7,14 +7,16 @@
 #include <random>
 #include <vector>
 
-#include "tensor/blocks.h"
+#include "tensor/block_fields.h"
 #include "tensor/codec.h"
 
 namespace millrace::test {
 
-inline constexpr DType kQuantized[] = {DType::q4_0,   DType::q4_1,   DType::q5_0, DType::q5_1, DType::q8_0,
-                                       DType::q2_k,   DType::q3_k,   DType::q4_k, DType::q5_k, DType::q6_k,
-                                       DType::iq4_nl, DType::iq4_xs, DType::mxfp4};
+inline constexpr DType kQuantized[] = {DType::q4_0,   DType::q4_1,    DType::q5_0,  DType::q5_1,    DType::q8_0,
+                                       DType::q2_k,   DType::q3_k,    DType::q4_k,  DType::q5_k,    DType::q6_k,
+                                       DType::iq4_nl, DType::iq4_xs,  DType::mxfp4, DType::iq2_xxs, DType::iq2_xs,
+                                       DType::iq2_s,  DType::iq3_xxs, DType::iq3_s, DType::iq1_s,   DType::iq1_m,
+                                       DType::tq1_0,  DType::tq2_0};
 
 class Random {
  public:
@@ -33,35 +35,9 @@ inline std::vector<std::byte> random_weights(DType dtype, int rows, int cols, Ra
   const std::int64_t bytes = row_bytes(dtype, cols) * rows, block = info(dtype).block_bytes;
   std::vector<std::byte> out(static_cast<std::size_t>(bytes));
   for (auto& b : out) b = static_cast<std::byte>(random.bits());
-  const auto half = [&](std::int64_t at) {
-    const std::uint16_t bits = f32_to_f16(random.uniform(-0.02F, 0.02F));
-    std::memcpy(out.data() + at, &bits, 2);
-  };
   for (std::int64_t at = 0; at < bytes; at += block) {
-    switch (dtype) {
-      case DType::mxfp4:
-        out[static_cast<std::size_t>(at)] = static_cast<std::byte>(110 + random.below(16));
-        break;
-      case DType::q4_1:
-      case DType::q5_1:
-      case DType::q4_k:
-      case DType::q5_k:
-        half(at + 2);
-        half(at);
-        break;
-      case DType::q2_k:
-        half(at + offsetof(BlockQ2_K, d));
-        half(at + offsetof(BlockQ2_K, dmin));
-        break;
-      case DType::q3_k:
-        half(at + offsetof(BlockQ3_K, d));
-        break;
-      case DType::q6_k:
-        half(at + offsetof(BlockQ6_K, d));
-        break;
-      default:
-        half(at);
-    }
+    put_scales(
+        dtype, out.data() + at, [&] { return random.uniform(-0.02F, 0.02F); }, [&] { return 110 + random.below(16); });
   }
   return out;
 }

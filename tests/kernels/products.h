@@ -13,6 +13,7 @@
 
 #include "device/cpu.h"
 #include "kernels/cpu/matmul.h"
+#include "tensor/block_fields.h"
 #include "tensor/codec.h"
 
 namespace millrace::kernels::test {
@@ -60,33 +61,6 @@ class Fenced {
   std::byte *map_ = nullptr, *data_ = nullptr;
 };
 
-inline void put_half(std::byte* at, float value) {
-  const std::uint16_t bits = f32_to_f16(value);
-  std::memcpy(at, &bits, sizeof bits);
-}
-
-/// Where a block's float16 fields lie (-1: none). MXFP4 has an exponent instead.
-struct HalfFields {
-  int d, second;
-};
-inline HalfFields half_fields(DType dtype) {
-  switch (dtype) {
-    case DType::q4_1:
-    case DType::q5_1:
-    case DType::q4_k:
-    case DType::q5_k:
-      return {0, 2};
-    case DType::q2_k:
-      return {80, 82};
-    case DType::q3_k:
-      return {108, -1};
-    case DType::q6_k:
-      return {208, -1};
-    default:
-      return {0, -1};
-  }
-}
-
 enum class Fill { random, extreme };
 
 /// Random blocks: every bit pattern of the quants and of the small scales, float16 scales of sane size. Extreme: bytes
@@ -103,19 +77,14 @@ inline void fill_weights(DType dtype, std::int64_t rows, std::int64_t cols, Fill
   }
   constexpr unsigned char kExtremes[] = {0x00, 0xff, 0x80, 0x7f, 0x88, 0x77};
   const DTypeInfo& type = info(dtype);
-  const HalfFields fields = half_fields(dtype);
   const std::int64_t blocks = rows * cols / type.block_elements;
   for (std::int64_t b = 0; b < blocks; ++b, out += type.block_bytes) {
     const unsigned char same = kExtremes[rng() % 6];
     for (std::int64_t i = 0; i < type.block_bytes; ++i) {
       out[i] = static_cast<std::byte>(fill == Fill::random ? rng() % 256 : same);
     }
-    if (dtype == DType::mxfp4) {
-      out[0] = static_cast<std::byte>(rng() % 20 == 0 ? rng() % 3 : 110 + rng() % 30);
-      continue;
-    }
-    put_half(out + fields.d, normal(rng) * 0.1F);
-    if (fields.second >= 0) put_half(out + fields.second, normal(rng) * 0.1F);
+    millrace::test::put_scales(
+        dtype, out, [&] { return normal(rng) * 0.1F; }, [&] { return rng() % 20 == 0 ? rng() % 3 : 110 + rng() % 30; });
   }
 }
 

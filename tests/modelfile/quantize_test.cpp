@@ -204,13 +204,26 @@ TEST(QuantizeMixture, MoreBitsWhereMixturesHaveThem) {
   EXPECT_EQ(types(QuantizeType::mxfp4_moe, "ffn_up_exps"), (Runs{{32, "MXFP4"}}));
   EXPECT_EQ(types(QuantizeType::mxfp4_moe, "attn_v"), (Runs{{32, "Q8_0"}}));
   EXPECT_EQ(types(QuantizeType::q4_1, "ffn_up"), (Runs{{32, "Q4_1"}}));
+  EXPECT_EQ(types(QuantizeType::iq1_s, "attn_output"), (Runs{{32, "IQ2_XXS"}}));
+  EXPECT_EQ(types(QuantizeType::iq2_xxs, "ffn_down"), (Runs{{4, "Q2_K"}, {28, "IQ2_XXS"}}));
+  EXPECT_EQ(types(QuantizeType::iq2_m, "attn_output"), (Runs{{32, "IQ3_S"}}));
+  EXPECT_EQ(types(QuantizeType::iq2_s, "ffn_up"), (Runs{{32, "IQ2_XS"}}));
+  EXPECT_EQ(types(QuantizeType::iq3_xxs, "attn_k"), (Runs{{32, "IQ2_S"}}));
+  EXPECT_EQ(types(QuantizeType::iq3_xs, "ffn_gate"), (Runs{{4, "IQ3_S"}, {24, "IQ3_XXS"}, {4, "IQ3_S"}}));
+  EXPECT_EQ(types(QuantizeType::iq3_m, "attn_v"), (Runs{{32, "Q4_K"}}));
+  EXPECT_EQ(types(QuantizeType::tq2_0, "ffn_up"), (Runs{{32, "TQ2_0"}}));
+  const TensorInfo embedding{"token_embd.weight", DType::f16, {4096, 1000}, 0, 0, 0};
+  const TensorInfo output{"output.weight", DType::f16, {4096, 1000}, 0, 0, 0};
+  EXPECT_EQ(choose_dtype(QuantizeType::iq2_xxs, embedding, context), DType::q2_k);
+  EXPECT_EQ(choose_dtype(QuantizeType::iq2_xxs, output, context), DType::q5_k);
+  EXPECT_EQ(choose_dtype(QuantizeType::tq1_0, embedding, context), DType::q4_k);
 }
 
 TEST(QuantizeMixture, RowsThatAreNotWholeBlocks) {
-  const std::pair<DType, DType> places[] = {{DType::q2_k, DType::iq4_nl}, {DType::q3_k, DType::iq4_nl},
-                                            {DType::q4_k, DType::q5_0},   {DType::q5_k, DType::q5_1},
-                                            {DType::q6_k, DType::q8_0},   {DType::iq4_xs, DType::iq4_nl},
-                                            {DType::q5_0, DType::q5_0}};
+  const std::pair<DType, DType> places[] = {
+      {DType::q2_k, DType::iq4_nl}, {DType::q3_k, DType::iq4_nl},  {DType::q4_k, DType::q5_0},
+      {DType::q5_k, DType::q5_1},   {DType::q6_k, DType::q8_0},    {DType::iq4_xs, DType::iq4_nl},
+      {DType::q5_0, DType::q5_0},   {DType::iq2_s, DType::iq4_nl}, {DType::tq1_0, DType::q4_0}};
   for (const auto& [wanted, got] : places) {
     EXPECT_EQ(fitting_dtype(wanted, 2880), got) << info(wanted).name;
     EXPECT_EQ(fitting_dtype(wanted, 2816), wanted) << info(wanted).name;

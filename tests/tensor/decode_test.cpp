@@ -10,6 +10,7 @@
 
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/grids.h"
 
 namespace millrace {
 namespace {
@@ -152,7 +153,7 @@ class Bits {
   int bit(int byte, int position) const { return (block_[byte] >> position) & 1; }
   int bits(int byte, int position, int count) const {
     int value = 0;
-    for (int i = 0; i < count; ++i) value += bit(byte, position + i) << i;
+    for (int i = 0; i < count; ++i) value += bit(byte + (position + i) / 8, (position + i) % 8) << i;
     return value;
   }
   double half(int byte) const {
@@ -173,6 +174,25 @@ std::pair<double, double> scale_min_k(const Bits& b, int s) {
   if (s < 4) return {b.bits(base + s, 0, 6), b.bits(base + 4 + s, 0, 6)};
   return {b.bits(base + 4 + s, 0, 4) + 16 * b.bits(base + s - 4, 6, 2),
           b.bits(base + 4 + s, 4, 4) + 16 * b.bits(base + s, 6, 2)};
+}
+
+// Byte j of a point, minus what the grid adds; negative where bit j of `signs` is set.
+template <typename Word, std::size_t kCount>
+int value_on(const GridTable<Word, kCount>& grid, int point, int j, int signs) {
+  const int level = static_cast<int>(grid.at[static_cast<std::size_t>(point)] >> (8 * j) & 255);
+  return (signs >> j & 1) != 0 ? -level : level;
+}
+
+// Seven signs, and the eighth that makes the number of minuses even.
+int with_eighth(int seven) {
+  int minuses = 0;
+  for (int i = 0; i < 7; ++i) minuses += seven >> i & 1;
+  return seven + 128 * (minuses % 2);
+}
+
+int digit_of(int byte, int n) {
+  for (; n > 0; --n) byte = byte * 3 % 256;
+  return byte * 3 / 256;
 }
 
 // The weight is scaled + offset; each may be far larger than their sum.
@@ -228,9 +248,73 @@ Terms element(DType dtype, const Bits& b, int j) {
       const int ls = b.bits(4 + sub32 / 2, sub32 % 2 ? 4 : 0, 4) + 16 * b.bits(2 + sub32 / 4, 2 * (sub32 % 4), 2) - 32;
       return {b.half(0) * ls * kNl[static_cast<int>(nibble32(b, 8 + 16 * sub32, i))]};
     }
+    case DType::iq2_xxs: {
+      const int part = 2 + 8 * sub32, l = i / 8;
+      const int point = b.byte(part + l), signs = with_eighth(b.bits(part + 4 + 7 * l / 8, 7 * l % 8, 7));
+      return {b.half(0) * (0.5 + b.bits(part + 7, 4, 4)) / 4 * value_on(kIq2XxsGrid, point, j % 8, signs)};
+    }
+    case DType::iq2_xs: {
+      const int q = 2 + 2 * (j / 8);
+      const int point = b.byte(q) + 256 * b.bit(q + 1, 0), signs = with_eighth(b.bits(q + 1, 1, 7));
+      const double scale = 0.5 + b.bits(66 + sub32, 4 * (sub16 % 2), 4);
+      return {b.half(0) * scale / 4 * value_on(kIq2XsGrid, point, j % 8, signs)};
+    }
+    case DType::iq2_s: {
+      const int point = b.byte(2 + j / 8) + 256 * b.bits(66 + sub32, 2 * (i / 8), 2);
+      const double scale = 0.5 + b.bits(74 + sub32, 4 * (sub16 % 2), 4);
+      return {b.half(0) * scale / 4 * value_on(kIq2SGrid, point, j % 8, b.byte(34 + j / 8))};
+    }
+    case DType::iq3_xxs: {
+      const int packed = 66 + 4 * sub32, l = i / 8;
+      const int signs = with_eighth(b.bits(packed + 7 * l / 8, 7 * l % 8, 7)) >> (j % 8 / 4 * 4);
+      const double scale = 0.5 + b.bits(packed + 3, 4, 4);
+      return {b.half(0) * scale / 2 * value_on(kIq3XxsGrid, b.byte(2 + j / 4), j % 4, signs)};
+    }
+    case DType::iq3_s: {
+      const int point = b.byte(2 + j / 4) + 256 * b.bit(66 + sub32, i / 4);
+      const int signs = b.bits(74 + j / 8, j % 8 / 4 * 4, 4);
+      const int scale = 1 + 2 * b.bits(106 + sub32 / 2, 4 * (sub32 % 2), 4);
+      return {b.half(0) * scale * value_on(kIq3SGrid, point, j % 4, signs)};
+    }
+    case DType::iq1_s: {
+      const int high = 34 + 2 * sub32, l = i / 8;
+      const int point = b.byte(2 + j / 8) + 256 * b.bits(high + 3 * l / 8, 3 * l % 8, 3);
+      const double level = value_on(kIq1Grid, point, j % 8, 0) / 8.0 - 1;
+      return {b.half(0) * (2 * b.bits(high + 1, 4, 3) + 1) * (level + (b.bit(high + 1, 7) != 0 ? -0.125 : 0.125))};
+    }
+    case DType::iq1_m: {
+      const std::uint16_t d = static_cast<std::uint16_t>(b.bits(49, 4, 4) | b.bits(51, 4, 4) << 4 |
+                                                         b.bits(53, 4, 4) << 8 | b.bits(55, 4, 4) << 12);
+      const int high = 32 + j / 16, shift = 4 * (j / 8 % 2), at = 3 * (sub16 % 4);
+      const int point = b.byte(j / 8) + 256 * b.bits(high, shift, 3);
+      const double level = value_on(kIq1Grid, point, j % 8, 0) / 8.0 - 1;
+      const int scale = 2 * b.bits(48 + 2 * (sub16 / 4) + at / 8, at % 8, 3) + 1;
+      return {static_cast<double>(f16_to_f32(d)) * scale * (level + (b.bit(high, shift + 3) != 0 ? -0.125 : 0.125))};
+    }
+    case DType::tq1_0: {
+      const int k = j < 160 ? j : j < 240 ? j - 160 : j - 240, run = j < 160 ? 32 : j < 240 ? 16 : 4;
+      return {b.half(52) * (digit_of(b.byte((j < 160 ? 0 : j < 240 ? 32 : 48) + k % run), k / run) - 1)};
+    }
+    case DType::tq2_0:
+      return {b.half(64) * (b.bits(32 * (j / 128) + i, 2 * (sub32 % 4), 2) - 1)};
     default:
       return {};
   }
+}
+
+// Sums over what the published tables hold: a wrong, missing or misplaced point shows.
+TEST(Grids, HoldThePublishedPoints) {
+  const auto sum_of = [](const auto& grid) {
+    std::uint64_t sum = 0;
+    for (const std::uint64_t point : grid.at) sum = sum * 0x100000001b3ULL + point;
+    return sum;
+  };
+  EXPECT_EQ(sum_of(kIq2XxsGrid), 0x558be3f81adf19e1ULL);
+  EXPECT_EQ(sum_of(kIq2XsGrid), 0x7ea98ca4b3fd5829ULL);
+  EXPECT_EQ(sum_of(kIq2SGrid), 0x45e54868255bb01cULL);
+  EXPECT_EQ(sum_of(kIq3XxsGrid), 0xbcc478c8d1a805eULL);
+  EXPECT_EQ(sum_of(kIq3SGrid), 0x538a4aaa7ae95d46ULL);
+  EXPECT_EQ(sum_of(kIq1Grid), 0x202efc4eb7ba1ff0ULL);
 }
 
 TEST(Decode, RandomBlocksAgreeWithBitByBitDecoder) {

@@ -99,6 +99,20 @@ void make(BlockQ6_K& b, double scale, Random& random) {
   for (std::int8_t& s : b.scales) s = static_cast<std::int8_t>(random.sign() * (28 + random.below(36)));
   b.d = half(scale / 46);
 }
+void make(BlockIQ2_XXS& b, double scale, Random& random) { b.d = half(scale / 45 * random.spread()); }
+void make(BlockIQ2_XS& b, double scale, Random& random) { b.d = half(scale / 45 * random.spread()); }
+void make(BlockIQ2_S& b, double scale, Random& random) { b.d = half(scale / 45 * random.spread()); }
+void make(BlockIQ3_XXS& b, double scale, Random& random) { b.d = half(scale / 130 * random.spread()); }
+void make(BlockIQ3_S& b, double scale, Random& random) { b.d = half(scale / 130 * random.spread()); }
+void make(BlockIQ1_S& b, double scale, Random& random) { b.d = half(scale / 6 * random.spread()); }
+void make(BlockIQ1_M& b, double scale, Random& random) {
+  const std::uint16_t d = half(scale / 6 * random.spread());
+  for (int i = 0; i < 4; ++i) {
+    b.scales[i] = static_cast<std::uint16_t>((b.scales[i] & 0x0fff) | (d >> (4 * i) & 15) << 12);
+  }
+}
+void make(BlockTQ1_0& b, double scale, Random& random) { b.d = half(scale * random.spread()); }
+void make(BlockTQ2_0& b, double scale, Random& random) { b.d = half(scale * random.spread()); }
 void make(BlockIQ4_XS& b, double scale, Random& random) { b.d = half(scale / 18 * random.spread()); }
 
 /// `out` as a row of blocks: random bits, then scales.
@@ -150,6 +164,24 @@ void make_quantized(DType dtype, std::span<std::byte> out, double scale, Random&
       return make_blocks<BlockIQ4_NL>(out, scale, random);
     case DType::iq4_xs:
       return make_blocks<BlockIQ4_XS>(out, scale, random);
+    case DType::iq2_xxs:
+      return make_blocks<BlockIQ2_XXS>(out, scale, random);
+    case DType::iq2_xs:
+      return make_blocks<BlockIQ2_XS>(out, scale, random);
+    case DType::iq2_s:
+      return make_blocks<BlockIQ2_S>(out, scale, random);
+    case DType::iq3_xxs:
+      return make_blocks<BlockIQ3_XXS>(out, scale, random);
+    case DType::iq3_s:
+      return make_blocks<BlockIQ3_S>(out, scale, random);
+    case DType::iq1_s:
+      return make_blocks<BlockIQ1_S>(out, scale, random);
+    case DType::iq1_m:
+      return make_blocks<BlockIQ1_M>(out, scale, random);
+    case DType::tq1_0:
+      return make_blocks<BlockTQ1_0>(out, scale, random);
+    case DType::tq2_0:
+      return make_blocks<BlockTQ2_0>(out, scale, random);
     case DType::mxfp4:
       return make_blocks<BlockMXFP4>(out, scale, random);
     default:

@@ -27,6 +27,7 @@
 
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
+#include "tensor/grids.h"
 
 namespace millrace::kernels::panel {
 
@@ -504,6 +505,57 @@ struct IQ4_XS {
   }
 };
 
+/// Weights on a grid (tensor/grids.h). Their values are looked up row by row, eight or four at a time, and then turned.
+template <class V, class Block>
+struct OnGrid {
+  using G = Grid<Block>;
+  static constexpr Kind kKind = G::kHalves ? Kind::halves : Kind::scaled;
+  static constexpr int kOffset = G::kOffset, kBlockBytes = sizeof(Block), kParts = 8;
+  static constexpr int kFit = 32767 / (2 * G::kMost * 127), kMax16 = kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+  static_assert(kFit >= 1);
+
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int, std::uint8_t* const* out) {
+    alignas(64) std::uint8_t values[V::kRows][kSuperBlock];
+    alignas(64) std::int32_t scales[16][V::kRows];
+    alignas(64) std::uint16_t d[V::kRows];
+    const std::byte* at[V::kRows];
+    for (int r = 0; r < V::kRows; ++r) {
+      const std::byte* const from = rows.at[r] + chunk * kBlockBytes;
+      __builtin_prefetch(from + rows.ahead, 0, 2);
+      __builtin_prefetch(from + rows.ahead + 64, 0, 2);
+      const Block& block = *reinterpret_cast<const Block*>(from);
+      for (int part = 0; part < 8; ++part) G::bytes(block, part, values[r] + 32 * part);
+      for (int s = 0; s < 16; s += G::kHalves ? 1 : 2) scales[s][r] = G::scale(block, s);
+      d[r] = G::d(block);
+      at[r] = reinterpret_cast<const std::byte*>(values[r]);
+    }
+    const typename V::F step = V::mul(V::halves(d), V::set1_float(G::kStep));
+    for (int part = 0; part < 8; ++part) {
+      const Out<V> block{out[part]};
+      typename V::I q[8];
+      V::columns(at, 32 * part, q);
+      V::columns(at, 32 * part + 16, q + 4);
+      for (int j = 0; j < 8; ++j) block.bytes(j, q[j]);
+      const typename V::F first = V::to_float(V::load(scales[2 * part]));
+      if constexpr (G::kHalves) {
+        block.scale(0, step);
+        block.scale(1, first);
+        block.scale(2, V::to_float(V::load(scales[2 * part + 1])));
+        block.scale(3, V::mul(first, V::set1_float(-kMagicFloat)));  // exact, as in put_halves
+      } else {
+        block.scale(0, V::mul(step, first));
+      }
+    }
+  }
+};
+
+/// Blocks of 32 in a block of the file.
+template <class Format>
+constexpr int parts_of() {
+  if constexpr (requires { Format::kParts; }) return Format::kParts;
+  return Format::kBlockBytes > 64 ? kChunk : 1;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // The order of blocks.
 
@@ -908,7 +960,7 @@ void many_rows(const MatmulArgs& args, std::int64_t stride) {
 
 template <class V, class Format>
 void product(const MatmulArgs& args) {
-  const std::int64_t stride = args.cols / 32 * Format::kBlockBytes / (Format::kBlockBytes > 64 ? kChunk : 1);
+  const std::int64_t stride = args.cols / 32 * Format::kBlockBytes / parts_of<Format>();
   if (args.x_rows <= V::kFew) {
     few_rows<V, Format>(args, stride);
   } else {
@@ -944,6 +996,24 @@ void quantized(const MatmulArgs& args) {
       return product<V, IQ4_NL<V>>(args);
     case DType::iq4_xs:
       return product<V, IQ4_XS<V>>(args);
+    case DType::iq2_xxs:
+      return product<V, OnGrid<V, BlockIQ2_XXS>>(args);
+    case DType::iq2_xs:
+      return product<V, OnGrid<V, BlockIQ2_XS>>(args);
+    case DType::iq2_s:
+      return product<V, OnGrid<V, BlockIQ2_S>>(args);
+    case DType::iq3_xxs:
+      return product<V, OnGrid<V, BlockIQ3_XXS>>(args);
+    case DType::iq3_s:
+      return product<V, OnGrid<V, BlockIQ3_S>>(args);
+    case DType::iq1_s:
+      return product<V, OnGrid<V, BlockIQ1_S>>(args);
+    case DType::iq1_m:
+      return product<V, OnGrid<V, BlockIQ1_M>>(args);
+    case DType::tq1_0:
+      return product<V, OnGrid<V, BlockTQ1_0>>(args);
+    case DType::tq2_0:
+      return product<V, OnGrid<V, BlockTQ2_0>>(args);
     case DType::mxfp4:
       return product<V, MXFP4<V>>(args);
     default:

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "kernels/cpu/matmul.h"
 #include "tensor/blocks.h"
+#include "tensor/grids.h"
 #include "tensor/half.h"
 
 namespace millrace::kernels::plain {
@@ -148,6 +149,19 @@ void unpack(const BlockQ6_K& block, int part, Block& out) {
   for (int h = 0; h < 2; ++h) out.sc[h] = block.scales[2 * part + h];
   out.s = half_to_float(block.d);
   out.two_scales = true;
+}
+
+template <typename GridBlock>
+requires requires { Grid<GridBlock>::kOffset; }
+void unpack(const GridBlock& block, int part, Block& out) {
+  using G = Grid<GridBlock>;
+  std::uint8_t bytes[32];
+  G::bytes(block, part, bytes);
+  for (int i = 0; i < 32; ++i) out.q[i] = static_cast<std::int8_t>(bytes[i] - G::kOffset);
+  out.s = half_to_float(G::d(block)) * G::kStep;
+  out.two_scales = G::kHalves;
+  for (int h = 0; h < 2; ++h) out.sc[h] = G::kHalves ? G::scale(block, 2 * part + h) : 1;
+  if (!G::kHalves) out.s *= static_cast<float>(G::scale(block, 2 * part));
 }
 
 std::int64_t x_row(const MatmulArgs& args, std::int64_t r) { return args.x_index ? args.x_index[r] : r; }
@@ -297,6 +311,24 @@ void multiply(const MatmulArgs& args) {
       return quantized<Sum, BlockIQ4_NL, kBlock>(args);
     case DType::iq4_xs:
       return quantized<Sum, BlockIQ4_XS, kSuperBlock>(args);
+    case DType::iq2_xxs:
+      return quantized<Sum, BlockIQ2_XXS, kSuperBlock>(args);
+    case DType::iq2_xs:
+      return quantized<Sum, BlockIQ2_XS, kSuperBlock>(args);
+    case DType::iq2_s:
+      return quantized<Sum, BlockIQ2_S, kSuperBlock>(args);
+    case DType::iq3_xxs:
+      return quantized<Sum, BlockIQ3_XXS, kSuperBlock>(args);
+    case DType::iq3_s:
+      return quantized<Sum, BlockIQ3_S, kSuperBlock>(args);
+    case DType::iq1_s:
+      return quantized<Sum, BlockIQ1_S, kSuperBlock>(args);
+    case DType::iq1_m:
+      return quantized<Sum, BlockIQ1_M, kSuperBlock>(args);
+    case DType::tq1_0:
+      return quantized<Sum, BlockTQ1_0, kSuperBlock>(args);
+    case DType::tq2_0:
+      return quantized<Sum, BlockTQ2_0, kSuperBlock>(args);
     case DType::mxfp4:
       return quantized<Sum, BlockMXFP4, kBlock>(args);
     case DType::i8:

@@ -125,7 +125,7 @@ struct Quantized {
   using F = typename V::F;
   static constexpr Kind kKind = Format::kKind;
   static constexpr int kArrangement = static_cast<int>(kKind) * 256 + Format::kOffset;
-  static constexpr std::int64_t kSegmentBytes = Format::kBlockBytes * (Format::kBlockBytes > 64 ? 1 : kBlocks);
+  static constexpr std::int64_t kSegmentBytes = Format::kBlockBytes * (kBlocks / panel::parts_of<Format>());
   static constexpr std::int64_t kBlockBytes = V::block_bytes(kKind), kPanelBytes = kBlocks * kBlockBytes;
   static constexpr std::int64_t kXBlockBytes = 11 * V::kBytes, kXPanelBytes = kBlocks * kXBlockBytes;
   static constexpr int kMostX = 8, kLines = 4;
@@ -459,6 +459,24 @@ void multiply(const MatmulArgs& args) {
       return product<V, Quantized<V, panel::IQ4_NL<V>>>(args);
     case DType::iq4_xs:
       return product<V, Quantized<V, panel::IQ4_XS<V>>>(args);
+    case DType::iq2_xxs:
+      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ2_XXS>>>(args);
+    case DType::iq2_xs:
+      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ2_XS>>>(args);
+    case DType::iq2_s:
+      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ2_S>>>(args);
+    case DType::iq3_xxs:
+      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ3_XXS>>>(args);
+    case DType::iq3_s:
+      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ3_S>>>(args);
+    case DType::iq1_s:
+      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ1_S>>>(args);
+    case DType::iq1_m:
+      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ1_M>>>(args);
+    case DType::tq1_0:
+      return product<V, Quantized<V, panel::OnGrid<V, BlockTQ1_0>>>(args);
+    case DType::tq2_0:
+      return product<V, Quantized<V, panel::OnGrid<V, BlockTQ2_0>>>(args);
     case DType::mxfp4:
       return product<V, Quantized<V, panel::MXFP4<V>>>(args);
     default:

@@ -9,8 +9,8 @@
 //    segment one accumulator starts at +0 and takes terms in ascending order; segments' sums are then added in
 //    ascending order to a total that starts at +0.
 //  * Float weights (F32, F16, BF16): a term an element, acc = fma(w, x, acc), w widened exactly.
-//  * Quantized weights: a term a scale group g: 32 elements, or 16 for Q2_K, Q3_K, Q6_K. I is the exact integer dot
-//    product of the group's int8 weights (offsets such as Q4_0's -8 included) and x's int8:
+//  * Quantized weights: a term a scale group g: 32 elements, or 16 for Q2_K, Q3_K, Q6_K, IQ2_XS, IQ2_S, IQ1_M. I is
+//    the exact integer dot product of the group's int8 weights (offsets such as Q4_0's -8 included) and x's int8:
 //      acc = fma(ws * dx, I, acc), and then, where the dtype has mins, acc = fma(-wm, dx * S, acc)
 //    ws is the group's float scale (d; d*sc; MXFP4: half its power of two), wm its min (-m for Q4_1 and Q5_1; dmin*m),
 //    S the sum of x's int8 over the group. Each product named here is rounded to float once.

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/grid_words.cuh"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 
@@ -121,6 +122,29 @@ __device__ float element_of(const std::byte* row, int i) {
   return element(reinterpret_cast<const Block*>(row)[i / kElements], i % kElements);
 }
 
+// A block as GridWords reads one, of any alignment and not a byte further.
+struct BlockBytes {
+  const std::uint8_t* at;
+};
+__device__ std::uint32_t byte_at(const BlockBytes& bytes, int offset) { return bytes.at[offset]; }
+__device__ std::uint32_t bytes4(const BlockBytes& bytes, int offset) {
+  const std::uint8_t* p = bytes.at + offset;
+  return p[0] | p[1] << 8 | p[2] << 16 | static_cast<std::uint32_t>(p[3]) << 24;
+}
+__device__ float half_at(const BlockBytes& bytes, int offset) {
+  return half_bits(static_cast<std::uint16_t>(bytes.at[offset] | bytes.at[offset + 1] << 8));
+}
+
+template <DType dtype>
+__device__ float element_on_grid(const std::byte* row, int i) {
+  using Words = GridWords<dtype>;
+  const int j = i % kSuperBlock;
+  const BlockBytes bytes{reinterpret_cast<const std::uint8_t*>(row) + i / kSuperBlock * Words::kBlockBytes};
+  const std::uint32_t byte = Words::four(bytes, j / 32, j % 32 / 4) >> (8 * (j % 4)) & 255;
+  const int value = Words::kSigned ? static_cast<signed char>(byte) : static_cast<int>(byte) - Words::kOffset;
+  return Words::scale(bytes, j / Words::kGroup) * static_cast<float>(value);
+}
+
 __device__ float element(DType dtype, const std::byte* row, int i) {
   switch (dtype) {
     case DType::f32:
@@ -155,6 +179,24 @@ __device__ float element(DType dtype, const std::byte* row, int i) {
       return element_of<BlockQ6_K, kSuperBlock>(row, i);
     case DType::iq4_xs:
       return element_of<BlockIQ4_XS, kSuperBlock>(row, i);
+    case DType::iq2_xxs:
+      return element_on_grid<DType::iq2_xxs>(row, i);
+    case DType::iq2_xs:
+      return element_on_grid<DType::iq2_xs>(row, i);
+    case DType::iq2_s:
+      return element_on_grid<DType::iq2_s>(row, i);
+    case DType::iq3_xxs:
+      return element_on_grid<DType::iq3_xxs>(row, i);
+    case DType::iq3_s:
+      return element_on_grid<DType::iq3_s>(row, i);
+    case DType::iq1_s:
+      return element_on_grid<DType::iq1_s>(row, i);
+    case DType::iq1_m:
+      return element_on_grid<DType::iq1_m>(row, i);
+    case DType::tq1_0:
+      return element_on_grid<DType::tq1_0>(row, i);
+    case DType::tq2_0:
+      return element_on_grid<DType::tq2_0>(row, i);
     default:
       return 0;  // not reached: such weights are never given
   }

@@ -92,7 +92,19 @@ bool has_group_tiles() {
   return answer == 2;
 }
 
-bool has_halves(DType dtype) { return dtype == DType::q2_k || dtype == DType::q3_k || dtype == DType::q6_k; }
+bool has_halves(DType dtype) {
+  switch (dtype) {
+    case DType::q2_k:
+    case DType::q3_k:
+    case DType::q6_k:
+    case DType::iq2_xs:
+    case DType::iq2_s:
+    case DType::iq1_m:
+      return true;
+    default:
+      return false;
+  }
+}
 
 /// The shape that does the work of `shape` for this dtype on this device.
 Shape runnable(Shape shape, DType dtype) {

@@ -43,6 +43,15 @@ cudaError_t launch_for(DType dtype, const Launch& launch) {
     MILLRACE_CASE(iq4_nl)
     MILLRACE_CASE(iq4_xs)
     MILLRACE_CASE(mxfp4)
+    MILLRACE_CASE(iq2_xxs)
+    MILLRACE_CASE(iq2_xs)
+    MILLRACE_CASE(iq2_s)
+    MILLRACE_CASE(iq3_xxs)
+    MILLRACE_CASE(iq3_s)
+    MILLRACE_CASE(iq1_s)
+    MILLRACE_CASE(iq1_m)
+    MILLRACE_CASE(tq1_0)
+    MILLRACE_CASE(tq2_0)
 #undef MILLRACE_CASE
     default:
       return cudaErrorInvalidValue;

@@ -55,8 +55,15 @@ MatvecKernel kernel_for(DType dtype, int x_rows, std::int64_t row_bytes, int col
     case DType::bf16:
     case DType::f32:
       return matvec_kernel_float(dtype, x_rows, row_bytes % 16 != 0);
-    default:
+    case DType::q2_k:
+    case DType::q3_k:
+    case DType::q4_k:
+    case DType::q5_k:
+    case DType::q6_k:
+    case DType::iq4_xs:
       return matvec_kernel_super(dtype, x_rows);
+    default:
+      return matvec_kernel_grid(dtype, x_rows);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/grid_words.cuh"
 #include "tensor/blocks.h"
 
 namespace millrace::kernels::cuda {
@@ -407,6 +408,41 @@ struct Decoder<DType::q6_k> : SimpleDecoder {
     return half_at(word, 208) * static_cast<float>(sc);
   }
 };
+
+template <DType dtype>
+struct GridDecoder : SimpleDecoder {
+  using Grid = GridWords<dtype>;
+  static constexpr int kBytes = Grid::kBlockBytes, kAlign = kBytes % 8 == 0 ? 8 : 2;
+  static constexpr int kGroup = Grid::kGroup, kOffset = Grid::kOffset;
+  static constexpr bool kSigned = Grid::kSigned;
+  template <typename W>
+  __device__ static void words(W& word, int b, std::uint32_t (&w)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) w[i] = Grid::four(word, b, i);
+  }
+  template <typename W>
+  __device__ static float scale(W& word, int g) {
+    return Grid::scale(word, g);
+  }
+};
+template <>
+struct Decoder<DType::iq2_xxs> : GridDecoder<DType::iq2_xxs> {};
+template <>
+struct Decoder<DType::iq2_xs> : GridDecoder<DType::iq2_xs> {};
+template <>
+struct Decoder<DType::iq2_s> : GridDecoder<DType::iq2_s> {};
+template <>
+struct Decoder<DType::iq3_xxs> : GridDecoder<DType::iq3_xxs> {};
+template <>
+struct Decoder<DType::iq3_s> : GridDecoder<DType::iq3_s> {};
+template <>
+struct Decoder<DType::iq1_s> : GridDecoder<DType::iq1_s> {};
+template <>
+struct Decoder<DType::iq1_m> : GridDecoder<DType::iq1_m> {};
+template <>
+struct Decoder<DType::tq1_0> : GridDecoder<DType::tq1_0> {};
+template <>
+struct Decoder<DType::tq2_0> : GridDecoder<DType::tq2_0> {};
 
 /// Float ones: kElementBytes, and eight elements or one as float.
 template <>

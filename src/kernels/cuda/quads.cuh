@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/grid_words.cuh"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 
@@ -291,5 +292,53 @@ struct Quads<DType::iq4_xs> : SuperQuads<BlockIQ4_XS, 8> {
     return half_at(segment + offsetof(BlockIQ4_XS, d)) * static_cast<float>((low | high << 4) - 32);
   }
 };
+
+/// A segment in memory as GridWords reads one.
+struct SegmentBytes {
+  const std::uint8_t* at;
+};
+__device__ inline std::uint32_t bytes4(const SegmentBytes& bytes, int offset) {
+  return load_word<2>(bytes.at + offset, 0);
+}
+__device__ inline std::uint32_t byte_at(const SegmentBytes& bytes, int offset) { return bytes.at[offset]; }
+__device__ inline float half_at(const SegmentBytes& bytes, int offset) { return half_at(bytes.at + offset); }
+
+template <DType dtype>
+struct GridQuads : QuadsBase {
+  using Words = GridWords<dtype>;
+  static constexpr int kBytes = Words::kBlockBytes, kAlign = 2, kUnit = 256;
+  static constexpr bool kHalves = Words::kGroup == 16;
+  __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
+    const SegmentBytes bytes{segment};
+    w0 = Words::four(bytes, b, t);
+    w1 = Words::four(bytes, b, t + 4);
+    if constexpr (!Words::kSigned) {
+      w0 = less<Words::kOffset>(w0);
+      w1 = less<Words::kOffset>(w1);
+    }
+  }
+  __device__ static float scale(const std::uint8_t* segment, int s) {
+    const SegmentBytes bytes{segment};
+    return Words::scale(bytes, s);
+  }
+};
+template <>
+struct Quads<DType::iq2_xxs> : GridQuads<DType::iq2_xxs> {};
+template <>
+struct Quads<DType::iq2_xs> : GridQuads<DType::iq2_xs> {};
+template <>
+struct Quads<DType::iq2_s> : GridQuads<DType::iq2_s> {};
+template <>
+struct Quads<DType::iq3_xxs> : GridQuads<DType::iq3_xxs> {};
+template <>
+struct Quads<DType::iq3_s> : GridQuads<DType::iq3_s> {};
+template <>
+struct Quads<DType::iq1_s> : GridQuads<DType::iq1_s> {};
+template <>
+struct Quads<DType::iq1_m> : GridQuads<DType::iq1_m> {};
+template <>
+struct Quads<DType::tq1_0> : GridQuads<DType::tq1_0> {};
+template <>
+struct Quads<DType::tq2_0> : GridQuads<DType::tq2_0> {};
 
 }  // namespace millrace::kernels::cuda
