@@ -347,6 +347,23 @@ class Memory(Case):
                 if not SANITIZED:
                     self.assertLess(self.held(), 40e6, (path, size))
 
+    def test_kept_responses_make_room(self):
+        """They take a quarter of what requests may hold, which is an eighth of --ram, and the longest unused go."""
+        thought, ids = "a thought " * 10_000, []
+        for _ in range(30):
+            body = {"model": MODEL, "max_output_tokens": 1, "input": [{"type": "reasoning", "summary": thought}, {"role": "user", "content": "Hi"}]}
+            status, answer = self.server.json("POST", "/v1/responses", body)
+            self.assertEqual((status, answer["store"]), (200, True), answer)
+            ids.append(answer["id"])
+        there = [self.server.json("GET", f"/v1/responses/{name}")[0] for name in ids]
+        self.assertEqual(there, sorted(there, reverse=True))
+        self.assertIn(there.count(200), range(8, 13))
+        body["input"][0]["summary"] = thought * 13  # more than a quarter alone
+        status, answer = self.server.json("POST", "/v1/responses", body)
+        self.assertEqual((status, answer["store"]), (200, False), answer)
+        if not SANITIZED:
+            self.assertLess(self.held(), 40e6)
+
     def test_a_model_loads_while_bodies_are_held(self):
         held = []
         for _ in range(4):

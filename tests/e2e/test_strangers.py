@@ -223,6 +223,36 @@ class Requests(Case):
         version = [int(n) for n in self.server.json("GET", "/api/version")[1]["version"].split(".")]
         self.assertGreaterEqual(version, [0, 13, 4])
 
+    def test_a_response_goes_on_from_another(self):
+        def ask(**fields):
+            return self.post("/v1/responses", temperature=0, max_output_tokens=12, **fields)
+        status, first = ask(input="What is the capital of France?", instructions="Answer in a word.")
+        self.assertEqual((status, first["store"], first["previous_response_id"]), (200, True, None), first)
+        # The same words, sent whole; what the first one was instructed to is not carried on.
+        whole = [{"role": "user", "content": "What is the capital of France?"}, *first["output"], {"role": "user", "content": "And of Spain?"}]
+        status, sent = ask(input=whole, store=False)
+        self.assertEqual((status, sent["store"]), (200, False))
+        status, second = ask(input="And of Spain?", previous_response_id=first["id"])
+        self.assertEqual((status, second["previous_response_id"]), (200, first["id"]), second)
+        self.assertEqual(second["output"][0]["content"], sent["output"][0]["content"])
+        self.assertEqual(second["usage"]["input_tokens"], sent["usage"]["input_tokens"])
+        response = self.server.stream("/v1/responses", {"model": MODEL, "input": "And?", "previous_response_id": second["id"], "stream": True,
+                                                        "temperature": 0, "max_output_tokens": 4})
+        third = [json.loads(line) for line in lines(response)][-1]["response"]
+        self.assertEqual(self.server.json("GET", f"/v1/responses/{third['id']}")[1], third)
+        items = self.server.json("GET", f"/v1/responses/{third['id']}/input_items")[1]["data"]
+        self.assertEqual(items, [{"type": "message", "role": "user", "content": "And?"}])
+        # Whoever goes on from one that is deleted keeps what he needs.
+        status, told = self.server.json("DELETE", f"/v1/responses/{first['id']}")
+        self.assertEqual((status, told["deleted"]), (200, True))
+        self.assertEqual(ask(input="And of Italy?", previous_response_id=second["id"])[0], 200)
+        for status, body in (ask(input="Hi", previous_response_id=first["id"]), ask(input="Hi", previous_response_id=sent["id"]),
+                             self.server.json("GET", f"/v1/responses/{first['id']}"), self.server.json("DELETE", "/v1/responses/resp_x"),
+                             self.server.json("GET", "/v1/responses/resp_x/input_items")):
+            self.assertEqual((status, "there is no response" in body["error"]["message"]), (404, True), body)
+        for fields in ({"previous_response_id": 3}, {"store": "no"}):
+            self.assertEqual(ask(input="Hi", **fields)[0], 400, fields)
+
     def test_the_first_delta_tells_words_from_calls(self):
         tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
         for fields, content in (({}, ""), ({"tools": [tool], "tool_choice": "required"}, None)):

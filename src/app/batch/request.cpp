@@ -57,6 +57,11 @@ Status parse_body(const Json& body, Request& request) {
     MR_ASSIGN_OR_RETURN(request.embeddings, openai::parse_embeddings(body));
     return {};
   }
+  if (request.endpoint == Endpoint::responses) {
+    MR_ASSIGN_OR_RETURN(const openai::ResponseLink link, openai::parse_link(body));
+    if (!link.previous.empty())
+      return error(Code::unsupported, "previous_response_id: a batch keeps no responses; send the whole conversation");
+  }
   MR_ASSIGN_OR_RETURN(Job job,
                       request.endpoint == Endpoint::chat ? openai::parse_chat(body) : openai::parse_response(body));
   request.jobs.push_back(std::move(job));
@@ -103,7 +108,7 @@ std::string answer_line(const Request& request, const std::vector<Answer>& answe
     if (request.endpoint == Endpoint::chat)
       return openai::chat_body(openai::make_envelope("chatcmpl-", model), first, answers, totals);
     if (request.endpoint == Endpoint::responses)
-      return openai::response_body(openai::make_envelope("resp_", model), first, answers.front(), totals);
+      return openai::response_body(openai::make_envelope("resp_", model), first, {"", false}, answers.front(), totals);
     Json choices = Json::array();
     for (std::size_t i = 0; i < answers.size(); ++i) {
       const Job& job = request.jobs[i / static_cast<std::size_t>(first.n)];

@@ -92,20 +92,16 @@ Expected<Json> message_of(const Json& item) {
   return Json{{"role", word(item, "role")}, {"content", item.value("content", Json())}};
 }
 
-Expected<Json> messages_of(const Json& body) {
+Expected<Json> messages_of(const Json& body, const Json& earlier) {
   Json messages = Json::array();
   if (const std::string instructions = word(body, "instructions"); !instructions.empty())
     messages.push_back({{"role", "system"}, {"content", instructions}});
-  const Json input = body.value("input", Json());
-  if (input.is_string()) {
-    messages.push_back({{"role", "user"}, {"content", input}});
-  } else if (input.is_array()) {
-    for (const Json& item : input) {
+  MR_ASSIGN_OR_RETURN(const Json input, input_items(body));
+  for (const Json* items : {&earlier, &input}) {
+    for (const Json& item : *items) {
       MR_ASSIGN_OR_RETURN(Json message, message_of(item));
       if (!message.is_null()) messages.push_back(std::move(message));
     }
-  } else {
-    return error(Code::invalid_argument, "input: must be a text or a list of items");
   }
   return messages;
 }
@@ -151,7 +147,7 @@ Json reasoning_item(const std::string& text) {
           {"content", Json::array({{{"type", "reasoning_text"}, {"text", text}}})}};
 }
 
-Json shell(const Envelope& envelope, const Job& job, const char* status) {
+Json shell(const Envelope& envelope, const Job& job, const ResponseLink& link, const char* status) {
   return {{"id", envelope.id},
           {"object", "response"},
           {"created_at", envelope.created},
@@ -163,8 +159,8 @@ Json shell(const Envelope& envelope, const Job& job, const char* status) {
           {"model", envelope.model},
           {"output", Json::array()},
           {"parallel_tool_calls", true},
-          {"previous_response_id", nullptr},
-          {"store", false},
+          {"previous_response_id", link.previous.empty() ? Json() : Json(link.previous)},
+          {"store", link.store},
           {"temperature", job.sampler.temperature},
           {"text", {{"format", {{"type", "text"}}}}},
           {"tool_choice", "auto"},
@@ -185,13 +181,32 @@ void complete(Json& body, const std::string& reason, Json output, const Totals& 
 
 }  // namespace
 
-Expected<Job> parse_response(const Json& body) {
-  if (!word(body, "previous_response_id").empty())
-    return error(Code::unsupported, "previous_response_id: responses are not kept here; send the whole conversation");
+Expected<ResponseLink> parse_link(const Json& body) {
+  ResponseLink link;
+  if (const auto previous = body.find("previous_response_id"); previous != body.end() && !previous->is_null()) {
+    if (!previous->is_string()) return error(Code::invalid_argument, "previous_response_id: must be a text");
+    link.previous = previous->get<std::string>();
+  }
+  if (const auto store = body.find("store"); store != body.end() && !store->is_null()) {
+    if (!store->is_boolean()) return error(Code::invalid_argument, "store: must be true or false");
+    link.store = store->get<bool>();
+  }
+  return link;
+}
+
+Expected<Json> input_items(const Json& body) {
+  const auto input = body.find("input");
+  if (input != body.end() && input->is_array()) return *input;
+  if (input == body.end() || !input->is_string())
+    return error(Code::invalid_argument, "input: must be a text or a list of items");
+  return Json::array({{{"type", "message"}, {"role", "user"}, {"content", *input}}});
+}
+
+Expected<Job> parse_response(const Json& body, const Json& earlier) {
   // What chat completions call otherwise; the rest has the same names.
   Json chat = body;
   std::map<std::string, generate::ClientTool> known;
-  MR_ASSIGN_OR_RETURN(chat["messages"], messages_of(body));
+  MR_ASSIGN_OR_RETURN(chat["messages"], messages_of(body, earlier));
   if (const auto most = body.find("max_output_tokens"); most != body.end()) chat["max_completion_tokens"] = *most;
   if (const auto tools = body.find("tools"); tools != body.end() && tools->is_array()) {
     MR_ASSIGN_OR_RETURN(chat["tools"], functions_of(*tools, known));
@@ -207,20 +222,22 @@ Expected<Job> parse_response(const Json& body) {
   return job;
 }
 
-Json response_body(const Envelope& envelope, const Job& job, const Answer& answer, const Totals& totals) {
+Json response_body(const Envelope& envelope, const Job& job, const ResponseLink& link, const Answer& answer,
+                   const Totals& totals) {
   Json output = Json::array();
   if (!answer.reasoning.empty()) output.push_back(reasoning_item(answer.reasoning));
   if (!answer.content.empty() || answer.tool_calls.empty())
     output.push_back(text_item(random_id("msg_"), "completed", Json::array({text_part(answer.content)})));
   for (const auto& call : answer.tool_calls) output.push_back(call_item(job, call));
-  Json body = shell(envelope, job, "completed");
+  Json body = shell(envelope, job, link, "completed");
   complete(body, answer.reason, std::move(output), totals);
   return body;
 }
 
 // --- The stream ---
 
-ResponseStream::ResponseStream(Job job) : job_(std::move(job)), envelope_(make_envelope("resp_", job_.model)) {}
+ResponseStream::ResponseStream(Job job, ResponseLink link)
+    : job_(std::move(job)), link_(std::move(link)), envelope_(make_envelope("resp_", job_.model)) {}
 
 std::string ResponseStream::sse(const char* type, const Json& data) {
   Json event = {{"type", type}, {"sequence_number", sequence_++}};
@@ -229,7 +246,7 @@ std::string ResponseStream::sse(const char* type, const Json& data) {
 }
 
 std::string ResponseStream::begin() {
-  const Json response = shell(envelope_, job_, "in_progress");
+  const Json response = shell(envelope_, job_, link_, "in_progress");
   return sse("response.created", {{"response", response}}) + sse("response.in_progress", {{"response", response}});
 }
 
@@ -262,7 +279,7 @@ std::string ResponseStream::event(const generate::Event& event) {
     answer_.reason = finished->reason;
     failed_ = !finished->status.ok();
     if (!failed_) return "";
-    Json response = shell(envelope_, job_, "failed");
+    Json response = shell(envelope_, job_, link_, "failed");
     response["error"] = {{"code", "server_error"}, {"message", finished->status.message()}};
     return sse("response.failed", {{"response", std::move(response)}});
   }
@@ -326,10 +343,10 @@ std::string ResponseStream::event_of_custom_call(const generate::CallPiece& piec
 std::string ResponseStream::end(const Totals& totals) {
   if (failed_) return "";
   std::string out = close_text();
-  Json response = shell(envelope_, job_, "completed");
-  complete(response, answer_.reason, output_, totals);
+  response_ = shell(envelope_, job_, link_, "completed");
+  complete(response_, answer_.reason, output_, totals);
   const bool cut = answer_.reason == "length";
-  return out + sse(cut ? "response.incomplete" : "response.completed", {{"response", std::move(response)}});
+  return out + sse(cut ? "response.incomplete" : "response.completed", {{"response", response_}});
 }
 
 }  // namespace millrace::openai

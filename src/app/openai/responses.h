@@ -1,5 +1,5 @@
-// OpenAI's responses, without state: request bodies into Jobs, answers and stream events out of what a Run gives.
-// Pure functions, but for the Stream, which one thread feeds in order.
+// OpenAI's responses: request bodies into Jobs, answers and stream events out of what a Run gives. What is kept of them
+// between requests is the server's matter. Pure functions, but for the Stream, which one thread feeds in order.
 #pragma once
 
 #include <string>
@@ -10,19 +10,31 @@
 
 namespace millrace::openai {
 
-/// POST /v1/responses. Errors: invalid_argument, unsupported (previous_response_id: nothing is kept).
-Expected<Job> parse_response(const Json& body);
+/// What a request says of others, and what its response says of that.
+struct ResponseLink {
+  std::string previous;  // the response it goes on from; empty: none
+  bool store = true;     // whether others may go on from it
+};
+Expected<ResponseLink> parse_link(const Json& body);
 
-Json response_body(const Envelope& envelope, const Job& job, const generate::Answer& answer,
+/// A request's input as a list of items. Errors: invalid_argument.
+Expected<Json> input_items(const Json& body);
+
+/// POST /v1/responses. `earlier`: input and output items of the responses that it goes on from, in their order.
+Expected<Job> parse_response(const Json& body, const Json& earlier = Json::array());
+
+Json response_body(const Envelope& envelope, const Job& job, const ResponseLink& link, const generate::Answer& answer,
                    const generate::Totals& totals);
 
 /// One answer as server-sent events.
 class ResponseStream {
  public:
-  explicit ResponseStream(Job job);
+  ResponseStream(Job job, ResponseLink link);
   std::string begin();
   std::string event(const generate::Event& event);
   std::string end(const generate::Totals& totals);
+  /// As end() has told it; null before, and where the answer failed.
+  const Json& response() const { return response_; }
 
  private:
   std::string sse(const char* type, const Json& data);
@@ -30,6 +42,7 @@ class ResponseStream {
   std::string close_text();
 
   const Job job_;
+  const ResponseLink link_;
   const Envelope envelope_;
   generate::Answer answer_;
   std::string text_id_;
@@ -40,7 +53,7 @@ class ResponseStream {
   std::string custom_input_;  // of a custom_tool_call, as the JSON it comes in
   int sequence_ = 0, output_index_ = 0;
   bool text_open_ = false, failed_ = false;
-  Json output_ = Json::array();
+  Json output_ = Json::array(), response_;
 };
 
 }  // namespace millrace::openai

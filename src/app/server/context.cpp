@@ -21,6 +21,7 @@ Context::Context(ServerOptions asked)
       catalog(options.model_paths, options.store_root),
       models(with_requests(options.models)),
       log(options.log_format),
+      responses(models.requests()),
       http(options.http, models.requests()) {}
 
 Expected<ModelInfo> model_meant(Context& context, const std::string& name) {

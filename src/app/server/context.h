@@ -14,6 +14,7 @@
 #include "app/server/metrics.h"
 #include "app/server/options.h"
 #include "app/server/request_log.h"
+#include "app/server/response_store.h"
 #include "engine/model_manager.h"
 
 namespace millrace::server {
@@ -29,6 +30,7 @@ struct Context {
   engine::ModelManager models;
   Metrics metrics;
   RequestLog log;
+  ResponseStore responses;
   HttpServer http;
   std::atomic<bool> stopping{false};
 };

@@ -114,6 +114,13 @@ const tests = {
     }
     assert.equal(text, answer);
     assert.equal(completed.status, 'completed');
+    const next = await openai.responses.create({model, input: 'And?', previous_response_id: completed.id, temperature: 0, max_output_tokens: 4});
+    assert.equal(next.previous_response_id, completed.id);
+    assert.ok(next.usage.input_tokens > whole.usage.input_tokens);
+    assert.equal((await openai.responses.retrieve(next.id)).output_text, next.output_text);
+    assert.equal((await openai.responses.inputItems.list(next.id)).data[0].content, 'And?');
+    await openai.responses.delete(next.id);
+    await assert.rejects(openai.responses.retrieve(next.id), OpenAI.NotFoundError);
   },
   async 'anthropic: messages, stream, count, errors'() {
     const whole = await anthropic.messages.create({model, max_tokens: 50, temperature: 0, messages: question});
