@@ -52,6 +52,7 @@ BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, MergeTable merges, PreTokenize
   bos_ = specials.bos;
   eos_ = specials.eos;
   end_ids_ = specials.ends;
+  fill_ = specials.fill;
   std::size_t missing = 0;
   for (std::size_t byte = 0; byte < byte_ids_.size(); ++byte) {
     const char character = static_cast<char>(byte);

@@ -42,6 +42,23 @@ constexpr std::array<std::string_view, 6> kEndKeys = {
     "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id",
 };
 
+/// Prefix, suffix and middle by their texts: Qwen, StarCoder, DeepSeek, Granite and Codestral, CodeLlama, CodeGemma.
+constexpr std::array<std::array<std::string_view, 3>, 6> kFillTexts = {{
+    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
+    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
+    {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
+    {"<\xEF\xBD\x9C"
+     "fim\xE2\x96\x81"
+     "begin\xEF\xBD\x9C>",
+     "<\xEF\xBD\x9C"
+     "fim\xE2\x96\x81hole\xEF\xBD\x9C>",
+     "<\xEF\xBD\x9C"
+     "fim\xE2\x96\x81"
+     "end\xEF\xBD\x9C>"},
+    {"[PREFIX]", "[SUFFIX]", "[MIDDLE]"},
+    {"\xE2\x96\x81<PRE>", "\xE2\x96\x81<SUF>", "\xE2\x96\x81<MID>"},
+}};
+
 /// The id at `key`, if there is one.
 Expected<std::optional<TokenId>> read_id(const modelfile::Model& model, const Vocabulary& vocabulary,
                                          std::string_view key) {
@@ -52,6 +69,27 @@ Expected<std::optional<TokenId>> read_id(const modelfile::Model& model, const Vo
                  id, vocabulary.size());
   }
   return std::optional<TokenId>(static_cast<TokenId>(id));
+}
+
+/// Errors: corrupt.
+Expected<std::optional<FillTokens>> find_fill_tokens(const modelfile::Model& model, const Vocabulary& vocabulary) {
+  std::optional<TokenId> three[3];
+  constexpr const char* keys[3] = {"tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.fim_suf_token_id",
+                                   "tokenizer.ggml.fim_mid_token_id"};
+  for (std::size_t i = 0; i < 3; ++i) {
+    MR_ASSIGN_OR_RETURN(three[i], read_id(model, vocabulary, keys[i]));
+  }
+  for (const auto& texts : kFillTexts) {
+    if (three[0] && three[1] && three[2]) break;
+    for (std::size_t i = 0; i < 3; ++i) three[i] = vocabulary.special(texts[i]);
+  }
+  if (!three[0] || !three[1] || !three[2]) return std::optional<FillTokens>();
+  FillTokens found{*three[0], *three[1], *three[2], {}, {}};
+  MR_ASSIGN_OR_RETURN(found.repository, read_id(model, vocabulary, "tokenizer.ggml.fim_rep_token_id"));
+  MR_ASSIGN_OR_RETURN(found.file, read_id(model, vocabulary, "tokenizer.ggml.fim_sep_token_id"));
+  if (!found.repository) found.repository = vocabulary.special("<|repo_name|>");
+  if (!found.file) found.file = vocabulary.special("<|file_sep|>");
+  return std::optional<FillTokens>(found);
 }
 
 }  // namespace
@@ -73,6 +111,7 @@ Expected<SpecialTokens> find_special_tokens(const modelfile::Model& model, const
     MR_ASSIGN_OR_RETURN(const std::optional<TokenId> id, read_id(model, vocabulary, key));
     if (id) found.ends.push_back(*id);
   }
+  MR_ASSIGN_OR_RETURN(found.fill, find_fill_tokens(model, vocabulary));
   // In the harmony format <|end|> closes one message of an answer and <|return|> the whole of it; Solar's is alike.
   const bool harmony = (vocabulary.special("<|return|>") && vocabulary.special("<|call|>")) ||
                        (vocabulary.special("<|flush|>") && vocabulary.special("<|calls|>"));

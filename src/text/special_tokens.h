@@ -15,6 +15,7 @@ namespace millrace::text {
 struct SpecialTokens {
   std::optional<TokenId> bos, eos, unknown;
   std::vector<TokenId> ends;  // sorted: EOS, end of turn, end of message, end of file; generation stops at each
+  std::optional<FillTokens> fill;
 };
 
 /// True for a text that ends a turn in some family of models ("<|im_end|>"): a user-defined token of that text counts

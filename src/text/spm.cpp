@@ -84,6 +84,7 @@ SpmTokenizer::SpmTokenizer(Vocabulary vocabulary, const SpecialTokens& specials)
   bos_ = specials.bos;
   eos_ = specials.eos;
   end_ids_ = specials.ends;
+  fill_ = specials.fill;
   find_byte_tokens();
 }
 

@@ -18,6 +18,13 @@ namespace millrace::text {
 
 using TokenId = std::int32_t;
 
+/// What stands around the texts before and behind a gap, where a model was trained to fill one in: prefix, text,
+/// suffix, text, middle; the answer follows.
+struct FillTokens {
+  TokenId prefix = -1, suffix = -1, middle = -1;
+  std::optional<TokenId> repository, file;  // before other files that may be told first
+};
+
 enum class Specials { as_text, parse };  // user text is encoded as_text: it can never inject a special token
 
 class Tokenizer {
@@ -47,6 +54,8 @@ class Tokenizer {
   bool strips_leading_space() const { return strip_leading_space_; }
   /// True for EOS, end of turn and end of message: generation stops at it.
   bool ends_generation(TokenId id) const;
+  /// Null: the model was not trained to fill in a gap.
+  const FillTokens* fill() const { return fill_ ? &*fill_ : nullptr; }
   /// The id of a special token by its exact text, e.g. "<|im_end|>".
   virtual std::optional<TokenId> special(std::string_view text) const = 0;
 
@@ -57,6 +66,7 @@ class Tokenizer {
   std::int32_t vocab_size_ = 0;
   std::optional<TokenId> bos_, eos_;
   std::vector<TokenId> end_ids_;  // sorted
+  std::optional<FillTokens> fill_;
   bool add_bos_ = false, add_eos_ = false, strip_leading_space_ = false;
 };
 

@@ -32,8 +32,9 @@ class Docs(unittest.TestCase):
     def test_every_path_that_the_server_answers_is_told(self):
         answered = set()
         for source in (ROOT / "src/app/server").glob("*.cpp"):
-            for verb, path in re.findall(r'http\.(Get|Post|Put|Delete)\((?:R"\(|fmt::format\()?"?(/[^")]*)', source.read_text()):
-                answered.add(f"{verb.upper()} {path.replace('(.+', 'NAME').replace('{}', 'FILE')}")
+            for verb, raw, plain in re.findall(r'http\.(Get|Post|Put|Delete)\((?:R"\((/.*?)\)"|(?:fmt::format\()?"(/[^"]*)")', source.read_text()):
+                path = (raw or plain).replace("(.+)", "NAME").replace("([^/]+)", "ID").replace("{}", "FILE")
+                answered.add(f"{verb.upper()} {path}")
         told = set(re.findall(r"`((?:GET|POST|PUT|DELETE) /\S*)`", (ROOT / "docs/api.md").read_text()))
         self.assertEqual(told, answered)
 

@@ -2,12 +2,14 @@
 the command line that somebody tries before reading anything."""
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import tempfile
 import time
 import unittest
 
+from gguf_keys import with_ids
 from harness import DEMO, DRAFT, MILLRACE, Case
 from serving import Server, lines
 
@@ -223,6 +225,13 @@ class Requests(Case):
         version = [int(n) for n in self.server.json("GET", "/api/version")[1]["version"].split(".")]
         self.assertGreaterEqual(version, [0, 13, 4])
 
+    def test_a_gap_is_refused_where_a_model_fills_none(self):
+        for path, body in (("/v1/completions", {"prompt": "a", "suffix": "b"}), ("/api/generate", {"prompt": "a", "suffix": "b", "stream": False}),
+                           ("/infill", {"input_prefix": "a", "input_suffix": "b"})):
+            status, answer = self.post(path, **body)
+            self.assertEqual((status, "does not fill in gaps" in json.dumps(answer)), (400, True), (path, answer))
+        self.assertEqual(self.post("/v1/completions", prompt="a", suffix="", max_tokens=1)[0], 200)
+
     def test_a_response_goes_on_from_another(self):
         def ask(**fields):
             return self.post("/v1/responses", temperature=0, max_output_tokens=12, **fields)
@@ -259,6 +268,53 @@ class Requests(Case):
             response = self.server.stream("/v1/chat/completions", {"model": MODEL, "messages": [QUESTION], "stream": True, **fields})
             chunks = [json.loads(line) for line in lines(response) if line != "[DONE]"]
             self.assertEqual(chunks[0]["choices"][0]["delta"], {"role": "assistant", "content": content})
+
+
+class Gaps(Case):
+    """A model whose vocabulary has tokens for gaps: some tokens of the demo's, by their ids."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name) / "gaps.gguf"
+        with_ids(pathlib.Path(DEMO), path, {f"tokenizer.ggml.fim_{name}_token_id": number for name, number in (("pre", 301), ("suf", 302), ("mid", 303))})
+        self.server = Server(str(path), "--threads", "2")
+        self.addCleanup(self.server.__exit__)
+
+    def post(self, path, **body):
+        status, answer = self.server.json("POST", path, {"model": "gaps", "temperature": 0, **body})
+        self.assertEqual(status, 200, answer)
+        return answer
+
+    def test_every_api_fills_them(self):
+        before, behind = "Once upon a time there was", " and they lived happily."
+        def ids(text):
+            return self.post("/tokenize", content=text, parse_special=False)["tokens"]
+        prompt = [301, *ids(before), 302, *ids(behind), 303]
+        wanted = self.post("/v1/completions", prompt=prompt, max_tokens=8)
+        begins = len(self.post("/tokenize", content="", add_special=True)["tokens"])
+        self.assertEqual(begins, 0)
+        self.assertEqual(wanted["usage"]["prompt_tokens"], len(prompt))
+        text = wanted["choices"][0]["text"]
+        answer = self.post("/v1/completions", prompt=before, suffix=behind, max_tokens=8)
+        self.assertEqual((answer["choices"][0]["text"], answer["usage"]["prompt_tokens"]), (text, len(prompt)))
+        answer = self.post("/api/generate", prompt=before, suffix=behind, stream=False, options={"num_predict": 8, "temperature": 0})
+        self.assertEqual((answer["response"], answer["prompt_eval_count"]), (text, len(prompt)))
+        answer = self.post("/infill", input_prefix=before, input_suffix=behind, n_predict=8)
+        self.assertEqual((answer["content"], answer["stop"], answer["tokens_evaluated"]), (text, True, len(prompt)))
+        response = self.server.stream("/infill", {"model": "gaps", "input_prefix": before, "input_suffix": behind, "n_predict": 8, "temperature": 0, "stream": True})
+        events = [json.loads(line) for line in lines(response)]
+        self.assertEqual("".join(event["content"] for event in events), text)
+        self.assertEqual([event["stop"] for event in events], [False] * (len(events) - 1) + [True])
+        # Other files go first; how the filling begins goes last; control tokens in texts are text.
+        files = [{"filename": "a.txt", "text": "Words."}]
+        answer = self.post("/infill", input_prefix=before, input_suffix=behind, prompt=" an", input_extra=files, n_predict=2)
+        self.assertGreater(answer["tokens_evaluated"], len(prompt) + len(ids(" an")))
+        # What is too long loses its far ends.
+        answer = self.post("/infill", input_prefix="word " * 5000, input_suffix=" end" * 5000, n_predict=2)
+        self.assertTrue(answer["stop"])
+        for bad in ({"input_extra": "a"}, {"input_extra": [{"text": 1}]}, {"input_prefix": 3}, {"n": 2}):
+            self.assertEqual(self.server.json("POST", "/infill", {"model": "gaps", "input_suffix": "b", **bad})[0], 400, bad)
 
 
 class RequestLog(Case):

@@ -47,6 +47,16 @@ struct Job {
   std::vector<text::TokenId> prompt_tokens;  // instead of `prompt`
   bool raw = true;                           // special tokens in `prompt` are parsed, BOS goes first where there is one
 
+  /// The gap between `prompt` and the text behind it is filled in. Other files may be told first.
+  struct Fill {
+    struct File {
+      std::string name, text;
+    };
+    std::string suffix, begun;  // begun: how the filling begins
+    std::vector<File> files;
+  };
+  std::optional<Fill> fill;
+
   engine::SamplerOptions sampler;
   std::int64_t max_tokens = -1;  // -1: to the end of the context
   std::int64_t context = 0;      // tokens of prompt and answer together; 0: what the model was loaded with

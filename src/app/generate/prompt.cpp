@@ -137,6 +137,60 @@ std::vector<text::TokenId> raw_prompt(const engine::Engine& engine, const Job& j
   return ids;
 }
 
+/// The texts around a gap, and between them what the model was taught to expect there. Where all is too long, the far
+/// ends go: a quarter of the room is for the answer, three quarters of the rest for what stands before the gap.
+Expected<std::vector<text::TokenId>> fill_prompt(const engine::Engine& engine, const Job& job, std::int64_t context) {
+  using Ids = std::vector<text::TokenId>;
+  const text::Tokenizer& tokenizer = engine.tokenizer();
+  const text::FillTokens* const fill = tokenizer.fill();
+  if (fill == nullptr)
+    return error(Code::unsupported,
+                 "this model does not fill in gaps: its vocabulary has no tokens for it; leave out the suffix");
+  const auto encode = [&](const std::string& text) { return tokenizer.encode(text, text::Specials::as_text); };
+  Ids before = encode(job.prompt), behind = encode(job.fill->suffix), files;
+  const Ids begun = encode(job.fill->begun);
+  const auto add = [](Ids& to, const Ids& ids) { to.insert(to.end(), ids.begin(), ids.end()); };
+  for (const Job::Fill::File& file : job.fill->files) {
+    if (fill->file) {
+      files.push_back(*fill->file);
+      add(files, encode(file.name + "\n" + file.text));
+    } else {
+      add(files, encode("\n\n--- snippet ---\n\n" + file.text));
+    }
+  }
+  if (!files.empty() && fill->file) {
+    if (fill->repository) {
+      Ids repository = {*fill->repository};
+      add(repository, encode("myproject\n"));
+      files.insert(files.begin(), repository.begin(), repository.end());
+    }
+    files.push_back(*fill->file);
+    add(files, encode("filename\n"));
+  }
+  if (job.truncate) {
+    const std::int64_t room = context - context / 4 - std::ssize(begun) - 4;
+    if (std::ssize(before) + std::ssize(behind) + std::ssize(files) > room) files.clear();
+    const std::int64_t most_behind =
+        std::max<std::int64_t>(room / 4, room - std::min<std::int64_t>(std::ssize(before), room));
+    if (std::ssize(before) + std::ssize(behind) > room) {
+      behind.resize(static_cast<std::size_t>(
+          std::clamp<std::int64_t>(std::ssize(behind), 0, std::max<std::int64_t>(most_behind, 0))));
+      const std::int64_t keep = std::clamp<std::int64_t>(room - std::ssize(behind), 0, std::ssize(before));
+      before.erase(before.begin(), before.end() - keep);
+    }
+  }
+  Ids ids;
+  if (tokenizer.adds_bos() && tokenizer.bos()) ids.push_back(*tokenizer.bos());
+  add(ids, files);
+  ids.push_back(fill->prefix);
+  add(ids, before);
+  ids.push_back(fill->suffix);
+  add(ids, behind);
+  ids.push_back(fill->middle);
+  add(ids, begun);
+  return ids;
+}
+
 }  // namespace
 
 std::string begun_answer(const Job& job) {
@@ -158,6 +212,8 @@ Expected<text::Prompt> make_prompt(const engine::Engine& engine, const Job& job,
     if (job.truncate && too_long(ids)) {
       MR_ASSIGN_OR_RETURN(prompt, Shortening(engine, job, context, grant).prompt());
     }
+  } else if (job.fill) {
+    MR_ASSIGN_OR_RETURN(ids, fill_prompt(engine, job, context));
   } else {
     ids = raw_prompt(engine, job);
     if (job.truncate && too_long(ids))

@@ -1,5 +1,6 @@
 #include "app/openai/request.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <random>
@@ -410,7 +411,10 @@ Expected<std::vector<Job>> parse_completion(const Json& body) {
     fields.integer("logprobs", common.top_logprobs, 0, kMostTopLogprobs);
     common.logprobs = true;
   }
-  if (fields.has("suffix")) fields.fail("suffix", "filling in the middle is not supported");
+  std::string suffix;
+  fields.text("suffix", suffix);
+  if (!suffix.empty()) common.fill = Job::Fill{.suffix = suffix};
+  if (common.fill && common.echo) fields.fail("echo", "not with a suffix");
   if (const Json* format = fields.find("response_format"))
     if (Status status = parse_response_format(*format, common); !status.ok()) fields.fail(std::move(status));
   if (Status status = parse_other_forms(fields, common); !status.ok()) fields.fail(std::move(status));
@@ -429,6 +433,7 @@ Expected<std::vector<Job>> parse_completion(const Json& body) {
     if (one.is_string()) {
       job.prompt = one.get<std::string>();
     } else if (is_tokens(one)) {
+      if (job.fill) return error(Code::invalid_argument, "suffix: goes with a prompt that is a text");
       if (!read_tokens(one, job.prompt_tokens))
         return error(Code::invalid_argument, "prompt: token ids must be whole numbers that a vocabulary can have");
     } else {
@@ -437,6 +442,35 @@ Expected<std::vector<Job>> parse_completion(const Json& body) {
     jobs.push_back(std::move(job));
   }
   return jobs;
+}
+
+Expected<Job> parse_infill(const Json& body) {
+  Job job;
+  job.chat = false;
+  job.truncate = true;
+  job.fill.emplace();
+  Fields fields(body);
+  parse_sampling(fields, job);
+  parse_logit_bias(fields, job);
+  fields.integer("max_tokens", job.max_tokens, -1, kMostTokens);
+  fields.integer("n_predict", job.max_tokens, -1, kMostTokens);
+  fields.text("input_prefix", job.prompt);
+  fields.text("input_suffix", job.fill->suffix);
+  fields.text("prompt", job.fill->begun);
+  if (Status status = parse_other_forms(fields, job); !status.ok()) fields.fail(std::move(status));
+  if (job.n > 1) fields.fail("n", "one filling at a time");
+  const Json* const files = fields.find("input_extra");
+  const auto is_file = [](const Json& file) {
+    return file.is_object() && file.contains("text") && file["text"].is_string() &&
+           (!file.contains("filename") || file["filename"].is_string());
+  };
+  if (files != nullptr && (!files->is_array() || !std::all_of(files->begin(), files->end(), is_file)))
+    fields.fail("input_extra", "must be a list of {\"filename\", \"text\"}");
+  MR_RETURN_IF_ERROR(fields.status());
+  for (std::size_t i = 0; files != nullptr && i < files->size(); ++i)
+    job.fill->files.push_back(
+        {(*files)[i].value("filename", std::string("tmp")), (*files)[i]["text"].get<std::string>()});
+  return job;
 }
 
 Expected<EmbeddingJob> parse_embeddings(const Json& body) {

@@ -18,6 +18,10 @@ Expected<Job> parse_chat(const Json& body);
 /// POST /v1/completions: a job a prompt (`prompt` may be a list).
 Expected<std::vector<Job>> parse_completion(const Json& body);
 
+/// POST /infill, as llama-server has it: input_prefix, input_suffix, input_extra (other files), prompt (how the filling
+/// begins), n_predict.
+Expected<Job> parse_infill(const Json& body);
+
 /// Texts of one request for embeddings at most, so that its answer stays bounded.
 constexpr std::size_t kMostEmbeddings = 2048;
 

@@ -2,12 +2,14 @@
 #include "app/generate/fields.h"
 #include "app/generate/prompt.h"
 #include "app/openai/request.h"
+#include "app/openai/response.h"
 #include "app/server/context.h"
 #include "app/server/errors.h"
 
 namespace millrace::server {
 namespace {
 
+using generate::Job;
 using httplib::Request;
 using httplib::Response;
 
@@ -92,6 +94,53 @@ void apply_template(Context& context, const Request& request, Response& response
   reply(response, {{"prompt", text}});
 }
 
+/// The last of a filling, or all of it, as llama-server tells it.
+Json infill_end(const Job& job, const std::string& content, const std::string& reason, const generate::Totals& totals) {
+  return {{"index", 0},
+          {"content", content},
+          {"stop", true},
+          {"stop_type", reason == "length" ? "limit" : "eos"},
+          {"model", job.model},
+          {"tokens_predicted", totals.completion_tokens},
+          {"tokens_evaluated", totals.prompt_tokens},
+          {"tokens_cached", totals.cached_tokens},
+          {"timings", openai::timings(totals)}};
+}
+
+void infill(Context& context, const Request& request, Response& response) {
+  const auto body = read_body(request);
+  if (!body.ok()) return fail(Api::openai, response, body.status());
+  auto job = openai::parse_infill(*body);
+  if (!job.ok()) return fail(Api::openai, response, job.status());
+  auto started = start_run(context, *job, request);
+  if (!started.ok()) return fail(Api::openai, response, started.status());
+  const std::shared_ptr<generate::Run> run = std::move(*started);
+  if (!job->stream) {
+    const auto answers = collect(*run, 1);
+    if (!answers.ok()) return fail(Api::openai, response, answers.status());
+    context.metrics.count_run(run->totals());
+    return reply(response, infill_end(*job, answers->front().content, answers->front().reason, run->totals()));
+  }
+  const auto sse = [](const Json& json) { return "data: " + dump(json) + "\n\n"; };
+  const auto reason = std::make_shared<std::string>();
+  StreamForm form{"text/event-stream", ": still working\n\n", {}, {}, {}};
+  form.event = [sse, reason](const generate::Event& event) -> std::string {
+    if (const auto* delta = std::get_if<generate::Delta>(&event))
+      return sse({{"index", 0}, {"content", delta->content}, {"stop", false}});
+    const auto* finished = std::get_if<generate::Finished>(&event);
+    if (finished == nullptr) return "";
+    *reason = finished->status.ok() ? finished->reason : "failed";
+    if (finished->status.ok()) return "";
+    return sse(openai::error_body(openai::http_status(finished->status), finished->status));
+  };
+  form.end = [sse, reason, job = *job, weak = std::weak_ptr(run)]() -> std::string {
+    const auto ended = weak.lock();
+    if (*reason == "failed" || ended == nullptr) return "";
+    return sse(infill_end(job, "", *reason, ended->totals()));
+  };
+  stream(context, response, run, std::move(form));
+}
+
 /// Null where the model is not loaded.
 std::shared_ptr<const engine::ModelManager::Loaded> loaded_of(Context& context, const ModelInfo& info) {
   for (const auto& running : context.models.running())
@@ -138,6 +187,7 @@ void add_native_routes(Context& context) {
   context.http.Post("/tokenize", on(tokenize));
   context.http.Post("/detokenize", on(detokenize));
   context.http.Post("/apply-template", on(apply_template));
+  context.http.Post("/infill", on(infill));
   context.http.Get("/props", on(props));
   context.http.Get("/slots", on(slots));
 }

@@ -162,12 +162,12 @@ Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo&
   fields.text("system", system);
   fields.text("suffix", suffix);
   fields.flag("raw", raw);
-  if (!suffix.empty()) fields.fail("suffix", "this model does not support insertion");
   MR_RETURN_IF_ERROR(fields.status());
   MR_RETURN_IF_ERROR(refuse_pictures(body));
   out.empty = job.prompt.empty();
-  job.chat = !raw;
-  if (raw) return out;
+  if (!suffix.empty()) job.fill = Job::Fill{.suffix = suffix};
+  job.chat = !raw && !job.fill;
+  if (!job.chat) return out;
   if (!system.empty()) job.messages.push_back({{"role", "system"}, {"content", system}});
   job.messages.push_back({{"role", "user"}, {"content", job.prompt}});
   generate::lay_under(info.defaults(), job);
