@@ -66,6 +66,7 @@ class Converter {
   void set_heads();
   Status plan_tensors();
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
+  Expected<DType> kept_dtype(const Target& target, const std::vector<Stored>& parts) const;
   DType dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const;
   Status write_header(modelfile::Writer& writer);
   Status write_factors(modelfile::Writer& writer);
@@ -167,6 +168,15 @@ Status Converter::read_config() {
   return config.status();
 }
 
+/// MLX stores norms' weights with the 1 that others leave out where it stores convolutions as [channels, taps, 1], and
+/// tells the two kinds of checkpoints apart by that itself.
+bool norms_are_shifted(const std::vector<NamedTensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const NamedTensor& tensor) {
+    const auto& shape = tensor.stored.shape;
+    return tensor.name.ends_with("conv1d.weight") && shape.size() == 3 && shape[1] > 1 && shape[2] == 1;
+  });
+}
+
 Status Converter::plan_tensors() {
   const std::int64_t layers = header_.integer("block_count");
   MR_ASSIGN_OR_RETURN(const std::vector<NamedTensor> tensors, stored_tensors(checkpoint_, files_, *config_));
@@ -184,7 +194,8 @@ Status Converter::plan_tensors() {
   if (mapping.beside > 0)
     report_.left_out.push_back(
         fmt::format("{} tensors of what sees or hears: text alone is converted", mapping.beside));
-  const Geometry geometry = geometry_of(header_, *family_);
+  Geometry geometry = geometry_of(header_, *family_);
+  if (norms_are_shifted(tensors)) geometry.norm_shift = 0;
   for (const Group& group : mapping.groups) MR_RETURN_IF_ERROR(plan_group(group, tensors, geometry));
   const auto table = std::find_if(planned_.begin(), planned_.end(),
                                   [](const Planned& one) { return one.target.name == "token_embd.weight"; });
@@ -201,31 +212,54 @@ Status Converter::plan_group(const Group& group, const std::vector<NamedTensor>&
   MR_ASSIGN_OR_RETURN(planned.target, build(*group.rule, geometry, parts, sources_));
   planned.target.name = our_name(*group.rule, group.layer);
   MR_RETURN_IF_ERROR(check_target(planned.target, sources_));
-  planned.dtype = parts.front().source.dtype;
-  for (const Stored& part : parts)
-    if (part.source.dtype != planned.dtype) planned.dtype = DType::f32;
+  MR_ASSIGN_OR_RETURN(planned.dtype, kept_dtype(planned.target, parts));
   planned_.push_back(std::move(planned));
   return {};
 }
 
+/// What keeps the weights of all parts as they are. Blocks that cannot be taken as they are, or are of several types,
+/// are encoded again with more bits.
+Expected<DType> Converter::kept_dtype(const Target& target, const std::vector<Stored>& parts) const {
+  DType dtype = parts.front().source.dtype;
+  bool blocks = true;
+  for (const Stored& part : parts) {
+    const Source& source = part.source;
+    blocks &= info(source.dtype).block_elements > 1;
+    if (source.dtype != dtype) dtype = DType::f32;
+    const bool floats = options_.type || modelfile::stays_float({target.name, DType::f32, target.shape, 0, 0, 0});
+    if (source.integers && !source.integers->in_blocks && !floats)
+      return error(
+          Code::unsupported,
+          "tensor '{}' has scales for groups of columns that no block of 32 holds (by g_idx, or smaller): choose "
+          "what it becomes with --dtype, such as q8_0 or bf16",
+          modelfile::escape(source.name, 120));
+  }
+  if (!blocks) return dtype;
+  for (const DType whole : {dtype, DType::q4_1})
+    if (info(whole).block_elements > 1 && is_copy(target, sources_, whole)) return whole;
+  return target.cols % info(DType::q8_0).block_elements == 0 ? DType::q8_0 : DType::bf16;
+}
+
 /// What quantize's rules give, and where weights are kept what they are: but for those that are floats in every file.
 DType Converter::dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const {
-  if (stored == DType::mxfp4) return stored;
   const DType source = stored == DType::f64 ? DType::f32 : stored;
   const modelfile::TensorInfo tensor{target.name, source, target.shape, 0, 0, 0};
-  if (options_.type) return choose_dtype(*options_.type, tensor, context);
-  return modelfile::stays_float(tensor) ? DType::f32 : source;
+  if (modelfile::stays_float(tensor)) return DType::f32;
+  return options_.type && stored != DType::mxfp4 ? choose_dtype(*options_.type, tensor, context) : source;
 }
 
 /// general.file_type of weights that are kept: what most of their bytes are.
 std::uint32_t kept_file_type(const std::vector<Planned>& planned) {
-  constexpr std::uint32_t kF32 = 0, kF16 = 1, kBF16 = 32, kMxfp4 = 38;
+  static const std::map<DType, std::uint32_t> kTypes = {{DType::f32, 0},   {DType::f16, 1},  {DType::q4_0, 2},
+                                                        {DType::q4_1, 3},  {DType::q8_0, 7}, {DType::bf16, 32},
+                                                        {DType::mxfp4, 38}};
   std::map<DType, std::int64_t> elements;
   for (const Planned& one : planned) elements[one.dtype] += one.target.rows * one.target.cols;
   DType most = DType::f32;
   for (const auto& [dtype, count] : elements)
     if (count > elements[most]) most = dtype;
-  return most == DType::bf16 ? kBF16 : most == DType::f16 ? kF16 : most == DType::mxfp4 ? kMxfp4 : kF32;
+  const auto type = kTypes.find(most);
+  return type == kTypes.end() ? 0 : type->second;
 }
 
 Status Converter::write_header(modelfile::Writer& writer) {
@@ -234,10 +268,10 @@ Status Converter::write_header(modelfile::Writer& writer) {
   const modelfile::MixtureContext context = modelfile::mixture_context(tensors);
   for (Planned& one : planned_) one.dtype = dtype_for(one.target, one.dtype, context);
   std::uint32_t file_type = kept_file_type(planned_);
-  if (options_.type) {
-    file_type = modelfile::info(*options_.type).file_type;
-    metadata_["general.quantization_version"] = Value(std::uint32_t{2});
-  }
+  if (options_.type) file_type = modelfile::info(*options_.type).file_type;
+  const bool blocks = std::any_of(planned_.begin(), planned_.end(),
+                                  [](const Planned& one) { return info(one.dtype).block_elements > 1; });
+  if (options_.type || blocks) metadata_["general.quantization_version"] = Value(std::uint32_t{2});
   metadata_["general.file_type"] = Value(file_type);
   MR_RETURN_IF_ERROR(writer.add("general.architecture", metadata_.at("general.architecture")));
   for (const auto& [key, value] : metadata_)

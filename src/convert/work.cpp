@@ -30,7 +30,7 @@ Work::Work(const WorkOptions& options, std::uint64_t total) : options_(options),
 }
 
 Status Work::make(const Target& target, std::span<const Source> sources, DType dtype, const Write& write) {
-  const std::int64_t rows = rows_of_piece(target), pieces = (target.rows + rows - 1) / rows;
+  const std::int64_t rows = target.piece_rows, pieces = (target.rows + rows - 1) / rows;
   pool_->parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
     Worker& worker = workers_[static_cast<std::size_t>(thread)];
     for (std::int64_t piece = begin; piece < end && !failed_.load(std::memory_order_relaxed); ++piece) {
@@ -47,10 +47,10 @@ Status Work::make_piece(const Target& target, std::span<const Source> sources, D
                         Worker& worker, const Write& write) {
   if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed))
     return error(Code::cancelled, "it was cancelled; nothing was written");
-  const std::int64_t count = std::min(rows_of_piece(target), target.rows - first), elements = count * target.cols;
+  const std::int64_t count = std::min(target.piece_rows, target.rows - first), elements = count * target.cols;
   worker.output.resize(static_cast<std::size_t>(row_bytes(dtype, elements)));
   if (is_copy(target, sources, dtype)) {
-    MR_RETURN_IF_ERROR(gather_bytes(target, sources, first, count, worker.scratch, worker.output.data()));
+    MR_RETURN_IF_ERROR(gather_bytes(target, sources, dtype, first, count, worker.scratch, worker.output.data()));
   } else {
     worker.floats.resize(static_cast<std::size_t>(elements));
     MR_RETURN_IF_ERROR(gather_floats(target, sources, first, count, worker.scratch, worker.floats.data()));
