@@ -15,7 +15,8 @@
 namespace millrace::convert {
 
 struct ConvertOptions {
-  /// What matrices become; nullopt: what they are (BF16 of 8-bit floats). MXFP4 stays MXFP4 in any case.
+  /// What matrices become; nullopt: what they are (BF16 of 8-bit floats, blocks of integers with scales). MXFP4 stays
+  /// MXFP4 in any case.
   std::optional<modelfile::QuantizeType> type;
   std::string name;  // general.name; empty: the folder's
   WorkOptions work;

@@ -12,7 +12,7 @@
 namespace millrace::convert {
 namespace {
 
-constexpr std::int64_t kPanelNumbers = 1 << 20, kMostPanelRows = 256, kWord = 4;
+constexpr std::int64_t kPanelNumbers = 1 << 21, kMostPanelRows = 512, kWord = 4;
 constexpr std::int64_t kBesideRow = 64;  // rows of 2^n columns would share the lines of a cache
 constexpr int kInterleaved[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
@@ -94,16 +94,17 @@ class Unpacker {
   }
 
   Status turned_rows(std::int64_t first, std::int64_t count, std::int64_t stride, std::uint8_t* out) {
+    // Panels begin and end with whole words.
     const bool interleaved = packed_.order == WordOrder::turned_interleaved;
-    const std::int64_t begin = first / each_, words = (first + count + each_ - 1) / each_ - begin;
+    const std::int64_t words = count / each_;
+    std::int64_t places[8];
+    for (int i = 0; i < each_; ++i) places[i] = (interleaved ? kInterleaved[i] : i) * stride;
     for (std::int64_t c = 0; c < cols_; ++c) {
-      MR_RETURN_IF_ERROR(read((c * (rows_ / each_) + begin) * kWord, words * kWord));
+      MR_RETURN_IF_ERROR(read((c * (rows_ / each_) + first / each_) * kWord, words * kWord));
       for (std::int64_t w = 0; w < words; ++w) {
         const std::uint32_t bits = word(w);
-        for (int i = 0; i < each_; ++i) {
-          const std::int64_t row = (begin + w) * each_ + (interleaved ? kInterleaved[i] : i) - first;
-          if (row >= 0 && row < count) out[row * stride + c] = number(bits, i);
-        }
+        std::uint8_t* to = out + w * each_ * stride + c;
+        for (int i = 0; i < each_; ++i) to[places[i]] = number(bits, i);
       }
     }
     return {};
