@@ -32,6 +32,40 @@ namespace {
 
 constexpr std::int64_t kMostLayers = 10'000, kMostDraftBlocks = 16;
 
+/// What config.json says of what writes.
+struct ModelConfig {
+  json config;
+  std::string type;
+  const Family* family = nullptr;
+};
+
+/// Of a model that sees, what writes; what the whole says of it, too, where that says nothing.
+Expected<ModelConfig> read_model_config(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path path = folder / "config.json";
+  if (!fs::exists(path, ignored))
+    return error(Code::not_found, "{}: there is no config.json beside the weights; give a checkpoint's folder",
+                 modelfile::escape(folder.empty() ? "." : folder.string()));
+  ModelConfig model;
+  MR_ASSIGN_OR_RETURN(model.config, read_json(path.string()));
+  json& config = model.config;
+  model.type = Config(config, "").text("model_type", "");
+  for (const char* part : {"text_config", "llm_config", "language_config"}) {
+    if (!config.contains(part) || !config[part].is_object()) continue;
+    json text = config[part];
+    for (const auto& [key, value] : config.items())
+      if (key != part && !text.contains(key)) text[key] = value;
+    if (const std::string own = Config(text, "").text("model_type", ""); family_of_checkpoint(own) != nullptr)
+      model.type = own;
+    config = std::move(text);
+    break;
+  }
+  model.family = family_of_checkpoint(model.type);
+  if (model.family != nullptr) return model;
+  return error(Code::unsupported, "{}: models of type '{}' are not converted by this version; it knows {}",
+               modelfile::escape(path.string()), modelfile::escape(model.type, 60), known_families());
+}
+
 /// A tensor of the file in the making.
 struct Planned {
   Target target;
@@ -53,6 +87,10 @@ class Converter {
     MR_RETURN_IF_ERROR(write_header(writer));
     MR_RETURN_IF_ERROR(write_factors(writer));
     MR_RETURN_IF_ERROR(check_header(writer));
+    if (options_.header_only) {
+      MR_RETURN_IF_ERROR(options_.header_only(writer.paths().front() + ".partial"));
+      return std::move(report_);
+    }
     MR_RETURN_IF_ERROR(write_tensors(writer));
     MR_RETURN_IF_ERROR(writer.finish());
     report_.bytes = writer.file_bytes().front();
@@ -92,30 +130,11 @@ Status Converter::open() {
   std::error_code ignored;
   if (!fs::exists(in_, ignored))
     return error(Code::not_found, "{}: no such file or folder; check the path", modelfile::escape(in_));
-  const fs::path folder = fs::is_directory(in_, ignored) ? fs::path(in_) : fs::path(in_).parent_path();
-  const fs::path path = folder / "config.json";
-  if (!fs::exists(path, ignored))
-    return error(Code::not_found, "{}: there is no config.json beside the weights; give a checkpoint's folder",
-                 modelfile::escape(folder.empty() ? "." : folder.string()));
-  MR_ASSIGN_OR_RETURN(json config, read_json(path.string()));
-  std::string type = Config(config, "").text("model_type", "");
-  // Of a model that sees, what writes; what the whole says of it, too, where that says nothing.
-  for (const char* part : {"text_config", "llm_config", "language_config"}) {
-    if (!config.contains(part) || !config[part].is_object()) continue;
-    json text = config[part];
-    for (const auto& [key, value] : config.items())
-      if (key != part && !text.contains(key)) text[key] = value;
-    if (const std::string own = Config(text, "").text("model_type", ""); family_of_checkpoint(own) != nullptr)
-      type = own;
-    config = std::move(text);
-    break;
-  }
-  family_ = family_of_checkpoint(type);
-  if (family_ == nullptr)
-    return error(Code::unsupported, "{}: models of type '{}' are not converted by this version; it knows {}",
-                 modelfile::escape(path.string()), modelfile::escape(type, 60), known_families());
-  report_.model_type = type;
-  config_ = std::make_unique<Config>(std::move(config), family_->defaults);
+  MR_ASSIGN_OR_RETURN(ModelConfig model,
+                      read_model_config(fs::is_directory(in_, ignored) ? fs::path(in_) : fs::path(in_).parent_path()));
+  family_ = model.family;
+  report_.model_type = model.type;
+  config_ = std::make_unique<Config>(std::move(model.config), family_->defaults);
   MR_ASSIGN_OR_RETURN(checkpoint_, modelfile::Checkpoint::open(in_));
   MR_ASSIGN_OR_RETURN(files_, modelfile::open_files(checkpoint_.paths()));
   return {};
@@ -248,16 +267,20 @@ DType Converter::dtype_for(const Target& target, DType stored, const modelfile::
   return options_.type && stored != DType::mxfp4 ? choose_dtype(*options_.type, tensor, context) : source;
 }
 
-/// general.file_type of weights that are kept: what most of their bytes are.
-std::uint32_t kept_file_type(const std::vector<Planned>& planned) {
-  static const std::map<DType, std::uint32_t> kTypes = {{DType::f32, 0},   {DType::f16, 1},  {DType::q4_0, 2},
-                                                        {DType::q4_1, 3},  {DType::q8_0, 7}, {DType::bf16, 32},
-                                                        {DType::mxfp4, 38}};
+/// What most of the weights are.
+DType most_of(const std::vector<Planned>& planned) {
   std::map<DType, std::int64_t> elements;
   for (const Planned& one : planned) elements[one.dtype] += one.target.rows * one.target.cols;
   DType most = DType::f32;
   for (const auto& [dtype, count] : elements)
     if (count > elements[most]) most = dtype;
+  return most;
+}
+
+/// general.file_type of weights that are kept.
+std::uint32_t file_type_of(DType most) {
+  static const std::map<DType, std::uint32_t> kTypes = {{DType::f16, 1},  {DType::q4_0, 2},  {DType::q4_1, 3},
+                                                        {DType::q8_0, 7}, {DType::bf16, 32}, {DType::mxfp4, 38}};
   const auto type = kTypes.find(most);
   return type == kTypes.end() ? 0 : type->second;
 }
@@ -267,8 +290,9 @@ Status Converter::write_header(modelfile::Writer& writer) {
   for (const Planned& one : planned_) tensors.push_back({one.target.name, one.dtype, one.target.shape, 0, 0, 0});
   const modelfile::MixtureContext context = modelfile::mixture_context(tensors);
   for (Planned& one : planned_) one.dtype = dtype_for(one.target, one.dtype, context);
-  std::uint32_t file_type = kept_file_type(planned_);
-  if (options_.type) file_type = modelfile::info(*options_.type).file_type;
+  const DType most = most_of(planned_);
+  const std::uint32_t file_type = options_.type ? modelfile::info(*options_.type).file_type : file_type_of(most);
+  report_.type = options_.type ? modelfile::info(*options_.type).name : info(most).name;
   const bool blocks = std::any_of(planned_.begin(), planned_.end(),
                                   [](const Planned& one) { return info(one.dtype).block_elements > 1; });
   if (options_.type || blocks) metadata_["general.quantization_version"] = Value(std::uint32_t{2});
@@ -327,5 +351,7 @@ Status Converter::write_tensors(modelfile::Writer& writer) {
 Expected<ConvertReport> convert(const std::string& in, const std::string& out, const ConvertOptions& options) {
   return Converter(in, out, options).run();
 }
+
+Status check_model_type(const std::string& folder) { return read_model_config(folder).status(); }
 
 }  // namespace millrace::convert

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,11 +20,15 @@ struct ConvertOptions {
   /// MXFP4 in any case.
   std::optional<modelfile::QuantizeType> type;
   std::string name;  // general.name; empty: the folder's
+  /// Shown the file once its header stands and holds, without a weight: the call ends with what it returns, and no file
+  /// is left. Of the checkpoint nothing but the tables is read, and of integers perhaps zeros and groups.
+  std::function<Status(const std::string& path)> header_only = {};
   WorkOptions work;
 };
 
 struct ConvertReport {
   std::string architecture, model_type;
+  std::string type;  // "BF16": what was asked for, or what most of the weights are
   std::uint64_t tensors = 0, bytes = 0;
   std::vector<std::string> left_out;  // lines that say what has not come along
 };
@@ -34,5 +39,8 @@ struct ConvertReport {
 /// Errors: those of Checkpoint::open; unsupported (a model type, a tensor, a tokenizer, named), corrupt (a shape, a
 /// missing tensor, NaN, named), not_found (config.json, tokenizer.json), io_error, cancelled. No error leaves a file.
 Expected<ConvertReport> convert(const std::string& in, const std::string& out, const ConvertOptions& options);
+
+/// Whether this version knows models of the folder's config.json. Errors: those of convert() of it.
+Status check_model_type(const std::string& folder);
 
 }  // namespace millrace::convert
