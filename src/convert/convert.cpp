@@ -110,6 +110,7 @@ class Converter {
   Status write_factors(modelfile::Writer& writer);
   Status check_header(const modelfile::Writer& writer) const;
   Status write_tensors(modelfile::Writer& writer);
+  Expected<std::vector<float>> importance_of(const Planned& planned, std::int64_t& unknown) const;
 
   const std::string in_, out_;
   const ConvertOptions& options_;
@@ -335,15 +336,29 @@ Status Converter::write_tensors(modelfile::Writer& writer) {
   std::uint64_t total = 0;
   for (const modelfile::TensorInfo& tensor : writer.layout()) total += tensor.bytes;
   Work work(options_.work, total);
+  std::int64_t unknown = 0;
   for (std::size_t i = 0; i < planned_.size(); ++i) {
     const modelfile::TensorInfo& place = writer.layout()[factors_.size() + i];
     const auto write = [&](std::uint64_t offset, std::span<const std::byte> bytes) {
       return writer.write_range(place.file, place.offset + offset, bytes);
     };
-    MR_RETURN_IF_ERROR(work.make(planned_[i].target, sources_, planned_[i].dtype, write));
+    MR_ASSIGN_OR_RETURN(const std::vector<float> importance, importance_of(planned_[i], unknown));
+    MR_RETURN_IF_ERROR(work.make(planned_[i].target, sources_, planned_[i].dtype, write, importance));
   }
   if (options_.work.progress) options_.work.progress(total, total);
+  if (unknown > 0) log::warn("the importance matrix says nothing of {} matrices; their columns count alike", unknown);
   return {};
+}
+
+/// Empty: all columns alike. Counts those that would be encoded and are not in the matrix.
+Expected<std::vector<float>> Converter::importance_of(const Planned& planned, std::int64_t& unknown) const {
+  const bool encoded = info(planned.dtype).block_elements > 1 && !is_copy(planned.target, sources_, planned.dtype);
+  if (options_.importance == nullptr || !encoded) return std::vector<float>();
+  const auto entry = options_.importance->entries.find(planned.target.name);
+  if (entry != options_.importance->entries.end())
+    return column_weights(entry->second, {planned.target.name, planned.dtype, planned.target.shape, 0, 0, 0});
+  ++unknown;
+  return std::vector<float>();
 }
 
 }  // namespace

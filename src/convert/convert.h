@@ -19,6 +19,9 @@ struct ConvertOptions {
   /// What matrices become; nullopt: what they are (BF16 of 8-bit floats, blocks of integers with scales). MXFP4 stays
   /// MXFP4 in any case.
   std::optional<modelfile::QuantizeType> type;
+  /// What errors count in each column of the matrices that it names, where these are encoded; null: all alike. Outlives
+  /// the call.
+  const modelfile::ImportanceMatrix* importance = nullptr;
   std::string name;  // general.name; empty: the folder's
   /// Shown the file once its header stands and holds, without a weight: the call ends with what it returns, and no file
   /// is left. Of the checkpoint nothing but the tables is read, and of integers perhaps zeros and groups.
@@ -36,8 +39,9 @@ struct ConvertReport {
 /// `in`: a folder, or a .safetensors file whose folder has the rest. `out`: the GGUF file, which is written beside its
 /// name and appears when it is whole. Before the first weight is read, the file's header is held to what models of its
 /// architecture need, so that a wrong shape costs no time.
-/// Errors: those of Checkpoint::open; unsupported (a model type, a tensor, a tokenizer, named), corrupt (a shape, a
-/// missing tensor, NaN, named), not_found (config.json, tokenizer.json), io_error, cancelled. No error leaves a file.
+/// Errors: those of Checkpoint::open; invalid_argument (an importance matrix of another model); unsupported (a model
+/// type, a tensor, a tokenizer, named), corrupt (a shape, a missing tensor, NaN, named), not_found (config.json,
+/// tokenizer.json), io_error, cancelled. No error leaves a file.
 Expected<ConvertReport> convert(const std::string& in, const std::string& out, const ConvertOptions& options);
 
 /// Whether this version knows models of the folder's config.json. Errors: those of convert() of it.

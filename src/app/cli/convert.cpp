@@ -19,7 +19,7 @@ namespace millrace::cli {
 namespace {
 
 struct ConvertFlags {
-  std::string in, out, dtype = "keep", name;
+  std::string in, out, dtype = "keep", name, imatrix;
   int threads = 0;
   FetchFlags fetch;
 };
@@ -56,6 +56,13 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
     const auto type = modelfile::quantize_type_from_name(flags.dtype);
     if (!type.ok()) return fail(type.status());
     options.type = *type;
+  }
+  modelfile::ImportanceMatrix importance;
+  if (!flags.imatrix.empty()) {
+    auto read = modelfile::read_imatrix(flags.imatrix);
+    if (!read.ok()) return fail(read.status());
+    importance = std::move(*read);
+    options.importance = &importance;
   }
   options.name = flags.name;
   options.work.threads = flags.threads;
@@ -114,6 +121,9 @@ void add_convert(CLI::App& app, const Program& program, int& exit_code) {
       ->required();
   command->add_option("-o,--output", flags->out, "The GGUF file to write")->required();
   command->add_option("--dtype", flags->dtype, "What matrices become: " + names)->capture_default_str();
+  command->add_option(
+      "--imatrix", flags->imatrix,
+      "What `millrace imatrix` found, or llama.cpp's tool: errors count as much as what they are multiplied by");
   command->add_option("--name", flags->name, "The model's name (default: the folder's)");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
   add_fetch_flags(*command, flags->fetch);
