@@ -32,6 +32,40 @@ namespace {
 
 constexpr std::int64_t kMostLayers = 10'000, kMostDraftBlocks = 16;
 
+/// What config.json says of what writes.
+struct ModelConfig {
+  json config;
+  std::string type;
+  const Family* family = nullptr;
+};
+
+/// Of a model that sees, what writes; what the whole says of it, too, where that says nothing.
+Expected<ModelConfig> read_model_config(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path path = folder / "config.json";
+  if (!fs::exists(path, ignored))
+    return error(Code::not_found, "{}: there is no config.json beside the weights; give a checkpoint's folder",
+                 modelfile::escape(folder.empty() ? "." : folder.string()));
+  ModelConfig model;
+  MR_ASSIGN_OR_RETURN(model.config, read_json(path.string()));
+  json& config = model.config;
+  model.type = Config(config, "").text("model_type", "");
+  for (const char* part : {"text_config", "llm_config", "language_config"}) {
+    if (!config.contains(part) || !config[part].is_object()) continue;
+    json text = config[part];
+    for (const auto& [key, value] : config.items())
+      if (key != part && !text.contains(key)) text[key] = value;
+    if (const std::string own = Config(text, "").text("model_type", ""); family_of_checkpoint(own) != nullptr)
+      model.type = own;
+    config = std::move(text);
+    break;
+  }
+  model.family = family_of_checkpoint(model.type);
+  if (model.family != nullptr) return model;
+  return error(Code::unsupported, "{}: models of type '{}' are not converted by this version; it knows {}",
+               modelfile::escape(path.string()), modelfile::escape(model.type, 60), known_families());
+}
+
 /// A tensor of the file in the making.
 struct Planned {
   Target target;
@@ -53,6 +87,10 @@ class Converter {
     MR_RETURN_IF_ERROR(write_header(writer));
     MR_RETURN_IF_ERROR(write_factors(writer));
     MR_RETURN_IF_ERROR(check_header(writer));
+    if (options_.header_only) {
+      MR_RETURN_IF_ERROR(options_.header_only(writer.paths().front() + ".partial"));
+      return std::move(report_);
+    }
     MR_RETURN_IF_ERROR(write_tensors(writer));
     MR_RETURN_IF_ERROR(writer.finish());
     report_.bytes = writer.file_bytes().front();
@@ -66,11 +104,13 @@ class Converter {
   void set_heads();
   Status plan_tensors();
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
+  Expected<DType> kept_dtype(const Target& target, const std::vector<Stored>& parts) const;
   DType dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const;
   Status write_header(modelfile::Writer& writer);
   Status write_factors(modelfile::Writer& writer);
   Status check_header(const modelfile::Writer& writer) const;
   Status write_tensors(modelfile::Writer& writer);
+  Expected<std::vector<float>> importance_of(const Planned& planned, std::int64_t& unknown) const;
 
   const std::string in_, out_;
   const ConvertOptions& options_;
@@ -91,30 +131,11 @@ Status Converter::open() {
   std::error_code ignored;
   if (!fs::exists(in_, ignored))
     return error(Code::not_found, "{}: no such file or folder; check the path", modelfile::escape(in_));
-  const fs::path folder = fs::is_directory(in_, ignored) ? fs::path(in_) : fs::path(in_).parent_path();
-  const fs::path path = folder / "config.json";
-  if (!fs::exists(path, ignored))
-    return error(Code::not_found, "{}: there is no config.json beside the weights; give a checkpoint's folder",
-                 modelfile::escape(folder.empty() ? "." : folder.string()));
-  MR_ASSIGN_OR_RETURN(json config, read_json(path.string()));
-  std::string type = Config(config, "").text("model_type", "");
-  // Of a model that sees, what writes; what the whole says of it, too, where that says nothing.
-  for (const char* part : {"text_config", "llm_config", "language_config"}) {
-    if (!config.contains(part) || !config[part].is_object()) continue;
-    json text = config[part];
-    for (const auto& [key, value] : config.items())
-      if (key != part && !text.contains(key)) text[key] = value;
-    if (const std::string own = Config(text, "").text("model_type", ""); family_of_checkpoint(own) != nullptr)
-      type = own;
-    config = std::move(text);
-    break;
-  }
-  family_ = family_of_checkpoint(type);
-  if (family_ == nullptr)
-    return error(Code::unsupported, "{}: models of type '{}' are not converted by this version; it knows {}",
-                 modelfile::escape(path.string()), modelfile::escape(type, 60), known_families());
-  report_.model_type = type;
-  config_ = std::make_unique<Config>(std::move(config), family_->defaults);
+  MR_ASSIGN_OR_RETURN(ModelConfig model,
+                      read_model_config(fs::is_directory(in_, ignored) ? fs::path(in_) : fs::path(in_).parent_path()));
+  family_ = model.family;
+  report_.model_type = model.type;
+  config_ = std::make_unique<Config>(std::move(model.config), family_->defaults);
   MR_ASSIGN_OR_RETURN(checkpoint_, modelfile::Checkpoint::open(in_));
   MR_ASSIGN_OR_RETURN(files_, modelfile::open_files(checkpoint_.paths()));
   return {};
@@ -167,6 +188,15 @@ Status Converter::read_config() {
   return config.status();
 }
 
+/// MLX stores norms' weights with the 1 that others leave out where it stores convolutions as [channels, taps, 1], and
+/// tells the two kinds of checkpoints apart by that itself.
+bool norms_are_shifted(const std::vector<NamedTensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const NamedTensor& tensor) {
+    const auto& shape = tensor.stored.shape;
+    return tensor.name.ends_with("conv1d.weight") && shape.size() == 3 && shape[1] > 1 && shape[2] == 1;
+  });
+}
+
 Status Converter::plan_tensors() {
   const std::int64_t layers = header_.integer("block_count");
   MR_ASSIGN_OR_RETURN(const std::vector<NamedTensor> tensors, stored_tensors(checkpoint_, files_, *config_));
@@ -184,7 +214,8 @@ Status Converter::plan_tensors() {
   if (mapping.beside > 0)
     report_.left_out.push_back(
         fmt::format("{} tensors of what sees or hears: text alone is converted", mapping.beside));
-  const Geometry geometry = geometry_of(header_, *family_);
+  Geometry geometry = geometry_of(header_, *family_);
+  if (norms_are_shifted(tensors)) geometry.norm_shift = 0;
   for (const Group& group : mapping.groups) MR_RETURN_IF_ERROR(plan_group(group, tensors, geometry));
   const auto table = std::find_if(planned_.begin(), planned_.end(),
                                   [](const Planned& one) { return one.target.name == "token_embd.weight"; });
@@ -201,31 +232,58 @@ Status Converter::plan_group(const Group& group, const std::vector<NamedTensor>&
   MR_ASSIGN_OR_RETURN(planned.target, build(*group.rule, geometry, parts, sources_));
   planned.target.name = our_name(*group.rule, group.layer);
   MR_RETURN_IF_ERROR(check_target(planned.target, sources_));
-  planned.dtype = parts.front().source.dtype;
-  for (const Stored& part : parts)
-    if (part.source.dtype != planned.dtype) planned.dtype = DType::f32;
+  MR_ASSIGN_OR_RETURN(planned.dtype, kept_dtype(planned.target, parts));
   planned_.push_back(std::move(planned));
   return {};
 }
 
-/// What quantize's rules give, and where weights are kept what they are: but for those that are floats in every file.
-DType Converter::dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const {
-  if (stored == DType::mxfp4) return stored;
-  const DType source = stored == DType::f64 ? DType::f32 : stored;
-  const modelfile::TensorInfo tensor{target.name, source, target.shape, 0, 0, 0};
-  if (options_.type) return choose_dtype(*options_.type, tensor, context);
-  return modelfile::stays_float(tensor) ? DType::f32 : source;
+/// What keeps the weights of all parts as they are. Blocks that cannot be taken as they are, or are of several types,
+/// are encoded again with more bits.
+Expected<DType> Converter::kept_dtype(const Target& target, const std::vector<Stored>& parts) const {
+  DType dtype = parts.front().source.dtype;
+  bool blocks = true;
+  for (const Stored& part : parts) {
+    const Source& source = part.source;
+    blocks &= info(source.dtype).block_elements > 1;
+    if (source.dtype != dtype) dtype = DType::f32;
+    const bool floats = options_.type || modelfile::stays_float({target.name, DType::f32, target.shape, 0, 0, 0});
+    if (source.integers && !source.integers->in_blocks && !floats)
+      return error(
+          Code::unsupported,
+          "tensor '{}' has scales for groups of columns that no block of 32 holds (by g_idx, or smaller): choose "
+          "what it becomes with --dtype, such as q8_0 or bf16",
+          modelfile::escape(source.name, 120));
+  }
+  if (!blocks) return dtype;
+  for (const DType whole : {dtype, DType::q4_1})
+    if (info(whole).block_elements > 1 && is_copy(target, sources_, whole)) return whole;
+  return target.cols % info(DType::q8_0).block_elements == 0 ? DType::q8_0 : DType::bf16;
 }
 
-/// general.file_type of weights that are kept: what most of their bytes are.
-std::uint32_t kept_file_type(const std::vector<Planned>& planned) {
-  constexpr std::uint32_t kF32 = 0, kF16 = 1, kBF16 = 32, kMxfp4 = 38;
+/// What quantize's rules give, and where weights are kept what they are: but for those that are floats in every file.
+DType Converter::dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const {
+  const DType source = stored == DType::f64 ? DType::f32 : stored;
+  const modelfile::TensorInfo tensor{target.name, source, target.shape, 0, 0, 0};
+  if (modelfile::stays_float(tensor)) return DType::f32;
+  return options_.type && stored != DType::mxfp4 ? choose_dtype(*options_.type, tensor, context) : source;
+}
+
+/// What most of the weights are.
+DType most_of(const std::vector<Planned>& planned) {
   std::map<DType, std::int64_t> elements;
   for (const Planned& one : planned) elements[one.dtype] += one.target.rows * one.target.cols;
   DType most = DType::f32;
   for (const auto& [dtype, count] : elements)
     if (count > elements[most]) most = dtype;
-  return most == DType::bf16 ? kBF16 : most == DType::f16 ? kF16 : most == DType::mxfp4 ? kMxfp4 : kF32;
+  return most;
+}
+
+/// general.file_type of weights that are kept.
+std::uint32_t file_type_of(DType most) {
+  static const std::map<DType, std::uint32_t> kTypes = {{DType::f16, 1},  {DType::q4_0, 2},  {DType::q4_1, 3},
+                                                        {DType::q8_0, 7}, {DType::bf16, 32}, {DType::mxfp4, 38}};
+  const auto type = kTypes.find(most);
+  return type == kTypes.end() ? 0 : type->second;
 }
 
 Status Converter::write_header(modelfile::Writer& writer) {
@@ -233,11 +291,12 @@ Status Converter::write_header(modelfile::Writer& writer) {
   for (const Planned& one : planned_) tensors.push_back({one.target.name, one.dtype, one.target.shape, 0, 0, 0});
   const modelfile::MixtureContext context = modelfile::mixture_context(tensors);
   for (Planned& one : planned_) one.dtype = dtype_for(one.target, one.dtype, context);
-  std::uint32_t file_type = kept_file_type(planned_);
-  if (options_.type) {
-    file_type = modelfile::info(*options_.type).file_type;
-    metadata_["general.quantization_version"] = Value(std::uint32_t{2});
-  }
+  const DType most = most_of(planned_);
+  const std::uint32_t file_type = options_.type ? modelfile::info(*options_.type).file_type : file_type_of(most);
+  report_.type = options_.type ? modelfile::info(*options_.type).name : info(most).name;
+  const bool blocks = std::any_of(planned_.begin(), planned_.end(),
+                                  [](const Planned& one) { return info(one.dtype).block_elements > 1; });
+  if (options_.type || blocks) metadata_["general.quantization_version"] = Value(std::uint32_t{2});
   metadata_["general.file_type"] = Value(file_type);
   MR_RETURN_IF_ERROR(writer.add("general.architecture", metadata_.at("general.architecture")));
   for (const auto& [key, value] : metadata_)
@@ -277,15 +336,29 @@ Status Converter::write_tensors(modelfile::Writer& writer) {
   std::uint64_t total = 0;
   for (const modelfile::TensorInfo& tensor : writer.layout()) total += tensor.bytes;
   Work work(options_.work, total);
+  std::int64_t unknown = 0;
   for (std::size_t i = 0; i < planned_.size(); ++i) {
     const modelfile::TensorInfo& place = writer.layout()[factors_.size() + i];
     const auto write = [&](std::uint64_t offset, std::span<const std::byte> bytes) {
       return writer.write_range(place.file, place.offset + offset, bytes);
     };
-    MR_RETURN_IF_ERROR(work.make(planned_[i].target, sources_, planned_[i].dtype, write));
+    MR_ASSIGN_OR_RETURN(const std::vector<float> importance, importance_of(planned_[i], unknown));
+    MR_RETURN_IF_ERROR(work.make(planned_[i].target, sources_, planned_[i].dtype, write, importance));
   }
   if (options_.work.progress) options_.work.progress(total, total);
+  if (unknown > 0) log::warn("the importance matrix says nothing of {} matrices; their columns count alike", unknown);
   return {};
+}
+
+/// Empty: all columns alike. Counts those that would be encoded and are not in the matrix.
+Expected<std::vector<float>> Converter::importance_of(const Planned& planned, std::int64_t& unknown) const {
+  const bool encoded = info(planned.dtype).block_elements > 1 && !is_copy(planned.target, sources_, planned.dtype);
+  if (options_.importance == nullptr || !encoded) return std::vector<float>();
+  const auto entry = options_.importance->entries.find(planned.target.name);
+  if (entry != options_.importance->entries.end())
+    return column_weights(entry->second, {planned.target.name, planned.dtype, planned.target.shape, 0, 0, 0});
+  ++unknown;
+  return std::vector<float>();
 }
 
 }  // namespace
@@ -293,5 +366,7 @@ Status Converter::write_tensors(modelfile::Writer& writer) {
 Expected<ConvertReport> convert(const std::string& in, const std::string& out, const ConvertOptions& options) {
   return Converter(in, out, options).run();
 }
+
+Status check_model_type(const std::string& folder) { return read_model_config(folder).status(); }
 
 }  // namespace millrace::convert

@@ -12,6 +12,8 @@ constexpr NameRule kLatent[] = {
     {"model.layers.#.self_attn.kv_a_layernorm.weight", "blk.#.attn_kv_a_norm.weight"},
     {"model.layers.#.self_attn.kv_b_proj.weight", "blk.#.attn_k_b.weight", Form::latent_keys},
     {"model.layers.#.self_attn.kv_b_proj.weight", "blk.#.attn_v_b.weight", Form::latent_values},
+    {"model.layers.#.self_attn.embed_q.weight", "blk.#.attn_k_b.weight"},  // MLX's
+    {"model.layers.#.self_attn.unembed_out.weight", "blk.#.attn_v_b.weight"},
 };
 constexpr Names kNames[] = {kTopNames,    kAttentionNames,     kLatent,    kFfnNorm, kDenseNames,
                             kExpertNames, kSharedExpertsNames, kDraftNames};

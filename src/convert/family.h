@@ -32,7 +32,7 @@ enum class Form : std::uint8_t {
   even_turned,
   odd_turned,
   vector,        // [1, n] as [n]
-  taps,          // a convolution's [channels, 1, taps] without the middle
+  taps,          // a convolution's [channels, 1, taps], or MLX's [channels, taps, 1], without the one
   column,        // [n] as [n, 1]
   groups,        // [n] as [groups, n / groups]
   decay,         // -exp(x)

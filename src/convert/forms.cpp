@@ -71,6 +71,16 @@ class Builder {
     source.cols = 1;
     return {};
   }
+  /// A row a channel, wherever the shape has its one.
+  Status as_channels() {
+    MR_RETURN_IF_ERROR(as_numbers());
+    Source& source = sources_[static_cast<std::size_t>(first_)];
+    if (shape().empty() || source.rows % shape().front() != 0)
+      return wrong_shape(part(), "channels were to be its rows");
+    source.cols = source.rows / shape().front();
+    source.rows = shape().front();
+    return {};
+  }
   Status rows_of_vector() { return shape().size() == 1 ? as_numbers() : Status(); }
   const Source& view() const { return sources_[static_cast<std::size_t>(first_)]; }
 
@@ -194,7 +204,7 @@ Status Builder::tiled(std::int64_t before, std::int64_t rows_each, const Shape& 
 
 Status Builder::form() {
   const std::int64_t numbers = rows() * cols();
-  const Shape taps = shape().size() == 3 ? Shape{shape()[0], shape()[2]} : shape();
+  const Shape taps = shape().size() == 3 ? Shape{shape()[0], shape()[1] * shape()[2]} : shape();
   const std::int64_t keys_and_queries = 2 * g_.key_heads * g_.state_keys;
   switch (rule_.form) {
     case Form::same:
@@ -240,8 +250,10 @@ Status Builder::form() {
     case Form::mixed_qkv:
     case Form::mixed_z:
       return mixed(rule_.form == Form::mixed_z);
-    case Form::tiled_qkv:
     case Form::tiled_taps:
+      MR_RETURN_IF_ERROR(as_channels());
+      return tiled(keys_and_queries, g_.state_values, taps);
+    case Form::tiled_qkv:
       return tiled(keys_and_queries, g_.state_values, taps);
     case Form::tiled_heads:
       return tiled(0, g_.state_values, shape());

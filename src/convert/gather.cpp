@@ -73,12 +73,50 @@ Status read_eights(const Source& source, std::int64_t row, std::int64_t col, std
   return source.scales.file == nullptr ? Status() : multiply_by_scales(source, row, col, count, scratch, out);
 }
 
+/// The nibbles of 32 elements, in the order of pairs of neighbours, in GGUF's: element i beside element i + 16.
+void repack_nibbles(const std::byte* pairs, std::uint8_t* out) {
+  const auto nibble = [&](int i) { return static_cast<std::uint8_t>(pairs[i / 2]) >> (i % 2 * 4) & 0xf; };
+  for (int i = 0; i < kBlock / 2; ++i) out[i] = static_cast<std::uint8_t>(nibble(i) | nibble(i + kBlock / 2) << 4);
+}
+
+Status read_mxfp4(const Source& source, std::int64_t first, std::int64_t blocks, Scratch& scratch, std::byte* out) {
+  const auto bytes = room(scratch, blocks * (kBlock / 2 + 1));
+  const auto nibbles = bytes.first(static_cast<std::size_t>(blocks * (kBlock / 2)));
+  const auto exponents = bytes.subspan(nibbles.size());
+  MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(first * (kBlock / 2)), nibbles));
+  MR_RETURN_IF_ERROR(source.scales.file->read_at(source.scales.offset + static_cast<std::uint64_t>(first), exponents));
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const std::byte exponent = exponents[static_cast<std::size_t>(b)];
+    if (exponent == std::byte{0xff}) return not_finite(source);
+    BlockMXFP4 block{};
+    block.e = static_cast<std::uint8_t>(exponent);
+    repack_nibbles(nibbles.data() + b * (kBlock / 2), block.qs);
+    std::memcpy(out + b * static_cast<std::int64_t>(sizeof block), &block, sizeof block);
+  }
+  return {};
+}
+
 /// Elements [col, col + count) of a row. Blocks are decoded whole.
 Status read_part(const Source& source, std::int64_t row, std::int64_t col, std::int64_t count, Scratch& scratch,
                  float* out) {
-  if (source.packing != Packing::plain) return read_eights(source, row, col, count, scratch, out);
+  if (source.packing == Packing::integers) {
+    MR_RETURN_IF_ERROR(read_panel(*source.integers, row, scratch.panel));
+    row_as_floats(scratch.panel, row, col, count, out);
+    return {};
+  }
+  const bool mxfp4 = source.packing == Packing::mxfp4;
+  if (source.packing != Packing::plain && !mxfp4) return read_eights(source, row, col, count, scratch, out);
   const std::int64_t block = info(source.dtype).block_elements;
   const std::int64_t begin = col / block * block, end = (col + count + block - 1) / block * block;
+  if (mxfp4) {
+    std::vector<std::byte> blocks(static_cast<std::size_t>(row_bytes(source.dtype, end - begin)));
+    MR_RETURN_IF_ERROR(
+        read_mxfp4(source, (row * source.cols + begin) / kBlock, (end - begin) / kBlock, scratch, blocks.data()));
+    std::vector<float> whole(static_cast<std::size_t>(end - begin));
+    decode_row(source.dtype, blocks.data(), end - begin, whole.data());
+    std::copy_n(whole.data() + (col - begin), count, out);
+    return {};
+  }
   const auto bytes = room(scratch, row_bytes(source.dtype, end - begin));
   const std::int64_t place = row * row_bytes(source.dtype, source.cols) + row_bytes(source.dtype, begin);
   MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(place), bytes));
@@ -113,37 +151,13 @@ Status read_rows(const Source& source, std::int64_t row, std::int64_t count, Cha
     return read_doubles(source, row, count, change, scratch, out);
   if (source.packing != Packing::plain) {
     for (std::int64_t i = 0; i < count; ++i)
-      MR_RETURN_IF_ERROR(read_eights(source, row + i, 0, source.cols, scratch, out + i * source.cols));
+      MR_RETURN_IF_ERROR(read_part(source, row + i, 0, source.cols, scratch, out + i * source.cols));
     return {};
   }
   const std::int64_t bytes_each = row_bytes(source.dtype, source.cols);
   const auto bytes = room(scratch, count * bytes_each);
   MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(row * bytes_each), bytes));
   decode_row(source.dtype, bytes.data(), count * source.cols, out);
-  return {};
-}
-
-/// The nibbles of 32 elements, in the order of pairs of neighbours, in GGUF's: element i beside element i + 16.
-void repack_nibbles(const std::byte* pairs, std::uint8_t* out) {
-  const auto nibble = [&](int i) { return static_cast<std::uint8_t>(pairs[i / 2]) >> (i % 2 * 4) & 0xf; };
-  for (int i = 0; i < kBlock / 2; ++i) out[i] = static_cast<std::uint8_t>(nibble(i) | nibble(i + kBlock / 2) << 4);
-}
-
-Status read_mxfp4(const Source& source, std::int64_t row, std::int64_t count, Scratch& scratch, std::byte* out) {
-  const std::int64_t blocks = count * source.cols / kBlock, first = row * source.cols / kBlock;
-  const auto bytes = room(scratch, blocks * (kBlock / 2 + 1));
-  const auto nibbles = bytes.first(static_cast<std::size_t>(blocks * (kBlock / 2)));
-  const auto exponents = bytes.subspan(nibbles.size());
-  MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(first * (kBlock / 2)), nibbles));
-  MR_RETURN_IF_ERROR(source.scales.file->read_at(source.scales.offset + static_cast<std::uint64_t>(first), exponents));
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    const std::byte exponent = exponents[static_cast<std::size_t>(b)];
-    if (exponent == std::byte{0xff}) return not_finite(source);
-    BlockMXFP4 block{};
-    block.e = static_cast<std::uint8_t>(exponent);
-    repack_nibbles(nibbles.data() + b * (kBlock / 2), block.qs);
-    std::memcpy(out + b * static_cast<std::int64_t>(sizeof block), &block, sizeof block);
-  }
   return {};
 }
 
@@ -175,14 +189,15 @@ Status gather_columns(const Target& target, const Source& source, const Run& run
   return {};
 }
 
-void sort_columns(const Target& target, std::int64_t count, Scratch& scratch, float* rows) {
-  scratch.floats.resize(static_cast<std::size_t>(target.cols));
+/// Groups of columns, `bytes_each` long.
+void sort_columns(const Target& target, std::int64_t count, std::int64_t bytes_each, Scratch& scratch,
+                  std::byte* rows) {
+  const std::int64_t row_length = static_cast<std::int64_t>(target.columns.size()) * bytes_each;
+  const auto row = room(scratch, row_length);
   for (std::int64_t r = 0; r < count; ++r) {
-    float* row = rows + r * target.cols;
-    std::copy_n(row, target.cols, scratch.floats.data());
-    for (std::size_t group = 0; group < target.columns.size(); ++group)
-      std::copy_n(scratch.floats.data() + target.columns[group] * target.columns_each, target.columns_each,
-                  row + static_cast<std::int64_t>(group) * target.columns_each);
+    std::byte* to = rows + r * row_length;
+    std::copy_n(to, row_length, row.data());
+    for (const std::int32_t group : target.columns) to = std::copy_n(row.data() + group * bytes_each, bytes_each, to);
   }
 }
 
@@ -216,8 +231,10 @@ Status check_target(Target& target, std::span<const Source> sources) {
     return error(Code::corrupt, "tensor '{}' would be {} rows of {} numbers, which cannot be",
                  modelfile::escape(target.name, 80), target.rows, target.cols);
   std::int64_t rows = 0;
+  target.piece_rows = std::max<std::int64_t>(1, kPieceElements / target.cols);
   for (const Run& run : target.runs) {
     const Source& source = sources[static_cast<std::size_t>(run.source)];
+    if (source.packing == Packing::integers) target.piece_rows = panel_rows(source.cols);
     const std::int64_t last = run.first + (run.rows - 1) * run.step;
     const bool turned = run.base >= 0;
     const bool fits = run.rows > 0 && run.first >= 0 && run.step > 0 &&
@@ -237,24 +254,32 @@ Status check_target(Target& target, std::span<const Source> sources) {
 }
 
 bool is_copy(const Target& target, std::span<const Source> sources, DType dtype) {
-  return target.change == Change::none && target.columns.empty() &&
+  const bool moves_blocks = target.columns.empty() || target.columns_each % info(dtype).block_elements == 0;
+  return target.change == Change::none && moves_blocks &&
          std::all_of(target.runs.begin(), target.runs.end(), [&](const Run& run) {
            const Source& source = sources[static_cast<std::size_t>(run.source)];
+           if (source.packing == Packing::integers) return run.base < 0 && has_blocks(*source.integers, dtype);
            const bool whole = source.packing == Packing::plain || source.packing == Packing::mxfp4;
            return run.base < 0 && whole && source.dtype == dtype;
          });
 }
 
-Status gather_bytes(const Target& target, std::span<const Source> sources, std::int64_t first, std::int64_t count,
-                    Scratch& scratch, std::byte* out) {
-  return each_part(target, first, count, [&](const Run& run, std::int64_t skipped, std::int64_t rows, std::int64_t at) {
+Status gather_bytes(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
+                    std::int64_t count, Scratch& scratch, std::byte* out) {
+  const auto part = [&](const Run& run, std::int64_t skipped, std::int64_t rows, std::int64_t at) {
     const Source& source = sources[static_cast<std::size_t>(run.source)];
-    const std::int64_t bytes_each = row_bytes(source.dtype, source.cols), at_once = run.step == 1 ? rows : 1;
+    const bool integers = source.packing == Packing::integers;
+    const std::int64_t bytes_each = row_bytes(dtype, source.cols), at_once = run.step == 1 && !integers ? rows : 1;
     for (std::int64_t i = 0; i < rows; i += at_once) {
       const std::int64_t row = run.first + (skipped + i) * run.step;
       std::byte* to = out + (at + i) * bytes_each;
+      if (integers) {
+        MR_RETURN_IF_ERROR(read_panel(*source.integers, row, scratch.panel));
+        MR_RETURN_IF_ERROR(row_as_blocks(scratch.panel, row, dtype, to));
+        continue;
+      }
       if (source.packing == Packing::mxfp4) {
-        MR_RETURN_IF_ERROR(read_mxfp4(source, row, at_once, scratch, to));
+        MR_RETURN_IF_ERROR(read_mxfp4(source, row * source.cols / kBlock, at_once * source.cols / kBlock, scratch, to));
         continue;
       }
       const std::span bytes(to, static_cast<std::size_t>(at_once * bytes_each));
@@ -262,7 +287,10 @@ Status gather_bytes(const Target& target, std::span<const Source> sources, std::
       if (!all_finite(source.dtype, to, at_once * source.cols)) return not_finite(source);
     }
     return Status();
-  });
+  };
+  MR_RETURN_IF_ERROR(each_part(target, first, count, part));
+  if (!target.columns.empty()) sort_columns(target, count, row_bytes(dtype, target.columns_each), scratch, out);
+  return {};
 }
 
 Status gather_floats(const Target& target, std::span<const Source> sources, std::int64_t first, std::int64_t count,
@@ -283,7 +311,8 @@ Status gather_floats(const Target& target, std::span<const Source> sources, std:
         for (std::int64_t i = 0; i < rows * target.cols; ++i) finite &= std::isfinite(to[i]);
         return finite ? Status() : not_finite(source);
       }));
-  if (!target.columns.empty()) sort_columns(target, count, scratch, out);
+  if (!target.columns.empty())
+    sort_columns(target, count, row_bytes(DType::f32, target.columns_each), scratch, reinterpret_cast<std::byte*>(out));
   const auto changed_already = [&](const Run& run) {
     return target.change == Change::minus_exp && sources[static_cast<std::size_t>(run.source)].dtype == DType::f64;
   };

@@ -5,19 +5,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "convert/integers.h"
 #include "modelfile/file_io.h"
 #include "tensor/dtype.h"
 
 namespace millrace::convert {
 
-/// How a source keeps its numbers: as elements or blocks of its dtype, as 8-bit floats with scales beside them, or as
-/// gpt-oss publishes MXFP4: nibbles in one tensor, exponents in another.
-enum class Packing : std::uint8_t { plain, e4m3, e5m2, mxfp4 };
+/// How a source keeps its numbers: as elements or blocks of its dtype, as 8-bit floats with scales beside them, as
+/// gpt-oss publishes MXFP4 (nibbles in one tensor, exponents in another), or as integers of groups.
+enum class Packing : std::uint8_t { plain, e4m3, e5m2, mxfp4, integers };
 
 /// Scales of blocks of a matrix, floats in a file: that of (row, col) is [row / rows_each, col / cols_each].
 struct Scales {
@@ -34,8 +36,9 @@ struct Source {
   std::uint64_t offset = 0;
   std::int64_t rows = 0, cols = 0;
   Packing packing = Packing::plain;
-  DType dtype = DType::f32;  // of `plain`; else the type that holds its numbers: BF16 of 8-bit floats, MXFP4
+  DType dtype = DType::f32;  // of `plain`; else the type that holds its numbers: BF16 of 8-bit floats, MXFP4, blocks
   Scales scales = {};
+  std::shared_ptr<const Integers> integers = nullptr;
 };
 
 /// Rows first, first + step, .. of a source, `rows` of them; or, of a matrix whose rows begin at `base`, so many
@@ -58,18 +61,18 @@ struct Target {
   std::vector<std::int32_t> columns = {};  // groups of columns in order; empty: as they come
   std::int64_t columns_each = 1;           // of a group
   std::vector<std::int64_t> begins = {};   // of runs, where their rows stand: check_target() fills it
+  std::int64_t piece_rows = 0;             // the rows of a piece of work; check_target() fills it, too
 };
 
 struct Scratch {
   std::vector<std::byte> bytes;
   std::vector<float> floats, scales;
+  Panel panel;
 };
 
-/// The elements a piece of work gathers at most. Rows are not cut: a row may be larger, up to kMostCols.
+/// The elements a piece of work gathers at most. Rows are not cut: a row may be larger, up to kMostCols. Of integers,
+/// pieces are as long as what is unpacked at a time.
 constexpr std::int64_t kPieceElements = 256 * 1024, kMostCols = std::int64_t{1} << 22;
-inline std::int64_t rows_of_piece(const Target& target) {
-  return target.cols >= kPieceElements ? 1 : kPieceElements / (target.cols > 0 ? target.cols : 1);
-}
 
 /// Errors: corrupt (rows that the runs do not have, a source that lacks a row: a checkpoint of wrong shapes, named).
 Status check_target(Target& target, std::span<const Source> sources);
@@ -78,9 +81,9 @@ Status check_target(Target& target, std::span<const Source> sources);
 bool is_copy(const Target& target, std::span<const Source> sources, DType dtype);
 
 /// Rows [first, first + count) into `out` [count, cols]: their bytes. REQUIRES: is_copy(); the target was checked.
-/// Errors: io_error; corrupt (NaN or an infinity: the tensor, named).
-Status gather_bytes(const Target& target, std::span<const Source> sources, std::int64_t first, std::int64_t count,
-                    Scratch& scratch, std::byte* out);
+/// Errors: io_error; corrupt (NaN or an infinity: the tensor, named); unsupported (a scale beyond float16).
+Status gather_bytes(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
+                    std::int64_t count, Scratch& scratch, std::byte* out);
 
 /// The same as floats. REQUIRES: the target was checked. Errors: io_error, corrupt.
 Status gather_floats(const Target& target, std::span<const Source> sources, std::int64_t first, std::int64_t count,

@@ -35,6 +35,9 @@ constexpr NameRule kMiniMaxExperts[] = {
     {"model.layers.#.block_sparse_moe.experts.*.w1.weight", "blk.#.ffn_gate_exps.weight", Form::experts},
     {"model.layers.#.block_sparse_moe.experts.*.w3.weight", "blk.#.ffn_up_exps.weight", Form::experts},
     {"model.layers.#.block_sparse_moe.experts.*.w2.weight", "blk.#.ffn_down_exps.weight", Form::experts},
+    {"model.layers.#.block_sparse_moe.switch_mlp.gate_proj.weight", "blk.#.ffn_gate_exps.weight"},
+    {"model.layers.#.block_sparse_moe.switch_mlp.up_proj.weight", "blk.#.ffn_up_exps.weight"},
+    {"model.layers.#.block_sparse_moe.switch_mlp.down_proj.weight", "blk.#.ffn_down_exps.weight"},
     {"model.layers.#.mlp.e_score_correction_bias", "blk.#.exp_probs_b.bias"},
 };
 constexpr Names kMiniMaxNames[] = {kTopNames, kAttentionNames, kFfnNorm, kMiniMaxExperts, kExpertNames};

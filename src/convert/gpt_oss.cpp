@@ -18,6 +18,13 @@ constexpr NameRule kOwn[] = {
     {"model.layers.#.mlp.experts.gate_up_proj_bias", "blk.#.ffn_gate_exps.bias", Form::even},
     {"model.layers.#.mlp.experts.gate_up_proj_bias", "blk.#.ffn_up_exps.bias", Form::odd},
     {"model.layers.#.mlp.experts.down_proj_bias", "blk.#.ffn_down_exps.bias"},
+    // MLX's
+    {"model.layers.#.mlp.experts.gate_proj.weight", "blk.#.ffn_gate_exps.weight"},
+    {"model.layers.#.mlp.experts.up_proj.weight", "blk.#.ffn_up_exps.weight"},
+    {"model.layers.#.mlp.experts.down_proj.weight", "blk.#.ffn_down_exps.weight"},
+    {"model.layers.#.mlp.experts.gate_proj.bias", "blk.#.ffn_gate_exps.bias"},
+    {"model.layers.#.mlp.experts.up_proj.bias", "blk.#.ffn_up_exps.bias"},
+    {"model.layers.#.mlp.experts.down_proj.bias", "blk.#.ffn_down_exps.bias"},
 };
 constexpr Names kNames[] = {kTopNames, kAttentionNames, kPostAttentionNorm, kOwn};
 constexpr KeyRule kKeys[] = {{"num_local_experts", "expert_count"},

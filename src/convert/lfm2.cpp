@@ -28,6 +28,9 @@ constexpr NameRule kOwn[] = {
     {"model.layers.#.feed_forward.experts.gate_up_proj", "blk.#.ffn_gate_exps.weight", Form::first_half},
     {"model.layers.#.feed_forward.experts.gate_up_proj", "blk.#.ffn_up_exps.weight", Form::second_half},
     {"model.layers.#.feed_forward.experts.down_proj", "blk.#.ffn_down_exps.weight"},
+    {"model.layers.#.feed_forward.switch_mlp.gate_proj.weight", "blk.#.ffn_gate_exps.weight"},
+    {"model.layers.#.feed_forward.switch_mlp.up_proj.weight", "blk.#.ffn_up_exps.weight"},
+    {"model.layers.#.feed_forward.switch_mlp.down_proj.weight", "blk.#.ffn_down_exps.weight"},
 };
 constexpr Names kNames[] = {kOwn, kTopNames, kAttentionNames};
 constexpr KeyRule kKeys[] = {{"norm_eps", "attention.layer_norm_rms_epsilon", KeyRule::Kind::number},

@@ -53,6 +53,9 @@ inline constexpr NameRule kExpertNames[] = {
     {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_gate_exps.weight", Form::first_half},
     {"model.layers.#.mlp.experts.gate_up_proj", "blk.#.ffn_up_exps.weight", Form::second_half},
     {"model.layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps.weight"},
+    {"model.layers.#.mlp.switch_mlp.gate_proj.weight", "blk.#.ffn_gate_exps.weight"},  // MLX's
+    {"model.layers.#.mlp.switch_mlp.up_proj.weight", "blk.#.ffn_up_exps.weight"},
+    {"model.layers.#.mlp.switch_mlp.down_proj.weight", "blk.#.ffn_down_exps.weight"},
 };
 
 /// One expert that every token goes through.

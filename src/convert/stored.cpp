@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "convert/integer_layouts.h"
 #include "convert/mapping.h"
 #include "modelfile/escape.h"
 #include "tensor/blocks.h"
@@ -74,10 +75,10 @@ class Reader {
       MR_RETURN_IF_ERROR(read_mxfp4(tensor, named));
       return named;
     }
-    return error(
-        Code::unsupported,
-        "tensor '{}' holds {}: weights quantized in such a way are not read; get the model in BF16, F16 or FP8",
-        shown(tensor), element_name(tensor.element));
+    return error(Code::unsupported,
+                 "tensor '{}' holds {}: weights quantized in such a way are not read; get the model in BF16, F16, FP8, "
+                 "GPTQ or AWQ",
+                 shown(tensor), element_name(tensor.element));
   }
 
   /// Whether it belongs to another tensor.
@@ -157,29 +158,25 @@ class Reader {
   std::int64_t block_rows_ = 128, block_cols_ = 128;
 };
 
-/// How the file says that its weights are quantized, if this version reads it.
-Status check_quantization(const Config& config) {
-  Config quantization = config.within("quantization_config");
-  const std::string method = quantization.text("quant_method", "");
-  const bool known = method.empty() || method == "fp8" || method == "mxfp4" || method == "compressed-tensors";
-  if (known) return quantization.status();
-  return error(
-      Code::unsupported,
-      "quant_method in config.json is '{}', which this version does not read; get the model in BF16, F16 or FP8",
-      modelfile::escape(method, 40));
-}
-
 }  // namespace
 
 Expected<std::vector<NamedTensor>> stored_tensors(const Checkpoint& checkpoint,
                                                   const std::vector<modelfile::File>& files, const Config& config) {
-  MR_RETURN_IF_ERROR(check_quantization(config));
+  IntegerLayouts layouts(checkpoint, files, config);
+  MR_RETURN_IF_ERROR(layouts.check_config());
   const Reader reader(checkpoint, files, config);
   std::vector<NamedTensor> all;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     if (reader.is_beside(tensor)) continue;
+    MR_ASSIGN_OR_RETURN(const bool of_integers, layouts.is_beside(tensor));
+    if (of_integers) continue;
     if (duty_of(tensor.name) != Duty::unknown) {
       all.push_back({tensor.name, {}});  // nobody reads it: map_names() counts it
+      continue;
+    }
+    MR_ASSIGN_OR_RETURN(std::optional<NamedTensor> integers, layouts.read(tensor));
+    if (integers) {
+      all.push_back(std::move(*integers));
       continue;
     }
     MR_ASSIGN_OR_RETURN(NamedTensor named, reader.read(tensor));

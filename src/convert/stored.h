@@ -1,5 +1,5 @@
 // A checkpoint's tensors as sources: what belongs together (8-bit floats and their scales, MXFP4's blocks and
-// exponents) is one. Thread-safety: pure functions.
+// exponents, integers with scales and zeros) is one. Thread-safety: pure functions.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ struct NamedTensor {
   Stored stored;
 };
 
-/// `files`: those of the checkpoint, which outlive what is returned. Errors: unsupported (elements that are no weights,
-/// such as those of GPTQ or AWQ; another quant_method), corrupt (scales of a wrong shape, or none), each with the name.
+/// `files`: those of the checkpoint, which outlive what is returned. Errors: unsupported (elements that are no weights;
+/// another quant_method), corrupt (scales of a wrong shape, or none), each with the name.
 Expected<std::vector<NamedTensor>> stored_tensors(const modelfile::Checkpoint& checkpoint,
                                                   const std::vector<modelfile::File>& files, const Config& config);
 

@@ -33,8 +33,10 @@ class Work {
 
   /// The target's rows in `dtype`. REQUIRES: check_target() is ok; rows are whole blocks of a dtype that can be
   /// encoded, or is_copy(). Errors: corrupt (NaN, infinities), unsupported (beyond F16), io_error, cancelled; each
-  /// names the tensor.
-  Status make(const Target& target, std::span<const Source> sources, DType dtype, const Write& write);
+  /// names the tensor. `importance`: what errors count in each column, [matrices, cols], of matrices that follow each
+  /// other in the target's rows; empty: all alike.
+  Status make(const Target& target, std::span<const Source> sources, DType dtype, const Write& write,
+              std::span<const float> importance = {});
 
  private:
   struct Worker {
@@ -44,7 +46,7 @@ class Work {
     std::vector<std::byte> output;
   };
   Status make_piece(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
-                    Worker& worker, const Write& write);
+                    Worker& worker, const Write& write, std::span<const float> importance);
 
   const WorkOptions& options_;
   const std::uint64_t total_;

@@ -1,7 +1,6 @@
 // Each family there and back: the reference files of tests/data/reference, exported as checkpoints and converted again,
 // give the same tensors bit for bit and the same keys.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -13,46 +12,14 @@
 
 #include "convert/convert.h"
 #include "convert/export.h"
+#include "convert/folder.h"
 #include "modelfile/gguf.h"
 #include "modelfile/verify.h"
 
 namespace millrace::convert {
 namespace {
 
-namespace fs = std::filesystem;
 using modelfile::Model;
-
-class Folder {
- public:
-  Folder()
-      : path_(fs::temp_directory_path() /
-              ("millrace-convert-" + std::to_string(::getpid()) + "-" + std::to_string(next()++))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  static int& next() {
-    static int number = 0;
-    return number;
-  }
-  fs::path path_;
-};
-
-std::string reference(const std::string& name) {
-  return std::string(MILLRACE_TEST_DATA) + "/reference/" + name + ".gguf";
-}
-
-std::vector<std::string> all_references() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(std::string(MILLRACE_TEST_DATA) + "/reference"))
-    if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem());
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 // What is refused, and the word that says so.
 const std::map<std::string, std::string> kRefused = {

@@ -3,8 +3,8 @@ import json
 import pathlib
 import struct
 
-SIZES = {0: (1, 4), 1: (1, 2), 8: (32, 34), 12: (256, 144), 14: (256, 210), 30: (1, 2), 39: (32, 17)}  # GGUF type: elements and bytes of a block
-F32, F16, Q8_0, BF16, MXFP4 = 0, 1, 8, 30, 39
+SIZES = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34), 12: (256, 144), 14: (256, 210), 30: (1, 2), 39: (32, 17)}  # GGUF type: elements and bytes of a block
+F32, F16, Q4_0, Q4_1, Q8_0, BF16, MXFP4 = 0, 1, 2, 3, 8, 30, 39
 
 
 def write_safetensors(path, tensors):
@@ -28,6 +28,37 @@ def floats_of_bf16(values):
 
 def f32(numbers):
     return struct.pack(f"<{len(numbers)}f", *numbers)
+
+
+def f16(numbers):
+    return struct.pack(f"<{len(numbers)}e", *numbers)
+
+
+def floats_of(kind, values):
+    """The numbers of a tensor's bytes, exactly."""
+    if kind in (F32, F16):
+        return list(struct.unpack(f"<{len(values) // (4 if kind == F32 else 2)}{'f' if kind == F32 else 'e'}", values))
+    if kind == BF16:
+        return floats_of_bf16(values)
+    floats, size = [], SIZES[kind][1]
+    for at in range(0, len(values), size):
+        block = values[at:at + size]
+        nibbles = lambda quants: [byte & 15 for byte in quants] + [byte >> 4 for byte in quants]
+        if kind == Q4_0:
+            d, = struct.unpack_from("<e", block)
+            floats += [d * (q - 8) for q in nibbles(block[2:])]
+        elif kind == Q4_1:
+            d, m = struct.unpack_from("<2e", block)
+            floats += [d * q + m for q in nibbles(block[4:])]
+        elif kind == Q8_0:
+            d, *quants = struct.unpack("<e32b", block)
+            floats += [d * q for q in quants]
+        elif kind == MXFP4:
+            floats += [2.0 ** (block[0] - 127) * MXFP4_LEVELS[q] for q in nibbles(block[1:])]
+    return floats
+
+
+MXFP4_LEVELS = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
 
 
 class Gguf:

@@ -39,8 +39,13 @@ class Hub:
             if "wrong hash" in self.behaviour:
                 digest = hashlib.sha256(b"something else").hexdigest()
             size = len(data) + (1000 if "wrong length" in self.behaviour else 0)
-            entries.append({"type": "file", "path": path, "size": size, "oid": "0" * 40,
-                            "lfs": {"oid": digest, "size": size, "pointerSize": 134}})
+            entry = {"type": "file", "path": path, "size": size, "oid": "0" * 40, "lfs": {"oid": digest, "size": size, "pointerSize": 134}}
+            if path.endswith((".json", ".jinja")):  # as git has it, without a pointer
+                del entry["lfs"]
+                entry["oid"] = hashlib.sha1(f"blob {len(data)}\0".encode() + data).hexdigest()
+                if "wrong git hash" in self.behaviour:
+                    entry["oid"] = "3" * 40
+            entries.append(entry)
         return entries + [{"type": "file", "path": "README.md", "size": 12, "oid": "1" * 40},
                           {"type": "directory", "path": "folder", "size": 0, "oid": "2" * 40}]
 

@@ -140,7 +140,7 @@ class Convert(Case):
         path.write_bytes(good)
         for changes, says in (({"model_type": "nobody"}, "'nobody'"), ({"num_attention_heads": 4}, "attn_"), ({"intermediate_size": 64}, "ffn_"),
                               ({"num_hidden_layers": 2}, "blk.1"), ({"hidden_size": "wide"}, "hidden_size"), ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, "dynamic"),
-                              ({"quantization_config": {"quant_method": "gptq"}}, "gptq"), ({"num_hidden_layers": 1 << 40}, "num_hidden_layers"), ({"head_dim": 0}, "head_dim")):
+                              ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"), ({"num_hidden_layers": 1 << 40}, "num_hidden_layers"), ({"head_dim": 0}, "head_dim")):
             with_config(**changes)
             self.cannot_convert(says)
         with_config()

@@ -131,7 +131,7 @@ class PullTest(StoreCase):
         self.pull_refused("hf.co/user/repo", name="mistral")
         self.pull_refused("no model name", name="../../etc/passwd")
         self.hub.files = {"only.safetensors": b"x" * 100}
-        self.pull_refused("GGUF")
+        self.pull_refused("config.json", name=NAME)
         self.hub.files = {"broken-Q4_0.gguf": b"no model at all" * 9000}
         self.pull_refused("GGUF", name=f"{NAME}:Q4_0")
         self.hub.close()
@@ -207,6 +207,114 @@ class PullTest(StoreCase):
         self.refused("pull", NAME, *self.quick, says="another process", env=self.env)
         self.assertEqual(first.wait(), 0)
         self.check_whole()
+
+
+class CheckpointTest(StoreCase):
+    """Repositories of safetensors: converted as they come, or by convert."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.made = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.made.cleanup)
+        for folder, shard in (("whole", "5G"), ("shards", "200k")):
+            subprocess.run([MILLRACE, "export", DRAFT, f"{cls.made.name}/{folder}", "--max-shard", shard, "-q"], check=True, stdout=subprocess.DEVNULL)
+
+    def setUp(self):
+        super().setUp()
+        self.serve("whole")
+
+    def serve(self, folder):
+        self.folder = pathlib.Path(self.made.name) / folder
+        self.hub.files = {path.name: path.read_bytes() for path in self.folder.iterdir()}
+
+    def check_converted(self, name):
+        self.assertEqual(self.listed(), [name])
+        self.check_whole()
+        self.ok("rm", name, env=self.env)
+
+    def test_it_is_converted_as_it_comes(self):
+        for folder in ("whole", "shards"):
+            self.serve(folder)
+            self.hub.files["onnx/model.safetensors"] = self.hub.files["README.txt"] = b"of no use"
+            outcome = self.ok("pull", f"hf.co/{NAME}", "--retry-ms", "10", env=self.env)
+            for words in ("converted here", "fits: ", "verifying", "converting", "converted to F16", "are deleted", "success"):
+                self.assertIn(words, outcome.err)
+            self.assertFalse([path for path, _ in self.hub.requests if "onnx" in path or "README" in path])
+            answers = {self.ok("run", model, "-p", "Hello", "-n", "8", "--temp", "0", env=self.env).out for model in (NAME, DRAFT)}
+            self.assertEqual(len(answers), 1)
+            self.check_converted(f"{NAME}:F16")
+
+    def test_the_type_is_the_tag_or_a_flag(self):
+        self.pull(f"{NAME}:q8_0")
+        self.check_converted(f"{NAME}:Q8_0")
+        self.pull(f"{NAME}:latest", "--dtype", "q4_k_m")
+        self.check_converted(f"{NAME}:Q4_K_M")
+        self.pull_refused(["safetensors", "Q9_9"], name=f"{NAME}:Q9_9")
+        self.pull_refused("two types", "--dtype", "q4_0", name=f"{NAME}:q8_0")
+        self.pull_refused("cannot quantize", "--dtype", "q9_9", name=NAME)
+        self.hub.files = {"tiny-Q4_K_M.gguf": self.model}
+        self.pull_refused("GGUF", "--dtype", "q4_0", name=NAME)
+
+    def test_convert_fetches_it(self):
+        here, fetched = self.store.parent / "here.gguf", self.store.parent / "fetched.gguf"
+        self.ok("convert", self.folder, "-o", here, "--name", "tiny-GGUF", "--dtype", "q8_0")
+        outcome = self.ok("convert", f"hf.co/{NAME}", "-o", fetched, "--dtype", "q8_0", "--retry-ms", "10", env=self.env)
+        self.assertIn("are deleted", outcome.err)
+        self.assertEqual(here.read_bytes(), fetched.read_bytes())
+        self.assertFalse(list((self.store / "partial").iterdir()))
+        self.assertEqual(self.listed(), [])
+        self.refused("convert", f"hf.co/{NAME}:Q8_0", "-o", fetched, says="repository", env=self.env)
+        self.hub.files = {"tiny-Q4_K_M.gguf": self.model}
+        self.refused("convert", f"hf.co/{NAME}", "-o", fetched, says="no safetensors", env=self.env)
+
+    def test_killed_in_the_middle_it_goes_on(self):
+        self.serve("shards")
+        self.hub.bytes_per_second = 300_000
+        weights = sum(len(data) for name, data in self.hub.files.items() if name.endswith(".safetensors"))
+        process = subprocess.Popen([MILLRACE, "pull", NAME, *self.quick, "--connections", "2"], env={**os.environ, **self.env},
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while self.hub.bytes_sent < weights * 0.7 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        self.assertEqual(process.wait(), -signal.SIGKILL)
+        self.assertEqual(self.listed(), [])
+        time.sleep(0.2)
+        self.hub.bytes_per_second, self.hub.bytes_sent = None, 0
+        self.pull(NAME)
+        self.assertLess(self.hub.bytes_sent, weights * 0.8, "what was there was fetched again")
+        self.check_converted(f"{NAME}:F16")
+
+    def test_what_cannot_be_converted_is_refused_before_its_weights_come(self):
+        config = json.loads(self.hub.files["config.json"])
+
+        def small(says, **changes):
+            self.hub.files["config.json"] = json.dumps(config | changes).encode()
+            self.hub.bytes_sent = 0
+            self.pull_refused(says, name=NAME)
+            self.assertLess(self.hub.bytes_sent, len(self.model) // 2)
+
+        small("nobody", model_type="nobody")
+        small("bitsandbytes", quantization_config={"quant_method": "bitsandbytes"})
+        self.hub.files["config.json"] = json.dumps(config).encode()
+        self.hub.bytes_sent = 0
+        self.refused("pull", NAME, "--ram", "1M", says=["would not run here", "--ram"], env=self.env)
+        self.assertLess(self.hub.bytes_sent, len(self.model) // 2)
+        del self.hub.files["tokenizer.json"]
+        small("tokenizer.json")
+
+    def test_what_the_hub_says_of_files_holds(self):
+        self.hub.behaviour = {"wrong hash"}
+        self.pull_refused("SHA-256", name=NAME)
+        self.hub.behaviour = {"wrong git hash"}
+        self.pull_refused("hash in git", name=NAME)
+        self.hub.behaviour = set()
+        self.serve("shards")
+        del self.hub.files[sorted(name for name in self.hub.files if name.endswith(".safetensors"))[1]]
+        self.pull_refused(["lacks", "00002"], name=NAME)
+        self.serve("whole")
+        self.pull(NAME)
+        self.check_converted(f"{NAME}:F16")
 
 
 class NamesTest(StoreCase):

@@ -48,6 +48,26 @@ TEST(Variants, GroupSplitsAndReadQuantizations) {
   EXPECT_FALSE(is_checkpoint({{"model.gguf", 1, ""}}));
 }
 
+TEST(Checkpoints, AreTheirTextsAndTheWeightsThatTheIndexNames) {
+  const std::vector<HubFile> files = {
+      file("config.json"),   file("tokenizer.json"),     file("vocab.json"), file("a.safetensors"),
+      file("b.safetensors"), file("onnx/c.safetensors"), file("README.md"),  file("consolidated.safetensors")};
+  const auto texts = checkpoint_texts(files, name("a/b"));
+  ASSERT_TRUE(texts.ok());
+  EXPECT_EQ(texts->size(), 2u);
+  const auto weights =
+      checkpoint_weights(files, R"({"weight_map": {"x": "b.safetensors", "y": "a.safetensors"}})", name("a/b"));
+  ASSERT_TRUE(weights.ok());
+  ASSERT_EQ(weights->size(), 2u);
+  EXPECT_EQ(weights->front().path, "a.safetensors");
+  EXPECT_FALSE(checkpoint_weights(files, R"({"weight_map": {"x": "c.safetensors"}})", name("a/b")).ok());
+  EXPECT_FALSE(checkpoint_weights(files, R"({"weight_map": {"x": "../a.safetensors"}})", name("a/b")).ok());
+  EXPECT_FALSE(checkpoint_weights(files, "no index", name("a/b")).ok());
+  EXPECT_FALSE(checkpoint_weights(files, "", name("a/b")).ok());
+  EXPECT_EQ(checkpoint_weights({file("one.safetensors")}, "", name("a/b"))->size(), 1u);
+  EXPECT_FALSE(checkpoint_texts({file("config.json"), file("one.safetensors")}, name("a/b")).ok());
+}
+
 TEST(Variants, AreAskedForByFileWhereAQuantizationIsAmbiguous) {
   const auto variants = variants_of({file("small-Q4_0.gguf"), file("large-Q4_0.gguf")});
   const auto both = choose_variant(variants, name("a/b:Q4_0"));

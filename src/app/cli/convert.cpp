@@ -3,10 +3,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
+#include "app/cli/pull.h"
+#include "app/store/checkpoint.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "convert/export.h"
@@ -15,14 +19,36 @@ namespace millrace::cli {
 namespace {
 
 struct ConvertFlags {
-  std::string in, out, dtype = "keep", name;
+  std::string in, out, dtype = "keep", name, imatrix;
   int threads = 0;
+  FetchFlags fetch;
 };
 
 struct ExportFlags {
   std::string in, out, dtype = "bf16", shard = "5G";
   int threads = 0;
 };
+
+/// A folder of that name comes first.
+bool is_on_hub(const std::string& in) {
+  std::error_code ignored;
+  if (std::filesystem::exists(in, ignored)) return false;
+  constexpr std::string_view kHubs[] = {"hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/"};
+  return std::any_of(std::begin(kHubs), std::end(kHubs), [&](std::string_view hub) { return in.starts_with(hub); });
+}
+
+int convert_folder(const std::string& in, const std::string& out, convert::ConvertOptions& options,
+                   const Program& program) {
+  Progress progress("Converting", Unit::bytes, program.quiet);
+  follow(progress, options.work);
+  const auto report = convert::convert(in, out, options);
+  progress.finish();
+  if (!report.ok()) return fail(report.status());
+  for (const std::string& line : report->left_out) log::warn("left out: {}", line);
+  fmt::print("{}: {} as {}, {} tensors, {}\n", out, report->model_type, report->architecture, report->tensors,
+             format_bytes(report->bytes));
+  return 0;
+}
 
 int execute_convert(const ConvertFlags& flags, const Program& program) {
   convert::ConvertOptions options;
@@ -31,17 +57,28 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
     if (!type.ok()) return fail(type.status());
     options.type = *type;
   }
+  modelfile::ImportanceMatrix importance;
+  if (!flags.imatrix.empty()) {
+    auto read = modelfile::read_imatrix(flags.imatrix);
+    if (!read.ok()) return fail(read.status());
+    importance = std::move(*read);
+    options.importance = &importance;
+  }
   options.name = flags.name;
   options.work.threads = flags.threads;
-  Progress progress("Converting", Unit::bytes, program.quiet);
-  follow(progress, options.work);
-  const auto report = convert::convert(flags.in, flags.out, options);
-  progress.finish();
-  if (!report.ok()) return fail(report.status());
-  for (const std::string& line : report->left_out) log::warn("left out: {}", line);
-  fmt::print("{}: {} as {}, {} tensors, {}\n", flags.out, report->model_type, report->architecture, report->tensors,
-             format_bytes(report->bytes));
-  return 0;
+  if (!is_on_hub(flags.in)) return convert_folder(flags.in, flags.out, options, program);
+  PullPrinter printer(program.quiet);
+  store::PullOptions pull = pull_options(flags.fetch, printer);
+  pull.type = options.type;
+  store::Store store;
+  const auto checkpoint = store::fetch_checkpoint(store, flags.in, pull);
+  if (!checkpoint.ok()) return fail(checkpoint.status());
+  if (options.name.empty()) options.name = flags.in.substr(flags.in.rfind('/') + 1);
+  const int code = convert_folder(checkpoint->folder, flags.out, options, program);
+  if (code != 0) return code;
+  checkpoint->remove();
+  if (!program.quiet) fmt::print(stderr, "{} of safetensors are deleted again\n", format_bytes(checkpoint->bytes));
+  return code;
 }
 
 Expected<convert::ExportOptions> export_options(const ExportFlags& flags) {
@@ -80,11 +117,16 @@ void add_convert(CLI::App& app, const Program& program, int& exit_code) {
       app.add_subcommand("convert", "Make a GGUF file of a checkpoint (safetensors, config.json, tokenizer.json)");
   std::string names = "keep";
   for (const auto& known : modelfile::quantize_types()) names += ", " + std::string(known.name);
-  command->add_option("in", flags->in, "A folder, or a .safetensors file in one")->required();
+  command->add_option("in", flags->in, "A folder, or a .safetensors file in one; or hf.co/user/repo, which is fetched")
+      ->required();
   command->add_option("-o,--output", flags->out, "The GGUF file to write")->required();
   command->add_option("--dtype", flags->dtype, "What matrices become: " + names)->capture_default_str();
+  command->add_option(
+      "--imatrix", flags->imatrix,
+      "What `millrace imatrix` found, or llama.cpp's tool: errors count as much as what they are multiplied by");
   command->add_option("--name", flags->name, "The model's name (default: the folder's)");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
+  add_fetch_flags(*command, flags->fetch);
   command->callback([flags, &program, &exit_code] { exit_code = execute_convert(*flags, program); });
 }
 

@@ -18,9 +18,9 @@ namespace millrace::cli {
 namespace {
 
 struct PullFlags {
-  std::string name, ram, vram;
+  std::string name, ram, vram, dtype;
   bool no_fit = false;
-  int connections = 4, attempts = 6, retry_ms = 500, stall_seconds = 30;
+  FetchFlags fetch;
 };
 
 struct ShowFlags {
@@ -28,36 +28,14 @@ struct ShowFlags {
   bool recipe = false, parameters = false, system = false, chat_template = false, license = false;
 };
 
-/// Prints each stage once; a bar while bytes come.
-class PullPrinter {
- public:
-  explicit PullPrinter(bool quiet) : quiet_(quiet) {}
-
-  void operator()(const store::PullEvent& event) {
-    if (event.status != last_) {
-      bar_.reset();
-      if (!quiet_) fmt::print(stderr, "{}\n", event.status);
-      last_ = event.status;
-      if (event.total > 0) bar_ = std::make_unique<Progress>(event.digest.substr(7, 12), Unit::bytes, quiet_);
-    }
-    if (bar_) bar_->update(event.completed, event.total);
-  }
-
- private:
-  const bool quiet_;
-  std::string last_;
-  std::unique_ptr<Progress> bar_;
-};
-
 int execute_pull(const PullFlags& flags, const Program& program) {
-  store::PullOptions options = store::pull_options_from_environment();
-  options.download.connections = flags.connections;
-  options.download.attempts = flags.attempts;
-  options.download.retry_ms = flags.retry_ms;
-  options.download.http.stall_seconds = flags.stall_seconds;
-  options.download.http.cancel = &interrupted();
   PullPrinter printer(program.quiet);
-  options.on_event = [&](const store::PullEvent& event) { printer(event); };
+  store::PullOptions options = pull_options(flags.fetch, printer);
+  if (!flags.dtype.empty()) {
+    const auto type = modelfile::quantize_type_from_name(flags.dtype);
+    if (!type.ok()) return fail(type.status());
+    options.type = *type;
+  }
   if (!flags.no_fit) {
     options.fit = [&](const std::string& path) -> Expected<std::string> {
       ModelFlags model;
@@ -68,7 +46,6 @@ int execute_pull(const PullFlags& flags, const Program& program) {
       return store::describe_fit(run);
     };
   }
-  install_interrupt_handler();
   store::Store store;
   const auto pulled = store::pull(store, flags.name, options);
   if (!pulled.ok()) return fail(pulled.status());
@@ -153,12 +130,9 @@ void add_pull(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--no-fit", flags->no_fit, "Fetch it even if this machine cannot run it");
   command->add_option("--ram", flags->ram, "The cap on memory that it has to fit");
   command->add_option("--vram", flags->vram, "The cap on GPU memory that it has to fit");
-  command->add_option("--connections", flags->connections, "Ranges fetched at once")
-      ->check(CLI::Range(1, 32))
-      ->capture_default_str();
-  command->add_option("--attempts", flags->attempts, "For developers: without progress")->group("");
-  command->add_option("--retry-ms", flags->retry_ms, "For developers: before the second attempt")->group("");
-  command->add_option("--stall", flags->stall_seconds, "For developers: seconds without a byte")->group("");
+  command->add_option("--dtype", flags->dtype,
+                      "Of a repository of safetensors: what its matrices become (see convert)");
+  add_fetch_flags(*command, flags->fetch);
   command->callback([flags, &program, &exit_code] { exit_code = execute_pull(*flags, program); });
 }
 
@@ -190,6 +164,38 @@ void add_rm_cp(CLI::App& app, int& exit_code) {
 }
 
 }  // namespace
+
+void PullPrinter::operator()(const store::PullEvent& event) {
+  if (event.status != last_) {
+    bar_.reset();
+    if (!quiet_) fmt::print(stderr, "{}\n", event.status);
+    last_ = event.status;
+    const std::string label = event.digest.empty() ? event.status : event.digest.substr(7, 12);
+    if (event.total > 0) bar_ = std::make_unique<Progress>(label, Unit::bytes, quiet_);
+  }
+  if (bar_) bar_->update(event.completed, event.total);
+}
+
+void add_fetch_flags(CLI::App& command, FetchFlags& flags) {
+  command.add_option("--connections", flags.connections, "Ranges fetched at once")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str();
+  command.add_option("--attempts", flags.attempts, "For developers: without progress")->group("");
+  command.add_option("--retry-ms", flags.retry_ms, "For developers: before the second attempt")->group("");
+  command.add_option("--stall", flags.stall_seconds, "For developers: seconds without a byte")->group("");
+}
+
+store::PullOptions pull_options(const FetchFlags& flags, PullPrinter& printer) {
+  store::PullOptions options = store::pull_options_from_environment();
+  options.download.connections = flags.connections;
+  options.download.attempts = flags.attempts;
+  options.download.retry_ms = flags.retry_ms;
+  options.download.http.stall_seconds = flags.stall_seconds;
+  options.download.http.cancel = &interrupted();
+  options.on_event = [&printer](const store::PullEvent& event) { printer(event); };
+  install_interrupt_handler();
+  return options;
+}
 
 int pull_model(const std::string& name, const Program& program) {
   PullFlags flags;

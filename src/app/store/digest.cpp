@@ -10,6 +10,15 @@
 #include "modelfile/file_io.h"
 
 namespace millrace::store {
+namespace {
+
+std::string as_hex(std::span<const unsigned char> digest) {
+  std::string text;
+  for (const unsigned char byte : digest) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+}  // namespace
 
 struct Sha256::Impl {
   EVP_MD_CTX* context = EVP_MD_CTX_new();
@@ -32,9 +41,7 @@ std::string Sha256::hex() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned length = 0;
   MR_ASSERT(EVP_DigestFinal_ex(impl_->context, digest.data(), &length) == 1);
-  std::string text;
-  for (unsigned i = 0; i < length; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
+  return as_hex(std::span(digest).first(length));
 }
 
 std::string sha256_of(std::string_view text) {
@@ -61,9 +68,28 @@ Expected<std::string> sha256_of_file(const std::string& path, const std::functio
   return sum.hex();
 }
 
-bool is_sha256(std::string_view text) {
-  return text.size() == 64 &&
+/// Git hashes "blob", the length and a zero before the bytes.
+Expected<std::string> git_sha1_of_file(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
+  MR_ASSIGN_OR_RETURN(const std::uint64_t bytes, file.size());
+  std::string text = fmt::format("blob {}", bytes) + std::string(1, '\0');
+  const std::size_t head = text.size();
+  text.resize(head + static_cast<std::size_t>(bytes));
+  MR_RETURN_IF_ERROR(file.read_at(0, std::as_writable_bytes(std::span(text.data() + head, text.size() - head))));
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned length = 0;
+  MR_ASSERT(EVP_Digest(text.data(), text.size(), digest.data(), &length, EVP_sha1(), nullptr) == 1);
+  return as_hex(std::span(digest).first(length));
+}
+
+namespace {
+bool is_hex(std::string_view text, std::size_t digits) {
+  return text.size() == digits &&
          std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
+}  // namespace
+
+bool is_sha1(std::string_view text) { return is_hex(text, 40); }
+bool is_sha256(std::string_view text) { return is_hex(text, 64); }
 
 }  // namespace millrace::store

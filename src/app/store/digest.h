@@ -1,4 +1,5 @@
-// SHA-256 as people write it: 64 lower-case hexadecimal digits. Thread-safety: a Sha256 belongs to one thread.
+// SHA-256 as people write it: 64 lower-case hexadecimal digits; and git's SHA-1 of small files. Thread-safety: a Sha256
+// belongs to one thread.
 #pragma once
 
 #include <atomic>
@@ -34,6 +35,11 @@ std::string sha256_of(std::string_view text);
 Expected<std::string> sha256_of_file(const std::string& path, const std::function<void(std::uint64_t)>& on_bytes,
                                      const std::atomic<bool>* cancel);
 
+/// Git's hash of a file's contents. Errors: io_error.
+Expected<std::string> git_sha1_of_file(const std::string& path);
+
+/// 40 lower-case hexadecimal digits.
+bool is_sha1(std::string_view text);
 /// 64 lower-case hexadecimal digits.
 bool is_sha256(std::string_view text);
 

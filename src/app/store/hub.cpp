@@ -6,9 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
+#include <set>
 
 #include "app/store/digest.h"
 #include "base/bytes.h"
+#include "modelfile/escape.h"
+#include "modelfile/safetensors.h"
 
 namespace millrace::store {
 namespace {
@@ -125,6 +128,9 @@ Expected<std::vector<HubFile>> parse_tree(std::string_view text) {
         if (file.sha256.starts_with("sha256:")) file.sha256.erase(0, 7);
         if (!is_sha256(file.sha256)) return error(Code::corrupt, "the hub's list has a hash that is no SHA-256");
       }
+      const json oid = entry.value("oid", json());
+      if (file.sha256.empty() && oid.is_string() && is_sha1(oid.get<std::string>()))
+        file.git_sha1 = oid.get<std::string>();
       if (file.bytes > kMostFileBytes) return error(Code::corrupt, "the hub's list has a size that cannot be");
       files.push_back(std::move(file));
     }
@@ -159,6 +165,51 @@ std::vector<Variant> variants_of(const std::vector<HubFile>& files) {
 bool is_checkpoint(const std::vector<HubFile>& files) {
   return std::any_of(files.begin(), files.end(),
                      [](const HubFile& file) { return file.path.ends_with(".safetensors"); });
+}
+
+Expected<std::vector<HubFile>> checkpoint_texts(const std::vector<HubFile>& files, const Name& name) {
+  std::vector<HubFile> texts;
+  for (const std::string_view path : {"config.json", "tokenizer.json", "tokenizer_config.json",
+                                      "generation_config.json", "chat_template.jinja", kCheckpointIndex.data()}) {
+    const auto found = std::find_if(files.begin(), files.end(),
+                                    [&](const HubFile& file) { return file.path == path && file.bytes > 0; });
+    if (found != files.end()) texts.push_back(*found);
+    if (found == files.end() && (path == "config.json" || path == "tokenizer.json"))
+      return error(Code::not_found,
+                   "{} has no GGUF file, and no {}, without which its safetensors are not converted; look for a "
+                   "repository whose name ends with -GGUF",
+                   name.repository(), path);
+  }
+  return texts;
+}
+
+Expected<std::vector<HubFile>> checkpoint_weights(const std::vector<HubFile>& files, std::string_view index,
+                                                  const Name& name) {
+  std::map<std::string, HubFile> here;  // beside config.json
+  for (const HubFile& file : files)
+    if (file.path.find('/') == std::string::npos && file.path.ends_with(".safetensors")) here.emplace(file.path, file);
+  std::set<std::string> wanted;
+  if (!index.empty()) {
+    const auto shards = modelfile::Checkpoint::parse_index(index);
+    if (!shards.ok()) return shards.status().with_context(std::string(kCheckpointIndex));
+    for (const auto& [tensor, file] : *shards) wanted.insert(file);
+  } else if (here.contains("model.safetensors")) {
+    wanted.insert("model.safetensors");
+  } else if (here.size() == 1) {
+    wanted.insert(here.begin()->first);
+  } else {
+    return error(Code::invalid_argument, "{} has {} safetensors files beside its config.json, and no {}",
+                 name.repository(), here.size(), kCheckpointIndex);
+  }
+  std::vector<HubFile> weights;
+  for (const std::string& path : wanted) {
+    const auto found = here.find(path);
+    if (found == here.end())
+      return error(Code::not_found, "{} lacks {}, which its {} names", name.repository(), modelfile::escape(path, 80),
+                   kCheckpointIndex);
+    weights.push_back(found->second);
+  }
+  return weights;
 }
 
 Expected<Variant> choose_variant(const std::vector<Variant>& variants, const Name& name) {

@@ -1,4 +1,4 @@
-// What a Hugging Face-compatible hub offers: the GGUF files of a repository, grouped into variants.
+// What a Hugging Face-compatible hub offers: the GGUF files of a repository, grouped into variants, or its checkpoint.
 // Source: the hub's HTTP API (GET /api/models/REPO/tree/REVISION). Thread-safety: pure functions, but for list_files.
 #pragma once
 
@@ -16,7 +16,8 @@ namespace millrace::store {
 struct HubFile {
   std::string path;  // in the repository
   std::uint64_t bytes = 0;
-  std::string sha256;  // empty: the hub tells none
+  std::string sha256;         // empty: the hub tells none
+  std::string git_sha1 = {};  // of git's blob, for small files; empty: the hub tells none
 };
 
 /// One model of a repository: a file, or all the splits of one, in order.
@@ -35,6 +36,15 @@ std::vector<Variant> variants_of(const std::vector<HubFile>& files);
 
 /// Whether `millrace convert` could make a GGUF file of the repository.
 bool is_checkpoint(const std::vector<HubFile>& files);
+
+/// What describes a checkpoint: its config, tokenizer and chat template, and the index of its shards. Errors: not_found
+/// (a file without which there is no conversion).
+Expected<std::vector<HubFile>> checkpoint_texts(const std::vector<HubFile>& files, const Name& name);
+/// Its weights. `index`: the text of the index; empty: it has none. Errors: not_found (named), corrupt,
+/// invalid_argument (several files of which none is the usual).
+Expected<std::vector<HubFile>> checkpoint_weights(const std::vector<HubFile>& files, std::string_view index,
+                                                  const Name& name);
+constexpr std::string_view kCheckpointIndex = "model.safetensors.index.json";
 
 /// The variant that the tag names (a quantization, or a file's name), or the usual choice where it names none.
 /// Errors: not_found, invalid_argument (several); both list what there is.

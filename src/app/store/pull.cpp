@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "app/store/arrival.h"
+#include "app/store/checkpoint.h"
 #include "app/store/digest.h"
 #include "app/store/files.h"
 #include "app/store/hub.h"
@@ -20,10 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t kDiskReserve = 64 * kMiB;       // left free
 constexpr std::uint64_t kMostHeaderBytes = 256 * kMiB;  // of a GGUF file: metadata and tensor table
-
-std::string file_name_of(const HubFile& file) { return file.path.substr(file.path.rfind('/') + 1); }
 
 /// One model on its way.
 class Pull {
@@ -36,12 +35,10 @@ class Pull {
     MR_ASSIGN_OR_RETURN(const std::vector<HubFile> listed,
                         list_files(options_.endpoint, name_.repository(), options_.revision, options_.download));
     const std::vector<Variant> variants = variants_of(listed);
-    if (variants.empty() && is_checkpoint(listed))
-      return error(
-          Code::unsupported,
-          "{} holds safetensors and no GGUF file: fetch it with git or 'hf download', then 'millrace convert FOLDER "
-          "-o MODEL.gguf'; or look for a repository whose name ends with -GGUF",
-          name_.repository());
+    if (variants.empty() && is_checkpoint(listed)) return pull_checkpoint(store_, name_, listed, options_);
+    if (options_.type)
+      return error(Code::invalid_argument,
+                   "{} holds GGUF files, which are not converted: write the type behind a colon", name_.repository());
     MR_ASSIGN_OR_RETURN(variant_, choose_variant(variants, name_));
     MR_RETURN_IF_ERROR(name_model());
     folder_ = store_.partial_path(name_);
@@ -50,8 +47,8 @@ class Pull {
     MR_RETURN_IF_ERROR(check_disk());
     MR_RETURN_IF_ERROR(fetch_headers());
     MR_RETURN_IF_ERROR(check_fit());
-    for (File& file : files_) MR_RETURN_IF_ERROR(fetch(file));
-    for (File& file : files_) MR_RETURN_IF_ERROR(verify(file));
+    for (Arrival& file : files_) MR_RETURN_IF_ERROR(fetch(file));
+    for (Arrival& file : files_) MR_RETURN_IF_ERROR(keep(file));
     say("writing manifest");
     MR_ASSIGN_OR_RETURN(Manifest manifest, publish());
     std::error_code ignored;
@@ -61,19 +58,7 @@ class Pull {
   }
 
  private:
-  struct File {
-    HubFile hub;
-    std::string name;  // "model-00001-of-00002.gguf"
-    std::string url;
-    std::unique_ptr<PartFile> part;  // nullptr: the blob is there
-  };
-
-  void say(const std::string& status) const {
-    if (options_.on_event) options_.on_event({status, "", 0, 0});
-  }
-  void say(const std::string& status, const File& file, std::uint64_t completed) const {
-    if (options_.on_event) options_.on_event({status, "sha256:" + file.hub.sha256, file.hub.bytes, completed});
-  }
+  void say(const std::string& status) const { store::say(options_, status); }
 
   /// The tag is the variant's, whatever was asked for.
   Status name_model() {
@@ -82,59 +67,38 @@ class Pull {
     const std::string tag = asked_by_file ? variant_.stem : variant_.quant;
     name_.tag = is_safe_part(tag) ? tag : "latest";
     for (const HubFile& hub : variant_.files) {
-      const std::string name = file_name_of(hub);
-      if (!is_safe_file_name(name))
-        return error(Code::unsupported, "{}: the store keeps no file of such a name", modelfile::escape(name));
+      MR_ASSIGN_OR_RETURN(Arrival file, arrival_of(hub, name_, options_));
+      files_.push_back(std::move(file));
     }
     return {};
   }
 
   Status open_parts() {
     MR_RETURN_IF_ERROR(make_folders(store_.root() + "/blobs"));
-    for (const HubFile& hub : variant_.files) {
-      File file;
-      file.hub = hub;
-      file.name = file_name_of(hub);
-      file.url = fmt::format("{}/{}/resolve/{}/{}", options_.endpoint, escape_path(name_.repository()),
-                             escape_path(options_.revision), escape_path(hub.path));
-      const std::string path = folder_ + "/" + file.name, blob = store_.blob_path(hub.sha256);
+    for (Arrival& file : files_) {
+      const std::string path = folder_ + "/" + file.name, blob = store_.blob_path(file.hub.sha256);
       std::error_code failure;
-      const bool have = !hub.sha256.empty() && fs::file_size(blob, failure) == hub.bytes && !failure;
+      const bool have = !file.hub.sha256.empty() && fs::file_size(blob, failure) == file.hub.bytes && !failure;
       if (have || fs::is_symlink(path, failure)) fs::remove(path, failure);
-      if (have) {
+      if (have)
         fs::create_symlink(blob, path, failure);  // for the plan, which wants all splits side by side
-      } else {
-        MR_ASSIGN_OR_RETURN(file.part, PartFile::open(path, hub.bytes, hub.sha256.empty() ? "-" : hub.sha256));
-      }
-      files_.push_back(std::move(file));
+      else
+        MR_RETURN_IF_ERROR(open_part(file, folder_));
     }
     return {};
   }
 
   Status check_disk() const {
     std::uint64_t needed = 0;
-    for (const File& file : files_)
+    for (const Arrival& file : files_)
       if (file.part) needed += file.hub.bytes - file.part->done_bytes();
-    MR_ASSIGN_OR_RETURN(const std::uint64_t free, free_bytes(store_.root()));
-    if (needed == 0 || needed + kDiskReserve <= free) return {};
-    return error(Code::out_of_budget,
-                 "{} needs {} more on the disk, {} are free in {}; make room, or set MILLRACE_MODELS to another disk",
-                 name_.text(), format_bytes(needed), format_bytes(free), store_.root());
-  }
-
-  Status fetch_chunks(File& file, std::size_t chunks) const {
-    const std::string status = "pulling " + (file.hub.sha256.empty() ? file.name : file.hub.sha256.substr(0, 12));
-    say(status, file, file.part->done_bytes());
-    MR_RETURN_IF_ERROR(download(file.url, *file.part, chunks, options_.download,
-                                [&](std::uint64_t completed) { say(status, file, completed); }));
-    say(status, file, file.part->done_bytes());
-    return {};
+    return store::check_disk(store_, name_.text(), needed);
   }
 
   /// Every file's first chunk, and of the first file as many as its header takes.
   Status fetch_headers() {
-    for (File& file : files_)
-      if (file.part) MR_RETURN_IF_ERROR(fetch_chunks(file, 1));
+    for (Arrival& file : files_)
+      if (file.part) MR_RETURN_IF_ERROR(fetch_chunks(file, 1, options_));
     modelfile::OpenOptions no_words;
     no_words.skip_vocabulary = true;
     const std::string path = folder_ + "/" + files_.front().name;
@@ -146,7 +110,7 @@ class Pull {
         if (part != nullptr && model.status().code() == Code::corrupt) part->discard();
         return model.status();
       }
-      MR_RETURN_IF_ERROR(fetch_chunks(files_.front(), chunks));
+      MR_RETURN_IF_ERROR(fetch_chunks(files_.front(), chunks, options_));
     }
   }
 
@@ -163,23 +127,16 @@ class Pull {
     return {};
   }
 
-  Status fetch(File& file) const { return file.part ? fetch_chunks(file, SIZE_MAX) : Status(); }
+  Status fetch(Arrival& file) const { return file.part ? fetch_chunks(file, SIZE_MAX, options_) : Status(); }
 
-  Status verify(File& file) {
+  Status keep(Arrival& file) const {
     if (!file.part) return {};
     say("verifying sha256 digest");
-    MR_ASSIGN_OR_RETURN(const std::string found, sha256_of_file(file.part->path(), {}, options_.download.http.cancel));
+    MR_RETURN_IF_ERROR(verify(file, options_));
     if (file.hub.sha256.empty()) {
-      log::warn("{}: the hub tells no hash of this file; its bytes could not be checked", file.name);
-      file.hub.sha256 = found;
+      MR_ASSIGN_OR_RETURN(file.hub.sha256, sha256_of_file(file.part->path(), {}, options_.download.http.cancel));
     }
-    if (found != file.hub.sha256) {
-      file.part->discard();
-      return error(Code::corrupt,
-                   "{}: its SHA-256 is {}..., the hub promised {}...; the download was removed, pull again", file.name,
-                   found.substr(0, 12), file.hub.sha256.substr(0, 12));
-    }
-    return file.part->move_to(store_.blob_path(found));
+    return file.part->move_to(store_.blob_path(file.hub.sha256));
   }
 
   Expected<Manifest> publish() {
@@ -187,7 +144,7 @@ class Pull {
     manifest.name = name_;
     manifest.from = "hf.co/" + name_.text();
     manifest.modified = now_rfc3339();
-    for (const File& file : files_) manifest.files.push_back({file.name, file.hub.bytes, file.hub.sha256, ""});
+    for (const Arrival& file : files_) manifest.files.push_back({file.name, file.hub.bytes, file.hub.sha256, ""});
     MR_RETURN_IF_ERROR(store_.publish(manifest));
     return manifest;
   }
@@ -197,7 +154,7 @@ class Pull {
   const PullOptions& options_;
   Variant variant_;
   std::string folder_;
-  std::vector<File> files_;
+  std::vector<Arrival> files_;
 };
 
 std::string without_slash(std::string url) {

@@ -6,17 +6,20 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "app/store/download.h"
 #include "app/store/store.h"
 #include "base/status.h"
 #include "engine/engine.h"
+#include "modelfile/mixtures.h"
 
 namespace millrace::store {
 
 /// In Ollama's words: "pulling manifest", "pulling 0123456789ab" (with digest, total, completed), "verifying sha256
-/// digest", "writing manifest", "success"; beside them "fits: ..." with what the plan says of this machine.
+/// digest", "writing manifest", "success"; beside them "fits: ..." with what the plan says of this machine, and
+/// "converting" (with total and completed).
 struct PullEvent {
   std::string status;
   std::string digest;                      // "sha256:..."; empty: none
@@ -27,6 +30,10 @@ struct PullOptions {
   std::string endpoint = "https://huggingface.co";
   std::string revision = "main";
   DownloadOptions download;
+  /// Of a repository that holds safetensors and no GGUF file: what its matrices become; nullopt: what the tag says, or
+  /// what they are.
+  std::optional<modelfile::QuantizeType> type = {};
+  int threads = 0;                                 // of the conversion; 0: all
   std::function<void(const PullEvent&)> on_event;  // called in the pulling thread
   /// Asked with a file whose header alone is there, before the rest is fetched: one line that says how the model fits,
   /// or the error that says why it does not. Empty: not asked.
@@ -39,8 +46,9 @@ PullOptions pull_options_from_environment();
 /// How a model would run with these options, by engine::plan_only: "fits: ...". Errors: those of Engine::create.
 Expected<std::string> describe_fit(const engine::EngineOptions& options);
 
-/// `name`: user/repo or user/repo:QUANT, hf.co/ before it or not. Errors: invalid_argument, not_found, cancelled,
-/// io_error, corrupt (wrong hash or length, no GGUF file), out_of_budget (the disk or this machine is too small).
+/// `name`: user/repo or user/repo:QUANT, hf.co/ before it or not. A repository that holds safetensors alone is
+/// converted as it comes. Errors: those of convert() of it, invalid_argument, not_found, cancelled, io_error, corrupt
+/// (wrong hash or length, no GGUF file), out_of_budget (the disk or this machine is too small).
 Expected<Manifest> pull(Store& store, const std::string& name, const PullOptions& options);
 
 }  // namespace millrace::store
