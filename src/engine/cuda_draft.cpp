@@ -52,7 +52,7 @@ Expected<Opened> open_draft(const EngineOptions& options, const device::Gpu& gpu
   }
   MR_RETURN_IF_ERROR(
       exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
-  opened.layout = kv_layout(*parts.model, options.kv_dtype, gpu.index);
+  opened.layout = kv_layout(*parts.model, options, gpu.index);
   MR_RETURN_IF_ERROR(check_kv(opened.layout, options.kv_dtype));
   opened.placement = residency::homes_in_vram(parts.model->units()).placement;
   Limits& limits = parts.limits;

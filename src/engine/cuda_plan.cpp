@@ -60,7 +60,7 @@ CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& 
       options_(options),
       vram_(vram),
       parts_(parts),
-      layout_(kv_layout(*parts.model, options.kv_dtype, options.cuda_index)),
+      layout_(kv_layout(*parts.model, options, options.cuda_index)),
       ram_(ram_of(options)),
       program_bytes_(measured_program_bytes(options)) {
   const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();

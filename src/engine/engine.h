@@ -120,10 +120,11 @@ struct EngineOptions {
   storage::BackendKind storage = storage::BackendKind::automatic;
   bool cufile = false;  // read straight into the GPU's memory, by cuFile
   residency::CachePolicy policy = residency::CachePolicy::automatic;
-  std::int64_t expert_slots = 0;  // experts in RAM at most; 0: as many as fit
-  std::uint64_t tile_bytes = 0;   // 0: chosen from the budget
-  DType kv_dtype = DType::f16;
-  bool exact_budget = false;  // tests: do not subtract measured program overhead
+  std::int64_t expert_slots = 0;                       // experts in RAM at most; 0: as many as fit
+  std::uint64_t tile_bytes = 0;                        // 0: chosen from the budget
+  DType kv_dtype = DType::f16;                         // f16, f32, q8_0 or q4_0
+  kv::Rotation kv_rotation = kv::Rotation::of_format;  // else: to measure what it does
+  bool exact_budget = false;                           // tests: do not subtract measured program overhead
   SpeculateOptions speculate;
   residency::Rates rates;  // for the plan's prediction; zeros: unknown
   double decode_rows = 1;  // of most passes that decode, as the caller expects; those of a draft model's guesses beside

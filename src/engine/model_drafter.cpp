@@ -94,7 +94,7 @@ Expected<DraftModelPlan> plan_draft_model(const EngineOptions& options) {
   draft.isa = options.isa;
   draft.best_isa = options.best_isa;
   draft.storage = options.storage;
-  draft.kv_dtype = options.kv_dtype == DType::q8_0 ? DType::f16 : options.kv_dtype;
+  draft.kv_dtype = info(options.kv_dtype).block_elements > 1 ? DType::f16 : options.kv_dtype;
   plan.options = draft;
   plan.on_cpu = plan_on_cpu(plan);
   return plan;

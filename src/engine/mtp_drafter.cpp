@@ -74,8 +74,9 @@ MtpDrafter::MtpDrafter(Parts& target, std::unique_ptr<exec::Executor> executor, 
       most_rows_(mtp_limits(target.limits).max_rows),
       executor_(std::move(executor)),
       waiting_(std::move(waiting)),
-      pool_(std::make_shared<kv::BlockPool>(target.model->draft_program()->layout.with(target.kv_dtype, kv::kOnHost),
-                                            *target.budget)) {
+      pool_(std::make_shared<kv::BlockPool>(
+          target.model->draft_program()->layout.with(target.kv_dtype, kv::kOnHost, target.kv_rotation),
+          *target.budget)) {
   for (std::size_t group = 0; group < pool_->groups(); ++group)
     pool_->set_bound(group, kv::most_blocks(pool_->layout().groups()[group], kv_load(target.limits)));
   given_.reserve(static_cast<std::size_t>(most_rows_ * dim_));

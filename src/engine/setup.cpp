@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -51,26 +52,35 @@ std::uint64_t ram_of(const EngineOptions& options) {
   return rest(spare);
 }
 
-kv::Layout kv_layout(const model::Model& model, DType dtype, int device) {
-  return model.program().layout.with(dtype, device);
+kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, int device) {
+  return model.program().layout.with(options.kv_dtype, device, options.kv_rotation);
+}
+
+std::string kv_name(DType dtype) {
+  std::string name(info(dtype).name);
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
 }
 
 Status check_kv(const kv::Layout& layout, DType dtype) {
   MR_RETURN_IF_ERROR(layout.check());
   if (dtype == DType::f16 || dtype == DType::f32) return {};
   const std::int64_t block = info(dtype).block_elements;
-  if (dtype != DType::q8_0)
-    return error(Code::unsupported, "KV is kept as f16, f32 or q8_0, not as {}; use --kv f16", info(dtype).name);
+  if (dtype != DType::q8_0 && dtype != DType::q4_0)
+    return error(Code::unsupported, "KV is kept as f16, f32, q8_0 or q4_0, not as {}; use --kv f16", kv_name(dtype));
   for (const kv::Group& group : layout.groups()) {
     if (group.is_state()) continue;
+    if (group.keeps == kv::Keeps::latent && dtype != DType::q8_0)
+      return error(Code::unsupported, "--kv {} is not for latents, which this model keeps; use --kv q8_0",
+                   kv_name(dtype));
     // All of a latent's parts are whole blocks where the whole is: they are of 64 and 512 channels.
     if (group.keeps == kv::Keeps::latent && group.v_dim % block == 0) continue;
     if (group.keeps == kv::Keeps::attention && group.k_dim % block == 0 && group.k_dim <= kernels::kMostQuantizedKvDim)
       continue;
     return error(Code::unsupported,
-                 "--kv q8_0 takes heads of a multiple of {} channels and {} at most, and this model's have {}; use "
+                 "--kv {} takes heads of a multiple of {} channels and {} at most, and this model's have {}; use "
                  "--kv f16",
-                 block, kernels::kMostQuantizedKvDim, group.v_dim);
+                 kv_name(dtype), block, kernels::kMostQuantizedKvDim, group.v_dim);
   }
   return {};
 }
@@ -222,6 +232,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
   }
   parts.rates = options.rates;
   parts.kv_dtype = options.kv_dtype;
+  parts.kv_rotation = options.kv_rotation;
   MR_RETURN_IF_ERROR(prepare_routing(options, parts));
   return options.follow != nullptr ? residency::check_model(*options.follow, parts.model->units()) : Status();
 }
@@ -264,7 +275,7 @@ residency::SavedPlan saved_plan(const Parts& parts) {
   saved.context_tokens = parts.limits.context_tokens;
   saved.batch_tokens = parts.limits.batch_tokens;
   saved.sequences = parts.limits.sequences;
-  saved.kv = parts.kv_dtype == DType::f32 ? "f32" : parts.kv_dtype == DType::q8_0 ? "q8_0" : "f16";
+  saved.kv = kv_name(parts.kv_dtype);
   saved.rates = parts.rates;
   saved.decisions = {parts.plan.ring_slots, parts.plan.expert_slots, parts.plan.resident_tiles, parts.plan.cpu};
   for (const residency::Plan::Home& home : parts.plan.homes) saved.homes.push_back(home.tier);
@@ -502,8 +513,7 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
       {parts.isa, parts.plan.embedding_rows_from_disk || embedding_streams, parts.routing.get(), parts.record.get(),
        options.trace, options.prefetch, static_cast<float>(options.route_bias), false, options.observer});
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
-  parts.kv_pool =
-      std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options.kv_dtype, kv::kOnHost), *parts.budget);
+  parts.kv_pool = std::make_shared<kv::BlockPool>(kv_layout(*parts.model, options, kv::kOnHost), *parts.budget);
   finish_kv(options, parts);
   log::info("executor: {}; storage: {}", parts.executor->describe(), parts.backend->traits().name);
   say_route_bias(options, parts);

@@ -55,6 +55,7 @@ struct Parts {
   residency::Reservation mapped;       // the model's pages, where storage maps the file
   residency::Reservation draft_model;  // on the CPU, beside a GPU that computes this one
   DType kv_dtype = DType::f16;
+  kv::Rotation kv_rotation = kv::Rotation::of_format;
   residency::Rates rates;
   residency::PlanOptions plan_options;
   residency::Plan plan;
@@ -120,7 +121,8 @@ std::vector<residency::AttentionCost> attention_costs(const exec::Program& progr
 /// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.
 void finish_kv(const EngineOptions& options, Parts& parts);
 /// What sequences of this model keep, in that format: in host memory or in a device's.
-kv::Layout kv_layout(const model::Model& model, DType dtype, int device);
+kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, int device);
+std::string kv_name(DType dtype);  // as --kv has it
 /// Can this model's KV be kept in that format? Errors: unsupported.
 Status check_kv(const kv::Layout& layout, DType dtype);
 

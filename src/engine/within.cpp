@@ -154,7 +154,7 @@ std::uint64_t within_bytes(const EngineOptions& options, const Parts& parts) {
   const exec::Program& program = *parts.model->draft_program();
   std::uint64_t bytes =
       passes(program, mtp_limits(parts.limits)) + mtp_waiting_bytes(parts.limits, parts.model->hyperparameters());
-  const kv::Layout layout = program.layout.with(options.kv_dtype, kv::kOnHost);
+  const kv::Layout layout = program.layout.with(options.kv_dtype, kv::kOnHost, options.kv_rotation);
   for (const kv::Group& group : layout.groups())
     bytes += static_cast<std::uint64_t>(kv::most_blocks(group, kv_load(parts.limits))) *
              round_up(static_cast<std::uint64_t>(group.block_bytes()), device::kPageBytes);

@@ -7,6 +7,7 @@
 #include "exec/cpu_executor.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/kv_codec.h"
 
 namespace millrace::exec {
 namespace {
@@ -96,17 +97,49 @@ void store_q8_row(const float* k, const float* v, std::int64_t head_dim, std::in
   }
 }
 
-void store_row(const kernels::Table& table, DType dtype, const float* k, const float* v, std::int64_t head_dim,
-               std::int64_t lane, std::byte* k_block, std::byte* v_block) {
-  if (dtype == DType::f32) {
+/// Both were rotated if they are to be.
+void store_q4_row(const float* k, const float* v, std::int64_t head_dim, std::int64_t lane, std::byte* k_block,
+                  std::byte* v_block) {
+  constexpr std::int64_t kBytes = kKvGroup / 2;
+  const std::int64_t groups = head_dim / kKvGroup, bytes = head_dim / 2 * kernels::kKvBlock;
+  auto* k_scales = reinterpret_cast<std::uint16_t*>(k_block + bytes);
+  auto* v_scales = reinterpret_cast<std::uint16_t*>(v_block + bytes);
+  const auto two = [](const KvGroup& group, std::int64_t c) {
+    return static_cast<std::byte>((group.q[c] & 15) | (group.q[c + kBytes] & 15) << 4);
+  };
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const KvGroup key = encode_kv_q4(k + g * kKvGroup), value = encode_kv_q4(v + g * kKvGroup);
+    for (std::int64_t c = 0; c < kBytes; ++c) {
+      k_block[(g * kBytes + c) * kernels::kKvBlock + lane] = two(key, c);
+      v_block[(lane * groups + g) * kBytes + c] = two(value, c);
+    }
+    k_scales[g * kernels::kKvBlock + lane] = key.d;
+    v_scales[lane * groups + g] = value.d;
+  }
+}
+
+void store_quantized_row(const kernels::Table& table, const kv::Group& kv, const float* k, const float* v,
+                         std::int64_t lane, std::byte* k_block, std::byte* v_block) {
+  alignas(64) float turned[2][kernels::kMostQuantizedKvDim];
+  if (kv.rotated) {
+    std::copy(k, k + kv.k_dim, turned[0]);
+    std::copy(v, v + kv.v_dim, turned[1]);
+    for (float* const part : turned) table.rotate(part, kv.v_dim, kv.rotation());
+    k = turned[0];
+    v = turned[1];
+  }
+  (kv.dtype == DType::q4_0 ? store_q4_row : store_q8_row)(k, v, kv.k_dim, lane, k_block, v_block);
+}
+
+void store_row(const kernels::Table& table, const kv::Group& kv, const float* k, const float* v, std::int64_t lane,
+               std::byte* k_block, std::byte* v_block) {
+  const std::int64_t head_dim = kv.k_dim;
+  if (kv.dtype == DType::f32) {
     scatter(k, head_dim, reinterpret_cast<float*>(k_block), lane);
     std::memcpy(v_block + lane * head_dim * 4, v, static_cast<std::size_t>(head_dim) * 4);
     return;
   }
-  if (dtype == DType::q8_0) {
-    store_q8_row(k, v, head_dim, lane, k_block, v_block);
-    return;
-  }
+  if (kv.dtype != DType::f16) return store_quantized_row(table, kv, k, v, lane, k_block, v_block);
   table.f32_to_f16_row(v, head_dim, reinterpret_cast<std::uint16_t*>(v_block) + lane * head_dim);
   constexpr std::int64_t kStep = 64;
   std::uint16_t halves[kStep];
@@ -173,8 +206,8 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
         const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
         const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
         const std::int64_t block = row.position / kv::kBlockTokens, at = r * cols + h * kv.k_dim;
-        store_row(table_, kv.dtype, keys + at, values + at, kv.k_dim, row.position % kv::kBlockTokens,
-                  sequence.k(block, layer, h), sequence.v(block, layer, h));
+        store_row(table_, kv, keys + at, values + at, row.position % kv::kBlockTokens, sequence.k(block, layer, h),
+                  sequence.v(block, layer, h));
       }
     }
   };
@@ -261,7 +294,9 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
   args.positions = at<std::int32_t>(layout_.positions) + pair.tile.first_row;
   args.window = call.attention.window;
   args.scale = call.attention.scale;
-  args.kv_dtype = sequence.layout().group_of(call.layer).dtype;
+  const kv::Group& kv = sequence.layout().group_of(call.layer);
+  args.kv_dtype = kv.dtype;
+  args.rotation = kv.rotation();
   args.chunk = pair.first_chunk + chunk;
   args.k_blocks = latents ? nullptr : k_blocks;
   args.v_blocks = v_blocks;
@@ -275,11 +310,14 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
 
 void CpuExecutor::merge_chunks(const AttentionCall& call, const AttentionPair& pair) const {
   const std::int64_t v_dim = call.attention.v_dim();
+  const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(pair.tile.sequence)];
+  const std::int64_t rotation = sequence.layout().group_of(call.layer).rotation();
   for (std::int64_t i = 0; i < pair.queries; ++i) {
     const std::int64_t row = pair.tile.first_row + i / call.group, head = pair.head * call.group + i % call.group;
+    float* const out = call.out + row * call.out_stride + head * v_dim;
     table_.attention_merge(pair.acc + i * v_dim, pair.queries * v_dim, pair.max + i, pair.sum + i, pair.queries,
-                           pair.chunks, v_dim, call.sinks == nullptr ? kNoSink : call.sinks[head],
-                           call.out + row * call.out_stride + head * v_dim);
+                           pair.chunks, v_dim, call.sinks == nullptr ? kNoSink : call.sinks[head], out);
+    if (rotation > 0) table_.rotate(out, v_dim, rotation);
   }
 }
 

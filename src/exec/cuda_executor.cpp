@@ -107,6 +107,18 @@ static Status check_latents(const Attention& attention) {
       cuda::kMostLatentDim, cuda::kMostLatentValues, attention.head_dim, attention.v_dim());
 }
 
+/// Queries of a rotated cache are rotated by the launch that stores their keys, or that turns them: is there one?
+static Status check_queries(const Program& program, std::size_t attention, const CudaTraits& traits) {
+  using Kind = Step::Kind;
+  const Kind before = attention == 0 ? Kind::embed : program.steps[attention - 1].kind;
+  if (traits.kv_dtype != DType::q4_0 || before == Kind::store_kv || before == Kind::rope ||
+      before == Kind::rms_norm_heads)
+    return {};
+  return error(
+      Code::unsupported,
+      "the GPU's attention over KV in q4_0 takes queries behind RoPE or the store of their keys; use --kv q8_0");
+}
+
 /// Has it states with so many keys?
 static Status check_states(const Step& step) {
   const std::int64_t keys = step.kind == Step::Kind::scan ? step.scan.keys : step.delta_rule.key_dim;
@@ -128,7 +140,8 @@ std::int64_t CudaExecutor::prompt_chunk() const { return delta_chunks_ ? cuda_pr
 
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
   using kernels::Activation;
-  for (const Step& step : program.steps) {
+  for (std::size_t i = 0; i < program.steps.size(); ++i) {
+    const Step& step = program.steps[i];
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
                    cuda::kMostVocab, units.part(step.weight).rows);
@@ -137,9 +150,10 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
     if (step.kind == Step::Kind::delta_rule || step.kind == Step::Kind::scan) MR_RETURN_IF_ERROR(check_states(step));
     if (step.kind == Step::Kind::moe && step.experts.groups > 1 && step.experts.group_best != 2)
       return error(Code::unsupported, "the GPU part ranks groups of experts by their two best alone; use --device cpu");
-    if (step.kind == Step::Kind::attention)
-      MR_RETURN_IF_ERROR(step.attention.latent_values > 0 ? check_latents(step.attention)
-                                                          : check_heads(step.attention.head_dim, traits));
+    if (step.kind != Step::Kind::attention) continue;
+    MR_RETURN_IF_ERROR(step.attention.latent_values > 0 ? check_latents(step.attention)
+                                                        : check_heads(step.attention.head_dim, traits));
+    if (step.attention.latent_values == 0) MR_RETURN_IF_ERROR(check_queries(program, i, traits));
   }
   return fuse(program, units, {}).status();
 }

@@ -14,7 +14,8 @@ cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
           group.v_head_bytes(),  // and of K, where there are keys: Layout::check()
           group.dtype,
           static_cast<std::int32_t>(group.kv_heads),
-          static_cast<std::int32_t>(group.v_dim)};
+          static_cast<std::int32_t>(group.v_dim),
+          static_cast<std::int32_t>(group.rotation())};
 }
 
 void CudaExecutor::Emitter::emit_norm(const Launch& l, Act x, const std::int32_t* x_index) {
@@ -72,6 +73,11 @@ void CudaExecutor::Emitter::emit_heads(const Launch& l) {
   call.rows = row_view();
   call.kv = kv_view(stores ? store.layer : behind(l).layer);
   if (l.out.buffer >= 0) call.q = data(l.out);
+  if (l.out.buffer < 0 && call.kv.rotation > 0) {  // queries that do not turn are still rotated, as their keys are
+    const Step& attends = behind(l);
+    call.q = data(attends.a);
+    call.heads = static_cast<std::int32_t>(attends.attention.heads);
+  }
   if (stores) call.k = data(k), call.v = data(v);
   call.q_norm = vector(norm_of_q);
   call.k_norm = vector(norm_of_k);
@@ -198,7 +204,8 @@ void CudaExecutor::Emitter::emit_attention(const Launch& l) {
   call.window = static_cast<std::int32_t>(s.attention.window);
   call.sinks = vector(s.attention.sinks);
   if (!status.ok()) return;
-  call.out = l.leaves.floats ? data(s.out) : nullptr;
+  call.floats = l.leaves.floats;
+  call.out = l.leaves.floats || call.kv.rotation > 0 ? data(s.out) : nullptr;
   if (l.leaves.q8) call.out_q8 = make_q8(1, s.out);
   call.max_position = static_cast<std::int32_t>(ops.position_bound_);
   if (!ops.few_rows()) {

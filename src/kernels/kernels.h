@@ -46,6 +46,7 @@
 #include "device/cpu.h"
 #include "kernels/activation.h"
 #include "kernels/recurrent.h"
+#include "kernels/rotation.h"
 #include "tensor/dtype.h"
 
 namespace millrace::kernels {
@@ -107,8 +108,12 @@ struct AttentionArgs {
                                             // [max(0, positions[r] - window + 1), positions[r]]
   std::int64_t window = 0;                  // 0: unlimited
   float scale = 1;
-  DType kv_dtype = DType::f16;  // f16, f32 or q8_0 (head_dim a multiple of 32, at most kMostQuantizedKvDim)
-  std::int64_t chunk = 0;       // computes keys [chunk, chunk + 1) * kAttentionChunk only
+  // f16, f32; q8_0 or q4_0 (head_dim a multiple of 32, at most kMostQuantizedKvDim); over latents not q4_0
+  DType kv_dtype = DType::f16;
+  // Of a quantized cache whose keys and values were rotated: the span. Queries are rotated before they are used, and
+  // results are of rotated values: whoever merges them rotates them back. 0: all lie as they are.
+  std::int64_t rotation = 0;
+  std::int64_t chunk = 0;                      // computes keys [chunk, chunk + 1) * kAttentionChunk only
   const std::byte* const* k_blocks = nullptr;  // the chunk's blocks, its 64 i-th key first: [head_dim, 64]; as
                                                // kv/layout.h lays it
   const std::byte* const* v_blocks = nullptr;  // [64, head_dim]; blocks no row sees are not touched
@@ -147,6 +152,8 @@ struct Table {
                           std::int64_t stat_stride, std::int64_t chunks, std::int64_t v_dim, float sink, float* out);
   /// x[i] = cap * tanh(x[i] / cap), tanh(y) being 1 - 2 / (1 + e^(2 y))
   void (*softcap)(float* x, float cap, std::int64_t n);
+  /// In place; n is a multiple of the span. NUMERICS of kernels/rotation.h.
+  void (*rotate)(float* x, std::int64_t n, std::int64_t span);
   void (*f32_to_f16_row)(const float* x, std::int64_t n, std::uint16_t* out);
   /// x[r] /= sqrt(sum of squares of x[r] + eps), in place; the sum by the dot order above.
   void (*l2_norm)(float* x, std::int64_t rows, std::int64_t cols, float eps);

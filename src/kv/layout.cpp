@@ -20,8 +20,8 @@ std::string describe(const Group& group) {
                        group.state.channels, group.state.heads, group.state.keys, group.state.values);
   const std::string dims =
       group.k_dim == group.v_dim ? fmt::format("{}", group.k_dim) : fmt::format("{}+{}", group.k_dim, group.v_dim);
-  return fmt::format("{} layers x {} heads x {} {}{}", group.layers, group.kv_heads, dims, info(group.dtype).name,
-                     group.window > 0 ? fmt::format(", window {}", group.window) : "");
+  return fmt::format("{} layers x {} heads x {} {}{}{}", group.layers, group.kv_heads, dims, info(group.dtype).name,
+                     group.rotated ? " rotated" : "", group.window > 0 ? fmt::format(", window {}", group.window) : "");
 }
 
 }  // namespace
@@ -42,17 +42,19 @@ Layout::Layout(std::span<const LayerKv> layers) {
     auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return shares_group(g, layer); });
     if (group == groups_.end())
       group = groups_.insert(groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window,
-                                             DType::f16, kOnHost, layer.state});
+                                             DType::f16, kOnHost, layer.state, false});
     places_.push_back({static_cast<std::size_t>(group - groups_.begin()), group->layers});
     ++group->layers;
   }
 }
 
-Layout Layout::with(DType dtype, int device) const {
+Layout Layout::with(DType dtype, int device, Rotation rotation) const {
   Layout layout = *this;
   for (Group& group : layout.groups_) {
     group.dtype = group.is_state() ? DType::f32 : dtype;
     group.device = device;
+    group.rotated = group.keeps == Keeps::attention && ((dtype == DType::q4_0 && rotation != Rotation::never) ||
+                                                        (dtype == DType::q8_0 && rotation == Rotation::quantized));
   }
   return layout;
 }

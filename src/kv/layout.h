@@ -4,8 +4,10 @@
 // Inside a block, for each layer of the group: K as [kv_heads, k_dim, kBlockTokens] (channel-major, so that SIMD lanes
 // are keys), then V as [kv_heads, kBlockTokens, v_dim]. In q8_0 a head's part is its int8 values in that order, then
 // their float16 scales, one for 32 channels of a token: [k_dim / 32, kBlockTokens] of K, [kBlockTokens, v_dim / 32] of
-// V. A latent, from which all heads take their keys and their values, lies as a value does, [kBlockTokens, v_dim], and
-// its k_dim is 0.
+// V. In q4_0 nibbles lie in place of the int8 values, in two's complement: of a scale's 32 channels, channel c < 16 has
+// the low nibble of a byte and channel c + 16 the high one, so that K is [k_dim / 32, 16, kBlockTokens] bytes and V
+// [kBlockTokens, v_dim / 32, 16]; scales follow as in q8_0. A latent, from which all heads take their keys and their
+// values, lies as a value does, [kBlockTokens, v_dim], and its k_dim is 0.
 //
 // A layer may keep one state of all tokens so far instead of something of each. Such a group's block holds the states
 // of its layers behind some token: block i of a sequence is a checkpoint behind the last token of block i, and there
@@ -19,6 +21,7 @@
 
 #include "base/status.h"
 #include "kernels/recurrent.h"
+#include "kernels/rotation.h"
 #include "tensor/dtype.h"
 
 namespace millrace::kv {
@@ -59,14 +62,17 @@ struct LayerKv {
 struct Group {
   Keeps keeps = Keeps::attention;
   std::int64_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0, window = 0;
-  DType dtype = DType::f16;  // f16, f32 or, where dims are multiples of 32, q8_0
+  DType dtype = DType::f16;  // f16, f32 or, where dims are multiples of 32, q8_0 or q4_0
   int device = kOnHost;      // whose memory the blocks lie in
   StateShape state = {};     // of Keeps::state
+  bool rotated = false;      // keys and values are (kernels/rotation.h)
 
   std::int64_t k_head_bytes() const { return row_bytes(dtype, k_dim) * kBlockTokens; }  // in a block
   std::int64_t v_head_bytes() const { return row_bytes(dtype, v_dim) * kBlockTokens; }
   std::int64_t layer_bytes() const { return is_state() ? state.bytes() : kv_heads * (k_head_bytes() + v_head_bytes()); }
   std::int64_t block_bytes() const { return layers * layer_bytes(); }
+  /// The span of keys' and values' rotation, or 0.
+  std::int64_t rotation() const { return rotated ? kernels::rotation_span(v_dim) : 0; }
   bool is_state() const { return keeps == Keeps::state; }
   /// Whether a token sees something of every token before it, so that a sequence lets go of no block.
   bool keeps_all() const { return !is_state() && window == 0; }
@@ -88,6 +94,13 @@ struct Place {
   friend bool operator==(const Place&, const Place&) = default;
 };
 
+/// Whether keys and values are rotated before they lose bits.
+enum class Rotation : std::uint8_t {
+  of_format,  // those in q4_0 are
+  never,      // to measure what it does
+  quantized,  // those in q8_0, too
+};
+
 /// K or V of a token.
 enum class Part : std::uint8_t { k, v };
 
@@ -98,7 +111,7 @@ class Layout {
   /// needs.
   explicit Layout(std::span<const LayerKv> layers);
   /// The same in another format and place.
-  Layout with(DType dtype, int device) const;
+  Layout with(DType dtype, int device, Rotation rotation = Rotation::of_format) const;
 
   const std::vector<Group>& groups() const { return groups_; }
   std::int64_t layers() const { return static_cast<std::int64_t>(places_.size()); }  // of the model

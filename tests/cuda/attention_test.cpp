@@ -14,6 +14,7 @@
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/kv_codec.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -26,6 +27,8 @@ using test::same_bits;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+bool in_integers(DType dtype) { return dtype == DType::q8_0 || dtype == DType::q4_0; }
+
 struct Case {
   int heads, kv_heads, head_dim;
   DType dtype;
@@ -37,13 +40,15 @@ struct Case {
   std::vector<Run> runs;
   int max_position;
   bool sinks = false;
+  bool rotated = false;
+  std::int64_t rotation() const { return rotated ? rotation_span(head_dim) : 0; }
 };
 
 std::string name(const Case& c) {
   return ::testing::PrintToString(c.heads) + "/" + ::testing::PrintToString(c.kv_heads) + " heads of " +
          ::testing::PrintToString(c.head_dim) + " " + std::string(info(c.dtype).name) + ", window " +
-         ::testing::PrintToString(c.window) + (c.sinks ? ", sinks" : "") + ", first row at " +
-         ::testing::PrintToString(c.runs[0].first);
+         ::testing::PrintToString(c.window) + (c.sinks ? ", sinks" : "") + (c.rotated ? ", rotated" : "") +
+         ", first row at " + ::testing::PrintToString(c.runs[0].first);
 }
 
 /// A pass over a cache of random keys and values. What no row sees is NaN, blocks that no row sees have no address.
@@ -55,8 +60,7 @@ class Pass {
     }
     rows_ = static_cast<int>(position_.size());
     q_ = normal_floats(size(), random_);
-    for (std::size_t i = 0; i < q_.size() && c.dtype == DType::q8_0;
-         ++i) {  // also groups of nothing, and of very little
+    for (std::size_t i = 0; i < q_.size() && in_integers(c.dtype); ++i) {  // also groups of nothing, and of very little
       if (i / 32 % 7 == 3) q_[i] = 0;
       if (i / 32 % 11 == 5) q_[i] *= i / 32 % 2 == 0 ? 1e-34f : 1e-12f;
     }
@@ -78,7 +82,10 @@ class Pass {
   std::vector<float> want() const {
     std::vector<float> out(size());
     for (int r = 0; r < rows_; ++r) {
-      for (int h = 0; h < c_.heads; ++h) attend(r, h, &out[index(r, h)]);
+      for (int h = 0; h < c_.heads; ++h) {
+        attend(r, h, &out[index(r, h)]);
+        if (c_.rotated) rotate(&out[index(r, h)]);
+      }
     }
     return out;
   }
@@ -87,7 +94,12 @@ class Pass {
     double worst = 0;
     for (int r = 0; r < rows_; ++r) {
       for (int h = 0; h < c_.heads; ++h) {
-        const auto exact = attend_in_double(r, h);
+        auto exact = attend_in_double(r, h);
+        if (c_.rotated) {
+          std::vector<float> turned(exact.begin(), exact.end());
+          rotate(turned.data());
+          exact.assign(turned.begin(), turned.end());
+        }
         for (int d = 0; d < c_.head_dim; ++d) {
           worst = std::max(
               worst, std::abs(exact[static_cast<std::size_t>(d)] - out[index(r, h) + static_cast<std::size_t>(d)]));
@@ -119,12 +131,15 @@ class Pass {
     const Array<Q8Scale> scale(size() / 32);
     AttentionCall call;
     call.rows = {rows_, nullptr, sequence.get(), position.get()};
-    call.kv = {blocks_at.get(), max_blocks(), k_offset(), v_offset(), head_bytes(), c_.dtype, c_.kv_heads, c_.head_dim};
+    call.kv = {blocks_at.get(), max_blocks(), k_offset(),
+               v_offset(),      head_bytes(), c_.dtype,
+               c_.kv_heads,     c_.head_dim,  static_cast<std::int32_t>(c_.rotation())};
     call.q = q.get();
     call.heads = c_.heads;
     call.scale = scale_();
     call.window = c_.window;
-    call.out = with_f32 ? out.get() : nullptr;
+    call.floats = with_f32;
+    call.out = with_f32 || c_.rotated ? out.get() : nullptr;
     if (quantized()) call.out_q8 = {q8.get(), scale.get()};
     const Array<float> sinks(sinks_);
     const test::Entry sinks_at(reinterpret_cast<const std::byte*>(sinks.get()));
@@ -155,6 +170,7 @@ class Pass {
   }
 
  private:
+  void rotate(float* head) const { kernels::table(device::Isa::plain).rotate(head, c_.head_dim, c_.rotation()); }
   bool quantized() const { return c_.heads * c_.head_dim % 32 == 0; }
   std::size_t size() const {
     return static_cast<std::size_t>(rows_) * static_cast<std::size_t>(c_.heads * c_.head_dim);
@@ -205,7 +221,7 @@ class Pass {
         std::size_t at = (entry * 64 + static_cast<std::size_t>(slot)) * static_cast<std::size_t>(c_.kv_heads) * dim;
         std::vector<float> key(dim), value(dim);
         // In q8_0 some values so small that their scale is subnormal, or 0.
-        const float size = c_.dtype == DType::q8_0 && slot % 5 == 3 ? std::ldexp(1.0f, -slot % 29) : 1;
+        const float size = in_integers(c_.dtype) && slot % 5 == 3 ? std::ldexp(1.0f, -slot % 29) : 1;
         for (int h = 0; h < c_.kv_heads; ++h, at += dim) {
           for (std::size_t d = 0; d < dim; ++d) key[d] = 2 * normal(random_), value[d] = size * normal(random_);
           put(places_[entry], h, slot, true, key, &keys_[at]);
@@ -230,6 +246,14 @@ class Pass {
       } else if (c_.dtype == DType::f16) {
         std::memcpy(part + i * 2, &half, 2);
         read[d] = f16_to_f32(half);
+      } else if (c_.dtype == DType::q4_0) {
+        const int g = d / 32, scale = is_key ? g * 64 + slot : slot * groups + g, c = d % 32;
+        const KvGroup group = encode_kv_q4(x.data() + 32 * g);
+        std::memcpy(part + 32 * dim + 2 * scale, &group.d, 2);
+        std::byte& two = part[nibbles_at(d, slot, is_key)];
+        const auto nibble = static_cast<std::byte>(group.q[c] & 15);
+        two = c < 16 ? (two & std::byte{0xf0}) | nibble : (two & std::byte{0x0f}) | nibble << 4;
+        read[d] = f16_to_f32(group.d) * static_cast<float>(group.q[c]);
       } else {
         const int g = d / 32, scale = is_key ? g * 64 + slot : slot * groups + g;
         if (d % 32 == 0) {
@@ -240,6 +264,11 @@ class Pass {
         read[d] = f16_to_f32(block.d) * static_cast<float>(block.qs[d % 32]);
       }
     }
+  }
+  /// The byte of a head's part in which a channel of a token has a nibble.
+  std::int64_t nibbles_at(int d, int slot, bool is_key) const {
+    const std::int64_t row = d / 32 * 16 + d % 16;
+    return is_key ? row * 64 + slot : std::int64_t{slot} * c_.head_dim / 2 + row;
   }
   // Head `head` of a key or value of row r's sequence, widened: [head_dim].
   const float* key_at(int r, int key, int head) const { return wide(keys_, r, key, head); }
@@ -261,23 +290,34 @@ class Pass {
     }
   }
 
-  /// A head of a key or value of row r's sequence as q8_0 keeps it.
+  /// A head of a key or value of row r's sequence as q8_0 or q4_0 keeps it.
   struct Quantized {
-    const std::int8_t* values;
-    const std::uint16_t* scales;
-    int value_step, scale_step;
-    std::int64_t value(int d) const { return values[d * value_step]; }
-    float scale(int g) const { return f16_to_f32(scales[g * scale_step]); }
+    std::vector<std::int64_t> values;
+    std::vector<float> scales;
+    std::int64_t value(int d) const { return values[static_cast<std::size_t>(d)]; }
+    float scale(int g) const { return scales[static_cast<std::size_t>(g)]; }
   };
   Quantized quantized_at(int r, int key, int head, bool is_key) const {
     const auto entry = static_cast<std::size_t>(sequence_[static_cast<std::size_t>(r)] * max_blocks() + key / 64);
     const std::byte* part =
         cache_.data() + places_[entry] * block_bytes() + (is_key ? k_offset() : v_offset()) + head * head_bytes();
-    const auto* values = reinterpret_cast<const std::int8_t*>(part);
-    const auto* scales = reinterpret_cast<const std::uint16_t*>(part + 64 * c_.head_dim);
-    const int slot = key % 64;
-    if (is_key) return {values + slot, scales + slot, 64, 64};
-    return {values + slot * c_.head_dim, scales + slot * (c_.head_dim / 32), 1, 1};
+    const bool nibbles = c_.dtype == DType::q4_0;
+    const int slot = key % 64, groups = c_.head_dim / 32;
+    Quantized read;
+    for (int d = 0; d < c_.head_dim; ++d) {
+      const std::int64_t at = nibbles  ? nibbles_at(d, slot, is_key)
+                              : is_key ? d * 64 + slot
+                                       : std::int64_t{slot} * c_.head_dim + d;
+      const auto byte = static_cast<std::int8_t>(part[at]);
+      read.values.push_back(!nibbles ? byte : d % 32 < 16 ? static_cast<std::int8_t>(byte << 4) >> 4 : byte >> 4);
+    }
+    for (int g = 0; g < groups; ++g) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, part + 64 * c_.head_dim / (nibbles ? 2 : 1) + 2 * (is_key ? g * 64 + slot : slot * groups + g),
+                  2);
+      read.scales.push_back(f16_to_f32(half));
+    }
+    return read;
   }
   /// Factors of int8 in two digits: integers, and what one of them counts.
   struct Digits {
@@ -320,9 +360,10 @@ class Pass {
   void add_quantized(int r, int h, int begin, int end, const float* weights, std::vector<float>& acc) const {
     for (int g = 0; g < c_.head_dim / 32; ++g) {
       std::vector<float> scaled;
-      for (int key = begin; key < end; ++key)
-        scaled.push_back(
-            std::fmax(weights[key % kAttentionChunk] * quantized_at(r, key, h / group(), false).scale(g), 0.0f));
+      for (int key = begin; key < end; ++key) {
+        const float product = weights[key % kAttentionChunk] * quantized_at(r, key, h / group(), false).scale(g);
+        scaled.push_back(c_.dtype == DType::q8_0 ? std::fmax(product, 0.0f) : product);
+      }
       const Digits digits = digits_of(scaled);
       for (int d = 32 * g; d < 32 * g + 32; ++d) {
         std::int64_t sum = 0;
@@ -335,7 +376,7 @@ class Pass {
   }
 
   void attend(int r, int h, float* out) const {
-    const bool quantized = c_.dtype == DType::q8_0;
+    const bool quantized = in_integers(c_.dtype);
     const int position = position_[static_cast<std::size_t>(r)], oldest = first_key(r), kv = h / group();
     const float* q = &q_[index(r, h)];
     float most = c_.sinks ? sinks_[static_cast<std::size_t>(h)] : -kInfinity, total = c_.sinks ? 1 : 0;
@@ -421,7 +462,7 @@ class CudaAttention : public test::OnDevice {
     auto want = pass.want();
     // In q8_0 the other factor of a product has 16 bits; in f16 weights have 11, an error of 2^-11 at most of each
     // one's part in values of up to about 4.
-    EXPECT_LT(pass.error(want), c.dtype == DType::q8_0 ? 5e-4 : c.dtype == DType::f16 ? 1e-3 : 2e-5);
+    EXPECT_LT(pass.error(want), in_integers(c.dtype) ? 5e-4 : c.dtype == DType::f16 ? 1e-3 : 2e-5);
     const auto few = pass.run(false, c.max_position, true);
     if (c.dtype == DType::f16) {
       EXPECT_LT(pass.error(few.out), 1e-3) << "row by row";
@@ -545,10 +586,34 @@ TEST_F(CudaAttention, AQueryThatIsNotFiniteSpoilsItsHeadAlone) {
       const bool spoilt = i / 64 == 8 + 2 || i / 64 == 16 + 7;
       ASSERT_EQ(std::isnan(few[static_cast<std::size_t>(i)]), spoilt) << "row and head " << i / 64;
     }
-    if (dtype == DType::q8_0) {
+    if (in_integers(dtype)) {
       EXPECT_TRUE(same_bits(few, pass.want())) << "row by row";
     }
     EXPECT_TRUE(same_bits(pass.run(true, c.max_position, true).out, few)) << "by tiles";
+  }
+}
+
+TEST_F(CudaAttention, FewBits) {
+  for (const bool rotated : {false, true}) {
+    for (const int head_dim : {64, 96, 128, 256}) {
+      for (const int group : {1, 4, 8, 9}) {
+        check({2 * group,
+               2,
+               head_dim,
+               DType::q4_0,
+               0,
+               {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 391, 3}},
+               512,
+               group == 4,
+               rotated});
+      }
+    }
+    for (const int window : {1, 17, 64, 200})
+      check({8, 1, 128, DType::q4_0, window, {{0, 0, 3}, {1, 251, 9}, {2, 701, 3}}, 768, false, rotated});
+    check({8, 2, 128, DType::q4_0, 0, {{0, 2047, 2}, {1, 4095, 1}, {2, 3000, 9}}, 4096, true, rotated});
+    check({16, 2, 64, DType::q4_0, 0, {{0, 9001, 2}, {1, 4000, 1}}, 16384, false, rotated});
+    check({8, 2, 128, DType::q4_0, 0, {{0, 0, 300}}, 384, false, rotated});
+    check({8, 2, 128, DType::q8_0, 0, {{0, 120, 40}, {1, 5, 1}}, 384, false, rotated});
   }
 }
 

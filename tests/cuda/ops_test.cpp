@@ -14,6 +14,7 @@
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/kv_codec.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -215,6 +216,7 @@ struct RopeCase {
   int rows, heads, kv_heads, head_dim, rotary;
   bool neox, norms;
   DType dtype;
+  bool rotated = false;
 };
 
 /// A head of a token's key or value into its part of a block, as kv/sequence.h lays it.
@@ -227,6 +229,14 @@ void store_token(DType dtype, const float* x, int head_dim, int slot, bool is_ke
       std::memcpy(part + 4 * i, x + d, 4);
     } else if (dtype == DType::f16) {
       std::memcpy(part + 2 * i, &half, 2);
+    } else if (dtype == DType::q4_0) {
+      const int g = d / 32, scale = is_key ? g * 64 + slot : slot * (head_dim / 32) + g, c = d % 32;
+      const int row = g * 16 + c % 16;
+      const KvGroup group = encode_kv_q4(x + 32 * g);
+      std::memcpy(part + 32 * head_dim + 2 * scale, &group.d, 2);
+      std::byte& two = part[is_key ? row * 64 + slot : slot * head_dim / 2 + row];
+      const auto nibble = static_cast<std::byte>(group.q[c] & 15);
+      two = c < 16 ? (two & std::byte{0xf0}) | nibble : (two & std::byte{0x0f}) | nibble << 4;
     } else {
       const int g = d / 32, scale = is_key ? g * 64 + slot : slot * (head_dim / 32) + g;
       if (d % 32 == 0) {
@@ -269,7 +279,9 @@ void spoil(std::vector<float>& k, std::vector<float>& v) {
   }
   if (different == 0) return ::testing::AssertionSuccess();
   const auto within = static_cast<std::int64_t>(first) % block_bytes - k_offset;
-  const std::int64_t head = within / head_bytes, elements = c.dtype == DType::q8_0 ? 64 * c.head_dim : head_bytes;
+  const std::int64_t head = within / head_bytes, elements = c.dtype == DType::q8_0   ? 64 * c.head_dim
+                                                            : c.dtype == DType::q4_0 ? 32 * c.head_dim
+                                                                                     : head_bytes;
   return ::testing::AssertionFailure() << different << " bytes of the cache differ, the first in "
                                        << (within < 0          ? "nobody's place"
                                            : head < c.kv_heads ? "K"
@@ -301,6 +313,18 @@ TEST_F(CudaOps, RopeStore) {
       // Keys that are not turned, stored without queries.
       {1, 0, 8, 128, 0, false, false, DType::f16},
       {3, 0, 2, 64, 0, false, false, DType::q8_0},
+      // Rotated, and not.
+      {1, 32, 8, 128, 128, false, false, DType::q4_0, true},
+      {3, 32, 4, 128, 128, true, true, DType::q4_0, true},
+      {70, 8, 1, 128, 64, true, false, DType::q4_0, true},
+      {133, 5, 5, 96, 96, false, true, DType::q4_0, true},
+      {200, 4, 2, 256, 256, true, true, DType::q4_0, true},
+      {64, 6, 3, 64, 64, false, false, DType::q4_0, true},
+      {70, 6, 3, 512, 64, false, false, DType::q4_0, true},
+      {70, 8, 1, 128, 64, true, false, DType::q4_0},
+      {70, 8, 1, 128, 64, true, false, DType::q8_0, true},
+      {3, 0, 2, 64, 0, false, false, DType::q4_0, true},
+      {3, 4, 2, 64, 0, false, false, DType::q4_0, true},
       {70, 0, 2, 128, 0, false, false, DType::f16},
       {133, 0, 1, 96, 0, false, false, DType::f32},
   };
@@ -321,7 +345,8 @@ TEST_F(CudaOps, RopeStore) {
     const auto q = normal_floats(static_cast<std::size_t>(c.rows * c.heads * c.head_dim), random_);
     auto k = normal_floats(static_cast<std::size_t>(c.rows * c.kv_heads * c.head_dim), random_);
     auto v = normal_floats(k.size(), random_);
-    if (c.dtype == DType::q8_0) spoil(k, v);
+    const bool quantized = c.dtype == DType::q8_0 || c.dtype == DType::q4_0;
+    if (quantized && !c.rotated) spoil(k, v);
     const auto angles = normal_floats(static_cast<std::size_t>(c.rows * c.rotary / 2), random_, 3);
     std::vector<float> cos_sin;
     for (const float a : angles) cos_sin.insert(cos_sin.end(), {std::cos(a), std::sin(a)});
@@ -346,6 +371,11 @@ TEST_F(CudaOps, RopeStore) {
     auto q_want = q, k_want = k;
     prepare(q_want, c.heads, q_norm);
     prepare(k_want, c.kv_heads, k_norm);
+    auto v_want = v;
+    if (c.rotated) {
+      for (std::vector<float>* x : {&q_want, &k_want, &v_want})
+        cpu_.rotate(x->data(), static_cast<std::int64_t>(x->size()), rotation_span(c.head_dim));
+    }
 
     const Array<std::byte> memory(static_cast<std::size_t>(block_bytes) * sequences * max_blocks);
     std::vector<std::byte> cache_want(static_cast<std::size_t>(block_bytes) * sequences * max_blocks, std::byte{0xcb});
@@ -361,7 +391,7 @@ TEST_F(CudaOps, RopeStore) {
         const auto at = (r * c.kv_heads + head) * c.head_dim;
         std::byte* part = cache_want.data() + place * block_bytes + head * head_bytes;
         store_token(c.dtype, k_want.data() + at, c.head_dim, slot, true, part + k_offset);
-        store_token(c.dtype, v.data() + at, c.head_dim, slot, false, part + v_offset);
+        store_token(c.dtype, v_want.data() + at, c.head_dim, slot, false, part + v_offset);
       }
     }
 
@@ -372,6 +402,7 @@ TEST_F(CudaOps, RopeStore) {
     RopeStoreCall call;
     call.rows = {c.rows, nullptr, sequence_at.get(), position_at.get()};
     call.kv = {blocks_at.get(), max_blocks, k_offset, v_offset, head_bytes, c.dtype, c.kv_heads, c.head_dim};
+    if (c.rotated) call.kv.rotation = static_cast<std::int32_t>(rotation_span(c.head_dim));
     call.q = q_at.get();
     call.k = k_at.get();
     call.v = v_at.get();

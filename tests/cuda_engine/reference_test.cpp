@@ -32,6 +32,12 @@ TEST_P(CheckpointsOnGpu, AnswerSoStepByStep) {
   expect_the_cell(options, GetParam());
 }
 
+TEST_P(CheckpointsOnGpu, StayNearWithRotatedKv) {
+  const auto& [checkpoint, place] = GetParam();
+  if (place.place != Place::gpu_vram || !checkpoint.runs(place.place)) GTEST_SKIP();
+  expect_near_with_rotated_kv(on_gpu(), checkpoint);
+}
+
 INSTANTIATE_TEST_SUITE_P(Reference, CheckpointsOnGpu,
                          testing::Combine(testing::ValuesIn(kCheckpoints), testing::Values(kPlaces[2], kPlaces[3])),
                          test_name);

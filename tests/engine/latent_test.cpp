@@ -56,6 +56,16 @@ TEST(PlanOnly, LeavesBlocksThatGuessTokensOnTheDisk) {
   EXPECT_GT(planned->draft_block_bytes, 0u);
 }
 
+TEST(KvOfFourBits, IsRefusedInWordsWhereItDoesNotFit) {
+  EngineOptions options = test::roomy(MILLRACE_TEST_DATA "/reference/deepseek-v3.gguf");
+  options.kv_dtype = DType::q4_0;
+  const Status status = Engine::create(options).status();
+  EXPECT_EQ(status.code(), Code::unsupported);
+  EXPECT_EQ(status.message(), "--kv q4_0 is not for latents, which this model keeps; use --kv q8_0");
+  options.kv_dtype = DType::q4_k;
+  EXPECT_NE(Engine::create(options).status().message().find("not as q4_k; use --kv f16"), std::string::npos);
+}
+
 TEST_P(Latents, TakeARowATokenAndLayer) {
   const auto engine = make(options());
   const kv::Layout layout = engine->model().program().layout.with(GetParam(), kv::kOnHost);

@@ -197,6 +197,31 @@ inline void expect_the_reference(const EngineOptions& options, const Checkpoint&
   }
 }
 
+/// With keys and values that are rotated, in eight and in four bits: whoever rotates must rotate back.
+inline void expect_near_with_rotated_kv(const EngineOptions& options, const Checkpoint& checkpoint) {
+  struct Format {
+    DType dtype;
+    double most;  // relative; a router that chooses otherwise counts in full
+  };
+  for (const Format& format : {Format{DType::q8_0, 0.1}, Format{DType::q4_0, 0.8}}) {
+    SCOPED_TRACE(info(format.dtype).name);
+    EngineOptions changed = options;
+    changed.context_tokens = checkpoint.context;
+    changed.kv_dtype = format.dtype;
+    changed.kv_rotation = kv::Rotation::quantized;
+    const auto engine = Engine::create(changed);
+    if (!engine.ok()) {
+      EXPECT_EQ(engine.status().code(), Code::unsupported) << engine.status().message();
+      EXPECT_NE(engine.status().message().find("use --kv"), std::string::npos) << engine.status().message();
+      continue;
+    }
+    for (const std::int64_t batch : {0, 7}) {
+      changed.batch_tokens = batch;
+      EXPECT_LE(agreement(changed, checkpoint.logits()).relative_l2, format.most);
+    }
+  }
+}
+
 /// What README says of a cell.
 inline void expect_the_cell(const EngineOptions& options, const Cell& cell) {
   const auto& [checkpoint, place] = cell;

@@ -56,6 +56,12 @@ TEST_P(Checkpoints, AnswerAsTransformersDoes) {
   expect_the_cell(options, GetParam());
 }
 
+TEST_P(Checkpoints, StayNearWithRotatedKv) {
+  const auto& [checkpoint, place] = GetParam();
+  if (place.place != Place::cpu_ram || !checkpoint.runs(place.place)) GTEST_SKIP();
+  expect_near_with_rotated_kv(roomy(checkpoint.model()), checkpoint);
+}
+
 INSTANTIATE_TEST_SUITE_P(Reference, Checkpoints,
                          testing::Combine(testing::ValuesIn(kCheckpoints), testing::Values(kPlaces[0], kPlaces[1])),
                          test_name);

@@ -164,29 +164,57 @@ TEST(SameBits, ForBothPolicies) {
   expect_same_bits_of_decoded(options);
 }
 
-/// Eight bits a channel change the logits a little, and then the same little everywhere.
+/// Fewer bits a channel change the logits, and then the same everywhere.
 TEST(SameBits, WithQuantizedKvOfItsOwn) {
+  struct Case {
+    DType dtype;
+    double most;  // relative; a router that chooses otherwise counts in full
+    std::size_t same_percent;
+  };
   constexpr std::size_t kRows = 200;
-  EngineOptions options = demo();
-  options.kv_dtype = DType::q8_0;
-  const std::vector<float> first = logits_of(options, kRows);
-  ASSERT_GE(first.size(), kRows * kVocab);
-  double error = 0, norm = 0;
-  std::size_t same_choice = 0;
-  for (std::size_t row = 0; row < kRows; ++row) {
-    const float *a = first.data() + row * kVocab, *b = baseline().data() + row * kVocab;
-    for (std::size_t i = 0; i < kVocab; ++i) error += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-    same_choice += std::max_element(a, a + kVocab) - a == std::max_element(b, b + kVocab) - b ? 1 : 0;
+  for (const Case& c : {Case{DType::q8_0, 5e-2, 97}, Case{DType::q4_0, 2e-1, 90}}) {
+    SCOPED_TRACE(info(c.dtype).name);
+    EngineOptions options = demo();
+    options.kv_dtype = c.dtype;
+    const std::vector<float> first = logits_of(options, kRows);
+    ASSERT_GE(first.size(), kRows * kVocab);
+    double error = 0, norm = 0;
+    std::size_t same_choice = 0;
+    for (std::size_t row = 0; row < kRows; ++row) {
+      const float *a = first.data() + row * kVocab, *b = baseline().data() + row * kVocab;
+      for (std::size_t i = 0; i < kVocab; ++i) error += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
+      same_choice += std::max_element(a, a + kVocab) - a == std::max_element(b, b + kVocab) - b ? 1 : 0;
+    }
+    EXPECT_GT(error, 0.0);
+    EXPECT_LT(std::sqrt(error / norm), c.most);
+    EXPECT_GE(same_choice, kRows * c.same_percent / 100);
+    options.threads = 1;
+    options.batch_tokens = 33;
+    EXPECT_EQ(logits_of(options, kRows), first);
+    options.best_isa = false;
+    options.isa = kernels::Isa::plain;
+    options.ram_bytes = 8'000'000;
+    EXPECT_EQ(logits_of(options, kRows), first);
   }
-  EXPECT_GT(error, 0.0);
-  EXPECT_LT(std::sqrt(error / norm), 5e-2);  // a router that chooses otherwise counts in full
-  EXPECT_GE(same_choice, kRows * 97 / 100);
-  options.threads = 1;
-  options.batch_tokens = 33;
-  EXPECT_EQ(logits_of(options, kRows), first);
-  options.best_isa = false;
-  options.isa = kernels::Isa::plain;
-  EXPECT_EQ(logits_of(options, kRows), first);
+}
+
+/// The rotation changes nothing but what rounding makes of it.
+TEST(SameBits, RotationAloneIsRounding) {
+  constexpr std::size_t kRows = 60;
+  EngineOptions options = demo();
+  options.kv_dtype = DType::q4_0;
+  const std::vector<float> rotated = logits_of(options, kRows);
+  options.kv_rotation = kv::Rotation::never;
+  EXPECT_NE(logits_of(options, kRows), rotated);
+  options.kv_dtype = DType::q8_0;
+  const std::vector<float> plain = logits_of(options, kRows);
+  options.kv_rotation = kv::Rotation::quantized;
+  const std::vector<float> turned = logits_of(options, kRows);
+  EXPECT_NE(turned, plain);
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < kRows * kVocab; ++i)
+    error += (turned[i] - plain[i]) * (turned[i] - plain[i]), norm += plain[i] * plain[i];
+  EXPECT_LT(std::sqrt(error / norm), 1e-1);  // a router that chooses otherwise counts in full
 }
 
 TEST(SameBits, InABatchOfEight) {

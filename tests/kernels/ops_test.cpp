@@ -15,6 +15,7 @@
 
 #include "kernels/ref/ref.h"
 #include "tensor/codec.h"
+#include "tensor/kv_codec.h"
 
 namespace millrace::kernels {
 namespace {
@@ -197,7 +198,8 @@ TEST(Ops, TopKOrdersAndBreaksTiesByIndex) {
 
 // One KV head of a sequence: K and V in blocks as kv/sequence.h lays them out, and plainly for the reference.
 struct KvHead {
-  KvHead(std::int64_t keys, std::int64_t dim, DType type, std::uint32_t seed) : head_dim(dim), dtype(type) {
+  KvHead(std::int64_t keys, std::int64_t dim, DType type, std::uint32_t seed, bool rotated = false)
+      : head_dim(dim), dtype(type), rotation(rotated ? rotation_span(dim) : 0) {
     k = random_floats(static_cast<std::size_t>(keys * dim), seed);
     v = random_floats(static_cast<std::size_t>(keys * dim), seed + 1);
     const auto block_bytes = static_cast<std::size_t>(kKvBlock * row_bytes(type, dim));
@@ -209,8 +211,8 @@ struct KvHead {
       v_blocks.push_back(memory.data() + static_cast<std::size_t>(2 * b + 1) * block_bytes);
     }
     for (std::int64_t i = 0; i < keys; ++i) {
-      if (type == DType::q8_0) {
-        put_q8(i);
+      if (type == DType::q8_0 || type == DType::q4_0) {
+        put_quantized(i);
         continue;
       }
       for (std::int64_t d = 0; d < dim; ++d) {
@@ -239,6 +241,37 @@ struct KvHead {
       std::memcpy(values + scales + 2 * (lane * groups + g), block, 2);
     }
   }
+  void put_q4(std::int64_t token) {
+    constexpr std::int64_t kBytes = kKvGroup / 2;
+    const std::int64_t lane = token % kKvBlock, groups = head_dim / kKvGroup, scales = kKvBlock * head_dim / 2;
+    auto* keys = const_cast<std::byte*>(k_blocks[token / kKvBlock]);
+    auto* values = const_cast<std::byte*>(v_blocks[token / kKvBlock]);
+    for (std::int64_t g = 0; g < groups; ++g) {
+      for (const bool key : {true, false}) {
+        float* part = (key ? k : v).data() + token * head_dim + g * kKvGroup;
+        const KvGroup group = encode_kv_q4(part);
+        for (std::int64_t c = 0; c < kKvGroup; ++c) {
+          part[c] = f16_to_f32(group.d) * static_cast<float>(group.q[c]);
+          std::byte& two = key ? keys[(g * kBytes + c % kBytes) * kKvBlock + lane]
+                               : values[(lane * groups + g) * kBytes + c % kBytes];
+          const auto nibble = static_cast<std::byte>(group.q[c] & 15);
+          two = c < kBytes ? (two & std::byte{0xf0}) | nibble : (two & std::byte{0x0f}) | nibble << 4;
+        }
+        std::memcpy((key ? keys + scales + 2 * (g * kKvBlock + lane) : values + scales + 2 * (lane * groups + g)),
+                    &group.d, 2);
+      }
+    }
+  }
+  void put_quantized(std::int64_t token) {
+    const auto turn = [&] {
+      if (rotation == 0) return;
+      ref::rotate(k.data() + token * head_dim, head_dim, rotation);
+      ref::rotate(v.data() + token * head_dim, head_dim, rotation);
+    };
+    turn();
+    dtype == DType::q8_0 ? put_q8(token) : put_q4(token);
+    turn();
+  }
   void put(const std::byte* block, std::int64_t index, float& value) {
     auto* at = const_cast<std::byte*>(block);
     if (dtype == DType::f16) {
@@ -251,6 +284,7 @@ struct KvHead {
   }
   std::int64_t head_dim;
   DType dtype;
+  std::int64_t rotation;
   std::vector<float> k, v;
   std::vector<std::byte> memory;
   std::vector<const std::byte*> k_blocks, v_blocks;
@@ -282,6 +316,7 @@ std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& q
   args.window = queries.window;
   args.scale = 1 / std::sqrt(static_cast<float>(dim));
   args.kv_dtype = kv.dtype;
+  args.rotation = kv.rotation;
   for (args.chunk = 0; args.chunk < chunks; ++args.chunk) {
     args.k_blocks = kv.k_blocks.data() + args.chunk * (kAttentionChunk / kKvBlock);
     args.v_blocks = kv.v_blocks.data() + args.chunk * (kAttentionChunk / kKvBlock);
@@ -294,6 +329,7 @@ std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& q
     table.attention_merge(acc.data() + h * dim, heads * dim, max.data() + h, sum.data() + h, heads, chunks, dim,
                           queries.sinks.empty() ? -std::numeric_limits<float>::infinity() : queries.sinks[h % group],
                           out.data() + h * dim);
+    if (kv.rotation > 0) table.rotate(out.data() + h * dim, dim, kv.rotation);
   }
   return out;
 }
@@ -321,13 +357,14 @@ struct AttentionCase {
   std::int64_t head_dim, group, window;
   DType dtype;
   std::vector<std::int32_t> positions;
+  bool rotated = false;
 };
 
 class AttentionTest : public ::testing::TestWithParam<AttentionCase> {};
 
 TEST_P(AttentionTest, SameBitsOnEveryIsaAndAloneOrInATile) {
   const AttentionCase& c = GetParam();
-  const KvHead kv(*std::max_element(c.positions.begin(), c.positions.end()) + 1, c.head_dim, c.dtype, 7);
+  const KvHead kv(*std::max_element(c.positions.begin(), c.positions.end()) + 1, c.head_dim, c.dtype, 7, c.rotated);
   const Queries queries = make_queries(c.positions, c.group, c.head_dim, c.window);
   const auto rows = static_cast<std::int64_t>(c.positions.size());
   const auto want = reference(kv, queries);
@@ -348,7 +385,7 @@ TEST_P(AttentionTest, SameBitsOnEveryIsaAndAloneOrInATile) {
 
 TEST_P(AttentionTest, ASinkIsAKeyWithoutAValue) {
   const AttentionCase& c = GetParam();
-  const KvHead kv(*std::max_element(c.positions.begin(), c.positions.end()) + 1, c.head_dim, c.dtype, 7);
+  const KvHead kv(*std::max_element(c.positions.begin(), c.positions.end()) + 1, c.head_dim, c.dtype, 7, c.rotated);
   Queries queries = make_queries(c.positions, c.group, c.head_dim, c.window);
   const auto rows = static_cast<std::int64_t>(c.positions.size());
   const auto without = attend(plain_ops(), kv, queries, 0, rows);
@@ -384,7 +421,38 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{96, 3, 0, DType::q8_0, range(1020, 7)},    //
                       AttentionCase{64, 2, 50, DType::q8_0, range(40, 60)},    //
                       AttentionCase{512, 1, 0, DType::q8_0, range(5, 3)},      // as wide as it goes
-                      AttentionCase{32, 8, 0, DType::q8_0, {2500}}));
+                      AttentionCase{32, 8, 0, DType::q8_0, {2500}},            //
+                      AttentionCase{128, 4, 0, DType::q8_0, range(60, 11), true},  //
+                      AttentionCase{128, 4, 0, DType::q4_0, range(60, 11), true},  //
+                      AttentionCase{96, 3, 0, DType::q4_0, range(1020, 7), true},  // pieces of 32
+                      AttentionCase{64, 2, 50, DType::q4_0, range(40, 60), true},  //
+                      AttentionCase{64, 2, 0, DType::q4_0, range(200, 9)},         // not rotated
+                      AttentionCase{512, 1, 0, DType::q4_0, range(5, 3), true},    // as wide as it goes
+                      AttentionCase{32, 8, 0, DType::q4_0, {2500}, true}));
+
+TEST(Ops, RotationIsItsOwnInverseAndKeepsProducts) {
+  for (const std::int64_t dim : {32, 64, 96, 128, 256, 480, 512}) {
+    const std::int64_t span = rotation_span(dim);
+    const auto x = random_floats(static_cast<std::size_t>(dim), 3), y = random_floats(static_cast<std::size_t>(dim), 4);
+    auto want = x;
+    ref::rotate(want.data(), dim, span);
+    std::vector<float> first;
+    for (const Table& table : tables()) {
+      auto turned = x, other = y;
+      table.rotate(turned.data(), dim, span);
+      table.rotate(other.data(), dim, span);
+      if (first.empty()) first = turned;
+      EXPECT_TRUE(same_bits(turned, first)) << device::isa_name(table.isa);
+      EXPECT_LT(relative_error(turned, want), 1e-6);
+      const auto dot = [](const std::vector<float>& a, const std::vector<float>& b) {
+        return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+      };
+      EXPECT_NEAR(dot(turned, other), dot(x, y), 1e-4);
+      table.rotate(turned.data(), dim, span);
+      EXPECT_LT(relative_error(turned, x), 1e-6);
+    }
+  }
+}
 
 TEST(Attention, KeysBeyondTheRowAreNeverTouched) {
   KvHead kv(128, 64, DType::f32, 11);

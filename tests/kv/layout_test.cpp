@@ -20,7 +20,7 @@ TEST(Layout, LayersThatKeepAlikeShareAGroup) {
 }
 
 TEST(Layout, HeadsFollowOneAnotherAndFillTheBlock) {
-  for (const DType dtype : {DType::f16, DType::f32, DType::q8_0}) {
+  for (const DType dtype : {DType::f16, DType::f32, DType::q8_0, DType::q4_0}) {
     const LayerKv layer{Keeps::attention, 2, 64, 32};
     const LayerKv layers[] = {layer, layer, layer};
     const Layout layout = Layout(layers).with(dtype, kOnHost);
@@ -62,6 +62,17 @@ TEST(Layout, ALatentLiesAsAValueDoes) {
   EXPECT_EQ(layout.bytes_per_token(), 2 * row_bytes(DType::q8_0, 576));
   EXPECT_EQ(layout.offset(1, Part::v, 0), 64 * row_bytes(DType::q8_0, 576));
   EXPECT_EQ(layout.describe(), "2 layers x latents of 576 Q8_0");
+}
+
+TEST(Layout, FewBitsAreOfRotatedKeysAndValues) {
+  const LayerKv layers[] = {{Keeps::attention, 2, 96, 96}};
+  const Layout plain(layers);
+  EXPECT_EQ(plain.with(DType::q4_0, kOnHost).groups()[0].rotation(), 32);
+  EXPECT_EQ(plain.with(DType::q4_0, kOnHost).describe(), "1 layers x 2 heads x 96 Q4_0 rotated");
+  EXPECT_EQ(plain.with(DType::q4_0, kOnHost, Rotation::never).groups()[0].rotation(), 0);
+  EXPECT_EQ(plain.with(DType::q8_0, kOnHost).groups()[0].rotation(), 0);
+  EXPECT_EQ(plain.with(DType::q8_0, kOnHost, Rotation::quantized).groups()[0].rotation(), 32);
+  EXPECT_EQ(plain.with(DType::f16, kOnHost, Rotation::quantized).groups()[0].rotation(), 0);
 }
 
 TEST(Layout, AWindowSeesItsOwnKeyAndThoseBefore) {

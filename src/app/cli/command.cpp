@@ -41,7 +41,8 @@ Expected<DType> kv_format(const std::string& name) {
   if (name == "f16") return DType::f16;
   if (name == "f32") return DType::f32;
   if (name == "q8_0") return DType::q8_0;
-  return error(Code::invalid_argument, "--kv {}: use f16, q8_0 or f32", name);
+  if (name == "q4_0") return DType::q4_0;
+  return error(Code::invalid_argument, "--kv {}: use f16, q8_0, q4_0 or f32", name);
 }
 
 Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
@@ -180,7 +181,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       "where that is predicted to pay, else on the CPU; or self, the model's own first layers that stay "
       "in memory (self:K: so many); or mtp, the file's own block for multi-token prediction; or "
       "substitute[:FILE], all layers, with low-bit copies of those that stream (`quantize --substitute`)");
-  command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, f32 (default: f16)");
+  command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command
       .add_option("--storage", flags.storage,

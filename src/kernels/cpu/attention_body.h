@@ -17,6 +17,7 @@
 #include "kernels/cpu/ops_body.h"
 #include "kernels/kernels.h"
 #include "tensor/half.h"
+#include "tensor/kv_codec.h"
 
 namespace millrace::kernels {
 namespace {
@@ -24,8 +25,7 @@ namespace {
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kMaxPackedDim = 512;  // queries are packed on the stack up to this head_dim
 
-enum class KvForm { half, single, q8 };
-constexpr std::int64_t kQ8Group = 32;  // channels with one scale
+enum class KvForm { half, single, quantized };
 
 /// Vectors a group of M queries works on at once: their accumulators, the vectors of B and one broadcast must fit.
 template <typename V, int M>
@@ -160,12 +160,47 @@ void decode_keys(const std::byte* block, std::int64_t head_dim, float* out) {
   const auto* scales = reinterpret_cast<const std::uint16_t*>(block + head_dim * kKvBlock);
   alignas(64) float scale[kKvBlock];
   for (std::int64_t d = 0; d < head_dim; ++d) {
-    if (d % kQ8Group == 0)
+    if (d % kKvGroup == 0)
       for_each_vector<V>(kKvBlock, [&](std::int64_t i, int) {
-        V::store(scale + i, V::load_half(scales + d / kQ8Group * kKvBlock + i));
+        V::store(scale + i, V::load_half(scales + d / kKvGroup * kKvBlock + i));
       });
     for (std::int64_t i = 0; i < kKvBlock; ++i)
       out[d * kKvBlock + i] = static_cast<float>(values[d * kKvBlock + i]) * scale[i];
+  }
+}
+
+/// A block of q4_0 keys as floats, [head_dim, 64].
+template <typename V>
+void decode_nibble_keys(const std::byte* block, std::int64_t head_dim, float* out) {
+  constexpr std::int64_t kRows = kKvGroup / 2;  // of bytes, for the channels of a scale
+  const auto* rows = reinterpret_cast<const std::int8_t*>(block);
+  const auto* scales = reinterpret_cast<const std::uint16_t*>(block + head_dim / 2 * kKvBlock);
+  alignas(64) float scale[kKvBlock];
+  for (std::int64_t g = 0; g < head_dim / kKvGroup; ++g, scales += kKvBlock) {
+    for_each_vector<V>(kKvBlock, [&](std::int64_t i, int) { V::store(scale + i, V::load_half(scales + i)); });
+    for (std::int64_t c = 0; c < kRows; ++c, rows += kKvBlock) {
+      float *low = out + (g * kKvGroup + c) * kKvBlock, *high = low + kRows * kKvBlock;
+      for (std::int64_t i = 0; i < kKvBlock; ++i) {
+        const std::int32_t two = rows[i];
+        low[i] = static_cast<float>(two << 28 >> 28) * scale[i];
+        high[i] = static_cast<float>(two >> 4) * scale[i];
+      }
+    }
+  }
+}
+
+/// A block of q4_0 values as floats, [64, head_dim].
+inline void decode_nibble_values(const std::byte* block, std::int64_t head_dim, float* out) {
+  constexpr std::int64_t kBytes = kKvGroup / 2;
+  const auto* bytes = reinterpret_cast<const std::int8_t*>(block);
+  const auto* scales = reinterpret_cast<const std::uint16_t*>(block + head_dim / 2 * kKvBlock);
+  for (std::int64_t group = 0; group < kKvBlock * head_dim / kKvGroup; ++group, bytes += kBytes, out += kKvGroup) {
+    const float scale = half_to_float(scales[group]);
+    for (std::int64_t i = 0; i < kBytes; ++i) {
+      const std::int32_t two = bytes[i];
+      out[i] = static_cast<float>(two << 28 >> 28) * scale;
+      out[i + kBytes] = static_cast<float>(two >> 4) * scale;
+    }
   }
 }
 
@@ -173,19 +208,22 @@ void decode_keys(const std::byte* block, std::int64_t head_dim, float* out) {
 inline void decode_values(const std::byte* block, std::int64_t head_dim, std::int64_t keys, float* out) {
   const auto* values = reinterpret_cast<const std::int8_t*>(block);
   const auto* scales = reinterpret_cast<const std::uint16_t*>(block + head_dim * kKvBlock);
-  for (std::int64_t group = 0; group < keys * head_dim / kQ8Group; ++group) {
+  for (std::int64_t group = 0; group < keys * head_dim / kKvGroup; ++group) {
     const float scale = half_to_float(scales[group]);
-    for (std::int64_t i = group * kQ8Group; i < (group + 1) * kQ8Group; ++i)
+    for (std::int64_t i = group * kKvGroup; i < (group + 1) * kKvGroup; ++i)
       out[i] = static_cast<float>(values[i]) * scale;
   }
 }
 
-/// A block of K or V as the products take it: float or half where it lies, q8_0 decoded into `scratch`.
+/// A block of K or V as the products take it: float or half where it lies, quantized ones decoded into `scratch`.
 template <typename V, KvForm kForm, bool kKeys>
-const std::byte* plain_block(const std::byte* block, std::int64_t head_dim, float* scratch) {
-  if constexpr (kForm == KvForm::q8) {
+const std::byte* plain_block(DType dtype, const std::byte* block, std::int64_t head_dim, float* scratch) {
+  if constexpr (kForm == KvForm::quantized) {
+    const bool nibbles = dtype == DType::q4_0;
     if constexpr (kKeys)
-      decode_keys<V>(block, head_dim, scratch);
+      (nibbles ? decode_nibble_keys<V> : decode_keys<V>)(block, head_dim, scratch);
+    else if (nibbles)
+      decode_nibble_values(block, head_dim, scratch);
     else
       decode_values(block, head_dim, kKvBlock, scratch);
     return reinterpret_cast<const std::byte*>(scratch);
@@ -198,19 +236,27 @@ template <typename V, int M, KvForm kForm>
 void attend_group(const AttentionArgs& args, std::int64_t first) {
   alignas(64) float packed[M == 1 ? 1 : M * kMaxPackedDim];  // [head_dim, M]; a single query is used where it lies
   alignas(64) float scores[M * kKvBlock];
-  alignas(64) float decoded[kForm == KvForm::q8 ? kKvBlock * kMostQuantizedKvDim : 1];
+  alignas(64) float decoded[kForm == KvForm::quantized ? kKvBlock * kMostQuantizedKvDim : 1];
   constexpr bool kHalf = kForm == KvForm::half;
   const auto query = [&](int m) {
     const std::int64_t index = first + m;
     return args.q + index / args.group * args.q_row_stride + index % args.group * args.q_head_stride;
   };
-  const float* q = query(0);
-  if constexpr (M > 1) {
+  alignas(64) float turned[kForm == KvForm::quantized ? kMaxPackedDim : 1];
+  const auto turned_query = [&](int m) {
+    if (kForm != KvForm::quantized || args.rotation == 0) return query(m);
+    std::copy(query(m), query(m) + args.head_dim, turned);
+    rotate<V>(turned, args.head_dim, args.rotation);
+    return static_cast<const float*>(turned);
+  };
+  const float* q = packed;
+  if constexpr (M == 1) {
+    q = turned_query(0);
+  } else {
     for (int m = 0; m < M; ++m) {
-      const float* from = query(m);
+      const float* from = turned_query(m);
       for (std::int64_t d = 0; d < args.head_dim; ++d) packed[d * M + m] = from[d];
     }
-    q = packed;
   }
   Visible whole[M];
   std::int64_t begin = std::numeric_limits<std::int64_t>::max(), end = 0;
@@ -227,7 +273,8 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
   const std::int64_t first_block = args.chunk * (kAttentionChunk / kKvBlock);
   for (std::int64_t block = begin / kKvBlock; block * kKvBlock < end; ++block) {
     std::fill(scores, scores + M * kKvBlock, 0.0f);
-    const std::byte* keys = plain_block<V, kForm, true>(args.k_blocks[block - first_block], args.head_dim, decoded);
+    const std::byte* keys =
+        plain_block<V, kForm, true>(args.kv_dtype, args.k_blocks[block - first_block], args.head_dim, decoded);
     wide_product<V, M, kHalf, 1, M>(q, keys, kKvBlock, kKvBlock, 0, args.head_dim, scores, kKvBlock);
     Visible seen[M];
     for (int m = 0; m < M; ++m) {
@@ -236,7 +283,8 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
       soften<V>(scores + m * kKvBlock, seen[m].begin, seen[m].end, args.scale, args.max[first + m], args.sum[first + m],
                 acc + m * args.head_dim, args.head_dim);
     }
-    const std::byte* values = plain_block<V, kForm, false>(args.v_blocks[block - first_block], args.head_dim, decoded);
+    const std::byte* values =
+        plain_block<V, kForm, false>(args.kv_dtype, args.v_blocks[block - first_block], args.head_dim, decoded);
     add_values<V, M, kHalf>(scores, values, args.head_dim, seen, acc, args.head_dim);
   }
 }
@@ -260,8 +308,8 @@ void attend_keys_and_values(const AttentionArgs& args) {
   constexpr auto kGroups = std::make_integer_sequence<int, max_group<V>()>();
   if (args.kv_dtype == DType::f16) {
     attend_tile<V, KvForm::half>(args, kGroups);
-  } else if (args.kv_dtype == DType::q8_0) {
-    attend_tile<V, KvForm::q8>(args, kGroups);
+  } else if (args.kv_dtype != DType::f32) {
+    attend_tile<V, KvForm::quantized>(args, kGroups);
   } else {
     attend_tile<V, KvForm::single>(args, kGroups);
   }

@@ -23,6 +23,7 @@ Table make_ops(Isa isa) {
   table.attention_chunk = attention_chunk<V>;
   table.attention_merge = attention_merge<V>;
   table.softcap = softcap<V>;
+  table.rotate = rotate<V>;
   table.f32_to_f16_row = f32_to_f16_row<V>;
   table.l2_norm = l2_norm<V>;
   table.sigmoid_mul = sigmoid_mul<V>;

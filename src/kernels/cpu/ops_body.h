@@ -157,6 +157,30 @@ void softcap(float* x, float cap, std::int64_t count) {
 }
 
 template <typename V>
+void rotate(float* x, std::int64_t count, std::int64_t span) {
+  for (std::int64_t h = 1; h < span; h *= 2) {
+    for (std::int64_t first = 0; first < count; first += 2 * h) {
+      float *low = x + first, *high = x + first + h;
+      if (h >= V::kWidth) {
+        for (std::int64_t i = 0; i < h; i += V::kWidth) {
+          const auto a = V::load(low + i), b = V::load(high + i);
+          V::store(low + i, V::add(a, b));
+          V::store(high + i, V::sub(a, b));
+        }
+        continue;
+      }
+      for (std::int64_t i = 0; i < h; ++i) {
+        const float a = low[i], b = high[i];
+        low[i] = a + b;
+        high[i] = a - b;
+      }
+    }
+  }
+  const auto factor = V::set(rotation_factor(span));
+  for_each_vector<V>(count, [&](std::int64_t i, int n) { store_n<V>(x + i, V::mul(load_n<V>(x + i, n), factor), n); });
+}
+
+template <typename V>
 void add(float* x, const float* y, std::int64_t count) {
   for_each_vector<V>(
       count, [&](std::int64_t i, int n) { store_n<V>(x + i, V::add(load_n<V>(x + i, n), load_n<V>(y + i, n)), n); });

@@ -12,6 +12,7 @@
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/gates.h"
+#include "kernels/cuda/kv_bits.cuh"
 #include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
@@ -82,7 +83,14 @@ __device__ __forceinline__ Factors merge_factors(float m, float& most) {
 // attention_q8.cuh.
 
 template <typename T>
-constexpr bool kQuantized = std::is_same_v<T, std::int8_t>;
+constexpr bool kIsNibbles = std::is_same_v<T, Nibbles>;
+template <typename T>
+constexpr bool kQuantized = kIsNibbles<T> || std::is_same_v<T, std::int8_t>;
+/// Of so many elements of the cache.
+template <typename T>
+__host__ __device__ constexpr int bytes_of(int elements) {
+  return elements * static_cast<int>(sizeof(T)) / (kIsNibbles<T> ? 2 : 1);
+}
 template <typename T>
 constexpr bool kIsHalf = std::is_same_v<T, __half>;
 constexpr int kThreads = 128;  // one a key of the chunk
@@ -414,13 +422,15 @@ struct Queries {};
 template <int kHeadDim>
 struct Queries<std::int8_t, kHeadDim> : Q8Queries<kHeadDim> {};
 template <int kHeadDim>
+struct Queries<Nibbles, kHeadDim> : Q8Queries<kHeadDim, true> {};
+template <int kHeadDim>
 struct Queries<__half, kHeadDim> : HalfQuery<kHeadDim> {};
 
 /// Bytes of shared memory that a chunk's K and its V take.
 template <typename T, int kHeadDim>
 __host__ __device__ constexpr int chunk_key_bytes(int head_dim) {
   if constexpr (kIsHalf<T>) return 2 * HalfLayout<kHeadDim>::kKeys;
-  return kAttentionChunk * (head_dim * static_cast<int>(sizeof(T)) + (kQuantized<T> ? head_dim / 32 * 2 : 0));
+  return kAttentionChunk * (bytes_of<T>(head_dim) + (kQuantized<T> ? head_dim / 32 * 2 : 0));
 }
 template <typename T, int kHeadDim>
 __host__ __device__ constexpr int chunk_value_bytes(int head_dim) {
@@ -456,15 +466,15 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   int slot = static_cast<int>(blockIdx.y);  // chunk, from the first that the row sees
   if (slot >= chunks.count) return;
   const bool both = kFits || args.both;
-  // Of a block of the cache: a token's elements, and all of them; in q8_0 scales follow them.
-  const int row_bytes = head_dim * static_cast<int>(sizeof(T)), elements_bytes = kKvBlock * row_bytes;
+  // Of a block of the cache: a token's elements, and all of them; scales follow them in q8_0 and q4_0.
+  const int row_bytes = bytes_of<T>(head_dim), elements_bytes = kKvBlock * row_bytes;
   const int scale_bytes = kQ8 ? kKvBlock * head_dim / 32 * static_cast<int>(sizeof(__half)) : 0;
   const int half_bytes = elements_bytes + scale_bytes;
   const int key_bytes_each = chunk_key_bytes<T, kHeadDim>(head_dim) / 2;
   std::byte* const k = shared;  // [2] blocks: [head_dim, 64], scales; f16 as HalfLayout says
   std::byte* const v_bytes = both ? shared + 2 * key_bytes_each : shared;
-  auto* const v = reinterpret_cast<T*>(v_bytes);             // [128, head_dim]; f16 as HalfLayout says
-  std::byte* const v_scales = v_bytes + 2 * elements_bytes;  // [128, head_dim / 32]
+  // V lies as [128, head_dim]; f16 as HalfLayout says.
+  std::byte* const v_scales = v_bytes + 2 * elements_bytes;                                      // [128, head_dim / 32]
   auto* const q = reinterpret_cast<float*>(v_bytes + chunk_value_bytes<T, kHeadDim>(head_dim));  // [kHeads, head_dim]
   float* scores = q + kHeads * head_dim;  // [kHeads, 128], then weights
   const int query_bytes = min(args.block_heads, kHeads) * head_dim * static_cast<int>(sizeof(float));
@@ -516,7 +526,8 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
         const int first = max(from, half * kKvBlock), last = min(until, (half + 1) * kKvBlock);
         const std::byte* block = view.block[half] + values_at;
         if (first < last) {
-          values.copy(v + first * head_dim, block + (first - half * kKvBlock) * row_bytes, (last - first) * row_bytes);
+          values.copy(v_bytes + first * row_bytes, block + (first - half * kKvBlock) * row_bytes,
+                      (last - first) * row_bytes);
         }
         if (kQ8 && whole) values.copy(v_scales + half * scale_bytes, block + elements_bytes, scale_bytes);
       }
@@ -704,14 +715,15 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
         }
         for (int g = warp; g < head_dim / 32; g += kWarps) {
           float acc[8];
-          add_q8_values<kHeadDim>(weights, v, reinterpret_cast<const __half*>(v_scales), g, acc);
+          add_q8_values<kHeadDim, kIsNibbles<T>>(weights, v_bytes, reinterpret_cast<const __half*>(v_scales), g, acc);
           if (pair < heads) give(h0 + pair, 32 * g + 8 * (lane % 4), sums[pair], acc);
         }
       } else {
         for (int item = thread; item < head_dim; item += kThreads) {
           const int pairs = head_dim / S::kPair, c = item % pairs * S::kPair, first = item / pairs * S::kEach;
           float acc[S::kEach][S::kPair] = {};
-          add_values(scores + first * kAttentionChunk, v + c, head_dim, view.begin, view.end, acc);
+          add_values(scores + first * kAttentionChunk, reinterpret_cast<const float*>(v_bytes) + c, head_dim,
+                     view.begin, view.end, acc);
 #pragma unroll
           for (int i = 0; i < S::kEach; ++i) {
             if (first + i >= heads) break;
@@ -904,15 +916,20 @@ cudaError_t decode_heads(const DecodeArgs& args, cudaStream_t stream) {
   return decode<T, 8, kHeadDim>(args, stream);
 }
 
+template <typename T>
+cudaError_t decode_quantized(const DecodeArgs& args, cudaStream_t stream) {
+  const int head_dim = args.kv.head_dim;
+  if (head_dim == 64) return decode_heads<T, 64>(args, stream);
+  if (head_dim == 96) return decode_heads<T, 96>(args, stream);
+  if (head_dim == 128) return decode_heads<T, 128>(args, stream);
+  if (head_dim == 256) return decode_heads<T, 256>(args, stream);
+  return cudaErrorInvalidValue;
+}
+
 cudaError_t decode_any(const DecodeArgs& args, cudaStream_t stream) {
   const int head_dim = args.kv.head_dim;
-  if (args.kv.dtype == DType::q8_0) {
-    if (head_dim == 64) return decode_heads<std::int8_t, 64>(args, stream);
-    if (head_dim == 96) return decode_heads<std::int8_t, 96>(args, stream);
-    if (head_dim == 128) return decode_heads<std::int8_t, 128>(args, stream);
-    if (head_dim == 256) return decode_heads<std::int8_t, 256>(args, stream);
-    return cudaErrorInvalidValue;
-  }
+  if (args.kv.dtype == DType::q8_0) return decode_quantized<std::int8_t>(args, stream);
+  if (args.kv.dtype == DType::q4_0) return decode_quantized<Nibbles>(args, stream);
   if (args.kv.dtype == DType::f32) return decode_heads<float, 0>(args, stream);
   if (head_dim == 64) return decode_heads<__half, 64>(args, stream);
   if (head_dim == 80) return decode_heads<__half, 80>(args, stream);
@@ -995,21 +1012,26 @@ std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   if (call.rows.rows <= 0) return cudaSuccess;
   const int head_dim = call.kv.head_dim, rows = call.rows.rows;
-  if (call.kv.dtype == DType::q8_0 && head_dim % 32 != 0) return cudaErrorInvalidValue;
+  const bool quantized = call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
+  const bool rotated = call.kv.rotation > 0;
+  if (quantized ? head_dim % 32 != 0 : rotated) return cudaErrorInvalidValue;
+  if (rotated && call.out == nullptr) return cudaErrorInvalidValue;
   const int chunks = call.tiles ? 0 : most_chunks(call.max_position, call.window);
   const Workspace w = workspace_of(rows, call.heads, head_dim, chunks);
   // Where a block of 32 spans heads, which different blocks of threads compute, quantization comes after.
   const bool later = call.out_q8.q && head_dim % 32 != 0;
   float* out = later && !call.out ? reinterpret_cast<float*>(call.workspace + w.result) : call.out;
-  const Q8 q8 = later ? Q8{} : call.out_q8;
-  const bool quantized = call.kv.dtype == DType::q8_0;
+  const Q8 q8 = later || rotated ? Q8{} : call.out_q8;
   const bool wide = call.tiles && head_dim > 256;
   const cudaError_t error = wide                          ? attention_wide(call, out, q8, stream)
                             : !call.tiles                 ? attention_few(call, w, chunks, out, q8, stream)
                             : quantized                   ? attention_q8_tiles(call, out, q8, stream)
                             : call.kv.dtype == DType::f16 ? attention_half_tiles(call, out, q8, stream)
                                                           : attention_tiles(call, out, q8, stream);
-  if (error != cudaSuccess || !later) return error;
+  if (error != cudaSuccess) return error;
+  if (rotated)
+    return rotate_heads(out, rows * call.heads, head_dim, call.kv.rotation, call.floats, call.out_q8, stream);
+  if (!later) return error;
   const int cols = call.heads * head_dim;
   return quantize_q8(out, cols, rows, cols, call.out_q8, stream);
 }

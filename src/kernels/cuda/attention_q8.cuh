@@ -1,5 +1,5 @@
-// Attention over keys and values kept as q8_0, by a warp on the int8 tensor cores: the products of a chunk for up to
-// eight pairs of a row and a head. Contract and order of sums: AttentionCall in cuda_kernels.h.
+// Attention over keys and values kept as q8_0 or q4_0, by a warp on the int8 tensor cores: the products of a chunk for
+// up to eight pairs of a row and a head. Contract and order of sums: AttentionCall in cuda_kernels.h.
 //
 // The other factor of both products, queries and weights, is rounded to 16 bits beside its largest element: an integer
 // of two digits, 256 high + low, both int8. A tensor core's tile has sixteen rows: the high digits of the eight pairs,
@@ -10,6 +10,10 @@
 // computed for a lane has eight neighbours, 8 quarter .. + 7. Of those that it sums over, every lane multiplies eight:
 // of keys the same neighbours, so that weights stay where scores became them; of channels every fourth, so that the
 // quarters read other banks.
+//
+// A nibble becomes an int8 where it is read: sixteen times its integer, as the high half of a byte, so that a shift and
+// a mask make four of them. What the sums then count is a sixteenth. In a byte of K the low nibble is of a channel that
+// the near four of a lane's rows have, and the high one of the far four's, so that a word is read once for both.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -18,6 +22,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/kv_bits.cuh"
 #include "kernels/cuda/q8_mma.cuh"
 
 namespace millrace::kernels::cuda {
@@ -69,6 +74,42 @@ __device__ __forceinline__ void multiply_bytes(const unsigned (&digits)[4], cons
 #pragma unroll
   for (int j = 0; j < 4; ++j) q8_multiply(sums[j], digits, near[j], far[j]);
 }
+
+/// sums += digits * keys for 32 keys, over 32 channels whose nibbles are sixteen rows of bytes. from: the lane's word
+/// in the first of its four rows.
+__device__ __forceinline__ void multiply_nibble_keys(const unsigned (&digits)[4], const std::byte* from, int stride,
+                                                     int (&sums)[4][4]) {
+  unsigned near[4], far[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const unsigned two = *reinterpret_cast<const unsigned*>(from + i * stride);
+    near[i] = (two << 4) & 0xf0f0f0f0u;
+    far[i] = two & 0xf0f0f0f0u;
+  }
+  transpose_bytes(near);
+  transpose_bytes(far);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) q8_multiply(sums[j], digits, near[j], far[j]);
+}
+
+/// sums += digits * values for 32 channels that share scales, over 32 keys. from: the 16 bytes of the first of the
+/// lane's eight keys.
+__device__ __forceinline__ void multiply_nibble_values(const unsigned (&digits)[4], const std::byte* from, int stride,
+                                                       int (&sums)[4][4]) {
+  const int columns = static_cast<int>(threadIdx.x) % 32 / 4, shift = columns < 4 ? 4 : 0;
+  from += columns % 4 * 4;
+  unsigned near[4], far[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    near[i] = (*reinterpret_cast<const unsigned*>(from + i * stride) << shift) & 0xf0f0f0f0u;
+    far[i] = (*reinterpret_cast<const unsigned*>(from + (4 + i) * stride) << shift) & 0xf0f0f0f0u;
+  }
+  transpose_bytes(near);
+  transpose_bytes(far);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) q8_multiply(sums[j], digits, near[j], far[j]);
+}
+
 /// The i-th of the lane's eight neighbouring columns, as a float.
 __device__ __forceinline__ float q8_sum(const int (&sums)[4][4], int i) {
   const int(&s)[4] = sums[i % 4];
@@ -76,9 +117,9 @@ __device__ __forceinline__ float q8_sum(const int (&sums)[4][4], int i) {
 }
 
 /// Queries of a warp's pairs as digits: 32 channels a group, with what their integers count.
-template <int kHeadDim>
+template <int kHeadDim, bool kNibbles = false>
 struct Q8Queries {
-  static constexpr int kGroups = kHeadDim / 32;
+  static constexpr int kGroups = kHeadDim / 32, kRows = kNibbles ? kHeadDim / 2 : kHeadDim;  // of bytes, of a block
   unsigned digits[kGroups][4];
   float unit[kGroups];
 
@@ -105,11 +146,12 @@ struct Q8Queries {
       for (int i = 0; i < 8; ++i) x[i] = some ? x[i] : 0.0f;
       to_digits(x, inverse, digits[g]);
       unit[g] = some ? most / kDigits : finite ? 0.0f : __uint_as_float(0x7fc00000);
+      if (kNibbles) unit[g] *= 0.0625f;
     }
   }
 
   /// The sums over channels for 32 keys, the lane's eight in s; not yet times the attention's scale. block: a head's
-  /// keys, [head_dim, 64] and their scales; first: of the keys, 0 or 32.
+  /// keys, their integers and their scales; first: of the keys, 0 or 32.
   __device__ __forceinline__ void score(const std::byte* block, int first, float (&s)[8]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane % 4;
 #pragma unroll
@@ -117,11 +159,15 @@ struct Q8Queries {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       int sums[4][4] = {};
-      const auto* from = reinterpret_cast<const std::int8_t*>(block) + (32 * g + quarter) * kKvBlock;
-      multiply_bytes(digits[g], from + first + lane / 4 * 4, 4 * kKvBlock, sums);
+      const std::byte* from = block + (kRows / kGroups * g + quarter) * kKvBlock + first + lane / 4 * 4;
+      if constexpr (kNibbles) {
+        multiply_nibble_keys(digits[g], from, 4 * kKvBlock, sums);
+      } else {
+        multiply_bytes(digits[g], reinterpret_cast<const std::int8_t*>(from), 4 * kKvBlock, sums);
+      }
       alignas(16) __half scales[8];
       *reinterpret_cast<uint4*>(scales) = *reinterpret_cast<const uint4*>(
-          reinterpret_cast<const __half*>(block + kHeadDim * kKvBlock) + g * kKvBlock + first + 8 * quarter);
+          reinterpret_cast<const __half*>(block + kRows * kKvBlock) + g * kKvBlock + first + 8 * quarter);
 #pragma unroll
       for (int i = 0; i < 8; ++i) s[i] = __fmaf_rn(q8_sum(sums, i), unit[g] * __half2float(scales[i]), s[i]);
     }
@@ -129,10 +175,10 @@ struct Q8Queries {
 };
 
 /// Weighted values of a chunk, of the eight neighbouring channels 32 g + 8 quarter of the lane's pair. weights: of keys
-/// 32 t + 8 quarter + i in weights[t][i], 0 where the pair does not see the key. values: [128, head_dim] int8, scales:
+/// 32 t + 8 quarter + i in weights[t][i], 0 where the pair does not see the key. values: of 128 keys, scales:
 /// [128, head_dim / 32]. For the whole warp.
-template <int kHeadDim>
-__device__ __forceinline__ void add_q8_values(const float (&weights)[4][8], const std::int8_t* values,
+template <int kHeadDim, bool kNibbles = false>
+__device__ __forceinline__ void add_q8_values(const float (&weights)[4][8], const std::byte* values,
                                               const __half* scales, int g, float (&acc)[8]) {
   constexpr int kGroups = kHeadDim / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane % 4;
@@ -141,21 +187,29 @@ __device__ __forceinline__ void add_q8_values(const float (&weights)[4][8], cons
   for (int t = 0; t < 4; ++t) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      // The scale of a key that nobody sees may be anything; the maximum takes 0 rather than a NaN.
-      p[t][i] = fmaxf(weights[t][i] * __half2float(scales[(32 * t + 8 * quarter + i) * kGroups + g]), 0.0f);
-      most = fmaxf(most, p[t][i]);
+      // The scale of a key that nobody sees may be anything; the maximum takes 0 rather than a NaN. Of nibbles scales
+      // have a sign.
+      p[t][i] = weights[t][i] * __half2float(scales[(32 * t + 8 * quarter + i) * kGroups + g]);
+      p[t][i] = !kNibbles ? fmaxf(p[t][i], 0.0f) : weights[t][i] == 0 ? 0.0f : p[t][i];
+      most = fmaxf(most, fabsf(p[t][i]));
     }
   }
   most = fmaxf(most, __shfl_xor_sync(kWholeWarp, most, 1));
   most = fmaxf(most, __shfl_xor_sync(kWholeWarp, most, 2));
   const float inverse = most >= kLeastRounded ? kDigits / most : 0.0f;
-  const float unit = most >= kLeastRounded ? most / kDigits : 0.0f;
+  const float unit = most >= kLeastRounded ? most / kDigits * (kNibbles ? 0.0625f : 1.0f) : 0.0f;
   int sums[4][4] = {};
 #pragma unroll
   for (int t = 0; t < 4; ++t) {
     unsigned digits[4];
     to_digits(p[t], inverse, digits);
-    multiply_bytes(digits, values + (32 * t + 8 * quarter) * kHeadDim + 32 * g + lane / 4 * 4, kHeadDim, sums);
+    constexpr int kRow = kNibbles ? kHeadDim / 2 : kHeadDim;
+    const std::byte* from = values + (32 * t + 8 * quarter) * kRow + kRow / kGroups * g;
+    if constexpr (kNibbles) {
+      multiply_nibble_values(digits, from, kRow, sums);
+    } else {
+      multiply_bytes(digits, reinterpret_cast<const std::int8_t*>(from) + lane / 4 * 4, kRow, sums);
+    }
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) acc[i] = q8_sum(sums, i) * unit;

@@ -1,7 +1,7 @@
-// Attention of many rows over keys and values kept as q8_0: a warp takes eight (row, head) pairs of a tile that share a
-// KV head, and walks the chunks of keys that any of its block's rows sees, while the copy engine brings the next ones.
-// Contract and order of sums: cuda_kernels.h; the products of a chunk: attention_q8.cuh. Scores, weights and results
-// of a pair stay in the registers of its four lanes.
+// Attention of many rows over keys and values kept as q8_0 or q4_0: a warp takes eight (row, head) pairs of a tile that
+// share a KV head, and walks the chunks of keys that any of its block's rows sees, while the copy engine brings the
+// next ones. Contract and order of sums: cuda_kernels.h; the products of a chunk: attention_q8.cuh. Scores, weights and
+// results of a pair stay in the registers of its four lanes.
 #include <algorithm>
 #include <cstddef>
 
@@ -67,14 +67,15 @@ __device__ __forceinline__ float2 soften(float (&s)[4][8], int begin, int end, f
   return make_float2(before, joins);
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kNibbles>
 __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     q8_tile_kernel(const __grid_constant__ Q8TileArgs args) {
   constexpr int kGroups = kHeadDim / 32;
-  constexpr int kElements = kKvBlock * kHeadDim, kScales = kKvBlock * kGroups * 2;  // bytes of a block's K or V
+  constexpr int kElements = kKvBlock * kHeadDim / (kNibbles ? 2 : 1);  // bytes of a block's K or V
+  constexpr int kScales = kKvBlock * kGroups * 2;
   extern __shared__ __align__(128) std::byte shared[];
-  std::byte* const keys = shared;                                // [2] blocks: [head_dim, 64], scales
-  std::byte* const values = shared + 2 * (kElements + kScales);  // [128, head_dim]
+  std::byte* const keys = shared;                                // [2] blocks: [.., 64], scales
+  std::byte* const values = shared + 2 * (kElements + kScales);  // of 128 keys
   std::byte* const value_scales = values + 2 * kElements;        // [128, head_dim / 32]
   __shared__ Arrival keys_there, values_there;
   allow_successor();
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
   const int head = kv_head * args.group + (first_pair + my_pair) % args.group;
   const std::int64_t first_channel =
       mine ? (static_cast<std::int64_t>(row_of(my_pair)) * args.heads + head) * kHeadDim : 0;
-  Q8Queries<kHeadDim> queries;
+  Q8Queries<kHeadDim, kNibbles> queries;
   queries.load(mine ? args.q + first_channel : nullptr);
 
   const auto is_seen = [&](int block) { return block * kKvBlock <= newest && (block + 1) * kKvBlock > oldest; };
@@ -160,8 +161,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       float acc[8];
-      add_q8_values<kHeadDim>(s, reinterpret_cast<const std::int8_t*>(values),
-                              reinterpret_cast<const __half*>(value_scales), g, acc);
+      add_q8_values<kHeadDim, kNibbles>(s, values, reinterpret_cast<const __half*>(value_scales), g, acc);
 #pragma unroll
       for (int i = 0; i < 8; ++i) result[g][i] = __fmaf_rn(result[g][i], factors.x, acc[i] * factors.y);
     }
@@ -184,11 +184,16 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
   }
 }
 
+template <int kHeadDim, bool kNibbles>
+cudaError_t tiles_as(const Q8TileArgs& args, cudaStream_t stream) {
+  constexpr std::size_t kBytes = 4 * kKvBlock * (kHeadDim / (kNibbles ? 2 : 1) + kHeadDim / 32 * sizeof(__half));
+  const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
+  return launch_large(q8_tile_kernel<kHeadDim, kNibbles>, grid, dim3(kThreads), kBytes, stream, 1, args);
+}
 template <int kHeadDim>
 cudaError_t tiles_of(const Q8TileArgs& args, cudaStream_t stream) {
-  constexpr std::size_t kBytes = 4 * kKvBlock * (kHeadDim + kHeadDim / 32 * sizeof(__half));
-  const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
-  return launch_large(q8_tile_kernel<kHeadDim>, grid, dim3(kThreads), kBytes, stream, 1, args);
+  return args.kv.dtype == DType::q4_0 ? tiles_as<kHeadDim, true>(args, stream)
+                                      : tiles_as<kHeadDim, false>(args, stream);
 }
 
 }  // namespace

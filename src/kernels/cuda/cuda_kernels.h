@@ -174,15 +174,18 @@ cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t 
                         cudaStream_t stream);
 
 /// Where the keys and values of a layer lie: blocks of 64 tokens, K [head_dim, 64] and V [64, head_dim] a head. In
-/// q8_0 those are int8 and their float16 scales follow, K's as [head_dim / 32, 64] and V's as [64, head_dim / 32]: see
-/// kv/sequence.h. Blocks and offsets are multiples of 16 bytes.
+/// q8_0 those are int8 and their float16 scales follow, K's as [head_dim / 32, 64] and V's as [64, head_dim / 32]; in
+/// q4_0 nibbles, K's as [head_dim / 32, 16, 64] and V's as [64, head_dim / 32, 16] bytes: see kv/layout.h. Blocks and
+/// offsets are multiples of 16 bytes.
 struct KvView {
   const std::byte* const* blocks = nullptr;  // device: [sequences, max_blocks] addresses of blocks
   std::int32_t max_blocks = 0;
   std::int64_t k_offset = 0, v_offset = 0;  // bytes from a block's start to this layer's head 0
   std::int64_t head_bytes = 0;              // between heads
-  DType dtype = DType::f16;                 // f16, f32 or, where head_dim is a multiple of 32, q8_0
+  DType dtype = DType::f16;                 // f16, f32 or, where head_dim is a multiple of 32, q8_0 or q4_0
   std::int32_t kv_heads = 0, head_dim = 0;
+  std::int32_t rotation =
+      0;  // in q8_0 and q4_0: the span by which keys and values are rotated (kernels/rotation.h), or 0
 };
 
 /// Of every row of the pass, in device memory. Kernels read this, tables of addresses and of blocks, weights, angles
@@ -198,7 +201,9 @@ struct RowView {
 /// Prepares queries and stores keys and values, in one launch: heads' RMS norm where a weight is given (Qwen3), and of
 /// the values without one where it is asked for (Gemma 4), RoPE by cos_sin ([rows, rotary / 2] pairs), then q [rows,
 /// heads * head_dim] in place and k, v [rows, kv_heads * head_dim] into the cache at each row's position; as q8_0 with
-/// the bits of encode_row (tensor/codec.h). head_dim: a multiple of 4, at most 512.
+/// the bits of encode_row (tensor/codec.h), as q4_0 with those of encode_kv_q4 (tensor/kv_codec.h). Where the cache is
+/// rotated, q, k and v are, by the bits of kernels/rotation.h, k and q after RoPE. head_dim: a multiple of 4, at most
+/// 512.
 struct RopeStoreCall {
   RowView rows;
   KvView kv;
@@ -215,6 +220,11 @@ struct RopeStoreCall {
   bool neox = false;
 };
 cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
+
+/// Heads of x, [heads, head_dim] over all rows, rotated by pieces of `span` (at least 32, a divisor of head_dim, which
+/// is 512 at most): in place where the floats are wanted, and their int8 form, if out is set.
+cudaError_t rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, std::int32_t span, bool floats, Q8 out,
+                         cudaStream_t stream);
 
 // --- Attention (attention.cu) ---
 
@@ -233,11 +243,12 @@ cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream);
 /// Queries that are not finite make NaN. e_j is rounded to f16 before it is summed and multiplied. Values: step t has
 /// keys 16 t to 16 t + 15; keys a row does not see count as zero times zero, and so do values that only other rows of
 /// its tile see, unless those are not finite.
-/// Over q8_0 the products are of integers, exact sums I that are rounded to float32 once: the int8 of the cache, and
-/// the other factors f of a set as f * (32512 / a) to nearest even, a being their largest magnitude; such an integer
-/// counts u = a / 32512 (where a < 2^-100 they are zero; queries that are not finite make NaN). Scores: a set is 32
-/// channels of q; s = fma(I, u * d, s) by ascending sets from +0, d being the key's scale; then times scale. Values: a
-/// set is e_j d_j over the chunk's keys for 32 channels, d_j being their scales; acc = I * u.
+/// Over q8_0 and q4_0 the products are of integers, exact sums I that are rounded to float32 once: those of the cache,
+/// and the other factors f of a set as f * (32512 / a) to nearest even, a being their largest magnitude; such an
+/// integer counts u = a / 32512 (where a < 2^-100 they are zero; queries that are not finite make NaN). Scores: a set
+/// is 32 channels of q; s = fma(I, u * d, s) by ascending sets from +0, d being the key's scale; then times scale.
+/// Values: a set is e_j d_j over the chunk's keys for 32 channels, d_j being their scales; acc = I * u. Where the cache
+/// is rotated, q is (rope_store), and the result is rotated at the end.
 struct AttentionCall {
   RowView rows;
   KvView kv;
@@ -246,8 +257,9 @@ struct AttentionCall {
   float scale = 1;
   std::int32_t window = 0;
   const std::byte* const* sinks = nullptr;  // entry of float32 [heads], or none
-  float* out = nullptr;                     // [rows, heads * head_dim]; may be null if out_q8 is set
-  Q8 out_q8;                                // its int8 form, if set
+  float* out = nullptr;  // [rows, heads * head_dim]; may be null if out_q8 is set and the cache is not rotated
+  Q8 out_q8;             // its int8 form, if set
+  bool floats = true;    // out is wanted; else, over a rotated cache, it is only room
   /// Host's bound on the positions of the pass: every position < max_position. A captured graph keeps it, so it is a
   /// multiple of kAttentionChunk with room.
   std::int32_t max_position = 0;
@@ -262,7 +274,8 @@ std::int32_t attention_tile_rows(std::int32_t group);
 /// For `rows` rows worked one by one; max_position 0: for rows in tiles, which take little.
 std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
                                       std::int32_t max_position);
-/// head_dim 64, 80 (but not in q8_0), 96, 128, 256; in f16 512 (160 KiB of shared memory; rows singly, 64 at once).
+/// head_dim 64, 80 (but not in q8_0 and q4_0), 96, 128, 256; in f16 512 (160 KiB of shared memory; rows singly, 64 at
+/// once).
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream);
 
 // --- Mixtures (moe.cu) ---

@@ -17,11 +17,12 @@
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/gated_norm.cuh"
 #include "kernels/cuda/heads.h"
+#include "kernels/cuda/kv_bits.cuh"
 #include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
+#include "kernels/rotation.h"
 #include "tensor/blocks.h"
-#include "tensor/encode_blocks.h"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -199,49 +200,32 @@ __device__ __forceinline__ void store_four(__half* to, const float4& v) {
   *reinterpret_cast<uint2*>(to) = bits;
 }
 
-/// Four channels of a block of 32 as q8_0, by the bits of encode_row (tensor/codec.h). Eight neighbouring lanes of a
-/// warp, aligned, hold the block; all lanes of the warp call together. quants: the four int8, the first lowest.
-struct Q8Four {
-  unsigned quants;
-  __half scale;
-};
-__device__ __forceinline__ Q8Four encode_q8_four(const float4& four) {
-  float x[4] = {four.x, four.y, four.z, four.w}, amax = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    x[i] = x[i] == x[i] ? fminf(fmaxf(x[i], -kLargestEncodable), kLargestEncodable) : 0.0f;
-    amax = fmaxf(amax, fabsf(x[i]));
-  }
-#pragma unroll
-  for (int step = 1; step < 8; step *= 2) amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, step));
-  Q8Four result;
-  result.scale = __float2half_rn(fminf(amax / 127.0f, 65504.0f));
-  const float stored = __half2float(result.scale), inverse = stored != 0 ? 1.0f / stored : 0.0f;
-  result.quants = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int q = __float2int_rn(fminf(fmaxf(x[i] * inverse, -127.0f), 127.0f));
-    result.quants |= (static_cast<unsigned>(q) & 255u) << (8 * i);
-  }
-  return result;
-}
-
-/// Where a key or value goes: its channel 0, and in q8_0 the scale of its first 32 channels.
+/// Where a key or value goes: its channel 0, and in q8_0 and q4_0 the scale of its first 32 channels.
 template <typename T>
 struct KvPlace {
   T* to;  // null: nowhere
   __half* scale;
 };
 
+template <typename T>
+__device__ __forceinline__ KvFour encode_four(const float4& four) {
+  if constexpr (std::is_same_v<T, Nibbles>) {
+    return encode_q4_four(four);
+  } else {
+    return encode_q8_four(four);
+  }
+}
+
 // Blocks take `block_heads` x `block_rows` pairs of the pass's rows and of the heads of q, k and v, these in this
 // order; a warp works on a pair, four neighbouring channels a lane, kVectors times. For prompts a block takes many rows
 // of one head: keys then lie next to each other in a channel of the cache, and are stored together though the cache is
 // channel-major.
 template <typename T, int kVectors>
-__global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall call, int block_heads, int block_rows) {
+__global__ void __launch_bounds__(kRopeThreads)
+    rope_store_kernel(RopeStoreCall call, int block_heads, int block_rows, float factor) {
   extern __shared__ __align__(16) float tiles[];  // [block_heads * block_rows, head_dim + 4]
   __shared__ KvPlace<T> key_at[kWarp];            // where a pair's key goes, if it has one
-  constexpr bool kQ8 = std::is_same_v<T, std::int8_t>;
+  constexpr bool kQ4 = std::is_same_v<T, Nibbles>, kQuantized = kQ4 || std::is_same_v<T, std::int8_t>;
   allow_successor();
   const int head_dim = call.kv.head_dim, heads = call.heads, stride = head_dim + 4;
   const int kv_heads = call.k == nullptr ? 0 : call.kv.kv_heads;
@@ -249,6 +233,8 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
   const int first_row = static_cast<int>(blockIdx.x) * block_rows;
   const int first_head = static_cast<int>(blockIdx.y) * block_heads;
   const int pairs = block_heads * block_rows;
+  const int element_rows = kQ4 ? head_dim / 2 : head_dim;  // of a block's keys; T of a value
+  const bool rotates = kQuantized && call.kv.rotation > 0;
   const auto channel = [&](int i) { return 4 * lane + 4 * kWarp * i; };
 
   // All pairs of a warp are of one head: a block has one head, or one row and no more pairs than warps.
@@ -273,10 +259,10 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
     auto* block = reinterpret_cast<T*>(const_cast<std::byte*>(call.kv.blocks[entry]) +
                                        (is_k ? call.kv.k_offset : call.kv.v_offset) + kv_head * call.kv.head_bytes);
     __half* scale = nullptr;
-    if constexpr (kQ8) {
-      scale = reinterpret_cast<__half*>(block + kKvBlock * head_dim) + (is_k ? slot : slot * (head_dim / 32));
+    if constexpr (kQuantized) {
+      scale = reinterpret_cast<__half*>(block + kKvBlock * element_rows) + (is_k ? slot : slot * (head_dim / 32));
     }
-    return {is_k ? block + slot : block + slot * head_dim, scale};
+    return {is_k ? block + slot : block + slot * element_rows, scale};
   };
   float2 turn[2 * kVectors];  // of rotations lane, lane + 32, ...
   const auto angles_of = [&](int pair) {
@@ -316,13 +302,24 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
     };
     if (!is_q && !is_k) {
       const float scale = call.normalize_v ? root_mean_square() : 1.0f;
+      if (call.normalize_v) {
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          v[i] = make_float4(v[i].x * scale, v[i].y * scale, v[i].z * scale, v[i].w * scale);
+        }
+      }
+      if (rotates) rotate_head(v, call.kv.rotation, factor);
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
-        if (call.normalize_v) v[i] = make_float4(v[i].x * scale, v[i].y * scale, v[i].z * scale, v[i].w * scale);
-        if constexpr (kQ8) {
-          const Q8Four four = encode_q8_four(v[i]);
+        if constexpr (kQuantized) {
+          const KvFour four = encode_four<T>(v[i]);
+          unsigned bytes = four.quants;
+          if constexpr (kQ4) bytes |= __shfl_xor_sync(kAllLanes, bytes, 4) << 4;  // the channels 16 behind
           if (channel(i) >= head_dim) continue;
-          *reinterpret_cast<unsigned*>(place.to + channel(i)) = four.quants;
+          if (!kQ4 || lane % 8 < 4) {
+            const int at = kQ4 ? channel(i) / 32 * 16 + channel(i) % 32 : channel(i);
+            *reinterpret_cast<unsigned*>(place.to + at) = bytes;
+          }
           if (lane % 8 == 0) place.scale[channel(i) / 32] = four.scale;
         } else {
           if (channel(i) < head_dim) store_four(place.to + channel(i), v[i]);
@@ -354,21 +351,26 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
       tile[at + distance] = __fmaf_rn(a, turn[i].y, b * turn[i].x);
     }
     __syncwarp();
-    if (kQ8 && is_k) {  // what is stored below, in place of the first two of the four
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        auto* at = reinterpret_cast<float4*>(tile + channel(i));
-        const Q8Four four = encode_q8_four(channel(i) < head_dim ? *at : make_float4(0, 0, 0, 0));
-        if (channel(i) < head_dim) {
-          *reinterpret_cast<uint2*>(at) = make_uint2(four.quants, __half_as_ushort(four.scale));
-        }
-      }
-    }
-    if (!is_q) continue;
+    if (!is_q && !kQuantized) continue;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (channel(i) < head_dim) {
-        *reinterpret_cast<float4*>(q + channel(i)) = *reinterpret_cast<const float4*>(tile + channel(i));
+      if (channel(i) < head_dim) v[i] = *reinterpret_cast<const float4*>(tile + channel(i));
+    }
+    if (rotates) rotate_head(v, call.kv.rotation, factor);
+    if (is_q) {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        if (channel(i) < head_dim) *reinterpret_cast<float4*>(q + channel(i)) = v[i];
+      }
+      continue;
+    }
+    if constexpr (kQuantized) {  // what is stored below, in place of the first two of the four
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        const KvFour four = encode_four<T>(v[i]);
+        if (channel(i) < head_dim) {
+          *reinterpret_cast<uint2*>(tile + channel(i)) = make_uint2(four.quants, __half_as_ushort(four.scale));
+        }
       }
     }
   }
@@ -377,11 +379,21 @@ __global__ void __launch_bounds__(kRopeThreads) rope_store_kernel(RopeStoreCall 
   // Neighbouring threads store neighbouring rows of four channels; with one row a head, neighbouring channels.
   const int shift = 31 - __clz(block_rows);  // block_rows is a power of two
   for (int first = 0; first < pairs; first += block_rows) {
-    for (int e = static_cast<int>(threadIdx.x); e < block_rows * (head_dim / 4); e += static_cast<int>(blockDim.x)) {
+    for (int e = static_cast<int>(threadIdx.x); e < block_rows * (element_rows / 4);
+         e += static_cast<int>(blockDim.x)) {
       const int pair = first + (e & (block_rows - 1)), c = (e >> shift) * 4;
       T* const to = key_at[pair].to;
       if (!to) continue;
-      if constexpr (kQ8) {
+      if constexpr (kQ4) {
+        const float* from = tiles + pair * stride + c / 16 * 32 + c % 16;
+        const uint2 low = *reinterpret_cast<const uint2*>(from), high = *reinterpret_cast<const uint2*>(from + 16);
+        const unsigned bytes = low.x | high.x << 4;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[(c + i) * kKvBlock].two = static_cast<std::uint8_t>(bytes >> (8 * i));
+        if (c % 16 == 0) {
+          key_at[pair].scale[c / 16 * kKvBlock] = __ushort_as_half(static_cast<unsigned short>(low.y));
+        }
+      } else if constexpr (kQuantized) {
         const uint2 four = *reinterpret_cast<const uint2*>(tiles + pair * stride + c);
 #pragma unroll
         for (int i = 0; i < 4; ++i) to[(c + i) * kKvBlock] = static_cast<std::int8_t>(four.x >> (8 * i));
@@ -409,7 +421,35 @@ cudaError_t rope_store_as(const RopeStoreCall& call, cudaStream_t stream) {
   auto* kernel = call.kv.head_dim <= 4 * kWarp   ? rope_store_kernel<T, 1>
                  : call.kv.head_dim <= 8 * kWarp ? rope_store_kernel<T, 2>
                                                  : rope_store_kernel<T, 4>;
-  return launch_large(kernel, grid, dim3(threads), shared_bytes, stream, 1, call, block_heads, block_rows);
+  const float factor = call.kv.rotation > 0 ? rotation_factor(call.kv.rotation) : 1.0f;
+  return launch_large(kernel, grid, dim3(threads), shared_bytes, stream, 1, call, block_heads, block_rows, factor);
+}
+
+// A warp a head of a row.
+template <int kVectors>
+__global__ void __launch_bounds__(kThreads)
+    rotate_heads_kernel(float* x, int heads, int head_dim, int span, float factor, bool floats, Q8 out) {
+  allow_successor();
+  wait_for_predecessor();
+  const int head = static_cast<int>(blockIdx.x) * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (head >= heads) return;
+  const std::int64_t first = static_cast<std::int64_t>(head) * head_dim + 4 * lane;
+  float4 v[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const bool there = 4 * (lane + kWarp * i) < head_dim;
+    v[i] = there ? *reinterpret_cast<const float4*>(x + first + 4 * kWarp * i) : make_float4(0, 0, 0, 0);
+  }
+  rotate_head(v, span, factor);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (4 * (lane + kWarp * i) >= head_dim) break;  // of whole groups of eight lanes
+    const std::int64_t at = first + 4 * kWarp * i;
+    if (floats) *reinterpret_cast<float4*>(x + at) = v[i];
+    const float four[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+    if (out.q) quantize_block(four, out.q + at / 32 * 32, out.scale + at / 32);
+  }
 }
 
 }  // namespace
@@ -479,10 +519,24 @@ cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t 
 
 cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream) {
   if (call.rows.rows <= 0) return cudaSuccess;
-  if (call.kv.dtype == DType::q8_0 && call.kv.head_dim % 32 != 0) return cudaErrorInvalidValue;
+  const bool quantized = call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
+  if (quantized ? call.kv.head_dim % 32 != 0 : call.kv.rotation != 0) return cudaErrorInvalidValue;
   return call.kv.dtype == DType::f16    ? rope_store_as<__half>(call, stream)
          : call.kv.dtype == DType::q8_0 ? rope_store_as<std::int8_t>(call, stream)
+         : call.kv.dtype == DType::q4_0 ? rope_store_as<Nibbles>(call, stream)
                                         : rope_store_as<float>(call, stream);
+}
+
+cudaError_t rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, std::int32_t span, bool floats, Q8 out,
+                         cudaStream_t stream) {
+  if (heads <= 0) return cudaSuccess;
+  if (span < 32 || head_dim % span != 0 || head_dim > 16 * kWarp) return cudaErrorInvalidValue;
+  auto* kernel = head_dim <= 4 * kWarp   ? rotate_heads_kernel<1>
+                 : head_dim <= 8 * kWarp ? rotate_heads_kernel<2>
+                                         : rotate_heads_kernel<4>;
+  constexpr int kHeads = kThreads / kWarp;  // of a block
+  return launch(kernel, dim3((heads + kHeads - 1) / kHeads), dim3(kThreads), 0, stream, x, heads, head_dim, span,
+                rotation_factor(span), floats, out);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -14,6 +14,8 @@ void matmul(DType dtype, const std::byte* weight, std::int64_t weight_rows, std:
             std::int64_t x_rows, float* y);
 void rms_norm(const float* x, const float* weight, std::int64_t rows, std::int64_t cols, float eps, float* out);
 void rope(float* x, const float* cos_sin, std::int64_t rotary, bool neox);
+/// The rotation of kernels/rotation.h as a product with its matrix.
+void rotate(float* x, std::int64_t n, std::int64_t span);
 void gate_mul(Activation activation, float* gate, const float* up, std::int64_t n);
 void softmax(float* x, std::int64_t n);
 /// q [heads_of_group, head_dim], k and v [keys, head_dim] (all visible) -> out [heads_of_group, head_dim]. sinks

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/ref/ref.h"
@@ -54,6 +55,19 @@ void softmax(float* x, std::int64_t n) {
   double total = 0;
   for (std::int64_t i = 0; i < n; ++i) total += std::exp(x[i] - most);
   for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(std::exp(x[i] - most) / total);
+}
+
+void rotate(float* x, std::int64_t n, std::int64_t span) {
+  std::vector<double> piece(static_cast<std::size_t>(span));
+  for (std::int64_t first = 0; first < n; first += span) {
+    for (std::int64_t i = 0; i < span; ++i) {
+      double sum = 0;
+      for (std::int64_t j = 0; j < span; ++j)
+        sum += std::popcount(static_cast<std::uint64_t>(i & j)) % 2 == 0 ? x[first + j] : -x[first + j];
+      piece[static_cast<std::size_t>(i)] = sum / std::sqrt(static_cast<double>(span));
+    }
+    for (std::int64_t i = 0; i < span; ++i) x[first + i] = static_cast<float>(piece[static_cast<std::size_t>(i)]);
+  }
 }
 
 void attention(const float* q, const float* k, const float* v, std::int64_t group, std::int64_t keys,
