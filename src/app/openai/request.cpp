@@ -413,7 +413,7 @@ Expected<std::vector<Job>> parse_completion(const Json& body) {
   }
   std::string suffix;
   fields.text("suffix", suffix);
-  if (!suffix.empty()) common.fill = Job::Fill{.suffix = suffix};
+  if (!suffix.empty()) common.fill.emplace().suffix = suffix;
   if (common.fill && common.echo) fields.fail("echo", "not with a suffix");
   if (const Json* format = fields.find("response_format"))
     if (Status status = parse_response_format(*format, common); !status.ok()) fields.fail(std::move(status));

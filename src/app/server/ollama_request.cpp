@@ -165,7 +165,7 @@ Expected<OllamaRequest> parse_ollama_generate(const Json& body, const ModelInfo&
   MR_RETURN_IF_ERROR(fields.status());
   MR_RETURN_IF_ERROR(refuse_pictures(body));
   out.empty = job.prompt.empty();
-  if (!suffix.empty()) job.fill = Job::Fill{.suffix = suffix};
+  if (!suffix.empty()) job.fill.emplace().suffix = suffix;
   job.chat = !raw && !job.fill;
   if (!job.chat) return out;
   if (!system.empty()) job.messages.push_back({{"role", "system"}, {"content", system}});
