@@ -152,7 +152,7 @@ struct Table {
                           std::int64_t stat_stride, std::int64_t chunks, std::int64_t v_dim, float sink, float* out);
   /// x[i] = cap * tanh(x[i] / cap), tanh(y) being 1 - 2 / (1 + e^(2 y))
   void (*softcap)(float* x, float cap, std::int64_t n);
-  /// In place; n is a multiple of the span. NUMERICS of kernels/rotation.h.
+  /// In place; n is a multiple of the span, and this of 4. NUMERICS of kernels/rotation.h.
   void (*rotate)(float* x, std::int64_t n, std::int64_t span);
   void (*f32_to_f16_row)(const float* x, std::int64_t n, std::uint16_t* out);
   /// x[r] /= sqrt(sum of squares of x[r] + eps), in place; the sum by the dot order above.
