@@ -108,7 +108,7 @@ class Fetch {
       if (fits.ok()) say(options_, *fits);
       return fits.status();
     };
-    const Status checked = convert::convert(folder_, folder_ + "/header.gguf", options).status();
+    Status checked = convert::convert(folder_, folder_ + "/header.gguf", options).status();
     if (checked.ok() || (!shown && (checked.code() == Code::corrupt || checked.code() == Code::io_error))) return {};
     if (shown && checked.code() != Code::cancelled) {
       std::error_code ignored;
