@@ -267,6 +267,9 @@ bool HttpServer::process_and_close_socket(socket_t sock) {
   const auto set_up = [this](httplib::Request& request) {
     request.ranges.clear();
     request.headers.erase("Range");
+    // Clients send none with it; httplib would read until the connection ends.
+    if (request.method == "DELETE" && !request.has_header("Content-Length") && !request.has_header("Transfer-Encoding"))
+      request.headers.emplace("Content-Length", "0");
     const auto framing = read_framing(request);
     if (!framing.ok() || !framing->expects_body) return;
     const std::uint64_t length = framing->content_length.value_or(0);
