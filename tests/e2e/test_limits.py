@@ -123,7 +123,8 @@ class Http(Case):
                 path = "/api/chat" if method == "POST" else "/api/delete"
                 begin = time.monotonic()
                 code, data = self.raw([f"{method} {path} HTTP/1.1", "Host: localhost", "Authorization: bearer key", *lines], body)
-                self.assertEqual(code, status, (method, lines, data))
+                # A DELETE that tells no length has no body; what it should delete is not said then.
+                self.assertEqual(code, 400 if method == "DELETE" and status == 411 else status, (method, lines, data))
                 self.assertLess(time.monotonic() - begin, 4, lines)
 
     def test_a_body_that_nobody_reads_is_no_request(self):
