@@ -48,31 +48,19 @@ bool is_vocabulary(std::string_view key) {
          key == "tokenizer.ggml.merges";
 }
 
-/// Names of tensor types that GGUF has and Millrace does not, for messages: " (IQ2_XXS)", or nothing.
+/// Names of tensor types that GGUF has and Millrace does not, for messages: " (NVFP4)", or nothing.
 std::string_view foreign_type_name(std::uint32_t id) {
   switch (id) {
     case 9:
       return " (Q8_1)";
     case 15:
       return " (Q8_K)";
-    case 16:
-      return " (IQ2_XXS)";
-    case 17:
-      return " (IQ2_XS)";
-    case 18:
-      return " (IQ3_XXS)";
-    case 19:
-      return " (IQ1_S)";
-    case 21:
-      return " (IQ3_S)";
-    case 22:
-      return " (IQ2_S)";
-    case 29:
-      return " (IQ1_M)";
-    case 34:
-      return " (TQ1_0)";
-    case 35:
-      return " (TQ2_0)";
+    case 40:
+      return " (NVFP4)";
+    case 41:
+      return " (Q1_0)";
+    case 42:
+      return " (Q2_0)";
     default:
       return "";
   }
