@@ -81,7 +81,7 @@ TEST_F(SynthModel, WritesTameWeightsInEveryType) {
       EXPECT_NEAR(sum / count / wanted, norm ? 1 : 0, 0.05);
     }
   }
-  EXPECT_EQ(seen.size(), 16u);
+  EXPECT_EQ(seen.size(), 25u);
 }
 
 TEST_F(SynthModel, GivesTheSameBytesForASeedAndOthersForAnother) {

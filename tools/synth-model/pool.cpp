@@ -7,6 +7,7 @@
 
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/grid_blocks.h"
 
 namespace millrace::synth {
 namespace {
@@ -99,20 +100,27 @@ void make(BlockQ6_K& b, double scale, Random& random) {
   for (std::int8_t& s : b.scales) s = static_cast<std::int8_t>(random.sign() * (28 + random.below(36)));
   b.d = half(scale / 46);
 }
-void make(BlockIQ2_XXS& b, double scale, Random& random) { b.d = half(scale / 45 * random.spread()); }
-void make(BlockIQ2_XS& b, double scale, Random& random) { b.d = half(scale / 45 * random.spread()); }
-void make(BlockIQ2_S& b, double scale, Random& random) { b.d = half(scale / 45 * random.spread()); }
-void make(BlockIQ3_XXS& b, double scale, Random& random) { b.d = half(scale / 130 * random.spread()); }
-void make(BlockIQ3_S& b, double scale, Random& random) { b.d = half(scale / 130 * random.spread()); }
-void make(BlockIQ1_S& b, double scale, Random& random) { b.d = half(scale / 6 * random.spread()); }
-void make(BlockIQ1_M& b, double scale, Random& random) {
-  const std::uint16_t d = half(scale / 6 * random.spread());
+// Scales of weights on a grid stay random bits; d, of which a small tensor has few, is the same in all blocks.
+void make(BlockIQ2_XXS& b, double scale, Random&) { b.d = half(scale / 45); }
+void make(BlockIQ2_XS& b, double scale, Random&) { b.d = half(scale / 45); }
+void make(BlockIQ2_S& b, double scale, Random&) { b.d = half(scale / 45); }
+void make(BlockIQ3_XXS& b, double scale, Random&) { b.d = half(scale / 130); }
+void make(BlockIQ3_S& b, double scale, Random&) { b.d = half(scale / 130); }
+void make(BlockIQ1_S& b, double scale, Random&) { b.d = half(scale / 6); }
+void make(BlockIQ1_M& b, double scale, Random&) {
+  const std::uint16_t d = half(scale / 6);
   for (int i = 0; i < 4; ++i) {
     b.scales[i] = static_cast<std::uint16_t>((b.scales[i] & 0x0fff) | (d >> (4 * i) & 15) << 12);
   }
 }
-void make(BlockTQ1_0& b, double scale, Random& random) { b.d = half(scale * random.spread()); }
-void make(BlockTQ2_0& b, double scale, Random& random) { b.d = half(scale * random.spread()); }
+void make(BlockTQ1_0& b, double scale, Random&) { b.d = half(scale); }
+void make(BlockTQ2_0& b, double scale, Random&) {
+  for (std::uint8_t& q : b.qs) {  // of four levels the highest is no ternary one: it becomes the middle
+    const int three = q & q >> 1 & 0x55;
+    q = static_cast<std::uint8_t>(q & ~(three << 1));
+  }
+  b.d = half(scale);
+}
 void make(BlockIQ4_XS& b, double scale, Random& random) { b.d = half(scale / 18 * random.spread()); }
 
 /// `out` as a row of blocks: random bits, then scales.
@@ -164,28 +172,10 @@ void make_quantized(DType dtype, std::span<std::byte> out, double scale, Random&
       return make_blocks<BlockIQ4_NL>(out, scale, random);
     case DType::iq4_xs:
       return make_blocks<BlockIQ4_XS>(out, scale, random);
-    case DType::iq2_xxs:
-      return make_blocks<BlockIQ2_XXS>(out, scale, random);
-    case DType::iq2_xs:
-      return make_blocks<BlockIQ2_XS>(out, scale, random);
-    case DType::iq2_s:
-      return make_blocks<BlockIQ2_S>(out, scale, random);
-    case DType::iq3_xxs:
-      return make_blocks<BlockIQ3_XXS>(out, scale, random);
-    case DType::iq3_s:
-      return make_blocks<BlockIQ3_S>(out, scale, random);
-    case DType::iq1_s:
-      return make_blocks<BlockIQ1_S>(out, scale, random);
-    case DType::iq1_m:
-      return make_blocks<BlockIQ1_M>(out, scale, random);
-    case DType::tq1_0:
-      return make_blocks<BlockTQ1_0>(out, scale, random);
-    case DType::tq2_0:
-      return make_blocks<BlockTQ2_0>(out, scale, random);
     case DType::mxfp4:
       return make_blocks<BlockMXFP4>(out, scale, random);
-    default:
-      return;  // floats are made above, integers are refused by types_from_name()
+    default:  // floats are made above, integers are refused by types_from_name()
+      with_grid_block(dtype, [&]<typename Block>() { make_blocks<Block>(out, scale, random); });
   }
 }
 
