@@ -50,36 +50,38 @@ struct More {
   bool shared = false;
 };
 
-// The first row that fits a tensor holds.
+/// The type whose rows below hold for this one: its own, or those of its sibling.
+Q rows_of(Q type) {
+  switch (type) {
+    case Q::iq1_m:
+      return Q::iq1_s;
+    case Q::iq2_xs:
+      return Q::iq2_xxs;
+    case Q::iq2_m:
+      return Q::iq2_s;
+    case Q::tq2_0:
+      return Q::tq1_0;
+    default:
+      return type;
+  }
+}
+
+// The first row that fits a tensor holds; see rows_of().
 constexpr More kMore[] = {
     {Q::iq1_s, Part::embedding, Where::everywhere, D::q2_k},
     {Q::iq1_s, Part::value, Where::everywhere, D::q4_k, true},
     {Q::iq1_s, Part::value, Where::everywhere, D::q2_k},
     {Q::iq1_s, Part::down, Where::first_eighth, D::q2_k},
     {Q::iq1_s, Part::output, Where::everywhere, D::iq2_xxs},
-    {Q::iq1_m, Part::embedding, Where::everywhere, D::q2_k},
-    {Q::iq1_m, Part::value, Where::everywhere, D::q4_k, true},
-    {Q::iq1_m, Part::value, Where::everywhere, D::q2_k},
-    {Q::iq1_m, Part::down, Where::first_eighth, D::q2_k},
-    {Q::iq1_m, Part::output, Where::everywhere, D::iq2_xxs},
     {Q::iq2_xxs, Part::embedding, Where::everywhere, D::q2_k},
     {Q::iq2_xxs, Part::value, Where::everywhere, D::q4_k, true},
     {Q::iq2_xxs, Part::value, Where::everywhere, D::q2_k},
     {Q::iq2_xxs, Part::down, Where::first_eighth, D::q2_k},
-    {Q::iq2_xs, Part::embedding, Where::everywhere, D::q2_k},
-    {Q::iq2_xs, Part::value, Where::everywhere, D::q4_k, true},
-    {Q::iq2_xs, Part::value, Where::everywhere, D::q2_k},
-    {Q::iq2_xs, Part::down, Where::first_eighth, D::q2_k},
     {Q::iq2_s, Part::embedding, Where::everywhere, D::iq3_s},
     {Q::iq2_s, Part::value, Where::everywhere, D::q4_k, true},
     {Q::iq2_s, Part::value, Where::everywhere, D::iq3_s},
     {Q::iq2_s, Part::down, Where::first_eighth, D::iq3_s},
     {Q::iq2_s, Part::output, Where::everywhere, D::iq3_s},
-    {Q::iq2_m, Part::embedding, Where::everywhere, D::iq3_s},
-    {Q::iq2_m, Part::value, Where::everywhere, D::q4_k, true},
-    {Q::iq2_m, Part::value, Where::everywhere, D::iq3_s},
-    {Q::iq2_m, Part::down, Where::first_eighth, D::iq3_s},
-    {Q::iq2_m, Part::output, Where::everywhere, D::iq3_s},
     {Q::iq3_xxs, Part::embedding, Where::everywhere, D::iq3_s},
     {Q::iq3_xxs, Part::value, Where::everywhere, D::q4_k, true},
     {Q::iq3_xxs, Part::value, Where::everywhere, D::iq3_s},
@@ -98,7 +100,6 @@ constexpr More kMore[] = {
     {Q::iq3_m, Part::output, Where::everywhere, D::q4_k},
     {Q::iq3_m, Part::qkv, Where::everywhere, D::q4_k},
     {Q::tq1_0, Part::embedding, Where::everywhere, D::q4_k},
-    {Q::tq2_0, Part::embedding, Where::everywhere, D::q4_k},
     {Q::q2_k, Part::value, Where::everywhere, D::q4_k, true},
     {Q::q2_k, Part::value, Where::everywhere, D::q3_k},
     {Q::q2_k, Part::down, Where::everywhere, D::q3_k},
@@ -270,7 +271,7 @@ DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureCon
   const Part part = part_of(name);
   if (part != Part::other && (layer >= 0 || part == Part::embedding))
     for (const More& more : kMore)
-      if (more.type == type && more.part == part && (!more.shared || context.kv_sharing >= 4) &&
+      if (more.type == rows_of(type) && more.part == part && (!more.shared || context.kv_sharing >= 4) &&
           is_there(more.where, layer, context.layers))
         return fitting_dtype(more.dtype, tensor.cols());
   return fitting_dtype(main, tensor.cols());

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tensor/blocks.h"
+#include "tensor/grid_blocks.h"
 #include "tensor/grids.h"
 #include "tensor/half.h"
 
@@ -211,32 +212,10 @@ void decode_row(DType dtype, const std::byte* row, std::int64_t cols, float* out
       return decode_blocks<BlockIQ4_NL, kBlock>(row, cols, out);
     case DType::iq4_xs:
       return decode_blocks<BlockIQ4_XS, kSuperBlock>(row, cols, out);
-    case DType::iq2_xxs:
-      return decode_blocks<BlockIQ2_XXS, kSuperBlock>(row, cols, out);
-    case DType::iq2_xs:
-      return decode_blocks<BlockIQ2_XS, kSuperBlock>(row, cols, out);
-    case DType::iq2_s:
-      return decode_blocks<BlockIQ2_S, kSuperBlock>(row, cols, out);
-    case DType::iq3_xxs:
-      return decode_blocks<BlockIQ3_XXS, kSuperBlock>(row, cols, out);
-    case DType::iq3_s:
-      return decode_blocks<BlockIQ3_S, kSuperBlock>(row, cols, out);
-    case DType::iq1_s:
-      return decode_blocks<BlockIQ1_S, kSuperBlock>(row, cols, out);
-    case DType::iq1_m:
-      return decode_blocks<BlockIQ1_M, kSuperBlock>(row, cols, out);
-    case DType::tq1_0:
-      return decode_blocks<BlockTQ1_0, kSuperBlock>(row, cols, out);
-    case DType::tq2_0:
-      return decode_blocks<BlockTQ2_0, kSuperBlock>(row, cols, out);
     case DType::mxfp4:
       return decode_blocks<BlockMXFP4, kBlock>(row, cols, out);
-    case DType::i8:
-    case DType::i16:
-    case DType::i32:
-    case DType::i64:
-    case DType::f64:
-      break;
+    default:
+      with_grid_block(dtype, [&]<typename Block>() { decode_blocks<Block, kSuperBlock>(row, cols, out); });
   }
 }
 

@@ -34,6 +34,17 @@ namespace {
 ///   put_*              into a block that is zero so far; i counts points, octets or scales in it
 enum class Signs : std::uint8_t { none, seven, eight };
 
+/// Adds to nibble i, the low one of a byte first.
+void put_nibble(std::uint8_t* nibbles, int i, int value) {
+  nibbles[i / 2] = static_cast<std::uint8_t>(nibbles[i / 2] | value << (4 * (i % 2)));
+}
+
+/// Byte j of a point.
+template <typename Table>
+int level_on(const Table& grid, int point, int j) {
+  return static_cast<int>(grid.at[point] >> (8 * j) & 255);
+}
+
 struct Iq2Base {
   static constexpr int kPoint = 8, kBottom = 8, kTop = 43, kTopScale = 15, kShifts = 1;
   static constexpr bool kShiftOfGroup = false;
@@ -43,7 +54,7 @@ struct Iq2Xxs : Iq2Base {
   using Block = BlockIQ2_XXS;
   static constexpr int kGroup = 32, kPoints = 256;
   static constexpr Signs kSigns = Signs::seven;
-  static int level(int point, int j) { return static_cast<int>(kIq2XxsGrid.at[point] >> (8 * j) & 255); }
+  static int level(int point, int j) { return level_on(kIq2XxsGrid, point, j); }
   static void put_point(Block& block, int i, int point) {
     block.parts[i / 4].points[i % 4] = static_cast<std::uint8_t>(point);
   }
@@ -59,31 +70,27 @@ struct Iq2Xs : Iq2Base {
   using Block = BlockIQ2_XS;
   static constexpr int kGroup = 16, kPoints = 512;
   static constexpr Signs kSigns = Signs::seven;
-  static int level(int point, int j) { return static_cast<int>(kIq2XsGrid.at[point] >> (8 * j) & 255); }
+  static int level(int point, int j) { return level_on(kIq2XsGrid, point, j); }
   static void put_point(Block& block, int i, int point) {
     block.qs[i] = static_cast<std::uint16_t>(block.qs[i] | point);
   }
   static void put_signs(Block& block, int i, unsigned signs) {
     block.qs[i] = static_cast<std::uint16_t>(block.qs[i] | (signs & 127) << 9);
   }
-  static void put_scale(Block& block, int i, int s) {
-    block.scales[i / 2] = static_cast<std::uint8_t>(block.scales[i / 2] | s << (4 * (i % 2)));
-  }
+  static void put_scale(Block& block, int i, int s) { put_nibble(block.scales, i, s); }
 };
 
 struct Iq2S : Iq2Base {
   using Block = BlockIQ2_S;
   static constexpr int kGroup = 16, kPoints = 1024;
   static constexpr Signs kSigns = Signs::eight;
-  static int level(int point, int j) { return static_cast<int>(kIq2SGrid.at[point] >> (8 * j) & 255); }
+  static int level(int point, int j) { return level_on(kIq2SGrid, point, j); }
   static void put_point(Block& block, int i, int point) {
     block.qs[i] = static_cast<std::uint8_t>(point & 255);
     block.qh[i / 4] = static_cast<std::uint8_t>(block.qh[i / 4] | point >> 8 << (2 * (i % 4)));
   }
   static void put_signs(Block& block, int i, unsigned signs) { block.signs[i] = static_cast<std::uint8_t>(signs); }
-  static void put_scale(Block& block, int i, int s) {
-    block.scales[i / 2] = static_cast<std::uint8_t>(block.scales[i / 2] | s << (4 * (i % 2)));
-  }
+  static void put_scale(Block& block, int i, int s) { put_nibble(block.scales, i, s); }
 };
 
 struct Iq3Base {
@@ -95,7 +102,7 @@ struct Iq3Xxs : Iq3Base {
   using Block = BlockIQ3_XXS;
   static constexpr int kBottom = 4, kTop = 62, kPoints = 256;
   static constexpr Signs kSigns = Signs::seven;
-  static int level(int point, int j) { return static_cast<int>(kIq3XxsGrid.at[point] >> (8 * j) & 255); }
+  static int level(int point, int j) { return level_on(kIq3XxsGrid, point, j); }
   static void put_point(Block& block, int i, int point) { block.qs[i] = static_cast<std::uint8_t>(point); }
   static void put_signs(Block& block, int i, unsigned signs) {
     block.signs_and_scales[i / 4] |= (signs & 127) << (7 * (i % 4));
@@ -109,22 +116,20 @@ struct Iq3S : Iq3Base {
   using Block = BlockIQ3_S;
   static constexpr int kBottom = 1, kTop = 15, kPoints = 512;
   static constexpr Signs kSigns = Signs::eight;
-  static int level(int point, int j) { return static_cast<int>(kIq3SGrid.at[point] >> (8 * j) & 255); }
+  static int level(int point, int j) { return level_on(kIq3SGrid, point, j); }
   static void put_point(Block& block, int i, int point) {
     block.qs[i] = static_cast<std::uint8_t>(point & 255);
     block.qh[i / 8] = static_cast<std::uint8_t>(block.qh[i / 8] | point >> 8 << (i % 8));
   }
   static void put_signs(Block& block, int i, unsigned signs) { block.signs[i] = static_cast<std::uint8_t>(signs); }
-  static void put_scale(Block& block, int i, int s) {
-    block.scales[i / 2] = static_cast<std::uint8_t>(block.scales[i / 2] | s << (4 * (i % 2)));
-  }
+  static void put_scale(Block& block, int i, int s) { put_nibble(block.scales, i, s); }
 };
 
 /// Levels are eight times -1, 0 or 1; the shift is one.
 struct Iq1Base {
   static constexpr int kPoint = 8, kPoints = 2048, kBottom = 9, kTop = 9, kTopScale = 7, kShifts = 2;
   static constexpr Signs kSigns = Signs::none;
-  static int level(int point, int j) { return static_cast<int>(kIq1Grid.at[point] >> (8 * j) & 255) - 8; }
+  static int level(int point, int j) { return level_on(kIq1Grid, point, j) - 8; }
 };
 
 struct Iq1S : Iq1Base {
@@ -145,11 +150,9 @@ struct Iq1M : Iq1Base {
   static constexpr bool kShiftOfGroup = false;
   static void put_point(Block& block, int i, int point) {
     block.qs[i] = static_cast<std::uint8_t>(point & 255);
-    block.qh[i / 2] = static_cast<std::uint8_t>(block.qh[i / 2] | point >> 8 << (4 * (i % 2)));
+    put_nibble(block.qh, i, point >> 8);
   }
-  static void put_minus(Block& block, int i) {
-    block.qh[i / 2] = static_cast<std::uint8_t>(block.qh[i / 2] | 8 << (4 * (i % 2)));
-  }
+  static void put_minus(Block& block, int i) { put_nibble(block.qh, i, 8); }
   static void put_scale(Block& block, int i, int s) {
     block.scales[i / 4] = static_cast<std::uint16_t>(block.scales[i / 4] | s << (3 * (i % 4)));
   }

@@ -13,6 +13,7 @@
 
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/grid_blocks.h"
 #include "tensor/grids.h"
 
 namespace millrace::test {
@@ -176,35 +177,9 @@ inline Quantized quantized_row(DType dtype, const std::byte* row, std::int64_t c
         }
       });
       break;
-    case DType::iq2_xxs:
-      grid_blocks<BlockIQ2_XXS>(row, cols, out);
-      break;
-    case DType::iq2_xs:
-      grid_blocks<BlockIQ2_XS>(row, cols, out);
-      break;
-    case DType::iq2_s:
-      grid_blocks<BlockIQ2_S>(row, cols, out);
-      break;
-    case DType::iq3_xxs:
-      grid_blocks<BlockIQ3_XXS>(row, cols, out);
-      break;
-    case DType::iq3_s:
-      grid_blocks<BlockIQ3_S>(row, cols, out);
-      break;
-    case DType::iq1_s:
-      grid_blocks<BlockIQ1_S>(row, cols, out);
-      break;
-    case DType::iq1_m:
-      grid_blocks<BlockIQ1_M>(row, cols, out);
-      break;
-    case DType::tq1_0:
-      grid_blocks<BlockTQ1_0>(row, cols, out);
-      break;
-    case DType::tq2_0:
-      grid_blocks<BlockTQ2_0>(row, cols, out);
-      break;
     default:
-      ADD_FAILURE() << "not a quantized dtype";
+      if (!with_grid_block(dtype, [&]<typename Block>() { grid_blocks<Block>(row, cols, out); }))
+        ADD_FAILURE() << "not a quantized dtype";
   }
   return out;
 }

@@ -137,47 +137,57 @@ std::vector<text::TokenId> raw_prompt(const engine::Engine& engine, const Job& j
   return ids;
 }
 
-/// The texts around a gap, and between them what the model was taught to expect there. Where all is too long, the far
-/// ends go: a quarter of the room is for the answer, three quarters of the rest for what stands before the gap.
-Expected<std::vector<text::TokenId>> fill_prompt(const engine::Engine& engine, const Job& job, std::int64_t context) {
-  using Ids = std::vector<text::TokenId>;
+using Ids = std::vector<text::TokenId>;
+
+void add(Ids& to, const Ids& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+/// What is told of other files before a gap; nothing where there are none.
+Ids files_before_gap(const text::Tokenizer& tokenizer, const std::vector<Job::Fill::File>& files) {
+  const text::FillTokens& fill = *tokenizer.fill();
+  const auto encode = [&](const std::string& text) { return tokenizer.encode(text, text::Specials::as_text); };
+  Ids ids;
+  if (files.empty()) return ids;
+  if (fill.file && fill.repository) {
+    ids.push_back(*fill.repository);
+    add(ids, encode("myproject\n"));
+  }
+  for (const Job::Fill::File& file : files) {
+    if (fill.file) ids.push_back(*fill.file);
+    add(ids, encode((fill.file ? file.name + "\n" : "\n\n--- snippet ---\n\n") + file.text));
+  }
+  if (fill.file) {
+    ids.push_back(*fill.file);
+    add(ids, encode("filename\n"));
+  }
+  return ids;
+}
+
+/// Leaves `room` of what stands around a gap: what is nearest to it, three quarters of it before.
+void cut_far_ends(std::int64_t room, Ids& before, Ids& behind) {
+  room = std::max<std::int64_t>(room, 0);
+  const std::int64_t all_before = std::ssize(before), all_behind = std::ssize(behind);
+  if (all_before + all_behind <= room) return;
+  const std::int64_t kept_behind = std::min(all_behind, std::max(room / 4, room - std::min(all_before, room)));
+  behind.resize(static_cast<std::size_t>(kept_behind));
+  before.erase(before.begin(), before.end() - std::min(all_before, room - kept_behind));
+}
+
+/// The texts around a gap, and between them what the model was taught to expect there. Where all is too long, other
+/// files go, then the far ends: a quarter of the context is for the answer.
+Expected<Ids> fill_prompt(const engine::Engine& engine, const Job& job, std::int64_t context) {
   const text::Tokenizer& tokenizer = engine.tokenizer();
   const text::FillTokens* const fill = tokenizer.fill();
   if (fill == nullptr)
     return error(Code::unsupported,
                  "this model does not fill in gaps: its vocabulary has no tokens for it; leave out the suffix");
   const auto encode = [&](const std::string& text) { return tokenizer.encode(text, text::Specials::as_text); };
-  Ids before = encode(job.prompt), behind = encode(job.fill->suffix), files;
+  Ids before = encode(job.prompt), behind = encode(job.fill->suffix);
+  Ids files = files_before_gap(tokenizer, job.fill->files);
   const Ids begun = encode(job.fill->begun);
-  const auto add = [](Ids& to, const Ids& ids) { to.insert(to.end(), ids.begin(), ids.end()); };
-  for (const Job::Fill::File& file : job.fill->files) {
-    if (fill->file) {
-      files.push_back(*fill->file);
-      add(files, encode(file.name + "\n" + file.text));
-    } else {
-      add(files, encode("\n\n--- snippet ---\n\n" + file.text));
-    }
-  }
-  if (!files.empty() && fill->file) {
-    if (fill->repository) {
-      Ids repository = {*fill->repository};
-      add(repository, encode("myproject\n"));
-      files.insert(files.begin(), repository.begin(), repository.end());
-    }
-    files.push_back(*fill->file);
-    add(files, encode("filename\n"));
-  }
   if (job.truncate) {
     const std::int64_t room = context - context / 4 - std::ssize(begun) - 4;
     if (std::ssize(before) + std::ssize(behind) + std::ssize(files) > room) files.clear();
-    const std::int64_t most_behind =
-        std::max<std::int64_t>(room / 4, room - std::min<std::int64_t>(std::ssize(before), room));
-    if (std::ssize(before) + std::ssize(behind) > room) {
-      behind.resize(static_cast<std::size_t>(
-          std::clamp<std::int64_t>(std::ssize(behind), 0, std::max<std::int64_t>(most_behind, 0))));
-      const std::int64_t keep = std::clamp<std::int64_t>(room - std::ssize(behind), 0, std::ssize(before));
-      before.erase(before.begin(), before.end() - keep);
-    }
+    cut_far_ends(room, before, behind);
   }
   Ids ids;
   if (tokenizer.adds_bos() && tokenizer.bos()) ids.push_back(*tokenizer.bos());

@@ -7,24 +7,22 @@
 namespace millrace::server {
 namespace {
 
+using generate::Job;
 using httplib::Request;
 using httplib::Response;
 
 void messages(Context& context, const Request& request, Response& response) {
-  const auto body = read_body(request);
-  if (!body.ok()) return fail(Api::anthropic, response, body.status());
-  auto job = anthropic::parse(*body, true);
-  if (!job.ok()) return fail(Api::anthropic, response, job.status());
-  auto started = start_run(context, *job, request);
-  if (!started.ok()) return fail(Api::anthropic, response, started.status());
-  const std::shared_ptr<generate::Run> run = std::move(*started);
-  if (!job->stream) {
+  const auto begun = begin_run(context, request, [](const Json& body) { return anthropic::parse(body, true); });
+  if (!begun.ok()) return fail(Api::anthropic, response, begun.status());
+  const Job& job = begun->job;
+  const std::shared_ptr<generate::Run>& run = begun->run;
+  if (!job.stream) {
     const auto answers = collect(*run, 1);
     if (!answers.ok()) return fail(Api::anthropic, response, answers.status());
     context.metrics.count_run(run->totals());
-    return reply(response, anthropic::body(*job, answers->front(), run->totals()));
+    return reply(response, anthropic::body(job, answers->front(), run->totals()));
   }
-  const auto told = std::make_shared<anthropic::Stream>(job->model, std::ssize(run->prompt()));
+  const auto told = std::make_shared<anthropic::Stream>(job.model, std::ssize(run->prompt()));
   StreamForm form{"text/event-stream", "event: ping\ndata: {\"type\": \"ping\"}\n\n", {}, {}, {}};
   form.begin = [told] { return told->begin(); };
   form.event = [told](const generate::Event& event) { return told->event(event); };

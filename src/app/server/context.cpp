@@ -67,6 +67,17 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::J
   return start_run(whole, std::move(model), request);
 }
 
+Expected<Begun> begin_run(Context& context, const httplib::Request& request,
+                          const std::function<Expected<generate::Job>(const Json& body)>& parse) {
+  MR_ASSIGN_OR_RETURN(const Json body, read_body(request));
+  Begun begun;
+  MR_ASSIGN_OR_RETURN(begun.job, parse(body));
+  MR_ASSIGN_OR_RETURN(begun.run, start_run(context, begun.job, request));
+  return begun;
+}
+
+std::string sse(const Json& data) { return "data: " + dump(data) + "\n\n"; }
+
 std::string client_of(const httplib::Request& request) {
   return request.remote_addr + request.get_header_value("Authorization");
 }

@@ -50,6 +50,15 @@ Expected<std::unique_ptr<generate::Run>> start_run(Context& context, generate::J
 Expected<std::unique_ptr<generate::Run>> start_run(const generate::Job& job, engine::ModelManager::Use model,
                                                    const httplib::Request& request);
 
+/// What a request for one answer asks, and who works on it.
+struct Begun {
+  generate::Job job;
+  std::shared_ptr<generate::Run> run;
+};
+/// Reads, parses and starts. Errors: those of read_body, `parse` and start_run.
+Expected<Begun> begin_run(Context& context, const httplib::Request& request,
+                          const std::function<Expected<generate::Job>(const Json& body)>& parse);
+
 /// The request's JSON, granted by what requests may hold. Errors: those of generate::parse_object.
 Expected<Json> read_body(const httplib::Request& request);
 /// All of the answers, granted likewise. Errors: those of generate::collect.
@@ -66,6 +75,10 @@ bool client_gone();
 
 void reply(httplib::Response& response, const Json& body, int status = 200);
 std::string dump(const Json& body);  // what is not UTF-8 is replaced
+
+/// Says nothing in a stream of events but that its end is still awaited.
+constexpr const char* kStreamComment = ": still working\n\n";
+std::string sse(const Json& data);  // an event without a name
 
 /// How a stream of events is written. Each function returns the bytes to send, or nothing.
 struct StreamForm {

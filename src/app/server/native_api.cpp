@@ -108,23 +108,19 @@ Json infill_end(const Job& job, const std::string& content, const std::string& r
 }
 
 void infill(Context& context, const Request& request, Response& response) {
-  const auto body = read_body(request);
-  if (!body.ok()) return fail(Api::openai, response, body.status());
-  auto job = openai::parse_infill(*body);
-  if (!job.ok()) return fail(Api::openai, response, job.status());
-  auto started = start_run(context, *job, request);
-  if (!started.ok()) return fail(Api::openai, response, started.status());
-  const std::shared_ptr<generate::Run> run = std::move(*started);
-  if (!job->stream) {
+  const auto begun = begin_run(context, request, openai::parse_infill);
+  if (!begun.ok()) return fail(Api::openai, response, begun.status());
+  const Job& job = begun->job;
+  const std::shared_ptr<generate::Run>& run = begun->run;
+  if (!job.stream) {
     const auto answers = collect(*run, 1);
     if (!answers.ok()) return fail(Api::openai, response, answers.status());
     context.metrics.count_run(run->totals());
-    return reply(response, infill_end(*job, answers->front().content, answers->front().reason, run->totals()));
+    return reply(response, infill_end(job, answers->front().content, answers->front().reason, run->totals()));
   }
-  const auto sse = [](const Json& json) { return "data: " + dump(json) + "\n\n"; };
   const auto reason = std::make_shared<std::string>();
-  StreamForm form{"text/event-stream", ": still working\n\n", {}, {}, {}};
-  form.event = [sse, reason](const generate::Event& event) -> std::string {
+  StreamForm form{"text/event-stream", kStreamComment, {}, {}, {}};
+  form.event = [reason](const generate::Event& event) -> std::string {
     if (const auto* delta = std::get_if<generate::Delta>(&event))
       return sse({{"index", 0}, {"content", delta->content}, {"stop", false}});
     const auto* finished = std::get_if<generate::Finished>(&event);
@@ -133,7 +129,7 @@ void infill(Context& context, const Request& request, Response& response) {
     if (finished->status.ok()) return "";
     return sse(openai::error_body(openai::http_status(finished->status), finished->status));
   };
-  form.end = [sse, reason, job = *job, weak = std::weak_ptr(run)]() -> std::string {
+  form.end = [reason, job, weak = std::weak_ptr(run)]() -> std::string {
     const auto ended = weak.lock();
     if (*reason == "failed" || ended == nullptr) return "";
     return sse(infill_end(job, "", *reason, ended->totals()));

@@ -19,9 +19,6 @@ using httplib::Request;
 using httplib::Response;
 
 constexpr const char* kDone = "data: [DONE]\n\n";
-constexpr const char* kComment = ": still working\n\n";
-
-std::string sse(const Json& json) { return "data: " + dump(json) + "\n\n"; }
 
 Json model_json(const ModelInfo& info) {
   return {{"id", info.name},
@@ -57,7 +54,7 @@ void get_model(Context& context, const Request& request, Response& response) {
 
 StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job) {
   const auto envelope = std::make_shared<openai::Envelope>(openai::make_envelope("chatcmpl-", job.model));
-  StreamForm form{"text/event-stream", kComment, {}, {}, {}};
+  StreamForm form{"text/event-stream", kStreamComment, {}, {}, {}};
   // The first chunk of an answer tells its role, and that it is a call where it begins with one.
   const auto begun = std::make_shared<std::vector<bool>>(static_cast<std::size_t>(job.n), false);
   const auto first = [envelope, begun](int choice, bool is_call) {
@@ -97,23 +94,20 @@ StreamForm chat_stream(const std::shared_ptr<generate::Run>& run, const Job& job
 }
 
 void chat(Context& context, const Request& request, Response& response) {
-  const auto body = read_body(request);
-  if (!body.ok()) return fail(Api::openai, response, body.status());
-  auto job = openai::parse_chat(*body);
-  if (!job.ok()) return fail(Api::openai, response, job.status());
-  auto started = start_run(context, *job, request);
-  if (!started.ok()) return fail(Api::openai, response, started.status());
-  const std::shared_ptr<generate::Run> run = std::move(*started);
-  if (job->stream) return stream(context, response, run, chat_stream(run, *job));
-  const auto answers = collect(*run, job->n);
+  const auto begun = begin_run(context, request, openai::parse_chat);
+  if (!begun.ok()) return fail(Api::openai, response, begun.status());
+  const Job& job = begun->job;
+  const std::shared_ptr<generate::Run>& run = begun->run;
+  if (job.stream) return stream(context, response, run, chat_stream(run, job));
+  const auto answers = collect(*run, job.n);
   if (!answers.ok()) return fail(Api::openai, response, answers.status());
   context.metrics.count_run(run->totals());
-  reply(response, openai::chat_body(openai::make_envelope("chatcmpl-", job->model), *job, *answers, run->totals()));
+  reply(response, openai::chat_body(openai::make_envelope("chatcmpl-", job.model), job, *answers, run->totals()));
 }
 
 StreamForm completion_stream(const std::shared_ptr<generate::Run>& run, const Job& job) {
   const auto envelope = std::make_shared<openai::Envelope>(openai::make_envelope("cmpl-", job.model));
-  StreamForm form{"text/event-stream", kComment, {}, {}, {}};
+  StreamForm form{"text/event-stream", kStreamComment, {}, {}, {}};
   form.begin = [envelope, job] {
     return job.echo ? sse(openai::completion_chunk(*envelope, 0, job.prompt, nullptr, nullptr)) : std::string();
   };

@@ -48,7 +48,6 @@ Expected<Json> items_of(const std::shared_ptr<const KeptResponse>& last) {
 void keep(Context& context, const Turn& turn, Json& response) {
   if (turn.input.is_null() || response.is_null()) return;
   const Json text = {{"input", turn.input}, {"output", response["output"]}};
-  response["store"] = true;
   if (!context.responses.keep(response["id"].get<std::string>(), turn.owner, turn.previous, dump(text), dump(response)))
     response["store"] = false;
 }
@@ -81,7 +80,7 @@ void respond(Context& context, const Request& request, Response& response) {
     return reply(response, whole);
   }
   const auto told = std::make_shared<openai::ResponseStream>(*job, *link);
-  StreamForm form{"text/event-stream", ": still working\n\n", {}, {}, {}};
+  StreamForm form{"text/event-stream", kStreamComment, {}, {}, {}};
   form.begin = [told] { return told->begin(); };
   form.event = [told](const generate::Event& event) { return told->event(event); };
   form.end = [told, &context, turn = std::move(turn), weak = std::weak_ptr(run)] {

@@ -27,6 +27,7 @@
 
 #include "kernels/kernels.h"
 #include "tensor/blocks.h"
+#include "tensor/grid_blocks.h"
 #include "tensor/grids.h"
 
 namespace millrace::kernels::panel {
@@ -996,28 +997,10 @@ void quantized(const MatmulArgs& args) {
       return product<V, IQ4_NL<V>>(args);
     case DType::iq4_xs:
       return product<V, IQ4_XS<V>>(args);
-    case DType::iq2_xxs:
-      return product<V, OnGrid<V, BlockIQ2_XXS>>(args);
-    case DType::iq2_xs:
-      return product<V, OnGrid<V, BlockIQ2_XS>>(args);
-    case DType::iq2_s:
-      return product<V, OnGrid<V, BlockIQ2_S>>(args);
-    case DType::iq3_xxs:
-      return product<V, OnGrid<V, BlockIQ3_XXS>>(args);
-    case DType::iq3_s:
-      return product<V, OnGrid<V, BlockIQ3_S>>(args);
-    case DType::iq1_s:
-      return product<V, OnGrid<V, BlockIQ1_S>>(args);
-    case DType::iq1_m:
-      return product<V, OnGrid<V, BlockIQ1_M>>(args);
-    case DType::tq1_0:
-      return product<V, OnGrid<V, BlockTQ1_0>>(args);
-    case DType::tq2_0:
-      return product<V, OnGrid<V, BlockTQ2_0>>(args);
     case DType::mxfp4:
       return product<V, MXFP4<V>>(args);
     default:
-      return;
+      with_grid_block(args.dtype, [&]<typename Block>() { product<V, OnGrid<V, Block>>(args); });
   }
 }
 

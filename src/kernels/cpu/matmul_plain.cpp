@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "kernels/cpu/matmul.h"
 #include "tensor/blocks.h"
+#include "tensor/grid_blocks.h"
 #include "tensor/grids.h"
 #include "tensor/half.h"
 
@@ -311,34 +312,11 @@ void multiply(const MatmulArgs& args) {
       return quantized<Sum, BlockIQ4_NL, kBlock>(args);
     case DType::iq4_xs:
       return quantized<Sum, BlockIQ4_XS, kSuperBlock>(args);
-    case DType::iq2_xxs:
-      return quantized<Sum, BlockIQ2_XXS, kSuperBlock>(args);
-    case DType::iq2_xs:
-      return quantized<Sum, BlockIQ2_XS, kSuperBlock>(args);
-    case DType::iq2_s:
-      return quantized<Sum, BlockIQ2_S, kSuperBlock>(args);
-    case DType::iq3_xxs:
-      return quantized<Sum, BlockIQ3_XXS, kSuperBlock>(args);
-    case DType::iq3_s:
-      return quantized<Sum, BlockIQ3_S, kSuperBlock>(args);
-    case DType::iq1_s:
-      return quantized<Sum, BlockIQ1_S, kSuperBlock>(args);
-    case DType::iq1_m:
-      return quantized<Sum, BlockIQ1_M, kSuperBlock>(args);
-    case DType::tq1_0:
-      return quantized<Sum, BlockTQ1_0, kSuperBlock>(args);
-    case DType::tq2_0:
-      return quantized<Sum, BlockTQ2_0, kSuperBlock>(args);
     case DType::mxfp4:
       return quantized<Sum, BlockMXFP4, kBlock>(args);
-    case DType::i8:
-    case DType::i16:
-    case DType::i32:
-    case DType::i64:
-    case DType::f64:
-      break;
+    default:
+      MR_ASSERT(with_grid_block(args.dtype, [&]<typename Block>() { quantized<Sum, Block, kSuperBlock>(args); }));
   }
-  MR_ASSERT(false);  // REQUIRES: a computable dtype
 }
 
 }  // namespace

@@ -459,28 +459,10 @@ void multiply(const MatmulArgs& args) {
       return product<V, Quantized<V, panel::IQ4_NL<V>>>(args);
     case DType::iq4_xs:
       return product<V, Quantized<V, panel::IQ4_XS<V>>>(args);
-    case DType::iq2_xxs:
-      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ2_XXS>>>(args);
-    case DType::iq2_xs:
-      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ2_XS>>>(args);
-    case DType::iq2_s:
-      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ2_S>>>(args);
-    case DType::iq3_xxs:
-      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ3_XXS>>>(args);
-    case DType::iq3_s:
-      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ3_S>>>(args);
-    case DType::iq1_s:
-      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ1_S>>>(args);
-    case DType::iq1_m:
-      return product<V, Quantized<V, panel::OnGrid<V, BlockIQ1_M>>>(args);
-    case DType::tq1_0:
-      return product<V, Quantized<V, panel::OnGrid<V, BlockTQ1_0>>>(args);
-    case DType::tq2_0:
-      return product<V, Quantized<V, panel::OnGrid<V, BlockTQ2_0>>>(args);
     case DType::mxfp4:
       return product<V, Quantized<V, panel::MXFP4<V>>>(args);
     default:
-      return;
+      with_grid_block(args.dtype, [&]<typename Block>() { product<V, Quantized<V, panel::OnGrid<V, Block>>>(args); });
   }
 }
 
