@@ -28,7 +28,8 @@
 //    same int8 activations. K is cut into segments of 256 elements at absolute positions (the last may be shorter). In
 //    a segment one accumulator starts at +0 and takes the terms in ascending order; the segments' sums are then added
 //    in ascending order to a total that starts at +0. Float weights: a term an element, as above. Quantized weights: a
-//    term a block b of 32, but in Q2_K, Q3_K, Q6_K, IQ2_XS, IQ2_S and IQ1_M a term a half block h of 16, with I_h its exact integer:
+//    term a block b of 32, but in Q2_K, Q3_K, Q6_K, IQ2_XS, IQ2_S and IQ1_M a term a half block h of 16, with I_h its
+//    exact integer:
 //      Q4_0 Q5_0 Q8_0 IQ4_NL MXFP4:  acc = fma(d*dx, I, acc)
 //      Q4_1 Q5_1:                    acc = fma(d*dx, I, acc); acc = fma(m, dx*S, acc)
 //      Q4_K Q5_K:                    acc = fma((d*sc)*dx, I, acc); acc = fma(-(dmin*m), dx*S, acc)
