@@ -99,7 +99,11 @@ Request embedding_request(const Engine& engine, std::vector<TokenId> tokens, con
   request.prompt = std::move(tokens);
   request.client = options.client;
   request.pooling = options.pooling;
-  if (request.pooling == model::Pooling::none) request.pooling = engine.model().hyperparameters().pooling;
+  if (request.pooling == model::Pooling::none) {
+    request.pooling = engine.model().hyperparameters().pooling;
+    if (request.pooling == model::Pooling::rank)
+      request.pooling = model::Pooling::other;  // its states are no embedding
+  }
   if (request.pooling == model::Pooling::none) request.pooling = model::Pooling::last;
   return request;
 }

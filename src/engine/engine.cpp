@@ -55,6 +55,7 @@ class EngineImpl final : public Engine {
   std::shared_ptr<const text::Tokenizer> shared_tokenizer() const override { return parts_.tokenizer; }
   const text::ChatTemplate* chat_template() const override { return parts_.chat_template.get(); }
   Status chat_template_status() const override { return parts_.chat_template_status; }
+  const Expected<std::optional<model::RankHead>>& rank_head() const override { return parts_.rank_head; }
   const model::Model& model() const override { return *parts_.model; }
   const residency::Plan& plan() const override { return parts_.plan; }
   const residency::PlanOptions& plan_options() const override { return parts_.plan_options; }

@@ -24,6 +24,7 @@
 #include "kv/prompt_cache.h"
 #include "kv/sequence.h"
 #include "model/model.h"
+#include "model/rank_head.h"
 #include "residency/homes.h"
 #include "residency/plan.h"
 #include "residency/plan_file.h"
@@ -218,7 +219,7 @@ struct Result {
   double prompt_seconds = 0, decode_seconds = 0;
   std::int64_t drafted = 0, drafts_right = 0;  // guesses that passes verified, and those that became part of the answer
   std::int64_t decode_turns = 0;               // passes that gave tokens, but the first
-  std::vector<float> embedding;                // [model_dim], of length 1, where the request asked for it
+  std::vector<float> embedding;  // [model_dim], of length 1 (rank: as it is), where the request asked for it
 };
 
 /// What a drafter guessed and passes verified.
@@ -283,6 +284,8 @@ class Engine {
   virtual std::shared_ptr<const text::Tokenizer> shared_tokenizer() const = 0;
   virtual const text::ChatTemplate* chat_template() const = 0;  // nullptr: the file has none we can render
   virtual Status chat_template_status() const = 0;              // why not
+  /// Holds none where the model is no reranker; an error where its head cannot be used.
+  virtual const Expected<std::optional<model::RankHead>>& rank_head() const = 0;
   virtual const model::Model& model() const = 0;
   virtual const residency::Plan& plan() const = 0;
   /// What the plan was made for. Its context_tokens are the KV a run starts with: weights give way as it grows.

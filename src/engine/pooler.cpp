@@ -17,6 +17,7 @@ bool Pooler::wants(std::int64_t first, std::int64_t end, std::int64_t prompt) co
     case model::Pooling::first:
       return first == 0 && end > 0;
     case model::Pooling::last:
+    case model::Pooling::rank:
       return end == prompt && end > first;
     default:
       return false;
@@ -28,7 +29,7 @@ Status Pooler::add(const exec::Executor& executor, std::int64_t batch_row, std::
   if (!wants(first, end, prompt)) return {};
   std::int64_t from = first, to = end;
   if (pooling_ == model::Pooling::first) to = 1;
-  if (pooling_ == model::Pooling::last) from = end - 1;
+  if (pooling_ == model::Pooling::last || pooling_ == model::Pooling::rank) from = end - 1;
   const auto width = static_cast<std::size_t>(dim);
   sum_.resize(width, 0.0);
   std::vector<float> piece(width * static_cast<std::size_t>(std::min(kPieceRows, to - from)));
@@ -47,7 +48,8 @@ Status Pooler::finish(std::vector<float>& out) const {
   for (const double value : sum_) squares += value * value;
   if (!std::isfinite(squares))
     return error(Code::corrupt, "the model's results are not finite; its weights are damaged: fetch the file again");
-  const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
+  double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
+  if (pooling_ == model::Pooling::rank) scale = 1;
   out.resize(sum_.size());
   std::transform(sum_.begin(), sum_.end(), out.begin(),
                  [&](double value) { return static_cast<float>(value * scale); });

@@ -1,7 +1,6 @@
 // A request's embedding: its prompt's final states, of the first token, the last, or the mean of all, brought to length
-// 1. Rows are added one after the other in the prompt's order and in double, so that neither how passes cut the prompt
-// nor who shared them changes a bit.
-// Thread-safety: one thread.
+// 1; for ranking the last as it is. Rows are added one after the other in the prompt's order and in double, so that
+// neither how passes cut the prompt nor who shared them changes a bit. Thread-safety: one thread.
 #pragma once
 
 #include <cstdint>

@@ -62,7 +62,9 @@ Status Scheduler::check(const Request& request) const {
     if (id < 0 || id >= vocab)
       return error(Code::invalid_argument, "token id {} is outside the vocabulary of {}", id, vocab);
   if (request.pooling == model::Pooling::other)
-    return error(Code::unsupported, "this model's file asks for a pooling that is none of mean, first, last");
+    return error(
+        Code::unsupported,
+        "this model's file asks for a pooling that is none of mean, first, last; a reranker answers /v1/rerank alone");
   if (request.constraint != nullptr && !request.forced_tokens.empty())
     return error(Code::internal, "a request cannot both force tokens and constrain them");
   return {};

@@ -223,6 +223,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
   auto chat_template = text::ChatTemplate::from_model(file);
   parts.chat_template_status = chat_template.status();
   if (chat_template.ok()) parts.chat_template = std::move(*chat_template);
+  parts.rank_head = model::read_rank_head(file, parts.model->hyperparameters());
   paths = file.paths();
   if (!options.prompt_cache.empty()) {
     auto identity = kv::model_identity(file);

@@ -40,6 +40,7 @@ struct Parts {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatTemplate> chat_template;
   Status chat_template_status;
+  Expected<std::optional<model::RankHead>> rank_head = std::optional<model::RankHead>();
   Trace* trace = nullptr;
   Limits limits;
   kernels::Isa isa = kernels::Isa::plain;

@@ -135,7 +135,7 @@ Expected<Hyperparameters> read_hyperparameters(const modelfile::Model& file, std
   hp.ff_dim = *std::max_element(ff_dims.begin(), ff_dims.end());
   hp.expert_ff = hp.experts == 0 ? 0 : keys.optional("expert_feed_forward_length", hp.ff_dim, 1, kMostDim);
   if (hp.architecture != "mamba2") read_heads(keys, file, hp);
-  hp.pooling = static_cast<Pooling>(std::min<std::int64_t>(keys.optional("pooling_type", 0, 0, 255), 4));
+  hp.pooling = static_cast<Pooling>(std::min<std::int64_t>(keys.optional("pooling_type", 0, 0, 255), 5));
   if (!keys.optional_bool("attention.causal", true))
     keys.fail(error(Code::unsupported, "tokens that attend to those after them (this version has causal models only)"));
 

@@ -16,8 +16,8 @@
 namespace millrace::model {
 
 /// How a text's states become its embedding; numbered as the GGUF key pooling_type is. `first` is what BERT calls CLS;
-/// `other` is a ranking head's score, or what this version does not know.
-enum class Pooling : std::uint8_t { none = 0, mean = 1, first = 2, last = 3, other = 4 };
+/// `rank` is the last token's state as it is, for a RankHead; `other` is what this version does not know.
+enum class Pooling : std::uint8_t { none = 0, mean = 1, first = 2, last = 3, rank = 4, other = 5 };
 
 /// Hyperparameters every architecture has, under the field's names; the most of any layer where layers differ.
 struct Hyperparameters {

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "model/hyperparameters.h"
+#include "model/tensor_rows.h"
 #include "modelfile/escape.h"
-#include "storage/storage.h"
 
 namespace millrace::model {
 namespace {
@@ -78,20 +77,7 @@ Expected<std::vector<float>> read_factors(const modelfile::Model& file, const mo
   if (tensor.dtype != DType::f32 || tensor.cols() != size || tensor.rows() != 1)
     return error(Code::corrupt, "{} is {} {} x {} but the hyperparameters ask for F32 {}", tensor.name,
                  info(tensor.dtype).name, tensor.cols(), tensor.rows(), size);
-  storage::OpenOptions options;
-  options.kind = storage::BackendKind::pread_buffered;
-  options.threads = 1;
-  MR_ASSIGN_OR_RETURN(const std::unique_ptr<storage::Backend> backend, storage::open_backend(file.paths(), options));
-  // Every backend may ask for a destination congruent to the offset, so the vector leaves room to slide in.
-  std::vector<std::byte> room(tensor.bytes + 2 * storage::kMaxAlignment);
-  const auto base = reinterpret_cast<std::uintptr_t>(room.data());
-  const std::uint64_t slide = (tensor.offset - base) % storage::kMaxAlignment;
-  const storage::Read read{tensor.file, tensor.offset, tensor.bytes, room.data() + slide};
-  storage::Completion done;
-  backend->submit(std::span(&read, 1), done);
-  MR_RETURN_IF_ERROR(done.wait());
-  std::vector<float> factors(static_cast<std::size_t>(size));
-  std::memcpy(factors.data(), read.destination, factors.size() * sizeof(float));
+  MR_ASSIGN_OR_RETURN(const std::vector<float> factors, read_rows(file, tensor, 0, 1));
   for (const float factor : factors)
     if (!std::isfinite(factor) || factor <= 0)
       return error(Code::corrupt, "{} holds {}, which cannot be a factor", tensor.name, factor);

@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from gguf_keys import with_ids
+from gguf_keys import with_keys
 from harness import DEMO, DRAFT, MILLRACE, Case
 from serving import Server, lines
 
@@ -277,7 +277,7 @@ class Gaps(Case):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         path = pathlib.Path(folder.name) / "gaps.gguf"
-        with_ids(pathlib.Path(DEMO), path, {f"tokenizer.ggml.fim_{name}_token_id": number for name, number in (("pre", 301), ("suf", 302), ("mid", 303))})
+        with_keys(pathlib.Path(DEMO), path, {f"tokenizer.ggml.fim_{name}_token_id": number for name, number in (("pre", 301), ("suf", 302), ("mid", 303))})
         self.server = Server(str(path), "--threads", "2")
         self.addCleanup(self.server.__exit__)
 

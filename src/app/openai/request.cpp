@@ -503,4 +503,28 @@ Expected<EmbeddingJob> parse_embeddings(const Json& body) {
   return job;
 }
 
+Expected<RerankJob> parse_rerank(const Json& body) {
+  RerankJob job;
+  Fields fields(body);
+  fields.text("model", job.model);
+  fields.text("query", job.query);
+  fields.flag("return_documents", job.return_documents);
+  if (job.query.empty()) fields.fail("query", "must be a text");
+  const Json* documents = fields.find("documents");
+  if (documents == nullptr || !documents->is_array() || documents->empty() || documents->size() > kMostEmbeddings)
+    fields.fail("documents", fmt::format("must be a list of 1 to {} texts", kMostEmbeddings));
+  MR_RETURN_IF_ERROR(fields.status());
+  for (const Json& one : *documents) {
+    const Json& text = one.is_object() && one.contains("text") ? one["text"] : one;
+    if (!text.is_string())
+      return error(Code::invalid_argument, "documents: [{}] must be a text, or an object with text",
+                   job.documents.size());
+    job.documents.push_back(text.get<std::string>());
+  }
+  job.most = std::ssize(job.documents);
+  fields.integer("top_n", job.most, 1, 1e6);
+  MR_RETURN_IF_ERROR(fields.status());
+  return job;
+}
+
 }  // namespace millrace::openai

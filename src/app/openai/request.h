@@ -35,6 +35,15 @@ struct EmbeddingJob {
 };
 Expected<EmbeddingJob> parse_embeddings(const Json& body);
 
+/// POST /v1/rerank: documents as texts, or as objects with "text".
+struct RerankJob {
+  std::string model, query;
+  std::vector<std::string> documents;
+  std::int64_t most = 0;  // of the best that the answer has
+  bool return_documents = false;
+};
+Expected<RerankJob> parse_rerank(const Json& body);
+
 /// A message's content as one text: a string, or text parts joined. Errors: unsupported (pictures, sound).
 Expected<std::string> content_text(const Json& content, const char* where);
 

@@ -163,6 +163,7 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   add_web_routes(context);
   add_openai_routes(context);
   add_embedding_routes(context);
+  add_rerank_routes(context);
   add_ollama_routes(context);
   add_ollama_model_routes(context);
   add_ollama_store_routes(context);

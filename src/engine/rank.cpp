@@ -1,0 +1,67 @@
+#include "engine/rank.h"
+
+#include <algorithm>
+
+#include "engine/embed.h"
+#include "text/marked_text.h"
+
+namespace millrace::engine {
+namespace {
+
+Expected<const model::RankHead*> head_of(const Engine& engine) {
+  MR_RETURN_IF_ERROR(engine.rank_head().status());
+  if (engine.rank_head()->has_value()) return &**engine.rank_head();
+  return error(Code::unsupported,
+               "this model is no reranker: its file has neither a ranking head (cls.output.weight) nor 'rerank' in its "
+               "name; Qwen3-Reranker is one");
+}
+
+/// `prompt` with the texts in their places; what stands in the texts is never a place itself.
+text::MarkedText fill(std::string_view prompt, std::string_view query, std::string_view document) {
+  constexpr std::string_view kQuery = "{query}", kDocument = "{document}";
+  text::MarkedText out;
+  while (!prompt.empty()) {
+    const std::size_t at = std::min(prompt.find(kQuery), prompt.find(kDocument));
+    out.append(prompt.substr(0, at), true);
+    if (at == std::string_view::npos) break;
+    prompt.remove_prefix(at);
+    const bool is_query = prompt.substr(0, kQuery.size()) == kQuery;
+    out.append(is_query ? query : document, false);
+    prompt.remove_prefix(is_query ? kQuery.size() : kDocument.size());
+  }
+  return out;
+}
+
+}  // namespace
+
+Expected<std::vector<text::TokenId>> rank_tokens(const Engine& engine, std::string_view query,
+                                                 std::string_view document) {
+  MR_ASSIGN_OR_RETURN(const model::RankHead* head, head_of(engine));
+  const text::Tokenizer& tokenizer = engine.tokenizer();
+  std::vector<text::TokenId> ids;
+  if (tokenizer.adds_bos() && tokenizer.bos()) ids.push_back(*tokenizer.bos());
+  const std::vector<text::TokenId> body = tokenizer.encode(fill(head->prompt, query, document));
+  ids.insert(ids.end(), body.begin(), body.end());
+  if (std::ssize(ids) > engine.context_tokens())
+    return error(Code::invalid_argument,
+                 "{} tokens with the query, but this model's maximum context length is {}; shorten it, or serve with "
+                 "--ctx {}",
+                 ids.size(), engine.context_tokens(), ids.size());
+  return ids;
+}
+
+Expected<Ranking> rank(Service& service, const std::vector<std::vector<text::TokenId>>& prompts,
+                       const std::string& client, const std::function<bool()>& gone) {
+  MR_ASSIGN_OR_RETURN(const model::RankHead* head, head_of(service.engine()));
+  EmbedOptions options;
+  options.pooling = model::Pooling::rank;
+  options.client = client;
+  MR_ASSIGN_OR_RETURN(const Embeddings states, embed(service, prompts, options, gone));
+  Ranking out;
+  for (const std::vector<float>& state : states.vectors) out.scores.push_back(head->score(state));
+  out.prompt_tokens = states.prompt_tokens;
+  out.seconds = states.seconds;
+  return out;
+}
+
+}  // namespace millrace::engine

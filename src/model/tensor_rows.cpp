@@ -1,0 +1,38 @@
+#include "model/tensor_rows.h"
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "storage/storage.h"
+#include "tensor/codec.h"
+#include "tensor/dtype.h"
+
+namespace millrace::model {
+
+Expected<std::vector<float>> read_rows(const modelfile::Model& file, const modelfile::TensorInfo& tensor,
+                                       std::int64_t first, std::int64_t count) {
+  if (!info(tensor.dtype).computable)
+    return error(Code::unsupported, "{} is {}, which cannot be computed with", tensor.name, info(tensor.dtype).name);
+  storage::OpenOptions options;
+  options.kind = storage::BackendKind::pread_buffered;
+  options.threads = 1;
+  MR_ASSIGN_OR_RETURN(const std::unique_ptr<storage::Backend> backend, storage::open_backend(file.paths(), options));
+  const auto stride = static_cast<std::uint64_t>(row_bytes(tensor.dtype, tensor.cols()));
+  const std::uint64_t offset = tensor.offset + static_cast<std::uint64_t>(first) * stride;
+  const std::uint64_t bytes = static_cast<std::uint64_t>(count) * stride;
+  // Every backend may ask for a destination congruent to the offset, so the vector leaves room to slide in.
+  std::vector<std::byte> room(bytes + 2 * storage::kMaxAlignment);
+  const auto base = reinterpret_cast<std::uintptr_t>(room.data());
+  const storage::Read read{tensor.file, offset, bytes, room.data() + (offset - base) % storage::kMaxAlignment};
+  storage::Completion done;
+  backend->submit(std::span(&read, 1), done);
+  MR_RETURN_IF_ERROR(done.wait());
+  std::vector<float> rows(static_cast<std::size_t>(count * tensor.cols()));
+  for (std::int64_t row = 0; row < count; ++row)
+    decode_row(tensor.dtype, read.destination + static_cast<std::uint64_t>(row) * stride, tensor.cols(),
+               rows.data() + row * tensor.cols());
+  return rows;
+}
+
+}  // namespace millrace::model

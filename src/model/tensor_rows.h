@@ -1,0 +1,18 @@
+// A few rows of a tensor as numbers, read while a model is opened: what executors never see.
+// Thread-safe (pure functions).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "modelfile/gguf.h"
+
+namespace millrace::model {
+
+/// Rows [first, first + count), [count, cols]. Errors: unsupported (a dtype that cannot be decoded), io_error, those of
+/// opening. REQUIRES: the rows exist.
+Expected<std::vector<float>> read_rows(const modelfile::Model& file, const modelfile::TensorInfo& tensor,
+                                       std::int64_t first, std::int64_t count);
+
+}  // namespace millrace::model
