@@ -98,9 +98,9 @@ void add_ollama_store_routes(Context& context);  // pull, delete, copy, create
 void add_web_routes(Context& context);           // the page
 void add_openai_routes(Context& context);        // models, chat, completions
 void add_embedding_routes(Context& context);     // OpenAI's and Ollama's
-void add_rerank_routes(Context& context);
-void add_responses_routes(Context& context);  // OpenAI's responses
-void add_anthropic_routes(Context& context);  // messages
-void add_native_routes(Context& context);     // health, metrics, props, slots, tokenize, ...
+void add_rerank_routes(Context& context);        // documents by a query
+void add_responses_routes(Context& context);     // OpenAI's responses
+void add_anthropic_routes(Context& context);     // messages
+void add_native_routes(Context& context);        // health, metrics, props, slots, tokenize, ...
 
 }  // namespace millrace::server

@@ -7,32 +7,79 @@
 //   kSigned               bytes of four() are signed (and kOffset is 0)
 //   four(bytes, b, i)     weights 4 i .. 4 i + 3 (i < 8) of block b (< 8) of 32
 //   scale(bytes, g)       of scale group g
-// `bytes` is read by bytes4(bytes, offset), byte_at(bytes, offset) and half_at(bytes, offset).
+//   kPoints, points()     of a grid: its points as words in global memory; 0: there is none
+// `bytes` is read by bytes4(bytes, offset), byte_at(bytes, offset) and half_at(bytes, offset). Where it has a member
+// `points`, a copy of the grid's in shared memory, they are looked up there: 32 lanes that read 32 places of global
+// memory take turns, whatever cache answers.
 #pragma once
 
 #include <cuda_fp16.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "tensor/dtype.h"
 #include "tensor/grids.h"
 
 namespace millrace::kernels::cuda {
 
+/// Points of eight weights: the number of weight j's level in nibble j, as prmt selects bytes.
+template <std::size_t kCount, std::size_t kLevels>
+constexpr GridTable<std::uint32_t, kCount> level_numbers(const GridTable<std::uint64_t, kCount>& grid,
+                                                         const std::array<std::uint8_t, kLevels>& levels) {
+  GridTable<std::uint32_t, kCount> numbers{};
+  for (std::size_t i = 0; i < kCount; ++i) {
+    for (std::size_t j = 0; j < 8; ++j) {
+      for (std::size_t level = 0; level < kLevels; ++level) {
+        if ((grid.at[i] >> (8 * j) & 255) == levels[level])
+          numbers.at[i] |= static_cast<std::uint32_t>(level) << (4 * j);
+      }
+    }
+  }
+  return numbers;
+}
+
 // A copy for each file that reads one.
-static __device__ constexpr auto kIq2XxsWords = kIq2XxsGrid;
-static __device__ constexpr auto kIq2XsWords = kIq2XsGrid;
-static __device__ constexpr auto kIq2SWords = kIq2SGrid;
-static __device__ constexpr auto kIq1Words = kIq1Grid;
+static __device__ constexpr auto kIq2XxsWords = level_numbers(kIq2XxsGrid, kIq2Levels);
+static __device__ constexpr auto kIq2XsWords = level_numbers(kIq2XsGrid, kIq2Levels);
+static __device__ constexpr auto kIq2SWords = level_numbers(kIq2SGrid, kIq2Levels);
+static __device__ constexpr auto kIq1Words = level_numbers(kIq1Grid, kIq1Levels);
 static __device__ constexpr auto kIq3XxsWords = kIq3XxsGrid;
 static __device__ constexpr auto kIq3SWords = kIq3SGrid;
 
-/// Four of the eight weights of a point: half 0 or 1.
-template <std::size_t kCount>
-__device__ __forceinline__ std::uint32_t half_point(const GridTable<std::uint64_t, kCount>& grid, std::uint32_t point,
-                                                    int half) {
-  return __ldg(reinterpret_cast<const std::uint32_t*>(grid.at) + 2 * point + half);
+/// Grid's point `number`.
+template <typename Grid, typename B>
+__device__ __forceinline__ std::uint32_t point_at(B& bytes, std::uint32_t number) {
+  if constexpr (requires { bytes.points; }) {
+    return bytes.points[number];
+  } else {
+    return __ldg(Grid::points() + number);
+  }
+}
+
+/// Levels of a grid as bytes, and negated.
+template <std::size_t kLevels>
+constexpr std::uint32_t level_bytes(const std::array<std::uint8_t, kLevels>& levels, int sign) {
+  std::uint32_t bytes = 0;
+  for (std::size_t i = 0; i < kLevels; ++i) bytes |= (static_cast<std::uint32_t>(sign * levels[i]) & 255) << (8 * i);
+  return bytes;
+}
+constexpr std::uint32_t kIq2Plus = level_bytes(kIq2Levels, 1), kIq2Minus = level_bytes(kIq2Levels, -1);
+constexpr std::uint32_t kIq1Lower = level_bytes(kIq1Levels, 1), kIq1Higher = kIq1Lower + 0x00020202u;
+
+/// Half 0 or 1 of an IQ2 point whose weights have a bit of `signs` where they are negative.
+__device__ __forceinline__ std::uint32_t half_of_iq2(std::uint32_t point, std::uint32_t signs, int half) {
+  std::uint32_t spread = (signs | signs << 12) & 0x000f000fu;  // bit j to nibble j
+  spread = (spread | spread << 6) & 0x03030303u;
+  spread = (spread | spread << 3) & 0x11111111u;
+  return __byte_perm(kIq2Plus, kIq2Minus, (point | spread << 2) >> (16 * half));
+}
+
+/// Half 0 or 1 of an IQ1 point, each weight an eighth lower where `lower`: eight times that, plus 9.
+__device__ __forceinline__ std::uint32_t half_of_iq1(std::uint32_t point, bool lower, int half) {
+  return __byte_perm(lower ? kIq1Lower : kIq1Higher, 0, point >> (16 * half));
 }
 
 __device__ __forceinline__ std::uint32_t all_signs(std::uint32_t seven) {
@@ -62,10 +109,12 @@ struct GridWords;
 template <>
 struct GridWords<DType::iq2_xxs> : SignedGrid {
   static constexpr int kBlockBytes = sizeof(BlockIQ2_XXS);
+  static constexpr int kPoints = std::size(kIq2XxsWords.at);
+  __device__ static const std::uint32_t* points() { return kIq2XxsWords.at; }
   template <typename B>
   __device__ static std::uint32_t four(B& bytes, int b, int i) {
     const std::uint32_t signs = all_signs(bytes4(bytes, 6 + 8 * b) >> (7 * (i / 2)) & 127);
-    return with_signs(half_point(kIq2XxsWords, byte_at(bytes, 2 + 8 * b + i / 2), i % 2), signs >> (4 * (i % 2)));
+    return half_of_iq2(point_at<GridWords>(bytes, byte_at(bytes, 2 + 8 * b + i / 2)), signs, i % 2);
   }
   template <typename B>
   __device__ static float scale(B& bytes, int g) {
@@ -86,33 +135,38 @@ struct NibbleScales : SignedGrid {
 template <>
 struct GridWords<DType::iq2_xs> : NibbleScales<offsetof(BlockIQ2_XS, scales)> {
   static constexpr int kBlockBytes = sizeof(BlockIQ2_XS);
+  static constexpr int kPoints = std::size(kIq2XsWords.at);
+  __device__ static const std::uint32_t* points() { return kIq2XsWords.at; }
   template <typename B>
   __device__ static std::uint32_t four(B& bytes, int b, int i) {
     const std::uint32_t q = bytes4(bytes, 2 + 8 * b + 4 * (i / 4)) >> (16 * (i / 2 % 2)) & 0xffff;
-    return with_signs(half_point(kIq2XsWords, q & 511, i % 2), all_signs(q >> 9) >> (4 * (i % 2)));
+    return half_of_iq2(point_at<GridWords>(bytes, q & 511), all_signs(q >> 9), i % 2);
   }
 };
 
 template <>
 struct GridWords<DType::iq2_s> : NibbleScales<offsetof(BlockIQ2_S, scales)> {
   static constexpr int kBlockBytes = sizeof(BlockIQ2_S);
+  static constexpr int kPoints = std::size(kIq2SWords.at);
+  __device__ static const std::uint32_t* points() { return kIq2SWords.at; }
   template <typename B>
   __device__ static std::uint32_t four(B& bytes, int b, int i) {
     const int l = 4 * b + i / 2;
     const std::uint32_t high = byte_at(bytes, offsetof(BlockIQ2_S, qh) + b) >> (i / 2 * 2) & 3;
     const std::uint32_t point = byte_at(bytes, offsetof(BlockIQ2_S, qs) + l) | high << 8;
-    return with_signs(half_point(kIq2SWords, point, i % 2),
-                      byte_at(bytes, offsetof(BlockIQ2_S, signs) + l) >> (4 * (i % 2)));
+    return half_of_iq2(point_at<GridWords>(bytes, point), byte_at(bytes, offsetof(BlockIQ2_S, signs) + l), i % 2);
   }
 };
 
 template <>
 struct GridWords<DType::iq3_xxs> : SignedGrid {
   static constexpr int kBlockBytes = sizeof(BlockIQ3_XXS);
+  static constexpr int kPoints = std::size(kIq3XxsWords.at);
+  __device__ static const std::uint32_t* points() { return kIq3XxsWords.at; }
   template <typename B>
   __device__ static std::uint32_t four(B& bytes, int b, int i) {
     const std::uint32_t signs = all_signs(bytes4(bytes, 66 + 4 * b) >> (7 * (i / 2)) & 127);
-    return with_signs(__ldg(kIq3XxsWords.at + byte_at(bytes, 2 + 8 * b + i)), signs >> (4 * (i % 2)));
+    return with_signs(point_at<GridWords>(bytes, byte_at(bytes, 2 + 8 * b + i)), signs >> (4 * (i % 2)));
   }
   template <typename B>
   __device__ static float scale(B& bytes, int g) {
@@ -123,11 +177,13 @@ struct GridWords<DType::iq3_xxs> : SignedGrid {
 template <>
 struct GridWords<DType::iq3_s> : SignedGrid {
   static constexpr int kBlockBytes = sizeof(BlockIQ3_S);
+  static constexpr int kPoints = std::size(kIq3SWords.at);
+  __device__ static const std::uint32_t* points() { return kIq3SWords.at; }
   template <typename B>
   __device__ static std::uint32_t four(B& bytes, int b, int i) {
     const std::uint32_t ninth = byte_at(bytes, offsetof(BlockIQ3_S, qh) + b) >> i & 1;
     const std::uint32_t point = byte_at(bytes, offsetof(BlockIQ3_S, qs) + 8 * b + i) | ninth << 8;
-    return with_signs(__ldg(kIq3SWords.at + point),
+    return with_signs(point_at<GridWords>(bytes, point),
                       byte_at(bytes, offsetof(BlockIQ3_S, signs) + 4 * b + i / 2) >> (4 * (i % 2)));
   }
   template <typename B>
@@ -139,12 +195,14 @@ struct GridWords<DType::iq3_s> : SignedGrid {
 template <>
 struct GridWords<DType::iq1_s> : OffsetGrid {
   static constexpr int kBlockBytes = sizeof(BlockIQ1_S), kOffset = 9;
+  static constexpr int kPoints = std::size(kIq1Words.at);
+  __device__ static const std::uint32_t* points() { return kIq1Words.at; }
   template <typename B>
   __device__ static std::uint32_t four(B& bytes, int b, int i) {
     const std::uint32_t high = bytes4(bytes, offsetof(BlockIQ1_S, qh) + 4 * (b / 2)) >> (16 * (b % 2));
     const std::uint32_t low = byte_at(bytes, offsetof(BlockIQ1_S, qs) + 4 * b + i / 2);
-    return half_point(kIq1Words, low | (high >> (3 * (i / 2)) & 7) << 8, i % 2) +
-           ((high & 0x8000) != 0 ? 0 : 0x02020202u);
+    const std::uint32_t point = point_at<GridWords>(bytes, low | (high >> (3 * (i / 2)) & 7) << 8);
+    return half_of_iq1(point, (high & 0x8000) != 0, i % 2);
   }
   template <typename B>
   __device__ static float scale(B& bytes, int g) {
@@ -155,11 +213,13 @@ struct GridWords<DType::iq1_s> : OffsetGrid {
 template <>
 struct GridWords<DType::iq1_m> : OffsetGrid {
   static constexpr int kBlockBytes = sizeof(BlockIQ1_M), kOffset = 9, kGroup = 16;
+  static constexpr int kPoints = std::size(kIq1Words.at);
+  __device__ static const std::uint32_t* points() { return kIq1Words.at; }
   template <typename B>
   __device__ static std::uint32_t four(B& bytes, int b, int i) {
     const std::uint32_t high = byte_at(bytes, offsetof(BlockIQ1_M, qh) + 2 * b + i / 4) >> (4 * (i / 2 % 2));
     const std::uint32_t low = byte_at(bytes, offsetof(BlockIQ1_M, qs) + 4 * b + i / 2);
-    return half_point(kIq1Words, low | (high & 7) << 8, i % 2) + ((high & 8) != 0 ? 0 : 0x02020202u);
+    return half_of_iq1(point_at<GridWords>(bytes, low | (high & 7) << 8), (high & 8) != 0, i % 2);
   }
   template <typename B>
   __device__ static float scale(B& bytes, int g) {
@@ -173,7 +233,7 @@ struct GridWords<DType::iq1_m> : OffsetGrid {
 
 template <>
 struct GridWords<DType::tq1_0> : OffsetGrid {
-  static constexpr int kBlockBytes = sizeof(BlockTQ1_0), kOffset = 1;
+  static constexpr int kBlockBytes = sizeof(BlockTQ1_0), kOffset = 1, kPoints = 0;
   template <typename B>
   __device__ static std::uint32_t four(B& bytes, int b, int i) {
     if (b < 5) return digits(bytes4(bytes, 4 * i), b);
@@ -196,7 +256,7 @@ struct GridWords<DType::tq1_0> : OffsetGrid {
 
 template <>
 struct GridWords<DType::tq2_0> : OffsetGrid {
-  static constexpr int kBlockBytes = sizeof(BlockTQ2_0), kOffset = 1;
+  static constexpr int kBlockBytes = sizeof(BlockTQ2_0), kOffset = 1, kPoints = 0;
   template <typename B>
   __device__ static std::uint32_t four(B& bytes, int b, int i) {
     return bytes4(bytes, 32 * (b / 4) + 4 * i) >> (2 * (b % 4)) & 0x03030303u;

@@ -94,7 +94,8 @@ void lay_out(MatvecArgs& a, const MatvecKernel& kernel, int granules, Launch& la
     return static_cast<std::int32_t>(start);
   };
   const std::int64_t warps = launch.warps;
-  take(warps * a.stages * 2 * a.half_bytes);
+  take(kernel.point_bytes);
+  a.ring_at = take(warps * a.stages * 2 * a.half_bytes);
   a.x_at = take(static_cast<std::int64_t>(x_rows) * a.segments * kernel.x_stride);
   a.partial_at = take(warps * a.partial_items * 2 * kernel.rows * 4);
   a.result_at = take(a.y_q8.q != nullptr ? 4 * block_rows * kernel.rows : 0);

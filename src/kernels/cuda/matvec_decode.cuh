@@ -413,8 +413,9 @@ template <DType dtype>
 struct GridDecoder : SimpleDecoder {
   using Grid = GridWords<dtype>;
   static constexpr int kBytes = Grid::kBlockBytes, kAlign = kBytes % 8 == 0 ? 8 : 2;
-  static constexpr int kGroup = Grid::kGroup, kOffset = Grid::kOffset;
+  static constexpr int kGroup = Grid::kGroup, kOffset = Grid::kOffset, kPoints = Grid::kPoints;
   static constexpr bool kSigned = Grid::kSigned;
+  __device__ static std::uint32_t point(int i) { return __ldg(Grid::points() + i); }
   template <typename W>
   __device__ static void words(W& word, int b, std::uint32_t (&w)[8]) {
 #pragma unroll

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/exp.cuh"
@@ -78,7 +79,7 @@ struct MatvecArgs {
   std::int32_t sum_rows;            // rows of a list whose segments are added at once; times rows of x at most 16
   std::int32_t partial_items;       // places for sums of segments, a multiple of `segments`
   std::int32_t stages, half_bytes;  // half of a stage is one list's
-  std::int32_t x_at, partial_at, result_at, barrier_at;  // in shared memory; the ring comes first
+  std::int32_t x_at, partial_at, result_at, barrier_at, ring_at;  // in shared memory; a grid's points come first
 #ifdef MATVEC_TUNING
   unsigned long long* stamps;
   int early;
@@ -146,16 +147,39 @@ concept has_levels = requires {
   typename D::Levels;
 };
 
-/// acc[l][m] = the sum of the `count` terms of list l's segment with row m of x. REQUIRES: acc zero.
+/// Points of kType's grid; 0: it has none.
+template <DType kType>
+__host__ __device__ constexpr int grid_points() {
+  if constexpr (requires { Decoder<kType>::kPoints; }) {
+    return Decoder<kType>::kPoints;
+  } else {
+    return 0;
+  }
+}
+
+/// A segment's words, and the grid that its weights lie on.
+template <typename Reader>
+struct OnGrid : Reader {
+  __device__ OnGrid(std::uint32_t address, const std::uint32_t* grid) : Reader(address), points(grid) {}
+  const std::uint32_t* points;
+};
+template <typename Reader>
+struct OffGrid : Reader {
+  __device__ OffGrid(std::uint32_t address, const std::uint32_t*) : Reader(address) {}
+};
+
+/// acc[l][m] = the sum of the `count` terms of list l's segment with row m of x. points: the grid's, in shared memory.
+/// REQUIRES: acc zero.
 template <DType kType, int kM, RowLayout kRows>
 __device__ __forceinline__ void quantized_segments(std::uint32_t weights, int half_bytes, const int (&heads)[2],
-                                                   const std::byte* x, int x_row_bytes, int count,
-                                                   float (&acc)[2][kM]) {
+                                                   const std::uint32_t* points, const std::byte* x, int x_row_bytes,
+                                                   int count, float (&acc)[2][kM]) {
   using D = Decoder<kType>;
   using X = XLayout<kType>;
   using W = WLayout<kType, kRows>;
-  using Reader = Words<W::alignment(), D::kBytes>;
-  Reader words[2] = {Reader(weights + heads[0]), Reader(weights + half_bytes + heads[1])};
+  using Segment = Words<W::alignment(), D::kBytes>;
+  using Reader = std::conditional_t<(grid_points<kType>() > 0), OnGrid<Segment>, OffGrid<Segment>>;
+  Reader words[2] = {Reader(weights + heads[0], points), Reader(weights + half_bytes + heads[1], points)};
   const auto dot = [](std::uint32_t w, std::uint32_t q, int sum) {
     if constexpr (D::kSigned) return __dp4a(static_cast<int>(w), static_cast<int>(q), sum);
     return dp4a_unsigned(w, q, sum);
@@ -529,10 +553,11 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
   const int first = block_first + min(warp * a.warp_rows, block_rows);
   const int end = min(first + a.warp_rows, block_first + block_rows);
 
-  std::byte* ring = shared + warp * a.stages * 2 * a.half_bytes;
+  std::byte* ring = shared + a.ring_at + warp * a.stages * 2 * a.half_bytes;
   float* partial = reinterpret_cast<float*>(shared + a.partial_at) + warp * a.partial_items * 2 * kM;  // [kM, 2, items]
   float* result = reinterpret_cast<float*>(shared + a.result_at);                                      // [rows, kM]
   std::uint64_t* barriers = reinterpret_cast<std::uint64_t*>(shared + a.barrier_at) + warp * a.stages;
+  std::uint32_t* points = reinterpret_cast<std::uint32_t*>(shared);  // at an address that is known
   STAMP(0);
   if (lane == 0) {
     for (int s = 0; s < a.stages; ++s) barrier_init<W::kOneCopy>(barriers + s);
@@ -553,8 +578,11 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
     fill_ring();
     if (ORDER_EARLY && orders.done()) allow_successor();
     STAMP(1);
-    wait_for_predecessor();
   }
+  if constexpr (grid_points<kType>() > 0) {
+    for (int i = threadIdx.x; i < grid_points<kType>(); i += blockDim.x) points[i] = Decoder<kType>::point(i);
+  }
+  if (!experts) wait_for_predecessor();
   STAMP(2);
   const int x_row_bytes = a.segments * X::kStride;
   XStaging<kType> staging(a, first_x, x_rows, shared + a.x_at);
@@ -630,7 +658,8 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
         if constexpr (is_float(kType)) {
           float_segments<kType, kM, kRows>(weights, a.half_bytes, heads, x_segment, x_row_bytes, count, acc);
         } else {
-          quantized_segments<kType, kM, kRows>(weights, a.half_bytes, heads, x_segment, x_row_bytes, count, acc);
+          quantized_segments<kType, kM, kRows>(weights, a.half_bytes, heads, points, x_segment, x_row_bytes, count,
+                                               acc);
         }
 #pragma unroll
         for (int i = 0; i < 2 * kM; ++i) partial[i * a.partial_items + place] = acc[i % 2][i / 2];
@@ -713,13 +742,15 @@ struct MatvecKernel {
   void (*function)(MatvecArgs) = nullptr;
   int rows = 0;                                    // of x
   int weight_stride = 0, x_stride = 0;             // bytes of a segment in shared memory
+  int point_bytes = 0;                             // of the grid that its weights lie on
   std::atomic<std::uint64_t>* prepared = nullptr;  // a bit a device: its attributes are set there
 };
 
 template <DType kType, int kM, RowLayout kRows>
 MatvecKernel matvec_kernel_of() {
   static std::atomic<std::uint64_t> prepared;
-  return {matvec_kernel<kType, kM, kRows>, kM, WLayout<kType, kRows>::kStride, XLayout<kType>::kStride, &prepared};
+  return {matvec_kernel<kType, kM, kRows>, kM,       WLayout<kType, kRows>::kStride, XLayout<kType>::kStride,
+          4 * grid_points<kType>(),        &prepared};
 }
 template <DType kType, RowLayout kRows>
 MatvecKernel matvec_kernel_of(int x_rows) {
