@@ -1,5 +1,5 @@
 # What people type. The presets in CMakePresets.json say how things are built; cmake/millrace.cmake says with which flags.
-.PHONY: all demo install package test-package test-python test test-gpu test-hostile test-asan test-tsan fuzz bench lint format readme setup setup-dev clean help
+.PHONY: all demo install package test-package test-python test test-gpu test-gpu-80 test-hostile test-asan test-tsan fuzz bench lint format readme setup setup-dev clean help
 
 PREFIX ?= /usr/local
 
@@ -38,6 +38,10 @@ test: setup-dev ## run every test
 test-gpu: setup-dev ## the GPU's tests alone; each says so and is skipped where there is no GPU
 	@scripts/build.sh dev
 	@cd build/dev && ctest --output-on-failure -R '^cuda'
+
+test-gpu-80: setup-dev ## the same with code for compute capability 8.0, as cards of consumers run it, on a GPU of 9.0
+	@scripts/build.sh dev80
+	@cd build/dev80 && ctest --output-on-failure -R '^cuda'
 
 test-hostile: setup-dev ## rude clients, odd requests, damaged files, full disks, small memory; a tenth of it is in `make test`
 	@scripts/build.sh dev

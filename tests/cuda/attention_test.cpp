@@ -597,24 +597,31 @@ TEST_F(CudaAttention, FewBits) {
   for (const bool rotated : {false, true}) {
     for (const int head_dim : {64, 96, 128, 256}) {
       for (const int group : {1, 4, 8, 9}) {
+        if (!rotated && group != 4) continue;
         check({2 * group,
                2,
                head_dim,
                DType::q4_0,
                0,
-               {{0, 0, 1}, {1, 63, 2}, {2, 100, 75}, {0, 391, 3}},
+               {{0, 0, 1}, {1, 63, 2}, {2, 100, 9}, {0, 391, 3}},
                512,
                group == 4,
                rotated});
       }
     }
-    for (const int window : {1, 17, 64, 200})
-      check({8, 1, 128, DType::q4_0, window, {{0, 0, 3}, {1, 251, 9}, {2, 701, 3}}, 768, false, rotated});
-    check({8, 2, 128, DType::q4_0, 0, {{0, 2047, 2}, {1, 4095, 1}, {2, 3000, 9}}, 4096, true, rotated});
-    check({16, 2, 64, DType::q4_0, 0, {{0, 9001, 2}, {1, 4000, 1}}, 16384, false, rotated});
-    check({8, 2, 128, DType::q4_0, 0, {{0, 0, 300}}, 384, false, rotated});
-    check({8, 2, 128, DType::q8_0, 0, {{0, 120, 40}, {1, 5, 1}}, 384, false, rotated});
   }
+  check({8, 2, 128, DType::q8_0, 0, {{0, 120, 40}, {1, 5, 1}}, 384, false, true});
+}
+
+TEST_F(CudaAttention, FewBitsInWindows) {
+  for (const int window : {1, 17, 64, 200})
+    check({8, 1, 128, DType::q4_0, window, {{0, 0, 3}, {1, 251, 9}, {2, 701, 3}}, 768, false, true});
+}
+
+TEST_F(CudaAttention, FewBitsOfLongContexts) {
+  check({8, 2, 128, DType::q4_0, 0, {{0, 2047, 2}, {1, 4095, 1}}, 4096, true, true});
+  check({4, 1, 64, DType::q4_0, 0, {{0, 9001, 2}}, 16384, false, true});
+  check({8, 2, 128, DType::q4_0, 0, {{0, 0, 300}}, 384, false, true});
 }
 
 TEST_F(CudaAttention, QuantizedHeadsThatAreNoMultipleOf32AreRefused) {

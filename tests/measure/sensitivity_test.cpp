@@ -121,25 +121,41 @@ TEST(Sensitivity, GroupsAddUpToWhatAllOfThemDo) {
 }
 
 TEST(Sensitivity, GoesAsRoundingDoes) {
-  const std::vector<double> found = extrapolate(0.5, 1, {0.4, 0.1, 0.0});
+  const Probe one[] = {{1, 0.5}};
+  const std::vector<double> found = extrapolate(one, {0.4, 0.1, 0.0});
   EXPECT_DOUBLE_EQ(found[0], 2);
   EXPECT_DOUBLE_EQ(found[1], 0.5);
   EXPECT_DOUBLE_EQ(found[2], 0);
-  EXPECT_EQ(extrapolate(0.5, 0, {0.0, 0.1})[1], 0);
+  const Probe of_nothing[] = {{0, 0.5}};
+  EXPECT_EQ(extrapolate(of_nothing, {0.0, 0.1})[1], 0);
+}
+
+TEST(Sensitivity, GrowsBetweenItsProbesAsTheyShow) {
+  // Sixteen times the divergence for four times the error: the square of it, but not below the finer probe.
+  const Probe probes[] = {{0, 1.6}, {2, 0.1}};
+  const std::vector<double> found = extrapolate(probes, {0.4, 0.2, 0.1, 0.05});
+  EXPECT_DOUBLE_EQ(found[0], 1.6);
+  EXPECT_NEAR(found[1], 0.4, 1e-12);
+  EXPECT_DOUBLE_EQ(found[2], 0.1);
+  EXPECT_DOUBLE_EQ(found[3], 0.05);
+  // A power beyond reason, as noise makes one, is cut; what was measured stays.
+  const Probe wild[] = {{0, 1e6}, {2, 0.1}};
+  EXPECT_DOUBLE_EQ(extrapolate(wild, {0.4, 0.2, 0.1})[0], 1e6);
+  EXPECT_NEAR(extrapolate(wild, {0.4, 0.2, 0.1})[1], 0.8, 1e-12);
 }
 
 TEST(Sensitivity, RefusesFilesThatAreOff) {
   Sensitivity one;
   one.types = {DType::q4_k};
-  one.probe = DType::q4_k;
+  one.probes = {DType::q4_k};
   one.of_all = {0.1};
-  one.groups = {{"head", {"output.weight"}, {0.1}, 0.1}};
+  one.groups = {{"head", {"output.weight"}, {0.1}, {0.1}}};
   const std::string good = sensitivity_to_json(one);
   ASSERT_TRUE(parse_sensitivity(good).ok());
   EXPECT_FALSE(parse_sensitivity("").ok());
   EXPECT_FALSE(parse_sensitivity("{}").ok());
   EXPECT_FALSE(parse_sensitivity(good.substr(0, good.size() / 2)).ok());
-  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"\"version\": 1", "\"version\": 2"},
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"\"version\": 2", "\"version\": 1"},
                                                                                  {"0.1", "-0.1"},
                                                                                  {"\"Q4_K\"", "\"Q9_K\""},
                                                                                  {"\"groups\"", "\"group\""},

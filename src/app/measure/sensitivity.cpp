@@ -109,7 +109,8 @@ Status check(Runs& runs, const std::vector<Group>& groups, std::int64_t count, S
   for (std::int64_t i = 0; i < count; ++i) {
     const auto g = static_cast<std::size_t>(i) * groups.size() / static_cast<std::size_t>(count);
     std::size_t t = static_cast<std::size_t>(i) % found.types.size();
-    if (found.types[t] == found.probe) t = (t + 1) % found.types.size();
+    while (std::find(found.probes.begin(), found.probes.end(), found.types[t]) != found.probes.end())
+      t = (t + 1) % found.types.size();
     const Group* const group = &groups[g];
     MR_ASSIGN_OR_RETURN(const double measured, runs.divergence(std::span(&group, 1), found.types[t], group->name));
     const double predicted = found.groups[g].divergence[t];
@@ -124,28 +125,39 @@ Status check(Runs& runs, const std::vector<Group>& groups, std::int64_t count, S
 
 }  // namespace
 
-std::vector<double> extrapolate(double probed, std::size_t probe, const std::vector<double>& rounding) {
+std::vector<double> extrapolate(std::span<const Probe> probes, const std::vector<double>& rounding) {
+  const Probe &coarse = probes.front(), &fine = probes.back();
+  const double from = rounding[fine.type];
+  double power = 1;
+  if (from > 0 && rounding[coarse.type] > from && fine.divergence > 0 && coarse.divergence > 0)
+    power =
+        std::clamp(std::log(coarse.divergence / fine.divergence) / std::log(rounding[coarse.type] / from), 0.5, 3.0);
   std::vector<double> divergence(rounding.size());
-  for (std::size_t t = 0; t < rounding.size(); ++t)
-    divergence[t] = t == probe ? probed : rounding[probe] > 0 ? probed * rounding[t] / rounding[probe] : 0;
+  for (std::size_t t = 0; t < rounding.size(); ++t) {
+    const double growth = from > 0 ? rounding[t] / from : 0;
+    divergence[t] = fine.divergence * (growth > 1 ? std::pow(growth, power) : growth);
+  }
+  for (const Probe& probe : probes) divergence[probe.type] = probe.divergence;
   return divergence;
 }
 
 std::vector<DType> measured_types() {
-  return {DType::q2_k, DType::q3_k, DType::iq4_xs, DType::iq4_nl, DType::q4_k,
-          DType::q5_0, DType::q5_k, DType::q6_k,   DType::q8_0};
+  return {DType::iq2_xxs, DType::iq2_s, DType::q2_k, DType::iq3_xxs, DType::q3_k, DType::iq4_xs,
+          DType::iq4_nl,  DType::q4_k,  DType::q5_0, DType::q5_k,    DType::q6_k, DType::q8_0};
 }
 
 Expected<Sensitivity> measure_sensitivity(const modelfile::Model& model, const TextWindows& windows,
                                           const EngineFactory& make, const SensitivityOptions& options) {
   Sensitivity found;
   MR_ASSIGN_OR_RETURN(found.types, checked_types(options.types));
-  const std::size_t probe = (found.types.size() - 1) / 2;
-  found.probe = found.types[probe];
+  std::vector<std::size_t> probes = {0};
+  if (found.types.size() > 2) probes.push_back((found.types.size() - 1) / 2);
+  for (const std::size_t probe : probes) found.probes.push_back(found.types[probe]);
   const std::vector<Group> groups = groups_of(model);
   if (groups.empty()) return error(Code::invalid_argument, "this model has no matrices to quantize");
-  const std::int64_t checks = found.types.size() > 1 ? options.checks : 0;
-  Runs runs(model, windows, make, options, 1 + std::ssize(groups) + std::ssize(found.types) + checks);
+  const std::int64_t checks = found.types.size() > probes.size() ? options.checks : 0;
+  Runs runs(model, windows, make, options,
+            1 + std::ssize(groups) * std::ssize(probes) + std::ssize(found.types) + checks);
   MR_ASSIGN_OR_RETURN(const Perplexity reference, runs.reference());
   found.perplexity = reference.value;
   found.tokens = reference.tokens;
@@ -160,10 +172,16 @@ Expected<Sensitivity> measure_sensitivity(const modelfile::Model& model, const T
       MR_ASSIGN_OR_RETURN(const double lost, rounding_error(model, group, dtype, runs.pool()));
       rounding.push_back(lost);
     }
-    GroupSensitivity of_group{.name = group.name, .tensors = {}, .divergence = {}};
+    GroupSensitivity of_group{.name = group.name, .tensors = {}, .divergence = {}, .probed = {}};
     for (const modelfile::TensorInfo* tensor : group.tensors) of_group.tensors.push_back(tensor->name);
-    MR_ASSIGN_OR_RETURN(of_group.probed, runs.divergence(std::span(&all.back(), 1), found.probe, group.name));
-    of_group.divergence = extrapolate(of_group.probed, probe, rounding);
+    std::vector<Probe> probed;
+    for (const std::size_t probe : probes) {
+      MR_ASSIGN_OR_RETURN(const double measured,
+                          runs.divergence(std::span(&all.back(), 1), found.types[probe], group.name));
+      probed.push_back({probe, measured});
+      of_group.probed.push_back(measured);
+    }
+    of_group.divergence = extrapolate(probed, rounding);
     for (std::size_t t = 0; t < sums.size(); ++t) sums[t] += of_group.divergence[t];
     found.groups.push_back(std::move(of_group));
   }

@@ -3,20 +3,22 @@
 //
 // Measuring each group in each type would take groups x types runs over the text. What is run instead:
 //   * the reference, whose logits are kept on the disk;
-//   * each group once, in one type (the probe), everything else as it is;
+//   * each group in two types (the probes: the coarsest, and one in the middle), everything else as it is;
 //   * each type once, with every group in it.
-// A group's divergence in another type is taken to go as what rounding to it takes away of the group's weights
-// (rounding_error, which needs no run): perturbations are small, and divergence is quadratic in them. Each type has a
-// factor, so that the groups' sum is what the run with all groups in that type gave: it holds what the square law and
-// the sum leave out. `checks` further pairs of group and type are run, spread over both, to tell how far that is off.
-// A group's run reads a file with that group alone, laid over the model (modelfile/overlay.h).
-// Thread-safety: one thread, which is the engines'.
+// A group's divergence in another type is taken to go as a power of what rounding to it takes away of the group's
+// weights (rounding_error, which needs no run). In types finer than both probes that is the first power: perturbations
+// are small there, and divergence is quadratic in them. In coarser ones it is the power that the two probes show. Each
+// type has a factor, so that the groups' sum is what the run with all groups in that type gave: it holds what the law
+// and the sum leave out. `checks` further pairs of group and type are run, spread over both, to tell how far that is
+// off. A group's run reads a file with that group alone, laid over the model (modelfile/overlay.h). Thread-safety: one
+// thread, which is the engines'.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +34,7 @@ struct GroupSensitivity {
   std::string name;
   std::vector<std::string> tensors;
   std::vector<double> divergence;  // by type
-  double probed = 0;               // in the probe: as it was measured
+  std::vector<double> probed;      // by probe: as it was measured
 };
 
 struct Sensitivity {
@@ -40,7 +42,7 @@ struct Sensitivity {
   std::int64_t tokens = 0;
   double perplexity = 0;  // of the reference
   std::vector<DType> types;
-  DType probe = DType::f32;
+  std::vector<DType> probes;   // one or two, of `types`, in their order
   std::vector<double> of_all;  // by type, measured: with every group in it
   std::vector<GroupSensitivity> groups;
   std::int64_t runs = 0;
@@ -69,8 +71,13 @@ Expected<Sensitivity> measure_sensitivity(const modelfile::Model& model, const T
 /// rows that are not whole super-blocks.
 std::vector<DType> measured_types();
 
-/// Divergences of a group in all types: in the probe it is `probed`, in others in proportion to rounding errors.
-std::vector<double> extrapolate(double probed, std::size_t probe, const std::vector<double>& rounding);
+/// A group's divergence in a type (by index), as it was measured.
+struct Probe {
+  std::size_t type = 0;
+  double divergence = 0;
+};
+/// Divergences of a group in all types, by its probes (one, or two of which the first rounds more) and rounding errors.
+std::vector<double> extrapolate(std::span<const Probe> probes, const std::vector<double>& rounding);
 
 constexpr std::uint64_t kMostSensitivityBytes = 16u << 20;
 std::string sensitivity_to_json(const Sensitivity& found);

@@ -11,7 +11,7 @@ namespace millrace::measure {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::string_view kFormat = "millrace sensitivity";
 
 /// {"Q4_K": 0.1, ...}
@@ -56,19 +56,15 @@ bool read_by_type(const Json& json, const char* key, const std::vector<DType>& t
   return true;
 }
 
-Status read_types(const Json& json, Sensitivity& out) {
-  const auto it = json.find("types");
-  if (it == json.end() || !it->is_array() || it->empty()) return off("types");
+Status read_types(const Json& json, const char* key, std::vector<DType>& out) {
+  const auto it = json.find(key);
+  if (it == json.end() || !it->is_array() || it->empty()) return off(key);
   for (const Json& name : *it) {
-    if (!name.is_string()) return off("types");
+    if (!name.is_string()) return off(key);
     MR_ASSIGN_OR_RETURN(const DType dtype, dtype_from_name(name.get<std::string>()));
-    if (!can_encode(dtype) || std::find(out.types.begin(), out.types.end(), dtype) != out.types.end())
-      return off("types");
-    out.types.push_back(dtype);
+    if (!can_encode(dtype) || std::find(out.begin(), out.end(), dtype) != out.end()) return off(key);
+    out.push_back(dtype);
   }
-  std::string probe;
-  if (!read_text(json, "probe", probe)) return off("probe");
-  MR_ASSIGN_OR_RETURN(out.probe, dtype_from_name(probe));
   return {};
 }
 
@@ -85,7 +81,7 @@ Status read_groups(const Json& json, Sensitivity& out) {
       if (!tensor.is_string()) return off("tensors");
       one.tensors.push_back(tensor.get<std::string>());
     }
-    if (!read_number(group, "probed", one.probed)) return off("probed");
+    if (!read_by_type(group, "probed", out.probes, one.probed)) return off("probed");
     if (!read_by_type(group, "divergence", out.types, one.divergence)) return off("divergence");
     out.groups.push_back(std::move(one));
   }
@@ -102,7 +98,7 @@ std::string sensitivity_to_json(const Sensitivity& found) {
   json["tokens"] = static_cast<std::uint64_t>(found.tokens);
   json["perplexity"] = found.perplexity;
   for (const DType dtype : found.types) json["types"].push_back(info(dtype).name);
-  json["probe"] = info(found.probe).name;
+  for (const DType dtype : found.probes) json["probes"].push_back(info(dtype).name);
   json["runs"] = static_cast<std::uint64_t>(found.runs);
   json["checks"] = static_cast<std::uint64_t>(found.checks);
   json["check_factor"] = found.check_factor;
@@ -111,7 +107,7 @@ std::string sensitivity_to_json(const Sensitivity& found) {
   for (const GroupSensitivity& group : found.groups)
     json["groups"].push_back({{"name", group.name},
                               {"tensors", group.tensors},
-                              {"probed", group.probed},
+                              {"probed", by_type(found.probes, group.probed)},
                               {"divergence", by_type(found.types, group.divergence)}});
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -126,7 +122,8 @@ Expected<Sensitivity> parse_sensitivity(std::string_view text) {
     return error(Code::unsupported, "sensitivities of version {}, where {} is known; measure them again", version,
                  kVersion);
   Sensitivity found;
-  MR_RETURN_IF_ERROR(read_types(json, found));
+  MR_RETURN_IF_ERROR(read_types(json, "types", found.types));
+  MR_RETURN_IF_ERROR(read_types(json, "probes", found.probes));
   if (!read_text(json, "model", found.model)) return off("model");
   if (!read_count(json, "tokens", found.tokens)) return off("tokens");
   if (!read_count(json, "runs", found.runs) || !read_count(json, "checks", found.checks)) return off("runs");

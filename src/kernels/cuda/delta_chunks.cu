@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/delta_chunks.h"
 #include "kernels/cuda/exp.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -611,9 +612,8 @@ std::size_t delta_chunks_workspace_bytes(std::int64_t runs, std::int64_t key_hea
 }
 
 bool has_delta_chunks() {
-  int device = 0, bytes = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9 &&
+  int device = 0, bytes = 0;
+  return compiled_capability() >= 90 && cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
          static_cast<std::size_t>(bytes) >= sizeof(Going<kMostChunkKeys, 4>);
 }

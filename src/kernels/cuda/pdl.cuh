@@ -1,15 +1,15 @@
 // Programmatic dependent launch: a kernel's blocks may be placed while its predecessor in the stream still runs, which
 // hides launch gaps. Rules for every kernel launched so: all threads call wait_for_predecessor() before they touch what
 // an earlier kernel wrote or still reads, and in every block (a kernel that ends has then waited for all before it);
-// allow_successor() may come at any time, best first of all. Before compute capability 9.0 both do nothing and launches
-// are plain. Thread-safety: pure but for the stream.
+// allow_successor() may come at any time, best first of all. In code for less than compute capability 9.0 both do
+// nothing and launches are plain. Thread-safety: pure but for the stream.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <cstddef>
 
+#include "kernels/cuda/capability.h"
 #include "kernels/cuda/launches.h"
 
 namespace millrace::kernels::cuda {
@@ -25,21 +25,8 @@ __device__ __forceinline__ void allow_successor() {
 #endif
 }
 
-/// True if the current device overlaps dependent launches. Asked of the driver once a device.
-inline bool overlaps_launches() {
-  constexpr int kDevices = 64;
-  static std::atomic<signed char> known[kDevices];  // 0: not asked, 1: no, 2: yes
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= kDevices) return false;
-  signed char answer = known[device].load(std::memory_order_relaxed);
-  if (answer == 0) {
-    int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) return false;
-    answer = major >= 9 ? 2 : 1;
-    known[device].store(answer, std::memory_order_relaxed);
-  }
-  return answer == 2;
-}
+/// True if the current device overlaps dependent launches, and has clusters, with the code that it runs.
+inline bool overlaps_launches() { return compiled_capability() >= 90; }
 
 /// `cluster`: blocks of a cluster, along y; more than 1 only where overlaps_launches().
 template <typename... Params, typename... Args>
