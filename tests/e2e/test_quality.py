@@ -1,6 +1,7 @@
 """Measuring quality, as a user does it: perplexity, divergence, importance matrices, sensitivities, the best mixture."""
 import json
 import os
+import pathlib
 import re
 import tempfile
 import unittest
@@ -87,6 +88,19 @@ class Sensitivity(Case):
             self.refused("quantize", DRAFT, out, "--bytes", "900k", "--sensitivity", TEXT, says="no file of sensitivities")
             self.refused("quantize", DRAFT, out, says="type")
             self.refused("quantize", DRAFT, out, "Q8_0", "--bytes", "900k", says="--bytes")
+
+
+    def test_by_importance(self):
+        with tempfile.TemporaryDirectory() as folder:
+            matrix, plain, weighted = (os.path.join(folder, name) for name in ("matrix.gguf", "plain.json", "weighted.json"))
+            text = ("-f", TEXT, "--chunks", "3", "--ctx", "128")
+            self.ok("imatrix", DRAFT, *text, "-o", matrix)
+            types = ("--types", "Q4_0,Q8_0", "--checks", "0")
+            self.ok("sensitivity", DRAFT, *text, *types, "-o", plain)
+            self.ok("sensitivity", DRAFT, *text, *types, "--imatrix", matrix, "-o", weighted)
+            of = [json.loads(pathlib.Path(path).read_text())["all"]["Q4_0"] for path in (plain, weighted)]
+            self.assertLess(of[1], 0.9 * of[0], "weights that count for more are kept better")
+            self.refused("sensitivity", DRAFT, *text, *types, "--imatrix", TEXT, "-o", plain, says="importance matrix")
 
 
 class Quantize(Case):

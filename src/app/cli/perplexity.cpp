@@ -22,8 +22,8 @@ struct PerplexityFlags {
 void print_divergence(const measure::Divergence& found, const std::string& reference) {
   fmt::print("reference: {}, perplexity {:.4f} +- {:.4f}\n", reference, found.reference.value, found.reference.error);
   fmt::print("KL divergence a token: mean {:.4g} +- {:.2g}, median {:.3g}\n", found.mean, found.error, found.median);
-  fmt::print("  90 % {:.3g}, 99 % {:.3g}, 99.9 % {:.3g}, largest {:.3g}\n", found.p90, found.p99, found.p999,
-             found.largest);
+  fmt::print("  90 % {:.3g}, 99 % {:.3g}, 99.9 % {:.3g}, largest {:.3g}; mean with each at most the 99 % {:.4g}\n",
+             found.p90, found.p99, found.p999, found.largest, found.capped);
   fmt::print("same likeliest token: {:.3f} %\n", 100 * found.same_top);
   fmt::print("probability of the right token: changed by {:.3f} % (RMS), {:+.3f} % on average\n",
              100 * found.rms_change, 100 * found.mean_change);

@@ -9,6 +9,7 @@
 #include "app/cli/command.h"
 #include "app/cli/measuring.h"
 #include "app/cli/progress.h"
+#include "modelfile/imatrix.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -17,7 +18,7 @@ namespace {
 struct SensitivityFlags {
   ModelFlags model;
   TextFlags text;
-  std::string out;
+  std::string out, imatrix;
   std::vector<std::string> types;
   int checks = 6;
 };
@@ -65,6 +66,13 @@ int execute(SensitivityFlags& flags, const Program& program) {
   measure::SensitivityOptions how;
   how.types = *types;
   how.checks = flags.checks;
+  modelfile::ImportanceMatrix importance;
+  if (!flags.imatrix.empty()) {
+    auto read = modelfile::read_imatrix(flags.imatrix);
+    if (!read.ok()) return fail(read.status());
+    importance = std::move(*read);
+    how.importance = &importance;
+  }
   how.threads = flags.model.threads;
   how.scratch = flags.out;
   how.cancel = &interrupted();
@@ -101,6 +109,10 @@ void add_sensitivity(CLI::App& app, const Program& program, int& exit_code) {
       ->delimiter(',')
       ->option_text("TYPE,TYPE")
       ->capture_default_str();
+  command
+      ->add_option("--imatrix", flags->imatrix,
+                   "What `quantize` will be given: then the figures are of weights quantized by it")
+      ->option_text("FILE");
   command
       ->add_option("--checks", flags->checks, "Pairs of group and type that are run to tell how good the figures are")
       ->check(CLI::Range(0, 1000))

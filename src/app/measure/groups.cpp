@@ -45,19 +45,42 @@ struct Squares {
   double lost = 0, all = 0;
 };
 
+/// What errors count in each column of a tensor, by its matrices; nothing where all count alike.
+class Columns {
+ public:
+  static Expected<Columns> of(const TensorInfo& tensor, const modelfile::ImportanceMatrix* importance) {
+    Columns columns;
+    if (importance == nullptr) return columns;
+    const auto entry = importance->entries.find(tensor.name);
+    if (entry == importance->entries.end()) return columns;
+    MR_ASSIGN_OR_RETURN(columns.weights_, modelfile::column_weights(entry->second, tensor));
+    columns.cols_ = tensor.cols();
+    columns.rows_ = tensor.rows() / (std::ssize(columns.weights_) / tensor.cols());
+    return columns;
+  }
+  /// [cols], or null.
+  const float* of_row(std::int64_t row) const {
+    return weights_.empty() ? nullptr : weights_.data() + row / rows_ * cols_;
+  }
+
+ private:
+  std::vector<float> weights_;  // [matrices, cols]
+  std::int64_t cols_ = 0, rows_ = 0;
+};
+
 /// Of one row as it comes back from `dtype`.
-Squares squares_of_row(const TensorInfo& tensor, const std::byte* bytes, DType dtype) {
+Squares squares_of_row(const TensorInfo& tensor, const std::byte* bytes, DType dtype, const float* columns) {
   const std::int64_t cols = tensor.cols();
   std::vector<float> weights(static_cast<std::size_t>(cols)), rounded(weights.size());
   std::vector<std::byte> encoded(static_cast<std::size_t>(row_bytes(dtype, cols)));
   decode_row(tensor.dtype, bytes, cols, weights.data());
-  encode_row(dtype, weights.data(), cols, encoded.data());
+  encode_row(dtype, weights.data(), cols, encoded.data(), columns);
   decode_row(dtype, encoded.data(), cols, rounded.data());
   Squares squares;
   for (std::size_t c = 0; c < weights.size(); ++c) {
-    const double lost = static_cast<double>(weights[c]) - rounded[c];
-    squares.lost += lost * lost;
-    squares.all += static_cast<double>(weights[c]) * weights[c];
+    const double lost = static_cast<double>(weights[c]) - rounded[c], counts = columns != nullptr ? columns[c] : 1;
+    squares.lost += counts * lost * lost;
+    squares.all += counts * static_cast<double>(weights[c]) * weights[c];
   }
   return squares;
 }
@@ -95,7 +118,8 @@ std::uint64_t bytes_as(const Group& group, DType dtype) {
   return bytes;
 }
 
-Expected<double> rounding_error(const modelfile::Model& model, const Group& group, DType dtype, ThreadPool& pool) {
+Expected<double> rounding_error(const modelfile::Model& model, const Group& group, DType dtype, ThreadPool& pool,
+                                const modelfile::ImportanceMatrix* importance) {
   MR_ASSIGN_OR_RETURN(const std::vector<modelfile::File> files, modelfile::open_files(model.paths()));
   double sum = 0;
   for (const TensorInfo* tensor : group.tensors) {
@@ -103,14 +127,17 @@ Expected<double> rounding_error(const modelfile::Model& model, const Group& grou
     const std::int64_t sampled =
         std::clamp<std::int64_t>(kSampledWeights / std::max<std::int64_t>(1, tensor->cols()), 1, rows);
     const DType used = modelfile::fitting_dtype(dtype, tensor->cols());
+    MR_ASSIGN_OR_RETURN(const Columns columns, Columns::of(*tensor, importance));
     std::vector<Squares> of_row(static_cast<std::size_t>(sampled));
     std::vector<Status> of_thread(static_cast<std::size_t>(pool.threads()));
     pool.parallel_for(sampled, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
       Status& status = of_thread[static_cast<std::size_t>(thread)];
       std::vector<std::byte> bytes;
       for (std::int64_t i = begin; i < end && status.ok(); ++i) {
-        status = read_rows(files, *tensor, i * rows / sampled, 1, bytes);
-        if (status.ok()) of_row[static_cast<std::size_t>(i)] = squares_of_row(*tensor, bytes.data(), used);
+        const std::int64_t row = i * rows / sampled;
+        status = read_rows(files, *tensor, row, 1, bytes);
+        if (status.ok())
+          of_row[static_cast<std::size_t>(i)] = squares_of_row(*tensor, bytes.data(), used, columns.of_row(row));
       }
     });
     for (const Status& status : of_thread) MR_RETURN_IF_ERROR(status);
@@ -125,7 +152,8 @@ Expected<double> rounding_error(const modelfile::Model& model, const Group& grou
 }
 
 Status write_overlay(const modelfile::Model& model, std::span<const Group* const> groups, DType dtype,
-                     const std::string& path, ThreadPool& pool, const std::atomic<bool>* cancel) {
+                     const std::string& path, ThreadPool& pool, const std::atomic<bool>* cancel,
+                     const modelfile::ImportanceMatrix* importance) {
   MR_ASSIGN_OR_RETURN(const std::vector<modelfile::File> files, modelfile::open_files(model.paths()));
   modelfile::Writer writer(path);
   std::vector<const TensorInfo*> tensors;
@@ -139,6 +167,7 @@ Status write_overlay(const modelfile::Model& model, std::span<const Group* const
     const std::int64_t cols = tensor->cols(),
                        at_once = std::max<std::int64_t>(1, kPieceWeights / std::max<std::int64_t>(1, cols));
     const std::int64_t from_bytes = row_bytes(tensor->dtype, cols), to_bytes = row_bytes(used, cols);
+    MR_ASSIGN_OR_RETURN(const Columns columns, Columns::of(*tensor, importance));
     for (std::int64_t first = 0; first < tensor->rows(); first += at_once) {
       if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "stopped");
       const std::int64_t rows = std::min(at_once, tensor->rows() - first);
@@ -148,7 +177,7 @@ Status write_overlay(const modelfile::Model& model, std::span<const Group* const
         std::vector<float> weights(static_cast<std::size_t>(cols));
         for (std::int64_t r = begin; r < end; ++r) {
           decode_row(tensor->dtype, input.data() + r * from_bytes, cols, weights.data());
-          encode_row(used, weights.data(), cols, output.data() + r * to_bytes);
+          encode_row(used, weights.data(), cols, output.data() + r * to_bytes, columns.of_row(first + r));
         }
       });
       MR_RETURN_IF_ERROR(writer.write_tensor_data(output));

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "modelfile/gguf.h"
+#include "modelfile/imatrix.h"
 #include "tensor/dtype.h"
 
 namespace millrace::measure {
@@ -35,11 +36,14 @@ std::uint64_t bytes_as(const Group& group, DType dtype);
 
 /// How much rounding to `dtype` takes away of what the matrices say: the squares of what is lost over the squares of
 /// all weights, the mean of the tensors. Of large tensors as many rows as have a million weights, evenly spread.
-/// Errors: io_error.
-Expected<double> rounding_error(const modelfile::Model& model, const Group& group, DType dtype, ThreadPool& pool);
+/// `importance`: what squares count; null: alike. Errors: io_error, invalid_argument (it is of another model).
+Expected<double> rounding_error(const modelfile::Model& model, const Group& group, DType dtype, ThreadPool& pool,
+                                const modelfile::ImportanceMatrix* importance = nullptr);
 
-/// Writes the groups, in `dtype`, as a file to lay over the model (modelfile/overlay.h). Errors: io_error, cancelled.
+/// Writes the groups, in `dtype`, as a file to lay over the model (modelfile/overlay.h). `importance` as above.
+/// Errors: io_error, cancelled, invalid_argument.
 Status write_overlay(const modelfile::Model& model, std::span<const Group* const> groups, DType dtype,
-                     const std::string& path, ThreadPool& pool, const std::atomic<bool>* cancel);
+                     const std::string& path, ThreadPool& pool, const std::atomic<bool>* cancel,
+                     const modelfile::ImportanceMatrix* importance = nullptr);
 
 }  // namespace millrace::measure

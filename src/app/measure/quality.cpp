@@ -188,6 +188,8 @@ Divergence Quality::divergence() const {
   found.p99 = quantile(sorted, 0.99);
   found.p999 = quantile(sorted, 0.999);
   found.largest = sorted.back();
+  for (const float one : sorted) found.capped += std::min(double{one}, found.p99);
+  found.capped /= static_cast<double>(sorted.size());
   return found;
 }
 

@@ -46,6 +46,7 @@ struct Perplexity {
 struct Divergence {
   double mean = 0, error = 0;  // of the mean: its standard error
   double median = 0, p90 = 0, p99 = 0, p999 = 0, largest = 0;
+  double capped = 0;       // the mean where none counts for more than p99, which single tokens do not decide
   double same_top = 0;     // share of rows whose likeliest token is the reference's
   double rms_change = 0;   // of the probability of the token that came
   double mean_change = 0;  // of it: below 0, the run gives the text less

@@ -53,13 +53,14 @@ class Runs {
   }
 
   /// With these groups in that type.
-  Expected<double> divergence(std::span<const Group* const> groups, DType dtype, const std::string& what) {
-    MR_RETURN_IF_ERROR(write_overlay(model_, groups, dtype, overlay_path(), pool_, options_.cancel));
+  Expected<Divergence> divergence(std::span<const Group* const> groups, DType dtype, const std::string& what) {
+    MR_RETURN_IF_ERROR(
+        write_overlay(model_, groups, dtype, overlay_path(), pool_, options_.cancel, options_.importance));
     MR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, make_(overlay_path()));
     MR_ASSIGN_OR_RETURN(LogitsReader reader, LogitsReader::open(reference_path()));
     Quality quality(windows_.rows(), options_.threads, &reader, nullptr);
     MR_RETURN_IF_ERROR(run(*engine, quality, fmt::format("{} in {}", what, info(dtype).name)));
-    return quality.divergence().mean;
+    return quality.divergence();
   }
 
  private:
@@ -103,7 +104,9 @@ Expected<std::vector<DType>> checked_types(std::vector<DType> types) {
 }
 
 /// Runs some pairs of group and type, and tells by which factor the predictions are off, on average.
-Status check(Runs& runs, const std::vector<Group>& groups, std::int64_t count, Sensitivity& found) {
+/// `tails`: by type, what the mean of a run is over its capped one.
+Status check(Runs& runs, const std::vector<Group>& groups, std::int64_t count, const std::vector<double>& tails,
+             Sensitivity& found) {
   double logs = 0;
   std::int64_t compared = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -112,8 +115,8 @@ Status check(Runs& runs, const std::vector<Group>& groups, std::int64_t count, S
     while (std::find(found.probes.begin(), found.probes.end(), found.types[t]) != found.probes.end())
       t = (t + 1) % found.types.size();
     const Group* const group = &groups[g];
-    MR_ASSIGN_OR_RETURN(const double measured, runs.divergence(std::span(&group, 1), found.types[t], group->name));
-    const double predicted = found.groups[g].divergence[t];
+    MR_ASSIGN_OR_RETURN(const Divergence run, runs.divergence(std::span(&group, 1), found.types[t], group->name));
+    const double measured = run.capped * tails[t], predicted = found.groups[g].divergence[t];
     if (measured <= 0 || predicted <= 0) continue;
     logs += std::fabs(std::log(predicted / measured));
     ++compared;
@@ -169,29 +172,31 @@ Expected<Sensitivity> measure_sensitivity(const modelfile::Model& model, const T
     all.push_back(&group);
     std::vector<double> rounding;
     for (const DType dtype : found.types) {
-      MR_ASSIGN_OR_RETURN(const double lost, rounding_error(model, group, dtype, runs.pool()));
+      MR_ASSIGN_OR_RETURN(const double lost, rounding_error(model, group, dtype, runs.pool(), options.importance));
       rounding.push_back(lost);
     }
     GroupSensitivity of_group{.name = group.name, .tensors = {}, .divergence = {}, .probed = {}};
     for (const modelfile::TensorInfo* tensor : group.tensors) of_group.tensors.push_back(tensor->name);
     std::vector<Probe> probed;
     for (const std::size_t probe : probes) {
-      MR_ASSIGN_OR_RETURN(const double measured,
+      MR_ASSIGN_OR_RETURN(const Divergence measured,
                           runs.divergence(std::span(&all.back(), 1), found.types[probe], group.name));
-      probed.push_back({probe, measured});
-      of_group.probed.push_back(measured);
+      probed.push_back({probe, measured.capped});
+      of_group.probed.push_back(measured.capped);
     }
     of_group.divergence = extrapolate(probed, rounding);
     for (std::size_t t = 0; t < sums.size(); ++t) sums[t] += of_group.divergence[t];
     found.groups.push_back(std::move(of_group));
   }
+  std::vector<double> tails;
   for (std::size_t t = 0; t < found.types.size(); ++t) {
-    MR_ASSIGN_OR_RETURN(const double of_all, runs.divergence(all, found.types[t], "all"));
-    found.of_all.push_back(of_all);
+    MR_ASSIGN_OR_RETURN(const Divergence of_all, runs.divergence(all, found.types[t], "all"));
+    found.of_all.push_back(of_all.mean);
+    tails.push_back(of_all.capped > 0 ? of_all.mean / of_all.capped : 1);
     for (GroupSensitivity& group : found.groups)
-      if (sums[t] > 0) group.divergence[t] *= of_all / sums[t];
+      if (sums[t] > 0) group.divergence[t] *= of_all.mean / sums[t];
   }
-  MR_RETURN_IF_ERROR(check(runs, groups, checks, found));
+  MR_RETURN_IF_ERROR(check(runs, groups, checks, tails, found));
   found.runs = runs.done();
   return found;
 }

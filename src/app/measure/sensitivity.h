@@ -9,9 +9,11 @@
 // weights (rounding_error, which needs no run). In types finer than both probes that is the first power: perturbations
 // are small there, and divergence is quadratic in them. In coarser ones it is the power that the two probes show. Each
 // type has a factor, so that the groups' sum is what the run with all groups in that type gave: it holds what the law
-// and the sum leave out. `checks` further pairs of group and type are run, spread over both, to tell how far that is
-// off. A group's run reads a file with that group alone, laid over the model (modelfile/overlay.h). Thread-safety: one
-// thread, which is the engines'.
+// and the sum leave out. Of a group's runs the mean is taken with single tokens capped (Divergence::capped): the few
+// that a router or a tie decides otherwise are as many as chance has it, and a mean of some thousand tokens is theirs.
+// `checks` further pairs of group and type are run, spread over both, to tell how far that is off. A group's run reads
+// a file with that group alone, laid over the model (modelfile/overlay.h). Thread-safety: one thread, which is the
+// engines'.
 #pragma once
 
 #include <atomic>
@@ -34,7 +36,7 @@ struct GroupSensitivity {
   std::string name;
   std::vector<std::string> tensors;
   std::vector<double> divergence;  // by type
-  std::vector<double> probed;      // by probe: as it was measured
+  std::vector<double> probed;      // by probe: as it was measured, capped
 };
 
 struct Sensitivity {
@@ -58,6 +60,7 @@ struct SensitivityOptions {
   int checks = 0;
   int threads = 0;
   std::string scratch;  // files of this name and an ending are written there, and go again
+  const modelfile::ImportanceMatrix* importance = nullptr;  // by which weights are quantized; null: all columns alike
   const std::atomic<bool>* cancel = nullptr;
   /// Tokens of all runs that are done, and a word on the present one.
   std::function<void(std::int64_t done, std::int64_t total, const std::string& what)> progress = {};
