@@ -83,6 +83,13 @@ class Sensitivity(Case):
             self.assertGreater(os.path.getsize(out), 700_000)
             self.assertIn("Q8_0", said)
             self.assertTrue(self.ok("run", out, "--temp", "0", "-p", "What is the opposite of hot?").out.strip())
+            predicted = {}
+            for limit in ("0.01", "0.0001"):
+                said = self.ok("quantize", DRAFT, out, "--divergence", limit, "--sensitivity", found).out
+                predicted[limit] = (os.path.getsize(out), float(re.search("divergence: ([^ ]+)", said)[1]))
+                self.assertLessEqual(predicted[limit][1], float(limit))
+            self.assertLess(predicted["0.01"][0], predicted["0.0001"][0], "what may diverge more is smaller")
+            self.refused("quantize", DRAFT, out, "--divergence", "0.001", says="--sensitivity")
             self.refused("quantize", DRAFT, out, "--bytes", "100k", "--sensitivity", found, says="smallest")
             self.refused("quantize", DEMO, out, "--bytes", "9M", "--sensitivity", found, says="another model")
             self.refused("quantize", DRAFT, out, "--bytes", "900k", "--sensitivity", TEXT, says="no file of sensitivities")

@@ -52,7 +52,7 @@ TEST(Mixture, IsTheBestThereIs) {
     for (const std::uint64_t most : {20u, 60u, 120u, 1000u}) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << most << " bytes");
       const double best = best_by_trying(groups, most);
-      const auto chosen = choose_mixture(groups, most);
+      const auto chosen = choose_mixture(groups, {most});
       ASSERT_EQ(chosen.ok(), best >= 0);
       if (!chosen.ok()) continue;
       const Sum sum = sum_of(groups, *chosen);
@@ -62,12 +62,31 @@ TEST(Mixture, IsTheBestThereIs) {
   }
 }
 
+TEST(Mixture, HasFewestBytesOfThoseThatDivergeSoLittle) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    const Groups groups = random_groups(seed, 1 + seed % 6, 1 + seed / 7 % 5);
+    for (const double most : {3.0, 10.0, 25.0}) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << most);
+      const auto chosen = choose_mixture(groups, {.divergence = most});
+      if (!chosen.ok()) {
+        EXPECT_EQ(chosen.status().code(), Code::out_of_budget);
+        EXPECT_GT(best_by_trying(groups, 1u << 20), most);
+        continue;
+      }
+      const Sum sum = sum_of(groups, *chosen);
+      EXPECT_LE(sum.divergence, most);
+      const double smaller = best_by_trying(groups, sum.bytes - 1);  // below 0: there is none so small
+      EXPECT_TRUE(smaller < 0 || smaller > most) << smaller;
+    }
+  }
+}
+
 TEST(Mixture, FewStatesStayWithinTheBudgetAndNearTheBest) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     const Groups groups = random_groups(seed, 60, 6);
     const std::uint64_t most = 800;
-    const Sum exact = sum_of(groups, *choose_mixture(groups, most));
-    const auto chosen = choose_mixture(groups, most, 64);
+    const Sum exact = sum_of(groups, *choose_mixture(groups, {most}));
+    const auto chosen = choose_mixture(groups, {most}, 64);
     ASSERT_TRUE(chosen.ok());
     const Sum sum = sum_of(groups, *chosen);
     EXPECT_LE(sum.bytes, most);
@@ -78,12 +97,12 @@ TEST(Mixture, FewStatesStayWithinTheBudgetAndNearTheBest) {
 
 TEST(Mixture, SaysWhatWouldFit) {
   const Groups groups = {{{DType::q4_k, 3000, 1}, {DType::q8_0, 6000, 0}}, {{DType::q4_k, 4000, 1}}};
-  EXPECT_EQ(choose_mixture(groups, 7000)->at(0), 0u);
-  EXPECT_EQ(choose_mixture(groups, 10000)->at(0), 1u);
-  const auto refused = choose_mixture(groups, 6999);
+  EXPECT_EQ(choose_mixture(groups, {7000})->at(0), 0u);
+  EXPECT_EQ(choose_mixture(groups, {10000})->at(0), 1u);
+  const auto refused = choose_mixture(groups, {6999});
   EXPECT_EQ(refused.status().code(), Code::out_of_budget);
   EXPECT_NE(refused.status().message().find("7.00 kB"), std::string::npos) << refused.status().message();
-  EXPECT_EQ(choose_mixture(Groups(1), 5).status().code(), Code::invalid_argument);
+  EXPECT_EQ(choose_mixture(Groups(1), {5}).status().code(), Code::invalid_argument);
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ TEST(Sensitivity, GroupsAddUpToWhatAllOfThemDo) {
   ThreadPool pool({.threads = 1, .pin = false});
   const auto choices = mixture_options(model, &*found, {}, pool);
   ASSERT_TRUE(choices.ok()) << choices.status().message();
-  const auto roomy_choice = choose_mixture(*choices, 1u << 30);
+  const auto roomy_choice = choose_mixture(*choices, {1u << 30});
   ASSERT_TRUE(roomy_choice.ok());
   for (const std::size_t option : *roomy_choice) EXPECT_EQ(option, 0u);  // everything stays as it is
   EXPECT_EQ(mixture_options(opened(moe_path()), &*found, {}, pool).status().code(), Code::invalid_argument);

@@ -342,8 +342,8 @@ TEST(Load, HyperparametersThatDisagreeAreErrors) {
 }
 
 TEST(Load, ThePoolingIsTheFilesAndUnknownOnesStopNobody) {
-  const std::pair<std::uint32_t, Pooling> known[] = {{0, Pooling::none}, {1, Pooling::mean},  {2, Pooling::first},
-                                                     {3, Pooling::last}, {4, Pooling::other}, {9, Pooling::other}};
+  const std::pair<std::uint32_t, Pooling> known[] = {{0, Pooling::none}, {1, Pooling::mean}, {2, Pooling::first},
+                                                     {3, Pooling::last}, {4, Pooling::rank}, {9, Pooling::other}};
   EXPECT_EQ(load_tiny(TinyModel::llama(true))->hyperparameters().pooling, Pooling::none);
   for (const auto& [value, pooling] : known) {
     TinyModel tiny = TinyModel::llama(true);

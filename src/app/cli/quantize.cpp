@@ -26,6 +26,7 @@ namespace {
 struct QuantizeFlags {
   std::string in, out, type;
   std::string bytes, sensitivity, imatrix;
+  std::optional<double> divergence;
   std::vector<std::string> rules;
   int threads = 0;
   bool substitute = false, dry_run = false;
@@ -126,10 +127,14 @@ void print(const measure::ModelMixture& mixture, bool measured) {
   if (measured) fmt::print("predicted KL divergence: {:.3g} nats a token\n", mixture.divergence);
 }
 
-/// Types for a file of so many bytes, into the options.
+/// Types for a file of so many bytes, or of so much divergence, into the options.
 Status choose_types(const QuantizeFlags& flags, modelfile::QuantizeOptions& options) {
-  const auto bytes = parse_bytes(flags.bytes);
-  if (!bytes.ok()) return bytes.status().with_context("--bytes");
+  measure::MixtureLimits limits{.divergence = flags.divergence};
+  if (!flags.bytes.empty()) {
+    const auto bytes = parse_bytes(flags.bytes);
+    if (!bytes.ok()) return bytes.status().with_context("--bytes");
+    limits.bytes = *bytes;
+  }
   MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(flags.in));
   std::optional<measure::Sensitivity> sensitivity;
   if (!flags.sensitivity.empty()) {
@@ -138,7 +143,7 @@ Status choose_types(const QuantizeFlags& flags, modelfile::QuantizeOptions& opti
   ThreadPool pool({.threads = flags.threads, .pin = false});
   MR_ASSIGN_OR_RETURN(
       const measure::ModelMixture mixture,
-      measure::best_mixture(model, sensitivity ? &*sensitivity : nullptr, measure::measured_types(), *bytes, pool));
+      measure::best_mixture(model, sensitivity ? &*sensitivity : nullptr, measure::measured_types(), limits, pool));
   for (const auto& [name, dtype] : mixture.types) options.types.emplace(name, dtype);
   options.type = main_type(model, mixture);
   print(mixture, sensitivity.has_value());
@@ -148,13 +153,16 @@ Status choose_types(const QuantizeFlags& flags, modelfile::QuantizeOptions& opti
 Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags) {
   modelfile::QuantizeOptions options;
   options.threads = flags.threads;
-  if (flags.substitute && !flags.bytes.empty())
-    return error(Code::invalid_argument, "--substitute takes a type; --bytes is of a whole model");
-  if (flags.type.empty() == flags.bytes.empty())
-    return error(Code::invalid_argument, "quantize takes a type, or --bytes and chooses types itself");
-  if (!flags.sensitivity.empty() && flags.bytes.empty())
-    return error(Code::invalid_argument, "--sensitivity chooses types for --bytes; give that, too");
-  if (flags.bytes.empty()) {
+  const bool chooses = !flags.bytes.empty() || flags.divergence;
+  if (flags.substitute && chooses)
+    return error(Code::invalid_argument, "--substitute takes a type; --bytes and --divergence are of a whole model");
+  if (flags.type.empty() != chooses)
+    return error(Code::invalid_argument, "quantize takes a type, or --bytes or --divergence and chooses types itself");
+  if (!flags.sensitivity.empty() && !chooses)
+    return error(Code::invalid_argument, "--sensitivity chooses types for --bytes or --divergence; give one, too");
+  if (flags.divergence && flags.sensitivity.empty())
+    return error(Code::invalid_argument, "--divergence needs --sensitivity: `millrace sensitivity` measures it");
+  if (!chooses) {
     MR_ASSIGN_OR_RETURN(options.type, modelfile::quantize_type_from_name(flags.type));
   } else {
     MR_RETURN_IF_ERROR(choose_types(flags, options));
@@ -211,6 +219,13 @@ void add_quantize(CLI::App& app, const Program& program, int& exit_code) {
                     "there: MODEL.substitute)");
   command->add_option("--bytes", flags->bytes,
                       "Instead of a type: the mixture that loses least of those of so many bytes, for example 12G");
+  command
+      ->add_option(
+          "--divergence", flags->divergence,
+          "Instead of a type: the smallest mixture that is predicted to diverge so little, in nats a token, for "
+          "example 0.001; where weights stream, the fastest")
+      ->check(CLI::NonNegativeNumber)
+      ->option_text("NATS");
   command->add_option("--sensitivity", flags->sensitivity,
                       "What `millrace sensitivity` found of this model (default: what rounding takes away of weights)");
   command

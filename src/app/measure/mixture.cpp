@@ -43,7 +43,7 @@ void thin(std::vector<State>& states, std::size_t most) {
 }  // namespace
 
 Expected<std::vector<std::size_t>> choose_mixture(std::span<const std::vector<MixtureOption>> groups,
-                                                  std::uint64_t most_bytes, std::size_t most_states) {
+                                                  const MixtureLimits& limits, std::size_t most_states) {
   // The fewest bytes of the groups from each on.
   std::vector<std::uint64_t> least(groups.size() + 1);
   for (std::size_t g = groups.size(); g-- > 0;) {
@@ -52,9 +52,9 @@ Expected<std::vector<std::size_t>> choose_mixture(std::span<const std::vector<Mi
                                            [](const auto& one, const auto& other) { return one.bytes < other.bytes; });
     least[g] = least[g + 1] + smallest->bytes;
   }
-  if (least[0] > most_bytes)
+  if (least[0] > limits.bytes)
     return error(Code::out_of_budget, "the smallest mixture takes {}, more than {}; give more bytes, or smaller types",
-                 format_bytes(least[0]), format_bytes(most_bytes));
+                 format_bytes(least[0]), format_bytes(limits.bytes));
   std::vector<std::vector<State>> steps;
   std::vector<State> states(1);
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -64,7 +64,7 @@ Expected<std::vector<std::size_t>> choose_mixture(std::span<const std::vector<Mi
       for (std::size_t o = 0; o < groups[g].size(); ++o) {
         const MixtureOption& option = groups[g][o];
         const std::uint64_t bytes = states[s].bytes + option.bytes;
-        if (bytes + least[g + 1] > most_bytes) continue;
+        if (bytes + least[g + 1] > limits.bytes) continue;
         next.push_back({bytes, states[s].divergence + option.divergence, static_cast<std::uint32_t>(s),
                         static_cast<std::uint32_t>(o)});
       }
@@ -75,7 +75,13 @@ Expected<std::vector<std::size_t>> choose_mixture(std::span<const std::vector<Mi
     steps.push_back(std::move(next));
   }
   std::vector<std::size_t> chosen(groups.size());
-  std::size_t at = states.size() - 1;
+  std::size_t at = states.size() - 1;  // bytes ascend, divergences descend
+  if (limits.divergence) {
+    if (states[at].divergence > *limits.divergence)
+      return error(Code::out_of_budget, "the least divergence that such files have is {:.3g}, more than {:.3g}",
+                   states[at].divergence, *limits.divergence);
+    while (at > 0 && states[at - 1].divergence <= *limits.divergence) --at;
+  }
   for (std::size_t g = groups.size(); g-- > 0;) {
     chosen[g] = steps[g][at].option;
     at = steps[g][at].before;

@@ -75,16 +75,18 @@ Expected<std::vector<std::vector<MixtureOption>>> mixture_options(const modelfil
 }
 
 Expected<ModelMixture> best_mixture(const modelfile::Model& model, const Sensitivity* sensitivity,
-                                    std::span<const DType> types, std::uint64_t most_bytes, ThreadPool& pool) {
+                                    std::span<const DType> types, const MixtureLimits& limits, ThreadPool& pool) {
   MR_ASSIGN_OR_RETURN(const auto options, mixture_options(model, sensitivity, types, pool));
   const std::vector<Group> groups = groups_of(model);
   ModelMixture mixture;
   mixture.file_bytes = other_bytes(model, groups);
-  const std::uint64_t left = most_bytes - std::min(most_bytes, mixture.file_bytes);
+  MixtureLimits left = limits;
+  left.bytes -= std::min(limits.bytes, mixture.file_bytes);
   auto chosen = choose_mixture(options, left);
-  if (!chosen.ok())
-    return chosen.status().with_context(
-        fmt::format("of {}, {} are not the matrices'", format_bytes(most_bytes), format_bytes(most_bytes - left)));
+  if (!chosen.ok() && limits.bytes < UINT64_MAX)
+    return chosen.status().with_context(fmt::format("of {}, {} are not the matrices'", format_bytes(limits.bytes),
+                                                    format_bytes(limits.bytes - left.bytes)));
+  if (!chosen.ok()) return chosen.status();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const MixtureOption& option = options[g][(*chosen)[g]];
     mixture.file_bytes += option.bytes;

@@ -30,9 +30,9 @@ struct ModelMixture {
   double divergence = 0;                              // predicted: of all groups together
 };
 
-/// The best file of `most_bytes` bytes, header and all, by the least sum of divergences.
-/// Errors: as mixture_options; out_of_budget (names the smallest file).
+/// The best file within the limits, whose bytes count header and all.
+/// Errors: as mixture_options and choose_mixture.
 Expected<ModelMixture> best_mixture(const modelfile::Model& model, const Sensitivity* sensitivity,
-                                    std::span<const DType> types, std::uint64_t most_bytes, ThreadPool& pool);
+                                    std::span<const DType> types, const MixtureLimits& limits, ThreadPool& pool);
 
 }  // namespace millrace::measure

@@ -64,11 +64,12 @@ Status answer(Context& context, const Request& request, Response& response) {
 }  // namespace
 
 void add_rerank_routes(Context& context) {
-  for (const char* path : {"/v1/rerank", "/rerank"})
-    context.http.Post(path, [&context](const Request& request, Response& response) {
-      const Status status = answer(context, request, response);
-      if (!status.ok()) fail(Api::openai, response, status);
-    });
+  const auto handler = [&context](const Request& request, Response& response) {
+    const Status status = answer(context, request, response);
+    if (!status.ok()) fail(Api::openai, response, status);
+  };
+  context.http.Post("/v1/rerank", handler);
+  context.http.Post("/rerank", handler);
 }
 
 }  // namespace millrace::server
