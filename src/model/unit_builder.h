@@ -75,6 +75,8 @@ class UnitBuilder {
   /// has none of it.
   residency::Unit block_apart(int layer) const;
 
+  /// Whether the embedding is the head, too.
+  bool ties_head() const { return !has("output.weight"); }
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   /// A tensor that the file may have and the model does not use.
   void ignore(const std::string& name) { used_.insert(name); }
