@@ -556,8 +556,8 @@ void Decoder::list_for_layers(UnitBuilder& units) {
 
 Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& table) {
   UnitBuilder units(file, table);
-  // A tied head is the embedding's second use.
-  if (begins() || (ends() && units.ties_head())) embedding_ = units.embedding(hp_.model_dim, hp_.vocab);
+  const bool as_head = ends() && units.ties_head();
+  if (begins() || as_head) embedding_ = units.embedding(hp_.model_dim, hp_.vocab, as_head);
   if (spec_.per_layer_dim > 0) list_for_layers(units);
   layers_.resize(static_cast<std::size_t>(stage_.last));
   for (auto index = static_cast<int>(stage_.first); index < stage_.last && units.status().ok(); ++index) {

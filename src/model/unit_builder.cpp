@@ -162,9 +162,9 @@ WeightRef UnitBuilder::slice(const std::string& name, std::int64_t cols, std::in
   return add(std::move(part));
 }
 
-WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab) {
+WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab, bool as_head) {
   begin(UnitKind::embedding);
-  unit_.by_rows = !ties_head();
+  unit_.by_rows = !as_head;
   const WeightRef table = matrix("token_embd.weight", model_dim, vocab);
   end();
   return table;

@@ -65,8 +65,9 @@ TEST(Stage, KeepsKvOfItsLayersUnderTheirNumbers) {
 }
 
 TEST(Stage, ATiedHeadBringsTheEmbeddingAlong) {
-  const auto last = load_stage(TinyModel::llama(true), {1, 2});
-  ASSERT_NE(last, nullptr);
+  const auto first = load_stage(TinyModel::llama(true), {0, 1}), last = load_stage(TinyModel::llama(true), {1, 2});
+  ASSERT_TRUE(first != nullptr && last != nullptr);
+  EXPECT_TRUE(first->units().units()[0].by_rows) << "only rows of it are looked up";
   EXPECT_EQ(kinds_of(*last), (std::vector{UnitKind::embedding, UnitKind::trunk, UnitKind::trunk}));
   EXPECT_FALSE(last->units().units()[0].by_rows) << "it is the head";
 }
