@@ -37,7 +37,7 @@ Status PipelineExecutor::run(const kv::Batch& batch, const std::function<bool()>
   float* const residual = pass_.write(parts_.shape.model_dim, message_);
   MR_RETURN_IF_ERROR(parts_.own->read_hidden(0, std::ssize(batch.rows), residual));
   MR_RETURN_IF_ERROR(parts_.link.send(1, message_));
-  const Status status = await_result(cancelled);
+  Status status = await_result(cancelled);
   if (!status.ok()) result_ = {};
   return status;
 }

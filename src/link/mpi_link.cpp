@@ -253,12 +253,12 @@ class MpiLink final : public Link {
 }  // namespace
 
 bool started_by_mpi() {
-  const auto number = [](const char* name) {
-    const char* const text = std::getenv(name);
-    return text == nullptr ? 0 : std::atoi(text);
+  const auto variable = [](const char* name) {
+    const char* const number = std::getenv(name);
+    return number == nullptr ? 0 : std::atoi(number);
   };
-  if (number("OMPI_COMM_WORLD_SIZE") > 1 || number("PMI_SIZE") > 1) return true;
-  return std::getenv("PMIX_RANK") != nullptr && number("SLURM_STEP_NUM_TASKS") > 1;
+  if (variable("OMPI_COMM_WORLD_SIZE") > 1 || variable("PMI_SIZE") > 1) return true;
+  return std::getenv("PMIX_RANK") != nullptr && variable("SLURM_STEP_NUM_TASKS") > 1;
 }
 
 Expected<std::unique_ptr<Link>> join_mpi() {

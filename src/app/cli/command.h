@@ -35,7 +35,7 @@ struct ModelFlags {
   std::string model;
   std::string speculate = "auto", draft;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", prefetch = "auto",
-              pack = "auto", rates, tile, plan, record_routing;
+              pack = "auto", rates, tile, plan, record_routing, stages;
   double route_bias = 0;
   int cpu_share = -1, cpu_ffn = -1;
   std::int64_t vram_experts = -1;

@@ -1,0 +1,207 @@
+#include "engine/cluster.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "engine/cluster_terms.h"
+#include "engine/share_layers.h"
+#include "engine/within.h"
+#include "exec/pipeline.h"
+#include "kv/model_identity.h"
+
+namespace millrace::engine {
+namespace {
+
+/// Of a rank's RAM, what its layers may take: KV, activations and the program need the rest.
+constexpr std::uint64_t kPercentForWeights = 85;
+
+Status check_options(const EngineOptions& options) {
+  const auto off = [](std::string_view what) {
+    return error(Code::unsupported, "{} does not work over several processes; leave it out", what);
+  };
+  if (options.device == DeviceChoice::cuda) return off("--device cuda");
+  if (drafts_within(options) || !options.speculate.draft_model.empty()) return off("--draft");
+  if (!options.routing.empty() || !options.record_routing.empty()) return off("routing from or to a file");
+  if (options.route_bias > 0) return off("--route-bias");
+  if (options.follow != nullptr) return off("--plan");
+  if (!options.overlay.empty() || options.observer != nullptr) return off("measuring");
+  return {};
+}
+
+Status check_model(const kv::Layout& layout, const model::Hyperparameters& hp) {
+  if (!layout.has_states()) return {};
+  return error(Code::unsupported, "models of {} do not work over several processes yet: layers keep a state",
+               hp.architecture);
+}
+
+/// Bytes of each layer's weights; the head's are the last one's. The embedding is read by rows and counts nowhere.
+std::vector<std::uint64_t> bytes_by_layer(const model::Model& model) {
+  const auto layers = static_cast<std::size_t>(model.hyperparameters().layers);
+  std::vector<std::uint64_t> bytes(layers, 0);
+  for (const residency::Unit& unit : model.units().units()) {
+    if (unit.by_rows) continue;
+    bytes[unit.layer >= 0 ? static_cast<std::size_t>(unit.layer) : layers - 1] += unit.bytes();
+  }
+  return bytes;
+}
+
+/// Whether some layers see nothing of tokens far behind, and whether some see all.
+struct Windows {
+  bool some = false, some_see_all = false;
+};
+Windows windows_of(const kv::Layout& layout) {
+  Windows windows;
+  for (const kv::Group& group : layout.groups()) (group.keeps_all() ? windows.some_see_all : windows.some) = true;
+  return windows;
+}
+
+/// Rank 0 while it opens a model.
+class Opening {
+ public:
+  explicit Opening(const EngineOptions& options) : options_(options), cluster_(*options.cluster), link_(cluster_.link) {
+    options_.cluster = nullptr;
+    options_.device = DeviceChoice::cpu;
+    options_.pack = "off";
+    if (options_.share_prefixes || !options_.prompt_cache.empty())
+      log::info("over several processes nothing is kept of what requests began with, in memory or on the disk");
+    options_.share_prefixes = false;
+    options_.prompt_cache.clear();
+  }
+
+  Expected<Parts> run(std::shared_ptr<void> claim) {
+    Expected<Parts> parts = open();
+    if (parts.ok()) return finish(std::move(*parts), std::move(claim));
+    const link::Writer close(message_, link::MessageKind::close);
+    MR_RETURN_IF_ERROR(send_all());
+    return parts.status();
+  }
+
+ private:
+  Expected<Parts> open();
+  Expected<std::vector<model::Stage>> share(const model::Model& whole);
+  Expected<Parts> finish(Parts parts, std::shared_ptr<void> claim);
+  Status send_all();
+  Status collect();
+
+  EngineOptions options_;
+  Cluster& cluster_;
+  link::Link& link_;
+  std::vector<std::byte> message_;
+  std::vector<ClusterReply> replies_;  // of the last question, by rank
+  Windows windows_;                    // of the whole model
+};
+
+Status Opening::send_all() {
+  for (int rank = 1; rank < link_.size(); ++rank) MR_RETURN_IF_ERROR(link_.send(rank, message_));
+  return {};
+}
+
+/// An answer of each rank, also where one has failed: none must meet a later question. Errors: the first failure.
+Status Opening::collect() {
+  replies_.assign(static_cast<std::size_t>(link_.size()), {});
+  Status failed;
+  for (int answers = 1; answers < link_.size(); ++answers) {
+    MR_ASSIGN_OR_RETURN(const int from, link_.receive(message_));
+    MR_ASSIGN_OR_RETURN(ClusterReply reply, ClusterReply::read(message_));
+    if (failed.ok()) failed = reply.status.with_context(link_.name(from));
+    replies_[static_cast<std::size_t>(from)] = std::move(reply);
+  }
+  return failed;
+}
+
+Expected<std::vector<model::Stage>> Opening::share(const model::Model& whole) {
+  const std::int64_t layers = whole.hyperparameters().layers;
+  if (!cluster_.stages.empty()) return parse_stages(cluster_.stages, layers, link_.size());
+  std::vector<std::uint64_t> rooms = {ram_of(options_)};
+  for (int rank = 1; rank < link_.size(); ++rank) rooms.push_back(replies_[static_cast<std::size_t>(rank)].room_bytes);
+  for (std::uint64_t& room : rooms) room = room / 100 * kPercentForWeights;
+  return share_layers(bytes_by_layer(whole), rooms);
+}
+
+Expected<Parts> Opening::open() {
+  std::vector<model::Stage> stages;
+  {
+    MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
+    MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
+    MR_RETURN_IF_ERROR(check_model(whole->program().layout, whole->hyperparameters()));
+    windows_ = windows_of(whole->program().layout);
+    MR_ASSIGN_OR_RETURN(const std::string identity, kv::copy_identity(file));
+    write_open(identity, ClusterTerms::of(options_), message_);
+    MR_RETURN_IF_ERROR(send_all());
+    MR_RETURN_IF_ERROR(collect());
+    MR_ASSIGN_OR_RETURN(stages, share(*whole));
+    const std::vector<std::uint64_t> bytes = bytes_by_layer(*whole);
+    for (int rank = 0; rank < link_.size(); ++rank) {
+      const auto [first, last] = stages[static_cast<std::size_t>(rank)];
+      std::uint64_t of_stage = 0;
+      for (std::int64_t layer = first; layer < last; ++layer) of_stage += bytes[static_cast<std::size_t>(layer)];
+      log::info("{}: layers {} to {}, {}", link_.name(rank), first, last - 1, format_bytes(of_stage));
+    }
+  }
+  for (int rank = 1; rank < link_.size(); ++rank) {
+    write_plan(stages[static_cast<std::size_t>(rank)], message_);
+    MR_RETURN_IF_ERROR(link_.send(rank, message_));
+  }
+  options_.stage = stages[0];
+  Limits least;
+  Status planned;
+  {
+    const Expected<Parts> plan = assemble_plan(options_);
+    planned = plan.status().with_context(link_.name(0));
+    if (plan.ok()) least = plan->limits;
+  }
+  MR_RETURN_IF_ERROR(collect());
+  MR_RETURN_IF_ERROR(planned);
+  for (int rank = 1; rank < link_.size(); ++rank) take_least(replies_[static_cast<std::size_t>(rank)].limits, least);
+
+  const ClusterTerms terms = ClusterTerms::of(options_).with(least);
+  write_load(terms, message_);
+  MR_RETURN_IF_ERROR(send_all());
+  terms.apply(options_);
+  Expected<Parts> parts = assemble(options_);
+  MR_RETURN_IF_ERROR(collect());
+  if (!parts.ok()) return parts.status().with_context(link_.name(0));
+  const Limits wanted = least;
+  take_least(parts->limits, least);
+  for (int rank = 1; rank < link_.size(); ++rank) take_least(replies_[static_cast<std::size_t>(rank)].limits, least);
+  if (least.context_tokens < wanted.context_tokens || least.sequences < wanted.sequences ||
+      least.kv_tokens < wanted.kv_tokens)
+    return error(Code::out_of_budget, "a rank has less memory than it had a moment ago; try again, or give less --ctx");
+  take_least(least, parts->limits);
+  return parts;
+}
+
+/// The executor over all ranks in place of the stage's own.
+Expected<Parts> Opening::finish(Parts parts, std::shared_ptr<void> claim) {
+  const model::Hyperparameters& hp = parts.model->hyperparameters();
+  auto executor = std::make_unique<exec::PipelineExecutor>(exec::PipelineParts{
+      link_, std::move(parts.executor), parts.kv_pool, *parts.budget, {hp.model_dim, hp.vocab}, std::move(claim)});
+  MR_RETURN_IF_ERROR(executor->prepare_messages(pass_limits(parts.limits)));
+  parts.executor = std::move(executor);
+  // What a sequence takes elsewhere must be bounded here: by layers that keep all of it, as others do.
+  if (windows_.some && windows_.some_see_all && !windows_of(parts.model->program().layout).some_see_all)
+    return error(Code::unsupported,
+                 "the first stage has only layers with windows, which cannot tell how much others remember; give it "
+                 "more layers (--stages)");
+  parts.rewinds_to_start = windows_.some;
+  log::info("{} ranks: a context of {} tokens x {}, {} rows a pass", link_.size(), parts.limits.context_tokens,
+            parts.limits.sequences, parts.limits.batch_tokens);
+  return parts;
+}
+
+}  // namespace
+
+Expected<Parts> assemble_cluster(const EngineOptions& options) {
+  MR_RETURN_IF_ERROR(check_options(options));
+  std::atomic<bool>& taken = options.cluster->taken;
+  if (taken.exchange(true))
+    return error(Code::unavailable, "several processes compute one model at a time, and another is open");
+  const std::shared_ptr<void> claim(&taken, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = false; });
+  return Opening(options).run(claim);
+}
+
+}  // namespace millrace::engine
