@@ -147,15 +147,10 @@ Expected<Parts> Opening::open() {
     MR_RETURN_IF_ERROR(link_.send(rank, message_));
   }
   options_.stage = stages[0];
-  Limits least;
-  Status planned;
-  {
-    const Expected<Parts> plan = assemble_plan(options_);
-    planned = plan.status().with_context(link_.name(0));
-    if (plan.ok()) least = plan->limits;
-  }
+  const Expected<Limits> own = find_limits(options_);
   MR_RETURN_IF_ERROR(collect());
-  MR_RETURN_IF_ERROR(planned);
+  if (!own.ok()) return own.status().with_context(link_.name(0));
+  Limits least = *own;
   for (int rank = 1; rank < link_.size(); ++rank) take_least(replies_[static_cast<std::size_t>(rank)].limits, least);
 
   const ClusterTerms terms = ClusterTerms::of(options_).with(least);

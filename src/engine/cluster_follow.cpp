@@ -127,9 +127,8 @@ Expected<ClusterReply> FollowingRank::plan(Reader& reader) {
   MR_RETURN_IF_ERROR(reader.status());
   if (stage.size() != 1) return error(Code::corrupt, "rank 0 named no layers");
   options_.stage = stage[0];
-  MR_ASSIGN_OR_RETURN(const Parts parts, assemble_plan(options_));
   ClusterReply reply;
-  reply.limits = parts.limits;
+  MR_ASSIGN_OR_RETURN(reply.limits, find_limits(options_));
   return reply;
 }
 

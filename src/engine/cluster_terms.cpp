@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
+#include "engine/setup.h"
+
 namespace millrace::engine {
 
 using link::MessageKind;
@@ -79,6 +82,16 @@ Expected<ClusterReply> ClusterReply::read(std::span<const std::byte> message) {
     *limit = reader.number<std::int64_t>();
   MR_RETURN_IF_ERROR(reader.status());
   return reply;
+}
+
+Expected<Limits> find_limits(const EngineOptions& options) {
+  constexpr std::uint64_t kSpare = 2 * kMiB;
+  EngineOptions careful = options;
+  careful.ram_taken_bytes += kSpare;
+  Expected<Parts> parts = assemble_plan(careful);
+  if (parts.status().code() == Code::out_of_budget) parts = assemble_plan(options);
+  if (!parts.ok()) return parts.status();
+  return parts->limits;
 }
 
 void take_least(const Limits& other, Limits& limits) {

@@ -40,6 +40,10 @@ struct ClusterReply {
   static Expected<ClusterReply> read(std::span<const std::byte> message);
 };
 
+/// The limits that a stage has room for, with some to spare for what the program takes more of by the time the stage is
+/// loaded. Errors: those of assemble_plan().
+Expected<Limits> find_limits(const EngineOptions& options);
+
 /// Of each number the smaller one.
 void take_least(const Limits& other, Limits& limits);
 

@@ -122,6 +122,77 @@ TEST(Cluster, ConversationsGoOn) {
   EXPECT_EQ(talk(**engine), talk(*alone));
 }
 
+std::string reference(const std::string& name) { return MILLRACE_TEST_DATA "/reference/" + name + ".gguf"; }
+
+/// The logits of 90 tokens, and of what is generated behind them.
+std::vector<float> logits_of_any(Engine& engine) {
+  const auto vocab = engine.model().hyperparameters().vocab;
+  std::vector<TokenId> prompt;
+  for (std::int64_t i = 0; i < 90; ++i) prompt.push_back(static_cast<TokenId>(3 + (i * i * 7 + i * 31) % (vocab - 3)));
+  std::vector<float> logits;
+  Request request = greedy(std::move(prompt), 8);
+  keep_logits(request, logits);
+  const Result result = engine.run(std::move(request));
+  EXPECT_EQ(result.finish, Finish::length) << result.status.message();
+  return logits;
+}
+
+TEST(Cluster, EveryArchitectureThatCanBeCutGivesItsBits) {
+  for (const char* name : {"llama", "llama3", "deepseek-v2-lite", "deepseek-v3", "glm-4.7-flash", "glm4moe", "granite",
+                           "minimax-m2", "mistral3", "phi3", "qwen2", "qwen3", "qwen3moe"}) {
+    EngineOptions options = one_thread(reference(name));
+    options.context_tokens = 128;
+    const auto alone = make(options);
+    ASSERT_NE(alone, nullptr) << name;
+    Threads ranks({options});
+    const auto layers = alone->model().hyperparameters().layers;
+    auto engine = ranks.create(options, fmt::format("0-{},{}-{}", layers - 2, layers - 1, layers - 1));
+    ASSERT_TRUE(engine.ok()) << name << ": " << engine.status().message();
+    EXPECT_EQ(logits_of_any(**engine), logits_of_any(*alone)) << name;
+  }
+}
+
+TEST(Cluster, LayersThatNeedMoreThanTheResidualStreamAreRefused) {
+  for (const char* name : {"gemma4", "mamba2", "lfm2", "granitehybrid"}) {
+    EngineOptions options = one_thread(reference(name));
+    Threads ranks({options});
+    const Status status = ranks.create(options).status();
+    EXPECT_EQ(status.code(), Code::unsupported) << name << ": " << status.message();
+  }
+}
+
+/// Gemma 3: six layers with a window of 16, the sixth of seven sees all.
+TEST(Cluster, ConversationsGoOnWhereLayersHaveWindows) {
+  EngineOptions options = one_thread(reference("gemma3"));
+  options.context_tokens = 512;
+  const auto talk = [](Engine& engine) {
+    const auto vocab = engine.model().hyperparameters().vocab;
+    const auto session = engine.new_session();
+    std::vector<float> all;
+    for (const std::int64_t tokens : {200, 300, 250}) {  // the last one goes back, further than a window
+      std::vector<TokenId> prompt;
+      for (std::int64_t i = 0; i < tokens; ++i) prompt.push_back(static_cast<TokenId>(3 + i * 31 % (vocab - 3)));
+      Request request = greedy(std::move(prompt), 8);
+      request.ignore_end_tokens = true;
+      request.on_logits = [&](std::int64_t, std::span<const float> row) {
+        all.insert(all.end(), row.begin(), row.end());
+      };
+      const Result result = engine.run(std::move(request), session.get());
+      EXPECT_EQ(result.finish, Finish::length) << result.status.message();
+    }
+    return all;
+  };
+  const auto alone = make(options);
+  Threads ranks({options});
+  auto engine = ranks.create(options, "0-5,6-6");
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ(talk(**engine), talk(*alone));
+  *engine = nullptr;
+  const Status status = ranks.create(options, "0-0,1-6").status();
+  EXPECT_EQ(status.code(), Code::unsupported);
+  EXPECT_NE(status.message().find("only layers with windows"), std::string::npos) << status.message();
+}
+
 TEST(Cluster, AnotherFileIsRefused) {
   Threads ranks({one_thread(draft_path())});
   const auto engine = ranks.create(one_thread());
