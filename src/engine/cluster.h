@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 
 #include "base/status.h"
 #include "engine/engine.h"
@@ -19,8 +20,10 @@ namespace millrace::engine {
 
 /// The ranks that compute with this process, which is rank 0.
 struct Cluster {
+  explicit Cluster(link::Link& others, std::string stages_asked = {}) : link(others), stages(std::move(stages_asked)) {}
+
   link::Link& link;
-  std::string stages = {};         // "0-10,11-21": layers by rank; empty: shared out (engine/share_layers.h)
+  std::string stages;              // "0-10,11-21": layers by rank; empty: shared out (engine/share_layers.h)
   std::atomic<bool> taken{false};  // a model is open
 };
 

@@ -18,7 +18,7 @@ using namespace test;
 class Threads {
  public:
   explicit Threads(std::vector<EngineOptions> followers)
-      : links_(link::make_local_links(static_cast<int>(followers.size()) + 1)), cluster_{*links_[0], {}, {}} {
+      : links_(link::make_local_links(static_cast<int>(followers.size()) + 1)), cluster_(*links_[0]) {
     for (std::size_t i = 0; i < followers.size(); ++i)
       threads_.emplace_back([this, i, options = std::move(followers[i])] {
         const Status status = follow(*links_[i + 1], options);
