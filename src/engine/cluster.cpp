@@ -24,6 +24,10 @@ Status check_options(const EngineOptions& options) {
     return error(Code::unsupported, "{} does not work over several processes; leave it out", what);
   };
   if (options.device == DeviceChoice::cuda) return off("--device cuda");
+  if (options.vram_bytes > 0 || !options.pins.empty() || options.vram_experts >= 0 || options.cpu_share_percent >= 0 ||
+      options.cpu_feed_forwards >= 0 || options.cufile)
+    return off("what is for a GPU (--vram, --pin, --vram-experts, --cpu-share, --cpu-ffn, --storage cufile)");
+  if (options.pack != "auto" && options.pack != "off") return off("--pack FILE");
   if (drafts_within(options) || !options.speculate.draft_model.empty()) return off("--draft");
   if (!options.routing.empty() || !options.record_routing.empty()) return off("routing from or to a file");
   if (options.route_bias > 0) return off("--route-bias");
@@ -68,6 +72,7 @@ class Opening {
     options_.pack = "off";
     if (options_.share_prefixes || !options_.prompt_cache.empty())
       log::info("over several processes nothing is kept of what requests began with, in memory or on the disk");
+    log::info("over several processes the CPU computes, and experts are read from the model");
     options_.share_prefixes = false;
     options_.prompt_cache.clear();
   }
@@ -76,7 +81,7 @@ class Opening {
     Expected<Parts> parts = open();
     if (parts.ok()) return finish(std::move(*parts), std::move(claim));
     const link::Writer close(message_, link::MessageKind::close);
-    MR_RETURN_IF_ERROR(send_all());
+    if (const Status sent = send_all(); !sent.ok()) log::warn("{}", sent.message());
     return parts.status();
   }
 
