@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -53,14 +54,23 @@ std::vector<std::uint64_t> bytes_by_layer(const model::Model& model) {
   return bytes;
 }
 
-/// Whether some layers see nothing of tokens far behind, and whether some see all.
-struct Windows {
-  bool some = false, some_see_all = false;
-};
-Windows windows_of(const kv::Layout& layout) {
-  Windows windows;
-  for (const kv::Group& group : layout.groups()) (group.keeps_all() ? windows.some_see_all : windows.some) = true;
-  return windows;
+/// What a sequence takes elsewhere must be bounded on rank 0, by a layer that keeps all of it, as others do.
+Status check_first_stage(const kv::Layout& layout, const model::Stage& first) {
+  bool some_keep_all = false, first_keeps_all = false;
+  for (std::int64_t layer = 0; layer < layout.layers(); ++layer) {
+    if (!layout.keeps(layer) || !layout.group_of(layer).keeps_all()) continue;
+    some_keep_all = true;
+    first_keeps_all = first_keeps_all || layer < first.last;
+  }
+  if (first_keeps_all || !some_keep_all) return {};
+  return error(Code::unsupported,
+               "the first stage has only layers with windows, which cannot tell how much others remember; give it more "
+               "layers (--stages)");
+}
+
+bool has_windows(const kv::Layout& layout) {
+  return std::any_of(layout.groups().begin(), layout.groups().end(),
+                     [](const kv::Group& group) { return !group.keeps_all(); });
 }
 
 /// Rank 0 while it opens a model.
@@ -87,17 +97,25 @@ class Opening {
 
  private:
   Expected<Parts> open();
+  Expected<std::vector<model::Stage>> meet();
+  Expected<Limits> agree(const std::vector<model::Stage>& stages);
+  Expected<Parts> load(const Limits& limits);
   Expected<std::vector<model::Stage>> share(const model::Model& whole);
   Expected<Parts> finish(Parts parts, std::shared_ptr<void> claim);
   Status send_all();
   Status collect();
+  /// Of this rank's limits and those of the last answers.
+  Limits least_of(Limits own) const {
+    for (int rank = 1; rank < link_.size(); ++rank) take_least(replies_[static_cast<std::size_t>(rank)].limits, own);
+    return own;
+  }
 
   EngineOptions options_;
   Cluster& cluster_;
   link::Link& link_;
   std::vector<std::byte> message_;
   std::vector<ClusterReply> replies_;  // of the last question, by rank
-  Windows windows_;                    // of the whole model
+  bool windows_ = false;               // some layers have one
 };
 
 Status Opening::send_all() {
@@ -127,26 +145,29 @@ Expected<std::vector<model::Stage>> Opening::share(const model::Model& whole) {
   return share_layers(bytes_by_layer(whole), rooms);
 }
 
-Expected<Parts> Opening::open() {
-  std::vector<model::Stage> stages;
-  {
-    MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
-    MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
-    MR_RETURN_IF_ERROR(check_model(whole->program().layout, whole->hyperparameters()));
-    windows_ = windows_of(whole->program().layout);
-    MR_ASSIGN_OR_RETURN(const std::string identity, kv::copy_identity(file));
-    write_open(identity, ClusterTerms::of(options_), message_);
-    MR_RETURN_IF_ERROR(send_all());
-    MR_RETURN_IF_ERROR(collect());
-    MR_ASSIGN_OR_RETURN(stages, share(*whole));
-    const std::vector<std::uint64_t> bytes = bytes_by_layer(*whole);
-    for (int rank = 0; rank < link_.size(); ++rank) {
-      const auto [first, last] = stages[static_cast<std::size_t>(rank)];
-      std::uint64_t of_stage = 0;
-      for (std::int64_t layer = first; layer < last; ++layer) of_stage += bytes[static_cast<std::size_t>(layer)];
-      log::info("{}: layers {} to {}, {}", link_.name(rank), first, last - 1, format_bytes(of_stage));
-    }
+/// Shows the file to all and shares its layers out.
+Expected<std::vector<model::Stage>> Opening::meet() {
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
+  MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
+  MR_RETURN_IF_ERROR(check_model(whole->program().layout, whole->hyperparameters()));
+  windows_ = has_windows(whole->program().layout);
+  MR_ASSIGN_OR_RETURN(const std::string identity, kv::copy_identity(file));
+  write_open(identity, ClusterTerms::of(options_), message_);
+  MR_RETURN_IF_ERROR(send_all());
+  MR_RETURN_IF_ERROR(collect());
+  MR_ASSIGN_OR_RETURN(std::vector<model::Stage> stages, share(*whole));
+  MR_RETURN_IF_ERROR(check_first_stage(whole->program().layout, stages[0]));
+  const std::vector<std::uint64_t> bytes = bytes_by_layer(*whole);
+  for (int rank = 0; rank < link_.size(); ++rank) {
+    const auto [first, last] = stages[static_cast<std::size_t>(rank)];
+    const std::uint64_t of_stage = std::accumulate(bytes.begin() + first, bytes.begin() + last, std::uint64_t{0});
+    log::info("{}: layers {} to {}, {}", link_.name(rank), first, last - 1, format_bytes(of_stage));
   }
+  return stages;
+}
+
+/// Has every rank plan its stage; the limits that all have room for.
+Expected<Limits> Opening::agree(const std::vector<model::Stage>& stages) {
   for (int rank = 1; rank < link_.size(); ++rank) {
     write_plan(stages[static_cast<std::size_t>(rank)], message_);
     MR_RETURN_IF_ERROR(link_.send(rank, message_));
@@ -155,24 +176,30 @@ Expected<Parts> Opening::open() {
   const Expected<Limits> own = find_limits(options_);
   MR_RETURN_IF_ERROR(collect());
   if (!own.ok()) return own.status().with_context(link_.name(0));
-  Limits least = *own;
-  for (int rank = 1; rank < link_.size(); ++rank) take_least(replies_[static_cast<std::size_t>(rank)].limits, least);
+  return least_of(*own);
+}
 
-  const ClusterTerms terms = ClusterTerms::of(options_).with(least);
+/// Has every rank load its stage under these limits.
+Expected<Parts> Opening::load(const Limits& limits) {
+  const ClusterTerms terms = ClusterTerms::of(options_).with(limits);
   write_load(terms, message_);
   MR_RETURN_IF_ERROR(send_all());
   terms.apply(options_);
   Expected<Parts> parts = assemble(options_);
   MR_RETURN_IF_ERROR(collect());
   if (!parts.ok()) return parts.status().with_context(link_.name(0));
-  const Limits wanted = least;
-  take_least(parts->limits, least);
-  for (int rank = 1; rank < link_.size(); ++rank) take_least(replies_[static_cast<std::size_t>(rank)].limits, least);
-  if (least.context_tokens < wanted.context_tokens || least.sequences < wanted.sequences ||
-      least.kv_tokens < wanted.kv_tokens)
+  const Limits least = least_of(parts->limits);
+  if (least.context_tokens < limits.context_tokens || least.sequences < limits.sequences ||
+      least.kv_tokens < limits.kv_tokens)
     return error(Code::out_of_budget, "a rank has less memory than it had a moment ago; try again, or give less --ctx");
   take_least(least, parts->limits);
   return parts;
+}
+
+Expected<Parts> Opening::open() {
+  MR_ASSIGN_OR_RETURN(const std::vector<model::Stage> stages, meet());
+  MR_ASSIGN_OR_RETURN(const Limits limits, agree(stages));
+  return load(limits);
 }
 
 /// The executor over all ranks in place of the stage's own.
@@ -182,12 +209,7 @@ Expected<Parts> Opening::finish(Parts parts, std::shared_ptr<void> claim) {
       link_, std::move(parts.executor), parts.kv_pool, *parts.budget, {hp.model_dim, hp.vocab}, std::move(claim)});
   MR_RETURN_IF_ERROR(executor->prepare_messages(pass_limits(parts.limits)));
   parts.executor = std::move(executor);
-  // What a sequence takes elsewhere must be bounded here: by layers that keep all of it, as others do.
-  if (windows_.some && windows_.some_see_all && !windows_of(parts.model->program().layout).some_see_all)
-    return error(Code::unsupported,
-                 "the first stage has only layers with windows, which cannot tell how much others remember; give it "
-                 "more layers (--stages)");
-  parts.rewinds_to_start = windows_.some;
+  parts.rewinds_to_start = windows_;
   log::info("{} ranks: a context of {} tokens x {}, {} rows a pass", link_.size(), parts.limits.context_tokens,
             parts.limits.sequences, parts.limits.batch_tokens);
   return parts;

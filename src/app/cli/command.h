@@ -13,7 +13,8 @@
 
 namespace millrace::cli {
 
-/// Exit codes: 0 done, 1 the work failed, 2 the command's words are off, 130 stopped by Ctrl-C.
+/// Exit codes: 0 done, 1 the work failed, 2 the command's words are off, 3 another process of several is gone
+/// (link::kExitGone), 130 stopped by Ctrl-C.
 constexpr int kExitFailed = 1, kExitUsage = 2, kExitInterrupted = 130;
 
 /// What main() learned before anything else ran.
