@@ -67,7 +67,8 @@ Expected<std::vector<model::Stage>> parse_stages(std::string_view text, std::int
     if (read.ec != std::errc() || read.ptr == end || *read.ptr != '-') return wrong("a stage is written FIRST-LAST");
     read = std::from_chars(read.ptr + 1, end, last);
     if (read.ec != std::errc() || (read.ptr != end && *read.ptr != ',')) return wrong("a stage is written FIRST-LAST");
-    if (first != next || last < first || last >= layers) return wrong("the layers do not go from the first to the last one by one");
+    if (first != next || last < first || last >= layers)
+      return wrong("the layers do not go from the first to the last one by one");
     stages.push_back({first, last + 1});
     next = last + 1;
     at = read.ptr == end ? end : read.ptr + 1;
