@@ -10,7 +10,7 @@ import sys
 
 RANKS = {
     "base": 0,
-    "device": 1, "tensor": 1,
+    "device": 1, "link": 1, "tensor": 1,
     "storage": 2, "kernels": 2,
     "modelfile": 3,
     "text": 4, "residency": 4, "kv": 4,

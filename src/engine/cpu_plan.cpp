@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/substitute_choice.h"
 #include "engine/within.h"
+#include "exec/stage_message.h"
 #include "residency/budget.h"
 
 namespace millrace::engine {
@@ -101,8 +102,8 @@ Status CpuPlanner::recut(std::uint64_t tile_bytes) {
   const bool substitutes = residency::has_substitutes(parts_.model->units());
   parts_.limits.tile_bytes = tile_bytes;
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_, no_words));
-  MR_ASSIGN_OR_RETURN(
-      parts_.model, model::load(file, {tile_bytes, options_.context_tokens, parts_.model->draft_program() != nullptr}));
+  MR_ASSIGN_OR_RETURN(parts_.model, model::load(file, {tile_bytes, options_.context_tokens,
+                                                       parts_.model->draft_program() != nullptr, options_.stage}));
   if (substitutes) add_substitutes(tile_bytes, parts_);
   return {};
 }
@@ -167,7 +168,14 @@ std::uint64_t CpuPlanner::activation_bytes(const Limits& limits, std::int64_t lo
 
 std::uint64_t CpuPlanner::fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const {
   return program_bytes + sampler_bytes() + activation_bytes(limits, limits.logit_rows) +
-         (front_layers_ != 0 ? within_bytes(options_, parts_) : 0);
+         (front_layers_ != 0 ? within_bytes(options_, parts_) : 0) + message_bytes(limits);
+}
+
+/// What a stage sends and receives.
+std::uint64_t CpuPlanner::message_bytes(const Limits& limits) const {
+  if (parts_.model->stage().whole()) return 0;
+  const model::Hyperparameters& hp = parts_.model->hyperparameters();
+  return exec::stage_message_bytes({hp.model_dim, hp.vocab}, pass_limits(limits));
 }
 
 /// What KV takes of the budget: BlockPool reserves whole pages a block.

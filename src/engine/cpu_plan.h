@@ -42,6 +42,7 @@ class CpuPlanner {
   std::int64_t logit_rows(const Limits& limits) const;
   std::uint64_t activation_bytes(const Limits& limits, std::int64_t logit_rows) const;
   std::uint64_t fixed_bytes(const Limits& limits, std::uint64_t program_bytes) const;
+  std::uint64_t message_bytes(const Limits& limits) const;
   std::uint64_t kv_bytes(const kv::Load& load) const;
   std::int64_t affordable_context(std::uint64_t bytes, std::int64_t sequences, std::int64_t most) const;
 

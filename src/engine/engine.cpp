@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "engine/cluster.h"
 #include "engine/model_drafter.h"
 #include "engine/scheduler.h"
 #include "engine/setup.h"
@@ -137,6 +138,10 @@ void add_within(const EngineOptions& options, Parts& parts, SpeculateOptions& sp
 }  // namespace
 
 Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+  if (options.cluster != nullptr) {
+    MR_ASSIGN_OR_RETURN(Parts parts, assemble_cluster(options));
+    return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(parts), options.speculate));
+  }
   EngineOptions made = options;
   std::optional<DraftModelPlan> draft = plan_draft(made);
   Expected<Parts> parts = assemble(made, draft ? &*draft : nullptr);

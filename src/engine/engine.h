@@ -74,8 +74,13 @@ Expected<SpeculateOptions> parse_speculation(std::string_view text);
 /// Errors: invalid_argument.
 Status read_draft(std::string_view text, SpeculateOptions& options);
 
+struct Cluster;
+
 struct EngineOptions {
   std::string model_path;
+  /// Other processes compute layers, too (engine/cluster.h); null: none. Outlives the engine.
+  Cluster* cluster = nullptr;
+  model::Stage stage;   // only these layers, for one rank of a cluster: no engine by itself
   std::string overlay;  // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;

@@ -83,7 +83,8 @@ Expected<Engine::Id> Scheduler::submit(Request request, std::shared_ptr<Conversa
   const auto limit = embeds ? 0 : std::min(held.size(), request.prompt.size() - 1);
   const auto agreed =
       std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(limit), request.prompt.begin());
-  const std::int64_t kept = conversation->state.rewind(agreed.first - held.begin());
+  const bool anew = parts_.rewinds_to_start && agreed.first != held.end();
+  const std::int64_t kept = conversation->state.rewind(anew ? 0 : agreed.first - held.begin());
   conversation->tokens.resize(static_cast<std::size_t>(kept));
   conversation->busy = true;
 

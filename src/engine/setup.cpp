@@ -209,12 +209,12 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
                   std::vector<std::string>& paths) {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options));
   if (draft_block) {
-    auto loaded = model::load(file, {tile_bytes, options.context_tokens, true});
+    auto loaded = model::load(file, {tile_bytes, options.context_tokens, true, options.stage});
     if (loaded.ok()) parts.model = std::move(*loaded);
     parts.draft.words = loaded.status().message();
   }
   if (parts.model == nullptr) {
-    MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.context_tokens}));
+    MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.context_tokens, false, options.stage}));
   }
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)

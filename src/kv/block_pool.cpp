@@ -94,6 +94,7 @@ struct BlockPool::Impl {
   Layout layout;
   std::vector<GroupBlocks> groups;
   Reclaimer reclaimer;
+  std::map<std::uint64_t, const SequenceState*> sequences;  // that live, by number
 
   /// Has one kept block of the group, or of another, let go of, whose memory is there for any group then.
   bool make_room(std::size_t group);
@@ -127,6 +128,8 @@ BlockPool::BlockPool(Layout layout, std::vector<std::unique_ptr<BlockMemory>> me
 BlockPool::~BlockPool() = default;
 
 const Layout& BlockPool::layout() const { return impl_->layout; }
+const std::map<std::uint64_t, const SequenceState*>& BlockPool::sequences() const { return impl_->sequences; }
+std::map<std::uint64_t, const SequenceState*>& BlockPool::living() { return impl_->sequences; }
 
 Expected<std::byte*> BlockPool::allocate(std::size_t group) {
   GroupBlocks& blocks = impl_->groups[group];

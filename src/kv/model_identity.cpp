@@ -35,7 +35,7 @@ class Hash {
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
 };
 
-Status add_file(const modelfile::Model& model, int number, Hash& hash) {
+Status add_file(const modelfile::Model& model, int number, bool times, Hash& hash) {
   const std::string& path = model.paths()[static_cast<std::size_t>(number)];
   MR_ASSIGN_OR_RETURN(const modelfile::File file, modelfile::File::open_read(path));
   struct stat information = {};
@@ -43,8 +43,8 @@ Status add_file(const modelfile::Model& model, int number, Hash& hash) {
     return error(Code::io_error, "{}: cannot be examined: {}", path, std::strerror(errno));
   const auto size = static_cast<std::uint64_t>(information.st_size);
   hash.add(size);
-  hash.add(static_cast<std::uint64_t>(information.st_mtim.tv_sec));
-  hash.add(static_cast<std::uint64_t>(information.st_mtim.tv_nsec));
+  if (times) hash.add(static_cast<std::uint64_t>(information.st_mtim.tv_sec));
+  if (times) hash.add(static_cast<std::uint64_t>(information.st_mtim.tv_nsec));
   std::uint64_t head = size;
   for (const modelfile::TensorInfo& tensor : model.tensors())
     if (tensor.file == number) head = std::min(head, tensor.offset);
@@ -64,13 +64,16 @@ Status add_file(const modelfile::Model& model, int number, Hash& hash) {
   return {};
 }
 
-}  // namespace
-
-Expected<std::string> model_identity(const modelfile::Model& model) {
+Expected<std::string> identity(const modelfile::Model& model, bool times) {
   Hash hash;
   for (int file = 0; file < static_cast<int>(model.paths().size()); ++file)
-    MR_RETURN_IF_ERROR(add_file(model, file, hash));
+    MR_RETURN_IF_ERROR(add_file(model, file, times, hash));
   return hash.hex();
 }
+
+}  // namespace
+
+Expected<std::string> model_identity(const modelfile::Model& model) { return identity(model, true); }
+Expected<std::string> copy_identity(const modelfile::Model& model) { return identity(model, false); }
 
 }  // namespace millrace::kv

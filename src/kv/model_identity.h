@@ -12,5 +12,7 @@ namespace millrace::kv {
 /// A hash of each file's size, time of change and head (metadata and tensor table), and of a page of every tensor.
 /// Reads the head and a page a tensor. Errors: io_error, corrupt.
 Expected<std::string> model_identity(const modelfile::Model& model);
+/// The same without times: what copies of a model on several machines have in common.
+Expected<std::string> copy_identity(const modelfile::Model& model);
 
 }  // namespace millrace::kv

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "kv/footprint.h"
@@ -10,17 +11,32 @@
 namespace millrace::kv {
 
 SequenceState::SequenceState(std::shared_ptr<BlockPool> pool)
-    : pool_(std::move(pool)), tables_(pool_->groups()), states_(pool_->groups()) {}
+    : pool_(std::move(pool)), tables_(pool_->groups()), states_(pool_->groups()) {
+  static std::atomic<std::uint64_t> last_number{0};
+  number_ = ++last_number;
+  enter();
+}
 
-SequenceState::~SequenceState() { rewind(0); }
+SequenceState::~SequenceState() {
+  rewind(0);
+  if (number_ != 0) pool_->living().erase(number_);
+}
+
+/// Here the pool finds the sequence.
+void SequenceState::enter() {
+  if (number_ != 0) pool_->living()[number_] = this;
+}
 
 SequenceState::SequenceState(SequenceState&& other) noexcept
     : pool_(other.pool_),  // NOLINT(performance-move-constructor-init): what was moved from stays usable
+      number_(std::exchange(other.number_, 0)),
       tables_(std::exchange(other.tables_, std::vector<Table>(other.tables_.size()))),
       states_(std::exchange(other.states_, std::vector<States>(other.states_.size()))),
       blocks_(std::exchange(other.blocks_, 0)),
       length_(std::exchange(other.length_, 0)),
-      wanted_checkpoints_(std::exchange(other.wanted_checkpoints_, {})) {}
+      wanted_checkpoints_(std::exchange(other.wanted_checkpoints_, {})) {
+  enter();
+}
 
 SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   std::swap(pool_, other.pool_);
@@ -29,6 +45,9 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   std::swap(blocks_, other.blocks_);
   std::swap(length_, other.length_);
   std::swap(wanted_checkpoints_, other.wanted_checkpoints_);
+  std::swap(number_, other.number_);
+  enter();
+  other.enter();
   return *this;
 }
 

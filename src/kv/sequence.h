@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +25,8 @@
 #include "residency/budget.h"
 
 namespace millrace::kv {
+
+class SequenceState;
 
 /// Memory of blocks that do not lie in host memory: a device's. Addresses are only ever given to its executor.
 class BlockMemory {
@@ -69,11 +72,16 @@ class BlockPool {
   using Reclaimer = std::function<bool(std::size_t group)>;
   void set_reclaimer(Reclaimer let_go);
   bool on_host() const;  // a block's address is its bytes
+  /// The sequences that have their blocks here, by SequenceState::number(). Valid until one begins or ends.
+  const std::map<std::uint64_t, const SequenceState*>& sequences() const;
   /// A block's bytes, wherever it lies. Errors: io_error.
   Status read(std::size_t group, const std::byte* block, std::byte* out) const;
   Status write(std::size_t group, std::byte* block, const std::byte* in);
 
  private:
+  friend class SequenceState;
+  std::map<std::uint64_t, const SequenceState*>& living();
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
@@ -89,6 +97,8 @@ class SequenceState {
   SequenceState& operator=(SequenceState&&) noexcept;
 
   const Layout& layout() const;
+  /// No other sequence has or had it. It moves along; what was moved from has none, which is 0.
+  std::uint64_t number() const { return number_; }
   std::int64_t length() const { return length_; }  // tokens whose K and V are complete
 
   /// Makes room for positions [0, tokens), and a copy of a shared block where positions from length() on lie in it. A
@@ -195,7 +205,10 @@ class SequenceState {
   void drop_next_states();
   void set_now(std::size_t group, std::byte* block);
 
+  void enter();
+
   std::shared_ptr<BlockPool> pool_;
+  std::uint64_t number_ = 0;
   std::vector<Table> tables_;   // by group
   std::vector<States> states_;  // by group; empty ones of those without states
   std::int64_t blocks_ = 0, length_ = 0;

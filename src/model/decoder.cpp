@@ -56,7 +56,9 @@ struct RowsOf {
 
 class Decoder {
  public:
-  Decoder(const Hyperparameters& hp, const DecoderSpec& spec, exec::Ops& ops) : hp_(hp), spec_(spec), ops_(ops) {}
+  /// stage: with its last layer named.
+  Decoder(const Hyperparameters& hp, const DecoderSpec& spec, const Stage& stage, exec::Ops& ops)
+      : hp_(hp), spec_(spec), stage_(stage), ops_(ops) {}
   Status list_units(const modelfile::Model& file, residency::UnitTable& table);
   /// Those of the block behind the layers, whose spec stands behind theirs.
   Status list_draft_block(const modelfile::Model& file, residency::UnitTable& table);
@@ -68,6 +70,7 @@ class Decoder {
  private:
   void begin_program(std::span<const kv::LayerKv> kept);
   void end_program(WeightRef norm, WeightRef head);
+  void hand_over();
   void embed_for_layers();
   void attend(std::int64_t index);
   void mix_tokens(std::int64_t index);
@@ -88,11 +91,14 @@ class Decoder {
   void list_results(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const;
   float eps() const { return static_cast<float>(hp_.rms_eps); }
+  bool begins() const { return stage_.first == 0; }
+  bool ends() const { return stage_.last == hp_.layers; }
 
   const Hyperparameters& hp_;
   const DecoderSpec& spec_;
+  const Stage stage_;
   exec::Ops& ops_;
-  std::vector<LayerWeights> layers_;
+  std::vector<LayerWeights> layers_;  // by number; those of other stages have none
   WeightRef embedding_, output_norm_, head_;
   DraftWeights draft_;
   WeightRef layers_table_, layers_projection_, layers_norm_;  // of per-layer embeddings
@@ -124,19 +130,31 @@ void Decoder::end_program(WeightRef norm, WeightRef head) {
   ops_.logits(head, last, spec_.logit_scale, spec_.logit_cap);
 }
 
+/// What follows the layers of a stage that others follow: in every pass, not only in those whose states are wanted.
+void Decoder::hand_over() {
+  ops_.begin_layer();
+  ops_.hidden(x_);
+}
+
 void Decoder::record() {
-  std::vector<kv::LayerKv> kept;
-  for (std::int64_t index = 0; index < hp_.layers; ++index)
+  std::vector<kv::LayerKv> kept(static_cast<std::size_t>(stage_.first), {.keeps = kv::Keeps::nothing});
+  for (std::int64_t index = stage_.first; index < stage_.last; ++index)
     kept.push_back(spec_.layers[static_cast<std::size_t>(index)].kept());
   begin_program(kept);
-  ops_.embed(x_, embedding_, spec_.embedding_scale);
+  if (begins())
+    ops_.embed(x_, embedding_, spec_.embedding_scale);
+  else
+    ops_.given(x_);
   if (spec_.per_layer_dim > 0) embed_for_layers();
-  for (std::int64_t index = 0; index < hp_.layers; ++index) {
+  for (std::int64_t index = stage_.first; index < stage_.last; ++index) {
     ops_.begin_layer();
     mix_tokens(index);
     if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
   }
-  end_program(output_norm_, head_);
+  if (ends())
+    end_program(output_norm_, head_);
+  else
+    hand_over();
 }
 
 /// x = W [norm(embedding) | norm(states)], then a layer, then the head: what comes behind a token that comes behind
@@ -538,16 +556,18 @@ void Decoder::list_for_layers(UnitBuilder& units) {
 
 Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& table) {
   UnitBuilder units(file, table);
-  embedding_ = units.embedding(hp_.model_dim, hp_.vocab);
+  const bool as_head = ends() && units.ties_head();
+  if (begins() || as_head) embedding_ = units.embedding(hp_.model_dim, hp_.vocab, as_head);
   if (spec_.per_layer_dim > 0) list_for_layers(units);
-  for (int index = 0; index < hp_.layers && units.status().ok(); ++index) {
-    LayerWeights& weights = layers_.emplace_back();
+  layers_.resize(static_cast<std::size_t>(stage_.last));
+  for (auto index = static_cast<int>(stage_.first); index < stage_.last && units.status().ok(); ++index) {
+    LayerWeights& weights = layers_[static_cast<std::size_t>(index)];
     units.begin(UnitKind::trunk, index);
     list_mixer(units, index, weights);
     list_feed_forward(units, index, weights);
     units.refuse_unused(index);
   }
-  std::tie(output_norm_, head_) = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
+  if (ends()) std::tie(output_norm_, head_) = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
   return units.status();
 }
 
@@ -597,6 +617,28 @@ Expected<LayerSpec> draft_spec(const modelfile::Model& file, const Hyperparamete
   return *last;
 }
 
+/// The stage with its last layer named.
+Expected<Stage> check_stage(const Stage& stage, const Hyperparameters& hp, const DecoderSpec& spec) {
+  if (stage.whole()) return Stage{0, hp.layers};
+  const Stage named{stage.first, stage.last == 0 ? hp.layers : stage.last};
+  if (named.first < 0 || named.first >= named.last || named.last > hp.layers)
+    return error(Code::invalid_argument, "layers {} to {} are no stage of a model of {} layers", named.first,
+                 named.last - 1, hp.layers);
+  if (spec.per_layer_dim > 0)
+    return error(Code::unsupported,
+                 "models of {} cannot be cut into stages: each layer adds an embedding of its own of every token",
+                 hp.architecture);
+  for (std::int64_t index = named.first; index < named.last; ++index) {
+    const LayerSpec& layer = spec.layers[static_cast<std::size_t>(index)];
+    const std::int64_t reads = layer.mixer == Mixer::attention ? layer.attention.reads : -1;
+    if (reads >= 0 && reads < named.first)
+      return error(Code::unsupported,
+                   "no stage may begin with layer {}: layer {} reads the keys and values of layer {} before it",
+                   named.first, index, reads);
+  }
+  return named;
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, const LoadOptions& options,
@@ -604,11 +646,14 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
   exec::Ops ops;
   residency::UnitTable units;
   DecoderSpec all = spec;
+  MR_ASSIGN_OR_RETURN(const Stage stage, check_stage(options.stage, hp, spec));
   if (options.draft_block) {
+    if (!options.stage.whole())
+      return error(Code::unsupported, "the block that guesses more tokens works with the whole model, not with stages");
     MR_ASSIGN_OR_RETURN(const LayerSpec block, draft_spec(file, hp, spec));
     all.layers.push_back(block);
   }
-  Decoder decoder(hp, all, ops);
+  Decoder decoder(hp, all, stage, ops);
   MR_RETURN_IF_ERROR(decoder.list_units(file, units));
   decoder.record();
   MR_ASSIGN_OR_RETURN(exec::Program program, ops.finish());
@@ -622,7 +667,7 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
   units.cut(options.tile_bytes);
   std::vector<residency::Unit> draft_blocks = decoder.list_draft_blocks(file, options.draft_block ? 1 : 0);
   return std::make_unique<Model>(std::move(hp), std::move(units), std::move(program), std::move(draft_blocks),
-                                 std::move(draft));
+                                 std::move(draft), options.stage);
 }
 
 }  // namespace millrace::model

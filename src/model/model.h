@@ -32,26 +32,40 @@ struct Hyperparameters {
   Pooling pooling = Pooling::none;  // where the file does not say
 };
 
+/// Layers [first, last) of a model, which one process of several computes. The first stage has the embedding; those
+/// behind it are given the residual stream, [rows, model_dim] (exec::Ops::given()). The last one has the final norm and
+/// the head; those before it hand the residual stream over (exec::Ops::hidden()) in every pass.
+struct Stage {
+  std::int64_t first = 0, last = 0;  // last 0: to the end
+
+  bool whole() const { return first == 0 && last == 0; }
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
 /// What a file holds, ready for an executor. Immutable.
 class Model {
  public:
   Model(Hyperparameters hp, residency::UnitTable units, exec::Program program,
-        std::vector<residency::Unit> draft_blocks = {}, std::optional<exec::Program> draft_program = std::nullopt)
+        std::vector<residency::Unit> draft_blocks = {}, std::optional<exec::Program> draft_program = std::nullopt,
+        Stage stage = {})
       : hp_(std::move(hp)),
         units_(std::move(units)),
         program_(std::move(program)),
         draft_blocks_(std::move(draft_blocks)),
-        draft_program_(std::move(draft_program)) {}
+        draft_program_(std::move(draft_program)),
+        stage_(stage) {}
 
   /// The same model, its weights lying elsewhere. REQUIRES: units as it has them.
   std::unique_ptr<Model> with(residency::UnitTable units) const {
-    return std::make_unique<Model>(hp_, std::move(units), program_, draft_blocks_, draft_program_);
+    return std::make_unique<Model>(hp_, std::move(units), program_, draft_blocks_, draft_program_, stage_);
   }
 
+  /// Of the whole model, also where only a stage of it was loaded.
   const Hyperparameters& hyperparameters() const { return hp_; }
   const residency::UnitTable& units() const { return units_; }
-  /// All layers, for every row of a pass.
+  /// All layers, or those of the stage, for every row of a pass.
   const exec::Program& program() const { return program_; }
+  const Stage& stage() const { return stage_; }
   /// Blocks behind the layers that were trained to guess more tokens (nextn_predict_layers), a unit each. No pass uses
   /// them, no plan counts them: their home is the disk.
   const std::vector<residency::Unit>& draft_blocks() const { return draft_blocks_; }
@@ -67,6 +81,7 @@ class Model {
   exec::Program program_;
   std::vector<residency::Unit> draft_blocks_;
   std::optional<exec::Program> draft_program_;
+  Stage stage_;
 };
 
 struct LoadOptions {
@@ -74,6 +89,8 @@ struct LoadOptions {
   std::int64_t context_tokens = 0;  // of a sequence, as asked for; 0: nobody asked
   bool draft_block = false;         // Model::draft_program() is wanted. Errors then: unsupported (the file has no such
                                     // block, or one that cannot be run)
+  Stage stage = {};  // only these layers: units and program have nothing of the others. Errors then: invalid_argument
+                     // (there are no such layers), unsupported (more than the residual stream crosses its borders)
 };
 
 /// Reads the file's general.architecture and makes the model. Errors: unsupported (the architecture, named, with those

@@ -162,9 +162,9 @@ WeightRef UnitBuilder::slice(const std::string& name, std::int64_t cols, std::in
   return add(std::move(part));
 }
 
-WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab) {
+WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab, bool as_head) {
   begin(UnitKind::embedding);
-  unit_.by_rows = has("output.weight");
+  unit_.by_rows = !as_head;
   const WeightRef table = matrix("token_embd.weight", model_dim, vocab);
   end();
   return table;
@@ -180,7 +180,7 @@ WeightRef UnitBuilder::table(const std::string& name, std::int64_t cols, std::in
 
 std::pair<WeightRef, WeightRef> UnitBuilder::output(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
                                                     WeightRef embedding) {
-  const bool tied = !has("output.weight");
+  const bool tied = ties_head();
   begin(tied ? UnitKind::trunk : UnitKind::head);
   const WeightRef last_norm = vector(norm, model_dim);
   const WeightRef head = tied ? embedding : matrix("output.weight", model_dim, vocab);

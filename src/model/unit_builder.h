@@ -62,8 +62,9 @@ class UnitBuilder {
   std::int32_t experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff,
                        bool gated = true);
 
-  /// The embedding unit: token_embd.weight, `vocab` rows of `model_dim`.
-  residency::WeightRef embedding(std::int64_t model_dim, std::int64_t vocab);
+  /// The embedding unit: token_embd.weight, `vocab` rows of `model_dim`; `as_head`: also as a whole, at the end of a
+  /// pass.
+  residency::WeightRef embedding(std::int64_t model_dim, std::int64_t vocab, bool as_head);
   /// A unit of one table that is read by rows.
   residency::WeightRef table(const std::string& name, std::int64_t cols, std::int64_t rows);
   /// The last norm, named so, and the head. They make the head unit; a file without output.weight ties its head to
@@ -75,6 +76,8 @@ class UnitBuilder {
   /// has none of it.
   residency::Unit block_apart(int layer) const;
 
+  /// Whether the embedding is the head, too.
+  bool ties_head() const { return !has("output.weight"); }
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   /// A tensor that the file may have and the model does not use.
   void ignore(const std::string& name) { used_.insert(name); }

@@ -23,6 +23,29 @@ void fill(SequenceState& state, unsigned seed) {
           for (std::int64_t i = 0; i < kHeadBytes; ++i) at[i] = static_cast<std::byte>(random());
 }
 
+TEST(BlockPool, KnowsItsSequencesByNumber) {
+  residency::Budget budget(1 << 20);
+  const auto pool = std::make_shared<BlockPool>(kSmall, budget);
+  SequenceState first(pool);
+  const std::uint64_t number = first.number();
+  EXPECT_EQ(pool->sequences().at(number), &first);
+  {
+    SequenceState second(pool);
+    EXPECT_NE(second.number(), number);
+    EXPECT_EQ(pool->sequences().size(), 2u);
+  }
+  EXPECT_EQ(pool->sequences().size(), 1u);
+  SequenceState moved(std::move(first));
+  EXPECT_EQ(moved.number(), number);
+  EXPECT_EQ(first.number(), 0u);  // NOLINT(bugprone-use-after-move): what was moved from stays usable
+  EXPECT_EQ(pool->sequences().at(number), &moved);
+  SequenceState other(pool);
+  const std::uint64_t of_other = other.number();
+  other = std::move(moved);
+  EXPECT_EQ(pool->sequences().at(number), &other);
+  EXPECT_EQ(pool->sequences().at(of_other), &moved);
+}
+
 TEST(BlockPool, ReservesWholePagesBlockByBlockAndGivesThemBackOnTrim) {
   residency::Budget budget(1 << 20);
   BlockPool pool(kSmall, budget);

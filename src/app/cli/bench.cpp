@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "app/cli/cluster.h"
 #include "app/cli/command.h"
 #include "app/cli/progress.h"
 #include "app/cli/squeeze.h"
@@ -433,8 +434,12 @@ int squeeze(engine::EngineOptions options, const BenchFlags& flags, const Progra
 
 int execute(BenchFlags flags, const Program& program) {
   if (flags.model.context == 0) flags.model.context = flags.prompt_tokens + std::max(1, flags.decode_tokens) + 1;
+  const auto ranks = Ranks::join(flags.model);
+  if (!ranks.ok()) return fail(ranks.status());
   auto options = engine_options(flags.model, program);
+  if (ranks->follows()) return ranks->follow(options);
   if (!options.ok()) return fail(options.status());
+  options->cluster = ranks->cluster();
   options->max_sequences = flags.sequences;
   options->decode_rows = flags.sequences;
   if (flags.accept >= 0) options->speculate.acceptance = flags.accept;
@@ -482,6 +487,7 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<BenchFlags>();
   auto* command = app.add_subcommand("bench", "Measure prompt and decode speed, bytes moved, and a hash of the logits");
   add_model_flags(*command, flags->model);
+  add_stages_flag(*command, flags->model);
   command->add_option("-p,--prompt-tokens", flags->prompt_tokens, "Tokens of random prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

@@ -13,7 +13,8 @@
 
 namespace millrace::cli {
 
-/// Exit codes: 0 done, 1 the work failed, 2 the command's words are off, 130 stopped by Ctrl-C.
+/// Exit codes: 0 done, 1 the work failed, 2 the command's words are off, 3 another process of several is gone
+/// (link::kExitGone), 130 stopped by Ctrl-C.
 constexpr int kExitFailed = 1, kExitUsage = 2, kExitInterrupted = 130;
 
 /// What main() learned before anything else ran.
@@ -35,7 +36,7 @@ struct ModelFlags {
   std::string model;
   std::string speculate = "auto", draft;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", prefetch = "auto",
-              pack = "auto", rates, tile, plan, record_routing;
+              pack = "auto", rates, tile, plan, record_routing, stages;
   double route_bias = 0;
   int cpu_share = -1, cpu_ffn = -1;
   std::int64_t vram_experts = -1;

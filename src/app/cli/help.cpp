@@ -47,6 +47,7 @@ const std::map<std::string, Place>& places() {
       {"--device", {compute}},
       {"--threads", {compute}},
       {"--batch", {compute, true}},
+      {"--stages", {compute, true}},
       {"--cpu-share", {compute, true}},
       {"--cpu-ffn", {compute, true}},
       {"--isa", {compute, true}},

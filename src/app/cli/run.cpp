@@ -12,6 +12,7 @@
 #include "app/cli/address.h"
 #include "app/cli/answer_form.h"
 #include "app/cli/chat.h"
+#include "app/cli/cluster.h"
 #include "app/cli/pull.h"
 #include "app/cli/repl.h"
 
@@ -162,6 +163,10 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (const Status status = read_words(flags); !status.ok()) return fail(status);
   auto form = read_form(flags.form);
   if (!form.ok()) return fail(form.status());
+  const auto ranks = Ranks::join(flags.model);
+  if (!ranks.ok()) return fail(ranks.status());
+  if (ranks->follows()) return ranks->follow(engine_options(flags.model, program));
+  flags.local = flags.local || !ranks->alone();
   store::Resolved model;
   auto options = flags.host.empty() ? engine_options(flags.model, program, &model.manifest)
                                     : error(Code::not_found, "model '{}' not found", flags.model.model);
@@ -170,6 +175,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
     options = engine_options(flags.model, program, &model.manifest);
   }
   if (!options.ok()) return fail(options.status());
+  options->cluster = ranks->cluster();
   if (const Status status = apply_prompt_cache(flags.prompt_cache, *options); !status.ok()) return fail(status);
   model.path = options->model_path;
   model.named = !model.manifest.name.repo.empty();
@@ -207,6 +213,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   auto* command =
       app.add_subcommand("run", "Answer a prompt, a pipe, or chat; by a running server where one has the model");
   add_model_flags(*command, flags->model);
+  add_stages_flag(*command, flags->model);
   command->remove_option(command->get_option("model"));  // where -m names it, the only word is the prompt
   command->add_option("-m,--model", flags->model.model, "A model by name, or a GGUF file (any part of a split one)");
   command->add_option("words", flags->words, "The model (or -m), and what to answer (default: a chat, or the pipe)")

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "app/cli/address.h"
+#include "app/cli/cluster.h"
 #include "app/cli/command.h"
 #include "app/cli/config_file.h"
 #include "app/server/ollama_request.h"
@@ -179,8 +180,16 @@ int serve(ServeFlags flags, const Program& program) {
   const Address address = listen_address(flags.host, flags.port);
   flags.host = address.host;
   flags.port = address.port;
+  const auto ranks = Ranks::join(flags.model);
+  if (!ranks.ok()) return fail(ranks.status());
+  if (!ranks->alone() && (flags.model.model.empty() || flags.daemon))
+    return fail(error(Code::invalid_argument, "{}",
+                      flags.daemon ? "--daemon is for one process; leave it out under mpirun or srun"
+                                   : "over several processes serve takes the MODEL that all have"));
+  if (ranks->follows()) return ranks->follow(engine_options(flags.model, program));
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
+  options->models.engine.cluster = ranks->cluster();
   int tell = -1;  // the terminal that started a daemon
   if (flags.daemon) {
     if (const Status status = become_daemon(flags, tell); !status.ok()) return fail(status);
@@ -241,6 +250,7 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   auto* command = app.add_subcommand("serve", "Serve models to Ollama's, OpenAI's and Anthropic's clients");
   add_model_flags(*command, flags->model);
+  add_stages_flag(*command, flags->model);
   add_prompt_cache_flags(*command, flags->prompt_cache, "on");
   command->get_option("model")->required(false)->description("A GGUF file to load at once and to keep");
   command->add_option("--host", flags->host, "Address to listen on (default: MILLRACE_HOST, or 127.0.0.1)");

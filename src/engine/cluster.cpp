@@ -1,0 +1,229 @@
+#include "engine/cluster.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "engine/cluster_terms.h"
+#include "engine/share_layers.h"
+#include "engine/within.h"
+#include "exec/pipeline.h"
+#include "kv/model_identity.h"
+
+namespace millrace::engine {
+namespace {
+
+/// Of a rank's RAM, what its layers may take: KV, activations and the program need the rest.
+constexpr std::uint64_t kPercentForWeights = 85;
+
+Status check_options(const EngineOptions& options) {
+  const auto off = [](std::string_view what) {
+    return error(Code::unsupported, "{} does not work over several processes; leave it out", what);
+  };
+  if (options.device == DeviceChoice::cuda) return off("--device cuda");
+  if (options.vram_bytes > 0 || !options.pins.empty() || options.vram_experts >= 0 || options.cpu_share_percent >= 0 ||
+      options.cpu_feed_forwards >= 0 || options.cufile)
+    return off("what is for a GPU (--vram, --pin, --vram-experts, --cpu-share, --cpu-ffn, --storage cufile)");
+  if (options.pack != "auto" && options.pack != "off") return off("--pack FILE");
+  if (drafts_within(options) || !options.speculate.draft_model.empty()) return off("--draft");
+  if (!options.routing.empty() || !options.record_routing.empty()) return off("routing from or to a file");
+  if (options.route_bias > 0) return off("--route-bias");
+  if (options.follow != nullptr) return off("--plan");
+  if (!options.overlay.empty() || options.observer != nullptr) return off("measuring");
+  return {};
+}
+
+Status check_model(const kv::Layout& layout, const model::Hyperparameters& hp) {
+  if (!layout.has_states()) return {};
+  return error(Code::unsupported, "models of {} do not work over several processes yet: layers keep a state",
+               hp.architecture);
+}
+
+/// Bytes of each layer's weights; the head's are the last one's. The embedding is read by rows and counts nowhere.
+std::vector<std::uint64_t> bytes_by_layer(const model::Model& model) {
+  const auto layers = static_cast<std::size_t>(model.hyperparameters().layers);
+  std::vector<std::uint64_t> bytes(layers, 0);
+  for (const residency::Unit& unit : model.units().units()) {
+    if (unit.by_rows) continue;
+    bytes[unit.layer >= 0 ? static_cast<std::size_t>(unit.layer) : layers - 1] += unit.bytes();
+  }
+  return bytes;
+}
+
+/// What a sequence takes elsewhere must be bounded on rank 0, by a layer that keeps all of it, as others do.
+Status check_first_stage(const kv::Layout& layout, const model::Stage& first) {
+  bool some_keep_all = false, first_keeps_all = false;
+  for (std::int64_t layer = 0; layer < layout.layers(); ++layer) {
+    if (!layout.keeps(layer) || !layout.group_of(layer).keeps_all()) continue;
+    some_keep_all = true;
+    first_keeps_all = first_keeps_all || layer < first.last;
+  }
+  if (first_keeps_all || !some_keep_all) return {};
+  return error(Code::unsupported,
+               "the first stage has only layers with windows, which cannot tell how much others remember; give it more "
+               "layers (--stages)");
+}
+
+bool has_windows(const kv::Layout& layout) {
+  return std::any_of(layout.groups().begin(), layout.groups().end(),
+                     [](const kv::Group& group) { return !group.keeps_all(); });
+}
+
+/// Rank 0 while it opens a model.
+class Opening {
+ public:
+  explicit Opening(const EngineOptions& options) : options_(options), cluster_(*options.cluster), link_(cluster_.link) {
+    options_.cluster = nullptr;
+    options_.device = DeviceChoice::cpu;
+    options_.pack = "off";
+    if (options_.share_prefixes || !options_.prompt_cache.empty())
+      log::info("over several processes nothing is kept of what requests began with, in memory or on the disk");
+    log::info("over several processes the CPU computes, and experts are read from the model");
+    options_.share_prefixes = false;
+    options_.prompt_cache.clear();
+  }
+
+  Expected<Parts> run(std::shared_ptr<void> claim) {
+    Expected<Parts> parts = open();
+    if (parts.ok()) return finish(std::move(*parts), std::move(claim));
+    const link::Writer close(message_, link::MessageKind::close);
+    if (const Status sent = send_all(); !sent.ok()) log::warn("{}", sent.message());
+    return parts.status();
+  }
+
+ private:
+  Expected<Parts> open();
+  Expected<std::vector<model::Stage>> meet();
+  Expected<Limits> agree(const std::vector<model::Stage>& stages);
+  Expected<Parts> load(const Limits& limits);
+  Expected<std::vector<model::Stage>> share(const model::Model& whole);
+  Expected<Parts> finish(Parts parts, std::shared_ptr<void> claim);
+  Status send_all();
+  Status collect();
+  /// Of this rank's limits and those of the last answers.
+  Limits least_of(Limits own) const {
+    for (int rank = 1; rank < link_.size(); ++rank) take_least(replies_[static_cast<std::size_t>(rank)].limits, own);
+    return own;
+  }
+
+  EngineOptions options_;
+  Cluster& cluster_;
+  link::Link& link_;
+  std::vector<std::byte> message_;
+  std::vector<ClusterReply> replies_;  // of the last question, by rank
+  bool windows_ = false;               // some layers have one
+};
+
+Status Opening::send_all() {
+  for (int rank = 1; rank < link_.size(); ++rank) MR_RETURN_IF_ERROR(link_.send(rank, message_));
+  return {};
+}
+
+/// An answer of each rank, also where one has failed: none must meet a later question. Errors: the first failure.
+Status Opening::collect() {
+  replies_.assign(static_cast<std::size_t>(link_.size()), {});
+  Status failed;
+  for (int answers = 1; answers < link_.size(); ++answers) {
+    MR_ASSIGN_OR_RETURN(const int from, link_.receive(message_));
+    MR_ASSIGN_OR_RETURN(ClusterReply reply, ClusterReply::read(message_));
+    if (failed.ok()) failed = reply.status.with_context(link_.name(from));
+    replies_[static_cast<std::size_t>(from)] = std::move(reply);
+  }
+  return failed;
+}
+
+Expected<std::vector<model::Stage>> Opening::share(const model::Model& whole) {
+  const std::int64_t layers = whole.hyperparameters().layers;
+  if (!cluster_.stages.empty()) return parse_stages(cluster_.stages, layers, link_.size());
+  std::vector<std::uint64_t> rooms = {ram_of(options_)};
+  for (int rank = 1; rank < link_.size(); ++rank) rooms.push_back(replies_[static_cast<std::size_t>(rank)].room_bytes);
+  for (std::uint64_t& room : rooms) room = room / 100 * kPercentForWeights;
+  return share_layers(bytes_by_layer(whole), rooms);
+}
+
+/// Shows the file to all and shares its layers out.
+Expected<std::vector<model::Stage>> Opening::meet() {
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
+  MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
+  MR_RETURN_IF_ERROR(check_model(whole->program().layout, whole->hyperparameters()));
+  windows_ = has_windows(whole->program().layout);
+  MR_ASSIGN_OR_RETURN(const std::string identity, kv::copy_identity(file));
+  write_open(identity, ClusterTerms::of(options_), message_);
+  MR_RETURN_IF_ERROR(send_all());
+  MR_RETURN_IF_ERROR(collect());
+  MR_ASSIGN_OR_RETURN(std::vector<model::Stage> stages, share(*whole));
+  MR_RETURN_IF_ERROR(check_first_stage(whole->program().layout, stages[0]));
+  const std::vector<std::uint64_t> bytes = bytes_by_layer(*whole);
+  for (int rank = 0; rank < link_.size(); ++rank) {
+    const auto [first, last] = stages[static_cast<std::size_t>(rank)];
+    const std::uint64_t of_stage = std::accumulate(bytes.begin() + first, bytes.begin() + last, std::uint64_t{0});
+    log::info("{}: layers {} to {}, {}", link_.name(rank), first, last - 1, format_bytes(of_stage));
+  }
+  return stages;
+}
+
+/// Has every rank plan its stage; the limits that all have room for.
+Expected<Limits> Opening::agree(const std::vector<model::Stage>& stages) {
+  for (int rank = 1; rank < link_.size(); ++rank) {
+    write_plan(stages[static_cast<std::size_t>(rank)], message_);
+    MR_RETURN_IF_ERROR(link_.send(rank, message_));
+  }
+  options_.stage = stages[0];
+  const Expected<Limits> own = find_limits(options_);
+  MR_RETURN_IF_ERROR(collect());
+  if (!own.ok()) return own.status().with_context(link_.name(0));
+  return least_of(*own);
+}
+
+/// Has every rank load its stage under these limits.
+Expected<Parts> Opening::load(const Limits& limits) {
+  const ClusterTerms terms = ClusterTerms::of(options_).with(limits);
+  write_load(terms, message_);
+  MR_RETURN_IF_ERROR(send_all());
+  terms.apply(options_);
+  Expected<Parts> parts = assemble(options_);
+  MR_RETURN_IF_ERROR(collect());
+  if (!parts.ok()) return parts.status().with_context(link_.name(0));
+  const Limits least = least_of(parts->limits);
+  if (least.context_tokens < limits.context_tokens || least.sequences < limits.sequences ||
+      least.kv_tokens < limits.kv_tokens)
+    return error(Code::out_of_budget, "a rank has less memory than it had a moment ago; try again, or give less --ctx");
+  take_least(least, parts->limits);
+  return parts;
+}
+
+Expected<Parts> Opening::open() {
+  MR_ASSIGN_OR_RETURN(const std::vector<model::Stage> stages, meet());
+  MR_ASSIGN_OR_RETURN(const Limits limits, agree(stages));
+  return load(limits);
+}
+
+/// The executor over all ranks in place of the stage's own.
+Expected<Parts> Opening::finish(Parts parts, std::shared_ptr<void> claim) {
+  const model::Hyperparameters& hp = parts.model->hyperparameters();
+  auto executor = std::make_unique<exec::PipelineExecutor>(exec::PipelineParts{
+      link_, std::move(parts.executor), parts.kv_pool, *parts.budget, {hp.model_dim, hp.vocab}, std::move(claim)});
+  MR_RETURN_IF_ERROR(executor->prepare_messages(pass_limits(parts.limits)));
+  parts.executor = std::move(executor);
+  parts.rewinds_to_start = windows_;
+  log::info("{} ranks: a context of {} tokens x {}, {} rows a pass", link_.size(), parts.limits.context_tokens,
+            parts.limits.sequences, parts.limits.batch_tokens);
+  return parts;
+}
+
+}  // namespace
+
+Expected<Parts> assemble_cluster(const EngineOptions& options) {
+  MR_RETURN_IF_ERROR(check_options(options));
+  std::atomic<bool>& taken = options.cluster->taken;
+  if (taken.exchange(true))
+    return error(Code::unavailable, "several processes compute one model at a time, and another is open");
+  const std::shared_ptr<void> claim(&taken, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = false; });
+  return Opening(options).run(claim);
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,105 @@
+#include "engine/cluster_terms.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "engine/setup.h"
+
+namespace millrace::engine {
+
+using link::MessageKind;
+using link::Reader;
+using link::Writer;
+
+ClusterTerms ClusterTerms::of(const EngineOptions& options) {
+  return {options.context_tokens,
+          options.batch_tokens,
+          options.max_sequences,
+          options.kv_tokens,
+          options.chunk_tokens,
+          options.logit_rows,
+          options.fewer_sequences ? 1 : 0,
+          static_cast<std::int64_t>(options.kv_dtype),
+          static_cast<std::int64_t>(options.kv_rotation)};
+}
+
+void ClusterTerms::apply(EngineOptions& options) const {
+  options.context_tokens = context_tokens;
+  options.batch_tokens = batch_tokens;
+  options.max_sequences = max_sequences;
+  options.kv_tokens = kv_tokens;
+  options.chunk_tokens = chunk_tokens;
+  options.logit_rows = logit_rows;
+  options.fewer_sequences = fewer_sequences != 0;
+  options.kv_dtype = static_cast<DType>(kv_dtype);
+  options.kv_rotation = static_cast<kv::Rotation>(kv_rotation);
+}
+
+ClusterTerms ClusterTerms::with(const Limits& limits) const {
+  ClusterTerms terms = *this;
+  terms.context_tokens = limits.context_tokens;
+  terms.batch_tokens = limits.batch_tokens;
+  terms.max_sequences = limits.sequences;
+  terms.kv_tokens = limits.kv_tokens;
+  terms.fewer_sequences = 0;
+  return terms;
+}
+
+void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message) {
+  Writer writer(message, MessageKind::open);
+  writer.number(link::kProtocol);
+  writer.text(identity);
+  writer.array(std::span(&terms, 1));
+}
+
+void write_plan(const model::Stage& stage, std::vector<std::byte>& message) {
+  Writer(message, MessageKind::plan).array(std::span(&stage, 1));
+}
+
+void write_load(const ClusterTerms& terms, std::vector<std::byte>& message) {
+  Writer(message, MessageKind::load).array(std::span(&terms, 1));
+}
+
+void ClusterReply::write(std::vector<std::byte>& message) const {
+  Writer writer(message, MessageKind::reply);
+  writer.number(status.code());
+  writer.text(status.message());
+  writer.number(room_bytes);
+  for (const std::int64_t limit :
+       {limits.context_tokens, limits.batch_tokens, limits.sequences, limits.kv_tokens, limits.logit_rows})
+    writer.number(limit);
+}
+
+Expected<ClusterReply> ClusterReply::read(std::span<const std::byte> message) {
+  Reader reader(message);
+  if (reader.kind() != MessageKind::reply) return error(Code::corrupt, "an answer was awaited, and it is none");
+  ClusterReply reply;
+  const auto code = reader.number<Code>();
+  reply.status = Status(code, reader.text());
+  reply.room_bytes = reader.number<std::uint64_t>();
+  for (std::int64_t* const limit : {&reply.limits.context_tokens, &reply.limits.batch_tokens, &reply.limits.sequences,
+                                    &reply.limits.kv_tokens, &reply.limits.logit_rows})
+    *limit = reader.number<std::int64_t>();
+  MR_RETURN_IF_ERROR(reader.status());
+  return reply;
+}
+
+Expected<Limits> find_limits(const EngineOptions& options) {
+  constexpr std::uint64_t kSpare = 2 * kMiB;
+  EngineOptions careful = options;
+  careful.ram_taken_bytes += kSpare;
+  Expected<Parts> parts = assemble_plan(careful);
+  if (parts.status().code() == Code::out_of_budget) parts = assemble_plan(options);
+  if (!parts.ok()) return parts.status();
+  return parts->limits;
+}
+
+void take_least(const Limits& other, Limits& limits) {
+  limits.context_tokens = std::min(limits.context_tokens, other.context_tokens);
+  limits.batch_tokens = std::min(limits.batch_tokens, other.batch_tokens);
+  limits.sequences = std::min(limits.sequences, other.sequences);
+  limits.kv_tokens = std::min(limits.kv_tokens, other.kv_tokens);
+  limits.logit_rows = std::min(limits.logit_rows, other.logit_rows);
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,50 @@
+// What ranks agree on while a model is opened: messages of MessageKind::open, plan, load and reply.
+// Thread-safety: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "engine/limits.h"
+#include "link/message.h"
+
+namespace millrace::engine {
+
+/// What decides limits, as rank 0 was asked.
+struct ClusterTerms {
+  std::int64_t context_tokens = 0, batch_tokens = 0, max_sequences = 0, kv_tokens = 0, chunk_tokens = 0, logit_rows = 0;
+  std::int64_t fewer_sequences = 0;  // a truth
+  std::int64_t kv_dtype = 0, kv_rotation = 0;
+
+  static ClusterTerms of(const EngineOptions& options);
+  void apply(EngineOptions& options) const;
+  /// The same with limits that were found.
+  ClusterTerms with(const Limits& limits) const;
+};
+
+void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message);
+void write_plan(const model::Stage& stage, std::vector<std::byte>& message);
+void write_load(const ClusterTerms& terms, std::vector<std::byte>& message);
+
+/// The answer to each. room_bytes: to open, of RAM in all. limits: to plan and load.
+struct ClusterReply {
+  Status status;
+  std::uint64_t room_bytes = 0;
+  Limits limits;  // context, batch, sequences, KV and rows of logits
+
+  void write(std::vector<std::byte>& message) const;
+  /// Errors: corrupt.
+  static Expected<ClusterReply> read(std::span<const std::byte> message);
+};
+
+/// The limits that a stage has room for, with some to spare for what the program takes more of by the time the stage is
+/// loaded. Errors: those of assemble_plan().
+Expected<Limits> find_limits(const EngineOptions& options);
+
+/// Of each number the smaller one.
+void take_least(const Limits& other, Limits& limits);
+
+}  // namespace millrace::engine

@@ -1,0 +1,81 @@
+#include "engine/share_layers.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+namespace millrace::engine {
+namespace {
+
+constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+
+/// The stages of the smallest largest one, none of them beyond its rank's room; empty: there is no such way.
+/// least[r][n]: the largest stage of ranks 0 to r where they have the first n layers; from[r][n]: where r's begin.
+std::vector<model::Stage> cut(std::span<const std::uint64_t> layer_bytes, std::span<const std::uint64_t> rooms) {
+  const std::size_t layers = layer_bytes.size(), ranks = rooms.size();
+  std::vector<std::vector<std::uint64_t>> least(ranks, std::vector<std::uint64_t>(layers + 1, kNever));
+  std::vector<std::vector<std::size_t>> from(ranks, std::vector<std::size_t>(layers + 1, 0));
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (std::size_t end = rank + 1; end <= layers; ++end) {
+      std::uint64_t bytes = 0;
+      for (std::size_t first = end; first-- > rank && bytes <= rooms[rank];) {
+        bytes += layer_bytes[first];
+        if (bytes > rooms[rank]) break;
+        if (rank == 0 && first > 0) continue;
+        const std::uint64_t before = rank == 0 ? 0 : least[rank - 1][first];
+        if (before == kNever || std::max(before, bytes) >= least[rank][end]) continue;
+        least[rank][end] = std::max(before, bytes);
+        from[rank][end] = first;
+      }
+    }
+  }
+  if (least.back()[layers] == kNever) return {};
+  std::vector<model::Stage> stages(ranks);
+  std::size_t end = layers;
+  for (std::size_t rank = ranks; rank-- > 0;) {
+    const std::size_t first = from[rank][end];
+    stages[rank] = {static_cast<std::int64_t>(first), static_cast<std::int64_t>(end)};
+    end = first;
+  }
+  return stages;
+}
+
+}  // namespace
+
+Expected<std::vector<model::Stage>> share_layers(std::span<const std::uint64_t> layer_bytes,
+                                                 std::span<const std::uint64_t> rooms) {
+  if (layer_bytes.size() < rooms.size())
+    return error(Code::invalid_argument, "{} ranks cannot share {} layers; start fewer", rooms.size(),
+                 layer_bytes.size());
+  std::vector<model::Stage> stages = cut(layer_bytes, rooms);
+  if (stages.empty()) stages = cut(layer_bytes, std::vector<std::uint64_t>(rooms.size(), kNever - 1));
+  return stages;
+}
+
+Expected<std::vector<model::Stage>> parse_stages(std::string_view text, std::int64_t layers, int ranks) {
+  const auto wrong = [&](std::string_view why) {
+    return error(Code::invalid_argument,
+                 "--stages {}: {}; give the layers of {} ranks, all of 0-{} in order, for example 0-{},{}-{}", text,
+                 why, ranks, layers - 1, layers / 2 - 1, layers / 2, layers - 1);
+  };
+  std::vector<model::Stage> stages;
+  const char *at = text.data(), *const end = text.data() + text.size();
+  std::int64_t next = 0;
+  while (at != end) {
+    std::int64_t first = 0, last = 0;
+    auto read = std::from_chars(at, end, first);
+    if (read.ec != std::errc() || read.ptr == end || *read.ptr != '-') return wrong("a stage is written FIRST-LAST");
+    read = std::from_chars(read.ptr + 1, end, last);
+    if (read.ec != std::errc() || (read.ptr != end && *read.ptr != ',')) return wrong("a stage is written FIRST-LAST");
+    if (first != next || last < first || last >= layers)
+      return wrong("the layers do not go from the first to the last one by one");
+    stages.push_back({first, last + 1});
+    next = last + 1;
+    at = read.ptr == end ? end : read.ptr + 1;
+  }
+  if (next != layers) return wrong("the last layers are missing");
+  if (std::ssize(stages) != ranks) return wrong("there are as many stages as ranks");
+  return stages;
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,68 @@
+// A rank behind the first one of a pipeline (exec/pipeline.h), while a model is open: takes passes, computes its stage
+// and sends them on.
+//
+// It keeps a sequence of its own for each of rank 0's, by number. Before a pass it brings them all to what rank 0 says:
+// those that rank 0 has no more are gone, longer ones are rewound, and what a pass computed counts once rank 0 has
+// believed it. So every group has here as many blocks of a sequence as it would have there, and no more.
+// Thread-safety: one thread calls.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "exec/executor.h"
+#include "exec/stage_message.h"
+#include "link/inbox.h"
+#include "link/link.h"
+
+namespace millrace::exec {
+
+struct FollowerParts {
+  link::Link& link;                     // these outlive the follower
+  link::Inbox& inbox;                   //
+  Executor& executor;                   // of the stage, prepared
+  std::shared_ptr<kv::BlockPool> pool;  //
+  residency::Budget& budget;            //
+  std::function<Status()> health;       // of storage, asked after each pass
+  StageShape shape;
+};
+
+class Follower {
+ public:
+  explicit Follower(FollowerParts parts) : parts_(std::move(parts)) {}
+
+  /// Takes memory for messages of such passes. Errors: out_of_budget.
+  Status prepare(const PassLimits& limits);
+  /// A message of MessageKind::pass: computes it and sends it on, or its result or failure to rank 0. Errors: those of
+  /// the link alone.
+  Status take(std::span<const std::byte> message);
+  /// Rank 0 gives this pass up, which may come yet.
+  void cancel(std::uint64_t pass) { given_up_ = pass; }
+
+ private:
+  /// One of rank 0's sequences, as this rank's layers remember it.
+  struct Mirror {
+    kv::SequenceState state;
+    std::int64_t computed = 0;  // tokens that passes have been through, the last one maybe in vain
+  };
+
+  Status compute(std::span<const float> residual);
+  Status align();
+  Status reserve();
+  Status answer();
+  bool last() const { return parts_.link.rank() == parts_.link.size() - 1; }
+
+  FollowerParts parts_;
+  residency::Reservation reservation_;
+  std::map<std::uint64_t, Mirror> mirrors_;
+  std::uint64_t given_up_ = 0;
+  StagePass pass_;
+  kv::Batch batch_;
+  std::vector<std::byte> message_;  // that goes
+};
+
+}  // namespace millrace::exec

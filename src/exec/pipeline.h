@@ -1,0 +1,60 @@
+// A model whose layers lie on several ranks (link/link.h), as one executor: rank 0 computes the first stage and sends
+// the residual stream to rank 1, each sends it on to the next, and the last one returns logits to rank 0. The bits are
+// those of one process, because no stage computes anything in another way.
+//
+// Before it computes, a rank brings what its sequences remember to what rank 0 says of them (exec/follower.h).
+// Thread-safety: one thread calls.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exec/executor.h"
+#include "exec/stage_message.h"
+#include "link/link.h"
+
+namespace millrace::exec {
+
+struct PipelineParts {
+  link::Link& link;                     // rank 0's; outlives the executor
+  std::unique_ptr<Executor> own;        // of the first stage
+  std::shared_ptr<kv::BlockPool> pool;  // whose sequences the passes are of
+  residency::Budget& budget;            // outlives the executor
+  StageShape shape;
+  std::shared_ptr<void> claim;  // let go of when the other ranks know that the model is closed; may be null
+};
+
+class PipelineExecutor final : public Executor {
+ public:
+  explicit PipelineExecutor(PipelineParts parts);
+  /// Tells the other ranks that the model is closed.
+  ~PipelineExecutor() override;
+
+  Status prepare(const Program& program, const PassLimits& limits) override;
+  /// The part of prepare() that is not the first stage's: memory for messages. Errors: out_of_budget.
+  Status prepare_messages(const PassLimits& limits);
+  /// A failure on another rank is this pass's, and names it. Errors: io_error too, where a rank is gone.
+  Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
+  std::int64_t cheap_rows() const override { return parts_.own->cheap_rows(); }
+  std::int64_t prompt_chunk() const override { return parts_.own->prompt_chunk(); }
+  Logits last_logits() const override;
+  Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
+  /// Of the first stage.
+  ExecCounters counters() const override { return parts_.own->counters(); }
+  std::string describe() const override;
+  std::string_view numerics() const override { return parts_.own->numerics(); }
+
+ private:
+  Status describe_pass(const kv::Batch& batch);
+  Status await_result(const std::function<bool()>& cancelled);
+  Status cancel_elsewhere();
+
+  PipelineParts parts_;
+  residency::Reservation reservation_;
+  StagePass pass_;
+  std::vector<std::byte> message_, answer_;
+  StageResult result_;  // of the last pass, in answer_
+};
+
+}  // namespace millrace::exec

@@ -1,0 +1,61 @@
+// What stages on several ranks tell each other of a pass: what it is, the residual stream on its way through the
+// layers, and what came of it. Thread-safety: values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "exec/program.h"
+#include "kv/sequence.h"
+#include "link/message.h"
+
+namespace millrace::exec {
+
+/// Sizes of what crosses the borders.
+struct StageShape {
+  std::int64_t model_dim = 0, vocab = 0;
+};
+
+/// From each rank to the next. It says how all sequences stand, not how they have changed, so that a rank that missed a
+/// pass (one before it failed) needs no word about it.
+struct StagePass {
+  struct Sequence {
+    std::uint64_t number = 0;  // kv::SequenceState::number() on rank 0
+    std::int64_t length = 0;   // tokens whose K and V are complete before the pass
+  };
+
+  std::uint64_t number = 0;  // ascending
+  bool wants_hidden = false;
+  std::vector<Sequence> sequences;  // all that remember something, and those of the pass
+  std::vector<kv::BatchRow> rows;   // BatchRow::sequence is an index into `sequences`
+
+  /// Puts it into a message; returns where the residual stream of its rows, [rows, model_dim], belongs there.
+  float* write(std::int64_t model_dim, std::vector<std::byte>& message) const;
+  /// `residual`: as above, in the message. Errors: corrupt.
+  Status read(std::span<const std::byte> message, std::int64_t model_dim, std::span<const float>& residual);
+};
+
+/// From the last rank, or from one that failed, to rank 0.
+struct StageResult {
+  std::uint64_t pass = 0;
+  Status status;
+  std::int64_t vocab = 0;
+  std::span<const float> logits;  // [rows that want them, vocab]
+  std::span<const float> hidden;  // [rows, model_dim] where the pass wants final states
+
+  /// Errors: corrupt.
+  Status read(std::span<const std::byte> message);
+};
+/// A failure, which has neither logits nor states.
+void write_failure(std::uint64_t pass, const Status& status, std::vector<std::byte>& message);
+/// What came of a pass: logits of so many values, copied, and room for so many of final states, which is returned.
+float* write_result(std::uint64_t pass, std::int64_t vocab, std::span<const float> logits, std::size_t hidden,
+                    std::vector<std::byte>& message);
+void write_cancel(std::uint64_t pass, std::vector<std::byte>& message);
+
+/// Bytes of the largest messages that a rank holds at once, one that came and one that goes: what it reserves.
+std::uint64_t stage_message_bytes(const StageShape& shape, const PassLimits& limits);
+
+}  // namespace millrace::exec

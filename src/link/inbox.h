@@ -1,0 +1,51 @@
+// A rank's messages in the order in which they came, of which some can be looked at while a pass is under way.
+// Thread-safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "link/link.h"
+#include "link/message.h"
+
+namespace millrace::link {
+
+class Inbox {
+ public:
+  /// `link` outlives the object.
+  explicit Inbox(Link& link) : link_(link) {}
+
+  /// Waits for the next message. Errors: io_error.
+  Status next(std::vector<std::byte>& message) {
+    if (!early_.empty()) {
+      message = std::move(early_.front());
+      early_.pop_front();
+      return {};
+    }
+    return link_.receive(message).status();
+  }
+  /// Whether rank 0 wants this pass no more: it said so, or goes on with something else. What came is kept for next().
+  bool gives_up(std::uint64_t pass) {
+    for (;;) {
+      std::vector<std::byte> message;
+      const auto from = link_.try_receive(message);
+      if (!from.ok()) return true;  // next() will meet it, too
+      if (!from->has_value()) break;
+      early_.push_back(std::move(message));
+    }
+    for (const std::vector<std::byte>& message : early_) {
+      Reader reader(message);
+      if (reader.kind() != MessageKind::cancel || reader.number<std::uint64_t>() == pass) return true;
+    }
+    return false;
+  }
+
+ private:
+  Link& link_;
+  std::deque<std::vector<std::byte>> early_;
+};
+
+}  // namespace millrace::link

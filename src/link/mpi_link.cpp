@@ -1,0 +1,284 @@
+#include "link/mpi_link.h"
+
+#include <dlfcn.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "base/mutex.h"
+#include "link/mpi_plugin.h"
+
+namespace millrace::link {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kPlugin[] = "libmillrace_mpi.so";
+constexpr int kHostBytes = 256;
+constexpr int kData = 1, kBeat = 2;  // tags
+constexpr milliseconds kBeatEvery{1000}, kLongestSilence{10'000};
+constexpr milliseconds kLastWords{1000};  // for requests to fail with a word, before the job ends
+
+/// The plugin's calls.
+struct Mpi {
+  decltype(&millrace_mpi_begin) begin = nullptr;
+  decltype(&millrace_mpi_hosts) hosts = nullptr;
+  decltype(&millrace_mpi_send) send = nullptr;
+  decltype(&millrace_mpi_probe) probe = nullptr;
+  decltype(&millrace_mpi_receive) receive = nullptr;
+  decltype(&millrace_mpi_test) test = nullptr;
+  decltype(&millrace_mpi_text) text = nullptr;
+  decltype(&millrace_mpi_abort) abort = nullptr;
+  decltype(&millrace_mpi_end) end = nullptr;
+
+  std::string words(int code) const {
+    char words[512] = {};
+    text(code, words, sizeof(words));
+    return words;
+  }
+};
+
+/// Where the plugin may lie: where MILLRACE_MPI says, else beside the program, where it was installed, or where the
+/// system has its libraries.
+std::vector<std::string> plugin_places() {
+  if (const char* named = std::getenv("MILLRACE_MPI"); named != nullptr && *named != '\0') return {named};
+  std::vector<std::string> places;
+  std::error_code code;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", code);
+  if (!code) {
+    places.push_back(program.parent_path() / kPlugin);
+    places.push_back(program.parent_path() / ".." / MILLRACE_LIBRARY_FOLDER / kPlugin);
+  }
+  places.emplace_back(kPlugin);
+  return places;
+}
+
+Expected<Mpi> load_plugin() {
+  void* library = nullptr;
+  std::string why;
+  for (const std::string& place : plugin_places()) {
+    // MPI's own plugins look for its symbols among those of all.
+    library = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (library != nullptr) break;
+    const char* const said = dlerror();
+    why = said != nullptr ? said : place;
+  }
+  if (library == nullptr)
+    return error(Code::unsupported,
+                 "an MPI launcher started this process beside others, but {} is not to be had ({}); build millrace "
+                 "where mpi.h is (Debian: libopenmpi-dev), or name the file in MILLRACE_MPI",
+                 kPlugin, why);
+  Mpi mpi;
+  const char* missing = nullptr;
+  const auto find = [&](const char* name, auto*& call) {
+    call = reinterpret_cast<std::remove_reference_t<decltype(call)>>(dlsym(library, name));
+    if (call == nullptr) missing = name;
+  };
+  find("millrace_mpi_begin", mpi.begin);
+  find("millrace_mpi_hosts", mpi.hosts);
+  find("millrace_mpi_send", mpi.send);
+  find("millrace_mpi_probe", mpi.probe);
+  find("millrace_mpi_receive", mpi.receive);
+  find("millrace_mpi_test", mpi.test);
+  find("millrace_mpi_text", mpi.text);
+  find("millrace_mpi_abort", mpi.abort);
+  find("millrace_mpi_end", mpi.end);
+  if (missing != nullptr) return error(Code::unsupported, "{} has no {}: it is another version's", kPlugin, missing);
+  return mpi;
+}
+
+class MpiLink final : public Link {
+ public:
+  MpiLink(const Mpi& mpi, int rank, int size, std::vector<std::string> hosts)
+      : mpi_(mpi), rank_(rank), size_(size), hosts_(std::move(hosts)), pulse_([this] { watch(); }) {}
+
+  ~MpiLink() override {
+    {
+      const MutexLock lock(pulse_mutex_);
+      stopping_ = true;
+      stop_.notify_all();
+    }
+    pulse_.join();
+    const MutexLock lock(mutex_);
+    mpi_.end();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string host(int rank) const override { return hosts_[static_cast<std::size_t>(rank)]; }
+
+  Status send(int to, std::span<const std::byte> message) override {
+    if (message.size() > INT_MAX)
+      return error(Code::unsupported, "a message of {} bytes is too long for MPI; give a smaller --batch",
+                   message.size());
+    void* operation = nullptr;
+    int failed = 0;
+    {
+      const MutexLock lock(mutex_);
+      failed = mpi_.send(to, kData, message.data(), message.size(), &operation);
+    }
+    if (failed == 0) return finish(operation, to);
+    return error(Code::io_error, "{} cannot be sent to: {}", name(to), mpi_.words(failed));
+  }
+
+  Expected<std::optional<int>> try_receive(std::vector<std::byte>& message) override {
+    int found = 0, from = 0, failed = 0;
+    std::size_t bytes = 0;
+    void *matched = nullptr, *operation = nullptr;
+    {
+      const MutexLock lock(mutex_);
+      failed = mpi_.probe(kData, &found, &from, &bytes, &matched);
+    }
+    if (failed != 0) return error(Code::io_error, "the other processes are lost: {}", mpi_.words(failed));
+    if (found == 0) {
+      if (const int gone = gone_; gone >= 0) return silent(gone);
+      return std::optional<int>();
+    }
+    message.resize(bytes);
+    {
+      const MutexLock lock(mutex_);
+      failed = mpi_.receive(matched, message.data(), bytes, &operation);
+    }
+    if (failed != 0) return error(Code::io_error, "{} cannot be heard: {}", name(from), mpi_.words(failed));
+    MR_RETURN_IF_ERROR(finish(operation, from));
+    return std::optional(from);
+  }
+
+ private:
+  /// Waits for an operation with another rank.
+  Status finish(void* operation, int with) {
+    for (Pause pause;; pause.sleep()) {
+      int done = 0, failed = 0;
+      {
+        const MutexLock lock(mutex_);
+        failed = mpi_.test(operation, &done);
+      }
+      if (failed != 0) return error(Code::io_error, "{} is lost: {}", name(with), mpi_.words(failed));
+      if (done != 0) return {};
+      if (const int gone = gone_; gone >= 0) return silent(gone);
+    }
+  }
+
+  Status silent(int rank) const {
+    return error(Code::io_error, "{} has not been heard of for {} s", name(rank), kLongestSilence.count() / 1000);
+  }
+
+  /// Ranks that this one listens to: rank 0 to all, the others to rank 0.
+  std::vector<int> peers() const {
+    std::vector<int> peers;
+    for (int rank = 1; rank_ == 0 && rank < size_; ++rank) peers.push_back(rank);
+    if (rank_ != 0) peers.push_back(0);
+    return peers;
+  }
+
+  /// Until the end: tells peers that this rank lives, and looks whether they do.
+  void watch() {
+    const std::vector<int> all = peers();
+    std::vector<milliseconds> silence(static_cast<std::size_t>(size_), milliseconds(0));
+    std::vector<void*> beats(static_cast<std::size_t>(size_), nullptr);  // on their way
+    Clock::time_point before = Clock::now();
+    while (!wait_for_end(kBeatEvery)) {
+      const Clock::time_point now = Clock::now();
+      // While this process was stopped itself, nobody's silence counts.
+      const auto passed = std::min(std::chrono::duration_cast<milliseconds>(now - before), 2 * kBeatEvery);
+      before = now;
+      for (milliseconds& one : silence) one += passed;
+      listen(silence);
+      for (const int peer : all) {
+        const auto index = static_cast<std::size_t>(peer);
+        beat(peer, beats[index]);
+        if (silence[index] >= kLongestSilence) return end_job(peer);
+      }
+    }
+  }
+
+  bool wait_for_end(milliseconds time) {
+    MutexLock lock(pulse_mutex_);
+    const auto until = Clock::now() + time;
+    return stop_.wait_until(pulse_mutex_, until, [this]() MR_REQUIRES(pulse_mutex_) { return stopping_; });
+  }
+
+  void listen(std::vector<milliseconds>& silence) {
+    const MutexLock lock(mutex_);
+    for (;;) {
+      int found = 0, from = 0, done = 0;
+      std::size_t bytes = 0;
+      void *matched = nullptr, *operation = nullptr;
+      char nothing[1];
+      if (mpi_.probe(kBeat, &found, &from, &bytes, &matched) != 0 || found == 0) return;
+      if (mpi_.receive(matched, nothing, 0, &operation) != 0) return;
+      while (mpi_.test(operation, &done) == 0 && done == 0) {  // it is here, and empty
+      }
+      silence[static_cast<std::size_t>(from)] = milliseconds(0);
+    }
+  }
+
+  /// One at a time is on its way to a peer.
+  void beat(int peer, void*& operation) {
+    const MutexLock lock(mutex_);
+    int done = 1;
+    if (operation != nullptr) mpi_.test(operation, &done);
+    if (done == 0) return;
+    operation = nullptr;
+    if (mpi_.send(peer, kBeat, nullptr, 0, &operation) != 0) operation = nullptr;
+  }
+
+  void end_job(int gone) {
+    gone_ = gone;
+    fmt::print(stderr, "error: {}; the job ends\n", silent(gone).message());
+    wait_for_end(kLastWords);
+    mpi_.abort(kExitGone);
+  }
+
+  const Mpi mpi_;
+  const int rank_, size_;
+  const std::vector<std::string> hosts_;  // by rank
+  std::atomic<int> gone_{-1};             // a rank that is taken for dead
+  Mutex mutex_;                           // one thread at a time calls MPI
+  Mutex pulse_mutex_;
+  CondVar stop_;
+  bool stopping_ MR_GUARDED_BY(pulse_mutex_) = false;
+  std::thread pulse_;  // the last member: it uses the others
+};
+
+}  // namespace
+
+bool started_by_mpi() {
+  const auto variable = [](const char* name) {
+    const char* const number = std::getenv(name);
+    return number == nullptr ? 0 : std::atoi(number);
+  };
+  if (variable("OMPI_COMM_WORLD_SIZE") > 1 || variable("PMI_SIZE") > 1) return true;
+  return std::getenv("PMIX_RANK") != nullptr && variable("SLURM_STEP_NUM_TASKS") > 1;
+}
+
+Expected<std::unique_ptr<Link>> join_mpi() {
+  MR_ASSIGN_OR_RETURN(const Mpi mpi, load_plugin());
+  int rank = 0, size = 0;
+  if (const int failed = mpi.begin(&rank, &size); failed != 0)
+    return error(Code::unsupported, "MPI does not begin: {}", mpi.words(failed));
+  if (size < 2) {
+    mpi.end();
+    return error(
+        Code::unsupported,
+        "the launcher started several processes, but MPI knows of one; use the mpirun of the MPI that millrace "
+        "was built with, or 'srun --mpi=pmix'");
+  }
+  std::vector<char> names(static_cast<std::size_t>(size) * kHostBytes);
+  if (const int failed = mpi.hosts(names.data(), kHostBytes); failed != 0)
+    return error(Code::unsupported, "MPI does not say which hosts take part: {}", mpi.words(failed));
+  std::vector<std::string> hosts;
+  for (int r = 0; r < size; ++r) hosts.emplace_back(names.data() + static_cast<std::ptrdiff_t>(r) * kHostBytes);
+  return std::unique_ptr<Link>(std::make_unique<MpiLink>(mpi, rank, size, std::move(hosts)));
+}
+
+}  // namespace millrace::link

@@ -1,0 +1,174 @@
+"""One model over several processes under mpirun: the same bits, and every trouble ends with a word and in time."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+from harness import DEMO, DRAFT, MILLRACE, SANITIZED
+
+MPIRUN = shutil.which("mpirun")
+PLUGIN = pathlib.Path(MILLRACE).parent / "libmillrace_mpi.so"
+BENCH = ["bench", DEMO, "--json", "-q", "--hash-prompt", "-r", "1", "--no-warm-up", "-t", "1", "--ram", "100M"]
+
+
+def mpirun(ranks, *words, **kwargs):
+    """Starts millrace as so many ranks. Words that are lists are those of one rank each."""
+    command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    if words and isinstance(words[0], list):
+        for rank, own in enumerate(words):
+            command += ([":"] if rank > 0 else []) + ["-np", "1", MILLRACE, *own]
+    else:
+        command += ["-np", str(ranks), MILLRACE, *words]
+    env = {**os.environ, "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_btl_vader_single_copy_mechanism": "none", **kwargs.pop("env", {})}
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+                            start_new_session=True, **kwargs)
+
+
+def end(process, timeout=60):
+    """Its exit code, output and errors; it must end by itself."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"it did not end within {timeout} s\n{out}\n{err}")
+    return process.returncode, out, err
+
+
+def pid_of(process, rank):
+    """The process of a rank that this mpirun started."""
+    for folder in pathlib.Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            environment = (folder / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            continue
+        if parent == process.pid and b"OMPI_COMM_WORLD_RANK=%d" % rank in environment:
+            return int(folder.name)
+    return None
+
+
+@unittest.skipIf(MPIRUN is None or not PLUGIN.exists(), "there is no mpirun, or millrace was built without mpi.h")
+@unittest.skipIf(SANITIZED, "MPI has leaks of its own")
+class Cluster(unittest.TestCase):
+    def bench(self, ranks, *args):
+        code, out, err = end(mpirun(ranks, *BENCH, *args))
+        self.assertEqual(code, 0, f"{out}\n{err}")
+        return json.loads(out)
+
+    def alone(self, *args):
+        return json.loads(subprocess.run([MILLRACE, *BENCH, *args], capture_output=True, text=True, check=True).stdout)
+
+    def test_bits_are_those_of_one_process(self):
+        for args in [("-p", "90", "-n", "12"), ("-p", "40", "-n", "6", "-s", "3", "-b", "32")]:
+            expected = self.alone(*args)["logits_hash"]
+            for ranks in (2, 3):
+                report = self.bench(ranks, *args)
+                self.assertEqual(report["logits_hash"], expected, (ranks, args))
+                self.assertIn(f"first of {ranks} ranks", report["executor"])
+        self.assertEqual(self.bench(2, "-p", "90", "-n", "12", "--stages", "0-0,1-5")["logits_hash"],
+                         self.alone("-p", "90", "-n", "12")["logits_hash"])
+
+    def test_each_rank_has_its_memory(self):
+        """Rank 0 reads and computes with its own layers alone."""
+        args = ["-p", "20", "-n", "10"]
+        one, two = self.alone(*args), self.bench(2, *args)
+        self.assertEqual(two["logits_hash"], one["logits_hash"])
+        self.assertLess(two["weight_bytes_per_pass"], 0.7 * one["weight_bytes_per_pass"])
+
+    def test_run_answers(self):
+        words = ["run", DEMO, "-p", "What is the capital of France?", "-q", "--temp", "0", "-t", "1", "--ram", "100M"]
+        code, out, err = end(mpirun(2, *words))
+        self.assertEqual(code, 0, err)
+        self.assertIn("Paris", out)
+
+    def test_another_file_on_a_rank_is_refused(self):
+        other = [DRAFT if word == DEMO else word for word in BENCH]
+        code, out, err = end(mpirun(2, BENCH, other))
+        self.assertNotEqual(code, 0, out)
+        self.assertIn("error: rank 1 (", err)
+        self.assertIn("another file", err)
+        code, out, err = end(mpirun(2, BENCH, [word.replace("demo-moe", "nowhere") for word in BENCH]))
+        self.assertNotEqual(code, 0, out)
+        self.assertIn("error: rank 1 (", err)
+        self.assertIn("nowhere", err)
+
+    def serve(self):
+        process = mpirun(2, "serve", DEMO, "--port", "0", "-t", "1", "--ram", "100M", "-c", "512")
+        line = process.stdout.readline()
+        self.assertIn("Listening on", line)
+        process.address = line.split()[-1]
+        while "loaded in" not in (line := process.stdout.readline()):
+            self.assertNotEqual(line, "")
+        return process
+
+    def test_a_rank_that_dies_ends_the_job(self):
+        process = self.serve()
+        begin = time.monotonic()
+        os.kill(pid_of(process, 1), signal.SIGKILL)
+        code, _, err = end(process, timeout=15)
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertNotEqual(code, 0)
+        self.assertRegex(err, "rank 1|Killed|has not been heard of")
+
+    def test_a_rank_that_hangs_ends_the_job(self):
+        process = self.serve()
+        begin = time.monotonic()
+        os.kill(pid_of(process, 1), signal.SIGSTOP)
+        with urllib.request.urlopen(f"{process.address}/api/tags") as tags:
+            name = json.load(tags)["models"][0]["name"]
+        body = json.dumps({"model": name, "prompt": "Once upon a time", "stream": False}).encode()
+        with self.assertRaises(urllib.error.HTTPError) as asked:
+            urllib.request.urlopen(urllib.request.Request(f"{process.address}/api/generate", body), timeout=20)
+        self.assertIn("rank 1", asked.exception.read().decode())
+        code, _, err = end(process, timeout=25)
+        self.assertLess(time.monotonic() - begin, 20)
+        self.assertEqual(code, 3)
+        self.assertIn("has not been heard of for 10 s", err)
+
+    def test_when_rank_0_is_told_to_end_all_do(self):
+        process = self.serve()
+        other = pid_of(process, 1)
+        os.kill(pid_of(process, 0), signal.SIGTERM)
+        code, _, err = end(process, timeout=15)
+        self.assertEqual(code, 0, err)
+        self.assertFalse(pathlib.Path(f"/proc/{other}").exists())
+
+    def test_waiting_costs_no_processor(self):
+        process = self.serve()
+        pid = pid_of(process, 1)
+
+        def ticks():
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            return int(fields[11]) + int(fields[12])
+
+        before = ticks()
+        time.sleep(3)
+        used = (ticks() - before) / os.sysconf("SC_CLK_TCK")
+        os.kill(pid_of(process, 0), signal.SIGTERM)
+        end(process, timeout=15)
+        self.assertLess(used, 0.6, "seconds of 3")
+
+    def test_without_the_plugin(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code, _, err = end(mpirun(2, *BENCH, env={"MILLRACE_MPI": f"{folder}/none.so"}))
+        self.assertNotEqual(code, 0)
+        self.assertIn("libmillrace_mpi.so is not to be had", err)
+
+    def test_what_one_process_cannot_heed(self):
+        refused = subprocess.run([MILLRACE, *BENCH, "--stages", "0-2,3-5"], capture_output=True, text=True, check=False)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("--stages is for several processes", refused.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

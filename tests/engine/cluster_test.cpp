@@ -1,0 +1,261 @@
+// Engines over ranks that are threads: the same answers, limits that hold for all, and a word where it cannot be.
+#include "engine/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "engine/support.h"
+#include "link/local_link.h"
+#include "link/message.h"
+
+namespace millrace::engine {
+namespace {
+
+using namespace test;
+
+/// Ranks, each but the first on a thread that follows with options of its own.
+class Threads {
+ public:
+  explicit Threads(std::vector<EngineOptions> followers)
+      : links_(link::make_local_links(static_cast<int>(followers.size()) + 1)), cluster_(*links_[0]) {
+    for (std::size_t i = 0; i < followers.size(); ++i)
+      threads_.emplace_back([this, i, options = std::move(followers[i])] {
+        const Status status = follow(*links_[i + 1], options);
+        EXPECT_TRUE(status.ok()) << status.message();
+      });
+  }
+  ~Threads() {
+    std::vector<std::byte> message;
+    const link::Writer end(message, link::MessageKind::end);
+    for (int rank = 1; rank < links_[0]->size(); ++rank) EXPECT_TRUE(links_[0]->send(rank, message).ok());
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  Expected<std::unique_ptr<Engine>> create(EngineOptions options, const std::string& stages = "") {
+    cluster_.stages = stages;
+    options.cluster = &cluster_;
+    return Engine::create(options);
+  }
+
+ private:
+  std::vector<std::unique_ptr<link::Link>> links_;
+  Cluster cluster_;
+  std::vector<std::thread> threads_;
+};
+
+EngineOptions one_thread(const std::string& path = moe_path()) {
+  EngineOptions options = roomy(path);
+  options.threads = 1;
+  options.context_tokens = 512;
+  return options;
+}
+
+/// Logits of a prompt longer than a pass and of what is generated, of three requests that share passes.
+std::vector<float> logits_of(Engine& engine) {
+  std::vector<std::vector<float>> logits(3);
+  std::vector<Engine::Id> ids;
+  for (std::size_t i = 0; i < 3; ++i) {
+    Request request = greedy(real_text(engine, i == 0 ? 150 : 20, 500 * i), 6);
+    keep_logits(request, logits[i]);
+    const auto id = engine.submit(std::move(request));
+    EXPECT_TRUE(id.ok()) << id.status().message();
+    if (id.ok()) ids.push_back(*id);
+  }
+  drain(engine);
+  std::vector<float> all;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(engine.take(ids[i]).finish, Finish::length);
+    all.insert(all.end(), logits[i].begin(), logits[i].end());
+  }
+  return all;
+}
+
+TEST(Cluster, GivesTheBitsOfOneProcess) {
+  EngineOptions options = one_thread();
+  options.max_sequences = 3;
+  options.batch_tokens = 64;
+  const auto alone = make(options);
+  ASSERT_NE(alone, nullptr);
+  const std::vector<float> expected = logits_of(*alone);
+  for (const std::size_t followers : {1u, 2u}) {
+    Threads ranks(std::vector<EngineOptions>(followers, one_thread()));
+    for (const char* stages : {"", followers == 1 ? "0-0,1-5" : "0-2,3-3,4-5"}) {
+      auto engine = ranks.create(options, stages);
+      ASSERT_TRUE(engine.ok()) << engine.status().message();
+      EXPECT_EQ(logits_of(**engine), expected) << followers + 1 << " ranks " << stages;
+    }
+  }
+}
+
+TEST(Cluster, TheLeastOfAllRanksHolds) {
+  EngineOptions options = one_thread(), small = one_thread();
+  options.context_tokens = 0;
+  small.ram_bytes = 2'500'000;
+  Threads ranks({small});
+  auto engine = ranks.create(options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto alone = make(options);
+  EXPECT_LT((*engine)->context_tokens(), alone->context_tokens());
+  // As full as it gets: nobody else runs out first.
+  Request request = greedy(real_text(**engine, static_cast<std::size_t>((*engine)->context_tokens() - 4)), 4);
+  request.ignore_end_tokens = true;
+  const Result result = (*engine)->run(std::move(request));
+  EXPECT_EQ(result.finish, Finish::length) << result.status.message();
+}
+
+TEST(Cluster, ConversationsGoOn) {
+  Threads ranks({one_thread()});
+  auto engine = ranks.create(one_thread());
+  const auto alone = make(one_thread());
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto talk = [](Engine& engine) {
+    const auto session = engine.new_session();
+    std::string said;
+    for (const std::size_t tokens : {30u, 80u, 50u}) {  // the last one goes back
+      const Result result = engine.run(greedy(real_text(engine, tokens), 8), session.get());
+      EXPECT_NE(result.finish, Finish::error) << result.status.message();
+      said += result.text + "|";
+    }
+    return said;
+  };
+  EXPECT_EQ(talk(**engine), talk(*alone));
+}
+
+std::string reference(const std::string& name) { return MILLRACE_TEST_DATA "/reference/" + name + ".gguf"; }
+
+/// The logits of 90 tokens, and of what is generated behind them.
+std::vector<float> logits_of_any(Engine& engine) {
+  const auto vocab = engine.model().hyperparameters().vocab;
+  std::vector<TokenId> prompt;
+  for (std::int64_t i = 0; i < 90; ++i) prompt.push_back(static_cast<TokenId>(3 + (i * i * 7 + i * 31) % (vocab - 3)));
+  std::vector<float> logits;
+  Request request = greedy(std::move(prompt), 8);
+  keep_logits(request, logits);
+  const Result result = engine.run(std::move(request));
+  EXPECT_EQ(result.finish, Finish::length) << result.status.message();
+  return logits;
+}
+
+TEST(Cluster, EveryArchitectureThatCanBeCutGivesItsBits) {
+  for (const char* name : {"llama", "llama3", "deepseek-v2-lite", "deepseek-v3", "glm-4.7-flash", "glm4moe", "granite",
+                           "minimax-m2", "mistral3", "phi3", "qwen2", "qwen3", "qwen3moe"}) {
+    EngineOptions options = one_thread(reference(name));
+    options.context_tokens = 128;
+    const auto alone = make(options);
+    ASSERT_NE(alone, nullptr) << name;
+    Threads ranks({options});
+    const auto layers = alone->model().hyperparameters().layers;
+    auto engine = ranks.create(options, fmt::format("0-{},{}-{}", layers - 2, layers - 1, layers - 1));
+    ASSERT_TRUE(engine.ok()) << name << ": " << engine.status().message();
+    EXPECT_EQ(logits_of_any(**engine), logits_of_any(*alone)) << name;
+  }
+}
+
+TEST(Cluster, LayersThatNeedMoreThanTheResidualStreamAreRefused) {
+  for (const char* name : {"gemma4", "mamba2", "lfm2", "granitehybrid"}) {
+    EngineOptions options = one_thread(reference(name));
+    Threads ranks({options});
+    const Status status = ranks.create(options).status();
+    EXPECT_EQ(status.code(), Code::unsupported) << name << ": " << status.message();
+  }
+}
+
+/// Gemma 3: six layers with a window of 16, the sixth of seven sees all.
+TEST(Cluster, ConversationsGoOnWhereLayersHaveWindows) {
+  EngineOptions options = one_thread(reference("gemma3"));
+  options.context_tokens = 512;
+  const auto talk = [](Engine& engine) {
+    const auto vocab = engine.model().hyperparameters().vocab;
+    const auto session = engine.new_session();
+    std::vector<float> all;
+    for (const std::int64_t tokens : {200, 300, 250}) {  // the last one goes back, further than a window
+      std::vector<TokenId> prompt;
+      for (std::int64_t i = 0; i < tokens; ++i) prompt.push_back(static_cast<TokenId>(3 + i * 31 % (vocab - 3)));
+      Request request = greedy(std::move(prompt), 8);
+      request.ignore_end_tokens = true;
+      request.on_logits = [&](std::int64_t, std::span<const float> row) {
+        all.insert(all.end(), row.begin(), row.end());
+      };
+      const Result result = engine.run(std::move(request), session.get());
+      EXPECT_EQ(result.finish, Finish::length) << result.status.message();
+    }
+    return all;
+  };
+  const auto alone = make(options);
+  Threads ranks({options});
+  auto engine = ranks.create(options, "0-5,6-6");
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ(talk(**engine), talk(*alone));
+  *engine = nullptr;
+  const Status status = ranks.create(options, "0-0,1-6").status();
+  EXPECT_EQ(status.code(), Code::unsupported);
+  EXPECT_NE(status.message().find("only layers with windows"), std::string::npos) << status.message();
+}
+
+TEST(Cluster, AnotherFileIsRefused) {
+  Threads ranks({one_thread(draft_path())});
+  const auto engine = ranks.create(one_thread());
+  EXPECT_EQ(engine.status().code(), Code::invalid_argument);
+  EXPECT_NE(engine.status().message().find("rank 1 (this process)"), std::string::npos) << engine.status().message();
+  EXPECT_NE(engine.status().message().find("another file"), std::string::npos) << engine.status().message();
+  EXPECT_TRUE(make(one_thread()) != nullptr);
+}
+
+TEST(Cluster, ARankWithTooLittleMemorySaysSo) {
+  EngineOptions small = one_thread();
+  small.ram_bytes = 500'000;
+  Threads ranks({one_thread(), small});
+  const auto engine = ranks.create(one_thread());
+  EXPECT_EQ(engine.status().code(), Code::out_of_budget);
+  EXPECT_NE(engine.status().message().find("rank 2"), std::string::npos) << engine.status().message();
+  // The ranks are there for another try, which fails the same way.
+  EXPECT_EQ(ranks.create(one_thread()).status().code(), Code::out_of_budget);
+}
+
+TEST(Cluster, OneModelAtATime) {
+  Threads ranks({one_thread()});
+  auto first = ranks.create(one_thread());
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  EXPECT_EQ(ranks.create(one_thread()).status().code(), Code::unavailable);
+  *first = nullptr;
+  EXPECT_TRUE(ranks.create(one_thread()).ok());
+}
+
+TEST(Cluster, WhatDoesNotWorkYetIsRefusedByName) {
+  Threads ranks({one_thread()});
+  EngineOptions drafts = one_thread();
+  drafts.speculate.mode = SpeculateOptions::Mode::automatic;
+  drafts.speculate.draft_model = draft_path();
+  EXPECT_NE(ranks.create(drafts).status().message().find("--draft"), std::string::npos);
+  EngineOptions gpu = one_thread();
+  gpu.device = DeviceChoice::cuda;
+  EXPECT_NE(ranks.create(gpu).status().message().find("--device cuda"), std::string::npos);
+  EXPECT_EQ(ranks.create(one_thread(), "0-3,4-6").status().code(), Code::invalid_argument);
+}
+
+TEST(Cluster, AReadErrorElsewhereEndsTheRequestWithAWord) {
+  EngineOptions failing = one_thread();
+  failing.ram_bytes = 4'000'000;
+  failing.storage = storage::BackendKind::pread_buffered;
+  failing.faults = {*storage::parse_fault("eio@60")};
+  EngineOptions options = one_thread();
+  options.context_tokens = 256;
+  Threads ranks({failing});
+  auto engine = ranks.create(options, "0-2,3-5");
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  Result result;
+  result.finish = Finish::length;
+  for (int i = 0; i < 50 && result.finish != Finish::error; ++i) {
+    Request request = greedy(real_text(**engine, 20), 4);
+    request.ignore_end_tokens = true;
+    result = (*engine)->run(std::move(request));
+    if (result.finish != Finish::error) continue;
+    EXPECT_EQ(result.status.code(), Code::io_error) << result.status.message();
+    EXPECT_NE(result.status.message().find("rank 1"), std::string::npos) << result.status.message();
+  }
+  EXPECT_EQ(result.finish, Finish::error) << "no read failed";
+}
+
+}  // namespace
+}  // namespace millrace::engine

@@ -1,0 +1,69 @@
+// Layers over ranks: as even as it can be, within every rank's room where that is possible.
+#include "engine/share_layers.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace millrace::engine {
+namespace {
+
+using Bytes = std::vector<std::uint64_t>;
+
+std::vector<std::int64_t> counts(const Bytes& layers, const Bytes& rooms) {
+  const auto stages = share_layers(layers, rooms);
+  EXPECT_TRUE(stages.ok()) << stages.status().message();
+  std::vector<std::int64_t> counts;
+  std::int64_t next = 0;
+  for (const model::Stage& stage : *stages) {
+    EXPECT_EQ(stage.first, next);
+    counts.push_back(stage.last - stage.first);
+    next = stage.last;
+  }
+  EXPECT_EQ(next, std::ssize(layers));
+  return counts;
+}
+
+using Counts = std::vector<std::int64_t>;
+
+TEST(ShareLayers, EvenlyWhereAllFits) {
+  EXPECT_EQ(counts(Bytes(8, 10), {100, 100}), (Counts{4, 4}));
+  EXPECT_EQ(counts(Bytes(9, 10), {100, 100, 100}), (Counts{3, 3, 3}));
+  EXPECT_EQ(counts(Bytes(8, 10), {100}), (Counts{8}));
+}
+
+TEST(ShareLayers, ByBytesNotByNumber) {
+  EXPECT_EQ(counts({10, 10, 10, 10, 40}, {100, 100}), (Counts{4, 1})) << "the last one has the head";
+  EXPECT_EQ(counts({60, 10, 10, 10, 10, 10, 10}, {100, 100}), (Counts{1, 6}));
+}
+
+TEST(ShareLayers, NoRankHasMoreThanItsRoom) {
+  EXPECT_EQ(counts(Bytes(10, 10), {100, 30}), (Counts{7, 3}));
+  EXPECT_EQ(counts(Bytes(10, 10), {20, 100, 40}), (Counts{2, 4, 4}));
+  EXPECT_EQ(counts(Bytes(10, 10), {100, 10, 100}), (Counts{5, 1, 4}));
+}
+
+TEST(ShareLayers, EvenlyWhereItDoesNotFitAnyway) {
+  EXPECT_EQ(counts(Bytes(10, 10), {30, 60}), (Counts{5, 5}));
+  EXPECT_EQ(counts(Bytes(4, 10), {0, 0}), (Counts{2, 2}));
+}
+
+TEST(ShareLayers, FewerLayersThanRanksAreNone) {
+  EXPECT_EQ(share_layers(Bytes(2, 10), Bytes(3, 100)).status().code(), Code::invalid_argument);
+}
+
+TEST(ParseStages, SaysWhatIsWrong) {
+  const auto good = parse_stages("0-2,3-7", 8, 2);
+  ASSERT_TRUE(good.ok()) << good.status().message();
+  EXPECT_EQ(*good, (std::vector<model::Stage>{{0, 3}, {3, 8}}));
+  EXPECT_EQ(parse_stages("0-0,1-1,2-7", 8, 3)->back(), (model::Stage{2, 8}));
+  for (const char* text : {"", "0-2", "0-2,4-7", "0-2,2-7", "0-2,3-8", "0-2,3-", "0-2 3-7", "0-2,3-5,6-7", "2-0,3-7",
+                           "0-2,,3-7", "a-b", "0-99999999999999999999"}) {
+    const Status status = parse_stages(text, 8, 2).status();
+    EXPECT_EQ(status.code(), Code::invalid_argument) << text;
+    EXPECT_NE(status.message().find("--stages"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::engine

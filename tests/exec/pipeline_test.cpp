@@ -1,0 +1,186 @@
+// Ranks that are threads: a pipeline's bits are the whole model's, and what goes wrong on one rank is told and over.
+#include "exec/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "exec/follower.h"
+#include "exec/stages.h"
+#include "link/local_link.h"
+
+namespace millrace::exec::test {
+namespace {
+
+constexpr std::int64_t kMostRows = StageParts::kMostRows;
+
+/// A pipeline of as many ranks as stages, each but the first on a thread.
+class Ranks {
+ public:
+  explicit Ranks(const std::vector<model::Stage>& stages)
+      : links_(link::make_local_links(static_cast<int>(stages.size()))) {
+    for (const model::Stage& stage : stages) parts_.push_back(std::make_unique<StageParts>(stage));
+    StageParts& first = *parts_[0];
+    shape_ = {first.model->hyperparameters().model_dim, first.model->hyperparameters().vocab};
+    pipeline_ = std::make_unique<PipelineExecutor>(
+        PipelineParts{*links_[0], std::move(first.executor), first.kv, first.budget, shape_, nullptr});
+    EXPECT_TRUE(pipeline_->prepare(first.model->program(), StageParts::limits()).ok());
+    for (std::size_t rank = 1; rank < stages.size(); ++rank)
+      threads_.emplace_back([this, rank] { follow(*links_[rank], *parts_[rank]); });
+  }
+  ~Ranks() {
+    pipeline_.reset();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  Executor& executor() { return *pipeline_; }
+  const std::shared_ptr<kv::BlockPool>& pool() const { return parts_[0]->kv; }
+  StageParts& parts(std::size_t rank) { return *parts_[rank]; }
+
+ private:
+  void follow(link::Link& link, StageParts& parts) {
+    link::Inbox inbox(link);
+    Follower follower(
+        {link, inbox, *parts.executor, parts.kv, parts.budget, [&] { return parts.backend->health(); }, shape_});
+    EXPECT_TRUE(follower.prepare(StageParts::limits()).ok());
+    std::vector<std::byte> message;
+    for (;;) {
+      EXPECT_TRUE(inbox.next(message).ok());
+      link::Reader reader(message);
+      if (reader.kind() == link::MessageKind::close) return;
+      if (reader.kind() == link::MessageKind::cancel)
+        follower.cancel(reader.number<std::uint64_t>());
+      else
+        EXPECT_TRUE(follower.take(message).ok());
+    }
+  }
+
+  std::vector<std::unique_ptr<link::Link>> links_;
+  std::vector<std::unique_ptr<StageParts>> parts_;
+  StageShape shape_;
+  std::unique_ptr<PipelineExecutor> pipeline_;
+  std::vector<std::thread> threads_;
+};
+
+/// One pass: rows [length, length + rows) of a text; logits of all of them.
+Status pass(Executor& executor, kv::SequenceState& sequence, const std::vector<std::int32_t>& text, std::int64_t rows,
+            std::vector<float>& logits, const std::function<bool()>& cancelled = {}, bool wants_hidden = false) {
+  kv::Batch batch;
+  batch.wants_hidden = wants_hidden;
+  batch.sequences = {&sequence};
+  MR_RETURN_IF_ERROR(sequence.reserve(sequence.length() + rows));
+  for (std::int64_t p = sequence.length(); p < sequence.length() + rows; ++p)
+    batch.rows.push_back({text[static_cast<std::size_t>(p)], 0, static_cast<std::int32_t>(p), true, true});
+  MR_RETURN_IF_ERROR(executor.run(batch, cancelled));
+  const Logits made = executor.last_logits();
+  EXPECT_EQ(made.rows, rows);
+  logits.assign(made.data, made.data + made.rows * made.vocab);
+  return {};
+}
+
+/// Logits of two texts in turns, with guesses that were wrong between them, and a way back.
+std::vector<float> play(Executor& executor, const std::shared_ptr<kv::BlockPool>& pool) {
+  const auto one = some_tokens(200, 3), other = some_tokens(200, 4), wrong = some_tokens(200, 5);
+  kv::SequenceState first(pool), second(pool);
+  std::vector<float> all, logits;
+  const auto go_on = [&](kv::SequenceState& sequence, const std::vector<std::int32_t>& text, std::int64_t rows,
+                         bool believed = true) {
+    const Status status = pass(executor, sequence, text, rows, logits, {}, true);
+    EXPECT_TRUE(status.ok()) << status.message();
+    if (believed) all.insert(all.end(), logits.begin(), logits.end());
+    if (believed) sequence.set_length(sequence.length() + rows);
+  };
+  for (int turn = 0; turn < 3; ++turn) {
+    go_on(first, one, 30);
+    go_on(second, other, 17);
+    go_on(first, wrong, 5, false);
+  }
+  first.rewind(64);
+  go_on(first, one, 20);
+  return all;
+}
+
+TEST(Pipeline, GivesTheBitsOfTheWholeModel) {
+  StageParts whole({});
+  const std::vector<float> expected = play(*whole.executor, whole.kv);
+  ASSERT_FALSE(expected.empty());
+  for (const std::vector<model::Stage>& stages :
+       {std::vector<model::Stage>{{0, 3}, {3, 0}}, std::vector<model::Stage>{{0, 1}, {1, 2}, {2, 0}}}) {
+    Ranks ranks(stages);
+    const std::vector<float> logits = play(ranks.executor(), ranks.pool());
+    ASSERT_EQ(logits.size(), expected.size());
+    EXPECT_EQ(std::memcmp(logits.data(), expected.data(), expected.size() * sizeof(float)), 0)
+        << stages.size() << " ranks";
+  }
+}
+
+TEST(Pipeline, FinalStatesComeFromTheLastRank) {
+  StageParts whole({});
+  Ranks ranks({{0, 2}, {2, 0}});
+  const std::int64_t dim = whole.model->hyperparameters().model_dim;
+  const auto text = some_tokens(20, 6);
+  const auto states_of = [&](Executor& executor, const std::shared_ptr<kv::BlockPool>& pool) {
+    kv::SequenceState sequence(pool);
+    std::vector<float> logits, states(static_cast<std::size_t>(7 * dim));
+    EXPECT_TRUE(pass(executor, sequence, text, 10, logits, {}, true).ok());
+    EXPECT_TRUE(executor.read_hidden(3, 7, states.data()).ok());
+    EXPECT_FALSE(executor.read_hidden(4, 7, states.data()).ok()) << "there are 10 rows";
+    return states;
+  };
+  EXPECT_EQ(states_of(*whole.executor, whole.kv), states_of(ranks.executor(), ranks.pool()));
+}
+
+TEST(Pipeline, SequencesThatEndedAreGoneElsewhereToo) {
+  Ranks ranks({{0, 2}, {2, 0}});
+  const auto text = some_tokens(200, 7);
+  std::vector<float> logits;
+  auto first = std::make_unique<kv::SequenceState>(ranks.pool());
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(pass(ranks.executor(), *first, text, kMostRows, logits).ok());
+    first->set_length(first->length() + kMostRows);
+  }
+  EXPECT_EQ(ranks.parts(1).kv->blocks_in_use(), 3);
+  kv::SequenceState second(ranks.pool());
+  first.reset();
+  ASSERT_TRUE(pass(ranks.executor(), second, text, 5, logits).ok());
+  EXPECT_EQ(ranks.parts(1).kv->blocks_in_use(), 1);
+}
+
+TEST(Pipeline, AFailureElsewhereIsThePassesAndNamesTheRank) {
+  Ranks ranks({{0, 2}, {2, 3}, {3, 0}});
+  const auto text = some_tokens(200, 8);
+  std::vector<float> logits, expected;
+  kv::SequenceState sequence(ranks.pool());
+  ranks.parts(1).kv->set_bound(0, 1);
+  ASSERT_TRUE(pass(ranks.executor(), sequence, text, 40, expected).ok());
+  sequence.set_length(40);
+  const Status status = pass(ranks.executor(), sequence, text, 40, logits);
+  EXPECT_EQ(status.code(), Code::out_of_budget) << status.message();
+  EXPECT_NE(status.message().find("rank 1 (this process)"), std::string::npos) << status.message();
+  sequence.rewind(0);  // the ranks go on
+  ASSERT_TRUE(pass(ranks.executor(), sequence, text, 40, logits).ok());
+  EXPECT_EQ(logits, expected);
+}
+
+TEST(Pipeline, ACancelledPassLeavesTheRanksUsable) {
+  Ranks ranks({{0, 2}, {2, 3}, {3, 0}});
+  const auto text = some_tokens(200, 9);
+  std::vector<float> logits, expected;
+  kv::SequenceState sequence(ranks.pool());
+  ASSERT_TRUE(pass(ranks.executor(), sequence, text, 20, expected).ok());
+  int cancelled_passes = 0;
+  for (const int asked : {1, 40, 60, 100, 200}) {  // on the first rank, or while the others compute
+    std::atomic<int> asks{0};
+    const Status status = pass(ranks.executor(), sequence, text, 48, logits, [&] { return ++asks > asked; });
+    EXPECT_TRUE(status.ok() || status.code() == Code::cancelled) << status.message();
+    cancelled_passes += status.code() == Code::cancelled ? 1 : 0;
+    ASSERT_TRUE(pass(ranks.executor(), sequence, text, 20, logits).ok());
+    EXPECT_EQ(logits, expected);
+  }
+  EXPECT_GE(cancelled_passes, 3);
+}
+
+}  // namespace
+}  // namespace millrace::exec::test
