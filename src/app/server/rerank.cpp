@@ -26,6 +26,7 @@ Status answer(Context& context, const Request& request, Response& response) {
   MR_ASSIGN_OR_RETURN(const openai::RerankJob job, openai::parse_rerank(body));
   MR_ASSIGN_OR_RETURN(const engine::ModelManager::Use model, use_model(context, job.model));
   const engine::Engine& engine = model->service->engine();
+  const auto width = static_cast<std::uint64_t>(engine.model().hyperparameters().model_dim);
   std::vector<std::vector<text::TokenId>> prompts;
   for (const std::string& document : job.documents) {
     auto ids = engine::rank_tokens(engine, job.query, document);
@@ -33,12 +34,11 @@ Status answer(Context& context, const Request& request, Response& response) {
       return error(Code::invalid_argument, "documents: [{}] has {}", prompts.size(), ids.status().message());
     if (!ids.ok()) return error(ids.status().code(), "model: {}", ids.status().message());
     if (client_gone()) return error(Code::cancelled, "the client went away");
+    // Each has the query, too: many small documents may be much more than what came.
+    if (!Connection::current().memory().take(ids->size() * sizeof(text::TokenId) + width * sizeof(float)))
+      return error(Code::out_of_budget, "documents: too many at once");
     prompts.push_back(std::move(*ids));
   }
-  const auto width = static_cast<std::uint64_t>(engine.model().hyperparameters().model_dim);
-  std::uint64_t held = prompts.size() * width * sizeof(float);
-  for (const auto& prompt : prompts) held += prompt.size() * sizeof(text::TokenId);
-  if (!Connection::current().memory().take(held)) return error(Code::out_of_budget, "documents: too many at once");
   MR_ASSIGN_OR_RETURN(const engine::Ranking ranking,
                       engine::rank(*model->service, prompts, client_of(request), client_gone));
   generate::Totals totals;
