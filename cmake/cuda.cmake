@@ -1,7 +1,8 @@
 # The GPU part: built where nvcc is found, left out in one piece where it is not (or with -DMILLRACE_CUDA=OFF).
 # CUDA's runtime is linked in statically, so that the same program starts where there is no driver.
 set(MILLRACE_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: AUTO (where nvcc is found), ON, OFF")
-set(MILLRACE_CUDA_ARCHITECTURES "80;86;89;90a;120" CACHE STRING "Compute capabilities to build for; one for development")
+# PTX of 8.9 and 12.0 is for devices that have no code of their own (10.0, later ones); that of 9.0a suits no other.
+set(MILLRACE_CUDA_ARCHITECTURES "80-real;86-real;89;90a-real;120" CACHE STRING "Compute capabilities to build for; one for development")
 
 set(MILLRACE_HAS_CUDA FALSE)
 if(NOT MILLRACE_CUDA STREQUAL "OFF")

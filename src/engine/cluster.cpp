@@ -20,23 +20,6 @@ namespace {
 /// Of a rank's RAM, what its layers may take: KV, activations and the program need the rest.
 constexpr std::uint64_t kPercentForWeights = 85;
 
-Status check_options(const EngineOptions& options) {
-  const auto off = [](std::string_view what) {
-    return error(Code::unsupported, "{} does not work over several processes; leave it out", what);
-  };
-  if (options.device == DeviceChoice::cuda) return off("--device cuda");
-  if (options.vram_bytes > 0 || !options.pins.empty() || options.vram_experts >= 0 || options.cpu_share_percent >= 0 ||
-      options.cpu_feed_forwards >= 0 || options.cufile)
-    return off("what is for a GPU (--vram, --pin, --vram-experts, --cpu-share, --cpu-ffn, --storage cufile)");
-  if (options.pack != "auto" && options.pack != "off") return off("--pack FILE");
-  if (drafts_within(options) || !options.speculate.draft_model.empty()) return off("--draft");
-  if (!options.routing.empty() || !options.record_routing.empty()) return off("routing from or to a file");
-  if (options.route_bias > 0) return off("--route-bias");
-  if (options.follow != nullptr) return off("--plan");
-  if (!options.overlay.empty() || options.observer != nullptr) return off("measuring");
-  return {};
-}
-
 Status check_model(const kv::Layout& layout, const model::Hyperparameters& hp) {
   if (!layout.has_states()) return {};
   return error(Code::unsupported, "models of {} do not work over several processes yet: layers keep a state",
@@ -91,7 +74,7 @@ class Opening {
     Expected<Parts> parts = open();
     if (parts.ok()) return finish(std::move(*parts), std::move(claim));
     const link::Writer close(message_, link::MessageKind::close);
-    if (const Status sent = send_all(); !sent.ok()) log::warn("{}", sent.message());
+    if (const Status sent = link_.send_others(message_); !sent.ok()) log::warn("{}", sent.message());
     return parts.status();
   }
 
@@ -102,7 +85,6 @@ class Opening {
   Expected<Parts> load(const Limits& limits);
   Expected<std::vector<model::Stage>> share(const model::Model& whole);
   Expected<Parts> finish(Parts parts, std::shared_ptr<void> claim);
-  Status send_all();
   Status collect();
   /// Of this rank's limits and those of the last answers.
   Limits least_of(Limits own) const {
@@ -117,11 +99,6 @@ class Opening {
   std::vector<ClusterReply> replies_;  // of the last question, by rank
   bool windows_ = false;               // some layers have one
 };
-
-Status Opening::send_all() {
-  for (int rank = 1; rank < link_.size(); ++rank) MR_RETURN_IF_ERROR(link_.send(rank, message_));
-  return {};
-}
 
 /// An answer of each rank, also where one has failed: none must meet a later question. Errors: the first failure.
 Status Opening::collect() {
@@ -153,7 +130,7 @@ Expected<std::vector<model::Stage>> Opening::meet() {
   windows_ = has_windows(whole->program().layout);
   MR_ASSIGN_OR_RETURN(const std::string identity, kv::copy_identity(file));
   write_open(identity, ClusterTerms::of(options_), message_);
-  MR_RETURN_IF_ERROR(send_all());
+  MR_RETURN_IF_ERROR(link_.send_others(message_));
   MR_RETURN_IF_ERROR(collect());
   MR_ASSIGN_OR_RETURN(std::vector<model::Stage> stages, share(*whole));
   MR_RETURN_IF_ERROR(check_first_stage(whole->program().layout, stages[0]));
@@ -183,11 +160,15 @@ Expected<Limits> Opening::agree(const std::vector<model::Stage>& stages) {
 Expected<Parts> Opening::load(const Limits& limits) {
   const ClusterTerms terms = ClusterTerms::of(options_).with(limits);
   write_load(terms, message_);
-  MR_RETURN_IF_ERROR(send_all());
+  MR_RETURN_IF_ERROR(link_.send_others(message_));
   terms.apply(options_);
   Expected<Parts> parts = assemble(options_);
   MR_RETURN_IF_ERROR(collect());
   if (!parts.ok()) return parts.status().with_context(link_.name(0));
+  for (int rank = 1; rank < link_.size(); ++rank)
+    if (replies_[static_cast<std::size_t>(rank)].numerics != parts->executor->numerics())
+      return error(Code::unsupported, "{} adds in another order than rank 0: install the same millrace on both",
+                   link_.name(rank));
   const Limits least = least_of(parts->limits);
   if (least.context_tokens < limits.context_tokens || least.sequences < limits.sequences ||
       least.kv_tokens < limits.kv_tokens)
@@ -217,8 +198,25 @@ Expected<Parts> Opening::finish(Parts parts, std::shared_ptr<void> claim) {
 
 }  // namespace
 
+Status check_cluster_options(const EngineOptions& options) {
+  const auto off = [](std::string_view what) {
+    return error(Code::unsupported, "{} does not work over several processes; leave it out", what);
+  };
+  if (options.device == DeviceChoice::cuda) return off("--device cuda");
+  if (options.vram_bytes > 0 || !options.pins.empty() || options.vram_experts >= 0 || options.cpu_share_percent >= 0 ||
+      options.cpu_feed_forwards >= 0 || options.cufile)
+    return off("what is for a GPU (--vram, --pin, --vram-experts, --cpu-share, --cpu-ffn, --storage cufile)");
+  if (options.pack != "auto" && options.pack != "off") return off("--pack FILE");
+  if (drafts_within(options) || !options.speculate.draft_model.empty()) return off("--draft");
+  if (!options.routing.empty() || !options.record_routing.empty()) return off("routing from or to a file");
+  if (options.route_bias > 0) return off("--route-bias");
+  if (options.follow != nullptr) return off("--plan");
+  if (!options.overlay.empty() || options.observer != nullptr) return off("measuring");
+  return {};
+}
+
 Expected<Parts> assemble_cluster(const EngineOptions& options) {
-  MR_RETURN_IF_ERROR(check_options(options));
+  MR_RETURN_IF_ERROR(check_cluster_options(options));
   std::atomic<bool>& taken = options.cluster->taken;
   if (taken.exchange(true))
     return error(Code::unavailable, "several processes compute one model at a time, and another is open");

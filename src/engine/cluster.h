@@ -27,6 +27,9 @@ struct Cluster {
   std::atomic<bool> taken{false};  // a model is open
 };
 
+/// Whether a rank may compute with such options. Errors: unsupported (what does not work over several processes).
+Status check_cluster_options(const EngineOptions& options);
+
 /// assemble() of rank 0's stage, with an executor that goes through all ranks. Errors: those of assemble(), of this
 /// rank or of another, which is named; unavailable (a model is open already); unsupported (see above).
 Expected<Parts> assemble_cluster(const EngineOptions& options);

@@ -22,7 +22,7 @@ using link::Reader;
 class FollowingRank {
  public:
   FollowingRank(link::Link& link, const Expected<EngineOptions>& options) : link_(link), inbox_(link) {
-    wrong_ = options.status();
+    wrong_ = options.ok() ? check_cluster_options(*options) : options.status();
     if (options.ok()) given_ = *options;
     given_.device = DeviceChoice::cpu;
     given_.pack = "off";
@@ -56,6 +56,7 @@ class FollowingRank {
           break;
         case MessageKind::close:
           close();
+          std::vector<std::byte>().swap(message);  // as long as passes were
           break;
         case MessageKind::end:
           return {};
@@ -106,12 +107,12 @@ class FollowingRank {
 Expected<ClusterReply> FollowingRank::open(Reader& reader) {
   close();
   MR_RETURN_IF_ERROR(wrong_);
-  const auto protocol = reader.number<std::uint32_t>();
+  if (reader.number<std::uint32_t>() != link::kProtocol)
+    return error(Code::unsupported, "it runs another version of millrace than rank 0; install the same one");
   const std::string identity = reader.text();
   const auto terms = reader.array<ClusterTerms>();
   MR_RETURN_IF_ERROR(reader.status());
-  if (protocol != link::kProtocol || terms.size() != 1)
-    return error(Code::unsupported, "it runs another version of millrace than rank 0; install the same one");
+  if (terms.size() != 1) return error(Code::corrupt, "rank 0 named no terms");
   terms[0].apply(options_);
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
   MR_ASSIGN_OR_RETURN(const std::string own, kv::copy_identity(file));
@@ -149,6 +150,7 @@ Expected<ClusterReply> FollowingRank::load(Reader& reader) {
   MR_RETURN_IF_ERROR(follower_->prepare(pass_limits(parts_->limits)));
   log::info("{}: layers {} to {} are ready", link_.name(link_.rank()), options_.stage.first, options_.stage.last - 1);
   ClusterReply reply;
+  reply.numerics = parts_->executor->numerics();
   reply.limits = parts_->limits;
   return reply;
 }

@@ -65,6 +65,7 @@ void ClusterReply::write(std::vector<std::byte>& message) const {
   writer.number(status.code());
   writer.text(status.message());
   writer.number(room_bytes);
+  writer.text(numerics);
   for (const std::int64_t limit :
        {limits.context_tokens, limits.batch_tokens, limits.sequences, limits.kv_tokens, limits.logit_rows})
     writer.number(limit);
@@ -77,6 +78,7 @@ Expected<ClusterReply> ClusterReply::read(std::span<const std::byte> message) {
   const auto code = reader.number<Code>();
   reply.status = Status(code, reader.text());
   reply.room_bytes = reader.number<std::uint64_t>();
+  reply.numerics = reader.text();
   for (std::int64_t* const limit : {&reply.limits.context_tokens, &reply.limits.batch_tokens, &reply.limits.sequences,
                                     &reply.limits.kv_tokens, &reply.limits.logit_rows})
     *limit = reader.number<std::int64_t>();

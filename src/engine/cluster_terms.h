@@ -29,10 +29,11 @@ void write_open(const std::string& identity, const ClusterTerms& terms, std::vec
 void write_plan(const model::Stage& stage, std::vector<std::byte>& message);
 void write_load(const ClusterTerms& terms, std::vector<std::byte>& message);
 
-/// The answer to each. room_bytes: to open, of RAM in all. limits: to plan and load.
+/// The answer to each. room_bytes: to open, of RAM in all. limits: to plan and load. numerics: to load, the executor's.
 struct ClusterReply {
   Status status;
   std::uint64_t room_bytes = 0;
+  std::string numerics;
   Limits limits;  // context, batch, sequences, KV and rows of logits
 
   void write(std::vector<std::byte>& message) const;

@@ -86,6 +86,8 @@ void ModelManager::end_use(const Loaded* loaded) {
 Expected<ModelManager::Use> ModelManager::use(const std::string& name, const std::string& path,
                                               std::optional<Duration> keep_alive, std::int64_t context_tokens) {
   const std::int64_t wanted = options_.engine.context_tokens > 0 ? 0 : context_tokens;
+  if (options_.engine.cluster != nullptr && path != options_.engine.model_path)
+    return error(Code::unsupported, "{}: over several processes only the model of the command line is served", name);
   MutexLock lock(mutex_);
   auto entry = entries_.end();
   for (;;) {

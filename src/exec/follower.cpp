@@ -20,7 +20,8 @@ Status Follower::take(std::span<const std::byte> message) {
   if (status.ok()) {
     float* const handed = pass_.write(parts_.shape.model_dim, message_);
     status = parts_.executor.read_hidden(0, std::ssize(pass_.rows), handed);
-    if (status.ok()) return parts_.link.send(parts_.link.rank() + 1, message_);
+    if (status.ok()) status = parts_.link.send(parts_.link.rank() + 1, message_);
+    if (status.code() != Code::unsupported) return status;  // too long a message is this pass's failure, not the link's
   }
   write_failure(pass_.number, status, message_);
   return parts_.link.send(0, message_);
@@ -53,10 +54,11 @@ Status Follower::compute(std::span<const float> residual) {
 
 /// Brings all sequences to what rank 0 says of them.
 Status Follower::align() {
-  std::erase_if(mirrors_, [&](const auto& one) {
+  const auto ended = std::erase_if(mirrors_, [&](const auto& one) {
     return std::none_of(pass_.sequences.begin(), pass_.sequences.end(),
                         [&](const StagePass::Sequence& sequence) { return sequence.number == one.first; });
   });
+  if (ended > 0) parts_.pool->trim();  // what they leave goes back to the weights
   for (const auto& [number, length] : pass_.sequences) {
     const auto found = mirrors_.try_emplace(number, Mirror{kv::SequenceState(parts_.pool)}).first;
     Mirror& mirror = found->second;
@@ -100,6 +102,9 @@ Status Follower::answer() {
     const Status status = parts_.executor.read_hidden(0, std::ssize(pass_.rows), states);
     if (!status.ok()) write_failure(pass_.number, status, message_);
   }
+  const Status sent = parts_.link.send(0, message_);
+  if (sent.code() != Code::unsupported) return sent;
+  write_failure(pass_.number, sent, message_);
   return parts_.link.send(0, message_);
 }
 

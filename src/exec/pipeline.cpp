@@ -11,8 +11,7 @@ PipelineExecutor::PipelineExecutor(PipelineParts parts) : parts_(std::move(parts
 
 PipelineExecutor::~PipelineExecutor() {
   const link::Writer close(message_, link::MessageKind::close);
-  for (int rank = 1; rank < parts_.link.size(); ++rank)
-    if (const Status sent = parts_.link.send(rank, message_); !sent.ok()) log::warn("{}", sent.message());
+  if (const Status sent = parts_.link.send_others(message_); !sent.ok()) log::warn("{}", sent.message());
 }
 
 Status PipelineExecutor::prepare(const Program& program, const PassLimits& limits) {
@@ -87,8 +86,7 @@ Status PipelineExecutor::await_result(const std::function<bool()>& cancelled) {
 
 Status PipelineExecutor::cancel_elsewhere() {
   write_cancel(pass_.number, message_);
-  for (int rank = 1; rank < parts_.link.size(); ++rank) MR_RETURN_IF_ERROR(parts_.link.send(rank, message_));
-  return {};
+  return parts_.link.send_others(message_);
 }
 
 Logits PipelineExecutor::last_logits() const {

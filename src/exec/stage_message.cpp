@@ -11,7 +11,7 @@ using link::Writer;
 float* StagePass::write(std::int64_t model_dim, std::vector<std::byte>& message) const {
   Writer writer(message, MessageKind::pass);
   writer.number(number);
-  writer.number(wants_hidden);
+  writer.number(std::uint32_t{wants_hidden});
   writer.array(std::span(sequences));
   writer.array(std::span(rows));
   return writer.floats(rows.size() * static_cast<std::size_t>(model_dim));
@@ -20,16 +20,19 @@ float* StagePass::write(std::int64_t model_dim, std::vector<std::byte>& message)
 Status StagePass::read(std::span<const std::byte> message, std::int64_t model_dim, std::span<const float>& residual) {
   Reader reader(message);
   number = reader.number<std::uint64_t>();
-  wants_hidden = reader.number<bool>();
+  wants_hidden = reader.number<std::uint32_t>() != 0;
   const auto all_sequences = reader.array<Sequence>();
   const auto all_rows = reader.array<kv::BatchRow>();
   residual = reader.array<float>();
   MR_RETURN_IF_ERROR(reader.status());
   sequences.assign(all_sequences.begin(), all_sequences.end());
   rows.assign(all_rows.begin(), all_rows.end());
-  const bool known = std::all_of(rows.begin(), rows.end(), [&](const kv::BatchRow& row) {
-    return row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size() && row.position >= 0;
-  });
+  const bool lengths =
+      std::all_of(sequences.begin(), sequences.end(), [](const Sequence& sequence) { return sequence.length >= 0; });
+  const bool known =
+      lengths && std::all_of(rows.begin(), rows.end(), [&](const kv::BatchRow& row) {
+        return row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size() && row.position >= 0;
+      });
   if (!known || residual.size() != rows.size() * static_cast<std::size_t>(model_dim))
     return error(Code::corrupt, "a pass of {} rows came with {} values of the residual stream", rows.size(),
                  residual.size());

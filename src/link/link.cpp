@@ -7,9 +7,21 @@
 namespace millrace::link {
 
 void Pause::sleep() {
-  constexpr int kLongest = 200;
+  constexpr int kLongest = 200, kLongestOfAll = 2000;
+  constexpr std::int64_t kLong = 2'000'000;  // who has waited so long does not wait for a pass
   std::this_thread::sleep_for(std::chrono::microseconds(microseconds_));
-  microseconds_ = std::min(kLongest, microseconds_ + microseconds_ / 4);
+  slept_ += microseconds_;
+  microseconds_ = std::min(slept_ < kLong ? kLongest : kLongestOfAll, microseconds_ + microseconds_ / 4);
+}
+
+Status Link::send_others(std::span<const std::byte> message) {
+  Status failed;
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank()) continue;
+    const Status sent = send(other, message);
+    if (failed.ok()) failed = sent;
+  }
+  return failed;
 }
 
 Expected<int> Link::receive(std::vector<std::byte>& message, const std::function<bool()>& give_up) {

@@ -1,10 +1,11 @@
 // Messages between the processes that compute one model together, its ranks: 0 has the first layers and talks to users,
 // the others follow. A message arrives whole or not at all; those from one rank to another keep their order. Whoever
-// waits sleeps, from 20 to 200 us at a time, so that waiting costs no processor.
+// waits sleeps, from 20 to 200 us at a time and 2 ms after two seconds, so that waiting costs little of a processor.
 // Thread-safety: one thread of a rank at a time calls send and receive; they may be different ones.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -27,6 +28,8 @@ class Link {
   /// Sends to another rank; returns when the bytes may change. Errors: io_error (names the host), unsupported (2 GiB or
   /// more).
   virtual Status send(int to, std::span<const std::byte> message) = 0;
+  /// To all other ranks. Errors: those of send, the first one.
+  Status send_others(std::span<const std::byte> message);
   /// The oldest message that is here, from whomever: his rank; nothing: there is none yet. Errors: io_error (names the
   /// host).
   virtual Expected<std::optional<int>> try_receive(std::vector<std::byte>& message) = 0;
@@ -45,6 +48,7 @@ class Pause {
 
  private:
   int microseconds_ = 20;
+  std::int64_t slept_ = 0;  // in all
 };
 
 }  // namespace millrace::link

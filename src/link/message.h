@@ -1,6 +1,6 @@
-// What messages are made of: numbers as this machine has them, texts, rows of floats. All ranks run the same program on
-// the same kind of processor, which is checked when they meet (kProtocol). A message begins with what it is about.
-// Thread-safety: values.
+// What messages are made of: numbers as this machine has them, texts, rows of floats. All ranks know the same messages
+// (kProtocol) and add in the same order (exec::Executor::numerics()), which is checked when a model is opened. A
+// message begins with what it is about. Thread-safety: values.
 #pragma once
 
 #include <algorithm>
@@ -17,18 +17,18 @@
 namespace millrace::link {
 
 /// Changes when a message does.
-constexpr std::uint32_t kProtocol = 1;
+constexpr std::uint32_t kProtocol = 2;
 
 enum class MessageKind : std::uint32_t {
-  open,    // rank 0 opens a model; each answers with reply
-  plan,    // the layers that a rank is to plan for; answered with reply
-  load,    // the limits that it is to load them with; answered with reply
-  reply,   // to one of the above
-  pass,    // from each rank to the next (exec/stage_message.h)
-  cancel,  // rank 0 gives a pass up
-  result,  // of a pass, to rank 0
-  close,   // rank 0 is done with the model
-  end,     // rank 0 ends
+  open = 1,  // rank 0 opens a model; each answers with reply
+  plan,      // the layers that a rank is to plan for; answered with reply
+  load,      // the limits that it is to load them with; answered with reply
+  reply,     // to one of the above
+  pass,      // from each rank to the next (exec/stage_message.h)
+  cancel,    // rank 0 gives a pass up
+  result,    // of a pass, to rank 0
+  close,     // rank 0 is done with the model
+  end,       // rank 0 ends
 };
 
 /// Puts a message together. Parts begin at multiples of 8 bytes.

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "link/mpi_plugin.h"
 
@@ -36,6 +37,7 @@ struct Mpi {
   decltype(&millrace_mpi_probe) probe = nullptr;
   decltype(&millrace_mpi_receive) receive = nullptr;
   decltype(&millrace_mpi_test) test = nullptr;
+  decltype(&millrace_mpi_leave) leave = nullptr;
   decltype(&millrace_mpi_text) text = nullptr;
   decltype(&millrace_mpi_abort) abort = nullptr;
   decltype(&millrace_mpi_end) end = nullptr;
@@ -73,10 +75,11 @@ Expected<Mpi> load_plugin() {
     why = said != nullptr ? said : place;
   }
   if (library == nullptr)
-    return error(Code::unsupported,
-                 "an MPI launcher started this process beside others, but {} is not to be had ({}); build millrace "
-                 "where mpi.h is (Debian: libopenmpi-dev), or name the file in MILLRACE_MPI",
-                 kPlugin, why);
+    return error(
+        Code::unsupported,
+        "an MPI launcher started this process beside others, but {} is not to be had ({}); build millrace "
+        "where mpi.h is (Debian: libopenmpi-dev), name the file in MILLRACE_MPI, or set that to off to run by itself",
+        kPlugin, why);
   Mpi mpi;
   const char* missing = nullptr;
   const auto find = [&](const char* name, auto*& call) {
@@ -89,6 +92,7 @@ Expected<Mpi> load_plugin() {
   find("millrace_mpi_probe", mpi.probe);
   find("millrace_mpi_receive", mpi.receive);
   find("millrace_mpi_test", mpi.test);
+  find("millrace_mpi_leave", mpi.leave);
   find("millrace_mpi_text", mpi.text);
   find("millrace_mpi_abort", mpi.abort);
   find("millrace_mpi_end", mpi.end);
@@ -102,6 +106,7 @@ class MpiLink final : public Link {
       : mpi_(mpi), rank_(rank), size_(size), hosts_(std::move(hosts)), pulse_([this] { watch(); }) {}
 
   ~MpiLink() override {
+    meet_to_leave();
     {
       const MutexLock lock(pulse_mutex_);
       stopping_ = true;
@@ -127,7 +132,7 @@ class MpiLink final : public Link {
       failed = mpi_.send(to, kData, message.data(), message.size(), &operation);
     }
     if (failed == 0) return finish(operation, to);
-    return error(Code::io_error, "{} cannot be sent to: {}", name(to), mpi_.words(failed));
+    return error(Code::io_error, "{} cannot be sent to: {}", name(to), words(failed));
   }
 
   Expected<std::optional<int>> try_receive(std::vector<std::byte>& message) override {
@@ -138,18 +143,25 @@ class MpiLink final : public Link {
       const MutexLock lock(mutex_);
       failed = mpi_.probe(kData, &found, &from, &bytes, &matched);
     }
-    if (failed != 0) return error(Code::io_error, "the other processes are lost: {}", mpi_.words(failed));
+    if (failed != 0) return error(Code::io_error, "the other processes are lost: {}", words(failed));
     if (found == 0) {
       if (const int gone = gone_; gone >= 0) return silent(gone);
       return std::optional<int>();
+    }
+    if (message.capacity() < bytes) {  // never both the old and the new bytes
+      std::vector<std::byte>().swap(message);
+      message.reserve(bytes);
     }
     message.resize(bytes);
     {
       const MutexLock lock(mutex_);
       failed = mpi_.receive(matched, message.data(), bytes, &operation);
     }
-    if (failed != 0) return error(Code::io_error, "{} cannot be heard: {}", name(from), mpi_.words(failed));
-    MR_RETURN_IF_ERROR(finish(operation, from));
+    if (failed != 0) return error(Code::io_error, "{} cannot be heard: {}", name(from), words(failed));
+    const Status finished = finish(operation, from);
+    // MPI may yet write where it was to: nobody else gets that memory in the second that the job has left.
+    if (!finished.ok()) new std::vector<std::byte>(std::move(message));
+    MR_RETURN_IF_ERROR(finished);
     return std::optional(from);
   }
 
@@ -162,21 +174,37 @@ class MpiLink final : public Link {
         const MutexLock lock(mutex_);
         failed = mpi_.test(operation, &done);
       }
-      if (failed != 0) return error(Code::io_error, "{} is lost: {}", name(with), mpi_.words(failed));
+      if (failed != 0) return error(Code::io_error, "{} is lost: {}", name(with), words(failed));
       if (done != 0) return {};
       if (const int gone = gone_; gone >= 0) return silent(gone);
     }
+  }
+
+  std::string words(int code) {
+    const MutexLock lock(mutex_);
+    return mpi_.words(code);
+  }
+
+  /// Waits until all ranks want to end, while the pulse goes on: one that ends later is not taken for dead, and one
+  /// that hangs is.
+  void meet_to_leave() {
+    void* operation = nullptr;
+    {
+      const MutexLock lock(mutex_);
+      if (gone_ >= 0 || mpi_.leave(&operation) != 0) return;
+    }
+    if (const Status met = finish(operation, 0); !met.ok()) log::debug("{}", met.message());
   }
 
   Status silent(int rank) const {
     return error(Code::io_error, "{} has not been heard of for {} s", name(rank), kLongestSilence.count() / 1000);
   }
 
-  /// Ranks that this one listens to: rank 0 to all, the others to rank 0.
+  /// Ranks that this one listens to: rank 0 to all, the others to rank 0 and to those they compute beside.
   std::vector<int> peers() const {
     std::vector<int> peers;
-    for (int rank = 1; rank_ == 0 && rank < size_; ++rank) peers.push_back(rank);
-    if (rank_ != 0) peers.push_back(0);
+    for (int rank = 0; rank < size_; ++rank)
+      if (rank != rank_ && (rank_ == 0 || rank == 0 || std::abs(rank - rank_) == 1)) peers.push_back(rank);
     return peers;
   }
 
@@ -197,6 +225,13 @@ class MpiLink final : public Link {
         const auto index = static_cast<std::size_t>(peer);
         beat(peer, beats[index]);
         if (silence[index] >= kLongestSilence) return end_job(peer);
+      }
+    }
+    for (const int peer : all) {  // MPI wants nothing under way at the end
+      int done = beats[static_cast<std::size_t>(peer)] == nullptr ? 1 : 0;
+      for (Pause pause; done == 0; pause.sleep()) {
+        const MutexLock lock(mutex_);
+        mpi_.test(beats[static_cast<std::size_t>(peer)], &done);
       }
     }
   }
@@ -236,6 +271,7 @@ class MpiLink final : public Link {
     gone_ = gone;
     fmt::print(stderr, "error: {}; the job ends\n", silent(gone).message());
     wait_for_end(kLastWords);
+    const MutexLock lock(mutex_);
     mpi_.abort(kExitGone);
   }
 
@@ -253,6 +289,8 @@ class MpiLink final : public Link {
 }  // namespace
 
 bool started_by_mpi() {
+  if (const char* named = std::getenv("MILLRACE_MPI"); named != nullptr && std::string_view(named) == "off")
+    return false;
   const auto variable = [](const char* name) {
     const char* const number = std::getenv(name);
     return number == nullptr ? 0 : std::atoi(number);

@@ -80,6 +80,18 @@ int millrace_mpi_test(void* operation, int* done) {
   return error;
 }
 
+int millrace_mpi_leave(void** operation) {
+  MPI_Request* const request = malloc(sizeof *request);
+  if (request == NULL) return MPI_ERR_NO_MEM;
+  const int error = MPI_Ibarrier(MPI_COMM_WORLD, request);
+  if (error != MPI_SUCCESS) {
+    free(request);
+    return error;
+  }
+  *operation = request;
+  return MPI_SUCCESS;
+}
+
 void millrace_mpi_text(int error, char* text, int bytes) {
   char words[MPI_MAX_ERROR_STRING + 1] = {0};
   int length = 0;

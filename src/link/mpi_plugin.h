@@ -22,6 +22,8 @@ int millrace_mpi_probe(int tag, int* found, int* from, size_t* bytes, void** mes
 int millrace_mpi_receive(void* message, void* data, size_t bytes, void** operation);
 /* done: the operation is over and must not be asked about again. */
 int millrace_mpi_test(void* operation, int* done);
+/* Begins to wait for all ranks to do the same, which ends as an operation does. */
+int millrace_mpi_leave(void** operation);
 void millrace_mpi_text(int error, char* text, int bytes);
 /* Ends all processes of the job. */
 void millrace_mpi_abort(int exit_code);

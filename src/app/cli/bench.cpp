@@ -447,6 +447,8 @@ int execute(BenchFlags flags, const Program& program) {
   Trace trace;
   if (!flags.trace.empty()) options->trace = &trace;
   install_interrupt_handler();
+  if (!flags.squeeze.empty() && options->cluster != nullptr)
+    return fail(error(Code::unsupported, "--squeeze is of one process: over several, layers would move to the others"));
   if (!flags.squeeze.empty()) return squeeze(*options, flags, program);
   auto created = create_engine(*options, flags.model, program);
   if (!created.ok()) return fail(created.status());

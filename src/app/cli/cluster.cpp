@@ -1,5 +1,6 @@
 #include "app/cli/cluster.h"
 
+#include <csignal>
 #include <vector>
 
 #include "base/log.h"
@@ -33,11 +34,13 @@ Ranks::~Ranks() {
   if (alone() || follows()) return;
   std::vector<std::byte> message;
   const link::Writer end(message, link::MessageKind::end);
-  for (int rank = 1; rank < link_->size(); ++rank)
-    if (const Status sent = link_->send(rank, message); !sent.ok()) log::warn("{}", sent.message());
+  if (const Status sent = link_->send_others(message); !sent.ok()) log::warn("{}", sent.message());
 }
 
 int Ranks::follow(const Expected<engine::EngineOptions>& options) const {
+  // A signal to the whole job is rank 0's to heed: requests under way need their other layers until they are done.
+  std::signal(SIGINT, SIG_IGN);
+  std::signal(SIGTERM, SIG_IGN);
   const Status status = engine::follow(*link_, options);
   return status.ok() ? 0 : fail(status);
 }
