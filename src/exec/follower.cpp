@@ -102,7 +102,7 @@ Status Follower::answer() {
     const Status status = parts_.executor.read_hidden(0, std::ssize(pass_.rows), states);
     if (!status.ok()) write_failure(pass_.number, status, message_);
   }
-  const Status sent = parts_.link.send(0, message_);
+  Status sent = parts_.link.send(0, message_);
   if (sent.code() != Code::unsupported) return sent;
   write_failure(pass_.number, sent, message_);
   return parts_.link.send(0, message_);

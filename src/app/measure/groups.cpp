@@ -54,8 +54,9 @@ class Columns {
     const auto entry = importance->entries.find(tensor.name);
     if (entry == importance->entries.end()) return columns;
     MR_ASSIGN_OR_RETURN(columns.weights_, modelfile::column_weights(entry->second, tensor));
-    columns.cols_ = tensor.cols();
-    columns.rows_ = tensor.rows() / (std::ssize(columns.weights_) / tensor.cols());
+    columns.cols_ = std::max<std::int64_t>(1, tensor.cols());
+    const std::int64_t matrices = std::ssize(columns.weights_) / columns.cols_;
+    columns.rows_ = tensor.rows() / std::max<std::int64_t>(1, matrices);
     return columns;
   }
   /// [cols], or null.
