@@ -61,13 +61,10 @@ class Opening {
  public:
   explicit Opening(const EngineOptions& options) : options_(options), cluster_(*options.cluster), link_(cluster_.link) {
     options_.cluster = nullptr;
-    options_.device = DeviceChoice::cpu;
-    options_.pack = "off";
     if (options_.share_prefixes || !options_.prompt_cache.empty())
       log::info("over several processes nothing is kept of what requests began with, in memory or on the disk");
     log::info("over several processes the CPU computes, and experts are read from the model");
-    options_.share_prefixes = false;
-    options_.prompt_cache.clear();
+    leave_out_what_is_off(options_);
   }
 
   Expected<Parts> run(std::shared_ptr<void> claim) {

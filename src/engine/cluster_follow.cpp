@@ -24,10 +24,7 @@ class FollowingRank {
   FollowingRank(link::Link& link, const Expected<EngineOptions>& options) : link_(link), inbox_(link) {
     wrong_ = options.ok() ? check_cluster_options(*options) : options.status();
     if (options.ok()) given_ = *options;
-    given_.device = DeviceChoice::cpu;
-    given_.pack = "off";
-    given_.share_prefixes = false;
-    given_.prompt_cache.clear();
+    leave_out_what_is_off(given_);
     given_.speculate = {};
     options_ = given_;
   }

@@ -45,6 +45,13 @@ ClusterTerms ClusterTerms::with(const Limits& limits) const {
   return terms;
 }
 
+void leave_out_what_is_off(EngineOptions& options) {
+  options.device = DeviceChoice::cpu;
+  options.pack = "off";
+  options.share_prefixes = false;
+  options.prompt_cache.clear();
+}
+
 void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message) {
   Writer writer(message, MessageKind::open);
   writer.number(link::kProtocol);

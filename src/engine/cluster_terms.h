@@ -25,6 +25,9 @@ struct ClusterTerms {
   ClusterTerms with(const Limits& limits) const;
 };
 
+/// What every rank goes without, whatever it was asked for.
+void leave_out_what_is_off(EngineOptions& options);
+
 void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message);
 void write_plan(const model::Stage& stage, std::vector<std::byte>& message);
 void write_load(const ClusterTerms& terms, std::vector<std::byte>& message);

@@ -17,9 +17,9 @@ constexpr const char* kPromptKey = "tokenizer.chat_template.rerank";
 /// What Qwen3-Reranker was trained to be asked.
 constexpr std::string_view kQwenPrompt =
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
-    "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a "
-    "web "
-    "search query, retrieve relevant passages that answer the query\n<Query>: {query}\n<Document>: "
+    "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n"
+    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that answer the "
+    "query\n<Query>: {query}\n<Document>: "
     "{document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
 Expected<std::string> read_prompt(const modelfile::Model& file) {
