@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "app/cli/command.h"
+#include "app/cli/importance.h"
 #include "app/cli/progress.h"
 #include "app/cli/pull.h"
 #include "app/store/checkpoint.h"
@@ -57,13 +58,9 @@ int execute_convert(const ConvertFlags& flags, const Program& program) {
     if (!type.ok()) return fail(type.status());
     options.type = *type;
   }
-  modelfile::ImportanceMatrix importance;
-  if (!flags.imatrix.empty()) {
-    auto read = modelfile::read_imatrix(flags.imatrix);
-    if (!read.ok()) return fail(read.status());
-    importance = std::move(*read);
-    options.importance = &importance;
-  }
+  const auto importance = read_importance(flags.imatrix);
+  if (!importance.ok()) return fail(importance.status());
+  if (importance->has_value()) options.importance = &**importance;
   options.name = flags.name;
   options.work.threads = flags.threads;
   if (!is_on_hub(flags.in)) return convert_folder(flags.in, flags.out, options, program);

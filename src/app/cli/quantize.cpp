@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "app/cli/command.h"
+#include "app/cli/importance.h"
 #include "app/cli/progress.h"
 #include "app/measure/model_mixture.h"
 #include "app/measure/sensitivity.h"
 #include "base/bytes.h"
 #include "kv/model_identity.h"
-#include "modelfile/imatrix.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -181,13 +181,9 @@ int execute(const QuantizeFlags& flags, const Program& program) {
     const Status status = print_plan(flags, *options);
     return status.ok() ? 0 : fail(status);
   }
-  modelfile::ImportanceMatrix importance;
-  if (!flags.imatrix.empty()) {
-    auto read = modelfile::read_imatrix(flags.imatrix);
-    if (!read.ok()) return fail(read.status());
-    importance = std::move(*read);
-    options->importance = &importance;
-  }
+  const auto importance = read_importance(flags.imatrix);
+  if (!importance.ok()) return fail(importance.status());
+  if (importance->has_value()) options->importance = &**importance;
   Progress progress("Quantizing", Unit::bytes, program.quiet);
   follow(progress, *options);
   if (const Status status = modelfile::quantize(flags.in, flags.out, *options); !status.ok()) {

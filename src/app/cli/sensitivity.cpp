@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "app/cli/command.h"
+#include "app/cli/importance.h"
 #include "app/cli/measuring.h"
 #include "app/cli/progress.h"
-#include "modelfile/imatrix.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -66,13 +66,9 @@ int execute(SensitivityFlags& flags, const Program& program) {
   measure::SensitivityOptions how;
   how.types = *types;
   how.checks = flags.checks;
-  modelfile::ImportanceMatrix importance;
-  if (!flags.imatrix.empty()) {
-    auto read = modelfile::read_imatrix(flags.imatrix);
-    if (!read.ok()) return fail(read.status());
-    importance = std::move(*read);
-    how.importance = &importance;
-  }
+  const auto importance = read_importance(flags.imatrix);
+  if (!importance.ok()) return fail(importance.status());
+  if (importance->has_value()) how.importance = &**importance;
   how.threads = flags.model.threads;
   how.scratch = flags.out;
   how.cancel = &interrupted();
