@@ -19,22 +19,24 @@
 //                                    acc = fma((d*ls)*dx, I, acc)
 //      Q6_K Q3_K, and with step for d IQ2_XS IQ2_S IQ1_M:
 //                                    acc = fma(d*dx, J, acc),  J = sc0*I0 + sc1*I1 over the two halves of 16
+//      NVFP4:                        acc = fma(dx, J, acc),    J as there with sc half the scales, rounded once
 //      Q2_K:                         acc = fma(d*dx, J, acc); acc = fma(-(dmin*dx), M, acc),  M = m0*S16_0 + m1*S16_1
 //    (products in parentheses are rounded to float32 first; MXFP4's d is half its power-of-two scale and its codebook
-//    the doubled integers; I, J, M, S are converted to float32, exact or rounded to nearest even;
-//    step, scale and value of weights on a grid: tensor/grids.h.)
+//    the doubled integers, and so are NVFP4's scales and codebook; I, J, M, S are converted to float32, exact or
+//    rounded to nearest even; step, scale and value of weights on a grid: tensor/grids.h.)
 //  * exp is kernels::exp_f32 (one polynomial, the same bits everywhere), never the library's.
 //  * matmul_segments has the bits of the GPU's products (kernels/cuda/cuda_kernels.h, all but those of prompts), of the
 //    same int8 activations. K is cut into segments of 256 elements at absolute positions (the last may be shorter). In
 //    a segment one accumulator starts at +0 and takes the terms in ascending order; the segments' sums are then added
 //    in ascending order to a total that starts at +0. Float weights: a term an element, as above. Quantized weights: a
-//    term a block b of 32, but in Q2_K, Q3_K, Q6_K, IQ2_XS, IQ2_S and IQ1_M a term a half block h of 16, with I_h its
-//    exact integer:
+//    term a block b of 32, but in Q2_K, Q3_K, Q6_K, IQ2_XS, IQ2_S, IQ1_M and NVFP4 a term a half block h of 16, with
+//    I_h its exact integer:
 //      Q4_0 Q5_0 Q8_0 IQ4_NL MXFP4:  acc = fma(d*dx, I, acc)
 //      Q4_1 Q5_1:                    acc = fma(d*dx, I, acc); acc = fma(m, dx*S, acc)
 //      Q4_K Q5_K:                    acc = fma((d*sc)*dx, I, acc); acc = fma(-(dmin*m), dx*S, acc)
 //      IQ4_XS and those beside it:   acc = fma((d*ls)*dx, I, acc)
 //      Q6_K and those beside it:     acc = fma((d*sc_h)*dx, I_h, acc)
+//      NVFP4:                        acc = fma(sc_h*dx, I_h, acc)
 //      Q2_K:                         acc = fma((d*sc_h)*dx, I_h, acc); acc = fma(-(dmin*m_h), dx*S16_h, acc)
 //    gate_mul, add and quantize_q8 have the GPU's bits as they are.
 //

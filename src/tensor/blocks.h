@@ -16,6 +16,7 @@ namespace millrace {
 static_assert(std::endian::native == std::endian::little, "blocks are read in place and are little-endian");
 
 constexpr int kBlock = 32;        // elements of a simple block
+constexpr int kNvfp4Block = 64;   // elements of a block of NVFP4
 constexpr int kSuperBlock = 256;  // elements of a K-quant or IQ4_XS super-block
 
 #define MR_PACKED __attribute__((packed))
@@ -61,6 +62,13 @@ struct MR_PACKED BlockIQ4_NL {  // w = d * kIq4Codebook[q]
 struct MR_PACKED BlockMXFP4 {  // w = e8m0_half(e) * kMxfp4Codebook[q]
   std::uint8_t e;              // E8M0: the scale is 2^(e - 127)
   std::uint8_t qs[16];
+};
+
+/// 64 elements in 4 sub-blocks s of 16: w = ue4m3_half(d[s]) * kMxfp4Codebook[q]. In the 8 bytes qs[8 s ..] low nibble
+/// i is element 16 s + i, high nibble i is element 16 s + 8 + i.
+struct MR_PACKED BlockNVFP4 {
+  std::uint8_t d[4];  // UE4M3
+  std::uint8_t qs[32];
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -209,6 +217,7 @@ struct MR_PACKED BlockTQ2_0 {
 static_assert(sizeof(BlockQ4_0) == 18 && alignof(BlockQ4_0) == 1);
 static_assert(sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 && sizeof(BlockQ5_1) == 24);
 static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockIQ4_NL) == 18 && sizeof(BlockMXFP4) == 17);
+static_assert(sizeof(BlockNVFP4) == 36);
 static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144);
 static_assert(sizeof(BlockIQ2_XXS) == 66 && sizeof(BlockIQ2_XS) == 74 && sizeof(BlockIQ2_S) == 82);
 static_assert(sizeof(BlockIQ3_XXS) == 98 && sizeof(BlockIQ3_S) == 110);
@@ -232,6 +241,23 @@ alignas(16) inline constexpr std::int8_t kMxfp4Codebook[16] = {0, 1, 2, 3, 4, 6,
 constexpr float e8m0_half(std::uint8_t e) {
   return std::bit_cast<float>(e < 2 ? std::uint32_t{0x00200000} << e : static_cast<std::uint32_t>(e - 1) << 23);
 }
+
+/// A UE4M3 scale as the float16 that is 2^-8 of it: four bits of exponent and three of the mantissa lie in both alike,
+/// subnormals included, and only the bias differs, 7 or 15. The sign's bit does not count, and what would be NaN is 0.
+constexpr std::uint16_t ue4m3_as_half(std::uint8_t bits) {
+  return static_cast<std::uint16_t>((bits & 0x7f) == 0x7f ? 0 : (bits & 0x7f) << 7);
+}
+
+/// Half of a UE4M3 scale, exactly (it pairs with the doubled codebook): from 2^-10 to 224, or 0.
+constexpr float ue4m3_half(std::uint8_t bits) {
+  const std::uint32_t exponent = (bits >> 3) & 15, mantissa = bits & 7;
+  if ((bits & 0x7f) == 0x7f) return 0;
+  return exponent == 0 ? static_cast<float>(mantissa) * 0x1p-10f
+                       : std::bit_cast<float>((exponent + 119) << 23 | mantissa << 20);
+}
+
+/// What turns ue4m3_as_half() into ue4m3_half().
+constexpr float kUe4m3Unit = 128;
 
 /// Q4_K, Q5_K: twelve bytes to eight 6-bit scales and eight 6-bit mins. Sub-blocks 0..3 have the low six bits of bytes
 /// 0..3 (scales) and 4..7 (mins); sub-blocks 4..7 have their low four bits in bytes 8..11 (low nibble scale, high

@@ -66,6 +66,17 @@ void decode_block(const BlockMXFP4& block, float* out) {
   decode_codebook(block.qs, kMxfp4Codebook, e8m0_half(block.e), out);
 }
 
+void decode_block(const BlockNVFP4& block, float* out) {
+  for (int s = 0; s < 4; ++s) {
+    const float d = ue4m3_half(block.d[s]);
+    for (int i = 0; i < 8; ++i) {
+      const int q = block.qs[8 * s + i];
+      out[16 * s + i] = d * static_cast<float>(kMxfp4Codebook[q & 15]);
+      out[16 * s + 8 + i] = d * static_cast<float>(kMxfp4Codebook[q >> 4]);
+    }
+  }
+}
+
 void decode_block(const BlockIQ4_XS& block, float* out) {
   const float d = half_to_float(block.d);
   for (int s = 0; s < 8; ++s) {
@@ -214,6 +225,8 @@ void decode_row(DType dtype, const std::byte* row, std::int64_t cols, float* out
       return decode_blocks<BlockIQ4_XS, kSuperBlock>(row, cols, out);
     case DType::mxfp4:
       return decode_blocks<BlockMXFP4, kBlock>(row, cols, out);
+    case DType::nvfp4:
+      return decode_blocks<BlockNVFP4, kNvfp4Block>(row, cols, out);
     default:
       with_grid_block(dtype, [&]<typename Block>() { decode_blocks<Block, kSuperBlock>(row, cols, out); });
   }

@@ -40,6 +40,7 @@ constexpr std::array kDTypes = {
     DTypeInfo{DType::tq1_0, "TQ1_0", kSuperBlock, sizeof(BlockTQ1_0), true},
     DTypeInfo{DType::tq2_0, "TQ2_0", kSuperBlock, sizeof(BlockTQ2_0), true},
     DTypeInfo{DType::mxfp4, "MXFP4", kBlock, sizeof(BlockMXFP4), true},
+    DTypeInfo{DType::nvfp4, "NVFP4", kNvfp4Block, sizeof(BlockNVFP4), true},
 };
 
 static_assert(std::is_sorted(kDTypes.begin(), kDTypes.end(),

@@ -42,6 +42,7 @@ enum class DType : std::uint32_t {  // value = GGUF's type id
   tq1_0 = 34,
   tq2_0 = 35,
   mxfp4 = 39,
+  nvfp4 = 40,
 };
 
 struct DTypeInfo {

@@ -166,6 +166,12 @@ struct Iq4Nl {
   }
 };
 
+std::uint8_t mxfp4_place(std::uint8_t from_lowest) {
+  const int level = static_cast<int>(from_lowest) - 12, size = std::abs(level);
+  const auto* place = std::find(kMxfp4Codebook, kMxfp4Codebook + 8, size);
+  return static_cast<std::uint8_t>((place - kMxfp4Codebook) | (level < 0 ? 8 : 0));
+}
+
 struct Mxfp4 {
   using Block = BlockMXFP4;
   static constexpr int kFirst = -12;
@@ -195,11 +201,7 @@ struct Mxfp4 {
   }
   static void set_levels(Block& block, const std::uint8_t* q) {
     std::uint8_t places[kBlock];
-    for (int j = 0; j < kBlock; ++j) {
-      const int level = static_cast<int>(q[j]) + kFirst, size = std::abs(level);
-      const auto* place = std::find(kMxfp4Codebook, kMxfp4Codebook + 8, size);
-      places[j] = static_cast<std::uint8_t>((place - kMxfp4Codebook) | (level < 0 ? 8 : 0));
-    }
+    for (int j = 0; j < kBlock; ++j) places[j] = mxfp4_place(q[j]);
     pack_nibbles(places, block.qs);
   }
 };
@@ -226,6 +228,69 @@ void encode_simple(const float* x, const float* importance, std::int64_t count, 
                &levels.values[0][g * kLanes]);
     }
     for (int s = 0; s < n; ++s) Type::set_levels(blocks[first + s], level_bytes(levels, s, Type::kFirst).values);
+  }
+}
+
+// --- NVFP4: a scale of eight bits for every 16, and no other
+// -----------------------------------------------------------
+
+/// The code of the UE4M3 number nearest to `scale` and within the finite ones.
+int nearest_ue4m3(float scale) {
+  if (!(scale > 0)) return 0;
+  // As float16, 2^-8 of it: rounded to three bits of the mantissa, it is the code with zeros behind.
+  const std::uint32_t half = float_to_half(std::min(scale, 448.0f) * 0x1p-8f);
+  return static_cast<int>(std::min<std::uint32_t>((half + 63 + (half >> 7 & 1)) >> 7, 0x7e));
+}
+
+/// Scales (halved, as they pair with the doubled levels) of the sub-blocks of a group: of the codes around those at
+/// which the largest element is one of the three largest levels, the one that leaves least error.
+Lanes search_ue4m3(const Group<16>& group) {
+  constexpr int kNear = 2;
+  alignas(64) float extremes[kLanes], tried[kLanes];
+  store_lanes(extremes, larger(-group.low, group.high));
+  Lanes best = {}, least = {};
+  for (const float level : {6.0f, 4.0f, 3.0f}) {
+    for (int near = -kNear; near <= kNear; ++near) {
+      for (int i = 0; i < kLanes; ++i) {
+        const int code = std::clamp(nearest_ue4m3(extremes[i] / level) + near, 0, 0x7e);
+        tried[i] = ue4m3_half(static_cast<std::uint8_t>(code));
+      }
+      const Lanes step = load_lanes(tried);
+      const Sums sums = quantize(group, Mxfp4Levels{}, reciprocal(step), Lanes{});
+      const Lanes error = step * (step * sums.qq - 2.0f * sums.xq);
+      const auto better = error < least;
+      least = better ? error : least;
+      best = better ? step : best;
+    }
+  }
+  return best;
+}
+
+void encode_nvfp4(const float* x, const float* importance, std::int64_t count, std::byte* out) {
+  constexpr int kSub = 16, kSubs = kNvfp4Block / kSub;
+  auto* blocks = reinterpret_cast<BlockNVFP4*>(out);
+  Columns<kSub> columns, importances, levels;
+  for (std::int64_t first = 0; first < count / kSub; first += kSide) {
+    const int n = static_cast<int>(std::min<std::int64_t>(kSide, count / kSub - first));
+    load_columns(x + first * kSub, n, columns);
+    load_importance(importance == nullptr ? nullptr : importance + first * kSub, n, kNvfp4Block, importances);
+    const Groups<kSub> groups = groups_of(columns, importances);
+    alignas(64) Side scales;
+    for (int g = 0; g < kGroups; ++g) {
+      const Lanes scale = search_ue4m3(groups[g]);
+      store_lanes(&scales[g * kLanes], scale);
+      quantize(groups[g], Mxfp4Levels{}, reciprocal(scale), Lanes{}, &levels.values[0][g * kLanes]);
+    }
+    for (int s = 0; s < n; ++s) {
+      BlockNVFP4& block = blocks[(first + s) / kSubs];
+      const int sub = s % kSubs;
+      block.d[sub] = static_cast<std::uint8_t>(nearest_ue4m3(2 * scales[s]));
+      const auto places = level_bytes(levels, s, -12);
+      for (int i = 0; i < 8; ++i) {
+        const int low = mxfp4_place(places.values[i]), high = mxfp4_place(places.values[8 + i]);
+        block.qs[8 * sub + i] = static_cast<std::uint8_t>(low | high << 4);
+      }
+    }
   }
 }
 
@@ -535,6 +600,8 @@ void encode_any(DType dtype, const float* x, const float* importance, std::int64
       return encode_simple<Iq4Nl>(x, importance, count, out);
     case DType::mxfp4:
       return encode_simple<Mxfp4>(x, importance, count, out);
+    case DType::nvfp4:
+      return encode_nvfp4(x, importance, count, out);
     case DType::q2_k:
       return encode_affine<Q2K>(x, importance, count, out);
     case DType::q4_k:

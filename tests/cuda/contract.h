@@ -105,6 +105,16 @@ inline Quantized quantized_row(DType dtype, const std::byte* row, std::int64_t c
       for_blocks<BlockMXFP4>(row, cols, 32, [&](const BlockMXFP4& b) { out.scale.push_back(e8m0_half(b.e)); });
       nibble_blocks<BlockMXFP4>(row, cols, out, [](const auto&, int q, int) { return int{kMxfp4Codebook[q]}; });
       break;
+    case DType::nvfp4:
+      out.group = 16;
+      for_blocks<BlockNVFP4>(row, cols, 64, [&](const BlockNVFP4& b) {
+        for (const std::uint8_t d : b.d) out.scale.push_back(ue4m3_half(d));
+        for (int j = 0; j < 64; ++j) {
+          const int byte = b.qs[8 * (j / 16) + j % 8];
+          out.q.push_back(kMxfp4Codebook[j % 16 < 8 ? byte & 15 : byte >> 4]);
+        }
+      });
+      break;
     case DType::q8_0:
       scales(BlockQ8_0{});
       for_blocks<BlockQ8_0>(row, cols, 32, [&](const BlockQ8_0& b) { out.q.insert(out.q.end(), b.qs, b.qs + 32); });

@@ -12,7 +12,8 @@
 
 namespace millrace::test {
 
-/// Offsets of a block's float16 fields. MXFP4 has an exponent instead, IQ1_M four nibbles.
+/// Offsets of a block's float16 fields. MXFP4 has an exponent instead, NVFP4 four bytes any of which will
+/// do, IQ1_M four nibbles.
 inline std::vector<std::size_t> half_fields(DType dtype) {
   switch (dtype) {
     case DType::q4_1:
@@ -31,6 +32,7 @@ inline std::vector<std::size_t> half_fields(DType dtype) {
     case DType::tq2_0:
       return {offsetof(BlockTQ2_0, d)};
     case DType::mxfp4:
+    case DType::nvfp4:
     case DType::iq1_m:
       return {};
     default:

@@ -11,6 +11,7 @@
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
 #include "tensor/grids.h"
+#include "tensor/half.h"
 
 namespace millrace {
 namespace {
@@ -84,6 +85,33 @@ TEST(DecodeByHand, Mxfp4ScalesOverTheWholeRange) {
   for (int e = 0; e < 256; ++e) {
     const auto w = decode(DType::mxfp4, block_of(DType::mxfp4, {{0, static_cast<std::uint8_t>(e)}, {1, 0x02}}));
     EXPECT_EQ(w[0], std::ldexp(1.0f, e - 127)) << e;  // level 2 is 1
+  }
+}
+
+TEST(DecodeByHand, Nvfp4) {
+  // Scales 2, 1.125, 2^-9 and 448; byte 9 of the nibbles is the second of sub-block 1, 24 the first of sub-block 3.
+  const auto w =
+      decode(DType::nvfp4,
+             block_of(DType::nvfp4,
+                      {{0, 0x40}, {1, 0x39}, {2, 0x01}, {3, 0x7e}, {4, 0x97}, {13, 0xc5}, {27, 0x20}, {28, 0x07}}));
+  EXPECT_EQ(w[0], 12.0f);
+  EXPECT_EQ(w[8], -1.0f);
+  EXPECT_EQ(w[1], 0.0f);
+  EXPECT_EQ(w[17], 3 * 1.125f);
+  EXPECT_EQ(w[25], -2 * 1.125f);
+  EXPECT_EQ(w[32 + 8 + 7], 0x1p-9f);
+  EXPECT_EQ(w[48], 6 * 448.0f);
+}
+
+TEST(DecodeByHand, Nvfp4ScalesOverTheWholeRange) {
+  for (int code = 0; code < 256; ++code) {
+    const auto bits = static_cast<std::uint8_t>(code);
+    const auto w = decode(DType::nvfp4, block_of(DType::nvfp4, {{0, bits}, {4, 0x02}}));  // level 2 is 1
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const float scale = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                      : std::ldexp(1 + static_cast<float>(mantissa) / 8, exponent - 7);
+    EXPECT_EQ(w[0], (code & 127) == 127 ? 0 : scale) << code;
+    EXPECT_EQ(half_to_float(ue4m3_as_half(bits)) * kUe4m3Unit, ue4m3_half(bits)) << code;
   }
 }
 
@@ -219,6 +247,13 @@ Terms element(DType dtype, const Bits& b, int j) {
       return {b.half(0) * kNl[static_cast<int>(nibble32(b, 2, j))]};
     case DType::mxfp4:
       return {std::ldexp(kFp4[static_cast<int>(nibble32(b, 1, j))], b.byte(0) - 127)};
+    case DType::nvfp4: {
+      const int exponent = b.bits(sub16, 3, 4), mantissa = b.bits(sub16, 0, 3);
+      const double scale = exponent == 15 && mantissa == 7 ? 0
+                           : exponent == 0                 ? std::ldexp(mantissa, -9)
+                                                           : std::ldexp(8 + mantissa, exponent - 10);
+      return {scale * kFp4[b.bits(4 + 8 * sub16 + j % 8, j % 16 < 8 ? 0 : 4, 4)]};
+    }
     case DType::q2_k: {
       const int q = b.bits(16 + 32 * (j / 128) + i, 2 * (sub32 % 4), 2);
       return {b.half(80) * b.bits(sub16, 0, 4) * q, -b.half(82) * b.bits(sub16, 4, 4)};

@@ -181,6 +181,55 @@ struct MXFP4 {
   alignas(16) static constexpr std::uint8_t kLevels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 };
 
+/// Eight blocks of 64. Number 4L + e, e = 2s + t: half t (32 elements) of block 4s + L.
+struct NVFP4 {
+  static constexpr Kind kKind = Kind::halves;
+  static constexpr int kOffset = 12, kBlockElements = 64, kBlockBytes = 36;
+  static constexpr int block_at(int i) { return 8 * (i / 2 % 2) + 2 * (i / 4) + i % 2; }
+  static __m512 add_all(__m512 v) { return add_across<1>(add_across<4>(add_across<8>(add_across<2>(v)))); }
+
+  static Weights unpack(const std::byte* p) {
+    const __m512i levels = _mm512_broadcast_i32x4(load128(kLevels));
+    // The eight bytes of a sub-block twice in a lane: low nibbles of the first, high ones of the second.
+    const __m512i shifts = _mm512_set_epi64(4, 0, 4, 0, 4, 0, 4, 0);
+    const __m512i first = _mm512_set_epi64(12, 12, 8, 8, 4, 4, 0, 0);
+    Weights w;
+#pragma GCC unroll 2
+    for (int s = 0; s < 2; ++s) {
+      const __m512i a = two_blocks(p + 4 * s * kBlockBytes), b = two_blocks(p + (4 * s + 2) * kBlockBytes);
+#pragma GCC unroll 4
+      for (int sub = 0; sub < 4; ++sub) {
+        const __m512i raw = _mm512_permutex2var_epi64(a, _mm512_add_epi64(first, _mm512_set1_epi64(sub)), b);
+        // Six bits of an index choose among 64 bytes, which are four times the sixteen: no mask for the nibbles.
+        w.q[4 * s + sub] = _mm512_permutexvar_epi8(_mm512_srlv_epi64(raw, shifts), levels);
+      }
+    }
+    // Byte 2t + half of the four scales of block 4s + L, at 16s + 4L, to number 4L + 2s + t.
+    alignas(32) static constexpr std::uint8_t kScales[32] = {0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30,
+                                                             1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31};
+    const __m256i at = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(kBlockBytes));
+    const __m256i scales = _mm256_i32gather_epi32(reinterpret_cast<const int*>(p), at, 1);
+    const __m256i seven = _mm256_and_si256(_mm256_permutexvar_epi8(load256(kScales), scales), _mm256_set1_epi8(127));
+    const __m256i some = _mm256_maskz_mov_epi8(_mm256_cmpneq_epi8_mask(seven, _mm256_set1_epi8(127)), seven);
+    w.a = _mm512_set1_ps(1);
+    w.b = halved(_mm256_castsi256_si128(some));
+    w.c = halved(_mm256_extracti128_si256(some, 1));
+    return w;
+  }
+
+ private:
+  /// The nibbles of two blocks.
+  static __m512i two_blocks(const std::byte* p) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load256(p + 4)), load256(p + kBlockBytes + 4), 1);
+  }
+  /// Sixteen UE4M3 scales, halved (tensor/blocks.h).
+  static __m512 halved(__m128i bits) {
+    const __m512 halves = _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bits), 7));
+    return _mm512_mul_ps(halves, _mm512_set1_ps(kUe4m3Unit));
+  }
+  alignas(16) static constexpr std::uint8_t kLevels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+};
+
 /// Two super-blocks. Number 4L + e, e = 2s + t: block 2L + t of super-block s.
 struct Q4_K {
   static constexpr Kind kKind = Kind::with_min;
@@ -276,6 +325,9 @@ bool for_format(DType dtype, const Use& use) {
       return true;
     case DType::mxfp4:
       use.template operator()<MXFP4>();
+      return true;
+    case DType::nvfp4:
+      use.template operator()<NVFP4>();
       return true;
     case DType::q4_k:
       use.template operator()<Q4_K>();

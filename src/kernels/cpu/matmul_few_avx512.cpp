@@ -14,7 +14,7 @@ inline __attribute__((always_inline)) __m512 add_group(const Weights& w, const X
   const __m512 d = _mm512_load_ps(x.d);
   const __m512 i0 = _mm512_cvtepi32_ps(group_sums<Format>(w, x));
   if constexpr (Format::kKind == Kind::halves) {
-    // Integers below 2^24: exact.
+    // Integers below 2^24, exact; of NVFP4 their sum is rounded once, as everywhere.
     const __m512 j = _mm512_fmadd_ps(_mm512_cvtepi32_ps(group_sums<Format>(w, x, 1)), w.c, _mm512_mul_ps(i0, w.b));
     return _mm512_fmadd_ps(_mm512_mul_ps(w.a, d), j, sum);
   }

@@ -267,6 +267,55 @@ struct MXFP4 {
   }
 };
 
+/// Halves of the UE4M3 scales (tensor/blocks.h) in the four bytes of every lane, by way of float16.
+template <class V>
+struct ScalesUE4M3 {
+  typename V::I bits;
+  explicit ScalesUE4M3(typename V::I four) {
+    const typename V::I seven = and_bytes<V>(four, 127);
+    // Bit 7 of a byte's successor is set where the byte is 127, which counts as 0.
+    const typename V::I none = and_bytes<V>(V::template srl<7>(V::add_bytes(seven, V::set1(0x01010101))), 1);
+    bits = V::xor_(seven, V::mul16(none, V::set1(0x007f007f)));
+  }
+  template <int i>
+  typename V::F at() const {
+    return V::mul(V::half(V::template sll<7>(byte_of<V, i>(bits))), V::set1_float(kUe4m3Unit));
+  }
+};
+
+/// The kind's d is 1, and sc0 and sc1 are no integers.
+template <class V>
+struct NVFP4 {
+  static constexpr Kind kKind = Kind::halves;
+  static constexpr int kOffset = 12, kMax16 = 4, kBlockBytes = 36, kParts = 2;
+
+  template <int part>
+  static void pack_part(const Rows<V>& rows, std::int64_t offset, const ScalesUE4M3<V>& scales, std::uint8_t* out) {
+    const Out<V> block{out};
+    typename V::I raw[4];
+    columns<V>(rows, offset + 4 + 16 * part, raw);
+    for (int j = 0; j < 8; ++j) {  // eight bytes have the low nibbles of columns 0..7 of a half, and its high ones
+      const typename V::I bytes = raw[j / 4 * 2 + j % 2];
+      block.bytes(j, V::lookup(MXFP4<V>::kLevels, and_bytes<V>(j % 4 < 2 ? bytes : V::template srl<4>(bytes), 15)));
+    }
+    const typename V::F sc0 = scales.template at<2 * part>();
+    block.scale(0, V::set1_float(1));
+    block.scale(1, sc0);
+    block.scale(2, scales.template at<2 * part + 1>());
+    block.scale(3, V::mul(sc0, V::set1_float(-kMagicFloat)));  // exact: 1.5 * 2^23 * sc needs six bits
+  }
+
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
+    const std::int64_t start = chunk * (kChunk / kParts) * kBlockBytes;
+    const Fields<V, std::uint32_t> d(rows, start, kBlockBytes, n / kParts);
+    for (int i = 0; i < n / kParts; ++i) {
+      const ScalesUE4M3<V> scales(V::load(d.at[i]));
+      pack_part<0>(rows, start + i * kBlockBytes, scales, out[2 * i]);
+      pack_part<1>(rows, start + i * kBlockBytes, scales, out[2 * i + 1]);
+    }
+  }
+};
+
 /// An eighth of a super-block whose bytes are nibbles in pairs of 32 columns (Q4_K, Q5_K): columns of part `part`.
 template <class V>
 void paired_nibbles(const typename V::I raw[8], int part, typename V::I q[8]) {
@@ -692,8 +741,8 @@ inline __attribute__((always_inline)) void add_block(const std::uint8_t* w, cons
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u0 + 4 * r);
     V::template dot<R, 0, 4, Format::kMax16>(dot, w, bytes);
-    // (magic + I0) * sc0 - magic * sc0 = sc0 * I0 exactly: every intermediate is an integer below 2^24, or inside the
-    // fma. So is J, the sum of the two.
+    // (magic + I0) * sc0 - magic * sc0 = sc0 * I0 exactly: every intermediate is a number of 24 bits, or inside the fma.
+    // So is J, the sum of the two, but for NVFP4, where it is rounded once.
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) value[r] = V::fma(V::as_float(dot[r]), scale(1), scale(3));
 #pragma GCC unroll 16
@@ -999,6 +1048,8 @@ void quantized(const MatmulArgs& args) {
       return product<V, IQ4_XS<V>>(args);
     case DType::mxfp4:
       return product<V, MXFP4<V>>(args);
+    case DType::nvfp4:
+      return product<V, NVFP4<V>>(args);
     default:
       with_grid_block(args.dtype, [&]<typename Block>() { product<V, OnGrid<V, Block>>(args); });
   }

@@ -19,12 +19,12 @@ constexpr std::int64_t kTile = 16;  // x rows worked on while a weight block lie
 
 /// 32 consecutive weights as the contract sees them. The term of a block is
 ///   s * dx * (sc[0] * I0 + sc[1] * I1)   and then, if has_min,   m * dx * (ms[0] * S16_0 + ms[1] * S16_1).
-/// two_scales: sc and ms are of the halves.
+/// two_scales: sc and ms are of the halves. The sum of the two products is rounded once, where it has to be (NVFP4).
 struct Block {
   std::int8_t q[32];
   float s = 0;
   float m = 0;
-  int sc[2] = {1, 1};
+  float sc[2] = {1, 1};
   int ms[2] = {1, 1};
   bool has_min = false, two_scales = false;
 };
@@ -89,6 +89,19 @@ void unpack(const BlockMXFP4& block, int, Block& out) {
   out.s = e8m0_half(block.e);
 }
 
+void unpack(const BlockNVFP4& block, int part, Block& out) {
+  for (int h = 0; h < 2; ++h) {
+    const int sub = 2 * part + h;
+    for (int i = 0; i < 8; ++i) {
+      out.q[16 * h + i] = kMxfp4Codebook[block.qs[8 * sub + i] & 15];
+      out.q[16 * h + 8 + i] = kMxfp4Codebook[block.qs[8 * sub + i] >> 4];
+    }
+    out.sc[h] = ue4m3_half(block.d[sub]);
+  }
+  out.s = 1;
+  out.two_scales = true;
+}
+
 void unpack(const BlockIQ4_XS& block, int part, Block& out) {
   codebook(block.qs + 16 * part, kIq4Codebook, out.q);
   out.s = half_to_float(block.d) * static_cast<float>(iq4_xs_scale(block, part));
@@ -100,7 +113,7 @@ int two_bits(const std::uint8_t* qs, int part, int i) { return (qs[32 * (part / 
 void unpack(const BlockQ2_K& block, int part, Block& out) {
   for (int i = 0; i < 32; ++i) out.q[i] = static_cast<std::int8_t>(two_bits(block.qs, part, i));
   for (int h = 0; h < 2; ++h) {
-    out.sc[h] = block.scales[2 * part + h] & 15;
+    out.sc[h] = static_cast<float>(block.scales[2 * part + h] & 15);
     out.ms[h] = block.scales[2 * part + h] >> 4;
   }
   out.s = half_to_float(block.d);
@@ -161,7 +174,7 @@ void unpack(const GridBlock& block, int part, Block& out) {
   for (int i = 0; i < 32; ++i) out.q[i] = static_cast<std::int8_t>(bytes[i] - G::kOffset);
   out.s = half_to_float(G::d(block)) * G::kStep;
   out.two_scales = G::kHalves;
-  for (int h = 0; h < 2; ++h) out.sc[h] = G::kHalves ? G::scale(block, 2 * part + h) : 1;
+  for (int h = 0; h < 2; ++h) out.sc[h] = G::kHalves ? static_cast<float>(G::scale(block, 2 * part + h)) : 1;
   if (!G::kHalves) out.s *= static_cast<float>(G::scale(block, 2 * part));
 }
 
@@ -185,7 +198,8 @@ struct LaneSum {
     const int* dot = integers.dot;
     float& lane = lanes[b % kLanes];
     const float dx = x.d[x_b];
-    lane = std::fmaf(w.s * dx, static_cast<float>(w.sc[0] * dot[0] + w.sc[1] * dot[1]), lane);
+    const float first = w.sc[0] * static_cast<float>(dot[0]);  // exact
+    lane = std::fmaf(w.s * dx, std::fmaf(w.sc[1], static_cast<float>(dot[1]), first), lane);
     if (!w.has_min) return;
     const int min = w.ms[0] * x.sum16[2 * x_b] + w.ms[1] * x.sum16[2 * x_b + 1];
     lane = std::fmaf(w.m * dx, static_cast<float>(min), lane);
@@ -218,7 +232,7 @@ struct SegmentSum {
       return;
     }
     for (int h = 0; h < 2; ++h) {
-      add_term(w.s * static_cast<float>(w.sc[h]) * dx, dot[h]);
+      add_term(w.s * w.sc[h] * dx, dot[h]);
       if (w.has_min) add_term(w.m * static_cast<float>(w.ms[h]), dx * static_cast<float>(sum16[h]));
     }
   }
@@ -314,6 +328,8 @@ void multiply(const MatmulArgs& args) {
       return quantized<Sum, BlockIQ4_XS, kSuperBlock>(args);
     case DType::mxfp4:
       return quantized<Sum, BlockMXFP4, kBlock>(args);
+    case DType::nvfp4:
+      return quantized<Sum, BlockNVFP4, kNvfp4Block>(args);
     default:
       MR_ASSERT(with_grid_block(args.dtype, [&]<typename Block>() { quantized<Sum, Block, kSuperBlock>(args); }));
   }

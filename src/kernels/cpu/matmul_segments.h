@@ -461,6 +461,8 @@ void multiply(const MatmulArgs& args) {
       return product<V, Quantized<V, panel::IQ4_XS<V>>>(args);
     case DType::mxfp4:
       return product<V, Quantized<V, panel::MXFP4<V>>>(args);
+    case DType::nvfp4:
+      return product<V, Quantized<V, panel::NVFP4<V>>>(args);
     default:
       with_grid_block(args.dtype, [&]<typename Block>() { product<V, Quantized<V, panel::OnGrid<V, Block>>>(args); });
   }
