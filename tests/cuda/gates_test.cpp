@@ -129,6 +129,8 @@ void choose_plainly(const ChooseCall& call, std::vector<float> p, const std::vec
     weights[k] = (divide ? weights[k] / std::max(sum, 0x1p-14f) : weights[k]) * call.scale;
   for (std::int32_t k = 0; k < call.top_k && !scales.empty(); ++k)
     weights[k] *= scales[static_cast<std::size_t>(chosen[k])];
+  for (std::int32_t k = 0; k < call.top_k && call.hidden_scale != nullptr; ++k)
+    weights[k] *= scales[static_cast<std::size_t>(chosen[k])];
 }
 
 TEST_F(CudaGates, ChooseKeepsItsContract) {
@@ -159,6 +161,7 @@ TEST_F(CudaGates, ChooseKeepsItsContract) {
           call.bias = biased ? entry.get() : nullptr;
           call.normalize = normalize;
           if (normalize) call.output_scale = scales_entry.get();
+          if (normalize && biased) call.hidden_scale = scales_entry.get();
           if (biased && experts % 4 == 0 && experts >= 32)
             call.groups = experts == 300 ? 50 : std::min(64, experts / 4);
           if (call.groups > 1) call.groups_used = std::max(2, call.groups / 3);

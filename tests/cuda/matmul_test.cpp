@@ -197,6 +197,7 @@ void expect_same(const Q8& got, const std::vector<float>& want, int rows, int co
 
 /// Columns that the dtype allows, near `cols`: an odd number of blocks where it can.
 int odd_cols(DType dtype, int cols) {
+  if (info(dtype).block_elements == 64) return cols / 128 * 128 + 64;
   return info(dtype).block_elements == 32 ? cols / 64 * 64 + 32 : std::max(cols / 256, 1) * 256;
 }
 
@@ -436,7 +437,8 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     const DType up_dtype = GetParam() == DType::q4_k ? DType::q5_0 : GetParam();
     const ExpertSet gate(GetParam(), experts, rows, cols, random), up(up_dtype, experts, rows, cols, random);
     const Bias gate_bias(experts * rows, random), up_bias(experts * rows, random);
-    const bool biased = x_rows != 20;
+    const Bias scales(experts, random);
+    const bool biased = x_rows != 20, scaled = x_rows != 3;
     const Activation activation = biased ? Activation::clamped : Activation::silu;
     const Input x(x_rows, cols, random);
     std::vector<std::int32_t> chosen, sorted, first{0};
@@ -454,6 +456,7 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
       for (std::size_t n = 0; n < static_cast<std::size_t>(rows); ++n) {
         float g = dot(gate.matrices[expert]->decoded[n], x, i / top_k);
         float u = dot(up.matrices[expert]->decoded[n], x, i / top_k);
+        if (scaled) g *= scales.values[expert];
         if (biased) g += gate_bias.values[expert * rows + n], u += up_bias.values[expert * rows + n];
         want_gate.push_back(g);
         want_both.push_back(gated(activation, g, u));
@@ -477,6 +480,7 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     call.x_q8 = x.device;
     call.y = y.data();
     if (biased) call.bias = gate_bias.table->data();
+    if (scaled) call.scale = scales.table->data();
     check(matmul_experts(call, nullptr));
     call.effect = Effect::gated;
     call.activation = activation;

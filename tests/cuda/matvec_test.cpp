@@ -354,6 +354,9 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   const bool biased = x_rows % 2 == 1 && !beside_shared;
   const Floats biases[2] = {random_floats(kExperts * rows, rng_), random_floats(kExperts * rows, rng_)};
   for (const Floats& b : biases) addresses.add(b);
+  const bool scaled = x_rows % 3 == 1 && !beside_shared;
+  const Floats scales = random_floats(kExperts, rng_);
+  addresses.add(scales);
   addresses.finish();
   std::vector<std::int32_t> chosen, sorted, first(kExperts + 1);
   for (int e = 0; e < entries; ++e) chosen.push_back(static_cast<std::int32_t>(rng_() % (kExperts - 1)));
@@ -382,6 +385,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   call.activation = biased ? Activation::clamped : Activation::silu;
   if (biased) call.bias = addresses.entry(2 * kExperts);
   if (biased) call.up_bias = addresses.entry(2 * kExperts + 1);
+  if (scaled) call.scale = addresses.entry(2 * kExperts + 2);
   call.rows = rows;
   call.cols = static_cast<std::int32_t>(cols);
   call.entries = entries;
@@ -410,6 +414,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
         return biased ? biases[of][expert * static_cast<std::size_t>(rows) + static_cast<std::size_t>(n)] : 0.0F;
       };
       float a = contract_dot(dtype, weights[2 * expert].data() + n * row_bytes(dtype, cols), cols, row);
+      if (scaled) a = a * scales[expert];
       if (biased) a = a + bias(0);
       if (effect == Effect::store) {
         expected.push_back(a);
@@ -430,6 +435,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
 std::vector<std::int64_t> lengths(DType dtype) {
   std::vector<std::int64_t> out = {256, 768, 2048, 43 * 256};
   if (info(dtype).block_elements == 32) out.insert(out.end(), {32, 288, 896, 2880});
+  if (info(dtype).block_elements == 64) out.insert(out.end(), {64, 320, 896, 2880});
   if (info(dtype).block_elements == 1) out.insert(out.end(), {1, 7, 100, 264, 300, 2880});
   return out;
 }
@@ -499,10 +505,11 @@ TEST_F(Matvec, AMatrixThatAllRowsShareGoesWithTheExperts) {
   check_experts(DType::q4_k, DType::q6_k, Effect::gated, 64, 512, 2, 4, true, true, false, true);
 }
 
-/// Rows of MXFP4 that are no whole segments are copied as they lie, several at once, and begin at any byte.
+/// Rows of MXFP4 and NVFP4 that are no whole segments are copied as they lie, several at once, and begin at any byte.
 TEST_F(Matvec, RowsThatLiePackedGiveTheContractsBits) {
-  for (const DType dtype : {DType::mxfp4, DType::q8_0}) {
-    for (const std::int64_t cols : {32, 96, 288, 480, 2880, 5664}) {
+  for (const DType dtype : {DType::mxfp4, DType::nvfp4, DType::q8_0}) {
+    for (const std::int64_t cols : {32, 96, 192, 288, 480, 832, 2880, 5664}) {
+      if (cols % info(dtype).block_elements != 0) continue;
       for (const std::int32_t rows : {1, 2, 3, 67, 263, 1031}) {
         const std::int32_t x_rows = 1 + rows % kMatvecRows;
         check_products({dtype}, {rows}, cols, x_rows, Effect::store, rows % 2 == 0, false);

@@ -9,10 +9,11 @@
 //    segment one accumulator starts at +0 and takes terms in ascending order; segments' sums are then added in
 //    ascending order to a total that starts at +0.
 //  * Float weights (F32, F16, BF16): a term an element, acc = fma(w, x, acc), w widened exactly.
-//  * Quantized weights: a term a scale group g: 32 elements, or 16 for Q2_K, Q3_K, Q6_K, IQ2_XS, IQ2_S, IQ1_M. I is
-//    the exact integer dot product of the group's int8 weights (offsets such as Q4_0's -8 included) and x's int8:
+//  * Quantized weights: a term a scale group g: 32 elements, or 16 for Q2_K, Q3_K, Q6_K, IQ2_XS, IQ2_S, IQ1_M,
+//    NVFP4. I is the exact integer dot product of the group's int8 weights (offsets such as Q4_0's -8 included) and x's
+//    int8:
 //      acc = fma(ws * dx, I, acc), and then, where the dtype has mins, acc = fma(-wm, dx * S, acc)
-//    ws is the group's float scale (d; d*sc; MXFP4: half its power of two), wm its min (-m for Q4_1 and Q5_1; dmin*m),
+//    ws is the group's float scale (d; d*sc; MXFP4, NVFP4: half the scale), wm its min (-m for Q4_1 and Q5_1; dmin*m),
 //    S the sum of x's int8 over the group. Each product named here is rounded to float once.
 //  * matmul_prompt(): x and the weights (fma(ws, q, -wm), or ws * q where there are no mins, in float) are rounded to
 //    bfloat16, and a dot product is a chain of steps of 16 elements in ascending order, from +0, in float sums of the
@@ -116,6 +117,8 @@ struct ExpertCall {
   std::int32_t address_stride = 0;
   const std::byte* const* bias = nullptr;  // entry of float32 [experts, rows] for `weight`, or none
   const std::byte* const* up_bias = nullptr;
+  const std::byte* const* scale = nullptr;  // entry of float32 [experts], which multiplies products with `weight`
+                                            // before their bias is added; or none
   DType dtype = DType::f32, up_dtype = DType::f32;
   Effect effect = Effect::store;  // store or gated
   Activation activation = Activation::silu;
@@ -125,7 +128,7 @@ struct ExpertCall {
   std::int32_t entries_per_x = 1;        // entry e reads x row e / entries_per_x (top_k, or 1)
   /// For matvec_experts: a matrix beside the experts', with their shape and dtypes, that every row goes through, and
   /// its up; null: none. A row then has `places` entries, the last of them this matrix's, where chosen is [rows, places
-  /// - 1], and there are no biases.
+  /// - 1], and there are no biases and scales.
   const std::byte *const *shared = nullptr, *const *shared_up = nullptr;
   std::int32_t places = 0;
   /// For matmul_experts: entries sorted by expert (sort_entries).

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/grid_words.cuh"
+#include "kernels/cuda/ue4m3.cuh"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 
@@ -58,6 +59,11 @@ __device__ float element(const BlockMXFP4& block, int j) {
   const unsigned e = block.e;
   const float d = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
   return d * codebook(kMxfp4Low, kMxfp4High, nibble(block.qs, j));
+}
+
+__device__ float element(const BlockNVFP4& block, int j) {
+  const int q = block.qs[8 * (j / 16) + j % 8] >> (j % 16 / 8 * 4) & 15;
+  return ue4m3_scale(block.d[j / 16]) * codebook(kMxfp4Low, kMxfp4High, q);
 }
 
 __device__ int two_bits(const std::uint8_t* qs, int j) {
@@ -167,6 +173,8 @@ __device__ float element(DType dtype, const std::byte* row, int i) {
       return element_of<BlockIQ4_NL, kBlock>(row, i);
     case DType::mxfp4:
       return element_of<BlockMXFP4, kBlock>(row, i);
+    case DType::nvfp4:
+      return element_of<BlockNVFP4, kNvfp4Block>(row, i);
     case DType::q2_k:
       return element_of<BlockQ2_K, kSuperBlock>(row, i);
     case DType::q3_k:

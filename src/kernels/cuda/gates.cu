@@ -250,6 +250,7 @@ __global__ void __launch_bounds__(kWarp* kChooseWarps) choose_kernel(ChooseCall 
   call.chosen[at] = my_expert;
   float weight = (divide ? mine / (sum < 0x1p-14f ? 0x1p-14f : sum) : mine) * call.scale;
   if (call.output_scale != nullptr) weight *= reinterpret_cast<const float*>(*call.output_scale)[my_expert];
+  if (call.hidden_scale != nullptr) weight *= reinterpret_cast<const float*>(*call.hidden_scale)[my_expert];
   call.weights[at] = weight;
 }
 

@@ -53,6 +53,7 @@ struct ChooseCall {
   bool normalize = true;
   float scale = 1;
   const std::byte* const* output_scale = nullptr;  // entry of a float32 [experts] vector, or none
+  const std::byte* const* hidden_scale = nullptr;  // likewise, behind it
   const std::uint8_t* near = nullptr;              // [experts]: tiers, from 0 to near_tiers; null: none is raised
   std::int32_t near_tiers = 1;
   float near_of_range = 0;         // of the difference between a row's largest score and its smallest

@@ -100,6 +100,7 @@ bool has_halves(DType dtype) {
     case DType::iq2_xs:
     case DType::iq2_s:
     case DType::iq1_m:
+    case DType::nvfp4:
       return true;
     default:
       return false;
@@ -212,7 +213,7 @@ cudaError_t mixed_pair(const ExpertCall& call, cudaStream_t stream) {
   for (int i = 0; i < 2; ++i) {
     if (halves[i].error != cudaSuccess) return halves[i].error;
     ExpertCall half = call;
-    if (i == 1) half.weight = call.up, half.dtype = call.up_dtype, half.bias = call.up_bias;
+    if (i == 1) half.weight = call.up, half.dtype = call.up_dtype, half.bias = call.up_bias, half.scale = nullptr;
     half.up = nullptr;
     half.effect = Effect::store;
     half.y = halves[i].data;
@@ -296,6 +297,7 @@ cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream) {
   product.up = pair ? call.up : nullptr;
   product.bias = call.bias;
   product.up_bias = pair ? call.up_bias : nullptr;
+  product.scale = call.scale;
   product.y = call.y;
   product.y_stride = call.rows;
   product.rows = call.rows;

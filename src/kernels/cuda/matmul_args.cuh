@@ -25,6 +25,7 @@ struct TileProduct {
   const std::byte* const* up = nullptr;      // gated: `weight` is the gate's
   const std::byte* const* bias = nullptr;    // experts: each has `rows` of it
   const std::byte* const* up_bias = nullptr;
+  const std::byte* const* scale = nullptr;  // of experts: a number each, for `weight`
   float* y = nullptr;
   std::int64_t y_stride = 0;
   std::int32_t rows = 0;
@@ -219,6 +220,11 @@ __device__ inline const float* bias_of(const std::byte* const* entry, int expert
   return entry == nullptr ? nullptr : reinterpret_cast<const float*>(*entry) + std::int64_t{expert} * rows;
 }
 
+/// What an expert's products with the product's first weight are multiplied by.
+__device__ inline float scale_of(const TileProduct& product, int expert) {
+  return product.scale == nullptr ? 1.0f : reinterpret_cast<const float*>(*product.scale)[expert];
+}
+
 /// Finishes 32 rows of the product, from row `first_row`, in columns of a warp: sums, [c / 2][n][2 * (c % 2) + b] as
 /// fragments are. up: of a pair, the second product. Lanes of t have the 2 * kCols columns from columns[t *
 /// lane_columns] on.
@@ -232,6 +238,7 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
   float bias[4] = {}, up_bias[4] = {};
   const float* bias_from = bias_of(product.bias, expert, rows);
   const float* up_bias_from = bias_of(product.up_bias, expert, rows);
+  const float scale = scale_of(product, expert);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     if (bias_from != nullptr && row + c < rows) bias[c] = bias_from[row + c];
@@ -262,6 +269,7 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       v[c] = sums[c / 2][i / 2][2 * (c % 2) + i % 2];
+      if (product.scale != nullptr) v[c] *= scale;
       if (bias_from != nullptr) v[c] += bias[c];
     }
     if (up != nullptr) {

@@ -7,5 +7,6 @@ template cudaError_t launch_prompt<DType::q4_0>(int, const PromptArgs&, cudaStre
 template cudaError_t launch_prompt<DType::q4_1>(int, const PromptArgs&, cudaStream_t);
 template cudaError_t launch_prompt<DType::iq4_nl>(int, const PromptArgs&, cudaStream_t);
 template cudaError_t launch_prompt<DType::mxfp4>(int, const PromptArgs&, cudaStream_t);
+template cudaError_t launch_prompt<DType::nvfp4>(int, const PromptArgs&, cudaStream_t);
 
 }  // namespace millrace::kernels::cuda

@@ -249,7 +249,7 @@ struct ThinBlock {
     std::uint32_t in[(T::kCols + 1) / 2][4];
 #pragma unroll
     for (int b = 0; b < kSegment / 32; ++b) {
-      if (Q::kUnit == 32 && b >= blocks) break;
+      if (Q::kUnit < kSegment && b >= blocks) break;
       if (T::kCols > 1 || b % 2 == 0) {
 #pragma unroll
         for (int n = 0; n < (T::kCols + 1) / 2; ++n) load_matrices(in[n], x_from + 32 * b + 16 * n * T::kInputPitch);

@@ -56,6 +56,7 @@ __device__ inline void finish_pairs(const TileArgs& args, const TileProduct& pro
   const auto* columns = reinterpret_cast<const Column*>(shared + T::kColumns);
   const float* gate_bias = bias_of(product.bias, expert, rows);
   const float* up_bias = bias_of(product.up_bias, expert, rows);
+  const float scale = scale_of(product, expert);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int at = min(first_row + row + h, rows - 1);
@@ -65,6 +66,7 @@ __device__ inline void finish_pairs(const TileArgs& args, const TileProduct& pro
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         float gate = total[0][i / 2][2 * h + i % 2], up = total[1][i / 2][2 * h + i % 2];
+        if (product.scale != nullptr) gate *= scale;
         if (gate_bias != nullptr) gate += gate_extra;
         if (up_bias != nullptr) up += up_extra;
         values[(column + 16 * t + i) * kPitch + row + h] = gated<decltype(which)::value>(gate, up);

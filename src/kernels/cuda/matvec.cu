@@ -46,6 +46,7 @@ MatvecKernel kernel_for(DType dtype, int x_rows, std::int64_t row_bytes, int col
     case DType::q4_1:
     case DType::iq4_nl:
     case DType::mxfp4:
+    case DType::nvfp4:
       return matvec_kernel_nibbles(dtype, x_rows, cols % kSegment != 0);
     case DType::q5_0:
     case DType::q5_1:
@@ -285,7 +286,8 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
 
 cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
   if (call.entries == 0) return cudaSuccess;
-  if (call.shared != nullptr && (call.bias != nullptr || call.up_bias != nullptr)) return cudaErrorInvalidValue;
+  if (call.shared != nullptr && (call.bias != nullptr || call.up_bias != nullptr || call.scale != nullptr))
+    return cudaErrorInvalidValue;
   const auto launch = [&](const std::byte* const* weight, DType dtype, MatvecArgs::Effect effect) {
     MatvecArgs a{};
     a.products = 1;
@@ -299,6 +301,7 @@ cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
     a.activation = call.activation;
     a.bias[0] = effect == MatvecArgs::kGated ? call.up_bias : call.bias;
     a.bias[1] = call.up_bias;
+    if (effect != MatvecArgs::kGated) a.scale = call.scale;
     a.chosen = call.chosen;
     a.address_stride = call.address_stride;
     a.shared[0] = effect == MatvecArgs::kGated ? call.shared_up : call.shared;

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/grid_words.cuh"
+#include "kernels/cuda/ue4m3.cuh"
 #include "tensor/blocks.h"
 
 namespace millrace::kernels::cuda {
@@ -289,6 +290,25 @@ struct Decoder<DType::mxfp4> : SimpleDecoder {
   __device__ static float scale(W& word, int b) {
     const std::uint32_t e = byte_at(word, 17 * b);
     return __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+  }
+};
+
+template <>
+struct Decoder<DType::nvfp4> : SimpleDecoder {
+  static constexpr int kBytes = 144, kAlign = 16, kGroup = 16;
+  static constexpr bool kSigned = true;
+  template <typename W>
+  __device__ static void words(W& word, int b, std::uint32_t (&w)[8]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // low nibbles, and two words on the high ones
+      const int at = i / 2 * 4 + i % 2;
+      look_up<kMxfp4Book.word[0], kMxfp4Book.word[1], kMxfp4Book.word[2], kMxfp4Book.word[3]>(
+          bytes4(word, b / 2 * 36 + 4 + b % 2 * 16 + 4 * i), w[at], w[at + 2]);
+    }
+  }
+  template <typename W>
+  __device__ static float scale(W& word, int g) {
+    return ue4m3_scale(byte_at(word, g / 4 * 36 + g % 4));
   }
 };
 

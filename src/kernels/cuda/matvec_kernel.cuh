@@ -54,6 +54,7 @@ struct MatvecArgs {
 
   // Experts, if chosen is set.
   const std::int32_t* chosen;
+  const std::byte* const* scale;  // of each expert a number, for its products with weight[0]; or none
   std::int32_t address_stride;
   Divisor entries_per_x, matrix_rows;
   const std::byte* const* shared[2];  // of each row's last entry, the matrix and a pair's up; or none
@@ -615,6 +616,9 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
     const std::byte* const* bias_entry = pick(a.bias, bias_of);
     const float* bias = bias_entry == nullptr ? nullptr : reinterpret_cast<const float*>(*bias_entry) + my_first;
     if (bias != nullptr && experts) bias += static_cast<std::int64_t>(a.chosen[run.entry]) * a.first_row[1];
+    float scale = 1;
+    if (a.scale != nullptr && (!pair || my_list == 0))
+      scale = reinterpret_cast<const float*>(*a.scale)[a.chosen[run.entry]];
     const int my_rows = adds ? run.list_rows[my_list] - my_row : 0;  // that this lane may add up, by steps of sum_rows
     float before = 0;
     if (reads_y && my_rows > 0) before = *y;
@@ -689,6 +693,7 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
           const float* sums = partial + my_column * a.partial_items + sums_place;
 #pragma unroll 8
           for (int s = 0; s < a.segments; ++s) total += sums[s];
+          if (a.scale != nullptr) total *= scale;
           if (bias != nullptr) total += bias[added];
         }
         if (pair) {
@@ -765,7 +770,7 @@ MatvecKernel matvec_kernel_of(int x_rows, bool uneven) {
 
 /// The kernel for x_rows rows of x: it works 1, 2 or 4 of them. ragged: rows of the matrix do not begin at multiples of
 /// the alignment that the dtype's segments have, or end inside a segment.
-MatvecKernel matvec_kernel_nibbles(DType dtype, int x_rows, bool ragged);  // Q4_0 Q4_1 IQ4_NL MXFP4
+MatvecKernel matvec_kernel_nibbles(DType dtype, int x_rows, bool ragged);  // Q4_0 Q4_1 IQ4_NL MXFP4 NVFP4
 MatvecKernel matvec_kernel_bytes(DType dtype, int x_rows, bool ragged);    // Q5_0 Q5_1 Q8_0
 MatvecKernel matvec_kernel_super(DType dtype, int x_rows);                 // Q2_K to Q6_K, IQ4_XS
 MatvecKernel matvec_kernel_grid(DType dtype, int x_rows);                  // IQ1 to IQ3, TQ1_0 TQ2_0

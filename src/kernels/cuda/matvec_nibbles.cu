@@ -12,6 +12,8 @@ MatvecKernel matvec_kernel_nibbles(DType dtype, int x_rows, bool ragged) {
       return matvec_kernel_of<DType::iq4_nl>(x_rows, ragged);
     case DType::mxfp4:
       return matvec_kernel_of<DType::mxfp4, RowLayout::packed>(x_rows, ragged);
+    case DType::nvfp4:
+      return matvec_kernel_of<DType::nvfp4, RowLayout::packed>(x_rows, ragged);
     default:
       return {};
   }

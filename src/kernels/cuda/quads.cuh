@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/grid_words.cuh"
+#include "kernels/cuda/ue4m3.cuh"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
 
@@ -173,6 +174,23 @@ struct Quads<DType::mxfp4> : QuadsBase {
   __device__ static float scale(const std::uint8_t* segment, int s) {
     const std::uint32_t e = segment[s * static_cast<int>(sizeof(BlockMXFP4)) + offsetof(BlockMXFP4, e)];
     return __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);  // e8m0_half
+  }
+};
+
+template <>
+struct Quads<DType::nvfp4> : QuadsBase {
+  static constexpr int kBytes = 4 * sizeof(BlockNVFP4), kAlign = 4, kUnit = kNvfp4Block;
+  static constexpr bool kHalves = true;
+  __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
+    // Of both halves of the block the same four bytes, whose low nibbles are wanted or their high ones.
+    const std::uint8_t* qs =
+        segment + b / 2 * static_cast<int>(sizeof(BlockNVFP4)) + offsetof(BlockNVFP4, qs) + b % 2 * 16;
+    const int shift = t / 2 * 4;
+    const std::uint32_t first = load_word<4>(qs, t % 2) >> shift, second = load_word<4>(qs, 2 + t % 2) >> shift;
+    look_up<kMxfp4Codebook>((first & 0x0F0F0F0Fu) | (second & 0x0F0F0F0Fu) << 4, w0, w1);
+  }
+  __device__ static float scale(const std::uint8_t* segment, int s) {
+    return ue4m3_scale(segment[s / 4 * static_cast<int>(sizeof(BlockNVFP4)) + offsetof(BlockNVFP4, d) + s % 4]);
   }
 };
 
