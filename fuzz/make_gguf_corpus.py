@@ -66,7 +66,7 @@ def seeds():
     yield "aligned", gguf([("general.alignment", U32, 64)], tensors[:3], alignment=64)
     yield "experts", gguf([("general.architecture", STRING, "m"), ("m.expert_count", U32, 4), ("m.expert_used_count", U32, 2)], tensors)
     blocks = [("q2", [256], 10, 84), ("q3", [256], 11, 110), ("q4", [256], 12, 144), ("q5", [256], 13, 176),
-              ("q6", [256], 14, 210), ("iq", [256], 23, 136), ("bf", [2, 1, 1, 2], 30, 8), ("i", [3], 24, 3)]
+              ("q6", [256], 14, 210), ("iq", [256], 23, 136), ("bf", [2, 1, 1, 2], 30, 8), ("i", [3], 24, 3), ("nv", [64], 40, 36)]
     yield "blocks", gguf([], blocks)
     yield "split", gguf([("split.no", U16, 0), ("split.count", U16, 2), ("split.tensors.count", I32, 2)], tensors[:1])
     yield "empty", gguf([])

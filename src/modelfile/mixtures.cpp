@@ -16,22 +16,39 @@ using Q = QuantizeType;
 using D = DType;
 
 constexpr std::array kTypes = {
-    QuantizeTypeInfo{Q::iq1_s, "IQ1_S", 24, D::iq1_s},       QuantizeTypeInfo{Q::tq1_0, "TQ1_0", 36, D::tq1_0},
-    QuantizeTypeInfo{Q::iq1_m, "IQ1_M", 31, D::iq1_m},       QuantizeTypeInfo{Q::tq2_0, "TQ2_0", 37, D::tq2_0},
-    QuantizeTypeInfo{Q::iq2_xxs, "IQ2_XXS", 19, D::iq2_xxs}, QuantizeTypeInfo{Q::iq2_xs, "IQ2_XS", 20, D::iq2_xs},
-    QuantizeTypeInfo{Q::iq2_s, "IQ2_S", 28, D::iq2_xs},      QuantizeTypeInfo{Q::iq2_m, "IQ2_M", 29, D::iq2_s},
-    QuantizeTypeInfo{Q::q2_k_s, "Q2_K_S", 21, D::q2_k},      QuantizeTypeInfo{Q::q2_k, "Q2_K", 10, D::q2_k},
-    QuantizeTypeInfo{Q::iq3_xxs, "IQ3_XXS", 23, D::iq3_xxs}, QuantizeTypeInfo{Q::iq3_xs, "IQ3_XS", 22, D::iq3_s},
-    QuantizeTypeInfo{Q::q3_k_s, "Q3_K_S", 11, D::q3_k},      QuantizeTypeInfo{Q::iq3_s, "IQ3_S", 26, D::iq3_s},
-    QuantizeTypeInfo{Q::iq3_m, "IQ3_M", 27, D::iq3_s},       QuantizeTypeInfo{Q::q3_k_m, "Q3_K_M", 12, D::q3_k},
-    QuantizeTypeInfo{Q::q3_k_l, "Q3_K_L", 13, D::q3_k},      QuantizeTypeInfo{Q::mxfp4_moe, "MXFP4_MOE", 38, D::q8_0},
-    QuantizeTypeInfo{Q::iq4_xs, "IQ4_XS", 30, D::iq4_xs},    QuantizeTypeInfo{Q::iq4_nl, "IQ4_NL", 25, D::iq4_nl},
-    QuantizeTypeInfo{Q::q4_0, "Q4_0", 2, D::q4_0},           QuantizeTypeInfo{Q::q4_k, "Q4_K", 14, D::q4_k},
-    QuantizeTypeInfo{Q::q4_k_s, "Q4_K_S", 14, D::q4_k},      QuantizeTypeInfo{Q::q4_k_m, "Q4_K_M", 15, D::q4_k},
-    QuantizeTypeInfo{Q::q4_1, "Q4_1", 3, D::q4_1},           QuantizeTypeInfo{Q::q5_0, "Q5_0", 8, D::q5_0},
-    QuantizeTypeInfo{Q::q5_k_s, "Q5_K_S", 16, D::q5_k},      QuantizeTypeInfo{Q::q5_k_m, "Q5_K_M", 17, D::q5_k},
-    QuantizeTypeInfo{Q::q5_1, "Q5_1", 9, D::q5_1},           QuantizeTypeInfo{Q::q6_k, "Q6_K", 18, D::q6_k},
-    QuantizeTypeInfo{Q::q8_0, "Q8_0", 7, D::q8_0},           QuantizeTypeInfo{Q::f16, "F16", 1, D::f16},
+    QuantizeTypeInfo{Q::iq1_s, "IQ1_S", 24, D::iq1_s},
+    QuantizeTypeInfo{Q::tq1_0, "TQ1_0", 36, D::tq1_0},
+    QuantizeTypeInfo{Q::iq1_m, "IQ1_M", 31, D::iq1_m},
+    QuantizeTypeInfo{Q::tq2_0, "TQ2_0", 37, D::tq2_0},
+    QuantizeTypeInfo{Q::iq2_xxs, "IQ2_XXS", 19, D::iq2_xxs},
+    QuantizeTypeInfo{Q::iq2_xs, "IQ2_XS", 20, D::iq2_xs},
+    QuantizeTypeInfo{Q::iq2_s, "IQ2_S", 28, D::iq2_xs},
+    QuantizeTypeInfo{Q::iq2_m, "IQ2_M", 29, D::iq2_s},
+    QuantizeTypeInfo{Q::q2_k_s, "Q2_K_S", 21, D::q2_k},
+    QuantizeTypeInfo{Q::q2_k, "Q2_K", 10, D::q2_k},
+    QuantizeTypeInfo{Q::iq3_xxs, "IQ3_XXS", 23, D::iq3_xxs},
+    QuantizeTypeInfo{Q::iq3_xs, "IQ3_XS", 22, D::iq3_s},
+    QuantizeTypeInfo{Q::q3_k_s, "Q3_K_S", 11, D::q3_k},
+    QuantizeTypeInfo{Q::iq3_s, "IQ3_S", 26, D::iq3_s},
+    QuantizeTypeInfo{Q::iq3_m, "IQ3_M", 27, D::iq3_s},
+    QuantizeTypeInfo{Q::q3_k_m, "Q3_K_M", 12, D::q3_k},
+    QuantizeTypeInfo{Q::q3_k_l, "Q3_K_L", 13, D::q3_k},
+    QuantizeTypeInfo{Q::mxfp4_moe, "MXFP4_MOE", 38, D::q8_0},
+    QuantizeTypeInfo{Q::iq4_xs, "IQ4_XS", 30, D::iq4_xs},
+    QuantizeTypeInfo{Q::iq4_nl, "IQ4_NL", 25, D::iq4_nl},
+    QuantizeTypeInfo{Q::nvfp4, "NVFP4", 39, D::nvfp4},
+    QuantizeTypeInfo{Q::q4_0, "Q4_0", 2, D::q4_0},
+    QuantizeTypeInfo{Q::q4_k, "Q4_K", 14, D::q4_k},
+    QuantizeTypeInfo{Q::q4_k_s, "Q4_K_S", 14, D::q4_k},
+    QuantizeTypeInfo{Q::q4_k_m, "Q4_K_M", 15, D::q4_k},
+    QuantizeTypeInfo{Q::q4_1, "Q4_1", 3, D::q4_1},
+    QuantizeTypeInfo{Q::q5_0, "Q5_0", 8, D::q5_0},
+    QuantizeTypeInfo{Q::q5_k_s, "Q5_K_S", 16, D::q5_k},
+    QuantizeTypeInfo{Q::q5_k_m, "Q5_K_M", 17, D::q5_k},
+    QuantizeTypeInfo{Q::q5_1, "Q5_1", 9, D::q5_1},
+    QuantizeTypeInfo{Q::q6_k, "Q6_K", 18, D::q6_k},
+    QuantizeTypeInfo{Q::q8_0, "Q8_0", 7, D::q8_0},
+    QuantizeTypeInfo{Q::f16, "F16", 1, D::f16},
     QuantizeTypeInfo{Q::bf16, "BF16", 32, D::bf16},
 };
 
@@ -128,6 +145,8 @@ constexpr More kMore[] = {
     {Q::q5_k_m, Part::value, Where::favoured, D::q6_k},
     {Q::q5_k_m, Part::down, Where::favoured, D::q6_k},
     {Q::q5_k_m, Part::qkv, Where::everywhere, D::q6_k},
+    // Small numbers throughout, where the scales have but few steps: they begin at 2^-9, for levels up to 6.
+    {Q::nvfp4, Part::embedding, Where::everywhere, D::q6_k},
 };
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
@@ -245,6 +264,7 @@ DType fitting_dtype(DType wanted, std::int64_t cols) {
     case D::q2_k:
     case D::q3_k:
     case D::iq4_xs:
+    case D::nvfp4:
       return D::iq4_nl;
     case D::tq1_0:
     case D::tq2_0:

@@ -46,6 +46,7 @@ enum class QuantizeType {
   q5_k_m,
   q6_k,
   mxfp4_moe,
+  nvfp4,
 };
 
 /// A type's name as users write it ("Q4_K_M"), its number in general.file_type (llama.cpp's llama_ftype), and the type
@@ -81,10 +82,11 @@ bool stays_float(const TensorInfo& tensor);
 ///    IQ1, IQ2 and IQ3_XXS.
 ///  * Mixtures (_S, _M, _L, Q2_K, IQ*, TQ*) give some matrices more bits, in some layers or all: attn_v, ffn_down (of
 ///    experts too), attn_output, attn_qkv, token_embd; mixtures.cpp has the table. Q4_K gives none. MXFP4_MOE is
-///    experts in MXFP4, all else Q8_0.
+///    experts in MXFP4, all else Q8_0. NVFP4 leaves the embedding at Q6_K.
 ///  * A row that is not whole super-blocks of 256 gets a type of 32 of about as many bits (IQ1 to IQ3, Q2_K, Q3_K,
-///  IQ4_XS:
-///    IQ4_NL; TQ1_0, TQ2_0: Q4_0; Q4_K: Q5_0; Q5_K: Q5_1; Q6_K: Q8_0), and one that is not whole blocks of 32 gets F16.
+///  IQ4_XS,
+///    NVFP4: IQ4_NL; TQ1_0, TQ2_0: Q4_0; Q4_K: Q5_0; Q5_K: Q5_1; Q6_K: Q8_0), and one that is not whole blocks of 32
+///    gets F16.
 DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureContext& context);
 
 /// `wanted`, or what a row of `cols` gets in its place.

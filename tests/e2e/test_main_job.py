@@ -139,7 +139,7 @@ class MainJob(Case):
 
     def test_quantized_by_us_answers_too(self):
         with tempfile.TemporaryDirectory() as folder:
-            for dtype in ("Q8_0", "Q4_0"):
+            for dtype in ("Q8_0", "Q4_0", "NVFP4"):
                 path = os.path.join(folder, f"draft-{dtype}.gguf")
                 self.ok("quantize", DRAFT, path, dtype)
                 outcome = self.ok("run", path, "--temp", "0", "-p", "What is the opposite of hot?")

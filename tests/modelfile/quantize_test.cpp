@@ -203,6 +203,8 @@ TEST(QuantizeMixture, MoreBitsWhereMixturesHaveThem) {
   EXPECT_EQ(types(QuantizeType::q5_k_m, "attn_qkv"), (Runs{{32, "Q6_K"}}));
   EXPECT_EQ(types(QuantizeType::mxfp4_moe, "ffn_up_exps"), (Runs{{32, "MXFP4"}}));
   EXPECT_EQ(types(QuantizeType::mxfp4_moe, "attn_v"), (Runs{{32, "Q8_0"}}));
+  EXPECT_EQ(types(QuantizeType::nvfp4, "attn_v"), (Runs{{32, "NVFP4"}}));
+  EXPECT_EQ(types(QuantizeType::nvfp4, "ffn_down_exps"), (Runs{{32, "NVFP4"}}));
   EXPECT_EQ(types(QuantizeType::q4_1, "ffn_up"), (Runs{{32, "Q4_1"}}));
   EXPECT_EQ(types(QuantizeType::iq1_s, "attn_output"), (Runs{{32, "IQ2_XXS"}}));
   EXPECT_EQ(types(QuantizeType::iq2_xxs, "ffn_down"), (Runs{{4, "Q2_K"}, {28, "IQ2_XXS"}}));
@@ -217,6 +219,7 @@ TEST(QuantizeMixture, MoreBitsWhereMixturesHaveThem) {
   EXPECT_EQ(choose_dtype(QuantizeType::iq2_xxs, embedding, context), DType::q2_k);
   EXPECT_EQ(choose_dtype(QuantizeType::iq2_xxs, output, context), DType::q5_k);
   EXPECT_EQ(choose_dtype(QuantizeType::tq1_0, embedding, context), DType::q4_k);
+  EXPECT_EQ(choose_dtype(QuantizeType::nvfp4, embedding, context), DType::q6_k);
 }
 
 TEST(QuantizeMixture, RowsThatAreNotWholeBlocks) {
@@ -224,6 +227,8 @@ TEST(QuantizeMixture, RowsThatAreNotWholeBlocks) {
       {DType::q2_k, DType::iq4_nl}, {DType::q3_k, DType::iq4_nl},  {DType::q4_k, DType::q5_0},
       {DType::q5_k, DType::q5_1},   {DType::q6_k, DType::q8_0},    {DType::iq4_xs, DType::iq4_nl},
       {DType::q5_0, DType::q5_0},   {DType::iq2_s, DType::iq4_nl}, {DType::tq1_0, DType::q4_0}};
+  EXPECT_EQ(fitting_dtype(DType::nvfp4, 320), DType::nvfp4);
+  EXPECT_EQ(fitting_dtype(DType::nvfp4, 96), DType::iq4_nl);
   for (const auto& [wanted, got] : places) {
     EXPECT_EQ(fitting_dtype(wanted, 2880), got) << info(wanted).name;
     EXPECT_EQ(fitting_dtype(wanted, 2816), wanted) << info(wanted).name;

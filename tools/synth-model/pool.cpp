@@ -64,6 +64,17 @@ void make(BlockMXFP4& b, double scale, Random& random) {
   b.e = static_cast<std::uint8_t>(std::clamp(exponent + 127 + (random.uniform() < share_of_high ? 1 : 0), 2.0, 253.0));
 }
 
+void make(BlockNVFP4& b, double scale, Random& random) {
+  // Numbers of eight steps between powers of two, and of 2^-9 below 2^-6: the two around what is wanted, by chance.
+  for (std::uint8_t& d : b.d) {
+    const double wanted = std::clamp(scale * random.spread(), 0x1p-9, 448.0);
+    const int exponent = std::max(static_cast<int>(std::floor(std::log2(wanted))), -6);
+    const double steps = wanted / std::exp2(exponent - 3);  // 8 to 16, fewer in the subnormals
+    const int whole = static_cast<int>(steps + random.uniform());
+    d = static_cast<std::uint8_t>(std::clamp((exponent + 6) * 8 + whole, 1, 0x7e));
+  }
+}
+
 void make(BlockQ2_K& b, double scale, Random& random) {
   for (std::uint8_t& s : b.scales) {
     const int factor = 8 + random.below(8);
@@ -174,6 +185,8 @@ void make_quantized(DType dtype, std::span<std::byte> out, double scale, Random&
       return make_blocks<BlockIQ4_XS>(out, scale, random);
     case DType::mxfp4:
       return make_blocks<BlockMXFP4>(out, scale, random);
+    case DType::nvfp4:
+      return make_blocks<BlockNVFP4>(out, scale, random);
     default:  // floats are made above, integers are refused by types_from_name()
       with_grid_block(dtype, [&]<typename Block>() { make_blocks<Block>(out, scale, random); });
   }
