@@ -94,6 +94,7 @@ void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end,
   if (job.effect == Effect::store || job.effect == Effect::activate) {
     for (std::int64_t r = 0; r < args.x_rows; ++r) {
       float* const row = args.y + r * args.y_stride;
+      scale_row(row, args.weight_rows, gate.scale);
       if (gate.bias != nullptr) table_.add(row, gate.bias, args.weight_rows);
       if (job.effect == Effect::activate) table_.gate_mul(gate.activation, row, ones_.data(), args.weight_rows);
     }

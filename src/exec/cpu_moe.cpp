@@ -21,14 +21,15 @@ struct CpuExecutor::MoeCall {
 
   // Of all experts, one after the other; null: none.
   const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+  const float* inner_scale = nullptr;  // of each expert one
 
   /// What an expert's gate and up go through, and what its results are added to.
   Gate gate_of(std::int32_t expert) const {
     const auto of = [&](const float* all) { return all == nullptr ? nullptr : all + expert * ff; };
-    return {experts.activation, of(gate_bias), of(up_bias)};
+    return {experts.activation, of(gate_bias), of(up_bias), inner_scale == nullptr ? 1 : inner_scale[expert]};
   }
   Gate bias_of_down(std::int32_t expert) const {
-    return {experts.activation, down_bias == nullptr ? nullptr : down_bias + expert * model_dim, nullptr};
+    return {experts.activation, down_bias == nullptr ? nullptr : down_bias + expert * model_dim};
   }
   /// Of an expert without a gate: its up, which is activated by itself.
   WeightRef gate(std::int32_t expert) const { return {experts.first_unit + expert, experts.first_part()}; }
@@ -48,6 +49,7 @@ void CpuExecutor::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t
     call.up_bias = at<float>(layout_.up_bias);
     call.down_bias = at<float>(layout_.down_bias);
   }
+  if (!experts.inner_scale.none()) call.inner_scale = at<float>(layout_.inner_scale);
   if (experts.count > shape_.experts || experts.top_k > shape_.top_k || call.ff > shape_.expert_ff ||
       call.model_dim > shape_.model_dim) {
     fail(error(Code::internal, "a mixture of {} experts of {} was not prepared", experts.count, call.ff));
@@ -83,8 +85,14 @@ void CpuExecutor::score(Act routed, WeightRef router, const Experts& experts) {
     table_.add(scores + r * experts.count, bias, experts.count);
 }
 
-/// Copies the biases of the experts that rows have chosen: while experts are leased the trunk's may not be.
+/// Copies the biases of the experts that rows have chosen, and the scales of all: while experts are leased the trunk's
+/// may not be.
 void CpuExecutor::bring_biases(const Experts& experts) {
+  if (!experts.inner_scale.none() && !failed()) {
+    const float* scales = vector_of(experts.inner_scale, experts.count, 0);
+    if (scales == nullptr) return;
+    std::copy_n(scales, experts.count, at<float>(layout_.inner_scale));
+  }
   if (experts.gate_bias.none()) return;
   const std::int64_t ff = part({experts.first_unit, experts.up_part}).rows;
   const std::int64_t model_dim = part({experts.first_unit, experts.down_part}).rows;
@@ -135,9 +143,11 @@ void CpuExecutor::route(const Experts& experts, std::int64_t rows) {
       choose_experts(table_, experts, bias, preferred, scores + r * experts.count, selection + r * experts.count,
                      chosen + r * experts.top_k, weights + r * experts.top_k);
   });
-  if (experts.output_scale.none()) return;
-  const float* scales = vector_of(experts.output_scale, experts.count, 0);
-  for (std::int64_t i = 0; i < rows * experts.top_k && scales != nullptr; ++i) weights[i] *= scales[chosen[i]];
+  for (const WeightRef scale : {experts.output_scale, experts.hidden_scale}) {
+    if (scale.none()) continue;
+    const float* scales = vector_of(scale, experts.count, 0);
+    for (std::int64_t i = 0; i < rows * experts.top_k && scales != nullptr; ++i) weights[i] *= scales[chosen[i]];
+  }
 }
 
 /// Where a routing takes the routers' place, its experts get the weights that theirs had.

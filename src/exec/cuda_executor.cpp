@@ -231,6 +231,7 @@ Status CudaExecutor::prepare_experts() {
     MR_RETURN_IF_ERROR(read(step.experts.gate_bias, biases.gate));
     MR_RETURN_IF_ERROR(read(step.experts.up_bias, biases.up));
     MR_RETURN_IF_ERROR(read(step.experts.down_bias, biases.down));
+    MR_RETURN_IF_ERROR(read(step.experts.inner_scale, biases.inner_scale));
   }
   MR_ASSIGN_OR_RETURN(expert_share_,
                       ExpertShare::create(expert_share_sizes(shape_), *options_.experts, units_, *options_.pool,
@@ -269,8 +270,9 @@ Status CudaExecutor::begin_experts() {
       for (std::size_t i = begin; i < program_->block_end(begin); ++i)
         if (steps[i].kind == Step::Kind::moe) {
           const Experts& experts = steps[i].experts;
-          layers.push_back(
-              {experts.first_unit, experts.count, {experts.gate_bias, experts.up_bias, experts.down_bias}});
+          layers.push_back({experts.first_unit,
+                            experts.count,
+                            {experts.gate_bias, experts.up_bias, experts.down_bias, experts.inner_scale}});
         }
   options_.experts->begin_waves(std::move(layers));
   return {};

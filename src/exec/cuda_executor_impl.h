@@ -123,7 +123,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<ExpertShare> expert_share_;  // null: all experts are in VRAM
   // Of each layer's experts, in host memory for the processor: by first unit.
   struct ExpertBiases {
-    std::vector<float> gate, up, down;
+    std::vector<float> gate, up, down, inner_scale;
   };
   std::map<std::int32_t, ExpertBiases> expert_biases_;
   std::vector<RouterAhead> routers_;  // of programs_[0], where experts may be guessed

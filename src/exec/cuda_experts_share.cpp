@@ -322,7 +322,8 @@ kernels::MatmulArgs ExpertShare::product(const Missed& missed, const residency::
   return args;
 }
 
-/// hidden = activation(x gate^T + bias) * (x up^T + bias), in places' order; without a gate activation(x up^T + bias).
+/// hidden = activation(x gate^T * scale + bias) * (x up^T + bias), in places' order; without a gate
+/// activation(x up^T * scale + bias).
 void ExpertShare::gate_and_up(const Job& job, const Missed& missed, std::uint64_t x_name, std::int64_t begin,
                               std::int64_t end, int thread) {
   const residency::Part &first = part(job, job.experts->first_part()), &up = part(job, job.experts->up_part);
@@ -336,12 +337,13 @@ void ExpertShare::gate_and_up(const Job& job, const Missed& missed, std::uint64_
   table_.matmul_segments(args);
   const auto of_expert = [&](const float* all) { return all == nullptr ? nullptr : all + missed.expert * ff + begin; };
   auto* const scratch = reinterpret_cast<float*>(thread_memory(thread) + at_.workspace_bytes);
+  const float scale = job.inner_scale == nullptr ? 1 : job.inner_scale[missed.expert];
   if (!job.experts->gated())
-    return activate_rows(table_, job.experts->activation, of_expert(job.up_bias), args, scratch);
+    return activate_rows(table_, {job.experts->activation, of_expert(job.up_bias), nullptr, scale}, args, scratch);
   args.dtype = up.dtype;
   args.weight = missed.up + begin * row_bytes(up.dtype, up.cols);
-  gate_rows(table_, table_.matmul_segments, {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias)},
-            args, scratch);
+  gate_rows(table_, table_.matmul_segments,
+            {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias), scale}, args, scratch);
 }
 
 /// By whoever did the last of the tasks that make them.

@@ -50,7 +50,7 @@ class ExpertShare final : public HostExchange {
     std::uint32_t number = 0;
     std::int64_t rows = 0;
     const Experts* experts = nullptr;
-    const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+    const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr, *inner_scale = nullptr;
     const Experts* ahead = nullptr;  // the next mixture's, whose router's guess is handed out, too; null: none is
   };
   /// For the launches: where the device sees rows and choices, places and results.

@@ -222,6 +222,7 @@ void CudaExecutor::Emitter::route(const Experts& experts, const float* scores, s
   call.normalize = experts.normalize;
   call.scale = experts.scale;
   call.output_scale = vector(experts.output_scale);
+  call.hidden_scale = vector(experts.hidden_scale);
   if (route_bias > 0) {
     call.near = ops.options_.experts->tiers(experts.first_unit);
     call.near_tiers = ops.options_.experts->fastest_tier();
@@ -353,7 +354,9 @@ void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number,
   const ExpertBiases& biases = ops.expert_biases_.at(s.experts.first_unit);
   const auto bias = [](const std::vector<float>& all) { return all.empty() ? nullptr : all.data(); };
   if (status.ok())
-    share.add({number, window.rows, &s.experts, bias(biases.gate), bias(biases.up), bias(biases.down), ahead}, stream);
+    share.add({number, window.rows, &s.experts, bias(biases.gate), bias(biases.up), bias(biases.down),
+               bias(biases.inner_scale), ahead},
+              stream);
 }
 
 void CudaExecutor::Emitter::activate(const cuda::ExpertCall& hidden, const cuda::ExpertCall& down, bool of_wave) {
@@ -393,6 +396,7 @@ void CudaExecutor::Emitter::launch_waves(const Experts& experts, cuda::ExpertCal
       hidden.up_bias = wave->bias(1);
       down.bias = wave->bias(2);
     }
+    if (hidden.scale != nullptr) hidden.scale = wave->bias(3);
     check(cuda::matmul_experts(hidden, stream), "matmul_experts");
     if (!experts.gated()) activate(hidden, down, true);
     if (status.ok()) check(cuda::matmul_experts(down, stream), "matmul_experts");
@@ -451,6 +455,7 @@ void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joine
   hidden.activation = experts.activation;
   hidden.bias = vector(experts.gated() ? experts.gate_bias : experts.up_bias);
   hidden.up_bias = vector(experts.up_bias);
+  hidden.scale = vector(experts.inner_scale);
   hidden.up = ops.weights_.entry({experts.first_unit, experts.up_part});
   hidden.up_dtype = up.dtype;
   if (experts.gated())

@@ -277,8 +277,8 @@ class Fuser {
       return {};
     if (!adds_shared(mixture) || step(mixture + 1).b != result.out || program_.read_behind(mixture + 1, result.out))
       return {};
-    if (!experts.gated() || !experts.gate_bias.none() || experts.activation != hidden.activation ||
-        dtype(hidden.weight) != dtype(hidden.weight2))
+    if (!experts.gated() || !experts.gate_bias.none() || !experts.inner_scale.none() ||
+        experts.activation != hidden.activation || dtype(hidden.weight) != dtype(hidden.weight2))
       return {};
     const auto alike = [&](WeightRef ref, std::int32_t part) {
       const residency::Part &one = units_.part(ref), &other = units_.part({experts.first_unit, part});

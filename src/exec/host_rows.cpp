@@ -37,6 +37,11 @@ kernels::MatmulArgs rows_of(DType dtype, const std::byte* weight, std::int64_t c
   return args;
 }
 
+void scale_row(float* row, std::int64_t cols, float factor) {
+  if (factor == 1) return;
+  for (std::int64_t i = 0; i < cols; ++i) row[i] *= factor;
+}
+
 void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), const Gate& gate,
                const kernels::MatmulArgs& up, float* scratch) {
   kernels::MatmulArgs args = up;
@@ -45,19 +50,20 @@ void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::Matmul
   matmul(args);
   for (std::int64_t r = 0; r < up.x_rows; ++r) {
     float *const row = up.y + r * up.y_stride, *const factors = scratch + r * up.weight_rows;
+    scale_row(row, up.weight_rows, gate.scale);
     if (gate.bias != nullptr) table.add(row, gate.bias, up.weight_rows);
     if (gate.up_bias != nullptr) table.add(factors, gate.up_bias, up.weight_rows);
     table.gate_mul(gate.activation, row, factors, up.weight_rows);
   }
 }
 
-void activate_rows(const kernels::Table& table, kernels::Activation activation, const float* bias,
-                   const kernels::MatmulArgs& up, float* scratch) {
+void activate_rows(const kernels::Table& table, const Gate& gate, const kernels::MatmulArgs& up, float* scratch) {
   std::fill_n(scratch, up.weight_rows, 1.0f);
   for (std::int64_t r = 0; r < up.x_rows; ++r) {
     float* const row = up.y + r * up.y_stride;
-    if (bias != nullptr) table.add(row, bias, up.weight_rows);
-    table.gate_mul(activation, row, scratch, up.weight_rows);
+    scale_row(row, up.weight_rows, gate.scale);
+    if (gate.bias != nullptr) table.add(row, gate.bias, up.weight_rows);
+    table.gate_mul(gate.activation, row, scratch, up.weight_rows);
   }
 }
 

@@ -84,12 +84,26 @@ void Ops::copy(Act out, Act x) {
   step.a = x;
 }
 
+WeightRef Ops::scale_of(WeightRef weight) const {
+  const auto found = scales_.find({weight.unit, weight.part});
+  return found == scales_.end() ? WeightRef{} : found->second;
+}
+
 void Ops::matmul(std::span<const Product> products, Act x) {
+  const auto is_scaled = [this](const Product& product) { return !scale_of(product.weight).none(); };
+  if (products.size() > 1 && std::any_of(products.begin(), products.end(), is_scaled)) {
+    // One after the other, because a scale lies behind its matrix and weights are used in their order.
+    for (std::size_t i = 0; i < products.size(); ++i) matmul(products.subspan(i, 1), x);
+    return;
+  }
   Step& step = record(Kind::matmul);
   step.a = x;
   MR_ASSERT(products.size() <= step.products.size());
   step.product_count = static_cast<int>(products.size());
   std::copy(products.begin(), products.end(), step.products.begin());
+  if (products.size() != 1 || !is_scaled(products[0])) return;
+  MR_ASSERT(products[0].bias.none());
+  scale(products[0].out, scale_of(products[0].weight));
 }
 
 void Ops::matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, HeadWeights form) {
@@ -102,6 +116,13 @@ void Ops::matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, Hea
 }
 
 void Ops::matmul_gated(Act out, WeightRef gate, WeightRef up, Act x, kernels::Activation activation) {
+  if (!scale_of(gate).none() || !scale_of(up).none()) {
+    const Buffer like = program_.buffer(out);
+    const Act factors = buffer("scaled up", like.cols, like.rows);
+    matmul(out, gate, x);
+    matmul(factors, up, x);
+    return this->gate(out, factors, 0, activation);
+  }
   Step& step = record(Kind::gated);
   step.activation = activation;
   step.out = out;
@@ -251,6 +272,7 @@ void Ops::select_logit_rows(Act out, Act x) {
 }
 
 void Ops::logits(WeightRef head, Act x, float factor, float cap) {
+  if (const WeightRef by = scale_of(head); !by.none()) scale(x, by);  // what the logits should be multiplied by
   Step& step = record(Kind::logits);
   step.factor = factor;
   step.cap = cap;

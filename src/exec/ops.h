@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,6 +24,10 @@ class Ops {
   void keep(kv::Layout layout) { program_.layout = std::move(layout); }
   /// Angles for rope(): its index.
   int add_rope(Rope rope);
+
+  /// Products with `weight` are multiplied by `scale`, a float32 vector of one, in a step of its own behind each. Not
+  /// for products that have a bias, or by heads. Call before they are recorded.
+  void scale_products(WeightRef weight, WeightRef scale) { scales_[{weight.unit, weight.part}] = scale; }
 
   /// Here a block begins, which needs nothing of those before but buffers of the whole pass. The first begins by
   /// itself.
@@ -106,8 +111,10 @@ class Ops {
 
  private:
   Step& record(Step::Kind kind);
+  WeightRef scale_of(WeightRef weight) const;
 
   Program program_;
+  std::map<std::pair<std::int32_t, std::int32_t>, WeightRef> scales_;  // by unit and part of the weight
   bool for_hidden_ = false;
 };
 

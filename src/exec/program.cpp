@@ -104,8 +104,9 @@ Program Program::with_units(std::span<const std::int32_t> units) const {
     replace(step.attention.sinks);
     replace(step.convolution.bias);
     Experts& experts = step.experts;
-    for (WeightRef* const ref : {&experts.router_bias, &experts.selection_bias, &experts.gate_bias, &experts.up_bias,
-                                 &experts.down_bias, &experts.output_scale})
+    for (WeightRef* const ref :
+         {&experts.router_bias, &experts.selection_bias, &experts.gate_bias, &experts.up_bias, &experts.down_bias,
+          &experts.output_scale, &experts.hidden_scale, &experts.inner_scale})
       replace(*ref);
     if (step.kind == Kind::moe) experts.first_unit = units[static_cast<std::size_t>(experts.first_unit)];
   }
@@ -130,7 +131,7 @@ std::vector<WeightRef> Program::weights() const {
     if (step.kind != Kind::moe) continue;
     const Experts& experts = step.experts;
     for (const WeightRef ref : {experts.router_bias, experts.selection_bias, experts.gate_bias, experts.up_bias,
-                                experts.down_bias, experts.output_scale})
+                                experts.down_bias, experts.output_scale, experts.hidden_scale, experts.inner_scale})
       use(ref);
     for (std::int32_t expert = 0; expert < experts.count; ++expert)
       for (const std::int32_t part : {experts.gate_part, experts.up_part, experts.down_part})

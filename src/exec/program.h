@@ -129,6 +129,8 @@ struct Experts {
   WeightRef selection_bias;                 // [count], added for the choice alone
   WeightRef gate_bias, up_bias, down_bias;  // [count * expert_ff], likewise, [count * model_dim]: all three or none
   WeightRef output_scale;                   // [count], multiplies the weight of a chosen expert last
+  WeightRef hidden_scale;  // [count], likewise, behind it: what should multiply its up's products does so here
+  WeightRef inner_scale;   // [count], multiplies what an expert's gate gives (or its up, without a gate), before a bias
   // Experts are chosen among the groups_used groups (of `groups`, of neighbours) whose best sum up to most: so many.
   std::int32_t groups = 1, groups_used = 1, group_best = 2;
   bool normalize = true;  // weights of the chosen experts are divided by their sum
@@ -138,7 +140,8 @@ struct Experts {
   bool gated() const { return gate_part != kNoPart; }
   std::int32_t first_part() const { return gated() ? gate_part : up_part; }  // of those that x is multiplied by
   bool plain_router() const {
-    return gating == Gating::softmax && selection_bias.none() && output_scale.none() && groups == 1;
+    return gating == Gating::softmax && selection_bias.none() && output_scale.none() && hidden_scale.none() &&
+           groups == 1;
   }
 };
 

@@ -42,6 +42,13 @@ struct LayerWeights {
   exec::Experts experts;
 };
 
+/// No product has both.
+void refuse_scale_with_bias(UnitBuilder& units, WeightRef weight, WeightRef bias, const std::string& name) {
+  if (units.has_scale(weight) && !bias.none())
+    units.fail(error(Code::unsupported,
+                     "the file has a scale and a bias for {}, which this version cannot compute with", name));
+}
+
 /// What the block that guesses has beside its layer.
 struct DraftWeights {
   WeightRef embedding, embedding_norm, states_norm, joined, norm, head;
@@ -90,6 +97,7 @@ class Decoder {
   void list_dense(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_results(UnitBuilder& units, int index, LayerWeights& weights) const;
   void list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_expert_scales(UnitBuilder& units, int index, exec::Experts& experts) const;
   float eps() const { return static_cast<float>(hp_.rms_eps); }
   bool begins() const { return stage_.first == 0; }
   bool ends() const { return stage_.last == hp_.layers; }
@@ -100,6 +108,7 @@ class Decoder {
   exec::Ops& ops_;
   std::vector<LayerWeights> layers_;  // by number; those of other stages have none
   WeightRef embedding_, output_norm_, head_;
+  std::vector<std::pair<WeightRef, WeightRef>> scales_;  // of weights, by which their products are multiplied
   DraftWeights draft_;
   WeightRef layers_table_, layers_projection_, layers_norm_;  // of per-layer embeddings
   Act x_, h_;      // the residual stream; what a block reads of it, and what it adds to it
@@ -112,6 +121,7 @@ void Decoder::begin_program(std::span<const kv::LayerKv> kept) {
   x_ = ops_.buffer("x", hp_.model_dim, Rows::whole);
   h_ = ops_.buffer("h", hp_.model_dim);
   ops_.keep(kv::Layout(kept));
+  for (const auto& [weight, scale] : scales_) ops_.scale_products(weight, scale);
   for (const RopeSpec& rope : spec_.ropes)
     ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude, rope.last});
 }
@@ -414,6 +424,7 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     const std::string vector = name(fmt::format("{}.bias", fused.holds ? fused.tensor : tensor));
     its_bias =
         fused.holds ? units.optional_elements(vector, fused.rows, first, rows) : units.optional_vector(vector, rows);
+    refuse_scale_with_bias(units, weight, its_bias, matrix);
   };
   product("attn_q", 0, q_dim, weights.q, weights.q_bias);
   if (spec.reads < 0) {
@@ -429,7 +440,9 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
   }
   if (spec.sinks) weights.sinks = units.vector(name("attn_sinks.weight"), spec.heads);
   weights.attn_out = units.matrix(name("attn_output.weight"), spec.q_dim(), dim);
-  if (spec.may_have_biases) weights.attn_out_bias = units.optional_vector(name("attn_output.bias"), dim);
+  if (!spec.may_have_biases) return;
+  weights.attn_out_bias = units.optional_vector(name("attn_output.bias"), dim);
+  refuse_scale_with_bias(units, weights.attn_out, weights.attn_out_bias, name("attn_output.weight"));
 }
 
 void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const {
@@ -519,7 +532,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
     weights.experts_norm = units.vector(name("pre_ffw_norm_2.weight"), dim);
     weights.experts_result_norm = units.vector(name("post_ffw_norm_2.weight"), dim);
   }
-  weights.router = units.matrix(name("ffn_gate_inp.weight"), dim, mixture.experts);
+  weights.router = units.unscaled(name("ffn_gate_inp.weight"), dim, mixture.experts);
   exec::Experts& experts = weights.experts;
   if (mixture.biases) {
     experts.router_bias = units.vector(name("ffn_gate_inp.bias"), mixture.experts);
@@ -529,6 +542,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   }
   if (mixture.selection_bias) experts.selection_bias = units.vector(name("exp_probs_b.bias"), mixture.experts);
   if (mixture.output_scales) experts.output_scale = units.vector(name("ffn_down_exps.scale"), mixture.experts);
+  list_expert_scales(units, index, experts);
   list_results(units, index, weights);
   units.end();
   experts.count = static_cast<std::int32_t>(mixture.experts);
@@ -542,6 +556,21 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   experts.activation = spec.activation;
   experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim, spec.gated);
   if (!spec.gated) experts.gate_part = exec::kNoPart, experts.up_part = 0, experts.down_part = 1;
+}
+
+/// The numbers that each expert's products are multiplied by, where the file has them. The down's and the up's multiply
+/// the expert's weight in the sum instead, being factors of its result; the gate's cannot, nor can an up's that goes
+/// through an activation. Biases would have to be divided: such files are refused as having what nobody asked for.
+void Decoder::list_expert_scales(UnitBuilder& units, int index, exec::Experts& experts) const {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  if (spec.mixture.biases) return;
+  const auto scale = [&](const char* tensor) {
+    return units.optional_vector(layer_tensor(index, tensor), spec.mixture.experts);
+  };
+  if (experts.output_scale.none()) experts.output_scale = scale("ffn_down_exps.scale");
+  if (units.has(layer_tensor(index, "ffn_gate_up_exps.weight"))) return;
+  if (spec.gated) experts.hidden_scale = scale("ffn_up_exps.scale");
+  experts.inner_scale = scale(spec.gated ? "ffn_gate_exps.scale" : "ffn_up_exps.scale");
 }
 
 /// The table, and a unit of what is computed before the first layer.
@@ -568,6 +597,7 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
     units.refuse_unused(index);
   }
   if (ends()) std::tie(output_norm_, head_) = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
+  scales_ = units.scales();
   return units.status();
 }
 
@@ -591,6 +621,7 @@ Status Decoder::list_draft_block(const modelfile::Model& file, residency::UnitTa
   list_mixer(units, index, weights);
   list_feed_forward(units, index, weights);
   units.refuse_unused(index);
+  scales_.insert(scales_.end(), units.scales().begin(), units.scales().end());
   return units.status();
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
@@ -33,6 +34,13 @@ int layer_of(std::string_view name) {
   return code == std::errc() && rest != end && *rest == '.' ? layer : -1;
 }
 
+constexpr std::string_view kWeight = ".weight", kScale = ".scale";
+
+std::string scale_name(std::string_view weight) {
+  if (weight.ends_with(kWeight)) weight.remove_suffix(kWeight.size());
+  return std::string(weight) + std::string(kScale);
+}
+
 }  // namespace
 
 std::string layer_tensor(int layer, std::string_view name) { return fmt::format("blk.{}.{}", layer, name); }
@@ -60,6 +68,7 @@ void UnitBuilder::refuse_unused(int layer) {
       if (const int of = layer_of(tensor.name); of >= 0) of_layer_[of].push_back(tensor.name);
   for (const std::string_view name : of_layer_[layer]) {
     if (used_.contains(name) || name == layer_tensor(layer, "attn_rot_embd.weight")) continue;  // angles: we make ours
+    if (name.ends_with(".input_scale")) continue;  // for activations of 4 bits: ours have 8, and scales of their own
     fail(error(Code::unsupported, "the file has {}, which this version cannot compute with",
                modelfile::escape(name, 80)));
   }
@@ -99,7 +108,38 @@ WeightRef UnitBuilder::add(Part part) {
   return {static_cast<std::int32_t>(table_.units().size()), static_cast<std::int32_t>(unit_.parts.size() - 1)};
 }
 
+bool UnitBuilder::has_scale(WeightRef weight) const {
+  return std::any_of(scales_.begin(), scales_.end(), [&](const auto& scaled) { return scaled.first == weight; });
+}
+
+/// none() where the file has none.
+WeightRef UnitBuilder::scale_for(const std::string& name) {
+  const std::string scale = scale_name(name);
+  if (!has(scale)) return {};
+  used_scales_.insert(scale);
+  return vector(scale, 1);
+}
+
+WeightRef UnitBuilder::with_scale(const std::string& name, WeightRef weight) {
+  if (weight.none()) return weight;
+  if (const WeightRef scale = scale_for(name); !scale.none()) scales_.emplace_back(weight, scale);
+  return weight;
+}
+
+/// Of tensors of no layer; refuse_unused() sees to the others.
+void UnitBuilder::refuse_unused_scales() {
+  for (const modelfile::TensorInfo& tensor : file_.tensors())
+    if (layer_of(tensor.name) < 0 && std::string_view(tensor.name).ends_with(kScale) &&
+        !used_scales_.contains(tensor.name))
+      fail(error(Code::unsupported, "the file has {}, which this version cannot compute with",
+                 modelfile::escape(tensor.name, 80)));
+}
+
 WeightRef UnitBuilder::matrix(const std::string& name, std::int64_t cols, std::int64_t rows) {
+  return with_scale(name, unscaled(name, cols, rows));
+}
+
+WeightRef UnitBuilder::unscaled(const std::string& name, std::int64_t cols, std::int64_t rows) {
   const modelfile::TensorInfo* tensor = checked(name, {cols, rows});
   if (tensor == nullptr) return {};
   return add({name, tensor->dtype, rows, cols, tensor->file, tensor->offset});
@@ -107,6 +147,11 @@ WeightRef UnitBuilder::matrix(const std::string& name, std::int64_t cols, std::i
 
 WeightRef UnitBuilder::rows(const std::string& name, std::int64_t cols, std::int64_t all_rows, std::int64_t first,
                             std::int64_t rows) {
+  return with_scale(name, some_rows(name, cols, all_rows, first, rows));
+}
+
+WeightRef UnitBuilder::some_rows(const std::string& name, std::int64_t cols, std::int64_t all_rows, std::int64_t first,
+                                 std::int64_t rows) {
   const modelfile::TensorInfo* tensor = checked(name, {cols, all_rows});
   if (tensor == nullptr) return {};
   const auto skipped = static_cast<std::uint64_t>(first * row_bytes(tensor->dtype, cols));
@@ -121,8 +166,8 @@ WeightRef UnitBuilder::matrices(const std::string& name, std::int64_t cols, std:
 
 WeightRef UnitBuilder::rows_of_heads(const std::string& name, std::int64_t cols, std::int64_t heads, std::int64_t each,
                                      std::int64_t first, std::int64_t rows) {
-  const WeightRef head = this->rows(name, cols, heads * each, first, rows);
-  for (std::int64_t h = 1; h < heads; ++h) this->rows(name, cols, heads * each, h * each + first, rows);
+  const WeightRef head = some_rows(name, cols, heads * each, first, rows);
+  for (std::int64_t h = 1; h < heads; ++h) some_rows(name, cols, heads * each, h * each + first, rows);
   return head;
 }
 
@@ -165,7 +210,7 @@ WeightRef UnitBuilder::slice(const std::string& name, std::int64_t cols, std::in
 WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab, bool as_head) {
   begin(UnitKind::embedding);
   unit_.by_rows = !as_head;
-  const WeightRef table = matrix("token_embd.weight", model_dim, vocab);
+  const WeightRef table = unscaled("token_embd.weight", model_dim, vocab);
   end();
   return table;
 }
@@ -173,7 +218,7 @@ WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab, boo
 WeightRef UnitBuilder::table(const std::string& name, std::int64_t cols, std::int64_t rows) {
   begin(UnitKind::embedding);
   unit_.by_rows = true;
-  const WeightRef table = matrix(name, cols, rows);
+  const WeightRef table = unscaled(name, cols, rows);
   end();
   return table;
 }
@@ -183,8 +228,12 @@ std::pair<WeightRef, WeightRef> UnitBuilder::output(const std::string& norm, std
   const bool tied = ties_head();
   begin(tied ? UnitKind::trunk : UnitKind::head);
   const WeightRef last_norm = vector(norm, model_dim);
-  const WeightRef head = tied ? embedding : matrix("output.weight", model_dim, vocab);
+  // Before the head, because it is the head's input that is multiplied.
+  const WeightRef scale = tied ? WeightRef{} : scale_for("output.weight");
+  const WeightRef head = tied ? embedding : unscaled("output.weight", model_dim, vocab);
+  if (!scale.none()) scales_.emplace_back(head, scale);
   end();
+  refuse_unused_scales();
   return {last_norm, head};
 }
 

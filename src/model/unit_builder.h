@@ -30,10 +30,13 @@ class UnitBuilder {
   void begin_aside() { aside_ = true; }
   void end();
 
-  /// A weight of `rows` rows of `cols` elements, of any computable dtype. Errors: not_found, corrupt (both shapes
-  /// named), unsupported (a dtype that cannot be multiplied).
+  /// A weight of `rows` rows of `cols` elements, of any computable dtype, and where the file has NAME.scale for
+  /// NAME.weight, behind it that number, which products with the weight are multiplied by (scales()). Errors:
+  /// not_found, corrupt (both shapes named), unsupported (a dtype that cannot be multiplied).
   residency::WeightRef matrix(const std::string& name, std::int64_t cols, std::int64_t rows);
-  /// Rows [first, first + rows) of a tensor of `all_rows`.
+  /// The same without a scale: should the file have one, nobody has asked for it.
+  residency::WeightRef unscaled(const std::string& name, std::int64_t cols, std::int64_t rows);
+  /// Rows [first, first + rows) of a tensor of `all_rows`, with a scale as matrix() has it.
   residency::WeightRef rows(const std::string& name, std::int64_t cols, std::int64_t all_rows, std::int64_t first,
                             std::int64_t rows);
   /// `count` matrices of `rows` rows that lie one after another in a 3-D tensor, as one weight.
@@ -84,6 +87,9 @@ class UnitBuilder {
   /// Refuses the file when it has a tensor of this layer that nobody asked for: what it was trained with would be left
   /// out of the sums, and the tokens be wrong. Call behind the layer's last weight.
   void refuse_unused(int layer);
+  /// Weights, and the scale of each that has one. Source of the name: the GGUF files that llama.cpp reads.
+  const std::vector<std::pair<residency::WeightRef, residency::WeightRef>>& scales() const { return scales_; }
+  bool has_scale(residency::WeightRef weight) const;
   void fail(Status status);
   const Status& status() const { return status_; }
 
@@ -91,12 +97,19 @@ class UnitBuilder {
   residency::WeightRef add(residency::Part part);
   residency::WeightRef elements(const std::string& name, std::initializer_list<std::int64_t> shape, std::int64_t first,
                                 std::int64_t size);
+  residency::WeightRef some_rows(const std::string& name, std::int64_t cols, std::int64_t all_rows, std::int64_t first,
+                                 std::int64_t rows);
+  residency::WeightRef with_scale(const std::string& name, residency::WeightRef weight);
+  residency::WeightRef scale_for(const std::string& name);
+  void refuse_unused_scales();
   const modelfile::TensorInfo* checked(const std::string& name, std::initializer_list<std::int64_t> shape);
 
   const modelfile::Model& file_;
   residency::UnitTable& table_;
   std::map<int, std::vector<std::string_view>> of_layer_;  // the file's tensors by layer; made when first asked for
   std::set<std::string, std::less<>> used_;                // of the present layer
+  std::vector<std::pair<residency::WeightRef, residency::WeightRef>> scales_;
+  std::set<std::string, std::less<>> used_scales_;
   residency::Unit unit_;
   bool aside_ = false;
   Status status_;

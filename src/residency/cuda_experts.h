@@ -100,7 +100,7 @@ class DeviceExperts {
   // --- Many rows ---
 
   /// Experts of a layer, [first_unit, first_unit + count), and vectors of the trunk that have a row for each of them
-  /// (biases; none() where there is none).
+  /// (biases, scales; none() where there is none).
   struct Layer {
     std::int32_t first_unit = 0, count = 0;
     WeightRef biases[kExpertBiases];

@@ -1,0 +1,67 @@
+// Files with a scale beside their matrices (NAME.scale) on the GPU: tests/engine/scales_test.cpp.
+#include "cuda_engine/on_gpu.h"
+#include "engine/reference.h"
+#include "engine/scaled_file.h"
+
+namespace millrace::engine {
+namespace {
+
+using namespace test;
+
+class ScalesOnGpu : public OnGpu, public testing::WithParamInterface<Cell> {};
+
+TEST_P(ScalesOnGpu, MultiplyTheirProducts) {
+  const auto& [checkpoint, place] = GetParam();
+  if (!checkpoint.runs(place.place)) GTEST_SKIP();
+  for (const bool fuse : {true, false}) {
+    const ScaledFile file(checkpoint.model(), {});
+    EngineOptions options;
+    options.model_path = file.path();
+    options.device = DeviceChoice::cuda;
+    options.threads = 2;
+    options.cuda_fuse = options.cuda_graphs = fuse;
+    if (place.place == Place::gpu_ram && checkpoint.mixture) options.vram_experts = 2;
+    if (place.place == Place::gpu_ram && !checkpoint.mixture) options.pins = *parse_pins("0-=ram");
+    expect_the_reference(options, checkpoint);
+  }
+}
+
+TEST_P(ScalesOnGpu, OfNvfp4AreCloseToTheProcessors) {
+  const auto& [checkpoint, place] = GetParam();
+  if (!checkpoint.runs(place.place)) GTEST_SKIP();
+  const ScaledFile file(checkpoint.model(), {DType::nvfp4});
+  EngineOptions options;
+  options.model_path = file.path();
+  options.context_tokens = checkpoint.context;
+  options.threads = 2;
+  const auto logits_on = [&](DeviceChoice device) {
+    options.device = device;
+    std::vector<float> logits;
+    const auto engine = make(options);
+    if (engine == nullptr) return logits;
+    Request request = greedy(read_references(checkpoint.logits()).front().tokens, 1);
+    keep_logits(request, logits);
+    EXPECT_TRUE(engine->submit(std::move(request)).ok());
+    drain(*engine);
+    return logits;
+  };
+  const std::vector<float> on_cpu = logits_on(DeviceChoice::cpu);
+  if (place.place == Place::gpu_ram && checkpoint.mixture) options.vram_experts = 2;
+  if (place.place == Place::gpu_ram && !checkpoint.mixture) options.pins = *parse_pins("0-=ram");
+  const std::vector<float> on_gpu = logits_on(DeviceChoice::cuda);
+  ASSERT_EQ(on_cpu.size(), on_gpu.size());
+  ASSERT_FALSE(on_cpu.empty());
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < on_cpu.size(); ++i) {
+    difference += std::pow(double{on_cpu[i]} - on_gpu[i], 2);
+    norm += std::pow(double{on_cpu[i]}, 2);
+  }
+  EXPECT_LE(std::sqrt(difference / norm), 0.1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Reference, ScalesOnGpu,
+                         testing::Combine(testing::ValuesIn(kCheckpoints), testing::Values(kPlaces[2], kPlaces[3])),
+                         test_name);
+
+}  // namespace
+}  // namespace millrace::engine
