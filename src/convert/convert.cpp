@@ -106,6 +106,7 @@ class Converter {
   Status plan_group(const Group& group, const std::vector<NamedTensor>& tensors, const Geometry& geometry);
   Expected<DType> kept_dtype(const Target& target, const std::vector<Stored>& parts) const;
   DType dtype_for(const Target& target, DType stored, const modelfile::MixtureContext& context) const;
+  void plan_factors();
   Status write_header(modelfile::Writer& writer);
   Status write_factors(modelfile::Writer& writer);
   Status check_header(const modelfile::Writer& writer) const;
@@ -221,7 +222,6 @@ Status Converter::plan_tensors() {
                                   [](const Planned& one) { return one.target.name == "token_embd.weight"; });
   if (table == planned_.end()) return error(Code::corrupt, "the checkpoint has no embedding; get all of its files");
   header_.set_integer("vocab_size", table->target.shape.back());
-  report_.tensors = planned_.size() + factors_.size();
   return {};
 }
 
@@ -280,10 +280,24 @@ DType most_of(const std::vector<Planned>& planned) {
 
 /// general.file_type of weights that are kept.
 std::uint32_t file_type_of(DType most) {
-  static const std::map<DType, std::uint32_t> kTypes = {{DType::f16, 1},  {DType::q4_0, 2},  {DType::q4_1, 3},
-                                                        {DType::q8_0, 7}, {DType::bf16, 32}, {DType::mxfp4, 38}};
+  static const std::map<DType, std::uint32_t> kTypes = {{DType::f16, 1},   {DType::q4_0, 2},  {DType::q4_1, 3},
+                                                        {DType::q8_0, 7},  {DType::bf16, 32}, {DType::mxfp4, 38},
+                                                        {DType::nvfp4, 39}};
   const auto type = kTypes.find(most);
   return type == kTypes.end() ? 0 : type->second;
+}
+
+/// What bytes of NVFP4 leave out, beside each such tensor: NAME.scale for NAME.weight, of experts a number each.
+void Converter::plan_factors() {
+  for (const Planned& one : planned_) {
+    if (one.dtype != DType::nvfp4 || !is_copy(one.target, sources_, DType::nvfp4)) continue;
+    std::vector<float> factors = factors_of(one.target, sources_);
+    if (std::all_of(factors.begin(), factors.end(), [](float factor) { return factor == 1; })) continue;
+    constexpr std::string_view kWeight = "weight";
+    const std::string stem = one.target.name.substr(0, one.target.name.size() - kWeight.size());
+    factors_.push_back({stem + "scale", std::move(factors)});
+  }
+  report_.tensors = planned_.size() + factors_.size();
 }
 
 Status Converter::write_header(modelfile::Writer& writer) {
@@ -291,6 +305,7 @@ Status Converter::write_header(modelfile::Writer& writer) {
   for (const Planned& one : planned_) tensors.push_back({one.target.name, one.dtype, one.target.shape, 0, 0, 0});
   const modelfile::MixtureContext context = modelfile::mixture_context(tensors);
   for (Planned& one : planned_) one.dtype = dtype_for(one.target, one.dtype, context);
+  plan_factors();
   const DType most = most_of(planned_);
   const std::uint32_t file_type = options_.type ? modelfile::info(*options_.type).file_type : file_type_of(most);
   report_.type = options_.type ? modelfile::info(*options_.type).name : info(most).name;

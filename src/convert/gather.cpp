@@ -96,6 +96,71 @@ Status read_mxfp4(const Source& source, std::int64_t first, std::int64_t blocks,
   return {};
 }
 
+constexpr std::int64_t kNvfp4Group = 16;  // numbers that share a scale
+
+Status check_scale(const Source& source, std::uint8_t scale) {
+  if ((scale & 0x7f) == 0x7f) return not_finite(source);
+  if (scale > 0x7f)
+    return error(Code::corrupt, "tensor '{}' has a negative scale, which NVFP4 has not",
+                 modelfile::escape(source.name, 120));
+  return {};
+}
+
+/// The nibbles and the scales of `groups` of 16 numbers from the first-th on.
+struct Nvfp4Groups {
+  std::span<std::byte> nibbles, scales;
+  std::uint8_t nibble(std::int64_t i) const {
+    return static_cast<std::uint8_t>(nibbles[static_cast<std::size_t>(i / 2)]) >> (i % 2 * 4) & 0xf;
+  }
+  std::uint8_t scale(std::int64_t group) const {
+    return static_cast<std::uint8_t>(scales[static_cast<std::size_t>(group)]);
+  }
+};
+
+Expected<Nvfp4Groups> read_nvfp4_groups(const Source& source, std::int64_t first, std::int64_t groups,
+                                        Scratch& scratch) {
+  constexpr std::int64_t kBytes = kNvfp4Group / 2;
+  const auto bytes = room(scratch, groups * (kBytes + 1));
+  const Nvfp4Groups read{bytes.first(static_cast<std::size_t>(groups * kBytes)),
+                         bytes.subspan(static_cast<std::size_t>(groups * kBytes))};
+  MR_RETURN_IF_ERROR(source.file->read_at(source.offset + static_cast<std::uint64_t>(first * kBytes), read.nibbles));
+  MR_RETURN_IF_ERROR(
+      source.scales.file->read_at(source.scales.offset + static_cast<std::uint64_t>(first), read.scales));
+  for (std::int64_t g = 0; g < groups; ++g) MR_RETURN_IF_ERROR(check_scale(source, read.scale(g)));
+  return read;
+}
+
+/// Whole blocks, without the factor.
+Status read_nvfp4(const Source& source, std::int64_t first, std::int64_t blocks, Scratch& scratch, std::byte* out) {
+  constexpr int kSubs = kNvfp4Block / kNvfp4Group;
+  MR_ASSIGN_OR_RETURN(const Nvfp4Groups read, read_nvfp4_groups(source, first * kSubs, blocks * kSubs, scratch));
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    BlockNVFP4 block{};
+    for (int s = 0; s < kSubs; ++s) {
+      const std::int64_t at = b * kNvfp4Block + s * kNvfp4Group;
+      block.d[s] = read.scale(b * kSubs + s);
+      for (int i = 0; i < 8; ++i)
+        block.qs[8 * s + i] = static_cast<std::uint8_t>(read.nibble(at + i) | read.nibble(at + 8 + i) << 4);
+    }
+    std::memcpy(out + b * static_cast<std::int64_t>(sizeof block), &block, sizeof block);
+  }
+  return {};
+}
+
+/// Elements [col, col + count) of a row, of whatever length.
+Status read_nvfp4_floats(const Source& source, std::int64_t row, std::int64_t col, std::int64_t count, Scratch& scratch,
+                         float* out) {
+  const std::int64_t begin = col / kNvfp4Group, end = (col + count + kNvfp4Group - 1) / kNvfp4Group;
+  MR_ASSIGN_OR_RETURN(const Nvfp4Groups read,
+                      read_nvfp4_groups(source, row * (source.cols / kNvfp4Group) + begin, end - begin, scratch));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t at = col + i - begin * kNvfp4Group;
+    const auto level = static_cast<float>(kMxfp4Codebook[read.nibble(at)]);
+    out[i] = ue4m3_half(read.scale(at / kNvfp4Group)) * level * source.factor;
+  }
+  return {};
+}
+
 /// Elements [col, col + count) of a row. Blocks are decoded whole.
 Status read_part(const Source& source, std::int64_t row, std::int64_t col, std::int64_t count, Scratch& scratch,
                  float* out) {
@@ -104,6 +169,7 @@ Status read_part(const Source& source, std::int64_t row, std::int64_t col, std::
     row_as_floats(scratch.panel, row, col, count, out);
     return {};
   }
+  if (source.packing == Packing::nvfp4) return read_nvfp4_floats(source, row, col, count, scratch, out);
   const bool mxfp4 = source.packing == Packing::mxfp4;
   if (source.packing != Packing::plain && !mxfp4) return read_eights(source, row, col, count, scratch, out);
   const std::int64_t block = info(source.dtype).block_elements;
@@ -253,13 +319,39 @@ Status check_target(Target& target, std::span<const Source> sources) {
   return {};
 }
 
+std::vector<float> factors_of(const Target& target, std::span<const Source> sources) {
+  const std::string_view name = target.name;
+  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
+  if (!name.ends_with(".weight") || !(name.starts_with("blk.") || name == "output.weight") || has("ffn_gate_inp") ||
+      has("ffn_gate_up_exps") || has("attn_k_b.") || has("attn_v_b.") || has("attn_kv_b."))
+    return {};
+  const std::int64_t count = target.shape.size() == 3 ? target.shape[2] : 1, rows = target.rows / count;
+  std::vector<float> factors(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < target.runs.size(); ++i) {
+    const std::int64_t begin = target.begins[i], end = begin + target.runs[i].rows;
+    const float factor = sources[static_cast<std::size_t>(target.runs[i].source)].factor;
+    for (std::int64_t m = begin / rows; m * rows < end; ++m) {
+      float& known = factors[static_cast<std::size_t>(m)];
+      if (begin <= m * rows) known = factor;  // runs are in order: here the matrix begins
+      if (known != factor) return {};
+    }
+  }
+  return factors;
+}
+
 bool is_copy(const Target& target, std::span<const Source> sources, DType dtype) {
   const bool moves_blocks = target.columns.empty() || target.columns_each % info(dtype).block_elements == 0;
+  const bool of_nvfp4 =
+      dtype == DType::nvfp4 && std::any_of(target.runs.begin(), target.runs.end(), [&](const Run& run) {
+        return sources[static_cast<std::size_t>(run.source)].packing == Packing::nvfp4;
+      });
+  if (of_nvfp4 && factors_of(target, sources).empty()) return false;
   return target.change == Change::none && moves_blocks &&
          std::all_of(target.runs.begin(), target.runs.end(), [&](const Run& run) {
            const Source& source = sources[static_cast<std::size_t>(run.source)];
            if (source.packing == Packing::integers) return run.base < 0 && has_blocks(*source.integers, dtype);
-           const bool whole = source.packing == Packing::plain || source.packing == Packing::mxfp4;
+           const bool whole =
+               source.packing == Packing::plain || source.packing == Packing::mxfp4 || source.packing == Packing::nvfp4;
            return run.base < 0 && whole && source.dtype == dtype;
          });
 }
@@ -280,6 +372,11 @@ Status gather_bytes(const Target& target, std::span<const Source> sources, DType
       }
       if (source.packing == Packing::mxfp4) {
         MR_RETURN_IF_ERROR(read_mxfp4(source, row * source.cols / kBlock, at_once * source.cols / kBlock, scratch, to));
+        continue;
+      }
+      if (source.packing == Packing::nvfp4) {
+        const std::int64_t blocks = source.cols / kNvfp4Block;
+        MR_RETURN_IF_ERROR(read_nvfp4(source, row * blocks, at_once * blocks, scratch, to));
         continue;
       }
       const std::span bytes(to, static_cast<std::size_t>(at_once * bytes_each));

@@ -18,14 +18,15 @@
 namespace millrace::convert {
 
 /// How a source keeps its numbers: as elements or blocks of its dtype, as 8-bit floats with scales beside them, as
-/// gpt-oss publishes MXFP4 (nibbles in one tensor, exponents in another), or as integers of groups.
-enum class Packing : std::uint8_t { plain, e4m3, e5m2, mxfp4, integers };
+/// gpt-oss publishes MXFP4 (nibbles in one tensor, exponents in another), as NVFP4 is published (the same with 8-bit
+/// floats for 16 numbers each, and a factor), or as integers of groups.
+enum class Packing : std::uint8_t { plain, e4m3, e5m2, mxfp4, nvfp4, integers };
 
 /// Scales of blocks of a matrix, floats in a file: that of (row, col) is [row / rows_each, col / cols_each].
 struct Scales {
   const modelfile::File* file = nullptr;  // nullptr: none
   std::uint64_t offset = 0;
-  DType dtype = DType::f32;  // f32, f16 or bf16; of MXFP4 one byte, the exponent, whatever stands here
+  DType dtype = DType::f32;  // f32, f16 or bf16; of MXFP4 and NVFP4 one byte, whatever stands here
   std::int64_t rows_each = 1, cols_each = 1, cols = 1;
 };
 
@@ -38,6 +39,7 @@ struct Source {
   Packing packing = Packing::plain;
   DType dtype = DType::f32;  // of `plain`; else the type that holds its numbers: BF16 of 8-bit floats, MXFP4, blocks
   Scales scales = {};
+  float factor = 1;  // of NVFP4: of all numbers. Their bytes leave it out (factors_of())
   std::shared_ptr<const Integers> integers = nullptr;
 };
 
@@ -76,6 +78,10 @@ constexpr std::int64_t kPieceElements = 256 * 1024, kMostCols = std::int64_t{1} 
 
 /// Errors: corrupt (rows that the runs do not have, a source that lacks a row: a checkpoint of wrong shapes, named).
 Status check_target(Target& target, std::span<const Source> sources);
+
+/// What the numbers of a target's matrices, one after the other, are multiplied by beside what bytes of NVFP4 say.
+/// Empty: they have no such number each, or the target is none whose products are multiplied (model/unit_builder.h).
+std::vector<float> factors_of(const Target& target, std::span<const Source> sources);
 
 /// True if all rows of the target can be had as bytes of `dtype`.
 bool is_copy(const Target& target, std::span<const Source> sources, DType dtype);

@@ -77,7 +77,8 @@ Status IntegerLayouts::check_config() {
   Config quantization = config_.within("quantization_config");
   method_ = quantization.text("quant_method", "");
   MR_RETURN_IF_ERROR(quantization.status());
-  constexpr std::array<std::string_view, 6> kKnown = {"", "fp8", "mxfp4", "compressed-tensors", "gptq", "awq"};
+  constexpr std::array<std::string_view, 7> kKnown = {"",         "fp8",  "mxfp4", "compressed-tensors",
+                                                      "modelopt", "gptq", "awq"};
   if (std::find(kKnown.begin(), kKnown.end(), method_) == kKnown.end())
     return error(Code::unsupported,
                  "quant_method in config.json is '{}', which this version does not read; get the model in BF16, F16, "

@@ -105,9 +105,9 @@ Duty duty_of(std::string_view name) {
                                                         "model.vision_model.",
                                                         "audio_tower.",
                                                         "model.audio_tower."};
-  constexpr std::array<std::string_view, 7> kNothing = {
-      "rotary_emb.inv_freq", ".input_scale",      ".k_scale", ".v_scale",
-      ".activation_scale",   ".attn.masked_bias", ".q_scale"};
+  constexpr std::array<std::string_view, 8> kNothing = {
+      "rotary_emb.inv_freq", ".input_global_scale", ".input_scale", ".k_scale", ".v_scale",
+      ".activation_scale",   ".attn.masked_bias",   ".q_scale"};
   if (std::any_of(kBeside.begin(), kBeside.end(), [&](std::string_view part) { return name.starts_with(part); }))
     return Duty::beside;
   if (std::any_of(kNothing.begin(), kNothing.end(), [&](std::string_view part) { return name.ends_with(part); }))

@@ -1,6 +1,7 @@
 #include "convert/stored.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -17,6 +18,7 @@ using modelfile::Checkpoint;
 using modelfile::CheckpointTensor;
 using modelfile::Element;
 
+constexpr std::string_view kPacked = "_packed";  // compressed-tensors' word behind the name of what is NVFP4
 constexpr std::string_view kBlocks = "_blocks", kExponents = "_scales", kMark = "_mxfp4";
 
 std::optional<DType> dtype_of(Element element) {
@@ -75,6 +77,10 @@ class Reader {
       MR_RETURN_IF_ERROR(read_mxfp4(tensor, named));
       return named;
     }
+    if (tensor.element == Element::u8 && nvfp4_scales(tensor) != nullptr) {
+      MR_RETURN_IF_ERROR(read_nvfp4(tensor, named));
+      return named;
+    }
     return error(Code::unsupported,
                  "tensor '{}' holds {}: weights quantized in such a way are not read; get the model in BF16, F16, FP8, "
                  "GPTQ or AWQ",
@@ -83,9 +89,11 @@ class Reader {
 
   /// Whether it belongs to another tensor.
   bool is_beside(const CheckpointTensor& tensor) const {
-    for (const std::string_view ending : {"_scale_inv", "_scale"})
-      if (tensor.name.ends_with(ending))
-        return checkpoint_.find(std::string_view(tensor.name).substr(0, tensor.name.size() - ending.size())) != nullptr;
+    for (const std::string_view ending : {"_scale_inv", "_global_scale", "_scale_2", "_scale"}) {
+      if (!tensor.name.ends_with(ending)) continue;
+      const std::string stem = tensor.name.substr(0, tensor.name.size() - ending.size());
+      return checkpoint_.find(stem) != nullptr || checkpoint_.find(stem + std::string(kPacked)) != nullptr;
+    }
     if (!tensor.name.ends_with(kExponents)) return false;
     const std::string stem = tensor.name.substr(0, tensor.name.size() - kExponents.size());
     return checkpoint_.find(stem + std::string(kBlocks)) != nullptr;
@@ -151,6 +159,49 @@ class Reader {
     source.scales.file = &file_of(*exponents);
     source.scales.offset = exponents->offset;
     return {};
+  }
+
+  /// "model.layers.0.mlp.up_proj.weight" of the name that stands in the checkpoint.
+  static std::string nvfp4_stem(const CheckpointTensor& tensor) {
+    const std::string_view name = tensor.name;
+    return std::string(name.substr(0, name.size() - (name.ends_with(kPacked) ? kPacked.size() : 0)));
+  }
+  /// Those of NVFP4: 8-bit floats, one for 16 numbers. nullptr: it has none.
+  const CheckpointTensor* nvfp4_scales(const CheckpointTensor& tensor) const {
+    const CheckpointTensor* scales = checkpoint_.find(nvfp4_stem(tensor) + "_scale");
+    return scales != nullptr && scales->element == Element::f8_e4m3 ? scales : nullptr;
+  }
+  /// ModelOpt's factor of all numbers, or compressed-tensors' divisor; 1 where there is none.
+  Status read_factor(const std::string& stem, float& factor) const {
+    const CheckpointTensor* by = checkpoint_.find(stem + "_scale_2");
+    const bool divides = by == nullptr;
+    if (divides) by = checkpoint_.find(stem + "_global_scale");
+    if (by == nullptr) return {};
+    if (by->element != Element::f32 || by->elements() != 1)
+      return error(Code::unsupported, "tensor '{}' is to hold one number in F32", shown(*by));
+    MR_RETURN_IF_ERROR(file_of(*by).read_at(by->offset, std::as_writable_bytes(std::span(&factor, 1))));
+    if (divides) factor = 1 / factor;
+    if (!std::isfinite(factor) || factor <= 0)
+      return error(Code::corrupt, "tensor '{}' holds no factor of weights", shown(*by));
+    return {};
+  }
+  Status read_nvfp4(const CheckpointTensor& tensor, NamedTensor& named) const {
+    const CheckpointTensor& scales = *nvfp4_scales(tensor);
+    std::vector<std::int64_t> shape = tensor.shape, groups = tensor.shape;
+    shape.back() *= 2;
+    groups.back() /= 8;
+    if (shape.size() < 2 || shape.back() % 16 != 0 || scales.shape != groups)
+      return error(Code::corrupt, "tensor '{}' is to hold NVFP4, 16 numbers in 8 bytes with a scale each in '{}'",
+                   shown(tensor), shown(scales));
+    named.name = nvfp4_stem(tensor);
+    named.stored.shape = shape;
+    Source& source = named.stored.source;
+    source.packing = Packing::nvfp4;
+    source.cols = shape.back();
+    source.dtype = source.cols % kNvfp4Block == 0 ? DType::nvfp4 : DType::bf16;
+    source.scales.file = &file_of(scales);
+    source.scales.offset = scales.offset;
+    return read_factor(named.name, source.factor);
   }
 
   const Checkpoint& checkpoint_;

@@ -3,8 +3,8 @@ import json
 import pathlib
 import struct
 
-SIZES = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34), 12: (256, 144), 14: (256, 210), 30: (1, 2), 39: (32, 17)}  # GGUF type: elements and bytes of a block
-F32, F16, Q4_0, Q4_1, Q8_0, BF16, MXFP4 = 0, 1, 2, 3, 8, 30, 39
+SIZES = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34), 12: (256, 144), 14: (256, 210), 30: (1, 2), 39: (32, 17), 40: (64, 36)}  # GGUF type: elements and bytes of a block
+F32, F16, Q4_0, Q4_1, Q8_0, BF16, MXFP4, NVFP4 = 0, 1, 2, 3, 8, 30, 39, 40
 
 
 def write_safetensors(path, tensors):
@@ -55,7 +55,16 @@ def floats_of(kind, values):
             floats += [d * q for q in quants]
         elif kind == MXFP4:
             floats += [2.0 ** (block[0] - 127) * MXFP4_LEVELS[q] for q in nibbles(block[1:])]
+        elif kind == NVFP4:
+            for sub in range(4):
+                floats += [e4m3(block[sub]) * MXFP4_LEVELS[q] for q in nibbles(block[4 + 8 * sub:12 + 8 * sub])]
     return floats
+
+
+def e4m3(bits):
+    """A positive one, as a number."""
+    exponent, mantissa = bits >> 3, bits & 7
+    return mantissa / 512 if exponent == 0 else (8 + mantissa) * 2.0 ** (exponent - 10)
 
 
 MXFP4_LEVELS = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]

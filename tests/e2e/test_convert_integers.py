@@ -179,6 +179,43 @@ class Integers(Case):
             m.weights = lambda m=m: [[2.0 ** (118 + (r + g) % 5 - 127) * checkpoints.MXFP4_LEVELS[m.q[r][c]] for c, g in enumerate(m.group_of)] for r in range(m.rows)]
         self.check(self.convert(), matrices, checkpoints.MXFP4)
 
+    def test_nvfp4(self):
+        scale = lambda r, g: 0x05 + (r + 3 * g) % 0x60  # of both kinds of 8-bit floats, subnormal ones too
+        factor = lambda m: 0.75 / (m.rows + m.cols)
+
+        def store(name, m, packed):
+            tensors = {f"{name}.weight_packed" if packed else f"{name}.weight":
+                       ("U8", [m.rows, m.cols // 2], bytes(a | b << 4 for row in m.q for a, b in zip(row[::2], row[1::2]))),
+                       f"{name}.weight_scale": ("F8_E4M3", [m.rows, m.groups], bytes(scale(r, g) for r in range(m.rows) for g in range(m.groups)))}
+            one = lambda x: ("F32", [1], checkpoints.f32([x]))
+            if packed:
+                return tensors | {f"{name}.weight_global_scale": one(1 / factor(m)), f"{name}.input_global_scale": one(3)}
+            return tensors | {f"{name}.weight_scale_2": one(factor(m)), f"{name}.input_scale": one(3)}
+
+        for packed, quantization in ((False, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+                                     (True, {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"})):
+            matrices = self.write(lambda name, m: store(name, m, packed), 16, settings={"quantization_config": quantization})
+            for m in matrices.values():
+                m.weights = lambda m=m: [[checkpoints.e4m3(scale(r, g)) * checkpoints.MXFP4_LEVELS[m.q[r][c]] for c, g in enumerate(m.group_of)]
+                                         for r in range(m.rows)]
+            gguf = self.convert()
+            self.check(gguf, matrices, checkpoints.NVFP4)
+            self.assertEqual(gguf.keys["general.file_type"], 39)
+            for name, m in matrices.items():
+                kind, shape, values = gguf.tensors[f"blk.0.{OURS[name]}.scale"]
+                self.assertEqual((kind, shape), (checkpoints.F32, [1]))
+                self.assertAlmostEqual(checkpoints.floats_of(kind, values)[0] / factor(m), 1, places=6)
+            for m in matrices.values():  # in other types the factor is in the weights
+                bare = m.weights
+                m.weights = lambda m=m, bare=bare: [[factor(m) * w for w in row] for row in bare()]
+            gguf = self.convert("--dtype", "f16")
+            self.check(gguf, matrices, checkpoints.F16, within=6 * 448 * 0.75 / 192 / 2048)
+            self.assertNotIn("blk.0.ffn_up.scale", gguf.tensors)
+        name = LAYER + "mlp.up_proj"
+        self.tensors[name + ".weight_scale"] = ("F8_E4M3", [1, 1], bytes([0x38]))
+        self.rewrite()
+        self.cannot_convert([name, "NVFP4"])
+
     def test_gptq(self):
         gptq_settings = lambda **more: {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32, **more}}
         for group in (32, 128):
