@@ -181,35 +181,33 @@ struct MXFP4 {
   alignas(16) static constexpr std::uint8_t kLevels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 };
 
-/// Eight blocks of 64. Number 4L + e, e = 2s + t: half t (32 elements) of block 4s + L.
 struct NVFP4 {
   static constexpr Kind kKind = Kind::halves;
   static constexpr int kOffset = 12, kBlockElements = 64, kBlockBytes = 36;
-  static constexpr int block_at(int i) { return 8 * (i / 2 % 2) + 2 * (i / 4) + i % 2; }
-  static __m512 add_all(__m512 v) { return add_across<1>(add_across<4>(add_across<8>(add_across<2>(v)))); }
+  static constexpr int block_at(int i) { return 4 * (i % 4) + i / 4; }
+  static __m512 add_all(__m512 v) { return add_across<4>(add_across<8>(add_across<1>(add_across<2>(v)))); }
 
   static Weights unpack(const std::byte* p) {
-    const __m512i levels = _mm512_broadcast_i32x4(load128(kLevels));
-    // The eight bytes of a sub-block twice in a lane: low nibbles of the first, high ones of the second.
-    const __m512i shifts = _mm512_set_epi64(4, 0, 4, 0, 4, 0, 4, 0);
-    const __m512i first = _mm512_set_epi64(12, 12, 8, 8, 4, 4, 0, 0);
+    // Of the numbers 4L + e the first halves' scales, then the second ones': the index is the same for all e.
+    alignas(64) static constexpr std::uint8_t kScales[64] = {0, 0, 0, 0, 2, 2, 2, 2, 36, 36, 36, 36, 38, 38, 38, 38,
+                                                             1, 1, 1, 1, 3, 3, 3, 3, 37, 37, 37, 37, 39, 39, 39, 39};
+    const __m512i levels = _mm512_broadcast_i32x4(load128(kLevels)), scales = load(kScales);
     Weights w;
-#pragma GCC unroll 2
-    for (int s = 0; s < 2; ++s) {
-      const __m512i a = two_blocks(p + 4 * s * kBlockBytes), b = two_blocks(p + (4 * s + 2) * kBlockBytes);
+    __m512i d = _mm512_setzero_si512();
 #pragma GCC unroll 4
-      for (int sub = 0; sub < 4; ++sub) {
-        const __m512i raw = _mm512_permutex2var_epi64(a, _mm512_add_epi64(first, _mm512_set1_epi64(sub)), b);
-        // Six bits of an index choose among 64 bytes, which are four times the sixteen: no mask for the nibbles.
-        w.q[4 * s + sub] = _mm512_permutexvar_epi8(_mm512_srlv_epi64(raw, shifts), levels);
-      }
+    for (int e = 0; e < 4; ++e) {
+      const std::byte* two = p + 2 * e * kBlockBytes;
+      d = _mm512_mask_permutexvar_epi8(d, 0x11111111ULL << e, scales, load(two));
+      const __m512i raw =
+          _mm512_inserti64x4(_mm512_castsi256_si512(load256(two + 4)), load256(two + kBlockBytes + 4), 1);
+      // Six bits of an index choose among 64 bytes, which are four times the sixteen: no mask for the nibbles. Half of
+      // a lane has the nibbles of half a block of 32.
+      const __m512i low = _mm512_permutexvar_epi8(raw, levels);
+      const __m512i high = _mm512_permutexvar_epi8(_mm512_srli_epi32(raw, 4), levels);
+      w.q[2 * e] = _mm512_unpacklo_epi64(low, high);
+      w.q[2 * e + 1] = _mm512_unpackhi_epi64(low, high);
     }
-    // Byte 2t + half of the four scales of block 4s + L, at 16s + 4L, to number 4L + 2s + t.
-    alignas(32) static constexpr std::uint8_t kScales[32] = {0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30,
-                                                             1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31};
-    const __m256i at = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(kBlockBytes));
-    const __m256i scales = _mm256_i32gather_epi32(reinterpret_cast<const int*>(p), at, 1);
-    const __m256i seven = _mm256_and_si256(_mm256_permutexvar_epi8(load256(kScales), scales), _mm256_set1_epi8(127));
+    const __m256i seven = _mm256_and_si256(_mm512_castsi512_si256(d), _mm256_set1_epi8(127));
     const __m256i some = _mm256_maskz_mov_epi8(_mm256_cmpneq_epi8_mask(seven, _mm256_set1_epi8(127)), seven);
     w.a = _mm512_set1_ps(1);
     w.b = halved(_mm256_castsi256_si128(some));
@@ -218,10 +216,6 @@ struct NVFP4 {
   }
 
  private:
-  /// The nibbles of two blocks.
-  static __m512i two_blocks(const std::byte* p) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(load256(p + 4)), load256(p + kBlockBytes + 4), 1);
-  }
   /// Sixteen UE4M3 scales, halved (tensor/blocks.h).
   static __m512 halved(__m128i bits) {
     const __m512 halves = _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bits), 7));
