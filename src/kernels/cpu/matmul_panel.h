@@ -741,8 +741,8 @@ inline __attribute__((always_inline)) void add_block(const std::uint8_t* w, cons
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) dot[r] = V::broadcast(u0 + 4 * r);
     V::template dot<R, 0, 4, Format::kMax16>(dot, w, bytes);
-    // (magic + I0) * sc0 - magic * sc0 = sc0 * I0 exactly: every intermediate is a number of 24 bits, or inside the fma.
-    // So is J, the sum of the two, but for NVFP4, where it is rounded once.
+    // (magic + I0) * sc0 - magic * sc0 = sc0 * I0 exactly: every intermediate is a number of 24 bits, or inside the
+    // fma. So is J, the sum of the two, but for NVFP4, where it is rounded once.
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) value[r] = V::fma(V::as_float(dot[r]), scale(1), scale(3));
 #pragma GCC unroll 16
