@@ -35,7 +35,7 @@ TEST(ConvertNvfp4, MatricesHaveAFactorEach) {
   const std::vector<Source> sources = {source_of(2, 4), source_of(3, 4), source_of(5, 12)};
   using Factors = std::vector<float>;
   const auto factors = [&](const Target& target) {
-    const Factors found = factors_of(target, sources);
+    Factors found = factors_of(target, sources);
     EXPECT_EQ(is_copy(target, sources, DType::nvfp4), !found.empty());
     return found;
   };

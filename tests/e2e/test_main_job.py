@@ -144,6 +144,12 @@ class MainJob(Case):
                 self.ok("quantize", DRAFT, path, dtype)
                 outcome = self.ok("run", path, "--temp", "0", "-p", "What is the opposite of hot?")
                 self.assertTrue(outcome.out.strip(), dtype)
+            path = os.path.join(folder, "demo.gguf")
+            self.ok("quantize", DEMO, path, "NVFP4")
+            out = self.ok("eval", path, str(ROOT / "tests/data/eval240.jsonl")).out
+            self.assertGreaterEqual(int(re.match(r"(\d+) of 240", out).group(1)), 236)
+            out = self.ok("quantize", DEMO, os.path.join(folder, "other.gguf"), "Q8_0", "--tensor", "ffn_.*_exps=NVFP4", "--dry-run").out
+            self.assertRegex(out, r"NVFP4 +18 tensors")
 
 
 class Words(Case):
