@@ -33,6 +33,7 @@ TEST_P(ScalesOnGpu, OfNvfp4AreCloseToTheProcessors) {
   EngineOptions options;
   options.model_path = file.path();
   options.context_tokens = checkpoint.context;
+  options.kv_dtype = checkpoint.kv;
   options.threads = 2;
   const auto logits_on = [&](DeviceChoice device) {
     options.device = device;
@@ -56,7 +57,8 @@ TEST_P(ScalesOnGpu, OfNvfp4AreCloseToTheProcessors) {
     difference += std::pow(double{on_cpu[i]} - on_gpu[i], 2);
     norm += std::pow(double{on_cpu[i]}, 2);
   }
-  EXPECT_LE(std::sqrt(difference / norm), 0.1);
+  // Activations are int8 here and there bfloat16: with floats they part by up to 0.05, and in Gemma 4 by 0.14.
+  EXPECT_LE(std::sqrt(difference / norm), 0.2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, ScalesOnGpu,
