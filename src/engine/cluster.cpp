@@ -61,6 +61,7 @@ class Opening {
  public:
   explicit Opening(const EngineOptions& options) : options_(options), cluster_(*options.cluster), link_(cluster_.link) {
     options_.cluster = nullptr;
+    options_.ranks = link_.size();
     if (options_.share_prefixes || !options_.prompt_cache.empty())
       log::info("over several processes nothing is kept of what requests began with, in memory or on the disk");
     log::info("over several processes the CPU computes, and experts are read from the model");
@@ -183,8 +184,15 @@ Expected<Parts> Opening::open() {
 /// The executor over all ranks in place of the stage's own.
 Expected<Parts> Opening::finish(Parts parts, std::shared_ptr<void> claim) {
   const model::Hyperparameters& hp = parts.model->hyperparameters();
-  auto executor = std::make_unique<exec::PipelineExecutor>(exec::PipelineParts{
-      link_, std::move(parts.executor), parts.kv_pool, *parts.budget, {hp.model_dim, hp.vocab}, std::move(claim)});
+  const bool at_home = all_at_home(parts) && std::all_of(replies_.begin() + 1, replies_.end(),
+                                                         [](const ClusterReply& reply) { return reply.at_home; });
+  auto executor = std::make_unique<exec::PipelineExecutor>(exec::PipelineParts{link_,
+                                                                               std::move(parts.executor),
+                                                                               parts.kv_pool,
+                                                                               *parts.budget,
+                                                                               {hp.model_dim, hp.vocab},
+                                                                               at_home,
+                                                                               std::move(claim)});
   MR_RETURN_IF_ERROR(executor->prepare_messages(pass_limits(parts.limits)));
   parts.executor = std::move(executor);
   parts.rewinds_to_start = windows_;
