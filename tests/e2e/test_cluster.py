@@ -1,11 +1,14 @@
 """One model over several processes under mpirun: the same bits, and every trouble ends with a word and in time."""
+import http.client
 import json
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.error
@@ -15,6 +18,7 @@ from harness import DEMO, DRAFT, MILLRACE, SANITIZED
 
 MPIRUN = shutil.which("mpirun")
 PLUGIN = pathlib.Path(MILLRACE).parent / "libmillrace_mpi.so"
+STORM = int(os.environ.get("MILLRACE_CLUSTER_STORM", "120"))  # requests
 BENCH = ["bench", DEMO, "--json", "-q", "--hash-prompt", "-r", "1", "--no-warm-up", "-t", "1", "--ram", "100M"]
 
 
@@ -55,6 +59,40 @@ def pid_of(process, rank):
         if parent == process.pid and b"OMPI_COMM_WORLD_RANK=%d" % rank in environment:
             return int(folder.name)
     return None
+
+
+class Supervised:
+    """A job of two ranks that serves, started again whenever it ended."""
+
+    def __init__(self, case):
+        self.case, self.starts, self.ending = case, 0, False
+        self.up = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+
+    def watch(self):
+        while not self.ending:
+            self.process = self.case.serve()
+            self.starts += 1
+            self.up.set()
+            end(self.process, timeout=600)
+
+    def address(self):
+        if not self.up.wait(60):
+            raise AssertionError("the job does not start again")
+        return self.process.address
+
+    def kill(self, rank):
+        if not self.up.is_set():
+            return
+        self.up.clear()
+        os.kill(pid_of(self.process, rank), signal.SIGKILL)
+
+    def end(self):
+        self.up.wait(60)
+        self.ending = True
+        os.kill(pid_of(self.process, 0), signal.SIGTERM)
+        self.thread.join(60)
 
 
 @unittest.skipIf(MPIRUN is None or not PLUGIN.exists(), "there is no mpirun, or millrace was built without mpi.h")
@@ -157,6 +195,65 @@ class Cluster(unittest.TestCase):
         os.kill(pid_of(process, 0), signal.SIGTERM)
         end(process, timeout=15)
         self.assertLess(used, 0.6, "seconds of 3")
+
+    def test_requests_while_ranks_die(self):
+        """A rank is killed again and again, and a supervisor starts the job anew. Every request is answered right, or fails and is
+        asked again; no answer is wrong and nobody waits for ever."""
+        prompts = [f"Tell me about the number {i}." for i in range(10)]
+        expected = {}
+        alone = subprocess.Popen([MILLRACE, "serve", DEMO, "--port", "0", "-t", "1", "-c", "512", "-q"], stdout=subprocess.PIPE, text=True)
+        address = alone.stdout.readline().split()[-1]
+        for prompt in prompts:
+            expected[prompt] = self.answer(address, prompt)
+        alone.terminate()
+        alone.communicate(timeout=20)
+
+        job = Supervised(self)
+        outcomes = {"right": 0, "told": 0, "cut": 0}
+        lock, turns, wrong = threading.Lock(), iter(range(STORM)), []
+
+        def client():
+            while True:
+                with lock:
+                    turn = next(turns, None)
+                    if turn is None:
+                        return
+                    if turn % max(STORM // 10, 30) == 15:
+                        job.kill(turn // 30 % 2)
+                prompt = prompts[turn % len(prompts)]
+                for _ in range(20):
+                    outcome = "right"
+                    try:
+                        said = self.answer(job.address(), prompt)
+                        if said != expected[prompt]:
+                            wrong.append((prompt, said))
+                    except urllib.error.HTTPError as failure:
+                        outcome = "told" if json.load(failure).get("error") else "cut"
+                    except (OSError, http.client.HTTPException):
+                        outcome = "cut"
+                    with lock:
+                        outcomes[outcome] += 1
+                    if outcome == "right":
+                        break
+                else:
+                    wrong.append((prompt, "never answered"))
+
+        clients = [threading.Thread(target=client) for _ in range(8)]
+        for one in clients:
+            one.start()
+        for one in clients:
+            one.join()
+        job.end()
+        self.assertEqual(wrong, [])
+        self.assertEqual(outcomes["right"], STORM)
+        self.assertGreater(job.starts, 1)
+        print(f"{outcomes}, {job.starts} starts", file=sys.stderr)
+
+    def answer(self, address, prompt):
+        body = json.dumps({"model": pathlib.Path(DEMO).stem, "prompt": prompt, "stream": False,
+                           "options": {"temperature": 0, "num_predict": 24}}).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"{address}/api/generate", body), timeout=60) as said:
+            return json.load(said)["response"]
 
     def test_without_the_plugin(self):
         with tempfile.TemporaryDirectory() as folder:
