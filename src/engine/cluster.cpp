@@ -17,23 +17,15 @@
 namespace millrace::engine {
 namespace {
 
-/// Of a rank's RAM, what its layers may take: KV, activations and the program need the rest.
-constexpr std::uint64_t kPercentForWeights = 85;
-
 Status check_model(const kv::Layout& layout, const model::Hyperparameters& hp) {
   if (!layout.has_states()) return {};
   return error(Code::unsupported, "models of {} do not work over several processes yet: layers keep a state",
                hp.architecture);
 }
 
-/// Bytes of each layer's weights; the head's are the last one's. The embedding is read by rows and counts nowhere.
 std::vector<std::uint64_t> bytes_by_layer(const model::Model& model) {
-  const auto layers = static_cast<std::size_t>(model.hyperparameters().layers);
-  std::vector<std::uint64_t> bytes(layers, 0);
-  for (const residency::Unit& unit : model.units().units()) {
-    if (unit.by_rows) continue;
-    bytes[unit.layer >= 0 ? static_cast<std::size_t>(unit.layer) : layers - 1] += unit.bytes();
-  }
+  std::vector<std::uint64_t> bytes;
+  for (const LayerLoad& load : layer_loads(model)) bytes.push_back(load.bytes);
   return bytes;
 }
 

@@ -106,10 +106,16 @@ Expected<Limits> find_limits(const EngineOptions& options) {
 }
 
 bool all_at_home(const Parts& parts) {
-  const std::span<const residency::Unit> units = parts.model->units().units();
-  for (std::size_t i = 0; i < units.size(); ++i)
-    if (!units[i].by_rows && parts.plan.homes[i].tier == residency::Tier::disk) return false;
-  return true;
+  const residency::UnitTable& table = parts.model->units();
+  std::int64_t expert_tiles = 0;  // of which a cache holds some
+  for (std::size_t i = 0; i < table.units().size(); ++i) {
+    const residency::Unit& unit = table.units()[i];
+    if (unit.by_rows || parts.plan.homes[i].tier != residency::Tier::disk) continue;
+    if (unit.expert < 0) return false;
+    const auto [first, last] = table.tiles_of(static_cast<std::int32_t>(i));
+    expert_tiles += last - first;
+  }
+  return expert_tiles <= parts.plan.expert_slots;
 }
 
 void take_least(const Limits& other, Limits& limits) {

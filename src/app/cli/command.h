@@ -31,6 +31,9 @@ void install_interrupt_handler(bool on_term = false);
 /// "error: ..." on stderr; the exit code for it.
 int fail(const Status& status);
 
+/// Of a file that `millrace calibrate --out` wrote. Errors: not_found, corrupt.
+Expected<residency::Rates> read_rates(const std::string& path);
+
 /// Flags that say which model runs, on what, within which budget.
 struct ModelFlags {
   std::string model;
