@@ -40,12 +40,13 @@ std::vector<model::Stage> cut(std::span<const std::uint64_t> layer_bytes, std::s
   return stages;
 }
 
-/// What a token takes on such a rank: processors and disk work side by side, and of what has no room in RAM each layer
-/// has its part.
+/// What a token takes on such a rank, of what has no room in RAM each layer having its part. Processors and disk work
+/// side by side only as far as the plan of the stage can foresee; here the one waits for the other, so that RAM
+/// elsewhere is preferred to a disk.
 double seconds_of(std::uint64_t bytes, double read, const RankSpeed& rank) {
   const double missing =
       bytes <= rank.room ? 0 : static_cast<double>(bytes - rank.room) / static_cast<double>(bytes) * read;
-  return std::max(read / rank.decode, missing > 0 ? missing / rank.disk : 0);
+  return read / rank.decode + missing / rank.disk;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from harness import DEMO, DRAFT, MILLRACE, SANITIZED
+from harness import DEMO, DRAFT, MILLRACE, SANITIZED, SYNTH
 
 MPIRUN = shutil.which("mpirun")
 PLUGIN = pathlib.Path(MILLRACE).parent / "libmillrace_mpi.so"
@@ -265,6 +266,59 @@ class Cluster(unittest.TestCase):
         refused = subprocess.run([MILLRACE, *BENCH, "--stages", "0-2,3-5"], capture_output=True, text=True, check=False)
         self.assertEqual(refused.returncode, 2)
         self.assertIn("--stages is for several processes", refused.stderr)
+
+
+class Planned(unittest.TestCase):
+    """What hosts that need not be there would do."""
+
+    RATES = {"disk": 2e9, "ram": 2e10, "cpu_decode": 2e10, "cpu_prefill_macs": 1e11}
+
+    def plan(self, file, *args, model=DEMO):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "cluster.json"
+            path.write_text(file if isinstance(file, str) else json.dumps(file))
+            outcome = subprocess.run([MILLRACE, "plan", model, "--cluster", str(path), *args], capture_output=True, text=True, check=False)
+            return outcome.returncode, outcome.stdout, outcome.stderr.replace(folder, "")
+
+    def test_hosts_are_used_where_they_help(self):
+        hosts = [{"name": "box", "ram": "1G", "rates": self.RATES, "count": 3}]
+        code, out, err = self.plan({"hosts": hosts})
+        self.assertEqual(code, 0, err)
+        self.assertIn("2 of 3 hosts have no layers", out)
+        self.assertRegex(out, r"box-1 +0-5 ")
+        code, out, err = self.plan({"hosts": hosts, "latency_ms": 0, "gbit_per_second": 1e6}, "--sequences", "8")
+        self.assertEqual(code, 0, err)
+        for host in ("box-1", "box-2", "box-3"):
+            self.assertIn(host, out)
+        one, several = (float(word) for word in re.findall(r"sequences?: ([\d.e+]+) tok/s", out))
+        self.assertGreater(several, 3 * one)
+
+    def test_a_model_larger_than_each(self):
+        """A file of 40 GB that takes no disk: two hosts with room for half of it read nothing from theirs."""
+        with tempfile.TemporaryDirectory() as folder:
+            big = os.path.join(folder, "big.gguf")
+            subprocess.run([SYNTH, "--preset", "llama3-70b", "-d", "Q4_K", "--hollow", big], check=True, capture_output=True)
+            self.assertLess(os.stat(big).st_blocks * 512, 50e6)
+            def speed(count):
+                code, out, err = self.plan({"hosts": [{"name": "box", "ram": "28G", "rates": self.RATES, "count": count}]}, "-c", "4096",
+                                           model=big)
+                self.assertEqual(code, 0, err)
+                return float(re.search(r"one sequence: ([\d.]+)", out).group(1)), out
+            self.assertGreater(speed(2)[0], 2.5 * speed(1)[0])
+            self.assertIn("100 %", speed(2)[1])
+
+    def test_files_that_say_something_else(self):
+        host = {"name": "box", "ram": "1G", "rates": self.RATES}
+        for file, says in [("[]", "not a JSON object"), ({"hosts": []}, "names no"), ({"host": []}, '"host" is unknown'),
+                           ({"hosts": [{**host, "ram": 5}]}, '"ram"'), ({"hosts": [{"ram": "1G"}]}, '"name"'),
+                           ({"hosts": [{**host, "rates": "none.json"}]}, "none.json"), ({"hosts": [{**host, "rates": {}}]}, "rates"),
+                           ({"hosts": [{**host, "count": 10**9}]}, "more than"), ({"hosts": [{**host, "ram": "1M"}]}, "box"),
+                           ({"hosts": [host], "latency_ms": -1}, "latency_ms"), ({"hosts": [host], "gbit_per_second": 0}, "gbit")]:
+            code, out, err = self.plan(file)
+            self.assertIn(code, (1, 2), file)
+            self.assertEqual(out, "", file)
+            self.assertIn(says, err)
+            self.assertEqual(err.count("\n"), 1, err)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ Counts placed(std::int64_t layers, const std::vector<RankSpeed>& ranks, double b
 TEST(PlaceLayers, ForOneSequenceARankIsUsedIfItSavesMoreThanItsBorder) {
   const RankSpeed roomy{1000, 100, 1}, small{50, 100, 1};
   EXPECT_EQ(placed(10, {roomy, roomy}, 0.1, Shortest::sum), (Counts{10, 0}));
-  EXPECT_EQ(placed(10, {small, roomy}, 0.1, Shortest::sum), (Counts{1, 9})) << "the first one has some";
+  EXPECT_EQ(placed(10, {{50, 50, 1}, roomy}, 0.1, Shortest::sum), (Counts{1, 9})) << "the first one has some";
   EXPECT_EQ(placed(10, {small, small}, 0.1, Shortest::sum), (Counts{5, 5})) << "the disk is slower than the network";
   EXPECT_EQ(placed(10, {small, small}, 1e6, Shortest::sum), (Counts{10, 0}));
   EXPECT_EQ(placed(10, {small, {0, 100, 0.1}, small}, 0.1, Shortest::sum), (Counts{5, 0, 5}))
