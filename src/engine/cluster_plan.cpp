@@ -66,6 +66,13 @@ void predict(ClusterPlan& plan, const RowTimes& row) {
 
 }  // namespace
 
+std::string ClusterPlan::stages_flag() const {
+  std::string flag;
+  for (const ClusterStage& stage : stages)
+    flag += fmt::format("{}{}-{}", flag.empty() ? "" : ",", stage.layers.first, stage.layers.last - 1);
+  return flag;
+}
+
 Expected<ClusterPlan> plan_cluster(const EngineOptions& given, std::span<const ClusterHost> hosts,
                                    const ClusterNetwork& network) {
   if (hosts.empty()) return error(Code::invalid_argument, "a cluster has one host at least");

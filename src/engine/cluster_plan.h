@@ -39,6 +39,9 @@ struct ClusterPlan {
   std::int64_t sequences = 1;
   double tokens_per_second = 0;  // of so many, all together
   std::int64_t context_tokens = 0;
+
+  /// "0-10,11-21": the layers of each host that has some.
+  std::string stages_flag() const;
 };
 
 /// Layers go to the hosts in their order, the first being rank 0. For one sequence (options.max_sequences) hosts that

@@ -293,6 +293,25 @@ class Planned(unittest.TestCase):
         one, several = (float(word) for word in re.findall(r"sequences?: ([\d.e+]+) tok/s", out))
         self.assertGreater(several, 3 * one)
 
+    @unittest.skipIf(MPIRUN is None or not PLUGIN.exists() or SANITIZED, "there is no mpirun, or millrace was built without mpi.h")
+    def test_hosts_are_started(self):
+        # On one host, whose memory is too small for all layers beside a disk that is slow.
+        host = {"name": "localhost", "ram": "3M", "rates": {**self.RATES, "disk": 1e6}}
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "cluster.json"
+            path.write_text(json.dumps({"hosts": [host, host]}))
+            env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+            words = ["bench", DEMO, "--cluster", str(path), "--json", "-q", "-r", "1", "-t", "1", "-p", "20", "-n", "8"]
+            made = subprocess.run([MILLRACE, *words], capture_output=True, text=True, check=False, env=env)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            self.assertIn("first of 2 ranks", json.loads(made.stdout)["executor"])
+            refused = subprocess.run([MILLRACE, *words, "--ram", "1G"], capture_output=True, text=True, check=False)
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn("--cluster says what --ram", refused.stderr)
+            lost = subprocess.run([MILLRACE, *words], capture_output=True, text=True, check=False, env={**env, "PATH": folder})
+            self.assertEqual(lost.returncode, 1)
+            self.assertIn("mpirun cannot be started", lost.stderr)
+
     def test_a_model_larger_than_each(self):
         """A file of 40 GB that takes no disk: two hosts with room for half of it read nothing from theirs."""
         with tempfile.TemporaryDirectory() as folder:

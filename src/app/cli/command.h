@@ -39,7 +39,7 @@ struct ModelFlags {
   std::string model;
   std::string speculate = "auto", draft;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", prefetch = "auto",
-              pack = "auto", rates, tile, plan, record_routing, stages;
+              pack = "auto", rates, tile, plan, record_routing, stages, cluster;
   double route_bias = 0;
   int cpu_share = -1, cpu_ffn = -1;
   std::int64_t vram_experts = -1;
