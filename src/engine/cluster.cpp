@@ -17,23 +17,15 @@
 namespace millrace::engine {
 namespace {
 
-/// Of a rank's RAM, what its layers may take: KV, activations and the program need the rest.
-constexpr std::uint64_t kPercentForWeights = 85;
-
 Status check_model(const kv::Layout& layout, const model::Hyperparameters& hp) {
   if (!layout.has_states()) return {};
   return error(Code::unsupported, "models of {} do not work over several processes yet: layers keep a state",
                hp.architecture);
 }
 
-/// Bytes of each layer's weights; the head's are the last one's. The embedding is read by rows and counts nowhere.
 std::vector<std::uint64_t> bytes_by_layer(const model::Model& model) {
-  const auto layers = static_cast<std::size_t>(model.hyperparameters().layers);
-  std::vector<std::uint64_t> bytes(layers, 0);
-  for (const residency::Unit& unit : model.units().units()) {
-    if (unit.by_rows) continue;
-    bytes[unit.layer >= 0 ? static_cast<std::size_t>(unit.layer) : layers - 1] += unit.bytes();
-  }
+  std::vector<std::uint64_t> bytes;
+  for (const LayerLoad& load : layer_loads(model)) bytes.push_back(load.bytes);
   return bytes;
 }
 
@@ -61,6 +53,7 @@ class Opening {
  public:
   explicit Opening(const EngineOptions& options) : options_(options), cluster_(*options.cluster), link_(cluster_.link) {
     options_.cluster = nullptr;
+    options_.ranks = link_.size();
     if (options_.share_prefixes || !options_.prompt_cache.empty())
       log::info("over several processes nothing is kept of what requests began with, in memory or on the disk");
     log::info("over several processes the CPU computes, and experts are read from the model");
@@ -183,8 +176,15 @@ Expected<Parts> Opening::open() {
 /// The executor over all ranks in place of the stage's own.
 Expected<Parts> Opening::finish(Parts parts, std::shared_ptr<void> claim) {
   const model::Hyperparameters& hp = parts.model->hyperparameters();
-  auto executor = std::make_unique<exec::PipelineExecutor>(exec::PipelineParts{
-      link_, std::move(parts.executor), parts.kv_pool, *parts.budget, {hp.model_dim, hp.vocab}, std::move(claim)});
+  const bool at_home = all_at_home(parts) && std::all_of(replies_.begin() + 1, replies_.end(),
+                                                         [](const ClusterReply& reply) { return reply.at_home; });
+  auto executor = std::make_unique<exec::PipelineExecutor>(exec::PipelineParts{link_,
+                                                                               std::move(parts.executor),
+                                                                               parts.kv_pool,
+                                                                               *parts.budget,
+                                                                               {hp.model_dim, hp.vocab},
+                                                                               at_home,
+                                                                               std::move(claim)});
   MR_RETURN_IF_ERROR(executor->prepare_messages(pass_limits(parts.limits)));
   parts.executor = std::move(executor);
   parts.rewinds_to_start = windows_;

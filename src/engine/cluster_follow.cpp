@@ -26,6 +26,7 @@ class FollowingRank {
     if (options.ok()) given_ = *options;
     leave_out_what_is_off(given_);
     given_.speculate = {};
+    given_.ranks = link.size();
     options_ = given_;
   }
 
@@ -148,6 +149,7 @@ Expected<ClusterReply> FollowingRank::load(Reader& reader) {
   log::info("{}: layers {} to {} are ready", link_.name(link_.rank()), options_.stage.first, options_.stage.last - 1);
   ClusterReply reply;
   reply.numerics = parts_->executor->numerics();
+  reply.at_home = all_at_home(*parts_);
   reply.limits = parts_->limits;
   return reply;
 }

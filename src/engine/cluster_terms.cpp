@@ -73,6 +73,7 @@ void ClusterReply::write(std::vector<std::byte>& message) const {
   writer.text(status.message());
   writer.number(room_bytes);
   writer.text(numerics);
+  writer.number(std::uint32_t{at_home});
   for (const std::int64_t limit :
        {limits.context_tokens, limits.batch_tokens, limits.sequences, limits.kv_tokens, limits.logit_rows})
     writer.number(limit);
@@ -86,6 +87,7 @@ Expected<ClusterReply> ClusterReply::read(std::span<const std::byte> message) {
   reply.status = Status(code, reader.text());
   reply.room_bytes = reader.number<std::uint64_t>();
   reply.numerics = reader.text();
+  reply.at_home = reader.number<std::uint32_t>() != 0;
   for (std::int64_t* const limit : {&reply.limits.context_tokens, &reply.limits.batch_tokens, &reply.limits.sequences,
                                     &reply.limits.kv_tokens, &reply.limits.logit_rows})
     *limit = reader.number<std::int64_t>();
@@ -101,6 +103,19 @@ Expected<Limits> find_limits(const EngineOptions& options) {
   if (parts.status().code() == Code::out_of_budget) parts = assemble_plan(options);
   if (!parts.ok()) return parts.status();
   return parts->limits;
+}
+
+bool all_at_home(const Parts& parts) {
+  const residency::UnitTable& table = parts.model->units();
+  std::int64_t expert_tiles = 0;  // of which a cache holds some
+  for (std::size_t i = 0; i < table.units().size(); ++i) {
+    const residency::Unit& unit = table.units()[i];
+    if (unit.by_rows || parts.plan.homes[i].tier != residency::Tier::disk) continue;
+    if (unit.expert < 0) return false;
+    const auto [first, last] = table.tiles_of(static_cast<std::int32_t>(i));
+    expert_tiles += last - first;
+  }
+  return expert_tiles <= parts.plan.expert_slots;
 }
 
 void take_least(const Limits& other, Limits& limits) {

@@ -13,6 +13,8 @@
 
 namespace millrace::engine {
 
+struct Parts;
+
 /// What decides limits, as rank 0 was asked.
 struct ClusterTerms {
   std::int64_t context_tokens = 0, batch_tokens = 0, max_sequences = 0, kv_tokens = 0, chunk_tokens = 0, logit_rows = 0;
@@ -32,11 +34,13 @@ void write_open(const std::string& identity, const ClusterTerms& terms, std::vec
 void write_plan(const model::Stage& stage, std::vector<std::byte>& message);
 void write_load(const ClusterTerms& terms, std::vector<std::byte>& message);
 
-/// The answer to each. room_bytes: to open, of RAM in all. limits: to plan and load. numerics: to load, the executor's.
+/// The answer to each. room_bytes: to open, of RAM in all. limits: to plan and load. numerics, at_home: to load, the
+/// executor's and whether no weights are read anew in a pass.
 struct ClusterReply {
   Status status;
   std::uint64_t room_bytes = 0;
   std::string numerics;
+  bool at_home = false;
   Limits limits;  // context, batch, sequences, KV and rows of logits
 
   void write(std::vector<std::byte>& message) const;
@@ -47,6 +51,9 @@ struct ClusterReply {
 /// The limits that a stage has room for, with some to spare for what the program takes more of by the time the stage is
 /// loaded. Errors: those of assemble_plan().
 Expected<Limits> find_limits(const EngineOptions& options);
+
+/// Whether no weights of a stage are read anew in a pass, but rows of the embedding.
+bool all_at_home(const Parts& parts);
 
 /// Of each number the smaller one.
 void take_least(const Limits& other, Limits& limits);

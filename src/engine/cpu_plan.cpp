@@ -175,7 +175,7 @@ std::uint64_t CpuPlanner::fixed_bytes(const Limits& limits, std::uint64_t progra
 std::uint64_t CpuPlanner::message_bytes(const Limits& limits) const {
   if (parts_.model->stage().whole()) return 0;
   const model::Hyperparameters& hp = parts_.model->hyperparameters();
-  return exec::stage_message_bytes({hp.model_dim, hp.vocab}, pass_limits(limits));
+  return exec::stage_message_bytes({hp.model_dim, hp.vocab}, pass_limits(limits), options_.ranks);
 }
 
 /// What KV takes of the budget: BlockPool reserves whole pages a block.

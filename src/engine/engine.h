@@ -81,6 +81,7 @@ struct EngineOptions {
   /// Other processes compute layers, too (engine/cluster.h); null: none. Outlives the engine.
   Cluster* cluster = nullptr;
   model::Stage stage;   // only these layers, for one rank of a cluster: no engine by itself
+  int ranks = 1;        // of that cluster
   std::string overlay;  // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;

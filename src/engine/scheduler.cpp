@@ -48,7 +48,7 @@ Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<
 }
 
 Scheduler::Scheduler(Parts& parts, const SpeculateOptions& speculate)
-    : parts_(parts), speculator_(speculate, drafters(parts, speculate)) {}
+    : parts_(parts), speculator_(speculate, drafters(parts, speculate)), groups_(parts.executor->passes()) {}
 
 Status Scheduler::check(const Request& request) const {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
@@ -123,44 +123,112 @@ bool Scheduler::step() {
   if (parts_.prompts != nullptr) parts_.prompts->pump();
   drop_cancelled();
   admit();
-  if (live_.empty()) return false;
-  build_batch();
-  if (!batch_.rows.empty()) {
-    const Live::Clock::time_point begin = Live::Clock::now();
-    const Status status = run_pass();
-    counters_.last_pass_seconds = seconds_between(begin, Live::Clock::now());
-    counters_.last_rows = static_cast<std::int64_t>(batch_.rows.size());
-    const bool decodes = std::none_of(live_.begin(), live_.end(), [](const Entry& entry) {
-      return entry.live != nullptr && entry.rows > 0 && entry.live->in_prompt();
-    });
-    if (decodes && status.ok()) speculator_.passed(counters_.last_rows, counters_.last_pass_seconds);
-    counters_.rows += batch_.rows.size();
-    ++counters_.passes;
-    std::int64_t logit_row = 0;
-    std::vector<Computed> computed;
-    for (Entry& entry : live_) {
-      if (entry.rows == 0) continue;
-      if (speculator_.wants_states() && !entry.live->embeds() && status.ok())
-        computed.push_back({entry.id,
-                            {},
-                            entry.live->conversation->state.length(),
-                            entry.rows + std::ssize(entry.live->drafts),
-                            entry.first_row});
-      if (!status.ok()) {
-        finish(entry, status.code() == Code::cancelled ? Finish::cancelled : Finish::error, status);
-        continue;
-      }
-      const std::int64_t logit_rows = entry.logit_rows;
-      if (entry.live->in_prompt())
-        deliver(entry, logit_row);
-      else
-        verify(entry, logit_row);
-      logit_row += logit_rows;
-    }
-    if (!computed.empty()) tell_drafters(computed);
+  if (live_.empty() && under_way_.empty()) return false;
+  while (std::ssize(under_way_) < parts_.executor->passes() && begin_pass()) {
   }
+  if (!under_way_.empty()) finish_pass();
   std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });
   return true;
+}
+
+std::int64_t Scheduler::decoding() const {
+  return std::count_if(live_.begin(), live_.end(),
+                       [](const Entry& entry) { return entry.live != nullptr && !entry.live->in_prompt(); });
+}
+
+/// A pass of what can be computed now; false: nothing can.
+bool Scheduler::begin_pass() {
+  build_batch();
+  if (batch_.rows.empty()) return false;
+  Pass pass;
+  for (const Entry& entry : live_)
+    if (entry.live != nullptr && entry.rows > 0) pass.entries.push_back(entry);
+  const bool decodes = std::none_of(pass.entries.begin(), pass.entries.end(),
+                                    [](const Entry& entry) { return entry.live->in_prompt(); });
+  pass.rows = std::ssize(batch_.rows);
+  pass.logit_rows = batch_logit_rows_;
+  pass.top_logits_only = top_logits_suffice();
+  pass.decoding = decodes ? decoding() : 0;
+  pass.begin = Live::Clock::now();
+  const TraceZone zone(parts_.trace, "pass");
+  parts_.executor->bring_top_logits_only(pass.top_logits_only);
+  const Status status = parts_.executor->begin(batch_, [&] {
+    return stop_asked() || std::all_of(pass.entries.begin(), pass.entries.end(),
+                                       [](const Entry& entry) { return entry.live->cancelled.load(); });
+  });
+  counters_.last_rows = pass.rows;
+  counters_.rows += static_cast<std::uint64_t>(pass.rows);
+  ++counters_.passes;
+  if (!status.ok()) {
+    fail(pass, status);
+    return true;
+  }
+  for (const Entry& entry : pass.entries) {
+    ++entry.live->passes;
+    // What comes next of a prompt follows from no logits. Its tokens are the conversation's when the pass ends well.
+    if (entry.live->in_prompt()) entry.live->conversation->state.set_length(entry.first + entry.rows);
+  }
+  under_way_.push_back(std::move(pass));
+  return true;
+}
+
+/// What is under way is wanted by nobody. A pass may not be given up by itself: others go on behind it.
+bool Scheduler::given_up() const {
+  return stop_asked() || std::all_of(under_way_.begin(), under_way_.end(), [](const Pass& pass) {
+           return std::all_of(pass.entries.begin(), pass.entries.end(),
+                              [](const Entry& entry) { return entry.live->cancelled.load(); });
+         });
+}
+
+/// The live request that this is a part of, with what the pass has of it; null: it ended before.
+Scheduler::Entry* Scheduler::resume(const Entry& part) {
+  const auto found =
+      std::find_if(live_.begin(), live_.end(), [&](const Entry& entry) { return entry.live == part.live; });
+  if (found == live_.end()) return nullptr;
+  *found = part;
+  return &*found;
+}
+
+void Scheduler::fail(const Pass& pass, const Status& status) {
+  for (const Entry& part : pass.entries)
+    if (Entry* const entry = resume(part))
+      finish(*entry, status.code() == Code::cancelled ? Finish::cancelled : Finish::error, status);
+}
+
+/// Waits for the oldest pass under way and gives everybody what it brought. What a prompt has computed counts only when
+/// that can be believed.
+void Scheduler::finish_pass() {
+  Status status = parts_.executor->finish([this] { return given_up(); });
+  const Pass pass = std::move(under_way_.front());
+  under_way_.pop_front();
+  for (const Entry& part : pass.entries) --part.live->passes;
+  top_logits_only_ = pass.top_logits_only;
+  if (status.ok()) status = parts_.backend->health();
+  if (status.ok()) status = check_logits(pass);
+  const Live::Clock::time_point end = Live::Clock::now();
+  counters_.last_pass_seconds = seconds_between(std::max(pass.begin, last_end_), end);
+  last_end_ = end;
+  if (!status.ok()) return fail(pass, status);
+  if (pass.decoding > 0) speculator_.passed(pass.rows, counters_.last_pass_seconds);
+  const std::uint64_t tokens = counters_.decode_tokens;
+  std::int64_t logit_row = 0;
+  std::vector<Computed> computed;
+  for (const Entry& part : pass.entries) {
+    const std::int64_t first_logit_row = std::exchange(logit_row, logit_row + part.logit_rows);
+    Entry* const entry = resume(part);
+    if (entry == nullptr) continue;
+    const Live& live = *entry->live;
+    if (speculator_.wants_states() && !live.embeds())
+      computed.push_back({entry->id, {}, entry->first, entry->rows + std::ssize(live.drafts), entry->first_row});
+    if (live.in_prompt())
+      deliver(*entry, first_logit_row);
+    else
+      verify(*entry, first_logit_row);
+  }
+  if (pass.decoding > 0)
+    groups_.passed(pass.decoding, static_cast<std::int64_t>(counters_.decode_tokens - tokens),
+                   counters_.last_pass_seconds);
+  if (!computed.empty()) tell_drafters(computed);
 }
 
 void Scheduler::drop_cancelled() {
@@ -217,11 +285,12 @@ void Scheduler::admit() {
 }
 
 void Scheduler::build_batch() {
+  std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });
   batch_.sequences.clear();
   batch_.rows.clear();
   batch_.wants_hidden = false;
   batch_logit_rows_ = 0;
-  for (Entry& entry : live_) entry.rows = entry.first_row = entry.logit_rows = entry.place = 0;
+  for (Entry& entry : live_) entry.rows = entry.first = entry.first_row = entry.logit_rows = entry.place = 0;
   std::stable_sort(live_.begin(), live_.end(),
                    [](const Entry& one, const Entry& other) { return one.live->before(*other.live); });
   share_prefixes();
@@ -241,7 +310,7 @@ void Scheduler::share_prefixes() {
   bool in_time = true;
   for (Entry& entry : live_) {
     Live& live = *entry.live;
-    if (!live.in_prompt() || !live.shares_prefix()) continue;
+    if (!live.in_prompt() || !live.shares_prefix() || live.passes > 0) continue;
     kv::SequenceState& state = live.conversation->state;
     const std::int64_t before = state.length();
     const auto limit = static_cast<std::int64_t>(live.tokens.size()) - 1;
@@ -295,7 +364,8 @@ void Scheduler::add_prompts() {
   const auto decode_rows = static_cast<std::int64_t>(batch_.rows.size());
   const Limits& limits = parts_.limits;
   std::int64_t room = limits.batch_tokens - decode_rows;
-  if (decode_rows > 0) room = std::min(room, limits.chunk_tokens);
+  if (decoding() > 0) room = std::min(room, limits.chunk_tokens);
+  if (const std::int64_t piece = parts_.executor->prompt_piece(); piece > 0) room = std::min(room, piece);
   // The first has a quarter for sure; the rest goes to those that need least, so that a new short one is answered soon.
   Entry* const first = prompts.front();
   const std::int64_t share = std::max((room + 3) / 4, parts_.executor->prompt_chunk());
@@ -344,23 +414,27 @@ void Scheduler::preempt(Entry& entry) {
 }
 
 /// Room for a request's positions; while there is none, those that come after it and have no rows in this pass yet give
-/// theirs up, last of all the request itself, if others remain that will end.
-Status Scheduler::reserve(Entry& entry, std::int64_t tokens) {
+/// theirs up, last of all the request itself, if others remain that will end. Nobody gives up what a pass that is under
+/// way computes with. False: not in this pass.
+Expected<bool> Scheduler::reserve(Entry& entry, std::int64_t tokens) {
   const std::shared_ptr<Live> live = entry.live;
   for (;;) {
     Status status = live->conversation->state.reserve(tokens);
+    if (status.ok()) return true;
     if (status.code() != Code::out_of_budget) return status;
     Entry* last = nullptr;
     std::size_t others = 0;
     for (Entry& other : live_) {
       if (other.live == nullptr || other.live == live) continue;
       ++others;
-      const bool gives = other.rows == 0 && other.live->conversation->state.blocks() > 0 && live->before(*other.live);
+      const bool gives = other.rows == 0 && other.live->passes == 0 && other.live->conversation->state.blocks() > 0 &&
+                         live->before(*other.live);
       if (gives && (last == nullptr || last->live->before(*other.live))) last = &other;
     }
+    if (last == nullptr && !under_way_.empty()) return false;
     if (last == nullptr && others == 0) return status;
     preempt(last != nullptr ? *last : entry);
-    if (last == nullptr) return {};
+    if (last == nullptr) return false;
   }
 }
 
@@ -376,11 +450,9 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   // Where its prompt ends, the next one of the conversation goes on.
   const auto last_of_prompt = static_cast<std::int64_t>(live.request.prompt.size()) - 1;
   if (last_of_prompt >= kv::kBlockTokens) state.want_checkpoint(last_of_prompt / kv::kBlockTokens * kv::kBlockTokens);
-  if (Status status = reserve(entry, first + rows); !status.ok()) {
-    finish(entry, Finish::error, std::move(status));
-    return;
-  }
-  if (entry.live == nullptr) return;  // back in the queue
+  const Expected<bool> has_room = reserve(entry, first + rows);
+  if (!has_room.ok()) return finish(entry, Finish::error, has_room.status());
+  if (!*has_room) return;
   if (!live.drafts.empty() && !state.reserve(first + rows + std::ssize(live.drafts)).ok()) live.drafts.clear();
   const auto sequence = static_cast<std::int32_t>(batch_.sequences.size());
   batch_.sequences.push_back(&state);
@@ -402,6 +474,7 @@ void Scheduler::add_rows(Entry& entry, std::int64_t rows) {
   for (const TokenId draft : live.drafts) batch_.rows.push_back({draft, sequence, ++position, true, false});
   entry.logit_rows += std::ssize(live.drafts);
   entry.rows = rows;
+  entry.first = first;
   entry.place = sequence;
   batch_logit_rows_ += entry.logit_rows;
 }
@@ -417,42 +490,27 @@ bool Scheduler::top_logits_suffice() const {
   });
 }
 
-Status Scheduler::check_logits() const {
+Status Scheduler::check_logits(const Pass& pass) const {
   bool finite = true;
   if (top_logits_only_) {
-    for (std::int64_t row = 0; row < batch_logit_rows_; ++row)
+    for (std::int64_t row = 0; row < pass.logit_rows; ++row)
       finite = finite && parts_.executor->last_top_logits(row).finite;
   } else {
     const exec::Logits logits = parts_.executor->last_logits();
-    if (logits.rows != batch_logit_rows_)
-      return error(Code::internal, "a pass gave {} rows of logits instead of {}", logits.rows, batch_logit_rows_);
+    if (logits.rows != pass.logit_rows)
+      return error(Code::internal, "a pass gave {} rows of logits instead of {}", logits.rows, pass.logit_rows);
     finite = all_finite({logits.data, static_cast<std::size_t>(logits.rows * logits.vocab)});
   }
   if (finite) return {};
   return error(Code::corrupt, "the model's results are not finite; its weights are damaged: fetch the file again");
 }
 
-/// One pass. Lengths advance only when its results can be believed.
-Status Scheduler::run_pass() {
-  const TraceZone zone(parts_.trace, "pass");
-  top_logits_only_ = top_logits_suffice();
-  parts_.executor->bring_top_logits_only(top_logits_only_);
-  MR_RETURN_IF_ERROR(parts_.executor->run(batch_, [this] {
-    if (stop_asked()) return true;
-    return std::all_of(live_.begin(), live_.end(), [](const Entry& entry) {
-      return entry.live == nullptr || entry.rows == 0 || entry.live->cancelled;
-    });
-  }));
-  MR_RETURN_IF_ERROR(parts_.backend->health());
-  return check_logits();
-}
-
 /// The first `tokens` tokens of a request are computed. Whole blocks are there for others.
 void Scheduler::complete(Live& live, std::int64_t tokens) const {
   kv::SequenceState& state = live.conversation->state;
-  const std::int64_t first = state.length();
-  state.set_length(tokens);
+  if (state.length() < tokens) state.set_length(tokens);
   auto& held = live.conversation->tokens;
+  const std::int64_t first = std::ssize(held);
   held.insert(held.end(), live.tokens.begin() + std::ssize(held), live.tokens.begin() + tokens);
   if (parts_.prefixes != nullptr && !live.embeds() && first / kv::kBlockTokens < tokens / kv::kBlockTokens)
     parts_.prefixes->enter(state, live.tokens);
@@ -467,17 +525,17 @@ void Scheduler::deliver(Entry& entry, std::int64_t first_logit_row) {
   const std::shared_ptr<Live> live = entry.live;
   kv::SequenceState& state = live->conversation->state;
   const auto prompt = static_cast<std::int64_t>(live->request.prompt.size());
-  const std::int64_t first = state.length();
-  complete(*live, first + entry.rows);
-  if (first < prompt && live->request.on_prompt) live->request.on_prompt(state.length(), prompt);
+  const std::int64_t first = entry.first, end = first + entry.rows;
+  complete(*live, end);
+  if (first < prompt && live->request.on_prompt) live->request.on_prompt(end, prompt);
   if (live->embeds()) {
     state.forget_behind_windows();
     return pool(entry, first);
   }
   for (std::int64_t row = 0; row < entry.logit_rows; ++row)
-    tell_logits(*live, state.length() - entry.logit_rows + row, first_logit_row + row);
+    tell_logits(*live, end - entry.logit_rows + row, first_logit_row + row);
   // Behind what keeps blocks for later requests: those that this one lets go of are kept as long as there is room.
-  const bool computed = live->waiting() == 0;
+  const bool computed = end == std::ssize(live->tokens);
   if (computed && live->result.tokens.empty()) {
     live->prompt_done = Live::Clock::now();
     keep_prompt(*live);
@@ -497,8 +555,8 @@ void Scheduler::tell_drafters(std::span<const Computed> before) {
     if (entry == live_.end() || entry->live == nullptr) continue;
     const Live& live = *entry->live;
     one.tokens = live.tokens;
-    // Computed are the prompt's rows up to the sequence's length, or all before the last token that was picked.
-    const std::int64_t end = live.in_prompt() ? live.conversation->state.length() : std::ssize(live.tokens) - 1;
+    // Computed are the prompt's rows that the conversation has, or all before the last token that was picked.
+    const std::int64_t end = live.in_prompt() ? std::ssize(live.conversation->tokens) : std::ssize(live.tokens) - 1;
     one.rows = std::min(one.rows, std::min(end, std::ssize(live.tokens) - 1) - one.first);
     computed.push_back(one);
   }
@@ -512,7 +570,7 @@ void Scheduler::pool(Entry& entry, std::int64_t position) {
   const auto prompt = static_cast<std::int64_t>(live.tokens.size());
   const std::int64_t dim = parts_.model->hyperparameters().model_dim;
   Status status = live.pooler.add(*parts_.executor, entry.first_row, dim, position, position + entry.rows, prompt);
-  if (status.ok() && live.waiting() > 0) return;
+  if (status.ok() && position + entry.rows < prompt) return;
   live.prompt_done = Live::Clock::now();
   if (status.ok()) status = live.pooler.finish(live.result.embedding);
   const Finish reason = status.ok() ? Finish::stop : Finish::error;
@@ -590,7 +648,7 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->result.cached_tokens = std::clamp<std::int64_t>(live->result.cached_tokens, 0, live->result.prompt_tokens);
   live->result.status = std::move(status);
   // Room that was reserved for a pass that failed goes back, and KV on its way from the disk.
-  const std::int64_t kept = live->conversation->state.rewind(live->conversation->state.length());
+  const std::int64_t kept = live->conversation->state.rewind(std::ssize(live->conversation->tokens));
   if (parts_.prefixes != nullptr) live->conversation->state.forget_checkpoints();  // the tree has them
   live->conversation->tokens.resize(static_cast<std::size_t>(kept));
   live->form_memory = {};

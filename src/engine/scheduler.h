@@ -2,7 +2,10 @@
 // prompt chunks: as far as the pass has room, or, beside decode rows, a chunk at most, so that a long prompt never
 // stops the others and weights are read once a pass for all of them. Short prompts go before long ones, but the one
 // that has waited longest always moves on. When the KV of all is taken, the request that came last gives its own up and
-// begins again later; the numerics contract gives it the same tokens then. Thread-safety: as Engine.
+// begins again later; the numerics contract gives it the same tokens then.
+//
+// Where the executor takes several passes at a time, they are kept under way: sequences that decode are divided over
+// them, and a prompt goes on in the next pass before the last one ended. Thread-safety: as Engine.
 #pragma once
 
 #include <atomic>
@@ -15,6 +18,7 @@
 #include "base/mutex.h"
 #include "engine/choice.h"
 #include "engine/engine.h"
+#include "engine/pass_groups.h"
 #include "engine/pooler.h"
 #include "engine/setup.h"
 #include "engine/speculation.h"
@@ -38,10 +42,12 @@ struct Live {
 
   Live(Request request, std::shared_ptr<Conversation> conversation, std::shared_ptr<const text::Tokenizer> tokenizer);
 
-  /// Tokens not yet computed; 1 while decoding, or those that the last pass took of its drafts beside it, where layers
-  /// keep a state that such a pass could not go on from.
+  /// Tokens that no pass was begun for; 1 while decoding, or those that the last pass took of its drafts beside it,
+  /// where layers keep a state that such a pass could not go on from.
   std::int64_t waiting() const { return static_cast<std::int64_t>(tokens.size()) - conversation->state.length(); }
   bool in_prompt() const { return phase == Phase::prompt; }
+  /// Whether nothing can be computed of it before a pass that is under way ends.
+  bool awaits_pass() const { return passes > 0 && !in_prompt(); }
   bool embeds() const { return request.pooling != model::Pooling::none; }
   /// Whether its prompt may go on from other requests' KV: all of its rows would be computed otherwise.
   bool shares_prefix() const { return !request.logits_of_prompt && !embeds(); }
@@ -63,6 +69,7 @@ struct Live {
   std::atomic<bool> cancelled{false};
   Clock::time_point start;        // of the first pass
   Clock::time_point prompt_done;  // when the first token was picked
+  std::int64_t passes = 0;        // that are under way with it
   bool started = false;
   bool disk_asked = false;  // for all of the KV it may have
   Engine::Id id = 0;        // ascending: who came first
@@ -86,9 +93,19 @@ class Scheduler {
     Engine::Id id = 0;
     std::shared_ptr<Live> live;
     std::int64_t rows = 0;        // in this pass, without those of drafts, which come behind them
+    std::int64_t first = 0;       // position of the first of them
     std::int64_t first_row = 0;   // of them in the batch
     std::int64_t logit_rows = 0;  // among them
     std::int64_t place = 0;       // of its sequence in the batch
+  };
+  /// A pass that has begun.
+  struct Pass {
+    std::vector<Entry> entries;  // that have rows in it
+    std::int64_t rows = 0;
+    std::int64_t logit_rows = 0;
+    bool top_logits_only = false;  // what it brings
+    std::int64_t decoding = 0;     // sequences that decoded when it began; 0: it has prompts' rows, too
+    Live::Clock::time_point begin;
   };
 
   Status check(const Request& request) const;
@@ -102,15 +119,20 @@ class Scheduler {
   void keep_prompt(Live& live) const;
   bool others_compute_its_next_block(const Entry& entry) const;
   void add_decoding();
-  void draft();
+  void draft(std::span<Entry* const> entries);
   std::int64_t room_for_drafts(const Live& live) const;
   void add_prompts();
   std::int64_t prompt_rows(const Live& live, std::int64_t most) const;
   std::int64_t whole_chunks(const Live& live, std::int64_t rows) const;
   void add_rows(Entry& entry, std::int64_t rows);
-  Status reserve(Entry& entry, std::int64_t tokens);
+  Expected<bool> reserve(Entry& entry, std::int64_t tokens);
   void preempt(Entry& entry);
-  Status run_pass();
+  bool begin_pass();
+  void finish_pass();
+  void fail(const Pass& pass, const Status& status);
+  Entry* resume(const Entry& part);
+  bool given_up() const;
+  std::int64_t decoding() const;
   void deliver(Entry& entry, std::int64_t first_logit_row);
   void tell_drafters(std::span<const Computed> before);
   void verify(Entry& entry, std::int64_t first_logit_row);
@@ -118,7 +140,7 @@ class Scheduler {
   void tell_logits(const Live& live, std::int64_t position, std::int64_t logit_row) const;
   void pool(Entry& entry, std::int64_t position);
   bool top_logits_suffice() const;
-  Status check_logits() const;
+  Status check_logits(const Pass& pass) const;
   std::span<const float> logits_of(std::int64_t logit_row) const;
   Status hold_form(Live& live);
   Expected<text::TokenId> sample(Live& live, std::int64_t logit_row);
@@ -136,9 +158,12 @@ class Scheduler {
   std::deque<Entry> queue_;
   std::vector<Entry> live_;
   std::unordered_map<Engine::Id, Result> results_;
-  kv::Batch batch_;
+  kv::Batch batch_;  // of the pass that is begun
   std::int64_t batch_logit_rows_ = 0;
-  bool top_logits_only_ = false;  // what this pass brings
+  std::deque<Pass> under_way_;  // the oldest first
+  PassGroups groups_;
+  Live::Clock::time_point last_end_;  // of a pass
+  bool top_logits_only_ = false;      // what the pass that ended brought
   LoadCounters counters_;
   residency::Reservation form_tokens_;  // what constraints share
   std::atomic<const std::atomic<bool>*> stop_flag_{nullptr};

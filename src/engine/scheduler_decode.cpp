@@ -8,17 +8,29 @@ namespace millrace::engine {
 
 using text::TokenId;
 
-/// A row of every request that decodes goes along (limits.batch_tokens >= limits.sequences), then those that have to be
-/// computed anew, then drafts.
+/// A row of every request that decodes goes along (limits.batch_tokens >= limits.sequences), or of this pass's share of
+/// them, then those that have to be computed anew, then drafts.
 void Scheduler::add_decoding() {
-  const auto decodes = [](const Entry& entry) { return entry.live != nullptr && !entry.live->in_prompt(); };
+  const std::int64_t all = decoding(), groups = groups_.groups(all), share = (all + groups - 1) / groups;
+  std::vector<const Live*> group;
+  for (const Entry& entry : live_)
+    if (!entry.live->in_prompt() && !entry.live->awaits_pass() && std::ssize(group) < share)
+      group.push_back(entry.live.get());
+  const auto decodes = [&](const Entry& entry) {
+    return entry.live != nullptr && std::find(group.begin(), group.end(), entry.live.get()) != group.end();
+  };
   // Before there are drafts: nobody gives way for a guess.
   for (Entry& entry : live_) {
     if (!decodes(entry)) continue;
-    if (Status status = reserve(entry, std::ssize(entry.live->tokens)); !status.ok())
-      finish(entry, Finish::error, std::move(status));
+    const std::shared_ptr<Live> live = entry.live;
+    const Expected<bool> has_room = reserve(entry, std::ssize(live->tokens));
+    if (!has_room.ok()) finish(entry, Finish::error, has_room.status());
+    if (!has_room.ok() || !*has_room) std::erase(group, live.get());
   }
-  draft();
+  std::vector<Entry*> drafting;
+  for (Entry& entry : live_)
+    if (decodes(entry)) drafting.push_back(&entry);
+  draft(drafting);
   std::int64_t others = std::count_if(live_.begin(), live_.end(), decodes);
   for (Entry& entry : live_) {
     if (!decodes(entry)) continue;
@@ -39,20 +51,19 @@ std::int64_t Scheduler::room_for_drafts(const Live& live) const {
   return std::clamp<std::int64_t>(room, 0, kMostDrafts);
 }
 
-void Scheduler::draft() {
+void Scheduler::draft(std::span<Entry* const> entries) {
   if (!speculator_.on()) return;
   std::vector<DraftTurn> turns;
   std::vector<Live*> drafted;
   std::int64_t rows = 0;
-  for (const Entry& entry : live_) {
-    if (entry.live == nullptr || entry.live->in_prompt()) continue;
-    Live& live = *entry.live;
+  for (const Entry* const entry : entries) {
+    Live& live = *entry->live;
     live.drafts.clear();
     rows += live.waiting();
     const auto prompt = std::ssize(live.request.prompt);
     const std::int64_t rest = parts_.limits.context_tokens - prompt;
     DraftTurn turn;
-    turn.id = entry.id;
+    turn.id = entry->id;
     turn.request = &live.request;
     turn.tokens = live.tokens;
     turn.generated = std::ssize(live.result.tokens);

@@ -40,7 +40,71 @@ std::vector<model::Stage> cut(std::span<const std::uint64_t> layer_bytes, std::s
   return stages;
 }
 
+/// What a token takes on such a rank, of what has no room in RAM each layer having its part. Processors and disk work
+/// side by side only as far as the plan of the stage can foresee; here the one waits for the other, so that RAM
+/// elsewhere is preferred to a disk.
+double seconds_of(std::uint64_t bytes, double read, const RankSpeed& rank) {
+  const double missing =
+      bytes <= rank.room ? 0 : static_cast<double>(bytes - rank.room) / static_cast<double>(bytes) * read;
+  return read / rank.decode + missing / rank.disk;
+}
+
 }  // namespace
+
+std::vector<LayerLoad> layer_loads(const model::Model& model) {
+  const model::Hyperparameters& hp = model.hyperparameters();
+  std::vector<LayerLoad> loads(static_cast<std::size_t>(hp.layers));
+  for (const residency::Unit& unit : model.units().units()) {
+    if (unit.by_rows || unit.aside) continue;
+    LayerLoad& load = unit.layer >= 0 ? loads[static_cast<std::size_t>(unit.layer)] : loads.back();
+    const double used = unit.expert < 0 ? 1 : static_cast<double>(hp.top_k) / static_cast<double>(hp.experts);
+    load.bytes += unit.bytes();
+    load.read += static_cast<double>(unit.bytes()) * used;
+  }
+  return loads;
+}
+
+/// least[r][n]: of ranks 0 to r and the first n layers; from[r][n]: where r's begin, n if it has none.
+Expected<std::vector<model::Stage>> place_layers(std::span<const LayerLoad> layers, std::span<const RankSpeed> ranks,
+                                                 double border, Shortest shortest) {
+  for (const RankSpeed& rank : ranks)
+    if (!(rank.decode > 0 && rank.disk > 0))
+      return error(Code::invalid_argument, "a rank's rate of decoding or of its disk is not known");
+  constexpr double never = std::numeric_limits<double>::infinity();
+  const std::size_t count = layers.size();
+  std::vector<std::vector<double>> least(ranks.size(), std::vector<double>(count + 1, never));
+  std::vector<std::vector<std::size_t>> from(ranks.size(), std::vector<std::size_t>(count + 1, 0));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (std::size_t end = 1; end <= count; ++end) {
+      double& best = least[rank][end];
+      if (rank > 0) {
+        best = least[rank - 1][end];
+        from[rank][end] = end;
+      }
+      std::uint64_t bytes = 0;
+      double read = 0;
+      for (std::size_t first = end; first-- > 0;) {
+        bytes += layers[first].bytes;
+        read += layers[first].read;
+        if (rank == 0 && first > 0) continue;
+        const double before = rank == 0 ? 0 : least[rank - 1][first];
+        const double own = seconds_of(bytes, read, ranks[rank]) + (rank == 0 ? 0 : border);
+        const double all = shortest == Shortest::sum ? before + own : std::max(before, own);
+        if (all >= best) continue;
+        best = all;
+        from[rank][end] = first;
+      }
+    }
+  }
+  std::vector<model::Stage> stages(ranks.size());
+  std::size_t end = count;
+  for (std::size_t rank = ranks.size(); rank-- > 0;) {
+    const std::size_t first = from[rank][end];
+    stages[rank] = {static_cast<std::int64_t>(first), static_cast<std::int64_t>(end)};
+    end = first;
+  }
+  return stages;
+}
 
 Expected<std::vector<model::Stage>> share_layers(std::span<const std::uint64_t> layer_bytes,
                                                  std::span<const std::uint64_t> rooms) {

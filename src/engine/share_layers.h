@@ -11,6 +11,32 @@
 
 namespace millrace::engine {
 
+/// Of RAM that a rank may take, the part for weights: KV, activations and the program need the rest.
+constexpr std::uint64_t kPercentForWeights = 85;
+
+/// What a layer's weights weigh. The head's are the last one's; an embedding that is read by rows counts nowhere.
+struct LayerLoad {
+  std::uint64_t bytes = 0;
+  double read = 0;  // of them, by a token
+};
+std::vector<LayerLoad> layer_loads(const model::Model& model);
+
+/// What a rank brings to a place that is planned for it.
+struct RankSpeed {
+  std::uint64_t room = 0;       // bytes of weights that stay in RAM
+  double decode = 0, disk = 0;  // bytes of weights a second
+};
+
+/// What a token's way over ranks is to be short in: its whole time, or the longest stage, which bounds those of several
+/// sequences.
+enum class Shortest : std::uint8_t { sum, longest };
+
+/// Stages, one for each of `ranks`, so that a token's way through them is short. A rank that would make it longer has
+/// no layers (last == first), but the first has some. border: seconds from one rank to the next. Errors:
+/// invalid_argument (a rate is missing).
+Expected<std::vector<model::Stage>> place_layers(std::span<const LayerLoad> layers, std::span<const RankSpeed> ranks,
+                                                 double border, Shortest shortest);
+
 /// Stages, one for each of rooms.size() ranks, so that the largest stage is as small as it can be: among those ways in
 /// which each rank's bytes fit into its room, where there is one, else among all. layer_bytes: of each layer's weights,
 /// what stands before and behind the layers being with the first and the last. Errors: invalid_argument (fewer layers

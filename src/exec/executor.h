@@ -59,6 +59,19 @@ class Executor {
   /// A failed pass leaves no trace in any result.
   virtual Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) = 0;
 
+  /// How many passes may be under way at a time, of begin() and finish().
+  virtual std::int64_t passes() const { return 1; }
+  /// Begins a pass behind those under way; returns when the batch may change. A sequence may go on where a pass under
+  /// way will leave it, its length set to there. A pass that fails here is not under way.
+  /// REQUIRES: those of run(); fewer than passes() are under way.
+  virtual Status begin(const kv::Batch& batch, const std::function<bool()>& cancelled) { return run(batch, cancelled); }
+  /// Waits for the oldest pass under way, which is the last one for what follows then. `cancelled`: true gives up all
+  /// that are under way.
+  virtual Status finish(const std::function<bool()>& /*cancelled*/) { return {}; }
+  /// Rows of a prompt that cost no more each than a longer pass's: more of them than passes() keep all parts of the
+  /// executor at work. 0: as many as a pass has room for.
+  virtual std::int64_t prompt_piece() const { return 0; }
+
   /// Passes of up to so many generated rows go one way, on which a row more costs little.
   virtual std::int64_t cheap_rows() const { return 64; }
 

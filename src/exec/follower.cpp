@@ -7,7 +7,8 @@
 namespace millrace::exec {
 
 Status Follower::prepare(const PassLimits& limits) {
-  MR_ASSIGN_OR_RETURN(reservation_, parts_.budget.reserve("messages", stage_message_bytes(parts_.shape, limits)));
+  MR_ASSIGN_OR_RETURN(reservation_,
+                      parts_.budget.reserve("messages", stage_message_bytes(parts_.shape, limits, parts_.link.size())));
   return {};
 }
 
@@ -23,6 +24,7 @@ Status Follower::take(std::span<const std::byte> message) {
     if (status.ok()) status = parts_.link.send(parts_.link.rank() + 1, message_);
     if (status.code() != Code::unsupported) return status;  // too long a message is this pass's failure, not the link's
   }
+  failed_ = status;
   write_failure(pass_.number, status, message_);
   return parts_.link.send(0, message_);
 }
@@ -33,7 +35,7 @@ Status Follower::compute(std::span<const float> residual) {
   // Asked between all tiles: the link is looked at some hundred times a second.
   using Clock = std::chrono::steady_clock;
   Clock::time_point looked;
-  bool given_up = given_up_ == pass_.number;
+  bool given_up = pass_.number <= given_up_;
   const auto cancelled = [&] {
     if (const auto now = Clock::now(); !given_up && now - looked > std::chrono::milliseconds(2)) {
       looked = now;
@@ -62,6 +64,8 @@ Status Follower::align() {
   for (const auto& [number, length] : pass_.sequences) {
     const auto found = mirrors_.try_emplace(number, Mirror{kv::SequenceState(parts_.pool)}).first;
     Mirror& mirror = found->second;
+    if (length == StagePass::kAsItIs) continue;
+    if (length > mirror.computed && !failed_.ok()) return failed_;  // it was sent behind that pass
     if (length > mirror.computed)
       return error(Code::internal, "a sequence has {} tokens, of which {} are known here", length, mirror.computed);
     if (length > mirror.state.length()) mirror.state.set_length(length);

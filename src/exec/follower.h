@@ -3,10 +3,11 @@
 //
 // It keeps a sequence of its own for each of rank 0's, by number. Before a pass it brings them all to what rank 0 says:
 // those that rank 0 has no more are gone, longer ones are rewound, and what a pass computed counts once rank 0 has
-// believed it. So every group has here as many blocks of a sequence as it would have there, and no more.
-// Thread-safety: one thread calls.
+// believed it, or goes on behind it. So every group has here as many blocks of a sequence as it would have there, and
+// no more. Thread-safety: one thread calls.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,8 +41,8 @@ class Follower {
   /// A message of MessageKind::pass: computes it and sends it on, or its result or failure to rank 0. Errors: those of
   /// the link alone.
   Status take(std::span<const std::byte> message);
-  /// Rank 0 gives this pass up, which may come yet.
-  void cancel(std::uint64_t pass) { given_up_ = pass; }
+  /// Rank 0 gives this pass and those before it up, which may come yet.
+  void cancel(std::uint64_t pass) { given_up_ = std::max(given_up_, pass); }
 
  private:
   /// One of rank 0's sequences, as this rank's layers remember it.
@@ -60,6 +61,7 @@ class Follower {
   residency::Reservation reservation_;
   std::map<std::uint64_t, Mirror> mirrors_;
   std::uint64_t given_up_ = 0;
+  Status failed_;  // what the last pass that failed here did of
   StagePass pass_;
   kv::Batch batch_;
   std::vector<std::byte> message_;  // that goes

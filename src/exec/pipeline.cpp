@@ -1,15 +1,27 @@
 #include "exec/pipeline.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/log.h"
 
 namespace millrace::exec {
+namespace {
+
+constexpr std::chrono::milliseconds kHearEvery{1};
+// Of prompts: so many rows use a weight often enough that reading it costs little beside.
+constexpr std::int64_t kPromptPiece = 128;
+
+}  // namespace
 
 PipelineExecutor::PipelineExecutor(PipelineParts parts) : parts_(std::move(parts)) {}
 
 PipelineExecutor::~PipelineExecutor() {
+  const auto give_up = [] { return true; };
+  Status status;
+  // Every pass has its answer before a rank hears of something else.
+  while (!under_way_.empty() && status.code() != Code::io_error) status = finish(give_up);
   const link::Writer close(message_, link::MessageKind::close);
   if (const Status sent = parts_.link.send_others(message_); !sent.ok()) log::warn("{}", sent.message());
 }
@@ -21,7 +33,8 @@ Status PipelineExecutor::prepare(const Program& program, const PassLimits& limit
 
 Status PipelineExecutor::prepare_messages(const PassLimits& limits) {
   reservation_ = {};
-  MR_ASSIGN_OR_RETURN(reservation_, parts_.budget.reserve("messages", stage_message_bytes(parts_.shape, limits)));
+  MR_ASSIGN_OR_RETURN(reservation_,
+                      parts_.budget.reserve("messages", stage_message_bytes(parts_.shape, limits, parts_.link.size())));
   return {};
 }
 
@@ -29,16 +42,53 @@ std::string PipelineExecutor::describe() const {
   return fmt::format("{}, first of {} ranks", parts_.own->describe(), parts_.link.size());
 }
 
+std::int64_t PipelineExecutor::prompt_piece() const { return parts_.at_home ? kPromptPiece : 0; }
+
 Status PipelineExecutor::run(const kv::Batch& batch, const std::function<bool()>& cancelled) {
+  MR_RETURN_IF_ERROR(begin(batch, cancelled));
+  return finish(cancelled);
+}
+
+Status PipelineExecutor::begin(const kv::Batch& batch, const std::function<bool()>& cancelled) {
   result_ = {};
-  MR_RETURN_IF_ERROR(parts_.own->run(batch, cancelled));
+  // A rank whose answer is taken while this one computes goes on sooner.
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point heard = Clock::now();
+  Status lost;
+  const auto hear_and_ask = [&] {
+    if (const auto now = Clock::now(); !under_way_.empty() && now - heard > kHearEvery) {
+      heard = now;
+      for (Expected<bool> more = true; lost.ok() && more.ok() && *more; lost = more.status()) more = hear();
+    }
+    return !lost.ok() || (cancelled && cancelled());
+  };
+  const Status computed = parts_.own->run(batch, hear_and_ask);
+  MR_RETURN_IF_ERROR(lost);
+  MR_RETURN_IF_ERROR(computed);
   MR_RETURN_IF_ERROR(describe_pass(batch));
   float* const residual = pass_.write(parts_.shape.model_dim, message_);
   MR_RETURN_IF_ERROR(parts_.own->read_hidden(0, std::ssize(batch.rows), residual));
   MR_RETURN_IF_ERROR(parts_.link.send(1, message_));
+  UnderWay pass;
+  pass.number = pass_.number;
+  for (const kv::SequenceState* const sequence : batch.sequences) pass.sequences.push_back(sequence->number());
+  under_way_.push_back(std::move(pass));
+  return {};
+}
+
+Status PipelineExecutor::finish(const std::function<bool()>& cancelled) {
+  if (under_way_.empty()) return error(Code::internal, "no pass is under way");
+  result_ = {};
   Status status = await_result(cancelled);
   if (!status.ok()) result_ = {};
+  under_way_.pop_front();
   return status;
+}
+
+bool PipelineExecutor::under_way(std::uint64_t sequence) const {
+  return std::any_of(under_way_.begin(), under_way_.end(), [&](const UnderWay& pass) {
+    return std::find(pass.sequences.begin(), pass.sequences.end(), sequence) != pass.sequences.end();
+  });
 }
 
 /// Sequences of the pass first, in the batch's order, so that rows keep their numbers; then the others that live.
@@ -52,36 +102,50 @@ Status PipelineExecutor::describe_pass(const kv::Batch& batch) {
     pass_.sequences.push_back({sequence->number(), sequence->length()});
   }
   for (const auto& [number, sequence] : parts_.pool->sequences()) {
-    const bool in_batch = std::find(batch.sequences.begin(), batch.sequences.end(), sequence) != batch.sequences.end();
-    if (!in_batch && sequence->length() > 0) pass_.sequences.push_back({number, sequence->length()});
+    if (std::find(batch.sequences.begin(), batch.sequences.end(), sequence) != batch.sequences.end()) continue;
+    if (under_way(number))
+      pass_.sequences.push_back({number, StagePass::kAsItIs});
+    else if (sequence->length() > 0)
+      pass_.sequences.push_back({number, sequence->length()});
   }
   return {};
+}
+
+/// Takes an answer that is here; false: there is none. Answers may overtake each other: a failure comes from any rank.
+Expected<bool> PipelineExecutor::hear() {
+  MR_ASSIGN_OR_RETURN(const std::optional<int> from, parts_.link.try_receive(answer_));
+  if (!from) return false;
+  if (link::Reader(answer_).kind() != link::MessageKind::result)
+    return error(Code::internal, "{} sent something else than what came of a pass", parts_.link.name(*from));
+  StageResult result;
+  MR_RETURN_IF_ERROR(result.read(answer_));
+  const auto pass = std::find_if(under_way_.begin(), under_way_.end(),
+                                 [&](const UnderWay& one) { return one.number == result.pass; });
+  if (pass == under_way_.end() || !pass->answer.empty())
+    return error(Code::internal, "{} answers pass {}, which is not under way", parts_.link.name(*from), result.pass);
+  pass->from = *from;
+  std::swap(pass->answer, answer_);
+  return true;
 }
 
 /// Exactly one rank answers: the last one, or the first one that failed. So a pass that is given up is waited for, too,
 /// and the next one meets no old answer.
 Status PipelineExecutor::await_result(const std::function<bool()>& cancelled) {
   bool gave_up = false;
-  link::Pause pause;
-  for (;;) {
-    MR_ASSIGN_OR_RETURN(const std::optional<int> from, parts_.link.try_receive(answer_));
-    if (!from) {
-      if (!gave_up && cancelled && cancelled()) {
-        gave_up = true;
-        MR_RETURN_IF_ERROR(cancel_elsewhere());
-      }
-      pause.sleep();
-      continue;
+  UnderWay& pass = under_way_.front();
+  for (link::Pause pause; pass.answer.empty();) {
+    MR_ASSIGN_OR_RETURN(const bool heard, hear());
+    if (heard) continue;
+    if (!gave_up && cancelled && cancelled()) {
+      gave_up = true;
+      MR_RETURN_IF_ERROR(cancel_elsewhere());
     }
-    if (link::Reader(answer_).kind() != link::MessageKind::result)
-      return error(Code::internal, "{} sent something else than what came of a pass", parts_.link.name(*from));
-    MR_RETURN_IF_ERROR(result_.read(answer_));
-    if (result_.pass != pass_.number)
-      return error(Code::internal, "{} answers pass {} in place of {}", parts_.link.name(*from), result_.pass,
-                   pass_.number);
-    if (result_.status.code() == Code::cancelled || gave_up) return error(Code::cancelled, "cancelled");
-    return result_.status.with_context(parts_.link.name(*from));
+    pause.sleep();
   }
+  std::swap(answer_, pass.answer);
+  MR_RETURN_IF_ERROR(result_.read(answer_));
+  if (result_.status.code() == Code::cancelled || gave_up) return error(Code::cancelled, "cancelled");
+  return result_.status.with_context(parts_.link.name(pass.from));
 }
 
 Status PipelineExecutor::cancel_elsewhere() {

@@ -1,11 +1,13 @@
 // A model whose layers lie on several ranks (link/link.h), as one executor: rank 0 computes the first stage and sends
 // the residual stream to rank 1, each sends it on to the next, and the last one returns logits to rank 0. The bits are
-// those of one process, because no stage computes anything in another way.
+// those of one process, because no stage computes anything in another way. As many passes as there are ranks are under
+// way at a time, one behind the other: while rank 1 computes one, rank 0 can compute the next.
 //
 // Before it computes, a rank brings what its sequences remember to what rank 0 says of them (exec/follower.h).
 // Thread-safety: one thread calls.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +24,7 @@ struct PipelineParts {
   std::shared_ptr<kv::BlockPool> pool;  // whose sequences the passes are of
   residency::Budget& budget;            // outlives the executor
   StageShape shape;
+  bool at_home = false;         // no rank reads weights anew in a pass
   std::shared_ptr<void> claim;  // let go of when the other ranks know that the model is closed; may be null
 };
 
@@ -36,6 +39,11 @@ class PipelineExecutor final : public Executor {
   Status prepare_messages(const PassLimits& limits);
   /// A failure on another rank is this pass's, and names it. Errors: io_error too, where a rank is gone.
   Status run(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
+  /// One for each rank, so that all can compute.
+  std::int64_t passes() const override { return parts_.link.size(); }
+  Status begin(const kv::Batch& batch, const std::function<bool()>& cancelled) override;
+  Status finish(const std::function<bool()>& cancelled) override;
+  std::int64_t prompt_piece() const override;
   std::int64_t cheap_rows() const override { return parts_.own->cheap_rows(); }
   std::int64_t prompt_chunk() const override { return parts_.own->prompt_chunk(); }
   Logits last_logits() const override;
@@ -46,15 +54,26 @@ class PipelineExecutor final : public Executor {
   std::string_view numerics() const override { return parts_.own->numerics(); }
 
  private:
+  /// A pass that is on its way through the other ranks.
+  struct UnderWay {
+    std::uint64_t number = 0;
+    std::vector<std::uint64_t> sequences;
+    std::vector<std::byte> answer;  // empty as long as there is none
+    int from = 0;                   // whose it is
+  };
+
   Status describe_pass(const kv::Batch& batch);
+  bool under_way(std::uint64_t sequence) const;
+  Expected<bool> hear();
   Status await_result(const std::function<bool()>& cancelled);
   Status cancel_elsewhere();
 
   PipelineParts parts_;
   residency::Reservation reservation_;
   StagePass pass_;
+  std::deque<UnderWay> under_way_;  // the oldest first
   std::vector<std::byte> message_, answer_;
-  StageResult result_;  // of the last pass, in answer_
+  StageResult result_;  // of the pass that finished last, in answer_
 };
 
 }  // namespace millrace::exec

@@ -27,12 +27,12 @@ Status StagePass::read(std::span<const std::byte> message, std::int64_t model_di
   MR_RETURN_IF_ERROR(reader.status());
   sequences.assign(all_sequences.begin(), all_sequences.end());
   rows.assign(all_rows.begin(), all_rows.end());
-  const bool lengths =
-      std::all_of(sequences.begin(), sequences.end(), [](const Sequence& sequence) { return sequence.length >= 0; });
-  const bool known =
-      lengths && std::all_of(rows.begin(), rows.end(), [&](const kv::BatchRow& row) {
-        return row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size() && row.position >= 0;
-      });
+  const bool lengths = std::all_of(sequences.begin(), sequences.end(),
+                                   [](const Sequence& sequence) { return sequence.length >= kAsItIs; });
+  const bool known = lengths && std::all_of(rows.begin(), rows.end(), [&](const kv::BatchRow& row) {
+                       return row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size() &&
+                              row.position >= 0 && sequences[static_cast<std::size_t>(row.sequence)].length != kAsItIs;
+                     });
   if (!known || residual.size() != rows.size() * static_cast<std::size_t>(model_dim))
     return error(Code::corrupt, "a pass of {} rows came with {} values of the residual stream", rows.size(),
                  residual.size());
@@ -75,13 +75,13 @@ void write_cancel(std::uint64_t pass, std::vector<std::byte>& message) {
   Writer(message, MessageKind::cancel).number(pass);
 }
 
-std::uint64_t stage_message_bytes(const StageShape& shape, const PassLimits& limits) {
+std::uint64_t stage_message_bytes(const StageShape& shape, const PassLimits& limits, int passes) {
   constexpr std::int64_t kHead = 4096;
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   const std::int64_t pass =
       limits.max_rows * (shape.model_dim * kFloat + static_cast<std::int64_t>(sizeof(kv::BatchRow)));
   const std::int64_t result = (limits.max_logit_rows * shape.vocab + limits.max_rows * shape.model_dim) * kFloat;
-  return static_cast<std::uint64_t>(pass + std::max(pass, result) + 2 * kHead);
+  return static_cast<std::uint64_t>(pass + kHead + passes * (std::max(pass, result) + kHead));
 }
 
 }  // namespace millrace::exec

@@ -23,8 +23,11 @@ struct StageShape {
 struct StagePass {
   struct Sequence {
     std::uint64_t number = 0;  // kv::SequenceState::number() on rank 0
-    std::int64_t length = 0;   // tokens whose K and V are complete before the pass
+    std::int64_t length = 0;   // tokens whose K and V are complete before the pass, or kAsItIs
   };
+
+  /// An earlier pass is under way with it, and none of this one's rows are.
+  static constexpr std::int64_t kAsItIs = -1;
 
   std::uint64_t number = 0;  // ascending
   bool wants_hidden = false;
@@ -53,9 +56,11 @@ void write_failure(std::uint64_t pass, const Status& status, std::vector<std::by
 /// What came of a pass: logits of so many values, copied, and room for so many of final states, which is returned.
 float* write_result(std::uint64_t pass, std::int64_t vocab, std::span<const float> logits, std::size_t hidden,
                     std::vector<std::byte>& message);
+/// Gives up the passes up to this one.
 void write_cancel(std::uint64_t pass, std::vector<std::byte>& message);
 
-/// Bytes of the largest messages that a rank holds at once, one that came and one that goes: what it reserves.
-std::uint64_t stage_message_bytes(const StageShape& shape, const PassLimits& limits);
+/// Bytes of the largest messages that a rank holds at once, one of each pass under way that came and one that goes:
+/// what it reserves.
+std::uint64_t stage_message_bytes(const StageShape& shape, const PassLimits& limits, int passes);
 
 }  // namespace millrace::exec

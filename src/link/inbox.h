@@ -27,7 +27,8 @@ class Inbox {
     }
     return link_.receive(message).status();
   }
-  /// Whether rank 0 wants this pass no more: it said so, or goes on with something else. What came is kept for next().
+  /// Whether rank 0 wants this pass no more: it said so, or goes on with something else than passes. What came is kept
+  /// for next().
   bool gives_up(std::uint64_t pass) {
     for (;;) {
       std::vector<std::byte> message;
@@ -38,7 +39,9 @@ class Inbox {
     }
     for (const std::vector<std::byte>& message : early_) {
       Reader reader(message);
-      if (reader.kind() != MessageKind::cancel || reader.number<std::uint64_t>() == pass) return true;
+      const MessageKind kind = reader.kind();
+      if (kind == MessageKind::pass) continue;
+      if (kind != MessageKind::cancel || reader.number<std::uint64_t>() >= pass) return true;
     }
     return false;
   }

@@ -17,7 +17,7 @@
 namespace millrace::link {
 
 /// Changes when a message does.
-constexpr std::uint32_t kProtocol = 2;
+constexpr std::uint32_t kProtocol = 3;
 
 enum class MessageKind : std::uint32_t {
   open = 1,  // rank 0 opens a model; each answers with reply
@@ -25,7 +25,7 @@ enum class MessageKind : std::uint32_t {
   load,      // the limits that it is to load them with; answered with reply
   reply,     // to one of the above
   pass,      // from each rank to the next (exec/stage_message.h)
-  cancel,    // rank 0 gives a pass up
+  cancel,    // rank 0 gives a pass up, and those before it
   result,    // of a pass, to rank 0
   close,     // rank 0 is done with the model
   end,       // rank 0 ends

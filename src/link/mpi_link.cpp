@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -131,11 +132,21 @@ class MpiLink final : public Link {
       const MutexLock lock(mutex_);
       failed = mpi_.send(to, kData, message.data(), message.size(), &operation);
     }
-    if (failed == 0) return finish(operation, to);
-    return error(Code::io_error, "{} cannot be sent to: {}", name(to), words(failed));
+    if (failed != 0) return error(Code::io_error, "{} cannot be sent to: {}", name(to), words(failed));
+    return finish(operation, to, true);
   }
 
   Expected<std::optional<int>> try_receive(std::vector<std::byte>& message) override {
+    if (early_.empty()) return receive_new(message);
+    const int from = early_.front().first;
+    message = std::move(early_.front().second);
+    early_.pop_front();
+    return std::optional(from);
+  }
+
+ private:
+  /// A message that MPI has.
+  Expected<std::optional<int>> receive_new(std::vector<std::byte>& message) {
     int found = 0, from = 0, failed = 0;
     std::size_t bytes = 0;
     void *matched = nullptr, *operation = nullptr;
@@ -165,9 +176,9 @@ class MpiLink final : public Link {
     return std::optional(from);
   }
 
- private:
-  /// Waits for an operation with another rank.
-  Status finish(void* operation, int with) {
+  /// Waits for an operation with another rank. Who sends takes in what comes meanwhile: the other one may be sending
+  /// to him, too, and long messages leave only when they are received.
+  Status finish(void* operation, int with, bool sends = false) {
     for (Pause pause;; pause.sleep()) {
       int done = 0, failed = 0;
       {
@@ -177,6 +188,10 @@ class MpiLink final : public Link {
       if (failed != 0) return error(Code::io_error, "{} is lost: {}", name(with), words(failed));
       if (done != 0) return {};
       if (const int gone = gone_; gone >= 0) return silent(gone);
+      if (!sends) continue;
+      std::vector<std::byte> message;
+      MR_ASSIGN_OR_RETURN(const std::optional<int> from, receive_new(message));
+      if (from) early_.emplace_back(*from, std::move(message));
     }
   }
 
@@ -277,9 +292,10 @@ class MpiLink final : public Link {
 
   const Mpi mpi_;
   const int rank_, size_;
-  const std::vector<std::string> hosts_;  // by rank
-  std::atomic<int> gone_{-1};             // a rank that is taken for dead
-  Mutex mutex_;                           // one thread at a time calls MPI
+  const std::vector<std::string> hosts_;                      // by rank
+  std::atomic<int> gone_{-1};                                 // a rank that is taken for dead
+  std::deque<std::pair<int, std::vector<std::byte>>> early_;  // came while this rank sent, and from whom
+  Mutex mutex_;                                               // one thread at a time calls MPI
   Mutex pulse_mutex_;
   CondVar stop_;
   bool stopping_ MR_GUARDED_BY(pulse_mutex_) = false;

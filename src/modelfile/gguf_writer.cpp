@@ -224,7 +224,7 @@ Status Writer::Impl::open_files() {
     }
     MR_ASSIGN_OR_RETURN(File file, File::create(partial(i)));
     files.push_back(std::move(file));
-    MR_RETURN_IF_ERROR(files.back().reserve(file_bytes[i]));
+    if (!options.sparse) MR_RETURN_IF_ERROR(files.back().reserve(file_bytes[i]));
     if (!options.direct) continue;
     if (auto direct = File::open_direct_write(partial(i)); direct.ok()) {
       direct_files.push_back(std::move(direct).value());

@@ -39,6 +39,8 @@ struct WriteOptions {
   std::uint64_t max_file_bytes = 0;  // 0: one file. Otherwise a new file is begun before a tensor that would pass this
                                      // (a tensor is never cut, so a file may hold one larger tensor)
   bool direct = false;               // write_range() may use O_DIRECT
+  bool sparse = false;               // what is never written takes no disk, where the file system can; else all is
+                                     // taken at once, so that no disk runs full on the way
 };
 
 class Writer {

@@ -1,20 +1,25 @@
 """One model over several processes under mpirun: the same bits, and every trouble ends with a word and in time."""
+import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.error
 import urllib.request
 
-from harness import DEMO, DRAFT, MILLRACE, SANITIZED
+from harness import DEMO, DRAFT, MILLRACE, SANITIZED, SYNTH
 
 MPIRUN = shutil.which("mpirun")
 PLUGIN = pathlib.Path(MILLRACE).parent / "libmillrace_mpi.so"
+STORM = int(os.environ.get("MILLRACE_CLUSTER_STORM", "120"))  # requests
 BENCH = ["bench", DEMO, "--json", "-q", "--hash-prompt", "-r", "1", "--no-warm-up", "-t", "1", "--ram", "100M"]
 
 
@@ -55,6 +60,40 @@ def pid_of(process, rank):
         if parent == process.pid and b"OMPI_COMM_WORLD_RANK=%d" % rank in environment:
             return int(folder.name)
     return None
+
+
+class Supervised:
+    """A job of two ranks that serves, started again whenever it ended."""
+
+    def __init__(self, case):
+        self.case, self.starts, self.ending = case, 0, False
+        self.up = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+
+    def watch(self):
+        while not self.ending:
+            self.process = self.case.serve()
+            self.starts += 1
+            self.up.set()
+            end(self.process, timeout=600)
+
+    def address(self):
+        if not self.up.wait(60):
+            raise AssertionError("the job does not start again")
+        return self.process.address
+
+    def kill(self, rank):
+        if not self.up.is_set():
+            return
+        self.up.clear()
+        os.kill(pid_of(self.process, rank), signal.SIGKILL)
+
+    def end(self):
+        self.up.wait(60)
+        self.ending = True
+        os.kill(pid_of(self.process, 0), signal.SIGTERM)
+        self.thread.join(60)
 
 
 @unittest.skipIf(MPIRUN is None or not PLUGIN.exists(), "there is no mpirun, or millrace was built without mpi.h")
@@ -158,6 +197,65 @@ class Cluster(unittest.TestCase):
         end(process, timeout=15)
         self.assertLess(used, 0.6, "seconds of 3")
 
+    def test_requests_while_ranks_die(self):
+        """A rank is killed again and again, and a supervisor starts the job anew. Every request is answered right, or fails and is
+        asked again; no answer is wrong and nobody waits for ever."""
+        prompts = [f"Tell me about the number {i}." for i in range(10)]
+        expected = {}
+        alone = subprocess.Popen([MILLRACE, "serve", DEMO, "--port", "0", "-t", "1", "-c", "512", "-q"], stdout=subprocess.PIPE, text=True)
+        address = alone.stdout.readline().split()[-1]
+        for prompt in prompts:
+            expected[prompt] = self.answer(address, prompt)
+        alone.terminate()
+        alone.communicate(timeout=20)
+
+        job = Supervised(self)
+        outcomes = {"right": 0, "told": 0, "cut": 0}
+        lock, turns, wrong = threading.Lock(), iter(range(STORM)), []
+
+        def client():
+            while True:
+                with lock:
+                    turn = next(turns, None)
+                    if turn is None:
+                        return
+                    if turn % max(STORM // 10, 30) == 15:
+                        job.kill(turn // 30 % 2)
+                prompt = prompts[turn % len(prompts)]
+                for _ in range(20):
+                    outcome = "right"
+                    try:
+                        said = self.answer(job.address(), prompt)
+                        if said != expected[prompt]:
+                            wrong.append((prompt, said))
+                    except urllib.error.HTTPError as failure:
+                        outcome = "told" if json.load(failure).get("error") else "cut"
+                    except (OSError, http.client.HTTPException):
+                        outcome = "cut"
+                    with lock:
+                        outcomes[outcome] += 1
+                    if outcome == "right":
+                        break
+                else:
+                    wrong.append((prompt, "never answered"))
+
+        clients = [threading.Thread(target=client) for _ in range(8)]
+        for one in clients:
+            one.start()
+        for one in clients:
+            one.join()
+        job.end()
+        self.assertEqual(wrong, [])
+        self.assertEqual(outcomes["right"], STORM)
+        self.assertGreater(job.starts, 1)
+        print(f"{outcomes}, {job.starts} starts", file=sys.stderr)
+
+    def answer(self, address, prompt):
+        body = json.dumps({"model": pathlib.Path(DEMO).stem, "prompt": prompt, "stream": False,
+                           "options": {"temperature": 0, "num_predict": 24}}).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"{address}/api/generate", body), timeout=60) as said:
+            return json.load(said)["response"]
+
     def test_without_the_plugin(self):
         with tempfile.TemporaryDirectory() as folder:
             code, _, err = end(mpirun(2, *BENCH, env={"MILLRACE_MPI": f"{folder}/none.so"}))
@@ -168,6 +266,78 @@ class Cluster(unittest.TestCase):
         refused = subprocess.run([MILLRACE, *BENCH, "--stages", "0-2,3-5"], capture_output=True, text=True, check=False)
         self.assertEqual(refused.returncode, 2)
         self.assertIn("--stages is for several processes", refused.stderr)
+
+
+class Planned(unittest.TestCase):
+    """What hosts that need not be there would do."""
+
+    RATES = {"disk": 2e9, "ram": 2e10, "cpu_decode": 2e10, "cpu_prefill_macs": 1e11}
+
+    def plan(self, file, *args, model=DEMO):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "cluster.json"
+            path.write_text(file if isinstance(file, str) else json.dumps(file))
+            outcome = subprocess.run([MILLRACE, "plan", model, "--cluster", str(path), *args], capture_output=True, text=True, check=False)
+            return outcome.returncode, outcome.stdout, outcome.stderr.replace(folder, "")
+
+    def test_hosts_are_used_where_they_help(self):
+        hosts = [{"name": "box", "ram": "1G", "rates": self.RATES, "count": 3}]
+        code, out, err = self.plan({"hosts": hosts})
+        self.assertEqual(code, 0, err)
+        self.assertIn("2 of 3 hosts have no layers", out)
+        self.assertRegex(out, r"box-1 +0-5 ")
+        code, out, err = self.plan({"hosts": hosts, "latency_ms": 0, "gbit_per_second": 1e6}, "--sequences", "8")
+        self.assertEqual(code, 0, err)
+        for host in ("box-1", "box-2", "box-3"):
+            self.assertIn(host, out)
+        one, several = (float(word) for word in re.findall(r"sequences?: ([\d.e+]+) tok/s", out))
+        self.assertGreater(several, 3 * one)
+
+    @unittest.skipIf(MPIRUN is None or not PLUGIN.exists() or SANITIZED, "there is no mpirun, or millrace was built without mpi.h")
+    def test_hosts_are_started(self):
+        # On one host, whose memory is too small for all layers beside a disk that is slow.
+        host = {"name": "localhost", "ram": "3M", "rates": {**self.RATES, "disk": 1e6}}
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "cluster.json"
+            path.write_text(json.dumps({"hosts": [host, host]}))
+            env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+            words = ["bench", DEMO, "--cluster", str(path), "--json", "-q", "-r", "1", "-t", "1", "-p", "20", "-n", "8"]
+            made = subprocess.run([MILLRACE, *words], capture_output=True, text=True, check=False, env=env)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            self.assertIn("first of 2 ranks", json.loads(made.stdout)["executor"])
+            refused = subprocess.run([MILLRACE, *words, "--ram", "1G"], capture_output=True, text=True, check=False)
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn("--cluster says what --ram", refused.stderr)
+            lost = subprocess.run([MILLRACE, *words], capture_output=True, text=True, check=False, env={**env, "PATH": folder})
+            self.assertEqual(lost.returncode, 1)
+            self.assertIn("mpirun cannot be started", lost.stderr)
+
+    def test_a_model_larger_than_each(self):
+        """A file of 40 GB that takes no disk: two hosts with room for half of it read nothing from theirs."""
+        with tempfile.TemporaryDirectory() as folder:
+            big = os.path.join(folder, "big.gguf")
+            subprocess.run([SYNTH, "--preset", "llama3-70b", "-d", "Q4_K", "--hollow", big], check=True, capture_output=True)
+            self.assertLess(os.stat(big).st_blocks * 512, 50e6)
+            def speed(count):
+                code, out, err = self.plan({"hosts": [{"name": "box", "ram": "28G", "rates": self.RATES, "count": count}]}, "-c", "4096",
+                                           model=big)
+                self.assertEqual(code, 0, err)
+                return float(re.search(r"one sequence: ([\d.]+)", out).group(1)), out
+            self.assertGreater(speed(2)[0], 2.5 * speed(1)[0])
+            self.assertIn("100 %", speed(2)[1])
+
+    def test_files_that_say_something_else(self):
+        host = {"name": "box", "ram": "1G", "rates": self.RATES}
+        for file, says in [("[]", "not a JSON object"), ({"hosts": []}, "names no"), ({"host": []}, '"host" is unknown'),
+                           ({"hosts": [{**host, "ram": 5}]}, '"ram"'), ({"hosts": [{"ram": "1G"}]}, '"name"'),
+                           ({"hosts": [{**host, "rates": "none.json"}]}, "none.json"), ({"hosts": [{**host, "rates": {}}]}, "rates"),
+                           ({"hosts": [{**host, "count": 10**9}]}, "more than"), ({"hosts": [{**host, "ram": "1M"}]}, "box"),
+                           ({"hosts": [host], "latency_ms": -1}, "latency_ms"), ({"hosts": [host], "gbit_per_second": 0}, "gbit")]:
+            code, out, err = self.plan(file)
+            self.assertIn(code, (1, 2), file)
+            self.assertEqual(out, "", file)
+            self.assertIn(says, err)
+            self.assertEqual(err.count("\n"), 1, err)
 
 
 if __name__ == "__main__":

@@ -65,5 +65,44 @@ TEST(ParseStages, SaysWhatIsWrong) {
   }
 }
 
+/// Layers that each rank gets, of dense ones of 10 bytes.
+Counts placed(std::int64_t layers, const std::vector<RankSpeed>& ranks, double border, Shortest shortest) {
+  const std::vector<LayerLoad> loads(static_cast<std::size_t>(layers), {10, 10});
+  const auto stages = place_layers(loads, ranks, border, shortest);
+  EXPECT_TRUE(stages.ok()) << stages.status().message();
+  Counts counts;
+  std::int64_t next = 0;
+  for (const model::Stage& stage : *stages) {
+    EXPECT_EQ(stage.first, next);
+    counts.push_back(stage.last - stage.first);
+    next = stage.last;
+  }
+  EXPECT_EQ(next, layers);
+  return counts;
+}
+
+TEST(PlaceLayers, ForOneSequenceARankIsUsedIfItSavesMoreThanItsBorder) {
+  const RankSpeed roomy{1000, 100, 1}, small{50, 100, 1};
+  EXPECT_EQ(placed(10, {roomy, roomy}, 0.1, Shortest::sum), (Counts{10, 0}));
+  EXPECT_EQ(placed(10, {{50, 50, 1}, roomy}, 0.1, Shortest::sum), (Counts{1, 9})) << "the first one has some";
+  EXPECT_EQ(placed(10, {small, small}, 0.1, Shortest::sum), (Counts{5, 5})) << "the disk is slower than the network";
+  EXPECT_EQ(placed(10, {small, small}, 1e6, Shortest::sum), (Counts{10, 0}));
+  EXPECT_EQ(placed(10, {small, {0, 100, 0.1}, small}, 0.1, Shortest::sum), (Counts{5, 0, 5}))
+      << "a weak one is left out";
+}
+
+TEST(PlaceLayers, ForSeveralSequencesTheSlowestStageIsAsFastAsItCanBe) {
+  EXPECT_EQ(placed(10, {{1000, 100, 1}, {1000, 100, 1}}, 0.001, Shortest::longest), (Counts{5, 5}));
+  EXPECT_EQ(placed(9, {{1000, 100, 1}, {1000, 200, 1}}, 0.001, Shortest::longest), (Counts{3, 6}));
+}
+
+TEST(PlaceLayers, OfAMixtureATokenReadsAPart) {
+  const std::vector<LayerLoad> loads(8, {100, 5});
+  const auto stages = place_layers(loads, std::vector<RankSpeed>{{400, 10, 1}, {400, 10, 1}}, 0.1, Shortest::sum);
+  ASSERT_TRUE(stages.ok());
+  EXPECT_EQ((*stages)[0].last, 4);
+  EXPECT_FALSE(place_layers(loads, std::vector<RankSpeed>{{400, 0, 1}}, 0.1, Shortest::sum).ok());
+}
+
 }  // namespace
 }  // namespace millrace::engine

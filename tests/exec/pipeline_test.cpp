@@ -25,7 +25,7 @@ class Ranks {
     StageParts& first = *parts_[0];
     shape_ = {first.model->hyperparameters().model_dim, first.model->hyperparameters().vocab};
     pipeline_ = std::make_unique<PipelineExecutor>(
-        PipelineParts{*links_[0], std::move(first.executor), first.kv, first.budget, shape_, nullptr});
+        PipelineParts{*links_[0], std::move(first.executor), first.kv, first.budget, shape_, true, nullptr});
     EXPECT_TRUE(pipeline_->prepare(first.model->program(), StageParts::limits()).ok());
     for (std::size_t rank = 1; rank < stages.size(); ++rank)
       threads_.emplace_back([this, rank] { follow(*links_[rank], *parts_[rank]); });
@@ -162,6 +162,107 @@ TEST(Pipeline, AFailureElsewhereIsThePassesAndNamesTheRank) {
   sequence.rewind(0);  // the ranks go on
   ASSERT_TRUE(pass(ranks.executor(), sequence, text, 40, logits).ok());
   EXPECT_EQ(logits, expected);
+}
+
+/// A part of a text, as a pass that is begun. The sequence's length is where the pass will leave it.
+Status begin(Executor& executor, kv::SequenceState& sequence, const std::vector<std::int32_t>& text,
+             std::int64_t rows) {
+  kv::Batch batch;
+  batch.sequences = {&sequence};
+  const std::int64_t first = sequence.length();
+  MR_RETURN_IF_ERROR(sequence.reserve(first + rows));
+  for (std::int64_t p = first; p < first + rows; ++p)
+    batch.rows.push_back({text[static_cast<std::size_t>(p)], 0, static_cast<std::int32_t>(p), true, true});
+  MR_RETURN_IF_ERROR(executor.begin(batch, {}));
+  sequence.set_length(first + rows);
+  return {};
+}
+
+std::vector<float> logits_of(const Executor& executor) {
+  const Logits made = executor.last_logits();
+  return {made.data, made.data + made.rows * made.vocab};
+}
+
+TEST(Pipeline, SeveralPassesAreUnderWay) {
+  StageParts whole({});
+  const auto one = some_tokens(200, 10), other = some_tokens(200, 11);
+  std::vector<std::vector<float>> expected(4);
+  {
+    kv::SequenceState first(whole.kv), second(whole.kv);
+    for (std::size_t i = 0; i < 3; ++i) {
+      ASSERT_TRUE(pass(*whole.executor, first, one, 20, expected[i]).ok());
+      first.set_length(first.length() + 20);
+    }
+    ASSERT_TRUE(pass(*whole.executor, second, other, 7, expected[3]).ok());
+  }
+  Ranks ranks({{0, 2}, {2, 3}, {3, 0}});
+  Executor& executor = ranks.executor();
+  EXPECT_EQ(executor.passes(), 3);
+  kv::SequenceState first(ranks.pool()), second(ranks.pool());
+  EXPECT_FALSE(executor.finish({}).ok()) << "nothing is under way";
+  for (int turn = 0; turn < 3; ++turn) {
+    ASSERT_TRUE(begin(executor, first, one, 20).ok());
+    ASSERT_TRUE(begin(executor, second, other, 7).ok());
+    ASSERT_TRUE(begin(executor, first, one, 20).ok());
+    ASSERT_TRUE(executor.finish({}).ok());
+    EXPECT_EQ(logits_of(executor), expected[0]);
+    second.rewind(0);  // its request ended while its pass is under way
+    ASSERT_TRUE(begin(executor, first, one, 20).ok());
+    ASSERT_TRUE(executor.finish({}).ok());
+    EXPECT_EQ(logits_of(executor), expected[3]);
+    ASSERT_TRUE(executor.finish({}).ok());
+    EXPECT_EQ(logits_of(executor), expected[1]);
+    ASSERT_TRUE(executor.finish({}).ok());
+    EXPECT_EQ(logits_of(executor), expected[2]);
+    first.rewind(0);
+  }
+  // Guesses that are under way are not taken for wrong by a pass behind them.
+  kv::SequenceState guessed(ranks.pool());
+  ASSERT_TRUE(begin(executor, guessed, one, 20).ok());
+  guessed.rewind(17);  // of the last three nobody knows
+  ASSERT_TRUE(begin(executor, second, other, 7).ok());
+  ASSERT_TRUE(executor.finish({}).ok());
+  ASSERT_TRUE(guessed.reserve(20).ok());
+  guessed.set_length(20);  // they were right
+  ASSERT_TRUE(begin(executor, guessed, one, 20).ok());
+  ASSERT_TRUE(executor.finish({}).ok());
+  ASSERT_TRUE(executor.finish({}).ok());
+  EXPECT_EQ(logits_of(executor), expected[1]);
+  ASSERT_TRUE(begin(executor, guessed, one, 20).ok());  // left under way when the model is closed
+}
+
+TEST(Pipeline, APassBehindOneThatFailedFailsLikewise) {
+  Ranks ranks({{0, 2}, {2, 3}, {3, 0}});
+  const auto text = some_tokens(200, 12);
+  ranks.parts(1).kv->set_bound(0, 1);
+  kv::SequenceState sequence(ranks.pool()), other(ranks.pool());
+  ASSERT_TRUE(begin(ranks.executor(), sequence, text, 48).ok());
+  ASSERT_TRUE(begin(ranks.executor(), sequence, text, 48).ok());
+  ASSERT_TRUE(begin(ranks.executor(), sequence, text, 20).ok());
+  EXPECT_TRUE(ranks.executor().finish({}).ok());
+  EXPECT_EQ(ranks.executor().finish({}).code(), Code::out_of_budget);
+  EXPECT_EQ(ranks.executor().finish({}).code(), Code::out_of_budget);
+  sequence.rewind(0);
+  ASSERT_TRUE(begin(ranks.executor(), sequence, text, 48).ok());
+  EXPECT_TRUE(ranks.executor().finish({}).ok());
+}
+
+TEST(Pipeline, AllThatIsUnderWayIsGivenUp) {
+  Ranks ranks({{0, 2}, {2, 3}, {3, 0}});
+  const auto text = some_tokens(200, 13);
+  std::vector<float> logits, expected;
+  kv::SequenceState sequence(ranks.pool());
+  ASSERT_TRUE(pass(ranks.executor(), sequence, text, 20, expected).ok());
+  for (int turn = 0; turn < 5; ++turn) {
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(begin(ranks.executor(), sequence, text, 40).ok());
+    for (int i = 0; i < 3; ++i) {
+      const Status status = ranks.executor().finish([] { return true; });
+      EXPECT_TRUE(status.ok() || status.code() == Code::cancelled) << status.message();
+    }
+    sequence.rewind(0);
+    ASSERT_TRUE(pass(ranks.executor(), sequence, text, 20, logits).ok());
+    EXPECT_EQ(logits, expected);
+  }
 }
 
 TEST(Pipeline, ACancelledPassLeavesTheRanksUsable) {

@@ -18,6 +18,7 @@ struct Arguments {
   std::uint64_t seed = 1;
   std::uint32_t alignment = 32;
   int threads = 0;
+  bool hollow = false;
 };
 
 std::string preset_names() {
@@ -83,6 +84,7 @@ Status write_model(const Shape& shape, const Arguments& arguments) {
   options.alignment = arguments.alignment;
   options.seed = arguments.seed;
   options.threads = arguments.threads;
+  options.hollow = arguments.hollow;
   if (!arguments.split.empty()) {
     MR_ASSIGN_OR_RETURN(options.max_file_bytes, parse_bytes(arguments.split));
   }
@@ -112,6 +114,7 @@ int run(int argc, char** argv) {
   app.add_option("--seed", arguments.seed, "the same seed gives the same file");
   app.add_option("--align", arguments.alignment, "alignment of tensors, a multiple of 8");
   app.add_option("--split", arguments.split, "largest size of a file, for example 2G; makes -00001-of-0000N files");
+  app.add_flag("--hollow", arguments.hollow, "no weights: the file takes no disk, and serves plans alone");
   app.add_option("-t,--threads", arguments.threads, "writing threads (0: one a processor, 16 at most)")
       ->check(CLI::Range(0, 256));
   CLI11_PARSE(app, argc, argv);

@@ -1,6 +1,7 @@
 #include "synth-model/write.h"
 
 #include <algorithm>
+#include <array>
 #include <thread>
 
 #include "modelfile/gguf_writer.h"
@@ -9,12 +10,23 @@
 #include "synth-model/vocabulary.h"
 
 namespace millrace::synth {
+namespace {
+
+Status fill(const std::vector<Tensor>& list, const WriteOptions& options, modelfile::Writer& writer) {
+  const Pools pools(list, options.seed);
+  const int threads =
+      options.threads > 0 ? options.threads : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 16);
+  return fill_tensors(writer, list, pools, options.seed, threads);
+}
+
+}  // namespace
 
 Expected<Written> write(const std::string& path, const Shape& shape, const WriteOptions& options) {
   MR_RETURN_IF_ERROR(check(shape));
   modelfile::WriteOptions file;
   file.alignment = options.alignment;
-  file.direct = true;
+  file.direct = !options.hollow;
+  file.sparse = options.hollow;
   if (options.max_file_bytes > 0) file.max_file_bytes = options.max_file_bytes;
   modelfile::Writer writer(path, file);
   MR_RETURN_IF_ERROR(add_hyperparameters(shape, options.types, writer));
@@ -29,10 +41,13 @@ Expected<Written> write(const std::string& path, const Shape& shape, const Write
     written.parameters += elements;
   }
   MR_RETURN_IF_ERROR(writer.begin());
-  const Pools pools(list, options.seed);
-  const int threads =
-      options.threads > 0 ? options.threads : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 16);
-  MR_RETURN_IF_ERROR(fill_tensors(writer, list, pools, options.seed, threads));
+  if (options.hollow) {
+    constexpr std::array<std::byte, 8> end{};
+    for (std::size_t part = 0; part < writer.file_bytes().size(); ++part)
+      MR_RETURN_IF_ERROR(writer.write_range(static_cast<int>(part), writer.file_bytes()[part] - end.size(), end));
+  } else {
+    MR_RETURN_IF_ERROR(fill(list, options, writer));
+  }
   MR_RETURN_IF_ERROR(writer.finish());
   for (const std::uint64_t bytes : writer.file_bytes()) written.bytes += bytes;
   written.paths = writer.paths();

@@ -18,6 +18,7 @@ struct WriteOptions {
   std::uint32_t alignment = 32;
   std::uint64_t max_file_bytes = 0;  // 0: one file
   int threads = 0;                   // 0: one a processor, 16 at most
+  bool hollow = false;               // no weights: holes, which take no disk. For plans
 };
 struct Written {
   std::vector<std::string> paths;

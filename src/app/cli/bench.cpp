@@ -434,6 +434,8 @@ int squeeze(engine::EngineOptions options, const BenchFlags& flags, const Progra
 
 int execute(BenchFlags flags, const Program& program) {
   if (flags.model.context == 0) flags.model.context = flags.prompt_tokens + std::max(1, flags.decode_tokens) + 1;
+  if (const Status launched = launch_cluster(flags.model, program, flags.sequences); !launched.ok())
+    return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
   auto options = engine_options(flags.model, program);
@@ -489,7 +491,7 @@ void add_bench(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<BenchFlags>();
   auto* command = app.add_subcommand("bench", "Measure prompt and decode speed, bytes moved, and a hash of the logits");
   add_model_flags(*command, flags->model);
-  add_stages_flag(*command, flags->model);
+  add_cluster_flags(*command, flags->model);
   command->add_option("-p,--prompt-tokens", flags->prompt_tokens, "Tokens of random prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

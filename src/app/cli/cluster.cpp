@@ -1,19 +1,93 @@
 #include "app/cli/cluster.h"
 
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
+#include "app/cli/cluster_file.h"
 #include "base/log.h"
+#include "engine/cluster_plan.h"
 #include "link/message.h"
 #include "link/mpi_link.h"
 
 namespace millrace::cli {
 
-void add_stages_flag(CLI::App& command, ModelFlags& flags) {
+void add_cluster_flags(CLI::App& command, ModelFlags& flags) {
   CLI::Option* const option = command.add_option(
       "--stages", flags.stages,
       "Under mpirun or srun: the layers of each process, for example 0-10,11-21 (default: by the memory of each)");
   flags.options.push_back(option);
+  flags.options.push_back(command.add_option(
+      "--cluster", flags.cluster, "Start on the hosts in this file, by ssh and mpirun (see plan --cluster)"));
+}
+
+namespace {
+
+/// This process's words; those of --cluster are left out, and `place` is where they stood.
+Expected<std::vector<std::string>> own_words(std::size_t& place) {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  if (words.empty()) return error(Code::io_error, "the system does not say how this process was started");
+  place = words.size();
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const bool joined = words[i].starts_with("--cluster=");
+    if (words[i] != "--cluster" && !joined) continue;
+    const auto first = words.begin() + static_cast<std::ptrdiff_t>(i);
+    words.erase(first, first + (joined ? 1 : 2));
+    place = i;
+    break;
+  }
+  std::error_code code;
+  words[0] = std::filesystem::read_symlink("/proc/self/exe", code).string();
+  return words;
+}
+
+/// What mpirun is told: a part for each host.
+std::vector<std::string> launch_words(const std::vector<std::string>& own, std::size_t place, const ClusterFile& file,
+                                      const engine::ClusterPlan& plan) {
+  std::vector<std::string> words = {"mpirun", "--bind-to", "none", "--oversubscribe"};
+  for (const engine::ClusterStage& stage : plan.stages) {
+    const engine::ClusterHost& host = file.hosts[stage.host];
+    if (&stage != &plan.stages.front()) words.emplace_back(":");
+    words.insert(words.end(), {"-np", "1", "--host", host.name});
+    const auto middle = own.begin() + static_cast<std::ptrdiff_t>(place);
+    words.insert(words.end(), own.begin(), middle);
+    words.insert(words.end(), {"--ram", std::to_string(host.ram_bytes)});
+    if (plan.stages.size() > 1) words.insert(words.end(), {"--stages", plan.stages_flag()});
+    words.insert(words.end(), middle, own.end());
+  }
+  return words;
+}
+
+}  // namespace
+
+Status launch_cluster(const ModelFlags& flags, const Program& program, std::int64_t sequences) {
+  if (flags.cluster.empty() || link::started_by_mpi()) return {};
+  if (!flags.ram.empty() || !flags.stages.empty() || !flags.rates.empty())
+    return error(Code::invalid_argument, "--cluster says what --ram, --stages and --rates do; leave them out");
+  MR_ASSIGN_OR_RETURN(engine::EngineOptions options, engine_options(flags, program));
+  options.max_sequences = sequences;
+  MR_ASSIGN_OR_RETURN(const ClusterFile file, read_cluster_file(flags.cluster));
+  MR_ASSIGN_OR_RETURN(const engine::ClusterPlan plan, engine::plan_cluster(options, file.hosts, file.network));
+  std::size_t place = 0;
+  MR_ASSIGN_OR_RETURN(const std::vector<std::string> own, own_words(place));
+  std::vector<std::string> words = launch_words(own, place, file, plan);
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  log::info("{}", fmt::join(words, " "));
+  std::fflush(nullptr);
+  execvp(pointers[0], pointers.data());
+  return error(Code::not_found, "mpirun cannot be started ({}); install Open MPI (Debian: openmpi-bin)",
+               std::strerror(errno));
 }
 
 Expected<Ranks> Ranks::join(const ModelFlags& flags) {

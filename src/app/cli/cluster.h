@@ -12,8 +12,13 @@
 
 namespace millrace::cli {
 
-/// "--stages".
-void add_stages_flag(CLI::App& command, ModelFlags& flags);
+/// "--stages", "--cluster".
+void add_cluster_flags(CLI::App& command, ModelFlags& flags);
+
+/// With --cluster FILE: becomes mpirun, which starts this command anew on the hosts that have layers by the plan for so
+/// many sequences, each with its memory. Returns where the flag is not given, or in a process that mpirun started.
+/// Errors: those of the file and the plan; invalid_argument (flags that the file stands for); not_found (no mpirun).
+Status launch_cluster(const ModelFlags& flags, const Program& program, std::int64_t sequences);
 
 /// The process's place among others; it is alone where nobody started others. Outlives every engine.
 class Ranks {

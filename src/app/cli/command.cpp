@@ -26,17 +26,6 @@ extern "C" void on_interrupt(int) {
   if (interrupt_flag.exchange(true)) _exit(kExitInterrupted);
 }
 
-Expected<residency::Rates> read_rates(const std::string& path) {
-  const auto text = residency::read_small_file(path, residency::kMostRatesBytes);
-  if (text.status().code() == Code::not_found)
-    return error(Code::not_found, "{}: cannot read this rates file; make one with 'millrace calibrate --out FILE'",
-                 path);
-  if (!text.ok()) return text.status();
-  auto rates = residency::parse_rates_json(*text);
-  if (!rates.ok()) return rates.status().with_context(path);
-  return rates;
-}
-
 Expected<DType> kv_format(const std::string& name) {
   if (name == "f16") return DType::f16;
   if (name == "f32") return DType::f32;
@@ -116,6 +105,17 @@ void install_interrupt_handler(bool on_term) {
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
   if (on_term) sigaction(SIGTERM, &action, nullptr);
+}
+
+Expected<residency::Rates> read_rates(const std::string& path) {
+  const auto text = residency::read_small_file(path, residency::kMostRatesBytes);
+  if (text.status().code() == Code::not_found)
+    return error(Code::not_found, "{}: cannot read this rates file; make one with 'millrace calibrate --out FILE'",
+                 path);
+  if (!text.ok()) return text.status();
+  auto rates = residency::parse_rates_json(*text);
+  if (!rates.ok()) return rates.status().with_context(path);
+  return rates;
 }
 
 int fail(const Status& status) {

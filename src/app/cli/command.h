@@ -31,12 +31,15 @@ void install_interrupt_handler(bool on_term = false);
 /// "error: ..." on stderr; the exit code for it.
 int fail(const Status& status);
 
+/// Of a file that `millrace calibrate --out` wrote. Errors: not_found, corrupt.
+Expected<residency::Rates> read_rates(const std::string& path);
+
 /// Flags that say which model runs, on what, within which budget.
 struct ModelFlags {
   std::string model;
   std::string speculate = "auto", draft;
   std::string device = "auto", vram, pin, ram, kv, isa = "auto", storage = "auto", policy = "auto", prefetch = "auto",
-              pack = "auto", rates, tile, plan, record_routing, stages;
+              pack = "auto", rates, tile, plan, record_routing, stages, cluster;
   double route_bias = 0;
   int cpu_share = -1, cpu_ffn = -1;
   std::int64_t vram_experts = -1;

@@ -6,6 +6,7 @@
 
 #include "app/cli/command.h"
 #include "app/cli/doctor.h"
+#include "app/cli/plan_cluster.h"
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -26,9 +27,20 @@ std::string rate(double bytes_per_second) {
   return bytes_per_second > 0 ? format_bytes(static_cast<std::uint64_t>(bytes_per_second)) + "/s" : "not measured";
 }
 
-int execute_plan(const ModelFlags& flags, const Program& program) {
+struct PlanFlags {
+  ModelFlags model;
+  std::string cluster;
+  std::int64_t sequences = 1;
+};
+
+int execute_plan(const PlanFlags& plan_flags, const Program& program) {
+  const ModelFlags& flags = plan_flags.model;
   auto options = engine_options(flags, program);
   if (!options.ok()) return fail(options.status());
+  if (!plan_flags.cluster.empty()) {
+    options->max_sequences = plan_flags.sequences;
+    return print_cluster_plan(*options, plan_flags.cluster);
+  }
   auto planned = engine::plan_only(*options);
   if (!planned.ok()) return fail(planned.status());
   if (!flags.plan.empty() && options->follow == nullptr) {
@@ -90,9 +102,15 @@ int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
 }  // namespace
 
 void add_plan(CLI::App& app, const Program& program, int& exit_code) {
-  auto flags = std::make_shared<ModelFlags>();
+  auto flags = std::make_shared<PlanFlags>();
   auto* command = app.add_subcommand("plan", "Show where every weight would live and how fast that would be");
-  add_model_flags(*command, *flags);
+  add_model_flags(*command, flags->model);
+  auto* cluster = command->add_option(
+      "--cluster", flags->cluster,
+      "Plan for the hosts in this file instead, by their rates: which has which layers (see docs/cluster.md)");
+  command->add_option("--sequences", flags->sequences, "With --cluster: side by side")
+      ->check(CLI::Range(1, 1024))
+      ->needs(cluster);
   command->callback([flags, &program, &exit_code] { exit_code = execute_plan(*flags, program); });
 }
 

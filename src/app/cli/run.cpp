@@ -163,6 +163,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (const Status status = read_words(flags); !status.ok()) return fail(status);
   auto form = read_form(flags.form);
   if (!form.ok()) return fail(form.status());
+  if (const Status launched = launch_cluster(flags.model, program, 1); !launched.ok()) return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
   if (ranks->follows()) return ranks->follow(engine_options(flags.model, program));
@@ -213,7 +214,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   auto* command =
       app.add_subcommand("run", "Answer a prompt, a pipe, or chat; by a running server where one has the model");
   add_model_flags(*command, flags->model);
-  add_stages_flag(*command, flags->model);
+  add_cluster_flags(*command, flags->model);
   command->remove_option(command->get_option("model"));  // where -m names it, the only word is the prompt
   command->add_option("-m,--model", flags->model.model, "A model by name, or a GGUF file (any part of a split one)");
   command->add_option("words", flags->words, "The model (or -m), and what to answer (default: a chat, or the pipe)")

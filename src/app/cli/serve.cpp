@@ -180,6 +180,9 @@ int serve(ServeFlags flags, const Program& program) {
   const Address address = listen_address(flags.host, flags.port);
   flags.host = address.host;
   flags.port = address.port;
+  if (const Status launched = launch_cluster(flags.model, program, std::max<std::int64_t>(flags.sequences, 1));
+      !launched.ok())
+    return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
   if (!ranks->alone() && (flags.model.model.empty() || flags.daemon))
@@ -250,7 +253,7 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   auto* command = app.add_subcommand("serve", "Serve models to Ollama's, OpenAI's and Anthropic's clients");
   add_model_flags(*command, flags->model);
-  add_stages_flag(*command, flags->model);
+  add_cluster_flags(*command, flags->model);
   add_prompt_cache_flags(*command, flags->prompt_cache, "on");
   command->get_option("model")->required(false)->description("A GGUF file to load at once and to keep");
   command->add_option("--host", flags->host, "Address to listen on (default: MILLRACE_HOST, or 127.0.0.1)");

@@ -1,0 +1,99 @@
+#include "app/cli/cluster_file.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "app/cli/command.h"
+#include "base/bytes.h"
+#include "residency/calibrate.h"
+#include "residency/small_file.h"
+
+namespace millrace::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMostFileBytes = 1u << 20;
+constexpr std::int64_t kMostHosts = 1024;
+
+/// Reads one description of a cluster.
+class ClusterReader {
+ public:
+  explicit ClusterReader(std::filesystem::path path) : path_(std::move(path)) {}
+
+  Expected<ClusterFile> read() {
+    MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path_.string(), kMostFileBytes));
+    const Json all = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!all.is_object()) return error(Code::invalid_argument, "{}: it is not a JSON object", path_.string());
+    ClusterFile file;
+    Status status = read_all(all, file);
+    if (status.ok() && file.hosts.empty()) status = error(Code::invalid_argument, "it names no \"hosts\"");
+    if (!status.ok()) return status.with_context(path_.string());
+    return file;
+  }
+
+ private:
+  Status read_all(const Json& all, ClusterFile& file) const {
+    for (const auto& [key, value] : all.items()) {
+      if (key == "hosts" && value.is_array()) {
+        for (const Json& host : value) MR_RETURN_IF_ERROR(read_host(host, file.hosts));
+      } else if (key == "gbit_per_second" && positive(value)) {
+        file.network.bytes_per_second = value.get<double>() * 1e9 / 8;
+      } else if (key == "latency_ms" && value.is_number() && value.get<double>() >= 0) {
+        file.network.seconds = value.get<double>() * 1e-3;
+      } else {
+        return wrong(key, "\"hosts\" (a list), \"gbit_per_second\" and \"latency_ms\" (numbers) are known");
+      }
+    }
+    return {};
+  }
+
+  Status read_host(const Json& host, std::vector<engine::ClusterHost>& hosts) const {
+    if (!host.is_object()) return error(Code::invalid_argument, "a host is an object");
+    engine::ClusterHost read;
+    std::int64_t count = 1;
+    for (const auto& [key, value] : host.items()) {
+      if (key == "name" && value.is_string()) {
+        read.name = value.get<std::string>();
+      } else if (key == "ram" && value.is_string()) {
+        MR_ASSIGN_OR_RETURN(read.ram_bytes, parse_bytes(value.get<std::string>()));
+      } else if (key == "count" && value.is_number_integer() && value.get<std::int64_t>() > 0) {
+        count = value.get<std::int64_t>();
+      } else if (key == "rates" && value.is_string()) {
+        const std::filesystem::path rates = path_.parent_path() / value.get<std::string>();
+        MR_ASSIGN_OR_RETURN(read.rates, read_rates(rates.string()));
+      } else if (key == "rates" && value.is_object()) {
+        MR_ASSIGN_OR_RETURN(read.rates, residency::parse_rates_json(
+                                            value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+      } else {
+        return wrong(key,
+                     "a host has \"name\", \"ram\" (\"48G\"), \"rates\" (a file of 'millrace calibrate --out', or what "
+                     "stands in one), and \"count\"");
+      }
+    }
+    if (read.name.empty() || read.ram_bytes == 0)
+      return error(Code::invalid_argument, "a host has a \"name\" and \"ram\"");
+    if (count > kMostHosts - std::ssize(hosts))
+      return error(Code::invalid_argument, "there are more than {} hosts", kMostHosts);
+    for (std::int64_t i = 0; i < count; ++i) {
+      hosts.push_back(read);
+      if (count > 1) hosts.back().name = fmt::format("{}-{}", read.name, i + 1);
+    }
+    return {};
+  }
+
+  static bool positive(const Json& value) { return value.is_number() && value.get<double>() > 0; }
+  static Status wrong(const std::string& key, std::string_view known) {
+    return error(Code::invalid_argument, "\"{}\" is unknown or has a value of another kind; {}", key, known);
+  }
+
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+Expected<ClusterFile> read_cluster_file(const std::string& path) { return ClusterReader(path).read(); }
+
+}  // namespace millrace::cli
