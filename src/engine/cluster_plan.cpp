@@ -22,7 +22,7 @@ RowTimes row_times(const model::Hyperparameters& hp, const ClusterNetwork& netwo
 }
 
 Expected<ClusterStage> plan_stage(EngineOptions options, const ClusterHost& host, const model::Stage& layers, int ranks,
-                                  double rows, std::int64_t& context) {
+                                  std::int64_t rows, std::int64_t& context) {
   options.stage = layers;
   options.ranks = ranks;
   options.ram_bytes = host.ram_bytes;
@@ -34,8 +34,8 @@ Expected<ClusterStage> plan_stage(EngineOptions options, const ClusterHost& host
   stage.plan = std::move(planned->plan);
   stage.one = residency::predict_pass(stage.plan, host.rates, {}, 1);
   residency::Work several;
-  several.sequences = static_cast<std::int64_t>(rows);
-  stage.group = residency::predict_pass(stage.plan, host.rates, several, rows);
+  several.sequences = rows;
+  stage.group = residency::predict_pass(stage.plan, host.rates, several, static_cast<double>(rows));
   if (stage.one.seconds <= 0 || stage.group.seconds <= 0)
     return error(Code::invalid_argument, "{}: its rates lack something; measure them anew with 'millrace calibrate'",
                  host.name);
@@ -44,14 +44,14 @@ Expected<ClusterStage> plan_stage(EngineOptions options, const ClusterHost& host
 }
 
 /// Of so many sequences, rows that one of the passes under way has.
-double rows_of_pass(std::int64_t sequences, std::size_t stages) {
+std::int64_t rows_of_pass(std::int64_t sequences, std::size_t stages) {
   const auto passes = static_cast<std::int64_t>(stages);
-  return static_cast<double>((sequences + passes - 1) / passes);
+  return (sequences + passes - 1) / passes;
 }
 
 void predict(ClusterPlan& plan, const RowTimes& row) {
   const auto borders = static_cast<double>(plan.stages.size() - 1);
-  const double rows = rows_of_pass(plan.sequences, plan.stages.size());
+  const auto rows = static_cast<double>(rows_of_pass(plan.sequences, plan.stages.size()));
   plan.border_seconds = borders == 0 ? 0 : borders * row.border + row.logits;
   double one = plan.border_seconds, group = plan.border_seconds * rows, longest = 0;
   for (const ClusterStage& stage : plan.stages) {
