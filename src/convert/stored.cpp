@@ -181,7 +181,7 @@ class Reader {
       return error(Code::unsupported, "tensor '{}' is to hold one number in F32", shown(*by));
     MR_RETURN_IF_ERROR(file_of(*by).read_at(by->offset, std::as_writable_bytes(std::span(&factor, 1))));
     if (divides) factor = 1 / factor;
-    if (!std::isfinite(factor) || factor <= 0)
+    if (!std::isfinite(factor) || factor < 0)
       return error(Code::corrupt, "tensor '{}' holds no factor of weights", shown(*by));
     return {};
   }

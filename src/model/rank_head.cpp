@@ -71,16 +71,25 @@ Expected<RankHead> read_answers(const modelfile::Model& file, const Hyperparamet
   if (output == nullptr) {
     MR_ASSIGN_OR_RETURN(output, file.require("token_embd.weight"));
   }
+  float scale = 1;  // what logits are multiplied by, where the head is an output of its own
+  if (const modelfile::TensorInfo* const beside = file.find("output.scale");
+      beside != nullptr && output->name == "output.weight") {
+    MR_ASSIGN_OR_RETURN(const std::vector<float> one, read_rows(file, *beside, 0, 1));
+    if (one.size() != 1) return error(Code::corrupt, "output.scale holds {} numbers, not one", one.size());
+    MR_RETURN_IF_ERROR(check_finite(one, beside->name));
+    scale = one.front();
+  }
   RankHead head;
   for (const std::string_view answer : {"yes", "no"}) {
     const auto at = std::find(tokens.begin(), tokens.end(), answer) - tokens.begin();
     if (at >= output->rows() || at == std::ssize(tokens))
       return error(Code::unsupported, "its vocabulary has no token '{}'", answer);
-    MR_ASSIGN_OR_RETURN(const std::vector<float> row, read_rows(file, *output, at, 1));
+    MR_ASSIGN_OR_RETURN(std::vector<float> row, read_rows(file, *output, at, 1));
     if (std::ssize(row) != hp.model_dim)
       return error(Code::corrupt, "{} has {} columns but the model's states have {}", output->name, row.size(),
                    hp.model_dim);
     MR_RETURN_IF_ERROR(check_finite(row, output->name));
+    for (float& weight : row) weight *= scale;
     head.rows.insert(head.rows.end(), row.begin(), row.end());
     ++head.labels;
   }
