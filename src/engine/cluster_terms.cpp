@@ -85,6 +85,7 @@ Expected<ClusterReply> ClusterReply::read(std::span<const std::byte> message) {
   ClusterReply reply;
   const auto code = reader.number<Code>();
   reply.status = Status(code, reader.text());
+  if (!reply.status.ok() && reader.status().ok()) return reply;  // of another version, maybe, whose rest is not known
   reply.room_bytes = reader.number<std::uint64_t>();
   reply.numerics = reader.text();
   reply.at_home = reader.number<std::uint32_t>() != 0;

@@ -150,6 +150,7 @@ bool Scheduler::begin_pass() {
   pass.top_logits_only = top_logits_suffice();
   pass.decoding = decodes ? decoding() : 0;
   pass.begin = Live::Clock::now();
+  began_prompts_ = began_prompts_ || !decodes;
   const TraceZone zone(parts_.trace, "pass");
   parts_.executor->bring_top_logits_only(pass.top_logits_only);
   const Status status = parts_.executor->begin(batch_, [&] {
@@ -206,10 +207,12 @@ void Scheduler::finish_pass() {
   if (status.ok()) status = parts_.backend->health();
   if (status.ok()) status = check_logits(pass);
   const Live::Clock::time_point end = Live::Clock::now();
+  const bool decoded_only = pass.decoding > 0 && (parts_.executor->passes() == 1 || !began_prompts_);
+  began_prompts_ = false;
   counters_.last_pass_seconds = seconds_between(std::max(pass.begin, last_end_), end);
   last_end_ = end;
   if (!status.ok()) return fail(pass, status);
-  if (pass.decoding > 0) speculator_.passed(pass.rows, counters_.last_pass_seconds);
+  if (decoded_only) speculator_.passed(pass.rows, counters_.last_pass_seconds);
   const std::uint64_t tokens = counters_.decode_tokens;
   std::int64_t logit_row = 0;
   std::vector<Computed> computed;
@@ -225,7 +228,7 @@ void Scheduler::finish_pass() {
     else
       verify(*entry, first_logit_row);
   }
-  if (pass.decoding > 0)
+  if (decoded_only)
     groups_.passed(pass.decoding, static_cast<std::int64_t>(counters_.decode_tokens - tokens),
                    counters_.last_pass_seconds);
   if (!computed.empty()) tell_drafters(computed);
@@ -422,6 +425,7 @@ Expected<bool> Scheduler::reserve(Entry& entry, std::int64_t tokens) {
     Status status = live->conversation->state.reserve(tokens);
     if (status.ok()) return true;
     if (status.code() != Code::out_of_budget) return status;
+    if (live->passes > 0) return false;  // its own pass may let go of some
     Entry* last = nullptr;
     std::size_t others = 0;
     for (Entry& other : live_) {
@@ -648,7 +652,10 @@ void Scheduler::finish(Entry& entry, Finish reason, Status status) {
   live->result.cached_tokens = std::clamp<std::int64_t>(live->result.cached_tokens, 0, live->result.prompt_tokens);
   live->result.status = std::move(status);
   // Room that was reserved for a pass that failed goes back, and KV on its way from the disk.
-  const std::int64_t kept = live->conversation->state.rewind(std::ssize(live->conversation->tokens));
+  // Other ranks have let go of what windows passed in a pass that is under way; what is before it cannot be gone on
+  // from.
+  const bool anew = parts_.rewinds_to_start && live->passes > 0;
+  const std::int64_t kept = live->conversation->state.rewind(anew ? 0 : std::ssize(live->conversation->tokens));
   if (parts_.prefixes != nullptr) live->conversation->state.forget_checkpoints();  // the tree has them
   live->conversation->tokens.resize(static_cast<std::size_t>(kept));
   live->form_memory = {};

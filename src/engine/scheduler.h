@@ -162,6 +162,7 @@ class Scheduler {
   std::int64_t batch_logit_rows_ = 0;
   std::deque<Pass> under_way_;  // the oldest first
   PassGroups groups_;
+  bool began_prompts_ = false;        // since a pass ended last: its time is not the next one's alone
   Live::Clock::time_point last_end_;  // of a pass
   bool top_logits_only_ = false;      // what the pass that ended brought
   LoadCounters counters_;

@@ -12,9 +12,12 @@ using text::TokenId;
 /// them, then those that have to be computed anew, then drafts.
 void Scheduler::add_decoding() {
   const std::int64_t all = decoding(), groups = groups_.groups(all), share = (all + groups - 1) / groups;
+  // All in one pass: those that were divided meet when the last of them is there.
+  const bool apart = groups == 1 && std::any_of(live_.begin(), live_.end(),
+                                                [](const Entry& entry) { return entry.live->awaits_pass(); });
   std::vector<const Live*> group;
   for (const Entry& entry : live_)
-    if (!entry.live->in_prompt() && !entry.live->awaits_pass() && std::ssize(group) < share)
+    if (!entry.live->in_prompt() && !entry.live->awaits_pass() && !apart && std::ssize(group) < share)
       group.push_back(entry.live.get());
   const auto decodes = [&](const Entry& entry) {
     return entry.live != nullptr && std::find(group.begin(), group.end(), entry.live.get()) != group.end();

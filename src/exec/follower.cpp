@@ -25,6 +25,7 @@ Status Follower::take(std::span<const std::byte> message) {
     if (status.code() != Code::unsupported) return status;  // too long a message is this pass's failure, not the link's
   }
   failed_ = status;
+  failed_pass_ = pass_.number;
   write_failure(pass_.number, status, message_);
   return parts_.link.send(0, message_);
 }
@@ -65,14 +66,16 @@ Status Follower::align() {
     const auto found = mirrors_.try_emplace(number, Mirror{kv::SequenceState(parts_.pool)}).first;
     Mirror& mirror = found->second;
     if (length == StagePass::kAsItIs) continue;
-    if (length > mirror.computed && !failed_.ok()) return failed_;  // it was sent behind that pass
+    const bool sent_behind = failed_pass_ + static_cast<std::uint64_t>(parts_.link.size()) > pass_.number;
+    if (length > mirror.computed && !failed_.ok() && sent_behind) return failed_;
     if (length > mirror.computed)
       return error(Code::internal, "a sequence has {} tokens, of which {} are known here", length, mirror.computed);
     if (length > mirror.state.length()) mirror.state.set_length(length);
     // Room that a pass had for guesses that were wrong, or for itself if it failed, goes back likewise.
-    if (const std::int64_t kept = mirror.state.rewind(length); kept != length)
+    const std::int64_t kept = mirror.state.rewind(length);
+    mirror.computed = kept;
+    if (kept != length)
       return error(Code::internal, "a sequence went back to {} tokens, of which {} are left here", length, kept);
-    mirror.computed = length;
     mirror.state.forget_behind_windows();
   }
   return {};

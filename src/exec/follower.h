@@ -61,6 +61,7 @@ class Follower {
   residency::Reservation reservation_;
   std::map<std::uint64_t, Mirror> mirrors_;
   std::uint64_t given_up_ = 0;
+  std::uint64_t failed_pass_ = 0;
   Status failed_;  // what the last pass that failed here did of
   StagePass pass_;
   kv::Batch batch_;

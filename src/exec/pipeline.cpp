@@ -71,7 +71,8 @@ Status PipelineExecutor::begin(const kv::Batch& batch, const std::function<bool(
   MR_RETURN_IF_ERROR(parts_.link.send(1, message_));
   UnderWay pass;
   pass.number = pass_.number;
-  for (const kv::SequenceState* const sequence : batch.sequences) pass.sequences.push_back(sequence->number());
+  for (const kv::SequenceState* const sequence : batch.sequences)
+    pass.sequences.push_back({sequence->number(), sequence->blocks()});
   under_way_.push_back(std::move(pass));
   return {};
 }
@@ -85,10 +86,13 @@ Status PipelineExecutor::finish(const std::function<bool()>& cancelled) {
   return status;
 }
 
-bool PipelineExecutor::under_way(std::uint64_t sequence) const {
-  return std::any_of(under_way_.begin(), under_way_.end(), [&](const UnderWay& pass) {
-    return std::find(pass.sequences.begin(), pass.sequences.end(), sequence) != pass.sequences.end();
-  });
+/// Whether a pass is under way with it, and it has what it had then: who gave blocks back, being
+/// cancelled, gives them back elsewhere, too.
+bool PipelineExecutor::goes_on_as_begun(std::uint64_t number, const kv::SequenceState& sequence) const {
+  for (auto pass = under_way_.rbegin(); pass != under_way_.rend(); ++pass)
+    for (const UnderWay::Sequence& one : pass->sequences)
+      if (one.number == number) return sequence.blocks() >= one.blocks;
+  return false;
 }
 
 /// Sequences of the pass first, in the batch's order, so that rows keep their numbers; then the others that live.
@@ -103,7 +107,7 @@ Status PipelineExecutor::describe_pass(const kv::Batch& batch) {
   }
   for (const auto& [number, sequence] : parts_.pool->sequences()) {
     if (std::find(batch.sequences.begin(), batch.sequences.end(), sequence) != batch.sequences.end()) continue;
-    if (under_way(number))
+    if (goes_on_as_begun(number, *sequence))
       pass_.sequences.push_back({number, StagePass::kAsItIs});
     else if (sequence->length() > 0)
       pass_.sequences.push_back({number, sequence->length()});

@@ -57,13 +57,17 @@ class PipelineExecutor final : public Executor {
   /// A pass that is on its way through the other ranks.
   struct UnderWay {
     std::uint64_t number = 0;
-    std::vector<std::uint64_t> sequences;
+    struct Sequence {
+      std::uint64_t number = 0;
+      std::int64_t blocks = 0;  // when the pass began
+    };
+    std::vector<Sequence> sequences;
     std::vector<std::byte> answer;  // empty as long as there is none
     int from = 0;                   // whose it is
   };
 
   Status describe_pass(const kv::Batch& batch);
-  bool under_way(std::uint64_t sequence) const;
+  bool goes_on_as_begun(std::uint64_t number, const kv::SequenceState& sequence) const;
   Expected<bool> hear();
   Status await_result(const std::function<bool()>& cancelled);
   Status cancel_elsewhere();

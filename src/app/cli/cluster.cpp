@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -69,16 +70,22 @@ std::vector<std::string> launch_words(const std::vector<std::string>& own, std::
 
 }  // namespace
 
+Status check_beside_cluster(const ModelFlags& flags) {
+  if (flags.ram.empty() && flags.stages.empty() && flags.rates.empty() && flags.plan.empty()) return {};
+  return error(Code::invalid_argument, "--cluster says what --ram, --stages, --rates and --plan do; leave them out");
+}
+
 Status launch_cluster(const ModelFlags& flags, const Program& program, std::int64_t sequences) {
   if (flags.cluster.empty() || link::started_by_mpi()) return {};
-  if (!flags.ram.empty() || !flags.stages.empty() || !flags.rates.empty())
-    return error(Code::invalid_argument, "--cluster says what --ram, --stages and --rates do; leave them out");
+  MR_RETURN_IF_ERROR(check_beside_cluster(flags));
   MR_ASSIGN_OR_RETURN(engine::EngineOptions options, engine_options(flags, program));
   options.max_sequences = sequences;
   MR_ASSIGN_OR_RETURN(const ClusterFile file, read_cluster_file(flags.cluster));
   MR_ASSIGN_OR_RETURN(const engine::ClusterPlan plan, engine::plan_cluster(options, file.hosts, file.network));
   std::size_t place = 0;
   MR_ASSIGN_OR_RETURN(const std::vector<std::string> own, own_words(place));
+  if (std::find(own.begin(), own.end(), ":") != own.end())
+    return error(Code::invalid_argument, "mpirun takes a word ':' for its own; write it otherwise");
   std::vector<std::string> words = launch_words(own, place, file, plan);
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());

@@ -15,6 +15,9 @@ namespace millrace::cli {
 /// "--stages", "--cluster".
 void add_cluster_flags(CLI::App& command, ModelFlags& flags);
 
+/// Errors: invalid_argument (flags that the file of --cluster stands for).
+Status check_beside_cluster(const ModelFlags& flags);
+
 /// With --cluster FILE: becomes mpirun, which starts this command anew on the hosts that have layers by the plan for so
 /// many sequences, each with its memory. Returns where the flag is not given, or in a process that mpirun started.
 /// Errors: those of the file and the plan; invalid_argument (flags that the file stands for); not_found (no mpirun).

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "app/cli/cluster.h"
 #include "app/cli/command.h"
 #include "app/cli/doctor.h"
 #include "app/cli/plan_cluster.h"
@@ -38,6 +39,7 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
   auto options = engine_options(flags, program);
   if (!options.ok()) return fail(options.status());
   if (!plan_flags.cluster.empty()) {
+    if (const Status alone = check_beside_cluster(flags); !alone.ok()) return fail(alone);
     options->max_sequences = plan_flags.sequences;
     return print_cluster_plan(*options, plan_flags.cluster);
   }
