@@ -17,12 +17,6 @@
 namespace millrace::engine {
 namespace {
 
-Status check_model(const kv::Layout& layout, const model::Hyperparameters& hp) {
-  if (!layout.has_states()) return {};
-  return error(Code::unsupported, "models of {} do not work over several processes yet: layers keep a state",
-               hp.architecture);
-}
-
 std::vector<std::uint64_t> bytes_by_layer(const model::Model& model) {
   std::vector<std::uint64_t> bytes;
   for (const LayerLoad& load : layer_loads(model)) bytes.push_back(load.bytes);
@@ -116,7 +110,7 @@ Expected<std::vector<model::Stage>> Opening::share(const model::Model& whole) {
 Expected<std::vector<model::Stage>> Opening::meet() {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
   MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
-  MR_RETURN_IF_ERROR(check_model(whole->program().layout, whole->hyperparameters()));
+  MR_RETURN_IF_ERROR(check_layers(*whole));
   windows_ = has_windows(whole->program().layout);
   MR_ASSIGN_OR_RETURN(const std::string identity, kv::copy_identity(file));
   write_open(identity, ClusterTerms::of(options_), message_);

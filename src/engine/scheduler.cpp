@@ -153,10 +153,7 @@ bool Scheduler::begin_pass() {
   began_prompts_ = began_prompts_ || !decodes;
   const TraceZone zone(parts_.trace, "pass");
   parts_.executor->bring_top_logits_only(pass.top_logits_only);
-  const Status status = parts_.executor->begin(batch_, [&] {
-    return stop_asked() || std::all_of(pass.entries.begin(), pass.entries.end(),
-                                       [](const Entry& entry) { return entry.live->cancelled.load(); });
-  });
+  const Status status = parts_.executor->begin(batch_, [&] { return stop_asked() || pass.unwanted(); });
   counters_.last_rows = pass.rows;
   counters_.rows += static_cast<std::uint64_t>(pass.rows);
   ++counters_.passes;
@@ -175,10 +172,12 @@ bool Scheduler::begin_pass() {
 
 /// What is under way is wanted by nobody. A pass may not be given up by itself: others go on behind it.
 bool Scheduler::given_up() const {
-  return stop_asked() || std::all_of(under_way_.begin(), under_way_.end(), [](const Pass& pass) {
-           return std::all_of(pass.entries.begin(), pass.entries.end(),
-                              [](const Entry& entry) { return entry.live->cancelled.load(); });
-         });
+  return stop_asked() ||
+         std::all_of(under_way_.begin(), under_way_.end(), [](const Pass& pass) { return pass.unwanted(); });
+}
+
+bool Scheduler::Pass::unwanted() const {
+  return std::all_of(entries.begin(), entries.end(), [](const Entry& entry) { return entry.live->cancelled.load(); });
 }
 
 /// The live request that this is a part of, with what the pass has of it; null: it ended before.

@@ -106,6 +106,8 @@ class Scheduler {
     bool top_logits_only = false;  // what it brings
     std::int64_t decoding = 0;     // sequences that decoded when it began; 0: it has prompts' rows, too
     Live::Clock::time_point begin;
+
+    bool unwanted() const;  // all that have rows in it were cancelled
   };
 
   Status check(const Request& request) const;

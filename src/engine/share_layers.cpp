@@ -9,6 +9,18 @@ namespace {
 
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
+/// from[r][n]: where rank r's layers begin, if those of ranks 0 to r are the first n.
+std::vector<model::Stage> stages_from(const std::vector<std::vector<std::size_t>>& from, std::size_t layers) {
+  std::vector<model::Stage> stages(from.size());
+  std::size_t end = layers;
+  for (std::size_t rank = from.size(); rank-- > 0;) {
+    const std::size_t first = from[rank][end];
+    stages[rank] = {static_cast<std::int64_t>(first), static_cast<std::int64_t>(end)};
+    end = first;
+  }
+  return stages;
+}
+
 /// The stages of the smallest largest one, none of them beyond its rank's room; empty: there is no such way.
 /// least[r][n]: the largest stage of ranks 0 to r where they have the first n layers; from[r][n]: where r's begin.
 std::vector<model::Stage> cut(std::span<const std::uint64_t> layer_bytes, std::span<const std::uint64_t> rooms) {
@@ -30,14 +42,7 @@ std::vector<model::Stage> cut(std::span<const std::uint64_t> layer_bytes, std::s
     }
   }
   if (least.back()[layers] == kNever) return {};
-  std::vector<model::Stage> stages(ranks);
-  std::size_t end = layers;
-  for (std::size_t rank = ranks; rank-- > 0;) {
-    const std::size_t first = from[rank][end];
-    stages[rank] = {static_cast<std::int64_t>(first), static_cast<std::int64_t>(end)};
-    end = first;
-  }
-  return stages;
+  return stages_from(from, layers);
 }
 
 /// What a token takes on such a rank, of what has no room in RAM each layer having its part. Processors and disk work
@@ -96,14 +101,7 @@ Expected<std::vector<model::Stage>> place_layers(std::span<const LayerLoad> laye
       }
     }
   }
-  std::vector<model::Stage> stages(ranks.size());
-  std::size_t end = count;
-  for (std::size_t rank = ranks.size(); rank-- > 0;) {
-    const std::size_t first = from[rank][end];
-    stages[rank] = {static_cast<std::int64_t>(first), static_cast<std::int64_t>(end)};
-    end = first;
-  }
-  return stages;
+  return stages_from(from, count);
 }
 
 Expected<std::vector<model::Stage>> share_layers(std::span<const std::uint64_t> layer_bytes,

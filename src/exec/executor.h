@@ -68,8 +68,8 @@ class Executor {
   /// Waits for the oldest pass under way, which is the last one for what follows then. `cancelled`: true gives up all
   /// that are under way.
   virtual Status finish(const std::function<bool()>& /*cancelled*/) { return {}; }
-  /// Rows of a prompt that cost no more each than a longer pass's: more of them than passes() keep all parts of the
-  /// executor at work. 0: as many as a pass has room for.
+  /// Into passes of so many rows a prompt is cut, so that several of them keep all parts of the executor at work. 0: a
+  /// pass has as many as there is room for.
   virtual std::int64_t prompt_piece() const { return 0; }
 
   /// Passes of up to so many generated rows go one way, on which a row more costs little.

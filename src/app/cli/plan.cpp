@@ -30,7 +30,6 @@ std::string rate(double bytes_per_second) {
 
 struct PlanFlags {
   ModelFlags model;
-  std::string cluster;
   std::int64_t sequences = 1;
 };
 
@@ -38,10 +37,10 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
   const ModelFlags& flags = plan_flags.model;
   auto options = engine_options(flags, program);
   if (!options.ok()) return fail(options.status());
-  if (!plan_flags.cluster.empty()) {
+  if (!flags.cluster.empty()) {
     if (const Status alone = check_beside_cluster(flags); !alone.ok()) return fail(alone);
     options->max_sequences = plan_flags.sequences;
-    return print_cluster_plan(*options, plan_flags.cluster);
+    return print_cluster_plan(*options, flags.cluster);
   }
   auto planned = engine::plan_only(*options);
   if (!planned.ok()) return fail(planned.status());
@@ -108,7 +107,7 @@ void add_plan(CLI::App& app, const Program& program, int& exit_code) {
   auto* command = app.add_subcommand("plan", "Show where every weight would live and how fast that would be");
   add_model_flags(*command, flags->model);
   auto* cluster = command->add_option(
-      "--cluster", flags->cluster,
+      "--cluster", flags->model.cluster,
       "Plan for the hosts in this file instead, by their rates: which has which layers (see docs/cluster.md)");
   command->add_option("--sequences", flags->sequences, "With --cluster: side by side")
       ->check(CLI::Range(1, 1024))
