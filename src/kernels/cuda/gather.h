@@ -1,0 +1,69 @@
+// What several GPUs made of the same rows, brought together on each of them. Every one stores its columns into the
+// memory of all, says so, and goes on when all others have said so: two to three microseconds for a row over NVLink,
+// where a collective of a library takes eighteen. No value is summed or changed on the way. REQUIRES: each device may
+// write to the others' memory (peer access), and all launch the same gathers in one order.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace millrace::kernels::cuda {
+
+constexpr int kMostGpus = 8;
+
+/// Few values go in words that say themselves when they have come: two floats, each beside the number of its gather. No
+/// fence is waited for then, and no flag behind them.
+constexpr int kGatherThreads = 256, kFewGatherBlocks = 256, kGatherQuad = 4;
+
+/// Of each device, at the beginning of its gather memory. Zero at first, as all of that memory, and again on all
+/// devices after a gather that failed.
+struct GatherState {
+  std::uint32_t told[kMostGpus] =
+      {};                     // by device: the number of the last gather of many values that it has stored here
+  std::uint32_t number = 0;   // of this device's last one
+  std::uint32_t arrived = 0;  // blocks of the present launch
+  std::uint32_t failed = 0;
+  std::uint32_t turns[kFewGatherBlocks] = {};  // by block: of the last gather of few values
+};
+
+constexpr std::size_t kGatherStateBytes = (sizeof(GatherState) + 255) / 256 * 256;
+
+/// The state, and behind it what the others send: twice, because a device may be one gather ahead.
+constexpr std::size_t gather_memory_bytes(int devices) {
+  constexpr std::size_t kWord = 2 * sizeof(float);
+  return kGatherStateBytes +
+         std::size_t{2} * static_cast<std::size_t>(devices) * kFewGatherBlocks * kGatherThreads * kGatherQuad * kWord;
+}
+
+struct GatherCall {
+  const float* own = nullptr;  // [rows, own_cols of this device]
+  std::int32_t rows = 0;
+  std::int32_t cols = 0;  // of all devices together
+  std::int32_t devices = 0, index = 0;
+  /// `own` is added to what `out` of this device has there, and the sums go to all.
+  bool add = false;
+  /// Some of the devices are one, as in tests: the next launch takes no room there before this one has ended, or what
+  /// it waits for might find none.
+  bool one_device = false;
+  /// Of each device, this one among them: which columns it has made, and where all of them go there: [rows, cols], any
+  /// of three forms. Int8 takes borders at multiples of 32 columns.
+  struct Target {
+    std::int32_t first = 0, own_cols = 0;
+    float* out = nullptr;
+    Q8 q8 = {};
+    Bf16* bf16 = nullptr;
+    std::byte* memory = nullptr;  // its gather memory
+  };
+  Target targets[kMostGpus];
+  /// In host memory, for all devices: other than 0 when one of them has given up, which ends all waits.
+  std::uint32_t* failed = nullptr;
+};
+
+/// A wait of more than five minutes sets `failed`.
+cudaError_t gather(const GatherCall& call, cudaStream_t stream);
+
+}  // namespace millrace::kernels::cuda
