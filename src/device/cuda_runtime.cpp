@@ -43,6 +43,30 @@ Status use_gpu(int index) {
   return {};
 }
 
+OnGpu::OnGpu(int index) {
+  if (cudaGetDevice(&before_) != cudaSuccess) before_ = index;
+  (void)cudaSetDevice(index);  // where it is none, the first call that needs it says so
+}
+
+OnGpu::~OnGpu() { (void)cudaSetDevice(before_); }
+
+Status allow_stores_to(int other) {
+  int here = 0, possible = 0;
+  MR_CUDA(cudaGetDevice(&here));
+  if (here == other) return {};
+  MR_CUDA(cudaDeviceCanAccessPeer(&possible, here, other));
+  if (possible == 0)
+    return error(Code::unsupported, "GPU {} cannot store to the memory of GPU {} (no NVLink, and no peers over PCIe)",
+                 here, other);
+  const cudaError_t code = cudaDeviceEnablePeerAccess(other, 0);
+  if (code == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();  // nobody shall be told of it later
+    return {};
+  }
+  MR_CUDA(code);
+  return {};
+}
+
 Expected<VramState> vram_state() {
   std::size_t free = 0, total = 0;
   MR_CUDA(cudaMemGetInfo(&free, &total));
@@ -105,12 +129,13 @@ std::uint64_t allocation_bytes(std::uint64_t bytes) {
   return bytes < kMiB ? round_up(bytes, 512) : round_up(bytes, 2 * kMiB);
 }
 
-Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes) {
+Expected<PinnedBuffer> PinnedBuffer::allocate(std::size_t bytes, bool for_all) {
   PinnedBuffer buffer;
   MR_ASSIGN_OR_RETURN(buffer.memory_,
                       HostBuffer::reserve(bytes, bytes >= kHugePageBytes ? Pages::huge : Pages::normal));
   touch(buffer.memory_);
-  MR_CUDA(cudaHostRegister(buffer.memory_.data(), buffer.memory_.bytes(), cudaHostRegisterDefault));
+  MR_CUDA(cudaHostRegister(buffer.memory_.data(), buffer.memory_.bytes(),
+                           for_all ? cudaHostRegisterPortable : cudaHostRegisterDefault));
   buffer.registered_ = true;
   return buffer;
 }

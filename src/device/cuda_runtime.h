@@ -40,6 +40,20 @@ void count_kernels(std::uint64_t kernels);
 
 /// Makes device `index` this thread's and creates its context. Errors: unsupported.
 Status use_gpu(int index);
+/// Makes device `index` this thread's for the scope's length.
+class OnGpu {
+ public:
+  explicit OnGpu(int index);
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+  ~OnGpu();
+
+ private:
+  int before_ = 0;
+};
+/// Lets the present device write to the memory of `other`, which it may be itself. Errors: unsupported (nothing leads
+/// there).
+Status allow_stores_to(int other);
 /// Free and total bytes of the present device. Errors: io_error.
 struct VramState {
   std::uint64_t free_bytes = 0, total_bytes = 0;
@@ -78,8 +92,8 @@ std::uint64_t allocation_bytes(std::uint64_t bytes);
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
-  /// Errors: out_of_budget.
-  static Expected<PinnedBuffer> allocate(std::size_t bytes);
+  /// for_all: every GPU may use it, not this thread's alone. Errors: out_of_budget.
+  static Expected<PinnedBuffer> allocate(std::size_t bytes, bool for_all = false);
   PinnedBuffer(PinnedBuffer&& other) noexcept
       : memory_(std::move(other.memory_)), registered_(std::exchange(other.registered_, false)) {}
   PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;

@@ -165,7 +165,8 @@ Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target) 
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   std::vector<std::unique_ptr<kv::BlockMemory>> blocks;
   for (const kv::Group& group : opened.layout.groups()) {
-    MR_ASSIGN_OR_RETURN(blocks.emplace_back(), exec::make_device_blocks(opened.blocks(group), *target.vram));
+    MR_ASSIGN_OR_RETURN(blocks.emplace_back(),
+                        exec::DeviceBlocks::create(opened.blocks(group), {{options.cuda_index, *target.vram}}));
   }
   parts.kv_pool = std::make_shared<kv::BlockPool>(opened.layout, std::move(blocks));
   finish_kv(options, parts);

@@ -9,6 +9,7 @@
 #include "device/gpu.h"
 #include "engine/limits.h"
 #include "engine/setup.h"
+#include "exec/cuda_blocks.h"
 #include "exec/cuda_executor.h"
 #include "kv/layout.h"
 #include "residency/homes.h"

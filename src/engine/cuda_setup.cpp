@@ -8,6 +8,7 @@
 #include "device/gpu.h"
 #include "engine/cuda_draft.h"
 #include "engine/cuda_plan.h"
+#include "engine/cuda_shards.h"
 #include "engine/pack_choice.h"
 #include "engine/setup.h"
 #include "engine/substitute_choice.h"
@@ -40,6 +41,7 @@ struct LoadedWeights final : GpuParts {
 
 Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan* draft, bool load,
                               const std::function<Status(const Parts&)>& accept) {
+  if (!options.cuda_beside.empty()) return assemble_shards(options, draft != nullptr, load, accept);
   if (!options.record_routing.empty())
     return error(Code::unsupported, "--record-routing: the CPU writes down what routers choose; add --device cpu");
   Parts parts;
@@ -136,7 +138,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   MR_RETURN_IF_ERROR(parts.executor->prepare(parts.model->program(), pass_limits(parts.limits)));
   std::vector<std::unique_ptr<kv::BlockMemory>> blocks;
   for (const kv::Group& group : planner.layout().groups()) {
-    MR_ASSIGN_OR_RETURN(blocks.emplace_back(), exec::make_device_blocks(planner.blocks_shape(group), *parts.vram));
+    MR_ASSIGN_OR_RETURN(blocks.emplace_back(),
+                        exec::DeviceBlocks::create(planner.blocks_shape(group), {{options.cuda_index, *parts.vram}}));
   }
   parts.kv_pool = std::make_shared<kv::BlockPool>(planner.layout(), std::move(blocks));
   finish_kv(options, parts);

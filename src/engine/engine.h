@@ -85,7 +85,10 @@ struct EngineOptions {
   std::string overlay;  // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;
-  std::uint64_t vram_bytes = 0;  // cap on all device memory the process takes, its context included; 0: what is free
+  std::vector<int> cuda_beside;  // GPUs that compute with that one, each with its rows of every matrix; empty: none
+  model::Shard shard;            // only these rows, for one of those GPUs: no engine by itself
+  std::uint64_t vram_bytes = 0;  // cap on all memory of a device that the process takes, its context included; 0: what
+                                 // is free
   std::vector<Pin> pins;
   // Of layers streamed from RAM, what the CPU computes: the whole feed-forward of so many, and this share of the
   // others' rows. -1 for both: chosen from the rates; for one: none.

@@ -214,7 +214,8 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
     parts.draft.words = loaded.status().message();
   }
   if (parts.model == nullptr) {
-    MR_ASSIGN_OR_RETURN(parts.model, model::load(file, {tile_bytes, options.context_tokens, false, options.stage}));
+    MR_ASSIGN_OR_RETURN(parts.model,
+                        model::load(file, {tile_bytes, options.context_tokens, false, options.stage, options.shard}));
   }
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)

@@ -50,6 +50,7 @@ std::string CpuExecutor::describe() const {
 }
 
 Status CpuExecutor::prepare(const Program& program, const PassLimits& limits) {
+  if (program.is_shard()) return error(Code::internal, "the program is one GPU's of several, not the CPU's");
   const PassShape shape = pass_shape(program, store_.units(), limits);
   memory_ = {};  // before the reservation ends, or a moment would hold bytes that nobody counts
   reservation_ = {};
@@ -152,6 +153,8 @@ void CpuExecutor::do_step(const Step& step) {
       return take_given(step.out);
     case Kind::join:
       return join(step.out, step.a, step.b);
+    case Kind::gather:  // prepare() has refused it
+      return fail(error(Code::internal, "the CPU has nobody to gather from"));
   }
 }
 

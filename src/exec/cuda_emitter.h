@@ -32,7 +32,7 @@ struct CudaExecutor::Emitter {
     bool bf16 = false;
     std::int64_t rows = 0;  // for how many it is laid out
   };
-  Form forms[2] = {};
+  Form forms[3] = {};
 
   const Step& step(std::size_t i) const { return ops.program_->steps[i]; }
   /// What comes behind the last of a launch's steps.
@@ -113,7 +113,7 @@ struct CudaExecutor::Emitter {
   }
   /// The slot that holds this form of `act`; -1: none does.
   int slot_of(Act act, bool bf16) const {
-    for (int slot = 0; slot < 2; ++slot)
+    for (int slot = 0; slot < 3; ++slot)
       if (forms[slot].of.buffer == act.buffer && forms[slot].bf16 == bf16) return slot;
     return -1;
   }
@@ -182,6 +182,10 @@ struct CudaExecutor::Emitter {
   void launch_waves(const Experts& experts, cuda::ExpertCall hidden, cuda::ExpertCall down);
 
   // --- Rows and attention ---
+
+  /// A step that gathers what all devices made, `own` being this one's: all but where it goes.
+  cuda::GatherCall gather_call(const Step& s, Act own) const;
+  void emit_gather(const Launch& launch);
 
   /// x_index: which rows of x, of a launch that gathers them; null: all.
   void emit_norm(const Launch& l, Act x, const std::int32_t* x_index);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -40,6 +41,7 @@ std::uint64_t cuda_activation_bytes(const PassShape& shape) { return make_cuda_l
 Expected<std::unique_ptr<Executor>> make_cuda_executor(const residency::UnitTable& units,
                                                        residency::DeviceWeights& weights, residency::Budget& vram,
                                                        const CudaOptions& options) {
+  const device::OnGpu on(options.device);
   MR_ASSIGN_OR_RETURN(device::Stream stream, device::Stream::create());
   cudaDeviceProp properties{};
   MR_CUDA(cudaGetDeviceProperties(&properties, options.device));
@@ -159,6 +161,7 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
 }
 
 Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
+  const device::OnGpu on(options_.device);
   MR_RETURN_IF_ERROR(check_cuda(program, units_, traits_));
   if (limits.routed_layers > 0 && options_.routing == nullptr)
     return error(Code::internal, "experts come with the rows of {} layers, and nobody brings them",
@@ -315,7 +318,7 @@ Status CudaExecutor::begin_pass(const kv::Batch& batch) {
     return error(Code::internal, "a pass of {} rows of {} sequences was not prepared", rows_, sequences);
   for (const kv::SequenceState* const sequence : batch.sequences)
     for (const kv::Group& group : sequence->layout().groups())
-      if (group.device != options_.device)
+      if (!options_.kv_layout && group.device != options_.device)
         return error(Code::internal, "a sequence of the pass does not lie on device {}", options_.device);
       else if (!group.is_state() && group.dtype != options_.kv_dtype)
         return error(Code::internal, "a sequence of the pass has its KV in {}, not in {}", info(group.dtype).name,
@@ -415,7 +418,11 @@ void CudaExecutor::fill_blocks() {
   for (std::size_t g = 0; g < pass_rows_.blocks.size(); ++g) {
     auto* table = reinterpret_cast<const std::byte**>(rows_host_.data() + pass_rows_.blocks[g]);
     for (const kv::SequenceState* const state : batch_->sequences)
-      for (std::int64_t i = 0; i < width; ++i) *table++ = i < state->blocks() ? state->block(g, i) : nullptr;
+      for (std::int64_t i = 0; i < width; ++i) {
+        const std::byte* block = i < state->blocks() ? state->block(g, i) : nullptr;
+        if (block != nullptr && options_.own_block) block = options_.own_block(g, block);
+        *table++ = block;
+      }
   }
 }
 
@@ -481,6 +488,7 @@ Status CudaExecutor::upload_rows() {
 // --- Launch ---
 
 Status CudaExecutor::run(const kv::Batch& batch, const std::function<bool()>& cancelled) {
+  const device::OnGpu on(options_.device);  // the thread may be another than the one that loaded
   cancelled_ = cancelled;
   may_guess_ = guessing_ = false;
   status_ = begin_pass(batch);
@@ -520,6 +528,8 @@ Status CudaExecutor::launch_all() {
   Status ended = stream_.synchronise();
   if (options_.experts != nullptr) options_.experts->end_pass();
   if (status.ok()) status = std::move(ended);
+  if (status.ok() && shards_.failed != nullptr && std::atomic_ref(*shards_.failed).load() != 0)
+    status = error(Code::io_error, "{}", kGaveUp);
   if (status.ok()) status = tell_trace();
   return status;
 }
@@ -592,7 +602,7 @@ Status CudaExecutor::launch_pass() {
 }
 
 Status CudaExecutor::bring_results() {
-  if (logit_rows_ == 0) return {};
+  if (logit_rows_ == 0 || !options_.brings_results) return {};
   const auto rows = static_cast<std::uint64_t>(logit_rows_);
   if (!top_only_)
     return device::copy_to_host(results_host_.data(), at(layout_.logits),

@@ -6,7 +6,9 @@
 // launch, one read-back. Thread-safety: one thread calls, the one that made it.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "base/thread_pool.h"
 #include "base/trace.h"
@@ -33,8 +35,13 @@ struct CudaOptions {
   Prefetch prefetch = Prefetch::off;  // of experts that are guessed, from the disk to RAM
   float route_bias = 0;  // experts in slots, then those in RAM, are preferred (exec/expert_choice.h); 0: none is
   const Routing* routing = nullptr;  // chooses in the routers' place, in passes of limits that say so; may be null
-  bool aside = false;      // its passes are between those of another executor of the weights, and need only VRAM's
-  Trace* trace = nullptr;  // if set, passes are not replayed as graphs, and every launch and copy is timed into it
+  /// Of a program that other devices compute, too (exec/cuda_shards.h): the blocks of sequences lie there on the first
+  /// of them, in its layout; here in this one's, at the address that `own_block` says. Empty: in that of sequences.
+  std::optional<kv::Layout> kv_layout;
+  std::function<const std::byte*(std::size_t group, const std::byte* block)> own_block;
+  bool brings_results = true;  // to host memory
+  bool aside = false;          // its passes are between those of another executor of the weights, and need only VRAM's
+  Trace* trace = nullptr;      // if set, passes are not replayed as graphs, and every launch and copy is timed into it
 };
 
 /// What of the device and of the KV on it decides what the executor can do.
@@ -61,17 +68,5 @@ std::uint64_t cuda_activation_bytes(const PassShape& shape);
 Expected<std::unique_ptr<Executor>> make_cuda_executor(const residency::UnitTable& units,
                                                        residency::DeviceWeights& weights, residency::Budget& vram,
                                                        const CudaOptions& options);
-
-/// KV blocks in device memory, `most` of them: `first` are taken at once and kept, the others a chunk at a time while
-/// they are needed.
-struct DeviceBlocksShape {
-  std::int64_t first = 0, most = 0;
-  std::uint64_t block_bytes = 0;
-
-  std::uint64_t chunk_bytes() const;
-  std::uint64_t most_bytes() const;  // of device memory
-};
-/// `vram` outlives them. Errors: out_of_budget.
-Expected<std::unique_ptr<kv::BlockMemory>> make_device_blocks(const DeviceBlocksShape& shape, residency::Budget& vram);
 
 }  // namespace millrace::exec

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <map>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "exec/fusion.h"
 #include "exec/router_ahead.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/gather.h"
 
 namespace millrace::exec {
 
@@ -24,6 +26,23 @@ struct Window {
   std::int64_t first_tile = 0, tiles = 0;  // of attention
   bool prompt = false;                     // rows of prompts, for matmul_prompt(); else none is one
   std::size_t first_states = 0;            // of StateRunTables::tables: one for each group with states
+};
+
+/// What an executor says of a pass that another one of its shards has given up.
+constexpr std::string_view kGaveUp = "another GPU has given the pass up, or did not answer for five minutes";
+
+/// Where the executors of one program, each with rows of its own, store for each other (kernels/cuda/gather.h).
+struct Shards {
+  struct Device {
+    std::byte* memory = nullptr;
+    CudaLayout layout;
+    const Program* programs = nullptr;   // two, as CudaExecutor::programs_
+    std::byte* gather_memory = nullptr;  // kernels::cuda::gather_memory_bytes()
+  };
+  std::vector<Device> devices;
+  int index = 0;                    // this one's
+  bool one_device = false;          // some of them are one
+  std::uint32_t* failed = nullptr;  // as this device sees it
 };
 
 class CudaExecutor final : public Executor {
@@ -45,6 +64,11 @@ class CudaExecutor final : public Executor {
   TopLogits last_top_logits(std::int64_t row) const override;
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
+  /// Of a program with gathers, once all of its executors are prepared: where the others' activations lie.
+  Shards::Device as_shard(std::byte* gather_memory) const {
+    return {memory_.data(), layout_, programs_, gather_memory};
+  }
+  void join(Shards shards) { shards_ = std::move(shards); }
   std::string_view numerics() const override { return numerics_; }
   /// Where all experts are in VRAM, none is nearer than another.
   float route_bias() const override { return options_.experts == nullptr ? 0 : options_.route_bias; }
@@ -98,6 +122,9 @@ class CudaExecutor final : public Executor {
     return reinterpret_cast<T*>(memory_.data() + offset);
   }
   const residency::Part& part(WeightRef ref) const { return units_.part(ref); }
+  const kv::Layout& kv_layout() const {
+    return options_.kv_layout ? *options_.kv_layout : batch_->sequences.front()->layout();
+  }
 
   const residency::UnitTable& units_;
   residency::DeviceWeights& weights_;
@@ -126,6 +153,7 @@ class CudaExecutor final : public Executor {
     std::vector<float> gate, up, down, inner_scale;
   };
   std::map<std::int32_t, ExpertBiases> expert_biases_;
+  Shards shards_;                     // none: the program has no gathers
   std::vector<RouterAhead> routers_;  // of programs_[0], where experts may be guessed
   PrefetchTrial trial_;
 

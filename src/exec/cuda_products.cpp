@@ -528,10 +528,21 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
 void CudaExecutor::Emitter::emit_logits(const Step& s) {
   if (ops.logit_rows_ == 0) return;
   auto* out = ops.at<float>(ops.layout_.logits);
+  const bool own = s.vocab > 0;  // rows of the head
   cuda::MatmulCall call = call_for(s.a, is_float(ops.part(s.weight).dtype), false);
   call.count = 1;
-  call.products[0] = {matrix(s.weight), nullptr, out, ops.shape_.vocab};
+  call.products[0] = {matrix(s.weight), nullptr, own ? data(s.out) : out, own ? cols(s.out) : ops.shape_.vocab};
   launch(call);
+  if (own && status.ok()) {
+    cuda::GatherCall gather = gather_call(s, s.out);
+    gather.cols = static_cast<std::int32_t>(s.vocab);
+    for (int d = 0; d < gather.devices; ++d) {
+      const Shards::Device& device = ops.shards_.devices[static_cast<std::size_t>(d)];
+      gather.targets[d].out = reinterpret_cast<float*>(device.memory + device.layout.logits);
+    }
+    check(cuda::gather(gather, stream), "gather");
+  }
+  if (!ops.options_.brings_results) return;
   if (s.factor != 1 && status.ok())
     check(cuda::scale(out, s.factor, ops.logit_rows_ * ops.shape_.vocab, stream), "scale");
   if (s.cap != 0 && status.ok()) check(cuda::softcap(out, s.cap, ops.logit_rows_ * ops.shape_.vocab, stream), "cap");

@@ -4,7 +4,7 @@
 namespace millrace::exec {
 
 cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
-  const kv::Layout& layout = ops.batch_->sequences.front()->layout();
+  const kv::Layout& layout = ops.kv_layout();
   const kv::Group& group = layout.group_of(layer);
   const std::uint64_t table = ops.pass_rows_.blocks[layout.place(layer).group];
   return {reinterpret_cast<const std::byte* const*>(ops.at(ops.layout_.rows + table)),
@@ -16,6 +16,49 @@ cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
           static_cast<std::int32_t>(group.kv_heads),
           static_cast<std::int32_t>(group.v_dim),
           static_cast<std::int32_t>(group.rotation())};
+}
+
+cuda::GatherCall CudaExecutor::Emitter::gather_call(const Step& s, Act own) const {
+  const Shards& shards = ops.shards_;
+  const auto index = static_cast<std::size_t>(&s - ops.program_->steps.data());
+  cuda::GatherCall call;
+  call.own = data(own);
+  call.rows = rows(own);
+  call.devices = static_cast<std::int32_t>(shards.devices.size());
+  call.index = shards.index;
+  call.one_device = shards.one_device;
+  for (int d = 0; d < call.devices; ++d) {
+    const Shards::Device& device = shards.devices[static_cast<std::size_t>(d)];
+    // Programs of shards differ in their columns alone.
+    const Program& program = device.programs[ops.batch_->wants_hidden ? 1 : 0];
+    call.targets[d].first = static_cast<std::int32_t>(program.steps[index].first);
+    call.targets[d].own_cols = static_cast<std::int32_t>(program.buffer(own).cols);
+    call.targets[d].memory = device.gather_memory;
+  }
+  call.failed = shards.failed;
+  return call;
+}
+
+void CudaExecutor::Emitter::emit_gather(const Launch& l) {
+  const Step& s = step(l.first);
+  overwritten(s.out);
+  overwritten(l.out);
+  cuda::GatherCall call = gather_call(s, s.a);
+  call.cols = static_cast<std::int32_t>(cols(l.out));
+  call.add = l.adds;
+  const std::int64_t first_row = buffer(l.out).rows == Rows::whole ? window.first : 0;
+  for (int d = 0; d < call.devices; ++d) {
+    const Shards::Device& device = ops.shards_.devices[static_cast<std::size_t>(d)];
+    cuda::GatherCall::Target& target = call.targets[d];
+    const std::uint64_t out = device.layout.buffers[static_cast<std::size_t>(l.out.buffer)];
+    std::byte* const input = device.memory + device.layout.inputs[kGatheredInput];
+    if (l.leaves.floats) target.out = reinterpret_cast<float*>(device.memory + out) + first_row * cols(l.out);
+    if (l.leaves.q8) target.q8 = cuda::q8_at(input, call.rows, call.cols);
+    if (l.leaves.bf16) target.bf16 = reinterpret_cast<cuda::Bf16*>(input);
+  }
+  if (l.leaves.q8) (void)make_q8(kGatheredInput, l.out);
+  if (l.leaves.bf16) (void)make_bf16(kGatheredInput, l.out);
+  check(cuda::gather(call, stream), "gather");
 }
 
 void CudaExecutor::Emitter::emit_norm(const Launch& l, Act x, const std::int32_t* x_index) {
@@ -227,7 +270,7 @@ void CudaExecutor::Emitter::emit_in_windows() {
     for (const Window& part : ops.windows_) {
       window = part;
       last = &part == &ops.windows_.back();
-      forms[0] = forms[1] = {};
+      for (Form& form : forms) form = {};
       emit_block(block);
     }
   }
@@ -344,6 +387,9 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       emit_logits(s);
       break;
     case Kind::hidden:
+      break;
+    case Kind::gather:
+      emit_gather(launch);
       break;
   }
 }

@@ -176,6 +176,8 @@ class Fuser {
         return one(Launch::Kind::scan);
       case Kind::activate:
         return one(Launch::Kind::activate);
+      case Kind::gather:
+        return gather(at);
     }
     return broken(at, "it has no launch");
   }
@@ -199,6 +201,15 @@ class Fuser {
     made.leaves = leaves(later);
     made.leaves.bf16 = later.bf16;
     if (later == Forms{false, false, true} && read_at_once(at, made.out)) made.leaves.floats = false;
+    return made;
+  }
+
+  /// What all devices made, in every form that is wanted: each makes that of its own columns.
+  Launch gather(std::size_t at) const {
+    Launch made = with_residual(launch(Launch::Kind::gather, at, at + 1, step(at).out), true);
+    if (made.adds || !options_.neighbours) return made;
+    const Forms later = wanted(at, made.out);
+    made.leaves = any_of(later);
     return made;
   }
 
@@ -405,7 +416,7 @@ std::string_view name(Launch::Kind kind) {
       "gated",        "gate and up", "feed-forward", "heads",     "heads' norm", "gated norm",   "latent",
       "head product", "gate",        "activation",   "pick",      "multiply",    "sigmoid gate", "l2 norm",
       "time step",    "convolution", "delta rule",   "delta net", "scan",        "attention",    "experts",
-      "rows",         "rows' norm",  "logits",       "states"};
+      "rows",         "rows' norm",  "logits",       "states",    "gather"};
   return names[static_cast<std::size_t>(kind)];
 }
 

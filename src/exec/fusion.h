@@ -60,9 +60,11 @@ struct Launch {
     select_norm,  // the rows that want logits, normalised as they are gathered
     logits,
     hidden,  // nothing: where the states lie is all that is said
+    gather,  // maybe added to the residual stream, or in the form that the next product reads
   };
   Kind kind = Kind::embed;
-  bool adds = false;  // product, feed_forward, experts: the last step adds the result to `out`, the residual stream
+  bool adds = false;  // product, feed_forward, experts, gather: the last step adds the result to `out`, the residual
+                      // stream
   Forms leaves;       // written of `out`. What a later step reads beside that is made of the floats when it comes
   std::size_t first = 0, end = 0;
   Act out;

@@ -280,6 +280,15 @@ void Ops::logits(WeightRef head, Act x, float factor, float cap) {
   step.weight = head;
 }
 
+void Ops::gather_logits(WeightRef head, Act own, Act x, std::int64_t first, std::int64_t vocab, float factor,
+                        float cap) {
+  logits(head, x, factor, cap);
+  Step& step = program_.steps.back();
+  step.out = own;
+  step.first = first;
+  step.vocab = vocab;
+}
+
 /// The step does nothing by itself: that it reads x in floats makes the step that writes x leave them there.
 void Ops::hidden(Act x) { record(Kind::hidden).a = x; }
 
@@ -290,6 +299,13 @@ void Ops::join(Act out, Act x, Act y) {
   step.out = out;
   step.a = x;
   step.b = y;
+}
+
+void Ops::gather(Act out, Act x, std::int64_t first) {
+  Step& step = record(Kind::gather);
+  step.out = out;
+  step.a = x;
+  step.first = first;
 }
 
 Expected<Program> Ops::finish() const {

@@ -98,6 +98,9 @@ class Ops {
   /// Head product, times `factor`, capped at `cap` (cap * tanh(logit / cap); 0: not), into the logits of the pass; x is
   /// a buffer of rows that want logits.
   void logits(WeightRef head, Act x, float factor = 1, float cap = 0);
+  /// The same where the head is rows of a larger one, the first of them being `first` of `vocab`: `own`, a buffer of
+  /// rows that want logits, takes their products, and the logits are gathered.
+  void gather_logits(WeightRef head, Act own, Act x, std::int64_t first, std::int64_t vocab, float factor, float cap);
   /// x, a buffer of the whole pass, holds the final states of all rows, behind the last norm; no later op writes it.
   void hidden(Act x);
 
@@ -105,6 +108,10 @@ class Ops {
   void given(Act out);
   /// out = each row of x, and behind it that of y.
   void join(Act out, Act x, Act y);
+  /// out = what all devices that compute this program with rows of their own made of x, side by side; this one's stands
+  /// from column `first` on. No step between the gather before and this one reads or writes `out`: other devices may
+  /// have got here already.
+  void gather(Act out, Act x, std::int64_t first);
 
   /// What was recorded, checked. Errors: internal.
   Expected<Program> finish() const;

@@ -39,7 +39,7 @@ std::string_view name(Step::Kind kind) {
       "embed", "norm",       "heads' norm",  "add",     "scale",    "copy",         "matmul",     "matmul by heads",
       "gated", "gate",       "temper",       "rope",    "store kv", "store latent", "attention",  "moe",
       "heads", "multiply",   "sigmoid gate", "l2 norm", "decay",    "convolution",  "delta rule", "time step",
-      "scan",  "activation", "rows",         "logits",  "states",   "given",        "join"};
+      "scan",  "activation", "rows",         "logits",  "states",   "given",        "join",       "gather"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -140,6 +140,10 @@ std::vector<WeightRef> Program::weights() const {
   return used;
 }
 
+bool Program::is_shard() const {
+  return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.kind == Kind::gather; });
+}
+
 bool Program::read_behind(std::size_t step, Act act) const {
   for (std::size_t i = step + 1; i < steps.size(); ++i) {
     if (steps[i].reads(act)) return true;
@@ -223,6 +227,9 @@ Status Program::check() const {
       return wrong("its layer has no channels of what it multiplies by");
     if (step.kind == Kind::join && buffer(step.out).cols != buffer(step.a).cols + buffer(step.b).cols)
       return wrong("what it joins is not as wide as what it writes");
+    if (step.kind == Kind::gather &&
+        (step.first < 0 || step.out == step.a || step.first + buffer(step.a).cols > buffer(step.out).cols))
+      return wrong("its results have no place among all");
     if (step.kind == Kind::matmul_heads &&
         (step.heads < 1 || buffer(step.a).cols % step.heads != 0 || buffer(step.out).cols % step.heads != 0))
       return wrong("its heads do not share its buffers evenly");
@@ -248,6 +255,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   PassShape shape;
   static_cast<PassLimits&>(shape) = limits;
   shape.buffers = program.buffers;
+  shape.gathers = program.is_shard();
   for (const Rope& rope : program.ropes) shape.rotary.push_back(rope.rotary);
   shape.kv_groups = std::ssize(program.layout.groups());
   for (const kv::Group& group : program.layout.groups()) shape.state_groups += group.is_state() ? 1 : 0;
@@ -269,7 +277,8 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
       shape.delta_rule.key_dim = std::max(shape.delta_rule.key_dim, step.delta_rule.key_dim);
       shape.delta_rule.value_dim = std::max(shape.delta_rule.value_dim, step.delta_rule.value_dim);
     }
-    if (step.kind == Kind::logits) shape.vocab = std::max(shape.vocab, units.part(step.weight).rows);
+    if (step.kind == Kind::logits)
+      shape.vocab = std::max(shape.vocab, step.vocab > 0 ? step.vocab : units.part(step.weight).rows);
     if (step.kind == Kind::attention) {
       shape.heads = std::max(shape.heads, step.attention.heads);
       shape.kv_heads = std::max(shape.kv_heads, step.attention.kv_heads);

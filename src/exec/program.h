@@ -179,6 +179,7 @@ struct Step {
     hidden,
     given,
     join,
+    gather,
   };
   Kind kind = Kind::embed;
   bool for_hidden = false;  // only in passes whose final states are wanted (kv::Batch::wants_hidden)
@@ -196,7 +197,8 @@ struct Step {
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   HeadWeights head_weights;
-  std::int64_t first = 0;  // pick_heads: channel of a part
+  std::int64_t first = 0;  // pick_heads: channel of a part; gather, logits: column where this device's results stand
+  std::int64_t vocab = 0;  // logits: of all devices together; 0: the head has all of them
   int rope = 0;            // index into Program::ropes
   Temperature temperature;
   Attention attention;
@@ -239,6 +241,8 @@ struct Program {
   std::int64_t layer_count() const { return layers.empty() ? 0 : static_cast<std::int64_t>(layers.size()) - 1; }
   /// In the order of their use; a mixture's experts by number, gate, up, down.
   std::vector<WeightRef> weights() const;
+  /// Whether other devices compute it, too, with rows of their own.
+  bool is_shard() const;
   /// Whether a step behind `step` reads `act` before it is written again.
   bool read_behind(std::size_t step, Act act) const;
   /// Gated products whose result the next step multiplies and nothing else reads, of weights of one unit: in the order
@@ -278,6 +282,7 @@ struct PassShape : PassLimits {
   std::int64_t experts = 0, top_k = 0, expert_ff = 0, model_dim = 0;  // 0 for dense models
   bool expert_biases = false;                                         // their products have biases
   bool ungated_experts = false;                                       // some have no gate
+  bool gathers = false;                                               // Program::is_shard()
 };
 PassShape pass_shape(const Program& program, const residency::UnitTable& units, const PassLimits& limits);
 

@@ -42,6 +42,8 @@ struct LayerWeights {
   exec::Experts experts;
 };
 
+constexpr std::int64_t kShardStep = 32;  // rows: a block of quantized activations
+
 /// No product has both.
 void refuse_scale_with_bias(UnitBuilder& units, WeightRef weight, WeightRef bias, const std::string& name) {
   if (units.has_scale(weight) && !bias.none())
@@ -61,11 +63,24 @@ struct RowsOf {
   bool holds;  // the file has it
 };
 
+/// Rows [first, first + count) of a matrix.
+struct RowRange {
+  std::int64_t first = 0, count = 0;
+};
+
+/// Those of a shard. Whole blocks of activations lie on one side of a border, so that each device can quantize its own.
+RowRange rows_of(const Shard& shard, std::int64_t rows) {
+  const auto border = [&](std::int64_t index) {
+    return index == shard.count ? rows : rows / kShardStep * index / shard.count * kShardStep;
+  };
+  return {border(shard.index), border(shard.index + 1) - border(shard.index)};
+}
+
 class Decoder {
  public:
   /// stage: with its last layer named.
-  Decoder(const Hyperparameters& hp, const DecoderSpec& spec, const Stage& stage, exec::Ops& ops)
-      : hp_(hp), spec_(spec), stage_(stage), ops_(ops) {}
+  Decoder(const Hyperparameters& hp, const DecoderSpec& spec, const Stage& stage, const Shard& shard, exec::Ops& ops)
+      : hp_(hp), spec_(spec), stage_(stage), shard_(shard), ops_(ops) {}
   Status list_units(const modelfile::Model& file, residency::UnitTable& table);
   /// Those of the block behind the layers, whose spec stands behind theirs.
   Status list_draft_block(const modelfile::Model& file, residency::UnitTable& table);
@@ -85,6 +100,8 @@ class Decoder {
   void remember(std::int64_t index);
   void feed_forward(std::int64_t index);
   void activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up);
+  Act gathered(const std::string& name, std::int64_t cols, std::int64_t first, Act own);
+  void project(WeightRef weight, WeightRef bias, Act x);
   void mix(std::int64_t index);
   void mix_beside(std::int64_t index);
   void add_of_layer(std::int64_t index);
@@ -101,10 +118,18 @@ class Decoder {
   float eps() const { return static_cast<float>(hp_.rms_eps); }
   bool begins() const { return stage_.first == 0; }
   bool ends() const { return stage_.last == hp_.layers; }
+  RowRange own(std::int64_t rows) const { return rows_of(shard_, rows); }
+  std::int64_t own_heads(std::int64_t heads) const { return heads / shard_.count; }
+  kv::LayerKv kept_here(std::int64_t index) const {
+    kv::LayerKv kept = spec_.layers[static_cast<std::size_t>(index)].kept();
+    kept.kv_heads = own_heads(kept.kv_heads);
+    return kept;
+  }
 
   const Hyperparameters& hp_;
   const DecoderSpec& spec_;
   const Stage stage_;
+  const Shard shard_;
   exec::Ops& ops_;
   std::vector<LayerWeights> layers_;  // by number; those of other stages have none
   WeightRef embedding_, output_norm_, head_;
@@ -137,7 +162,10 @@ void Decoder::end_program(WeightRef norm, WeightRef head) {
   ops_.hidden(x_);
   ops_.end_hidden();
   ops_.rms_norm(last, last, norm, eps());
-  ops_.logits(head, last, spec_.logit_scale, spec_.logit_cap);
+  if (shard_.whole()) return ops_.logits(head, last, spec_.logit_scale, spec_.logit_cap);
+  const RowRange rows = own(hp_.vocab);
+  ops_.gather_logits(head, ops_.buffer("own logits", rows.count, Rows::logits), last, rows.first, hp_.vocab,
+                     spec_.logit_scale, spec_.logit_cap);
 }
 
 /// What follows the layers of a stage that others follow: in every pass, not only in those whose states are wanted.
@@ -148,8 +176,7 @@ void Decoder::hand_over() {
 
 void Decoder::record() {
   std::vector<kv::LayerKv> kept(static_cast<std::size_t>(stage_.first), {.keeps = kv::Keeps::nothing});
-  for (std::int64_t index = stage_.first; index < stage_.last; ++index)
-    kept.push_back(spec_.layers[static_cast<std::size_t>(index)].kept());
+  for (std::int64_t index = stage_.first; index < stage_.last; ++index) kept.push_back(kept_here(index));
   begin_program(kept);
   if (begins())
     ops_.embed(x_, embedding_, spec_.embedding_scale);
@@ -233,21 +260,21 @@ void Decoder::remember(std::int64_t index) {
 void Decoder::attend(std::int64_t index) {
   const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
-  const Act q = ops_.buffer("q", spec.q_dim()), k = ops_.buffer("k", spec.kv_dim()),
-            v = ops_.buffer("v", spec.kv_dim());
-  const Act attended = ops_.buffer("attended", spec.q_dim());
-  const Act gate = spec.gated ? ops_.buffer("gate", spec.q_dim()) : Act();
-  const Act q_made = spec.gated ? ops_.buffer("q and gate", 2 * spec.q_dim()) : q;
+  const std::int64_t heads = own_heads(spec.heads), kv_heads = own_heads(spec.kv_heads);
+  const std::int64_t q_dim = heads * spec.head_dim, kv_dim = kv_heads * spec.head_dim;
+  const Act q = ops_.buffer("q", q_dim), k = ops_.buffer("k", kv_dim), v = ops_.buffer("v", kv_dim);
+  const Act attended = ops_.buffer("attended", q_dim);
+  const Act gate = spec.gated ? ops_.buffer("gate", q_dim) : Act();
+  const Act q_made = spec.gated ? ops_.buffer("q and gate", 2 * q_dim) : q;
   const exec::Product qkv[] = {{q_made, layer.q, layer.q_bias}, {k, layer.k, layer.k_bias}, {v, layer.v, layer.v_bias}};
   const bool own = spec.reads < 0;  // keys and values
-  const exec::Product out[] = {{h_, layer.attn_out, layer.attn_out_bias}};
 
   ops_.begin_block();
   ops_.rms_norm(h_, x_, layer.attn_norm, eps());
   ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), h_);
   if (spec.gated) {
-    ops_.pick_heads(q, q_made, spec.heads, spec.head_dim, 0);
-    ops_.pick_heads(gate, q_made, spec.heads, spec.head_dim, spec.head_dim);
+    ops_.pick_heads(q, q_made, heads, spec.head_dim, 0);
+    ops_.pick_heads(gate, q_made, heads, spec.head_dim, spec.head_dim);
   }
   if (own && spec.values_are_keys) ops_.copy(v, k);
   if (spec.norm == HeadNorm::each) {
@@ -260,14 +287,14 @@ void Decoder::attend(std::int64_t index) {
     ops_.rms_norm(k, k, layer.k_norm, eps());
   }
   if (spec.temperature.scale != 0) ops_.temper(q, spec.temperature);
-  if (spec.rope != kNoRope) ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
+  if (spec.rope != kNoRope) ops_.rope(q, heads, spec.head_dim, spec.rope);
   if (own) {
-    if (spec.rope != kNoRope) ops_.rope(k, spec.kv_heads, spec.head_dim, spec.rope);
+    if (spec.rope != kNoRope) ops_.rope(k, kv_heads, spec.head_dim, spec.rope);
     ops_.store_kv(index, k, v);
   }
-  ops_.attention(attended, q, index, {spec.heads, spec.kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
+  ops_.attention(attended, q, index, {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
   if (spec.gated) ops_.sigmoid_gate(attended, gate);
-  ops_.matmul(out, attended);
+  project(layer.attn_out, layer.attn_out_bias, gathered("all attended", spec.q_dim(), q_dim * shard_.index, attended));
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
 }
 
@@ -304,6 +331,22 @@ void Decoder::attend_latent(std::int64_t index) {
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, {});
 }
 
+/// `own` itself, or where it is a shard's, what all made.
+Act Decoder::gathered(const std::string& name, std::int64_t cols, std::int64_t first, Act own) {
+  if (shard_.whole()) return own;
+  const Act all = ops_.buffer(name, cols);
+  ops_.gather(all, own, first);
+  return all;
+}
+
+/// h = W x (+ b).
+void Decoder::project(WeightRef weight, WeightRef bias, Act x) {
+  const RowRange rows = own(hp_.model_dim);
+  const exec::Product product{shard_.whole() ? h_ : ops_.buffer("own h", rows.count), weight, bias};
+  ops_.matmul(std::span(&product, 1), x);
+  if (!shard_.whole()) ops_.gather(h_, product.out, rows.first);
+}
+
 /// x += residual_scale * result, which may be normalised first.
 void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
   if (spec.norms_results) ops_.rms_norm(result, result, norm, eps());
@@ -324,9 +367,10 @@ void Decoder::feed_forward(std::int64_t index) {
   ops_.begin_block();
   ops_.rms_norm(h_, x_, layer.ffn_norm, eps());
   if (spec.ff_dim > 0) {
-    const Act hidden = ops_.buffer("hidden", spec.ff_dim);
+    const RowRange rows = own(spec.ff_dim);
+    const Act hidden = ops_.buffer("hidden", rows.count);
     activate_products(spec, hidden, layer.gate, layer.up);
-    ops_.matmul(h_, layer.down, hidden);
+    project(layer.down, {}, gathered("all hidden", spec.ff_dim, rows.first, hidden));
   }
   if (!spec.mixes())
     add_result(spec, h_, layer.ffn_result_norm);
@@ -414,16 +458,20 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
   const std::int64_t dim = hp_.model_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::int64_t q_dim = spec.gated ? 2 * spec.q_dim() : spec.q_dim(), kv_dim = spec.kv_dim();
+  const auto heads_of = [&](std::int64_t rows) {
+    return RowRange{rows / shard_.count * shard_.index, rows / shard_.count};
+  };
   // Some files hold the three as rows of one tensor.
   const RowsOf fused{"attn_qkv", q_dim + 2 * kv_dim, units.has(name("attn_qkv.weight"))};
   const auto product = [&](const char* tensor, std::int64_t first, std::int64_t rows, WeightRef& weight,
                            WeightRef& its_bias) {
     const std::string matrix = name(fmt::format("{}.weight", fused.holds ? fused.tensor : tensor));
-    weight = fused.holds ? units.rows(matrix, dim, fused.rows, first, rows) : units.matrix(matrix, dim, rows);
+    const RowRange own = heads_of(rows);
+    const std::int64_t all = fused.holds ? fused.rows : rows, begin = own.first + (fused.holds ? first : 0);
+    weight = units.rows(matrix, dim, all, begin, own.count);
     if (!spec.may_have_biases) return;
     const std::string vector = name(fmt::format("{}.bias", fused.holds ? fused.tensor : tensor));
-    its_bias =
-        fused.holds ? units.optional_elements(vector, fused.rows, first, rows) : units.optional_vector(vector, rows);
+    its_bias = units.optional_elements(vector, all, begin, own.count);
     refuse_scale_with_bias(units, weight, its_bias, matrix);
   };
   product("attn_q", 0, q_dim, weights.q, weights.q_bias);
@@ -438,10 +486,14 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : spec.q_dim());
     if (spec.reads < 0) weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
   }
-  if (spec.sinks) weights.sinks = units.vector(name("attn_sinks.weight"), spec.heads);
-  weights.attn_out = units.matrix(name("attn_output.weight"), spec.q_dim(), dim);
+  if (spec.sinks) {
+    const RowRange heads = heads_of(spec.heads);
+    weights.sinks = units.some_elements(name("attn_sinks.weight"), spec.heads, heads.first, heads.count);
+  }
+  const RowRange rows = own(dim);
+  weights.attn_out = units.rows(name("attn_output.weight"), spec.q_dim(), dim, rows.first, rows.count);
   if (!spec.may_have_biases) return;
-  weights.attn_out_bias = units.optional_vector(name("attn_output.bias"), dim);
+  weights.attn_out_bias = units.optional_elements(name("attn_output.bias"), dim, rows.first, rows.count);
   refuse_scale_with_bias(units, weights.attn_out, weights.attn_out_bias, name("attn_output.weight"));
 }
 
@@ -503,16 +555,17 @@ void Decoder::list_dense(UnitBuilder& units, int index, LayerWeights& weights) c
   const std::int64_t dim = hp_.model_dim, ff = spec_.layers[static_cast<std::size_t>(index)].ff_dim;
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::string up = name("ffn_up.weight");
+  const RowRange of_ff = own(ff), of_dim = own(dim);
   if (!spec_.layers[static_cast<std::size_t>(index)].gated) {
-    weights.up = units.matrix(up, dim, ff);
+    weights.up = units.rows(up, dim, ff, of_ff.first, of_ff.count);
   } else if (units.has(name("ffn_gate.weight"))) {
-    weights.gate = units.matrix(name("ffn_gate.weight"), dim, ff);
-    weights.up = units.matrix(up, dim, ff);
+    weights.gate = units.rows(name("ffn_gate.weight"), dim, ff, of_ff.first, of_ff.count);
+    weights.up = units.rows(up, dim, ff, of_ff.first, of_ff.count);
   } else {  // the gate's rows stand before the others of one tensor
-    weights.gate = units.rows(up, dim, 2 * ff, 0, ff);
-    weights.up = units.rows(up, dim, 2 * ff, ff, ff);
+    weights.gate = units.rows(up, dim, 2 * ff, of_ff.first, of_ff.count);
+    weights.up = units.rows(up, dim, 2 * ff, ff + of_ff.first, of_ff.count);
   }
-  weights.down = units.matrix(name("ffn_down.weight"), ff, dim);
+  weights.down = units.rows(name("ffn_down.weight"), ff, dim, of_dim.first, of_dim.count);
 }
 
 void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const {
@@ -585,7 +638,8 @@ void Decoder::list_for_layers(UnitBuilder& units) {
 
 Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& table) {
   UnitBuilder units(file, table);
-  const bool as_head = ends() && units.ties_head();
+  // A shard's head is rows of the table, in a unit of its own.
+  const bool as_head = ends() && units.ties_head() && shard_.whole();
   if (begins() || as_head) embedding_ = units.embedding(hp_.model_dim, hp_.vocab, as_head);
   if (spec_.per_layer_dim > 0) list_for_layers(units);
   layers_.resize(static_cast<std::size_t>(stage_.last));
@@ -596,7 +650,11 @@ Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& t
     list_feed_forward(units, index, weights);
     units.refuse_unused(index);
   }
-  if (ends()) std::tie(output_norm_, head_) = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
+  if (ends() && shard_.whole())
+    std::tie(output_norm_, head_) = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
+  else if (ends())
+    std::tie(output_norm_, head_) =
+        units.output_rows(spec_.output_norm, hp_.model_dim, hp_.vocab, own(hp_.vocab).first, own(hp_.vocab).count);
   scales_ = units.scales();
   return units.status();
 }
@@ -648,6 +706,30 @@ Expected<LayerSpec> draft_spec(const modelfile::Model& file, const Hyperparamete
   return *last;
 }
 
+/// Whether every layer can be cut into shards.
+Status check_shard(const Shard& shard, const Hyperparameters& hp, const DecoderSpec& spec) {
+  const auto refuse = [&](std::string_view what) {
+    return error(Code::unsupported, "this model's rows cannot be shared out to {} GPUs: {}", shard.count, what);
+  };
+  if (shard.whole()) return {};
+  if (shard.index < 0 || shard.index >= shard.count)
+    return error(Code::internal, "shard {} of {} is none", shard.index, shard.count);
+  if (spec.per_layer_dim > 0) return refuse("its layers add embeddings of their own");
+  for (const LayerSpec& layer : spec.layers) {
+    const AttentionSpec& attention = layer.attention;
+    if (layer.mixer != Mixer::attention || attention.latent.rank > 0)
+      return refuse("some layers have a state or latents, not keys and values");
+    if (layer.mixes()) return refuse("it is a mixture of experts");
+    if (attention.heads % shard.count != 0 || attention.kv_heads % shard.count != 0)
+      return refuse(fmt::format("{} heads over {} of keys are not cut so", attention.heads, attention.kv_heads));
+    if (attention.norm == HeadNorm::together) return refuse("a norm goes over all heads of a layer");
+    if (attention.q_dim() / shard.count % kShardStep != 0)
+      return refuse(fmt::format("its heads have {} channels", attention.head_dim));
+    if (layer.ff_dim > 0 && layer.ff_dim / kShardStep < shard.count) return refuse("its layers are too narrow");
+  }
+  return std::min(hp.model_dim, hp.vocab) / kShardStep < shard.count ? refuse("it is too small") : Status();
+}
+
 /// The stage with its last layer named.
 Expected<Stage> check_stage(const Stage& stage, const Hyperparameters& hp, const DecoderSpec& spec) {
   if (stage.whole()) return Stage{0, hp.layers};
@@ -678,13 +760,15 @@ Expected<std::unique_ptr<Model>> make_decoder(const modelfile::Model& file, cons
   residency::UnitTable units;
   DecoderSpec all = spec;
   MR_ASSIGN_OR_RETURN(const Stage stage, check_stage(options.stage, hp, spec));
+  MR_RETURN_IF_ERROR(check_shard(options.shard, hp, spec));
   if (options.draft_block) {
-    if (!options.stage.whole())
-      return error(Code::unsupported, "the block that guesses more tokens works with the whole model, not with stages");
+    if (!options.stage.whole() || !options.shard.whole())
+      return error(Code::unsupported,
+                   "the block that guesses more tokens works with the whole model, not with parts of it");
     MR_ASSIGN_OR_RETURN(const LayerSpec block, draft_spec(file, hp, spec));
     all.layers.push_back(block);
   }
-  Decoder decoder(hp, all, stage, ops);
+  Decoder decoder(hp, all, stage, options.shard, ops);
   MR_RETURN_IF_ERROR(decoder.list_units(file, units));
   decoder.record();
   MR_ASSIGN_OR_RETURN(exec::Program program, ops.finish());

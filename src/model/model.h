@@ -42,6 +42,15 @@ struct Stage {
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
+/// Of every matrix the rows that one of `count` GPUs computes; of attention, whole heads. What each made is brought
+/// together on all (exec::Ops::gather()) before anybody reads it, so that no sum is cut and no bit depends on `count`.
+/// Norms and the embedding are everybody's.
+struct Shard {
+  std::int64_t index = 0, count = 1;
+
+  bool whole() const { return count == 1; }
+};
+
 /// What a file holds, ready for an executor. Immutable.
 class Model {
  public:
@@ -91,6 +100,8 @@ struct LoadOptions {
                                     // block, or one that cannot be run)
   Stage stage = {};  // only these layers: units and program have nothing of the others. Errors then: invalid_argument
                      // (there are no such layers), unsupported (more than the residual stream crosses its borders)
+  Shard shard = {};  // only these rows. Errors then: unsupported (the model's layers are of a kind, or have a number of
+                     // heads, that is not cut so)
 };
 
 /// Reads the file's general.architecture and makes the model. Errors: unsupported (the architecture, named, with those

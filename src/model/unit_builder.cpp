@@ -237,6 +237,19 @@ std::pair<WeightRef, WeightRef> UnitBuilder::output(const std::string& norm, std
   return {last_norm, head};
 }
 
+std::pair<WeightRef, WeightRef> UnitBuilder::output_rows(const std::string& norm, std::int64_t model_dim,
+                                                         std::int64_t vocab, std::int64_t first, std::int64_t rows) {
+  const bool tied = ties_head();
+  begin(UnitKind::head);
+  const WeightRef last_norm = vector(norm, model_dim);
+  const WeightRef scale = tied ? WeightRef{} : scale_for("output.weight");
+  const WeightRef head = some_rows(tied ? "token_embd.weight" : "output.weight", model_dim, vocab, first, rows);
+  if (!scale.none()) scales_.emplace_back(head, scale);
+  end();
+  refuse_unused_scales();
+  return {last_norm, head};
+}
+
 std::int32_t UnitBuilder::experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff,
                                   bool gated) {
   const auto first = static_cast<std::int32_t>(table_.units().size());

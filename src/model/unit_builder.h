@@ -47,6 +47,10 @@ class UnitBuilder {
                                      std::int64_t first, std::int64_t rows);
   /// A float32 vector: a norm's weight or a bias.
   residency::WeightRef vector(const std::string& name, std::int64_t size);
+  /// Elements [first, first + size) of one of `all`.
+  residency::WeightRef some_elements(const std::string& name, std::int64_t all, std::int64_t first, std::int64_t size) {
+    return elements(name, {all}, first, size);
+  }
   /// `count` such vectors, one after the other.
   residency::WeightRef vectors(const std::string& name, std::int64_t size, std::int64_t count);
   /// The first, or none() where the file has no such tensor.
@@ -74,6 +78,11 @@ class UnitBuilder {
   /// `embedding`, and the norm then is the last unit in pass order, because the head has no unit of its own.
   std::pair<residency::WeightRef, residency::WeightRef> output(const std::string& norm, std::int64_t model_dim,
                                                                std::int64_t vocab, residency::WeightRef embedding);
+
+  /// The same of rows [first, first + rows) of the head, which is a unit of its own also where it is the embedding.
+  std::pair<residency::WeightRef, residency::WeightRef> output_rows(const std::string& norm, std::int64_t model_dim,
+                                                                    std::int64_t vocab, std::int64_t first,
+                                                                    std::int64_t rows);
 
   /// All tensors of a block that no pass uses, as the file has them, in its order: not in the table. No parts: the file
   /// has none of it.

@@ -39,7 +39,36 @@ class TinyModel {
     return model;
   }
 
-  /// The same with 4 experts of width 32, 2 a token, and normalised heads.
+  /// The same with biases of Q, K and V.
+  static TinyModel qwen2() {
+    TinyModel model = base("qwen2", false);
+    model.set("feed_forward_length", 128u);
+    for (int layer = 0; layer < 2; ++layer) {
+      model.attention(layer);
+      model.add(layer, "attn_q.bias", {64});
+      model.add(layer, "attn_k.bias", {32});
+      model.add(layer, "attn_v.bias", {32});
+      model.feed_forward(layer);
+    }
+    return model;
+  }
+
+  /// Q, K and V in one tensor, gate and up in another.
+  static TinyModel phi3() {
+    TinyModel model = base("phi3", false);
+    model.set("feed_forward_length", 128u);
+    for (int layer = 0; layer < 2; ++layer) {
+      model.add(layer, "attn_norm.weight", {64});
+      model.add(layer, "attn_qkv.weight", {64, 128});
+      model.add(layer, "attn_output.weight", {64, 64});
+      model.add(layer, "ffn_norm.weight", {64});
+      model.add(layer, "ffn_up.weight", {64, 256});
+      model.add(layer, "ffn_down.weight", {128, 64});
+    }
+    return model;
+  }
+
+  /// llama() with 4 experts of width 32, 2 a token, and normalised heads.
   static TinyModel qwen3moe() {
     TinyModel model = base("qwen3moe", true);
     model.set("expert_count", 4u);

@@ -34,19 +34,37 @@ Expected<DType> kv_format(const std::string& name) {
   return error(Code::invalid_argument, "--kv {}: use f16, q8_0, q4_0 or f32", name);
 }
 
+constexpr std::string_view kDevices = "use auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix";
+
+/// "cuda", "cuda:1" or "cuda:0,1": the first and those beside it.
+Status read_gpus(std::string_view device, engine::EngineOptions& options) {
+  std::vector<int> gpus;
+  const char *at = device.data() + 4, *const end = device.data() + device.size();
+  for (char before = ':'; at != end; before = ',') {
+    int index = 0;
+    const bool begins = *at == before;
+    const auto [rest, code] = std::from_chars(at + 1, end, index);
+    const bool again = std::find(gpus.begin(), gpus.end(), index) != gpus.end();
+    if (!begins || code != std::errc() || index < 0 || again)
+      return error(Code::invalid_argument, "--device {}: {}", device, again ? "a GPU is named twice" : kDevices);
+    gpus.push_back(index);
+    at = rest;
+  }
+  if (gpus.empty()) return {};
+  options.cuda_index = gpus.front();
+  options.cuda_beside.assign(gpus.begin() + 1, gpus.end());
+  return {};
+}
+
 Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
   const std::string& device = flags.device;
   if (device == "cpu") {
     options.device = engine::DeviceChoice::cpu;
   } else if (device.starts_with("cuda")) {
     options.device = engine::DeviceChoice::cuda;
-    const std::string_view number = std::string_view(device).substr(4);
-    const char* const end = device.data() + device.size();
-    const bool known = number.empty() || (number[0] == ':' && number.size() > 1 &&
-                                          std::from_chars(number.data() + 1, end, options.cuda_index).ptr == end);
-    if (!known) return error(Code::invalid_argument, "--device {}: use auto, cpu, cuda or cuda:N", device);
+    MR_RETURN_IF_ERROR(read_gpus(device, options));
   } else if (device != "auto") {
-    return error(Code::invalid_argument, "--device {}: use auto, cpu, cuda or cuda:N", device);
+    return error(Code::invalid_argument, "--device {}: {}", device, kDevices);
   }
   if (!flags.pin.empty()) {
     auto pins = engine::parse_pins(flags.pin);
@@ -143,7 +161,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   const auto before = command.get_options().size();
   command.add_option("model,-m,--model", flags.model, "A model by name, or a GGUF file (any part of a split one)")
       ->required();
-  command.add_option("--device", flags.device, "Who computes: auto, cpu, cuda or cuda:N")->capture_default_str();
+  command.add_option("--device", flags.device, "Who computes: auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix")->capture_default_str();
   command.add_option("--vram", flags.vram, "Cap on all GPU memory, for example 8G (default: what is free)");
   command.add_option("--pin", flags.pin, "Layers that stay where you say, for example 0-9=vram,10-29=ram,30-=disk");
   command

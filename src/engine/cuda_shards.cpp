@@ -1,0 +1,213 @@
+#include "engine/cuda_shards.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "device/cuda_runtime.h"
+#include "engine/cuda_plan.h"
+#include "engine/within.h"
+#include "exec/cuda_blocks.h"
+#include "exec/cuda_shards.h"
+#include "residency/cuda_weights.h"
+
+namespace millrace::engine {
+namespace {
+
+/// What each GPU has; the first one's model and budget are the engine's.
+struct ShardedParts final : GpuParts {
+  std::vector<std::unique_ptr<model::Model>> models;               // of the GPUs beside the first
+  std::vector<std::unique_ptr<residency::Budget>> budgets;         // likewise
+  std::vector<residency::Reservation> contexts;                    // likewise
+  std::vector<std::unique_ptr<residency::DeviceWeights>> weights;  // of all
+  std::vector<exec::DeviceBlocks*> blocks;                         // by group; the pool's
+
+  void add_to(residency::StoreCounters& counters) const override {
+    for (const auto& one : weights) one->add_to(counters);
+  }
+};
+
+Status check_shard_options(const EngineOptions& options, bool drafts) {
+  const auto off = [](std::string_view what) {
+    return error(Code::unsupported, "{} does not work over several GPUs; leave it out, or name one GPU", what);
+  };
+  if (options.cluster != nullptr) return off("a job of several processes");
+  if (drafts || drafts_within(options)) return off("--draft");
+  if (!options.pins.empty() || options.vram_experts >= 0) return off("--pin and --vram-experts");
+  if (options.cpu_share_percent > 0 || options.cpu_feed_forwards > 0)
+    return off("a share of the CPU (--cpu-share, --cpu-ffn)");
+  if (options.cufile) return off("--storage cufile");
+  if (options.follow != nullptr) return off("--plan");
+  if (!options.routing.empty() || !options.record_routing.empty() || options.route_bias > 0)
+    return off("what is for experts (--routing, --record-routing, --route-bias)");
+  return {};
+}
+
+class Assembly {
+ public:
+  explicit Assembly(const EngineOptions& options) : options_(options), gpus_{options.cuda_index} {
+    gpus_.insert(gpus_.end(), options.cuda_beside.begin(), options.cuda_beside.end());
+    options_.shard = {0, static_cast<std::int64_t>(gpus_.size())};
+    options_.cpu_share_percent = options_.cpu_feed_forwards = 0;
+    options_.measure_rates = false;
+  }
+
+  Expected<Parts> run(bool load, const std::function<Status(const Parts&)>& accept) {
+    MR_RETURN_IF_ERROR(open());
+    MR_RETURN_IF_ERROR(measure());
+    EngineOptions one = options_;  // of RAM, what each GPU has beside the program
+    const std::uint64_t ram = ram_of(options_), program = std::min(ram, measured_program_bytes(options_));
+    one.ram_bytes = program + (ram - program) / gpus_.size();
+    one.ram_taken_bytes = 0;
+    planner_.emplace(one, vram_, parts_);
+    MR_RETURN_IF_ERROR(planner_->plan());
+    if (planner_->homes().experts.any()) return error(Code::internal, "experts would flow to several GPUs");
+    planner_->say_homes();
+    MR_RETURN_IF_ERROR(accept(parts_));
+    MR_RETURN_IF_ERROR(take_memory(ram));
+    if (load) MR_RETURN_IF_ERROR(this->load());
+    return std::move(parts_);
+  }
+
+ private:
+  Status open();
+  Status measure();
+  Status take_memory(std::uint64_t ram);
+  Status load();
+  Expected<std::unique_ptr<residency::DeviceWeights>> load_weights(std::size_t gpu);
+  Status make_blocks();
+  const model::Model& model(std::size_t gpu) const { return gpu == 0 ? *parts_.model : *sharded_->models[gpu - 1]; }
+  residency::Budget& vram(std::size_t gpu) const { return gpu == 0 ? *parts_.vram : *sharded_->budgets[gpu - 1]; }
+
+  EngineOptions options_;
+  std::vector<int> gpus_;
+  Vram vram_;  // the least of any, and the largest context
+  std::vector<std::uint64_t> context_bytes_;
+  Parts parts_;
+  std::unique_ptr<ShardedParts> sharded_ = std::make_unique<ShardedParts>();
+  std::vector<std::string> paths_;
+  kv::Layout layout_;  // of sequences: all heads
+  std::optional<CudaPlanner> planner_;
+};
+
+/// A model for each GPU, and what a sequence keeps on all of them together.
+Status Assembly::open() {
+  MR_RETURN_IF_ERROR(open_model(options_, kCudaTileBytes, false, parts_, paths_));
+  if (!parts_.identity.empty()) parts_.identity += fmt::format(" over {} GPUs", gpus_.size());
+  if (wants_draft_block(options_)) parts_.draft.words = "several GPUs have no passes through that block";
+  MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
+  MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {kCudaTileBytes, options_.context_tokens}));
+  layout_ = kv_layout(*whole, options_, gpus_.front());
+  MR_RETURN_IF_ERROR(check_kv(layout_, options_.kv_dtype));
+  for (std::int64_t index = 1; index < std::ssize(gpus_); ++index) {
+    model::LoadOptions how{kCudaTileBytes, options_.context_tokens};
+    how.shard = {index, options_.shard.count};
+    MR_ASSIGN_OR_RETURN(sharded_->models.emplace_back(), model::load(file, how));
+  }
+  return {};
+}
+
+/// Can each GPU compute its rows, and how much memory has each?
+Status Assembly::measure() {
+  exec::load_all_kernels_first();
+  for (std::size_t g = 0; g < gpus_.size(); ++g) {
+    MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(gpus_[g]));
+    MR_RETURN_IF_ERROR(
+        exec::check_cuda(model(g).program(), model(g).units(), {options_.kv_dtype, gpu.block_shared_bytes}));
+    const device::OnGpu on(gpus_[g]);
+    MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(gpus_[g]));
+    context_bytes_.push_back(vram.context_bytes);
+    if (g == 0) vram_ = vram;
+    vram_.free_bytes = std::min(vram_.free_bytes, vram.free_bytes);
+    vram_.context_bytes = std::max(vram_.context_bytes, vram.context_bytes);
+    vram_.multiprocessors = std::min(vram_.multiprocessors, vram.multiprocessors);
+  }
+  return {};
+}
+
+Status Assembly::take_memory(std::uint64_t ram) {
+  MR_RETURN_IF_ERROR(start_storage(options_, paths_, false, parts_));
+  log::info("GPUs {}: context {} tokens x {}, {} rows a pass, {} of VRAM at most on each", fmt::join(gpus_, " and "),
+            parts_.limits.context_tokens, parts_.limits.sequences, parts_.limits.batch_tokens,
+            format_bytes(planner_->cap_bytes()));
+  parts_.budget = std::make_unique<residency::Budget>(
+      std::max(ram, planner_->program_bytes() + residency::kLoadingBytes * gpus_.size()));
+  MR_ASSIGN_OR_RETURN(parts_.program, parts_.budget->reserve("program", planner_->program_bytes()));
+  parts_.vram = std::make_unique<residency::Budget>(planner_->cap_bytes());
+  MR_ASSIGN_OR_RETURN(parts_.gpu_context, parts_.vram->reserve("CUDA context", context_bytes_[0]));
+  for (std::size_t g = 1; g < gpus_.size(); ++g) {
+    sharded_->budgets.push_back(std::make_unique<residency::Budget>(planner_->cap_bytes()));
+    MR_ASSIGN_OR_RETURN(sharded_->contexts.emplace_back(), vram(g).reserve("CUDA context", context_bytes_[g]));
+  }
+  return {};
+}
+
+/// One GPU after the other: the disk and the copies of each are one's at a time.
+Expected<std::unique_ptr<residency::DeviceWeights>> Assembly::load_weights(std::size_t gpu) {
+  const device::OnGpu on(gpus_[gpu]);
+  residency::OnLoad on_load;
+  if (options_.on_load)
+    on_load.progress = [tell = options_.on_load, gpu, gpus = gpus_.size()](std::uint64_t done, std::uint64_t total) {
+      return tell(gpu * total + done, gpus * total);
+    };
+  on_load.end = options_.on_load_end;
+  return residency::DeviceWeights::load(model(gpu).units(), planner_->homes().placement, *parts_.backend, nullptr,
+                                        vram(gpu), *parts_.budget, on_load);
+}
+
+Status Assembly::load() {
+  std::vector<exec::CudaShard> shards;
+  for (std::size_t g = 0; g < gpus_.size(); ++g) {
+    MR_ASSIGN_OR_RETURN(sharded_->weights.emplace_back(), load_weights(g));
+    exec::CudaOptions ops;
+    ops.device = gpus_[g];
+    ops.graphs = options_.cuda_graphs;
+    ops.fuse = options_.cuda_fuse;
+    ops.kv_dtype = options_.kv_dtype;
+    ops.trace = g == 0 ? options_.trace : nullptr;
+    ops.kv_layout = kv_layout(model(g), options_, gpus_[g]);
+    ops.own_block = [sharded = sharded_.get(), g](std::size_t group, const std::byte* block) {
+      return sharded->blocks[group]->on_device(g, block);
+    };
+    shards.push_back({model(g).units(), *sharded_->weights[g], vram(g), model(g).program(), std::move(ops)});
+  }
+  if (options_.on_load_end) options_.on_load_end();
+  MR_ASSIGN_OR_RETURN(parts_.executor, exec::make_sharded_executor(std::move(shards)));
+  MR_RETURN_IF_ERROR(parts_.executor->prepare(parts_.model->program(), pass_limits(parts_.limits)));
+  MR_RETURN_IF_ERROR(make_blocks());
+  parts_.gpu = std::move(sharded_);
+  finish_kv(options_, parts_);
+  log::info("executor: {}; storage: {}", parts_.executor->describe(), parts_.backend->traits().name);
+  return {};
+}
+
+Status Assembly::make_blocks() {
+  std::vector<std::unique_ptr<kv::BlockMemory>> memory;
+  std::vector<exec::BlockDevice> devices;
+  for (std::size_t g = 0; g < gpus_.size(); ++g) devices.push_back({gpus_[g], vram(g)});
+  for (std::size_t i = 0; i < layout_.groups().size(); ++i) {
+    const kv::Group& own = planner_->layout().groups()[i];
+    if (layout_.groups()[i].block_bytes() != own.block_bytes() * std::ssize(gpus_))
+      return error(Code::internal, "a block of KV is not cut into {} equal parts", gpus_.size());
+    MR_ASSIGN_OR_RETURN(auto blocks, exec::DeviceBlocks::create(planner_->blocks_shape(own), devices));
+    sharded_->blocks.push_back(blocks.get());
+    memory.push_back(std::move(blocks));
+  }
+  parts_.kv_pool = std::make_shared<kv::BlockPool>(layout_, std::move(memory));
+  return {};
+}
+
+}  // namespace
+
+Expected<Parts> assemble_shards(const EngineOptions& options, bool drafts, bool load,
+                                const std::function<Status(const Parts&)>& accept) {
+  MR_RETURN_IF_ERROR(check_shard_options(options, drafts));
+  return Assembly(options).run(load, accept);
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,32 @@
+// A model whose rows are shared out to several GPUs of one host (model::Shard), as one executor: each computes its rows
+// of every pass from its own memory and over its own link, and what they make is gathered on all
+// (kernels/cuda/gather.h). The bits are those of one GPU, because no sum is cut. Sequences have their blocks on all of
+// them (exec/cuda_blocks.h). Thread-safety: one thread calls; each GPU but the first has a thread of its own behind it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "exec/cuda_executor.h"
+
+namespace millrace::exec {
+
+/// What one GPU has: its rows' units, weights, and program. All but the program outlive the executor.
+struct CudaShard {
+  const residency::UnitTable& units;
+  residency::DeviceWeights& weights;
+  residency::Budget& vram;
+  const Program& program;
+  CudaOptions options;  // with kv_layout and own_block; brings_results is set here
+};
+
+/// At least two. prepare() takes any of the programs. Errors: unsupported (a GPU cannot store to another's memory),
+/// io_error.
+Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards);
+
+/// To be called before anything of CUDA is, where several GPUs will compute: kernels are loaded when the program
+/// starts, not at their first launch. A driver that loads one may wait for a device, and that for another one, whose
+/// launch waits for the driver.
+void load_all_kernels_first();
+
+}  // namespace millrace::exec
