@@ -131,7 +131,7 @@ ThreadPool::ThreadPool(Options options) : state_(std::make_unique<State>()) {
   state_->threads = std::max(1, options.threads > 0 ? options.threads : processors);
   // With more threads than processors a spinning thread holds back the one it waits for.
   if (state_->threads <= processors) state_->spin = options.spin;
-  const bool pin = options.pin && state_->threads <= static_cast<int>(allowed.size());
+  const bool pin = options.pin && options.first + state_->threads <= static_cast<int>(allowed.size());
 
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -154,7 +154,7 @@ ThreadPool::ThreadPool(Options options) : state_(std::make_unique<State>()) {
       state_->threads = static_cast<int>(i) + 1;
       break;
     }
-    if (pin) bind_to(worker.handle, allowed[i + 1]);
+    if (pin) bind_to(worker.handle, allowed[options.first + i + 1]);
   }
   pthread_attr_destroy(&attributes);
 }

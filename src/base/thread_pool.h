@@ -39,6 +39,7 @@ class ThreadPool {
     int threads = 0;                     // 0: the processors this process may use (affinity mask and cgroup quota)
     std::chrono::microseconds spin{50};  // how long an idle worker waits for more before it sleeps
     bool pin = true;  // bind worker i to the i-th allowed processor; the caller's thread is never bound
+    int first = 0;    // counted from this one, where another pool has those before it
   };
   explicit ThreadPool(Options options);
   ~ThreadPool();

@@ -3,17 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/thread_pool.h"
+#include "device/cpu.h"
 #include "device/cuda_runtime.h"
 #include "engine/cuda_plan.h"
 #include "engine/within.h"
 #include "exec/cuda_blocks.h"
 #include "exec/cuda_shards.h"
+#include "residency/calibrate.h"
 #include "residency/cuda_weights.h"
 
 namespace millrace::engine {
@@ -25,6 +29,7 @@ struct ShardedParts final : GpuParts {
   std::vector<std::unique_ptr<residency::Budget>> budgets;         // likewise
   std::vector<residency::Reservation> contexts;                    // likewise
   std::vector<std::unique_ptr<residency::DeviceWeights>> weights;  // of all
+  std::vector<std::unique_ptr<ThreadPool>> pools;                  // of all, where the CPU has a share
   std::vector<exec::DeviceBlocks*> blocks;                         // by group; the pool's
 
   void add_to(residency::StoreCounters& counters) const override {
@@ -39,8 +44,7 @@ Status check_shard_options(const EngineOptions& options, bool drafts) {
   if (options.cluster != nullptr) return off("a job of several processes");
   if (drafts || drafts_within(options)) return off("--draft");
   if (!options.pins.empty() || options.vram_experts >= 0) return off("--pin and --vram-experts");
-  if (options.cpu_share_percent > 0 || options.cpu_feed_forwards > 0)
-    return off("a share of the CPU (--cpu-share, --cpu-ffn)");
+  if (options.cpu_feed_forwards > 0) return off("--cpu-ffn, the CPU's part being rows of matrices,");
   if (options.cufile) return off("--storage cufile");
   if (options.follow != nullptr) return off("--plan");
   if (!options.routing.empty() || !options.record_routing.empty() || options.route_bias > 0)
@@ -53,8 +57,6 @@ class Assembly {
   explicit Assembly(const EngineOptions& options) : options_(options), gpus_{options.cuda_index} {
     gpus_.insert(gpus_.end(), options.cuda_beside.begin(), options.cuda_beside.end());
     options_.shard = {0, static_cast<std::int64_t>(gpus_.size())};
-    options_.cpu_share_percent = options_.cpu_feed_forwards = 0;
-    options_.measure_rates = false;
   }
 
   Expected<Parts> run(bool load, const std::function<Status(const Parts&)>& accept) {
@@ -64,8 +66,15 @@ class Assembly {
     const std::uint64_t ram = ram_of(options_), program = std::min(ram, measured_program_bytes(options_));
     one.ram_bytes = program + (ram - program) / gpus_.size();
     one.ram_taken_bytes = 0;
+    one.measure_rates = false;
+    share_processor();
     planner_.emplace(one, vram_, parts_);
     MR_RETURN_IF_ERROR(planner_->plan());
+    if (planner_->streams_from_ram() && !planner_->knows_rates() && options_.measure_rates) {
+      MR_RETURN_IF_ERROR(measure_rates(ram - program));
+      planner_.emplace(one, vram_, parts_);
+      MR_RETURN_IF_ERROR(planner_->plan());
+    }
     if (planner_->homes().experts.any()) return error(Code::internal, "experts would flow to several GPUs");
     planner_->say_homes();
     MR_RETURN_IF_ERROR(accept(parts_));
@@ -77,6 +86,10 @@ class Assembly {
  private:
   Status open();
   Status measure();
+  void share_processor();
+  Status measure_rates(std::uint64_t ram);
+  int threads_for_each() const;
+  void start_processors();
   Status take_memory(std::uint64_t ram);
   Status load();
   Expected<std::unique_ptr<residency::DeviceWeights>> load_weights(std::size_t gpu);
@@ -130,11 +143,56 @@ Status Assembly::measure() {
   return {};
 }
 
+/// Beside each GPU computes its part of the threads.
+void Assembly::share_processor() {
+  residency::Rates& rates = parts_.rates;
+  for (double* const rate :
+       {&rates.ram, &rates.cpu_decode, &rates.cpu_decode_busy, &rates.cpu_prefill_macs, &rates.cpu_few_macs})
+    *rate /= static_cast<double>(gpus_.size());
+}
+
+/// The rates of a machine that was never calibrated, for this run alone, the first GPU's being every one's.
+Status Assembly::measure_rates(std::uint64_t ram) {
+  const kernels::Table& kernels = kernels::table(options_.best_isa ? device::best_isa() : options_.isa);
+  const device::OnGpu on(gpus_.front());
+  auto rates = residency::measure_sharing(kernels, options_.threads, ram,
+                                          vram_.free_bytes - std::min(vram_.free_bytes, vram_.context_bytes));
+  if (!rates.ok()) {
+    log::warn("rates not measured: {}", rates.status().message());
+    return {};
+  }
+  log::info(
+      "this machine was never calibrated: measured for this run; run `millrace calibrate` to keep better figures");
+  parts_.rates = *rates;
+  share_processor();
+  return {};
+}
+
+/// One processor is left to each GPU's launches.
+int Assembly::threads_for_each() const {
+  const auto gpus = static_cast<int>(gpus_.size());
+  const int all = options_.threads > 0 ? options_.threads : ThreadPool::usable_processors();
+  return std::max(1, options_.threads > 0 ? all / gpus : (all - gpus) / gpus);
+}
+
+void Assembly::start_processors() {
+  constexpr std::chrono::milliseconds kSpin{1};  // longer than a GPU takes for its own layers
+  for (std::size_t g = 0; g < gpus_.size(); ++g)
+    sharded_->pools.push_back(std::make_unique<ThreadPool>(
+        ThreadPool::Options{.threads = threads_for_each(),
+                            .spin = kSpin,
+                            .first = static_cast<int>(g) * (threads_for_each() + (options_.threads > 0 ? 0 : 1))}));
+  parts_.isa = options_.best_isa ? device::best_isa() : options_.isa;
+}
+
 Status Assembly::take_memory(std::uint64_t ram) {
   MR_RETURN_IF_ERROR(start_storage(options_, paths_, false, parts_));
   log::info("GPUs {}: context {} tokens x {}, {} rows a pass, {} of VRAM at most on each", fmt::join(gpus_, " and "),
             parts_.limits.context_tokens, parts_.limits.sequences, parts_.limits.batch_tokens,
             format_bytes(planner_->cap_bytes()));
+  if (parts_.plan.cpu.permille > 0)
+    log::info("the CPU computes {:.1f} % of the rows of layers streamed from RAM, {} threads beside each GPU",
+              parts_.plan.cpu.permille / 10.0, threads_for_each());
   parts_.budget = std::make_unique<residency::Budget>(
       std::max(ram, planner_->program_bytes() + residency::kLoadingBytes * gpus_.size()));
   MR_ASSIGN_OR_RETURN(parts_.program, parts_.budget->reserve("program", planner_->program_bytes()));
@@ -162,6 +220,8 @@ Expected<std::unique_ptr<residency::DeviceWeights>> Assembly::load_weights(std::
 
 Status Assembly::load() {
   std::vector<exec::CudaShard> shards;
+  const bool processor = parts_.plan.cpu.any();
+  if (processor) start_processors();
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     MR_ASSIGN_OR_RETURN(sharded_->weights.emplace_back(), load_weights(g));
     exec::CudaOptions ops;
@@ -174,6 +234,11 @@ Status Assembly::load() {
     ops.own_block = [sharded = sharded_.get(), g](std::size_t group, const std::byte* block) {
       return sharded->blocks[group]->on_device(g, block);
     };
+    if (processor) {
+      ops.pool = sharded_->pools[g].get();
+      ops.kernels = &kernels::table(parts_.isa);
+      ops.ram = parts_.budget.get();
+    }
     shards.push_back({model(g).units(), *sharded_->weights[g], vram(g), model(g).program(), std::move(ops)});
   }
   if (options_.on_load_end) options_.on_load_end();

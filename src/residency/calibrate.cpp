@@ -445,6 +445,7 @@ Status measure_gpu(Rates& /*rates*/, const HostWork& /*work*/, const GpuEffort& 
   return device::gpus().status();
 }
 Status measure_gpu_products(Rates& /*rates*/) { return device::gpus().status(); }
+Expected<double> measure_links(const std::vector<int>& /*gpus*/) { return device::gpus().status(); }
 #endif
 
 }  // namespace millrace::residency

@@ -52,6 +52,10 @@ Status measure_gpu(Rates& rates, const HostWork& work = {}, const GpuEffort& eff
 /// A fraction of a second and 120 MB of its memory. Errors: as measure_gpu.
 Status measure_gpu_products(Rates& rates);
 
+/// Bytes a second that page-locked memory gives to several GPUs at once, all of them together: less than their links
+/// carry one by one where RAM or what leads to them is slower. Errors: as measure_gpu.
+Expected<double> measure_links(const std::vector<int>& gpus);
+
 /// Threads that compute the processor's part of a pass beside a GPU; `asked`: 0 for as many as are good. Where there
 /// are many processors, one is left to the thread that makes the launches: it would interrupt one of the others in the
 /// middle of its rows, and all wait for those.

@@ -70,6 +70,37 @@ Expected<Both> measure_both(const device::Stream& stream, const device::PinnedBu
 
 }  // namespace
 
+Expected<double> measure_links(const std::vector<int>& gpus) {
+  constexpr std::size_t kBytes = 256u << 20;  // more than the processor's cache keeps
+  constexpr int kCopies = 16;
+  struct Link {
+    device::DeviceBuffer to;
+    device::PinnedBuffer from;
+    device::Stream stream;
+  };
+  std::vector<Link> links(gpus.size());
+  for (std::size_t g = 0; g < gpus.size(); ++g) {
+    const device::OnGpu on(gpus[g]);
+    MR_ASSIGN_OR_RETURN(links[g].to, device::DeviceBuffer::allocate(kBytes));
+    MR_ASSIGN_OR_RETURN(links[g].from, device::PinnedBuffer::allocate(kBytes));
+    MR_ASSIGN_OR_RETURN(links[g].stream, device::Stream::create());
+  }
+  double best = 0;
+  for (int round = 0; round < 6; ++round) {  // the first one warms up
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCopies; ++i)
+      for (std::size_t g = 0; g < gpus.size(); ++g) {
+        const device::OnGpu on(gpus[g]);
+        MR_RETURN_IF_ERROR(device::copy_to_device(links[g].to.data(), links[g].from.data(), kBytes, links[g].stream));
+      }
+    for (const Link& link : links) MR_RETURN_IF_ERROR(link.stream.synchronise());
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (round > 0)
+      best = std::max(best, static_cast<double>(kBytes) * kCopies * static_cast<double>(gpus.size()) / seconds);
+  }
+  return best;
+}
+
 Status measure_gpu_products(Rates& rates) {
   namespace cuda = kernels::cuda;
   constexpr std::int32_t kCols = 4096, kWeightRows = 8192, kRows = 2048;

@@ -132,6 +132,12 @@ TEST_F(ShardsOfQuantized, TheBitsOfOneWhereRowsStream) {
   ASSERT_NE(engine->run(std::move(request)).finish, Finish::error);
   expect_same_bits(logits, whole);
   EXPECT_GT(engine->store_counters().bytes_to_device, 0u) << "nothing has streamed";
+  for (const int share : {30, 70}) {  // and the CPU computes some rows of each GPU's
+    options.cpu_share_percent = share;
+    options.cpu_feed_forwards = 0;
+    options.vram_bytes = *least + 30'000'000;
+    expect_same_bits(logits_of(options, 300, 4), whole);
+  }
 }
 
 TEST_F(ShardsOfQuantized, SequencesShareBeginningsAndGoBack) {

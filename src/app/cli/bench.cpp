@@ -351,17 +351,19 @@ void print_traffic(const nlohmann::json& json) {
   };
   const std::string weights = format_bytes(static_cast<std::uint64_t>(json["weight_bytes_per_pass"].get<double>()));
   if (json.contains("vram_bytes_s")) {
-    fmt::print("vram  {} of weights a pass, decode at {} ({:.0f} % of a copy's {}, measured now); {} of {} granted\n",
+    fmt::print("vram  {} of weights a pass, decode at {} ({:.0f} % of a copy's {}{}, measured now); {} of {} granted\n",
                weights, rate("vram_bytes_s"),
                100 * json["vram_bytes_s"].get<double>() / json["vram_rate_measured"].get<double>(),
-               rate("vram_rate_measured"), format_bytes(json["vram_granted_bytes"].get<std::uint64_t>()),
+               rate("vram_rate_measured"), json["gpus"].get<int>() > 1 ? " on all GPUs" : "",
+               format_bytes(json["vram_granted_bytes"].get<std::uint64_t>()),
                format_bytes(json["vram_cap_bytes"].get<std::uint64_t>()));
     if (json["pcie_bytes_per_pass"].get<double>() > 0)
-      fmt::print("pcie  {} a pass, decode at {} ({:.1f} % of a page-locked copy's {}, measured now)\n",
-                 format_bytes(static_cast<std::uint64_t>(json["pcie_bytes_per_pass"].get<double>())),
-                 rate("pcie_bytes_s"),
-                 100 * json["pcie_bytes_s"].get<double>() / json["pcie_rate_measured"].get<double>(),
-                 rate("pcie_rate_measured"));
+      fmt::print(
+          "pcie  {} a pass, decode at {} ({:.1f} % of {} {}, measured now)\n",
+          format_bytes(static_cast<std::uint64_t>(json["pcie_bytes_per_pass"].get<double>())), rate("pcie_bytes_s"),
+          100 * json["pcie_bytes_s"].get<double>() / json["pcie_rate_measured"].get<double>(),
+          json["gpus"].get<int>() > 1 ? "page-locked copies to all GPUs at once, together" : "a page-locked copy's",
+          rate("pcie_rate_measured"));
     if (json["disk_bytes_per_pass"].get<double>() > 0) print_disk(json, beside("disk_bytes_s", "disk_rate_calibrated"));
   } else {
     fmt::print("ram   {} of weights a pass, decode at {}\n", weights, beside("ram_bytes_s", "ram_rate_calibrated"));
@@ -465,6 +467,14 @@ int execute(BenchFlags flags, const Program& program) {
     if (const Status measured = residency::measure_gpu(options->rates); !measured.ok())
       log::warn("{}", measured.message());
     json["pcie_rate_measured"] = options->rates.host_to_device;
+    json["gpus"] = 1 + options->cuda_beside.size();
+    if (std::vector<int> gpus = options->cuda_beside; !gpus.empty()) {
+      gpus.push_back(options->cuda_index);
+      const auto links = residency::measure_links(gpus);
+      if (!links.ok()) log::warn("{}", links.status().message());
+      json["pcie_rate_measured"] = links.ok() ? *links : 0;
+      options->rates.device_memory *= static_cast<double>(gpus.size());
+    }
     json["vram_rate_measured"] = options->rates.device_memory;  // now, in this run
   }
   if (!flags.trace.empty()) {
