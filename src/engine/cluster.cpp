@@ -50,7 +50,9 @@ class Opening {
     options_.ranks = link_.size();
     if (options_.share_prefixes || !options_.prompt_cache.empty())
       log::info("over several processes nothing is kept of what requests began with, in memory or on the disk");
-    log::info("over several processes the CPU computes, and experts are read from the model");
+    log::info("over several processes {}, and experts are read from the model",
+              options_.device == DeviceChoice::cuda ? "each computes on a GPU" : "the CPU computes");
+    choose_gpu(link_, options_);
     leave_out_what_is_off(options_);
   }
 
@@ -100,7 +102,7 @@ Status Opening::collect() {
 Expected<std::vector<model::Stage>> Opening::share(const model::Model& whole) {
   const std::int64_t layers = whole.hyperparameters().layers;
   if (!cluster_.stages.empty()) return parse_stages(cluster_.stages, layers, link_.size());
-  std::vector<std::uint64_t> rooms = {ram_of(options_)};
+  std::vector<std::uint64_t> rooms = {room_for_layers(options_)};
   for (int rank = 1; rank < link_.size(); ++rank) rooms.push_back(replies_[static_cast<std::size_t>(rank)].room_bytes);
   for (std::uint64_t& room : rooms) room = room / 100 * kPercentForWeights;
   return share_layers(bytes_by_layer(whole), rooms);
@@ -151,8 +153,10 @@ Expected<Parts> Opening::load(const Limits& limits) {
   if (!parts.ok()) return parts.status().with_context(link_.name(0));
   for (int rank = 1; rank < link_.size(); ++rank)
     if (replies_[static_cast<std::size_t>(rank)].numerics != parts->executor->numerics())
-      return error(Code::unsupported, "{} adds in another order than rank 0: install the same millrace on both",
-                   link_.name(rank));
+      return error(
+          Code::unsupported,
+          "{} adds in another order than rank 0: install the same millrace on both, and give all a GPU or none",
+          link_.name(rank));
   const Limits least = least_of(parts->limits);
   if (least.context_tokens < limits.context_tokens || least.sequences < limits.sequences ||
       least.kv_tokens < limits.kv_tokens)
@@ -193,10 +197,13 @@ Status check_cluster_options(const EngineOptions& options) {
   const auto off = [](std::string_view what) {
     return error(Code::unsupported, "{} does not work over several processes; leave it out", what);
   };
-  if (options.device == DeviceChoice::cuda) return off("--device cuda");
-  if (options.vram_bytes > 0 || !options.pins.empty() || options.vram_experts >= 0 || options.cpu_share_percent >= 0 ||
-      options.cpu_feed_forwards >= 0 || options.cufile)
-    return off("what is for a GPU (--vram, --pin, --vram-experts, --cpu-share, --cpu-ffn, --storage cufile)");
+  const bool for_gpu = options.vram_bytes > 0 || options.vram_experts >= 0 || options.cpu_share_percent >= 0 ||
+                       options.cpu_feed_forwards >= 0 || options.cufile;
+  if (options.device != DeviceChoice::cuda && for_gpu)
+    return off(
+        "what is for a GPU (--vram, --vram-experts, --cpu-share, --cpu-ffn, --storage cufile), without --device cuda,");
+  if (!options.pins.empty()) return off("--pin");
+  if (!options.cuda_beside.empty()) return off("a process with several GPUs (--device cuda:0,1): each has one. That");
   if (options.pack != "auto" && options.pack != "off") return off("--pack FILE");
   if (drafts_within(options) || !options.speculate.draft_model.empty()) return off("--draft");
   if (!options.routing.empty() || !options.record_routing.empty()) return off("routing from or to a file");

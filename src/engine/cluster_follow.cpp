@@ -24,6 +24,7 @@ class FollowingRank {
   FollowingRank(link::Link& link, const Expected<EngineOptions>& options) : link_(link), inbox_(link) {
     wrong_ = options.ok() ? check_cluster_options(*options) : options.status();
     if (options.ok()) given_ = *options;
+    choose_gpu(link, given_);
     leave_out_what_is_off(given_);
     given_.speculate = {};
     given_.ranks = link.size();
@@ -117,7 +118,7 @@ Expected<ClusterReply> FollowingRank::open(Reader& reader) {
   if (own != identity)
     return error(Code::invalid_argument, "{} is another file there than on rank 0; copy it anew", options_.model_path);
   ClusterReply reply;
-  reply.room_bytes = ram_of(options_);
+  reply.room_bytes = room_for_layers(options_);
   return reply;
 }
 

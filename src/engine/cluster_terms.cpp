@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "device/gpu.h"
 #include "engine/setup.h"
 
 namespace millrace::engine {
@@ -46,7 +47,7 @@ ClusterTerms ClusterTerms::with(const Limits& limits) const {
 }
 
 void leave_out_what_is_off(EngineOptions& options) {
-  options.device = DeviceChoice::cpu;
+  if (options.device == DeviceChoice::automatic) options.device = DeviceChoice::cpu;
   options.pack = "off";
   options.share_prefixes = false;
   options.prompt_cache.clear();
@@ -56,6 +57,24 @@ Status check_layers(const model::Model& model) {
   if (!model.program().layout.has_states()) return {};
   return error(Code::unsupported, "models of {} do not work over several processes yet: layers keep a state",
                model.hyperparameters().architecture);
+}
+
+void choose_gpu(const link::Link& link, EngineOptions& options) {
+  if (options.device != DeviceChoice::cuda || options.cuda_named) return;
+  const auto gpus = device::gpus();
+  if (!gpus.ok()) return;  // whoever opens the model says so
+  int before = 0;
+  for (int rank = 0; rank < link.rank(); ++rank) before += link.host(rank) == link.host(link.rank()) ? 1 : 0;
+  options.cuda_index = (*gpus)[static_cast<std::size_t>(before) % gpus->size()].index;
+}
+
+std::uint64_t room_for_layers(const EngineOptions& options) {
+  if (options.device != DeviceChoice::cuda) return ram_of(options);
+  std::uint64_t bytes = 0;
+  if (const auto gpus = device::gpus(); gpus.ok())
+    for (const device::Gpu& gpu : *gpus)
+      if (gpu.index == options.cuda_index) bytes = gpu.total_bytes;
+  return options.vram_bytes > 0 ? std::min(bytes, options.vram_bytes) : bytes;
 }
 
 void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message) {

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "engine/limits.h"
+#include "link/link.h"
 #include "link/message.h"
 
 namespace millrace::engine {
@@ -30,6 +31,12 @@ struct ClusterTerms {
 /// What every rank goes without, whatever it was asked for.
 void leave_out_what_is_off(EngineOptions& options);
 
+/// Of GPUs, where none is named: each process of a host takes the next one.
+void choose_gpu(const link::Link& link, EngineOptions& options);
+
+/// Memory that layers may lie in: a GPU's where it computes, else RAM.
+std::uint64_t room_for_layers(const EngineOptions& options);
+
 /// Whether a model's layers can lie on several ranks. Errors: unsupported.
 Status check_layers(const model::Model& model);
 
@@ -37,8 +44,8 @@ void write_open(const std::string& identity, const ClusterTerms& terms, std::vec
 void write_plan(const model::Stage& stage, std::vector<std::byte>& message);
 void write_load(const ClusterTerms& terms, std::vector<std::byte>& message);
 
-/// The answer to each. room_bytes: to open, of RAM in all. limits: to plan and load. numerics, at_home: to load, the
-/// executor's and whether no weights are read anew in a pass.
+/// The answer to each. room_bytes: to open, room_for_layers(). limits: to plan and load. numerics, at_home: to load,
+/// the executor's and whether no weights are read anew in a pass.
 struct ClusterReply {
   Status status;
   std::uint64_t room_bytes = 0;

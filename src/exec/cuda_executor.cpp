@@ -184,9 +184,21 @@ Status CudaExecutor::prepare(const Program& program, const PassLimits& limits) {
   results_bytes_ = static_cast<std::uint64_t>(shape.max_logit_rows) *
                    std::max<std::uint64_t>(sizeof(cuda::Candidates), static_cast<std::uint64_t>(shape.vocab) * 4);
   MR_ASSIGN_OR_RETURN(results_host_, device::PinnedBuffer::allocate(results_bytes_));
+  MR_RETURN_IF_ERROR(prepare_given());
   MR_RETURN_IF_ERROR(prepare_share());
   MR_RETURN_IF_ERROR(prepare_experts());
   return prepare_launches();
+}
+
+/// Page-locked, so that a captured pass may copy from it.
+Status CudaExecutor::prepare_given() {
+  given_cols_ = 0;
+  for (const Step& step : programs_[0].steps)
+    if (step.kind == Step::Kind::given) given_cols_ = programs_[0].buffer(step.out).cols;
+  if (given_cols_ == 0) return {};
+  const auto bytes = static_cast<std::uint64_t>(shape_.max_rows * given_cols_) * sizeof(float);
+  MR_ASSIGN_OR_RETURN(given_host_, device::PinnedBuffer::allocate(bytes));
+  return {};
 }
 
 Status CudaExecutor::prepare_launches() {
@@ -474,6 +486,9 @@ Status CudaExecutor::upload_rows() {
   }
   position_bound_ = static_cast<std::int64_t>(
       round_up(static_cast<std::uint64_t>(furthest + 1), static_cast<std::uint64_t>(kPositionStep)));
+  if (given_cols_ > 0 && batch_->given == nullptr) return error(Code::internal, "the pass is handed no states");
+  if (given_cols_ > 0)
+    std::memcpy(given_host_.data(), batch_->given, static_cast<std::size_t>(rows_ * given_cols_) * sizeof(float));
   fill_blocks();
   fill_chosen();
   fill_states();

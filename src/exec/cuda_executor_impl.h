@@ -82,6 +82,7 @@ class CudaExecutor final : public Executor {
   Status prepare_share();
   Status prepare_experts();
   Status prepare_launches();
+  Status prepare_given();
   /// Those of the present pass, in a window of prompts' rows or of others.
   const Launches& launches(bool prompt) const {
     return launches_[batch_->wants_hidden ? 1 : 0][prompt ? kPrompt : split() ? kShared : kGenerated];
@@ -122,6 +123,9 @@ class CudaExecutor final : public Executor {
     return reinterpret_cast<T*>(memory_.data() + offset);
   }
   const residency::Part& part(WeightRef ref) const { return units_.part(ref); }
+  const float* given_row(std::int64_t row) const {
+    return reinterpret_cast<const float*>(given_host_.data()) + row * given_cols_;
+  }
   const kv::Layout& kv_layout() const {
     return options_.kv_layout ? *options_.kv_layout : batch_->sequences.front()->layout();
   }
@@ -145,6 +149,8 @@ class CudaExecutor final : public Executor {
   residency::Reservation reservation_, extra_reservation_;
   device::DeviceBuffer memory_, up_scratch_;
   device::PinnedBuffer rows_host_, results_host_;
+  device::PinnedBuffer given_host_;  // [max_rows, given_cols_], of a program that is handed states
+  std::int64_t given_cols_ = 0;
   std::uint64_t results_bytes_ = 0;
   std::unique_ptr<HostShare> share_;           // null: the GPU computes alone
   std::unique_ptr<ExpertShare> expert_share_;  // null: all experts are in VRAM

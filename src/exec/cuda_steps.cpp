@@ -388,6 +388,13 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       break;
     case Kind::hidden:
       break;
+    case Kind::given:
+      overwritten(s.out);
+      check(cudaMemcpyAsync(data(s.out), ops.given_row(window.first),
+                            static_cast<std::size_t>(rows(s.out) * cols(s.out)) * sizeof(float), cudaMemcpyHostToDevice,
+                            stream),
+            "given");
+      break;
     case Kind::gather:
       emit_gather(launch);
       break;

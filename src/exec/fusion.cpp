@@ -150,8 +150,9 @@ class Fuser {
       case Kind::hidden:
         return one(Launch::Kind::hidden);
       case Kind::given:
+        return one(Launch::Kind::given);
       case Kind::join:
-        return broken(at, "states that a pass is handed");
+        return broken(at, "states beside an embedding");
       case Kind::pick_heads:
         return launch(Launch::Kind::pick_heads, at, at + (picks_twice(at) ? 2 : 1), s.out);
       case Kind::multiply:
@@ -416,7 +417,7 @@ std::string_view name(Launch::Kind kind) {
       "gated",        "gate and up", "feed-forward", "heads",     "heads' norm", "gated norm",   "latent",
       "head product", "gate",        "activation",   "pick",      "multiply",    "sigmoid gate", "l2 norm",
       "time step",    "convolution", "delta rule",   "delta net", "scan",        "attention",    "experts",
-      "rows",         "rows' norm",  "logits",       "states",    "gather"};
+      "rows",         "rows' norm",  "logits",       "states",    "given",       "gather"};
   return names[static_cast<std::size_t>(kind)];
 }
 

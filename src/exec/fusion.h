@@ -60,6 +60,7 @@ struct Launch {
     select_norm,  // the rows that want logits, normalised as they are gathered
     logits,
     hidden,  // nothing: where the states lie is all that is said
+    given,   // what the pass was handed, from host memory
     gather,  // maybe added to the residual stream, or in the form that the next product reads
   };
   Kind kind = Kind::embed;

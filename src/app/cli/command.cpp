@@ -52,6 +52,7 @@ Status read_gpus(std::string_view device, engine::EngineOptions& options) {
   }
   if (gpus.empty()) return {};
   options.cuda_index = gpus.front();
+  options.cuda_named = true;
   options.cuda_beside.assign(gpus.begin() + 1, gpus.end());
   return {};
 }
