@@ -27,8 +27,14 @@ using Clock = std::chrono::steady_clock;
 constexpr char kPlugin[] = "libmillrace_mpi.so";
 constexpr int kHostBytes = 256;
 constexpr int kData = 1, kBeat = 2;  // tags
-constexpr milliseconds kBeatEvery{1000}, kLongestSilence{10'000};
-constexpr milliseconds kLastWords{1000};  // for requests to fail with a word, before the job ends
+constexpr milliseconds kBeatEvery{500}, kLongestSilence{6'000};
+// Until the job is ended: for requests to fail with a word, and for mpirun, which by then has missed a host that is cut
+// off (kMpirunMisses). If it were told to end the job before, it would wait for that host.
+constexpr milliseconds kLastWords{2'000};
+// What has Open MPI's mpirun miss a host 6 to 7 s after the last sign of it: it is asked each second, six times.
+constexpr std::pair<const char*, const char*> kMpirunMisses[] = {{"OMPI_MCA_oob_tcp_keepalive_time", "1"},
+                                                                 {"OMPI_MCA_oob_tcp_keepalive_intvl", "1"},
+                                                                 {"OMPI_MCA_oob_tcp_keepalive_probes", "6"}};
 
 /// The plugin's calls.
 struct Mpi {
@@ -285,7 +291,7 @@ class MpiLink final : public Link {
   void end_job(int gone) {
     gone_ = gone;
     fmt::print(stderr, "error: {}; the job ends\n", silent(gone).message());
-    wait_for_end(kLastWords);
+    std::this_thread::sleep_for(kLastWords);  // also where this process is done: its end would be the job's
     const MutexLock lock(mutex_);
     mpi_.abort(kExitGone);
   }
@@ -313,6 +319,10 @@ bool started_by_mpi() {
   };
   if (variable("OMPI_COMM_WORLD_SIZE") > 1 || variable("PMI_SIZE") > 1) return true;
   return std::getenv("PMIX_RANK") != nullptr && variable("SLURM_STEP_NUM_TASKS") > 1;
+}
+
+void prepare_mpirun() {
+  for (const auto& [name, value] : kMpirunMisses) setenv(name, value, /*overwrite=*/0);
 }
 
 Expected<std::unique_ptr<Link>> join_mpi() {

@@ -172,7 +172,7 @@ class Cluster(unittest.TestCase):
         code, _, err = end(process, timeout=25)
         self.assertLess(time.monotonic() - begin, 20)
         self.assertEqual(code, 3)
-        self.assertIn("has not been heard of for 10 s", err)
+        self.assertIn("has not been heard of for 6 s", err)
 
     def test_when_rank_0_is_told_to_end_all_do(self):
         process = self.serve()
