@@ -35,6 +35,13 @@ constexpr milliseconds kLastWords{2'000};
 constexpr std::pair<const char*, const char*> kMpirunMisses[] = {{"OMPI_MCA_oob_tcp_keepalive_time", "1"},
                                                                  {"OMPI_MCA_oob_tcp_keepalive_intvl", "1"},
                                                                  {"OMPI_MCA_oob_tcp_keepalive_probes", "6"}};
+// Open MPI asks before it sends more than 64 KiB by TCP, and waits for the word: logits take three times the way then.
+// Up to 1 MiB goes at once; its buffers come one by one, as they are needed.
+constexpr std::pair<const char*, const char*> kSendsAtOnce[] = {{"OMPI_MCA_btl_tcp_eager_limit", "1048576"},
+                                                                {"OMPI_MCA_btl_tcp_rndv_eager_limit", "1048576"},
+                                                                {"OMPI_MCA_btl_tcp_max_send_size", "1048576"},
+                                                                {"OMPI_MCA_btl_tcp_free_list_num", "1"},
+                                                                {"OMPI_MCA_btl_tcp_free_list_inc", "1"}};
 
 /// The plugin's calls.
 struct Mpi {
@@ -327,6 +334,7 @@ void prepare_mpirun() {
 
 Expected<std::unique_ptr<Link>> join_mpi() {
   MR_ASSIGN_OR_RETURN(const Mpi mpi, load_plugin());
+  for (const auto& [name, value] : kSendsAtOnce) setenv(name, value, /*overwrite=*/0);
   int rank = 0, size = 0;
   if (const int failed = mpi.begin(&rank, &size); failed != 0)
     return error(Code::unsupported, "MPI does not begin: {}", mpi.words(failed));
