@@ -52,12 +52,6 @@ void leave_out_what_is_off(EngineOptions& options) {
   options.prompt_cache.clear();
 }
 
-Status check_layers(const model::Model& model) {
-  if (!model.program().layout.has_states()) return {};
-  return error(Code::unsupported, "models of {} do not work over several processes yet: layers keep a state",
-               model.hyperparameters().architecture);
-}
-
 void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message) {
   Writer writer(message, MessageKind::open);
   writer.number(link::kProtocol);

@@ -30,9 +30,6 @@ struct ClusterTerms {
 /// What every rank goes without, whatever it was asked for.
 void leave_out_what_is_off(EngineOptions& options);
 
-/// Whether a model's layers can lie on several ranks. Errors: unsupported.
-Status check_layers(const model::Model& model);
-
 void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message);
 void write_plan(const model::Stage& stage, std::vector<std::byte>& message);
 void write_load(const ClusterTerms& terms, std::vector<std::byte>& message);

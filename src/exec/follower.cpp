@@ -72,6 +72,10 @@ Status Follower::align() {
     if (length > mirror.computed && !failed_.ok() && sent_behind) return failed_;
     if (length > mirror.computed)
       return error(Code::internal, "a sequence has {} tokens, of which {} are known here", length, mirror.computed);
+    // A pass leaves the state behind its last row alone.
+    if (length > mirror.state.length() && length < mirror.computed && mirror.state.layout().has_states())
+      return error(Code::internal, "a sequence has {} tokens, and its state here is that behind {}", length,
+                   mirror.computed);
     if (length > mirror.state.length()) mirror.state.set_length(length);
     // Room that a pass had for guesses that were wrong, or for itself if it failed, goes back likewise.
     const std::int64_t kept = mirror.state.rewind(length);
