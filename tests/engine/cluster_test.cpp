@@ -201,10 +201,14 @@ std::vector<float> logits_of_talk(Engine& engine) {
   const auto session = engine.new_session();
   std::vector<float> all;
   std::vector<TokenId> said;
-  for (const std::size_t kept : {100u, 100u, 70u, 100u}) {  // percent of what was said, before more is
-    said.resize(said.size() * kept / 100);
+  struct Turn {
+    std::size_t kept_percent;  // of what was said
+    int generated;             // 200: so many checkpoints are passed by that not all stay
+  };
+  for (const Turn turn : {Turn{100, 200}, Turn{40, 12}, Turn{100, 12}, Turn{70, 12}}) {
+    said.resize(said.size() * turn.kept_percent / 100);
     for (std::int64_t i = 0; i < 90; ++i) said.push_back(static_cast<TokenId>(3 + i % 7 * 31 % (vocab - 3)));
-    Request request = greedy(said, 12);
+    Request request = greedy(said, turn.generated);
     request.ignore_end_tokens = true;
     request.on_logits = [&](std::int64_t, std::span<const float> row) {
       all.insert(all.end(), row.begin(), row.end());
@@ -232,6 +236,9 @@ TEST(Cluster, ConversationsGoOnWhereLayersKeepAState) {
       auto engine = ranks.create(options, fmt::format("0-{},{}-{}", layers - 2, layers - 1, layers - 1));
       ASSERT_TRUE(engine.ok()) << name << ": " << engine.status().message();
       EXPECT_EQ(logits_of_talk(**engine), expected) << name << (drafts ? " with drafts" : "");
+      std::uint64_t verified = 0;  // passes
+      for (const DraftCounters& one : (*engine)->load().drafts) verified += one.passes;
+      EXPECT_EQ(verified > 0, drafts) << name;
     }
   }
 }
