@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the network between hosts costs: ranks in network namespaces of one machine, with a rate, a delay and a cap on memory each.
 
-    bench/networks.py MODEL.gguf [--ranks 2,4] [--networks 10:0.2,1:2] [--ram 1.2G] [-n 48] [--rounds 3]
+    bench/borders.py MODEL.gguf [--ranks 2,4] [--networks 10:0.2,1:2] [--ram 1.2G] [-n 48] [--rounds 3]
 
 A network is Gbit/s:milliseconds one way. For each: what a plain TCP connection over it takes and carries, then one sequence decoded over
 the ranks, a thread each: what all stages computed of a pass, and what was between them (medians of the rounds). One process that has all
