@@ -23,21 +23,32 @@ std::vector<std::uint64_t> bytes_by_layer(const model::Model& model) {
   return bytes;
 }
 
-/// What a sequence takes elsewhere must be bounded on rank 0, by a layer that keeps all of it, as others do.
+/// What a sequence takes elsewhere must be bounded on rank 0: by a layer that keeps all of it, where others do, and by
+/// one that keeps a state. There drafts must be taken as a whole, too, where others keep a state.
 Status check_first_stage(const kv::Layout& layout, const model::Stage& first) {
-  bool some_keep_all = false, first_keeps_all = false;
+  bool some_keep_all = false, first_keeps_all = false, some_have_states = false, first_has_states = false;
   for (std::int64_t layer = 0; layer < layout.layers(); ++layer) {
-    if (!layout.keeps(layer) || !layout.group_of(layer).keeps_all()) continue;
-    some_keep_all = true;
-    first_keeps_all = first_keeps_all || layer < first.last;
+    if (!layout.keeps(layer)) continue;
+    const kv::Group& group = layout.group_of(layer);
+    const bool in_first = layer < first.last;
+    some_keep_all = some_keep_all || group.keeps_all();
+    first_keeps_all = first_keeps_all || (in_first && group.keeps_all());
+    some_have_states = some_have_states || group.is_state();
+    first_has_states = first_has_states || (in_first && group.is_state());
   }
-  if (first_keeps_all || !some_keep_all) return {};
-  return error(Code::unsupported,
-               "the first stage has only layers with windows, which cannot tell how much others remember; give it more "
-               "layers (--stages)");
+  if (some_keep_all && !first_keeps_all)
+    return error(Code::unsupported,
+                 "the first stage has only layers with windows or states, which cannot tell how much others remember; "
+                 "give it more layers (--stages)");
+  if (some_have_states && !first_has_states)
+    return error(Code::unsupported,
+                 "the first stage has no layer that keeps a state, as others have; give it more layers (--stages)");
+  return {};
 }
 
-bool has_windows(const kv::Layout& layout) {
+/// Whether there is a place in a sequence, other than its end, from which it cannot go on: a window has passed it, or
+/// no state is known there.
+bool goes_on_from_its_end_alone(const kv::Layout& layout) {
   return std::any_of(layout.groups().begin(), layout.groups().end(),
                      [](const kv::Group& group) { return !group.keeps_all(); });
 }
@@ -83,7 +94,7 @@ class Opening {
   link::Link& link_;
   std::vector<std::byte> message_;
   std::vector<ClusterReply> replies_;  // of the last question, by rank
-  bool windows_ = false;               // some layers have one
+  bool from_end_alone_ = false;        // some layers have a window or keep a state
 };
 
 /// An answer of each rank, also where one has failed: none must meet a later question. Errors: the first failure.
@@ -112,8 +123,7 @@ Expected<std::vector<model::Stage>> Opening::share(const model::Model& whole) {
 Expected<std::vector<model::Stage>> Opening::meet() {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
   MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
-  MR_RETURN_IF_ERROR(check_layers(*whole));
-  windows_ = has_windows(whole->program().layout);
+  from_end_alone_ = goes_on_from_its_end_alone(whole->program().layout);
   MR_ASSIGN_OR_RETURN(const std::string identity, kv::copy_identity(file));
   write_open(identity, ClusterTerms::of(options_), message_);
   MR_RETURN_IF_ERROR(link_.send_others(message_));
@@ -185,7 +195,7 @@ Expected<Parts> Opening::finish(Parts parts, std::shared_ptr<void> claim) {
                                                                                std::move(claim)});
   MR_RETURN_IF_ERROR(executor->prepare_messages(pass_limits(parts.limits)));
   parts.executor = std::move(executor);
-  parts.rewinds_to_start = windows_;
+  parts.rewinds_to_start = from_end_alone_;
   log::info("{} ranks: a context of {} tokens x {}, {} rows a pass", link_.size(), parts.limits.context_tokens,
             parts.limits.sequences, parts.limits.batch_tokens);
   return parts;

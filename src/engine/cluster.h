@@ -3,7 +3,7 @@
 // it has room for, and the least of all holds for every one. Then a pass that rank 0 has room for has room everywhere.
 //
 // Off, with a word in the log: beginnings that requests share, the prompt cache, packs of experts. Refused:
-// drafters other than n-grams, routing from files, saved plans, layers that keep a state.
+// drafters other than n-grams, routing from files, saved plans.
 // Thread-safety: one model at a time is open; calls for it come from one thread at a time.
 #pragma once
 

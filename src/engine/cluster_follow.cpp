@@ -61,6 +61,9 @@ class FollowingRank {
           return {};
         case MessageKind::reply:
         case MessageKind::result:
+        case MessageKind::measure:
+        case MessageKind::echo:
+        case MessageKind::measured:
           log::warn("{}: a message that is not for this rank", link_.name(link_.rank()));
       }
     }

@@ -98,7 +98,6 @@ Expected<ClusterPlan> plan_cluster(const EngineOptions& given, std::span<const C
                       place_layers(loads, ranks, row.border, plan.sequences > 1 ? Shortest::longest : Shortest::sum));
   const auto used = static_cast<std::size_t>(
       std::count_if(placed.begin(), placed.end(), [](const model::Stage& stage) { return stage.first < stage.last; }));
-  if (used > 1) MR_RETURN_IF_ERROR(check_layers(*whole));
   for (std::size_t host = 0; host < hosts.size(); ++host) {
     if (placed[host].first == placed[host].last) continue;
     model::Stage layers = placed[host];

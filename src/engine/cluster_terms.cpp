@@ -53,12 +53,6 @@ void leave_out_what_is_off(EngineOptions& options) {
   options.prompt_cache.clear();
 }
 
-Status check_layers(const model::Model& model) {
-  if (!model.program().layout.has_states()) return {};
-  return error(Code::unsupported, "models of {} do not work over several processes yet: layers keep a state",
-               model.hyperparameters().architecture);
-}
-
 void choose_gpu(const link::Link& link, EngineOptions& options) {
   if (options.device != DeviceChoice::cuda || options.cuda_named) return;
   const auto gpus = device::gpus();

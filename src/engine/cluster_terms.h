@@ -37,9 +37,6 @@ void choose_gpu(const link::Link& link, EngineOptions& options);
 /// Memory that layers may lie in: a GPU's where it computes, else RAM.
 std::uint64_t room_for_layers(const EngineOptions& options);
 
-/// Whether a model's layers can lie on several ranks. Errors: unsupported.
-Status check_layers(const model::Model& model);
-
 void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message);
 void write_plan(const model::Stage& stage, std::vector<std::byte>& message);
 void write_load(const ClusterTerms& terms, std::vector<std::byte>& message);

@@ -72,8 +72,8 @@ struct Parts {
   std::unique_ptr<kv::PrefixCache> prefixes;  // null: nothing is shared
   std::unique_ptr<kv::PromptCache> prompts;   // null: none
   DraftSeat draft;                            // that there is room for; the model itself is not loaded
-  /// Layers with windows lie on other ranks too, and nobody here knows how far back they reach: a sequence that does
-  /// not go on from its end begins anew.
+  /// Layers with windows or states lie on other ranks too, and nobody here knows how far back they reach: a sequence
+  /// that does not go on from its end begins anew.
   bool rewinds_to_start = false;
 };
 

@@ -44,6 +44,9 @@ struct ExecCounters {
   std::uint64_t pass_ns = 0;
   std::uint64_t weight_bytes = 0;             // read by kernels, where the weight store does not count them
   std::uint64_t host_bytes = 0, host_ns = 0;  // of a GPU's pass: weights that the processor computed with, and how long
+  // Of passes that go through several ranks: how long the others computed, and what was between (messages on their way,
+  // ranks that had not seen them yet, or had another pass to do).
+  std::uint64_t elsewhere_ns = 0, between_ns = 0;
 };
 
 class Executor {

@@ -15,7 +15,9 @@ Status Follower::prepare(const PassLimits& limits) {
 Status Follower::take(std::span<const std::byte> message) {
   std::span<const float> residual;
   Status status = pass_.read(message, parts_.shape.model_dim, residual);
+  const auto begin = std::chrono::steady_clock::now();
   if (status.ok()) status = compute(residual);
+  pass_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (status.ok()) status = parts_.health();
   if (status.ok() && last()) return answer();
   if (status.ok()) {
@@ -70,6 +72,10 @@ Status Follower::align() {
     if (length > mirror.computed && !failed_.ok() && sent_behind) return failed_;
     if (length > mirror.computed)
       return error(Code::internal, "a sequence has {} tokens, of which {} are known here", length, mirror.computed);
+    // A pass leaves the state behind its last row alone.
+    if (length > mirror.state.length() && length < mirror.computed && mirror.state.layout().has_states())
+      return error(Code::internal, "a sequence has {} tokens, and its state here is that behind {}", length,
+                   mirror.computed);
     if (length > mirror.state.length()) mirror.state.set_length(length);
     // Room that a pass had for guesses that were wrong, or for itself if it failed, goes back likewise.
     const std::int64_t kept = mirror.state.rewind(length);
@@ -104,7 +110,7 @@ Status Follower::answer() {
   const std::size_t hidden =
       pass_.wants_hidden ? pass_.rows.size() * static_cast<std::size_t>(parts_.shape.model_dim) : 0;
   float* const states =
-      write_result(pass_.number, logits.vocab, {logits.data, logits.data == nullptr ? 0 : values}, hidden, message_);
+      write_result(pass_, logits.vocab, {logits.data, logits.data == nullptr ? 0 : values}, hidden, message_);
   if (hidden > 0) {
     const Status status = parts_.executor.read_hidden(0, std::ssize(pass_.rows), states);
     if (!status.ok()) write_failure(pass_.number, status, message_);

@@ -65,11 +65,12 @@ Status PipelineExecutor::begin(const kv::Batch& batch, const std::function<bool(
   const Status computed = parts_.own->run(batch, hear_and_ask);
   MR_RETURN_IF_ERROR(lost);
   MR_RETURN_IF_ERROR(computed);
+  UnderWay pass;
+  pass.left = Clock::now();
   MR_RETURN_IF_ERROR(describe_pass(batch));
   float* const residual = pass_.write(parts_.shape.model_dim, message_);
   MR_RETURN_IF_ERROR(parts_.own->read_hidden(0, std::ssize(batch.rows), residual));
   MR_RETURN_IF_ERROR(parts_.link.send(1, message_));
-  UnderWay pass;
   pass.number = pass_.number;
   for (const kv::SequenceState* const sequence : batch.sequences)
     pass.sequences.push_back({sequence->number(), sequence->blocks()});
@@ -148,6 +149,10 @@ Status PipelineExecutor::await_result(const std::function<bool()>& cancelled) {
   }
   std::swap(answer_, pass.answer);
   MR_RETURN_IF_ERROR(result_.read(answer_));
+  using Seconds = std::chrono::duration<double>;
+  const double away = Seconds(std::chrono::steady_clock::now() - pass.left).count();
+  elsewhere_ns_ += static_cast<std::uint64_t>(result_.seconds * 1e9);
+  between_ns_ += static_cast<std::uint64_t>(std::max(away - result_.seconds, 0.0) * 1e9);
   if (result_.status.code() == Code::cancelled || gave_up) return error(Code::cancelled, "cancelled");
   return result_.status.with_context(parts_.link.name(pass.from));
 }
@@ -155,6 +160,13 @@ Status PipelineExecutor::await_result(const std::function<bool()>& cancelled) {
 Status PipelineExecutor::cancel_elsewhere() {
   write_cancel(pass_.number, message_);
   return parts_.link.send_others(message_);
+}
+
+ExecCounters PipelineExecutor::counters() const {
+  ExecCounters counters = parts_.own->counters();
+  counters.elsewhere_ns = elsewhere_ns_;
+  counters.between_ns = between_ns_;
+  return counters;
 }
 
 Logits PipelineExecutor::last_logits() const {

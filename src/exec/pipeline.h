@@ -7,6 +7,7 @@
 // Thread-safety: one thread calls.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <string>
@@ -48,8 +49,8 @@ class PipelineExecutor final : public Executor {
   std::int64_t prompt_chunk() const override { return parts_.own->prompt_chunk(); }
   Logits last_logits() const override;
   Status read_hidden(std::int64_t first, std::int64_t rows, float* out) const override;
-  /// Of the first stage.
-  ExecCounters counters() const override { return parts_.own->counters(); }
+  /// Of the first stage, and of the pass's way through the others.
+  ExecCounters counters() const override;
   std::string describe() const override;
   std::string_view numerics() const override { return parts_.own->numerics(); }
 
@@ -62,8 +63,9 @@ class PipelineExecutor final : public Executor {
       std::int64_t blocks = 0;  // when the pass began
     };
     std::vector<Sequence> sequences;
-    std::vector<std::byte> answer;  // empty as long as there is none
-    int from = 0;                   // whose it is
+    std::vector<std::byte> answer;               // empty as long as there is none
+    int from = 0;                                // whose it is
+    std::chrono::steady_clock::time_point left;  // when the first stage was done
   };
 
   Status describe_pass(const kv::Batch& batch);
@@ -77,6 +79,7 @@ class PipelineExecutor final : public Executor {
   StagePass pass_;
   std::deque<UnderWay> under_way_;  // the oldest first
   std::vector<std::byte> message_, answer_;
+  std::uint64_t elsewhere_ns_ = 0, between_ns_ = 0;
   StageResult result_;  // of the pass that finished last, in answer_
 };
 

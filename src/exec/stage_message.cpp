@@ -11,6 +11,7 @@ using link::Writer;
 float* StagePass::write(std::int64_t model_dim, std::vector<std::byte>& message) const {
   Writer writer(message, MessageKind::pass);
   writer.number(number);
+  writer.number(seconds);
   writer.number(std::uint32_t{wants_hidden});
   writer.array(std::span(sequences));
   writer.array(std::span(rows));
@@ -20,6 +21,7 @@ float* StagePass::write(std::int64_t model_dim, std::vector<std::byte>& message)
 Status StagePass::read(std::span<const std::byte> message, std::int64_t model_dim, std::span<const float>& residual) {
   Reader reader(message);
   number = reader.number<std::uint64_t>();
+  seconds = reader.number<double>();
   wants_hidden = reader.number<std::uint32_t>() != 0;
   const auto all_sequences = reader.array<Sequence>();
   const auto all_rows = reader.array<kv::BatchRow>();
@@ -42,6 +44,7 @@ Status StagePass::read(std::span<const std::byte> message, std::int64_t model_di
 Status StageResult::read(std::span<const std::byte> message) {
   Reader reader(message);
   pass = reader.number<std::uint64_t>();
+  seconds = reader.number<double>();
   const auto code = reader.number<Code>();
   status = Status(code, reader.text());
   vocab = reader.number<std::int64_t>();
@@ -53,6 +56,7 @@ Status StageResult::read(std::span<const std::byte> message) {
 void write_failure(std::uint64_t pass, const Status& status, std::vector<std::byte>& message) {
   Writer writer(message, MessageKind::result);
   writer.number(pass);
+  writer.number(0.0);
   writer.number(status.code());
   writer.text(status.message());
   writer.number(std::int64_t{0});
@@ -60,10 +64,11 @@ void write_failure(std::uint64_t pass, const Status& status, std::vector<std::by
   writer.floats(0);
 }
 
-float* write_result(std::uint64_t pass, std::int64_t vocab, std::span<const float> logits, std::size_t hidden,
+float* write_result(const StagePass& pass, std::int64_t vocab, std::span<const float> logits, std::size_t hidden,
                     std::vector<std::byte>& message) {
   Writer writer(message, MessageKind::result);
-  writer.number(pass);
+  writer.number(pass.number);
+  writer.number(pass.seconds);
   writer.number(Code::ok);
   writer.text({});
   writer.number(vocab);

@@ -30,6 +30,7 @@ struct StagePass {
   static constexpr std::int64_t kAsItIs = -1;
 
   std::uint64_t number = 0;  // ascending
+  double seconds = 0;        // that ranks behind the first one have computed it so far
   bool wants_hidden = false;
   std::vector<Sequence> sequences;  // all that remember something, and those of the pass
   std::vector<kv::BatchRow> rows;   // BatchRow::sequence is an index into `sequences`
@@ -43,6 +44,7 @@ struct StagePass {
 /// From the last rank, or from one that failed, to rank 0.
 struct StageResult {
   std::uint64_t pass = 0;
+  double seconds = 0;  // that ranks behind the first one computed
   Status status;
   std::int64_t vocab = 0;
   std::span<const float> logits;  // [rows that want them, vocab]
@@ -54,7 +56,7 @@ struct StageResult {
 /// A failure, which has neither logits nor states.
 void write_failure(std::uint64_t pass, const Status& status, std::vector<std::byte>& message);
 /// What came of a pass: logits of so many values, copied, and room for so many of final states, which is returned.
-float* write_result(std::uint64_t pass, std::int64_t vocab, std::span<const float> logits, std::size_t hidden,
+float* write_result(const StagePass& pass, std::int64_t vocab, std::span<const float> logits, std::size_t hidden,
                     std::vector<std::byte>& message);
 /// Gives up the passes up to this one.
 void write_cancel(std::uint64_t pass, std::vector<std::byte>& message);

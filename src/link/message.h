@@ -17,7 +17,7 @@
 namespace millrace::link {
 
 /// Changes when a message does.
-constexpr std::uint32_t kProtocol = 3;
+constexpr std::uint32_t kProtocol = 4;
 
 enum class MessageKind : std::uint32_t {
   open = 1,  // rank 0 opens a model; each answers with reply
@@ -29,6 +29,9 @@ enum class MessageKind : std::uint32_t {
   result,    // of a pass, to rank 0
   close,     // rank 0 is done with the model
   end,       // rank 0 ends
+  measure,   // the way to a rank, or whatever all measure (link/measure.h)
+  echo,      // is answered with the same
+  measured,  // what was found
 };
 
 /// Puts a message together. Parts begin at multiples of 8 bytes.

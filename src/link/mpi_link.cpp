@@ -27,8 +27,21 @@ using Clock = std::chrono::steady_clock;
 constexpr char kPlugin[] = "libmillrace_mpi.so";
 constexpr int kHostBytes = 256;
 constexpr int kData = 1, kBeat = 2;  // tags
-constexpr milliseconds kBeatEvery{1000}, kLongestSilence{10'000};
-constexpr milliseconds kLastWords{1000};  // for requests to fail with a word, before the job ends
+constexpr milliseconds kBeatEvery{500}, kLongestSilence{6'000};
+// Until the job is ended: for requests to fail with a word, and for mpirun, which by then has missed a host that is cut
+// off (kMpirunMisses). If it were told to end the job before, it would wait for that host.
+constexpr milliseconds kLastWords{2'000};
+// What has Open MPI's mpirun miss a host 6 to 7 s after the last sign of it: it is asked each second, six times.
+constexpr std::pair<const char*, const char*> kMpirunMisses[] = {{"OMPI_MCA_oob_tcp_keepalive_time", "1"},
+                                                                 {"OMPI_MCA_oob_tcp_keepalive_intvl", "1"},
+                                                                 {"OMPI_MCA_oob_tcp_keepalive_probes", "6"}};
+// Open MPI asks before it sends more than 64 KiB by TCP, and waits for the word: logits take three times the way then.
+// Up to 1 MiB goes at once; its buffers come one by one, as they are needed.
+constexpr std::pair<const char*, const char*> kSendsAtOnce[] = {{"OMPI_MCA_btl_tcp_eager_limit", "1048576"},
+                                                                {"OMPI_MCA_btl_tcp_rndv_eager_limit", "1048576"},
+                                                                {"OMPI_MCA_btl_tcp_max_send_size", "1048576"},
+                                                                {"OMPI_MCA_btl_tcp_free_list_num", "1"},
+                                                                {"OMPI_MCA_btl_tcp_free_list_inc", "1"}};
 
 /// The plugin's calls.
 struct Mpi {
@@ -285,7 +298,7 @@ class MpiLink final : public Link {
   void end_job(int gone) {
     gone_ = gone;
     fmt::print(stderr, "error: {}; the job ends\n", silent(gone).message());
-    wait_for_end(kLastWords);
+    std::this_thread::sleep_for(kLastWords);  // also where this process is done: its end would be the job's
     const MutexLock lock(mutex_);
     mpi_.abort(kExitGone);
   }
@@ -315,8 +328,13 @@ bool started_by_mpi() {
   return std::getenv("PMIX_RANK") != nullptr && variable("SLURM_STEP_NUM_TASKS") > 1;
 }
 
+void prepare_mpirun() {
+  for (const auto& [name, value] : kMpirunMisses) setenv(name, value, /*overwrite=*/0);
+}
+
 Expected<std::unique_ptr<Link>> join_mpi() {
   MR_ASSIGN_OR_RETURN(const Mpi mpi, load_plugin());
+  for (const auto& [name, value] : kSendsAtOnce) setenv(name, value, /*overwrite=*/0);
   int rank = 0, size = 0;
   if (const int failed = mpi.begin(&rank, &size); failed != 0)
     return error(Code::unsupported, "MPI does not begin: {}", mpi.words(failed));

@@ -172,7 +172,7 @@ class Cluster(unittest.TestCase):
         code, _, err = end(process, timeout=25)
         self.assertLess(time.monotonic() - begin, 20)
         self.assertEqual(code, 3)
-        self.assertIn("has not been heard of for 10 s", err)
+        self.assertIn("has not been heard of for 6 s", err)
 
     def test_when_rank_0_is_told_to_end_all_do(self):
         process = self.serve()
@@ -311,6 +311,31 @@ class Planned(unittest.TestCase):
             lost = subprocess.run([MILLRACE, *words], capture_output=True, text=True, check=False, env={**env, "PATH": folder})
             self.assertEqual(lost.returncode, 1)
             self.assertIn("mpirun cannot be started", lost.stderr)
+
+    @unittest.skipIf(MPIRUN is None or not PLUGIN.exists() or SANITIZED, "there is no mpirun, or millrace was built without mpi.h")
+    def test_one_command_makes_the_file(self):
+        """What ranks measure of themselves and the way between them is what plan and run take."""
+        with tempfile.TemporaryDirectory() as folder:
+            path, kept = pathlib.Path(folder) / "cluster.json", {"XDG_CACHE_HOME": folder}
+            code, out, err = end(mpirun(2, "calibrate", DEMO, "-t", "1", "--out", str(path), "-q", env=kept), timeout=120)
+            self.assertEqual(code, 0, err)
+            self.assertRegex(out, r"network: [\d.e-]+ ms one way, [\d.e+]+ Gbit/s")
+            file = json.loads(path.read_text())
+            self.assertGreater(file["latency_ms"], 0)
+            self.assertLess(file["latency_ms"], 50)
+            self.assertGreater(file["gbit_per_second"], 0.1)
+            self.assertEqual([host["name"] for host in file["hosts"]], [os.uname().nodename] * 2)
+            for host in file["hosts"]:
+                self.assertGreater(host["rates"]["cpu_decode"], 0)
+            code, out, err = self.plan(file, "--sequences", "4")
+            self.assertEqual(code, 0, err)
+            self.assertIn("4 sequences:", out)
+            code, out, err = end(mpirun(2, ["calibrate", DEMO, "-t", "1", "-q"], ["calibrate", "/nowhere", "-q"], env=kept), timeout=120)
+            self.assertEqual(code, 1, out)
+            self.assertRegex(err, r"error: rank 1 \([^)]*\): [^\n]*/nowhere")
+            code, _, err = end(mpirun(2, "calibrate", "--disk-only", "-q", env=kept))
+            self.assertEqual(code, 2)
+            self.assertIn("--disk-only is for one process", err)
 
     def test_a_model_larger_than_each(self):
         """A file of 40 GB that takes no disk: two hosts with room for half of it read nothing from theirs."""

@@ -44,6 +44,7 @@ struct Sample {
   double copied_bytes = 0;         // to a GPU, a token
   double hit_rate = -1;
   double stall_share = 0;
+  double stages_ms = 0, between_ms = 0;  // of a pass that decodes, over several processes
 };
 
 double median(std::vector<double> values) {
@@ -145,6 +146,7 @@ class Bench {
     std::vector<Hasher> hashers(static_cast<std::size_t>(flags_.sequences));
     std::vector<engine::Engine::Id> ids;
     DecodeWindow window(flags_.sequences);
+    exec::ExecCounters prompts_done;
     for (int s = 0; s < flags_.sequences; ++s) {
       engine::Request request;
       request.prompt = random_prompt(flags_.prompt_tokens, engine_.tokenizer().vocab_size(),
@@ -160,8 +162,10 @@ class Bench {
       auto* hasher = &hashers[static_cast<std::size_t>(s)];
       if (flags_.hash || flags_.hash_prompt)
         request.on_logits = [hasher](std::int64_t, std::span<const float> logits) { hasher->add(logits); };
-      request.on_prompt = [&window](std::int64_t done, std::int64_t total) {
-        if (done == total) window.prompt_ended();
+      request.on_prompt = [&](std::int64_t done, std::int64_t total) {
+        if (done != total) return;
+        window.prompt_ended();
+        prompts_done = engine_.executor().counters();
       };
       MR_ASSIGN_OR_RETURN(const auto id, engine_.submit(std::move(request)));
       ids.push_back(id);
@@ -184,6 +188,7 @@ class Bench {
       decoded += static_cast<std::int64_t>(result.tokens.size()) - 1;
     }
     fill(sample, store_before, disk_before, seconds);
+    fill_stages(sample, prompts_done);
     if (prompt_seconds > 0) sample.prompt_tok_s = flags_.prompt_tokens * flags_.sequences / prompt_seconds;
     if (decode_seconds > 0 && decoded > 0) sample.decode_tok_s = static_cast<double>(decoded) / decode_seconds;
     if (flags_.sequences > 1 && window.tokens_per_second() > 0) sample.decode_tok_s = window.tokens_per_second();
@@ -213,6 +218,15 @@ class Bench {
     const auto leases = store.hits + store.misses - store_before.hits - store_before.misses;
     if (leases > 0) sample.hit_rate = static_cast<double>(store.hits - store_before.hits) / static_cast<double>(leases);
     sample.stall_share = static_cast<double>(store.stall_ns - store_before.stall_ns) * 1e-9 / seconds;
+  }
+
+  void fill_stages(Sample& sample, const exec::ExecCounters& before) const {
+    const exec::ExecCounters after = engine_.executor().counters();
+    const double passes = static_cast<double>(after.passes - before.passes) * 1e6;
+    if (passes <= 0) return;
+    sample.stages_ms =
+        static_cast<double>(after.pass_ns - before.pass_ns + after.elsewhere_ns - before.elsewhere_ns) / passes;
+    sample.between_ms = static_cast<double>(after.between_ns - before.between_ns) / passes;
   }
 
   engine::Engine& engine_;
@@ -318,6 +332,10 @@ nlohmann::json report(const engine::Engine& engine, const Bench& bench, const Be
   json["disk_rate_calibrated"] = rates.disk;
   json["disk_bytes_per_pass"] = middle(s, &Sample::decode_disk_bytes);
   json["hit_rate"] = middle(s, &Sample::hit_rate);
+  if (engine.executor().passes() > 1) {
+    json["stages_ms_per_pass"] = middle(s, &Sample::stages_ms);
+    json["between_ms_per_pass"] = middle(s, &Sample::between_ms);
+  }
   json["stall_share"] = middle(s, &Sample::stall_share);
   json["experts"] = experts_json(engine.store_counters().experts);
   json["guesses"] = guesses_json(engine.store_counters().guesses);

@@ -92,6 +92,7 @@ Status launch_cluster(const ModelFlags& flags, const Program& program, std::int6
   pointers.push_back(nullptr);
   log::info("{}", fmt::join(words, " "));
   std::fflush(nullptr);
+  link::prepare_mpirun();
   execvp(pointers[0], pointers.data());
   return error(Code::not_found, "mpirun cannot be started ({}); install Open MPI (Debian: openmpi-bin)",
                std::strerror(errno));

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "app/cli/calibrate_cluster.h"
 #include "app/cli/cluster.h"
 #include "app/cli/command.h"
 #include "app/cli/doctor.h"
@@ -11,7 +12,9 @@
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "engine/setup.h"
 #include "kernels/kernels.h"
+#include "link/mpi_link.h"
 #include "residency/calibrate.h"
 #include "residency/small_file.h"
 
@@ -58,20 +61,51 @@ int execute_plan(const PlanFlags& plan_flags, const Program& program) {
   return 0;
 }
 
-int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
+/// Measures this machine, and keeps its rates unless the disk alone is measured.
+Expected<residency::Rates> measure_machine(const CalibrateFlags& flags, bool quiet) {
   residency::CalibrateOptions options;
   options.path = flags.path;
   options.threads = flags.threads;
   options.disk_only = flags.disk_only;
   options.kernels = flags.disk_only ? nullptr : &kernels::table(device::best_isa());
-  Progress progress("Measuring", Unit::items, program.quiet);
+  Progress progress("Measuring", Unit::items, quiet);
   auto rates = residency::calibrate(
       options, [&](std::string_view, double done) { progress.update(static_cast<std::uint64_t>(done * 100), 100); });
   progress.finish();
-  if (!rates.ok()) return fail(rates.status());
-  if (!flags.disk_only) {
+  if (rates.ok() && !flags.disk_only) {
     if (const Status kept = residency::save_rates(flags.path, *rates); !kept.ok()) log::warn("{}", kept.message());
   }
+  return rates;
+}
+
+/// Under mpirun or srun: every host, and the network between them.
+int calibrate_hosts(const CalibrateFlags& flags, const Program& program) {
+  auto link = link::join_mpi();
+  if (!link.ok()) return fail(link.status());
+  const bool leads = (*link)->rank() == 0;
+  const std::uint64_t ram = engine::ram_of({});
+  Expected<residency::Rates> own =
+      error(Code::invalid_argument,
+            "--disk-only is for one process; plans for several hosts take all rates, so leave it out");
+  if (!flags.disk_only) own = measure_machine(flags, program.quiet || !leads);
+  const Expected<MeasuredCluster> measured = gather_cluster(**link, own, ram);
+  if (!measured.ok()) return fail(measured.status());
+  if (!leads) return 0;
+  if (!flags.out.empty()) {
+    if (const Status written = residency::write_small_file(flags.out, measured->json); !written.ok())
+      return fail(written);
+  }
+  if (flags.json)
+    std::fputs(measured->json.c_str(), stdout);
+  else
+    print_cluster(measured->file);
+  return 0;
+}
+
+int execute_calibrate(const CalibrateFlags& flags, const Program& program) {
+  if (link::started_by_mpi()) return calibrate_hosts(flags, program);
+  const Expected<residency::Rates> rates = measure_machine(flags, program.quiet);
+  if (!rates.ok()) return fail(rates.status());
   const std::string json = residency::rates_to_json(*rates);
   if (!flags.out.empty()) {
     if (const Status written = residency::write_small_file(flags.out, json); !written.ok()) return fail(written);
@@ -121,7 +155,9 @@ void add_calibrate(CLI::App& app, const Program& program, int& exit_code) {
       app.add_subcommand("calibrate", "Measure this machine's rates (a few seconds) and keep them for plans");
   command->add_option("path", flags->path, "A model or a directory on the disk to measure (default: this directory)");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
-  command->add_option("--out", flags->out, "Also write the rates to this file, for plan --rates");
+  command->add_option("--out", flags->out,
+                      "Also write the rates to this file, for plan --rates; under mpirun or srun the hosts, their "
+                      "rates and the network's, for --cluster");
   command->add_flag("--json", flags->json, "Print JSON");
   command->add_flag("--disk-only", flags->disk_only, "Measure the disk alone and keep nothing");
   command->callback([flags, &program, &exit_code] { exit_code = execute_calibrate(*flags, program); });
