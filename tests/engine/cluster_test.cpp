@@ -291,8 +291,11 @@ TEST(Cluster, WhatDoesNotWorkYetIsRefusedByName) {
   drafts.speculate.draft_model = draft_path();
   EXPECT_NE(ranks.create(drafts).status().message().find("--draft"), std::string::npos);
   EngineOptions gpu = one_thread();
-  gpu.device = DeviceChoice::cuda;
-  EXPECT_NE(ranks.create(gpu).status().message().find("--device cuda"), std::string::npos);
+  gpu.vram_bytes = 1'000'000'000;
+  EXPECT_NE(ranks.create(gpu).status().message().find("without --device cuda"), std::string::npos);
+  EngineOptions several = one_thread();
+  several.cuda_beside = {1};
+  EXPECT_NE(ranks.create(several).status().message().find("cuda:0,1"), std::string::npos);
   EXPECT_EQ(ranks.create(one_thread(), "0-3,4-6").status().code(), Code::invalid_argument);
 }
 
