@@ -32,7 +32,7 @@ struct CudaExecutor::Emitter {
     bool bf16 = false;
     std::int64_t rows = 0;  // for how many it is laid out
   };
-  Form forms[3] = {};
+  Form forms[kInputs] = {};
 
   const Step& step(std::size_t i) const { return ops.program_->steps[i]; }
   /// What comes behind the last of a launch's steps.
@@ -113,7 +113,7 @@ struct CudaExecutor::Emitter {
   }
   /// The slot that holds this form of `act`; -1: none does.
   int slot_of(Act act, bool bf16) const {
-    for (int slot = 0; slot < 3; ++slot)
+    for (int slot = 0; slot < kInputs; ++slot)
       if (forms[slot].of.buffer == act.buffer && forms[slot].bf16 == bf16) return slot;
     return -1;
   }

@@ -544,7 +544,7 @@ Status CudaExecutor::launch_all() {
   if (options_.experts != nullptr) options_.experts->end_pass();
   if (status.ok()) status = std::move(ended);
   if (status.ok() && shards_.failed != nullptr && std::atomic_ref(*shards_.failed).load() != 0)
-    status = error(Code::io_error, "{}", kGaveUp);
+    status = error(Code::io_error, "another GPU has given the pass up, or did not answer for five minutes");
   if (status.ok()) status = tell_trace();
   return status;
 }

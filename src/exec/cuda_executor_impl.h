@@ -3,7 +3,6 @@
 
 #include <array>
 #include <map>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -27,9 +26,6 @@ struct Window {
   bool prompt = false;                     // rows of prompts, for matmul_prompt(); else none is one
   std::size_t first_states = 0;            // of StateRunTables::tables: one for each group with states
 };
-
-/// What an executor says of a pass that another one of its shards has given up.
-constexpr std::string_view kGaveUp = "another GPU has given the pass up, or did not answer for five minutes";
 
 /// Where the executors of one program, each with rows of its own, store for each other (kernels/cuda/gather.h).
 struct Shards {

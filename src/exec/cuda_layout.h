@@ -13,14 +13,14 @@ namespace millrace::exec {
 /// Passes of at most so many rows attend row by row and may be replayed as graphs; larger ones attend in tiles.
 constexpr std::int64_t kFewRows = 64;
 
-constexpr int kGatheredInput = 2;  // of CudaLayout::inputs
+constexpr int kInputs = 3, kGatheredInput = 2;  // of CudaLayout::inputs
 
 /// Offsets into the buffer, each a multiple of 256; `bytes` in all.
 struct CudaLayout {
   std::vector<std::uint64_t> buffers;  // float [rows, cols] each, by Act::buffer
   // Q8 or bfloat16 [work_rows, widest_input]: of norms, and of attention and hidden layers; and of what is gathered,
   // where other devices write before this one's earlier launches have ended.
-  std::uint64_t inputs[3] = {};
+  std::uint64_t inputs[kInputs] = {};
   std::uint64_t logits = 0;  // float [max_logit_rows, vocab]
   std::uint64_t candidates = 0, sample_workspace = 0;
   std::uint64_t attention_workspace = 0, attention_workspace_bytes = 0;

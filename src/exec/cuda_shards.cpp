@@ -5,73 +5,23 @@
 #include <atomic>
 #include <cstdlib>
 #include <set>
-#include <thread>
 #include <utility>
 
-#include "base/mutex.h"
+#include "base/thread_pool.h"
 #include "exec/cuda_executor_impl.h"
 
 namespace millrace::exec {
 namespace {
 
-/// A thread that does one thing at a time.
-class Worker {
- public:
-  Worker() : thread_([this] { work(); }) {}
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
-  ~Worker() {
-    {
-      const MutexLock lock(mutex_);
-      ending_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  /// REQUIRES: what was begun before is done.
-  void begin(std::function<void()> task) {
-    {
-      const MutexLock lock(mutex_);
-      task_ = std::move(task);
-    }
-    changed_.notify_all();
-  }
-  void wait() {
-    MutexLock lock(mutex_);
-    changed_.wait(mutex_, [&]() MR_REQUIRES(mutex_) { return !task_; });
-  }
-
- private:
-  void work() {
-    MutexLock lock(mutex_);
-    while (true) {
-      changed_.wait(mutex_, [&]() MR_REQUIRES(mutex_) { return ending_ || task_; });
-      if (!task_) return;
-      lock.unlock();
-      task_();
-      lock.lock();
-      task_ = nullptr;
-      changed_.notify_all();
-    }
-  }
-
-  Mutex mutex_;
-  CondVar changed_;
-  std::function<void()> task_ MR_GUARDED_BY(mutex_);
-  bool ending_ MR_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses the others
-};
-
 class ShardedExecutor final : public Executor {
  public:
-  Status add(CudaShard shard, bool first) {
-    shard.options.brings_results = first;
+  explicit ShardedExecutor(std::size_t shards) : threads_({.threads = static_cast<int>(shards), .pin = false}) {}
+  Status add(CudaShard shard) {
+    shard.options.brings_results = members_.empty();
     Member& member = members_.emplace_back();
     member.device = shard.options.device;
     member.program = &shard.program;
     MR_ASSIGN_OR_RETURN(member.executor, make_cuda_executor(shard.units, shard.weights, shard.vram, shard.options));
-    if (!first) member.worker = std::make_unique<Worker>();
     return {};
   }
 
@@ -98,8 +48,6 @@ class ShardedExecutor final : public Executor {
     const Program* program = nullptr;
     std::unique_ptr<Executor> executor;  // a CudaExecutor
     device::DeviceBuffer gathered;       // kernels::cuda::gather_memory_bytes()
-    Status status;                       // of the present pass
-    std::unique_ptr<Worker> worker;      // null: the caller's thread. Last: it uses the others
   };
 
   const Executor& first() const { return *members_.front().executor; }
@@ -109,10 +57,11 @@ class ShardedExecutor final : public Executor {
   static CudaExecutor& cuda(const Member& member) { return static_cast<CudaExecutor&>(*member.executor); }
   Status join();
   Status forget_gathers();
-  void run(Member& member, const kv::Batch& batch, const std::function<bool()>& cancelled);
 
   device::PinnedBuffer failed_;  // a word, for all GPUs: before the members, which use it
   std::vector<Member> members_;
+  Status why_;          // the present pass failed, of whoever gave up first
+  ThreadPool threads_;  // one for each, the caller's being the first one's. Last: they use the others
 };
 
 Status ShardedExecutor::prepare(const Program& /*program*/, const PassLimits& limits) {
@@ -156,28 +105,17 @@ Status ShardedExecutor::forget_gathers() {
   return {};
 }
 
-/// One GPU's part of the pass. Whoever fails frees the others, which wait for what it makes.
-void ShardedExecutor::run(Member& member, const kv::Batch& batch, const std::function<bool()>& cancelled) {
-  member.status = member.executor->run(batch, cancelled);
-  if (!member.status.ok()) failed().store(1);
-}
-
 Status ShardedExecutor::run(const kv::Batch& batch, const std::function<bool()>& cancelled) {
   const std::function<bool()> given_up = [this] { return failed().load() != 0; };
-  for (std::size_t m = 1; m < members_.size(); ++m)
-    members_[m].worker->begin([this, &member = members_[m], &batch, &given_up] { run(member, batch, given_up); });
-  run(members_.front(), batch, cancelled);
-  for (std::size_t m = 1; m < members_.size(); ++m) members_[m].worker->wait();
+  why_ = {};
+  // Whoever fails frees the others, which wait for what it makes; what these say of it afterwards is not why.
+  threads_.run([&](int m) {
+    Status status = members_[static_cast<std::size_t>(m)].executor->run(batch, m == 0 ? cancelled : given_up);
+    if (!status.ok() && failed().exchange(1) == 0) why_ = std::move(status);
+  });
   if (failed().load() == 0) return {};
-  Status why;  // of the one that gave up first, not of those that it left waiting
-  for (const Member& member : members_) {
-    const bool left =
-        member.status.message() == kGaveUp || (&member != &members_.front() && member.status.code() == Code::cancelled);
-    if (why.ok() && !member.status.ok() && !left) why = member.status;
-  }
-  if (why.ok()) why = error(Code::io_error, "the GPUs waited for each other for five minutes in vain");
   MR_RETURN_IF_ERROR(forget_gathers());
-  return why;
+  return why_.ok() ? error(Code::io_error, "the GPUs waited for each other for five minutes in vain") : why_;
 }
 
 ExecCounters ShardedExecutor::counters() const {
@@ -195,8 +133,8 @@ std::string ShardedExecutor::describe() const {
 }  // namespace
 
 Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards) {
-  auto executor = std::make_unique<ShardedExecutor>();
-  for (std::size_t s = 0; s < shards.size(); ++s) MR_RETURN_IF_ERROR(executor->add(std::move(shards[s]), s == 0));
+  auto executor = std::make_unique<ShardedExecutor>(shards.size());
+  for (CudaShard& shard : shards) MR_RETURN_IF_ERROR(executor->add(std::move(shard)));
   return std::unique_ptr<Executor>(std::move(executor));
 }
 
