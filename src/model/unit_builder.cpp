@@ -140,9 +140,7 @@ WeightRef UnitBuilder::matrix(const std::string& name, std::int64_t cols, std::i
 }
 
 WeightRef UnitBuilder::unscaled(const std::string& name, std::int64_t cols, std::int64_t rows) {
-  const modelfile::TensorInfo* tensor = checked(name, {cols, rows});
-  if (tensor == nullptr) return {};
-  return add({name, tensor->dtype, rows, cols, tensor->file, tensor->offset});
+  return some_rows(name, cols, rows, 0, rows);
 }
 
 WeightRef UnitBuilder::rows(const std::string& name, std::int64_t cols, std::int64_t all_rows, std::int64_t first,
@@ -191,7 +189,7 @@ WeightRef UnitBuilder::elements(const std::string& name, std::initializer_list<s
 
 WeightRef UnitBuilder::optional_elements(const std::string& name, std::int64_t all, std::int64_t first,
                                          std::int64_t size) {
-  return has(name) ? elements(name, {all}, first, size) : WeightRef{};
+  return has(name) ? some_elements(name, all, first, size) : WeightRef{};
 }
 
 WeightRef UnitBuilder::optional_vector(const std::string& name, std::int64_t size) {
@@ -225,16 +223,12 @@ WeightRef UnitBuilder::table(const std::string& name, std::int64_t cols, std::in
 
 std::pair<WeightRef, WeightRef> UnitBuilder::output(const std::string& norm, std::int64_t model_dim, std::int64_t vocab,
                                                     WeightRef embedding) {
-  const bool tied = ties_head();
-  begin(tied ? UnitKind::trunk : UnitKind::head);
+  if (!ties_head()) return output_rows(norm, model_dim, vocab, 0, vocab);
+  begin(UnitKind::trunk);
   const WeightRef last_norm = vector(norm, model_dim);
-  // Before the head, because it is the head's input that is multiplied.
-  const WeightRef scale = tied ? WeightRef{} : scale_for("output.weight");
-  const WeightRef head = tied ? embedding : unscaled("output.weight", model_dim, vocab);
-  if (!scale.none()) scales_.emplace_back(head, scale);
   end();
   refuse_unused_scales();
-  return {last_norm, head};
+  return {last_norm, embedding};
 }
 
 std::pair<WeightRef, WeightRef> UnitBuilder::output_rows(const std::string& norm, std::int64_t model_dim,
@@ -242,6 +236,7 @@ std::pair<WeightRef, WeightRef> UnitBuilder::output_rows(const std::string& norm
   const bool tied = ties_head();
   begin(UnitKind::head);
   const WeightRef last_norm = vector(norm, model_dim);
+  // Before the head, because it is the head's input that is multiplied.
   const WeightRef scale = tied ? WeightRef{} : scale_for("output.weight");
   const WeightRef head = some_rows(tied ? "token_embd.weight" : "output.weight", model_dim, vocab, first, rows);
   if (!scale.none()) scales_.emplace_back(head, scale);
