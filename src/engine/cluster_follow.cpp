@@ -109,8 +109,7 @@ class FollowingRank {
 Expected<ClusterReply> FollowingRank::open(Reader& reader) {
   close();
   MR_RETURN_IF_ERROR(wrong_);
-  if (reader.number<std::uint32_t>() != link::kProtocol)
-    return error(Code::unsupported, "it runs another version of millrace than rank 0; install the same one");
+  if (reader.number<std::uint32_t>() != link::kProtocol) return link::other_version();
   const std::string identity = reader.text();
   const auto terms = reader.array<ClusterTerms>();
   MR_RETURN_IF_ERROR(reader.status());

@@ -19,6 +19,11 @@ namespace millrace::link {
 /// Changes when a message does.
 constexpr std::uint32_t kProtocol = 4;
 
+/// What a rank, or rank 0 of it, says where the other speaks another protocol.
+inline Status other_version() {
+  return error(Code::unsupported, "it runs another version of millrace than rank 0; install the same one");
+}
+
 enum class MessageKind : std::uint32_t {
   open = 1,  // rank 0 opens a model; each answers with reply
   plan,      // the layers that a rank is to plan for; answered with reply

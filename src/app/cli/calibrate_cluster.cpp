@@ -33,7 +33,7 @@ struct OwnMeasure {
   static Expected<OwnMeasure> read(std::span<const std::byte> message) {
     link::Reader reader(message);
     if (reader.kind() != MessageKind::measured || reader.number<std::uint32_t>() != link::kProtocol)
-      return error(Code::unsupported, "it runs another version of millrace than rank 0; install the same one");
+      return link::other_version();
     OwnMeasure own;
     const auto code = reader.number<Code>();
     own.status = Status(code, reader.text());

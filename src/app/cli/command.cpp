@@ -162,7 +162,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   const auto before = command.get_options().size();
   command.add_option("model,-m,--model", flags.model, "A model by name, or a GGUF file (any part of a split one)")
       ->required();
-  command.add_option("--device", flags.device, "Who computes: auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix")->capture_default_str();
+  command
+      .add_option("--device", flags.device,
+                  "Who computes: auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix")
+      ->capture_default_str();
   command.add_option("--vram", flags.vram, "Cap on all GPU memory, for example 8G (default: what is free)");
   command.add_option("--pin", flags.pin, "Layers that stay where you say, for example 0-9=vram,10-29=ram,30-=disk");
   command
