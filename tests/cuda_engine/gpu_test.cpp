@@ -30,18 +30,6 @@ EngineOptions on_gpu(const std::string& path, DType kv_dtype = DType::f16) {
   return options;
 }
 
-/// Logits of `prompt` tokens of text and of what is decoded after them.
-std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt, std::int64_t decoded) {
-  const auto engine = make(options);
-  if (engine == nullptr) return {};
-  std::vector<float> logits;
-  Request request = greedy(real_text(*engine, prompt), decoded);
-  keep_logits(request, logits);
-  const Result result = engine->run(std::move(request));
-  EXPECT_NE(result.finish, Finish::error) << result.status.message();
-  return logits;
-}
-
 double relative_l2(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {

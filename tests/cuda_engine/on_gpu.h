@@ -11,6 +11,7 @@
 
 #include "device/cuda_runtime.h"
 #include "device/gpu.h"
+#include "engine/support.h"
 
 namespace millrace::engine::test {
 
@@ -36,6 +37,18 @@ class OnGpu : public ::testing::Test {
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
 };
+
+/// Logits of `prompt` tokens of text and of what is decoded after them.
+inline std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt, std::int64_t decoded) {
+  const auto engine = make(options);
+  if (engine == nullptr) return {};
+  std::vector<float> logits;
+  Request request = greedy(real_text(*engine, prompt), decoded);
+  keep_logits(request, logits);
+  const Result result = engine->run(std::move(request));
+  EXPECT_NE(result.finish, Finish::error) << result.status.message();
+  return logits;
+}
 
 /// NaN is equal to NaN of the same bits.
 inline void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {

@@ -2,13 +2,9 @@
 // GPU alone the ranks share it.
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "cuda_engine/on_gpu.h"
-#include "engine/cluster.h"
+#include "engine/rank_threads.h"
 #include "engine/support.h"
-#include "link/local_link.h"
-#include "link/message.h"
 
 namespace millrace::engine {
 namespace {
@@ -49,29 +45,13 @@ class Ranks : public OnGpu {
   }
 
   /// With so many ranks.
-  static std::vector<float> over(int ranks, const std::string& path, std::int64_t batch) {
-    const auto links = link::make_local_links(ranks);
-    std::vector<std::thread> others;
-    for (int rank = 1; rank < ranks; ++rank)
-      others.emplace_back([&links, rank, path] {
-        const Status status = follow(*links[static_cast<std::size_t>(rank)], on_gpu(path));
-        EXPECT_TRUE(status.ok()) << status.message();
-      });
-    std::vector<float> logits;
-    {
-      Cluster cluster(*links[0]);
-      EngineOptions options = on_gpu(path);
-      options.batch_tokens = batch;
-      options.cluster = &cluster;
-      auto engine = Engine::create(options);
-      EXPECT_TRUE(engine.ok()) << engine.status().message();
-      if (engine.ok()) logits = logits_of(**engine);
-    }
-    std::vector<std::byte> message;
-    const link::Writer end(message, link::MessageKind::end);
-    for (int rank = 1; rank < ranks; ++rank) EXPECT_TRUE(links[0]->send(rank, message).ok());
-    for (std::thread& other : others) other.join();
-    return logits;
+  static std::vector<float> over(std::size_t ranks, const std::string& path, std::int64_t batch) {
+    RankThreads threads(std::vector<EngineOptions>(ranks - 1, on_gpu(path)));
+    EngineOptions options = on_gpu(path);
+    options.batch_tokens = batch;
+    const auto engine = threads.create(options);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return engine.ok() ? logits_of(**engine) : std::vector<float>();
   }
 };
 
@@ -84,29 +64,16 @@ TEST_F(Ranks, TheBitsOfOneGpu) {
       const auto alone = make(options);
       ASSERT_NE(alone, nullptr);
       const std::vector<float> expected = logits_of(*alone);
-      for (const int ranks : {2, 3}) expect_same_bits(over(ranks, path, batch), expected);
+      for (const std::size_t ranks : {2u, 3u}) expect_same_bits(over(ranks, path, batch), expected);
     }
   }
 }
 
 TEST_F(Ranks, AGpuBesideAProcessorIsRefusedInWords) {
-  const auto links = link::make_local_links(2);
-  std::thread other([&links] {
-    const Status status = follow(*links[1], roomy(moe_path()));
-    EXPECT_TRUE(status.ok()) << status.message();
-  });
-  {
-    Cluster cluster(*links[0]);
-    EngineOptions options = on_gpu(moe_path());
-    options.cluster = &cluster;
-    const auto engine = Engine::create(options);
-    ASSERT_FALSE(engine.ok());
-    EXPECT_NE(engine.status().message().find("give all a GPU or none"), std::string::npos) << engine.status().message();
-  }
-  std::vector<std::byte> message;
-  const link::Writer end(message, link::MessageKind::end);
-  EXPECT_TRUE(links[0]->send(1, message).ok());
-  other.join();
+  RankThreads threads({roomy(moe_path())});
+  const auto engine = threads.create(on_gpu(moe_path()));
+  ASSERT_FALSE(engine.ok());
+  EXPECT_NE(engine.status().message().find("give all a GPU or none"), std::string::npos) << engine.status().message();
 }
 
 }  // namespace

@@ -41,17 +41,6 @@ EngineOptions on_two(EngineOptions options) {
   return options;
 }
 
-std::vector<float> logits_of(const EngineOptions& options, std::size_t prompt, std::int64_t decoded) {
-  const auto engine = make(options);
-  if (engine == nullptr) return {};
-  std::vector<float> logits;
-  Request request = greedy(real_text(*engine, prompt), decoded);
-  keep_logits(request, logits);
-  const Result result = engine->run(std::move(request));
-  EXPECT_NE(result.finish, Finish::error) << result.status.message();
-  return logits;
-}
-
 /// In float16 and in Q8_0 of odd widths, with norms of heads and of results, windows, and a head that is the embedding.
 TEST_F(Shards, TheBitsOfOneWhateverTheLayersAre) {
   const std::string path =

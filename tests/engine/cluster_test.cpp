@@ -3,46 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
+#include "engine/rank_threads.h"
 #include "engine/support.h"
-#include "link/local_link.h"
-#include "link/message.h"
 
 namespace millrace::engine {
 namespace {
 
 using namespace test;
-
-/// Ranks, each but the first on a thread that follows with options of its own.
-class Threads {
- public:
-  explicit Threads(std::vector<EngineOptions> followers)
-      : links_(link::make_local_links(static_cast<int>(followers.size()) + 1)), cluster_(*links_[0]) {
-    for (std::size_t i = 0; i < followers.size(); ++i)
-      threads_.emplace_back([this, i, options = std::move(followers[i])] {
-        const Status status = follow(*links_[i + 1], options);
-        EXPECT_TRUE(status.ok()) << status.message();
-      });
-  }
-  ~Threads() {
-    std::vector<std::byte> message;
-    const link::Writer end(message, link::MessageKind::end);
-    for (int rank = 1; rank < links_[0]->size(); ++rank) EXPECT_TRUE(links_[0]->send(rank, message).ok());
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  Expected<std::unique_ptr<Engine>> create(EngineOptions options, const std::string& stages = "") {
-    cluster_.stages = stages;
-    options.cluster = &cluster_;
-    return Engine::create(options);
-  }
-
- private:
-  std::vector<std::unique_ptr<link::Link>> links_;
-  Cluster cluster_;
-  std::vector<std::thread> threads_;
-};
 
 EngineOptions one_thread(const std::string& path = moe_path()) {
   EngineOptions options = roomy(path);
@@ -79,7 +46,7 @@ TEST(Cluster, GivesTheBitsOfOneProcess) {
   ASSERT_NE(alone, nullptr);
   const std::vector<float> expected = logits_of(*alone);
   for (const std::size_t followers : {1u, 2u}) {
-    Threads ranks(std::vector<EngineOptions>(followers, one_thread()));
+    RankThreads ranks(std::vector<EngineOptions>(followers, one_thread()));
     for (const char* stages : {"", followers == 1 ? "0-0,1-5" : "0-2,3-3,4-5"}) {
       auto engine = ranks.create(options, stages);
       ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -92,7 +59,7 @@ TEST(Cluster, TheLeastOfAllRanksHolds) {
   EngineOptions options = one_thread(), small = one_thread();
   options.context_tokens = 0;
   small.ram_bytes = 2'500'000;
-  Threads ranks({small});
+  RankThreads ranks({small});
   auto engine = ranks.create(options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   const auto alone = make(options);
@@ -105,7 +72,7 @@ TEST(Cluster, TheLeastOfAllRanksHolds) {
 }
 
 TEST(Cluster, ConversationsGoOn) {
-  Threads ranks({one_thread()});
+  RankThreads ranks({one_thread()});
   auto engine = ranks.create(one_thread());
   const auto alone = make(one_thread());
   ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -146,7 +113,7 @@ TEST(Cluster, EveryArchitectureThatCanBeCutGivesItsBits) {
     options.context_tokens = 128;
     const auto alone = make(options);
     ASSERT_NE(alone, nullptr) << name;
-    Threads ranks({options});
+    RankThreads ranks({options});
     const auto layers = alone->model().hyperparameters().layers;
     auto engine = ranks.create(options, fmt::format("0-{},{}-{}", layers - 2, layers - 1, layers - 1));
     ASSERT_TRUE(engine.ok()) << name << ": " << engine.status().message();
@@ -157,7 +124,7 @@ TEST(Cluster, EveryArchitectureThatCanBeCutGivesItsBits) {
 TEST(Cluster, LayersThatNeedMoreThanTheResidualStreamAreRefused) {
   for (const char* name : {"gemma4"}) {
     EngineOptions options = one_thread(reference(name));
-    Threads ranks({options});
+    RankThreads ranks({options});
     const Status status = ranks.create(options).status();
     EXPECT_EQ(status.code(), Code::unsupported) << name << ": " << status.message();
   }
@@ -185,7 +152,7 @@ TEST(Cluster, ConversationsGoOnWhereLayersHaveWindows) {
     return all;
   };
   const auto alone = make(options);
-  Threads ranks({options});
+  RankThreads ranks({options});
   auto engine = ranks.create(options, "0-5,6-6");
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   EXPECT_EQ(talk(**engine), talk(*alone));
@@ -232,7 +199,7 @@ TEST(Cluster, ConversationsGoOnWhereLayersKeepAState) {
     for (const bool drafts : {false, true}) {
       if (drafts) options.speculate.mode = SpeculateOptions::Mode::fixed;
       options.speculate.drafts = 3;
-      Threads ranks({options});
+      RankThreads ranks({options});
       auto engine = ranks.create(options, fmt::format("0-{},{}-{}", layers - 2, layers - 1, layers - 1));
       ASSERT_TRUE(engine.ok()) << name << ": " << engine.status().message();
       EXPECT_EQ(logits_of_talk(**engine), expected) << name << (drafts ? " with drafts" : "");
@@ -248,7 +215,7 @@ TEST(Cluster, TheFirstStageNeedsALayerThatKeepsAll) {
   EngineOptions options = one_thread(reference("qwen35"));
   const auto alone = make(options);
   ASSERT_NE(alone, nullptr);
-  Threads ranks({options});
+  RankThreads ranks({options});
   const Status status =
       ranks.create(options, fmt::format("0-0,1-{}", alone->model().hyperparameters().layers - 1)).status();
   EXPECT_EQ(status.code(), Code::unsupported);
@@ -256,7 +223,7 @@ TEST(Cluster, TheFirstStageNeedsALayerThatKeepsAll) {
 }
 
 TEST(Cluster, AnotherFileIsRefused) {
-  Threads ranks({one_thread(draft_path())});
+  RankThreads ranks({one_thread(draft_path())});
   const auto engine = ranks.create(one_thread());
   EXPECT_EQ(engine.status().code(), Code::invalid_argument);
   EXPECT_NE(engine.status().message().find("rank 1 (this process)"), std::string::npos) << engine.status().message();
@@ -267,7 +234,7 @@ TEST(Cluster, AnotherFileIsRefused) {
 TEST(Cluster, ARankWithTooLittleMemorySaysSo) {
   EngineOptions small = one_thread();
   small.ram_bytes = 500'000;
-  Threads ranks({one_thread(), small});
+  RankThreads ranks({one_thread(), small});
   const auto engine = ranks.create(one_thread());
   EXPECT_EQ(engine.status().code(), Code::out_of_budget);
   EXPECT_NE(engine.status().message().find("rank 2"), std::string::npos) << engine.status().message();
@@ -276,7 +243,7 @@ TEST(Cluster, ARankWithTooLittleMemorySaysSo) {
 }
 
 TEST(Cluster, OneModelAtATime) {
-  Threads ranks({one_thread()});
+  RankThreads ranks({one_thread()});
   auto first = ranks.create(one_thread());
   ASSERT_TRUE(first.ok()) << first.status().message();
   EXPECT_EQ(ranks.create(one_thread()).status().code(), Code::unavailable);
@@ -285,7 +252,7 @@ TEST(Cluster, OneModelAtATime) {
 }
 
 TEST(Cluster, WhatDoesNotWorkYetIsRefusedByName) {
-  Threads ranks({one_thread()});
+  RankThreads ranks({one_thread()});
   EngineOptions drafts = one_thread();
   drafts.speculate.mode = SpeculateOptions::Mode::automatic;
   drafts.speculate.draft_model = draft_path();
@@ -306,7 +273,7 @@ TEST(Cluster, AReadErrorElsewhereEndsTheRequestWithAWord) {
   failing.faults = {*storage::parse_fault("eio@60")};
   EngineOptions options = one_thread();
   options.context_tokens = 256;
-  Threads ranks({failing});
+  RankThreads ranks({failing});
   auto engine = ranks.create(options, "0-2,3-5");
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   Result result;
