@@ -128,8 +128,9 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   if (planner.homes().experts.any()) {
     MR_ASSIGN_OR_RETURN(loaded->experts,
                         residency::DeviceExperts::create(
-                            parts.model->units(), planner.homes().experts, loaded->weights->table(), *parts.backend,
-                            *parts.vram, *parts.budget, {options.on_load, options.on_load_end}, pack_check(parts)));
+                            parts.model->units(), planner.homes().experts,
+                            {{options.cuda_index, parts.model->units(), loaded->weights->table(), *parts.vram}},
+                            *parts.backend, *parts.budget, {options.on_load, options.on_load_end}, pack_check(parts)));
     ops.experts = loaded->experts.get();
   }
   MR_ASSIGN_OR_RETURN(parts.executor,

@@ -18,6 +18,7 @@
 #include "exec/cuda_blocks.h"
 #include "exec/cuda_shards.h"
 #include "residency/calibrate.h"
+#include "residency/cuda_experts.h"
 #include "residency/cuda_weights.h"
 
 namespace millrace::engine {
@@ -29,11 +30,15 @@ struct ShardedParts final : GpuParts {
   std::vector<std::unique_ptr<residency::Budget>> budgets;         // likewise
   std::vector<residency::Reservation> contexts;                    // likewise
   std::vector<std::unique_ptr<residency::DeviceWeights>> weights;  // of all
-  std::vector<std::unique_ptr<ThreadPool>> pools;                  // of all, where the CPU has a share
-  std::vector<exec::DeviceBlocks*> blocks;                         // by group; the pool's
+  std::vector<std::unique_ptr<ThreadPool>> pools;  // of all, where the CPU has a share of rows; one for experts
+  // Where experts flow:
+  std::unique_ptr<model::Model> whole;
+  std::unique_ptr<residency::DeviceExperts> experts;
+  std::vector<exec::DeviceBlocks*> blocks;  // by group; the pool's
 
   void add_to(residency::StoreCounters& counters) const override {
     for (const auto& one : weights) one->add_to(counters);
+    if (experts != nullptr) experts->add_to(counters);
   }
 };
 
@@ -43,12 +48,11 @@ Status check_shard_options(const EngineOptions& options, bool drafts) {
   };
   if (options.cluster != nullptr) return off("a job of several processes");
   if (drafts || drafts_within(options)) return off("--draft");
-  if (!options.pins.empty() || options.vram_experts >= 0) return off("--pin and --vram-experts");
+  if (!options.pins.empty()) return off("--pin");
   if (options.cpu_feed_forwards > 0) return off("--cpu-ffn, the CPU's part being rows of matrices,");
   if (options.cufile) return off("--storage cufile");
   if (options.follow != nullptr) return off("--plan");
-  if (!options.routing.empty() || !options.record_routing.empty() || options.route_bias > 0)
-    return off("what is for experts (--routing, --record-routing, --route-bias)");
+  if (!options.record_routing.empty()) return off("--record-routing");
   return {};
 }
 
@@ -75,7 +79,7 @@ class Assembly {
       planner_.emplace(one, vram_, parts_);
       MR_RETURN_IF_ERROR(planner_->plan());
     }
-    if (planner_->homes().experts.any()) return error(Code::internal, "experts would flow to several GPUs");
+    MR_RETURN_IF_ERROR(share_out_experts());
     planner_->say_homes();
     MR_RETURN_IF_ERROR(accept(parts_));
     MR_RETURN_IF_ERROR(take_memory(ram));
@@ -88,11 +92,14 @@ class Assembly {
   Status measure();
   void share_processor();
   Status measure_rates(std::uint64_t ram);
+  Status share_out_experts();
   int threads_for_each() const;
+  void start_expert_threads();
   void start_processors();
   Status take_memory(std::uint64_t ram);
   Status load();
   Expected<std::unique_ptr<residency::DeviceWeights>> load_weights(std::size_t gpu);
+  Status open_experts();
   Status make_blocks();
   const model::Model& model(std::size_t gpu) const { return gpu == 0 ? *parts_.model : *sharded_->models[gpu - 1]; }
   residency::Budget& vram(std::size_t gpu) const { return gpu == 0 ? *parts_.vram : *sharded_->budgets[gpu - 1]; }
@@ -106,6 +113,7 @@ class Assembly {
   std::vector<std::string> paths_;
   kv::Layout layout_;  // of sequences: all heads
   std::optional<CudaPlanner> planner_;
+  residency::ExpertTiers experts_;  // of all GPUs: each has its rows of those in slots
 };
 
 /// A model for each GPU, and what a sequence keeps on all of them together.
@@ -114,8 +122,8 @@ Status Assembly::open() {
   if (!parts_.identity.empty()) parts_.identity += fmt::format(" over {} GPUs", gpus_.size());
   if (wants_draft_block(options_)) parts_.draft.words = "several GPUs have no passes through that block";
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
-  MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {kCudaTileBytes, options_.context_tokens}));
-  layout_ = kv_layout(*whole, options_, gpus_.front());
+  MR_ASSIGN_OR_RETURN(sharded_->whole, model::load(file, {kCudaTileBytes, options_.context_tokens}));
+  layout_ = kv_layout(*sharded_->whole, options_, gpus_.front());
   MR_RETURN_IF_ERROR(check_kv(layout_, options_.kv_dtype));
   for (std::int64_t index = 1; index < std::ssize(gpus_); ++index) {
     model::LoadOptions how{kCudaTileBytes, options_.context_tokens};
@@ -168,6 +176,21 @@ Status Assembly::measure_rates(std::uint64_t ram) {
   return {};
 }
 
+/// The plan is of one GPU's rows in its part of RAM: so many experts with slots there have all their rows in all of it.
+/// But each GPU leases for its waves.
+Status Assembly::share_out_experts() {
+  experts_ = planner_->homes().experts;
+  if (!experts_.any()) return {};
+  experts_.spare_slots = 0;
+  const auto gpus = static_cast<int>(gpus_.size());
+  const std::int64_t all = parts_.model->units().experts();
+  if (experts_.ram_slots < all)
+    experts_.wave_experts = std::min(experts_.wave_experts, experts_.ram_slots / residency::least_ram_experts(gpus));
+  if (experts_.wave_experts > 0) return {};
+  return error(Code::out_of_budget, "RAM for {} experts is too little for {} GPUs; give more --ram", experts_.ram_slots,
+               gpus);
+}
+
 /// One processor is left to each GPU's launches.
 int Assembly::threads_for_each() const {
   const auto gpus = static_cast<int>(gpus_.size());
@@ -182,6 +205,15 @@ void Assembly::start_processors() {
         ThreadPool::Options{.threads = threads_for_each(),
                             .spin = kSpin,
                             .first = static_cast<int>(g) * (threads_for_each() + (options_.threads > 0 ? 0 : 1))}));
+  parts_.isa = options_.best_isa ? device::best_isa() : options_.isa;
+}
+
+/// All processors but those compute with experts outside VRAM.
+void Assembly::start_expert_threads() {
+  constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPUs take for their own layers
+  const int all = options_.threads > 0 ? options_.threads : ThreadPool::usable_processors();
+  const int threads = options_.threads > 0 ? all : std::max(1, all - static_cast<int>(gpus_.size()));
+  sharded_->pools.push_back(std::make_unique<ThreadPool>(ThreadPool::Options{.threads = threads, .spin = kSpin}));
   parts_.isa = options_.best_isa ? device::best_isa() : options_.isa;
 }
 
@@ -218,12 +250,29 @@ Expected<std::unique_ptr<residency::DeviceWeights>> Assembly::load_weights(std::
                                         vram(gpu), *parts_.budget, on_load);
 }
 
+/// Behind the weights, in whose tables their addresses are.
+Status Assembly::open_experts() {
+  if (!experts_.any()) return {};
+  std::vector<residency::ExpertGpu> gpus;
+  for (std::size_t g = 0; g < gpus_.size(); ++g)
+    gpus.push_back({gpus_[g], model(g).units(), sharded_->weights[g]->table(), vram(g)});
+  MR_ASSIGN_OR_RETURN(sharded_->experts,
+                      residency::DeviceExperts::create(sharded_->whole->units(), experts_, gpus, *parts_.backend,
+                                                       *parts_.budget, {options_.on_load, options_.on_load_end}, {}));
+  start_expert_threads();
+  return {};
+}
+
 Status Assembly::load() {
   std::vector<exec::CudaShard> shards;
-  const bool processor = parts_.plan.cpu.any();
+  const bool processor = parts_.plan.cpu.any() && !experts_.any();
   if (processor) start_processors();
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     MR_ASSIGN_OR_RETURN(sharded_->weights.emplace_back(), load_weights(g));
+  }
+  if (options_.on_load_end) options_.on_load_end();
+  MR_RETURN_IF_ERROR(open_experts());
+  for (std::size_t g = 0; g < gpus_.size(); ++g) {
     exec::CudaOptions ops;
     ops.device = gpus_[g];
     ops.graphs = options_.cuda_graphs;
@@ -234,15 +283,22 @@ Status Assembly::load() {
     ops.own_block = [sharded = sharded_.get(), g](std::size_t group, const std::byte* block) {
       return sharded->blocks[group]->on_device(g, block);
     };
-    if (processor) {
+    ops.routing = parts_.routing.get();
+    if (experts_.any()) {
+      ops.experts = sharded_->experts.get();
+      ops.expert_gpu = g;
+      ops.whole_units = &sharded_->whole->units();
+      ops.prefetch = options_.prefetch;
+      ops.route_bias = static_cast<float>(options_.route_bias);
+    }
+    if (processor || (experts_.any() && g == 0)) {
       ops.pool = sharded_->pools[g].get();
       ops.kernels = &kernels::table(parts_.isa);
       ops.ram = parts_.budget.get();
     }
     shards.push_back({model(g).units(), *sharded_->weights[g], vram(g), model(g).program(), std::move(ops)});
   }
-  if (options_.on_load_end) options_.on_load_end();
-  MR_ASSIGN_OR_RETURN(parts_.executor, exec::make_sharded_executor(std::move(shards)));
+  MR_ASSIGN_OR_RETURN(parts_.executor, exec::make_sharded_executor(std::move(shards), options_.gpus_through_host));
   MR_RETURN_IF_ERROR(parts_.executor->prepare(parts_.model->program(), pass_limits(parts_.limits)));
   MR_RETURN_IF_ERROR(make_blocks());
   parts_.gpu = std::move(sharded_);
@@ -257,8 +313,9 @@ Status Assembly::make_blocks() {
   for (std::size_t g = 0; g < gpus_.size(); ++g) devices.push_back({gpus_[g], vram(g)});
   for (std::size_t i = 0; i < layout_.groups().size(); ++i) {
     const kv::Group& own = planner_->layout().groups()[i];
-    if (layout_.groups()[i].block_bytes() != own.block_bytes() * std::ssize(gpus_))
-      return error(Code::internal, "a block of KV is not cut into {} equal parts", gpus_.size());
+    if (layout_.groups()[i].block_bytes() != own.block_bytes() * std::ssize(gpus_) &&
+        layout_.groups()[i].block_bytes() != own.block_bytes())
+      return error(Code::internal, "a block of KV is neither cut into {} equal parts nor whole", gpus_.size());
     MR_ASSIGN_OR_RETURN(auto blocks, exec::DeviceBlocks::create(planner_->blocks_shape(own), devices));
     sharded_->blocks.push_back(blocks.get());
     memory.push_back(std::move(blocks));

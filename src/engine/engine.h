@@ -85,9 +85,10 @@ struct EngineOptions {
   std::string overlay;  // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;
-  bool cuda_named = false;       // that one was asked for; else the processes of one host take a GPU each
-  std::vector<int> cuda_beside;  // GPUs that compute with that one, each with its rows of every matrix; empty: none
-  model::Shard shard;            // only these rows, for one of those GPUs: no engine by itself
+  bool cuda_named = false;         // that one was asked for; else the processes of one host take a GPU each
+  std::vector<int> cuda_beside;    // GPUs that compute with that one, each with its rows of every matrix; empty: none
+  bool gpus_through_host = false;  // those write to the host's memory, not to each other's
+  model::Shard shard;              // only these rows, for one of those GPUs: no engine by itself
   std::uint64_t vram_bytes = 0;  // cap on all memory of a device that the process takes, its context included; 0: what
                                  // is free
   std::vector<Pin> pins;

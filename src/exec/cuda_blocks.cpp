@@ -88,17 +88,18 @@ const std::byte* DeviceBlocks::on_device(std::size_t device, const std::byte* bl
 }
 
 Status DeviceBlocks::read(const std::byte* block, std::byte* out, std::size_t bytes) {
-  const std::size_t each = bytes / devices_.size();
-  for (std::size_t d = 0; d < devices_.size(); ++d)
+  const std::size_t each = bytes_of_each(bytes);
+  for (std::size_t d = 0; d * each < bytes; ++d)
     MR_CUDA(cudaMemcpy(out + d * each, on_device(d, block), each, cudaMemcpyDeviceToHost));
   return {};
 }
 
 Status DeviceBlocks::write(std::byte* block, const std::byte* in, std::size_t bytes) {
-  const std::size_t each = bytes / devices_.size();
+  const std::size_t each = bytes_of_each(bytes);
   for (std::size_t d = 0; d < devices_.size(); ++d) {
     const device::OnGpu on(devices_[d].device);
-    MR_RETURN_IF_ERROR(device::write_device(const_cast<std::byte*>(on_device(d, block)), in + d * each, each));
+    const std::byte* const from = each == bytes ? in : in + d * each;
+    MR_RETURN_IF_ERROR(device::write_device(const_cast<std::byte*>(on_device(d, block)), from, each));
   }
   return {};
 }

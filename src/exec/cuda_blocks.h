@@ -1,4 +1,4 @@
-// KV blocks in the memory of a GPU; or of several, each of which has its heads' part of every block.
+// KV blocks in the memory of a GPU; or of several, each of which has its heads' part of every block, or all of it.
 // Thread-safety: as kv::BlockMemory; on_device() may be asked from any thread during a pass.
 #pragma once
 
@@ -38,7 +38,7 @@ class DeviceBlocks final : public kv::BlockMemory {
   Expected<std::byte*> allocate(bool press) override;
   void release(std::byte* block) override;
   void trim() override;
-  /// All parts, one behind the other.
+  /// All parts, one behind the other; where each device has all of a block, what the first one has.
   Status read(const std::byte* block, std::byte* out, std::size_t bytes) override;
   Status write(std::byte* block, const std::byte* in, std::size_t bytes) override;
   /// Where its part on that device lies, by its place in `devices`.
@@ -65,6 +65,10 @@ class DeviceBlocks final : public kv::BlockMemory {
       : shape_(shape), devices_(std::move(devices)) {}
   Status add_chunk(std::int64_t blocks, bool press);
   std::int64_t made() const;
+  /// Of so many of a block, those on each device.
+  std::size_t bytes_of_each(std::size_t bytes) const {
+    return bytes == shape_.block_bytes ? bytes : bytes / devices_.size();
+  }
 
   const DeviceBlocksShape shape_;
   const std::vector<BlockDevice> devices_;

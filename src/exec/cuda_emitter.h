@@ -175,11 +175,15 @@ struct CudaExecutor::Emitter {
   const Experts* ask_next_router(const Experts& experts, std::uint32_t number);
   /// The addresses that the GPU's own launches read: slots, and some experts in RAM.
   void claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down);
+  /// Of a mixture's result, the column where this device's own begin.
+  std::int64_t first_of_result(const Step& s) const;
   void take_in_experts(const Step& s, std::uint32_t number, const Experts* ahead);
   /// Between them, of experts without a gate: of all entries, or of the experts of a wave.
   void activate(const cuda::ExpertCall& hidden, const cuda::ExpertCall& down, bool of_wave);
+  /// Between them, of a shard: what all devices made of the hidden layers becomes the input of `down`.
+  void gather_hidden(const Step& s, const cuda::ExpertCall& down, bool of_wave);
   /// hidden and down wave by wave, as the experts come.
-  void launch_waves(const Experts& experts, cuda::ExpertCall hidden, cuda::ExpertCall down);
+  void launch_waves(const Step& s, cuda::ExpertCall hidden, cuda::ExpertCall down);
 
   // --- Rows and attention ---
 

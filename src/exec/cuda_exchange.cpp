@@ -12,8 +12,8 @@ constexpr std::chrono::milliseconds kAskAfter{20};  // of waiting: whether the d
 
 }  // namespace
 
-Status HostExchange::start(std::uint64_t payload) {
-  MR_ASSIGN_OR_RETURN(shared_, device::PinnedBuffer::allocate(kPayload + payload));
+Status HostExchange::start(std::uint64_t payload, bool for_all) {
+  MR_ASSIGN_OR_RETURN(shared_, device::PinnedBuffer::allocate(kPayload + payload, for_all));
   void* seen = nullptr;
   MR_CUDA(cudaHostGetDevicePointer(&seen, shared_.data(), 0));
   device_shared_ = static_cast<std::byte*>(seen);
@@ -21,6 +21,13 @@ Status HostExchange::start(std::uint64_t payload) {
   MR_RETURN_IF_ERROR(device::clear_device(words_));
   thread_ = std::thread([this] { run_jobs(); });
   return {};
+}
+
+Status HostExchange::check_seen() const {
+  void* seen = nullptr;
+  MR_CUDA(cudaHostGetDevicePointer(&seen, const_cast<std::byte*>(shared_.data()), 0));
+  if (seen == device_shared_) return {};
+  return error(Code::unsupported, "GPUs see the host's memory at different addresses, and experts flow to one alone");
 }
 
 void HostExchange::stop() {

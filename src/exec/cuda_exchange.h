@@ -41,14 +41,27 @@ class HostExchange {
   /// Sets the flags of all jobs that have numbers without computing more: the pass has failed.
   void abandon();
 
+  // --- Other devices take the same results in, without handing out ---
+
+  /// The number of the last job. Between passes.
+  std::uint32_t last_number() const { return last_number_; }
+  /// Whether the present device sees the memory of the exchange where this one's does. Errors: unsupported.
+  Status check_seen() const;
+  /// A pass has failed behind abandon(): whoever still waits for any job does so no longer. Until they have gone;
+  /// then the flag is that of last_number() again.
+  void let_others_go() { done(last_number_ + kFarAhead); }
+  void others_have_gone() { done(last_number_); }
+
  protected:
   static constexpr std::uint64_t kFlagBytes = 256;                // each flag on lines of its own
   static constexpr std::uint64_t kPayload = 2 * kFlagBytes;       // where page-locked memory is the derived class's
+  static constexpr std::uint32_t kFarAhead = 1u << 30;            // jobs
   static constexpr std::size_t kMostQueued = 16, kFewQueued = 6;  // launches are made so far ahead
 
   /// Page-locked memory, the flags and `payload` bytes behind them, and the thread. REQUIRES: the derived object is
-  /// whole; it calls stop() before it goes. Errors: out_of_budget, io_error.
-  Status start(std::uint64_t payload);
+  /// whole; it calls stop() before it goes. for_all: other devices take results in, too. Errors: out_of_budget,
+  /// io_error.
+  Status start(std::uint64_t payload, bool for_all = false);
   void stop();
 
   /// Keeps the job in its place of `jobs`, which compute() will name, and queues it. Its hand-out and take-in are on

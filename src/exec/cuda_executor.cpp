@@ -233,24 +233,50 @@ Status CudaExecutor::prepare_experts() {
   if (options_.experts == nullptr) return {};
   if (route_bias() > 0) options_.experts->tell_tiers();
   routers_.clear();
+  expert_biases_.clear();
+  if (!leads_experts()) return {};
   if (options_.prefetch != Prefetch::off && !options_.experts->all_in_ram()) routers_ = routers_ahead(programs_[0]);
-  const auto read = [&](WeightRef ref, std::vector<float>& out) -> Status {
-    if (ref.none()) return {};
-    out.resize(static_cast<std::size_t>(part(ref).rows * part(ref).cols));
-    MR_CUDA(cudaMemcpy(out.data(), weights_.address(ref), out.size() * sizeof(float), cudaMemcpyDeviceToHost));
-    return {};
-  };
-  for (const Step& step : programs_[0].steps) {
+  const bool whole = options_.whole_units == nullptr;
+  if (whole) MR_RETURN_IF_ERROR(add_biases(*this));
+  MR_ASSIGN_OR_RETURN(expert_share_, ExpertShare::create(expert_share_sizes(shape_), *options_.experts,
+                                                         whole ? units_ : *options_.whole_units, *options_.pool,
+                                                         *options_.kernels, *options_.ram, options_.trace, !whole));
+  return {};
+}
+
+Status CudaExecutor::add_biases(const CudaExecutor& member) {
+  const device::OnGpu on(member.options_.device);
+  for (const Step& step : member.programs_[0].steps) {
     if (step.kind != Step::Kind::moe) continue;
-    ExpertBiases& biases = expert_biases_[step.experts.first_unit];
-    MR_RETURN_IF_ERROR(read(step.experts.gate_bias, biases.gate));
-    MR_RETURN_IF_ERROR(read(step.experts.up_bias, biases.up));
-    MR_RETURN_IF_ERROR(read(step.experts.down_bias, biases.down));
-    MR_RETURN_IF_ERROR(read(step.experts.inner_scale, biases.inner_scale));
+    const Experts& experts = step.experts;
+    const residency::Part &first = member.part({experts.first_unit, experts.first_part()}),
+                          &down = member.part({experts.first_unit, experts.down_part});
+    // Of each expert `rows` of `size` elements, from `begin` on.
+    const auto read = [&](WeightRef ref, std::int64_t size, std::int64_t begin, std::int64_t rows,
+                          std::vector<float>& out) -> Status {
+      if (ref.none()) return {};
+      out.resize(static_cast<std::size_t>(experts.count * size));
+      const auto bytes = [](std::int64_t floats) { return static_cast<std::size_t>(floats) * sizeof(float); };
+      MR_CUDA(cudaMemcpy2D(out.data() + begin, bytes(size), member.weights_.address(ref), bytes(size), bytes(rows),
+                           static_cast<std::size_t>(experts.count), cudaMemcpyDeviceToHost));
+      return {};
+    };
+    ExpertBiases& biases = expert_biases_[experts.first_unit];
+    MR_RETURN_IF_ERROR(read(experts.gate_bias, down.cols, step.first, first.rows, biases.gate));
+    MR_RETURN_IF_ERROR(read(experts.up_bias, down.cols, step.first, first.rows, biases.up));
+    MR_RETURN_IF_ERROR(read(experts.down_bias, first.cols, biases.down_rows, down.rows, biases.down));
+    MR_RETURN_IF_ERROR(read(experts.inner_scale, 1, 0, 1, biases.inner_scale));
+    biases.down_rows += down.rows;
   }
-  MR_ASSIGN_OR_RETURN(expert_share_,
-                      ExpertShare::create(expert_share_sizes(shape_), *options_.experts, units_, *options_.pool,
-                                          *options_.kernels, *options_.ram, options_.trace));
+  return {};
+}
+
+Status CudaExecutor::follow(ExpertShare& leaders) {
+  const device::OnGpu on(options_.device);
+  MR_RETURN_IF_ERROR(leaders.check_seen());
+  MR_ASSIGN_OR_RETURN(followed_seen_, device::DeviceBuffer::allocate(sizeof(std::uint32_t)));
+  MR_RETURN_IF_ERROR(device::clear_device(followed_seen_));
+  followed_ = &leaders;
   return {};
 }
 
@@ -275,7 +301,8 @@ const RouterAhead* CudaExecutor::router_behind(const Experts& experts) const {
 /// The slots of this pass; and in passes of many rows, in which order it calls for the experts of which layer.
 Status CudaExecutor::begin_experts() {
   if (options_.experts == nullptr) return {};
-  MR_RETURN_IF_ERROR(options_.experts->begin_pass(stream_.get()));
+  if (options_.whole_units == nullptr) MR_RETURN_IF_ERROR(options_.experts->begin_pass());
+  MR_RETURN_IF_ERROR(options_.experts->publish(options_.expert_gpu, stream_.get()));
   begin_guesses();
   if (!brings_experts()) return {};
   std::vector<residency::DeviceExperts::Layer> layers;
@@ -285,11 +312,14 @@ Status CudaExecutor::begin_experts() {
       for (std::size_t i = begin; i < program_->block_end(begin); ++i)
         if (steps[i].kind == Step::Kind::moe) {
           const Experts& experts = steps[i].experts;
-          layers.push_back({experts.first_unit,
-                            experts.count,
-                            {experts.gate_bias, experts.up_bias, experts.down_bias, experts.inner_scale}});
+          const std::int64_t ff = part({experts.first_unit, experts.down_part}).cols,
+                             dim = part({experts.first_unit, experts.up_part}).cols;
+          layers.push_back(
+              {experts.first_unit,
+               experts.count,
+               {{experts.gate_bias, ff}, {experts.up_bias, ff}, {experts.down_bias, dim}, {experts.inner_scale, 1}}});
         }
-  options_.experts->begin_waves(std::move(layers));
+  options_.experts->begin_waves(options_.expert_gpu, std::move(layers));
   return {};
 }
 
@@ -445,7 +475,24 @@ Status CudaExecutor::make_states() {
     window.first_states = spans.size() * static_cast<std::size_t>(shape_.state_groups);
     spans.push_back({window.first, window.rows});
   }
-  return make_state_runs(*batch_, spans, states_);
+  MR_RETURN_IF_ERROR(make_state_runs(*batch_, spans, states_));
+  if (options_.own_block) find_own_states();
+  return {};
+}
+
+void CudaExecutor::find_own_states() {
+  std::vector<std::size_t> groups;
+  for (std::size_t g = 0; g < kv_layout().groups().size(); ++g)
+    if (kv_layout().groups()[g].is_state()) groups.push_back(g);
+  const auto own = [&](std::size_t group, const std::byte* block) {
+    return block == nullptr ? nullptr : options_.own_block(group, block);
+  };
+  for (std::size_t t = 0; t < states_.tables.size(); ++t)
+    for (std::int32_t r = 0; r < states_.tables[t].runs; ++r) {
+      cuda::StateRun& run = states_.runs[states_.tables[t].first_run + static_cast<std::size_t>(r)];
+      run.before = own(groups[t % groups.size()], run.before);
+      run.after = const_cast<std::byte*>(own(groups[t % groups.size()], run.after));
+    }
 }
 
 void CudaExecutor::fill_states() {
@@ -541,7 +588,7 @@ Status CudaExecutor::launch_all() {
   if (expert_share_ != nullptr && !status.ok()) expert_share_->abandon();
   // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
   Status ended = stream_.synchronise();
-  if (options_.experts != nullptr) options_.experts->end_pass();
+  if (options_.experts != nullptr && options_.whole_units == nullptr) options_.experts->end_pass();
   if (status.ok()) status = std::move(ended);
   if (status.ok() && shards_.failed != nullptr && std::atomic_ref(*shards_.failed).load() != 0)
     status = error(Code::io_error, "another GPU has given the pass up, or did not answer for five minutes");

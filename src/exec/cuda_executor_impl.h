@@ -32,12 +32,14 @@ struct Shards {
   struct Device {
     std::byte* memory = nullptr;
     CudaLayout layout;
-    const Program* programs = nullptr;   // two, as CudaExecutor::programs_
-    std::byte* gather_memory = nullptr;  // kernels::cuda::gather_memory_bytes()
+    const Program* programs = nullptr;  // two, as CudaExecutor::programs_
+    kernels::cuda::GatherState* gather_state = nullptr;
+    std::byte* gather_words = nullptr;  // GatherCall::Target::words
   };
   std::vector<Device> devices;
   int index = 0;                    // this one's
   bool one_device = false;          // some of them are one
+  bool through_host = false;        // no device writes to another's memory
   std::uint32_t* failed = nullptr;  // as this device sees it
 };
 
@@ -61,10 +63,17 @@ class CudaExecutor final : public Executor {
   ExecCounters counters() const override { return counters_; }
   std::string describe() const override;
   /// Of a program with gathers, once all of its executors are prepared: where the others' activations lie.
-  Shards::Device as_shard(std::byte* gather_memory) const {
-    return {memory_.data(), layout_, programs_, gather_memory};
+  Shards::Device as_shard(kernels::cuda::GatherState* state, std::byte* words) const {
+    return {memory_.data(), layout_, programs_, state, words};
   }
   void join(Shards shards) { shards_ = std::move(shards); }
+  // Of shards whose experts flow: the executor of the first GPU leads, and the others follow it.
+  /// Of all members, in order, so that the processor has whole biases. REQUIRES: this one leads.
+  Status add_biases(const CudaExecutor& member);
+  Status follow(ExpertShare& leaders);
+  ExpertShare* expert_share() const { return expert_share_.get(); }
+  /// Behind which job the next pass's come. Before it begins.
+  void follow_from(std::uint32_t number) { followed_number_ = number; }
   std::string_view numerics() const override { return numerics_; }
   /// Where all experts are in VRAM, none is nearer than another.
   float route_bias() const override { return options_.experts == nullptr ? 0 : options_.route_bias; }
@@ -92,6 +101,7 @@ class CudaExecutor final : public Executor {
   void make_windows();
   void make_tiles(Window& window);
   Status make_states();
+  void find_own_states();
   void fill_states();
   Status launch_pass();
   Status bring_results();
@@ -105,6 +115,11 @@ class CudaExecutor final : public Executor {
   bool shares_experts() const { return options_.experts != nullptr && rows_ <= kExpertShareRows; }
   bool brings_experts() const { return options_.experts != nullptr && rows_ > kExpertShareRows; }
   Status begin_experts();
+  bool follows_experts() const { return followed_ != nullptr; }
+  bool leads_experts() const { return options_.experts != nullptr && options_.expert_gpu == 0; }
+  /// Whose results are taken in, and the number of the next job.
+  ExpertShare& computing_share() const { return followed_ != nullptr ? *followed_ : *expert_share_; }
+  std::uint32_t next_expert_job() { return followed_ != nullptr ? ++followed_number_ : expert_share_->next_number(); }
   void begin_guesses();
   /// How the router of the mixture behind this one is asked ahead; null: it is not.
   const RouterAhead* router_behind(const Experts& experts) const;
@@ -150,9 +165,13 @@ class CudaExecutor final : public Executor {
   std::uint64_t results_bytes_ = 0;
   std::unique_ptr<HostShare> share_;           // null: the GPU computes alone
   std::unique_ptr<ExpertShare> expert_share_;  // null: all experts are in VRAM
+  ExpertShare* followed_ = nullptr;            // another executor's
+  std::uint32_t followed_number_ = 0;
+  device::DeviceBuffer followed_seen_;  // TakeInExpertsCall::seen
   // Of each layer's experts, in host memory for the processor: by first unit.
   struct ExpertBiases {
     std::vector<float> gate, up, down, inner_scale;
+    std::int64_t down_rows = 0;  // those of so many rows of each expert have come
   };
   std::map<std::int32_t, ExpertBiases> expert_biases_;
   Shards shards_;                     // none: the program has no gathers

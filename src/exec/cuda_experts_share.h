@@ -38,11 +38,12 @@ class ExpertShare final : public HostExchange {
   };
   /// What create() reserves of RAM. Pure.
   static std::uint64_t bytes(const Sizes& sizes, const kernels::Table& table, int threads);
-  /// All outlive the object; trace may be null. Errors: out_of_budget, io_error.
+  /// All outlive the object; trace may be null. units: experts as they lie in RAM, all rows. Errors: out_of_budget,
+  /// io_error.
   static Expected<std::unique_ptr<ExpertShare>> create(const Sizes& sizes, residency::DeviceExperts& experts,
                                                        const residency::UnitTable& units, ThreadPool& pool,
                                                        const kernels::Table& table, residency::Budget& ram,
-                                                       Trace* trace);
+                                                       Trace* trace, bool for_all);
   ~ExpertShare() override { stop(); }
 
   /// A mixture's rows. Biases as Experts says, in host memory; null: none.

@@ -224,7 +224,7 @@ void CudaExecutor::Emitter::route(const Experts& experts, const float* scores, s
   call.output_scale = vector(experts.output_scale);
   call.hidden_scale = vector(experts.hidden_scale);
   if (route_bias > 0) {
-    call.near = ops.options_.experts->tiers(experts.first_unit);
+    call.near = ops.options_.experts->gpu(ops.options_.expert_gpu).tiers(experts.first_unit);
     call.near_tiers = ops.options_.experts->fastest_tier();
     call.near_of_range = route_bias;
   }
@@ -319,6 +319,7 @@ const Experts* CudaExecutor::Emitter::ask_next_router(const Experts& experts, st
 
 void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCall& hidden, cuda::ExpertCall& down) {
   const residency::DeviceExperts& flow = *ops.options_.experts;
+  const residency::ExpertSlots& here = flow.gpu(ops.options_.expert_gpu);
   const std::int32_t rows = hidden.entries / experts.top_k;
   const int permille = flow.link().of(rows);
   if (permille == 0) return;
@@ -328,29 +329,38 @@ void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCa
   call.experts = experts.count;
   call.parts = flow.parts_of_expert();
   call.here = ops.weights_.entry({experts.first_unit, 0});
-  call.absent = flow.absent();
-  call.in_ram = flow.in_ram(experts.first_unit);
+  call.absent = here.absent();
+  call.in_ram = here.in_ram(experts.first_unit);
   call.permille = permille;
-  call.table = flow.claimed();
+  call.table = here.claimed();
   check(cuda::claim_experts(call, stream), "claim");
   hidden.weight = call.table + experts.first_part();
   hidden.up = call.table + experts.up_part;
   down.weight = call.table + experts.down_part;
 }
 
+std::int64_t CudaExecutor::Emitter::first_of_result(const Step& s) const {
+  if (s.experts.own_hidden.buffer < 0) return 0;
+  const Step* gather = &s;
+  while (gather->kind != Kind::gather || gather->a != s.out) ++gather;  // decoder.cpp records one
+  return gather->first;
+}
+
 void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number, const Experts* ahead) {
   if (!status.ok()) return;
-  ExpertShare& share = *ops.expert_share_;
+  ExpertShare& share = ops.computing_share();
   cuda::TakeInExpertsCall call;
   call.place = share.device_places();
-  call.from = share.device_output();
+  call.from = share.device_output() + first_of_result(s);
+  call.from_stride = cols(s.a);
   call.to = ops.at<float>(ops.layout_.expert_out);
   call.entries = static_cast<std::int32_t>(window.rows * s.experts.top_k);
   call.cols = static_cast<std::int32_t>(cols(s.out));
   call.flag = share.device_output_flag();
   call.number = number;
-  call.seen = share.seen();
+  call.seen = ops.follows_experts() ? reinterpret_cast<std::uint32_t*>(ops.followed_seen_.data()) : share.seen();
   check(cuda::take_in_experts(call, stream), "take in");
+  if (ops.follows_experts()) return;
   const ExpertBiases& biases = ops.expert_biases_.at(s.experts.first_unit);
   const auto bias = [](const std::vector<float>& all) { return all.empty() ? nullptr : all.data(); };
   if (status.ok())
@@ -364,7 +374,7 @@ void CudaExecutor::Emitter::activate(const cuda::ExpertCall& hidden, const cuda:
   cuda::ActivateEntriesCall call;
   call.activation = hidden.activation;
   call.x = hidden.y;
-  call.q8 = down.x_q8;
+  if (hidden.rows == down.cols) call.q8 = down.x_q8;  // else a shard's, to be gathered
   call.entries = hidden.entries;
   call.cols = hidden.rows;
   if (of_wave) {
@@ -375,11 +385,14 @@ void CudaExecutor::Emitter::activate(const cuda::ExpertCall& hidden, const cuda:
   check(cuda::activate_entries(call, stream), "activate");
 }
 
-void CudaExecutor::Emitter::launch_waves(const Experts& experts, cuda::ExpertCall hidden, cuda::ExpertCall down) {
+void CudaExecutor::Emitter::launch_waves(const Step& s, cuda::ExpertCall hidden, cuda::ExpertCall down) {
+  const Experts& experts = s.experts;
+  residency::DeviceExperts& flow = *ops.options_.experts;
+  const std::size_t gpu = ops.options_.expert_gpu;
   const std::int32_t* const expert_first = hidden.expert_first;
   do {
     if (!status.ok()) return;
-    const auto wave = ops.options_.experts->acquire(stream, ops.cancelled_);
+    const auto wave = flow.acquire(gpu, stream, ops.cancelled_);
     if (!wave.ok()) {
       status = wave.status();
       return;
@@ -399,9 +412,10 @@ void CudaExecutor::Emitter::launch_waves(const Experts& experts, cuda::ExpertCal
     if (hidden.scale != nullptr) hidden.scale = wave->bias(3);
     check(cuda::matmul_experts(hidden, stream), "matmul_experts");
     if (!experts.gated()) activate(hidden, down, true);
+    gather_hidden(s, down, true);
     if (status.ok()) check(cuda::matmul_experts(down, stream), "matmul_experts");
-    if (status.ok()) status = ops.options_.experts->let_go(stream, ops.cancelled_);
-  } while (!ops.options_.experts->layer_ended());
+    if (status.ok()) status = flow.let_go(gpu, stream, ops.cancelled_);
+  } while (!flow.layer_ended(gpu));
 }
 
 void CudaExecutor::Emitter::emit_router(const Step& s, const Step* gate) {
@@ -455,6 +469,7 @@ void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joine
   hidden.activation = experts.activation;
   hidden.bias = vector(experts.gated() ? experts.gate_bias : experts.up_bias);
   hidden.up_bias = vector(experts.up_bias);
+  hidden.bias_stride = static_cast<std::int32_t>(down_part.cols);
   hidden.scale = vector(experts.inner_scale);
   hidden.up = ops.weights_.entry({experts.first_unit, experts.up_part});
   hidden.up_dtype = up.dtype;
@@ -468,6 +483,7 @@ void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joine
   }
   down = expert_call(experts, experts.down_part);
   down.bias = vector(experts.down_bias);
+  down.bias_stride = hidden.cols;
   hidden.entries_per_x = experts.top_k;
   if (joined != nullptr) {
     const Step &gated = step(joined->first), &result = step(joined->first + 1);
@@ -485,7 +501,35 @@ void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joine
     hidden.y = ops.at<float>(ops.layout_.hidden);
     down.x_q8 = cuda::q8_at(ops.at(ops.layout_.hidden_q8), hidden.entries, hidden.rows);
   }
+  if (experts.own_hidden.buffer >= 0) {  // and the others' come from them
+    hidden.y = data(experts.own_hidden);
+    hidden.y_q8 = {};
+    if (down.x_q8.q != nullptr) down.x_q8 = cuda::q8_at(ops.at(ops.layout_.hidden), down.entries, down.cols);
+  }
   down.y = ops.at<float>(ops.layout_.expert_out);
+}
+
+void CudaExecutor::Emitter::gather_hidden(const Step& s, const cuda::ExpertCall& down, bool of_wave) {
+  if (s.experts.own_hidden.buffer < 0 || !status.ok()) return;
+  cuda::GatherCall call = gather_call(s, s.experts.own_hidden);
+  call.rows = down.entries;
+  call.cols = down.cols;
+  if (of_wave) {
+    call.some = down.sorted;
+    call.begin = down.expert_first;
+    call.end = down.expert_first + down.experts;
+  }
+  for (int d = 0; d < call.devices; ++d) {
+    const Shards::Device& device = ops.shards_.devices[static_cast<std::size_t>(d)];
+    cuda::GatherCall::Target& target = call.targets[d];
+    std::byte* const to = device.memory + device.layout.hidden;
+    target.own_cols /= s.experts.top_k;
+    if (down.x != nullptr)
+      target.out = reinterpret_cast<float*>(to);
+    else
+      target.q8 = cuda::q8_at(to, call.rows, call.cols);
+  }
+  check(cuda::gather(call, stream), "gather");
 }
 
 void CudaExecutor::Emitter::emit_moe(const Launch& l) {
@@ -502,7 +546,8 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
   emit_router(s, step(begin).kind == Kind::matmul ? &step(begin) : nullptr);
   if (ops.shape_.routed_layers > 0) reroute(s.layer, chosen);
   std::uint32_t number = 0;  // of the exchange
-  if (ops.shares_experts()) hand_out_experts(s, number = ops.expert_share_->next_number());
+  if (ops.shares_experts()) number = ops.next_expert_job();
+  if (ops.shares_experts() && ops.leads_experts()) hand_out_experts(s, number);
   const Experts* const ahead = ops.guessing_ ? ask_next_router(experts, number) : nullptr;
   if (!few || ops.brings_experts()) {
     check(cuda::sort_entries(chosen, static_cast<std::int32_t>(entries), experts.count,
@@ -515,10 +560,11 @@ void CudaExecutor::Emitter::emit_moe(const Launch& l) {
   if (!status.ok()) return;
   if (ops.shares_experts()) claim_experts(experts, hidden, down);
   if (ops.brings_experts()) {
-    launch_waves(experts, hidden, down);
+    launch_waves(s, hidden, down);
   } else {
     launch(hidden, few);
     if (!experts.gated()) activate(hidden, down, false);
+    gather_hidden(s, down, false);
     launch(down, few);
   }
   if (ops.shares_experts()) take_in_experts(s, number, ahead);

@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <set>
 #include <utility>
 
+#include "base/log.h"
 #include "base/thread_pool.h"
 #include "exec/cuda_executor_impl.h"
 
@@ -15,9 +17,11 @@ namespace {
 
 class ShardedExecutor final : public Executor {
  public:
-  explicit ShardedExecutor(std::size_t shards) : threads_({.threads = static_cast<int>(shards), .pin = false}) {}
+  ShardedExecutor(std::size_t shards, bool through_host)
+      : through_host_(through_host), threads_({.threads = static_cast<int>(shards), .pin = false}) {}
   Status add(CudaShard shard) {
     shard.options.brings_results = members_.empty();
+    if (members_.empty()) experts_ = shard.options.experts;
     Member& member = members_.emplace_back();
     member.device = shard.options.device;
     member.program = &shard.program;
@@ -47,7 +51,10 @@ class ShardedExecutor final : public Executor {
     int device = 0;
     const Program* program = nullptr;
     std::unique_ptr<Executor> executor;  // a CudaExecutor
-    device::DeviceBuffer gathered;       // kernels::cuda::gather_memory_bytes()
+    device::DeviceBuffer gathers;        // GatherState, and words behind it where they do not go through the host
+    device::PinnedBuffer host_words;     // else
+
+    kernels::cuda::GatherState* state() const { return reinterpret_cast<kernels::cuda::GatherState*>(gathers.data()); }
   };
 
   const Executor& first() const { return *members_.front().executor; }
@@ -55,25 +62,69 @@ class ShardedExecutor final : public Executor {
     return std::atomic_ref(*reinterpret_cast<std::uint32_t*>(failed_.data()));
   }
   static CudaExecutor& cuda(const Member& member) { return static_cast<CudaExecutor&>(*member.executor); }
+  ExpertShare* expert_share() const { return cuda(members_.front()).expert_share(); }
+  Status reach_each_other();
+  Status make_gather_memory();
   Status join();
+  Status share_experts();
+  Status begin_pass();
+  void end_pass(bool failed);
   Status forget_gathers();
 
+  bool through_host_;
   device::PinnedBuffer failed_;  // a word, for all GPUs: before the members, which use it
   std::vector<Member> members_;
-  Status why_;          // the present pass failed, of whoever gave up first
+  residency::DeviceExperts* experts_ = nullptr;  // null: all are in VRAM, or there are none
+  Status why_;                                   // the present pass failed, of whoever gave up first
   ThreadPool threads_;  // one for each, the caller's being the first one's. Last: they use the others
 };
 
 Status ShardedExecutor::prepare(const Program& /*program*/, const PassLimits& limits) {
   for (Member& member : members_) MR_RETURN_IF_ERROR(member.executor->prepare(*member.program, limits));
   MR_ASSIGN_OR_RETURN(failed_, device::PinnedBuffer::allocate(sizeof(std::uint32_t), true));
+  MR_RETURN_IF_ERROR(reach_each_other());
+  MR_RETURN_IF_ERROR(make_gather_memory());
+  MR_RETURN_IF_ERROR(forget_gathers());
+  MR_RETURN_IF_ERROR(join());
+  return experts_ == nullptr ? Status() : share_experts();
+}
+
+/// The first GPU hands out to the processor, and all take in what it computes.
+Status ShardedExecutor::share_experts() {
+  for (const Member& member : members_) {
+    MR_RETURN_IF_ERROR(cuda(members_.front()).add_biases(cuda(member)));
+    if (&member != &members_.front()) MR_RETURN_IF_ERROR(cuda(member).follow(*expert_share()));
+  }
+  return {};
+}
+
+/// Where one cannot write to another's memory, all goes through the host's.
+Status ShardedExecutor::reach_each_other() {
+  for (const Member& member : members_) {
+    const device::OnGpu on(member.device);
+    for (const Member& other : members_) {
+      if (through_host_) return {};
+      Status reached = device::allow_stores_to(other.device);
+      if (reached.ok()) continue;
+      if (reached.code() != Code::unsupported) return reached;
+      log::info("{}: what the GPUs make goes through the host's memory", reached.message());
+      through_host_ = true;
+    }
+  }
+  return {};
+}
+
+Status ShardedExecutor::make_gather_memory() {
+  namespace cuda = kernels::cuda;
+  const std::size_t words = cuda::gather_word_bytes(static_cast<int>(members_.size()));
   for (Member& member : members_) {
     const device::OnGpu on(member.device);
-    MR_ASSIGN_OR_RETURN(member.gathered, device::DeviceBuffer::allocate(
-                                             kernels::cuda::gather_memory_bytes(static_cast<int>(members_.size()))));
+    MR_ASSIGN_OR_RETURN(member.gathers,
+                        device::DeviceBuffer::allocate(cuda::kGatherStateBytes + (through_host_ ? 0 : words)));
+    if (!through_host_) continue;
+    MR_ASSIGN_OR_RETURN(member.host_words, device::PinnedBuffer::allocate(words, true));
   }
-  MR_RETURN_IF_ERROR(forget_gathers());
-  return join();
+  return {};
 }
 
 /// Tells each where the others' memory is.
@@ -82,13 +133,23 @@ Status ShardedExecutor::join() {
   std::set<int> devices;
   for (const Member& member : members_) devices.insert(member.device);
   shards.one_device = devices.size() < members_.size();
-  for (const Member& member : members_) shards.devices.push_back(cuda(member).as_shard(member.gathered.data()));
+  shards.through_host = through_host_;
+  const auto seen = [](const device::PinnedBuffer& memory, void*& there) -> Status {
+    MR_CUDA(cudaHostGetDevicePointer(&there, memory.data(), 0));
+    return {};
+  };
+  for (const Member& member : members_)
+    shards.devices.push_back(
+        cuda(member).as_shard(member.state(), member.gathers.data() + kernels::cuda::kGatherStateBytes));
   for (const Member& member : members_) {
     const device::OnGpu on(member.device);
-    for (const Member& other : members_) MR_RETURN_IF_ERROR(device::allow_stores_to(other.device));
-    void* word = nullptr;
-    MR_CUDA(cudaHostGetDevicePointer(&word, failed_.data(), 0));
-    shards.failed = static_cast<std::uint32_t*>(word);
+    void* there = nullptr;
+    for (std::size_t m = 0; through_host_ && m < members_.size(); ++m) {
+      MR_RETURN_IF_ERROR(seen(members_[m].host_words, there));
+      shards.devices[m].gather_words = static_cast<std::byte*>(there);
+    }
+    MR_RETURN_IF_ERROR(seen(failed_, there));
+    shards.failed = static_cast<std::uint32_t*>(there);
     cuda(member).join(shards);
     ++shards.index;
   }
@@ -99,20 +160,39 @@ Status ShardedExecutor::join() {
 Status ShardedExecutor::forget_gathers() {
   for (const Member& member : members_) {
     const device::OnGpu on(member.device);
-    MR_RETURN_IF_ERROR(device::clear_device(member.gathered));
+    MR_RETURN_IF_ERROR(device::clear_device(member.gathers));
+    if (through_host_) std::memset(member.host_words.data(), 0, member.host_words.bytes());
   }
   failed().store(0);
   return {};
 }
 
+/// All GPUs see the same experts in slots.
+Status ShardedExecutor::begin_pass() {
+  if (experts_ == nullptr) return {};
+  MR_RETURN_IF_ERROR(experts_->begin_pass());
+  for (const Member& member : members_) cuda(member).follow_from(expert_share()->last_number());
+  return {};
+}
+
+void ShardedExecutor::end_pass(bool failed) {
+  if (experts_ == nullptr) return;
+  if (failed) expert_share()->others_have_gone();
+  experts_->end_pass();
+}
+
 Status ShardedExecutor::run(const kv::Batch& batch, const std::function<bool()>& cancelled) {
   const std::function<bool()> given_up = [this] { return failed().load() != 0; };
   why_ = {};
+  MR_RETURN_IF_ERROR(begin_pass());
   // Whoever fails frees the others, which wait for what it makes; what these say of it afterwards is not why.
   threads_.run([&](int m) {
     Status status = members_[static_cast<std::size_t>(m)].executor->run(batch, m == 0 ? cancelled : given_up);
-    if (!status.ok() && failed().exchange(1) == 0) why_ = std::move(status);
+    if (status.ok()) return;
+    if (failed().exchange(1) == 0) why_ = std::move(status);
+    if (m == 0 && experts_ != nullptr) expert_share()->let_others_go();
   });
+  end_pass(failed().load() != 0);
   if (failed().load() == 0) return {};
   MR_RETURN_IF_ERROR(forget_gathers());
   return why_.ok() ? error(Code::io_error, "the GPUs waited for each other for five minutes in vain") : why_;
@@ -127,13 +207,14 @@ ExecCounters ShardedExecutor::counters() const {
 std::string ShardedExecutor::describe() const {
   std::string devices;
   for (std::size_t m = 1; m < members_.size(); ++m) devices += fmt::format(",{}", members_[m].device);
-  return fmt::format("{} and cuda:{}, each with its rows of every matrix", first().describe(), devices.substr(1));
+  return fmt::format("{} and cuda:{}, each with its rows of every matrix{}", first().describe(), devices.substr(1),
+                     through_host_ ? ", through the host's memory" : "");
 }
 
 }  // namespace
 
-Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards) {
-  auto executor = std::make_unique<ShardedExecutor>(shards.size());
+Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards, bool through_host) {
+  auto executor = std::make_unique<ShardedExecutor>(shards.size(), through_host);
   for (CudaShard& shard : shards) MR_RETURN_IF_ERROR(executor->add(std::move(shard)));
   return std::unique_ptr<Executor>(std::move(executor));
 }

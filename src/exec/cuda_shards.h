@@ -17,12 +17,13 @@ struct CudaShard {
   residency::DeviceWeights& weights;
   residency::Budget& vram;
   const Program& program;
-  CudaOptions options;  // with kv_layout and own_block; brings_results is set here
+  CudaOptions options;  // with kv_layout and own_block; brings_results is set here. Where experts flow, with
+                        // expert_gpu and whole_units, and the first one's with pool, kernels and ram
 };
 
-/// At least two. prepare() takes any of the programs. Errors: unsupported (a GPU cannot store to another's memory),
-/// io_error.
-Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards);
+/// At least two. prepare() takes any of the programs. through_host: GPUs write to the host's memory, not to each
+/// other's; so also where they cannot. Errors: io_error.
+Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards, bool through_host = false);
 
 /// To be called before anything of CUDA is, where several GPUs will compute: kernels are loaded when the program
 /// starts, not at their first launch. A driver that loads one may wait for a device, and that for another one, whose

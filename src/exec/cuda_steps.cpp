@@ -27,13 +27,15 @@ cuda::GatherCall CudaExecutor::Emitter::gather_call(const Step& s, Act own) cons
   call.devices = static_cast<std::int32_t>(shards.devices.size());
   call.index = shards.index;
   call.one_device = shards.one_device;
+  call.through_host = shards.through_host;
   for (int d = 0; d < call.devices; ++d) {
     const Shards::Device& device = shards.devices[static_cast<std::size_t>(d)];
     // Programs of shards differ in their columns alone.
     const Program& program = device.programs[ops.batch_->wants_hidden ? 1 : 0];
     call.targets[d].first = static_cast<std::int32_t>(program.steps[index].first);
     call.targets[d].own_cols = static_cast<std::int32_t>(program.buffer(own).cols);
-    call.targets[d].memory = device.gather_memory;
+    call.targets[d].state = device.gather_state;
+    call.targets[d].words = device.gather_words;
   }
   call.failed = shards.failed;
   return call;
@@ -408,7 +410,7 @@ Status CudaExecutor::emit() {
   else
     emitter.emit_whole();
   if (emitter.status.ok() && split()) emitter.status = share_->finish();
-  if (emitter.status.ok() && shares_experts()) emitter.status = expert_share_->finish();
+  if (emitter.status.ok() && shares_experts() && leads_experts()) emitter.status = expert_share_->finish();
   if (emitter.status.ok() && !options_.aside) emitter.status = weights_.end_pass(stream_.get());
   if (!few_rows() || !options_.graphs) device::count_kernels(emitter.launches);
   pass_weight_bytes_ = emitter.weight_bytes;

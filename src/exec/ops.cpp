@@ -255,7 +255,8 @@ void Ops::activate(Act x, kernels::Activation activation) {
   step.activation = activation;
 }
 
-void Ops::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts) {
+void Ops::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts,
+              std::int64_t first) {
   Step& step = record(Kind::moe);
   step.out = out;
   step.a = x;
@@ -263,6 +264,7 @@ void Ops::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, 
   step.weight = router;
   step.layer = layer;
   step.experts = experts;
+  step.first = first;
 }
 
 void Ops::select_logit_rows(Act out, Act x) {

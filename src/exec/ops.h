@@ -92,7 +92,9 @@ class Ops {
   /// out = sum over the chosen experts, in the router's order, of weight * expert(x). The router's choice among
   /// routed * router^T (+ bias) is as Experts says (ties: the smaller index). Experts on their way are computed when
   /// they come; results are stored and then summed in the router's order. routed: mostly x itself.
-  void moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts);
+  /// first: of a shard (Experts::own_hidden), which of an expert's hidden channels are its first.
+  void moe(Act out, Act x, Act routed, WeightRef router, std::int64_t layer, const Experts& experts,
+           std::int64_t first = 0);
   /// Keeps only the rows that want logits. `out` is a buffer of such rows.
   void select_logit_rows(Act out, Act x);
   /// Head product, times `factor`, capped at `cap` (cap * tanh(logit / cap); 0: not), into the logits of the pass; x is

@@ -292,7 +292,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
     shape.experts = std::max<std::int64_t>(shape.experts, experts.count);
     shape.top_k = std::max<std::int64_t>(shape.top_k, experts.top_k);
     shape.expert_ff = std::max(shape.expert_ff, ff);
-    shape.model_dim = std::max(shape.model_dim, program.buffer(step.out).cols);
+    shape.model_dim = std::max(shape.model_dim, program.buffer(step.a).cols);
     shape.ungated_experts = shape.ungated_experts || !experts.gated();
     shape.expert_biases = shape.expert_biases || !experts.gate_bias.none();
     shape.widest_input = std::max(shape.widest_input, ff);

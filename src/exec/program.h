@@ -136,6 +136,9 @@ struct Experts {
   bool normalize = true;  // weights of the chosen experts are divided by their sum
   float scale = 1;        // and multiplied by this
   kernels::Activation activation = kernels::Activation::silu;
+  // Of a shard: [rows, top_k * its rows of the gate]: hidden layers before they are gathered, and with them goes
+  // Step::first. Biases of gate, up and down are then the shard's rows of each expert's, as far apart as in the file.
+  Act own_hidden;
 
   bool gated() const { return gate_part != kNoPart; }
   std::int32_t first_part() const { return gated() ? gate_part : up_part; }  // of those that x is multiplied by
@@ -197,7 +200,8 @@ struct Step {
   kernels::Activation activation = kernels::Activation::silu;  // gated, gate, activate
   std::int64_t heads = 0, head_dim = 0, layer = 0;
   HeadWeights head_weights;
-  std::int64_t first = 0;  // pick_heads: channel of a part; gather, logits: column where this device's results stand
+  // pick_heads: channel of a part; gather, logits: column where this device's results stand; moe: of hidden layers
+  std::int64_t first = 0;
   std::int64_t vocab = 0;  // logits: of all devices together; 0: the head has all of them
   int rope = 0;            // index into Program::ropes
   Temperature temperature;

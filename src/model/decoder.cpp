@@ -63,11 +63,6 @@ struct RowsOf {
   bool holds;  // the file has it
 };
 
-/// Rows [first, first + count) of a matrix.
-struct RowRange {
-  std::int64_t first = 0, count = 0;
-};
-
 /// Those of a shard. Whole blocks of activations lie on one side of a border, so that each device can quantize its own.
 RowRange rows_of(const Shard& shard, std::int64_t rows) {
   const auto border = [&](std::int64_t index) {
@@ -76,11 +71,29 @@ RowRange rows_of(const Shard& shard, std::int64_t rows) {
   return {border(shard.index), border(shard.index + 1) - border(shard.index)};
 }
 
+/// Whether each of `count` devices can have as many heads, with keys and values of its own. If not, all attend alike.
+bool cuts_heads(const AttentionSpec& spec, std::int64_t count) {
+  return spec.latent.rank == 0 && spec.norm != HeadNorm::together && spec.heads % count == 0 &&
+         spec.kv_heads % count == 0 && spec.q_dim() / count % kShardStep == 0;
+}
+
+/// Of all layers that attend, because they share blocks.
+bool cuts_heads(const DecoderSpec& spec, std::int64_t count) {
+  return std::all_of(spec.layers.begin(), spec.layers.end(), [&](const LayerSpec& layer) {
+    return layer.mixer != Mixer::attention || cuts_heads(layer.attention, count);
+  });
+}
+
 class Decoder {
  public:
   /// stage: with its last layer named.
   Decoder(const Hyperparameters& hp, const DecoderSpec& spec, const Stage& stage, const Shard& shard, exec::Ops& ops)
-      : hp_(hp), spec_(spec), stage_(stage), shard_(shard), ops_(ops) {}
+      : hp_(hp),
+        spec_(spec),
+        stage_(stage),
+        shard_(shard),
+        heads_{cuts_heads(spec, shard.count) ? shard : Shard()},
+        ops_(ops) {}
   Status list_units(const modelfile::Model& file, residency::UnitTable& table);
   /// Those of the block behind the layers, whose spec stands behind theirs.
   Status list_draft_block(const modelfile::Model& file, residency::UnitTable& table);
@@ -101,6 +114,9 @@ class Decoder {
   void feed_forward(std::int64_t index);
   void activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up);
   Act gathered(const std::string& name, std::int64_t cols, std::int64_t first, Act own);
+  Act own_of(const std::string& name, Act all);
+  Act of_shared_expert(std::int64_t index);
+  Act mixed(std::int64_t index, Act read, Act routed);
   void project(WeightRef weight, WeightRef bias, Act x);
   void mix(std::int64_t index);
   void mix_beside(std::int64_t index);
@@ -119,10 +135,11 @@ class Decoder {
   bool begins() const { return stage_.first == 0; }
   bool ends() const { return stage_.last == hp_.layers; }
   RowRange own(std::int64_t rows) const { return rows_of(shard_, rows); }
-  std::int64_t own_heads(std::int64_t heads) const { return heads / shard_.count; }
+  std::int64_t own_heads(std::int64_t heads) const { return heads / heads_.count; }
   kv::LayerKv kept_here(std::int64_t index) const {
-    kv::LayerKv kept = spec_.layers[static_cast<std::size_t>(index)].kept();
-    kept.kv_heads = own_heads(kept.kv_heads);
+    const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
+    kv::LayerKv kept = layer.kept();
+    if (layer.mixer == Mixer::attention) kept.kv_heads = own_heads(kept.kv_heads);
     return kept;
   }
 
@@ -130,6 +147,7 @@ class Decoder {
   const DecoderSpec& spec_;
   const Stage stage_;
   const Shard shard_;
+  const Shard heads_;  // of layers that attend; states and latents are not cut at all
   exec::Ops& ops_;
   std::vector<LayerWeights> layers_;  // by number; those of other stages have none
   WeightRef embedding_, output_norm_, head_;
@@ -294,7 +312,8 @@ void Decoder::attend(std::int64_t index) {
   }
   ops_.attention(attended, q, index, {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
   if (spec.gated) ops_.sigmoid_gate(attended, gate);
-  project(layer.attn_out, layer.attn_out_bias, gathered("all attended", spec.q_dim(), q_dim * shard_.index, attended));
+  const Act all = heads_.whole() ? attended : gathered("all attended", spec.q_dim(), q_dim * heads_.index, attended);
+  project(layer.attn_out, layer.attn_out_bias, all);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
 }
 
@@ -327,7 +346,7 @@ void Decoder::attend_latent(std::int64_t index) {
   ops_.matmul_heads(query, layer.k_of_latent, q, spec.heads, {!latent.split, !latent.split});
   ops_.attention(sums, query, index, {spec.heads, 1, latent.kept(), spec.scale, spec.window, {}, latent.rank});
   ops_.matmul_heads(attended, layer.v_of_latent, sums, spec.heads, {!latent.split, false});
-  ops_.matmul(h_, layer.attn_out, attended);
+  project(layer.attn_out, {}, attended);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, {});
 }
 
@@ -339,10 +358,15 @@ Act Decoder::gathered(const std::string& name, std::int64_t cols, std::int64_t f
   return all;
 }
 
+/// Where a shard's columns of `all` are made; `all` itself where nothing is cut.
+Act Decoder::own_of(const std::string& name, Act all) {
+  return shard_.whole() ? all : ops_.buffer(name, own(hp_.model_dim).count);
+}
+
 /// h = W x (+ b).
 void Decoder::project(WeightRef weight, WeightRef bias, Act x) {
   const RowRange rows = own(hp_.model_dim);
-  const exec::Product product{shard_.whole() ? h_ : ops_.buffer("own h", rows.count), weight, bias};
+  const exec::Product product{own_of("own h", h_), weight, bias};
   ops_.matmul(std::span(&product, 1), x);
   if (!shard_.whole()) ops_.gather(h_, product.out, rows.first);
 }
@@ -397,39 +421,51 @@ void Decoder::add_of_layer(std::int64_t index) {
 /// sqrt(model_dim).
 void Decoder::mix_beside(std::int64_t index) {
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
-  const Act routed = ops_.buffer("routed", hp_.model_dim), read = ops_.buffer("read", hp_.model_dim),
-            mixed = ops_.buffer("mixed", hp_.model_dim);
+  const Act routed = ops_.buffer("routed", hp_.model_dim), read = ops_.buffer("read", hp_.model_dim);
   ops_.rms_norm(h_, h_, layer.dense_result_norm, eps());
   ops_.rms_norm(routed, x_, layer.router_norm, eps());
   ops_.scale(routed, 1.0f / std::sqrt(static_cast<float>(hp_.model_dim)));
   ops_.rms_norm(read, x_, layer.experts_norm, eps());
-  ops_.moe(mixed, read, routed, layer.router, index, layer.experts);
-  ops_.rms_norm(mixed, mixed, layer.experts_result_norm, eps());
-  ops_.add(h_, mixed);
+  const Act result = mixed(index, read, routed);
+  ops_.rms_norm(result, result, layer.experts_result_norm, eps());
+  ops_.add(h_, result);
   add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.ffn_result_norm);
 }
 
 /// x += experts(h), beside them one that all tokens share.
 void Decoder::mix(std::int64_t index) {
+  add_result(spec_.layers[static_cast<std::size_t>(index)], mixed(index, h_, h_),
+             layers_[static_cast<std::size_t>(index)].ffn_result_norm);
+}
+
+/// What an expert gives that all tokens share: the shard's columns of it.
+Act Decoder::of_shared_expert(std::int64_t index) {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
-  const Act mixed = ops_.buffer("mixed", hp_.model_dim);
-  const MixtureSpec& mixture = spec.mixture;
-  if (mixture.shared_ff_dim > 0) {
-    const Act hidden = ops_.buffer("hidden", mixture.shared_ff_dim), shared = ops_.buffer("shared", hp_.model_dim);
-    activate_products(spec, hidden, layer.shared_gate, layer.shared_up);
-    ops_.matmul(shared, layer.shared_down, hidden);
-    if (mixture.shared_gate) {
-      const Act by = ops_.buffer("shared by", 1);
-      ops_.matmul(by, layer.shared_by, h_);
-      ops_.sigmoid_gate(shared, by);
-    }
-    ops_.moe(mixed, h_, h_, layer.router, index, layer.experts);
-    ops_.add(mixed, shared);
-  } else {
-    ops_.moe(mixed, h_, h_, layer.router, index, layer.experts);
-  }
-  add_result(spec, mixed, layer.ffn_result_norm);
+  const std::int64_t ff = spec.mixture.shared_ff_dim;
+  const Act hidden = ops_.buffer("hidden", own(ff).count), shared = ops_.buffer("shared", own(hp_.model_dim).count);
+  activate_products(spec, hidden, layer.shared_gate, layer.shared_up);
+  ops_.matmul(shared, layer.shared_down, gathered("all hidden", ff, own(ff).first, hidden));
+  if (!spec.mixture.shared_gate) return shared;
+  const Act by = ops_.buffer("shared by", 1);
+  ops_.matmul(by, layer.shared_by, h_);
+  ops_.sigmoid_gate(shared, by);
+  return shared;
+}
+
+/// experts(read), chosen by the router of `routed`, and what the shared expert gives.
+Act Decoder::mixed(std::int64_t index, Act read, Act routed) {
+  const MixtureSpec& mixture = spec_.layers[static_cast<std::size_t>(index)].mixture;
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act all = ops_.buffer("mixed", hp_.model_dim), result = own_of("own mixed", all);
+  const RowRange hidden = own(mixture.ff_dim);
+  exec::Experts experts = layer.experts;
+  if (!shard_.whole()) experts.own_hidden = ops_.buffer("hidden of experts", mixture.top_k * hidden.count);
+  const Act shared = mixture.shared_ff_dim > 0 ? of_shared_expert(index) : Act();
+  ops_.moe(result, read, routed, layer.router, index, experts, hidden.first);
+  if (mixture.shared_ff_dim > 0) ops_.add(result, shared);
+  if (!shard_.whole()) ops_.gather(all, result, own(hp_.model_dim).first);
+  return all;
 }
 
 // --- Its weights, in the order in which a pass uses them ---
@@ -459,7 +495,7 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
   const std::int64_t q_dim = spec.gated ? 2 * spec.q_dim() : spec.q_dim(), kv_dim = spec.kv_dim();
   const auto heads_of = [&](std::int64_t rows) {
-    return RowRange{rows / shard_.count * shard_.index, rows / shard_.count};
+    return RowRange{rows / heads_.count * heads_.index, rows / heads_.count};
   };
   // Some files hold the three as rows of one tensor.
   const RowsOf fused{"attn_qkv", q_dim + 2 * kv_dim, units.has(name("attn_qkv.weight"))};
@@ -523,7 +559,8 @@ void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights&
     weights.k_of_latent = units.rows_of_heads(heads, latent.rank, spec.heads, k_dim + v_dim, 0, k_dim);
     weights.v_of_latent = units.rows_of_heads(heads, latent.rank, spec.heads, k_dim + v_dim, k_dim, v_dim);
   }
-  weights.attn_out = units.matrix(name("attn_output.weight"), spec.heads * latent.v_dim, dim);
+  weights.attn_out =
+      units.rows(name("attn_output.weight"), spec.heads * latent.v_dim, dim, own(dim).first, own(dim).count);
 }
 
 /// Closes the trunk's unit; a mixture's experts are units of their own behind it.
@@ -571,12 +608,16 @@ void Decoder::list_dense(UnitBuilder& units, int index, LayerWeights& weights) c
 void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
   const MixtureSpec& mixture = spec.mixture;
-  const std::int64_t dim = hp_.model_dim;
+  const std::int64_t dim = hp_.model_dim, shared_ff = mixture.shared_ff_dim;
+  const RowRange of_ff = own(mixture.ff_dim), of_shared = own(shared_ff), of_dim = own(dim);
   const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
-  if (mixture.shared_ff_dim > 0) {
-    if (spec.gated) weights.shared_gate = units.matrix(name("ffn_gate_shexp.weight"), dim, mixture.shared_ff_dim);
-    weights.shared_up = units.matrix(name("ffn_up_shexp.weight"), dim, mixture.shared_ff_dim);
-    weights.shared_down = units.matrix(name("ffn_down_shexp.weight"), mixture.shared_ff_dim, dim);
+  if (shared_ff > 0) {
+    const auto into_hidden = [&](const char* tensor) {
+      return units.rows(name(tensor), dim, shared_ff, of_shared.first, of_shared.count);
+    };
+    if (spec.gated) weights.shared_gate = into_hidden("ffn_gate_shexp.weight");
+    weights.shared_up = into_hidden("ffn_up_shexp.weight");
+    weights.shared_down = units.rows(name("ffn_down_shexp.weight"), shared_ff, dim, of_dim.first, of_dim.count);
     if (mixture.shared_gate) weights.shared_by = units.vector(name("ffn_gate_inp_shexp.weight"), dim);
   }
   if (mixture.beside_dense) {
@@ -589,9 +630,12 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   exec::Experts& experts = weights.experts;
   if (mixture.biases) {
     experts.router_bias = units.vector(name("ffn_gate_inp.bias"), mixture.experts);
-    experts.gate_bias = units.vectors(name("ffn_gate_exps.bias"), mixture.ff_dim, mixture.experts);
-    experts.up_bias = units.vectors(name("ffn_up_exps.bias"), mixture.ff_dim, mixture.experts);
-    experts.down_bias = units.vectors(name("ffn_down_exps.bias"), dim, mixture.experts);
+    const auto of_each = [&](const char* tensor, std::int64_t size, RowRange rows) {
+      return units.some_of_each(name(tensor), size, mixture.experts, rows.first, rows.count);
+    };
+    experts.gate_bias = of_each("ffn_gate_exps.bias", mixture.ff_dim, of_ff);
+    experts.up_bias = of_each("ffn_up_exps.bias", mixture.ff_dim, of_ff);
+    experts.down_bias = of_each("ffn_down_exps.bias", dim, of_dim);
   }
   if (mixture.selection_bias) experts.selection_bias = units.vector(name("exp_probs_b.bias"), mixture.experts);
   if (mixture.output_scales) experts.output_scale = units.vector(name("ffn_down_exps.scale"), mixture.experts);
@@ -607,7 +651,7 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
   experts.normalize = mixture.normalize;
   experts.scale = mixture.scale;
   experts.activation = spec.activation;
-  experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim, spec.gated);
+  experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim, spec.gated, of_ff, of_dim);
   if (!spec.gated) experts.gate_part = exec::kNoPart, experts.up_part = 0, experts.down_part = 1;
 }
 
@@ -706,28 +750,18 @@ Expected<LayerSpec> draft_spec(const modelfile::Model& file, const Hyperparamete
   return *last;
 }
 
-/// Whether every layer can be cut into shards.
+/// Whether every feed-forward can be cut into shards.
 Status check_shard(const Shard& shard, const Hyperparameters& hp, const DecoderSpec& spec) {
-  const auto refuse = [&](std::string_view what) {
-    return error(Code::unsupported, "this model's rows cannot be shared out to {} GPUs: {}", shard.count, what);
-  };
   if (shard.whole()) return {};
   if (shard.index < 0 || shard.index >= shard.count)
     return error(Code::internal, "shard {} of {} is none", shard.index, shard.count);
-  if (spec.per_layer_dim > 0) return refuse("its layers add embeddings of their own");
-  for (const LayerSpec& layer : spec.layers) {
-    const AttentionSpec& attention = layer.attention;
-    if (layer.mixer != Mixer::attention || attention.latent.rank > 0)
-      return refuse("some layers have a state or latents, not keys and values");
-    if (layer.mixes()) return refuse("it is a mixture of experts");
-    if (attention.heads % shard.count != 0 || attention.kv_heads % shard.count != 0)
-      return refuse(fmt::format("{} heads over {} of keys are not cut so", attention.heads, attention.kv_heads));
-    if (attention.norm == HeadNorm::together) return refuse("a norm goes over all heads of a layer");
-    if (attention.q_dim() / shard.count % kShardStep != 0)
-      return refuse(fmt::format("its heads have {} channels", attention.head_dim));
-    if (layer.ff_dim > 0 && layer.ff_dim / kShardStep < shard.count) return refuse("its layers are too narrow");
-  }
-  return std::min(hp.model_dim, hp.vocab) / kShardStep < shard.count ? refuse("it is too small") : Status();
+  std::int64_t least = std::min(hp.model_dim, hp.vocab);
+  for (const LayerSpec& layer : spec.layers)
+    for (const std::int64_t width : {layer.ff_dim, layer.mixture.ff_dim, layer.mixture.shared_ff_dim})
+      if (width > 0) least = std::min(least, width);
+  if (least / kShardStep >= shard.count) return {};
+  return error(Code::unsupported, "this model's rows cannot be shared out to {} GPUs: one of its matrices has only {}",
+               shard.count, least);
 }
 
 /// The stage with its last layer named.

@@ -171,8 +171,9 @@ WeightRef UnitBuilder::rows_of_heads(const std::string& name, std::int64_t cols,
 
 WeightRef UnitBuilder::vector(const std::string& name, std::int64_t size) { return elements(name, {size}, 0, size); }
 
-WeightRef UnitBuilder::vectors(const std::string& name, std::int64_t size, std::int64_t count) {
-  return elements(name, {size, count}, 0, size * count);
+WeightRef UnitBuilder::some_of_each(const std::string& name, std::int64_t size, std::int64_t count, std::int64_t first,
+                                    std::int64_t some) {
+  return elements(name, {size, count}, first, size * (count - 1) + some);
 }
 
 WeightRef UnitBuilder::elements(const std::string& name, std::initializer_list<std::int64_t> shape, std::int64_t first,
@@ -197,12 +198,11 @@ WeightRef UnitBuilder::optional_vector(const std::string& name, std::int64_t siz
 }
 
 WeightRef UnitBuilder::slice(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count,
-                             std::int64_t index, std::int64_t stacked_rows) {
+                             std::int64_t index, std::int64_t stacked_rows, RowRange of_rows) {
   const modelfile::TensorInfo* tensor = checked(name, {cols, stacked_rows, count * rows / stacked_rows});
   if (tensor == nullptr) return {};
-  Part part{name, tensor->dtype, rows, cols, tensor->file, tensor->offset};
-  part.offset += static_cast<std::uint64_t>(index) * part.bytes();
-  return add(std::move(part));
+  const auto skipped = static_cast<std::uint64_t>((index * rows + of_rows.first) * row_bytes(tensor->dtype, cols));
+  return add({name, tensor->dtype, of_rows.count, cols, tensor->file, tensor->offset + skipped});
 }
 
 WeightRef UnitBuilder::embedding(std::int64_t model_dim, std::int64_t vocab, bool as_head) {
@@ -246,22 +246,22 @@ std::pair<WeightRef, WeightRef> UnitBuilder::output_rows(const std::string& norm
 }
 
 std::int32_t UnitBuilder::experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff,
-                                  bool gated) {
+                                  bool gated, RowRange of_ff, RowRange of_dim) {
   const auto first = static_cast<std::int32_t>(table_.units().size());
   const std::string gate = layer_tensor(layer, "ffn_gate_exps.weight"), up = layer_tensor(layer, "ffn_up_exps.weight");
   const std::string fused = layer_tensor(layer, "ffn_gate_up_exps.weight");
   for (std::int64_t expert = 0; expert < count && status_.ok(); ++expert) {
     begin(UnitKind::expert, layer, static_cast<int>(expert));
     if (!gated) {
-      slice(up, model_dim, expert_ff, count, expert, expert_ff);
+      slice(up, model_dim, expert_ff, count, expert, expert_ff, of_ff);
     } else if (has(fused)) {
-      slice(fused, model_dim, expert_ff, 2 * count, 2 * expert, 2 * expert_ff);
-      slice(fused, model_dim, expert_ff, 2 * count, 2 * expert + 1, 2 * expert_ff);
+      slice(fused, model_dim, expert_ff, 2 * count, 2 * expert, 2 * expert_ff, of_ff);
+      slice(fused, model_dim, expert_ff, 2 * count, 2 * expert + 1, 2 * expert_ff, of_ff);
     } else {
-      slice(gate, model_dim, expert_ff, count, expert, expert_ff);
-      slice(up, model_dim, expert_ff, count, expert, expert_ff);
+      slice(gate, model_dim, expert_ff, count, expert, expert_ff, of_ff);
+      slice(up, model_dim, expert_ff, count, expert, expert_ff, of_ff);
     }
-    slice(layer_tensor(layer, "ffn_down_exps.weight"), expert_ff, model_dim, count, expert, model_dim);
+    slice(layer_tensor(layer, "ffn_down_exps.weight"), expert_ff, model_dim, count, expert, model_dim, of_dim);
     end();
   }
   return first;

@@ -19,6 +19,11 @@
 
 namespace millrace::model {
 
+/// Rows [first, first + count) of a matrix.
+struct RowRange {
+  std::int64_t first = 0, count = 0;
+};
+
 class UnitBuilder {
  public:
   /// Both outlive the builder.
@@ -52,22 +57,28 @@ class UnitBuilder {
     return elements(name, {all}, first, size);
   }
   /// `count` such vectors, one after the other.
-  residency::WeightRef vectors(const std::string& name, std::int64_t size, std::int64_t count);
+  residency::WeightRef vectors(const std::string& name, std::int64_t size, std::int64_t count) {
+    return some_of_each(name, size, count, 0, size);
+  }
+  /// Elements [first, first + some) of each of them, `size` apart: one weight from the first such element to the last.
+  residency::WeightRef some_of_each(const std::string& name, std::int64_t size, std::int64_t count, std::int64_t first,
+                                    std::int64_t some);
   /// The first, or none() where the file has no such tensor.
   residency::WeightRef optional_vector(const std::string& name, std::int64_t size);
   /// Elements [first, first + size) of a vector of `all`, likewise.
   residency::WeightRef optional_elements(const std::string& name, std::int64_t all, std::int64_t first,
                                          std::int64_t size);
-  /// Matrix number `index` of `count` that lie one after another in a 3-D tensor: an expert's share. `stacked_rows` is
-  /// that tensor's second dimension: `rows`, or twice as many where gate and up stand together.
+  /// Rows of matrix number `index` of `count`, each of `rows`, that lie one after another in a 3-D tensor: of an
+  /// expert's share. `stacked_rows` is that tensor's second dimension: `rows`, or twice as many where gate and up stand
+  /// together.
   residency::WeightRef slice(const std::string& name, std::int64_t cols, std::int64_t rows, std::int64_t count,
-                             std::int64_t index, std::int64_t stacked_rows);
+                             std::int64_t index, std::int64_t stacked_rows, RowRange of_rows);
 
   /// Adds the experts of a layer, a unit each, parts gate, up, down, or without a gate; returns the first unit's index.
   /// gate, up: [expert_ff rows of model_dim], also as one tensor with the gate's rows first; down: [model_dim rows of
-  /// expert_ff].
-  std::int32_t experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff,
-                       bool gated = true);
+  /// expert_ff]; of either those rows alone.
+  std::int32_t experts(int layer, std::int64_t count, std::int64_t model_dim, std::int64_t expert_ff, bool gated,
+                       RowRange of_ff, RowRange of_dim);
 
   /// The embedding unit: token_embd.weight, `vocab` rows of `model_dim`; `as_head`: also as a whole, at the end of a
   /// pass.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <thread>
 #include <utility>
 
 #include "base/bytes.h"
@@ -11,155 +10,79 @@
 namespace millrace::residency {
 namespace {
 
-constexpr std::uint64_t kLeastEdge = 16;              // of addresses that kernels read wide
-constexpr std::chrono::milliseconds kTellAfter{100};  // how often a pass that waits says how far RAM is
-constexpr std::chrono::microseconds kAskAgain{200};
 constexpr double kHalfLifePasses = 256;       // of an expert's worth
 constexpr std::size_t kMostOffersAPass = 32;  // copies to slots, so that they do not take the link and RAM from misses
 // An expert takes another's slot when it has been used more by so many standard deviations of the difference of two
 // such counts: chance alone moves few.
 constexpr double kSureDeviations = 1.5;
 
-std::size_t count_experts(const UnitTable& units) { return static_cast<std::size_t>(units.experts()); }
-
 }  // namespace
 
-DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, const AddressTable& table,
-                             OnLoad on_load)
+DeviceExperts::DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, OnLoad on_load)
     : units_(units),
       tiers_(tiers),
-      table_(table),
-      part_offset_(expert_part_offsets(units)),
-      slot_bytes_(device_slot_bytes(units)),
-      slots_(count_experts(units), static_cast<std::size_t>(tiers.vram_slots + tiers.spare_slots),
+      index_(units),
+      slots_(index_.count(), static_cast<std::size_t>(tiers.vram_slots + tiers.spare_slots),
              CacheRule{CachePolicy::lfu, kHalfLifePasses}, false),
-      visible_(count_experts(units), false),
+      visible_(index_.count(), false),
       on_load_(std::move(on_load)),
       meter_(units) {
   for (std::int32_t slot = tiers.vram_slots; slot-- > 0;) slots_.set_live(slot, true);  // the first comes first
+  for (const std::int32_t unit : index_.units()) all_bytes_ += units.units()[static_cast<std::size_t>(unit)].bytes();
 }
 
 DeviceExperts::~DeviceExperts() {
   if (asks_ != nullptr) asks_->set_reclaimer(GivesWay::copies, nullptr);
-  copies_.reset();
-  (void)copy_.synchronise();  // copies still read what is leased
+  gpus_.clear();  // their copies end: they still read what is leased
 }
 
 Expected<std::unique_ptr<DeviceExperts>> DeviceExperts::create(const UnitTable& units, const ExpertTiers& tiers,
-                                                               const AddressTable& table, storage::Backend& backend,
-                                                               Budget& vram, Budget& ram, OnLoad on_load,
+                                                               const std::vector<ExpertGpu>& gpus,
+                                                               storage::Backend& backend, Budget& ram, OnLoad on_load,
                                                                TileCheck check) {
-  std::unique_ptr<DeviceExperts> experts(new DeviceExperts(units, tiers, table, std::move(on_load)));
-  MR_RETURN_IF_ERROR(experts->open(backend, vram, ram, std::move(check)));
+  std::unique_ptr<DeviceExperts> experts(new DeviceExperts(units, tiers, std::move(on_load)));
+  MR_RETURN_IF_ERROR(experts->open(gpus, backend, ram, std::move(check)));
   return experts;
 }
 
-Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram, TileCheck check) {
-  for (std::size_t u = 0; u < units_.units().size(); ++u) {
-    if (units_.units()[u].kind != UnitKind::expert) continue;
-    const auto range = units_.tiles_of(static_cast<std::int32_t>(u));
-    if (range.last - range.first != 1)
-      return error(Code::internal, "unit {} is an expert of {} tiles", u, range.last - range.first);
-    for (const Segment& segment : units_.tiles()[static_cast<std::size_t>(range.first)].segments)
-      as_in_ram_ = as_in_ram_ && segment.slot_offset % kLeastEdge == 0;
-  }
-  if (tiers_.ram_slots < least_ram_experts(tiers_.wave_experts) &&
-      tiers_.ram_slots < static_cast<int>(count_experts(units_)))
+Status DeviceExperts::open(const std::vector<ExpertGpu>& gpus, storage::Backend& backend, Budget& ram,
+                           TileCheck check) {
+  const int least = static_cast<int>(gpus.size()) * least_ram_experts(tiers_.wave_experts);
+  if (tiers_.ram_slots < least && !all_in_ram())
     return error(Code::internal, "{} experts in RAM are too few for waves of {}", tiers_.ram_slots,
                  tiers_.wave_experts);
   MR_ASSIGN_OR_RETURN(ram_reservation_, ram.reserve("page-locked experts", pinned_expert_bytes(units_, tiers_)));
-  MR_ASSIGN_OR_RETURN(vram_reservation_, vram.reserve("experts", device_expert_bytes(units_, tiers_)));
   StoreOptions options;
   options.policy = tiers_.policy;
   options.experts_only = true;
   options.check = std::move(check);
-  options.memory = [this](std::uint64_t bytes) -> Expected<std::byte*> {
-    MR_ASSIGN_OR_RETURN(memory_, device::PinnedBuffer::allocate(bytes + kBehindExperts));
+  const bool for_all = gpus.size() > 1;
+  options.memory = [this, for_all](std::uint64_t bytes) -> Expected<std::byte*> {
+    MR_ASSIGN_OR_RETURN(memory_, device::PinnedBuffer::allocate(bytes + kBehindExperts, for_all));
     return memory_.data();
   };
   MR_ASSIGN_OR_RETURN(store_,
                       WeightStore::create(units_, expert_store_plan(units_, tiers_.ram_slots), backend, ram, options));
-  index_experts();
-  MR_RETURN_IF_ERROR(lay_out());
-  if (tiers_.spare_slots == 0) return {};
-  auto spare = SpareSlots::create(tiers_.spare_slots, slot_bytes_, vram, tiers_.spare_margin);
-  if (!spare.ok()) {
-    log::info("experts have no slots in spare VRAM: {}", spare.status().message());
-    return {};
+  for (const ExpertGpu& gpu : gpus) {
+    MR_ASSIGN_OR_RETURN(gpus_.emplace_back(), ExpertSlots::create(units_, index_, tiers_, gpu));
+    MR_RETURN_IF_ERROR(gpus_.back()->see_ram(memory_.data()));
   }
-  spare_ = std::move(*spare);
-  asks_ = &vram;
-  vram.set_reclaimer(GivesWay::copies, [this](std::uint64_t bytes) { return give_way(bytes); });
+  waves_ = std::vector<Waves>(gpus.size());
+  if (all_in_ram() && tiers_.link.any()) not_in_ram_ = index_.units();
+  if (spare() == nullptr) return {};
+  asks_ = &gpus.front().vram;
+  asks_->set_reclaimer(GivesWay::copies, [this](std::uint64_t bytes) { return give_way(bytes); });
   return {};
 }
 
-/// Experts of a layer follow each other in the unit table.
-void DeviceExperts::index_experts() {
-  key_of_.assign(units_.units().size(), -1);
-  entries_of_.assign(units_.units().size(), -1);
-  for (std::size_t u = 0; u < units_.units().size(); ++u) {
-    if (units_.units()[u].kind != UnitKind::expert) continue;
-    const auto unit = static_cast<std::int32_t>(u);
-    if (units_.units()[u].expert == 0) entries_.push_back({unit, 0, mirrored_});
-    ++entries_.back().count;
-    entries_of_[u] = static_cast<std::int32_t>(entries_.size()) - 1;
-    key_of_[u] = static_cast<std::int32_t>(unit_of_.size());
-    unit_of_.push_back(unit);
-    all_bytes_ += units_.units()[u].bytes();
-    mirrored_ += parts();
-  }
+// --- Slots ---
+
+void DeviceExperts::set_slot(std::int32_t unit, std::int32_t slot) {
+  for (const auto& gpu : gpus_) gpu->set(unit, slot < 0 ? nullptr : gpu->slot_at(slot));
 }
 
-Status DeviceExperts::lay_out() {
-  const std::uint64_t bytes = device_expert_bytes(units_, tiers_), room_table = wave_table_bytes(tiers_, parts());
-  MR_ASSIGN_OR_RETURN(arena_, device::DeviceBuffer::allocate(bytes));
-  MR_RETURN_IF_ERROR(device::clear_device(arena_));
-  const std::uint64_t mirror = mirrored_ * sizeof(std::byte*);
-  MR_ASSIGN_OR_RETURN(tables_,
-                      device::PinnedBuffer::allocate(2 * mirror + kExpertRooms * room_table + unit_of_.size()));
-  void* seen = nullptr;
-  MR_CUDA(cudaHostGetDevicePointer(&seen, memory_.data(), 0));
-  device_memory_ = static_cast<std::byte*>(seen);
-  MR_ASSIGN_OR_RETURN(copy_, device::Stream::create());
-  MR_ASSIGN_OR_RETURN(copies_, CopyQueue::create(copy_.get()));
-  slots_memory_ = arena_.data() + slot_bytes_;
-  std::byte* at = slots_memory_ + static_cast<std::uint64_t>(tiers_.vram_slots) * slot_bytes_;
-  in_ram_ = reinterpret_cast<const std::byte**>(tables_.data() + mirror);
-  std::byte* host = tables_.data() + 2 * mirror;
-  for (Room& room : rooms_) {
-    room.memory = at;
-    at += static_cast<std::uint64_t>(tiers_.wave_experts) * slot_bytes_;
-    MR_ASSIGN_OR_RETURN(room.filled, device::Event::create());
-    MR_ASSIGN_OR_RETURN(room.used, device::Event::create());
-  }
-  for (Room& room : rooms_) {
-    room.device_table = reinterpret_cast<const std::byte**>(at);
-    room.host_table = reinterpret_cast<const std::byte**>(host);
-    at += room_table;
-    host += room_table;
-  }
-  device_in_ram_ = reinterpret_cast<const std::byte**>(at);
-  claimed_ = device_in_ram_ + mirrored_;
-  near_ = reinterpret_cast<std::uint8_t*>(host);
-  device_near_ = reinterpret_cast<std::uint8_t*>(arena_.data() + bytes - unit_of_.size());
-  const bool stays = all_in_ram() && tiers_.link.any();
-  for (const std::int32_t unit : unit_of_) set_entries(unit, nullptr);
-  if (stays) not_in_ram_ = unit_of_;
-  return {};
-}
-
-// --- The table ---
-
-void DeviceExperts::set_entries(std::int32_t unit, const std::byte* first) {
-  entries_[static_cast<std::size_t>(entries_of_[static_cast<std::size_t>(unit)])].dirty = true;
-  auto* const mirror = reinterpret_cast<const std::byte**>(tables_.data()) + mirror_of(unit);
-  for (std::size_t p = 0; p < parts(); ++p) mirror[p] = absent() + part_offset_[p];
-  if (first == nullptr) return;
-  for (const Segment& segment : tile(unit).segments) mirror[segment.part] = first + offset_in_slot(segment);
-}
-
-Status DeviceExperts::begin_pass(cudaStream_t compute) {
-  MR_RETURN_IF_ERROR(copies_->drain());
+Status DeviceExperts::begin_pass() {
+  for (const auto& gpu : gpus_) MR_RETURN_IF_ERROR(gpu->orders().drain());
   store_->begin_pass();
   slots_.turn();
   {
@@ -169,58 +92,55 @@ Status DeviceExperts::begin_pass(cudaStream_t compute) {
   take_arrivals();
   use_spare_memory();
   free_some_slots();
-  MR_RETURN_IF_ERROR(find_in_ram(compute));
-  MR_RETURN_IF_ERROR(find_tiers(compute));
-  while (events_.size() < kMostOffersAPass) {
-    MR_ASSIGN_OR_RETURN(events_.emplace_back(), device::Event::create());
-  }
+  find_in_ram();
+  find_tiers();
+  while (arrivals_.size() < kMostOffersAPass) MR_RETURN_IF_ERROR(make_arrivals());
   offered_ = refused_ = 0;
-  for (Entries& entries : entries_) {
-    if (!entries.dirty) continue;
-    entries.dirty = false;
-    const auto* const mirror = reinterpret_cast<const std::byte**>(tables_.data()) + entries.mirror;
-    auto* const table = const_cast<const std::byte**>(table_.entry({entries.first_unit, 0}));
-    MR_CUDA(cudaMemcpyAsync(table, mirror, static_cast<std::size_t>(entries.count) * parts() * sizeof(std::byte*),
-                            cudaMemcpyHostToDevice, compute));
+  return {};
+}
+
+Status DeviceExperts::make_arrivals() {
+  std::vector<Arrival>& made = arrivals_.emplace_back(gpus_.size());
+  for (std::size_t g = 0; g < gpus_.size(); ++g) {
+    const device::OnGpu on(gpus_[g]->device());
+    MR_ASSIGN_OR_RETURN(made[g].event, device::Event::create());
   }
   return {};
 }
 
-/// Experts that have come to RAM, where each has a slot of its own, get their addresses there.
-Status DeviceExperts::find_in_ram(cudaStream_t compute) {
-  bool found = false;
+/// Experts that have come to RAM, where each has a slot of its own, get their addresses there; those that some GPU
+/// cannot read as they lie are the processor's.
+void DeviceExperts::find_in_ram() {
   std::erase_if(not_in_ram_, [&](std::int32_t unit) {
     if (!store_->present(tile_of(unit))) return false;
     const std::optional<Lease> lease = store_->try_lease(tile_of(unit));
     if (!lease) return false;
-    const Tile& tile = this->tile(unit);
-    const std::byte** const addresses = in_ram_ + mirror_of(unit);
-    bool aligned = true;
-    for (std::size_t s = 0; s < tile.segments.size(); ++s) {
-      const std::byte* const at = device_memory_ + (lease->segment(s) - memory_.data());
-      aligned = aligned && reinterpret_cast<std::uintptr_t>(at) % kLeastEdge == 0;
-      addresses[tile.segments[s].part] = at;
-    }
-    if (!aligned) std::fill_n(addresses, parts(), nullptr);  // the processor's, then
-    return found = true;
+    bool readable = true;
+    for (const auto& gpu : gpus_) readable = gpu->find_in_ram(unit, *lease) && readable;
+    for (const auto& gpu : gpus_)
+      if (!readable) gpu->forget_in_ram(unit);
+    return true;
   });
-  if (!found) return {};
-  MR_CUDA(cudaMemcpyAsync(device_in_ram_, in_ram_, mirrored_ * sizeof(std::byte*), cudaMemcpyHostToDevice, compute));
-  return {};
 }
 
 /// Once a pass, so that all its rows and layers see the same.
-Status DeviceExperts::find_tiers(cudaStream_t compute) {
-  if (!tells_tiers_) return {};
+void DeviceExperts::find_tiers() {
+  if (!tells_tiers_) return;
   const auto fastest = static_cast<std::uint8_t>(fastest_tier());
-  for (std::size_t key = 0; key < unit_of_.size(); ++key)
-    near_[key] = visible_[key] ? fastest : fastest > 1 && store_->present(tile_of(unit_of_[key])) ? 1 : 0;
-  MR_CUDA(cudaMemcpyAsync(device_near_, near_, unit_of_.size(), cudaMemcpyHostToDevice, compute));
-  return {};
+  for (std::size_t key = 0; key < visible_.size(); ++key) {
+    const std::int32_t unit = index_.unit_of(static_cast<std::int32_t>(key));
+    const int tier = visible_[key] ? fastest : fastest > 1 && store_->present(tile_of(unit)) ? 1 : 0;
+    for (const auto& gpu : gpus_) gpu->near()[key] = static_cast<std::uint8_t>(tier);
+  }
 }
 
 bool DeviceExperts::arrived(const Coming& coming) const {
-  return copies_->recorded(coming.number) && cudaEventQuery(coming.arrived.get()) == cudaSuccess;
+  for (std::size_t g = 0; g < gpus_.size(); ++g) {
+    const Arrival& arrival = coming.arrivals[g];
+    if (!gpus_[g]->orders().recorded(arrival.number) || cudaEventQuery(arrival.event.get()) != cudaSuccess)
+      return false;
+  }
+  return true;
 }
 
 /// Slots whose copies have ended become visible.
@@ -232,8 +152,9 @@ void DeviceExperts::take_arrivals() {
     const MutexLock lock(meter_mutex_);
     meter_.came(coming.unit);
     visible_[static_cast<std::size_t>(key)] = true;
-    set_entries(coming.unit, slot_at(slots_.slot_of(key)));
-    events_.push_back(std::move(coming.arrived));
+    set_slot(coming.unit, slots_.slot_of(key));
+    for (Arrival& arrival : coming.arrivals) arrival.number = 0;
+    arrivals_.push_back(std::move(coming.arrivals));
     return true;
   });
 }
@@ -251,42 +172,42 @@ void DeviceExperts::free_some_slots() {
 }
 
 void DeviceExperts::leave_slot(std::int32_t key) {
-  const std::int32_t unit = unit_of_[static_cast<std::size_t>(key)];
   slots_.remove(key);
   visible_[static_cast<std::size_t>(key)] = false;
-  set_entries(unit, nullptr);
+  set_slot(index_.unit_of(key), -1);
   const MutexLock lock(meter_mutex_);
-  meter_.left(unit);
+  meter_.left(index_.unit_of(key));
 }
 
 /// Once the slots that there are have all been given away.
 void DeviceExperts::use_spare_memory() {
-  if (spare_ == nullptr || slots_.free_slots() > reserved_) return;
-  const int before = spare_->count();
-  for (int slot = spare_->grow(); slot-- > before;) slots_.set_live(tiers_.vram_slots + slot, true);
+  if (spare() == nullptr || slots_.free_slots() > reserved_) return;
+  const int before = spare()->count();
+  for (int slot = spare()->grow(); slot-- > before;) slots_.set_live(tiers_.vram_slots + slot, true);
 }
 
 std::uint64_t DeviceExperts::give_way(std::uint64_t bytes) {
-  if (spare_ == nullptr || spare_->count() == 0) return 0;
+  if (spare() == nullptr || spare()->count() == 0) return 0;
   // Copies to slots may be under way, and memory goes without a wait for what the device still does. A lost device says
   // so elsewhere.
-  if (!copies_->drain().ok() || cudaDeviceSynchronize() != cudaSuccess) return 0;
+  if (!gpus_.front()->orders().drain().ok() || cudaDeviceSynchronize() != cudaSuccess) return 0;
   take_arrivals();
-  const int count = spare_->count_without(bytes);
-  for (int slot = count; slot < spare_->count(); ++slot) {
+  const int count = spare()->count_without(bytes);
+  for (int slot = count; slot < spare()->count(); ++slot) {
     const std::int32_t key = slots_.key_of(tiers_.vram_slots + slot);
     if (key >= 0) leave_slot(key);
     slots_.set_live(tiers_.vram_slots + slot, false);
   }
   reserved_ = std::min(reserved_, slots_.free_slots());
-  return spare_->shrink(count);
+  return spare()->shrink(count);
 }
 
 void DeviceExperts::end_pass() {
-  if (std::exchange(waves_, false)) {
-    (void)copy_.synchronise();  // a lost device says so elsewhere; nothing reads any more
-    leased_.clear();
-    for (Room& room : rooms_) room.leases.clear();
+  for (std::size_t g = 0; g < gpus_.size(); ++g) {
+    if (!std::exchange(waves_[g].any, false)) continue;
+    gpus_[g]->await_copies();  // nothing reads any more
+    waves_[g].leased.clear();
+    for (std::uint64_t r = 0; r < kExpertRooms; ++r) gpus_[g]->room(r).leases.clear();
   }
   let_leases_go();
   store_->end_pass();
@@ -298,52 +219,13 @@ void DeviceExperts::let_leases_go() {
     if (coming.lease.valid() && arrived(coming)) coming.lease = {};
 }
 
-// --- Copies ---
-
-/// copy(to, from, bytes) for each stretch of the unit's bytes. With the few between segments where they lie as in RAM:
-/// one long copy is a tenth faster than three.
-template <typename Copy>
-void DeviceExperts::for_each_stretch(const Lease& lease, std::int32_t unit, std::byte* to, Copy copy) {
-  const std::vector<Segment>& segments = tile(unit).segments;
-  copied_bytes_ += tile(unit).bytes;
-  if (as_in_ram_) {
-    std::uint64_t first = UINT64_MAX, end = 0;
-    for (const Segment& segment : segments) {
-      first = std::min(first, segment.slot_offset);
-      end = std::max(end, segment.slot_offset + segment.bytes);
-    }
-    return copy(to + first, lease.segment(0) - segments[0].slot_offset + first, end - first);
-  }
-  for (std::size_t s = 0; s < segments.size(); ++s)
-    copy(to + offset_in_slot(segments[s]), lease.segment(s), segments[s].bytes);
-}
-
-Status DeviceExperts::copy(const Lease& lease, std::int32_t unit, std::byte* to) {
-  cudaError_t code = cudaSuccess;
-  for_each_stretch(lease, unit, to, [&](std::byte* there, const std::byte* from, std::uint64_t bytes) {
-    if (code == cudaSuccess) code = cudaMemcpyAsync(there, from, bytes, cudaMemcpyHostToDevice, copy_.get());
-  });
-  MR_CUDA(code);
-  return {};
-}
-
 /// REQUIRES: a slot is free, the lease's bytes are there.
 DeviceExperts::Coming& DeviceExperts::take_slot(std::int32_t unit, Lease lease) {
   slots_.put(key_of(unit));
   slots_.pin(key_of(unit));
-  coming_.push_back({unit, std::move(lease), std::move(events_.back())});
-  events_.pop_back();
+  coming_.push_back({unit, std::move(lease), std::move(arrivals_.back())});
+  arrivals_.pop_back();
   return coming_.back();
-}
-
-Status DeviceExperts::send_to_slot(std::int32_t unit, Lease lease) {
-  if (events_.empty()) {
-    MR_ASSIGN_OR_RETURN(events_.emplace_back(), device::Event::create());
-  }
-  const Coming& coming = take_slot(unit, std::move(lease));
-  MR_RETURN_IF_ERROR(copy(coming.lease, unit, slot_at(slots_.slot_of(key_of(unit)))));
-  MR_CUDA(cudaEventRecord(coming.arrived.get(), copy_.get()));
-  return {};
 }
 
 // --- Few rows ---
@@ -359,7 +241,7 @@ bool DeviceExperts::use(std::int32_t unit) {
 
 bool DeviceExperts::wants(std::int32_t unit) {
   const std::int32_t key = key_of(unit);
-  if (offered_ >= kMostOffersAPass || events_.empty() || slots_.slot_of(key) >= 0) return false;
+  if (offered_ >= kMostOffersAPass || arrivals_.empty() || slots_.slot_of(key) >= 0) return false;
   if (slots_.free_slots() > reserved_) return true;
   const double worth = slots_.worth(key);
   if (worth - least_worth_ <= kSureDeviations * std::sqrt(worth + least_worth_)) return false;
@@ -371,146 +253,18 @@ bool DeviceExperts::wants(std::int32_t unit) {
 void DeviceExperts::offer(std::int32_t unit, Lease lease) {
   ++offered_;
   Coming& coming = take_slot(unit, std::move(lease));
-  for_each_stretch(coming.lease, unit, slot_at(slots_.slot_of(key_of(unit))),
-                   [&](std::byte* to, const std::byte* from, std::uint64_t bytes) { copies_->copy(to, from, bytes); });
-  coming.number = copies_->record(coming.arrived.get());
+  const std::int32_t slot = slots_.slot_of(key_of(unit));
+  for (std::size_t g = 0; g < gpus_.size(); ++g) {
+    gpus_[g]->order_copy(coming.lease, unit, gpus_[g]->slot_at(slot));
+    coming.arrivals[g].number = gpus_[g]->orders().record(coming.arrivals[g].event.get());
+  }
   reserved_ = std::min(reserved_, slots_.free_slots());
-}
-
-// --- Many rows ---
-
-std::int32_t DeviceExperts::wave_count(At at) const {
-  return std::min(tiers_.wave_experts, layers_[at.layer].count - at.first);
-}
-
-DeviceExperts::At DeviceExperts::after(At at) const {
-  const std::int32_t next = at.first + wave_count(at);
-  return next < layers_[at.layer].count ? At{at.layer, next} : At{at.layer + 1, 0};
-}
-
-void DeviceExperts::begin_waves(std::vector<Layer> layers) {
-  layers_ = std::move(layers);
-  leased_to_ = next_ = {};
-  filled_ = acquired_ = let_go_ = 0;
-  leased_.clear();
-  waves_ = true;
-}
-
-/// Starts the reads of one more wave, as far as RAM has slots. False: there is none, or it has no slot at all.
-bool DeviceExperts::lease_ahead() {
-  if (ended(leased_to_)) return false;
-  LeasedWave wave{leased_to_, std::vector<Lease>(static_cast<std::size_t>(wave_count(leased_to_)))};
-  for (std::size_t i = 0; i < wave.leases.size(); ++i) {
-    const std::int32_t unit = layers_[wave.at.layer].first_unit + wave.at.first + static_cast<std::int32_t>(i);
-    if (!crosses(unit)) continue;
-    std::optional<Lease> lease = store_->try_lease(tile_of(unit));
-    if (!lease) break;
-    wave.leases[i] = std::move(*lease);
-  }
-  leased_to_ = after(leased_to_);
-  leased_.push_back(std::move(wave));
-  return true;
-}
-
-/// The next wave's bytes into the next room, once the launches that used it are over.
-Status DeviceExperts::fill_next(const std::function<bool()>& cancelled) {
-  if (leased_.empty() && !lease_ahead()) return error(Code::internal, "more waves of experts than the pass has");
-  if (leased_.size() < 2) lease_ahead();  // the disk reads on while this one is waited for
-  Room& room = rooms_[filled_ % kExpertRooms];
-  if (filled_ >= kExpertRooms) {
-    MR_CUDA(cudaEventSynchronize(room.filled.get()));
-    MR_CUDA(cudaStreamWaitEvent(copy_.get(), room.used.get(), 0));
-  }
-  room.leases.clear();
-  let_leases_go();
-  LeasedWave wave = std::move(leased_.front());
-  leased_.pop_front();
-  MR_RETURN_IF_ERROR(fill(wave, room, cancelled));
-  ++filled_;
-  return {};
-}
-
-/// Where all experts belong into RAM, a wait is part of their loading, which shows itself.
-Status DeviceExperts::await_bytes(Lease& lease, const std::function<bool()>& cancelled) {
-  const bool tells = on_load_.progress && all_in_ram();
-  while (tells && !lease.ready()) {
-    if (cancelled && cancelled()) return error(Code::cancelled, "stopped");
-    const auto now = std::chrono::steady_clock::now();
-    if (now - told_at_ >= kTellAfter) {
-      told_at_ = now;
-      told_ = true;
-      if (!on_load_.progress(std::min(store_->counters().bytes_from_disk, all_bytes_), all_bytes_))
-        return error(Code::cancelled, "stopped while the weights were loading");
-    }
-    std::this_thread::sleep_for(kAskAgain);
-  }
-  return lease.wait();
-}
-
-Status DeviceExperts::fill(LeasedWave& wave, Room& room, const std::function<bool()>& cancelled) {
-  const Layer& layer = layers_[wave.at.layer];
-  const std::size_t count = wave.leases.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    if (cancelled && cancelled()) return error(Code::cancelled, "stopped");
-    const std::int32_t unit = layer.first_unit + wave.at.first + static_cast<std::int32_t>(i);
-    const std::byte* address = nullptr;
-    if (const std::int32_t slot = slots_.slot_of(key_of(unit)); slot >= 0) {
-      address = slot_at(slot);  // there, or on its way by copies before these
-      wave.leases[i] = {};
-    } else {
-      Lease lease = std::move(wave.leases[i]);
-      if (!lease.valid()) {
-        MR_ASSIGN_OR_RETURN(lease, store_->lease(tile_of(unit)));
-      }
-      MR_RETURN_IF_ERROR(await_bytes(lease, cancelled));
-      if (slots_.free_slots() > reserved_) {
-        MR_RETURN_IF_ERROR(send_to_slot(unit, std::move(lease)));
-        address = slot_at(slots_.slot_of(key_of(unit)));
-      } else {
-        std::byte* const to = room.memory + i * slot_bytes_;
-        MR_RETURN_IF_ERROR(copy(lease, unit, to));
-        room.leases.push_back(std::move(lease));
-        address = to;
-      }
-    }
-    for (const Segment& segment : tile(unit).segments)
-      room.host_table[i * parts() + static_cast<std::size_t>(segment.part)] = address + offset_in_slot(segment);
-  }
-  for (std::size_t b = 0; b < std::size(layer.biases); ++b) {
-    const WeightRef ref = layer.biases[b];
-    const std::byte*& address = room.host_table[count * parts() + b];
-    address = nullptr;
-    if (ref.none()) continue;
-    const Part& part = units_.part(ref);
-    address = table_.address(ref) +
-              part.bytes() / static_cast<std::uint64_t>(layer.count) * static_cast<std::uint64_t>(wave.at.first);
-  }
-  const std::size_t entries = count * parts() + std::size(layer.biases);
-  MR_CUDA(cudaMemcpyAsync(room.device_table, room.host_table, entries * sizeof(std::byte*), cudaMemcpyHostToDevice,
-                          copy_.get()));
-  MR_CUDA(cudaEventRecord(room.filled.get(), copy_.get()));
-  return {};
-}
-
-Expected<DeviceExperts::Wave> DeviceExperts::acquire(cudaStream_t compute, const std::function<bool()>& cancelled) {
-  if (filled_ == acquired_) MR_RETURN_IF_ERROR(fill_next(cancelled));
-  const Room& room = rooms_[acquired_++ % kExpertRooms];
-  MR_CUDA(cudaStreamWaitEvent(compute, room.filled.get(), 0));
-  const Wave wave{next_.first, wave_count(next_), room.device_table, static_cast<std::int32_t>(parts())};
-  next_ = after(next_);
-  return wave;
-}
-
-Status DeviceExperts::let_go(cudaStream_t compute, const std::function<bool()>& cancelled) {
-  MR_CUDA(cudaEventRecord(rooms_[let_go_++ % kExpertRooms].used.get(), compute));
-  while (filled_ < let_go_ + kExpertRooms && !(leased_.empty() && ended(leased_to_)))
-    MR_RETURN_IF_ERROR(fill_next(cancelled));
-  return {};
 }
 
 void DeviceExperts::add_to(StoreCounters& counters) const {
   const StoreCounters in_ram = store_->counters();
-  counters.bytes_to_device += copied_bytes_;
+  counters.bytes_to_device += bytes_read_in_ram_;
+  for (const auto& gpu : gpus_) counters.bytes_to_device += gpu->copied_bytes();
   counters.bytes_from_disk += in_ram.bytes_from_disk;
   counters.bytes_from_pack += in_ram.bytes_from_pack;
   counters.evictions += in_ram.evictions;

@@ -1,8 +1,9 @@
-// A mixture's experts beside one GPU that has no room for all of them: all of them on the disk, many of them in
-// page-locked RAM (a WeightStore of experts alone), some in slots of the GPU's memory. The trunk is in VRAM.
+// A mixture's experts beside a GPU that has no room for all of them: all of them on the disk, many of them in
+// page-locked RAM (a WeightStore of experts alone), some in slots of the GPU's memory. The trunk is in VRAM. So, too,
+// beside several GPUs that share the rows of each expert out: all have slots for the same experts, and each its rows.
 //
 // Which experts have slots changes between passes only, so that a pass sees one table of addresses from its begin to
-// its end, on the device as on the host. An expert without a slot is computed with in one of two ways:
+// its end, on the devices as on the host. An expert without a slot is computed with in one of two ways:
 //   few rows   by the processor, where it lies in RAM; and some of them by the GPU, which reads those across the link
 //              where they lie, so that link and processor end together. What a router calls for again and again is
 //              copied to a slot meanwhile, and is there from the next pass on.
@@ -13,10 +14,10 @@
 // no case for it, and what they make of it is overwritten by whoever computes in their place.
 //
 // Thread-safety: one thread at a time calls. That of a pass hands over to that of the processor's share and takes back
-// with the share's own synchronisation (exec/cuda_exchange.h). add_to() may be called from any thread.
+// with the share's own synchronisation (exec/cuda_exchange.h). Between begin_pass() and end_pass() each GPU's thread
+// may publish to it and bring its waves. add_to() may be called from any thread.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -29,8 +30,7 @@
 #include "base/status.h"
 #include "device/cuda_runtime.h"
 #include "residency/budget.h"
-#include "residency/cuda_copies.h"
-#include "residency/cuda_spare_slots.h"
+#include "residency/cuda_expert_slots.h"
 #include "residency/cuda_weights.h"
 #include "residency/expert_meter.h"
 #include "residency/placement.h"
@@ -44,21 +44,24 @@ namespace millrace::residency {
 class DeviceExperts {
  public:
   /// Reads nothing yet: experts come to RAM as they are called for, and behind the passes. While one waits for that,
-  /// on_load is told how far all that belong there are, from the thread of begin_pass() (false then ends the pass).
-  /// REQUIRES: each expert is one tile; the placement of the weights that `table` is of has experts at home outside
-  /// VRAM. All outlive the object. check: of what comes to RAM, as StoreOptions::check; may be empty. Errors:
+  /// on_load is told how far all that belong there are, from the thread of a pass (false then ends the pass).
+  /// units: all rows, which lie in RAM. gpus: one with those units, or several with rows of each.
+  /// REQUIRES: each expert is one tile; the placement of the weights that a GPU's `table` is of has experts at home
+  /// outside VRAM. All outlive the object. check: of what comes to RAM, as StoreOptions::check; may be empty. Errors:
   /// out_of_budget, io_error, internal.
   static Expected<std::unique_ptr<DeviceExperts>> create(const UnitTable& units, const ExpertTiers& tiers,
-                                                         const AddressTable& table, storage::Backend& backend,
-                                                         Budget& vram, Budget& ram, OnLoad on_load, TileCheck check);
+                                                         const std::vector<ExpertGpu>& gpus, storage::Backend& backend,
+                                                         Budget& ram, OnLoad on_load, TileCheck check);
   ~DeviceExperts();
   DeviceExperts(const DeviceExperts&) = delete;
   DeviceExperts& operator=(const DeviceExperts&) = delete;
 
-  /// Slots that were filled become visible, others are freed for those to come. What is launched on `compute` from here
-  /// on sees the new table. REQUIRES: the pass before has ended on the device.
-  Status begin_pass(cudaStream_t compute);
-  /// All launches of the pass are made, or it has failed.
+  /// Slots that were filled become visible, others are freed for those to come. REQUIRES: the pass before has ended on
+  /// all devices.
+  Status begin_pass();
+  /// What is launched on `compute` of that GPU (its place in `gpus`) from here on sees the new table.
+  Status publish(std::size_t gpu, cudaStream_t compute) { return gpus_[gpu]->publish(compute, tells_tiers_); }
+  /// All launches of the pass are made and have ended, or it has failed.
   void end_pass();
   /// Slots beyond the plan's go, the last ones first, until `bytes` are free. Between passes only. Returns what was
   /// freed.
@@ -71,24 +74,19 @@ class DeviceExperts {
   bool has_slot(std::int32_t unit) const { return visible_[static_cast<std::size_t>(key_of(unit))]; }
   /// Whether RAM has room for all experts, so that each is read once.
   bool all_in_ram() const { return static_cast<std::size_t>(tiers_.ram_slots) >= visible_.size(); }
-  /// Which of a layer's experts without slots the GPU reads where they lie, for the rule of claim_experts(): addresses,
-  /// on the device, of those that lie in RAM for good. Only where all experts have slots there.
-  const std::byte* const* in_ram(std::int32_t first_unit) const { return device_in_ram_ + mirror_of(first_unit); }
-  bool lies_in_ram(std::int32_t unit) const { return in_ram_[mirror_of(unit)] != nullptr; }
-  /// The GPU has read it there.
-  void read_in_ram(std::int32_t unit) { copied_bytes_ += units_.units()[static_cast<std::size_t>(unit)].bytes(); }
-  /// The present pass's tiers of experts, for a route bias: of each unit from first_unit on the number of its tier,
-  /// counted from the slowest, on the device. As of begin_pass(). REQUIRES: tell_tiers() before.
-  const std::uint8_t* tiers(std::int32_t first_unit) const { return device_near_ + key_of(first_unit); }
+  /// What a GPU's launches read: addresses in its memory, and of a layer's experts those that it may read where they
+  /// lie in RAM for good, for the rule of claim_experts(). Only where all experts have slots there.
+  const ExpertSlots& gpu(std::size_t gpu) const { return *gpus_[gpu]; }
+  bool lies_in_ram(std::int32_t unit) const { return gpus_.front()->lies_in_ram(unit); }
+  /// The GPUs have read it there.
+  void read_in_ram(std::int32_t unit) { bytes_read_in_ram_ += units_.units()[static_cast<std::size_t>(unit)].bytes(); }
   /// The fastest tier's number: a slot's. 1 where RAM has room for all experts, so that none is on the disk for good.
   std::int32_t fastest_tier() const { return all_in_ram() ? 1 : 2; }
-  /// From here on begin_pass() finds the tiers.
+  /// From here on begin_pass() finds the present pass's tiers of experts, for a route bias (ExpertSlots::tiers()): of
+  /// each the number of its tier, counted from the slowest.
   void tell_tiers() { tells_tiers_ = true; }
   const LinkShare& link() const { return tiers_.link; }
-  const std::byte* absent() const { return arena_.data(); }
-  /// Device memory for a layer's table of addresses, [experts, parts].
-  const std::byte** claimed() const { return claimed_; }
-  std::int32_t parts_of_expert() const { return static_cast<std::int32_t>(parts()); }
+  std::int32_t parts_of_expert() const { return static_cast<std::int32_t>(index_.parts()); }
   /// Leases in RAM; see WeightStore.
   WeightStore& store() { return *store_; }
   /// A router has called for the expert, which has no slot. True: it is worth one, and one is free.
@@ -97,13 +95,17 @@ class DeviceExperts {
   /// that fails says so in begin_pass(). REQUIRES: wants(), the bytes are there.
   void offer(std::int32_t unit, Lease lease);
 
-  // --- Many rows ---
+  // --- Many rows: each GPU brings its waves, from a thread of its own (cuda_expert_waves.cpp) ---
 
-  /// Experts of a layer, [first_unit, first_unit + count), and vectors of the trunk that have a row for each of them
-  /// (biases, scales; none() where there is none).
+  /// Of the trunk a vector that has elements for each of a layer's experts, `stride` floats apart.
+  struct OfEach {
+    WeightRef ref;  // none() where there is none
+    std::int64_t stride = 1;
+  };
+  /// Experts of a layer, [first_unit, first_unit + count), their biases and scales.
   struct Layer {
     std::int32_t first_unit = 0, count = 0;
-    WeightRef biases[kExpertBiases];
+    OfEach biases[kExpertBiases];
   };
   /// Experts [first, first + count) of the layer. entries: on the device, of each expert's parts one after the other,
   /// then of the rows of its biases from `first` on.
@@ -114,26 +116,26 @@ class DeviceExperts {
     std::int32_t parts = 0;
   };
   /// The layers whose experts this pass calls for, in order. Copies begin.
-  void begin_waves(std::vector<Layer> layers);
+  void begin_waves(std::size_t gpu, std::vector<Layer> layers);
   /// The next wave of the pass. What is launched on `compute` from here on finds it. Errors: io_error, corrupt,
   /// cancelled.
-  Expected<Wave> acquire(cudaStream_t compute, const std::function<bool()>& cancelled);
+  Expected<Wave> acquire(std::size_t gpu, cudaStream_t compute, const std::function<bool()>& cancelled);
   /// Whether the wave that was acquired last was its layer's last.
-  bool layer_ended() const { return next_.first == 0; }
+  bool layer_ended(std::size_t gpu) const { return waves_[gpu].next.first == 0; }
   /// All launches that use the wave are on `compute`.
-  Status let_go(cudaStream_t compute, const std::function<bool()>& cancelled);
+  Status let_go(std::size_t gpu, cudaStream_t compute, const std::function<bool()>& cancelled);
 
   /// Adds what experts have done since the start: figures of slots in passes of few rows (a use is an expert of a
-  /// layer, once a pass); bytes to slots, through the rooms, and read in RAM by the GPU; reads and stalls of the store
+  /// layer, once a pass); bytes to slots, through the rooms, and read in RAM by the GPUs; reads and stalls of the store
   /// in RAM.
   void add_to(StoreCounters& counters) const;
 
  private:
-  DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, const AddressTable& table, OnLoad on_load);
+  DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, OnLoad on_load);
 
   /// Where a wave stands in a pass.
   struct At {
-    std::size_t layer = 0;   // index into layers_
+    std::size_t layer = 0;   // index into Waves::layers
     std::int32_t first = 0;  // expert
   };
   /// Its leases, by expert; empty for those that do not cross, and those that are still to be taken.
@@ -141,43 +143,39 @@ class DeviceExperts {
     At at;
     std::vector<Lease> leases;
   };
-  /// Device memory of a wave, and the table of its addresses.
-  struct Room {
-    std::byte* memory = nullptr;
-    const std::byte** device_table = nullptr;
-    const std::byte** host_table = nullptr;
-    std::vector<Lease> leases;  // of the copies to it
-    device::Event filled, used;
+  /// Of one GPU in one pass.
+  struct Waves {
+    std::vector<Layer> layers;
+    At leased_to, next;  // the wave whose leases are to be taken next; that to be acquired next
+    std::deque<LeasedWave> leased;
+    std::uint64_t filled = 0, acquired = 0, let_go = 0;
+    bool any = false;
+    bool ended(At at) const { return at.layer >= layers.size(); }
   };
-  /// On its way to a slot. The lease ends with the copy, the rest with the pass.
+  /// The end of a copy to one GPU.
+  struct Arrival {
+    device::Event event;
+    std::uint64_t number = 0;  // of the event among ordered copies; 0: it is recorded
+  };
+  /// On its way to a slot. The lease ends with the copies, the rest with the pass.
   struct Coming {
     std::int32_t unit = -1;
     Lease lease;
-    device::Event arrived;
-    std::uint64_t number = 0;  // of the event in copies_
-  };
-  /// The device's table of a layer's experts: units [first_unit, first_unit + count).
-  struct Entries {
-    std::int32_t first_unit = 0, count = 0;
-    std::size_t mirror = 0;  // its first one in tables_
-    bool dirty = true;       // not yet the device's
+    std::vector<Arrival> arrivals;  // by GPU
   };
 
-  Status open(storage::Backend& backend, Budget& vram, Budget& ram, TileCheck check);
-  void index_experts();
-  Status lay_out();
+  Status open(const std::vector<ExpertGpu>& gpus, storage::Backend& backend, Budget& ram, TileCheck check);
   bool crosses(std::int32_t unit) const { return slots_.slot_of(key_of(unit)) < 0; }
-  std::int32_t wave_count(At at) const;
-  At after(At at) const;
-  bool ended(At at) const { return at.layer >= layers_.size(); }
-  bool lease_ahead();
+  std::int32_t wave_count(const Waves& waves, At at) const;
+  At after(const Waves& waves, At at) const;
+  bool lease_ahead(Waves& waves);
+  Expected<Lease> lease_for(std::int32_t unit, const std::function<bool()>& cancelled) MR_REQUIRES(waves_mutex_);
   Status await_bytes(Lease& lease, const std::function<bool()>& cancelled);
-  Status fill_next(const std::function<bool()>& cancelled);
-  Status fill(LeasedWave& wave, Room& room, const std::function<bool()>& cancelled);
+  Status fill_next(std::size_t gpu, const std::function<bool()>& cancelled);
+  Status fill(ExpertSlots& gpu, const Layer& layer, LeasedWave& wave, ExpertSlots::Room& room,
+              const std::function<bool()>& cancelled) MR_REQUIRES(waves_mutex_);
   Status send_to_slot(std::int32_t unit, Lease lease);
-  template <typename Copy>
-  void for_each_stretch(const Lease& lease, std::int32_t unit, std::byte* to, Copy copy);
-  Status copy(const Lease& lease, std::int32_t unit, std::byte* to);
+  Status make_arrivals();
   Coming& take_slot(std::int32_t unit, Lease lease);
   bool arrived(const Coming& coming) const;
   void let_leases_go();
@@ -185,80 +183,42 @@ class DeviceExperts {
   void free_some_slots();
   void use_spare_memory();
   void leave_slot(std::int32_t key);
-  /// first: where the unit's slot begins; null: it has none.
-  void set_entries(std::int32_t unit, const std::byte* first);
-  /// Where the segment of an expert's tile lies in a slot.
-  std::uint64_t offset_in_slot(const Segment& segment) const {
-    return as_in_ram_ ? segment.slot_offset : part_offset_[static_cast<std::size_t>(segment.part)];
-  }
-  const Tile& tile(std::int32_t unit) const { return units_.tiles()[static_cast<std::size_t>(tile_of(unit))]; }
-  Status find_in_ram(cudaStream_t compute);
-  Status find_tiers(cudaStream_t compute);
-  /// Index of the unit's part 0 among all experts' parts.
-  std::size_t mirror_of(std::int32_t unit) const {
-    const Entries& entries = entries_[static_cast<std::size_t>(entries_of_[static_cast<std::size_t>(unit)])];
-    return entries.mirror + static_cast<std::size_t>(unit - entries.first_unit) * parts();
-  }
-  std::byte* slot_at(std::int32_t slot) const {
-    if (slot >= tiers_.vram_slots) return spare_->slot(slot - tiers_.vram_slots);
-    return slots_memory_ + static_cast<std::uint64_t>(slot) * slot_bytes_;
-  }
-  std::int32_t key_of(std::int32_t unit) const { return key_of_[static_cast<std::size_t>(unit)]; }
+  void set_slot(std::int32_t unit, std::int32_t slot);
+  void find_in_ram();
+  void find_tiers();
+  SpareSlots* spare() { return gpus_.front()->spare(); }
+  std::int32_t key_of(std::int32_t unit) const { return index_.key_of(unit); }
   std::int32_t tile_of(std::int32_t unit) const { return units_.tiles_of(unit).first; }
-  std::size_t parts() const { return part_offset_.size() - 1; }
 
   const UnitTable& units_;
   const ExpertTiers tiers_;
-  const AddressTable& table_;
-  std::vector<std::uint64_t> part_offset_;  // of parts that lie on edges; the last is the size of all
-  bool as_in_ram_ = true;                   // slots are laid out as in RAM, so that an expert is one copy
-  std::uint64_t slot_bytes_ = 0;
-  std::vector<std::int32_t> key_of_;      // by unit; -1: no expert
-  std::vector<std::int32_t> unit_of_;     // by key
-  std::vector<std::int32_t> entries_of_;  // by unit: index into entries_
-  std::vector<Entries> entries_;
-  std::size_t mirrored_ = 0;  // addresses in the mirror
+  const ExpertIndex index_;
+  std::uint64_t all_bytes_ = 0;  // that belong into RAM
 
-  Reservation vram_reservation_, ram_reservation_;
-  Budget* asks_ = nullptr;             // whose reclaimer this is
-  std::unique_ptr<SpareSlots> spare_;  // null: the plan's slots are all
-  device::PinnedBuffer memory_;        // the store's
+  Reservation ram_reservation_;
+  Budget* asks_ = nullptr;       // whose reclaimer this is
+  device::PinnedBuffer memory_;  // the store's
   std::unique_ptr<WeightStore> store_;
-  device::DeviceBuffer arena_;   // zeros, slots, rooms, tables of waves
-  device::PinnedBuffer tables_;  // what tables are copied from: all experts' entries, and the waves'
-  std::byte* slots_memory_ = nullptr;
-  std::byte* device_memory_ = nullptr;         // memory_ as the device sees it
-  const std::byte** device_in_ram_ = nullptr;  // as the mirror
-  const std::byte** claimed_ = nullptr;        // [most experts of a layer, parts]
-  const std::byte** in_ram_ = nullptr;         // page-locked, as the mirror
-  std::uint8_t* device_near_ = nullptr;        // by key: its tier in this pass
-  std::uint8_t* near_ = nullptr;               // page-locked, likewise
+  std::vector<std::unique_ptr<ExpertSlots>> gpus_;
   bool tells_tiers_ = false;
   std::vector<std::int32_t> not_in_ram_;  // units that are still to come there for good
-  device::Stream copy_;
-  std::unique_ptr<CopyQueue> copies_;  // of few rows, on copy_
 
   SlotTable slots_;
-  std::vector<bool> visible_;  // by key: its slot is in the device's table
+  std::vector<bool> visible_;  // by key: its slot is in the devices' tables
   std::vector<Coming> coming_;
-  std::vector<device::Event> events_;      // for others to come
-  double least_worth_ = 0;                 // of those in slots when the pass began
-  std::size_t offered_ = 0, refused_ = 0;  // in this pass: copied, and worth it but without a slot
-  std::size_t reserved_ = 0;               // free slots, for those that are worth more than who left them
+  std::vector<std::vector<Arrival>> arrivals_;  // for others to come
+  double least_worth_ = 0;                      // of those in slots when the pass began
+  std::size_t offered_ = 0, refused_ = 0;       // in this pass: copied, and worth it but without a slot
+  std::size_t reserved_ = 0;                    // free slots, for those that are worth more than who left them
 
-  std::vector<Layer> layers_;  // of this pass's waves
-  At leased_to_, next_;        // the wave whose leases are to be taken next; that to be acquired next
-  std::deque<LeasedWave> leased_;
-  std::array<Room, kExpertRooms> rooms_;
-  std::uint64_t filled_ = 0, acquired_ = 0, let_go_ = 0;  // waves, in this pass
-  bool waves_ = false;
+  Mutex waves_mutex_;  // GPUs that bring waves take leases and slots one after the other
+  std::vector<Waves> waves_;
 
   const OnLoad on_load_;
-  std::uint64_t all_bytes_ = 0;  // that belong into RAM
-  bool told_ = false;            // on_load_, in this pass
+  bool told_ = false;  // on_load_, in this pass
   std::chrono::steady_clock::time_point told_at_;
 
-  std::atomic<std::uint64_t> copied_bytes_{0};
+  std::atomic<std::uint64_t> bytes_read_in_ram_{0};
   mutable Mutex meter_mutex_;
   ExpertMeter meter_ MR_GUARDED_BY(meter_mutex_);
 };

@@ -21,7 +21,8 @@ using test::sync;
 // A kernel that is loaded while another waits might wait for it.
 const bool kernels_come_first = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
 
-class CudaGather : public test::OnDevice {
+/// Whether all goes in words, as through the host's memory.
+class CudaGather : public test::OnDevice, public testing::WithParamInterface<bool> {
  protected:
   void SetUp() override {
     test::OnDevice::SetUp();
@@ -42,16 +43,22 @@ class CudaGather : public test::OnDevice {
   std::uint32_t* failed_ = nullptr;
 };
 
+/// Of one device: its state, and the words, which others write to.
 std::unique_ptr<Array<std::byte>> gather_memory(int devices) {
-  return std::make_unique<Array<std::byte>>(std::vector<std::byte>(gather_memory_bytes(devices)));
+  return std::make_unique<Array<std::byte>>(std::vector<std::byte>(kGatherStateBytes + gather_word_bytes(devices)));
 }
+
+GatherState* state_of(const std::unique_ptr<Array<std::byte>>& memory) {
+  return reinterpret_cast<GatherState*>(memory->get());
+}
+std::byte* words_of(const std::unique_ptr<Array<std::byte>>& memory) { return memory->get() + kGatherStateBytes; }
 
 struct Shape {
   std::int32_t rows, cols;
   std::vector<std::int32_t> borders;  // where each device's columns begin, and the end
 };
 
-TEST_F(CudaGather, BringsEveryFormToAll) {
+TEST_P(CudaGather, BringsEveryFormToAll) {
   for (const Shape& shape : {Shape{1, 64, {0, 32, 64}},
                              {1, 8192, {0, 4096, 8192}},
                              {3, 416, {0, 128, 288, 416}},
@@ -84,10 +91,12 @@ TEST_F(CudaGather, BringsEveryFormToAll) {
       call.index = d;
       call.failed = failed_;
       call.one_device = true;
+      call.through_host = GetParam();
       for (int t = 0; t < devices; ++t)
-        call.targets[t] = {shape.borders[t], shape.borders[t + 1] - shape.borders[t],
-                           out[t]->get(),    q8_at(q8[t]->get(), shape.rows, shape.cols),
-                           bf16[t]->get(),   memory[t]->get()};
+        call.targets[t] = {shape.borders[t],   shape.borders[t + 1] - shape.borders[t],
+                           out[t]->get(),      q8_at(q8[t]->get(), shape.rows, shape.cols),
+                           bf16[t]->get(),     state_of(memory[t]),
+                           words_of(memory[t])};
       ok(gather(call, streams_[d]));
     }
     sync();
@@ -114,7 +123,51 @@ TEST_F(CudaGather, BringsEveryFormToAll) {
   }
 }
 
-TEST_F(CudaGather, AddsToWhatStandsThereAndTakesOddWidths) {
+/// Those of a wave's entries: which rows, and how many, is on the devices.
+TEST_P(CudaGather, BringsSomeRowsAlone) {
+  constexpr int kRows = 12, kCols = 96, kOwn[] = {64, 32};
+  const Array<std::int32_t> some({3, 8, 11, 0, 6, 2, 9}), border({0, 2, 5, 7});
+  const std::vector<float> values = normal_floats(kRows * kCols, random_);
+  std::vector<float> expected(values.size(), 0.0f);
+  for (const int row : {11, 0, 6}) std::copy_n(values.begin() + row * kCols, kCols, expected.begin() + row * kCols);
+  std::vector<std::unique_ptr<Array<float>>> own, out;
+  std::vector<std::unique_ptr<Array<std::byte>>> memory;
+  for (int d = 0, first = 0; d < 2; first += kOwn[d++]) {
+    std::vector<float> columns;
+    for (int r = 0; r < kRows; ++r)
+      columns.insert(columns.end(), values.begin() + r * kCols + first, values.begin() + r * kCols + first + kOwn[d]);
+    own.push_back(std::make_unique<Array<float>>(columns));
+    out.push_back(std::make_unique<Array<float>>(std::vector<float>(values.size(), 0.0f)));
+    memory.push_back(gather_memory(2));
+  }
+  for (int d = 0; d < 2; ++d) {
+    GatherCall call;
+    call.own = own[static_cast<std::size_t>(d)]->get();
+    call.rows = kRows;
+    call.cols = kCols;
+    call.devices = 2;
+    call.index = d;
+    call.one_device = true;
+    call.through_host = GetParam();
+    call.some = some.get();
+    call.begin = border.get() + 1;
+    call.end = border.get() + 2;
+    call.failed = failed_;
+    for (int t = 0; t < 2; ++t)
+      call.targets[t] = {t == 0 ? 0 : kOwn[0],
+                         kOwn[t],
+                         out[static_cast<std::size_t>(t)]->get(),
+                         {},
+                         nullptr,
+                         state_of(memory[static_cast<std::size_t>(t)]),
+                         words_of(memory[static_cast<std::size_t>(t)])};
+    ok(gather(call, streams_[d]));
+  }
+  sync();
+  for (const auto& one : out) EXPECT_TRUE(same_bits(one->host(), expected));
+}
+
+TEST_P(CudaGather, AddsToWhatStandsThereAndTakesOddWidths) {
   const Shape shape{5, 97, {0, 64, 97}};  // a vocabulary's last rows are any number
   constexpr std::size_t kAll = 5 * 97;
   const std::vector<float> before = normal_floats(kAll, random_), values = normal_floats(kAll, random_);
@@ -138,15 +191,16 @@ TEST_F(CudaGather, AddsToWhatStandsThereAndTakesOddWidths) {
     call.add = true;
     call.failed = failed_;
     call.one_device = true;
-    call.targets[0] = {0, 64, first.get(), {}, nullptr, first_memory->get()};
-    call.targets[1] = {64, 33, second.get(), {}, nullptr, second_memory->get()};
+    call.through_host = GetParam();
+    call.targets[0] = {0, 64, first.get(), {}, nullptr, state_of(first_memory), words_of(first_memory)};
+    call.targets[1] = {64, 33, second.get(), {}, nullptr, state_of(second_memory), words_of(second_memory)};
     ok(gather(call, streams_[d]));
   }
   EXPECT_TRUE(same_bits(first.host(), sums));
   EXPECT_TRUE(same_bits(second.host(), sums));
 }
 
-TEST_F(CudaGather, AThousandOneBehindTheOther) {
+TEST_P(CudaGather, AThousandOneBehindTheOther) {
   constexpr int kGathers = 1000, kCols = 256;
   // Two results take turns, as a layer's do.
   const Array<float> own(std::vector<float>(2 * 128, 1.0f));
@@ -163,8 +217,11 @@ TEST_F(CudaGather, AThousandOneBehindTheOther) {
       call.add = true;
       call.failed = failed_;
       call.one_device = true;
-      call.targets[0] = {0, 128, first.get() + i % 2 * kCols, {}, nullptr, first_memory->get()};
-      call.targets[1] = {128, 128, second.get() + i % 2 * kCols, {}, nullptr, second_memory->get()};
+      call.through_host = GetParam();
+      call.targets[0] = {
+          0, 128, first.get() + i % 2 * kCols, {}, nullptr, state_of(first_memory), words_of(first_memory)};
+      call.targets[1] = {
+          128, 128, second.get() + i % 2 * kCols, {}, nullptr, state_of(second_memory), words_of(second_memory)};
       ok(gather(call, streams_[d]));
     }
   }
@@ -174,7 +231,7 @@ TEST_F(CudaGather, AThousandOneBehindTheOther) {
   EXPECT_EQ(*failed_, 0u);
 }
 
-TEST_F(CudaGather, OneThatGivesUpFreesTheOthers) {
+TEST_P(CudaGather, OneThatGivesUpFreesTheOthers) {
   const Array<float> own(std::vector<float>(32, 1.0f)), out(64);
   const auto first_memory = gather_memory(2), second_memory = gather_memory(2);
   GatherCall call;
@@ -184,8 +241,8 @@ TEST_F(CudaGather, OneThatGivesUpFreesTheOthers) {
   call.devices = 2;
   call.failed = failed_;
   call.one_device = true;
-  call.targets[0] = {0, 32, out.get(), {}, nullptr, first_memory->get()};
-  call.targets[1] = {32, 32, out.get(), {}, nullptr, second_memory->get()};
+  call.targets[0] = {0, 32, out.get(), {}, nullptr, state_of(first_memory), words_of(first_memory)};
+  call.targets[1] = {32, 32, out.get(), {}, nullptr, state_of(second_memory), words_of(second_memory)};
   ok(gather(call, streams_[0]));
   EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady) << "nobody else has come";
   *static_cast<volatile std::uint32_t*>(failed_) = 1;
@@ -197,6 +254,9 @@ TEST_F(CudaGather, OneThatGivesUpFreesTheOthers) {
   ok(gather(call, streams_[0]));
   ok(cudaStreamSynchronize(streams_[0]));
 }
+
+INSTANTIATE_TEST_SUITE_P(Ways, CudaGather, testing::Bool(),
+                         [](const auto& info) { return info.param ? "in_words" : "straight"; });
 
 }  // namespace
 }  // namespace millrace::kernels::cuda

@@ -480,6 +480,7 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     call.x_q8 = x.device;
     call.y = y.data();
     if (biased) call.bias = gate_bias.table->data();
+    call.bias_stride = rows;
     if (scaled) call.scale = scales.table->data();
     check(matmul_experts(call, nullptr));
     call.effect = Effect::gated;

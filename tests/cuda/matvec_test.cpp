@@ -386,6 +386,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   if (biased) call.bias = addresses.entry(2 * kExperts);
   if (biased) call.up_bias = addresses.entry(2 * kExperts + 1);
   if (scaled) call.scale = addresses.entry(2 * kExperts + 2);
+  call.bias_stride = rows;
   call.rows = rows;
   call.cols = static_cast<std::int32_t>(cols);
   call.entries = entries;

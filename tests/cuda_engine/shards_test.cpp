@@ -65,6 +65,82 @@ TEST_F(Shards, TheBitsOfOneWhateverTheLayersAre) {
   std::filesystem::remove(path);
 }
 
+/// Mixtures with shared experts, with biases, beside states or latents, which are not cut: all GPUs compute them.
+class ShardsOfArchitectures : public Shards, public testing::WithParamInterface<const char*> {
+ protected:
+  static synth::Shape shape() {
+    const std::string architecture = GetParam();
+    synth::Shape shape;
+    shape.architecture = architecture;
+    shape.layers = 4, shape.dim = 512, shape.ff = 480, shape.heads = 4, shape.kv_heads = 2, shape.head_dim = 64;
+    shape.vocab = 4001;
+    if (architecture != "qwen35") shape.experts = 12, shape.top_k = 3, shape.expert_ff = 160;
+    if (architecture == "deepseek2") shape.latent = {64, 96, 32, 64}, shape.head_dim = 96, shape.kv_heads = 1;
+    if (architecture.starts_with("qwen35")) shape.state_heads = 32, shape.head_dim = 256;
+    if (architecture == "nemotron_h_moe") shape.state_heads = 16, shape.layers = 8, shape.ff = 0;
+    return shape;
+  }
+};
+
+TEST_P(ShardsOfArchitectures, HaveTheBitsOfOne) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("millrace-shards-{}.gguf", getpid())).string();
+  for (const DType dtype : {DType::f16, DType::q8_0, DType::q4_k}) {
+    synth::WriteOptions options;
+    options.types.matrices = dtype;
+    const auto written = synth::write(path, shape(), options);
+    ASSERT_TRUE(written.ok()) << written.status().message();
+    SCOPED_TRACE(info(dtype).name);
+    // A prompt whose experts are read one for many entries, one of few, and tokens.
+    const std::vector<float> whole = logits_of(on_one(path), 150, 6), few = logits_of(on_one(path), 9, 6);
+    EngineOptions two = on_two(on_one(path));
+    expect_same_bits(logits_of(two, 150, 6), whole);
+    expect_same_bits(logits_of(two, 9, 6), few);
+    two.cuda_fuse = two.cuda_graphs = false;
+    expect_same_bits(logits_of(two, 150, 6), whole);
+  }
+  std::filesystem::remove(path);
+}
+
+/// Some experts have slots, of each GPU's rows; the processor computes with others, the GPUs read some across their
+/// links, and prompts bring them in waves.
+TEST_P(ShardsOfArchitectures, HaveTheBitsOfOneWhereExpertsFlow) {
+  if (shape().experts == 0) GTEST_SKIP() << "no experts";
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("millrace-shards-{}.gguf", getpid())).string();
+  for (const DType dtype : {DType::f16, DType::q8_0, DType::q4_k}) {
+    synth::WriteOptions options;
+    options.types.matrices = dtype;
+    const auto written = synth::write(path, shape(), options);
+    ASSERT_TRUE(written.ok()) << written.status().message();
+    SCOPED_TRACE(info(dtype).name);
+    const std::vector<float> whole = logits_of(on_one(path), 150, 24);
+    EngineOptions two = on_two(on_one(path));
+    two.threads = 2;
+    for (const int in_vram : {1, 20}) {
+      two.vram_experts = in_vram;
+      for (const int of_the_link : {0, 40, 100}) {
+        two.cpu_share_percent = 100 - of_the_link;
+        SCOPED_TRACE(fmt::format("{} in VRAM, {} % over the links", in_vram, of_the_link));
+        expect_same_bits(logits_of(two, 150, 24), whole);
+      }
+    }
+    two.cpu_share_percent = -1;
+    two.expert_slots = 24;  // in RAM at once, of 48 or so
+    expect_same_bits(logits_of(two, 150, 24), whole);
+  }
+  std::filesystem::remove(path);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ShardsOfArchitectures,
+                         testing::Values("qwen3moe", "qwen35", "qwen35moe", "gpt-oss", "glm4moe", "deepseek2",
+                                         "nemotron_h_moe"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
 /// Quantized matrices, prompts of several windows, and passes that no graph replays.
 class ShardsOfQuantized : public Shards {
  protected:
@@ -95,6 +171,17 @@ TEST_F(ShardsOfQuantized, TheBitsOfOneHoweverThePassIsCut) {
     options.cuda_graphs = graphs;
     options.cuda_fuse = graphs;
     expect_same_bits(logits_of(options, 700, 8), whole);
+  }
+}
+
+TEST_F(ShardsOfQuantized, TheBitsOfOneThroughTheHost) {
+  EngineOptions options = on_two(on_one(path_));
+  options.gpus_through_host = true;
+  expect_same_bits(logits_of(options, 700, 8), logits_of(on_one(path_), 700, 8));
+  options.model_path = moe_path();
+  for (const int in_vram : {-1, 20}) {
+    options.vram_experts = in_vram;
+    expect_same_bits(logits_of(options, 150, 20), logits_of(on_one(moe_path()), 150, 20));
   }
 }
 
@@ -178,6 +265,51 @@ TEST_F(ShardsOfQuantized, AStoppedPassLeavesTheNextOneRight) {
   expect_same_bits(after, alone);
 }
 
+/// Trained routers have favourites, which change their slots.
+TEST_F(Shards, FavouritesOfADemoModelKeepTheBits) {
+  EngineOptions one = on_one(moe_path());
+  const std::vector<float> whole = logits_of(one, 300, 100);
+  EngineOptions two = on_two(one);
+  two.threads = 2;
+  expect_same_bits(logits_of(two, 300, 100), whole);
+  two.vram_experts = 40;
+  const auto engine = make(two);
+  ASSERT_NE(engine, nullptr);
+  for (int i = 0; i < 2; ++i) {  // in cold slots, and in those of the first time
+    std::vector<float> logits;
+    Request request = greedy(real_text(*engine, 300), 100);
+    keep_logits(request, logits);
+    const Result result = engine->run(std::move(request));
+    ASSERT_NE(result.finish, Finish::error) << result.status.message();
+    expect_same_bits(logits, whole);
+  }
+  const residency::StoreCounters counters = engine->store_counters();
+  EXPECT_GT(counters.hits, 0u);
+  EXPECT_GT(counters.misses, 0u);
+}
+
+/// Who is stopped in mid-pass, experts on their way, leaves the next request right.
+TEST_F(Shards, AStoppedPassLeavesExpertsRight) {
+  EngineOptions two = on_two(on_one(moe_path()));
+  two.threads = 2;
+  two.vram_experts = 20;
+  const auto engine = make(two);
+  ASSERT_NE(engine, nullptr);
+  const auto text = real_text(*engine, 900);
+  for (int i = 0; i < 4; ++i) {
+    const auto id = engine->submit(greedy(text, 50));
+    ASSERT_TRUE(id.ok());
+    for (int pass = 0; pass < i; ++pass) engine->step();
+    engine->cancel(*id);
+    drain(*engine);
+  }
+  std::vector<float> after;
+  Request request = greedy(real_text(*engine, 200), 20);
+  keep_logits(request, after);
+  ASSERT_NE(engine->run(std::move(request)).finish, Finish::error);
+  expect_same_bits(after, logits_of(on_one(moe_path()), 200, 20));
+}
+
 TEST_F(ShardsOfQuantized, WhatDoesNotWorkOverSeveralSaysSo) {
   const auto expect_refused = [](const EngineOptions& options, const std::string& word) {
     const auto engine = Engine::create(options);
@@ -185,8 +317,6 @@ TEST_F(ShardsOfQuantized, WhatDoesNotWorkOverSeveralSaysSo) {
     EXPECT_EQ(engine.status().code(), Code::unsupported);
     EXPECT_NE(engine.status().message().find(word), std::string::npos) << engine.status().message();
   };
-  expect_refused(on_two(on_one(moe_path())), "mixture of experts");
-  expect_refused(on_two(on_one(draft_path())), "2 heads over 1");
   EngineOptions options = on_one(path_);
   options.cuda_beside = {99};
   expect_refused(options, "cuda:99");

@@ -68,17 +68,17 @@ class TinyModel {
     return model;
   }
 
-  /// llama() with 4 experts of width 32, 2 a token, and normalised heads.
-  static TinyModel qwen3moe() {
+  /// llama() with 4 experts of `width`, 2 a token, and normalised heads.
+  static TinyModel qwen3moe(std::int64_t width = 32) {
     TinyModel model = base("qwen3moe", true);
     model.set("expert_count", 4u);
     model.set("expert_used_count", 2u);
-    model.set("expert_feed_forward_length", 32u);
+    model.set("expert_feed_forward_length", static_cast<std::uint32_t>(width));
     for (int layer = 0; layer < 2; ++layer) {
       // Experts before the trunk, as files may have it: the order in the file must not matter.
-      model.add(layer, "ffn_down_exps.weight", {32, 64, 4});
-      model.add(layer, "ffn_gate_exps.weight", {64, 32, 4});
-      model.add(layer, "ffn_up_exps.weight", {64, 32, 4});
+      model.add(layer, "ffn_down_exps.weight", {width, 64, 4});
+      model.add(layer, "ffn_gate_exps.weight", {64, width, 4});
+      model.add(layer, "ffn_up_exps.weight", {64, width, 4});
       model.attention(layer);
       model.add(layer, "attn_q_norm.weight", {16});
       model.add(layer, "attn_k_norm.weight", {16});
@@ -88,8 +88,8 @@ class TinyModel {
   }
 
   /// Latent attention: 4 heads of 16 + 8 channels and values of 24 from latents of 32, queries of a latent of 40. One
-  /// dense layer, then one of 4 experts of width 32 with a shared one.
-  static TinyModel deepseek2() {
+  /// dense layer, then one of 4 experts of `expert_width` with a shared one.
+  static TinyModel deepseek2(std::int64_t expert_width = 32) {
     TinyModel model = base("deepseek2", false);
     model.set("attention.head_count_kv", 1u);
     model.set("attention.key_length", 40u);
@@ -103,7 +103,7 @@ class TinyModel {
     model.set("leading_dense_block_count", 1u);
     model.set("expert_count", 4u);
     model.set("expert_used_count", 2u);
-    model.set("expert_feed_forward_length", 32u);
+    model.set("expert_feed_forward_length", static_cast<std::uint32_t>(expert_width));
     model.set("expert_shared_count", 1u);
     for (int layer = 0; layer < 2; ++layer) {
       model.add(layer, "attn_norm.weight", {64});
@@ -118,15 +118,16 @@ class TinyModel {
       model.add(layer, "ffn_norm.weight", {64});
     }
     for (const char* shared : {"", "_shexp"}) {
-      const int layer = *shared == 0 ? 0 : 1, width = layer == 0 ? 128 : 32;
+      const int layer = *shared == 0 ? 0 : 1;
+      const std::int64_t width = layer == 0 ? 128 : expert_width;
       model.add(layer, std::string("ffn_gate") + shared + ".weight", {64, width});
       model.add(layer, std::string("ffn_up") + shared + ".weight", {64, width});
       model.add(layer, std::string("ffn_down") + shared + ".weight", {width, 64});
     }
     model.add(1, "ffn_gate_inp.weight", {64, 4});
-    model.add(1, "ffn_gate_exps.weight", {64, 32, 4});
-    model.add(1, "ffn_up_exps.weight", {64, 32, 4});
-    model.add(1, "ffn_down_exps.weight", {32, 64, 4});
+    model.add(1, "ffn_gate_exps.weight", {64, expert_width, 4});
+    model.add(1, "ffn_up_exps.weight", {64, expert_width, 4});
+    model.add(1, "ffn_down_exps.weight", {expert_width, 64, 4});
     return model;
   }
 

@@ -166,6 +166,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--device", flags.device,
                   "Who computes: auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix")
       ->capture_default_str();
+  command.add_flag("--no-peer", flags.no_peer,
+                   "GPUs that share a model write to the host's memory, never to each other's");
   command.add_option("--vram", flags.vram, "Cap on all GPU memory, for example 8G (default: what is free)");
   command.add_option("--pin", flags.pin, "Layers that stay where you say, for example 0-9=vram,10-29=ram,30-=disk");
   command
@@ -273,6 +275,9 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
     options.context_tokens = std::max<std::int64_t>(0, known["num_ctx"].get<std::int64_t>());
   if (defaults != nullptr) *defaults = std::move(resolved.manifest);
   options.cuda_graphs = !flags.no_graphs;
+  options.gpus_through_host = flags.no_peer;
+  if (flags.no_peer && options.cuda_beside.empty())
+    return error(Code::invalid_argument, "--no-peer is for several GPUs: name them, as --device cuda:0,1");
   options.cuda_fuse = !flags.no_fuse;
   options.batch_tokens = flags.batch;
   options.threads = flags.threads;

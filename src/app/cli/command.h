@@ -46,7 +46,7 @@ struct ModelFlags {
   std::int64_t context = 0, batch = 0, expert_slots = 0;
   int threads = 0;
   std::vector<std::string> faults;
-  bool no_graphs = false, no_fuse = false;
+  bool no_graphs = false, no_fuse = false, no_peer = false;
   std::vector<const CLI::Option*> options;  // all but the model
 
   /// The command line says something of the engine.

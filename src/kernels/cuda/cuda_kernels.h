@@ -115,8 +115,9 @@ struct ExpertCall {
   const std::byte* const* weight = nullptr;  // entry of expert 0's matrix; expert i's is weight[i * address_stride]
   const std::byte* const* up = nullptr;      // gated: the up matrices, with the same stride
   std::int32_t address_stride = 0;
-  const std::byte* const* bias = nullptr;  // entry of float32 [experts, rows] for `weight`, or none
+  const std::byte* const* bias = nullptr;  // entry of float32 for `weight`, `rows` of each expert; or none
   const std::byte* const* up_bias = nullptr;
+  std::int32_t bias_stride = 0;             // floats from an expert's biases to the next one's: rows, or more
   const std::byte* const* scale = nullptr;  // entry of float32 [experts], which multiplies products with `weight`
                                             // before their bias is added; or none
   DType dtype = DType::f32, up_dtype = DType::f32;

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) take_in_experts_kernel(const __grid_
     const std::int64_t place = shared_place;
     __syncthreads();
     if (place < 0 || col >= call.cols) continue;
-    const float4 came = __ldcv(reinterpret_cast<const float4*>(call.from + place * call.cols + col));
+    const float4 came = __ldcv(reinterpret_cast<const float4*>(call.from + place * call.from_stride + col));
     *reinterpret_cast<float4*>(call.to + std::int64_t{entry} * call.cols + col) = came;
   }
 }

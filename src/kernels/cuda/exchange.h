@@ -76,9 +76,10 @@ cudaError_t claim_experts(const ClaimExpertsCall& call, cudaStream_t stream);
 struct TakeInExpertsCall {
   const std::int32_t* place =
       nullptr;                  // [entries], page-locked: where in `from` the entry's result is; -1: the GPU's own
-  const float* from = nullptr;  // [*, cols], page-locked
-  float* to = nullptr;          // [entries, cols]
-  std::int32_t entries = 0, cols = 0;  // cols: a multiple of 4
+  const float* from = nullptr;  // [*, from_stride], page-locked: the first `cols` of each
+  std::int64_t from_stride = 0;
+  float* to = nullptr;                 // [entries, cols]
+  std::int32_t entries = 0, cols = 0;  // cols, from_stride: multiples of 4
   const std::uint32_t* flag = nullptr;
   std::uint32_t number = 0;
   std::uint32_t* seen = nullptr;

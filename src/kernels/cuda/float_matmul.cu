@@ -46,7 +46,7 @@ struct FloatArgs {
   // Experts, if sorted is set; x_rows is the number of entries then.
   const std::int32_t* sorted;
   const std::int32_t* expert_first;
-  std::int32_t experts, address_stride, entries_per_x;
+  std::int32_t experts, address_stride, bias_stride, entries_per_x;
 };
 
 /// The rows of x that a block works on: rows [first, first + count) of x, or of `sorted`.
@@ -202,7 +202,8 @@ __global__ void __launch_bounds__(kThreads) float_matmul_kernel(const __grid_con
       for (int i = 0; i < kEach * kEach; ++i) out[i / kEach][i % kEach] *= scale;
     }
     if (a.bias[side] == nullptr) return;
-    const float* bias = reinterpret_cast<const float*>(*a.bias[side]) + static_cast<std::int64_t>(rows.expert) * a.rows;
+    const float* bias =
+        reinterpret_cast<const float*>(*a.bias[side]) + static_cast<std::int64_t>(rows.expert) * a.bias_stride;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const float b = n0 + tx * kEach + j < a.rows ? bias[n0 + tx * kEach + j] : 0.0f;
@@ -312,6 +313,7 @@ cudaError_t matmul_experts_float(const ExpertCall& call, cudaStream_t stream) {
   a.expert_first = call.expert_first;
   a.experts = call.experts;
   a.address_stride = call.address_stride;
+  a.bias_stride = call.bias_stride;
   a.entries_per_x = call.entries_per_x;
   return launch_float(a, call.entries < call.experts ? call.entries : call.experts, stream);
 }

@@ -31,10 +31,6 @@ __device__ __forceinline__ void store_release(std::uint32_t* to, std::uint32_t v
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-__device__ __forceinline__ GatherState& state_of(const GatherCall::Target& target) {
-  return *reinterpret_cast<GatherState*>(target.memory);
-}
-
 /// How long a thread has waited, and whether it should go on.
 class Patience {
  public:
@@ -73,13 +69,13 @@ __device__ void tell_and_await(const GatherCall& call) {
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x != 0) return;
-  GatherState& own = state_of(call.targets[call.index]);
+  GatherState& own = *call.targets[call.index].state;
   if (atomicAdd(&own.arrived, 1u) + 1 < gridDim.x) return;
   own.arrived = 0;
   const std::uint32_t number = ++own.number;
   __threadfence_system();
   for (int d = 0; d < call.devices; ++d)
-    if (d != call.index) store_release(&state_of(call.targets[d]).told[call.index], number);
+    if (d != call.index) store_release(&call.targets[d].state->told[call.index], number);
   await_others(call, own, number);
 }
 
@@ -87,14 +83,28 @@ __device__ __forceinline__ float4 operator+(const float4& a, const float4& b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
-/// Four columns of this device, the i-th such of its rows: `to` is where they stand among all.
-__device__ __forceinline__ float4 own_quad(const GatherCall& call, std::int64_t i, std::int64_t& to) {
-  const GatherCall::Target& own = call.targets[call.index];
-  const int quads = own.own_cols / kQuad;
-  const std::int64_t row = i / quads, col = (i - row * quads) * kQuad;
-  to = row * call.cols + own.first + col;
-  float4 value = *reinterpret_cast<const float4*>(call.own + row * own.own_cols + col);
-  if (call.add) value = *reinterpret_cast<const float4*>(own.out + to) + value;
+/// How many rows there are, and which is the i-th.
+__device__ __forceinline__ int rows_of(const GatherCall& call) {
+  return call.some == nullptr ? call.rows : *call.end - *call.begin;
+}
+__device__ __forceinline__ std::int64_t row_at(const GatherCall& call, std::int64_t i) {
+  return call.some == nullptr ? i : call.some[*call.begin + i];
+}
+
+/// Where the i-th four columns of a device stand among its own, and among all.
+struct Place {
+  std::int64_t from = 0, to = 0;
+};
+template <int kWidth = kQuad>
+__device__ __forceinline__ Place place_of(const GatherCall& call, const GatherCall::Target& target, std::int64_t i) {
+  const int each = target.own_cols / kWidth;
+  const std::int64_t row = i / each, col = (i - row * each) * kWidth, at = row_at(call, row);
+  return {at * target.own_cols + col, at * call.cols + target.first + col};
+}
+
+__device__ __forceinline__ float4 own_quad(const GatherCall& call, const Place& place) {
+  float4 value = *reinterpret_cast<const float4*>(call.own + place.from);
+  if (call.add) value = *reinterpret_cast<const float4*>(call.targets[call.index].out + place.to) + value;
   return value;
 }
 
@@ -113,12 +123,13 @@ __device__ __forceinline__ void put(const GatherCall::Target& target, std::int64
 __global__ void __launch_bounds__(kThreads) gather_many_kernel(const __grid_constant__ GatherCall call) {
   wait_for_predecessor();
   if (!call.one_device) allow_successor();
-  const std::int64_t count = std::int64_t{call.rows} * (call.targets[call.index].own_cols / kQuad),
+  const GatherCall::Target& own = call.targets[call.index];
+  const std::int64_t count = std::int64_t{rows_of(call)} * (own.own_cols / kQuad),
                      step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
-    std::int64_t to;
-    const float4 value = own_quad(call, i, to);
-    for (int d = 0; d < call.devices; ++d) put(call.targets[d], to, value);
+    const Place place = place_of(call, own, i);
+    const float4 value = own_quad(call, place);
+    for (int d = 0; d < call.devices; ++d) put(call.targets[d], place.to, value);
   }
   tell_and_await(call);
 }
@@ -142,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) gather_floats_kernel(const __grid_co
 /// Where the two words of this thread's quad from device `sender` lie in a device's memory.
 __device__ __forceinline__ uint4* words(const GatherCall::Target& target, int devices, int sender, std::uint32_t turn) {
   const std::size_t place = (std::size_t{turn & 1} * devices + sender) * kFewGatherBlocks + blockIdx.x;
-  return reinterpret_cast<uint4*>(target.memory + kGatherStateBytes) + place * 2 * kThreads + threadIdx.x;
+  return reinterpret_cast<uint4*>(target.words) + place * 2 * kThreads + threadIdx.x;
 }
 
 __device__ __forceinline__ void send(uint4* to, const float4& value, std::uint32_t turn) {
@@ -170,22 +181,36 @@ __device__ __forceinline__ bool receive(const uint4* from, std::uint32_t turn, f
   return a.y == turn && a.w == turn && b.y == turn && b.w == turn;
 }
 
-/// As gather_many_kernel, but a thread has one quad of each device, sends its own, and puts all where they belong here.
-__global__ void __launch_bounds__(kThreads) gather_few_kernel(const __grid_constant__ GatherCall call) {
+/// As gather_many_kernel, but a thread has one quad of each device (or one float), sends its own, and puts all where
+/// they belong here. first: which of a device's comes first.
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    gather_few_kernel(const __grid_constant__ GatherCall call, std::int64_t first) {
   wait_for_predecessor();
   if (!call.one_device) allow_successor();
-  GatherState& own = state_of(call.targets[call.index]);
+  const GatherCall::Target& here = call.targets[call.index];
+  GatherState& own = *here.state;
   const std::uint32_t turn = own.turns[blockIdx.x] + 1;
   const bool failed = own.failed != 0;
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  const auto has = [&](const GatherCall::Target& target) { return i < call.rows * (target.own_cols / kQuad); };
-  const GatherCall::Target& here = call.targets[call.index];
+  const std::int64_t i = first + std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t rows = rows_of(call);
+  const auto has = [&](const GatherCall::Target& target) { return i < rows * (target.own_cols / kWidth); };
+  const auto keep = [&](std::int64_t to, const float4& value) {
+    if (kWidth == kQuad)
+      put(here, to, value);
+    else
+      here.out[to] = value.x;
+  };
   if (has(here)) {
-    std::int64_t to;
-    const float4 value = own_quad(call, i, to);
+    const Place place = place_of<kWidth>(call, here, i);
+    float4 value = {};
+    if (kWidth == kQuad)
+      value = own_quad(call, place);
+    else
+      value.x = call.add ? here.out[place.to] + call.own[place.from] : call.own[place.from];
     for (int d = 0; d < call.devices; ++d)
       if (d != call.index) send(words(call.targets[d], call.devices, call.index, turn), value, turn);
-    put(here, to, value);
+    keep(place.to, value);
   }
   for (int d = 0; d < call.devices; ++d) {
     const GatherCall::Target& from = call.targets[d];
@@ -195,8 +220,7 @@ __global__ void __launch_bounds__(kThreads) gather_few_kernel(const __grid_const
     float4 value;
     while (!receive(came, turn, value) && !failed && patience.goes_on()) {
     }
-    const int quads = from.own_cols / kQuad, row = i / quads;
-    put(here, std::int64_t{row} * call.cols + from.first + (i - row * quads) * kQuad, value);
+    keep(place_of<kWidth>(call, from, i).to, value);
   }
   __syncthreads();
   if (threadIdx.x == 0) own.turns[blockIdx.x] = turn;
@@ -214,8 +238,8 @@ cudaError_t gather(const GatherCall& call, cudaStream_t stream) {
     return all;
   };
   const bool quads = multiples_of(kQuad);
-  if ((own.q8.q != nullptr && !multiples_of(kBlock)) || (!quads && (own.out == nullptr || own.bf16 != nullptr)) ||
-      (call.add && own.out == nullptr))
+  if ((own.q8.q != nullptr && !multiples_of(kBlock)) || (call.some != nullptr && !quads) ||
+      (!quads && (own.out == nullptr || own.bf16 != nullptr)) || (call.add && own.out == nullptr))
     return cudaErrorInvalidValue;
   const auto blocks_of = [&](const GatherCall::Target& target) {
     const std::int64_t items = std::int64_t{call.rows} * target.own_cols / (quads ? kQuad : 1);
@@ -223,8 +247,15 @@ cudaError_t gather(const GatherCall& call, cudaStream_t stream) {
   };
   std::int64_t most = 1;
   for (int d = 0; d < call.devices; ++d) most = std::max(most, blocks_of(call.targets[d]));
-  if (quads && most <= kFewGatherBlocks)
-    return launch(gather_few_kernel, dim3(static_cast<unsigned>(most)), dim3(kThreads), 0, stream, call);
+  if (call.through_host || (quads && most <= kFewGatherBlocks)) {
+    for (std::int64_t block = 0; block < most; block += kFewGatherBlocks) {
+      const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(kFewGatherBlocks, most - block));
+      const cudaError_t error = launch(quads ? gather_few_kernel<kQuad> : gather_few_kernel<1>, dim3(blocks),
+                                       dim3(kThreads), 0, stream, call, block * kThreads);
+      if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+  }
   const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(blocks_of(own), 1, kMostBlocks));
   return launch(quads ? gather_many_kernel : gather_floats_kernel, dim3(blocks), dim3(kThreads), 0, stream, call);
 }

@@ -1,7 +1,8 @@
 // What several GPUs made of the same rows, brought together on each of them. Every one stores its columns into the
 // memory of all, says so, and goes on when all others have said so: two to three microseconds for a row over NVLink,
 // where a collective of a library takes eighteen. No value is summed or changed on the way. REQUIRES: each device may
-// write to the others' memory (peer access), and all launch the same gathers in one order.
+// write to the others' memory (peer access), or the call goes through the host's; all launch the same gathers in one
+// order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,8 +20,7 @@ constexpr int kMostGpus = 8;
 /// fence is waited for then, and no flag behind them.
 constexpr int kGatherThreads = 256, kFewGatherBlocks = 256, kGatherQuad = 4;
 
-/// Of each device, at the beginning of its gather memory. Zero at first, as all of that memory, and again on all
-/// devices after a gather that failed.
+/// Of each device, in its memory. Zero at first, as its words, and again on all devices after a gather that failed.
 struct GatherState {
   std::uint32_t told[kMostGpus] =
       {};                     // by device: the number of the last gather of many values that it has stored here
@@ -32,11 +32,10 @@ struct GatherState {
 
 constexpr std::size_t kGatherStateBytes = (sizeof(GatherState) + 255) / 256 * 256;
 
-/// The state, and behind it what the others send: twice, because a device may be one gather ahead.
-constexpr std::size_t gather_memory_bytes(int devices) {
+/// Words that others send: twice, because a device may be one gather ahead.
+constexpr std::size_t gather_word_bytes(int devices) {
   constexpr std::size_t kWord = 2 * sizeof(float);
-  return kGatherStateBytes +
-         std::size_t{2} * static_cast<std::size_t>(devices) * kFewGatherBlocks * kGatherThreads * kGatherQuad * kWord;
+  return std::size_t{2} * static_cast<std::size_t>(devices) * kFewGatherBlocks * kGatherThreads * kGatherQuad * kWord;
 }
 
 struct GatherCall {
@@ -44,11 +43,15 @@ struct GatherCall {
   std::int32_t rows = 0;
   std::int32_t cols = 0;  // of all devices together
   std::int32_t devices = 0, index = 0;
+  /// In device memory: of rows, some[i] for i from *begin to before *end alone; null: all. The same on all devices.
+  const std::int32_t *some = nullptr, *begin = nullptr, *end = nullptr;
   /// `own` is added to what `out` of this device has there, and the sums go to all.
   bool add = false;
   /// Some of the devices are one, as in tests: the next launch takes no room there before this one has ended, or what
   /// it waits for might find none.
   bool one_device = false;
+  /// No device writes to another's memory: all goes in words, of which there are `words` in the host's.
+  bool through_host = false;
   /// Of each device, this one among them: which columns it has made, and where all of them go there: [rows, cols], any
   /// of three forms. Int8 takes borders at multiples of 32 columns.
   struct Target {
@@ -56,7 +59,8 @@ struct GatherCall {
     float* out = nullptr;
     Q8 q8 = {};
     Bf16* bf16 = nullptr;
-    std::byte* memory = nullptr;  // its gather memory
+    GatherState* state = nullptr;  // in its memory
+    std::byte* words = nullptr;    // gather_word_bytes(): in its memory too, or in the host's, page-locked for all
   };
   Target targets[kMostGpus];
   /// In host memory, for all devices: other than 0 when one of them has given up, which ends all waits.

@@ -297,6 +297,7 @@ cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream) {
   product.up = pair ? call.up : nullptr;
   product.bias = call.bias;
   product.up_bias = pair ? call.up_bias : nullptr;
+  product.bias_stride = call.bias_stride;
   product.scale = call.scale;
   product.y = call.y;
   product.y_stride = call.rows;

@@ -23,12 +23,12 @@ namespace millrace::kernels::cuda {
 struct TileProduct {
   const std::byte* const* weight = nullptr;  // entries, as in cuda_kernels.h; null where there is none
   const std::byte* const* up = nullptr;      // gated: `weight` is the gate's
-  const std::byte* const* bias = nullptr;    // experts: each has `rows` of it
+  const std::byte* const* bias = nullptr;    // experts: each has `rows` of it, bias_stride behind the last one's
   const std::byte* const* up_bias = nullptr;
   const std::byte* const* scale = nullptr;  // of experts: a number each, for `weight`
   float* y = nullptr;
   std::int64_t y_stride = 0;
-  std::int32_t rows = 0;
+  std::int32_t rows = 0, bias_stride = 0;
   std::int32_t tiles_end = 0;  // row tiles of this product and those before it
 };
 
@@ -215,9 +215,10 @@ __device__ inline void quantize_32(const float (&v)[4], Q8 out, std::int64_t blo
   }
 }
 
-/// The bias of a product's rows, of `expert` where there are several; null: none.
-__device__ inline const float* bias_of(const std::byte* const* entry, int expert, int rows) {
-  return entry == nullptr ? nullptr : reinterpret_cast<const float*>(*entry) + std::int64_t{expert} * rows;
+/// One of the product's two biases, of `expert` where there are several; null: none.
+__device__ inline const float* bias_of(const TileProduct& product, const std::byte* const* entry, int expert) {
+  return entry == nullptr ? nullptr
+                          : reinterpret_cast<const float*>(*entry) + std::int64_t{expert} * product.bias_stride;
 }
 
 /// What an expert's products with the product's first weight are multiplied by.
@@ -236,8 +237,8 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
   const int row = first_row + 4 * g, rows = product.rows;
   if (first_row >= rows) return;
   float bias[4] = {}, up_bias[4] = {};
-  const float* bias_from = bias_of(product.bias, expert, rows);
-  const float* up_bias_from = bias_of(product.up_bias, expert, rows);
+  const float* bias_from = bias_of(product, product.bias, expert);
+  const float* up_bias_from = bias_of(product, product.up_bias, expert);
   const float scale = scale_of(product, expert);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {

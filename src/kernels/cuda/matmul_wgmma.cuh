@@ -54,8 +54,8 @@ __device__ inline void finish_pairs(const TileArgs& args, const TileProduct& pro
   const int column = tid / 128 * 64, row = tid / 32 % 4 * 16 + 2 * g, rows = product.rows;
   auto* values = reinterpret_cast<float*>(shared);
   const auto* columns = reinterpret_cast<const Column*>(shared + T::kColumns);
-  const float* gate_bias = bias_of(product.bias, expert, rows);
-  const float* up_bias = bias_of(product.up_bias, expert, rows);
+  const float* gate_bias = bias_of(product, product.bias, expert);
+  const float* up_bias = bias_of(product, product.up_bias, expert);
   const float scale = scale_of(product, expert);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

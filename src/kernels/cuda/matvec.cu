@@ -304,6 +304,7 @@ cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
     if (effect != MatvecArgs::kGated) a.scale = call.scale;
     a.chosen = call.chosen;
     a.address_stride = call.address_stride;
+    a.bias_stride = call.bias_stride;
     a.shared[0] = effect == MatvecArgs::kGated ? call.shared_up : call.shared;
     a.shared[1] = call.shared_up;
     if (call.shared != nullptr) a.places = Divisor(call.places);

@@ -55,7 +55,7 @@ struct MatvecArgs {
   // Experts, if chosen is set.
   const std::int32_t* chosen;
   const std::byte* const* scale;  // of each expert a number, for its products with weight[0]; or none
-  std::int32_t address_stride;
+  std::int32_t address_stride, bias_stride;
   Divisor entries_per_x, matrix_rows;
   const std::byte* const* shared[2];  // of each row's last entry, the matrix and a pair's up; or none
   Divisor places;                     // entries of a row, if shared is set
@@ -615,7 +615,7 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
     const int bias_of = pair ? my_list : run.product;
     const std::byte* const* bias_entry = pick(a.bias, bias_of);
     const float* bias = bias_entry == nullptr ? nullptr : reinterpret_cast<const float*>(*bias_entry) + my_first;
-    if (bias != nullptr && experts) bias += static_cast<std::int64_t>(a.chosen[run.entry]) * a.first_row[1];
+    if (bias != nullptr && experts) bias += static_cast<std::int64_t>(a.chosen[run.entry]) * a.bias_stride;
     float scale = 1;
     if (a.scale != nullptr && (!pair || my_list == 0))
       scale = reinterpret_cast<const float*>(*a.scale)[a.chosen[run.entry]];
