@@ -104,13 +104,25 @@ residency::StepCost step_cost(const exec::Program& program, const kv::Layout& la
   // A head's state is multiplied by its decay, by a key, by what is written and by a query; a scan's not by a key.
   constexpr std::int64_t kOpsOfDelta = 4, kOpsOfScan = 3;
   residency::StepCost cost;
+  const auto gathered = [&](exec::Act own, std::size_t bytes) {
+    if (own.buffer < 0) return;
+    ++cost.gathers;
+    cost.gather_bytes += static_cast<double>(program.buffer(own).cols) * static_cast<double>(bytes);
+  };
   for (const exec::Step& step : program.steps) {
     if (step.for_hidden) continue;
     ++cost.steps;
     switch (step.kind) {
       case Kind::moe:
         cost.products += kProductsOfExperts;
+        gathered(step.experts.own_hidden, 1);  // in blocks of int8
         break;
+      case Kind::gather: {
+        // To be added to the residual stream, or a product's input, which is bfloat16 in prompts.
+        const bool input = program.buffer(step.out).name != "h" && program.buffer(step.out).name != "mixed";
+        gathered(step.a, input ? 2 : sizeof(float));
+        break;
+      }
       case Kind::delta_rule:
         cost.state_macs += static_cast<double>(kOpsOfDelta * step.delta_rule.value_heads * step.delta_rule.key_dim *
                                                step.delta_rule.value_dim);

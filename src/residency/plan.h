@@ -83,6 +83,9 @@ struct AttentionCost {
 struct StepCost {
   std::int64_t steps = 0, products = 0;    // of them such that all threads take part in
   double state_bytes = 0, state_macs = 0;  // states of a sequence, read and written anew; computed with for a token
+  // Beside other GPUs: what they bring together, and how many bytes of a row this one stores for each other.
+  std::int64_t gathers = 0;
+  double gather_bytes = 0;
 };
 
 /// How routers choose, as far as it is known.

@@ -12,6 +12,8 @@ namespace {
 // moves, and each layer has launches that begin and end.
 constexpr double kProductsOfCopy = 0.8;
 constexpr double kLaunchSeconds = 13e-6;
+// Of two GPUs on NVLink: a gather of few values, its launch among it, and the rate of many.
+constexpr double kGatherSeconds = 7.5e-6, kGatherRate = 325e9;
 // A layer whose rows are shared hands over four times (Q K V, output, gate and up, down), one whose feed-forward is the
 // processor's once, and the GPU computes its attention meanwhile: so long the processor rests. Where the launches have
 // no processor of their own, they interrupt one of its threads, and the others wait.
@@ -35,6 +37,11 @@ constexpr double kCpuExpertRows = 16;
 constexpr double kCpuStepSeconds = 1e-6;
 
 double launch_seconds(const PassCost& cost) { return static_cast<double>(cost.layers) * kLaunchSeconds; }
+
+/// What rows are waited for that other GPUs make.
+double gather_seconds(const PassCost& cost, double rows) {
+  return static_cast<double>(cost.steps.gathers) * kGatherSeconds + rows * cost.steps.gather_bytes / kGatherRate;
+}
 
 /// Of a layer's experts, the part that so many rows touch.
 double touched(const PassCost& cost, double rows) {
@@ -113,7 +120,7 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   const double home = cost.home + experts - (shares_experts ? missed : 0);
   const double memory = rates.device_memory * kProductsOfCopy;
   // What comes after one another on the GPU beside reading weights.
-  double rest = launch_seconds(cost);
+  double rest = launch_seconds(cost) + gather_seconds(cost, rows);
   if (!prompt && memory > 0) rest += rows * (kv_bytes(cost, work) + cost.steps.state_bytes) / memory;
   if (prompt && rates.device_prefill_macs > 0)
     rest += attention_macs(cost, work, rows) /
@@ -283,7 +290,7 @@ LinkShare link_share(const Rates& rates) {
 double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares) {
   const PassCost& cost = plan.cost;
   double seconds = cost.home / (rates.device_memory * kProductsOfCopy) + launch_seconds(cost) +
-                   static_cast<double>(cost.feed_forward_layers) * kFeedForwardSeconds;
+                   gather_seconds(cost, 1) + static_cast<double>(cost.feed_forward_layers) * kFeedForwardSeconds;
   if (shares)
     seconds += static_cast<double>(cost.shared_layers - cost.feed_forward_layers) * kHandOvers *
                (cost.crowded ? kCrowdedHandOverSeconds : kHandOverSeconds);
