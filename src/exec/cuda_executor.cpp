@@ -247,6 +247,8 @@ Status CudaExecutor::prepare_experts() {
     MR_RETURN_IF_ERROR(read(step.experts.up_bias, biases.up));
     MR_RETURN_IF_ERROR(read(step.experts.down_bias, biases.down));
     MR_RETURN_IF_ERROR(read(step.experts.inner_scale, biases.inner_scale));
+    MR_RETURN_IF_ERROR(read(step.experts.up_scale, biases.up_scale));
+    MR_RETURN_IF_ERROR(read(step.experts.down_scale, biases.down_scale));
   }
   MR_ASSIGN_OR_RETURN(expert_share_,
                       ExpertShare::create(expert_share_sizes(shape_), *options_.experts, units_, *options_.pool,
@@ -287,7 +289,8 @@ Status CudaExecutor::begin_experts() {
           const Experts& experts = steps[i].experts;
           layers.push_back({experts.first_unit,
                             experts.count,
-                            {experts.gate_bias, experts.up_bias, experts.down_bias, experts.inner_scale}});
+                            {experts.gate_bias, experts.up_bias, experts.down_bias, experts.inner_scale,
+                             experts.up_scale, experts.down_scale}});
         }
   options_.experts->begin_waves(std::move(layers));
   return {};

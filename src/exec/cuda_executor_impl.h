@@ -152,7 +152,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<ExpertShare> expert_share_;  // null: all experts are in VRAM
   // Of each layer's experts, in host memory for the processor: by first unit.
   struct ExpertBiases {
-    std::vector<float> gate, up, down, inner_scale;
+    std::vector<float> gate, up, down, inner_scale, up_scale, down_scale;
   };
   std::map<std::int32_t, ExpertBiases> expert_biases_;
   Shards shards_;                     // none: the program has no gathers

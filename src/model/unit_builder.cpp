@@ -108,10 +108,6 @@ WeightRef UnitBuilder::add(Part part) {
   return {static_cast<std::int32_t>(table_.units().size()), static_cast<std::int32_t>(unit_.parts.size() - 1)};
 }
 
-bool UnitBuilder::has_scale(WeightRef weight) const {
-  return std::any_of(scales_.begin(), scales_.end(), [&](const auto& scaled) { return scaled.first == weight; });
-}
-
 /// none() where the file has none.
 WeightRef UnitBuilder::scale_for(const std::string& name) {
   const std::string scale = scale_name(name);

@@ -98,7 +98,6 @@ class UnitBuilder {
   void refuse_unused(int layer);
   /// Weights, and the scale of each that has one. Source of the name: the GGUF files that llama.cpp reads.
   const std::vector<std::pair<residency::WeightRef, residency::WeightRef>>& scales() const { return scales_; }
-  bool has_scale(residency::WeightRef weight) const;
   void fail(Status status);
   const Status& status() const { return status_; }
 

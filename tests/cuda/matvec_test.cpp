@@ -355,8 +355,9 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   const Floats biases[2] = {random_floats(kExperts * rows, rng_), random_floats(kExperts * rows, rng_)};
   for (const Floats& b : biases) addresses.add(b);
   const bool scaled = x_rows % 3 == 1 && !beside_shared;
-  const Floats scales = random_floats(kExperts, rng_);
+  const Floats scales = random_floats(kExperts, rng_), up_scales = random_floats(kExperts, rng_);
   addresses.add(scales);
+  addresses.add(up_scales);
   addresses.finish();
   std::vector<std::int32_t> chosen, sorted, first(kExperts + 1);
   for (int e = 0; e < entries; ++e) chosen.push_back(static_cast<std::int32_t>(rng_() % (kExperts - 1)));
@@ -386,6 +387,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   if (biased) call.bias = addresses.entry(2 * kExperts);
   if (biased) call.up_bias = addresses.entry(2 * kExperts + 1);
   if (scaled) call.scale = addresses.entry(2 * kExperts + 2);
+  if (scaled) call.up_scale = addresses.entry(2 * kExperts + 3);
   call.rows = rows;
   call.cols = static_cast<std::int32_t>(cols);
   call.entries = entries;
@@ -422,6 +424,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
       }
       const std::byte* up = weights[2 * expert + 1].data() + n * row_bytes(up_dtype, cols);
       float u = contract_dot(up_dtype, up, cols, row);
+      if (scaled) u = u * up_scales[expert];
       if (biased) u = u + bias(1);
       expected.push_back(gated(call.activation, a, u));
     }

@@ -286,7 +286,8 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
 
 cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
   if (call.entries == 0) return cudaSuccess;
-  if (call.shared != nullptr && (call.bias != nullptr || call.up_bias != nullptr || call.scale != nullptr))
+  if (call.shared != nullptr &&
+      (call.bias != nullptr || call.up_bias != nullptr || call.scale != nullptr || call.up_scale != nullptr))
     return cudaErrorInvalidValue;
   const auto launch = [&](const std::byte* const* weight, DType dtype, MatvecArgs::Effect effect) {
     MatvecArgs a{};
@@ -301,7 +302,8 @@ cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
     a.activation = call.activation;
     a.bias[0] = effect == MatvecArgs::kGated ? call.up_bias : call.bias;
     a.bias[1] = call.up_bias;
-    if (effect != MatvecArgs::kGated) a.scale = call.scale;
+    a.scale[0] = effect == MatvecArgs::kGated ? call.up_scale : call.scale;
+    a.scale[1] = call.up_scale;
     a.chosen = call.chosen;
     a.address_stride = call.address_stride;
     a.shared[0] = effect == MatvecArgs::kGated ? call.shared_up : call.shared;
