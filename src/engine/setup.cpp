@@ -21,6 +21,7 @@
 #include "engine/substitute_choice.h"
 #include "engine/within.h"
 #include "kv/model_identity.h"
+#include "model/tensor_rows.h"
 #include "modelfile/overlay.h"
 
 namespace millrace::engine {
@@ -217,6 +218,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
     MR_ASSIGN_OR_RETURN(parts.model,
                         model::load(file, {tile_bytes, options.context_tokens, false, options.stage, options.shard}));
   }
+  MR_RETURN_IF_ERROR(model::check_scales(file));
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
     return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "modelfile/escape.h"
+#include "modelfile/mixtures.h"
 
 namespace millrace::model {
 
@@ -34,12 +35,7 @@ int layer_of(std::string_view name) {
   return code == std::errc() && rest != end && *rest == '.' ? layer : -1;
 }
 
-constexpr std::string_view kWeight = ".weight", kScale = ".scale";
-
-std::string scale_name(std::string_view weight) {
-  if (weight.ends_with(kWeight)) weight.remove_suffix(kWeight.size());
-  return std::string(weight) + std::string(kScale);
-}
+constexpr std::string_view kScale = ".scale";
 
 }  // namespace
 
@@ -110,7 +106,7 @@ WeightRef UnitBuilder::add(Part part) {
 
 /// none() where the file has none.
 WeightRef UnitBuilder::scale_for(const std::string& name) {
-  const std::string scale = scale_name(name);
+  const std::string scale = modelfile::scale_name(name);
   if (!has(scale)) return {};
   used_scales_.insert(scale);
   return vector(scale, 1);

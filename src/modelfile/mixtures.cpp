@@ -250,6 +250,20 @@ bool stays_float(const TensorInfo& tensor) {
          contains(tensor.name, "shortconv.conv");
 }
 
+bool may_have_scale(std::string_view name) {
+  if (!name.ends_with(".weight") || !(name.starts_with("blk.") || name == "output.weight")) return false;
+  for (const std::string_view other :
+       {"ffn_gate_inp", "ffn_gate_up_exps", "attn_k_b.", "attn_v_b.", "attn_kv_b.", "nextn.embed_tokens"})
+    if (contains(name, other)) return false;
+  return true;
+}
+
+std::string scale_name(std::string_view weight) {
+  constexpr std::string_view kWeight = ".weight";
+  if (weight.ends_with(kWeight)) weight.remove_suffix(kWeight.size());
+  return std::string(weight) + ".scale";
+}
+
 DType fitting_dtype(DType wanted, std::int64_t cols) {
   if (cols % millrace::info(wanted).block_elements == 0) return wanted;
   if (cols % kBlock != 0) return D::f16;

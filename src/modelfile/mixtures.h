@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -75,6 +76,12 @@ MixtureContext mixture_context(std::span<const TensorInfo> tensors);
 
 /// True for what stays F32 in every mixture: one-dimensional tensors, norms, biases, routers, short convolutions.
 bool stays_float(const TensorInfo& tensor);
+
+/// Whether readers multiply the products of a matrix called so by the number beside it, NAME.scale for NAME.weight (of
+/// a layer's experts one each), as files of NVFP4 have it: not of tables, of routers, and of what heads multiply by.
+bool may_have_scale(std::string_view name);
+/// "blk.0.attn_q.scale" of "blk.0.attn_q.weight".
+std::string scale_name(std::string_view weight);
 
 /// The type that `tensor` gets.
 ///  * What stays_float() is F32; integer tensors stay what they are.

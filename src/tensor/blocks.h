@@ -17,6 +17,9 @@ static_assert(std::endian::native == std::endian::little, "blocks are read in pl
 
 constexpr int kBlock = 32;        // elements of a simple block
 constexpr int kNvfp4Block = 64;   // elements of a block of NVFP4
+constexpr int kNvfp4Group = 16;   // of them, those that share a scale
+constexpr int kBlockQ1_0 = 128;   // elements of a block of Q1_0
+constexpr int kBlockQ2_0 = 64;    // and of one of Q2_0
 constexpr int kSuperBlock = 256;  // elements of a K-quant or IQ4_XS super-block
 
 #define MR_PACKED __attribute__((packed))
