@@ -48,6 +48,8 @@ enum class QuantizeType {
   q6_k,
   mxfp4_moe,
   nvfp4,
+  q1_0,
+  q2_0,
 };
 
 /// A type's name as users write it ("Q4_K_M"), its number in general.file_type (llama.cpp's llama_ftype), and the type
@@ -92,8 +94,8 @@ std::string scale_name(std::string_view weight);
 ///    experts in MXFP4, all else Q8_0. NVFP4 leaves the embedding at Q6_K.
 ///  * A row that is not whole super-blocks of 256 gets a type of 32 of about as many bits (IQ1 to IQ3, Q2_K, Q3_K,
 ///  IQ4_XS,
-///    NVFP4: IQ4_NL; TQ1_0, TQ2_0: Q4_0; Q4_K: Q5_0; Q5_K: Q5_1; Q6_K: Q8_0), and one that is not whole blocks of 32
-///    gets F16.
+///    NVFP4: IQ4_NL; TQ1_0, TQ2_0, Q1_0, Q2_0: Q4_0; Q4_K: Q5_0; Q5_K: Q5_1; Q6_K: Q8_0), and one that is not whole
+///    blocks of 32 gets F16.
 DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureContext& context);
 
 /// `wanted`, or what a row of `cols` gets in its place.

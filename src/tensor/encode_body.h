@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tensor/encode_blocks.h"
+#include "tensor/encode_fields.h"
 #include "tensor/encode_grid.h"
 #include "tensor/encode_search.h"
 #include "tensor/half.h"
@@ -602,6 +603,10 @@ void encode_any(DType dtype, const float* x, const float* importance, std::int64
       return encode_simple<Mxfp4>(x, importance, count, out);
     case DType::nvfp4:
       return encode_nvfp4(x, importance, count, out);
+    case DType::q1_0:
+      return encode_fields<BlockQ1_0, kBlockQ1_0>(x, importance, count, out);
+    case DType::q2_0:
+      return encode_fields<BlockQ2_0, kBlockQ2_0>(x, importance, count, out);
     case DType::q2_k:
       return encode_affine<Q2K>(x, importance, count, out);
     case DType::q4_k:

@@ -198,6 +198,7 @@ void expect_same(const Q8& got, const std::vector<float>& want, int rows, int co
 /// Columns that the dtype allows, near `cols`: an odd number of blocks where it can.
 int odd_cols(DType dtype, int cols) {
   if (info(dtype).block_elements == 64) return cols / 128 * 128 + 64;
+  if (info(dtype).block_elements == 128) return cols / 256 * 256 + 128;
   return info(dtype).block_elements == 32 ? cols / 64 * 64 + 32 : std::max(cols / 256, 1) * 256;
 }
 

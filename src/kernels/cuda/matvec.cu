@@ -52,6 +52,9 @@ MatvecKernel kernel_for(DType dtype, int x_rows, std::int64_t row_bytes, int col
     case DType::q5_1:
     case DType::q8_0:
       return matvec_kernel_bytes(dtype, x_rows, cols % kSegment != 0);
+    case DType::q1_0:
+    case DType::q2_0:
+      return matvec_kernel_fields(dtype, x_rows, cols % kSegment != 0);
     case DType::f16:
     case DType::bf16:
     case DType::f32:

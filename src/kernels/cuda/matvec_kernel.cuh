@@ -772,6 +772,7 @@ MatvecKernel matvec_kernel_of(int x_rows, bool uneven) {
 /// the alignment that the dtype's segments have, or end inside a segment.
 MatvecKernel matvec_kernel_nibbles(DType dtype, int x_rows, bool ragged);  // Q4_0 Q4_1 IQ4_NL MXFP4 NVFP4
 MatvecKernel matvec_kernel_bytes(DType dtype, int x_rows, bool ragged);    // Q5_0 Q5_1 Q8_0
+MatvecKernel matvec_kernel_fields(DType dtype, int x_rows, bool ragged);   // Q1_0 Q2_0
 MatvecKernel matvec_kernel_super(DType dtype, int x_rows);                 // Q2_K to Q6_K, IQ4_XS
 MatvecKernel matvec_kernel_grid(DType dtype, int x_rows);                  // IQ1 to IQ3, TQ1_0 TQ2_0
 MatvecKernel matvec_kernel_float(DType dtype, int x_rows, bool ragged);    // F16 BF16 F32
