@@ -58,6 +58,7 @@ kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, in
 }
 
 std::string kv_name(DType dtype) {
+  if (kv_has_few_bits(dtype)) return dtype == DType::q3_k ? "q3" : "q2";
   std::string name(info(dtype).name);
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return name;
@@ -66,9 +67,10 @@ std::string kv_name(DType dtype) {
 Status check_kv(const kv::Layout& layout, DType dtype) {
   MR_RETURN_IF_ERROR(layout.check());
   if (dtype == DType::f16 || dtype == DType::f32) return {};
-  const std::int64_t block = info(dtype).block_elements;
-  if (dtype != DType::q8_0 && dtype != DType::q4_0)
-    return error(Code::unsupported, "KV is kept as f16, f32, q8_0 or q4_0, not as {}; use --kv f16", kv_name(dtype));
+  if (dtype != DType::q8_0 && dtype != DType::q4_0 && !kv_has_few_bits(dtype))
+    return error(Code::unsupported, "KV is kept as f16, f32, q8_0, q4_0, q3 or q2, not as {}; use --kv f16",
+                 kv_name(dtype));
+  const std::int64_t block = kKvGroup;
   for (const kv::Group& group : layout.groups()) {
     if (group.is_state()) continue;
     if (group.keeps == kv::Keeps::latent && dtype != DType::q8_0)

@@ -158,7 +158,7 @@ class CpuExecutor final : public Executor {
   void store_latent(std::int64_t layer, Act c, Act rotated);
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
   const float* rope_table(int rope);
-  std::int64_t make_attention_tiles(std::int64_t tile_rows);
+  std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;
   void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;

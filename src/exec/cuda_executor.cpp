@@ -142,6 +142,8 @@ std::int64_t CudaExecutor::prompt_chunk() const { return delta_chunks_ ? cuda_pr
 
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
   using kernels::Activation;
+  if (kv_has_few_bits(traits.kv_dtype))
+    return error(Code::unsupported, "the GPU part has no KV of two or three bits; use --kv q4_0, or --device cpu");
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Step& step = program.steps[i];
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)

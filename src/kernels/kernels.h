@@ -113,8 +113,11 @@ struct AttentionArgs {
                                             // [max(0, positions[r] - window + 1), positions[r]]
   std::int64_t window = 0;                  // 0: unlimited
   float scale = 1;
-  // f16, f32; q8_0 or q4_0 (head_dim a multiple of 32, at most kMostQuantizedKvDim); over latents not q4_0
+  // f16, f32; q8_0, q4_0, or as tensor/kv_codec.h has them q3_k or q2_0 (head_dim a multiple of 32, at most
+  // kMostQuantizedKvDim); over latents f16, f32 or q8_0
   DType kv_dtype = DType::f16;
+  // Of a quantized cache: bit i is set where the chunk's block i lies in f16 (rotated as the others are).
+  std::uint32_t plain_blocks = 0;
   // Of a quantized cache whose keys and values were rotated: the span. Queries are rotated before they are used, and
   // results are of rotated values: whoever merges them rotates them back. 0: all lie as they are.
   std::int64_t rotation = 0;
