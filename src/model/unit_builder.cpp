@@ -58,6 +58,11 @@ void UnitBuilder::fail(Status status) {
   if (status_.ok()) status_ = std::move(status);
 }
 
+void UnitBuilder::refuse(std::string_view name) {
+  fail(
+      error(Code::unsupported, "the file has {}, which this version cannot compute with", modelfile::escape(name, 80)));
+}
+
 void UnitBuilder::refuse_unused(int layer) {
   if (of_layer_.empty())
     for (const modelfile::TensorInfo& tensor : file_.tensors())
@@ -65,8 +70,7 @@ void UnitBuilder::refuse_unused(int layer) {
   for (const std::string_view name : of_layer_[layer]) {
     if (used_.contains(name) || name == layer_tensor(layer, "attn_rot_embd.weight")) continue;  // angles: we make ours
     if (name.ends_with(".input_scale")) continue;  // for activations of 4 bits: ours have 8, and scales of their own
-    fail(error(Code::unsupported, "the file has {}, which this version cannot compute with",
-               modelfile::escape(name, 80)));
+    refuse(name);
   }
   used_.clear();
 }
@@ -123,8 +127,7 @@ void UnitBuilder::refuse_unused_scales() {
   for (const modelfile::TensorInfo& tensor : file_.tensors())
     if (layer_of(tensor.name) < 0 && std::string_view(tensor.name).ends_with(kScale) &&
         !used_scales_.contains(tensor.name))
-      fail(error(Code::unsupported, "the file has {}, which this version cannot compute with",
-                 modelfile::escape(tensor.name, 80)));
+      refuse(tensor.name);
 }
 
 WeightRef UnitBuilder::matrix(const std::string& name, std::int64_t cols, std::int64_t rows) {

@@ -110,6 +110,7 @@ class UnitBuilder {
   residency::WeightRef with_scale(const std::string& name, residency::WeightRef weight);
   residency::WeightRef scale_for(const std::string& name);
   void refuse_unused_scales();
+  void refuse(std::string_view name);  // a tensor that nobody asked for
   const modelfile::TensorInfo* checked(const std::string& name, std::initializer_list<std::int64_t> shape);
 
   const modelfile::Model& file_;
