@@ -33,7 +33,9 @@ constexpr Format kFormats[] = {{"f16", DType::f16, kv::Rotation::of_format},
                                {"q8_0", DType::q8_0, kv::Rotation::never},
                                {"q8_0, rotated", DType::q8_0, kv::Rotation::quantized},
                                {"q4_0, not rotated", DType::q4_0, kv::Rotation::never},
-                               {"q4_0", DType::q4_0, kv::Rotation::of_format}};
+                               {"q4_0", DType::q4_0, kv::Rotation::of_format},
+                               {"q3", DType::q3_k, kv::Rotation::of_format},
+                               {"q2", DType::q2_0, kv::Rotation::of_format}};
 
 [[noreturn]] void give_up(const Status& status) {
   fmt::print(stderr, "{}\n", status.message());
@@ -107,17 +109,18 @@ int main(int count, char** words) {
     if (Status status = writer.finish(); !status.ok()) give_up(status);
   }
   fmt::print(
-      "{} tokens of windows of {}\n| KV | bytes of 32 channels | KL divergence a token | median | 99 % | same "
+      "{} tokens of windows of {}\n| KV | bytes of 64 channels | KL divergence a token | median | 99 % | same "
       "likeliest | "
       "answers |\n|---|---|---|---|---|---|---|\n",
       windows.rows(), words[3]);
   for (const Format& format : kFormats) {
+    if (kv_has_few_bits(format.dtype) && options.device == engine::DeviceChoice::cuda) continue;
     options.kv_dtype = format.dtype;
     options.kv_rotation = format.rotation;
     auto reader = take(measure::LogitsReader::open(saved));
     const measure::Divergence found = *run(options, windows, &reader, nullptr);
     fmt::print("| {} | {} | {:.3g} ({:.1g}) | {:.2g} | {:.2g} | {:.2f} % | {} |\n", format.name,
-               row_bytes(format.dtype, 32), found.mean, found.error, found.median, found.p99, 100 * found.same_top,
+               kv_row_bytes(format.dtype, 64), found.mean, found.error, found.median, found.p99, 100 * found.same_top,
                count > 4 ? fmt::format("{}", answered(options, words[4])) : "");
     std::fflush(stdout);
   }

@@ -293,9 +293,7 @@ void Converter::plan_factors() {
     if (one.dtype != DType::nvfp4 || !is_copy(one.target, sources_, DType::nvfp4)) continue;
     std::vector<float> factors = factors_of(one.target, sources_);
     if (std::all_of(factors.begin(), factors.end(), [](float factor) { return factor == 1; })) continue;
-    constexpr std::string_view kWeight = "weight";
-    const std::string stem = one.target.name.substr(0, one.target.name.size() - kWeight.size());
-    factors_.push_back({stem + "scale", std::move(factors)});
+    factors_.push_back({modelfile::scale_name(one.target.name), std::move(factors)});
   }
   report_.tensors = planned_.size() + factors_.size();
 }

@@ -41,7 +41,9 @@ struct Wanted {
   Change change = Change::none;
   std::vector<std::int32_t> columns;
   std::int64_t columns_each = 1;
-  std::size_t declared = 0;  // its place among what is written; of MXFP4 the exponents' is behind it
+  std::size_t declared = 0;  // its first place among what is written; of MXFP4 and NVFP4 others stand behind it
+  Target target;             // its rows, from those of the file
+  float factor = 1;          // of NVFP4
 };
 
 class Exporter {
@@ -68,6 +70,8 @@ class Exporter {
   Status open();
   Status plan();
   Status plan_tensor(std::size_t index, const Geometry& geometry);
+  Status plan_target(Wanted& wanted);
+  Expected<bool> take_factors(std::size_t index);
   const NameRule* rule_for(std::size_t index, std::int64_t& layer) const;
   Status make_folder();
   Status write();
@@ -75,7 +79,8 @@ class Exporter {
   Expected<std::vector<float>> factors(std::string_view name) const;
   Status declare(modelfile::CheckpointWriter& writer);
   Status write_one(const Wanted& wanted, Work& work, const modelfile::CheckpointWriter& writer);
-  Status write_decay(const Wanted& wanted, const Target& target, const modelfile::CheckpointWriter& writer) const;
+  Status write_decay(const Wanted& wanted, const modelfile::CheckpointWriter& writer) const;
+  json nvfp4_config() const;
   DType dtype_for(const modelfile::TensorInfo& tensor) const;
 
   const std::string in_, out_;
@@ -110,10 +115,10 @@ Status Exporter::open() {
   return {};
 }
 
-/// Floats stay what they are, and MXFP4 in the form that gpt-oss has.
+/// Floats stay what they are, MXFP4 in the form that gpt-oss has, and NVFP4 in ModelOpt's.
 DType Exporter::dtype_for(const modelfile::TensorInfo& tensor) const {
-  const bool mxfp4 = tensor.dtype == DType::mxfp4 && family_ == &kGptOss;
-  return info(tensor.dtype).block_elements == 1 || mxfp4 ? tensor.dtype : options_.quantized;
+  const bool mxfp4 = tensor.dtype == DType::mxfp4 && family_ == &kGptOss, nvfp4 = tensor.dtype == DType::nvfp4;
+  return info(tensor.dtype).block_elements == 1 || mxfp4 || nvfp4 ? tensor.dtype : options_.quantized;
 }
 
 /// The first of the family's rules that can be written; experts of gpt-oss are written as MXFP4 alone.
@@ -159,7 +164,8 @@ Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
   for (std::size_t part = 0; part < count; ++part) {
     const std::string name = their_name(*rule, *family_, header_->layers(), layer, static_cast<std::int64_t>(part));
     const auto [at, is_new] = by_name_.emplace(name, wanted_.size());
-    if (is_new) wanted_.push_back({name, *shape, {}, theirs[part].cols, dtype_for(tensor), Change::none, {}, 1, 0});
+    if (is_new)
+      wanted_.push_back({name, *shape, {}, theirs[part].cols, dtype_for(tensor), Change::none, {}, 1, 0, {}, 1});
     Wanted& wanted = wanted_[at->second];
     if (wanted.shape != *shape || wanted.cols != theirs[part].cols)
       return error(Code::corrupt, "tensor '{}' does not fit the others of '{}'", modelfile::escape(tensor.name, 80),
@@ -173,6 +179,60 @@ Status Exporter::plan_tensor(std::size_t index, const Geometry& geometry) {
     for (std::size_t i = 0; i < target.columns.size(); ++i)
       wanted.columns[static_cast<std::size_t>(target.columns[i])] = static_cast<std::int32_t>(i);
     wanted.columns_each = target.columns_each;
+  }
+  return {};
+}
+
+/// Whether the tensor is NAME.scale beside NAME.weight, by whose numbers that one's matrices are multiplied, or says
+/// how others round activations, which nobody needs. Errors: corrupt, io_error.
+Expected<bool> Exporter::take_factors(std::size_t index) {
+  const modelfile::TensorInfo& tensor = model_.tensors()[index];
+  constexpr std::string_view kScale = ".scale";
+  const std::string_view name = tensor.name;
+  if (name.ends_with(".input_scale")) return true;
+  std::int64_t layer = -1;
+  if (!name.ends_with(kScale) || rule_for(index, layer) != nullptr) return false;
+  const modelfile::TensorInfo* weight =
+      model_.find(std::string(name.substr(0, name.size() - kScale.size())) + ".weight");
+  if (weight == nullptr) return false;
+  MR_ASSIGN_OR_RETURN(std::vector<float> numbers, factors(tensor.name));
+  const std::int64_t matrices = weight->shape.size() == 3 ? weight->shape[2] : 1;
+  if (std::ssize(numbers) != matrices)
+    return error(Code::corrupt, "tensor '{}' holds {} numbers for {} matrices", modelfile::escape(name, 80),
+                 numbers.size(), matrices);
+  sources_[static_cast<std::size_t>(weight - model_.tensors().data())].factors = std::move(numbers);
+  return true;
+}
+
+/// A tensor's rows in order, and whether it can stay NVFP4: as whole blocks of one factor.
+Status Exporter::plan_target(Wanted& wanted) {
+  std::sort(wanted.parts.begin(), wanted.parts.end(),
+            [](const Placed& a, const Placed& b) { return a.first < b.first; });
+  Target& target = wanted.target;
+  target.name = wanted.name;
+  target.shape = wanted.shape;
+  target.cols = wanted.cols;
+  target.rows = 1;
+  for (const std::int64_t dim : wanted.shape) target.rows *= dim;
+  target.rows /= wanted.cols;
+  target.change = wanted.change;
+  target.columns = wanted.columns;
+  target.columns_each = wanted.columns_each;
+  target.factor_beside = true;
+  std::int64_t row = 0;
+  for (const Placed& part : wanted.parts) {
+    if (part.first != row) return error(Code::corrupt, "the file lacks a part of '{}'", wanted.name);
+    target.runs.push_back(part.run);
+    row += part.run.rows;
+  }
+  MR_RETURN_IF_ERROR(check_target(target, sources_));
+  if (wanted.dtype != DType::nvfp4) return {};
+  const std::vector<float> factor = factors_of(target, sources_);
+  if (factor.empty() || !is_copy(target, sources_, DType::nvfp4)) {
+    wanted.dtype = options_.quantized;
+    ++report_.decoded;
+  } else {
+    wanted.factor = factor.front();
   }
   return {};
 }
@@ -192,12 +252,15 @@ Status Exporter::plan() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const modelfile::TensorInfo& tensor = model_.tensors()[i];
     if (is_factors(tensor.name)) continue;
+    MR_ASSIGN_OR_RETURN(const bool of_another, take_factors(i));
+    if (of_another) continue;
     if (!info(tensor.dtype).computable)
       return error(Code::unsupported, "tensor '{}' is {}, which is not exported", modelfile::escape(tensor.name, 80),
                    info(tensor.dtype).name);
     MR_RETURN_IF_ERROR(plan_tensor(i, geometry));
     if (info(tensor.dtype).block_elements > 1 && dtype_for(tensor) != tensor.dtype) ++report_.decoded;
   }
+  for (Wanted& wanted : wanted_) MR_RETURN_IF_ERROR(plan_target(wanted));
   return {};
 }
 
@@ -259,6 +322,7 @@ Expected<json> Exporter::config() const {
   config["attention_bias"] = model_.find("blk.0.attn_q.bias") != nullptr;
   config["mlp_bias"] = false;
   if (model_.find("blk.0.attn_q_norm.weight") != nullptr) config["use_qk_norm"] = true;
+  if (const json quantization = nvfp4_config(); !quantization.is_null()) config["quantization_config"] = quantization;
   config["torch_dtype"] = options_.quantized == DType::f16 ? "float16" : "bfloat16";
   MR_RETURN_IF_ERROR(write_rotations(
       *header_, [&](std::string_view name) { return factors(name); }, config));
@@ -274,23 +338,45 @@ Element element_of(DType dtype) {
   return dtype == DType::f16 ? Element::f16 : dtype == DType::bf16 ? Element::bf16 : Element::f32;
 }
 
+/// What loaders of ModelOpt's checkpoints ask for, with the matrices that are no NVFP4; null where none is.
+json Exporter::nvfp4_config() const {
+  json others = json::array();
+  bool any = false;
+  for (const Wanted& wanted : wanted_) {
+    constexpr std::string_view kWeight = ".weight";
+    any |= wanted.dtype == DType::nvfp4;
+    if (wanted.dtype != DType::nvfp4 && wanted.shape.size() > 1 && wanted.name.ends_with(kWeight))
+      others.push_back(wanted.name.substr(0, wanted.name.size() - kWeight.size()));
+  }
+  if (!any) return {};
+  return {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"group_size", kNvfp4Group}, {"ignore", others}};
+}
+
 Status Exporter::declare(modelfile::CheckpointWriter& writer) {
   std::size_t declared = 0;
+  const auto declare_one = [&](const std::string& name, Element element, std::vector<std::int64_t> shape) {
+    ++declared;
+    return writer.declare(name, element, std::move(shape));
+  };
   for (Wanted& wanted : wanted_) {
     wanted.declared = declared;
-    if (wanted.dtype != DType::mxfp4) {
+    std::vector<std::int64_t> shape = wanted.shape;
+    if (wanted.dtype == DType::nvfp4) {
+      shape.back() /= 2;
+      MR_RETURN_IF_ERROR(declare_one(wanted.name, Element::u8, shape));
+      shape.back() = wanted.shape.back() / kNvfp4Group;
+      MR_RETURN_IF_ERROR(declare_one(wanted.name + "_scale", Element::f8_e4m3, shape));
+      MR_RETURN_IF_ERROR(declare_one(wanted.name + "_scale_2", Element::f32, {}));
+    } else if (wanted.dtype == DType::mxfp4) {
+      const std::string stem = wanted.name.substr(0, wanted.name.rfind('_'));
+      shape.back() /= kBlock;
+      MR_RETURN_IF_ERROR(declare_one(stem + "_scales", Element::u8, shape));
+      shape.push_back(kBlock / 2);
+      MR_RETURN_IF_ERROR(declare_one(stem + "_blocks", Element::u8, shape));
+    } else {
       const bool decay = wanted.change == Change::log_of_minus;
-      MR_RETURN_IF_ERROR(writer.declare(wanted.name, decay ? Element::f64 : element_of(wanted.dtype), wanted.shape));
-      ++declared;
-      continue;
+      MR_RETURN_IF_ERROR(declare_one(wanted.name, decay ? Element::f64 : element_of(wanted.dtype), shape));
     }
-    const std::string stem = wanted.name.substr(0, wanted.name.rfind('_'));
-    std::vector<std::int64_t> blocks = wanted.shape;
-    blocks.back() /= kBlock;
-    MR_RETURN_IF_ERROR(writer.declare(stem + "_scales", Element::u8, blocks));
-    blocks.push_back(kBlock / 2);
-    MR_RETURN_IF_ERROR(writer.declare(stem + "_blocks", Element::u8, blocks));
-    declared += 2;
   }
   report_.tensors = declared;
   return writer.begin();
@@ -314,10 +400,29 @@ Status write_blocks(std::span<const std::byte> bytes, std::uint64_t offset, std:
   return writer.write(declared + 1, first * (kBlock / 2), pairs);
 }
 
+/// The same of NVFP4: pairs of neighbours, and the scales of 16 numbers apart.
+Status write_nvfp4(std::span<const std::byte> bytes, std::uint64_t offset, std::size_t declared,
+                   const modelfile::CheckpointWriter& writer) {
+  constexpr std::size_t kPairs = kNvfp4Block / 2, kScales = kNvfp4Block / kNvfp4Group;
+  const std::size_t blocks = bytes.size() / sizeof(BlockNVFP4), first = offset / sizeof(BlockNVFP4);
+  std::vector<std::byte> scales(blocks * kScales), pairs(blocks * kPairs);
+  for (std::size_t b = 0; b < blocks; ++b) {
+    BlockNVFP4 block;
+    std::memcpy(&block, bytes.data() + b * sizeof block, sizeof block);
+    std::memcpy(scales.data() + b * kScales, block.d, kScales);
+    const auto nibble = [&](std::size_t i) { return block.qs[i / 16 * 8 + i % 8] >> (i % 16 / 8 * 4) & 0xf; };
+    for (std::size_t i = 0; i < kPairs; ++i)
+      pairs[b * kPairs + i] = static_cast<std::byte>(nibble(2 * i) | nibble(2 * i + 1) << 4);
+  }
+  MR_RETURN_IF_ERROR(writer.write(declared, first * kPairs, pairs));
+  return writer.write(declared + 1, first * kScales, scales);
+}
+
 /// Logarithms in 64 bits, so that their exponentials are the file's numbers again.
-Status Exporter::write_decay(const Wanted& wanted, const Target& target,
-                             const modelfile::CheckpointWriter& writer) const {
+Status Exporter::write_decay(const Wanted& wanted, const modelfile::CheckpointWriter& writer) const {
   Scratch scratch;
+  Target target = wanted.target;
+  target.change = Change::none;
   std::vector<float> floats(static_cast<std::size_t>(target.rows * target.cols));
   MR_RETURN_IF_ERROR(gather_floats(target, sources_, 0, target.rows, scratch, floats.data()));
   std::vector<double> logs;
@@ -331,32 +436,13 @@ Status Exporter::write_decay(const Wanted& wanted, const Target& target,
 }
 
 Status Exporter::write_one(const Wanted& wanted, Work& work, const modelfile::CheckpointWriter& writer) {
-  std::vector<Placed> parts = wanted.parts;
-  std::sort(parts.begin(), parts.end(), [](const Placed& a, const Placed& b) { return a.first < b.first; });
-  Target target;
-  target.name = wanted.name;
-  target.shape = wanted.shape;
-  target.cols = wanted.cols;
-  target.rows = 1;
-  for (const std::int64_t dim : wanted.shape) target.rows *= dim;
-  target.rows /= wanted.cols;
-  target.change = wanted.change;
-  target.columns = wanted.columns;
-  target.columns_each = wanted.columns_each;
-  std::int64_t row = 0;
-  for (const Placed& part : parts) {
-    if (part.first != row) return error(Code::corrupt, "the file lacks a part of '{}'", wanted.name);
-    target.runs.push_back(part.run);
-    row += part.run.rows;
-  }
-  MR_RETURN_IF_ERROR(check_target(target, sources_));
-  if (wanted.change == Change::log_of_minus) {
-    target.change = Change::none;
-    return write_decay(wanted, target, writer);
-  }
-  return work.make(target, sources_, wanted.dtype, [&](std::uint64_t offset, std::span<const std::byte> bytes) {
-    return wanted.dtype == DType::mxfp4 ? write_blocks(bytes, offset, wanted.declared, writer)
-                                        : writer.write(wanted.declared, offset, bytes);
+  if (wanted.change == Change::log_of_minus) return write_decay(wanted, writer);
+  if (wanted.dtype == DType::nvfp4)
+    MR_RETURN_IF_ERROR(writer.write(wanted.declared + 2, 0, std::as_bytes(std::span(&wanted.factor, 1))));
+  return work.make(wanted.target, sources_, wanted.dtype, [&](std::uint64_t offset, std::span<const std::byte> bytes) {
+    if (wanted.dtype == DType::mxfp4) return write_blocks(bytes, offset, wanted.declared, writer);
+    if (wanted.dtype == DType::nvfp4) return write_nvfp4(bytes, offset, wanted.declared, writer);
+    return writer.write(wanted.declared, offset, bytes);
   });
 }
 

@@ -13,7 +13,7 @@
 namespace millrace::convert {
 
 struct ExportOptions {
-  /// What quantized weights become, bf16 or f16; floats stay what they are, and so does MXFP4.
+  /// What quantized weights become, bf16 or f16; floats stay what they are, and so do MXFP4 in gpt-oss and NVFP4.
   DType quantized = DType::bf16;
   std::uint64_t max_shard_bytes = 5'000'000'000;
   WorkOptions work;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "modelfile/escape.h"
+#include "modelfile/mixtures.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
 #include "tensor/float8.h"
@@ -96,8 +97,6 @@ Status read_mxfp4(const Source& source, std::int64_t first, std::int64_t blocks,
   return {};
 }
 
-constexpr std::int64_t kNvfp4Group = 16;  // numbers that share a scale
-
 Status check_scale(const Source& source, std::uint8_t scale) {
   if ((scale & 0x7f) == 0x7f) return not_finite(source);
   if (scale > 0x7f)
@@ -147,7 +146,7 @@ Status read_nvfp4(const Source& source, std::int64_t first, std::int64_t blocks,
   return {};
 }
 
-/// Elements [col, col + count) of a row, of whatever length.
+/// Elements [col, col + count) of a row, of whatever length, without the factor.
 Status read_nvfp4_floats(const Source& source, std::int64_t row, std::int64_t col, std::int64_t count, Scratch& scratch,
                          float* out) {
   const std::int64_t begin = col / kNvfp4Group, end = (col + count + kNvfp4Group - 1) / kNvfp4Group;
@@ -156,7 +155,7 @@ Status read_nvfp4_floats(const Source& source, std::int64_t row, std::int64_t co
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t at = col + i - begin * kNvfp4Group;
     const auto level = static_cast<float>(kMxfp4Codebook[read.nibble(at)]);
-    out[i] = ue4m3_half(read.scale(at / kNvfp4Group)) * level * source.factor;
+    out[i] = ue4m3_half(read.scale(at / kNvfp4Group)) * level;
   }
   return {};
 }
@@ -255,6 +254,23 @@ Status gather_columns(const Target& target, const Source& source, const Run& run
   return {};
 }
 
+float factor_of(const Source& source, std::int64_t row) {
+  const auto matrices = std::ssize(source.factors);
+  return matrices == 0 ? source.factor : source.factors[static_cast<std::size_t>(row / (source.rows / matrices))];
+}
+
+/// Rows [skipped, skipped + count) of the run, gathered to `out`.
+void multiply_by_factors(const Target& target, const Source& source, const Run& run, std::int64_t skipped,
+                         std::int64_t count, float* out) {
+  if (source.factors.empty() && source.factor == 1) return;
+  const bool turned = run.base >= 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    float* const row = out + i * target.cols;
+    const float factor = factor_of(source, turned ? run.base : run.first + (skipped + i) * run.step);
+    for (std::int64_t j = 0; j < target.cols; ++j) row[j] *= turned ? factor_of(source, run.base + j) : factor;
+  }
+}
+
 /// Groups of columns, `bytes_each` long.
 void sort_columns(const Target& target, std::int64_t count, std::int64_t bytes_each, Scratch& scratch,
                   std::byte* rows) {
@@ -320,32 +336,35 @@ Status check_target(Target& target, std::span<const Source> sources) {
 }
 
 std::vector<float> factors_of(const Target& target, std::span<const Source> sources) {
-  const std::string_view name = target.name;
-  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
-  if (!name.ends_with(".weight") || !(name.starts_with("blk.") || name == "output.weight") || has("ffn_gate_inp") ||
-      has("ffn_gate_up_exps") || has("attn_k_b.") || has("attn_v_b.") || has("attn_kv_b."))
-    return {};
-  const std::int64_t count = target.shape.size() == 3 ? target.shape[2] : 1, rows = target.rows / count;
-  std::vector<float> factors(static_cast<std::size_t>(count));
+  const std::int64_t matrices = target.shape.size() == 3 && !target.factor_beside ? target.shape[2] : 1;
+  const std::int64_t rows = target.rows / matrices;
+  std::vector<float> factors(static_cast<std::size_t>(matrices));
   for (std::size_t i = 0; i < target.runs.size(); ++i) {
-    const std::int64_t begin = target.begins[i], end = begin + target.runs[i].rows;
-    const float factor = sources[static_cast<std::size_t>(target.runs[i].source)].factor;
+    const Run& run = target.runs[i];
+    const Source& source = sources[static_cast<std::size_t>(run.source)];
+    const std::int64_t begin = target.begins[i], end = begin + run.rows;
+    const std::int64_t first = run.base >= 0 ? run.base : run.first;
+    const std::int64_t last = run.base >= 0 ? run.base + target.cols - 1 : run.first + (run.rows - 1) * run.step;
+    const float factor = factor_of(source, first);
+    if (factor_of(source, last) != factor) return {};
     for (std::int64_t m = begin / rows; m * rows < end; ++m) {
       float& known = factors[static_cast<std::size_t>(m)];
       if (begin <= m * rows) known = factor;  // runs are in order: here the matrix begins
       if (known != factor) return {};
     }
   }
-  return factors;
+  const bool plain = std::all_of(factors.begin(), factors.end(), [](float factor) { return factor == 1; });
+  const bool multiplied = target.factor_beside || modelfile::may_have_scale(target.name);
+  return multiplied || plain ? factors : std::vector<float>();
 }
 
 bool is_copy(const Target& target, std::span<const Source> sources, DType dtype) {
   const bool moves_blocks = target.columns.empty() || target.columns_each % info(dtype).block_elements == 0;
-  const bool of_nvfp4 =
-      dtype == DType::nvfp4 && std::any_of(target.runs.begin(), target.runs.end(), [&](const Run& run) {
-        return sources[static_cast<std::size_t>(run.source)].packing == Packing::nvfp4;
-      });
-  if (of_nvfp4 && factors_of(target, sources).empty()) return false;
+  const bool multiplied = std::any_of(target.runs.begin(), target.runs.end(), [&](const Run& run) {
+    const Source& source = sources[static_cast<std::size_t>(run.source)];
+    return source.factor != 1 || !source.factors.empty();
+  });
+  if (multiplied && (dtype != DType::nvfp4 || factors_of(target, sources).empty())) return false;
   return target.change == Change::none && moves_blocks &&
          std::all_of(target.runs.begin(), target.runs.end(), [&](const Run& run) {
            const Source& source = sources[static_cast<std::size_t>(run.source)];
@@ -404,6 +423,7 @@ Status gather_floats(const Target& target, std::span<const Source> sources, std:
             MR_RETURN_IF_ERROR(read_rows(source, run.first + (skipped + i) * run.step, at_once, target.change, scratch,
                                          to + i * target.cols));
         }
+        multiply_by_factors(target, source, run, skipped, rows, to);
         bool finite = true;
         for (std::int64_t i = 0; i < rows * target.cols; ++i) finite &= std::isfinite(to[i]);
         return finite ? Status() : not_finite(source);

@@ -39,7 +39,8 @@ struct Source {
   Packing packing = Packing::plain;
   DType dtype = DType::f32;  // of `plain`; else the type that holds its numbers: BF16 of 8-bit floats, MXFP4, blocks
   Scales scales = {};
-  float factor = 1;  // of NVFP4: of all numbers. Their bytes leave it out (factors_of())
+  float factor = 1;  // of all numbers. The bytes of NVFP4, and of a GGUF file's tensor, leave it out (factors_of())
+  std::vector<float> factors = {};  // of matrices of equal size, one after the other: in its place; empty: one for all
   std::shared_ptr<const Integers> integers = nullptr;
 };
 
@@ -62,6 +63,7 @@ struct Target {
   Change change = Change::none;
   std::vector<std::int32_t> columns = {};  // groups of columns in order; empty: as they come
   std::int64_t columns_each = 1;           // of a group
+  bool factor_beside = false;              // of NVFP4: the file has one for the whole tensor, whatever it is
   std::vector<std::int64_t> begins = {};   // of runs, where their rows stand: check_target() fills it
   std::int64_t piece_rows = 0;             // the rows of a piece of work; check_target() fills it, too
 };
@@ -80,7 +82,8 @@ constexpr std::int64_t kPieceElements = 256 * 1024, kMostCols = std::int64_t{1} 
 Status check_target(Target& target, std::span<const Source> sources);
 
 /// What the numbers of a target's matrices, one after the other, are multiplied by beside what bytes of NVFP4 say.
-/// Empty: they have no such number each, or the target is none whose products are multiplied (model/unit_builder.h).
+/// Empty: they have no such number each, or it is not 1 and the target is none whose products are multiplied
+/// (model/unit_builder.h).
 std::vector<float> factors_of(const Target& target, std::span<const Source> sources);
 
 /// True if all rows of the target can be had as bytes of `dtype`.

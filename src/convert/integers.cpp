@@ -8,6 +8,7 @@
 #include "modelfile/escape.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/nibbles.h"
 
 namespace millrace::convert {
 namespace {
@@ -157,10 +158,6 @@ Status read_shifts(const Integers& integers, std::int64_t first, std::int64_t co
   return {};
 }
 
-void pack_nibble_pairs(const std::uint8_t* numbers, std::uint8_t* out) {
-  for (int i = 0; i < kBlock / 2; ++i) out[i] = static_cast<std::uint8_t>(numbers[i] | numbers[i + kBlock / 2] << 4);
-}
-
 /// Group by group: the numbers of columns that stand side by side in it, the place of their scale.
 template <typename Part>
 void each_group(const Integers& integers, std::int64_t col, std::int64_t count, const Part& part) {
@@ -239,13 +236,13 @@ Status row_as_blocks(const Panel& panel, std::int64_t row, DType dtype, std::byt
     if (dtype == DType::q4_0) {
       BlockQ4_0 block{};
       block.d = f32_to_f16(scale);
-      pack_nibble_pairs(numbers + col, block.qs);
+      pack_nibbles(numbers + col, block.qs);
       std::memcpy(out, &block, sizeof block);
     } else if (dtype == DType::q4_1) {
       BlockQ4_1 block{};
       block.d = f32_to_f16(scale);
       block.m = f32_to_f16(least);
-      pack_nibble_pairs(numbers + col, block.qs);
+      pack_nibbles(numbers + col, block.qs);
       std::memcpy(out, &block, sizeof block);
     } else {
       BlockQ8_0 block{};

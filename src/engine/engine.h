@@ -132,9 +132,9 @@ struct EngineOptions {
   storage::BackendKind storage = storage::BackendKind::automatic;
   bool cufile = false;  // read straight into the GPU's memory, by cuFile
   residency::CachePolicy policy = residency::CachePolicy::automatic;
-  std::int64_t expert_slots = 0;                       // experts in RAM at most; 0: as many as fit
-  std::uint64_t tile_bytes = 0;                        // 0: chosen from the budget
-  DType kv_dtype = DType::f16;                         // f16, f32, q8_0 or q4_0
+  std::int64_t expert_slots = 0;  // experts in RAM at most; 0: as many as fit
+  std::uint64_t tile_bytes = 0;   // 0: chosen from the budget
+  DType kv_dtype = DType::f16;    // f16, f32, q8_0, q4_0; q3_k or q2_0: of three or two bits (kv/layout.h)
   kv::Rotation kv_rotation = kv::Rotation::of_format;  // else: to measure what it does
   bool exact_budget = false;                           // tests: do not subtract measured program overhead
   SpeculateOptions speculate;

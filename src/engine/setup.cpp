@@ -21,6 +21,7 @@
 #include "engine/substitute_choice.h"
 #include "engine/within.h"
 #include "kv/model_identity.h"
+#include "model/tensor_rows.h"
 #include "modelfile/overlay.h"
 
 namespace millrace::engine {
@@ -57,6 +58,7 @@ kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, in
 }
 
 std::string kv_name(DType dtype) {
+  if (kv_has_few_bits(dtype)) return dtype == DType::q3_k ? "q3" : "q2";
   std::string name(info(dtype).name);
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return name;
@@ -65,9 +67,10 @@ std::string kv_name(DType dtype) {
 Status check_kv(const kv::Layout& layout, DType dtype) {
   MR_RETURN_IF_ERROR(layout.check());
   if (dtype == DType::f16 || dtype == DType::f32) return {};
-  const std::int64_t block = info(dtype).block_elements;
-  if (dtype != DType::q8_0 && dtype != DType::q4_0)
-    return error(Code::unsupported, "KV is kept as f16, f32, q8_0 or q4_0, not as {}; use --kv f16", kv_name(dtype));
+  if (dtype != DType::q8_0 && dtype != DType::q4_0 && !kv_has_few_bits(dtype))
+    return error(Code::unsupported, "KV is kept as f16, f32, q8_0, q4_0, q3 or q2, not as {}; use --kv f16",
+                 kv_name(dtype));
+  const std::int64_t block = kKvGroup;
   for (const kv::Group& group : layout.groups()) {
     if (group.is_state()) continue;
     if (group.keeps == kv::Keeps::latent && dtype != DType::q8_0)
@@ -229,6 +232,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
     MR_ASSIGN_OR_RETURN(parts.model,
                         model::load(file, {tile_bytes, options.context_tokens, false, options.stage, options.shard}));
   }
+  MR_RETURN_IF_ERROR(model::check_scales(file));
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
     return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),

@@ -118,28 +118,34 @@ void store_q4_row(const float* k, const float* v, std::int64_t head_dim, std::in
   }
 }
 
-void store_quantized_row(const kernels::Table& table, const kv::Group& kv, const float* k, const float* v,
-                         std::int64_t lane, std::byte* k_block, std::byte* v_block) {
-  alignas(64) float turned[2][kernels::kMostQuantizedKvDim];
-  if (kv.rotated) {
-    std::copy(k, k + kv.k_dim, turned[0]);
-    std::copy(v, v + kv.v_dim, turned[1]);
-    for (float* const part : turned) table.rotate(part, kv.v_dim, kv.rotation());
-    k = turned[0];
-    v = turned[1];
+/// Fields of two bits, then signs where there are some, then scales: of a token's key into column `lane`, `step` being
+/// kKvBlock, or of a value, which has its bytes side by side (a step of 1).
+void store_few(DType dtype, const float* x, std::int64_t head_dim, std::int64_t lane, bool key, std::byte* block) {
+  const std::int64_t group = kv_few_group(head_dim), groups = head_dim / group, quarter = group / 4, eighth = group / 8;
+  const bool signs = dtype == DType::q3_k;
+  auto* const fields = reinterpret_cast<std::uint8_t*>(block);
+  std::uint8_t* const sign_bits = fields + head_dim / 4 * kernels::kKvBlock;
+  auto* const scales = reinterpret_cast<std::uint16_t*>(sign_bits + (signs ? head_dim / 8 * kernels::kKvBlock : 0));
+  // Where number i of n that a token has stands.
+  const auto place = [&](std::int64_t i, std::int64_t n) { return key ? i * kernels::kKvBlock + lane : lane * n + i; };
+  std::uint8_t codes[kernels::kMostQuantizedKvDim];
+  for (std::int64_t g = 0; g < groups; ++g) {
+    scales[place(g, groups)] = encode_kv_few(dtype, x + g * group, group, codes);
+    for (std::int64_t c = 0; c < quarter; ++c) {
+      int byte = 0;
+      for (std::int64_t i = 0; i < 4; ++i) byte |= (codes[c + i * quarter] & 3) << 2 * i;
+      fields[place(g * quarter + c, groups * quarter)] = static_cast<std::uint8_t>(byte);
+    }
+    for (std::int64_t c = 0; signs && c < eighth; ++c) {
+      int byte = 0;
+      for (std::int64_t i = 0; i < 8; ++i) byte |= (codes[c + i * eighth] >> 2 & 1) << i;
+      sign_bits[place(g * eighth + c, groups * eighth)] = static_cast<std::uint8_t>(byte);
+    }
   }
-  (kv.dtype == DType::q4_0 ? store_q4_row : store_q8_row)(k, v, kv.k_dim, lane, k_block, v_block);
 }
 
-void store_row(const kernels::Table& table, const kv::Group& kv, const float* k, const float* v, std::int64_t lane,
-               std::byte* k_block, std::byte* v_block) {
-  const std::int64_t head_dim = kv.k_dim;
-  if (kv.dtype == DType::f32) {
-    scatter(k, head_dim, reinterpret_cast<float*>(k_block), lane);
-    std::memcpy(v_block + lane * head_dim * 4, v, static_cast<std::size_t>(head_dim) * 4);
-    return;
-  }
-  if (kv.dtype != DType::f16) return store_quantized_row(table, kv, k, v, lane, k_block, v_block);
+void store_half_row(const kernels::Table& table, const float* k, const float* v, std::int64_t head_dim,
+                    std::int64_t lane, std::byte* k_block, std::byte* v_block) {
   table.f32_to_f16_row(v, head_dim, reinterpret_cast<std::uint16_t*>(v_block) + lane * head_dim);
   constexpr std::int64_t kStep = 64;
   std::uint16_t halves[kStep];
@@ -148,6 +154,37 @@ void store_row(const kernels::Table& table, const kv::Group& kv, const float* k,
     table.f32_to_f16_row(k + d, count, halves);
     scatter(halves, count, reinterpret_cast<std::uint16_t*>(k_block) + d * kernels::kKvBlock, lane);
   }
+}
+
+/// Where a token's key and value go: a block's, and one's of the plain group (null: there is none).
+struct KvBlocks {
+  std::byte *k = nullptr, *v = nullptr, *plain_k = nullptr, *plain_v = nullptr;
+};
+
+void store_quantized_row(const kernels::Table& table, const kv::Group& kv, const float* k, const float* v,
+                         std::int64_t lane, const KvBlocks& blocks) {
+  alignas(64) float turned[2][kernels::kMostQuantizedKvDim];
+  if (kv.rotated) {
+    std::copy(k, k + kv.k_dim, turned[0]);
+    std::copy(v, v + kv.v_dim, turned[1]);
+    for (float* const part : turned) table.rotate(part, kv.v_dim, kv.rotation());
+    k = turned[0];
+    v = turned[1];
+  }
+  if (blocks.plain_k != nullptr) store_half_row(table, k, v, kv.k_dim, lane, blocks.plain_k, blocks.plain_v);
+  if (!kv_has_few_bits(kv.dtype))
+    return (kv.dtype == DType::q4_0 ? store_q4_row : store_q8_row)(k, v, kv.k_dim, lane, blocks.k, blocks.v);
+  store_few(kv.dtype, k, kv.k_dim, lane, true, blocks.k);
+  store_few(kv.dtype, v, kv.v_dim, lane, false, blocks.v);
+}
+
+void store_row(const kernels::Table& table, const kv::Group& kv, const float* k, const float* v, std::int64_t lane,
+               const KvBlocks& blocks) {
+  const std::int64_t head_dim = kv.k_dim;
+  if (kv.dtype == DType::f16) return store_half_row(table, k, v, head_dim, lane, blocks.k, blocks.v);
+  if (kv.dtype != DType::f32) return store_quantized_row(table, kv, k, v, lane, blocks);
+  scatter(k, head_dim, reinterpret_cast<float*>(blocks.k), lane);
+  std::memcpy(blocks.v + lane * head_dim * 4, v, static_cast<std::size_t>(head_dim) * 4);
 }
 
 /// Channels [first, first + count) of a latent into its block, [64, dim]. q8_0: both are whole groups.
@@ -192,7 +229,9 @@ void CpuExecutor::store_latent(std::int64_t layer, Act c, Act rotated) {
 
 void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
   if (!ready() || rows_ == 0) return;
-  const kv::Group& kv = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout().group_of(layer);
+  const kv::Layout& layout = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout();
+  const kv::Group& kv = layout.group_of(layer);
+  const bool has_plain = layout.plain_group(layer) != kv::Place::kNowhere;
   const std::int64_t cols = kv.kv_heads * kv.k_dim;
   if (cols != cols_of(k) || cols != cols_of(v)) {
     fail(error(Code::internal, "keys of {} floats for a KV cache of {}", cols_of(k), cols));
@@ -206,8 +245,12 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
         const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
         const kv::SequenceState& sequence = *batch_->sequences[static_cast<std::size_t>(row.sequence)];
         const std::int64_t block = row.position / kv::kBlockTokens, at = r * cols + h * kv.k_dim;
-        store_row(table_, kv, keys + at, values + at, row.position % kv::kBlockTokens, sequence.k(block, layer, h),
-                  sequence.v(block, layer, h));
+        KvBlocks blocks{sequence.k(block, layer, h), sequence.v(block, layer, h)};
+        if (has_plain) {
+          blocks.plain_k = sequence.plain(block, layer, kv::Part::k, h);
+          blocks.plain_v = sequence.plain(block, layer, kv::Part::v, h);
+        }
+        store_row(table_, kv, keys + at, values + at, row.position % kv::kBlockTokens, blocks);
       }
     }
   };
@@ -220,13 +263,17 @@ void CpuExecutor::store_kv(std::int64_t layer, Act k, Act v) {
 
 // --- Attention ---
 
-/// Cuts the batch's rows into tiles of at most tile_rows of one sequence; returns how many.
-std::int64_t CpuExecutor::make_attention_tiles(std::int64_t tile_rows) {
+/// Cuts the batch's rows into tiles of at most tile_rows of one sequence, by_blocks: within one block; returns how
+/// many.
+std::int64_t CpuExecutor::make_attention_tiles(std::int64_t tile_rows, bool by_blocks) {
   auto* tiles = at<AttentionTile>(layout_.attention_tiles);
   std::int64_t count = 0;
   for (std::int64_t r = 0; r < rows_; ++r) {
-    const std::int32_t sequence = batch_->rows[static_cast<std::size_t>(r)].sequence;
-    const bool joins = count > 0 && tiles[count - 1].sequence == sequence && tiles[count - 1].rows < tile_rows;
+    const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(r)];
+    const std::int32_t sequence = row.sequence;
+    const bool parts = by_blocks && row.position % kv::kBlockTokens == 0;
+    const bool joins =
+        count > 0 && !parts && tiles[count - 1].sequence == sequence && tiles[count - 1].rows < tile_rows;
     if (!joins) tiles[count++] = {static_cast<std::int32_t>(r), 0, sequence};
     ++tiles[count - 1].rows;
   }
@@ -279,12 +326,19 @@ void CpuExecutor::attend_chunk(const AttentionCall& call, const AttentionPair& p
   const std::byte* k_blocks[kChunkBlocks] = {};
   const std::byte* v_blocks[kChunkBlocks] = {};
   const std::int64_t first = (pair.first_chunk + chunk) * kChunkBlocks;
+  const bool has_plain = sequence.layout().plain_group(call.layer) != kv::Place::kNowhere;
+  kernels::AttentionArgs args;
   for (std::int64_t b = std::max(first, pair.first_block); b <= std::min(first + kChunkBlocks - 1, pair.last_block);
        ++b) {
+    if (has_plain && (b == 0 || b == pair.last_block)) {
+      k_blocks[b - first] = sequence.plain(b, call.layer, kv::Part::k, pair.head);
+      v_blocks[b - first] = sequence.plain(b, call.layer, kv::Part::v, pair.head);
+      args.plain_blocks |= std::uint32_t{1} << (b - first);
+      continue;
+    }
     if (!latents) k_blocks[b - first] = sequence.k(b, call.layer, pair.head);
     v_blocks[b - first] = sequence.v(b, call.layer, pair.head);
   }
-  kernels::AttentionArgs args;
   args.head_dim = call.attention.head_dim;
   args.group = call.group;
   args.q = call.q + pair.tile.first_row * call.q_stride + pair.head * call.group * args.head_dim;
@@ -331,7 +385,9 @@ void CpuExecutor::attention(Act out, Act q, std::int64_t layer, const Attention&
   }
   const std::int64_t slots = 2 * pool_.threads();
   call.slot_floats = layout_.partial_floats / slots;
-  const std::int64_t pairs = make_attention_tiles(attention_tile_rows(call.group)) * attention.kv_heads;
+  const kv::Layout& kept = batch_->sequences[static_cast<std::size_t>(batch_->rows[0].sequence)]->layout();
+  const bool by_blocks = kept.plain_group(layer) != kv::Place::kNowhere;
+  const std::int64_t pairs = make_attention_tiles(attention_tile_rows(call.group), by_blocks) * attention.kv_heads;
   for (std::int64_t i = 0; i < pairs; i += attention.kv_heads) {
     const AttentionPair pair = attention_pair(call, i, 0);
     if (pair.chunks * pair.queries * (attention.head_dim + 2) <= call.slot_floats) continue;

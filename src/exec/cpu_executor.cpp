@@ -99,7 +99,7 @@ void CpuExecutor::do_step(const Step& step) {
     case Kind::add:
       return add(step.out, step.b, step.factor);
     case Kind::scale:
-      return scale(step.out, step.weight, step.factor);
+      return scale(step.out, step.weight, step.factor, step.weight2);
     case Kind::copy:
       return copy(step.out, step.a);
     case Kind::matmul:
@@ -360,7 +360,7 @@ void CpuExecutor::add(Act x, Act y, float factor) {
   });
 }
 
-void CpuExecutor::scale(Act x, WeightRef scalar, float factor) {
+void CpuExecutor::scale(Act x, WeightRef scalar, float factor, WeightRef bias) {
   if (!ready()) return;
   if (!scalar.none()) {
     const float* value = vector_of(scalar, 1, 0);
@@ -368,6 +368,7 @@ void CpuExecutor::scale(Act x, WeightRef scalar, float factor) {
     factor *= *value;
   }
   scale(data(x), rows_of(x), cols_of(x), factor);
+  add_bias(x, bias);
 }
 
 void CpuExecutor::gate(Act x, Act all, std::int64_t layer, kernels::Activation activation) {

@@ -101,7 +101,7 @@ class CpuExecutor final : public Executor {
   void rms_norm(Act out, Act x, WeightRef weight, float eps);
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
   void add(Act x, Act y, float factor);
-  void scale(Act x, WeightRef scalar, float factor);
+  void scale(Act x, WeightRef scalar, float factor, WeightRef bias);
   void copy(Act out, Act x);
   void take_given(Act out);
   void join(Act out, Act x, Act y);
@@ -137,7 +137,7 @@ class CpuExecutor final : public Executor {
   std::int64_t cut_jobs();
   void run_jobs();
   void run_task(const Job& job, std::int64_t begin, std::int64_t end, int thread) const;
-  void add_bias(const Product& product, std::int64_t rows);
+  void add_bias(Act x, WeightRef bias);
 
   // cpu_heads.cpp.
   struct HeadProduct;
@@ -158,7 +158,7 @@ class CpuExecutor final : public Executor {
   void store_latent(std::int64_t layer, Act c, Act rotated);
   void attention(Act out, Act q, std::int64_t layer, const Attention& attention);
   const float* rope_table(int rope);
-  std::int64_t make_attention_tiles(std::int64_t tile_rows);
+  std::int64_t make_attention_tiles(std::int64_t tile_rows, bool by_blocks);
   AttentionPair attention_pair(const AttentionCall& call, std::int64_t index, std::int64_t slot) const;
   void attend_chunk(const AttentionCall& call, const AttentionPair& pair, std::int64_t chunk, int thread) const;
   void merge_chunks(const AttentionCall& call, const AttentionPair& pair) const;

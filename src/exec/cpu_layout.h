@@ -45,7 +45,8 @@ struct CpuLayout {
   std::uint64_t guess_rows = 0;     // float [kGuessedRows, model_dim]: what a router is asked about before its turn
   std::uint64_t guess_scores = 0;   // float [kGuessedRows + 1, experts], the last row being scratch
   std::uint64_t expert_out = 0;     // float [entries, model_dim]
-  std::uint64_t inner_scale = 0;    // float [experts]: what each one's gate is multiplied by
+  // float [experts]: what each one's products are multiplied by before a bias, of its gate, up and down.
+  std::uint64_t inner_scale = 0, up_scale = 0, down_scale = 0;
   // Biases of the experts of the pass, by expert: float [experts, expert_ff] of gate and up, [experts, model_dim].
   std::uint64_t gate_bias = 0, up_bias = 0, down_bias = 0;
   std::uint64_t hidden = 0;     // float [hidden_entries, expert_ff]

@@ -92,12 +92,9 @@ void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end,
   for (const float** bias : {&gate.bias, &gate.up_bias})
     if (*bias != nullptr) *bias += begin;
   if (job.effect == Effect::store || job.effect == Effect::activate) {
-    for (std::int64_t r = 0; r < args.x_rows; ++r) {
-      float* const row = args.y + r * args.y_stride;
-      scale_row(row, args.weight_rows, gate.scale);
-      if (gate.bias != nullptr) table_.add(row, gate.bias, args.weight_rows);
-      if (job.effect == Effect::activate) table_.gate_mul(gate.activation, row, ones_.data(), args.weight_rows);
-    }
+    end_rows(table_, gate, args);
+    for (std::int64_t r = 0; job.effect == Effect::activate && r < args.x_rows; ++r)
+      table_.gate_mul(gate.activation, args.y + r * args.y_stride, ones_.data(), args.weight_rows);
     return;
   }
   if (job.effect == Effect::gated) {
@@ -167,18 +164,19 @@ void CpuExecutor::matmul(std::span<const Product> products, Act x) {
       targets[i] = {product.weight, data(product.out), cols_of(product.out), {}};
     }
     run_products(std::span(targets).first(count), input, Effect::store);
-    if (biased) add_bias(products[first], input.rows);
+    if (biased) add_bias(products[first].out, products[first].bias);
   }
 }
 
-void CpuExecutor::add_bias(const Product& product, std::int64_t rows) {
-  if (failed() || product.bias.none()) return;
-  const std::int64_t cols = cols_of(product.out);
-  const float* bias = vector_of(product.bias, cols, 0);
-  if (bias == nullptr) return;
-  float* out = data(product.out);
-  for_rows(rows, cols, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) table_.add(out + r * cols, bias, cols);
+/// To each row; none(): nothing.
+void CpuExecutor::add_bias(Act x, WeightRef bias) {
+  if (failed() || bias.none()) return;
+  const std::int64_t cols = cols_of(x);
+  const float* from = vector_of(bias, cols, 0);
+  if (from == nullptr) return;
+  float* to = data(x);
+  for_rows(rows_of(x), cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) table_.add(to + r * cols, from, cols);
   });
 }
 

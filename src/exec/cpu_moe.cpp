@@ -21,16 +21,19 @@ struct CpuExecutor::MoeCall {
 
   // Of all experts, one after the other; null: none.
   const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
-  const float* inner_scale = nullptr;  // of each expert one
+  const float *inner_scale = nullptr, *up_scale = nullptr, *down_scale = nullptr;  // of each expert one
 
   /// What an expert's gate and up go through, and what its results are added to.
   Gate gate_of(std::int32_t expert) const {
     const auto of = [&](const float* all) { return all == nullptr ? nullptr : all + expert * ff; };
-    return {experts.activation, of(gate_bias), of(up_bias), inner_scale == nullptr ? 1 : inner_scale[expert]};
+    return {experts.activation, of(gate_bias), of(up_bias), scale_of(inner_scale, expert), scale_of(up_scale, expert)};
   }
-  Gate bias_of_down(std::int32_t expert) const {
-    return {experts.activation, down_bias == nullptr ? nullptr : down_bias + expert * model_dim};
+  /// What its down's products are multiplied by and added to.
+  Gate end_of(std::int32_t expert) const {
+    const float* const bias = down_bias == nullptr ? nullptr : down_bias + expert * model_dim;
+    return {experts.activation, bias, nullptr, scale_of(down_scale, expert)};
   }
+  static float scale_of(const float* scales, std::int32_t expert) { return scales == nullptr ? 1 : scales[expert]; }
   /// Of an expert without a gate: its up, which is activated by itself.
   WeightRef gate(std::int32_t expert) const { return {experts.first_unit + expert, experts.first_part()}; }
   WeightRef up(std::int32_t expert) const { return {experts.first_unit + expert, experts.up_part}; }
@@ -50,6 +53,8 @@ void CpuExecutor::moe(Act out, Act x, Act routed, WeightRef router, std::int64_t
     call.down_bias = at<float>(layout_.down_bias);
   }
   if (!experts.inner_scale.none()) call.inner_scale = at<float>(layout_.inner_scale);
+  if (!experts.up_scale.none()) call.up_scale = at<float>(layout_.up_scale);
+  if (!experts.down_scale.none()) call.down_scale = at<float>(layout_.down_scale);
   if (experts.count > shape_.experts || experts.top_k > shape_.top_k || call.ff > shape_.expert_ff ||
       call.model_dim > shape_.model_dim) {
     fail(error(Code::internal, "a mixture of {} experts of {} was not prepared", experts.count, call.ff));
@@ -88,17 +93,21 @@ void CpuExecutor::score(Act routed, WeightRef router, const Experts& experts) {
 /// Copies the biases of the experts that rows have chosen, and the scales of all: while experts are leased the trunk's
 /// may not be.
 void CpuExecutor::bring_biases(const Experts& experts) {
-  if (!experts.inner_scale.none() && !failed()) {
-    const float* scales = vector_of(experts.inner_scale, experts.count, 0);
-    if (scales == nullptr) return;
-    std::copy_n(scales, experts.count, at<float>(layout_.inner_scale));
+  if (!experts.gate_bias.none()) {
+    const std::int64_t ff = part({experts.first_unit, experts.up_part}).rows;
+    const std::int64_t model_dim = part({experts.first_unit, experts.down_part}).rows;
+    bring_biases_of(experts, experts.gate_bias, ff, layout_.gate_bias);
+    bring_biases_of(experts, experts.up_bias, ff, layout_.up_bias);
+    bring_biases_of(experts, experts.down_bias, model_dim, layout_.down_bias);
   }
-  if (experts.gate_bias.none()) return;
-  const std::int64_t ff = part({experts.first_unit, experts.up_part}).rows;
-  const std::int64_t model_dim = part({experts.first_unit, experts.down_part}).rows;
-  bring_biases_of(experts, experts.gate_bias, ff, layout_.gate_bias);
-  bring_biases_of(experts, experts.up_bias, ff, layout_.up_bias);
-  bring_biases_of(experts, experts.down_bias, model_dim, layout_.down_bias);
+  const std::pair<WeightRef, std::uint64_t> scales[] = {{experts.inner_scale, layout_.inner_scale},
+                                                        {experts.up_scale, layout_.up_scale},
+                                                        {experts.down_scale, layout_.down_scale}};
+  for (const auto& [ref, to] : scales) {
+    if (failed() || ref.none()) continue;
+    const float* from = vector_of(ref, experts.count, 0);
+    if (from != nullptr) std::copy_n(from, experts.count, at<float>(to));
+  }
 }
 
 void CpuExecutor::bring_biases_of(const Experts& experts, WeightRef ref, std::int64_t cols, std::uint64_t to) {
@@ -319,7 +328,7 @@ void CpuExecutor::run_wave(const MoeCall& call, std::size_t members) {
     const WeightRef down = call.down(member.expert);
     show(std::span(&down, 1), down_input);
     const Target target{down, at<float>(layout_.expert_out) + first[member.expert] * call.model_dim, call.model_dim,
-                        call.bias_of_down(member.expert)};
+                        call.end_of(member.expert)};
     jobs_.push_back(make_job(down, bytes_of(member, down), 0, call.model_dim, target, down_input, Effect::store));
   }
   run_jobs();
@@ -348,7 +357,7 @@ void CpuExecutor::run_large_expert(const MoeCall& call, std::int32_t expert) {
     quantize_rows(table_, pool_, hidden, input.rows, call.ff, down_input.q8);
   }
   const Target target{call.down(expert), at<float>(layout_.expert_out) + first[expert] * call.model_dim, call.model_dim,
-                      call.bias_of_down(expert)};
+                      call.end_of(expert)};
   show(std::span(&target.weight, 1), down_input);
   run_products(std::span(&target, 1), down_input, Effect::store);
 }

@@ -137,6 +137,7 @@ struct CudaExecutor::Emitter {
     std::int64_t outputs = 0;
   };
   /// Those rows of a matrix where they lie. swiglu: `up` is the up matrix.
+  const float* host_floats(WeightRef ref) const;  // of a vector in RAM; null: none
   HostShare::Matrix host_matrix(WeightRef weight, WeightRef up, WeightRef bias) const;
   /// The processor's rows of a product into `to`.
   void share_rows(Shared& shared, WeightRef weight, WeightRef up, WeightRef bias, Act to);

@@ -142,6 +142,8 @@ std::int64_t CudaExecutor::prompt_chunk() const { return delta_chunks_ ? cuda_pr
 
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
   using kernels::Activation;
+  if (kv_has_few_bits(traits.kv_dtype))
+    return error(Code::unsupported, "the GPU part has no KV of two or three bits; use --kv q4_0, or --device cpu");
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Step& step = program.steps[i];
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)
@@ -266,6 +268,8 @@ Status CudaExecutor::add_biases(const CudaExecutor& member) {
     MR_RETURN_IF_ERROR(read(experts.up_bias, down.cols, step.first, first.rows, biases.up));
     MR_RETURN_IF_ERROR(read(experts.down_bias, first.cols, biases.down_rows, down.rows, biases.down));
     MR_RETURN_IF_ERROR(read(experts.inner_scale, 1, 0, 1, biases.inner_scale));
+    MR_RETURN_IF_ERROR(read(experts.up_scale, 1, 0, 1, biases.up_scale));
+    MR_RETURN_IF_ERROR(read(experts.down_scale, 1, 0, 1, biases.down_scale));
     biases.down_rows += down.rows;
   }
   return {};
@@ -314,10 +318,14 @@ Status CudaExecutor::begin_experts() {
           const Experts& experts = steps[i].experts;
           const std::int64_t ff = part({experts.first_unit, experts.down_part}).cols,
                              dim = part({experts.first_unit, experts.up_part}).cols;
-          layers.push_back(
-              {experts.first_unit,
-               experts.count,
-               {{experts.gate_bias, ff}, {experts.up_bias, ff}, {experts.down_bias, dim}, {experts.inner_scale, 1}}});
+          layers.push_back({experts.first_unit,
+                            experts.count,
+                            {{experts.gate_bias, ff},
+                             {experts.up_bias, ff},
+                             {experts.down_bias, dim},
+                             {experts.inner_scale, 1},
+                             {experts.up_scale, 1},
+                             {experts.down_scale, 1}}});
         }
   options_.experts->begin_waves(options_.expert_gpu, std::move(layers));
   return {};

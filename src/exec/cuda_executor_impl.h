@@ -170,7 +170,7 @@ class CudaExecutor final : public Executor {
   device::DeviceBuffer followed_seen_;  // TakeInExpertsCall::seen
   // Of each layer's experts, in host memory for the processor: by first unit.
   struct ExpertBiases {
-    std::vector<float> gate, up, down, inner_scale;
+    std::vector<float> gate, up, down, inner_scale, up_scale, down_scale;
     std::int64_t down_rows = 0;  // those of so many rows of each expert have come
   };
   std::map<std::int32_t, ExpertBiases> expert_biases_;

@@ -322,7 +322,9 @@ kernels::MatmulArgs ExpertShare::product(const Missed& missed, const residency::
   return args;
 }
 
-/// hidden = activation(x gate^T * scale + bias) * (x up^T + bias), in places' order; without a gate
+static float scale_of(const float* scales, std::int32_t expert) { return scales == nullptr ? 1 : scales[expert]; }
+
+/// hidden = activation(x gate^T * scale + bias) * (x up^T * scale + bias), in places' order; without a gate
 /// activation(x up^T * scale + bias).
 void ExpertShare::gate_and_up(const Job& job, const Missed& missed, std::uint64_t x_name, std::int64_t begin,
                               std::int64_t end, int thread) {
@@ -337,13 +339,14 @@ void ExpertShare::gate_and_up(const Job& job, const Missed& missed, std::uint64_
   table_.matmul_segments(args);
   const auto of_expert = [&](const float* all) { return all == nullptr ? nullptr : all + missed.expert * ff + begin; };
   auto* const scratch = reinterpret_cast<float*>(thread_memory(thread) + at_.workspace_bytes);
-  const float scale = job.inner_scale == nullptr ? 1 : job.inner_scale[missed.expert];
+  const float scale = scale_of(job.inner_scale, missed.expert), up_scale = scale_of(job.up_scale, missed.expert);
   if (!job.experts->gated())
     return activate_rows(table_, {job.experts->activation, of_expert(job.up_bias), nullptr, scale}, args, scratch);
   args.dtype = up.dtype;
   args.weight = missed.up + begin * row_bytes(up.dtype, up.cols);
   gate_rows(table_, table_.matmul_segments,
-            {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias), scale}, args, scratch);
+            {job.experts->activation, of_expert(job.gate_bias), of_expert(job.up_bias), scale, up_scale}, args,
+            scratch);
 }
 
 /// By whoever did the last of the tasks that make them.
@@ -361,7 +364,7 @@ kernels::Q8Rows ExpertShare::hidden_q8(std::int64_t place, std::int64_t ff) cons
   return {all.q + place * ff, all.d + place * (ff / 32), all.sum16 + place * (ff / 16)};
 }
 
-/// results = hidden down^T + bias, in places' order.
+/// results = hidden down^T * scale + bias, in places' order.
 void ExpertShare::down(const Job& job, const Missed& missed, std::uint64_t hidden_name, std::int64_t begin,
                        std::int64_t end, int thread) {
   const residency::Part& down = part(job, job.experts->down_part);
@@ -371,9 +374,10 @@ void ExpertShare::down(const Job& job, const Missed& missed, std::uint64_t hidde
   args.x_name = hidden_name;
   args.y = host_at<float>(at_.output) + missed.first * down.rows + begin;
   table_.matmul_segments(args);
-  if (job.down_bias == nullptr) return;
-  for (std::int64_t r = 0; r < missed.rows; ++r)
-    table_.add(args.y + r * down.rows, job.down_bias + missed.expert * down.rows + begin, end - begin);
+  Gate end_of{job.experts->activation};
+  end_of.scale = scale_of(job.down_scale, missed.expert);
+  if (job.down_bias != nullptr) end_of.bias = job.down_bias + missed.expert * down.rows + begin;
+  end_rows(table_, end_of, args);
 }
 
 }  // namespace millrace::exec

@@ -46,12 +46,13 @@ class ExpertShare final : public HostExchange {
                                                        Trace* trace, bool for_all);
   ~ExpertShare() override { stop(); }
 
-  /// A mixture's rows. Biases as Experts says, in host memory; null: none.
+  /// A mixture's rows. Biases and scales as Experts says, in host memory; null: none.
   struct Job {
     std::uint32_t number = 0;
     std::int64_t rows = 0;
     const Experts* experts = nullptr;
-    const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr, *inner_scale = nullptr;
+    const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+    const float *inner_scale = nullptr, *up_scale = nullptr, *down_scale = nullptr;
     const Experts* ahead = nullptr;  // the next mixture's, whose router's guess is handed out, too; null: none is
   };
   /// For the launches: where the device sees rows and choices, places and results.

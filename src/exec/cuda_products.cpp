@@ -50,6 +50,10 @@ cuda::MatmulCall CudaExecutor::Emitter::call_for(Act x, bool floats, bool prompt
   return call;
 }
 
+const float* CudaExecutor::Emitter::host_floats(WeightRef ref) const {
+  return ref.none() ? nullptr : reinterpret_cast<const float*>(ops.weights_.in_ram(ref));
+}
+
 HostShare::Matrix CudaExecutor::Emitter::host_matrix(WeightRef weight, WeightRef up, WeightRef bias) const {
   HostShare::Matrix matrix;
   matrix.rows = host_rows(weight);
@@ -64,7 +68,7 @@ HostShare::Matrix CudaExecutor::Emitter::host_matrix(WeightRef weight, WeightRef
     matrix.up = from_row(up);
     matrix.up_dtype = ops.part(up).dtype;
   }
-  if (!bias.none()) matrix.bias = reinterpret_cast<const float*>(ops.weights_.in_ram(bias)) + first;
+  if (!bias.none()) matrix.bias = host_floats(bias) + first;
   return matrix;
 }
 
@@ -134,19 +138,22 @@ void CudaExecutor::Emitter::emit_product(const Launch& l) {
 }
 
 void CudaExecutor::Emitter::emit_feed_forward(const Launch& l) {
-  const Step& s = step(l.first);
-  const Product& down = step(l.first + 1).products[0];
+  const FeedForwardSteps s = ops.program_->feed_forward_at(l.first).value();
   Shared shared;
-  shared.job.matrices[0] = host_matrix(s.weight, s.weight2, {});
-  shared.job.matrices[0].activation = s.activation;
+  HostShare::Matrix& both = shared.job.matrices[0];
+  both = host_matrix(s.gate, s.up, {});
+  both.scale = host_floats(s.gate_scale);
+  both.up_scale = host_floats(s.up_scale);
+  both.activation = s.activation;
   shared.job.count = 1;
-  shared.job.down = host_matrix(down.weight, {}, down.bias);
+  shared.job.down = host_matrix(s.down, {}, s.down_bias);
+  shared.job.down.scale = host_floats(s.down_scale);
   shared.call.parts[0] = {ops.share_->device_output(), data(l.out), cols(l.out),
                           static_cast<std::int32_t>(shared.job.down.rows)};
   shared.call.count = 1;
-  hand_out(shared, s.a);
+  hand_out(shared, s.x);
   overwritten(l.out);
-  for (const WeightRef weight : {s.weight, s.weight2, down.weight}) {
+  for (const WeightRef weight : {s.gate, s.up, s.down}) {
     need(weight);  // in RAM: nothing of it crosses
     weight_bytes += ops.part(weight).bytes();
   }
@@ -365,7 +372,7 @@ void CudaExecutor::Emitter::take_in_experts(const Step& s, std::uint32_t number,
   const auto bias = [](const std::vector<float>& all) { return all.empty() ? nullptr : all.data(); };
   if (status.ok())
     share.add({number, window.rows, &s.experts, bias(biases.gate), bias(biases.up), bias(biases.down),
-               bias(biases.inner_scale), ahead},
+               bias(biases.inner_scale), bias(biases.up_scale), bias(biases.down_scale), ahead},
               stream);
 }
 
@@ -410,6 +417,8 @@ void CudaExecutor::Emitter::launch_waves(const Step& s, cuda::ExpertCall hidden,
       down.bias = wave->bias(2);
     }
     if (hidden.scale != nullptr) hidden.scale = wave->bias(3);
+    if (hidden.up_scale != nullptr) hidden.up_scale = wave->bias(4);
+    if (down.scale != nullptr) down.scale = wave->bias(5);
     check(cuda::matmul_experts(hidden, stream), "matmul_experts");
     if (!experts.gated()) activate(hidden, down, true);
     gather_hidden(s, down, true);
@@ -471,6 +480,7 @@ void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joine
   hidden.up_bias = vector(experts.up_bias);
   hidden.bias_stride = static_cast<std::int32_t>(down_part.cols);
   hidden.scale = vector(experts.inner_scale);
+  hidden.up_scale = vector(experts.up_scale);
   hidden.up = ops.weights_.entry({experts.first_unit, experts.up_part});
   hidden.up_dtype = up.dtype;
   if (experts.gated())
@@ -484,6 +494,7 @@ void CudaExecutor::Emitter::make_expert_calls(const Step& s, const Launch* joine
   down = expert_call(experts, experts.down_part);
   down.bias = vector(experts.down_bias);
   down.bias_stride = hidden.cols;
+  down.scale = vector(experts.down_scale);
   hidden.entries_per_x = experts.top_k;
   if (joined != nullptr) {
     const Step &gated = step(joined->first), &result = step(joined->first + 1);

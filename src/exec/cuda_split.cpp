@@ -82,16 +82,18 @@ void HostShare::multiply_rows(const Matrix& matrix, const Input& input, float* o
   args.x_rows = input.rows;
   args.x_name = inputs_;
   args.workspace = thread_memory(thread);
-  float* const y = out + matrix.first_output + begin;
-  args.y = y;
+  args.y = out + matrix.first_output + begin;
   args.y_stride = matrix.rows;
   table_.matmul_segments(args);
-  if (matrix.bias != nullptr)
-    for (std::int64_t r = 0; r < input.rows; ++r) table_.add(y + r * matrix.rows, matrix.bias + begin, end - begin);
-  if (matrix.up == nullptr) return;
+  const auto number = [](const float* scale) { return scale == nullptr ? 1 : *scale; };
+  Gate gate{matrix.activation};
+  gate.scale = number(matrix.scale);
+  gate.up_scale = number(matrix.up_scale);
+  if (matrix.bias != nullptr) gate.bias = matrix.bias + begin;
+  if (matrix.up == nullptr) return end_rows(table_, gate, args);
   args.dtype = matrix.up_dtype;
   args.weight = matrix.up + begin * row_bytes(matrix.up_dtype, input.cols);
-  gate_rows(table_, table_.matmul_segments, Gate{matrix.activation}, args,
+  gate_rows(table_, table_.matmul_segments, gate, args,
             reinterpret_cast<float*>(thread_memory(thread) + workspace_bytes_));
 }
 

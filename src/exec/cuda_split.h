@@ -44,9 +44,10 @@ class HostShare final : public HostExchange {
 
   /// Rows of a matrix.
   struct Matrix {
-    const std::byte* weight = nullptr;  // the processor's first row
-    const std::byte* up = nullptr;      // gated: likewise, of the up matrix
-    const float* bias = nullptr;        // may be null; of the processor's first row
+    const std::byte* weight = nullptr;                  // the processor's first row
+    const std::byte* up = nullptr;                      // gated: likewise, of the up matrix
+    const float* bias = nullptr;                        // may be null; of the processor's first row
+    const float *scale = nullptr, *up_scale = nullptr;  // may be null; a number each, for products before the bias
     DType dtype = DType::f32, up_dtype = DType::f32;
     std::int64_t rows = 0;
     std::int64_t first_output = 0;                               // in the outputs, floats

@@ -344,8 +344,9 @@ void CudaExecutor::Emitter::emit(const Launch& launch) {
       overwritten(s.out);
       if (s.weight.none())
         check(cuda::scale(data(s.out), s.factor, rows(s.out) * cols(s.out), stream), "scale");
-      else if (const std::byte* const* scalar = vector(s.weight); status.ok())
-        check(cuda::scale_by(data(s.out), scalar, rows(s.out) * cols(s.out), stream), "scale");
+      else if (const std::byte* const* scalar = vector(s.weight), * const* bias = vector(s.weight2); status.ok())
+        check(cuda::scale_by(data(s.out), scalar, bias, rows(s.out), static_cast<std::int32_t>(cols(s.out)), stream),
+              "scale");
       break;
     case Kind::copy:
       overwritten(s.out);

@@ -121,6 +121,7 @@ class Fuser {
       case Kind::temper:
         return one(Launch::Kind::temper);
       case Kind::matmul:
+        if (all_on_host(s.products[0].weight) && program_.feed_forward_at(at)) return feed_forward(at);
         if (joins_product(at)) return launch(Launch::Kind::product, at, at + 2, s.products[0].out);
         return with_residual(launch(Launch::Kind::product, at, at + 1, s.products[0].out), s.product_count == 1);
       case Kind::gated:
@@ -374,10 +375,10 @@ class Fuser {
   }
 
   Expected<Launch> feed_forward(std::size_t at) const {
-    const bool follows = is(at + 1, Kind::matmul) && step(at + 1).product_count == 1 && step(at + 1).a == step(at).out;
-    if (!follows || !all_on_host(step(at + 1).products[0].weight) || program_.read_behind(at + 1, step(at).out))
+    const std::optional<FeedForwardSteps> steps = program_.feed_forward_at(at);
+    if (!steps || steps->end > end_ || !all_on_host(steps->up) || !all_on_host(steps->down))
       return broken(at, "the processor's feed-forward is more than gate, up and down");
-    return with_residual(launch(Launch::Kind::feed_forward, at, at + 2, step(at + 1).products[0].out), true);
+    return with_residual(launch(Launch::Kind::feed_forward, at, steps->end, steps->out), true);
   }
 
   /// Heads' norms and RoPE up to the KV store, whatever their order; without a store the keys are another layer's.

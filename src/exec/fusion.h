@@ -37,7 +37,7 @@ struct Launch {
     product,       // of one input with up to four weights
     gated,         // gate, up and what comes of them, in one kernel
     gate_and_up,   // the same where gate and up differ in dtype: one after the other, then what comes of them
-    feed_forward,  // a gated product and the product of its result, both the processor's: a hand-over
+    feed_forward,  // gate, up, their scales, and the product of what comes of them, all the processor's: a hand-over
     heads,         // heads' norms, RoPE and the KV store, in this one kernel alone
     heads_norm,    // that of heads which nothing attends with
     gated_norm,    // the same, then the gate that multiplies by it

@@ -37,9 +37,17 @@ kernels::MatmulArgs rows_of(DType dtype, const std::byte* weight, std::int64_t c
   return args;
 }
 
-void scale_row(float* row, std::int64_t cols, float factor) {
+static void scale_row(float* row, std::int64_t cols, float factor) {
   if (factor == 1) return;
   for (std::int64_t i = 0; i < cols; ++i) row[i] *= factor;
+}
+
+void end_rows(const kernels::Table& table, const Gate& gate, const kernels::MatmulArgs& product) {
+  for (std::int64_t r = 0; r < product.x_rows; ++r) {
+    float* const row = product.y + r * product.y_stride;
+    scale_row(row, product.weight_rows, gate.scale);
+    if (gate.bias != nullptr) table.add(row, gate.bias, product.weight_rows);
+  }
 }
 
 void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), const Gate& gate,
@@ -48,10 +56,10 @@ void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::Matmul
   args.y = scratch;
   args.y_stride = up.weight_rows;
   matmul(args);
+  end_rows(table, gate, up);
   for (std::int64_t r = 0; r < up.x_rows; ++r) {
     float *const row = up.y + r * up.y_stride, *const factors = scratch + r * up.weight_rows;
-    scale_row(row, up.weight_rows, gate.scale);
-    if (gate.bias != nullptr) table.add(row, gate.bias, up.weight_rows);
+    scale_row(factors, up.weight_rows, gate.up_scale);
     if (gate.up_bias != nullptr) table.add(factors, gate.up_bias, up.weight_rows);
     table.gate_mul(gate.activation, row, factors, up.weight_rows);
   }
@@ -59,12 +67,9 @@ void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::Matmul
 
 void activate_rows(const kernels::Table& table, const Gate& gate, const kernels::MatmulArgs& up, float* scratch) {
   std::fill_n(scratch, up.weight_rows, 1.0f);
-  for (std::int64_t r = 0; r < up.x_rows; ++r) {
-    float* const row = up.y + r * up.y_stride;
-    scale_row(row, up.weight_rows, gate.scale);
-    if (gate.bias != nullptr) table.add(row, gate.bias, up.weight_rows);
-    table.gate_mul(gate.activation, row, scratch, up.weight_rows);
-  }
+  end_rows(table, gate, up);
+  for (std::int64_t r = 0; r < up.x_rows; ++r)
+    table.gate_mul(gate.activation, up.y + r * up.y_stride, scratch, up.weight_rows);
 }
 
 }  // namespace millrace::exec

@@ -30,12 +30,12 @@ struct Gate {
   kernels::Activation activation = kernels::Activation::silu;
   const float* bias = nullptr;
   const float* up_bias = nullptr;
-  float scale = 1;  // of the gate's products
+  float scale = 1, up_scale = 1;  // of the gate's products, and of the up's
 };
-/// row *= factor
-void scale_row(float* row, std::int64_t cols, float factor);
-/// y = gated(y * scale + bias, x up^T + up_bias): `up` is that product, whose y holds the gate's products; `matmul` is
-/// one of the table's. scratch: float [x_rows, weight_rows].
+/// y = y * scale + bias: `product` is what made y.
+void end_rows(const kernels::Table& table, const Gate& gate, const kernels::MatmulArgs& product);
+/// y = gated(y * scale + bias, x up^T * up_scale + up_bias): `up` is that product, whose y holds the gate's products;
+/// `matmul` is one of the table's. scratch: float [x_rows, weight_rows].
 void gate_rows(const kernels::Table& table, void (*matmul)(const kernels::MatmulArgs&), const Gate& gate,
                const kernels::MatmulArgs& up, float* scratch);
 /// y = gated(y * scale + bias, 1): `up` is the product that made y. scratch: float [weight_rows].

@@ -72,10 +72,11 @@ void Ops::scale(Act x, float factor) {
   step.factor = factor;
 }
 
-void Ops::scale(Act x, WeightRef scalar) {
+void Ops::scale(Act x, WeightRef scalar, WeightRef bias) {
   Step& step = record(Kind::scale);
   step.out = step.a = x;
   step.weight = scalar;
+  step.weight2 = bias;
 }
 
 void Ops::copy(Act out, Act x) {
@@ -102,8 +103,8 @@ void Ops::matmul(std::span<const Product> products, Act x) {
   step.product_count = static_cast<int>(products.size());
   std::copy(products.begin(), products.end(), step.products.begin());
   if (products.size() != 1 || !is_scaled(products[0])) return;
-  MR_ASSERT(products[0].bias.none());
-  scale(products[0].out, scale_of(products[0].weight));
+  step.products[0].bias = {};
+  scale(products[0].out, scale_of(products[0].weight), products[0].bias);
 }
 
 void Ops::matmul_heads(Act out, WeightRef weight, Act x, std::int64_t heads, HeadWeights form) {

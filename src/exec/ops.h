@@ -25,8 +25,8 @@ class Ops {
   /// Angles for rope(): its index.
   int add_rope(Rope rope);
 
-  /// Products with `weight` are multiplied by `scale`, a float32 vector of one, in a step of its own behind each. Not
-  /// for products that have a bias, or by heads. Call before they are recorded.
+  /// Products with `weight` are multiplied by `scale`, a float32 vector of one, in a step of its own behind each, which
+  /// adds the product's bias, too. Not for products by heads. Call before they are recorded.
   void scale_products(WeightRef weight, WeightRef scale) { scales_[{weight.unit, weight.part}] = scale; }
 
   /// Here a block begins, which needs nothing of those before but buffers of the whole pass. The first begins by
@@ -44,7 +44,8 @@ class Ops {
   void rms_norm_heads(Act x, WeightRef weight, std::int64_t head_dim, float eps);
   void add(Act x, Act y, float factor = 1);  // x += factor * y
   void scale(Act x, float factor);           // x *= factor
-  void scale(Act x, WeightRef scalar);       // x *= a float32 vector of one
+  /// x = x * scalar, a float32 vector of one; then + bias, one of x's cols, where there is one. Rounded in between.
+  void scale(Act x, WeightRef scalar, WeightRef bias = {});
   void copy(Act out, Act x);
   /// Products of one input with up to three weights (Q, K, V), the input prepared once.
   void matmul(std::span<const Product> products, Act x);

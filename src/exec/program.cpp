@@ -106,7 +106,7 @@ Program Program::with_units(std::span<const std::int32_t> units) const {
     Experts& experts = step.experts;
     for (WeightRef* const ref :
          {&experts.router_bias, &experts.selection_bias, &experts.gate_bias, &experts.up_bias, &experts.down_bias,
-          &experts.output_scale, &experts.hidden_scale, &experts.inner_scale})
+          &experts.output_scale, &experts.hidden_scale, &experts.inner_scale, &experts.up_scale, &experts.down_scale})
       replace(*ref);
     if (step.kind == Kind::moe) experts.first_unit = units[static_cast<std::size_t>(experts.first_unit)];
   }
@@ -130,8 +130,9 @@ std::vector<WeightRef> Program::weights() const {
     }
     if (step.kind != Kind::moe) continue;
     const Experts& experts = step.experts;
-    for (const WeightRef ref : {experts.router_bias, experts.selection_bias, experts.gate_bias, experts.up_bias,
-                                experts.down_bias, experts.output_scale, experts.hidden_scale, experts.inner_scale})
+    for (const WeightRef ref :
+         {experts.router_bias, experts.selection_bias, experts.gate_bias, experts.up_bias, experts.down_bias,
+          experts.output_scale, experts.hidden_scale, experts.inner_scale, experts.up_scale, experts.down_scale})
       use(ref);
     for (std::int32_t expert = 0; expert < experts.count; ++expert)
       for (const std::int32_t part : {experts.gate_part, experts.up_part, experts.down_part})
@@ -152,14 +153,70 @@ bool Program::read_behind(std::size_t step, Act act) const {
   return false;
 }
 
+namespace {
+
+/// A product of one matrix, with the scale behind it.
+struct ScaledProduct {
+  Act x, out;
+  WeightRef weight, scale, bias;
+};
+
+/// Reads the product that begins at `at`, and goes on behind it.
+std::optional<ScaledProduct> take_product(std::span<const Step> steps, std::size_t& at) {
+  if (at >= steps.size() || steps[at].kind != Kind::matmul || steps[at].product_count != 1) return {};
+  const Product& product = steps[at].products[0];
+  ScaledProduct taken{steps[at].a, product.out, product.weight, {}, product.bias};
+  ++at;
+  if (at >= steps.size() || steps[at].kind != Kind::scale || steps[at].weight.none() || steps[at].out != taken.out)
+    return taken;
+  taken.scale = steps[at].weight;
+  taken.bias = steps[at].weight2;
+  ++at;
+  return taken;
+}
+
+}  // namespace
+
+std::optional<FeedForwardSteps> Program::feed_forward_at(std::size_t step) const {
+  FeedForwardSteps found;
+  std::size_t at = step;
+  Act hidden, factors;
+  if (steps[at].kind == Kind::gated) {
+    const Step& gated = steps[at++];
+    hidden = gated.out;
+    found.x = gated.a;
+    found.gate = gated.weight;
+    found.up = gated.weight2;
+    found.activation = gated.activation;
+  } else {
+    const std::optional<ScaledProduct> gate = take_product(steps, at);
+    const std::optional<ScaledProduct> up = gate ? take_product(steps, at) : std::nullopt;
+    if (!up || !gate->bias.none() || !up->bias.none() || up->x != gate->x || gate->out == gate->x) return {};
+    if (at >= steps.size() || steps[at].kind != Kind::gate || steps[at].out != gate->out) return {};
+    const Step& joined = steps[at++];
+    if (joined.b != up->out || joined.layer != 0 || buffer(up->out).cols != buffer(gate->out).cols) return {};
+    hidden = gate->out;
+    factors = up->out;
+    found.x = gate->x;
+    found.gate = gate->weight, found.gate_scale = gate->scale;
+    found.up = up->weight, found.up_scale = up->scale;
+    found.activation = joined.activation;
+  }
+  const std::optional<ScaledProduct> down = take_product(steps, at);
+  if (!down || down->x != hidden || read_behind(at - 1, hidden)) return {};
+  if (factors.buffer >= 0 && read_behind(at - 1, factors)) return {};
+  found.end = at;
+  found.out = down->out;
+  found.down = down->weight, found.down_scale = down->scale, found.down_bias = down->bias;
+  return found;
+}
+
 std::vector<residency::FeedForward> Program::feed_forwards() const {
   std::vector<residency::FeedForward> found;
   for (std::size_t i = 0; i + 1 < steps.size(); ++i) {
-    const Step &gated = steps[i], &product = steps[i + 1];
-    if (gated.kind != Kind::gated || product.kind != Kind::matmul || product.product_count != 1) continue;
-    if (product.a != gated.out || read_behind(i + 1, gated.out)) continue;
-    const WeightRef gate = gated.weight, up = gated.weight2, down = product.products[0].weight;
-    if (gate.unit == up.unit && gate.unit == down.unit) found.push_back({gate.unit, {gate.part, up.part, down.part}});
+    const std::optional<FeedForwardSteps> at = feed_forward_at(i);
+    if (at && at->gate.unit == at->up.unit && at->gate.unit == at->down.unit)
+      found.push_back({at->gate.unit, {at->gate.part, at->up.part, at->down.part}});
   }
   return found;
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -131,6 +132,7 @@ struct Experts {
   WeightRef output_scale;                   // [count], multiplies the weight of a chosen expert last
   WeightRef hidden_scale;  // [count], likewise, behind it: what should multiply its up's products does so here
   WeightRef inner_scale;   // [count], multiplies what an expert's gate gives (or its up, without a gate), before a bias
+  WeightRef up_scale, down_scale;  // [count], likewise what its up (beside a gate) and its down give
   // Experts are chosen among the groups_used groups (of `groups`, of neighbours) whose best sum up to most: so many.
   std::int32_t groups = 1, groups_used = 1, group_best = 2;
   bool normalize = true;  // weights of the chosen experts are divided by their sum
@@ -191,7 +193,7 @@ struct Step {
   Act out, a, b, c;
   std::array<Product, 3> products{};
   int product_count = 0;
-  // Norms, tables; scale: a scalar; gated: gate and up; moe: the router; logits: the head; decay, time_step:
+  // Norms, tables; scale: a scalar and a bias; gated: gate and up; moe: the router; logits: the head; decay, time_step:
   // a and its bias; convolve: taps and bias; scan: the skip's.
   WeightRef weight, weight2;
   float eps = 0;
@@ -217,6 +219,15 @@ struct Step {
 };
 /// "attention": for messages, traces and profilers.
 std::string_view name(Step::Kind kind);
+
+/// Steps [.., end) of a program that are down(activation(gate(x)) * up(x)), each product times its scale (none(): 1).
+struct FeedForwardSteps {
+  std::size_t end = 0;
+  Act x, out;
+  WeightRef gate, up, down, gate_scale, up_scale, down_scale;
+  WeightRef down_bias;  // none() if there is none
+  kernels::Activation activation = kernels::Activation::silu;
+};
 
 struct Program {
   std::vector<Buffer> buffers;
@@ -249,8 +260,10 @@ struct Program {
   bool is_shard() const;
   /// Whether a step behind `step` reads `act` before it is written again.
   bool read_behind(std::size_t step, Act act) const;
-  /// Gated products whose result the next step multiplies and nothing else reads, of weights of one unit: in the order
-  /// of their use.
+  /// The one that begins at this step: a gated product, or gate and up one by one with their scales and the gate that
+  /// joins them; then the product of their result, with its scale. Nothing behind it reads what lies between.
+  std::optional<FeedForwardSteps> feed_forward_at(std::size_t step) const;
+  /// All whose weights are of one unit: in the order of their use.
   std::vector<residency::FeedForward> feed_forwards() const;
   /// Errors: internal (what is wrong, with the step's number): a mistake of the one who recorded it.
   Status check() const;

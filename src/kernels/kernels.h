@@ -12,7 +12,8 @@
 //  * Float weights (F32, F16, BF16): one term an element, acc = fma(w, x, acc), w widened exactly, x float32.
 //  * Quantized weights: x is first quantized to int8 in blocks of 32 (quantize_q8). One term a block b of 32 elements;
 //    I, J, M are exact integers, S16 the sums of x's int8 over 16 elements, S = S16[2b] + S16[2b+1]:
-//      Q4_0 Q5_0 Q8_0 IQ4_NL MXFP4:  acc = fma(d*dx, I, acc)
+//      Q4_0 Q5_0 Q8_0 IQ4_NL MXFP4 Q1_0 Q2_0:
+//                                    acc = fma(d*dx, I, acc)
 //      Q4_1 Q5_1:                    acc = fma(d*dx, I, acc); acc = fma(m*dx, S, acc)
 //      Q4_K Q5_K:                    acc = fma((d*sc)*dx, I, acc); acc = fma(-((dmin*m)*dx), S, acc)
 //      IQ4_XS, and with step for d IQ2_XXS IQ3_XXS IQ3_S IQ1_S TQ1_0 TQ2_0:
@@ -31,7 +32,8 @@
 //    in ascending order to a total that starts at +0. Float weights: a term an element, as above. Quantized weights: a
 //    term a block b of 32, but in Q2_K, Q3_K, Q6_K, IQ2_XS, IQ2_S, IQ1_M and NVFP4 a term a half block h of 16, with
 //    I_h its exact integer:
-//      Q4_0 Q5_0 Q8_0 IQ4_NL MXFP4:  acc = fma(d*dx, I, acc)
+//      Q4_0 Q5_0 Q8_0 IQ4_NL MXFP4 Q1_0 Q2_0:
+//                                    acc = fma(d*dx, I, acc)
 //      Q4_1 Q5_1:                    acc = fma(d*dx, I, acc); acc = fma(m, dx*S, acc)
 //      Q4_K Q5_K:                    acc = fma((d*sc)*dx, I, acc); acc = fma(-(dmin*m), dx*S, acc)
 //      IQ4_XS and those beside it:   acc = fma((d*ls)*dx, I, acc)
@@ -111,8 +113,11 @@ struct AttentionArgs {
                                             // [max(0, positions[r] - window + 1), positions[r]]
   std::int64_t window = 0;                  // 0: unlimited
   float scale = 1;
-  // f16, f32; q8_0 or q4_0 (head_dim a multiple of 32, at most kMostQuantizedKvDim); over latents not q4_0
+  // f16, f32; q8_0, q4_0, or as tensor/kv_codec.h has them q3_k or q2_0 (head_dim a multiple of 32, at most
+  // kMostQuantizedKvDim); over latents f16, f32 or q8_0
   DType kv_dtype = DType::f16;
+  // Of a quantized cache: bit i is set where the chunk's block i lies in f16 (rotated as the others are).
+  std::uint32_t plain_blocks = 0;
   // Of a quantized cache whose keys and values were rotated: the span. Queries are rotated before they are used, and
   // results are of rotated values: whoever merges them rotates them back. 0: all lie as they are.
   std::int64_t rotation = 0;

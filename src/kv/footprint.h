@@ -19,11 +19,12 @@ constexpr std::int64_t kMostCheckpoints = 2;  // of states, that a sequence keep
 /// Of a state a sequence needs the one behind its last token and the one that a pass makes, and keeps some checkpoints;
 /// some more are the tree's and those on their way to the disk.
 /// A group with a window needs, of each sequence, the blocks that the window touches wherever it stands, and those of
-/// the rows that a pass adds; not more than one that keeps all.
+/// the rows that a pass adds; not more than one that keeps all. A plain group the first block, and likewise.
 inline std::int64_t most_blocks(const Group& group, const Load& load) {
   const std::int64_t all = blocks_for(load.tokens);
   if (group.is_state()) return std::min(all, load.sequences) * (2 + kMostCheckpoints) + kMostCheckpoints;
   if (group.keeps_all()) return all;
+  if (group.ends) return std::min(all, load.sequences * 3 + load.pass_rows / kBlockTokens);  // a pass may begin in one
   const std::int64_t of_window = (group.window + kBlockTokens - 3) / kBlockTokens + 2;
   return std::min(all, load.sequences * of_window + load.pass_rows / kBlockTokens);
 }

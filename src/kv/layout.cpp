@@ -21,7 +21,10 @@ std::string describe(const Group& group) {
   const std::string dims =
       group.k_dim == group.v_dim ? fmt::format("{}", group.k_dim) : fmt::format("{}+{}", group.k_dim, group.v_dim);
   return fmt::format("{} layers x {} heads x {} {}{}{}", group.layers, group.kv_heads, dims, info(group.dtype).name,
-                     group.rotated ? " rotated" : "", group.window > 0 ? fmt::format(", window {}", group.window) : "");
+                     group.rotated ? " rotated" : "",
+                     group.ends         ? ", first and last block"
+                     : group.window > 0 ? fmt::format(", window {}", group.window)
+                                        : "");
 }
 
 }  // namespace
@@ -42,10 +45,11 @@ Layout::Layout(std::span<const LayerKv> layers) {
     auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return shares_group(g, layer); });
     if (group == groups_.end())
       group = groups_.insert(groups_.end(), {layer.keeps, 0, layer.kv_heads, layer.k_dim, layer.v_dim, layer.window,
-                                             DType::f16, kOnHost, layer.state, false});
+                                             DType::f16, kOnHost, layer.state, false, false});
     places_.push_back({static_cast<std::size_t>(group - groups_.begin()), group->layers});
     ++group->layers;
   }
+  plain_.assign(groups_.size(), Place::kNowhere);
 }
 
 Layout Layout::with(DType dtype, int device, Rotation rotation) const {
@@ -53,15 +57,28 @@ Layout Layout::with(DType dtype, int device, Rotation rotation) const {
   for (Group& group : layout.groups_) {
     group.dtype = group.is_state() ? DType::f32 : dtype;
     group.device = device;
-    group.rotated = group.keeps == Keeps::attention && ((dtype == DType::q4_0 && rotation != Rotation::never) ||
-                                                        (dtype == DType::q8_0 && rotation == Rotation::quantized));
+    const bool few = dtype == DType::q4_0 || kv_has_few_bits(dtype);
+    group.rotated = group.keeps == Keeps::attention &&
+                    ((few && rotation != Rotation::never) || (dtype == DType::q8_0 && rotation == Rotation::quantized));
+  }
+  for (std::size_t g = 0; kv_has_few_bits(dtype) && g < groups_.size(); ++g) {
+    if (layout.groups_[g].keeps != Keeps::attention) continue;
+    Group plain = layout.groups_[g];
+    plain.dtype = DType::f16;
+    plain.ends = true;
+    layout.plain_[g] = layout.groups_.size();
+    layout.groups_.push_back(plain);
+    layout.plain_.push_back(Place::kNowhere);
   }
   return layout;
 }
 
 std::int64_t Layout::offset(std::int64_t layer, Part part, std::int64_t kv_head) const {
-  const Group& group = group_of(layer);
-  const std::int64_t k = place(layer).index * group.layer_bytes();
+  return offset_in(group_of(layer), place(layer).index, part, kv_head);
+}
+
+std::int64_t Layout::offset_in(const Group& group, std::int64_t index, Part part, std::int64_t kv_head) {
+  const std::int64_t k = index * group.layer_bytes();
   return part == Part::k ? k + kv_head * group.k_head_bytes()
                          : k + group.kv_heads * group.k_head_bytes() + kv_head * group.v_head_bytes();
 }
@@ -69,12 +86,16 @@ std::int64_t Layout::offset(std::int64_t layer, Part part, std::int64_t kv_head)
 std::int64_t Layout::bytes_per_token() const {
   std::int64_t bytes = 0;
   for (const Group& group : groups_)
-    if (!group.is_state()) bytes += group.block_bytes() / kBlockTokens;
+    if (!group.is_state() && !group.ends) bytes += group.block_bytes() / kBlockTokens;
   return bytes;
 }
 
 bool Layout::has_states() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.is_state(); });
+}
+
+bool Layout::has_plain_groups() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.ends; });
 }
 
 std::string Layout::describe() const {

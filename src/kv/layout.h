@@ -6,8 +6,15 @@
 // their float16 scales, one for 32 channels of a token: [k_dim / 32, kBlockTokens] of K, [kBlockTokens, v_dim / 32] of
 // V. In q4_0 nibbles lie in place of the int8 values, in two's complement: of a scale's 32 channels, channel c < 16 has
 // the low nibble of a byte and channel c + 16 the high one, so that K is [k_dim / 32, 16, kBlockTokens] bytes and V
-// [kBlockTokens, v_dim / 32, 16]; scales follow as in q8_0. A latent, from which all heads take their keys and their
-// values, lies as a value does, [kBlockTokens, v_dim], and its k_dim is 0.
+// [kBlockTokens, v_dim / 32, 16]; scales follow as in q8_0. In few bits (tensor/kv_codec.h: q3_k and q2_0), with g
+// channels to a scale, of which channel c + k * g / 4 (c < g / 4) has bits 2k and 2k + 1 of a byte and channel c + k *
+// g / 8 (c < g / 8) sign bit k of one: K is [k_dim / g, g / 4, kBlockTokens] bytes, signs [k_dim / g, g / 8,
+// kBlockTokens] and scales [k_dim / g, kBlockTokens], V the same with kBlockTokens in front. A latent, from which all
+// heads take their keys and their values, lies as a value does, [kBlockTokens, v_dim], and its k_dim is 0.
+//
+// Few bits cost least where they are far away: of a group in them a second one, its `plain` group, has the same keys
+// and values in f16 of a sequence's first block, where all tokens look, and of the block that a token itself lies in.
+// Tokens see these there. So a token's result depends on its position alone, not on which pass it came in.
 //
 // A layer may keep one state of all tokens so far instead of something of each. Such a group's block holds the states
 // of its layers behind some token: block i of a sequence is a checkpoint behind the last token of block i, and there
@@ -23,6 +30,7 @@
 #include "kernels/recurrent.h"
 #include "kernels/rotation.h"
 #include "tensor/dtype.h"
+#include "tensor/kv_codec.h"
 
 namespace millrace::kv {
 
@@ -62,24 +70,26 @@ struct LayerKv {
 struct Group {
   Keeps keeps = Keeps::attention;
   std::int64_t layers = 0, kv_heads = 0, k_dim = 0, v_dim = 0, window = 0;
-  DType dtype = DType::f16;  // f16, f32 or, where dims are multiples of 32, q8_0 or q4_0
+  DType dtype = DType::f16;  // f16, f32 or, where dims are multiples of 32, q8_0, q4_0, q3_k or q2_0
   int device = kOnHost;      // whose memory the blocks lie in
   StateShape state = {};     // of Keeps::state
   bool rotated = false;      // keys and values are (kernels/rotation.h)
+  bool ends = false;         // a plain group: of a sequence its first block, and the one that a token lies in
 
-  std::int64_t k_head_bytes() const { return row_bytes(dtype, k_dim) * kBlockTokens; }  // in a block
-  std::int64_t v_head_bytes() const { return row_bytes(dtype, v_dim) * kBlockTokens; }
+  std::int64_t k_head_bytes() const { return kv_row_bytes(dtype, k_dim) * kBlockTokens; }  // in a block
+  std::int64_t v_head_bytes() const { return kv_row_bytes(dtype, v_dim) * kBlockTokens; }
   std::int64_t layer_bytes() const { return is_state() ? state.bytes() : kv_heads * (k_head_bytes() + v_head_bytes()); }
   std::int64_t block_bytes() const { return layers * layer_bytes(); }
   /// The span of keys' and values' rotation, or 0.
   std::int64_t rotation() const { return rotated ? kernels::rotation_span(v_dim) : 0; }
   bool is_state() const { return keeps == Keeps::state; }
   /// Whether a token sees something of every token before it, so that a sequence lets go of no block.
-  bool keeps_all() const { return !is_state() && window == 0; }
+  bool keeps_all() const { return !is_state() && !ends && window == 0; }
   /// The first position of which a token at `position` or a later one sees something. A state is seen as the last
   /// one's.
   std::int64_t first_seen(std::int64_t position) const {
     if (is_state()) return position > 0 ? position - 1 : 0;
+    if (ends) return position / kBlockTokens * kBlockTokens;  // and block 0
     return window > 0 && position >= window ? position - window + 1 : 0;
   }
   friend bool operator==(const Group&, const Group&) = default;
@@ -96,7 +106,7 @@ struct Place {
 
 /// Whether keys and values are rotated before they lose bits.
 enum class Rotation : std::uint8_t {
-  of_format,  // those in q4_0 are
+  of_format,  // those in q4_0 and in few bits are
   never,      // to measure what it does
   quantized,  // those in q8_0, too
 };
@@ -122,8 +132,14 @@ class Layout {
   // REQUIRES of what follows: keeps(layer).
   const Place& place(std::int64_t layer) const { return places_[static_cast<std::size_t>(layer)]; }
   const Group& group_of(std::int64_t layer) const { return groups_[place(layer).group]; }
+  /// The plain group of the layer's; Place::kNowhere: it has none.
+  std::size_t plain_group(std::int64_t layer) const { return plain_[place(layer).group]; }
   /// Bytes from the start of a block of the layer's group to K or V of a KV head. The one place that says so.
   std::int64_t offset(std::int64_t layer, Part part, std::int64_t kv_head) const;
+  /// The same in a block of its plain group.
+  std::int64_t plain_offset(std::int64_t layer, Part part, std::int64_t kv_head) const {
+    return offset_in(groups_[plain_group(layer)], place(layer).index, part, kv_head);
+  }
   /// Bytes from the start of a block of the layer's group to the layer's state, and to the first matrix of it.
   /// REQUIRES: the group has states.
   std::int64_t state_offset(std::int64_t layer) const { return place(layer).index * group_of(layer).layer_bytes(); }
@@ -132,6 +148,7 @@ class Layout {
   }
   std::int64_t bytes_per_token() const;  // while no window passed it
   bool has_states() const;
+  bool has_plain_groups() const;
   /// "2 groups: 5 layers x 4 heads x 256 f16, window 512; ...": what tells layouts apart, in words.
   std::string describe() const;
   /// Errors: unsupported (what no executor can keep yet, named).
@@ -139,8 +156,11 @@ class Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 
  private:
-  std::vector<Group> groups_;
-  std::vector<Place> places_;  // by layer
+  static std::int64_t offset_in(const Group& group, std::int64_t index, Part part, std::int64_t kv_head);
+
+  std::vector<Group> groups_;       // plain ones behind the others
+  std::vector<std::size_t> plain_;  // by group: its plain one
+  std::vector<Place> places_;       // by layer
 };
 
 }  // namespace millrace::kv

@@ -51,11 +51,13 @@ bool PrefixCache::goes_on(const SequenceState& state, std::span<Node* const> way
   const std::vector<Group>& groups = pool_->layout().groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (groups[g].is_state() && length % kBlockTokens != 0) return false;
-    for (std::int64_t i = groups[g].first_seen(length) / kBlockTokens; i < blocks_for(length); ++i) {
-      const std::byte* const block =
-          i < state.blocks() ? state.block(g, i) : way[static_cast<std::size_t>(i - state.blocks())]->blocks[g];
-      if (block == nullptr) return false;
-    }
+    const auto is_there = [&](std::int64_t i) {
+      return (i < state.blocks() ? state.block(g, i) : way[static_cast<std::size_t>(i - state.blocks())]->blocks[g]) !=
+             nullptr;
+    };
+    if (groups[g].ends && length > 0 && !is_there(0)) return false;
+    for (std::int64_t i = groups[g].first_seen(length) / kBlockTokens; i < blocks_for(length); ++i)
+      if (!is_there(i)) return false;
   }
   return true;
 }
@@ -110,7 +112,9 @@ void PrefixCache::take(SequenceState& state, std::span<Node* const> way, Node* p
   for (Node* const node : way) {
     node->tick = ++tick_;
     for (std::size_t g = 0; g < groups.size(); ++g)  // what a window has passed there is not held
-      blocks[g] = state.blocks() >= groups[g].first_seen(end) / kBlockTokens ? node->blocks[g] : nullptr;
+      blocks[g] = state.blocks() >= groups[g].first_seen(end) / kBlockTokens || (groups[g].ends && state.blocks() == 0)
+                      ? node->blocks[g]
+                      : nullptr;
     state.share(blocks);
   }
   if (part == nullptr) return;

@@ -53,9 +53,20 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
 
 const Layout& SequenceState::layout() const { return pool_->layout(); }
 
+bool SequenceState::lost_first(std::size_t group, std::int64_t position) const {
+  const std::vector<std::byte*>& blocks = tables_[group].blocks;
+  return this->group(group).ends && position > 0 && !blocks.empty() && blocks[0] == nullptr;
+}
+
+bool SequenceState::lost_behind(std::size_t group, std::int64_t position) const {
+  return this->group(group).first_seen(position) < tables_[group].first * kBlockTokens;
+}
+
 bool SequenceState::goes_on(std::int64_t position) const {
   for (std::size_t g = 0; g < tables_.size(); ++g) {
-    if (group(g).first_seen(position) < tables_[g].first * kBlockTokens) return false;
+    // Where a block begins, nothing of it is complete that a plain group might have lost.
+    const bool by_blocks = group(g).ends && position % kBlockTokens == 0;
+    if (lost_first(g, position) || (!by_blocks && lost_behind(g, position))) return false;
     const bool needs_state = group(g).is_state() && position > 0 && position != states_[g].at;
     if (needs_state && checkpoint_behind(g, position) == nullptr) return false;
   }
@@ -66,7 +77,7 @@ bool SequenceState::holds(std::int64_t position) const {
   if (position < 0 || position / kBlockTokens >= blocks_) return false;
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     if (group(g).is_state() ? states_[g].next == nullptr || states_[g].at != length_ || position < length_
-                            : group(g).first_seen(position) < tables_[g].first * kBlockTokens)
+                            : lost_first(g, position) || lost_behind(g, position))
       return false;
   }
   return true;
@@ -76,6 +87,7 @@ bool SequenceState::holds(std::int64_t position) const {
 void SequenceState::let_go_before(std::size_t group, std::int64_t first) {
   Table& table = tables_[group];
   for (; table.first < first; ++table.first) {
+    if (table.first == 0 && this->group(group).ends) continue;
     std::byte*& block = table.blocks[static_cast<std::size_t>(table.first)];
     if (block != nullptr) pool_->release(group, block);
     block = nullptr;
@@ -201,7 +213,8 @@ std::int64_t SequenceState::rewind(std::int64_t tokens) {
   MR_ASSERT(tokens >= 0);
   length_ = std::min(length_, tokens);
   // Where a window is too far on for this position, it is for all before it, which see keys before those.
-  if (!goes_on(length_)) length_ = layout().has_states() ? length_ / kBlockTokens * kBlockTokens : 0;
+  const bool by_blocks = layout().has_states() || layout().has_plain_groups();
+  if (!goes_on(length_)) length_ = by_blocks ? length_ / kBlockTokens * kBlockTokens : 0;
   while (length_ > 0 && !goes_on(length_)) length_ -= kBlockTokens;
   take_checkpoints();
   drop_next_states();

@@ -140,6 +140,11 @@ class SequenceState {
   std::byte* v(std::int64_t i, std::int64_t layer, std::int64_t kv_head) const {
     return at(i, layer, Part::v, kv_head);
   }
+  /// The same in f16, of layers that have a plain group. REQUIRES: it holds block i.
+  std::byte* plain(std::int64_t i, std::int64_t layer, Part part, std::int64_t kv_head) const {
+    const Layout& layout = this->layout();
+    return block(layout.plain_group(layer), i) + layout.plain_offset(layer, part, kv_head);
+  }
   /// A layer's state behind length() tokens, which a pass reads; null: zeros. REQUIRES: the group has states.
   const float* state(std::int64_t layer) const { return state_at(layer, states_of(layer).now); }
   /// Where a pass writes the state behind its last token. REQUIRES: reserved.
@@ -166,7 +171,8 @@ class SequenceState {
   Status restore(const std::vector<std::byte>& bytes);
 
  private:
-  /// INVARIANT: blocks_ entries, those before `first` null and no others; of states any, and `first` is 0.
+  /// INVARIANT: blocks_ entries, those before `first` null and no others; of states any, and `first` is 0; of plain
+  /// groups block 0 may be there.
   struct Table {
     std::vector<std::byte*> blocks;
     std::int64_t first = 0;
@@ -188,6 +194,10 @@ class SequenceState {
     return reinterpret_cast<float*>(block + layout().state_offset(layer));
   }
   const Group& group(std::size_t number) const { return layout().groups()[number]; }
+  /// Whether a token at this position would see what the group has let go of: the first block, of a plain group, or
+  /// what its window has passed.
+  bool lost_first(std::size_t group, std::int64_t position) const;
+  bool lost_behind(std::size_t group, std::int64_t position) const;
   Expected<std::byte*> copy_of(std::size_t group, const std::byte* block);
   void let_go_before(std::size_t group, std::int64_t first);
   void cut(std::int64_t blocks);

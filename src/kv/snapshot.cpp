@@ -63,6 +63,14 @@ std::int64_t first_block(const Group& group, std::int64_t length, std::int64_t f
   return group.is_state() ? std::max<std::int64_t>(0, blocks_for(length) - 1) : first;
 }
 
+/// Blocks of a group that are written of so many: of a plain one the first, too.
+std::vector<std::int64_t> written_blocks(const Group& group, std::int64_t first, std::int64_t used) {
+  std::vector<std::int64_t> blocks;
+  if (group.ends && first > 0 && used > 0) blocks.push_back(0);
+  for (std::int64_t i = first; i < used; ++i) blocks.push_back(i);
+  return blocks;
+}
+
 std::size_t head_bytes(const Layout& layout) { return sizeof(Header) + layout.groups().size() * sizeof(GroupRecord); }
 
 /// What a snapshot says of itself, once everything about it is known to be right for a layout.
@@ -106,7 +114,7 @@ Expected<Contents> checked(const std::vector<std::byte>& bytes, const Layout& la
     if (record.first < 0 || record.first > group.first_seen(header.length) / kBlockTokens ||
         (group.is_state() && record.first != first_block(group, header.length, 0)))
       return too_little();
-    const auto blocks = static_cast<std::uint64_t>(blocks_for(header.length) - record.first);
+    const std::uint64_t blocks = written_blocks(group, record.first, blocks_for(header.length)).size();
     const auto block_bytes = static_cast<std::uint64_t>(group.block_bytes());
     if (blocks > payload / block_bytes) return too_little();
     payload -= blocks * block_bytes;
@@ -123,7 +131,7 @@ Expected<std::vector<std::byte>> SequenceState::snapshot() const {
   std::vector<std::int64_t> first;
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     first.push_back(first_block(group(g), length_, tables_[g].first));
-    body += static_cast<std::size_t>((used - first[g]) * group(g).block_bytes());
+    body += written_blocks(group(g), first[g], used).size() * static_cast<std::size_t>(group(g).block_bytes());
     if (group(g).is_state() && states_[g].at != length_)
       return error(Code::internal, "a sequence of {} tokens has lost its states", length_);
   }
@@ -134,8 +142,10 @@ Expected<std::vector<std::byte>> SequenceState::snapshot() const {
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     const GroupRecord record = record_of(group(g), first[g]);
     std::memcpy(bytes.data() + sizeof(header) + g * sizeof(record), &record, sizeof(record));
-    for (std::int64_t i = first[g]; i < used; ++i, to += group(g).block_bytes())
+    for (const std::int64_t i : written_blocks(group(g), first[g], used)) {
       MR_RETURN_IF_ERROR(pool_->read(g, group(g).is_state() ? states_[g].now : block(g, i), to));
+      to += group(g).block_bytes();
+    }
   }
   const Checksum checksum = XXH3_64bits(bytes.data(), body);
   std::memcpy(bytes.data() + body, &checksum, sizeof(checksum));
@@ -154,10 +164,18 @@ Status SequenceState::restore(const std::vector<std::byte>& bytes) {
   }
   Status status = used > 0 ? restored.reserve_states() : Status();
   if (status.ok()) status = restored.grow(used);
+  for (std::size_t g = 0; g < tables_.size() && status.ok(); ++g) {
+    if (!group(g).ends || contents.first[g] == 0 || used == 0) continue;
+    const Expected<std::byte*> first = pool_->allocate(g);
+    status = first.status();
+    if (first.ok()) restored.tables_[g].blocks[0] = *first;
+  }
   if (!status.ok()) return status.with_context(fmt::format("no room to remember {} tokens", contents.length));
   for (std::size_t g = 0; g < tables_.size(); ++g)
-    for (std::int64_t i = contents.first[g]; i < used; ++i, from += group(g).block_bytes())
+    for (const std::int64_t i : written_blocks(group(g), contents.first[g], used)) {
       MR_RETURN_IF_ERROR(pool_->write(g, group(g).is_state() ? restored.states_[g].next : restored.block(g, i), from));
+      from += group(g).block_bytes();
+    }
   restored.set_length(contents.length);
   *this = std::move(restored);
   return {};

@@ -44,13 +44,6 @@ struct LayerWeights {
 
 constexpr std::int64_t kShardStep = 32;  // rows: a block of quantized activations
 
-/// No product has both.
-void refuse_scale_with_bias(UnitBuilder& units, WeightRef weight, WeightRef bias, const std::string& name) {
-  if (units.has_scale(weight) && !bias.none())
-    units.fail(error(Code::unsupported,
-                     "the file has a scale and a bias for {}, which this version cannot compute with", name));
-}
-
 /// What the block that guesses has beside its layer.
 struct DraftWeights {
   WeightRef embedding, embedding_norm, states_norm, joined, norm, head;
@@ -508,7 +501,6 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
     if (!spec.may_have_biases) return;
     const std::string vector = name(fmt::format("{}.bias", fused.holds ? fused.tensor : tensor));
     its_bias = units.optional_elements(vector, all, begin, own.count);
-    refuse_scale_with_bias(units, weight, its_bias, matrix);
   };
   product("attn_q", 0, q_dim, weights.q, weights.q_bias);
   if (spec.reads < 0) {
@@ -528,9 +520,8 @@ void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weight
   }
   const RowRange rows = own(dim);
   weights.attn_out = units.rows(name("attn_output.weight"), spec.q_dim(), dim, rows.first, rows.count);
-  if (!spec.may_have_biases) return;
-  weights.attn_out_bias = units.optional_elements(name("attn_output.bias"), dim, rows.first, rows.count);
-  refuse_scale_with_bias(units, weights.attn_out, weights.attn_out_bias, name("attn_output.weight"));
+  if (spec.may_have_biases)
+    weights.attn_out_bias = units.optional_elements(name("attn_output.bias"), dim, rows.first, rows.count);
 }
 
 void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const {
@@ -656,17 +647,18 @@ void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights)
 }
 
 /// The numbers that each expert's products are multiplied by, where the file has them. The down's and the up's multiply
-/// the expert's weight in the sum instead, being factors of its result; the gate's cannot, nor can an up's that goes
-/// through an activation. Biases would have to be divided: such files are refused as having what nobody asked for.
+/// the expert's weight in the sum instead, being factors of its result, where no bias is between; the gate's cannot,
+/// nor can an up's that goes through an activation.
 void Decoder::list_expert_scales(UnitBuilder& units, int index, exec::Experts& experts) const {
   const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
-  if (spec.mixture.biases) return;
+  const bool biases = spec.mixture.biases;
   const auto scale = [&](const char* tensor) {
     return units.optional_vector(layer_tensor(index, tensor), spec.mixture.experts);
   };
-  if (experts.output_scale.none()) experts.output_scale = scale("ffn_down_exps.scale");
+  WeightRef& of_down = biases ? experts.down_scale : experts.output_scale;
+  if (of_down.none()) of_down = scale("ffn_down_exps.scale");
   if (units.has(layer_tensor(index, "ffn_gate_up_exps.weight"))) return;
-  if (spec.gated) experts.hidden_scale = scale("ffn_up_exps.scale");
+  if (spec.gated) (biases ? experts.up_scale : experts.hidden_scale) = scale("ffn_up_exps.scale");
   experts.inner_scale = scale(spec.gated ? "ffn_gate_exps.scale" : "ffn_up_exps.scale");
 }
 

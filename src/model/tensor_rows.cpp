@@ -1,9 +1,13 @@
 #include "model/tensor_rows.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <span>
 
+#include "modelfile/escape.h"
+#include "modelfile/file_io.h"
 #include "storage/storage.h"
 #include "tensor/codec.h"
 #include "tensor/dtype.h"
@@ -33,6 +37,24 @@ Expected<std::vector<float>> read_rows(const modelfile::Model& file, const model
     decode_row(tensor.dtype, read.destination + static_cast<std::uint64_t>(row) * stride, tensor.cols(),
                rows.data() + row * tensor.cols());
   return rows;
+}
+
+Status check_scales(const modelfile::Model& file) {
+  std::vector<modelfile::File> files;
+  std::vector<float> scales;
+  for (const modelfile::TensorInfo& tensor : file.tensors()) {
+    if (!tensor.name.ends_with(".scale") || tensor.dtype != DType::f32) continue;
+    if (files.empty()) {
+      MR_ASSIGN_OR_RETURN(files, modelfile::open_files(file.paths()));
+    }
+    scales.resize(tensor.bytes / sizeof(float));
+    MR_RETURN_IF_ERROR(
+        files[static_cast<std::size_t>(tensor.file)].read_at(tensor.offset, std::as_writable_bytes(std::span(scales))));
+    if (!std::all_of(scales.begin(), scales.end(), [](float scale) { return std::isfinite(scale); }))
+      return error(Code::corrupt, "{} holds a number that is not finite; fetch the file again",
+                   modelfile::escape(tensor.name, 80));
+  }
+  return {};
 }
 
 }  // namespace millrace::model

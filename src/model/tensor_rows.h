@@ -15,4 +15,7 @@ namespace millrace::model {
 Expected<std::vector<float>> read_rows(const modelfile::Model& file, const modelfile::TensorInfo& tensor,
                                        std::int64_t first, std::int64_t count);
 
+/// Whether all scales beside matrices (NAME.scale) are numbers. Errors: corrupt (the tensor, named), io_error.
+Status check_scales(const modelfile::Model& file);
+
 }  // namespace millrace::model

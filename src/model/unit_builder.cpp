@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "modelfile/escape.h"
+#include "modelfile/mixtures.h"
 
 namespace millrace::model {
 
@@ -34,12 +35,7 @@ int layer_of(std::string_view name) {
   return code == std::errc() && rest != end && *rest == '.' ? layer : -1;
 }
 
-constexpr std::string_view kWeight = ".weight", kScale = ".scale";
-
-std::string scale_name(std::string_view weight) {
-  if (weight.ends_with(kWeight)) weight.remove_suffix(kWeight.size());
-  return std::string(weight) + std::string(kScale);
-}
+constexpr std::string_view kScale = ".scale";
 
 }  // namespace
 
@@ -62,6 +58,11 @@ void UnitBuilder::fail(Status status) {
   if (status_.ok()) status_ = std::move(status);
 }
 
+void UnitBuilder::refuse(std::string_view name) {
+  fail(
+      error(Code::unsupported, "the file has {}, which this version cannot compute with", modelfile::escape(name, 80)));
+}
+
 void UnitBuilder::refuse_unused(int layer) {
   if (of_layer_.empty())
     for (const modelfile::TensorInfo& tensor : file_.tensors())
@@ -69,8 +70,7 @@ void UnitBuilder::refuse_unused(int layer) {
   for (const std::string_view name : of_layer_[layer]) {
     if (used_.contains(name) || name == layer_tensor(layer, "attn_rot_embd.weight")) continue;  // angles: we make ours
     if (name.ends_with(".input_scale")) continue;  // for activations of 4 bits: ours have 8, and scales of their own
-    fail(error(Code::unsupported, "the file has {}, which this version cannot compute with",
-               modelfile::escape(name, 80)));
+    refuse(name);
   }
   used_.clear();
 }
@@ -108,13 +108,9 @@ WeightRef UnitBuilder::add(Part part) {
   return {static_cast<std::int32_t>(table_.units().size()), static_cast<std::int32_t>(unit_.parts.size() - 1)};
 }
 
-bool UnitBuilder::has_scale(WeightRef weight) const {
-  return std::any_of(scales_.begin(), scales_.end(), [&](const auto& scaled) { return scaled.first == weight; });
-}
-
 /// none() where the file has none.
 WeightRef UnitBuilder::scale_for(const std::string& name) {
-  const std::string scale = scale_name(name);
+  const std::string scale = modelfile::scale_name(name);
   if (!has(scale)) return {};
   used_scales_.insert(scale);
   return vector(scale, 1);
@@ -131,8 +127,7 @@ void UnitBuilder::refuse_unused_scales() {
   for (const modelfile::TensorInfo& tensor : file_.tensors())
     if (layer_of(tensor.name) < 0 && std::string_view(tensor.name).ends_with(kScale) &&
         !used_scales_.contains(tensor.name))
-      fail(error(Code::unsupported, "the file has {}, which this version cannot compute with",
-                 modelfile::escape(tensor.name, 80)));
+      refuse(tensor.name);
 }
 
 WeightRef UnitBuilder::matrix(const std::string& name, std::int64_t cols, std::int64_t rows) {

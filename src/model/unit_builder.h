@@ -109,7 +109,6 @@ class UnitBuilder {
   void refuse_unused(int layer);
   /// Weights, and the scale of each that has one. Source of the name: the GGUF files that llama.cpp reads.
   const std::vector<std::pair<residency::WeightRef, residency::WeightRef>>& scales() const { return scales_; }
-  bool has_scale(residency::WeightRef weight) const;
   void fail(Status status);
   const Status& status() const { return status_; }
 
@@ -122,6 +121,7 @@ class UnitBuilder {
   residency::WeightRef with_scale(const std::string& name, residency::WeightRef weight);
   residency::WeightRef scale_for(const std::string& name);
   void refuse_unused_scales();
+  void refuse(std::string_view name);  // a tensor that nobody asked for
   const modelfile::TensorInfo* checked(const std::string& name, std::initializer_list<std::int64_t> shape);
 
   const modelfile::Model& file_;

@@ -48,17 +48,13 @@ bool is_vocabulary(std::string_view key) {
          key == "tokenizer.ggml.merges";
 }
 
-/// Names of tensor types that GGUF has and Millrace does not, for messages: " (Q1_0)", or nothing.
+/// Names of tensor types that GGUF has and Millrace does not, for messages: " (Q8_K)", or nothing.
 std::string_view foreign_type_name(std::uint32_t id) {
   switch (id) {
     case 9:
       return " (Q8_1)";
     case 15:
       return " (Q8_K)";
-    case 41:
-      return " (Q1_0)";
-    case 42:
-      return " (Q2_0)";
     default:
       return "";
   }

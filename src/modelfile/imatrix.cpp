@@ -217,4 +217,16 @@ Expected<std::vector<float>> column_weights(const ImportanceEntry& entry, const 
   return weights;
 }
 
+Expected<ColumnImportance> ColumnImportance::of(const TensorInfo& tensor, const ImportanceMatrix* importance) {
+  ColumnImportance columns;
+  if (importance == nullptr) return columns;
+  const auto entry = importance->entries.find(tensor.name);
+  if (entry == importance->entries.end()) return columns;
+  MR_ASSIGN_OR_RETURN(columns.weights_, column_weights(entry->second, tensor));
+  columns.cols_ = std::max<std::int64_t>(1, tensor.cols());
+  const std::int64_t matrices = std::max<std::int64_t>(1, std::ssize(columns.weights_) / columns.cols_);
+  columns.rows_ = std::max<std::int64_t>(1, tensor.rows() / matrices);
+  return columns;
+}
+
 }  // namespace millrace::modelfile

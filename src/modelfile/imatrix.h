@@ -49,4 +49,20 @@ Status write_imatrix(const ImportanceMatrix& matrix, const std::string& path);
 /// no rows has ones. Errors: invalid_argument (the entry has other columns or matrices: of another model).
 Expected<std::vector<float>> column_weights(const ImportanceEntry& entry, const TensorInfo& tensor);
 
+/// The same by rows of the tensor, whose matrices follow each other; nothing where all columns count alike.
+class ColumnImportance {
+ public:
+  /// Without an entry for the tensor, or without a matrix (null), all count alike. Errors: those of column_weights().
+  static Expected<ColumnImportance> of(const TensorInfo& tensor, const ImportanceMatrix* importance);
+  bool alike() const { return weights_.empty(); }
+  /// [cols], or null.
+  const float* of_row(std::int64_t row) const {
+    return weights_.empty() ? nullptr : weights_.data() + row / rows_ * cols_;
+  }
+
+ private:
+  std::vector<float> weights_;  // [matrices, cols]
+  std::int64_t cols_ = 1, rows_ = 1;
+};
+
 }  // namespace millrace::modelfile

@@ -16,11 +16,13 @@ using Q = QuantizeType;
 using D = DType;
 
 constexpr std::array kTypes = {
+    QuantizeTypeInfo{Q::q1_0, "Q1_0", 40, D::q1_0},
     QuantizeTypeInfo{Q::iq1_s, "IQ1_S", 24, D::iq1_s},
     QuantizeTypeInfo{Q::tq1_0, "TQ1_0", 36, D::tq1_0},
     QuantizeTypeInfo{Q::iq1_m, "IQ1_M", 31, D::iq1_m},
     QuantizeTypeInfo{Q::tq2_0, "TQ2_0", 37, D::tq2_0},
     QuantizeTypeInfo{Q::iq2_xxs, "IQ2_XXS", 19, D::iq2_xxs},
+    QuantizeTypeInfo{Q::q2_0, "Q2_0", 41, D::q2_0},
     QuantizeTypeInfo{Q::iq2_xs, "IQ2_XS", 20, D::iq2_xs},
     QuantizeTypeInfo{Q::iq2_s, "IQ2_S", 28, D::iq2_xs},
     QuantizeTypeInfo{Q::iq2_m, "IQ2_M", 29, D::iq2_s},
@@ -77,6 +79,8 @@ Q rows_of(Q type) {
     case Q::iq2_m:
       return Q::iq2_s;
     case Q::tq2_0:
+    case Q::q1_0:
+    case Q::q2_0:
       return Q::tq1_0;
     default:
       return type;
@@ -250,6 +254,20 @@ bool stays_float(const TensorInfo& tensor) {
          contains(tensor.name, "shortconv.conv");
 }
 
+bool may_have_scale(std::string_view name) {
+  if (!name.ends_with(".weight") || !(name.starts_with("blk.") || name == "output.weight")) return false;
+  for (const std::string_view other :
+       {"ffn_gate_inp", "ffn_gate_up_exps", "attn_k_b.", "attn_v_b.", "attn_kv_b.", "nextn.embed_tokens"})
+    if (contains(name, other)) return false;
+  return true;
+}
+
+std::string scale_name(std::string_view weight) {
+  constexpr std::string_view kWeight = ".weight";
+  if (weight.ends_with(kWeight)) weight.remove_suffix(kWeight.size());
+  return std::string(weight) + ".scale";
+}
+
 DType fitting_dtype(DType wanted, std::int64_t cols) {
   if (cols % millrace::info(wanted).block_elements == 0) return wanted;
   if (cols % kBlock != 0) return D::f16;
@@ -268,6 +286,8 @@ DType fitting_dtype(DType wanted, std::int64_t cols) {
       return D::iq4_nl;
     case D::tq1_0:
     case D::tq2_0:
+    case D::q1_0:
+    case D::q2_0:
       return D::q4_0;
     case D::q4_k:
       return D::q5_0;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -47,6 +48,8 @@ enum class QuantizeType {
   q6_k,
   mxfp4_moe,
   nvfp4,
+  q1_0,
+  q2_0,
 };
 
 /// A type's name as users write it ("Q4_K_M"), its number in general.file_type (llama.cpp's llama_ftype), and the type
@@ -76,6 +79,12 @@ MixtureContext mixture_context(std::span<const TensorInfo> tensors);
 /// True for what stays F32 in every mixture: one-dimensional tensors, norms, biases, routers, short convolutions.
 bool stays_float(const TensorInfo& tensor);
 
+/// Whether readers multiply the products of a matrix called so by the number beside it, NAME.scale for NAME.weight (of
+/// a layer's experts one each), as files of NVFP4 have it: not of tables, of routers, and of what heads multiply by.
+bool may_have_scale(std::string_view name);
+/// "blk.0.attn_q.scale" of "blk.0.attn_q.weight".
+std::string scale_name(std::string_view weight);
+
 /// The type that `tensor` gets.
 ///  * What stays_float() is F32; integer tensors stay what they are.
 ///  * In types of fewer than eight bits the head (output.weight, or token_embd.weight where tied) is Q6_K, and Q5_K in
@@ -85,8 +94,8 @@ bool stays_float(const TensorInfo& tensor);
 ///    experts in MXFP4, all else Q8_0. NVFP4 leaves the embedding at Q6_K.
 ///  * A row that is not whole super-blocks of 256 gets a type of 32 of about as many bits (IQ1 to IQ3, Q2_K, Q3_K,
 ///  IQ4_XS,
-///    NVFP4: IQ4_NL; TQ1_0, TQ2_0: Q4_0; Q4_K: Q5_0; Q5_K: Q5_1; Q6_K: Q8_0), and one that is not whole blocks of 32
-///    gets F16.
+///    NVFP4: IQ4_NL; TQ1_0, TQ2_0, Q1_0, Q2_0: Q4_0; Q4_K: Q5_0; Q5_K: Q5_1; Q6_K: Q8_0), and one that is not whole
+///    blocks of 32 gets F16.
 DType choose_dtype(QuantizeType type, const TensorInfo& tensor, const MixtureContext& context);
 
 /// `wanted`, or what a row of `cols` gets in its place.

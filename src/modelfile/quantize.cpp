@@ -33,19 +33,16 @@ class Converter {
     workers_.resize(static_cast<std::size_t>(pool_->threads()));
   }
 
-  Status convert(const TensorInfo& from, const TensorInfo& to) {
-    MR_RETURN_IF_ERROR(find_importance(from, to));
-    const std::int64_t pieces = (elements_of(from) + kPieceElements - 1) / kPieceElements;
-    pool_->parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-      Worker& worker = workers_[static_cast<std::size_t>(thread)];
-      for (std::int64_t piece = begin; piece < end && !failed_.load(std::memory_order_relaxed); ++piece) {
-        worker.status = convert_piece(from, to, piece * kPieceElements, worker);
-        if (!worker.status.ok()) failed_ = true;
-        if (thread == 0 && options_.progress) options_.progress(done_.load(), total_);
-      }
-    });
-    for (const Worker& worker : workers_) MR_RETURN_IF_ERROR(worker.status);
-    return {};
+  /// `scale`: where the numbers go that the tensor's matrices are divided by first; null: none are.
+  Status convert(const TensorInfo& from, const TensorInfo& to, const TensorInfo* scale) {
+    const bool encodes = from.dtype != to.dtype && info(to.dtype).block_elements > 1;
+    MR_ASSIGN_OR_RETURN(importance_, ColumnImportance::of(from, encodes ? options_.importance : nullptr));
+    factors_.clear();
+    if (scale != nullptr) {
+      MR_RETURN_IF_ERROR(find_factors(from, static_cast<std::size_t>(elements_of(*scale))));
+      MR_RETURN_IF_ERROR(writer_.write_range(scale->file, scale->offset, std::as_bytes(std::span(factors_))));
+    }
+    return each_piece(from, [&](std::int64_t first, Worker& worker) { return convert_piece(from, to, first, worker); });
   }
 
   void report_end() const {
@@ -61,30 +58,84 @@ class Converter {
     Status status;
     std::vector<std::byte> input, output;
     std::array<float, kStepElements> step, importance;
+    std::vector<float> largest;  // of each matrix, in what this worker has seen
   };
 
-  /// Of the tensor's columns, where it is known and would be of use.
-  Status find_importance(const TensorInfo& from, const TensorInfo& to) {
-    importance_.clear();
-    if (options_.importance == nullptr || from.dtype == to.dtype || info(to.dtype).block_elements == 1) return {};
-    const auto entry = options_.importance->entries.find(from.name);
-    if (entry == options_.importance->entries.end()) return {};
-    MR_ASSIGN_OR_RETURN(importance_, column_weights(entry->second, from));
+  Status each_piece(const TensorInfo& from, FunctionRef<Status(std::int64_t first, Worker& worker)> work) {
+    const std::int64_t pieces = (elements_of(from) + kPieceElements - 1) / kPieceElements;
+    pool_->parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+      Worker& worker = workers_[static_cast<std::size_t>(thread)];
+      for (std::int64_t piece = begin; piece < end && !failed_.load(std::memory_order_relaxed); ++piece) {
+        worker.status = work(piece * kPieceElements, worker);
+        if (!worker.status.ok()) failed_ = true;
+        if (thread == 0 && options_.progress) options_.progress(done_.load(), total_);
+      }
+    });
+    for (const Worker& worker : workers_) MR_RETURN_IF_ERROR(worker.status);
+    return {};
+  }
+
+  /// Calls part(matrix, begin, end) for what of elements [first, first + count) lies in each of the matrices.
+  template <typename Part>
+  static void each_matrix(const TensorInfo& tensor, std::size_t matrices, std::int64_t first, std::int64_t count,
+                          const Part& part) {
+    const std::int64_t each = elements_of(tensor) / static_cast<std::int64_t>(matrices);
+    for (std::int64_t at = 0; at < count;) {
+      const std::int64_t matrix = (first + at) / each, end = std::min(count, (matrix + 1) * each - first);
+      part(static_cast<std::size_t>(matrix), at, end);
+      at = end;
+    }
+  }
+
+  /// The numbers by which NVFP4's scales begin at their largest.
+  Status find_factors(const TensorInfo& from, std::size_t matrices) {
+    for (Worker& worker : workers_) worker.largest.assign(matrices, 0);
+    MR_RETURN_IF_ERROR(each_piece(from, [&](std::int64_t first, Worker& worker) {
+      const std::int64_t count = std::min(kPieceElements, elements_of(from) - first);
+      MR_RETURN_IF_ERROR(read(from, first, count, worker));
+      float* step = worker.step.data();
+      for (std::int64_t at = 0; at < count; at += kStepElements) {
+        const std::int64_t n = std::min(kStepElements, count - at);
+        MR_RETURN_IF_ERROR(decode(from, at, n, worker).status());
+        each_matrix(from, matrices, first + at, n, [&](std::size_t matrix, std::int64_t begin, std::int64_t end) {
+          const NumberRange range = range_of({step + begin, static_cast<std::size_t>(end - begin)});
+          worker.largest[matrix] = std::max(worker.largest[matrix], range.largest);
+        });
+      }
+      return Status();
+    }));
+    factors_.assign(matrices, 0);
+    for (const Worker& worker : workers_)
+      for (std::size_t m = 0; m < matrices; ++m) factors_[m] = std::max(factors_[m], worker.largest[m]);
+    for (float& factor : factors_) factor = nvfp4_factor(factor);
     return {};
   }
 
   /// What elements [first, first + count) of a tensor count; null: all alike.
   const float* importance_of(const TensorInfo& tensor, std::int64_t first, std::int64_t count, Worker& worker) const {
-    if (importance_.empty()) return nullptr;
-    // Rows of one matrix after the other, each with the columns' importance in its matrix.
-    const auto cols = static_cast<std::size_t>(std::max<std::int64_t>(1, tensor.cols()));
-    const std::size_t matrices = std::max<std::size_t>(1, importance_.size() / cols);
-    const std::size_t rows = std::max<std::size_t>(1, static_cast<std::size_t>(tensor.rows()) / matrices);
-    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-      const std::size_t at = static_cast<std::size_t>(first) + i;
-      worker.importance[i] = importance_[at / cols / rows * cols + at % cols];
+    if (importance_.alike()) return nullptr;
+    const std::int64_t cols = tensor.cols();
+    for (std::int64_t i = 0, end; i < count; i = end) {  // row by row
+      const std::int64_t at = first + i;
+      end = std::min(count, i + cols - at % cols);
+      std::copy_n(importance_.of_row(at / cols) + at % cols, end - i, worker.importance.data() + i);
     }
     return worker.importance.data();
+  }
+
+  Status read(const TensorInfo& from, std::int64_t first, std::int64_t count, Worker& worker) const {
+    worker.input.resize(static_cast<std::size_t>(row_bytes(from.dtype, count)));
+    const auto offset = from.offset + static_cast<std::uint64_t>(row_bytes(from.dtype, first));
+    return files_[static_cast<std::size_t>(from.file)].read_at(offset, worker.input);
+  }
+
+  /// Elements [at, at + count) of what was read, into the worker's step.
+  static Expected<NumberRange> decode(const TensorInfo& from, std::int64_t at, std::int64_t count, Worker& worker) {
+    decode_row(from.dtype, worker.input.data() + row_bytes(from.dtype, at), count, worker.step.data());
+    const NumberRange range = range_of({worker.step.data(), static_cast<std::size_t>(count)});
+    if (range.finite) return range;
+    return error(Code::corrupt, "tensor '{}' holds a weight that is NaN or infinite; get the model again",
+                 escape(from.name, 80));
   }
 
   Status convert_piece(const TensorInfo& from, const TensorInfo& to, std::int64_t first, Worker& worker) {
@@ -92,9 +143,7 @@ class Converter {
       return error(Code::cancelled, "quantizing was cancelled; no file was written");
     }
     const std::int64_t count = std::min(kPieceElements, elements_of(from) - first);
-    worker.input.resize(static_cast<std::size_t>(row_bytes(from.dtype, count)));
-    const auto from_offset = from.offset + static_cast<std::uint64_t>(row_bytes(from.dtype, first));
-    MR_RETURN_IF_ERROR(files_[static_cast<std::size_t>(from.file)].read_at(from_offset, worker.input));
+    MR_RETURN_IF_ERROR(read(from, first, count, worker));
     if (from.dtype == to.dtype) {
       worker.output.assign(worker.input.begin(), worker.input.end());
     } else {
@@ -112,16 +161,16 @@ class Converter {
     float* step = worker.step.data();
     for (std::int64_t at = 0; at < count; at += kStepElements) {
       const std::int64_t n = std::min(kStepElements, count - at);
-      decode_row(from.dtype, worker.input.data() + row_bytes(from.dtype, at), n, step);
-      const NumberRange range = range_of({step, static_cast<std::size_t>(n)});
-      if (!range.finite) {
-        return error(Code::corrupt, "tensor '{}' holds a weight that is NaN or infinite; get the model again",
-                     escape(from.name, 80));
-      }
+      MR_ASSIGN_OR_RETURN(const NumberRange range, decode(from, at, n, worker));
       if (to.dtype == DType::f16 && range.largest >= kBeyondHalf) {
         return error(Code::unsupported, "tensor '{}' holds weights up to {}, beyond F16; choose BF16",
                      escape(from.name, 80), range.largest);
       }
+      if (!factors_.empty())
+        each_matrix(from, factors_.size(), first + at, n,
+                    [&](std::size_t matrix, std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t i = begin; i < end; ++i) step[i] /= factors_[matrix];
+                    });
       encode_row(to.dtype, step, n, worker.output.data() + row_bytes(to.dtype, at),
                  importance_of(from, first + at, n, worker));
     }
@@ -134,7 +183,8 @@ class Converter {
   const std::uint64_t total_;
   std::unique_ptr<ThreadPool> pool_;
   std::vector<Worker> workers_;
-  std::vector<float> importance_;  // [matrices, cols] of the present tensor; empty: all alike
+  ColumnImportance importance_;  // of the present tensor
+  std::vector<float> factors_;   // [matrices] by which its matrices are divided; empty: none is
   std::atomic<bool> failed_ = false;
   std::atomic<std::uint64_t> done_ = 0;
 };
@@ -159,8 +209,21 @@ DType dtype_of(const QuantizeOptions& options, const TensorInfo& tensor, const M
   return named != options.types.end() ? named->second : choose_dtype(options.type, tensor, context);
 }
 
-/// Tensors of the input that are written, in its order.
-using Chosen = std::vector<const TensorInfo*>;
+/// A tensor of the input that is written.
+struct Choice {
+  const TensorInfo* tensor = nullptr;
+  DType dtype = DType::f32;  // what it becomes
+  int scale = -1;            // its place among the scales that are written before all tensors; -1: it has none
+};
+/// In the input's order.
+using Chosen = std::vector<Choice>;
+
+/// Whether the matrix is written with a number beside it, by which its products are multiplied. A model that has one
+/// already keeps it.
+bool gets_scale(const Model& model, const TensorInfo& tensor, DType dtype, const QuantizeOptions& options) {
+  return dtype == DType::nvfp4 && tensor.dtype != dtype && options.substitute_of.empty() &&
+         may_have_scale(tensor.name) && model.find(scale_name(tensor.name)) == nullptr;
+}
 
 Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& options) {
   const MixtureContext context = mixture_context(model.tensors());
@@ -169,8 +232,12 @@ Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& optio
            row_bytes(tensor.dtype, tensor.cols());
   };
   Chosen chosen;
-  for (const TensorInfo& tensor : model.tensors())
-    if (options.substitute_of.empty() || (can_be_substituted(tensor) && smaller(tensor))) chosen.push_back(&tensor);
+  int scales = 0;
+  for (const TensorInfo& tensor : model.tensors()) {
+    if (!options.substitute_of.empty() && !(can_be_substituted(tensor) && smaller(tensor))) continue;
+    const DType dtype = dtype_of(options, tensor, context);
+    chosen.push_back({&tensor, dtype, gets_scale(model, tensor, dtype, options) ? scales++ : -1});
+  }
   if (chosen.empty())
     return error(Code::unsupported, "no matrix of a layer becomes smaller in {}; choose a type of fewer bits",
                  info(options.type).name);
@@ -178,11 +245,10 @@ Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& optio
 }
 
 // Says aloud how many matrices an importance matrix says nothing of.
-void log_unknown_importance(const Chosen& chosen, const QuantizeOptions& options, const MixtureContext& context) {
+void log_unknown_importance(const Chosen& chosen, const QuantizeOptions& options) {
   if (options.importance == nullptr) return;
   std::int64_t unknown = 0, matrices = 0;
-  for (const TensorInfo* const tensor : chosen) {
-    const DType dtype = dtype_of(options, *tensor, context);
+  for (const auto& [tensor, dtype, scale] : chosen) {
     if (dtype == tensor->dtype || info(dtype).block_elements == 1) continue;
     ++matrices;
     unknown += options.importance->entries.contains(tensor->name) ? 0 : 1;
@@ -194,7 +260,7 @@ void log_unknown_importance(const Chosen& chosen, const QuantizeOptions& options
 // Says aloud which tensors could not have the type asked for because of their row length.
 void log_fallbacks(const Chosen& chosen, const QuantizeOptions& options, const MixtureContext& context) {
   std::map<std::tuple<std::int64_t, DType, DType>, int> counts;  // {row, wanted, got} -> tensors
-  for (const TensorInfo* const tensor : chosen) {
+  for (const auto& [tensor, dtype, scale] : chosen) {
     if (stays_float(*tensor) || options.types.contains(tensor->name)) continue;
     const TensorInfo whole_blocks{tensor->name, tensor->dtype, {kSuperBlock, 1}, 0, 0, 0};
     const DType wanted = choose_dtype(options.type, whole_blocks, context);
@@ -234,15 +300,18 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
 
   const MixtureContext context = mixture_context(model.tensors());
   bool lossy_input = false;
-  for (const TensorInfo* const tensor : chosen) {
-    const DType dtype = dtype_of(options, *tensor, context);
+  for (const auto& [tensor, dtype, scale] : chosen)
+    if (scale >= 0)
+      MR_RETURN_IF_ERROR(
+          writer.declare(scale_name(tensor->name), DType::f32, {tensor->shape.size() == 3 ? tensor->shape[2] : 1}));
+  for (const auto& [tensor, dtype, scale] : chosen) {
     lossy_input |= dtype != tensor->dtype && info(tensor->dtype).block_elements > 1;
     MR_RETURN_IF_ERROR(writer.declare(tensor->name, dtype, tensor->shape));
   }
   if (lossy_input && options.substitute_of.empty())
     log::warn("the input is quantized already; quantizing it again loses more than starting from F16");
   log_fallbacks(chosen, options, context);
-  log_unknown_importance(chosen, options, context);
+  log_unknown_importance(chosen, options);
   return writer.begin();
 }
 
@@ -265,7 +334,13 @@ Status quantize(const std::string& in, const std::string& out, const QuantizeOpt
   MR_ASSIGN_OR_RETURN(const Chosen chosen, choose_tensors(model, options));
   MR_RETURN_IF_ERROR(write_header(model, chosen, options, writer));
   Converter converter(model, files, writer, options);
-  for (std::size_t t = 0; t < chosen.size(); ++t) MR_RETURN_IF_ERROR(converter.convert(*chosen[t], writer.layout()[t]));
+  const std::span<const TensorInfo> layout = writer.layout();
+  const std::size_t scales = layout.size() - chosen.size();  // they stand before all tensors
+  for (std::size_t t = 0; t < chosen.size(); ++t) {
+    const int scale = chosen[t].scale;
+    MR_RETURN_IF_ERROR(converter.convert(*chosen[t].tensor, layout[scales + t],
+                                         scale < 0 ? nullptr : &layout[static_cast<std::size_t>(scale)]));
+  }
   MR_RETURN_IF_ERROR(writer.finish());
   converter.report_end();
   return {};

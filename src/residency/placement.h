@@ -104,7 +104,7 @@ constexpr std::uint64_t kLoadingBytes = kLoadingChunks * kChunkRoom;
 // --- Experts that flow ---
 
 constexpr int kExpertRooms = 2;                 // waves that lie in device memory at once
-constexpr int kExpertBiases = 4;                // vectors that have a row for each expert of a layer, at most
+constexpr int kExpertBiases = 6;                // vectors that have a row for each expert of a layer, at most
 constexpr std::uint64_t kBehindExperts = 4096;  // readable, as behind parts in device memory
 
 /// RAM slots under which waves could not be read ahead.

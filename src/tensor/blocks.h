@@ -17,6 +17,9 @@ static_assert(std::endian::native == std::endian::little, "blocks are read in pl
 
 constexpr int kBlock = 32;        // elements of a simple block
 constexpr int kNvfp4Block = 64;   // elements of a block of NVFP4
+constexpr int kNvfp4Group = 16;   // of them, those that share a scale
+constexpr int kBlockQ1_0 = 128;   // elements of a block of Q1_0
+constexpr int kBlockQ2_0 = 64;    // and of one of Q2_0
 constexpr int kSuperBlock = 256;  // elements of a K-quant or IQ4_XS super-block
 
 #define MR_PACKED __attribute__((packed))
@@ -69,6 +72,18 @@ struct MR_PACKED BlockMXFP4 {  // w = e8m0_half(e) * kMxfp4Codebook[q]
 struct MR_PACKED BlockNVFP4 {
   std::uint8_t d[4];  // UE4M3
   std::uint8_t qs[32];
+};
+
+/// 128 elements: w = d where bit i % 8 of qs[i / 8] is set, else -d.
+struct MR_PACKED BlockQ1_0 {
+  std::uint16_t d;
+  std::uint8_t qs[16];
+};
+
+/// 64 elements: w = d * (q - 1), q in 0..3; of element i it is bits 2 (i % 4) and the next of qs[i / 4].
+struct MR_PACKED BlockQ2_0 {
+  std::uint16_t d;
+  std::uint8_t qs[16];
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -218,6 +233,8 @@ static_assert(sizeof(BlockQ4_0) == 18 && alignof(BlockQ4_0) == 1);
 static_assert(sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 && sizeof(BlockQ5_1) == 24);
 static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockIQ4_NL) == 18 && sizeof(BlockMXFP4) == 17);
 static_assert(sizeof(BlockNVFP4) == 36);
+static_assert(sizeof(BlockQ1_0) == 18);
+static_assert(sizeof(BlockQ2_0) == 18);
 static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144);
 static_assert(sizeof(BlockIQ2_XXS) == 66 && sizeof(BlockIQ2_XS) == 74 && sizeof(BlockIQ2_S) == 82);
 static_assert(sizeof(BlockIQ3_XXS) == 98 && sizeof(BlockIQ3_S) == 110);

@@ -77,6 +77,16 @@ void decode_block(const BlockNVFP4& block, float* out) {
   }
 }
 
+void decode_block(const BlockQ1_0& block, float* out) {
+  const float d = half_to_float(block.d);
+  for (int i = 0; i < kBlockQ1_0; ++i) out[i] = d * static_cast<float>(2 * (block.qs[i / 8] >> i % 8 & 1) - 1);
+}
+
+void decode_block(const BlockQ2_0& block, float* out) {
+  const float d = half_to_float(block.d);
+  for (int i = 0; i < kBlockQ2_0; ++i) out[i] = d * static_cast<float>((block.qs[i / 4] >> 2 * (i % 4) & 3) - 1);
+}
+
 void decode_block(const BlockIQ4_XS& block, float* out) {
   const float d = half_to_float(block.d);
   for (int s = 0; s < 8; ++s) {
@@ -227,6 +237,10 @@ void decode_row(DType dtype, const std::byte* row, std::int64_t cols, float* out
       return decode_blocks<BlockMXFP4, kBlock>(row, cols, out);
     case DType::nvfp4:
       return decode_blocks<BlockNVFP4, kNvfp4Block>(row, cols, out);
+    case DType::q1_0:
+      return decode_blocks<BlockQ1_0, kBlockQ1_0>(row, cols, out);
+    case DType::q2_0:
+      return decode_blocks<BlockQ2_0, kBlockQ2_0>(row, cols, out);
     default:
       with_grid_block(dtype, [&]<typename Block>() { decode_blocks<Block, kSuperBlock>(row, cols, out); });
   }

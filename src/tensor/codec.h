@@ -27,6 +27,10 @@ struct NumberRange {
 };
 NumberRange range_of(std::span<const float> numbers);
 
+/// What a matrix whose largest magnitude this is can be divided by, so that the largest scale NVFP4 has falls to its
+/// largest block, and few to where scales have but few steps. 1 where no normal float does that.
+float nvfp4_factor(float largest);
+
 /// Decodes `cols` elements. REQUIRES: computable dtype, cols a multiple of its block, row_bytes(dtype, cols) readable
 /// bytes at `row` (any alignment).
 void decode_row(DType dtype, const std::byte* row, std::int64_t cols, float* out);  // out: [cols]

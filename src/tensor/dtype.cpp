@@ -41,6 +41,8 @@ constexpr std::array kDTypes = {
     DTypeInfo{DType::tq2_0, "TQ2_0", kSuperBlock, sizeof(BlockTQ2_0), true},
     DTypeInfo{DType::mxfp4, "MXFP4", kBlock, sizeof(BlockMXFP4), true},
     DTypeInfo{DType::nvfp4, "NVFP4", kNvfp4Block, sizeof(BlockNVFP4), true},
+    DTypeInfo{DType::q1_0, "Q1_0", kBlockQ1_0, sizeof(BlockQ1_0), true},
+    DTypeInfo{DType::q2_0, "Q2_0", kBlockQ2_0, sizeof(BlockQ2_0), true},
 };
 
 static_assert(std::is_sorted(kDTypes.begin(), kDTypes.end(),

@@ -43,6 +43,8 @@ enum class DType : std::uint32_t {  // value = GGUF's type id
   tq2_0 = 35,
   mxfp4 = 39,
   nvfp4 = 40,
+  q1_0 = 41,
+  q2_0 = 42,
 };
 
 struct DTypeInfo {

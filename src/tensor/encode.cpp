@@ -59,6 +59,12 @@ EncodeBlocks fastest_encode_blocks() {
 #endif
 }
 
+float nvfp4_factor(float largest) {
+  constexpr float kMost = 6 * 448;  // the largest level times the largest scale
+  const float factor = largest / kMost;
+  return std::isnormal(factor) ? factor : 1;
+}
+
 NumberRange range_of(std::span<const float> numbers) {
   NumberRange range;
   for (const float x : numbers) {

@@ -10,9 +10,11 @@
 #include <utility>
 
 #include "tensor/encode_blocks.h"
+#include "tensor/encode_fields.h"
 #include "tensor/encode_grid.h"
 #include "tensor/encode_search.h"
 #include "tensor/half.h"
+#include "tensor/nibbles.h"
 
 namespace millrace {
 namespace {
@@ -84,10 +86,6 @@ LevelBytes<kElements> level_bytes(const Columns<kElements>& levels, int sub_bloc
 
 constexpr Tries kFourBitTries = {0.86f, 0.03f, 10};
 constexpr Tries kFiveBitTries = {0.92f, 0.02f, 8};
-
-void pack_nibbles(const std::uint8_t* q, std::uint8_t* qs) {
-  for (int i = 0; i < 16; ++i) qs[i] = static_cast<std::uint8_t>((q[i] & 15) | (q[i + 16] & 15) << 4);
-}
 
 std::uint32_t fifth_bits(const std::uint8_t* q) {
   std::uint32_t bits = 0;
@@ -206,15 +204,24 @@ struct Mxfp4 {
   }
 };
 
+/// Calls body(first, n, groups) for up to kSide sub-blocks at a time: those from number `first` on, `n` of them, whose
+/// importances are brought to a mean in blocks of `block` elements.
+template <int kElements, typename Body>
+void for_each_groups(const float* x, const float* importance, std::int64_t count, int block, const Body& body) {
+  Columns<kElements> columns, importances;
+  for (std::int64_t first = 0; first < count / kElements; first += kSide) {
+    const int n = static_cast<int>(std::min<std::int64_t>(kSide, count / kElements - first));
+    load_columns(x + first * kElements, n, columns);
+    load_importance(importance == nullptr ? nullptr : importance + first * kElements, n, block, importances);
+    body(first, n, groups_of(columns, importances));
+  }
+}
+
 template <typename Type>
 void encode_simple(const float* x, const float* importance, std::int64_t count, std::byte* out) {
   auto* blocks = reinterpret_cast<typename Type::Block*>(out);
-  Columns<kBlock> columns, importances, levels;
-  for (std::int64_t first = 0; first < count / kBlock; first += kSide) {
-    const int n = static_cast<int>(std::min<std::int64_t>(kSide, count / kBlock - first));
-    load_columns(x + first * kBlock, n, columns);
-    load_importance(importance == nullptr ? nullptr : importance + first * kBlock, n, kBlock, importances);
-    const Groups<kBlock> groups = groups_of(columns, importances);
+  Columns<kBlock> levels;
+  for_each_groups<kBlock>(x, importance, count, kBlock, [&](std::int64_t first, int n, const Groups<kBlock>& groups) {
     alignas(64) Side scales, mins;
     for (int g = 0; g < kGroups; ++g) {
       const Affine fit = Type::search(groups[g]);
@@ -228,11 +235,11 @@ void encode_simple(const float* x, const float* importance, std::int64_t count, 
                &levels.values[0][g * kLanes]);
     }
     for (int s = 0; s < n; ++s) Type::set_levels(blocks[first + s], level_bytes(levels, s, Type::kFirst).values);
-  }
+  });
 }
 
 // --- NVFP4: a scale of eight bits for every 16, and no other
-// -----------------------------------------------------------
+// ----------------------------------------------------------
 
 /// The code of the UE4M3 number nearest to `scale` and within the finite ones.
 int nearest_ue4m3(float scale) {
@@ -267,14 +274,10 @@ Lanes search_ue4m3(const Group<16>& group) {
 }
 
 void encode_nvfp4(const float* x, const float* importance, std::int64_t count, std::byte* out) {
-  constexpr int kSub = 16, kSubs = kNvfp4Block / kSub;
+  constexpr int kSub = kNvfp4Group, kSubs = kNvfp4Block / kSub;
   auto* blocks = reinterpret_cast<BlockNVFP4*>(out);
-  Columns<kSub> columns, importances, levels;
-  for (std::int64_t first = 0; first < count / kSub; first += kSide) {
-    const int n = static_cast<int>(std::min<std::int64_t>(kSide, count / kSub - first));
-    load_columns(x + first * kSub, n, columns);
-    load_importance(importance == nullptr ? nullptr : importance + first * kSub, n, kNvfp4Block, importances);
-    const Groups<kSub> groups = groups_of(columns, importances);
+  Columns<kSub> levels;
+  for_each_groups<kSub>(x, importance, count, kNvfp4Block, [&](std::int64_t first, int n, const Groups<kSub>& groups) {
     alignas(64) Side scales;
     for (int g = 0; g < kGroups; ++g) {
       const Lanes scale = search_ue4m3(groups[g]);
@@ -291,7 +294,7 @@ void encode_nvfp4(const float* x, const float* importance, std::int64_t count, s
         block.qs[8 * sub + i] = static_cast<std::uint8_t>(low | high << 4);
       }
     }
-  }
+  });
 }
 
 // --- Super-blocks of 256 with scales of few bits ---------------------------------------------------------------------
@@ -602,6 +605,10 @@ void encode_any(DType dtype, const float* x, const float* importance, std::int64
       return encode_simple<Mxfp4>(x, importance, count, out);
     case DType::nvfp4:
       return encode_nvfp4(x, importance, count, out);
+    case DType::q1_0:
+      return encode_fields<BlockQ1_0, kBlockQ1_0>(x, importance, count, out);
+    case DType::q2_0:
+      return encode_fields<BlockQ2_0, kBlockQ2_0>(x, importance, count, out);
     case DType::q2_k:
       return encode_affine<Q2K>(x, importance, count, out);
     case DType::q4_k:

@@ -312,22 +312,24 @@ float group_scale(const PointSums<Type>* sums, float largest) {
 }
 
 /// A super-block's weights and what each counts, as load_columns and load_importance bring them.
-struct SuperWeights {
-  float x[kSuperBlock], w[kSuperBlock];
-  SuperWeights(const float* from, const float* importance) {
+template <int kElements>
+struct BlockWeights {
+  float x[kElements], w[kElements];
+  BlockWeights(const float* from, const float* importance) {
     constexpr float kLeast = 1e-3f;
     double sum = 0;
-    for (int i = 0; i < kSuperBlock; ++i) {
+    for (int i = 0; i < kElements; ++i) {
       const float v = from[i];
       x[i] = v == v ? std::min(std::max(v, -kLargestEncodable), kLargestEncodable) : 0.0f;
       w[i] = 1;
       if (importance != nullptr) sum += importance[i];
     }
     if (!(sum > 0) || !std::isfinite(sum)) return;
-    const double per_mean = kSuperBlock / sum;
-    for (int i = 0; i < kSuperBlock; ++i) w[i] = std::max(static_cast<float>(importance[i] * per_mean), kLeast);
+    const double per_mean = kElements / sum;
+    for (int i = 0; i < kElements; ++i) w[i] = std::max(static_cast<float>(importance[i] * per_mean), kLeast);
   }
 };
+using SuperWeights = BlockWeights<kSuperBlock>;
 
 /// Bits of the negative ones of eight weights, which become their magnitudes. Where seven signs are stored and the
 /// number of minuses is odd, the weight that loses least by it takes the wrong sign.

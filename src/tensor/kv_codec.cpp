@@ -1,6 +1,7 @@
 #include "tensor/kv_codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tensor/encode_blocks.h"
@@ -69,6 +70,48 @@ KvGroup encode_kv_q4(const float* x) {
   }
   for (int i = 0; i < kKvGroup; ++i) out.q[i] = static_cast<std::int8_t>(static_cast<int>(levels[taken][i]));
   return out;
+}
+
+std::uint16_t encode_kv_few(DType dtype, const float* x, std::int64_t count, std::uint8_t* codes) {
+  const bool two = dtype == DType::q2_0;
+  // Magnitudes of levels, where one ends and the next begins, and the mean square of a normal number's level.
+  static constexpr float kMagnitudes[2][4] = {{3, 10, 10, 10}, {10, 31, 55, 88}};
+  static constexpr float kRoot2 = 6.622F, kRoot3 = 41.06F;  // of the mean squares at a deviation of 1
+  const float* const levels = kMagnitudes[two ? 0 : 1];
+  const auto finite = [&](std::int64_t i) {
+    return x[i] == x[i] ? std::clamp(x[i], -kLargestEncodable, kLargestEncodable) : 0.0F;
+  };
+  double squares = 0;
+  for (std::int64_t i = 0; i < count; ++i) squares += static_cast<double>(finite(i)) * finite(i);
+  double scale = std::sqrt(squares / static_cast<double>(count)) / (two ? kRoot2 : kRoot3);
+  const auto index_at = [&](float magnitude, float d) {
+    int index = 0;
+    for (int l = 0; l < (two ? 1 : 3); ++l) index += magnitude > (levels[l] + levels[l + 1]) / 2 * d ? 1 : 0;
+    return index;
+  };
+  for (int again = 0; again < 2 && scale > 0; ++again) {
+    double product = 0, all = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float magnitude = std::fabs(finite(i));
+      const double level = levels[index_at(magnitude, static_cast<float>(scale))];
+      product += level * magnitude;
+      all += level * level;
+    }
+    scale = product / all;
+  }
+  const std::uint16_t d = float_to_half(static_cast<float>(std::min<double>(scale, kLargestHalf)));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float v = finite(i);
+    const int index = index_at(std::fabs(v), half_to_float(d)), negative = v < 0 ? 1 : 0;
+    codes[i] = static_cast<std::uint8_t>(two ? (negative != 0 ? 1 - index : 2 + index) : index | negative << 2);
+  }
+  return d;
+}
+
+std::int64_t kv_row_bytes(DType dtype, std::int64_t head_dim) {
+  if (!kv_has_few_bits(dtype)) return row_bytes(dtype, head_dim);
+  const std::int64_t scales = head_dim / kv_few_group(head_dim) * 2;
+  return head_dim / 4 + (dtype == DType::q3_k ? head_dim / 8 : 0) + scales;
 }
 
 }  // namespace millrace

@@ -9,10 +9,18 @@
 // So a scale serves the extreme's sign with all of the eight steps that this side has, and errors are 4 % smaller than
 // those of the first scale alone (root of the mean square, of normal numbers).
 //
+// Few bits (DType::q3_k and q2_0 stand for KV's own codes of three and two bits, not for GGUF's blocks): rotated
+// channels are nearly normal, so that one scale serves as many as are rotated together, and levels lie where those of
+// Lloyd and Max do for normal numbers: of two bits -10, -3, 3 and 10, of three 10, 31, 55 and 88 with either sign. The
+// scale is first the one at which the mean square is that of the levels, then twice what is best for the levels taken;
+// it is a float16.
+//
 // Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>
+
+#include "tensor/dtype.h"
 
 namespace millrace {
 
@@ -24,5 +32,19 @@ struct KvGroup {
 };
 
 KvGroup encode_kv_q4(const float* x);  // x: [kKvGroup]
+
+/// Whether KV in this type has few bits.
+constexpr bool kv_has_few_bits(DType dtype) { return dtype == DType::q3_k || dtype == DType::q2_0; }
+/// How many channels of a head of few bits share a scale: the largest power of two that divides head_dim.
+constexpr std::int64_t kv_few_group(std::int64_t head_dim) { return head_dim & -head_dim; }
+/// Levels by field, a byte each from the lowest: of two bits with their signs, of three their magnitudes.
+constexpr std::uint32_t kKvLevels2 = 0x0a03fdf6, kKvLevels3 = 0x58371f0a;
+
+/// The scale of `count` channels, and of each its field in the low two bits; of three bits the third is set where it is
+/// negative. count: a multiple of 32.
+std::uint16_t encode_kv_few(DType dtype, const float* x, std::int64_t count, std::uint8_t* codes);
+
+/// Bytes of a token's key or value of a head in this format.
+std::int64_t kv_row_bytes(DType dtype, std::int64_t head_dim);
 
 }  // namespace millrace

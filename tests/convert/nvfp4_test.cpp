@@ -32,7 +32,7 @@ Target target_of(const char* name, std::vector<std::int64_t> shape, std::span<co
 }
 
 TEST(ConvertNvfp4, MatricesHaveAFactorEach) {
-  const std::vector<Source> sources = {source_of(2, 4), source_of(3, 4), source_of(5, 12)};
+  const std::vector<Source> sources = {source_of(2, 4), source_of(3, 4), source_of(5, 12), source_of(1, 4)};
   using Factors = std::vector<float>;
   const auto factors = [&](const Target& target) {
     Factors found = factors_of(target, sources);
@@ -50,7 +50,10 @@ TEST(ConvertNvfp4, MatricesHaveAFactorEach) {
   EXPECT_EQ(factors(target_of(up, {64, 8}, sources, {{0, 4}, {1, 4}})), Factors{});
   EXPECT_EQ(factors(target_of(experts, {64, 4, 2}, sources, {{0, 4}, {0, 2}, {1, 2}})), Factors{});
   EXPECT_EQ(factors(target_of("token_embd.weight", {64, 4}, sources, {{0, 4}})), Factors{});
+  EXPECT_EQ(factors(target_of("blk.4.nextn.embed_tokens.weight", {64, 4}, sources, {{0, 4}})), Factors{});
   EXPECT_EQ(factors(target_of("blk.0.attn_kv_b.weight", {64, 4}, sources, {{0, 4}})), Factors{});
+  // Of what nothing multiplies, one that is 1 is none.
+  EXPECT_EQ(factors(target_of("token_embd.weight", {64, 4}, sources, {{3, 4}})), Factors{1});
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "convert/convert.h"
 #include "convert/export.h"
 #include "convert/folder.h"
+#include "engine/scaled_file.h"
 #include "modelfile/gguf.h"
 #include "modelfile/verify.h"
 
@@ -93,6 +94,24 @@ INSTANTIATE_TEST_SUITE_P(References, RoundTrip, testing::ValuesIn(all_references
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
   return name;
 });
+
+class RoundTripOfNvfp4 : public testing::TestWithParam<std::string> {};
+
+/// Matrices of NVFP4 with a scale beside each, of experts one each.
+TEST_P(RoundTripOfNvfp4, GivesTheSameBytesAndScales) {
+  const Folder folder;
+  const engine::test::ScaledFile file(reference(GetParam()), {DType::nvfp4});
+  ASSERT_GT(file.scales(), 0);
+  const auto exported = export_checkpoint(file.path(), folder.file("checkpoint"), {});
+  ASSERT_TRUE(exported.ok()) << exported.status().message();
+  EXPECT_EQ(exported->decoded, 0U);
+  const auto converted = convert(folder.file("checkpoint"), folder.file("again.gguf"), {});
+  ASSERT_TRUE(converted.ok()) << converted.status().message();
+  expect_same(file.path(), folder.file("again.gguf"));
+}
+
+INSTANTIATE_TEST_SUITE_P(References, RoundTripOfNvfp4,
+                         testing::Values("llama3", "qwen2", "qwen3", "qwen3moe", "mixtral", "deepseek-v3"));
 
 TEST(RoundTripOfShards, GivesTheSameTensors) {
   const Folder folder;

@@ -115,6 +115,18 @@ inline Quantized quantized_row(DType dtype, const std::byte* row, std::int64_t c
         }
       });
       break;
+    case DType::q1_0:
+      for_blocks<BlockQ1_0>(row, cols, 128, [&](const BlockQ1_0& b) {
+        out.scale.insert(out.scale.end(), 4, f16_to_f32(b.d));
+        for (int j = 0; j < 128; ++j) out.q.push_back((b.qs[j / 8] >> j % 8 & 1) != 0 ? 1 : -1);
+      });
+      break;
+    case DType::q2_0:
+      for_blocks<BlockQ2_0>(row, cols, 64, [&](const BlockQ2_0& b) {
+        out.scale.insert(out.scale.end(), 2, f16_to_f32(b.d));
+        for (int j = 0; j < 64; ++j) out.q.push_back((b.qs[j / 4] >> 2 * (j % 4) & 3) - 1);
+      });
+      break;
     case DType::q8_0:
       scales(BlockQ8_0{});
       for_blocks<BlockQ8_0>(row, cols, 32, [&](const BlockQ8_0& b) { out.q.insert(out.q.end(), b.qs, b.qs + 32); });

@@ -63,6 +63,25 @@ TEST_F(CudaGates, Factors) {
   }
 }
 
+TEST_F(CudaGates, ScalesComeBeforeBiases) {
+  constexpr std::int32_t kCols = 300;
+  const auto bias = normal_floats(kCols, random_);
+  const std::vector<float> scalar{0.37f};
+  const Array<float> bias_at(bias), scalar_at(scalar);
+  const Entry bias_entry(bias_at.get()), scalar_entry(scalar_at.get());
+  for (const std::int64_t rows : {1, 3, 70}) {
+    const auto x = normal_floats(static_cast<std::size_t>(rows * kCols), random_);
+    const Array<float> scaled(x), both(x);
+    ok(scale_by(scaled.get(), scalar_entry.get(), nullptr, rows, kCols, nullptr));
+    ok(scale_by(both.get(), scalar_entry.get(), bias_entry.get(), rows, kCols, nullptr));
+    auto times = x, sum = x;
+    for (float& v : times) v *= 0.37f;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = times[i] + bias[i % kCols];
+    EXPECT_TRUE(same_bits(scaled.host(), times));
+    EXPECT_TRUE(same_bits(both.host(), sum));
+  }
+}
+
 TEST_F(CudaGates, RowsOfOthersChannels) {
   constexpr std::int64_t kStride = 1200;
   for (const std::int64_t cols : {8, 256, 300}) {

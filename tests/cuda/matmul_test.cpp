@@ -198,6 +198,7 @@ void expect_same(const Q8& got, const std::vector<float>& want, int rows, int co
 /// Columns that the dtype allows, near `cols`: an odd number of blocks where it can.
 int odd_cols(DType dtype, int cols) {
   if (info(dtype).block_elements == 64) return cols / 128 * 128 + 64;
+  if (info(dtype).block_elements == 128) return cols / 256 * 256 + 128;
   return info(dtype).block_elements == 32 ? cols / 64 * 64 + 32 : std::max(cols / 256, 1) * 256;
 }
 
@@ -437,7 +438,7 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     const DType up_dtype = GetParam() == DType::q4_k ? DType::q5_0 : GetParam();
     const ExpertSet gate(GetParam(), experts, rows, cols, random), up(up_dtype, experts, rows, cols, random);
     const Bias gate_bias(experts * rows, random), up_bias(experts * rows, random);
-    const Bias scales(experts, random);
+    const Bias scales(experts, random), up_scales(experts, random);
     const bool biased = x_rows != 20, scaled = x_rows != 3;
     const Activation activation = biased ? Activation::clamped : Activation::silu;
     const Input x(x_rows, cols, random);
@@ -456,7 +457,7 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
       for (std::size_t n = 0; n < static_cast<std::size_t>(rows); ++n) {
         float g = dot(gate.matrices[expert]->decoded[n], x, i / top_k);
         float u = dot(up.matrices[expert]->decoded[n], x, i / top_k);
-        if (scaled) g *= scales.values[expert];
+        if (scaled) g *= scales.values[expert], u *= up_scales.values[expert];
         if (biased) g += gate_bias.values[expert * rows + n], u += up_bias.values[expert * rows + n];
         want_gate.push_back(g);
         want_both.push_back(gated(activation, g, u));
@@ -486,6 +487,7 @@ TEST_P(MatmulTest, ExpertsTakeTheirEntries) {
     call.effect = Effect::gated;
     call.activation = activation;
     if (biased) call.up_bias = up_bias.table->data();
+    if (scaled) call.up_scale = up_scales.table->data();
     call.up = up.table->data();
     call.up_dtype = up_dtype;
     call.y = both.data();

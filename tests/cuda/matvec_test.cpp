@@ -355,8 +355,9 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   const Floats biases[2] = {random_floats(kExperts * rows, rng_), random_floats(kExperts * rows, rng_)};
   for (const Floats& b : biases) addresses.add(b);
   const bool scaled = x_rows % 3 == 1 && !beside_shared;
-  const Floats scales = random_floats(kExperts, rng_);
+  const Floats scales = random_floats(kExperts, rng_), up_scales = random_floats(kExperts, rng_);
   addresses.add(scales);
+  addresses.add(up_scales);
   addresses.finish();
   std::vector<std::int32_t> chosen, sorted, first(kExperts + 1);
   for (int e = 0; e < entries; ++e) chosen.push_back(static_cast<std::int32_t>(rng_() % (kExperts - 1)));
@@ -387,6 +388,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
   if (biased) call.up_bias = addresses.entry(2 * kExperts + 1);
   if (scaled) call.scale = addresses.entry(2 * kExperts + 2);
   call.bias_stride = rows;
+  if (scaled) call.up_scale = addresses.entry(2 * kExperts + 3);
   call.rows = rows;
   call.cols = static_cast<std::int32_t>(cols);
   call.entries = entries;
@@ -423,6 +425,7 @@ void Matvec::check_experts(DType dtype, DType up_dtype, Effect effect, std::int3
       }
       const std::byte* up = weights[2 * expert + 1].data() + n * row_bytes(up_dtype, cols);
       float u = contract_dot(up_dtype, up, cols, row);
+      if (scaled) u = u * up_scales[expert];
       if (biased) u = u + bias(1);
       expected.push_back(gated(call.activation, a, u));
     }
@@ -437,6 +440,7 @@ std::vector<std::int64_t> lengths(DType dtype) {
   std::vector<std::int64_t> out = {256, 768, 2048, 43 * 256};
   if (info(dtype).block_elements == 32) out.insert(out.end(), {32, 288, 896, 2880});
   if (info(dtype).block_elements == 64) out.insert(out.end(), {64, 320, 896, 2880});
+  if (info(dtype).block_elements == 128) out.insert(out.end(), {128, 384, 896, 2944});
   if (info(dtype).block_elements == 1) out.insert(out.end(), {1, 7, 100, 264, 300, 2880});
   return out;
 }
@@ -506,9 +510,10 @@ TEST_F(Matvec, AMatrixThatAllRowsShareGoesWithTheExperts) {
   check_experts(DType::q4_k, DType::q6_k, Effect::gated, 64, 512, 2, 4, true, true, false, true);
 }
 
-/// Rows of MXFP4 and NVFP4 that are no whole segments are copied as they lie, several at once, and begin at any byte.
+/// Rows of MXFP4, NVFP4, Q1_0 and Q2_0 that are no whole segments are copied as they lie, several at once, and begin at
+/// any byte.
 TEST_F(Matvec, RowsThatLiePackedGiveTheContractsBits) {
-  for (const DType dtype : {DType::mxfp4, DType::nvfp4, DType::q8_0}) {
+  for (const DType dtype : {DType::mxfp4, DType::nvfp4, DType::q1_0, DType::q2_0, DType::q8_0}) {
     for (const std::int64_t cols : {32, 96, 192, 288, 480, 832, 2880, 5664}) {
       if (cols % info(dtype).block_elements != 0) continue;
       for (const std::int32_t rows : {1, 2, 3, 67, 263, 1031}) {
@@ -523,8 +528,9 @@ TEST_F(Matvec, RowsThatLiePackedGiveTheContractsBits) {
         check_experts(dtype, dtype, Effect::store, 131, cols, x_rows, 4, false, false, false);
       }
     }
-    check_experts(dtype, dtype, Effect::gated, 2880, 2880, 1, 4, true, true, false);
-    check_experts(dtype, dtype, Effect::store, 2880, 2880, 1, 4, false, false, false);
+    const std::int64_t wide = 2880 / info(dtype).block_elements * info(dtype).block_elements;
+    check_experts(dtype, dtype, Effect::gated, 2880, wide, 1, 4, true, true, false);
+    check_experts(dtype, dtype, Effect::store, 2880, wide, 1, 4, false, false, false);
   }
 }
 

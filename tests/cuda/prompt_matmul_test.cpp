@@ -110,6 +110,7 @@ class PromptMatmul : public testing::TestWithParam<DType> {
 
   int cols_near(int cols) const {
     if (info(GetParam()).block_elements == 64) return cols / 128 * 128 + 64;
+    if (info(GetParam()).block_elements == 128) return cols / 256 * 256 + 128;
     return info(GetParam()).block_elements == 32 ? cols / 64 * 64 + 32 : std::max(cols / 256, 1) * 256;
   }
   std::string where(int x_rows, int rows, int cols) const {

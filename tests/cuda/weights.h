@@ -16,7 +16,7 @@ inline constexpr DType kQuantized[] = {DType::q4_0,   DType::q4_1,    DType::q5_
                                        DType::q2_k,   DType::q3_k,    DType::q4_k,  DType::q5_k,    DType::q6_k,
                                        DType::iq4_nl, DType::iq4_xs,  DType::mxfp4, DType::iq2_xxs, DType::iq2_xs,
                                        DType::iq2_s,  DType::iq3_xxs, DType::iq3_s, DType::iq1_s,   DType::iq1_m,
-                                       DType::tq1_0,  DType::tq2_0,   DType::nvfp4};
+                                       DType::tq1_0,  DType::tq2_0,   DType::nvfp4, DType::q1_0,    DType::q2_0};
 
 class Random {
  public:

@@ -172,7 +172,8 @@ TEST(SameBits, WithQuantizedKvOfItsOwn) {
     std::size_t same_percent;
   };
   constexpr std::size_t kRows = 200;
-  for (const Case& c : {Case{DType::q8_0, 5e-2, 97}, Case{DType::q4_0, 2e-1, 90}}) {
+  for (const Case& c : {Case{DType::q8_0, 5e-2, 97}, Case{DType::q4_0, 2e-1, 90}, Case{DType::q3_k, 3e-1, 90},
+                        Case{DType::q2_0, 5e-1, 80}}) {
     SCOPED_TRACE(info(c.dtype).name);
     EngineOptions options = demo();
     options.kv_dtype = c.dtype;

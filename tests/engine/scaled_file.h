@@ -20,9 +20,11 @@
 namespace millrace::engine::test {
 
 struct Scaling {
-  DType dtype = DType::f32;  // of matrices whose rows are whole blocks of it; others are F32
+  DType dtype = DType::f32;  // of matrices whose rows are whole blocks of it; others stay as they are
   bool multiplied = false;   // no scales beside them: what `dtype` made of each matrix, times its number, in F32
+  bool powers = false;       // the numbers are powers of two, by which nothing is rounded
   std::string more = {};     // one more tensor, of one number
+  float number = 2;          // that one
 };
 
 class ScaledFile {
@@ -49,7 +51,7 @@ class ScaledFile {
                               "attn_kv_a_mqa", "ffn_gate_up_exps", "per_layer"})
       if (name.find(other) != name.npos) return false;
     const std::string stem = name.substr(0, name.size() - 7);
-    return file.find(stem + ".scale") == nullptr && file.find(stem + ".bias") == nullptr;
+    return file.find(stem + ".scale") == nullptr;
   }
 
   Status write(const std::string& model) {
@@ -64,36 +66,42 @@ class ScaledFile {
       return writer.declare(name, dtype, std::move(shape));
     };
     std::int64_t matrices = 0;
+    bool more_is_there = false;
     for (const modelfile::TensorInfo& tensor : file.tensors()) {
       std::vector<std::byte> bytes(tensor.bytes);
       in.seekg(static_cast<std::streamoff>(tensor.offset));
       in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-      if (!may_scale(file, tensor)) {
+      const bool whole = tensor.cols() % info(scaling_.dtype).block_elements == 0;
+      if (!may_scale(file, tensor) || !whole) {
         MR_RETURN_IF_ERROR(declare(tensor.name, tensor.dtype, tensor.shape, std::move(bytes)));
         continue;
       }
       const std::int64_t experts = tensor.shape.size() == 3 ? tensor.shape[2] : 1;
       std::vector<float> factors;
-      for (std::int64_t e = 0; e < experts; ++e)
-        factors.push_back(0.001F * static_cast<float>(1 + (7 * matrices + 13 * e) % 23));
+      for (std::int64_t e = 0; e < experts; ++e) factors.push_back(factor(7 * matrices + 13 * e));
       ++matrices;
-      const bool whole = tensor.cols() % info(scaling_.dtype).block_elements == 0;
-      const DType dtype = whole ? scaling_.dtype : DType::f32;
-      std::vector<std::byte> matrix = divided(tensor, bytes, factors, dtype);
+      std::vector<std::byte> matrix = divided(tensor, bytes, factors, scaling_.dtype);
       MR_RETURN_IF_ERROR(
-          declare(tensor.name, scaling_.multiplied ? DType::f32 : dtype, tensor.shape, std::move(matrix)));
+          declare(tensor.name, scaling_.multiplied ? DType::f32 : scaling_.dtype, tensor.shape, std::move(matrix)));
       if (scaling_.multiplied) continue;
+      const std::string scale = tensor.name.substr(0, tensor.name.size() - 7) + ".scale";
+      if (scale == scaling_.more) factors.assign(factors.size(), scaling_.number);
       const auto* from = reinterpret_cast<const std::byte*>(factors.data());
-      MR_RETURN_IF_ERROR(declare(tensor.name.substr(0, tensor.name.size() - 7) + ".scale", DType::f32, {experts},
-                                 {from, from + 4 * experts}));
+      MR_RETURN_IF_ERROR(declare(scale, DType::f32, {experts}, {from, from + 4 * experts}));
+      more_is_there |= scale == scaling_.more;
       ++scales_;
     }
-    const float two = 2;
-    const auto* from = reinterpret_cast<const std::byte*>(&two);
-    if (!scaling_.more.empty()) MR_RETURN_IF_ERROR(declare(scaling_.more, DType::f32, {1}, {from, from + sizeof two}));
+    const auto* from = reinterpret_cast<const std::byte*>(&scaling_.number);
+    if (!scaling_.more.empty() && !more_is_there)
+      MR_RETURN_IF_ERROR(declare(scaling_.more, DType::f32, {1}, {from, from + sizeof(float)}));
     MR_RETURN_IF_ERROR(writer.begin());
     for (const auto& bytes : data) MR_RETURN_IF_ERROR(writer.write_tensor_data(bytes));
     return writer.finish();
+  }
+
+  float factor(std::int64_t number) const {
+    if (scaling_.powers) return std::ldexp(1.0F, -static_cast<int>(1 + number % 9));
+    return 0.001F * static_cast<float>(1 + number % 23);
   }
 
   std::vector<std::byte> divided(const modelfile::TensorInfo& tensor, const std::vector<std::byte>& bytes,

@@ -336,6 +336,15 @@ TEST_F(ByHand, GateAndUpOfTwoDtypesAreApart) {
   ops.matmul_gated(y, matrix, of_another_dtype, h, kernels::Activation::silu);
   EXPECT_EQ(launches(), "gated: gate-and-up") << "nothing reads the first";
 }
+TEST_F(ByHand, AFeedForwardWithScalesIsHandedOutWhole) {
+  for (const WeightRef weight : {matrix, other, of_another_dtype}) ops.scale_products(weight, norm);
+  ops.matmul_gated(y, matrix, other, h, kernels::Activation::silu);
+  ops.matmul(v, of_another_dtype, y);
+  ops.add(x, v);
+  EXPECT_EQ(launches(), "product scale product scale gate product scale add");
+  const auto all_rows = [&](WeightRef ref) { return ref == norm ? 0 : 256; };
+  EXPECT_EQ(launches({true, false, all_rows}), "feed-forward+");
+}
 TEST_F(ByHand, HeadsAreOneLaunchUpToTheStore) {
   const Product qkv[] = {{q, matrix, {}}, {k, other, {}}, {v, other, {}}};
   ops.matmul(qkv, h);

@@ -137,6 +137,50 @@ TEST(Program, AFeedForwardIsAGatedProductAndWhatMultipliesItsResult) {
   EXPECT_TRUE(found([](Ops& ops, Act, Act h, Act) { ops.matmul(h, {1, 3}, h); }).empty()) << "of another input";
 }
 
+TEST(Program, AFeedForwardMayHaveScales) {
+  // Gate, up and down of unit 1 are parts 1, 3 and 5, and each one's scale stands behind it.
+  const auto found = [](const std::vector<std::int32_t>& scaled, WeightRef bias, auto&& rest) {
+    Ops ops;
+    for (const std::int32_t part : scaled) ops.scale_products({1, part}, {1, part + 1});
+    const Act x = ops.buffer("x", 8, Rows::whole), h = ops.buffer("h", 8), hidden = ops.buffer("hidden", 16);
+    ops.embed(x, {0, 0});
+    ops.begin_block();
+    ops.rms_norm(h, x, {1, 0}, 1e-5f);
+    ops.matmul_gated(hidden, {1, 1}, {1, 3}, h, kernels::Activation::gelu);
+    const Product down{h, {1, 5}, bias};
+    ops.matmul(std::span(&down, 1), hidden);
+    rest(ops, x, h, hidden);
+    const Expected<Program> program = ops.finish();
+    EXPECT_TRUE(program.ok()) << program.status().message();
+    return program.ok() ? *program : Program();
+  };
+  const auto adds = [](Ops& ops, Act x, Act h, Act) { ops.add(x, h); };
+  const std::vector<std::int32_t> parts{1, 3, 5};
+  for (const std::vector<std::int32_t>& scaled : std::vector<std::vector<std::int32_t>>{{1, 3, 5}, {1}, {3}, {5}}) {
+    const Program program = found(scaled, {}, adds);
+    EXPECT_EQ(parts_of_the_only(program.feed_forwards(), 1), parts);
+    const std::optional<FeedForwardSteps> steps = program.feed_forward_at(2);
+    ASSERT_TRUE(steps.has_value());
+    EXPECT_EQ(program.steps[steps->end].kind, Step::Kind::add) << "it ends behind its last scale";
+    const auto scale_of = [&](std::int32_t part) {
+      return std::find(scaled.begin(), scaled.end(), part) == scaled.end() ? WeightRef{} : WeightRef{1, part + 1};
+    };
+    EXPECT_EQ(steps->gate_scale, scale_of(1));
+    EXPECT_EQ(steps->up_scale, scale_of(3));
+    EXPECT_EQ(steps->down_scale, scale_of(5));
+    EXPECT_EQ(steps->activation, kernels::Activation::gelu);
+    EXPECT_EQ(found(scaled, {1, 7}, adds).feed_forward_at(2)->down_bias, (WeightRef{1, 7}));
+    EXPECT_TRUE(found(scaled, {},
+                      [](Ops& ops, Act x, Act h, Act hidden) {
+                        ops.add(x, h);
+                        ops.matmul(h, {1, 8}, hidden);
+                      })
+                    .feed_forwards()
+                    .empty())
+        << "its inside is read once more";
+  }
+}
+
 TEST(Program, ASmallModelHasAFeedForwardALayerAndAMixtureNone) {
   SmallShape small;
   const SmallModel dense(small);

@@ -198,11 +198,13 @@ TEST(Ops, TopKOrdersAndBreaksTiesByIndex) {
 
 // One KV head of a sequence: K and V in blocks as kv/sequence.h lays them out, and plainly for the reference.
 struct KvHead {
+  /// Of few bits the first block and the last lie in f16.
   KvHead(std::int64_t keys, std::int64_t dim, DType type, std::uint32_t seed, bool rotated = false)
-      : head_dim(dim), dtype(type), rotation(rotated ? rotation_span(dim) : 0) {
+      : head_dim(dim), dtype(type), rotation(rotated ? rotation_span(dim) : 0), last_block((keys - 1) / kKvBlock) {
     k = random_floats(static_cast<std::size_t>(keys * dim), seed);
     v = random_floats(static_cast<std::size_t>(keys * dim), seed + 1);
-    const auto block_bytes = static_cast<std::size_t>(kKvBlock * row_bytes(type, dim));
+    const bool few = kv_has_few_bits(type);
+    const auto block_bytes = static_cast<std::size_t>(kKvBlock * row_bytes(few ? DType::f16 : type, dim));
     const std::int64_t blocks = (keys + kKvBlock - 1) / kKvBlock;
     // Keys that do not exist are NaN: nothing may touch them.
     memory.assign(static_cast<std::size_t>(2 * blocks) * block_bytes, std::byte{0xff});
@@ -211,7 +213,7 @@ struct KvHead {
       v_blocks.push_back(memory.data() + static_cast<std::size_t>(2 * b + 1) * block_bytes);
     }
     for (std::int64_t i = 0; i < keys; ++i) {
-      if (type == DType::q8_0 || type == DType::q4_0) {
+      if (few || type == DType::q8_0 || type == DType::q4_0) {
         put_quantized(i);
         continue;
       }
@@ -262,6 +264,40 @@ struct KvHead {
       }
     }
   }
+  bool is_plain(std::int64_t block) const { return kv_has_few_bits(dtype) && (block == 0 || block == last_block); }
+  void put_few(std::int64_t token) {
+    const std::int64_t lane = token % kKvBlock, group = kv_few_group(head_dim), groups = head_dim / group;
+    const bool signs = dtype == DType::q3_k;
+    for (const bool key : {true, false}) {
+      auto* const block = const_cast<std::byte*>((key ? k_blocks : v_blocks)[token / kKvBlock]);
+      float* const all = (key ? k : v).data() + token * head_dim;
+      const auto at = [&](std::int64_t i, std::int64_t n) { return key ? i * kKvBlock + lane : lane * n + i; };
+      std::byte* const sign_bits = block + head_dim / 4 * kKvBlock;
+      std::byte* const scales = sign_bits + (signs ? head_dim / 8 * kKvBlock : 0);
+      for (std::int64_t g = 0; g < groups; ++g) {
+        std::vector<std::uint8_t> codes(static_cast<std::size_t>(group));
+        const std::uint16_t d = encode_kv_few(dtype, all + g * group, group, codes.data());
+        std::memcpy(scales + 2 * at(g, groups), &d, 2);
+        for (std::int64_t c = 0; c < group; ++c) {
+          const int code = codes[static_cast<std::size_t>(c)];
+          const auto bits = [](std::byte& byte, std::int64_t shift, int mask, int value) {
+            byte = (byte & ~static_cast<std::byte>(mask << shift)) | static_cast<std::byte>(value << shift);
+          };
+          bits(block[at(g * group / 4 + c % (group / 4), head_dim / 4)], c / (group / 4) * 2, 3, code & 3);
+          if (signs) bits(sign_bits[at(g * group / 8 + c % (group / 8), head_dim / 8)], c / (group / 8), 1, code >> 2);
+          const int two[] = {-10, -3, 3, 10}, three[] = {10, 31, 55, 88};
+          const int level = !signs ? two[code] : code >= 4 ? -three[code - 4] : three[code];
+          all[g * group + c] = f16_to_f32(d) * static_cast<float>(level);
+        }
+      }
+    }
+  }
+  void put_halves(std::int64_t token) {
+    for (std::int64_t c = 0; c < head_dim; ++c) {
+      put_half(k_blocks[token / kKvBlock], c * kKvBlock + token % kKvBlock, k[token * head_dim + c]);
+      put_half(v_blocks[token / kKvBlock], token % kKvBlock * head_dim + c, v[token * head_dim + c]);
+    }
+  }
   void put_quantized(std::int64_t token) {
     const auto turn = [&] {
       if (rotation == 0) return;
@@ -269,22 +305,28 @@ struct KvHead {
       ref::rotate(v.data() + token * head_dim, head_dim, rotation);
     };
     turn();
-    dtype == DType::q8_0 ? put_q8(token) : put_q4(token);
+    if (is_plain(token / kKvBlock)) {
+      put_halves(token);
+    } else if (kv_has_few_bits(dtype)) {
+      put_few(token);
+    } else {
+      dtype == DType::q8_0 ? put_q8(token) : put_q4(token);
+    }
     turn();
   }
   void put(const std::byte* block, std::int64_t index, float& value) {
-    auto* at = const_cast<std::byte*>(block);
-    if (dtype == DType::f16) {
-      const std::uint16_t half = f32_to_f16(value);
-      std::memcpy(at + 2 * index, &half, 2);
-      value = f16_to_f32(half);
-    } else {
-      std::memcpy(at + 4 * index, &value, 4);
-    }
+    if (dtype == DType::f16) return put_half(block, index, value);
+    std::memcpy(const_cast<std::byte*>(block) + 4 * index, &value, 4);
+  }
+  static void put_half(const std::byte* block, std::int64_t index, float& value) {
+    const std::uint16_t half = f32_to_f16(value);
+    std::memcpy(const_cast<std::byte*>(block) + 2 * index, &half, 2);
+    value = f16_to_f32(half);
   }
   std::int64_t head_dim;
   DType dtype;
   std::int64_t rotation;
+  std::int64_t last_block;
   std::vector<float> k, v;
   std::vector<std::byte> memory;
   std::vector<const std::byte*> k_blocks, v_blocks;
@@ -318,6 +360,9 @@ std::vector<float> attend(const Table& table, const KvHead& kv, const Queries& q
   args.kv_dtype = kv.dtype;
   args.rotation = kv.rotation;
   for (args.chunk = 0; args.chunk < chunks; ++args.chunk) {
+    args.plain_blocks = 0;
+    for (std::int64_t i = 0; i < kAttentionChunk / kKvBlock; ++i)
+      args.plain_blocks |= kv.is_plain(args.chunk * (kAttentionChunk / kKvBlock) + i) ? 1U << i : 0;
     args.k_blocks = kv.k_blocks.data() + args.chunk * (kAttentionChunk / kKvBlock);
     args.v_blocks = kv.v_blocks.data() + args.chunk * (kAttentionChunk / kKvBlock);
     args.acc = acc.data() + args.chunk * heads * dim;
@@ -422,13 +467,19 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{64, 2, 50, DType::q8_0, range(40, 60)},    //
                       AttentionCase{512, 1, 0, DType::q8_0, range(5, 3)},      // as wide as it goes
                       AttentionCase{32, 8, 0, DType::q8_0, {2500}},            //
-                      AttentionCase{128, 4, 0, DType::q8_0, range(60, 11), true},  //
-                      AttentionCase{128, 4, 0, DType::q4_0, range(60, 11), true},  //
-                      AttentionCase{96, 3, 0, DType::q4_0, range(1020, 7), true},  // pieces of 32
-                      AttentionCase{64, 2, 50, DType::q4_0, range(40, 60), true},  //
-                      AttentionCase{64, 2, 0, DType::q4_0, range(200, 9)},         // not rotated
-                      AttentionCase{512, 1, 0, DType::q4_0, range(5, 3), true},    // as wide as it goes
-                      AttentionCase{32, 8, 0, DType::q4_0, {2500}, true}));
+                      AttentionCase{128, 4, 0, DType::q8_0, range(60, 11), true},   //
+                      AttentionCase{128, 4, 0, DType::q4_0, range(60, 11), true},   //
+                      AttentionCase{96, 3, 0, DType::q4_0, range(1020, 7), true},   // pieces of 32
+                      AttentionCase{64, 2, 50, DType::q4_0, range(40, 60), true},   //
+                      AttentionCase{64, 2, 0, DType::q4_0, range(200, 9)},          // not rotated
+                      AttentionCase{512, 1, 0, DType::q4_0, range(5, 3), true},     // as wide as it goes
+                      AttentionCase{32, 8, 0, DType::q4_0, {2500}, true},           //
+                      AttentionCase{128, 4, 0, DType::q3_k, range(192, 11), true},  // first and last block in f16
+                      AttentionCase{96, 3, 0, DType::q3_k, range(1020, 4), true},   // pieces of 32
+                      AttentionCase{64, 2, 150, DType::q3_k, range(300, 20), true},
+                      AttentionCase{128, 4, 0, DType::q2_0, range(192, 11), true},  //
+                      AttentionCase{512, 1, 0, DType::q2_0, range(130, 3), true},   // as wide as it goes
+                      AttentionCase{32, 8, 0, DType::q2_0, {2500}, true}));
 
 TEST(Ops, RotationIsItsOwnInverseAndKeepsProducts) {
   for (const std::int64_t dim : {32, 64, 96, 128, 256, 480, 512}) {

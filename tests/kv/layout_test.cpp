@@ -73,6 +73,16 @@ TEST(Layout, FewBitsAreOfRotatedKeysAndValues) {
   EXPECT_EQ(plain.with(DType::q8_0, kOnHost).groups()[0].rotation(), 0);
   EXPECT_EQ(plain.with(DType::q8_0, kOnHost, Rotation::quantized).groups()[0].rotation(), 32);
   EXPECT_EQ(plain.with(DType::f16, kOnHost, Rotation::quantized).groups()[0].rotation(), 0);
+  const Layout few = plain.with(DType::q2_0, kOnHost);
+  EXPECT_EQ(few.describe(),
+            "1 layers x 2 heads x 96 Q2_0 rotated; 1 layers x 2 heads x 96 F16 rotated, first and last block");
+  EXPECT_EQ(few.bytes_per_token(), 2 * 2 * 30) << "what a token takes when others have come";
+  EXPECT_EQ(few.plain_group(0), 1U);
+  EXPECT_EQ(few.plain_offset(0, Part::v, 1), 64 * 96 * 2 * 3);
+  EXPECT_EQ(plain.with(DType::q4_0, kOnHost).plain_group(0), Place::kNowhere);
+  EXPECT_EQ(few.groups()[0].dtype, DType::q2_0);
+  EXPECT_TRUE(few.groups()[0].keeps_all());
+  EXPECT_FALSE(few.groups()[1].keeps_all());
 }
 
 TEST(Layout, AWindowSeesItsOwnKeyAndThoseBefore) {

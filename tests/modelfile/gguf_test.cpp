@@ -196,7 +196,7 @@ std::vector<BadInput> bad_inputs() {
       {"dimension 2^63", with_tensor({huge}, 0, 0), Code::corrupt, "impossibly large"},
       {"product 2^64", with_tensor({1ull << 32, 1ull << 32}, 0, 0), Code::corrupt, "impossibly large"},
       {"bytes 2^64", with_tensor({1ull << 62}, 0, 0), Code::corrupt, "impossibly large"},
-      {"type 41", with_tensor({256}, 41, 0), Code::unsupported, "type 41 (Q1_0)"},
+      {"type 15", with_tensor({256}, 15, 0), Code::unsupported, "type 15 (Q8_K)"},
       {"type 999 names the tensor", with_tensor({256}, 999, 0), Code::unsupported, "'w\\x1b[31m' is of type 999"},
       {"half a block", with_tensor({48}, 2, 0), Code::corrupt, "Q4_0's block of 32"},
       {"odd offset", with_tensor({4}, 0, 8), Code::corrupt, "alignment 32"},

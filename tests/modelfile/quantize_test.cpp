@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "modelfile/gguf_writer.h"
+#include "tensor/blocks.h"
 #include "tensor/codec.h"
 
 namespace millrace::modelfile {
@@ -337,6 +339,68 @@ TEST_F(Quantize, RealModelInEveryType) {
   }
 }
 
+/// The largest scale that a block of each matrix has, of so many matrices.
+std::vector<int> largest_scales(const Model& model, std::string_view name, std::size_t matrices) {
+  const TensorInfo* tensor = model.find(name);
+  const std::string bytes = file_bytes(model.paths().front(), tensor->offset, tensor->bytes);
+  std::vector<int> largest(matrices, 0);
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(BlockNVFP4)) {
+    BlockNVFP4 block;
+    std::memcpy(&block, bytes.data() + at, sizeof block);
+    int& most = largest[at * matrices / bytes.size()];
+    most = std::max<int>(most, *std::max_element(std::begin(block.d), std::end(block.d)));
+  }
+  return largest;
+}
+
+/// Small weights, whose blocks' scales would be where those of NVFP4 have few steps.
+TEST_F(Quantize, MatricesOfNvfp4HaveAScaleBesideThem) {
+  const std::string in = make("in.gguf", kSmallMoe), out = path("out.gguf");
+  ASSERT_TRUE(quantize(in, out, {.type = QuantizeType::nvfp4, .threads = 3}).ok());
+  const Model before = Model::open(in).value(), after = Model::open(out).value();
+  std::set<std::string> scales;
+  for (const TensorInfo& tensor : after.tensors())
+    if (tensor.name.ends_with(".scale")) scales.insert(tensor.name);
+  EXPECT_EQ(scales, (std::set<std::string>{"blk.0.attn_v.scale", "blk.0.ffn_gate_exps.scale", "blk.1.attn_v.scale"}))
+      << "what is read by rows, or of another type, has none";
+  constexpr int kLargest = 0x7e;  // 448
+  for (const auto& [stem, matrices] :
+       {std::pair<std::string, std::size_t>("blk.0.attn_v", 1), {"blk.1.attn_v", 1}, {"blk.0.ffn_gate_exps", 4}}) {
+    EXPECT_EQ(after.find(stem + ".weight")->dtype, DType::nvfp4);
+    const std::vector<float> x = weights(before, stem + ".weight"), factors = weights(after, stem + ".scale");
+    std::vector<float> y = weights(after, stem + ".weight");
+    ASSERT_EQ(factors.size(), matrices) << stem;
+    EXPECT_EQ(after.find(stem + ".scale")->shape, std::vector<std::int64_t>{static_cast<std::int64_t>(matrices)});
+    const std::size_t each = x.size() / matrices;
+    for (std::size_t m = 0; m < matrices; ++m) {
+      float largest = 0;
+      for (std::size_t i = m * each; i < (m + 1) * each; ++i) largest = std::max(largest, std::fabs(x[i]));
+      EXPECT_EQ(factors[m], largest / (6 * 448)) << stem;
+      for (std::size_t i = m * each; i < (m + 1) * each; ++i) y[i] *= factors[m];
+    }
+    EXPECT_LE(relative_error(x, y), 0.083) << stem;
+    for (const int scale : largest_scales(after, stem + ".weight", matrices)) EXPECT_GE(scale, kLargest - 1) << stem;
+  }
+  ASSERT_TRUE(quantize(in, path("one.gguf"), {.type = QuantizeType::nvfp4, .threads = 1}).ok());
+  EXPECT_EQ(file_bytes(out), file_bytes(path("one.gguf")));
+  // Written again, they are copied with their scales.
+  ASSERT_TRUE(quantize(out, path("again.gguf"), {.type = QuantizeType::nvfp4}).ok());
+  const Model again = Model::open(path("again.gguf")).value();
+  EXPECT_EQ(again.tensors().size(), after.tensors().size());
+  EXPECT_EQ(weights(again, "blk.0.ffn_gate_exps.scale"), weights(after, "blk.0.ffn_gate_exps.scale"));
+  EXPECT_EQ(weights(again, "blk.0.ffn_gate_exps.weight"), weights(after, "blk.0.ffn_gate_exps.weight"));
+}
+
+TEST_F(Quantize, AMatrixKeepsTheScaleThatItHas) {
+  const std::string in =
+      make("in.gguf", {{"blk.0.attn_q.weight", DType::f32, {256, 33}}, {"blk.0.attn_q.scale", DType::f32, {1}}});
+  ASSERT_TRUE(quantize(in, path("out.gguf"), {.type = QuantizeType::nvfp4}).ok());
+  const Model before = Model::open(in).value(), after = Model::open(path("out.gguf")).value();
+  EXPECT_EQ(after.tensors().size(), 2U);
+  EXPECT_EQ(weights(before, "blk.0.attn_q.scale"), weights(after, "blk.0.attn_q.scale"));
+  EXPECT_LE(relative_error(weights(before, "blk.0.attn_q.weight"), weights(after, "blk.0.attn_q.weight")), 0.1);
+}
+
 TEST_F(Quantize, QuantizedInputIsDecodedFirst) {
   const std::string in = make("in.gguf", {{"blk.0.attn_q.weight", DType::q4_k, {256, 33}}});
   ASSERT_TRUE(quantize(in, path("out.gguf"), {.type = QuantizeType::f16}).ok());
@@ -385,7 +449,7 @@ TEST_F(Quantize, BadWeightsAreNamedAndLeaveNoFile) {
   const std::string old = make("out.gguf", {tensors[0]}), old_bytes = file_bytes(old);
   for (const float poison : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     const std::string in = make("in.gguf", tensors, poison);
-    for (const QuantizeType type : {QuantizeType::q4_k_m, QuantizeType::f16}) {
+    for (const QuantizeType type : {QuantizeType::q4_k_m, QuantizeType::nvfp4, QuantizeType::f16}) {
       const Status status = quantize(in, old, {.type = type, .threads = 3});
       EXPECT_EQ(status.code(), Code::corrupt);
       EXPECT_NE(status.message().find("blk.0.attn_k.weight"), std::string::npos) << status.message();

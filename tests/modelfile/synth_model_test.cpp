@@ -56,9 +56,10 @@ std::vector<float> decoded(const std::string& bytes, const TensorInfo& tensor) {
 
 TEST_F(SynthModel, WritesTameWeightsInEveryType) {
   std::set<DType> seen;
-  for (const char* dtype : {"F32",     "F16",   "BF16",  "Q8_0",  "Q4_0",   "Q4_1",   "Q5_0",    "Q5_1",   "Q2_K",
-                            "Q3_K",    "Q4_K",  "Q5_K",  "Q6_K",  "IQ4_NL", "IQ4_XS", "IQ2_XXS", "IQ2_XS", "IQ2_S",
-                            "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "TQ1_0",  "TQ2_0",  "MXFP4",   "NVFP4",  "Q4_K_M"}) {
+  for (const char* dtype :
+       {"F32",   "F16",   "BF16",  "Q8_0",   "Q4_0",   "Q4_1",    "Q5_0",   "Q5_1",  "Q2_K",    "Q3_K",
+        "Q4_K",  "Q5_K",  "Q6_K",  "IQ4_NL", "IQ4_XS", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S",
+        "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0",  "MXFP4",  "NVFP4",   "Q1_0",   "Q2_0",  "Q4_K_M"}) {
     SCOPED_TRACE(dtype);
     ASSERT_EQ(run(path("m.gguf") + " --dtype " + dtype + kSmall), 0) << log();
     const auto model = Model::open(path("m.gguf"));
@@ -81,7 +82,7 @@ TEST_F(SynthModel, WritesTameWeightsInEveryType) {
       EXPECT_NEAR(sum / count / wanted, norm ? 1 : 0, 0.05);
     }
   }
-  EXPECT_EQ(seen.size(), 26u);
+  EXPECT_EQ(seen.size(), 28u);
 }
 
 TEST_F(SynthModel, GivesTheSameBytesForASeedAndOthersForAnother) {

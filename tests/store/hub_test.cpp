@@ -42,6 +42,7 @@ TEST(Variants, GroupSplitsAndReadQuantizations) {
   EXPECT_TRUE(split->files[0].path.ends_with("00001-of-00002.gguf"));
   EXPECT_EQ(choose_variant(variants, name("a/b"))->quant, "Q4_K_M");
   EXPECT_EQ(choose_variant(variants, name("a/b:model.Q8_0.gguf"))->quant, "Q8_0");
+  EXPECT_EQ(choose_variant(variants_of({file("m-Q2_K.gguf"), file("m-NVFP4.gguf")}), name("a/b"))->quant, "NVFP4");
   EXPECT_FALSE(choose_variant(variants, name("a/b:Q3_K_S")).ok());
   EXPECT_FALSE(choose_variant({}, name("a/b")).ok());
   EXPECT_TRUE(is_checkpoint({{"config.json", 1, ""}, {"model-00001-of-00002.safetensors", 1, ""}}));

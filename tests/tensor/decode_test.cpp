@@ -115,6 +115,19 @@ TEST(DecodeByHand, Nvfp4ScalesOverTheWholeRange) {
   }
 }
 
+TEST(DecodeByHand, FieldsOfOneAndTwoBits) {
+  {  // d 1; bits 0 and 9 of 128, the second being bit 1 of the second byte
+    const auto w = decode(DType::q1_0, block_of(DType::q1_0, {{1, kOneHigh}, {2, 0x01}, {3, 0x02}, {17, 0x80}}));
+    for (std::size_t i = 0; i < 128; ++i) EXPECT_EQ(w[i], i == 0 || i == 9 || i == 127 ? 1.0f : -1.0f) << i;
+  }
+  {  // d 1; fields 0, 1, 2 and 3 in the first byte, 3 last in the last
+    const auto w = decode(DType::q2_0, block_of(DType::q2_0, {{1, kOneHigh}, {2, 0xe4}, {17, 0xc0}}));
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(w[i], static_cast<float>(i) - 1);
+    EXPECT_EQ(w[4], -1.0f);
+    EXPECT_EQ(w[63], 2.0f);
+  }
+}
+
 TEST(DecodeByHand, SuperBlocks) {
   {  // Q4_K: d 1, dmin 0.5. Scale 0 = 3, min 0 = 2. Scale 5: low four bits 9 (byte 4+9), top two 2 (byte 4+1) -> 41.
     const auto w = decode(DType::q4_k, block_of(DType::q4_k, {{1, kOneHigh},
@@ -254,6 +267,10 @@ Terms element(DType dtype, const Bits& b, int j) {
                                                            : std::ldexp(8 + mantissa, exponent - 10);
       return {scale * kFp4[b.bits(4 + 8 * sub16 + j % 8, j % 16 < 8 ? 0 : 4, 4)]};
     }
+    case DType::q1_0:
+      return {b.half(0) * (2 * b.bit(2 + j / 8, j % 8) - 1)};
+    case DType::q2_0:
+      return {b.half(0) * (b.bits(2 + j / 4, 2 * (j % 4), 2) - 1)};
     case DType::q2_k: {
       const int q = b.bits(16 + 32 * (j / 128) + i, 2 * (sub32 % 4), 2);
       return {b.half(80) * b.bits(sub16, 0, 4) * q, -b.half(82) * b.bits(sub16, 4, 4)};

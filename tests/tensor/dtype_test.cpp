@@ -20,7 +20,8 @@ TEST(DType, GeometryIsGgufs) {
       {"IQ3_S", 21, 256, 110},  {"IQ2_S", 22, 256, 82},  {"IQ1_M", 29, 256, 56},   {"TQ1_0", 34, 256, 54},
       {"TQ2_0", 35, 256, 66},   {"IQ4_NL", 20, 32, 18},  {"IQ4_XS", 23, 256, 136}, {"I8", 24, 1, 1},
       {"I16", 25, 1, 2},        {"I32", 26, 1, 4},       {"I64", 27, 1, 8},        {"F64", 28, 1, 8},
-      {"BF16", 30, 1, 2},       {"MXFP4", 39, 32, 17},   {"NVFP4", 40, 64, 36}};
+      {"BF16", 30, 1, 2},       {"MXFP4", 39, 32, 17},   {"NVFP4", 40, 64, 36},    {"Q1_0", 41, 128, 18},
+      {"Q2_0", 42, 64, 18}};
   ASSERT_EQ(all_dtypes().size(), std::size(rows));
   for (const Row& row : rows) {
     const Expected<DType> dtype = dtype_from_id(row.id);
@@ -41,7 +42,7 @@ TEST(DType, NamesInAnyCase) {
 }
 
 TEST(DType, UnknownOnesAreNamed) {
-  for (const std::uint32_t id : {4u, 5u, 9u, 15u, 31u, 41u, 0xffffffffu}) {
+  for (const std::uint32_t id : {4u, 5u, 9u, 15u, 31u, 43u, 0xffffffffu}) {
     const Status status = dtype_from_id(id).status();
     EXPECT_EQ(status.code(), Code::unsupported);
     EXPECT_NE(status.message().find(std::to_string(id)), std::string::npos) << status.message();

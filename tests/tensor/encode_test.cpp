@@ -62,7 +62,7 @@ std::vector<float> gaussian(std::size_t n, float deviation) {
 
 TEST(Encode, EveryComputableType) {
   for (const DTypeInfo& row : all_dtypes()) EXPECT_EQ(can_encode(row.dtype), row.computable) << row.name;
-  EXPECT_EQ(quantized().size(), 23u);
+  EXPECT_EQ(quantized().size(), 25u);
 }
 
 TEST(Encode, RelativeErrorOnGaussianWeights) {
@@ -75,7 +75,7 @@ TEST(Encode, RelativeErrorOnGaussianWeights) {
       {DType::mxfp4, 0.113},    {DType::nvfp4, 0.09},     {DType::q3_k, 0.1448},   {DType::q2_k, 0.2665},
       {DType::iq3_s, 0.1302},   {DType::iq3_xxs, 0.1785}, {DType::iq2_s, 0.2412},  {DType::iq2_xs, 0.2880},
       {DType::iq2_xxs, 0.3302}, {DType::iq1_m, 0.4165},   {DType::iq1_s, 0.4490},  {DType::tq1_0, 0.4375},
-      {DType::tq2_0, 0.4375}};
+      {DType::tq2_0, 0.4375},   {DType::q1_0, 0.61},      {DType::q2_0, 0.40}};
   EXPECT_EQ(relative_error(x, round_trip(DType::f32, x)), 0);
   for (const auto& [dtype, bound] : bounds)
     EXPECT_LT(relative_error(x, round_trip(dtype, x)), bound) << info(dtype).name;

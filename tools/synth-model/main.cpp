@@ -108,7 +108,7 @@ int run(int argc, char** argv) {
   app.add_option("-p,--preset", arguments.preset, "a shape by name; shape flags override its values");
   app.add_option("-d,--dtype", arguments.dtype,
                  "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, IQ1_S to "
-                 "IQ3_S, TQ1_0, TQ2_0, MXFP4, NVFP4 or "
+                 "IQ3_S, TQ1_0, TQ2_0, MXFP4, NVFP4, Q1_0, Q2_0 or "
                  "Q4_K_M (the usual mixture)");
   add_shape_flags(app, arguments.shape);
   app.add_option("--seed", arguments.seed, "the same seed gives the same file");

@@ -46,6 +46,9 @@ void make(BlockQ5_0& b, double scale, Random& random) { b.d = half(scale * rando
 void make(BlockQ8_0& b, double scale, Random& random) { b.d = half(scale * random.spread() * random.sign()); }
 void make(BlockIQ4_NL& b, double scale, Random& random) { b.d = half(scale * random.spread() * random.sign()); }
 
+void make(BlockQ1_0& b, double scale, Random& random) { b.d = half(scale * random.spread()); }
+void make(BlockQ2_0& b, double scale, Random& random) { b.d = half(scale * random.spread() * random.sign()); }
+
 void make(BlockQ4_1& b, double scale, Random& random) {
   const double d = scale * random.spread();
   b.d = half(d);
@@ -187,6 +190,10 @@ void make_quantized(DType dtype, std::span<std::byte> out, double scale, Random&
       return make_blocks<BlockMXFP4>(out, scale, random);
     case DType::nvfp4:
       return make_blocks<BlockNVFP4>(out, scale, random);
+    case DType::q1_0:
+      return make_blocks<BlockQ1_0>(out, scale, random);
+    case DType::q2_0:
+      return make_blocks<BlockQ2_0>(out, scale, random);
     default:  // floats are made above, integers are refused by types_from_name()
       with_grid_block(dtype, [&]<typename Block>() { make_blocks<Block>(out, scale, random); });
   }

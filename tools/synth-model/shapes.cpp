@@ -169,7 +169,7 @@ std::uint32_t file_type(const Types& types) {
       {DType::q5_k, 16},  {DType::q6_k, 18},    {DType::iq4_nl, 25}, {DType::iq4_xs, 30},  {DType::bf16, 32},
       {DType::mxfp4, 38}, {DType::iq2_xxs, 19}, {DType::iq2_xs, 20}, {DType::iq3_xxs, 23}, {DType::iq1_s, 24},
       {DType::iq3_s, 26}, {DType::iq2_s, 29},   {DType::iq1_m, 31},  {DType::tq1_0, 36},   {DType::tq2_0, 37},
-      {DType::nvfp4, 39}};
+      {DType::nvfp4, 39}, {DType::q1_0, 40},    {DType::q2_0, 41}};
   for (const auto& [dtype, number] : numbers) {
     if (dtype == types.matrices) return number;
   }

@@ -31,7 +31,9 @@ Expected<DType> kv_format(const std::string& name) {
   if (name == "f32") return DType::f32;
   if (name == "q8_0") return DType::q8_0;
   if (name == "q4_0") return DType::q4_0;
-  return error(Code::invalid_argument, "--kv {}: use f16, q8_0, q4_0 or f32", name);
+  if (name == "q3") return DType::q3_k;
+  if (name == "q2") return DType::q2_0;
+  return error(Code::invalid_argument, "--kv {}: use f16, q8_0, q4_0, q3, q2 or f32", name);
 }
 
 constexpr std::string_view kDevices = "use auto, cpu, cuda, cuda:N, or cuda:0,1 for GPUs that share each matrix";
@@ -205,7 +207,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       "where that is predicted to pay, else on the CPU; or self, the model's own first layers that stay "
       "in memory (self:K: so many); or mtp, the file's own block for multi-token prediction; or "
       "substitute[:FILE], all layers, with low-bit copies of those that stream (`quantize --substitute`)");
-  command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, f32 (default: f16)");
+  command.add_option("--kv", flags.kv, "Format of the KV cache: f16, q8_0, q4_0, q3, q2, f32 (default: f16)");
   command.add_option("--isa", flags.isa, "Kernels: auto, plain, avx2, avx512")->capture_default_str();
   command
       .add_option("--storage", flags.storage,

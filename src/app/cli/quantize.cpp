@@ -32,12 +32,6 @@ struct QuantizeFlags {
   bool substitute = false, dry_run = false;
 };
 
-/// The identity that a model's substitutes name. Errors: those of opening the model.
-Expected<std::string> identity_of(const std::string& path) {
-  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(path, {.skip_vocabulary = true}));
-  return kv::model_identity(model);
-}
-
 Expected<measure::Sensitivity> read_sensitivity(const std::string& path) {
   MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path, measure::kMostSensitivityBytes));
   auto found = measure::parse_sensitivity(text);
@@ -72,16 +66,8 @@ Status apply_rule(const std::string& rule, const modelfile::Model& model,
   return {};
 }
 
-Status apply_rules(const QuantizeFlags& flags, modelfile::QuantizeOptions& options) {
-  if (flags.rules.empty()) return {};
-  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(flags.in, {.skip_vocabulary = true}));
-  for (const std::string& rule : flags.rules) MR_RETURN_IF_ERROR(apply_rule(rule, model, options.types));
-  return {};
-}
-
 /// What would be written: each type's matrices and bytes.
-Status print_plan(const QuantizeFlags& flags, const modelfile::QuantizeOptions& options) {
-  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(flags.in, {.skip_vocabulary = true}));
+Status print_plan(const modelfile::Model& model, const modelfile::QuantizeOptions& options) {
   MR_ASSIGN_OR_RETURN(const std::vector<DType> types, modelfile::planned_types(model, options));
   struct Sum {
     std::int64_t tensors = 0, weights = 0;
@@ -128,14 +114,13 @@ void print(const measure::ModelMixture& mixture, bool measured) {
 }
 
 /// Types for a file of so many bytes, or of so much divergence, into the options.
-Status choose_types(const QuantizeFlags& flags, modelfile::QuantizeOptions& options) {
+Status choose_types(const QuantizeFlags& flags, const modelfile::Model& model, modelfile::QuantizeOptions& options) {
   measure::MixtureLimits limits{.divergence = flags.divergence};
   if (!flags.bytes.empty()) {
     const auto bytes = parse_bytes(flags.bytes);
     if (!bytes.ok()) return bytes.status().with_context("--bytes");
     limits.bytes = *bytes;
   }
-  MR_ASSIGN_OR_RETURN(const modelfile::Model model, modelfile::Model::open(flags.in));
   std::optional<measure::Sensitivity> sensitivity;
   if (!flags.sensitivity.empty()) {
     MR_ASSIGN_OR_RETURN(sensitivity, read_sensitivity(flags.sensitivity));
@@ -150,7 +135,7 @@ Status choose_types(const QuantizeFlags& flags, modelfile::QuantizeOptions& opti
   return {};
 }
 
-Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags) {
+Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags, const modelfile::Model& model) {
   modelfile::QuantizeOptions options;
   options.threads = flags.threads;
   const bool chooses = !flags.bytes.empty() || flags.divergence;
@@ -165,20 +150,22 @@ Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags) {
   if (!chooses) {
     MR_ASSIGN_OR_RETURN(options.type, modelfile::quantize_type_from_name(flags.type));
   } else {
-    MR_RETURN_IF_ERROR(choose_types(flags, options));
+    MR_RETURN_IF_ERROR(choose_types(flags, model, options));
   }
-  MR_RETURN_IF_ERROR(apply_rules(flags, options));
+  for (const std::string& rule : flags.rules) MR_RETURN_IF_ERROR(apply_rule(rule, model, options.types));
   if (flags.substitute) {
-    MR_ASSIGN_OR_RETURN(options.substitute_of, identity_of(flags.in));
+    MR_ASSIGN_OR_RETURN(options.substitute_of, kv::model_identity(model));
   }
   return options;
 }
 
 int execute(const QuantizeFlags& flags, const Program& program) {
-  auto options = options_of(flags);
+  const auto before = modelfile::Model::open(flags.in, {.skip_vocabulary = true});
+  if (!before.ok()) return fail(before.status());
+  auto options = options_of(flags, *before);
   if (!options.ok()) return fail(options.status());
   if (flags.dry_run) {
-    const Status status = print_plan(flags, *options);
+    const Status status = print_plan(*before, *options);
     return status.ok() ? 0 : fail(status);
   }
   const auto importance = read_importance(flags.imatrix);
@@ -191,9 +178,8 @@ int execute(const QuantizeFlags& flags, const Program& program) {
     return fail(status);
   }
   progress.finish();
-  auto before = modelfile::Model::open(flags.in, {.skip_vocabulary = true});
   auto after = modelfile::Model::open(flags.out, {.skip_vocabulary = true});
-  if (before.ok() && after.ok()) {
+  if (after.ok()) {
     fmt::print("{}: {} of {}, {} before\n", flags.out, format_bytes(after->tensor_bytes()),
                flags.substitute ? "substitutes" : "weights", format_bytes(before->tensor_bytes()));
   }

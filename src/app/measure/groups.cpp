@@ -45,30 +45,6 @@ struct Squares {
   double lost = 0, all = 0;
 };
 
-/// What errors count in each column of a tensor, by its matrices; nothing where all count alike.
-class Columns {
- public:
-  static Expected<Columns> of(const TensorInfo& tensor, const modelfile::ImportanceMatrix* importance) {
-    Columns columns;
-    if (importance == nullptr) return columns;
-    const auto entry = importance->entries.find(tensor.name);
-    if (entry == importance->entries.end()) return columns;
-    MR_ASSIGN_OR_RETURN(columns.weights_, modelfile::column_weights(entry->second, tensor));
-    columns.cols_ = std::max<std::int64_t>(1, tensor.cols());
-    const std::int64_t matrices = std::ssize(columns.weights_) / columns.cols_;
-    columns.rows_ = tensor.rows() / std::max<std::int64_t>(1, matrices);
-    return columns;
-  }
-  /// [cols], or null.
-  const float* of_row(std::int64_t row) const {
-    return weights_.empty() ? nullptr : weights_.data() + row / rows_ * cols_;
-  }
-
- private:
-  std::vector<float> weights_;  // [matrices, cols]
-  std::int64_t cols_ = 0, rows_ = 0;
-};
-
 /// Of one row as it comes back from `dtype`.
 Squares squares_of_row(const TensorInfo& tensor, const std::byte* bytes, DType dtype, const float* columns) {
   const std::int64_t cols = tensor.cols();
@@ -128,7 +104,7 @@ Expected<double> rounding_error(const modelfile::Model& model, const Group& grou
     const std::int64_t sampled =
         std::clamp<std::int64_t>(kSampledWeights / std::max<std::int64_t>(1, tensor->cols()), 1, rows);
     const DType used = modelfile::fitting_dtype(dtype, tensor->cols());
-    MR_ASSIGN_OR_RETURN(const Columns columns, Columns::of(*tensor, importance));
+    MR_ASSIGN_OR_RETURN(const auto columns, modelfile::ColumnImportance::of(*tensor, importance));
     std::vector<Squares> of_row(static_cast<std::size_t>(sampled));
     std::vector<Status> of_thread(static_cast<std::size_t>(pool.threads()));
     pool.parallel_for(sampled, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
@@ -168,7 +144,7 @@ Status write_overlay(const modelfile::Model& model, std::span<const Group* const
     const std::int64_t cols = tensor->cols(),
                        at_once = std::max<std::int64_t>(1, kPieceWeights / std::max<std::int64_t>(1, cols));
     const std::int64_t from_bytes = row_bytes(tensor->dtype, cols), to_bytes = row_bytes(used, cols);
-    MR_ASSIGN_OR_RETURN(const Columns columns, Columns::of(*tensor, importance));
+    MR_ASSIGN_OR_RETURN(const auto columns, modelfile::ColumnImportance::of(*tensor, importance));
     for (std::int64_t first = 0; first < tensor->rows(); first += at_once) {
       if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "stopped");
       const std::int64_t rows = std::min(at_once, tensor->rows() - first);

@@ -22,8 +22,9 @@ constexpr std::uint64_t kMostListBytes = 32 * kMiB;
 constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 46;
 constexpr int kMostPages = 100;
 // The best trade people have found between size and loss comes first.
-constexpr std::array<std::string_view, 12> kUsualChoices = {
-    "Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "MXFP4", "Q4_0", "IQ4_XS", "Q5_K_M", "Q6_K", "Q8_0", "F16", "BF16", "Q3_K_M"};
+constexpr std::array<std::string_view, 13> kUsualChoices = {"Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "MXFP4", "NVFP4",
+                                                            "Q4_0",   "IQ4_XS",     "Q5_K_M", "Q6_K",  "Q8_0",
+                                                            "F16",    "BF16",       "Q3_K_M"};
 
 std::string lower(std::string text) {
   for (char& c : text)

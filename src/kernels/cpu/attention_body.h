@@ -204,6 +204,67 @@ inline void decode_nibble_values(const std::byte* block, std::int64_t head_dim, 
   }
 }
 
+/// Levels of fields of two bits and, of three, of their signs (tensor/kv_codec.h), as floats before their scale.
+inline float level_of(std::uint32_t field) {
+  return static_cast<float>(static_cast<std::int8_t>(kKvLevels2 >> 8 * field));
+}
+inline float level_of(std::uint32_t field, std::uint32_t sign) {
+  const auto magnitude = static_cast<std::int32_t>(kKvLevels3 >> 8 * field & 255),
+             minus = -static_cast<std::int32_t>(sign);
+  return static_cast<float>((magnitude ^ minus) - minus);
+}
+
+/// A block of keys of few bits as floats, [head_dim, 64].
+template <typename V, bool kSigns>
+void decode_few_keys(const std::byte* block, std::int64_t head_dim, float* out) {
+  const std::int64_t group = kv_few_group(head_dim), quarter = group / 4, eighth = group / 8;
+  const auto* fields = reinterpret_cast<const std::uint8_t*>(block);
+  const std::uint8_t* signs = fields + head_dim / 4 * kKvBlock;
+  const auto* scales = reinterpret_cast<const std::uint16_t*>(signs + (kSigns ? head_dim / 8 * kKvBlock : 0));
+  alignas(64) float scale[kKvBlock];
+  for (std::int64_t g = 0; g < head_dim / group; ++g, scales += kKvBlock) {
+    for_each_vector<V>(kKvBlock, [&](std::int64_t i, int) { V::store(scale + i, V::load_half(scales + i)); });
+    for (std::int64_t c = 0; c < group; ++c, out += kKvBlock) {
+      const std::uint8_t* const field = fields + (g * quarter + c % quarter) * kKvBlock;
+      const std::uint8_t* const sign = signs + (g * eighth + c % eighth) * kKvBlock;
+      const auto at = static_cast<int>(c / quarter * 2), sign_at = static_cast<int>(c / eighth);
+      for (std::int64_t i = 0; i < kKvBlock; ++i) {
+        const std::uint32_t two = field[i] >> at & 3U;
+        out[i] = (kSigns ? level_of(two, sign[i] >> sign_at & 1U) : level_of(two)) * scale[i];
+      }
+    }
+  }
+}
+
+/// A block of values of few bits as floats, [64, head_dim].
+template <bool kSigns>
+void decode_few_values(const std::byte* block, std::int64_t head_dim, float* out) {
+  const std::int64_t group = kv_few_group(head_dim), quarter = group / 4, eighth = group / 8;
+  const auto* fields = reinterpret_cast<const std::uint8_t*>(block);
+  const std::uint8_t* signs = fields + head_dim / 4 * kKvBlock;
+  const auto* scales = reinterpret_cast<const std::uint16_t*>(signs + (kSigns ? head_dim / 8 * kKvBlock : 0));
+  for (std::int64_t g = 0; g < kKvBlock * head_dim / group; ++g, fields += quarter, signs += eighth, out += group) {
+    const float scale = half_to_float(scales[g]);
+    for (std::int64_t part = 0; part < 8; ++part) {  // of an eighth of the channels
+      const std::uint8_t* const field = fields + part % 2 * eighth;
+      const auto at = static_cast<int>(part / 2 * 2);
+      for (std::int64_t c = 0; c < eighth; ++c) {
+        const std::uint32_t two = field[c] >> at & 3U;
+        out[part * eighth + c] = (kSigns ? level_of(two, signs[c] >> part & 1U) : level_of(two)) * scale;
+      }
+    }
+  }
+}
+
+/// A block of f16 as floats: keys and values alike.
+template <typename V>
+void decode_halves(const std::byte* block, std::int64_t count, float* out) {
+  const auto* from = reinterpret_cast<const std::uint16_t*>(block);
+  for_each_vector<V>(count, [&](std::int64_t i, int n) {
+    store_n<V>(out + i, n == V::kWidth ? V::load_half(from + i) : V::load_half_first(from + i, n), n);
+  });
+}
+
 /// A block of q8_0 values as floats, [keys, head_dim] of its [64, head_dim].
 inline void decode_values(const std::byte* block, std::int64_t head_dim, std::int64_t keys, float* out) {
   const auto* values = reinterpret_cast<const std::int8_t*>(block);
@@ -217,15 +278,39 @@ inline void decode_values(const std::byte* block, std::int64_t head_dim, std::in
 
 /// A block of K or V as the products take it: float or half where it lies, quantized ones decoded into `scratch`.
 template <typename V, KvForm kForm, bool kKeys>
-const std::byte* plain_block(DType dtype, const std::byte* block, std::int64_t head_dim, float* scratch) {
+const std::byte* plain_block(const AttentionArgs& args, std::int64_t number, float* scratch) {
+  const std::byte* const block = (kKeys ? args.k_blocks : args.v_blocks)[number];
   if constexpr (kForm == KvForm::quantized) {
-    const bool nibbles = dtype == DType::q4_0;
-    if constexpr (kKeys)
-      (nibbles ? decode_nibble_keys<V> : decode_keys<V>)(block, head_dim, scratch);
-    else if (nibbles)
-      decode_nibble_values(block, head_dim, scratch);
-    else
-      decode_values(block, head_dim, kKvBlock, scratch);
+    const std::int64_t head_dim = args.head_dim;
+    const DType dtype = (args.plain_blocks >> number & 1) != 0 ? DType::f16 : args.kv_dtype;
+    switch (dtype) {
+      case DType::f16:
+        decode_halves<V>(block, head_dim * kKvBlock, scratch);
+        break;
+      case DType::q4_0:
+        if constexpr (kKeys)
+          decode_nibble_keys<V>(block, head_dim, scratch);
+        else
+          decode_nibble_values(block, head_dim, scratch);
+        break;
+      case DType::q3_k:
+        if constexpr (kKeys)
+          decode_few_keys<V, true>(block, head_dim, scratch);
+        else
+          decode_few_values<true>(block, head_dim, scratch);
+        break;
+      case DType::q2_0:
+        if constexpr (kKeys)
+          decode_few_keys<V, false>(block, head_dim, scratch);
+        else
+          decode_few_values<false>(block, head_dim, scratch);
+        break;
+      default:
+        if constexpr (kKeys)
+          decode_keys<V>(block, head_dim, scratch);
+        else
+          decode_values(block, head_dim, kKvBlock, scratch);
+    }
     return reinterpret_cast<const std::byte*>(scratch);
   }
   return block;
@@ -273,8 +358,7 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
   const std::int64_t first_block = args.chunk * (kAttentionChunk / kKvBlock);
   for (std::int64_t block = begin / kKvBlock; block * kKvBlock < end; ++block) {
     std::fill(scores, scores + M * kKvBlock, 0.0f);
-    const std::byte* keys =
-        plain_block<V, kForm, true>(args.kv_dtype, args.k_blocks[block - first_block], args.head_dim, decoded);
+    const std::byte* keys = plain_block<V, kForm, true>(args, block - first_block, decoded);
     wide_product<V, M, kHalf, 1, M>(q, keys, kKvBlock, kKvBlock, 0, args.head_dim, scores, kKvBlock);
     Visible seen[M];
     for (int m = 0; m < M; ++m) {
@@ -283,8 +367,7 @@ void attend_group(const AttentionArgs& args, std::int64_t first) {
       soften<V>(scores + m * kKvBlock, seen[m].begin, seen[m].end, args.scale, args.max[first + m], args.sum[first + m],
                 acc + m * args.head_dim, args.head_dim);
     }
-    const std::byte* values =
-        plain_block<V, kForm, false>(args.kv_dtype, args.v_blocks[block - first_block], args.head_dim, decoded);
+    const std::byte* values = plain_block<V, kForm, false>(args, block - first_block, decoded);
     add_values<V, M, kHalf>(scores, values, args.head_dim, seen, acc, args.head_dim);
   }
 }

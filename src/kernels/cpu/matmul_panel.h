@@ -316,6 +316,53 @@ struct NVFP4 {
   }
 };
 
+/// The fields of 1 or 2 bits that neighbouring columns have in the low byte of every lane, in four bytes.
+template <class V, int kBits>
+typename V::I spread_fields(typename V::I v) {
+  if constexpr (kBits == 1) return and_bytes<V>(V::mul32(v, V::set1(0x00204081)), 1);
+  const typename V::I nibbles = V::and_(V::or_(v, V::template sll<12>(v)), V::set1(0x000f000f));
+  return and_bytes<V>(V::or_(nibbles, V::template sll<6>(nibbles)), 3);
+}
+
+/// Q1_0 and Q2_0: a scale, then sixteen bytes of fields in the order of the columns.
+template <class V, int kBits>
+struct Fields16 {
+  static constexpr Kind kKind = Kind::scaled;
+  static constexpr int kOffset = 1, kMax16 = 8, kBlockBytes = 18, kParts = 4 / kBits;
+
+  template <int part>
+  static void pack_part(const typename V::I raw[4], typename V::F d, std::uint8_t* out) {
+    const Out<V> block{out};
+    const auto four = [&]<int j>() {  // columns 4j .. 4j + 3
+      constexpr int kBit = (32 * part + 4 * j) * kBits;
+      const typename V::I field = V::and_(V::template srl<kBit % 32>(raw[kBit / 32]), V::set1((1 << 4 * kBits) - 1));
+      const typename V::I q = spread_fields<V, kBits>(field);
+      block.bytes(j, kBits == 1 ? V::add_bytes(q, q) : q);  // 0 and 2 are -1 and 1
+    };
+    four.template operator()<0>(), four.template operator()<1>(), four.template operator()<2>();
+    four.template operator()<3>(), four.template operator()<4>(), four.template operator()<5>();
+    four.template operator()<6>(), four.template operator()<7>();
+    block.scale(0, d);
+  }
+
+  static void pack(const Rows<V>& rows, std::int64_t chunk, int n, std::uint8_t* const* out) {
+    const std::int64_t start = chunk * (kChunk / kParts) * kBlockBytes;
+    const Fields<V, std::uint16_t> d(rows, start, kBlockBytes, n / kParts);
+    for (int i = 0; i < n / kParts; ++i) {
+      typename V::I raw[4];
+      columns<V>(rows, start + i * kBlockBytes + 2, raw);
+      const typename V::F scale = V::halves(d.at[i]);
+      std::uint8_t* const* const parts = out + kParts * i;
+      pack_part<0>(raw, scale, parts[0]);
+      pack_part<1>(raw, scale, parts[1]);
+      if constexpr (kParts == 4) {
+        pack_part<2>(raw, scale, parts[2]);
+        pack_part<3>(raw, scale, parts[3]);
+      }
+    }
+  }
+};
+
 /// An eighth of a super-block whose bytes are nibbles in pairs of 32 columns (Q4_K, Q5_K): columns of part `part`.
 template <class V>
 void paired_nibbles(const typename V::I raw[8], int part, typename V::I q[8]) {
@@ -1050,6 +1097,10 @@ void quantized(const MatmulArgs& args) {
       return product<V, MXFP4<V>>(args);
     case DType::nvfp4:
       return product<V, NVFP4<V>>(args);
+    case DType::q1_0:
+      return product<V, Fields16<V, 1>>(args);
+    case DType::q2_0:
+      return product<V, Fields16<V, 2>>(args);
     default:
       with_grid_block(args.dtype, [&]<typename Block>() { product<V, OnGrid<V, Block>>(args); });
   }

@@ -102,6 +102,16 @@ void unpack(const BlockNVFP4& block, int part, Block& out) {
   out.two_scales = true;
 }
 
+void unpack(const BlockQ1_0& block, int part, Block& out) {
+  for (int i = 0; i < 32; ++i) out.q[i] = static_cast<std::int8_t>(2 * (block.qs[4 * part + i / 8] >> i % 8 & 1) - 1);
+  out.s = half_to_float(block.d);
+}
+
+void unpack(const BlockQ2_0& block, int part, Block& out) {
+  for (int i = 0; i < 32; ++i) out.q[i] = static_cast<std::int8_t>((block.qs[8 * part + i / 4] >> 2 * (i % 4) & 3) - 1);
+  out.s = half_to_float(block.d);
+}
+
 void unpack(const BlockIQ4_XS& block, int part, Block& out) {
   codebook(block.qs + 16 * part, kIq4Codebook, out.q);
   out.s = half_to_float(block.d) * static_cast<float>(iq4_xs_scale(block, part));
@@ -330,6 +340,10 @@ void multiply(const MatmulArgs& args) {
       return quantized<Sum, BlockMXFP4, kBlock>(args);
     case DType::nvfp4:
       return quantized<Sum, BlockNVFP4, kNvfp4Block>(args);
+    case DType::q1_0:
+      return quantized<Sum, BlockQ1_0, kBlockQ1_0>(args);
+    case DType::q2_0:
+      return quantized<Sum, BlockQ2_0, kBlockQ2_0>(args);
     default:
       MR_ASSERT(with_grid_block(args.dtype, [&]<typename Block>() { quantized<Sum, Block, kSuperBlock>(args); }));
   }

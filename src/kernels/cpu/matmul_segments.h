@@ -463,6 +463,10 @@ void multiply(const MatmulArgs& args) {
       return product<V, Quantized<V, panel::MXFP4<V>>>(args);
     case DType::nvfp4:
       return product<V, Quantized<V, panel::NVFP4<V>>>(args);
+    case DType::q1_0:
+      return product<V, Quantized<V, panel::Fields16<V, 1>>>(args);
+    case DType::q2_0:
+      return product<V, Quantized<V, panel::Fields16<V, 2>>>(args);
     default:
       with_grid_block(args.dtype, [&]<typename Block>() { product<V, Quantized<V, panel::OnGrid<V, Block>>>(args); });
   }

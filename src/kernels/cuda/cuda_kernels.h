@@ -117,9 +117,10 @@ struct ExpertCall {
   std::int32_t address_stride = 0;
   const std::byte* const* bias = nullptr;  // entry of float32 for `weight`, `rows` of each expert; or none
   const std::byte* const* up_bias = nullptr;
-  std::int32_t bias_stride = 0;             // floats from an expert's biases to the next one's: rows, or more
-  const std::byte* const* scale = nullptr;  // entry of float32 [experts], which multiplies products with `weight`
-                                            // before their bias is added; or none
+  std::int32_t bias_stride = 0;  // floats from an expert's biases to the next one's: rows, or more
+  /// Entries of float32 [experts], which multiply products with `weight`, or with `up`, before a bias is added; or
+  /// none.
+  const std::byte *const *scale = nullptr, *const *up_scale = nullptr;
   DType dtype = DType::f32, up_dtype = DType::f32;
   Effect effect = Effect::store;  // store or gated
   Activation activation = Activation::silu;

@@ -55,6 +55,12 @@ __device__ float element(const BlockQ8_0& block, int j) { return half_bits(block
 __device__ float element(const BlockIQ4_NL& block, int j) {
   return half_bits(block.d) * codebook(kIq4Low, kIq4High, nibble(block.qs, j));
 }
+__device__ float element(const BlockQ1_0& block, int j) {
+  return half_bits(block.d) * static_cast<float>(2 * (block.qs[j / 8] >> j % 8 & 1) - 1);
+}
+__device__ float element(const BlockQ2_0& block, int j) {
+  return half_bits(block.d) * static_cast<float>((block.qs[j / 4] >> 2 * (j % 4) & 3) - 1);
+}
 __device__ float element(const BlockMXFP4& block, int j) {
   const unsigned e = block.e;
   const float d = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
@@ -175,6 +181,10 @@ __device__ float element(DType dtype, const std::byte* row, int i) {
       return element_of<BlockMXFP4, kBlock>(row, i);
     case DType::nvfp4:
       return element_of<BlockNVFP4, kNvfp4Block>(row, i);
+    case DType::q1_0:
+      return element_of<BlockQ1_0, kBlockQ1_0>(row, i);
+    case DType::q2_0:
+      return element_of<BlockQ2_0, kBlockQ2_0>(row, i);
     case DType::q2_k:
       return element_of<BlockQ2_K, kSuperBlock>(row, i);
     case DType::q3_k:

@@ -34,7 +34,7 @@ struct FloatArgs {
   const std::byte* const* weight[2];  // the second: a pair's up
   DType dtype[2];
   const std::byte* const* bias[2];
-  const std::byte* const* scale;  // of experts: a number each, for weight[0]
+  const std::byte* const* scale[2];  // of experts: a number each
   Effect effect;
   Activation activation;
   std::int32_t rows, cols, x_rows;
@@ -196,8 +196,8 @@ __global__ void __launch_bounds__(kThreads) float_matmul_kernel(const __grid_con
   const int n0 = static_cast<int>(blockIdx.x) * kTile, tx = tid % T::kSide, ty = tid / T::kSide;
   const auto product = [&](int side, float(&out)[kEach][kEach]) {
     product_tile<T>(a, a.weight[side][entry], a.dtype[side], x_row, xs, ws, sums, out);
-    if (a.scale != nullptr && side == 0) {
-      const float scale = reinterpret_cast<const float*>(*a.scale)[rows.expert];
+    if (a.scale[side] != nullptr) {
+      const float scale = reinterpret_cast<const float*>(*a.scale[side])[rows.expert];
 #pragma unroll
       for (int i = 0; i < kEach * kEach; ++i) out[i / kEach][i % kEach] *= scale;
     }
@@ -298,7 +298,8 @@ cudaError_t matmul_experts_float(const ExpertCall& call, cudaStream_t stream) {
   a.dtype[1] = call.up_dtype;
   a.bias[0] = call.bias;
   a.bias[1] = call.up_bias;
-  a.scale = call.scale;
+  a.scale[0] = call.scale;
+  a.scale[1] = call.up_scale;
   a.effect = call.effect;
   a.activation = call.activation;
   a.rows = call.rows;

@@ -21,12 +21,16 @@ __global__ void scale_kernel(float* x, float factor, std::int64_t n) {
   if (i < n) x[i] *= factor;
 }
 
-__global__ void scale_by_kernel(float* x, const std::byte* const* scalar, std::int64_t n) {
+__global__ void scale_by_kernel(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t n,
+                                int cols) {
   allow_successor();
-  const float factor = *reinterpret_cast<const float*>(*scalar);  // no kernel's
-  wait_for_predecessor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < n) x[i] *= factor;
+  const float factor = *reinterpret_cast<const float*>(*scalar);  // weights are no kernel's
+  const float more = bias == nullptr || i >= n ? 0.0f : reinterpret_cast<const float*>(*bias)[i % cols];
+  wait_for_predecessor();
+  if (i >= n) return;
+  const float product = x[i] * factor;
+  x[i] = bias == nullptr ? product : product + more;
 }
 
 __global__ void add_scaled_kernel(float* x, const float* y, float factor, std::int64_t n) {
@@ -261,9 +265,11 @@ cudaError_t scale(float* x, float factor, std::int64_t n, cudaStream_t stream) {
   return launch(scale_kernel, blocks_for(n), dim3(kThreads), 0, stream, x, factor, n);
 }
 
-cudaError_t scale_by(float* x, const std::byte* const* scalar, std::int64_t n, cudaStream_t stream) {
+cudaError_t scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
+                     std::int32_t cols, cudaStream_t stream) {
+  const std::int64_t n = rows * cols;
   if (n <= 0) return cudaSuccess;
-  return launch(scale_by_kernel, blocks_for(n), dim3(kThreads), 0, stream, x, scalar, n);
+  return launch(scale_by_kernel, blocks_for(n), dim3(kThreads), 0, stream, x, scalar, bias, n, cols);
 }
 
 cudaError_t add_scaled(float* x, const float* y, float factor, std::int64_t n, cudaStream_t stream) {

@@ -20,8 +20,10 @@ cudaError_t temper(float* x, const std::int32_t* position, float scale, std::int
 /// gate [rows, cols] = gated(gate, up), a row of `up` up_stride floats behind the one before it.
 cudaError_t gate_rows(Activation activation, float* gate, const float* up, std::int64_t up_stride, std::int32_t rows,
                       std::int32_t cols, cudaStream_t stream);
-/// x *= the number at `scalar`, the entry of a float32 vector of one.
-cudaError_t scale_by(float* x, const std::byte* const* scalar, std::int64_t n, cudaStream_t stream);
+/// x [rows, cols] = x * the number at `scalar`, the entry of a float32 vector of one; then + bias, the entry of a
+/// float32 [cols], or none.
+cudaError_t scale_by(float* x, const std::byte* const* scalar, const std::byte* const* bias, std::int64_t rows,
+                     std::int32_t cols, cudaStream_t stream);
 /// x = cap * tanh(x / cap), with the CPU's bits.
 cudaError_t softcap(float* x, float cap, std::int64_t n, cudaStream_t stream);
 

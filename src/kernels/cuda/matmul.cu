@@ -213,7 +213,7 @@ cudaError_t mixed_pair(const ExpertCall& call, cudaStream_t stream) {
   for (int i = 0; i < 2; ++i) {
     if (halves[i].error != cudaSuccess) return halves[i].error;
     ExpertCall half = call;
-    if (i == 1) half.weight = call.up, half.dtype = call.up_dtype, half.bias = call.up_bias, half.scale = nullptr;
+    if (i == 1) half.weight = call.up, half.dtype = call.up_dtype, half.bias = call.up_bias, half.scale = call.up_scale;
     half.up = nullptr;
     half.effect = Effect::store;
     half.y = halves[i].data;
@@ -299,6 +299,7 @@ cudaError_t matmul_experts(const ExpertCall& call, cudaStream_t stream) {
   product.up_bias = pair ? call.up_bias : nullptr;
   product.bias_stride = call.bias_stride;
   product.scale = call.scale;
+  product.up_scale = pair ? call.up_scale : nullptr;
   product.y = call.y;
   product.y_stride = call.rows;
   product.rows = call.rows;

@@ -25,7 +25,7 @@ struct TileProduct {
   const std::byte* const* up = nullptr;      // gated: `weight` is the gate's
   const std::byte* const* bias = nullptr;    // experts: each has `rows` of it, bias_stride behind the last one's
   const std::byte* const* up_bias = nullptr;
-  const std::byte* const* scale = nullptr;  // of experts: a number each, for `weight`
+  const std::byte *const *scale = nullptr, *const *up_scale = nullptr;  // of experts: a number each
   float* y = nullptr;
   std::int64_t y_stride = 0;
   std::int32_t rows = 0, bias_stride = 0;
@@ -221,9 +221,9 @@ __device__ inline const float* bias_of(const TileProduct& product, const std::by
                           : reinterpret_cast<const float*>(*entry) + std::int64_t{expert} * product.bias_stride;
 }
 
-/// What an expert's products with the product's first weight are multiplied by.
-__device__ inline float scale_of(const TileProduct& product, int expert) {
-  return product.scale == nullptr ? 1.0f : reinterpret_cast<const float*>(*product.scale)[expert];
+/// What an expert's products are multiplied by.
+__device__ inline float scale_of(const std::byte* const* entry, int expert) {
+  return entry == nullptr ? 1.0f : reinterpret_cast<const float*>(*entry)[expert];
 }
 
 /// Finishes 32 rows of the product, from row `first_row`, in columns of a warp: sums, [c / 2][n][2 * (c % 2) + b] as
@@ -239,7 +239,7 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
   float bias[4] = {}, up_bias[4] = {};
   const float* bias_from = bias_of(product, product.bias, expert);
   const float* up_bias_from = bias_of(product, product.up_bias, expert);
-  const float scale = scale_of(product, expert);
+  const float scale = scale_of(product.scale, expert), up_scale = scale_of(product.up_scale, expert);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     if (bias_from != nullptr && row + c < rows) bias[c] = bias_from[row + c];
@@ -278,6 +278,7 @@ __device__ inline void finish_rows(const TileArgs& args, const TileProduct& prod
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           float u = up[c / 2][i / 2][2 * (c % 2) + i % 2];
+          if (product.up_scale != nullptr) u *= up_scale;
           if (up_bias_from != nullptr) u += up_bias[c];
           v[c] = gated<decltype(which)::value>(v[c], u);
         }

@@ -44,6 +44,8 @@ cudaError_t launch_for(DType dtype, const Launch& launch) {
     MILLRACE_CASE(iq4_xs)
     MILLRACE_CASE(mxfp4)
     MILLRACE_CASE(nvfp4)
+    MILLRACE_CASE(q1_0)
+    MILLRACE_CASE(q2_0)
     MILLRACE_CASE(iq2_xxs)
     MILLRACE_CASE(iq2_xs)
     MILLRACE_CASE(iq2_s)

@@ -56,7 +56,7 @@ __device__ inline void finish_pairs(const TileArgs& args, const TileProduct& pro
   const auto* columns = reinterpret_cast<const Column*>(shared + T::kColumns);
   const float* gate_bias = bias_of(product, product.bias, expert);
   const float* up_bias = bias_of(product, product.up_bias, expert);
-  const float scale = scale_of(product, expert);
+  const float scale = scale_of(product.scale, expert), up_scale = scale_of(product.up_scale, expert);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int at = min(first_row + row + h, rows - 1);
@@ -68,6 +68,7 @@ __device__ inline void finish_pairs(const TileArgs& args, const TileProduct& pro
         float gate = total[0][i / 2][2 * h + i % 2], up = total[1][i / 2][2 * h + i % 2];
         if (product.scale != nullptr) gate *= scale;
         if (gate_bias != nullptr) gate += gate_extra;
+        if (product.up_scale != nullptr) up *= up_scale;
         if (up_bias != nullptr) up += up_extra;
         values[(column + 16 * t + i) * kPitch + row + h] = gated<decltype(which)::value>(gate, up);
       }

@@ -52,6 +52,9 @@ MatvecKernel kernel_for(DType dtype, int x_rows, std::int64_t row_bytes, int col
     case DType::q5_1:
     case DType::q8_0:
       return matvec_kernel_bytes(dtype, x_rows, cols % kSegment != 0);
+    case DType::q1_0:
+    case DType::q2_0:
+      return matvec_kernel_fields(dtype, x_rows, cols % kSegment != 0);
     case DType::f16:
     case DType::bf16:
     case DType::f32:
@@ -286,7 +289,8 @@ cudaError_t matvec(const MatmulCall& call, cudaStream_t stream) {
 
 cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
   if (call.entries == 0) return cudaSuccess;
-  if (call.shared != nullptr && (call.bias != nullptr || call.up_bias != nullptr || call.scale != nullptr))
+  if (call.shared != nullptr &&
+      (call.bias != nullptr || call.up_bias != nullptr || call.scale != nullptr || call.up_scale != nullptr))
     return cudaErrorInvalidValue;
   const auto launch = [&](const std::byte* const* weight, DType dtype, MatvecArgs::Effect effect) {
     MatvecArgs a{};
@@ -301,7 +305,8 @@ cudaError_t matvec_experts(const ExpertCall& call, cudaStream_t stream) {
     a.activation = call.activation;
     a.bias[0] = effect == MatvecArgs::kGated ? call.up_bias : call.bias;
     a.bias[1] = call.up_bias;
-    if (effect != MatvecArgs::kGated) a.scale = call.scale;
+    a.scale[0] = effect == MatvecArgs::kGated ? call.up_scale : call.scale;
+    a.scale[1] = call.up_scale;
     a.chosen = call.chosen;
     a.address_stride = call.address_stride;
     a.bias_stride = call.bias_stride;

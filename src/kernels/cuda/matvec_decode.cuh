@@ -331,6 +331,36 @@ struct Decoder<DType::iq4_xs> : SimpleDecoder {
   }
 };
 
+/// Fields of one bit or two beside a scale (Q1_0, Q2_0), in the order of the elements.
+template <int kBits>
+struct FieldDecoder : SimpleDecoder {
+  static constexpr int kBlockBytes = 18, kParts = 4 / kBits;  // blocks of 32 in one of the file
+  static constexpr int kBytes = 8 / kParts * kBlockBytes, kAlign = 4 * kBits, kOffset = 1;
+  template <typename W>
+  __device__ static void words(W& word, int b, std::uint32_t (&w)[8]) {
+    const int at = b / kParts * kBlockBytes + 2 + b % kParts * 4 * kBits;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if constexpr (kBits == 1) {  // 0 and 2 are -1 and 1
+        w[i] = (((bytes4(word, at) >> (4 * i)) & 15) * 0x00408102u) & 0x02020202u;
+      } else {
+        const std::uint32_t four = bytes4(word, at + i / 4 * 4) >> (8 * (i % 4)) & 255;
+        const std::uint32_t nibbles = (four | four << 12) & 0x000f000fu;
+        w[i] = (nibbles | nibbles << 6) & 0x03030303u;
+      }
+    }
+  }
+  template <typename W>
+  __device__ static float scale(W& word, int b) {
+    return half_at(word, b / kParts * kBlockBytes);
+  }
+};
+static_assert(sizeof(BlockQ1_0) == 18 && sizeof(BlockQ2_0) == 18);
+template <>
+struct Decoder<DType::q1_0> : FieldDecoder<1> {};
+template <>
+struct Decoder<DType::q2_0> : FieldDecoder<2> {};
+
 /// Q4_K and Q5_K: eight scales and mins of six bits.
 struct ScalesK4 {
   template <typename W>

@@ -54,7 +54,7 @@ struct MatvecArgs {
 
   // Experts, if chosen is set.
   const std::int32_t* chosen;
-  const std::byte* const* scale;  // of each expert a number, for its products with weight[0]; or none
+  const std::byte* const* scale[2];  // of each expert a number, for its products with weight[0], and of a pair's up
   std::int32_t address_stride, bias_stride;
   Divisor entries_per_x, matrix_rows;
   const std::byte* const* shared[2];  // of each row's last entry, the matrix and a pair's up; or none
@@ -617,8 +617,8 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
     const float* bias = bias_entry == nullptr ? nullptr : reinterpret_cast<const float*>(*bias_entry) + my_first;
     if (bias != nullptr && experts) bias += static_cast<std::int64_t>(a.chosen[run.entry]) * a.bias_stride;
     float scale = 1;
-    if (a.scale != nullptr && (!pair || my_list == 0))
-      scale = reinterpret_cast<const float*>(*a.scale)[a.chosen[run.entry]];
+    const std::byte* const* scale_entry = pair && my_list == 1 ? a.scale[1] : a.scale[0];
+    if (scale_entry != nullptr) scale = reinterpret_cast<const float*>(*scale_entry)[a.chosen[run.entry]];
     const int my_rows = adds ? run.list_rows[my_list] - my_row : 0;  // that this lane may add up, by steps of sum_rows
     float before = 0;
     if (reads_y && my_rows > 0) before = *y;
@@ -693,7 +693,7 @@ __global__ void __launch_bounds__(matvec_threads(kM), 1) matvec_kernel(const __g
           const float* sums = partial + my_column * a.partial_items + sums_place;
 #pragma unroll 8
           for (int s = 0; s < a.segments; ++s) total += sums[s];
-          if (a.scale != nullptr) total *= scale;
+          if (scale_entry != nullptr) total *= scale;
           if (bias != nullptr) total += bias[added];
         }
         if (pair) {
@@ -772,6 +772,7 @@ MatvecKernel matvec_kernel_of(int x_rows, bool uneven) {
 /// the alignment that the dtype's segments have, or end inside a segment.
 MatvecKernel matvec_kernel_nibbles(DType dtype, int x_rows, bool ragged);  // Q4_0 Q4_1 IQ4_NL MXFP4 NVFP4
 MatvecKernel matvec_kernel_bytes(DType dtype, int x_rows, bool ragged);    // Q5_0 Q5_1 Q8_0
+MatvecKernel matvec_kernel_fields(DType dtype, int x_rows, bool ragged);   // Q1_0 Q2_0
 MatvecKernel matvec_kernel_super(DType dtype, int x_rows);                 // Q2_K to Q6_K, IQ4_XS
 MatvecKernel matvec_kernel_grid(DType dtype, int x_rows);                  // IQ1 to IQ3, TQ1_0 TQ2_0
 MatvecKernel matvec_kernel_float(DType dtype, int x_rows, bool ragged);    // F16 BF16 F32

@@ -50,6 +50,12 @@ __device__ inline std::uint32_t spread_bits(std::uint32_t x) {
   return ((x & 15) * (0x00204081u << kBit)) & (0x01010101u << kBit);
 }
 
+/// The low four pairs of bits of x, each in a byte.
+__device__ inline std::uint32_t spread_pairs(std::uint32_t x) {
+  const std::uint32_t nibbles = ((x & 255) | (x & 255) << 12) & 0x000F000Fu;
+  return (nibbles | nibbles << 6) & 0x03030303u;
+}
+
 __host__ __device__ constexpr std::uint32_t four_bytes(const std::int8_t* p) {
   std::uint32_t word = 0;
   for (int i = 0; i < 4; ++i) word |= std::uint32_t{static_cast<std::uint8_t>(p[i])} << (8 * i);
@@ -193,6 +199,37 @@ struct Quads<DType::nvfp4> : QuadsBase {
     return ue4m3_scale(segment[s / 4 * static_cast<int>(sizeof(BlockNVFP4)) + offsetof(BlockNVFP4, d) + s % 4]);
   }
 };
+
+/// Fields of one bit or two beside a scale (Q1_0, Q2_0), in the order of the elements.
+template <typename Block, int kBits>
+struct FieldQuads : QuadsBase {
+  static constexpr int kParts = 4 / kBits;  // blocks of 32 in one of the file
+  static constexpr int kBytes = 8 / kParts * sizeof(Block), kAlign = 2, kUnit = 32 * kParts;
+  __device__ static void pair(const std::uint8_t* segment, int b, int t, std::uint32_t& w0, std::uint32_t& w1) {
+    const std::uint8_t* qs = block_of(segment, b) + offsetof(Block, qs) + b % kParts * 4 * kBits;
+    const int at = 4 * kBits * t;  // bits in front of elements 4t ..
+    if constexpr (kBits == 1) {
+      const std::uint32_t all = load_word<2>(qs, 0);
+      w0 = less<1>(spread_bits<1>(all >> at));
+      w1 = less<1>(spread_bits<1>(all >> (16 + at)));
+    } else {
+      w0 = less<1>(spread_pairs(load_word<2>(qs, 0) >> at));
+      w1 = less<1>(spread_pairs(load_word<2>(qs, 1) >> at));
+    }
+  }
+  __device__ static float scale(const std::uint8_t* segment, int s) {
+    return half_at(block_of(segment, s) + offsetof(Block, d));
+  }
+
+ private:
+  __device__ static const std::uint8_t* block_of(const std::uint8_t* segment, int b) {
+    return segment + b / kParts * static_cast<int>(sizeof(Block));
+  }
+};
+template <>
+struct Quads<DType::q1_0> : FieldQuads<BlockQ1_0, 1> {};
+template <>
+struct Quads<DType::q2_0> : FieldQuads<BlockQ2_0, 2> {};
 
 /// Super-blocks of 256.
 template <typename Block, int kAlignment>
