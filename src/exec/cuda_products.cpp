@@ -349,7 +349,7 @@ void CudaExecutor::Emitter::claim_experts(const Experts& experts, cuda::ExpertCa
 std::int64_t CudaExecutor::Emitter::first_of_result(const Step& s) const {
   if (s.experts.own_hidden.buffer < 0) return 0;
   const Step* gather = &s;
-  while (gather->kind != Kind::gather || gather->a != s.out) ++gather;  // decoder.cpp records one
+  while (gather->kind != Kind::gather || gather->a != s.out) ++gather;  // the decoder records one
   return gather->first;
 }
 

@@ -1,0 +1,128 @@
+// The inside of the decoder (decoder.h): which weights a layer has, and which steps it is. decoder_weights.cpp lists
+// the former in the order in which a pass uses them, decoder_steps.cpp records the latter.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exec/ops.h"
+#include "model/decoder.h"
+#include "model/delta_net.h"
+#include "model/mamba2.h"
+#include "model/short_convolution.h"
+#include "model/unit_builder.h"
+
+namespace millrace::model {
+
+using exec::Act;
+using exec::WeightRef;
+
+/// A layer's weights; none() where the spec or the file has none.
+struct LayerWeights {
+  WeightRef attn_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, attn_out, attn_out_bias, ffn_norm;
+  WeightRef attn_result_norm, ffn_result_norm, sinks;
+  WeightRef q_low, q_low_norm, latent, latent_norm, shared_key, k_of_latent, v_of_latent;  // of latent attention
+  DeltaNetWeights delta_net;                                                               // in attention's place
+  Mamba2Weights mamba2;                                                                    // likewise
+  ShortConvolutionWeights short_convolution;                                               // likewise
+  WeightRef gate, up, down;                                                                // dense
+  WeightRef shared_gate, shared_up, shared_down, shared_by;  // of a mixture's shared expert, and its gate
+  WeightRef router;
+  WeightRef router_norm, experts_norm, dense_result_norm, experts_result_norm;  // of one beside a dense feed-forward
+  WeightRef per_layer_gate, per_layer_out, per_layer_norm;
+  WeightRef output_scale;
+  exec::Experts experts;
+};
+
+constexpr std::int64_t kShardStep = 32;  // rows: a block of quantized activations
+
+/// What the block that guesses has beside its layer.
+struct DraftWeights {
+  WeightRef embedding, embedding_norm, states_norm, joined, norm, head;
+};
+
+/// Those of a shard. Whole blocks of activations lie on one side of a border, so that each device can quantize its own.
+RowRange rows_of(const Shard& shard, std::int64_t rows);
+
+/// Whether each of `count` devices can have as many heads, with keys and values of its own, of all layers that attend,
+/// because these share blocks. If not, all devices attend alike.
+bool cuts_heads(const DecoderSpec& spec, std::int64_t count);
+
+class Decoder {
+ public:
+  /// stage: with its last layer named.
+  Decoder(const Hyperparameters& hp, const DecoderSpec& spec, const Stage& stage, const Shard& shard, exec::Ops& ops)
+      : hp_(hp),
+        spec_(spec),
+        stage_(stage),
+        shard_(shard),
+        heads_{cuts_heads(spec, shard.count) ? shard : Shard()},
+        ops_(ops) {}
+  Status list_units(const modelfile::Model& file, residency::UnitTable& table);
+  /// Those of the block behind the layers, whose spec stands behind theirs.
+  Status list_draft_block(const modelfile::Model& file, residency::UnitTable& table);
+  /// Of the blocks behind the layers, from this one on, those that the file has.
+  std::vector<residency::Unit> list_draft_blocks(const modelfile::Model& file, std::int64_t first) const;
+  void record();
+  void record_draft();
+
+ private:
+  void begin_program(std::span<const kv::LayerKv> kept);
+  void end_program(WeightRef norm, WeightRef head);
+  void hand_over();
+  void embed_for_layers();
+  void attend(std::int64_t index);
+  void mix_tokens(std::int64_t index);
+  void attend_latent(std::int64_t index);
+  void remember(std::int64_t index);
+  void feed_forward(std::int64_t index);
+  void activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up);
+  Act gathered(const std::string& name, std::int64_t cols, std::int64_t first, Act own);
+  Act own_of(const std::string& name, Act all);
+  Act of_shared_expert(std::int64_t index);
+  Act mixed(std::int64_t index, Act read, Act routed);
+  void project(WeightRef weight, WeightRef bias, Act x);
+  void mix(std::int64_t index);
+  void mix_beside(std::int64_t index);
+  void add_of_layer(std::int64_t index);
+  void add_result(const LayerSpec& spec, Act result, WeightRef norm);
+  void list_for_layers(UnitBuilder& units);
+  void list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_dense(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_results(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const;
+  void list_expert_scales(UnitBuilder& units, int index, exec::Experts& experts) const;
+  float eps() const { return static_cast<float>(hp_.rms_eps); }
+  bool begins() const { return stage_.first == 0; }
+  bool ends() const { return stage_.last == hp_.layers; }
+  RowRange own(std::int64_t rows) const { return rows_of(shard_, rows); }
+  std::int64_t own_heads(std::int64_t heads) const { return heads / heads_.count; }
+  kv::LayerKv kept_here(std::int64_t index) const {
+    const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
+    kv::LayerKv kept = layer.kept();
+    if (layer.mixer == Mixer::attention) kept.kv_heads = own_heads(kept.kv_heads);
+    return kept;
+  }
+
+  const Hyperparameters& hp_;
+  const DecoderSpec& spec_;
+  const Stage stage_;
+  const Shard shard_;
+  const Shard heads_;  // of layers that attend; states and latents are not cut at all
+  exec::Ops& ops_;
+  std::vector<LayerWeights> layers_;  // by number; those of other stages have none
+  WeightRef embedding_, output_norm_, head_;
+  std::vector<std::pair<WeightRef, WeightRef>> scales_;  // of weights, by which their products are multiplied
+  DraftWeights draft_;
+  WeightRef layers_table_, layers_projection_, layers_norm_;  // of per-layer embeddings
+  Act x_, h_;      // the residual stream; what a block reads of it, and what it adds to it
+  Act of_layers_;  // per-layer embeddings, one layer's channels behind the other's
+};
+
+}  // namespace millrace::model

@@ -1,0 +1,318 @@
+// The steps of each layer, and of what stands around them.
+#include <cmath>
+
+#include "model/decoder_impl.h"
+
+namespace millrace::model {
+
+using exec::Rows;
+
+void Decoder::begin_program(std::span<const kv::LayerKv> kept) {
+  x_ = ops_.buffer("x", hp_.model_dim, Rows::whole);
+  h_ = ops_.buffer("h", hp_.model_dim);
+  ops_.keep(kv::Layout(kept));
+  for (const auto& [weight, scale] : scales_) ops_.scale_products(weight, scale);
+  for (const RopeSpec& rope : spec_.ropes)
+    ops_.add_rope({rope.inv_freq, rope.rotary, rope.neox, rope.magnitude, rope.last});
+}
+
+/// What follows the layers.
+void Decoder::end_program(WeightRef norm, WeightRef head) {
+  const Act last = ops_.buffer("last", hp_.model_dim, Rows::logits);
+  ops_.begin_layer();
+  ops_.begin_block();
+  ops_.select_logit_rows(last, x_);
+  ops_.begin_hidden();
+  ops_.rms_norm(x_, x_, norm, eps());
+  ops_.hidden(x_);
+  ops_.end_hidden();
+  ops_.rms_norm(last, last, norm, eps());
+  if (shard_.whole()) return ops_.logits(head, last, spec_.logit_scale, spec_.logit_cap);
+  const RowRange rows = own(hp_.vocab);
+  ops_.gather_logits(head, ops_.buffer("own logits", rows.count, Rows::logits), last, rows.first, hp_.vocab,
+                     spec_.logit_scale, spec_.logit_cap);
+}
+
+/// What follows the layers of a stage that others follow: in every pass, not only in those whose states are wanted.
+void Decoder::hand_over() {
+  ops_.begin_layer();
+  ops_.hidden(x_);
+}
+
+void Decoder::record() {
+  std::vector<kv::LayerKv> kept(static_cast<std::size_t>(stage_.first), {.keeps = kv::Keeps::nothing});
+  for (std::int64_t index = stage_.first; index < stage_.last; ++index) kept.push_back(kept_here(index));
+  begin_program(kept);
+  if (begins())
+    ops_.embed(x_, embedding_, spec_.embedding_scale);
+  else
+    ops_.given(x_);
+  if (spec_.per_layer_dim > 0) embed_for_layers();
+  for (std::int64_t index = stage_.first; index < stage_.last; ++index) {
+    ops_.begin_layer();
+    mix_tokens(index);
+    if (spec_.layers[static_cast<std::size_t>(index)].feeds_forward()) feed_forward(index);
+  }
+  if (ends())
+    end_program(output_norm_, head_);
+  else
+    hand_over();
+}
+
+/// x = W [norm(embedding) | norm(states)], then a layer, then the head: what comes behind a token that comes behind
+/// those states. Source: DeepSeek-V3 (arXiv:2412.19437).
+void Decoder::record_draft() {
+  std::vector<kv::LayerKv> kept(static_cast<std::size_t>(hp_.layers), {.keeps = kv::Keeps::nothing});
+  kept.push_back(spec_.layers.back().kept());
+  begin_program(kept);
+  const Act embedded = ops_.buffer("embedded", hp_.model_dim, Rows::whole),
+            states = ops_.buffer("states", hp_.model_dim, Rows::whole),
+            joined = ops_.buffer("joined", 2 * hp_.model_dim);
+  ops_.embed(embedded, draft_.embedding, spec_.embedding_scale);
+  ops_.given(states);
+  ops_.rms_norm(embedded, embedded, draft_.embedding_norm, eps());
+  ops_.rms_norm(states, states, draft_.states_norm, eps());
+  ops_.join(joined, embedded, states);
+  ops_.matmul(x_, draft_.joined, joined);
+  ops_.begin_layer();
+  mix_tokens(hp_.layers);
+  if (spec_.layers.back().feeds_forward()) feed_forward(hp_.layers);
+  end_program(draft_.norm, draft_.head);
+}
+
+/// Of each token, for every layer: (sqrt(d) * embedding + norm(W x / sqrt(model_dim))) / sqrt(2), d channels each.
+void Decoder::embed_for_layers() {
+  const std::int64_t each = spec_.per_layer_dim, all = each * hp_.layers;
+  const Act projected = ops_.buffer("projected for layers", all);
+  of_layers_ = ops_.buffer("of layers", all, Rows::whole);
+  ops_.embed(of_layers_, layers_table_, std::sqrt(static_cast<float>(each)));
+  ops_.matmul(projected, layers_projection_, x_);
+  ops_.scale(projected, 1.0f / std::sqrt(static_cast<float>(hp_.model_dim)));
+  ops_.rms_norm_heads(projected, layers_norm_, each, eps());
+  ops_.add(of_layers_, projected);
+  ops_.scale(of_layers_, std::sqrt(0.5f));
+}
+
+/// What stands before the feed-forward.
+void Decoder::mix_tokens(std::int64_t index) {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  if (spec.mixer == Mixer::none) return;
+  if (spec.mixer != Mixer::attention)
+    remember(index);
+  else if (spec.attention.latent.rank > 0)
+    attend_latent(index);
+  else
+    attend(index);
+}
+
+/// x += mixer(norm(x)), with a state in attention's place.
+void Decoder::remember(std::int64_t index) {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  ops_.begin_block();
+  ops_.rms_norm(h_, x_, layer.attn_norm, eps());
+  if (spec.mixer == Mixer::delta_net)
+    record_delta_net(ops_, index, spec.delta_net, layer.delta_net, h_, eps());
+  else if (spec.mixer == Mixer::mamba2)
+    record_mamba2(ops_, index, spec.mamba2, layer.mamba2, h_, eps());
+  else
+    record_short_convolution(ops_, index, spec.short_convolution, layer.short_convolution, h_);
+  add_result(spec, h_, layer.attn_result_norm);
+}
+
+/// x += W_out (gate * attention(rope(norm(W_q h)), rope(norm(W_k h)), W_v h)), where h = norm(x); mostly without a
+/// gate.
+void Decoder::attend(std::int64_t index) {
+  const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const std::int64_t heads = own_heads(spec.heads), kv_heads = own_heads(spec.kv_heads);
+  const std::int64_t q_dim = heads * spec.head_dim, kv_dim = kv_heads * spec.head_dim;
+  const Act q = ops_.buffer("q", q_dim), k = ops_.buffer("k", kv_dim), v = ops_.buffer("v", kv_dim);
+  const Act attended = ops_.buffer("attended", q_dim);
+  const Act gate = spec.gated ? ops_.buffer("gate", q_dim) : Act();
+  const Act q_made = spec.gated ? ops_.buffer("q and gate", 2 * q_dim) : q;
+  const exec::Product qkv[] = {{q_made, layer.q, layer.q_bias}, {k, layer.k, layer.k_bias}, {v, layer.v, layer.v_bias}};
+  const bool own = spec.reads < 0;  // keys and values
+
+  ops_.begin_block();
+  ops_.rms_norm(h_, x_, layer.attn_norm, eps());
+  ops_.matmul(std::span(qkv).first(!own ? 1 : spec.values_are_keys ? 2 : 3), h_);
+  if (spec.gated) {
+    ops_.pick_heads(q, q_made, heads, spec.head_dim, 0);
+    ops_.pick_heads(gate, q_made, heads, spec.head_dim, spec.head_dim);
+  }
+  if (own && spec.values_are_keys) ops_.copy(v, k);
+  if (spec.norm == HeadNorm::each) {
+    ops_.rms_norm_heads(q, layer.q_norm, spec.head_dim, eps());
+    if (own) ops_.rms_norm_heads(k, layer.k_norm, spec.head_dim, eps());
+  }
+  if (own && spec.norms_values) ops_.rms_norm_heads(v, {}, spec.head_dim, eps());
+  if (spec.norm == HeadNorm::together) {
+    ops_.rms_norm(q, q, layer.q_norm, eps());
+    ops_.rms_norm(k, k, layer.k_norm, eps());
+  }
+  if (spec.temperature.scale != 0) ops_.temper(q, spec.temperature);
+  if (spec.rope != kNoRope) ops_.rope(q, heads, spec.head_dim, spec.rope);
+  if (own) {
+    if (spec.rope != kNoRope) ops_.rope(k, kv_heads, spec.head_dim, spec.rope);
+    ops_.store_kv(index, k, v);
+  }
+  ops_.attention(attended, q, index, {heads, kv_heads, spec.head_dim, spec.scale, spec.window, layer.sinks});
+  if (spec.gated) ops_.sigmoid_gate(attended, gate);
+  const Act all = heads_.whole() ? attended : gathered("all attended", spec.q_dim(), q_dim * heads_.index, attended);
+  project(layer.attn_out, layer.attn_out_bias, all);
+  add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.attn_result_norm);
+}
+
+/// The absorbed form: head i's score of a token is (W_k,i^T q_i)^T c + rope(r_i)^T rope(k), c being the token's latent
+/// and k the key beside it that all heads share, W_q h = [q_i | r_i] of each head; its value is W_v,i times the
+/// weighted sum of latents. So keys and values are never made, whoever asks.
+void Decoder::attend_latent(std::int64_t index) {
+  const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
+  const LatentSpec& latent = spec.latent;
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act q = ops_.buffer("q", spec.q_dim()), c = ops_.buffer("latent", latent.rank),
+            key = ops_.buffer("shared key", latent.rotated), query = ops_.buffer("query", spec.heads * latent.kept()),
+            sums = ops_.buffer("sums of latents", spec.heads * latent.rank),
+            attended = ops_.buffer("attended", spec.heads * latent.v_dim);
+  const Act low = latent.q_rank > 0 ? ops_.buffer("low q", latent.q_rank) : q;
+  const exec::Product products[] = {
+      {low, latent.q_rank > 0 ? layer.q_low : layer.q, {}}, {c, layer.latent, {}}, {key, layer.shared_key, {}}};
+
+  ops_.begin_block();
+  ops_.rms_norm(h_, x_, layer.attn_norm, eps());
+  ops_.matmul(products, h_);
+  if (latent.q_rank > 0) {
+    ops_.rms_norm(low, low, layer.q_low_norm, eps());
+    ops_.matmul(q, layer.q, low);
+  }
+  ops_.rms_norm(c, c, layer.latent_norm, eps());
+  ops_.rope(key, 1, latent.rotated, spec.rope);
+  ops_.store_latent(index, c, key);
+  ops_.rope(q, spec.heads, spec.head_dim, spec.rope);
+  ops_.matmul_heads(query, layer.k_of_latent, q, spec.heads, {!latent.split, !latent.split});
+  ops_.attention(sums, query, index, {spec.heads, 1, latent.kept(), spec.scale, spec.window, {}, latent.rank});
+  ops_.matmul_heads(attended, layer.v_of_latent, sums, spec.heads, {!latent.split, false});
+  project(layer.attn_out, {}, attended);
+  add_result(spec_.layers[static_cast<std::size_t>(index)], h_, {});
+}
+
+/// `own` itself, or where it is a shard's, what all made.
+Act Decoder::gathered(const std::string& name, std::int64_t cols, std::int64_t first, Act own) {
+  if (shard_.whole()) return own;
+  const Act all = ops_.buffer(name, cols);
+  ops_.gather(all, own, first);
+  return all;
+}
+
+/// Where a shard's columns of `all` are made; `all` itself where nothing is cut.
+Act Decoder::own_of(const std::string& name, Act all) {
+  return shard_.whole() ? all : ops_.buffer(name, own(hp_.model_dim).count);
+}
+
+/// h = W x (+ b).
+void Decoder::project(WeightRef weight, WeightRef bias, Act x) {
+  const RowRange rows = own(hp_.model_dim);
+  const exec::Product product{own_of("own h", h_), weight, bias};
+  ops_.matmul(std::span(&product, 1), x);
+  if (!shard_.whole()) ops_.gather(h_, product.out, rows.first);
+}
+
+/// x += residual_scale * result, which may be normalised first.
+void Decoder::add_result(const LayerSpec& spec, Act result, WeightRef norm) {
+  if (spec.norms_results) ops_.rms_norm(result, result, norm, eps());
+  ops_.add(x_, result, spec.residual_scale);
+}
+
+/// hidden = act(W_gate h) * W_up h, or act(W_up h).
+void Decoder::activate_products(const LayerSpec& spec, Act hidden, WeightRef gate, WeightRef up) {
+  if (spec.gated) return ops_.matmul_gated(hidden, gate, up, h_, spec.activation);
+  ops_.matmul(hidden, up, h_);
+  ops_.activate(hidden, spec.activation);
+}
+
+/// x += W_down (act(W_gate h) * W_up h), where h = norm(x); or the router's mixture of such networks, or both.
+void Decoder::feed_forward(std::int64_t index) {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  ops_.begin_block();
+  ops_.rms_norm(h_, x_, layer.ffn_norm, eps());
+  if (spec.ff_dim > 0) {
+    const RowRange rows = own(spec.ff_dim);
+    const Act hidden = ops_.buffer("hidden", rows.count);
+    activate_products(spec, hidden, layer.gate, layer.up);
+    project(layer.down, {}, gathered("all hidden", spec.ff_dim, rows.first, hidden));
+  }
+  if (!spec.mixes())
+    add_result(spec, h_, layer.ffn_result_norm);
+  else if (spec.mixture.beside_dense)
+    mix_beside(index);
+  else
+    mix(index);
+  if (spec_.per_layer_dim > 0) add_of_layer(index);
+  if (spec.output_scale) ops_.scale(x_, layer.output_scale);
+}
+
+/// x += norm(W_out (act(W_gate x) * e)), e being what the layer has of the token.
+void Decoder::add_of_layer(std::int64_t index) {
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act gated = ops_.buffer("of layer", spec_.per_layer_dim);
+  ops_.matmul(gated, layer.per_layer_gate, x_);
+  ops_.gate(gated, of_layers_, index, spec_.layers[static_cast<std::size_t>(index)].activation);
+  ops_.matmul(h_, layer.per_layer_out, gated);
+  ops_.rms_norm(h_, h_, layer.per_layer_norm, eps());
+  ops_.add(x_, h_);
+}
+
+/// h is the dense feed-forward's result: x += norm(norm(h) + norm(experts(norm(x)))), the router reading norm(x) /
+/// sqrt(model_dim).
+void Decoder::mix_beside(std::int64_t index) {
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act routed = ops_.buffer("routed", hp_.model_dim), read = ops_.buffer("read", hp_.model_dim);
+  ops_.rms_norm(h_, h_, layer.dense_result_norm, eps());
+  ops_.rms_norm(routed, x_, layer.router_norm, eps());
+  ops_.scale(routed, 1.0f / std::sqrt(static_cast<float>(hp_.model_dim)));
+  ops_.rms_norm(read, x_, layer.experts_norm, eps());
+  const Act result = mixed(index, read, routed);
+  ops_.rms_norm(result, result, layer.experts_result_norm, eps());
+  ops_.add(h_, result);
+  add_result(spec_.layers[static_cast<std::size_t>(index)], h_, layer.ffn_result_norm);
+}
+
+/// x += experts(h), beside them one that all tokens share.
+void Decoder::mix(std::int64_t index) {
+  add_result(spec_.layers[static_cast<std::size_t>(index)], mixed(index, h_, h_),
+             layers_[static_cast<std::size_t>(index)].ffn_result_norm);
+}
+
+/// What an expert gives that all tokens share: the shard's columns of it.
+Act Decoder::of_shared_expert(std::int64_t index) {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const std::int64_t ff = spec.mixture.shared_ff_dim;
+  const Act hidden = ops_.buffer("hidden", own(ff).count), shared = ops_.buffer("shared", own(hp_.model_dim).count);
+  activate_products(spec, hidden, layer.shared_gate, layer.shared_up);
+  ops_.matmul(shared, layer.shared_down, gathered("all hidden", ff, own(ff).first, hidden));
+  if (!spec.mixture.shared_gate) return shared;
+  const Act by = ops_.buffer("shared by", 1);
+  ops_.matmul(by, layer.shared_by, h_);
+  ops_.sigmoid_gate(shared, by);
+  return shared;
+}
+
+/// experts(read), chosen by the router of `routed`, and what the shared expert gives.
+Act Decoder::mixed(std::int64_t index, Act read, Act routed) {
+  const MixtureSpec& mixture = spec_.layers[static_cast<std::size_t>(index)].mixture;
+  const LayerWeights& layer = layers_[static_cast<std::size_t>(index)];
+  const Act all = ops_.buffer("mixed", hp_.model_dim), result = own_of("own mixed", all);
+  const RowRange hidden = own(mixture.ff_dim);
+  exec::Experts experts = layer.experts;
+  if (!shard_.whole()) experts.own_hidden = ops_.buffer("hidden of experts", mixture.top_k * hidden.count);
+  const Act shared = mixture.shared_ff_dim > 0 ? of_shared_expert(index) : Act();
+  ops_.moe(result, read, routed, layer.router, index, experts, hidden.first);
+  if (mixture.shared_ff_dim > 0) ops_.add(result, shared);
+  if (!shard_.whole()) ops_.gather(all, result, own(hp_.model_dim).first);
+  return all;
+}
+
+}  // namespace millrace::model

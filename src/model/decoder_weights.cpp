@@ -1,0 +1,290 @@
+// The weights of each layer, in the order in which a pass uses them.
+#include <fmt/format.h>
+
+#include <string>
+#include <tuple>
+
+#include "model/decoder_impl.h"
+
+namespace millrace::model {
+
+using residency::UnitKind;
+
+namespace {
+
+/// A tensor that several weights are rows of.
+struct RowsOf {
+  const char* tensor;
+  std::int64_t rows;
+  bool holds;  // the file has it
+};
+
+}  // namespace
+
+/// Attention, or what stands in its place.
+void Decoder::list_mixer(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  if (spec.mixer == Mixer::none) return;
+  weights.attn_norm = units.vector(layer_tensor(index, "attn_norm.weight"), hp_.model_dim);
+  if (spec.mixer == Mixer::delta_net)
+    weights.delta_net = list_delta_net(units, index, spec.delta_net, hp_.model_dim);
+  else if (spec.mixer == Mixer::mamba2)
+    weights.mamba2 = list_mamba2(units, index, spec.mamba2, hp_.model_dim);
+  else if (spec.mixer == Mixer::short_convolution)
+    weights.short_convolution = list_short_convolution(units, index, spec.short_convolution, hp_.model_dim);
+  else if (spec.attention.latent.rank > 0)
+    list_latent_attention(units, index, weights);
+  else
+    list_attention(units, index, weights);
+  if (spec.norms_results)
+    weights.attn_result_norm = units.vector(layer_tensor(index, "post_attention_norm.weight"), hp_.model_dim);
+}
+
+void Decoder::list_attention(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
+  const std::int64_t dim = hp_.model_dim;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  const std::int64_t q_dim = spec.gated ? 2 * spec.q_dim() : spec.q_dim(), kv_dim = spec.kv_dim();
+  const auto heads_of = [&](std::int64_t rows) {
+    return RowRange{rows / heads_.count * heads_.index, rows / heads_.count};
+  };
+  // Some files hold the three as rows of one tensor.
+  const RowsOf fused{"attn_qkv", q_dim + 2 * kv_dim, units.has(name("attn_qkv.weight"))};
+  const auto product = [&](const char* tensor, std::int64_t first, std::int64_t rows, WeightRef& weight,
+                           WeightRef& its_bias) {
+    const std::string matrix = name(fmt::format("{}.weight", fused.holds ? fused.tensor : tensor));
+    const RowRange own = heads_of(rows);
+    const std::int64_t all = fused.holds ? fused.rows : rows, begin = own.first + (fused.holds ? first : 0);
+    weight = units.rows(matrix, dim, all, begin, own.count);
+    if (!spec.may_have_biases) return;
+    const std::string vector = name(fmt::format("{}.bias", fused.holds ? fused.tensor : tensor));
+    its_bias = units.optional_elements(vector, all, begin, own.count);
+  };
+  product("attn_q", 0, q_dim, weights.q, weights.q_bias);
+  if (spec.reads < 0) {
+    product("attn_k", q_dim, kv_dim, weights.k, weights.k_bias);
+    if (!spec.values_are_keys) product("attn_v", q_dim + kv_dim, kv_dim, weights.v, weights.v_bias);
+  }
+  if (spec.reads >= 0)  // converters leave what was trained and is not used
+    for (const char* tensor : {"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"}) units.ignore(name(tensor));
+  if (spec.norm != HeadNorm::none) {
+    const bool each = spec.norm == HeadNorm::each;
+    weights.q_norm = units.vector(name("attn_q_norm.weight"), each ? spec.head_dim : spec.q_dim());
+    if (spec.reads < 0) weights.k_norm = units.vector(name("attn_k_norm.weight"), each ? spec.head_dim : kv_dim);
+  }
+  if (spec.sinks) {
+    const RowRange heads = heads_of(spec.heads);
+    weights.sinks = units.some_elements(name("attn_sinks.weight"), spec.heads, heads.first, heads.count);
+  }
+  const RowRange rows = own(dim);
+  weights.attn_out = units.rows(name("attn_output.weight"), spec.q_dim(), dim, rows.first, rows.count);
+  if (spec.may_have_biases)
+    weights.attn_out_bias = units.optional_elements(name("attn_output.bias"), dim, rows.first, rows.count);
+}
+
+void Decoder::list_latent_attention(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const AttentionSpec& spec = spec_.layers[static_cast<std::size_t>(index)].attention;
+  const LatentSpec& latent = spec.latent;
+  const std::int64_t dim = hp_.model_dim;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  const std::string both = name("attn_kv_a_mqa.weight");
+  if (latent.q_rank > 0)
+    weights.q_low = units.matrix(name("attn_q_a.weight"), dim, latent.q_rank);
+  else
+    weights.q = units.matrix(name("attn_q.weight"), dim, spec.q_dim());
+  weights.latent = units.rows(both, dim, latent.kept(), 0, latent.rank);
+  weights.shared_key = units.rows(both, dim, latent.kept(), latent.rank, latent.rotated);
+  if (latent.q_rank > 0) {
+    weights.q_low_norm = units.vector(name("attn_q_a_norm.weight"), latent.q_rank);
+    weights.q = units.matrix(name("attn_q_b.weight"), latent.q_rank, spec.q_dim());
+  }
+  weights.latent_norm = units.vector(name("attn_kv_a_norm.weight"), latent.rank);
+  const std::int64_t k_dim = spec.head_dim - latent.rotated, v_dim = latent.v_dim;
+  if (latent.split) {
+    weights.k_of_latent = units.matrices(name("attn_k_b.weight"), k_dim, latent.rank, spec.heads);
+    weights.v_of_latent = units.matrices(name("attn_v_b.weight"), latent.rank, v_dim, spec.heads);
+  } else {
+    const std::string heads = name("attn_kv_b.weight");
+    weights.k_of_latent = units.rows_of_heads(heads, latent.rank, spec.heads, k_dim + v_dim, 0, k_dim);
+    weights.v_of_latent = units.rows_of_heads(heads, latent.rank, spec.heads, k_dim + v_dim, k_dim, v_dim);
+  }
+  weights.attn_out =
+      units.rows(name("attn_output.weight"), spec.heads * latent.v_dim, dim, own(dim).first, own(dim).count);
+}
+
+/// Closes the trunk's unit; a mixture's experts are units of their own behind it.
+void Decoder::list_feed_forward(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const std::int64_t dim = hp_.model_dim, ff = spec.ff_dim;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  if (spec.feeds_forward()) weights.ffn_norm = units.vector(name(spec.ffn_norm), dim);
+  if (ff > 0) list_dense(units, index, weights);
+  if (spec.mixes()) return list_mixture(units, index, weights);
+  list_results(units, index, weights);
+  units.end();
+}
+
+/// What stands behind the layer's feed-forward: its norms, what it adds of the token, and its scale.
+void Decoder::list_results(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  if (spec.norms_results) weights.ffn_result_norm = units.vector(name("post_ffw_norm.weight"), hp_.model_dim);
+  if (const std::int64_t each = spec_.per_layer_dim; each > 0) {
+    weights.per_layer_gate = units.matrix(name("inp_gate.weight"), hp_.model_dim, each);
+    weights.per_layer_out = units.matrix(name("proj.weight"), each, hp_.model_dim);
+    weights.per_layer_norm = units.vector(name("post_norm.weight"), hp_.model_dim);
+  }
+  if (spec.output_scale) weights.output_scale = units.vector(name("layer_output_scale.weight"), 1);
+}
+
+void Decoder::list_dense(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const std::int64_t dim = hp_.model_dim, ff = spec_.layers[static_cast<std::size_t>(index)].ff_dim;
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  const std::string up = name("ffn_up.weight");
+  const RowRange of_ff = own(ff), of_dim = own(dim);
+  if (!spec_.layers[static_cast<std::size_t>(index)].gated) {
+    weights.up = units.rows(up, dim, ff, of_ff.first, of_ff.count);
+  } else if (units.has(name("ffn_gate.weight"))) {
+    weights.gate = units.rows(name("ffn_gate.weight"), dim, ff, of_ff.first, of_ff.count);
+    weights.up = units.rows(up, dim, ff, of_ff.first, of_ff.count);
+  } else {  // the gate's rows stand before the others of one tensor
+    weights.gate = units.rows(up, dim, 2 * ff, of_ff.first, of_ff.count);
+    weights.up = units.rows(up, dim, 2 * ff, ff + of_ff.first, of_ff.count);
+  }
+  weights.down = units.rows(name("ffn_down.weight"), ff, dim, of_dim.first, of_dim.count);
+}
+
+void Decoder::list_mixture(UnitBuilder& units, int index, LayerWeights& weights) const {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const MixtureSpec& mixture = spec.mixture;
+  const std::int64_t dim = hp_.model_dim, shared_ff = mixture.shared_ff_dim;
+  const RowRange of_ff = own(mixture.ff_dim), of_shared = own(shared_ff), of_dim = own(dim);
+  const auto name = [&](std::string_view tensor) { return layer_tensor(index, tensor); };
+  if (shared_ff > 0) {
+    const auto into_hidden = [&](const char* tensor) {
+      return units.rows(name(tensor), dim, shared_ff, of_shared.first, of_shared.count);
+    };
+    if (spec.gated) weights.shared_gate = into_hidden("ffn_gate_shexp.weight");
+    weights.shared_up = into_hidden("ffn_up_shexp.weight");
+    weights.shared_down = units.rows(name("ffn_down_shexp.weight"), shared_ff, dim, of_dim.first, of_dim.count);
+    if (mixture.shared_gate) weights.shared_by = units.vector(name("ffn_gate_inp_shexp.weight"), dim);
+  }
+  if (mixture.beside_dense) {
+    weights.dense_result_norm = units.vector(name("post_ffw_norm_1.weight"), dim);
+    weights.router_norm = units.vector(name("ffn_gate_inp.scale"), dim);
+    weights.experts_norm = units.vector(name("pre_ffw_norm_2.weight"), dim);
+    weights.experts_result_norm = units.vector(name("post_ffw_norm_2.weight"), dim);
+  }
+  weights.router = units.unscaled(name("ffn_gate_inp.weight"), dim, mixture.experts);
+  exec::Experts& experts = weights.experts;
+  if (mixture.biases) {
+    experts.router_bias = units.vector(name("ffn_gate_inp.bias"), mixture.experts);
+    const auto of_each = [&](const char* tensor, std::int64_t size, RowRange rows) {
+      return units.some_of_each(name(tensor), size, mixture.experts, rows.first, rows.count);
+    };
+    experts.gate_bias = of_each("ffn_gate_exps.bias", mixture.ff_dim, of_ff);
+    experts.up_bias = of_each("ffn_up_exps.bias", mixture.ff_dim, of_ff);
+    experts.down_bias = of_each("ffn_down_exps.bias", dim, of_dim);
+  }
+  if (mixture.selection_bias) experts.selection_bias = units.vector(name("exp_probs_b.bias"), mixture.experts);
+  if (mixture.output_scales) experts.output_scale = units.vector(name("ffn_down_exps.scale"), mixture.experts);
+  list_expert_scales(units, index, experts);
+  list_results(units, index, weights);
+  units.end();
+  experts.count = static_cast<std::int32_t>(mixture.experts);
+  experts.top_k = static_cast<std::int32_t>(mixture.top_k);
+  experts.gating = mixture.gating;
+  experts.groups = static_cast<std::int32_t>(mixture.groups);
+  experts.group_best = static_cast<std::int32_t>(mixture.group_best);
+  experts.groups_used = static_cast<std::int32_t>(mixture.groups_used);
+  experts.normalize = mixture.normalize;
+  experts.scale = mixture.scale;
+  experts.activation = spec.activation;
+  experts.first_unit = units.experts(index, mixture.experts, dim, mixture.ff_dim, spec.gated, of_ff, of_dim);
+  if (!spec.gated) experts.gate_part = exec::kNoPart, experts.up_part = 0, experts.down_part = 1;
+}
+
+/// The numbers that each expert's products are multiplied by, where the file has them. The down's and the up's multiply
+/// the expert's weight in the sum instead, being factors of its result, where no bias is between; the gate's cannot,
+/// nor can an up's that goes through an activation.
+void Decoder::list_expert_scales(UnitBuilder& units, int index, exec::Experts& experts) const {
+  const LayerSpec& spec = spec_.layers[static_cast<std::size_t>(index)];
+  const bool biases = spec.mixture.biases;
+  const auto scale = [&](const char* tensor) {
+    return units.optional_vector(layer_tensor(index, tensor), spec.mixture.experts);
+  };
+  WeightRef& of_down = biases ? experts.down_scale : experts.output_scale;
+  if (of_down.none()) of_down = scale("ffn_down_exps.scale");
+  if (units.has(layer_tensor(index, "ffn_gate_up_exps.weight"))) return;
+  if (spec.gated) (biases ? experts.up_scale : experts.hidden_scale) = scale("ffn_up_exps.scale");
+  experts.inner_scale = scale(spec.gated ? "ffn_gate_exps.scale" : "ffn_up_exps.scale");
+}
+
+/// The table, and a unit of what is computed before the first layer.
+void Decoder::list_for_layers(UnitBuilder& units) {
+  const std::int64_t each = spec_.per_layer_dim, all = each * hp_.layers;
+  layers_table_ = units.table("per_layer_token_embd.weight", all, hp_.vocab);
+  units.begin(UnitKind::trunk);
+  layers_projection_ = units.matrix("per_layer_model_proj.weight", hp_.model_dim, all);
+  layers_norm_ = units.vector("per_layer_proj_norm.weight", each);
+  units.end();
+}
+
+Status Decoder::list_units(const modelfile::Model& file, residency::UnitTable& table) {
+  UnitBuilder units(file, table);
+  // A shard's head is rows of the table, in a unit of its own.
+  const bool as_head = ends() && units.ties_head() && shard_.whole();
+  if (begins() || as_head) embedding_ = units.embedding(hp_.model_dim, hp_.vocab, as_head);
+  if (spec_.per_layer_dim > 0) list_for_layers(units);
+  layers_.resize(static_cast<std::size_t>(stage_.last));
+  for (auto index = static_cast<int>(stage_.first); index < stage_.last && units.status().ok(); ++index) {
+    LayerWeights& weights = layers_[static_cast<std::size_t>(index)];
+    units.begin(UnitKind::trunk, index);
+    list_mixer(units, index, weights);
+    list_feed_forward(units, index, weights);
+    units.refuse_unused(index);
+  }
+  if (ends() && shard_.whole())
+    std::tie(output_norm_, head_) = units.output(spec_.output_norm, hp_.model_dim, hp_.vocab, embedding_);
+  else if (ends())
+    std::tie(output_norm_, head_) =
+        units.output_rows(spec_.output_norm, hp_.model_dim, hp_.vocab, own(hp_.vocab).first, own(hp_.vocab).count);
+  scales_ = units.scales();
+  return units.status();
+}
+
+Status Decoder::list_draft_block(const modelfile::Model& file, residency::UnitTable& table) {
+  UnitBuilder units(file, table);
+  units.begin_aside();
+  const auto index = static_cast<int>(hp_.layers);
+  const std::int64_t dim = hp_.model_dim;
+  const auto name = [&](std::string_view tensor) {
+    return layer_tensor(index, fmt::format("nextn.{}.weight", tensor));
+  };
+  const bool own_embedding = units.has(name("embed_tokens"));
+  draft_.embedding = own_embedding ? units.table(name("embed_tokens"), dim, hp_.vocab) : embedding_;
+  LayerWeights& weights = layers_.emplace_back();
+  units.begin(UnitKind::trunk, index);
+  draft_.embedding_norm = units.vector(name("enorm"), dim);
+  draft_.states_norm = units.vector(name("hnorm"), dim);
+  draft_.joined = units.matrix(name("eh_proj"), 2 * dim, dim);
+  draft_.norm = units.has(name("shared_head_norm")) ? units.vector(name("shared_head_norm"), dim) : output_norm_;
+  draft_.head = units.has(name("shared_head_head")) ? units.matrix(name("shared_head_head"), dim, hp_.vocab) : head_;
+  list_mixer(units, index, weights);
+  list_feed_forward(units, index, weights);
+  units.refuse_unused(index);
+  scales_.insert(scales_.end(), units.scales().begin(), units.scales().end());
+  return units.status();
+}
+
+std::vector<residency::Unit> Decoder::list_draft_blocks(const modelfile::Model& file, std::int64_t first) const {
+  residency::UnitTable none;
+  const UnitBuilder units(file, none);
+  std::vector<residency::Unit> blocks;
+  for (std::int64_t index = hp_.layers + first; index < hp_.layers + hp_.draft_blocks; ++index)
+    if (residency::Unit block = units.block_apart(static_cast<int>(index)); !block.parts.empty())
+      blocks.push_back(std::move(block));
+  return blocks;
+}
+
+}  // namespace millrace::model
