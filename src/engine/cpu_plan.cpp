@@ -44,7 +44,7 @@ CpuPlanner::CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, st
              .weights_give_way = true,
              .kv_bytes =
                  [this](std::int64_t tokens, std::int64_t sequences) {
-                   return kv_bytes({tokens, sequences, wanted_rows()});
+                   return kv_bytes({tokens, sequences, wanted_rows() * options_.ranks});
                  }},
             options_);
 }
@@ -143,7 +143,8 @@ std::int64_t CpuPlanner::affordable_context(std::uint64_t bytes, std::int64_t se
   std::int64_t fits = 0, too_long = most / kv::kBlockTokens + 1;  // blocks
   while (too_long - fits > 1) {
     const std::int64_t middle = fits + (too_long - fits) / 2;
-    const bool fit = kv_bytes({middle * kv::kBlockTokens * sequences, sequences, wanted_rows()}) <= bytes;
+    const bool fit =
+        kv_bytes({middle * kv::kBlockTokens * sequences, sequences, wanted_rows() * options_.ranks}) <= bytes;
     (fit ? fits : too_long) = middle;
   }
   return fits * kv::kBlockTokens;
