@@ -71,6 +71,18 @@ TEST(Cluster, TheLeastOfAllRanksHolds) {
   EXPECT_EQ(result.finish, Finish::length) << result.status.message();
 }
 
+TEST(Cluster, RowsOfAPassAreTheLeastOfAllRanks) {
+  EngineOptions options = one_thread(), small = one_thread();
+  small.ram_bytes = 4'000'000;
+  RankThreads ranks({small});
+  auto engine = ranks.create(options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto alone = make(options);
+  EXPECT_LT((*engine)->saved_plan().batch_tokens, alone->saved_plan().batch_tokens);
+  const Result result = (*engine)->run(greedy(real_text(**engine, 400), 4));
+  EXPECT_NE(result.finish, Finish::error) << result.status.message();
+}
+
 TEST(Cluster, ConversationsGoOn) {
   RankThreads ranks({one_thread()});
   auto engine = ranks.create(one_thread());
