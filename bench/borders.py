@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What the network between hosts costs: ranks in network namespaces of one machine, with a rate, a delay and a cap on memory each.
 
-    bench/borders.py MODEL.gguf [--ranks 2,4] [--networks 10:0.2,1:2] [--ram 1.2G] [-n 48] [--rounds 3]
+    bench/borders.py MODEL.gguf [--ranks 2,4] [--networks 10:0.2,1:2] [--ram 1.2G] [-t 1] [-n 48] [--rounds 3]
 
 A network is Gbit/s:milliseconds one way. For each: what a plain TCP connection over it takes and carries, then one sequence decoded over
-the ranks, a thread each: what all stages computed of a pass, and what was between them (medians of the rounds). One process that has all
+the ranks, a thread each (or -t): what all stages computed of a pass, and what was between them (medians of the rounds). One process that has all
 layers at home, on one thread, stands beside it. With --ram every rank has so much in a memory cgroup, one
 process of so much is measured beside it, and what each process read from the disk for a token stands in the table. As root.
 """
@@ -85,9 +85,9 @@ class DiskReads:
         return sum(self.of.values())
 
 
-def bench(command, model, count, *flags):
+def bench(command, args, count, *flags):
     """Of one run: its report, and what its processes read from the disk."""
-    words = [MILLRACE, "bench", model, "--json", "-q", "-r", "1", "--no-warm-up", "-t", "1", "-c", "512", "-p", "16", "-n", count, "--hash", *flags]
+    words = [MILLRACE, "bench", args.model, "--json", "-q", "-r", "1", "--no-warm-up", "-t", args.threads, "-c", "512", "-p", "16", "-n", count, "--hash", *flags]
     reads = DiskReads()
     with tempfile.TemporaryFile("w+") as errors:
         made = subprocess.run(command(*map(str, words)), stdout=subprocess.PIPE, stderr=errors, text=True, check=False)
@@ -111,8 +111,8 @@ def borders(args):
                 latency, rate = measure_tcp(network)
                 alone, stages, between, hashes = [], [], [], set()
                 for _ in range(args.rounds):
-                    one, _ = bench(lambda *words: network.on(0, *words), args.model, args.n)
-                    many, _ = bench(network.mpirun, args.model, args.n)
+                    one, _ = bench(lambda *words: network.on(0, *words), args, args.n)
+                    many, _ = bench(network.mpirun, args, args.n)
                     alone.append(1e3 / one["decode_tok_s"])
                     stages.append(many["stages_ms_per_pass"])
                     between.append(many["between_ms_per_pass"])
@@ -133,8 +133,8 @@ def capped(args):
             latency, rate = measure_tcp(network)
             command = network.mpirun if ranks > 1 else lambda *words: network.on(0, *words)
             few, many = 4, 4 + (args.n if ranks > 1 else 8)
-            first, read_first = bench(command, args.model, few, "--ram", ram)
-            report, read = bench(command, args.model, many, "--ram", ram)
+            first, read_first = bench(command, args, few, "--ram", ram)
+            report, read = bench(command, args, many, "--ram", ram)
             hashes.add(first["logits_hash"])  # of as many tokens everywhere
             row([str(ranks), f"{gbit:g} Gbit/s, {delay:g} ms" if ranks > 1 else "", f"{rate:.2f} Gbit/s, {latency:.3f} ms" if ranks > 1 else "",
                  f"{report['decode_tok_s']:.2f}", f"{max(read - read_first, 0) / (many - few):,.0f}", "yes" if len(hashes) == 1 else "NO"])
@@ -146,6 +146,7 @@ def main():
     parser.add_argument("--ranks", default="2", type=lambda text: [int(word) for word in text.split(",")])
     parser.add_argument("--networks", default="10:0.2", type=lambda text: [tuple(map(float, word.split(":"))) for word in text.split(",")])
     parser.add_argument("--ram")
+    parser.add_argument("-t", "--threads", default="1", help="of each rank")
     parser.add_argument("-n", type=int, default=48, help="tokens that are decoded")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()

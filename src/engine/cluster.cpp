@@ -113,10 +113,9 @@ Status Opening::collect() {
 Expected<std::vector<model::Stage>> Opening::share(const model::Model& whole) {
   const std::int64_t layers = whole.hyperparameters().layers;
   if (!cluster_.stages.empty()) return parse_stages(cluster_.stages, layers, link_.size());
-  std::vector<std::uint64_t> rooms = {room_for_layers(options_)};
-  for (int rank = 1; rank < link_.size(); ++rank) rooms.push_back(replies_[static_cast<std::size_t>(rank)].room_bytes);
-  for (std::uint64_t& room : rooms) room = room / 100 * kPercentForWeights;
-  return share_layers(bytes_by_layer(whole), rooms);
+  std::vector<std::uint64_t> memory = {room_for_layers(options_)};
+  for (int rank = 1; rank < link_.size(); ++rank) memory.push_back(replies_[static_cast<std::size_t>(rank)].room_bytes);
+  return share_layers(bytes_by_layer(whole), memory, table_bytes(whole));
 }
 
 /// Shows the file to all and shares its layers out.

@@ -15,6 +15,7 @@ namespace {
 constexpr std::int64_t kAutomaticBatch = 512;
 constexpr std::int64_t kAutomaticChunk = 128;
 constexpr std::int64_t kLeastBatch = 8;
+constexpr std::int64_t kLeastRowsAtHome = 32;  // a pass's, that weights are kept in memory for
 constexpr std::uint64_t kLeastTile = 64 * kKiB, kMostTile = 16 * kMiB;
 // Between one run and the next the measured part differs by less than this: what of the program is mapped at once
 // depends on where it lies, which is drawn anew (900 kB over 300 runs, evenly spread).
@@ -44,7 +45,7 @@ CpuPlanner::CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, st
              .weights_give_way = true,
              .kv_bytes =
                  [this](std::int64_t tokens, std::int64_t sequences) {
-                   return kv_bytes({tokens, sequences, wanted_rows()});
+                   return kv_bytes({tokens, sequences, wanted_rows() * options_.ranks});
                  }},
             options_);
 }
@@ -80,10 +81,45 @@ Status CpuPlanner::plan_once() {
     MR_RETURN_IF_ERROR(recut(kLeastTile));
     status = try_limits(0);
   }
-  if (status.ok()) return plan_weights();
+  if (status.ok()) return plan_at_home();
   // The size that the message names must also work on the next run, whose program part may be measured a bit larger.
   if (status.code() == Code::out_of_budget && !options_.exact_budget) return try_limits(kMeasurementSpread);
   return status;
+}
+
+/// The plan, with fewer rows in a pass where that is all it takes to keep what would be read in every pass, or for
+/// every token: a prompt in pieces costs little as long as no piece reads the weights anew.
+Status CpuPlanner::plan_at_home() {
+  MR_RETURN_IF_ERROR(plan_weights());
+  if (options_.batch_tokens > 0 || options_.follow != nullptr || front_layers_ != 0 || is_mapped(parts_)) return {};
+  const residency::UnitTable& units = parts_.model->units();
+  const std::int32_t embedding = units.find(residency::UnitKind::embedding);
+  enum Reads : std::uint8_t { nothing, rows, weights };
+  const auto reads = [&] {
+    if (residency::reads_disk(units, parts_.plan)) return weights;
+    const bool table =
+        embedding >= 0 && parts_.plan.homes[static_cast<std::size_t>(embedding)].tier == residency::Tier::disk;
+    return table ? rows : nothing;
+  };
+  Reads best = reads();
+  Limits limits = parts_.limits;
+  const Limits roomy = limits;
+  const std::int64_t least = std::max(kLeastRowsAtHome, limits.sequences);
+  for (std::int64_t fewer = roomy.batch_tokens / 2; best != nothing && fewer >= least; fewer /= 2) {
+    parts_.limits = roomy;
+    set_rows(options_, rules(), fewer, parts_.limits);
+    parts_.limits.logit_rows = std::min(roomy.logit_rows, std::max(roomy.sequences, parts_.limits.batch_tokens));
+    MR_RETURN_IF_ERROR(plan_weights());
+    if (reads() >= best) continue;
+    best = reads();
+    limits = parts_.limits;
+  }
+  if (limits.batch_tokens < roomy.batch_tokens)
+    log::info("{} rows a pass, not {}: then {} in memory", limits.batch_tokens, roomy.batch_tokens,
+              best == rows ? "all weights but a table stay" : "all weights stay");
+  if (parts_.limits.batch_tokens == limits.batch_tokens) return {};
+  parts_.limits = limits;
+  return plan_weights();
 }
 
 /// Limits that leave room for the front. Errors: out_of_budget.
@@ -143,7 +179,8 @@ std::int64_t CpuPlanner::affordable_context(std::uint64_t bytes, std::int64_t se
   std::int64_t fits = 0, too_long = most / kv::kBlockTokens + 1;  // blocks
   while (too_long - fits > 1) {
     const std::int64_t middle = fits + (too_long - fits) / 2;
-    const bool fit = kv_bytes({middle * kv::kBlockTokens * sequences, sequences, wanted_rows()}) <= bytes;
+    const bool fit =
+        kv_bytes({middle * kv::kBlockTokens * sequences, sequences, wanted_rows() * options_.ranks}) <= bytes;
     (fit ? fits : too_long) = middle;
   }
   return fits * kv::kBlockTokens;

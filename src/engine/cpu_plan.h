@@ -30,6 +30,7 @@ class CpuPlanner {
 
  private:
   Status plan_once();
+  Status plan_at_home();
   Status plan_weights();
   Status fit_front();
   Status try_limits(std::uint64_t spread);

@@ -156,9 +156,10 @@ void CudaPlanner::share_passes() {
              .kv_bytes =
                  [this](std::int64_t tokens, std::int64_t sequences) {
                    std::uint64_t bytes = 0;
+                   const std::int64_t rows = parts_.limits.batch_tokens * parts_.limits.passes;
                    for (const kv::Group& group : layout_.groups())
-                     bytes += static_cast<std::uint64_t>(
-                         kv::most_blocks(group, {tokens, sequences, parts_.limits.batch_tokens}) * group.block_bytes());
+                     bytes += static_cast<std::uint64_t>(kv::most_blocks(group, {tokens, sequences, rows}) *
+                                                         group.block_bytes());
                    return bytes;
                  }},
             options_);

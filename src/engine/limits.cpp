@@ -20,6 +20,7 @@ void set_shared(const EngineOptions& options, const LimitRules& rules, Limits& l
   const std::int64_t chunk = options.chunk_tokens > 0 ? options.chunk_tokens : rules.chunk_tokens;
   limits.chunk_tokens = std::min(std::max(chunk, rules.prompt_chunk), limits.batch_tokens);
   limits.queue = options.max_queue;
+  limits.passes = options.ranks;
 }
 
 /// Fewer rows would keep a prompt that goes by chunks from going on while all sequences decode, and guess.
@@ -55,7 +56,9 @@ exec::PassLimits pass_limits(const Limits& limits) {
   return pass;
 }
 
-kv::Load kv_load(const Limits& limits) { return {limits.kv_tokens, limits.sequences, limits.batch_tokens}; }
+kv::Load kv_load(const Limits& limits) {
+  return {limits.kv_tokens, limits.sequences, limits.batch_tokens * limits.passes};
+}
 
 std::int64_t whole_blocks(std::int64_t tokens) {
   return static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(tokens), kv::kBlockTokens));

@@ -26,12 +26,13 @@ struct Limits {
   std::int64_t kv_tokens = 0;     // KV of all sequences together, whole blocks
   std::int64_t chunk_tokens = 0;  // prompt rows of a pass that has decode rows
   std::int64_t queue = 0;         // requests that wait at most; 0: any number
+  std::int64_t passes = 1;        // that are under way at a time
   std::uint64_t tile_bytes = 0;
   std::int64_t routed_layers = 0;  // exec::PassLimits
 };
 /// How large passes may be under these limits.
 exec::PassLimits pass_limits(const Limits& limits);
-/// What sequences may take at most.
+/// What sequences may take at most: rows of every pass under way keep their blocks until it ends.
 kv::Load kv_load(const Limits& limits);
 /// Tokens in whole blocks of KV, at least so many.
 std::int64_t whole_blocks(std::int64_t tokens);

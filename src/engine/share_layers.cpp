@@ -104,14 +104,27 @@ Expected<std::vector<model::Stage>> place_layers(std::span<const LayerLoad> laye
   return stages_from(from, count);
 }
 
+std::uint64_t table_bytes(const model::Model& model) {
+  std::uint64_t bytes = 0;
+  for (const residency::Unit& unit : model.units().units())
+    if (unit.by_rows) bytes += unit.bytes();
+  return bytes;
+}
+
 Expected<std::vector<model::Stage>> share_layers(std::span<const std::uint64_t> layer_bytes,
-                                                 std::span<const std::uint64_t> rooms) {
-  if (layer_bytes.size() < rooms.size())
-    return error(Code::invalid_argument, "{} ranks cannot share {} layers; start fewer", rooms.size(),
+                                                 std::span<const std::uint64_t> ram_bytes, std::uint64_t table_bytes) {
+  if (layer_bytes.size() < ram_bytes.size())
+    return error(Code::invalid_argument, "{} ranks cannot share {} layers; start fewer", ram_bytes.size(),
                  layer_bytes.size());
-  std::vector<model::Stage> stages = cut(layer_bytes, rooms);
-  if (stages.empty()) stages = cut(layer_bytes, std::vector<std::uint64_t>(rooms.size(), kNever - 1));
-  return stages;
+  for (const std::uint64_t percent : {kPercentForWeights, kMostPercentForWeights}) {
+    for (const std::uint64_t beside : {table_bytes, std::uint64_t{0}}) {
+      std::vector<std::uint64_t> rooms(ram_bytes.begin(), ram_bytes.end());
+      for (std::uint64_t& room : rooms) room = room / 100 * percent;
+      rooms[0] -= std::min(rooms[0], beside);
+      if (std::vector<model::Stage> stages = cut(layer_bytes, rooms); !stages.empty()) return stages;
+    }
+  }
+  return cut(layer_bytes, std::vector<std::uint64_t>(ram_bytes.size(), kNever - 1));
 }
 
 Expected<std::vector<model::Stage>> parse_stages(std::string_view text, std::int64_t layers, int ranks) {

@@ -11,8 +11,9 @@
 
 namespace millrace::engine {
 
-/// Of RAM that a rank may take, the part for weights: KV, activations and the program need the rest.
-constexpr std::uint64_t kPercentForWeights = 85;
+/// Of RAM that a rank may take, the part for weights: KV, activations and the program need the rest. And the most,
+/// where the layers would have no room otherwise.
+constexpr std::uint64_t kPercentForWeights = 85, kMostPercentForWeights = 93;
 
 /// What a layer's weights weigh. The head's are the last one's; an embedding that is read by rows counts nowhere.
 struct LayerLoad {
@@ -37,12 +38,16 @@ enum class Shortest : std::uint8_t { sum, longest };
 Expected<std::vector<model::Stage>> place_layers(std::span<const LayerLoad> layers, std::span<const RankSpeed> ranks,
                                                  double border, Shortest shortest);
 
-/// Stages, one for each of rooms.size() ranks, so that the largest stage is as small as it can be: among those ways in
-/// which each rank's bytes fit into its room, where there is one, else among all. layer_bytes: of each layer's weights,
-/// what stands before and behind the layers being with the first and the last. Errors: invalid_argument (fewer layers
-/// than ranks).
+/// Bytes of tables that are read by rows: the first rank's, whose passes need a row of them for each token.
+std::uint64_t table_bytes(const model::Model& model);
+
+/// Stages, one for each of ram_bytes.size() ranks, so that the largest stage is as small as it can be: among those ways
+/// in which each rank's weights take no more of its RAM than they should, and the table has room beside the first
+/// rank's, where there is one; else among ever more ways, in the end all. layer_bytes: of each layer's weights, what
+/// stands before and behind the layers being with the first and the last, but for the table. Errors: invalid_argument
+/// (fewer layers than ranks).
 Expected<std::vector<model::Stage>> share_layers(std::span<const std::uint64_t> layer_bytes,
-                                                 std::span<const std::uint64_t> rooms);
+                                                 std::span<const std::uint64_t> ram_bytes, std::uint64_t table_bytes);
 
 /// "0-10,11-21": the layers of each rank, of all `layers` in order. Errors: invalid_argument.
 Expected<std::vector<model::Stage>> parse_stages(std::string_view text, std::int64_t layers, int ranks);

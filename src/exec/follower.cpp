@@ -5,6 +5,22 @@
 #include <utility>
 
 namespace millrace::exec {
+namespace {
+
+/// Rows at the front of `rows` go to their places, ascending; zeros stand in all others.
+void spread(std::span<const std::int64_t> places, std::int64_t cols, std::span<float> rows) {
+  std::int64_t end = std::ssize(rows) / cols;  // behind the row that comes next, from the last one on
+  for (std::size_t i = places.size(); i > 0; --i) {
+    const auto from = static_cast<std::int64_t>(i) - 1;
+    const std::int64_t place = places[i - 1];
+    if (place != from) std::copy_n(rows.data() + from * cols, cols, rows.data() + place * cols);
+    std::fill(rows.data() + (place + 1) * cols, rows.data() + end * cols, 0.0f);
+    end = place;
+  }
+  std::fill_n(rows.data(), end * cols, 0.0f);
+}
+
+}  // namespace
 
 Status Follower::prepare(const PassLimits& limits) {
   MR_ASSIGN_OR_RETURN(reservation_,
@@ -21,18 +37,17 @@ Status Follower::take(std::span<const std::byte> message) {
   if (status.ok()) status = parts_.health();
   if (status.ok() && last()) return answer();
   if (status.ok()) {
-    float* const handed = pass_.write(parts_.shape.model_dim, message_);
-    status = parts_.executor.read_hidden(0, std::ssize(pass_.rows), handed);
+    status = read_states(pass_.write(parts_.shape.model_dim, message_));
     if (status.ok()) status = parts_.link.send(parts_.link.rank() + 1, message_);
     if (status.code() != Code::unsupported) return status;  // too long a message is this pass's failure, not the link's
   }
-  failed_ = status;
-  failed_pass_ = pass_.number;
+  remember_failure(status);
   write_failure(pass_.number, status, message_);
   return parts_.link.send(0, message_);
 }
 
 Status Follower::compute(std::span<const float> residual) {
+  MR_RETURN_IF_ERROR(mark_lost());
   MR_RETURN_IF_ERROR(align());
   MR_RETURN_IF_ERROR(reserve());
   // Asked between all tiles: the link is looked at some hundred times a second.
@@ -46,15 +61,73 @@ Status Follower::compute(std::span<const float> residual) {
     }
     return given_up;
   };
-  batch_.rows = pass_.rows;
   batch_.wants_hidden = pass_.wants_hidden;
-  batch_.given = residual.data();
+  batch_.given = take_rows(residual);
   MR_RETURN_IF_ERROR(parts_.executor.run(batch_, cancelled));
-  for (const kv::BatchRow& row : pass_.rows) {
+  for (const kv::BatchRow& row : batch_.rows) {
     Mirror& mirror = mirrors_.at(pass_.sequences[static_cast<std::size_t>(row.sequence)].number);
     mirror.computed = std::max<std::int64_t>(mirror.computed, row.position + 1);
   }
   return {};
+}
+
+/// Of a pass behind one that failed here, the sequences of that one, which rank 0 has given up or will. Errors: why
+/// they failed, where the pass has no others.
+Status Follower::mark_lost() {
+  std::erase_if(failures_, [&](const auto& one) {
+    return one.second.pass + static_cast<std::uint64_t>(parts_.link.size()) <= pass_.number;
+  });
+  for (StagePass::Sequence& sequence : pass_.sequences) {
+    const auto failure = failures_.find(sequence.number);
+    if (failure != failures_.end() && sequence.length > failure->second.length) sequence.length = StagePass::kLost;
+  }
+  const auto row =
+      std::find_if_not(pass_.rows.begin(), pass_.rows.end(), [&](const auto& one) { return pass_.is_lost(one); });
+  if (row != pass_.rows.end() || pass_.rows.empty()) return {};
+  const auto failure = failures_.find(pass_.sequences[static_cast<std::size_t>(pass_.rows[0].sequence)].number);
+  if (failure != failures_.end()) return failure->second.status;
+  return error(Code::internal, "a pass came of which nothing is left to compute");
+}
+
+/// The rows that are computed, into the batch; returns their residual stream.
+const float* Follower::take_rows(std::span<const float> residual) {
+  const std::int64_t dim = parts_.shape.model_dim;
+  batch_.rows.clear();
+  places_.clear();
+  logit_places_.clear();
+  std::int64_t logit_row = 0;
+  for (std::size_t i = 0; i < pass_.rows.size(); ++i) {
+    const kv::BatchRow& row = pass_.rows[i];
+    const std::int64_t logit_place = row.wants_logits ? logit_row++ : -1;
+    if (pass_.is_lost(row)) continue;
+    batch_.rows.push_back(row);
+    places_.push_back(static_cast<std::int64_t>(i));
+    if (logit_place >= 0) logit_places_.push_back(logit_place);
+  }
+  if (batch_.rows.size() == pass_.rows.size()) return residual.data();
+  // The message that goes is not written yet, and holds as much.
+  message_.resize(batch_.rows.size() * static_cast<std::size_t>(dim) * sizeof(float));
+  auto* const rows = reinterpret_cast<float*>(message_.data());
+  for (std::size_t i = 0; i < places_.size(); ++i)
+    std::copy_n(residual.data() + places_[i] * dim, dim, rows + static_cast<std::int64_t>(i) * dim);
+  return rows;
+}
+
+/// The residual stream behind this stage: [rows, model_dim] of the pass.
+Status Follower::read_states(float* out) const {
+  MR_RETURN_IF_ERROR(parts_.executor.read_hidden(0, std::ssize(batch_.rows), out));
+  const std::int64_t dim = parts_.shape.model_dim;
+  if (batch_.rows.size() < pass_.rows.size())
+    spread(places_, dim, {out, pass_.rows.size() * static_cast<std::size_t>(dim)});
+  return {};
+}
+
+/// All with rows in the pass failed, unless they had before.
+void Follower::remember_failure(const Status& status) {
+  for (const kv::BatchRow& row : pass_.rows) {
+    const auto& [number, length] = pass_.sequences[static_cast<std::size_t>(row.sequence)];
+    if (length != StagePass::kLost) failures_[number] = {pass_.number, length, status};
+  }
 }
 
 /// Brings all sequences to what rank 0 says of them.
@@ -67,9 +140,7 @@ Status Follower::align() {
   for (const auto& [number, length] : pass_.sequences) {
     const auto found = mirrors_.try_emplace(number, Mirror{kv::SequenceState(parts_.pool)}).first;
     Mirror& mirror = found->second;
-    if (length == StagePass::kAsItIs) continue;
-    const bool sent_behind = failed_pass_ + static_cast<std::uint64_t>(parts_.link.size()) > pass_.number;
-    if (length > mirror.computed && !failed_.ok() && sent_behind) return failed_;
+    if (length == StagePass::kAsItIs || length == StagePass::kLost) continue;
     if (length > mirror.computed)
       return error(Code::internal, "a sequence has {} tokens, of which {} are known here", length, mirror.computed);
     // A pass leaves the state behind its last row alone.
@@ -92,6 +163,7 @@ Status Follower::reserve() {
   batch_.sequences.clear();
   std::vector<std::int64_t> ends(pass_.sequences.size(), 0);
   for (const kv::BatchRow& row : pass_.rows) {
+    if (pass_.is_lost(row)) continue;
     std::int64_t& end = ends[static_cast<std::size_t>(row.sequence)];
     end = std::max<std::int64_t>(end, row.position + 1);
   }
@@ -106,13 +178,18 @@ Status Follower::reserve() {
 /// Logits, and states where they are wanted, to rank 0.
 Status Follower::answer() {
   const Logits logits = parts_.executor.last_logits();
-  const std::size_t values = static_cast<std::size_t>(logits.rows * logits.vocab);
+  const auto wanted =
+      std::count_if(pass_.rows.begin(), pass_.rows.end(), [](const auto& row) { return row.wants_logits; });
+  const std::size_t values = logits.data == nullptr ? 0 : static_cast<std::size_t>(wanted * logits.vocab);
   const std::size_t hidden =
       pass_.wants_hidden ? pass_.rows.size() * static_cast<std::size_t>(parts_.shape.model_dim) : 0;
-  float* const states =
-      write_result(pass_, logits.vocab, {logits.data, logits.data == nullptr ? 0 : values}, hidden, message_);
+  const ResultRoom room = write_result(pass_, logits.vocab, values, hidden, message_);
+  if (values > 0) {
+    std::copy_n(logits.data, logits.rows * logits.vocab, room.logits);
+    if (logits.rows < wanted) spread(logit_places_, logits.vocab, {room.logits, values});
+  }
   if (hidden > 0) {
-    const Status status = parts_.executor.read_hidden(0, std::ssize(pass_.rows), states);
+    const Status status = read_states(room.hidden);
     if (!status.ok()) write_failure(pass_.number, status, message_);
   }
   Status sent = parts_.link.send(0, message_);

@@ -4,7 +4,11 @@
 // It keeps a sequence of its own for each of rank 0's, by number. Before a pass it brings them all to what rank 0 says:
 // those that rank 0 has no more are gone, longer ones are rewound, and what a pass computed counts once rank 0 has
 // believed it, or goes on behind it. So every group has here as many blocks of a sequence as it would have there, and
-// no more. Thread-safety: one thread calls.
+// no more.
+//
+// Where a pass fails, those behind it are on their way already, with the same sequences and with others. What they have
+// of those that failed is lost, and is not computed here or further on; the others do not notice.
+// Thread-safety: one thread calls.
 #pragma once
 
 #include <algorithm>
@@ -51,9 +55,20 @@ class Follower {
     std::int64_t computed = 0;  // tokens that passes have been through, the last one maybe in vain
   };
 
+  /// What became of a sequence in a pass that failed here.
+  struct Failure {
+    std::uint64_t pass = 0;
+    std::int64_t length = 0;  // before the pass
+    Status status;
+  };
+
   Status compute(std::span<const float> residual);
+  Status mark_lost();
   Status align();
   Status reserve();
+  const float* take_rows(std::span<const float> residual);
+  Status read_states(float* out) const;
+  void remember_failure(const Status& status);
   Status answer();
   bool last() const { return parts_.link.rank() == parts_.link.size() - 1; }
 
@@ -61,11 +76,11 @@ class Follower {
   residency::Reservation reservation_;
   std::map<std::uint64_t, Mirror> mirrors_;
   std::uint64_t given_up_ = 0;
-  std::uint64_t failed_pass_ = 0;
-  Status failed_;  // what the last pass that failed here did of
+  std::map<std::uint64_t, Failure> failures_;  // by sequence, as long as passes behind them may come
   StagePass pass_;
-  kv::Batch batch_;
-  std::vector<std::byte> message_;  // that goes
+  kv::Batch batch_;                                  // what is computed of it
+  std::vector<std::int64_t> places_, logit_places_;  // of those rows, and of their logits, in the pass
+  std::vector<std::byte> message_;                   // that goes
 };
 
 }  // namespace millrace::exec

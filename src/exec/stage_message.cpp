@@ -30,15 +30,15 @@ Status StagePass::read(std::span<const std::byte> message, std::int64_t model_di
   sequences.assign(all_sequences.begin(), all_sequences.end());
   rows.assign(all_rows.begin(), all_rows.end());
   const bool lengths = std::all_of(sequences.begin(), sequences.end(),
-                                   [](const Sequence& sequence) { return sequence.length >= kAsItIs; });
+                                   [](const Sequence& sequence) { return sequence.length >= kLost; });
   const bool known = lengths && std::all_of(rows.begin(), rows.end(), [&](const kv::BatchRow& row) {
                        return row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size() &&
                               row.position >= 0 && sequences[static_cast<std::size_t>(row.sequence)].length != kAsItIs;
                      });
-  if (!known || residual.size() != rows.size() * static_cast<std::size_t>(model_dim))
-    return error(Code::corrupt, "a pass of {} rows came with {} values of the residual stream", rows.size(),
-                 residual.size());
-  return {};
+  if (known && residual.size() == rows.size() * static_cast<std::size_t>(model_dim)) return {};
+  rows.clear();
+  return error(Code::corrupt, "a pass of {} rows came with {} values of the residual stream", all_rows.size(),
+               residual.size());
 }
 
 Status StageResult::read(std::span<const std::byte> message) {
@@ -64,16 +64,18 @@ void write_failure(std::uint64_t pass, const Status& status, std::vector<std::by
   writer.floats(0);
 }
 
-float* write_result(const StagePass& pass, std::int64_t vocab, std::span<const float> logits, std::size_t hidden,
-                    std::vector<std::byte>& message) {
+ResultRoom write_result(const StagePass& pass, std::int64_t vocab, std::size_t logits, std::size_t hidden,
+                        std::vector<std::byte>& message) {
   Writer writer(message, MessageKind::result);
   writer.number(pass.number);
   writer.number(pass.seconds);
   writer.number(Code::ok);
   writer.text({});
   writer.number(vocab);
-  writer.array(logits);
-  return writer.floats(hidden);
+  const auto offset = [&](float* place) { return reinterpret_cast<std::byte*>(place) - message.data(); };
+  const std::ptrdiff_t of_logits = offset(writer.floats(logits));
+  float* const room = writer.floats(hidden);
+  return {reinterpret_cast<float*>(message.data() + of_logits), room};
 }
 
 void write_cancel(std::uint64_t pass, std::vector<std::byte>& message) {

@@ -23,11 +23,14 @@ struct StageShape {
 struct StagePass {
   struct Sequence {
     std::uint64_t number = 0;  // kv::SequenceState::number() on rank 0
-    std::int64_t length = 0;   // tokens whose K and V are complete before the pass, or kAsItIs
+    std::int64_t length = 0;   // tokens whose K and V are complete before the pass, or one of the following
   };
 
   /// An earlier pass is under way with it, and none of this one's rows are.
   static constexpr std::int64_t kAsItIs = -1;
+  /// A rank before this one failed in an earlier pass with it: nobody waits for its rows any more. They are not
+  /// computed, and zeros stand in their place.
+  static constexpr std::int64_t kLost = -2;
 
   std::uint64_t number = 0;  // ascending
   double seconds = 0;        // that ranks behind the first one have computed it so far
@@ -35,9 +38,13 @@ struct StagePass {
   std::vector<Sequence> sequences;  // all that remember something, and those of the pass
   std::vector<kv::BatchRow> rows;   // BatchRow::sequence is an index into `sequences`
 
+  bool is_lost(const kv::BatchRow& row) const {
+    return sequences[static_cast<std::size_t>(row.sequence)].length == kLost;
+  }
+
   /// Puts it into a message; returns where the residual stream of its rows, [rows, model_dim], belongs there.
   float* write(std::int64_t model_dim, std::vector<std::byte>& message) const;
-  /// `residual`: as above, in the message. Errors: corrupt.
+  /// `residual`: as above, in the message. Errors: corrupt; there are no rows then.
   Status read(std::span<const std::byte> message, std::int64_t model_dim, std::span<const float>& residual);
 };
 
@@ -55,9 +62,12 @@ struct StageResult {
 };
 /// A failure, which has neither logits nor states.
 void write_failure(std::uint64_t pass, const Status& status, std::vector<std::byte>& message);
-/// What came of a pass: logits of so many values, copied, and room for so many of final states, which is returned.
-float* write_result(const StagePass& pass, std::int64_t vocab, std::span<const float> logits, std::size_t hidden,
-                    std::vector<std::byte>& message);
+/// What came of a pass: room for so many values of logits and of final states.
+struct ResultRoom {
+  float *logits = nullptr, *hidden = nullptr;
+};
+ResultRoom write_result(const StagePass& pass, std::int64_t vocab, std::size_t logits, std::size_t hidden,
+                        std::vector<std::byte>& message);
 /// Gives up the passes up to this one.
 void write_cancel(std::uint64_t pass, std::vector<std::byte>& message);
 

@@ -11,7 +11,7 @@ namespace millrace::kv {
 struct Load {
   std::int64_t tokens = 0;     // of all sequences together
   std::int64_t sequences = 1;  // that share them
-  std::int64_t pass_rows = 0;  // of all of them, in a pass
+  std::int64_t pass_rows = 0;  // of all of them, in the passes under way
 };
 
 constexpr std::int64_t kMostCheckpoints = 2;  // of states, that a sequence keeps for itself
@@ -19,7 +19,7 @@ constexpr std::int64_t kMostCheckpoints = 2;  // of states, that a sequence keep
 /// Of a state a sequence needs the one behind its last token and the one that a pass makes, and keeps some checkpoints;
 /// some more are the tree's and those on their way to the disk.
 /// A group with a window needs, of each sequence, the blocks that the window touches wherever it stands, and those of
-/// the rows that a pass adds; not more than one that keeps all. A plain group the first block, and likewise.
+/// the rows that passes under way add; not more than one that keeps all. A plain group the first block, and likewise.
 inline std::int64_t most_blocks(const Group& group, const Load& load) {
   const std::int64_t all = blocks_for(load.tokens);
   if (group.is_state()) return std::min(all, load.sequences) * (2 + kMostCheckpoints) + kMostCheckpoints;

@@ -67,6 +67,7 @@ Census take_census(const UnitTable& units, int top_k, const std::vector<bool>& f
         census.largest_expert = std::max(census.largest_expert, tile.slot_bytes);
       } else if (unit.by_rows) {
         census.tables.push_back(t);
+        census.table_bytes += tile.bytes;
         census.table_slot_bytes += tile.slot_bytes;
       } else {
         (unit.is_tied_head() ? tied_tiles : census.ordered).push_back(t);

@@ -21,8 +21,8 @@ struct Census {
   std::vector<std::int32_t> front;  // tiles of what stays at home (PlanOptions::front_layers), among none of the others
   std::uint64_t front_bytes = 0, front_slot_bytes = 0;  // of its ordered units' weights; of memory
   std::int64_t front_experts = 0;                       // tiles
-  std::uint64_t table_slot_bytes = 0;
-  std::uint64_t table_row_bytes = 0;  // a token's
+  std::uint64_t table_bytes = 0, table_slot_bytes = 0;  // of their weights; of memory
+  std::uint64_t table_row_bytes = 0;                    // a token's
   std::uint64_t row_scratch = 0;
 };
 

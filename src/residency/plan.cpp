@@ -29,7 +29,7 @@ constexpr int kRingSlots[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 19
 struct Choice {
   int ring_slots = 0;
   std::int64_t expert_slots = 0;
-  bool tables_home = false;
+  std::uint64_t table_bytes = 0;       // of memory for tiles of tables at home
   std::uint64_t resident_weights = 0;  // bytes of ordered weights at home
   double stream_seconds = 0, miss_seconds = 0, compute_seconds = 0;
   double seconds() const { return miss_seconds + std::max(stream_seconds, compute_seconds); }
@@ -97,7 +97,7 @@ std::optional<Choice> choose_without_ring(const Census& census, std::int64_t mos
     if (choice.expert_slots == 0) return std::nullopt;
     memory -= static_cast<std::uint64_t>(choice.expert_slots) * census.largest_expert;
   }
-  choice.tables_home = choice.expert_slots == census.expert_tiles && memory >= census.table_slot_bytes;
+  if (choice.expert_slots == census.expert_tiles) choice.table_bytes = std::min(memory, census.table_slot_bytes);
   return choice;
 }
 
@@ -228,11 +228,12 @@ void fill_rows(const UnitTable& units, const Census& census, const Choice& choic
       }
       if (row.tiles == 0) continue;
       const double hits = plan.predicted_hit_rate;
-      row.bytes_per_token = kind.substitutes ? 0
-                            : expert
-                                ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits) - bytes_of_home
-                            : kind.by_rows ? static_cast<double>(census.table_row_bytes)
-                                           : static_cast<double>(row.bytes);
+      row.bytes_per_token =
+          kind.substitutes ? 0
+          : expert         ? census.active_expert_bytes * (tier == Tier::ram ? hits : 1 - hits) - bytes_of_home
+          : kind.by_rows   ? static_cast<double>(census.table_row_bytes) * static_cast<double>(row.bytes) /
+                               static_cast<double>(census.table_bytes)
+                         : static_cast<double>(row.bytes);
       const double rate = tier == Tier::disk ? rates.disk : cpu;
       row.milliseconds = rate > 0 ? row.bytes_per_token / rate * 1e3 : 0;
       // What streams shares the ring's pace; experts are read as few at a time as the router names.
@@ -383,9 +384,13 @@ Expected<Plan> plan_with_front(const UnitTable& units, const PlanOptions& option
   Plan plan = with_slots(units, census, *choice, options);
   pack(units, census, *memory - slot_bytes(plan), &plan.resident_tiles, &plan.resident_bytes);
   place_front(census, front, plan);
-  if (choice->tables_home) {
-    for (const std::int32_t t : census.tables) plan.resident_tiles[t] = true;
-    plan.resident_bytes += census.table_slot_bytes;
+  std::uint64_t for_tables = choice->table_bytes;
+  for (const std::int32_t t : census.tables) {
+    const std::uint64_t bytes = units.tiles()[static_cast<std::size_t>(t)].slot_bytes;
+    if (bytes > for_tables) break;
+    plan.resident_tiles[t] = true;
+    plan.resident_bytes += bytes;
+    for_tables -= bytes;
   }
   complete(units, census, *choice, options, rates, plan);
   return plan;

@@ -71,6 +71,18 @@ TEST(Cluster, TheLeastOfAllRanksHolds) {
   EXPECT_EQ(result.finish, Finish::length) << result.status.message();
 }
 
+TEST(Cluster, RowsOfAPassAreTheLeastOfAllRanks) {
+  EngineOptions options = one_thread(), small = one_thread();
+  small.ram_bytes = 4'000'000;
+  RankThreads ranks({small});
+  auto engine = ranks.create(options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto alone = make(options);
+  EXPECT_LT((*engine)->saved_plan().batch_tokens, alone->saved_plan().batch_tokens);
+  const Result result = (*engine)->run(greedy(real_text(**engine, 400), 4));
+  EXPECT_NE(result.finish, Finish::error) << result.status.message();
+}
+
 TEST(Cluster, ConversationsGoOn) {
   RankThreads ranks({one_thread()});
   auto engine = ranks.create(one_thread());
@@ -160,6 +172,47 @@ TEST(Cluster, ConversationsGoOnWhereLayersHaveWindows) {
   const Status status = ranks.create(options, "0-0,1-6").status();
   EXPECT_EQ(status.code(), Code::unsupported);
   EXPECT_NE(status.message().find("only layers with windows"), std::string::npos) << status.message();
+}
+
+/// Passes of long prompts are under way beside each other, with all sequences in use: windows keep the rows of each
+/// until it ends.
+TEST(Cluster, KvHasRoomForAllPassesUnderWay) {
+  EngineOptions options = one_thread(reference("gemma3"));
+  options.context_tokens = 1024;
+  options.batch_tokens = 256;
+  options.max_sequences = 2;
+  options.share_prefixes = false;
+  const auto talk = [](Engine& engine) {
+    const auto vocab = engine.model().hyperparameters().vocab;
+    std::vector<Engine::Id> ids;
+    for (const std::int64_t length : {700, 600}) {
+      std::vector<TokenId> prompt;
+      for (std::int64_t i = 0; i < length; ++i) prompt.push_back(static_cast<TokenId>(3 + i * 31 % (vocab - 3)));
+      Request request = greedy(std::move(prompt), 8);
+      request.ignore_end_tokens = true;
+      const auto id = engine.submit(std::move(request));
+      EXPECT_TRUE(id.ok()) << id.status().message();
+      if (id.ok()) ids.push_back(*id);
+    }
+    drain(engine);
+    std::vector<TokenId> said;
+    for (const Engine::Id id : ids) {
+      const Result result = engine.take(id);
+      EXPECT_EQ(result.finish, Finish::length) << result.status.message();
+      said.insert(said.end(), result.tokens.begin(), result.tokens.end());
+    }
+    EXPECT_EQ(engine.load().preempted, 0u);
+    return said;
+  };
+  const auto alone = make(options);
+  ASSERT_NE(alone, nullptr);
+  // Both contexts of the layer that sees all; of the others 3 blocks for each window, and those of a pass.
+  EXPECT_EQ(alone->load().kv_blocks_bound, 2 * 16 + 2 * 3 + 4);
+  RankThreads ranks({options});
+  auto engine = ranks.create(options, "0-5,6-6");
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ((*engine)->load().kv_blocks_bound, 2 * 16 + 2 * 3 + 2 * 4);
+  EXPECT_EQ(talk(**engine), talk(*alone));
 }
 
 /// Logits of a conversation that goes on from its end, goes back, and goes on again; its texts repeat themselves.

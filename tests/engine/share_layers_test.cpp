@@ -10,8 +10,12 @@ namespace {
 
 using Bytes = std::vector<std::uint64_t>;
 
-std::vector<std::int64_t> counts(const Bytes& layers, const Bytes& rooms) {
-  const auto stages = share_layers(layers, rooms);
+/// Ranks that have such rooms for weights; `table`: of the first one's.
+std::vector<std::int64_t> counts(const Bytes& layers, const Bytes& rooms, std::uint64_t table = 0) {
+  Bytes bytes, ram;
+  for (const std::uint64_t layer : layers) bytes.push_back(layer * kPercentForWeights);
+  for (const std::uint64_t room : rooms) ram.push_back(room * 100);
+  const auto stages = share_layers(bytes, ram, table * kPercentForWeights);
   EXPECT_TRUE(stages.ok()) << stages.status().message();
   std::vector<std::int64_t> counts;
   std::int64_t next = 0;
@@ -48,8 +52,23 @@ TEST(ShareLayers, EvenlyWhereItDoesNotFitAnyway) {
   EXPECT_EQ(counts(Bytes(4, 10), {0, 0}), (Counts{2, 2}));
 }
 
+TEST(ShareLayers, TheTableHasRoomBesideTheFirstRanksLayersWhereItCan) {
+  EXPECT_EQ(counts(Bytes(10, 10), {60, 60}, 15), (Counts{4, 6}));
+  EXPECT_EQ(counts(Bytes(10, 10), {60, 60}, 5), (Counts{5, 5}));
+  EXPECT_EQ(counts(Bytes(10, 10), {60, 60}, 30), (Counts{5, 5})) << "its rows are read; no layer is";
+}
+
+/// 22 layers of 1.1B in F16, its head and its table, on two ranks of 1.2 GB.
+TEST(ShareLayers, MoreOfMemoryIsTakenThanShouldBeBeforeLayersAreRead) {
+  Bytes layers(22, 88'000'000);
+  layers.back() += 131'000'000;
+  const auto stages = share_layers(layers, Bytes{1'200'000'000, 1'200'000'000}, 131'000'000);
+  ASSERT_TRUE(stages.ok()) << stages.status().message();
+  EXPECT_EQ(*stages, (std::vector<model::Stage>{{0, 11}, {11, 22}}));
+}
+
 TEST(ShareLayers, FewerLayersThanRanksAreNone) {
-  EXPECT_EQ(share_layers(Bytes(2, 10), Bytes(3, 100)).status().code(), Code::invalid_argument);
+  EXPECT_EQ(share_layers(Bytes(2, 10), Bytes(3, 100), 0).status().code(), Code::invalid_argument);
 }
 
 TEST(ParseStages, SaysWhatIsWrong) {

@@ -247,6 +247,81 @@ TEST(Pipeline, APassBehindOneThatFailedFailsLikewise) {
   EXPECT_TRUE(ranks.executor().finish({}).ok());
 }
 
+/// 6 rows of one sequence and 9 of another, in one pass; two of three of the former want logits, and all of the latter.
+kv::Batch shared_pass(kv::SequenceState& one, kv::SequenceState& other, bool one_first) {
+  const auto text = some_tokens(200, 14), other_text = some_tokens(200, 15);
+  kv::Batch batch;
+  batch.wants_hidden = true;
+  batch.sequences = {&one, &other};
+  EXPECT_TRUE(one.reserve(one.length() + 6).ok() && other.reserve(other.length() + 9).ok());
+  const auto add_one = [&] {
+    for (std::int64_t p = one.length(); p < one.length() + 6; ++p)
+      batch.rows.push_back({text[static_cast<std::size_t>(p)], 0, static_cast<std::int32_t>(p), p % 3 > 0, true});
+  };
+  const auto add_other = [&](std::int64_t first, std::int64_t rows) {
+    for (std::int64_t p = first; p < first + rows; ++p)
+      batch.rows.push_back({other_text[static_cast<std::size_t>(p)], 1, static_cast<std::int32_t>(p), true, true});
+  };
+  if (one_first) add_one();
+  add_other(other.length(), 4);
+  if (!one_first) add_one();
+  add_other(other.length() + 4, 5);
+  return batch;
+}
+
+/// Of such a pass that has ended: logits, then final states, of the second sequence's rows.
+std::vector<float> results_of_other(const Executor& executor, const kv::Batch& batch, std::int64_t dim) {
+  const Logits logits = executor.last_logits();
+  EXPECT_EQ(logits.rows, 9 + 4);
+  std::vector<float> states(batch.rows.size() * static_cast<std::size_t>(dim)), found;
+  EXPECT_TRUE(executor.read_hidden(0, std::ssize(batch.rows), states.data()).ok());
+  const float *logit = logits.data, *state = states.data();
+  for (const kv::BatchRow& row : batch.rows) {
+    if (row.sequence == 1) found.insert(found.end(), logit, logit + logits.vocab);
+    if (row.sequence == 1) found.insert(found.end(), state, state + dim);
+    logit += row.wants_logits ? logits.vocab : 0;
+    state += dim;
+  }
+  return found;
+}
+
+TEST(Pipeline, OthersInAPassBehindOneThatFailedDoNotNotice) {
+  const auto one = some_tokens(200, 14), other = some_tokens(200, 15);
+  for (const std::size_t failing : {1u, 2u}) {  // the rank
+    Ranks ranks({{0, 2}, {2, 3}, {3, 0}});
+    Executor& executor = ranks.executor();
+    const std::int64_t dim = ranks.parts(0).model->hyperparameters().model_dim;
+    const bool failed_first = failing == 1;
+    std::vector<float> expected;
+    {
+      kv::SequenceState first(ranks.pool()), second(ranks.pool());
+      const kv::Batch batch = shared_pass(first, second, failed_first);
+      ASSERT_TRUE(executor.run(batch, {}).ok());
+      expected = results_of_other(executor, batch, dim);
+    }
+    ranks.parts(failing).kv->set_bound(0, 2);
+    kv::SequenceState first(ranks.pool()), second(ranks.pool()), third(ranks.pool());
+    ASSERT_TRUE(begin(executor, third, one, 20).ok());
+    ASSERT_TRUE(begin(executor, first, one, 48).ok());
+    ASSERT_TRUE(executor.finish({}).ok());
+    ASSERT_TRUE(begin(executor, first, one, 40).ok());  // no room for its second block
+    third.rewind(0);
+    const kv::Batch batch = shared_pass(first, second, failed_first);
+    ASSERT_TRUE(executor.begin(batch, {}).ok());
+    ASSERT_TRUE(executor.finish({}).ok());
+    EXPECT_EQ(executor.finish({}).code(), Code::out_of_budget);
+    const Status status = executor.finish({});
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(results_of_other(executor, batch, dim), expected);
+    second.set_length(9);
+    first.rewind(48);  // what was believed is there yet
+    ASSERT_TRUE(begin(executor, second, other, 5).ok());
+    EXPECT_TRUE(executor.finish({}).ok());
+    ASSERT_TRUE(begin(executor, first, one, 10).ok());
+    EXPECT_TRUE(executor.finish({}).ok());
+  }
+}
+
 TEST(Pipeline, AllThatIsUnderWayIsGivenUp) {
   Ranks ranks({{0, 2}, {2, 3}, {3, 0}});
   const auto text = some_tokens(200, 13);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <random>
 
 #include "kv/sequence.h"
@@ -78,6 +79,35 @@ TEST(Footprint, HoldsForAnyPasses) {
         states[i].set_length(lengths[i]);
         states[i].forget_behind_windows();
       }
+    }
+  }
+}
+
+/// Several passes are under way, and a sequence keeps what it had when each began until that one ends.
+TEST(Footprint, HoldsForPassesUnderWay) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 300; ++round) {
+    residency::Budget budget(std::uint64_t{1} << 30);
+    const auto window = static_cast<std::int64_t>(1 + random() % 100);
+    const auto pool = std::make_shared<BlockPool>(with_window(window), budget);
+    const std::size_t passes = 2 + random() % 3;
+    const std::int64_t rows_of_pass = 64 + static_cast<std::int64_t>(random() % 200);
+    const Load load{.tokens = 1 << 20,
+                    .sequences = static_cast<std::int64_t>(passes),
+                    .pass_rows = static_cast<std::int64_t>(passes) * rows_of_pass};
+    pool->set_bound(0, most_blocks(pool->layout().groups()[0], load));
+    std::vector<SequenceState> states;
+    for (std::int64_t i = 0; i < load.sequences; ++i) states.emplace_back(pool);
+    std::deque<std::size_t> under_way;  // whose pass it is
+    for (int pass = 0; pass < 40; ++pass) {
+      if (under_way.size() == passes) {
+        states[under_way.front()].forget_behind_windows();
+        under_way.pop_front();
+      }
+      SequenceState& state = states[under_way.emplace_back(random() % states.size())];
+      const std::int64_t end = state.length() + rows_of_pass;
+      ASSERT_TRUE(state.reserve(end).ok()) << window << ", " << passes << " passes";
+      state.set_length(end);
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/bytes.h"
@@ -246,6 +247,30 @@ TEST(Plan, TrunksComeBeforeExpertsAndTheEmbeddingLast) {
   EXPECT_TRUE(plan->embedding_rows_from_disk);
   EXPECT_EQ(plan->homes[0].tier, Tier::disk);
   EXPECT_DOUBLE_EQ(plan->predicted_hit_rate, 12.0 / 32);
+}
+
+TEST(Plan, TheEmbeddingIsAtHomeAsFarAsThereIsRoom) {
+  std::uint64_t file_bytes = 0;
+  const UnitTable units = make_units({.layers = 4, .vocab = 1000, .tile_bytes = 32 << 10}, &file_bytes);
+  std::uint64_t ordered = 0;
+  for (const std::int32_t t : pass_order(units)) ordered += units.tiles()[static_cast<std::size_t>(t)].slot_bytes;
+  const auto range = units.tiles_of(0);
+  const std::int32_t tiles = range.last - range.first;
+  ASSERT_GT(tiles, 6);
+  std::uint64_t room = ordered + 64 * kKiB;
+  for (std::int32_t there = 0; there <= tiles; ++there) {
+    const auto plan = make_plan(units, {.ram_bytes = room + (there < tiles ? 4096 : 0)}, kRates);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->ring_slots, 0) << there;
+    EXPECT_EQ(plan->homes[0].tier, there == tiles ? Tier::ram : Tier::disk) << there;
+    EXPECT_EQ(std::count(plan->resident_tiles.begin() + range.first, plan->resident_tiles.begin() + range.last, true),
+              there);
+    double rows = 0;
+    for (const Plan::Row& row : plan->rows)
+      if (row.what.starts_with("embedding")) rows += row.bytes_per_token;
+    EXPECT_NEAR(rows, 96 * 4, 1e-6) << "a token's row, here or there";
+    if (there < tiles) room += units.tiles()[static_cast<std::size_t>(range.first + there)].slot_bytes;
+  }
 }
 
 TEST(Plan, HomesAreSpreadOverThePass) {
