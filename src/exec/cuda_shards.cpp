@@ -182,12 +182,13 @@ void ShardedExecutor::end_pass(bool failed) {
 }
 
 Status ShardedExecutor::run(const kv::Batch& batch, const std::function<bool()>& cancelled) {
-  const std::function<bool()> given_up = [this] { return failed().load() != 0; };
+  // Asked from all of their threads: one of them may wait for RAM, on which the others' launches wait.
+  const std::function<bool()> given_up = [&] { return failed().load() != 0 || (cancelled && cancelled()); };
   why_ = {};
   MR_RETURN_IF_ERROR(begin_pass());
   // Whoever fails frees the others, which wait for what it makes; what these say of it afterwards is not why.
   threads_.run([&](int m) {
-    Status status = members_[static_cast<std::size_t>(m)].executor->run(batch, m == 0 ? cancelled : given_up);
+    Status status = members_[static_cast<std::size_t>(m)].executor->run(batch, given_up);
     if (status.ok()) return;
     if (failed().exchange(1) == 0) why_ = std::move(status);
     if (m == 0 && experts_ != nullptr) expert_share()->let_others_go();
