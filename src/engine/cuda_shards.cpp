@@ -68,7 +68,8 @@ class Assembly {
     MR_RETURN_IF_ERROR(measure());
     EngineOptions one = options_;  // of RAM, what each GPU has beside the program
     const std::uint64_t ram = ram_of(options_), program = std::min(ram, measured_program_bytes(options_));
-    one.ram_bytes = program + (ram - program) / gpus_.size();
+    const std::uint64_t words = std::min(ram - program, exec::gather_memory(gpus_.size()).ram_bytes);
+    one.ram_bytes = program + (ram - program - words) / gpus_.size();
     one.ram_taken_bytes = 0;
     one.measure_rates = false;
     share_processor();
@@ -148,6 +149,7 @@ Status Assembly::measure() {
     vram_.context_bytes = std::max(vram_.context_bytes, vram.context_bytes);
     vram_.multiprocessors = std::min(vram_.multiprocessors, vram.multiprocessors);
   }
+  vram_.context_bytes += exec::gather_memory(gpus_.size()).vram_bytes;  // the plan counts it with that
   return {};
 }
 
@@ -298,7 +300,8 @@ Status Assembly::load() {
     }
     shards.push_back({model(g).units(), *sharded_->weights[g], vram(g), model(g).program(), std::move(ops)});
   }
-  MR_ASSIGN_OR_RETURN(parts_.executor, exec::make_sharded_executor(std::move(shards), options_.gpus_through_host));
+  MR_ASSIGN_OR_RETURN(parts_.executor,
+                      exec::make_sharded_executor(std::move(shards), *parts_.budget, options_.gpus_through_host));
   MR_RETURN_IF_ERROR(parts_.executor->prepare(parts_.model->program(), pass_limits(parts_.limits)));
   MR_RETURN_IF_ERROR(make_blocks());
   parts_.gpu = std::move(sharded_);

@@ -17,14 +17,15 @@ namespace {
 
 class ShardedExecutor final : public Executor {
  public:
-  ShardedExecutor(std::size_t shards, bool through_host)
-      : through_host_(through_host), threads_({.threads = static_cast<int>(shards), .pin = false}) {}
+  ShardedExecutor(std::size_t shards, residency::Budget& ram, bool through_host)
+      : ram_(ram), through_host_(through_host), threads_({.threads = static_cast<int>(shards), .pin = false}) {}
   Status add(CudaShard shard) {
     shard.options.brings_results = members_.empty();
     if (members_.empty()) experts_ = shard.options.experts;
     Member& member = members_.emplace_back();
     member.device = shard.options.device;
     member.program = &shard.program;
+    member.vram = &shard.vram;
     MR_ASSIGN_OR_RETURN(member.executor, make_cuda_executor(shard.units, shard.weights, shard.vram, shard.options));
     return {};
   }
@@ -50,7 +51,9 @@ class ShardedExecutor final : public Executor {
   struct Member {
     int device = 0;
     const Program* program = nullptr;
+    residency::Budget* vram = nullptr;
     std::unique_ptr<Executor> executor;  // a CudaExecutor
+    residency::Reservation reservation;  // of gathers
     device::DeviceBuffer gathers;        // GatherState, and words behind it where they do not go through the host
     device::PinnedBuffer host_words;     // else
 
@@ -71,8 +74,10 @@ class ShardedExecutor final : public Executor {
   void end_pass(bool failed);
   Status forget_gathers();
 
+  residency::Budget& ram_;
   bool through_host_;
-  device::PinnedBuffer failed_;  // a word, for all GPUs: before the members, which use it
+  residency::Reservation words_reservation_;  // of all host_words
+  device::PinnedBuffer failed_;               // a word, for all GPUs: before the members, which use it
   std::vector<Member> members_;
   residency::DeviceExperts* experts_ = nullptr;  // null: all are in VRAM, or there are none
   Status why_;                                   // the present pass failed, of whoever gave up first
@@ -115,14 +120,17 @@ Status ShardedExecutor::reach_each_other() {
 }
 
 Status ShardedExecutor::make_gather_memory() {
-  namespace cuda = kernels::cuda;
-  const std::size_t words = cuda::gather_word_bytes(static_cast<int>(members_.size()));
+  const GatherMemory all = gather_memory(members_.size());
+  const std::uint64_t on_gpu = through_host_ ? kernels::cuda::kGatherStateBytes : all.vram_bytes;
+  if (through_host_) {
+    MR_ASSIGN_OR_RETURN(words_reservation_, ram_.reserve("words between GPUs", all.ram_bytes));
+  }
   for (Member& member : members_) {
     const device::OnGpu on(member.device);
-    MR_ASSIGN_OR_RETURN(member.gathers,
-                        device::DeviceBuffer::allocate(cuda::kGatherStateBytes + (through_host_ ? 0 : words)));
+    MR_ASSIGN_OR_RETURN(member.reservation, member.vram->reserve("gathers", on_gpu));
+    MR_ASSIGN_OR_RETURN(member.gathers, device::DeviceBuffer::allocate(on_gpu));
     if (!through_host_) continue;
-    MR_ASSIGN_OR_RETURN(member.host_words, device::PinnedBuffer::allocate(words, true));
+    MR_ASSIGN_OR_RETURN(member.host_words, device::PinnedBuffer::allocate(all.ram_bytes / members_.size(), true));
   }
   return {};
 }
@@ -214,8 +222,14 @@ std::string ShardedExecutor::describe() const {
 
 }  // namespace
 
-Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards, bool through_host) {
-  auto executor = std::make_unique<ShardedExecutor>(shards.size(), through_host);
+GatherMemory gather_memory(std::size_t gpus) {
+  const std::uint64_t words = kernels::cuda::gather_word_bytes(static_cast<int>(gpus));
+  return {kernels::cuda::kGatherStateBytes + words, gpus * words};
+}
+
+Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards, residency::Budget& ram,
+                                                          bool through_host) {
+  auto executor = std::make_unique<ShardedExecutor>(shards.size(), ram, through_host);
   for (CudaShard& shard : shards) MR_RETURN_IF_ERROR(executor->add(std::move(shard)));
   return std::unique_ptr<Executor>(std::move(executor));
 }

@@ -22,9 +22,16 @@ struct CudaShard {
                         // expert_gpu and whole_units, and the first one's with pool, kernels and ram
 };
 
-/// At least two. prepare() takes any of the programs. through_host: GPUs write to the host's memory, not to each
-/// other's; so also where they cannot. Errors: io_error.
-Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards, bool through_host = false);
+/// What prepare() reserves for gathers: on each GPU, and of RAM where they go through the host.
+struct GatherMemory {
+  std::uint64_t vram_bytes = 0, ram_bytes = 0;
+};
+GatherMemory gather_memory(std::size_t gpus);
+
+/// At least two. `ram` outlives the executor. prepare() takes any of the programs. through_host: GPUs write to the
+/// host's memory, not to each other's; so also where they cannot. Errors: io_error.
+Expected<std::unique_ptr<Executor>> make_sharded_executor(std::vector<CudaShard> shards, residency::Budget& ram,
+                                                          bool through_host);
 
 /// To be called before anything of CUDA is, where several GPUs will compute: kernels are loaded when the program
 /// starts, not at their first launch. A driver that loads one may wait for a device, and that for another one, whose

@@ -36,6 +36,11 @@ ExpertSlots::ExpertSlots(const UnitTable& whole, const ExpertIndex& index, const
       slot_bytes_(device_slot_bytes(gpu.units)),
       dirty_(index.layers().size(), true) {}
 
+std::uint64_t ExpertSlots::table_bytes(const ExpertIndex& index, const ExpertTiers& tiers) {
+  return 2 * index.addresses() * sizeof(std::byte*) + kExpertRooms * wave_table_bytes(tiers, index.parts()) +
+         index.count();
+}
+
 ExpertSlots::~ExpertSlots() {
   const device::OnGpu on(gpu_.device);
   copies_.reset();
@@ -79,7 +84,7 @@ Status ExpertSlots::lay_out() {
   MR_ASSIGN_OR_RETURN(arena_, device::DeviceBuffer::allocate(bytes));
   MR_RETURN_IF_ERROR(device::clear_device(arena_));
   const std::uint64_t all = index_.addresses() * sizeof(std::byte*);
-  MR_ASSIGN_OR_RETURN(tables_, device::PinnedBuffer::allocate(2 * all + kExpertRooms * room_table + index_.count()));
+  MR_ASSIGN_OR_RETURN(tables_, device::PinnedBuffer::allocate(table_bytes(index_, tiers_)));
   MR_ASSIGN_OR_RETURN(copy_, device::Stream::create());
   MR_ASSIGN_OR_RETURN(copies_, CopyQueue::create(copy_.get()));
   slots_memory_ = arena_.data() + slot_bytes_;

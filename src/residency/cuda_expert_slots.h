@@ -72,6 +72,8 @@ class ExpertSlots {
     device::Event filled, used;
   };
 
+  /// Of RAM for tables, of one GPU. Pure.
+  static std::uint64_t table_bytes(const ExpertIndex& index, const ExpertTiers& tiers);
   /// whole: units as they lie in RAM. Errors: out_of_budget, io_error, internal (other units than in `whole`).
   static Expected<std::unique_ptr<ExpertSlots>> create(const UnitTable& whole, const ExpertIndex& index,
                                                        const ExpertTiers& tiers, const ExpertGpu& gpu);

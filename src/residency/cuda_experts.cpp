@@ -51,7 +51,9 @@ Status DeviceExperts::open(const std::vector<ExpertGpu>& gpus, storage::Backend&
   if (tiers_.ram_slots < least && !all_in_ram())
     return error(Code::internal, "{} experts in RAM are too few for waves of {}", tiers_.ram_slots,
                  tiers_.wave_experts);
-  MR_ASSIGN_OR_RETURN(ram_reservation_, ram.reserve("page-locked experts", pinned_expert_bytes(units_, tiers_)));
+  const std::uint64_t others_tables = (gpus.size() - 1) * ExpertSlots::table_bytes(index_, tiers_);
+  MR_ASSIGN_OR_RETURN(ram_reservation_,
+                      ram.reserve("page-locked experts", pinned_expert_bytes(units_, tiers_) + others_tables));
   StoreOptions options;
   options.policy = tiers_.policy;
   options.experts_only = true;
