@@ -19,6 +19,7 @@
 #include "engine/model_drafter.h"
 #include "engine/pack_choice.h"
 #include "engine/substitute_choice.h"
+#include "engine/usage_keeper.h"
 #include "engine/within.h"
 #include "kv/model_identity.h"
 #include "modelfile/overlay.h"
@@ -37,6 +38,11 @@ constexpr std::uint64_t kSmallBudget = 64 * kMiB;
 constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
 
 }  // namespace
+
+Parts::Parts() = default;
+Parts::Parts(Parts&&) noexcept = default;
+Parts& Parts::operator=(Parts&&) noexcept = default;
+Parts::~Parts() = default;
 
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts) {
   parts.isa = options.best_isa ? device::best_isa() : options.isa;
@@ -505,6 +511,9 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   residency::StoreOptions store_options;
   store_options.policy = options.policy;
   store_options.check = pack_check(parts);
+  if (parts.plan.expert_slots > 0 && parts.plan.predicted_hit_rate < 1)
+    parts.usage = UsageKeeper::open(options, parts.model->units());
+  if (parts.usage != nullptr) store_options.expected = parts.usage->expected();
   MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,
                                                                   *parts.budget, store_options));
   const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);

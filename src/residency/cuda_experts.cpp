@@ -48,13 +48,14 @@ DeviceExperts::~DeviceExperts() {
 Expected<std::unique_ptr<DeviceExperts>> DeviceExperts::create(const UnitTable& units, const ExpertTiers& tiers,
                                                                const AddressTable& table, storage::Backend& backend,
                                                                Budget& vram, Budget& ram, OnLoad on_load,
-                                                               TileCheck check) {
+                                                               TileCheck check, const std::vector<float>& expected) {
   std::unique_ptr<DeviceExperts> experts(new DeviceExperts(units, tiers, table, std::move(on_load)));
-  MR_RETURN_IF_ERROR(experts->open(backend, vram, ram, std::move(check)));
+  MR_RETURN_IF_ERROR(experts->open(backend, vram, ram, std::move(check), expected));
   return experts;
 }
 
-Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram, TileCheck check) {
+Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram, TileCheck check,
+                           const std::vector<float>& expected) {
   for (std::size_t u = 0; u < units_.units().size(); ++u) {
     if (units_.units()[u].kind != UnitKind::expert) continue;
     const auto range = units_.tiles_of(static_cast<std::int32_t>(u));
@@ -73,6 +74,7 @@ Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram,
   options.policy = tiers_.policy;
   options.experts_only = true;
   options.check = std::move(check);
+  options.expected = expected;
   options.memory = [this](std::uint64_t bytes) -> Expected<std::byte*> {
     MR_ASSIGN_OR_RETURN(memory_, device::PinnedBuffer::allocate(bytes + kBehindExperts));
     return memory_.data();
@@ -80,6 +82,11 @@ Status DeviceExperts::open(storage::Backend& backend, Budget& vram, Budget& ram,
   MR_ASSIGN_OR_RETURN(store_,
                       WeightStore::create(units_, expert_store_plan(units_, tiers_.ram_slots), backend, ram, options));
   index_experts();
+  if (!expected.empty()) {
+    std::vector<float> rates;
+    for (const std::int32_t unit : unit_of_) rates.push_back(expected[static_cast<std::size_t>(unit)]);
+    slots_.expect(rates);
+  }
   MR_RETURN_IF_ERROR(lay_out());
   if (tiers_.spare_slots == 0) return {};
   auto spare = SpareSlots::create(tiers_.spare_slots, slot_bytes_, vram, tiers_.spare_margin);
@@ -508,6 +515,11 @@ Status DeviceExperts::let_go(cudaStream_t compute, const std::function<bool()>& 
   return {};
 }
 
+ExpertUsage DeviceExperts::usage() const {
+  const MutexLock lock(meter_mutex_);
+  return meter_.usage();
+}
+
 void DeviceExperts::add_to(StoreCounters& counters) const {
   const StoreCounters in_ram = store_->counters();
   counters.bytes_to_device += copied_bytes_;
@@ -518,6 +530,8 @@ void DeviceExperts::add_to(StoreCounters& counters) const {
   counters.guesses = in_ram.guesses;
   const MutexLock lock(meter_mutex_);
   counters.experts = meter_.figures();
+  counters.experts.learned = in_ram.experts.learned;
+  counters.experts.learned_used = in_ram.experts.learned_used;
   const LayerCounters all = counters.experts.total();
   counters.hits += all.hits;
   counters.misses += all.misses;

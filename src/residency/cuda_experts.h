@@ -46,11 +46,12 @@ class DeviceExperts {
   /// Reads nothing yet: experts come to RAM as they are called for, and behind the passes. While one waits for that,
   /// on_load is told how far all that belong there are, from the thread of begin_pass() (false then ends the pass).
   /// REQUIRES: each expert is one tile; the placement of the weights that `table` is of has experts at home outside
-  /// VRAM. All outlive the object. check: of what comes to RAM, as StoreOptions::check; may be empty. Errors:
-  /// out_of_budget, io_error, internal.
+  /// VRAM. All outlive the object. check: of what comes to RAM, as StoreOptions::check; may be empty. expected: as
+  /// StoreOptions::expected, of RAM as of slots. Errors: out_of_budget, io_error, internal.
   static Expected<std::unique_ptr<DeviceExperts>> create(const UnitTable& units, const ExpertTiers& tiers,
                                                          const AddressTable& table, storage::Backend& backend,
-                                                         Budget& vram, Budget& ram, OnLoad on_load, TileCheck check);
+                                                         Budget& vram, Budget& ram, OnLoad on_load, TileCheck check,
+                                                         const std::vector<float>& expected);
   ~DeviceExperts();
   DeviceExperts(const DeviceExperts&) = delete;
   DeviceExperts& operator=(const DeviceExperts&) = delete;
@@ -127,6 +128,8 @@ class DeviceExperts {
   /// layer, once a pass); bytes to slots, through the rooms, and read in RAM by the GPU; reads and stalls of the store
   /// in RAM.
   void add_to(StoreCounters& counters) const;
+  /// As WeightStore::expert_usage(), of passes of few rows.
+  ExpertUsage usage() const;
 
  private:
   DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, const AddressTable& table, OnLoad on_load);
@@ -163,7 +166,8 @@ class DeviceExperts {
     bool dirty = true;       // not yet the device's
   };
 
-  Status open(storage::Backend& backend, Budget& vram, Budget& ram, TileCheck check);
+  Status open(storage::Backend& backend, Budget& vram, Budget& ram, TileCheck check,
+              const std::vector<float>& expected);
   void index_experts();
   Status lay_out();
   bool crosses(std::int32_t unit) const { return slots_.slot_of(key_of(unit)) < 0; }

@@ -261,6 +261,8 @@ nlohmann::json experts_json(const residency::ExpertFigures& figures) {
   return {{"cold_misses", figures.cold_misses},
           {"most_misses", figures.most_misses},
           {"steady_misses", figures.steady_misses},
+          {"learned", figures.learned},
+          {"learned_used", figures.learned_used},
           {"words", figures.describe()},
           {"layers", std::move(layers)}};
 }

@@ -361,6 +361,12 @@ void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const ch
       ->capture_default_str();
 }
 
+/// A folder of the program's corner of the user's cache. Errors: not_found.
+static Expected<std::string> folder_of_cache(const char* name) {
+  MR_ASSIGN_OR_RETURN(const std::string rates, residency::rates_file());
+  return (std::filesystem::path(rates).parent_path() / name).string();
+}
+
 Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& options) {
   auto bytes = parse_bytes(flags.size);
   if (!bytes.ok()) return bytes.status().with_context("--prompt-cache-size");
@@ -370,8 +376,25 @@ Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& 
   if (flags.folder == "off" || flags.folder.empty()) return {};
   options.prompt_cache = flags.folder;
   if (flags.folder != "on") return {};
-  MR_ASSIGN_OR_RETURN(const std::string rates, residency::rates_file());  // the program's corner of the user's cache
-  options.prompt_cache = (std::filesystem::path(rates).parent_path() / "prompts").string();
+  MR_ASSIGN_OR_RETURN(options.prompt_cache, folder_of_cache("prompts"));
+  return {};
+}
+
+void add_learning_flag(CLI::App& command, std::string& flag) {
+  flag = "on";
+  command
+      .add_option("--learn-experts", flag,
+                  "Learn which experts are used, and have them in memory sooner next time, which changes no token: on, "
+                  "off or a folder")
+      ->envname("MILLRACE_LEARN_EXPERTS")
+      ->capture_default_str();
+}
+
+Status apply_learning(const std::string& flag, engine::EngineOptions& options) {
+  options.learn_experts = flag == "off" ? "" : flag;
+  if (flag != "on") return {};
+  options.learn_experts.clear();
+  MR_ASSIGN_OR_RETURN(options.learn_experts, folder_of_cache("experts"));
   return {};
 }
 

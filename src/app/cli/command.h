@@ -80,6 +80,11 @@ void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const ch
 /// Errors: invalid_argument naming the flag; not_found ("on" without a home directory).
 Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& options);
 
+/// Where it is learned which experts a user's traffic calls for: `flag` is "on", "off" or a folder.
+void add_learning_flag(CLI::App& command, std::string& flag);
+/// Errors: not_found ("on" without a home directory).
+Status apply_learning(const std::string& flag, engine::EngineOptions& options);
+
 struct SamplingFlags {
   double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   int top_k = 40, repeat_last_n = 64;

@@ -40,6 +40,7 @@ const std::map<std::string, Place>& places() {
       {"--expert-slots", {memory, true}},
       {"--policy", {memory, true}},
       {"--pack", {memory, true}},
+      {"--learn-experts", {memory, true}},
       {"--prefetch", {memory, true}},
       {"--route-bias", {memory, true}},
       {"--tile", {memory, true}},

@@ -36,6 +36,7 @@ using std::chrono::milliseconds;
 struct ServeFlags {
   ModelFlags model;
   PromptCacheFlags prompt_cache;
+  std::string learn_experts;
   std::string host, keep_alive, pid_file, log_file, log_format = "text", config;
   int port = -1;
   std::vector<std::string> api_keys, hosts, origins, models;
@@ -65,6 +66,8 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
     log::warn("prompt cache off: {}", status.message());  // a service without a home
   else
     MR_RETURN_IF_ERROR(status);
+  if (const Status status = apply_learning(flags.learn_experts, engine); !status.ok())
+    log::info("which experts are used is not learned: {}", status.message());
   engine.kv_tokens =
       flags.kv_tokens > 0
           ? flags.kv_tokens
@@ -255,6 +258,7 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   add_model_flags(*command, flags->model);
   add_cluster_flags(*command, flags->model);
   add_prompt_cache_flags(*command, flags->prompt_cache, "on");
+  add_learning_flag(*command, flags->learn_experts);
   command->get_option("model")->required(false)->description("A GGUF file to load at once and to keep");
   command->add_option("--host", flags->host, "Address to listen on (default: MILLRACE_HOST, or 127.0.0.1)");
   command->add_option("--port", flags->port, "Port; 0: any that is free (default: 11434)")->check(CLI::Range(0, 65535));
