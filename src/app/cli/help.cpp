@@ -78,6 +78,7 @@ const std::map<std::string, Place>& places() {
       {"--allow-origin", {network}},
       {"--queue", {network, true}},
       {"--daemon", {service}},
+      {"--drain", {service}},
       {"--pid-file", {service, true}},
       {"--log-file", {service}},
       {"--log-format", {service}},
