@@ -82,7 +82,10 @@ struct EngineOptions {
   Cluster* cluster = nullptr;
   model::Stage stage;  // only these layers, for one rank of a cluster: no engine by itself
   int ranks = 1;       // of that cluster
-  std::string overlay;  // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
+  /// Brings what the engine needs of the model's file, of which the header alone is there; empty: the file is whole.
+  std::function<Status(const residency::UnitTable& units)> fetch;
+  std::string identity;  // what ranks compare in the place of their files' own pages; empty: nothing
+  std::string overlay;   // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;
   bool cuda_named = false;       // that one was asked for; else the processes of one host take a GPU each

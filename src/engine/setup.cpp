@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -223,6 +224,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
     MR_ASSIGN_OR_RETURN(parts.model,
                         model::load(file, {tile_bytes, options.context_tokens, false, options.stage, options.shard}));
   }
+  if (options.fetch) MR_RETURN_IF_ERROR(options.fetch(parts.model->units()));
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
     return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),
@@ -499,8 +501,19 @@ Expected<Parts> assemble_plan(const EngineOptions& options, const DraftModelPlan
   return std::move(taken.parts);
 }
 
+/// Where a download stopped, or fetched no more than a rank's share, holes lie where weights belong.
+static Status check_whole(const EngineOptions& options) {
+  std::error_code failure;
+  if (options.fetch || !std::filesystem::exists(options.model_path + ".journal", failure)) return {};
+  return error(Code::invalid_argument,
+               "{}: only part of this file is there: a download that stopped, or what one process needed of the model "
+               "(--fetch-share); pull it, or give --fetch-share again",
+               options.model_path);
+}
+
 Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* draft) {
   MR_RETURN_IF_ERROR(check_sizes(options));
+  MR_RETURN_IF_ERROR(check_whole(options));
   MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, draft, true));
   Parts& parts = taken.parts;
   parts.trace = options.trace;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -245,9 +246,31 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   flags.options.erase(flags.options.begin(), flags.options.begin() + static_cast<std::ptrdiff_t>(before) + 1);
 }
 
+Status open_share(ModelFlags& flags, int rank, const Program& program) {
+  if (!flags.fetch_share) return {};
+  store::PullOptions options = store::pull_options_from_environment();
+  options.download.http.cancel = &interrupted();
+  if (!program.quiet) {
+    using Clock = std::chrono::steady_clock;
+    options.on_event = [said = Clock::now()](const store::PullEvent& event) mutable {
+      if (event.total == 0 || Clock::now() - said < std::chrono::seconds(2)) return;
+      said = Clock::now();
+      fmt::print(stderr, "{}: {} of {} are here\n", event.status, format_bytes(event.completed),
+                 format_bytes(event.total));
+    };
+  }
+  MR_ASSIGN_OR_RETURN(flags.share, store::Share::open(store::Store(), flags.model, rank, std::move(options)));
+  flags.model = flags.share->path();
+  return {};
+}
+
 Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,
                                                store::Manifest* defaults) {
   engine::EngineOptions options;
+  if (flags.share != nullptr) {
+    options.identity = flags.share->identity();
+    options.fetch = [share = flags.share](const residency::UnitTable& units) { return share->fetch(units); };
+  }
   store::Resolved resolved;  // serve needs no model yet
   if (!flags.model.empty()) {
     MR_ASSIGN_OR_RETURN(resolved, store::Store().resolve(flags.model));

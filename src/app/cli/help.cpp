@@ -49,6 +49,7 @@ const std::map<std::string, Place>& places() {
       {"--threads", {compute}},
       {"--batch", {compute, true}},
       {"--stages", {compute, true}},
+      {"--fetch-share", {compute, true}},
       {"--cpu-share", {compute, true}},
       {"--cpu-ffn", {compute, true}},
       {"--isa", {compute, true}},

@@ -168,7 +168,10 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (const Status launched = launch_cluster(flags.model, program, 1); !launched.ok()) return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
-  if (ranks->follows()) return ranks->follow(engine_options(flags.model, program));
+  const Status share = open_share(flags.model, ranks->rank(), program);
+  if (ranks->follows())
+    return ranks->follow(share.ok() ? engine_options(flags.model, program) : Expected<engine::EngineOptions>(share));
+  if (!share.ok()) return fail(share);
   flags.local = flags.local || !ranks->alone();
   store::Resolved model;
   auto options = flags.host.empty() ? engine_options(flags.model, program, &model.manifest)

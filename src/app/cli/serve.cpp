@@ -192,7 +192,10 @@ int serve(ServeFlags flags, const Program& program) {
     return fail(error(Code::invalid_argument, "{}",
                       flags.daemon ? "--daemon is for one process; leave it out under mpirun or srun"
                                    : "over several processes serve takes the MODEL that all have"));
-  if (ranks->follows()) return ranks->follow(engine_options(flags.model, program));
+  const Status share = open_share(flags.model, ranks->rank(), program);
+  if (ranks->follows())
+    return ranks->follow(share.ok() ? engine_options(flags.model, program) : Expected<engine::EngineOptions>(share));
+  if (!share.ok()) return fail(share);
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
   options->models.engine.cluster = ranks->cluster();
