@@ -103,7 +103,7 @@ void tell_server(const RunFlags& flags, const Source& server, bool quiet) {
 /// A server that may answer: none where a flag asks for something that only an engine of our own does.
 std::unique_ptr<Source> server_for(const RunFlags& flags, const store::Resolved& model, bool quiet) {
   const bool own = flags.local || flags.show_plan || flags.stats || flags.form.any() ||
-                   flags.prompt_cache.folder != "off" || flags.learn_experts != "on" || flags.model.any_given();
+                   flags.prompt_cache.folder != "off" || flags.model.any_given();
   std::unique_ptr<Source> server = own ? nullptr : find_server(model);
   if (server != nullptr) tell_server(flags, *server, quiet);
   return server;
