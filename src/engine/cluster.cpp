@@ -12,7 +12,6 @@
 #include "engine/share_layers.h"
 #include "engine/within.h"
 #include "exec/pipeline.h"
-#include "kv/model_identity.h"
 
 namespace millrace::engine {
 namespace {
@@ -123,7 +122,7 @@ Expected<std::vector<model::Stage>> Opening::meet() {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
   MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
   from_end_alone_ = goes_on_from_its_end_alone(whole->program().layout);
-  MR_ASSIGN_OR_RETURN(const std::string identity, kv::copy_identity(file));
+  MR_ASSIGN_OR_RETURN(const std::string identity, identity_of(options_, file));
   write_open(identity, ClusterTerms::of(options_), message_);
   MR_RETURN_IF_ERROR(link_.send_others(message_));
   MR_RETURN_IF_ERROR(collect());

@@ -10,7 +10,6 @@
 #include "engine/cluster.h"
 #include "engine/cluster_terms.h"
 #include "exec/follower.h"
-#include "kv/model_identity.h"
 #include "link/inbox.h"
 
 namespace millrace::engine {
@@ -116,7 +115,7 @@ Expected<ClusterReply> FollowingRank::open(Reader& reader) {
   if (terms.size() != 1) return error(Code::corrupt, "rank 0 named no terms");
   terms[0].apply(options_);
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
-  MR_ASSIGN_OR_RETURN(const std::string own, kv::copy_identity(file));
+  MR_ASSIGN_OR_RETURN(const std::string own, identity_of(options_, file));
   if (own != identity)
     return error(Code::invalid_argument, "{} is another file there than on rank 0; copy it anew", options_.model_path);
   ClusterReply reply;

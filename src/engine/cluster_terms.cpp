@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "device/gpu.h"
 #include "engine/setup.h"
+#include "kv/model_identity.h"
 
 namespace millrace::engine {
 
@@ -69,6 +70,11 @@ std::uint64_t room_for_layers(const EngineOptions& options) {
     for (const device::Gpu& gpu : *gpus)
       if (gpu.index == options.cuda_index) bytes = gpu.total_bytes;
   return options.vram_bytes > 0 ? std::min(bytes, options.vram_bytes) : bytes;
+}
+
+Expected<std::string> identity_of(const EngineOptions& options, const modelfile::Model& file) {
+  if (!options.identity.empty()) return options.identity;
+  return kv::copy_identity(file);
 }
 
 void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message) {

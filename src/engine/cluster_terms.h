@@ -37,6 +37,9 @@ void choose_gpu(const link::Link& link, EngineOptions& options);
 /// Memory that layers may lie in: a GPU's where it computes, else RAM.
 std::uint64_t room_for_layers(const EngineOptions& options);
 
+/// What all ranks' files have in common. Errors: io_error, corrupt.
+Expected<std::string> identity_of(const EngineOptions& options, const modelfile::Model& file);
+
 void write_open(const std::string& identity, const ClusterTerms& terms, std::vector<std::byte>& message);
 void write_plan(const model::Stage& stage, std::vector<std::byte>& message);
 void write_load(const ClusterTerms& terms, std::vector<std::byte>& message);

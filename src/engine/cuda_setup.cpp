@@ -12,6 +12,7 @@
 #include "engine/pack_choice.h"
 #include "engine/setup.h"
 #include "engine/substitute_choice.h"
+#include "engine/usage_keeper.h"
 #include "engine/within.h"
 #include "exec/cuda_executor.h"
 #include "residency/calibrate.h"
@@ -30,6 +31,9 @@ struct LoadedWeights final : GpuParts {
   void add_to(residency::StoreCounters& counters) const override {
     weights->add_to(counters);
     if (experts != nullptr) experts->add_to(counters);
+  }
+  residency::ExpertUsage expert_usage() const override {
+    return experts != nullptr ? experts->usage() : residency::ExpertUsage();
   }
   Expected<std::unique_ptr<exec::Executor>> executor_aside(const Parts& target) override {
     MR_ASSIGN_OR_RETURN(graphs, target.vram->reserve("graphs for guesses", kGraphBytes));
@@ -126,11 +130,14 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   if (!weights.ok()) return weights.status();
   loaded->weights = std::move(*weights);
   if (planner.homes().experts.any()) {
-    MR_ASSIGN_OR_RETURN(loaded->experts,
-                        residency::DeviceExperts::create(
-                            parts.model->units(), planner.homes().experts,
-                            {{options.cuda_index, parts.model->units(), loaded->weights->table(), *parts.vram}},
-                            *parts.backend, *parts.budget, {options.on_load, options.on_load_end}, pack_check(parts)));
+    parts.usage = UsageKeeper::open(options, parts.model->units());
+    const std::vector<float> expected = parts.usage != nullptr ? parts.usage->expected() : std::vector<float>();
+    MR_ASSIGN_OR_RETURN(
+        loaded->experts,
+        residency::DeviceExperts::create(
+            parts.model->units(), planner.homes().experts,
+            {{options.cuda_index, parts.model->units(), loaded->weights->table(), *parts.vram}}, *parts.backend,
+            *parts.budget, {options.on_load, options.on_load_end}, pack_check(parts), expected));
     ops.experts = loaded->experts.get();
   }
   MR_ASSIGN_OR_RETURN(parts.executor,

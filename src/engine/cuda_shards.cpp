@@ -14,6 +14,7 @@
 #include "device/cpu.h"
 #include "device/cuda_runtime.h"
 #include "engine/cuda_plan.h"
+#include "engine/usage_keeper.h"
 #include "engine/within.h"
 #include "exec/cuda_blocks.h"
 #include "exec/cuda_shards.h"
@@ -36,6 +37,9 @@ struct ShardedParts final : GpuParts {
   std::unique_ptr<residency::DeviceExperts> experts;
   std::vector<exec::DeviceBlocks*> blocks;  // by group; the pool's
 
+  residency::ExpertUsage expert_usage() const override {
+    return experts != nullptr ? experts->usage() : residency::ExpertUsage();
+  }
   void add_to(residency::StoreCounters& counters) const override {
     for (const auto& one : weights) one->add_to(counters);
     if (experts != nullptr) experts->add_to(counters);
@@ -255,12 +259,14 @@ Expected<std::unique_ptr<residency::DeviceWeights>> Assembly::load_weights(std::
 /// Behind the weights, in whose tables their addresses are.
 Status Assembly::open_experts() {
   if (!experts_.any()) return {};
+  parts_.usage = UsageKeeper::open(options_, sharded_->whole->units());
+  const std::vector<float> expected = parts_.usage != nullptr ? parts_.usage->expected() : std::vector<float>();
   std::vector<residency::ExpertGpu> gpus;
   for (std::size_t g = 0; g < gpus_.size(); ++g)
     gpus.push_back({gpus_[g], model(g).units(), sharded_->weights[g]->table(), vram(g)});
-  MR_ASSIGN_OR_RETURN(sharded_->experts,
-                      residency::DeviceExperts::create(sharded_->whole->units(), experts_, gpus, *parts_.backend,
-                                                       *parts_.budget, {options_.on_load, options_.on_load_end}, {}));
+  MR_ASSIGN_OR_RETURN(sharded_->experts, residency::DeviceExperts::create(
+                                             sharded_->whole->units(), experts_, gpus, *parts_.backend, *parts_.budget,
+                                             {options_.on_load, options_.on_load_end}, {}, expected));
   start_expert_threads();
   return {};
 }

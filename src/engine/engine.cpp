@@ -9,6 +9,7 @@
 #include "engine/model_drafter.h"
 #include "engine/scheduler.h"
 #include "engine/setup.h"
+#include "engine/usage_keeper.h"
 #include "engine/within.h"
 
 namespace millrace::engine {
@@ -33,6 +34,9 @@ class EngineImpl final : public Engine {
  public:
   EngineImpl(Parts parts, const SpeculateOptions& speculate)
       : parts_(std::move(parts)), scheduler_(parts_, speculate) {}
+  ~EngineImpl() override {
+    if (parts_.usage != nullptr) parts_.usage->save([this] { return expert_usage(); });
+  }
 
   Expected<Id> submit(Request request) override {
     return scheduler_.submit(std::move(request), std::make_shared<Conversation>(parts_.kv_pool));
@@ -40,7 +44,10 @@ class EngineImpl final : public Engine {
   Expected<Id> submit(Request request, Session& session) override {
     return scheduler_.submit(std::move(request), static_cast<SessionImpl&>(session).conversation());
   }
-  bool step() override { return scheduler_.step(); }
+  bool step() override {
+    if (parts_.usage != nullptr) parts_.usage->save_in_time([this] { return expert_usage(); });
+    return scheduler_.step();
+  }
   void cancel(Id id) override { scheduler_.cancel(id); }
   bool finished(Id id) const override { return scheduler_.finished(id); }
   Result take(Id id) override {
@@ -92,6 +99,10 @@ class EngineImpl final : public Engine {
   std::int64_t context_tokens() const override { return parts_.limits.context_tokens; }
 
  private:
+  residency::ExpertUsage expert_usage() const {
+    return parts_.store != nullptr ? parts_.store->expert_usage() : parts_.gpu->expert_usage();
+  }
+
   Parts parts_;
   Scheduler scheduler_;
 };

@@ -80,9 +80,12 @@ struct EngineOptions {
   std::string model_path;
   /// Other processes compute layers, too (engine/cluster.h); null: none. Outlives the engine.
   Cluster* cluster = nullptr;
-  model::Stage stage;   // only these layers, for one rank of a cluster: no engine by itself
-  int ranks = 1;        // of that cluster
-  std::string overlay;  // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
+  model::Stage stage;  // only these layers, for one rank of a cluster: no engine by itself
+  int ranks = 1;       // of that cluster
+  /// Brings what the engine needs of the model's file, of which the header alone is there; empty: the file is whole.
+  std::function<Status(const residency::UnitTable& units)> fetch;
+  std::string identity;  // what ranks compare in the place of their files' own pages; empty: nothing
+  std::string overlay;   // a file whose tensors take the place of the model's (modelfile/overlay.h); empty: none
   DeviceChoice device = DeviceChoice::automatic;
   int cuda_index = 0;
   bool cuda_named = false;         // that one was asked for; else the processes of one host take a GPU each
@@ -152,6 +155,9 @@ struct EngineOptions {
   exec::Prefetch prefetch = exec::Prefetch::automatic;  // of experts that are guessed: the same tokens
   /// Of mixtures, from 0 to 1: experts in the fastest tier are preferred (exec/expert_choice.h). Changes answers.
   double route_bias = 0;
+  /// A folder where it is learned, of each mixture, which experts its traffic calls for (engine/usage_keeper.h); empty:
+  /// nowhere. The same tokens.
+  std::string learn_experts;
   std::string record_routing;  // a file to which the routers' choices are written; empty: none
   std::vector<storage::Fault> faults;
   std::uint64_t bare_resident_bytes = 0;  // RSS at program start; what the budget does not count

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "engine/model_drafter.h"
 #include "engine/pack_choice.h"
 #include "engine/substitute_choice.h"
+#include "engine/usage_keeper.h"
 #include "engine/within.h"
 #include "kv/model_identity.h"
 #include "model/tensor_rows.h"
@@ -38,6 +40,11 @@ constexpr std::uint64_t kSmallBudget = 64 * kMiB;
 constexpr std::uint64_t kProgramMargin = 1200 * kKiB;
 
 }  // namespace
+
+Parts::Parts() = default;
+Parts::Parts(Parts&&) noexcept = default;
+Parts& Parts::operator=(Parts&&) noexcept = default;
+Parts::~Parts() = default;
 
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts) {
   parts.isa = options.best_isa ? device::best_isa() : options.isa;
@@ -233,6 +240,7 @@ Status open_model(const EngineOptions& options, std::uint64_t tile_bytes, bool d
                         model::load(file, {tile_bytes, options.context_tokens, false, options.stage, options.shard}));
   }
   MR_RETURN_IF_ERROR(model::check_scales(file));
+  if (options.fetch) MR_RETURN_IF_ERROR(options.fetch(parts.model->units()));
   MR_ASSIGN_OR_RETURN(parts.tokenizer, text::Tokenizer::from_model(file));
   if (parts.tokenizer->vocab_size() > parts.model->hyperparameters().vocab)
     return error(Code::corrupt, "the tokenizer has {} tokens but the model only {}", parts.tokenizer->vocab_size(),
@@ -509,8 +517,19 @@ Expected<Parts> assemble_plan(const EngineOptions& options, const DraftModelPlan
   return std::move(taken.parts);
 }
 
+/// Where a download stopped, or fetched no more than a rank's share, holes lie where weights belong.
+static Status check_whole(const EngineOptions& options) {
+  std::error_code failure;
+  if (options.fetch || !std::filesystem::exists(options.model_path + ".journal", failure)) return {};
+  return error(Code::invalid_argument,
+               "{}: only part of this file is there: a download that stopped, or what one process needed of the model "
+               "(--fetch-share); pull it, or give --fetch-share again",
+               options.model_path);
+}
+
 Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* draft) {
   MR_RETURN_IF_ERROR(check_sizes(options));
+  MR_RETURN_IF_ERROR(check_whole(options));
   MR_ASSIGN_OR_RETURN(Taken taken, choose_device(options, draft, true));
   Parts& parts = taken.parts;
   parts.trace = options.trace;
@@ -521,6 +540,9 @@ Expected<Parts> assemble(const EngineOptions& options, const DraftModelPlan* dra
   residency::StoreOptions store_options;
   store_options.policy = options.policy;
   store_options.check = pack_check(parts);
+  if (parts.plan.expert_slots > 0 && parts.plan.predicted_hit_rate < 1)
+    parts.usage = UsageKeeper::open(options, parts.model->units());
+  if (parts.usage != nullptr) store_options.expected = parts.usage->expected();
   MR_ASSIGN_OR_RETURN(parts.store, residency::WeightStore::create(parts.model->units(), parts.plan, *parts.backend,
                                                                   *parts.budget, store_options));
   const std::int32_t embedding = parts.model->units().find(residency::UnitKind::embedding);

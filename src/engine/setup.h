@@ -23,6 +23,7 @@ namespace millrace::engine {
 
 struct DraftModelPlan;
 struct Parts;
+class UsageKeeper;
 
 /// What only a GPU run has (engine/cuda_setup.cpp).
 struct GpuParts {
@@ -32,10 +33,17 @@ struct GpuParts {
   /// An executor beside the target's, over the same weights (exec::CudaOptions::aside), with room for its graphs.
   /// Errors: out_of_budget, unsupported.
   virtual Expected<std::unique_ptr<exec::Executor>> executor_aside(const Parts& target);
+  /// As WeightStore::expert_usage(); empty where all experts are in VRAM.
+  virtual residency::ExpertUsage expert_usage() const { return {}; }
 };
 
 /// The engine's parts; each may use those above it.
 struct Parts {
+  Parts();
+  Parts(Parts&&) noexcept;
+  Parts& operator=(Parts&&) noexcept;
+  ~Parts();
+
   std::unique_ptr<model::Model> model;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatTemplate> chat_template;
@@ -60,6 +68,7 @@ struct Parts {
   residency::Rates rates;
   residency::PlanOptions plan_options;
   residency::Plan plan;
+  std::unique_ptr<UsageKeeper> usage;             // null: nobody learns which experts are used
   std::unique_ptr<residency::WeightStore> store;  // null where the weights are on a GPU
   std::unique_ptr<residency::Budget> vram;        // null where no GPU takes part
   residency::Reservation gpu_context;             // of vram

@@ -39,14 +39,14 @@ DeviceExperts::~DeviceExperts() {
 Expected<std::unique_ptr<DeviceExperts>> DeviceExperts::create(const UnitTable& units, const ExpertTiers& tiers,
                                                                const std::vector<ExpertGpu>& gpus,
                                                                storage::Backend& backend, Budget& ram, OnLoad on_load,
-                                                               TileCheck check) {
+                                                               TileCheck check, const std::vector<float>& expected) {
   std::unique_ptr<DeviceExperts> experts(new DeviceExperts(units, tiers, std::move(on_load)));
-  MR_RETURN_IF_ERROR(experts->open(gpus, backend, ram, std::move(check)));
+  MR_RETURN_IF_ERROR(experts->open(gpus, backend, ram, std::move(check), expected));
   return experts;
 }
 
-Status DeviceExperts::open(const std::vector<ExpertGpu>& gpus, storage::Backend& backend, Budget& ram,
-                           TileCheck check) {
+Status DeviceExperts::open(const std::vector<ExpertGpu>& gpus, storage::Backend& backend, Budget& ram, TileCheck check,
+                           const std::vector<float>& expected) {
   const int least = static_cast<int>(gpus.size()) * least_ram_experts(tiers_.wave_experts);
   if (tiers_.ram_slots < least && !all_in_ram())
     return error(Code::internal, "{} experts in RAM are too few for waves of {}", tiers_.ram_slots,
@@ -58,6 +58,7 @@ Status DeviceExperts::open(const std::vector<ExpertGpu>& gpus, storage::Backend&
   options.policy = tiers_.policy;
   options.experts_only = true;
   options.check = std::move(check);
+  options.expected = expected;
   const bool for_all = gpus.size() > 1;
   options.memory = [this, for_all](std::uint64_t bytes) -> Expected<std::byte*> {
     MR_ASSIGN_OR_RETURN(memory_, device::PinnedBuffer::allocate(bytes + kBehindExperts, for_all));
@@ -68,6 +69,11 @@ Status DeviceExperts::open(const std::vector<ExpertGpu>& gpus, storage::Backend&
   for (const ExpertGpu& gpu : gpus) {
     MR_ASSIGN_OR_RETURN(gpus_.emplace_back(), ExpertSlots::create(units_, index_, tiers_, gpu));
     MR_RETURN_IF_ERROR(gpus_.back()->see_ram(memory_.data()));
+  }
+  if (!expected.empty()) {
+    std::vector<float> rates;
+    for (const std::int32_t unit : index_.units()) rates.push_back(expected[static_cast<std::size_t>(unit)]);
+    slots_.expect(rates);
   }
   waves_ = std::vector<Waves>(gpus.size());
   if (all_in_ram() && tiers_.link.any()) not_in_ram_ = index_.units();
@@ -263,6 +269,11 @@ void DeviceExperts::offer(std::int32_t unit, Lease lease) {
   reserved_ = std::min(reserved_, slots_.free_slots());
 }
 
+ExpertUsage DeviceExperts::usage() const {
+  const MutexLock lock(meter_mutex_);
+  return meter_.usage();
+}
+
 void DeviceExperts::add_to(StoreCounters& counters) const {
   const StoreCounters in_ram = store_->counters();
   counters.bytes_to_device += bytes_read_in_ram_;
@@ -274,6 +285,8 @@ void DeviceExperts::add_to(StoreCounters& counters) const {
   counters.guesses = in_ram.guesses;
   const MutexLock lock(meter_mutex_);
   counters.experts = meter_.figures();
+  counters.experts.learned = in_ram.experts.learned;
+  counters.experts.learned_used = in_ram.experts.learned_used;
   const LayerCounters all = counters.experts.total();
   counters.hits += all.hits;
   counters.misses += all.misses;

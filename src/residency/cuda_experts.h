@@ -47,11 +47,12 @@ class DeviceExperts {
   /// on_load is told how far all that belong there are, from the thread of a pass (false then ends the pass).
   /// units: all rows, which lie in RAM. gpus: one with those units, or several with rows of each.
   /// REQUIRES: each expert is one tile; the placement of the weights that a GPU's `table` is of has experts at home
-  /// outside VRAM. All outlive the object. check: of what comes to RAM, as StoreOptions::check; may be empty. Errors:
-  /// out_of_budget, io_error, internal.
+  /// outside VRAM. All outlive the object. check: of what comes to RAM, as StoreOptions::check; may be empty.
+  /// expected: as StoreOptions::expected, of RAM as of slots. Errors: out_of_budget, io_error, internal.
   static Expected<std::unique_ptr<DeviceExperts>> create(const UnitTable& units, const ExpertTiers& tiers,
                                                          const std::vector<ExpertGpu>& gpus, storage::Backend& backend,
-                                                         Budget& ram, OnLoad on_load, TileCheck check);
+                                                         Budget& ram, OnLoad on_load, TileCheck check,
+                                                         const std::vector<float>& expected);
   ~DeviceExperts();
   DeviceExperts(const DeviceExperts&) = delete;
   DeviceExperts& operator=(const DeviceExperts&) = delete;
@@ -129,6 +130,8 @@ class DeviceExperts {
   /// layer, once a pass); bytes to slots, through the rooms, and read in RAM by the GPUs; reads and stalls of the store
   /// in RAM.
   void add_to(StoreCounters& counters) const;
+  /// As WeightStore::expert_usage(), of passes of few rows.
+  ExpertUsage usage() const;
 
  private:
   DeviceExperts(const UnitTable& units, const ExpertTiers& tiers, OnLoad on_load);
@@ -164,7 +167,8 @@ class DeviceExperts {
     std::vector<Arrival> arrivals;  // by GPU
   };
 
-  Status open(const std::vector<ExpertGpu>& gpus, storage::Backend& backend, Budget& ram, TileCheck check);
+  Status open(const std::vector<ExpertGpu>& gpus, storage::Backend& backend, Budget& ram, TileCheck check,
+              const std::vector<float>& expected);
   bool crosses(std::int32_t unit) const { return slots_.slot_of(key_of(unit)) < 0; }
   std::int32_t wave_count(const Waves& waves, At at) const;
   At after(const Waves& waves, At at) const;

@@ -26,12 +26,15 @@ LayerCounters ExpertFigures::total() const {
 
 std::string ExpertFigures::describe() const {
   const LayerCounters all = total();
-  return fmt::format(
+  std::string text = fmt::format(
       "{:.1f} misses a pass (cold {}, at most {}); a layer uses {} in a pass and {} in {} of them at most; {} in slots",
       steady_misses, cold_misses, most_misses, all.working_set, all.long_working_set, kManyPasses, all.resident);
+  if (learned > 0) text += fmt::format("; {} of {} that were learned used", learned_used, learned);
+  return text;
 }
 
-ExpertMeter::ExpertMeter(const UnitTable& units) : units_(units), last_pass_(units.units().size(), 0) {
+ExpertMeter::ExpertMeter(const UnitTable& units)
+    : units_(units), last_pass_(units.units().size(), 0), usage_(no_usage(units)) {
   int layers = 0;
   for (const Unit& unit : units.units())
     if (unit.kind == UnitKind::expert) layers = std::max(layers, unit.layer + 1);
@@ -60,13 +63,16 @@ void ExpertMeter::end_pass() {
 }
 
 void ExpertMeter::used(std::int32_t unit, bool missed) {
+  usage_.passes += used_any_ ? 0 : 1;
   used_any_ = true;
   misses_ += missed ? 1 : 0;
   LayerCounters& layer = layer_of(unit);
   ++(missed ? layer.misses : layer.hits);
   std::uint32_t& last = last_pass_[static_cast<std::size_t>(unit)];
   if (last == pass_) return;
-  const auto at = static_cast<std::size_t>(units_.units()[static_cast<std::size_t>(unit)].layer);
+  const Unit& expert = units_.units()[static_cast<std::size_t>(unit)];
+  const auto at = static_cast<std::size_t>(expert.layer);
+  if (!expert.aside) ++usage_.uses[at][static_cast<std::size_t>(expert.expert)];
   const std::uint32_t window = (pass_ - 1) / ExpertFigures::kManyPasses * ExpertFigures::kManyPasses;  // begins behind
   layer.working_set = std::max(layer.working_set, ++distinct_[at]);
   if (last <= window) layer.long_working_set = std::max(layer.long_working_set, ++distinct_long_[at]);

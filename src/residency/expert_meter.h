@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "residency/expert_usage.h"
 #include "residency/unit.h"
 
 namespace millrace::residency {
@@ -25,6 +26,8 @@ struct ExpertFigures {
   std::uint64_t cold_misses = 0;      // of the first pass that used experts
   std::uint64_t most_misses = 0;      // of any pass behind it
   double steady_misses = 0;           // of a pass, lately: each counts for less with every pass since
+  // Read ahead because earlier traffic used them (StoreOptions::expected), and of these, used while they were there.
+  std::uint64_t learned = 0, learned_used = 0;
 
   bool any() const { return !layers.empty(); }
   LayerCounters total() const;  // the working sets: of the layer with the largest
@@ -42,7 +45,12 @@ class ExpertMeter {
   void used(std::int32_t unit, bool missed);
   void came(std::int32_t unit) { ++layer_of(unit).resident; }
   void left(std::int32_t unit);
+  /// Read ahead because it was learned to be used; so it was.
+  void read_learned() { ++figures_.learned; }
+  void used_learned() { ++figures_.learned_used; }
   const ExpertFigures& figures() const { return figures_; }
+  /// Since the start; the present pass counts for its experts already.
+  const ExpertUsage& usage() const { return usage_; }
 
  private:
   LayerCounters& layer_of(std::int32_t unit) {
@@ -56,6 +64,7 @@ class ExpertMeter {
   std::vector<std::uint32_t> last_pass_;                 // by unit: that used it
   std::vector<std::uint32_t> distinct_, distinct_long_;  // by layer: in this pass, in these kManyPasses
   std::uint64_t misses_ = 0;                             // of this pass
+  ExpertUsage usage_;
   bool used_any_ = false, was_cold_ = true;
 };
 

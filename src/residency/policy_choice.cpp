@@ -14,9 +14,16 @@ constexpr double kClear = 0.98;          // of the misses by the rule that is fo
 }  // namespace
 
 PolicyChoice::PolicyChoice(std::size_t keys, std::size_t slots)
-    : step_(slots > kFewSlots ? kSample : 1), tables_([&]<std::size_t... i>(std::index_sequence<i...>) {
+    : keys_(keys), step_(slots > kFewSlots ? kSample : 1), tables_([&]<std::size_t... i>(std::index_sequence<i...>) {
         return std::array{SlotTable(keys / step_ + 1, std::max<std::size_t>(1, slots / step_), kRules[i])...};
       }(std::make_index_sequence<kRules.size()>{})) {}
+
+void PolicyChoice::expect(std::span<const float> rates) {
+  std::vector<float> played(keys_ / step_ + 1, 0.0f);
+  for (std::size_t key = 0; key < rates.size(); key += step_) played[key / step_] = rates[key];
+  for (SlotTable& table : tables_) table.expect(played);
+  best_ = kRules.size() - 1;
+}
 
 void PolicyChoice::use(std::int32_t key) {
   const auto number = static_cast<std::size_t>(key);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "residency/slot_table.h"
 
@@ -20,6 +21,8 @@ class PolicyChoice {
   /// As of the cache's SlotTable.
   PolicyChoice(std::size_t keys, std::size_t slots);
 
+  /// As SlotTable::expect(). The favourites of long are followed until another rule proves better.
+  void expect(std::span<const float> rates);
   void use(std::int32_t key);
   /// A turn ends.
   void turn();
@@ -27,6 +30,7 @@ class PolicyChoice {
   const CacheRule& best() const { return kRules[best_]; }
 
  private:
+  const std::size_t keys_;
   const std::size_t step_;  // of `step_` keys one is played
   std::array<SlotTable, kRules.size()> tables_;
   std::array<double, kRules.size()> misses_{};  // each worth less with every turn

@@ -37,6 +37,19 @@ void SlotTable::set_rule(CacheRule rule) {
   growth_ = std::exp2(1 / rule.half_life);
 }
 
+void SlotTable::expect(std::span<const float> rates) {
+  std::vector<std::int32_t> expected;
+  for (std::size_t key = 0; key < rates.size(); ++key)
+    if (rates[key] > 0) expected.push_back(static_cast<std::int32_t>(key));
+  const auto rate = [&](std::int32_t key) { return rates[static_cast<std::size_t>(key)]; };
+  std::stable_sort(expected.begin(), expected.end(), [&](auto one, auto other) { return rate(one) < rate(other); });
+  const double all_turns = 1 / (1 - 1 / growth_);  // what a use in each of them is worth
+  for (const std::int32_t key : expected) {
+    worth_[static_cast<std::size_t>(key)] += rate(key) * all_turns * now_;
+    used_[static_cast<std::size_t>(key)] = ++uses_;
+  }
+}
+
 void SlotTable::set_live(std::int32_t slot, bool live) {
   if (this->live(slot) == live) return;
   MR_ASSERT(key_of(slot) < 0);

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -41,6 +42,9 @@ class SlotTable {
   /// -1: the slot is free, or dead.
   std::int32_t key_of(std::int32_t slot) const { return key_of_[static_cast<std::size_t>(slot)]; }
 
+  /// By key, the part of all turns that use it, as is known from before the first one: each is worth what such uses
+  /// would have left, which fades as theirs does, and the likeliest was used last. Call before any use.
+  void expect(std::span<const float> rates);
   /// What is known of keys stays. REQUIRES: lru or lfu.
   void set_rule(CacheRule rule);
   CachePolicy policy() const { return policy_; }

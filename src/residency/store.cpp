@@ -15,8 +15,9 @@ namespace {
 constexpr std::uint64_t kOrderedInFlight = 256 * kMiB;
 constexpr std::uint64_t kOrderedInFlightBesideExperts = 16 * kMiB;
 constexpr std::uint64_t kWarmUpInFlight = 32 * kMiB;
-constexpr std::uint32_t kPassNumbers = 2;    // of a pass: its beginning and its end
-constexpr std::size_t kLoadsForDemand = 64;  // kept free of prefetch
+constexpr std::uint64_t kLearnedInFlight = 8 * kMiB;  // what is needed now comes behind so much
+constexpr std::uint32_t kPassNumbers = 2;             // of a pass: its beginning and its end
+constexpr std::size_t kLoadsForDemand = 64;           // kept free of prefetch
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
@@ -105,7 +106,7 @@ bool Store::disk_idles() const {
   const auto& active = loader_->active();
   return std::all_of(active.begin(), active.end(), [this](std::int32_t load) MR_NO_THREAD_SAFETY_ANALYSIS {
     const TileState& state = tiles_[loader_->tile_of(load)];
-    return state.ahead && state.pins == 0;
+    return (state.ahead || state.learned) && state.pins == 0;
   });
 }
 
@@ -153,7 +154,11 @@ void Store::grant(std::int32_t tile, bool was_ready, bool started) {
     ++(started ? counters_.misses : counters_.hits);
     if (state.place == Place::expert) experts_->use(tile);
     if (state.place == Place::expert && choice_ != nullptr) choice_->use(tile);
-    if (const std::int32_t expert = expert_of(tile); expert >= 0) meter_.used(expert, started);
+    if (const std::int32_t expert = expert_of(tile); expert >= 0) {
+      meter_.used(expert, started);
+      if (state.learned) meter_.used_learned();
+    }
+    state.learned = false;
   } else {
     ++(was_ready ? counters_.ordered_hits : counters_.ordered_misses);
     // A tied embedding stands at the end of the order; rows looked up at the start of a pass are not that use.
@@ -248,7 +253,7 @@ void Store::leave_slot(std::int32_t tile, bool fetch_again) {
   }
   if (const std::int32_t expert = expert_of(tile); expert >= 0) meter_.left(expert);
   state.slot = -1;
-  state.ahead = false;
+  state.ahead = state.learned = false;
   state.memory = nullptr;
 }
 
@@ -296,6 +301,18 @@ void Store::warm_up() {
     const std::int32_t tile = warm_[warm_next_++];
     if (tiles_[tile].status != TileStatus::absent || tiles_[tile].place == Place::ring) continue;
     if (!start(tile, false)) break;
+  }
+  read_learned();
+}
+
+/// Learned experts come to free slots while the disk has nothing to do that is needed now.
+void Store::read_learned() {
+  while (learned_next_ < learned_.size() && experts_->free_slots() > 0 &&
+         loader_->bytes_in_flight() < kLearnedInFlight && loader_->free_loads() > kLoadsForDemand && disk_idles()) {
+    const std::int32_t tile = learned_[learned_next_++];
+    if (tiles_[tile].status != TileStatus::absent || !start(tile, false)) continue;
+    tiles_[tile].learned = true;
+    if (expert_of(tile) >= 0) meter_.read_learned();
   }
 }
 
@@ -382,6 +399,11 @@ StoreCounters Store::counters() const {
   StoreCounters counters = counters_;
   counters.experts = meter_.figures();
   return counters;
+}
+
+ExpertUsage Store::expert_usage() const {
+  const MutexLock lock(mutex_);
+  return meter_.usage();
 }
 
 std::string Store::describe(std::int32_t tile) const {

@@ -46,6 +46,7 @@ class Store final : public WeightStore {
   int expert_slots() const override;
   bool all_experts_fit() const override;
   StoreCounters counters() const override;
+  ExpertUsage expert_usage() const override;
   const UnitTable& units() const override { return units_; }
 
  protected:
@@ -64,6 +65,7 @@ class Store final : public WeightStore {
   void place_tiles() MR_NO_THREAD_SAFETY_ANALYSIS;
   void lay_out() MR_NO_THREAD_SAFETY_ANALYSIS;
   void set_up_counters() MR_NO_THREAD_SAFETY_ANALYSIS;
+  void expect_experts() MR_NO_THREAD_SAFETY_ANALYSIS;
   std::vector<std::int32_t> ordered_sequence() const;
 
   // Moving (store.cpp). block_on() lets go of the mutex while it waits.
@@ -87,6 +89,7 @@ class Store final : public WeightStore {
   void finished(std::int32_t tile, const Status& read) MR_REQUIRES(mutex_);
   void advance() MR_REQUIRES(mutex_);
   void warm_up() MR_REQUIRES(mutex_);
+  void read_learned() MR_REQUIRES(mutex_);
   std::int32_t load_to_wait_for(Place place) const MR_REQUIRES(mutex_);
   void block_on(std::int32_t load) MR_REQUIRES(mutex_);
   void grant(std::int32_t tile, bool was_ready, bool started) MR_REQUIRES(mutex_);
@@ -145,6 +148,8 @@ class Store final : public WeightStore {
   ExpertMeter meter_ MR_GUARDED_BY(mutex_);
   std::vector<std::int32_t> warm_ MR_GUARDED_BY(mutex_);  // tiles to load once before they are asked for
   std::size_t warm_next_ MR_GUARDED_BY(mutex_) = 0;
+  std::vector<std::int32_t> learned_ MR_GUARDED_BY(mutex_);  // tiles of experts, the likeliest first: as many as slots
+  std::size_t learned_next_ MR_GUARDED_BY(mutex_) = 0;
   int givers_ MR_GUARDED_BY(mutex_) = 0;  // threads in give_way(): nothing is prefetched meanwhile
   // What take_back() leaves free for a while: givers and takers must not swing.
   std::uint64_t headroom_ MR_GUARDED_BY(mutex_) = 0;

@@ -22,6 +22,7 @@ struct TileState {
   std::int32_t position = -1;   // in pass order, for ordered tiles
   std::uint32_t used_pass = 0;  // the last pass that leased it
   bool ahead = false;           // an expert that was read ahead and not used yet
+  bool learned = false;         // likewise, because it was learned that it will be
   std::byte* memory = nullptr;  // where its slot begins
 };
 

@@ -235,6 +235,26 @@ void Store::lay_out() {
         warm_.push_back(static_cast<std::int32_t>(t));
     }
   }
+  if (!experts_fit && !options_.expected.empty()) expect_experts();
+}
+
+/// What earlier traffic has used is worth as much as if this run had seen it, and what is worth most is read ahead.
+void Store::expect_experts() {
+  const auto& tiles = units_.tiles();
+  std::vector<float> rates(tiles.size(), 0.0f);
+  for (std::size_t t = 0; t < tiles.size(); ++t) {
+    if (tiles_[t].place != Place::expert) continue;
+    rates[t] = options_.expected[static_cast<std::size_t>(tiles[t].unit)];
+    if (rates[t] > 0) learned_.push_back(static_cast<std::int32_t>(t));
+  }
+  if (choice_ != nullptr) {
+    choice_->expect(rates);
+    experts_->set_rule(choice_->best());
+  }
+  experts_->expect(rates);
+  const auto rate = [&](std::int32_t tile) { return rates[static_cast<std::size_t>(tile)]; };
+  std::stable_sort(learned_.begin(), learned_.end(), [&](auto one, auto other) { return rate(one) > rate(other); });
+  learned_.resize(std::min(learned_.size(), experts_->slots()));
 }
 
 void Store::set_up_counters() {

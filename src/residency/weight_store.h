@@ -78,6 +78,9 @@ using TileCheck = std::function<Status(std::int32_t tile, const std::byte* slot)
 struct StoreOptions {
   CachePolicy policy = CachePolicy::lru;
   TileCheck check = {};
+  /// By unit, the part of all passes that use it, as earlier traffic had it (usage_by_unit()): experts that are used
+  /// most are read ahead while there are slots, and leave them last. Empty: nothing is known.
+  std::vector<float> expected = {};
   bool poison_evicted = false;  // fills evicted memory with 0xa5 (tests, debug builds)
   /// Only experts are this store's, each in one tile; other units are elsewhere, and nobody asks for them here.
   bool experts_only = false;
@@ -143,6 +146,8 @@ class WeightStore {
   /// Whether every expert has memory of its own now, so that none leaves.
   virtual bool all_experts_fit() const = 0;
   virtual StoreCounters counters() const = 0;
+  /// Which experts passes have used since the start. Any thread.
+  virtual ExpertUsage expert_usage() const = 0;
   virtual const UnitTable& units() const = 0;
 
  protected:

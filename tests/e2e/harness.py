@@ -11,6 +11,7 @@ MILLRACE = os.environ.get("MILLRACE", str(ROOT / "build/dev/millrace"))
 SYNTH = os.environ.get("MILLRACE_SYNTH", str(ROOT / "build/dev/tools/synth-model"))
 DEMO = str(ROOT / "models/demo-moe-q4_k_m.gguf")
 DRAFT = str(ROOT / "tests/data/demo-draft-f16.gguf")
+os.environ.setdefault("MILLRACE_LEARN_EXPERTS", "off")  # what one test uses is not for the next one to know
 SANITIZED = bool(os.environ.get("MILLRACE_SANITIZED"))  # sanitizers multiply memory: budgets cannot be checked
 
 

@@ -64,22 +64,26 @@ class Balanced(unittest.TestCase):
             self.assertLess(time.monotonic(), until, found)
             time.sleep(0.1)
 
-    def chat(self, messages, tokens=4):
+    def ask(self, path, body, method="POST"):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("POST", "/v1/chat/completions", json.dumps({"messages": messages, "max_tokens": tokens, "temperature": 0}),
-                           {"Content-Type": "application/json"})
+        connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
         response = connection.getresponse()
         said = response.read()
+        connection.close()
         self.assertEqual(response.status, 200, said)
-        return json.loads(said)["choices"][0]["message"]["content"]
+        return json.loads(said)
+
+    def chat(self, messages, tokens=4):
+        answer = self.ask("/v1/chat/completions", {"messages": messages, "max_tokens": tokens, "temperature": 0})
+        return answer["choices"][0]["message"]["content"]
 
     def asked(self):
         return [server.metric("millrace_runs_total") for server in self.servers]
 
-    def place_of(self, messages, ended=None):
+    def place_of(self, messages, ended=None, ask=None):
         """Which server answers this; another answer may end on server `ended` meanwhile."""
         before = self.asked()
-        self.chat(messages)
+        (ask or self.chat)(messages)
         grown = [after - one for one, after in zip(before, self.asked())]
         if ended is not None and grown[1 - ended] == 1:
             return 1 - ended
@@ -96,6 +100,36 @@ class Balanced(unittest.TestCase):
             for turn in range(2):
                 messages += [{"role": "assistant", "content": f"Well, {turn}."}, {"role": "user", "content": f"And then {turn}?"}]
                 self.assertEqual(self.place_of(messages), first)
+            places.add(first)
+        self.assertEqual(places, {0, 1})
+
+    def test_contents_of_parts_count_likewise(self):
+        def parts(text):
+            return [{"type": "text", "text": text}]
+
+        places = set()
+        for number in range(12):
+            messages = [{"role": "user", "content": parts(f"Tell me of the number {number}.")}]
+            if number % 2:
+                messages.insert(0, {"role": "system", "content": parts("You are brief.")})
+            first = self.place_of(messages)
+            messages += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": parts("And then?")}]
+            self.assertEqual(self.place_of(messages), first)
+            places.add(first)
+        self.assertEqual(places, {0, 1})
+
+    def test_responses_stay_on_their_server(self):
+        def respond(body):
+            self.last = self.ask("/v1/responses", {"max_output_tokens": 4, "temperature": 0, **body})
+
+        places = set()
+        for number in range(12):
+            text = f"Tell me of the number {number}."
+            first = self.place_of({"input": [text, [{"role": "user", "content": text}],
+                                             [{"role": "system", "content": "You are brief."}, {"role": "user", "content": text}]][number % 3]}, ask=respond)
+            for turn in range(2):  # the server that has the response goes on from it
+                self.assertEqual(self.place_of({"input": f"And then {turn}?", "previous_response_id": self.last["id"]}, ask=respond), first)
+            self.assertEqual(self.ask(f"/v1/responses/{self.last['id']}", None, "GET")["id"], self.last["id"])
             places.add(first)
         self.assertEqual(places, {0, 1})
 

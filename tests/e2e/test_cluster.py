@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 
 from harness import DEMO, DRAFT, MILLRACE, SANITIZED, SYNTH
+from hub import Hub
 
 MPIRUN = shutil.which("mpirun")
 PLUGIN = pathlib.Path(MILLRACE).parent / "libmillrace_mpi.so"
@@ -255,6 +256,38 @@ class Cluster(unittest.TestCase):
                            "options": {"temperature": 0, "num_predict": 24}}).encode()
         with urllib.request.urlopen(urllib.request.Request(f"{address}/api/generate", body), timeout=60) as said:
             return json.load(said)["response"]
+
+    def test_each_rank_fetches_its_share(self):
+        name = "tiny-Q4_K_M.gguf"
+        data = pathlib.Path(DEMO).read_bytes()
+        hub = Hub({name: data})
+        self.addCleanup(hub.close)
+        with tempfile.TemporaryDirectory() as store:
+            env = {"HF_ENDPOINT": hub.url, "MILLRACE_MODELS": store}
+            words = ["bench", hub.repository, *BENCH[2:], "-p", "24", "-n", "4", "--fetch-share", "--stages", "0-2,3-5"]
+            code, out, err = end(mpirun(2, *words, env=env))
+            self.assertEqual(code, 0, err)
+            self.assertEqual(json.loads(out)["logits_hash"], self.alone("-p", "24", "-n", "4")["logits_hash"])
+            # One folder for each, in which not all is there.
+            shares = sorted((pathlib.Path(store) / "shares").iterdir())
+            self.assertEqual(len(shares), 2)
+            for share in shares:
+                fetched = share / name
+                self.assertEqual(fetched.stat().st_size, len(data))
+                self.assertLess(fetched.stat().st_blocks * 512, 0.9 * len(data))
+                refused = subprocess.run([MILLRACE, "run", fetched, "--local", "-p", "Hi"], capture_output=True, text=True, check=False)
+                self.assertNotEqual(refused.returncode, 0)
+                self.assertIn("only part of this file", refused.stderr)
+            before = hub.bytes_sent
+            code, out, err = end(mpirun(2, *words, env=env))
+            self.assertEqual(code, 0, err)
+            self.assertLess(hub.bytes_sent - before, 10_000, "nothing is fetched twice")
+            # Other layers: what is missing comes.
+            code, out, err = end(mpirun(2, *words[:-1], "0-3,4-5", env=env))
+            self.assertEqual(code, 0, err)
+            hub.files[name] = data[:-1] + b"x"  # the hub has another file now
+            code, out, err = end(mpirun(2, *words, env=env))
+            self.assertEqual(code, 0, err)
 
     def test_without_the_plugin(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
 """The server as any client sees it: both APIs' shapes, refusals, limits, clients that leave, and its end."""
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -280,6 +281,24 @@ class Guarded(Case):
             self.assertLess(seconds, 5)
             self.assertEqual(code, 0)
             self.assertTrue(ended[-1] == "[DONE]" or "error" in json.loads(ended[-1]), ended[-1])
+
+    def test_drains(self):
+        with Server(DEMO, "--drain") as server:
+            body = {"model": MODEL, "messages": STORY, "max_tokens": 300, "ignore_eos": True}
+            story = server.stream("/v1/chat/completions", {**body, "stream": True})
+            begin = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            while server.request("GET", "/health")[0] == 200:
+                self.assertLess(time.monotonic() - begin, 10)
+                time.sleep(0.05)
+            status, _, said = server.request("GET", "/health")
+            self.assertEqual((status, json.loads(said)["status"]), (503, "draining"))
+            # What a balancer has sent before it asked is answered, too.
+            self.assertEqual(server.request("POST", "/v1/chat/completions", {**body, "max_tokens": 2})[0], 200)
+            self.assertEqual(list(lines(story))[-1], "[DONE]")
+            answered = time.monotonic()
+            self.assertEqual(server.process.wait(30), 0)
+            self.assertGreater(time.monotonic() - answered, 2, "a balancer has the time to notice")
 
     def test_daemon(self):
         import signal

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 #include <set>
 
@@ -36,6 +37,27 @@ TEST(SlotTable, WhatWasUsedOftenAndLatelyStays) {
   EXPECT_EQ(table.least_worth(), 1);
   table.unpin(0);
   EXPECT_EQ(table.least_worth(), 0);
+}
+
+TEST(SlotTable, WhatIsExpectedStaysUntilOtherThingsAreUsed) {
+  for (const CachePolicy policy : {CachePolicy::lru, CachePolicy::lfu}) {
+    SlotTable table(4, 3, {policy, 16});
+    table.expect(std::vector<float>{0.5f, 0, 1, 0.25f});
+    for (const int key : {0, 2, 3}) (void)table.put(key);
+    EXPECT_EQ(table.least_worth(), 3) << "the least likely";
+    table.remove(3);
+    EXPECT_EQ(table.least_worth(), 0);
+  }
+  // One that is used in every turn has the worth it is expected to have, and fades like any other.
+  SlotTable table(2, 2, {CachePolicy::lfu, 16});
+  table.expect(std::vector<float>{1, 0.25f});
+  const double expected = table.worth(0);
+  for (int i = 0; i < 50; ++i) {
+    table.turn();
+    table.use(0);
+  }
+  EXPECT_NEAR(table.worth(0), expected, 1e-6 * expected);
+  EXPECT_NEAR(table.worth(1), expected / 4 * std::exp2(-50 / 16.0), 1e-6 * expected);
 }
 
 TEST(SlotTable, WorthOutlivesManyTurns) {

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "device/cpu.h"
 #include "residency/store_fixture.h"
@@ -233,6 +235,46 @@ TEST(WeightStore, WorkingSetsAndTrafficAreCounted) {
   std::uint64_t used = 0;
   for (const int use : {0, 1, 1, 6, 2, 0, 1, 0, 7}) used += model.units.tiles()[tiles[use]].bytes;
   EXPECT_EQ(counters.bytes_used, used);
+}
+
+TEST(WeightStore, LearnedExpertsComeFirstAndLeaveLast) {
+  Model model({.layers = 2, .experts = 6, .tile_bytes = 64 << 10});
+  const auto tiles = expert_tiles(model.units);
+  StoreOptions options;
+  options.expected.assign(model.units.units().size(), 0.0f);
+  const auto expect_use = [&](int tile, float rate) {
+    options.expected[static_cast<std::size_t>(
+        model.units.tiles()[static_cast<std::size_t>(tiles[static_cast<std::size_t>(tile)])].unit)] = rate;
+  };
+  for (const auto& [tile, rate] : std::vector<std::pair<int, float>>{{1, 0.9f}, {3, 0.5f}, {8, 0.7f}, {10, 0.1f}})
+    expect_use(tile, rate);
+  for (const CachePolicy policy : {CachePolicy::lru, CachePolicy::lfu, CachePolicy::automatic}) {
+    options.policy = policy;
+    const auto store = model.store(make_test_plan(model.units, 0, 3, 1), options);
+    const auto all_there = [&] {
+      return store->present(tiles[1]) && store->present(tiles[3]) && store->present(tiles[8]);
+    };
+    for (int pass = 0; pass < 20'000 && !all_there(); ++pass) {
+      run_pass(*store, pass_order(model.units), false);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_TRUE(all_there());
+    EXPECT_EQ(store->counters().experts.learned, 3u) << "as many as there are slots";
+    EXPECT_EQ(hits_of(*store, tiles, {1, 8}), (std::vector<bool>{true, true}));
+    EXPECT_EQ(store->counters().experts.learned_used, 2u);
+    EXPECT_EQ(hits_of(*store, tiles, {0, 1, 8}), (std::vector<bool>{false, true, true})) << "in the place of 3";
+    // Other favourites win in time.
+    std::vector<int> later;
+    for (int i = 0; i < 3000; ++i) later.push_back(4 + i % 3);
+    const auto hits = hits_of(*store, tiles, later);
+    EXPECT_TRUE(hits[2997] && hits[2998] && hits[2999]);
+    const ExpertUsage usage = store->expert_usage();
+    EXPECT_EQ(usage.passes, 5 + 3000);
+    EXPECT_EQ(usage.uses[0][1], 2);
+    EXPECT_EQ(usage.uses[0][4], 1000);
+    EXPECT_EQ(usage.uses[1][0], 1000);
+    EXPECT_EQ(usage.uses[1][2], 2);
+  }
 }
 
 TEST(WeightStore, ReadsAheadAreMadeWhileTheDiskIdles) {

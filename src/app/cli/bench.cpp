@@ -261,6 +261,8 @@ nlohmann::json experts_json(const residency::ExpertFigures& figures) {
   return {{"cold_misses", figures.cold_misses},
           {"most_misses", figures.most_misses},
           {"steady_misses", figures.steady_misses},
+          {"learned", figures.learned},
+          {"learned_used", figures.learned_used},
           {"words", figures.describe()},
           {"layers", std::move(layers)}};
 }
@@ -458,7 +460,8 @@ int execute(BenchFlags flags, const Program& program) {
     return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
-  auto options = engine_options(flags.model, program);
+  const Status share = open_share(flags.model, ranks->rank(), program);
+  auto options = share.ok() ? engine_options(flags.model, program) : Expected<engine::EngineOptions>(share);
   if (ranks->follows()) return ranks->follow(options);
   if (!options.ok()) return fail(options.status());
   options->cluster = ranks->cluster();

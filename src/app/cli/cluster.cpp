@@ -25,6 +25,9 @@ void add_cluster_flags(CLI::App& command, ModelFlags& flags) {
       "--stages", flags.stages,
       "Under mpirun or srun: the layers of each process, for example 0-10,11-21 (default: by the memory of each)");
   flags.options.push_back(option);
+  flags.options.push_back(command.add_flag(
+      "--fetch-share", flags.fetch_share,
+      "Fetch the model from its hub, each process what its layers need of it (MODEL is hf.co/user/repo:QUANT)"));
   flags.options.push_back(command.add_option(
       "--cluster", flags.cluster, "Start on the hosts in this file, by ssh and mpirun (see plan --cluster)"));
 }

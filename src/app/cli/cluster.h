@@ -36,6 +36,8 @@ class Ranks {
   bool alone() const { return link_ == nullptr; }
   /// Not rank 0: the verb is to call follow() and nothing else.
   bool follows() const { return !alone() && link_->rank() > 0; }
+  /// 0 where it is alone.
+  int rank() const { return alone() ? 0 : link_->rank(); }
   /// Until rank 0 ends; the exit code. What is wrong with the options is for rank 0 to say.
   int follow(const Expected<engine::EngineOptions>& options) const;
   /// For engine::EngineOptions::cluster.

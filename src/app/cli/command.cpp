@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -249,9 +250,31 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   flags.options.erase(flags.options.begin(), flags.options.begin() + static_cast<std::ptrdiff_t>(before) + 1);
 }
 
+Status open_share(ModelFlags& flags, int rank, const Program& program) {
+  if (!flags.fetch_share) return {};
+  store::PullOptions options = store::pull_options_from_environment();
+  options.download.http.cancel = &interrupted();
+  if (!program.quiet) {
+    using Clock = std::chrono::steady_clock;
+    options.on_event = [said = Clock::now()](const store::PullEvent& event) mutable {
+      if (event.total == 0 || Clock::now() - said < std::chrono::seconds(2)) return;
+      said = Clock::now();
+      fmt::print(stderr, "{}: {} of {} are here\n", event.status, format_bytes(event.completed),
+                 format_bytes(event.total));
+    };
+  }
+  MR_ASSIGN_OR_RETURN(flags.share, store::Share::open(store::Store(), flags.model, rank, std::move(options)));
+  flags.model = flags.share->path();
+  return {};
+}
+
 Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,
                                                store::Manifest* defaults) {
   engine::EngineOptions options;
+  if (flags.share != nullptr) {
+    options.identity = flags.share->identity();
+    options.fetch = [share = flags.share](const residency::UnitTable& units) { return share->fetch(units); };
+  }
   store::Resolved resolved;  // serve needs no model yet
   if (!flags.model.empty()) {
     MR_ASSIGN_OR_RETURN(resolved, store::Store().resolve(flags.model));
@@ -368,6 +391,12 @@ void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const ch
       ->capture_default_str();
 }
 
+/// A folder of the program's corner of the user's cache. Errors: not_found.
+static Expected<std::string> folder_of_cache(const char* name) {
+  MR_ASSIGN_OR_RETURN(const std::string rates, residency::rates_file());
+  return (std::filesystem::path(rates).parent_path() / name).string();
+}
+
 Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& options) {
   auto bytes = parse_bytes(flags.size);
   if (!bytes.ok()) return bytes.status().with_context("--prompt-cache-size");
@@ -377,8 +406,25 @@ Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& 
   if (flags.folder == "off" || flags.folder.empty()) return {};
   options.prompt_cache = flags.folder;
   if (flags.folder != "on") return {};
-  MR_ASSIGN_OR_RETURN(const std::string rates, residency::rates_file());  // the program's corner of the user's cache
-  options.prompt_cache = (std::filesystem::path(rates).parent_path() / "prompts").string();
+  MR_ASSIGN_OR_RETURN(options.prompt_cache, folder_of_cache("prompts"));
+  return {};
+}
+
+void add_learning_flag(CLI::App& command, std::string& flag) {
+  flag = "on";
+  command
+      .add_option("--learn-experts", flag,
+                  "Learn which experts are used, and have them in memory sooner next time, which changes no token: on, "
+                  "off or a folder")
+      ->envname("MILLRACE_LEARN_EXPERTS")
+      ->capture_default_str();
+}
+
+Status apply_learning(const std::string& flag, engine::EngineOptions& options) {
+  options.learn_experts = flag == "off" ? "" : flag;
+  if (flag != "on") return {};
+  options.learn_experts.clear();
+  MR_ASSIGN_OR_RETURN(options.learn_experts, folder_of_cache("experts"));
   return {};
 }
 

@@ -4,9 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "app/store/share.h"
 #include "app/store/store.h"
 #include "base/status.h"
 #include "engine/engine.h"
@@ -46,7 +48,8 @@ struct ModelFlags {
   std::int64_t context = 0, batch = 0, expert_slots = 0;
   int threads = 0;
   std::vector<std::string> faults;
-  bool no_graphs = false, no_fuse = false, no_peer = false;
+  bool no_graphs = false, no_fuse = false, no_peer = false, fetch_share = false;
+  std::shared_ptr<store::Share> share;      // of the model, once open_share() was called; null: its file is whole
   std::vector<const CLI::Option*> options;  // all but the model
 
   /// The command line says something of the engine.
@@ -64,6 +67,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags);
 Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Program& program,
                                                store::Manifest* defaults = nullptr);
 
+/// Where --fetch-share is given: the part of the model that this rank has, whose path takes the place of the model's
+/// name. Errors: those of store::Share::open().
+Status open_share(ModelFlags& flags, int rank, const Program& program);
+
 /// A bar while weights load, and while a pass waits for the rest of them; Ctrl-C stops either.
 void show_loading(engine::EngineOptions& options, const Program& program);
 
@@ -79,6 +86,11 @@ struct PromptCacheFlags {
 void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const char* by_default);
 /// Errors: invalid_argument naming the flag; not_found ("on" without a home directory).
 Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& options);
+
+/// Where it is learned which experts a user's traffic calls for: `flag` is "on", "off" or a folder.
+void add_learning_flag(CLI::App& command, std::string& flag);
+/// Errors: not_found ("on" without a home directory).
+Status apply_learning(const std::string& flag, engine::EngineOptions& options);
 
 struct SamplingFlags {
   double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;

@@ -15,6 +15,7 @@
 #include "app/cli/cluster.h"
 #include "app/cli/pull.h"
 #include "app/cli/repl.h"
+#include "base/log.h"
 
 namespace millrace::cli {
 namespace {
@@ -23,6 +24,7 @@ struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
   PromptCacheFlags prompt_cache;
+  std::string learn_experts;
   FormFlags form;
   std::vector<std::string> prompts, words;  // words: MODEL, PROMPT or both
   std::string system, host;
@@ -166,7 +168,10 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (const Status launched = launch_cluster(flags.model, program, 1); !launched.ok()) return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
-  if (ranks->follows()) return ranks->follow(engine_options(flags.model, program));
+  const Status share = open_share(flags.model, ranks->rank(), program);
+  if (ranks->follows())
+    return ranks->follow(share.ok() ? engine_options(flags.model, program) : Expected<engine::EngineOptions>(share));
+  if (!share.ok()) return fail(share);
   flags.local = flags.local || !ranks->alone();
   store::Resolved model;
   auto options = flags.host.empty() ? engine_options(flags.model, program, &model.manifest)
@@ -178,6 +183,8 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (!options.ok()) return fail(options.status());
   options->cluster = ranks->cluster();
   if (const Status status = apply_prompt_cache(flags.prompt_cache, *options); !status.ok()) return fail(status);
+  if (const Status status = apply_learning(flags.learn_experts, *options); !status.ok())
+    log::info("which experts are used is not learned: {}", status.message());
   model.path = options->model_path;
   model.named = !model.manifest.name.repo.empty();
   apply_defaults(command, model.manifest, flags.sampling);
@@ -231,6 +238,7 @@ void add_run(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--show-plan", flags->show_plan, "Print where the weights will live before the first token");
   command->add_flag("--stats", flags->stats, "Print speed and bytes moved per tier afterwards");
   add_prompt_cache_flags(*command, flags->prompt_cache, "off");
+  add_learning_flag(*command, flags->learn_experts);
   add_form_flags(*command, flags->form);
   add_sampling_flags(*command, flags->sampling);
   command->callback([command, flags, &program, &exit_code] { exit_code = execute(*command, *flags, program); });

@@ -36,11 +36,12 @@ using std::chrono::milliseconds;
 struct ServeFlags {
   ModelFlags model;
   PromptCacheFlags prompt_cache;
+  std::string learn_experts;
   std::string host, keep_alive, pid_file, log_file, log_format = "text", config;
   int port = -1;
   std::vector<std::string> api_keys, hosts, origins, models;
   std::int64_t sequences = 0, queue = 256, kv_tokens = 0;
-  bool daemon = false;
+  bool daemon = false, drain = false;
 };
 
 fs::path runtime_folder() {
@@ -65,6 +66,8 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
     log::warn("prompt cache off: {}", status.message());  // a service without a home
   else
     MR_RETURN_IF_ERROR(status);
+  if (const Status status = apply_learning(flags.learn_experts, engine); !status.ok())
+    log::info("which experts are used is not learned: {}", status.message());
   engine.kv_tokens =
       flags.kv_tokens > 0
           ? flags.kv_tokens
@@ -189,7 +192,10 @@ int serve(ServeFlags flags, const Program& program) {
     return fail(error(Code::invalid_argument, "{}",
                       flags.daemon ? "--daemon is for one process; leave it out under mpirun or srun"
                                    : "over several processes serve takes the MODEL that all have"));
-  if (ranks->follows()) return ranks->follow(engine_options(flags.model, program));
+  const Status share = open_share(flags.model, ranks->rank(), program);
+  if (ranks->follows())
+    return ranks->follow(share.ok() ? engine_options(flags.model, program) : Expected<engine::EngineOptions>(share));
+  if (!share.ok()) return fail(share);
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
   options->models.engine.cluster = ranks->cluster();
@@ -227,6 +233,11 @@ int serve(ServeFlags flags, const Program& program) {
     }
   });
   wait_for_signal();
+  if (flags.drain && !failed) {
+    fmt::print("Draining: what is under way is answered first; a second signal ends it at once\n");
+    std::fflush(stdout);
+    (*started)->drain();
+  }
   const bool has_pid_file = flags.daemon || !flags.pid_file.empty();
   std::promise<void> ended;
   std::thread last([&, end = ended.get_future()] {
@@ -255,6 +266,7 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   add_model_flags(*command, flags->model);
   add_cluster_flags(*command, flags->model);
   add_prompt_cache_flags(*command, flags->prompt_cache, "on");
+  add_learning_flag(*command, flags->learn_experts);
   command->get_option("model")->required(false)->description("A GGUF file to load at once and to keep");
   command->add_option("--host", flags->host, "Address to listen on (default: MILLRACE_HOST, or 127.0.0.1)");
   command->add_option("--port", flags->port, "Port; 0: any that is free (default: 11434)")->check(CLI::Range(0, 65535));
@@ -274,6 +286,9 @@ void add_serve(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--allow-host", flags->hosts, "A further name in the Host header; *: any");
   command->add_option("--allow-origin", flags->origins, "A web origin that may call; *: any");
   command->add_flag("--daemon", flags->daemon, "Serve in the background");
+  command->add_flag("--drain", flags->drain,
+                    "When told to end (SIGTERM, Ctrl-C, `stop --server`), say so at /health, answer what is under way "
+                    "and what still comes, and end once nothing did for three seconds");
   command->add_option("--pid-file", flags->pid_file, "Where the process id is written (default with --daemon: see ps)");
   command->add_option("--log-file", flags->log_file, "Where a daemon's messages go");
   command->add_option("--log-format", flags->log_format, "A line for each request, on stderr: text, json or off")
@@ -295,7 +310,7 @@ namespace {
 
 struct RemoteFlags {
   std::string host, model, pid_file;
-  int port = -1;
+  int port = -1, wait_seconds = 6;  // a server that does not drain takes 5 s at most
   bool server = false;
 };
 
@@ -358,11 +373,13 @@ int stop_server(const RemoteFlags& flags) {
                       address.port, path));
   if (::kill(process, SIGTERM) != 0)
     return fail(error(Code::io_error, "cannot end process {}: {}", process, std::strerror(errno)));
-  for (int i = 0; i < 60; ++i) {  // it takes 5 s at most
+  for (int i = 0; i < flags.wait_seconds * 10; ++i) {
     if (::kill(process, 0) != 0) return 0;
     std::this_thread::sleep_for(milliseconds(100));
   }
-  return fail(error(Code::unavailable, "process {} does not end", process));
+  return fail(error(Code::unavailable,
+                    "process {} has not ended after {} s; one that drains answers first what is under way (--wait)",
+                    process, flags.wait_seconds));
 }
 
 int unload(const RemoteFlags& flags) {
@@ -390,6 +407,9 @@ void add_stop(CLI::App& app, int& exit_code) {
   command->add_option("model", flags->model, "Its name, as ps shows it");
   command->add_flag("--server", flags->server, "End the server that --daemon started");
   command->add_option("--pid-file", flags->pid_file, "That the daemon was given");
+  command->add_option("--wait", flags->wait_seconds, "Seconds to wait for the end of the server")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
   command->add_option("--host", flags->host, "Of the server: HOST or HOST:PORT (default: see MILLRACE_HOST)");
   command->add_option("--port", flags->port, "Of the server");
   command->callback([flags, &exit_code] { exit_code = unload(*flags); });

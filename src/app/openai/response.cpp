@@ -83,7 +83,7 @@ std::string random_id(const std::string& prefix) {
   return id;
 }
 
-Envelope make_envelope(const char* prefix, const std::string& model) {
+Envelope make_envelope(const std::string& prefix, const std::string& model) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return {random_id(prefix), std::chrono::duration_cast<std::chrono::seconds>(now).count(), model};
 }

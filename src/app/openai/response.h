@@ -21,7 +21,7 @@ struct Envelope {
   std::int64_t created = 0;
   std::string model;
 };
-Envelope make_envelope(const char* prefix, const std::string& model);
+Envelope make_envelope(const std::string& prefix, const std::string& model);
 /// `prefix` and 24 random letters and digits.
 std::string random_id(const std::string& prefix);
 

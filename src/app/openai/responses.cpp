@@ -222,6 +222,10 @@ Expected<Job> parse_response(const Json& body, const Json& earlier) {
   return job;
 }
 
+std::string id_prefix(const ResponseLink& link) {
+  return link.place.empty() ? "resp_" : fmt::format("resp_{}_", link.place);
+}
+
 Json response_body(const Envelope& envelope, const Job& job, const ResponseLink& link, const Answer& answer,
                    const Totals& totals) {
   Json output = Json::array();
@@ -237,7 +241,7 @@ Json response_body(const Envelope& envelope, const Job& job, const ResponseLink&
 // --- The stream ---
 
 ResponseStream::ResponseStream(Job job, ResponseLink link)
-    : job_(std::move(job)), link_(std::move(link)), envelope_(make_envelope("resp_", job_.model)) {}
+    : job_(std::move(job)), link_(std::move(link)), envelope_(make_envelope(id_prefix(link_), job_.model)) {}
 
 std::string ResponseStream::sse(const char* type, const Json& data) {
   Json event = {{"type", type}, {"sequence_number", sequence_++}};

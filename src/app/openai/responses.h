@@ -14,7 +14,12 @@ namespace millrace::openai {
 struct ResponseLink {
   std::string previous;  // the response it goes on from; empty: none
   bool store = true;     // whether others may go on from it
+  /// Sixteen hexadecimal digits by which a balancer keeps the conversation on one server, part of the response's id, by
+  /// which it finds the server again; empty: there is none.
+  std::string place = {};
 };
+/// "resp_", and its place.
+std::string id_prefix(const ResponseLink& link);
 Expected<ResponseLink> parse_link(const Json& body);
 
 /// A request's input as a list of items. Errors: invalid_argument.

@@ -33,6 +33,7 @@ struct Context {
   ResponseStore responses;
   HttpServer http;
   std::atomic<bool> stopping{false};
+  std::atomic<bool> draining{false};  // goes on to answer, but wants no more to do
 };
 
 using KeepAlive = std::optional<engine::ModelManager::Duration>;

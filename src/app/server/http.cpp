@@ -103,8 +103,9 @@ class ConnectionThreads final : public httplib::TaskQueue {
 
 // --- A connection ---
 
-Connection::Connection(int socket, const HttpLimits& limits, residency::Budget& memory)
-    : socket_(socket), limits_(limits), memory_(memory, [this] { return client_gone(); }) {
+Connection::Connection(int socket, const HttpLimits& limits, residency::Budget& memory,
+                       std::atomic<std::int64_t>& at_work)
+    : socket_(socket), limits_(limits), at_work_(at_work), memory_(memory, [this] { return client_gone(); }) {
   const int on = 1;
   ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   const int flags = ::fcntl(socket_, F_GETFL, 0);
@@ -114,6 +115,7 @@ Connection::Connection(int socket, const HttpLimits& limits, residency::Budget& 
 
 Connection::~Connection() {
   current_connection = nullptr;
+  end_work();
   if (close_) linger();
   ::shutdown(socket_, SHUT_RDWR);
   ::close(socket_);
@@ -261,7 +263,7 @@ std::string HttpServer::methods_of(const std::string& path) const {
 void HttpServer::widen_backlog() { ::listen(svr_sock_, 1024); }
 
 bool HttpServer::process_and_close_socket(socket_t sock) {
-  Connection connection(sock, limits_, memory_);
+  Connection connection(sock, limits_, memory_, at_work_);
   // What we have is small and made anew: thousands of ranges of one file would be thousands of times its size.
   // A body whose length is known gets its room at once, untouched: a text that grows is copied again and again.
   const auto set_up = [this](httplib::Request& request) {
@@ -279,6 +281,7 @@ bool HttpServer::process_and_close_socket(socket_t sock) {
     bool closed = false;
     const bool goes_on = process_request(connection, false, closed, set_up) && !closed && !connection.closing();
     connection.memory().clear();
+    connection.end_work();
     if (!goes_on) break;
   }
   return true;

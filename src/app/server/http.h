@@ -33,7 +33,8 @@ struct HttpLimits {
 /// One client's connection. The thread that handles its request may ask about it.
 class Connection final : public httplib::Stream {
  public:
-  Connection(int socket, const HttpLimits& limits, residency::Budget& memory);
+  /// at_work: counts the requests of all connections that begin_work() was called for.
+  Connection(int socket, const HttpLimits& limits, residency::Budget& memory, std::atomic<std::int64_t>& at_work);
   ~Connection() override;
 
   /// Of the request that this thread handles. REQUIRES: on a handler's thread.
@@ -45,6 +46,9 @@ class Connection final : public httplib::Stream {
   bool closing() const { return close_; }
   /// The header is read; from here on the body's limits hold.
   void begin_body(bool length_known);
+  /// The request is one that a server which drains ends first; end_work() when it is answered.
+  void begin_work() { at_work_ += std::exchange(works_, true) ? 0 : 1; }
+  void end_work() { at_work_ -= std::exchange(works_, false) ? 1 : 0; }
   /// What this connection's request holds.
   RequestMemory& memory() { return memory_; }
   /// What becomes known of it. REQUIRES: wait_for_request() said that there is one.
@@ -69,7 +73,8 @@ class Connection final : public httplib::Stream {
 
   const int socket_;
   const HttpLimits& limits_;
-  bool close_ = false, in_body_ = false, length_known_ = false;
+  std::atomic<std::int64_t>& at_work_;
+  bool close_ = false, in_body_ = false, length_known_ = false, works_ = false;
   RequestMemory memory_;
   RequestRecord record_;
   std::size_t bytes_left_ = 0;  // of the part that is read now
@@ -87,6 +92,8 @@ class HttpServer final : public httplib::Server {
   /// After binding: httplib's five waiting connections are too few for a burst.
   void widen_backlog();
   const HttpLimits& limits() const { return limits_; }
+  /// Requests that are worked on, as far as Connection::begin_work() was called for them. Any thread.
+  std::int64_t at_work() const { return at_work_; }
 
   // Routes, as httplib's; what methods a path has is remembered. REQUIRES: not listening yet.
   void Get(const std::string& pattern, Handler handler);  // answers HEAD, too
@@ -101,6 +108,7 @@ class HttpServer final : public httplib::Server {
   const HttpLimits limits_;
   residency::Budget& memory_;
   std::atomic<bool> stopping_{false};
+  std::atomic<std::int64_t> at_work_{0};
   std::vector<std::pair<std::string, std::regex>> routes_;  // methods, paths
 };
 

@@ -109,6 +109,10 @@ void add_model(Families& out, const engine::ModelManager::Loaded& loaded) {
   out.counter("millrace_expert_misses_total", "Experts not found there", number(store.misses), labels);
   out.gauge("millrace_expert_misses_per_pass", "Experts not found in a pass, lately", store.experts.steady_misses,
             labels);
+  out.counter("millrace_experts_learned_total", "Experts read ahead because earlier traffic used them",
+              number(store.experts.learned), labels);
+  out.counter("millrace_experts_learned_used_total", "Of those, used before they left",
+              number(store.experts.learned_used), labels);
   for (std::size_t l = 0; l < store.experts.layers.size(); ++l) {
     const residency::LayerCounters& layer = store.experts.layers[l];
     const auto of_layer = with("layer", std::to_string(l).c_str());

@@ -16,6 +16,7 @@ using httplib::Response;
 void health(Context& context, const Request&, Response& response) {
   if (context.models.loading()) return reply(response, {{"status", "loading model"}}, 503);
   if (context.stopping) return reply(response, {{"status", "shutting down"}}, 503);
+  if (context.draining) return reply(response, {{"status", "draining"}}, 503);
   reply(response, {{"status", "ok"}});
 }
 

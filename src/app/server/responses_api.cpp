@@ -1,4 +1,6 @@
 // OpenAI's responses, and those that are kept.
+#include <algorithm>
+#include <cctype>
 #include <vector>
 
 #include "app/openai/responses.h"
@@ -22,6 +24,14 @@ Status not_kept(const std::string& id) {
                "there is no response {}: it was made with store false, has made room for others, or is older than this "
                "server; send the whole conversation",
                modelfile::escape(id, 80));
+}
+
+/// ResponseLink::place: what a balancer says of it, in the form that its configuration has (packaging/haproxy.cfg).
+std::string place_of(const Request& request) {
+  constexpr std::size_t kDigits = 16;
+  const std::string hash = request.get_header_value("X-Prefix-Hash");
+  const bool digits = std::all_of(hash.begin(), hash.end(), [](unsigned char c) { return std::isxdigit(c) != 0; });
+  return hash.size() == kDigits && digits ? hash : std::string();
 }
 
 /// What a response is kept with.
@@ -55,8 +65,9 @@ void keep(Context& context, const Turn& turn, Json& response) {
 void respond(Context& context, const Request& request, Response& response) {
   const auto body = read_body(request);
   if (!body.ok()) return fail(Api::openai, response, body.status());
-  const auto link = openai::parse_link(*body);
+  auto link = openai::parse_link(*body);
   if (!link.ok()) return fail(Api::openai, response, link.status());
+  link->place = place_of(request);
   Turn turn{owner_of(request), nullptr, Json()};
   if (!link->previous.empty()) {
     turn.previous = context.responses.find(link->previous, turn.owner);
@@ -74,7 +85,7 @@ void respond(Context& context, const Request& request, Response& response) {
     const auto answers = collect(*run, 1);
     if (!answers.ok()) return fail(Api::openai, response, answers.status());
     context.metrics.count_run(run->totals());
-    const auto envelope = openai::make_envelope("resp_", job->model);
+    const auto envelope = openai::make_envelope(openai::id_prefix(*link), job->model);
     Json whole = openai::response_body(envelope, *job, *link, answers->front(), run->totals());
     keep(context, turn, whole);
     return reply(response, whole);

@@ -82,6 +82,7 @@ Handled before_routing(Context& context, const Request& request, Response& respo
     return refuse(request, response, 401, error(Code::invalid_argument, "the API key is missing or wrong"));
   if (context.stopping && !is_open_path(request.path))
     return refuse(request, response, 503, error(Code::unavailable, "the server is shutting down"));
+  if (!is_open_path(request.path) && request.path != "/metrics") connection.begin_work();
   const std::uint64_t most = std::min<std::uint64_t>(context.options.http.body_bytes, connection.memory().cap_bytes());
   if (framing->content_length.value_or(0) > most)
     return refuse(request, response, 413,
@@ -194,6 +195,15 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
 }
 
 Status Server::preloaded() const { return preload_status_.get(); }
+
+void Server::drain() {
+  using Clock = std::chrono::steady_clock;
+  context_->draining = true;
+  for (Clock::time_point last = Clock::now(); Clock::now() - last < context_->options.drain_quiet;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (context_->http.at_work() > 0) last = Clock::now();
+  }
+}
 
 void Server::stop() {
   if (context_ == nullptr) return;

@@ -1,13 +1,22 @@
 #include "app/store/arrival.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "app/store/digest.h"
 #include "app/store/download.h"
 #include "app/store/files.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "modelfile/escape.h"
+#include "modelfile/gguf.h"
 
 namespace millrace::store {
+namespace {
+
+constexpr std::uint64_t kMostHeaderBytes = 256 * kMiB;  // of a GGUF file: metadata and tensor table
+
+}  // namespace
 
 Expected<Arrival> arrival_of(const HubFile& file, const Name& repository, const PullOptions& options) {
   Arrival arrival;
@@ -27,7 +36,19 @@ Status open_part(Arrival& arrival, const std::string& folder) {
   return {};
 }
 
-Status fetch_chunks(Arrival& arrival, std::size_t chunks, const PullOptions& options) {
+Expected<std::vector<Arrival>> arrivals_of(const Variant& variant, Name& name, const PullOptions& options) {
+  const bool asked_by_file = name.tag_given && !same_word(name.tag, "latest") && !same_word(name.tag, variant.quant);
+  const std::string tag = asked_by_file ? variant.stem : variant.quant;
+  name.tag = is_safe_part(tag) ? tag : "latest";
+  std::vector<Arrival> files;
+  for (const HubFile& hub : variant.files) {
+    MR_ASSIGN_OR_RETURN(Arrival file, arrival_of(hub, name, options));
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+Status fetch_chunks(Arrival& arrival, const std::vector<std::size_t>& chunks, const PullOptions& options) {
   const HubFile& hub = arrival.hub;
   const std::string status = "pulling " + (hub.sha256.empty() ? arrival.name : hub.sha256.substr(0, 12));
   const auto tell = [&](std::uint64_t completed) {
@@ -37,6 +58,30 @@ Status fetch_chunks(Arrival& arrival, std::size_t chunks, const PullOptions& opt
   MR_RETURN_IF_ERROR(download(arrival.url, *arrival.part, chunks, options.download, tell));
   tell(arrival.part->done_bytes());
   return {};
+}
+
+Status fetch_chunks(Arrival& arrival, std::size_t chunks, const PullOptions& options) {
+  std::vector<std::size_t> first(std::min(chunks, arrival.part->chunks()));
+  std::iota(first.begin(), first.end(), std::size_t{0});
+  return fetch_chunks(arrival, first, options);
+}
+
+Status fetch_headers(std::vector<Arrival>& files, const std::string& folder, const PullOptions& options) {
+  for (Arrival& file : files)
+    if (file.part) MR_RETURN_IF_ERROR(fetch_chunks(file, std::size_t{1}, options));
+  modelfile::OpenOptions no_words;
+  no_words.skip_vocabulary = true;
+  const std::string path = folder + "/" + files.front().name;
+  for (std::size_t chunks = 2;; chunks *= 2) {
+    const auto model = modelfile::Model::open(path, no_words);
+    if (model.ok()) return {};
+    PartFile* const part = files.front().part.get();
+    if (part == nullptr || part->complete() || part->chunk_begin(chunks / 2) >= kMostHeaderBytes) {
+      if (part != nullptr && model.status().code() == Code::corrupt) part->discard();
+      return model.status();
+    }
+    MR_RETURN_IF_ERROR(fetch_chunks(files.front(), chunks, options));
+  }
 }
 
 Status verify(Arrival& arrival, const PullOptions& options) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "app/store/hub.h"
 #include "app/store/part_file.h"
@@ -25,8 +26,16 @@ Expected<Arrival> arrival_of(const HubFile& file, const Name& repository, const 
 /// Goes on with what lies in the folder. Errors: those of PartFile::open.
 Status open_part(Arrival& arrival, const std::string& folder);
 
+/// All files of a variant, likewise. The name's tag becomes the variant's, whatever was asked for.
+Expected<std::vector<Arrival>> arrivals_of(const Variant& variant, Name& name, const PullOptions& options);
+
 /// The first `chunks` chunks that are not there yet. Errors: those of download().
 Status fetch_chunks(Arrival& arrival, std::size_t chunks, const PullOptions& options);
+/// Those of these chunks, likewise. A server that ignores ranges sends the whole file.
+Status fetch_chunks(Arrival& arrival, const std::vector<std::size_t>& chunks, const PullOptions& options);
+/// Every file's first chunk, and of the first file as many as its header takes. The parts lie in `folder`, open.
+/// Errors: those of download(), and of Model::open where there is all that a header may take.
+Status fetch_headers(std::vector<Arrival>& files, const std::string& folder, const PullOptions& options);
 
 /// Holds the bytes to the hub's hash, of whichever kind it tells; where it tells none, that is said, and the SHA-256 is
 /// what it is. Errors: corrupt (the part was removed), io_error, cancelled.

@@ -53,9 +53,9 @@ class Download {
     http_.cancel = &stop_;
   }
 
-  Status run(std::size_t chunks, const std::function<void(std::uint64_t)>& on_bytes) {
+  Status run(const std::vector<std::size_t>& chunks, const std::function<void(std::uint64_t)>& on_bytes) {
     std::deque<std::size_t> queue;
-    for (std::size_t chunk = 0; chunk < std::min(chunks, part_.chunks()); ++chunk)
+    for (const std::size_t chunk : chunks)
       if (!part_.done(chunk)) queue.push_back(chunk);
     if (queue.empty()) return {};
     const std::size_t workers = std::min<std::size_t>(queue.size(), std::max(1, options_.connections));
@@ -222,8 +222,8 @@ class Download {
 
 }  // namespace
 
-Status download(const std::string& url, PartFile& part, std::size_t chunks, const DownloadOptions& options,
-                const std::function<void(std::uint64_t)>& on_bytes) {
+Status download(const std::string& url, PartFile& part, const std::vector<std::size_t>& chunks,
+                const DownloadOptions& options, const std::function<void(std::uint64_t)>& on_bytes) {
   return Download(url, part, options).run(chunks, on_bytes);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "app/store/http.h"
 #include "app/store/part_file.h"
@@ -21,11 +22,11 @@ struct DownloadOptions {
   int retry_ms = 500;  // before the second attempt; doubled each time, up to 16 s
 };
 
-/// The first `chunks` chunks of the file that are not there yet, or all of it. `on_bytes` hears how many bytes of the
+/// Those of these chunks that are not there yet, in this order. `on_bytes` hears how many bytes of the
 /// file are there, about ten times a second. Errors: cancelled; io_error, corrupt (a file of another length),
 /// not_found, out_of_budget (the disk is full): each says what to do. What has come stays for the next time.
-Status download(const std::string& url, PartFile& part, std::size_t chunks, const DownloadOptions& options,
-                const std::function<void(std::uint64_t)>& on_bytes);
+Status download(const std::string& url, PartFile& part, const std::vector<std::size_t>& chunks,
+                const DownloadOptions& options, const std::function<void(std::uint64_t)>& on_bytes);
 
 /// GET with the same patience.
 Expected<Reply> get_patiently(const std::string& url, std::uint64_t max_bytes, const DownloadOptions& options);

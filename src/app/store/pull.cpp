@@ -13,16 +13,12 @@
 #include "app/store/hub.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "modelfile/escape.h"
-#include "modelfile/gguf.h"
 
 namespace millrace::store {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::uint64_t kMostHeaderBytes = 256 * kMiB;  // of a GGUF file: metadata and tensor table
 
 /// One model on its way.
 class Pull {
@@ -40,12 +36,12 @@ class Pull {
       return error(Code::invalid_argument,
                    "{} holds GGUF files, which are not converted: write the type behind a colon", name_.repository());
     MR_ASSIGN_OR_RETURN(variant_, choose_variant(variants, name_));
-    MR_RETURN_IF_ERROR(name_model());
+    MR_ASSIGN_OR_RETURN(files_, arrivals_of(variant_, name_, options_));
     folder_ = store_.partial_path(name_);
     MR_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_, false));
     MR_RETURN_IF_ERROR(open_parts());
     MR_RETURN_IF_ERROR(check_disk());
-    MR_RETURN_IF_ERROR(fetch_headers());
+    MR_RETURN_IF_ERROR(fetch_headers(files_, folder_, options_));
     MR_RETURN_IF_ERROR(check_fit());
     for (Arrival& file : files_) MR_RETURN_IF_ERROR(fetch(file));
     for (Arrival& file : files_) MR_RETURN_IF_ERROR(keep(file));
@@ -59,19 +55,6 @@ class Pull {
 
  private:
   void say(const std::string& status) const { store::say(options_, status); }
-
-  /// The tag is the variant's, whatever was asked for.
-  Status name_model() {
-    const bool asked_by_file =
-        name_.tag_given && !same_word(name_.tag, "latest") && !same_word(name_.tag, variant_.quant);
-    const std::string tag = asked_by_file ? variant_.stem : variant_.quant;
-    name_.tag = is_safe_part(tag) ? tag : "latest";
-    for (const HubFile& hub : variant_.files) {
-      MR_ASSIGN_OR_RETURN(Arrival file, arrival_of(hub, name_, options_));
-      files_.push_back(std::move(file));
-    }
-    return {};
-  }
 
   Status open_parts() {
     MR_RETURN_IF_ERROR(make_folders(store_.root() + "/blobs"));
@@ -93,25 +76,6 @@ class Pull {
     for (const Arrival& file : files_)
       if (file.part) needed += file.hub.bytes - file.part->done_bytes();
     return store::check_disk(store_, name_.text(), needed);
-  }
-
-  /// Every file's first chunk, and of the first file as many as its header takes.
-  Status fetch_headers() {
-    for (Arrival& file : files_)
-      if (file.part) MR_RETURN_IF_ERROR(fetch_chunks(file, 1, options_));
-    modelfile::OpenOptions no_words;
-    no_words.skip_vocabulary = true;
-    const std::string path = folder_ + "/" + files_.front().name;
-    for (std::size_t chunks = 2;; chunks *= 2) {
-      const auto model = modelfile::Model::open(path, no_words);
-      if (model.ok()) return {};
-      PartFile* const part = files_.front().part.get();
-      if (part == nullptr || part->complete() || part->chunk_begin(chunks / 2) >= kMostHeaderBytes) {
-        if (part != nullptr && model.status().code() == Code::corrupt) part->discard();
-        return model.status();
-      }
-      MR_RETURN_IF_ERROR(fetch_chunks(files_.front(), chunks, options_));
-    }
   }
 
   Status check_fit() const {

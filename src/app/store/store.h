@@ -4,6 +4,7 @@
 //   models/USER/REPO/TAG/NAME.gguf links to the blobs, under the names the files have at home
 //   blobs/sha256-HEX               the bytes, once however many models share them
 //   partial/USER--REPO--TAG/       a download on its way (pull.h, checkpoint.h)
+//   shares/USER--REPO--TAG.RANK/   what one rank of a cluster needs of a model (share.h)
 //
 // INVARIANT: a model exists exactly when its manifest does, and a manifest is written only when its blobs are whole and
 // on the disk. Whatever is killed at whatever time leaves the old state or the new one.
