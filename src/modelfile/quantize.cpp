@@ -79,7 +79,7 @@ class Converter {
   template <typename Part>
   static void each_matrix(const TensorInfo& tensor, std::size_t matrices, std::int64_t first, std::int64_t count,
                           const Part& part) {
-    const std::int64_t each = elements_of(tensor) / static_cast<std::int64_t>(matrices);
+    const std::int64_t each = std::max<std::int64_t>(1, elements_of(tensor) / static_cast<std::int64_t>(matrices));
     for (std::int64_t at = 0; at < count;) {
       const std::int64_t matrix = (first + at) / each, end = std::min(count, (matrix + 1) * each - first);
       part(static_cast<std::size_t>(matrix), at, end);
@@ -114,7 +114,7 @@ class Converter {
   /// What elements [first, first + count) of a tensor count; null: all alike.
   const float* importance_of(const TensorInfo& tensor, std::int64_t first, std::int64_t count, Worker& worker) const {
     if (importance_.alike()) return nullptr;
-    const std::int64_t cols = tensor.cols();
+    const std::int64_t cols = std::max<std::int64_t>(1, tensor.cols());
     for (std::int64_t i = 0, end; i < count; i = end) {  // row by row
       const std::int64_t at = first + i;
       end = std::min(count, i + cols - at % cols);

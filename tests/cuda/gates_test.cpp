@@ -68,7 +68,7 @@ TEST_F(CudaGates, ScalesComeBeforeBiases) {
   const auto bias = normal_floats(kCols, random_);
   const std::vector<float> scalar{0.37f};
   const Array<float> bias_at(bias), scalar_at(scalar);
-  const Entry bias_entry(bias_at.get()), scalar_entry(scalar_at.get());
+  const Entry bias_entry(bias_at.at_bytes()), scalar_entry(scalar_at.at_bytes());
   for (const std::int64_t rows : {1, 3, 70}) {
     const auto x = normal_floats(static_cast<std::size_t>(rows * kCols), random_);
     const Array<float> scaled(x), both(x);

@@ -236,23 +236,37 @@ void decode_few_keys(const std::byte* block, std::int64_t head_dim, float* out) 
   }
 }
 
-/// A block of values of few bits as floats, [64, head_dim].
-template <bool kSigns>
+/// A block of values of few bits as floats, [64, head_dim], where a scale is of 8 * kEighth channels.
+template <bool kSigns, int kEighth>
 void decode_few_values(const std::byte* block, std::int64_t head_dim, float* out) {
-  const std::int64_t group = kv_few_group(head_dim), quarter = group / 4, eighth = group / 8;
   const auto* fields = reinterpret_cast<const std::uint8_t*>(block);
   const std::uint8_t* signs = fields + head_dim / 4 * kKvBlock;
   const auto* scales = reinterpret_cast<const std::uint16_t*>(signs + (kSigns ? head_dim / 8 * kKvBlock : 0));
-  for (std::int64_t g = 0; g < kKvBlock * head_dim / group; ++g, fields += quarter, signs += eighth, out += group) {
+  const std::int64_t groups = kKvBlock * head_dim / (8 * kEighth);
+  for (std::int64_t g = 0; g < groups; ++g, fields += 2 * kEighth, signs += kEighth, out += 8 * kEighth) {
     const float scale = half_to_float(scales[g]);
-    for (std::int64_t part = 0; part < 8; ++part) {  // of an eighth of the channels
-      const std::uint8_t* const field = fields + part % 2 * eighth;
-      const auto at = static_cast<int>(part / 2 * 2);
-      for (std::int64_t c = 0; c < eighth; ++c) {
-        const std::uint32_t two = field[c] >> at & 3U;
-        out[part * eighth + c] = (kSigns ? level_of(two, signs[c] >> part & 1U) : level_of(two)) * scale;
+#pragma GCC unroll 8
+    for (int part = 0; part < 8; ++part) {  // of an eighth of the channels
+      for (int c = 0; c < kEighth; ++c) {
+        const std::uint32_t two = fields[part % 2 * kEighth + c] >> part / 2 * 2 & 3U;
+        out[part * kEighth + c] = (kSigns ? level_of(two, signs[c] >> part & 1U) : level_of(two)) * scale;
       }
     }
+  }
+}
+template <bool kSigns>
+void decode_few_values(const std::byte* block, std::int64_t head_dim, float* out) {
+  switch (kv_few_group(head_dim)) {
+    case 32:
+      return decode_few_values<kSigns, 4>(block, head_dim, out);
+    case 64:
+      return decode_few_values<kSigns, 8>(block, head_dim, out);
+    case 128:
+      return decode_few_values<kSigns, 16>(block, head_dim, out);
+    case 256:
+      return decode_few_values<kSigns, 32>(block, head_dim, out);
+    default:  // of kMostQuantizedKvDim
+      return decode_few_values<kSigns, 64>(block, head_dim, out);
   }
 }
 
