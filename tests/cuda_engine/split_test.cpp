@@ -147,6 +147,8 @@ TEST_F(Split, RowsOfTheProcessorLandBesideTheGpus) {
         job.matrices[p] = {weights[p].data(),
                            c.swiglu ? ups[p].data() : nullptr,
                            c.bias ? biases[p].data() : nullptr,
+                           nullptr,
+                           nullptr,
                            c.dtype,
                            c.dtype,
                            host,
@@ -205,9 +207,9 @@ TEST_F(Split, AFeedForwardIsTheProcessorsAsAWhole) {
       HostShare::Job job;
       job.rows = c.rows;
       job.cols = c.dim;
-      job.matrices[0] = {gate.data(), up.data(), nullptr, c.dtype, c.dtype, c.ff, 0};
+      job.matrices[0] = {gate.data(), up.data(), nullptr, nullptr, nullptr, c.dtype, c.dtype, c.ff, 0};
       job.count = 1;
-      job.down = {down.data(), nullptr, nullptr, c.down, DType::f32, c.dim, 0};
+      job.down = {down.data(), nullptr, nullptr, nullptr, nullptr, c.down, DType::f32, c.dim, 0};
       kernels::cuda::TakeInCall call;
       call.parts[0] = {share_->device_output(), reinterpret_cast<float*>(out.data()), c.dim,
                        static_cast<std::int32_t>(c.dim)};
