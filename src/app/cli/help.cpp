@@ -50,6 +50,7 @@ const std::map<std::string, Place>& places() {
       {"--batch", {compute, true}},
       {"--stages", {compute, true}},
       {"--fetch-share", {compute, true}},
+      {"--no-peer", {compute, true}},
       {"--cpu-share", {compute, true}},
       {"--cpu-ffn", {compute, true}},
       {"--isa", {compute, true}},
