@@ -295,7 +295,6 @@ Status Assembly::load() {
     if (experts_.any()) {
       ops.experts = sharded_->experts.get();
       ops.expert_gpu = g;
-      ops.whole_units = &sharded_->whole->units();
       ops.prefetch = options_.prefetch;
       ops.route_bias = static_cast<float>(options_.route_bias);
     }

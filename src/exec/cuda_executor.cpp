@@ -238,11 +238,9 @@ Status CudaExecutor::prepare_experts() {
   expert_biases_.clear();
   if (!leads_experts()) return {};
   if (options_.prefetch != Prefetch::off && !options_.experts->all_in_ram()) routers_ = routers_ahead(programs_[0]);
-  const bool whole = options_.whole_units == nullptr;
-  if (whole) MR_RETURN_IF_ERROR(add_biases(*this));
-  MR_ASSIGN_OR_RETURN(expert_share_, ExpertShare::create(expert_share_sizes(shape_), *options_.experts,
-                                                         whole ? units_ : *options_.whole_units, *options_.pool,
-                                                         *options_.kernels, *options_.ram, options_.trace, !whole));
+  if (has_all_experts()) MR_RETURN_IF_ERROR(add_biases(*this));
+  MR_ASSIGN_OR_RETURN(expert_share_, ExpertShare::create(expert_share_sizes(shape_), *options_.experts, *options_.pool,
+                                                         *options_.kernels, *options_.ram, options_.trace));
   return {};
 }
 
@@ -305,7 +303,7 @@ const RouterAhead* CudaExecutor::router_behind(const Experts& experts) const {
 /// The slots of this pass; and in passes of many rows, in which order it calls for the experts of which layer.
 Status CudaExecutor::begin_experts() {
   if (options_.experts == nullptr) return {};
-  if (options_.whole_units == nullptr) MR_RETURN_IF_ERROR(options_.experts->begin_pass());
+  if (has_all_experts()) MR_RETURN_IF_ERROR(options_.experts->begin_pass());
   MR_RETURN_IF_ERROR(options_.experts->publish(options_.expert_gpu, stream_.get()));
   begin_guesses();
   if (!brings_experts()) return {};
@@ -596,7 +594,7 @@ Status CudaExecutor::launch_all() {
   if (expert_share_ != nullptr && !status.ok()) expert_share_->abandon();
   // The rows' buffer is written again by the next pass, so this one must have ended, also when it failed half-way.
   Status ended = stream_.synchronise();
-  if (options_.experts != nullptr && options_.whole_units == nullptr) options_.experts->end_pass();
+  if (has_all_experts()) options_.experts->end_pass();
   if (status.ok()) status = std::move(ended);
   if (status.ok() && shards_.failed != nullptr && std::atomic_ref(*shards_.failed).load() != 0)
     status = error(Code::io_error, "another GPU has given the pass up, or did not answer for five minutes");

@@ -32,11 +32,9 @@ struct CudaOptions {
   DType kv_dtype = DType::f16;  // of the sequences
   // A mixture's experts where they are not all in VRAM; null: they are. With pool, kernels and ram.
   residency::DeviceExperts* experts = nullptr;
-  std::size_t expert_gpu = 0;  // which of theirs this is
-  /// Of a shard whose experts flow: their units as they lie in RAM, all rows. Then others begin and end the passes of
-  /// `experts`, and the executor of the first of their GPUs alone hands rows out to the processor. null: the
-  /// executor's own.
-  const residency::UnitTable* whole_units = nullptr;
+  // Which of theirs this is. Where they are several GPUs', others begin and end the passes of `experts`, and the
+  // executor of the first GPU alone hands rows out to the processor.
+  std::size_t expert_gpu = 0;
   Prefetch prefetch = Prefetch::off;  // of experts that are guessed, from the disk to RAM
   float route_bias = 0;  // experts in slots, then those in RAM, are preferred (exec/expert_choice.h); 0: none is
   const Routing* routing = nullptr;  // chooses in the routers' place, in passes of limits that say so; may be null

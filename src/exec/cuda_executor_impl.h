@@ -115,6 +115,8 @@ class CudaExecutor final : public Executor {
   bool shares_experts() const { return options_.experts != nullptr && rows_ <= kExpertShareRows; }
   bool brings_experts() const { return options_.experts != nullptr && rows_ > kExpertShareRows; }
   Status begin_experts();
+  /// Experts flow, to this GPU alone.
+  bool has_all_experts() const { return options_.experts != nullptr && options_.experts->gpus() == 1; }
   bool follows_experts() const { return followed_ != nullptr; }
   bool leads_experts() const { return options_.experts != nullptr && options_.expert_gpu == 0; }
   /// Whose results are taken in, and the number of the next job.

@@ -52,17 +52,16 @@ std::uint64_t ExpertShare::bytes(const Sizes& sizes, const kernels::Table& table
 }
 
 Expected<std::unique_ptr<ExpertShare>> ExpertShare::create(const Sizes& sizes, residency::DeviceExperts& experts,
-                                                           const residency::UnitTable& units, ThreadPool& pool,
-                                                           const kernels::Table& table, residency::Budget& ram,
-                                                           Trace* trace, bool for_all) {
-  std::unique_ptr<ExpertShare> share(new ExpertShare(sizes, experts, units, pool, table, trace));
+                                                           ThreadPool& pool, const kernels::Table& table,
+                                                           residency::Budget& ram, Trace* trace) {
+  std::unique_ptr<ExpertShare> share(new ExpertShare(sizes, experts, pool, table, trace));
   const Places& at = share->at_;
   MR_ASSIGN_OR_RETURN(share->reservation_, ram.reserve("experts beside the GPU", at.shared_bytes + at.work_bytes));
   MR_ASSIGN_OR_RETURN(share->work_, device::HostBuffer::reserve(at.work_bytes, device::Pages::normal));
   share->row_of_.resize(static_cast<std::size_t>(sizes.rows * sizes.top_k));
   share->first_of_.resize(static_cast<std::size_t>(sizes.experts) + 1);
   share->progress_ = std::make_unique<Progress[]>(static_cast<std::size_t>(sizes.experts));
-  MR_RETURN_IF_ERROR(share->start(at.shared_bytes - kPayload, for_all));
+  MR_RETURN_IF_ERROR(share->start(at.shared_bytes - kPayload, experts.gpus() > 1));
   return share;
 }
 

@@ -38,12 +38,10 @@ class ExpertShare final : public HostExchange {
   };
   /// What create() reserves of RAM. Pure.
   static std::uint64_t bytes(const Sizes& sizes, const kernels::Table& table, int threads);
-  /// All outlive the object; trace may be null. units: experts as they lie in RAM, all rows. Errors: out_of_budget,
-  /// io_error.
+  /// All outlive the object; trace may be null. Errors: out_of_budget, io_error.
   static Expected<std::unique_ptr<ExpertShare>> create(const Sizes& sizes, residency::DeviceExperts& experts,
-                                                       const residency::UnitTable& units, ThreadPool& pool,
-                                                       const kernels::Table& table, residency::Budget& ram,
-                                                       Trace* trace, bool for_all);
+                                                       ThreadPool& pool, const kernels::Table& table,
+                                                       residency::Budget& ram, Trace* trace);
   ~ExpertShare() override { stop(); }
 
   /// A mixture's rows. Biases and scales as Experts says, in host memory; null: none.
@@ -88,13 +86,13 @@ class ExpertShare final : public HostExchange {
     std::uint64_t hidden = 0, hidden_q8 = 0, threads = 0, thread_bytes = 0, workspace_bytes = 0, work_bytes = 0;
   };
   static Places lay_out(const Sizes& sizes, const kernels::Table& table, int threads);
-  ExpertShare(const Sizes& sizes, residency::DeviceExperts& experts, const residency::UnitTable& units,
-              ThreadPool& pool, const kernels::Table& table, Trace* trace)
+  ExpertShare(const Sizes& sizes, residency::DeviceExperts& experts, ThreadPool& pool, const kernels::Table& table,
+              Trace* trace)
       : sizes_(sizes),
         at_(lay_out(sizes, table, pool.threads())),
         experts_(experts),
-        units_(units),
-        pieces_(units),
+        units_(experts.units()),
+        pieces_(units_),
         pool_(pool),
         table_(table),
         trace_(trace) {}

@@ -19,7 +19,7 @@ struct CudaShard {
   residency::Budget& vram;
   const Program& program;
   CudaOptions options;  // with kv_layout and own_block; brings_results is set here. Where experts flow, with
-                        // expert_gpu and whole_units, and the first one's with pool, kernels and ram
+                        // expert_gpu, and the first one's with pool, kernels and ram
 };
 
 /// What prepare() reserves for gathers: on each GPU, and of RAM where they go through the host.

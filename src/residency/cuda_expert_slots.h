@@ -83,7 +83,6 @@ class ExpertSlots {
 
   int device() const { return gpu_.device; }
   const AddressTable& table() const { return gpu_.table; }
-  const Part& part(WeightRef ref) const { return gpu_.units.part(ref); }
   std::byte* slot_at(std::int32_t slot) const {
     if (slot >= tiers_.vram_slots) return spare_->slot(slot - tiers_.vram_slots);
     return slots_memory_ + static_cast<std::uint64_t>(slot) * slot_bytes_;

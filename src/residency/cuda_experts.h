@@ -78,6 +78,9 @@ class DeviceExperts {
   /// What a GPU's launches read: addresses in its memory, and of a layer's experts those that it may read where they
   /// lie in RAM for good, for the rule of claim_experts(). Only where all experts have slots there.
   const ExpertSlots& gpu(std::size_t gpu) const { return *gpus_[gpu]; }
+  std::size_t gpus() const { return gpus_.size(); }
+  /// All rows of the experts, as they lie in RAM.
+  const UnitTable& units() const { return units_; }
   bool lies_in_ram(std::int32_t unit) const { return gpus_.front()->lies_in_ram(unit); }
   /// The GPUs have read it there.
   void read_in_ram(std::int32_t unit) { bytes_read_in_ram_ += units_.units()[static_cast<std::size_t>(unit)].bytes(); }
