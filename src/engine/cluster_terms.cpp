@@ -145,7 +145,6 @@ bool all_at_home(const Parts& parts) {
 }
 
 void take_least(const Limits& other, Limits& limits) {
-  limits.batch_tokens = std::min(limits.batch_tokens, other.batch_tokens);
   limits.context_tokens = std::min(limits.context_tokens, other.context_tokens);
   limits.batch_tokens = std::min(limits.batch_tokens, other.batch_tokens);
   limits.sequences = std::min(limits.sequences, other.sequences);

@@ -98,9 +98,8 @@ class Assembly {
   void share_processor();
   Status measure_rates(std::uint64_t ram);
   Status share_out_experts();
-  int threads_for_each() const;
-  void start_expert_threads();
-  void start_processors();
+  int threads_of(int pools) const;
+  void start_processors(int pools);
   Status take_memory(std::uint64_t ram);
   Status load();
   Expected<std::unique_ptr<residency::DeviceWeights>> load_weights(std::size_t gpu);
@@ -197,29 +196,20 @@ Status Assembly::share_out_experts() {
                gpus);
 }
 
-/// One processor is left to each GPU's launches.
-int Assembly::threads_for_each() const {
+/// Threads of each of so many pools; one processor is left to each GPU's launches.
+int Assembly::threads_of(int pools) const {
   const auto gpus = static_cast<int>(gpus_.size());
   const int all = options_.threads > 0 ? options_.threads : ThreadPool::usable_processors();
-  return std::max(1, options_.threads > 0 ? all / gpus : (all - gpus) / gpus);
+  return std::max(1, options_.threads > 0 ? all / pools : (all - gpus) / pools);
 }
 
-void Assembly::start_processors() {
+void Assembly::start_processors(int pools) {
   constexpr std::chrono::milliseconds kSpin{1};  // longer than a GPU takes for its own layers
-  for (std::size_t g = 0; g < gpus_.size(); ++g)
+  for (int p = 0; p < pools; ++p)
     sharded_->pools.push_back(std::make_unique<ThreadPool>(
-        ThreadPool::Options{.threads = threads_for_each(),
+        ThreadPool::Options{.threads = threads_of(pools),
                             .spin = kSpin,
-                            .first = static_cast<int>(g) * (threads_for_each() + (options_.threads > 0 ? 0 : 1))}));
-  parts_.isa = options_.best_isa ? device::best_isa() : options_.isa;
-}
-
-/// All processors but those compute with experts outside VRAM.
-void Assembly::start_expert_threads() {
-  constexpr std::chrono::milliseconds kSpin{1};  // longer than the GPUs take for their own layers
-  const int all = options_.threads > 0 ? options_.threads : ThreadPool::usable_processors();
-  const int threads = options_.threads > 0 ? all : std::max(1, all - static_cast<int>(gpus_.size()));
-  sharded_->pools.push_back(std::make_unique<ThreadPool>(ThreadPool::Options{.threads = threads, .spin = kSpin}));
+                            .first = p * (threads_of(pools) + (options_.threads > 0 ? 0 : 1))}));
   parts_.isa = options_.best_isa ? device::best_isa() : options_.isa;
 }
 
@@ -230,7 +220,7 @@ Status Assembly::take_memory(std::uint64_t ram) {
             format_bytes(planner_->cap_bytes()));
   if (parts_.plan.cpu.permille > 0)
     log::info("the CPU computes {:.1f} % of the rows of layers streamed from RAM, {} threads beside each GPU",
-              parts_.plan.cpu.permille / 10.0, threads_for_each());
+              parts_.plan.cpu.permille / 10.0, threads_of(static_cast<int>(gpus_.size())));
   parts_.budget = std::make_unique<residency::Budget>(
       std::max(ram, planner_->program_bytes() + residency::kLoadingBytes * gpus_.size()));
   MR_ASSIGN_OR_RETURN(parts_.program, parts_.budget->reserve("program", planner_->program_bytes()));
@@ -267,14 +257,13 @@ Status Assembly::open_experts() {
   MR_ASSIGN_OR_RETURN(sharded_->experts, residency::DeviceExperts::create(
                                              sharded_->whole->units(), experts_, gpus, *parts_.backend, *parts_.budget,
                                              {options_.on_load, options_.on_load_end}, {}, expected));
-  start_expert_threads();
   return {};
 }
 
 Status Assembly::load() {
   std::vector<exec::CudaShard> shards;
   const bool processor = parts_.plan.cpu.any() && !experts_.any();
-  if (processor) start_processors();
+  if (processor || experts_.any()) start_processors(experts_.any() ? 1 : static_cast<int>(gpus_.size()));
   for (std::size_t g = 0; g < gpus_.size(); ++g) {
     MR_ASSIGN_OR_RETURN(sharded_->weights.emplace_back(), load_weights(g));
   }

@@ -119,7 +119,8 @@ residency::StepCost step_cost(const exec::Program& program, const kv::Layout& la
     ++cost.gathers;
     cost.gather_bytes += static_cast<double>(program.buffer(own).cols) * static_cast<double>(bytes);
   };
-  for (const exec::Step& step : program.steps) {
+  for (std::size_t i = 0; i < program.steps.size(); ++i) {
+    const exec::Step& step = program.steps[i];
     if (step.for_hidden) continue;
     ++cost.steps;
     switch (step.kind) {
@@ -128,8 +129,8 @@ residency::StepCost step_cost(const exec::Program& program, const kv::Layout& la
         gathered(step.experts.own_hidden, 1);  // in blocks of int8
         break;
       case Kind::gather: {
-        // To be added to the residual stream, or a product's input, which is bfloat16 in prompts.
-        const bool input = program.buffer(step.out).name != "h" && program.buffer(step.out).name != "mixed";
+        // A product's input, which is bfloat16 in prompts, or to be normalised or added to the residual stream.
+        const bool input = i + 1 < program.steps.size() && program.steps[i + 1].kind == Kind::matmul;
         gathered(step.a, input ? 2 : sizeof(float));
         break;
       }

@@ -33,7 +33,6 @@ struct CpuExecutor::MoeCall {
     const float* const bias = down_bias == nullptr ? nullptr : down_bias + expert * model_dim;
     return {experts.activation, bias, nullptr, scale_of(down_scale, expert)};
   }
-  static float scale_of(const float* scales, std::int32_t expert) { return scales == nullptr ? 1 : scales[expert]; }
   /// Of an expert without a gate: its up, which is activated by itself.
   WeightRef gate(std::int32_t expert) const { return {experts.first_unit + expert, experts.first_part()}; }
   WeightRef up(std::int32_t expert) const { return {experts.first_unit + expert, experts.up_part}; }

@@ -321,8 +321,6 @@ kernels::MatmulArgs ExpertShare::product(const Missed& missed, const residency::
   return args;
 }
 
-static float scale_of(const float* scales, std::int32_t expert) { return scales == nullptr ? 1 : scales[expert]; }
-
 /// hidden = activation(x gate^T * scale + bias) * (x up^T * scale + bias), in places' order; without a gate
 /// activation(x up^T * scale + bias).
 void ExpertShare::gate_and_up(const Job& job, const Missed& missed, std::uint64_t x_name, std::int64_t begin,

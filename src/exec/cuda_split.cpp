@@ -85,10 +85,9 @@ void HostShare::multiply_rows(const Matrix& matrix, const Input& input, float* o
   args.y = out + matrix.first_output + begin;
   args.y_stride = matrix.rows;
   table_.matmul_segments(args);
-  const auto number = [](const float* scale) { return scale == nullptr ? 1 : *scale; };
   Gate gate{matrix.activation};
-  gate.scale = number(matrix.scale);
-  gate.up_scale = number(matrix.up_scale);
+  gate.scale = scale_of(matrix.scale);
+  gate.up_scale = scale_of(matrix.up_scale);
   if (matrix.bias != nullptr) gate.bias = matrix.bias + begin;
   if (matrix.up == nullptr) return end_rows(table_, gate, args);
   args.dtype = matrix.up_dtype;

@@ -32,6 +32,8 @@ struct Gate {
   const float* up_bias = nullptr;
   float scale = 1, up_scale = 1;  // of the gate's products, and of the up's
 };
+/// An expert's number among those of all; 1 where there are none (null).
+inline float scale_of(const float* scales, std::int32_t expert = 0) { return scales == nullptr ? 1 : scales[expert]; }
 /// y = y * scale + bias: `product` is what made y.
 void end_rows(const kernels::Table& table, const Gate& gate, const kernels::MatmulArgs& product);
 /// y = gated(y * scale + bias, x up^T * up_scale + up_bias): `up` is that product, whose y holds the gate's products;

@@ -460,8 +460,7 @@ int execute(BenchFlags flags, const Program& program) {
     return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
-  const Status share = open_share(flags.model, ranks->rank(), program);
-  auto options = share.ok() ? engine_options(flags.model, program) : Expected<engine::EngineOptions>(share);
+  auto options = options_of_rank(flags.model, ranks->rank(), program);
   if (ranks->follows()) return ranks->follow(options);
   if (!options.ok()) return fail(options.status());
   options->cluster = ranks->cluster();

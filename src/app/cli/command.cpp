@@ -15,6 +15,7 @@
 
 #include "app/cli/progress.h"
 #include "base/bytes.h"
+#include "base/log.h"
 #include "residency/calibrate.h"
 #include "residency/small_file.h"
 
@@ -391,6 +392,11 @@ void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const ch
       ->capture_default_str();
 }
 
+Expected<engine::EngineOptions> options_of_rank(ModelFlags& flags, int rank, const Program& program) {
+  MR_RETURN_IF_ERROR(open_share(flags, rank, program));
+  return engine_options(flags, program);
+}
+
 /// A folder of the program's corner of the user's cache. Errors: not_found.
 static Expected<std::string> folder_of_cache(const char* name) {
   MR_ASSIGN_OR_RETURN(const std::string rates, residency::rates_file());
@@ -420,12 +426,13 @@ void add_learning_flag(CLI::App& command, std::string& flag) {
       ->capture_default_str();
 }
 
-Status apply_learning(const std::string& flag, engine::EngineOptions& options) {
-  options.learn_experts = flag == "off" ? "" : flag;
-  if (flag != "on") return {};
-  options.learn_experts.clear();
-  MR_ASSIGN_OR_RETURN(options.learn_experts, folder_of_cache("experts"));
-  return {};
+void apply_learning(const std::string& flag, engine::EngineOptions& options) {
+  options.learn_experts = flag == "off" || flag == "on" ? "" : flag;
+  if (flag != "on") return;
+  if (auto folder = folder_of_cache("experts"); folder.ok())
+    options.learn_experts = std::move(*folder);
+  else
+    log::info("which experts are used is not learned: {}", folder.status().message());
 }
 
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {

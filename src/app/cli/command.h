@@ -70,6 +70,8 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
 /// Where --fetch-share is given: the part of the model that this rank has, whose path takes the place of the model's
 /// name. Errors: those of store::Share::open().
 Status open_share(ModelFlags& flags, int rank, const Program& program);
+/// Both, one after the other.
+Expected<engine::EngineOptions> options_of_rank(ModelFlags& flags, int rank, const Program& program);
 
 /// A bar while weights load, and while a pass waits for the rest of them; Ctrl-C stops either.
 void show_loading(engine::EngineOptions& options, const Program& program);
@@ -89,8 +91,8 @@ Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& 
 
 /// Where it is learned which experts a user's traffic calls for: `flag` is "on", "off" or a folder.
 void add_learning_flag(CLI::App& command, std::string& flag);
-/// Errors: not_found ("on" without a home directory).
-Status apply_learning(const std::string& flag, engine::EngineOptions& options);
+/// "on" without a home directory, as a service may be: nothing is learned, which the log says.
+void apply_learning(const std::string& flag, engine::EngineOptions& options);
 
 struct SamplingFlags {
   double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1, presence_penalty = 0, frequency_penalty = 0;

@@ -15,7 +15,6 @@
 #include "app/cli/cluster.h"
 #include "app/cli/pull.h"
 #include "app/cli/repl.h"
-#include "base/log.h"
 
 namespace millrace::cli {
 namespace {
@@ -168,10 +167,8 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (const Status launched = launch_cluster(flags.model, program, 1); !launched.ok()) return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
-  const Status share = open_share(flags.model, ranks->rank(), program);
-  if (ranks->follows())
-    return ranks->follow(share.ok() ? engine_options(flags.model, program) : Expected<engine::EngineOptions>(share));
-  if (!share.ok()) return fail(share);
+  if (ranks->follows()) return ranks->follow(options_of_rank(flags.model, ranks->rank(), program));
+  if (const Status share = open_share(flags.model, ranks->rank(), program); !share.ok()) return fail(share);
   flags.local = flags.local || !ranks->alone();
   store::Resolved model;
   auto options = flags.host.empty() ? engine_options(flags.model, program, &model.manifest)
@@ -183,8 +180,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (!options.ok()) return fail(options.status());
   options->cluster = ranks->cluster();
   if (const Status status = apply_prompt_cache(flags.prompt_cache, *options); !status.ok()) return fail(status);
-  if (const Status status = apply_learning(flags.learn_experts, *options); !status.ok())
-    log::info("which experts are used is not learned: {}", status.message());
+  apply_learning(flags.learn_experts, *options);
   model.path = options->model_path;
   model.named = !model.manifest.name.repo.empty();
   apply_defaults(command, model.manifest, flags.sampling);

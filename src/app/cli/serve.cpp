@@ -66,8 +66,7 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
     log::warn("prompt cache off: {}", status.message());  // a service without a home
   else
     MR_RETURN_IF_ERROR(status);
-  if (const Status status = apply_learning(flags.learn_experts, engine); !status.ok())
-    log::info("which experts are used is not learned: {}", status.message());
+  apply_learning(flags.learn_experts, engine);
   engine.kv_tokens =
       flags.kv_tokens > 0
           ? flags.kv_tokens
@@ -192,10 +191,8 @@ int serve(ServeFlags flags, const Program& program) {
     return fail(error(Code::invalid_argument, "{}",
                       flags.daemon ? "--daemon is for one process; leave it out under mpirun or srun"
                                    : "over several processes serve takes the MODEL that all have"));
-  const Status share = open_share(flags.model, ranks->rank(), program);
-  if (ranks->follows())
-    return ranks->follow(share.ok() ? engine_options(flags.model, program) : Expected<engine::EngineOptions>(share));
-  if (!share.ok()) return fail(share);
+  if (ranks->follows()) return ranks->follow(options_of_rank(flags.model, ranks->rank(), program));
+  if (const Status share = open_share(flags.model, ranks->rank(), program); !share.ok()) return fail(share);
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
   options->models.engine.cluster = ranks->cluster();
