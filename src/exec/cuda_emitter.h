@@ -1,5 +1,6 @@
 // How a pass becomes launches on a stream: the walk over the list that exec/fusion.h made of its steps. cuda_steps.cpp
-// holds the walk, rows and attention, cuda_products.cpp the products and mixtures, cuda_states.cpp layers with a state.
+// holds the walk, rows and attention, cuda_products.cpp the products, cuda_mixtures.cpp mixtures, cuda_states.cpp
+// layers with a state.
 #pragma once
 
 #include "base/bytes.h"
@@ -126,6 +127,7 @@ struct CudaExecutor::Emitter {
 
   // --- Products (cuda_products.cpp) ---
 
+  static bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
   void launch(cuda::MatmulCall& call);
   /// With the form of `x` that such a product reads: floats, bfloat16 (a prompt's), or int8.
   cuda::MatmulCall call_for(Act x, bool floats, bool prompt);
@@ -154,6 +156,8 @@ struct CudaExecutor::Emitter {
   void launch_gate_and_up(const Step& s);
   void emit_feed_forward(const Launch& launch);
   void emit_logits(const Step& s);
+
+  // --- Mixtures (cuda_mixtures.cpp) ---
 
   void route(const Experts& experts, const float* scores, std::int32_t* chosen, float* weights);
   void reroute(std::int64_t layer, std::int32_t* chosen);

@@ -79,7 +79,7 @@ class CudaExecutor final : public Executor {
   float route_bias() const override { return options_.experts == nullptr ? 0 : options_.route_bias; }
 
  private:
-  // cuda_executor.cpp: the pass.
+  // cuda_executor.cpp: the pass. cuda_rows.cpp: its rows. cuda_mixtures.cpp: its experts.
   Status begin_pass(const kv::Batch& batch);
   Status launch_all();
   bool failed() const { return !status_.ok(); }
