@@ -37,6 +37,20 @@ class CudaGather : public test::OnDevice, public testing::WithParamInterface<boo
     if (failed_ != nullptr) cudaFreeHost(failed_);
   }
 
+  /// One of `devices`, with [rows, cols] in all.
+  GatherCall call_of(int index, int devices, std::int32_t rows, std::int32_t cols, const float* own) const {
+    GatherCall call;
+    call.own = own;
+    call.rows = rows;
+    call.cols = cols;
+    call.devices = devices;
+    call.index = index;
+    call.failed = failed_;
+    call.one_device = true;
+    call.through_host = GetParam();
+    return call;
+  }
+
   static constexpr int kMost = 3;
   std::mt19937 random_{20261125};
   cudaStream_t streams_[kMost] = {};
@@ -83,15 +97,7 @@ TEST_P(CudaGather, BringsEveryFormToAll) {
       memory.push_back(gather_memory(devices));
     }
     for (int d = 0; d < devices; ++d) {
-      GatherCall call;
-      call.own = own[d]->get();
-      call.rows = shape.rows;
-      call.cols = shape.cols;
-      call.devices = devices;
-      call.index = d;
-      call.failed = failed_;
-      call.one_device = true;
-      call.through_host = GetParam();
+      GatherCall call = call_of(d, devices, shape.rows, shape.cols, own[d]->get());
       for (int t = 0; t < devices; ++t)
         call.targets[t] = {shape.borders[t],   shape.borders[t + 1] - shape.borders[t],
                            out[t]->get(),      q8_at(q8[t]->get(), shape.rows, shape.cols),
@@ -141,18 +147,10 @@ TEST_P(CudaGather, BringsSomeRowsAlone) {
     memory.push_back(gather_memory(2));
   }
   for (int d = 0; d < 2; ++d) {
-    GatherCall call;
-    call.own = own[static_cast<std::size_t>(d)]->get();
-    call.rows = kRows;
-    call.cols = kCols;
-    call.devices = 2;
-    call.index = d;
-    call.one_device = true;
-    call.through_host = GetParam();
+    GatherCall call = call_of(d, 2, kRows, kCols, own[static_cast<std::size_t>(d)]->get());
     call.some = some.get();
     call.begin = border.get() + 1;
     call.end = border.get() + 2;
-    call.failed = failed_;
     for (int t = 0; t < 2; ++t)
       call.targets[t] = {t == 0 ? 0 : kOwn[0],
                          kOwn[t],
@@ -182,16 +180,8 @@ TEST_P(CudaGather, AddsToWhatStandsThereAndTakesOddWidths) {
       for (int c = shape.borders[d]; c < shape.borders[d + 1]; ++c)
         columns.push_back(values[static_cast<std::size_t>(r * 97 + c)]);
     own.push_back(std::make_unique<Array<float>>(columns));
-    GatherCall call;
-    call.own = own.back()->get();
-    call.rows = 5;
-    call.cols = 97;
-    call.devices = 2;
-    call.index = d;
+    GatherCall call = call_of(d, 2, 5, 97, own.back()->get());
     call.add = true;
-    call.failed = failed_;
-    call.one_device = true;
-    call.through_host = GetParam();
     call.targets[0] = {0, 64, first.get(), {}, nullptr, state_of(first_memory), words_of(first_memory)};
     call.targets[1] = {64, 33, second.get(), {}, nullptr, state_of(second_memory), words_of(second_memory)};
     ok(gather(call, streams_[d]));
@@ -208,16 +198,8 @@ TEST_P(CudaGather, AThousandOneBehindTheOther) {
   const auto first_memory = gather_memory(2), second_memory = gather_memory(2);
   for (int i = 0; i < kGathers; ++i) {
     for (int d = 0; d < 2; ++d) {
-      GatherCall call;
-      call.own = own.get() + 128 * d;
-      call.rows = 1;
-      call.cols = kCols;
-      call.devices = 2;
-      call.index = d;
+      GatherCall call = call_of(d, 2, 1, kCols, own.get() + 128 * d);
       call.add = true;
-      call.failed = failed_;
-      call.one_device = true;
-      call.through_host = GetParam();
       call.targets[0] = {
           0, 128, first.get() + i % 2 * kCols, {}, nullptr, state_of(first_memory), words_of(first_memory)};
       call.targets[1] = {
@@ -234,13 +216,7 @@ TEST_P(CudaGather, AThousandOneBehindTheOther) {
 TEST_P(CudaGather, OneThatGivesUpFreesTheOthers) {
   const Array<float> own(std::vector<float>(32, 1.0f)), out(64);
   const auto first_memory = gather_memory(2), second_memory = gather_memory(2);
-  GatherCall call;
-  call.own = own.get();
-  call.rows = 1;
-  call.cols = 64;
-  call.devices = 2;
-  call.failed = failed_;
-  call.one_device = true;
+  GatherCall call = call_of(0, 2, 1, 64, own.get());
   call.targets[0] = {0, 32, out.get(), {}, nullptr, state_of(first_memory), words_of(first_memory)};
   call.targets[1] = {32, 32, out.get(), {}, nullptr, state_of(second_memory), words_of(second_memory)};
   ok(gather(call, streams_[0]));

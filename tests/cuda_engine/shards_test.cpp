@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
+#include <memory>
 #include <regex>
 
 #include "base/bytes.h"
 #include "cuda_engine/on_gpu.h"
+#include "cuda_engine/synth_file.h"
 #include "engine/support.h"
-#include "synth-model/write.h"
 
 namespace millrace::engine {
 namespace {
@@ -43,8 +43,6 @@ EngineOptions on_two(EngineOptions options) {
 
 /// In float16 and in Q8_0 of odd widths, with norms of heads and of results, windows, and a head that is the embedding.
 TEST_F(Shards, TheBitsOfOneWhateverTheLayersAre) {
-  const std::string path =
-      (std::filesystem::temp_directory_path() / fmt::format("millrace-shards-{}.gguf", getpid())).string();
   for (const char* const architecture : {"llama", "qwen3", "gemma3"}) {
     for (const DType dtype : {DType::f16, DType::q8_0}) {
       synth::Shape shape;
@@ -52,17 +50,14 @@ TEST_F(Shards, TheBitsOfOneWhateverTheLayersAre) {
       shape.layers = 3, shape.dim = 288, shape.ff = 480, shape.heads = 4, shape.kv_heads = 2, shape.head_dim = 64;
       shape.vocab = 4001;
       shape.tied = true;
-      synth::WriteOptions options;
-      options.types.matrices = dtype;
-      const auto written = synth::write(path, shape, options);
-      ASSERT_TRUE(written.ok()) << written.status().message();
+      const SynthFile file(shape, {.matrices = dtype});
       for (const DType kv : {DType::f16, DType::q8_0, DType::q4_0}) {
         SCOPED_TRACE(fmt::format("{} in {}, KV {}", architecture, info(dtype).name, info(kv).name));
-        expect_same_bits(logits_of(on_two(on_one(path, kv)), 150, 12), logits_of(on_one(path, kv), 150, 12));
+        expect_same_bits(logits_of(on_two(on_one(file.path(), kv)), 150, 12),
+                         logits_of(on_one(file.path(), kv), 150, 12));
       }
     }
   }
-  std::filesystem::remove(path);
 }
 
 /// Mixtures with shared experts, with biases, beside states or latents, which are not cut: all GPUs compute them.
@@ -83,14 +78,10 @@ class ShardsOfArchitectures : public Shards, public testing::WithParamInterface<
 };
 
 TEST_P(ShardsOfArchitectures, HaveTheBitsOfOne) {
-  const std::string path =
-      (std::filesystem::temp_directory_path() / fmt::format("millrace-shards-{}.gguf", getpid())).string();
   for (const DType dtype : {DType::f16, DType::q8_0, DType::q4_k}) {
-    synth::WriteOptions options;
-    options.types.matrices = dtype;
-    const auto written = synth::write(path, shape(), options);
-    ASSERT_TRUE(written.ok()) << written.status().message();
     SCOPED_TRACE(info(dtype).name);
+    const SynthFile file(shape(), {.matrices = dtype});
+    const std::string& path = file.path();
     // A prompt whose experts are read one for many entries, one of few, and tokens.
     const std::vector<float> whole = logits_of(on_one(path), 150, 6), few = logits_of(on_one(path), 9, 6);
     EngineOptions two = on_two(on_one(path));
@@ -99,21 +90,16 @@ TEST_P(ShardsOfArchitectures, HaveTheBitsOfOne) {
     two.cuda_fuse = two.cuda_graphs = false;
     expect_same_bits(logits_of(two, 150, 6), whole);
   }
-  std::filesystem::remove(path);
 }
 
 /// Some experts have slots, of each GPU's rows; the processor computes with others, the GPUs read some across their
 /// links, and prompts bring them in waves.
 TEST_P(ShardsOfArchitectures, HaveTheBitsOfOneWhereExpertsFlow) {
   if (shape().experts == 0) GTEST_SKIP() << "no experts";
-  const std::string path =
-      (std::filesystem::temp_directory_path() / fmt::format("millrace-shards-{}.gguf", getpid())).string();
   for (const DType dtype : {DType::f16, DType::q8_0, DType::q4_k}) {
-    synth::WriteOptions options;
-    options.types.matrices = dtype;
-    const auto written = synth::write(path, shape(), options);
-    ASSERT_TRUE(written.ok()) << written.status().message();
     SCOPED_TRACE(info(dtype).name);
+    const SynthFile file(shape(), {.matrices = dtype});
+    const std::string& path = file.path();
     const std::vector<float> whole = logits_of(on_one(path), 150, 24);
     EngineOptions two = on_two(on_one(path));
     two.threads = 2;
@@ -129,7 +115,6 @@ TEST_P(ShardsOfArchitectures, HaveTheBitsOfOneWhereExpertsFlow) {
     two.expert_slots = 24;  // in RAM at once, of 48 or so
     expect_same_bits(logits_of(two, 150, 24), whole);
   }
-  std::filesystem::remove(path);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ShardsOfArchitectures,
@@ -147,18 +132,13 @@ class ShardsOfQuantized : public Shards {
   void SetUp() override {
     Shards::SetUp();
     if (IsSkipped()) return;
-    path_ = (std::filesystem::temp_directory_path() / fmt::format("millrace-shards-{}.gguf", getpid())).string();
     synth::Shape shape;
     shape.layers = 6, shape.dim = 1024, shape.ff = 2816, shape.heads = 16, shape.kv_heads = 4, shape.head_dim = 64;
     shape.vocab = 8003;
-    synth::WriteOptions options;
-    options.types.mixture_q4_k_m = true;
-    const auto written = synth::write(path_, shape, options);
-    ASSERT_TRUE(written.ok()) << written.status().message();
+    file_ = std::make_unique<SynthFile>(shape, synth::Types{.mixture_q4_k_m = true});
+    path_ = file_->path();
   }
-  void TearDown() override {
-    if (!path_.empty()) std::filesystem::remove(path_);
-  }
+  std::unique_ptr<SynthFile> file_;
   std::string path_;
 };
 

@@ -270,6 +270,14 @@ void decode_few_values(const std::byte* block, std::int64_t head_dim, float* out
   }
 }
 
+template <typename V, bool kKeys, bool kSigns>
+void decode_few(const std::byte* block, std::int64_t head_dim, float* out) {
+  if constexpr (kKeys)
+    decode_few_keys<V, kSigns>(block, head_dim, out);
+  else
+    decode_few_values<kSigns>(block, head_dim, out);
+}
+
 /// A block of f16 as floats: keys and values alike.
 template <typename V>
 void decode_halves(const std::byte* block, std::int64_t count, float* out) {
@@ -308,16 +316,10 @@ const std::byte* plain_block(const AttentionArgs& args, std::int64_t number, flo
           decode_nibble_values(block, head_dim, scratch);
         break;
       case DType::q3_k:
-        if constexpr (kKeys)
-          decode_few_keys<V, true>(block, head_dim, scratch);
-        else
-          decode_few_values<true>(block, head_dim, scratch);
+        decode_few<V, kKeys, true>(block, head_dim, scratch);
         break;
       case DType::q2_0:
-        if constexpr (kKeys)
-          decode_few_keys<V, false>(block, head_dim, scratch);
-        else
-          decode_few_values<false>(block, head_dim, scratch);
+        decode_few<V, kKeys, false>(block, head_dim, scratch);
         break;
       default:
         if constexpr (kKeys)

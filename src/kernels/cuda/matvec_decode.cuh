@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/grid_words.cuh"
+#include "kernels/cuda/spread.cuh"
 #include "kernels/cuda/ue4m3.cuh"
 #include "tensor/blocks.h"
 
@@ -342,11 +343,9 @@ struct FieldDecoder : SimpleDecoder {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if constexpr (kBits == 1) {  // 0 and 2 are -1 and 1
-        w[i] = (((bytes4(word, at) >> (4 * i)) & 15) * 0x00408102u) & 0x02020202u;
+        w[i] = spread_bits<1>(bytes4(word, at) >> (4 * i));
       } else {
-        const std::uint32_t four = bytes4(word, at + i / 4 * 4) >> (8 * (i % 4)) & 255;
-        const std::uint32_t nibbles = (four | four << 12) & 0x000f000fu;
-        w[i] = (nibbles | nibbles << 6) & 0x03030303u;
+        w[i] = spread_pairs(bytes4(word, at + i / 4 * 4) >> (8 * (i % 4)));
       }
     }
   }

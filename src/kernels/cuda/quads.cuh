@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/grid_words.cuh"
+#include "kernels/cuda/spread.cuh"
 #include "kernels/cuda/ue4m3.cuh"
 #include "tensor/blocks.h"
 #include "tensor/dtype.h"
@@ -42,18 +43,6 @@ __device__ inline std::uint32_t load_word(const std::uint8_t* p, int index) {
 template <int kOffset>
 __device__ inline std::uint32_t less(std::uint32_t bytes) {
   return (bytes + 0x01010101u * (128 - kOffset)) ^ 0x80808080u;
-}
-
-/// The low four bits of x, bit i to bit kBit of byte i.
-template <int kBit>
-__device__ inline std::uint32_t spread_bits(std::uint32_t x) {
-  return ((x & 15) * (0x00204081u << kBit)) & (0x01010101u << kBit);
-}
-
-/// The low four pairs of bits of x, each in a byte.
-__device__ inline std::uint32_t spread_pairs(std::uint32_t x) {
-  const std::uint32_t nibbles = ((x & 255) | (x & 255) << 12) & 0x000F000Fu;
-  return (nibbles | nibbles << 6) & 0x03030303u;
 }
 
 __host__ __device__ constexpr std::uint32_t four_bytes(const std::int8_t* p) {
