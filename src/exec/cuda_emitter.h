@@ -194,7 +194,12 @@ struct CudaExecutor::Emitter {
 
   /// A step that gathers what all devices made, `own` being this one's: all but where it goes.
   cuda::GatherCall gather_call(const Step& s, Act own) const;
+  /// The same with where it goes. s: the launch's step that gathers.
+  cuda::GatherCall gather_call(const Launch& launch, const Step& s);
   void emit_gather(const Launch& launch);
+  /// What a product makes, and what gathers it behind: it goes straight to where all need it, in all devices' memory,
+  /// if the kernel of so many rows can do that and the devices can reach each other; else to this device's own columns.
+  void launch_gathered(cuda::MatmulCall& call, const Launch& launch);
 
   /// x_index: which rows of x, of a launch that gathers them; null: all.
   void emit_norm(const Launch& l, Act x, const std::int32_t* x_index);

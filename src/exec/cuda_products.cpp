@@ -98,8 +98,46 @@ void CudaExecutor::Emitter::take_in(Shared& shared, bool add) {
   if (status.ok()) ops.share_->add(shared.job, stream);
 }
 
+void CudaExecutor::Emitter::launch_gathered(cuda::MatmulCall& call, const Launch& l) {
+  constexpr std::int32_t kAligned = 32;  // columns that kernels store at once, at most
+  const cuda::GatherCall gather = gather_call(l, step(l.first + 1));
+  const cuda::GatherCall::Target& own = gather.targets[gather.index];
+  bool straight = !gather.through_host && call.x_bf16 != nullptr;
+  for (int d = 0; d < gather.devices; ++d)
+    straight = straight && gather.targets[d].first % kAligned == 0 && gather.targets[d].own_cols % kAligned == 0;
+  if (!straight) {
+    launch(call);
+    return check(cuda::gather(gather, stream), "gather");
+  }
+  const auto columns_of = [&own](const cuda::GatherCall::Target& target) {
+    cuda::ProductCopies::Copy columns;
+    if (target.out != nullptr) columns.y = target.out + own.first;
+    if (target.bf16 != nullptr) columns.y_bf16 = target.bf16 + own.first;
+    return columns;
+  };
+  const cuda::ProductCopies::Copy here = columns_of(own);
+  call.products[0].y = here.y;
+  call.products[0].y_stride = gather.cols;
+  call.y_bf16 = here.y_bf16;
+  call.y_bf16_cols = gather.cols;
+  if (gather.add) call.effect = cuda::Effect::add;
+  for (int d = 0; d < gather.devices; ++d)
+    if (d != gather.index) call.also.copies[call.also.count++] = columns_of(gather.targets[d]);
+  if (gather.meets_first && status.ok()) check(cuda::meet(gather, stream), "meet");
+  launch(call);
+  if (status.ok()) check(cuda::meet(gather, stream), "meet");
+}
+
 void CudaExecutor::Emitter::emit_product(const Launch& l) {
   const Step& s = step(l.first);
+  if (l.gathers) {
+    const Product& product = s.products[0];
+    cuda::MatmulCall call = call_for(s.a, false, in_prompt(s.a));
+    call.count = 1;
+    call.products[0] = {matrix(product.weight), vector(product.bias), data(product.out), cols(product.out)};
+    overwritten(product.out);
+    return launch_gathered(call, l);
+  }
   std::array<const Product*, cuda::kMostProducts> products{};
   std::size_t count = 0;
   for (std::size_t i = l.first; i < l.end; ++i)
@@ -155,6 +193,7 @@ void CudaExecutor::Emitter::emit_feed_forward(const Launch& l) {
 
 void CudaExecutor::Emitter::emit_gated(const Launch& l) {
   const Step& s = step(l.first);
+  if (l.gathers) return launch_gated(l);
   Shared shared;
   share_rows(shared, s.weight, s.weight2, {}, s.out);
   shared.job.matrices[0].activation = s.activation;
@@ -173,8 +212,13 @@ void CudaExecutor::Emitter::launch_gated(const Launch& l) {
   call.effect = cuda::Effect::gated;
   call.activation = s.activation;
   call.count = 2;
-  call.products[0] = {matrix(s.weight), nullptr, l.leaves.floats ? data(s.out) : nullptr, cols(s.out)};
+  const bool floats = l.leaves.floats || l.gathers;
+  call.products[0] = {matrix(s.weight), nullptr, floats ? data(s.out) : nullptr, cols(s.out)};
   call.products[1] = {matrix(s.weight2), nullptr, nullptr, cols(s.out)};
+  if (l.gathers) {
+    overwritten(s.out);
+    return launch_gathered(call, l);
+  }
   // The input's form lies in slot 0 or 1; the result's goes into the other.
   if (l.leaves.bf16) call.y_bf16 = make_bf16(slot_beside(s.a, true), s.out);
   if (l.leaves.q8) call.y_q8 = make_q8(slot_beside(s.a, false), s.out);

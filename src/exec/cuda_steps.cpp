@@ -41,13 +41,13 @@ cuda::GatherCall CudaExecutor::Emitter::gather_call(const Step& s, Act own) cons
   return call;
 }
 
-void CudaExecutor::Emitter::emit_gather(const Launch& l) {
-  const Step& s = step(l.first);
+cuda::GatherCall CudaExecutor::Emitter::gather_call(const Launch& l, const Step& s) {
   overwritten(s.out);
   overwritten(l.out);
   cuda::GatherCall call = gather_call(s, s.a);
   call.cols = static_cast<std::int32_t>(cols(l.out));
   call.add = l.adds;
+  call.meets_first = l.meets_first;
   const std::int64_t first_row = buffer(l.out).rows == Rows::whole ? window.first : 0;
   for (int d = 0; d < call.devices; ++d) {
     const Shards::Device& device = ops.shards_.devices[static_cast<std::size_t>(d)];
@@ -60,7 +60,11 @@ void CudaExecutor::Emitter::emit_gather(const Launch& l) {
   }
   if (l.leaves.q8) (void)make_q8(kGatheredInput, l.out);
   if (l.leaves.bf16) (void)make_bf16(kGatheredInput, l.out);
-  check(cuda::gather(call, stream), "gather");
+  return call;
+}
+
+void CudaExecutor::Emitter::emit_gather(const Launch& l) {
+  check(cuda::gather(gather_call(l, step(l.first)), stream), "gather");
 }
 
 void CudaExecutor::Emitter::emit_norm(const Launch& l, Act x, const std::int32_t* x_index) {

@@ -1,5 +1,6 @@
 #include "exec/fusion.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace millrace::exec {
@@ -22,6 +23,7 @@ class Fuser {
     Launches launches;
     for (const std::size_t first : program_.blocks) {
       std::vector<Launch>& block = launches.emplace_back();
+      begin_ = first;
       end_ = program_.block_end(first);
       for (std::size_t at = first; at < end_; at = block.back().end) {
         MR_ASSIGN_OR_RETURN(Launch launch, launch_at(at));
@@ -123,6 +125,7 @@ class Fuser {
       case Kind::matmul:
         if (all_on_host(s.products[0].weight) && program_.feed_forward_at(at)) return feed_forward(at);
         if (joins_product(at)) return launch(Launch::Kind::product, at, at + 2, s.products[0].out);
+        if (const std::optional<Launch> made = gathered(Launch::Kind::product, at, s.products[0].out)) return *made;
         return with_residual(launch(Launch::Kind::product, at, at + 1, s.products[0].out), s.product_count == 1);
       case Kind::gated:
         return all_on_host(s.weight) ? feed_forward(at) : gated(at);
@@ -209,9 +212,54 @@ class Fuser {
   /// What all devices made, in every form that is wanted: each makes that of its own columns.
   Launch gather(std::size_t at) const {
     Launch made = with_residual(launch(Launch::Kind::gather, at, at + 1, step(at).out), true);
-    if (made.adds || !options_.neighbours) return made;
-    const Forms later = wanted(at, made.out);
-    made.leaves = any_of(later);
+    if (!made.adds && options_.neighbours) made.leaves = any_of(wanted(at, made.out));
+    made.meets_first = touched_since_meeting(at, made);
+    return made;
+  }
+
+  /// Whether all devices go through the step together.
+  bool meets(std::size_t at) const {
+    const Step& s = step(at);
+    return s.kind == Kind::gather || (s.kind == Kind::moe && s.experts.own_hidden.buffer >= 0);
+  }
+  /// Whether a step reads or writes what that gather stores on all devices: a buffer, or the one place of forms that
+  /// are gathered.
+  bool touches(std::size_t at, const Launch& gather) const {
+    const Step& s = step(at);
+    if (s.reads(gather.out) || s.writes(gather.out)) return true;
+    if (!(gather.leaves.q8 || gather.leaves.bf16) || (s.kind != Kind::matmul && s.kind != Kind::gated)) return false;
+    return std::any_of(program_.steps.begin(), program_.steps.end(),
+                       [&](const Step& other) { return other.kind == Kind::gather && other.out == s.a; });
+  }
+  /// Since all devices met last before the gather at `at`. That was in this block, or behind the window before, or in
+  /// the block before.
+  bool touched_since_meeting(std::size_t at, const Launch& gather) const {
+    for (std::size_t i = at; i-- > begin_;) {
+      if (meets(i)) return false;
+      if (touches(i, gather)) return true;
+    }
+    for (std::size_t i = end_; i-- > gather.end && !meets(i);)
+      if (touches(i, gather)) return true;
+    for (std::size_t i = begin_; i-- > 0 && !meets(i);)
+      if (touches(i, gather)) return true;
+    return false;
+  }
+
+  /// A prompt's product and the gather behind it, where nothing else reads what this device made and it is all of one
+  /// kernel: that may store it in all devices' memory itself.
+  std::optional<Launch> gathered(Launch::Kind kind, std::size_t at, Act own) const {
+    const Step& s = step(at);
+    if (!options_.neighbours || !is(at + 1, Kind::gather) || step(at + 1).a != own || program_.read_behind(at + 1, own))
+      return {};
+    if (s.kind == Kind::matmul && s.product_count != 1) return {};
+    const WeightRef weight = s.kind == Kind::matmul ? s.products[0].weight : s.weight;
+    if (!in_prompt(s.a) || is_float(dtype(weight)) || host_rows(weight) > 0) return {};
+    Launch made = gather(at + 1);
+    const Forms stored = kind == Launch::Kind::product ? Forms{true, false, false} : Forms{false, false, true};
+    if (made.leaves != stored || touches(at, made)) return {};
+    made.kind = kind;
+    made.first = at;
+    made.gathers = true;
     return made;
   }
 
@@ -364,6 +412,7 @@ class Fuser {
     const Step& s = step(at);
     const DType gate = dtype(s.weight);
     if (!options_.neighbours || gate != dtype(s.weight2)) return launch(Launch::Kind::gate_and_up, at, at + 1, s.out);
+    if (const std::optional<Launch> made = gathered(Launch::Kind::gated, at, s.out)) return *made;
     Launch made = launch(Launch::Kind::gated, at, at + 1, s.out);
     const Forms later = wanted(at, s.out);
     // Where some columns come from the processor, nothing can be made of the whole rows yet.
@@ -407,7 +456,7 @@ class Fuser {
   const Program& program_;
   const residency::UnitTable& units_;
   const FuseOptions& options_;
-  std::size_t end_ = 0;  // of the present block
+  std::size_t begin_ = 0, end_ = 0;  // of the present block
 };
 
 }  // namespace

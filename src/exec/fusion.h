@@ -34,8 +34,8 @@ struct Launch {
     scale,
     copy,
     temper,
-    product,       // of one input with up to four weights
-    gated,         // gate, up and what comes of them, in one kernel
+    product,       // of one input with up to four weights; of a prompt with one, maybe with the gather behind it
+    gated,         // gate, up and what comes of them, in one kernel; of a prompt maybe with the gather behind it
     gate_and_up,   // the same where gate and up differ in dtype: one after the other, then what comes of them
     feed_forward,  // gate, up, their scales, and the product of what comes of them, all the processor's: a hand-over
     heads,         // heads' norms, RoPE and the KV store, in this one kernel alone
@@ -69,6 +69,10 @@ struct Launch {
   Forms leaves;       // written of `out`. What a later step reads beside that is made of the floats when it comes
   std::size_t first = 0, end = 0;
   Act out;
+  bool gathers = false;  // product, gated: the second step gathers what the first made; `out` and `leaves` are its
+  /// What gathers: other devices may still read or write here what this one is about to store there, so that all have
+  /// to meet before.
+  bool meets_first = false;
 };
 /// "norm": for traces and messages.
 std::string_view name(Launch::Kind kind);

@@ -112,8 +112,8 @@ class Ops {
   /// out = each row of x, and behind it that of y.
   void join(Act out, Act x, Act y);
   /// out = what all devices that compute this program with rows of their own made of x, side by side; this one's stands
-  /// from column `first` on. No step between the gather before and this one reads or writes `out`: other devices may
-  /// have got here already.
+  /// from column `first` on. Where no step since the gather before reads or writes `out`, other devices store there
+  /// while this one is not yet here; else all meet first.
   void gather(Act out, Act x, std::int64_t first);
 
   /// What was recorded, checked. Errors: internal.

@@ -22,6 +22,7 @@ std::string text(const std::vector<Launch>& block) {
   for (const Launch& launch : block) {
     std::string word(name(launch.kind));
     std::replace(word.begin(), word.end(), ' ', '-');
+    if (launch.gathers) word += "-for-all";
     if (launch.adds) word += '+';
     std::vector<std::string> forms;
     if (launch.leaves.floats) forms.emplace_back("floats");
@@ -335,6 +336,61 @@ TEST_F(ByHand, GateAndUpOfTwoDtypesAreApart) {
   ops.matmul_gated(y, matrix, other, h, kernels::Activation::silu);
   ops.matmul_gated(y, matrix, of_another_dtype, h, kernels::Activation::silu);
   EXPECT_EQ(launches(), "gated: gate-and-up") << "nothing reads the first";
+}
+TEST_F(ByHand, WhatAllDevicesNeedIsGatheredByTheProduct) {
+  const Act all = ops.buffer("all", 512), sums = ops.buffer("sums", 256);
+  const WeightRef wide{1, 0}, down{1, 1};
+  residency::Unit unit;
+  for (const std::int64_t cols : {512, 512}) unit.parts.push_back({"", DType::q8_0, 128, cols, 0, 0});
+  units_.add(std::move(unit));
+  ops.matmul_gated(y, matrix, other, h, kernels::Activation::silu);
+  ops.gather(all, y, 0);
+  const Act own = ops.buffer("own", 128);
+  ops.matmul(own, down, all);
+  ops.gather(sums, own, 128);
+  ops.add(x, sums);
+  const FuseOptions prompt{true, true, {}};
+  EXPECT_EQ(launches(prompt), "gated-for-all:bf16 product-for-all+");
+  EXPECT_EQ(launches(), "gated gather:q8 product gather+") << "few values are gathered faster";
+  EXPECT_EQ(launches({true, true, [](WeightRef) { return 16; }}), "gated gather:floats,bf16 product gather+")
+      << "the processor's columns come behind the product";
+  EXPECT_EQ(launches({false, true, {}}), "gate-and-up gather product gather add");
+  ops.matmul(v, matrix, own);
+  EXPECT_EQ(launches(prompt), "gated-for-all:bf16 product gather+ product") << "the own columns are read, too";
+  ops.matmul(own, wide, all);
+  ops.gather(sums, own, 128);
+  ops.matmul(k, matrix, sums);
+  EXPECT_EQ(launches(prompt), "gated-for-all:bf16 product gather+ product product gather:bf16 product")
+      << "a product stores floats alone";
+}
+TEST_F(ByHand, DevicesMeetBeforeTheyStoreWhatOthersMayRead) {
+  const Act sums = ops.buffer("sums", 256), own = ops.buffer("own", 128);
+  const WeightRef half{1, 0};
+  residency::Unit unit;
+  unit.parts.push_back({"", DType::q8_0, 128, 256, 0, 0});
+  units_.add(std::move(unit));
+  const auto meet_first = [&] {
+    const Expected<Program> program = ops.finish();
+    EXPECT_TRUE(program.ok()) << program.status().message();
+    std::vector<bool> first;
+    for (const std::vector<Launch>& block : fused(*program, units_, {}))
+      for (const Launch& launch : block)
+        if (launch.kind == Launch::Kind::gather) first.push_back(launch.meets_first);
+    return first;
+  };
+  ops.matmul(own, half, h);
+  ops.gather(sums, own, 0);
+  ops.add(x, sums);
+  EXPECT_EQ(meet_first(), std::vector{true}) << "the norm before reads x";
+  ops.matmul(own, half, h);
+  ops.gather(y, own, 0);
+  EXPECT_EQ(meet_first(), (std::vector{true, false})) << "nothing has touched y since the gather before";
+  ops.begin_block();
+  ops.rms_norm(h, x, norm, 0);
+  ops.matmul(own, half, h);
+  ops.gather(sums, own, 0);
+  ops.add(x, sums);
+  EXPECT_EQ(meet_first(), (std::vector{true, false, true})) << "the norm of this block reads x";
 }
 TEST_F(ByHand, AFeedForwardWithScalesIsHandedOutWhole) {
   for (const WeightRef weight : {matrix, other, of_another_dtype}) ops.scale_products(weight, norm);

@@ -92,6 +92,19 @@ struct Product {
   std::int64_t y_stride = 0;
 };
 
+constexpr int kMostGpus = 8;
+
+/// Other devices' memory that a product's result goes to as well, which this one may write to: in the strides of its
+/// own, and in the same forms.
+struct ProductCopies {
+  struct Copy {
+    float* y = nullptr;
+    Bf16* y_bf16 = nullptr;
+  };
+  Copy copies[kMostGpus - 1];
+  std::int32_t count = 0;
+};
+
 /// Products of one input with several weights in one launch.
 struct MatmulCall {
   Product products[kMostProducts];  // of matmul and matmul_prompt kMostTileProducts
@@ -107,6 +120,8 @@ struct MatmulCall {
   // For matmul_prompt: bfloat16 instead of int8, dense.
   const Bf16* x_bf16 = nullptr;
   Bf16* y_bf16 = nullptr;
+  std::int32_t y_bf16_cols = 0;  // of the buffer that y_bf16 is part of; 0: `rows`, the result alone
+  ProductCopies also;            // of one product, or a pair
 };
 
 /// A product of rows with the experts chosen for them, in one launch. An entry is a (row, place) pair; entry e is row

@@ -148,6 +148,12 @@ __global__ void __launch_bounds__(kThreads) gather_floats_kernel(const __grid_co
   tell_and_await(call);
 }
 
+__global__ void __launch_bounds__(32) meet_kernel(const __grid_constant__ GatherCall call) {
+  wait_for_predecessor();
+  if (!call.one_device) allow_successor();
+  tell_and_await(call);
+}
+
 // --- Few values ---
 
 /// Where the two words of this thread's quad from device `sender` lie in a device's memory.
@@ -256,8 +262,16 @@ cudaError_t gather(const GatherCall& call, cudaStream_t stream) {
     }
     return cudaSuccess;
   }
+  if (call.meets_first) {
+    if (const cudaError_t error = meet(call, stream); error != cudaSuccess) return error;
+  }
   const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(blocks_of(own), 1, kMostBlocks));
   return launch(quads ? gather_many_kernel : gather_floats_kernel, dim3(blocks), dim3(kThreads), 0, stream, call);
+}
+
+cudaError_t meet(const GatherCall& call, cudaStream_t stream) {
+  if (call.devices < 2 || call.devices > kMostGpus || call.through_host) return cudaErrorInvalidValue;
+  return launch(meet_kernel, dim3(1), dim3(32), 0, stream, call);
 }
 
 }  // namespace millrace::kernels::cuda

@@ -14,8 +14,6 @@
 
 namespace millrace::kernels::cuda {
 
-constexpr int kMostGpus = 8;
-
 /// Few values go in words that say themselves when they have come: two floats, each beside the number of its gather. No
 /// fence is waited for then, and no flag behind them.
 constexpr int kGatherThreads = 256, kFewGatherBlocks = 256, kGatherQuad = 4;
@@ -50,6 +48,9 @@ struct GatherCall {
   /// Some of the devices are one, as in tests: the next launch takes no room there before this one has ended, or what
   /// it waits for might find none.
   bool one_device = false;
+  /// Others may still touch what values are stored straight into: all devices meet before. (Words are taken in by each
+  /// device itself.)
+  bool meets_first = false;
   /// No device writes to another's memory: all goes in words, of which there are `words` in the host's.
   bool through_host = false;
   /// Of each device, this one among them: which columns it has made, and where all of them go there: [rows, cols], any
@@ -69,5 +70,8 @@ struct GatherCall {
 
 /// A wait of more than five minutes sets `failed`.
 cudaError_t gather(const GatherCall& call, cudaStream_t stream);
+/// The same behind a kernel that has stored what the device made in all devices' memory itself (ProductCopies): nothing
+/// is left to do but to say so, and to wait for the others. Not through the host.
+cudaError_t meet(const GatherCall& call, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

@@ -39,7 +39,8 @@ bool has_prompt_products() {
 
 cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream) {
   if (call.x_rows == 0) return cudaSuccess;
-  if (call.count > kMostTileProducts) return cudaErrorInvalidValue;
+  const int alone = call.effect == Effect::gated ? 2 : 1;
+  if (call.count > kMostTileProducts || (call.also.count > 0 && call.count > alone)) return cudaErrorInvalidValue;
   PromptArgs args;
   args.effect = call.effect;
   args.activation = call.activation;
@@ -47,6 +48,8 @@ cudaError_t matmul_prompt(const MatmulCall& call, cudaStream_t stream) {
   args.x_rows = call.x_rows;
   args.x = reinterpret_cast<const __nv_bfloat16*>(call.x_bf16);
   args.y_bf16 = reinterpret_cast<__nv_bfloat16*>(call.y_bf16);
+  args.y_bf16_cols = call.y_bf16_cols > 0 ? call.y_bf16_cols : call.products[0].weight.rows;
+  args.also = call.also;
   const DType dtype = call.products[0].weight.dtype;
   for (int i = 1; i < call.count; ++i)
     if (call.products[i].weight.dtype != dtype) return cudaErrorInvalidValue;

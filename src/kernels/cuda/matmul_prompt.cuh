@@ -200,10 +200,11 @@ struct PromptBlock {
   }
 };
 
-/// y = sums, or y += sums. A lane's column 8 n + 2 t + i of rows row and row + 1 is d[4 n + i] and d[4 n + 2 + i].
+/// y = sums, or y += sums, which are in d then. A lane's column 8 n + 2 t + i of rows row and row + 1 is d[4 n + i] and
+/// d[4 n + 2 + i].
 template <int n_sums>
 __device__ inline void finish_prompt(const PromptArgs& args, const TileProduct& product, int row, int first_column,
-                                     const float (&d)[n_sums]) {
+                                     float (&d)[n_sums]) {
   if (row >= product.rows) return;
   const int t = static_cast<int>(threadIdx.x) % 4;
   const bool two = row + 1 < product.rows, wide = two && product.y_stride % 2 == 0, adds = args.effect == Effect::add;
@@ -234,12 +235,28 @@ __device__ inline void finish_prompt(const PromptArgs& args, const TileProduct& 
       float2 v = make_float2(d[4 * (n + k / 2) + k % 2], d[4 * (n + k / 2) + 2 + k % 2]);
       if (product.bias != nullptr) v.x += bias[0], v.y += bias[1];
       if (adds) v.x = old[k].x + v.x, v.y = old[k].y + v.y;
+      d[4 * (n + k / 2) + k % 2] = v.x, d[4 * (n + k / 2) + 2 + k % 2] = v.y;
       float* y = product.y + column * product.y_stride + row;
       if (wide) {
         *reinterpret_cast<float2*>(y) = v;
       } else {
         y[0] = v.x;
         if (two) y[1] = v.y;
+      }
+    }
+  }
+#pragma unroll 1
+  for (int i = 0; i < args.also.count; ++i) {
+#pragma unroll
+    for (int k = 0; k < n_sums / 2; ++k) {
+      const int column = first_column + 8 * (k / 2) + 2 * t + k % 2;
+      if (column >= args.x_rows) continue;
+      float* y = args.also.copies[i].y + column * product.y_stride + row;
+      if (wide) {
+        *reinterpret_cast<float2*>(y) = make_float2(d[k / 2 * 4 + k % 2], d[k / 2 * 4 + 2 + k % 2]);
+      } else {
+        y[0] = d[k / 2 * 4 + k % 2];
+        if (two) y[1] = d[k / 2 * 4 + 2 + k % 2];
       }
     }
   }
@@ -271,11 +288,16 @@ __device__ inline void finish_prompt_pairs(const PromptArgs& args, const TilePro
   const int part = tid % 8 * 8;  // of a column's 64 rows
   for (int column = tid / 8; column < min(T::kWidth, args.x_rows - first_column); column += T::kThreads / 8) {
     const __nv_bfloat16* from = values + column * kPitch + part;
-    __nv_bfloat16* to = args.y_bf16 + std::int64_t{first_column + column} * rows + first_row + part;
-    if (first_row + part + 8 <= rows && rows % 8 == 0) {
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-    } else {
-      for (int i = 0; i < 8 && first_row + part + i < rows; ++i) to[i] = from[i];
+    const std::int64_t at = std::int64_t{first_column + column} * args.y_bf16_cols + first_row + part;
+    const bool whole = first_row + part + 8 <= rows && rows % 8 == 0 && args.y_bf16_cols % 8 == 0;
+#pragma unroll 1
+    for (int copy = -1; copy < args.also.count; ++copy) {
+      auto* const to = at + (copy < 0 ? args.y_bf16 : reinterpret_cast<__nv_bfloat16*>(args.also.copies[copy].y_bf16));
+      if (whole) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      } else {
+        for (int i = 0; i < 8 && first_row + part + i < rows; ++i) to[i] = from[i];
+      }
     }
   }
 }

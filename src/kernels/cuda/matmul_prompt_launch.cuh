@@ -15,6 +15,8 @@ struct PromptArgs {
   std::int32_t cols = 0, x_rows = 0;
   const __nv_bfloat16* x = nullptr;
   __nv_bfloat16* y_bf16 = nullptr;  // gated: written if set
+  std::int32_t y_bf16_cols = 0;     // as in MatmulCall, but never 0
+  ProductCopies also;
 };
 
 constexpr int kPromptRows = 128;                 // of weights, in a tile
