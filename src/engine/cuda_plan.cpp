@@ -30,6 +30,7 @@ constexpr std::uint64_t kUsualContextBytes = 600 * kMiB;  // where the driver do
 // measured; and by how much the next run's measurement may differ, so that a plan can be followed.
 constexpr std::uint64_t kHostMargin = 64 * kMiB, kMeasurementSpread = 32 * kMiB;
 constexpr std::uint64_t kThreadBytes = kMiB;  // of each that computes the CPU's share
+constexpr int kUsualMultiprocessors = 100;    // of a GPU that is not here
 
 }  // namespace
 
@@ -55,6 +56,8 @@ Expected<Vram> open_gpu(int index) {
   return vram;
 }
 
+std::uint64_t most_cap(const Vram& vram) { return vram.free_bytes + vram.context_bytes - kDriverMargin; }
+
 CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& parts)
     : asked_(options),
       options_(options),
@@ -65,7 +68,7 @@ CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& 
       program_bytes_(measured_program_bytes(options)) {
   const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();
   threads_bytes_ = static_cast<std::uint64_t>(threads) * kThreadBytes;
-  const std::uint64_t most = vram_.free_bytes + vram_.context_bytes - kDriverMargin;
+  const std::uint64_t most = most_cap(vram_);
   if (options_.vram_bytes > most)
     log::warn("--vram {}: only {} of this GPU are free now", format_bytes(options_.vram_bytes), format_bytes(most));
   cap_ = options_.vram_bytes > 0 ? std::min(options_.vram_bytes, most) : most;
@@ -337,6 +340,18 @@ residency::CpuPart CudaPlanner::rounded_part() const {
   const int layers = static_cast<int>(homes_.movers - homes_.on_disk);
   return {rounded(exact.permille, kShareStep),
           std::min(layers, rounded(exact.feed_forwards, std::max(1, layers / 10)))};
+}
+
+Expected<Parts> assemble_cuda_on_paper(const EngineOptions& given) {
+  EngineOptions options = given;
+  options.measure_rates = false;
+  Parts parts;
+  std::vector<std::string> paths;
+  MR_RETURN_IF_ERROR(open_model(options, kCudaTileBytes, false, parts, paths));
+  MR_RETURN_IF_ERROR(check_kv(parts.model->program().layout, options.kv_dtype));
+  const Vram vram{options.vram_bytes, kUsualContextBytes + kDriverMargin, kUsualMultiprocessors};
+  MR_RETURN_IF_ERROR(CudaPlanner(options, vram, parts).plan());
+  return parts;
 }
 
 }  // namespace millrace::engine

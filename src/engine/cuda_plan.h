@@ -32,6 +32,8 @@ struct Vram {
 Expected<device::Gpu> find_gpu(int index);
 /// Opens the GPU, and measures. Errors: unsupported, io_error.
 Expected<Vram> open_gpu(int index);
+/// The largest cap that all memory of the process there may have.
+std::uint64_t most_cap(const Vram& vram);
 
 /// Of either cap, for others than this model (a draft model).
 struct TakenMemory {

@@ -76,6 +76,8 @@ class Assembly {
     one.ram_bytes = program + (ram - program - words) / gpus_.size();
     one.ram_taken_bytes = 0;
     one.measure_rates = false;
+    if (!one.vram_beside.empty())
+      one.vram_bytes = std::min(one.vram_bytes, *std::min_element(one.vram_beside.begin(), one.vram_beside.end()));
     share_processor();
     planner_.emplace(one, vram_, parts_);
     MR_RETURN_IF_ERROR(planner_->plan());
@@ -102,6 +104,8 @@ class Assembly {
   void start_processors(int pools);
   Status take_memory(std::uint64_t ram);
   Status load();
+  std::uint64_t cap_of(std::size_t gpu) const;
+  void say_caps() const;
   Expected<std::unique_ptr<residency::DeviceWeights>> load_weights(std::size_t gpu);
   Status open_experts();
   Status make_blocks();
@@ -110,8 +114,8 @@ class Assembly {
 
   EngineOptions options_;
   std::vector<int> gpus_;
-  Vram vram_;  // the least of any, and the largest context
-  std::vector<std::uint64_t> context_bytes_;
+  Vram vram_;                                              // the least of any, and the largest context
+  std::vector<std::uint64_t> context_bytes_, most_bytes_;  // of each: of its context; the largest cap
   Parts parts_;
   std::unique_ptr<ShardedParts> sharded_ = std::make_unique<ShardedParts>();
   std::vector<std::string> paths_;
@@ -147,6 +151,7 @@ Status Assembly::measure() {
     const device::OnGpu on(gpus_[g]);
     MR_ASSIGN_OR_RETURN(const Vram vram, open_gpu(gpus_[g]));
     context_bytes_.push_back(vram.context_bytes);
+    most_bytes_.push_back(most_cap(vram));
     if (g == 0) vram_ = vram;
     vram_.free_bytes = std::min(vram_.free_bytes, vram.free_bytes);
     vram_.context_bytes = std::max(vram_.context_bytes, vram.context_bytes);
@@ -213,21 +218,38 @@ void Assembly::start_processors(int pools) {
   parts_.isa = options_.best_isa ? device::best_isa() : options_.isa;
 }
 
+/// The plan is for the least of any, each GPU having the same rows. One with more keeps units there that else cross.
+std::uint64_t Assembly::cap_of(std::size_t gpu) const {
+  const bool by_gpu = gpu > 0 && !options_.vram_beside.empty();
+  const std::uint64_t asked = by_gpu ? options_.vram_beside[gpu - 1] : options_.vram_bytes;
+  return std::max(planner_->cap_bytes(), asked > 0 ? std::min(asked, most_bytes_[gpu]) : most_bytes_[gpu]);
+}
+
+void Assembly::say_caps() const {
+  if (options_.vram_beside.empty()) return;
+  std::string caps;
+  for (std::size_t g = 0; g < gpus_.size(); ++g) caps += (g > 0 ? ", " : "") + format_bytes(cap_of(g));
+  log::info("VRAM by GPU: {}; the plan is for the least, because each has the same rows{}", caps,
+            planner_->homes().placement.use_spare ? ", and what others have beyond it holds layers that else cross"
+                                                  : "; nothing uses what others have beyond it");
+}
+
 Status Assembly::take_memory(std::uint64_t ram) {
   MR_RETURN_IF_ERROR(start_storage(options_, paths_, false, parts_));
   log::info("GPUs {}: context {} tokens x {}, {} rows a pass, {} of VRAM at most on each", fmt::join(gpus_, " and "),
             parts_.limits.context_tokens, parts_.limits.sequences, parts_.limits.batch_tokens,
             format_bytes(planner_->cap_bytes()));
+  say_caps();
   if (parts_.plan.cpu.permille > 0)
     log::info("the CPU computes {:.1f} % of the rows of layers streamed from RAM, {} threads beside each GPU",
               parts_.plan.cpu.permille / 10.0, threads_of(static_cast<int>(gpus_.size())));
   parts_.budget = std::make_unique<residency::Budget>(
       std::max(ram, planner_->program_bytes() + residency::kLoadingBytes * gpus_.size()));
   MR_ASSIGN_OR_RETURN(parts_.program, parts_.budget->reserve("program", planner_->program_bytes()));
-  parts_.vram = std::make_unique<residency::Budget>(planner_->cap_bytes());
+  parts_.vram = std::make_unique<residency::Budget>(cap_of(0));
   MR_ASSIGN_OR_RETURN(parts_.gpu_context, parts_.vram->reserve("CUDA context", context_bytes_[0]));
   for (std::size_t g = 1; g < gpus_.size(); ++g) {
-    sharded_->budgets.push_back(std::make_unique<residency::Budget>(planner_->cap_bytes()));
+    sharded_->budgets.push_back(std::make_unique<residency::Budget>(cap_of(g)));
     MR_ASSIGN_OR_RETURN(sharded_->contexts.emplace_back(), vram(g).reserve("CUDA context", context_bytes_[g]));
   }
   return {};

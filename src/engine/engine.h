@@ -94,6 +94,7 @@ struct EngineOptions {
   model::Shard shard;              // only these rows, for one of those GPUs: no engine by itself
   std::uint64_t vram_bytes = 0;  // cap on all memory of a device that the process takes, its context included; 0: what
                                  // is free
+  std::vector<std::uint64_t> vram_beside;  // the caps of cuda_beside, in their order; empty: vram_bytes for each
   std::vector<Pin> pins;
   // Of layers streamed from RAM, what the CPU computes: the whole feed-forward of so many, and this share of the
   // others' rows. -1 for both: chosen from the rates; for one: none.

@@ -344,6 +344,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& /*options*/, const DraftModel
 Expected<Parts> assemble_cuda_draft(const DraftModelPlan& /*draft*/, Parts& /*target*/) {
   return device::gpus().status();
 }
+Expected<Parts> assemble_cuda_on_paper(const EngineOptions& /*options*/) { return device::gpus().status(); }
 #endif
 
 namespace {

@@ -102,6 +102,10 @@ residency::SavedPlan saved_plan(const Parts& parts);
 Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan* draft, bool load,
                               const std::function<Status(const Parts&)>& accept);
 
+/// Up to the plan, on paper: for options.vram_bytes of a GPU that need not be here, and a machine whose rates are
+/// options.rates. Errors: those of a plan; unsupported (built without CUDA).
+Expected<Parts> assemble_cuda_on_paper(const EngineOptions& options);
+
 /// The draft model on the GPU of `target`, whose budgets grant what it takes and outlive it. REQUIRES: target's seat
 /// for it is there. Errors: those of every part.
 Expected<Parts> assemble_cuda_draft(const DraftModelPlan& draft, Parts& target);

@@ -18,6 +18,9 @@ using namespace test;
 
 // One GPU that plays two loads a kernel while another waits for the one that is loaded.
 const bool kernels_come_first = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
+// And streams of both that share one of the GPU's eight queues wait for each other: what one copies would stand behind
+// a kernel of the other that waits for it.
+const bool streams_have_queues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
 
 class Shards : public OnGpu {};
 
@@ -180,14 +183,21 @@ TEST_F(ShardsOfQuantized, TheBitsOfOneWhereRowsStream) {
   const auto least = parse_bytes(match[1].str());
   ASSERT_TRUE(least.ok());
   options.vram_bytes = *least + 8'000'000;
-  const auto engine = make(options);
-  ASSERT_NE(engine, nullptr);
-  std::vector<float> logits;
-  Request request = greedy(real_text(*engine, 300), 4);
-  keep_logits(request, logits);
-  ASSERT_NE(engine->run(std::move(request)).finish, Finish::error);
-  expect_same_bits(logits, whole);
-  EXPECT_GT(engine->store_counters().bytes_to_device, 0u) << "nothing has streamed";
+  const auto crossed = [&] {
+    const auto engine = make(options);
+    if (engine == nullptr) return std::uint64_t{0};
+    std::vector<float> logits;
+    Request request = greedy(real_text(*engine, 300), 4);
+    keep_logits(request, logits);
+    EXPECT_NE(engine->run(std::move(request)).finish, Finish::error);
+    expect_same_bits(logits, whole);
+    return engine->store_counters().bytes_to_device;
+  };
+  const std::uint64_t alike = crossed();
+  EXPECT_GT(alike, 0u) << "nothing has streamed";
+  options.vram_beside = {options.vram_bytes + 60'000'000};
+  EXPECT_LT(crossed(), alike) << "the second GPU has more, and keeps layers there";
+  options.vram_beside.clear();
   for (const int share : {30, 70}) {  // and the CPU computes some rows of each GPU's
     options.cpu_share_percent = share;
     options.cpu_feed_forwards = 0;

@@ -431,7 +431,8 @@ int squeeze(engine::EngineOptions options, const BenchFlags& flags, const Progra
     const auto json = report(**created, bench, flags, (*created)->saved_plan().rates);
     const bool gpu = json["device"] == "cuda";
     std::uint64_t& cap = gpu ? options.vram_bytes : options.ram_bytes;
-    if (steps.empty()) {  // what it takes where nothing is short, if that was not said
+    options.vram_beside.clear();  // of several GPUs all go down the ladder alike
+    if (steps.empty()) {          // what it takes where nothing is short, if that was not said
       const residency::Budget& budget = gpu ? *(*created)->vram_budget() : (*created)->budget();
       cap = cap > 0 ? std::min(cap, budget.reserved_bytes()) : budget.reserved_bytes();
       name = fmt::format("{} by {}, {} of prompt and {} of answer", json["model"].get<std::string>(),

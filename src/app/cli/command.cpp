@@ -61,6 +61,27 @@ Status read_gpus(std::string_view device, engine::EngineOptions& options) {
   return {};
 }
 
+/// One cap for all GPUs, or one for each.
+Status read_vram(std::string_view vram, engine::EngineOptions& options) {
+  std::vector<std::uint64_t> caps;
+  for (std::size_t begin = 0; begin <= vram.size();) {
+    const std::size_t end = std::min(vram.find(',', begin), vram.size());
+    auto bytes = parse_bytes(vram.substr(begin, end - begin));
+    if (!bytes.ok()) return bytes.status().with_context("--vram");
+    if (*bytes == 0) return error(Code::invalid_argument, "--vram: 0 bytes hold no model; use --device cpu");
+    caps.push_back(*bytes);
+    begin = end + 1;
+  }
+  const std::size_t gpus = 1 + options.cuda_beside.size();
+  if (caps.size() > 1 && caps.size() != gpus)
+    return error(Code::invalid_argument,
+                 "--vram {}: {} caps for {} GPU{}; give one for all, or one for each of --device", vram, caps.size(),
+                 gpus, gpus > 1 ? "s" : "");
+  options.vram_bytes = caps.front();
+  options.vram_beside.assign(caps.begin() + 1, caps.end());
+  return {};
+}
+
 Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
   const std::string& device = flags.device;
   if (device == "cpu") {
@@ -89,11 +110,7 @@ Status read_device(const ModelFlags& flags, engine::EngineOptions& options) {
   if (flags.vram.empty()) return {};
   if (options.device == engine::DeviceChoice::cpu)
     return error(Code::invalid_argument, "--vram is for a GPU; leave it out with --device cpu");
-  auto bytes = parse_bytes(flags.vram);
-  if (!bytes.ok()) return bytes.status().with_context("--vram");
-  if (*bytes == 0) return error(Code::invalid_argument, "--vram: 0 bytes hold no model; use --device cpu");
-  options.vram_bytes = *bytes;
-  return {};
+  return read_vram(flags.vram, options);
 }
 
 /// What the plan was made for, where the command line does not say otherwise.
@@ -172,7 +189,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->capture_default_str();
   command.add_flag("--no-peer", flags.no_peer,
                    "GPUs that share a model write to the host's memory, never to each other's");
-  command.add_option("--vram", flags.vram, "Cap on all GPU memory, for example 8G (default: what is free)");
+  command.add_option(
+      "--vram", flags.vram,
+      "Cap on all GPU memory, for example 8G (default: what is free); of several GPUs for each, or by GPU, for "
+      "example 12G,16G");
   command.add_option("--pin", flags.pin, "Layers that stay where you say, for example 0-9=vram,10-29=ram,30-=disk");
   command
       .add_option("--cpu-share", flags.cpu_share,
