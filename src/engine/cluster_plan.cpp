@@ -4,6 +4,7 @@
 
 #include "engine/cluster.h"
 #include "engine/cluster_terms.h"
+#include "engine/setup.h"
 #include "engine/share_layers.h"
 
 namespace millrace::engine {
@@ -27,7 +28,9 @@ Expected<ClusterStage> plan_stage(EngineOptions options, const ClusterHost& host
   options.ranks = ranks;
   options.ram_bytes = host.ram_bytes;
   options.rates = host.rates;
-  Expected<Planned> planned = plan_only(options);
+  options.device = host.vram_bytes > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
+  options.vram_bytes = host.vram_bytes;
+  Expected<Parts> planned = host.vram_bytes > 0 ? assemble_cuda_on_paper(options) : assemble_plan(options);
   if (!planned.ok()) return planned.status().with_context(host.name);
   ClusterStage stage;
   stage.layers = layers;
@@ -39,8 +42,28 @@ Expected<ClusterStage> plan_stage(EngineOptions options, const ClusterHost& host
   if (stage.one.seconds <= 0 || stage.group.seconds <= 0)
     return error(Code::invalid_argument, "{}: its rates lack something; measure them anew with 'millrace calibrate'",
                  host.name);
-  context = context == 0 ? planned->context_tokens : std::min(context, planned->context_tokens);
+  const std::int64_t own = planned->limits.context_tokens;
+  context = context == 0 ? own : std::min(context, own);
   return stage;
+}
+
+/// Errors: invalid_argument.
+Expected<RankSpeed> speed_of(const ClusterHost& host, const ClusterHost& first) {
+  const residency::Rates& rates = host.rates;
+  if (rates.cpu_decode <= 0 || rates.disk <= 0)
+    return error(Code::invalid_argument, "{}: its rates lack that of decoding or of its disk", host.name);
+  if ((host.vram_bytes > 0) != (first.vram_bytes > 0))
+    return error(Code::invalid_argument, "{} has \"vram\" and {} has none: all hosts compute on a GPU, or none does",
+                 host.vram_bytes > 0 ? host.name : first.name, host.vram_bytes > 0 ? first.name : host.name);
+  const std::uint64_t ram = host.ram_bytes / 100 * kPercentForWeights;
+  if (host.vram_bytes == 0) return RankSpeed{ram, rates.cpu_decode, rates.disk};
+  if (rates.device_memory <= 0 || rates.host_to_device <= 0)
+    return error(Code::invalid_argument,
+                 "{}: its rates lack those of its GPU; measure them with 'millrace calibrate' where the GPU is",
+                 host.name);
+  // A GPU reads weights as fast as a copy reads and writes; of those in RAM the processor has its share.
+  return RankSpeed{ram, rates.shared_link() + rates.shared_decode(), rates.disk,
+                   host.vram_bytes / 100 * kPercentForWeights, rates.device_memory};
 }
 
 /// Of so many sequences, rows that one of the passes under way has.
@@ -87,10 +110,11 @@ Expected<ClusterPlan> plan_cluster(const EngineOptions& given, std::span<const C
   const RowTimes row = row_times(hp, network);
   std::vector<RankSpeed> ranks;
   for (const ClusterHost& host : hosts) {
-    if (host.rates.cpu_decode <= 0 || host.rates.disk <= 0)
-      return error(Code::invalid_argument, "{}: its rates lack that of decoding or of its disk", host.name);
-    ranks.push_back({host.ram_bytes / 100 * kPercentForWeights, host.rates.cpu_decode, host.rates.disk});
+    MR_ASSIGN_OR_RETURN(const RankSpeed speed, speed_of(host, hosts.front()));
+    ranks.push_back(speed);
   }
+  const std::uint64_t table = table_bytes(*whole);
+  ranks.front().room -= std::min(ranks.front().room, table);  // or its rows are read as they are needed
   const std::vector<LayerLoad> loads = layer_loads(*whole);
   ClusterPlan plan;
   plan.sequences = std::max<std::int64_t>(options.max_sequences, 1);
@@ -106,6 +130,7 @@ Expected<ClusterPlan> plan_cluster(const EngineOptions& given, std::span<const C
                                                        rows_of_pass(plan.sequences, used), plan.context_tokens));
     stage.host = host;
     stage.layers = placed[host];
+    stage.weight_bytes = placed[host].first == 0 ? table : 0;
     for (std::int64_t layer = placed[host].first; layer < placed[host].last; ++layer)
       stage.weight_bytes += loads[static_cast<std::size_t>(layer)].bytes;
     plan.stages.push_back(std::move(stage));

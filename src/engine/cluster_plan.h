@@ -17,6 +17,7 @@ struct ClusterHost {
   std::string name;
   std::uint64_t ram_bytes = 0;  // that millrace may take there
   residency::Rates rates;
+  std::uint64_t vram_bytes = 0;  // that it may take of a GPU; 0: the processors compute
 };
 
 struct ClusterNetwork {
@@ -27,7 +28,7 @@ struct ClusterNetwork {
 struct ClusterStage {
   std::size_t host = 0;  // its place among the hosts
   model::Stage layers;
-  std::uint64_t weight_bytes = 0;
+  std::uint64_t weight_bytes = 0;  // the embedding's among them, which is the first host's
   residency::Plan plan;
   residency::PassTime one, group;  // a pass of a row; of the rows that a pass has of several sequences
 };
@@ -46,7 +47,8 @@ struct ClusterPlan {
 
 /// Layers go to the hosts in their order, the first being rank 0. For one sequence (options.max_sequences) hosts that
 /// would slow it down have none; for several, all work at once, and the slowest stage is as fast as it can be.
-/// Errors: those of plan_only(); invalid_argument (rates are missing); unsupported (see check_cluster_options()).
+/// All have a GPU or none. Errors: those of plan_only(); invalid_argument (rates are missing, a GPU is); unsupported
+/// (see check_cluster_options(); GPUs, and built without CUDA).
 Expected<ClusterPlan> plan_cluster(const EngineOptions& options, std::span<const ClusterHost> hosts,
                                    const ClusterNetwork& network);
 

@@ -45,13 +45,16 @@ std::vector<model::Stage> cut(std::span<const std::uint64_t> layer_bytes, std::s
   return stages_from(from, layers);
 }
 
-/// What a token takes on such a rank, of what has no room in RAM each layer having its part. Processors and disk work
-/// side by side only as far as the plan of the stage can foresee; here the one waits for the other, so that RAM
-/// elsewhere is preferred to a disk.
+/// What a token takes on such a rank, of each tier each layer having its part. Processors and disk work side by side
+/// only as far as the plan of the stage can foresee; here the one waits for the other, so that RAM elsewhere is
+/// preferred to a disk.
 double seconds_of(std::uint64_t bytes, double read, const RankSpeed& rank) {
-  const double missing =
-      bytes <= rank.room ? 0 : static_cast<double>(bytes - rank.room) / static_cast<double>(bytes) * read;
-  return read / rank.decode + missing / rank.disk;
+  const auto part_beyond = [&](std::uint64_t room) {
+    return bytes <= room ? 0 : static_cast<double>(bytes - room) / static_cast<double>(bytes) * read;
+  };
+  const double outside = part_beyond(rank.vram_room), missing = part_beyond(rank.vram_room + rank.room);
+  const double inside = rank.vram_room > 0 ? (read - outside) / rank.vram : 0;
+  return inside + outside / rank.decode + missing / rank.disk;
 }
 
 }  // namespace
@@ -73,7 +76,7 @@ std::vector<LayerLoad> layer_loads(const model::Model& model) {
 Expected<std::vector<model::Stage>> place_layers(std::span<const LayerLoad> layers, std::span<const RankSpeed> ranks,
                                                  double border, Shortest shortest) {
   for (const RankSpeed& rank : ranks)
-    if (!(rank.decode > 0 && rank.disk > 0))
+    if (!(rank.decode > 0 && rank.disk > 0) || (rank.vram_room > 0 && !(rank.vram > 0)))
       return error(Code::invalid_argument, "a rank's rate of decoding or of its disk is not known");
   constexpr double never = std::numeric_limits<double>::infinity();
   const std::size_t count = layers.size();

@@ -25,7 +25,9 @@ std::vector<LayerLoad> layer_loads(const model::Model& model);
 /// What a rank brings to a place that is planned for it.
 struct RankSpeed {
   std::uint64_t room = 0;       // bytes of weights that stay in RAM
-  double decode = 0, disk = 0;  // bytes of weights a second
+  double decode = 0, disk = 0;  // bytes of weights a second: of those in RAM, by whoever computes with them; of others
+  std::uint64_t vram_room = 0;  // bytes of weights that stay in its GPU's memory; 0: it has none
+  double vram = 0;              // bytes of those a second
 };
 
 /// What a token's way over ranks is to be short in: its whole time, or the longest stage, which bounds those of several

@@ -325,6 +325,23 @@ Expected<std::vector<DType>> planned_types(const Model& model, const QuantizeOpt
   return types;
 }
 
+Status quantize_hollow(const std::string& in, const std::string& out, const QuantizeOptions& options) {
+  MR_ASSIGN_OR_RETURN(const Model model, Model::open(in));
+  MR_RETURN_IF_ERROR(check_output(model, out));
+  MR_RETURN_IF_ERROR(check_types(model, options));
+  Writer writer(out, {.sparse = true});
+  MR_ASSIGN_OR_RETURN(const Chosen chosen, choose_tensors(model, options));
+  MR_RETURN_IF_ERROR(write_header(model, chosen, options, writer));
+  for (std::size_t scale = 0; scale + chosen.size() < writer.layout().size(); ++scale) {
+    const TensorInfo& tensor = writer.layout()[scale];
+    const std::vector<float> ones(static_cast<std::size_t>(tensor.cols() * tensor.rows()), 1.0F);
+    MR_RETURN_IF_ERROR(writer.write_range(tensor.file, tensor.offset, std::as_bytes(std::span(ones))));
+  }
+  constexpr std::array<std::byte, 1> end{};
+  MR_RETURN_IF_ERROR(writer.write_range(0, writer.file_bytes()[0] - end.size(), end));
+  return writer.finish();
+}
+
 Status quantize(const std::string& in, const std::string& out, const QuantizeOptions& options) {
   MR_ASSIGN_OR_RETURN(const Model model, Model::open(in));
   MR_RETURN_IF_ERROR(check_output(model, out));

@@ -39,6 +39,10 @@ struct QuantizeOptions {
 /// or that they cannot have).
 Expected<std::vector<DType>> planned_types(const Model& model, const QuantizeOptions& options);
 
+/// The file that quantize() would write, for plans alone: of weights there are holes, which take no disk. Errors: as
+/// quantize().
+Status quantize_hollow(const std::string& in, const std::string& out, const QuantizeOptions& options);
+
 /// Reads `in` (any of its splits; float or quantized, which is decoded first) and writes `out` as one file, replacing a
 /// file of that name. Tensors that have their type already are copied unchanged.
 /// Errors: those of Model::open; invalid_argument (`out` is a file of the input; types for tensors that are not there);

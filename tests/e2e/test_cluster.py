@@ -326,6 +326,23 @@ class Planned(unittest.TestCase):
         one, several = (float(word) for word in re.findall(r"sequences?: ([\d.e+]+) tok/s", out))
         self.assertGreater(several, 3 * one)
 
+    def test_hosts_with_gpus_that_are_not_here(self):
+        rates = {**self.RATES, "host_to_device": 1e10, "host_to_device_busy": 8e9, "cpu_decode_busy": 1e10,
+                 "device_memory": 1e12, "device_prefill_macs": 1e14}
+        hosts = [{"name": "box", "ram": "1G", "vram": "4G", "rates": rates}, {"name": "other", "ram": "1G", "vram": "2G", "rates": rates}]
+        code, out, err = self.plan({"hosts": hosts})
+        if code != 0:
+            self.assertIn("CUDA", err)  # a build without it says so
+            return
+        self.assertRegex(out, r"box +0-5 +[\d.]+ MB +\d+ % ")
+        self.assertIn("1 of 2 hosts have no layers", out)
+        code, out, err = self.plan({"hosts": [hosts[0], {**hosts[1], "vram": "0"}]})
+        self.assertEqual(code, 2)
+        self.assertIn('box has "vram" and other has none', err)
+        code, out, err = self.plan({"hosts": [{**hosts[0], "rates": self.RATES}]})
+        self.assertEqual(code, 2)
+        self.assertIn("box: its rates lack those of its GPU", err)
+
     @unittest.skipIf(MPIRUN is None or not PLUGIN.exists() or SANITIZED, "there is no mpirun, or millrace was built without mpi.h")
     def test_hosts_are_started(self):
         # On one host, whose memory is too small for all layers beside a disk that is slow.

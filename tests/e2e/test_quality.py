@@ -89,6 +89,18 @@ class Sensitivity(Case):
                 predicted[limit] = (os.path.getsize(out), float(re.search("divergence: ([^ ]+)", said)[1]))
                 self.assertLessEqual(predicted[limit][1], float(limit))
             self.assertLess(predicted["0.01"][0], predicted["0.0001"][0], "what may diverge more is smaller")
+            planned = {}
+            for words in ((), ("--as", "Q4_0"), *(("--divergence", limit, "--sensitivity", found) for limit in predicted)):
+                number, unit = re.search(r"weights ([\d.]+) (k|M)B", self.ok("plan", DRAFT, "--ram", "8M", *words).out).groups()
+                planned[words[:2]] = float(number) * {"k": 1e3, "M": 1e6}[unit]
+            for limit, (size, _) in predicted.items():
+                self.assertLess(abs(planned["--divergence", limit] - size), 0.05 * size, (size, planned))
+            self.assertLess(planned["--as", "Q4_0"], planned["--divergence", "0.0001"])
+            self.assertLess(planned["--divergence", "0.0001"], planned[()])
+            self.assertFalse([name for name in os.listdir(tempfile.gettempdir()) if name.startswith("millrace-plan-")])
+            self.refused("plan", DRAFT, "--divergence", "0.001", says="--sensitivity")
+            self.refused("plan", DRAFT, "--as", "Q4_0", "--bytes", "900k", says="one of them")
+            self.refused("plan", DRAFT, "--as", "Q9", says="Q9")
             self.refused("quantize", DRAFT, out, "--divergence", "0.001", says="--sensitivity")
             self.refused("quantize", DRAFT, out, "--bytes", "100k", "--sensitivity", found, says="smallest")
             self.refused("quantize", DEMO, out, "--bytes", "9M", "--sensitivity", found, says="another model")

@@ -115,6 +115,19 @@ TEST(PlaceLayers, ForSeveralSequencesTheSlowestStageIsAsFastAsItCanBe) {
   EXPECT_EQ(placed(9, {{1000, 100, 1}, {1000, 200, 1}}, 0.001, Shortest::longest), (Counts{3, 6}));
 }
 
+TEST(PlaceLayers, AGpusMemoryIsFilledFirst) {
+  // 30 bytes in VRAM, 100 times as fast as RAM; then 30 in RAM.
+  const RankSpeed gpu{30, 100, 1, 30, 10000};
+  EXPECT_EQ(placed(6, {gpu, gpu}, 0.01, Shortest::sum), (Counts{3, 3})) << "all in VRAM of both";
+  EXPECT_EQ(placed(3, {gpu, gpu}, 0.01, Shortest::sum), (Counts{3, 0}));
+  EXPECT_EQ(placed(6, {gpu, gpu}, 10, Shortest::sum), (Counts{6, 0})) << "RAM is nearer than the other one";
+  EXPECT_EQ(placed(12, {gpu, gpu}, 0.01, Shortest::sum), (Counts{6, 6})) << "and nearer than the disk";
+  EXPECT_FALSE(
+      place_layers(std::vector<LayerLoad>(4, {10, 10}), std::vector<RankSpeed>{{30, 100, 1, 30, 0}}, 0.1, Shortest::sum)
+          .ok())
+      << "a GPU without a rate";
+}
+
 TEST(PlaceLayers, OfAMixtureATokenReadsAPart) {
   const std::vector<LayerLoad> loads(8, {100, 5});
   const auto stages = place_layers(loads, std::vector<RankSpeed>{{400, 10, 1}, {400, 10, 1}}, 0.1, Shortest::sum);

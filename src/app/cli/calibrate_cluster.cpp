@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "device/gpu.h"
+#include "engine/setup.h"
 #include "link/measure.h"
 #include "link/message.h"
 
@@ -16,10 +18,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 using link::MessageKind;
 
+constexpr std::uint64_t kPercentOfVram = 92;  // others have some, and the driver
+
 /// What a rank says of itself.
 struct OwnMeasure {
   Status status;
-  std::uint64_t ram_bytes = 0;
+  HostMemory memory;
   std::string rates;
 
   void write(std::vector<std::byte>& message) const {
@@ -27,7 +31,9 @@ struct OwnMeasure {
     writer.number(link::kProtocol);
     writer.number(status.code());
     writer.text(status.message());
-    writer.number(ram_bytes);
+    writer.number(memory.ram_bytes);
+    writer.number(memory.vram_bytes);
+    writer.number(memory.gpus);
     writer.text(rates);
   }
   static Expected<OwnMeasure> read(std::span<const std::byte> message) {
@@ -37,7 +43,9 @@ struct OwnMeasure {
     OwnMeasure own;
     const auto code = reader.number<Code>();
     own.status = Status(code, reader.text());
-    own.ram_bytes = reader.number<std::uint64_t>();
+    own.memory.ram_bytes = reader.number<std::uint64_t>();
+    own.memory.vram_bytes = reader.number<std::uint64_t>();
+    own.memory.gpus = reader.number<std::int32_t>();
     own.rates = reader.text();
     MR_RETURN_IF_ERROR(reader.status());
     return own;
@@ -82,15 +90,23 @@ Expected<MeasuredCluster> describe(const link::Link& link, const std::vector<Own
   Json json = {{"latency_ms", rounded(cluster.file.network.seconds * 1e3)},
                {"gbit_per_second", rounded(cluster.file.network.bytes_per_second * 8e-9)},
                {"hosts", Json::array()}};
+  const bool on_gpus = std::all_of(all.begin(), all.end(), [](const OwnMeasure& own) { return own.memory.gpus > 0; });
   for (int rank = 0; rank < link.size(); ++rank) {
     const OwnMeasure& own = all[static_cast<std::size_t>(rank)];
     std::uint64_t there = 0;
     for (int other = 0; other < link.size(); ++other) there += link.host(other) == link.host(rank) ? 1 : 0;
     MR_ASSIGN_OR_RETURN(residency::Rates rates, residency::parse_rates_json(own.rates));
-    cluster.file.hosts.push_back({link.host(rank), own.ram_bytes / there, std::move(rates)});
-    json["hosts"].push_back({{"name", link.host(rank)},
-                             {"ram", fmt::format("{}M", own.ram_bytes / there / 1'000'000)},
-                             {"rates", Json::parse(own.rates, nullptr, false)}});
+    const auto megabytes = [](std::uint64_t bytes) { return fmt::format("{}M", bytes / 1'000'000); };
+    engine::ClusterHost host{link.host(rank), own.memory.ram_bytes / there, std::move(rates)};
+    Json described = {{"name", host.name}, {"ram", megabytes(host.ram_bytes)}};
+    if (on_gpus) {  // ranks of a host take its GPUs in turn
+      const auto gpus = static_cast<std::uint64_t>(own.memory.gpus);
+      host.vram_bytes = own.memory.vram_bytes / ((there + gpus - 1) / gpus);
+      described["vram"] = megabytes(host.vram_bytes);
+    }
+    described["rates"] = Json::parse(own.rates, nullptr, false);
+    cluster.file.hosts.push_back(std::move(host));
+    json["hosts"].push_back(std::move(described));
   }
   cluster.json = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   return cluster;
@@ -100,9 +116,20 @@ std::string rate(double bytes_per_second) { return format_bytes(static_cast<std:
 
 }  // namespace
 
+HostMemory host_memory() {
+  HostMemory memory{engine::ram_of({})};
+  const auto gpus = device::gpus();
+  if (!gpus.ok() || gpus->empty()) return memory;
+  memory.gpus = static_cast<std::int32_t>(gpus->size());
+  memory.vram_bytes = gpus->front().total_bytes;
+  for (const device::Gpu& gpu : *gpus) memory.vram_bytes = std::min(memory.vram_bytes, gpu.total_bytes);
+  memory.vram_bytes = memory.vram_bytes / 100 * kPercentOfVram;
+  return memory;
+}
+
 Expected<MeasuredCluster> gather_cluster(link::Link& link, const Expected<residency::Rates>& own,
-                                         std::uint64_t ram_bytes) {
-  OwnMeasure said{own.status(), ram_bytes, own.ok() ? residency::rates_to_json(*own) : std::string()};
+                                         const HostMemory& memory) {
+  OwnMeasure said{own.status(), memory, own.ok() ? residency::rates_to_json(*own) : std::string()};
   if (link.rank() == 0) {
     MR_ASSIGN_OR_RETURN(const std::vector<OwnMeasure> all, collect(link, std::move(said)));
     MR_ASSIGN_OR_RETURN(const std::vector<link::WaySpeed> ways, link::measure_ways(link));
@@ -118,10 +145,11 @@ Expected<MeasuredCluster> gather_cluster(link::Link& link, const Expected<reside
 }
 
 void print_cluster(const ClusterFile& file) {
-  fmt::print("{:<16} {:>10} {:>12} {:>12}\n", "host", "RAM", "disk", "decode");
+  fmt::print("{:<16} {:>10} {:>10} {:>12} {:>12}\n", "host", "VRAM", "RAM", "disk", "decode");
   for (const engine::ClusterHost& host : file.hosts)
-    fmt::print("{:<16} {:>10} {:>12} {:>12}\n", host.name, format_bytes(host.ram_bytes), rate(host.rates.disk),
-               rate(host.rates.cpu_decode));
+    fmt::print("{:<16} {:>10} {:>10} {:>12} {:>12}\n", host.name,
+               host.vram_bytes > 0 ? format_bytes(host.vram_bytes) : "-", format_bytes(host.ram_bytes),
+               rate(host.rates.disk), rate(host.rates.cpu_decode));
   fmt::print("network: {:.3g} ms one way, {:.3g} Gbit/s (the slowest way between neighbours)\n",
              file.network.seconds * 1e3, file.network.bytes_per_second * 8e-9);
 }

@@ -17,10 +17,19 @@ struct MeasuredCluster {
   std::string json;  // as --cluster reads it
 };
 
-/// All ranks call it when they have measured themselves (`own`). `ram_bytes`: that millrace may take on this host,
-/// shared by the ranks there. Errors: those of a rank, which is named; of the link.
+/// What millrace may take on a host, shared by the ranks there.
+struct HostMemory {
+  std::uint64_t ram_bytes = 0;
+  std::uint64_t vram_bytes = 0;  // of each of its GPUs
+  std::int32_t gpus = 0;
+};
+/// Of this one.
+HostMemory host_memory();
+
+/// All ranks call it when they have measured themselves (`own`). Where each of them has a GPU, the file says so.
+/// Errors: those of a rank, which is named; of the link.
 Expected<MeasuredCluster> gather_cluster(link::Link& link, const Expected<residency::Rates>& own,
-                                         std::uint64_t ram_bytes);
+                                         const HostMemory& memory);
 
 /// What there is to see of it: a line for each host, the network, the slowest of which a pass waits for.
 void print_cluster(const ClusterFile& file);

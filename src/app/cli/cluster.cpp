@@ -65,6 +65,7 @@ std::vector<std::string> launch_words(const std::vector<std::string>& own, std::
     const auto middle = own.begin() + static_cast<std::ptrdiff_t>(place);
     words.insert(words.end(), own.begin(), middle);
     words.insert(words.end(), {"--ram", std::to_string(host.ram_bytes)});
+    if (host.vram_bytes > 0) words.insert(words.end(), {"--device", "cuda", "--vram", std::to_string(host.vram_bytes)});
     if (plan.stages.size() > 1) words.insert(words.end(), {"--stages", plan.stages_flag()});
     words.insert(words.end(), middle, own.end());
   }
@@ -74,8 +75,11 @@ std::vector<std::string> launch_words(const std::vector<std::string>& own, std::
 }  // namespace
 
 Status check_beside_cluster(const ModelFlags& flags) {
-  if (flags.ram.empty() && flags.stages.empty() && flags.rates.empty() && flags.plan.empty()) return {};
-  return error(Code::invalid_argument, "--cluster says what --ram, --stages, --rates and --plan do; leave them out");
+  if (flags.ram.empty() && flags.vram.empty() && flags.stages.empty() && flags.rates.empty() && flags.plan.empty() &&
+      flags.device == "auto")
+    return {};
+  return error(Code::invalid_argument,
+               "--cluster says what --ram, --vram, --device, --stages, --rates and --plan do; leave them out");
 }
 
 Status launch_cluster(const ModelFlags& flags, const Program& program, std::int64_t sequences) {

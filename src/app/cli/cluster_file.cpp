@@ -59,6 +59,8 @@ class ClusterReader {
         read.name = value.get<std::string>();
       } else if (key == "ram" && value.is_string()) {
         MR_ASSIGN_OR_RETURN(read.ram_bytes, parse_bytes(value.get<std::string>()));
+      } else if (key == "vram" && value.is_string()) {
+        MR_ASSIGN_OR_RETURN(read.vram_bytes, parse_bytes(value.get<std::string>()));
       } else if (key == "count" && value.is_number_integer() && value.get<std::int64_t>() > 0) {
         count = value.get<std::int64_t>();
       } else if (key == "rates" && value.is_string()) {
@@ -69,7 +71,8 @@ class ClusterReader {
                                             value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
       } else {
         return wrong(key,
-                     "a host has \"name\", \"ram\" (\"48G\"), \"rates\" (a file of 'millrace calibrate --out', or what "
+                     "a host has \"name\", \"ram\" (\"48G\"), \"vram\" (of its GPU), \"rates\" (a file of 'millrace "
+                     "calibrate --out', or what "
                      "stands in one), and \"count\"");
       }
     }

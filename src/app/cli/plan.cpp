@@ -1,13 +1,16 @@
 // `millrace plan`, `calibrate`, `doctor`: where weights will live, how fast this machine is, what it lacks.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "app/cli/calibrate_cluster.h"
 #include "app/cli/cluster.h"
 #include "app/cli/command.h"
 #include "app/cli/doctor.h"
+#include "app/cli/mixture_choice.h"
 #include "app/cli/plan_cluster.h"
 #include "app/cli/progress.h"
 #include "base/bytes.h"
@@ -15,6 +18,7 @@
 #include "engine/setup.h"
 #include "kernels/kernels.h"
 #include "link/mpi_link.h"
+#include "modelfile/quantize.h"
 #include "residency/calibrate.h"
 #include "residency/small_file.h"
 
@@ -34,12 +38,55 @@ std::string rate(double bytes_per_second) {
 struct PlanFlags {
   ModelFlags model;
   std::int64_t sequences = 1;
+  std::string type;  // the model's, were it quantized
+  MixtureFlags mixture;
 };
+
+/// Removes the file at its end.
+struct TemporaryFile {
+  explicit TemporaryFile(std::string path) : path(std::move(path)) {}
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+  }
+  const std::string path;
+};
+
+/// A file like that which `quantize` would write, without weights, in the model's place. Errors: those of quantize.
+Expected<std::unique_ptr<TemporaryFile>> quantize_on_paper(const PlanFlags& flags, engine::EngineOptions& options) {
+  MR_RETURN_IF_ERROR(check(flags.mixture));
+  if (!flags.type.empty() && flags.mixture.chooses())
+    return error(Code::invalid_argument, "--as takes a type; --bytes and --divergence choose types: give one of them");
+  modelfile::QuantizeOptions types;
+  types.threads = flags.model.threads;
+  if (flags.mixture.chooses()) {
+    MR_ASSIGN_OR_RETURN(const modelfile::Model model,
+                        modelfile::Model::open(options.model_path, {.skip_vocabulary = true}));
+    MR_RETURN_IF_ERROR(choose_types(flags.mixture, types.threads, model, types));
+  } else {
+    MR_ASSIGN_OR_RETURN(types.type, modelfile::quantize_type_from_name(flags.type));
+  }
+  std::error_code failure;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(failure);
+  if (failure) return error(Code::io_error, "there is no folder for temporary files: {}", failure.message());
+  auto file = std::make_unique<TemporaryFile>((folder / fmt::format("millrace-plan-{}.gguf", getpid())).string());
+  MR_RETURN_IF_ERROR(modelfile::quantize_hollow(options.model_path, file->path, types));
+  options.model_path = file->path;
+  return file;
+}
 
 int execute_plan(const PlanFlags& plan_flags, const Program& program) {
   const ModelFlags& flags = plan_flags.model;
   auto options = engine_options(flags, program);
   if (!options.ok()) return fail(options.status());
+  std::unique_ptr<TemporaryFile> quantized;
+  if (!plan_flags.type.empty() || plan_flags.mixture.chooses() || !plan_flags.mixture.sensitivity.empty()) {
+    auto made = quantize_on_paper(plan_flags, *options);
+    if (!made.ok()) return fail(made.status());
+    quantized = std::move(*made);
+  }
   if (!flags.cluster.empty()) {
     if (const Status alone = check_beside_cluster(flags); !alone.ok()) return fail(alone);
     options->max_sequences = plan_flags.sequences;
@@ -83,12 +130,12 @@ int calibrate_hosts(const CalibrateFlags& flags, const Program& program) {
   auto link = link::join_mpi();
   if (!link.ok()) return fail(link.status());
   const bool leads = (*link)->rank() == 0;
-  const std::uint64_t ram = engine::ram_of({});
+  const HostMemory memory = host_memory();
   Expected<residency::Rates> own =
       error(Code::invalid_argument,
             "--disk-only is for one process; plans for several hosts take all rates, so leave it out");
   if (!flags.disk_only) own = measure_machine(flags, program.quiet || !leads);
-  const Expected<MeasuredCluster> measured = gather_cluster(**link, own, ram);
+  const Expected<MeasuredCluster> measured = gather_cluster(**link, own, memory);
   if (!measured.ok()) return fail(measured.status());
   if (!leads) return 0;
   if (!flags.out.empty()) {
@@ -146,6 +193,9 @@ void add_plan(CLI::App& app, const Program& program, int& exit_code) {
   command->add_option("--sequences", flags->sequences, "With --cluster: side by side")
       ->check(CLI::Range(1, 1024))
       ->needs(cluster);
+  command->add_option("--as", flags->type,
+                      "Plan for the model as quantize would write it in this type, for example Q4_K_M");
+  add_mixture_flags(*command, flags->mixture);
   command->callback([flags, &program, &exit_code] { exit_code = execute_plan(*flags, program); });
 }
 

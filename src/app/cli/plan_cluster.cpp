@@ -15,19 +15,25 @@ std::string share_of(double bytes, double all) { return all > 0 ? fmt::format("{
 void print_stage(const ClusterFile& file, const engine::ClusterStage& stage) {
   const residency::Plan& plan = stage.plan;
   const auto all = static_cast<double>(stage.weight_bytes);
-  const auto in_ram = static_cast<double>(plan.resident_bytes) +
-                      static_cast<double>(plan.expert_slot_bytes) * static_cast<double>(plan.expert_slots);
-  double read = 0;
-  for (const residency::Plan::Row& row : plan.rows)
+  const bool on_gpu = file.hosts[stage.host].vram_bytes > 0;
+  double read = 0, in_ram = 0;
+  for (const residency::Plan::Row& row : plan.rows) {
     if (row.tier == residency::tier_name(residency::Tier::disk)) read += row.bytes_per_token;
-  fmt::print("{:<16} {:>9} {:>10} {:>8} {:>12}   {:.3g} ms, bound by {}\n", file.hosts[stage.host].name,
+    if (row.tier == residency::tier_name(residency::Tier::ram)) in_ram += static_cast<double>(row.bytes);
+  }
+  if (!on_gpu)
+    in_ram = static_cast<double>(plan.resident_bytes) +
+             static_cast<double>(plan.expert_slot_bytes) * static_cast<double>(plan.expert_slots);
+  fmt::print("{:<16} {:>9} {:>10} {:>8} {:>8} {:>12}   {:.3g} ms, bound by {}\n", file.hosts[stage.host].name,
              fmt::format("{}-{}", stage.layers.first, stage.layers.last - 1), format_bytes(stage.weight_bytes),
+             on_gpu ? share_of(static_cast<double>(plan.vram_weight_bytes), all) : "-",
              share_of(std::min(all, in_ram), all), format_bytes(static_cast<std::uint64_t>(read)),
              stage.one.seconds * 1e3, stage.one.bound);
 }
 
 void print_plan(const ClusterFile& file, const engine::ClusterPlan& plan) {
-  fmt::print("{:<16} {:>9} {:>10} {:>8} {:>12}   {}\n", "host", "layers", "weights", "in RAM", "disk/token", "a token");
+  fmt::print("{:<16} {:>9} {:>10} {:>8} {:>8} {:>12}   {}\n", "host", "layers", "weights", "in VRAM", "in RAM",
+             "disk/token", "a token");
   for (const engine::ClusterStage& stage : plan.stages) print_stage(file, stage);
   const std::size_t idle = file.hosts.size() - plan.stages.size();
   if (idle > 0)

@@ -13,31 +13,22 @@
 
 #include "app/cli/command.h"
 #include "app/cli/importance.h"
+#include "app/cli/mixture_choice.h"
 #include "app/cli/progress.h"
-#include "app/measure/model_mixture.h"
-#include "app/measure/sensitivity.h"
 #include "base/bytes.h"
 #include "kv/model_identity.h"
-#include "residency/small_file.h"
 
 namespace millrace::cli {
 namespace {
 
 struct QuantizeFlags {
   std::string in, out, type;
-  std::string bytes, sensitivity, imatrix;
-  std::optional<double> divergence;
+  std::string imatrix;
+  MixtureFlags mixture;
   std::vector<std::string> rules;
   int threads = 0;
   bool substitute = false, dry_run = false;
 };
-
-Expected<measure::Sensitivity> read_sensitivity(const std::string& path) {
-  MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path, measure::kMostSensitivityBytes));
-  auto found = measure::parse_sensitivity(text);
-  if (!found.ok()) return found.status().with_context(path);
-  return found;
-}
 
 /// Types by name for the matrices that a rule PATTERN=TYPE finds in the model, into `types`; later rules win.
 Status apply_rule(const std::string& rule, const modelfile::Model& model,
@@ -94,63 +85,19 @@ Status print_plan(const modelfile::Model& model, const modelfile::QuantizeOption
   return {};
 }
 
-/// The first named type of what most of the mixture's weights have; Q8_0 where there is none.
-modelfile::QuantizeType main_type(const modelfile::Model& model, const measure::ModelMixture& mixture) {
-  std::map<DType, std::int64_t> weights;
-  for (const auto& [name, dtype] : mixture.types) weights[dtype] += model.find(name)->cols() * model.find(name)->rows();
-  const auto most = std::max_element(weights.begin(), weights.end(),
-                                     [](const auto& one, const auto& other) { return one.second < other.second; });
-  if (most != weights.end())
-    for (const auto& known : modelfile::quantize_types())
-      if (known.main == most->first) return known.type;
-  return modelfile::QuantizeType::q8_0;
-}
-
-void print(const measure::ModelMixture& mixture, bool measured) {
-  std::map<DType, std::string> groups;
-  for (const auto& [group, dtype] : mixture.groups) groups[dtype] += (groups[dtype].empty() ? "" : ", ") + group;
-  for (const auto& [dtype, names] : groups) fmt::print("{:6} {}\n", info(dtype).name, names);
-  if (measured) fmt::print("predicted KL divergence: {:.3g} nats a token\n", mixture.divergence);
-}
-
-/// Types for a file of so many bytes, or of so much divergence, into the options.
-Status choose_types(const QuantizeFlags& flags, const modelfile::Model& model, modelfile::QuantizeOptions& options) {
-  measure::MixtureLimits limits{.divergence = flags.divergence};
-  if (!flags.bytes.empty()) {
-    const auto bytes = parse_bytes(flags.bytes);
-    if (!bytes.ok()) return bytes.status().with_context("--bytes");
-    limits.bytes = *bytes;
-  }
-  std::optional<measure::Sensitivity> sensitivity;
-  if (!flags.sensitivity.empty()) {
-    MR_ASSIGN_OR_RETURN(sensitivity, read_sensitivity(flags.sensitivity));
-  }
-  ThreadPool pool({.threads = flags.threads, .pin = false});
-  MR_ASSIGN_OR_RETURN(
-      const measure::ModelMixture mixture,
-      measure::best_mixture(model, sensitivity ? &*sensitivity : nullptr, measure::measured_types(), limits, pool));
-  for (const auto& [name, dtype] : mixture.types) options.types.emplace(name, dtype);
-  options.type = main_type(model, mixture);
-  print(mixture, sensitivity.has_value());
-  return {};
-}
-
 Expected<modelfile::QuantizeOptions> options_of(const QuantizeFlags& flags, const modelfile::Model& model) {
   modelfile::QuantizeOptions options;
   options.threads = flags.threads;
-  const bool chooses = !flags.bytes.empty() || flags.divergence;
+  const bool chooses = flags.mixture.chooses();
   if (flags.substitute && chooses)
     return error(Code::invalid_argument, "--substitute takes a type; --bytes and --divergence are of a whole model");
   if (flags.type.empty() != chooses)
     return error(Code::invalid_argument, "quantize takes a type, or --bytes or --divergence and chooses types itself");
-  if (!flags.sensitivity.empty() && !chooses)
-    return error(Code::invalid_argument, "--sensitivity chooses types for --bytes or --divergence; give one, too");
-  if (flags.divergence && flags.sensitivity.empty())
-    return error(Code::invalid_argument, "--divergence needs --sensitivity: `millrace sensitivity` measures it");
+  MR_RETURN_IF_ERROR(check(flags.mixture));
   if (!chooses) {
     MR_ASSIGN_OR_RETURN(options.type, modelfile::quantize_type_from_name(flags.type));
   } else {
-    MR_RETURN_IF_ERROR(choose_types(flags, model, options));
+    MR_RETURN_IF_ERROR(choose_types(flags.mixture, flags.threads, model, options));
   }
   for (const std::string& rule : flags.rules) MR_RETURN_IF_ERROR(apply_rule(rule, model, options.types));
   if (flags.substitute) {
@@ -199,17 +146,7 @@ void add_quantize(CLI::App& app, const Program& program, int& exit_code) {
   command->add_flag("--substitute", flags->substitute,
                     "Write the layers' matrices alone, for --draft substitute with the model that is read (default "
                     "there: MODEL.substitute)");
-  command->add_option("--bytes", flags->bytes,
-                      "Instead of a type: the mixture that loses least of those of so many bytes, for example 12G");
-  command
-      ->add_option(
-          "--divergence", flags->divergence,
-          "Instead of a type: the smallest mixture that is predicted to diverge so little, in nats a token, for "
-          "example 0.001; where weights stream, the fastest")
-      ->check(CLI::NonNegativeNumber)
-      ->option_text("NATS");
-  command->add_option("--sensitivity", flags->sensitivity,
-                      "What `millrace sensitivity` found of this model (default: what rounding takes away of weights)");
+  add_mixture_flags(*command, flags->mixture);
   command
       ->add_option(
           "--imatrix", flags->imatrix,
