@@ -12,6 +12,14 @@ namespace {
 // moves, and each layer has launches that begin and end.
 constexpr double kProductsOfCopy = 0.8;
 constexpr double kLaunchSeconds = 13e-6;
+// A mixture has more launches than a dense feed-forward, and its experts are small products, which wait for their first
+// bytes: of a copy's rate in passes of up to kSplitRows rows. Of more rows the tiles bind, by bytes of experts for a
+// multiply-accumulate that one large product would have done meanwhile. (30B-A3B, gpt-oss-20b and Qwen3.6-35B, H100 and
+// H200.)
+constexpr double kMixtureSeconds = 14e-6;
+constexpr double kExpertsOfCopy = 0.33, kExpertBytesOfProduct = 0.0028;
+// Of a prompt: of the rate of one large product, and the rows of an expert with which half of that is reached.
+constexpr double kExpertsOfProduct = 0.33, kHalfExpertRows = 100;
 // Of two GPUs on NVLink: a gather of few values, its launch among it, and the rate of many.
 constexpr double kGatherSeconds = 7.5e-6, kGatherRate = 325e9;
 // A layer whose rows are shared hands over four times (Q K V, output, gate and up, down), one whose feed-forward is the
@@ -27,7 +35,7 @@ constexpr double kExpertsOfDecode = 0.7, kExpertsOfLink = 0.7;
 constexpr double kExpertsOfDecodeRows = 0.84, kExpertsOfLinkRows = 0.53;
 // Of the rate of one large product of a prompt: all products of a model, the same in windows where layers stream,
 // attention, and products of a few dozen rows.
-constexpr double kPromptOfProduct = 0.89, kWindowsOfProduct = 0.8, kFewRowsOfProduct = 0.17;
+constexpr double kPromptOfProduct = 0.89, kWindowsOfProduct = 0.8, kFewRowsOfProduct = 0.19;
 constexpr double kAttentionOfProduct = 0.3, kQuantizedAttentionOfProduct = 0.13;
 // Of the processor's rate of products of prompts (measured on two cores with AVX-512).
 constexpr double kCpuAttentionOfProduct = 0.25, kCpuFewRowsOfProduct = 0.37;
@@ -95,9 +103,14 @@ double kv_bytes(const PassCost& cost, const Work& work) {
   for (const AttentionCost& layers : cost.attention) bytes += layers.kv_bytes * keys_seen(work, layers.window);
   return bytes;
 }
-/// Of products, without the head's.
-double product_macs(const PassCost& cost, double rows) {
-  return rows * (cost.macs + cost.expert_macs * cost.expert_share);
+/// What a GPU's products of experts in passes of more than kSplitRows rows take where nothing else does. met: bytes of
+/// those that the pass touches.
+double expert_seconds(const PassCost& cost, const Rates& rates, bool prompt, double rows, double met) {
+  if (cost.expert_macs <= 0 || rates.device_prefill_macs <= 0) return 0;
+  if (!prompt) return met / (rates.device_prefill_macs * kExpertBytesOfProduct);
+  const double each = rows * cost.expert_share;
+  return rows * cost.expert_macs * cost.expert_share /
+         (rates.device_prefill_macs * kExpertsOfProduct * each / (each + kHalfExpertRows));
 }
 
 /// Weight bytes of experts a second that the processor computes with, and that the GPU reads across the link, both at
@@ -117,26 +130,29 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   // Experts without a slot in VRAM: computed where they lie, or they cross.
   const double experts = cost.expert_bytes * touched(cost, rows), missed = experts * (1 - met_in_vram(cost, rows));
   const bool shares_experts = missed > 0 && rows <= static_cast<double>(kExpertShareRows);
-  const double home = cost.home + experts - (shares_experts ? missed : 0);
+  const double met = experts - (shares_experts ? missed : 0);
   const double memory = rates.device_memory * kProductsOfCopy;
+  const bool few = !prompt && rows <= static_cast<double>(kSplitRows);
+  const double of_experts = memory > 0 ? met / (few ? rates.device_memory * kExpertsOfCopy : memory) : 0;
   // What comes after one another on the GPU beside reading weights.
   double rest = launch_seconds(cost) + gather_seconds(cost, rows);
+  if (cost.expert_macs > 0 && !shares_experts) rest += static_cast<double>(cost.layers) * kMixtureSeconds;
   if (!prompt && memory > 0) rest += rows * (kv_bytes(cost, work) + cost.steps.state_bytes) / memory;
   if (prompt && rates.device_prefill_macs > 0)
     rest += attention_macs(cost, work, rows) /
             (rates.device_prefill_macs * (cost.quantized_kv ? kQuantizedAttentionOfProduct : kAttentionOfProduct));
   Slowest slowest;
-  slowest.add(home + crossed, memory, rest, "vram");
-  if (prompt || rows > static_cast<double>(kSplitRows))
-    slowest.add(product_macs(cost, rows) + (prompt ? 1 : rows) * cost.head_macs,
+  slowest.add(cost.home + crossed, memory, rest + of_experts, "vram");
+  if (!few)
+    slowest.add(rows * cost.macs + (prompt ? 1 : rows) * cost.head_macs,
                 rates.device_prefill_macs * (!prompt       ? kFewRowsOfProduct
                                              : crossed > 0 ? kWindowsOfProduct
                                                            : kPromptOfProduct),
-                rest, "compute");
+                rest + expert_seconds(cost, rates, prompt, rows, met), "compute");
   slowest.add(crossed, on_host > 0 ? rates.shared_link() : rates.host_to_device, 0, "pcie");
   if (shares_experts) {  // layer by layer, after the GPU's own work
     const double before =
-        memory > 0 ? home / memory + rest +
+        memory > 0 ? cost.home / memory + of_experts + rest +
                          static_cast<double>(cost.layers) * (kExpertHandOverSeconds + (rows - 1) * kExpertRowSeconds)
                    : 0;
     const double by_link = cost.expert_link.part_of(rows);

@@ -14,10 +14,12 @@ namespace millrace::engine::test {
 
 class SynthFile {
  public:
-  SynthFile(const synth::Shape& shape, const synth::Types& types)
+  /// hollow: without weights, for plans alone.
+  SynthFile(const synth::Shape& shape, const synth::Types& types, bool hollow = false)
       : path_((std::filesystem::temp_directory_path() / fmt::format("millrace-synth-{}.gguf", getpid())).string()) {
     synth::WriteOptions options;
     options.types = types;
+    options.hollow = hollow;
     const auto written = synth::write(path_, shape, options);
     EXPECT_TRUE(written.ok()) << written.status().message();
   }
