@@ -18,6 +18,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kVersion = 1;
 // 1,024 experts in each of 100 layers, six digits each, are 0.7 MB.
 constexpr std::uint64_t kMostUsageBytes = 4 << 20;
+constexpr int kDepth = 3;                  // of uses in the file
 constexpr std::int64_t kLeastPasses = 16;  // fewer are chance
 
 /// Of the members that count; 16 digits.
@@ -101,7 +102,14 @@ std::vector<float> usage_by_unit(const UnitTable& units, const ExpertUsage& usag
 
 Expected<ExpertUsage> read_usage(const std::string& path, std::string_view model, const ExpertUsage& like) {
   MR_ASSIGN_OR_RETURN(const std::string text, read_small_file(path, kMostUsageBytes));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return parse_usage(text, path, model, like);
+}
+
+Expected<ExpertUsage> parse_usage(std::string_view text, const std::string& path, std::string_view model,
+                                  const ExpertUsage& like) {
+  // What lies deeper than such a file does is left out as it comes: copies of it would go as deep.
+  const auto near = [](int depth, Json::parse_event_t, Json&) { return depth <= kDepth; };
+  const Json json = Json::parse(text, near, /*allow_exceptions=*/false);
   const auto damaged = [&](std::string_view what) { return error(Code::corrupt, "{}: it is damaged: {}", path, what); };
   if (!json.is_object()) return damaged("not an object of JSON");
   const auto member = [&](const char* key) {
@@ -117,11 +125,11 @@ Expected<ExpertUsage> read_usage(const std::string& path, std::string_view model
   if (name.get<std::string>() != model) return error(Code::invalid_argument, "{}: it is another model's", path);
   ExpertUsage usage;
   usage.passes = passes.get<std::int64_t>();
-  const Json sum = member("checksum");
-  if (!sum.is_string() || sum.get<std::string>() != checksum(model, usage.passes, uses)) return damaged("its checksum");
   if (usage.passes < 0 || usage.passes > ExpertUsage::kMostPasses || !read_uses(uses, usage.uses) ||
       !has_shape(usage, like))
     return damaged("its counts are none of this model's experts");
+  const Json sum = member("checksum");
+  if (!sum.is_string() || sum.get<std::string>() != checksum(model, usage.passes, uses)) return damaged("its checksum");
   return usage;
 }
 

@@ -39,6 +39,9 @@ std::vector<float> usage_by_unit(const UnitTable& units, const ExpertUsage& usag
 /// Of the model that `model` names (kv::copy_identity()), in the shape of `like`. Errors: not_found, io_error; corrupt
 /// (damaged), unsupported (another version), invalid_argument (another model's, or too long).
 Expected<ExpertUsage> read_usage(const std::string& path, std::string_view model, const ExpertUsage& like);
+/// The same of such a file's text; `path`: what errors name.
+Expected<ExpertUsage> parse_usage(std::string_view text, const std::string& path, std::string_view model,
+                                  const ExpertUsage& like);
 /// In one step, for its owner to read. Makes the folder it lies in. Errors: io_error.
 Status write_usage(const std::string& path, std::string_view model, const ExpertUsage& usage);
 

@@ -110,6 +110,13 @@ TEST_F(UsageFile, WhatHasComeSinceIsWhatIsAdded) {
   EXPECT_EQ(usage_, now);
 }
 
+TEST_F(UsageFile, AFileThatNestsDeeplyIsDamaged) {
+  const std::string deep(100'000, '['), end(100'000, ']');
+  const std::string text =
+      fmt::format(R"({{"version":1,"model":"m","passes":1,"uses":{}{},"checksum":"0123456789abcdef"}})", deep, end);
+  EXPECT_EQ(parse_usage(text, "deep.json", "m", no_usage(units_)).status().code(), Code::corrupt);
+}
+
 TEST_F(UsageFile, FewPassesTellNothing) {
   const std::vector<float> rates = usage_by_unit(units_, usage_);
   ASSERT_EQ(rates.size(), units_.units().size());

@@ -17,6 +17,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kMostFileBytes = 1u << 20;
 constexpr std::int64_t kMostHosts = 1024;
+constexpr int kDepth = 5;  // of a rate in the file
 
 /// Reads one description of a cluster.
 class ClusterReader {
@@ -25,7 +26,9 @@ class ClusterReader {
 
   Expected<ClusterFile> read() {
     MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path_.string(), kMostFileBytes));
-    const Json all = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    // What lies deeper than such a file does is left out as it comes: writing it would go as deep.
+    const auto near = [](int depth, Json::parse_event_t, Json&) { return depth <= kDepth; };
+    const Json all = Json::parse(text, near, /*allow_exceptions=*/false);
     if (!all.is_object()) return error(Code::invalid_argument, "{}: it is not a JSON object", path_.string());
     ClusterFile file;
     Status status = read_all(all, file);
