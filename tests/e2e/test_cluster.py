@@ -285,6 +285,13 @@ class Cluster(unittest.TestCase):
             # Other layers: what is missing comes.
             code, out, err = end(mpirun(2, *words[:-1], "0-3,4-5", env=env))
             self.assertEqual(code, 0, err)
+            listed = subprocess.run([MILLRACE, "list"], capture_output=True, text=True, check=True, env={**os.environ, **env}).stdout
+            self.assertRegex(listed, rf"{hub.repository}:\w+ +[\d.]+ MB  parts for 2 processes of a cluster")
+            tag = re.search(rf"({hub.repository}:\w+) ", listed)[1]
+            for expected in (0, 1):
+                removed = subprocess.run([MILLRACE, "rm", tag], capture_output=True, text=True, check=False, env={**os.environ, **env})
+                self.assertEqual(removed.returncode, expected, removed.stderr)
+                self.assertEqual(list((pathlib.Path(store) / "shares").iterdir()), [])
             hub.files[name] = data[:-1] + b"x"  # the hub has another file now
             code, out, err = end(mpirun(2, *words, env=env))
             self.assertEqual(code, 0, err)

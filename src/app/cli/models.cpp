@@ -72,6 +72,9 @@ int execute_list(bool json) {
   for (const store::Manifest& model : *models)
     fmt::print("{:<{}}  {:<12}  {:>8}  {}\n", model.name.text(), width, model.digest().substr(0, 12),
                format_bytes(model.bytes()), model.modified);
+  for (const store::StoredShares& share : store::Store().shares())
+    fmt::print("{}  {:>8}  parts for {} process{} of a cluster\n", share.name, format_bytes(share.bytes), share.folders,
+               share.folders == 1 ? "" : "es");
   return 0;
 }
 
@@ -150,7 +153,8 @@ void add_show(CLI::App& app, int& exit_code) {
 
 void add_rm_cp(CLI::App& app, int& exit_code) {
   auto names = std::make_shared<std::vector<std::string>>();
-  auto* remove = app.add_subcommand("rm", "Remove models; bytes that others use stay");
+  auto* remove =
+      app.add_subcommand("rm", "Remove models, and parts of them that clusters fetched; bytes that others use stay");
   remove->add_option("model", *names, "Names")->required();
   remove->callback([names, &exit_code] {
     for (const std::string& name : *names)

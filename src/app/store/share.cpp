@@ -49,8 +49,7 @@ Expected<std::shared_ptr<Share>> Share::open(const Store& store, const std::stri
     return error(Code::unsupported, "the hub tells no hashes of {}, by which ranks know that they have one model",
                  name.text());
   MR_ASSIGN_OR_RETURN(share->files_, arrivals_of(variant, name, how));
-  MR_RETURN_IF_ERROR(
-      share->open_folder(fmt::format("{}/shares/{}--{}--{}", store.root(), name.user, name.repo, name.tag), rank));
+  MR_RETURN_IF_ERROR(share->open_folder(store.share_path(name), rank));
   return share;
 }
 

@@ -1,10 +1,12 @@
 #include "app/store/store.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "app/store/digest.h"
@@ -265,10 +267,56 @@ std::vector<std::string> Store::linked_blobs(const Name& name) const {
   return blobs;
 }
 
+std::string Store::share_path(const Name& name) const {
+  return fmt::format("{}/shares/{}--{}--{}", root_, name.user, name.repo, name.tag);
+}
+
+std::vector<StoredShares> Store::shares() const {
+  constexpr std::uint64_t kBlock = 512;  // of stat()
+  std::map<std::string, StoredShares> found;
+  std::error_code failure;
+  for (const fs::directory_entry& folder : fs::directory_iterator(root_ + "/shares", failure)) {
+    const std::string name = folder.path().stem();  // without the number
+    const auto repo = name.find("--"), tag = name.rfind("--");
+    if (!folder.is_directory(failure) || repo == std::string::npos || tag == repo) continue;
+    StoredShares& share = found[name];
+    share.name =
+        fmt::format("{}/{}:{}", name.substr(0, repo), name.substr(repo + 2, tag - repo - 2), name.substr(tag + 2));
+    ++share.folders;
+    for (const fs::directory_entry& file : fs::directory_iterator(folder, failure)) {
+      struct stat information = {};
+      if (stat(file.path().c_str(), &information) == 0)
+        share.bytes += static_cast<std::uint64_t>(information.st_blocks) * kBlock;
+    }
+  }
+  std::vector<StoredShares> all;
+  for (auto& [folder, share] : found) all.push_back(std::move(share));
+  return all;
+}
+
+/// Whether there were any. Errors: io_error.
+Expected<bool> Store::remove_shares(const Name& name) {
+  const fs::path base = share_path(name);
+  std::vector<fs::path> folders;
+  std::error_code failure;
+  for (const fs::directory_entry& folder : fs::directory_iterator(base.parent_path(), failure))
+    if (folder.path().parent_path() / folder.path().stem() == base) folders.push_back(folder.path());
+  for (const fs::path& folder : folders) {
+    const auto lock = FolderLock::take(folder, false);
+    if (!lock.ok()) return lock.status().with_context("a process of a cluster uses a part of " + name.text());
+    fs::remove_all(folder, failure);
+    if (failure) return error(Code::io_error, "{}: cannot remove it: {}", folder.string(), failure.message());
+  }
+  return !folders.empty();
+}
+
 Status Store::remove(const std::string& text) {
   MR_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(root_, true));
   MR_ASSIGN_OR_RETURN(const Name wanted, parse_name(text));
-  MR_ASSIGN_OR_RETURN(const Name name, locate(wanted));
+  MR_ASSIGN_OR_RETURN(const bool had_shares, remove_shares(wanted));
+  const auto located = locate(wanted);
+  if (!located.ok()) return had_shares ? Status() : located.status();
+  const Name& name = *located;
   const auto manifest = read(name);
   const std::vector<std::string> blobs = manifest.ok() ? blobs_of(*manifest) : linked_blobs(name);
   const fs::path path = manifest_path(name);

@@ -28,6 +28,13 @@ struct Resolved {
   Manifest manifest;
 };
 
+/// What processes of clusters fetched of a model (share.h).
+struct StoredShares {
+  std::string name;  // of the model
+  int folders = 0;
+  std::uint64_t bytes = 0;  // that they take of the disk
+};
+
 class Store {
  public:
   /// MILLRACE_MODELS, else $XDG_DATA_HOME/millrace/models, else ~/.local/share/millrace/models.
@@ -46,8 +53,11 @@ class Store {
   /// Errors: not_found, corrupt, invalid_argument.
   Expected<Manifest> find(const std::string& name) const;
 
-  /// Blobs that no other model uses go too. What cannot be read is removed like any other model.
-  /// Errors: not_found, io_error.
+  /// By name.
+  std::vector<StoredShares> shares() const;
+
+  /// Blobs that no other model uses go too, and shares of the model. What cannot be read is removed like any other
+  /// model. Errors: not_found, io_error (a process uses a share, too).
   Status remove(const std::string& name);
   /// Errors: not_found, invalid_argument, io_error.
   Status copy(const std::string& from, const std::string& to);
@@ -64,6 +74,8 @@ class Store {
 
   std::string blob_path(const std::string& sha256) const { return root_ + "/blobs/sha256-" + sha256; }
   std::string partial_path(const Name& name) const;
+  /// Of shares of the model, but for the number of each.
+  std::string share_path(const Name& name) const;
   /// Of a model's file: the link in the store, or where it lies.
   std::string file_path(const Manifest& manifest, const ModelFile& file) const;
 
@@ -76,6 +88,7 @@ class Store {
   Status check_files(const Manifest& manifest) const;
   Status write_model(const Manifest& manifest);
   std::vector<std::string> linked_blobs(const Name& name) const;
+  Expected<bool> remove_shares(const Name& name);
   void collect_garbage(const std::vector<std::string>& candidates);
 
   std::string root_;
