@@ -19,6 +19,7 @@
 #include "modelfile/escape.h"
 #include "modelfile/gguf_writer.h"
 #include "modelfile/safetensors.h"
+#include "tensor/codec.h"
 #include "text/tokenizer.h"
 
 namespace millrace::convert {
@@ -70,6 +71,7 @@ Expected<ModelConfig> read_model_config(const fs::path& folder) {
 struct Planned {
   Target target;
   DType dtype = DType::f32;
+  int factors = -1;  // its weights are divided by those numbers, found when it is made; -1: by none
 };
 
 class Converter {
@@ -109,6 +111,7 @@ class Converter {
   void plan_factors();
   Status write_header(modelfile::Writer& writer);
   Status write_factors(modelfile::Writer& writer);
+  Status write_factor(std::size_t index, modelfile::Writer& writer) const;
   Status check_header(const modelfile::Writer& writer) const;
   Status write_tensors(modelfile::Writer& writer);
   Expected<std::vector<float>> importance_of(const Planned& planned, std::int64_t& unknown) const;
@@ -287,10 +290,18 @@ std::uint32_t file_type_of(DType most) {
   return type == kTypes.end() ? 0 : type->second;
 }
 
-/// What bytes of NVFP4 leave out, beside each such tensor: NAME.scale for NAME.weight, of experts a number each.
+/// What bytes of NVFP4 leave out, beside each such tensor: NAME.scale for NAME.weight, of experts a number each. Of
+/// those that are encoded here it is not yet known.
 void Converter::plan_factors() {
-  for (const Planned& one : planned_) {
-    if (one.dtype != DType::nvfp4 || !is_copy(one.target, sources_, DType::nvfp4)) continue;
+  for (Planned& one : planned_) {
+    if (one.dtype != DType::nvfp4) continue;
+    if (!is_copy(one.target, sources_, DType::nvfp4)) {
+      if (!modelfile::may_have_scale(one.target.name)) continue;
+      one.factors = static_cast<int>(factors_.size());
+      const auto matrices = static_cast<std::size_t>(one.target.shape.size() == 3 ? one.target.shape[2] : 1);
+      factors_.push_back({modelfile::scale_name(one.target.name), std::vector<float>(matrices, 1.0F)});
+      continue;
+    }
     std::vector<float> factors = factors_of(one.target, sources_);
     if (std::all_of(factors.begin(), factors.end(), [](float factor) { return factor == 1; })) continue;
     factors_.push_back({modelfile::scale_name(one.target.name), std::move(factors)});
@@ -325,11 +336,13 @@ Status Converter::write_header(modelfile::Writer& writer) {
 }
 
 Status Converter::write_factors(modelfile::Writer& writer) {
-  for (std::size_t i = 0; i < factors_.size(); ++i) {
-    const modelfile::TensorInfo& place = writer.layout()[i];
-    MR_RETURN_IF_ERROR(writer.write_range(place.file, place.offset, std::as_bytes(std::span(factors_[i].floats))));
-  }
+  for (std::size_t i = 0; i < factors_.size(); ++i) MR_RETURN_IF_ERROR(write_factor(i, writer));
   return {};
+}
+
+Status Converter::write_factor(std::size_t index, modelfile::Writer& writer) const {
+  const modelfile::TensorInfo& place = writer.layout()[index];
+  return writer.write_range(place.file, place.offset, std::as_bytes(std::span(factors_[index].floats)));
 }
 
 /// The file as it stands has its header and no weights: what reads models says what is wrong with it.
@@ -355,8 +368,17 @@ Status Converter::write_tensors(modelfile::Writer& writer) {
     const auto write = [&](std::uint64_t offset, std::span<const std::byte> bytes) {
       return writer.write_range(place.file, place.offset + offset, bytes);
     };
-    MR_ASSIGN_OR_RETURN(const std::vector<float> importance, importance_of(planned_[i], unknown));
-    MR_RETURN_IF_ERROR(work.make(planned_[i].target, sources_, planned_[i].dtype, write, importance));
+    const Planned& one = planned_[i];
+    MR_ASSIGN_OR_RETURN(const std::vector<float> importance, importance_of(one, unknown));
+    std::span<const float> factors;
+    if (one.factors >= 0) {
+      std::vector<float>& found = factors_[static_cast<std::size_t>(one.factors)].floats;
+      MR_ASSIGN_OR_RETURN(found, work.largest(one.target, sources_, found.size()));
+      for (float& factor : found) factor = nvfp4_factor(factor);
+      MR_RETURN_IF_ERROR(write_factor(static_cast<std::size_t>(one.factors), writer));
+      factors = found;
+    }
+    MR_RETURN_IF_ERROR(work.make(one.target, sources_, one.dtype, write, importance, factors));
   }
   if (options_.work.progress) options_.work.progress(total, total);
   if (unknown > 0) log::warn("the importance matrix says nothing of {} matrices; their columns count alike", unknown);

@@ -34,6 +34,19 @@ void encode_rows(const Target& target, DType dtype, std::int64_t first, std::spa
   }
 }
 
+/// Calls part(matrix, weights) for what of the rows from `first` on lies in each of the matrices.
+template <typename Part>
+void each_matrix(const Target& target, std::size_t matrices, std::int64_t first, std::span<float> rows,
+                 const Part& part) {
+  const auto each = static_cast<std::size_t>(target.rows * target.cols) / matrices;
+  const auto before = static_cast<std::size_t>(first * target.cols);
+  for (std::size_t at = 0; at < rows.size();) {
+    const std::size_t matrix = (before + at) / each, end = std::min(rows.size(), (matrix + 1) * each - before);
+    part(matrix, rows.subspan(at, end - at));
+    at = end;
+  }
+}
+
 }  // namespace
 
 Work::Work(const WorkOptions& options, std::uint64_t total) : options_(options), total_(total) {
@@ -42,13 +55,14 @@ Work::Work(const WorkOptions& options, std::uint64_t total) : options_(options),
   workers_.resize(static_cast<std::size_t>(pool_->threads()));
 }
 
-Status Work::make(const Target& target, std::span<const Source> sources, DType dtype, const Write& write,
-                  std::span<const float> importance) {
+Status Work::each_piece(const Target& target, FunctionRef<Status(std::int64_t first, Worker& worker)> work) {
   const std::int64_t rows = target.piece_rows, pieces = (target.rows + rows - 1) / rows;
   pool_->parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
     Worker& worker = workers_[static_cast<std::size_t>(thread)];
     for (std::int64_t piece = begin; piece < end && !failed_.load(std::memory_order_relaxed); ++piece) {
-      worker.status = make_piece(target, sources, dtype, piece * rows, worker, write, importance);
+      const bool cancelled = options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed);
+      worker.status =
+          cancelled ? error(Code::cancelled, "it was cancelled; nothing was written") : work(piece * rows, worker);
       if (!worker.status.ok()) failed_ = true;
       if (thread == 0 && options_.progress) options_.progress(done_.load(), total_);
     }
@@ -57,22 +71,56 @@ Status Work::make(const Target& target, std::span<const Source> sources, DType d
   return {};
 }
 
-Status Work::make_piece(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
-                        Worker& worker, const Write& write, std::span<const float> importance) {
-  if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed))
-    return error(Code::cancelled, "it was cancelled; nothing was written");
-  const std::int64_t count = std::min(target.piece_rows, target.rows - first), elements = count * target.cols;
-  worker.output.resize(static_cast<std::size_t>(row_bytes(dtype, elements)));
-  if (is_copy(target, sources, dtype)) {
-    MR_RETURN_IF_ERROR(gather_bytes(target, sources, dtype, first, count, worker.scratch, worker.output.data()));
+Status Work::make(const Target& target, std::span<const Source> sources, DType dtype, const Write& write,
+                  std::span<const float> importance, std::span<const float> factors) {
+  const Making making{target, sources, dtype, importance, factors};
+  return each_piece(target,
+                    [&](std::int64_t first, Worker& worker) { return make_piece(making, first, worker, write); });
+}
+
+Expected<std::vector<float>> Work::largest(const Target& target, std::span<const Source> sources,
+                                           std::size_t matrices) {
+  for (Worker& worker : workers_) worker.largest.assign(matrices, 0);
+  MR_RETURN_IF_ERROR(each_piece(target, [&](std::int64_t first, Worker& worker) -> Status {
+    MR_RETURN_IF_ERROR(read_floats(target, sources, DType::f32, first, worker).status());
+    each_matrix(target, matrices, first, worker.floats, [&](std::size_t matrix, std::span<float> weights) {
+      worker.largest[matrix] = std::max(worker.largest[matrix], range_of(weights).largest);
+    });
+    return {};
+  }));
+  std::vector<float> largest(matrices, 0);
+  for (const Worker& worker : workers_)
+    for (std::size_t m = 0; m < matrices; ++m) largest[m] = std::max(largest[m], worker.largest[m]);
+  return largest;
+}
+
+Expected<std::int64_t> Work::read_floats(const Target& target, std::span<const Source> sources, DType dtype,
+                                         std::int64_t first, Worker& worker) const {
+  const std::int64_t count = std::min(target.piece_rows, target.rows - first);
+  worker.floats.resize(static_cast<std::size_t>(count * target.cols));
+  MR_RETURN_IF_ERROR(gather_floats(target, sources, first, count, worker.scratch, worker.floats.data()));
+  MR_RETURN_IF_ERROR(check_range(target, dtype, worker.floats));
+  return count;
+}
+
+Status Work::make_piece(const Making& making, std::int64_t first, Worker& worker, const Write& write) {
+  const Target& target = making.target;
+  const std::int64_t count = std::min(target.piece_rows, target.rows - first);
+  worker.output.resize(static_cast<std::size_t>(row_bytes(making.dtype, count * target.cols)));
+  if (is_copy(target, making.sources, making.dtype)) {
+    MR_RETURN_IF_ERROR(
+        gather_bytes(target, making.sources, making.dtype, first, count, worker.scratch, worker.output.data()));
   } else {
-    worker.floats.resize(static_cast<std::size_t>(elements));
-    MR_RETURN_IF_ERROR(gather_floats(target, sources, first, count, worker.scratch, worker.floats.data()));
-    MR_RETURN_IF_ERROR(check_range(target, dtype, worker.floats));
-    encode_rows(target, dtype, first, worker.floats, importance, worker.output.data());
+    MR_RETURN_IF_ERROR(read_floats(target, making.sources, making.dtype, first, worker).status());
+    if (!making.factors.empty())
+      each_matrix(target, making.factors.size(), first, worker.floats,
+                  [&](std::size_t matrix, std::span<float> weights) {
+                    for (float& weight : weights) weight /= making.factors[matrix];
+                  });
+    encode_rows(target, making.dtype, first, worker.floats, making.importance, worker.output.data());
   }
   done_ += worker.output.size();
-  return write(static_cast<std::uint64_t>(row_bytes(dtype, first * target.cols)), worker.output);
+  return write(static_cast<std::uint64_t>(row_bytes(making.dtype, first * target.cols)), worker.output);
 }
 
 }  // namespace millrace::convert

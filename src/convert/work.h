@@ -34,9 +34,12 @@ class Work {
   /// The target's rows in `dtype`. REQUIRES: check_target() is ok; rows are whole blocks of a dtype that can be
   /// encoded, or is_copy(). Errors: corrupt (NaN, infinities), unsupported (beyond F16), io_error, cancelled; each
   /// names the tensor. `importance`: what errors count in each column, [matrices, cols], of matrices that follow each
-  /// other in the target's rows; empty: all alike.
+  /// other in the target's rows; empty: all alike. `factors`: by which the weights of each matrix are divided first;
+  /// empty: by none.
   Status make(const Target& target, std::span<const Source> sources, DType dtype, const Write& write,
-              std::span<const float> importance = {});
+              std::span<const float> importance = {}, std::span<const float> factors = {});
+  /// The largest magnitude in each of the matrices that the target's rows are, one behind the other. Errors: as make().
+  Expected<std::vector<float>> largest(const Target& target, std::span<const Source> sources, std::size_t matrices);
 
  private:
   struct Worker {
@@ -44,9 +47,20 @@ class Work {
     Scratch scratch;
     std::vector<float> floats;
     std::vector<std::byte> output;
+    std::vector<float> largest;  // of each matrix, in what this worker has seen
   };
-  Status make_piece(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
-                    Worker& worker, const Write& write, std::span<const float> importance);
+  /// What is done to a target, piece by piece.
+  struct Making {
+    const Target& target;
+    std::span<const Source> sources;
+    DType dtype = DType::f32;
+    std::span<const float> importance, factors;
+  };
+  Status each_piece(const Target& target, FunctionRef<Status(std::int64_t first, Worker& worker)> work);
+  /// Rows from `first` on, as many as a piece has, into worker.floats. Returns how many.
+  Expected<std::int64_t> read_floats(const Target& target, std::span<const Source> sources, DType dtype,
+                                     std::int64_t first, Worker& worker) const;
+  Status make_piece(const Making& making, std::int64_t first, Worker& worker, const Write& write);
 
   const WorkOptions& options_;
   const std::uint64_t total_;

@@ -165,6 +165,22 @@ class Convert(Case):
         self.assertEqual(self.bench(DRAFT, "-p", "16", "-n", "8")["logits_hash"], self.bench(self.out, "-p", "16", "-n", "8")["logits_hash"])
         self.refused("export", DRAFT, self.source, says="holds something")
 
+    def test_nvfp4_has_the_scales_that_quantize_gives_it(self):
+        """Of a dense model, and of experts where the trained ones are here."""
+        for model in (DRAFT, SHARED / "models/demo-moe-f16.gguf"):
+            if not pathlib.Path(model).exists():
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                checkpoint, converted, quantized = (pathlib.Path(folder) / name for name in ("checkpoint", "c.gguf", "q.gguf"))
+                self.ok("export", model, checkpoint)
+                self.ok("convert", checkpoint, "-o", converted, "--dtype", "nvfp4")
+                self.ok("quantize", model, quantized, "NVFP4")
+                made, wanted = checkpoints.Gguf(converted).tensors, checkpoints.Gguf(quantized).tensors
+                self.assertTrue([name for name in made if name.endswith(".scale")])
+                self.assertEqual(sorted(made), sorted(wanted))
+                for name, tensor in made.items():
+                    self.assertEqual(tensor, wanted[name], name)
+
     @unittest.skipUnless((SHARED / "models/hf/demo-moe").exists(), "skipped: the trained checkpoints are not here")
     def test_trained_checkpoints_are_what_they_were(self):
         for name, trained in (("demo-moe", "demo-moe-f16.gguf"), ("demo-draft", "demo-draft-f16.gguf")):
