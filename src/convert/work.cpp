@@ -4,6 +4,7 @@
 
 #include "modelfile/escape.h"
 #include "tensor/codec.h"
+#include "tensor/matrices.h"
 
 namespace millrace::convert {
 namespace {
@@ -36,15 +37,12 @@ void encode_rows(const Target& target, DType dtype, std::int64_t first, std::spa
 
 /// Calls part(matrix, weights) for what of the rows from `first` on lies in each of the matrices.
 template <typename Part>
-void each_matrix(const Target& target, std::size_t matrices, std::int64_t first, std::span<float> rows,
-                 const Part& part) {
-  const auto each = static_cast<std::size_t>(target.rows * target.cols) / matrices;
-  const auto before = static_cast<std::size_t>(first * target.cols);
-  for (std::size_t at = 0; at < rows.size();) {
-    const std::size_t matrix = (before + at) / each, end = std::min(rows.size(), (matrix + 1) * each - before);
-    part(matrix, rows.subspan(at, end - at));
-    at = end;
-  }
+void each_matrix_of(const Target& target, std::size_t matrices, std::int64_t first, std::span<float> rows,
+                    const Part& part) {
+  each_matrix(target.rows * target.cols, matrices, first * target.cols, std::ssize(rows),
+              [&](std::size_t matrix, std::int64_t begin, std::int64_t end) {
+                part(matrix, rows.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+              });
 }
 
 }  // namespace
@@ -82,8 +80,8 @@ Expected<std::vector<float>> Work::largest(const Target& target, std::span<const
                                            std::size_t matrices) {
   for (Worker& worker : workers_) worker.largest.assign(matrices, 0);
   MR_RETURN_IF_ERROR(each_piece(target, [&](std::int64_t first, Worker& worker) -> Status {
-    MR_RETURN_IF_ERROR(read_floats(target, sources, DType::f32, first, worker).status());
-    each_matrix(target, matrices, first, worker.floats, [&](std::size_t matrix, std::span<float> weights) {
+    MR_RETURN_IF_ERROR(read_floats(target, sources, DType::f32, first, worker));
+    each_matrix_of(target, matrices, first, worker.floats, [&](std::size_t matrix, std::span<float> weights) {
       worker.largest[matrix] = std::max(worker.largest[matrix], range_of(weights).largest);
     });
     return {};
@@ -94,13 +92,12 @@ Expected<std::vector<float>> Work::largest(const Target& target, std::span<const
   return largest;
 }
 
-Expected<std::int64_t> Work::read_floats(const Target& target, std::span<const Source> sources, DType dtype,
-                                         std::int64_t first, Worker& worker) const {
+Status Work::read_floats(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
+                         Worker& worker) const {
   const std::int64_t count = std::min(target.piece_rows, target.rows - first);
   worker.floats.resize(static_cast<std::size_t>(count * target.cols));
   MR_RETURN_IF_ERROR(gather_floats(target, sources, first, count, worker.scratch, worker.floats.data()));
-  MR_RETURN_IF_ERROR(check_range(target, dtype, worker.floats));
-  return count;
+  return check_range(target, dtype, worker.floats);
 }
 
 Status Work::make_piece(const Making& making, std::int64_t first, Worker& worker, const Write& write) {
@@ -111,12 +108,12 @@ Status Work::make_piece(const Making& making, std::int64_t first, Worker& worker
     MR_RETURN_IF_ERROR(
         gather_bytes(target, making.sources, making.dtype, first, count, worker.scratch, worker.output.data()));
   } else {
-    MR_RETURN_IF_ERROR(read_floats(target, making.sources, making.dtype, first, worker).status());
+    MR_RETURN_IF_ERROR(read_floats(target, making.sources, making.dtype, first, worker));
     if (!making.factors.empty())
-      each_matrix(target, making.factors.size(), first, worker.floats,
-                  [&](std::size_t matrix, std::span<float> weights) {
-                    for (float& weight : weights) weight /= making.factors[matrix];
-                  });
+      each_matrix_of(target, making.factors.size(), first, worker.floats,
+                     [&](std::size_t matrix, std::span<float> weights) {
+                       for (float& weight : weights) weight /= making.factors[matrix];
+                     });
     encode_rows(target, making.dtype, first, worker.floats, making.importance, worker.output.data());
   }
   done_ += worker.output.size();

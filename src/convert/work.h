@@ -57,9 +57,9 @@ class Work {
     std::span<const float> importance, factors;
   };
   Status each_piece(const Target& target, FunctionRef<Status(std::int64_t first, Worker& worker)> work);
-  /// Rows from `first` on, as many as a piece has, into worker.floats. Returns how many.
-  Expected<std::int64_t> read_floats(const Target& target, std::span<const Source> sources, DType dtype,
-                                     std::int64_t first, Worker& worker) const;
+  /// Rows from `first` on, as many as a piece has, into worker.floats.
+  Status read_floats(const Target& target, std::span<const Source> sources, DType dtype, std::int64_t first,
+                     Worker& worker) const;
   Status make_piece(const Making& making, std::int64_t first, Worker& worker, const Write& write);
 
   const WorkOptions& options_;

@@ -197,8 +197,8 @@ struct CudaExecutor::Emitter {
   /// The same with where it goes. s: the launch's step that gathers.
   cuda::GatherCall gather_call(const Launch& launch, const Step& s);
   void emit_gather(const Launch& launch);
-  /// What a product makes, and what gathers it behind: it goes straight to where all need it, in all devices' memory,
-  /// if the kernel of so many rows can do that and the devices can reach each other; else to this device's own columns.
+  /// What a prompt's product makes, and what gathers it behind: it goes straight to where all need it, in all devices'
+  /// memory, if the devices can reach each other and columns are aligned; else to this device's own columns.
   void launch_gathered(cuda::MatmulCall& call, const Launch& launch);
 
   /// x_index: which rows of x, of a launch that gathers them; null: all.

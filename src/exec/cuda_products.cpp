@@ -102,7 +102,7 @@ void CudaExecutor::Emitter::launch_gathered(cuda::MatmulCall& call, const Launch
   constexpr std::int32_t kAligned = 32;  // columns that kernels store at once, at most
   const cuda::GatherCall gather = gather_call(l, step(l.first + 1));
   const cuda::GatherCall::Target& own = gather.targets[gather.index];
-  bool straight = !gather.through_host && call.x_bf16 != nullptr;
+  bool straight = !gather.through_host;
   for (int d = 0; d < gather.devices; ++d)
     straight = straight && gather.targets[d].first % kAligned == 0 && gather.targets[d].own_cols % kAligned == 0;
   if (!straight) {
@@ -132,7 +132,7 @@ void CudaExecutor::Emitter::emit_product(const Launch& l) {
   const Step& s = step(l.first);
   if (l.gathers) {
     const Product& product = s.products[0];
-    cuda::MatmulCall call = call_for(s.a, false, in_prompt(s.a));
+    cuda::MatmulCall call = call_for(s.a, false, true);
     call.count = 1;
     call.products[0] = {matrix(product.weight), vector(product.bias), data(product.out), cols(product.out)};
     overwritten(product.out);

@@ -17,6 +17,7 @@
 #include "modelfile/substitute.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/matrices.h"
 
 namespace millrace::modelfile {
 namespace {
@@ -75,18 +76,6 @@ class Converter {
     return {};
   }
 
-  /// Calls part(matrix, begin, end) for what of elements [first, first + count) lies in each of the matrices.
-  template <typename Part>
-  static void each_matrix(const TensorInfo& tensor, std::size_t matrices, std::int64_t first, std::int64_t count,
-                          const Part& part) {
-    const std::int64_t each = std::max<std::int64_t>(1, elements_of(tensor) / static_cast<std::int64_t>(matrices));
-    for (std::int64_t at = 0; at < count;) {
-      const std::int64_t matrix = (first + at) / each, end = std::min(count, (matrix + 1) * each - first);
-      part(static_cast<std::size_t>(matrix), at, end);
-      at = end;
-    }
-  }
-
   /// The numbers by which NVFP4's scales begin at their largest.
   Status find_factors(const TensorInfo& from, std::size_t matrices) {
     for (Worker& worker : workers_) worker.largest.assign(matrices, 0);
@@ -97,10 +86,11 @@ class Converter {
       for (std::int64_t at = 0; at < count; at += kStepElements) {
         const std::int64_t n = std::min(kStepElements, count - at);
         MR_RETURN_IF_ERROR(decode(from, at, n, worker).status());
-        each_matrix(from, matrices, first + at, n, [&](std::size_t matrix, std::int64_t begin, std::int64_t end) {
-          const NumberRange range = range_of({step + begin, static_cast<std::size_t>(end - begin)});
-          worker.largest[matrix] = std::max(worker.largest[matrix], range.largest);
-        });
+        each_matrix(elements_of(from), matrices, first + at, n,
+                    [&](std::size_t matrix, std::int64_t begin, std::int64_t end) {
+                      const NumberRange range = range_of({step + begin, static_cast<std::size_t>(end - begin)});
+                      worker.largest[matrix] = std::max(worker.largest[matrix], range.largest);
+                    });
       }
       return Status();
     }));
@@ -167,7 +157,7 @@ class Converter {
                      escape(from.name, 80), range.largest);
       }
       if (!factors_.empty())
-        each_matrix(from, factors_.size(), first + at, n,
+        each_matrix(elements_of(from), factors_.size(), first + at, n,
                     [&](std::size_t matrix, std::int64_t begin, std::int64_t end) {
                       for (std::int64_t i = begin; i < end; ++i) step[i] /= factors_[matrix];
                     });
@@ -315,6 +305,15 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
   return writer.begin();
 }
 
+/// What is written of the model, whose header is then in the file. `model` outlives what is returned.
+Expected<Chosen> begin(const Model& model, const std::string& out, const QuantizeOptions& options, Writer& writer) {
+  MR_RETURN_IF_ERROR(check_output(model, out));
+  MR_RETURN_IF_ERROR(check_types(model, options));
+  MR_ASSIGN_OR_RETURN(Chosen chosen, choose_tensors(model, options));
+  MR_RETURN_IF_ERROR(write_header(model, chosen, options, writer));
+  return chosen;
+}
+
 }  // namespace
 
 Expected<std::vector<DType>> planned_types(const Model& model, const QuantizeOptions& options) {
@@ -327,11 +326,8 @@ Expected<std::vector<DType>> planned_types(const Model& model, const QuantizeOpt
 
 Status quantize_hollow(const std::string& in, const std::string& out, const QuantizeOptions& options) {
   MR_ASSIGN_OR_RETURN(const Model model, Model::open(in));
-  MR_RETURN_IF_ERROR(check_output(model, out));
-  MR_RETURN_IF_ERROR(check_types(model, options));
   Writer writer(out, {.sparse = true});
-  MR_ASSIGN_OR_RETURN(const Chosen chosen, choose_tensors(model, options));
-  MR_RETURN_IF_ERROR(write_header(model, chosen, options, writer));
+  MR_ASSIGN_OR_RETURN(const Chosen chosen, begin(model, out, options, writer));
   for (std::size_t scale = 0; scale + chosen.size() < writer.layout().size(); ++scale) {
     const TensorInfo& tensor = writer.layout()[scale];
     const std::vector<float> ones(static_cast<std::size_t>(tensor.cols() * tensor.rows()), 1.0F);
@@ -344,12 +340,9 @@ Status quantize_hollow(const std::string& in, const std::string& out, const Quan
 
 Status quantize(const std::string& in, const std::string& out, const QuantizeOptions& options) {
   MR_ASSIGN_OR_RETURN(const Model model, Model::open(in));
-  MR_RETURN_IF_ERROR(check_output(model, out));
-  MR_RETURN_IF_ERROR(check_types(model, options));
   MR_ASSIGN_OR_RETURN(const std::vector<File> files, open_files(model.paths()));
   Writer writer(out);
-  MR_ASSIGN_OR_RETURN(const Chosen chosen, choose_tensors(model, options));
-  MR_RETURN_IF_ERROR(write_header(model, chosen, options, writer));
+  MR_ASSIGN_OR_RETURN(const Chosen chosen, begin(model, out, options, writer));
   Converter converter(model, files, writer, options);
   const std::span<const TensorInfo> layout = writer.layout();
   const std::size_t scales = layout.size() - chosen.size();  // they stand before all tensors

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "residency/shallow_json.h"
 #include "residency/small_file.h"
 
 namespace millrace::residency {
@@ -107,9 +108,7 @@ Expected<ExpertUsage> read_usage(const std::string& path, std::string_view model
 
 Expected<ExpertUsage> parse_usage(std::string_view text, const std::string& path, std::string_view model,
                                   const ExpertUsage& like) {
-  // What lies deeper than such a file does is left out as it comes: copies of it would go as deep.
-  const auto near = [](int depth, Json::parse_event_t, Json&) { return depth <= kDepth; };
-  const Json json = Json::parse(text, near, /*allow_exceptions=*/false);
+  const Json json = parse_shallow<Json>(text, kDepth);
   const auto damaged = [&](std::string_view what) { return error(Code::corrupt, "{}: it is damaged: {}", path, what); };
   if (!json.is_object()) return damaged("not an object of JSON");
   const auto member = [&](const char* key) {

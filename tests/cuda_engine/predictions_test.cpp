@@ -2,29 +2,20 @@
 // GPU, and no weights.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "cuda_engine/synth_file.h"
 #include "engine/setup.h"
 #include "residency/predict.h"
+#include "residency/rates.h"
 
 namespace millrace::engine {
 namespace {
 
 using test::SynthFile;
 
-// As `calibrate` found an H100 of 80 GB and 16 to 32 processors beside it, 2026-11-25.
-const residency::Rates kH100{.disk = 3e9,
-                             .ram = 137e9,
-                             .cpu_decode = 132e9,
-                             .host_to_device = 54.7e9,
-                             .host_to_device_busy = 45e9,
-                             .cpu_decode_busy = 95e9,
-                             .device_memory = 2.98e12,
-                             .cpu_prefill_macs = 1e12,
-                             .device_prefill_macs = 251e12,
-                             .cpu_product = 4e-6,
-                             .cpu_few_macs = 500e9,
-                             .machine = "an H100"};
+const residency::Rates kH100 = residency::test::h100_rates();
 
 /// All in VRAM.
 struct Measured {

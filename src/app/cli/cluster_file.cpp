@@ -8,6 +8,7 @@
 #include "app/cli/command.h"
 #include "base/bytes.h"
 #include "residency/calibrate.h"
+#include "residency/shallow_json.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -26,9 +27,7 @@ class ClusterReader {
 
   Expected<ClusterFile> read() {
     MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path_.string(), kMostFileBytes));
-    // What lies deeper than such a file does is left out as it comes: writing it would go as deep.
-    const auto near = [](int depth, Json::parse_event_t, Json&) { return depth <= kDepth; };
-    const Json all = Json::parse(text, near, /*allow_exceptions=*/false);
+    const Json all = residency::parse_shallow<Json>(text, kDepth);
     if (!all.is_object()) return error(Code::invalid_argument, "{}: it is not a JSON object", path_.string());
     ClusterFile file;
     Status status = read_all(all, file);
@@ -75,8 +74,7 @@ class ClusterReader {
       } else {
         return wrong(key,
                      "a host has \"name\", \"ram\" (\"48G\"), \"vram\" (of its GPU), \"rates\" (a file of 'millrace "
-                     "calibrate --out', or what "
-                     "stands in one), and \"count\"");
+                     "calibrate --out', or what stands in one), and \"count\"");
       }
     }
     if (read.name.empty() || read.ram_bytes == 0)

@@ -15,7 +15,6 @@
 #include "app/cli/progress.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "engine/setup.h"
 #include "kernels/kernels.h"
 #include "link/mpi_link.h"
 #include "modelfile/quantize.h"
