@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "residency/shallow_json.h"
+#include "base/json_nesting.h"
 #include "residency/small_file.h"
 
 namespace millrace::residency {
@@ -19,7 +19,6 @@ using Json = nlohmann::ordered_json;
 constexpr int kVersion = 1;
 // 1,024 experts in each of 100 layers, six digits each, are 0.7 MB.
 constexpr std::uint64_t kMostUsageBytes = 4 << 20;
-constexpr int kDepth = 3;                  // of uses in the file
 constexpr std::int64_t kLeastPasses = 16;  // fewer are chance
 
 /// Of the members that count; 16 digits.
@@ -108,8 +107,9 @@ Expected<ExpertUsage> read_usage(const std::string& path, std::string_view model
 
 Expected<ExpertUsage> parse_usage(std::string_view text, const std::string& path, std::string_view model,
                                   const ExpertUsage& like) {
-  const Json json = parse_shallow<Json>(text, kDepth);
   const auto damaged = [&](std::string_view what) { return error(Code::corrupt, "{}: it is damaged: {}", path, what); };
+  if (nests_too_deep(text)) return damaged("it nests too deep");
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return damaged("not an object of JSON");
   const auto member = [&](const char* key) {
     const auto it = json.find(key);

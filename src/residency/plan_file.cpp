@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/json_nesting.h"
 #include "residency/small_file.h"
 
 namespace millrace::residency {
@@ -154,7 +155,7 @@ std::string plan_to_json(const SavedPlan& saved) {
 
 Expected<SavedPlan> parse_plan_json(const std::string& text) {
   constexpr std::int64_t kMost = INT64_MAX;
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object() || !json.contains("millrace_plan"))
     return error(Code::invalid_argument, "this is not a plan; let `millrace plan MODEL --plan FILE` write one");
   SavedPlan saved;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/json_nesting.h"
 #include "text/json_copy.h"
 
 namespace millrace::text {
@@ -10,7 +11,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxNesting = 100;
 constexpr int kMaxReferences = 32;  // of a schema to others, one after the other
 
 std::uint8_t bit_named(std::string_view type) {
@@ -149,24 +149,6 @@ std::string typed_json(std::string_view text, JsonTypes types) {
     if (copy.take(c, out) != JsonCopy::Taken::more) break;
   }
   return out;
-}
-
-bool nests_too_deep(std::string_view json) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (in_string && c == '\\') {
-      ++i;
-    } else if (c == '"') {
-      in_string = !in_string;
-    } else if (!in_string && (c == '{' || c == '[') && ++depth > kMaxNesting) {
-      return true;
-    } else if (!in_string && (c == '}' || c == ']')) {
-      --depth;
-    }
-  }
-  return false;
 }
 
 }  // namespace millrace::text

@@ -37,7 +37,4 @@ class ToolTypes {
 /// The JSON that `text` stands for as a value of these types: a text that is none of the others is a string.
 std::string typed_json(std::string_view text, JsonTypes types);
 
-/// Whether brackets nest deeper than answers and arguments may.
-bool nests_too_deep(std::string_view json);
-
 }  // namespace millrace::text

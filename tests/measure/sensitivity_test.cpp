@@ -144,6 +144,11 @@ TEST(Sensitivity, GrowsBetweenItsProbesAsTheyShow) {
   EXPECT_NEAR(extrapolate(wild, {0.4, 0.2, 0.1})[1], 0.8, 1e-12);
 }
 
+TEST(Sensitivity, AFileThatNestsDeeplyIsRefused) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  EXPECT_EQ(parse_sensitivity("{\"groups\":" + deep + "}").status().code(), Code::corrupt);
+}
+
 TEST(Sensitivity, RefusesFilesThatAreOff) {
   Sensitivity one;
   one.types = {DType::q4_k};

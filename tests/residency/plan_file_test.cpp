@@ -168,6 +168,11 @@ TEST(PlanFile, HomesOfAGpuPlanComeBack) {
             std::string::npos);
 }
 
+TEST(PlanFile, AFileThatNestsDeeplyIsNoPlan) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  EXPECT_EQ(parse_plan_json("{\"millrace_plan\":1,\"tiles\":" + deep + "}").status().code(), Code::invalid_argument);
+}
+
 TEST(PlanFile, FilesThatCannotBeReadOrWrittenAreNamed) {
   EXPECT_EQ(read_plan_file("/nowhere/plan.json").status().code(), Code::not_found);
   EXPECT_EQ(write_plan_file("/nowhere/plan.json", {}).code(), Code::io_error);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_nesting.h"
 #include "text/json_copy.h"
 
 namespace millrace::text {

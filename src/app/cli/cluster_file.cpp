@@ -7,8 +7,8 @@
 
 #include "app/cli/command.h"
 #include "base/bytes.h"
+#include "base/json_nesting.h"
 #include "residency/calibrate.h"
-#include "residency/shallow_json.h"
 #include "residency/small_file.h"
 
 namespace millrace::cli {
@@ -18,7 +18,6 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kMostFileBytes = 1u << 20;
 constexpr std::int64_t kMostHosts = 1024;
-constexpr int kDepth = 5;  // of a rate in the file
 
 /// Reads one description of a cluster.
 class ClusterReader {
@@ -27,7 +26,8 @@ class ClusterReader {
 
   Expected<ClusterFile> read() {
     MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path_.string(), kMostFileBytes));
-    const Json all = residency::parse_shallow<Json>(text, kDepth);
+    if (nests_too_deep(text)) return error(Code::invalid_argument, "{}: it nests too deep", path_.string());
+    const Json all = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!all.is_object()) return error(Code::invalid_argument, "{}: it is not a JSON object", path_.string());
     ClusterFile file;
     Status status = read_all(all, file);

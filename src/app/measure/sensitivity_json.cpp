@@ -5,6 +5,7 @@
 #include <set>
 
 #include "app/measure/sensitivity.h"
+#include "base/json_nesting.h"
 #include "tensor/codec.h"
 
 namespace millrace::measure {
@@ -113,6 +114,8 @@ std::string sensitivity_to_json(const Sensitivity& found) {
 }
 
 Expected<Sensitivity> parse_sensitivity(std::string_view text) {
+  if (nests_too_deep(text))
+    return error(Code::corrupt, "no file of sensitivities: it nests too deep; measure it again");
   const Json json = Json::parse(text, nullptr, false);
   std::string format;
   if (!json.is_object() || !read_text(json, "format", format) || format != kFormat) return off("format");

@@ -1,0 +1,28 @@
+#include "base/json_nesting.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kMaxNesting = 100;
+
+}  // namespace
+
+bool nests_too_deep(std::string_view json) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '{' || c == '[') && ++depth > kMaxNesting) {
+      return true;
+    } else if (!in_string && (c == '}' || c == ']')) {
+      --depth;
+    }
+  }
+  return false;
+}
+
+}  // namespace millrace

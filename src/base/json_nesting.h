@@ -1,0 +1,12 @@
+// How deep brackets of JSON nest: libraries copy and write what they read from it by recursion.
+// Thread-safety: pure.
+#pragma once
+
+#include <string_view>
+
+namespace millrace {
+
+/// Whether brackets nest deeper than answers, arguments and files may.
+bool nests_too_deep(std::string_view json);
+
+}  // namespace millrace
