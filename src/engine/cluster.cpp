@@ -58,12 +58,14 @@ class Opening {
   explicit Opening(const EngineOptions& options) : options_(options), cluster_(*options.cluster), link_(cluster_.link) {
     options_.cluster = nullptr;
     options_.ranks = link_.size();
-    if (options_.share_prefixes || !options_.prompt_cache.empty())
-      log::info("over several processes nothing is kept of what requests began with, in memory or on the disk");
+    if (!options_.prompt_cache.empty())
+      log::info("over several processes what requests began with is kept in memory, and not on the disk");
     log::info("over several processes {}, and experts are read from the model",
               options_.device == DeviceChoice::cuda ? "each computes on a GPU" : "the CPU computes");
     choose_gpu(link_, options_);
+    const bool shares = options_.share_prefixes;
     leave_out_what_is_off(options_);
+    options_.share_prefixes = shares;
   }
 
   Expected<Parts> run(std::shared_ptr<void> claim) {
@@ -121,7 +123,10 @@ Expected<std::vector<model::Stage>> Opening::share(const model::Model& whole) {
 Expected<std::vector<model::Stage>> Opening::meet() {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
   MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
-  from_end_alone_ = goes_on_from_its_end_alone(whole->program().layout);
+  from_end_alone_ = goes_on_from_its_end_alone(whole->program().layout.with(options_.kv_dtype, kv::kOnHost));
+  if (options_.share_prefixes && from_end_alone_)
+    log::info("over several processes such layers keep nothing of what requests began with: windows, states, few bits");
+  options_.share_prefixes = options_.share_prefixes && !from_end_alone_;
   MR_ASSIGN_OR_RETURN(const std::string identity, identity_of(options_, file));
   write_open(identity, ClusterTerms::of(options_), message_);
   MR_RETURN_IF_ERROR(link_.send_others(message_));
@@ -190,6 +195,7 @@ Expected<Parts> Opening::finish(Parts parts, std::shared_ptr<void> claim) {
                                                                                *parts.budget,
                                                                                {hp.model_dim, hp.vocab},
                                                                                at_home,
+                                                                               parts.prefixes != nullptr,
                                                                                std::move(claim)});
   MR_RETURN_IF_ERROR(executor->prepare_messages(pass_limits(parts.limits)));
   parts.executor = std::move(executor);

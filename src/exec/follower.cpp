@@ -125,37 +125,132 @@ Status Follower::read_states(float* out) const {
 /// All with rows in the pass failed, unless they had before.
 void Follower::remember_failure(const Status& status) {
   for (const kv::BatchRow& row : pass_.rows) {
-    const auto& [number, length] = pass_.sequences[static_cast<std::size_t>(row.sequence)];
-    if (length != StagePass::kLost) failures_[number] = {pass_.number, length, status};
+    const StagePass::Sequence& one = pass_.sequences[static_cast<std::size_t>(row.sequence)];
+    if (one.length != StagePass::kLost) failures_[one.number] = {pass_.number, one.length, status};
   }
 }
 
-/// Brings all sequences to what rank 0 says of them.
+/// Brings all sequences to what rank 0 says of them, and keeps what it keeps.
 Status Follower::align() {
+  std::vector<std::vector<kv::BlockName>> names;  // by sequence
+  std::size_t run = 0;
+  for (const StagePass::Sequence& sequence : pass_.sequences) {
+    names.push_back(pass_.names(run, run + sequence.runs));
+    run += sequence.runs;
+  }
+  std::set<std::uint64_t> kept;
+  for (const kv::BlockName& name : pass_.names(run, pass_.runs.size())) kept.insert(name.number);
+  // What sequences go on with may be of one that has ended, or goes back: all of it is held until they have it.
+  std::set<std::uint64_t> wanted = kept;
+  for (std::size_t s = 0; s < names.size(); ++s) {
+    const auto mirror = mirrors_.find(pass_.sequences[s].number);
+    const std::int64_t known = mirror == mirrors_.end() ? 0 : mirror->second.agreed(names[s]);
+    const std::int64_t needed = kv::blocks_for(std::max<std::int64_t>(pass_.sequences[s].length, 0));
+    for (std::int64_t i = known; i < std::min(needed, std::ssize(names[s])); ++i) {
+      const kv::BlockName& name = names[s][static_cast<std::size_t>(i)];
+      wanted.insert(name.number);
+      if (name.copied != 0) wanted.insert(name.copied);
+    }
+  }
+  hold(wanted);
+  let_go_but(wanted);
   const auto ended = std::erase_if(mirrors_, [&](const auto& one) {
     return std::none_of(pass_.sequences.begin(), pass_.sequences.end(),
                         [&](const StagePass::Sequence& sequence) { return sequence.number == one.first; });
   });
-  if (ended > 0) parts_.pool->trim();  // what they leave goes back to the weights
-  for (const auto& [number, length] : pass_.sequences) {
-    const auto found = mirrors_.try_emplace(number, Mirror{kv::SequenceState(parts_.pool)}).first;
-    Mirror& mirror = found->second;
+  for (std::size_t s = 0; s < names.size(); ++s) {
+    const auto& [number, length, runs] = pass_.sequences[s];
+    Mirror& mirror = mirrors_.try_emplace(number, Mirror{kv::SequenceState(parts_.pool), 0, {}}).first->second;
     if (length == StagePass::kAsItIs || length == StagePass::kLost) continue;
-    if (length > mirror.computed)
-      return error(Code::internal, "a sequence has {} tokens, of which {} are known here", length, mirror.computed);
-    // A pass leaves the state behind its last row alone.
-    if (length > mirror.state.length() && length < mirror.computed && mirror.state.layout().has_states())
-      return error(Code::internal, "a sequence has {} tokens, and its state here is that behind {}", length,
-                   mirror.computed);
-    if (length > mirror.state.length()) mirror.state.set_length(length);
-    // Room that a pass had for guesses that were wrong, or for itself if it failed, goes back likewise.
-    const std::int64_t kept = mirror.state.rewind(length);
-    mirror.computed = kept;
-    if (kept != length)
-      return error(Code::internal, "a sequence went back to {} tokens, of which {} are left here", length, kept);
-    mirror.state.forget_behind_windows();
+    MR_RETURN_IF_ERROR(align_one(mirror, length, names[s]));
   }
+  let_go_but(kept);
+  if (ended > 0) parts_.pool->trim();  // what they leave goes back to the weights
   return {};
+}
+
+Status Follower::align_one(Mirror& mirror, std::int64_t length, std::span<const kv::BlockName> names) {
+  if (!names.empty()) {
+    const std::int64_t agreed = mirror.agreed(names);
+    if (agreed * kv::kBlockTokens < mirror.computed) mirror.computed = agreed * kv::kBlockTokens;
+    if (length > mirror.computed) MR_RETURN_IF_ERROR(share(mirror, length, names));
+    mirror.names.assign(names.begin(), names.end());
+  }
+  if (length > mirror.computed)
+    return error(Code::internal, "a sequence has {} tokens, of which {} are known here", length, mirror.computed);
+  // A pass leaves the state behind its last row alone.
+  if (length > mirror.state.length() && length < mirror.computed && mirror.state.layout().has_states())
+    return error(Code::internal, "a sequence has {} tokens, and its state here is that behind {}", length,
+                 mirror.computed);
+  if (length > mirror.state.length()) mirror.state.set_length(length);
+  // Room that a pass had for guesses that were wrong, or for itself if it failed, goes back likewise.
+  const std::int64_t kept = mirror.state.rewind(length);
+  mirror.computed = kept;
+  if (kept != length)
+    return error(Code::internal, "a sequence went back to {} tokens, of which {} are left here", length, kept);
+  mirror.state.forget_behind_windows();
+  return {};
+}
+
+std::int64_t Follower::Mirror::agreed(std::span<const kv::BlockName> others) const {
+  const std::int64_t most = std::min({std::ssize(names), std::ssize(others), state.blocks()});
+  const auto first = names.begin();
+  std::int64_t same = std::mismatch(first, first + most, others.begin(),
+                                    [](const auto& one, const auto& other) { return one.number == other.number; })
+                          .first -
+                      first;
+  if (same < most && others[static_cast<std::size_t>(same)].copied == names[static_cast<std::size_t>(same)].number)
+    ++same;
+  return same;
+}
+
+/// A sequence goes on, from the last whole block of what was computed here, with blocks that are held, up to `length`.
+Status Follower::share(Mirror& mirror, std::int64_t length, std::span<const kv::BlockName> names) {
+  kv::SequenceState& state = mirror.state;
+  const std::int64_t from = mirror.computed / kv::kBlockTokens * kv::kBlockTokens;
+  if (state.length() < from) state.set_length(from);
+  state.rewind(from);
+  while (state.length() < length) {
+    const std::int64_t at = state.length() / kv::kBlockTokens, rest = length - state.length();
+    const kv::BlockName name = at < std::ssize(names) ? names[static_cast<std::size_t>(at)] : kv::BlockName();
+    const auto same = held_.find(name.number), before = held_.find(name.copied);
+    if (same != held_.end())
+      state.share(same->second, name.number);
+    else if (before != held_.end())
+      MR_RETURN_IF_ERROR(state.copy(before->second, name.copied, std::min(rest, kv::kBlockTokens)));
+    else
+      return error(Code::internal, "a sequence of {} tokens goes on with some that are not known here behind {}",
+                   length, state.length());
+  }
+  state.rewind(length);
+  mirror.computed = length;
+  return {};
+}
+
+/// Takes hold of these blocks where sequences have them.
+void Follower::hold(const std::set<std::uint64_t>& wanted) {
+  if (std::all_of(wanted.begin(), wanted.end(), [&](std::uint64_t number) { return held_.contains(number); })) return;
+  for (const auto& [sequence, mirror] : mirrors_) {
+    const std::int64_t whole =
+        std::min({mirror.computed / kv::kBlockTokens, std::ssize(mirror.names), mirror.state.blocks()});
+    for (std::int64_t i = 0; i < whole; ++i) {
+      const std::uint64_t number = mirror.names[static_cast<std::size_t>(i)].number;
+      if (!wanted.contains(number) || held_.contains(number)) continue;
+      Held& held = held_[number];
+      for (std::size_t g = 0; g < parts_.pool->groups(); ++g) {
+        held.push_back(mirror.state.block(g, i));
+        parts_.pool->retain(g, held.back());
+      }
+    }
+  }
+}
+
+void Follower::let_go_but(const std::set<std::uint64_t>& wanted) {
+  std::erase_if(held_, [&](const auto& one) {
+    if (wanted.contains(one.first)) return false;
+    for (std::size_t g = 0; g < one.second.size(); ++g) parts_.pool->release(g, one.second[g]);
+    return true;
+  });
 }
 
 /// Room for the rows of the pass.

@@ -6,6 +6,9 @@
 // believed it, or goes on behind it. So every group has here as many blocks of a sequence as it would have there, and
 // no more.
 //
+// Where sequences share blocks on rank 0, or something is kept of those that ended, rank 0 names the blocks of each
+// sequence and those that are kept, and the same is shared and kept here, of all layers of this rank.
+//
 // Where a pass fails, those behind it are on their way already, with the same sequences and with others. What they have
 // of those that failed is lost, and is not computed here or further on; the others do not notice.
 // Thread-safety: one thread calls.
@@ -16,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -39,6 +43,9 @@ struct FollowerParts {
 class Follower {
  public:
   explicit Follower(FollowerParts parts) : parts_(std::move(parts)) {}
+  ~Follower() { let_go_but({}); }
+  Follower(const Follower&) = delete;
+  Follower& operator=(const Follower&) = delete;
 
   /// Takes memory for messages of such passes. Errors: out_of_budget.
   Status prepare(const PassLimits& limits);
@@ -52,8 +59,15 @@ class Follower {
   /// One of rank 0's sequences, as this rank's layers remember it.
   struct Mirror {
     kv::SequenceState state;
-    std::int64_t computed = 0;  // tokens that passes have been through, the last one maybe in vain
+    std::int64_t computed = 0;         // tokens that passes have been through, the last one maybe in vain
+    std::vector<kv::BlockName> names;  // of its blocks on rank 0; maybe more than it has here
+
+    /// How many of the first blocks are those that rank 0 names. A copy of the last one is the same so far.
+    std::int64_t agreed(std::span<const kv::BlockName> others) const;
   };
+
+  /// Blocks, one of each group, that are held here.
+  using Held = std::vector<std::byte*>;
 
   /// What became of a sequence in a pass that failed here.
   struct Failure {
@@ -65,6 +79,10 @@ class Follower {
   Status compute(std::span<const float> residual);
   Status mark_lost();
   Status align();
+  Status align_one(Mirror& mirror, std::int64_t length, std::span<const kv::BlockName> names);
+  Status share(Mirror& mirror, std::int64_t length, std::span<const kv::BlockName> names);
+  void hold(const std::set<std::uint64_t>& wanted);
+  void let_go_but(const std::set<std::uint64_t>& wanted);
   Status reserve();
   const float* take_rows(std::span<const float> residual);
   Status read_states(float* out) const;
@@ -75,6 +93,7 @@ class Follower {
   FollowerParts parts_;
   residency::Reservation reservation_;
   std::map<std::uint64_t, Mirror> mirrors_;
+  std::map<std::uint64_t, Held> held_;  // what rank 0 keeps, by kv::BlockName::number
   std::uint64_t given_up_ = 0;
   std::map<std::uint64_t, Failure> failures_;  // by sequence, as long as passes behind them may come
   StagePass pass_;

@@ -102,17 +102,24 @@ Status PipelineExecutor::describe_pass(const kv::Batch& batch) {
   pass_.wants_hidden = batch.wants_hidden;
   pass_.rows = batch.rows;
   pass_.sequences.clear();
+  pass_.runs.clear();
+  const auto add = [&](const kv::SequenceState& sequence) {
+    const std::size_t first = pass_.runs.size();
+    if (parts_.shares) pass_.add_runs(sequence.block_names());
+    pass_.sequences.push_back({sequence.number(), sequence.length(), pass_.runs.size() - first});
+  };
   for (const kv::SequenceState* const sequence : batch.sequences) {
     if (sequence->number() == 0) return error(Code::internal, "a sequence of the pass has no number");
-    pass_.sequences.push_back({sequence->number(), sequence->length()});
+    add(*sequence);
   }
   for (const auto& [number, sequence] : parts_.pool->sequences()) {
     if (std::find(batch.sequences.begin(), batch.sequences.end(), sequence) != batch.sequences.end()) continue;
     if (goes_on_as_begun(number, *sequence))
-      pass_.sequences.push_back({number, StagePass::kAsItIs});
+      pass_.sequences.push_back({number, StagePass::kAsItIs, 0});
     else if (sequence->length() > 0)
-      pass_.sequences.push_back({number, sequence->length()});
+      add(*sequence);
   }
+  if (parts_.shares) pass_.add_runs(parts_.pool->kept());
   return {};
 }
 

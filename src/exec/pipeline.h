@@ -26,6 +26,7 @@ struct PipelineParts {
   residency::Budget& budget;            // outlives the executor
   StageShape shape;
   bool at_home = false;         // no rank reads weights anew in a pass
+  bool shares = false;          // sequences share blocks, and some are kept: all layers of all ranks keep all
   std::shared_ptr<void> claim;  // let go of when the other ranks know that the model is closed; may be null
 };
 

@@ -2,11 +2,46 @@
 
 #include <algorithm>
 
+#include "kv/layout.h"
+
 namespace millrace::exec {
 
 using link::MessageKind;
 using link::Reader;
 using link::Writer;
+
+namespace {
+
+/// Joins the run before it where it can; only from `first` on, where a sequence's begin.
+void add_name(std::size_t first, kv::BlockName name, std::vector<StagePass::Run>& runs) {
+  if (runs.size() > first && name.copied == 0) {
+    StagePass::Run& last = runs.back();
+    if (last.first.copied == 0 && last.first.number + last.count == name.number) {
+      ++last.count;
+      return;
+    }
+  }
+  runs.push_back({name, 1});
+}
+
+}  // namespace
+
+void StagePass::add_runs(std::span<const kv::BlockName> names) {
+  const std::size_t first = runs.size();
+  for (const kv::BlockName& name : names) add_name(first, name, runs);
+}
+
+void StagePass::add_runs(const std::set<std::uint64_t>& kept) {
+  const std::size_t first = runs.size();
+  for (const std::uint64_t number : kept) add_name(first, {number, 0}, runs);
+}
+
+std::vector<kv::BlockName> StagePass::names(std::size_t first, std::size_t last) const {
+  std::vector<kv::BlockName> names;
+  for (std::size_t r = first; r < last; ++r)
+    for (std::uint64_t i = 0; i < runs[r].count; ++i) names.push_back({runs[r].first.number + i, runs[r].first.copied});
+  return names;
+}
 
 float* StagePass::write(std::int64_t model_dim, std::vector<std::byte>& message) const {
   Writer writer(message, MessageKind::pass);
@@ -14,6 +49,7 @@ float* StagePass::write(std::int64_t model_dim, std::vector<std::byte>& message)
   writer.number(seconds);
   writer.number(std::uint32_t{wants_hidden});
   writer.array(std::span(sequences));
+  writer.array(std::span(runs));
   writer.array(std::span(rows));
   return writer.floats(rows.size() * static_cast<std::size_t>(model_dim));
 }
@@ -24,17 +60,26 @@ Status StagePass::read(std::span<const std::byte> message, std::int64_t model_di
   seconds = reader.number<double>();
   wants_hidden = reader.number<std::uint32_t>() != 0;
   const auto all_sequences = reader.array<Sequence>();
+  const auto all_runs = reader.array<Run>();
   const auto all_rows = reader.array<kv::BatchRow>();
   residual = reader.array<float>();
   MR_RETURN_IF_ERROR(reader.status());
   sequences.assign(all_sequences.begin(), all_sequences.end());
+  runs.assign(all_runs.begin(), all_runs.end());
   rows.assign(all_rows.begin(), all_rows.end());
-  const bool lengths = std::all_of(sequences.begin(), sequences.end(),
-                                   [](const Sequence& sequence) { return sequence.length >= kLost; });
-  const bool known = lengths && std::all_of(rows.begin(), rows.end(), [&](const kv::BatchRow& row) {
-                       return row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size() &&
-                              row.position >= 0 && sequences[static_cast<std::size_t>(row.sequence)].length != kAsItIs;
-                     });
+  std::uint64_t named = 0;
+  const bool lengths = std::all_of(sequences.begin(), sequences.end(), [&](const Sequence& sequence) {
+    named += std::min<std::uint64_t>(sequence.runs, runs.size() + 1);
+    return sequence.length >= kLost && named <= runs.size();
+  });
+  constexpr std::uint64_t kMostBlocks = 1 << 24;
+  std::uint64_t blocks = 0;
+  for (const Run& run : runs) blocks += std::min(run.count, kMostBlocks);
+  const bool known =
+      lengths && blocks < kMostBlocks && std::all_of(rows.begin(), rows.end(), [&](const kv::BatchRow& row) {
+        return row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size() && row.position >= 0 &&
+               sequences[static_cast<std::size_t>(row.sequence)].length != kAsItIs;
+      });
   if (known && residual.size() == rows.size() * static_cast<std::size_t>(model_dim)) return {};
   rows.clear();
   return error(Code::corrupt, "a pass of {} rows came with {} values of the residual stream", all_rows.size(),
@@ -85,8 +130,11 @@ void write_cancel(std::uint64_t pass, std::vector<std::byte>& message) {
 std::uint64_t stage_message_bytes(const StageShape& shape, const PassLimits& limits, int passes) {
   constexpr std::int64_t kHead = 4096;
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+  // Every block may be a run, those of sequences and as many beside them.
+  const std::int64_t runs = 2 * limits.max_sequences * kv::blocks_for(limits.max_positions);
   const std::int64_t pass =
-      limits.max_rows * (shape.model_dim * kFloat + static_cast<std::int64_t>(sizeof(kv::BatchRow)));
+      limits.max_rows * (shape.model_dim * kFloat + static_cast<std::int64_t>(sizeof(kv::BatchRow))) +
+      runs * static_cast<std::int64_t>(sizeof(StagePass::Run));
   const std::int64_t result = (limits.max_logit_rows * shape.vocab + limits.max_rows * shape.model_dim) * kFloat;
   return static_cast<std::uint64_t>(pass + kHead + passes * (std::max(pass, result) + kHead));
 }

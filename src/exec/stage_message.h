@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,12 @@ struct StagePass {
   struct Sequence {
     std::uint64_t number = 0;  // kv::SequenceState::number() on rank 0
     std::int64_t length = 0;   // tokens whose K and V are complete before the pass, or one of the following
+    std::uint64_t runs = 0;    // of `runs`, which name its blocks on rank 0; 0: nothing is shared
+  };
+  /// Blocks in a row, of names (kv::BlockName) whose numbers follow each other; a copy stands alone.
+  struct Run {
+    kv::BlockName first;
+    std::uint64_t count = 0;
   };
 
   /// An earlier pass is under way with it, and none of this one's rows are.
@@ -36,11 +43,18 @@ struct StagePass {
   double seconds = 0;        // that ranks behind the first one have computed it so far
   bool wants_hidden = false;
   std::vector<Sequence> sequences;  // all that remember something, and those of the pass
+  std::vector<Run> runs;            // of each sequence in their order, then of what is kept beside them
   std::vector<kv::BatchRow> rows;   // BatchRow::sequence is an index into `sequences`
 
   bool is_lost(const kv::BatchRow& row) const {
     return sequences[static_cast<std::size_t>(row.sequence)].length == kLost;
   }
+
+  /// Behind the runs there are: these blocks, of a sequence or (in ascending order) of those kept.
+  void add_runs(std::span<const kv::BlockName> names);
+  void add_runs(const std::set<std::uint64_t>& kept);
+  /// The blocks that runs [first, last) name.
+  std::vector<kv::BlockName> names(std::size_t first, std::size_t last) const;
 
   /// Puts it into a message; returns where the residual stream of its rows, [rows, model_dim], belongs there.
   float* write(std::int64_t model_dim, std::vector<std::byte>& message) const;

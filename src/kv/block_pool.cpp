@@ -95,6 +95,7 @@ struct BlockPool::Impl {
   std::vector<GroupBlocks> groups;
   Reclaimer reclaimer;
   std::map<std::uint64_t, const SequenceState*> sequences;  // that live, by number
+  std::set<std::uint64_t> kept;
 
   /// Has one kept block of the group, or of another, let go of, whose memory is there for any group then.
   bool make_room(std::size_t group);
@@ -130,6 +131,9 @@ BlockPool::~BlockPool() = default;
 const Layout& BlockPool::layout() const { return impl_->layout; }
 const std::map<std::uint64_t, const SequenceState*>& BlockPool::sequences() const { return impl_->sequences; }
 std::map<std::uint64_t, const SequenceState*>& BlockPool::living() { return impl_->sequences; }
+void BlockPool::keep(std::uint64_t number) { impl_->kept.insert(number); }
+void BlockPool::drop(std::uint64_t number) { impl_->kept.erase(number); }
+const std::set<std::uint64_t>& BlockPool::kept() const { return impl_->kept; }
 
 Expected<std::byte*> BlockPool::allocate(std::size_t group) {
   GroupBlocks& blocks = impl_->groups[group];

@@ -115,14 +115,14 @@ void PrefixCache::take(SequenceState& state, std::span<Node* const> way, Node* p
       blocks[g] = state.blocks() >= groups[g].first_seen(end) / kBlockTokens || (groups[g].ends && state.blocks() == 0)
                       ? node->blocks[g]
                       : nullptr;
-    state.share(blocks);
+    state.share(blocks, node->number);
   }
   if (part == nullptr) return;
   part->tick = ++tick_;
   // So that making room for the copy does not let go of it.
   blocks = part->blocks;
   for (std::size_t g = 0; g < groups.size(); ++g) pool_->retain(g, blocks[g]);
-  const Status copied = state.copy(blocks, positions);  // without room it is computed as any other
+  const Status copied = state.copy(blocks, part->number, positions);  // without room it is computed as any other
   for (std::size_t g = 0; g < groups.size(); ++g) pool_->release(g, blocks[g]);
   if (!copied.ok()) state.rewind(state.length());
 }
@@ -137,6 +137,8 @@ void PrefixCache::enter(const SequenceState& state, Tokens tokens) {
       made->parent = node;
       std::copy(block.begin(), block.end(), made->tokens.begin());
       made->blocks.resize(pool_->groups());
+      made->number = state.block_names()[static_cast<std::size_t>(i)].number;
+      pool_->keep(made->number);
       next = made.get();
       node->children.emplace(hash_of(block), std::move(made));
     }
@@ -212,6 +214,7 @@ void PrefixCache::remove(Node& node) {
     pool_->release(g, node.blocks[g]);
     --blocks_;
   }
+  pool_->drop(node.number);
   auto& siblings = node.parent->children;
   const auto [first, last] = siblings.equal_range(hash_of(node.tokens));
   siblings.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second.get() == &node; }));

@@ -56,6 +56,7 @@ class PrefixCache {
   struct Node {
     Node* parent = nullptr;
     std::array<Token, kBlockTokens> tokens{};
+    std::uint64_t number = 0;                                                // of the blocks: BlockName's
     std::vector<std::byte*> blocks;                                          // by group; null: gone
     std::uint64_t tick = 0;                                                  // of the last use
     std::unordered_multimap<std::uint64_t, std::unique_ptr<Node>> children;  // by hash of their tokens

@@ -132,7 +132,7 @@ bool PromptCache::load(SequenceState& state, Tokens tokens, std::int64_t index, 
     blocks[g] = *block;
     status = load_block(file_of(tokens, index, file_key(key, g), g), *block, staging);
   }
-  if (status.ok()) state.share(blocks);
+  if (status.ok()) state.share(blocks, 0);
   for (std::size_t g = 0; g < groups.size(); ++g)
     if (blocks[g] != nullptr) pool_->release(g, blocks[g]);
   return status.ok();

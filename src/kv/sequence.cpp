@@ -9,11 +9,19 @@
 #include "kv/footprint.h"
 
 namespace millrace::kv {
+namespace {
+
+/// Of a new sequence, or of new blocks.
+std::uint64_t new_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace
 
 SequenceState::SequenceState(std::shared_ptr<BlockPool> pool)
     : pool_(std::move(pool)), tables_(pool_->groups()), states_(pool_->groups()) {
-  static std::atomic<std::uint64_t> last_number{0};
-  number_ = ++last_number;
+  number_ = new_number();
   enter();
 }
 
@@ -32,6 +40,7 @@ SequenceState::SequenceState(SequenceState&& other) noexcept
       number_(std::exchange(other.number_, 0)),
       tables_(std::exchange(other.tables_, std::vector<Table>(other.tables_.size()))),
       states_(std::exchange(other.states_, std::vector<States>(other.states_.size()))),
+      names_(std::exchange(other.names_, {})),
       blocks_(std::exchange(other.blocks_, 0)),
       length_(std::exchange(other.length_, 0)),
       wanted_checkpoints_(std::exchange(other.wanted_checkpoints_, {})) {
@@ -42,6 +51,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(tables_, other.tables_);
   std::swap(states_, other.states_);
+  std::swap(names_, other.names_);
   std::swap(blocks_, other.blocks_);
   std::swap(length_, other.length_);
   std::swap(wanted_checkpoints_, other.wanted_checkpoints_);
@@ -105,9 +115,10 @@ void SequenceState::cut(std::int64_t blocks) {
     table.first = std::min(table.first, blocks);
   }
   blocks_ = std::min(blocks_, blocks);
+  names_.resize(static_cast<std::size_t>(blocks_));
 }
 
-void SequenceState::share(Blocks blocks) {
+void SequenceState::share(Blocks blocks, std::uint64_t number) {
   MR_ASSERT(length_ == blocks_ * kBlockTokens && blocks.size() == tables_.size());
   ++blocks_;
   for (std::size_t g = 0; g < tables_.size(); ++g) {
@@ -117,6 +128,7 @@ void SequenceState::share(Blocks blocks) {
     else if (!group(g).is_state())
       let_go_before(g, blocks_);
   }
+  names_.push_back({number != 0 ? number : new_number(), 0});
   length_ += kBlockTokens;
   take_checkpoints();
 }
@@ -132,7 +144,7 @@ Expected<std::byte*> SequenceState::copy_of(std::size_t group, const std::byte* 
   return status;
 }
 
-Status SequenceState::copy(Blocks blocks, std::int64_t tokens) {
+Status SequenceState::copy(Blocks blocks, std::uint64_t number, std::int64_t tokens) {
   MR_ASSERT(length_ == blocks_ * kBlockTokens && tokens <= kBlockTokens && blocks.size() == tables_.size());
   MR_ASSERT(!layout().has_states());
   for (std::size_t g = 0; g < tables_.size(); ++g) {
@@ -144,6 +156,7 @@ Status SequenceState::copy(Blocks blocks, std::int64_t tokens) {
     tables_[g].blocks.push_back(*own);
   }
   ++blocks_;
+  names_.push_back({new_number(), number});
   length_ += tokens;
   return {};
 }
@@ -152,12 +165,14 @@ Status SequenceState::copy(Blocks blocks, std::int64_t tokens) {
 Status SequenceState::own_last_blocks() {
   if (length_ % kBlockTokens == 0) return {};
   MR_ASSERT(blocks_ == blocks_for(length_));
+  const BlockName before = names_.back();
   for (std::size_t g = 0; g < tables_.size(); ++g) {
     if (group(g).is_state()) continue;
     std::byte*& last = tables_[g].blocks.back();
     if (pool_->users(g, last) == 1) continue;
     MR_ASSIGN_OR_RETURN(std::byte* const own, copy_of(g, last));
     pool_->release(g, std::exchange(last, own));
+    if (names_.back() == before) names_.back() = {new_number(), before.number};
   }
   return {};
 }
@@ -179,6 +194,7 @@ Status SequenceState::grow(std::int64_t blocks) {
     }
   }
   blocks_ = std::max(blocks_, blocks);
+  while (std::ssize(names_) < blocks_) names_.push_back({new_number(), 0});
   return {};
 }
 

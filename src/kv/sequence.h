@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -74,6 +75,11 @@ class BlockPool {
   bool on_host() const;  // a block's address is its bytes
   /// The sequences that have their blocks here, by SequenceState::number(). Valid until one begins or ends.
   const std::map<std::uint64_t, const SequenceState*>& sequences() const;
+  /// Blocks (BlockName::number) that somebody beside the sequences keeps for others: so whoever keeps the same
+  /// elsewhere knows which.
+  void keep(std::uint64_t number);
+  void drop(std::uint64_t number);
+  const std::set<std::uint64_t>& kept() const;
   /// A block's bytes, wherever it lies. Errors: io_error.
   Status read(std::size_t group, const std::byte* block, std::byte* out) const;
   Status write(std::size_t group, std::byte* block, const std::byte* in);
@@ -88,6 +94,14 @@ class BlockPool {
 
 /// A block of each group, in the order of the layout's groups; null where the group's window has passed it.
 using Blocks = std::span<std::byte* const>;
+
+/// What tells the blocks of one place in a sequence, one of each group, from all others there ever are. Shared ones
+/// have one number in all sequences.
+struct BlockName {
+  std::uint64_t number = 0;
+  std::uint64_t copied = 0;  // the number of those that they began as a copy of, or 0
+  friend bool operator==(const BlockName&, const BlockName&) = default;
+};
 
 class SequenceState {
  public:
@@ -107,12 +121,13 @@ class SequenceState {
   Status reserve(std::int64_t tokens);
   /// Goes on with whole blocks of another sequence that began with the same tokens; they are shared, not copied. Where
   /// one is null, a group with a window lets go of those before it, and one with states has none of this length.
+  /// number: BlockName's; 0: they are no sequence's yet.
   /// REQUIRES: length() is a multiple of kBlockTokens and nothing is reserved beyond it.
-  void share(Blocks blocks);
+  void share(Blocks blocks, std::uint64_t number);
   /// Goes on with the first `tokens` positions of such blocks, copied. REQUIRES: as share(), and none is null; the
   /// layout has no states, which are of whole blocks.
   /// Errors: out_of_budget, io_error; nothing changes then.
-  Status copy(Blocks blocks, std::int64_t tokens);
+  Status copy(Blocks blocks, std::uint64_t number, std::int64_t tokens);
   /// Declares the first `tokens` positions complete (after a pass that ended there). REQUIRES: reserved.
   void set_length(std::int64_t tokens);
   /// Lets go of the blocks that no token from length() on sees, and of checkpoints beyond kMostCheckpoints.
@@ -159,7 +174,8 @@ class SequenceState {
   const std::byte* state_block(std::size_t group) const { return states_[group].now; }
   std::byte* next_state_block(std::size_t group) const { return states_[group].next; }
 
-  std::int64_t blocks() const { return blocks_; }  // of each group, those let go of among them
+  std::int64_t blocks() const { return blocks_; }                       // of each group, those let go of among them
+  const std::vector<BlockName>& block_names() const { return names_; }  // blocks() of them
   /// Where block i of a group lies, for executors that keep tables of blocks; null: let go of, or no checkpoint.
   std::byte* block(std::size_t group, std::int64_t i) const {
     return tables_[group].blocks[static_cast<std::size_t>(i)];
@@ -221,6 +237,7 @@ class SequenceState {
   std::uint64_t number_ = 0;
   std::vector<Table> tables_;   // by group
   std::vector<States> states_;  // by group; empty ones of those without states
+  std::vector<BlockName> names_;
   std::int64_t blocks_ = 0, length_ = 0;
   std::vector<std::int64_t> wanted_checkpoints_;  // ascending
 };

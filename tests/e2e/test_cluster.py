@@ -151,6 +151,47 @@ class Cluster(unittest.TestCase):
             self.assertNotEqual(line, "")
         return process
 
+    def test_what_requests_begin_with_is_computed_once(self):
+        """Over two ranks as in one process: the same answers, and of a conversation only what is new is computed."""
+        story = "Once upon a time there was a small owl who counted the stars above the barn every night. " * 6
+        questions = ["What did the owl count?", "Where did it sit?", "Tell me more about the barn."]
+
+        def talk(address):
+            answers, cached = [], []
+            with urllib.request.urlopen(f"{address}/api/tags") as tags:
+                name = json.load(tags)["models"][0]["name"]
+            for opening in (story, story + "It was cold. "):  # the second conversation shares a part with the first
+                messages = []
+                for question in questions[:2] if answers else questions:
+                    messages.append({"role": "user", "content": opening + question if not messages else question})
+                    body = json.dumps({"model": name, "messages": messages, "max_tokens": 16, "temperature": 0}).encode()
+                    request = urllib.request.Request(f"{address}/v1/chat/completions", body, {"Content-Type": "application/json"})
+                    with urllib.request.urlopen(request, timeout=60) as reply:
+                        reply = json.load(reply)
+                    answers.append(reply["choices"][0]["message"]["content"])
+                    cached.append(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+                    messages.append({"role": "assistant", "content": answers[-1]})
+            return answers, cached
+
+        def serve(start):
+            process = start("serve", DEMO, "--port", "0", "-t", "1", "--ram", "100M", "-c", "1024", "--prompt-cache", "off", "--parallel", "2")
+            try:
+                address = process.stdout.readline().split()[-1]
+                return talk(address)
+            finally:
+                process.send_signal(signal.SIGTERM)
+                end(process)
+
+        def alone(*words):
+            return subprocess.Popen([MILLRACE, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                    start_new_session=True)
+
+        answers, cached = serve(alone)
+        self.assertEqual(serve(lambda *words: mpirun(3, *words)), (answers, cached))
+        self.assertEqual(cached[0], 0)
+        for known in cached[1:]:
+            self.assertGreater(known, 64)
+
     def test_a_rank_that_dies_ends_the_job(self):
         process = self.serve()
         begin = time.monotonic()

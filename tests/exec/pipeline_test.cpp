@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <random>
 #include <thread>
 
 #include "exec/follower.h"
 #include "exec/stages.h"
+#include "kv/prefix_cache.h"
 #include "link/local_link.h"
 
 namespace millrace::exec::test {
@@ -19,13 +21,13 @@ constexpr std::int64_t kMostRows = StageParts::kMostRows;
 /// A pipeline of as many ranks as stages, each but the first on a thread.
 class Ranks {
  public:
-  explicit Ranks(const std::vector<model::Stage>& stages)
+  explicit Ranks(const std::vector<model::Stage>& stages, bool shares = false)
       : links_(link::make_local_links(static_cast<int>(stages.size()))) {
     for (const model::Stage& stage : stages) parts_.push_back(std::make_unique<StageParts>(stage));
     StageParts& first = *parts_[0];
     shape_ = {first.model->hyperparameters().model_dim, first.model->hyperparameters().vocab};
     pipeline_ = std::make_unique<PipelineExecutor>(
-        PipelineParts{*links_[0], std::move(first.executor), first.kv, first.budget, shape_, true, nullptr});
+        PipelineParts{*links_[0], std::move(first.executor), first.kv, first.budget, shape_, true, shares, nullptr});
     EXPECT_TRUE(pipeline_->prepare(first.model->program(), StageParts::limits()).ok());
     for (std::size_t rank = 1; rank < stages.size(); ++rank)
       threads_.emplace_back([this, rank] { follow(*links_[rank], *parts_[rank]); });
@@ -338,6 +340,69 @@ TEST(Pipeline, AllThatIsUnderWayIsGivenUp) {
     ASSERT_TRUE(pass(ranks.executor(), sequence, text, 20, logits).ok());
     EXPECT_EQ(logits, expected);
   }
+}
+
+/// The logits behind `text`, in passes of 40 rows from where the sequence stands.
+std::vector<float> read_text(Executor& executor, kv::SequenceState& sequence, const std::vector<std::int32_t>& text) {
+  std::vector<float> logits;
+  std::int64_t rows = 0;
+  while (sequence.length() < std::ssize(text)) {
+    rows = std::min<std::int64_t>(40, std::ssize(text) - sequence.length());
+    const Status status = pass(executor, sequence, text, rows, logits);
+    EXPECT_TRUE(status.ok()) << status.message();
+    if (!status.ok()) return {};
+    sequence.set_length(sequence.length() + rows);
+  }
+  return {logits.begin() + std::ssize(logits) / rows * (rows - 1), logits.end()};
+}
+
+TEST(Pipeline, WhatRequestsBeginWithIsSharedOnAllRanks) {
+  StageParts whole({});
+  Ranks ranks({{0, 2}, {2, 3}, {3, 0}}, true);
+  constexpr std::int64_t kBound = 9;  // blocks, so that beginnings have to leave
+  for (std::size_t group = 0; group < ranks.pool()->groups(); ++group) {
+    ranks.pool()->set_bound(group, kBound);
+    for (const std::size_t rank : {1, 2}) ranks.parts(rank).kv->set_bound(group, kBound);
+  }
+  auto tree = std::make_unique<kv::PrefixCache>(ranks.pool());
+  std::mt19937 random(11);
+  const auto any = [&](std::int64_t most) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(most)); };
+  std::vector<std::unique_ptr<kv::SequenceState>> living(3);
+  for (int turn = 0; turn < 14; ++turn) {
+    // Three beginnings, of which a text has a part that ends anywhere, and then its own.
+    std::vector<std::int32_t> text = some_tokens(70 + any(100), static_cast<std::int32_t>(any(3)));
+    const std::vector<std::int32_t> own = some_tokens(10 + any(20), 100 + turn);
+    text.insert(text.end(), own.begin(), own.end());
+    auto& sequence = living[static_cast<std::size_t>(any(3))];
+    if (sequence == nullptr || any(2) == 0) sequence = std::make_unique<kv::SequenceState>(ranks.pool());
+    sequence->rewind(0);
+    const std::int64_t known = tree->extend(*sequence, text, std::ssize(text) - 1);
+    if (any(4) == 0) sequence->rewind(any(known + 1));  // into what is shared
+    kv::SequenceState alone(whole.kv);
+    const std::vector<float> logits = read_text(ranks.executor(), *sequence, text);
+    EXPECT_EQ(logits, read_text(*whole.executor, alone, text)) << "turn " << turn << ", " << known << " were known";
+    tree->enter(*sequence, text);
+    if (any(4) == 0) {  // a request that goes back, and on in another way
+      const std::int64_t back = any(std::ssize(text));
+      sequence->rewind(back);
+      text.resize(static_cast<std::size_t>(back));
+      const std::vector<std::int32_t> other = some_tokens(30, 200 + turn);
+      text.insert(text.end(), other.begin(), other.end());
+      alone.rewind(back);
+      EXPECT_EQ(read_text(ranks.executor(), *sequence, text), read_text(*whole.executor, alone, text)) << back;
+      tree->enter(*sequence, text);
+    }
+    for (const std::size_t rank : {1, 2})
+      EXPECT_LE(ranks.parts(rank).kv->blocks_in_use(), ranks.pool()->blocks_in_use());
+    if (any(3) == 0) living[static_cast<std::size_t>(any(3))].reset();
+  }
+  EXPECT_GT(tree->shared_tokens(), 300);
+  living.clear();
+  tree.reset();
+  kv::SequenceState last(ranks.pool());
+  std::vector<float> logits;
+  ASSERT_TRUE(pass(ranks.executor(), last, some_tokens(5, 1), 5, logits).ok());
+  EXPECT_EQ(ranks.parts(1).kv->blocks_in_use(), 1);
 }
 
 TEST(Pipeline, ACancelledPassLeavesTheRanksUsable) {

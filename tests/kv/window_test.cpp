@@ -108,7 +108,7 @@ TEST_F(Windows, ASequenceThatLostKeysIsNotComputedOn) {
   for (int i = 0; i < 3; ++i) {
     std::byte* const global = *pool->allocate(kGlobal);
     std::byte* const blocks[] = {nullptr, global};
-    state.share(blocks);
+    state.share(blocks, 0);
     pool->release(kGlobal, global);
   }
   EXPECT_EQ(state.length(), 192);
