@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/spin.h"
 #include "exec/host_rows.h"
+#include "kernels/claimed.h"
 #include "kernels/cuda/exchange.h"
 
 namespace millrace::exec {
@@ -184,10 +185,10 @@ void ExpertShare::settle() {
   if (trace_ != nullptr) trace_->add("CPU", "slots", begin_ns, Trace::now_ns());
 }
 
-/// The GPU's part of the missed experts: the rule of kernels::cuda::claim_experts().
+/// The GPU's part of the missed experts: the rule of kernels::cuda::claim_experts(), claimed_of().
 void ExpertShare::leave_claimed(const Job& job) {
-  const std::int32_t most = kernels::cuda::claimed_of(static_cast<std::int32_t>(waiting_.size()),
-                                                      experts_.link().of(static_cast<double>(job.rows)));
+  const std::int32_t most = kernels::claimed_of(static_cast<std::int32_t>(waiting_.size()),
+                                                experts_.link().of(static_cast<double>(job.rows)));
   std::int32_t taken = 0;
   std::erase_if(waiting_, [&](Missed& missed) {
     if (taken >= most || !experts_.lies_in_ram(unit_of(job, missed.expert))) return false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/claimed.h"
 #include "residency/expert_use.h"
 
 namespace millrace::residency {
@@ -122,6 +123,28 @@ double experts_by_link(const Rates& rates, double rows) {
   return rates.shared_link() * (rows > 1 ? kExpertsOfLinkRows : kExpertsOfLink);
 }
 
+/// What link and processor take for the missed experts of all layers, and what the slower of both takes in each layer.
+struct SharedOut {
+  double link_seconds = 0, cpu_seconds = 0, seconds = 0;
+};
+/// Of one token: each of its experts is missed with probability `chance`, and is one side's as a whole. bytes: of those
+/// missed on average. Rates in bytes a second.
+SharedOut share_out(const PassCost& cost, double chance, double bytes, double link, double cpu) {
+  SharedOut result;
+  chance = std::min(chance, 1 - 1e-9);
+  const double each = bytes / (static_cast<double>(cost.top_k) * chance);  // an expert of every layer
+  double likely = std::pow(1 - chance, cost.top_k);                        // that n are missed
+  for (std::int64_t n = 0; n <= cost.top_k; ++n) {
+    const std::int32_t claimed = kernels::claimed_of(static_cast<std::int32_t>(n), cost.expert_link.single);
+    const double by_link = claimed * each / link, by_cpu = static_cast<double>(n - claimed) * each / cpu;
+    result.link_seconds += likely * by_link;
+    result.cpu_seconds += likely * by_cpu;
+    result.seconds += likely * std::max(by_link, by_cpu);
+    likely *= static_cast<double>(cost.top_k - n) / static_cast<double>(n + 1) * chance / (1 - chance);
+  }
+  return result;
+}
+
 PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
   const PassCost& cost = plan.cost;
   const bool prompt = work.prompt_tokens > 0;
@@ -155,9 +178,15 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
         memory > 0 ? cost.home / memory + of_experts + rest +
                          static_cast<double>(cost.layers) * (kExpertHandOverSeconds + (rows - 1) * kExpertRowSeconds)
                    : 0;
-    const double by_link = cost.expert_link.part_of(rows);
-    slowest.add(missed * (1 - by_link), experts_by_decode(rates, rows), before, "ram");
-    slowest.add(missed * by_link, experts_by_link(rates, rows), before, "pcie");
+    const double by_link = cost.expert_link.part_of(rows), link = experts_by_link(rates, rows),
+                 cpu = experts_by_decode(rates, rows);
+    if (rows <= 1 && link > 0 && cpu > 0) {
+      const SharedOut all = share_out(cost, missed / experts, missed, link, cpu);
+      slowest.add(all.seconds, 1, before, all.link_seconds > all.cpu_seconds ? "pcie" : "ram");
+    } else {
+      slowest.add(missed * (1 - by_link), cpu, before, "ram");
+      slowest.add(missed * by_link, link, before, "pcie");
+    }
   } else {
     slowest.add(missed, rates.host_to_device, 0, "pcie");
   }
@@ -292,7 +321,9 @@ double shared_decode(const PassCost& cost, const Rates& rates, double rows) {
 
 double host_expert_bytes(const Plan& plan) {
   const PassCost& cost = plan.cost;
-  return cost.expert_bytes * cost.expert_share * (1 - cost.experts_in_vram) * (1 - cost.expert_link.part_of(1));
+  const double chance = 1 - cost.experts_in_vram, missed = cost.expert_bytes * cost.expert_share * chance;
+  if (missed <= 0 || cost.top_k <= 0) return 0;
+  return share_out(cost, chance, missed, 1, 1).cpu_seconds;  // at a byte a second
 }
 
 LinkShare link_share(const Rates& rates) {

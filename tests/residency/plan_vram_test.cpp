@@ -201,24 +201,27 @@ TEST(VramPlan, ExpertsWithoutSlotsAreTheProcessorsAndTheLinks) {
   options.top_k = 2;
   options.ram_expert_slots = 16;
   options.vram_expert_slots = 4;
-  const auto plan_of = [&] { return make_vram_plan(mixture.units, mixture.homes, options, kSlow); };
+  Rates rates = kSlow;
+  rates.host_to_device_busy = rates.cpu_decode_busy;
+  const auto plan_of = [&] { return make_vram_plan(mixture.units, mixture.homes, options, rates); };
   const Plan alone = plan_of();
   const double missed = mixture.expert_bytes * 2 / 8 * 0.75;  // a quarter of them has slots
   EXPECT_DOUBLE_EQ(alone.predicted_hit_rate, 0.25);
   EXPECT_NEAR(host_expert_bytes(alone), missed, 1);
   EXPECT_EQ(alone.bound, "ram");
 
-  // Link and processor end together, and so a token comes sooner.
-  options.expert_link = link_share(kSlow);
-  EXPECT_NEAR(options.expert_link.single, 333, 1);  // 5 of 5 + 10
+  // Link and processor end together, and so a token comes sooner: where both of a token's experts are missed, 9 times
+  // of 16, each takes one; the processor takes the one that is missed alone, 6 times of 16.
+  EXPECT_NEAR(link_share(kSlow).single, 333, 1);  // 5 of 5 + 10
+  options.expert_link = link_share(rates);
   EXPECT_LT(options.expert_link.several, options.expert_link.single) << "the GPU reads slower for several rows";
   const Plan both = plan_of();
-  EXPECT_NEAR(host_expert_bytes(both), missed * 0.667, missed * 0.01);
-  EXPECT_NEAR(alone.predicted_decode_tokens_per_second / both.predicted_decode_tokens_per_second, 0.667, 0.03);
+  EXPECT_NEAR(host_expert_bytes(both), missed * 0.625, missed * 0.01);
+  EXPECT_NEAR(alone.predicted_decode_tokens_per_second / both.predicted_decode_tokens_per_second, 0.625, 0.03);
 
   // More slots, more speed; fewer in RAM than there are, and the disk is waited for.
   options.vram_expert_slots = 12;
-  EXPECT_GT(plan_of().predicted_decode_tokens_per_second, 2 * both.predicted_decode_tokens_per_second);
+  EXPECT_GT(plan_of().predicted_decode_tokens_per_second, 1.7 * both.predicted_decode_tokens_per_second);
   options.vram_expert_slots = 4;
   options.ram_expert_slots = 6;
   const Plan from_disk = plan_of();

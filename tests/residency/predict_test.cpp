@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/claimed.h"
 #include "residency/rates.h"
 
 namespace millrace::residency {
@@ -178,6 +179,49 @@ TEST(Predict, ExpertsOfAShortPromptHaveFewRows) {
   EXPECT_NEAR(a_row(512), 1e-3, 1e-9) << "32 rows an expert";
   EXPECT_NEAR(a_row(128), 2e-3, 1e-9) << "8 rows an expert";
   EXPECT_NEAR(a_row(16), 1e-3 / 0.37, 1e-9);
+}
+
+TEST(Claimed, LinkAndProcessorEndAsSoonAsWholeExpertsLet) {
+  for (std::int32_t permille = 0; permille <= 1000; permille += 7) {
+    for (std::int32_t missed = 0; missed <= 40; ++missed) {
+      const auto end = [&](std::int32_t claimed) {
+        return std::max(claimed * (1000 - permille), (missed - claimed) * permille);
+      };
+      const std::int32_t claimed = kernels::claimed_of(missed, permille);
+      ASSERT_GE(claimed, 0);
+      ASSERT_LE(claimed, missed);
+      for (std::int32_t other = 0; other <= missed; ++other)
+        ASSERT_LE(end(claimed), end(other)) << missed << " of " << permille << ": " << other;
+    }
+  }
+}
+
+TEST(Predict, ExpertsAreSharedOutWhole) {
+  Plan plan;
+  plan.cost = {.gpu = true,
+               .layers = 10,
+               .expert_bytes = 10 * 16 * 1e6,
+               .expert_share = 4.0 / 16,
+               .experts = 16,
+               .top_k = 4,
+               .experts_in_vram = 0,
+               .expert_link = {.single = 250, .several = 250}};
+  Rates rates = kRates;
+  rates.host_to_device_busy = 10e9;
+  rates.cpu_decode_busy = 30e9;
+  const double cpu = rates.shared_decode() * 0.7, link = rates.shared_link() * 0.7;
+  ASSERT_NEAR(cpu, 3 * link, 1e-3);
+  const auto seconds = [&] { return predict_pass(plan, rates, {}, 1).seconds; };
+  plan.cost.expert_link = {};
+  const double alone = seconds();
+  plan.cost.expert_link = {.single = 250, .several = 250};
+  EXPECT_NEAR(alone - seconds(), 10 * 1e6 / cpu, 1e-6) << "of four experts one crosses, and three take as long";
+  // Of two it would take longer than both; half of all are missed, so that 0 to 4 are, 1, 4, 6, 4 and 1 times of 16.
+  plan.cost.experts_in_vram = 0.5;
+  plan.cost.expert_link = {};
+  const double half = seconds();
+  plan.cost.expert_link = {.single = 250, .several = 250};
+  EXPECT_NEAR(half - seconds(), 10 * (1.0 / 16) * 1e6 / cpu, 1e-6);
 }
 
 TEST(Predict, NothingWithoutTheRatesItNeeds) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/claimed.h"
 #include "kernels/cuda/exchange.h"
 #include "kernels/cuda/pdl.cuh"
 

@@ -53,8 +53,8 @@ cudaError_t take_in(const TakeInCall& call, cudaStream_t stream);
 
 /// Who computes with which of a mixture's experts, those of some rows: the GPU with those that have slots in its
 /// memory, and with some of the others, which it reads across the link where they lie; the processor with the rest. Of
-/// the experts that were chosen and have no slot, `missed` of them, the first claimed_of(missed) that have an address
-/// in RAM are the GPU's, in order of their numbers. The processor decides by the same rule.
+/// the experts that were chosen and have no slot, `missed` of them, the first claimed_of(missed) (kernels/claimed.h)
+/// that have an address in RAM are the GPU's, in order of their numbers. The processor decides by the same rule.
 struct ClaimExpertsCall {
   const std::int32_t* chosen = nullptr;  // [entries]
   std::int32_t entries = 0, experts = 0, parts = 0;
@@ -65,10 +65,6 @@ struct ClaimExpertsCall {
   const std::byte** table = nullptr;  // out: [experts, parts] where the GPU reads
 };
 constexpr std::int32_t kMostClaimedExperts = 1024;
-/// To the nearest.
-__host__ __device__ constexpr std::int32_t claimed_of(std::int32_t missed, std::int32_t permille) {
-  return (missed * permille + 500) / 1000;
-}
 /// REQUIRES: experts <= kMostClaimedExperts.
 cudaError_t claim_experts(const ClaimExpertsCall& call, cudaStream_t stream);
 
