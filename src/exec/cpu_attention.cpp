@@ -128,6 +128,7 @@ void store_few(DType dtype, const float* x, std::int64_t head_dim, std::int64_t 
   auto* const scales = reinterpret_cast<std::uint16_t*>(sign_bits + (signs ? head_dim / 8 * kernels::kKvBlock : 0));
   // Where number i of n that a token has stands.
   const auto place = [&](std::int64_t i, std::int64_t n) { return key ? i * kernels::kKvBlock + lane : lane * n + i; };
+  static_assert(kernels::kMostQuantizedKvDim <= kMostKvFewGroup);
   std::uint8_t codes[kernels::kMostQuantizedKvDim];
   for (std::int64_t g = 0; g < groups; ++g) {
     scales[place(g, groups)] = encode_kv_few(dtype, x + g * group, group, codes);

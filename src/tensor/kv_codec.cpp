@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/status.h"
 #include "tensor/encode_blocks.h"
 #include "tensor/half.h"
 #include "tensor/lanes.h"
@@ -37,6 +38,14 @@ float quantize_with(const float* x, float d, float* q) {
   }
   const Four low = sums_of_four(squares), high = sums_of_four(squares + 16);
   return ((low[0] + low[1]) + (low[2] + low[3])) + ((high[0] + high[1]) + (high[2] + high[3]));
+}
+
+/// The sum of x, [count], a power of two, which is overwritten: neighbours first, then pairs of them, and so on.
+float sum_of_neighbours(float* x, std::int64_t count) {
+  for (; count > 1; count /= 2) {
+    for (std::int64_t i = 0; i < count / 2; ++i) x[i] = x[2 * i] + x[2 * i + 1];
+  }
+  return x[0];
 }
 
 }  // namespace
@@ -73,36 +82,32 @@ KvGroup encode_kv_q4(const float* x) {
 }
 
 std::uint16_t encode_kv_few(DType dtype, const float* x, std::int64_t count, std::uint8_t* codes) {
+  MR_ASSERT(count <= kMostKvFewGroup);
   const bool two = dtype == DType::q2_0;
-  // Magnitudes of levels, where one ends and the next begins, and the mean square of a normal number's level.
   static constexpr float kMagnitudes[2][4] = {{3, 10, 10, 10}, {10, 31, 55, 88}};
-  static constexpr float kRoot2 = 6.622F, kRoot3 = 41.06F;  // of the mean squares at a deviation of 1
   const float* const levels = kMagnitudes[two ? 0 : 1];
-  const auto finite = [&](std::int64_t i) {
-    return x[i] == x[i] ? std::clamp(x[i], -kLargestEncodable, kLargestEncodable) : 0.0F;
-  };
-  double squares = 0;
-  for (std::int64_t i = 0; i < count; ++i) squares += static_cast<double>(finite(i)) * finite(i);
-  double scale = std::sqrt(squares / static_cast<double>(count)) / (two ? kRoot2 : kRoot3);
+  alignas(64) float finite[kMostKvFewGroup], terms[kMostKvFewGroup], squares[kMostKvFewGroup];
+  for (std::int64_t i = 0; i < count; ++i) {
+    finite[i] = x[i] == x[i] ? std::clamp(x[i], -kLargestEncodable, kLargestEncodable) : 0.0F;
+    terms[i] = finite[i] * finite[i];
+  }
+  float scale = std::sqrt(sum_of_neighbours(terms, count) / static_cast<float>(count)) / (two ? kKvRoot2 : kKvRoot3);
   const auto index_at = [&](float magnitude, float d) {
     int index = 0;
     for (int l = 0; l < (two ? 1 : 3); ++l) index += magnitude > (levels[l] + levels[l + 1]) / 2 * d ? 1 : 0;
     return index;
   };
   for (int again = 0; again < 2 && scale > 0; ++again) {
-    double product = 0, all = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const float magnitude = std::fabs(finite(i));
-      const double level = levels[index_at(magnitude, static_cast<float>(scale))];
-      product += level * magnitude;
-      all += level * level;
+      const float magnitude = std::fabs(finite[i]), level = levels[index_at(magnitude, scale)];
+      terms[i] = level * magnitude;
+      squares[i] = level * level;
     }
-    scale = product / all;
+    scale = sum_of_neighbours(terms, count) / sum_of_neighbours(squares, count);
   }
-  const std::uint16_t d = float_to_half(static_cast<float>(std::min<double>(scale, kLargestHalf)));
+  const std::uint16_t d = float_to_half(std::min(scale, kLargestHalf));
   for (std::int64_t i = 0; i < count; ++i) {
-    const float v = finite(i);
-    const int index = index_at(std::fabs(v), half_to_float(d)), negative = v < 0 ? 1 : 0;
+    const int index = index_at(std::fabs(finite[i]), half_to_float(d)), negative = finite[i] < 0 ? 1 : 0;
     codes[i] = static_cast<std::uint8_t>(two ? (negative != 0 ? 1 - index : 2 + index) : index | negative << 2);
   }
   return d;

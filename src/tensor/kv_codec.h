@@ -13,7 +13,7 @@
 // channels are nearly normal, so that one scale serves as many as are rotated together, and levels lie where those of
 // Lloyd and Max do for normal numbers: of two bits -10, -3, 3 and 10, of three 10, 31, 55 and 88 with either sign. The
 // scale is first the one at which the mean square is that of the levels, then twice what is best for the levels taken;
-// it is a float16.
+// it is a float16. All in float32, each operation rounded once, and sums as trees of neighbours.
 //
 // Thread-safety: pure functions.
 #pragma once
@@ -39,9 +39,12 @@ constexpr bool kv_has_few_bits(DType dtype) { return dtype == DType::q3_k || dty
 constexpr std::int64_t kv_few_group(std::int64_t head_dim) { return head_dim & -head_dim; }
 /// Levels by field, a byte each from the lowest: of two bits with their signs, of three their magnitudes.
 constexpr std::uint32_t kKvLevels2 = 0x0a03fdf6, kKvLevels3 = 0x58371f0a;
+/// What the mean square of the level is whose number is normal with a deviation of 1: its root.
+constexpr float kKvRoot2 = 6.622F, kKvRoot3 = 41.06F;
+constexpr std::int64_t kMostKvFewGroup = 512;  // channels with one scale
 
 /// The scale of `count` channels, and of each its field in the low two bits; of three bits the third is set where it is
-/// negative. count: a multiple of 32.
+/// negative. count: a power of two, 32 to kMostKvFewGroup.
 std::uint16_t encode_kv_few(DType dtype, const float* x, std::int64_t count, std::uint8_t* codes);
 
 /// Bytes of a token's key or value of a head in this format.
