@@ -64,7 +64,7 @@ Layout Layout::with(DType dtype, int device, Rotation rotation) const {
   for (std::size_t g = 0; kv_has_few_bits(dtype) && g < groups_.size(); ++g) {
     if (layout.groups_[g].keeps != Keeps::attention) continue;
     Group plain = layout.groups_[g];
-    plain.dtype = DType::f16;
+    plain.dtype = device == kOnHost ? DType::f16 : DType::q8_0;
     plain.ends = true;
     layout.plain_[g] = layout.groups_.size();
     layout.groups_.push_back(plain);

@@ -155,7 +155,7 @@ class SequenceState {
   std::byte* v(std::int64_t i, std::int64_t layer, std::int64_t kv_head) const {
     return at(i, layer, Part::v, kv_head);
   }
-  /// The same in f16, of layers that have a plain group. REQUIRES: it holds block i.
+  /// The same in the plain group, of layers that have one. REQUIRES: it holds block i.
   std::byte* plain(std::int64_t i, std::int64_t layer, Part part, std::int64_t kv_head) const {
     const Layout& layout = this->layout();
     return block(layout.plain_group(layer), i) + layout.plain_offset(layer, part, kv_head);

@@ -80,6 +80,13 @@ TEST(Layout, FewBitsAreOfRotatedKeysAndValues) {
   EXPECT_EQ(few.plain_group(0), 1U);
   EXPECT_EQ(few.plain_offset(0, Part::v, 1), 64 * 96 * 2 * 3);
   EXPECT_EQ(plain.with(DType::q4_0, kOnHost).plain_group(0), Place::kNowhere);
+  const Layout on_gpu = plain.with(DType::q2_0, 0);
+  EXPECT_EQ(on_gpu.describe(),
+            "1 layers x 2 heads x 96 Q2_0 rotated; 1 layers x 2 heads x 96 Q8_0 rotated, first and last block");
+  EXPECT_EQ(on_gpu.plain_offset(0, Part::v, 1), 64 * 102 * 3);
+  EXPECT_EQ(on_gpu.groups()[1].block_bytes(), 64 * 102 * 4);
+  EXPECT_EQ(on_gpu.groups()[1].rotation(), 32);
+  EXPECT_EQ(on_gpu.bytes_per_token(), few.bytes_per_token());
   EXPECT_EQ(few.groups()[0].dtype, DType::q2_0);
   EXPECT_TRUE(few.groups()[0].keeps_all());
   EXPECT_FALSE(few.groups()[1].keeps_all());

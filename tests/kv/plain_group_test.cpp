@@ -1,4 +1,4 @@
-// Few bits: the second group, of each sequence's first block and the one that its next token lies in, in f16.
+// Few bits: the second group, of each sequence's first block and the one that its next token lies in.
 #include <gtest/gtest.h>
 
 #include <cstring>
