@@ -26,8 +26,17 @@ using test::ok;
 using test::same;
 using test::same_bits;
 
+struct RopeCase {
+  int rows, heads, kv_heads, head_dim, rotary;
+  bool neox, norms;
+  DType dtype;
+  bool rotated = false;
+};
+
 class CudaOps : public test::OnDevice {
  protected:
+  void check_rope_store(const RopeCase& c);
+
   std::mt19937 random_{20261121};
   const kernels::Table& cpu_ = kernels::table(device::Isa::plain);
 };
@@ -212,13 +221,6 @@ TEST_F(CudaOps, GatherRows) {
   EXPECT_TRUE(same_bits(out.host(), want));
 }
 
-struct RopeCase {
-  int rows, heads, kv_heads, head_dim, rotary;
-  bool neox, norms;
-  DType dtype;
-  bool rotated = false;
-};
-
 /// A head of a token's key or value into its part of a block, as kv/sequence.h lays it.
 void store_token(DType dtype, const float* x, int head_dim, int slot, bool is_key, std::byte* part) {
   BlockQ8_0 block = {};
@@ -229,6 +231,22 @@ void store_token(DType dtype, const float* x, int head_dim, int slot, bool is_ke
       std::memcpy(part + 4 * i, x + d, 4);
     } else if (dtype == DType::f16) {
       std::memcpy(part + 2 * i, &half, 2);
+    } else if (kv_has_few_bits(dtype)) {
+      const auto group = static_cast<int>(kv_few_group(head_dim));
+      const int g = d / group, c = d % group, groups = head_dim / group, shift = c / (group / 4) * 2;
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(group));
+      const std::uint16_t scale = encode_kv_few(dtype, x + g * group, group, codes.data());
+      const auto code = static_cast<std::byte>(codes[static_cast<std::size_t>(c)]);
+      const int row = g * (group / 4) + c % (group / 4), sign_row = g * (group / 8) + c % (group / 8);
+      std::byte& field = part[is_key ? row * 64 + slot : slot * head_dim / 4 + row];
+      field = (field & ~(std::byte{3} << shift)) | (code & std::byte{3}) << shift;
+      std::byte* const signs = part + 16 * head_dim;
+      if (dtype == DType::q3_k) {
+        std::byte& sign = signs[is_key ? sign_row * 64 + slot : slot * head_dim / 8 + sign_row];
+        sign = (sign & ~(std::byte{1} << c / (group / 8))) | code >> 2 << c / (group / 8);
+      }
+      std::byte* const scales = signs + (dtype == DType::q3_k ? 8 * head_dim : 0);
+      std::memcpy(scales + 2 * (is_key ? g * 64 + slot : slot * groups + g), &scale, 2);
     } else if (dtype == DType::q4_0) {
       const int g = d / 32, scale = is_key ? g * 64 + slot : slot * (head_dim / 32) + g, c = d % 32;
       const int row = g * 16 + c % 16;
@@ -292,6 +310,119 @@ void spoil(std::vector<float>& k, std::vector<float>& v) {
                                        << " is wanted";
 }
 
+/// One store: its queries, and what it leaves in the cache, are the host's.
+void CudaOps::check_rope_store(const RopeCase& c) {
+  SCOPED_TRACE(::testing::Message() << c.rows << " rows, " << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim
+                                    << " " << info(c.dtype).name);
+  const int sequences = 3, max_blocks = 6;
+  // The cache's blocks, and where it has few bits the plain ones beside.
+  struct Blocks {
+    DType dtype;
+    std::int64_t k_offset, head_bytes, v_offset, block_bytes;
+  };
+  const auto blocks_of = [&](DType dtype, std::int64_t k_offset) -> Blocks {
+    const std::int64_t head_bytes = 64 * kv_row_bytes(dtype, c.head_dim), v_offset = k_offset + head_bytes * c.kv_heads;
+    return {dtype, k_offset, head_bytes, v_offset, v_offset + head_bytes * c.kv_heads};
+  };
+  const bool few = kv_has_few_bits(c.dtype);
+  const Blocks shapes[] = {blocks_of(c.dtype, 512), blocks_of(few ? DType::q8_0 : c.dtype, 128)};
+  // Two runs of consecutive positions that cross blocks, and single rows.
+  std::vector<std::int32_t> sequence, position;
+  for (int r = 0; r < c.rows; ++r) {
+    const bool lone = c.rows < 4 || r % 50 == 17;
+    sequence.push_back(lone ? 2 : r > c.rows / 2);
+    position.push_back(lone ? 100 + r : 37 + r);
+  }
+  const auto q = normal_floats(static_cast<std::size_t>(c.rows * c.heads * c.head_dim), random_);
+  auto k = normal_floats(static_cast<std::size_t>(c.rows * c.kv_heads * c.head_dim), random_);
+  auto v = normal_floats(k.size(), random_);
+  const bool quantized = c.dtype == DType::q8_0 || c.dtype == DType::q4_0;
+  if ((few || quantized) && !c.rotated) spoil(k, v);
+  const auto angles = normal_floats(static_cast<std::size_t>(c.rows * c.rotary / 2), random_, 3);
+  std::vector<float> cos_sin;
+  for (const float a : angles) cos_sin.insert(cos_sin.end(), {std::cos(a), std::sin(a)});
+  const auto q_norm = normal_floats(static_cast<std::size_t>(c.head_dim), random_);
+  const auto k_norm = normal_floats(static_cast<std::size_t>(c.head_dim), random_);
+
+  const auto prepare = [&](std::vector<float>& x, int heads, const std::vector<float>& norm) {
+    for (int i = 0; i < c.rows * heads; ++i) {
+      float* head = x.data() + i * c.head_dim;
+      if (c.norms) {
+        std::vector<float> lanes(32);
+        for (int d = 0; d < c.head_dim; ++d) {
+          float& sum = lanes[static_cast<std::size_t>(d / 4 % 32)];
+          sum = std::fma(head[d], head[d], sum);
+        }
+        const float scale = 1.0f / std::sqrt(tree(lanes) / static_cast<float>(c.head_dim) + 1e-6f);
+        for (int d = 0; d < c.head_dim; ++d) head[d] = head[d] * scale * norm[static_cast<std::size_t>(d)];
+      }
+      cpu_.rope(head, cos_sin.data() + i / heads * c.rotary, c.rotary, c.neox);
+    }
+  };
+  auto q_want = q, k_want = k;
+  prepare(q_want, c.heads, q_norm);
+  prepare(k_want, c.kv_heads, k_norm);
+  auto v_want = v;
+  if (c.rotated) {
+    for (std::vector<float>* x : {&q_want, &k_want, &v_want})
+      cpu_.rotate(x->data(), static_cast<std::int64_t>(x->size()), rotation_span(c.head_dim));
+  }
+
+  const int places = sequences * max_blocks;
+  const auto place_of = [&](int entry, bool plain) { return entry * (plain ? 11 : 7) % places; };
+  const auto bytes_of = [&](const Blocks& shape) { return static_cast<std::size_t>(shape.block_bytes * places); };
+  const Array<std::byte> memory(bytes_of(shapes[0])), plain_memory(bytes_of(shapes[1]));
+  std::vector<std::byte> want[2];
+  std::vector<const std::byte*> blocks[2];
+  for (const int plain : {0, 1}) {
+    const Blocks& shape = shapes[plain];
+    want[plain].assign(bytes_of(shape), std::byte{0xcb});
+    const std::byte* const first = (plain != 0 ? plain_memory : memory).get();
+    for (int i = 0; i < places; ++i) blocks[plain].push_back(first + place_of(i, plain != 0) * shape.block_bytes);
+    for (int r = 0; r < c.rows && (few || plain == 0); ++r) {
+      const int at = position[static_cast<std::size_t>(r)], slot = at % 64;
+      const int place = place_of(sequence[static_cast<std::size_t>(r)] * max_blocks + at / 64, plain != 0);
+      for (int head = 0; head < c.kv_heads; ++head) {
+        const auto x = (r * c.kv_heads + head) * c.head_dim;
+        std::byte* part = want[plain].data() + place * shape.block_bytes + head * shape.head_bytes;
+        store_token(shape.dtype, k_want.data() + x, c.head_dim, slot, true, part + shape.k_offset);
+        store_token(shape.dtype, v_want.data() + x, c.head_dim, slot, false, part + shape.v_offset);
+      }
+    }
+  }
+
+  const Array<float> q_at(q), k_at(k), v_at(v), cos_sin_at(cos_sin), q_norm_at(q_norm), k_norm_at(k_norm);
+  const Array<std::int32_t> sequence_at(sequence), position_at(position);
+  const Array<const std::byte*> blocks_at(blocks[0]), plain_at(blocks[1]);
+  const Entry q_entry(q_norm_at.at_bytes()), k_entry(k_norm_at.at_bytes());
+  RopeStoreCall call;
+  call.rows = {c.rows, nullptr, sequence_at.get(), position_at.get()};
+  call.kv = {blocks_at.get(),      max_blocks, shapes[0].k_offset, shapes[0].v_offset,
+             shapes[0].head_bytes, c.dtype,    c.kv_heads,         c.head_dim};
+  if (few) {
+    call.kv.plain_blocks = plain_at.get();
+    call.kv.plain_k_offset = shapes[1].k_offset;
+    call.kv.plain_v_offset = shapes[1].v_offset;
+    call.kv.plain_head_bytes = shapes[1].head_bytes;
+  }
+  if (c.rotated) call.kv.rotation = static_cast<std::int32_t>(rotation_span(c.head_dim));
+  call.q = q_at.get();
+  call.k = k_at.get();
+  call.v = v_at.get();
+  call.heads = c.heads;
+  if (c.norms) call.q_norm = q_entry.get(), call.k_norm = k_entry.get();
+  call.eps = 1e-6f;
+  call.cos_sin = cos_sin_at.get();
+  call.rotary = c.rotary;
+  call.neox = c.neox;
+  ok(rope_store(call, nullptr));
+  EXPECT_TRUE(same_bits(q_at.host(), q_want));
+  for (const int plain : {0, 1})
+    EXPECT_TRUE(same_blocks((plain != 0 ? plain_memory : memory).host(), want[plain], c, shapes[plain].k_offset,
+                            shapes[plain].head_bytes, shapes[plain].block_bytes))
+        << (plain != 0 ? "plain blocks" : "the cache's blocks");
+}
+
 TEST_F(CudaOps, RopeStore) {
   const RopeCase cases[] = {
       {1, 32, 32, 128, 128, false, false, DType::f16},
@@ -328,93 +459,29 @@ TEST_F(CudaOps, RopeStore) {
       {70, 0, 2, 128, 0, false, false, DType::f16},
       {133, 0, 1, 96, 0, false, false, DType::f32},
   };
-  for (const RopeCase& c : cases) {
-    SCOPED_TRACE(::testing::Message() << c.rows << " rows, " << c.heads << "/" << c.kv_heads << " heads of "
-                                      << c.head_dim << " " << info(c.dtype).name);
-    const int sequences = 3, max_blocks = 6;
-    const std::int64_t head_bytes = 64 * row_bytes(c.dtype, c.head_dim), k_offset = 512,
-                       v_offset = k_offset + head_bytes * c.kv_heads;
-    const std::int64_t block_bytes = v_offset + head_bytes * c.kv_heads;
-    // Two runs of consecutive positions that cross blocks, and single rows.
-    std::vector<std::int32_t> sequence, position;
-    for (int r = 0; r < c.rows; ++r) {
-      const bool lone = c.rows < 4 || r % 50 == 17;
-      sequence.push_back(lone ? 2 : r > c.rows / 2);
-      position.push_back(lone ? 100 + r : 37 + r);
-    }
-    const auto q = normal_floats(static_cast<std::size_t>(c.rows * c.heads * c.head_dim), random_);
-    auto k = normal_floats(static_cast<std::size_t>(c.rows * c.kv_heads * c.head_dim), random_);
-    auto v = normal_floats(k.size(), random_);
-    const bool quantized = c.dtype == DType::q8_0 || c.dtype == DType::q4_0;
-    if (quantized && !c.rotated) spoil(k, v);
-    const auto angles = normal_floats(static_cast<std::size_t>(c.rows * c.rotary / 2), random_, 3);
-    std::vector<float> cos_sin;
-    for (const float a : angles) cos_sin.insert(cos_sin.end(), {std::cos(a), std::sin(a)});
-    const auto q_norm = normal_floats(static_cast<std::size_t>(c.head_dim), random_);
-    const auto k_norm = normal_floats(static_cast<std::size_t>(c.head_dim), random_);
+  for (const RopeCase& c : cases) check_rope_store(c);
+}
 
-    const auto prepare = [&](std::vector<float>& x, int heads, const std::vector<float>& norm) {
-      for (int i = 0; i < c.rows * heads; ++i) {
-        float* head = x.data() + i * c.head_dim;
-        if (c.norms) {
-          std::vector<float> lanes(32);
-          for (int d = 0; d < c.head_dim; ++d) {
-            float& sum = lanes[static_cast<std::size_t>(d / 4 % 32)];
-            sum = std::fma(head[d], head[d], sum);
-          }
-          const float scale = 1.0f / std::sqrt(tree(lanes) / static_cast<float>(c.head_dim) + 1e-6f);
-          for (int d = 0; d < c.head_dim; ++d) head[d] = head[d] * scale * norm[static_cast<std::size_t>(d)];
-        }
-        cpu_.rope(head, cos_sin.data() + i / heads * c.rotary, c.rotary, c.neox);
-      }
-    };
-    auto q_want = q, k_want = k;
-    prepare(q_want, c.heads, q_norm);
-    prepare(k_want, c.kv_heads, k_norm);
-    auto v_want = v;
-    if (c.rotated) {
-      for (std::vector<float>* x : {&q_want, &k_want, &v_want})
-        cpu_.rotate(x->data(), static_cast<std::int64_t>(x->size()), rotation_span(c.head_dim));
-    }
-
-    const Array<std::byte> memory(static_cast<std::size_t>(block_bytes) * sequences * max_blocks);
-    std::vector<std::byte> cache_want(static_cast<std::size_t>(block_bytes) * sequences * max_blocks, std::byte{0xcb});
-    std::vector<const std::byte*> blocks;
-    const int places = sequences * max_blocks;
-    for (int i = 0; i < places; ++i) blocks.push_back(memory.get() + (i * 7 % places) * block_bytes);
-    for (int r = 0; r < c.rows; ++r) {
-      const int slot = position[static_cast<std::size_t>(r)] % 64;
-      const int place =
-          (sequence[static_cast<std::size_t>(r)] * max_blocks + position[static_cast<std::size_t>(r)] / 64) * 7 %
-          places;
-      for (int head = 0; head < c.kv_heads; ++head) {
-        const auto at = (r * c.kv_heads + head) * c.head_dim;
-        std::byte* part = cache_want.data() + place * block_bytes + head * head_bytes;
-        store_token(c.dtype, k_want.data() + at, c.head_dim, slot, true, part + k_offset);
-        store_token(c.dtype, v_want.data() + at, c.head_dim, slot, false, part + v_offset);
-      }
-    }
-
-    const Array<float> q_at(q), k_at(k), v_at(v), cos_sin_at(cos_sin), q_norm_at(q_norm), k_norm_at(k_norm);
-    const Array<std::int32_t> sequence_at(sequence), position_at(position);
-    const Array<const std::byte*> blocks_at(blocks);
-    const Entry q_entry(q_norm_at.at_bytes()), k_entry(k_norm_at.at_bytes());
-    RopeStoreCall call;
-    call.rows = {c.rows, nullptr, sequence_at.get(), position_at.get()};
-    call.kv = {blocks_at.get(), max_blocks, k_offset, v_offset, head_bytes, c.dtype, c.kv_heads, c.head_dim};
-    if (c.rotated) call.kv.rotation = static_cast<std::int32_t>(rotation_span(c.head_dim));
-    call.q = q_at.get();
-    call.k = k_at.get();
-    call.v = v_at.get();
-    call.heads = c.heads;
-    if (c.norms) call.q_norm = q_entry.get(), call.k_norm = k_entry.get();
-    call.eps = 1e-6f;
-    call.cos_sin = cos_sin_at.get();
-    call.rotary = c.rotary;
-    call.neox = c.neox;
-    ok(rope_store(call, nullptr));
-    EXPECT_TRUE(same_bits(q_at.host(), q_want));
-    EXPECT_TRUE(same_blocks(memory.host(), cache_want, c, k_offset, head_bytes, block_bytes));
+/// In few bits, and in q8_0 in plain blocks beside.
+TEST_F(CudaOps, RopeStoreOfFewBits) {
+  for (const DType dtype : {DType::q3_k, DType::q2_0}) {
+    for (const RopeCase& c : {RopeCase{1, 32, 8, 128, 128, false, false, dtype, true},
+                              {3, 32, 4, 128, 128, true, true, dtype, true},
+                              {70, 8, 1, 128, 64, true, false, dtype, true},
+                              {1, 7, 1, 64, 32, true, false, dtype, true},
+                              {64, 6, 3, 64, 64, false, false, dtype, true},
+                              {2, 6, 2, 96, 96, false, true, dtype, true},
+                              {133, 5, 5, 96, 96, false, true, dtype, true},
+                              {3, 4, 2, 256, 256, true, true, dtype, true},
+                              {200, 4, 2, 256, 256, true, true, dtype, true},
+                              {70, 6, 3, 512, 64, false, false, dtype, true},
+                              {3, 0, 2, 64, 0, false, false, dtype, true},
+                              {3, 4, 2, 64, 0, false, false, dtype, true},
+                              {3, 8, 2, 128, 64, true, false, dtype, false},
+                              {70, 8, 1, 128, 64, true, false, dtype, false},
+                              {70, 8, 2, 256, 64, true, false, dtype, false},
+                              {133, 5, 5, 96, 96, false, false, dtype, false}})
+      check_rope_store(c);
   }
 }
 

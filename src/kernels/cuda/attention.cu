@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_few.cuh"
 #include "kernels/cuda/attention_half.cuh"
 #include "kernels/cuda/attention_q8.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
@@ -80,13 +81,13 @@ __device__ __forceinline__ Factors merge_factors(float m, float& most) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The steps of a chunk. Over f32, threads share the work of kHeads heads: each has kPair neighbouring keys (then
 // channels) of kEach heads. Keys in f16 and q8_0 go to the tensor cores instead, a warp at a time: attention_half.cuh,
-// attention_q8.cuh.
+// attention_q8.cuh. Few bits become q8_0 where they arrive: attention_few.cuh.
 
 template <typename T>
 constexpr bool kIsNibbles = std::is_same_v<T, Nibbles>;
 template <typename T>
-constexpr bool kQuantized = kIsNibbles<T> || std::is_same_v<T, std::int8_t>;
-/// Of so many elements of the cache.
+constexpr bool kQuantized = kIsNibbles<T> || kIsFewBits<T> || std::is_same_v<T, std::int8_t>;
+/// Of so many elements of the cache; of few bits, as they are multiplied.
 template <typename T>
 __host__ __device__ constexpr int bytes_of(int elements) {
   return elements * static_cast<int>(sizeof(T)) / (kIsNibbles<T> ? 2 : 1);
@@ -399,6 +400,7 @@ __device__ __forceinline__ int first_of_pass(const RowView& rows, int sequence, 
 /// A chunk of a row's keys in a block's hands.
 struct ChunkView {
   const std::byte* block[2];  // of the cache; where the row sees none of its keys, another that it sees
+  bool plain[2];              // where the cache has few bits: that is a plain block
   int begin, end;             // keys of the chunk
   __device__ __forceinline__ bool sees(int half) const {
     return end > half * kKvBlock && begin < (half + 1) * kKvBlock;
@@ -423,6 +425,8 @@ template <int kHeadDim>
 struct Queries<std::int8_t, kHeadDim> : Q8Queries<kHeadDim> {};
 template <int kHeadDim>
 struct Queries<Nibbles, kHeadDim> : Q8Queries<kHeadDim, true> {};
+template <bool kSigns, int kHeadDim>
+struct Queries<FewBits<kSigns>, kHeadDim> : Q8Queries<kHeadDim> {};
 template <int kHeadDim>
 struct Queries<__half, kHeadDim> : HalfQuery<kHeadDim> {};
 
@@ -445,7 +449,7 @@ template <typename T, int kHeads, int kHeadDim>
 __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
   using S = Share<kHeads>;
-  constexpr bool kQ8 = kQuantized<T>, kHalf = kIsHalf<T>;
+  constexpr bool kQ8 = kQuantized<T>, kHalf = kIsHalf<T>, kFew = kIsFewBits<T>;
   constexpr bool kRounds = kHeads == 8;                      // more heads than kHeads may be there
   constexpr bool kClusters = kHeads == 1 || kHalf;           // of no more heads than kHeads
   constexpr bool kFits = kQ8 || (kHalf && kHeadDim <= 128);  // K and V together
@@ -488,13 +492,39 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     for (int half = 0; half < 2; ++half) {  // nothing is done with the addresses here, which are on their way for long
       const int block =
           min(max(base / kKvBlock + half, (base + view.begin) / kKvBlock), (base + view.end - 1) / kKvBlock);
-      view.block[half] = args.kv.blocks[static_cast<std::int64_t>(sequence) * args.kv.max_blocks + block];
+      const std::byte* const* blocks = args.kv.blocks;
+      if constexpr (kFew) {
+        view.plain[half] = is_plain_block(block, position);
+        if (view.plain[half]) blocks = args.kv.plain_blocks;
+      }
+      view.block[half] = blocks[static_cast<std::int64_t>(sequence) * args.kv.max_blocks + block];
     }
     return view;
   };
   const std::int64_t keys_at = args.kv.k_offset + kv_head * args.kv.head_bytes;
   const std::int64_t values_at = args.kv.v_offset + kv_head * args.kv.head_bytes;
-  const auto key_bytes = [&](const ChunkView& view) { return view.blocks() * half_bytes; };
+  // Whether a half's bytes are yet to become those of q8_0.
+  const auto is_few = [&](const ChunkView& view, int half) { return kFew && view.sees(half) && !view.plain[half]; };
+  // Where a half's K lies, or its V, and what of a block the head has there.
+  const auto part_at = [&](const ChunkView& view, int half, bool is_key) {
+    if constexpr (kFew) {
+      if (view.plain[half]) {
+        const std::int64_t offset = is_key ? args.kv.plain_k_offset : args.kv.plain_v_offset;
+        return view.block[half] + (offset + kv_head * args.kv.plain_head_bytes);
+      }
+    }
+    return view.block[half] + (is_key ? keys_at : values_at);
+  };
+  const auto part_bytes = [&](const ChunkView& view, int half) {
+    if constexpr (kFew) {
+      if (!view.plain[half]) return FewBitsBlock<kHeadDim, kHasSigns<T>>::kBytes;
+    }
+    return half_bytes;
+  };
+  const auto key_bytes = [&](const ChunkView& view) {
+    if constexpr (kFew) return (view.sees(0) ? part_bytes(view, 0) : 0) + (view.sees(1) ? part_bytes(view, 1) : 0);
+    return view.blocks() * half_bytes;
+  };
   // K of the blocks with only keys before `old`, or of the others.
   const auto copy_keys = [&](const ChunkView& view, int old, bool olds) {
 #pragma unroll
@@ -503,15 +533,24 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       if constexpr (kHalf) {
         copy_half_keys<kHeadDim, kThreads>(k + half * HalfLayout<kHeadDim>::kKeys, view.block[half] + keys_at);
       } else if (Arrival::copies()) {
-        keys_and_queries.copy(k + half * half_bytes, view.block[half] + keys_at, half_bytes);
+        keys_and_queries.copy(k + half * half_bytes, part_at(view, half, true), part_bytes(view, half));
       }
     }
   };
   const auto value_bytes = [&](const ChunkView& view) {
+    if constexpr (kFew) {
+      int bytes = 0;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int keys = min(view.end, (half + 1) * kKvBlock) - max(view.begin, half * kKvBlock);
+        if (view.sees(half)) bytes += view.plain[half] ? keys * row_bytes + scale_bytes : part_bytes(view, half);
+      }
+      return bytes;
+    }
     return (view.end - view.begin) * row_bytes + (kQ8 ? view.blocks() * scale_bytes : 0);
   };
-  // V of keys before `old`, or of the others. In f16 block by block as K; in q8_0 its scales so: a copy's size and
-  // place are multiples of 16 bytes, a token's scales are not.
+  // V of keys before `old`, or of the others. In f16 and in few bits block by block as K; in q8_0 its scales so: a
+  // copy's size and place are multiples of 16 bytes, a token's scales are not.
   const auto copy_values = [&](const ChunkView& view, int old, bool olds) {
     const int from = olds ? view.begin : max(old, view.begin), until = olds ? min(old, view.end) : view.end;
 #pragma unroll
@@ -524,7 +563,13 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
         }
       } else if (Arrival::copies()) {
         const int first = max(from, half * kKvBlock), last = min(until, (half + 1) * kKvBlock);
-        const std::byte* block = view.block[half] + values_at;
+        const std::byte* block = part_at(view, half, false);
+        if constexpr (kFew) {
+          if (is_few(view, half)) {
+            if (whole) values.copy(v_bytes + half * elements_bytes, block, part_bytes(view, half));
+            continue;
+          }
+        }
         if (first < last) {
           values.copy(v_bytes + first * row_bytes, block + (first - half * kKvBlock) * row_bytes,
                       (last - first) * row_bytes);
@@ -547,7 +592,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (!view.sees(half) || !view.has_new(half, old)) continue;
-        prefetch_bytes(view.block[half] + keys_at, half_bytes);
+        prefetch_bytes(part_at(view, half, true), part_bytes(view, half));
         if (kHalf && both) prefetch_bytes(view.block[half] + values_at, half_bytes);
       }
     }
@@ -596,6 +641,17 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
   };
   [[maybe_unused]] const int lane = thread % kWarp, warp = thread / kWarp, pair = lane / 4;
   [[maybe_unused]] Queries<T, kHeadDim> queries;
+  // What arrived of few bits becomes q8_0; others may read it once all threads have synchronized.
+  const auto expand = [&]<bool kKeys>(std::bool_constant<kKeys>) {
+    if constexpr (kFew) {
+      if (!is_few(view, 0) && !is_few(view, 1)) return;
+      std::byte* const elements = kKeys ? k : v_bytes;
+      std::byte* const scales = kKeys ? k + elements_bytes : v_scales;
+      const FewBitsPlaces places = {{elements, elements + (kKeys ? half_bytes : elements_bytes)},
+                                    {scales, scales + (kKeys ? half_bytes : scale_bytes)}};
+      expand_few_bits<kHeadDim, kHasSigns<T>, kKeys, kThreads>(places, is_few(view, 0), is_few(view, 1));
+    }
+  };
 
   for (int turn = 0;; ++turn) {
     const int next_slot = slot + static_cast<int>(gridDim.y);
@@ -619,6 +675,12 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       const int rounds = both ? 1 : (args.block_heads + kHeads - 1) / kHeads;  // in which keys come again
       const int arrival = turn * rounds + (both ? 0 : h0 / kHeads);
       if (h0 == 0 || !both) keys_and_queries.await(arrival);
+      if constexpr (kFew) {
+        if (h0 == 0) {
+          expand(std::true_type());
+          __syncthreads();
+        }
+      }
       if constexpr (kHalf) {
         if (turn == 0 || args.block_heads > kHeads) {
           queries.load(pair < heads ? q + pair * head_dim : nullptr, args.scale);
@@ -678,6 +740,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
       }
       if (h0 == 0 || !both) {
         values.await(arrival);
+        expand(std::false_type());
         if constexpr (kHalf) {
           clear_values<kHeadDim>(v_bytes, view.begin / kKvBlock * kKvBlock, view.begin, thread, kThreads);
           clear_values<kHeadDim>(v_bytes, view.end, (view.end + kKvBlock - 1) / kKvBlock * kKvBlock, thread, kThreads);
@@ -930,6 +993,8 @@ cudaError_t decode_any(const DecodeArgs& args, cudaStream_t stream) {
   const int head_dim = args.kv.head_dim;
   if (args.kv.dtype == DType::q8_0) return decode_quantized<std::int8_t>(args, stream);
   if (args.kv.dtype == DType::q4_0) return decode_quantized<Nibbles>(args, stream);
+  if (args.kv.dtype == DType::q3_k) return decode_quantized<FewBits<true>>(args, stream);
+  if (args.kv.dtype == DType::q2_0) return decode_quantized<FewBits<false>>(args, stream);
   if (args.kv.dtype == DType::f32) return decode_heads<float, 0>(args, stream);
   if (head_dim == 64) return decode_heads<__half, 64>(args, stream);
   if (head_dim == 80) return decode_heads<__half, 80>(args, stream);
@@ -1012,8 +1077,9 @@ std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   if (call.rows.rows <= 0) return cudaSuccess;
   const int head_dim = call.kv.head_dim, rows = call.rows.rows;
-  const bool quantized = call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
-  const bool rotated = call.kv.rotation > 0;
+  const bool few = kv_has_few_bits(call.kv.dtype), rotated = call.kv.rotation > 0;
+  const bool quantized = few || call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
+  if (few && call.kv.plain_blocks == nullptr) return cudaErrorInvalidValue;
   if (quantized ? head_dim % 32 != 0 : rotated) return cudaErrorInvalidValue;
   if (rotated && call.out == nullptr) return cudaErrorInvalidValue;
   const int chunks = call.tiles ? 0 : most_chunks(call.max_position, call.window);

@@ -27,6 +27,13 @@ __device__ __forceinline__ const std::byte* kv_block(const KvView& kv, int seque
   return kv.blocks[static_cast<std::int64_t>(sequence) * kv.max_blocks + block] + offset + kv_head * kv.head_bytes;
 }
 
+/// The same of a plain block, `offset` being plain_k_offset or plain_v_offset.
+__device__ __forceinline__ const std::byte* plain_kv_block(const KvView& kv, int sequence, int block,
+                                                           std::int64_t offset, int kv_head) {
+  return kv.plain_blocks[static_cast<std::int64_t>(sequence) * kv.max_blocks + block] + offset +
+         kv_head * kv.plain_head_bytes;
+}
+
 /// Of the current device.
 inline int multiprocessors() {
   int device = 0, count = 0;
@@ -62,8 +69,8 @@ __device__ __forceinline__ Merged merge_start(const HeadArgs& args, int head) {
   return {reinterpret_cast<const float*>(*args.sinks)[head], 1};
 }
 
-/// The tile path, for caches in f32, f16 and q8_0. f32_out: where the float32 result goes (call.out or workspace), or
-/// null; q8: call.out_q8 or none.
+/// The tile path, for caches in f32, f16 and what is multiplied as integers. f32_out: where the float32 result goes
+/// (call.out or workspace), or null; q8: call.out_q8 or none.
 cudaError_t attention_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);
 cudaError_t attention_half_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);
 cudaError_t attention_q8_tiles(const AttentionCall& call, float* f32_out, Q8 q8, cudaStream_t stream);

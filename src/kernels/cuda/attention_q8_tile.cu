@@ -1,11 +1,13 @@
-// Attention of many rows over keys and values kept as q8_0 or q4_0: a warp takes eight (row, head) pairs of a tile that
-// share a KV head, and walks the chunks of keys that any of its block's rows sees, while the copy engine brings the
-// next ones. Contract and order of sums: cuda_kernels.h; the products of a chunk: attention_q8.cuh. Scores, weights and
-// results of a pair stay in the registers of its four lanes.
+// Attention of many rows over keys and values kept as q8_0, q4_0 or in few bits: a warp takes eight (row, head) pairs
+// of a tile that share a KV head, and walks the chunks of keys that any of its block's rows sees, while the copy engine
+// brings the next ones. Contract and order of sums: cuda_kernels.h; the products of a chunk: attention_q8.cuh. Scores,
+// weights and results of a pair stay in the registers of its four lanes.
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_few.cuh"
 #include "kernels/cuda/attention_q8.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exp.cuh"
@@ -67,9 +69,11 @@ __device__ __forceinline__ float2 soften(float (&s)[4][8], int begin, int end, f
   return make_float2(before, joins);
 }
 
-template <int kHeadDim, bool kNibbles>
+// T: the cache's elements.
+template <int kHeadDim, typename T>
 __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     q8_tile_kernel(const __grid_constant__ Q8TileArgs args) {
+  constexpr bool kNibbles = std::is_same_v<T, Nibbles>, kFew = kIsFewBits<T>;
   constexpr int kGroups = kHeadDim / 32;
   constexpr int kElements = kKvBlock * kHeadDim / (kNibbles ? 2 : 1);  // bytes of a block's K or V
   constexpr int kScales = kKvBlock * kGroups * 2;
@@ -113,24 +117,51 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
   queries.load(mine ? args.q + first_channel : nullptr);
 
   const auto is_seen = [&](int block) { return block * kKvBlock <= newest && (block + 1) * kKvBlock > oldest; };
-  const auto fetch = [&](int chunk, Arrival& arrival, std::int64_t offset, std::byte* elements, int stride,
-                         std::byte* scales, int scale_stride) {
+  // Whether a block's bytes are yet to become those of q8_0: all rows of a tile see the same blocks in plain ones.
+  const auto is_few = [&](int block) { return kFew && is_seen(block) && !is_plain_block(block, newest); };
+  constexpr int kFewBytes = FewBitsBlock<kHeadDim, kHasSigns<T>>::kBytes;
+  const auto fetch = [&](int chunk, Arrival& arrival, bool is_key, std::byte* elements, int stride, std::byte* scales,
+                         int scale_stride) {
     if (!Arrival::copies()) return;
     const bool seen[2] = {is_seen(2 * chunk), is_seen(2 * chunk + 1)};
-    arrival.expect((seen[0] + seen[1]) * (kElements + kScales));
+    const int few = (is_few(2 * chunk) ? 1 : 0) + (is_few(2 * chunk + 1) ? 1 : 0);
+    arrival.expect((seen[0] + seen[1] - few) * (kElements + kScales) + few * kFewBytes);
     for (int half = 0; half < 2; ++half) {
       if (!seen[half]) continue;
-      const std::byte* from = kv_block(args.kv, tile.z, 2 * chunk + half, offset, kv_head);
+      const std::byte* from = nullptr;
+      if (!kFew || is_few(2 * chunk + half)) {
+        from = kv_block(args.kv, tile.z, 2 * chunk + half, is_key ? args.kv.k_offset : args.kv.v_offset, kv_head);
+      } else {
+        from = plain_kv_block(args.kv, tile.z, 2 * chunk + half,
+                              is_key ? args.kv.plain_k_offset : args.kv.plain_v_offset, kv_head);
+      }
+      if (is_few(2 * chunk + half)) {
+        arrival.copy(elements + half * stride, from, kFewBytes);
+        continue;
+      }
       arrival.copy(elements + half * stride, from, kElements);
       arrival.copy(scales + half * scale_stride, from + kElements, kScales);
     }
   };
   const auto fetch_keys = [&](int chunk) {
     constexpr int kBlock = kElements + kScales;
-    fetch(chunk, keys_there, args.kv.k_offset, keys, kBlock, keys + kElements, kBlock);
+    fetch(chunk, keys_there, true, keys, kBlock, keys + kElements, kBlock);
   };
   const auto fetch_values = [&](int chunk) {
-    fetch(chunk, values_there, args.kv.v_offset, values, kElements, value_scales, kScales);
+    fetch(chunk, values_there, false, values, kElements, value_scales, kScales);
+  };
+  // What arrived of few bits becomes q8_0, before anybody reads it.
+  const auto expand = [&]<bool kKeys>(int chunk, std::bool_constant<kKeys>) {
+    if constexpr (kFew) {
+      const bool few[2] = {is_few(2 * chunk), is_few(2 * chunk + 1)};
+      if (!few[0] && !few[1]) return;
+      std::byte* const elements = kKeys ? keys : values;
+      std::byte* const scales = kKeys ? keys + kElements : value_scales;
+      const FewBitsPlaces places = {{elements, elements + (kKeys ? kElements + kScales : kElements)},
+                                    {scales, scales + (kKeys ? kElements + kScales : kScales)}};
+      expand_few_bits<kHeadDim, kHasSigns<T>, kKeys, kThreads>(places, few[0], few[1]);
+      __syncthreads();
+    }
   };
   __syncthreads();  // the arrivals are open
   fetch_keys(first_chunk);
@@ -143,6 +174,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     const bool more = chunk < last_chunk;
     float s[4][8];
     keys_there.await(chunk - first_chunk);
+    expand(chunk, std::true_type());
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       if (is_seen(2 * chunk + t / 2)) {
@@ -158,6 +190,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     const int end = min(position + 1 - base, kAttentionChunk);
     const float2 factors = soften(s, begin, end, args.scale, merged);
     values_there.await(chunk - first_chunk);
+    expand(chunk, std::false_type());
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       float acc[8];
@@ -184,16 +217,19 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
   }
 }
 
-template <int kHeadDim, bool kNibbles>
+template <int kHeadDim, typename T>
 cudaError_t tiles_as(const Q8TileArgs& args, cudaStream_t stream) {
-  constexpr std::size_t kBytes = 4 * kKvBlock * (kHeadDim / (kNibbles ? 2 : 1) + kHeadDim / 32 * sizeof(__half));
+  constexpr int kElements = kHeadDim / (std::is_same_v<T, Nibbles> ? 2 : 1);
+  constexpr std::size_t kBytes = 4 * kKvBlock * (kElements + kHeadDim / 32 * sizeof(__half));
   const dim3 grid(args.kv.kv_heads * args.slices, args.tile_count);
-  return launch_large(q8_tile_kernel<kHeadDim, kNibbles>, grid, dim3(kThreads), kBytes, stream, 1, args);
+  return launch_large(q8_tile_kernel<kHeadDim, T>, grid, dim3(kThreads), kBytes, stream, 1, args);
 }
 template <int kHeadDim>
 cudaError_t tiles_of(const Q8TileArgs& args, cudaStream_t stream) {
-  return args.kv.dtype == DType::q4_0 ? tiles_as<kHeadDim, true>(args, stream)
-                                      : tiles_as<kHeadDim, false>(args, stream);
+  return args.kv.dtype == DType::q4_0   ? tiles_as<kHeadDim, Nibbles>(args, stream)
+         : args.kv.dtype == DType::q3_k ? tiles_as<kHeadDim, FewBits<true>>(args, stream)
+         : args.kv.dtype == DType::q2_0 ? tiles_as<kHeadDim, FewBits<false>>(args, stream)
+                                        : tiles_as<kHeadDim, std::int8_t>(args, stream);
 }
 
 }  // namespace

@@ -195,17 +195,23 @@ cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t 
 
 /// Where the keys and values of a layer lie: blocks of 64 tokens, K [head_dim, 64] and V [64, head_dim] a head. In
 /// q8_0 those are int8 and their float16 scales follow, K's as [head_dim / 32, 64] and V's as [64, head_dim / 32]; in
-/// q4_0 nibbles, K's as [head_dim / 32, 16, 64] and V's as [64, head_dim / 32, 16] bytes: see kv/layout.h. Blocks and
-/// offsets are multiples of 16 bytes.
+/// q4_0 nibbles, K's as [head_dim / 32, 16, 64] and V's as [64, head_dim / 32, 16] bytes; in few bits (q3_k and q2_0)
+/// fields, signs and scales: see kv/layout.h. Blocks and offsets are multiples of 16 bytes.
+///
+/// Of few bits there are plain blocks beside, in q8_0: a row sees its sequence's first block, and the one that it lies
+/// in itself, there.
 struct KvView {
   const std::byte* const* blocks = nullptr;  // device: [sequences, max_blocks] addresses of blocks
   std::int32_t max_blocks = 0;
   std::int64_t k_offset = 0, v_offset = 0;  // bytes from a block's start to this layer's head 0
   std::int64_t head_bytes = 0;              // between heads
-  DType dtype = DType::f16;                 // f16, f32 or, where head_dim is a multiple of 32, q8_0 or q4_0
+  DType dtype = DType::f16;                 // f16, f32 or, where head_dim is a multiple of 32, q8_0, q4_0, q3_k or q2_0
   std::int32_t kv_heads = 0, head_dim = 0;
   std::int32_t rotation =
-      0;  // in q8_0 and q4_0: the span by which keys and values are rotated (kernels/rotation.h), or 0
+      0;  // not in f16 and f32: the span by which keys and values are rotated (kernels/rotation.h), or 0
+  // Of few bits: the same of plain blocks, whose table is as wide.
+  const std::byte* const* plain_blocks = nullptr;
+  std::int64_t plain_k_offset = 0, plain_v_offset = 0, plain_head_bytes = 0;
 };
 
 /// Of every row of the pass, in device memory. Kernels read this, tables of addresses and of blocks, weights, angles
@@ -221,9 +227,9 @@ struct RowView {
 /// Prepares queries and stores keys and values, in one launch: heads' RMS norm where a weight is given (Qwen3), and of
 /// the values without one where it is asked for (Gemma 4), RoPE by cos_sin ([rows, rotary / 2] pairs), then q [rows,
 /// heads * head_dim] in place and k, v [rows, kv_heads * head_dim] into the cache at each row's position; as q8_0 with
-/// the bits of encode_row (tensor/codec.h), as q4_0 with those of encode_kv_q4 (tensor/kv_codec.h). Where the cache is
-/// rotated, q, k and v are, by the bits of kernels/rotation.h, k and q after RoPE. head_dim: a multiple of 4, at most
-/// 512.
+/// the bits of encode_row (tensor/codec.h), as q4_0 with those of encode_kv_q4 (tensor/kv_codec.h), as few bits with
+/// those of encode_kv_few, and then into the plain block of the position as q8_0, too. Where the cache is rotated, q, k
+/// and v are, by the bits of kernels/rotation.h, k and q after RoPE. head_dim: a multiple of 4, at most 512.
 struct RopeStoreCall {
   RowView rows;
   KvView kv;
@@ -269,6 +275,8 @@ cudaError_t rotate_heads(float* x, std::int32_t heads, std::int32_t head_dim, st
 /// is 32 channels of q; s = fma(I, u * d, s) by ascending sets from +0, d being the key's scale; then times scale.
 /// Values: a set is e_j d_j over the chunk's keys for 32 channels, d_j being their scales; acc = I * u. Where the cache
 /// is rotated, q is (rope_store), and the result is rotated at the end.
+/// Over few bits the same, their levels being the integers and a scale that of all sets within its channels; and of the
+/// blocks that a row sees in plain ones those are q8_0.
 struct AttentionCall {
   RowView rows;
   KvView kv;
@@ -284,7 +292,8 @@ struct AttentionCall {
   /// multiple of kAttentionChunk with room.
   std::int32_t max_position = 0;
   /// For many rows: tiles of rows of one sequence, made by the host (device memory). tile_rows says how many rows a
-  /// tile has at most; int4 {first row, rows, sequence, largest position}. None: rows are few and worked one by one.
+  /// tile has at most; int4 {first row, rows, sequence, largest position}. Over few bits a tile's rows lie in one
+  /// block. None: rows are few and worked one by one.
   const int4* tiles = nullptr;
   std::int32_t tile_count = 0;
   std::byte* workspace = nullptr;  // attention_workspace_bytes()
@@ -294,7 +303,7 @@ std::int32_t attention_tile_rows(std::int32_t group);
 /// For `rows` rows worked one by one; max_position 0: for rows in tiles, which take little.
 std::size_t attention_workspace_bytes(std::int32_t rows, std::int32_t heads, std::int32_t head_dim,
                                       std::int32_t max_position);
-/// head_dim 64, 80 (but not in q8_0 and q4_0), 96, 128, 256; in f16 512 (160 KiB of shared memory; rows singly, 64 at
+/// head_dim 64, 80 (in f16 and f32 alone), 96, 128, 256; in f16 512 (160 KiB of shared memory; rows singly, 64 at
 /// once).
 cudaError_t attention(const AttentionCall& call, cudaStream_t stream);
 

@@ -1,5 +1,6 @@
 // Keys and values on their way into a cache of few bits: rotated, and quantized by the bits of encode_row
-// (tensor/codec.h) and encode_kv_q4 (tensor/kv_codec.h). A warp has a head, four neighbouring channels a lane.
+// (tensor/codec.h), encode_kv_q4 and encode_kv_few (tensor/kv_codec.h). A warp has a head, four neighbouring channels a
+// lane.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -9,6 +10,7 @@
 
 #include "kernels/cuda/warp.cuh"
 #include "tensor/encode_blocks.h"
+#include "tensor/kv_codec.h"
 
 namespace millrace::kernels::cuda {
 
@@ -16,6 +18,20 @@ namespace millrace::kernels::cuda {
 struct Nibbles {
   std::uint8_t two;
 };
+
+/// Those of a cache in three bits, which have signs, or in two: fields, signs and scales lie as kv/layout.h says.
+template <bool kSigns>
+struct FewBits {
+  std::uint8_t byte;
+};
+template <typename T>
+constexpr bool kIsFewBits = false;
+template <bool kSigns>
+constexpr bool kIsFewBits<FewBits<kSigns>> = true;
+template <typename T>
+constexpr bool kHasSigns = false;
+template <>
+inline constexpr bool kHasSigns<FewBits<true>> = true;
 
 /// Four channels of 32 with a scale. quants: a byte each, the first lowest.
 struct KvFour {
@@ -79,6 +95,136 @@ __device__ __forceinline__ KvFour encode_q4_four(const float4& four) {
     result = {quants, scale};
   }
   return result;
+}
+
+// Few bits. A warp's lanes hold a head as rotate_head takes it, and all call together. Lane + 32 i is the number of
+// the four neighbours that a lane has in vector i; a scale is of `group` channels, a power of two from 32 on, and so of
+// group / 4 such fours.
+
+/// In place of each sum, those of all fours of its scale, added as a tree of neighbours.
+template <int kVectors>
+__device__ __forceinline__ void sum_over_groups(float (&sums)[kVectors], int group) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    if (4 * step >= group) break;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) sums[i] += __shfl_xor_sync(kAllLanes, sums[i], step);
+  }
+#pragma unroll
+  for (int step = 1; step < kVectors; step *= 2) {
+    if (128 * step >= group) break;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if ((i & step) == 0) sums[i] = sums[i + step] = sums[i] + sums[i + step];
+    }
+  }
+}
+
+/// The bits of encode_kv_few: codes have a byte for each of four channels, the first lowest.
+template <bool kSigns, int kVectors>
+__device__ __forceinline__ void encode_few(const float4 (&v)[kVectors], int group, unsigned (&codes)[kVectors],
+                                           __half (&scales)[kVectors]) {
+  const auto index_of = [](float magnitude, float d) {
+    if constexpr (!kSigns) return magnitude > 6.5f * d ? 1 : 0;
+    return (magnitude > 20.5f * d ? 1 : 0) + (magnitude > 43.0f * d ? 1 : 0) + (magnitude > 71.5f * d ? 1 : 0);
+  };
+  const auto level_of = [](int index) {
+    if constexpr (!kSigns) return index != 0 ? 10.0f : 3.0f;
+    return static_cast<float>(kKvLevels3 >> (8 * index) & 255u);
+  };
+  float x[kVectors][4], sums[kVectors], scale[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    x[i][0] = encodable(v[i].x);
+    x[i][1] = encodable(v[i].y);
+    x[i][2] = encodable(v[i].z);
+    x[i][3] = encodable(v[i].w);
+    sums[i] = (x[i][0] * x[i][0] + x[i][1] * x[i][1]) + (x[i][2] * x[i][2] + x[i][3] * x[i][3]);
+  }
+  sum_over_groups(sums, group);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    scale[i] = sqrtf(sums[i] / static_cast<float>(group)) / (kSigns ? kKvRoot3 : kKvRoot2);
+#pragma unroll
+  for (int again = 0; again < 2; ++again) {
+    float products[kVectors], squares[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      float product[4], square[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float magnitude = fabsf(x[i][j]), level = level_of(index_of(magnitude, scale[i]));
+        product[j] = level * magnitude;
+        square[j] = level * level;
+      }
+      products[i] = (product[0] + product[1]) + (product[2] + product[3]);
+      squares[i] = (square[0] + square[1]) + (square[2] + square[3]);
+    }
+    sum_over_groups(products, group);
+    sum_over_groups(squares, group);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (scale[i] > 0) scale[i] = products[i] / squares[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    scales[i] = __float2half_rn(fminf(scale[i], 65504.0f));
+    const float stored = __half2float(scales[i]);
+    codes[i] = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int index = index_of(fabsf(x[i][j]), stored), negative = x[i][j] < 0 ? 1 : 0;
+      const int code = kSigns ? index | negative << 2 : negative != 0 ? 1 - index : 2 + index;
+      codes[i] |= static_cast<unsigned>(code) << (8 * j);
+    }
+  }
+}
+
+/// Ors each word with those of the fours that lie multiples of `first` from it, of those of its scale: `fours`.
+template <int kVectors>
+__device__ __forceinline__ void join_parts(unsigned (&words)[kVectors], int first, int fours) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    if (step < first || step >= fours) continue;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) words[i] |= __shfl_xor_sync(kAllLanes, words[i], step);
+  }
+#pragma unroll
+  for (int step = 1; step < kVectors; step *= 2) {
+    if (32 * step < first || 32 * step >= fours) continue;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if ((i & step) == 0) words[i] = words[i + step] = words[i] | words[i + step];
+    }
+  }
+}
+
+/// Gives the bytes that a token keeps of a head of few bits, by fours of channels: put(at, word), of its head_dim / 4
+/// bytes of fields and, with signs, of head_dim / 8 behind them, and scale(g, its scale).
+template <bool kSigns, int kVectors, typename Put, typename PutScale>
+__device__ __forceinline__ void give_few_bits(const float4 (&v)[kVectors], int head_dim, const Put& put,
+                                              const PutScale& put_scale) {
+  const int group = head_dim & -head_dim, fours = group / 4, lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned codes[kVectors], fields[kVectors], signs[kVectors];
+  __half scales[kVectors];
+  encode_few<kSigns>(v, group, codes, scales);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int four = (lane + 32 * i) & (fours - 1);
+    fields[i] = (codes[i] & 0x03030303u) << (2 * (four / (fours / 4)));
+    signs[i] = (codes[i] >> 2 & 0x01010101u) << (four / (fours / 8));
+  }
+  join_parts(fields, fours / 4, fours);
+  if constexpr (kSigns) join_parts(signs, fours / 8, fours);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int number = lane + 32 * i, four = number & (fours - 1), g = number / fours;
+    if (4 * number >= head_dim) continue;
+    if (four < fours / 4) put(g * fours + 4 * four, fields[i]);
+    if (kSigns && four < fours / 8) put(head_dim / 4 + g * (fours / 2) + 4 * four, signs[i]);
+    if (four == 0) put_scale(g, scales[i]);
+  }
 }
 
 /// A head's channels, 4 lane + 128 i to + 3 in v[i], zero beyond the head, become rotated ones: NUMERICS of

@@ -207,12 +207,131 @@ struct KvPlace {
   __half* scale;
 };
 
+/// The same in few bits, whose signs, of a value, lie elsewhere; and in q8_0 in a plain block.
+template <bool kSigns>
+struct KvPlace<FewBits<kSigns>> {
+  FewBits<kSigns>* to;
+  __half* scale;
+  std::uint8_t* signs;
+  std::int8_t* plain;
+  __half* plain_scale;
+};
+
+/// Where a token's key or value of few bits goes. entry: of its block in the tables.
+template <bool kSigns>
+__device__ __forceinline__ KvPlace<FewBits<kSigns>> few_bits_place(const KvView& kv, std::int64_t entry, int slot,
+                                                                   int kv_head, bool is_key) {
+  const int head_dim = kv.head_dim, groups = head_dim / (head_dim & -head_dim);
+  const int fields = head_dim / 4, sign_bytes = kSigns ? head_dim / 8 : 0;  // of a token
+  std::byte* const few =
+      const_cast<std::byte*>(kv.blocks[entry]) + (is_key ? kv.k_offset : kv.v_offset) + kv_head * kv.head_bytes;
+  std::byte* const plain = const_cast<std::byte*>(kv.plain_blocks[entry]) +
+                           (is_key ? kv.plain_k_offset : kv.plain_v_offset) + kv_head * kv.plain_head_bytes;
+  KvPlace<FewBits<kSigns>> place;
+  place.to = reinterpret_cast<FewBits<kSigns>*>(few) + (is_key ? slot : slot * fields);
+  place.signs = reinterpret_cast<std::uint8_t*>(few) + kKvBlock * fields + (is_key ? slot : slot * sign_bytes);
+  place.scale = reinterpret_cast<__half*>(few + kKvBlock * (fields + sign_bytes)) + (is_key ? slot : slot * groups);
+  place.plain = reinterpret_cast<std::int8_t*>(plain) + (is_key ? slot : slot * head_dim);
+  place.plain_scale = reinterpret_cast<__half*>(plain + kKvBlock * head_dim) + (is_key ? slot : slot * (head_dim / 32));
+  return place;
+}
+
+/// What a warp has encoded of a key, in its tile: the plain int8, the bytes of few bits, and the scales of both.
+template <bool kSigns>
+struct FewBitsTile {
+  std::byte* at;
+  int head_dim;
+  static __device__ __forceinline__ int few_bytes(int head_dim) { return head_dim / 4 + (kSigns ? head_dim / 8 : 0); }
+  __device__ __forceinline__ unsigned& word(int byte) const { return *reinterpret_cast<unsigned*>(at + byte); }
+  __device__ __forceinline__ __half& plain_scale(int i) const {
+    return reinterpret_cast<__half*>(at + head_dim + few_bytes(head_dim))[i];
+  }
+  __device__ __forceinline__ __half& scale(int g) const { return (&plain_scale(head_dim / 32))[g]; }
+};
+
+/// A head of a value to its place; for the whole warp.
+template <bool kSigns, int kVectors>
+__device__ __forceinline__ void store_few_bits(const float4 (&v)[kVectors], int head_dim,
+                                               const KvPlace<FewBits<kSigns>>& place) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, fields = head_dim / 4;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int channel = 4 * (lane + kWarp * i);
+    const KvFour four = encode_q8_four(v[i]);
+    if (channel >= head_dim) continue;
+    *reinterpret_cast<unsigned*>(place.plain + channel) = four.quants;
+    if (channel % 32 == 0) place.plain_scale[channel / 32] = four.scale;
+  }
+  give_few_bits<kSigns>(
+      v, head_dim,
+      [&](int at, unsigned word) {
+        auto* const to = at < fields ? reinterpret_cast<std::uint8_t*>(place.to) + at : place.signs + (at - fields);
+        *reinterpret_cast<unsigned*>(to) = word;
+      },
+      [&](int g, __half scale) { place.scale[g] = scale; });
+}
+
+/// A head of a key into its tile; for the whole warp, whose lanes have read the tile.
+template <bool kSigns, int kVectors>
+__device__ __forceinline__ void keep_few_bits(const float4 (&v)[kVectors], const FewBitsTile<kSigns>& tile) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, head_dim = tile.head_dim;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int channel = 4 * (lane + kWarp * i);
+    const KvFour four = encode_q8_four(v[i]);
+    if (channel >= head_dim) continue;
+    tile.word(channel) = four.quants;
+    if (channel % 32 == 0) tile.plain_scale(channel / 32) = four.scale;
+  }
+  give_few_bits<kSigns>(
+      v, head_dim, [&](int at, unsigned word) { tile.word(head_dim + at) = word; },
+      [&](int g, __half scale) { tile.scale(g) = scale; });
+}
+
+/// Four bytes of a key from its tile, by their number there, to its place, and the scales of that number.
+template <bool kSigns>
+__device__ __forceinline__ void store_key_bytes(const FewBitsTile<kSigns>& tile, int number,
+                                                const KvPlace<FewBits<kSigns>>& place) {
+  const int head_dim = tile.head_dim, at = 4 * number;
+  const unsigned word = tile.word(at);
+  auto* const to = at < head_dim ? reinterpret_cast<std::uint8_t*>(place.plain) + at * kKvBlock
+                                 : reinterpret_cast<std::uint8_t*>(place.to) + (at - head_dim) * kKvBlock;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i * kKvBlock] = static_cast<std::uint8_t>(word >> (8 * i));
+  if (number < head_dim / 32) place.plain_scale[number * kKvBlock] = tile.plain_scale(number);
+  if (number < head_dim / (head_dim & -head_dim)) place.scale[number * kKvBlock] = tile.scale(number);
+}
+
 template <typename T>
 __device__ __forceinline__ KvFour encode_four(const float4& four) {
   if constexpr (std::is_same_v<T, Nibbles>) {
     return encode_q4_four(four);
   } else {
     return encode_q8_four(four);
+  }
+}
+
+/// A head of a value to its place; for the whole warp.
+template <typename T, int kVectors>
+__device__ __forceinline__ void store_value(const float4 (&v)[kVectors], int head_dim, const KvPlace<T>& place) {
+  constexpr bool kQ4 = std::is_same_v<T, Nibbles>, kQuantized = kQ4 || std::is_same_v<T, std::int8_t>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int channel = 4 * lane + 4 * kWarp * i;
+    if constexpr (kQuantized) {
+      const KvFour four = encode_four<T>(v[i]);
+      unsigned bytes = four.quants;
+      if constexpr (kQ4) bytes |= __shfl_xor_sync(kAllLanes, bytes, 4) << 4;  // the channels 16 behind
+      if (channel >= head_dim) continue;
+      if (!kQ4 || lane % 8 < 4) {
+        const int at = kQ4 ? channel / 32 * 16 + channel % 32 : channel;
+        *reinterpret_cast<unsigned*>(place.to + at) = bytes;
+      }
+      if (lane % 8 == 0) place.scale[channel / 32] = four.scale;
+    } else {
+      if (channel < head_dim) store_four(place.to + channel, v[i]);
+    }
   }
 }
 
@@ -225,7 +344,8 @@ __global__ void __launch_bounds__(kRopeThreads)
     rope_store_kernel(RopeStoreCall call, int block_heads, int block_rows, float factor) {
   extern __shared__ __align__(16) float tiles[];  // [block_heads * block_rows, head_dim + 4]
   __shared__ KvPlace<T> key_at[kWarp];            // where a pair's key goes, if it has one
-  constexpr bool kQ4 = std::is_same_v<T, Nibbles>, kQuantized = kQ4 || std::is_same_v<T, std::int8_t>;
+  constexpr bool kQ4 = std::is_same_v<T, Nibbles>, kFew = kIsFewBits<T>, kSigns = kHasSigns<T>,
+                 kQuantized = kQ4 || kFew || std::is_same_v<T, std::int8_t>;
   allow_successor();
   const int head_dim = call.kv.head_dim, heads = call.heads, stride = head_dim + 4;
   const int kv_heads = call.k == nullptr ? 0 : call.kv.kv_heads;
@@ -256,6 +376,7 @@ __global__ void __launch_bounds__(kRopeThreads)
     const int position = call.rows.position[row], slot = position % kKvBlock;
     const std::int64_t entry =
         static_cast<std::int64_t>(call.rows.sequence[row]) * call.kv.max_blocks + position / kKvBlock;
+    if constexpr (kFew) return few_bits_place<kSigns>(call.kv, entry, slot, kv_head, is_k);
     auto* block = reinterpret_cast<T*>(const_cast<std::byte*>(call.kv.blocks[entry]) +
                                        (is_k ? call.kv.k_offset : call.kv.v_offset) + kv_head * call.kv.head_bytes);
     __half* scale = nullptr;
@@ -309,21 +430,10 @@ __global__ void __launch_bounds__(kRopeThreads)
         }
       }
       if (rotates) rotate_head(v, call.kv.rotation, factor);
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        if constexpr (kQuantized) {
-          const KvFour four = encode_four<T>(v[i]);
-          unsigned bytes = four.quants;
-          if constexpr (kQ4) bytes |= __shfl_xor_sync(kAllLanes, bytes, 4) << 4;  // the channels 16 behind
-          if (channel(i) >= head_dim) continue;
-          if (!kQ4 || lane % 8 < 4) {
-            const int at = kQ4 ? channel(i) / 32 * 16 + channel(i) % 32 : channel(i);
-            *reinterpret_cast<unsigned*>(place.to + at) = bytes;
-          }
-          if (lane % 8 == 0) place.scale[channel(i) / 32] = four.scale;
-        } else {
-          if (channel(i) < head_dim) store_four(place.to + channel(i), v[i]);
-        }
+      if constexpr (kFew) {
+        store_few_bits<kSigns>(v, head_dim, place);
+      } else {
+        store_value(v, head_dim, place);
       }
       continue;
     }
@@ -364,7 +474,10 @@ __global__ void __launch_bounds__(kRopeThreads)
       }
       continue;
     }
-    if constexpr (kQuantized) {  // what is stored below, in place of the first two of the four
+    if constexpr (kFew) {  // what is stored below, in place of all four
+      __syncwarp();        // everybody has read them
+      keep_few_bits<kSigns>(v, {reinterpret_cast<std::byte*>(tile), head_dim});
+    } else if constexpr (kQuantized) {  // what is stored below, in place of the first two of the four
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         const KvFour four = encode_four<T>(v[i]);
@@ -378,13 +491,16 @@ __global__ void __launch_bounds__(kRopeThreads)
   __syncthreads();
   // Neighbouring threads store neighbouring rows of four channels; with one row a head, neighbouring channels.
   const int shift = 31 - __clz(block_rows);  // block_rows is a power of two
+  int fours = element_rows / 4;              // of a pair
+  if constexpr (kFew) fours = (head_dim + FewBitsTile<kSigns>::few_bytes(head_dim)) / 4;
   for (int first = 0; first < pairs; first += block_rows) {
-    for (int e = static_cast<int>(threadIdx.x); e < block_rows * (element_rows / 4);
-         e += static_cast<int>(blockDim.x)) {
+    for (int e = static_cast<int>(threadIdx.x); e < block_rows * fours; e += static_cast<int>(blockDim.x)) {
       const int pair = first + (e & (block_rows - 1)), c = (e >> shift) * 4;
       T* const to = key_at[pair].to;
       if (!to) continue;
-      if constexpr (kQ4) {
+      if constexpr (kFew) {
+        store_key_bytes<kSigns>({reinterpret_cast<std::byte*>(tiles + pair * stride), head_dim}, c / 4, key_at[pair]);
+      } else if constexpr (kQ4) {
         const float* from = tiles + pair * stride + c / 16 * 32 + c % 16;
         const uint2 low = *reinterpret_cast<const uint2*>(from), high = *reinterpret_cast<const uint2*>(from + 16);
         const unsigned bytes = low.x | high.x << 4;
@@ -519,11 +635,15 @@ cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t 
 
 cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream) {
   if (call.rows.rows <= 0) return cudaSuccess;
-  const bool quantized = call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
+  const bool few = kv_has_few_bits(call.kv.dtype);
+  const bool quantized = few || call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
   if (quantized ? call.kv.head_dim % 32 != 0 : call.kv.rotation != 0) return cudaErrorInvalidValue;
+  if (few && call.k != nullptr && call.kv.plain_blocks == nullptr) return cudaErrorInvalidValue;
   return call.kv.dtype == DType::f16    ? rope_store_as<__half>(call, stream)
          : call.kv.dtype == DType::q8_0 ? rope_store_as<std::int8_t>(call, stream)
          : call.kv.dtype == DType::q4_0 ? rope_store_as<Nibbles>(call, stream)
+         : call.kv.dtype == DType::q3_k ? rope_store_as<FewBits<true>>(call, stream)
+         : call.kv.dtype == DType::q2_0 ? rope_store_as<FewBits<false>>(call, stream)
                                         : rope_store_as<float>(call, stream);
 }
 
