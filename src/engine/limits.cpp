@@ -21,6 +21,7 @@ void set_shared(const EngineOptions& options, const LimitRules& rules, Limits& l
   limits.chunk_tokens = std::min(std::max(chunk, rules.prompt_chunk), limits.batch_tokens);
   limits.queue = options.max_queue;
   limits.passes = options.ranks;
+  limits.kv_dtype = options.kv_dtype;
 }
 
 /// Fewer rows would keep a prompt that goes by chunks from going on while all sequences decode, and guess.
@@ -53,6 +54,7 @@ exec::PassLimits pass_limits(const Limits& limits) {
   pass.max_logit_rows = limits.logit_rows;
   pass.max_positions = limits.context_tokens;
   pass.routed_layers = limits.routed_layers;
+  pass.kv_dtype = limits.kv_dtype;
   return pass;
 }
 

@@ -29,6 +29,7 @@ struct Limits {
   std::int64_t passes = 1;        // that are under way at a time
   std::uint64_t tile_bytes = 0;
   std::int64_t routed_layers = 0;  // exec::PassLimits
+  DType kv_dtype = DType::f16;     // likewise
 };
 /// How large passes may be under these limits.
 exec::PassLimits pass_limits(const Limits& limits);

@@ -20,6 +20,7 @@ exec::PassLimits mtp_limits(const Limits& limits) {
   pass.max_sequences = pass.max_logit_rows = limits.sequences;
   pass.max_rows = std::max(kWaitingRows, 2 * limits.sequences);
   pass.max_positions = limits.context_tokens;
+  pass.kv_dtype = limits.kv_dtype;
   return pass;
 }
 

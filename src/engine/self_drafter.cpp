@@ -30,6 +30,7 @@ exec::PassLimits self_draft_limits(const Limits& limits) {
   exec::PassLimits pass;
   pass.max_rows = pass.max_sequences = pass.max_logit_rows = limits.sequences;
   pass.max_positions = limits.context_tokens;
+  pass.kv_dtype = limits.kv_dtype;
   return pass;
 }
 

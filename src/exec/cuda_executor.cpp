@@ -107,12 +107,12 @@ static Status check_latents(const Attention& attention) {
 static Status check_queries(const Program& program, std::size_t attention, const CudaTraits& traits) {
   using Kind = Step::Kind;
   const Kind before = attention == 0 ? Kind::embed : program.steps[attention - 1].kind;
-  if (traits.kv_dtype != DType::q4_0 || before == Kind::store_kv || before == Kind::rope ||
-      before == Kind::rms_norm_heads)
-    return {};
+  const bool rotated = traits.kv_dtype == DType::q4_0 || kv_has_few_bits(traits.kv_dtype);
+  if (!rotated || before == Kind::store_kv || before == Kind::rope || before == Kind::rms_norm_heads) return {};
   return error(
       Code::unsupported,
-      "the GPU's attention over KV in q4_0 takes queries behind RoPE or the store of their keys; use --kv q8_0");
+      "the GPU's attention over KV in less than 8 bits takes queries behind RoPE or the store of their keys; use "
+      "--kv q8_0");
 }
 
 /// Has it states with so many keys?
@@ -136,8 +136,6 @@ std::int64_t CudaExecutor::prompt_chunk() const { return delta_chunks_ ? cuda_pr
 
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
   using kernels::Activation;
-  if (kv_has_few_bits(traits.kv_dtype))
-    return error(Code::unsupported, "the GPU part has no KV of two or three bits; use --kv q4_0, or --device cpu");
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Step& step = program.steps[i];
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)

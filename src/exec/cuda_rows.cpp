@@ -28,13 +28,17 @@ Status CudaExecutor::begin_pass(const kv::Batch& batch) {
   const auto sequences = static_cast<std::int64_t>(batch.sequences.size());
   if (rows_ > shape_.max_rows || logit_rows_ > shape_.max_logit_rows || sequences > shape_.max_sequences)
     return error(Code::internal, "a pass of {} rows of {} sequences was not prepared", rows_, sequences);
-  for (const kv::SequenceState* const sequence : batch.sequences)
+  for (const kv::SequenceState* const sequence : batch.sequences) {
+    if (std::ssize(sequence->layout().groups()) != shape_.kv_groups)
+      return error(Code::internal, "a sequence of the pass keeps {} groups of blocks, and {} were prepared",
+                   sequence->layout().groups().size(), shape_.kv_groups);
     for (const kv::Group& group : sequence->layout().groups())
       if (!options_.kv_layout && group.device != options_.device)
         return error(Code::internal, "a sequence of the pass does not lie on device {}", options_.device);
-      else if (!group.is_state() && group.dtype != options_.kv_dtype)
+      else if (!group.is_state() && !group.ends && group.dtype != options_.kv_dtype)
         return error(Code::internal, "a sequence of the pass has its KV in {}, not in {}", info(group.dtype).name,
                      info(options_.kv_dtype).name);
+  }
   return {};
 }
 
@@ -95,15 +99,18 @@ void CudaExecutor::make_windows() {
            std::none_of(windows_.begin(), windows_.end(), [](const Window& window) { return window.prompt; });
 }
 
-/// Cuts a window's rows into tiles of one sequence for attention, behind those of the windows before it.
+/// Cuts a window's rows into tiles of one sequence for attention, behind those of the windows before it; where there
+/// are plain groups, of one block, so that all of a tile's rows see the same blocks there.
 void CudaExecutor::make_tiles(Window& window) {
   auto* tiles = reinterpret_cast<int4*>(rows_host_.data() + pass_rows_.tiles) + window.first_tile;
   const auto group = static_cast<std::int32_t>(shape_.group);
   const std::int32_t most = cuda::attention_tile_rows(group);
+  const bool by_blocks = kv_layout().has_plain_groups();
   std::int64_t& count = window.tiles;
   for (std::int64_t r = 0; r < window.rows; ++r) {
     const kv::BatchRow& row = batch_->rows[static_cast<std::size_t>(window.first + r)];
-    if (count == 0 || tiles[count - 1].z != row.sequence || tiles[count - 1].y >= most)
+    const bool parts = by_blocks && row.position % kv::kBlockTokens == 0;
+    if (count == 0 || parts || tiles[count - 1].z != row.sequence || tiles[count - 1].y >= most)
       tiles[count++] = {static_cast<int>(r), 0, row.sequence, 0};
     ++tiles[count - 1].y;
     tiles[count - 1].w = std::max(tiles[count - 1].w, row.position);

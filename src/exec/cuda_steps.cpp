@@ -6,16 +6,25 @@ namespace millrace::exec {
 cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
   const kv::Layout& layout = ops.kv_layout();
   const kv::Group& group = layout.group_of(layer);
-  const std::uint64_t table = ops.pass_rows_.blocks[layout.place(layer).group];
-  return {reinterpret_cast<const std::byte* const*>(ops.at(ops.layout_.rows + table)),
-          static_cast<std::int32_t>(max_blocks(ops.shape_)),
-          layout.offset(layer, kv::Part::k, 0),
-          layout.offset(layer, kv::Part::v, 0),
-          group.v_head_bytes(),  // and of K, where there are keys: Layout::check()
-          group.dtype,
-          static_cast<std::int32_t>(group.kv_heads),
-          static_cast<std::int32_t>(group.v_dim),
-          static_cast<std::int32_t>(group.rotation())};
+  const auto table = [&](std::size_t number) {
+    return reinterpret_cast<const std::byte* const*>(ops.at(ops.layout_.rows + ops.pass_rows_.blocks[number]));
+  };
+  cuda::KvView view = {table(layout.place(layer).group),
+                       static_cast<std::int32_t>(max_blocks(ops.shape_)),
+                       layout.offset(layer, kv::Part::k, 0),
+                       layout.offset(layer, kv::Part::v, 0),
+                       group.v_head_bytes(),  // and of K, where there are keys: Layout::check()
+                       group.dtype,
+                       static_cast<std::int32_t>(group.kv_heads),
+                       static_cast<std::int32_t>(group.v_dim),
+                       static_cast<std::int32_t>(group.rotation())};
+  const std::size_t plain = layout.plain_group(layer);
+  if (plain == kv::Place::kNowhere) return view;
+  view.plain_blocks = table(plain);
+  view.plain_k_offset = layout.plain_offset(layer, kv::Part::k, 0);
+  view.plain_v_offset = layout.plain_offset(layer, kv::Part::v, 0);
+  view.plain_head_bytes = layout.groups()[plain].v_head_bytes();
+  return view;
 }
 
 cuda::GatherCall CudaExecutor::Emitter::gather_call(const Step& s, Act own) const {

@@ -314,7 +314,7 @@ PassShape pass_shape(const Program& program, const residency::UnitTable& units, 
   shape.buffers = program.buffers;
   shape.gathers = program.is_shard();
   for (const Rope& rope : program.ropes) shape.rotary.push_back(rope.rotary);
-  shape.kv_groups = std::ssize(program.layout.groups());
+  shape.kv_groups = std::ssize(program.layout.with(limits.kv_dtype, kv::kOnHost).groups());
   for (const kv::Group& group : program.layout.groups()) shape.state_groups += group.is_state() ? 1 : 0;
   const auto input = [&](WeightRef ref) {
     if (!ref.none()) shape.widest_input = std::max(shape.widest_input, units.part(ref).cols);

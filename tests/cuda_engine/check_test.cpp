@@ -20,7 +20,7 @@ Status check(std::int64_t head_dim, DType kv_dtype, std::uint64_t block_shared_b
 
 TEST(CheckCuda, TakesUsualHeadsInEveryFormatOnEveryDevice) {
   for (const std::int64_t head_dim : {64, 80, 96, 128, 256})
-    for (const DType dtype : {DType::f16, DType::f32, DType::q8_0, DType::q4_0})
+    for (const DType dtype : {DType::f16, DType::f32, DType::q8_0, DType::q4_0, DType::q3_k, DType::q2_0})
       EXPECT_TRUE(check(head_dim, dtype, kRtx4090).ok()) << head_dim;
 }
 
@@ -31,7 +31,7 @@ TEST(CheckCuda, TakesHeadsOf512InF16WhereSharedMemoryHoldsThem) {
 }
 
 TEST(CheckCuda, SaysWhatHeadsOf512Need) {
-  for (const DType dtype : {DType::f32, DType::q8_0, DType::q4_0}) {
+  for (const DType dtype : {DType::f32, DType::q8_0, DType::q4_0, DType::q3_k}) {
     const Status status = check(512, dtype, kA100);
     EXPECT_EQ(status.code(), Code::unsupported);
     for (const std::string_view word : {info(dtype).name, std::string_view("512"), std::string_view("--kv f16")})

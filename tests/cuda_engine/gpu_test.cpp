@@ -22,6 +22,8 @@ using namespace test;
 
 class Gpu : public OnGpu {};
 
+constexpr DType kKvFormats[] = {DType::f16, DType::q8_0, DType::q4_0, DType::q3_k, DType::q2_0};
+
 EngineOptions on_gpu(const std::string& path, DType kv_dtype = DType::f16) {
   EngineOptions options;
   options.model_path = path;
@@ -67,7 +69,10 @@ TEST_F(Gpu, QuantizedKvIsNearToHalvesAndToTheCpus) {
   for (const Case& c : {Case{DType::q8_0, Rotation::of_format, 2e-2, 1e-2},
                         {DType::q8_0, Rotation::quantized, 2e-2, 1e-2},
                         {DType::q4_0, Rotation::of_format, 2e-1, 5e-2},
-                        {DType::q4_0, Rotation::never, 2e-1, 5e-2}}) {
+                        {DType::q4_0, Rotation::never, 2e-1, 5e-2},
+                        // Levels lie further apart, so that one that is nearly undecided counts more.
+                        {DType::q3_k, Rotation::of_format, 3e-1, 1e-1},
+                        {DType::q2_0, Rotation::of_format, 5e-1, 2e-1}}) {
     for (const std::string& path : {moe_path(), draft_path()}) {
       EngineOptions options = on_gpu(path, c.dtype);
       options.kv_rotation = c.rotation;
@@ -84,7 +89,7 @@ TEST_F(Gpu, QuantizedKvIsNearToHalvesAndToTheCpus) {
                   to_half, to_cpu);
       EXPECT_GT(to_half, 0) << "are these the bits of f16?";
       // In the mixture a router that is nearly undecided may choose another expert.
-      EXPECT_LE(to_half, path == moe_path() ? 0.3 : c.to_half) << path;
+      EXPECT_LE(to_half, path == moe_path() ? std::max(0.3, c.to_half) : c.to_half) << path;
       EXPECT_LE(to_cpu, path == moe_path() ? 0.3 : c.to_cpu) << path;
     }
   }
@@ -110,7 +115,7 @@ TEST_F(Gpu, QuantizedKvTakes34Or18BytesWhereHalvesTake64) {
 }
 
 TEST_F(Gpu, SameBitsHoweverThePassIsCut) {
-  for (const DType kv : {DType::f16, DType::q8_0, DType::q4_0}) {
+  for (const DType kv : kKvFormats) {
     const std::vector<float> whole = logits_of(on_gpu(moe_path(), kv), 700, 8);
     for (const std::int64_t batch : {3, 64, 65, 256, 512}) {
       SCOPED_TRACE(::testing::Message() << batch << " rows a pass, KV " << info(kv).name);
@@ -123,7 +128,7 @@ TEST_F(Gpu, SameBitsHoweverThePassIsCut) {
 
 /// Gemma 3's checkpoint: windows of 16 keys, which prompts in passes shorter and longer than that leave behind.
 TEST_F(Gpu, WindowsLetGoOfWhatIsBehindThemAndNobodySees) {
-  for (const DType kv : {DType::f16, DType::q8_0, DType::q4_0}) {
+  for (const DType kv : kKvFormats) {
     EngineOptions options = on_gpu(MILLRACE_TEST_DATA "/reference/gemma3.gguf", kv);
     options.context_tokens = 4096;
     options.max_sequences = 1;
@@ -149,20 +154,23 @@ TEST_F(Gpu, WindowsLetGoOfWhatIsBehindThemAndNobodySees) {
       expect_same_bits(logits, whole);
       const kv::Layout& layout = engine->model().program().layout;
       ASSERT_EQ(layout.groups().size(), 2u);
-      EXPECT_LT(engine->plan_options().kv_bytes,
-                static_cast<std::uint64_t>(layout.with(kv, 0).bytes_per_token() * options.context_tokens) * 3 / 4);
+      const bool few = kv_has_few_bits(kv);  // the rows of a pass then lie in plain blocks, too
+      if (!few) {
+        EXPECT_LT(engine->plan_options().kv_bytes,
+                  static_cast<std::uint64_t>(layout.with(kv, 0).bytes_per_token() * options.context_tokens) * 3 / 4);
+      }
       std::uint64_t taken = 0;
       for (const auto& entry : engine->vram_budget()->entries())
         if (entry.tag == "kv") taken += entry.bytes;
       EXPECT_LE(engine->plan_options().kv_bytes, taken) << "allocations are rounded up";
-      EXPECT_LE(taken, engine->plan_options().kv_bytes + (std::uint64_t{4} << 20)) << "to 2 MiB a group";
+      EXPECT_LE(taken, engine->plan_options().kv_bytes + (std::uint64_t{few ? 8U : 4U} << 20)) << "to 2 MiB a group";
     }
   }
 }
 
 TEST_F(Gpu, SameBitsHoweverItIsLaunched) {
   for (const std::string& path : {moe_path(), draft_path()}) {
-    for (const DType kv : {DType::f16, DType::q8_0, DType::q4_0}) {
+    for (const DType kv : kKvFormats) {
       SCOPED_TRACE(::testing::Message() << path << ", KV " << info(kv).name);
       const std::vector<float> usual = logits_of(on_gpu(path, kv), 100, 8);
       EngineOptions options = on_gpu(path, kv);
@@ -212,7 +220,7 @@ std::vector<float> logits_behind(const EngineOptions& options, std::size_t promp
 TEST_F(Gpu, ALongPromptBringsEveryLayerOnce) {
   constexpr std::size_t kPrompt = 1500;  // three windows of 512 at most
   std::uint64_t none = 0, short_prompt = 0, long_prompt = 0;
-  for (const DType kv : {DType::f16, DType::q8_0, DType::q4_0}) {
+  for (const DType kv : kKvFormats) {
     EngineOptions options = on_gpu(draft_path(), kv);
     options.context_tokens = 2048;
     const std::vector<float> resident = logits_behind(options, kPrompt, none);
@@ -441,7 +449,9 @@ TEST_F(Gpu, AReadErrorFailsTheRequestAndTheNextOneIsRight) {
 }
 
 void expect_same_bits_in_a_batch_of_eight(DType kv) {
-  const std::vector<float> alone = logits_of(on_gpu(moe_path(), kv), 90, 8);
+  // Beyond what lies in plain blocks, where there are some.
+  const std::size_t more = kv_has_few_bits(kv) ? 200 : 0;
+  const std::vector<float> alone = logits_of(on_gpu(moe_path(), kv), 90 + more, 8);
   EngineOptions options = on_gpu(moe_path(), kv);
   options.max_sequences = 8;
   const auto engine = make(options);
@@ -449,7 +459,7 @@ void expect_same_bits_in_a_batch_of_eight(DType kv) {
   std::vector<float> shared;
   std::vector<Engine::Id> ids;
   for (std::size_t i = 0; i < 8; ++i) {
-    Request request = greedy(real_text(*engine, i == 3 ? 90 : 40 + 7 * i, i == 3 ? 0 : 50 * i + 9), 8);
+    Request request = greedy(real_text(*engine, more + (i == 3 ? 90 : 40 + 7 * i), i == 3 ? 0 : 50 * i + 9), 8);
     if (i == 3) keep_logits(request, shared);
     request.ignore_end_tokens = true;
     const auto id = engine->submit(std::move(request));
@@ -514,9 +524,7 @@ TEST_F(Gpu, VramThatAnotherTakesAfterPlanningIsSaidAndNoCrash) {
 }
 
 TEST_F(Gpu, SameBitsInABatchOfEight) {
-  expect_same_bits_in_a_batch_of_eight(DType::f16);
-  expect_same_bits_in_a_batch_of_eight(DType::q8_0);
-  expect_same_bits_in_a_batch_of_eight(DType::q4_0);
+  for (const DType kv : kKvFormats) expect_same_bits_in_a_batch_of_eight(kv);
 }
 
 /// The embedding of some tokens of text, alone or the fourth of eight.

@@ -54,7 +54,7 @@ TEST_F(Shards, TheBitsOfOneWhateverTheLayersAre) {
       shape.vocab = 4001;
       shape.tied = true;
       const SynthFile file(shape, {.matrices = dtype});
-      for (const DType kv : {DType::f16, DType::q8_0, DType::q4_0}) {
+      for (const DType kv : {DType::f16, DType::q8_0, DType::q4_0, DType::q3_k, DType::q2_0}) {
         SCOPED_TRACE(fmt::format("{} in {}, KV {}", architecture, info(dtype).name, info(kv).name));
         expect_same_bits(logits_of(on_two(on_one(file.path(), kv)), 150, 12),
                          logits_of(on_one(file.path(), kv), 150, 12));

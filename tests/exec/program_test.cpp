@@ -207,6 +207,10 @@ TEST(Program, ItsShapeIsTheMostOfAnyStep) {
   EXPECT_EQ(shape.model_dim, small.dim);
   EXPECT_EQ(shape.widest_input, 160);
   EXPECT_EQ(shape.rotary, (std::vector<std::int64_t>{small.head_dim}));
+  EXPECT_EQ(shape.kv_groups, 1);
+  PassLimits few_bits = SmallModel::pass_limits(7, 90);
+  few_bits.kv_dtype = DType::q3_k;
+  EXPECT_EQ(pass_shape(model.program(), model.units(), few_bits).kv_groups, 2) << "with its plain group";
 }
 
 }  // namespace
