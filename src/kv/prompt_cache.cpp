@@ -82,7 +82,9 @@ std::int64_t PromptCache::usable(const SequenceState& state, std::span<const Pro
   const auto has = [&](std::size_t group, std::int64_t i) {
     return store_->refresh(file_key(keys[static_cast<std::size_t>(i)], group), use_of(now, i));
   };
-  std::vector<std::int64_t> run(groups.size());  // blocks in a row up to the present one
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if (groups[g].ends && first == 0 && all > 0 && !has(g, 0)) return first;  // all tokens see that block
+  std::vector<std::int64_t> run(groups.size());                               // blocks in a row up to the present one
   std::int64_t best = first;
   for (std::size_t g = 0; g < groups.size(); ++g)
     while (run[g] < first && state.block(g, first - 1 - run[g]) != nullptr) ++run[g];
@@ -112,7 +114,7 @@ bool PromptCache::load(SequenceState& state, Tokens tokens, std::int64_t index, 
                        Staging& staging) {
   const std::vector<Group>& groups = pool_->layout().groups();
   const auto is_needed = [&](std::size_t group) {
-    return index >= groups[group].first_seen(end * kBlockTokens) / kBlockTokens;
+    return index >= groups[group].first_seen(end * kBlockTokens) / kBlockTokens || (groups[group].ends && index == 0);
   };
   const PromptStore::Time used = use_of(PromptStore::Time::clock::now(), index);
   for (std::size_t g = 0; g < groups.size(); ++g)
@@ -190,7 +192,8 @@ void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds
     const std::size_t before = items.size();
     for (std::size_t g = 0; g < pool_->groups(); ++g) {
       const PromptKey file = file_key(key, g);
-      std::byte* const block = i >= from[g] ? block_at(g, i) : nullptr;
+      const bool is_wanted = i >= from[g] && (i == 0 || !pool_->layout().groups()[g].ends);
+      std::byte* const block = is_wanted ? block_at(g, i) : nullptr;
       if (block == nullptr || store_->refresh(file, use_of(now, i))) continue;
       items.push_back({nullptr, i, file, g, block, use_of(now, i), 0, use_of(now, blocks)});
       bytes += round_up(file_of(tokens, i, file, g).file_bytes(), device::kPageBytes);

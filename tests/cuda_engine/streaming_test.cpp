@@ -451,9 +451,9 @@ TEST_F(GpuPromptCache, ARestartGivesTheSameBitsWithFewerRows) {
     DType kv;
     const char* pins;
   };
-  for (const Case& c :
-       {Case{draft_path(), DType::f16, ""}, Case{draft_path(), DType::q8_0, ""}, Case{draft_path(), DType::q4_0, ""},
-        Case{moe_path(), DType::f16, ""}, Case{draft_path(), DType::f16, "0=ram,1=disk,2-=ram"}}) {
+  for (const Case& c : {Case{draft_path(), DType::f16, ""}, Case{draft_path(), DType::q8_0, ""},
+                        Case{draft_path(), DType::q4_0, ""}, Case{draft_path(), DType::q3_k, ""},
+                        Case{moe_path(), DType::f16, ""}, Case{draft_path(), DType::f16, "0=ram,1=disk,2-=ram"}}) {
     SCOPED_TRACE(fmt::format("{} KV {} pins '{}'", c.path, info(c.kv).name, c.pins));
     fs::remove_all(folder_);
     const std::vector<TokenId> prompt = real_text(*make(roomy(c.path)), 300);

@@ -104,6 +104,16 @@ TEST_F(PromptCache, KvOfFourBitsComesBackInEveryBit) {
   EXPECT_EQ(ask(*make(options), prompt).result.cached_tokens, 0) << "what lies there is rotated";
 }
 
+TEST_F(PromptCache, KvOfThreeBitsComesBackInEveryBit) {
+  const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 300);
+  EngineOptions options = caching(moe_path());
+  options.kv_dtype = DType::q3_k;
+  const Answer first = ask(*make(options), prompt), second = ask(*make(options), prompt);
+  EXPECT_EQ(first.result.cached_tokens, 0);
+  EXPECT_EQ(second.result.cached_tokens, 256);
+  EXPECT_TRUE(second.logits == first.logits);
+}
+
 TEST_F(PromptCache, AnotherModelOrFormatTakesNothingOfIt) {
   const std::vector<TokenId> prompt = real_text(*make(roomy(draft_path())), 200);
   ask(*make(caching(draft_path())), prompt);
