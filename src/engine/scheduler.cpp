@@ -508,7 +508,8 @@ Status Scheduler::check_logits(const Pass& pass) const {
   return error(Code::corrupt, "the model's results are not finite; its weights are damaged: fetch the file again");
 }
 
-/// The first `tokens` tokens of a request are computed. Whole blocks are there for others.
+/// The first `tokens` tokens of a request are computed. Whole blocks are there for others, those of passes that are
+/// still under way not yet: these may be given up.
 void Scheduler::complete(Live& live, std::int64_t tokens) const {
   kv::SequenceState& state = live.conversation->state;
   if (state.length() < tokens) state.set_length(tokens);
@@ -516,7 +517,7 @@ void Scheduler::complete(Live& live, std::int64_t tokens) const {
   const std::int64_t first = std::ssize(held);
   held.insert(held.end(), live.tokens.begin() + std::ssize(held), live.tokens.begin() + tokens);
   if (parts_.prefixes != nullptr && !live.embeds() && first / kv::kBlockTokens < tokens / kv::kBlockTokens)
-    parts_.prefixes->enter(state, live.tokens);
+    parts_.prefixes->enter(state, std::span(live.tokens).first(static_cast<std::size_t>(tokens)));
 }
 
 void Scheduler::tell_logits(const Live& live, std::int64_t position, std::int64_t logit_row) const {

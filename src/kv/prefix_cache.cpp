@@ -129,7 +129,7 @@ void PrefixCache::take(SequenceState& state, std::span<Node* const> way, Node* p
 
 void PrefixCache::enter(const SequenceState& state, Tokens tokens) {
   Node* node = &root_;
-  for (std::int64_t i = 0; i < state.length() / kBlockTokens; ++i) {
+  for (std::int64_t i = 0; i < std::min(state.length(), std::ssize(tokens)) / kBlockTokens; ++i) {
     const Tokens block = tokens.subspan(static_cast<std::size_t>(i * kBlockTokens), kBlockTokens);
     Node* next = child(*node, block);
     if (next == nullptr) {

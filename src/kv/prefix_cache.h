@@ -36,7 +36,7 @@ class PrefixCache {
   /// `limit` positions. Returns how many positions it gained.
   std::int64_t extend(SequenceState& state, std::span<const Token> tokens, std::int64_t limit);
 
-  /// Enters the whole blocks of `state`, which stands for `tokens` (at least length() of them).
+  /// Enters the whole blocks of `state` that stand for these tokens, the first ones of the sequence: they are computed.
   void enter(const SequenceState& state, std::span<const Token> tokens);
 
   /// The tree's blocks of these tokens, from the first on as far as it knows them: each time one of each group, null

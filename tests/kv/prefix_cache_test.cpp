@@ -50,6 +50,16 @@ TEST_F(Fixture, SharesWholeBlocksAndCopiesTheOneThatAgreesInPart) {
   EXPECT_EQ(pool->users(0, first.block(0, 1)), 3) << "two sequences and the cache";
 }
 
+TEST_F(Fixture, EntersNoMoreThanTheTokensItIsGiven) {
+  const SequenceState ahead = computed(200, 'a');  // of which the last ones are still under way
+  cache.enter(ahead, text(130));
+  EXPECT_EQ(cache.blocks(), 2);
+  EXPECT_EQ(pool->kept(), (std::set<std::uint64_t>{ahead.block_names()[0].number, ahead.block_names()[1].number}));
+  SequenceState second(pool);
+  EXPECT_EQ(cache.extend(second, text(200), 199), 128);
+  EXPECT_EQ(second.block_names()[1], ahead.block_names()[1]) << "shared blocks have one name";
+}
+
 TEST_F(Fixture, NeverGivesMoreThanTheLimit) {
   const SequenceState first = computed(128, 'a');
   cache.enter(first, text(128));
