@@ -86,7 +86,7 @@ std::uint16_t encode_kv_few(DType dtype, const float* x, std::int64_t count, std
   const bool two = dtype == DType::q2_0;
   static constexpr float kMagnitudes[2][4] = {{3, 10, 10, 10}, {10, 31, 55, 88}};
   const float* const levels = kMagnitudes[two ? 0 : 1];
-  alignas(64) float finite[kMostKvFewGroup], terms[kMostKvFewGroup] = {}, squares[kMostKvFewGroup];
+  alignas(64) float finite[kMostKvFewGroup], terms[kMostKvFewGroup] = {}, squares[kMostKvFewGroup] = {};
   for (std::int64_t i = 0; i < count; ++i) {
     finite[i] = x[i] == x[i] ? std::clamp(x[i], -kLargestEncodable, kLargestEncodable) : 0.0F;
     terms[i] = finite[i] * finite[i];
