@@ -107,8 +107,9 @@ static Status check_latents(const Attention& attention) {
 static Status check_queries(const Program& program, std::size_t attention, const CudaTraits& traits) {
   using Kind = Step::Kind;
   const Kind before = attention == 0 ? Kind::embed : program.steps[attention - 1].kind;
-  const bool rotated = traits.kv_dtype == DType::q4_0 || kv_has_few_bits(traits.kv_dtype);
-  if (!rotated || before == Kind::store_kv || before == Kind::rope || before == Kind::rms_norm_heads) return {};
+  if (!kv_is_rotated(traits.kv_dtype) || before == Kind::store_kv || before == Kind::rope ||
+      before == Kind::rms_norm_heads)
+    return {};
   return error(
       Code::unsupported,
       "the GPU's attention over KV in less than 8 bits takes queries behind RoPE or the store of their keys; use "

@@ -9,21 +9,20 @@ cuda::KvView CudaExecutor::Emitter::kv_view(std::int64_t layer) const {
   const auto table = [&](std::size_t number) {
     return reinterpret_cast<const std::byte* const*>(ops.at(ops.layout_.rows + ops.pass_rows_.blocks[number]));
   };
-  cuda::KvView view = {table(layout.place(layer).group),
-                       static_cast<std::int32_t>(max_blocks(ops.shape_)),
-                       layout.offset(layer, kv::Part::k, 0),
-                       layout.offset(layer, kv::Part::v, 0),
-                       group.v_head_bytes(),  // and of K, where there are keys: Layout::check()
-                       group.dtype,
-                       static_cast<std::int32_t>(group.kv_heads),
-                       static_cast<std::int32_t>(group.v_dim),
-                       static_cast<std::int32_t>(group.rotation())};
+  cuda::KvView view;
+  // Heads of K are as large as V's, where there are keys: Layout::check().
+  view.blocks = {table(layout.place(layer).group), layout.offset(layer, kv::Part::k, 0),
+                 layout.offset(layer, kv::Part::v, 0), group.v_head_bytes()};
   const std::size_t plain = layout.plain_group(layer);
-  if (plain == kv::Place::kNowhere) return view;
-  view.plain_blocks = table(plain);
-  view.plain_k_offset = layout.plain_offset(layer, kv::Part::k, 0);
-  view.plain_v_offset = layout.plain_offset(layer, kv::Part::v, 0);
-  view.plain_head_bytes = layout.groups()[plain].v_head_bytes();
+  if (plain != kv::Place::kNowhere) {
+    view.plain = {table(plain), layout.plain_offset(layer, kv::Part::k, 0), layout.plain_offset(layer, kv::Part::v, 0),
+                  layout.groups()[plain].v_head_bytes()};
+  }
+  view.max_blocks = static_cast<std::int32_t>(max_blocks(ops.shape_));
+  view.dtype = group.dtype;
+  view.kv_heads = static_cast<std::int32_t>(group.kv_heads);
+  view.head_dim = static_cast<std::int32_t>(group.v_dim);
+  view.rotation = static_cast<std::int32_t>(group.rotation());
   return view;
 }
 

@@ -84,8 +84,7 @@ KvGroup encode_kv_q4(const float* x) {
 std::uint16_t encode_kv_few(DType dtype, const float* x, std::int64_t count, std::uint8_t* codes) {
   MR_ASSERT(count <= kMostKvFewGroup);
   const bool two = dtype == DType::q2_0;
-  static constexpr float kMagnitudes[2][4] = {{3, 10, 10, 10}, {10, 31, 55, 88}};
-  const float* const levels = kMagnitudes[two ? 0 : 1];
+  const KvMagnitudes levels = kv_magnitudes(dtype);
   alignas(64) float finite[kMostKvFewGroup], terms[kMostKvFewGroup] = {}, squares[kMostKvFewGroup] = {};
   for (std::int64_t i = 0; i < count; ++i) {
     finite[i] = x[i] == x[i] ? std::clamp(x[i], -kLargestEncodable, kLargestEncodable) : 0.0F;
@@ -94,12 +93,12 @@ std::uint16_t encode_kv_few(DType dtype, const float* x, std::int64_t count, std
   float scale = std::sqrt(sum_of_neighbours(terms, count) / static_cast<float>(count)) / (two ? kKvRoot2 : kKvRoot3);
   const auto index_at = [&](float magnitude, float d) {
     int index = 0;
-    for (int l = 0; l < (two ? 1 : 3); ++l) index += magnitude > (levels[l] + levels[l + 1]) / 2 * d ? 1 : 0;
+    for (int l = 0; l + 1 < levels.count; ++l) index += magnitude > levels.bound(l) * d ? 1 : 0;
     return index;
   };
   for (int again = 0; again < 2 && scale > 0; ++again) {
     for (std::int64_t i = 0; i < count; ++i) {
-      const float magnitude = std::fabs(finite[i]), level = levels[index_at(magnitude, scale)];
+      const float magnitude = std::fabs(finite[i]), level = levels.of(index_at(magnitude, scale));
       terms[i] = level * magnitude;
       squares[i] = level * level;
     }

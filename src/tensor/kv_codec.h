@@ -20,6 +20,7 @@
 
 #include <cstdint>
 
+#include "base/both_sides.h"
 #include "tensor/dtype.h"
 
 namespace millrace {
@@ -35,10 +36,22 @@ KvGroup encode_kv_q4(const float* x);  // x: [kKvGroup]
 
 /// Whether KV in this type has few bits.
 constexpr bool kv_has_few_bits(DType dtype) { return dtype == DType::q3_k || dtype == DType::q2_0; }
+/// Whether KV in this type is rotated unless somebody asks that it is not: in less than 8 bits.
+constexpr bool kv_is_rotated(DType dtype) { return dtype == DType::q4_0 || kv_has_few_bits(dtype); }
 /// How many channels of a head of few bits share a scale: the largest power of two that divides head_dim.
-constexpr std::int64_t kv_few_group(std::int64_t head_dim) { return head_dim & -head_dim; }
+MR_BOTH constexpr std::int64_t kv_few_group(std::int64_t head_dim) { return head_dim & -head_dim; }
 /// Levels by field, a byte each from the lowest: of two bits with their signs, of three their magnitudes.
 constexpr std::uint32_t kKvLevels2 = 0x0a03fdf6, kKvLevels3 = 0x58371f0a;
+/// The magnitudes among those levels, the least first, and between two the bound from which on the larger is taken.
+struct KvMagnitudes {
+  std::uint32_t bytes;
+  int count;
+  MR_BOTH constexpr float of(int index) const { return static_cast<float>(bytes >> 8 * index & 255u); }
+  MR_BOTH constexpr float bound(int index) const { return (of(index) + of(index + 1)) / 2; }
+};
+MR_BOTH constexpr KvMagnitudes kv_magnitudes(DType dtype) {
+  return dtype == DType::q2_0 ? KvMagnitudes{kKvLevels2 >> 16, 2} : KvMagnitudes{kKvLevels3, 4};
+}
 /// What the mean square of the level is whose number is normal with a deviation of 1: its root.
 constexpr float kKvRoot2 = 6.622F, kKvRoot3 = 41.06F;
 constexpr std::int64_t kMostKvFewGroup = 512;  // channels with one scale

@@ -142,15 +142,16 @@ class Pass {
     const Array<Q8Scale> scale(size() / 32);
     AttentionCall call;
     call.rows = {rows_, nullptr, sequence.get(), position.get()};
-    call.kv = {blocks_at.get(),  max_blocks(),       cache_.k_offset,
-               v_offset(cache_), head_bytes(cache_), c_.dtype,
-               c_.kv_heads,      c_.head_dim,        static_cast<std::int32_t>(c_.rotation())};
-    if (few_bits()) {
-      call.kv.plain_blocks = plain_at.get();
-      call.kv.plain_k_offset = plain_.k_offset;
-      call.kv.plain_v_offset = v_offset(plain_);
-      call.kv.plain_head_bytes = head_bytes(plain_);
-    }
+    const auto blocks_of = [&](const Store& store, const std::byte* const* table) {
+      return KvView::Blocks{table, store.k_offset, v_offset(store), head_bytes(store)};
+    };
+    call.kv.blocks = blocks_of(cache_, blocks_at.get());
+    if (few_bits()) call.kv.plain = blocks_of(plain_, plain_at.get());
+    call.kv.max_blocks = max_blocks();
+    call.kv.dtype = c_.dtype;
+    call.kv.kv_heads = c_.kv_heads;
+    call.kv.head_dim = c_.head_dim;
+    call.kv.rotation = static_cast<std::int32_t>(c_.rotation());
     call.q = q.get();
     call.heads = c_.heads;
     call.scale = scale_();

@@ -46,9 +46,9 @@ class Cache {
   }
   KvView view() const {
     KvView view;
-    view.blocks = table_->get();
+    view.blocks.table = table_->get();
     view.max_blocks = blocks_;
-    view.head_bytes = static_cast<std::int64_t>(block_bytes());
+    view.blocks.head_bytes = static_cast<std::int64_t>(block_bytes());
     view.dtype = dtype_;
     view.kv_heads = 1;
     view.head_dim = dim_;

@@ -397,14 +397,12 @@ void CudaOps::check_rope_store(const RopeCase& c) {
   const Entry q_entry(q_norm_at.at_bytes()), k_entry(k_norm_at.at_bytes());
   RopeStoreCall call;
   call.rows = {c.rows, nullptr, sequence_at.get(), position_at.get()};
-  call.kv = {blocks_at.get(),      max_blocks, shapes[0].k_offset, shapes[0].v_offset,
-             shapes[0].head_bytes, c.dtype,    c.kv_heads,         c.head_dim};
-  if (few) {
-    call.kv.plain_blocks = plain_at.get();
-    call.kv.plain_k_offset = shapes[1].k_offset;
-    call.kv.plain_v_offset = shapes[1].v_offset;
-    call.kv.plain_head_bytes = shapes[1].head_bytes;
-  }
+  call.kv.blocks = {blocks_at.get(), shapes[0].k_offset, shapes[0].v_offset, shapes[0].head_bytes};
+  if (few) call.kv.plain = {plain_at.get(), shapes[1].k_offset, shapes[1].v_offset, shapes[1].head_bytes};
+  call.kv.max_blocks = max_blocks;
+  call.kv.dtype = c.dtype;
+  call.kv.kv_heads = c.kv_heads;
+  call.kv.head_dim = c.head_dim;
   if (c.rotated) call.kv.rotation = static_cast<std::int32_t>(rotation_span(c.head_dim));
   call.q = q_at.get();
   call.k = k_at.get();

@@ -492,26 +492,23 @@ __global__ void __launch_bounds__(kThreads, kResident<T, kHeadDim>)
     for (int half = 0; half < 2; ++half) {  // nothing is done with the addresses here, which are on their way for long
       const int block =
           min(max(base / kKvBlock + half, (base + view.begin) / kKvBlock), (base + view.end - 1) / kKvBlock);
-      const std::byte* const* blocks = args.kv.blocks;
+      const std::byte* const* blocks = args.kv.blocks.table;
       if constexpr (kFew) {
         view.plain[half] = is_plain_block(block, position);
-        if (view.plain[half]) blocks = args.kv.plain_blocks;
+        if (view.plain[half]) blocks = args.kv.plain.table;
       }
       view.block[half] = blocks[static_cast<std::int64_t>(sequence) * args.kv.max_blocks + block];
     }
     return view;
   };
-  const std::int64_t keys_at = args.kv.k_offset + kv_head * args.kv.head_bytes;
-  const std::int64_t values_at = args.kv.v_offset + kv_head * args.kv.head_bytes;
+  const std::int64_t keys_at = kv_part(args.kv.blocks, true, kv_head);
+  const std::int64_t values_at = kv_part(args.kv.blocks, false, kv_head);
   // Whether a half's bytes are yet to become those of q8_0.
   const auto is_few = [&](const ChunkView& view, int half) { return kFew && view.sees(half) && !view.plain[half]; };
   // Where a half's K lies, or its V, and what of a block the head has there.
   const auto part_at = [&](const ChunkView& view, int half, bool is_key) {
     if constexpr (kFew) {
-      if (view.plain[half]) {
-        const std::int64_t offset = is_key ? args.kv.plain_k_offset : args.kv.plain_v_offset;
-        return view.block[half] + (offset + kv_head * args.kv.plain_head_bytes);
-      }
+      if (view.plain[half]) return view.block[half] + kv_part(args.kv.plain, is_key, kv_head);
     }
     return view.block[half] + (is_key ? keys_at : values_at);
   };
@@ -1079,7 +1076,7 @@ cudaError_t attention(const AttentionCall& call, cudaStream_t stream) {
   const int head_dim = call.kv.head_dim, rows = call.rows.rows;
   const bool few = kv_has_few_bits(call.kv.dtype), rotated = call.kv.rotation > 0;
   const bool quantized = few || call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
-  if (few && call.kv.plain_blocks == nullptr) return cudaErrorInvalidValue;
+  if (few && call.kv.plain.table == nullptr) return cudaErrorInvalidValue;
   if (quantized ? head_dim % 32 != 0 : rotated) return cudaErrorInvalidValue;
   if (rotated && call.out == nullptr) return cudaErrorInvalidValue;
   const int chunks = call.tiles ? 0 : most_chunks(call.max_position, call.window);

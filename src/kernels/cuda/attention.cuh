@@ -9,29 +9,16 @@
 #include <cstdint>
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/kv_view.cuh"
 
 namespace millrace::kernels::cuda {
 
-constexpr int kKvBlock = 64;  // tokens of a block of the cache
 static_assert(kAttentionChunk == 2 * kKvBlock);
 constexpr std::size_t kMostShared = 99 * 1024;  // bytes that every device since 8.0 gives a block
 
 /// The first key of the cache that a row at `position` sees.
 __device__ __forceinline__ int first_visible(int position, int window) {
   return window > 0 ? max(position - window + 1, 0) : 0;
-}
-
-/// Where head `kv_head` of a 64-token block of `sequence` lies; `offset` is the view's k_offset or v_offset.
-__device__ __forceinline__ const std::byte* kv_block(const KvView& kv, int sequence, int block, std::int64_t offset,
-                                                     int kv_head) {
-  return kv.blocks[static_cast<std::int64_t>(sequence) * kv.max_blocks + block] + offset + kv_head * kv.head_bytes;
-}
-
-/// The same of a plain block, `offset` being plain_k_offset or plain_v_offset.
-__device__ __forceinline__ const std::byte* plain_kv_block(const KvView& kv, int sequence, int block,
-                                                           std::int64_t offset, int kv_head) {
-  return kv.plain_blocks[static_cast<std::int64_t>(sequence) * kv.max_blocks + block] + offset +
-         kv_head * kv.plain_head_bytes;
 }
 
 /// Of the current device.

@@ -23,7 +23,8 @@ __device__ __forceinline__ bool is_plain_block(int block, int position) {
 /// Of a head's keys or values in a block.
 template <int kHeadDim, bool kSigns>
 struct FewBitsBlock {
-  static constexpr int kGroup = kHeadDim & -kHeadDim, kGroups = kHeadDim / kGroup;  // channels with a scale
+  static constexpr int kGroup = static_cast<int>(kv_few_group(kHeadDim)),
+                       kGroups = kHeadDim / kGroup;  // channels with a scale
   static constexpr int kFields = kKvBlock * kHeadDim / 4, kSignBytes = kSigns ? kKvBlock * kHeadDim / 8 : 0;
   static constexpr int kBytes = kFields + kSignBytes + kKvBlock * kGroups * 2;
   static_assert(kBytes % 16 == 0 && kBytes <= kKvBlock * kHeadDim);

@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int block = min(max(2 * chunk + half, oldest / kKvBlock), newest / kKvBlock);
-      blocks[half] = args.kv.blocks[static_cast<std::int64_t>(tile.z) * args.kv.max_blocks + block];
+      blocks[half] = args.kv.blocks.table[kv_entry(args.kv, tile.z, block * kKvBlock)];
     }
   };
   const auto fetch_keys = [&](int chunk) {
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
     for (int half = 0; half < 2; ++half) {
       if (!is_seen(2 * chunk + half)) continue;
       copy_half_keys<kHeadDim, S::kThreads>(keys + half * L::kKeys,
-                                            blocks[half] + args.kv.k_offset + kv_head * args.kv.head_bytes);
+                                            blocks[half] + kv_part(args.kv.blocks, true, kv_head));
     }
     keys_there.started();
   };
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2)
     for (int half = 0; half < 2; ++half) {
       if (!is_seen(2 * chunk + half)) continue;
       copy_half_values<kHeadDim, S::kThreads>(values + half * L::kValues,
-                                              blocks[half] + args.kv.v_offset + kv_head * args.kv.head_bytes);
+                                              blocks[half] + kv_part(args.kv.blocks, false, kv_head));
     }
     values_there.started();
   };

@@ -128,14 +128,11 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 3 : 2)
     arrival.expect((seen[0] + seen[1] - few) * (kElements + kScales) + few * kFewBytes);
     for (int half = 0; half < 2; ++half) {
       if (!seen[half]) continue;
-      const std::byte* from = nullptr;
-      if (!kFew || is_few(2 * chunk + half)) {
-        from = kv_block(args.kv, tile.z, 2 * chunk + half, is_key ? args.kv.k_offset : args.kv.v_offset, kv_head);
-      } else {
-        from = plain_kv_block(args.kv, tile.z, 2 * chunk + half,
-                              is_key ? args.kv.plain_k_offset : args.kv.plain_v_offset, kv_head);
-      }
-      if (is_few(2 * chunk + half)) {
+      const int block = 2 * chunk + half;
+      const KvView::Blocks& blocks = !kFew || is_few(block) ? args.kv.blocks : args.kv.plain;
+      const std::byte* const from =
+          blocks.table[kv_entry(args.kv, tile.z, block * kKvBlock)] + kv_part(blocks, is_key, kv_head);
+      if (is_few(block)) {
         arrival.copy(elements + half * stride, from, kFewBytes);
         continue;
       }

@@ -195,14 +195,15 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 2) tile_kernel(cons
       const auto block = [&](int half) -> const std::byte* {
         const int key = base + half * kKvBlock;
         if (key > newest || key + kKvBlock <= oldest) return nullptr;
-        return kv_block(args.kv, tile.z, 2 * chunk + half, 0, kv_head);
+        return args.kv.blocks.table[kv_entry(args.kv, tile.z, key)];
       };
       const std::byte *low = block(0), *high = block(1);
       key_from = lane < 16 ? low : high;
       if (key_from)
-        key_from += args.kv.k_offset + (warp * kKvBlock + 4 * (lane % 16)) * static_cast<int>(sizeof(float));
-      low_values = low + args.kv.v_offset;
-      high_values = high + args.kv.v_offset;
+        key_from += kv_part(args.kv.blocks, true, kv_head) +
+                    (warp * kKvBlock + 4 * (lane % 16)) * static_cast<int>(sizeof(float));
+      low_values = low + kv_part(args.kv.blocks, false, kv_head);
+      high_values = high + kv_part(args.kv.blocks, false, kv_head);
     };
     // A slab of K: warp w has channels w, w + kWarps, ...; lane l keys 4 l .. 4 l + 3. In shared memory the keys of a
     // channel lie as threads take them: tx's first four, and its last four 64 floats on.

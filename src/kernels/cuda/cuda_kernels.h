@@ -201,17 +201,19 @@ cudaError_t gather_rows(const float* x, const std::int32_t* index, std::int32_t 
 /// Of few bits there are plain blocks beside, in q8_0: a row sees its sequence's first block, and the one that it lies
 /// in itself, there.
 struct KvView {
-  const std::byte* const* blocks = nullptr;  // device: [sequences, max_blocks] addresses of blocks
+  /// Blocks of one kind.
+  struct Blocks {
+    const std::byte* const* table = nullptr;  // device: [sequences, max_blocks] addresses
+    std::int64_t k_offset = 0, v_offset = 0;  // bytes from a block's start to this layer's head 0
+    std::int64_t head_bytes = 0;              // between heads
+  };
+  Blocks blocks;
+  Blocks plain;  // of few bits alone
   std::int32_t max_blocks = 0;
-  std::int64_t k_offset = 0, v_offset = 0;  // bytes from a block's start to this layer's head 0
-  std::int64_t head_bytes = 0;              // between heads
-  DType dtype = DType::f16;                 // f16, f32 or, where head_dim is a multiple of 32, q8_0, q4_0, q3_k or q2_0
+  DType dtype = DType::f16;  // f16, f32 or, where head_dim is a multiple of 32, q8_0, q4_0, q3_k or q2_0
   std::int32_t kv_heads = 0, head_dim = 0;
-  std::int32_t rotation =
-      0;  // not in f16 and f32: the span by which keys and values are rotated (kernels/rotation.h), or 0
-  // Of few bits: the same of plain blocks, whose table is as wide.
-  const std::byte* const* plain_blocks = nullptr;
-  std::int64_t plain_k_offset = 0, plain_v_offset = 0, plain_head_bytes = 0;
+  /// Not in f16 and f32: the span by which keys and values are rotated (kernels/rotation.h), or 0.
+  std::int32_t rotation = 0;
 };
 
 /// Of every row of the pass, in device memory. Kernels read this, tables of addresses and of blocks, weights, angles

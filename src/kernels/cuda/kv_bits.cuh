@@ -124,12 +124,17 @@ __device__ __forceinline__ void sum_over_groups(float (&sums)[kVectors], int gro
 template <bool kSigns, int kVectors>
 __device__ __forceinline__ void encode_few(const float4 (&v)[kVectors], int group, unsigned (&codes)[kVectors],
                                            __half (&scales)[kVectors]) {
+  constexpr DType kDtype = kSigns ? DType::q3_k : DType::q2_0;
   const auto index_of = [](float magnitude, float d) {
-    if constexpr (!kSigns) return magnitude > 6.5f * d ? 1 : 0;
-    return (magnitude > 20.5f * d ? 1 : 0) + (magnitude > 43.0f * d ? 1 : 0) + (magnitude > 71.5f * d ? 1 : 0);
+    constexpr KvMagnitudes kLevels = kv_magnitudes(kDtype);
+    int index = 0;
+#pragma unroll
+    for (int l = 0; l + 1 < kLevels.count; ++l) index += magnitude > kLevels.bound(l) * d ? 1 : 0;
+    return index;
   };
   const auto level_of = [](int index) {
-    if constexpr (!kSigns) return index != 0 ? 10.0f : 3.0f;
+    constexpr KvMagnitudes kLevels = kv_magnitudes(kDtype);
+    if constexpr (!kSigns) return index != 0 ? kLevels.of(1) : kLevels.of(0);
     return static_cast<float>(kKvLevels3 >> (8 * index) & 255u);
   };
   float x[kVectors][4], sums[kVectors], scale[kVectors];
@@ -205,7 +210,8 @@ __device__ __forceinline__ void join_parts(unsigned (&words)[kVectors], int firs
 template <bool kSigns, int kVectors, typename Put, typename PutScale>
 __device__ __forceinline__ void give_few_bits(const float4 (&v)[kVectors], int head_dim, const Put& put,
                                               const PutScale& put_scale) {
-  const int group = head_dim & -head_dim, fours = group / 4, lane = static_cast<int>(threadIdx.x) % 32;
+  const int group = static_cast<int>(kv_few_group(head_dim)), fours = group / 4,
+            lane = static_cast<int>(threadIdx.x) % 32;
   unsigned codes[kVectors], fields[kVectors], signs[kVectors];
   __half scales[kVectors];
   encode_few<kSigns>(v, group, codes, scales);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/kv_view.cuh"
 #include "kernels/cuda/latent.h"
 #include "kernels/cuda/latent_tile.cuh"
 #include "kernels/cuda/norm_sum.cuh"
@@ -16,7 +17,6 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kKvBlock = 64;  // tokens of a block of the cache
 constexpr int kQ8Group = 32;  // channels with one scale
 
 __device__ __forceinline__ float tree_sum(float v) {
@@ -27,8 +27,7 @@ __device__ __forceinline__ float tree_sum(float v) {
 
 /// Slot `slot` of the block that holds a position: its channel 0.
 __device__ __forceinline__ std::byte* block_of(const KvView& kv, int sequence, int position) {
-  const std::int64_t entry = static_cast<std::int64_t>(sequence) * kv.max_blocks + position / kKvBlock;
-  return const_cast<std::byte*>(kv.blocks[entry]) + kv.v_offset;
+  return const_cast<std::byte*>(kv.blocks.table[kv_entry(kv, sequence, position)]) + kv.blocks.v_offset;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/attention_half.cuh"
 #include "kernels/cuda/exp.cuh"
+#include "kernels/cuda/kv_view.cuh"
 #include "kernels/cuda/latent_tile.cuh"
 #include "kernels/cuda/pdl.cuh"
 
@@ -19,13 +20,12 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kCacheBlock = 64;  // tokens of a block of the cache
-constexpr int kQ8Group = 32;     // channels with one scale
+constexpr int kQ8Group = 32;  // channels with one scale
 constexpr int kPairs = 64, kPairsOfWarp = 16;
 constexpr int kThreads = 256;
 constexpr int kKeys = 32;   // of a tile
 constexpr int kStages = 3;  // tiles in shared memory: one is read while two come
-static_assert(kLatentSpan % kKeys == 0 && kCacheBlock % kKeys == 0);
+static_assert(kLatentSpan % kKeys == 0 && kKvBlock % kKeys == 0);
 constexpr int kPad = 8;                 // halves behind a row, so that eight rows meet all banks
 constexpr int kScorePitch = kKeys + 4;  // floats
 constexpr int kMostDim = 640;           // of what shared memory holds
@@ -110,9 +110,8 @@ template <typename T>
 __device__ __forceinline__ void load_tile(const TileArgs& args, const Place& place, int stage, int sequence, int first,
                                           int end) {
   const int dim = args.kv.head_dim;
-  const std::byte* const block =
-      args.kv.blocks[static_cast<std::int64_t>(sequence) * args.kv.max_blocks + first / kCacheBlock] + args.kv.v_offset;
-  const int slot = first % kCacheBlock;
+  const std::byte* const block = args.kv.blocks.table[kv_entry(args.kv, sequence, first)] + args.kv.blocks.v_offset;
+  const int slot = first % kKvBlock;
   __half* const to = place.keys + stage * kKeys * place.pitch;
   constexpr int kUnit = 16 / static_cast<int>(sizeof(T));  // channels
   const int units = dim / kUnit;
@@ -125,7 +124,7 @@ __device__ __forceinline__ void load_tile(const TileArgs& args, const Place& pla
     } else {
       uint4 low = {}, high = {};
       if (first + key < end) {
-        const auto* scales = reinterpret_cast<const __half*>(block + kCacheBlock * dim);
+        const auto* scales = reinterpret_cast<const __half*>(block + kKvBlock * dim);
         const float d_of = __half2float(scales[(slot + key) * (dim / kQ8Group) + d / kQ8Group]);
         const uint4 bytes = *reinterpret_cast<const uint4*>(from);
         const auto four = [&](unsigned word, unsigned& a, unsigned& b) {

@@ -18,6 +18,7 @@
 #include "kernels/cuda/gated_norm.cuh"
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/kv_bits.cuh"
+#include "kernels/cuda/kv_view.cuh"
 #include "kernels/cuda/norm_sum.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/quantize.cuh"
@@ -189,7 +190,6 @@ __global__ void gather_rows_kernel(const float* x, const std::int32_t* index, in
 // ---------------------------------------------------------------------------------------------------------------------
 // Queries, keys and values before attention
 
-constexpr int kKvBlock = 64;
 constexpr int kRopeThreads = 256;
 
 __device__ __forceinline__ void store_four(float* to, const float4& v) { *reinterpret_cast<float4*>(to) = v; }
@@ -221,12 +221,12 @@ struct KvPlace<FewBits<kSigns>> {
 template <bool kSigns>
 __device__ __forceinline__ KvPlace<FewBits<kSigns>> few_bits_place(const KvView& kv, std::int64_t entry, int slot,
                                                                    int kv_head, bool is_key) {
-  const int head_dim = kv.head_dim, groups = head_dim / (head_dim & -head_dim);
+  const int head_dim = kv.head_dim, groups = static_cast<int>(head_dim / kv_few_group(head_dim));
   const int fields = head_dim / 4, sign_bytes = kSigns ? head_dim / 8 : 0;  // of a token
-  std::byte* const few =
-      const_cast<std::byte*>(kv.blocks[entry]) + (is_key ? kv.k_offset : kv.v_offset) + kv_head * kv.head_bytes;
-  std::byte* const plain = const_cast<std::byte*>(kv.plain_blocks[entry]) +
-                           (is_key ? kv.plain_k_offset : kv.plain_v_offset) + kv_head * kv.plain_head_bytes;
+  const auto part = [&](const KvView::Blocks& blocks) {
+    return const_cast<std::byte*>(blocks.table[entry]) + kv_part(blocks, is_key, kv_head);
+  };
+  std::byte *const few = part(kv.blocks), *const plain = part(kv.plain);
   KvPlace<FewBits<kSigns>> place;
   place.to = reinterpret_cast<FewBits<kSigns>*>(few) + (is_key ? slot : slot * fields);
   place.signs = reinterpret_cast<std::uint8_t*>(few) + kKvBlock * fields + (is_key ? slot : slot * sign_bytes);
@@ -249,19 +249,30 @@ struct FewBitsTile {
   __device__ __forceinline__ __half& scale(int g) const { return (&plain_scale(head_dim / 32))[g]; }
 };
 
-/// A head of a value to its place; for the whole warp.
-template <bool kSigns, int kVectors>
-__device__ __forceinline__ void store_few_bits(const float4 (&v)[kVectors], int head_dim,
-                                               const KvPlace<FewBits<kSigns>>& place) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, fields = head_dim / 4;
+/// The plain bytes of a head: put(channel, int8 of four from it on) and scale(i, that of channels 32 i to 32 i + 31);
+/// for the whole warp.
+template <int kVectors, typename Put, typename PutScale>
+__device__ __forceinline__ void give_plain(const float4 (&v)[kVectors], int head_dim, const Put& put,
+                                           const PutScale& put_scale) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int channel = 4 * (lane + kWarp * i);
     const KvFour four = encode_q8_four(v[i]);
     if (channel >= head_dim) continue;
-    *reinterpret_cast<unsigned*>(place.plain + channel) = four.quants;
-    if (channel % 32 == 0) place.plain_scale[channel / 32] = four.scale;
+    put(channel, four.quants);
+    if (channel % 32 == 0) put_scale(channel / 32, four.scale);
   }
+}
+
+/// A head of a value to its place; for the whole warp.
+template <bool kSigns, int kVectors>
+__device__ __forceinline__ void store_few_bits(const float4 (&v)[kVectors], int head_dim,
+                                               const KvPlace<FewBits<kSigns>>& place) {
+  const int fields = head_dim / 4;
+  give_plain(
+      v, head_dim, [&](int channel, unsigned word) { *reinterpret_cast<unsigned*>(place.plain + channel) = word; },
+      [&](int i, __half scale) { place.plain_scale[i] = scale; });
   give_few_bits<kSigns>(
       v, head_dim,
       [&](int at, unsigned word) {
@@ -274,15 +285,10 @@ __device__ __forceinline__ void store_few_bits(const float4 (&v)[kVectors], int 
 /// A head of a key into its tile; for the whole warp, whose lanes have read the tile.
 template <bool kSigns, int kVectors>
 __device__ __forceinline__ void keep_few_bits(const float4 (&v)[kVectors], const FewBitsTile<kSigns>& tile) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, head_dim = tile.head_dim;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const int channel = 4 * (lane + kWarp * i);
-    const KvFour four = encode_q8_four(v[i]);
-    if (channel >= head_dim) continue;
-    tile.word(channel) = four.quants;
-    if (channel % 32 == 0) tile.plain_scale(channel / 32) = four.scale;
-  }
+  const int head_dim = tile.head_dim;
+  give_plain(
+      v, head_dim, [&](int channel, unsigned word) { tile.word(channel) = word; },
+      [&](int i, __half scale) { tile.plain_scale(i) = scale; });
   give_few_bits<kSigns>(
       v, head_dim, [&](int at, unsigned word) { tile.word(head_dim + at) = word; },
       [&](int g, __half scale) { tile.scale(g) = scale; });
@@ -299,7 +305,7 @@ __device__ __forceinline__ void store_key_bytes(const FewBitsTile<kSigns>& tile,
 #pragma unroll
   for (int i = 0; i < 4; ++i) to[i * kKvBlock] = static_cast<std::uint8_t>(word >> (8 * i));
   if (number < head_dim / 32) place.plain_scale[number * kKvBlock] = tile.plain_scale(number);
-  if (number < head_dim / (head_dim & -head_dim)) place.scale[number * kKvBlock] = tile.scale(number);
+  if (number < head_dim / kv_few_group(head_dim)) place.scale[number * kKvBlock] = tile.scale(number);
 }
 
 template <typename T>
@@ -374,11 +380,10 @@ __global__ void __launch_bounds__(kRopeThreads)
     const int row = first_row + pair % block_rows;
     if (is_q || pair >= pairs || row >= call.rows.rows || head >= heads + 2 * kv_heads) return {nullptr, nullptr};
     const int position = call.rows.position[row], slot = position % kKvBlock;
-    const std::int64_t entry =
-        static_cast<std::int64_t>(call.rows.sequence[row]) * call.kv.max_blocks + position / kKvBlock;
+    const std::int64_t entry = kv_entry(call.kv, call.rows.sequence[row], position);
     if constexpr (kFew) return few_bits_place<kSigns>(call.kv, entry, slot, kv_head, is_k);
-    auto* block = reinterpret_cast<T*>(const_cast<std::byte*>(call.kv.blocks[entry]) +
-                                       (is_k ? call.kv.k_offset : call.kv.v_offset) + kv_head * call.kv.head_bytes);
+    auto* block = reinterpret_cast<T*>(const_cast<std::byte*>(call.kv.blocks.table[entry]) +
+                                       kv_part(call.kv.blocks, is_k, kv_head));
     __half* scale = nullptr;
     if constexpr (kQuantized) {
       scale = reinterpret_cast<__half*>(block + kKvBlock * element_rows) + (is_k ? slot : slot * (head_dim / 32));
@@ -638,7 +643,7 @@ cudaError_t rope_store(const RopeStoreCall& call, cudaStream_t stream) {
   const bool few = kv_has_few_bits(call.kv.dtype);
   const bool quantized = few || call.kv.dtype == DType::q8_0 || call.kv.dtype == DType::q4_0;
   if (quantized ? call.kv.head_dim % 32 != 0 : call.kv.rotation != 0) return cudaErrorInvalidValue;
-  if (few && call.k != nullptr && call.kv.plain_blocks == nullptr) return cudaErrorInvalidValue;
+  if (few && call.k != nullptr && call.kv.plain.table == nullptr) return cudaErrorInvalidValue;
   return call.kv.dtype == DType::f16    ? rope_store_as<__half>(call, stream)
          : call.kv.dtype == DType::q8_0 ? rope_store_as<std::int8_t>(call, stream)
          : call.kv.dtype == DType::q4_0 ? rope_store_as<Nibbles>(call, stream)
