@@ -58,14 +58,10 @@ class Opening {
   explicit Opening(const EngineOptions& options) : options_(options), cluster_(*options.cluster), link_(cluster_.link) {
     options_.cluster = nullptr;
     options_.ranks = link_.size();
-    if (!options_.prompt_cache.empty())
-      log::info("over several processes what requests began with is kept in memory, and not on the disk");
     log::info("over several processes {}, and experts are read from the model",
               options_.device == DeviceChoice::cuda ? "each computes on a GPU" : "the CPU computes");
     choose_gpu(link_, options_);
-    const bool shares = options_.share_prefixes;
     leave_out_what_is_off(options_);
-    options_.share_prefixes = shares;
   }
 
   Expected<Parts> run(std::shared_ptr<void> claim) {
@@ -124,9 +120,11 @@ Expected<std::vector<model::Stage>> Opening::meet() {
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options_));
   MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options_.context_tokens}));
   from_end_alone_ = goes_on_from_its_end_alone(whole->program().layout.with(options_.kv_dtype, kv::kOnHost));
-  if (options_.share_prefixes && from_end_alone_)
+  if (from_end_alone_ && (options_.share_prefixes || !options_.prompt_cache.empty())) {
     log::info("over several processes such layers keep nothing of what requests began with: windows, states, few bits");
-  options_.share_prefixes = options_.share_prefixes && !from_end_alone_;
+    options_.share_prefixes = false;
+    options_.prompt_cache.clear();
+  }
   MR_ASSIGN_OR_RETURN(const std::string identity, identity_of(options_, file));
   write_open(identity, ClusterTerms::of(options_), message_);
   MR_RETURN_IF_ERROR(link_.send_others(message_));
@@ -175,6 +173,11 @@ Expected<Parts> Opening::load(const Limits& limits) {
       least.kv_tokens < limits.kv_tokens)
     return error(Code::out_of_budget, "a rank has less memory than it had a moment ago; try again, or give less --ctx");
   take_least(least, parts->limits);
+  for (int rank = 1; rank < link_.size() && parts->prompts != nullptr; ++rank) {
+    if (replies_[static_cast<std::size_t>(rank)].keeps_prompts) continue;
+    log::warn("prompt cache off: {} keeps no prompts", link_.name(rank));
+    close_prompt_cache(*parts);
+  }
   return parts;
 }
 
@@ -189,15 +192,17 @@ Expected<Parts> Opening::finish(Parts parts, std::shared_ptr<void> claim) {
   const model::Hyperparameters& hp = parts.model->hyperparameters();
   const bool at_home = all_at_home(parts) && std::all_of(replies_.begin() + 1, replies_.end(),
                                                          [](const ClusterReply& reply) { return reply.at_home; });
-  auto executor = std::make_unique<exec::PipelineExecutor>(exec::PipelineParts{link_,
-                                                                               std::move(parts.executor),
-                                                                               parts.kv_pool,
-                                                                               *parts.budget,
-                                                                               {hp.model_dim, hp.vocab},
-                                                                               at_home,
-                                                                               parts.prefixes != nullptr,
-                                                                               std::move(claim)});
+  auto executor = std::make_unique<exec::PipelineExecutor>(
+      exec::PipelineParts{link_,
+                          std::move(parts.executor),
+                          parts.kv_pool,
+                          *parts.budget,
+                          {hp.model_dim, hp.vocab},
+                          at_home,
+                          parts.prefixes != nullptr || parts.prompts != nullptr,
+                          std::move(claim)});
   MR_RETURN_IF_ERROR(executor->prepare_messages(pass_limits(parts.limits)));
+  if (parts.prompts != nullptr) parts.prompts->join(executor.get());
   parts.executor = std::move(executor);
   parts.rewinds_to_start = from_end_alone_;
   log::info("{} ranks: a context of {} tokens x {}, {} rows a pass", link_.size(), parts.limits.context_tokens,

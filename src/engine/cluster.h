@@ -2,7 +2,8 @@
 // and what these do until rank 0 ends. Rank 0 leads: it says which context, rows and KV a run has; each rank says what
 // it has room for, and the least of all holds for every one. Then a pass that rank 0 has room for has room everywhere.
 //
-// Off, with a word in the log: beginnings that requests share, the prompt cache, packs of experts. Refused:
+// Off, with a word in the log: beginnings that requests share and the prompt cache, where layers have windows or keep a
+// state or KV has few bits; packs of experts. Refused:
 // drafters other than n-grams, routing from files, saved plans.
 // Thread-safety: one model at a time is open; calls for it come from one thread at a time.
 #pragma once

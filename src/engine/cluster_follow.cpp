@@ -25,6 +25,7 @@ class FollowingRank {
     if (options.ok()) given_ = *options;
     choose_gpu(link, given_);
     leave_out_what_is_off(given_);
+    given_.share_prefixes = false;  // rank 0 says what is kept
     given_.speculate = {};
     given_.ranks = link.size();
     options_ = given_;
@@ -34,7 +35,8 @@ class FollowingRank {
   Status run() {
     std::vector<std::byte> message;
     for (;;) {
-      MR_RETURN_IF_ERROR(inbox_.next(message));
+      MR_RETURN_IF_ERROR(inbox_.next(message, [this] { pump(); }));
+      pump();
       Reader reader(message);
       switch (reader.kind()) {
         case MessageKind::open:
@@ -48,6 +50,12 @@ class FollowingRank {
           break;
         case MessageKind::pass:
           MR_RETURN_IF_ERROR(take(message));
+          break;
+        case MessageKind::recall:
+          MR_RETURN_IF_ERROR(follower_ ? follower_->recall(message) : say_nothing_recalled());
+          break;
+        case MessageKind::keep:
+          if (follower_) MR_RETURN_IF_ERROR(follower_->keep(message));
           break;
         case MessageKind::cancel:
           if (follower_) follower_->cancel(reader.number<std::uint64_t>());
@@ -63,6 +71,7 @@ class FollowingRank {
         case MessageKind::measure:
         case MessageKind::echo:
         case MessageKind::measured:
+        case MessageKind::recalled:
           log::warn("{}: a message that is not for this rank", link_.name(link_.rank()));
       }
     }
@@ -89,6 +98,16 @@ class FollowingRank {
     exec::write_failure(Reader(message).number<std::uint64_t>(), error(Code::internal, "no model is open here"),
                         failure);
     return link_.send(0, failure);
+  }
+
+  Status say_nothing_recalled() {
+    std::vector<std::byte> message;
+    exec::write_recalled({}, message);
+    return link_.send(0, message);
+  }
+
+  void pump() {
+    if (parts_ && parts_->prompts != nullptr) parts_->prompts->pump();
   }
 
   void close() {
@@ -146,12 +165,14 @@ Expected<ClusterReply> FollowingRank::load(Reader& reader) {
                                         parts_->kv_pool,
                                         *parts_->budget,
                                         [this] { return parts_->backend->health(); },
-                                        {hp.model_dim, hp.vocab}});
+                                        {hp.model_dim, hp.vocab},
+                                        parts_->prompts.get()});
   MR_RETURN_IF_ERROR(follower_->prepare(pass_limits(parts_->limits)));
   log::info("{}: layers {} to {} are ready", link_.name(link_.rank()), options_.stage.first, options_.stage.last - 1);
   ClusterReply reply;
   reply.numerics = parts_->executor->numerics();
   reply.at_home = all_at_home(*parts_);
+  reply.keeps_prompts = parts_->prompts != nullptr;
   reply.limits = parts_->limits;
   return reply;
 }

@@ -103,6 +103,7 @@ Expected<ClusterPlan> plan_cluster(const EngineOptions& given, std::span<const C
   MR_RETURN_IF_ERROR(check_cluster_options(given));
   EngineOptions options = given;
   leave_out_what_is_off(options);
+  options.prompt_cache.clear();
   options.speculate = {};
   MR_ASSIGN_OR_RETURN(const modelfile::Model file, open_file(options));
   MR_ASSIGN_OR_RETURN(const auto whole, model::load(file, {.context_tokens = options.context_tokens}));

@@ -21,6 +21,7 @@ ClusterTerms ClusterTerms::of(const EngineOptions& options) {
           options.chunk_tokens,
           options.logit_rows,
           options.fewer_sequences ? 1 : 0,
+          options.prompt_cache.empty() ? 0 : 1,
           static_cast<std::int64_t>(options.kv_dtype),
           static_cast<std::int64_t>(options.kv_rotation)};
 }
@@ -33,6 +34,7 @@ void ClusterTerms::apply(EngineOptions& options) const {
   options.chunk_tokens = chunk_tokens;
   options.logit_rows = logit_rows;
   options.fewer_sequences = fewer_sequences != 0;
+  if (keeps_prompts == 0) options.prompt_cache.clear();
   options.kv_dtype = static_cast<DType>(kv_dtype);
   options.kv_rotation = static_cast<kv::Rotation>(kv_rotation);
 }
@@ -50,8 +52,6 @@ ClusterTerms ClusterTerms::with(const Limits& limits) const {
 void leave_out_what_is_off(EngineOptions& options) {
   if (options.device == DeviceChoice::automatic) options.device = DeviceChoice::cpu;
   options.pack = "off";
-  options.share_prefixes = false;
-  options.prompt_cache.clear();
 }
 
 void choose_gpu(const link::Link& link, EngineOptions& options) {
@@ -99,6 +99,7 @@ void ClusterReply::write(std::vector<std::byte>& message) const {
   writer.number(room_bytes);
   writer.text(numerics);
   writer.number(std::uint32_t{at_home});
+  writer.number(std::uint32_t{keeps_prompts});
   for (const std::int64_t limit :
        {limits.context_tokens, limits.batch_tokens, limits.sequences, limits.kv_tokens, limits.logit_rows})
     writer.number(limit);
@@ -114,6 +115,7 @@ Expected<ClusterReply> ClusterReply::read(std::span<const std::byte> message) {
   reply.room_bytes = reader.number<std::uint64_t>();
   reply.numerics = reader.text();
   reply.at_home = reader.number<std::uint32_t>() != 0;
+  reply.keeps_prompts = reader.number<std::uint32_t>() != 0;
   for (std::int64_t* const limit : {&reply.limits.context_tokens, &reply.limits.batch_tokens, &reply.limits.sequences,
                                     &reply.limits.kv_tokens, &reply.limits.logit_rows})
     *limit = reader.number<std::int64_t>();
@@ -123,10 +125,12 @@ Expected<ClusterReply> ClusterReply::read(std::span<const std::byte> message) {
 
 Expected<Limits> find_limits(const EngineOptions& options) {
   constexpr std::uint64_t kSpare = 2 * kMiB;
-  EngineOptions careful = options;
+  EngineOptions asked = options;
+  asked.prompt_cache.clear();  // no limit depends on it
+  EngineOptions careful = asked;
   careful.ram_taken_bytes += kSpare;
   Expected<Parts> parts = assemble_plan(careful);
-  if (parts.status().code() == Code::out_of_budget) parts = assemble_plan(options);
+  if (parts.status().code() == Code::out_of_budget) parts = assemble_plan(asked);
   if (!parts.ok()) return parts.status();
   return parts->limits;
 }

@@ -20,6 +20,7 @@ struct Parts;
 struct ClusterTerms {
   std::int64_t context_tokens = 0, batch_tokens = 0, max_sequences = 0, kv_tokens = 0, chunk_tokens = 0, logit_rows = 0;
   std::int64_t fewer_sequences = 0;  // a truth
+  std::int64_t keeps_prompts = 0;    // a truth: on the disk
   std::int64_t kv_dtype = 0, kv_rotation = 0;
 
   static ClusterTerms of(const EngineOptions& options);
@@ -51,7 +52,8 @@ struct ClusterReply {
   std::uint64_t room_bytes = 0;
   std::string numerics;
   bool at_home = false;
-  Limits limits;  // context, batch, sequences, KV and rows of logits
+  bool keeps_prompts = false;  // to load: on the disk
+  Limits limits;               // context, batch, sequences, KV and rows of logits
 
   void write(std::vector<std::byte>& message) const;
   /// Errors: corrupt.

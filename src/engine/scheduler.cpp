@@ -124,7 +124,13 @@ bool Scheduler::step() {
   drop_cancelled();
   admit();
   if (live_.empty() && under_way_.empty()) return false;
-  while (std::ssize(under_way_) < parts_.executor->passes() && begin_pass()) {
+  // A prompt's KV that comes from the disks of several ranks comes behind the passes under way, and is awaited.
+  const bool awaits = parts_.prompts != nullptr && parts_.prompts->asks_others() &&
+                      std::any_of(live_.begin(), live_.end(), [&](const Entry& entry) {
+                        return entry.live != nullptr && waits_for_disk(*entry.live);
+                      });
+  const std::int64_t most = awaits ? 1 : parts_.executor->passes();
+  while (std::ssize(under_way_) < most && begin_pass()) {
   }
   if (!under_way_.empty()) finish_pass();
   std::erase_if(live_, [](const Entry& entry) { return entry.live == nullptr; });

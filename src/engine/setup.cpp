@@ -169,19 +169,26 @@ residency::RoutingGuess routing_guess(const EngineOptions& options) {
   return guess;
 }
 
-/// The disk's tier of KV, and whom the pool asks for room. Without it prompts are computed: no reason to fail.
+/// Whom the pool asks for room: the tree, then the disk's tier.
+static void set_reclaimer(Parts& parts) {
+  parts.kv_pool->set_reclaimer([tree = parts.prefixes.get(), disk = parts.prompts.get()](std::size_t group) {
+    return (tree != nullptr && tree->let_go(group)) || (disk != nullptr && disk->let_go());
+  });
+}
+
+/// The disk's tier of KV. Without it prompts are computed: no reason to fail.
 static void open_prompt_cache(const EngineOptions& options, Parts& parts) {
   kv::PromptCache::Options cache;
   cache.store.folder = options.prompt_cache;
   cache.store.most_bytes = options.prompt_cache_bytes;
   cache.least_seconds = options.prompt_cache_seconds;
-  auto opened = kv::PromptCache::open(cache, fmt::format("{} {}", parts.identity, parts.executor->numerics()),
-                                      parts.kv_pool, *parts.budget);
+  std::string identity = fmt::format("{} {}", parts.identity, parts.executor->numerics());
+  // Layers of other ranks may be as many, of the same shapes, in the same folder.
+  if (!options.stage.whole()) identity += fmt::format(" layers {} to {}", options.stage.first, options.stage.last - 1);
+  auto opened = kv::PromptCache::open(cache, identity, parts.kv_pool, *parts.budget);
   if (!opened.ok()) return log::warn("prompt cache off: {}", opened.status().message());
   parts.prompts = std::move(*opened);
-  parts.kv_pool->set_reclaimer([tree = parts.prefixes.get(), disk = parts.prompts.get()](std::size_t group) {
-    return (tree != nullptr && tree->let_go(group)) || disk->let_go();
-  });
+  set_reclaimer(parts);
   log::info("prompt cache: {}, {} at most, prompts of {} s and more", options.prompt_cache,
             format_bytes(options.prompt_cache_bytes), options.prompt_cache_seconds);
 }
@@ -191,6 +198,11 @@ void finish_kv(const EngineOptions& options, Parts& parts) {
     parts.kv_pool->set_bound(group, kv::most_blocks(parts.kv_pool->layout().groups()[group], kv_load(parts.limits)));
   if (options.share_prefixes) parts.prefixes = std::make_unique<kv::PrefixCache>(parts.kv_pool);
   if (!parts.identity.empty()) open_prompt_cache(options, parts);
+}
+
+void close_prompt_cache(Parts& parts) {
+  parts.prompts.reset();
+  set_reclaimer(parts);
 }
 
 static Status check_route_bias(const EngineOptions& options, const exec::Program& program) {

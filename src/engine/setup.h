@@ -137,6 +137,8 @@ residency::RoutingGuess routing_guess(const EngineOptions& options);
 std::vector<residency::AttentionCost> attention_costs(const exec::Program& program, const kv::Layout& layout);
 /// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.
 void finish_kv(const EngineOptions& options, Parts& parts);
+/// From now on nothing is kept on the disk.
+void close_prompt_cache(Parts& parts);
 /// What sequences of this model keep, in that format: in host memory or in a device's.
 kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, int device);
 std::string kv_name(DType dtype);  // as --kv has it

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
+
+#include "base/log.h"
 
 namespace millrace::exec {
 namespace {
@@ -130,51 +133,112 @@ void Follower::remember_failure(const Status& status) {
   }
 }
 
-/// Brings all sequences to what rank 0 says of them, and keeps what it keeps.
-Status Follower::align() {
-  std::vector<std::vector<kv::BlockName>> names;  // by sequence
+/// Holds what sequences are to go on with and what rank 0 keeps, and lets go of all others, and of those that ended.
+Follower::Named Follower::settle(const StagePass& pass) {
+  Named named;
   std::size_t run = 0;
-  for (const StagePass::Sequence& sequence : pass_.sequences) {
-    names.push_back(pass_.names(run, run + sequence.runs));
+  for (const StagePass::Sequence& sequence : pass.sequences) {
+    Named::Sequence one = {pass.names(run, run + sequence.runs), 0};
+    if (const auto mirror = mirrors_.find(sequence.number); mirror != mirrors_.end())
+      one.agreed = mirror->second.agreed(one.names);
+    named.sequences.push_back(std::move(one));
     run += sequence.runs;
   }
-  std::set<std::uint64_t> kept;
-  for (const kv::BlockName& name : pass_.names(run, pass_.runs.size())) kept.insert(name.number);
+  for (const kv::BlockName& name : pass.names(run, pass.runs.size())) named.kept.insert(name.number);
   // What sequences go on with may be of one that has ended, or goes back: all of it is held until they have it.
-  std::set<std::uint64_t> wanted = kept;
-  for (std::size_t s = 0; s < names.size(); ++s) {
-    const auto mirror = mirrors_.find(pass_.sequences[s].number);
-    const std::int64_t known = mirror == mirrors_.end() ? 0 : mirror->second.agreed(names[s]);
-    const std::int64_t needed = kv::blocks_for(std::max<std::int64_t>(pass_.sequences[s].length, 0));
-    for (std::int64_t i = known; i < std::min(needed, std::ssize(names[s])); ++i) {
-      const kv::BlockName& name = names[s][static_cast<std::size_t>(i)];
+  std::set<std::uint64_t> wanted = named.kept;
+  for (std::size_t s = 0; s < named.sequences.size(); ++s) {
+    const auto& [names, agreed] = named.sequences[s];
+    const std::int64_t needed = kv::blocks_for(std::max<std::int64_t>(pass.sequences[s].length, 0));
+    for (std::int64_t i = agreed; i < std::min(needed, std::ssize(names)); ++i) {
+      const kv::BlockName& name = names[static_cast<std::size_t>(i)];
       wanted.insert(name.number);
       if (name.copied != 0) wanted.insert(name.copied);
     }
   }
   hold(wanted);
   let_go_but(wanted);
-  const auto ended = std::erase_if(mirrors_, [&](const auto& one) {
-    return std::none_of(pass_.sequences.begin(), pass_.sequences.end(),
-                        [&](const StagePass::Sequence& sequence) { return sequence.number == one.first; });
-  });
-  for (std::size_t s = 0; s < names.size(); ++s) {
+  named.ended =
+      std::erase_if(mirrors_, [&](const auto& one) {
+        return std::none_of(pass.sequences.begin(), pass.sequences.end(),
+                            [&](const StagePass::Sequence& sequence) { return sequence.number == one.first; });
+      }) > 0;
+  return named;
+}
+
+/// Brings all sequences to what rank 0 says of them, and keeps what it keeps.
+Status Follower::align() {
+  const Named named = settle(pass_);
+  for (std::size_t s = 0; s < named.sequences.size(); ++s) {
     const auto& [number, length, runs] = pass_.sequences[s];
     Mirror& mirror = mirrors_.try_emplace(number, Mirror{kv::SequenceState(parts_.pool), 0, {}}).first->second;
     if (length == StagePass::kAsItIs || length == StagePass::kLost) continue;
-    MR_RETURN_IF_ERROR(align_one(mirror, length, names[s]));
+    MR_RETURN_IF_ERROR(align_one(mirror, length, named.sequences[s]));
   }
-  let_go_but(kept);
-  if (ended > 0) parts_.pool->trim();  // what they leave goes back to the weights
+  let_go_but(named.kept);
+  if (named.ended) parts_.pool->trim();  // what they leave goes back to the weights
   return {};
 }
 
-Status Follower::align_one(Mirror& mirror, std::int64_t length, std::span<const kv::BlockName> names) {
-  if (!names.empty()) {
-    const std::int64_t agreed = mirror.agreed(names);
-    if (agreed * kv::kBlockTokens < mirror.computed) mirror.computed = agreed * kv::kBlockTokens;
-    if (length > mirror.computed) MR_RETURN_IF_ERROR(share(mirror, length, names));
-    mirror.names.assign(names.begin(), names.end());
+Status Follower::recall(std::span<const std::byte> message) {
+  StageRecall recall;
+  const Status status = recall.read(message);
+  if (!status.ok()) log::warn("{}: {}", parts_.link.name(parts_.link.rank()), status.message());
+  bool more = false;
+  const std::int64_t blocks = status.ok() ? load(recall, more) : 0;
+  if (blocks < recall.blocks) {
+    recall.blocks = blocks;
+    recall.more = more;
+  }
+  if (last())
+    write_recalled(recall, message_);
+  else
+    recall.write(message_);
+  return parts_.link.send(last() ? 0 : parts_.link.rank() + 1, message_);
+}
+
+/// How many of the blocks asked for are held now; more: time was over.
+std::int64_t Follower::load(const StageRecall& recall, bool& more) {
+  const StagePass& standing = recall.standing;
+  const Named named = settle(standing);
+  const auto sequence = std::find_if(standing.sequences.begin(), standing.sequences.end(),
+                                     [&](const auto& one) { return one.number == recall.sequence; });
+  if (parts_.prompts == nullptr || sequence == standing.sequences.end()) return 0;
+  const std::vector<kv::BlockName>& names =
+      named.sequences[static_cast<std::size_t>(sequence - standing.sequences.begin())].names;
+  if (recall.first + recall.blocks > std::ssize(names)) return 0;
+  constexpr double kMostSeconds = 3600;
+  const double seconds = recall.seconds > 0 ? std::min(recall.seconds, kMostSeconds) : 0;
+  const auto until =
+      kv::PromptCache::Clock::now() + std::chrono::microseconds(static_cast<std::int64_t>(seconds * 1e6));
+  std::vector<Held> loaded = parts_.prompts->load(recall.tokens, recall.first, recall.blocks, until);
+  more = !loaded.empty() && kv::PromptCache::Clock::now() >= until;
+  const std::int64_t blocks = std::ssize(loaded);
+  for (std::int64_t i = 0; i < blocks; ++i)
+    held_[names[static_cast<std::size_t>(recall.first + i)].number] = std::move(loaded[static_cast<std::size_t>(i)]);
+  return blocks;
+}
+
+Status Follower::keep(std::span<const std::byte> message) {
+  StageKeep keep;
+  const Status status = keep.read(message);
+  const auto mirror = mirrors_.find(keep.sequence);
+  if (status.ok() && parts_.prompts != nullptr && mirror != mirrors_.end()) {
+    // Rank 0 has believed all of these tokens, so they count here, too.
+    kv::SequenceState& state = mirror->second.state;
+    state.set_length(std::max(state.length(), std::min(mirror->second.computed, std::ssize(keep.tokens))));
+    parts_.prompts->keep(state, keep.tokens, std::numeric_limits<double>::infinity(), 1);
+  }
+  if (last() || !status.ok()) return {};
+  keep.write(message_);
+  return parts_.link.send(parts_.link.rank() + 1, message_);
+}
+
+Status Follower::align_one(Mirror& mirror, std::int64_t length, const Named::Sequence& named) {
+  if (!named.names.empty()) {
+    mirror.computed = std::min(mirror.computed, named.agreed * kv::kBlockTokens);
+    if (length > mirror.computed) MR_RETURN_IF_ERROR(share(mirror, length, named.names));
+    mirror.names = named.names;
   }
   if (length > mirror.computed)
     return error(Code::internal, "a sequence has {} tokens, of which {} are known here", length, mirror.computed);

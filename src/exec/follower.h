@@ -9,6 +9,9 @@
 // Where sequences share blocks on rank 0, or something is kept of those that ended, rank 0 names the blocks of each
 // sequence and those that are kept, and the same is shared and kept here, of all layers of this rank.
 //
+// A prompt's KV may come from the disk: before rank 0 goes on with such blocks, all ranks load theirs, and hold them
+// until a pass names them or names them no more.
+//
 // Where a pass fails, those behind it are on their way already, with the same sequences and with others. What they have
 // of those that failed is lost, and is not computed here or further on; the others do not notice.
 // Thread-safety: one thread calls.
@@ -25,6 +28,7 @@
 
 #include "exec/executor.h"
 #include "exec/stage_message.h"
+#include "kv/prompt_cache.h"
 #include "link/inbox.h"
 #include "link/link.h"
 
@@ -38,6 +42,7 @@ struct FollowerParts {
   residency::Budget& budget;            //
   std::function<Status()> health;       // of storage, asked after each pass
   StageShape shape;
+  kv::PromptCache* prompts = nullptr;  // of the stage's layers; null: none
 };
 
 class Follower {
@@ -52,6 +57,10 @@ class Follower {
   /// A message of MessageKind::pass: computes it and sends it on, or its result or failure to rank 0. Errors: those of
   /// the link alone.
   Status take(std::span<const std::byte> message);
+  /// Messages of MessageKind::recall and keep: loads or writes KV, as far as there is any, and sends them on, or what
+  /// came of it to rank 0. Errors: those of the link alone.
+  Status recall(std::span<const std::byte> message);
+  Status keep(std::span<const std::byte> message);
   /// Rank 0 gives this pass and those before it up, which may come yet.
   void cancel(std::uint64_t pass) { given_up_ = std::max(given_up_, pass); }
 
@@ -76,10 +85,23 @@ class Follower {
     Status status;
   };
 
+  /// What rank 0 says of all sequences, and which other blocks are kept.
+  struct Named {
+    struct Sequence {
+      std::vector<kv::BlockName> names;  // of its blocks
+      std::int64_t agreed = 0;           // of them, from the first on, are here
+    };
+    std::vector<Sequence> sequences;
+    std::set<std::uint64_t> kept;
+    bool ended = false;  // sequences have
+  };
+
   Status compute(std::span<const float> residual);
+  Named settle(const StagePass& pass);
+  std::int64_t load(const StageRecall& recall, bool& more);
   Status mark_lost();
   Status align();
-  Status align_one(Mirror& mirror, std::int64_t length, std::span<const kv::BlockName> names);
+  Status align_one(Mirror& mirror, std::int64_t length, const Named::Sequence& named);
   Status share(Mirror& mirror, std::int64_t length, std::span<const kv::BlockName> names);
   void hold(const std::set<std::uint64_t>& wanted);
   void let_go_but(const std::set<std::uint64_t>& wanted);

@@ -96,11 +96,15 @@ bool PipelineExecutor::goes_on_as_begun(std::uint64_t number, const kv::Sequence
   return false;
 }
 
-/// Sequences of the pass first, in the batch's order, so that rows keep their numbers; then the others that live.
 Status PipelineExecutor::describe_pass(const kv::Batch& batch) {
   ++pass_.number;
   pass_.wants_hidden = batch.wants_hidden;
   pass_.rows = batch.rows;
+  return describe_sequences(batch);
+}
+
+/// Those of the pass first, in the batch's order, so that rows keep their numbers; then the others that live.
+Status PipelineExecutor::describe_sequences(const kv::Batch& batch) {
   pass_.sequences.clear();
   pass_.runs.clear();
   const auto add = [&](const kv::SequenceState& sequence) {
@@ -127,7 +131,14 @@ Status PipelineExecutor::describe_pass(const kv::Batch& batch) {
 Expected<bool> PipelineExecutor::hear() {
   MR_ASSIGN_OR_RETURN(const std::optional<int> from, parts_.link.try_receive(answer_));
   if (!from) return false;
-  if (link::Reader(answer_).kind() != link::MessageKind::result)
+  const link::MessageKind kind = link::Reader(answer_).kind();
+  if (kind == link::MessageKind::recalled) {
+    StageRecall recall;
+    MR_RETURN_IF_ERROR(read_recalled(answer_, recall));
+    recalled_ = {recall.blocks, recall.more};
+    return true;
+  }
+  if (kind != link::MessageKind::result)
     return error(Code::internal, "{} sent something else than what came of a pass", parts_.link.name(*from));
   StageResult result;
   MR_RETURN_IF_ERROR(result.read(answer_));
@@ -167,6 +178,35 @@ Status PipelineExecutor::await_result(const std::function<bool()>& cancelled) {
 Status PipelineExecutor::cancel_elsewhere() {
   write_cancel(pass_.number, message_);
   return parts_.link.send_others(message_);
+}
+
+/// The message goes the way of the passes, so that it finds on each rank what they left. Nobody can cancel this: it
+/// takes as long as all the ranks may take, if no pass is under way.
+Expected<kv::PromptsElsewhere::Loaded> PipelineExecutor::load(const kv::SequenceState& state,
+                                                              std::span<const std::int32_t> tokens, std::int64_t blocks,
+                                                              double seconds) {
+  MR_RETURN_IF_ERROR(describe_sequences({}));
+  StageRecall recall;
+  recall.standing.sequences = pass_.sequences;
+  recall.standing.runs = pass_.runs;
+  recall.sequence = state.number();
+  recall.blocks = blocks;
+  recall.first = state.length() / kv::kBlockTokens - blocks;
+  recall.seconds = seconds;
+  recall.tokens = tokens.first(static_cast<std::size_t>(state.length()));
+  recall.write(message_);
+  recalled_.reset();
+  MR_RETURN_IF_ERROR(parts_.link.send(1, message_));
+  for (link::Pause pause; !recalled_;) {
+    MR_ASSIGN_OR_RETURN(const bool heard, hear());
+    if (!heard) pause.sleep();
+  }
+  return *recalled_;
+}
+
+Status PipelineExecutor::keep(const kv::SequenceState& state, std::span<const std::int32_t> tokens) {
+  StageKeep{state.number(), tokens}.write(message_);
+  return parts_.link.send(1, message_);
 }
 
 ExecCounters PipelineExecutor::counters() const {

@@ -10,11 +10,13 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "exec/executor.h"
 #include "exec/stage_message.h"
+#include "kv/prompt_cache.h"
 #include "link/link.h"
 
 namespace millrace::exec {
@@ -30,7 +32,7 @@ struct PipelineParts {
   std::shared_ptr<void> claim;  // let go of when the other ranks know that the model is closed; may be null
 };
 
-class PipelineExecutor final : public Executor {
+class PipelineExecutor final : public Executor, public kv::PromptsElsewhere {
  public:
   explicit PipelineExecutor(PipelineParts parts);
   /// Tells the other ranks that the model is closed.
@@ -55,6 +57,10 @@ class PipelineExecutor final : public Executor {
   std::string describe() const override;
   std::string_view numerics() const override { return parts_.own->numerics(); }
 
+  Expected<Loaded> load(const kv::SequenceState& state, std::span<const std::int32_t> tokens, std::int64_t blocks,
+                        double seconds) override;
+  Status keep(const kv::SequenceState& state, std::span<const std::int32_t> tokens) override;
+
  private:
   /// A pass that is on its way through the other ranks.
   struct UnderWay {
@@ -70,6 +76,7 @@ class PipelineExecutor final : public Executor {
   };
 
   Status describe_pass(const kv::Batch& batch);
+  Status describe_sequences(const kv::Batch& batch);
   bool goes_on_as_begun(std::uint64_t number, const kv::SequenceState& sequence) const;
   Expected<bool> hear();
   Status await_result(const std::function<bool()>& cancelled);
@@ -81,7 +88,8 @@ class PipelineExecutor final : public Executor {
   std::deque<UnderWay> under_way_;  // the oldest first
   std::vector<std::byte> message_, answer_;
   std::uint64_t elsewhere_ns_ = 0, between_ns_ = 0;
-  StageResult result_;  // of the pass that finished last, in answer_
+  StageResult result_;              // of the pass that finished last, in answer_
+  std::optional<Loaded> recalled_;  // what others loaded, once they said so
 };
 
 }  // namespace millrace::exec

@@ -56,10 +56,45 @@ struct StagePass {
   /// The blocks that runs [first, last) name.
   std::vector<kv::BlockName> names(std::size_t first, std::size_t last) const;
 
+  /// Sequences and runs alone, and back. Errors: corrupt.
+  void write_standing(link::Writer& writer) const;
+  Status read_standing(link::Reader& reader);
+
   /// Puts it into a message; returns where the residual stream of its rows, [rows, model_dim], belongs there.
   float* write(std::int64_t model_dim, std::vector<std::byte>& message) const;
   /// `residual`: as above, in the message. Errors: corrupt; there are no rows then.
   Status read(std::span<const std::byte> message, std::int64_t model_dim, std::span<const float>& residual);
+};
+
+/// From each rank to the next: blocks of a prompt that a sequence went on with on rank 0, from the disk there. Each
+/// rank loads from its own the KV of its layers.
+struct StageRecall {
+  StagePass standing;          // without rows: what others have and keep, so that there is room here, too
+  std::uint64_t sequence = 0;  // whose first tokens `tokens` are
+  std::int64_t first = 0;      // block
+  std::int64_t blocks = 0;     // from it on, that all ranks so far have
+  bool more = false;           // time was over for a rank that may have more of them
+  double seconds = 0;          // that a rank may take, for more than one
+  std::span<const std::int32_t> tokens;
+
+  void write(std::vector<std::byte>& message) const;
+  /// `tokens` lie in the message. Errors: corrupt.
+  Status read(std::span<const std::byte> message);
+};
+/// What came of it, from the last rank to rank 0.
+void write_recalled(const StageRecall& recall, std::vector<std::byte>& message);
+/// Of those two, `blocks` and `more`. Errors: corrupt.
+Status read_recalled(std::span<const std::byte> message, StageRecall& recall);
+
+/// From each rank to the next: the whole blocks of a sequence that stand for these tokens, its first ones, are to be
+/// written to the disk.
+struct StageKeep {
+  std::uint64_t sequence = 0;
+  std::span<const std::int32_t> tokens;
+
+  void write(std::vector<std::byte>& message) const;
+  /// `tokens` lie in the message. Errors: corrupt.
+  Status read(std::span<const std::byte> message);
 };
 
 /// From the last rank, or from one that failed, to rank 0.

@@ -109,49 +109,102 @@ Status PromptCache::load_block(const PromptBlock& file, std::byte* block, Stagin
   return pool_->write(file.group, block, staging.memory.data());
 }
 
-/// Block `index` of those before `end`, of each group that a token there sees it with.
-bool PromptCache::load(SequenceState& state, Tokens tokens, std::int64_t index, PromptKey key, std::int64_t end,
-                       Staging& staging) {
-  const std::vector<Group>& groups = pool_->layout().groups();
-  const auto is_needed = [&](std::size_t group) {
-    return index >= groups[group].first_seen(end * kBlockTokens) / kBlockTokens || (groups[group].ends && index == 0);
-  };
-  const PromptStore::Time used = use_of(PromptStore::Time::clock::now(), index);
-  for (std::size_t g = 0; g < groups.size(); ++g)
-    if (is_needed(g) && !store_->refresh(file_key(key, g), used)) return false;
-  const std::int64_t first = index * kBlockTokens;
-  if (state.blocks() > index) {
-    if (!state.goes_on(first)) return false;
-    state.rewind(first);
-  }
-  std::vector<std::byte*> blocks(groups.size());
+std::vector<PromptKey> PromptCache::keys_of(Tokens tokens, std::int64_t blocks) const {
+  std::vector<PromptKey> keys;
+  for (std::int64_t i = 0; i < blocks; ++i) keys.push_back(next_key(i == 0 ? root_ : keys.back(), block_of(tokens, i)));
+  return keys;
+}
+
+/// Block `index` of the groups that are `needed`, each with one user, the caller; null of the others.
+Expected<std::vector<std::byte*>> PromptCache::load_groups(Tokens tokens, std::int64_t index, PromptKey key,
+                                                           const std::vector<bool>& needed, Staging& staging) {
+  std::vector<std::byte*> blocks(needed.size());
   Status status;
-  for (std::size_t g = 0; g < groups.size() && status.ok(); ++g) {
-    if (!is_needed(g)) continue;
+  for (std::size_t g = 0; g < needed.size() && status.ok(); ++g) {
+    if (!needed[g]) continue;
     const Expected<std::byte*> block = pool_->allocate(g);
     status = block.status();
     if (!block.ok()) break;
     blocks[g] = *block;
     status = load_block(file_of(tokens, index, file_key(key, g), g), *block, staging);
   }
-  if (status.ok()) state.share(blocks, 0);
-  for (std::size_t g = 0; g < groups.size(); ++g)
+  if (status.ok()) return blocks;
+  for (std::size_t g = 0; g < needed.size(); ++g)
     if (blocks[g] != nullptr) pool_->release(g, blocks[g]);
-  return status.ok();
+  return status;
+}
+
+/// Block `index` of those before `end`, of each group that a token there sees it with.
+bool PromptCache::load(SequenceState& state, Tokens tokens, std::int64_t index, PromptKey key, std::int64_t end,
+                       Staging& staging) {
+  const std::vector<Group>& groups = pool_->layout().groups();
+  std::vector<bool> needed;
+  for (const Group& group : groups)
+    needed.push_back(index >= group.first_seen(end * kBlockTokens) / kBlockTokens || (group.ends && index == 0));
+  const PromptStore::Time used = use_of(PromptStore::Time::clock::now(), index);
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if (needed[g] && !store_->refresh(file_key(key, g), used)) return false;
+  const std::int64_t first = index * kBlockTokens;
+  if (state.blocks() > index) {
+    if (!state.goes_on(first)) return false;
+    state.rewind(first);
+  }
+  const Expected<std::vector<std::byte*>> blocks = load_groups(tokens, index, key, needed, staging);
+  if (!blocks.ok()) return false;
+  state.share(*blocks, 0);
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if ((*blocks)[g] != nullptr) pool_->release(g, (*blocks)[g]);
+  return true;
+}
+
+std::vector<std::vector<std::byte*>> PromptCache::load(Tokens tokens, std::int64_t first, std::int64_t most,
+                                                       Clock::time_point until) {
+  const std::int64_t end = std::min(first + most, std::ssize(tokens) / kBlockTokens);
+  const std::vector<PromptKey> keys = keys_of(tokens, end);
+  const std::vector<bool> all(pool_->groups(), true);
+  std::vector<std::vector<std::byte*>> loaded;
+  Staging staging;
+  for (std::int64_t i = first; i < end && (loaded.empty() || Clock::now() < until); ++i) {
+    const PromptKey key = keys[static_cast<std::size_t>(i)];
+    const PromptStore::Time used = use_of(PromptStore::Time::clock::now(), i);
+    bool there = true;
+    for (std::size_t g = 0; g < all.size(); ++g) there = there && store_->refresh(file_key(key, g), used);
+    if (!there) break;
+    Expected<std::vector<std::byte*>> blocks = load_groups(tokens, i, key, all, staging);
+    if (!blocks.ok()) break;
+    loaded.push_back(std::move(*blocks));
+  }
+  tokens_ += loaded.size() * static_cast<std::uint64_t>(kBlockTokens);
+  return loaded;
+}
+
+/// Of blocks `first` to the last of `state`, which were loaded here, those that all others have, too. Returns whether
+/// there may be more; `more`: here.
+bool PromptCache::keep_only_what_others_have(SequenceState& state, Tokens tokens, std::int64_t first, double seconds,
+                                             bool more) {
+  const std::int64_t blocks = state.length() / kBlockTokens - first;
+  if (others_ == nullptr || blocks <= 0) return more;
+  const Expected<PromptsElsewhere::Loaded> others = others_->load(state, tokens, blocks, seconds);
+  if (!others.ok()) log::debug("prompt cache: {}", others.status().message());
+  if (others.ok() && others->blocks >= blocks) return more;
+  state.rewind((first + (others.ok() ? others->blocks : 0)) * kBlockTokens);
+  return others.ok() && others->more;
 }
 
 bool PromptCache::extend(SequenceState& state, Tokens tokens, std::int64_t limit, Clock::time_point until) {
   const std::int64_t before = state.length(), first = before / kBlockTokens;
   const std::int64_t whole = std::min(limit, std::ssize(tokens)) / kBlockTokens;
-  std::vector<PromptKey> keys;
-  for (std::int64_t i = 0; i < whole; ++i) keys.push_back(next_key(i == 0 ? root_ : keys.back(), block_of(tokens, i)));
+  const std::vector<PromptKey> keys = keys_of(tokens, whole);
   const std::int64_t end = first < whole ? usable(state, keys, first) : first;
   Staging staging;
   bool more = false;
+  const Clock::time_point begin = Clock::now();
   for (std::int64_t i = first; i < end && !more; ++i) {
     if (!load(state, tokens, i, keys[static_cast<std::size_t>(i)], end, staging)) break;
     more = i + 1 < end && Clock::now() >= until;
   }
+  const double seconds = until > begin ? std::chrono::duration<double>(until - begin).count() : 0;
+  more = keep_only_what_others_have(state, tokens, first, seconds, more);
   if (!more) state.rewind(state.length());  // a way that ended early may lack what a window sees
   tokens_ += static_cast<std::uint64_t>(std::max<std::int64_t>(0, state.length() - before));
   return more;
@@ -165,6 +218,10 @@ void PromptCache::keep(const SequenceState& state, Tokens tokens, double seconds
     return count == 0 || static_cast<double>(times) * seconds < least_seconds_;
   };
   if (is_quick(blocks)) return;
+  if (others_ != nullptr) {
+    const Status asked = others_->keep(state, tokens.first(static_cast<std::size_t>(blocks * kBlockTokens)));
+    if (!asked.ok()) log::debug("prompt cache: {}", asked.message());
+  }
   {
     const MutexLock lock(mutex_);
     if (off_) return;

@@ -21,6 +21,23 @@
 
 namespace millrace::kv {
 
+/// Where other processes have other layers' KV of the same prompts (exec/pipeline.h), each in a folder of its own.
+class PromptsElsewhere {
+ public:
+  struct Loaded {
+    std::int64_t blocks = 0;  // that all have
+    bool more = false;        // and may have more of those asked for, in another turn
+  };
+
+  virtual ~PromptsElsewhere() = default;
+  /// Has all load the last `blocks` blocks of `state`, which holds the first tokens of `tokens`, one at least and then
+  /// as long as `seconds` are not over. Errors: io_error (a process is gone).
+  virtual Expected<Loaded> load(const SequenceState& state, std::span<const Token> tokens, std::int64_t blocks,
+                                double seconds) = 0;
+  /// Has all write what their folders lack of the whole blocks of `state` that stand for these tokens, as keep() does.
+  virtual Status keep(const SequenceState& state, std::span<const Token> tokens) = 0;
+};
+
 class PromptCache {
  public:
   using Clock = std::chrono::steady_clock;
@@ -43,6 +60,10 @@ class PromptCache {
   PromptCache(const PromptCache&) = delete;
   PromptCache& operator=(const PromptCache&) = delete;
 
+  /// From now on prompts are found and written here and elsewhere; null: here. Every group must keep all it sees.
+  void join(PromptsElsewhere* others) { others_ = others; }
+  bool asks_others() const { return others_ != nullptr; }
+
   /// Lets `state`, which holds the first tokens of `tokens`, go on with the blocks the folder has, one at least and
   /// then until `until`, at most to `limit` positions, and only as far as the folder has what every window sees there.
   /// A block that `state` holds in part is loaded whole; where that fails the part is gone. True: there may be more,
@@ -54,6 +75,12 @@ class PromptCache {
   /// windows of `state` have passed is taken from `tree` (may be null), so that shorter beginnings are of use, too.
   void keep(const SequenceState& state, Tokens tokens, double seconds, std::int64_t at_once,
             PrefixCache* tree = nullptr);
+
+  /// What extend() loads, for whoever has no sequence for it yet: from block `first` of the prompt on as far as the
+  /// folder has them, `most` at most, one at least and then until `until`. Each has one of each group, with one user,
+  /// the caller. REQUIRES: every group keeps all it sees.
+  std::vector<std::vector<std::byte*>> load(Tokens tokens, std::int64_t first, std::int64_t most,
+                                            Clock::time_point until);
 
   /// Lets go of blocks that are written, and hands the writer the next one of a device. To be called between passes.
   void pump();
@@ -83,7 +110,11 @@ class PromptCache {
   PromptBlock file_of(Tokens tokens, std::int64_t index, PromptKey key, std::size_t group) const;
   std::int64_t usable(const SequenceState& state, std::span<const PromptKey> keys, std::int64_t first);
   Status load_block(const PromptBlock& file, std::byte* block, Staging& staging);
+  std::vector<PromptKey> keys_of(Tokens tokens, std::int64_t blocks) const;
+  Expected<std::vector<std::byte*>> load_groups(Tokens tokens, std::int64_t index, PromptKey key,
+                                                const std::vector<bool>& needed, Staging& staging);
   bool load(SequenceState& state, Tokens tokens, std::int64_t index, PromptKey key, std::int64_t end, Staging& staging);
+  bool keep_only_what_others_have(SequenceState& state, Tokens tokens, std::int64_t first, double seconds, bool more);
   Expected<Staging> stage() const;
   void work();
   Status write(const Item& item, const std::byte* payload);
@@ -99,6 +130,7 @@ class PromptCache {
   const std::shared_ptr<BlockPool> pool_;
   residency::Budget& budget_;
   std::unique_ptr<PromptStore> store_;
+  PromptsElsewhere* others_ = nullptr;
   std::uint64_t tokens_ = 0;
   std::uint64_t room_ = 0;  // the writer's: bytes that the present prompt may still take
 

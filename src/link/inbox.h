@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -18,14 +19,20 @@ class Inbox {
   /// `link` outlives the object.
   explicit Inbox(Link& link) : link_(link) {}
 
-  /// Waits for the next message. Errors: io_error.
-  Status next(std::vector<std::byte>& message) {
+  /// Waits for the next message; `meanwhile` (may be empty) is called now and then. Errors: io_error.
+  Status next(std::vector<std::byte>& message, const std::function<void()>& meanwhile = {}) {
     if (!early_.empty()) {
       message = std::move(early_.front());
       early_.pop_front();
       return {};
     }
-    return link_.receive(message).status();
+    return link_
+        .receive(message,
+                 [&] {
+                   if (meanwhile) meanwhile();
+                   return false;
+                 })
+        .status();
   }
   /// Whether rank 0 wants this pass no more: it said so, or goes on with something else than passes. What came is kept
   /// for next().
@@ -40,7 +47,7 @@ class Inbox {
     for (const std::vector<std::byte>& message : early_) {
       Reader reader(message);
       const MessageKind kind = reader.kind();
-      if (kind == MessageKind::pass) continue;
+      if (kind == MessageKind::pass || kind == MessageKind::recall || kind == MessageKind::keep) continue;
       if (kind != MessageKind::cancel || reader.number<std::uint64_t>() >= pass) return true;
     }
     return false;

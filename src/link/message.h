@@ -17,7 +17,7 @@
 namespace millrace::link {
 
 /// Changes when a message does.
-constexpr std::uint32_t kProtocol = 7;
+constexpr std::uint32_t kProtocol = 8;
 
 /// What a rank, or rank 0 of it, says where the other speaks another protocol.
 inline Status other_version() {
@@ -37,6 +37,9 @@ enum class MessageKind : std::uint32_t {
   measure,   // the way to a rank, or whatever all measure (link/measure.h)
   echo,      // is answered with the same
   measured,  // what was found
+  recall,    // from each rank to the next: KV of a prompt that all load from their disks (exec/stage_message.h)
+  recalled,  // to rank 0: what all of them have
+  keep,      // from each rank to the next: a prompt whose KV all write to their disks
 };
 
 /// Puts a message together. Parts begin at multiples of 8 bytes.

@@ -33,7 +33,7 @@ def mpirun(ranks, *words, **kwargs):
             command += ([":"] if rank > 0 else []) + ["-np", "1", MILLRACE, *own]
     else:
         command += ["-np", str(ranks), MILLRACE, *words]
-    env = {**os.environ, "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_btl_vader_single_copy_mechanism": "none", **kwargs.pop("env", {})}
+    env = {**os.environ, "MILLRACE_PROMPT_CACHE": "off", "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_btl_vader_single_copy_mechanism": "none", **kwargs.pop("env", {})}
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
                             start_new_session=True, **kwargs)
 
@@ -199,6 +199,37 @@ class Cluster(unittest.TestCase):
         self.assertEqual(cached_there[1:], cached[1:])
         for known in cached[1:]:
             self.assertGreater(known, 64)
+
+    def test_prompts_are_kept_on_the_disk(self):
+        """Three ranks, which share a folder, go on with a prompt of an earlier run, each with its layers' KV."""
+        story = "Once upon a time there was a small owl who counted the stars above the barn every night. " * 6
+        body = json.dumps({"prompt": story, "max_tokens": 16, "temperature": 0}).encode()
+        with tempfile.TemporaryDirectory() as folder:
+            def ask():
+                process = mpirun(3, "serve", DEMO, "--port", "0", "-t", "1", "--ram", "100M", "-c", "1024",
+                                 "--prompt-cache", folder, "--prompt-cache-after", "0")
+                try:
+                    address = process.stdout.readline().split()[-1]
+                    request = urllib.request.Request(f"{address}/v1/completions", body, {"Content-Type": "application/json"})
+                    with urllib.request.urlopen(request, timeout=60) as reply:
+                        reply = json.load(reply)
+                    return reply["choices"][0]["text"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+                finally:
+                    process.send_signal(signal.SIGTERM)
+                    end(process)
+
+            first, cached_first = ask()
+            files = len(os.listdir(folder))
+            second, cached_second = ask()
+            self.assertEqual((cached_first, files % 3), (0, 0))
+            self.assertEqual(cached_second, files // 3 * 64)
+            self.assertGreaterEqual(cached_second, 128)
+            self.assertEqual(second, first)
+            for name in sorted(os.listdir(folder))[:2]:  # of some rank and block: what is lost is computed
+                os.remove(os.path.join(folder, name))
+            third, cached_third = ask()
+            self.assertLess(cached_third, cached_second)
+            self.assertEqual(third, first)
 
     def test_a_rank_that_dies_ends_the_job(self):
         process = self.serve()

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "engine/rank_threads.h"
 #include "engine/service.h"
 #include "engine/support.h"
 
@@ -16,6 +18,7 @@ using test::drain;
 using test::greedy;
 using test::make;
 using test::moe_path;
+using test::RankThreads;
 using test::real_text;
 using test::roomy;
 using text::TokenId;
@@ -92,26 +95,122 @@ TEST_F(PromptCache, WhateverTheBudgetAndTheKernelsTheBitsAreTheSame) {
   EXPECT_TRUE(second.logits == first.logits);
 }
 
-TEST_F(PromptCache, KvOfFourBitsComesBackInEveryBit) {
-  const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 200);
-  EngineOptions options = caching(moe_path());
-  options.kv_dtype = DType::q4_0;
-  const Answer first = ask(*make(options), prompt), second = ask(*make(options), prompt);
-  EXPECT_EQ(first.result.cached_tokens, 0);
-  EXPECT_EQ(second.result.cached_tokens, 192);
-  EXPECT_TRUE(second.logits == first.logits);
-  options.kv_rotation = kv::Rotation::never;
-  EXPECT_EQ(ask(*make(options), prompt).result.cached_tokens, 0) << "what lies there is rotated";
+TEST_F(PromptCache, KvOfFewBitsComesBackInEveryBit) {
+  const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 300);
+  for (const DType dtype : {DType::q4_0, DType::q3_k, DType::q2_0}) {
+    EngineOptions options = caching(moe_path());
+    options.kv_dtype = dtype;
+    const Answer first = ask(*make(options), prompt), second = ask(*make(options), prompt);
+    EXPECT_EQ(first.result.cached_tokens, 0);
+    EXPECT_EQ(second.result.cached_tokens, 256);
+    EXPECT_TRUE(second.logits == first.logits);
+    options.kv_rotation = kv::Rotation::never;
+    EXPECT_EQ(ask(*make(options), prompt).result.cached_tokens, 0) << "what lies there is rotated";
+  }
 }
 
-TEST_F(PromptCache, KvOfThreeBitsComesBackInEveryBit) {
+/// A prompt cache for each rank, in a folder of its own or all in one.
+struct PromptCacheOverRanks : PromptCache {
+  EngineOptions rank(const std::string& name) const {
+    EngineOptions options = caching(moe_path());
+    options.threads = 1;
+    options.prompt_cache = (folder / name).string();
+    return options;
+  }
+  static Answer ask_ranks(RankThreads& ranks, const EngineOptions& options, const std::vector<TokenId>& prompt) {
+    const auto engine = ranks.create(options);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return engine.ok() ? ask(**engine, prompt) : Answer();
+  }
+  void SetUp() override {
+    PromptCache::SetUp();
+    fs::create_directories(folder);
+  }
+};
+
+TEST_F(PromptCacheOverRanks, ARestartGivesTheSameBitsWithFewerRows) {
   const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 300);
-  EngineOptions options = caching(moe_path());
-  options.kv_dtype = DType::q3_k;
-  const Answer first = ask(*make(options), prompt), second = ask(*make(options), prompt);
+  EngineOptions alone = rank("alone");
+  alone.prompt_cache.clear();
+  const Answer plain = ask(*make(alone), prompt);
+  RankThreads ranks({rank("all"), rank("all")});  // stages of as many layers in one folder
+  const Answer first = ask_ranks(ranks, rank("all"), prompt), second = ask_ranks(ranks, rank("all"), prompt);
   EXPECT_EQ(first.result.cached_tokens, 0);
   EXPECT_EQ(second.result.cached_tokens, 256);
-  EXPECT_TRUE(second.logits == first.logits);
+  EXPECT_EQ(second.rows, first.rows - 256);
+  EXPECT_TRUE(first.logits == plain.logits);
+  EXPECT_TRUE(second.logits == plain.logits);
+}
+
+TEST_F(PromptCacheOverRanks, WhatOneLacksAllCompute) {
+  const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 300);
+  RankThreads ranks({rank("one"), rank("two")});
+  const Answer first = ask_ranks(ranks, rank("zero"), prompt);
+  for (const char* name : {"zero", "one", "two"}) {
+    const fs::path path = folder / name;
+    std::vector<fs::path> files;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) files.push_back(entry.path());
+    ASSERT_EQ(files.size(), 4u) << name;
+    std::sort(files.begin(), files.end(), [](const fs::path& one, const fs::path& other) {
+      return fs::last_write_time(one) < fs::last_write_time(other);
+    });
+    fs::remove(files.front());  // the last block's, which leaves first
+    const Answer second = ask_ranks(ranks, rank("zero"), prompt);
+    EXPECT_EQ(second.result.cached_tokens, 192) << name;
+    EXPECT_TRUE(second.logits == first.logits) << name;
+    EXPECT_EQ(ask_ranks(ranks, rank("zero"), prompt).result.cached_tokens, 256) << "written again";
+    fs::remove_all(path);
+    const Answer third = ask_ranks(ranks, rank("zero"), prompt);
+    EXPECT_EQ(third.result.cached_tokens, 0) << name;
+    EXPECT_TRUE(third.logits == first.logits) << name;
+  }
+}
+
+TEST_F(PromptCacheOverRanks, NothingIsKeptWhereOneKeepsNothing) {
+  const std::vector<TokenId> prompt = real_text(*make(roomy(moe_path())), 200);
+  EngineOptions none = rank("none");
+  none.prompt_cache.clear();
+  RankThreads ranks({none});
+  ask_ranks(ranks, rank("zero"), prompt);
+  EXPECT_EQ(ask_ranks(ranks, rank("zero"), prompt).result.cached_tokens, 0);
+}
+
+/// What is loaded goes on beside other sequences, shares their blocks and is shared: as in one process.
+TEST_F(PromptCacheOverRanks, ConversationsGoOnAfterARestart) {
+  const std::vector<TokenId> text = real_text(*make(roomy(moe_path())), 400);
+  const auto talk = [&](Engine& engine) {
+    std::vector<TokenId> tokens;
+    std::vector<Engine::Id> ids;
+    for (const std::size_t length : {300u, 140u, 260u, 400u}) {  // beginnings of one text, and two at a time
+      Request request = greedy({text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length)}, 8);
+      request.ignore_end_tokens = true;
+      ids.push_back(*engine.submit(std::move(request)));
+      if (ids.size() % 2 == 1) continue;
+      drain(engine);
+      for (const Engine::Id id : std::exchange(ids, {})) {
+        const Result result = engine.take(id);
+        EXPECT_EQ(result.finish, Finish::length) << result.status.message();
+        tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
+      }
+    }
+    return tokens;
+  };
+  EngineOptions options = rank("zero");
+  options.share_prefixes = true;
+  options.max_sequences = 2;
+  options.batch_tokens = 64;
+  EngineOptions alone = options;
+  alone.prompt_cache.clear();
+  const std::vector<TokenId> expected = talk(*make(alone));
+  RankThreads ranks({rank("one"), rank("two")});
+  std::uint64_t loaded = 0;
+  for (int time = 0; time < 2; ++time) {
+    const auto engine = ranks.create(options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    EXPECT_EQ(talk(**engine), expected);
+    loaded = (*engine)->load().disk.tokens;
+  }
+  EXPECT_GE(loaded, 300u / 64 * 64);
 }
 
 TEST_F(PromptCache, AnotherModelOrFormatTakesNothingOfIt) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -158,6 +159,55 @@ TEST_P(PromptTier, LoadsABlockAtATimeWhereTimeIsShort) {
   EXPECT_TRUE(cache->extend(state, text(192), 192, Clock::time_point::min()));
   EXPECT_FALSE(cache->extend(state, text(192), 192, Clock::time_point::min()));
   EXPECT_EQ(state.length(), 192);
+}
+
+/// Another process with as many other layers.
+class OtherRank final : public PromptsElsewhere {
+ public:
+  OtherRank(PromptCache& cache, BlockPool& pool, std::function<SequenceState(std::int64_t)> computed)
+      : cache_(cache), pool_(pool), computed_(std::move(computed)) {}
+  Expected<Loaded> load(const SequenceState& state, std::span<const Token> tokens, std::int64_t blocks,
+                        double seconds) override {
+    const auto until =
+        Clock::now() + std::chrono::microseconds(static_cast<std::int64_t>(std::min(seconds, 9.0) * 1e6));
+    const auto loaded = cache_.load(tokens, state.length() / kBlockTokens - blocks, blocks, until);
+    for (const auto& groups : loaded) pool_.release(0, groups[0]);
+    return Loaded{std::ssize(loaded), !loaded.empty() && Clock::now() >= until};
+  }
+  Status keep(const SequenceState& /*state*/, std::span<const Token> tokens) override {
+    cache_.keep(computed_(std::ssize(tokens)), tokens, 1, 1);
+    return {};
+  }
+
+ private:
+  PromptCache& cache_;
+  BlockPool& pool_;
+  std::function<SequenceState(std::int64_t)> computed_;
+};
+
+TEST_P(PromptTier, OverRanksAPromptGoesOnWithWhatAllHave) {
+  const auto cache = open("first layers"), other = open("last layers");
+  OtherRank rank(*other, *pool, [&](std::int64_t tokens) { return computed(tokens); });
+  cache->join(&rank);
+  cache->keep(computed(192), text(192), 1, 1);
+  drain(*cache);
+  drain(*other);
+  EXPECT_EQ(files(), 6u);
+  SequenceState state(pool), slow(pool);
+  EXPECT_FALSE(cache->extend(state, text(192), 192, Clock::time_point::max()));
+  EXPECT_EQ(state.length(), 192);
+  EXPECT_TRUE(cache->extend(slow, text(192), 192, Clock::time_point::min()));
+  EXPECT_EQ(slow.length(), 64);
+  cache->join(nullptr);
+  cache->keep(computed(320), text(320), 1, 1);  // two blocks that the other one lacks
+  drain(*cache);
+  EXPECT_EQ(files(), 8u);
+  cache->join(&rank);
+  SequenceState longer(pool);
+  EXPECT_FALSE(cache->extend(longer, text(320), 320, Clock::time_point::max()));
+  EXPECT_EQ(longer.length(), 192);
+  EXPECT_FALSE(cache->extend(longer, text(320), 320, Clock::time_point::max()));
+  EXPECT_EQ(longer.length(), 192);
 }
 
 TEST_P(PromptTier, ABlockHeldInPartIsLoadedWhole) {

@@ -461,7 +461,7 @@ int execute(BenchFlags flags, const Program& program) {
     return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
-  auto options = options_of_rank(flags.model, ranks->rank(), program);
+  auto options = options_of_rank(flags.model, {}, ranks->rank(), program);
   if (ranks->follows()) return ranks->follow(options);
   if (!options.ok()) return fail(options.status());
   options->cluster = ranks->cluster();

@@ -412,9 +412,12 @@ void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const ch
       ->capture_default_str();
 }
 
-Expected<engine::EngineOptions> options_of_rank(ModelFlags& flags, int rank, const Program& program) {
+Expected<engine::EngineOptions> options_of_rank(ModelFlags& flags, const PromptCacheFlags& prompts, int rank,
+                                                const Program& program) {
   MR_RETURN_IF_ERROR(open_share(flags, rank, program));
-  return engine_options(flags, program);
+  MR_ASSIGN_OR_RETURN(engine::EngineOptions options, engine_options(flags, program));
+  MR_RETURN_IF_ERROR(apply_prompt_cache_if_there_is_a_home(prompts, options));
+  return options;
 }
 
 /// A folder of the program's corner of the user's cache. Errors: not_found.
@@ -430,9 +433,18 @@ Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& 
   options.prompt_cache_seconds = flags.seconds;
   options.prompt_cache.clear();
   if (flags.folder == "off" || flags.folder.empty()) return {};
-  options.prompt_cache = flags.folder;
-  if (flags.folder != "on") return {};
-  MR_ASSIGN_OR_RETURN(options.prompt_cache, folder_of_cache("prompts"));
+  if (flags.folder == "on") {
+    MR_ASSIGN_OR_RETURN(options.prompt_cache, folder_of_cache("prompts"));
+  } else {
+    options.prompt_cache = flags.folder;
+  }
+  return {};
+}
+
+Status apply_prompt_cache_if_there_is_a_home(const PromptCacheFlags& flags, engine::EngineOptions& options) {
+  Status status = apply_prompt_cache(flags, options);
+  if (status.code() != Code::not_found) return status;
+  log::warn("prompt cache off: {}", status.message());
   return {};
 }
 

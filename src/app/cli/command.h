@@ -70,8 +70,6 @@ Expected<engine::EngineOptions> engine_options(const ModelFlags& flags, const Pr
 /// Where --fetch-share is given: the part of the model that this rank has, whose path takes the place of the model's
 /// name. Errors: those of store::Share::open().
 Status open_share(ModelFlags& flags, int rank, const Program& program);
-/// Both, one after the other.
-Expected<engine::EngineOptions> options_of_rank(ModelFlags& flags, int rank, const Program& program);
 
 /// A bar while weights load, and while a pass waits for the rest of them; Ctrl-C stops either.
 void show_loading(engine::EngineOptions& options, const Program& program);
@@ -88,6 +86,12 @@ struct PromptCacheFlags {
 void add_prompt_cache_flags(CLI::App& command, PromptCacheFlags& flags, const char* by_default);
 /// Errors: invalid_argument naming the flag; not_found ("on" without a home directory).
 Status apply_prompt_cache(const PromptCacheFlags& flags, engine::EngineOptions& options);
+/// The same for a service, which may have none: prompts are not kept then, which the log says.
+Status apply_prompt_cache_if_there_is_a_home(const PromptCacheFlags& flags, engine::EngineOptions& options);
+
+/// What a rank behind the first opens its part of the model with. Errors: those of all three.
+Expected<engine::EngineOptions> options_of_rank(ModelFlags& flags, const PromptCacheFlags& prompts, int rank,
+                                                const Program& program);
 
 /// Where it is learned which experts a user's traffic calls for: `flag` is "on", "off" or a folder.
 void add_learning_flag(CLI::App& command, std::string& flag);

@@ -167,7 +167,7 @@ int execute(const CLI::App& command, RunFlags& flags, const Program& program) {
   if (const Status launched = launch_cluster(flags.model, program, 1); !launched.ok()) return fail(launched);
   const auto ranks = Ranks::join(flags.model);
   if (!ranks.ok()) return fail(ranks.status());
-  if (ranks->follows()) return ranks->follow(options_of_rank(flags.model, ranks->rank(), program));
+  if (ranks->follows()) return ranks->follow(options_of_rank(flags.model, flags.prompt_cache, ranks->rank(), program));
   if (const Status share = open_share(flags.model, ranks->rank(), program); !share.ok()) return fail(share);
   flags.local = flags.local || !ranks->alone();
   store::Resolved model;

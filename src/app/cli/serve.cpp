@@ -62,10 +62,7 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   engine.fewer_sequences = true;  // whoever asks gets an answer, if after others
   engine.max_queue = flags.queue;
   engine.share_prefixes = true;
-  if (const Status status = apply_prompt_cache(flags.prompt_cache, engine); status.code() == Code::not_found)
-    log::warn("prompt cache off: {}", status.message());  // a service without a home
-  else
-    MR_RETURN_IF_ERROR(status);
+  MR_RETURN_IF_ERROR(apply_prompt_cache_if_there_is_a_home(flags.prompt_cache, engine));
   apply_learning(flags.learn_experts, engine);
   engine.kv_tokens =
       flags.kv_tokens > 0
@@ -191,7 +188,7 @@ int serve(ServeFlags flags, const Program& program) {
     return fail(error(Code::invalid_argument, "{}",
                       flags.daemon ? "--daemon is for one process; leave it out under mpirun or srun"
                                    : "over several processes serve takes the MODEL that all have"));
-  if (ranks->follows()) return ranks->follow(options_of_rank(flags.model, ranks->rank(), program));
+  if (ranks->follows()) return ranks->follow(options_of_rank(flags.model, flags.prompt_cache, ranks->rank(), program));
   if (const Status share = open_share(flags.model, ranks->rank(), program); !share.ok()) return fail(share);
   auto options = server_options(flags, program);
   if (!options.ok()) return fail(options.status());
