@@ -465,7 +465,8 @@ TEST_F(GpuPromptCache, ARestartGivesTheSameBitsWithFewerRows) {
     const Answer first = ask(options, prompt);
     EXPECT_EQ(first.result.cached_tokens, 0);
     EXPECT_EQ(first.rows, plain.rows);
-    EXPECT_EQ(files(), 4u) << "300 tokens have four whole blocks";
+    // 300 tokens have four whole blocks; of few bits there is the first one in plain bytes, too.
+    EXPECT_EQ(files(), c.kv == DType::q3_k ? 5u : 4u);
     const Answer second = ask(options, prompt);
     EXPECT_EQ(second.result.cached_tokens, 256);
     EXPECT_EQ(second.rows, first.rows - 256);

@@ -147,6 +147,7 @@ class Bench {
     std::vector<engine::Engine::Id> ids;
     DecodeWindow window(flags_.sequences);
     exec::ExecCounters prompts_done;
+    residency::StoreCounters store_after_prompts = store_before;
     for (int s = 0; s < flags_.sequences; ++s) {
       engine::Request request;
       request.prompt = random_prompt(flags_.prompt_tokens, engine_.tokenizer().vocab_size(),
@@ -166,6 +167,7 @@ class Bench {
         if (done != total) return;
         window.prompt_ended();
         prompts_done = engine_.executor().counters();
+        store_after_prompts = engine_.store_counters();
       };
       MR_ASSIGN_OR_RETURN(const auto id, engine_.submit(std::move(request)));
       ids.push_back(id);
@@ -188,6 +190,7 @@ class Bench {
       decoded += static_cast<std::int64_t>(result.tokens.size()) - 1;
     }
     fill(sample, store_before, disk_before, seconds);
+    fill_copied(sample, store_after_prompts);
     fill_stages(sample, prompts_done);
     if (prompt_seconds > 0) sample.prompt_tok_s = flags_.prompt_tokens * flags_.sequences / prompt_seconds;
     if (decode_seconds > 0 && decoded > 0) sample.decode_tok_s = static_cast<double>(decoded) / decode_seconds;
@@ -213,11 +216,17 @@ class Bench {
       sample.decode_disk_bytes = (gpu ? streamed : read) / passes;
       sample.decode_weight_bytes = static_cast<double>(store.bytes_used - store_before.bytes_used) / passes;
     }
-    if (passes > 0)
-      sample.copied_bytes = static_cast<double>(store.bytes_to_device - store_before.bytes_to_device) / passes;
     const auto leases = store.hits + store.misses - store_before.hits - store_before.misses;
     if (leases > 0) sample.hit_rate = static_cast<double>(store.hits - store_before.hits) / static_cast<double>(leases);
     sample.stall_share = static_cast<double>(store.stall_ns - store_before.stall_ns) * 1e-9 / seconds;
+  }
+
+  /// Of passes that decode alone: what a prompt brings across is for many rows.
+  void fill_copied(Sample& sample, const residency::StoreCounters& before) const {
+    const residency::StoreCounters after = engine_.store_counters();
+    if (after.passes == before.passes) return;
+    sample.copied_bytes = static_cast<double>(after.bytes_to_device - before.bytes_to_device) /
+                          static_cast<double>(after.passes - before.passes);
   }
 
   void fill_stages(Sample& sample, const exec::ExecCounters& before) const {
