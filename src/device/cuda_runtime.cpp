@@ -73,24 +73,40 @@ Expected<VramState> vram_state() {
   return VramState{free, total};
 }
 
-Expected<VramState> vram_state_without_context(int index) {
-  // The management library's interface is stable; only these three calls of it are needed.
+namespace {
+
+/// The driver's management library. Its interface is stable, and only these three calls of it are needed. It stays
+/// open: what it has opened of the driver it does not close again.
+struct Management {
   struct Memory {
     unsigned long long total, free, used;
   };
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-  if (library == nullptr) return error(Code::unsupported, "libnvidia-ml.so.1 is not on this machine");
-  const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
-  const auto by_bus =
-      reinterpret_cast<int (*)(const char*, void**)>(dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
-  const auto memory_info = reinterpret_cast<int (*)(void*, Memory*)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
+  int (*by_bus)(const char*, void**) = nullptr;
+  int (*memory_info)(void*, Memory*) = nullptr;
+  bool open = false;
+  bool usable = false;
+
+  Management() {
+    void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    open = library != nullptr;
+    if (!open) return;
+    const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
+    by_bus = reinterpret_cast<decltype(by_bus)>(dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
+    memory_info = reinterpret_cast<decltype(memory_info)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
+    usable = init != nullptr && by_bus != nullptr && memory_info != nullptr && init() == 0;
+  }
+};
+
+}  // namespace
+
+Expected<VramState> vram_state_without_context(int index) {
+  static const Management management;
+  if (!management.open) return error(Code::unsupported, "libnvidia-ml.so.1 is not on this machine");
   char bus[32] = {};
   void* handle = nullptr;
-  Memory memory{};
-  const bool known = init != nullptr && by_bus != nullptr && memory_info != nullptr && init() == 0 &&
-                     cudaDeviceGetPCIBusId(bus, sizeof(bus), index) == cudaSuccess && by_bus(bus, &handle) == 0 &&
-                     memory_info(handle, &memory) == 0;
-  dlclose(library);
+  Management::Memory memory{};
+  const bool known = management.usable && cudaDeviceGetPCIBusId(bus, sizeof(bus), index) == cudaSuccess &&
+                     management.by_bus(bus, &handle) == 0 && management.memory_info(handle, &memory) == 0;
   if (!known) return error(Code::unsupported, "the driver does not tell the memory of GPU {}", index);
   return VramState{memory.free, memory.total};
 }

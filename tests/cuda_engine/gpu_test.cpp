@@ -523,6 +523,19 @@ TEST_F(Gpu, VramThatAnotherTakesAfterPlanningIsSaidAndNoCrash) {
   EXPECT_EQ(logits_of(on_gpu(draft_path()), 10, 2).empty(), false);
 }
 
+TEST_F(Gpu, AModelThatClosesLeavesNoFileOpen) {
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  };
+  std::ptrdiff_t before = 0;
+  for (int time = 0; time < 4; ++time) {
+    ASSERT_NE(make(on_gpu(moe_path())), nullptr);
+    if (time == 0) before = open_files();  // what the driver opens once stays open
+  }
+  EXPECT_LE(open_files(), before);
+}
+
 TEST_F(Gpu, SameBitsInABatchOfEight) {
   for (const DType kv : kKvFormats) expect_same_bits_in_a_batch_of_eight(kv);
 }
