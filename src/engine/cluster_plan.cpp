@@ -6,6 +6,7 @@
 #include "engine/cluster_terms.h"
 #include "engine/setup.h"
 #include "engine/share_layers.h"
+#include "residency/type_rates.h"
 
 namespace millrace::engine {
 namespace {
@@ -48,8 +49,10 @@ Expected<ClusterStage> plan_stage(EngineOptions options, const ClusterHost& host
 }
 
 /// Errors: invalid_argument.
-Expected<RankSpeed> speed_of(const ClusterHost& host, const ClusterHost& first) {
-  const residency::Rates& rates = host.rates;
+Expected<RankSpeed> speed_of(const ClusterHost& host, const ClusterHost& first, const model::Model& whole) {
+  const residency::Rates rates = rates_for(
+      residency::weights_by_type(whole.units(), static_cast<int>(whole.hyperparameters().top_k), host.vram_bytes > 0),
+      host.rates);
   if (rates.cpu_decode <= 0 || rates.disk <= 0)
     return error(Code::invalid_argument, "{}: its rates lack that of decoding or of its disk", host.name);
   if ((host.vram_bytes > 0) != (first.vram_bytes > 0))
@@ -111,7 +114,7 @@ Expected<ClusterPlan> plan_cluster(const EngineOptions& given, std::span<const C
   const RowTimes row = row_times(hp, network);
   std::vector<RankSpeed> ranks;
   for (const ClusterHost& host : hosts) {
-    MR_ASSIGN_OR_RETURN(const RankSpeed speed, speed_of(host, hosts.front()));
+    MR_ASSIGN_OR_RETURN(const RankSpeed speed, speed_of(host, hosts.front(), *whole));
     ranks.push_back(speed);
   }
   const std::uint64_t table = table_bytes(*whole);

@@ -225,7 +225,7 @@ double measure_ram(ThreadPool& pool, const device::HostBuffer& memory, double se
   return static_cast<double>(memory.bytes()) / undisturbed_seconds(seconds, [&] { read_all(pool, memory); });
 }
 
-/// The products of a model, with Q4_K weights, over memory that all threads share.
+/// The products of a model over memory that all threads share: with Q4_K weights, and in short with those of any type.
 class KernelProbe {
  public:
   static constexpr std::int64_t kCols = 4096;
@@ -239,7 +239,7 @@ class KernelProbe {
         pool_(pool),
         memory_(memory),
         row_bytes_(millrace::row_bytes(DType::q4_k, kCols)),
-        rows_(static_cast<std::int64_t>(memory.bytes()) / row_bytes_ / kGrain * kGrain),
+        rows_(rows_in(memory.bytes(), DType::q4_k)),
         workspace_bytes_(static_cast<std::int64_t>(
             round_up(static_cast<std::uint64_t>(
                          std::max(table.matmul_workspace_bytes(kCols), table.matmul_segments_workspace_bytes(kCols))),
@@ -253,7 +253,8 @@ class KernelProbe {
     MR_ASSIGN_OR_RETURN(d_, device::HostBuffer::reserve(bytes(kPromptRows * kCols / 32 * 4), device::Pages::normal));
     MR_ASSIGN_OR_RETURN(sums_, device::HostBuffer::reserve(bytes(kPromptRows * kCols / 16 * 4), device::Pages::normal));
     MR_ASSIGN_OR_RETURN(
-        y_, device::HostBuffer::reserve(bytes(std::max(kPromptRows * kPanelRows, rows_) * 4), device::Pages::normal));
+        y_, device::HostBuffer::reserve(bytes(std::max(kPromptRows * kPanelRows, most_rows(memory_.bytes())) * 4),
+                                        device::Pages::normal));
     MR_ASSIGN_OR_RETURN(workspace_,
                         device::HostBuffer::reserve(bytes(workspace_bytes_ * pool_.threads()), device::Pages::normal));
     std::uint64_t state = 88172645463325252u;
@@ -286,7 +287,7 @@ class KernelProbe {
     const double each = undisturbed_seconds(seconds,
                                             [&] {
                                               for (std::int64_t i = 0; i < kTogether; ++i) {
-                                                product(rows, 1, first);
+                                                product(rows, 1, {.first = first});
                                                 first = first + 2 * rows <= rows_ ? first + rows : 0;
                                               }
                                             }) /
@@ -296,45 +297,97 @@ class KernelProbe {
   /// A few activation rows, once, in the GPU's order of sums: the multiply-accumulates.
   std::uint64_t few_rows() {
     const std::int64_t rows = std::max(kGrain, rows_ / kFewRows);
-    product(rows, kFewRows, 0, table_.matmul_segments);
+    product(rows, kFewRows, From{}, table_.matmul_segments);
     return static_cast<std::uint64_t>(rows * kCols * kFewRows);
   }
   HostWork work() {
     return {[this] { return decode(); }, [this] { return few_rows(); }};
   }
   /// Multiply-accumulates per second with many activation rows.
-  double prompt_rate(double seconds) {
-    const std::int64_t rows = std::min(kPanelRows, rows_);
+  double prompt_rate(double seconds, DType dtype = DType::q4_k) {
+    const std::int64_t rows = std::min(kPanelRows, rows_in(memory_.bytes(), dtype));
     return static_cast<double>(rows * kCols * kPromptRows) /
-           undisturbed_seconds(seconds, [&] { product(rows, kPromptRows); });
+           undisturbed_seconds(seconds, [&] { product(rows, kPromptRows, {.dtype = dtype}); });
+  }
+  /// Multiply-accumulates per second of a few activation rows with weights from memory.
+  double rows_rate(double seconds, DType dtype = DType::q4_k) {
+    Parts parts(memory_.bytes(), dtype);
+    return static_cast<double>(parts.rows() * kCols * kFewRows) /
+           undisturbed_seconds(seconds, [&] { product(parts.rows(), kFewRows, parts.next()); });
+  }
+  /// The rates of a type, each measured for so long, over a part of the memory at a time.
+  TypeRates of_type(DType dtype, double seconds) {
+    Parts parts(memory_.bytes(), dtype);
+    const double once = undisturbed_seconds(seconds, [&] { product(parts.rows(), 1, parts.next()); });
+    return {.dtype = dtype,
+            .decode = static_cast<double>(parts.rows() * millrace::row_bytes(dtype, kCols)) / once,
+            .rows_macs = rows_rate(seconds, dtype),
+            .prefill_macs = prompt_rate(seconds, dtype)};
   }
 
  private:
-  /// Random quants in blocks whose scales are ordinary numbers. A Q4_K block opens with two float16 scales.
+  /// Weights of a product.
+  struct From {
+    DType dtype = DType::q4_k;
+    std::int64_t first = 0;  // row
+  };
+  /// An eighth of the memory after the other, so that no cache has what comes next.
+  class Parts {
+   public:
+    Parts(std::uint64_t memory_bytes, DType dtype)
+        : dtype_(dtype), all_(rows_in(memory_bytes, dtype)), rows_(std::max(kGrain, all_ / kParts / kGrain * kGrain)) {}
+    std::int64_t rows() const { return rows_; }
+    From next() {
+      const From from{dtype_, first_};
+      first_ = first_ + 2 * rows_ <= all_ ? first_ + rows_ : 0;
+      return from;
+    }
+
+   private:
+    static constexpr std::int64_t kParts = 8;
+    DType dtype_;
+    std::int64_t all_, rows_, first_ = 0;
+  };
+
+  static std::int64_t rows_in(std::uint64_t memory_bytes, DType dtype) {
+    return static_cast<std::int64_t>(memory_bytes) / millrace::row_bytes(dtype, kCols) / kGrain * kGrain;
+  }
+
+  /// Of the type with the shortest rows.
+  static std::int64_t most_rows(std::uint64_t memory_bytes) {
+    std::int64_t most = 0;
+    for (const DTypeInfo& known : all_dtypes())
+      if (known.computable) most = std::max(most, rows_in(memory_bytes, known.dtype));
+    return most;
+  }
+
+  /// Random bytes that are harmless as weights of every type: each pair is a float16 or bfloat16, each four a float32,
+  /// and each byte an exponent, of an ordinary number.
   void fill_weights() {
-    const std::int64_t block_bytes = info(DType::q4_k).block_bytes;
-    pool_.parallel_for(rows_, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
+    constexpr std::uint64_t kVaries = 0x1f1f1f1f1f1f1f1fu, kLeast = 0x1818181818181818u;
+    const auto bytes = static_cast<std::int64_t>(memory_.bytes());
+    pool_.parallel_for(bytes, static_cast<std::int64_t>(kSlotBytes), [&](std::int64_t begin, std::int64_t end, int) {
       std::uint64_t state = 0x2545f4914f6cdd1du + static_cast<std::uint64_t>(begin);
-      std::byte* first = memory_.data() + begin * row_bytes_;
-      std::byte* last = memory_.data() + end * row_bytes_;
-      for (std::byte* at = first; at + 8 <= last; at += 8) {
-        const std::uint64_t word = next_random(state);
+      for (std::byte* at = memory_.data() + begin; at + 8 <= memory_.data() + end; at += 8) {
+        const std::uint64_t word = (next_random(state) & kVaries) + kLeast;
         std::memcpy(at, &word, 8);
       }
-      constexpr std::array<std::uint16_t, 2> scales = {0x1c00, 0x1800};  // 2^-8 and 2^-9
-      for (std::byte* at = first; at < last; at += block_bytes) std::memcpy(at, scales.data(), 4);
     });
   }
 
-  void product(std::int64_t rows, std::int64_t x_rows, std::int64_t first = 0,
+  void product(std::int64_t rows, std::int64_t x_rows) { product(rows, x_rows, From{}); }
+  void product(std::int64_t rows, std::int64_t x_rows, From from,
                void (*matmul)(const kernels::MatmulArgs&) = nullptr) {
     if (matmul == nullptr) matmul = table_.matmul;
+    const std::int64_t row_bytes = millrace::row_bytes(from.dtype, kCols);
     pool_.parallel_for(rows, kGrain, [&](std::int64_t begin, std::int64_t end, int thread) {
       kernels::MatmulArgs args;
-      args.dtype = DType::q4_k;
-      args.weight = memory_.data() + (first + begin) * row_bytes_;
+      args.dtype = from.dtype;
+      args.weight = memory_.data() + (from.first + begin) * row_bytes;
       args.weight_rows = end - begin;
       args.cols = kCols;
+      args.x = reinterpret_cast<const float*>(x_.data());
+      args.x_stride = kCols;
       args.x_q8 = x_q8_;
       args.x_rows = x_rows;
       args.x_name = 1;  // it never changes
@@ -352,6 +405,22 @@ class KernelProbe {
   device::HostBuffer x_, q_, d_, sums_, y_, workspace_;
   kernels::Q8Rows x_q8_;
 };
+
+/// Every type but Q4_K, as many as a model may have.
+std::vector<TypeRates> measure_types(KernelProbe& probe, double seconds_each, const CalibrateProgress& tell) {
+  constexpr double kShorter = 1.0 / 20;
+  constexpr double kBegin = 0.85, kEnd = 0.95;
+  std::vector<DType> dtypes;
+  for (const DTypeInfo& known : all_dtypes())
+    if (known.computable && known.dtype != DType::q4_k) dtypes.push_back(known.dtype);
+  std::vector<TypeRates> types;
+  for (const DType dtype : dtypes) {
+    const double done = static_cast<double>(types.size()) / static_cast<double>(dtypes.size());
+    tell(fmt::format("kernels of {}", info(dtype).name), kBegin + (kEnd - kBegin) * done);
+    types.push_back(probe.of_type(dtype, seconds_each * kShorter));
+  }
+  return types;
+}
 
 }  // namespace
 
@@ -389,6 +458,8 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
     rates.cpu_product = probe->product_seconds(options.seconds_each / 2, rates.cpu_decode);
     tell("prompt kernels", 0.8);
     rates.cpu_prefill_macs = probe->prompt_rate(options.seconds_each);
+    rates.cpu_rows_macs = probe->rows_rate(options.seconds_each / 2);
+    rates.types = measure_types(*probe, options.seconds_each, tell);
   }
   if (device::gpus().ok()) {
     tell("GPU", 0.95);

@@ -17,7 +17,7 @@ struct CalibrateOptions {
   std::string path;  // a model file, or a directory on the disk to measure ("": the current one). A directory, or a
                      // file too small to time, gets a scratch file beside it for as long as the measurement runs
   int threads = 0;   // that read RAM and compute; 0: all that this process may use
-  const kernels::Table* kernels = nullptr;  // nullptr: cpu_decode and cpu_prefill_macs stay 0
+  const kernels::Table* kernels = nullptr;  // nullptr: the processor's rates but `ram` stay 0
   double seconds_each = 1.0;                // of the four measurements; of the disk's up to three times as long
   bool disk_only = false;                   // the other rates stay 0
   // At most this much is read, less where memory is tight: far more than any processor's cache holds.
@@ -67,7 +67,7 @@ int threads_beside_gpu(int asked);
 Expected<Rates> measure_sharing(const kernels::Table& kernels, int threads, std::uint64_t host_bytes,
                                 std::uint64_t device_bytes);
 
-/// About six times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where
+/// About twelve times seconds_each, and the time to write a scratch file where one is needed. GPU rates stay 0 where
 /// there is none. Errors: not_found, io_error, out_of_budget.
 Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgress& progress = nullptr);
 

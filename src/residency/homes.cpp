@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "residency/budget.h"
 #include "residency/predict.h"
+#include "residency/type_rates.h"
 
 namespace millrace::residency {
 namespace {
@@ -127,7 +128,7 @@ Status choose_experts_in_ram(const UnitTable& units, const HomesInput& input, co
   }
   if (experts.ram_slots == all) {
     // What lets link and processor end together. A user's share of rows is one of experts, too.
-    const LinkShare share = link_share(rates);
+    const LinkShare share = link_share(rates_for(weights_by_type(units, 0, true), rates));
     const int asked = 1000 - input.cpu_share_percent * 10;
     experts.link = input.cpu_share_percent >= 0 ? LinkShare{.single = asked, .several = asked}
                    : share.any()                ? share

@@ -11,6 +11,7 @@
 #include "residency/plan_rows.h"
 #include "residency/predict.h"
 #include "residency/substitutes.h"
+#include "residency/type_rates.h"
 
 namespace millrace::residency {
 namespace {
@@ -435,7 +436,8 @@ bool in_front(const Unit& unit, int layers) {
   return !unit.by_rows && (unit.aside || (layers != 0 && unit.layer < std::max(0, layers)));
 }
 
-Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& rates) {
+Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, const Rates& machine) {
+  const Rates rates = rates_for(weights_by_type(units, options.top_k, false), machine);
   const auto plan_with_layers = [&](int layers) {
     return plan_with_front(units, options, rates, front_of_layers(units, layers));
   };
@@ -460,7 +462,8 @@ Expected<Plan> make_plan(const UnitTable& units, const PlanOptions& options, con
 }
 
 Expected<FollowedPlan> follow_plan(const UnitTable& units, const Decisions& decisions, const PlanOptions& options,
-                                   const Rates& rates) {
+                                   const Rates& machine) {
+  const Rates rates = rates_for(weights_by_type(units, options.top_k, false), machine);
   const Census census = take_census(units, options.top_k, front_of_layers(units, 0).units);
   MR_RETURN_IF_ERROR(check_decisions(units, census, decisions));
   const std::optional<std::uint64_t> memory = memory_for_tiles(census, options);

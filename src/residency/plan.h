@@ -20,6 +20,15 @@ namespace millrace::residency {
 constexpr std::uint64_t kHugeWeightBytes = 64u << 20;
 
 /// Measured rates of this machine (`millrace calibrate`), in bytes per second. 0: not measured (or not there).
+/// The processor's rates for weights of a type, as they stand for Q4_K in Rates.
+struct TypeRates {
+  DType dtype = DType::f32;
+  double decode = 0;        // weight bytes a second, one row of activations
+  double rows_macs = 0;     // multiply-accumulates a second, eight rows
+  double prefill_macs = 0;  // and many
+  bool operator==(const TypeRates&) const = default;
+};
+
 struct Rates {
   double disk = 0;        // O_DIRECT reads into huge pages
   double ram = 0;         // all threads reading RAM
@@ -35,7 +44,10 @@ struct Rates {
   double cpu_product = 0;          // seconds: what each product of decoding takes on all threads beside its bytes
   // Multiply-accumulates per second of products of a few generated rows, the link being busy, too.
   double cpu_few_macs = 0;
-  std::string machine;  // what was measured: CPU, cores, disk
+  double cpu_rows_macs = 0;  // the same without a GPU, eight rows, weights from RAM
+  std::string machine;       // what was measured: CPU, cores, disk
+  // The processor's rates above are those of Q4_K; here are those of other types. type_rates.h mixes them.
+  std::vector<TypeRates> types = {};
 };
 Expected<Rates> parse_rates_json(const std::string& text);
 std::string rates_to_json(const Rates& rates);
@@ -138,6 +150,12 @@ struct PlanOptions {
   std::uint64_t ring_bytes_wanted = 32u << 20;
 };
 
+/// Weights of a type that a decoded token computes with.
+struct TypeWeights {
+  DType dtype = DType::f32;
+  double bytes = 0, macs = 0;
+};
+
 /// What a pass moves, in bytes of weights, and computes, in multiply-accumulates: what predictions are made of.
 struct PassCost {
   bool gpu = false;
@@ -163,6 +181,7 @@ struct PassCost {
   LinkShare expert_link = {};
   bool quantized_kv = false, crowded = false;  // as in PlanOptions
   std::int64_t pass_tokens = 0;                // as in PlanOptions
+  std::vector<TypeWeights> weights = {};       // type_rates.h
 };
 
 /// How the weight store uses its bytes.

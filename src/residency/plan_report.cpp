@@ -5,6 +5,7 @@
 
 #include "residency/plan.h"
 #include "residency/predict.h"
+#include "residency/type_rates.h"
 
 namespace millrace::residency {
 namespace {
@@ -25,7 +26,50 @@ constexpr RateField kRateFields[] = {
     {"device_prefill_macs", &Rates::device_prefill_macs},
     {"cpu_product", &Rates::cpu_product},
     {"cpu_few_macs", &Rates::cpu_few_macs},
+    {"cpu_rows_macs", &Rates::cpu_rows_macs},
 };
+
+struct TypeRateField {
+  const char* key;
+  double TypeRates::*field;
+};
+constexpr TypeRateField kTypeRateFields[] = {
+    {"decode", &TypeRates::decode},
+    {"rows_macs", &TypeRates::rows_macs},
+    {"prefill_macs", &TypeRates::prefill_macs},
+};
+
+/// A member of a rates file; absent: 0. Errors: invalid_argument.
+Expected<double> read_rate(const nlohmann::json& object, const std::string& key) {
+  const auto it = object.find(key);
+  if (it == object.end()) return 0.0;
+  const double value = it->is_number() ? it->get<double>() : -1;
+  if (!(value >= 0) || !std::isfinite(value))
+    return error(Code::invalid_argument, "rate '{}' is not a number, of bytes per second as a rule; write it as 3.2e9",
+                 key);
+  return value;
+}
+
+/// "types" of a rates file: an object by the types' names. Errors: invalid_argument. A type that this version does not
+/// know says nothing to it.
+Expected<std::vector<TypeRates>> read_types(const nlohmann::json& types) {
+  if (!types.is_object())
+    return error(Code::invalid_argument,
+                 "the rates' \"types\" are not an object; write them anew with `millrace calibrate`");
+  std::vector<TypeRates> read;
+  for (const auto& [name, fields] : types.items()) {
+    const Expected<DType> dtype = dtype_from_name(name);
+    if (!dtype.ok()) continue;
+    TypeRates of_type{.dtype = *dtype};
+    for (const auto& [key, field] : kTypeRateFields) {
+      Expected<double> rate = fields.is_object() ? read_rate(fields, key) : Expected<double>(0.0);
+      if (!rate.ok()) return rate.status().with_context(name);
+      of_type.*field = *rate;
+    }
+    read.push_back(of_type);
+  }
+  return read;
+}
 
 std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint64_t>(std::llround(bytes))); }
 
@@ -59,7 +103,8 @@ std::string table(const Plan& plan) {
                            milliseconds_text(rate > 0 ? 1e3 / rate : 0));
 }
 
-std::string prediction(const Plan& plan, const Rates& rates) {
+std::string prediction(const Plan& plan, const Rates& machine) {
+  const Rates rates = rates_for(plan.cost.weights, machine);
   const double speed = plan.predicted_decode_tokens_per_second;
   if (speed <= 0) return "rates not measured: run `millrace calibrate` for a predicted speed\n";
   std::string text =
@@ -159,7 +204,8 @@ std::string render_plan(const Plan& plan, const PlanOptions& options, const Rate
   return text + memory_line(plan, options);
 }
 
-std::string render_explain(const Plan& plan, const Rates& rates, const DecodeCost& cost) {
+std::string render_explain(const Plan& plan, const Rates& machine, const DecodeCost& cost) {
+  const Rates rates = rates_for(plan.cost.weights, machine);
   if (cost.passes <= 0 || cost.tokens <= 0 || cost.seconds <= 0) return "explain: nothing was decoded\n";
   const bool gpu = plan.vram_weight_bytes > 0;
   const auto passes = static_cast<double>(cost.passes);
@@ -221,15 +267,12 @@ Expected<Rates> parse_rates_json(const std::string& text) {
     return error(Code::invalid_argument, "the rates are not a JSON object; write them anew with `millrace calibrate`");
   Rates rates;
   for (const auto& [key, field] : kRateFields) {
-    const auto it = json.find(key);
-    if (it == json.end()) continue;
-    const double value = it->is_number() ? it->get<double>() : -1;
-    if (!(value >= 0) || !std::isfinite(value))
-      return error(Code::invalid_argument,
-                   "rate '{}' is not a number, of bytes per second as a rule; write it as 3.2e9", key);
-    rates.*field = value;
+    MR_ASSIGN_OR_RETURN(rates.*field, read_rate(json, key));
   }
   if (const auto it = json.find("machine"); it != json.end() && it->is_string()) rates.machine = it->get<std::string>();
+  if (const auto it = json.find("types"); it != json.end()) {
+    MR_ASSIGN_OR_RETURN(rates.types, read_types(*it));
+  }
   return rates;
 }
 
@@ -237,6 +280,9 @@ std::string rates_to_json(const Rates& rates) {
   nlohmann::ordered_json json;
   for (const auto& [key, field] : kRateFields) json[key] = rates.*field;
   json["machine"] = rates.machine;
+  for (const TypeRates& of_type : rates.types)
+    for (const auto& [key, field] : kTypeRateFields)
+      json["types"][std::string(info(of_type.dtype).name)][key] = of_type.*field;
   // A machine's name may hold any bytes.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -4,6 +4,7 @@
 #include "residency/plan.h"
 #include "residency/plan_rows.h"
 #include "residency/predict.h"
+#include "residency/type_rates.h"
 
 namespace millrace::residency {
 namespace {
@@ -143,7 +144,8 @@ void add_expert_rows(Plan::Row all, const PlanOptions& options, const Rates& rat
 }  // namespace
 
 Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, const PlanOptions& options,
-                    const Rates& rates) {
+                    const Rates& machine) {
+  const Rates rates = rates_for(weights_by_type(units, options.top_k, true), machine);
   Plan plan;
   plan.resident_tiles.assign(units.tiles().size(), true);
   std::int64_t experts = 0;

@@ -5,6 +5,7 @@
 
 #include "kernels/claimed.h"
 #include "residency/expert_use.h"
+#include "residency/type_rates.h"
 
 namespace millrace::residency {
 namespace {
@@ -38,7 +39,8 @@ constexpr double kExpertsOfDecodeRows = 0.84, kExpertsOfLinkRows = 0.53;
 // attention, and products of a few dozen rows.
 constexpr double kPromptOfProduct = 0.89, kWindowsOfProduct = 0.8, kFewRowsOfProduct = 0.19;
 constexpr double kAttentionOfProduct = 0.3, kQuantizedAttentionOfProduct = 0.13;
-// Of the processor's rate of products of prompts (measured on two cores with AVX-512).
+// Of the processor's rate of products of prompts (measured on two cores with AVX-512): attention, and products of a few
+// rows where those were not measured.
 constexpr double kCpuAttentionOfProduct = 0.25, kCpuFewRowsOfProduct = 0.37;
 // Of a prompt, the rows that an expert needs for the rate of large products.
 constexpr double kCpuExpertRows = 16;
@@ -215,6 +217,10 @@ double cpu_rest_seconds(const PassCost& cost, const Rates& rates, const Work& wo
   return seconds;
 }
 
+double few_rows_macs(const Rates& rates) {
+  return rates.cpu_rows_macs > 0 ? rates.cpu_rows_macs : rates.cpu_prefill_macs * kCpuFewRowsOfProduct;
+}
+
 PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
   const PassCost& cost = plan.cost;
   const double experts = cost.expert_bytes * touched(cost, rows);
@@ -231,7 +237,7 @@ PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
                                   : std::max(kCpuFewRowsOfProduct, each / kCpuExpertRows);
     const double macs =
         rows * (cost.macs + cost.expert_macs * cost.expert_share / of_experts) + (prompt ? 1 : rows) * cost.head_macs;
-    slowest.add(macs, rates.cpu_prefill_macs * (prompt ? 1 : kCpuFewRowsOfProduct), rest, "compute");
+    slowest.add(macs, prompt ? rates.cpu_prefill_macs : few_rows_macs(rates), rest, "compute");
   }
   slowest.add(cost.read + experts * (1 - plan.predicted_hit_rate), rates.disk, 0, "disk");
   return slowest.time();
@@ -248,6 +254,7 @@ PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& 
   cost.quantized_kv = options.quantized_kv;
   cost.crowded = options.crowded;
   cost.pass_tokens = options.pass_tokens;
+  cost.weights = weights_by_type(units, options.top_k, gpu);
   std::int64_t experts = 0;
   for (std::size_t u = 0; u < units.units().size(); ++u) {
     const Unit& unit = units.units()[u];
@@ -344,11 +351,13 @@ double host_rest_seconds(const Plan& plan, const Rates& rates, bool shares) {
   return seconds;
 }
 
-PassTime predict_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
+PassTime predict_pass(const Plan& plan, const Rates& machine, const Work& work, double rows) {
+  const Rates rates = rates_for(plan.cost.weights, machine);
   return plan.cost.gpu ? gpu_pass(plan, rates, work, rows) : cpu_pass(plan, rates, work, rows);
 }
 
-double predict_tokens_per_second(const Plan& plan, const Rates& rates, const Work& work) {
+double predict_tokens_per_second(const Plan& plan, const Rates& machine, const Work& work) {
+  const Rates rates = rates_for(plan.cost.weights, machine);
   const auto sequences = static_cast<double>(std::max<std::int64_t>(1, work.sequences));
   if (work.prompt_tokens <= 0) {
     // The planner's own figure knows the ring's pace and the experts' single reads.

@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "device/cpu.h"
+#include "kernels/kernels.h"
+
 namespace millrace::residency {
 namespace {
 
@@ -52,6 +55,32 @@ TEST_F(CalibrateTest, MeasuresDiskAndMemoryAndLeavesNothingBehind) {
   EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
   ASSERT_FALSE(told.empty());
   EXPECT_EQ(told.back(), 1);
+}
+
+TEST_F(CalibrateTest, MeasuresEveryTypeOfWeights) {
+  CalibrateOptions options;
+  options.path = folder_.string();
+  options.threads = 2;
+  options.kernels = &kernels::table(device::best_isa());
+  options.seconds_each = 0.02;
+  options.memory_bytes = 16u << 20;
+  options.scratch_bytes = 32u << 20;
+  const auto rates = calibrate(options);
+  ASSERT_TRUE(rates.ok()) << rates.status().message();
+  EXPECT_GT(rates->cpu_decode, 1e7);
+  EXPECT_GT(rates->cpu_rows_macs, 1e7);
+  std::vector<DType> measured;
+  for (const TypeRates& of_type : rates->types) {
+    measured.push_back(of_type.dtype);
+    for (const double rate : {of_type.decode, of_type.rows_macs, of_type.prefill_macs}) {
+      EXPECT_GT(rate, 1e7) << info(of_type.dtype).name;
+      EXPECT_LT(rate, 1e13) << info(of_type.dtype).name;
+    }
+  }
+  for (const DTypeInfo& known : all_dtypes()) {
+    const bool expected = known.computable && known.dtype != DType::q4_k;
+    EXPECT_EQ(std::count(measured.begin(), measured.end(), known.dtype), expected ? 1 : 0) << known.name;
+  }
 }
 
 TEST_F(CalibrateTest, SaysWhatIsWrongWithAPath) {

@@ -387,20 +387,39 @@ TEST(Plan, ReadsLikeATable) {
 }
 
 TEST(Rates, SurviveTheirJson) {
-  const Rates rates{3.25e9, 41e9,   24.5e9, 55e9, 44e9, 20e9,
-                    4.1e12, 1.5e11, 2.5e14, 4e-6, 4e11, "a CPU \"quoted\" \xff"};
+  const Rates rates{3.25e9,
+                    41e9,
+                    24.5e9,
+                    55e9,
+                    44e9,
+                    20e9,
+                    4.1e12,
+                    1.5e11,
+                    2.5e14,
+                    4e-6,
+                    4e11,
+                    3e11,
+                    "a CPU \"quoted\" \xff",
+                    {{DType::f16, 1e9, 2e9, 3e9}, {DType::iq2_xxs, 4e9, 5e9, 0}}};
   const auto parsed = parse_rates_json(rates_to_json(rates));
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->disk, rates.disk);
   EXPECT_EQ(parsed->cpu_prefill_macs, rates.cpu_prefill_macs);
   EXPECT_EQ(parsed->cpu_product, rates.cpu_product);
   EXPECT_EQ(parsed->cpu_few_macs, rates.cpu_few_macs);
+  EXPECT_EQ(parsed->cpu_rows_macs, rates.cpu_rows_macs);
+  EXPECT_EQ(parsed->types, rates.types);
   EXPECT_EQ(parsed->machine.rfind("a CPU \"quoted\"", 0), 0u);
   const auto partial = parse_rates_json(R"({"disk": 7e9, "unknown": 1})");
   ASSERT_TRUE(partial.ok());
   EXPECT_EQ(partial->disk, 7e9);
   EXPECT_EQ(partial->ram, 0);
-  for (const char* bad : {"", "[]", "{", R"({"disk": -1})", R"({"disk": "fast"})", R"({"ram": 1e999})"})
+  const auto newer = parse_rates_json(R"({"types": {"Q9_9": {"decode": "?"}, "F16": {"decode": 5, "later": "x"}}})");
+  ASSERT_TRUE(newer.ok()) << "a later version may know more types, and more of each";
+  ASSERT_EQ(newer->types.size(), 1u);
+  EXPECT_EQ(newer->types.front().decode, 5);
+  for (const char* bad : {"", "[]", "{", R"({"disk": -1})", R"({"disk": "fast"})", R"({"ram": 1e999})",
+                          R"({"types": []})", R"({"types": {"F16": {"decode": -1}}})"})
     EXPECT_FALSE(parse_rates_json(bad).ok()) << bad;
 }
 
