@@ -29,13 +29,11 @@ struct Format {
   DType dtype;
   kv::Rotation rotation;
 };
-constexpr Format kFormats[] = {{"f16", DType::f16, kv::Rotation::of_format},
-                               {"q8_0", DType::q8_0, kv::Rotation::never},
-                               {"q8_0, rotated", DType::q8_0, kv::Rotation::quantized},
-                               {"q4_0, not rotated", DType::q4_0, kv::Rotation::never},
-                               {"q4_0", DType::q4_0, kv::Rotation::of_format},
-                               {"q3", DType::q3_k, kv::Rotation::of_format},
-                               {"q2", DType::q2_0, kv::Rotation::of_format}};
+constexpr Format kFormats[] = {
+    {"f16", DType::f16, kv::Rotation::of_format},   {"q8_0, not rotated", DType::q8_0, kv::Rotation::never},
+    {"q8_0", DType::q8_0, kv::Rotation::of_format}, {"q4_0, not rotated", DType::q4_0, kv::Rotation::never},
+    {"q4_0", DType::q4_0, kv::Rotation::of_format}, {"q3", DType::q3_k, kv::Rotation::of_format},
+    {"q2", DType::q2_0, kv::Rotation::of_format}};
 
 [[noreturn]] void give_up(const Status& status) {
   fmt::print(stderr, "{}\n", status.message());

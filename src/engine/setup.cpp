@@ -61,7 +61,9 @@ std::uint64_t ram_of(const EngineOptions& options) {
 }
 
 kv::Layout kv_layout(const model::Model& model, const EngineOptions& options, int device) {
-  return model.program().layout.with(options.kv_dtype, device, options.kv_rotation);
+  const exec::Program& program = model.program();
+  const bool can = device == kv::kOnHost || options.kv_dtype != DType::q8_0 || program.turns_queries();
+  return program.layout.with(options.kv_dtype, device, can ? options.kv_rotation : kv::Rotation::never);
 }
 
 std::string kv_name(DType dtype) {

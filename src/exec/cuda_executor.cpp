@@ -103,13 +103,10 @@ static Status check_latents(const Attention& attention) {
       cuda::kMostLatentDim, cuda::kMostLatentValues, attention.head_dim, attention.v_dim());
 }
 
-/// Queries of a rotated cache are rotated by the launch that stores their keys, or that turns them: is there one?
-static Status check_queries(const Program& program, std::size_t attention, const CudaTraits& traits) {
-  using Kind = Step::Kind;
-  const Kind before = attention == 0 ? Kind::embed : program.steps[attention - 1].kind;
-  if (!kv_is_rotated(traits.kv_dtype) || before == Kind::store_kv || before == Kind::rope ||
-      before == Kind::rms_norm_heads)
-    return {};
+/// Queries of a rotated cache are rotated by the launch that stores their keys, or that turns them: is there one? In
+/// q8_0 a cache may lie as it is.
+static Status check_queries(const Program& program, const CudaTraits& traits) {
+  if (!kv_is_rotated(traits.kv_dtype) || traits.kv_dtype == DType::q8_0 || program.turns_queries()) return {};
   return error(
       Code::unsupported,
       "the GPU's attention over KV in less than 8 bits takes queries behind RoPE or the store of their keys; use "
@@ -137,8 +134,7 @@ std::int64_t CudaExecutor::prompt_chunk() const { return delta_chunks_ ? cuda_pr
 
 Status check_cuda(const Program& program, const residency::UnitTable& units, const CudaTraits& traits) {
   using kernels::Activation;
-  for (std::size_t i = 0; i < program.steps.size(); ++i) {
-    const Step& step = program.steps[i];
+  for (const Step& step : program.steps) {
     if (step.kind == Step::Kind::logits && units.part(step.weight).rows > cuda::kMostVocab)
       return error(Code::unsupported, "the GPU part takes vocabularies of up to {} tokens, not of {}; use --device cpu",
                    cuda::kMostVocab, units.part(step.weight).rows);
@@ -150,8 +146,8 @@ Status check_cuda(const Program& program, const residency::UnitTable& units, con
     if (step.kind != Step::Kind::attention) continue;
     MR_RETURN_IF_ERROR(step.attention.latent_values > 0 ? check_latents(step.attention)
                                                         : check_heads(step.attention.head_dim, traits));
-    if (step.attention.latent_values == 0) MR_RETURN_IF_ERROR(check_queries(program, i, traits));
   }
+  MR_RETURN_IF_ERROR(check_queries(program, traits));
   return fuse(program, units, {}).status();
 }
 

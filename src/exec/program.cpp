@@ -113,6 +113,16 @@ Program Program::with_units(std::span<const std::int32_t> units) const {
   return program;
 }
 
+bool Program::turns_queries() const {
+  using Kind = Step::Kind;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].kind != Kind::attention || steps[i].attention.latent_values > 0) continue;
+    const Kind before = i == 0 ? Kind::embed : steps[i - 1].kind;
+    if (before != Kind::store_kv && before != Kind::rope && before != Kind::rms_norm_heads) return false;
+  }
+  return true;
+}
+
 std::vector<WeightRef> Program::weights() const {
   std::vector<WeightRef> used;
   const auto use = [&](WeightRef ref) {

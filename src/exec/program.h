@@ -256,6 +256,9 @@ struct Program {
   std::int64_t layer_count() const { return layers.empty() ? 0 : static_cast<std::int64_t>(layers.size()) - 1; }
   /// In the order of their use; a mixture's experts by number, gate, up, down.
   std::vector<WeightRef> weights() const;
+  /// Whether each attention over keys and values stands behind the step that turns its queries, stores their keys or
+  /// normalises them: a GPU rotates queries there.
+  bool turns_queries() const;
   /// Whether other devices compute it, too, with rows of their own.
   bool is_shard() const;
   /// Whether a step behind `step` reads `act` before it is written again.

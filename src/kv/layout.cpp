@@ -57,8 +57,7 @@ Layout Layout::with(DType dtype, int device, Rotation rotation) const {
   for (Group& group : layout.groups_) {
     group.dtype = group.is_state() ? DType::f32 : dtype;
     group.device = device;
-    group.rotated = group.keeps == Keeps::attention && ((kv_is_rotated(dtype) && rotation != Rotation::never) ||
-                                                        (dtype == DType::q8_0 && rotation == Rotation::quantized));
+    group.rotated = group.keeps == Keeps::attention && kv_is_rotated(dtype) && rotation != Rotation::never;
   }
   for (std::size_t g = 0; kv_has_few_bits(dtype) && g < groups_.size(); ++g) {
     if (layout.groups_[g].keeps != Keeps::attention) continue;

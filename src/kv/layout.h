@@ -109,9 +109,8 @@ struct Place {
 
 /// Whether keys and values are rotated before they lose bits.
 enum class Rotation : std::uint8_t {
-  of_format,  // those in q4_0 and in few bits are
-  never,      // to measure what it does
-  quantized,  // those in q8_0, too
+  of_format,  // those are that kv_is_rotated() says
+  never,      // to measure what it does, and in q8_0 where it cannot be done
 };
 
 /// K or V of a token.

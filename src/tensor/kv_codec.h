@@ -36,8 +36,10 @@ KvGroup encode_kv_q4(const float* x);  // x: [kKvGroup]
 
 /// Whether KV in this type has few bits.
 constexpr bool kv_has_few_bits(DType dtype) { return dtype == DType::q3_k || dtype == DType::q2_0; }
-/// Whether KV in this type is rotated unless somebody asks that it is not: in less than 8 bits.
-constexpr bool kv_is_rotated(DType dtype) { return dtype == DType::q4_0 || kv_has_few_bits(dtype); }
+/// Whether KV in this type is rotated unless somebody asks that it is not: wherever it loses more than f16 does.
+constexpr bool kv_is_rotated(DType dtype) {
+  return dtype == DType::q8_0 || dtype == DType::q4_0 || kv_has_few_bits(dtype);
+}
 /// How many channels of a head of few bits share a scale: the largest power of two that divides head_dim.
 MR_BOTH constexpr std::int64_t kv_few_group(std::int64_t head_dim) { return head_dim & -head_dim; }
 /// Levels by field, a byte each from the lowest: of two bits with their signs, of three their magnitudes.

@@ -208,7 +208,6 @@ inline void expect_near_with_rotated_kv(const EngineOptions& options, const Chec
     EngineOptions changed = options;
     changed.context_tokens = checkpoint.context;
     changed.kv_dtype = format.dtype;
-    changed.kv_rotation = kv::Rotation::quantized;
     const auto engine = Engine::create(changed);
     if (!engine.ok()) {
       EXPECT_EQ(engine.status().code(), Code::unsupported) << engine.status().message();

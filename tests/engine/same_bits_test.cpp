@@ -209,7 +209,7 @@ TEST(SameBits, RotationAloneIsRounding) {
   EXPECT_NE(logits_of(options, kRows), rotated);
   options.kv_dtype = DType::q8_0;
   const std::vector<float> plain = logits_of(options, kRows);
-  options.kv_rotation = kv::Rotation::quantized;
+  options.kv_rotation = kv::Rotation::of_format;
   const std::vector<float> turned = logits_of(options, kRows);
   EXPECT_NE(turned, plain);
   double error = 0, norm = 0;

@@ -70,9 +70,9 @@ TEST(Layout, FewBitsAreOfRotatedKeysAndValues) {
   EXPECT_EQ(plain.with(DType::q4_0, kOnHost).groups()[0].rotation(), 32);
   EXPECT_EQ(plain.with(DType::q4_0, kOnHost).describe(), "1 layers x 2 heads x 96 Q4_0 rotated");
   EXPECT_EQ(plain.with(DType::q4_0, kOnHost, Rotation::never).groups()[0].rotation(), 0);
-  EXPECT_EQ(plain.with(DType::q8_0, kOnHost).groups()[0].rotation(), 0);
-  EXPECT_EQ(plain.with(DType::q8_0, kOnHost, Rotation::quantized).groups()[0].rotation(), 32);
-  EXPECT_EQ(plain.with(DType::f16, kOnHost, Rotation::quantized).groups()[0].rotation(), 0);
+  EXPECT_EQ(plain.with(DType::q8_0, kOnHost).groups()[0].rotation(), 32);
+  EXPECT_EQ(plain.with(DType::q8_0, kOnHost, Rotation::never).groups()[0].rotation(), 0);
+  EXPECT_EQ(plain.with(DType::f16, kOnHost).groups()[0].rotation(), 0);
   const Layout few = plain.with(DType::q2_0, kOnHost);
   EXPECT_EQ(few.describe(),
             "1 layers x 2 heads x 96 Q2_0 rotated; 1 layers x 2 heads x 96 F16 rotated, first and last block");
