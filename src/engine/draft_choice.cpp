@@ -58,11 +58,27 @@ double PassCosts::guessed(std::int64_t rows) const {
   return below > least ? cost + slope(least, below) / 2 * static_cast<double>(rows - below) : cost;
 }
 
+/// What was predicted, as far off as the nearest measured ones of fewer and of more rows were; 0: nothing was.
+double PassCosts::foretold(std::int64_t rows) const {
+  if (std::ssize(predicted_) < kMostRows) return 0;
+  const auto of = [this](std::int64_t number) { return predicted_[static_cast<std::size_t>(number - 1)]; };
+  const auto measured = [this](std::int64_t number) { return entries_[static_cast<std::size_t>(number)].samples > 0; };
+  const auto off = [&](std::int64_t number) { return of(number) > 0 ? believed(number) / of(number) : 1; };
+  std::int64_t below = rows, above = rows;
+  while (below >= 1 && !measured(below)) --below;
+  while (above <= kMostRows && !measured(above)) ++above;
+  // Fewer rows than ever were measured may be as fast as predicted for all that is known, so that they are tried.
+  if (below < 1) return of(rows) * (above <= kMostRows ? std::min(1.0, off(above)) : 1);
+  if (above > kMostRows || above == below) return of(rows) * off(below);
+  const double part = static_cast<double>(rows - below) / static_cast<double>(above - below);
+  return of(rows) * (off(below) + part * (off(above) - off(below)));
+}
+
 double PassCosts::of(std::int64_t rows) const {
   rows = std::clamp<std::int64_t>(rows, 1, kMostRows);
   const Entry& entry = entries_[static_cast<std::size_t>(rows)];
   if (entry.samples >= kSureSamples) return believed(rows);
-  const double guess = guessed(rows);
+  const double told = foretold(rows), guess = told > 0 ? told : guessed(rows);
   if (entry.samples == 0) return guess;
   return guess > 0 ? std::min(guess, believed(rows)) : believed(rows);
 }

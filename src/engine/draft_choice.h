@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/drafter.h"
@@ -16,12 +17,19 @@ class PassCosts {
  public:
   static constexpr std::int64_t kMostRows = 64;
 
+  PassCosts() = default;
+  /// predicted: seconds of passes of 1, 2, ... kMostRows rows; empty: unknown. What was measured says by how much they
+  /// are off, and they say how far rows that were not are worth a try at once.
+  explicit PassCosts(std::vector<double> predicted) : predicted_(std::move(predicted)) {}
+
   /// A pass of so many rows, none of them of a prompt, took so long.
   void measured(std::int64_t rows, double seconds);
-  /// Rows that were not measured twice are taken for as cheap as may be, so that they are tried: those up to twice as
-  /// many as were measured; more cost too much for now. What was measured long ago is believed a little less with each
-  /// pass since, for the same reason. 0: nothing was measured yet to tell it from.
+  /// Rows that were not measured twice cost what was predicted, as far off as that was of others. Without predictions
+  /// they are taken for as cheap as may be, so that they are tried: those up to twice as many as were measured; more
+  /// cost too much for now. What was measured long ago is believed a little less with each pass since, for the same
+  /// reason. 0: nothing was measured yet to tell it from.
   double of(std::int64_t rows) const;
+  bool foretells() const { return !predicted_.empty(); }
 
  private:
   struct Entry {
@@ -30,8 +38,10 @@ class PassCosts {
   };
   double believed(std::int64_t rows) const;
   double guessed(std::int64_t rows) const;
+  double foretold(std::int64_t rows) const;
 
   std::array<Entry, kMostRows + 1> entries_;
+  std::vector<double> predicted_;
   std::int64_t passes_ = 0;
 };
 

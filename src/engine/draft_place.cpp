@@ -51,19 +51,24 @@ std::int64_t cheap_rows(const residency::Plan& target) {
   return target.cost.experts_in_vram < 1 ? residency::kExpertShareRows : kCheapRows;
 }
 
+double pass_seconds(const residency::Plan& target, const residency::Rates& rates, std::int64_t rows) {
+  const double alone = residency::predict_pass(target, rates, {}, 1).seconds;
+  const double predicted = target.predicted_decode_tokens_per_second;
+  if (alone <= 0) return 0;
+  // The planner's own figure of a single row knows more of the CPU's passes.
+  const double scale = predicted > 0 ? 1 / (predicted * alone) : 1;
+  return scale * residency::predict_pass(target, rates, {}, static_cast<double>(rows)).seconds;
+}
+
 DraftForecast forecast_drafts(const residency::Plan& target, const residency::Rates& rates, double guess_seconds,
                               const DraftHabits& habits) {
   DraftForecast best;
-  const double alone = residency::predict_pass(target, rates, {}, 1).seconds;
-  const double predicted = target.predicted_decode_tokens_per_second;
-  if (guess_seconds <= 0 || alone <= 0) return best;
-  // The planner's own figure of a single row knows more of the CPU's passes.
-  const double scale = predicted > 0 ? 1 / (predicted * alone) : 1;
+  if (guess_seconds <= 0) return best;
   const std::int64_t most = std::min(kMostDrafts, cheap_rows(target) - 1);
   const std::int64_t first = habits.drafts > 0 ? std::min(habits.drafts, most) : 1;
   const std::int64_t last = habits.drafts > 0 ? first : most;
   for (std::int64_t drafts = first; drafts <= last; ++drafts) {
-    const double pass = scale * residency::predict_pass(target, rates, {}, static_cast<double>(drafts + 1)).seconds;
+    const double pass = pass_seconds(target, rates, drafts + 1);
     if (pass <= 0) break;  // a rate is missing that passes of more rows go by
     const double speed = tokens_of(drafts, habits.acceptance) / (pass + static_cast<double>(drafts) * guess_seconds);
     if (speed > best.tokens_per_second) best = {speed, drafts};

@@ -79,7 +79,8 @@ void Scheduler::draft(std::span<Entry* const> entries) {
   if (turns.empty()) return;
   // One logit row of each request is there beside those of its drafts.
   const std::int64_t cheap = parts_.executor->cheap_rows();
-  std::int64_t most = std::min(parts_.limits.batch_tokens, rows <= cheap ? cheap : PassCosts::kMostRows) - rows;
+  const bool cheap_alone = rows <= cheap && !speculator_.may_be_dear();
+  std::int64_t most = std::min(parts_.limits.batch_tokens, cheap_alone ? cheap : PassCosts::kMostRows) - rows;
   most = std::min(most, parts_.limits.logit_rows - std::ssize(turns));
   const TraceZone zone(parts_.trace, "draft");
   speculator_.draft(turns, rows, most, [this] { return stop_asked(); });

@@ -16,7 +16,9 @@ namespace {
 
 // Passes that are faster are left alone: launches of another shape, the look-ups and the noise of a clock would count.
 constexpr double kSlowPass = 0.5e-3;
-constexpr double kFirstOdds = 0.4;  // of a first guess, before any was seen
+// Of a first guess that takes no time, before any was seen: it is made wherever something looks alike. Of others what
+// was assumed where the plan gave them their memory.
+constexpr double kFreeOdds = 0.4;
 constexpr std::int64_t kFirstDepth = 4, kTrialDepth = 2, kPassesBetweenTrials = 128;
 constexpr double kNewSample = 0.2;
 constexpr std::int64_t kIdlePasses = 32;   // in a row without a guess taken, before the log has it
@@ -64,14 +66,18 @@ Status read_draft(std::string_view text, SpeculateOptions& options) {
       text, text);
 }
 
-Speculator::Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters)
-    : mode_(options.mode), fixed_(std::min(options.drafts, kMostDrafts)) {
-  for (std::shared_ptr<Drafter>& drafter : drafters) guessers_.emplace_back(std::move(drafter));
+Speculator::Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters,
+                       std::vector<double> predicted)
+    : mode_(options.mode), fixed_(std::min(options.drafts, kMostDrafts)), costs_(std::move(predicted)) {
+  for (std::shared_ptr<Drafter>& drafter : drafters) {
+    const double first_odds = drafter->is_free() ? kFreeOdds : options.acceptance;
+    guessers_.emplace_back(std::move(drafter), first_odds);
+  }
   take_turn(0);
 }
 
-Speculator::Guesser::Guesser(std::shared_ptr<Drafter> one)
-    : drafter(std::move(one)), acceptance(static_cast<std::size_t>(drafter->levels())) {
+Speculator::Guesser::Guesser(std::shared_ptr<Drafter> one, double first_odds)
+    : drafter(std::move(one)), first_odds(first_odds), acceptance(static_cast<std::size_t>(drafter->levels())) {
   counters.drafter = drafter->name();
 }
 
@@ -142,7 +148,7 @@ std::vector<double> Speculator::odds(Guesser& guesser, std::uint64_t id, int lev
   const Acceptance& own = guesser.of(id).acceptance[static_cast<std::size_t>(level)];
   const Acceptance& all = guesser.acceptance[static_cast<std::size_t>(level)];
   std::vector<double> result;
-  double all_right = 1, before = kFirstOdds;
+  double all_right = 1, before = guesser.first_odds;
   for (std::int64_t place = 0; place < static_cast<std::int64_t>(guesses); ++place) {
     before = own.probability(place, all.probability(place, before));
     result.push_back(all_right *= before);
@@ -156,7 +162,7 @@ std::int64_t Speculator::depth(Guesser& guesser, std::span<const DraftTurn> turn
                                std::int64_t most_drafts) {
   if (mode_ == Mode::fixed) return fixed_;
   if (guesser.drafter->is_free()) return kMostDrafts;
-  if (guesser.timed_guesses < kFirstSamples) return kFirstDepth;
+  if (guesser.timed_guesses == 0) return kFirstDepth;
   const auto requests = std::ssize(turns);
   std::vector<double> gains(static_cast<std::size_t>(std::min(kMostDrafts, most_drafts / requests)));
   for (const DraftTurn& turn : turns) {
@@ -174,6 +180,8 @@ std::int64_t Speculator::depth(Guesser& guesser, std::span<const DraftTurn> turn
     best = tokens / cost;
     deepest = i + 1;
   }
+  // The first guesses may have taken longer, because something was prepared.
+  if (guesser.timed_guesses < kFirstSamples) return std::max(deepest, kFirstDepth);
   // How often it is right shows only where it guesses.
   return deepest == 0 && passes_ % kPassesBetweenTrials == 0 ? kTrialDepth : deepest;
 }
@@ -295,7 +303,7 @@ void Speculator::say_none(Guesser& guesser, std::int64_t base_rows) {
       "drafts: none for now: a pass takes {:.2f} ms, with a guess {:.2f} ms, {} takes {:.2f} ms for it, and about "
       "{:.0f} % of its first guesses are right",
       costs_.of(base_rows) * 1e3, costs_.of(base_rows + 1) * 1e3, guesser.counters.drafter,
-      guesser.seconds_a_depth * 1e3, guesser.acceptance.front().probability(0, kFirstOdds) * 100);
+      guesser.seconds_a_depth * 1e3, guesser.acceptance.front().probability(0, guesser.first_odds) * 100);
 }
 
 void Speculator::draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,

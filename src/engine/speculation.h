@@ -29,10 +29,13 @@ struct DraftTurn {
 class Speculator {
  public:
   /// `drafters`: the first one guesses that has not failed and whose guesses pay for the time they take. None: nothing
-  /// is ever drafted.
-  Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters);
+  /// is ever drafted. predicted: of passes, for PassCosts.
+  Speculator(const SpeculateOptions& options, std::vector<std::shared_ptr<Drafter>> drafters,
+             std::vector<double> predicted = {});
 
   bool on() const { return mode_ != SpeculateOptions::Mode::off && !guessers_.empty(); }
+  /// Whether more rows than are cheap may go along: their cost is predicted, or somebody asks for them whatever it is.
+  bool may_be_dear() const { return mode_ == SpeculateOptions::Mode::fixed || costs_.foretells(); }
   /// `base_rows`: those of the pass without drafts; `most_drafts`: of all turns together.
   void draft(std::span<DraftTurn> turns, std::int64_t base_rows, std::int64_t most_drafts,
              const std::function<bool()>& stop);
@@ -63,10 +66,11 @@ class Speculator {
 
   /// A drafter, and what is known of its guesses.
   struct Guesser {
-    explicit Guesser(std::shared_ptr<Drafter> one);
+    Guesser(std::shared_ptr<Drafter> one, double first_odds);
     Known& of(std::uint64_t id);
 
     std::shared_ptr<Drafter> drafter;
+    double first_odds;  // of a first guess, before any was seen
     bool had_turn = false;
     std::vector<Acceptance> acceptance;  // of all requests, by level
     std::unordered_map<std::uint64_t, Known> known;

@@ -332,6 +332,28 @@ TEST(DraftChoice, CostsAreWhatPassesTook) {
   EXPECT_LT(costs.of(8), 9) << "long ago";
 }
 
+TEST(DraftChoice, WhatWasPredictedIsAsFarOffAsWhatWasMeasured) {
+  std::vector<double> predicted;
+  for (std::int64_t rows = 1; rows <= PassCosts::kMostRows; ++rows)
+    predicted.push_back(rows <= 8 ? 1 : 0.25 * static_cast<double>(rows));
+  PassCosts costs(predicted);
+  EXPECT_DOUBLE_EQ(costs.of(8), 1) << "before anything was measured";
+  PassCosts slow(predicted);
+  slow.measured(8, 5);
+  EXPECT_DOUBLE_EQ(slow.of(4), 1) << "fewer rows may be as fast as predicted";
+  costs.measured(1, 3);
+  EXPECT_DOUBLE_EQ(costs.of(8), 3) << "passes take three times as much here";
+  EXPECT_DOUBLE_EQ(costs.of(16), 12);
+  costs.measured(1, 3);
+  costs.measured(8, 6);
+  costs.measured(8, 6);
+  EXPECT_NEAR(costs.of(8), 6, 0.01) << "as measured";
+  EXPECT_NEAR(costs.of(4), 3 + 3 * 3.0 / 7, 0.01) << "between the two";
+  EXPECT_NEAR(costs.of(16), 24, 0.1) << "six times what was predicted, as of eight";
+  costs.measured(16, 8);
+  EXPECT_NEAR(costs.of(9), 2.25 * (6 - 4.0 / 8), 0.1) << "a step that was predicted stays one between two";
+}
+
 TEST(DraftChoice, AcceptanceFollowsWhatComes) {
   Acceptance acceptance;
   EXPECT_DOUBLE_EQ(acceptance.probability(0, 0.3), 0.3);

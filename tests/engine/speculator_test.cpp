@@ -99,6 +99,30 @@ TEST(Speculator, WherePassesAreSlowAndRowsCheapThereAreManyGuesses) {
   EXPECT_NEAR(counters.verify_seconds, 0, 0.1) << "a row more costs nothing here";
 }
 
+std::vector<double> predicted(const std::function<double(std::int64_t)>& seconds_of) {
+  std::vector<double> seconds;
+  for (std::int64_t rows = 1; rows <= PassCosts::kMostRows; ++rows) seconds.push_back(seconds_of(rows));
+  return seconds;
+}
+
+TEST(Speculator, WhatThePlanForetellsNeedsNoTrying) {
+  const auto of = [](std::vector<double> predicted) {
+    const auto drafter = std::make_shared<SlowDrafter>(std::chrono::microseconds(100), 9);
+    Speculator speculator(automatic(), {drafter}, std::move(predicted));
+    return drafts_a_pass(speculator, flat, 4, 3);
+  };
+  EXPECT_GE(of(predicted(flat)), 10);
+  EXPECT_LT(of({}), 4) << "rows are tried two, four, eight at a time";
+}
+
+TEST(Speculator, APlanThatIsWrongIsFoundOut) {
+  const auto drafter = std::make_shared<SlowDrafter>(std::chrono::microseconds(100), 5);
+  Speculator speculator(automatic(), {drafter}, predicted(flat));
+  EXPECT_LT(drafts_a_pass(
+                speculator, [](std::int64_t rows) { return 0.2 * static_cast<double>(rows); }, 60, 40),
+            0.3);
+}
+
 /// What is written to the log meanwhile, everything of it.
 std::string logged(const std::function<void()>& work) {
   const log::Level before = log::level();
