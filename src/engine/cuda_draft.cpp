@@ -76,13 +76,12 @@ DraftWay try_way(TakenMemory& taken, double guess_seconds, const DraftHabits& ha
   else
     way.forecast = forecast_drafts(parts.plan, parts.rates, guess_seconds, habits);
   if (way.forecast.drafts == 0 || !parts.plan.cpu.any()) return way;
-  const TakenMemory without = std::exchange(taken, {taken.vram_bytes, taken.ram_bytes, way.forecast.drafts});
-  const Status status = planner.plan(taken);
-  const DraftForecast forecast = forecast_drafts(parts.plan, parts.rates, guess_seconds, habits);
-  if (status.ok() && forecast.tokens_per_second > way.forecast.tokens_per_second)
-    way.forecast = forecast;
-  else
-    taken = without;
+  const PlannedGuesses planned = plan_guesses(way.forecast, habits, [&](std::int64_t guesses) {
+    const Status status = planner.plan({taken.vram_bytes, taken.ram_bytes, guesses});
+    return status.ok() ? forecast_drafts(parts.plan, parts.rates, guess_seconds, habits) : DraftForecast();
+  });
+  taken.guesses = planned.guesses;
+  way.forecast = planned.forecast;
   return way;
 }
 

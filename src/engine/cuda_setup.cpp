@@ -66,6 +66,14 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   else
     MR_RETURN_IF_ERROR(plan_substitutes(
         options, [&] { return planner.plan(); }, parts));
+  if (drafts_within(options) && parts.plan.front_layers != 0 && parts.plan.cpu.any()) {
+    const auto plan_for = [&](std::int64_t guesses) { return planner.plan({.guesses = guesses}); };
+    const PlannedGuesses planned =
+        plan_guesses(forecast_within(options, parts), draft_habits(options.speculate), [&](std::int64_t guesses) {
+          return plan_for(guesses).ok() ? forecast_within(options, parts) : DraftForecast();
+        });
+    MR_RETURN_IF_ERROR(plan_for(planned.guesses));
+  }
   if (drafts_within(options)) parts.draft = seat_within(options, parts);
   planner.say_homes();
   MR_RETURN_IF_ERROR(accept(parts));

@@ -76,6 +76,19 @@ DraftForecast forecast_drafts(const residency::Plan& target, const residency::Ra
   return best;
 }
 
+PlannedGuesses plan_guesses(const DraftForecast& without, const DraftHabits& habits,
+                            const std::function<DraftForecast(std::int64_t guesses)>& plan) {
+  constexpr std::int64_t most = residency::kSplitRows - 1;
+  PlannedGuesses best = {0, without};
+  const std::int64_t first = habits.drafts > 0 ? std::min(habits.drafts, most) : 1;
+  const std::int64_t last = habits.drafts > 0 ? first : most;
+  for (std::int64_t guesses = first; guesses <= last; ++guesses) {
+    const DraftForecast forecast = plan(guesses);
+    if (forecast.tokens_per_second > best.forecast.tokens_per_second) best = {guesses, forecast};
+  }
+  return best;
+}
+
 double guess_seconds(const residency::Plan& draft, const residency::Rates& rates) {
   const double pass = residency::predict_pass(draft, rates, {}, 1).seconds;
   return pass <= 0 ? 0 : pass + (draft.cost.gpu ? kTurnSeconds : 0);

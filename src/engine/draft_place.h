@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "residency/plan.h"
@@ -33,6 +34,16 @@ double pass_seconds(const residency::Plan& target, const residency::Rates& rates
 /// The large model's passes verify, and each guess takes `guess_seconds`, one after the other; 0: unknown.
 DraftForecast forecast_drafts(const residency::Plan& target, const residency::Rates& rates, double guess_seconds,
                               const DraftHabits& habits);
+
+/// For passes with so many guesses the processor's part beside a GPU is planned.
+struct PlannedGuesses {
+  std::int64_t guesses = 0;
+  DraftForecast forecast;
+};
+/// How many bring the most follows from the plan, whose part was chosen for the rows of a pass: so each number that may
+/// be is tried. without: planned for none. plan: makes the plan for so many, and what is forecast of it.
+PlannedGuesses plan_guesses(const DraftForecast& without, const DraftHabits& habits,
+                            const std::function<DraftForecast(std::int64_t guesses)>& plan);
 
 /// Seconds of a draft model's pass for one guess, with what a pass takes beside the plan's bytes; 0 where a rate is
 /// missing.

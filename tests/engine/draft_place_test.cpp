@@ -131,6 +131,26 @@ TEST(DraftPlace, WithoutRatesTheGpuGuessesWhereThereIsRoom) {
   EXPECT_EQ(choose_draft_place(unknown, false), DraftPlace::cpu);
 }
 
+/// A part that was planned for few rows makes many dear, and the other way round: the best of both is further away than
+/// the best of either.
+TEST(DraftPlace, EachNumberOfGuessesHasAPlanOfItsOwn) {
+  const double speeds[] = {8, 9.5, 9.3, 9.1, 9.2, 9.4, 9.9, 12};  // by guesses planned for
+  std::vector<std::int64_t> planned;
+  const auto plan = [&](std::int64_t guesses) {
+    planned.push_back(guesses);
+    return DraftForecast{speeds[guesses], guesses};
+  };
+  const PlannedGuesses best = plan_guesses({8, 2}, kUsual, plan);
+  EXPECT_EQ(best.guesses, 7);
+  EXPECT_EQ(best.forecast.tokens_per_second, 12);
+  EXPECT_EQ(planned, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  planned.clear();
+  EXPECT_EQ(plan_guesses({8, 3}, {.acceptance = 0.7, .drafts = 3}, plan).guesses, 3) << "so many are asked for";
+  EXPECT_EQ(planned, (std::vector<std::int64_t>{3}));
+  EXPECT_EQ(plan_guesses({20, 3}, kUsual, plan).guesses, 0) << "the part that was planned for a single row is better";
+  EXPECT_EQ(plan_guesses({8, 2}, kUsual, [](std::int64_t) { return DraftForecast(); }).guesses, 0) << "no plan";
+}
+
 TEST(DraftPlace, IsSaidInALine) {
   DraftWays all = ways(40, 2);
   const DraftSeat seat{DraftPlace::gpu, 812'000'000, 43'000'000, {}};
