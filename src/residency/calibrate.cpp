@@ -30,19 +30,32 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// Calls work() until `seconds` have passed, at least three times; the time it takes when the machine is let alone, in
-/// seconds: the one that a fifth of the calls stay under, for others' work only ever makes it slower.
-template <typename Work>
-double undisturbed_seconds(double seconds, Work work) {
-  std::vector<double> times;
-  for (const auto begin = Clock::now(); times.size() < 3 || seconds_since(begin) < seconds;) {
+/// Calls all works by turns until `seconds` have passed, at least three times; the time that each takes when the
+/// machine is let alone, in seconds: the one that a fifth of the calls stay under, for others' work only ever makes it
+/// slower.
+template <typename... Work>
+std::array<double, sizeof...(Work)> undisturbed_seconds_of(double seconds, Work... works) {
+  std::array<std::vector<double>, sizeof...(Work)> times;
+  const auto call = [](std::vector<double>& of_work, const auto& work) {
     const auto start = Clock::now();
     work();
-    times.push_back(seconds_since(start));
+    of_work.push_back(seconds_since(start));
+  };
+  for (const auto begin = Clock::now(); times[0].size() < 3 || seconds_since(begin) < seconds;) {
+    std::size_t i = 0;
+    (call(times[i++], works), ...);
   }
-  const std::size_t fifth = times.size() / 5;
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(fifth), times.end());
-  return times[fifth];
+  std::array<double, sizeof...(Work)> result;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const std::size_t fifth = times[i].size() / 5;
+    std::nth_element(times[i].begin(), times[i].begin() + static_cast<std::ptrdiff_t>(fifth), times[i].end());
+    result[i] = times[i][fifth];
+  }
+  return result;
+}
+template <typename Work>
+double undisturbed_seconds(double seconds, Work work) {
+  return undisturbed_seconds_of(seconds, work)[0];
 }
 
 /// xorshift64: bytes that no disk compresses.
@@ -304,25 +317,34 @@ class KernelProbe {
     return {[this] { return decode(); }, [this] { return few_rows(); }};
   }
   /// Multiply-accumulates per second with many activation rows.
-  double prompt_rate(double seconds, DType dtype = DType::q4_k) {
-    const std::int64_t rows = std::min(kPanelRows, rows_in(memory_.bytes(), dtype));
+  double prompt_rate(double seconds) {
+    const std::int64_t rows = std::min(kPanelRows, rows_);
     return static_cast<double>(rows * kCols * kPromptRows) /
-           undisturbed_seconds(seconds, [&] { product(rows, kPromptRows, {.dtype = dtype}); });
+           undisturbed_seconds(seconds, [&] { product(rows, kPromptRows); });
   }
   /// Multiply-accumulates per second of a few activation rows with weights from memory.
-  double rows_rate(double seconds, DType dtype = DType::q4_k) {
-    Parts parts(memory_.bytes(), dtype);
+  double rows_rate(double seconds) {
+    Parts parts(memory_.bytes(), DType::q4_k);
     return static_cast<double>(parts.rows() * kCols * kFewRows) /
            undisturbed_seconds(seconds, [&] { product(parts.rows(), kFewRows, parts.next()); });
   }
-  /// The rates of a type, each measured for so long, over a part of the memory at a time.
-  TypeRates of_type(DType dtype, double seconds) {
-    Parts parts(memory_.bytes(), dtype);
-    const double once = undisturbed_seconds(seconds, [&] { product(parts.rows(), 1, parts.next()); });
+  /// The rates of a type, by what it takes beside Q4_K, whose rates are known: both by turns over parts of the memory,
+  /// so that what others do meanwhile counts for neither. Three measurements of `seconds`.
+  TypeRates of_type(DType dtype, const Rates& known, double seconds) {
+    Parts parts(memory_.bytes(), dtype), usual(memory_.bytes(), DType::q4_k);
+    const auto faster = [&](std::int64_t x_rows, std::int64_t rows, std::int64_t usual_rows) {
+      const bool prompt = x_rows == kPromptRows;  // its weights stay in the caches
+      const auto [own, other] = undisturbed_seconds_of(
+          seconds, [&] { product(rows, x_rows, prompt ? From{.dtype = dtype} : parts.next()); },
+          [&] { product(usual_rows, x_rows, prompt ? From{} : usual.next()); });
+      return static_cast<double>(rows) / own / (static_cast<double>(usual_rows) / other);  // in weights
+    };
+    const double bytes = static_cast<double>(millrace::row_bytes(dtype, kCols)) / static_cast<double>(row_bytes_);
+    const std::int64_t panel = std::min(kPanelRows, rows_in(memory_.bytes(), dtype));
     return {.dtype = dtype,
-            .decode = static_cast<double>(parts.rows() * millrace::row_bytes(dtype, kCols)) / once,
-            .rows_macs = rows_rate(seconds, dtype),
-            .prefill_macs = prompt_rate(seconds, dtype)};
+            .decode = known.cpu_decode * bytes * faster(1, parts.rows(), usual.rows()),
+            .rows_macs = known.cpu_rows_macs * faster(kFewRows, parts.rows(), usual.rows()),
+            .prefill_macs = known.cpu_prefill_macs * faster(kPromptRows, panel, std::min(kPanelRows, rows_))};
   }
 
  private:
@@ -407,7 +429,8 @@ class KernelProbe {
 };
 
 /// Every type but Q4_K, as many as a model may have.
-std::vector<TypeRates> measure_types(KernelProbe& probe, double seconds_each, const CalibrateProgress& tell) {
+std::vector<TypeRates> measure_types(KernelProbe& probe, const Rates& known, double seconds_each,
+                                     const CalibrateProgress& tell) {
   constexpr double kShorter = 1.0 / 20;
   constexpr double kBegin = 0.85, kEnd = 0.95;
   std::vector<DType> dtypes;
@@ -417,7 +440,7 @@ std::vector<TypeRates> measure_types(KernelProbe& probe, double seconds_each, co
   for (const DType dtype : dtypes) {
     const double done = static_cast<double>(types.size()) / static_cast<double>(dtypes.size());
     tell(fmt::format("kernels of {}", info(dtype).name), kBegin + (kEnd - kBegin) * done);
-    types.push_back(probe.of_type(dtype, seconds_each * kShorter));
+    types.push_back(probe.of_type(dtype, known, seconds_each * kShorter));
   }
   return types;
 }
@@ -459,7 +482,7 @@ Expected<Rates> calibrate(const CalibrateOptions& options, const CalibrateProgre
     tell("prompt kernels", 0.8);
     rates.cpu_prefill_macs = probe->prompt_rate(options.seconds_each);
     rates.cpu_rows_macs = probe->rows_rate(options.seconds_each / 2);
-    rates.types = measure_types(*probe, options.seconds_each, tell);
+    rates.types = measure_types(*probe, rates, options.seconds_each, tell);
   }
   if (device::gpus().ok()) {
     tell("GPU", 0.95);

@@ -217,8 +217,13 @@ double cpu_rest_seconds(const PassCost& cost, const Rates& rates, const Work& wo
   return seconds;
 }
 
-double few_rows_macs(const Rates& rates) {
-  return rates.cpu_rows_macs > 0 ? rates.cpu_rows_macs : rates.cpu_prefill_macs * kCpuFewRowsOfProduct;
+/// Products of `rows`, each of `macs`, that read `bytes` once. Of a few rows measured rates are those of kSplitRows.
+double few_rows_seconds(double bytes, double macs, double decode, double rows_macs, double rows) {
+  constexpr auto few = static_cast<double>(kSplitRows);
+  const double one = bytes / decode;
+  if (rows >= few) return std::max(one, rows * macs / rows_macs);
+  // A weight is unpacked once, and takes its time again for each row.
+  return one + std::max(0.0, few * macs / rows_macs - one) * (rows - 1) / (few - 1);
 }
 
 PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double rows) {
@@ -237,7 +242,11 @@ PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
                                   : std::max(kCpuFewRowsOfProduct, each / kCpuExpertRows);
     const double macs =
         rows * (cost.macs + cost.expert_macs * cost.expert_share / of_experts) + (prompt ? 1 : rows) * cost.head_macs;
-    slowest.add(macs, prompt ? rates.cpu_prefill_macs : few_rows_macs(rates), rest, "compute");
+    if (prompt || rates.cpu_rows_macs <= 0)
+      slowest.add(macs, rates.cpu_prefill_macs * (prompt ? 1 : kCpuFewRowsOfProduct), rest, "compute");
+    else if (decode > 0)
+      slowest.add(few_rows_seconds(cost.home + cost.read + experts, macs / rows, decode, rates.cpu_rows_macs, rows), 1,
+                  rest, "compute");
   }
   slowest.add(cost.read + experts * (1 - plan.predicted_hit_rate), rates.disk, 0, "disk");
   return slowest.time();
@@ -321,9 +330,9 @@ double host_bytes(const Plan& plan) {
 }
 
 double shared_decode(const PassCost& cost, const Rates& rates, double rows) {
-  const double macs = rows * cost.shared_macs;
-  if (rates.cpu_few_macs <= 0 || macs <= 0 || rows <= 1) return rates.shared_decode();
-  return std::min(rates.shared_decode(), rates.cpu_few_macs * cost.shared / macs);
+  const double decode = rates.shared_decode();
+  if (rates.cpu_few_macs <= 0 || cost.shared_macs <= 0 || rows <= 1 || decode <= 0) return decode;
+  return cost.shared / few_rows_seconds(cost.shared, cost.shared_macs, decode, rates.cpu_few_macs, rows);
 }
 
 double host_expert_bytes(const Plan& plan) {

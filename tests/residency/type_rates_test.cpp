@@ -110,6 +110,9 @@ TEST(TypeRates, PlansAreMadeFromThem) {
   EXPECT_NEAR(f16.predicted_decode_tokens_per_second, 30e9 / f16_bytes, 1e-6 * 30e9 / f16_bytes);
   EXPECT_NEAR(predict_pass(f16, kMeasured, {.sequences = 8}, 8).seconds, 8 * macs / 50e9, 1e-9);
   EXPECT_NEAR(predict_pass(q4_k, kMeasured, {.sequences = 8}, 8).seconds, 8 * macs / 200e9, 1e-9);
+  const double one = f16_bytes / 30e9, eight = 8 * macs / 50e9;
+  EXPECT_NEAR(predict_pass(f16, kMeasured, {.sequences = 4}, 4).seconds, one + (eight - one) * 3 / 7, 1e-9)
+      << "unpacked once, computed with four times";
   const double prompt = predict_pass(f16, kMeasured, {.prompt_tokens = 512}, 512).seconds;
   EXPECT_NEAR(prompt, (512 * 4 + 1) * 4096.0 * kCols / 100e9, 1e-9) << "of the head one row";
 }

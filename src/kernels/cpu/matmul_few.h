@@ -1,4 +1,4 @@
-// Products with one to three x rows (AVX2: one, of MXFP4), straight from the blocks of the file, for the dtypes that
+// Products with one to eight x rows (AVX2: one, of MXFP4), straight from the blocks of the file, for the dtypes that
 // matter most.
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace millrace::kernels::avx512 {
 
 /// x rows that matmul_few takes.
-constexpr std::int64_t kFewRows = 3;
+constexpr std::int64_t kFewRows = 8;
 
 /// What x is arranged in a workspace, at its start.
 struct Arranged {

@@ -1,9 +1,11 @@
-// One to three x rows (decode): bound by how fast weights come from memory, so that instructions a byte are what
+// One to eight x rows (decode): bound by how fast weights come from memory, so that instructions a byte are what
 // counts. Sixteen blocks at a time, as they lie in the file (block_groups_avx512.h): their terms are the contract's
 // sixteen lanes, in the format's order; two accumulators take turns, which makes the 32 lanes. The final tree adds the
 // elements that the contract pairs.
 #include "kernels/cpu/block_groups_avx512.h"
 #include "kernels/cpu/matmul_few.h"
+
+#include <utility>
 
 namespace millrace::kernels::avx512 {
 namespace {
@@ -31,10 +33,10 @@ inline __attribute__((always_inline)) void weight_row(const std::byte* w, const 
                                                       std::int64_t whole, const std::byte* rest, __mmask16 there,
                                                       float* const* y) {
   __m512 sum[2][kX];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < kX; ++i) sum[0][i] = sum[1][i] = _mm512_setzero_ps();
   const auto add = [&](const Weights& weights, std::int64_t g, int turn) __attribute__((always_inline)) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < kX; ++i) sum[turn][i] = add_group<Format>(weights, x[i * groups + g], sum[turn][i]);
   };
   const auto next = [&](std::int64_t g) __attribute__((always_inline)) {
@@ -58,7 +60,7 @@ inline __attribute__((always_inline)) void weight_row(const std::byte* w, const 
       add(last, whole, 0);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < kX; ++i) *y[i] = _mm512_cvtss_f32(Format::add_all(_mm512_add_ps(sum[0][i], sum[1][i])));
 }
 
@@ -110,9 +112,12 @@ void product(const MatmulArgs& args) {
     }
     there = wanted;
   }
-  if (args.x_rows == 1) weight_rows<Format, 1>(args, x, groups);
-  if (args.x_rows == 2) weight_rows<Format, 2>(args, x, groups);
-  if (args.x_rows == 3) weight_rows<Format, 3>(args, x, groups);
+  const auto with = [&]<int kX>() {
+    if (args.x_rows == kX) weight_rows<Format, kX>(args, x, groups);
+  };
+  [&]<int... kX>(std::integer_sequence<int, kX...>) {
+    (with.template operator()<kX + 1>(), ...);
+  }(std::make_integer_sequence<int, kFewRows>());
 }
 
 }  // namespace

@@ -119,6 +119,7 @@ void tile(const std::byte* w, std::int64_t w_stride, const float* const* x, cons
 }
 
 constexpr int kMaxX = 3;
+constexpr std::int64_t kNarrow = 9;  // x rows for which weights are widened anew each time; for more a copy is cheaper
 constexpr std::int64_t kStretch = 1024;  // columns
 constexpr std::int64_t kPass = 96;       // x rows that pass by at a time
 
@@ -131,7 +132,8 @@ void weight_rows(const MatmulArgs& args, const std::byte* w, std::int64_t w_stri
   for (std::int64_t k = 0; k < args.cols; k += step) {
     Stretch stretch{k, args.cols - k < step ? args.cols : k + step, k == 0, args.cols - k <= step, nullptr};
     for (std::int64_t r = r0, count; r < r1; r += count) {
-      count = r1 - r < kMaxX ? r1 - r : kMaxX;
+      const std::int64_t calls = (r1 - r + kMaxX - 1) / kMaxX;
+      count = (r1 - r + calls - 1) / calls;  // two and two, not three and one
       const float* x[kMaxX];
       float* y[kMaxX];
       for (std::int64_t i = 0; i < count; ++i) {
@@ -161,7 +163,7 @@ void product(const MatmulArgs& args) {
   constexpr int kW = V::kFloatRows;
   constexpr std::int64_t kPassBytes = 1 << 20;  // of x, in half an L2 cache while all weight rows pass by
   const std::int64_t stride = args.cols * Format::kBytes;
-  const bool widened = Format::kBytes != 4 && args.x_rows > kMaxX;
+  const bool widened = Format::kBytes != 4 && args.x_rows > kNarrow;
   float* sums = reinterpret_cast<float*>(args.workspace);
   float* wide = sums + kPass * kW * 32;
   const std::int64_t fit = kPassBytes / 4 / args.cols / kMaxX * kMaxX;
