@@ -2,10 +2,10 @@
 // counts. Sixteen blocks at a time, as they lie in the file (block_groups_avx512.h): their terms are the contract's
 // sixteen lanes, in the format's order; two accumulators take turns, which makes the 32 lanes. The final tree adds the
 // elements that the contract pairs.
+#include <utility>
+
 #include "kernels/cpu/block_groups_avx512.h"
 #include "kernels/cpu/matmul_few.h"
-
-#include <utility>
 
 namespace millrace::kernels::avx512 {
 namespace {
@@ -115,9 +115,8 @@ void product(const MatmulArgs& args) {
   const auto with = [&]<int kX>() {
     if (args.x_rows == kX) weight_rows<Format, kX>(args, x, groups);
   };
-  [&]<int... kX>(std::integer_sequence<int, kX...>) {
-    (with.template operator()<kX + 1>(), ...);
-  }(std::make_integer_sequence<int, kFewRows>());
+  [&]<int... kX>(std::integer_sequence<int, kX...>) { (with.template operator()<kX + 1>(), ...); }
+  (std::make_integer_sequence<int, kFewRows>());
 }
 
 }  // namespace
