@@ -434,8 +434,8 @@ std::vector<TypeRates> measure_types(KernelProbe& probe, const Rates& known, dou
   constexpr double kShorter = 1.0 / 20;
   constexpr double kBegin = 0.85, kEnd = 0.95;
   std::vector<DType> dtypes;
-  for (const DTypeInfo& known : all_dtypes())
-    if (known.computable && known.dtype != DType::q4_k) dtypes.push_back(known.dtype);
+  for (const DTypeInfo& type : all_dtypes())
+    if (type.computable && type.dtype != DType::q4_k) dtypes.push_back(type.dtype);
   std::vector<TypeRates> types;
   for (const DType dtype : dtypes) {
     const double done = static_cast<double>(types.size()) / static_cast<double>(dtypes.size());

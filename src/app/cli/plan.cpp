@@ -201,7 +201,7 @@ void add_plan(CLI::App& app, const Program& program, int& exit_code) {
 void add_calibrate(CLI::App& app, const Program& program, int& exit_code) {
   auto flags = std::make_shared<CalibrateFlags>();
   auto* command =
-      app.add_subcommand("calibrate", "Measure this machine's rates (a few seconds) and keep them for plans");
+      app.add_subcommand("calibrate", "Measure this machine's rates (half a minute) and keep them for plans");
   command->add_option("path", flags->path, "A model or a directory on the disk to measure (default: this directory)");
   command->add_option("-t,--threads", flags->threads, "Threads (default: all processors)")->check(CLI::Range(0, 1024));
   command->add_option("--out", flags->out,
