@@ -20,9 +20,6 @@ namespace {
 constexpr double kAboutAsShort = 1.02;
 // A usual machine, for choosing when nothing was measured; such a plan predicts no speed.
 constexpr double kUsualDisk = 3e9, kUsualCpu = 20e9;
-// Reads reach half the disk's rate with about so many bytes in flight (measured with 1 MiB requests on NVMe: 55 % with
-// one, 89 % with two, all with four).
-constexpr double kHalfRateInFlight = 1 << 20;
 // Ring sizes tried. One fixed list: a larger budget has all choices of a smaller one, so it is never slower.
 constexpr int kRingSlots[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
 

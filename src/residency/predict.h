@@ -7,6 +7,10 @@
 
 namespace millrace::residency {
 
+// Reads reach half the disk's rate with about so many bytes in flight (measured with 1 MiB requests on NVMe: 55 % with
+// one, 89 % with two, all with four).
+constexpr double kHalfRateInFlight = 1 << 20;
+
 /// What passes of a plan cost, by its homes.
 PassCost pass_cost(const UnitTable& units, const Plan& plan, const PlanOptions& options, bool gpu);
 /// Of a pass of few rows beside a GPU: weight bytes that the processor computes with where they lie.
