@@ -60,7 +60,7 @@ double PassCosts::guessed(std::int64_t rows) const {
 
 /// What was predicted, as far off as the nearest measured ones of fewer and of more rows were; 0: nothing was.
 double PassCosts::foretold(std::int64_t rows) const {
-  if (std::ssize(predicted_) < kMostRows) return 0;
+  if (!foretells()) return 0;
   const auto of = [this](std::int64_t number) { return predicted_[static_cast<std::size_t>(number - 1)]; };
   const auto measured = [this](std::int64_t number) { return entries_[static_cast<std::size_t>(number)].samples > 0; };
   const auto off = [&](std::int64_t number) { return of(number) > 0 ? believed(number) / of(number) : 1; };

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,10 +18,9 @@ class PassCosts {
  public:
   static constexpr std::int64_t kMostRows = 64;
 
-  PassCosts() = default;
-  /// predicted: seconds of passes of 1, 2, ... kMostRows rows; empty: unknown. What was measured says by how much they
+  /// predicted: seconds of passes of 1, 2, ... kMostRows rows; fewer: unknown. What was measured says by how much they
   /// are off, and they say how far rows that were not are worth a try at once.
-  explicit PassCosts(std::vector<double> predicted) : predicted_(std::move(predicted)) {}
+  explicit PassCosts(std::vector<double> predicted = {}) : predicted_(std::move(predicted)) {}
 
   /// A pass of so many rows, none of them of a prompt, took so long.
   void measured(std::int64_t rows, double seconds);
@@ -29,7 +29,7 @@ class PassCosts {
   /// cost too much for now. What was measured long ago is believed a little less with each pass since, for the same
   /// reason. 0: nothing was measured yet to tell it from.
   double of(std::int64_t rows) const;
-  bool foretells() const { return !predicted_.empty(); }
+  bool foretells() const { return std::ssize(predicted_) >= kMostRows; }
 
  private:
   struct Entry {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -22,6 +23,13 @@ double tokens_of(std::int64_t drafts, double acceptance) {
   double tokens = 1, all_right = 1;
   for (std::int64_t i = 0; i < drafts; ++i) tokens += all_right *= acceptance;
   return tokens;
+}
+
+/// Of guesses, from and to: those that are asked for, or all up to `most`.
+std::pair<std::int64_t, std::int64_t> numbers_tried(const DraftHabits& habits, std::int64_t most) {
+  if (habits.drafts <= 0) return {1, most};
+  const std::int64_t asked = std::min(habits.drafts, most);
+  return {asked, asked};
 }
 
 std::string_view place_name(DraftPlace place) {
@@ -51,25 +59,28 @@ std::int64_t cheap_rows(const residency::Plan& target) {
   return target.cost.experts_in_vram < 1 ? residency::kExpertShareRows : kCheapRows;
 }
 
-double pass_seconds(const residency::Plan& target, const residency::Rates& rates, std::int64_t rows) {
-  const double alone = residency::predict_pass(target, rates, {}, 1).seconds;
-  const double predicted = target.predicted_decode_tokens_per_second;
-  if (alone <= 0) return 0;
-  // The planner's own figure of a single row knows more of the CPU's passes.
-  const double scale = predicted > 0 ? 1 / (predicted * alone) : 1;
-  return scale * residency::predict_pass(target, rates, {}, static_cast<double>(rows)).seconds;
+std::vector<double> predicted_passes(const residency::Plan& target, const residency::Rates& rates, std::int64_t most) {
+  std::vector<double> seconds;
+  double scale = 1;
+  for (std::int64_t rows = 1; rows <= most; ++rows) {
+    const double pass = residency::predict_pass(target, rates, {}, static_cast<double>(rows)).seconds;
+    if (pass <= 0) break;
+    // The planner's own figure of a single row knows more of the CPU's passes.
+    if (const double predicted = target.predicted_decode_tokens_per_second; rows == 1 && predicted > 0)
+      scale = 1 / (predicted * pass);
+    seconds.push_back(scale * pass);
+  }
+  return seconds;
 }
 
 DraftForecast forecast_drafts(const residency::Plan& target, const residency::Rates& rates, double guess_seconds,
                               const DraftHabits& habits) {
   DraftForecast best;
   if (guess_seconds <= 0) return best;
-  const std::int64_t most = std::min(kMostDrafts, cheap_rows(target) - 1);
-  const std::int64_t first = habits.drafts > 0 ? std::min(habits.drafts, most) : 1;
-  const std::int64_t last = habits.drafts > 0 ? first : most;
-  for (std::int64_t drafts = first; drafts <= last; ++drafts) {
-    const double pass = pass_seconds(target, rates, drafts + 1);
-    if (pass <= 0) break;  // a rate is missing that passes of more rows go by
+  const auto [first, last] = numbers_tried(habits, std::min(kMostDrafts, cheap_rows(target) - 1));
+  const std::vector<double> passes = predicted_passes(target, rates, last + 1);
+  for (std::int64_t drafts = first; drafts <= last && drafts < std::ssize(passes); ++drafts) {
+    const double pass = passes[static_cast<std::size_t>(drafts)];
     const double speed = tokens_of(drafts, habits.acceptance) / (pass + static_cast<double>(drafts) * guess_seconds);
     if (speed > best.tokens_per_second) best = {speed, drafts};
   }
@@ -78,10 +89,8 @@ DraftForecast forecast_drafts(const residency::Plan& target, const residency::Ra
 
 PlannedGuesses plan_guesses(const DraftForecast& without, const DraftHabits& habits,
                             const std::function<DraftForecast(std::int64_t guesses)>& plan) {
-  constexpr std::int64_t most = residency::kSplitRows - 1;
   PlannedGuesses best = {0, without};
-  const std::int64_t first = habits.drafts > 0 ? std::min(habits.drafts, most) : 1;
-  const std::int64_t last = habits.drafts > 0 ? first : most;
+  const auto [first, last] = numbers_tried(habits, residency::kSplitRows - 1);
   for (std::int64_t guesses = first; guesses <= last; ++guesses) {
     const DraftForecast forecast = plan(guesses);
     if (forecast.tokens_per_second > best.forecast.tokens_per_second) best = {guesses, forecast};

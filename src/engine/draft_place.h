@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "residency/plan.h"
 
@@ -28,8 +29,8 @@ struct DraftHabits {
 /// Rows on which a row more costs little, as exec::Executor::cheap_rows will say of the plan.
 std::int64_t cheap_rows(const residency::Plan& target);
 
-/// Seconds of a pass that decodes so many rows, one sequence's or several; 0 where a rate is missing.
-double pass_seconds(const residency::Plan& target, const residency::Rates& rates, std::int64_t rows);
+/// Seconds of passes that decode 1, 2, ... `most` rows, one sequence's or several; they end where a rate is missing.
+std::vector<double> predicted_passes(const residency::Plan& target, const residency::Rates& rates, std::int64_t most);
 
 /// The large model's passes verify, and each guess takes `guess_seconds`, one after the other; 0: unknown.
 DraftForecast forecast_drafts(const residency::Plan& target, const residency::Rates& rates, double guess_seconds,

@@ -36,15 +36,6 @@ std::vector<std::shared_ptr<Drafter>> drafters(Parts& parts, const SpeculateOpti
   return all;
 }
 
-/// What passes of 1, 2, ... rows are predicted to take; empty where rates are missing.
-std::vector<double> predicted_passes(const Parts& parts) {
-  std::vector<double> seconds;
-  for (std::int64_t rows = 1; rows <= PassCosts::kMostRows; ++rows)
-    seconds.push_back(pass_seconds(parts.plan, parts.rates, rows));
-  if (seconds.front() <= 0 || seconds.back() <= 0) seconds.clear();
-  return seconds;
-}
-
 }  // namespace
 
 Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<const text::Tokenizer> tokenizer)
@@ -59,7 +50,8 @@ Live::Live(Request asked, std::shared_ptr<Conversation> shared, std::shared_ptr<
 
 Scheduler::Scheduler(Parts& parts, const SpeculateOptions& speculate)
     : parts_(parts),
-      speculator_(speculate, drafters(parts, speculate), predicted_passes(parts)),
+      speculator_(speculate, drafters(parts, speculate),
+                  predicted_passes(parts.plan, parts.rates, PassCosts::kMostRows)),
       groups_(parts.executor->passes()) {}
 
 Status Scheduler::check(const Request& request) const {

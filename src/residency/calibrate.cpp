@@ -243,7 +243,7 @@ class KernelProbe {
  public:
   static constexpr std::int64_t kCols = 4096;
   static constexpr std::int64_t kPromptRows = 256;
-  static constexpr std::int64_t kFewRows = 8;       // of a pass that a GPU and the processor share
+  static constexpr std::int64_t kFewRows = kSplitRows;
   static constexpr std::int64_t kPanelRows = 1024;  // weight rows of the prompt's product
   static constexpr std::int64_t kGrain = 32;        // weight rows a thread takes at once
 

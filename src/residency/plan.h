@@ -19,7 +19,6 @@ namespace millrace::residency {
 /// rounding would show in the budget.
 constexpr std::uint64_t kHugeWeightBytes = 64u << 20;
 
-/// Measured rates of this machine (`millrace calibrate`), in bytes per second. 0: not measured (or not there).
 /// The processor's rates for weights of a type, as they stand for Q4_K in Rates.
 struct TypeRates {
   DType dtype = DType::f32;
@@ -29,6 +28,7 @@ struct TypeRates {
   bool operator==(const TypeRates&) const = default;
 };
 
+/// Measured rates of this machine (`millrace calibrate`), in bytes per second. 0: not measured (or not there).
 struct Rates {
   double disk = 0;        // O_DIRECT reads into huge pages
   double ram = 0;         // all threads reading RAM

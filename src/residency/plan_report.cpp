@@ -10,11 +10,13 @@
 namespace millrace::residency {
 namespace {
 
-struct RateField {
+/// A number of a rates file, by its key.
+template <typename T>
+struct Field {
   const char* key;
-  double Rates::*field;
+  double T::*field;
 };
-constexpr RateField kRateFields[] = {
+constexpr Field<Rates> kRateFields[] = {
     {"disk", &Rates::disk},
     {"ram", &Rates::ram},
     {"cpu_decode", &Rates::cpu_decode},
@@ -29,25 +31,25 @@ constexpr RateField kRateFields[] = {
     {"cpu_rows_macs", &Rates::cpu_rows_macs},
 };
 
-struct TypeRateField {
-  const char* key;
-  double TypeRates::*field;
-};
-constexpr TypeRateField kTypeRateFields[] = {
+constexpr Field<TypeRates> kTypeRateFields[] = {
     {"decode", &TypeRates::decode},
     {"rows_macs", &TypeRates::rows_macs},
     {"prefill_macs", &TypeRates::prefill_macs},
 };
 
-/// A member of a rates file; absent: 0. Errors: invalid_argument.
-Expected<double> read_rate(const nlohmann::json& object, const std::string& key) {
-  const auto it = object.find(key);
-  if (it == object.end()) return 0.0;
-  const double value = it->is_number() ? it->get<double>() : -1;
-  if (!(value >= 0) || !std::isfinite(value))
-    return error(Code::invalid_argument, "rate '{}' is not a number, of bytes per second as a rule; write it as 3.2e9",
-                 key);
-  return value;
+/// Those of the fields that the object has; the others stay 0. Errors: invalid_argument.
+template <typename T, std::size_t n>
+Status read_fields(const nlohmann::json& object, const Field<T> (&fields)[n], T& out) {
+  for (const auto& [key, field] : fields) {
+    const auto it = object.find(key);
+    if (it == object.end()) continue;
+    const double value = it->is_number() ? it->template get<double>() : -1;
+    if (!(value >= 0) || !std::isfinite(value))
+      return error(Code::invalid_argument,
+                   "rate '{}' is not a number, of bytes per second as a rule; write it as 3.2e9", key);
+    out.*field = value;
+  }
+  return {};
 }
 
 /// "types" of a rates file: an object by the types' names. Errors: invalid_argument. A type that this version does not
@@ -60,13 +62,8 @@ Expected<std::vector<TypeRates>> read_types(const nlohmann::json& types) {
   for (const auto& [name, fields] : types.items()) {
     const Expected<DType> dtype = dtype_from_name(name);
     if (!dtype.ok()) continue;
-    TypeRates of_type{.dtype = *dtype};
-    for (const auto& [key, field] : kTypeRateFields) {
-      Expected<double> rate = fields.is_object() ? read_rate(fields, key) : Expected<double>(0.0);
-      if (!rate.ok()) return rate.status().with_context(name);
-      of_type.*field = *rate;
-    }
-    read.push_back(of_type);
+    read.push_back({.dtype = *dtype});
+    MR_RETURN_IF_ERROR(read_fields(fields, kTypeRateFields, read.back()).with_context(name));
   }
   return read;
 }
@@ -266,9 +263,7 @@ Expected<Rates> parse_rates_json(const std::string& text) {
   if (json.is_discarded() || !json.is_object())
     return error(Code::invalid_argument, "the rates are not a JSON object; write them anew with `millrace calibrate`");
   Rates rates;
-  for (const auto& [key, field] : kRateFields) {
-    MR_ASSIGN_OR_RETURN(rates.*field, read_rate(json, key));
-  }
+  MR_RETURN_IF_ERROR(read_fields(json, kRateFields, rates));
   if (const auto it = json.find("machine"); it != json.end() && it->is_string()) rates.machine = it->get<std::string>();
   if (const auto it = json.find("types"); it != json.end()) {
     MR_ASSIGN_OR_RETURN(rates.types, read_types(*it));

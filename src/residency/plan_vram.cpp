@@ -148,8 +148,6 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
   const Rates rates = rates_for(weights_by_type(units, options.top_k, true), machine);
   Plan plan;
   plan.resident_tiles.assign(units.tiles().size(), true);
-  std::int64_t experts = 0;
-  for (const Unit& unit : units.units()) experts = std::max(experts, static_cast<std::int64_t>(unit.expert) + 1);
   for (const Tier home : homes) plan.homes.push_back({home, Executor::gpu});
   plan.cost = pass_cost(units, plan, options, true);
   if (plan.cost.shared_layers > 0) {
@@ -179,7 +177,7 @@ Plan make_vram_plan(const UnitTable& units, const std::vector<Tier>& homes, cons
         ++row.units;
         row.tiles += range.last - range.first;
         row.bytes += unit.bytes();
-        if (!kind.substitutes) row.bytes_per_token += bytes_per_token(unit, options.top_k, experts);
+        if (!kind.substitutes) row.bytes_per_token += bytes_per_token(unit, options.top_k, plan.cost.experts);
       }
       if (row.units == 0) continue;
       if (kind.unit == UnitKind::expert && options.ram_expert_slots > 0) {

@@ -192,14 +192,15 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   } else {
     slowest.add(missed, rates.host_to_device, 0, "pcie");
   }
-  slowest.add(cost.read, rates.disk, 0, "disk");
+  double read = cost.read, waited = 0;
   // A layer's experts are asked for when its router has chosen, and waited for: few at once, and nothing goes on.
-  if (const double read = missed * (1 - cost.experts_in_ram); read > 0 && rates.disk > 0) {
-    const double one = cost.expert_bytes / static_cast<double>(std::max<std::int64_t>(1, cost.experts * cost.layers));
-    const double together = std::max(one, read / static_cast<double>(std::max<std::int64_t>(1, cost.layers)));
-    const double waited = prompt ? 0 : slowest.time().seconds;
-    slowest.add(read * (1 + kHalfRateInFlight / together), rates.disk, waited, "disk");
+  if (const double from_disk = missed * (1 - cost.experts_in_ram); from_disk > 0) {
+    const auto layers = static_cast<double>(std::max<std::int64_t>(1, cost.layers));
+    const double one = cost.expert_bytes / (static_cast<double>(cost.experts) * layers);
+    read += bytes_in_order(from_disk, std::max(one, from_disk / layers));
+    if (!prompt) waited = slowest.time().seconds;
   }
+  slowest.add(read, rates.disk, waited, "disk");
   slowest.add(on_host, shared_decode(cost, rates, rows),
               rates.device_memory > 0 ? host_rest_seconds(plan, rates, plan.cpu.permille > 0) : 0, "ram");
   return slowest.time();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "residency/placement.h"
+
 namespace millrace::residency {
 namespace {
 
@@ -22,8 +24,7 @@ double seconds_of(const std::vector<TypeWeights>& weights, const std::vector<Typ
 }  // namespace
 
 std::vector<TypeWeights> weights_by_type(const UnitTable& units, int top_k, bool gpu) {
-  std::int64_t experts = 0;
-  for (const Unit& unit : units.units()) experts = std::max<std::int64_t>(experts, unit.expert + 1);
+  const std::size_t experts = most_experts_of_a_layer(units);
   const UnitKind beside_gpu = experts > 0 ? UnitKind::expert : UnitKind::trunk;
   std::map<DType, TypeWeights> found;
   for (const Unit& unit : units.units()) {
