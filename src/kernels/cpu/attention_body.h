@@ -247,6 +247,7 @@ void decode_few_values(const std::byte* block, std::int64_t head_dim, float* out
     const float scale = half_to_float(scales[g]);
 #pragma GCC unroll 8
     for (int part = 0; part < 8; ++part) {  // of an eighth of the channels
+#pragma GCC unroll 1  // g++ takes this loop apart before it sees vectors in it: a megabyte, and a minute
       for (int c = 0; c < kEighth; ++c) {
         const std::uint32_t two = fields[part % 2 * kEighth + c] >> part / 2 * 2 & 3U;
         out[part * kEighth + c] = (kSigns ? level_of(two, signs[c] >> part & 1U) : level_of(two)) * scale;
