@@ -60,7 +60,7 @@ TEST(MeasureWays, FindsLatencyAndRate) {
   EXPECT_GE(ways[0].seconds, 2e-3);
   EXPECT_LT(ways[0].seconds, 8e-3);
   EXPECT_LT(ways[0].bytes_per_second, 1.1e9);
-  EXPECT_GT(ways[0].bytes_per_second, 0.2e9);  // beside copies in memory, on a machine that has other work
+  EXPECT_GT(ways[0].bytes_per_second, 0.05e9);  // beside copies in memory, on a machine that has other work
 }
 
 TEST(MeasureWays, TellsWhichWayIsSlow) {
