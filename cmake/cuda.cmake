@@ -1,8 +1,9 @@
 # The GPU part: built where nvcc is found, left out in one piece where it is not (or with -DMILLRACE_CUDA=OFF).
 # CUDA's runtime is linked in statically, so that the same program starts where there is no driver.
 set(MILLRACE_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: AUTO (where nvcc is found), ON, OFF")
-# PTX of 8.9 and 12.0 is for devices that have no code of their own (10.0, later ones); that of 9.0a suits no other.
-set(MILLRACE_CUDA_ARCHITECTURES "80-real;86-real;89;90a-real;120" CACHE STRING "Compute capabilities to build for; one for development")
+# Code of 8.0 runs on 8.6 and 8.9 as it is, and no kernel differs for these. PTX of 8.0 and 12.0 is for devices that have no
+# code of their own (10.0, later ones); that of 9.0a suits no other.
+set(MILLRACE_CUDA_ARCHITECTURES "80;90a-real;120" CACHE STRING "Compute capabilities to build for; one for development")
 
 set(MILLRACE_HAS_CUDA FALSE)
 if(NOT MILLRACE_CUDA STREQUAL "OFF")
