@@ -9,7 +9,7 @@ target_compile_options(millrace_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -DFMT_USE_CONSTEXPR=1 -Xcompiler=-Wall $<$<BOOL:${MILLRACE_WERROR}>:-Werror=all-warnings>>
   # Kernels of one template and many dtypes repeat one another: packed as small as it goes they take a third of the room.
   $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:$<$<VERSION_GREATER_EQUAL:$<CUDA_COMPILER_VERSION>,12.8>:--compress-mode=size>>)
-target_compile_options(millrace_flags INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:$<IF:$<BOOL:$<TARGET_PROPERTY:MILLRACE_SMALL>>,-Os,-O3>>)
+target_compile_options(millrace_flags INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O$<IF:$<BOOL:$<TARGET_PROPERTY:MILLRACE_OPTIMIZE>>,$<TARGET_PROPERTY:MILLRACE_OPTIMIZE>,3>>)
 target_include_directories(millrace_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 if(MILLRACE_SANITIZE)
   target_compile_options(millrace_flags INTERFACE
@@ -22,28 +22,56 @@ if(MILLRACE_FUZZ)
   target_compile_options(millrace_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# With MILLRACE_QUICK the headers that most rooms include are read once for all of them. A file that is compiled otherwise
-# (for an instruction set, or small) cannot use what was read and goes without.
+# millrace_read_headers_once(TARGET headers...): with MILLRACE_QUICK the headers that most rooms include are read once for
+# all of them; with more headers, once for the target alone. A file that is compiled otherwise (for an instruction set)
+# cannot use what was read and goes without.
 function(millrace_read_headers_once target)
   if(NOT MILLRACE_QUICK)
+    return()
+  endif()
+  set(headers <fmt/format.h> <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem> <functional> <map> <memory>
+    <mutex> <optional> <span> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
+  if(ARGN)
+    target_precompile_headers(${target} PRIVATE ${headers} ${ARGN})
     return()
   endif()
   if(NOT TARGET millrace_headers)
     file(WRITE ${CMAKE_BINARY_DIR}/headers.cpp "")
     add_library(millrace_headers OBJECT ${CMAKE_BINARY_DIR}/headers.cpp)
     target_link_libraries(millrace_headers PRIVATE millrace_flags fmt::fmt Threads::Threads)
-    target_precompile_headers(millrace_headers PRIVATE <fmt/format.h> <algorithm> <array> <atomic> <chrono> <cmath> <cstring>
-      <filesystem> <functional> <map> <memory> <mutex> <optional> <span> <string> <string_view> <thread> <unordered_map>
-      <utility> <variant> <vector>)
+    target_precompile_headers(millrace_headers PRIVATE ${headers})
   endif()
   target_precompile_headers(${target} REUSE_FROM millrace_headers)
 endfunction()
 
-# millrace_room(NAME PUBLIC deps... PRIVATE deps...): the library millrace_NAME from src/NAME/**.cpp.
+# millrace_units(TARGET): with MILLRACE_QUICK, its files are compiled a dozen at a time, which takes half as long. A file that
+# is compiled otherwise than the rest stays alone.
+function(millrace_units target)
+  if(NOT MILLRACE_QUICK OR NOT Python3_FOUND)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "^/.*\\.cpp$")
+  if(NOT sources)
+    return()
+  endif()
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/units.py 12 ${sources}
+    OUTPUT_VARIABLE numbers OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  string(REPLACE "\n" ";" numbers "${numbers}")
+  foreach(source number IN ZIP_LISTS sources numbers)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${number})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # A type that only one file knows may hold what only that file knows; g++ takes what is included for known elsewhere.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${sources})
+endfunction()
+
+# millrace_room(NAME PUBLIC deps... PRIVATE deps... HEADERS <headers>...): the library millrace_NAME from src/NAME/**.cpp.
 # A file named cuda_*.cpp is left out where there is no CUDA.
 # A file named *_avx2.cpp, *_avx512.cpp or *_vnni.cpp is compiled for that instruction set; nothing else is.
 function(millrace_room name)
-  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;HEADERS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
   if(NOT MILLRACE_HAS_CUDA)
     list(FILTER sources EXCLUDE REGEX "/cuda_[^/]*\\.cpp$")
@@ -53,17 +81,25 @@ function(millrace_room name)
     target_link_libraries(millrace_${name} INTERFACE millrace_flags ${ARG_PUBLIC})
     return()
   endif()
+  # Templates are rendered once a request: small code, which a budget of a few megabytes feels, before fast code.
+  set(small ${sources})
+  list(FILTER small INCLUDE REGEX "/text/jinja/")
+  list(FILTER sources EXCLUDE REGEX "/text/jinja/")
   add_library(millrace_${name} STATIC ${sources})
   target_link_libraries(millrace_${name} PUBLIC millrace_flags ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  if(small)
+    add_library(millrace_${name}_small OBJECT ${small})
+    set_target_properties(millrace_${name}_small PROPERTIES MILLRACE_OPTIMIZE s)
+    target_link_libraries(millrace_${name}_small PRIVATE millrace_flags ${ARG_PUBLIC} ${ARG_PRIVATE})
+    target_sources(millrace_${name} PRIVATE $<TARGET_OBJECTS:millrace_${name}_small>)
+    millrace_read_headers_once(millrace_${name}_small <nlohmann/json.hpp>)
+    millrace_units(millrace_${name}_small)
+  endif()
   if(MILLRACE_HAS_CUDA)
     target_compile_definitions(millrace_${name} PUBLIC MILLRACE_HAS_CUDA)
     target_link_libraries(millrace_${name} PUBLIC CUDA::cudart_static)
   endif()
-  # Templates are rendered once a request: small code, which a budget of a few megabytes feels, before fast code.
-  set(small ${sources})
-  list(FILTER small INCLUDE REGEX "/text/jinja/")
-  set_source_files_properties(${small} PROPERTIES COMPILE_OPTIONS "-Os" SKIP_PRECOMPILE_HEADERS ON)
-  millrace_read_headers_once(millrace_${name})
+  millrace_read_headers_once(millrace_${name} ${ARG_HEADERS})
   foreach(source ${sources})
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")  # elsewhere those files hold nothing
       if(source MATCHES "_avx2\\.cpp$")
@@ -74,20 +110,26 @@ function(millrace_room name)
           SKIP_PRECOMPILE_HEADERS ON)
       endif()
     endif()
+    # Parsers do not compute, and what the sanitizers make of these files takes clang minutes.
+    if(MILLRACE_FUZZ AND source MATCHES "_avx(2|512)\\.cpp$")
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -O0 -fno-sanitize=all)
+    endif()
     # What is encoded is the same file on every machine: no instruction may round once where another rounds twice.
     if(source MATCHES "/encode_[^/]*\\.cpp$")
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
       set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endforeach()
+  millrace_units(millrace_${name})
 endfunction()
 
 # millrace_app(TARGET headers...): with MILLRACE_QUICK, what waits for clients and never computes is built small, and the
-# libraries' large headers are read once for all of its files: half of the time that building takes.
+# libraries' large headers are read once for all of its files.
 function(millrace_app target)
   if(MILLRACE_QUICK)
-    set_target_properties(${target} PROPERTIES MILLRACE_SMALL ON)
+    set_target_properties(${target} PROPERTIES MILLRACE_OPTIMIZE s)
     target_precompile_headers(${target} PRIVATE ${ARGN} <fmt/format.h> <functional> <map> <memory> <mutex> <string> <vector>)
+    millrace_units(${target})
   endif()
 endfunction()
 

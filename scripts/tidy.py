@@ -3,8 +3,8 @@
 
 Checks walk everything that a translation unit includes, and the libraries' headers are far larger than any file of ours:
 one file at a time, most of the work goes into them. So the texts of files that are compiled alike are put together into
-one unit, a dozen at most. (Including them would hide them: the analyzer walks no paths of what is included.) Files that
-give something the same name go into different units; where some turn out not to go together, each is looked at alone.
+one unit, two dozen at most. (Including them would hide them: the analyzer walks no paths of what is included.) Which
+go together says scripts/units.py; where some turn out not to, each is looked at alone.
 
 usage: scripts/tidy.py BUILD_FOLDER
 """
@@ -17,51 +17,34 @@ import shlex
 import subprocess
 import sys
 
-FILES = 12  # of a unit at most
-NAME = re.compile(
-    r"^(?:#define\s+(?P<macro>\w+)|(?:struct|class|enum class|enum|union|using|namespace)\s+(?P<type>\w+)"
-    r"|(?!template|return)[A-Za-z][\w:<>,*&\[\] ]*[ *&>](?P<name>\w+)(?:\(|\[|\{| =|;))", re.M)
-SHARED = {"millrace", "namespace", "Json"}  # what many files open, or call the same thing
+from units import units_of
+
+FILES = 24  # of a unit at most
 
 
 def flags_of(entry):
-    """How a file is compiled, without its name and its output's."""
-    words = shlex.split(entry["command"])
-    kept, skip = [], False
+    """How a file is compiled, without its name and its output's: what all of its unit must share, and where it looks for
+    headers and what is defined, which its unit can have more of."""
+    words = iter(shlex.split(entry["command"]))
+    alike, more = [], []
     for word in words:
-        if skip:
-            skip = False
-        elif word in ("-o", "-MT", "-MF"):
-            skip = True
+        if word in ("-o", "-MT", "-MF"):
+            next(words)
+        elif word == "-isystem":
+            more.append((word, next(words)))
+        elif word.startswith(("-I", "-D")):
+            more.append((word,))
         elif word not in ("-c", "-MD", entry["file"]) and not word.endswith("/ccache"):
-            kept.append(word)
-    return tuple(kept)
+            alike.append(word)
+    return tuple(alike), more
 
 
-def names_of(path):
-    with open(path) as file:
-        found = NAME.finditer(file.read())
-    return {name for match in found for name in match.groups() if name} - SHARED
-
-
-def units_of(entries):
-    """Lists of entries that are compiled alike and share no name; each file goes into the first where it has room."""
-    by_flags = collections.defaultdict(list)
+def entries_in_units(entries):
+    """Lists of entries that are compiled alike and go together, the longest first."""
+    by_flags = collections.defaultdict(dict)
     for entry in entries:
-        by_flags[flags_of(entry)].append(entry)
-    units = []
-    for alike in by_flags.values():
-        open_units = []
-        for entry in sorted(alike, key=lambda entry: entry["file"]):
-            names = names_of(entry["file"])
-            for unit, taken in open_units:
-                if len(unit) < FILES and not taken & names:
-                    unit.append(entry)
-                    taken |= names
-                    break
-            else:
-                open_units.append(([entry], set(names)))
-        units += [unit for unit, _ in open_units]
+        by_flags[flags_of(entry)[0]][entry["file"]] = entry
+    units = [[alike[path] for path in unit] for alike in by_flags.values() for unit in units_of(sorted(alike), FILES)]
     return sorted(units, key=len, reverse=True)
 
 
@@ -75,7 +58,8 @@ def write_units(units, folder):
         with open(path, "w") as file:
             for entry in unit:
                 file.writelines(lines_of(entry))
-        words = [*flags_of(unit[0]), "-c", path]
+        more = dict.fromkeys(flag for entry in unit for flag in flags_of(entry)[1])
+        words = [*flags_of(unit[0])[0], *(word for flag in more for word in flag), "-c", path]
         database.append({"directory": unit[0]["directory"], "file": path, "arguments": words})
         paths.append(path)
     with open(f"{folder}/compile_commands.json", "w") as file:
@@ -122,7 +106,7 @@ def main():
     ours = subprocess.run(["git", "ls-files", "src/*.cpp", "tools/*.cpp"], check=True, capture_output=True, text=True)
     # What this machine does not build (the GPU part, where there is no nvcc) cannot be checked here either.
     entries = [known[os.path.abspath(name)] for name in ours.stdout.split() if os.path.abspath(name) in known]
-    units = units_of(entries)
+    units = entries_in_units(entries)
     folder = f"{build}/tidy"
     paths = write_units(units, folder)
     failed = False

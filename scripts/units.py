@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Which C++ files can be put together into one unit, so that the headers they share are read once for all of them.
+
+A file's own names (of its unnamed namespace, its aliases and macros) become the unit's. So files that give one name two
+meanings go into different units, and so do a file that has a name for itself and one whose headers declare that name: it
+might call the other's. What it finds of names stands at the beginning of a line, as clang-format leaves it.
+
+usage: scripts/units.py MOST FILE...   writes the number of its unit for each file, a line each; MOST files a unit
+"""
+import functools
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOLDERS = ("src", "tests", "tools/synth-model", "fuzz")  # that headers are named from
+NAME = re.compile(
+    r"^(?:using (?P<alias>\w+) = (?P<of>[^;]+);|using (?P<from>\w+(?:::\w+)*::(?P<taken>\w+));|#define\s+(?P<macro>\w+)"
+    r"|namespace (?:\w+::)*(?P<space>\w+) \{"
+    r"|(?:struct|class|enum class|enum|union)\s+(?P<type>\w+)"
+    r"|(?:static )?(?!template|return|namespace|using)[A-Za-z][\w:<>,*&\[\] ]*[ *&>](?P<name>\w+)(?:\(|\[|\{| =|;))", re.M)
+OWN = re.compile(r"^namespace \{$.*?^\}  // namespace$", re.M | re.S)
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+SHARED = {"execute", "__attribute__", "alignas"}  # what many files give other parameters
+
+
+@functools.lru_cache(None)
+def text_of(path):
+    with open(path) as file:
+        return file.read()
+
+
+def found_in(text):
+    for match in NAME.finditer(text):
+        kinds = match.groupdict()
+        name = next(kinds[kind] for kind in ("alias", "taken", "macro", "space", "type", "name") if kinds[kind])
+        if name not in SHARED:
+            yield name, kinds
+
+
+def names_of(path):
+    """What a file gives names to, and what each of them means: the same in two files only where it comes from elsewhere."""
+    names = {}
+    for name, kinds in found_in(text_of(path)):
+        names[name] = "namespace" if kinds["space"] else kinds["of"] or kinds["from"] or path
+        if kinds["from"]:
+            names[kinds["from"].split("::")[0]] = "namespace"
+    return names
+
+
+def own_names_of(path):
+    return {name for part in OWN.findall(text_of(path)) for name, kinds in found_in(part) if kinds["name"] or kinds["type"]}
+
+
+@functools.lru_cache(None)
+def headers_of(path):
+    """The project's headers that a file reads, and those that they read."""
+    found = set()
+    for name in INCLUDE.findall(text_of(path)):
+        for folder in (*(os.path.join(ROOT, folder) for folder in FOLDERS), os.path.dirname(path)):
+            header = os.path.join(folder, name)
+            if os.path.exists(header):
+                found |= {header} | headers_of(header)
+                break
+    return frozenset(found)
+
+
+@functools.lru_cache(None)
+def declared_in(header):
+    return frozenset(name for name, kinds in found_in(text_of(header)) if kinds["name"] or kinds["type"])
+
+
+class Unit:
+    def __init__(self):
+        self.paths, self.names, self.own, self.headers = [], {}, set(), set()
+
+    def takes(self, path):
+        """Whether no name of the file, nor one that its headers declare, is another's own, or the other way round."""
+        if any(self.names.get(name, meaning) != meaning for name, meaning in names_of(path).items()):
+            return False
+        declared = set().union(*(declared_in(header) for header in headers_of(path)))
+        others = set().union(*(declared_in(header) for header in self.headers))
+        return not (self.own & declared or own_names_of(path) & others)
+
+    def add(self, path):
+        self.paths.append(path)
+        self.names.update(names_of(path))
+        self.own |= own_names_of(path)
+        self.headers |= headers_of(path)
+
+
+def units_of(paths, most):
+    """Lists of paths; each file goes into the first unit where it has room and clashes with none."""
+    units = []
+    for path in paths:
+        unit = next((unit for unit in units if len(unit.paths) < most and unit.takes(path)), None)
+        if unit is None:
+            unit = Unit()
+            units.append(unit)
+        unit.add(path)
+    return [unit.paths for unit in units]
+
+
+if __name__ == "__main__":
+    paths = sys.argv[2:]
+    number_of = {path: number for number, unit in enumerate(units_of(paths, int(sys.argv[1]))) for path in unit}
+    print("\n".join(str(number_of[path]) for path in paths))
