@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs every libFuzzer target on its seed corpus (fuzz/corpus/NAME) for FUZZ_SECONDS each, all at once, so that 30 s for an
-# input are few seconds of a processor; new finds stay in build/fuzz.
+# Runs every libFuzzer target on its seed corpus (fuzz/corpus/NAME) for FUZZ_SECONDS each; new finds stay in build/fuzz.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-60}
@@ -10,7 +9,7 @@ for target in build/fuzz/fuzz/*_fuzz; do
   name=$(basename "$target" _fuzz)
   mkdir -p "build/fuzz/corpus/$name" "fuzz/corpus/$name"
   echo "Fuzzing $name for $seconds s"
-  "$target" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=2048 -print_final_stats=1 \
+  "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/$name-" "build/fuzz/corpus/$name" "fuzz/corpus/$name" >"build/fuzz/$name.log" 2>&1 &
   pids+=("$!:$name")
   count=$((count + 1))

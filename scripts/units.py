@@ -38,6 +38,12 @@ def found_in(text):
             yield name, kinds
 
 
+@functools.lru_cache(None)
+def declared_in(text):
+    return {name for name, kinds in found_in(text) if kinds["name"] or kinds["type"]}
+
+
+@functools.lru_cache(None)
 def names_of(path):
     """What a file gives names to, and what each of them means: the same in two files only where it comes from elsewhere."""
     names = {}
@@ -48,8 +54,9 @@ def names_of(path):
     return names
 
 
+@functools.lru_cache(None)
 def own_names_of(path):
-    return {name for part in OWN.findall(text_of(path)) for name, kinds in found_in(part) if kinds["name"] or kinds["type"]}
+    return {name for part in OWN.findall(text_of(path)) for name in declared_in(part)}
 
 
 @functools.lru_cache(None)
@@ -66,27 +73,26 @@ def headers_of(path):
 
 
 @functools.lru_cache(None)
-def declared_in(header):
-    return frozenset(name for name, kinds in found_in(text_of(header)) if kinds["name"] or kinds["type"])
+def declared_for(path):
+    """Names that the headers of a file declare."""
+    return set().union(*(declared_in(text_of(header)) for header in headers_of(path)))
 
 
 class Unit:
     def __init__(self):
-        self.paths, self.names, self.own, self.headers = [], {}, set(), set()
+        self.paths, self.names, self.own, self.declared = [], {}, set(), set()
 
     def takes(self, path):
         """Whether no name of the file, nor one that its headers declare, is another's own, or the other way round."""
         if any(self.names.get(name, meaning) != meaning for name, meaning in names_of(path).items()):
             return False
-        declared = set().union(*(declared_in(header) for header in headers_of(path)))
-        others = set().union(*(declared_in(header) for header in self.headers))
-        return not (self.own & declared or own_names_of(path) & others)
+        return self.own.isdisjoint(declared_for(path)) and self.declared.isdisjoint(own_names_of(path))
 
     def add(self, path):
         self.paths.append(path)
         self.names.update(names_of(path))
         self.own |= own_names_of(path)
-        self.headers |= headers_of(path)
+        self.declared |= declared_for(path)
 
 
 def units_of(paths, most):
