@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "modelfile/escape.h"
+#include "modelfile/mixtures.h"
 #include "modelfile/overlay.h"
 
 namespace millrace::modelfile {
@@ -476,7 +477,19 @@ Expected<Model> GgufParser::join(std::vector<Model> splits) {
 
 Expected<Model> GgufParser::lay_over(Model model, const Model& over) {
   const auto file = static_cast<int>(model.paths_.size());
+  const auto is_new_scale = [&](const std::string& name) {
+    const auto is_its_weight = [&](const TensorInfo& other) {
+      return may_have_scale(other.name) && scale_name(other.name) == name;
+    };
+    return !model.by_name_.contains(name) && std::any_of(over.tensors_.begin(), over.tensors_.end(), is_its_weight);
+  };
   for (const TensorInfo& tensor : over.tensors_) {
+    if (is_new_scale(tensor.name)) {
+      model.by_name_.emplace(tensor.name, model.tensors_.size());
+      model.tensors_.push_back(tensor);
+      model.tensors_.back().file = file;
+      continue;
+    }
     const auto found = model.by_name_.find(tensor.name);
     if (found == model.by_name_.end() || model.tensors_[found->second].shape != tensor.shape)
       return error(Code::invalid_argument, "{}: tensor '{}' is none of {}, or has another shape there",

@@ -8,7 +8,8 @@
 
 namespace millrace::modelfile {
 
-/// `model` with each tensor of `over`, a single file, in the place of its own of that name. Metadata stay the model's.
+/// `model` with each tensor of `over`, a single file, in the place of its own of that name, and with the scales
+/// (scale_name() of modelfile/mixtures.h) that those bring along. Metadata stay the model's.
 /// Errors: invalid_argument (a tensor that the model has not, or has in another shape).
 Expected<Model> lay_over(Model model, const Model& over);
 

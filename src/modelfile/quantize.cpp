@@ -208,13 +208,6 @@ struct Choice {
 /// In the input's order.
 using Chosen = std::vector<Choice>;
 
-/// Whether the matrix is written with a number beside it, by which its products are multiplied. A model that has one
-/// already keeps it.
-bool gets_scale(const Model& model, const TensorInfo& tensor, DType dtype, const QuantizeOptions& options) {
-  return dtype == DType::nvfp4 && tensor.dtype != dtype && options.substitute_of.empty() &&
-         may_have_scale(tensor.name) && model.find(scale_name(tensor.name)) == nullptr;
-}
-
 Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& options) {
   const MixtureContext context = mixture_context(model.tensors());
   const auto smaller = [&](const TensorInfo& tensor) {
@@ -225,8 +218,10 @@ Expected<Chosen> choose_tensors(const Model& model, const QuantizeOptions& optio
   int scales = 0;
   for (const TensorInfo& tensor : model.tensors()) {
     if (!options.substitute_of.empty() && !(can_be_substituted(tensor) && smaller(tensor))) continue;
+    if (options.only_named && !options.types.contains(tensor.name)) continue;
     const DType dtype = dtype_of(options, tensor, context);
-    chosen.push_back({&tensor, dtype, gets_scale(model, tensor, dtype, options) ? scales++ : -1});
+    const bool scaled = options.substitute_of.empty() && gets_scale(model, tensor, dtype);
+    chosen.push_back({&tensor, dtype, scaled ? scales++ : -1});
   }
   if (chosen.empty())
     return error(Code::unsupported, "no matrix of a layer becomes smaller in {}; choose a type of fewer bits",
@@ -281,7 +276,7 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
   constexpr std::string_view kFileType = "general.file_type", kVersion = "general.quantization_version";
   if (!options.substitute_of.empty()) {
     MR_RETURN_IF_ERROR(add_substitute_metadata(model, options.substitute_of, writer));
-  } else {
+  } else if (!options.only_named) {
     for (const auto& [key, value] : model.metadata())
       if (key != kFileType && key != kVersion) MR_RETURN_IF_ERROR(writer.add(key, value));
   }
@@ -298,10 +293,10 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
     lossy_input |= dtype != tensor->dtype && info(tensor->dtype).block_elements > 1;
     MR_RETURN_IF_ERROR(writer.declare(tensor->name, dtype, tensor->shape));
   }
-  if (lossy_input && options.substitute_of.empty())
+  if (lossy_input && options.substitute_of.empty() && !options.only_named)
     log::warn("the input is quantized already; quantizing it again loses more than starting from F16");
   log_fallbacks(chosen, options, context);
-  log_unknown_importance(chosen, options);
+  if (!options.only_named) log_unknown_importance(chosen, options);
   return writer.begin();
 }
 
@@ -315,6 +310,11 @@ Expected<Chosen> begin(const Model& model, const std::string& out, const Quantiz
 }
 
 }  // namespace
+
+bool gets_scale(const Model& model, const TensorInfo& tensor, DType dtype) {
+  return dtype == DType::nvfp4 && tensor.dtype != dtype && may_have_scale(tensor.name) &&
+         model.find(scale_name(tensor.name)) == nullptr;
+}
 
 Expected<std::vector<DType>> planned_types(const Model& model, const QuantizeOptions& options) {
   MR_RETURN_IF_ERROR(check_types(model, options));

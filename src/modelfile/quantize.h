@@ -32,12 +32,19 @@ struct QuantizeOptions {
   // Of this model's identity: substitutes of its layers are written (modelfile/substitute.h), those matrices that
   // become smaller. Empty: a model is.
   std::string substitute_of = {};
+  /// Whether those tensors alone are written that `types` names, without the model's metadata: a file to lay over it
+  /// (modelfile/overlay.h).
+  bool only_named = false;
   const std::atomic<bool>* cancel = nullptr;  // polled; the call then ends with `cancelled` and leaves no file
 };
 
 /// What each tensor of `model` becomes, in its order. Errors: invalid_argument (types for tensors that are not there,
 /// or that they cannot have).
 Expected<std::vector<DType>> planned_types(const Model& model, const QuantizeOptions& options);
+
+/// Whether quantize() writes a number beside a matrix that becomes `dtype`, by which its products are multiplied (of
+/// experts one each): for NVFP4. A model that has one already keeps it, and so do tensors that stay what they are.
+bool gets_scale(const Model& model, const TensorInfo& tensor, DType dtype);
 
 /// The file that quantize() would write, for plans alone: of weights there are holes, which take no disk. Errors: as
 /// quantize().

@@ -7,6 +7,7 @@
 #include "app/measure/model_mixture.h"
 #include "measure/support.h"
 #include "modelfile/overlay.h"
+#include "modelfile/quantize.h"
 
 namespace millrace::measure {
 namespace {
@@ -47,29 +48,65 @@ TEST(Groups, RoundingTakesMoreWhereThereAreFewerBits) {
   }
 }
 
+std::vector<const Group*> pointers_to(const std::vector<Group>& groups) {
+  std::vector<const Group*> all;
+  for (const Group& group : groups) all.push_back(&group);
+  return all;
+}
+
+double perplexity(const std::string& path, const std::string& overlay, const TextWindows& windows) {
+  EngineOptions options = prepared(roomy(path), windows);
+  options.overlay = overlay;
+  Quality quality(windows.rows(), 1, nullptr, nullptr);
+  run(options, windows, quality);
+  return quality.perplexity().value;
+}
+
 /// A model with every group of it laid over in its own type is the model.
 TEST(Overlay, OfTheSameWeightsChangesNothing) {
   const Folder folder;
   const modelfile::Model model = opened(draft_path());
-  ThreadPool pool({.threads = 2, .pin = false});
   const std::vector<Group> groups = groups_of(model);
-  std::vector<const Group*> all;
-  for (const Group& group : groups) all.push_back(&group);
-  ASSERT_TRUE(write_overlay(model, all, DType::f16, folder / "same.gguf", pool, nullptr).ok());
-  ASSERT_TRUE(write_overlay(model, std::span(all).first(1), DType::q4_0, folder / "other.gguf", pool, nullptr).ok());
+  const std::vector<const Group*> all = pointers_to(groups);
+  ASSERT_TRUE(write_overlay(model, all, DType::f16, folder / "same.gguf", 2, nullptr).ok());
+  ASSERT_TRUE(write_overlay(model, std::span(all).first(1), DType::q4_0, folder / "other.gguf", 2, nullptr).ok());
   const TextWindows windows = windows_of(draft_path(), {.context = 64, .most = 2});
-  const auto perplexity = [&](const std::string& overlay) {
-    EngineOptions options = prepared(roomy(draft_path()), windows);
-    options.overlay = overlay;
-    Quality quality(windows.rows(), 1, nullptr, nullptr);
-    run(options, windows, quality);
-    return quality.perplexity().value;
-  };
-  const double plain = perplexity("");
-  EXPECT_EQ(perplexity(folder / "same.gguf"), plain);
-  EXPECT_NE(perplexity(folder / "other.gguf"), plain);
+  const double plain = perplexity(draft_path(), "", windows);
+  EXPECT_EQ(perplexity(draft_path(), folder / "same.gguf", windows), plain);
+  EXPECT_NE(perplexity(draft_path(), folder / "other.gguf", windows), plain);
   EXPECT_EQ(modelfile::lay_over(opened(moe_path()), opened(folder / "same.gguf")).status().code(),
             Code::invalid_argument);
+}
+
+/// NVFP4's matrices have numbers beside them that the model lacks: laid over it, they count as in a whole file.
+TEST(Overlay, IsWhatQuantizeWrites) {
+  const Folder folder;
+  const modelfile::Model model = opened(draft_path());
+  const std::vector<Group> groups = groups_of(model);
+  const TextWindows windows = windows_of(draft_path(), {.context = 64, .most = 2});
+  ThreadPool pool({.threads = 2, .pin = false});
+  for (const DType dtype : {DType::nvfp4, DType::q3_k}) {
+    ASSERT_TRUE(write_overlay(model, pointers_to(groups), dtype, folder / "over.gguf", 2, nullptr).ok());
+    modelfile::QuantizeOptions options;
+    std::uint64_t bytes = 0;
+    for (const Group& group : groups) {
+      bytes += bytes_as(group, dtype);
+      for (const modelfile::TensorInfo* tensor : group.tensors)
+        options.types.emplace(tensor->name, modelfile::fitting_dtype(dtype, tensor->cols()));
+      EXPECT_NEAR(*rounding_error(model, group, DType::nvfp4, pool), 0.0066, 0.002) << group.name;
+    }
+    ASSERT_TRUE(modelfile::quantize(draft_path(), folder / "whole.gguf", options).ok());
+    EXPECT_EQ(perplexity(draft_path(), folder / "over.gguf", windows), perplexity(folder / "whole.gguf", "", windows));
+    // All that a file has beside its matrices was there before.
+    const auto of_groups = [&](DType type) {
+      std::uint64_t sum = 0;
+      for (const Group& group : groups) sum += bytes_as(group, type);
+      return sum;
+    };
+    const std::uint64_t others = model.file_bytes() - of_groups(DType::f16);
+    EXPECT_NEAR(static_cast<double>(opened(folder / "whole.gguf").file_bytes()), static_cast<double>(others + bytes),
+                128);
+  }
 }
 
 TEST(Sensitivity, GroupsAddUpToWhatAllOfThemDo) {

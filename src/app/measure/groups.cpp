@@ -7,7 +7,6 @@
 
 #include "base/bytes.h"
 #include "modelfile/file_io.h"
-#include "modelfile/gguf_writer.h"
 #include "modelfile/quantize.h"
 #include "tensor/codec.h"
 
@@ -16,7 +15,9 @@ namespace {
 
 using modelfile::TensorInfo;
 
-constexpr std::int64_t kSampledWeights = 1 << 20, kPieceWeights = 1 << 20;
+constexpr std::int64_t kSampledWeights = 1 << 20;
+// Of a vector in a file's table of tensors, beside its name: lengths of name and shape, one dimension, type and place.
+constexpr std::uint64_t kTensorEntry = 8 + 4 + 8 + 4 + 8;
 
 std::string group_name(const std::string& tensor, bool tied) {
   if (tensor == "output.weight" || (tied && tensor == "token_embd.weight")) return "head";
@@ -32,12 +33,12 @@ std::string group_name(const std::string& tensor, bool tied) {
   return tensor.substr(0, dot) + group;
 }
 
-/// Rows [first, first + rows) as they lie in the file.
-Status read_rows(const std::vector<modelfile::File>& files, const TensorInfo& tensor, std::int64_t first,
-                 std::int64_t rows, std::vector<std::byte>& out) {
+/// As it lies in the file.
+Status read_row(const std::vector<modelfile::File>& files, const TensorInfo& tensor, std::int64_t row,
+                std::vector<std::byte>& out) {
   const std::int64_t bytes = row_bytes(tensor.dtype, tensor.cols());
-  out.resize(static_cast<std::size_t>(rows * bytes));
-  return files[static_cast<std::size_t>(tensor.file)].read_at(tensor.offset + static_cast<std::uint64_t>(first * bytes),
+  out.resize(static_cast<std::size_t>(bytes));
+  return files[static_cast<std::size_t>(tensor.file)].read_at(tensor.offset + static_cast<std::uint64_t>(row * bytes),
                                                               out);
 }
 
@@ -45,12 +46,18 @@ struct Squares {
   double lost = 0, all = 0;
 };
 
-/// Of one row as it comes back from `dtype`.
-Squares squares_of_row(const TensorInfo& tensor, const std::byte* bytes, DType dtype, const float* columns) {
+/// Of one row as it comes back from `dtype`. `scaled`: whether a number stands beside its matrix. The row's own largest
+/// magnitude finds it here: what matters of it is that no scale of a block is a small one.
+Squares squares_of_row(const TensorInfo& tensor, const std::byte* bytes, DType dtype, bool scaled,
+                       const float* columns) {
   const std::int64_t cols = tensor.cols();
   std::vector<float> weights(static_cast<std::size_t>(cols)), rounded(weights.size());
   std::vector<std::byte> encoded(static_cast<std::size_t>(row_bytes(dtype, cols)));
   decode_row(tensor.dtype, bytes, cols, weights.data());
+  if (scaled) {
+    const float factor = nvfp4_factor(range_of(weights).largest);
+    for (float& weight : weights) weight /= factor;
+  }
   encode_row(dtype, weights.data(), cols, encoded.data(), columns);
   decode_row(dtype, encoded.data(), cols, rounded.data());
   Squares squares;
@@ -85,7 +92,14 @@ std::vector<Group> groups_of(const modelfile::Model& model) {
 }
 
 std::uint64_t file_bytes_as(const TensorInfo& tensor, DType dtype) {
-  return round_up(static_cast<std::uint64_t>(tensor.rows() * row_bytes(dtype, tensor.cols())), kTensorAlignment);
+  std::uint64_t bytes =
+      round_up(static_cast<std::uint64_t>(tensor.rows() * row_bytes(dtype, tensor.cols())), kTensorAlignment);
+  if (dtype == DType::nvfp4 && dtype != tensor.dtype && modelfile::may_have_scale(tensor.name)) {
+    const std::uint64_t matrices = tensor.shape.size() == 3 ? static_cast<std::uint64_t>(tensor.shape[2]) : 1;
+    bytes +=
+        kTensorEntry + modelfile::scale_name(tensor.name).size() + round_up(matrices * sizeof(float), kTensorAlignment);
+  }
+  return bytes;
 }
 
 std::uint64_t bytes_as(const Group& group, DType dtype) {
@@ -104,6 +118,7 @@ Expected<double> rounding_error(const modelfile::Model& model, const Group& grou
     const std::int64_t sampled =
         std::clamp<std::int64_t>(kSampledWeights / std::max<std::int64_t>(1, tensor->cols()), 1, rows);
     const DType used = modelfile::fitting_dtype(dtype, tensor->cols());
+    const bool scaled = modelfile::gets_scale(model, *tensor, used);
     MR_ASSIGN_OR_RETURN(const auto columns, modelfile::ColumnImportance::of(*tensor, importance));
     std::vector<Squares> of_row(static_cast<std::size_t>(sampled));
     std::vector<Status> of_thread(static_cast<std::size_t>(pool.threads()));
@@ -112,9 +127,10 @@ Expected<double> rounding_error(const modelfile::Model& model, const Group& grou
       std::vector<std::byte> bytes;
       for (std::int64_t i = begin; i < end && status.ok(); ++i) {
         const std::int64_t row = i * rows / sampled;
-        status = read_rows(files, *tensor, row, 1, bytes);
+        status = read_row(files, *tensor, row, bytes);
         if (status.ok())
-          of_row[static_cast<std::size_t>(i)] = squares_of_row(*tensor, bytes.data(), used, columns.of_row(row));
+          of_row[static_cast<std::size_t>(i)] =
+              squares_of_row(*tensor, bytes.data(), used, scaled, columns.of_row(row));
       }
     });
     for (const Status& status : of_thread) MR_RETURN_IF_ERROR(status);
@@ -129,38 +145,14 @@ Expected<double> rounding_error(const modelfile::Model& model, const Group& grou
 }
 
 Status write_overlay(const modelfile::Model& model, std::span<const Group* const> groups, DType dtype,
-                     const std::string& path, ThreadPool& pool, const std::atomic<bool>* cancel,
+                     const std::string& path, int threads, const std::atomic<bool>* cancel,
                      const modelfile::ImportanceMatrix* importance) {
-  MR_ASSIGN_OR_RETURN(const std::vector<modelfile::File> files, modelfile::open_files(model.paths()));
-  modelfile::Writer writer(path);
-  std::vector<const TensorInfo*> tensors;
-  for (const Group* group : groups) tensors.insert(tensors.end(), group->tensors.begin(), group->tensors.end());
-  for (const TensorInfo* tensor : tensors)
-    MR_RETURN_IF_ERROR(writer.declare(tensor->name, modelfile::fitting_dtype(dtype, tensor->cols()), tensor->shape));
-  MR_RETURN_IF_ERROR(writer.begin());
-  std::vector<std::byte> input, output;
-  for (const TensorInfo* tensor : tensors) {
-    const DType used = modelfile::fitting_dtype(dtype, tensor->cols());
-    const std::int64_t cols = tensor->cols(),
-                       at_once = std::max<std::int64_t>(1, kPieceWeights / std::max<std::int64_t>(1, cols));
-    const std::int64_t from_bytes = row_bytes(tensor->dtype, cols), to_bytes = row_bytes(used, cols);
-    MR_ASSIGN_OR_RETURN(const auto columns, modelfile::ColumnImportance::of(*tensor, importance));
-    for (std::int64_t first = 0; first < tensor->rows(); first += at_once) {
-      if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "stopped");
-      const std::int64_t rows = std::min(at_once, tensor->rows() - first);
-      MR_RETURN_IF_ERROR(read_rows(files, *tensor, first, rows, input));
-      output.resize(static_cast<std::size_t>(rows * to_bytes));
-      pool.parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
-        std::vector<float> weights(static_cast<std::size_t>(cols));
-        for (std::int64_t r = begin; r < end; ++r) {
-          decode_row(tensor->dtype, input.data() + r * from_bytes, cols, weights.data());
-          encode_row(used, weights.data(), cols, output.data() + r * to_bytes, columns.of_row(first + r));
-        }
-      });
-      MR_RETURN_IF_ERROR(writer.write_tensor_data(output));
-    }
-  }
-  return writer.finish();
+  modelfile::QuantizeOptions options{
+      .importance = importance, .threads = threads, .only_named = true, .cancel = cancel};
+  for (const Group* group : groups)
+    for (const TensorInfo* tensor : group->tensors)
+      options.types.emplace(tensor->name, modelfile::fitting_dtype(dtype, tensor->cols()));
+  return modelfile::quantize(model.paths().front(), path, options);
 }
 
 }  // namespace millrace::measure

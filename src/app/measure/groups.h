@@ -29,7 +29,8 @@ struct Group {
 /// In the model's order. What stays in float32 (norms, biases, routers) is in none. The groups point into the model.
 std::vector<Group> groups_of(const modelfile::Model& model);
 
-/// What a tensor of that type takes in a file, padding and all; and a group, each tensor in modelfile::fitting_dtype().
+/// What a tensor of that type takes in a file, padding and all, with the scale that quantize() may write beside it; and
+/// a group, each tensor in modelfile::fitting_dtype().
 constexpr std::uint64_t kTensorAlignment = 32;
 std::uint64_t file_bytes_as(const modelfile::TensorInfo& tensor, DType dtype);
 std::uint64_t bytes_as(const Group& group, DType dtype);
@@ -40,10 +41,10 @@ std::uint64_t bytes_as(const Group& group, DType dtype);
 Expected<double> rounding_error(const modelfile::Model& model, const Group& group, DType dtype, ThreadPool& pool,
                                 const modelfile::ImportanceMatrix* importance = nullptr);
 
-/// Writes the groups, in `dtype`, as a file to lay over the model (modelfile/overlay.h). `importance` as above.
-/// Errors: io_error, cancelled, invalid_argument.
+/// Writes the groups, in `dtype`, as a file to lay over the model (modelfile/overlay.h): what modelfile::quantize()
+/// makes of them. `importance` as above. Errors: as quantize().
 Status write_overlay(const modelfile::Model& model, std::span<const Group* const> groups, DType dtype,
-                     const std::string& path, ThreadPool& pool, const std::atomic<bool>* cancel,
+                     const std::string& path, int threads, const std::atomic<bool>* cancel,
                      const modelfile::ImportanceMatrix* importance = nullptr);
 
 }  // namespace millrace::measure

@@ -55,7 +55,7 @@ class Runs {
   /// With these groups in that type.
   Expected<Divergence> divergence(std::span<const Group* const> groups, DType dtype, const std::string& what) {
     MR_RETURN_IF_ERROR(
-        write_overlay(model_, groups, dtype, overlay_path(), pool_, options_.cancel, options_.importance));
+        write_overlay(model_, groups, dtype, overlay_path(), pool_.threads(), options_.cancel, options_.importance));
     MR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, make_(overlay_path()));
     MR_ASSIGN_OR_RETURN(LogitsReader reader, LogitsReader::open(reference_path()));
     Quality quality(windows_.rows(), options_.threads, &reader, nullptr);
