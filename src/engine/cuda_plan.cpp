@@ -65,7 +65,7 @@ CudaPlanner::CudaPlanner(const EngineOptions& options, const Vram& vram, Parts& 
       parts_(parts),
       layout_(kv_layout(*parts.model, options, options.cuda_index)),
       ram_(ram_of(options)),
-      program_bytes_(measured_program_bytes(options)) {
+      program_bytes_(measured_program_bytes(options, ram_, parts)) {
   const int threads = options.threads > 0 ? options.threads : ThreadPool::usable_processors();
   threads_bytes_ = static_cast<std::uint64_t>(threads) * kThreadBytes;
   const std::uint64_t most = most_cap(vram_);

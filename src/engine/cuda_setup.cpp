@@ -41,11 +41,27 @@ struct LoadedWeights final : GpuParts {
   }
 };
 
+// About what a fast disk reads while a driver starts.
+constexpr std::uint64_t kHeadStartBytes = 1536 * kMiB;
+
+/// Reads the first weights while the driver starts, where RAM has room for all of the model beside them: whatever the
+/// plan will be, it fits then.
+void begin_reading(const EngineOptions& options, Parts& parts) {
+  const residency::UnitTable& units = parts.model->units();
+  if (options.cufile || !options.faults.empty() || units.total_bytes() + kHeadStartBytes > options.ram_bytes) return;
+  auto begun = residency::HeadStart::begin(units, *parts.backend, kHeadStartBytes);
+  if (begun.ok()) parts.head_start = std::move(*begun);
+  if (!begun.ok()) log::info("weights are read once the GPU's driver has started: {}", begun.status().message());
+}
+
 }  // namespace
 
-Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan* draft, bool load,
+Expected<Parts> assemble_cuda(const EngineOptions& asked, const DraftModelPlan* draft, bool load,
                               const std::function<Status(const Parts&)>& accept) {
-  if (!options.cuda_beside.empty()) return assemble_shards(options, draft != nullptr, load, accept);
+  if (!asked.cuda_beside.empty()) return assemble_shards(asked, draft != nullptr, load, accept);
+  EngineOptions options = asked;  // of RAM, what there is before the driver has its part
+  options.ram_bytes = std::max<std::uint64_t>(1, ram_of(asked));
+  options.ram_taken_bytes = 0;
   if (!options.record_routing.empty())
     return error(Code::unsupported, "--record-routing: the CPU writes down what routers choose; add --device cpu");
   Parts parts;
@@ -54,6 +70,8 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   if (wants_draft_block(options))
     parts.draft.words = "a GPU has no passes through that block yet; give --draft FILE, or --device cpu";
   find_substitutes(options, true, parts, paths);
+  MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
+  if (load) begin_reading(options, parts);
   MR_ASSIGN_OR_RETURN(const device::Gpu gpu, find_gpu(options.cuda_index));
   MR_RETURN_IF_ERROR(
       exec::check_cuda(parts.model->program(), parts.model->units(), {options.kv_dtype, gpu.block_shared_bytes}));
@@ -78,9 +96,11 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   planner.say_homes();
   MR_RETURN_IF_ERROR(accept(parts));
   MR_RETURN_IF_ERROR(choose_pack(options, !planner.experts_leave_ram(), parts, paths));
-  if (parts.pack != nullptr)  // an expert takes a little less memory there
+  if (parts.pack != nullptr) {  // an expert takes a little less memory there
     MR_RETURN_IF_ERROR(planner.plan({parts.draft.vram_bytes, parts.draft.ram_bytes}));
-  MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
+    parts.head_start = nullptr;
+    MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));
+  }
   if (options.cufile) {
     MR_ASSIGN_OR_RETURN(parts.straight, storage::open_cufile(paths, {.device = options.cuda_index}));
   }
@@ -133,7 +153,7 @@ Expected<Parts> assemble_cuda(const EngineOptions& options, const DraftModelPlan
   loaded->aside.aside = true;
   auto weights = residency::DeviceWeights::load(parts.model->units(), planner.homes().placement, *parts.backend,
                                                 parts.straight.get(), *parts.vram, *parts.budget,
-                                                {options.on_load, options.on_load_end});
+                                                {options.on_load, options.on_load_end}, std::move(parts.head_start));
   if (options.on_load_end) options.on_load_end();
   if (!weights.ok()) return weights.status();
   loaded->weights = std::move(*weights);

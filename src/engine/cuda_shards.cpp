@@ -71,7 +71,8 @@ class Assembly {
     MR_RETURN_IF_ERROR(open());
     MR_RETURN_IF_ERROR(measure());
     EngineOptions one = options_;  // of RAM, what each GPU has beside the program
-    const std::uint64_t ram = ram_of(options_), program = std::min(ram, measured_program_bytes(options_));
+    const std::uint64_t ram = ram_of(options_);
+    const std::uint64_t program = std::min(ram, measured_program_bytes(options_, ram, parts_));
     const std::uint64_t words = std::min(ram - program, exec::gather_memory(gpus_.size()).ram_bytes);
     one.ram_bytes = program + (ram - program - words) / gpus_.size();
     one.ram_taken_bytes = 0;

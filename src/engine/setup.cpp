@@ -338,12 +338,14 @@ Status start_storage(const EngineOptions& options, const std::vector<std::string
   return {};
 }
 
-std::uint64_t measured_program_bytes(const EngineOptions& options) {
+std::uint64_t measured_program_bytes(const EngineOptions& options, std::uint64_t ram, const Parts& parts) {
   if (options.exact_budget) return 0;
   malloc_trim(0);  // what parsing the file's metadata left behind
-  if (ram_of(options) < kSmallBudget) device::release_code_pages();
+  if (ram < kSmallBudget) device::release_code_pages();
+  const std::uint64_t others =  // before it is measured: what comes meanwhile counts as the program's
+      options.bare_resident_bytes + (parts.head_start != nullptr ? parts.head_start->taken_bytes() : 0);
   const std::uint64_t now = device::resident_bytes();
-  return (now > options.bare_resident_bytes ? now - options.bare_resident_bytes : 0) + kProgramMargin;
+  return (now > others ? now - others : 0) + kProgramMargin;
 }
 
 Expected<std::unique_ptr<exec::Executor>> GpuParts::executor_aside(const Parts& /*target*/) {
@@ -381,7 +383,7 @@ Expected<Parts> assemble_cpu_alone(const EngineOptions& options) {
   MR_RETURN_IF_ERROR(choose_pack(options, fits && options.expert_slots == 0, parts, paths));
   add_substitutes(parts.limits.tile_bytes, parts);
   MR_RETURN_IF_ERROR(start_storage(options, paths, fits, parts));
-  const std::uint64_t program_bytes = measured_program_bytes(options);
+  const std::uint64_t program_bytes = measured_program_bytes(options, ram, parts);
   CpuPlanner planner(options, ram, program_bytes, parts);
   if (options.storage == storage::BackendKind::automatic && is_mapped(parts) && !planner.room_to_map())
     MR_RETURN_IF_ERROR(start_storage(options, paths, false, parts));

@@ -17,6 +17,7 @@
 #include "kv/prefix_cache.h"
 #include "kv/prompt_cache.h"
 #include "residency/expert_pack.h"
+#include "residency/head_start.h"
 #include "residency/substitutes.h"
 
 namespace millrace::engine {
@@ -58,7 +59,8 @@ struct Parts {
   int substitutes_file = 0;                             // its number among those that storage has
   bool guess_by_substitutes = false;                    // the plan is to have them at home
   std::unique_ptr<storage::Backend> backend;
-  std::unique_ptr<storage::Backend> straight;  // reads to the GPU's memory; null: none does
+  std::unique_ptr<residency::HeadStart> head_start;  // null: weights are not there yet, or are loaded
+  std::unique_ptr<storage::Backend> straight;        // reads to the GPU's memory; null: none does
   std::unique_ptr<residency::Budget> budget;
   residency::Reservation program;      // code, tokenizer, threads, tables: measured
   residency::Reservation mapped;       // the model's pages, where storage maps the file
@@ -126,8 +128,8 @@ inline bool all_fit(const residency::UnitTable& units, std::uint64_t ram) {
 void start_threads(const EngineOptions& options, int threads, std::chrono::microseconds spin, Parts& parts);
 Status start_storage(const EngineOptions& options, const std::vector<std::string>& paths, bool everything_fits,
                      Parts& parts);
-/// Resident bytes since the program's start, and a margin.
-std::uint64_t measured_program_bytes(const EngineOptions& options);
+/// Resident bytes since the program's start but the head start's, and a margin. `ram`: as ram_of().
+std::uint64_t measured_program_bytes(const EngineOptions& options, std::uint64_t ram, const Parts& parts);
 std::uint64_t ram_of(const EngineOptions& options);
 /// What a pass does one after the other, and the states it takes along.
 residency::StepCost step_cost(const exec::Program& program, const kv::Layout& layout);

@@ -53,11 +53,6 @@ class DeviceStream {
     std::vector<Piece> pieces;
   };
 
-  /// Where the chunk of a file that begins at `offset` ends, in bytes that end at `end`.
-  static std::uint64_t chunk_end(std::uint64_t offset, std::uint64_t end, std::uint64_t chunk = kChunkBytes) {
-    return std::min(round_down(offset, chunk) + chunk, end);
-  }
-
   /// groups: in pass order. ring: device memory, room for all groups of a unit and one more at least, or for all
   /// groups. table: on the device. disk_ring: page-locked, kChunkRingBytes, or null where no group is on the disk or
   /// `backend` reads to device memory. fill: by index into groups, which of those at home in RAM are there; null: all.

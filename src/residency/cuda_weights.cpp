@@ -37,10 +37,43 @@ Status read_straight(storage::Backend& backend, const std::vector<storage::Read>
   return read_in_order(backend, reads, [&](std::size_t index) { return progress.add(reads[index].bytes); });
 }
 
-/// Reads chunks and copies them to the device: kChunks of them ahead of the copies.
-Status read_to_device(storage::Backend& backend, const std::vector<storage::Read>& chunks, Progress& progress) {
+/// Copies what of the chunks has come before, one at a time, and leaves the others.
+class CopiesAhead {
+ public:
+  /// `ahead` may be null, and is told to end.
+  CopiesAhead(HeadStart* ahead, std::vector<storage::Read>& chunks, const device::Stream& stream, Progress& progress)
+      : stream_(stream), progress_(progress) {
+    if (ahead == nullptr) return;
+    ahead->end();
+    const auto has_come = [&](const storage::Read& chunk) {
+      const std::byte* const bytes = ahead->find(chunk);
+      if (bytes != nullptr) copies_.push_back({chunk, bytes});
+      return bytes != nullptr;
+    };
+    std::erase_if(chunks, has_come);
+  }
+  bool left() const { return next_ < copies_.size(); }
+  /// REQUIRES: left().
+  Status copy_one() {
+    const auto& [chunk, bytes] = copies_[next_++];
+    MR_RETURN_IF_ERROR(device::copy_to_device(chunk.destination, bytes, chunk.bytes, stream_));
+    return progress_.add(chunk.bytes);
+  }
+
+ private:
+  const device::Stream& stream_;
+  Progress& progress_;
+  std::vector<std::pair<storage::Read, const std::byte*>> copies_;
+  std::size_t next_ = 0;
+};
+
+/// Reads chunks and copies them to the device: kChunks of them ahead of the copies. What has come before is copied
+/// while the disk is waited for.
+Status read_to_device(storage::Backend& backend, std::vector<storage::Read> chunks, HeadStart* head_start,
+                      Progress& progress) {
   MR_ASSIGN_OR_RETURN(const device::PinnedBuffer memory, device::PinnedBuffer::allocate(kLoadingBytes));
   MR_ASSIGN_OR_RETURN(const device::Stream stream, device::Stream::create());
+  CopiesAhead ahead(head_start, chunks, stream, progress);
   std::array<device::Event, kLoadingChunks> copied;
   for (device::Event& event : copied) {
     MR_ASSIGN_OR_RETURN(event, device::Event::create());
@@ -51,12 +84,14 @@ Status read_to_device(storage::Backend& backend, const std::vector<storage::Read
       if (ring.started() >= kLoadingChunks) MR_CUDA(cudaEventSynchronize(copied[ring.next_slot()].get()));
       ring.start(chunks[ring.started()]);
     }
+    while (ahead.left() && !ring.ready()) MR_RETURN_IF_ERROR(ahead.copy_one());
     const std::size_t slot = ring.oldest_slot();
     MR_ASSIGN_OR_RETURN(const std::byte* const bytes, ring.take());
     MR_RETURN_IF_ERROR(device::copy_to_device(chunk.destination, bytes, chunk.bytes, stream));
     MR_CUDA(cudaEventRecord(copied[slot].get(), stream.get()));
     MR_RETURN_IF_ERROR(progress.add(chunk.bytes));
   }
+  while (ahead.left()) MR_RETURN_IF_ERROR(ahead.copy_one());
   return stream.synchronise();
 }
 
@@ -193,7 +228,7 @@ class Layout {
     if (home == Tier::vram) {
       addresses.push_back(device_);
       const std::uint64_t chunk = placement_.straight ? kStraightChunk : kChunkBytes;
-      for_chunks(part, chunk, [&](std::uint64_t at, std::uint64_t bytes) {
+      each_chunk(part, chunk, [&](std::uint64_t at, std::uint64_t bytes) {
         to_device.push_back({part.file, at, bytes, device_ + (at - part.offset)});
       });
       device_ += device_room(part);
@@ -201,7 +236,7 @@ class Layout {
     }
     if (home == Tier::ram) {
       host = host_ + pinned_lead(part);
-      for_chunks(part, kChunkBytes, [&](std::uint64_t at, std::uint64_t bytes) {  // whole blocks: neighbours share none
+      each_chunk(part, kChunkBytes, [&](std::uint64_t at, std::uint64_t bytes) {  // whole blocks: neighbours share none
         (moving ? to_fill : to_host).push_back({part.file, at, bytes, host + (at - part.offset)});
       });
       host_ += pinned_room(part);
@@ -221,15 +256,6 @@ class Layout {
     MR_CUDA(cudaHostGetDevicePointer(&seen, host, 0));
     addresses.push_back(static_cast<const std::byte*>(seen));
     return {};
-  }
-
-  template <typename Take>
-  static void for_chunks(const Part& part, std::uint64_t chunk, const Take& take) {
-    const std::uint64_t end = part.offset + part.bytes();
-    for (std::uint64_t at = part.offset, next = 0; at < end; at = next) {
-      next = DeviceStream::chunk_end(at, end, chunk);
-      take(at, next - at);
-    }
   }
 
   const UnitTable& units_;
@@ -255,11 +281,15 @@ std::unique_ptr<SpareUnits> spare_units(const std::vector<DeviceStream::Group>& 
 
 Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& units, const DevicePlacement& placement,
                                                              storage::Backend& backend, storage::Backend* straight,
-                                                             Budget& vram, Budget& ram, const OnLoad& on_load) {
+                                                             Budget& vram, Budget& ram, const OnLoad& on_load,
+                                                             std::unique_ptr<HeadStart> head_start) {
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights);
   const std::uint64_t bytes = device_weight_bytes(units, placement), host = pinned_weight_bytes(units, placement);
   MR_ASSIGN_OR_RETURN(weights->reservation_, vram.reserve("weights", bytes));
   MR_ASSIGN_OR_RETURN(weights->host_reservation_, ram.reserve("page-locked weights", host));
+  Expected<Reservation> begun = Reservation();
+  if (head_start != nullptr) begun = ram.reserve("head start", head_start->most_bytes());
+  if (!begun.ok()) head_start = nullptr;
   MR_ASSIGN_OR_RETURN(weights->arena_, device::DeviceBuffer::allocate(bytes));
   if (host > 0) {
     MR_ASSIGN_OR_RETURN(weights->host_, device::PinnedBuffer::allocate(host));
@@ -273,9 +303,12 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   Progress told(layout.bytes_to_read, on_load.progress);
   {
     MR_ASSIGN_OR_RETURN(const Reservation staging, ram.reserve("staging", kLoadingBytes));
-    MR_RETURN_IF_ERROR(placement.straight ? read_straight(*straight, layout.to_device, told)
-                                          : read_to_device(backend, layout.to_device, told));
+    MR_RETURN_IF_ERROR(placement.straight
+                           ? read_straight(*straight, layout.to_device, told)
+                           : read_to_device(backend, std::move(layout.to_device), head_start.get(), told));
   }
+  head_start = nullptr;
+  begun = Reservation();
   MR_RETURN_IF_ERROR(read_straight(backend, layout.to_host, told));
   MR_RETURN_IF_ERROR(backend.health());
   if (layout.groups.empty()) return weights;

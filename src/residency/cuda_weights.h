@@ -17,6 +17,7 @@
 #include "device/cuda_runtime.h"
 #include "residency/budget.h"
 #include "residency/cuda_table.h"
+#include "residency/head_start.h"
 #include "residency/placement.h"
 #include "residency/ram_fill.h"
 #include "residency/unit.h"
@@ -40,12 +41,15 @@ class DeviceWeights {
   /// Reads everything that has its home in memory, but what moves and is at home in RAM: a thread reads that from here
   /// on. `straight`: a backend over the same files that reads to device memory (cuFile), REQUIRED where the placement
   /// says so, else null. `on_load` is told the bytes done of all, from this thread; later from that of the passes,
-  /// while one waits for RAM (then false ends that pass alone), and once when all is there. `units`, the backends,
+  /// while one waits for RAM (then false ends that pass alone), and once when all is there. `head_start`: has
+  /// read the first of it, through the same backend, and goes when what it has is on the device, or where `ram` has no
+  /// room for it beside the weights; may be null. `units`, the backends,
   /// `vram`, `ram` and what `on_load` refers to outlive the object. Errors: out_of_budget, io_error, corrupt,
   /// cancelled.
   static Expected<std::unique_ptr<DeviceWeights>> load(const UnitTable& units, const DevicePlacement& placement,
                                                        storage::Backend& backend, storage::Backend* straight,
-                                                       Budget& vram, Budget& ram, const OnLoad& on_load);
+                                                       Budget& vram, Budget& ram, const OnLoad& on_load,
+                                                       std::unique_ptr<HeadStart> head_start = nullptr);
   ~DeviceWeights();
 
   const AddressTable& table() const { return table_; }

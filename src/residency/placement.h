@@ -3,9 +3,11 @@
 // GPU. Thread-safety: values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "base/bytes.h"
 #include "residency/plan.h"
 #include "residency/unit.h"
 #include "residency/weight_store.h"
@@ -20,6 +22,19 @@ constexpr std::size_t kChunks = 16;  // under way at a time: enough to keep a di
 /// A chunk's place in a ring, where it lies as in the file modulo the block size.
 constexpr std::uint64_t kChunkRoom = kChunkBytes + 2 * storage::kMaxAlignment;
 constexpr std::uint64_t kChunkRingBytes = kChunks * kChunkRoom;
+/// Where the chunk of a file that begins at `offset` ends, in bytes that end at `end`.
+inline std::uint64_t chunk_end(std::uint64_t offset, std::uint64_t end, std::uint64_t chunk = kChunkBytes) {
+  return std::min(round_down(offset, chunk) + chunk, end);
+}
+/// The chunks of a part's bytes, in order.
+template <typename Take>
+void each_chunk(const Part& part, std::uint64_t chunk, const Take& take) {
+  const std::uint64_t end = part.offset + part.bytes();
+  for (std::uint64_t at = part.offset, next = 0; at < end; at = next) {
+    next = chunk_end(at, end, chunk);
+    take(at, next - at);
+  }
+}
 
 /// Where each unit is at home. A head is at home in device memory; experts there, all of them, or else not in
 /// DeviceWeights, which hold their entries in the table alone. An embedding at home in RAM is read by the GPU where it
