@@ -4,7 +4,7 @@
 // elements that the contract pairs.
 #include <utility>
 
-#include "kernels/cpu/block_groups_avx512.h"
+#include "kernels/cpu/grid_formats_avx512.h"
 #include "kernels/cpu/matmul_few.h"
 
 namespace millrace::kernels::avx512 {
@@ -15,10 +15,15 @@ template <class Format>
 inline __attribute__((always_inline)) __m512 add_group(const Weights& w, const XGroup& x, __m512 sum) {
   const __m512 d = _mm512_load_ps(x.d);
   const __m512 i0 = _mm512_cvtepi32_ps(group_sums<Format>(w, x));
-  if constexpr (Format::kKind == Kind::halves) {
+  if constexpr (has_halves(Format::kKind)) {
     // Integers below 2^24, exact; of NVFP4 their sum is rounded once, as everywhere.
     const __m512 j = _mm512_fmadd_ps(_mm512_cvtepi32_ps(group_sums<Format>(w, x, 1)), w.c, _mm512_mul_ps(i0, w.b));
-    return _mm512_fmadd_ps(_mm512_mul_ps(w.a, d), j, sum);
+    sum = _mm512_fmadd_ps(_mm512_mul_ps(w.a, d), j, sum);
+    if constexpr (Format::kKind == Kind::half_mins) {
+      const __m512 s0 = _mm512_castsi512_ps(_mm512_load_si512(x.u0)), s1 = _mm512_castsi512_ps(_mm512_load_si512(x.u1));
+      sum = _mm512_fmadd_ps(_mm512_mul_ps(w.m, d), _mm512_fmadd_ps(s1, w.m1, _mm512_mul_ps(s0, w.m0)), sum);
+    }
+    return sum;
   }
   sum = _mm512_fmadd_ps(_mm512_mul_ps(w.a, d), i0, sum);
   if constexpr (Format::kKind == Kind::with_min)
@@ -26,18 +31,33 @@ inline __attribute__((always_inline)) __m512 add_group(const Weights& w, const X
   return sum;
 }
 
-/// One weight row with kX x rows. x: [kX][groups]. The row's `whole` groups are at w; where there is one more, `there`
-/// of it is at `rest`.
+/// use(i) for each of kX rows of x; of `count` where kX is 0, so that formats whose weights are long to unpack are
+/// compiled once and not for each number of rows.
+template <int kX, class Use>
+inline __attribute__((always_inline)) void each_row(int count, const Use& use) {
+  if constexpr (kX == 0) {
+#pragma GCC unroll 1
+    for (int i = 0; i < count; ++i) use(i);
+  } else {
+#pragma GCC unroll 8
+    for (int i = 0; i < kX; ++i) use(i);
+  }
+}
+
+/// One weight row with kX or `count` x rows. x: [rows][groups]. The row's `whole` groups are at w; where there is one
+/// more, `there` of it is at `rest`.
 template <class Format, int kX>
-inline __attribute__((always_inline)) void weight_row(const std::byte* w, const XGroup* x, std::int64_t groups,
-                                                      std::int64_t whole, const std::byte* rest, __mmask16 there,
-                                                      float* const* y) {
-  __m512 sum[2][kX];
-#pragma GCC unroll 8
-  for (int i = 0; i < kX; ++i) sum[0][i] = sum[1][i] = _mm512_setzero_ps();
+inline __attribute__((always_inline)) void weight_row(const std::byte* w, const XGroup* x, int count,
+                                                      std::int64_t groups, std::int64_t whole, const std::byte* rest,
+                                                      __mmask16 there, float* const* y) {
+  __m512 sum[2][kX == 0 ? kFewRows : kX];
+  each_row<kX>(
+      count, [&](int i) __attribute__((always_inline)) { sum[0][i] = sum[1][i] = _mm512_setzero_ps(); });
   const auto add = [&](const Weights& weights, std::int64_t g, int turn) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kX; ++i) sum[turn][i] = add_group<Format>(weights, x[i * groups + g], sum[turn][i]);
+    each_row<kX>(
+        count, [&](int i) __attribute__((always_inline)) {
+          sum[turn][i] = add_group<Format>(weights, x[i * groups + g], sum[turn][i]);
+        });
   };
   const auto next = [&](std::int64_t g) __attribute__((always_inline)) {
     const std::byte* p = w + g * kGroupBytes<Format>;
@@ -45,23 +65,28 @@ inline __attribute__((always_inline)) void weight_row(const std::byte* w, const 
     return Format::unpack(p);
   };
   std::int64_t g = 0;
-  for (; g + 2 <= whole; g += 2) {
-    add(next(g), g, 0);
-    add(next(g + 1), g + 1, 1);
+  if constexpr (kX == 0) {
+    for (; g < whole; ++g) add(next(g), g, static_cast<int>(g % 2));
+  } else {
+    for (; g + 2 <= whole; g += 2) {
+      add(next(g), g, 0);
+      add(next(g + 1), g + 1, 1);
+    }
+    if (g < whole) add(next(g), g, 0);
   }
-  const bool odd = g < whole;
-  if (odd) add(next(g), g, 0);
   if (whole < groups) {
     prefetch_ahead<kGroupBytes<Format>>(w + whole * kGroupBytes<Format>);
     const Weights last = unpack_some<Format>(rest, there);
-    if (odd) {
+    if (whole % 2 != 0) {
       add(last, whole, 1);
     } else {
       add(last, whole, 0);
     }
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < kX; ++i) *y[i] = _mm512_cvtss_f32(Format::add_all(_mm512_add_ps(sum[0][i], sum[1][i])));
+  each_row<kX>(
+      count, [&](int i) __attribute__((always_inline)) {
+        *y[i] = _mm512_cvtss_f32(Format::add_all(_mm512_add_ps(sum[0][i], sum[1][i])));
+      });
 }
 
 /// Row `row` of the activations, in the format's arrangement; blocks past the end are zero.
@@ -83,6 +108,7 @@ void weight_rows(const MatmulArgs& args, const XGroup* x, std::int64_t groups) {
   const std::int64_t whole = row_bytes / kBytes, rest = row_bytes - whole * kBytes;
   const __mmask16 there = blocks_there<Format>(args.cols / 32 - whole * kGroup);
   const std::byte* const end = args.weight + args.weight_rows * row_bytes;
+  const int count = kX == 0 ? static_cast<int>(args.x_rows) : kX;
   alignas(64) std::byte copy[kBytes] = {};
   for (std::int64_t n = 0; n < args.weight_rows; ++n) {
     const std::byte *const w = args.weight + n * row_bytes, *last = w + whole * kBytes;
@@ -90,9 +116,9 @@ void weight_rows(const MatmulArgs& args, const XGroup* x, std::int64_t groups) {
       std::memcpy(copy, last, static_cast<std::size_t>(rest));
       last = copy;
     }
-    float* y[kX];
-    for (int i = 0; i < kX; ++i) y[i] = args.y + i * args.y_stride + n;
-    weight_row<Format, kX>(w, x, groups, whole, last, there, y);
+    float* y[kFewRows];
+    for (int i = 0; i < count; ++i) y[i] = args.y + i * args.y_stride + n;
+    weight_row<Format, kX>(w, x, count, groups, whole, last, there, y);
   }
 }
 
@@ -112,11 +138,15 @@ void product(const MatmulArgs& args) {
     }
     there = wanted;
   }
-  const auto with = [&]<int kX>() {
-    if (args.x_rows == kX) weight_rows<Format, kX>(args, x, groups);
-  };
-  [&]<int... kX>(std::integer_sequence<int, kX...>) { (with.template operator()<kX + 1>(), ...); }
-  (std::make_integer_sequence<int, kFewRows>());
+  if constexpr (Format::kLong) {
+    weight_rows<Format, 0>(args, x, groups);
+  } else {
+    const auto with = [&]<int kX>() {
+      if (args.x_rows == kX) weight_rows<Format, kX>(args, x, groups);
+    };
+    [&]<int... kX>(std::integer_sequence<int, kX...>) { (with.template operator()<kX + 1>(), ...); }
+    (std::make_integer_sequence<int, kFewRows>());
+  }
 }
 
 }  // namespace

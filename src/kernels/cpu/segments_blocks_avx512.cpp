@@ -6,7 +6,7 @@
 // those eight vectors one for each block of the sixteen segments. Rows follow each other without a gap, and so do
 // their segments: a batch ends where it ends, in the middle of a row, too, and no lane is idle.
 #include "kernels/cpu/arranged_segments.h"
-#include "kernels/cpu/block_groups_avx512.h"
+#include "kernels/cpu/grid_formats_avx512.h"
 #include "kernels/cpu/segments_blocks.h"
 
 namespace millrace::kernels::avx512 {
@@ -247,7 +247,10 @@ void product(const MatmulArgs& args) {
 }  // namespace
 
 bool segments_blocks(const MatmulArgs& args) {
-  return for_format(args.dtype, [&]<class Format>() { product<Format>(args); });
+  if (args.dtype == DType::q2_k) return false;
+  return for_format(args.dtype, [&]<class Format>() {
+    if constexpr (Format::kKind != Kind::half_mins) product<Format>(args);
+  });
 }
 
 std::int64_t segments_blocks_workspace_bytes(std::int64_t cols) {
