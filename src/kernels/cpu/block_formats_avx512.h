@@ -11,10 +11,10 @@
 
 #include "kernels/cpu/block_groups_avx512.h"
 
-// Of formats that are long to unpack: once, and not in every loop.
+// Of formats that are long to unpack.
 #define MR_UNPACK                     \
   static constexpr bool kLong = true; \
-  static __attribute__((noinline)) Weights unpack(const std::byte* p)
+  static inline __attribute__((always_inline)) Weights unpack(const std::byte* p)
 
 namespace millrace::kernels::avx512 {
 namespace {

@@ -105,12 +105,15 @@ __mmask16 blocks_there(std::int64_t blocks) {
 
 /// A group of which other blocks than those of `there` may hold anything.
 template <class Format>
-inline __attribute__((always_inline)) Weights unpack_some(const std::byte* p, __mmask16 there) {
-  Weights w = Format::unpack(p);
+inline __attribute__((always_inline)) Weights only(Weights w, __mmask16 there) {
   w.a = _mm512_maskz_mov_ps(there, w.a);
   if constexpr (Format::kKind == Kind::with_min) w.b = _mm512_maskz_mov_ps(there, w.b);
   if constexpr (Format::kKind == Kind::half_mins) w.m = _mm512_maskz_mov_ps(there, w.m);
   return w;
+}
+template <class Format>
+inline __attribute__((always_inline)) Weights unpack_some(const std::byte* p, __mmask16 there) {
+  return only<Format>(Format::unpack(p), there);
 }
 
 /// The sums of the group's blocks, in the format's order: whole blocks, or (where each half has a scale) half h of

@@ -1,7 +1,7 @@
 // Formats of block_groups_avx512.h whose weights lie on a grid (tensor/grids.h), and the choice among all formats.
 //
-// The points of a vector are loaded one by one, as processors that were mended against leaking gathers take long for
-// one. Signs and ninth bits are worked out for all of a super-block at once.
+// Where a grid has up to 1,024 points they are found by permutations. Those of IQ1 are loaded one by one, as processors
+// that were mended against leaking gathers take long for one.
 //
 // Everything here has internal linkage, so that no code built for one instruction set can be linked into another.
 #pragma once
@@ -24,21 +24,119 @@ inline __attribute__((always_inline)) __m512i points_of_eight(const std::uint64_
   const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(lane(2)), lane(3), 1);
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
-/// Sixteen points of four weights: of lane L those numbered at(L, 0 to 3).
-template <class At>
-inline __attribute__((always_inline)) __m512i points_of_four(const std::uint32_t* grid, const At& at) {
-  const auto lane = [&](int l) {
-    const auto point = [&](int j) { return static_cast<int>(grid[at(l, j)]); };
-    return _mm_set_epi32(point(3), point(2), point(1), point(0));
-  };
-  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(lane(0)), lane(1), 1);
-  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(lane(2)), lane(3), 1);
-  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
-
 struct alignas(64) Places {
   std::uint8_t of[64];
 };
+
+// Points of IQ2 and IQ3 are found in vectors: eight weights of three levels, or four of eight, are a code of 16 bits
+// (12), a digit two (three) bits, and 64 codes at once come from two planes of bytes, by what permutes the bytes of
+// 128. The bits are spread over the bytes, and a last table makes levels of them.
+//
+// Points of IQ2 of both super-blocks are looked up together, and of each lane L the first eight bytes are of
+// super-block 0, the others of 1: point l of part 2L + t is byte 8s + 4t + l.
+
+template <int kCount>
+struct alignas(64) CodePlanes {
+  std::uint8_t low[kCount], high[kCount];
+};
+/// Of points as tensor/grid_points.h has them, of kWeights with kLevels levels.
+template <int kCount, int kLevels, int kWeights, std::size_t kWords>
+constexpr CodePlanes<kCount> codes_of(const std::array<std::uint64_t, kWords>& points) {
+  constexpr unsigned kBits = kLevels <= 4 ? 2 : 3;
+  CodePlanes<kCount> planes{};
+  std::size_t rank = 0;
+  for (std::size_t w = 0; w < kWords; ++w) {
+    for (std::uint64_t bits = points[w]; bits != 0; bits &= bits - 1) {
+      std::size_t number = 64 * w + static_cast<std::size_t>(std::countr_zero(bits));
+      unsigned code = 0;
+      for (unsigned j = 0; j < kWeights; ++j, number /= kLevels)
+        code |= static_cast<unsigned>(number % kLevels) << (kBits * j);
+      planes.low[rank] = static_cast<std::uint8_t>(code);
+      planes.high[rank++] = static_cast<std::uint8_t>(code >> 8);
+    }
+  }
+  return planes;
+}
+constexpr auto kIq2XxsCodes = codes_of<256, 3, 8>(kIq2XxsPoints);
+constexpr auto kIq2XsCodes = codes_of<512, 3, 8>(kIq2XsPoints);
+constexpr auto kIq2SCodes = codes_of<1024, 3, 8>(kIq2SPoints);
+constexpr auto kIq3XxsCodes = codes_of<256, 8, 4>(kIq3XxsPoints);
+constexpr auto kIq3SCodes = codes_of<512, 8, 4>(kIq3SPoints);
+
+/// The bytes of a table that 64 numbers name: their low eight bits, and a mask for each further bit.
+template <int kCount>
+inline __attribute__((always_inline)) __m512i looked_up(const std::uint8_t* table, __m512i low,
+                                                        const __mmask64* further) {
+  if constexpr (kCount == 128) {
+    return _mm512_permutex2var_epi8(load(table), low, load(table + 64));
+  } else {
+    constexpr int kHalf = kCount / 2;
+    const __m512i first = looked_up<kHalf>(table, low, further);
+    const __m512i second = looked_up<kHalf>(table + kHalf, low, further);
+    const __mmask64 bit = kCount == 256 ? _mm512_movepi8_mask(low) : further[std::countr_zero(kCount / 512U)];
+    return _mm512_mask_blend_epi8(bit, first, second);
+  }
+}
+struct Codes {
+  __m512i words[2];  // of each lane the first eight, the others
+};
+template <int kCount>
+inline __attribute__((always_inline)) Codes codes_at(const CodePlanes<kCount>& planes, __m512i low,
+                                                     const __mmask64* further = nullptr) {
+  const __m512i one = looked_up<kCount>(planes.low, low, further), other = looked_up<kCount>(planes.high, low, further);
+  return {{_mm512_unpacklo_epi8(one, other), _mm512_unpackhi_epi8(one, other)}};
+}
+
+/// kOffset + the level of each digit, whatever stands in an index above the digit.
+template <int kOffset, std::size_t kLevels>
+constexpr Places level_table(const std::array<std::uint8_t, kLevels>& levels) {
+  Places table{};
+  for (std::size_t i = 0; i < 64; ++i) {
+    const std::size_t digit = i % (kLevels <= 4 ? 4 : 8);
+    table.of[i] = static_cast<std::uint8_t>(kOffset + (digit < kLevels ? levels[digit] : 0));
+  }
+  return table;
+}
+
+/// Of an in-lane shuffle: byte kFrom + 2i' + j of a lane to all of its qword j, for vector i = 2t + h (i' = i).
+template <int kFrom>
+constexpr std::array<Places, 4> byte_places() {
+  std::array<Places, 4> places{};
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 64; ++k)
+      places[static_cast<std::size_t>(i)].of[k] = static_cast<std::uint8_t>(kFrom + 2 * i + k / 8 % 2);
+  return places;
+}
+template <int kFrom>
+constexpr std::array<Places, 4> kBytePlaces = byte_places<kFrom>();
+/// Likewise word 2i + j to the first of its qword j.
+constexpr std::array<Places, 4> kWordPlaces = [] {
+  std::array<Places, 4> places{};
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 64; ++k)
+      places[static_cast<std::size_t>(i)].of[k] = static_cast<std::uint8_t>(2 * (2 * i + k / 8 % 2) + k % 2);
+  return places;
+}();
+
+/// kOffset + the values of vector i of super-block s. signs: a byte a point, in the points' order.
+template <int kOffset, int s>
+inline __attribute__((always_inline)) __m512i iq2_values(const Codes& codes, __m512i signs, std::size_t i) {
+  static constexpr Places kLevels = level_table<kOffset>(kIq2Levels);
+  const __m512i spread = _mm512_set1_epi64(0x0e0c0a0806040200);
+  const __m512i code = _mm512_shuffle_epi8(codes.words[s], load(kWordPlaces[i].of));
+  const __m512i values = _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(spread, code), load(kLevels.of));
+  const __m512i own = _mm512_shuffle_epi8(signs, load(kBytePlaces<8 * s>[i].of));
+  const __mmask64 minus = _mm512_test_epi8_mask(own, bit_of_place());
+  return _mm512_mask_sub_epi8(values, minus, _mm512_set1_epi8(2 * kOffset), values);
+}
+template <int kOffset>
+inline __attribute__((always_inline)) void put_iq2(const Codes& codes, __m512i signs, Weights& w) {
+#pragma GCC unroll 4
+  for (std::size_t i = 0; i < 4; ++i) {
+    w.q[i] = iq2_values<kOffset, 0>(codes, signs, i);
+    w.q[4 + i] = iq2_values<kOffset, 1>(codes, signs, i);
+  }
+}
 /// Where the signs of vector 2t + h are, of which part p has four bytes at kStride * p: those of weights 16h on of
 /// part 2L + t, each byte eight times.
 template <int kStride>
@@ -52,6 +150,22 @@ constexpr std::array<Places, 4> sign_places() {
 }
 template <int kStride>
 constexpr std::array<Places, 4> kSignPlaces = sign_places<kStride>();
+
+/// kOffset + the values of a super-block of IQ3, whose points lie in order. signs: see sign_places().
+template <int kOffset, int kStride>
+inline __attribute__((always_inline)) void put_iq3(const Codes& codes, const Places& levels, __m512i signs,
+                                                   __m512i q[4]) {
+  const __m512i spread = _mm512_set1_epi64(0x2926232009060300);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i words = codes.words[i / 2];
+    const __m512i code = i % 2 == 0 ? _mm512_unpacklo_epi16(words, words) : _mm512_unpackhi_epi16(words, words);
+    const __m512i values = _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(spread, code), load(levels.of));
+    const __m512i own = _mm512_permutexvar_epi8(load(kSignPlaces<kStride>[static_cast<std::size_t>(i)].of), signs);
+    const __mmask64 minus = _mm512_test_epi8_mask(own, bit_of_place());
+    q[i] = _mm512_mask_sub_epi8(values, minus, _mm512_set1_epi8(2 * kOffset), values);
+  }
+}
 
 struct alignas(64) EvenSigns {
   std::uint8_t of[128];
@@ -68,17 +182,9 @@ __m512i with_eighth_sign(__m512i seven) {
 }
 /// Four times seven bits, the first ones at bit kAt of each qword: as bytes 0 to 3 there.
 template <int kAt>
-__m512i seven_bit_signs(__m512i qwords) {
+__m512i seven_bits(__m512i qwords) {
   constexpr long long kFrom = kAt | (kAt + 7) << 8 | (kAt + 14) << 16 | static_cast<long long>(kAt + 21) << 24;
-  return with_eighth_sign(_mm512_multishift_epi64_epi8(_mm512_set1_epi64(kFrom), qwords));
-}
-
-/// kOffset + the values, or - where there is a sign.
-template <int kOffset>
-__m512i with_signs(__m512i values, __m512i signs, const Places& places) {
-  const __m512i own = _mm512_permutexvar_epi8(load(places.of), signs), offset = _mm512_set1_epi8(kOffset);
-  const __mmask64 minus = _mm512_test_epi8_mask(own, bit_of_place());
-  return _mm512_mask_sub_epi8(_mm512_add_epi8(offset, values), minus, offset, values);
+  return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(kFrom), qwords);
 }
 
 /// 2x + 1 of each byte. REQUIRES: x < 64.
@@ -106,22 +212,26 @@ struct OfGrid : SuperBlocks {
   }
 };
 
+__m128i load64(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
+
 struct IQ2_XXS : OfGrid<BlockIQ2_XXS> {
   MR_UNPACK {
-    Weights w;
-    __m128i sc[2];
-#pragma GCC unroll 2
-    for (int s = 0; s < 2; ++s) {
-      const BlockIQ2_XXS& block = at<BlockIQ2_XXS>(p, s);
-      const __m512i parts = load(block.parts), signs = seven_bit_signs<32>(parts);
-      sc[s] = odd_scales(_mm512_cvtepi64_epi8(_mm512_srli_epi64(parts, 60)));
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const auto number = [&](int l, int j) { return block.parts[2 * l + i / 2].points[2 * (i % 2) + j]; };
-        w.q[4 * s + i] = with_signs<kOffset>(points_of_eight(kIq2XxsGrid.at, number), signs,
-                                             kSignPlaces<8>[static_cast<std::size_t>(i)]);
+    // Bytes 0 to 3 of the parts' qwords to the points' order.
+    alignas(64) static constexpr Places kOrder = [] {
+      Places order{};
+      for (int k = 0; k < 64; ++k) {
+        const int point = 8 * (k / 16) + k % 8;
+        order.of[k] = static_cast<std::uint8_t>(8 * (point / 4) + point % 4 + (k / 8 % 2 != 0 ? 64 : 0));
       }
-    }
+      return order;
+    }();
+    const __m512i first = load(at<BlockIQ2_XXS>(p, 0).parts), second = load(at<BlockIQ2_XXS>(p, 1).parts);
+    const auto in_points_order = [](__m512i a, __m512i b) { return _mm512_permutex2var_epi8(a, load(kOrder.of), b); };
+    Weights w;
+    put_iq2<kOffset>(codes_at(kIq2XxsCodes, in_points_order(first, second)),
+                     with_eighth_sign(in_points_order(seven_bits<32>(first), seven_bits<32>(second))), w);
+    const __m128i sc[2] = {odd_scales(_mm512_cvtepi64_epi8(_mm512_srli_epi64(first, 60))),
+                           odd_scales(_mm512_cvtepi64_epi8(_mm512_srli_epi64(second, 60)))};
     put_scales(p, sc, w);
     return w;
   }
@@ -129,37 +239,104 @@ struct IQ2_XXS : OfGrid<BlockIQ2_XXS> {
 
 /// Of each byte the low nibbles, which are first halves' scales, and the high ones.
 void nibble_scales(const std::uint8_t* scales, __m128i& first, __m128i& second) {
-  const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)), four = _mm_set1_epi8(15);
+  const __m128i both = load64(scales), four = _mm_set1_epi8(15);
   first = odd_scales(_mm_and_si128(both, four));
   second = odd_scales(_mm_and_si128(_mm_srli_epi16(both, 4), four));
 }
 
 struct IQ2_XS : OfGrid<BlockIQ2_XS> {
   MR_UNPACK {
+    const __m512i first = load(at<BlockIQ2_XS>(p, 0).qs), second = load(at<BlockIQ2_XS>(p, 1).qs);
+    const __m512i byte = _mm512_set1_epi16(255), one = _mm512_set1_epi8(1);
+    const __m512i low = _mm512_packus_epi16(_mm512_and_si512(first, byte), _mm512_and_si512(second, byte));
+    const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
+    const __mmask64 ninth = _mm512_test_epi8_mask(high, one);
+    const __m512i seven = _mm512_packus_epi16(_mm512_srli_epi16(first, 9), _mm512_srli_epi16(second, 9));
     Weights w;
+    put_iq2<kOffset>(codes_at(kIq2XsCodes, low, &ninth), with_eighth_sign(seven), w);
     __m128i sc[2][2];  // [half][super-block]
-#pragma GCC unroll 2
-    for (int s = 0; s < 2; ++s) {
-      const BlockIQ2_XS& block = at<BlockIQ2_XS>(p, s);
-      const __m256i seven = _mm512_cvtepi16_epi8(_mm512_srli_epi16(load(block.qs), 9));
-      const __m512i signs = with_eighth_sign(_mm512_castsi256_si512(seven));
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const auto number = [&](int l, int j) { return block.qs[8 * l + 2 * i + j] & 511; };
-        w.q[4 * s + i] = with_signs<kOffset>(points_of_eight(kIq2XsGrid.at, number), signs,
-                                             kSignPlaces<4>[static_cast<std::size_t>(i)]);
-      }
-      nibble_scales(block.scales, sc[0][s], sc[1][s]);
-    }
+    for (int s = 0; s < 2; ++s) nibble_scales(at<BlockIQ2_XS>(p, s).scales, sc[0][s], sc[1][s]);
     put_scales(p, sc[0], sc[1], w);
     return w;
   }
 };
 
-/// Numbers of points, of a super-block.
+struct IQ2_S : OfGrid<BlockIQ2_S> {
+  MR_UNPACK {
+    // Which of the sixteen bytes of both super-blocks has the upper bits of a point, and which bit is the ninth.
+    alignas(64) static constexpr Places kBytes = [] {
+      Places bytes{};
+      for (int k = 0; k < 64; ++k) bytes.of[k] = static_cast<std::uint8_t>(k / 8 % 2 * 8 + (8 * (k / 16) + k % 8) / 4);
+      return bytes;
+    }();
+    const __m512i ninths = _mm512_set1_epi32(0x40100401), tenths = _mm512_set1_epi32(static_cast<int>(0x80200802));
+    const BlockIQ2_S &a = at<BlockIQ2_S>(p, 0), &b = at<BlockIQ2_S>(p, 1);
+    const __m512i order = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0);
+    const auto in_points_order = [order](const std::uint8_t* first, const std::uint8_t* second) {
+      return _mm512_permutex2var_epi64(_mm512_castsi256_si512(load256(first)), order,
+                                       _mm512_castsi256_si512(load256(second)));
+    };
+    const __m512i upper = _mm512_permutexvar_epi8(
+        load(kBytes.of), _mm512_castsi128_si512(_mm_unpacklo_epi64(load64(a.qh), load64(b.qh))));
+    const __mmask64 further[2] = {_mm512_test_epi8_mask(upper, ninths), _mm512_test_epi8_mask(upper, tenths)};
+    Weights w;
+    put_iq2<kOffset>(codes_at(kIq2SCodes, in_points_order(a.qs, b.qs), further), in_points_order(a.signs, b.signs), w);
+    __m128i sc[2][2];  // [half][super-block]
+    for (int s = 0; s < 2; ++s) nibble_scales(at<BlockIQ2_S>(p, s).scales, sc[0][s], sc[1][s]);
+    put_scales(p, sc[0], sc[1], w);
+    return w;
+  }
+};
+
+struct IQ3_XXS : OfGrid<BlockIQ3_XXS> {
+  MR_UNPACK {
+    alignas(64) static constexpr Places kLevels = level_table<kOffset>(kIq3XxsLevels);
+    Weights w;
+    __m128i sc[2];
+#pragma GCC unroll 2
+    for (int s = 0; s < 2; ++s) {
+      const BlockIQ3_XXS& block = at<BlockIQ3_XXS>(p, s);
+      const __m256i packed = load256(block.signs_and_scales);
+      const __m512i signs = with_eighth_sign(seven_bits<0>(_mm512_cvtepu32_epi64(packed)));
+      put_iq3<kOffset, 8>(codes_at(kIq3XxsCodes, load(block.qs)), kLevels, signs, w.q + 4 * s);
+      sc[s] = odd_scales(_mm256_cvtepi32_epi8(_mm256_srli_epi32(packed, 28)));
+    }
+    put_scales(p, sc, w);
+    return w;
+  }
+};
+
+struct IQ3_S : OfGrid<BlockIQ3_S> {
+  MR_UNPACK {
+    alignas(64) static constexpr Places kLevels = level_table<kOffset>(kIq3SLevels);
+    Weights w;
+    __m128i sc[2];
+#pragma GCC unroll 2
+    for (int s = 0; s < 2; ++s) {
+      const BlockIQ3_S& block = at<BlockIQ3_S>(p, s);
+      std::uint64_t bits;
+      std::memcpy(&bits, block.qh, sizeof bits);
+      const __mmask64 ninth = bits;
+      put_iq3<kOffset, 4>(codes_at(kIq3SCodes, load(block.qs), &ninth), kLevels,
+                          _mm512_castsi256_si512(load256(block.signs)), w.q + 4 * s);
+      std::uint32_t scales;
+      std::memcpy(&scales, block.scales, sizeof scales);
+      sc[s] = odd_scales(nibbles_in_order(scales));
+    }
+    put_scales(p, sc, w);
+    return w;
+  }
+};
+
+/// Numbers of points, of a super-block, in memory: a compiler that sees where they come from takes them out of a vector
+/// one by one, which is slower. They are read some time after they were written; those of both super-blocks come first.
 template <int kCount>
 struct alignas(64) Numbers16 {
   std::uint16_t of[kCount];
+  void put(int at, __m512i words) {
+    _mm512_store_si512(of + at, words);
+    asm("" : "+m"(of));
+  }
 };
 /// Byte k / kTimes of eight or sixteen in the upper half of word k.
 template <int kTimes>
@@ -172,94 +349,25 @@ __m512i upper_bytes(__m128i bytes) {
   return _mm512_maskz_permutexvar_epi8(0xaaaaaaaaaaaaaaaaULL, load(kFrom.of), _mm512_castsi128_si512(bytes));
 }
 __m512i words_of(const std::uint8_t* bytes) { return _mm512_cvtepu8_epi16(load256(bytes)); }
-__m128i load64(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
 
-struct IQ2_S : OfGrid<BlockIQ2_S> {
-  MR_UNPACK {
-    const __m512i shifts = _mm512_set1_epi64(0x0006000400020000);
-    Weights w;
-    __m128i sc[2][2];  // [half][super-block]
-#pragma GCC unroll 2
-    for (int s = 0; s < 2; ++s) {
-      const BlockIQ2_S& block = at<BlockIQ2_S>(p, s);
-      const __m512i signs = _mm512_castsi256_si512(load256(block.signs));
-      const __m512i high =
-          _mm512_and_si512(_mm512_srlv_epi16(upper_bytes<4>(load64(block.qh)), shifts), _mm512_set1_epi16(0x0300));
-      Numbers16<32> numbers;
-      _mm512_store_si512(numbers.of, _mm512_or_si512(words_of(block.qs), high));
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const auto number = [&](int l, int j) { return numbers.of[8 * l + 2 * i + j]; };
-        w.q[4 * s + i] = with_signs<kOffset>(points_of_eight(kIq2SGrid.at, number), signs,
-                                             kSignPlaces<4>[static_cast<std::size_t>(i)]);
-      }
-      nibble_scales(block.scales, sc[0][s], sc[1][s]);
-    }
-    put_scales(p, sc[0], sc[1], w);
-    return w;
+/// Points, and two more where the eighth is added. `minus`: words, a point each, negative where it is taken away.
+__m512i eighths_of(__m512i minus) {
+  const __m512i added = _mm512_andnot_si512(_mm512_srai_epi16(minus, 15), _mm512_set1_epi16(2));
+  return _mm512_castsi256_si512(_mm512_cvtepi16_epi8(added));
+}
+__m512i with_eighths(__m512i points, __m512i eighths, int i) {
+  const __m512i places = load(kSignPlaces<4>[static_cast<std::size_t>(i)].of);
+  return _mm512_add_epi8(points, _mm512_permutexvar_epi8(places, eighths));
+}
+
+/// Vectors of IQ1: numbers and eighths of both super-blocks.
+inline __attribute__((always_inline)) void put_iq1(const Numbers16<32> numbers[2], const __m512i eighths[2],
+                                                   Weights& w) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const auto number = [&](int l, int j) { return numbers[i / 4].of[8 * l + 2 * (i % 4) + j]; };
+    w.q[i] = with_eighths(points_of_eight(kIq1Grid.at, number), eighths[i / 4], i % 4);
   }
-};
-
-struct IQ3_XXS : OfGrid<BlockIQ3_XXS> {
-  MR_UNPACK {
-    Weights w;
-    __m128i sc[2];
-#pragma GCC unroll 2
-    for (int s = 0; s < 2; ++s) {
-      const BlockIQ3_XXS& block = at<BlockIQ3_XXS>(p, s);
-      const __m256i packed = load256(block.signs_and_scales);
-      const __m512i signs = seven_bit_signs<0>(_mm512_cvtepu32_epi64(packed));
-      sc[s] = odd_scales(_mm256_cvtepi32_epi8(_mm256_srli_epi32(packed, 28)));
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const auto number = [&](int l, int j) { return block.qs[16 * l + 4 * i + j]; };
-        w.q[4 * s + i] = with_signs<kOffset>(points_of_four(kIq3XxsGrid.at, number), signs,
-                                             kSignPlaces<8>[static_cast<std::size_t>(i)]);
-      }
-    }
-    put_scales(p, sc, w);
-    return w;
-  }
-};
-
-struct IQ3_S : OfGrid<BlockIQ3_S> {
-  MR_UNPACK {
-    const __m512i shifts = _mm512_set_epi16(7, 6, 5, 4, 3, 2, 1, 0, 7, 6, 5, 4, 3, 2, 1, 0, 7, 6, 5, 4, 3, 2, 1, 0, 7,
-                                            6, 5, 4, 3, 2, 1, 0);
-    Weights w;
-    __m128i sc[2];
-#pragma GCC unroll 2
-    for (int s = 0; s < 2; ++s) {
-      const BlockIQ3_S& block = at<BlockIQ3_S>(p, s);
-      const __m512i signs = _mm512_castsi256_si512(load256(block.signs));
-      const __m128i ninth = load64(block.qh);
-      Numbers16<64> numbers;
-#pragma GCC unroll 2
-      for (int k = 0; k < 2; ++k) {
-        const __m512i own = upper_bytes<8>(k == 0 ? ninth : _mm_srli_si128(ninth, 4));
-        const __m512i high = _mm512_and_si512(_mm512_srlv_epi16(own, shifts), _mm512_set1_epi16(0x0100));
-        _mm512_store_si512(numbers.of + 32 * k, _mm512_or_si512(words_of(block.qs + 32 * k), high));
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const auto number = [&](int l, int j) { return numbers.of[16 * l + 4 * i + j]; };
-        w.q[4 * s + i] = with_signs<kOffset>(points_of_four(kIq3SGrid.at, number), signs,
-                                             kSignPlaces<4>[static_cast<std::size_t>(i)]);
-      }
-      std::uint32_t scales;
-      std::memcpy(&scales, block.scales, sizeof scales);
-      sc[s] = odd_scales(nibbles_in_order(scales));
-    }
-    put_scales(p, sc, w);
-    return w;
-  }
-};
-
-/// Two more for each of the eight points of vector i whose eighth is added. `minus`: a bit a point, four a part.
-__m512i add_eighths(__m512i points, std::uint32_t minus, int i) {
-  const std::uint32_t own = ~minus >> (2 * i) & 0x03030303U;
-  const auto plus = static_cast<__mmask8>(own | own >> 6 | own >> 12 | own >> 18);
-  return _mm512_mask_add_epi64(points, plus, points, _mm512_set1_epi8(2));
 }
 
 struct IQ1_S : OfGrid<BlockIQ1_S> {
@@ -268,6 +376,8 @@ struct IQ1_S : OfGrid<BlockIQ1_S> {
     const __m512i parts = _mm512_set_epi16(7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 1, 1,
                                            1, 1, 0, 0, 0, 0);
     Weights w;
+    Numbers16<32> numbers[2];
+    __m512i eighths[2];
     __m128i sc[2];
 #pragma GCC unroll 2
     for (int s = 0; s < 2; ++s) {
@@ -275,17 +385,12 @@ struct IQ1_S : OfGrid<BlockIQ1_S> {
       const __m128i qh = load128(block.qh);
       const __m512i own = _mm512_permutexvar_epi16(parts, _mm512_castsi128_si512(qh));
       const __m512i high = _mm512_slli_epi16(_mm512_and_si512(_mm512_srlv_epi16(own, shifts), _mm512_set1_epi16(7)), 8);
-      Numbers16<32> numbers;
-      _mm512_store_si512(numbers.of, _mm512_or_si512(words_of(block.qs), high));
-      const std::uint32_t minus = _cvtmask32_u32(_mm512_movepi16_mask(own));
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const auto number = [&](int l, int j) { return numbers.of[8 * l + 2 * i + j]; };
-        w.q[4 * s + i] = add_eighths(points_of_eight(kIq1Grid.at, number), minus, i);
-      }
+      numbers[s].put(0, _mm512_or_si512(words_of(block.qs), high));
+      eighths[s] = eighths_of(own);
       sc[s] = odd_scales(_mm_cvtepi16_epi8(_mm_and_si128(_mm_srli_epi16(qh, 12), _mm_set1_epi16(7))));
     }
     put_scales(p, sc, w);
+    put_iq1(numbers, eighths, w);
     return w;
   }
 };
@@ -294,20 +399,16 @@ struct IQ1_M : OfGrid<BlockIQ1_M> {
   MR_UNPACK {
     const __m512i shifts = _mm512_set1_epi32(0x00040000);
     Weights w;
+    Numbers16<32> numbers[2];
+    __m512i eighths[2];
     __m128i sc[2][2];  // [half][super-block]
 #pragma GCC unroll 2
     for (int s = 0; s < 2; ++s) {
       const BlockIQ1_M& block = at<BlockIQ1_M>(p, s);
       const __m512i own = _mm512_srlv_epi16(upper_bytes<2>(load128(block.qh)), shifts);
       const __m512i high = _mm512_and_si512(own, _mm512_set1_epi16(0x0700));
-      Numbers16<32> numbers;
-      _mm512_store_si512(numbers.of, _mm512_or_si512(words_of(block.qs), high));
-      const std::uint32_t minus = _cvtmask32_u32(_mm512_test_epi16_mask(own, _mm512_set1_epi16(0x0800)));
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const auto number = [&](int l, int j) { return numbers.of[8 * l + 2 * i + j]; };
-        w.q[4 * s + i] = add_eighths(points_of_eight(kIq1Grid.at, number), minus, i);
-      }
+      numbers[s].put(0, _mm512_or_si512(words_of(block.qs), high));
+      eighths[s] = eighths_of(_mm512_slli_epi16(own, 4));
       const __m128i four = load64(block.scales), words = _mm_unpacklo_epi16(four, four), three = _mm_set1_epi16(7);
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h) {
@@ -316,6 +417,7 @@ struct IQ1_M : OfGrid<BlockIQ1_M> {
       }
     }
     put_scales(p, sc[0], sc[1], w);
+    put_iq1(numbers, eighths, w);
     return w;
   }
 };

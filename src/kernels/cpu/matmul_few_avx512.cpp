@@ -31,33 +31,18 @@ inline __attribute__((always_inline)) __m512 add_group(const Weights& w, const X
   return sum;
 }
 
-/// use(i) for each of kX rows of x; of `count` where kX is 0, so that formats whose weights are long to unpack are
-/// compiled once and not for each number of rows.
-template <int kX, class Use>
-inline __attribute__((always_inline)) void each_row(int count, const Use& use) {
-  if constexpr (kX == 0) {
-#pragma GCC unroll 1
-    for (int i = 0; i < count; ++i) use(i);
-  } else {
-#pragma GCC unroll 8
-    for (int i = 0; i < kX; ++i) use(i);
-  }
-}
-
-/// One weight row with kX or `count` x rows. x: [rows][groups]. The row's `whole` groups are at w; where there is one
-/// more, `there` of it is at `rest`.
+/// One weight row with kX x rows. x: [kX][groups]. The row's `whole` groups are at w; where there is one more, `there`
+/// of it is at `rest`.
 template <class Format, int kX>
-inline __attribute__((always_inline)) void weight_row(const std::byte* w, const XGroup* x, int count,
-                                                      std::int64_t groups, std::int64_t whole, const std::byte* rest,
-                                                      __mmask16 there, float* const* y) {
-  __m512 sum[2][kX == 0 ? kFewRows : kX];
-  each_row<kX>(
-      count, [&](int i) __attribute__((always_inline)) { sum[0][i] = sum[1][i] = _mm512_setzero_ps(); });
+inline __attribute__((always_inline)) void weight_row(const std::byte* w, const XGroup* x, std::int64_t groups,
+                                                      std::int64_t whole, const std::byte* rest, __mmask16 there,
+                                                      float* const* y) {
+  __m512 sum[2][kX];
+#pragma GCC unroll 8
+  for (int i = 0; i < kX; ++i) sum[0][i] = sum[1][i] = _mm512_setzero_ps();
   const auto add = [&](const Weights& weights, std::int64_t g, int turn) __attribute__((always_inline)) {
-    each_row<kX>(
-        count, [&](int i) __attribute__((always_inline)) {
-          sum[turn][i] = add_group<Format>(weights, x[i * groups + g], sum[turn][i]);
-        });
+#pragma GCC unroll 8
+    for (int i = 0; i < kX; ++i) sum[turn][i] = add_group<Format>(weights, x[i * groups + g], sum[turn][i]);
   };
   const auto next = [&](std::int64_t g) __attribute__((always_inline)) {
     const std::byte* p = w + g * kGroupBytes<Format>;
@@ -65,28 +50,59 @@ inline __attribute__((always_inline)) void weight_row(const std::byte* w, const 
     return Format::unpack(p);
   };
   std::int64_t g = 0;
-  if constexpr (kX == 0) {
-    for (; g < whole; ++g) add(next(g), g, static_cast<int>(g % 2));
-  } else {
-    for (; g + 2 <= whole; g += 2) {
-      add(next(g), g, 0);
-      add(next(g + 1), g + 1, 1);
-    }
-    if (g < whole) add(next(g), g, 0);
+  for (; g + 2 <= whole; g += 2) {
+    add(next(g), g, 0);
+    add(next(g + 1), g + 1, 1);
   }
+  const bool odd = g < whole;
+  if (odd) add(next(g), g, 0);
   if (whole < groups) {
     prefetch_ahead<kGroupBytes<Format>>(w + whole * kGroupBytes<Format>);
     const Weights last = unpack_some<Format>(rest, there);
-    if (whole % 2 != 0) {
+    if (odd) {
       add(last, whole, 1);
     } else {
       add(last, whole, 0);
     }
   }
-  each_row<kX>(
-      count, [&](int i) __attribute__((always_inline)) {
-        *y[i] = _mm512_cvtss_f32(Format::add_all(_mm512_add_ps(sum[0][i], sum[1][i])));
-      });
+#pragma GCC unroll 8
+  for (int i = 0; i < kX; ++i) *y[i] = _mm512_cvtss_f32(Format::add_all(_mm512_add_ps(sum[0][i], sum[1][i])));
+}
+
+template <class Format>
+__attribute__((noinline)) Weights unpack_apart(const std::byte* p) {
+  return Format::unpack(p);
+}
+
+/// The same with `count` rows, for formats that are long to unpack: what unpacks stands here once for a row and once
+/// for more.
+template <class Format>
+inline __attribute__((always_inline)) void weight_row_long(const std::byte* w, const XGroup* x, int count,
+                                                           std::int64_t groups, std::int64_t whole,
+                                                           const std::byte* rest, __mmask16 there, float* const* y) {
+  if (count == 1) {
+    __m512 sum = _mm512_setzero_ps(), other = sum;  // they take turns
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const std::byte* const p = g < whole ? w + g * kGroupBytes<Format> : rest;
+      prefetch_ahead<kGroupBytes<Format>>(w + g * kGroupBytes<Format>);
+      const __m512 next = add_group<Format>(unpack_some<Format>(p, g < whole ? 0xffff : there), x[g], sum);
+      sum = other;
+      other = next;
+    }
+    *y[0] = _mm512_cvtss_f32(Format::add_all(_mm512_add_ps(sum, other)));
+    return;
+  }
+  __m512 sum[2][kFewRows];
+  for (int i = 0; i < count; ++i) sum[0][i] = sum[1][i] = _mm512_setzero_ps();
+  for (std::int64_t g = 0; g < groups; ++g) {
+    prefetch_ahead<kGroupBytes<Format>>(w + g * kGroupBytes<Format>);
+    Weights weights = unpack_apart<Format>(g < whole ? w + g * kGroupBytes<Format> : rest);
+    if (g == whole) weights = only<Format>(weights, there);
+    __m512* const own = sum[g % 2];
+#pragma GCC unroll 1
+    for (int i = 0; i < count; ++i) own[i] = add_group<Format>(weights, x[i * groups + g], own[i]);
+  }
+  for (int i = 0; i < count; ++i) *y[i] = _mm512_cvtss_f32(Format::add_all(_mm512_add_ps(sum[0][i], sum[1][i])));
 }
 
 /// Row `row` of the activations, in the format's arrangement; blocks past the end are zero.
@@ -101,6 +117,7 @@ void prepare(const MatmulArgs& args, std::int64_t row, std::int64_t groups, XGro
   }
 }
 
+/// kX: x rows, or 0 for as many as there are.
 template <class Format, int kX>
 void weight_rows(const MatmulArgs& args, const XGroup* x, std::int64_t groups) {
   constexpr std::int64_t kBytes = kGroupBytes<Format>;
@@ -118,7 +135,11 @@ void weight_rows(const MatmulArgs& args, const XGroup* x, std::int64_t groups) {
     }
     float* y[kFewRows];
     for (int i = 0; i < count; ++i) y[i] = args.y + i * args.y_stride + n;
-    weight_row<Format, kX>(w, x, count, groups, whole, last, there, y);
+    if constexpr (kX == 0) {
+      weight_row_long<Format>(w, x, count, groups, whole, last, there, y);
+    } else {
+      weight_row<Format, kX>(w, x, groups, whole, last, there, y);
+    }
   }
 }
 

@@ -182,7 +182,7 @@ void some_rows(const MatmulArgs& args, const Order& order, const XRow* x, int co
         p = copy;
       }
       const bool last = in_rows && segment + 2 == period;
-      const Weights w = last ? unpack_some<Format>(p, last_there) : Format::unpack(p);
+      const Weights w = only<Format>(Format::unpack(p), last ? last_there : 0xffff);
       if constexpr (Format::kKind == Kind::with_min) _mm512_store_ps(mins.of[g], w.b);
       const std::int64_t x_group = in_rows ? segment / 2 : segment;
       for (int r = 0; r < count; ++r) {
