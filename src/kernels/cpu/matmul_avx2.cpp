@@ -133,6 +133,7 @@ struct V256 {
 
 void matmul(const MatmulArgs& args) {
   if (args.x_rows == 1 && args.dtype == DType::mxfp4) return matmul_mxfp4_row(args);
+  if (args.x_rows == 1 && matmul_grid_row(args)) return;
   switch (args.dtype) {
     case DType::f32:
       return floats::product<V256, floats::F32<V256>>(args);

@@ -1,5 +1,5 @@
-// Products with one to eight x rows (AVX2: one, of MXFP4), straight from the blocks of the file, for the dtypes that
-// matter most.
+// Products with one to eight x rows, straight from the blocks of the file; on AVX2 with one, of MXFP4 and of weights on
+// a grid.
 #pragma once
 
 #include <cstdint>
@@ -33,5 +33,7 @@ namespace millrace::kernels::avx2 {
 
 /// matmul() for one x row and MXFP4. The workspace is as matmul()'s.
 void matmul_mxfp4_row(const MatmulArgs& args);
+/// matmul() for one x row and weights on a grid; needs no workspace. False if the dtype's are on none.
+bool matmul_grid_row(const MatmulArgs& args);
 
 }  // namespace millrace::kernels::avx2
