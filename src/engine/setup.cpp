@@ -102,8 +102,10 @@ std::vector<residency::AttentionCost> attention_costs(const exec::Program& progr
   for (const exec::Step& step : program.steps) {
     if (step.kind != exec::Step::Kind::attention) continue;
     const kv::Group& group = layout.group_of(step.layer);
-    auto cost = std::find_if(costs.begin(), costs.end(), [&](const auto& one) { return one.window == group.window; });
-    if (cost == costs.end()) cost = costs.insert(costs.end(), {.window = group.window});
+    const bool latent = step.attention.latent_values > 0;
+    auto cost = std::find_if(costs.begin(), costs.end(),
+                             [&](const auto& one) { return one.window == group.window && one.latent == latent; });
+    if (cost == costs.end()) cost = costs.insert(costs.end(), {.window = group.window, .latent = latent});
     cost->macs += static_cast<double>(step.attention.heads * (step.attention.head_dim + step.attention.v_dim()));
     cost->kv_bytes += static_cast<double>(group.layer_bytes()) / kv::kBlockTokens;
   }
@@ -145,10 +147,17 @@ residency::StepCost step_cost(const exec::Program& program, const kv::Layout& la
         cost.state_macs += static_cast<double>(kOpsOfScan * step.scan.inner() * step.scan.keys);
         ++cost.products;
         break;
-      case Kind::matmul:
-      case Kind::matmul_heads:
-      case Kind::gated:
       case Kind::attention:
+        cost.latents += step.attention.latent_values > 0 ? 1 : 0;
+        ++cost.products;
+        break;
+      case Kind::matmul_heads:
+        cost.head_macs += static_cast<double>(program.buffer(step.a).cols * program.buffer(step.out).cols) /
+                          static_cast<double>(step.heads);
+        ++cost.products;
+        break;
+      case Kind::matmul:
+      case Kind::gated:
       case Kind::convolve:
       case Kind::logits:
         ++cost.products;

@@ -84,9 +84,10 @@ struct CpuPart {
   friend bool operator==(const CpuPart&, const CpuPart&) = default;
 };
 
-/// Attention in all layers that see as many keys.
+/// Attention in all layers that see as many keys, over heads or over latents.
 struct AttentionCost {
   std::int64_t window = 0;  // keys that a token sees, its own among them; 0: all
+  bool latent = false;
   double macs = 0;          // multiply-accumulates of a token and a key that it sees
   double kv_bytes = 0;      // read for such a key
 };
@@ -95,6 +96,8 @@ struct AttentionCost {
 struct StepCost {
   std::int64_t steps = 0, products = 0;    // of them such that all threads take part in
   double state_bytes = 0, state_macs = 0;  // states of a sequence, read and written anew; computed with for a token
+  std::int64_t latents = 0;  // attentions over latents, which have products of heads beside them
+  double head_macs = 0;      // of a row's products of heads
   // Beside other GPUs: what they bring together, and how many bytes of a row this one stores for each other.
   std::int64_t gathers = 0;
   double gather_bytes = 0;

@@ -20,6 +20,10 @@ constexpr double kLaunchSeconds = 13e-6;
 // H200.)
 constexpr double kMixtureSeconds = 14e-6;
 constexpr double kExpertsOfCopy = 0.33, kExpertBytesOfProduct = 0.0028;
+// A layer whose attention is over latents has products of heads and norms beside it, which wait for one another. A
+// generated token's heads all read the same keys, and compute so fast: of the rate of one large product.
+// (GLM-4.7-Flash, H100.)
+constexpr double kLatentSeconds = 28e-6, kLatentsOfProduct = 0.045, kHeadsOfProduct = 0.07;
 // Of a prompt: of the rate of one large product, and the rows of an expert with which half of that is reached.
 constexpr double kExpertsOfProduct = 0.33, kHalfExpertRows = 100;
 // Of two GPUs on NVLink: a gather of few values, its launch among it, and the rate of many.
@@ -100,6 +104,18 @@ double attention_macs(const PassCost& cost, const Work& work, double rows) {
   for (const AttentionCost& layers : cost.attention) macs += layers.macs * keys_seen(work, layers.window);
   return rows * macs;
 }
+/// What attention over a generated token's keys takes of a GPU, one row.
+double gpu_keys_seconds(const PassCost& cost, const Rates& rates, const Work& work, double memory) {
+  double seconds = 0;
+  for (const AttentionCost& layers : cost.attention) {
+    const double keys = keys_seen(work, layers.window), reading = layers.kv_bytes * keys / memory;
+    const double computing = layers.latent && rates.device_prefill_macs > 0
+                                 ? layers.macs * keys / (rates.device_prefill_macs * kLatentsOfProduct)
+                                 : 0;
+    seconds += std::max(reading, computing);
+  }
+  return seconds;
+}
 /// Bytes of keys and values that a generated token reads.
 double kv_bytes(const PassCost& cost, const Work& work) {
   double bytes = 0;
@@ -160,12 +176,15 @@ PassTime gpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   const bool few = !prompt && rows <= static_cast<double>(kSplitRows);
   const double of_experts = memory > 0 ? met / (few ? rates.device_memory * kExpertsOfCopy : memory) : 0;
   // What comes after one another on the GPU beside reading weights.
-  double rest = launch_seconds(cost) + gather_seconds(cost, rows);
+  double rest =
+      launch_seconds(cost) + gather_seconds(cost, rows) + static_cast<double>(cost.steps.latents) * kLatentSeconds;
   if (cost.expert_macs > 0 && !shares_experts) rest += static_cast<double>(cost.layers) * kMixtureSeconds;
-  if (!prompt && memory > 0) rest += rows * (kv_bytes(cost, work) + cost.steps.state_bytes) / memory;
+  if (!prompt && memory > 0)
+    rest += rows * (gpu_keys_seconds(cost, rates, work, memory) + cost.steps.state_bytes / memory);
   if (prompt && rates.device_prefill_macs > 0)
     rest += attention_macs(cost, work, rows) /
-            (rates.device_prefill_macs * (cost.quantized_kv ? kQuantizedAttentionOfProduct : kAttentionOfProduct));
+                (rates.device_prefill_macs * (cost.quantized_kv ? kQuantizedAttentionOfProduct : kAttentionOfProduct)) +
+            rows * cost.steps.head_macs / (rates.device_prefill_macs * kHeadsOfProduct);
   Slowest slowest;
   slowest.add(cost.home + crossed, memory, rest + of_experts, "vram");
   if (!few)

@@ -57,7 +57,15 @@ INSTANTIATE_TEST_SUITE_P(OnH100, PredictionsInVram,
                                          Measured{"qwen3-30b-a3b", DType::q4_k, {.context = 2048}, 349},
                                          Measured{"qwen3-30b-a3b", DType::q4_k, {.prompt_tokens = 2048}, 23'514},
                                          Measured{"qwen3-30b-a3b", DType::q4_k, {.sequences = 32, .context = 96}, 1627},
-                                         Measured{"qwen3.6-35b-a3b", DType::q4_k, {.prompt_tokens = 2048}, 24'690}),
+                                         Measured{"qwen3.6-35b-a3b", DType::q4_k, {.prompt_tokens = 2048}, 24'690},
+                                         Measured{"glm-4.7-flash", DType::q4_k, {.context = 96}, 238},
+                                         Measured{"glm-4.7-flash", DType::q4_k, {.context = 2112}, 222.5},
+                                         Measured{"glm-4.7-flash", DType::q4_k, {.context = 16'032}, 177.8},
+                                         Measured{"glm-4.7-flash", DType::q4_k, {.prompt_tokens = 2048}, 13'941},
+                                         Measured{"glm-4.7-flash", DType::q4_k, {.prompt_tokens = 16'000}, 5953},
+                                         Measured{"glm-4.7-flash", DType::q4_k, {.sequences = 8, .context = 64}, 882},
+                                         Measured{
+                                             "glm-4.7-flash", DType::q4_k, {.sequences = 32, .context = 64}, 1328}),
                          [](const auto& measured) {
                            std::string name = measured.param.preset;
                            std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
