@@ -291,6 +291,9 @@ Expected<std::unique_ptr<DeviceWeights>> DeviceWeights::load(const UnitTable& un
   if (head_start != nullptr) begun = ram.reserve("head start", head_start->most_bytes());
   if (!begun.ok()) head_start = nullptr;
   MR_ASSIGN_OR_RETURN(weights->arena_, device::DeviceBuffer::allocate(bytes));
+  // Wide loads read what lies behind a weight, and make nothing of it; but it shall be something.
+  MR_CUDA(cudaMemset(weights->arena_.data(), 0, bytes));
+  MR_CUDA(cudaDeviceSynchronize());
   if (host > 0) {
     MR_ASSIGN_OR_RETURN(weights->host_, device::PinnedBuffer::allocate(host));
   }

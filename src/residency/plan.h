@@ -88,16 +88,16 @@ struct CpuPart {
 struct AttentionCost {
   std::int64_t window = 0;  // keys that a token sees, its own among them; 0: all
   bool latent = false;
-  double macs = 0;          // multiply-accumulates of a token and a key that it sees
-  double kv_bytes = 0;      // read for such a key
+  double macs = 0;      // multiply-accumulates of a token and a key that it sees
+  double kv_bytes = 0;  // read for such a key
 };
 
 /// What a pass does one after the other beside reading weights and keys.
 struct StepCost {
   std::int64_t steps = 0, products = 0;    // of them such that all threads take part in
   double state_bytes = 0, state_macs = 0;  // states of a sequence, read and written anew; computed with for a token
-  std::int64_t latents = 0;  // attentions over latents, which have products of heads beside them
-  double head_macs = 0;      // of a row's products of heads
+  std::int64_t latents = 0;                // attentions over latents, which have products of heads beside them
+  double head_macs = 0;                    // of a row's products of heads
   // Beside other GPUs: what they bring together, and how many bytes of a row this one stores for each other.
   std::int64_t gathers = 0;
   double gather_bytes = 0;

@@ -1,5 +1,9 @@
 // Formats of block_groups_avx512.h whose weights lie on a grid (tensor/grids.h), and the choice among all formats.
 //
+// Where a grid has up to 1,024 points they are found by permutations. Those of IQ1 are loaded one by one: 2,048 points'
+// permutations take half as long again on a Xeon (on a Zen 5 a sixth less). No instruction gathers them, because
+// processors that were mended against leaking gathers take long for one.
+//
 // Everything here has internal linkage, so that no code built for one instruction set can be linked into another.
 #pragma once
 
@@ -9,6 +13,18 @@
 namespace millrace::kernels::avx512 {
 namespace {
 
+/// Eight points of eight weights: of lane L those numbered at(L, 0) and at(L, 1).
+template <class At>
+inline __attribute__((always_inline)) __m512i points_of_eight(const std::uint64_t* grid, const At& at) {
+  const auto lane = [&](int l) {
+    const __m128i first = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(grid + at(l, 0)));
+    const auto* second = reinterpret_cast<const __m64*>(grid + at(l, 1));
+    return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(first), second));
+  };
+  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(lane(0)), lane(1), 1);
+  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(lane(2)), lane(3), 1);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
 struct alignas(64) Places {
   std::uint8_t of[64];
 };
@@ -45,7 +61,6 @@ constexpr CodePlanes<kCount> codes_of(const std::array<std::uint64_t, kWords>& p
 constexpr auto kIq2XxsCodes = codes_of<256, 3, 8>(kIq2XxsPoints);
 constexpr auto kIq2XsCodes = codes_of<512, 3, 8>(kIq2XsPoints);
 constexpr auto kIq2SCodes = codes_of<1024, 3, 8>(kIq2SPoints);
-constexpr auto kIq1Codes = codes_of<2048, 3, 8>(kIq1Points);
 constexpr auto kIq3XxsCodes = codes_of<256, 8, 4>(kIq3XxsPoints);
 constexpr auto kIq3SCodes = codes_of<512, 8, 4>(kIq3SPoints);
 
@@ -104,18 +119,13 @@ constexpr std::array<Places, 4> kWordPlaces = [] {
   return places;
 }();
 
-/// The levels of the eight points of vector i, of codes in the points' order.
-inline __attribute__((always_inline)) __m512i spread_levels(const Places& levels, __m512i words, std::size_t i) {
-  const __m512i spread = _mm512_set1_epi64(0x0e0c0a0806040200),
-                code = _mm512_shuffle_epi8(words, load(kWordPlaces[i].of));
-  return _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(spread, code), load(levels.of));
-}
-
 /// kOffset + the values of vector i of super-block s. signs: a byte a point, in the points' order.
 template <int kOffset, int s>
 inline __attribute__((always_inline)) __m512i iq2_values(const Codes& codes, __m512i signs, std::size_t i) {
   static constexpr Places kLevels = level_table<kOffset>(kIq2Levels);
-  const __m512i values = spread_levels(kLevels, codes.words[s], i);
+  const __m512i spread = _mm512_set1_epi64(0x0e0c0a0806040200);
+  const __m512i code = _mm512_shuffle_epi8(codes.words[s], load(kWordPlaces[i].of));
+  const __m512i values = _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(spread, code), load(kLevels.of));
   const __m512i own = _mm512_shuffle_epi8(signs, load(kBytePlaces<8 * s>[i].of));
   const __mmask64 minus = _mm512_test_epi8_mask(own, bit_of_place());
   return _mm512_mask_sub_epi8(values, minus, _mm512_set1_epi8(2 * kOffset), values);
@@ -252,12 +262,6 @@ struct IQ2_XS : OfGrid<BlockIQ2_XS> {
   }
 };
 
-/// Bytes of the points of super-blocks 0 and 1, each in order.
-__m512i in_points_order(__m256i first, __m256i second) {
-  return _mm512_permutex2var_epi64(_mm512_castsi256_si512(first), _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0),
-                                   _mm512_castsi256_si512(second));
-}
-
 struct IQ2_S : OfGrid<BlockIQ2_S> {
   MR_UNPACK {
     // Which of the sixteen bytes of both super-blocks has the upper bits of a point, and which bit is the ninth.
@@ -268,12 +272,16 @@ struct IQ2_S : OfGrid<BlockIQ2_S> {
     }();
     const __m512i ninths = _mm512_set1_epi32(0x40100401), tenths = _mm512_set1_epi32(static_cast<int>(0x80200802));
     const BlockIQ2_S &a = at<BlockIQ2_S>(p, 0), &b = at<BlockIQ2_S>(p, 1);
+    const __m512i order = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0);
+    const auto in_points_order = [order](const std::uint8_t* first, const std::uint8_t* second) {
+      return _mm512_permutex2var_epi64(_mm512_castsi256_si512(load256(first)), order,
+                                       _mm512_castsi256_si512(load256(second)));
+    };
     const __m512i upper = _mm512_permutexvar_epi8(
         load(kBytes.of), _mm512_castsi128_si512(_mm_unpacklo_epi64(load64(a.qh), load64(b.qh))));
     const __mmask64 further[2] = {_mm512_test_epi8_mask(upper, ninths), _mm512_test_epi8_mask(upper, tenths)};
     Weights w;
-    put_iq2<kOffset>(codes_at(kIq2SCodes, in_points_order(load256(a.qs), load256(b.qs)), further),
-                     in_points_order(load256(a.signs), load256(b.signs)), w);
+    put_iq2<kOffset>(codes_at(kIq2SCodes, in_points_order(a.qs, b.qs), further), in_points_order(a.signs, b.signs), w);
     __m128i sc[2][2];  // [half][super-block]
     for (int s = 0; s < 2; ++s) nibble_scales(at<BlockIQ2_S>(p, s).scales, sc[0][s], sc[1][s]);
     put_scales(p, sc[0], sc[1], w);
@@ -321,25 +329,45 @@ struct IQ3_S : OfGrid<BlockIQ3_S> {
   }
 };
 
-/// kOffset + the values of IQ1: eight times the level, and two more where the eighth is added. eighths: 0 or 2, a byte
-/// a point.
-template <int s>
-inline __attribute__((always_inline)) __m512i iq1_values(const Codes& codes, __m512i eighths, std::size_t i) {
-  static constexpr Places kLevels = level_table<0>(kIq1Levels);
-  const __m512i own = _mm512_shuffle_epi8(eighths, load(kBytePlaces<8 * s>[i].of));
-  return _mm512_add_epi8(spread_levels(kLevels, codes.words[s], i), own);
+/// Numbers of points, of a super-block, in memory: a compiler that sees where they come from takes them out of a vector
+/// one by one, which is slower. They are read some time after they were written; those of both super-blocks come first.
+template <int kCount>
+struct alignas(64) Numbers16 {
+  std::uint16_t of[kCount];
+  void put(int at, __m512i words) {
+    _mm512_store_si512(of + at, words);
+    asm("" : "+m"(of));
+  }
+};
+/// Byte k / kTimes of eight or sixteen in the upper half of word k.
+template <int kTimes>
+__m512i upper_bytes(__m128i bytes) {
+  alignas(64) static constexpr Places kFrom = [] {
+    Places from{};
+    for (int k = 0; k < 32; ++k) from.of[2 * k + 1] = static_cast<std::uint8_t>(k / kTimes);
+    return from;
+  }();
+  return _mm512_maskz_permutexvar_epi8(0xaaaaaaaaaaaaaaaaULL, load(kFrom.of), _mm512_castsi128_si512(bytes));
 }
-/// low, upper: of each point's number eight bits, and three. `minus`: where the eighth is taken away.
-inline __attribute__((always_inline)) void put_iq1(__m512i low, __m512i upper, __mmask64 minus, Weights& w) {
-  const __mmask64 further[3] = {_mm512_test_epi8_mask(upper, _mm512_set1_epi8(1)),
-                                _mm512_test_epi8_mask(upper, _mm512_set1_epi8(2)),
-                                _mm512_test_epi8_mask(upper, _mm512_set1_epi8(4))};
-  const Codes codes = codes_at(kIq1Codes, low, further);
-  const __m512i eighths = _mm512_maskz_set1_epi8(_knot_mask64(minus), 2);
-#pragma GCC unroll 4
-  for (std::size_t i = 0; i < 4; ++i) {
-    w.q[i] = iq1_values<0>(codes, eighths, i);
-    w.q[4 + i] = iq1_values<1>(codes, eighths, i);
+__m512i words_of(const std::uint8_t* bytes) { return _mm512_cvtepu8_epi16(load256(bytes)); }
+
+/// Points, and two more where the eighth is added. `minus`: words, a point each, negative where it is taken away.
+__m512i eighths_of(__m512i minus) {
+  const __m512i added = _mm512_andnot_si512(_mm512_srai_epi16(minus, 15), _mm512_set1_epi16(2));
+  return _mm512_castsi256_si512(_mm512_cvtepi16_epi8(added));
+}
+__m512i with_eighths(__m512i points, __m512i eighths, int i) {
+  const __m512i places = load(kSignPlaces<4>[static_cast<std::size_t>(i)].of);
+  return _mm512_add_epi8(points, _mm512_permutexvar_epi8(places, eighths));
+}
+
+/// Vectors of IQ1: numbers and eighths of both super-blocks.
+inline __attribute__((always_inline)) void put_iq1(const Numbers16<32> numbers[2], const __m512i eighths[2],
+                                                   Weights& w) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const auto number = [&](int l, int j) { return numbers[i / 4].of[8 * l + 2 * (i % 4) + j]; };
+    w.q[i] = with_eighths(points_of_eight(kIq1Grid.at, number), eighths[i / 4], i % 4);
   }
 }
 
@@ -348,47 +376,49 @@ struct IQ1_S : OfGrid<BlockIQ1_S> {
     const __m512i shifts = _mm512_set1_epi64(0x0009000600030000);
     const __m512i parts = _mm512_set_epi16(7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 1, 1,
                                            1, 1, 0, 0, 0, 0);
-    __m512i upper[2], signs[2];
+    Weights w;
+    Numbers16<32> numbers[2];
+    __m512i eighths[2];
     __m128i sc[2];
 #pragma GCC unroll 2
     for (int s = 0; s < 2; ++s) {
-      const __m128i qh = load128(at<BlockIQ1_S>(p, s).qh);
-      signs[s] = _mm512_permutexvar_epi16(parts, _mm512_castsi128_si512(qh));
-      upper[s] = _mm512_and_si512(_mm512_srlv_epi16(signs[s], shifts), _mm512_set1_epi16(7));
+      const BlockIQ1_S& block = at<BlockIQ1_S>(p, s);
+      const __m128i qh = load128(block.qh);
+      const __m512i own = _mm512_permutexvar_epi16(parts, _mm512_castsi128_si512(qh));
+      const __m512i high = _mm512_slli_epi16(_mm512_and_si512(_mm512_srlv_epi16(own, shifts), _mm512_set1_epi16(7)), 8);
+      numbers[s].put(0, _mm512_or_si512(words_of(block.qs), high));
+      eighths[s] = eighths_of(own);
       sc[s] = odd_scales(_mm_cvtepi16_epi8(_mm_and_si128(_mm_srli_epi16(qh, 12), _mm_set1_epi16(7))));
     }
-    Weights w;
-    put_iq1(in_points_order(load256(at<BlockIQ1_S>(p, 0).qs), load256(at<BlockIQ1_S>(p, 1).qs)),
-            _mm512_packus_epi16(upper[0], upper[1]), _mm512_movepi8_mask(_mm512_packs_epi16(signs[0], signs[1])), w);
     put_scales(p, sc, w);
+    put_iq1(numbers, eighths, w);
     return w;
   }
 };
 
 struct IQ1_M : OfGrid<BlockIQ1_M> {
   MR_UNPACK {
-    const __m128i four = _mm_set1_epi8(15);
-    __m256i upper[2];
+    const __m512i shifts = _mm512_set1_epi32(0x00040000);
+    Weights w;
+    Numbers16<32> numbers[2];
+    __m512i eighths[2];
     __m128i sc[2][2];  // [half][super-block]
 #pragma GCC unroll 2
     for (int s = 0; s < 2; ++s) {
       const BlockIQ1_M& block = at<BlockIQ1_M>(p, s);
-      const __m128i qh = load128(block.qh), even = _mm_and_si128(qh, four),
-                    odd = _mm_and_si128(_mm_srli_epi16(qh, 4), four);
-      upper[s] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi8(even, odd)),
-                                         _mm_unpackhi_epi8(even, odd), 1);
-      const __m128i scales = load64(block.scales), words = _mm_unpacklo_epi16(scales, scales);
+      const __m512i own = _mm512_srlv_epi16(upper_bytes<2>(load128(block.qh)), shifts);
+      const __m512i high = _mm512_and_si512(own, _mm512_set1_epi16(0x0700));
+      numbers[s].put(0, _mm512_or_si512(words_of(block.qs), high));
+      eighths[s] = eighths_of(_mm512_slli_epi16(own, 4));
+      const __m128i four = load64(block.scales), words = _mm_unpacklo_epi16(four, four), three = _mm_set1_epi16(7);
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h) {
         const __m128i places = h == 0 ? _mm_set1_epi32(0x00060000) : _mm_set1_epi32(0x00090003);
-        sc[h][s] = odd_scales(_mm_cvtepi16_epi8(_mm_and_si128(_mm_srlv_epi16(words, places), _mm_set1_epi16(7))));
+        sc[h][s] = odd_scales(_mm_cvtepi16_epi8(_mm_and_si128(_mm_srlv_epi16(words, places), three)));
       }
     }
-    Weights w;
-    const __m512i all = in_points_order(upper[0], upper[1]);
-    put_iq1(in_points_order(load256(at<BlockIQ1_M>(p, 0).qs), load256(at<BlockIQ1_M>(p, 1).qs)), all,
-            _mm512_test_epi8_mask(all, _mm512_set1_epi8(8)), w);
     put_scales(p, sc[0], sc[1], w);
+    put_iq1(numbers, eighths, w);
     return w;
   }
 };
