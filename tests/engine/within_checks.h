@@ -67,8 +67,8 @@ inline void expect_no_change(const EngineOptions& options, const std::string& wh
   EXPECT_TRUE(load.drafts[0].drafter.starts_with(name)) << load.drafts[0].drafter;
   EXPECT_GT(load.drafts[0].drafted, 0u);
   EXPECT_EQ(plain->load().drafts.size(), 0u);
-  if (streams) {
-    EXPECT_GT(engine->store().counters().bytes_from_disk, engine->model().units().total_bytes());
+  if (streams) {  // how often more than once depends on how long passes take
+    EXPECT_GE(engine->store().counters().bytes_from_disk, engine->model().units().total_bytes());
   }
   engine->drop_shared();
   EXPECT_EQ(engine->load().kv_blocks, 0) << "every block is back";
