@@ -148,7 +148,7 @@ TEST(MtpDraft, ChangesNoAnswer) {
     SCOPED_TRACE(name);
     expect_no_change(several(reference(name)), "mtp", noise);
     EngineOptions streamed = several(reference(name));
-    streamed.exact_budget = true;  // else all of so small a model fits now and then, by what the program took before
+    streamed.exact_budget = true;  // the plan is the same whatever the program took before
     streamed.ram_bytes = ram_above_smallest(within(streamed, "mtp"), 1.0);
     streamed.prefetch = exec::Prefetch::off;  // what it reads depends on how long passes take
     expect_no_change(streamed, "mtp", noise, true);

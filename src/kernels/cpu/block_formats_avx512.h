@@ -287,9 +287,7 @@ __m512i dwords_of(const std::byte* p) {
     const auto dword = [=](int e) { return static_cast<int>(load32(p + kBytes * (4 * e + l))); };
     return _mm_set_epi32(dword(3), dword(2), dword(1), dword(0));
   };
-  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(lane(0)), lane(1), 1);
-  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(lane(2)), lane(3), 1);
-  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  return joined(lane(0), lane(1), lane(2), lane(3));
 }
 __m512 low_half(__m512i v) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)); }
 __m512 high_half(__m512i v) { return low_half(_mm512_srli_epi32(v, 16)); }
@@ -297,18 +295,13 @@ __m512 high_half(__m512i v) { return low_half(_mm512_srli_epi32(v, 16)); }
 /// Sixteen bytes of each of four blocks.
 template <int kBytes>
 __m512i four_of(const std::byte* p) {
-  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p)), load128(p + kBytes), 1);
-  const __m256i high =
-      _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p + 2 * kBytes)), load128(p + 3 * kBytes), 1);
-  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  return joined(load128(p), load128(p + kBytes), load128(p + 2 * kBytes), load128(p + 3 * kBytes));
 }
 /// A dword of each of four blocks, all over its lane.
 template <int kBytes>
 __m512i four_dwords_of(const std::byte* p) {
   const auto all = [p](int l) { return _mm_set1_epi32(static_cast<int>(load32(p + kBytes * l))); };
-  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(all(0)), all(1), 1);
-  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(all(2)), all(3), 1);
-  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  return joined(all(0), all(1), all(2), all(3));
 }
 
 /// Bit k of a byte at place k of eight.

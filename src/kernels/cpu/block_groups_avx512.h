@@ -57,6 +57,12 @@ std::uint32_t load32(const std::byte* p) {
   return value;
 }
 
+/// Four lanes as one vector.
+__m512i joined(__m128i a, __m128i b, __m128i c, __m128i d) {
+  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(c), d, 1);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
 /// Lanes 0 and 2 of a, then of b; lanes 1 and 3.
 __m512i even_lanes(__m512i a, __m512i b) { return _mm512_shuffle_i32x4(a, b, 0x88); }
 __m512i odd_lanes(__m512i a, __m512i b) { return _mm512_shuffle_i32x4(a, b, 0xdd); }

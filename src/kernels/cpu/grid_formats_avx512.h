@@ -21,10 +21,9 @@ inline __attribute__((always_inline)) __m512i points_of_eight(const std::uint64_
     const auto* second = reinterpret_cast<const __m64*>(grid + at(l, 1));
     return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(first), second));
   };
-  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(lane(0)), lane(1), 1);
-  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(lane(2)), lane(3), 1);
-  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  return joined(lane(0), lane(1), lane(2), lane(3));
 }
+
 struct alignas(64) Places {
   std::uint8_t of[64];
 };
@@ -99,7 +98,7 @@ constexpr Places level_table(const std::array<std::uint8_t, kLevels>& levels) {
   return table;
 }
 
-/// Of an in-lane shuffle: byte kFrom + 2i' + j of a lane to all of its qword j, for vector i = 2t + h (i' = i).
+/// Of an in-lane shuffle, for vector i = 2t + h: byte kFrom + 2i + j of a lane to all of its qword j.
 template <int kFrom>
 constexpr std::array<Places, 4> byte_places() {
   std::array<Places, 4> places{};
@@ -119,6 +118,13 @@ constexpr std::array<Places, 4> kWordPlaces = [] {
   return places;
 }();
 
+/// kOffset + values, or - where there is a sign: each byte of `signs` has those of eight weights, at its own place.
+template <int kOffset>
+__m512i with_signs(__m512i values, __m512i signs) {
+  const __mmask64 minus = _mm512_test_epi8_mask(signs, bit_of_place());
+  return _mm512_mask_sub_epi8(values, minus, _mm512_set1_epi8(2 * kOffset), values);
+}
+
 /// kOffset + the values of vector i of super-block s. signs: a byte a point, in the points' order.
 template <int kOffset, int s>
 inline __attribute__((always_inline)) __m512i iq2_values(const Codes& codes, __m512i signs, std::size_t i) {
@@ -126,9 +132,7 @@ inline __attribute__((always_inline)) __m512i iq2_values(const Codes& codes, __m
   const __m512i spread = _mm512_set1_epi64(0x0e0c0a0806040200);
   const __m512i code = _mm512_shuffle_epi8(codes.words[s], load(kWordPlaces[i].of));
   const __m512i values = _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(spread, code), load(kLevels.of));
-  const __m512i own = _mm512_shuffle_epi8(signs, load(kBytePlaces<8 * s>[i].of));
-  const __mmask64 minus = _mm512_test_epi8_mask(own, bit_of_place());
-  return _mm512_mask_sub_epi8(values, minus, _mm512_set1_epi8(2 * kOffset), values);
+  return with_signs<kOffset>(values, _mm512_shuffle_epi8(signs, load(kBytePlaces<8 * s>[i].of)));
 }
 template <int kOffset>
 inline __attribute__((always_inline)) void put_iq2(const Codes& codes, __m512i signs, Weights& w) {
@@ -138,6 +142,7 @@ inline __attribute__((always_inline)) void put_iq2(const Codes& codes, __m512i s
     w.q[4 + i] = iq2_values<kOffset, 1>(codes, signs, i);
   }
 }
+
 /// Where the signs of vector 2t + h are, of which part p has four bytes at kStride * p: those of weights 16h on of
 /// part 2L + t, each byte eight times.
 template <int kStride>
@@ -163,8 +168,7 @@ inline __attribute__((always_inline)) void put_iq3(const Codes& codes, const Pla
     const __m512i code = i % 2 == 0 ? _mm512_unpacklo_epi16(words, words) : _mm512_unpackhi_epi16(words, words);
     const __m512i values = _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(spread, code), load(levels.of));
     const __m512i own = _mm512_permutexvar_epi8(load(kSignPlaces<kStride>[static_cast<std::size_t>(i)].of), signs);
-    const __mmask64 minus = _mm512_test_epi8_mask(own, bit_of_place());
-    q[i] = _mm512_mask_sub_epi8(values, minus, _mm512_set1_epi8(2 * kOffset), values);
+    q[i] = with_signs<kOffset>(values, own);
   }
 }
 
@@ -218,7 +222,7 @@ __m128i load64(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i
 struct IQ2_XXS : OfGrid<BlockIQ2_XXS> {
   MR_UNPACK {
     // Bytes 0 to 3 of the parts' qwords to the points' order.
-    alignas(64) static constexpr Places kOrder = [] {
+    static constexpr Places kOrder = [] {
       Places order{};
       for (int k = 0; k < 64; ++k) {
         const int point = 8 * (k / 16) + k % 8;
@@ -238,11 +242,17 @@ struct IQ2_XXS : OfGrid<BlockIQ2_XXS> {
   }
 };
 
-/// Of each byte the low nibbles, which are first halves' scales, and the high ones.
-void nibble_scales(const std::uint8_t* scales, __m128i& first, __m128i& second) {
-  const __m128i both = load64(scales), four = _mm_set1_epi8(15);
-  first = odd_scales(_mm_and_si128(both, four));
-  second = odd_scales(_mm_and_si128(_mm_srli_epi16(both, 4), four));
+/// Scales of IQ2_XS and IQ2_S: of each byte the low nibble is the first half's, the high one the second's.
+template <class Block>
+inline __attribute__((always_inline)) void put_nibble_scales(const std::byte* p, Weights& w) {
+  const __m128i four = _mm_set1_epi8(15);
+  __m128i first[2], second[2];
+  for (int s = 0; s < 2; ++s) {
+    const __m128i both = load64(SuperBlocks::at<Block>(p, s).scales);
+    first[s] = odd_scales(_mm_and_si128(both, four));
+    second[s] = odd_scales(_mm_and_si128(_mm_srli_epi16(both, 4), four));
+  }
+  OfGrid<Block>::put_scales(p, first, second, w);
 }
 
 struct IQ2_XS : OfGrid<BlockIQ2_XS> {
@@ -255,9 +265,7 @@ struct IQ2_XS : OfGrid<BlockIQ2_XS> {
     const __m512i seven = _mm512_packus_epi16(_mm512_srli_epi16(first, 9), _mm512_srli_epi16(second, 9));
     Weights w;
     put_iq2<kOffset>(codes_at(kIq2XsCodes, low, &ninth), with_eighth_sign(seven), w);
-    __m128i sc[2][2];  // [half][super-block]
-    for (int s = 0; s < 2; ++s) nibble_scales(at<BlockIQ2_XS>(p, s).scales, sc[0][s], sc[1][s]);
-    put_scales(p, sc[0], sc[1], w);
+    put_nibble_scales<BlockIQ2_XS>(p, w);
     return w;
   }
 };
@@ -265,7 +273,7 @@ struct IQ2_XS : OfGrid<BlockIQ2_XS> {
 struct IQ2_S : OfGrid<BlockIQ2_S> {
   MR_UNPACK {
     // Which of the sixteen bytes of both super-blocks has the upper bits of a point, and which bit is the ninth.
-    alignas(64) static constexpr Places kBytes = [] {
+    static constexpr Places kBytes = [] {
       Places bytes{};
       for (int k = 0; k < 64; ++k) bytes.of[k] = static_cast<std::uint8_t>(k / 8 % 2 * 8 + (8 * (k / 16) + k % 8) / 4);
       return bytes;
@@ -282,16 +290,14 @@ struct IQ2_S : OfGrid<BlockIQ2_S> {
     const __mmask64 further[2] = {_mm512_test_epi8_mask(upper, ninths), _mm512_test_epi8_mask(upper, tenths)};
     Weights w;
     put_iq2<kOffset>(codes_at(kIq2SCodes, in_points_order(a.qs, b.qs), further), in_points_order(a.signs, b.signs), w);
-    __m128i sc[2][2];  // [half][super-block]
-    for (int s = 0; s < 2; ++s) nibble_scales(at<BlockIQ2_S>(p, s).scales, sc[0][s], sc[1][s]);
-    put_scales(p, sc[0], sc[1], w);
+    put_nibble_scales<BlockIQ2_S>(p, w);
     return w;
   }
 };
 
 struct IQ3_XXS : OfGrid<BlockIQ3_XXS> {
   MR_UNPACK {
-    alignas(64) static constexpr Places kLevels = level_table<kOffset>(kIq3XxsLevels);
+    static constexpr Places kLevels = level_table<kOffset>(kIq3XxsLevels);
     Weights w;
     __m128i sc[2];
 #pragma GCC unroll 2
@@ -309,7 +315,7 @@ struct IQ3_XXS : OfGrid<BlockIQ3_XXS> {
 
 struct IQ3_S : OfGrid<BlockIQ3_S> {
   MR_UNPACK {
-    alignas(64) static constexpr Places kLevels = level_table<kOffset>(kIq3SLevels);
+    static constexpr Places kLevels = level_table<kOffset>(kIq3SLevels);
     Weights w;
     __m128i sc[2];
 #pragma GCC unroll 2
@@ -331,20 +337,18 @@ struct IQ3_S : OfGrid<BlockIQ3_S> {
 
 /// Numbers of points, of a super-block, in memory: a compiler that sees where they come from takes them out of a vector
 /// one by one, which is slower. They are read some time after they were written; those of both super-blocks come first.
-template <int kCount>
-struct alignas(64) Numbers16 {
-  std::uint16_t of[kCount];
-  void put(int at, __m512i words) {
-    _mm512_store_si512(of + at, words);
+struct alignas(64) PointNumbers {
+  std::uint16_t of[32];
+  void put(__m512i words) {
+    _mm512_store_si512(of, words);
     asm("" : "+m"(of));
   }
 };
-/// Byte k / kTimes of eight or sixteen in the upper half of word k.
-template <int kTimes>
+/// Byte k / 2 of sixteen in the upper half of word k.
 __m512i upper_bytes(__m128i bytes) {
-  alignas(64) static constexpr Places kFrom = [] {
+  static constexpr Places kFrom = [] {
     Places from{};
-    for (int k = 0; k < 32; ++k) from.of[2 * k + 1] = static_cast<std::uint8_t>(k / kTimes);
+    for (int k = 0; k < 32; ++k) from.of[2 * k + 1] = static_cast<std::uint8_t>(k / 2);
     return from;
   }();
   return _mm512_maskz_permutexvar_epi8(0xaaaaaaaaaaaaaaaaULL, load(kFrom.of), _mm512_castsi128_si512(bytes));
@@ -362,7 +366,7 @@ __m512i with_eighths(__m512i points, __m512i eighths, int i) {
 }
 
 /// Vectors of IQ1: numbers and eighths of both super-blocks.
-inline __attribute__((always_inline)) void put_iq1(const Numbers16<32> numbers[2], const __m512i eighths[2],
+inline __attribute__((always_inline)) void put_iq1(const PointNumbers numbers[2], const __m512i eighths[2],
                                                    Weights& w) {
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
@@ -377,7 +381,7 @@ struct IQ1_S : OfGrid<BlockIQ1_S> {
     const __m512i parts = _mm512_set_epi16(7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 1, 1,
                                            1, 1, 0, 0, 0, 0);
     Weights w;
-    Numbers16<32> numbers[2];
+    PointNumbers numbers[2];
     __m512i eighths[2];
     __m128i sc[2];
 #pragma GCC unroll 2
@@ -386,7 +390,7 @@ struct IQ1_S : OfGrid<BlockIQ1_S> {
       const __m128i qh = load128(block.qh);
       const __m512i own = _mm512_permutexvar_epi16(parts, _mm512_castsi128_si512(qh));
       const __m512i high = _mm512_slli_epi16(_mm512_and_si512(_mm512_srlv_epi16(own, shifts), _mm512_set1_epi16(7)), 8);
-      numbers[s].put(0, _mm512_or_si512(words_of(block.qs), high));
+      numbers[s].put(_mm512_or_si512(words_of(block.qs), high));
       eighths[s] = eighths_of(own);
       sc[s] = odd_scales(_mm_cvtepi16_epi8(_mm_and_si128(_mm_srli_epi16(qh, 12), _mm_set1_epi16(7))));
     }
@@ -400,15 +404,15 @@ struct IQ1_M : OfGrid<BlockIQ1_M> {
   MR_UNPACK {
     const __m512i shifts = _mm512_set1_epi32(0x00040000);
     Weights w;
-    Numbers16<32> numbers[2];
+    PointNumbers numbers[2];
     __m512i eighths[2];
     __m128i sc[2][2];  // [half][super-block]
 #pragma GCC unroll 2
     for (int s = 0; s < 2; ++s) {
       const BlockIQ1_M& block = at<BlockIQ1_M>(p, s);
-      const __m512i own = _mm512_srlv_epi16(upper_bytes<2>(load128(block.qh)), shifts);
+      const __m512i own = _mm512_srlv_epi16(upper_bytes(load128(block.qh)), shifts);
       const __m512i high = _mm512_and_si512(own, _mm512_set1_epi16(0x0700));
-      numbers[s].put(0, _mm512_or_si512(words_of(block.qs), high));
+      numbers[s].put(_mm512_or_si512(words_of(block.qs), high));
       eighths[s] = eighths_of(_mm512_slli_epi16(own, 4));
       const __m128i four = load64(block.scales), words = _mm_unpacklo_epi16(four, four), three = _mm_set1_epi16(7);
 #pragma GCC unroll 2
@@ -451,11 +455,8 @@ struct TQ1_0 : OfGrid<BlockTQ1_0> {
         const int t = i / 2, h = i % 2;
         // Parts t, 2 + t, 4 + t and 6 + t.
         const __m128i own = load128(block.qs + 16 * h);
-        const __m128i lane[4] = {own, own, t == 0 ? own : third, t == 1 && h == 1 ? rest : third};
-        const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(lane[0]), lane[1], 1);
-        const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(lane[2]), lane[3], 1);
-        w.q[4 * s + i] =
-            digits(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), kPowers[static_cast<std::size_t>(i)]);
+        const __m512i parts = joined(own, own, t == 0 ? own : third, t == 1 && h == 1 ? rest : third);
+        w.q[4 * s + i] = digits(parts, kPowers[static_cast<std::size_t>(i)]);
       }
     }
     w.a = steps(p);
@@ -547,6 +548,8 @@ bool for_format(DType dtype, const Use& use) {
       return false;
   }
 }
+
+#undef MR_UNPACK
 
 }  // namespace
 }  // namespace millrace::kernels::avx512

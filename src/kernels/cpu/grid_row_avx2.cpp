@@ -82,6 +82,13 @@ __m128i high_nibbles(__m128i v) { return _mm_and_si128(_mm_srli_epi16(v, 4), _mm
 template <class Block>
 struct Format;
 
+/// Of each byte the low nibble is the first half's, the high one the second's.
+template <class Block>
+struct NibbleScales {
+  static __m128i first_scales(const Block& block) { return _mm_and_si128(load64(block.scales), _mm_set1_epi8(15)); }
+  static __m128i second_scales(const Block& block) { return high_nibbles(load64(block.scales)); }
+};
+
 template <>
 struct Format<BlockIQ2_XXS> {
   static __m256i part(const BlockIQ2_XXS& block, int p, __m256i x) {
@@ -102,30 +109,22 @@ struct Format<BlockIQ2_XXS> {
 };
 
 template <>
-struct Format<BlockIQ2_XS> {
+struct Format<BlockIQ2_XS> : NibbleScales<BlockIQ2_XS> {
   static __m256i part(const BlockIQ2_XS& block, int p, __m256i x) {
     const auto point = [&](int l) { return static_cast<unsigned>(block.qs[4 * p + l]); };
     return signed_products(four_words([&](int l) { return kIq2XsGrid.at + (point(l) & 511); }),
                            four_words([&](int l) { return kEvenMasks.at + (point(l) >> 9); }), x);
   }
-  static __m128i first_scales(const BlockIQ2_XS& block) {
-    return _mm_and_si128(load64(block.scales), _mm_set1_epi8(15));
-  }
-  static __m128i second_scales(const BlockIQ2_XS& block) { return high_nibbles(load64(block.scales)); }
 };
 
 template <>
-struct Format<BlockIQ2_S> {
+struct Format<BlockIQ2_S> : NibbleScales<BlockIQ2_S> {
   static __m256i part(const BlockIQ2_S& block, int p, __m256i x) {
     const unsigned high = block.qh[p];
     const auto point = [&](int l) { return block.qs[4 * p + l] | (high >> (2 * l) & 3) << 8; };
     return signed_products(four_words([&](int l) { return kIq2SGrid.at + point(l); }), plain_signs(block.signs + 4 * p),
                            x);
   }
-  static __m128i first_scales(const BlockIQ2_S& block) {
-    return _mm_and_si128(load64(block.scales), _mm_set1_epi8(15));
-  }
-  static __m128i second_scales(const BlockIQ2_S& block) { return high_nibbles(load64(block.scales)); }
 };
 
 template <>

@@ -247,10 +247,14 @@ void product(const MatmulArgs& args) {
 }  // namespace
 
 bool segments_blocks(const MatmulArgs& args) {
-  if (args.dtype == DType::q2_k) return false;
-  return for_format(args.dtype, [&]<class Format>() {
-    if constexpr (Format::kKind != Kind::half_mins) product<Format>(args);
+  bool done = false;
+  for_format(args.dtype, [&]<class Format>() {
+    if constexpr (Format::kKind != Kind::half_mins) {  // its mins would be two a block
+      product<Format>(args);
+      done = true;
+    }
   });
+  return done;
 }
 
 std::int64_t segments_blocks_workspace_bytes(std::int64_t cols) {
