@@ -20,6 +20,7 @@
 #include "modelfile/gguf_writer.h"
 #include "modelfile/safetensors.h"
 #include "tensor/codec.h"
+#include "tensor/matrices.h"
 #include "text/tokenizer.h"
 
 namespace millrace::convert {
@@ -298,7 +299,7 @@ void Converter::plan_factors() {
     if (!is_copy(one.target, sources_, DType::nvfp4)) {
       if (!modelfile::may_have_scale(one.target.name)) continue;
       one.factors = static_cast<int>(factors_.size());
-      const auto matrices = static_cast<std::size_t>(one.target.shape.size() == 3 ? one.target.shape[2] : 1);
+      const auto matrices = static_cast<std::size_t>(matrices_of(one.target.shape));
       factors_.push_back({modelfile::scale_name(one.target.name), std::vector<float>(matrices, 1.0F)});
       continue;
     }

@@ -22,6 +22,7 @@
 #include "modelfile/safetensors_writer.h"
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
+#include "tensor/matrices.h"
 
 namespace millrace::convert {
 
@@ -196,7 +197,7 @@ Expected<bool> Exporter::take_factors(std::size_t index) {
       model_.find(std::string(name.substr(0, name.size() - kScale.size())) + ".weight");
   if (weight == nullptr) return false;
   MR_ASSIGN_OR_RETURN(std::vector<float> numbers, factors(tensor.name));
-  const std::int64_t matrices = weight->shape.size() == 3 ? weight->shape[2] : 1;
+  const std::int64_t matrices = matrices_of(weight->shape);
   if (std::ssize(numbers) != matrices)
     return error(Code::corrupt, "tensor '{}' holds {} numbers for {} matrices", modelfile::escape(name, 80),
                  numbers.size(), matrices);

@@ -9,6 +9,7 @@
 #include "tensor/blocks.h"
 #include "tensor/codec.h"
 #include "tensor/float8.h"
+#include "tensor/matrices.h"
 
 namespace millrace::convert {
 namespace {
@@ -336,7 +337,7 @@ Status check_target(Target& target, std::span<const Source> sources) {
 }
 
 std::vector<float> factors_of(const Target& target, std::span<const Source> sources) {
-  const std::int64_t matrices = target.shape.size() == 3 && !target.factor_beside ? target.shape[2] : 1;
+  const std::int64_t matrices = target.factor_beside ? 1 : matrices_of(target.shape);
   const std::int64_t rows = target.rows / matrices;
   std::vector<float> factors(static_cast<std::size_t>(matrices));
   for (std::size_t i = 0; i < target.runs.size(); ++i) {

@@ -129,12 +129,11 @@ bool has_null(const Value& value) {
   return array != nullptr && (*array == nullptr || has_null(**array));
 }
 
-/// Bytes a tensor's entry takes in the table.
+}  // namespace
+
 std::uint64_t entry_bytes(const TensorInfo& tensor) {
   return 8 + tensor.name.size() + 4 + 8 * tensor.shape.size() + 4 + 8;
 }
-
-}  // namespace
 
 struct Writer::Impl {
   std::string path;

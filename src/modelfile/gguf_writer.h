@@ -43,6 +43,9 @@ struct WriteOptions {
                                      // taken at once, so that no disk runs full on the way
 };
 
+/// Bytes that a tensor's entry takes in the table.
+std::uint64_t entry_bytes(const TensorInfo& tensor);
+
 class Writer {
  public:
   /// `path`: the file to make. With splits (where more than one file is needed), "x.gguf" becomes

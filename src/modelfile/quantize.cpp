@@ -287,8 +287,7 @@ Status write_header(const Model& model, const Chosen& chosen, const QuantizeOpti
   bool lossy_input = false;
   for (const auto& [tensor, dtype, scale] : chosen)
     if (scale >= 0)
-      MR_RETURN_IF_ERROR(
-          writer.declare(scale_name(tensor->name), DType::f32, {tensor->shape.size() == 3 ? tensor->shape[2] : 1}));
+      MR_RETURN_IF_ERROR(writer.declare(scale_name(tensor->name), DType::f32, {matrices_of(tensor->shape)}));
   for (const auto& [tensor, dtype, scale] : chosen) {
     lossy_input |= dtype != tensor->dtype && info(tensor->dtype).block_elements > 1;
     MR_RETURN_IF_ERROR(writer.declare(tensor->name, dtype, tensor->shape));

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace millrace {
 
-/// Of a tensor of so many elements, in `matrices` alike: calls part(matrix, begin, end) for what of elements [first,
-/// first
-/// + count) lies in each, begin and end counted from `first`.
+/// How many a tensor of such a shape is.
+inline std::int64_t matrices_of(std::span<const std::int64_t> shape) { return shape.size() == 3 ? shape[2] : 1; }
+
+/// Of a tensor of so many elements, in `matrices` alike: calls part(matrix, begin, end) for what of elements
+/// [first, first + count) lies in each, begin and end counted from `first`.
 template <typename Part>
 void each_matrix(std::int64_t elements, std::size_t matrices, std::int64_t first, std::int64_t count,
                  const Part& part) {

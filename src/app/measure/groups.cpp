@@ -7,8 +7,10 @@
 
 #include "base/bytes.h"
 #include "modelfile/file_io.h"
+#include "modelfile/gguf_writer.h"
 #include "modelfile/quantize.h"
 #include "tensor/codec.h"
+#include "tensor/matrices.h"
 
 namespace millrace::measure {
 namespace {
@@ -16,8 +18,6 @@ namespace {
 using modelfile::TensorInfo;
 
 constexpr std::int64_t kSampledWeights = 1 << 20;
-// Of a vector in a file's table of tensors, beside its name: lengths of name and shape, one dimension, type and place.
-constexpr std::uint64_t kTensorEntry = 8 + 4 + 8 + 4 + 8;
 
 std::string group_name(const std::string& tensor, bool tied) {
   if (tensor == "output.weight" || (tied && tensor == "token_embd.weight")) return "head";
@@ -95,9 +95,9 @@ std::uint64_t file_bytes_as(const TensorInfo& tensor, DType dtype) {
   std::uint64_t bytes =
       round_up(static_cast<std::uint64_t>(tensor.rows() * row_bytes(dtype, tensor.cols())), kTensorAlignment);
   if (dtype == DType::nvfp4 && dtype != tensor.dtype && modelfile::may_have_scale(tensor.name)) {
-    const std::uint64_t matrices = tensor.shape.size() == 3 ? static_cast<std::uint64_t>(tensor.shape[2]) : 1;
-    bytes +=
-        kTensorEntry + modelfile::scale_name(tensor.name).size() + round_up(matrices * sizeof(float), kTensorAlignment);
+    const std::int64_t matrices = matrices_of(tensor.shape);
+    bytes += modelfile::entry_bytes({modelfile::scale_name(tensor.name), DType::f32, {matrices}, 0, 0, 0}) +
+             round_up(static_cast<std::uint64_t>(matrices) * sizeof(float), kTensorAlignment);
   }
   return bytes;
 }
