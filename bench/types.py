@@ -10,20 +10,16 @@ many are answered exactly; decode of one sequence with everything in memory, and
 """
 import argparse
 import json
-import os
 import pathlib
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from compare import MILLRACE, ROOT
+from compare_gpu import say
+
 LINES = 80  # of the text's first: the importance matrix; of its last: what is measured
-
-
-def say(words):
-    print(words, file=sys.stderr, flush=True)
 
 
 class Bench:
@@ -84,7 +80,7 @@ def main():
     words.add_argument("model")
     words.add_argument("--types", default="")
     words.add_argument("--ram", default="5M")
-    words.add_argument("--millrace", default=os.environ.get("MILLRACE", str(ROOT / "build/dev/millrace")))
+    words.add_argument("--millrace", default=MILLRACE)
     asked = words.parse_args()
     out = ROOT / "build/bench"
     out.mkdir(parents=True, exist_ok=True)
