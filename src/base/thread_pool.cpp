@@ -5,10 +5,12 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <vector>
 
@@ -48,11 +50,55 @@ void bind_to(pthread_t thread, int cpu) {
   CPU_FREE(set);
 }
 
+struct PieceRange {
+  std::int64_t begin = 0, end = 0;
+};
+
+/// Pieces [begin, end) that one thread takes from the front, and others halve from the back. No range comes twice in a
+/// loop, as no piece is given back: a compare-and-swap cannot take an old one for a new one.
+class alignas(kLineBytes) Run {
+ public:
+  void set(std::int64_t begin, std::int64_t end) {
+    word_.store(static_cast<std::uint64_t>(begin) << 32 | static_cast<std::uint64_t>(end), std::memory_order_relaxed);
+  }
+  std::int64_t left() const { return left_of(word_.load(std::memory_order_relaxed)); }
+
+  /// From the front, up to `at_once` while many are left; of none: an empty range.
+  PieceRange take(std::int64_t at_once) {
+    std::uint64_t word = word_.load(std::memory_order_relaxed);
+    while (true) {
+      const std::int64_t taken = std::min(left_of(word), std::clamp(left_of(word) / 4, std::int64_t{1}, at_once));
+      if (taken <= 0) return {};
+      const std::uint64_t rest = word + (static_cast<std::uint64_t>(taken) << 32);
+      if (word_.compare_exchange_weak(word, rest, std::memory_order_relaxed))
+        return {begin_of(word), begin_of(word) + taken};
+    }
+  }
+
+  /// Gives the half at the end (rounded up) to `other`, of which nothing is left, if there is any.
+  bool halve(Run& other) {
+    std::uint64_t word = word_.load(std::memory_order_relaxed);
+    const std::int64_t given = (left_of(word) + 1) / 2;
+    if (given <= 0) return false;
+    if (!word_.compare_exchange_strong(word, word - static_cast<std::uint64_t>(given), std::memory_order_relaxed))
+      return false;
+    other.set(end_of(word) - given, end_of(word));
+    return true;
+  }
+
+ private:
+  static std::int64_t begin_of(std::uint64_t word) { return static_cast<std::int64_t>(word >> 32); }
+  static std::int64_t end_of(std::uint64_t word) { return static_cast<std::int64_t>(word & 0xffffffff); }
+  static std::int64_t left_of(std::uint64_t word) { return end_of(word) - begin_of(word); }
+
+  std::atomic<std::uint64_t> word_{0};  // begin << 32 | end
+};
+
 }  // namespace
 
-// A generation is one run() or parallel_for(). `gate` holds its number, whether it is closed, and how many workers have
+// A generation is one run() or parallel loop. `gate` holds its number, whether it is closed, and how many workers have
 // joined it, in one word, so that a worker that wakes up late joins either the present generation, once, or none.
-// run() waits for every worker to join and finish; parallel_for() closes the gate when its pieces are taken and waits
+// run() waits for every worker to join and finish; a parallel loop closes the gate when its pieces are taken and waits
 // for those that joined: a worker that sleeps or has lost its processor to others holds nobody up.
 // The words that threads hammer lie on lines of their own. `work`, `next` and `done` are written before the gate is
 // opened (release) and read after joining (acquire).
@@ -78,6 +124,20 @@ struct ThreadPool::State {
   alignas(kLineBytes) std::atomic<std::uint32_t> arrived{0};     // at the present barrier
   alignas(kLineBytes) std::atomic<std::uint32_t> phase{0};       // raised once a barrier
   alignas(kLineBytes) std::atomic<std::int64_t> next{0};         // first index of parallel_for not yet taken
+  std::array<std::vector<Run>, kMostStages> runs;                // of parallel_runs: each stage's, by thread
+
+  /// Pieces of the stage for this thread; none: all are taken.
+  PieceRange take(std::size_t stage, int thread, std::int64_t at_once) {
+    std::vector<Run>& of = runs[stage];
+    Run& own = of[static_cast<std::size_t>(thread)];
+    while (true) {
+      if (const PieceRange pieces = own.take(at_once); pieces.begin < pieces.end) return pieces;
+      Run& most =
+          *std::max_element(of.begin(), of.end(), [](const Run& a, const Run& b) { return a.left() < b.left(); });
+      if (most.left() == 0) return {};
+      most.halve(own);  // or somebody was faster
+    }
+  }
 
   void start(const FunctionRef<void(int)>* what) {
     work = what;
@@ -129,6 +189,7 @@ ThreadPool::ThreadPool(Options options) : state_(std::make_unique<State>()) {
   const std::vector<int> allowed = allowed_processors();
   const int processors = usable_processors();
   state_->threads = std::max(1, options.threads > 0 ? options.threads : processors);
+  for (std::vector<Run>& runs : state_->runs) runs = std::vector<Run>(static_cast<std::size_t>(state_->threads));
   // With more threads than processors a spinning thread holds back the one it waits for.
   if (state_->threads <= processors) state_->spin = options.spin;
   const bool pin = options.pin && options.first + state_->threads <= static_cast<int>(allowed.size());
@@ -195,6 +256,29 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain,
   };
   const FunctionRef<void(int)> pieces(take_pieces);
   state_->start(&pieces);
+  take_pieces(0);
+  state_->finish(state_->close());
+}
+
+void ThreadPool::parallel_runs(
+    std::span<const std::int64_t> pieces, std::int64_t at_once,
+    FunctionRef<void(std::size_t stage, std::int64_t begin, std::int64_t end, int thread)> work) {
+  MR_ASSERT(pieces.size() <= kMostStages && at_once > 0);
+  if (std::accumulate(pieces.begin(), pieces.end(), std::int64_t{0}) == 0) return;
+  const std::int64_t threads = state_->threads;
+  for (std::size_t stage = 0; stage < pieces.size(); ++stage)
+    for (std::int64_t t = 0; t < threads; ++t)
+      state_->runs[stage][static_cast<std::size_t>(t)].set(pieces[stage] * t / threads,
+                                                           pieces[stage] * (t + 1) / threads);
+  const auto take_pieces = [&](int thread) {
+    for (std::size_t stage = 0; stage < pieces.size(); ++stage)
+      for (PieceRange of = state_->take(stage, thread, at_once); of.begin < of.end;
+           of = state_->take(stage, thread, at_once))
+        work(stage, of.begin, of.end, thread);
+  };
+  if (threads == 1) return take_pieces(0);
+  const FunctionRef<void(int)> all(take_pieces);
+  state_->start(&all);
   take_pieces(0);
   state_->finish(state_->close());
 }

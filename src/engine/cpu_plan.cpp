@@ -276,7 +276,7 @@ void CpuPlanner::set_plan_options(std::int64_t kv_tokens, std::uint64_t program_
   plan_options.pass_tokens = limits.batch_tokens;
   plan_options.attention = attention_costs(parts_.model->program(), layout_);
   plan_options.steps = step_cost(parts_.model->program(), layout_);
-  plan_options.routing = routing_guess(options_);
+  plan_options.routing = routing_guess(options_, parts_.routing.get());
   plan_options.most_expert_slots = options_.expert_slots;
   plan_options.front_layers = front_layers_;
   plan_options.front_own = front_own_;

@@ -297,7 +297,7 @@ void CudaPlanner::set_plan_options() {
   plan_options.pass_tokens = parts_.limits.batch_tokens;
   plan_options.attention = attention_costs(parts_.model->program(), layout_);
   plan_options.steps = step_cost(parts_.model->program(), layout_);
-  plan_options.routing = routing_guess(options_);
+  plan_options.routing = routing_guess(options_, parts_.routing.get());
   plan_options.crowded = residency::threads_beside_gpu(options_.threads) >= ThreadPool::usable_processors();
   plan_options.decode_rows = options_.decode_rows * static_cast<double>(1 + others_.guesses);
   plan_options.quantized_kv = info(options_.kv_dtype).block_elements > 1;

@@ -171,13 +171,8 @@ residency::StepCost step_cost(const exec::Program& program, const kv::Layout& la
   return cost;
 }
 
-residency::RoutingGuess routing_guess(const EngineOptions& options) {
-  residency::RoutingGuess guess;
-  guess.policy = options.policy;
-  constexpr std::string_view kZipf = "zipf:";
-  if (options.routing.starts_with(kZipf))
-    guess.skew = std::strtod(options.routing.c_str() + kZipf.size(), nullptr);  // exec::Routing has checked it
-  return guess;
+residency::RoutingGuess routing_guess(const EngineOptions& options, const exec::Routing* routing) {
+  return {.skew = routing == nullptr ? 0 : routing->skew(), .policy = options.policy};
 }
 
 /// Whom the pool asks for room: the tree, then the disk's tier.

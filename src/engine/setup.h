@@ -133,8 +133,8 @@ std::uint64_t measured_program_bytes(const EngineOptions& options, std::uint64_t
 std::uint64_t ram_of(const EngineOptions& options);
 /// What a pass does one after the other, and the states it takes along.
 residency::StepCost step_cost(const exec::Program& program, const kv::Layout& layout);
-/// What is known of how routers choose.
-residency::RoutingGuess routing_guess(const EngineOptions& options);
+/// What is known of how routers choose; `routing`: what takes their place, or null.
+residency::RoutingGuess routing_guess(const EngineOptions& options, const exec::Routing* routing);
 /// What attention costs a pass: of its steps, by window, with KV as `layout` keeps it.
 std::vector<residency::AttentionCost> attention_costs(const exec::Program& program, const kv::Layout& layout);
 /// Bounds the pool and, where asked, keeps what requests begin with, in memory and on the disk.

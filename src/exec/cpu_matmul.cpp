@@ -9,9 +9,10 @@
 namespace millrace::exec {
 namespace {
 
-constexpr std::int64_t kRowStep = 16;                 // tasks are whole groups of rows, as kernels like them
-constexpr std::int64_t kTasksPerThread = 4;           // so that a slow core takes fewer
-constexpr std::int64_t kDecodeTaskBytes = 64 * 1024;  // about three microseconds of reading
+constexpr std::int64_t kRowStep = 16;        // tasks are whole groups of rows, as kernels like them
+constexpr std::int64_t kTasksPerThread = 4;  // so that a slow core takes fewer
+// Some microseconds of reading where many cores share the memory: so much the last thread keeps the others waiting.
+constexpr std::int64_t kDecodeTaskBytes = 16 * 1024;
 constexpr std::int64_t kDecodeRows = 16;
 
 /// Weight rows a task takes, of `all` that the threads share.
@@ -105,15 +106,21 @@ void CpuExecutor::run_task(const Job& job, std::int64_t begin, std::int64_t end,
 }
 
 void CpuExecutor::run_jobs() {
-  pool_.parallel_for(cut_jobs(), 1, [&](std::int64_t first, std::int64_t last, int thread) {
-    for (std::int64_t task = first; task < last; ++task) {
-      const auto after = std::upper_bound(jobs_.begin(), jobs_.end(), task,
+  const std::int64_t tasks = cut_jobs();
+  const auto work = [&](std::size_t, std::int64_t first, std::int64_t last, int thread) {
+    while (first < last) {
+      const auto after = std::upper_bound(jobs_.begin(), jobs_.end(), first,
                                           [](std::int64_t t, const Job& job) { return t < job.first_task; });
       const Job& job = *(after - 1);
-      const std::int64_t begin = (task - job.first_task) * job.task_rows;
-      run_task(job, begin, std::min(begin + job.task_rows, job.args.weight_rows), thread);
+      const std::int64_t begin = (first - job.first_task) * job.task_rows;
+      const std::int64_t end =
+          std::min({begin + (last - first) * job.task_rows,
+                    begin + CpuLayout::kTaskRows / job.task_rows * job.task_rows, job.args.weight_rows});
+      run_task(job, begin, end, thread);
+      first += (end - begin + job.task_rows - 1) / job.task_rows;
     }
-  });
+  };
+  pool_.parallel_runs(std::span(&tasks, 1), kTasksAtOnce, work);
   keep_last_lease();
 }
 

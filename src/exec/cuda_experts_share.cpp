@@ -1,6 +1,7 @@
 #include "exec/cuda_experts_share.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <thread>
 
@@ -279,32 +280,34 @@ void ExpertShare::multiply(const Job& job, std::size_t members) {
     for (const std::int32_t p : {job.experts->gate_part, job.experts->up_part, job.experts->down_part})
       if (p != kNoPart) weight_bytes_ += part(job, p).bytes();
   }
-  // Threads take tasks in order: whoever waits for a member's hidden rows knows that all tasks that make them are at
-  // work, and so they meet once, at the end.
+  // Whoever waits for a member's hidden rows knows that all tasks that make them are at work, and so the threads meet
+  // once, at the end.
   const Cut first = cut(part(job, job.experts->first_part())), second = cut(part(job, job.experts->down_part));
   for (std::size_t m = 0; m < members; ++m) progress_[m].left.store(first.tasks, std::memory_order_relaxed);
   for (std::size_t m = 0; m < members; ++m) progress_[m].hidden_ready.store(false, std::memory_order_relaxed);
   const std::uint64_t x_name = ++names_, hidden_name = names_ + 1;  // the latter of the first member's hidden rows
   names_ += members;
   const auto count = static_cast<std::int64_t>(members);
-  pool_.parallel_for(count * (first.tasks + second.tasks), 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-    for (std::int64_t task = begin; task < end; ++task) {
-      const bool of_first = task < count * first.tasks;
-      const Cut& cut = of_first ? first : second;
-      const std::int64_t at = of_first ? task : task - count * first.tasks;
-      const auto member = static_cast<std::size_t>(at / cut.tasks);
-      const std::int64_t row = at % cut.tasks * cut.rows_each, last = std::min(row + cut.rows_each, cut.rows);
-      if (of_first) {
+  const std::array tasks{count * first.tasks, count * second.tasks};
+  const auto work = [&](std::size_t stage, std::int64_t task, std::int64_t end, int thread) {
+    const Cut& cut = stage == 0 ? first : second;
+    while (task < end) {
+      const auto member = static_cast<std::size_t>(task / cut.tasks);
+      const std::int64_t here = std::min(end - task, cut.tasks - task % cut.tasks);  // of this member
+      const std::int64_t row = task % cut.tasks * cut.rows_each, last = std::min(row + here * cut.rows_each, cut.rows);
+      task += here;
+      if (stage == 0) {
         gate_and_up(job, leased_[member], x_name, row, last, thread);
-        if (progress_[member].left.fetch_sub(1, std::memory_order_acq_rel) == 1) finish_hidden(job, member);
-      } else {
-        // Whoever makes them may have lost its processor to others.
-        for (int spins = 0; !progress_[member].hidden_ready.load(std::memory_order_acquire); ++spins)
-          spins < kMostSpins ? relax() : std::this_thread::yield();
-        down(job, leased_[member], hidden_name + member, row, last, thread);
+        if (progress_[member].left.fetch_sub(here, std::memory_order_acq_rel) == here) finish_hidden(job, member);
+        continue;
       }
+      // Whoever makes them may have lost its processor to others.
+      for (int spins = 0; !progress_[member].hidden_ready.load(std::memory_order_acquire); ++spins)
+        spins < kMostSpins ? relax() : std::this_thread::yield();
+      down(job, leased_[member], hidden_name + member, row, last, thread);
     }
-  });
+  };
+  pool_.parallel_runs(tasks, kTasksAtOnce, work);
 }
 
 ExpertShare::Cut ExpertShare::cut(const residency::Part& matrix) {

@@ -1,6 +1,7 @@
 #include "exec/cuda_split.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/bytes.h"
 #include "exec/host_rows.h"
@@ -62,14 +63,17 @@ void HostShare::multiply(std::span<const Matrix> matrices, const Input& input, f
   if (quantized)
     quantize_rows(table_, pool_, input.x, input.rows, input.cols,
                   kernels::q8_rows_at(work_.data(), input.rows, input.cols));
-  pool_.parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-    for (std::int64_t task = begin; task < end; ++task) {
+  const auto work = [&](std::size_t, std::int64_t task, std::int64_t end, int thread) {
+    while (task < end) {
       std::size_t m = matrices.size() - 1;
       while (task < first_task[m]) --m;
       const std::int64_t first = (task - first_task[m]) * rows_of_task[m];
-      multiply_rows(matrices[m], input, out, first, std::min(first + rows_of_task[m], matrices[m].rows), thread);
+      const std::int64_t last = std::min(first + (end - task) * rows_of_task[m], matrices[m].rows);
+      multiply_rows(matrices[m], input, out, first, last, thread);
+      task += (last - first + rows_of_task[m] - 1) / rows_of_task[m];
     }
-  });
+  };
+  pool_.parallel_runs(std::span(&tasks, 1), kTasksAtOnce, work);
 }
 
 /// Rows [begin, end) of the processor's rows of a matrix.

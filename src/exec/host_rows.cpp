@@ -23,8 +23,8 @@ void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x
 }
 
 std::int64_t task_rows(DType dtype, std::int64_t cols) {
-  constexpr std::int64_t kTaskBytes = 64 * 1024, kRowStep = 4;
-  return std::clamp(kTaskBytes / row_bytes(dtype, cols) / kRowStep * kRowStep, kRowStep, kMostTaskRows);
+  constexpr std::int64_t kTaskBytes = 16 * 1024, kRowStep = 4;
+  return std::clamp(kTaskBytes / row_bytes(dtype, cols) / kRowStep * kRowStep, kRowStep, kMostTaskRows / kTasksAtOnce);
 }
 
 kernels::MatmulArgs rows_of(DType dtype, const std::byte* weight, std::int64_t cols, std::int64_t begin,

@@ -16,9 +16,11 @@ namespace millrace::exec {
 void quantize_rows(const kernels::Table& table, ThreadPool& pool, const float* x, std::int64_t rows, std::int64_t cols,
                    kernels::Q8Rows out);
 
-/// How the processor's share of a product is cut for its threads: tasks of 64 KiB of weights, some microseconds of
-/// reading (of 16 KiB they take a fifth longer), in whole steps of the kernels' rows.
-constexpr std::int64_t kMostTaskRows = 256;
+/// How the processor's share of a product is cut for its threads: tasks of 16 KiB of weights, some microseconds of
+/// reading where many cores share the memory, in whole steps of the kernels' rows; kTasksAtOnce of them while many are
+/// left.
+constexpr std::int64_t kTasksAtOnce = 4;
+constexpr std::int64_t kMostTaskRows = 256;  // of all that are computed at once
 /// Weight rows of a task.
 std::int64_t task_rows(DType dtype, std::int64_t cols);
 /// Arguments of a product with rows [begin, end) of `weight`; the caller adds x and y.

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
 
 #include "modelfile/escape.h"
+#include "residency/expert_use.h"
 #include "residency/small_file.h"
 
 namespace millrace::exec {
@@ -103,6 +105,7 @@ Expected<RoutingShape> routing_shape(const Program& program) {
 
 Expected<std::unique_ptr<Routing>> Routing::make(std::string_view words, const RoutingShape& shape) {
   std::vector<double> weights(static_cast<std::size_t>(shape.experts), 1);
+  double skew = 0;
   if (words.starts_with(kTrace)) {
     const std::string path(words.substr(kTrace.size()));
     MR_ASSIGN_OR_RETURN(const std::string text, residency::read_small_file(path, kMostTraceBytes));
@@ -116,13 +119,30 @@ Expected<std::unique_ptr<Routing>> Routing::make(std::string_view words, const R
       return error(Code::invalid_argument, "--routing {}: give a number from 0 to 8, as in zipf:1.0",
                    modelfile::escape(words));
     for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = std::pow(static_cast<double>(i + 1), -exponent);
+    skew = exponent;
   } else if (words != kUniform) {
     return error(Code::invalid_argument, "--routing {}: use model, uniform, zipf:S or trace:FILE",
                  modelfile::escape(words, 80));
   }
   std::unique_ptr<Routing> routing(new Routing(shape, kRows));
   routing->draw(weights);
+  routing->skew_ = skew;
   return routing;
+}
+
+double Routing::fit_skew() const {
+  const std::int64_t slots = std::max<std::int64_t>(1, shape_.experts / 4);
+  std::int64_t met = 0;
+  std::vector<std::int64_t> uses(static_cast<std::size_t>(shape_.experts));
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    std::fill(uses.begin(), uses.end(), 0);
+    for (std::int64_t row = 0; row < rows_; ++row)
+      for (const std::int32_t expert : chosen(layer, row, 0)) ++uses[static_cast<std::size_t>(expert)];
+    std::partial_sort(uses.begin(), uses.begin() + slots, uses.end(), std::greater());
+    met = std::accumulate(uses.begin(), uses.begin() + slots, met);
+  }
+  return residency::skew_that_meets(static_cast<double>(met) / static_cast<double>(chosen_.size()),
+                                    static_cast<double>(slots), shape_.experts, shape_.top_k);
 }
 
 void Routing::draw(std::span<const double> weights) {
@@ -183,6 +203,7 @@ Expected<std::unique_ptr<Routing>> Routing::from_trace(std::string_view text, co
       std::copy(row.begin(), row.end(), routing->chosen_.begin() + (r * shape.layers + layer) * shape.top_k);
     }
   }
+  routing->skew_ = routing->fit_skew();
   return routing;
 }
 

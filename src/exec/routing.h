@@ -45,6 +45,9 @@ class Routing {
                                                        const RoutingShape& shape);
 
   const RoutingShape& shape() const { return shape_; }
+  /// How unevenly experts are called for, as plans take it (residency/expert_use.h): 0 by "uniform", S by "zipf:S"; of
+  /// a trace that with which the likeliest quarter of a layer's experts would be called for as often as here.
+  double skew() const { return skew_; }
   /// [top_k]: a token's experts in a layer.
   std::span<const std::int32_t> chosen(std::int64_t layer, std::int64_t position, std::int64_t sequence) const {
     const std::int64_t row = (start_.load(std::memory_order_relaxed) + position + sequence * kApart) % rows_;
@@ -58,10 +61,12 @@ class Routing {
       : shape_(shape), rows_(rows), chosen_(static_cast<std::size_t>(rows * shape.layers * shape.top_k)) {}
   /// Fills the table: weights[k] is how often a layer's k-th favourite comes, favourites being drawn for each layer.
   void draw(std::span<const double> weights);
+  double fit_skew() const;
 
   const RoutingShape shape_;
   const std::int64_t rows_;
   std::vector<std::int32_t> chosen_;  // [rows, layers, top_k]
+  double skew_ = 0;
   std::atomic<std::int64_t> start_{0};
 };
 

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -281,6 +282,7 @@ class KernelProbe {
     fill_weights();
     return {};
   }
+  void round_row() { table_.quantize_q8(reinterpret_cast<const float*>(x_.data()), kCols, 1, kCols, x_q8_); }
 
   /// One activation row, once: the weight bytes read.
   std::uint64_t decode() {
@@ -291,8 +293,9 @@ class KernelProbe {
   double decode_rate(double seconds) {
     return static_cast<double>(rows_ * row_bytes_) / undisturbed_seconds(seconds, [&] { product(rows_, 1); });
   }
-  /// What a product of few weights takes beside their bytes at that rate: threads begin together, find their rows, and
-  /// end together. Each time other weights, so that no cache has them.
+  /// What a product of few weights takes beside their bytes at that rate: its input is rounded, threads begin together,
+  /// find their rows, and end together. Each time other weights, so that no cache has them, and elsewhere, so that the
+  /// product before has not asked for them.
   double product_seconds(double seconds, double rate) {
     constexpr std::int64_t kTogether = 64;
     const std::int64_t rows = std::min(rows_, 2 * kGrain * pool_.threads());
@@ -300,8 +303,10 @@ class KernelProbe {
     const double each = undisturbed_seconds(seconds,
                                             [&] {
                                               for (std::int64_t i = 0; i < kTogether; ++i) {
-                                                product(rows, 1, {.first = first});
-                                                first = first + 2 * rows <= rows_ ? first + rows : 0;
+                                                round_row();
+                                                product(rows, 1, {.first = i % 2 == 0 ? first : rows_ - rows - first});
+                                                if (i % 2 == 1)
+                                                  first = 2 * (first + 2 * rows) <= rows_ ? first + rows : 0;
                                               }
                                             }) /
                         static_cast<double>(kTogether);
@@ -402,7 +407,9 @@ class KernelProbe {
                void (*matmul)(const kernels::MatmulArgs&) = nullptr) {
     if (matmul == nullptr) matmul = table_.matmul;
     const std::int64_t row_bytes = millrace::row_bytes(from.dtype, kCols);
-    pool_.parallel_for(rows, kGrain, [&](std::int64_t begin, std::int64_t end, int thread) {
+    const std::int64_t pieces = (rows + kGrain - 1) / kGrain;
+    pool_.parallel_runs(std::span(&pieces, 1), 1, [&](std::size_t, std::int64_t first, std::int64_t last, int thread) {
+      const std::int64_t begin = first * kGrain, end = std::min(last * kGrain, rows);
       kernels::MatmulArgs args;
       args.dtype = from.dtype;
       args.weight = memory_.data() + (from.first + begin) * row_bytes;

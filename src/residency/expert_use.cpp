@@ -38,6 +38,12 @@ ExpertUse::ExpertUse(std::int64_t experts, std::int64_t top_k, double skew) {
   for (double& chosen : chosen_) chosen = 1 - std::exp(-chosen * time);
 }
 
+double skew_that_meets(double met, double slots, std::int64_t experts, std::int64_t top_k) {
+  constexpr double kMost = 8;
+  const auto met_with = [&](double skew) { return ExpertUse(experts, top_k, skew).met(slots, 1, CachePolicy::lfu); };
+  return met <= met_with(0) ? 0 : std::min(kMost, solve(met, met_with));
+}
+
 double ExpertUse::touched(double tokens) const {
   if (chosen_.empty()) return 0;
   double sum = 0;

@@ -19,6 +19,10 @@
 
 namespace millrace::residency {
 
+/// The skew with which the `slots` likeliest experts of a layer meet so large a part of the uses (from 0 to 8); 0 where
+/// they meet no more than any others would.
+double skew_that_meets(double met, double slots, std::int64_t experts, std::int64_t top_k);
+
 class ExpertUse {
  public:
   /// experts of a layer, of which a token uses top_k; none of either: there is nothing to meet.

@@ -194,7 +194,7 @@ std::string render_plan(const Plan& plan, const PlanOptions& options, const Rate
   if (plan.expert_slots > 0 && plan.predicted_hit_rate < 1)
     text +=
         options.routing.skew > 0
-            ? fmt::format("experts found in the cache: {:.0f} % if routing goes by zipf:{:g}\n",
+            ? fmt::format("experts found in the cache: {:.0f} % if routing goes by zipf:{:.3g}\n",
                           100 * plan.predicted_hit_rate, options.routing.skew)
             : fmt::format("experts found in the cache: {:.0f} % if routing were uniform; real routing does better\n",
                           100 * plan.predicted_hit_rate);

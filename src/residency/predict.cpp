@@ -46,8 +46,9 @@ constexpr double kAttentionOfProduct = 0.3, kQuantizedAttentionOfProduct = 0.13;
 // Of the processor's rate of products of prompts (measured on two cores with AVX-512): attention, and products of a few
 // rows where those were not measured.
 constexpr double kCpuAttentionOfProduct = 0.25, kCpuFewRowsOfProduct = 0.37;
-// Of a prompt, the rows that an expert needs for the rate of large products.
-constexpr double kCpuExpertRows = 16;
+// Of a prompt, the rows that an expert needs for the rate of large products; of a token, experts' part of the rate of
+// one long product: each is a place of its own in memory. (Two cores of an EPYC, 16 of a Xeon.)
+constexpr double kCpuExpertRows = 16, kCpuExpertsOfDecode = 0.85;
 // A step of the processor's beside its products: a norm, a rotation, a sum, all of a row, the weight's lease.
 constexpr double kCpuStepSeconds = 1e-6;
 
@@ -260,7 +261,7 @@ PassTime cpu_pass(const Plan& plan, const Rates& rates, const Work& work, double
   const bool prompt = work.prompt_tokens > 0;
   const double rest = cpu_rest_seconds(cost, rates, work, rows);
   Slowest slowest;
-  slowest.add(cost.home + cost.read + experts, decode, rest, "ram");
+  slowest.add(cost.home + cost.read + experts / (rows > 1 ? 1 : kCpuExpertsOfDecode), decode, rest, "ram");
   if (rows > 1) {
     // An expert has few of the rows.
     const double each = rows * cost.expert_share;

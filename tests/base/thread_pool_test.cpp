@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <numeric>
@@ -45,6 +46,53 @@ TEST_P(ThreadPoolTest, ParallelForCoversEachIndexOnce) {
       for (const int count : visits) ASSERT_EQ(count, 1) << "n " << n << " grain " << grain;
     }
   }
+}
+
+TEST_P(ThreadPoolTest, ParallelRunsCoversEachPieceOfEachStageOnce) {
+  ThreadPool pool({.threads = GetParam()});
+  for (const std::int64_t n : {0, 1, 2, 7, 64, 4097}) {
+    for (const std::int64_t m : {0, 1, 5, 300}) {
+      const std::array pieces{n, m};
+      std::array<std::vector<int>, 2> visits;
+      for (std::size_t stage = 0; stage < 2; ++stage) visits[stage].assign(static_cast<std::size_t>(pieces[stage]), 0);
+      pool.parallel_runs(pieces, 4, [&](std::size_t stage, std::int64_t begin, std::int64_t end, int thread) {
+        EXPECT_GE(thread, 0);
+        EXPECT_LT(thread, pool.threads());
+        EXPECT_LT(begin, end);
+        EXPECT_LE(end, begin + 4);
+        for (std::int64_t i = begin; i < end; ++i) ++visits[stage][static_cast<std::size_t>(i)];
+      });
+      for (const std::vector<int>& of : visits)
+        for (const int count : of) ASSERT_EQ(count, 1) << "pieces " << n << " and " << m;
+    }
+  }
+}
+
+TEST_P(ThreadPoolTest, WhoWaitsInTheSecondStageWaitsForThreadsAtWork) {
+  ThreadPool pool({.threads = GetParam()});
+  for (int round = 0; round < 100; ++round) {
+    const std::array<std::int64_t, 2> pieces{13, 13};
+    std::atomic<int> made{0};
+    pool.parallel_runs(pieces, 4, [&](std::size_t stage, std::int64_t begin, std::int64_t end, int) {
+      if (stage == 0) made.fetch_add(static_cast<int>(end - begin));
+      while (stage == 1 && made.load() != 13) std::this_thread::yield();
+    });
+    ASSERT_EQ(made.load(), 13);
+  }
+}
+
+TEST_P(ThreadPoolTest, PiecesOfARunLieSideBySide) {
+  ThreadPool pool({.threads = GetParam()});
+  const std::int64_t pieces = 10000;
+  std::vector<std::int64_t> last(static_cast<std::size_t>(GetParam()), -2);
+  std::atomic<int> runs{0};
+  pool.parallel_runs(std::span(&pieces, 1), 1, [&](std::size_t, std::int64_t begin, std::int64_t end, int thread) {
+    std::int64_t& before = last[static_cast<std::size_t>(thread)];
+    if (begin != before) runs.fetch_add(1);
+    before = end;
+  });
+  // Each has its own, and takes from the others by halves: of 10,000 there are no more than 14 (of each).
+  EXPECT_LE(runs.load(), GetParam() * (1 + 14 * (GetParam() - 1)));
 }
 
 TEST_P(ThreadPoolTest, BarrierSeparatesPhases) {

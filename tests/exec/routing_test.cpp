@@ -57,6 +57,26 @@ TEST(Routing, UniformMeansAlikeAndZipfMeansFavourites) {
   EXPECT_GT(favourites.front(), favourites[2]);
 }
 
+TEST(Routing, KnowsHowUnevenItIs) {
+  const RoutingShape shape{4, 64, 8};
+  EXPECT_EQ(make("uniform", shape)->skew(), 0);
+  EXPECT_EQ(make("zipf:0.7", shape)->skew(), 0.7);
+  // A recorded one is measured: here what was drawn, so that the answer is known.
+  for (const char* words : {"uniform", "zipf:0.4", "zipf:1.0"}) {
+    const auto drawn = make(words, shape);
+    std::string text = "millrace routing layers 4 experts 64 of 8\n";
+    for (std::int64_t position = 0; position < Routing::kRows; ++position) {
+      text += "7";
+      for (std::int64_t layer = 0; layer < shape.layers; ++layer)
+        for (const std::int32_t expert : drawn->chosen(layer, position, 0)) text += " " + std::to_string(expert);
+      text += "\n";
+    }
+    const auto recorded = Routing::from_trace(text, "drawn", shape);
+    ASSERT_TRUE(recorded.ok()) << recorded.status().message();
+    EXPECT_NEAR((*recorded)->skew(), drawn->skew(), 0.06) << words;
+  }
+}
+
 TEST(Routing, SequencesAndTextsGoByOtherRows) {
   const auto routing = make("uniform");
   const auto row = [&](std::int64_t position, std::int64_t sequence) {
