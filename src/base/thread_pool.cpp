@@ -75,15 +75,13 @@ class alignas(kLineBytes) Run {
     }
   }
 
-  /// Gives the half at the end (rounded up) to `other`, of which nothing is left, if there is any.
-  bool halve(Run& other) {
+  /// Gives the half at the end (rounded up) to `other`, of which nothing is left, unless another thread takes or gives
+  /// meanwhile.
+  void halve(Run& other) {
     std::uint64_t word = word_.load(std::memory_order_relaxed);
-    const std::int64_t given = (left_of(word) + 1) / 2;
-    if (given <= 0) return false;
-    if (!word_.compare_exchange_strong(word, word - static_cast<std::uint64_t>(given), std::memory_order_relaxed))
-      return false;
-    other.set(end_of(word) - given, end_of(word));
-    return true;
+    const std::int64_t given = (left_of(word) + 1) / 2, end = end_of(word);
+    if (word_.compare_exchange_strong(word, word - static_cast<std::uint64_t>(given), std::memory_order_relaxed))
+      other.set(end - given, end);
   }
 
  private:
@@ -135,7 +133,7 @@ struct ThreadPool::State {
       Run& most =
           *std::max_element(of.begin(), of.end(), [](const Run& a, const Run& b) { return a.left() < b.left(); });
       if (most.left() == 0) return {};
-      most.halve(own);  // or somebody was faster
+      most.halve(own);
     }
   }
 
@@ -159,6 +157,13 @@ struct ThreadPool::State {
   /// Workers that had joined before nobody could any more.
   std::uint32_t close() {
     return static_cast<std::uint32_t>(gate.fetch_or(kClosed, std::memory_order_acq_rel) & kJoined);
+  }
+
+  /// By this thread and those that join before it is done: none is waited for that never came.
+  void run_with_who_comes(FunctionRef<void(int)> pieces) {
+    start(&pieces);
+    pieces(0);
+    finish(close());
   }
 
   /// Joins the open generation unless it is `last`, which becomes it.
@@ -254,10 +259,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain,
       work(begin, std::min(begin + grain, n), thread);
     }
   };
-  const FunctionRef<void(int)> pieces(take_pieces);
-  state_->start(&pieces);
-  take_pieces(0);
-  state_->finish(state_->close());
+  state_->run_with_who_comes(take_pieces);
 }
 
 void ThreadPool::parallel_runs(
@@ -277,10 +279,7 @@ void ThreadPool::parallel_runs(
         work(stage, of.begin, of.end, thread);
   };
   if (threads == 1) return take_pieces(0);
-  const FunctionRef<void(int)> all(take_pieces);
-  state_->start(&all);
-  take_pieces(0);
-  state_->finish(state_->close());
+  state_->run_with_who_comes(take_pieces);
 }
 
 void ThreadPool::barrier() {
