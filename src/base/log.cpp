@@ -23,7 +23,11 @@ spdlog::logger& logger() {
 
 }  // namespace
 
-void set_level(Level level) { current = level; }
+void set_level(Level level) {
+  current = level;
+  // Whoever wants to see every choice wants to see when.
+  if (level <= Level::info) logger().set_pattern("%T.%e %^%l%$: %v");
+}
 Level level() { return current; }
 
 void write(Level level, std::string_view line) {

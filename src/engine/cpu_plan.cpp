@@ -37,17 +37,16 @@ CpuPlanner::CpuPlanner(const EngineOptions& options, std::uint64_t ram_bytes, st
       layout_(kv_layout(*parts.model, options, kv::kOnHost)),
       shares_out_(shares_out(options)),
       tile_bytes_(parts.limits.tile_bytes) {
-  if (!shares_out_) return;
-  share_out(parts.model->hyperparameters(),
-            {.cap_bytes = ram_,
-             // Activations take no more than an eighth.
-             .taken_bytes = parts.model->units().total_bytes() + program_bytes_ + ram_ / 8,
-             .weights_give_way = true,
-             .kv_bytes =
-                 [this](std::int64_t tokens, std::int64_t sequences) {
-                   return kv_bytes({tokens, sequences, wanted_rows() * options_.ranks});
-                 }},
-            options_);
+  const model::Hyperparameters& hp = parts.model->hyperparameters();
+  const SharedMemory memory{.cap_bytes = ram_,
+                            // Activations take no more than an eighth.
+                            .taken_bytes = parts.model->units().total_bytes() + program_bytes_ + ram_ / 8,
+                            .weights_give_way = true,
+                            .kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
+                              return kv_bytes({tokens, sequences, wanted_rows() * options_.ranks});
+                            }};
+  choose_context(hp, memory, options_);
+  if (shares_out_) share_out(hp, memory, options_);
 }
 
 bool CpuPlanner::room_to_map() const {

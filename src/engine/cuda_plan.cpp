@@ -115,7 +115,7 @@ Status CudaPlanner::plan_once() {
   options_.rates = parts_.rates;
   chose_ = false;
   const bool shares = shares_out(options_);
-  if (shares) share_passes();
+  share_memory();
   MR_RETURN_IF_ERROR(fit_sequences(shares, options_, [this] { return place(); }));
   set_plan_options();
   parts_.plan = residency::plan_homes(units(), homes_, parts_.plan_options, options_.rates);
@@ -148,24 +148,24 @@ exec::DeviceBlocksShape CudaPlanner::blocks_shape(const kv::Group& group) const 
   return {first, most, static_cast<std::uint64_t>(group.block_bytes())};
 }
 
-void CudaPlanner::share_passes() {
+/// How long contexts are, and how many requests share passes, where nobody said.
+void CudaPlanner::share_memory() {
   homes_ = residency::homes_in_vram(units());
   choose_limits(false);
-  share_out(hp(),
-            {.cap_bytes = cap_,
-             .taken_bytes = vram_.context_bytes + others_.vram_bytes + taken_by_drafter().vram_bytes +
-                            residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
-             .weights_give_way = units().experts() == 0,
-             .kv_bytes =
-                 [this](std::int64_t tokens, std::int64_t sequences) {
-                   std::uint64_t bytes = 0;
-                   const std::int64_t rows = parts_.limits.batch_tokens * parts_.limits.passes;
-                   for (const kv::Group& group : layout_.groups())
-                     bytes += static_cast<std::uint64_t>(kv::most_blocks(group, {tokens, sequences, rows}) *
-                                                         group.block_bytes());
-                   return bytes;
-                 }},
-            options_);
+  const SharedMemory memory{
+      .cap_bytes = cap_,
+      .taken_bytes = vram_.context_bytes + others_.vram_bytes + taken_by_drafter().vram_bytes +
+                     residency::device_weight_bytes(units(), homes_.placement) + activation_bytes(),
+      .weights_give_way = units().experts() == 0,
+      .kv_bytes = [this](std::int64_t tokens, std::int64_t sequences) {
+        std::uint64_t bytes = 0;
+        const std::int64_t rows = parts_.limits.batch_tokens * parts_.limits.passes;
+        for (const kv::Group& group : layout_.groups())
+          bytes += static_cast<std::uint64_t>(kv::most_blocks(group, {tokens, sequences, rows}) * group.block_bytes());
+        return bytes;
+      }};
+  choose_context(hp(), memory, options_);
+  if (shares_out(options_)) share_out(hp(), memory, options_);
 }
 
 /// The model in VRAM as a whole, or as much of it as fits.

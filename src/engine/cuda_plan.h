@@ -68,7 +68,7 @@ class CudaPlanner {
 
  private:
   Status plan_once();
-  void share_passes();
+  void share_memory();
   int front_layers() const;
   void set_front();
   TakenMemory taken_by_drafter() const;

@@ -110,15 +110,17 @@ struct EngineOptions {
   std::function<bool(std::uint64_t done, std::uint64_t total)> on_load;
   /// What was told to on_load is over for now, well or not: create()'s part, or a pass's wait. From the same threads.
   std::function<void()> on_load_end;
-  std::uint64_t ram_bytes = 0;        // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
-  std::uint64_t ram_taken_bytes = 0;  // of it, by others than the engine (a draft model)
-  std::int64_t context_tokens = 0;    // 0: the model's, or what fits the budget
-  std::int64_t batch_tokens = 0;      // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU,
-                                      // and there a whole prompt, up to 16,384, where layers stream
-  std::int64_t max_sequences = 1;     // requests that share a pass; 0: as many as KV allows
-  bool fewer_sequences = false;       // max_sequences and kv_tokens are ceilings: less is taken where memory is short
-  std::int64_t max_queue = 0;         // requests that wait for their turn at most; 0: any number
-  std::int64_t kv_tokens = 0;         // KV of all sequences together; 0: every sequence may fill its context
+  std::uint64_t ram_bytes = 0;         // 0: what the machine can spare (MemAvailable and cgroup, less a margin)
+  std::uint64_t ram_taken_bytes = 0;   // of it, by others than the engine (a draft model)
+  std::int64_t context_tokens = 0;     // 0: the model's, or what fits the budget, at most 65,536
+  std::int64_t automatic_context = 0;  // of that, what planning found to fit (choose_context of limits.h)
+  std::int64_t batch_tokens = 0;       // rows in a pass at most; 0: 512 on the CPU, 2048 on a GPU,
+                                       // and there a whole prompt, up to 16,384, where layers stream
+  std::int64_t max_sequences = 1;      // requests that share a pass; 0: as many as KV allows
+  bool fewer_sequences = false;        // max_sequences and kv_tokens are ceilings: less is taken where memory is short
+  std::int64_t max_queue = 0;          // requests that wait for their turn at most; 0: any number
+  std::int64_t kv_tokens = 0;          // KV of all sequences together; 0: every sequence may fill its context,
+                                       // with fewer_sequences four contexts at most
   std::int64_t chunk_tokens =
       0;  // prompt rows in a pass beside decode rows, so that no stream stalls; 0: 128, on a GPU 512
   bool share_prefixes = false;  // keep the KV of what requests began with, for others that begin the same

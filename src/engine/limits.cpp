@@ -10,6 +10,13 @@
 namespace millrace::engine {
 namespace {
 
+/// KV of all requests to a server where nobody says how much.
+constexpr std::int64_t kContextsOfKv = 4;
+
+std::uint64_t half_of_rest(const SharedMemory& memory) {
+  return memory.cap_bytes > memory.taken_bytes ? (memory.cap_bytes - memory.taken_bytes) / 2 : 0;
+}
+
 /// What follows from context and rows.
 void set_shared(const EngineOptions& options, const LimitRules& rules, Limits& limits) {
   const std::int64_t all = whole_blocks(limits.context_tokens) * limits.sequences;
@@ -67,7 +74,8 @@ std::int64_t whole_blocks(std::int64_t tokens) {
 }
 
 std::int64_t wanted_context(const EngineOptions& options, const model::Hyperparameters& hp) {
-  return options.context_tokens > 0 ? options.context_tokens : std::min(hp.context_length, kAutomaticContext);
+  if (options.context_tokens > 0) return options.context_tokens;
+  return std::min(hp.context_length, std::max(kAutomaticContext, options.automatic_context));
 }
 
 void set_rows(const EngineOptions& options, const LimitRules& rules, std::int64_t wanted_rows, Limits& limits) {
@@ -85,19 +93,38 @@ Status fit_limits(const EngineOptions& options, const LimitRules& rules, Limits&
 
 bool shares_out(const EngineOptions& options) { return options.max_sequences == 0 || options.fewer_sequences; }
 
+void choose_context(const model::Hyperparameters& hp, const SharedMemory& memory, EngineOptions& options) {
+  const bool alone = options.cluster == nullptr && options.ranks == 1 && options.cuda_beside.empty();
+  if (options.context_tokens > 0 || !alone) return;
+  const bool pooled = options.kv_tokens > 0 || shares_out(options);
+  const std::int64_t sharers = pooled ? 1 : std::max<std::int64_t>(1, options.max_sequences);
+  std::int64_t context = std::min(hp.context_length, kLongestAutomaticContext);
+  while (context > kAutomaticContext && memory.kv_bytes(context * sharers, sharers) > half_of_rest(memory))
+    context /= 2;
+  options.automatic_context = context;
+}
+
 void share_out(const model::Hyperparameters& hp, SharedMemory memory, EngineOptions& options) {
+  const std::int64_t context = wanted_context(options, hp);
+  const std::uint64_t rest = half_of_rest(memory);
   SharingInput input;
   input.cap_bytes = memory.cap_bytes;
   input.taken_bytes = memory.taken_bytes;
   input.weights_give_way = memory.weights_give_way;
   input.kv_bytes = std::move(memory.kv_bytes);
   input.vocab = hp.vocab;
-  input.context_tokens = wanted_context(options, hp);
+  input.context_tokens = context;
   input.most_sequences = options.max_sequences;
-  if (options.fewer_sequences) input.most_kv_tokens = options.kv_tokens;
-  const Sharing sharing = choose_sharing(input);
+  const bool by_default = options.fewer_sequences && options.kv_tokens == 0;
+  if (by_default) input.most_kv_tokens = kContextsOfKv * std::max(options.context_tokens, kAutomaticContext);
+  if (options.fewer_sequences && !by_default) input.most_kv_tokens = options.kv_tokens;
+  Sharing sharing = choose_sharing(input);
   options.max_sequences = sharing.sequences;
-  if (options.kv_tokens == 0 || options.fewer_sequences) options.kv_tokens = sharing.kv_tokens;
+  if (options.kv_tokens > 0 && !options.fewer_sequences) return;
+  // As many contexts of KV where they are longer than usual, if all of it takes no more than half of what is over.
+  std::int64_t tokens = by_default ? kContextsOfKv * context : 0;
+  while (tokens > sharing.kv_tokens && input.kv_bytes(tokens, sharing.sequences) > rest) tokens /= 2;
+  options.kv_tokens = std::max(tokens, sharing.kv_tokens);
 }
 
 Status fit_sequences(bool open, EngineOptions& options, const std::function<Status()>& plan) {

@@ -12,9 +12,9 @@
 
 namespace millrace::engine {
 
-/// Tokens of a context where nobody says how many; longer ones are asked for (--ctx, num_ctx). And the fewest that a
-/// small budget leaves.
-constexpr std::int64_t kAutomaticContext = 4096, kLeastContext = 256;
+/// Tokens of a context where nobody says how many (--ctx, num_ctx) and memory is short; the most where it is not; and
+/// the fewest that a small budget leaves.
+constexpr std::int64_t kAutomaticContext = 4096, kLongestAutomaticContext = 65'536, kLeastContext = 256;
 
 /// What a run may hold at most.
 struct Limits {
@@ -38,7 +38,7 @@ kv::Load kv_load(const Limits& limits);
 /// Tokens in whole blocks of KV, at least so many.
 std::int64_t whole_blocks(std::int64_t tokens);
 
-/// Of one sequence: as the options say, else the model's, but not more than usual.
+/// Of one sequence: as the options say, else the model's, but no more than choose_context() found or is usual.
 std::int64_t wanted_context(const EngineOptions& options, const model::Hyperparameters& hp);
 
 /// How limits of a device shrink.
@@ -63,7 +63,12 @@ struct SharedMemory {
   bool weights_give_way = false;
   std::function<std::uint64_t(std::int64_t tokens, std::int64_t sequences)> kv_bytes;
 };
-/// How many requests may share passes, with the ceilings that the options set: into the options.
+/// Where nobody says how long a context is: the model's, if its KV takes at most half of what the weights leave, or the
+/// largest half, quarter and so on of it that does; into the options. One process with one GPU alone has it: others
+/// agree on what needs no measuring.
+void choose_context(const model::Hyperparameters& hp, const SharedMemory& memory, EngineOptions& options);
+/// How many requests may share passes, with the ceilings that the options set: into the options. After
+/// choose_context().
 void share_out(const model::Hyperparameters& hp, SharedMemory memory, EngineOptions& options);
 /// Tries with half as many requests, and half their KV, while `plan` returns out_of_budget. open: shares_out() of the
 /// options that the user gave.

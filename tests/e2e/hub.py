@@ -19,6 +19,8 @@ class Hub:
         self.errors_left = 0          # replies with 503
         self.bytes_per_second = None  # a slow line
         self.token = None             # 401 without it
+        self.signed = {}              # how often each address that a file was sent on to will be answered yet
+        self.uses_of_an_address = 1 << 30
         self.lock = threading.Lock()
         handler = type("Bound", (Handler,), {"hub": self})
         # A client that was killed leaves broken connections; they are no news.
@@ -65,14 +67,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.hub.errors_left -= fail
         if fail:
             return self.plain(503, b"busy", {"Retry-After": "0"})
-        if self.hub.token and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+        moved = re.search("moved=([0-9]+)", self.path)
+        if moved:
+            with self.hub.lock:
+                self.hub.signed[moved[1]] -= 1
+                over = self.hub.signed[moved[1]] < 0
+            if over or self.headers.get("Authorization"):
+                return self.plain(403, b"signed for another time, or with a token that is none of mine")
+        elif self.hub.token and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
             return self.plain(401, b"who are you")
         if path == f"/api/models/{self.hub.repository}/tree/main":
             return self.tree()
         found = re.fullmatch(re.escape(f"/{self.hub.repository}/resolve/main/") + "(.*)", path)
         if found and found[1] in self.hub.files:
-            if "redirect" in self.hub.behaviour and "moved=1" not in self.path:
-                return self.plain(302, b"", {"Location": self.path + "?moved=1"})
+            if "redirect" in self.hub.behaviour and not moved:
+                with self.hub.lock:
+                    ticket = str(len(self.hub.signed))
+                    self.hub.signed[ticket] = self.hub.uses_of_an_address
+                # Another name is another host, to whom no token goes.
+                elsewhere = self.hub.url.replace("127.0.0.1", "localhost")
+                return self.plain(302, b"", {"Location": f"{elsewhere}{self.path}?moved={ticket}"})
             return self.file(self.hub.files[found[1]])
         return self.plain(404, b"nothing here")
 

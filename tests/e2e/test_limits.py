@@ -260,6 +260,26 @@ class Contexts(Case):
             self.assertEqual(self.context(server), 1024)
             self.assertGreaterEqual(self.ask(server, 900), 900)
 
+    def test_the_models_own_is_taken_where_memory_has_room(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        model = pathlib.Path(folder.name) / "long.gguf"
+        data = bytearray(pathlib.Path(DEMO).read_bytes())
+        key = b"qwen3moe.context_length"
+        at = data.index(key) + len(key) + 4  # behind the kind of its value
+        data[at:at + 4] = (131072).to_bytes(4, "little")
+        model.write_bytes(data)
+        words = {"model": "long", "messages": [{"role": "user", "content": "fox " * 5000}], "max_tokens": 1}
+        for more in ((), ("--ram", "20M")):
+            with Server(model, "--threads", "2", *more) as server:
+                status, body = server.json("POST", "/v1/chat/completions", words)
+                context = self.context(server)
+                self.assertTrue(256 <= context <= 4096 if more else context == 65536, context)
+                self.assertEqual(status, 400 if more else 200, body)
+                server.stop()
+                told = server.process.stdout.read().decode()
+                self.assertIn(f"a context of {context} tokens (trained for 131072; --ctx)", told)
+
     def test_what_does_not_fit_is_tried_once(self):
         with Server(DEMO, "--threads", "1", "--ram", "4M") as server:
             for _ in range(2):

@@ -105,6 +105,16 @@ class PullTest(StoreCase):
         self.hub.behaviour = {"redirect", "pages"}
         self.pull()
         self.check_whole()
+        # One address a connection and file, not one a chunk.
+        self.assertLessEqual(len(self.hub.signed), 4 * len(self.hub.files), self.hub.signed)
+
+    def test_what_is_sent_on_gets_no_token_and_is_asked_for_again_when_it_is_over(self):
+        self.hub.behaviour = {"redirect"}
+        self.hub.token = self.env["HF_TOKEN"] = "hf_secret"
+        self.hub.uses_of_an_address = 2
+        self.pull()
+        self.check_whole()
+        self.assertGreater(len(self.hub.signed), 1)
 
     def test_a_wrong_hash_leaves_nothing(self):
         self.hub.behaviour = {"wrong hash"}

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/limits.h"
+
 namespace millrace::engine {
 namespace {
 
@@ -84,6 +86,72 @@ TEST(Sharing, KeepsNoMoreThanRequestsCanUse) {
   input.cap_bytes = 0;
   EXPECT_EQ(choose_sharing(input).sequences, 1);
   EXPECT_GE(choose_sharing(input).kv_tokens, 1);
+}
+
+class Context : public ::testing::Test {
+ protected:
+  Context() {
+    hp_.context_length = 131'072;
+    hp_.vocab = 1000;
+    options_.max_sequences = 1;
+  }
+
+  SharedMemory left(std::uint64_t bytes) const {
+    return {.cap_bytes = 6'000'000'000 + bytes,
+            .taken_bytes = 6'000'000'000,
+            .weights_give_way = true,
+            .kv_bytes = all_kept(kTokenBytes)};
+  }
+  /// Chosen where so much is left for KV.
+  std::int64_t chosen(std::uint64_t bytes) {
+    choose_context(hp_, left(bytes), options_);
+    return wanted_context(options_, hp_);
+  }
+
+  model::Hyperparameters hp_;
+  EngineOptions options_;
+};
+
+TEST_F(Context, IsWhatFitsIntoHalfOfWhatTheWeightsLeave) {
+  EXPECT_EQ(chosen(1'000'000'000'000), 65'536);
+  EXPECT_EQ(chosen(2 * 65'536 * kTokenBytes), 65'536);
+  EXPECT_EQ(chosen(2 * 65'536 * kTokenBytes - 2), 32'768);
+  EXPECT_EQ(chosen(0), 4096);
+  hp_.context_length = 40'960;
+  EXPECT_EQ(chosen(1'000'000'000'000), 40'960);
+  hp_.context_length = 2048;
+  EXPECT_EQ(chosen(0), 2048);
+}
+
+TEST_F(Context, CountsThoseThatHaveRoomForAWholeOne) {
+  options_.max_sequences = 4;
+  EXPECT_EQ(chosen(2 * 65'536 * kTokenBytes), 16'384);
+  options_.kv_tokens = 65'536;
+  EXPECT_EQ(chosen(2 * 65'536 * kTokenBytes), 65'536);
+}
+
+TEST_F(Context, IsSaidByWhoeverSaysIt) {
+  options_.context_tokens = 5000;
+  EXPECT_EQ(chosen(1'000'000'000'000), 5000);
+  options_.context_tokens = 0;
+  options_.ranks = 2;
+  EXPECT_EQ(chosen(1'000'000'000'000), 4096);
+}
+
+/// Requests to a server share four of them, where that takes no more than half of what is left, too.
+TEST_F(Context, HasItsKvWhereRequestsShare) {
+  const auto kv_tokens = [&](std::uint64_t bytes) {
+    options_ = {};
+    options_.max_sequences = 16;
+    options_.fewer_sequences = true;
+    EXPECT_GE(chosen(bytes), 4096);
+    share_out(hp_, left(bytes), options_);
+    return options_.kv_tokens;
+  };
+  EXPECT_EQ(kv_tokens(1'000'000'000'000), 4 * 65'536);
+  EXPECT_EQ(kv_tokens(2 * 65'536 * kTokenBytes), 65'536);
+  EXPECT_EQ(kv_tokens(2 * 16'384 * kTokenBytes), 4 * 4096);
+  EXPECT_LE(kv_tokens(0), 1'500'000'000 / kTokenBytes);  // a quarter, weights give way
 }
 
 }  // namespace

@@ -520,7 +520,9 @@ int execute(BenchFlags flags, const Program& program) {
   cost.sequences = flags.sequences;
   cost.prompt_tokens_per_second = json["prompt_tok_s"].get<double>();
   if (flags.explain)
-    std::fputs(("\n" + residency::render_explain(plan, options->rates, cost) + seat).c_str(),
+    std::fputs(("\nabove: medians, and experts of the prompt's passes, too; below: decoding alone, all of it\n" +
+                residency::render_explain(plan, options->rates, cost) + seat)
+                   .c_str(),
                flags.json ? stderr : stdout);
   return bench.finite() ? 0 : kExitFailed;
 }

@@ -209,7 +209,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "Experts of a mixture in GPU memory at most (default: as many as fit)")
       ->check(at_least(0));
   command.add_option("--ram", flags.ram, "Cap on all memory, for example 6M, 800MB, 12G (default: what is free)");
-  command.add_option("-c,--ctx", flags.context, "Context in tokens (default: the model's, or what fits)")
+  command
+      .add_option(
+          "-c,--ctx", flags.context,
+          "Context in tokens (default: the model's, at most 65536, or what fits beside it; 4096 where weights stream)")
       ->check(at_least(0));
   command
       .add_option("-b,--batch", flags.batch,

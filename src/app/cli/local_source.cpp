@@ -90,7 +90,8 @@ class LocalSource final : public Source {
   std::int64_t context_tokens() const override { return engine_.context_tokens(); }
 
   std::string describe(std::string_view what) const override {
-    if (what == "plan") return residency::render_plan(engine_.plan(), engine_.plan_options(), {});
+    if (what == "plan")
+      return residency::render_plan(engine_.plan(), engine_.plan_options(), engine_.saved_plan().rates);
     std::string out;
     if (what == "budget") {
       for (const auto& entry : engine_.budget().entries())

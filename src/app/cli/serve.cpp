@@ -64,10 +64,7 @@ Expected<server::ServerOptions> server_options(const ServeFlags& flags, const Pr
   engine.share_prefixes = true;
   MR_RETURN_IF_ERROR(apply_prompt_cache_if_there_is_a_home(flags.prompt_cache, engine));
   apply_learning(flags.learn_experts, engine);
-  engine.kv_tokens =
-      flags.kv_tokens > 0
-          ? flags.kv_tokens
-          : 4 * std::clamp<std::int64_t>(engine.context_tokens, engine::kAutomaticContext, std::int64_t{1} << 31);
+  engine.kv_tokens = flags.kv_tokens;
   options.host = flags.host;
   options.port = flags.port;
   if (!program.quiet && flags.log_format == "text") options.log_format = server::LogFormat::text;

@@ -124,11 +124,18 @@ void set_proxy(CURL* handle, const std::string& url) {
     curl_easy_setopt(handle, CURLOPT_PROXY, upper);
 }
 
+/// Scheme, host and port of an address.
+std::string_view server_of(std::string_view url) {
+  const auto scheme = url.find("://");
+  return scheme == std::string_view::npos ? url : url.substr(0, url.find('/', scheme + 3));
+}
+
 }  // namespace
 
 struct Connection::Impl {
   HttpOptions options;
   CURL* handle = nullptr;
+  std::string asked, moved;  // where a file's first range was sent on to: further ones are asked for there
   Reply run(const std::string& url, const std::string& range, const Sink* sink, std::uint64_t max_bytes) const;
   void prepare(const std::string& url, const std::string& range, Transfer& transfer) const;
 };
@@ -158,7 +165,7 @@ void Connection::Impl::prepare(const std::string& url, const std::string& range,
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, static_cast<long>(options.stall_seconds));
   curl_easy_setopt(handle, CURLOPT_BUFFERSIZE, 256L * 1024);
   if (!range.empty()) curl_easy_setopt(handle, CURLOPT_RANGE, range.c_str());
-  if (!options.token.empty()) {
+  if (!options.token.empty() && (url != moved || server_of(moved) == server_of(asked))) {
     curl_easy_setopt(handle, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
     curl_easy_setopt(handle, CURLOPT_XOAUTH2_BEARER, options.token.c_str());
   }
@@ -208,16 +215,38 @@ Reply Connection::get(const std::string& url, std::uint64_t max_bytes) {
 }
 
 Reply Connection::get_range(const std::string& url, std::uint64_t first, std::uint64_t bytes, const Sink& sink) {
-  return impl_->run(url, fmt::format("{}-{}", first, first + bytes - 1), &sink, 0);
+  const std::string range = fmt::format("{}-{}", first, first + bytes - 1);
+  if (impl_->asked != url) {
+    impl_->asked = url;
+    impl_->moved.clear();
+  }
+  if (!impl_->moved.empty()) {
+    Reply reply = impl_->run(impl_->moved, range, &sink, 0);
+    // Such an address is signed for a while. When that is over, the hub is asked for another.
+    if (reply.ok() || !reply.failure.ok() || reply.retriable) return reply;
+  }
+  impl_->moved.clear();
+  Reply reply = impl_->run(url, range, &sink, 0);
+  const char* ended_at = nullptr;
+  if (reply.ok() && curl_easy_getinfo(impl_->handle, CURLINFO_EFFECTIVE_URL, &ended_at) == CURLE_OK &&
+      ended_at != nullptr && url != ended_at)
+    impl_->moved = ended_at;
+  return reply;
 }
 
 Status Reply::status(const std::string& url) const {
   if (!failure.ok()) return failure.code() == Code::io_error ? failure.with_context(url) : failure;
-  if (code == 401 || code == 403)
+  // What a hub says of names that it does not know, so as not to tell which private ones it does.
+  if (code == 401)
+    return error(Code::io_error,
+                 "{}: the server refuses (401); there is no such model, or it is gated or private: check the name, or "
+                 "accept the terms on its page and set HF_TOKEN",
+                 url);
+  if (code == 403)
     return error(
         Code::io_error,
-        "{}: the server refuses ({}); the model is gated or private: accept its terms on its page and set HF_TOKEN",
-        url, code);
+        "{}: the server refuses (403); the model is gated or private: accept its terms on its page and set HF_TOKEN",
+        url);
   if (code == 404) return error(Code::not_found, "{}: there is no such thing on the server; check the name", url);
   if (retriable) return error(Code::io_error, "{}: the server is in trouble ({}); try again later", url, code);
   return error(Code::io_error, "{}: the server answered {}; check the name and HF_ENDPOINT", url, code);

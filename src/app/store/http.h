@@ -56,7 +56,8 @@ class Connection {
     std::function<Status(const Reply& head)> begin;
     std::function<Status(std::span<const std::byte> bytes)> add;
   };
-  /// Asks for [first, first + bytes). A server that ignores ranges replies 200 with everything: begin() decides.
+  /// Asks for [first, first + bytes). A server that ignores ranges replies 200 with everything: begin() decides. Where
+  /// the address is sent on elsewhere, further ranges of it are asked for there, until that is refused.
   Reply get_range(const std::string& url, std::uint64_t first, std::uint64_t bytes, const Sink& sink);
 
  private:
