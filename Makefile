@@ -47,7 +47,7 @@ test-hostile: setup-dev ## rude clients, odd requests, damaged files, full disks
 	@scripts/build.sh dev
 	@cd build/dev && MILLRACE_STORM=10000 MILLRACE_ODD=4000 ctest --output-on-failure -R '^e2e_(storm|hostile|bad_input|limits|pull)$$'
 
-test-asan: setup-dev ## the same under AddressSanitizer and UBSan
+test-asan: setup-dev ## every test under AddressSanitizer and UBSan
 	@scripts/build.sh asan
 	@scripts/test.sh asan
 
@@ -59,7 +59,7 @@ fuzz: setup-dev ## a minute of libFuzzer a parser (FUZZ_SECONDS=60)
 	@scripts/build.sh fuzz fuzz/all
 	@scripts/fuzz.sh
 
-bench: setup-dev ## kernels, disk and the synthetic models; writes build/bench.json
+bench: setup-dev ## kernels, disk and the synthetic models; figures in build/bench
 	@scripts/build.sh dev
 	@bench/run.sh
 
