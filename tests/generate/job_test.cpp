@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <chrono>
 #include <vector>
 
 namespace millrace::generate {
@@ -76,6 +77,36 @@ TEST(ParseObject, CountsTextsAsTheyAreAndNoFurther) {
   const auto json = parse_object(R"({"a":"[{,\"}\\","b":[]})", &grant);
   ASSERT_TRUE(json.ok());
   EXPECT_EQ((*json)["a"], "[{,\"}\\");
+}
+
+TEST(ParseJson, IsAsNlohmannReadsIt) {
+  for (const char* text : {"{}", "[]", "7", "-7", "1.5", "null", "true", R"("a\u00e9")", R"({"b":1,"a":2,"b":3})",
+                           R"({"a":{"x":1,"y":[{}],"x":{"z":[1,{"q":0,"q":1}]}},"b":[],"a":5,"c":6,"b":{"k":1}})",
+                           R"([{"a":1,"a":2},[[],{}],"",1e300])", R"({"":1,"":2})"}) {
+    EXPECT_EQ(parse_json(text).dump(), Json::parse(text).dump()) << text;
+  }
+  for (const char* bad : {"", "{", "}", "{\"a\"}", "{\"a\":1,}", "[1 2]", "nul", "1e999", "\"\xff\"", "{} {}"})
+    EXPECT_TRUE(parse_json(bad).is_discarded()) << bad;
+}
+
+TEST(ParseJson, KeysAreNoSquare) {
+  std::string text = "{";
+  for (int i = 0; i < 200'000; ++i) text += fmt::format("{}\"key{}\":{}", i == 0 ? "" : ",", i % 150'000, i);
+  const auto begin = std::chrono::steady_clock::now();
+  const Json json = parse_json(text + "}");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));  // by the square: a minute
+  ASSERT_EQ(json.size(), 150'000u);
+  EXPECT_EQ(json.begin().key(), "key0");
+  EXPECT_EQ(json.begin().value(), 150'000);
+}
+
+TEST(ParseJson, NestsNoDeeperThanItIsCopied) {
+  const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_FALSE(parse_json(nested(kMostNesting)).is_discarded());
+  EXPECT_TRUE(parse_json(nested(kMostNesting + 1)).is_discarded());
+  EXPECT_TRUE(parse_json(nested(1'000'000)).is_discarded());
+  EXPECT_TRUE(is_unwieldy(nested(1'000'000)));
+  EXPECT_FALSE(is_unwieldy(R"({"a":"{[::\"[{","b":[{}]})"));
 }
 
 }  // namespace

@@ -66,15 +66,24 @@ Status charge(const text::Grammar& grammar, text::WorkGrant* grant) {
   return error(Code::out_of_budget, "the form takes more memory than requests may hold together");
 }
 
+/// Compiling a schema looks its names up one among the others.
+Status check_width(const Json& schema) {
+  if (!is_wide(schema)) return {};
+  return error(Code::unsupported, "an object of it has more than {} members", kMostMembers);
+}
+
 /// What the whole answer has to be. REQUIRES: the job asks for something.
 Expected<std::shared_ptr<const text::Grammar>> answer_grammar(const Job& job, text::WorkGrant* grant) {
   text::BuildLimits limits;
   limits.grant = grant;
   if (must_call_tool(job)) {
-    auto made = text::schema_grammar(call_schema(job).dump(), limits);
+    const Json schema = call_schema(job);
+    MR_RETURN_IF_ERROR(check_width(schema).with_context("tools"));
+    auto made = text::schema_grammar(schema.dump(), limits);
     return made.ok() ? std::move(made) : made.status().with_context("tools");
   }
   if (job.format == Format::schema) {
+    MR_RETURN_IF_ERROR(check_width(job.schema).with_context("schema"));
     auto made = text::schema_grammar(job.schema.dump(), limits);
     return made.ok() ? std::move(made) : made.status().with_context("schema");
   }

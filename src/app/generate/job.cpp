@@ -78,7 +78,7 @@ Expected<Json> parse_object(std::string_view body, text::WorkGrant* grant) {
     return error(Code::invalid_argument, "the JSON is nested more than {} deep", kMostNesting);
   if (grant != nullptr && !grant->take(extent.bytes()))
     return error(Code::out_of_budget, "the request takes more memory than requests may hold together; send less");
-  Json json = Json::parse(body, nullptr, false);
+  Json json = parse_json(body);
   if (json.is_discarded()) return error(Code::invalid_argument, "the body is not valid JSON");
   if (!json.is_object()) return error(Code::invalid_argument, "the body must be a JSON object");
   return json;

@@ -4,19 +4,17 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "app/generate/json.h"
 #include "base/status.h"
 #include "engine/sampler.h"
 #include "text/constraint/written_grammar.h"
 #include "text/work_grant.h"
 
 namespace millrace::generate {
-
-using Json = nlohmann::ordered_json;
 
 enum class Format { text, json, schema, grammar };
 enum class ToolChoice { automatic, none, required, named };
@@ -84,9 +82,6 @@ struct Defaults {
 };
 /// Lays them under a conversation: a system message and a template of its own stay. Completions stay as they are.
 void lay_under(const Defaults& defaults, Job& job);
-
-/// Nesting deeper than this is refused: it would only serve to exhaust the stack.
-constexpr int kMostNesting = 100;
 
 /// A JSON object from a request's body. `grant` (may be null) is asked, before anything is made, for the most that the
 /// JSON and what is made of it may take. Errors: invalid_argument (not JSON, not an object, nested too deep),

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "app/generate/fields.h"
 
@@ -86,13 +87,18 @@ void parse_logit_bias(Fields& fields, Job& job) {
   }
 }
 
-/// The arguments of a past call: OpenAI sends them as text.
-Json arguments_of(const Json& function) {
+/// The arguments of a past call: OpenAI sends them as text. A template may want it parsed once more.
+Expected<Json> arguments_of(const Json& function) {
   const auto found = function.find("arguments");
   if (found == function.end()) return Json::object();
   if (!found->is_string()) return *found;
-  Json parsed = Json::parse(found->get<std::string>(), nullptr, false);
-  return parsed.is_discarded() ? Json(found->get<std::string>()) : parsed;
+  Json parsed = generate::parse_json(found->get_ref<const std::string&>());
+  if (parsed.is_discarded()) parsed = *found;
+  if (parsed.is_string() && generate::is_unwieldy(parsed.get_ref<const std::string&>()))
+    return error(Code::invalid_argument,
+                 "messages: the arguments of a tool call are no JSON object, or nested more than {} deep",
+                 generate::kMostNesting);
+  return parsed;
 }
 
 Status parse_calls(const Json& calls, Json& out) {
@@ -111,8 +117,9 @@ Status parse_calls(const Json& calls, Json& out) {
     if (!call.is_object() || function == call.end() || !function->is_object() ||
         !function->value("name", Json()).is_string())
       return error(Code::invalid_argument, "messages: a tool call needs a function with a name");
+    MR_ASSIGN_OR_RETURN(Json arguments, arguments_of(*function));
     Json one = {{"type", "function"},
-                {"function", {{"name", function->value("name", Json())}, {"arguments", arguments_of(*function)}}}};
+                {"function", {{"name", function->value("name", Json())}, {"arguments", std::move(arguments)}}}};
     if (call.contains("id") && call["id"].is_string()) one["id"] = call["id"];
     list.push_back(std::move(one));
   }
@@ -170,12 +177,12 @@ Status allow_tools(const Json& allowed, Job& job) {
   const Json listed = allowed.is_object() ? allowed.value("tools", Json::array()) : Json::array();
   if ((mode != "auto" && mode != "required") || !listed.is_array())
     return error(Code::invalid_argument, "tool_choice: allowed_tools needs a mode, auto or required, and tools");
+  std::set<std::string> names;
+  for (const Json& one : listed)
+    names.insert(word(one.is_object() ? one.value("function", one.value("custom", one)) : one, "name"));
   Json kept = Json::array();
   for (const Json& tool : job.tools)
-    for (const Json& one : listed) {
-      const std::string name = word(one.is_object() ? one.value("function", one.value("custom", one)) : one, "name");
-      if (tool["function"]["name"] == name) kept.push_back(tool);
-    }
+    if (names.contains(word(tool["function"], "name"))) kept.push_back(tool);
   if (kept.empty()) return error(Code::invalid_argument, "tool_choice: none of the allowed tools is there");
   job.tools = std::move(kept);
   if (mode == "required") job.tool_choice = ToolChoice::required;
@@ -318,8 +325,8 @@ Status take_choices(const char* field, const Json& choices, Job& job) {
 
 Status take_schema(const char* field, const Json& schema, Job& job) {
   job.format = Format::schema;
-  job.schema = schema.is_string() ? Json::parse(schema.get<std::string>(), nullptr, false) : schema;
-  if (job.schema.is_discarded()) return error(Code::invalid_argument, "{}: is no JSON", field);
+  job.schema = schema.is_string() ? generate::parse_json(schema.get_ref<const std::string&>()) : schema;
+  if (job.schema.is_discarded()) return error(Code::invalid_argument, "{}: is no JSON, or nested too deep", field);
   return {};
 }
 

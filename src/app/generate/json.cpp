@@ -1,0 +1,126 @@
+#include "app/generate/json.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json_nesting.h"
+
+namespace millrace::generate {
+namespace {
+
+using Members = Json::object_t;
+
+/// Of members of one key the last value, at the first one's place.
+void settle_twins(Members& members) {
+  if (members.size() < 2) return;
+  std::vector<std::uint32_t> order(members.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const int side = members.begin()[a].first.compare(members.begin()[b].first);
+    return side != 0 ? side < 0 : a < b;
+  });
+  std::vector<std::uint32_t> gone;
+  for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    const auto key = members.begin() + order[begin];
+    for (end = begin + 1; end < order.size() && members.begin()[order[end]].first == key->first; ++end)
+      gone.push_back(order[end]);
+    if (end > begin + 1) key->second = std::move(members.begin()[order[end - 1]].second);
+  }
+  if (gone.empty()) return;
+  std::sort(gone.begin(), gone.end());
+  Members kept;
+  kept.reserve(members.size() - gone.size());
+  auto next = gone.begin();
+  for (std::uint32_t i = 0; i < members.size(); ++i) {
+    auto& [key, value] = members.begin()[i];
+    if (next != gone.end() && *next == i)
+      ++next;
+    else
+      kept.emplace_back(key, std::move(value));
+  }
+  members = std::move(kept);
+}
+
+/// Builds the value, and appends members without looking for their keys until their object ends.
+class Builder final : public nlohmann::json_sax<Json> {
+ public:
+  explicit Builder(Json& root) : root_(root) {}
+
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(number_integer_t value) override { return put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return put(value); }
+  bool number_float(number_float_t value, const string_t&) override { return put(value); }
+  bool string(string_t& value) override { return put(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+  bool key(string_t& name) override {
+    auto& members = open_.back()->get_ref<Members&>();
+    members.emplace_back(std::move(name), nullptr);
+    return true;
+  }
+  bool start_object(std::size_t) override { return open(Json::value_t::object); }
+  bool start_array(std::size_t) override { return open(Json::value_t::array); }
+  bool end_object() override {
+    settle_twins(open_.back()->get_ref<Members&>());
+    open_.pop_back();
+    return true;
+  }
+  bool end_array() override {
+    open_.pop_back();
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  template <typename T>
+  bool put(T&& value) {
+    *place() = std::forward<T>(value);
+    return true;
+  }
+  bool open(Json::value_t kind) {
+    if (open_.size() >= static_cast<std::size_t>(kMostNesting)) return false;
+    Json* const at = place();
+    *at = Json(kind);
+    open_.push_back(at);
+    return true;
+  }
+  /// Where the next value belongs.
+  Json* place() {
+    if (open_.empty()) return &root_;
+    if (open_.back()->is_array()) return &open_.back()->get_ref<Json::array_t&>().emplace_back();
+    return &open_.back()->get_ref<Members&>().back().second;
+  }
+
+  Json& root_;
+  std::vector<Json*> open_;  // none of them grows while a later one is open
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text) {
+  Json value;
+  Builder builder(value);
+  return Json::sax_parse(text.begin(), text.end(), &builder) ? value : Json(Json::value_t::discarded);
+}
+
+bool is_unwieldy(std::string_view text) {
+  std::size_t members = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') in_string = !in_string;
+    if (in_string && text[i] == '\\') ++i;
+    if (!in_string && text[i] == ':') ++members;
+  }
+  return members > kMostMembers || nests_too_deep(text);
+}
+
+bool is_wide(const Json& value) {
+  if (value.is_object() && value.size() > kMostMembers) return true;
+  return value.is_structured() && std::any_of(value.begin(), value.end(), is_wide);
+}
+
+}  // namespace millrace::generate

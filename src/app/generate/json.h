@@ -1,0 +1,26 @@
+// JSON that somebody else wrote, into the values that the APIs work with.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace millrace::generate {
+
+using Json = nlohmann::ordered_json;
+
+/// Nesting deeper than this is refused: values are copied and written by recursion.
+constexpr int kMostNesting = 100;
+
+/// Parses in n log n, whatever it holds: nlohmann's own parser looks each key of an object up among all before it. Of
+/// keys that stand twice the last value counts, at the first one's place, as there. What is no JSON,
+/// or nests too deep: is_discarded().
+Json parse_json(std::string_view text);
+
+/// An object with more members is no business of who looks each up among the others.
+constexpr std::size_t kMostMembers = 4096;
+/// Whether the value has such an object.
+bool is_wide(const Json& value);
+/// Whether a text is no business of parsers without these bounds: it nests too deep, or has more members than that.
+bool is_unwieldy(std::string_view text);
+
+}  // namespace millrace::generate
