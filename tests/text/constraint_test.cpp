@@ -404,6 +404,22 @@ TEST(SchemaGrammar, WorkGrowsWithTheSchema) {
     EXPECT_LT(seconds_of([&] { (void)schema_grammar(schema.dump()); }), 20) << schema.dump().substr(0, 60);
 }
 
+/// The builder may be full before a property's text has its first state.
+TEST(SchemaGrammar, IsRefusedWhereverItBecomesTooLarge) {
+  json lengths = json::object(), short_ones = json::object();
+  for (int i = 0; i < 10; ++i) lengths[fmt::format("p{}", i)] = {{"type", "string"}, {"maxLength", 50'000 - i}};
+  for (int i = 0; i < 300; ++i) short_ones[fmt::format("p{}", i)] = {{"type", "string"}, {"maxLength", 50 + i % 11}};
+  for (const json& properties : {lengths, short_ones})
+    for (const std::size_t bytes : {1u << 16, 1u << 20, 1u << 22, 1u << 26}) {
+      Lender lender(bytes);
+      BuildLimits limits;
+      limits.grant = &lender;
+      const json schema = {{"type", "object"}, {"properties", properties}};
+      const auto grammar = schema_grammar(schema.dump(), limits);
+      if (!grammar.ok()) EXPECT_NE(grammar.status().message().find("too large"), std::string::npos);
+    }
+}
+
 TEST(SchemaGrammar, MemoryAndTimeAreGranted) {
   const std::string words = enum_of(20'000);
   BuildLimits limits;

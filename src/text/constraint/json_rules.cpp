@@ -99,6 +99,7 @@ Fragment JsonRules::string(std::uint32_t least, std::uint32_t most) {
   const std::uint32_t count = most == UINT32_MAX ? least : most;
   std::vector<StateId> row;
   for (std::uint32_t i = 0; i <= count && !builder_.full(); ++i) row.push_back(builder_.new_state());
+  if (builder_.full()) return builder_.empty();  // there may be no row at all
   const StateId end = builder_.new_state();
   const auto add = [&](StateId from, StateId to) {
     add_plain_bytes(from, to, {});
