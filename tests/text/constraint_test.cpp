@@ -101,6 +101,14 @@ const std::vector<std::string>& schemas() {
       R"({"type":"object","properties":{"a":{"type":"null"},"b":{"type":"null"},"c":{"type":"null"}},"minProperties":2})",
       R"({"type":"object","properties":{"a":{"type":"null"},"b":{"type":"null"},"c":{"type":"null"}},"maxProperties":1})",
       R"({"type":"object","additionalProperties":{"type":"integer"},"minProperties":1,"maxProperties":3})",
+      R"({"type":"object","minProperties":3})",
+      R"({"type":"object","additionalProperties":{"type":"integer"},"minProperties":2,"maxProperties":3})",
+      R"({"type":"object","properties":{"a":{"type":"null"},"ab":{"type":"null"}},"required":["ab"],
+          "additionalProperties":{"type":"string"},"minProperties":4})",
+      R"_({"type":"object","patternProperties":{"^x_":{"type":"null"},"^[ab]$":{"type":"boolean"}},"minProperties":3})_",
+      R"_({"type":"object","patternProperties":{"^[ab]$":{"type":"boolean"}},"minProperties":2,"maxProperties":2})_",
+      R"({"type":"object","additionalProperties":{"type":"object","additionalProperties":{"type":"null"},"minProperties":2},
+          "minProperties":2})",
       R"({"type":"object","properties":{"card":{"type":"integer"},"address":{"type":"string"}},"dependentRequired":{"card":["address"]}})",
       R"({"type":"object","properties":{"a":{"not":{}},"b":{"type":"integer"}}})",
       R"({"type":"object","not":{"required":["secret"]}})",
@@ -115,6 +123,24 @@ const std::vector<std::string>& schemas() {
       R"({"type":"array","items":{"enum":["a","b","c"]},"uniqueItems":true,"minItems":2})",
       R"({"type":"array","items":{"enum":["a","b","c","d","e","f","g","h","i","j"]},"uniqueItems":true,"maxItems":3})",
       R"({"type":"array","items":{"type":"integer","minimum":1,"maximum":30},"uniqueItems":true,"minItems":4})",
+      R"({"type":"array","items":{"type":"string"},"uniqueItems":true})",
+      R"({"type":"array","items":{"type":"string","maxLength":1},"uniqueItems":true,"minItems":3,"maxItems":6})",
+      R"({"type":"array","items":{"type":"string","pattern":"^[ab]{1,2}$"},"uniqueItems":true,"minItems":6})",
+      R"({"type":"array","items":{"type":"integer"},"uniqueItems":true,"minItems":2})",
+      R"({"type":"array","items":{"type":"integer","minimum":-3,"maximum":250},"uniqueItems":true,"minItems":30})",
+      R"({"type":"array","items":{"type":"number"},"uniqueItems":true,"minItems":5})",
+      R"({"type":"array","items":{"type":"number","minimum":-1,"maximum":1.25,"multipleOf":0.25},"uniqueItems":true,"minItems":10})",
+      R"({"type":"array","items":{"type":"number","exclusiveMinimum":-0.5,"maximum":2},"uniqueItems":true,"minItems":5})",
+      R"({"type":"array","uniqueItems":true,"minItems":3})",
+      R"({"type":"array","items":{"anyOf":[{"type":"string"},{"type":"integer"},{"enum":[1.0,"x",0.5,null]}]},"uniqueItems":true,"minItems":3})",
+      R"({"type":"array","items":{"type":"object","properties":{"id":{"type":"integer"},"to":{"type":"string"}},
+          "required":["id"],"additionalProperties":false},"uniqueItems":true,"minItems":2})",
+      R"({"type":"array","items":{"type":"array","items":{"type":"integer","minimum":0},"uniqueItems":true,"maxItems":3},
+          "uniqueItems":true,"minItems":4})",
+      R"({"type":"object","properties":{"tags":{"$ref":"#/$defs/set"},"also":{"$ref":"#/$defs/set"}},"required":["tags","also"],
+          "$defs":{"set":{"type":"array","items":{"$ref":"#/$defs/id"},"uniqueItems":true,"minItems":2},
+          "id":{"anyOf":[{"type":"integer"},{"type":"array","items":{"$ref":"#/$defs/id"},"maxItems":2}]}}})",
+      R"({"anyOf":[{"type":"array","items":{"type":"integer"},"uniqueItems":true},{"type":"array","items":{"type":"integer"},"minItems":4}]})",
       R"({"type":"array","items":{"type":"integer"},"contains":{"minimum":10},"minContains":2,"maxItems":4})",
       R"({"type":"array","allOf":[{"prefixItems":[{"type":"integer"},{"type":"integer"}]},{"items":{"minimum":5}}],"maxItems":4})",
       // Annotations.
@@ -279,6 +305,68 @@ TEST(SchemaGrammar, TakesAllThatTheFormIsFor) {
   EXPECT_FALSE(accepts(R"({"type":"object","not":{"required":["secret"]}})", R"({"secret":1})"));
 }
 
+TEST(SchemaGrammar, ItemsThatHaveComeDoNotComeAgain) {
+  const std::string strings = R"({"type":"array","items":{"type":"string"},"uniqueItems":true})";
+  EXPECT_TRUE(accepts(strings, R"(["a","b", "ab",
+  "","\n", "[\"a\",", "é"])"));
+  EXPECT_FALSE(accepts(strings, R"(["a","b","a"])"));
+  EXPECT_FALSE(accepts(strings, R"(["a","\u0061"])"));
+  EXPECT_FALSE(accepts(strings, R"(["\n","\u000a"])"));
+  EXPECT_FALSE(accepts(strings, R"(["/","\/"])"));
+  EXPECT_FALSE(accepts(strings, R"(["",""])"));
+  const std::string numbers = R"({"type":"array","items":{"type":"number"},"uniqueItems":true})";
+  EXPECT_TRUE(accepts(numbers, "[1, 10, 1.5, 0, -1, 0.000001, -0.25]"));
+  for (const char* bad : {"[1,1]", "[1,1.0]", "[1,1e0]", "[10,1e1]", "[0,-0]", "[0.5,0.50]", "[2, 3,2 ]"})
+    EXPECT_FALSE(accepts(numbers, bad)) << bad;
+  const std::string bounded =
+      R"({"type":"array","items":{"type":"number","minimum":-2,"maximum":9.5},"uniqueItems":true})";
+  EXPECT_TRUE(accepts(bounded, "[1,1.5,9.5,-2,0,-1.25,9,9.05]"));
+  for (const char* bad : {"[1,1.0]", "[0,-0]", "[-0.0]", "[9.5,9.50]", "[1.50]", "[10]"})
+    EXPECT_FALSE(accepts(bounded, bad)) << bad;
+  const std::string lists =
+      R"({"type":"array","items":{"type":"array","items":{"type":"integer"},"uniqueItems":true},"uniqueItems":true})";
+  EXPECT_TRUE(accepts(lists, "[[1,2],[2,1],[],[1]]"));
+  EXPECT_FALSE(accepts(lists, "[[1,2],[1,2]]"));
+  EXPECT_FALSE(accepts(lists, "[[1,1]]"));
+  const std::string many = R"({"type":"array","items":{"enum":[1,2,3,4,5,6,7,8,9,"x"]},"uniqueItems":true})";
+  EXPECT_TRUE(accepts(many, R"([9,"x",1])"));
+  EXPECT_FALSE(accepts(many, "[9,1,9]"));
+}
+
+TEST(SchemaGrammar, FreeNamesThatCountDiffer) {
+  const std::string two = R"({"type":"object","additionalProperties":{"type":"integer"},"minProperties":2})";
+  EXPECT_TRUE(accepts(two, R"({"a":1, "b": 2,"ab":3})"));
+  EXPECT_FALSE(accepts(two, R"({"a":1,"a":2})"));
+  EXPECT_FALSE(accepts(two, R"({"a":1,"\u0061":2})"));
+  EXPECT_FALSE(accepts(two, R"({"a":1,"b":2,"b":3})"));
+  EXPECT_FALSE(accepts(two, R"({"a":1})"));
+  const std::string any = R"({"type":"object","minProperties":2})";
+  EXPECT_TRUE(accepts(any, R"({"a":{"a":1,"a":1},"b":["a","a"]})"));
+  EXPECT_FALSE(accepts(any, R"({"a":{"c":1},"a":["a"]})"));
+}
+
+/// Where a text could only become one that came, it does not begin.
+TEST(SchemaGrammar, ItemsThatHaveComeLeadNowhere) {
+  const auto next = [](const std::string& schema, const std::string& text, const std::string& more) {
+    Matcher matcher(grammar_of(schema), demo_trie());
+    EXPECT_TRUE(matcher.take(text).ok()) << text;
+    return matcher.take(more).ok();
+  };
+  const std::string words =
+      R"({"type":"array","items":{"type":"string","pattern":"^(ab|acd|ace)$"},"uniqueItems":true,"minItems":3})";
+  EXPECT_FALSE(next(words, R"(["ab",)", "\"ab"));
+  EXPECT_TRUE(next(words, R"(["acd",)", "\"ac"));
+  EXPECT_FALSE(next(words, R"(["acd","ace",)", "\"ac"));
+  EXPECT_TRUE(next(words, R"(["acd","ace",)", "\"ab\""));
+  EXPECT_FALSE(next(words, R"(["acd","ace","ab")", ","));
+  EXPECT_TRUE(next(words, R"(["acd","ace","ab")", "]"));
+  const std::string numbers =
+      R"({"type":"array","items":{"type":"integer","minimum":1,"maximum":320},"uniqueItems":true})";
+  EXPECT_TRUE(next(numbers, "[1,31,", "3"));
+  EXPECT_FALSE(next(numbers, "[1,31,", "31,"));
+  EXPECT_TRUE(next(numbers, "[1,31,", "310"));
+}
+
 TEST(SchemaGrammar, BoundsOfNumbersAreExact) {
   const std::vector<std::string> numbers = {"-1000",  "-13",  "-12", "-11",   "-3",   "-2.51",    "-2.5", "-1",
                                             "-0.5",   "0",    "0.0", "0.001", "0.5",  "1",        "1.0",  "3",
@@ -307,10 +395,13 @@ TEST(SchemaGrammar, RefusesWhatItDoesNotUnderstand) {
       {R"({"not":{"type":"integer"}})", "'integer'"},
       {R"({"not":{"items":{"type":"string"}}})", "'items'"},
       {R"({"type":"object","not":{"const":{"a":1}}})", "'not'"},
-      {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
-      {R"({"type":"array","items":{"type":"string"},"uniqueItems":true})", "uniqueItems"},
+      {R"({"type":"array","items":{"type":"object"},"uniqueItems":true})", "uniqueItems"},
+      {R"({"type":"array","items":{"pattern":"^[ab]$"},"uniqueItems":true,"minItems":3})", "only 2"},
+      {R"({"type":"array","items":{"items":{"pattern":"^[ab]$"},"uniqueItems":true},"uniqueItems":true,"minItems":9})",
+       "few values"},
+      {R"({"type":"array","prefixItems":[true],"items":{"type":"string"},"uniqueItems":true})", "uniqueItems"},
       {R"({"type":"array","contains":{"type":"string"},"maxContains":2})", "'maxContains'"},
-      {R"({"type":"object","minProperties":3})", "minProperties"},
+      {R"({"type":"object","patternProperties":{"^[ab]$":{}},"minProperties":3})", "only 2"},
       {R"({"type":"strin"})", "strin"},
       {R"({"type":"number","multipleOf":0})", "multipleOf"},
       {R"({"type":"number","multipleOf":1e-9})", "multipleOf"},
@@ -439,26 +530,47 @@ TEST(SchemaGrammar, MemoryAndTimeAreGranted) {
   EXPECT_NE(schema_grammar(words, limits).status().message().find("too large"), std::string::npos);
 }
 
-TEST(Matcher, MaskIsExactlyWhatItTakes) {
-  const auto trie = demo_trie();
-  std::mt19937 random(5);
-  for (const std::string& schema : schemas()) {
-    Matcher matcher(grammar_of(schema), trie);
-    std::vector<std::uint32_t> bits((static_cast<std::size_t>(trie->vocab_size()) + 31) / 32);
-    for (int step = 0; step < 12 && matcher.may_go_on(); ++step) {
-      std::fill(bits.begin(), bits.end(), 0u);
-      ASSERT_TRUE(matcher.add_mask(bits).ok());
-      std::vector<TokenId> allowed;
-      for (TokenId id = 0; id < trie->vocab_size(); ++id) {
-        if (trie->bytes_of(id).empty()) continue;
-        const bool set = ((bits[static_cast<std::size_t>(id) / 32] >> (id % 32)) & 1u) != 0;
-        Matcher copy = matcher.copy();
-        ASSERT_EQ(copy.take(trie->bytes_of(id)).ok(), set) << schema << " token '" << trie->bytes_of(id) << "'";
-        if (set) allowed.push_back(id);
-      }
-      ASSERT_FALSE(allowed.empty());
-      ASSERT_TRUE(matcher.take(trie->bytes_of(allowed[random() % allowed.size()])).ok());
+/// Walks at random, by tokens of several bytes where there are some.
+void expect_exact_masks(const std::string& schema, const std::shared_ptr<const TokenTrie>& trie, std::mt19937& random,
+                        int steps) {
+  Matcher matcher(grammar_of(schema), trie);
+  std::vector<std::uint32_t> bits((static_cast<std::size_t>(trie->vocab_size()) + 31) / 32);
+  for (int step = 0; step < steps && matcher.may_go_on(); ++step) {
+    std::fill(bits.begin(), bits.end(), 0u);
+    ASSERT_TRUE(matcher.add_mask(bits).ok());
+    std::vector<TokenId> allowed, longer;
+    for (TokenId id = 0; id < trie->vocab_size(); ++id) {
+      if (trie->bytes_of(id).empty()) continue;
+      const bool set = ((bits[static_cast<std::size_t>(id) / 32] >> (id % 32)) & 1u) != 0;
+      Matcher copy = matcher.copy();
+      ASSERT_EQ(copy.take(trie->bytes_of(id)).ok(), set) << schema << " token '" << trie->bytes_of(id) << "'";
+      if (!set) continue;
+      allowed.push_back(id);
+      if (trie->bytes_of(id).size() > 1) longer.push_back(id);
     }
+    ASSERT_FALSE(allowed.empty());
+    const auto& from = longer.empty() || random() % 4 == 0 ? allowed : longer;
+    ASSERT_TRUE(matcher.take(trie->bytes_of(from[random() % from.size()])).ok());
+  }
+}
+
+TEST(Matcher, MaskIsExactlyWhatItTakes) {
+  std::mt19937 random(5);
+  for (const std::string& schema : schemas()) expect_exact_masks(schema, demo_trie(), random, 12);
+}
+
+/// Where a token holds an item's end and all of the next one.
+TEST(Matcher, TextsDifferWithinTokens) {
+  const std::vector<std::string> more = {"\",\"",   "a\",\"a",  "\",\"a\"]", "[\"a\",", "1,1", ",1",  "2,",  "1,2,12",
+                                         "[1,1]",   "[1,2,",    "],[",       "[[1],[1", "]]",  "12",  ".5,", ".50",
+                                         "{\"a\":", "1,\"a\":", "1,\"b\":",  "{\"",     "\\u", "\\n", "\"}", "0]"};
+  const auto tokenizer = test::make_tokenizer(test::bpe_image("gpt-2", more, std::vector<int>(more.size(), 1), {}));
+  ASSERT_NE(tokenizer, nullptr);
+  const auto trie = TokenTrie::make(*tokenizer);
+  std::mt19937 random(6);
+  for (const std::string& schema : schemas()) {
+    const bool differ = schema.find("uniqueItems") != std::string::npos || schema.find("minProp") != std::string::npos;
+    for (int i = 0; differ && i < 8; ++i) expect_exact_masks(schema, trie, random, 25);
   }
 }
 

@@ -80,14 +80,25 @@ void GrammarBuilder::add(StateId from, const GrammarEdge& edge) {
 }
 
 void GrammarBuilder::bytes(StateId from, std::uint8_t low, std::uint8_t high, StateId to) {
-  add(from, {Kind::bytes, low, high, false, 0, to});
+  add(from, {Kind::bytes, low, high, false, false, 0, to});
 }
 
 void GrammarBuilder::nothing(StateId from, StateId to) {
-  if (from != to) add(from, {Kind::nothing, 0, 0, false, 0, to});
+  if (from != to) add(from, {Kind::nothing, 0, 0, false, false, 0, to});
 }
 
-void GrammarBuilder::call(StateId from, RuleId rule, StateId to) { add(from, {Kind::call, 0, 0, false, rule, to}); }
+void GrammarBuilder::call(StateId from, RuleId rule, StateId to) {
+  add(from, {Kind::call, 0, 0, false, false, rule, to});
+}
+
+void GrammarBuilder::call_different(StateId from, RuleId rule, StateId to) {
+  add(from, {Kind::call, 0, 0, false, true, rule, to});
+  grammar_.has_different_ = true;
+}
+
+void GrammarBuilder::want_different(StateId from, std::uint32_t least) {
+  if (least > 1 && charge(sizeof(wanted_[0]))) wanted_.emplace_back(from, least);
+}
 
 Fragment GrammarBuilder::empty() {
   const StateId state = new_state();
@@ -113,6 +124,12 @@ Fragment GrammarBuilder::byte_range(std::uint8_t low, std::uint8_t high) {
 Fragment GrammarBuilder::rule(RuleId rule) {
   const Fragment whole{new_state(), new_state()};
   call(whole.begin, rule, whole.end);
+  return whole;
+}
+
+Fragment GrammarBuilder::different(RuleId rule) {
+  const Fragment whole{new_state(), new_state()};
+  call_different(whole.begin, rule, whole.end);
   return whole;
 }
 
@@ -286,15 +303,14 @@ void GrammarBuilder::mark_last_calls() {
   for (StateId state = 0; state < more.size(); ++state)
     for (const GrammarEdge& edge : grammar_.edges(state)) more[state] = more[state] || edge.kind != Kind::nothing;
   more = leading_to(std::move(more), [](const GrammarEdge& edge) { return edge.kind == Kind::nothing; });
-  for (GrammarEdge& edge : grammar_.edges_) edge.last = edge.kind == Kind::call && !more[edge.to];
+  for (GrammarEdge& edge : grammar_.edges_) edge.last = edge.kind == Kind::call && !edge.differs && !more[edge.to];
 }
 
-/// No rule may come back to itself before a byte was taken: no ring of edges that take nothing goes through a rule's
-/// beginning. Source of the walk: Tarjan 1972, strongly connected components, with a stack of its own.
-/// REQUIRES: no dead ends.
-Status GrammarBuilder::check_left_recursion() {
-  const std::vector<bool> may_be_empty =
-      leading_to(grammar_.ends_, [](const GrammarEdge& edge) { return edge.kind != Kind::bytes; });
+/// By state: the ring of edges that it is in, by number. Edges of bytes count where calls may be empty all the same
+/// (`may_be_empty` is not given); else no byte is taken on the way.
+/// Source of the walk: Tarjan 1972, strongly connected components, with a stack of its own. REQUIRES: no dead ends.
+std::vector<std::uint32_t> GrammarBuilder::components(const std::vector<bool>& may_be_empty) const {
+  const bool all = may_be_empty.empty();
   const std::size_t states = grammar_.state_count();
   std::vector<std::uint32_t> order(states, 0), lowest(states, 0), component(states, 0);
   std::uint32_t visited = 0, components = 0;
@@ -329,7 +345,7 @@ Status GrammarBuilder::check_left_recursion() {
         if (!into_rule) ++step.edge;
         if (into_rule) {
           see(state, grammar_.starts_[edge.rule]);
-        } else if (edge.kind == Kind::nothing ||
+        } else if (all || edge.kind == Kind::nothing ||
                    (edge.kind == Kind::call && may_be_empty[grammar_.starts_[edge.rule]])) {
           see(state, edge.to);
         }
@@ -346,7 +362,15 @@ Status GrammarBuilder::check_left_recursion() {
       }
     }
   }
-  for (StateId from = 0; from < states; ++from)
+  return component;
+}
+
+/// No rule may come back to itself before a byte was taken: no ring of edges that take nothing goes through a rule's
+/// beginning. REQUIRES: no dead ends.
+Status GrammarBuilder::check_left_recursion() {
+  const std::vector<std::uint32_t> component =
+      components(leading_to(grammar_.ends_, [](const GrammarEdge& edge) { return edge.kind != Kind::bytes; }));
+  for (StateId from = 0; from < component.size(); ++from)
     for (const GrammarEdge& edge : grammar_.edges(from))
       if (edge.kind == Kind::call && component[from] == component[grammar_.starts_[edge.rule]]) {
         at_fault_ = edge.rule;
@@ -365,6 +389,7 @@ Expected<std::shared_ptr<const Grammar>> GrammarBuilder::finish(RuleId root) {
   if (!grammar_.ends_[start] && grammar_.edges(start).empty())
     return error(Code::invalid_argument, "no finite text fulfils the schema; look for contradictions in it");
   MR_RETURN_IF_ERROR(check_left_recursion());
+  MR_RETURN_IF_ERROR(check_different());
   mark_last_calls();
   std::sort(grammar_.rows_.begin(), grammar_.rows_.end(),
             [](const GrammarRow& a, const GrammarRow& b) { return a.begin < b.begin; });

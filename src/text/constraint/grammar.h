@@ -26,7 +26,8 @@ struct GrammarEdge {
   enum class Kind : std::uint8_t { bytes, nothing, call };
   Kind kind = Kind::nothing;
   std::uint8_t low = 0, high = 0;  // bytes
-  bool last = false;               // call: nothing but its own rule's end may follow
+  bool last : 1 = false;           // call: nothing but its own rule's end may follow
+  bool differs : 1 = false;        // call: its text is none that came in its place before; written_texts.h
   RuleId rule = 0;                 // call: `to` is where it returns
   StateId to = 0;
 };
@@ -47,6 +48,8 @@ class Grammar {
   bool ends_rule(StateId state) const { return ends_[state]; }
   RuleId root() const { return root_; }
   std::size_t state_count() const { return ends_.size(); }
+  /// Some call's texts have to differ.
+  bool has_different() const { return has_different_; }
   std::uint64_t bytes() const;  // of memory
   /// The first state that allows the same next `look_ahead` bytes as this one; itself where there is none.
   StateId twin(StateId state, std::uint32_t look_ahead) const;
@@ -59,6 +62,7 @@ class Grammar {
   std::vector<StateId> starts_;
   std::vector<GrammarRow> rows_;  // ascending begin
   RuleId root_ = 0;
+  bool has_different_ = false;
 };
 
 /// A piece of automaton under construction.
@@ -83,6 +87,11 @@ class GrammarBuilder {
   void bytes(StateId from, std::uint8_t low, std::uint8_t high, StateId to);
   void nothing(StateId from, StateId to);
   void call(StateId from, RuleId rule, StateId to);
+  /// Of JSON: the rule's text is an item of a list or a name of an object, written in its only way, and none of those
+  /// that came in the same list or object through such calls.
+  void call_different(StateId from, RuleId rule, StateId to);
+  /// What may be called behind `from` with call_different(), by edges that take nothing, has to have `least` texts.
+  void want_different(StateId from, std::uint32_t least);
   void row(GrammarRow row) { grammar_.rows_.push_back(row); }
   /// A limit was passed, or the work was called off: whoever loops may end.
   bool full() const { return stopped_; }
@@ -96,6 +105,7 @@ class GrammarBuilder {
   Fragment literal(std::string_view text);
   Fragment byte_range(std::uint8_t low, std::uint8_t high);
   Fragment rule(RuleId rule);
+  Fragment different(RuleId rule);  // call_different()
   Fragment sequence(Fragment a, Fragment b);
   Fragment either(const std::vector<Fragment>& options);  // no option: nothing fits
   Fragment optional(Fragment a);
@@ -106,7 +116,7 @@ class GrammarBuilder {
   Fragment one_of(std::vector<std::string> texts);
 
   /// Drops what cannot be completed. Errors: invalid_argument (too large; no finite text fits; a rule that begins with
-  /// itself), cancelled.
+  /// itself; fewer different texts than are wanted), unsupported (different texts within different texts), cancelled.
   Expected<std::shared_ptr<const Grammar>> finish(RuleId root);
   /// The rule that begins with itself, where finish() failed for one.
   std::optional<RuleId> at_fault() const { return at_fault_; }
@@ -124,15 +134,22 @@ class GrammarBuilder {
   std::vector<bool> leading_to(std::vector<bool> found, Counts counts) const;
   void drop_dead_ends();
   void mark_last_calls();
+  std::vector<std::uint32_t> components(const std::vector<bool>& may_be_empty) const;
   Status check_left_recursion();
+  bool step();
+  std::vector<StateId> reached_from(StateId state, bool taking_nothing);
+  bool is_endless(RuleId rule, const std::vector<std::uint32_t>& components);
+  std::uint32_t count_texts(RuleId rule, std::uint32_t most, const std::vector<std::uint32_t>& components);
+  Status check_different();
 
   const BuildLimits limits_;
   GrantedBytes memory_;
   std::vector<std::uint32_t> heads_;  // by state: its links
   std::vector<Link> links_;
-  Grammar grammar_;              // its edges come with lay_out()
-  std::vector<StateId> finals_;  // by rule
-  std::uint32_t asked_ = 0;      // go_on()
+  Grammar grammar_;                                        // its edges come with lay_out()
+  std::vector<StateId> finals_;                            // by rule
+  std::vector<std::pair<StateId, std::uint32_t>> wanted_;  // want_different()
+  std::uint32_t asked_ = 0, steps_ = 0;                    // go_on(), step()
   std::optional<RuleId> at_fault_;
   bool stopped_ = false, cancelled_ = false;
 };

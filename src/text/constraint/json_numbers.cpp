@@ -12,6 +12,9 @@ namespace {
 constexpr int kMostDigits = 18;  // before the point: what any reader holds
 constexpr std::uint32_t kMostFraction = 17;
 constexpr double kBeyond = 1e18;
+// In one spelling: 15 digits, which no two doubles share.
+constexpr double kMostOnce = 1e9;
+constexpr int kMostOnceFraction = 6;
 
 Fragment digits(GrammarBuilder& b, std::uint32_t least, std::uint32_t most) {
   return b.repeat(least, most, [&] { return b.byte_range('0', '9'); });
@@ -21,6 +24,11 @@ Fragment digits(GrammarBuilder& b, std::uint32_t least, std::uint32_t most) {
 Fragment digits_not_zero(GrammarBuilder& b) {
   const Fragment zeros = b.repeat(0, kMostFraction - 1, [&] { return b.literal("0"); });
   return b.sequence(zeros, b.sequence(b.byte_range('1', '9'), digits(b, 0, kMostFraction)));
+}
+
+/// Digits, the last of which is not 0.
+Fragment digits_to_last(GrammarBuilder& b, std::uint32_t most) {
+  return b.sequence(digits(b, 0, most - 1), b.byte_range('1', '9'));
 }
 
 /// A range of numbers without sign, times 10^places: [low, high].
@@ -35,8 +43,21 @@ struct Magnitudes {
 class RangeBuilder {
  public:
   /// `multiple`: numbers are multiples of it, times 10^places; 0: of nothing.
-  RangeBuilder(GrammarBuilder& builder, int places, std::uint64_t multiple, bool integer)
-      : b_(builder), places_(places), multiple_(multiple), integer_(integer), end_(builder.new_state()) {
+  RangeBuilder(GrammarBuilder& builder, int places, std::uint64_t multiple, bool integer, JsonSpelling spelling)
+      : b_(builder),
+        places_(places),
+        multiple_(multiple),
+        integer_(integer),
+        once_(spelling == JsonSpelling::one),
+        end_(builder.new_state()) {
+    if (once_) {
+      free_tail_ = zeros_tail_ = b_.new_state();  // ends nowhere
+      if (places < kMostOnceFraction)
+        free_tail_ = tail(
+            [&](std::uint32_t) { return digits_to_last(b_, static_cast<std::uint32_t>(kMostOnceFraction - places)); });
+      not_zero_tail_ = free_tail_;
+      return;
+    }
     free_tail_ = tail([&](std::uint32_t least) { return digits(b_, least, kMostFraction); });
     zeros_tail_ =
         tail([&](std::uint32_t least) { return b_.repeat(least, kMostFraction, [&] { return b_.literal("0"); }); });
@@ -72,6 +93,7 @@ class RangeBuilder {
     int missing;  // digits to come, those behind the point too
     bool low, high;
     std::uint64_t left;
+    bool zero = false;  // the last digit is a 0 behind the point, and the number has but one spelling: without it
     auto operator<=>(const At&) const = default;  // NOLINT(modernize-use-nullptr): its own literal 0
   };
 
@@ -123,7 +145,9 @@ class RangeBuilder {
     const char low = at.low ? low_[i] : '0', high = at.high ? high_[i] : '9';
     for (char digit = low; digit <= high; ++digit) {
       const std::uint64_t left = multiple_ == 0 ? 0 : (at.left * 10 + static_cast<std::uint64_t>(digit - '0'));
-      const StateId to = state_of({at.missing - 1, at.low && digit == low_[i], at.high && digit == high_[i], left});
+      const bool zero = once_ && digit == '0' && at.missing <= places_;
+      const StateId to =
+          state_of({at.missing - 1, at.low && digit == low_[i], at.high && digit == high_[i], left, zero});
       b_.bytes(state, static_cast<std::uint8_t>(digit), static_cast<std::uint8_t>(digit), to);
     }
   }
@@ -134,14 +158,14 @@ class RangeBuilder {
     const bool high_rest = high_.find_first_not_of('0', i) != std::string::npos;
     if (at.low && (low_rest || range_.low_open)) return false;
     if (at.high && high_is_bound_ && !high_rest && range_.high_open) return false;
-    return at.left == 0;
+    return at.left == 0 && !at.zero;
   }
 
   /// What may follow the digits: nothing, more of the fraction, or a fraction.
   void add_end(const At& at, StateId state) {
     const bool at_high = at.high && high_is_bound_;
     const bool exact_fits = !(at_high && range_.high_open) && !(at.low && range_.low_open) && at.left == 0;
-    if (exact_fits) b_.nothing(state, end_);
+    if (exact_fits && !at.zero) b_.nothing(state, end_);
     if (integer_) return;
     if (at_high || multiple_ != 0) {
       if (exact_fits) b_.nothing(state, zeros_tail_);
@@ -167,7 +191,7 @@ class RangeBuilder {
   GrammarBuilder& b_;
   const int places_;
   const std::uint64_t multiple_;
-  const bool integer_;
+  const bool integer_, once_;
   const StateId end_;
   StateId free_tail_ = 0, zeros_tail_ = 0, not_zero_tail_ = 0;
   std::map<At, StateId> free_, tight_;        // tight_: of this length
@@ -216,7 +240,19 @@ Status find_multiple(double multiple_of, bool integer, int& places, std::uint64_
 
 }  // namespace
 
-Fragment json_number(GrammarBuilder& b, bool integer) {
+Fragment json_number(GrammarBuilder& b, bool integer, JsonSpelling spelling) {
+  if (spelling == JsonSpelling::one) {
+    const auto whole = [&](std::uint32_t most) { return b.sequence(b.byte_range('1', '9'), digits(b, 0, most - 1)); };
+    const auto with_fraction = [&](Fragment before, std::uint32_t most) {
+      return b.sequence(before, b.sequence(b.literal("."), digits_to_last(b, most)));
+    };
+    std::vector<Fragment> signed_ones{whole(integer ? kMostDigits : 15)};
+    if (!integer) {
+      signed_ones.push_back(with_fraction(whole(9), kMostOnceFraction));
+      signed_ones.push_back(with_fraction(b.literal("0"), 15));
+    }
+    return b.either({b.literal("0"), b.sequence(b.optional(b.literal("-")), b.either(signed_ones))});
+  }
   const Fragment whole = b.either({b.literal("0"), b.sequence(b.byte_range('1', '9'), digits(b, 0, kMostDigits - 1))});
   const Fragment plain = b.sequence(b.optional(b.literal("-")), whole);
   if (integer) return plain;
@@ -227,9 +263,10 @@ Fragment json_number(GrammarBuilder& b, bool integer) {
   return b.sequence(plain, b.sequence(fraction, exponent));
 }
 
-Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds, bool integer) {
+Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds, bool integer, JsonSpelling spelling) {
+  const bool once = spelling == JsonSpelling::one;
   // Without bounds, multiples of up to 15 digits: what a double holds.
-  const double widest = bounds.multiple_of > 0 ? 1e15 : kBeyond;
+  const double widest = once && !integer ? kMostOnce : bounds.multiple_of > 0 ? 1e15 : kBeyond;
   double low = std::isnan(bounds.low) ? -widest : bounds.low, high = std::isnan(bounds.high) ? widest : bounds.high;
   bool low_open = bounds.low_open, high_open = bounds.high_open;
   if (integer) {  // open bounds become closed ones
@@ -242,6 +279,8 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
   }
   if (low > kBeyond || high < -kBeyond)
     return error(Code::unsupported, "the schema asks for numbers beyond 1e18, which this program does not write");
+  if (once && !integer && (std::abs(low) > kMostOnce || std::abs(high) > kMostOnce))
+    return error(Code::unsupported, "numbers that have to differ are supported up to 1e9; leave uniqueItems out");
   std::uint64_t multiple = 0;
   int places = integer ? 0 : std::max(places_of(low), places_of(high));
   if (bounds.multiple_of != 0) MR_RETURN_IF_ERROR(find_multiple(bounds.multiple_of, integer, places, multiple));
@@ -251,7 +290,7 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
     return static_cast<std::uint64_t>(std::llround(std::min(std::abs(value) * scale, most)));
   };
   if (low > high) return error(Code::invalid_argument, "no number lies between the schema's minimum and maximum");
-  RangeBuilder range(b, places, multiple, integer);
+  RangeBuilder range(b, places, multiple, integer, spelling);
   const StateId begin = b.new_state();
   if (high >= 0) {
     const bool from_bound = low >= 0;
@@ -261,8 +300,8 @@ Expected<Fragment> bounded_number(GrammarBuilder& b, const NumberBounds& bounds,
     const bool from_bound = high < 0;
     const StateId minus = b.new_state();
     b.bytes(begin, '-', '-', minus);
-    range.add(minus,
-              {from_bound ? scaled(high) : 0, scaled(low), from_bound ? high_open : high == 0 && high_open, low_open});
+    range.add(minus, {from_bound ? scaled(high) : 0, scaled(low),
+                      from_bound ? high_open : once || (high == 0 && high_open), low_open});
   }
   return Fragment{begin, range.end()};
 }

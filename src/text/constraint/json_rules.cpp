@@ -41,8 +41,10 @@ std::string JsonRules::quoted(std::string_view text) {
   return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Fragment JsonRules::space() { return builder_.rule(space_); }
-Fragment JsonRules::optional_blank() { return builder_.optional(builder_.literal(" ")); }
+Fragment JsonRules::space() { return spelling_ == JsonSpelling::one ? builder_.empty() : builder_.rule(space_); }
+Fragment JsonRules::optional_blank() {
+  return spelling_ == JsonSpelling::one ? builder_.empty() : builder_.optional(builder_.literal(" "));
+}
 
 void JsonRules::define_characters() {
   GrammarBuilder& b = builder_;
@@ -86,16 +88,29 @@ void JsonRules::add_plain_bytes(StateId from, StateId to, const std::vector<std:
   }
 }
 
+void JsonRules::add_escapes(StateId from, StateId to) {
+  if (spelling_ == JsonSpelling::any) {
+    builder_.call(from, escape_, to);
+  } else {
+    add_characters(from, {{0, 0x1F}, {U'"', U'"'}, {U'\\', U'\\'}}, to);
+  }
+}
+
+/// The characters of a string that are not ASCII, or escaped.
+void JsonRules::add_others(StateId from, StateId to) {
+  builder_.call(from, multibyte_, to);
+  add_escapes(from, to);
+}
+
 Fragment JsonRules::plain_string() {
   const StateId body = builder_.new_state();
   add_plain_bytes(body, body, {});
-  builder_.call(body, multibyte_, body);
-  builder_.call(body, escape_, body);
+  add_others(body, body);
   return builder_.sequence(builder_.sequence(builder_.literal("\""), {body, body}), builder_.literal("\""));
 }
 
 Fragment JsonRules::string(std::uint32_t least, std::uint32_t most) {
-  if (least == 0 && most == UINT32_MAX) return builder_.rule(string_);
+  if (least == 0 && most == UINT32_MAX && spelling_ == JsonSpelling::any) return builder_.rule(string_);
   const std::uint32_t count = most == UINT32_MAX ? least : most;
   std::vector<StateId> row;
   for (std::uint32_t i = 0; i <= count && !builder_.full(); ++i) row.push_back(builder_.new_state());
@@ -103,8 +118,7 @@ Fragment JsonRules::string(std::uint32_t least, std::uint32_t most) {
   const StateId end = builder_.new_state();
   const auto add = [&](StateId from, StateId to) {
     add_plain_bytes(from, to, {});
-    builder_.call(from, multibyte_, to);
-    builder_.call(from, escape_, to);
+    add_others(from, to);
   };
   for (std::size_t i = 0; i < row.size(); ++i) {
     if (i + 1 < row.size()) add(row[i], row[i + 1]);
@@ -137,8 +151,7 @@ Fragment JsonRules::string_except(const std::vector<std::string>& words) {
   }
   const StateId free = builder_.new_state(), end = builder_.new_state();
   add_plain_bytes(free, free, {});
-  builder_.call(free, multibyte_, free);
-  builder_.call(free, escape_, free);
+  add_others(free, free);
   builder_.nothing(free, end);
   for (const Node& node : trie) {
     std::vector<std::uint8_t> taken;

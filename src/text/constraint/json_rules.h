@@ -5,15 +5,24 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "text/constraint/character_rules.h"
 
 namespace millrace::text {
 
+/// `one`: equal values are spelled alike.
+enum class JsonSpelling : std::uint8_t { any, one };
+
 class JsonRules final : public CharacterRules {
  public:
   explicit JsonRules(GrammarBuilder& builder);
+
+  /// From here on equal values are spelled alike: without white space, and characters are escaped where they have to
+  /// be. any_value() and any_object() are as they were. Returns what it was before.
+  JsonSpelling set_spelling(JsonSpelling spelling) { return std::exchange(spelling_, spelling); }
+  JsonSpelling spelling() const { return spelling_; }
 
   /// White space: nothing, a space, or a line break with up to 40 spaces or tabs.
   Fragment space();
@@ -36,13 +45,17 @@ class JsonRules final : public CharacterRules {
   void define_characters();
   void define_values();
   void add_plain_bytes(StateId from, StateId to, const std::vector<std::uint8_t>& except);
+  void add_others(StateId from, StateId to);
+  void add_escapes(StateId from, StateId to);
 
   RuleId space_, multibyte_, escape_, string_, any_value_, any_object_;
   std::map<CharacterRanges, RuleId> sets_;  // of characters that take more than a byte
+  JsonSpelling spelling_ = JsonSpelling::any;
 };
 
-/// -?(0|[1-9][0-9]*), and for numbers a fraction and an exponent.
-Fragment json_number(GrammarBuilder& builder, bool integer);
+/// -?(0|[1-9][0-9]*), and for numbers a fraction and an exponent. In one spelling no exponent, and numbers of up to 15
+/// digits: no two are the same double.
+Fragment json_number(GrammarBuilder& builder, bool integer, JsonSpelling spelling = JsonSpelling::any);
 
 /// Bounds on a number, and what it is a multiple of. Bounds of more than 6 digits behind the point are rounded to the
 /// inside. NaN: no bound; 0: a multiple of nothing.
@@ -51,7 +64,9 @@ struct NumberBounds {
   bool low_open = false, high_open = false;
   double multiple_of = 0;
 };
-/// Errors: unsupported (beyond 1e18; more digits in multiple_of), invalid_argument (nothing lies between).
-Expected<Fragment> bounded_number(GrammarBuilder& builder, const NumberBounds& bounds, bool integer);
+/// In one spelling numbers that are no integers keep within 1e9, with 6 digits behind the point.
+/// Errors: unsupported (beyond these; more digits in multiple_of), invalid_argument (nothing lies between).
+Expected<Fragment> bounded_number(GrammarBuilder& builder, const NumberBounds& bounds, bool integer,
+                                  JsonSpelling spelling = JsonSpelling::any);
 
 }  // namespace millrace::text

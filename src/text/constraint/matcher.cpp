@@ -15,6 +15,8 @@ constexpr std::uint64_t kKnownBytes = 16u << 20;  // masks that are kept
 constexpr std::uint64_t kMostWork = 200'000'000;  // steps a mask or a token, about a second
 constexpr std::uint64_t kMemoryWork = 10'000;     // what a new set costs, so that memory is bounded, too
 constexpr std::size_t kMostStacks = 1u << 20;
+constexpr std::uint64_t kMostWritten = 16u << 20;  // of texts that have to differ
+constexpr std::uint32_t kDiffers = 1u << 31;       // beside a state that waits: more than any state
 
 }  // namespace
 
@@ -22,16 +24,16 @@ Matcher::Matcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const T
     : grammar_(std::move(grammar)), trie_(std::move(trie)) {
   stacks_.emplace_back();
   work_left_ = kMostWork;
-  places_.push_back({grammar_->start(grammar_->root()), 0});
-  may_end_ = close(places_);
+  now_.places.push_back({grammar_->start(grammar_->root()), 0});
+  now_.ends = close(now_.places);
 }
 
 Matcher Matcher::copy() const {
   Matcher other(grammar_, trie_);
   other.stacks_ = stacks_;
   other.stack_ids_ = stack_ids_;
-  other.places_ = places_;
-  other.may_end_ = may_end_;
+  other.now_ = now_;
+  other.now_.written = now_.written.deep_copy();
   return other;
 }
 
@@ -40,19 +42,20 @@ bool Matcher::spend(std::uint64_t work) {
   return work_left_ > 0;
 }
 
-Matcher::StackId Matcher::push(StateId waits, StackId below) {
-  const std::uint64_t key = (std::uint64_t{waits} << 32) | below;
+/// The depth goes with what waits: it needs no place in the key.
+Matcher::StackId Matcher::push(StateId waits, StackId below, WrittenTexts::Depth differs) {
+  const std::uint64_t key = (std::uint64_t{differs != 0 ? waits | kDiffers : waits} << 32) | below;
   const auto [found, fresh] = stack_ids_.try_emplace(key, static_cast<StackId>(stacks_.size()));
   if (fresh) {
-    stacks_.push_back({waits, below, below == 0 ? 1 : stacks_[below].height + 1});
+    stacks_.push_back({waits, below, below == 0 ? 1 : stacks_[below].height + 1, differs});
     spend(kMemoryWork / 16);
   }
   return found->second;
 }
 
 /// Follows every edge that takes no byte; keeps the places that take one, sorted. True if the stack's bottom is
-/// reached: the rule that the places began in may end.
-bool Matcher::close(std::vector<Place>& places) {
+/// reached: the rule that the places began in may end. `differing`: texts may not repeat what was written there.
+bool Matcher::close(std::vector<Place>& places, Moment* differing) {
   std::vector<Place> open = std::move(places), seen = open;
   std::sort(seen.begin(), seen.end());
   seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
@@ -73,8 +76,14 @@ bool Matcher::close(std::vector<Place>& places) {
     const Place place = open.back();
     open.pop_back();
     if (grammar_->ends_rule(place.state)) {
-      if (place.stack == 0) ends = true;
-      if (place.stack != 0) reach({stacks_[place.stack].waits, stacks_[place.stack].below});
+      const StackNode below = stacks_[place.stack];
+      if (place.stack == 0) {
+        ends = true;
+      } else if (differing != nullptr && below.differs != 0 && differing->written.has_come(below.differs)) {
+        differing->refused = true;
+      } else {
+        reach({below.waits, below.below});
+      }
     }
     bool takes_byte = false;
     for (const GrammarEdge& edge : grammar_->edges(place.state)) {
@@ -84,7 +93,9 @@ bool Matcher::close(std::vector<Place>& places) {
       if (edge.last) {
         reach({grammar_->start(edge.rule), place.stack});
       } else if (place.stack == 0 || stacks_[place.stack].height < kMostDepth) {
-        reach({grammar_->start(edge.rule), push(edge.to, place.stack)});
+        const bool differs = edge.differs && differing != nullptr;
+        if (differs) differing->written.mark();
+        reach({grammar_->start(edge.rule), push(edge.to, place.stack, differs ? differing->written.depth() : 0)});
       }
     }
     if (takes_byte) places.push_back(place);
@@ -93,26 +104,34 @@ bool Matcher::close(std::vector<Place>& places) {
   return ends;
 }
 
+/// Where a byte leads, not closed.
+std::vector<Matcher::Place> Matcher::after(const std::vector<Place>& places, std::uint8_t byte) const {
+  std::vector<Place> next;
+  for (const Place& place : places)
+    for (const GrammarEdge& edge : grammar_->edges(place.state))
+      if (edge.kind == Kind::bytes && edge.low <= byte && byte <= edge.high) next.push_back({edge.to, place.stack});
+  return next;
+}
+
 Status Matcher::take(std::string_view bytes) {
   work_left_ = kMostWork;
-  std::vector<Place> places = places_, next;
-  bool ends = may_end_;
+  if (now_.written.bytes() > kMostWritten)
+    return error(Code::invalid_argument, "the items that have to differ are more than {} MiB", kMostWritten >> 20);
+  Moment moment = now_;
   for (const char c : bytes) {
     const auto byte = static_cast<std::uint8_t>(c);
-    next.clear();
-    for (const Place& place : places)
-      for (const GrammarEdge& edge : grammar_->edges(place.state))
-        if (edge.kind == Kind::bytes && edge.low <= byte && byte <= edge.high) next.push_back({edge.to, place.stack});
+    std::vector<Place> next = after(moment.places, byte);
     if (next.empty()) return error(Code::invalid_argument, "the text leaves the asked-for form");
-    ends = close(next);
+    advance(moment, std::move(next), byte);
     if (work_left_ == 0)
       return error(Code::invalid_argument, "the asked-for form is too ambiguous to follow; make it simpler");
-    if (next.empty() && !ends)
-      return error(Code::invalid_argument, "the answer nests more than {} deep in the asked-for form", kMostDepth);
-    places.swap(next);
+    if (!moment.places.empty() || moment.ends) continue;
+    if (moment.refused) return error(Code::invalid_argument, "the text repeats what the asked-for form has once");
+    return error(Code::invalid_argument, "the answer nests more than {} deep in the asked-for form", kMostDepth);
   }
-  places_ = std::move(places);
-  may_end_ = ends;
+  now_ = std::move(moment);
+  now_.refused = false;
+  now_.written.keep();
   if (stacks_.size() > kMostStacks) forget();
   return {};
 }
@@ -121,8 +140,8 @@ std::uint64_t Matcher::bytes() const {
   constexpr std::uint64_t kMapEntry = 64;  // a node of a hash map with its place in the table, about
   const std::uint64_t entries = stack_ids_.size() + 2 * local_ids_.size() + local_starts_.size() +
                                 known_.size();  // local_ids_ hold a vector each
-  return learned_bytes_ + stacks_.capacity() * sizeof(StackNode) + places_.capacity() * sizeof(Place) +
-         locals_.capacity() * sizeof(Local) + entries * kMapEntry;
+  return learned_bytes_ + stacks_.capacity() * sizeof(StackNode) + now_.places.capacity() * sizeof(Place) +
+         now_.written.bytes() + locals_.capacity() * sizeof(Local) + entries * kMapEntry;
 }
 
 /// Keeps the stacks that the places stand on; everything that was learned goes.
@@ -135,11 +154,12 @@ void Matcher::forget() {
   local_starts_.clear();
   known_.clear();
   learned_bytes_ = 0;
-  for (Place& place : places_) {
-    std::vector<StateId> waiting;
-    for (StackId at = place.stack; at != 0; at = old[at].below) waiting.push_back(old[at].waits);
+  for (Place& place : now_.places) {
+    std::vector<StackNode> waiting;
+    for (StackId at = place.stack; at != 0; at = old[at].below) waiting.push_back(old[at]);
     place.stack = 0;
-    for (auto state = waiting.rbegin(); state != waiting.rend(); ++state) place.stack = push(*state, place.stack);
+    for (auto node = waiting.rbegin(); node != waiting.rend(); ++node)
+      place.stack = push(node->waits, place.stack, node->differs);
   }
 }
 
@@ -177,11 +197,8 @@ std::int32_t Matcher::local_start(StateId state) {
 std::int32_t Matcher::step(std::int32_t local, std::uint8_t byte) {
   const std::int32_t learned = locals_[static_cast<std::size_t>(local)].next[byte];
   if (learned != kUnknown) return learned;
-  std::vector<Place> next;
   const auto& places = locals_[static_cast<std::size_t>(local)].places;
-  for (const Place& place : places)
-    for (const GrammarEdge& edge : grammar_->edges(place.state))
-      if (edge.kind == Kind::bytes && edge.low <= byte && byte <= edge.high) next.push_back({edge.to, place.stack});
+  std::vector<Place> next = after(places, byte);
   spend(places.size());
   const std::int32_t result = next.empty() ? kDead : local_of(std::move(next));
   locals_[static_cast<std::size_t>(local)].next[byte] = result;
@@ -264,7 +281,8 @@ Status Matcher::add_mask(std::span<std::uint32_t> bits) {
   work_left_ = kMostWork;
   const std::uint64_t known_bytes = known_.size() * static_cast<std::uint64_t>(trie_->vocab_size()) / 8;
   if (locals_.size() > kMostLocals || known_bytes > kKnownBytes) forget();
-  for (const Place& place : places_) add_place(place, bits);
+  for (const Place& place : now_.places) add_place(place, bits);
+  if (grammar_->has_different()) drop_repeats(bits);
   if (work_left_ > 0) return {};
   forget();  // what was learned is not whole
   return error(Code::invalid_argument, "the asked-for form is too ambiguous to follow; make it simpler");

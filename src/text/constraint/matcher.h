@@ -5,6 +5,10 @@
 // met: these tokens are found once and kept, with the nodes of the trie where the state's rule ends, from where the
 // walk goes on with the state that waits below.
 //
+// Texts that have to differ (GrammarBuilder::call_different) are none that the automaton could tell: what was written
+// is kept beside the places, no place passes a text's end that came before, and none stays that could not pass another
+// one. Tokens are first found as if texts could repeat; then those that may repeat one are followed byte by byte.
+//
 // Work is bounded: a mask or a byte that would take too much ends in an error, never in a long silence.
 // Thread-safety: one thread.
 #pragma once
@@ -18,6 +22,7 @@
 #include "base/status.h"
 #include "text/constraint/grammar.h"
 #include "text/constraint/token_trie.h"
+#include "text/constraint/written_texts.h"
 
 namespace millrace::text {
 
@@ -33,8 +38,8 @@ class Matcher {
   /// Errors: invalid_argument (no text of the grammar goes on so); nothing has changed then.
   Status take(std::string_view bytes);
   /// What was taken is a whole text of the grammar.
-  bool may_end() const { return may_end_; }
-  bool may_go_on() const { return !places_.empty(); }
+  bool may_end() const { return now_.ends; }
+  bool may_go_on() const { return !now_.places.empty(); }
   /// Memory of what it has learned, about.
   std::uint64_t bytes() const;
 
@@ -50,6 +55,14 @@ class Matcher {
     StateId waits = 0;
     StackId below = 0;
     std::uint32_t height = 1;
+    WrittenTexts::Depth differs = 0;  // where what comes above has to differ; 0: it has not
+  };
+  /// Where a text stands.
+  struct Moment {
+    std::vector<Place> places;  // that take a byte next
+    WrittenTexts written;
+    bool ends = false;     // the text may be whole
+    bool refused = false;  // some place was not reached, for a text would come again
   };
   /// A set of places above one bottom, made deterministic as it is met.
   struct Local {
@@ -64,8 +77,13 @@ class Matcher {
   };
   static constexpr std::int32_t kUnknown = -1, kDead = -2;
 
-  StackId push(StateId waits, StackId below);
-  bool close(std::vector<Place>& places);
+  StackId push(StateId waits, StackId below, WrittenTexts::Depth differs = 0);
+  bool close(std::vector<Place>& places, Moment* differing = nullptr);
+  std::vector<Place> after(const std::vector<Place>& places, std::uint8_t byte) const;
+  void advance(Moment& moment, std::vector<Place> next, std::uint8_t byte);
+  bool leads_at_once(Place place, const WrittenTexts& written, std::bitset<256>& others) const;
+  bool leads_on(Place place, const WrittenTexts& written);
+  void drop_repeats(std::span<std::uint32_t> bits);
   std::int32_t local_of(std::vector<Place> places);
   std::int32_t local_start(StateId state);
   std::int32_t step(std::int32_t local, std::uint8_t byte);
@@ -82,8 +100,7 @@ class Matcher {
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<StackNode> stacks_;  // [0] unused
   std::unordered_map<std::uint64_t, StackId> stack_ids_;
-  std::vector<Place> places_;  // that take a byte next
-  bool may_end_ = false;
+  Moment now_;
   std::vector<Local> locals_;
   std::unordered_map<std::uint64_t, std::vector<std::int32_t>> local_ids_;  // by hash of places
   std::unordered_map<StateId, std::int32_t> local_starts_;

@@ -119,9 +119,10 @@ Expected<std::shared_ptr<const Grammar>> SchemaCompiler::compile() {
 
 /// A rule a reference, so that schemas may be recursive.
 Expected<RuleId> SchemaCompiler::reference(const std::string& pointer) {
-  if (const auto known = references_.find(pointer); known != references_.end()) return known->second;
+  const auto key = std::pair(pointer, rules_.spelling());
+  if (const auto known = references_.find(key); known != references_.end()) return known->second;
   MR_ASSIGN_OR_RETURN(const SchemaJson* const schema, flattener_.resolve(pointer));
-  const RuleId rule = references_[pointer] = builder_.new_rule();
+  const RuleId rule = references_[key] = builder_.new_rule();
   MR_ASSIGN_OR_RETURN(const Fragment body, value(*schema));
   builder_.define(rule, body);
   return rule;
@@ -147,9 +148,10 @@ Expected<Fragment> SchemaCompiler::plain_value(const SchemaJson& schema) {
   }
   bool binds = false;
   MR_ASSIGN_OR_RETURN(const std::set<std::string> bound, bound_types(schema, binds));
-  if (!binds) return builder_.rule(rules_.any_value());
+  if (!binds && !one_spelling()) return builder_.rule(rules_.any_value());
   if (schema.contains("const") || schema.contains("enum")) return one_of_values(schema);
-  MR_ASSIGN_OR_RETURN(const std::vector<std::string> types, types_of(schema, bound));
+  MR_ASSIGN_OR_RETURN(std::vector<std::string> types, types_of(schema, bound));
+  if (!binds) types = {"string", "number", "boolean", "null"};  // what else there is has many spellings
   std::vector<Fragment> options;
   for (const std::string& type : types) {
     MR_ASSIGN_OR_RETURN(const Fragment option, typed(schema, type));
@@ -213,12 +215,37 @@ Expected<SchemaJson> SchemaCompiler::values_that_hold(const SchemaJson& schema) 
   return fitting;
 }
 
+/// Errors: unsupported (that value has to have one spelling, and it is not told which).
+Expected<std::string> SchemaCompiler::spelled(const SchemaJson& value) const {
+  const std::string text = value.dump(-1, ' ', false, SchemaJson::error_handler_t::replace);
+  if (!one_spelling()) return text;
+  if (value.is_array()) {
+    std::string whole;
+    for (const SchemaJson& each : value) {
+      MR_ASSIGN_OR_RETURN(const std::string item, spelled(each));
+      whole += (whole.empty() ? "" : ",") + item;
+    }
+    return "[" + whole + "]";
+  }
+  const bool many = value.is_object() && value.size() > 1;
+  if (many || (value.is_number_float() && text.find('e') != std::string::npos))
+    return error(Code::unsupported, "uniqueItems over {} beside other items is not supported; leave it out",
+                 text.substr(0, 60));
+  if (value.is_object() && !value.empty()) {
+    MR_ASSIGN_OR_RETURN(const std::string inner, spelled(value.front()));
+    return "{" + JsonRules::quoted(value.begin().key()) + ":" + inner + "}";
+  }
+  if (value.is_number_float() && text.ends_with(".0")) return value == 0 ? "0" : text.substr(0, text.size() - 2);
+  return text;
+}
+
 Expected<Fragment> SchemaCompiler::one_of_values(const SchemaJson& schema) {
   MR_ASSIGN_OR_RETURN(const SchemaJson values, values_that_hold(schema));
   std::vector<std::string> texts;
   std::uint64_t charged = 0;
   for (const SchemaJson& value : values) {
-    texts.push_back(value.dump(-1, ' ', false, SchemaJson::error_handler_t::replace));
+    MR_ASSIGN_OR_RETURN(std::string text, spelled(value));
+    texts.push_back(std::move(text));
     if (!builder_.charge(texts.back().capacity() + 2 * sizeof(std::string))) break;
     charged += texts.back().capacity() + 2 * sizeof(std::string);
   }
@@ -279,14 +306,14 @@ Expected<Fragment> SchemaCompiler::number(const SchemaJson& schema, bool integer
     if (value.is_number()) excluded.insert(value.get<double>());
   if (excluded.empty()) {
     if (std::isnan(bounds.low) && std::isnan(bounds.high) && bounds.multiple_of == 0)
-      return json_number(builder_, integer);
-    return bounded_number(builder_, bounds, integer);
+      return json_number(builder_, integer, rules_.spelling());
+    return bounded_number(builder_, bounds, integer, rules_.spelling());
   }
   // What lies between two neighbours of those that are excluded.
   std::vector<Fragment> options;
   Status nothing;
   const auto add = [&](const NumberBounds& between) {
-    auto option = bounded_number(builder_, between, integer);
+    auto option = bounded_number(builder_, between, integer, rules_.spelling());
     if (option.ok()) options.push_back(*option);
     if (!option.ok() && option.status().code() != Code::invalid_argument) nothing = option.status();
   };

@@ -5,12 +5,15 @@
 // Strings keep to patterns, formats and lengths at once. Bounds of numbers have 6 digits behind the point (others are
 // rounded to the inside), multipleOf is exact in decimals. Annotations and formats that nobody checks are passed over.
 //
+// Items that have to differ (uniqueItems), and free names where minProperties counts them, have one spelling each and
+// are told apart by it (written_texts.h): numbers that may be no integers have 15 digits at most, and items of which
+// nothing is said are no lists and no objects.
+//
 // Errors that name it: $dynamicRef, references to other documents, maxContains; look-behind and back references of
-// patterns; uniqueItems of items with many values (beyond 8 values they come in the schema's order); minProperties
-// above 1 where names are free; contains or uniqueItems beside prefixItems; `not`, and `if`, and `oneOf` with branches
-// that may both hold, over what has no simple opposite (items, additionalProperties, format, "integer", objects as
-// values). Everything else unknown is an error, too: nothing is silently ignored. Source: JSON Schema 2020-12.
-// Thread-safety: pure functions.
+// patterns; uniqueItems over objects of free names; contains or uniqueItems beside prefixItems or each other; `not`,
+// and `if`, and `oneOf` with branches that may both hold, over what has no simple opposite (items,
+// additionalProperties, format, "integer", objects as values). Everything else unknown is an error, too: nothing is
+// silently ignored. Source: JSON Schema 2020-12. Thread-safety: pure functions.
 #pragma once
 
 #include <memory>

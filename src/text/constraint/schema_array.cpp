@@ -9,7 +9,6 @@ namespace millrace::text {
 namespace {
 
 constexpr std::uint32_t kMostItems = 5000, kMostContained = 100;
-// Lists of different values come in any order up to this many values, in the schema's beyond.
 constexpr std::size_t kMostSubsetValues = 8;
 constexpr double kMostFiniteIntegers = 200;
 
@@ -42,21 +41,33 @@ Expected<Fragment> SchemaCompiler::array(const SchemaJson& schema) {
     items.push_back(rule);
   }
   MR_ASSIGN_OR_RETURN(const RuleId others, rule_of(rest));
+  return item_list(items, others, least, most, false);
+}
+
+/// `first`, then any number of others (which `differ` from each other).
+Expected<Fragment> SchemaCompiler::item_list(const std::vector<RuleId>& first, RuleId others, std::uint32_t least,
+                                             std::uint32_t most, bool differ) {
+  const auto other = [&] { return differ ? builder_.different(others) : builder_.rule(others); };
   const StateId end = builder_.new_state();
   Fragment whole = join({builder_.literal("["), rules_.space()});
-  const std::uint32_t counted = most == UINT32_MAX ? std::max(least, static_cast<std::uint32_t>(items.size())) : most;
+  const std::uint32_t counted = most == UINT32_MAX ? std::max(least, static_cast<std::uint32_t>(first.size())) : most;
   for (std::uint32_t i = 0; i < counted && !builder_.full(); ++i) {
     if (i >= least) builder_.nothing(whole.end, end);
     if (i > 0) whole = builder_.sequence(whole, comma());
-    whole = builder_.sequence(whole, builder_.rule(i < items.size() ? items[i] : others));
+    whole = builder_.sequence(whole, i < first.size() ? builder_.rule(first[i]) : other());
   }
   if (counted >= least) builder_.nothing(whole.end, end);
   if (most == UINT32_MAX) {
-    const auto more = [&] { return join({comma(), builder_.rule(others)}); };
+    const auto more = [&] { return join({comma(), other()}); };
     const Fragment loop = builder_.repeat(0, UINT32_MAX, more);
-    const Fragment tail = counted > 0 ? loop : builder_.sequence(builder_.rule(others), loop);
+    const Fragment tail = counted > 0 ? loop : builder_.sequence(other(), loop);
     builder_.nothing(whole.end, tail.begin);
     builder_.nothing(tail.end, end);
+  }
+  if (differ) {
+    const StateId wanted = builder_.new_state();
+    builder_.call_different(wanted, others, end);
+    builder_.want_different(wanted, least);
   }
   return join({{whole.begin, end}, rules_.space(), builder_.literal("]")});
 }
@@ -90,18 +101,36 @@ Expected<Fragment> SchemaCompiler::containing_array(const SchemaJson& schema, co
   return join({builder_.literal("["), rules_.space(), {states[0][0], end}, rules_.space(), builder_.literal("]")});
 }
 
+/// A few values have a state for each set of those that have come; others are kept while the text is written.
 Expected<Fragment> SchemaCompiler::unique_array(const SchemaJson& items, std::uint32_t least, std::uint32_t most) {
-  MR_ASSIGN_OR_RETURN(const std::vector<SchemaJson> values, finite_values(items));
-  std::vector<RuleId> rules;
-  for (const SchemaJson& each : values) {
-    const RuleId rule = builder_.new_rule();
-    builder_.define(rule, builder_.literal(each.dump(-1, ' ', false, SchemaJson::error_handler_t::replace)));
-    rules.push_back(rule);
+  const auto values = finite_values(items);
+  if (!values.ok()) {
+    if (values.status().code() != Code::unsupported) return values.status();
+    const auto item = [&] {
+      const OneSpelling spelling(rules_);
+      return rule_of(items);
+    };
+    MR_ASSIGN_OR_RETURN(const RuleId rule, item());
+    return item_list({}, rule, least, most, true);
   }
-  most = std::min(most, static_cast<std::uint32_t>(rules.size()));
-  if (least > most) return builder_.either({});
-  const Fragment inside =
-      rules.size() <= kMostSubsetValues ? subsets(rules, least, most) : subsequences(rules, least, most);
+  std::vector<std::string> texts;
+  for (const SchemaJson& each : *values) {
+    MR_ASSIGN_OR_RETURN(std::string text, spelled(each));
+    texts.push_back(std::move(text));
+  }
+  if (least > texts.size()) return builder_.either({});
+  most = std::min(most, static_cast<std::uint32_t>(texts.size()));
+  if (texts.size() > kMostSubsetValues) {
+    const RuleId rule = builder_.new_rule();
+    builder_.define(rule, builder_.one_of(std::move(texts)));
+    return item_list({}, rule, least, most, true);
+  }
+  std::vector<RuleId> rules;
+  for (const std::string& text : texts) {
+    rules.push_back(builder_.new_rule());
+    builder_.define(rules.back(), builder_.literal(text));
+  }
+  const Fragment inside = subsets(rules, least, most);
   return join({builder_.literal("["), rules_.space(), inside, rules_.space(), builder_.literal("]")});
 }
 
@@ -126,41 +155,9 @@ Fragment SchemaCompiler::subsets(const std::vector<RuleId>& values, std::uint32_
   return {states[0], end};
 }
 
-/// Values in this order, each at most once: a state for each place in it and count of those that have come.
-Fragment SchemaCompiler::subsequences(const std::vector<RuleId>& values, std::uint32_t least, std::uint32_t most) {
-  const StateId end = builder_.new_state();
-  const bool bounded = most < values.size();
-  const std::uint32_t counted = std::max(bounded ? most : least, 1u);  // the last count stands for more
-  std::vector<StateId> here(counted + 1);
-  for (StateId& state : here) state = builder_.new_state();
-  const StateId begin = here[0];
-  for (const RuleId value : values) {
-    std::vector<StateId> next(counted + 1);
-    for (StateId& state : next) state = builder_.new_state();
-    for (std::uint32_t count = 0; count <= counted && !builder_.full(); ++count) {
-      builder_.nothing(here[count], next[count]);
-      if (bounded && count == counted) continue;
-      StateId from = here[count];
-      if (count > 0) {
-        const Fragment separator = comma();
-        builder_.nothing(from, separator.begin);
-        from = separator.end;
-      }
-      builder_.call(from, value, next[std::min(count + 1, counted)]);
-    }
-    here = std::move(next);
-  }
-  for (std::uint32_t count = least; count <= counted; ++count) builder_.nothing(here[count], end);
-  return {begin, end};
-}
-
 /// All values of a schema, each once. Errors: unsupported (they are too many, or without end).
 Expected<std::vector<SchemaJson>> SchemaCompiler::finite_values(const SchemaJson& schema, int depth) {
-  const auto endless = [] {
-    return error(
-        Code::unsupported,
-        "uniqueItems is supported where items have few values (an enum, say); leave it out, or use maxItems 1");
-  };
+  const auto endless = [] { return error(Code::unsupported, "the schema has too many values to list"); };
   if (depth > 16) return endless();
   std::vector<SchemaJson> values;
   const auto add = [&](const SchemaJson& value) {

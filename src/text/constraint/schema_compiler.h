@@ -41,6 +41,7 @@ class SchemaCompiler {
   struct Places {
     std::vector<StateId> states;
     bool bounded = false;
+    bool differ = false;  // free names come once each
     std::uint32_t after(std::uint32_t count) const {
       return std::min(count + 1, static_cast<std::uint32_t>(states.size()) - 1);
     }
@@ -55,6 +56,7 @@ class SchemaCompiler {
   Expected<std::vector<std::string>> types_of(const SchemaJson& schema, const std::set<std::string>& bound) const;
   Expected<SchemaJson> values_that_hold(const SchemaJson& schema);
   Expected<Fragment> one_of_values(const SchemaJson& schema);
+  Expected<std::string> spelled(const SchemaJson& value) const;
   Expected<Fragment> typed(const SchemaJson& schema, const std::string& type);
   Expected<Fragment> boolean(const SchemaJson& schema);
   Expected<Fragment> string(const SchemaJson& schema);
@@ -62,6 +64,19 @@ class SchemaCompiler {
   Expected<RuleId> rule_of(const SchemaJson& schema);
   Fragment join(std::initializer_list<Fragment> parts);
   Fragment quoted(Fragment inside) { return join({builder_.literal("\""), inside, builder_.literal("\"")}); }
+  /// While it lives, equal values are spelled alike.
+  class OneSpelling {
+   public:
+    explicit OneSpelling(JsonRules& rules) : rules_(rules), before_(rules.set_spelling(JsonSpelling::one)) {}
+    ~OneSpelling() { rules_.set_spelling(before_); }
+    OneSpelling(const OneSpelling&) = delete;
+    OneSpelling& operator=(const OneSpelling&) = delete;
+
+   private:
+    JsonRules& rules_;
+    const JsonSpelling before_;
+  };
+  bool one_spelling() const { return rules_.spelling() == JsonSpelling::one; }
   Fragment comma() { return join({builder_.literal(","), rules_.space()}); }
 
   // schema_array.cpp
@@ -69,8 +84,9 @@ class SchemaCompiler {
   Expected<Fragment> containing_array(const SchemaJson& schema, const SchemaJson& items, std::uint32_t least,
                                       std::uint32_t most);
   Expected<Fragment> unique_array(const SchemaJson& items, std::uint32_t least, std::uint32_t most);
+  Expected<Fragment> item_list(const std::vector<RuleId>& first, RuleId others, std::uint32_t least, std::uint32_t most,
+                               bool differ);
   Fragment subsets(const std::vector<RuleId>& values, std::uint32_t least, std::uint32_t most);
-  Fragment subsequences(const std::vector<RuleId>& values, std::uint32_t least, std::uint32_t most);
   Expected<std::vector<SchemaJson>> finite_values(const SchemaJson& schema, int depth = 0);
 
   // schema_object.cpp
@@ -86,15 +102,17 @@ class SchemaCompiler {
   Status add_member(const Property& property, Places& places);
   void add_others(Fragment member, Places& places, std::uint32_t least, StateId end);
   Expected<std::vector<FreeNames>> free_names(const SchemaJson& schema, const std::vector<Property>& properties);
+  Expected<Fragment> free_name(const SchemaJson& schema, const FreeNames& names,
+                               const std::vector<Property>& properties, bool differ);
   Expected<Fragment> free_member(const SchemaJson& schema, const SchemaJson& others,
-                                 const std::vector<Property>& properties);
+                                 const std::vector<Property>& properties, bool differ);
 
   Flattener flattener_;
   GrammarBuilder builder_;
   JsonRules rules_;
   RegularSets sets_;
   ValueChecker checker_;
-  std::map<std::string, RuleId> references_;
+  std::map<std::pair<std::string, JsonSpelling>, RuleId> references_;
   int depth_ = 0;
 };
 

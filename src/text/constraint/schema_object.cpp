@@ -120,9 +120,8 @@ Expected<SchemaCompiler::Places> SchemaCompiler::first_places(const SchemaJson& 
   MR_ASSIGN_OR_RETURN(const std::uint32_t least, schema_count(schema, "minProperties", 0, kMostProperties));
   MR_ASSIGN_OR_RETURN(const std::uint32_t most, schema_count(schema, "maxProperties", UINT32_MAX, kMostProperties));
   Places places;
-  // Nothing keeps a model from writing a free name twice, which then counts once.
-  if (open && least > 1 && (most != UINT32_MAX || least > properties.size() + 1))
-    return error(Code::unsupported, "minProperties above 1 is not supported where names are free; declare properties");
+  // A free name that is written twice counts once: where more than one has to come they are kept apart.
+  places.differ = open && least > 1 && (most != UINT32_MAX || least > properties.size() + 1);
   // What all properties together cannot pass is no bound.
   places.bounded = most != UINT32_MAX && (open || most < properties.size());
   const std::uint32_t counted = places.bounded ? most : std::max(least, 1u);
@@ -170,7 +169,7 @@ Status SchemaCompiler::add_member(const Property& property, Places& places) {
   return {};
 }
 
-/// Any number of members of free names. As a name may come twice, only the first counts towards the least.
+/// Any number of members of free names. Where a name may come twice, only the first counts towards the least.
 void SchemaCompiler::add_others(Fragment member, Places& places, std::uint32_t least, StateId end) {
   const RuleId rule = builder_.new_rule();
   builder_.define(rule, member);
@@ -178,7 +177,8 @@ void SchemaCompiler::add_others(Fragment member, Places& places, std::uint32_t l
   for (std::uint32_t count = 0; count < places.states.size() && !builder_.full(); ++count) {
     if (!places.full(count)) builder_.call(before_member(places, count), rule, some.states[places.after(count)]);
     if (count > 0 && !some.full(count))
-      builder_.call(before_member(some, count), rule, some.states[places.bounded ? count + 1 : count]);
+      builder_.call(before_member(some, count), rule,
+                    some.states[places.bounded || places.differ ? places.after(count) : count]);
     if (count >= least) builder_.nothing(some.states[count], end);
   }
 }
@@ -214,26 +214,40 @@ Expected<std::vector<SchemaCompiler::FreeNames>> SchemaCompiler::free_names(cons
   return classes;
 }
 
+/// One of these names, with its quotes. Names that `differ` have one spelling each.
+Expected<Fragment> SchemaCompiler::free_name(const SchemaJson& schema, const FreeNames& names,
+                                             const std::vector<Property>& properties, bool differ) {
+  const auto name = [&]() -> Expected<Fragment> {
+    if (schema.contains("patternProperties") || schema.contains("propertyNames")) {
+      MR_ASSIGN_OR_RETURN(const Fragment inside, sets_.fragment(rules_, names.names));
+      return quoted(inside);
+    }
+    std::vector<std::string> declared;
+    for (const Property& property : properties) declared.push_back(property.name);
+    return declared.empty() ? rules_.string(0, UINT32_MAX) : rules_.string_except(declared);
+  };
+  if (!differ) return name();
+  const OneSpelling spelling(rules_);
+  MR_ASSIGN_OR_RETURN(const Fragment text, name());
+  const RuleId rule = builder_.new_rule();
+  builder_.define(rule, text);
+  return builder_.different(rule);
+}
+
 /// A member whose name is not declared.
 Expected<Fragment> SchemaCompiler::free_member(const SchemaJson& schema, const SchemaJson& others,
-                                               const std::vector<Property>& properties) {
-  const auto member = [&](Fragment key, Fragment inner) {
-    return join({key, builder_.literal(":"), rules_.optional_blank(), inner});
-  };
-  if (!schema.contains("patternProperties") && !schema.contains("propertyNames")) {
-    std::vector<std::string> names;
-    for (const Property& property : properties) names.push_back(property.name);
-    MR_ASSIGN_OR_RETURN(const Fragment inner, value(others));
-    return member(names.empty() ? rules_.string(0, UINT32_MAX) : rules_.string_except(names), inner);
+                                               const std::vector<Property>& properties, bool differ) {
+  std::vector<FreeNames> classes(1);
+  if (schema.contains("patternProperties") || schema.contains("propertyNames")) {
+    MR_ASSIGN_OR_RETURN(classes, free_names(schema, properties));
   }
-  MR_ASSIGN_OR_RETURN(const std::vector<FreeNames> classes, free_names(schema, properties));
   std::vector<Fragment> options;
   for (const FreeNames& each : classes) {
     const SchemaJson bound = each.schemas.empty() ? others : all_of(each.schemas);
     if (bound == false) continue;
     MR_ASSIGN_OR_RETURN(const Fragment inner, value(bound));
-    MR_ASSIGN_OR_RETURN(const Fragment key, sets_.fragment(rules_, each.names));
-    options.push_back(member(quoted(key), inner));
+    MR_ASSIGN_OR_RETURN(const Fragment name, free_name(schema, each, properties, differ));
+    options.push_back(join({name, builder_.literal(":"), rules_.optional_blank(), inner}));
   }
   return builder_.either(options);
 }
@@ -244,10 +258,14 @@ Expected<Fragment> SchemaCompiler::object(const SchemaJson& schema) {
   bool binds = !properties.empty();
   for (const char* keyword : {"patternProperties", "propertyNames", "minProperties", "maxProperties"})
     binds = binds || schema.contains(keyword);
-  if (!binds && others == true) return builder_.rule(rules_.any_object());
+  if (!binds && others == true && !one_spelling()) return builder_.rule(rules_.any_object());
   if (schema.contains("propertyNames")) MR_RETURN_IF_ERROR(bind_names(schema, properties, others));
   if (schema.contains("patternProperties")) MR_RETURN_IF_ERROR(bind_by_patterns(schema, properties));
   const bool open = others != false || schema.contains("patternProperties");
+  if (open && one_spelling())
+    return error(Code::unsupported,
+                 "uniqueItems over objects whose names are free is not supported; declare their properties, and set "
+                 "additionalProperties to false");
   const Fragment head = join({builder_.literal("{"), rules_.space()});
   MR_ASSIGN_OR_RETURN(Places places, first_places(schema, properties, open));
   if (builder_.full()) return builder_.empty();
@@ -257,7 +275,10 @@ Expected<Fragment> SchemaCompiler::object(const SchemaJson& schema) {
   const StateId end = builder_.new_state();
   for (std::uint32_t count = least; count < places.states.size(); ++count) builder_.nothing(places.states[count], end);
   if (open) {
-    MR_ASSIGN_OR_RETURN(const Fragment member, free_member(schema, others, properties));
+    MR_ASSIGN_OR_RETURN(const Fragment member, free_member(schema, others, properties, places.differ));
+    const auto required = static_cast<std::uint32_t>(
+        std::count_if(properties.begin(), properties.end(), [](const Property& each) { return each.required; }));
+    if (places.differ) builder_.want_different(member.begin, least - std::min(least, required));
     add_others(member, places, least, end);
   }
   return join({{head.begin, end}, rules_.space(), builder_.literal("}")});

@@ -21,6 +21,17 @@ std::uint64_t TokenTrie::bytes() const {
          begins_.size() * sizeof(std::uint32_t);
 }
 
+/// REQUIRES: its children have theirs.
+void TokenTrie::find_commas(Node& node, std::uint32_t index) {
+  bool below = false;
+  for (std::uint32_t child = index + 1; child < node.after; child = nodes_[child].after) {
+    below = below || nodes_[child].comma;
+    node.comma_after_quote = node.comma_after_quote || nodes_[child].comma_after_quote;
+  }
+  node.comma = below || node.byte == ',';
+  node.comma_after_quote = node.comma_after_quote || (below && node.byte == '"');
+}
+
 /// `sorted`: tokens whose first `depth` bytes are those of the last node, which is still open.
 void TokenTrie::add(std::uint32_t depth, std::span<const TokenId> sorted) {
   const std::size_t node = nodes_.size() - 1;
@@ -40,6 +51,7 @@ void TokenTrie::add(std::uint32_t depth, std::span<const TokenId> sorted) {
     i = end;
   }
   nodes_[node].after = static_cast<std::uint32_t>(nodes_.size());
+  find_commas(nodes_[node], static_cast<std::uint32_t>(node));
 }
 
 std::shared_ptr<const TokenTrie> TokenTrie::make(const Tokenizer& tokenizer) {

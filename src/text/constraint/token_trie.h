@@ -21,6 +21,8 @@ class TokenTrie {
     std::uint16_t token_count = 0;
     std::uint16_t depth = 0;  // bytes from the root
     std::uint8_t byte = 0;    // that leads here
+    // On some way from here down, this node's byte included.
+    bool comma = false, comma_after_quote = false;
   };
 
   static std::shared_ptr<const TokenTrie> make(const Tokenizer& tokenizer);
@@ -38,6 +40,7 @@ class TokenTrie {
 
  private:
   void add(std::uint32_t parent_depth, std::span<const TokenId> sorted);
+  void find_commas(Node& node, std::uint32_t index);
 
   std::vector<Node> nodes_;
   std::vector<TokenId> tokens_;
